@@ -42,8 +42,8 @@ std::string beginning_of(const std::string& path) {
   std::string text(kRecognisedBytes, '\0');
   const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
   MG_CHECK(file >= 0,
-           "'{}' exists and cannot be read ({}), so that it is not known what would be replaced: "
-           "remove it, or choose another name",
+           "'{}' exists but cannot be read ({}), so there is no telling what would be "
+           "overwritten: remove it, or choose another name",
            path, std::strerror(errno));
   size_t size = 0;
   ssize_t n = 0;
@@ -91,16 +91,15 @@ void check_not_input(const std::string& path, const std::string& flag,
 
 void check_output(const CommandOutput& output, const std::vector<std::string>& inputs) {
   const std::string &path = output.path, &flag = output.flag;
-  MG_CHECK(!path.empty(), "{} is empty; the name of a file is wanted", flag);
+  MG_CHECK(!path.empty(), "{} is empty; give the name of a file", flag);
   if (open_file_named(path)) return;
   const auto status = status_of(path);
   if (!status) return;  // free; whether it can be made is found out in making it
-  MG_CHECK(!S_ISDIR(status->st_mode), "{} {} is a directory; the name of a file is wanted", flag,
-           path);
+  MG_CHECK(!S_ISDIR(status->st_mode), "{} {} is a directory; give the name of a file", flag, path);
   check_not_input(path, flag, inputs);
   if (!S_ISREG(status->st_mode) || status->st_size == 0) return;
   MG_CHECK(output.kind.recognised(beginning_of(path)),
-           "{} {} exists and is not {}, so that it is not replaced{}: choose another name, or "
+           "{} {} exists and is not {}, so it is not overwritten{}: choose another name, or "
            "remove the file",
            flag, path, output.kind.name, output.overwrite.value_or(false) ? " (--overwrite)" : "");
   MG_CHECK(output.overwrite.value_or(true),

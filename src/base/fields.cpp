@@ -26,8 +26,7 @@ int64_t parse_integer(const std::string& name, const std::string& text) {
   const char* end = text.data() + text.size();
   const auto [at, error] = std::from_chars(text.data(), end, value);
   MG_CHECK(error != std::errc::result_out_of_range,
-           "--{} is '{}', which does not fit in 64 bits; give an integer of smaller size", name,
-           text);
+           "--{} is '{}', which does not fit in 64 bits; give a smaller integer", name, text);
   MG_CHECK(error == std::errc() && at == end, "--{} is '{}'; give an integer such as 12", name,
            text);
   return value;
@@ -38,7 +37,7 @@ double parse_number(const std::string& name, const std::string& text) {
   const char* end = text.data() + text.size();
   const auto [at, error] = std::from_chars(text.data(), end, value);
   MG_CHECK(error != std::errc::result_out_of_range,
-           "--{} is '{}', which is beyond the range of a double; give a number nearer to 1", name,
+           "--{} is '{}', which is out of range for a double; give a number closer to 1", name,
            text);
   MG_CHECK(error == std::errc() && at == end && std::isfinite(value),
            "--{} is '{}'; give a finite number such as 0.1 or 3e-4", name, text);

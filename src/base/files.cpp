@@ -77,7 +77,7 @@ std::string read_file(const std::string& path, size_t limit) {
   const struct stat status = status_of(file.get(), path);
   MG_CHECK(!S_ISDIR(status.st_mode), "cannot read '{}': it is a directory", path);
   const auto check_size = [&](size_t size) {
-    MG_CHECK(size <= limit, "'{}' is larger than {}; no file of this kind is", path,
+    MG_CHECK(size <= limit, "'{}' is larger than {}; files of this kind never are", path,
              limit >= size_t{1} << 30 ? fmt::format("{} GiB", limit >> 30)
                                       : fmt::format("{} bytes", limit));
   };
@@ -130,14 +130,14 @@ std::string write_failure(int error) {
   const std::string what = reason(error);
   switch (error) {
     case ENOSPC:
-    case EDQUOT: return what + ": make room there or write to another place";
+    case EDQUOT: return what + ": free some space or write somewhere else";
     case EFBIG:
       return what +
-             ": raise the limit of file sizes (ulimit -f) or write to a disk that takes "
+             ": raise the file size limit (ulimit -f) or write to a file system that allows "
              "larger files";
     case EROFS:
     case EACCES:
-    case EPERM: return what + ": write to a place that you may change";
+    case EPERM: return what + ": choose a location you have write permission for";
     default: return what;
   }
 }
@@ -190,7 +190,7 @@ void OutputFile::resize(int64_t bytes) {
 }
 
 void OutputFile::sync() {
-  MG_CHECK(retried([&] { return files_.sync(file_); }) == 0, "cannot write '{}' to the disk: {}",
+  MG_CHECK(retried([&] { return files_.sync(file_); }) == 0, "cannot flush '{}' to disk: {}",
            called_, write_failure(errno));
 }
 
@@ -210,7 +210,7 @@ void make_directories(const std::string& path, const std::string& wanted, const 
   if (retried([&] { return files.make_directory(path); }) == 0) return;
   const int reason = errno;  // EEXIST: of another maker, or the path ends in a slash
   if (reason == EEXIST && std::filesystem::is_directory(path, error)) return;
-  fail("cannot make the directory '{}': {}{}", wanted,
+  fail("cannot create the directory '{}': {}{}", wanted,
        path == wanted ? "" : fmt::format("'{}': ", path), write_failure(reason));
 }
 
@@ -227,7 +227,7 @@ void sync_directory(const std::string& path, const FileSystem& files) {
   const int error =
       opened != 0 || retried([&] { return files.sync(directory->number()); }) == 0 ? opened : errno;
   MG_CHECK(error == 0 || error == EINVAL || error == EROFS,
-           "cannot write the directory '{}' to the disk: {}", path, write_failure(error));
+           "cannot flush the directory '{}' to disk: {}", path, write_failure(error));
 }
 
 void rename_path(const std::string& from, const std::string& to, const FileSystem& files) {

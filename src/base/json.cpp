@@ -288,7 +288,7 @@ bool Json::operator==(const Json&) const = default;
 
 Json::Json(uint64_t value) : value_(static_cast<int64_t>(value)) {
   MG_CHECK(value <= static_cast<uint64_t>(std::numeric_limits<int64_t>::max()),
-           "{} is beyond the integers of JSON values here (at most 9223372036854775807)", value);
+           "{} is too large: JSON integers here go up to 9223372036854775807", value);
 }
 
 bool Json::as_bool() const {

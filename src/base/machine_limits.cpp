@@ -191,7 +191,7 @@ std::string available_memory_text() {
   const MachineLimits limits = machine_limits();
   std::string text = format_bytes(static_cast<double>(limits.memory)) + " of memory";
   if (!limits.memory_limit_file.empty())
-    text += " (limit of its cgroup, " + limits.memory_limit_file + ")";
+    text += " (its cgroup's limit, " + limits.memory_limit_file + ")";
   return text;
 }
 

@@ -25,7 +25,7 @@ MachineLimits machine_limits(const std::string& root = "/");
 // Of machine_limits().
 int available_processors();
 int64_t available_memory();
-// "24.1 GB of memory", or "200 MB of memory (limit of its cgroup, FILE)": for messages about what
+// "24.1 GB of memory", or "200 MB of memory (its cgroup's limit, FILE)": for messages about what
 // does not fit.
 std::string available_memory_text();
 

@@ -13,7 +13,7 @@ SignalWatch::SignalWatch(std::span<const int> signals) {
   sigemptyset(&watched_);
   for (const int signal : signals) sigaddset(&watched_, signal);
   const int error = pthread_sigmask(SIG_BLOCK, &watched_, &before_);
-  MG_CHECK(error == 0, "signals cannot be held back: {}", std::generic_category().message(error));
+  MG_CHECK(error == 0, "cannot block signals: {}", std::generic_category().message(error));
 }
 
 SignalWatch::~SignalWatch() {

@@ -136,8 +136,8 @@ ThreadPool::ThreadPool(int threads) : state_(std::make_unique<State>()) {
   } catch (const std::exception& error) {
     s.stop();
     fail(
-        "cannot start thread {} of {} of a rank ({}): use fewer --threads or --ranks, or raise the "
-        "limit of processes (ulimit -u, pids.max of the cgroup)",
+        "cannot start thread {} of {} of a rank ({}): use fewer --threads or --ranks, or raise "
+        "the process limit (ulimit -u, pids.max of the cgroup)",
         s.workers.size() + 2, threads, error.what());
   }
 }

@@ -38,7 +38,7 @@ std::string attention_text(const Computed& c) {
   const int64_t library = c.calls.attention_library, own = c.calls.attention_own;
   if (library == 0) return fmt::format("our own kernels ({} calls)", own);
   return fmt::format("cuDNN{}{} ({} of {} calls)", c.cudnn.empty() ? "" : " " + c.cudnn,
-                     c.deterministic ? "" : " in any order", library, library + own);
+                     c.deterministic ? "" : " nondeterministic", library, library + own);
 }
 
 }  // namespace
@@ -55,7 +55,7 @@ std::string computed_by(const training::TrainResult& result) {
     if (c.graphs != "none")
       text += fmt::format(" ({} recorded, {} launched)", c.recorded.recorded, c.recorded.replayed);
   }
-  return text + (c.deterministic ? "; deterministic" : "; any order of sums");
+  return text + (c.deterministic ? "; deterministic" : "; nondeterministic");
 }
 
 Json computed_by_json(const training::TrainResult& result) {

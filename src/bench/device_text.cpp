@@ -44,7 +44,7 @@ void GpuWatch::look() {
 
 std::string GpuWatch::text() const {
   if (sensors_ == nullptr) return "";
-  if (readings_.empty()) return "clocks and power are not known: " + sensors_->why_not();
+  if (readings_.empty()) return "clocks and power unavailable: " + sensors_->why_not();
   return describe(readings_);
 }
 

@@ -15,12 +15,12 @@ int measure_gemm(const ReadFlags& read) {
   double seconds = 5;
   Fields f;
   f.add_switch("bf16", &bf16, true, "bfloat16; else fp32");
-  f.add("seconds", &seconds, "time to spend");
+  f.add("seconds", &seconds, "seconds to spend");
   training::add_bench_device(f, runtime_settings);
   f.add("threads", &runtime_settings.threads, "CPU threads; default all cores");
   if (const auto code =
           read("megatron bench gemm [flags]",
-               "The machine's matrix-product rate: the peak that speeds are compared with.", f)) {
+               "The machine's peak GEMM rate, which other speeds are compared with.", f)) {
     return *code;
   }
   MG_CHECK(seconds > 0 && seconds <= 3600, "--seconds is {}; it must lie in (0, 3600]", seconds);

@@ -87,9 +87,9 @@ void print_decode(GenerateBench& bench, int64_t prompt, int64_t count, int64_t s
   const double cache = bytes_of_a_token(bench.stage(), middle) - weights;
   const double bytes = weights + cache * static_cast<double>(sequences);
   fmt::print(
-      "decode, {} at once: {:.1f} tokens/s ({:.2f} ms a pass, median); reads {:.0f} MB a pass, "
-      "{:.1f} GB/s, {:.0f}% of the copy bandwidth ({:.1f} and {:.1f} GB/s before "
-      "and after)\n",
+      "decode, batch of {}: {:.1f} tokens/s ({:.2f} ms per step, median); reads {:.0f} MB per "
+      "step, {:.1f} GB/s, {:.0f}% of the copy bandwidth ({:.1f} and {:.1f} GB/s before and "
+      "after)\n",
       sequences, static_cast<double>(sequences) / token, token * 1e3, bytes * 1e-6,
       bytes / token * 1e-9, 100 * bytes / token / bandwidth, before * 1e-9, after * 1e-9);
 }
@@ -146,7 +146,7 @@ struct GenerateFlags {
     f.begin_group("measurement");
     f.add("prompt-tokens", &prompt, "length of the prompt");
     f.add("max-tokens", &max_tokens, "tokens to generate");
-    f.add("batch-size", &batch, "sequences of the second decode measurement");
+    f.add("batch-size", &batch, "sequences in the batched decode measurement");
     shape.fields(f);
     f.begin_group("device");
     training::add_bench_device(f, runtime);
@@ -154,9 +154,9 @@ struct GenerateFlags {
     f.common({"preset", "bf16", "prompt-tokens", "max-tokens", "batch-size", "device", "threads"});
     return read_flags(
         "megatron bench generate [flags]",
-        "Generation with random weights, GPT-2 124M without flags: tokens/s of decoding "
-        "against the machine's copy bandwidth, of prompts against its matrix-product peak, "
-        "and the time of a token near the beginning and near the end of the positions.",
+        "Generation with random weights (GPT-2 124M by default): decode tokens/s against the "
+        "machine's copy bandwidth, prefill against its GEMM peak, and the time per token near "
+        "the beginning and the end of the context.",
         f);
   }
 };
@@ -207,7 +207,7 @@ int measure_generate(const ReadFlags& read) {
   if (const std::string clocks = watch.text(); !clocks.empty()) fmt::print("{}\n", clocks);
   meter.sample(1.0);
   if (meter.spread() > plan::kNoisySpread) {
-    fmt::print("the GEMM peak moved by {:.0f}% meanwhile: claim nothing from this run\n",
+    fmt::print("the GEMM peak drifted by {:.0f}% during the run: do not rely on these numbers\n",
                100 * meter.spread());
   }
   return 0;

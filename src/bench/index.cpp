@@ -160,10 +160,10 @@ int run_bench(const IndexBench& bench) {
     const MemoryPeaks peaks;
     const double processor = processor_seconds();
     const Opened cold = open_set(prefix, cache, bench, tokens);
-    MG_CHECK(!cold.from_cache, "{} holds indices already", prefix);
+    MG_CHECK(!cold.from_cache, "{} already contains indices", prefix);
     fmt::print(
-        "cold: {:.3f} s ({:.2f} s of processor time) for {} samples of {} tokens ({} of indices, "
-        "{:.0f} MB/s, on the disk); peak memory {} resident, {} of it not files\n",
+        "cold: {:.3f} s ({:.2f} s of CPU time) for {} samples of {} tokens ({} of indices, "
+        "{:.0f} MB/s, to disk); peak memory {} resident, {} of it anonymous\n",
         cold.seconds, processor_seconds() - processor, cold.samples, bench.seq_length,
         format_bytes(static_cast<double>(cold.bytes)),
         static_cast<double>(cold.bytes) * 1e-6 / cold.seconds, format_bytes(peaks.resident()),
@@ -172,11 +172,11 @@ int run_bench(const IndexBench& bench) {
   std::vector<double> opened;
   for (int i = 0; i < 9; ++i) {
     const Opened again = open_set(prefix, cache, bench, tokens);
-    MG_CHECK(again.from_cache, "the cache {} was not found again", cache);
+    MG_CHECK(again.from_cache, "the cache {} was not reused", cache);
     opened.push_back(again.seconds * 1e3);
     if (i == 0) {
       const double floor = write_seconds(stored.path() + "/plain", again.bytes);
-      fmt::print("a plain write of as many bytes, on the disk: {:.3f} s\n", floor);
+      fmt::print("a plain write of as many bytes to disk: {:.3f} s\n", floor);
     }
   }
   const double first = opened[0];
@@ -193,18 +193,19 @@ int measure_index(const ReadFlags& read) {
   IndexBench bench;
   Fields f;
   f.add("documents", &bench.documents,
-        "documents of the made-up data set; .idx takes 20 bytes each");
+        "documents of the synthetic data set; .idx takes 20 bytes each");
   f.add("longest", &bench.longest, "tokens of the longest document; the shortest has 1");
-  f.add("seq-length", &bench.seq_length, "tokens of a sample");
-  f.add("epochs", &bench.epochs, "times that the documents are seen");
-  f.add("num-dataset-builder-threads", &bench.threads, "threads that build; 0: all cores");
-  f.add("directory", &bench.directory, "where the token files are made");
-  f.add("data-cache-path", &bench.cache_path, "where the indices are stored; default: there, too");
-  f.add_switch("keep", &bench.keep, true, "leaves the files there");
+  f.add("seq-length", &bench.seq_length, "tokens per sample");
+  f.add("epochs", &bench.epochs, "epochs over the documents");
+  f.add("num-dataset-builder-threads", &bench.threads,
+        "threads that build the indices; 0: all "
+        "cores");
+  f.add("directory", &bench.directory, "folder for the token files");
+  f.add("data-cache-path", &bench.cache_path, "folder for the indices; default: the same");
+  f.add_switch("keep", &bench.keep, true, "keep the files");
   if (const auto code = read("megatron bench index [flags]",
-                             "Builds the sample indices of a made-up data set (its .idx in the "
-                             "page cache), stores them "
-                             "on the disk, and opens them again.",
+                             "Builds the sample indices of a synthetic data set (its .idx in the "
+                             "page cache), writes them to disk, and opens them again.",
                              f)) {
     return *code;
   }

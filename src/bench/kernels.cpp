@@ -168,7 +168,7 @@ std::vector<kernels::Case> chosen(const std::string& kernel, bool bf16, bool gpu
   std::string list;
   for (const std::string& name : names) list += (list.empty() ? "" : ", ") + name;
   MG_CHECK(kernel.empty() || std::ranges::find(names, kernel) != names.end(),
-           "--kernel is '{}'; kernels that have Cases of real sizes: {}", kernel, list);
+           "--kernel is '{}'; kernels with Cases of real sizes: {}", kernel, list);
   MG_CHECK(!some.empty(), "--kernel {} has no Case of a real size in {}; {} --bf16", kernel,
            bf16 ? "bf16" : "fp32", bf16 ? "drop" : "add");
   return some;
@@ -247,25 +247,23 @@ int measure_kernels(const ReadFlags& read) {
   std::string kernel;
   double seconds = 0.2;
   Fields f;
-  f.add("kernel", &kernel, "only this entry of the kernel table");
+  f.add("kernel", &kernel, "only this kernel");
   f.add_switch("bf16", &bf16, true, "bfloat16; else fp32");
-  f.add("seconds", &seconds, "time to spend on each case");
+  f.add("seconds", &seconds, "seconds to spend on each case");
   training::add_bench_device(f, runtime_settings);
   f.add("threads", &runtime_settings.threads, "CPU threads; default all cores");
   f.add_switch("json", &json, true, "print JSON");
   if (const auto code = read(
           "megatron bench kernels [flags]",
-          "Every kernel at sizes of GPT-2 124M and of a Llama of 160M parameters against the "
-          "limit that binds it: 'peak': operations of its products (of attention: of the pairs "
-          "that are seen) over the GEMM peak as measured until then; 'copy': the bytes of its "
-          "tensors, each "
-          "once, over the copy bandwidth, measured in turn with the kernel; 'read': of a kernel "
-          "that reads and writes next to nothing, over the bandwidth of reading alone (of a CPU); "
-          "'arithmetic': where a kernel is slower than "
-          "that bandwidth even with its data in cache, the rate it has there (of a CPU). Tensors "
-          "rotate over "
-          "256 MB, so that caches are cold; a call of little data is marked 'in cache'. On a GPU, "
-          "'any order' is the same with --allow-nondeterministic.",
+          "Every kernel at the sizes of GPT-2 124M and of a 160M-parameter Llama, as a share of "
+          "its limiting resource. 'peak': FLOPs of its GEMMs (for attention: of the unmasked "
+          "pairs) against the GEMM peak measured so far; 'copy': the bytes of its tensors, each "
+          "counted once, against the copy bandwidth, measured alternately with the kernel; "
+          "'read' (CPU only): for a kernel that writes next to nothing, against the read "
+          "bandwidth; 'arithmetic' (CPU only): for a kernel that is slower than that bandwidth "
+          "even with its data in cache, its rate there. Tensors rotate over 256 MB, so that "
+          "caches are cold; a call with little data is marked 'in cache'. On a GPU, 'any order' "
+          "is the same with --allow-nondeterministic.",
           f)) {
     return *code;
   }
@@ -329,7 +327,7 @@ int measure_kernels(const ReadFlags& read) {
       100 * meter.spread(), (1 - copies.spread()) * bandwidth * 1e-9, bandwidth * 1e-9,
       reading > 0 ? fmt::format(", reading up to {:.1f} GB/s", reading * 1e-9) : "",
       device_text(device, runtime.pool().size()),
-      noisy ? "; the peak is noisy: claim no share of it from this run" : "");
+      noisy ? "; the peak is noisy: do not rely on shares of it from this run" : "");
   if (const std::string clocks = watch.text(); !clocks.empty()) fmt::print("{}\n", clocks);
   std::fflush(stdout);  // before the device ends
   return failed == 0 ? 0 : 1;

@@ -229,22 +229,21 @@ int measure_parallel(const ReadFlags& read) {
   fields.add("num-layers", &f.num_layers, "layers");
   fields.add("hidden-size", &f.hidden_size, "hidden size");
   fields.add("num-attention-heads", &f.num_attention_heads, "attention heads");
-  fields.add("vocab-size", &f.vocab_size, "rows of the table of tokens");
-  fields.add("seq-length", &f.seq_length, "tokens of a sequence");
-  fields.add("micro-batch-size", &f.micro_batch_size, "sequences of a micro-batch");
-  fields.add("micro-batches", &f.micro_batches, "of a step, all ranks together");
-  fields.add("rounds", &f.rounds, "how often each is measured, in turn");
+  fields.add("vocab-size", &f.vocab_size, "vocabulary size");
+  fields.add("seq-length", &f.seq_length, "tokens per sequence");
+  fields.add("micro-batch-size", &f.micro_batch_size, "sequences per micro-batch");
+  fields.add("micro-batches", &f.micro_batches, "sequences per step, over all ranks");
+  fields.add("rounds", &f.rounds, "measurements of each layout, taken in turn");
   fields.add("threads", &f.threads, "CPU threads of each rank");
-  fields.add("device", &f.device, {"cpu"},
-             "ranks that share one GPU take turns, which tells nothing");
+  fields.add("device", &f.device, {"cpu"}, "cpu only: ranks that share one GPU would take turns");
   fields.add_switch("bf16", &f.bf16, true, "bfloat16; else fp32");
-  fields.add("only", &f.only, "only rows whose name contains this, and one rank");
+  fields.add("only", &f.only, "only rows whose name contains this, and the one-rank baseline");
   if (const auto code = read(
           "megatron bench parallel [flags]",
-          "A training step on two ranks, as threads, by each axis of parallelism, against the same "
-          "step on one rank: GPT-2 124M, sequence 256, 32 micro-batches. Give each rank a core of "
-          "its own. CPU: seconds that all threads computed, and how many times one rank's. MB "
-          "sent: by rank 0.",
+          "A training step on two ranks (threads), for each kind of parallelism, against the "
+          "same step on one rank: GPT-2 124M, sequence length 256, 32 micro-batches. Give each "
+          "rank its own core. CPU: CPU seconds of all threads, also as a multiple of one rank's. "
+          "MB sent: by rank 0.",
           fields)) {
     return *code;
   }
@@ -275,8 +274,8 @@ int measure_parallel(const ReadFlags& read) {
   for (const Spread& spread : all) print_row(spread, runs[spread.name], one, f);
   const auto [least, most] = std::ranges::minmax(one, {}, &ParallelRun::seconds);
   const double spread = most.seconds / least.seconds - 1;
-  fmt::print("one rank's steps spread over {:.0f}%{}\n", 100 * spread,
-             spread > 0.15 ? ": noisy, claim nothing from this run" : "");
+  fmt::print("the one-rank steps vary by {:.0f}%{}\n", 100 * spread,
+             spread > 0.15 ? ": too noisy, do not rely on this run" : "");
   return 0;
 }
 

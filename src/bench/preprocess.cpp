@@ -50,16 +50,15 @@ int measure_preprocess(const ReadFlags& read) {
   Fields f;
   f.add("input", &s.input, "JSON lines, as in `megatron preprocess`");
   s.TokenizerSettings::fields(f);
-  f.add("vocab-size", &s.vocab_size, "number of tokens, where the tokenizer's files do not tell");
-  f.add("workers", &workers,
-        "numbers of threads to measure; the first is what others are compared with");
-  f.add("rounds", &rounds, "measurements of each, taken in turn; the median counts");
-  f.add("folder", &folder, "where the token files are written and removed again");
+  f.add("vocab-size", &s.vocab_size, "vocabulary size, if the tokenizer's files do not give it");
+  f.add("workers", &workers, "thread counts to measure; the first is the baseline");
+  f.add("rounds", &rounds, "measurements of each, taken in turn; the median is reported");
+  f.add("folder", &folder, "folder where the token files are written and removed again");
   if (const auto code =
           read("megatron bench preprocess --input FILE --tokenizer-model DIR [flags]",
-               "Times `megatron preprocess` from its start to the renamed files: opening the "
-               "tokenizer, reading, JSON, tokenizing with cold caches, writing, fsync. MB are 10^6 "
-               "bytes of unpacked JSON lines.",
+               "Times `megatron preprocess` end to end: opening the tokenizer, reading, parsing "
+               "JSON, tokenizing with cold caches, writing, fsync, renaming. MB are 10^6 bytes "
+               "of uncompressed JSON lines.",
                f)) {
     return *code;
   }
@@ -68,7 +67,7 @@ int measure_preprocess(const ReadFlags& read) {
   for (const std::string& text : workers) {
     MG_CHECK(!text.empty() && text.size() <= 4 &&
                  text.find_first_not_of("0123456789") == text.npos && std::stoll(text) >= 1,
-             "--workers has '{}'; numbers of threads are wanted", text);
+             "--workers contains '{}'; give numbers of threads", text);
     counts.push_back(std::stoll(text));
   }
   const TemporaryFolder place(folder, "megatron-bench", "--folder");
@@ -89,8 +88,8 @@ int measure_preprocess(const ReadFlags& read) {
     const double time = median(seconds[i]);
     const auto [least, most] = std::ranges::minmax(seconds[i]);
     fmt::print(
-        "{:>3} {}: {:.2f} MB/s, {:.2f}M tokens/s; median {:.3f} s, {:.3f} to {:.3f} s, {:.3f} s of "
-        "processor time; {:.2f} times {} {}\n",
+        "{:>3} {}: {:.2f} MB/s, {:.2f}M tokens/s; median {:.3f} s, {:.3f} to {:.3f} s, {:.3f} s "
+        "of CPU time; {:.2f} times {} {}\n",
         counts[i], counts[i] == 1 ? "worker " : "workers", bytes / time * 1e-6,
         static_cast<double>(result.tokens) / time * 1e-6, time, least, most, median(cpu[i]),
         median(seconds[0]) / time, counts[0], counts[0] == 1 ? "worker" : "workers");

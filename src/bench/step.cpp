@@ -100,7 +100,7 @@ void print_estimates(const StepSpeed& speed, const plan::PeakMeter& meter) {
       *speed.plan(), speed.planned.size(), *speed.plan() / step, speed.planned.front() / step,
       speed.planned.back() / step,
       noisy(meter)
-          ? fmt::format("; noisy: the peak's samples lie {:.0f}% apart", 100 * meter.spread())
+          ? fmt::format("; noisy: the samples of the peak differ by {:.0f}%", 100 * meter.spread())
           : "");
 }
 
@@ -108,8 +108,8 @@ void print_speed(const training::TrainResult& result, const StepSpeed& speed, De
                  const plan::PeakMeter& meter, const GpuWatch& watch) {
   const double rate = speed.flops / speed.median();
   fmt::print(
-      "FLOPs of a step: {:.4g} (2MNK a product, three times the forward, causal attention half); "
-      "{} parameters\n",
+      "FLOPs of a step: {:.4g} (2MNK per GEMM, three times the forward pass, causal attention "
+      "counted half); {} parameters\n",
       speed.flops, result.model->parameter_count());
   fmt::print("step time: median {:.3f} s, {:.3f} to {:.3f} s over {} steps\n", speed.median(),
              speed.seconds.front(), speed.seconds.back(), speed.seconds.size());
@@ -119,7 +119,7 @@ void print_speed(const training::TrainResult& result, const StepSpeed& speed, De
       "{:.0f}%{})\n",
       speed.tokens / speed.median(), rate * 1e-12, data_sheet_share(device, meter.type(), rate),
       100 * rate / meter.peak(), name(meter.type()), meter.peak() * 1e-12, 100 * meter.spread(),
-      noisy(meter) ? ", noisy: claim nothing from this run" : "");
+      noisy(meter) ? ", too noisy: do not rely on this run" : "");
   fmt::print("loss {:.4f} at the first step, {:.4f} at the last, on {}\n", speed.first_loss,
              speed.last_loss,
              result.settings.data.mock_data ? "mock data" : result.settings.data.data_path[0]);
@@ -174,7 +174,7 @@ bool has_floor(const settings::TrainSettings& s) {
 }
 
 constexpr const char* kNoFloor =
-    "no floor: it is measured for one rank, on cpu in fp32 or bf16, on a GPU in any type";
+    "no floor: it is measured for one rank only, on cpu in fp32 or bf16, on a GPU in any type";
 
 int bench_kernels_of_step(const StepBench& step, plan::PeakMeter& meter) {
   MG_CHECK(step.settings.runtime.rank_count() == 1,
@@ -237,8 +237,10 @@ void sample_after_steps(plan::PeakMeter& meter) {
   try {
     meter.sample(kGpuSample);
   } catch (const Error& error) {
-    log::warning("the GEMM peak is that before the steps; after them it could not be measured: {}",
-                 error.what());
+    log::warning(
+        "the GEMM peak was measured before the steps; after them it could not be "
+        "measured: {}",
+        error.what());
   }
 }
 
@@ -261,7 +263,8 @@ void StepBench::check() const {
   const settings::TrainSettings& s = settings;
   const int64_t untimed = untimed_steps();
   MG_CHECK(untimed >= 1,
-           "--untimed-steps is {}; it must be at least 1: the first step takes memory", untimed);
+           "--untimed-steps is {}; it must be at least 1: the first step allocates memory",
+           untimed);
   MG_CHECK(s.batch.train_iters.value_or(0) > untimed,
            "--train-iters is {}; at least {} are needed: --untimed-steps {} leaves out the first",
            s.batch.train_iters.value_or(0), untimed + 1, untimed);
@@ -271,28 +274,30 @@ void StepBench::check() const {
       "bench times steps of one size; drop --step-batch-size-schedule, --rampup-batch-size and "
       "--decrease-batch-size-if-needed");
   MG_CHECK(!s.checkpoint.save && !s.checkpoint.load,
-           "bench saves and resumes nothing; drop --save and --load");
+           "bench does not save or resume; drop --save and --load");
   MG_CHECK(!s.run.eval_interval || s.run.eval_iters == 0,
-           "bench evaluates nothing; drop --eval-interval, or give --eval-iters 0");
-  MG_CHECK(!s.run.sample_interval, "bench writes no samples; drop --sample-interval");
+           "bench does not evaluate; drop --eval-interval, or give --eval-iters 0");
+  MG_CHECK(!s.run.sample_interval, "bench does not generate samples; drop --sample-interval");
   training::check_settings(s, false);
 }
 
 Fields StepBench::fields() {
   Fields f = settings.fields();
   f.begin_group("measurement");
-  f.add_switch("no-floor", &floor, false, "leave out the floor of the step");
-  f.add("floor-seconds", &floor_seconds, "time of each measurement of the floor");
+  f.add_switch("no-floor", &floor, false,
+               "do not measure the floor, the least time the step "
+               "could take");
+  f.add("floor-seconds", &floor_seconds, "seconds for each measurement of the floor");
   f.add_switch("kernels-only", &kernels_only, true,
-               "train no step: measure each kernel of one by itself");
+               "do not train: measure each kernel of a step on its own");
   f.add("untimed-steps", &untimed,
-        "steps at the beginning that are not timed; default 1, on a GPU a fifth of "
-        "--train-iters and at most 5");
+        "warm-up steps that are not timed; default 1, on a GPU a fifth of --train-iters and at "
+        "most 5");
   f.add("plan-runs", &plan_runs,
-        "estimates of the step by megatron plan, made between the steps (on a GPU before them); "
-        "their median counts; 0: none; default 5, on a GPU 1");
+        "number of megatron plan estimates of the step, made between the steps (on a GPU before "
+        "them); their median is reported; 0: none; default 5, on a GPU 1");
   f.begin_group("output");
-  f.add_switch("json", &json, true, "print JSON; the lines of steps go to standard error");
+  f.add_switch("json", &json, true, "print JSON; step lines go to standard error");
   f.common({"no-floor", "kernels-only", "untimed-steps", "json"});
   return f;
 }
@@ -342,7 +347,7 @@ int measure_step(StepBench& step) {
   estimates.make_rest();
   speed.planned = estimates.sorted();
   MG_CHECK(!speed.seconds.empty(),
-           "no step after the first was made whole, so that there is nothing to time{}",
+           "no step after the first was completed, so there is nothing to time{}",
            s.precision.fp16 ? ": each overflowed its loss scale; give --loss-scale 1024" : "");
   if (!step.json) {
     print_speed(result, speed, device, meter, watch);

@@ -193,7 +193,7 @@ StepFloor measure_floor(const models::Model& model, const settings::TrainSetting
 }
 
 void print_floor(const StepFloor& floor, double step_seconds) {
-  fmt::print("products of a step, GFLOP/s by call (oneDNN: plain, packed, transposed)\n");
+  fmt::print("GEMMs of a step, GFLOP/s by call (oneDNN: plain, packed, transposed)\n");
   fmt::print("{:<18} {:<5} {:>6} {:>6} {:>6} {:>5}  {:>7} {:>7} {:>7} {:>10} {:>7}  {:>8}\n",
              "kernel", "form", "M", "N", "K", "calls", "own", "plain", "packed", "transposed",
              "best", "ms");
@@ -213,8 +213,8 @@ void print_floor(const StepFloor& floor, double step_seconds) {
                other.bytes / floor.bandwidth * 1e3);
   }
   fmt::print(
-      "floor {:.3f} s: products {:.3f} s + other bytes {:.3f} s; the step runs at {:.1f}% of its "
-      "speed (goal {:.0f}%)\n",
+      "floor {:.3f} s: products {:.3f} s + other bytes {:.3f} s; the step reaches {:.1f}% of "
+      "that speed (goal {:.0f}%)\n",
       floor.seconds(), floor.product_seconds(), floor.other_seconds(),
       100 * floor.seconds() / step_seconds, kGoal);
   fmt::print("the fastest call above makes {:.3f} TFLOP/s, the step {:.1f}% of that\n",

@@ -114,7 +114,7 @@ void print_step_kernels(const StepKernels& kernels, std::optional<double> step_s
         product ? "peak" : "copy", k.all() * 1e3, 100 * k.all() / whole);
   }
   fmt::print(
-      "kernels {:.4f} s a step, each by itself; floor {:.4f} s: products at the peak of {:.1f} "
+      "kernels {:.4f} s per step, each on its own; floor {:.4f} s: GEMMs at the peak of {:.1f} "
       "TFLOP/s, other kernels' bytes at the copy bandwidth of {:.1f} GB/s\n",
       whole, kernels.floor(), kernels.limits.peak * 1e-12, kernels.limits.bandwidth * 1e-9);
   if (!step_seconds) return;

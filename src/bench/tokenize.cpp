@@ -103,15 +103,15 @@ int measure_tokenize(const ReadFlags& read) {
   double seconds = 10, megabytes = 30;
   std::optional<int64_t> threads;
   Fields f;
-  f.add("tokenizer-model", &model, "tokenizer file, or the directory that holds it");
+  f.add("tokenizer-model", &model, "tokenizer file, or its directory");
   f.add("input", &input, "JSON lines or text");
-  f.add("json-key", &key, "of a document's text in JSON lines");
-  f.add("seconds", &seconds, "time to spend");
-  f.add("megabytes", &megabytes, "of the input's text to read");
-  f.add("threads", &threads, "of the last line; default all cores");
+  f.add("json-key", &key, "key of the text in JSON lines");
+  f.add("seconds", &seconds, "seconds to spend");
+  f.add("megabytes", &megabytes, "MB of the input's text to read");
+  f.add("threads", &threads, "threads for the last line; default all cores");
   if (const auto code =
           read("megatron bench tokenize --tokenizer-model PATH --input FILE [flags]",
-               "The speed of tokenizing alone, on documents in memory: medians of as many rounds "
+               "Tokenization speed alone, on documents in memory: the median of as many rounds "
                "as fit into the time, and the slowest and fastest round.",
                f)) {
     return *code;

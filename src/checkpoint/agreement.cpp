@@ -43,7 +43,7 @@ void agree(comm::Group& ranks, Stream& stream, const std::string& error, uint64_
   for (size_t r = 1; r < size; ++r) {
     if (reports[size + r] != reports[size])
       throw AgreedError(fmt::format(
-          "ranks 0 and {} would save other tensors: all ranks must hold the same model", r));
+          "ranks 0 and {} would save different tensors: all ranks must hold the same model", r));
   }
 }
 

@@ -14,7 +14,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::string_view kMend = "copy it there again, or use another checkpoint";
+constexpr std::string_view kMend = "copy it again, or use another checkpoint";
 
 bool is_optimizer_file(std::string_view name) {
   return name.starts_with("optimizer-") && name.ends_with(".safetensors");
@@ -27,8 +27,8 @@ void check_sizes(const std::string& path, const std::vector<ListedFile>& files) 
     std::error_code error;
     if (!fs::exists(path + "/" + file.name, error)) missing.push_back(file.name);
   }
-  MG_CHECK(missing.empty(), "'{}' lacks files of the checkpoint: {}; {}", path, counted(missing),
-           kMend);
+  MG_CHECK(missing.empty(), "'{}' is missing files of the checkpoint: {}; {}", path,
+           counted(missing), kMend);
   for (const ListedFile& file : files) {
     const std::string name = path + "/" + file.name;
     std::error_code error;
@@ -36,7 +36,7 @@ void check_sizes(const std::string& path, const std::vector<ListedFile>& files) 
     const auto bytes = fs::file_size(name, error);
     MG_CHECK(!error, "cannot read '{}': {}", name, error.message());
     MG_CHECK(bytes == static_cast<uintmax_t>(file.bytes),
-             "'{}' has {} bytes, and {} were written: it is not whole or was changed; {}", name,
+             "'{}' has {} bytes, but {} were written: it is incomplete or was changed; {}", name,
              bytes, file.bytes, kMend);
   }
 }
@@ -44,12 +44,11 @@ void check_sizes(const std::string& path, const std::vector<ListedFile>& files) 
 Sealed read_state(const std::string& path) {
   std::error_code error;
   MG_CHECK(fs::exists(path, error), "the checkpoint '{}' does not exist", path);
-  MG_CHECK(fs::is_directory(path, error), "'{}' is not a directory; a checkpoint is one", path);
+  MG_CHECK(fs::is_directory(path, error), "'{}' is not a directory, but a checkpoint is one", path);
   const std::string name = path + "/" + std::string(kTrainerState);
   MG_CHECK(
       fs::exists(name, error),
-      "'{}' has no {}: it is a model, or what is left of a checkpoint; a run cannot go on from "
-      "it",
+      "'{}' has no {}: it is a model, or the remains of a checkpoint; a run cannot resume from it",
       path, kTrainerState);
   Sealed sealed = unseal(read_file(name), name);
   check_sizes(path, sealed.files);
@@ -92,7 +91,8 @@ void CheckpointDirectory::check_tensors(const ListedFile& listed) {
   const TensorFile* const file = find_tensors(listed.name);
   MG_CHECK((file != nullptr) == listed.has_tensors, "'{}/{}': {} lists it {}; {}", path(),
            listed.name, kTrainerState,
-           listed.has_tensors ? "with tensors, but it is no file of the model or of the optimizer"
+           listed.has_tensors ? "with tensors, but it is neither a file of the model nor of the "
+                                "optimizer"
                               : "without tensors",
            kMend);
   if (file == nullptr) return;
@@ -108,8 +108,8 @@ void CheckpointDirectory::check_tensors(const ListedFile& listed) {
     if (!names.contains(info.name)) surplus.push_back(info.name);
   }
   MG_CHECK(missing.empty() && surplus.empty(),
-           "'{}/{}' is not the file that was written. Tensors that are missing: {}; that were not "
-           "written: {}; {}",
+           "'{}/{}' is not the file that was written. Missing tensors: {}; unexpected tensors: "
+           "{}; {}",
            path(), listed.name, counted(missing), counted(surplus), kMend);
 }
 
@@ -131,7 +131,7 @@ void CheckpointDirectory::check_all_listed() const {
     if (!listed.contains(name)) surplus.push_back(name);
   }
   std::sort(surplus.begin(), surplus.end());
-  MG_CHECK(surplus.empty(), "'{}' has files that are no part of the checkpoint: {}; remove them",
+  MG_CHECK(surplus.empty(), "'{}' has files that do not belong to the checkpoint: {}; remove them",
            path(), counted(surplus));
 }
 

@@ -40,7 +40,7 @@ class CheckpointDirectory {
   void verify(ThreadPool& pool, int part = 0, int parts = 1) const;
 
   // Fills the values from the stored tensors as checkpoint::load does; `whole` is the state of all
-  // ranks. Throws Error listing what is missing, surplus or of another shape.
+  // ranks. Throws Error listing what is missing, surplus or with a different shape.
   void load_optimizer(std::span<const HeldTensor> tensors,
                       std::span<const WholeTensor> whole) const;
   // The same where nothing is divided.

@@ -43,9 +43,8 @@ void check_format(const Json& state, const std::string& origin) {
   if (format->as_integer() <= kFormat) return;
   const Json* const by = state.find("written_by");
   fail(
-      "'{}' has format {}, written by {}, newer than this program, which reads up to format {}: "
-      "use "
-      "that version or a later one",
+      "'{}' has format {}, written by {}, newer than this program, which reads formats up to {}: "
+      "use that version or a later one",
       origin, format->as_integer(),
       by != nullptr && by->is_string() ? by->as_string().substr(0, 100) : "a program", kFormat);
 }
@@ -58,14 +57,14 @@ void check_own_sum(std::string_view text, const std::string& origin) {
       text.substr(text.size() - size).starts_with(kBeforeSum) &&
       read_sum(text.substr(text.size() - kAfterSum.size() - kDigits, kDigits), found);
   MG_CHECK(sealed,
-           "'{}' does not end in its checksum: it was cut short or changed; use another "
+           "'{}' does not end with its checksum: it was truncated or changed; use another "
            "checkpoint",
            origin);
   std::string zeroed(text);
   zeroed.replace(zeroed.size() - kAfterSum.size() - kDigits, kDigits, kZeros);
   const uint64_t sum = checksum(zeroed);
   MG_CHECK(sum == found,
-           "'{}' is damaged or was changed: its checksum is {}, and {} was written; use another "
+           "'{}' is damaged or was changed: its checksum is {}, but {} was written; use another "
            "checkpoint",
            origin, hexadecimal(sum), hexadecimal(found));
 }
@@ -86,21 +85,21 @@ class EntryReader {
       else fail("{}: unknown key '{}'", where_, key);
     }
     MG_CHECK(entry_.as_object().size() == (file.has_tensors ? 3u : 2u),
-             "{}: the entry lacks its size or its checksum", where_);
+             "{}: the entry has no size or no checksum", where_);
     return file;
   }
 
  private:
   int64_t size(const Json& value) const {
     MG_CHECK(value.is_integer() && value.as_integer() >= 0,
-             "{}: bytes is no integer from 0 to 9223372036854775807", where_);
+             "{}: bytes is not an integer from 0 to 9223372036854775807", where_);
     return value.as_integer();
   }
 
   uint64_t sum(const Json& value, std::string_view key) const {
     uint64_t result = 0;
     MG_CHECK(value.is_string() && read_sum(value.as_string(), result),
-             "{}: the checksum '{}' is not a text of 16 hexadecimal digits", where_, key);
+             "{}: the checksum '{}' is not a string of 16 hexadecimal digits", where_, key);
     return result;
   }
 

@@ -39,7 +39,7 @@ std::vector<size_t> share(const std::vector<Checked>& regions, int part, int par
 }  // namespace
 
 std::string Damage::text() const {
-  return fmt::format("{}: {} checksum {}, and {} was written", file,
+  return fmt::format("{}: {} checksum {}, but {} was written", file,
                      tensor.empty() ? "it has the" : fmt::format("tensor '{}' has the", tensor),
                      hexadecimal(found), hexadecimal(written));
 }

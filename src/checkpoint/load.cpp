@@ -46,9 +46,9 @@ class Differences {
     };
     add(missing_, "missing");
     add(surplus_, fmt::format("not in {}", owner_));
-    add(shapes_, "of another shape");
-    add(types_, "of a type that cannot be converted (f64, f32, bf16 and f16 can)");
-    MG_CHECK(text.empty(), "the tensors of '{}' are not those of {} that its settings describe:{}",
+    add(shapes_, "with a different shape");
+    add(types_, "with a type that cannot be converted (f64, f32, bf16 and f16 can)");
+    MG_CHECK(text.empty(), "the tensors of '{}' do not match {} that its settings describe:{}",
              path, owner_, text);
   }
 
@@ -67,10 +67,10 @@ void check_held(std::span<const HeldTensor> tensors, std::span<const WholeTensor
     for (const CanonicalTensor& part : tensor.placement->tensors) {
       const std::string stored = tensor.prefix + part.name;
       const auto found = shapes.find(stored);
-      MG_CHECK(found != shapes.end(), "a rank holds tensor '{}', which is none of {}", stored,
+      MG_CHECK(found != shapes.end(), "a rank holds tensor '{}', which is not one of {}", stored,
                owner);
       MG_CHECK(*found->second == part.stored_shape(),
-               "a rank holds tensor '{}' as one of {}; in {} it is {}", stored,
+               "a rank holds tensor '{}' with shape {}; in {} it has shape {}", stored,
                part.stored_shape().str(), owner, found->second->str());
     }
   }

@@ -42,7 +42,7 @@ Region region_of(const Block& block) {
 
 std::string Coverage::text(int64_t elements) const {
   if (!complete())
-    return fmt::format("elements [{}, {}) of its {} are held by no rank", least.begin, least.end,
+    return fmt::format("no rank holds elements [{}, {}) of its {}", least.begin, least.end,
                        elements);
   return fmt::format("elements [{}, {}) of its {} are held {} times, and others {}", most.begin,
                      most.end, elements, most.times,

@@ -324,13 +324,13 @@ std::vector<Bytes> Resharding::run() {
   std::string error;
   int64_t rounds = 0;
   try {
-    MG_CHECK(problems_.empty(), "cannot put the tensors of the ranks together: {}",
+    MG_CHECK(problems_.empty(), "cannot assemble the tensors from the ranks: {}",
              counted(problems_));
     rounds = prepare();
   } catch (const std::bad_alloc&) {
     error =
-        "there is not enough memory to put together what this rank is to write of divided tensors; "
-        "use more ranks";
+        "not enough memory to assemble this rank's share of the sharded tensors for writing; use "
+        "more ranks";
   } catch (const std::exception& failure) {
     error = failure.what();
   }

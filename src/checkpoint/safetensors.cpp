@@ -102,7 +102,7 @@ class EntryParser {
     for (const Json& number : value->as_array()) {
       MG_CHECK(number.is_integer() && number.as_integer() >= 0,
                "{}: {} holds {}; only integers from 0 to 9223372036854775807 are allowed", where_,
-               key, number.is_number() ? number.dump() : "something that is no number");
+               key, number.is_number() ? number.dump() : "something that is not a number");
       result.push_back(number.as_integer());
     }
     return result;
@@ -115,21 +115,20 @@ class EntryParser {
 // The header's text: checked length, JSON object at once. Returns where the data begin.
 int64_t check_length(std::span<const std::byte> bytes, const std::string& path) {
   const int64_t size = static_cast<int64_t>(bytes.size());
-  MG_CHECK(size >= kLengthBytes, "'{}' is no safetensors file: it has {} bytes, fewer than {}",
+  MG_CHECK(size >= kLengthBytes, "'{}' is not a safetensors file: it has {} bytes, fewer than {}",
            path, size, kLengthBytes);
   uint64_t length = 0;
   std::memcpy(&length, bytes.data(), sizeof length);
-  MG_CHECK(
-      length <= static_cast<uint64_t>(kMaximumHeader),
-      "'{}' is no safetensors file: its header is said to have {} bytes; at most {} are allowed",
-      path, length, kMaximumHeader);
+  MG_CHECK(length <= static_cast<uint64_t>(kMaximumHeader),
+           "'{}' is not a safetensors file: its header claims {} bytes; at most {} are allowed",
+           path, length, kMaximumHeader);
   MG_CHECK(
       length <= static_cast<uint64_t>(size - kLengthBytes),
-      "'{}' is damaged: its header is said to have {} bytes, but {} bytes follow; it may have been "
-      "copied or downloaded in part",
+      "'{}' is damaged: its header claims {} bytes, but {} bytes follow; it may have been copied "
+      "or downloaded only in part",
       path, length, size - kLengthBytes);
   MG_CHECK(length > 0 && bytes[kLengthBytes] == std::byte{'{'},
-           "'{}' is no safetensors file: its header does not begin with '{{'", path);
+           "'{}' is not a safetensors file: its header does not begin with '{{'", path);
   return kLengthBytes + static_cast<int64_t>(length);
 }
 
@@ -138,7 +137,7 @@ std::vector<std::pair<std::string, std::string>> parse_metadata(const Json& valu
   MG_CHECK(value.is_object(), "'{}': {} is not an object", path, kMetadata);
   std::vector<std::pair<std::string, std::string>> metadata;
   for (const auto& [key, text] : value.as_object()) {
-    MG_CHECK(text.is_string(), "'{}': {} holds a value of '{}' that is not a string", path,
+    MG_CHECK(text.is_string(), "'{}': {} has a value for '{}' that is not a string", path,
              kMetadata, key);
     metadata.emplace_back(key, text.as_string());
   }
@@ -150,8 +149,8 @@ void check_ranges(std::span<const TensorInfo> sorted, int64_t data_bytes, const 
   int64_t end = 0;
   for (const TensorInfo& info : sorted) {
     MG_CHECK(info.begin >= end,
-             "'{}': tensor '{}' begins at byte {} of the data, inside of the "
-             "tensor before it, which ends at {}",
+             "'{}': tensor '{}' begins at byte {} of the data, inside the previous tensor, which "
+             "ends at {}",
              path, info.name, info.begin, end);
     MG_CHECK(info.begin == end,
              "'{}': bytes [{}, {}) of the data before tensor '{}' belong to no "
@@ -242,8 +241,8 @@ std::vector<double> SafetensorsFile::doubles(std::string_view name) const {
 
 std::vector<int64_t> SafetensorsFile::integers(std::string_view name) const {
   const TensorInfo& info = existing(*this, name);
-  MG_CHECK(!is_floating(info.dtype), "'{}': tensor '{}' is {}, not of an integer type", path(),
-           name, format_name(info.dtype));
+  MG_CHECK(!is_floating(info.dtype), "'{}': tensor '{}' is {}, not an integer type", path(), name,
+           format_name(info.dtype));
   return numbers<int64_t>(bytes(info), info.dtype);
 }
 
@@ -287,8 +286,8 @@ std::string safetensors_head(const std::string& path, std::span<TensorInfo> tens
   text += "}";
   text.resize((text.size() + 7) / 8 * 8, ' ');
   MG_CHECK(static_cast<int64_t>(text.size()) <= kMaximumHeader,
-           "cannot write '{}': its header of {} bytes is above the format's limit of {}; write "
-           "fewer tensors a file (smaller shards)",
+           "cannot write '{}': its header of {} bytes exceeds the format's limit of {}; write "
+           "fewer tensors per file (smaller shards)",
            path, text.size(), kMaximumHeader);
   const uint64_t length = text.size();
   return std::string(reinterpret_cast<const char*>(&length), sizeof length) + text;

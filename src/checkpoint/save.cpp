@@ -91,7 +91,7 @@ struct Save::State {
   bool copied = false;         // all that it writes
   std::vector<uint64_t> sums;  // of tensors: those this rank wrote
   std::vector<uint64_t> head_sums, text_sums;
-  std::string error = "the save was not written";
+  std::string error = "the checkpoint was not written";
   Staging staging;
 };
 
@@ -110,7 +110,7 @@ void Save::State::prepare() {
   }
   staging.clear();
   check_room(folder_of(staging.path()), plan.bytes(contents.trainer_state), files,
-             "make room there or write to another place");
+             "free some space or write somewhere else");
   staging.make();
 }
 
@@ -220,8 +220,8 @@ std::string error_of(F&& work) {
     work();
     return "";
   } catch (const std::bad_alloc&) {
-    return "there is not enough memory for a copy of what is to be saved; use more ranks, or save "
-           "without such a copy";
+    return "not enough memory for a copy of what is to be saved; use more ranks, or save without "
+           "--async-save";
   } catch (const std::exception& failure) {
     return failure.what();
   }
@@ -249,7 +249,7 @@ void Save::write() noexcept {
     if (s.leads()) s.write_texts();
     s.error.clear();
   } catch (const std::bad_alloc&) {
-    s.error = "there is not enough memory to write the checkpoint";
+    s.error = "not enough memory to write the checkpoint";
   } catch (const std::exception& failure) {
     s.error = failure.what();
   }
@@ -289,9 +289,8 @@ void check_room(const std::string& folder, int64_t bytes, const FileSystem& file
   int64_t free;
   do free = files.free_bytes(folder);
   while (free < 0 && errno == EINTR);
-  MG_CHECK(free >= 0, "cannot find how much room there is for '{}': {}", folder,
-           write_failure(errno));
-  MG_CHECK(free >= bytes, "the disk of '{}' has room for {}, and {} are needed: {}", folder,
+  MG_CHECK(free >= 0, "cannot determine the free space for '{}': {}", folder, write_failure(errno));
+  MG_CHECK(free >= bytes, "the disk of '{}' has {} free, but {} are needed: {}", folder,
            gibibytes(free), gibibytes(bytes), what);
 }
 

@@ -36,8 +36,8 @@ std::vector<PlannedTensor> planned(std::span<const WholeTensor> whole,
 void attach(PlannedTensor& tensor, const HeldTensor& held, const parallel::CanonicalTensor& part) {
   const Shape stored = part.stored_shape();
   MG_CHECK(stored == tensor.shape,
-           "cannot save tensor '{}': this rank holds it as one of {}, and it is {}", tensor.name,
-           stored.str(), tensor.shape.str());
+           "cannot save tensor '{}': this rank holds it with shape {}, but its shape is {}",
+           tensor.name, stored.str(), tensor.shape.str());
   MG_CHECK(convertible(held.value.dtype(), tensor.dtype),
            "tensor '{}' is {} and cannot be saved as {}", tensor.name, name(held.value.dtype()),
            name(tensor.dtype));
@@ -56,7 +56,7 @@ void attach(std::span<PlannedFile> files, std::span<const HeldTensor> held) {
       const std::string stored = h.prefix + part.name;
       const auto found = by_name.find(stored);
       MG_CHECK(found != by_name.end(),
-               "cannot save tensor '{}', which a rank holds: it is none of those of all ranks",
+               "cannot save tensor '{}' of one rank: it is not among the tensors of all ranks",
                stored);
       attach(*found->second, h, part);
     }
@@ -75,8 +75,7 @@ void check_pieces(PlannedTensor& tensor) {
   if (regions.size() > 1) {
     const Coverage::Stretch most = coverage(regions, wanted).most;
     MG_CHECK(most.times <= 1,
-             "cannot put tensor '{}' together: elements [{}, {}) of its {} are held twice by one "
-             "rank",
+             "cannot assemble tensor '{}': one rank holds elements [{}, {}) of its {} twice",
              tensor.name, most.begin, most.end, wanted);
   }
   tensor.whole = elements == wanted;
@@ -211,10 +210,12 @@ void check_names(const SavePlan& plan) {
     MG_CHECK(names.insert(file.name).second, "cannot write '{}' twice", file.name);
   for (const PlannedText& text : plan.texts) {
     const std::string& source = text.source.empty() ? text.name : text.source;
-    MG_CHECK(is_listable(text.name), "cannot put '{}' next to the weights: it has no plain name",
+    MG_CHECK(is_listable(text.name),
+             "cannot put '{}' next to the weights: it is not a plain "
+             "file name",
              source);
     MG_CHECK(names.insert(text.name).second,
-             "cannot put '{}' next to the weights: a file of that name is there already", source);
+             "cannot put '{}' next to the weights: there is already a file of that name", source);
   }
 }
 

@@ -54,7 +54,7 @@ bool Staging::check_target() const {
   const fs::file_type type = fs::symlink_status(path_, error).type();
   if (type == fs::file_type::not_found) return false;
   MG_CHECK(replace_ && type == fs::file_type::directory,
-           "'{}' exists already{}; remove it or choose another name", path_,
+           "'{}' already exists{}; remove it or choose another name", path_,
            type == fs::file_type::directory ? "" : " and is not a directory");
   return true;
 }
@@ -117,8 +117,8 @@ void Staging::publish() {
   try {
     remove_tree(older, files_);
   } catch (const Error& error) {
-    log::warning("'{}' is saved; the directory that it replaced is left as '{}': {}", path_, older,
-                 error.what());
+    log::warning("'{}' is saved; the directory it replaced was left behind as '{}': {}", path_,
+                 older, error.what());
   }
 }
 

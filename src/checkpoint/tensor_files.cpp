@@ -24,7 +24,7 @@ void TensorFiles::check_unique() const {
   for (size_t i = 0; i < files_.size(); ++i) {
     for (const TensorInfo& info : files_[i]->tensors()) {
       const size_t first = tensors_.find(info.name)->second.first;
-      MG_CHECK(first == i, "'{}': tensor '{}' lies in two files, {} and {}", folder_, info.name,
+      MG_CHECK(first == i, "'{}': tensor '{}' is in two files, {} and {}", folder_, info.name,
                names_[first], names_[i]);
     }
   }

@@ -13,16 +13,18 @@ int measured(const Arguments& arguments) {
 }
 
 constexpr Subcommand kBenches[] = {
-    {"step", "a training step against the machine's peak", bench_step},
-    {"gemm", "matrix products: the peak itself", measured<bench::measure_gemm>},
+    {"step", "a training step, compared with the machine's peak", bench_step},
+    {"gemm", "GEMMs: the peak itself", measured<bench::measure_gemm>},
     {"tokenize", "text to token ids, in memory", measured<bench::measure_tokenize>},
-    {"preprocess", "JSON lines to token files, by one worker and by two",
+    {"preprocess", "JSON lines to token files, with one worker and with two",
      measured<bench::measure_preprocess>},
-    {"index", "sample indices: built cold, stored, opened again", measured<bench::measure_index>},
-    {"kernels", "each kernel against the limit that binds it", measured<bench::measure_kernels>},
-    {"parallel", "each axis of parallelism on two ranks against one",
+    {"index", "sample indices: built from scratch, stored, reopened",
+     measured<bench::measure_index>},
+    {"kernels", "each kernel, compared with the resource that limits it",
+     measured<bench::measure_kernels>},
+    {"parallel", "each kind of parallelism on two ranks, compared with one",
      measured<bench::measure_parallel>},
-    {"generate", "text: tokens a second against the bandwidth of memory",
+    {"generate", "text generation: tokens/s, compared with memory bandwidth",
      measured<bench::measure_generate>},
 };
 

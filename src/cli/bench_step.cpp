@@ -18,14 +18,15 @@ std::optional<int> read_flags(bench::StepBench& step, Fields& fields, const Argu
                             .fields = into.settings.fields().all().size()};
     const auto code = parse_training(
         "megatron bench step [train flags]",
-        "Times the training step of `megatron train` (data, clipping and optimizer included) "
-        "against the estimates that `megatron plan` makes of it, the machine's "
-        "matrix-product peak, sampled around the steps, and the "
-        "step's floor. On a CPU: each product at the best rate of its shape among plain, packed, "
-        "transposed and our own calls in this run, other kernels at the copy bandwidth. On a GPU: "
-        "each kernel of the step by itself, its products at the peak, the others' bytes at the "
-        "copy bandwidth; tokens a second, MFU of the data sheet's peak, clocks and power. Without "
-        "flags: GPT-2 124M, sequence 1024, micro-batch 4, fp32 (--bf16 for bf16).",
+        "Times the training step of `megatron train` (data, clipping and optimizer included) and "
+        "compares it with the estimates of `megatron plan`, with the machine's GEMM peak, "
+        "sampled around the steps, and with the step's floor, the least time it could take. On a "
+        "CPU the floor is each GEMM at the best rate measured for its shape (oneDNN plain, "
+        "packed and transposed, and this program's own) plus the other kernels at the copy "
+        "bandwidth. On a GPU: each kernel of the step on its own, GEMMs at the peak, the bytes "
+        "of the others at the copy bandwidth; also tokens/s, MFU against the data sheet's peak, "
+        "clocks and power. Default: GPT-2 124M, sequence length 1024, micro-batch size 4, fp32 "
+        "(--bf16 for bf16).",
         fields, arguments, notes, print);
     if (!code) into.use_given_data();
     return code;

@@ -22,9 +22,9 @@ void print_result(const training::EvaluationResult& r) {
                r.documents.size(), r.sequences);
   }
   const double loss = r.loss.mean();
-  fmt::print("loss {:.4f} nats a token | perplexity {:.2f}\n", loss, r.perplexity());
+  fmt::print("loss {:.4f} nats per token | perplexity {:.2f}\n", loss, r.perplexity());
   if (const auto bits = r.bits_per_byte())
-    fmt::print("{:.4f} bits a byte of text ({} bytes)\n", *bits, r.bytes);
+    fmt::print("{:.4f} bits per byte of text ({} bytes)\n", *bits, r.bytes);
   if (r.unigram_entropy > 0) {
     fmt::print("unigram entropy of the same tokens: {:.4f} nats; the loss is {:.1f}% {} it\n",
                r.unigram_entropy, 100 * std::abs(1 - loss / r.unigram_entropy),
@@ -68,8 +68,8 @@ int evaluate(const Arguments& arguments) {
   std::vector<std::string> notes;
   if (const auto code = parse_training(
           "megatron eval --load DIR --data-path PREFIX | --input FILE... [flags]",
-          "Loss and perplexity of a model on the documents that --split holds out, or on "
-          "text: the same numbers for any number of ranks.",
+          "Loss and perplexity of a model on held-out documents of a data set (--split), or on "
+          "text. The numbers do not depend on the number of ranks.",
           fields, arguments, notes)) {
     return *code;
   }

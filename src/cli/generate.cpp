@@ -42,28 +42,32 @@ Fields GenerateSettings::fields() {
         "tokenizer.json or its directory; default the model's");
   prompts.fields(f);
   f.begin_group("sampling");
-  f.add("max-tokens", &max_tokens, "tokens to generate at most, for each prompt");
-  f.add("stop", &stop, "texts that end a generation; they are no part of it");
-  f.add_switch("ignore-eos", &ignore_eos, true, "go on after an end-of-document token");
+  f.add("max-tokens", &max_tokens, "max tokens to generate per prompt");
+  f.add("stop", &stop, "texts that end the generation; they are not part of the output");
+  f.add_switch("ignore-eos", &ignore_eos, true, "continue after an end-of-document token");
   f.add("temperature", &sampling.temperature,
-        "1: the model's own distribution; below: more likely tokens; 0: the most likely one");
-  f.add("top-k", &sampling.top_k, "choose among the k most likely tokens; 0: all");
+        "sampling temperature; 1: the model's own distribution; 0: greedy");
+  f.add("top-k", &sampling.top_k, "sample from the k most likely tokens; 0: all");
   f.add("top-p", &sampling.top_p,
-        "choose among the fewest most likely tokens that have this probability together; 1: all");
+        "nucleus sampling: sample from the smallest set of most likely tokens with at least this "
+        "total probability; 1: all");
   f.add("min-p", &sampling.min_p,
-        "choose among tokens with this share of the most likely one's probability; 0: all");
+        "sample from tokens with at least this fraction of the most likely one's probability; 0: "
+        "all");
   f.add("repetition-penalty", &sampling.repetition_penalty,
-        "above 1: tokens that the text has already become less likely");
-  f.add("seed", &seed, "of the draws; a draw depends on it, the prompt's number and the position");
+        "above 1: tokens already in the text become less likely");
+  f.add("seed", &seed,
+        "random seed; a sampled token depends on it, the prompt's number and the "
+        "position");
   f.begin_group("output");
   f.add("logprobs", &logprobs,
-        "give the log-probability of each token, and of this many most likely ones besides");
+        "print the log-probability of each token, and of this many most likely alternatives");
   f.add("output", &output,
-        "write JSON lines to this file, where nothing or an older such file stands; nothing is "
-        "printed");
+        "write JSON lines to this file instead of printing; only an earlier output of generate "
+        "is overwritten");
   f.begin_group("device");
-  f.add("batch-size", &batch_size, "prompts that are continued at once");
-  f.add("prefill-tokens", &prefill_tokens, "tokens of prompts that are read at once");
+  f.add("batch-size", &batch_size, "prompts to generate for at once");
+  f.add("prefill-tokens", &prefill_tokens, "prompt tokens per prefill pass");
   f.begin_group("precision");
   f.add_switch("bf16", &bf16, true, "compute in bfloat16; else fp32");
   f.begin_group("device");
@@ -119,10 +123,10 @@ class Session {
     models::require_language_model(model_, "megatron generate");
     resume::require_whole_model(directory_.path(), runtime_.pool());
     MG_CHECK(tokenizer_.vocabulary_size() <= model_->vocab_size(),
-             "the tokenizer has {} tokens and the model {}; they do not fit together",
+             "the tokenizer has {} tokens but the model {}; they do not match",
              tokenizer_.vocabulary_size(), model_->vocab_size());
     MG_CHECK(settings.logprobs.value_or(0) <= tokenizer_.vocabulary_size(),
-             "--logprobs is {}; the tokenizer has {} tokens", *settings.logprobs,
+             "--logprobs is {}, but the tokenizer has only {} tokens", *settings.logprobs,
              tokenizer_.vocabulary_size());
     stage_ = training::load_model(directory_, model_, runtime_,
                                   settings.bf16 ? DType::bf16 : DType::f32, 0);
@@ -153,8 +157,10 @@ class Session {
     const auto length = static_cast<int64_t>(tokens.size());
     if (length <= positions) return;
     const int64_t kept = positions - std::min(settings_.max_tokens, positions / 2);
-    log::warning("the prompt has {} tokens, and the model {} positions: it sees the last {} only",
-                 length, positions, kept);
+    log::warning(
+        "the prompt has {} tokens, but the model only {} positions: it sees only the "
+        "last {}",
+        length, positions, kept);
     tokens.erase(tokens.begin(), tokens.end() - kept);
   }
 
@@ -236,8 +242,8 @@ void continue_prompts(Session& session, const GenerateSettings& s,
 // Lines are appended to the text as they are, and the model goes on from there.
 void converse(Session& session) {
   fmt::print(stderr,
-             "Enter text to continue it, an empty line to go on; /reset forgets the text so far, "
-             "/quit or Ctrl-D ends.\n");
+             "Enter text to have it continued, or an empty line to continue further; /reset "
+             "clears the text so far, /quit or Ctrl-D quits.\n");
   std::vector<int32_t> history;
   std::string line;
   for (print("> "); std::getline(std::cin, line); print("> ")) {
@@ -274,11 +280,11 @@ int generate(const Arguments& arguments) {
   Fields fields = settings.fields();
   if (const auto code = parse(
           "megatron generate --load DIR [--prompt TEXT ...] [flags]",
-          "Continues prompts: from --prompt, a file or standard input, or line by line on a "
-          "terminal. The text goes to standard output as it comes (several prompts: one after "
-          "the other, when all are done), its speed to standard error. A result depends on "
-          "the model, the prompt, its number and the flags of the draws, not on the batch or "
-          "the number of threads.",
+          "Generates text from prompts: from --prompt, a file or standard input, or line by line "
+          "on a terminal. The text is streamed to standard output (several prompts: one after "
+          "the other, when all are done), its speed is printed to standard error. The result "
+          "depends on the model, the prompt, its number and the sampling flags, not on the batch "
+          "size or the number of threads.",
           fields, {}, arguments)) {
     return *code;
   }

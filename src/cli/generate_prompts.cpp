@@ -36,7 +36,7 @@ std::string prompt_of(const std::string& line, const std::string& origin) {
   const Json* value = nullptr;
   if (json.is_object()) value = json.contains("prompt") ? json.find("prompt") : json.find("text");
   MG_CHECK(value != nullptr && value->is_string(),
-           "{} is no prompt; a line of JSON looks like {{\"prompt\": \"Once upon\"}}", origin);
+           "{} is not a prompt; a line of JSON looks like {{\"prompt\": \"Once upon\"}}", origin);
   return value->as_string();
 }
 
@@ -56,15 +56,14 @@ std::vector<std::string> read_prompt_file(const std::string& path, bool a_line) 
   } else {
     prompts.push_back(without_last_newline(text));
   }
-  MG_CHECK(!prompts.empty(), "--prompt-file {} holds no prompt", path);
+  MG_CHECK(!prompts.empty(), "--prompt-file {} contains no prompt", path);
   return prompts;
 }
 
 std::string read_prompt_from_input() {
   std::string text = without_last_newline(read_standard_input());
   MG_CHECK(!text.empty(),
-           "standard input holds no prompt; give the text to continue there, or by --prompt or "
-           "--prompt-file");
+           "standard input contains no prompt; give one there, or with --prompt or --prompt-file");
   return text;
 }
 
@@ -72,13 +71,13 @@ std::string read_prompt_from_input() {
 
 void PromptSettings::fields(Fields& f) {
   f.begin_group("prompts");
-  f.add("prompt", &prompts, "texts to continue; - is standard input");
+  f.add("prompt", &prompts, "prompts; - reads standard input");
   f.add("prompt-file", &file,
-        "file with the text to continue; .jsonl: a prompt a line, as {\"prompt\": TEXT}");
+        "file with the prompt; .jsonl: one prompt per line, as {\"prompt\": TEXT}");
   f.add_switch("prompt-a-line", &a_line, true, "each line of --prompt-file is a prompt");
   f.add_switch("interactive", &interactive, true,
-               "read lines and continue the text so far, which is what happens on a terminal when "
-               "there is no prompt");
+               "read lines and continue the text so far; the default on a terminal when there is "
+               "no prompt");
 }
 
 bool PromptSettings::is_conversation() const {
@@ -89,7 +88,7 @@ std::vector<std::string> PromptSettings::read() const {
   MG_CHECK(prompts.empty() || !file, "--prompt and --prompt-file are both given; use one of them");
   MG_CHECK(!a_line || file, "--prompt-a-line needs --prompt-file");
   MG_CHECK(!a_line || !is_json_lines(*file),
-           "--prompt-file {} has a prompt a line already; drop --prompt-a-line", *file);
+           "--prompt-file {} already has one prompt per line; drop --prompt-a-line", *file);
   if (file) return read_prompt_file(*file, a_line);
   if (prompts.empty()) return {read_prompt_from_input()};
   std::vector<std::string> all = prompts;

@@ -27,22 +27,22 @@ struct Group {
 // In the order of the help.
 constexpr std::array kGroups = {
     Group{"input", "what is read"},
-    Group{"prompts", "what is continued"},
-    Group{"sampling", "how tokens are chosen, and when a text ends"},
+    Group{"prompts", "what to continue"},
+    Group{"sampling", "how tokens are sampled, and when generation ends"},
     Group{"model", "shape, initial weights, seed"},
     Group{"data", "data sets, tokenizer, masks, order of the samples"},
-    Group{"tokenizer", "files and kind of the tokenizer"},
+    Group{"tokenizer", "files and type of the tokenizer"},
     Group{"batch", "batch size, sequence length, length of the run"},
     Group{"optimizer", "update rule, learning rate, weight decay, clipping"},
-    Group{"parallelism", "ranks, and what they divide"},
+    Group{"parallelism", "ranks, and what is split or sharded over them"},
     Group{"precision", "number formats, loss scale, NaN and infinity"},
     Group{"memory", "recomputation and offloading"},
     Group{"checkpoints", "saving, resuming, ending early"},
-    Group{"evaluation", "what is evaluated, and when"},
+    Group{"evaluation", "what to evaluate, and when"},
     Group{"logging", "console, JSON lines, TensorBoard, W&B, samples, traces"},
     Group{"device", "CPU or GPU, threads, CUDA graphs"},
     Group{"output", "what is written"},
-    Group{"measurement", "what is measured, and how long"},
+    Group{"measurement", "what to measure, and for how long"},
     Group{"configuration", "flags from files, and this help"},
 };
 
@@ -124,8 +124,10 @@ void print_entry(const Entry& entry, size_t column) {
 
 // Of commands with many flags.
 const std::array kHelpItself = {
-    Entry{"-h,--help GROUP", "the common flags; with a group's name, or all, those"},
-    Entry{"--help-search WORD", "the flags with this word in name or text"}};
+    Entry{"-h,--help GROUP",
+          "show the common flags; with the name of a group, that group; with "
+          "all, every flag"},
+    Entry{"--help-search WORD", "show the flags with this word in name or text"}};
 
 class Printer {
  public:
@@ -168,7 +170,7 @@ class Printer {
       if (group.name == "configuration")
         for (const Entry& entry : kHelpItself) print_entry(entry, kShortColumn);
     });
-    fmt::print("\n{} flags: --help all prints them, --help GROUP those of a group.\n", flags);
+    fmt::print("\n{} flags: --help all prints them all, --help GROUP those of one group.\n", flags);
   }
 
   void print_group(std::string_view name) const {

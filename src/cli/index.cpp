@@ -127,8 +127,8 @@ void build(const IndexSettings& s, const std::string& prefix, const Samples& sam
     if (config.cache) {
       const std::string cached = set.cache_file("json");
       MG_CHECK(fs::exists(cached),
-               "{} could not be written (see above), so that a run would build "
-               "the indices again: give a --data-cache-path that you may change",
+               "{} could not be written (see above), so a run would rebuild the indices: give a "
+               "--data-cache-path you have write permission for",
                cached);
       fmt::print("  {}\n", cached);
     }
@@ -142,29 +142,28 @@ void build(const IndexSettings& s, const std::string& prefix, const Samples& sam
 int index(const Arguments& arguments) {
   IndexSettings s;
   Fields f;
-  f.add("data-path", &s.data_path, "prefixes of token files (.bin/.idx); with --output one");
+  f.add("data-path", &s.data_path, "prefixes of token files (.bin/.idx); only one with --output");
   f.add("split", &s.split, "shares of train, valid and test");
-  f.add("seq-length", &s.seq_length, "tokens of a sample");
-  f.add("seed", &s.seed, "of the order");
-  f.add("samples", &s.samples, "TRAIN,VALID,TEST: samples of each; empty: those of one epoch");
+  f.add("seq-length", &s.seq_length, "tokens per sample");
+  f.add("seed", &s.seed, "random seed of the order");
+  f.add("samples", &s.samples, "TRAIN,VALID,TEST: number of samples of each; empty: one epoch");
   f.add("output", &s.output,
         "directory for train-document_index.npy, train-sample_index.npy, train-shuffle_index.npy "
         "and so on; without it the index cache is filled");
   f.add("data-cache-path", &s.cache_path,
         "directory of the index cache; default: index_cache next to the token files");
-  f.add("num-dataset-builder-threads", &s.threads, "threads that build; 0: all cores");
+  f.add("num-dataset-builder-threads", &s.threads, "threads that build the indices; 0: all cores");
   if (const auto code = parse("megatron index --data-path P --seq-length S [flags]",
-                              "Builds the sample order of GPT data sets ahead of training: "
-                              "document, sample and shuffle "
-                              "indices, equal to Megatron-LM's.",
+                              "Builds the sample indices of GPT data sets ahead of training: "
+                              "document, sample and shuffle index, identical to Megatron-LM's.",
                               f, {}, arguments)) {
     return *code;
   }
   MG_CHECK(!s.data_path.empty(), "there is no data: give --data-path PREFIX");
-  MG_CHECK(s.seq_length.has_value(), "--seq-length is needed: the tokens of a sample");
+  MG_CHECK(s.seq_length.has_value(), "--seq-length is needed: the tokens per sample");
   MG_CHECK(
       !s.output || s.data_path.size() == 1,
-      "--output takes the indices of one data set, and --data-path has {} entries: give one, or "
+      "--output takes the indices of one data set, but --data-path has {} entries: give one, or "
       "drop --output to fill the cache",
       s.data_path.size());
   MG_CHECK(s.threads >= 0 && s.threads <= 1024,

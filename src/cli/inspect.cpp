@@ -44,15 +44,15 @@ bool inspect_path(const std::string& path, const DatasetInspection& inspection, 
   if (tokens) return inspect_dataset(prefix, inspection);
   MG_CHECK(fs::exists(p),
            "{} does not exist; a model directory, a checkpoint, a --save directory, a run's "
-           "log.jsonl, a .bin/.idx prefix, a file of weights or a tokenizer is wanted",
+           "log.jsonl, a .bin/.idx prefix, a file of weights or a tokenizer is expected",
            path);
   if (checkpoint::is_checkpoint(path)) return inspect_checkpoint(path, verify, tensors);
   const bool model = fs::exists(p / "config.json");
   if (!model && fs::is_directory(p) && is_save_directory(path))
     return inspect_save_directory(path, verify, tensors);
   MG_CHECK(!verify,
-           "--verify compares the checksums of a checkpoint, or reads a data set whole; {} has no "
-           "{} that lists checksums, and is no .bin/.idx prefix",
+           "--verify compares the checksums of a checkpoint, or reads a whole data set; {} has "
+           "no {} with checksums, and is not a .bin/.idx prefix",
            path, checkpoint::kTrainerState);
   if (p.extension() == ".safetensors" ||
       (p.extension() == ".bin" && checkpoint::is_torch_weights(p.filename().string()))) {
@@ -80,24 +80,25 @@ int inspect(const Arguments& arguments) {
   DatasetInspection inspection;
   Fields fields;
   settings.fields(fields);
-  fields.add("vocab-size", &vocab_size,
-             "number of tokens, where the tokenizer's files do not tell");
+  fields.add("vocab-size", &vocab_size, "vocabulary size, if the tokenizer's files do not give it");
   fields.add_switch(
       "verify", &inspection.verify, true,
-      "compute every checksum of a checkpoint, or of all in a --save directory, again; read every "
-      "token of a data set, and compare the ids with a tokenizer's or --vocab-size; exit code 1 "
-      "when one is damaged");
+      "recompute every checksum of a checkpoint, or of all checkpoints in a --save directory; "
+      "read every token of a data set, and check the ids against a tokenizer or --vocab-size; "
+      "exit code 1 if anything is damaged");
   fields.add_switch("tensors", &tensors, true,
-                    "list every tensor and file of a model or checkpoint, with checksums; else "
-                    "tensors of the same shape in all layers stand in one line");
+                    "list every tensor and file of a model or checkpoint, with checksums; by "
+                    "default tensors with the same shape in all layers share one line");
   fields.add("documents", &inspection.documents,
-             "documents of a data set to decode, when a tokenizer is given");
-  fields.add("characters", &inspection.characters, "of each document that is decoded; 0: all");
+             "number of documents of a data set to decode, if a tokenizer is given");
+  fields.add("characters", &inspection.characters,
+             "characters to show of each decoded document; "
+             "0: all");
   if (const auto code = parse(
           "megatron inspect PATH... [flags]",
           "Shows what is in a checkpoint, a --save directory, a run's log, a model directory, a "
           "data set, a file of weights or a tokenizer.",
-          fields, {{"path", "what to look at", &paths, true}}, arguments)) {
+          fields, {{"path", "what to inspect", &paths, true}}, arguments)) {
     return *code;
   }
   MG_CHECK(inspection.documents >= 0, "--documents is {}; it must be at least 0",

@@ -200,7 +200,7 @@ bool inspect_checkpoint(const std::string& path, bool verify, bool tensors) {
                   [&](const std::string& tensor) { return "  " + checkpoint.checksum(tensor); });
   }
   print_files(checkpoint, tensors);
-  if (verify) fmt::print("every checksum is the one that was written\n");
+  if (verify) fmt::print("all checksums match\n");
   return true;
 }
 
@@ -228,7 +228,7 @@ bool inspect_save_directory(const std::string& path, bool verify, bool tensors) 
   for (const resume::FoundCheckpoint& one : found) {
     fmt::print("  {:<24} {:>10}  {}{}\n", fs::path(one.path).filename().string(),
                bytes_text(one.bytes), resume::name(one.condition),
-               &one == next ? "  <- a run goes on from here" : "");
+               &one == next ? "  <- a run resumes from here" : "");
     print_reasons(one);
     whole = whole && one.condition != resume::Condition::damaged;
   }
@@ -238,7 +238,7 @@ bool inspect_save_directory(const std::string& path, bool verify, bool tensors) 
   if (next != nullptr) return inspect_checkpoint(next->path, false, tensors);
   const auto* const model = first(found, resume::Condition::model, directory, steps);
   if (model == nullptr) {
-    fmt::print("a run cannot go on from here: none of the checkpoints is whole\n");
+    fmt::print("a run cannot resume from here: none of the checkpoints is intact\n");
     return false;
   }
   inspect_model(model->path, tensors);

@@ -50,8 +50,8 @@ class LengthCounts {
   }
 
   void print() const {
-    fmt::print("tokens a document: least {}, median {}, mean {:.1f}, greatest {}\n", least_,
-               median(), static_cast<double>(total_) / static_cast<double>(count_), greatest_);
+    fmt::print("tokens per document: min {}, median {}, mean {:.1f}, max {}\n", least_, median(),
+               static_cast<double>(total_) / static_cast<double>(count_), greatest_);
     const int64_t most = *std::ranges::max_element(buckets_);
     const auto is_used = [](int64_t number) { return number > 0; };
     const auto first = std::ranges::find_if(buckets_, is_used);
@@ -113,8 +113,8 @@ void print_document(const data::IndexedDataset& set, int64_t document,
   const auto strange = std::ranges::find_if(ids, [=](int32_t id) { return id < 0 || id >= known; });
   if (strange != ids.end()) {
     log::warning(
-        "document {} holds token id {}, and the tokenizer has {} tokens: it is not the one "
-        "that made the data",
+        "document {} contains token id {}, but the tokenizer has {} tokens: it is not the one "
+        "the data was made with",
         document, *strange, known);
   }
 }
@@ -141,17 +141,17 @@ void verify_tokens(const data::IndexedDataset& set, const DatasetInspection& ins
   const auto range = set.token_range();
   const std::string ids =
       range ? fmt::format("token ids {} to {}", range->smallest, range->largest) : "no tokens";
-  MG_CHECK(!range || range->smallest >= 0, "{}.bin holds token id {}, and ids start at 0",
+  MG_CHECK(!range || range->smallest >= 0, "{}.bin contains token id {}, but ids start at 0",
            set.path(), range->smallest);
   if (const auto& vocabulary = inspection.vocabulary) {
     MG_CHECK(!range || range->largest < *vocabulary,
-             "{}.bin holds token id {}, and the vocabulary has {} tokens (ids 0 to {})", set.path(),
-             range->largest, *vocabulary, *vocabulary - 1);
-    fmt::print("verified: index and {} bytes of tokens read; {}, inside the vocabulary of {}\n",
+             "{}.bin contains token id {}, but the vocabulary has {} tokens (ids 0 to {})",
+             set.path(), range->largest, *vocabulary, *vocabulary - 1);
+    fmt::print("verified: index and {} bytes of tokens read; {}, within the vocabulary of {}\n",
                set.bin_bytes(), ids, *vocabulary);
   } else {
     fmt::print(
-        "verified: index and {} bytes of tokens read; {} (not compared with a vocabulary: give "
+        "verified: index and {} bytes of tokens read; {} (not checked against a vocabulary: give "
         "--tokenizer-model or --vocab-size)\n",
         set.bin_bytes(), ids);
   }

@@ -22,7 +22,7 @@ void print_saves(const report::Records& saves) {
 
 void inspect_run(const std::string& path) {
   const report::RunHistory run = report::read_history(path, kRows);
-  for (const std::string& damage : run.damages) log::warning("passed over: {}", damage);
+  for (const std::string& damage : run.damages) log::warning("ignored: {}", damage);
   fmt::print("{}: log of a run, {}\n", run.path, report::status_of(run).text);
   for (const report::Figure& figure : report::figures_of(run)) {
     fmt::print("  {:<16} {}{}\n", figure.label, figure.value,

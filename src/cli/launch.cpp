@@ -29,20 +29,18 @@ struct LaunchSettings {
 
   Fields fields() {
     Fields f;
-    f.add("np", &np, "ranks, each a process; also written -np N");
+    f.add("np", &np, "number of ranks, one process each; also written -np N");
     f.add("hosts", &hosts,
-          "machines and the ranks each takes: a:4,b:4; default this machine, or those of the batch "
-          "system");
+          "hosts and the number of ranks on each: a:4,b:4; default this machine, or the batch "
+          "system's allocation");
     f.add("launcher", &launcher,
-          "auto, mpirun, mpiexec, srun or the path of one; auto is srun inside a Slurm allocation, "
-          "else the launcher of the MPI that this program is built with");
-    f.add(
-        "program", &program,
-        "what each rank runs in place of this program, with COMMAND and its flags: another build, "
-        "a profiler's script");
-    f.add_switch("no-prefix", &prefix, false,
-                 "lines as the ranks write them, without [rank] before them");
-    f.add_switch("dry-run", &dry_run, true, "print the launcher's command line, run nothing");
+          "auto, mpirun, mpiexec, srun or the path of one; auto is srun inside a Slurm "
+          "allocation, else the launcher of the MPI this program was built with");
+    f.add("program", &program,
+          "program that each rank runs instead of this one, with COMMAND and its flags: another "
+          "build, a profiler wrapper");
+    f.add_switch("no-prefix", &prefix, false, "do not prefix output lines with [rank]");
+    f.add_switch("dry-run", &dry_run, true, "print the launcher's command line without running it");
     return f;
   }
 };
@@ -78,9 +76,9 @@ void check_np(const LaunchSettings& settings) {
 
 void check_command(const LaunchSettings& settings, const Arguments& command) {
   MG_CHECK(!command.empty(),
-           "COMMAND is needed behind the flags of launch, as in megatron launch -np 2 train ...");
+           "COMMAND is needed after the flags of launch, as in megatron launch -np 2 train ...");
   if (settings.program) return;
-  MG_CHECK(command[0] != "launch", "launch does not start launch; write its flags once");
+  MG_CHECK(command[0] != "launch", "launch cannot start launch; give its flags once");
   std::vector<std::string> names;
   for (const Subcommand& c : commands()) names.emplace_back(c.name);
   if (std::find(names.begin(), names.end(), command[0]) != names.end()) return;
@@ -103,9 +101,9 @@ std::optional<Mpi> program_mpi(const LaunchSettings& settings) {
   if (settings.program) return std::nullopt;
   const std::string library = comm::mpi_library();
   MG_CHECK(!library.empty(),
-           "this program was built without MPI, so that its processes cannot be ranks of one run: "
-           "install libopenmpi-dev and openmpi-bin (or libmpich-dev and mpich) and build it again, "
-           "or train with threads for ranks: megatron train --ranks {}",
+           "this program was built without MPI, so its processes cannot be ranks of one run: "
+           "install libopenmpi-dev and openmpi-bin (or libmpich-dev and mpich) and rebuild it, "
+           "or train with ranks as threads: megatron train --ranks {}",
            settings.np.value_or(2));
   return comm::launch::mpi_of(library);
 }
@@ -155,7 +153,9 @@ int start(const LaunchSettings& settings, const Arguments& command) {
 
 int launch(const Arguments& all) {
   if (!all.empty() && all[0] == kGuard) {
-    MG_CHECK(all.size() > 1, "{} is what megatron launch starts on each rank; leave it out",
+    MG_CHECK(all.size() > 1,
+             "{} is for megatron launch itself, which starts it on each rank; "
+             "leave it out",
              kGuard);
     return comm::launch::guard({all.begin() + 1, all.end()}, comm::environment());
   }
@@ -168,10 +168,9 @@ int launch(const Arguments& all) {
   name_ranks_flag(own);
   if (const auto code = parse(
           "megatron launch -np N [flags] COMMAND [flags of COMMAND]",
-          "Runs a command on N ranks, each a process, with the MPI launcher of this machine. Lines "
-          "of "
-          "all ranks are merged, each with [rank] before it; when a rank fails, all are ended, and "
-          "the exit code is that of the first that failed.",
+          "Runs a command on N ranks, one process each, with this machine's MPI launcher. The "
+          "output lines of all ranks are merged, prefixed with [rank]; when a rank fails, all "
+          "are ended, and the exit code is that of the first to fail.",
           fields, {}, own)) {
     return *code;
   }

@@ -14,12 +14,14 @@ int merge(const Arguments& arguments) {
   std::optional<std::string> output_prefix;
   Fields f;
   f.add("input", &request.input,
-        "directories (all pairs in one, sorted by name) or prefixes of pairs, merged in this "
-        "order");
-  f.add("output-prefix", &output_prefix, "files are <prefix>.bin and .idx");
-  f.add_switch("multimodal", &request.multimodal, true, "the pairs hold a mode for each sequence");
+        "directories (all .bin/.idx pairs in them, sorted by name) or prefixes of pairs, merged "
+        "in this order");
+  f.add("output-prefix", &output_prefix, "prefix of the merged files, <prefix>.bin and .idx");
+  f.add_switch("multimodal", &request.multimodal, true,
+               "the pairs store a mode for each "
+               "sequence (multimodal data)");
   f.add_switch("overwrite", &request.overwrite, true,
-               "replace token files that exist; other files and inputs stay");
+               "overwrite existing token files; other files and the inputs are left alone");
   if (const auto code =
           parse("megatron merge --input DIR|PREFIX... --output-prefix P [flags]",
                 "Joins pairs of token files (.bin/.idx) into one.", f, {}, arguments)) {

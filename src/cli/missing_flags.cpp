@@ -49,8 +49,8 @@ bool needs_vocabulary(const TrainSettings& s) {
 void add_shape(const TrainSettings& s, std::vector<Missing>& all) {
   if (!needs_shape(s)) return;
   Missing shape{{},
-                "the model's shape; --preset NAME gives one, --model DIR that of a Hugging Face "
-                "directory, --recipe NAME a whole run"};
+                "the model's shape; or --preset NAME, or --model DIR for that of a Hugging Face "
+                "directory, or --recipe NAME for a whole run"};
   if (!s.shape.num_layers) shape.flags.push_back("--num-layers INT");
   if (!s.shape.hidden_size) shape.flags.push_back("--hidden-size INT");
   if (!s.shape.num_attention_heads) shape.flags.push_back("--num-attention-heads INT");
@@ -62,16 +62,16 @@ void add_shape(const TrainSettings& s, std::vector<Missing>& all) {
 std::vector<Missing> missing_flags(const TrainSettings& s, bool planned) {
   std::vector<Missing> all;
   add_shape(s, all);
-  if (!s.batch.seq_length) all.push_back({{"--seq-length INT"}, "tokens of a sequence"});
+  if (!s.batch.seq_length) all.push_back({{"--seq-length INT"}, "sequence length in tokens"});
   if (!s.batch.micro_batch_size)
-    all.push_back({{"--micro-batch-size INT"}, "sequences that a rank takes at once"});
+    all.push_back({{"--micro-batch-size INT"}, "sequences per rank and forward pass"});
   if (!planned) {
     if (!s.batch.train_iters && !s.batch.train_samples)
       all.push_back({{"--train-iters INT"}, "optimizer steps, or --train-samples INT"});
-    if (!s.optimizer.lr) all.push_back({{"--lr FLOAT"}, "highest learning rate"});
+    if (!s.optimizer.lr) all.push_back({{"--lr FLOAT"}, "peak learning rate"});
     if (!corpus::names_data(s.data))
       all.push_back({{"--data-path PREFIX"},
-                     "what megatron preprocess has written, or --mock-data for synthetic tokens"});
+                     "output of megatron preprocess, or --mock-data for synthetic tokens"});
   }
   std::erase_if(all, [](const Missing& m) { return m.flags.empty(); });
   return all;
@@ -198,7 +198,7 @@ void require_flags(const TrainSettings& settings, const std::string& command,
   if (!accepted) whole = completion({}, planned);
   fail("megatron {} needs {} more flag{}:\n{}{}\n{}\n{}See megatron {} --help.", command, count,
        count == 1 ? "" : "s", lines,
-       accepted ? "A complete command that runs here:" : "A complete command of another run:",
+       accepted ? "A complete command that runs here:" : "A complete command from another run:",
        shell_command(command, whole),
        settings.preset.empty() && needs_shape(settings)
            ? fmt::format("Presets: {}. ", fmt::join(settings::preset_names(), ", "))

@@ -34,17 +34,17 @@ int plan(const Arguments& arguments) {
   std::optional<int64_t> ranks_here;
   const size_t of_train = fields.all().size();
   fields.begin_group("output");
-  fields.add_switch("json", &json, true, "the plan as JSON, with all digits");
+  fields.add_switch("json", &json, true, "print the plan as JSON, at full precision");
   fields.begin_group("measurement");
   fields.add_switch("no-time", &options.time, false,
-                    "no estimate of the step time, for which kernels are run for some seconds");
+                    "do not estimate the step time, which takes a few seconds of running kernels");
   fields.begin_group("device");
   fields.add("nproc-per-node", &ranks_here,
-             "ranks on each machine, of a run on several of them, one process each, as torchrun "
-             "names it; default: on GPUs 8, else all, as threads of one process");
+             "ranks (one process each) per machine of a multi-machine run, as in torchrun; "
+             "default: 8 on GPUs, else all ranks as threads of one process");
   fields.add("device-memory", &options.device_memory,
-             "GiB of memory that each GPU has, of a run with --device cuda; default: this "
-             "machine's, or without a GPU those of an H200");
+             "GiB of memory per GPU, with --device cuda; default: this machine's GPUs, or an "
+             "H200 if there is none");
   fields.common({"json", "no-time", "nproc-per-node", "device-memory"});
   const auto take_ranks_here = [&] {
     if (ranks_here) settings.runtime.plan_for(*ranks_here);
@@ -61,9 +61,9 @@ int plan(const Arguments& arguments) {
           "megatron plan [flags of megatron train] [--json] [--no-time] [--nproc-per-node N] "
           "[--device-memory GIB]",
           "What a training run will need, without running it: parameters, memory by class, "
-          "floating-point\noperations, traffic, and the time of a step on this machine. Takes the "
-          "flags of megatron train;\ndata need not be there, and --lr and --train-iters need not "
-          "be given.",
+          "FLOPs, communication\nand the time of a step on this machine. Takes the flags of "
+          "megatron train; the data need not exist,\nand --lr and --train-iters need not be "
+          "given.",
           fields, arguments, notes, print)) {
     return *code;
   }

@@ -19,27 +19,28 @@ namespace {
 
 constexpr Subcommand kCommands[] = {
     {"train", "train a model: data, steps, evaluation, checkpoints", train},
-    {"plan", "what a training run will need: parameters, memory, operations, time", plan},
-    {"launch", "run a command on many ranks, each a process, under MPI", launch},
+    {"plan", "what a training run will need: parameters, memory, FLOPs, time", plan},
+    {"launch", "run a command on many ranks, one process each, under MPI", launch},
     {"eval", "loss and perplexity of a model on a data set", evaluate},
     {"generate", "continue a prompt", generate},
     {"tokenizer", "train, run and check tokenizers; render chats", tokenizer},
     {"preprocess", "text to token files (.bin/.idx)", preprocess},
-    {"merge", "several pairs of token files to one", merge},
+    {"merge", "merge several pairs of token files into one", merge},
     {"index", "sample indices of token files, built ahead of training", index},
     {"verify", "compare a Hugging Face directory or a training trajectory with its expected values",
      verify},
     {"bench",
-     "speed on this machine: training, matrix products, tokenizing, preprocessing, indices", bench},
-    {"report", "runs as one HTML page: curves, samples, configuration", report},
+     "speed on this machine: training, GEMMs, tokenizing, preprocessing, indices, generation",
+     bench},
+    {"report", "show runs as one HTML page: curves, samples, configuration", report},
     {"selftest", "check every kernel and layout on this machine", selftest},
-    {"inspect", "what is in a model directory, data set or tokenizer", inspect},
+    {"inspect", "show what is in a model directory, checkpoint, data set or tokenizer", inspect},
 };
 
 void end_at_bus_error(int) {
   constexpr std::string_view kText =
-      "error: a file that is mapped (token files, an index cache, weights) was cut short while it "
-      "was used, or its disk cannot be read: start again when nothing writes to it (with "
+      "error: a memory-mapped file (token files, an index cache, weights) was truncated while in "
+      "use, or its disk cannot be read: start again when nothing is writing to it (with "
       "--no-mmap-bin-files the message names the token file)\n";
   [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, kText.data(), kText.size());
   _exit(2);
@@ -109,7 +110,7 @@ int tell_failure(std::string_view prefix) {
     return 2;
   } catch (const std::bad_alloc&) {
     log::error(
-        "{}the machine has no memory left; use a smaller --micro-batch-size or --seq-length, or "
+        "{}the machine is out of memory; use a smaller --micro-batch-size or --seq-length, or "
         "fewer --ranks",
         prefix);
     return 2;
@@ -144,7 +145,7 @@ int run(const Arguments& arguments) {
   say_why_it_ends();
   try {
     const int code = dispatch(
-        "megatron", "Trains transformers: from raw text to a model, on one CPU or many ranks.",
+        "megatron", "Trains transformers, from raw text to a model, on one CPU or many ranks.",
         kCommands, arguments);
     MG_CHECK(std::fflush(stdout) == 0 && std::ferror(stdout) == 0,
              "the output cannot be written: {}", write_failure(errno));

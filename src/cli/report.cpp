@@ -13,15 +13,15 @@ int report(const Arguments& arguments) {
   std::string output = "report.html", title;
   Fields fields;
   fields.add("output", &output,
-             "the HTML file to write; an older report is replaced, another file is not");
-  fields.add("title", &title, "what the page is called; default: the names of the runs");
+             "the HTML file to write; an earlier report is overwritten, any other file is not");
+  fields.add("title", &title, "title of the page; default: the names of the runs");
   if (const auto code = parse("megatron report RUN... [flags]",
-                              "Shows runs as one HTML file that needs nothing else: curves, "
-                              "samples, configuration, checkpoints.",
+                              "Writes runs as one self-contained HTML file: curves, samples, "
+                              "configuration, checkpoints.",
                               fields,
                               {{"run",
-                                "a --save directory (its log.jsonl), or a JSONL file; of several, "
-                                "the curves are laid over one another",
+                                "a --save directory (its log.jsonl), or a JSONL file; the curves "
+                                "of several runs are overlaid",
                                 &runs, true}},
                               arguments)) {
     return *code;
@@ -31,9 +31,9 @@ int report(const Arguments& arguments) {
   for (const report::RunHistory& h : histories) inputs.push_back(h.path);
   check_output({output, "--output", {"a report", report::is_report_page}}, inputs);
   for (const report::RunHistory& h : histories) {
-    for (const std::string& damage : h.damages) log::warning("passed over: {}", damage);
+    for (const std::string& damage : h.damages) log::warning("ignored: {}", damage);
     if (const int64_t more = h.damaged - static_cast<int64_t>(h.damages.size()); more > 0)
-      log::warning("{}: {} more lines are no record", h.path, more);
+      log::warning("{}: {} more lines are not records", h.path, more);
   }
   const std::string page = report::report_page(histories, title);
   CommandOutputFile file(output);

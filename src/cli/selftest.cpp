@@ -43,38 +43,41 @@ int selftest(const Arguments& arguments) {
   bool layouts = false, triples = false;
   Fields fields;
   fields.add_switch("layouts", &layouts, true,
-                    "the layout matrix instead: a few dozen layouts on up to 16 threads in which "
-                    "every pair of values of the parallel flags occurs, each against one rank; "
-                    "about a minute");
+                    "run the layout matrix instead: a few dozen parallel layouts on up to 16 "
+                    "threads that together cover every pair of values of the parallel flags, "
+                    "each compared with one rank; about a minute");
   fields.add_switch("triples", &triples, true,
-                    "with --layouts: every triple of values, some minutes");
+                    "with --layouts: cover every triple of values; several minutes");
   fields.add(
       "fault", &fault, faults,
-      "run with a deliberate fault, which a check (with --layouts: a row) must catch: the exit "
+      "inject a deliberate fault, which a check (with --layouts: a row) must catch: the exit "
       "code is then 1");
   fields.add("device", &device, {"cpu", "cuda"},
-             "what is checked: the CPU's kernels, or those of a GPU, with ranks as threads on it");
+             "what to check: the CPU's kernels, or a GPU's, with ranks as threads that share it");
   fields.add_switch("real", &options.real, true,
-                    "with --device cuda: kernels at the sizes of real models, against the CPU's");
+                    "with --device cuda: kernels at the sizes of real models, compared with the "
+                    "CPU's");
   fields.add("part", &part,
-             "I/N: of the matrix' rows only every Nth from row I on, counted from 0; \"0/4\" to "
-             "\"3/4\" are all");
+             "I/N: only every Nth row of the matrix, starting with row I, counted from 0; "
+             "\"0/4\" to \"3/4\" are all");
   fields.add("filter", &options.filter,
-             "only checks with this text in their names; =NAME: that check alone");
-  fields.add_switch("list", &options.list, true, "print the names of the checks, and run none");
+             "only checks with this text in their names; =NAME: only that check");
+  fields.add_switch("list", &options.list, true,
+                    "print the names of the checks without running "
+                    "them");
   fields.add("threads", &runtime.threads, "CPU threads; default: all cores");
   const auto done = parse("megatron selftest [flags] | megatron selftest device [flags]",
                           "Checks kernels, gradients, models and layouts on this machine. "
-                          "`selftest device` says within a minute whether its GPU can be used.",
+                          "`selftest device` tells within a minute whether its GPU works.",
                           fields, {}, arguments);
   if (done) return *done;
   runtime.check();
   options.threads = runtime.threads_per_rank();
-  MG_CHECK(layouts || !triples, "--triples is of --layouts: give both");
+  MG_CHECK(layouts || !triples, "--triples needs --layouts");
   options.layouts = triples ? 3 : layouts ? 2 : 0;
   options.device = device == "cuda" ? DeviceKind::cuda : DeviceKind::cpu;
   if (!part.empty()) {
-    MG_CHECK(layouts, "--part is of --layouts: give both");
+    MG_CHECK(layouts, "--part needs --layouts");
     std::tie(options.part, options.parts) = part_of(part);
   }
   if (fault != "none") options.fault = fault;

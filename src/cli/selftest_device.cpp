@@ -57,7 +57,7 @@ std::string as_text(const DeviceFindings& f) {
   if (f.usable()) {
     text += fmt::format("{}, {} of memory", f.device, format_bytes(static_cast<double>(f.memory)));
     if (!f.cuda.empty())
-      text += fmt::format(", compute capability {}, driver of CUDA {}, built for CUDA {}",
+      text += fmt::format(", compute capability {}, driver for CUDA {}, built for CUDA {}",
                           f.compute_capability, f.driver, f.cuda);
     text += "\n";
   }
@@ -84,16 +84,16 @@ int selftest_device(const Arguments& arguments) {
   Fields fields;
   training::add_bench_device(fields, runtime);
   fields.add("seconds", &options.seconds,
-             "time of all checks together, after which the one under way counts as hanging");
+             "time limit for all checks together, after which the running one counts as hanging");
   fields.add("threads", &runtime.threads, "CPU threads; default: all cores");
   fields.add_switch("json", &json, true, "print JSON");
   const auto done = parse(
       "megatron selftest device [flags]",
-      "Whether this machine's GPU (or CPU) can be used, in less than a minute: the device, its "
-      "driver, NVIDIA's libraries with their versions and places, then a fill, matrix products, "
-      "and attention forward and backward, each compared with a reference in plain loops. The exit "
-      "code is 0 when "
-      "all passed, 1 when a check failed, 2 when there is no device that can be used.",
+      "Checks in less than a minute whether this machine's GPU (or CPU) can be used: shows the "
+      "device, its driver and NVIDIA's libraries with versions and paths, then runs a fill, "
+      "GEMMs, and attention forward and backward, each compared with a reference in plain loops. "
+      "The exit code is 0 when all passed, 1 when a check failed, 2 when there is no usable "
+      "device.",
       fields, {}, arguments);
   if (done) return *done;
   MG_CHECK(options.seconds > 0 && options.seconds <= 3600,

@@ -46,7 +46,7 @@ void check_directory(const std::string& directory) {
   // Before the text is read, which may take long.
   fs::path existing = fs::absolute(directory);
   while (!fs::exists(existing)) existing = existing.parent_path();
-  MG_CHECK(fs::is_directory(existing), "--output {} cannot be made: {} is a file", directory,
+  MG_CHECK(fs::is_directory(existing), "--output {} cannot be created: {} is a file", directory,
            existing.string());
   MG_CHECK(access(existing.c_str(), W_OK) == 0, "--output {} cannot be written: {}", directory,
            write_failure(errno));
@@ -71,7 +71,7 @@ void read_texts(const std::vector<std::string>& input, const data::TextSourceOpt
     before += source->total_bytes();
   }
   reading.finish(fmt::format("{} documents", documents));
-  MG_CHECK(characters > 0, "--input {} has no text: there is nothing to learn from",
+  MG_CHECK(characters > 0, "--input {} contains no text: there is nothing to learn from",
            fmt::join(input, " "));
 }
 
@@ -84,22 +84,30 @@ int train_tokenizer(const Arguments& arguments) {
   bool overwrite = false;
   Fields f;
   f.add("input", &input,
-        "files, directories or quoted patterns: .jsonl or plain text, gzip or zstd of either");
+        "files, directories or quoted patterns: .jsonl or plain text, optionally compressed with "
+        "gzip or zstd");
   f.add("input-format", &format, {"auto", "jsonl"},
-        "auto: by the name; jsonl: every file holds JSON lines");
-  f.add("json-key", &key, "key of a .jsonl record to take");
+        "auto: by file name; jsonl: every file is JSON lines");
+  f.add("json-key", &key, "key of the text in a .jsonl record");
   f.add("output", &output, "directory for tokenizer.json and tokenizer_config.json");
-  f.add("vocab-size", &options.vocabulary_size, "tokens, with special tokens and the 256 bytes");
-  f.add("min-frequency", &options.min_frequency, "least count of a pair to be merged");
+  f.add("vocab-size", &options.vocabulary_size,
+        "number of tokens, including special tokens and "
+        "the 256 bytes");
+  f.add("min-frequency", &options.min_frequency, "minimum count of a pair to be merged");
   f.add("max-token-length", &options.max_token_length,
-        "a merged token has fewer bytes than this; 0: any number");
-  f.add("special-tokens", &options.special_tokens, "tokens with the first ids");
-  f.add("split-pattern", &pattern, {"gpt2", "llama3", "qwen2"}, "how text is cut into words");
-  f.add("threads", &threads, "for counting; default all cores");
-  f.add_switch("overwrite", &overwrite, true, "replace a tokenizer that exists; other files stay");
+        "merged tokens must have fewer bytes than this; 0: no limit");
+  f.add("special-tokens", &options.special_tokens, "special tokens, which get the first ids");
+  f.add("split-pattern", &pattern, {"gpt2", "llama3", "qwen2"},
+        "pattern that splits text into "
+        "words");
+  f.add("threads", &threads, "threads for counting; default all cores");
+  f.add_switch("overwrite", &overwrite, true,
+               "overwrite an existing tokenizer; other files are "
+               "left alone");
   if (const auto code =
           parse("megatron tokenizer train --input PATH --output DIR [flags]",
-                "Learns a byte-level BPE tokenizer; merges equal those of Hugging Face's trainer.",
+                "Trains a byte-level BPE tokenizer, with the same merges as Hugging Face's "
+                "trainer.",
                 f, {}, arguments)) {
     return *code;
   }
@@ -122,13 +130,13 @@ int train_tokenizer(const Arguments& arguments) {
   merging.finish();
   tokenizer.save(*output);
   if (tokenizer.vocabulary_size() < options.vocabulary_size) {
-    log::warning("--vocab-size is {}, and {} tokens were learned: {}", options.vocabulary_size,
+    log::warning("--vocab-size is {}, but only {} tokens were learned: {}", options.vocabulary_size,
                  tokenizer.vocabulary_size(),
                  options.min_frequency > 1
                      ? fmt::format("no other pair occurs {} times (--min-frequency); lower it, or "
                                    "give more text",
                                    options.min_frequency)
-                     : "each word of the text is one token already; give more text");
+                     : "every word of the text is already one token; give more text");
   }
   fmt::print("{}/tokenizer.json: {} tokens\n", *output, tokenizer.vocabulary_size());
   return 0;
@@ -140,7 +148,7 @@ struct TokenizerFlags {
 
   void fields(Fields& f) {
     settings.fields(f);
-    f.add("vocab-size", &vocab_size, "number of tokens, for tokenizers without a file");
+    f.add("vocab-size", &vocab_size, "vocabulary size, for tokenizers without a file");
   }
   std::shared_ptr<const tokenizers::Tokenizer> open() const {
     MG_CHECK(settings.tokenizer_model || settings.tokenizer_type,
@@ -156,10 +164,10 @@ int encode(const Arguments& arguments) {
   Fields f;
   flags.fields(f);
   f.add_switch("add-special-tokens", &special, true,
-               "with the tokens that the tokenizer puts round a text");
-  f.add_switch("show-tokens", &show, true, "one line a token: id and text");
+               "add the tokens that the tokenizer puts around a text (BOS, EOS)");
+  f.add_switch("show-tokens", &show, true, "print one line per token: id and text");
   f.add_switch("show-offsets", &show_offsets, true,
-               "as --show-tokens, with the code points of the text that the token stands for");
+               "like --show-tokens, plus the code-point range of the text each token covers");
   if (const auto code =
           parse("megatron tokenizer encode --tokenizer-model DIR [TEXT]",
                 "Prints the token ids of a text.", f,
@@ -194,7 +202,7 @@ int decode(const Arguments& arguments) {
   bool skip = false;
   Fields f;
   flags.fields(f);
-  f.add_switch("skip-special-tokens", &skip, true, "leave special tokens out");
+  f.add_switch("skip-special-tokens", &skip, true, "omit special tokens");
   if (const auto code =
           parse("megatron tokenizer decode --tokenizer-model DIR [ID...]",
                 "Prints the text of token ids.", f,
@@ -211,7 +219,7 @@ int decode(const Arguments& arguments) {
     const size_t end = std::min(text.find_first_of(" \t\r\n,", at), text.size());
     const std::string word = text.substr(at, end - at);
     MG_CHECK(word.size() < 10 && word.find_first_not_of("0123456789") == std::string::npos,
-             "'{}' is no token id", word.substr(0, 40));
+             "'{}' is not a token id", word.substr(0, 40));
     ids.push_back(std::stoi(word));
     MG_CHECK(ids.back() < tokenizer.vocabulary_size(), "token id {} is outside [0, {})", ids.back(),
              tokenizer.vocabulary_size());
@@ -222,11 +230,11 @@ int decode(const Arguments& arguments) {
 }
 
 constexpr Subcommand kTokenizerCommands[] = {
-    {"train", "learn a byte-level BPE tokenizer from text", train_tokenizer},
+    {"train", "train a byte-level BPE tokenizer on text", train_tokenizer},
     {"encode", "text to token ids", encode},
     {"decode", "token ids to text", decode},
-    {"chat", "a list of messages to text, by the model's chat template", tokenizer_chat},
-    {"verify", "compare with vectors of the original", tokenizer_verify},
+    {"chat", "a list of messages to text, with the model's chat template", tokenizer_chat},
+    {"verify", "compare with test vectors of the original tokenizer", tokenizer_verify},
 };
 
 }  // namespace

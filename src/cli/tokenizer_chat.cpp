@@ -25,17 +25,19 @@ void add_fields(Fields& f, ChatOptions& o) {
         "input");
   f.add("tools", &o.tools, "JSON file: a list of tools, each a JSON schema");
   f.add("documents", &o.documents, "JSON file: a list of documents");
-  f.add("variables", &o.variables, "JSON object of other variables that the template reads");
+  f.add("variables", &o.variables, "JSON object with other variables for the template");
   f.add("chat-template", &o.chat_template, "file with a Jinja template to use instead");
-  f.add("template", &o.name, "name of a template, where the directory has several");
-  f.add_switch("add-generation-prompt", &o.prompt, true, "end with the head of the model's answer");
+  f.add("template", &o.name, "name of a template, if the directory has several");
+  f.add_switch("add-generation-prompt", &o.prompt, true,
+               "end with the header of the assistant's "
+               "reply (generation prompt)");
   f.add_switch("continue-final-message", &o.carry_on, true,
-               "end with the last message, for the model to go on writing it");
-  f.add("now", &o.now, "the clock that templates see: \"2025-03-09 07:05:01\"; default now");
+               "leave the last message open for the model to continue");
+  f.add("now", &o.now, "date and time that templates see: \"2025-03-09 07:05:01\"; default now");
   f.add_switch("tokenize", &o.tokenize, true, "print token ids instead of the text");
   f.add_switch("show-spans", &o.spans, true,
-               "after the text, a line of JSON: [begin, end) in code points of what the assistant "
-               "wrote, where the template has {% generation %}");
+               "after the text, print a line of JSON with the [begin, end) code-point ranges of "
+               "the assistant's turns, if the template has {% generation %}");
 }
 
 Json::Array read_list(const std::string& path, const char* flag) {
@@ -49,7 +51,7 @@ tokenizers::Chat read_chat(const ChatOptions& o) {
       o.messages ? Json::read(*o.messages) : Json::parse(read_standard_input(), "standard input");
   if (json.is_array()) json = Json(Json::Object{{"messages", std::move(json)}});
   MG_CHECK(json.is_object(),
-           "{} must hold a list of messages, or an object with 'messages'; it holds {}",
+           "{} must contain a list of messages, or an object with 'messages'; it contains {}",
            o.messages ? "--messages " + *o.messages : "standard input", json.dump().substr(0, 40));
   tokenizers::Chat chat = tokenizers::ChatCases::chat_of(json);
   if (o.tools) chat.tools = read_list(*o.tools, "tools");
@@ -80,15 +82,14 @@ int tokenizer_chat(const Arguments& arguments) {
   add_fields(f, o);
   if (const auto code =
           parse("megatron tokenizer chat --tokenizer-model DIR [--messages FILE] [flags]",
-                "Renders a list of messages with the model's chat template. The text is printed as "
-                "it is, "
-                "without a newline behind it.",
+                "Renders a list of messages with the model's chat template. The text is printed "
+                "as it is, without a trailing newline.",
                 f, {}, arguments)) {
     return *code;
   }
   MG_CHECK(o.model.has_value(), "--tokenizer-model DIR is needed");
   MG_CHECK(!o.tokenize || !o.spans,
-           "--show-spans counts characters of the text, and --tokenize prints ids instead of it; "
+           "--show-spans refers to characters of the text, but --tokenize prints ids instead; "
            "drop one");
   auto chat_template = tokenizers::ChatTemplate::load(*o.model);
   if (o.chat_template) chat_template.set_template(read_file(*o.chat_template), *o.chat_template);

@@ -9,12 +9,12 @@ namespace megatron::cli {
 int tokenizer_verify(const Arguments& arguments) {
   std::vector<std::string> directories, files;
   Fields f;
-  f.add("vectors", &files, "files of JSON lines; default every *.jsonl of DIR");
-  if (const auto code = parse(
-          "megatron tokenizer verify DIR [--vectors FILE...]",
-          "Compares a tokenizer with what its original gave: ids, offsets, decoded text, pieces of "
-          "a stream, and rendered chats, one JSON object a line.",
-          f, {{"dir", "directory with the tokenizer", &directories, true}}, arguments)) {
+  f.add("vectors", &files, "JSON-lines files with test vectors; default every *.jsonl in DIR");
+  if (const auto code =
+          parse("megatron tokenizer verify DIR [--vectors FILE...]",
+                "Compares a tokenizer with recorded results of the original: ids, offsets, decoded "
+                "text, streamed pieces and rendered chats, one JSON object per line.",
+                f, {{"dir", "directory with the tokenizer", &directories, true}}, arguments)) {
     return *code;
   }
   MG_CHECK(directories.size() == 1, "{} directories are given; give one", directories.size());

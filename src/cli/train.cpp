@@ -17,20 +17,22 @@ constexpr std::array kExitSignals = {SIGTERM, SIGINT, SIGUSR1};
 
 // How a run that was ended before its last step goes on.
 std::string how_to_go_on(const settings::CheckpointSettings& c) {
-  if (!c.save) return "nothing was saved: --save DIR keeps what a run has reached";
+  if (!c.save) return "nothing was saved: use --save DIR to keep a run's progress";
   std::error_code error;
   const bool resumes = c.load && std::filesystem::equivalent(*c.save, *c.load, error);
-  if (!resumes) return fmt::format("--load {} goes on", *c.save);
-  if (!c.save_optimizer && c.load_optimizer) return "the same command with --no-load-optim goes on";
-  if (c.ckpt_step) return "the same command without --ckpt-step goes on";
-  return "the same command goes on";
+  if (!resumes) return fmt::format("--load {} resumes it", *c.save);
+  if (!c.save_optimizer && c.load_optimizer)
+    return "the same command with --no-load-optim "
+           "resumes it";
+  if (c.ckpt_step) return "the same command without --ckpt-step resumes it";
+  return "the same command resumes it";
 }
 
 int exit_code(const training::TrainResult& result) {
   const std::string next = how_to_go_on(result.settings.checkpoint);
   switch (result.end) {
     case report::EndReason::signal:
-      log::info("ended by {} after a save; {}", signal_name(result.signal), next);
+      log::info("ended by {} after saving; {}", signal_name(result.signal), next);
       return kStoppedBySignal;
     case report::EndReason::exit_interval:
     case report::EndReason::exit_duration:

@@ -64,33 +64,34 @@ int verify(const Arguments& arguments) {
   fields.add("against", &against,
              "compare the weights and config.json with those of this directory, tensor by tensor");
   fields.add("device", &device, {"cpu", "reference", "both", "cuda"},
-             "cpu and cuda compute in fp32, reference in fp64 by plain loops; both: cpu and "
+             "cpu and cuda compute in fp32, reference in fp64 with plain loops; both: cpu and "
              "reference");
-  fields.add("threads", &runtime.threads, "CPU threads of each rank; default: cores / ranks");
+  fields.add("threads", &runtime.threads, "CPU threads per rank; default: cores / ranks");
   int64_t tensor_parallel = 1, pipeline_parallel = 1, data_parallel = 1;
   fields.add("tensor-model-parallel-size", &tensor_parallel,
-             "ranks, as threads, that share every layer");
+             "tensor-parallel size; ranks are threads");
   bool sequence_parallel = false;
   fields.add_switch("sequence-parallel", &sequence_parallel, true,
-                    "they divide the tokens, too, between the matrices");
+                    "tensor-parallel ranks also split the tokens (sequence dimension) outside "
+                    "the matrix multiplications");
   fields.add("pipeline-model-parallel-size", &pipeline_parallel,
-             "ranks, as threads, that share the layers; they need not divide them evenly");
+             "pipeline-parallel size; the layers need not divide evenly");
   fields.add("data-parallel-size", &data_parallel,
-             "ranks, as threads, that share the sequences, or each step's micro-batches");
+             "data-parallel size: ranks that share the sequences, or each step's micro-batches");
   parallel::Sharding sharding = parallel::Sharding::none;
   fields.add_enum<parallel::Sharding>("data-parallel-sharding-strategy", &sharding,
                                       {{"no_shard", parallel::Sharding::none},
                                        {"optim", parallel::Sharding::optimizer},
                                        {"optim_grads", parallel::Sharding::gradients},
                                        {"optim_grads_params", parallel::Sharding::parameters}},
-                                      "what they divide among them");
+                                      "what is sharded over the data-parallel ranks");
   const std::vector<Positional> positional = {
       {"DIR", "Hugging Face directories with expected.safetensors, or folders with case.json",
        &directories}};
   const auto done =
       parse("megatron verify DIR [DIR ...] [flags]",
-            "Compares models and training runs with what another system computed for them.", fields,
-            positional, arguments);
+            "Compares models and training runs with values that another system computed for them.",
+            fields, positional, arguments);
   if (done) return *done;
   for (const auto& [axis, size] : {std::pair{"tensor-model", tensor_parallel},
                                    {"pipeline-model", pipeline_parallel},
@@ -107,7 +108,7 @@ int verify(const Arguments& arguments) {
            directories.size());
   MG_CHECK(!against || directories.size() == 1, "--against takes one directory, but {} are given",
            directories.size());
-  MG_CHECK(!against || !rewrite, "--against and --rewrite exclude each other");
+  MG_CHECK(!against || !rewrite, "--against and --rewrite are mutually exclusive");
   for (std::string& directory : directories)
     while (directory.size() > 1 && directory.ends_with('/')) directory.pop_back();
   std::vector<selftest::Report> reports;

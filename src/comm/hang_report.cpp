@@ -51,8 +51,8 @@ std::string waiting_text(const CallReport& call, int rank, std::span<const RankR
   std::string text = fmt::format("in {} for {:.1f} s", call.text, call.seconds);
   if (reports.empty()) return text;
   const std::vector<int> ranks = missing(call, rank, reports);
-  const std::string whom = ranks.empty() ? "all ranks have come"
-                                         : fmt::format("{} {} not come", names_of(ranks),
+  const std::string whom = ranks.empty() ? "all ranks have arrived"
+                                         : fmt::format("{} {} not arrived", names_of(ranks),
                                                        ranks.size() == 1 ? "has" : "have");
   return text + "; " + whom;
 }
@@ -102,8 +102,8 @@ std::vector<int> missing(const CallReport& call, int rank, std::span<const RankR
 
 std::string line_of(const RankReport& report, std::span<const RankReport> reports) {
   const std::string start = fmt::format("rank {}: ", report.rank);
-  if (report.state == RankReport::State::has_ended) return start + "has ended";
-  if (report.state == RankReport::State::is_silent) return start + "gives no answer";
+  if (report.state == RankReport::State::has_ended) return start + "has exited";
+  if (report.state == RankReport::State::is_silent) return start + "does not respond";
   std::string text = start + describe(report.doing);
   for (const CallReport& call : report.calls)
     text += "; " + waiting_text(call, report.rank, reports);
@@ -127,9 +127,8 @@ std::string hang_text(std::span<const RankReport> reports, double limit) {
   if (longest != nullptr)
     text += fmt::format("rank {} is {}", rank, waiting_text(*longest, rank, reports));
   text += fmt::format(
-      " (the limit is {:g} s; where a call may take longer, raise --distributed-timeout-minutes, "
-      "or "
-      "--distributed-timeout-seconds-after-init where that is given)",
+      " (the timeout is {:g} s; if calls may take longer, raise --distributed-timeout-minutes, "
+      "or --distributed-timeout-seconds-after-init if that is given)",
       limit);
   for (const RankReport& report : reports) text += "\n  " + line_of(report, reports);
   return text;
@@ -164,12 +163,12 @@ WaitNotice wait_notice(std::span<const RankReport> reports, const WaitLimits& li
   if (wait.rank->doing.known()) notice.text += fmt::format(" ({})", describe(wait.rank->doing));
   const size_t others = waiting.size() - (waiting.contains(wait.rank->rank) ? 1 : 0);
   if (others > 0) notice.text += fmt::format(", and {} more wait", others);
-  notice.text += awaited.empty() ? "; all ranks have come" : what_they_do(awaited, reports);
+  notice.text += awaited.empty() ? "; all ranks have arrived" : what_they_do(awaited, reports);
   notice.text += limits.most > 0 ? fmt::format(
-                                       ". The run goes on; it ends where a call takes {:g} s "
-                                       "(--distributed-timeout-minutes)",
+                                       ". The run continues; it is aborted if a call takes {:g} "
+                                       "s (--distributed-timeout-minutes)",
                                        limits.most)
-                                 : std::string(". The run goes on, however long that takes");
+                                 : std::string(". The run continues, with no timeout");
   return notice;
 }
 
@@ -180,8 +179,8 @@ std::string waits_for_ever(const RankReport& report, std::span<const RankReport>
     for (const int rank : awaited(call, report.rank)) {
       const RankReport* const other = find(rank, ended);
       if (other == nullptr || has_come(*other, call)) continue;
-      return fmt::format("rank {} has ended while rank {} waits for it in {}", rank, report.rank,
-                         call.text);
+      return fmt::format("rank {} has exited while rank {} is waiting for it in {}", rank,
+                         report.rank, call.text);
     }
   }
   return {};

@@ -46,8 +46,8 @@ class Reader {
     const char* const end = value->data() + value->size();
     const auto [stop, wrong] = std::from_chars(value->data(), end, setting.value);
     MG_CHECK(wrong == std::errc() && stop == end && setting.value >= 0,
-             "the environment variable {} is '{}', and not a number from 0 to {}: a launcher sets "
-             "it; unset it where none did",
+             "the environment variable {} is '{}', not a number from 0 to {}: launchers set it; "
+             "unset it if none did",
              name, *value, INT_MAX);
     return setting;
   }
@@ -58,8 +58,8 @@ class Reader {
 
 void check_below(const Setting& rank, const Setting& size) {
   MG_CHECK(rank.value < size.value,
-           "the environment variables {}={} and {}={} contradict each other: a rank is below the "
-           "number of ranks; unset them where no launcher set them",
+           "the environment variables {}={} and {}={} contradict each other: a rank must be "
+           "below the number of ranks; unset them if no launcher set them",
            rank.name, rank.value, size.name, size.value);
 }
 
@@ -90,8 +90,8 @@ std::optional<ProcessPlace> read(const Reader& reader, const Names& names) {
   const auto rank = reader.number(names.rank), size = reader.number(names.size);
   if (!rank && !size) return std::nullopt;
   MG_CHECK(rank && size,
-           "the environment variable {} is set, but {} is not: a launcher sets both; unset it "
-           "where none did",
+           "the environment variable {} is set, but {} is not: launchers set both; unset it if "
+           "none did",
            rank ? names.rank : names.size, rank ? names.size : names.rank);
   return place_of(*rank, *size, reader.number(names.local_rank), reader.number(names.local_size));
 }
@@ -106,7 +106,7 @@ std::optional<Setting> tasks_of_node(const Reader& reader, std::string_view name
     int value = 0;
     const auto [stop, wrong] = std::from_chars(at, end, value);
     MG_CHECK(wrong == std::errc() && value >= 0,
-             "the environment variable {} is '{}', and not a list of tasks a node such as 2(x3),1",
+             "the environment variable {} is '{}', not a list of tasks per node such as 2(x3),1",
              name, *list);
     at = stop;
     return value;
@@ -145,7 +145,7 @@ bool is_step(const Reader& reader) {
   const char* const end = step->data() + step->size();
   const auto [stop, wrong] = std::from_chars(step->data(), end, id);
   MG_CHECK(wrong == std::errc() && stop == end,
-           "the environment variable SLURM_STEP_ID is '{}', and not a number", *step);
+           "the environment variable SLURM_STEP_ID is '{}', not a number", *step);
   return id < kFirstSpecialStep;
 }
 
@@ -167,9 +167,9 @@ std::optional<ProcessPlace> read_pmix(const Reader& reader) {
   if (!rank) return std::nullopt;
   auto place = read_slurm(reader);
   MG_CHECK(place.has_value(),
-           "the environment variable PMIX_RANK is set, but nothing says the number of ranks "
-           "(OMPI_COMM_WORLD_SIZE, or SLURM_STEP_NUM_TASKS of a step): start the program with "
-           "'megatron launch', mpirun or srun");
+           "the environment variable PMIX_RANK is set, but nothing gives the number of ranks "
+           "(OMPI_COMM_WORLD_SIZE, or SLURM_STEP_NUM_TASKS in a Slurm step): start the program "
+           "with 'megatron launch', mpirun or srun");
   check_same(*rank, {"SLURM_PROCID", place->rank});
   place->source = rank->name;
   return place;
@@ -192,10 +192,10 @@ std::optional<ProcessPlace> process_place(const Variable& variable) {
   if (!both && !reader.text("MASTER_ADDR")) return std::nullopt;
   auto place = read(reader, kRendezvous);
   MG_CHECK(!place || place->size == 1 || reader.text("MASTER_ADDR"),
-           "the environment variables RANK={} and WORLD_SIZE={} are set, but MASTER_ADDR, the host "
-           "of rank 0, is not: start the program with 'megatron launch', mpirun, srun or torchrun, "
-           "or set MASTER_ADDR and MASTER_PORT; unset RANK and WORLD_SIZE where no launcher set "
-           "them",
+           "the environment variables RANK={} and WORLD_SIZE={} are set, but MASTER_ADDR, the "
+           "host of rank 0, is not: start the program with 'megatron launch', mpirun, srun or "
+           "torchrun, or set MASTER_ADDR and MASTER_PORT; unset RANK and WORLD_SIZE if no "
+           "launcher set them",
            place->rank, place->size);
   return place;
 }

@@ -73,7 +73,7 @@ std::string World::reason() {
 
 void World::give_up(std::string_view call) {
   const std::lock_guard lock(mutex_);
-  throw Error(fmt::format("'{}' was given up: {}", call, reason_));
+  throw Error(fmt::format("'{}' was aborted: {}", call, reason_));
 }
 
 void World::rethrow() const {
@@ -142,7 +142,7 @@ void SharedGroup::begin(int rank) {
   lock.unlock();
   if (missing >= 0) {
     const std::string text =
-        fmt::format("rank {} has ended while rank {} waits for it in {}",
+        fmt::format("rank {} has exited while rank {} is waiting for it in {}",
                     members_[static_cast<size_t>(missing)], members_[static_cast<size_t>(rank)],
                     describe(entry(rank)));
     world_->fail(members_[static_cast<size_t>(rank)], std::make_exception_ptr(Error(text)), text);
@@ -199,8 +199,10 @@ void SharedGroup::receive(int from, int to, Tensor& tensor, const CallHeader& he
   lock.unlock();
   if (!came && world_->failed()) world_->give_up(header.call);
   const std::string wrong = came ? mismatch(message, header, sender, receiver)
-                                 : fmt::format("rank {} has ended while rank {} waits for it in {}",
-                                               sender, receiver, describe(header));
+                                 : fmt::format(
+                                       "rank {} has exited while rank {} is waiting for "
+                                       "it in {}",
+                                       sender, receiver, describe(header));
   if (!wrong.empty()) {
     world_->fail(receiver, std::make_exception_ptr(Error(wrong)), wrong);
     world_->give_up(header.call);

@@ -18,8 +18,8 @@ namespace {
 void check_range(const std::vector<int32_t>& values, int64_t end, std::string_view what,
                  std::string_view limit) {
   for (const int32_t v : values) {
-    MG_CHECK(v >= 0 && v < end, "{} {} is outside [0, {}): the data does not fit {}", what, v, end,
-             limit);
+    MG_CHECK(v >= 0 && v < end, "{} {} is outside [0, {}): the data does not match {}", what, v,
+             end, limit);
   }
 }
 
@@ -47,7 +47,7 @@ void check_labels(const HostBatch& host, const models::Model& model) {
   const int64_t end = scores ? model->score_labels() : model->vocab_size();
   for (size_t i = 0; i < host.labels.size(); ++i) {
     MG_CHECK(host.loss_mask[i] == 0 || (host.labels[i] >= 0 && host.labels[i] < end),
-             "label {} is outside [0, {}): the data does not fit the {}", host.labels[i], end,
+             "label {} is outside [0, {}): the data does not match the {}", host.labels[i], end,
              scores ? "classes of the model's score head" : "vocabulary");
   }
 }

@@ -38,10 +38,12 @@ Sources sources_of_flags(const settings::DataSettings& s) {
   if (s.data_args_path) flags.push_back("--data-args-path");
   if (given != own.end()) flags.push_back(kOwn[static_cast<size_t>(given - own.begin())]);
   if (s.per_split_data_args_path) flags.push_back("--per-split-data-args-path");
-  MG_CHECK(flags.size() <= 1, "{} and {} are both given, and each names the data: give one",
+  MG_CHECK(flags.size() <= 1, "{} and {} are both given, and each specifies the data: give one",
            flags[0], flags[1]);
   const bool divided = given == own.end() && !s.per_split_data_args_path;
-  MG_CHECK(divided || !s.split, "--split {} has nothing to divide: {} names the data of each split",
+  MG_CHECK(divided || !s.split,
+           "--split {} has nothing to divide: {} gives each split its own "
+           "data",
            *s.split, flags[0]);
   if (divided) data::parse_split(split_of(s));
   Sources sources{.blend = {.all = {}, .per_split = {}}, .mock = s.mock_data};
@@ -75,8 +77,8 @@ void settle_blend(data::BlendRequest& blend, const settings::DataSettings& s, bo
   MG_CHECK(blend.threads >= 1 && blend.threads <= 1024,
            "--num-dataset-builder-threads is {}; it must lie in [1, 1024]", blend.threads);
   MG_CHECK(!several_valid || !(blend.all || s.data_args_path),
-           "--multiple-validation-sets needs data sets of validation alone: give --valid-data-path "
-           "or --per-split-data-args-path");
+           "--multiple-validation-sets needs data sets for validation only: give "
+           "--valid-data-path or --per-split-data-args-path");
 }
 
 data::GptDatasetConfig dataset_config(const settings::DataSettings& settings,
@@ -116,8 +118,8 @@ std::shared_ptr<const data::IndexedDataset> open_tokens(const settings::DataSett
 const data::Dataset& Corpus::set(data::Split split) const {
   const auto& set = sets[static_cast<size_t>(split)];
   MG_CHECK(set != nullptr,
-           "the {0} set has no data: give it a share of the documents (--split), or data of its "
-           "own (--{0}-data-path, --per-split-data-args-path)",
+           "the {0} set has no data: give it a share of the documents (--split), or its own data "
+           "(--{0}-data-path, --per-split-data-args-path)",
            data::name(split));
   return *set;
 }
@@ -130,7 +132,7 @@ bool names_data(const settings::DataSettings& s) {
 
 void require_data(const settings::DataSettings& s) {
   MG_CHECK(names_data(s),
-           "there is no data: give --data-path PREFIX (or --train-data-path and its kin, "
+           "there is no data: give --data-path PREFIX (or --train-data-path and the like, "
            "--data-args-path, --per-split-data-args-path) or --mock-data");
 }
 
@@ -147,16 +149,16 @@ void check_data(const settings::DataSettings& s,
 
 void check_names(const std::vector<std::string>& names, size_t sets) {
   MG_CHECK(names.empty() || names.size() == sets,
-           "--validation-set-names has {} names, and there are {} validation sets", names.size(),
+           "--validation-set-names has {} names, but there are {} validation sets", names.size(),
            sets);
 }
 
 void check_masks(const settings::DataSettings& s, const Vocabulary& vocabulary) {
   MG_CHECK(
       vocabulary.eod >= 0 || !(s.reset_position_ids || s.reset_attention_mask || s.eod_mask_loss),
-      "--reset-position-ids, --reset-attention-mask and --eod-mask-loss need an "
-      "end-of-document token, and the tokenizer has none; "
-      "--dataloader-inter-document-masking goes by stored sequences instead");
+      "--reset-position-ids, --reset-attention-mask and --eod-mask-loss need an end-of-document "
+      "token, but the tokenizer has none; --dataloader-inter-document-masking uses the "
+      "boundaries of stored sequences instead");
 }
 
 Corpus open_corpus(const settings::DataSettings& settings, const Vocabulary& vocabulary,

@@ -44,8 +44,8 @@ class TextDocuments final : public Documents {
 void check_ids(std::span<const int32_t> ids, int64_t model_tokens, const std::string& place) {
   for (const int32_t id : ids) {
     MG_CHECK(id >= 0 && id < model_tokens,
-             "{}: the tokenizer gives id {}, and the model has {} tokens: it is not the model's "
-             "tokenizer; see --tokenizer-model",
+             "{}: the tokenizer produces id {}, but the model's vocabulary has {} tokens: it is "
+             "not the model's tokenizer; see --tokenizer-model",
              place, id, model_tokens);
   }
 }
@@ -151,10 +151,10 @@ std::unique_ptr<Documents> read_documents(const TextInput& input, const Vocabula
       if (progress) progress->update(source.bytes_read());
     }
   }
-  MG_CHECK(documents->all_tokens() > 0, "the input {} has no text", input.paths[0]);
+  MG_CHECK(documents->all_tokens() > 0, "the input {} contains no text", input.paths[0]);
   MG_CHECK(most > 1,
-           "no document of {} has two tokens, and the first of a document is not predicted: give "
-           "more text, or --prepend-eod",
+           "no document of {} has two tokens, and a document's first token is never predicted: "
+           "give more text, or --prepend-eod",
            input.paths[0]);
   return documents;
 }

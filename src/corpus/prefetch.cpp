@@ -30,7 +30,7 @@ void Prefetcher::read_all(const data::Dataset& set, int64_t seq_length, int64_t 
   try {
     for (int64_t i = 0; i < count; ++i) {
       MG_CHECK(sampler_->next(indices),
-               "the training data end after {} samples, and the run needs more",
+               "the training data ends after {} samples, but the run needs more",
                sampler_->consumed());
       std::unique_lock lock(mutex_);
       changed_.wait(lock, [&] { return stop_ || ready_.size() < capacity_; });
@@ -47,7 +47,7 @@ void Prefetcher::read_all(const data::Dataset& set, int64_t seq_length, int64_t 
       lock.unlock();
       changed_.notify_all();
     }
-    fail("all {} micro-batches of the run are read", count);
+    fail("all {} micro-batches of the run have been read", count);
   } catch (...) {
     const std::lock_guard lock(mutex_);
     failure_ = std::current_exception();

@@ -42,7 +42,7 @@ void check_outputs(const PreprocessSettings& s) {
 void check(const PreprocessSettings& s) {
   MG_CHECK(!s.input.empty(), "--input PATH is needed");
   MG_CHECK(s.output_prefix.has_value(), "--output-prefix is needed");
-  MG_CHECK(!s.json_keys.empty(), "--json-keys names no key");
+  MG_CHECK(!s.json_keys.empty(), "--json-keys lists no keys");
   MG_CHECK(!s.workers || (*s.workers > 0 && *s.workers <= 1024),
            "--workers is {}; it must lie in [1, 1024]", *s.workers);
   MG_CHECK(s.partitions > 0 && s.partitions <= 1024, "--partitions is {}; it must lie in [1, 1024]",
@@ -50,9 +50,9 @@ void check(const PreprocessSettings& s) {
   MG_CHECK(!s.log_interval || *s.log_interval > 0,
            "--log-interval is {}; it must be at least 1 document", *s.log_interval);
   MG_CHECK(s.split_sentences || (!s.keep_newlines && s.lang == "english"),
-           "--keep-newlines and --lang say how sentences are split; give --split-sentences too");
+           "--keep-newlines and --lang need --split-sentences");
   for (const std::string& key : s.json_keys) {
-    MG_CHECK(std::ranges::count(s.json_keys, key) == 1, "--json-keys names '{}' twice", key);
+    MG_CHECK(std::ranges::count(s.json_keys, key) == 1, "--json-keys lists '{}' twice", key);
   }
 }
 
@@ -100,12 +100,12 @@ DocumentRules rules_of(const PreprocessSettings& s, const Vocabulary& vocabulary
 
 void report_bad_lines(const PipelineTotals& totals) {
   if (totals.bad_count == 0) return;
-  for (const std::string& line : totals.bad) log::warning("left out {}", line);
+  for (const std::string& line : totals.bad) log::warning("skipped {}", line);
   const auto named = static_cast<int64_t>(totals.bad.size());
   log::warning(
-      "{} bad {} left out (--on-bad-line skip){}", totals.bad_count,
-      totals.bad_count == 1 ? "line was" : "lines were",
-      totals.bad_count > named ? fmt::format("; the first {} are named above", named) : "");
+      "skipped {} bad {} (--on-bad-line skip){}", totals.bad_count,
+      totals.bad_count == 1 ? "line" : "lines",
+      totals.bad_count > named ? fmt::format("; the first {} are listed above", named) : "");
 }
 
 }  // namespace
@@ -113,45 +113,52 @@ void report_bad_lines(const PipelineTotals& totals) {
 void PreprocessSettings::fields(Fields& f) {
   f.begin_group("input");
   f.add("input", &input,
-        "files, directories or quoted patterns (*, ?, [...], {a,b}): .jsonl with a document a "
-        "line, else plain text, cut into documents of 2 to 8 kB between paragraphs; gzip and zstd "
-        "are recognised by their first bytes");
-  f.add_switch("whole-files", &whole_files, true, "a plain text file is one document");
+        "files, directories or quoted patterns (*, ?, [...], {a,b}): .jsonl with one document "
+        "per line, else plain text, split at paragraph breaks into documents of 2 to 8 kB; gzip "
+        "and zstd are detected");
+  f.add_switch("whole-files", &whole_files, true, "treat each plain text file as one document");
   f.add("input-format", &input_format, {"auto", "jsonl"},
-        "auto: by the name; jsonl: every file holds JSON lines");
+        "auto: by file name; jsonl: every file is JSON lines");
   f.add("json-keys", &json_keys,
-        "keys of a record to take, each a text or a list of sentences; one pair of files each");
+        "keys of a record to tokenize, each a string or a list of sentences; each key gets its "
+        "own pair of files");
   f.add_switch("split-sentences", &split_sentences, true,
-               "a sequence a sentence instead of a sequence a text; by rules of our own, not by "
-               "Punkt as in Megatron-LM, so most boundaries agree and some do not");
-  f.add("lang", &lang, "language of the sentences: english");
-  f.add_switch("keep-newlines", &keep_newlines, true,
-               "the white space behind a sentence stays with it");
+               "make one sequence per sentence instead of one per text; sentences are split by "
+               "this program's own rules, not by Punkt as in Megatron-LM, so most boundaries "
+               "agree but not all");
+  f.add("lang", &lang, "language for --split-sentences: english");
+  f.add_switch("keep-newlines", &keep_newlines, true, "keep the white space after a sentence");
   f.begin_group("output");
   f.add("output-prefix", &output_prefix,
-        "files are <prefix>_<key>_document.bin and .idx (_sentence with --split-sentences)");
+        "prefix of the files: <prefix>_<key>_document.bin and .idx (_sentence with "
+        "--split-sentences)");
   f.begin_group("tokenizer");
   settings::TokenizerSettings::fields(f);
-  f.add("vocab-size", &vocab_size, "number of tokens, where the tokenizer's files do not tell");
+  f.add("vocab-size", &vocab_size, "vocabulary size, if the tokenizer's files do not give it");
   f.begin_group("output");
-  f.add_switch("append-eod", &append_eod, true, "end each document with the end-of-document token");
+  f.add_switch("append-eod", &append_eod, true,
+               "append the end-of-document token to each "
+               "document");
   f.begin_group("input");
   f.add("on-bad-line", &on_bad_line, {"fail", "skip"},
-        "fail: stop at a line that is no record with the keys; skip: leave it out and count it");
+        "fail: stop at a line that is not a record with these keys; skip: skip such lines and "
+        "count them");
   f.begin_group("device");
-  f.add("workers", &workers, "threads; default all cores");
+  f.add("workers", &workers, "number of threads; default all cores");
   f.begin_group("output");
   f.add("partitions", &partitions,
-        "deal documents to so many partitions in turn and write one partition behind the other, "
-        "as Megatron-LM's order is");
+        "deal documents round-robin to this many partitions and write one partition after the "
+        "other, the order Megatron-LM produces");
   f.add_switch("keep-sequential-samples", &keep_sequential_samples, true,
-               "partitions are consecutive parts: the order of the input");
+               "make partitions contiguous, which keeps the order of the input");
   f.begin_group("logging");
   f.add("log-interval", &log_interval,
-        "documents between printed lines when standard error is no terminal; default a line every "
-        "5 s");
+        "documents between progress lines when standard error is not a terminal; default one "
+        "line every 5 s");
   f.begin_group("output");
-  f.add_switch("overwrite", &overwrite, true, "replace token files that exist; other files stay");
+  f.add_switch("overwrite", &overwrite, true,
+               "overwrite existing token files; other files are "
+               "left alone");
   f.common({"input", "json-keys", "split-sentences", "tokenizer-model", "tokenizer-type",
             "vocab-file", "merge-file", "output-prefix", "append-eod", "overwrite", "on-bad-line",
             "workers"});
@@ -162,7 +169,7 @@ std::vector<PreprocessResult> preprocess(const PreprocessSettings& s) {
   check_outputs(s);
   const Vocabulary vocabulary = open_vocabulary(s, s.vocab_size);
   MG_CHECK(!s.append_eod || vocabulary.eod >= 0,
-           "--append-eod: the tokenizer {} names no end-of-document token", vocabulary.directory);
+           "--append-eod: the tokenizer {} has no end-of-document token", vocabulary.directory);
   const DocumentRules rules = rules_of(s, vocabulary);
   data::SentenceSplitter(s.lang, s.keep_newlines);  // refuses the language now
   data::TextBlocks blocks(s.input, source_of(s));
@@ -184,7 +191,7 @@ std::vector<PreprocessResult> preprocess(const PreprocessSettings& s) {
   std::vector<PreprocessResult> results;
   for (size_t i = 0; i < outputs.size(); ++i) {
     const std::string& key = s.json_keys[i];
-    MG_CHECK(outputs[i]->token_count() > 0, "the input {} has no text{}: nothing to write",
+    MG_CHECK(outputs[i]->token_count() > 0, "the input {} contains no text{}: nothing to write",
              s.input[0], s.json_keys.size() > 1 ? " under the key " + key : "");
     results.push_back({prefix_of(s, key), outputs[i]->document_count(), outputs[i]->token_count(),
                        totals.text_bytes, totals.bad_count});

@@ -193,7 +193,7 @@ void PreprocessPipeline::deliver(int64_t index, TokenizedBlock block) {
 void PreprocessPipeline::write(TokenizedBlock& block) {
   if (block.error) std::rethrow_exception(block.error);
   if (!rules_.skip_bad && !block.bad.empty()) {
-    fail("{} (--on-bad-line skip leaves such lines out)", block.bad[0]);
+    fail("{} (--on-bad-line skip skips such lines)", block.bad[0]);
   }
   const auto count = static_cast<size_t>(rules_.partitions);
   for (size_t i = 0; i < block.documents.size(); ++i) {

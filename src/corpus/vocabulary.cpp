@@ -40,13 +40,13 @@ constexpr auto kTypes = std::to_array<TokenizerType>({
     {"NullTokenizer", Family::null},
     {"ByteTokenizer", Family::bytes},
     {"NullMultimodalTokenizer", Family::refused,
-     "it stands for text with images, which are not supported; use NullTokenizer"},
+     "it is for text with images, which is not supported; use NullTokenizer"},
     {"MultimodalTokenizer", Family::refused,
-     "it is for text with images, which are not supported; use HuggingFaceTokenizer with the text "
+     "it is for text with images, which is not supported; use HuggingFaceTokenizer with the text "
      "model's tokenizer"},
     {"SFTTokenizer", Family::refused,
-     "it tokenizes chats with masks while training, which is not supported; render chats to text "
-     "(megatron tokenizer chat) and use HuggingFaceTokenizer"},
+     "it tokenizes chats with loss masks during training, which is not supported; render chats "
+     "to text (megatron tokenizer chat) and use HuggingFaceTokenizer"},
 });
 
 const TokenizerType& type_named(const std::string& name) {
@@ -75,7 +75,7 @@ void add_special_tokens(tokenizers::Definition& definition, const std::vector<st
   for (const tokenizers::AddedToken& token : definition.added_tokens)
     next = std::max(next, token.id + 1);
   for (const std::string& name : names) {
-    MG_CHECK(!name.empty(), "--tokenizer-special-tokens has an empty token");
+    MG_CHECK(!name.empty(), "--tokenizer-special-tokens contains an empty token");
     const auto given =
         std::ranges::find(definition.added_tokens, name, &tokenizers::AddedToken::content);
     if (given != definition.added_tokens.end()) {
@@ -121,8 +121,8 @@ class Opener {
   }
   void check_kind(const TokenizerFile& file, Kind kind, std::string_view wanted) const {
     MG_CHECK(file.kind == kind,
-             "--tokenizer-type {} reads {}, and {} is something else; leave --tokenizer-type out: "
-             "the file's content says what it is",
+             "--tokenizer-type {} reads {}, but {} is something else; leave --tokenizer-type "
+             "out: the type is detected from the file",
              type_, wanted, file.path);
   }
   // f's result; errors name the file.
@@ -191,9 +191,9 @@ void Opener::open_sentence_piece() {
   MG_CHECK(
       s_.ignore_extra_whitespaces || !tokenizers::removes_extra_spaces(file.content),
       "--no-tokenizer-sentencepiece-ignore-extra-whitespaces (or "
-      "--disable-tokenizer-sentencepiece-ignore-extra-whitespaces): the normaliser of {} makes "
-      "one space of many, and marking them as Megatron-LM does is not supported; use a model "
-      "trained with remove_extra_whitespaces=false, or leave the flag out",
+      "--disable-tokenizer-sentencepiece-ignore-extra-whitespaces): the normalizer of {} "
+      "collapses repeated spaces, and escaping them as Megatron-LM does is not supported; use a "
+      "model trained with remove_extra_whitespaces=false, or leave the flag out",
       file.path);
 }
 
@@ -234,7 +234,7 @@ void Opener::open_bert() {
 
 void Opener::open_null() {
   MG_CHECK(vocab_size_.has_value(),
-           "without a tokenizer (--tokenizer-model) the number of tokens is needed: --vocab-size");
+           "without a tokenizer (--tokenizer-model) the vocabulary size is needed: --vocab-size");
   const int64_t size = *vocab_size_, eod = s_.null_tokenizer_eod_id.value_or(size - 1);
   MG_CHECK(size > 0 && size <= models::kMaxVocabulary, "--vocab-size is {}; it must lie in [1, {}]",
            size, models::kMaxVocabulary);
@@ -259,7 +259,7 @@ void Opener::open_bytes() {
 void check_family_flags(const settings::TokenizerSettings& s, std::string_view type,
                         Family family) {
   const auto only = [&](bool given, std::string_view flag, bool fits) {
-    MG_CHECK(!given || fits, "--{} means nothing to the tokenizer {}; leave it out", flag, type);
+    MG_CHECK(!given || fits, "--{} has no meaning for the tokenizer {}; leave it out", flag, type);
   };
   const settings::TokenizerSettings defaults;
   const bool plain = family == Family::gpt2 || family == Family::bert;
@@ -298,9 +298,9 @@ Vocabulary open_vocabulary(const settings::TokenizerSettings& s, std::optional<i
   Vocabulary v = Opener(s, type.name, vocab_size).open(type.family);
   const int64_t known = v.tokenizer->vocabulary_size();
   MG_CHECK(!vocab_size || *vocab_size >= known,
-           "the tokenizer {} has {} tokens, and the vocabulary of the model {} (of a model that "
-           "exists: its config.json; else --vocab-size); use the tokenizer that the model was made "
-           "with, or a model with as many tokens",
+           "the tokenizer {} has {} tokens, but the model's vocabulary has {} (an existing "
+           "model's config.json, or else --vocab-size); use the tokenizer the model was trained "
+           "with, or a model with the same vocabulary size",
            v.directory, known, *vocab_size);
   v.size = std::max<int64_t>(known, vocab_size.value_or(0));
   v.padded_size = settings::padded_vocabulary_size(s, v.size, tensor_parallel);

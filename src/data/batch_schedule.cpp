@@ -30,7 +30,7 @@ double multiplier(char suffix) {
 BatchSchedule::Stage parse_entry(std::string_view entry) {
   const auto bad = [&] {
     fail(
-        "--step-batch-size-schedule: '{}' is not THRESHOLD:BATCH, as in 0:768 or 250B:1536 "
+        "--step-batch-size-schedule: '{}' is not THRESHOLD:BATCH, such as 0:768 or 250B:1536 "
         "(thresholds in tokens)",
         entry);
   };
@@ -74,7 +74,7 @@ BatchSchedule BatchSchedule::steps(std::string_view text, std::optional<int64_t>
     at = text.find_first_not_of(kBetween, end);
   }
   MG_CHECK(!stages.empty(),
-           "--step-batch-size-schedule '{}' has no entry THRESHOLD:BATCH, as in 0:768", text);
+           "--step-batch-size-schedule '{}' has no THRESHOLD:BATCH entry, such as 0:768", text);
   std::ranges::stable_sort(stages, {}, &Stage::begin);
   MG_CHECK(stages[0].begin == 0,
            "--step-batch-size-schedule '{}': an entry with threshold 0 is needed, for the first "
@@ -87,7 +87,7 @@ BatchSchedule BatchSchedule::steps(std::string_view text, std::optional<int64_t>
              text, stages[i - 1].batch, stages[i].batch, stages[i].begin);
   }
   BatchSchedule schedule("the batch size in --step-batch-size-schedule", std::move(stages));
-  schedule.remedy_ = "";  // as in Megatron-LM, the flag does not go with a schedule
+  schedule.suggestion_ = "";  // as in Megatron-LM, the flag does not go with a schedule
   return schedule;
 }
 
@@ -98,11 +98,11 @@ BatchSchedule BatchSchedule::ramp(int64_t start, int64_t increment, int64_t samp
            batch);
   MG_CHECK(increment > 0, "--rampup-batch-size has increment {}; it must be positive", increment);
   MG_CHECK((batch - start) % increment == 0,
-           "--rampup-batch-size: from {} to --global-batch-size {} are {}, which is no multiple of "
-           "the increment {}",
+           "--rampup-batch-size: the difference between {} and --global-batch-size {} is {}, "
+           "which is not a multiple of the increment {}",
            start, batch, batch - start, increment);
   MG_CHECK(samples >= 0 && samples < (int64_t{1} << 53),
-           "--rampup-batch-size is over {} samples; they must lie in [0, 2^53)", samples);
+           "--rampup-batch-size spans {} samples; the number must lie in [0, 2^53)", samples);
   const int64_t increments = (batch - start) / increment;
   constexpr int64_t kMostStages = 1 << 20;
   MG_CHECK(increments < kMostStages,
@@ -132,7 +132,7 @@ void BatchSchedule::divide(int64_t micro_batch_size, int64_t ranks, bool decreas
              "{} {} is {} --micro-batch-size {} x {} data-parallel ranks = {}; "
              "change one of them{}",
              source_, stage.batch, decrease ? "below" : "not a multiple of", micro_batch_size,
-             ranks, together_, decrease ? "" : remedy_);
+             ranks, together_, decrease ? "" : suggestion_);
   }
 }
 
@@ -165,7 +165,7 @@ int64_t BatchSchedule::samples_after(int64_t iterations, int64_t consumed) const
     const int64_t now = std::min(steps, iterations);
     int64_t added = 0;
     MG_CHECK(!__builtin_mul_overflow(now, size, &added) && added <= kForever - samples,
-             "{} iterations of {} samples are more than can be counted (--train-iters, "
+             "{} iterations of {} samples overflow a 64-bit count (--train-iters, "
              "--global-batch-size)",
              iterations, size);
     samples += added;
@@ -173,7 +173,7 @@ int64_t BatchSchedule::samples_after(int64_t iterations, int64_t consumed) const
     return iterations > 0;
   });
   MG_CHECK(iterations == 0,
-           "{} more iterations than can be counted (--train-iters, --global-batch-size)",
+           "{} more iterations overflow a 64-bit count (--train-iters, --global-batch-size)",
            iterations);
   return samples;
 }

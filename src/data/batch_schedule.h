@@ -61,7 +61,7 @@ class BatchSchedule {
   // For messages: what gives the batches, and what else may be changed where they cannot be
   // divided.
   const char* source_ = "";
-  const char* remedy_ = ", or give --decrease-batch-size-if-needed";
+  const char* suggestion_ = ", or give --decrease-batch-size-if-needed";
   std::vector<Stage> stages_;
   int64_t together_ = 1;  // micro-batch size x ranks
 };

@@ -87,10 +87,10 @@ SplitPlan plan_split(const BlendRequest& request, const BlendList& list, Split s
   plan.blended = !apart && !single;
   if (list.weighted() && !single) {
     MG_CHECK(!apart,
-             "--multiple-validation-sets keeps the validation sets apart, and they have weights: "
-             "give their prefixes without weights");
+             "--multiple-validation-sets evaluates each validation set separately, so weights "
+             "make no sense: give the prefixes without weights");
     MG_CHECK(samples.has_value(),
-             "the {} set is to be read once as a whole, but its blend has weights, which need a "
+             "the {} set is to be read exactly once, but its blend has weights, which need a "
              "number of samples: give the prefixes without weights",
              name(split));
     plan.shares = normalized(list.weights);
@@ -127,8 +127,8 @@ std::shared_ptr<const Dataset> blend(const SplitPlan& plan,
     sizes.push_back(part.set->size());
     total += sizes.back();
     MG_CHECK(sizes.back() > 0,
-             "{}: the {} split has not one full sample; leave the data set out of the blend, give "
-             "the split a larger share (--split) or shorten --seq-length",
+             "{}: the {} split does not fill even one sample; leave the data set out of the "
+             "blend, give the split a larger share (--split) or shorten --seq-length",
              part.name, label);
   }
   if (!plan.samples)
@@ -168,8 +168,8 @@ void check_maps(size_t sources, size_t sets) {
   std::from_chars(text.data(), text.data() + text.size(), limit);
   const auto maps = static_cast<int64_t>(2 * sources + 3 * sets);
   MG_CHECK(maps < limit - limit / 16,
-           "{} data sets need {} maps of files, and this system allows a process {}: raise the "
-           "limit (sysctl vm.max_map_count={}), or merge data sets (megatron merge)",
+           "{} data sets need {} memory-mapped files, but this system allows {} per process: "
+           "raise the limit (sysctl vm.max_map_count={}), or merge data sets (megatron merge)",
            sources, maps, limit, 2 * maps);
 }
 

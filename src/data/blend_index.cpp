@@ -172,14 +172,13 @@ class Blender {
 
 void check_size(size_t sets, int64_t samples) {
   MG_CHECK(sets > 0 && sets <= static_cast<size_t>(kMostBlendedSets),
-           "a blend of {} data sets; 1 to {} are possible", sets, kMostBlendedSets);
+           "a blend of {} data sets; it can have 1 to {}", sets, kMostBlendedSets);
   const double bytes = static_cast<double>(samples) * (sizeof(int16_t) + sizeof(int64_t));
   const auto memory = static_cast<double>(available_memory());
   MG_CHECK(bytes <= memory / 2,
-           "the index of a blend of {} samples takes {}, more than half of the memory that this "
-           "process has ({}): "
-           "ask for fewer samples (--train-iters, --train-samples, --global-batch-size, "
-           "--eval-iters)",
+           "the index of a blend of {} samples takes {}, more than half of the memory available "
+           "to this process ({}): request fewer samples (--train-iters, --train-samples, "
+           "--global-batch-size, --eval-iters)",
            samples, format_bytes(bytes), available_memory_text());
 }
 

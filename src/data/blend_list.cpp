@@ -37,16 +37,16 @@ void check_list(const BlendList& list, std::string_view flag) {
     MG_CHECK(!list.prefixes[i].empty(), "{}: data set {} has an empty name", flag, i + 1);
     if (!list.weighted()) continue;
     MG_CHECK(list.weights[i] > 0 && std::isfinite(list.weights[i]),
-             "{}: the weight of {} is {}; it must be a number above 0 (drop data sets that are not "
-             "wanted)",
+             "{}: the weight of {} is {}; it must be a number above 0 (leave out data sets you "
+             "do not want)",
              flag, list.prefixes[i], list.weights[i]);
   }
 }
 
 BlendList list_of(const Json& items, std::string_view flag) {
   constexpr std::string_view kWanted =
-      "{} must be a list of prefixes, or of weights and prefixes, "
-      "as in [\"0.7\", \"a\", \"0.3\", \"b\"]";
+      "{} must be a list of prefixes, or of weights and prefixes, such as [\"0.7\", \"a\", "
+      "\"0.3\", \"b\"]";
   MG_CHECK(items.is_array(), kWanted, flag);
   std::vector<std::string> texts;
   for (const Json& item : items.as_array()) {
@@ -59,7 +59,7 @@ BlendList list_of(const Json& items, std::string_view flag) {
 }  // namespace
 
 BlendList parse_blend_list(std::span<const std::string> items, std::string_view flag) {
-  MG_CHECK(!items.empty(), "{} names no data set", flag);
+  MG_CHECK(!items.empty(), "{} lists no data set", flag);
   BlendList list;
   std::vector<std::optional<double>> weights;
   for (size_t i = 0; items.size() % 2 == 0 && i < items.size(); i += 2)
@@ -73,8 +73,8 @@ BlendList parse_blend_list(std::span<const std::string> items, std::string_view 
   } else {
     for (auto later = first_missing; later != weights.end(); ++later) {
       MG_CHECK(!later->has_value(),
-               "{}: '{}' stands where a weight is expected, for '{}' is one; give weight and "
-               "prefix in turn, or prefixes only",
+               "{}: '{}' is not a weight, but '{}' is; alternate weights and prefixes, or give "
+               "prefixes only",
                flag, items[2 * static_cast<size_t>(first_missing - weights.begin())],
                items[2 * static_cast<size_t>(later - weights.begin())]);
     }
@@ -104,8 +104,8 @@ std::array<std::optional<BlendList>, 3> read_split_blend_lists(const std::string
   for (const auto& [key, items] : file.as_object()) {
     size_t split = 0;
     while (split < lists.size() && name(static_cast<Split>(split)) != key) ++split;
-    MG_CHECK(split < lists.size(), "{} {}: key '{}'; train, valid and test are understood", flag,
-             path, key);
+    MG_CHECK(split < lists.size(), "{} {}: unknown key '{}'; the keys are train, valid and test",
+             flag, path, key);
     if (!items.is_null()) lists[split] = list_of(items, fmt::format("{} {}: {}", flag, path, key));
   }
   return lists;

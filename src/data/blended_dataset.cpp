@@ -11,7 +11,8 @@ BlendedDataset::BlendedDataset(std::string name, std::vector<Component> parts, B
   MG_ASSERT(parts_.size() == index_.counts.size());
   for (size_t d = 0; d < parts_.size(); ++d) {
     MG_CHECK(index_.counts[d] <= parts_[d].set->size(),
-             "the {} blend takes {} samples of {}, which has {}: raise --mid-level-dataset-surplus",
+             "the {} blend takes {} samples of {}, which has only {}: raise "
+             "--mid-level-dataset-surplus",
              name_, index_.counts[d], parts_[d].name, parts_[d].set->size());
   }
 }

@@ -27,7 +27,7 @@ class PlainFile final : public ByteSource {
     begin_ = status();
     if (!S_ISREG(begin_.st_mode)) {
       ::close(file_);
-      fail("{} is not a regular file; write what it gives to a file first", path_);
+      fail("{} is not a regular file; write its output to a file first", path_);
     }
   }
   ~PlainFile() override { ::close(file_); }
@@ -64,13 +64,13 @@ class PlainFile final : public ByteSource {
   void check_unchanged() const {
     const struct stat now = status();
     MG_CHECK(now.st_size == begin_.st_size && consumed_ == begin_.st_size,
-             "{} changed while it was read: it had {} bytes at the beginning, {} of them could be "
-             "read, and now it has {}; start again when nothing writes to it",
+             "{} changed while it was being read: it had {} bytes at first, {} of them could be "
+             "read, and now it has {}; start again when nothing is writing to it",
              path_, begin_.st_size, std::min<int64_t>(consumed_, begin_.st_size), now.st_size);
     MG_CHECK(now.st_mtim.tv_sec == begin_.st_mtim.tv_sec &&
                  now.st_mtim.tv_nsec == begin_.st_mtim.tv_nsec,
-             "{} changed while it was read: its time of change is another one now; start again "
-             "when nothing writes to it",
+             "{} changed while it was being read: its modification time is different now; start "
+             "again when nothing is writing to it",
              path_);
   }
 
@@ -110,7 +110,7 @@ class GzipFile final : public PackedFile {
   explicit GzipFile(std::unique_ptr<PlainFile> file) : PackedFile(std::move(file)) {
     constexpr int kWindowBits = 15, kGzipOnly = 16;
     MG_CHECK(inflateInit2(&stream_, kWindowBits + kGzipOnly) == Z_OK,
-             "zlib cannot start: no memory is left");
+             "zlib cannot start: out of memory");
   }
   ~GzipFile() override { inflateEnd(&stream_); }
 
@@ -162,7 +162,7 @@ class ZstdFile final : public PackedFile {
  public:
   explicit ZstdFile(std::unique_ptr<PlainFile> file)
       : PackedFile(std::move(file)), stream_(ZSTD_createDStream()) {
-    MG_CHECK(stream_ != nullptr, "zstd cannot start: no memory is left");
+    MG_CHECK(stream_ != nullptr, "zstd cannot start: out of memory");
   }
   ~ZstdFile() override { ZSTD_freeDStream(stream_); }
 

@@ -25,9 +25,8 @@ int64_t pad_id(const GptDatasetConfig& config) {
       std::find(config.special.begin(), config.special.end(), *config.pad) != config.special.end();
   if (!special || config.allow_ambiguous_pad_tokens) return *config.pad;
   log::warning(
-      "the padding token {} is also a special token: it is not taken for padding, so that its loss "
-      "counts "
-      "(--allow-ambiguous-pad-tokens changes that)",
+      "the padding token {} is also a special token, so it is not treated as padding and its "
+      "loss counts (--allow-ambiguous-pad-tokens changes that)",
       *config.pad);
   return kNoPadding;
 }
@@ -126,10 +125,9 @@ void GptDataset::check_build() const {
   const int64_t memory = config_.memory.value_or(available_memory());
   MG_CHECK(bytes <= memory / 2,
            "{}: the indices of {} {} samples ({} epochs of {} sequences) take {}, more than half "
-           "of the {} of memory here: "
-           "ask for fewer samples (--train-iters, --train-samples, --global-batch-size, "
-           "--eval-iters) or start from an index "
-           "cache that is built already (--data-cache-path)",
+           "of the {} of memory here: request fewer samples (--train-iters, --train-samples, "
+           "--global-batch-size, --eval-iters) or use an index cache that is already built "
+           "(--data-cache-path)",
            source_->path(), plan_.samples, name(split_), plan_.epochs, request_.sequences,
            format_bytes(static_cast<double>(bytes)), format_bytes(static_cast<double>(memory)));
   if (plan_.documents + plan_.samples >= kWorthALine) {
@@ -144,7 +142,7 @@ int64_t GptDataset::gather(int64_t k, std::vector<int64_t>& text,
   const IntegerArray& rows = indices_->sample;
   const int64_t row = indices_->shuffle[k];
   const auto damaged = [&] {
-    fail("{}: the index cache {} is damaged: delete its files, and it is built again",
+    fail("{}: the index cache {} is damaged: delete its files and it will be rebuilt",
          source_->path(), cache_file("*"));
   };
   if (row < 0 || row >= plan_.samples) damaged();
@@ -178,8 +176,8 @@ void GptDataset::read(int64_t k, Sample& sample) const {
   for (int64_t i = 0; config_.vocabulary_size > 0 && i < filled; ++i) {
     const int64_t token = text[static_cast<size_t>(i)];
     MG_CHECK(token >= 0 && token < config_.vocabulary_size,
-             "{}: sample {} holds token {}, but the vocabulary has {} entries: was it made with "
-             "another tokenizer?",
+             "{}: sample {} contains token {}, but the vocabulary has {} entries: was it made "
+             "with a different tokenizer?",
              source_->path(), k, token, config_.vocabulary_size);
   }
   std::fill(text.begin() + filled, text.end(), pad_);

@@ -182,15 +182,14 @@ IndexPlan plan_index(const IndexRequest& request) {
   IndexPlan plan;
   if (request.samples) {
     MG_CHECK(*request.samples >= 0 && *request.samples < kMaxEntries && length < kInt32Max,
-             "{} samples of {} tokens are asked for; 0 to {} can be indexed", *request.samples,
+             "{} samples of {} tokens are requested; 0 to {} can be indexed", *request.samples,
              length, kMaxEntries);
     const auto wanted = static_cast<__int128_t>(*request.samples) * length + extra;
     const auto epochs = std::max<__int128_t>(1, (wanted + per_epoch - 1) / per_epoch);
     MG_CHECK(epochs * request.sequences < kMaxEntries &&
                  epochs * per_epoch < std::numeric_limits<int64_t>::max() / 2,
-             "{} samples of {} tokens need more than {} documents of a split with {} tokens: ask "
-             "for fewer samples or give "
-             "more data",
+             "{} samples of {} tokens need more than {} documents from a split with {} tokens: "
+             "request fewer samples or give more data",
              *request.samples, length, kMaxEntries, per_epoch);
     plan.epochs = static_cast<int64_t>(epochs);
   }

@@ -84,7 +84,7 @@ std::optional<GptIndices> IndexCache::load() const {
   if (access(description.c_str(), F_OK) != 0) return {};
   try {
     const Json found = read_record(description, {"made_from", kNames[0], kNames[1], kNames[2]});
-    MG_CHECK(found["made_from"] == made_from(), "{} describes other indices", description);
+    MG_CHECK(found["made_from"] == made_from(), "{} describes different indices", description);
     const std::array<std::vector<int64_t>, 3> shapes = {
         {{plan_.documents}, {plan_.samples + 1, 2}, {plan_.samples}}};
     std::vector<IntegerArray> arrays;
@@ -92,11 +92,11 @@ std::optional<GptIndices> IndexCache::load() const {
       const std::string file = path(fmt::format("{}.npy", kNames[i]));
       arrays.push_back(IntegerArray::map(file));
       MG_CHECK(arrays[i].shape() == shapes[i] && description_of(arrays[i]) == found[kNames[i]],
-               "{} is not what {} says: it is damaged", file, description);
+               "{} does not match {}: it is damaged", file, description);
     }
     return GptIndices{std::move(arrays[0]), std::move(arrays[1]), std::move(arrays[2])};
   } catch (const Error& error) {
-    log::warning("{}: the data set's indices are built again", error.what());
+    log::warning("{}: rebuilding the data set's indices", error.what());
     return {};
   }
 }
@@ -109,8 +109,8 @@ void IndexWriter::give_up(const char* reason) {
   if (failed_) return;
   failed_ = true;
   log::warning(
-      "the data set's indices are not cached and will be built again next time "
-      "(--data-cache-path names another place): {}",
+      "the data set's indices are not cached and will be rebuilt next time (--data-cache-path "
+      "chooses another location): {}",
       reason);
 }
 

@@ -41,8 +41,8 @@ void copy_tokens(const std::byte* from, std::span<To> out, const std::string& pr
     } else if constexpr (sizeof(From) > sizeof(To)) {
       fits = value >= std::numeric_limits<To>::min() && value <= std::numeric_limits<To>::max();
     }
-    MG_CHECK(fits, "{}.bin: sequence {} holds {}, which is not a {}-bit token id", prefix, sequence,
-             value, 8 * sizeof(To));
+    MG_CHECK(fits, "{}.bin: sequence {} contains {}, which is not a {}-bit token id", prefix,
+             sequence, value, 8 * sizeof(To));
     out[i] = static_cast<To>(value);
   }
 }
@@ -74,8 +74,8 @@ Json identity_of(const std::string& prefix) {
     const std::string file = fmt::format("{}.{}", prefix, suffix);
     struct stat status{};
     MG_CHECK(::stat(file.c_str(), &status) == 0,
-             "cannot open '{}': {}; data sets are named by the prefix of a .bin/.idx pair, or by "
-             "weight and prefix in turn: 0.7 a 0.3 b",
+             "cannot open '{}': {}; a data set is given by the prefix of its .bin/.idx pair; a "
+             "blend by alternating weights and prefixes: 0.7 a 0.3 b",
              file, std::strerror(errno));
     json.set(suffix, Json::Array{int64_t{status.st_size}, nanoseconds(status.st_mtim),
                                  nanoseconds(status.st_ctim), static_cast<int64_t>(status.st_ino)});
@@ -104,7 +104,8 @@ IndexedDataset::IndexedDataset(std::string prefix, IndexedDatasetOptions options
       idx_(prefix_ + ".idx"),
       bin_(prefix_ + ".bin", options.map_tokens) {
   MG_CHECK(identity_of(prefix_) == identity_,
-           "{}.idx and .bin are being changed while they are opened: try again when they are whole",
+           "{}.idx and .bin are being written while they are opened: try again when they are "
+           "complete",
            prefix_);
   check_header();
   check_ends();
@@ -114,14 +115,16 @@ void IndexedDataset::check_header() {
   const auto idx = idx_.bytes();
   const int64_t size = static_cast<int64_t>(idx.size());
   MG_CHECK(size >= kHeaderBytes,
-           "{}.idx has {} bytes; a token index has at least {}: the file is cut short", prefix_,
+           "{}.idx has {} bytes; a token index has at least {}: the file is truncated", prefix_,
            size, kHeaderBytes);
   MG_CHECK(std::memcmp(idx.data(), kIndexMagic.data(), kIndexMagic.size()) == 0,
            "{}.idx is not a token index: it does not start with MMIDIDX", prefix_);
   const auto version = load<uint64_t>(&idx[9]);
-  MG_CHECK(version == 1, "{}.idx has version {}; only version 1 is known", prefix_, version);
+  MG_CHECK(version == 1, "{}.idx has version {}; only version 1 is supported", prefix_, version);
   const auto code = load<uint8_t>(&idx[17]);
-  MG_CHECK(code >= 1 && code <= kTypeOfCode.size(), "{}.idx has element type {}; 1 to 8 are known",
+  MG_CHECK(code >= 1 && code <= kTypeOfCode.size(),
+           "{}.idx has element type {}; 1 to 8 are "
+           "supported",
            prefix_, code);
   dtype_ = kTypeOfCode[code - 1];
   item_ = size_of(dtype_);
@@ -130,7 +133,7 @@ void IndexedDataset::check_header() {
   const auto entries = load<uint64_t>(&idx[26]);
   const auto left = static_cast<uint64_t>(size - kHeaderBytes);
   MG_CHECK(sequences <= left / 12 && entries <= (left - 12 * sequences) / 8,
-           "{}.idx has {} bytes, too few for {} sequences and {} documents: the file is cut short",
+           "{}.idx has {} bytes, too few for {} sequences and {} documents: the file is truncated",
            prefix_, size, sequences, entries == 0 ? 0 : entries - 1);
   MG_CHECK(entries >= 1,
            "{}.idx has no document entry, not even the first one: the file is damaged", prefix_);
@@ -166,8 +169,8 @@ void IndexedDataset::refuse(int64_t sequence) const {
   MG_CHECK(tokens >= 0, "{}.idx: sequence {} has length {}: the file is damaged", prefix_, sequence,
            tokens);
   fail(
-      "{}: sequence {} ({} tokens at byte {}) ends after the {} bytes of {}.bin: one of the files "
-      "is cut short or they do not belong together",
+      "{}: sequence {} ({} tokens at byte {}) ends after the {} bytes of {}.bin: one of the "
+      "files is truncated or they do not belong together",
       prefix_, sequence, tokens, pointer(sequence), bin_.size(), prefix_);
 }
 
@@ -231,7 +234,8 @@ void IndexedDataset::check(ThreadPool& pool) const {
     check_order(begin, std::min(sequences_, begin + kBlock));
   });
   MG_CHECK(identity_of(prefix_) == identity_,
-           "{}.idx or .bin was changed while it was read: try again when they are whole", prefix_);
+           "{}.idx or .bin was changed while it was being read: try again when they are complete",
+           prefix_);
   checked_ = true;
   // What was mapped for this pass alone does not stay in memory.
   ::madvise(const_cast<std::byte*>(idx_.bytes().data()), idx_.bytes().size(), MADV_DONTNEED);

@@ -150,7 +150,7 @@ void IndexedDatasetBuilder::add_index(const std::string& prefix) {
   MG_ASSERT(!finalized_);
   const IndexedDataset part(prefix);
   MG_CHECK(part.dtype() == dtype_,
-           "{} holds {} tokens and cannot be merged into {}, which holds {}: preprocess it again "
+           "{} has {} tokens and cannot be merged into {}, which has {}: preprocess it again "
            "with the same vocabulary size",
            prefix, name(part.dtype()), prefix_, name(dtype_));
   MG_CHECK(part.sequence_count() == 0 || part.multimodal() == multimodal_,

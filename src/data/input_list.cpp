@@ -82,7 +82,7 @@ class Listing {
           files.push_back(entry(file, status.st_size));
       }
     }
-    MG_CHECK(!files.empty(), "{} holds no file (--input)", path);
+    MG_CHECK(!files.empty(), "{} contains no files (--input)", path);
     std::sort(files.begin(), files.end(),
               [](const InputEntry& a, const InputEntry& b) { return a.path < b.path; });
     entries.insert(entries.end(), files.begin(), files.end());

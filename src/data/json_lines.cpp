@@ -22,10 +22,10 @@ struct JsonLineParser::State {
 namespace {
 
 [[noreturn]] void fail_type(std::string_view key) {
-  fail("the value of '{}' is neither a text nor a list of texts", key);
+  fail("the value of '{}' is neither a string nor a list of strings", key);
 }
 [[noreturn]] void fail_item(std::string_view key) {
-  fail("the list of '{}' holds something that is not a text", key);
+  fail("the list '{}' contains something that is not a string", key);
 }
 
 void take_texts(simdjson::dom::element value, std::string_view key,
@@ -59,7 +59,7 @@ std::span<const std::vector<std::string_view>> JsonLineParser::parse(std::string
     return texts_;
   }
   MG_CHECK(error == simdjson::SUCCESS, "bad JSON: {}", simdjson::error_message(error));
-  MG_CHECK(document.is_object(), "expected one JSON object a line");
+  MG_CHECK(document.is_object(), "expected one JSON object per line");
   state_->found.assign(keys_.size(), false);
   const simdjson::dom::object object = document.get_object();
   for (const auto field : object) {
@@ -70,7 +70,9 @@ std::span<const std::vector<std::string_view>> JsonLineParser::parse(std::string
     state_->found[i] = true;
   }
   for (size_t i = 0; i < keys_.size(); ++i) {
-    MG_CHECK(state_->found[i], "the key '{}' is missing (--json-keys or --json-key names keys)",
+    MG_CHECK(state_->found[i],
+             "the key '{}' is missing (--json-keys or --json-key chooses the "
+             "keys)",
              keys_[i]);
   }
   return texts_;
@@ -83,10 +85,12 @@ void JsonLineParser::parse_large_numbers(std::string_view line) {
   } catch (const Error& error) {
     fail("bad JSON: {}", error.what());
   }
-  MG_CHECK(state_->whole.is_object(), "expected one JSON object a line");
+  MG_CHECK(state_->whole.is_object(), "expected one JSON object per line");
   for (size_t i = 0; i < keys_.size(); ++i) {
     const Json* const value = state_->whole.find(keys_[i]);
-    MG_CHECK(value != nullptr, "the key '{}' is missing (--json-keys or --json-key names keys)",
+    MG_CHECK(value != nullptr,
+             "the key '{}' is missing (--json-keys or --json-key chooses the "
+             "keys)",
              keys_[i]);
     texts_[i].clear();
     if (value->is_string()) {

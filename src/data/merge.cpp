@@ -19,7 +19,7 @@ namespace fs = std::filesystem;
 void check_pair(const std::string& prefix) {
   for (const char* suffix : {".bin", ".idx"}) {
     MG_CHECK(fs::exists(prefix + suffix),
-             "{}{} does not exist; a pair of token files is wanted (--input)", prefix, suffix);
+             "{}{} does not exist; a .bin/.idx pair is expected (--input)", prefix, suffix);
   }
 }
 
@@ -41,7 +41,7 @@ void add_directory(const std::string& folder, const std::string& output,
     prefixes.push_back(prefix);
     ++found;
   }
-  MG_CHECK(found > 0, "{} holds no pair of token files (--input)", folder);
+  MG_CHECK(found > 0, "{} contains no .bin/.idx pair (--input)", folder);
 }
 
 std::vector<std::string> prefixes_of(const MergeRequest& request) {
@@ -80,7 +80,7 @@ void check_inputs(const MergeRequest& request, const std::vector<std::string>& p
     part.check(pool);
     check_modes(part, request.multimodal);
     MG_CHECK(part.dtype() == dtype,
-             "{} holds {} tokens and cannot be merged with {}, which holds {}: preprocess it again "
+             "{} has {} tokens and cannot be merged with {}, which has {}: preprocess it again "
              "with the same vocabulary size",
              prefix, name(part.dtype()), prefixes[0], name(dtype));
   }

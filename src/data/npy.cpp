@@ -80,7 +80,7 @@ IntegerArray IntegerArray::map(const std::string& path) {
            path);
   const size_t length =
       static_cast<unsigned char>(text[8]) + 256u * static_cast<unsigned char>(text[9]);
-  MG_CHECK(length <= text.size() - 10, "{} is cut short inside its header", path);
+  MG_CHECK(length <= text.size() - 10, "{} is truncated inside its header", path);
   const std::string_view header = text.substr(10, length);
   const std::string_view descr = value_of(header, "'descr'", path);
   MG_CHECK(value_of(header, "'fortran_order'", path).starts_with("False"), "{} is in Fortran order",

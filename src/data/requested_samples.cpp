@@ -10,7 +10,7 @@ namespace {
 int64_t product(int64_t iterations, int64_t batch) {
   int64_t samples = 0;
   MG_CHECK(!__builtin_mul_overflow(iterations, batch, &samples),
-           "{} iterations of {} samples are more than can be counted (--train-iters, --eval-iters, "
+           "{} iterations of {} samples overflow a 64-bit count (--train-iters, --eval-iters, "
            "--global-batch-size)",
            iterations, batch);
   return samples;

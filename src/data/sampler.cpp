@@ -69,8 +69,9 @@ CyclicSampler::CyclicSampler(const SamplerShape& shape, bool sharded)
            "--micro-batch-size {} x {} ranks take at once; lower one of these",
            shape.total, together_, shape.micro_batch_size, shape.size);
   MG_CHECK(shape.consumed % epoch_samples_ % together_ == 0,
-           "--dataloader-type cyclic: {} consumed samples end inside a micro-batch: each takes {} "
-           "of the {} samples of an epoch; go on with the --micro-batch-size and ranks of before",
+           "--dataloader-type cyclic: {} consumed samples end inside a micro-batch, each of "
+           "which takes {} of the {} samples of an epoch; resume with the same "
+           "--micro-batch-size and number of ranks as before",
            shape.consumed, together_, epoch_samples_);
 }
 

@@ -180,7 +180,7 @@ std::string_view trimmed(std::string_view text) {
 SentenceSplitter::SentenceSplitter(std::string_view language, bool keep_newlines)
     : keep_newlines_(keep_newlines) {
   MG_CHECK(language == "english",
-           "--lang is '{}'; sentences can be split in english only. Split the text beforehand and "
+           "--lang is '{}'; only english sentences can be split. Split the text beforehand and "
            "give lists of sentences as values, without --split-sentences",
            language);
 }

@@ -32,9 +32,11 @@ std::string digest(std::span<const std::byte> bytes) {
 
 Json read_record(const std::string& file, std::initializer_list<std::string_view> keys) {
   Json record = Json::read(file);
-  MG_CHECK(record.is_object(), "{} holds no JSON object: it is damaged", file);
+  MG_CHECK(record.is_object(), "{} contains no JSON object: it is damaged", file);
   for (const std::string_view key : keys)
-    MG_CHECK(record.contains(key), "{} has no key '{}': it is damaged or of an earlier version",
+    MG_CHECK(record.contains(key),
+             "{} has no key '{}': it is damaged or from an earlier "
+             "version",
              file, key);
   return record;
 }
@@ -46,11 +48,11 @@ SourceFacts::SourceFacts(const TokenSource& source, const std::optional<std::str
   if (access(file_.c_str(), R_OK) != 0) return;
   try {
     const Json found = read_record(file_, {"identity", "facts", "digest"});
-    MG_CHECK(found["identity"] == identity_, "{} belongs to another file", file_);
+    MG_CHECK(found["identity"] == identity_, "{} belongs to a different file", file_);
     MG_CHECK(found["digest"] == Json(digest_of(found["facts"])), "{} is damaged", file_);
     facts_ = found["facts"];
   } catch (const Error& error) {
-    log::warning("{}: what it said of {} is looked up again", error.what(), source.path());
+    log::warning("{}: scanning {} again", error.what(), source.path());
   }
 }
 
@@ -83,8 +85,8 @@ void SourceFacts::remember() {
     file.publish();
   } catch (const Error& error) {
     log::warning(
-        "what was found out about {} is not remembered and will be looked up again next time "
-        "(--data-cache-path names another place): {}",
+        "the results of scanning {} are not cached, and it will be scanned again next time "
+        "(--data-cache-path chooses another location): {}",
         source_.path(), error.what());
   }
 }

@@ -73,7 +73,7 @@ void SpilledBytes::for_each(FunctionRef<void(std::span<const std::byte>)> use) c
           ::pread(file_, part.data() + done, part.size() - done, at + static_cast<int64_t>(done));
       if (n < 0 && errno == EINTR) continue;
       MG_CHECK(n > 0, "cannot read a temporary file in '{}': {}", folder_,
-               n == 0 ? "it is cut short" : std::strerror(errno));
+               n == 0 ? "it is truncated" : std::strerror(errno));
       done += static_cast<size_t>(n);
     }
     use(part);

@@ -23,7 +23,7 @@ SplitMatrix parse_split(std::string_view text) {
   for (size_t at = 0; at < text.size();) {
     const char c = text[at];
     MG_CHECK(!((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '-' || c == '+'),
-             "split '{}': only numbers like 969,30,1 are understood (--split)", text);
+             "split '{}': expected numbers such as 969,30,1 (--split)", text);
     size_t end = at;
     while (end < text.size() && part_of_number(text[end])) ++end;
     if (end == at) {

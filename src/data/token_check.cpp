@@ -35,14 +35,13 @@ void check_token_ids(const IndexedDataset& set, int64_t vocabulary,
   if (set.dtype() == DType::u16 && vocabulary > 0xffff) return;
   const auto range = remembered_token_range(set, directory);
   if (!range) return;
-  MG_CHECK(
-      range->largest < vocabulary,
-      "{}.bin holds token id {}, and the vocabulary has {} tokens (--vocab-size, or the model's; "
-      "ids 0 to {}): use the "
-      "tokenizer that made the data, a model with that vocabulary, or preprocess the text again",
-      set.path(), range->largest, vocabulary, vocabulary - 1);
+  MG_CHECK(range->largest < vocabulary,
+           "{}.bin contains token id {}, but the vocabulary has {} tokens (--vocab-size, or the "
+           "model's; ids 0 to {}): use the tokenizer that made the data, a model with that "
+           "vocabulary, or preprocess the text again",
+           set.path(), range->largest, vocabulary, vocabulary - 1);
   MG_CHECK(range->smallest >= 0,
-           "{}.bin holds token id {}, and ids start at 0: preprocess the text again", set.path(),
+           "{}.bin contains token id {}, but ids start at 0: preprocess the text again", set.path(),
            range->smallest);
 }
 

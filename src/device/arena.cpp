@@ -42,9 +42,9 @@ class HostRange final : public AddressRange {
       }
     }
     fail(
-        "cannot reserve {} of address space ({}): the limit of address space (ulimit -v) or of "
-        "mappings (sysctl vm.max_map_count) is too low for {} ranks in one process; raise it, or "
-        "start fewer ranks a process (megatron launch)",
+        "cannot reserve {} of address space ({}): the limit on address space (ulimit -v) or on "
+        "memory mappings (sysctl vm.max_map_count) is too low for {} ranks in one process; raise "
+        "it, or start fewer ranks per process (megatron launch)",
         format_bytes(static_cast<double>(kLeastRange)), std::strerror(errno), ranks);
   }
   ~HostRange() override { munmap(base_, static_cast<size_t>(size_)); }
@@ -52,7 +52,8 @@ class HostRange final : public AddressRange {
   void grow(int64_t bytes) override {
     MG_CHECK(
         bytes <= size_,
-        "an arena needs {} bytes and the system gives {} bytes of address space; raise ulimit -v",
+        "an arena needs {} bytes, but only {} bytes of address space are available; raise ulimit "
+        "-v",
         bytes, size_);
   }
 
@@ -66,11 +67,11 @@ std::string_view suggestion(MemoryClass memory_class) {
   switch (memory_class) {
     case MemoryClass::parameters:
     case MemoryClass::gradients:
-      return "divide the model by --tensor-model-parallel-size, --pipeline-model-parallel-size or "
-             "--data-parallel-sharding-strategy optim_grads_params";
+      return "shard the model with --tensor-model-parallel-size, --pipeline-model-parallel-size "
+             "or --data-parallel-sharding-strategy optim_grads_params";
     case MemoryClass::optimizer:
-      return "divide its state by --use-distributed-optimizer, or hold it in host memory by "
-             "--optimizer-cpu-offload";
+      return "shard the optimizer state with --use-distributed-optimizer, or keep it in host "
+             "memory with --optimizer-cpu-offload";
     case MemoryClass::activations:
       return "use a smaller --micro-batch-size or --seq-length, or --recompute-granularity "
              "selective";
@@ -155,8 +156,8 @@ int64_t Arena::take(int64_t bytes, std::string_view label) {
     const bool extends = last != free_by_offset_.end() && last->first + last->second == end_;
     if (extends) offset = last->first;
     MG_CHECK(offset + size <= limit_,
-             "out of {} memory on {}: {} bytes for {} do not fit besides {} bytes in use (limit "
-             "{}); {}",
+             "out of {} memory on {}: {} bytes for {} do not fit on top of the {} bytes in use "
+             "(limit {}); {}",
              name(class_), to_string(device_), bytes, label, in_use_, limit_, suggestion(class_));
     grow(offset + size, bytes, label);
     if (extends) {
@@ -178,8 +179,10 @@ void Arena::grow(int64_t end, int64_t bytes, std::string_view label) {
   try {
     range_->grow(end);
   } catch (const Error& error) {
-    fail("out of {} memory on {}: {} bytes for {} do not fit besides {} bytes in use ({}); {}",
-         name(class_), to_string(device_), bytes, label, in_use_, error.what(), suggestion(class_));
+    fail(
+        "out of {} memory on {}: {} bytes for {} do not fit on top of the {} bytes in use ({}); "
+        "{}",
+        name(class_), to_string(device_), bytes, label, in_use_, error.what(), suggestion(class_));
   }
 }
 

@@ -37,8 +37,7 @@ struct Opened {
 std::string refusal(const std::string& words) {
   const size_t colon = words.find(": cannot open shared object file");
   if (colon == std::string::npos) return words;
-  return words.substr(0, colon) +
-         " is not found; install it, or name its folder in LD_LIBRARY_PATH";
+  return words.substr(0, colon) + " is not found; install it, or add its folder to LD_LIBRARY_PATH";
 }
 
 Opened open_plugin() {
@@ -59,7 +58,7 @@ Opened open_plugin() {
   }
   const auto make = reinterpret_cast<MakePlugin>(dlsym(opened.library, kMakePlugin));
   if (make == nullptr) {
-    opened.state.why_not = path + " is not of this program";
+    opened.state.why_not = path + " belongs to a different program";
     return opened;
   }
   if (const auto set_level = reinterpret_cast<SetLogLevel>(dlsym(opened.library, kSetLogLevel)))

@@ -50,9 +50,9 @@ GpuSensors::GpuSensors(const CudaDevice& device) : library_(std::make_unique<Lib
   if (l.handle == nullptr) {
     why_not_ = "NVIDIA's management library (libnvidia-ml.so.1) is not found";
   } else if (!l.find_all()) {
-    why_not_ = "NVIDIA's management library lacks functions that clocks and power are read by";
+    why_not_ = "NVIDIA's management library lacks the functions that read clocks and power";
   } else if (const int error = l.start(); error != 0) {
-    why_not_ = fmt::format("NVIDIA's management library does not start (error {})", error);
+    why_not_ = fmt::format("NVIDIA's management library cannot be initialized (error {})", error);
   } else {
     l.started = true;
     const int found = l.by_pci(device.pci.c_str(), &l.device);
@@ -105,7 +105,7 @@ std::string describe(std::span<const GpuReading> readings) {
   if (range(&GpuReading::power, "power", "W") && last.power_limit > 0)
     parts.back() += fmt::format(" (limit {:.0f} W)", last.power_limit);
   if (last.temperature > 0) parts.push_back(fmt::format("{} C at the end", last.temperature));
-  return parts.empty() ? "clocks and power are not known to NVIDIA's management library"
+  return parts.empty() ? "NVIDIA's management library reports neither clocks nor power"
                        : fmt::format("{}", fmt::join(parts, ", "));
 }
 

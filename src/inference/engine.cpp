@@ -22,10 +22,10 @@ nn::SequenceStateShape state_shape(const models::Stage& stage, const EngineOptio
 void EngineOptions::check() const {
   MG_CHECK(batch > 0, "--batch-size is {}; it must be positive", batch);
   MG_CHECK(prefill > 0, "--prefill-tokens is {}; it must be positive", prefill);
-  MG_CHECK(vocabulary >= 0, "the vocabulary to draw from has {} ids; give 0 for the model's own",
+  MG_CHECK(vocabulary >= 0, "the vocabulary to sample from has {} ids; give 0 for the model's own",
            vocabulary);
   MG_CHECK(capacity >= 0,
-           "the cache is to keep {} tokens of a request; give 0 for as many as the model has "
+           "the KV cache is to hold {} tokens per request; give 0 for as many as the model has "
            "positions",
            capacity);
 }
@@ -46,8 +46,8 @@ RequestId Engine::submit(Request request) {
   request.check(stage_.model(), vocabulary_);
   const int64_t longest = request.longest(stage_.model()), capacity = state_.shape().capacity;
   MG_CHECK(longest <= capacity,
-           "request {} may grow to {} tokens (a prompt of {} and --max-tokens {}), and the cache "
-           "keeps {} of each request; shorten the prompt or lower --max-tokens",
+           "request {} may grow to {} tokens (a prompt of {} and --max-tokens {}), but the KV "
+           "cache holds {} per request; shorten the prompt or lower --max-tokens",
            request.number, longest, request.prompt.size(), request.max_tokens, capacity);
   waiting_.push_back({++last_, std::move(request)});
   return last_;

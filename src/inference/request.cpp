@@ -8,20 +8,19 @@ namespace megatron::inference {
 
 void Request::check(const models::Model& model, int64_t vocabulary) const {
   const auto length = static_cast<int64_t>(prompt.size());
-  MG_CHECK(length > 0, "the prompt of request {} has no tokens; give some text", number);
+  MG_CHECK(length > 0, "the prompt of request {} is empty; give some text", number);
   MG_CHECK(length <= model->max_position_embeddings(),
-           "the prompt of request {} has {} tokens, and the model {} positions; shorten it", number,
-           length, model->max_position_embeddings());
+           "the prompt of request {} has {} tokens, but the model only {} positions; shorten it",
+           number, length, model->max_position_embeddings());
   for (const int32_t id : prompt) {
-    MG_CHECK(
-        id >= 0 && id < model->vocab_size(),
-        "the prompt of request {} holds token {}, and the model knows [0, {}): the tokenizer is "
-        "not the model's",
-        number, id, model->vocab_size());
+    MG_CHECK(id >= 0 && id < model->vocab_size(),
+             "the prompt of request {} contains token {}, but the model's ids are [0, {}): this is "
+             "not the model's tokenizer",
+             number, id, model->vocab_size());
   }
   MG_CHECK(max_tokens >= 0, "--max-tokens is {}; it cannot be negative", max_tokens);
   MG_CHECK(logprobs >= -1 && logprobs <= vocabulary,
-           "--logprobs is {}; there are {} tokens to choose from", logprobs, vocabulary);
+           "--logprobs is {}, but there are only {} tokens to choose from", logprobs, vocabulary);
   sampling.check();
 }
 

@@ -9,7 +9,7 @@ namespace megatron::inference {
 
 StopText::StopText(std::vector<std::string> stops) : stops_(std::move(stops)) {
   for (const std::string& stop : stops_)
-    MG_CHECK(!stop.empty(), "--stop is given an empty text; generation would stop at once");
+    MG_CHECK(!stop.empty(), "--stop is an empty string; generation would stop at once");
 }
 
 // Bytes at the end of held_ that may be the beginning of a stop string.

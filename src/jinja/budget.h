@@ -21,7 +21,7 @@ class Budget {
 
   void spend(int64_t steps) {
     left_ -= steps;
-    MG_CHECK(left_ >= 0, "the template needs more than {} steps (limit `steps`)", limits_.steps);
+    MG_CHECK(left_ >= 0, "the template takes more than {} steps (limit `steps`)", limits_.steps);
   }
   void check_length(size_t bytes) const {
     MG_CHECK(static_cast<int64_t>(bytes) <= limits_.output_bytes,

@@ -207,7 +207,7 @@ ExpressionPtr ExpressionParser::parse_number() {
   if (result.ec == std::errc::result_out_of_range)
     tokens_.refuse(fmt::format("the integer {} has more than 64 bits", token.text), token.line);
   if (number != 0 && token.text[0] == '0')
-    tokens_.refuse(fmt::format("'{}' is no number", token.text), token.line);
+    tokens_.refuse(fmt::format("'{}' is not a number", token.text), token.line);
   constant->constant = Value::integer(number);
   return constant;
 }

@@ -112,7 +112,7 @@ Value wordcount(Call& call) {
 // %s, %d and %%; before the d a width, maybe with a 0 in front of it.
 Value format(Call& call) {
   const std::string text = subject(call);
-  MG_CHECK(call.keyword.empty(), "format: arguments by keyword are not supported");
+  MG_CHECK(call.keyword.empty(), "format: keyword arguments are not supported");
   std::string out;
   size_t next = 1;
   for (size_t at = 0; at < text.size(); ++at) {
@@ -172,7 +172,9 @@ std::string quote_url(std::string_view text) {
 
 Value urlencode(Call& call) {
   const Parameters p(call, "urlencode", {"value"}, 1);
-  MG_CHECK(!p[0]->is_dict() && !p[0]->is_sequence(), "urlencode: {} is not supported; give a text",
+  MG_CHECK(!p[0]->is_dict() && !p[0]->is_sequence(),
+           "urlencode: {} is not supported; give a "
+           "string",
            p[0]->type_name());
   return Value::text(quote_url(subject(call)));
 }
@@ -265,7 +267,7 @@ Value json(Call& call) {
   if (p.given_and_not_none(3)) {
     const Values both = elements_of(*p[3], call.budget);
     MG_CHECK(both.size() == 2 && both[0].is_text() && both[1].is_text(),
-             "tojson: separators must be two texts");
+             "tojson: separators must be two strings");
     style.between_items = both[0].bytes();
     style.behind_key = both[1].bytes();
   }

@@ -234,7 +234,11 @@ class Lexer {
         unescape(value, at);
       }
     }
-    if (at >= source_.size()) refuse(fmt::format("a string that begins with {} has no end", quote));
+    if (at >= source_.size())
+      refuse(
+          fmt::format("the string that begins with {} is not "
+                      "terminated",
+                      quote));
     put(Token::Kind::string, std::move(value));
     move_to(at + 1);
   }
@@ -262,7 +266,7 @@ class Lexer {
     uint32_t number = 0;
     for (int read = 0; read < digits; ++read, ++at) {
       const int digit = at < source_.size() ? hex_value(source_[at]) : -1;
-      if (digit < 0) refuse("an escape \\x, \\u or \\U with too few digits");
+      if (digit < 0) refuse("an escape \\x, \\u or \\U has too few digits");
       number = number * 16 + static_cast<uint32_t>(digit);
     }
     return number;
@@ -270,7 +274,7 @@ class Lexer {
 
   void append_code_point(std::string& value, uint32_t code) const {
     if (code > 0x10FFFF || (code >= 0xD800 && code < 0xE000))
-      refuse(fmt::format("the escape of {:x} is no character", code));
+      refuse(fmt::format("the escape of {:x} is not a character", code));
     append_utf8(value, code);
   }
 

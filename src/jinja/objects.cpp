@@ -165,7 +165,7 @@ Value make_namespace(Call& call) {
 
 Value raise_exception(Call& call) {
   const Parameters p(call, "raise_exception", {"message"}, 1);
-  throw Raised(p[0]->is_text() ? p[0]->bytes() : "raise_exception was called without a text");
+  throw Raised(p[0]->is_text() ? p[0]->bytes() : "raise_exception was called without a message");
 }
 
 }  // namespace

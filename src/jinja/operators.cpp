@@ -27,7 +27,7 @@ std::string_view sign_of(Operator op) {
        right.type_name());
 }
 
-[[noreturn]] void too_large() { fail("an integer beyond 64 bits; use a float"); }
+[[noreturn]] void too_large() { fail("an integer does not fit in 64 bits; use a float"); }
 
 int64_t floor_divide(int64_t a, int64_t b) {
   if (a == std::numeric_limits<int64_t>::min() && b == -1) too_large();

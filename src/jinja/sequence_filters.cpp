@@ -239,7 +239,7 @@ Value select(Call& call) {
   const size_t first = by_attribute ? 2 : 1;  // where the test's name stands
   MG_CHECK(call.positional.size() >= first, "Missing parameter for attribute name");
   const bool tests = call.positional.size() > first;
-  MG_CHECK(!tests || call.positional[first].is_text(), "the name of a test must be a text");
+  MG_CHECK(!tests || call.positional[first].is_text(), "the name of a test must be a string");
   Values kept;
   for (Value& element : elements_of(call.positional[0], call.budget)) {
     Value part = by_attribute ? attribute_path(element, call.positional[1], call.budget) : element;

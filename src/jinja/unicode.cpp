@@ -21,12 +21,12 @@ using MapFunction = int32_t (*)(const UCaseMap*, char*, int32_t, const char*, in
 std::string mapped(std::string_view text, MapFunction function, uint32_t options = 0) {
   UErrorCode status = U_ZERO_ERROR;
   const std::unique_ptr<UCaseMap, CloseMap> map(ucasemap_open("", options, &status));
-  MG_CHECK(U_SUCCESS(status), "ICU gives no case mapping: {}", u_errorName(status));
+  MG_CHECK(U_SUCCESS(status), "ICU has no case mapping: {}", u_errorName(status));
   std::string result(text.size() * 3 + 16, '\0');  // no letter grows more
   const auto size = [](const std::string_view s) { return static_cast<int32_t>(s.size()); };
   const int32_t length =
       function(map.get(), result.data(), size(result), text.data(), size(text), &status);
-  MG_CHECK(U_SUCCESS(status), "ICU maps no case of a text: {}", u_errorName(status));
+  MG_CHECK(U_SUCCESS(status), "ICU cannot map the case of a string: {}", u_errorName(status));
   result.resize(static_cast<size_t>(length));
   return result;
 }

@@ -21,9 +21,8 @@ void require_own_kernels(const Table& table, DeviceKind kind) {
   for (const std::string_view one : composed)
     names += (names.empty() ? "" : ", ") + std::string(one);
   fail(
-      "on {} there is no kernel of its own for {}: other kernels would compute it together, "
-      "slowly; "
-      "use --device cpu, or --allow-composed to go on",
+      "{} has no kernel for {}: several other kernels would have to compute it, slowly; use "
+      "--device cpu, or --allow-composed to run anyway",
       name(kind), names);
 }
 

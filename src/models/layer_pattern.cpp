@@ -21,7 +21,7 @@ class Parser {
 
  private:
   [[noreturn]] void wrong(std::string_view wanted) const {
-    fail("--{} is '{}'; at character {} {} is wanted, as in \"([0]*3+[1]*5)\"", flag_, text_,
+    fail("--{} is '{}'; at character {} expected {}, as in \"([0]*3+[1]*5)\"", flag_, text_,
          at_ + 1, wanted);
   }
   void skip_spaces() {

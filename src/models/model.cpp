@@ -61,8 +61,8 @@ Model model_from_directory(const std::string& directory) {
 
 void require_language_model(const Model& model, std::string_view purpose) {
   MG_CHECK(model->score_labels() == 0,
-           "the model scores texts (its config.json has architectures of "
-           "ForSequenceClassification, and {} labels); {} needs one with a language-model head",
+           "the model classifies text (its config.json has a ForSequenceClassification "
+           "architecture with {} labels); {} needs one with a language-model head",
            model->score_labels(), purpose);
 }
 
@@ -74,7 +74,7 @@ Model model_from_flags(const ModelFlags& flags, int64_t seq_length) {
   plain.hidden_dropout = plain.attention_dropout = 0;
   const std::string in_the_way = obstacle(family, plain);
   MG_CHECK(in_the_way.empty(),
-           "--model-family {} cannot hold the model that the flags describe: {}", family.name,
+           "--model-family {} cannot represent the model that the flags describe: {}", family.name,
            in_the_way);
   return decoder_model(value, family);
 }

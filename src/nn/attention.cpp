@@ -17,7 +17,7 @@ namespace {
 const AttentionConfig& checked(const AttentionConfig& c, int ranks) {
   MG_CHECK(c.heads % ranks == 0,
            "--num-attention-heads {} is not a multiple of --tensor-model-parallel-size {}: every "
-           "rank computes as many heads; change one of them",
+           "rank computes the same number of heads; change one of them",
            c.heads, ranks);
   MG_CHECK(c.kv_heads % ranks == 0 || ranks % c.kv_heads == 0,
            "--num-query-groups {} is neither a multiple nor a divisor of "
@@ -28,11 +28,10 @@ const AttentionConfig& checked(const AttentionConfig& c, int ranks) {
       "the {} values of a head's key (--kv-channels) cannot be divided among the {} ranks that "
       "share it (--tensor-model-parallel-size {}, --num-query-groups {}); change one of them",
       c.head_size, ranks / c.kv_heads, ranks, c.kv_heads);
-  MG_CHECK(
-      c.qk_norm != QkNorm::full_width || c.kv_heads % ranks == 0,
-      "keys that are normalised over all heads need --num-query-groups ({}) that is a multiple "
-      "of --tensor-model-parallel-size {}; lower the latter",
-      c.kv_heads, ranks);
+  MG_CHECK(c.qk_norm != QkNorm::full_width || c.kv_heads % ranks == 0,
+           "normalizing keys over all heads needs --num-query-groups ({}) to be a multiple of "
+           "--tensor-model-parallel-size {}; lower the latter",
+           c.kv_heads, ranks);
   return c;
 }
 

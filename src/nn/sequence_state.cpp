@@ -38,8 +38,8 @@ SequenceState::SequenceState(const SequenceStateShape& shape, DType type, Runtim
   const double bytes = static_cast<double>(shape.elements()) * static_cast<double>(size_of(type));
   MG_CHECK(
       !runtime.device().is_host() || bytes <= static_cast<double>(available_memory()),
-      "the keys and values of {} sequences of {} tokens need {:.1f} GB, and this process has {}; "
-      "use a smaller --batch-size or --max-tokens, or --bf16",
+      "the KV cache of {} sequences of {} tokens needs {:.1f} GB, but this process has {}; use a "
+      "smaller --batch-size or --max-tokens, or --bf16",
       shape.sequences, shape.capacity, bytes * 1e-9, available_memory_text());
   const auto zeros = [&](const LayerCache& layer, std::string_view label) {
     if (layer.kv_heads == 0) return Tensor();

@@ -41,10 +41,10 @@ void OptimizerConfig::check() const {
   MG_CHECK(adam_eps > 0, "--adam-eps is {}; it must be positive", adam_eps);
   MG_CHECK(clip_grad >= 0, "--clip-grad is {}; it cannot be negative (0: no clipping)", clip_grad);
   MG_CHECK(muon_scalar == Method::adam || muon_scalar == Method::lion,
-           "--muon-scalar-optimizer is {}; adam and lion are possible", name(muon_scalar));
+           "--muon-scalar-optimizer is {}; it must be adam or lion", name(muon_scalar));
   MG_CHECK(uses(Method::adam) || (exp_avg_type == DType::f32 && exp_avg_sq_type == DType::f32),
-           "--exp-avg-dtype and --exp-avg-sq-dtype are of Adam's moments, and --optimizer is {}: "
-           "drop them",
+           "--exp-avg-dtype and --exp-avg-sq-dtype apply to Adam's moments, but --optimizer is "
+           "{}: drop them",
            name(method));
   MG_CHECK(offload_fraction >= 0 && offload_fraction <= 1,
            "--optimizer-offload-fraction is {}; it must lie in [0, 1]", offload_fraction);
@@ -64,9 +64,9 @@ Optimizer::Optimizer(std::span<const parallel::Shard> shards, const OptimizerCon
     for (const parallel::Shard& shard : shards) {
       if (!shard.placed->parameter.trainable || !takes(*shard.placed)) continue;
       MG_CHECK(shard.is_whole(),
-               "--optimizer muon updates whole matrices, and this rank keeps {} of the {} elements "
-               "of {}: use it without --use-distributed-optimizer and with "
-               "--data-parallel-sharding-strategy no_shard, or --optimizer adam",
+               "--optimizer muon updates whole matrices, but this rank holds only {} of the {} "
+               "elements of {}: use it without --use-distributed-optimizer and with "
+               "--data-parallel-sharding-strategy no_shard, or use --optimizer adam",
                shard.size(), shard.placed->parameter.value.elements(),
                shard.placed->parameter.name);
       taken.push_back(shard.placed);

@@ -18,15 +18,13 @@ void LearningRate::check() const {
            "positive",
            decay);
   MG_CHECK(warmup >= 0 && warmup < decay,
-           "the learning rate warms up over {} samples and decays over {}; warm-up must be "
-           "shorter: change "
-           "--lr-warmup-iters, --lr-warmup-fraction or --lr-decay-iters",
+           "the learning rate warms up over {} samples but decays over {}; the warm-up must be "
+           "shorter: change --lr-warmup-iters, --lr-warmup-fraction or --lr-decay-iters",
            warmup, decay);
   MG_CHECK(
       style != DecayStyle::wsd || (wsd > 0 && wsd <= decay),
-      "--lr-decay-style WSD falls over the last {} of the {} samples until the lowest rate; it "
-      "must be at least one and at most all: change --lr-wsd-decay-iters or "
-      "--lr-wsd-decay-samples",
+      "--lr-decay-style WSD decays over the last {} of {} samples; it must be at least one and "
+      "at most all of them: change --lr-wsd-decay-iters or --lr-wsd-decay-samples",
       wsd, decay);
   if (!decoupled) return;
   MG_CHECK(decoupled->max >= 0 && std::isfinite(decoupled->max),

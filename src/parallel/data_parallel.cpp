@@ -22,7 +22,7 @@ Sharding effective(const DataParallelGroups& groups, const DataParallelOptions& 
 BucketRules rules_of(const std::vector<ParameterSpec*>& parameters,
                      const DataParallelGroups& groups, const DataParallelOptions& options) {
   MG_CHECK(options.bucket_elements >= 0,
-           "the bucket size of gradients is {} elements; it must be at least 1 (0: the default)",
+           "the gradient bucket size is {} elements; it must be at least 1 (0: the default)",
            options.bucket_elements);
   const Sharding sharding = effective(groups, options);
   BucketRules rules;

@@ -62,15 +62,15 @@ class LayoutReader {
     const size_t open = at_++;
     Symbols group;
     while (!ended() && text_[at_] != ')') {
-      if (text_[at_] == '(') refuse(at_, "parentheses do not stand within parentheses");
+      if (text_[at_] == '(') refuse(at_, "parentheses cannot be nested");
       const Symbol symbol = read_symbol();
       group.insert(group.end(), has_factor() ? static_cast<size_t>(read_factor()) : 1, symbol);
       if (group.size() > kLongest) refuse(symbol.place, "it is repeated too often");
     }
     if (ended()) refuse(open, "no ) closes it");
-    if (group.empty()) refuse(at_, "nothing stands in the parentheses");
+    if (group.empty()) refuse(at_, "the parentheses are empty");
     ++at_;
-    if (!has_factor()) refuse(at_, "a number of repetitions, *n, is wanted after the parentheses");
+    if (!has_factor()) refuse(at_, "a repeat count, *n, must follow the parentheses");
     repeat(group, read_factor());
   }
 
@@ -82,7 +82,7 @@ class LayoutReader {
     size_t digits = 0;
     for (; !ended() && text_[at_] >= '0' && text_[at_] <= '9'; ++at_, ++digits)
       factor = std::min<int64_t>(factor * 10 + (text_[at_] - '0'), kLongest + 1);
-    if (digits == 0) refuse(star, "a number is wanted after it");
+    if (digits == 0) refuse(star, "a number must follow it");
     if (factor < 1 || factor > static_cast<int64_t>(kLongest))
       refuse(star, fmt::format("the number after it must lie in [1, {}]", kLongest));
     return factor;
@@ -112,16 +112,16 @@ void check_order(const Symbols& symbols, const std::string& text, int64_t num_la
   MG_CHECK(!content.empty(), "{} '{}' has no E, t and L", kLayoutFlag, text);
   if (content.front().symbol != 'E') refuse(content.front(), "the embedding, E, must come first");
   for (size_t i = 1; i < content.size(); ++i) {
-    if (content[i].symbol == 'E') refuse(content[i], "the embedding is there twice");
+    if (content[i].symbol == 'E') refuse(content[i], "the embedding occurs twice");
     if (content[i].symbol == 'L' && i + 1 < content.size())
-      refuse(content[i], "the loss must come last, and once");
+      refuse(content[i], "the loss must come last, and only once");
     if (content[i].symbol == 'm')
       refuse(content[i], "layers of multi-token prediction (MTP) are not supported");
   }
   if (content.back().symbol != 'L') refuse(content.back(), "the loss, L, must come last");
   const int64_t layers = static_cast<int64_t>(content.size()) - 2;
   MG_CHECK(layers == num_layers,
-           "{} '{}' has {} layers (t), and --num-layers is {}: change one of them", kLayoutFlag,
+           "{} '{}' has {} layers (t), but --num-layers is {}: change one of them", kLayoutFlag,
            text, layers, num_layers);
 }
 
@@ -141,8 +141,7 @@ std::vector<ModelPart> place_by_layout(int64_t num_layers, const PipelineShape& 
   }
   MG_CHECK(static_cast<int>(parts.size()) == shape.virtual_stages(),
            "{} '{}' has {} virtual stages, and --pipeline-model-parallel-size {} stages with {} "
-           "each make "
-           "{}: the virtual stages must be a multiple of the stages",
+           "each make {}: the number of virtual stages must be a multiple of the number of stages",
            kLayoutFlag, text, parts.size(), shape.stages, shape.chunks, shape.virtual_stages());
   return parts;
 }
@@ -164,7 +163,9 @@ std::vector<int64_t> stages_by_ends(int64_t num_layers, const PipelineShape& sha
                              kLast = "--decoder-last-pipeline-num-layers";
   MG_CHECK(shape.stages > 1, "{} needs --pipeline-model-parallel-size above 1",
            placement.first_stage_layers ? kFirst : kLast);
-  MG_CHECK(!placement.count_embedding && !placement.count_loss, "{} does not go with {}: drop one",
+  MG_CHECK(!placement.count_embedding && !placement.count_loss,
+           "{} cannot be combined with {}: "
+           "drop one",
            placement.first_stage_layers ? kFirst : kLast,
            placement.count_embedding ? "--account-for-embedding-in-pipeline-split"
                                      : "--account-for-loss-in-pipeline-split");
@@ -184,7 +185,7 @@ std::vector<int64_t> stages_by_ends(int64_t num_layers, const PipelineShape& sha
            "{} leave {} of --num-layers {} for the other {} of --pipeline-model-parallel-size {} "
            "stages, which {}: change one of them, or give --pipeline-model-parallel-layout",
            given, left, num_layers, middle, shape.stages,
-           left < middle ? "need a layer each"
+           left < middle ? "need one layer each"
            : middle == 0 ? "has nowhere to put them"
                          : "cannot divide them evenly");
   std::vector<int64_t> stages(static_cast<size_t>(shape.stages), middle == 0 ? 0 : left / middle);
@@ -209,7 +210,7 @@ std::vector<int64_t> evenly(int64_t num_layers, const PipelineShape& shape,
   const int64_t total = num_layers + placement.count_embedding + placement.count_loss;
   MG_CHECK(total % shape.stages == 0,
            "--num-layers {}{}{} cannot be divided evenly by --pipeline-model-parallel-size {}: "
-           "change one of them, or place the layers by --decoder-first-pipeline-num-layers, "
+           "change one of them, or place the layers with --decoder-first-pipeline-num-layers, "
            "--decoder-last-pipeline-num-layers, --account-for-embedding-in-pipeline-split, "
            "--account-for-loss-in-pipeline-split or --pipeline-model-parallel-layout",
            num_layers, placement.count_embedding ? " and the embedding" : "",
@@ -218,11 +219,10 @@ std::vector<int64_t> evenly(int64_t num_layers, const PipelineShape& shape,
   std::vector<int64_t> layers(static_cast<size_t>(shape.virtual_stages()), each);
   layers.front() -= placement.count_embedding;
   layers.back() -= placement.count_loss;
-  MG_CHECK(
-      layers.front() >= 0 && layers.back() >= 0,
-      "--num-layers {} are too few for {} virtual stages of which the embedding and the loss fill "
-      "some: lower --pipeline-model-parallel-size",
-      num_layers, shape.virtual_stages());
+  MG_CHECK(layers.front() >= 0 && layers.back() >= 0,
+           "--num-layers {} is too few for {} virtual stages, some of which are filled by the "
+           "embedding and the loss: lower --pipeline-model-parallel-size",
+           num_layers, shape.virtual_stages());
   return layers;
 }
 

@@ -189,11 +189,11 @@ Var gather_key_head(Tape& tape, const Var& qkv, int64_t q, int64_t k, int64_t he
                     const TensorParallel& tp) {
   if (alone(tp.group)) return qkv;
   const int64_t ranks = tp.size(), heads = k / head_size;
-  MG_CHECK(
-      heads > 0 && k % head_size == 0 && ranks % heads == 0 && k % ranks == 0,
-      "{} key heads of size {} cannot be divided among {} tensor-parallel ranks: these must be "
-      "a multiple of the heads, and the heads' columns of the ranks",
-      heads, head_size, ranks);
+  MG_CHECK(heads > 0 && k % head_size == 0 && ranks % heads == 0 && k % ranks == 0,
+           "{} key-value heads of size {} cannot be divided among {} tensor-parallel ranks: the "
+           "number of ranks must be a multiple of the number of heads, and the heads' columns a "
+           "multiple of the number of ranks",
+           heads, head_size, ranks);
   const int pieces = static_cast<int>(ranks / heads);
   const KeyHead head{.q = q,
                      .head_size = head_size,

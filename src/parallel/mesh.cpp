@@ -34,7 +34,7 @@ Axis axis_named(std::string_view token, const std::string& order) {
   for (const Axis axis : kAll) {
     if (name(axis) == token) return axis;
   }
-  fail("the rank order '{}' has '{}'; it is made of tp, cp, ep, dp and pp with '-' between them",
+  fail("the rank order '{}' contains '{}'; it consists of tp, cp, ep, dp and pp separated by '-'",
        order, token);
 }
 
@@ -44,7 +44,7 @@ std::vector<Axis> parse_order(const std::string& order) {
     const size_t end = std::min(order.find('-', begin), order.size());
     const Axis axis = axis_named(std::string_view(order).substr(begin, end - begin), order);
     MG_CHECK(std::find(axes.begin(), axes.end(), axis) == axes.end(),
-             "the rank order '{}' names {} twice", order, name(axis));
+             "the rank order '{}' contains {} twice", order, name(axis));
     axes.push_back(axis);
     begin = end + 1;
   }
@@ -58,8 +58,8 @@ Grid make_grid(const std::string& order, const std::array<int, kAxes>& sizes) {
   for (const Axis axis : kAll) {
     if (std::find(axes.begin(), axes.end(), axis) != axes.end()) continue;
     const int size = sizes[static_cast<size_t>(axis)];
-    MG_CHECK(size == 1, "the {} degree is {}, but the rank order '{}' does not name {}", name(axis),
-             size, order, name(axis));
+    MG_CHECK(size == 1, "the {} degree is {}, but the rank order '{}' does not contain {}",
+             name(axis), size, order, name(axis));
     axes.push_back(axis);
   }
   for (const Axis axis : axes) grid.push_back({axis, sizes[static_cast<size_t>(axis)]});
@@ -113,8 +113,8 @@ void check_sizes(const Layout& layout, int world) {
         Degree{"--expert-tensor-parallel-num-weight-shards", layout.expert_weight_shards}}) {
     MG_CHECK(degree.value == 1,
              "{} is {}: generalized tensor parallelism (gtp_remat) is not supported: use 1, and "
-             "--data-parallel-sharding-strategy optim_grads_params to keep a part of the weights "
-             "on each rank",
+             "--data-parallel-sharding-strategy optim_grads_params to shard the weights over "
+             "ranks",
              degree.flag, degree.value);
   }
 }
@@ -177,9 +177,9 @@ Grid checked_grid(const Layout& layout, int world, bool expert) {
   Grid dense = dense_grid(layout, world), experts = expert_grid(layout, world);
   const int dense_stride = stride(dense, Axis::pp), expert_stride = stride(experts, Axis::pp);
   MG_CHECK(layout.pp == 1 || dense_stride == expert_stride,
-           "with the rank order '{}' ranks of neighbouring pipeline stages lie {} apart for dense "
-           "layers ({} {}, {} {}) but {} apart for experts ({} {}, {} {}): make the products "
-           "equal, or put pp last in the rank order (drop --use-tp-pp-dp-mapping)",
+           "with the rank order '{}' the ranks of adjacent pipeline stages are {} apart for "
+           "dense layers ({} {}, {} {}) but {} apart for experts ({} {}, {} {}): make the "
+           "products equal, or put pp last in the rank order (drop --use-tp-pp-dp-mapping)",
            layout.order, dense_stride, kTp, layout.tp, kCp, layout.cp, expert_stride, kEtp,
            expert_tp(layout), kEp, layout.ep);
   return expert ? experts : dense;

@@ -47,11 +47,10 @@ Shape read_header(const Tensor& header, const Tensor& expected, const std::strin
   if (!header.device().has_data()) return expected.shape();
   Header values;
   copy_bytes_to(header, std::as_writable_bytes(std::span(values)));
-  MG_CHECK(
-      values[0] == static_cast<int64_t>(expected.dtype()),
-      "'{}' is a tensor of another type than the stage that receives it computes with ({}): the "
-      "stages of a pipeline need the same types",
-      message, name(expected.dtype()));
+  MG_CHECK(values[0] == static_cast<int64_t>(expected.dtype()),
+           "'{}' has a different type than the receiving stage computes with ({}): all stages of a "
+           "pipeline must use the same types",
+           message, name(expected.dtype()));
   MG_ASSERT(values[1] >= 0 && values[1] <= kMaxRank);
   return Shape(std::span(values).subspan(2, static_cast<size_t>(values[1])));
 }

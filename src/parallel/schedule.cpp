@@ -35,7 +35,7 @@ void check_groups(int stages, int micro_batches, int group) {
       rest == 0 || rest >= stages,
       "{} micro-batches a step in groups of {} "
       "(--microbatch-group-size-per-virtual-pipeline-stage) leave a last group of {}, fewer than "
-      "the {} pipeline stages: stages would wait for one another. Change the group or "
+      "the {} pipeline stages: stages would wait for each other. Change the group or "
       "--global-batch-size so that nothing or at least {} micro-batches are left, or leave out "
       "--num-layers-per-virtual-pipeline-stage and --num-virtual-stages-per-pipeline-rank",
       micro_batches, group, rest, stages, stages);

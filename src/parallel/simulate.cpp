@@ -107,9 +107,8 @@ class SimulatedRun {
     const size_t at = intervals_[static_cast<size_t>(stage)].size();
     const Action& action = stages_[static_cast<size_t>(stage)][at];
     fail(
-        "the pipeline's stages wait for one another for ever: stage {} of {} cannot begin its "
-        "action "
-        "{}, {} of micro-batch {}, chunk {}",
+        "the pipeline's stages deadlock: stage {} of {} cannot begin its action {}, {} of "
+        "micro-batch {}, chunk {}",
         stage, shape_.stages, at, word(action.kind), action.micro_batch, action.chunk);
   }
 

@@ -86,11 +86,10 @@ std::optional<Rate> read_rate(const std::string& path, const Json& key) {
 // Why it is not.
 std::string keep(const RateKeeping& keeping, const Json& key, const Rate& rate) {
   if (rate.spread > kNoisySpread)
-    return fmt::format("its samples lie {:.0f}% apart: other programs may be running",
+    return fmt::format("its samples differ by {:.0f}%: other programs may be running",
                        100 * rate.spread);
   if (rate.share < kLeastShare)
-    return fmt::format("other programs had {:.0f}% of the processors' time",
-                       100 * (1 - rate.share));
+    return fmt::format("other programs used {:.0f}% of the CPU time", 100 * (1 - rate.share));
   if (keeping.folder.empty()) return keeping.no_folder;
   try {
     make_directories(keeping.folder);
@@ -121,16 +120,16 @@ double share_of_processors(Device device, int threads, const std::function<void(
 
 std::string Rate::origin() const {
   if (!kept_since.empty())
-    return fmt::format("kept from {} (--measure-peak measures it again)", kept_since);
-  return not_kept.empty() ? "measured now and kept for later runs"
-                          : fmt::format("measured now, not kept: {}", not_kept);
+    return fmt::format("cached from {} (--measure-peak measures it again)", kept_since);
+  return not_kept.empty() ? "measured now and cached for later runs"
+                          : fmt::format("measured now, not cached: {}", not_kept);
 }
 
 RateKeeping user_rates(bool renew) {
   const std::string folder = user_cache_directory();
   return {.folder = folder.empty() ? "" : folder + "/rates",
           .renew = renew,
-          .no_folder = "neither XDG_CACHE_HOME nor HOME names a folder"};
+          .no_folder = "neither XDG_CACHE_HOME nor HOME is set to a folder"};
 }
 
 Json rate_key(const std::string& what, Device device, int threads, const std::string& program) {

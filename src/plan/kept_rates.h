@@ -28,7 +28,7 @@ struct RateKeeping {
   std::string folder;
   bool renew = false;  // measure, whatever is kept
   // What not_kept says where there is no folder.
-  std::string no_folder = "no folder was named for it";
+  std::string no_folder = "no folder was given for it";
 };
 
 // rates/ in base/user_cache.h's folder.

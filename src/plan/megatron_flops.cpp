@@ -85,8 +85,8 @@ FlopTerms hybrid_layer(const MegatronShape& s, char letter) {
     case 'G': return gated_delta_net(s);
     default:
       fail(
-          "--hybrid-layer-pattern has the letter '{}', which no FLOP formula is known for; * + - M "
-          "E G have one",
+          "--hybrid-layer-pattern contains '{}', for which there is no FLOP formula; there is "
+          "one for * + - M E G",
           letter);
   }
 }

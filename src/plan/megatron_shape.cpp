@@ -6,13 +6,13 @@ namespace megatron::plan {
 namespace {
 
 int64_t needed(const std::optional<int64_t>& value, const char* flag, const char* reason) {
-  MG_CHECK(value.has_value(), "--{} is not given, and {} needs it", flag, reason);
+  MG_CHECK(value.has_value(), "--{} is not given, but {} needs it", flag, reason);
   return *value;
 }
 
 void check_list(const std::vector<int64_t>& layers, int64_t count, const char* flag) {
   MG_CHECK(layers.empty() || static_cast<int64_t>(layers.size()) == count,
-           "--{} describes {} layers, and the model has {}", flag, layers.size(), count);
+           "--{} describes {} layers, but the model has {}", flag, layers.size(), count);
 }
 
 }  // namespace
@@ -58,7 +58,7 @@ void MegatronShape::check() const {
   check_list(moe_layer_freq.layers, num_layers, "moe-layer-freq");
   if (linear_attention == LinearAttention::none) return;
   MG_CHECK(linear_attention_freq.has_value(),
-           "--linear-attention-freq is not given, and linear attention needs it");
+           "--linear-attention-freq is not given, but linear attention needs it");
   MG_CHECK(linear_attention_freq->every > 0, "--linear-attention-freq is {}; it must be positive",
            linear_attention_freq->every);
   check_list(linear_attention_freq->layers, num_layers, "linear-attention-freq");

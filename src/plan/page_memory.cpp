@@ -117,9 +117,7 @@ std::string memory_section(const Plan& plan, const PageStyle& style) {
         "  Megatron-LM's formulas give {} for weights and optimizer, {} for activations\n",
         bytes_text(plan.megatron->weights_and_optimizer), bytes_text(plan.megatron->activations));
   if (!plan.exact)
-    text +=
-        "  The marks are those of shorter work that stands for the run's, and may be some per cent "
-        "off\n";
+    text += "  These figures are extrapolated from a shorter run and may be a few per cent off\n";
   return text + stages_text(plan) + gpu_line(plan, marks) + machine_line(plan, marks) +
          verdict(plan);
 }

@@ -22,7 +22,7 @@ constexpr size_t kKernelsShown = 8;
 
 std::string derived_section(const Plan& plan) {
   if (plan.derived.empty()) return "";
-  std::string text = "Settings that follow from others\n";
+  std::string text = "Settings derived from others\n";
   for (const std::string& line : note_lines(plan.derived)) text += line + "\n";
   return text;
 }
@@ -30,9 +30,9 @@ std::string derived_section(const Plan& plan) {
 std::string flops_section(const Plan& plan) {
   if (plan.flops.empty()) return "";
   const auto meaning = [](std::string_view formula) -> std::string_view {
-    if (formula == kModelFlops) return "this program's: causal attention counts half";
-    if (formula == kMegatronFlops) return "Megatron-LM's: so too, and a padded vocabulary";
-    if (formula == kMegatronFullAttentionFlops) return "older ones: attention in full";
+    if (formula == kModelFlops) return "this program's: causal attention counted half";
+    if (formula == kMegatronFlops) return "Megatron-LM's: the same, with the padded vocabulary";
+    if (formula == kMegatronFullAttentionFlops) return "older ones: attention counted in full";
     return "";
   };
   const double tokens = static_cast<double>(plan.sequences * plan.length);
@@ -125,7 +125,7 @@ std::string time_section(const Plan& plan) {
   if (!plan.step_seconds) {
     const bool elsewhere = plan.gpu && !plan.gpu->assumed.empty();
     return fmt::format("Estimated on this machine: {}{}\n", kUnknown,
-                       elsewhere ? " (it has no GPU that can be measured)" : "");
+                       elsewhere ? " (which has no GPU to measure)" : "");
   }
   return fmt::format(
       "Estimated on this machine\n  {}\n{}", time_line(plan),

@@ -21,7 +21,7 @@ std::string group_of(const std::string& parameter) {
   if (module.ends_with("norm")) return "norm";
   for (const std::string_view group : {"embedding", "attention", "mlp", "output"})
     if (module == group) return std::string(group);
-  throw InternalError(fmt::format("the parameter '{}' is of no class", parameter));
+  throw InternalError(fmt::format("the parameter '{}' belongs to no class", parameter));
 }
 
 int64_t elements(const parallel::Placement& placement) {

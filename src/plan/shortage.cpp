@@ -71,7 +71,7 @@ std::vector<Part> parts_of(const Plan& plan, const MemoryUse& use) {
     parts.push_back({"buffers of communication", of(use, {communication})});
   }
   if (!plan.gpu || !device) {
-    parts.push_back({"what is offloaded to the host", of(use, {MemoryClass::offload})});
+    parts.push_back({"what is offloaded to host memory", of(use, {MemoryClass::offload})});
     parts.push_back({fmt::format("the batches read ahead, of {}",
                                  amount_text(plan.micro_batches, "micro-batch", "es")),
                      static_cast<double>(use.host)});

@@ -163,7 +163,7 @@ std::string sessions(const std::vector<RunHistory>& histories) {
     }
   }
   std::vector<std::string> head = {"Began (UTC)", "From iteration", "Ended",
-                                   "Changed since the session before"};
+                                   "Changed since the previous session"};
   if (several) head.insert(head.begin(), "Run");
   return table("Sessions", head, rows, "long events");
 }

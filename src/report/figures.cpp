@@ -80,7 +80,7 @@ double number_of(const Json& record, std::string_view key) {
 
 Status status_of(const RunHistory& history) {
   const std::optional<Json>& end = history.sessions.back().end;
-  if (!end) return {"open", "no end in the log: running or killed"};
+  if (!end) return {"open", "no end in the log: still running or killed"};
   const std::string reason = text_of(*end, "reason");
   if (reason == "done") return {"done", "done"};
   if (reason == "signal") return {"stopped", "ended by a signal"};

@@ -28,8 +28,7 @@ std::string file_of(const std::string& run) {
   std::error_code error;
   const fs::file_status status = fs::status(run, error);
   MG_CHECK(fs::exists(status),
-           "there is no run '{}'; give the --save directory of a run, or its JSONL file "
-           "(--log-jsonl)",
+           "there is no run '{}'; give a run's --save directory, or its JSONL file (--log-jsonl)",
            run);
   if (!fs::is_directory(status)) return run;
   const fs::path file = fs::path(run) / "log.jsonl";
@@ -41,9 +40,9 @@ std::string file_of(const std::string& run) {
   }
   fail("the directory '{}' has no log.jsonl; {}", run,
        inside.empty()
-           ? "`megatron train --save DIR` writes one; a log at another place (--log-jsonl FILE) is "
-             "given by the name of the file"
-           : fmt::format("there is one in '{}': give the directory of the run itself", inside));
+           ? "`megatron train --save DIR` writes one; for a log written elsewhere (--log-jsonl "
+             "FILE), give the file"
+           : fmt::format("there is one in '{}': give the run's own directory", inside));
 }
 
 // The lines of a log, in order, as far as the file reached when it was opened: a run that goes on
@@ -176,8 +175,8 @@ class HistoryReader {
       history_.damages.push_back(
           fmt::format("{}, line {}: {}", history_.path, lines.number(), reason));
     MG_CHECK(history_.damaged <= 100 || history_.damaged <= records_,
-             "'{}' is not the log of a run: {} lines are no record ({}); `megatron train` writes "
-             "log.jsonl in its --save directory",
+             "'{}' is not the log of a run: {} lines are not records ({}); `megatron train` "
+             "writes log.jsonl in its --save directory",
              history_.path, history_.damaged, history_.damages.front());
   }
 
@@ -204,8 +203,8 @@ class HistoryReader {
     if (schema != nullptr && schema->is_number() && schema->as_number() > kKnownSchema) {
       const Json* version = record.find("version");
       throw NewerSchema(fmt::format(
-          "'{}' was written by a newer program (schema {:g}{}), this one knows schema {}: make the "
-          "report with that one",
+          "'{}' was written by a newer version of this program (schema {:g}{}); this one "
+          "supports schema {}: make the report with that version",
           history_.path, schema->as_number(),
           version != nullptr && version->is_string() ? ", version " + version->as_string() : "",
           kKnownSchema));

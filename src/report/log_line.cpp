@@ -38,7 +38,7 @@ constexpr Key kKeys[] = {
 double number(const dom::element& value, std::string_view key) {
   if (value.is_null()) return kNone;
   double result = 0;
-  MG_CHECK(value.get(result) == simdjson::SUCCESS, "the value of '{}' is no number",
+  MG_CHECK(value.get(result) == simdjson::SUCCESS, "the value of '{}' is not a number",
            printable(key));
   return result;
 }
@@ -68,8 +68,8 @@ void LogLineParser::parse(std::string_view line) {
     line = repaired_;
     error = state_->parser.parse(line.data(), line.size()).get(document);
   }
-  MG_CHECK(error == simdjson::SUCCESS, "it is no JSON: {}", simdjson::error_message(error));
-  MG_CHECK(document.get(state_->fields) == simdjson::SUCCESS, "it is no JSON object");
+  MG_CHECK(error == simdjson::SUCCESS, "it is not JSON: {}", simdjson::error_message(error));
+  MG_CHECK(document.get(state_->fields) == simdjson::SUCCESS, "it is not a JSON object");
   line_ = line;
   row_.fill(kNone);
   row_[kIteration] = 0;
@@ -93,7 +93,7 @@ void LogLineParser::read_step() {
   for (const auto field : state_->fields) {
     if (field.key == "memory") {
       dom::object classes;
-      MG_CHECK(field.value.get(classes) == simdjson::SUCCESS, "'memory' is no object");
+      MG_CHECK(field.value.get(classes) == simdjson::SUCCESS, "'memory' is not an object");
       for (const auto part : classes)
         if (const size_t column = memory_column(part.key); column < kStepColumns)
           row_[column] = number(part.value, part.key);

@@ -148,12 +148,13 @@ std::string notes(const std::vector<RunHistory>& histories) {
     for (const std::string& d : h.damages) add(i, "–", 0, true, html("passed over: " + d));
     const auto listed = static_cast<int64_t>(h.damages.size());
     if (h.damaged > listed)
-      add(i, "–", 0, true, fmt::format("{} more lines are no record", grouped(h.damaged - listed)));
-    if (h.cut) add(i, "–", 0, false, "the last line of the log is cut short: it is left out");
+      add(i, "–", 0, true,
+          fmt::format("{} more lines are not records", grouped(h.damaged - listed)));
+    if (h.cut) add(i, "–", 0, false, "the last line of the log is truncated and ignored");
     if (h.replaced > 0)
       add(i, "–", 0, false,
-          fmt::format("{} records are left out: a later session began before them and did these "
-                      "iterations again",
+          fmt::format("{} records are ignored: a later session resumed from before them and "
+                      "repeated these iterations",
                       grouped(h.replaced)));
   }
   if (rows.empty()) return "<p class=\"aside\">No note and no warning.</p>\n";
@@ -208,7 +209,7 @@ std::string memory_by_class(const std::vector<RunHistory>& histories) {
   for (const RunHistory& h : histories) {
     if (histories.size() > 1) bars += fmt::format("<p class=\"bar-name\">{}</p>", html(h.name));
     bars += memory_bar(h, widest);
-    head.push_back(histories.size() > 1 ? html(h.name) : "Most in use");
+    head.push_back(histories.size() > 1 ? html(h.name) : "Peak");
   }
   for (int i = 0; i < kMemoryClasses; ++i) {
     if (static_cast<MemoryClass>(i) == MemoryClass::offload &&

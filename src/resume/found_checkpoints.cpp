@@ -59,8 +59,8 @@ void require_whole_model(const std::string& path, ThreadPool& pool) {
   std::erase_if(files, [](const auto& file) { return file.name.starts_with("optimizer-"); });
   const std::vector<checkpoint::Damage> found = checkpoint::find_damage(path, files, pool);
   MG_CHECK(found.empty(),
-           "the checkpoint {} is not as it was written: {}; copy it there again, or --load another "
-           "one (without {} it would be taken as it is)",
+           "the checkpoint {} has changed since it was written: {}; copy it again, or --load "
+           "another one (without {} it would be used as it is)",
            path, found[0].text(), checkpoint::kTrainerState);
 }
 

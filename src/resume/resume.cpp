@@ -56,14 +56,14 @@ void check_tracked(const SaveDirectory& folder, const std::vector<int64_t>& save
   if (std::ranges::binary_search(saved, tracked)) return;
   const std::string tracker = folder.tracker_path(), path = folder.iteration_path(tracked);
   MG_CHECK(!saved.empty(),
-           "{} names step {}, and there is no checkpoint at all in {}; bring {} back, or remove "
-           "the tracker file to start from scratch",
+           "{} names step {}, but there are no checkpoints in {}; restore {}, or remove the "
+           "tracker file to start from scratch",
            tracker, tracked, folder.path(), path);
   MG_CHECK(saved.front() < tracked,
-           "{} names step {}, and the checkpoints that are there are of later steps, {} to {}; "
-           "write the step to go on from into it, or remove it: then the newest is taken",
+           "{} names step {}, but the existing checkpoints are from later steps, {} to {}; write "
+           "the step to resume from into it, or remove it to use the newest",
            tracker, tracked, saved.front(), saved.back());
-  log::warning("{} names step {}, and {} does not exist: an earlier checkpoint is taken", tracker,
+  log::warning("{} names step {}, but {} does not exist: using an earlier checkpoint", tracker,
                tracked, path);
 }
 
@@ -75,7 +75,7 @@ std::vector<int64_t> candidates(const SaveDirectory& folder,
   MG_CHECK(std::ranges::binary_search(saved, *s.ckpt_step), "--ckpt-step {}: {} does not exist; {}",
            *s.ckpt_step, folder.iteration_path(*s.ckpt_step),
            saved.empty() ? "there are no checkpoints"
-                         : fmt::format("the newest there is of step {}", saved.back()));
+                         : fmt::format("the newest is from step {}", saved.back()));
   return {*s.ckpt_step};
 }
 
@@ -98,7 +98,7 @@ std::vector<int64_t> steps_to_try(const SaveDirectory& folder) {
   try {
     tracked = folder.tracked();
   } catch (const Error& error) {
-    log::warning("{}: the newest checkpoint is taken", error.what());
+    log::warning("{}: using the newest checkpoint", error.what());
   }
   if (tracked) {
     check_tracked(folder, saved, *tracked);
@@ -119,16 +119,16 @@ Beginning find_beginning(const settings::CheckpointSettings& s, bool weights_onl
   }
   std::error_code error;
   MG_CHECK(!fs::exists(path, error) || fs::is_directory(path, error),
-           "--load {} is a file; a folder of checkpoints is wanted{}", path,
+           "--load {} is a file; give a folder of checkpoints{}", path,
            weights_only ? ", or a Hugging Face directory" : "");
   const bool one = is_model(path) && checkpoint::is_checkpoint(path);
   const std::string_view weights =
       s.finetune
-          ? "drop --load to begin with the weights of --model, or drop --model to begin with "
-            "its weights"
-          : "add --finetune to begin with its weights";
+          ? "drop --load to start from the weights of --model, or drop --model to start from its "
+            "weights"
+          : "add --finetune to start from its weights";
   MG_CHECK(!one,
-           "--load {} is one checkpoint; name the folder it lies in, {}, and its step by "
+           "--load {} is a single checkpoint; give the folder it is in, {}, and its step with "
            "--ckpt-step, or {} alone",
            path, folder_around(path), weights);
   MG_CHECK(!is_model(path),
@@ -138,9 +138,9 @@ Beginning find_beginning(const settings::CheckpointSettings& s, bool weights_onl
   const std::vector<int64_t> steps = candidates(folder, s);
   if (steps.empty()) {
     MG_CHECK(!s.exit_on_missing_checkpoint,
-             "--load {} holds no checkpoint, and --exit-on-missing-checkpoint is given", path);
-    MG_CHECK(!weights_only, "--load {} holds no checkpoint and no model to begin with", path);
-    log::info("--load {} holds no checkpoint yet: training starts from scratch", path);
+             "--load {} contains no checkpoint, and --exit-on-missing-checkpoint is given", path);
+    MG_CHECK(!weights_only, "--load {} contains neither a checkpoint nor a model", path);
+    log::info("--load {} contains no checkpoint yet: training starts from scratch", path);
     return {};
   }
   Runtime runtime({DeviceKind::cpu, 0}, threads);
@@ -152,7 +152,7 @@ Beginning find_beginning(const settings::CheckpointSettings& s, bool weights_onl
     const auto checkpoint = open_whole(directory, processes, runtime);
     if (checkpoint == nullptr) continue;
     if (step != steps.front())
-      log::warning("the run goes on from step {}, not from step {}", step, steps.front());
+      log::warning("the run resumes from step {}, not from step {}", step, steps.front());
     const TrainerState state = TrainerState::from_json(checkpoint->trainer_state(), directory);
     beginning.weights =
         std::shared_ptr<const checkpoint::ModelDirectory>(checkpoint, &checkpoint->model());
@@ -165,11 +165,10 @@ Beginning find_beginning(const settings::CheckpointSettings& s, bool weights_onl
     return beginning;
   }
   fail(
-      "none of the {} checkpoints of {} is whole: {}; restore one, or remove them all to start "
-      "from "
-      "scratch",
+      "none of the {} checkpoints in {} is intact: {}; restore one, or remove them all to start "
+      "from scratch",
       steps.size(), path,
-      s.ckpt_step ? "only that of --ckpt-step was tried" : "see the warnings above");
+      s.ckpt_step ? "only the one chosen by --ckpt-step was tried" : "see the warnings above");
 }
 
 }  // namespace megatron::resume

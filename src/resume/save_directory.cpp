@@ -72,7 +72,7 @@ std::vector<int64_t> SaveDirectory::iterations() const {
       found.push_back(*iteration);
   }
   MG_CHECK(!error || error == std::errc::no_such_file_or_directory,
-           "the folder {} cannot be looked into for checkpoints: {}", path_, error.message());
+           "the folder {} cannot be searched for checkpoints: {}", path_, error.message());
   std::ranges::sort(found);
   return found;
 }
@@ -87,8 +87,8 @@ std::optional<int64_t> SaveDirectory::tracked() const {
   const auto iteration = whole_number(digits);
   MG_CHECK(
       iteration.has_value(),
-      "{} holds '{}', which is not a step; write the number of a checkpoint that is there into "
-      "it, or remove it: then the newest is taken",
+      "{} contains '{}', which is not a step; write the step of an existing checkpoint into it, "
+      "or remove it to use the newest",
       file, digits.substr(0, 40));
   return iteration;
 }
@@ -107,7 +107,7 @@ SaveDirectory::Lock SaveDirectory::lock() const {
   Lock lock(file);
   // A file system without locks lets everybody in.
   MG_CHECK(::flock(file, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK,
-           "another run writes to --save {} now; wait for its end, or choose another folder",
+           "another run is writing to --save {}; wait until it ends, or choose another folder",
            path_);
   return lock;
 }
@@ -146,7 +146,7 @@ void SaveDirectory::mend() const {
 std::string resolve_model_directory(const std::string& path) {
   std::error_code error;
   MG_CHECK(fs::is_directory(path, error),
-           "{} is not a directory; a Hugging Face model directory or a --save directory is wanted",
+           "{} is not a directory; give a Hugging Face model directory or a --save directory",
            path);
   if (fs::exists(fs::path(path) / "config.json", error)) return path;
   const SaveDirectory directory(path);
@@ -154,11 +154,11 @@ std::string resolve_model_directory(const std::string& path) {
   const std::vector<int64_t> saved = directory.iterations();
   if (!iteration && !saved.empty()) iteration = saved.back();  // ended before its first tracker
   MG_CHECK(iteration.has_value(),
-           "{} holds neither config.json (a Hugging Face model) nor {} (a --save directory)", path,
-           kTracker);
+           "{} contains neither config.json (a Hugging Face model) nor {} (a --save directory)",
+           path, kTracker);
   const std::string found = directory.iteration_path(*iteration);
   MG_CHECK(fs::exists(fs::path(found) / "config.json", error),
-           "the latest checkpoint of {} is {}, which holds no model", path, found);
+           "the latest checkpoint in {} is {}, which contains no model", path, found);
   return found;
 }
 

@@ -39,7 +39,7 @@ std::string SaveSpace::text() const {
                        bytes(needed_bytes()), bytes(static_cast<double>(free_bytes)));
   }
   return fmt::format(
-      "--save {}: {} take {}, and {} are free there, room for {}: give --save-keep, a larger "
+      "--save {}: {} take {}, but {} are free there, room for {}: use --save-keep, a larger "
       "--save-interval, or a --save on another disk",
       folder, figures, bytes(needed_bytes()), bytes(static_cast<double>(free_bytes)),
       free_bytes / std::max<int64_t>(1, checkpoint_bytes));

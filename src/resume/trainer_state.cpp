@@ -40,13 +40,12 @@ class Reader {
   int64_t count(std::string_view key) const {
     const Json& value = at(key);
     MG_CHECK(value.is_integer() && value.as_integer() >= 0,
-             "{}: {} is {}; a whole number of at least 0 is wanted", where_, key, value.dump());
+             "{}: {} is {}; expected a non-negative integer", where_, key, value.dump());
     return value.as_integer();
   }
   int64_t integer(std::string_view key) const {
     const Json& value = at(key);
-    MG_CHECK(value.is_integer(), "{}: {} is {}; a whole number is wanted", where_, key,
-             value.dump());
+    MG_CHECK(value.is_integer(), "{}: {} is {}; expected an integer", where_, key, value.dump());
     return value.as_integer();
   }
   const std::string& where() const { return where_; }
@@ -54,17 +53,17 @@ class Reader {
   double number(std::string_view key) const {
     const Json& value = at(key);
     MG_CHECK(value.is_number() && std::isfinite(value.as_number()),
-             "{}: {} is {}; a number is wanted", where_, key, value.dump());
+             "{}: {} is {}; expected a number", where_, key, value.dump());
     return value.as_number();
   }
   std::string text(std::string_view key) const {
     const Json& value = at(key);
-    MG_CHECK(value.is_string(), "{}: {} is {}; a text is wanted", where_, key, value.dump());
+    MG_CHECK(value.is_string(), "{}: {} is {}; expected a string", where_, key, value.dump());
     return value.as_string();
   }
   bool truth(std::string_view key) const {
     const Json& value = at(key);
-    MG_CHECK(value.is_bool(), "{}: {} is {}; true or false is wanted", where_, key, value.dump());
+    MG_CHECK(value.is_bool(), "{}: {} is {}; expected true or false", where_, key, value.dump());
     return value.as_bool();
   }
   template <class Styles>
@@ -76,7 +75,7 @@ class Reader {
   }
   const Json& object(std::string_view key) const {
     const Json& value = at(key);
-    MG_CHECK(value.is_object(), "{}: {} is {}; an object is wanted", where_, key, value.dump());
+    MG_CHECK(value.is_object(), "{}: {} is {}; expected an object", where_, key, value.dump());
     return value;
   }
   Reader inside(std::string_view key) const {
@@ -86,8 +85,10 @@ class Reader {
  private:
   const Json& at(std::string_view key) const {
     const Json* value = json_.find(key);
-    MG_CHECK(value != nullptr, "{} has no {}; the checkpoint is damaged or no checkpoint", where_,
-             key);
+    MG_CHECK(value != nullptr,
+             "{} has no {}; the checkpoint is damaged, or it is not a "
+             "checkpoint",
+             where_, key);
     return *value;
   }
   const Json& json_;
@@ -170,7 +171,7 @@ namespace {
 
 optim::LossScale::State scale_from(const Reader& in) {
   const double value = in.number("value");
-  MG_CHECK(value > 0, "{}: value is {}; a scale above 0 is wanted", in.where(), value);
+  MG_CHECK(value > 0, "{}: value is {}; expected a scale above 0", in.where(), value);
   return {.value = value,
           .good_steps = in.count("good_steps"),
           .overflows_left = in.integer("overflows_left")};
@@ -331,12 +332,13 @@ void settle_schedule(const TrainerState& saved, const std::string& path,
     add_difference(different, d.setting, d.saved, d.now);
   MG_CHECK(
       different.empty() || settings.override_scheduler || settings.use_checkpoint_scheduler,
-      "the schedule is not that of {}: {}. Say which holds: --override-opt-param-scheduler for "
-      "this command line, --use-checkpoint-opt-param-scheduler for the checkpoint{}",
+      "the schedule differs from that of {}: {}. Choose one: --override-opt-param-scheduler uses "
+      "this command line's, --use-checkpoint-opt-param-scheduler the checkpoint's{}",
       path, different,
       longer.empty()
           ? ""
-          : ". To train longer by the checkpoint's, and in its order of samples, give " + longer);
+          : ". To train longer with the checkpoint's schedule and order of samples, give " +
+                longer);
   if (!settings.use_checkpoint_scheduler) return;
   rate = saved.learning_rate;
   decay = saved.weight_decay;

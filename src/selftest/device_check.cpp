@@ -171,15 +171,15 @@ class Checker {
     const std::lock_guard lock(mutex_);
     findings_.checks.push_back({.name = under_way_,
                                 .seconds = now_seconds() - begin_,
-                                .why_not = fmt::format("it did not end; all checks together may "
-                                                       "take {:.3g} s",
+                                .why_not = fmt::format("it did not finish; all checks together "
+                                                       "may take {:.3g} s",
                                                        options_.seconds),
                                 .hung = true});
     findings_.what_to_do =
         fmt::format("the check of the {} hangs: {}", under_way_,
                     options_.device == DeviceKind::cuda
-                        ? "look at nvidia-smi and dmesg for errors (Xid) of the GPU or its driver; "
-                          "the GPU may have to be reset, or the machine started again"
+                        ? "check nvidia-smi and dmesg for GPU or driver errors (Xid); the GPU "
+                          "may need a reset, or the machine a reboot"
                         : "give it more time (--seconds) on a machine that is this busy");
     options_.hung(findings_);
   }

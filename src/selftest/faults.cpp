@@ -240,10 +240,8 @@ const std::vector<Fault>& faults() {
        },
        with_group<DroppedAllReduce>},
       {"loss-off-by-log-tp",
-       "in the loss every rank's sum of exponentials counts as often as there are tensor-parallel "
-       "ranks",
-       false, [](const MatrixRow& row) { return row.layout.tp > 1; },
-       with_group<CountedTwiceInLoss>},
+       "every rank's sum of exponentials counts once per tensor-parallel rank in the loss", false,
+       [](const MatrixRow& row) { return row.layout.tp > 1; }, with_group<CountedTwiceInLoss>},
       {"gradient-averaged-twice",
        "the sum of gradients over data-parallel ranks is divided by their number, although the "
        "step divides by the tokens of all",
@@ -260,8 +258,8 @@ const std::vector<Fault>& faults() {
        [](const MatrixRow& row) { return row.layout.pipeline.virtual_stages() > 1; },
        with_swapped_stages},
       {"unreduced-norm-gradient",
-       "under sequence parallelism the parts of a norm's or bias's gradient, of which each "
-       "tensor-parallel rank has one, are not added",
+       "under sequence parallelism the partial gradients of a norm or bias, one per "
+       "tensor-parallel rank, are not summed",
        false, [](const MatrixRow& row) { return row.layout.sequence; },
        with_group<UnreducedPartialGradients>},
       {"tied-gradient-twice", "the last stage's gradient of the tied embedding is added twice",

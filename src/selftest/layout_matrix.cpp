@@ -93,8 +93,9 @@ std::vector<std::string> LayoutMatrix::excluded() const {
 
 std::string LayoutMatrix::summary() const {
   return fmt::format(
-      "{} layouts have all {} {} of values of {} flags that the {} possible layouts have; {} pairs "
-      "cannot be; one layout more has an uneven vocabulary in small buckets",
+      "{} layouts cover all {} {} of values of {} flags that occur among the {} possible "
+      "layouts; {} pairs are impossible; one more layout has an uneven vocabulary in small "
+      "buckets",
       covering_.rows.size(), covering_.tuples, strength_ == 2 ? "pairs" : "triples",
       layout_factors().size(), covering_.possible, covering_.excluded.size());
 }

@@ -113,7 +113,7 @@ Report verify_rewrite(const std::string& directory, const std::string& out) {
   for (const std::string& name : names) {
     const std::string reason = reason_to_drop(definition, prefix, name);
     if (reason.empty()) compare_tensor(before, after, prefix, name, report);
-    else report.note(fmt::format("{} {}, and was dropped", name, reason));
+    else report.note(fmt::format("{} {} and was dropped", name, reason));
   }
   if (!prefix.empty()) report.note(fmt::format("names are written with {} before them", prefix));
   for (const std::string& name : after.tensor_names()) {

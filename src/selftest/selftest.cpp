@@ -217,7 +217,7 @@ Summary run_checks(const SelftestOptions& options, const Environment& environmen
     const double seconds = seconds_since(begin);
     (report.passed() ? summary.passed : summary.failed).push_back(check.name);
     if (report.passed()) {
-      print(fmt::format("ok      {:<40} {:>5} compared, {:.1e} of what is allowed, {:.1f} s\n",
+      print(fmt::format("ok      {:<40} {:>5} compared, {:.1e} of the tolerance, {:.1f} s\n",
                         check.name, report.compared(), report.worst_share(), seconds));
     } else {
       print(fmt::format("FAILED  {:<40} {} of {}\n        {}\n", check.name,
@@ -246,14 +246,14 @@ Summary run(const SelftestOptions& options, const Print& print) {
   const bool matrix = options.layouts > 0;
   const Fault* const fault = options.fault.empty() ? nullptr : &fault_named(options.fault);
   MG_CHECK(fault == nullptr || !matrix || fault->in_row,
-           "the layout matrix cannot see the fault '{}', which changes one rank as much as many: "
-           "run it without --layouts",
+           "the layout matrix cannot detect the fault '{}', which affects one rank and many "
+           "alike: run it without --layouts",
            options.fault);
   MG_CHECK(fault == nullptr || matrix || fault->in_checks,
-           "only the layout matrix comes to the fault '{}': give --layouts, too", options.fault);
+           "only the layout matrix exercises the fault '{}': add --layouts", options.fault);
   const bool cuda = options.device == DeviceKind::cuda;
   MG_CHECK(fault == nullptr || !cuda,
-           "faults change kernels and calls of the CPU: run them with --device cpu");
+           "faults are planted in the CPU's kernels and calls: use --device cpu");
   MG_CHECK(!options.real || (cuda && !matrix),
            "--real compares CUDA's kernels with the CPU's: give --device cuda, and not --layouts");
   if (options.list) {

@@ -52,7 +52,7 @@ Case read_case(const std::string& directory) {
   c.shape.fields(fields);
   for (const auto& [flag, value] : json["flags"].as_object()) {
     Field* field = fields.find(flag);
-    MG_CHECK(field != nullptr, "{} has the flag '{}', which is not known", path, flag);
+    MG_CHECK(field != nullptr, "{} contains the unknown flag '{}'", path, flag);
     if (value.is_bool()) {
       MG_CHECK(field->is_switch, "{}: the flag '{}' needs a value", path, flag);
       if (value.as_bool()) field->assign({});
@@ -112,14 +112,14 @@ class Tokens {
     const int64_t wanted = *batch.micro_batch_size;
     if (sequences_ % (wanted * ranks) == 0) return wanted;
     MG_CHECK(batch.per_token_loss || std::ranges::all_of(mask_, [](double m) { return m == 1; }),
-             "{} micro-batches a step cannot be divided among {} data-parallel ranks, nor can they "
-             "be cut: their loss is a mean of their means, and they count unequal numbers of "
-             "tokens; change --data-parallel-size",
+             "{} micro-batches per step cannot be divided among {} data-parallel ranks, nor be "
+             "split: the loss is a mean of micro-batch means, and these have unequal token "
+             "counts; change --data-parallel-size",
              sequences_ / wanted, ranks);
     for (int64_t size = wanted - 1; size >= 1; --size)
       if (wanted % size == 0 && sequences_ % (size * ranks) == 0) return size;
     fail(
-        "{} sequences a step cannot be divided among {} data-parallel ranks; change "
+        "{} sequences per step cannot be divided among {} data-parallel ranks; change "
         "--data-parallel-size",
         sequences_, ranks);
   }

@@ -8,7 +8,7 @@ namespace megatron::selftest {
 namespace {
 
 int32_t token_of(int64_t id, const models::Model& model, std::string_view tensor) {
-  MG_CHECK(id >= 0 && id < model->vocab_size(), "{} holds {}, outside of the vocabulary [0, {})",
+  MG_CHECK(id >= 0 && id < model->vocab_size(), "{} contains {}, outside the vocabulary [0, {})",
            tensor, id, model->vocab_size());
   return static_cast<int32_t>(id);
 }
@@ -44,7 +44,7 @@ void read_score_labels(Expected& expected, const models::Model& model, ExpectedB
   corpus::HostBatch& host = batch.host;
   batch.score_rows = find_score_rows(host, model->score_padding());
   MG_CHECK(expected.shape("labels") == Shape({host.sequences}),
-           "labels has shape {}; the model scores texts, so that it must be [{}]",
+           "labels has shape {}; for a classification model it must be [{}]",
            expected.shape("labels").str(), host.sequences);
   host.labels.assign(host.tokens.size(), 0);
   host.loss_mask.assign(host.tokens.size(), 0);
@@ -58,7 +58,7 @@ void read_score_labels(Expected& expected, const models::Model& model, ExpectedB
       host.targets[row] = labels[b];
     } else {
       MG_CHECK(labels[b] >= 0 && labels[b] < static_cast<double>(model->score_labels()),
-               "labels holds {}; the model has {} classes", labels[b], model->score_labels());
+               "labels contains {}; the model has {} classes", labels[b], model->score_labels());
       host.labels[row] = static_cast<int32_t>(labels[b]);
     }
   }
@@ -75,7 +75,8 @@ std::vector<bool> read_padding(Expected& expected, const corpus::HostBatch& batc
   for (size_t i = 0; i < mask.size(); ++i) {
     const bool begins = i % static_cast<size_t>(batch.length) == 0;
     MG_CHECK(mask[i] == 0 || begins || !padding.back(),
-             "attention_mask hides tokens before others; only padding at the end is supported");
+             "attention_mask masks tokens that are followed by unmasked ones; only padding at "
+             "the end is supported");
     padding.push_back(mask[i] == 0);
   }
   return padding;
@@ -111,7 +112,7 @@ ExpectedBatch read_expected_batch(Expected& expected, const models::Model& model
            "input_ids has shape {}; it must be [sequences, tokens]", shape.str());
   const int64_t length = shape[1];
   MG_CHECK(length <= model->max_position_embeddings(),
-           "input_ids has {} tokens a sequence but the model {} positions", length,
+           "input_ids has {} tokens per sequence but the model only {} positions", length,
            model->max_position_embeddings());
   ExpectedBatch batch{.host = {.sequences = shape[0], .length = length}};
   corpus::HostBatch& host = batch.host;
@@ -136,7 +137,7 @@ std::optional<corpus::HostBatch> read_greedy_batch(Expected& expected,
   const std::vector<int64_t> wanted = expected.integers("greedy");
   const int64_t total = kGreedyPrompt + std::ssize(wanted);
   MG_CHECK(batch.length >= kGreedyPrompt,
-           "input_ids has {} tokens a sequence; greedy tokens follow the first {}", batch.length,
+           "input_ids has {} tokens per sequence; greedy tokens follow the first {}", batch.length,
            kGreedyPrompt);
   MG_CHECK(total <= model->max_position_embeddings(),
            "{} tokens with the greedy ones are more than the model's {} positions", total,

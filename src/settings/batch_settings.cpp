@@ -9,18 +9,18 @@ namespace megatron::settings {
 
 void BatchSettings::fields(Fields& f) {
   f.begin_group("batch");
-  f.add("seq-length", &seq_length, "tokens of a sequence");
-  f.add("micro-batch-size", &micro_batch_size, "sequences that a rank takes at once");
+  f.add("seq-length", &seq_length, "sequence length in tokens");
+  f.add("micro-batch-size", &micro_batch_size, "sequences per rank and forward pass");
   f.add("global-batch-size", &global_batch_size,
-        "sequences of an optimizer step; default micro-batch size x ranks");
+        "sequences per optimizer step; default micro-batch size x data-parallel ranks");
   f.add("train-iters", &train_iters, "optimizer steps");
   f.add("train-samples", &train_samples,
-        "sequences to train on, instead of --train-iters: as many whole steps as they fill");
+        "number of sequences to train on, instead of --train-iters; rounded down to whole steps");
   f.add("extend-to-iters", &extend_to_iters,
-        "train on to this step, beyond --train-iters or --train-samples, which stay as they were: "
-        "so do the order of their samples and the learning rate (with "
-        "--override-opt-param-scheduler it falls until the new end); epochs in an order of their "
-        "own follow");
+        "continue training to this step, beyond --train-iters or --train-samples, which stay "
+        "unchanged, as do the order of their samples and the learning-rate schedule (with "
+        "--override-opt-param-scheduler it decays until the new end); newly shuffled epochs "
+        "follow");
   f.add("step-batch-size-schedule", &step_batch_size_schedule,
         "global batch size by tokens consumed, instead of --global-batch-size: \"0:768 250B:1536 "
         "500B:3072\"");
@@ -31,12 +31,13 @@ void BatchSettings::fields(Fields& f) {
       "ignores it)");
   f.add_switch(
       "decrease-batch-size-if-needed", &decrease_batch_size, true,
-      "a global batch size that is no multiple of micro-batch size x ranks is rounded down");
+      "round the global batch size down to a multiple of micro-batch size x data-parallel ranks");
   f.add_switch("calculate-per-token-loss", &per_token_loss, true,
-               "every counted token of a step weighs the same (the default)");
+               "average the loss over all counted tokens of a step (the default)");
   f.add_switch(
       "no-calculate-per-token-loss", &per_token_loss, false,
-      "mean of the micro-batches' means, as Megatron-LM does without --calculate-per-token-loss");
+      "average the loss per micro-batch, then over micro-batches, as Megatron-LM does without "
+      "--calculate-per-token-loss");
   f.common({"seq-length", "micro-batch-size", "global-batch-size", "train-iters"});
 }
 
@@ -45,7 +46,9 @@ namespace {
 int64_t integer(const std::string& text, std::string_view flag) {
   int64_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  MG_CHECK(error == std::errc() && end == text.data() + text.size(), "--{}: '{}' is no integer",
+  MG_CHECK(error == std::errc() && end == text.data() + text.size(),
+           "--{}: '{}' is not an "
+           "integer",
            flag, text);
   return value;
 }
@@ -54,7 +57,7 @@ data::BatchSchedule make_schedule(const BatchSettings& s) {
   const std::vector<std::string>& ramp = s.rampup_batch_size;
   if (s.step_batch_size_schedule) {
     MG_CHECK(ramp.empty() && !s.decrease_batch_size,
-             "--step-batch-size-schedule does not go with {}: drop one",
+             "--step-batch-size-schedule cannot be combined with {}: drop one",
              ramp.empty() ? "--decrease-batch-size-if-needed" : "--rampup-batch-size");
     return data::BatchSchedule::steps(*s.step_batch_size_schedule, *s.seq_length);
   }
@@ -98,7 +101,7 @@ void BatchSettings::finalize(int data_parallel) {
   global_batch_size = schedule.last();
   if (train_samples) {
     train_iters = schedule.iterations_within(*train_samples);
-    MG_CHECK(*train_iters > 0, "--train-samples {} are fewer than the first global batch of {}",
+    MG_CHECK(*train_iters > 0, "--train-samples {} is less than the first global batch of {}",
              *train_samples, schedule.batch(0));
     positive(train_iters, "train-samples, in iterations,");
   }
@@ -107,8 +110,7 @@ void BatchSettings::finalize(int data_parallel) {
   positive(extend_to_iters, "extend-to-iters");
   MG_CHECK(
       *extend_to_iters >= base_iters,
-      "--extend-to-iters is {}, and {} comes to {} steps; it trains on beyond them: give more, "
-      "or drop it",
+      "--extend-to-iters is {}, but {} already makes {} steps; give a larger value, or drop it",
       *extend_to_iters,
       train_samples ? fmt::format("--train-samples {}", *train_samples) : "--train-iters",
       base_iters);

@@ -9,58 +9,55 @@ void CheckpointSettings::fields(Fields& f) {
   f.add("save", &save,
         "folder for checkpoints: DIR/iter_0000100 is a Hugging Face model directory with optimizer "
         "state and trainer_state.json");
-  f.add(
-      "load", &load,
-      "folder of checkpoints to go on from; where it has none yet, the run starts from scratch, so "
-      "that one command with --save DIR --load DIR starts and resumes. With --finetune also a "
-      "Hugging Face directory");
+  f.add("load", &load,
+        "folder of checkpoints to resume from; if it has none yet, the run starts from scratch, so "
+        "that one command with --save DIR --load DIR both starts and resumes. With --finetune also "
+        "a Hugging Face directory");
   f.add("save-interval", &save_interval,
         "steps between checkpoints; the last step is always saved");
   f.add("save-keep", &save_keep,
-        "checkpoints to keep; older ones are removed when a new one is saved; default all");
+        "number of checkpoints to keep; older ones are removed when a new one is saved; default "
+        "all");
   f.add("save-retain-interval", &save_retain_interval,
-        "checkpoints at multiples of this many steps are never removed; alone it means --save-keep "
-        "1");
+        "never remove checkpoints at multiples of this many steps; without --save-keep it "
+        "implies --save-keep 1");
   f.add_switch("async-save", &async_save, true,
-               "checkpoints are written while training goes on; a step waits only for a copy in "
-               "memory of what its rank writes");
+               "write checkpoints asynchronously; a step waits only for an in-memory copy of "
+               "what its rank writes");
   f.add_switch("no-save-optim", &save_optimizer, false,
-               "checkpoints hold no optimizer state; a run cannot resume from them exactly");
+               "save no optimizer state; a run cannot resume exactly from such checkpoints");
   f.add_switch(
       "exit-on-save-failure", &exit_on_save_failure, true,
-      "a checkpoint that cannot be written ends the run; else it goes on with the last good "
-      "one, and tries again at the next interval");
+      "end the run if a checkpoint cannot be written; else it keeps the last good one and tries "
+      "again at the next interval");
   f.add("ckpt-step", &ckpt_step, "step of the checkpoint to load; default the latest");
   f.add_switch("exit-on-missing-checkpoint", &exit_on_missing_checkpoint, true,
-               "without a checkpoint in --load the run ends instead of starting from scratch");
+               "without a checkpoint in --load, end the run instead of starting from scratch");
   f.add_switch("finetune", &finetune, true,
-               "begin at step 0 with the weights alone of --load or --model");
+               "start at step 0 with only the weights of --load or --model");
   f.add("pretrained-checkpoint", &pretrained_checkpoint,
-        "folder of checkpoints, or Hugging Face directory, whose weights the run begins with (as "
-        "--load "
-        "with --finetune) while --load has no checkpoint yet");
+        "folder of checkpoints, or Hugging Face directory, whose weights the run starts from (as "
+        "--load with --finetune) if --load has no checkpoint yet");
   f.add_switch("use-checkpoint-args", &use_checkpoint_args, true,
-               "the checkpoint of --load gives the model's shape, whatever flags say of it");
+               "take the model's shape from the checkpoint of --load, overriding flags");
   f.add_switch("no-load-optim", &load_optimizer, false,
-               "the optimizer begins anew; step, data and schedule go on");
+               "reset the optimizer; step, data and schedule continue");
   f.add_switch("no-load-rng", &load_rng, false,
-               "dropout draws by --seed instead of the checkpoint's seed");
+               "seed dropout from --seed instead of the checkpoint's seed");
   for (const auto name : {"override-opt-param-scheduler", "override-opt_param-scheduler"})
-    f.add_switch(
-        name, &override_scheduler, true,
-        "the learning rate and weight decay follow this command line, whatever the checkpoint "
-        "says");
+    f.add_switch(name, &override_scheduler, true,
+                 "the learning rate and weight decay follow this command line, not the checkpoint");
   for (const auto name :
        {"use-checkpoint-opt-param-scheduler", "use-checkpoint-opt_param-scheduler"})
     f.add_switch(name, &use_checkpoint_scheduler, true,
-                 "they follow the checkpoint, whatever this command line says");
+                 "the learning rate and weight decay follow the checkpoint, not this command line");
   f.common({"save", "load", "save-interval"});
   f.add("exit-interval", &exit_interval, "save and end after each multiple of this many steps");
   f.add("exit-duration-in-mins", &exit_duration_in_mins,
-        "save and end after the step in which the run becomes this old");
+        "save and end after the step in which the run's age reaches this many minutes");
   f.add_switch("exit-signal-handler", &exit_signal_handler, true,
-               "at SIGTERM, SIGINT or SIGUSR1: finish the step, save, and end with exit code 4; a "
-               "second signal ends at once");
+               "on SIGTERM, SIGINT or SIGUSR1: finish the step, save, and exit with code 4; a "
+               "second signal ends the run at once");
 }
 
 void CheckpointSettings::check() const {
@@ -74,8 +71,7 @@ void CheckpointSettings::check() const {
   positive(exit_duration_in_mins, "exit-duration-in-mins");
   MG_CHECK(!ckpt_step || *ckpt_step >= 0, "--ckpt-step is {}; it cannot be negative", *ckpt_step);
   for (const auto& [folder, flag] : {std::pair{&save, "save"}, {&load, "load"}})
-    MG_CHECK(!*folder || !(*folder)->empty(), "--{} is empty; the name of a folder is wanted",
-             flag);
+    MG_CHECK(!*folder || !(*folder)->empty(), "--{} is empty; give the name of a folder", flag);
   const auto needs_save = [this](bool given, std::string_view flag) {
     MG_CHECK(!given || save, "--{} needs --save DIR: where to write checkpoints", flag);
   };
@@ -86,7 +82,7 @@ void CheckpointSettings::check() const {
   needs_save(exit_on_save_failure, "exit-on-save-failure");
   needs_save(exit_signal_handler, "exit-signal-handler");
   const auto needs_load = [this](bool given, std::string_view flag) {
-    MG_CHECK(!given || load, "--{} needs --load DIR: where the checkpoints lie", flag);
+    MG_CHECK(!given || load, "--{} needs --load DIR: where the checkpoints are", flag);
   };
   needs_load(ckpt_step.has_value(), "ckpt-step");
   needs_load(exit_on_missing_checkpoint, "exit-on-missing-checkpoint");

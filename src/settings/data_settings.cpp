@@ -23,37 +23,37 @@ void replace_sources(Fields& f) {
 void DataSettings::fields(Fields& f) {
   f.begin_group("data");
   f.add("data-path", &data_path,
-        "prefix of a .bin/.idx pair, or several, to be mixed by size; or weights and prefixes in "
-        "turn: 0.7 a 0.3 b");
-  f.add("data-args-path", &data_args_path, "file with what --data-path would be given");
+        "prefix of a .bin/.idx pair, or several, blended by size; or alternating weights and "
+        "prefixes: 0.7 a 0.3 b");
+  f.add("data-args-path", &data_args_path, "file with the arguments of --data-path");
   f.add("train-data-path", &train_data_path,
-        "as --data-path, for training alone and undivided by --split");
+        "like --data-path, but for training only and not divided by --split");
   f.add("valid-data-path", &valid_data_path, "the same for validation");
   f.add("test-data-path", &test_data_path, "the same for testing");
   f.add("per-split-data-args-path", &per_split_data_args_path,
-        "JSON file with such lists: {\"train\": [...], \"valid\": [...], \"test\": [...]}");
+        "JSON file with these lists: {\"train\": [...], \"valid\": [...], \"test\": [...]}");
   f.add("mid-level-dataset-surplus", &mid_level_dataset_surplus,
-        "share of samples by which a weighted data set is built larger than needed");
+        "extra share of samples to build for each data set of a weighted blend");
   f.add("num-dataset-builder-threads", &builder_threads,
-        "data sets that are opened and indexed at a time; default the number of cores");
+        "data sets opened and indexed in parallel; default the number of cores");
   f.add("split", &split,
         "shares of the documents for training, validation and test; default 969, 30, 1");
   f.add("data-cache-path", &data_cache_path,
-        "folder of the sample indices; default: next to the data");
+        "folder for the cached sample indices; default: next to the data");
   TokenizerSettings::fields(f);
   f.add_switch("mock-data", &mock_data, true, "synthetic tokens instead of --data-path");
   f.add_switch("reset-position-ids", &reset_position_ids, true,
-               "positions begin again after each end-of-document token");
+               "restart positions after each end-of-document token");
   f.add_switch("reset-attention-mask", &reset_attention_mask, true,
-               "attention sees nothing before the last end-of-document token");
+               "attention does not cross end-of-document tokens");
   f.add_switch("dataloader-inter-document-masking", &inter_document_masking, true,
-               "positions and attention begin again at the borders of stored sequences, whether or "
-               "not they end with the end-of-document token");
+               "restart positions and attention at the boundaries of stored sequences, whether "
+               "or not they end with the end-of-document token");
   f.add_switch("no-mmap-bin-files", &mmap_bin_files, false,
-               ".bin files are read piece by piece, not mapped");
+               "read .bin files instead of memory-mapping them");
   f.add_switch("allow-ambiguous-pad-tokens", &allow_ambiguous_pad_tokens, true,
-               "labels that are the padding token do not count even where it is also the "
-               "end-of-document or another special token");
+               "ignore labels that are the padding token even if it is also the end-of-document "
+               "or another special token");
   f.add_switch("eod-mask-loss", &eod_mask_loss, true,
                "no loss where the input is the end-of-document token");
   f.common({"data-path", "tokenizer-model", "split", "mock-data"});

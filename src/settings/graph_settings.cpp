@@ -6,13 +6,12 @@ namespace megatron::settings {
 
 void GraphSettings::fields(Fields& f) {
   f.begin_group("device");
-  f.add(
-      "cuda-graph-impl", &impl, {"none", "local", "transformer_engine", "full_iteration"},
-      "local: on a GPU, forward and backward of a micro-batch are recorded and then launched as a "
-      "whole, with the same bits; for one pipeline stage, and tensor-parallel ranks with a GPU "
-      "each");
+  f.add("cuda-graph-impl", &impl, {"none", "local", "transformer_engine", "full_iteration"},
+        "local: on a GPU, capture forward and backward of a micro-batch in CUDA graphs and replay "
+        "them, with bitwise identical results; for one pipeline stage, and tensor-parallel ranks "
+        "with one GPU each");
   f.add("cuda-graph-warmup-steps", &warmup_steps,
-        "of --cuda-graph-impl local: steps before micro-batches are recorded");
+        "with --cuda-graph-impl local: steps before micro-batches are captured");
   f.of({"cuda-graph-warmup-steps"},
        [this] { return impl == "none" ? "--cuda-graph-impl is none" : ""; });
 }
@@ -29,28 +28,29 @@ void GraphSettings::check(DeviceKind device, const ParallelSettings& parallel, i
   }
   MG_CHECK(
       impl != "transformer_engine",
-      "--cuda-graph-impl transformer_engine records layers of a library that this program does "
-      "not have; use local, which records whole micro-batches");
+      "--cuda-graph-impl transformer_engine captures layers of a library that this program does "
+      "not use; use local, which captures whole micro-batches");
   MG_CHECK(impl != "full_iteration",
-           "--cuda-graph-impl full_iteration records the optimizer, too, whose learning rate and "
-           "clipping change from step to step here; use local, which records whole micro-batches");
+           "--cuda-graph-impl full_iteration also captures the optimizer, whose learning rate "
+           "and clipping change from step to step here; use local, which captures whole "
+           "micro-batches");
   const auto one = [](int64_t ranks, std::string_view flag) {
     MG_CHECK(
         ranks == 1,
-        "--cuda-graph-impl local records forward and backward of a micro-batch as one, and with "
-        "--{} {} ranks send messages between them; leave one of them out",
+        "--cuda-graph-impl local captures forward and backward of a micro-batch as one, but with "
+        "--{} {} ranks exchange messages between them; drop one of them",
         flag, ranks);
   };
   one(parallel.pipeline_parallel, "pipeline-model-parallel-size");
   one(parallel.context_parallel, "context-parallel-size");
   MG_CHECK(data_parallel == 1 || parallel.sharding() < parallel::Sharding::gradients,
-           "--cuda-graph-impl local needs gradients and parameters that stay where they are, and "
-           "with --data-parallel-sharding-strategy {} they come and go in every micro-batch; use "
-           "optim, or --cuda-graph-impl none",
+           "--cuda-graph-impl local needs gradients and parameters at fixed addresses, but with "
+           "--data-parallel-sharding-strategy {} they are allocated and freed in every "
+           "micro-batch; use optim, or --cuda-graph-impl none",
            parallel::name(parallel.sharding()));
   MG_CHECK(offload.num_layers == 0,
-           "--cuda-graph-impl local records the device's work only, and "
-           "--cpu-offloading-num-layers {} moves activations to host memory; leave one of them out",
+           "--cuda-graph-impl local captures the device's work only, but "
+           "--cpu-offloading-num-layers {} moves activations to host memory; drop one of them",
            offload.num_layers);
 }
 

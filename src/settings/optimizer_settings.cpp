@@ -7,7 +7,7 @@ namespace megatron::settings {
 void OptimizerSettings::fields(Fields& f) {
   f.begin_group("optimizer");
   add_rule_fields(f);
-  f.add("lr", &lr, "highest learning rate");
+  f.add("lr", &lr, "peak learning rate");
   f.add("min-lr", &min_lr, "learning rate after the decay");
   f.add_enum<optim::DecayStyle>("lr-decay-style", &lr_decay_style,
                                 {{"constant", optim::DecayStyle::constant},
@@ -15,15 +15,17 @@ void OptimizerSettings::fields(Fields& f) {
                                  {"cosine", optim::DecayStyle::cosine},
                                  {"inverse-square-root", optim::DecayStyle::inverse_square_root},
                                  {"WSD", optim::DecayStyle::wsd}},
-                                "how the learning rate falls after the warm-up; WSD: it stays, and "
-                                "falls over the last --lr-wsd-decay-iters");
+                                "how the learning rate decays after the warm-up; WSD: constant, "
+                                "then decays over the last --lr-wsd-decay-iters");
   f.add_enum<optim::WsdStyle>("lr-wsd-decay-style", &lr_wsd_decay_style,
                               {{"exponential", optim::WsdStyle::exponential},
                                {"linear", optim::WsdStyle::linear},
                                {"cosine", optim::WsdStyle::cosine},
                                {"minus_sqrt", optim::WsdStyle::minus_sqrt}},
-                              "how it falls at the end of WSD");
-  f.add("lr-wsd-decay-iters", &lr_wsd_decay_iters, "steps of WSD's fall, before --lr-decay-iters");
+                              "how it decays at the end of WSD");
+  f.add("lr-wsd-decay-iters", &lr_wsd_decay_iters,
+        "steps of WSD's final decay, before "
+        "--lr-decay-iters");
   f.add("lr-wsd-decay-samples", &lr_wsd_decay_samples, "the same in samples");
   f.add("lr-decay-iters", &lr_decay_iters,
         "steps until --min-lr is reached; default --train-iters");
@@ -31,13 +33,13 @@ void OptimizerSettings::fields(Fields& f) {
         "the same in samples; default --train-samples where that is given");
   f.add("lr-warmup-iters", &lr_warmup_iters, "steps of linear warm-up");
   f.add("lr-warmup-samples", &lr_warmup_samples, "the same in samples");
-  f.add("lr-warmup-fraction", &lr_warmup_fraction, "warm-up as a share of --lr-decay-iters");
+  f.add("lr-warmup-fraction", &lr_warmup_fraction, "warm-up as a fraction of --lr-decay-iters");
   f.add("lr-warmup-init", &lr_warmup_init, "learning rate at the first step of the warm-up");
   f.add("decoupled-lr", &decoupled_lr,
-        "highest learning rate of embedding and output layer; default --lr");
+        "peak learning rate of the embedding and output layer; default --lr");
   f.add("decoupled-min-lr", &decoupled_min_lr,
         "their learning rate after the decay, with --decoupled-lr; default --min-lr");
-  f.add("weight-decay", &weight_decay, "weight decay; none on norms and biases");
+  f.add("weight-decay", &weight_decay, "weight decay; not applied to norms and biases");
   f.add("start-weight-decay", &start_weight_decay,
         "weight decay at the start; default --weight-decay");
   f.add("end-weight-decay", &end_weight_decay, "weight decay at the end; default --weight-decay");
@@ -46,7 +48,7 @@ void OptimizerSettings::fields(Fields& f) {
                                     {"linear", optim::DecayIncrease::linear},
                                     {"cosine", optim::DecayIncrease::cosine}},
                                    "how weight decay grows from start to end");
-  f.add("clip-grad", &config.clip_grad, "largest L2 norm of all gradients; 0: no clipping");
+  f.add("clip-grad", &config.clip_grad, "max L2 norm of all gradients; 0: no clipping");
   f.common({"optimizer", "lr", "min-lr", "lr-decay-style", "lr-warmup-iters", "weight-decay",
             "clip-grad"});
   name_modes(f);
@@ -90,18 +92,20 @@ void OptimizerSettings::add_rule_fields(Fields& f) {
                       {"lion", Method::lion},
                       {"muon", Method::muon}},
                      "adam is AdamW");
-  f.add("adam-beta1", &config.adam_beta1, "decay of the first moment");
-  f.add("adam-beta2", &config.adam_beta2, "decay of the second moment");
-  f.add("adam-eps", &config.adam_eps, "added to the root of the second moment");
+  f.add("adam-beta1", &config.adam_beta1, "Adam's beta1, the decay of the first moment");
+  f.add("adam-beta2", &config.adam_beta2, "Adam's beta2, the decay of the second moment");
+  f.add("adam-eps", &config.adam_eps, "epsilon added to the root of the second moment");
   const std::vector<std::pair<std::string, DType>> types = {{"fp32", DType::f32},
                                                             {"bf16", DType::bf16}};
   f.add_enum<DType>("exp-avg-dtype", &config.exp_avg_type, types,
-                    "format in which Adam's first moment is kept");
+                    "data type of Adam's first moment");
   f.add_enum<DType>("exp-avg-sq-dtype", &config.exp_avg_sq_type, types,
-                    "format in which Adam's second moment is kept");
+                    "data type of Adam's second moment");
   f.add("sgd-momentum", &config.sgd_momentum, "momentum of SGD");
-  f.add("lion-beta1", &config.lion_beta1, "Lion: share of the momentum in the step's sign");
-  f.add("lion-beta2", &config.lion_beta2, "Lion: decay of the momentum");
+  f.add("lion-beta1", &config.lion_beta1,
+        "Lion's beta1: weight of the momentum in the update's "
+        "sign");
+  f.add("lion-beta2", &config.lion_beta2, "Lion's beta2: decay of the momentum");
   add_muon_fields(f);
   const auto of = [&](const std::vector<std::string>& flags, Method method) {
     f.of(flags, [this, method, now = f.find("optimizer")->get,
@@ -126,14 +130,14 @@ void OptimizerSettings::add_muon_fields(Fields& f) {
   f.add("muon-momentum", &m.momentum, "Muon: decay of the momentum");
   f.add_switch("muon-nesterov", &m.nesterov, true, "Muon: Nesterov's form of the momentum");
   f.add_switch("muon-no-split-qkv", &m.split_qkv, false,
-               "Muon: q, k and v are made orthogonal as one matrix, not one by one");
+               "Muon: orthogonalize q, k and v as one matrix, not separately");
   f.add_enum<MuonScale>("muon-scale-mode", &m.scale,
                         {{"spectral", MuonScale::spectral},
                          {"unit_rms_norm", MuonScale::unit_rms_norm},
                          {"shape_scaling", MuonScale::shape_scaling}},
-                        "Muon: factor of the orthogonal M x N matrix: sqrt(max(M, N)), sqrt(M / N) "
-                        "or sqrt(max(1, M / N))");
-  f.add("muon-extra-scale-factor", &m.extra_scale, "Muon: a further factor of the step");
+                        "Muon: scale of the orthogonalized M x N update: sqrt(max(M, N)), sqrt(M "
+                        "/ N) or sqrt(max(1, M / N))");
+  f.add("muon-extra-scale-factor", &m.extra_scale, "Muon: extra scale factor of the update");
   f.add_enum<NewtonSchulz>("muon-coefficient-type", &m.coefficients,
                            {{"simple", NewtonSchulz::simple},
                             {"quintic", NewtonSchulz::quintic},
@@ -148,18 +152,19 @@ void OptimizerSettings::add_muon_fields(Fields& f) {
        {"medium", ProductPrecision::medium},
        {"high", ProductPrecision::high},
        {"highest", ProductPrecision::highest}},
-      "Muon: low holds the whole iteration in bf16, medium rounds the factors of each product to "
+      "Muon: low runs the whole iteration in bf16, medium rounds the inputs of each matmul to "
       "bf16, high and highest compute in fp32");
   f.add_enum<optim::Method>("muon-scalar-optimizer", &config.muon_scalar,
                             {{"adam", optim::Method::adam}, {"lion", optim::Method::lion}},
-                            "Muon: what updates embedding, output layer and all that is no matrix");
+                            "Muon: optimizer for the embedding, the output layer and all "
+                            "non-matrix parameters");
 }
 
 // Megatron-LM: flags of one unit only.
 void OptimizerSettings::check_unit(const BatchSettings& batch) const {
   const bool by_samples = batch.train_samples.has_value();
   const auto refuse = [&](bool given, std::string_view flag, std::string_view instead) {
-    MG_CHECK(!given, "--{} does not go with --{}: the run counts in {}; use --{}", flag,
+    MG_CHECK(!given, "--{} cannot be combined with --{}: the run counts in {}; use --{}", flag,
              by_samples ? "train-samples" : "train-iters", by_samples ? "samples" : "iterations",
              instead);
   };
@@ -192,7 +197,7 @@ void OptimizerSettings::check_warmup(const BatchSettings& batch) const {
   MG_CHECK(warmup >= 0 && warmup <= most, "--lr-warmup-{} is {}; it must lie in [0, {}]", unit,
            warmup, most);
   MG_CHECK(warmup < decay,
-           "--lr-warmup-{0} is {1}, and the learning rate decays over {2} {3} (--{4}-{0}): the "
+           "--lr-warmup-{0} is {1}, but the learning rate decays over {2} {3} (--{4}-{0}): the "
            "warm-up must be shorter; lower the one or raise the other",
            unit, warmup, decay, by_samples ? "samples" : "iterations",
            given ? "lr-decay" : "train");
@@ -231,7 +236,7 @@ optim::LearningRate OptimizerSettings::learning_rate(const BatchSettings& batch)
 // The last iterations before --lr-decay-iters, in samples.
 double OptimizerSettings::wsd_samples(const BatchSettings& batch) const {
   MG_CHECK(lr_wsd_decay_iters || lr_wsd_decay_samples,
-           "--lr-decay-style WSD needs --{}: how long the rate falls at the end",
+           "--lr-decay-style WSD needs --{}: how long the final decay is",
            batch.train_samples ? "lr-wsd-decay-samples" : "lr-wsd-decay-iters");
   if (lr_wsd_decay_samples) return static_cast<double>(*lr_wsd_decay_samples);
   const int64_t last = lr_decay_iters.value_or(batch.scheduled_iters());

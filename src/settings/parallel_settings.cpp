@@ -15,55 +15,54 @@ using parallel::Sharding;
 void ParallelSettings::fields(Fields& f) {
   f.begin_group("parallelism");
   f.add("tensor-model-parallel-size", &tensor_parallel,
-        "ranks that divide the matrices of every layer");
+        "tensor-parallel size: ranks that the matrices of every layer are split over");
   f.add_switch("sequence-parallel", &sequence_parallel, true,
-               "tensor-parallel ranks divide the tokens, too, between the matrices");
+               "tensor-parallel ranks also split the tokens (sequence dimension) outside the "
+               "matrix multiplications");
   f.add("pipeline-model-parallel-size", &pipeline_parallel,
-        "stages, each a rank, that divide the layers");
+        "pipeline-parallel size: stages, one rank each, that the layers are split over");
   f.add_switch("use-tp-pp-dp-mapping", &tp_pp_dp_mapping, true,
-               "neighbouring ranks are those of a tensor-parallel group, then the stages of a "
-               "pipeline, then data-parallel ones; else stages come last");
+               "rank order: tensor-parallel ranks are adjacent, then pipeline stages, then "
+               "data-parallel ranks; else pipeline stages come last");
   f.add("num-layers-per-virtual-pipeline-stage", &layers_per_virtual_stage,
-        "layers of each of the chunks that a stage holds, for the interleaved schedule");
+        "layers per virtual stage (chunk), for the interleaved schedule");
   f.add("num-virtual-stages-per-pipeline-rank", &virtual_stages,
-        "chunks that a stage holds, for the interleaved schedule");
+        "virtual stages (chunks) per pipeline rank, for the interleaved schedule");
   f.add("microbatch-group-size-per-virtual-pipeline-stage", &microbatch_group,
-        "micro-batches that go through a chunk before the next chunk has its turn; default "
+        "micro-batches that go through a chunk before the next chunk is run; default "
         "--pipeline-model-parallel-size");
   f.add("decoder-first-pipeline-num-layers", &decoder_first_layers,
-        "layers of the first stage; the others share the rest evenly");
+        "layers of the first stage; the rest are split evenly over the other stages");
   f.add("decoder-last-pipeline-num-layers", &decoder_last_layers, "layers of the last stage");
   f.add_switch("account-for-embedding-in-pipeline-split", &account_for_embedding, true,
-               "the embedding counts as a layer where layers are divided");
+               "count the embedding as a layer when splitting layers over stages");
   f.add_switch("account-for-loss-in-pipeline-split", &account_for_loss, true,
-               "the output layer and the loss count as a layer where layers are divided");
+               "count the output layer and the loss as a layer when splitting layers over stages");
   f.add("pipeline-model-parallel-layout", &layout,
-        "what each virtual stage of the pipeline holds: E embedding, t layer, L loss, | between "
-        "virtual stages, "
-        "*n repeats: \"Et*3|(tt|)*6L\"");
+        "contents of each virtual stage of the pipeline: E embedding, t layer, L loss, | between "
+        "virtual stages, *n repeats: \"Et*3|(tt|)*6L\"");
   f.add("pipeline-schedule", &schedule,
-        "1f1b, interleaved (the default with several chunks a stage), zb-h1 or zb-v (zero bubble)");
+        "1f1b, interleaved (the default with several chunks per stage), zb-h1 or zb-v (zero "
+        "bubble)");
   f.add_switch("no-overlap-p2p-communication", &overlap_p2p, false,
-               "stages wait for each message instead of computing meanwhile");
+               "stages wait for each message instead of overlapping it with compute");
   f.add_switch("use-distributed-optimizer", &distributed_optimizer, true,
-               "data-parallel ranks divide the optimizer's state (ZeRO 1)");
+               "shard the optimizer state over data-parallel ranks (ZeRO-1)");
   f.add("data-parallel-sharding-strategy", &sharding_strategy,
-        "what data-parallel ranks divide: no_shard, optim (ZeRO 1), optim_grads (2) or "
-        "optim_grads_params (3)");
+        "what is sharded over data-parallel ranks: no_shard, optim (ZeRO-1), optim_grads "
+        "(ZeRO-2) or optim_grads_params (ZeRO-3)");
   f.add("num-distributed-optimizer-instances", &optimizer_instances,
-        "groups of data-parallel ranks, each of which holds everything once");
+        "groups of data-parallel ranks, each of which holds a full copy of the sharded state");
   f.add_switch("overlap-grad-reduce", &overlap_grad_reduce, true,
-               "gradients are reduced while backward goes on");
+               "overlap the reduction of gradients with backward");
   f.add_switch("overlap-param-gather", &overlap_param_gather, true,
-               "divided parameters are gathered while forward goes on");
+               "overlap the all-gather of sharded parameters with forward");
   f.add("ddp-bucket-size", &bucket_size,
-        "elements of gradients that are reduced at once; default max(40e6, 1e6 x data-parallel "
-        "ranks)");
-  f.add("ddp-num-buckets", &num_buckets, "buckets of gradients, instead of their size");
+        "gradient elements per reduction bucket; default max(40e6, 1e6 x data-parallel ranks)");
+  f.add("ddp-num-buckets", &num_buckets, "number of gradient buckets, instead of their size");
   f.add_switch("use-megatron-fsdp", &use_megatron_fsdp, true,
                "--data-parallel-sharding-strategy, optim_grads_params by default");
-  f.add_switch("use-custom-fsdp", &use_custom_fsdp, true,
-               "the older spelling of --use-megatron-fsdp");
+  f.add_switch("use-custom-fsdp", &use_custom_fsdp, true, "older spelling of --use-megatron-fsdp");
   f.add_switch("use-torch-fsdp2", &use_torch_fsdp2, true,
                "--data-parallel-sharding-strategy optim_grads_params");
   f.common(
@@ -176,8 +175,8 @@ void Check::check_chunks() const {
   const bool ends = s_.decoder_first_layers || s_.decoder_last_layers;
   MG_CHECK(
       !s_.layers_per_virtual_stage || !ends,
-      "--num-layers-per-virtual-pipeline-stage {} does not go with {}, for then stages differ: "
-      "use --num-virtual-stages-per-pipeline-rank",
+      "--num-layers-per-virtual-pipeline-stage {} cannot be combined with {}, with which stages "
+      "differ: use --num-virtual-stages-per-pipeline-rank",
       *s_.layers_per_virtual_stage,
       s_.decoder_first_layers ? "--decoder-first-pipeline-num-layers"
                               : "--decoder-last-pipeline-num-layers");
@@ -187,7 +186,7 @@ void Check::check_schedule(const PipelineShape& shape, int64_t micro_batches) {
   const std::string_view kind = name(shape.kind);
   const bool v = shape.kind == ScheduleKind::zero_bubble_v;
   MG_CHECK(shape.stages > 1 || shape.chunks == 1,
-           "{} chunks a stage ({}) need --pipeline-model-parallel-size above 1", shape.chunks,
+           "{} chunks per stage ({}) need --pipeline-model-parallel-size above 1", shape.chunks,
            v                             ? "--pipeline-schedule zb-v"
            : s_.virtual_stages           ? "--num-virtual-stages-per-pipeline-rank"
            : s_.layers_per_virtual_stage ? "--num-layers-per-virtual-pipeline-stage"
@@ -196,22 +195,22 @@ void Check::check_schedule(const PipelineShape& shape, int64_t micro_batches) {
            "--pipeline-schedule {} needs --pipeline-model-parallel-size above 1", kind);
   if (shape.kind == ScheduleKind::interleaved) {
     MG_CHECK(shape.chunks > 1,
-             "--pipeline-schedule interleaved needs several chunks a stage: give "
+             "--pipeline-schedule interleaved needs several chunks per stage: give "
              "--num-virtual-stages-per-pipeline-rank");
   } else {
     const int wanted = v ? 2 : 1;
     MG_CHECK(shape.chunks == wanted,
-             "--pipeline-schedule {} has {} a stage, and {} are given: drop it, or "
-             "--num-virtual-stages-per-pipeline-rank, --num-layers-per-virtual-pipeline-stage or a "
-             "--pipeline-model-parallel-layout of so many virtual stages",
+             "--pipeline-schedule {} has {} per stage, but {} are given: drop it, or "
+             "--num-virtual-stages-per-pipeline-rank, --num-layers-per-virtual-pipeline-stage or "
+             "a --pipeline-model-parallel-layout with that many virtual stages",
              kind, v ? "two chunks" : "one chunk", shape.chunks);
     if (s_.microbatch_group)
       notes_.push_back({"microbatch-group-size-per-virtual-pipeline-stage", "none",
                         fmt::format("--pipeline-schedule {}: only interleaved has groups", kind)});
   }
   MG_CHECK(!v || (!s_.decoder_first_layers && !s_.decoder_last_layers),
-           "--pipeline-schedule zb-v keeps both ends of the model on the first stage, so that {} "
-           "does not say what lies where: use --pipeline-model-parallel-layout",
+           "--pipeline-schedule zb-v keeps both ends of the model on the first stage, so {} does "
+           "not determine the placement: use --pipeline-model-parallel-layout",
            s_.decoder_first_layers ? "--decoder-first-pipeline-num-layers"
                                    : "--decoder-last-pipeline-num-layers");
   // Throws where the groups do not fit.
@@ -219,7 +218,8 @@ void Check::check_schedule(const PipelineShape& shape, int64_t micro_batches) {
     shape.schedule(0, static_cast<int>(micro_batches));
   if (shape.stages == 1 && !s_.overlap_p2p)
     notes_.push_back({"no-overlap-p2p-communication", "none",
-                      "--pipeline-model-parallel-size 1: there are no stages to talk to"});
+                      "--pipeline-model-parallel-size 1: there are no other stages to "
+                      "communicate with"});
 }
 
 void Check::check_sharding() {
@@ -231,25 +231,25 @@ void Check::check_sharding() {
     notes_.push_back({std::string(kStrategy), value, std::move(cause)});
   };
   if (s_.use_torch_fsdp2) {
-    MG_CHECK(!fsdp, "--use-torch-fsdp2 and {} both divide the parameters: drop one",
+    MG_CHECK(!fsdp, "--use-torch-fsdp2 and {} both shard the parameters: drop one",
              s_.use_megatron_fsdp ? "--use-megatron-fsdp" : "--use-custom-fsdp");
     MG_CHECK(!s_.distributed_optimizer,
-             "--use-torch-fsdp2 divides the optimizer's state, too, and does not go with "
+             "--use-torch-fsdp2 also shards the optimizer state and cannot be combined with "
              "--use-distributed-optimizer: drop one");
     MG_CHECK(result == Sharding::parameters,
-             "--use-torch-fsdp2 is --data-parallel-sharding-strategy optim_grads_params, and {} is "
-             "given: drop one of them",
+             "--use-torch-fsdp2 means --data-parallel-sharding-strategy optim_grads_params, but "
+             "{} is given: drop one of them",
              value);
-    note("--use-torch-fsdp2: the same division, made here");
+    note("--use-torch-fsdp2: the same sharding, implemented here");
   } else if (fsdp) {
-    note(fmt::format("{}: the same division, made here",
+    note(fmt::format("{}: the same sharding, implemented here",
                      s_.use_megatron_fsdp ? "--use-megatron-fsdp" : "--use-custom-fsdp"));
   } else if (s_.sharding_strategy) {
     MG_CHECK(
         !s_.distributed_optimizer || result != Sharding::none,
         "--data-parallel-sharding-strategy no_shard and --use-distributed-optimizer contradict "
         "each other: drop one");
-    note("by itself; Megatron-LM reads it with --use-megatron-fsdp only");
+    note("it works on its own here; Megatron-LM reads it only with --use-megatron-fsdp");
   } else if (s_.distributed_optimizer) {
     note("--use-distributed-optimizer");
   }
@@ -291,7 +291,7 @@ void ParallelSettings::check_sizes() const {
              kMostRanks);
   }
   MG_CHECK(context_parallel == 1,
-           "--context-parallel-size is {}: dividing a sequence among ranks is not supported yet: "
+           "--context-parallel-size is {}: splitting a sequence over ranks is not supported yet: "
            "use 1 (--recompute-granularity full and --tensor-model-parallel-size with "
            "--sequence-parallel lower the memory of a sequence)",
            context_parallel);

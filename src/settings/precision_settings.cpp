@@ -13,37 +13,35 @@ void PrecisionSettings::fields(Fields& f) {
                "parameters and activations in fp16, master weights in fp32, with a scaled loss; on "
                "CPU computed in fp32 and rounded");
   f.add("loss-scale", &loss_scaling.constant,
-        "factor on the loss with --fp16, for the whole run; 0 is a dynamic one, the default");
-  f.add("initial-loss-scale", &loss_scaling.initial, "dynamic loss scale of the first step");
-  f.add("min-loss-scale", &loss_scaling.least, "least dynamic loss scale");
+        "constant loss scale with --fp16; 0, the default: dynamic");
+  f.add("initial-loss-scale", &loss_scaling.initial, "initial dynamic loss scale");
+  f.add("min-loss-scale", &loss_scaling.least, "minimum dynamic loss scale");
   f.add("loss-scale-window", &loss_scaling.window,
-        "steps in a row without overflow after which the dynamic loss scale doubles");
-  f.add(
-      "hysteresis", &loss_scaling.hysteresis,
-      "overflows, counted anew when the loss scale doubles, of which the last and all that follow "
-      "halve it");
+        "consecutive steps without overflow after which the dynamic loss scale doubles");
+  f.add("hysteresis", &loss_scaling.hysteresis,
+        "halve the dynamic loss scale from this many overflows on; the count is reset when the "
+        "scale doubles");
   f.add_switch("no-check-for-nan-in-loss-and-grad", &check_for_nan_in_loss_and_grad, false,
-               "update the weights even where the loss or a gradient is NaN or infinite");
+               "update the weights even if the loss or a gradient is NaN or infinite");
   f.common({"bf16", "fp16"});
   f.add_enum("on-non-finite", &on_non_finite,
              {{"stop", OnNonFinite::stop}, {"skip", OnNonFinite::skip}},
-             "after a step whose loss or gradients are NaN or infinite, which changes no weight: "
-             "stop the run, or go on with the next step");
+             "if a step's loss or gradients are NaN or infinite, its update is not applied: stop "
+             "the run, or skip to the next step");
 }
 
 void PrecisionSettings::check() const {
-  MG_CHECK(!bf16 || !fp16, "--bf16 and --fp16 exclude each other; give one of them");
+  MG_CHECK(!bf16 || !fp16, "--bf16 and --fp16 are mutually exclusive; give one of them");
   const optim::LossScaleSettings plain, &s = loss_scaling;
   const auto check = [&](std::string_view flag, auto value, auto usual, double least) {
     if (value == usual) return;
     MG_CHECK(static_cast<double>(value) >= least && static_cast<double>(value) <= 0x1p64,
              "--{} is {}; it must be at least {} and at most 2^64", flag, value, least);
-    MG_CHECK(fp16,
-             "--{} is {}, and only the loss of --fp16 is scaled: add --fp16, or leave --{} out",
+    MG_CHECK(fp16, "--{} is {}, but the loss is scaled only with --fp16: add --fp16, or drop --{}",
              flag, value, flag);
     MG_CHECK(
         flag == "loss-scale" || s.constant.value_or(0) == 0,
-        "--{} is of a dynamic loss scale, and --loss-scale {} is a constant one; give one or the "
+        "--{} applies to a dynamic loss scale, but --loss-scale {} is constant; give one or the "
         "other",
         flag, s.constant.value_or(0));
   };
@@ -54,8 +52,8 @@ void PrecisionSettings::check() const {
   check("hysteresis", s.hysteresis, plain.hysteresis, 1);
   MG_CHECK(
       s.initial >= s.least,
-      "--initial-loss-scale is {} and --min-loss-scale {}: the first scale cannot be below the "
-      "least",
+      "--initial-loss-scale is {} and --min-loss-scale {}: the initial scale cannot be below the "
+      "minimum",
       s.initial, s.least);
   MG_CHECK(
       check_for_nan_in_loss_and_grad || on_non_finite == OnNonFinite::stop,

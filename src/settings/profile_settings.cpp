@@ -23,14 +23,14 @@ void ProfileSettings::fields(Fields& f) {
   f.begin_group("logging");
   f.add_switch(
       "profile", &profile, true,
-      "write a trace of some steps that chrome://tracing and ui.perfetto.dev show: layers, "
-      "kernels, communication");
+      "write a trace of some steps for chrome://tracing or ui.perfetto.dev: layers, kernels, "
+      "communication");
   f.add("profile-step-start", &step_start,
-        "steps done before the first one that is traced: 10 begins with iteration 11");
-  f.add("profile-step-end", &step_end, "the last iteration that is traced");
-  f.add("profile-ranks", &ranks, "ranks that are traced, a file each; default rank 0");
+        "number of steps before the first traced one: 10 starts at iteration 11");
+  f.add("profile-step-end", &step_end, "the last iteration to trace");
+  f.add("profile-ranks", &ranks, "ranks to trace, one file each; default rank 0");
   f.add("profile-dir", &directory,
-        "folder of the traces; default that of --save, else the current one");
+        "folder for the traces; default the --save folder, else the current one");
   f.of({"profile-step-start", "profile-step-end", "profile-ranks"},
        [this] { return profile ? "" : "there is no --profile"; });
 }
@@ -38,13 +38,12 @@ void ProfileSettings::fields(Fields& f) {
 void ProfileSettings::check(int rank_count) const {
   MG_CHECK(step_start >= 0, "--profile-step-start is {}; it cannot be negative", step_start);
   MG_CHECK(!profile || step_end > step_start,
-           "--profile-step-end is {} and --profile-step-start {}: no step lies between; the steps "
-           "from {} to the end's are traced",
+           "--profile-step-end is {} and --profile-step-start {}, which leaves no step to trace: "
+           "tracing starts at step {}",
            step_end, step_start, step_start + 1);
-  MG_CHECK(!directory || profile, "--profile-dir {} says where traces go; add --profile",
+  MG_CHECK(!directory || profile, "--profile-dir {} has no effect without --profile; add it",
            directory.value_or(""));
-  MG_CHECK(!directory || !directory->empty(),
-           "--profile-dir is empty; the name of a folder is wanted");
+  MG_CHECK(!directory || !directory->empty(), "--profile-dir is empty; give the name of a folder");
   for (const std::string& rank : ranks) parse_rank(rank, rank_count);
 }
 

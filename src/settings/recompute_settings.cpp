@@ -30,8 +30,8 @@ void check_module(const std::string& module) {
   if (module == "core_attn" || module == "mlp" || module == "layernorm") return;
   for (const Foreign& foreign : kForeign) {
     MG_CHECK(module != foreign.module,
-             "--recompute-modules: '{}' is of {}, which this model does not have; its modules are "
-             "core_attn, mlp and layernorm",
+             "--recompute-modules: '{}' belongs to {}, which this model does not have; its "
+             "modules are core_attn, mlp and layernorm",
              module, foreign.of);
   }
   fail("--recompute-modules: there is no module '{}'; there are core_attn, mlp and layernorm",
@@ -45,20 +45,23 @@ void RecomputeSettings::fields(Fields& f) {
   f.add_switch("recompute-activations", &activations, true,
                "same as --recompute-granularity selective");
   f.add("recompute-granularity", &granularity,
-        "full: keep the inputs of layers only and run their forward again in backward; selective: "
-        "do so with parts of layers (--recompute-modules)");
+        "full: save only the inputs of layers and recompute their forward in backward; "
+        "selective: recompute parts of layers (--recompute-modules)");
   f.add("recompute-method", &method,
-        "of full, uniform: every --recompute-num-layers layers in a row keep their input only (the "
-        "default); block: each of the first --recompute-num-layers layers of a pipeline stage's "
-        "chunk does, the others keep everything");
-  f.add("recompute-num-layers", &num_layers, "of full: see --recompute-method; default 1");
+        "with granularity full: uniform (the default): save one input per group of "
+        "--recompute-num-layers layers; block: recompute each of the first "
+        "--recompute-num-layers layers of a pipeline stage's chunk, the others save everything");
+  f.add("recompute-num-layers", &num_layers,
+        "with granularity full: see --recompute-method; "
+        "default 1");
   f.add("recompute-modules", &modules,
-        "of selective: core_attn (attention's output, the default), mlp (what lies between the "
-        "feed-forward block's two products), layernorm (the output of norms)");
+        "with granularity selective: core_attn (attention's output, the default), mlp (the "
+        "activations between the feed-forward block's two linear layers), layernorm (the output "
+        "of norms)");
   f.add_switch(
       "distribute-saved-activations", &distribute, true,
-      "of full, with --tensor-model-parallel-size above 1: each tensor-parallel rank keeps "
-      "a slice of the inputs, which are gathered in backward");
+      "with granularity full and --tensor-model-parallel-size above 1: each tensor-parallel rank "
+      "saves a slice of the inputs, which are gathered in backward");
   f.common({"recompute-granularity"});
 }
 
@@ -67,23 +70,22 @@ void RecomputeSettings::check(int64_t chunk_layers, int64_t tensor_parallel, boo
   MG_CHECK(!granularity || *granularity == "full" || *granularity == "selective",
            "--recompute-granularity is '{}'; it is full or selective", granularity.value_or(""));
   MG_CHECK(!activations || granularity != "full",
-           "--recompute-activations means --recompute-granularity selective, and full is given; "
-           "leave one of them out");
+           "--recompute-activations means --recompute-granularity selective, but full is given; "
+           "drop one of them");
   const Granularity chosen = options().granularity;
   const auto full_only = [&](bool given, std::string_view flag) {
-    MG_CHECK(
-        !given || chosen == Granularity::full,
-        "--{} is of --recompute-granularity full, and {}; {}, or leave --{} out", flag,
-        chosen == Granularity::none ? "nothing is recomputed" : "what is recomputed is selective",
-        chosen == Granularity::none ? "add that" : "choose that", flag);
+    MG_CHECK(!given || chosen == Granularity::full,
+             "--{} applies to --recompute-granularity full, but {}; {}, or drop --{}", flag,
+             chosen == Granularity::none ? "nothing is recomputed" : "selective is given",
+             chosen == Granularity::none ? "add that" : "choose that", flag);
   };
   full_only(method.has_value(), "recompute-method");
   full_only(num_layers.has_value(), "recompute-num-layers");
   full_only(distribute, "distribute-saved-activations");
   MG_CHECK(
       modules.empty() || chosen == Granularity::selective,
-      "--recompute-modules chooses parts of layers, and {}; {}, or leave it out",
-      chosen == Granularity::full ? "--recompute-granularity full recomputes whole ones"
+      "--recompute-modules chooses parts of layers, but {}; {}, or drop it",
+      chosen == Granularity::full ? "--recompute-granularity full recomputes whole layers"
                                   : "nothing is recomputed",
       chosen == Granularity::full ? "choose selective" : "add --recompute-granularity selective");
   for (const std::string& module : modules) check_module(module);
@@ -95,11 +97,11 @@ void RecomputeSettings::check(int64_t chunk_layers, int64_t tensor_parallel, boo
            num_layers.value_or(1), chunk_layers);
   if (distribute) {
     MG_CHECK(tensor_parallel > 1,
-             "--distribute-saved-activations divides what is kept among tensor-parallel ranks, and "
-             "--tensor-model-parallel-size is 1; raise it, or leave the flag out");
+             "--distribute-saved-activations shards saved activations over tensor-parallel "
+             "ranks, but --tensor-model-parallel-size is 1; raise it, or drop the flag");
     MG_CHECK(!sequence_parallel,
-             "--distribute-saved-activations does not go with --sequence-parallel, which divides "
-             "the layers' inputs already; leave it out");
+             "--distribute-saved-activations cannot be combined with --sequence-parallel, which "
+             "already shards the layers' inputs; drop it");
   }
   if (activations && !granularity)
     notes.push_back({"recompute-granularity", "selective", "--recompute-activations"});

@@ -14,39 +14,37 @@ void RunSettings::fields(Fields& f) {
   f.begin_group("evaluation");
   f.add("eval-interval", &eval_interval,
         "steps between evaluations on the validation split; default: none");
-  f.add("eval-iters", &eval_iters, "global batches of an evaluation; 0: no evaluation");
+  f.add("eval-iters", &eval_iters, "global batches per evaluation; 0: no evaluation");
   f.add("eval-global-batch-size", &eval_global_batch_size,
-        "sequences of a global batch of evaluation; default --global-batch-size");
-  f.add(
-      "eval-micro-batch-size", &eval_micro_batch_size,
-      "sequences that a rank evaluates at once; default --micro-batch-size; no loss depends on it");
+        "global batch size for evaluation; default --global-batch-size");
+  f.add("eval-micro-batch-size", &eval_micro_batch_size,
+        "micro-batch size for evaluation; default --micro-batch-size; does not change the loss");
   f.add("start-eval-at-iter", &start_eval_at_iter,
-        "no evaluation before this many steps; default: from the first --eval-interval on");
+        "no evaluation before this step; default: from the first --eval-interval on");
   f.add_switch("skip-train", &skip_train, true,
-               "no training: the model is evaluated once, on the validation and the test set");
+               "do not train: evaluate the model once, on the validation and test sets");
   f.begin_group("batch");
   f.add("iterations-to-skip", &iterations_to_skip,
-        "steps that are left out, counted from 0: their samples are read and passed over, and "
-        "nothing is learnt from them");
+        "steps to skip, counted from 0: their samples are read but not trained on");
   f.begin_group("evaluation");
   f.add_switch("full-validation", &full_validation, true,
-               "each evaluation takes the whole validation split, once, instead of --eval-iters");
+               "each evaluation covers the whole validation split once, instead of --eval-iters");
   f.add_switch("multiple-validation-sets", &multiple_validation_sets, true,
-               "the data sets of --valid-data-path are evaluated one by one, instead of mixed; "
+               "evaluate the data sets of --valid-data-path separately, instead of blended; "
                "needs --full-validation");
   f.add("validation-set-names", &validation_set_names,
-        "their names in the log; default their prefixes");
+        "names of these validation sets in the log; default their prefixes");
   f.common({"eval-interval", "eval-iters"});
   f.begin_group("data");
   f.add("dataloader-type", &dataloader_type,
-        "order of the training samples: single (as indexed, each once) or cyclic (in random order, "
-        "epoch after epoch)");
+        "order of the training samples: single (as indexed, each once) or cyclic (reshuffled "
+        "every epoch)");
   f.add_switch("no-data-sharding", &data_sharding, false,
-               "with --dataloader-type cyclic: the samples are not divided among the ranks before "
-               "they are put in random order");
+               "with --dataloader-type cyclic: shuffle the samples before dividing them among "
+               "the ranks");
   f.begin_group("model");
   f.add("model", &model,
-        "Hugging Face directory that gives the shape, and with --finetune the weights");
+        "Hugging Face directory to take the model's shape from, and with --finetune its weights");
   f.add("model-config", &model_config,
         fmt::format("config.json that gives the shape of a model to be trained from scratch: a "
                     "file, or the name of a published one ({})",
@@ -54,9 +52,9 @@ void RunSettings::fields(Fields& f) {
   f.common({"model"});
   f.begin_group("logging");
   f.add("sample-interval", &sample_interval,
-        "steps between texts that the model writes for the log; default: none");
-  f.add("sample-prompt", &sample_prompt, "what they begin with, one text or several");
-  f.add("sample-tokens", &sample_tokens, "tokens of each");
+        "steps between text samples generated for the log; default: none");
+  f.add("sample-prompt", &sample_prompt, "prompts of these samples, one or several");
+  f.add("sample-tokens", &sample_tokens, "tokens to generate per sample");
   f.of({"sample-tokens"},
        [this] { return sample_interval ? "" : "there is no --sample-interval"; });
   f.of({"eval-iters", "eval-global-batch-size", "eval-micro-batch-size"}, [this] {
@@ -71,7 +69,7 @@ std::vector<int64_t> RunSettings::skipped() const {
     const char* const end = text.data() + text.size();
     const auto [at, error] = std::from_chars(text.data(), end, step);
     MG_CHECK(error == std::errc() && at == end && step >= 0,
-             "--iterations-to-skip: '{}' is no number of a step (0, 1, ...)", text);
+             "--iterations-to-skip: '{}' is not a step number (0, 1, ...)", text);
     steps.push_back(step);
   }
   std::ranges::sort(steps);
@@ -113,14 +111,13 @@ void RunSettings::check(const BatchSettings& batch, int ranks) const {
   MG_CHECK(!full_validation || eval_interval || skip_train,
            "--full-validation needs --eval-interval: the steps between evaluations");
   const int64_t together = eval_micro_batch(batch) * ranks;
-  MG_CHECK(
-      (!eval_global_batch_size && !eval_micro_batch_size) || eval_batch(batch) % together == 0,
-      "evaluation takes {} sequences at a time (--eval-global-batch-size), which is no multiple "
-      "of micro-batch size {} (--eval-micro-batch-size) x {} ranks",
-      eval_batch(batch), eval_micro_batch(batch), ranks);
+  MG_CHECK((!eval_global_batch_size && !eval_micro_batch_size) || eval_batch(batch) % together == 0,
+           "--eval-global-batch-size is {}, which is not a multiple of micro-batch size {} "
+           "(--eval-micro-batch-size) x {} data-parallel ranks",
+           eval_batch(batch), eval_micro_batch(batch), ranks);
   const std::vector<int64_t> steps = skipped();
   MG_CHECK(steps.empty() || steps.front() < *batch.train_iters,
-           "--iterations-to-skip: step {} of {} does not exist; they are counted from 0",
+           "--iterations-to-skip: step {} of {} does not exist; steps are counted from 0",
            steps.front(), *batch.train_iters);
 }
 

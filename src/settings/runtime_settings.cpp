@@ -13,50 +13,48 @@ namespace megatron::settings {
 void RuntimeSettings::fields(Fields& f) {
   f.begin_group("parallelism");
   f.add("ranks", &ranks,
-        "ranks, as threads of this process; default the product of the parallel sizes, or those "
-        "launched");
+        "number of ranks, as threads of this process; default the product of the parallel sizes, "
+        "or the launched processes");
   f.begin_group("device");
-  f.add("threads", &threads, "CPU threads of each rank; default cores / ranks");
+  f.add("threads", &threads, "CPU threads per rank; default cores / ranks");
   add_device(f);
   f.begin_group("parallelism");
-  f.add(
-      "distributed-backend", &distributed_backend, {"auto", "nccl", "gloo"},
-      "what carries the GPUs' tensors between ranks: NCCL, or host memory (gloo); auto: NCCL where "
-      "each rank has a GPU of its own and all find NCCL");
+  f.add("distributed-backend", &distributed_backend, {"auto", "nccl", "gloo"},
+        "communication between GPU ranks: NCCL, or through host memory (gloo); auto: NCCL if each "
+        "rank has its own GPU and all find NCCL");
   f.begin_group("device");
   f.add_switch("allow-nondeterministic", &allow_nondeterministic, true,
-               "on a GPU, take kernels that are faster and whose last bits differ from run to run "
-               "(the gradient of cuDNN's attention, sums of products in parts)");
+               "on a GPU, allow faster kernels whose results differ in the last bits from run to "
+               "run (cuDNN's attention backward, split-K GEMMs)");
   f.add_switch(
       "measure-peak", &measure_peak, true,
-      "measure the machine's matrix-product peak now, in place of what an earlier run kept "
-      "in the user's cache (~/.cache/megatron/rates)");
+      "measure the machine's GEMM peak now instead of using the cached result of an earlier run "
+      "(~/.cache/megatron/rates)");
   f.begin_group("parallelism");
   f.add("distributed-timeout-minutes", &timeout_minutes,
-        "how long a call between ranks may take before all end with a report of what each does; 0: "
-        "any time");
+        "timeout of a communication call, after which all ranks end with a report of what each "
+        "is doing; 0: none");
   f.add("distributed-timeout-seconds-after-init", &timeout_seconds,
-        "the same in seconds, in place of the minutes");
+        "the same timeout in seconds, instead of minutes");
   f.replace({"distributed-timeout-minutes"}, {"distributed-timeout-seconds-after-init"});
   f.of({"distributed-timeout-minutes"}, [this] {
-    return timeout_seconds ? "--distributed-timeout-seconds-after-init says how long" : "";
+    return timeout_seconds ? "--distributed-timeout-seconds-after-init takes precedence" : "";
   });
-  f.add(
-      "distributed-notice-seconds", &notice_seconds,
-      "how long a call between ranks may take before it is logged who waits for whom; again after "
-      "2, 4, 8 times that, while the run goes on; 0: never");
+  f.add("distributed-notice-seconds", &notice_seconds,
+        "log which ranks are waiting for which after a communication call has taken this long, and "
+        "again after 2, 4, 8 times as long; the run continues; 0: never");
   f.begin_group("model");
-  f.add("seed", &seed, "of initial weights, sample order and dropout");
+  f.add("seed", &seed, "random seed of initial weights, sample order and dropout");
   f.common({"ranks", "threads", "device"});
 }
 
 void RuntimeSettings::add_device(Fields& f) {
   f.add("device", &device, {"auto", "cuda", "cpu", "reference"},
-        "auto: cuda where a GPU is found, else cpu; reference: plain loops, slow, for checking");
+        "auto: cuda if a GPU is found, else cpu; reference: plain loops, slow, for checking");
   f.add_switch(
       "allow-composed", &allow_composed, true,
-      "compute on a GPU even where it has no kernel of its own for a part of the step, and "
-      "other kernels compute it together");
+      "run on a GPU even if some operation has no kernel there and has to be composed of several "
+      "others, slowly");
 }
 
 int RuntimeSettings::threads_per_rank() const {
@@ -96,8 +94,8 @@ std::optional<SettingNote> RuntimeSettings::composed_note() const {
     names += (names.empty() ? "" : ", ") + std::string(one);
   return SettingNote{"allow-composed", "true",
                      fmt::format("{} has {}", kind,
-                                 names.empty() ? "its own kernels for each part of a step"
-                                               : "no kernel of its own for " + names)};
+                                 names.empty() ? "a kernel for every operation of the step"
+                                               : "no kernel for " + names)};
 }
 
 std::optional<SettingNote> RuntimeSettings::order_note() const {
@@ -107,7 +105,7 @@ std::optional<SettingNote> RuntimeSettings::order_note() const {
     return SettingNote{"allow-nondeterministic", "true",
                        "gradients of attention and of weights may change from run to run"};
   return SettingNote{"allow-nondeterministic", "false",
-                     fmt::format("{} adds each sum one way only", name(kind))};
+                     fmt::format("{} is always deterministic", name(kind))};
 }
 
 Device RuntimeSettings::device_value(int rank) const {
@@ -131,7 +129,7 @@ comm::GpuBackend RuntimeSettings::gpu_backend() const {
 void RuntimeSettings::join(const comm::Processes& processes) {
   if (!processes.launched()) return;
   MG_CHECK(ranks.value_or(processes.size()) == processes.size(),
-           "--ranks is {} and {} were launched; drop --ranks, or give --ranks {}", *ranks,
+           "--ranks is {}, but {} were launched; drop --ranks, or give --ranks {}", *ranks,
            processes.description(), processes.size());
   ranks = processes.size();
   launched_by = processes.description();
@@ -163,8 +161,9 @@ std::optional<SettingNote> RuntimeSettings::hosts_note() const {
   if (!planned || !usual_hosts || rank_count() == 1) return std::nullopt;
   return SettingNote{"nproc-per-node", fmt::format("{}", ranks_here()),
                      launched_here > 0
-                         ? "as machines with GPUs have; give it where they are others"
-                         : "all ranks are taken to be on this machine; give it for several"};
+                         ? "as is usual for GPU machines; give the flag if yours differ"
+                         : "all ranks are assumed to be on this machine; give the flag for "
+                           "several machines"};
 }
 
 void RuntimeSettings::check() const {
@@ -174,20 +173,21 @@ void RuntimeSettings::check() const {
   const bool many_hosts = planned || launched_here > 0;
   const int64_t most = many_hosts ? 65536 : 1024;
   MG_CHECK(ranks.value_or(1) >= 1 && ranks.value_or(1) <= most,
-           "--ranks is {} (where it is not given, the product of the parallel sizes); {}it must "
-           "lie in [1, {}]",
+           "--ranks is {} (by default the product of the parallel sizes); {}it must lie in [1, "
+           "{}]",
            *ranks, many_hosts ? "" : "as threads of one process ", most);
   MG_CHECK(threads.value_or(1) >= 1 && threads.value_or(1) <= 1024,
            "--threads is {}; it must lie in [1, 1024]", *threads);
   MG_CHECK(planned || threads.value_or(1) * ranks_here() <= 1024,
-           "--threads {} of each of --ranks {} make {} threads; at most 1024 are possible: lower "
-           "one of them",
+           "--threads {} for each of --ranks {} makes {} threads; at most 1024 are possible: "
+           "lower one of them",
            threads.value_or(1), ranks_here(), threads.value_or(1) * ranks_here());
   MG_CHECK(timeout_minutes >= 0 && timeout_minutes <= 1e6,
-           "--distributed-timeout-minutes is {}; it must lie in [0, 1e6] (0: any time)",
+           "--distributed-timeout-minutes is {}; it must lie in [0, 1e6] (0: no timeout)",
            timeout_minutes);
   MG_CHECK(!timeout_seconds || (*timeout_seconds >= 0 && *timeout_seconds <= 6e7),
-           "--distributed-timeout-seconds-after-init is {}; it must lie in [0, 6e7] (0: any time)",
+           "--distributed-timeout-seconds-after-init is {}; it must lie in [0, 6e7] (0: no "
+           "timeout)",
            *timeout_seconds);
   MG_CHECK(notice_seconds >= 0 && notice_seconds <= 6e7,
            "--distributed-notice-seconds is {}; it must lie in [0, 6e7] (0: no notice)",

@@ -61,8 +61,8 @@ Fields TrainSettings::fields() {
   Fields f;
   f.begin_group("model");
   f.add("preset", &preset, preset_names(),
-        "a model by name; it sets shape, sequence length and micro-batch, and other flags win over "
-        "it");
+        "named model; it sets shape, sequence length and micro-batch size, which other flags "
+        "override");
   f.common({"preset"});
   shape.fields(f);
   Names of_shape;
@@ -91,7 +91,7 @@ Fields TrainSettings::fields() {
   log.fields(f);
   profile.fields(f);
   f.of({"log-progress"},
-       [this] { return checkpoint.save ? "" : "there is no --save, whose folder takes the file"; });
+       [this] { return checkpoint.save ? "" : "there is no --save folder for the file"; });
   replace_by_command_line(f, of_shape);
   return f;
 }

@@ -5,45 +5,44 @@
 namespace megatron::settings {
 
 void TokenizerSettings::fields(Fields& f) {
-  f.add(
-      "tokenizer-type", &tokenizer_type,
-      "HuggingFaceTokenizer, GPT2BPETokenizer, SentencePieceTokenizer, GPTSentencePieceTokenizer, "
-      "Llama2Tokenizer, TikTokenizer, BertWordPieceLowerCase, BertWordPieceCase, NullTokenizer "
-      "(the text is ids), or ByteTokenizer (ids are bytes; Megatron-LM has it, but no type that "
-      "reaches it); default: what the content of --tokenizer-model is; without one "
-      "GPT2BPETokenizer with --vocab-file and "
-      "--merge-file, else NullTokenizer");
-  f.add(
-      "tokenizer-model", &tokenizer_model,
-      "the tokenizer's directory, or its file (tokenizer.json, SentencePiece .model, TikToken's)");
+  f.add("tokenizer-type", &tokenizer_type,
+        "HuggingFaceTokenizer, GPT2BPETokenizer, SentencePieceTokenizer, "
+        "GPTSentencePieceTokenizer, Llama2Tokenizer, TikTokenizer, BertWordPieceLowerCase, "
+        "BertWordPieceCase, NullTokenizer (the text consists of ids), or ByteTokenizer (ids are "
+        "bytes; Megatron-LM implements it, but has no type for it); default: detected from "
+        "--tokenizer-model; without it GPT2BPETokenizer if --vocab-file and --merge-file are "
+        "given, else NullTokenizer");
+  f.add("tokenizer-model", &tokenizer_model,
+        "the tokenizer's directory or file (tokenizer.json, SentencePiece .model, TikToken file)");
   f.add("vocab-file", &vocab_file, "vocab.json of GPT2BPETokenizer, vocab.txt of BertWordPiece");
   f.add("merge-file", &merge_file, "merges.txt of GPT2BPETokenizer");
   f.add("vocab-extra-ids", &vocab_extra_ids,
-        "BertWordPiece: tokens <extra_id_0>, <extra_id_1> ... behind the vocabulary");
+        "BertWordPiece: number of tokens <extra_id_0>, <extra_id_1> ... appended to the "
+        "vocabulary");
   f.add("tokenizer-special-tokens", &tokenizer_special_tokens,
-        "special tokens behind the vocabulary (HuggingFaceTokenizer, GPT2BPETokenizer, "
-        "BertWordPiece); TikTokenizer: the first ones, the standard seven among them");
-  f.add("tiktoken-pattern", &tiktoken_pattern,
-        "TikTokenizer: expression that cuts text, v1 or v2; default v2");
+        "special tokens appended to the vocabulary (HuggingFaceTokenizer, GPT2BPETokenizer, "
+        "BertWordPiece); TikTokenizer: the first special tokens, including the standard seven");
+  f.add("tiktoken-pattern", &tiktoken_pattern, "TikTokenizer: split pattern, v1 or v2; default v2");
   f.add("tiktoken-num-special-tokens", &tiktoken_num_special_tokens,
-        "TikTokenizer: ids before those of the file");
+        "TikTokenizer: number of ids reserved for special tokens before the file's");
   for (const char* name : {"no-tokenizer-sentencepiece-ignore-extra-whitespaces",
                            "disable-tokenizer-sentencepiece-ignore-extra-whitespaces"}) {
     f.add_switch(name, &ignore_extra_whitespaces, false,
-                 "for models that keep white space as it is; others are refused");
+                 "for models that preserve white space; others are refused");
   }
   f.add_switch("tokenizer-hf-no-include-special-tokens", &hf_include_special_tokens, false,
-               "without the tokens that the tokenizer puts round each text");
+               "do not add the tokens that the tokenizer puts around each text (BOS, EOS)");
   f.add("null-tokenizer-eod-id", &null_tokenizer_eod_id,
-        "NullTokenizer: id that ends a document; default the last");
-  f.add("null-tokenizer-pad-id", &null_tokenizer_pad_id,
-        "NullTokenizer: id that pads; -1 for none");
+        "NullTokenizer: end-of-document id; default the last");
+  f.add("null-tokenizer-pad-id", &null_tokenizer_pad_id, "NullTokenizer: padding id; -1 for none");
   f.add("make-vocab-size-divisible-by", &make_vocab_size_divisible_by,
-        "Megatron-LM pads its table's rows to a multiple of this times the tensor-parallel size; "
-        "here padding changes nothing but what is reported");
-  f.add("padded-vocab-size", &padded_vocab_size, "rows of Megatron-LM's table; default as above");
+        "Megatron-LM pads the vocabulary to a multiple of this times the tensor-parallel size; "
+        "here it only changes what is reported");
+  f.add("padded-vocab-size", &padded_vocab_size,
+        "Megatron-LM's padded vocabulary size; default "
+        "as above");
   for (const char* name : {"no-pad-vocab-size", "disable-pad-vocab-size"})
-    f.add_switch(name, &pad_vocab_size, false, "no padding");
+    f.add_switch(name, &pad_vocab_size, false, "do not pad the vocabulary");
   const std::vector<std::string> lists = {"vocab-file", "merge-file"};
   f.replace({"tokenizer-model"}, lists);
   f.replace(lists, {"tokenizer-model"});
@@ -54,12 +53,11 @@ void TokenizerSettings::fields(Fields& f) {
   f.replace({"make-vocab-size-divisible-by", "no-pad-vocab-size", "disable-pad-vocab-size"},
             {"padded-vocab-size"});
   f.of({"make-vocab-size-divisible-by"}, [this] {
-    if (padded_vocab_size) return "--padded-vocab-size says how many rows there are";
+    if (padded_vocab_size) return "--padded-vocab-size takes precedence";
     return pad_vocab_size ? "" : "the vocabulary is not padded";
   });
-  f.of({"no-pad-vocab-size", "disable-pad-vocab-size"}, [this] {
-    return padded_vocab_size ? "--padded-vocab-size says how many rows there are" : "";
-  });
+  f.of({"no-pad-vocab-size", "disable-pad-vocab-size"},
+       [this] { return padded_vocab_size ? "--padded-vocab-size takes precedence" : ""; });
 }
 
 std::optional<std::string> TokenizerSettings::type_by_flags() const {
@@ -75,8 +73,8 @@ int64_t padded_vocabulary_size(const TokenizerSettings& s, int64_t size, int64_t
   if (s.padded_vocab_size) {
     MG_CHECK(
         *s.padded_vocab_size >= size && *s.padded_vocab_size < kLimit,
-        "--padded-vocab-size is {} and the vocabulary has {} tokens; give at least as many, or "
-        "leave the flag out",
+        "--padded-vocab-size is {}, but the vocabulary has {} tokens; give at least as many, or "
+        "drop the flag",
         *s.padded_vocab_size, size);
     MG_CHECK(*s.padded_vocab_size % tensor_parallel == 0,
              "--padded-vocab-size {} is not a multiple of --tensor-model-parallel-size {}",

@@ -66,7 +66,7 @@ Json parse_model(dom::object model, Definition& definition) {
     } else if (key == "merges") {
       merges = value, has_merges = true;
     } else {
-      MG_CHECK(!settings.contains(key), "the model has '{}' twice", key);
+      MG_CHECK(!settings.contains(key), "the model contains '{}' twice", key);
       settings.set(key, small_json(value));
     }
   }
@@ -97,7 +97,7 @@ Definition parse_members(dom::object members) {
   Definition definition;
   definition.settings = Json::Object{};
   for (const auto [key, value] : members) {
-    MG_CHECK(!definition.settings.contains(key), "'{}' is there twice", key);
+    MG_CHECK(!definition.settings.contains(key), "'{}' occurs twice", key);
     Json kept;
     if (key == "added_tokens") {
       const Json tokens = small_json(value);
@@ -287,7 +287,8 @@ Definition parse_bert(std::string_view vocabulary_text, bool lowercase) {
                 [&](std::string_view line) { definition.vocabulary.add(line, next++); });
   const auto id_of = [&](std::string_view token) {
     const auto id = definition.vocabulary.find(token);
-    MG_CHECK(id, "the vocabulary has no '{}'; is this a BERT vocabulary, one token a line?", token);
+    MG_CHECK(id, "the vocabulary has no '{}'; is this a BERT vocabulary, with one token per line?",
+             token);
     return int64_t{*id};
   };
   for (const char* token : {"[UNK]", "[CLS]", "[SEP]"}) id_of(token);

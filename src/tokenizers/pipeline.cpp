@@ -105,7 +105,7 @@ Pipeline::Pipeline(Definition definition)
   add_tokens();
   for (const auto* ids : {&post_processor_.before, &post_processor_.after}) {
     for (const int32_t id : *ids) {
-      MG_CHECK(vocabulary_.contains(id), "the post-processor adds id {}, which is no token", id);
+      MG_CHECK(vocabulary_.contains(id), "the post-processor adds id {}, which is not a token", id);
     }
   }
 }
@@ -121,8 +121,8 @@ void Pipeline::add_tokens() {
     if (!known && vocabulary_.contains(static_cast<int32_t>(id_there))) id_there = token.id;
     if (token.id != id_there) {
       log::warning(
-          "the added token '{}' has id {} in the file, and {} as Hugging Face counts; the "
-          "latter is used",
+          "the added token '{}' has id {} in the file, but Hugging Face would assign {}, which "
+          "is used",
           token.content, token.id, id_there);
       token.id = id_there;
     }

@@ -17,7 +17,7 @@ class NullCodec final : public Codec {
       : size_(static_cast<int32_t>(size)), eod_(static_cast<int32_t>(eod)) {
     MG_CHECK(size > 0 && size <= kMaximumSize,
              "the vocabulary's size is {}; it must lie in [1, {}]", size, kMaximumSize);
-    MG_CHECK(eod >= 0 && eod < size, "the end of a document is id {}; it must lie in [0, {})", eod,
+    MG_CHECK(eod >= 0 && eod < size, "the end-of-document id is {}; it must lie in [0, {})", eod,
              size);
   }
 
@@ -29,8 +29,8 @@ class NullCodec final : public Codec {
       const std::string_view word = text.substr(at, end - at);
       const auto id = find(word);
       MG_CHECK(id,
-               "'{}' at offset {} is no token id in [0, {}); NullTokenizer reads ids with "
-               "spaces between them",
+               "'{}' at offset {} is not a token id in [0, {}); NullTokenizer reads ids "
+               "separated by spaces",
                shown(word), at, size_);
       ids.push_back(*id);
       if (offsets) offsets->push_back({static_cast<uint32_t>(at), static_cast<uint32_t>(end)});
@@ -79,13 +79,15 @@ class ByteCodec final : public Codec {
  public:
   explicit ByteCodec(int64_t size) : size_(static_cast<int32_t>(size)) {
     MG_CHECK(size >= 256 && size <= kMaximumSize,
-             "the vocabulary of bytes has the size {}; it must lie in [256, {}]", size,
+             "the vocabulary size of ByteTokenizer is {}; it must lie in [256, {}]", size,
              kMaximumSize);
   }
 
   void encode(std::string_view text, const EncodeOptions&, std::vector<int32_t>& ids,
               std::vector<Range>* offsets) const override {
-    MG_CHECK(offsets == nullptr, "offsets of tokens are not known for bytes: each token is one");
+    MG_CHECK(offsets == nullptr,
+             "token offsets are not available for ByteTokenizer: each token "
+             "is one byte");
     for (const char c : text) ids.push_back(static_cast<unsigned char>(c));
   }
   bool accepts_invalid_utf8() const override { return true; }

@@ -27,8 +27,8 @@ PostProcessor make_template(const Json& settings) {
     if (const Json* sequence = piece.find("Sequence")) {
       const std::string& name = (*sequence)["id"].as_string();
       MG_CHECK(name == "A" && !behind,
-               "a template for one text must hold sequence A once; it has '{}'{}", name,
-               behind ? " after A" : "");
+               "the template for a single sequence must contain sequence A once; it has '{}'{}",
+               name, behind ? " after A" : "");
       behind = true;
       continue;
     }
@@ -37,13 +37,13 @@ PostProcessor make_template(const Json& settings) {
       (behind ? result.after : result.before).push_back(checked_id(id));
     }
   }
-  MG_CHECK(behind, "the template for one text does not hold sequence A");
+  MG_CHECK(behind, "the template for a single sequence does not contain sequence A");
   return result;
 }
 
 int32_t pair_id(const Json& pair) {
   const Json::Array& items = pair.as_array();
-  MG_CHECK(items.size() == 2, "post_processor wants [token, id], found {} items", items.size());
+  MG_CHECK(items.size() == 2, "post_processor: expected [token, id], found {} items", items.size());
   return checked_id(items[1]);
 }
 

@@ -20,8 +20,8 @@ bool flag(const Json& settings, std::string_view key, bool otherwise) {
 
 const std::string& text_field(const Json& settings, std::string_view key) {
   const Json* value = settings.find(key);
-  MG_CHECK(value && value->is_string(), "{}: '{}' is {}; it must be a text", type_of(settings), key,
-           value ? value->dump() : "missing");
+  MG_CHECK(value && value->is_string(), "{}: '{}' is {}; it must be a string", type_of(settings),
+           key, value ? value->dump() : "missing");
   return value->as_string();
 }
 

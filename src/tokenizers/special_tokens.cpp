@@ -16,7 +16,7 @@ Json read_optional(const std::string& directory, const char* name) {
   const std::string path = (std::filesystem::path(directory) / name).string();
   if (directory.empty() || !std::filesystem::exists(path)) return nullptr;
   Json json = Json::read(path);
-  MG_CHECK(json.is_object(), "{}: a JSON object is wanted", path);
+  MG_CHECK(json.is_object(), "{}: expected a JSON object", path);
   return json;
 }
 
@@ -31,7 +31,7 @@ void take_names(const Json& file, const std::string& where, const Codec& codec, 
         value->is_object() ? (*value)["content"].as_string() : value->as_string();
     if (text.empty()) continue;
     *id = codec.find(text);
-    MG_CHECK(*id, "{}: {} '{}' is no token of the tokenizer", where, name, text);
+    MG_CHECK(*id, "{}: {} '{}' is not a token of the tokenizer", where, name, text);
   }
 }
 

@@ -28,7 +28,7 @@ Json read_config(const TokenizerFile& file, const char* name) {
   const fs::path path = sibling(file, name);
   if (!fs::exists(path)) return Json::Object{};
   Json json = Json::read(path.string());
-  MG_CHECK(json.is_object(), "{}: a JSON object is wanted", path.string());
+  MG_CHECK(json.is_object(), "{}: expected a JSON object", path.string());
   return json;
 }
 
@@ -101,7 +101,7 @@ std::string joined(const std::vector<std::string>& names) {
 }
 
 std::string one_of(const fs::path& directory, const std::vector<std::string>& names) {
-  MG_CHECK(names.size() == 1, "{} holds several tokenizers ({}); name one of the files",
+  MG_CHECK(names.size() == 1, "{} contains several tokenizers ({}); give one of the files",
            directory.string(), joined(names));
   return names[0];
 }
@@ -142,7 +142,7 @@ std::unique_ptr<Codec> make_tik_token_codec(const TokenizerFile& file) {
     if (config.contains("pat_str")) return make_tik_token(file.content, config);
   }
   fail(
-      "TikToken's file does not say how text is cut; put tiktoken_config.json next to it: "
+      "a TikToken file does not say how text is split; put tiktoken_config.json next to it: "
       "{{\"pat_str\": \"the regular expression\", \"special_tokens\": {{\"<|endoftext|>\": "
       "50256}}}}");
 }
@@ -175,22 +175,21 @@ TokenizerFile read_tokenizer_file(const std::string& path) {
   TokenizerFile file{.path = path};
   if (fs::is_directory(path)) {
     const std::string name = find_name(path);
-    MG_CHECK(
-        !name.empty(),
-        "{} holds no tokenizer: wanted is tokenizer.json, vocab.json with merges.txt, a .model "
-        "of SentencePiece, a .tiktoken, a TikToken list in .json or BERT's vocab.txt; it "
-        "holds {}",
-        path, [&] {
-          const auto names = names_in(path, [](const std::string&) { return true; });
-          return names.empty() ? std::string("nothing") : joined(names);
-        }());
+    MG_CHECK(!name.empty(),
+             "{} contains no tokenizer: expected tokenizer.json, vocab.json with merges.txt, a "
+             "SentencePiece .model, a .tiktoken, a TikToken list in .json or BERT's vocab.txt; it "
+             "contains {}",
+             path, [&] {
+               const auto names = names_in(path, [](const std::string&) { return true; });
+               return names.empty() ? std::string("nothing") : joined(names);
+             }());
     file.path = (fs::path(path) / name).string();
   }
   file.content = read_file(file.path);
   const auto kind = kind_of(file);
   MG_CHECK(kind,
-           "{}: this is no tokenizer file that is known (it has {} bytes and begins with '{}'); "
-           "known are tokenizer.json, vocab.json next to merges.txt, SentencePiece's .model, "
+           "{}: not a supported tokenizer file (it has {} bytes and begins with '{}'); supported "
+           "are tokenizer.json, vocab.json next to merges.txt, SentencePiece's .model, "
            "TikToken's .tiktoken and JSON list, and BERT's vocab.txt",
            file.path, file.content.size(), [&] {
              std::string begin;

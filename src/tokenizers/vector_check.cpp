@@ -23,7 +23,7 @@ Ids read_ids(const Json& json) {
   Ids ids;
   for (const Json& id : json.as_array()) {
     const int64_t value = id.as_integer();
-    MG_CHECK(value >= INT32_MIN && value <= INT32_MAX, "id {} does not fit 32 bits", value);
+    MG_CHECK(value >= INT32_MIN && value <= INT32_MAX, "id {} does not fit in 32 bits", value);
     ids.push_back(static_cast<int32_t>(value));
   }
   return ids;
@@ -69,7 +69,7 @@ class Line {
  private:
   void check_fields(std::initializer_list<std::string_view> known) {
     for (const auto& [key, value] : json_.as_object()) {
-      MG_CHECK(std::ranges::find(known, key) != known.end(), "field '{}' is not known", key);
+      MG_CHECK(std::ranges::find(known, key) != known.end(), "unknown field '{}'", key);
     }
   }
 
@@ -151,7 +151,7 @@ class Line {
     check_fields({"text", "ids", "pieces", "pieces_hf", "decoded"});
     const Json::Array& pieces = json_["pieces"].as_array();
     const Ids ids = read_ids(json_["ids"]);
-    MG_CHECK(pieces.size() == ids.size() + 1, "there are {} pieces for {} ids and the rest",
+    MG_CHECK(pieces.size() == ids.size() + 1, "there are {} pieces for {} ids and the remainder",
              pieces.size(), ids.size());
     DecodeStream stream(tokenizer_);
     std::string all;
@@ -175,7 +175,7 @@ std::vector<std::string> list_files(const std::string& directory) {
   for (const auto& entry : fs::directory_iterator(directory)) {
     if (entry.path().extension() == ".jsonl") files.push_back(entry.path().string());
   }
-  MG_CHECK(!files.empty(), "{} holds no *.jsonl with vectors; name one with --vectors FILE",
+  MG_CHECK(!files.empty(), "{} contains no *.jsonl with vectors; give one with --vectors FILE",
            directory);
   std::ranges::sort(files);
   return files;
@@ -203,7 +203,7 @@ class Checker {
       }
       begin = end + 1;
     }
-    if (lines == 0) count(file, "holds no line");
+    if (lines == 0) count(file, "contains no lines");
   }
 
   const VectorReport& report() const { return report_; }

@@ -69,17 +69,17 @@ resume::SaveSpace Checkpointer::space(int64_t first, int64_t last) const {
 
 void Checkpointer::check_room() const {
   checkpoint::check_room(directory_.path(), checkpoint_bytes(), files_,
-                         "--save to another disk, make room there, or use --save-keep");
+                         "--save to another disk, free some space, or use --save-keep");
 }
 
 void Checkpointer::failed(int64_t iteration, const std::string& why, bool last) const {
   const std::string kept = last_saved_ >= 0 ? "is " + directory_.iteration_path(last_saved_)
-                                            : "is the one that the run began with, if any";
+                                            : "is the one the run started from, if any";
   const std::string text = fmt::format(
       "the checkpoint of step {} was not saved: {}. The last good one {}", iteration, why, kept);
-  MG_CHECK(!last, "{}; the same command goes on from there", text);
+  MG_CHECK(!last, "{}; the same command resumes from there", text);
   MG_CHECK(!settings_.exit_on_save_failure, "{} (--exit-on-save-failure ends the run)", text);
-  if (ranks_.rank() == 0) log::error("{}; the run goes on", text);
+  if (ranks_.rank() == 0) log::error("{}; the run continues", text);
 }
 
 void Checkpointer::begin(const resume::TrainerState& state) {

@@ -25,7 +25,7 @@ struct CudaGraphRunner::Form {
     int micro_batches = 0;
   };
   std::vector<uint64_t> key;
-  bool made = false;  // as ever, once
+  bool made = false;  // eagerly, once
   std::unique_ptr<RecordedWork> work;
   int64_t number = 0;  // of the recording, the same on all ranks
   std::array<std::vector<Arena::Extent>, kMemoryClasses> memory;
@@ -86,10 +86,10 @@ bool CudaGraphRunner::memory_is_free(const Form& form) const {
 
 CudaGraphRunner::Way CudaGraphRunner::begin(const nn::Batch& batch, bool recordable) {
   MG_ASSERT(form_ == nullptr);
-  if (runtime_.device().kind != DeviceKind::cuda) return Way::as_ever;
-  if (!recordable) return agreed(Way::as_ever, 0);
+  if (runtime_.device().kind != DeviceKind::cuda) return Way::eager;
+  if (!recordable) return agreed(Way::eager, 0);
   Form& form = form_of(batch);
-  Way way = form.made && steps_ > warm_up_ ? Way::record : Way::as_ever;
+  Way way = form.made && steps_ > warm_up_ ? Way::record : Way::eager;
   if (form.work != nullptr && memory_is_free(form)) way = Way::replay;
   way = agreed(way, form.number);
   if (way == Way::replay) {
@@ -97,7 +97,7 @@ CudaGraphRunner::Way CudaGraphRunner::begin(const nn::Batch& batch, bool recorda
     return way;
   }
   form_ = &form;
-  if (way == Way::as_ever) return way;
+  if (way == Way::eager) return way;
   form.work.reset();
   form.final_gradients.clear();
   counts_before_.clear();

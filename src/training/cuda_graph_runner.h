@@ -1,6 +1,6 @@
-// Forward and backward of a micro-batch, recorded once and then queued as a whole (CUDA graphs,
-// device/recording.h): the same work on the same memory, so that no bit changes, for one call of the
-// host's instead of one for each kernel.
+// Forward and backward of a micro-batch, recorded once and then launched as a whole (CUDA graphs,
+// device/recording.h): the same work on the same memory, bitwise equal, with one launch by the host
+// instead of one per kernel.
 #pragma once
 
 #include <array>
@@ -17,24 +17,24 @@ namespace megatron::training {
 
 struct RecordedCounts {
   int64_t recorded = 0;  // recordings made
-  int64_t replayed = 0;  // micro-batches queued from one, that of its making among them
+  int64_t replayed = 0;  // micro-batches launched from one, including the one that was recorded
 };
 
-// Of the micro-batches of one chunk that talks to no other ranks, but to those that it shares its
-// matrices with. What a recording holds fixed is its form: where inputs, parameters and gradients
-// lie, the batch's shape, and which gradients are the first of the step (stored) or later ones
-// (added). A form is made as ever until `warm_up` steps are over, and once at least; then it is
+// Runs the micro-batches of one chunk, which communicates only with the ranks that share its
+// matrices (tensor parallelism). A recording fixes a form: the addresses of inputs, parameters and
+// gradients, the batch's shape, and which gradients are the first of the step (stored) or later
+// ones (added). A form runs eagerly until `warm_up` steps are over, and at least once; then it is
 // recorded, once for all steps.
 //
-// Between two replays, other work may take the memory of a form's tensors; where some of that is
-// still held when the form comes again, it is recorded anew. Inputs (nn::Batch) are filled before
-// begin(), and lie where they are for all micro-batches.
+// Between two replays, other work may use the memory of a form's tensors; if some of it is still
+// held when the form comes again, the form is recorded again. Inputs (nn::Batch) are filled before
+// begin(), and stay at the same addresses for all micro-batches.
 //
-// Ranks whose calls are recorded (comm::Group::queued()) do all of it alike: they agree before each
-// micro-batch, by a call on host memory, and make it as ever, or record it, where one of them must.
+// Ranks whose calls are recorded (comm::Group::queued()) all do the same: they agree before each
+// micro-batch, by a call on host memory, and all run it eagerly, or record it, if one of them must.
 //
-// The GradientListener is called after the backward of a micro-batch that is
-// recorded or replayed: never while work is recorded.
+// The GradientListener is called after the backward of a micro-batch that is recorded or replayed:
+// never while work is recorded.
 class CudaGraphRunner final : public GradientListener {
  public:
   // parameters, runtime, next, the gradients' listener, and ranks, whose calls are in a
@@ -46,10 +46,11 @@ class CudaGraphRunner final : public GradientListener {
 
   void begin_step() { ++steps_; }
 
-  // What the caller does between begin() and end(): nothing after `replay`, where all is queued;
-  // else forward and backward, with this as the tape's listener and, where it is recorded, loss() as
-  // where the sum of losses goes. Unless `recordable` on all ranks, it is made as ever.
-  enum class Way { as_ever, record, replay };
+  // What the caller does between begin() and end(): nothing for `replay`, where everything is
+  // queued; else forward and backward, with this as the tape's listener and, for `record`, with
+  // loss() as the destination of the sum of losses. Unless `recordable` on all ranks, the
+  // micro-batch runs eagerly.
+  enum class Way { eager, record, replay };
   Way begin(const nn::Batch& batch, bool recordable);
   void end();
   void drop();  // of a micro-batch that failed: nothing is recorded any more

@@ -35,7 +35,8 @@ class Teller {
   void weights_and_biases() {
     const report::LogSettings& log = now_.log;
     const std::string cause =
-        "the log keeps it for tools/wandb_import, whose run wandb sync sends (docs/log.md)";
+        "stored in the log for tools/wandb_import; wandb sync uploads the run it makes "
+        "(docs/log.md)";
     if (log.wandb_project) note("wandb-project", *log.wandb_project, cause);
     if (log.wandb_exp_name) note("wandb-exp-name", *log.wandb_exp_name, cause);
     if (log.wandb_entity) note("wandb-entity", *log.wandb_entity, cause);
@@ -71,12 +72,12 @@ class Teller {
     const int ranks = now_.data_parallel();
     if (b.schedule.batch(0) != b.schedule.target(0)) {
       note("global-batch-size", b.schedule.batch(0),
-           fmt::format("--decrease-batch-size-if-needed: {} is no multiple of micro-batch size {} "
-                       "x {}",
+           fmt::format("--decrease-batch-size-if-needed: {} is not a multiple of micro-batch "
+                       "size {} x {}",
                        b.schedule.target(0), *b.micro_batch_size, ranks_text(ranks)));
     } else if (g.step_batch_size_schedule) {
       note("global-batch-size", *b.global_batch_size,
-           "the last of --step-batch-size-schedule; of evaluations, too");
+           "the last one of --step-batch-size-schedule; also used for evaluations");
     } else if (!g.global_batch_size) {
       note("global-batch-size", *b.global_batch_size,
            fmt::format("micro-batch size {} x {}", *b.micro_batch_size, ranks_text(ranks)));
@@ -111,8 +112,8 @@ class Teller {
     if (!f.group_query_attention)
       note("num-query-groups", c.query_groups(),
            f.num_query_groups == 1
-               ? "every head has keys of its own without --group-query-attention"
-               : fmt::format("--num-query-groups {} says nothing without --group-query-attention",
+               ? "without --group-query-attention every head has its own keys and values"
+               : fmt::format("--num-query-groups {} has no effect without --group-query-attention",
                              f.num_query_groups));
     if (!f.max_position_embeddings)
       note("max-position-embeddings", *c.max_position_embeddings, "--seq-length");
@@ -138,24 +139,25 @@ class Teller {
       const bool overruled = text != usual && text != value;
       if (value == usual && !overruled) continue;
       note(now.all()[i].name, value,
-           fmt::format("config.json of {}{}", d_.shape_source,
-                       overruled ? fmt::format(", whatever is given ({})", text) : ""));
+           fmt::format(
+               "config.json of {}{}", d_.shape_source,
+               overruled ? fmt::format(", which overrides the flags given ({})", text) : ""));
     }
   }
 
   void tokenizer() {
     const settings::DataSettings &g = given_.data, &now = now_.data;
     if (now.tokenizer_model != g.tokenizer_model)
-      note("tokenizer-model", *now.tokenizer_model, "the model's directory holds one");
+      note("tokenizer-model", *now.tokenizer_model, "the model's directory contains one");
     const std::optional<std::string> type = now.type_by_flags();
     if (!now.tokenizer_type && type)
       note("tokenizer-type", *type,
            *type == "NullTokenizer" ? "there is no --tokenizer-model"
                                     : "--vocab-file and --merge-file");
     if (type == "NullTokenizer" && now.tiktoken_pattern)
-      note("tiktoken-pattern", "none", "the NullTokenizer cuts no text");
+      note("tiktoken-pattern", "none", "NullTokenizer does not tokenize text");
     const bool counted = d_.shape_source.empty() && !now_.shape.vocab_size;
-    if (counted) note("vocab-size", d_.model->vocab_size(), "tokens of the tokenizer");
+    if (counted) note("vocab-size", d_.model->vocab_size(), "vocabulary size of the tokenizer");
   }
 
   void schedule() {
@@ -216,7 +218,7 @@ class Teller {
     if (c.save_retain_interval && !c.save_keep) note("save-keep", 1, "--save-retain-interval");
     if (d_.resumed != nullptr && d_.resumed->seed != now_.runtime.seed)
       note("seed", d_.resumed->seed,
-           fmt::format("dropout goes on with that of {} (--no-load-rng: with --seed {})",
+           fmt::format("dropout continues with the seed of {} (--no-load-rng: with --seed {})",
                        d_.resumed_from, now_.runtime.seed));
     if (c.save && !now_.log.log_jsonl)
       note("log-jsonl", *c.save + "/log.jsonl", "the folder of --save");

@@ -1,4 +1,4 @@
-// Every setting of a run that nobody gave as it stands, with what made it so.
+// Every setting of a run whose value was derived rather than given, with the reason.
 #pragma once
 
 #include <optional>

@@ -30,7 +30,7 @@ std::string model_directory(const std::optional<std::string>& load) {
 
 void require_finite(const LossSum& loss, const std::string& of) {
   MG_CHECK(std::isfinite(loss.sum),
-           "the loss of {} is {}: the model's weights hold values that are no numbers, or its "
+           "the loss of {} is {}: the model's weights contain NaN or infinity, or its "
            "activations overflow",
            of, loss.sum);
 }
@@ -49,32 +49,34 @@ void EvaluationSettings::fields(Fields& f) {
   f.add("load", &load, "Hugging Face model directory, or the --save directory of a run");
   f.add("input", &text.paths,
         "text instead of a data set: files, directories or quoted patterns, as preprocess reads "
-        "them; each document is scored by itself");
+        "them; each document is scored separately");
   f.add("input-format", &text.format, {"auto", "jsonl"},
-        "auto: by the name; jsonl: every file holds JSON lines");
-  f.add("json-keys", &text.json_key, "key of a record that holds the text");
+        "auto: by file name; jsonl: every file is JSON lines");
+  f.add("json-keys", &text.json_key, "key of the text in a record");
   f.add_switch("whole-files", &text.whole_files, true,
-               "a plain text file is one document; else it is cut between paragraphs into "
-               "documents of 2 to 8 kB");
+               "treat each plain text file as one document; else it is split at paragraph breaks "
+               "into documents of 2 to 8 kB");
   f.add_switch("append-eod", &text.append_eod, true,
-               "end each document of the text with the end-of-document token, which counts");
+               "append the end-of-document token, which is scored, to each document of the text");
   f.add_switch("prepend-eod", &text.prepend_eod, true,
-               "put the end-of-document token before each document, so that its first token counts "
-               "too");
+               "prepend the end-of-document token to each document, so that its first token is "
+               "scored too");
   f.begin_group("evaluation");
-  f.add("eval-set", &set, {"train", "valid", "test"}, "part of --split to evaluate on");
-  f.add("eval-samples", &samples, "sequences to evaluate; default one pass over the set");
-  f.add("seq-length", &seq_length, "tokens of a sequence; default the model's positions");
+  f.add("eval-set", &set, {"train", "valid", "test"}, "split to evaluate on");
+  f.add("eval-samples", &samples,
+        "number of sequences to evaluate; default one pass over the "
+        "split");
+  f.add("seq-length", &seq_length, "tokens per sequence; default the model's context length");
   f.add("stride", &stride,
-        "documents are scored by themselves in windows of --seq-length that begin so many tokens "
-        "apart, and each counts what the one before did not; default --seq-length");
+        "score each document separately in windows of --seq-length that start this many tokens "
+        "apart, each scoring the tokens the previous one did not; default --seq-length");
   f.begin_group("output");
   f.add("per-document", &per_document,
-        "file for the loss of each document, a line of JSON each; of a data set, too, documents "
-        "are then scored by themselves");
+        "JSONL file for the loss of each document; the documents of a data set are then scored "
+        "separately, too");
   f.begin_group("evaluation");
   f.add("micro-batch-size", &micro_batch_size,
-        "sequences that a rank takes at once; changes no result");
+        "sequences per rank and forward pass; does not change the result");
   f.begin_group("precision");
   f.add_switch("bf16", &bf16, true, "compute in bfloat16; else fp32");
   data.fields(f);
@@ -127,7 +129,7 @@ Evaluation::Evaluation(EvaluationSettings settings, bool show)
     s_.data.tokenizer_model = tokenizer_path({}, directory_.path());
   const corpus::Vocabulary vocabulary = corpus::open_vocabulary(s_.data, model_->vocab_size());
   MG_CHECK(vocabulary.eod >= 0 || !(s_.text.append_eod || s_.text.prepend_eod),
-           "--append-eod and --prepend-eod: the tokenizer {} names no end-of-document token",
+           "--append-eod and --prepend-eod: the tokenizer {} has no end-of-document token",
            vocabulary.directory);
   if (!s_.text.paths.empty()) {
     documents_ = corpus::read_documents(s_.text, vocabulary, model_->vocab_size(), show);
@@ -158,7 +160,7 @@ void Evaluation::check() const {
   MG_CHECK(s_.samples.value_or(1) > 0, "--eval-samples is {}; it must be positive", *s_.samples);
   s_.runtime.check();
   MG_CHECK(length_ > 0 && length_ <= model_->max_position_embeddings(),
-           "--seq-length is {}; the model has {} positions", length_,
+           "--seq-length is {}, but the model has only {} positions", length_,
            model_->max_position_embeddings());
   MG_CHECK(stride_ > 0 && stride_ <= length_,
            "--stride is {}; it must lie in [1, {}], the --seq-length", stride_, length_);
@@ -166,15 +168,16 @@ void Evaluation::check() const {
   MG_CHECK(!text || !corpus::names_data(s_.data),
            "--input {} and a data set are both given; evaluate one at a time", s_.text.paths[0]);
   MG_CHECK(!text || !s_.data.split,
-           "--split divides a data set; the text of --input is taken whole");
+           "--split divides a data set; the text of --input is evaluated as a whole");
   MG_CHECK(text || !s_.text.append_eod,
-           "--append-eod is for the text of --input; token files end as preprocess wrote them");
+           "--append-eod applies to the text of --input; token files are used as preprocess "
+           "wrote them");
   MG_CHECK(s_.by_document() || !s_.text.prepend_eod,
-           "--prepend-eod is for documents that are scored by themselves: give --input, "
+           "--prepend-eod needs documents that are scored separately: give --input, "
            "--per-document or --stride");
   MG_CHECK(!s_.by_document() || !s_.samples,
-           "--eval-samples counts sequences cut from the documents end to end, but {} scores each "
-           "document by itself: leave one out",
+           "--eval-samples counts sequences of packed documents, but {} scores each document "
+           "separately: drop one",
            text        ? "--input"
            : s_.stride ? "--stride"
                        : "--per-document");
@@ -211,7 +214,7 @@ EvaluationResult Evaluation::run(comm::Group& ranks_of_run) const {
   result.what = what();
   MG_CHECK(result.loss.tokens > 0,
            "the {} has no token to predict: every document has fewer than two, or the loss mask "
-           "hides them",
+           "excludes them",
            result.what);
   if (world.rank() == 0) {
     result.unigram_entropy = documents_ != nullptr ? unigram_entropy(*documents_)

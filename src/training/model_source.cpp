@@ -83,8 +83,8 @@ std::string tokenizer_path(const std::optional<std::string>& given,
                            const std::string& model_directory) {
   if (given) return *given;
   MG_CHECK(tokenizers::has_tokenizer_file(model_directory),
-           "{} holds no tokenizer.json, nor another tokenizer; give --tokenizer-model (the "
-           "tokenizer's file or its directory)",
+           "{} contains no tokenizer.json, nor any other tokenizer; give --tokenizer-model (the "
+           "tokenizer's file or directory)",
            model_directory);
   return model_directory;
 }

@@ -153,7 +153,7 @@ class Search final : public kernels::Observer, public StepListener {
                             : fmt::format(", samples {} to {}", low, high);
     }
     if (spans_.empty())
-      return fmt::format("outside of all layers (micro-batch {}{}, rank {})", micro_batch, samples,
+      return fmt::format("outside all layers (micro-batch {}{}, rank {})", micro_batch, samples,
                          rank_);
     return fmt::format("in {} ({} of micro-batch {}{}, rank {})", spans_.back().name,
                        name(spans_.back().pass), micro_batch, samples, rank_);
@@ -171,7 +171,7 @@ class Search final : public kernels::Observer, public StepListener {
                           described(operand.tensor, step_));
       if (!gone) text += fmt::format(" up to {:.3g}", largest_finite(operand.tensor));
     }
-    return text.empty() ? "it reads no other number" : text + ", all finite";
+    return text.empty() ? "it has no floating-point inputs" : text + ", all finite";
   }
 
   const TrainStep& step_;
@@ -306,8 +306,8 @@ Finding bad_sum(const TrainStep& step, const comm::Group& ranks, ThreadPool& poo
     if (!shard.gradient.defined() || shard.size() == 0) continue;
     if (const NonFinite bad = find_non_finite(shard.gradient, false, pool))
       return {place_in_model(step, i),
-              fmt::format("the reduction of gradients: of {}, each rank's own is finite, and the "
-                          "sum over ranks is {}",
+              fmt::format("the reduction of gradients: {} is finite on each rank, but the sum "
+                          "over ranks is {}",
                           text_of(shard, ranks), described(bad, shard.gradient, shard))};
   }
   return {};
@@ -326,9 +326,9 @@ std::string first_non_finite(TrainStep& step, std::span<const corpus::HostBatch>
   First first = first_of(search.found(), ranks, stream);
   // Every rank's first was made of what came from others, and none had made it.
   if (first.place && first.place->front() != 0)
-    first.text += ranks.size() == 1 ? "; no kernel made that: it was there before the step"
-                                    : "; no kernel of any rank made that: a sum over ranks did, or "
-                                      "what moved it between them";
+    first.text += ranks.size() == 1 ? "; no kernel produced it: it was there before the step"
+                                    : "; no kernel of any rank produced it: a reduction over "
+                                      "ranks or a transfer between them did";
   if (!first.place) first = first_of(bad_sum(step, ranks, runtime.pool()), ranks, stream);
   if (!first.place) {
     search.is_norm();
@@ -337,13 +337,13 @@ std::string first_non_finite(TrainStep& step, std::span<const corpus::HostBatch>
   }
   if (!first.place)
     return fmt::format(
-        "the same micro-batches, made again, gave a finite loss of {} and finite gradients: such a "
-        "difference comes from the machine (memory, or a processor that is clocked too high)",
+        "the same micro-batches, computed again, gave a finite loss of {} and finite gradients: "
+        "such a difference points to faulty hardware (memory, or an overclocked processor)",
         report.loss);
   const First bad = first_of(parameters, ranks, stream);
   if (bad.place) first.text += "; " + bad.text;
   if (bad.others > 0)
-    first.text += fmt::format("; {} other ranks hold such parameters, too", bad.others);
+    first.text += fmt::format("; {} other ranks have such parameters, too", bad.others);
   return first.text;
 }
 

@@ -104,8 +104,8 @@ TrainResult RankRun::loop() {
       train_on(data);
     } else if (lead()) {
       log::info(
-          "the run is at step {}, and {} were to be made: nothing is left to do; "
-          "--extend-to-iters N trains on to step N",
+          "the run is already at step {} of {}: nothing is left to do; --extend-to-iters N "
+          "continues training to step N",
           last, *s_.batch.train_iters);
     }
     if (result_.end == report::EndReason::done && plan_.evaluates_test_set())
@@ -250,8 +250,8 @@ void RankRun::warn_of_skipped(const IterationReport& report) {
   constexpr int64_t kMany = 50;  // 2^32 falls to 1 in 33 steps
   if (!lead() || !model_.step.options().loss_scale || skipped_in_row_ != kMany) return;
   const std::string text = fmt::format(
-      "the last {} steps were all left out, at a loss scale of {}: nothing is learned. Lower "
-      "--loss-scale or --min-loss-scale, or --lr, or train with --bf16",
+      "the last {} steps were all skipped, at a loss scale of {}: nothing is being learned. "
+      "Lower --loss-scale or --min-loss-scale, or --lr, or train with --bf16",
       kMany, report.loss_scale);
   log::warning("{}", text);
   log_->note(report.iteration, true, text);
@@ -269,12 +269,12 @@ void RankRun::not_finite(const IterationReport& report) {
     found = first_non_finite(model_.step, micro_batches_, world_, runtime_);
   not_finite_reported_ = true;
   MG_CHECK(!stop,
-           "{}. First: {}. The step was left out and nothing saved after it; lower --lr, look at "
-           "the data, or go on without such steps with --on-non-finite skip",
+           "{}. First: {}. The step was skipped and nothing was saved after it; lower --lr, "
+           "check the data, or skip such steps with --on-non-finite skip",
            what, found);
   if (!lead()) return;
   const std::string text =
-      fmt::format("{}; the step is left out{}", what,
+      fmt::format("{}; the step is skipped{}", what,
                   found.empty() ? fmt::format(" ({} so far)", skipped_) : ". First: " + found);
   log::warning("{}", text);
   log_->note(report.iteration, true, text);

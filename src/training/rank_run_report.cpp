@@ -129,7 +129,7 @@ void RankRun::tell_progress(int64_t iteration) {
                           static_cast<double>(samples * *s_.batch.seq_length));
   } catch (const Error& error) {
     progress_file_.reset();
-    log::warning("the file of --log-progress ends here, the run goes on: {}", error.what());
+    log::warning("the file of --log-progress ends here, the run continues: {}", error.what());
   }
 }
 
@@ -184,8 +184,8 @@ void RankRun::finish_profile() {
 void RankRun::tell_recorded() const {
   if (!lead() || !s_.graphs.record_after(s_.parallel) || runtime_.device().kind != DeviceKind::cuda)
     return;
-  log::info("CUDA graphs: {} recorded, {} micro-batches launched from them",
-            result_.recorded.recorded, result_.recorded.replayed);
+  log::info("CUDA graphs: {} captured, {} micro-batches replayed", result_.recorded.recorded,
+            result_.recorded.replayed);
 }
 
 void RankRun::write_samples(int64_t iteration) {
@@ -205,7 +205,7 @@ void RankRun::tell_saved(const std::vector<report::SaveRecord>& records) {
     result_.saved = record.path;
     log_->save(record);
     tell_progress(record.iteration);
-    log::info("saved iteration {} to {} ({} in {:.2f} s; training stood still for {:.2f} s)",
+    log::info("saved iteration {} to {} ({} in {:.2f} s; training was blocked for {:.2f} s)",
               record.iteration, record.path, format_bytes(static_cast<double>(record.bytes)),
               record.seconds, record.wait);
   }

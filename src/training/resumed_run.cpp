@@ -19,7 +19,7 @@ void check_rule(const settings::TrainSettings& s, const resume::TrainerState& st
   for (const std::string flag : {"exp-avg-dtype", "exp-avg-sq-dtype", "muon-scalar-optimizer"}) {
     const Json *before = saved.find(flag), *wanted = now.find(flag);
     MG_CHECK(before == nullptr || wanted == nullptr || before->as_string() == wanted->as_string(),
-             "{} was trained with --{} {}, and it is {} now; use the same, or --no-load-optim",
+             "{} was trained with --{} {}, but now it is {}; use the same, or --no-load-optim",
              path, flag, before->as_string(), wanted->as_string());
   }
 }
@@ -28,24 +28,23 @@ void check_rule(const settings::TrainSettings& s, const resume::TrainerState& st
 void check_optimizer_state(const settings::TrainSettings& s, const resume::Beginning& beginning) {
   const resume::TrainerState& state = beginning.state;
   const std::string& path = beginning.checkpoint->path();
-  MG_CHECK(
-      state.has_optimizer,
-      "{} was saved without optimizer state (--no-save-optim); resume with --no-load-optim: the "
-      "optimizer begins anew",
-      path);
+  MG_CHECK(state.has_optimizer,
+           "{} was saved without optimizer state (--no-save-optim); resume with --no-load-optim, "
+           "which resets the optimizer",
+           path);
   const std::string method(optim::name(s.optimizer.config.method));
   MG_CHECK(state.optimizer == method,
-           "{} holds the state of --optimizer {}, and this run uses {}; use the same, or "
+           "{} contains the state of --optimizer {}, but this run uses {}; use the same, or "
            "--no-load-optim",
            path, state.optimizer, method);
   MG_CHECK(state.precision == name(s.precision.type()),
-           "{} was trained in {}, and this run is in {}; use the same, or --no-load-optim", path,
+           "{} was trained in {}, but this run is in {}; use the same, or --no-load-optim", path,
            state.precision, name(s.precision.type()));
   const auto tensors = beginning.checkpoint->optimizer_tensors();
   const bool saved = std::ranges::any_of(
       tensors, [](const auto& tensor) { return tensor.name.starts_with("momentum_buffer."); });
   MG_CHECK(method != "sgd" || saved == (s.optimizer.config.sgd_momentum > 0),
-           "{} was trained {} momentum, and --sgd-momentum is {}; use the same, or "
+           "{} was trained {} momentum, but --sgd-momentum is {}; use the same, or "
            "--no-load-optim",
            path, saved ? "with" : "without", s.optimizer.config.sgd_momentum);
   check_rule(s, state, path);
@@ -109,8 +108,8 @@ void check_data_order(const RunPlan& plan) {
       without_samples(state.data), without_samples(resume::data_settings(s, plan.train_samples)));
   if (!other.empty()) {
     log::warning(
-        "the data are not those of the checkpoint ({}): the samples that follow are others, and "
-        "some may be seen twice or never",
+        "the data differs from the checkpoint's ({}): the following samples are different ones, "
+        "and some may be seen twice or never",
         other);
     return;
   }
@@ -119,12 +118,11 @@ void check_data_order(const RunPlan& plan) {
   if (keeps_order(plan, *before)) return;
   const std::string longer = resume::how_to_extend(state, s.batch);
   log::warning(
-      "the run asks for {} training samples, and that of {} asked for {}: their epochs are "
-      "shuffled "
-      "in another order, so that the samples that follow are others, and some may be seen twice or "
-      "never{}",
+      "the run requests {} training samples, but that of {} requested {}: the epochs are "
+      "shuffled differently, so the following samples are different ones, and some may be seen "
+      "twice or never{}",
       plan.train_samples, plan.beginning.checkpoint->path(), *before,
-      longer.empty() ? "" : ". To train longer in the checkpoint's order give " + longer);
+      longer.empty() ? "" : ". To train longer in the checkpoint's order, give " + longer);
 }
 
 void check_extension(const RunPlan& plan) {
@@ -137,8 +135,8 @@ void check_extension(const RunPlan& plan) {
            plan.learning_rate.decoupled_at(sample).value_or(0) > 0;
   };
   MG_CHECK(learns(first) || learns(plan.last_sample()),
-           "--extend-to-iters {}: the learning rate has fallen to 0 (--min-lr) by step {}, so that "
-           "nothing would be learned after it; let it fall until the new end{}",
+           "--extend-to-iters {}: the learning rate has decayed to 0 (--min-lr) by step {}, so "
+           "nothing would be learned after it; let it decay until the new end{}",
            *b.extend_to_iters, b.base_iters,
            plan.beginning.checkpoint != nullptr
                ? " with --override-opt-param-scheduler"

@@ -47,8 +47,8 @@ models::Model find_model(const settings::TrainSettings& s, const ShapeSource& so
   }
   models::require_language_model(model, "training on text");
   MG_CHECK(model->vocab_size() >= vocabulary.size,
-           "the model has {} tokens and the tokenizer {}; they do not fit together{}",
-           model->vocab_size(), vocabulary.size,
+           "the model has {} tokens but the tokenizer {}; they do not match{}", model->vocab_size(),
+           vocabulary.size,
            s.run.model_config ? fmt::format(": give --vocab-size {}", vocabulary.size) : "");
   check_length(s.batch, model);
   return model;
@@ -126,7 +126,7 @@ corpus::Vocabulary vocabulary_for_plan(settings::TrainSettings& s, const ShapeSo
   if (!source && !s.shape.vocab_size)
     assumed = {
         "vocab-size", std::to_string(size),
-        fmt::format("{} is not here; of --tokenizer-type {}",
+        fmt::format("{} does not exist; the usual size for --tokenizer-type {}",
                     s.data.tokenizer_model ? *s.data.tokenizer_model : *s.data.vocab_file, type)};
   stands_in = true;
   settings::TokenizerSettings numbers = s.data;
@@ -143,7 +143,7 @@ void check_architecture(const models::Model& model, const checkpoint::ModelDirec
   MG_CHECK(
       different.empty(),
       "the model that the flags describe is not the one in {}: {}. Give the flags it was trained "
-      "with, or none of them: the shape is then taken from there",
+      "with, or none of them: the shape is then taken from the checkpoint",
       weights.path(), different);
 }
 
@@ -151,8 +151,8 @@ void check_architecture(const models::Model& model, const checkpoint::ModelDirec
 void check_enough(const data::Dataset& set, data::Split split, int64_t needed,
                   std::string_view suggestion) {
   MG_CHECK(set.size() >= needed,
-           "the run reads {} {} samples, and the data sets together have {} in one pass (prefixes "
-           "without weights are mixed by size and read once): give weights, {}",
+           "the run reads {} {} samples, but the data sets together have only {} in one pass "
+           "(prefixes without weights are mixed by size and read once): give weights, {}",
            needed, data::name(split), set.size(), suggestion);
 }
 
@@ -188,8 +188,7 @@ void check_prompts(const settings::RunSettings& run, const corpus::Vocabulary& v
   for (const std::string& prompt : run.sample_prompt) {
     const auto tokens = static_cast<int64_t>(vocabulary.tokenizer->encode(prompt, true).size());
     MG_CHECK(tokens > 0 && tokens <= room,
-             "--sample-prompt '{}' has {} tokens; between 1 and {} fit the model", prompt, tokens,
-             room);
+             "--sample-prompt '{}' has {} tokens; the model takes 1 to {}", prompt, tokens, room);
   }
 }
 
@@ -209,22 +208,22 @@ void claim_save_directory(RunPlan& plan, comm::Group& processes) {
   std::error_code error;
   const resume::SaveDirectory folder(*c.save);
   MG_CHECK(!std::filesystem::exists(*c.save, error) || folder.exists(),
-           "--save {} is a file; a directory is wanted", *c.save);
+           "--save {} is a file; give a directory", *c.save);
   MG_CHECK(!folder.is_foreign(),
-           "--save {} is not empty and is no checkpoint directory of this program; choose another",
+           "--save {} is not empty and is not a checkpoint directory of this program; choose "
+           "another",
            *c.save);
   const std::vector<int64_t> steps = folder.iterations();
   const bool own = c.load && std::filesystem::equivalent(*c.save, *c.load, error);
   MG_CHECK(steps.empty() || !own || !c.finetune || plan.settings.run.model,
-           "--save {} holds a run's checkpoints up to iteration {}, and --finetune begins at step "
-           "0 and would overwrite them; choose another --save, or drop --finetune to go on from "
-           "them",
+           "--save {} contains a run's checkpoints up to iteration {}, and --finetune starts at "
+           "step 0 and would overwrite them; choose another --save, or drop --finetune to resume "
+           "from them",
            *c.save, steps.back());
-  MG_CHECK(
-      steps.empty() || own,
-      "--save {} holds a run's checkpoints up to iteration {}, which this run would overwrite; "
-      "add --load {} to go on from them, choose another --save, or remove it",
-      *c.save, steps.back(), *c.save);
+  MG_CHECK(steps.empty() || own,
+           "--save {} contains a run's checkpoints up to iteration {}, which this run would "
+           "overwrite; add --load {} to resume from them, choose another --save, or remove it",
+           *c.save, steps.back(), *c.save);
   if (processes.rank() == 0 && folder.exists()) {
     plan.lock.emplace(folder.lock());
     folder.mend();
@@ -251,9 +250,9 @@ void require_hope(const settings::TrainSettings& s, const models::Model& model) 
   const double least = kLeastBytes * parameters * share;
   MG_CHECK(
       least <= kTimes * static_cast<double>(available_memory()),
-      "a model of {} parameters (--num-layers {}, --hidden-size {}) takes more than {} here, "
-      "and this process has {}: use a smaller model, or more machines (megatron plan says what "
-      "a run needs)",
+      "a model of {} parameters (--num-layers {}, --hidden-size {}) takes more than {} here, but "
+      "this process has {}: use a smaller model, or more machines (megatron plan shows what a "
+      "run needs)",
       format_count(parameters), model->num_layers(), model->hidden_size(), format_bytes(least),
       available_memory_text());
 }

@@ -13,12 +13,12 @@ namespace {
 
 void check_order(const settings::RunSettings& run) {
   MG_CHECK(run.dataloader_type != "external",
-           "--dataloader-type external hands over batches that another program makes; this program "
+           "--dataloader-type external takes batches from another program; this program only "
            "reads its own: use single or cyclic");
   MG_CHECK(run.dataloader_type == "single" || run.dataloader_type == "cyclic",
            "--dataloader-type is '{}'; single and cyclic are supported", run.dataloader_type);
   MG_CHECK(run.data_sharding || run.dataloader_type == "cyclic",
-           "--no-data-sharding is of --dataloader-type cyclic; drop it");
+           "--no-data-sharding applies to --dataloader-type cyclic only; drop it");
   MG_CHECK(!run.multiple_validation_sets || run.full_validation,
            "--multiple-validation-sets needs --full-validation");
   MG_CHECK(run.validation_set_names.empty() || run.multiple_validation_sets,
@@ -44,15 +44,15 @@ void check_run(const settings::TrainSettings& s) {
   const settings::RunSettings& run = s.run;
   MG_CHECK(run.eval_iters >= 0, "--eval-iters is {}; it cannot be negative", run.eval_iters);
   MG_CHECK(!run.skip_train || run.eval_iters > 0 || run.full_validation,
-           "--skip-train only evaluates, and --eval-iters 0 asks for no evaluation; give another "
+           "--skip-train only evaluates, but --eval-iters 0 disables evaluation; give another "
            "--eval-iters, or --full-validation");
   run.check(s.batch, s.data_parallel());
   MG_CHECK(run.sample_interval.has_value() == !run.sample_prompt.empty(),
-           "--sample-interval and --sample-prompt TEXT go together: how often, and what the texts "
-           "begin with; give both or none");
+           "--sample-interval and --sample-prompt TEXT belong together: how often to generate, "
+           "and the prompt; give both or neither");
   MG_CHECK(run.sample_tokens > 0, "--sample-tokens is {}; it must be positive", run.sample_tokens);
   MG_CHECK(!s.checkpoint.finetune || run.model || s.checkpoint.load,
-           "--finetune begins with the weights of --model or --load, and neither is given");
+           "--finetune starts from the weights of --model or --load, but neither is given");
   s.log.check();
   s.checkpoint.check();
   s.profile.check(s.runtime.rank_count());
@@ -78,7 +78,7 @@ void check_groups(const settings::TrainSettings& s, const parallel::PipelineShap
       shape.schedule(0, static_cast<int>(count));  // throws
     } catch (const Error& e) {
       fail(
-          "{}. So it would be from sample {} on: change --rampup-batch-size or "
+          "{}. This would happen from sample {} on: change --rampup-batch-size or "
           "--step-batch-size-schedule",
           e.what(), stage.begin);
     }
@@ -126,7 +126,7 @@ void settle(settings::TrainSettings& s) {
   s.settle_ranks();
   s.runtime.check();
   MG_CHECK(model_ranks > 0 && s.runtime.rank_count() % model_ranks == 0,
-           "{} ranks cannot be divided in tensor parallel {} x pipeline parallel {} x context "
+           "{} ranks cannot be divided into tensor parallel {} x pipeline parallel {} x context "
            "parallel {}: change --ranks (or the number of processes) or one of these sizes",
            s.runtime.rank_count(), s.parallel.tensor_parallel, s.parallel.pipeline_parallel,
            s.parallel.context_parallel);
@@ -184,8 +184,8 @@ std::vector<SettingNote> settle_layout(settings::TrainSettings& s, const models:
   MG_CHECK(
       s.optimizer.config.method != optim::Method::muon ||
           s.parallel.sharding() == parallel::Sharding::none,
-      "--optimizer muon needs whole matrices, and --use-distributed-optimizer or "
-      "--data-parallel-sharding-strategy {} cuts them: drop the flag, or use adam, sgd or lion",
+      "--optimizer muon needs whole matrices, but --use-distributed-optimizer or "
+      "--data-parallel-sharding-strategy {} shards them: drop the flag, or use adam, sgd or lion",
       parallel::name(s.parallel.sharding()));
   return notes;
 }
@@ -219,7 +219,7 @@ void check_settings(const settings::TrainSettings& given, bool planned) {
 
 void check_length(const settings::BatchSettings& batch, const models::Model& model) {
   MG_CHECK(*batch.seq_length <= model->max_position_embeddings(),
-           "--seq-length is {} and the model has {} positions; shorten the one or raise "
+           "--seq-length is {}, but the model has only {} positions; lower it or raise "
            "--max-position-embeddings",
            *batch.seq_length, model->max_position_embeddings());
 }

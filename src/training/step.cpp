@@ -76,8 +76,8 @@ TrainStep::TrainStep(std::span<models::Stage* const> chunks, DType type,
   if (!options_.record_after || runtime.stream().target().kind != DeviceKind::cuda) return;
   MG_ASSERT(chunks.size() == 1 && ranks.stages() == nullptr);
   MG_CHECK(!runtime.device().has_data() || tensor_.size() == 1 || tensor_.group->queued(),
-           "--cuda-graph-impl local cannot record what tensor-parallel ranks exchange through host "
-           "memory: give each rank a GPU of its own, for NCCL, or leave it out");
+           "--cuda-graph-impl local cannot capture communication of tensor-parallel ranks "
+           "through host memory: give each rank its own GPU, for NCCL, or leave the flag out");
   std::vector<Parameter*> parameters;
   for (parallel::ParameterSpec* placed : chunks[0]->parameters())
     parameters.push_back(&placed->parameter);
@@ -174,7 +174,7 @@ Tensor TrainStep::forward(int chunk, int micro_batch, const Tensor& input) {
   InFlight& slot = in_flight(chunk, micro_batch);
   const nn::Batch& batch = slot.batch.fill(batches_[static_cast<size_t>(micro_batch)],
                                            stage.model(), options_.loss_scope, loss_scale_.value());
-  way_ = recorded_ ? recorded_->begin(batch, recordable(micro_batch)) : Way::as_ever;
+  way_ = recorded_ ? recorded_->begin(batch, recordable(micro_batch)) : Way::eager;
   if (way_ == Way::replay) return {};
   if (slot.tape == nullptr) make_tape(slot);
   Bundle in;
@@ -215,7 +215,7 @@ Tensor TrainStep::backward(int chunk, int micro_batch, const Tensor& gradient, b
 
 void TrainStep::finish_recorded(int micro_batch) {
   recorded_->end();
-  if (std::exchange(way_, CudaGraphRunner::Way::as_ever) == CudaGraphRunner::Way::as_ever) return;
+  if (std::exchange(way_, CudaGraphRunner::Way::eager) == CudaGraphRunner::Way::eager) return;
   kernels::table(runtime_.stream())
       .copy({.x = recorded_->loss(), .out = total(micro_batch)}, runtime_.stream());
 }
@@ -307,7 +307,7 @@ StepReport TrainStep::accumulate(std::span<const corpus::HostBatch> micro_batche
   report.tokens = totals.back();
   report.metrics = metrics_.values();
   MG_CHECK(report.tokens > 0,
-           "no token of this step counts: the loss mask hides every label; check the data and "
+           "no token of this step counts: the loss mask excludes every label; check the data and "
            "--eod-mask-loss");
   report.loss = std::accumulate(totals.begin(), totals.end() - 1, 0.0) / report.tokens;
   divisor = options_.loss_scope == settings::LossScope::token
@@ -354,7 +354,9 @@ StepReport TrainStep::run(std::span<const corpus::HostBatch> micro_batches,
 }
 
 double LossSum::mean() const {
-  MG_CHECK(tokens > 0, "no token of the evaluated samples counts: the loss mask hides every label");
+  MG_CHECK(tokens > 0,
+           "no token of the evaluated samples counts: the loss mask excludes every "
+           "label");
   return sum / tokens;
 }
 

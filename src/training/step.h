@@ -158,7 +158,7 @@ class TrainStep final : private parallel::StageWork {
   optim::LossScale loss_scale_;
   DType type_;
   std::optional<CudaGraphRunner> recorded_;
-  CudaGraphRunner::Way way_ = CudaGraphRunner::Way::as_ever;  // of the micro-batch
+  CudaGraphRunner::Way way_ = CudaGraphRunner::Way::eager;  // of the micro-batch
   std::vector<std::vector<InFlight>> in_flight_;              // by chunk
   std::span<const corpus::HostBatch> batches_;                // of the step under way
   StepListener* listener_ = nullptr;

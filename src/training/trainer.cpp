@@ -40,7 +40,7 @@ void announce_data(const RunPlan& plan) {
   }
   if (b.schedule.batch(0) != b.schedule.target(0)) {
     log::warning(
-        "--decrease-batch-size-if-needed: global batch size {} is run as {}, a multiple of "
+        "--decrease-batch-size-if-needed: global batch size {} is lowered to {}, a multiple of "
         "micro-batch size x ranks",
         b.schedule.target(0), b.schedule.batch(0));
   }
@@ -60,15 +60,15 @@ void announce(const RunPlan& plan, const MachinePeak& peak) {
               plan.vocabulary.padded_size);
   }
   announce_data(plan);
-  if (!plan.notes.empty()) log::info("settings that follow from others:");
+  if (!plan.notes.empty()) log::info("settings derived from others:");
   for (const std::string& line : note_lines(plan.notes)) log::info("{}", line);
   if (!plan.changes.empty())
-    log::info("settings that are not those of {}:", plan.beginning.checkpoint->path());
+    log::info("settings that differ from those of {}:", plan.beginning.checkpoint->path());
   for (const resume::SettingChange& change : plan.changes) log::info("  {}", change.text());
   if (s.runtime.gpu_backend() == comm::GpuBackend::nccl &&
       s.runtime.device_kind() != DeviceKind::cuda) {
     log::info(
-        "--distributed-backend nccl is for GPUs: ranks on the {} exchange through host memory",
+        "--distributed-backend nccl is for GPUs: ranks on the {} communicate through host memory",
         name(s.runtime.device_kind()));
   }
   const std::string_view remark =
@@ -122,7 +122,7 @@ TrainResult train(const settings::TrainSettings& given, const TrainHooks& hooks,
     comm::Group& world = comm::for_device(ranks_of_run, runtime.device_value(ranks_of_run.rank()),
                                           made, runtime.gpu_backend());
     if (runtime.device_kind() == DeviceKind::cuda && world.size() > 1 && world.rank() == 0)
-      log::info("the GPUs' ranks exchange {}",
+      log::info("the GPUs' ranks communicate {}",
                 world.queued() ? nccl_by_version() : "through host memory");
     if (comm::Doing* doing = world.doing()) doing->phase("start", true);
     RankRun run(plan, peak.value, world, hooks);

@@ -94,9 +94,8 @@ std::vector<std::string> dropped_tensors(const models::Model& model,
   if (tied) tied->table = without(prefix, tied->table);
   if (tied && directory.find(tied->output) != nullptr && directory.find(tied->table) != nullptr) {
     MG_CHECK(std::ranges::equal(directory.bytes(tied->output), directory.bytes(tied->table)),
-             "'{}' has {} and {}, which differ, though its config.json ties them "
-             "(tie_word_embeddings); set "
-             "that to false",
+             "'{}' has {} and {}, which differ, although its config.json ties them "
+             "(tie_word_embeddings); set that to false",
              directory.path(), tied->output, tied->table);
     dropped.push_back(tied->output);
   }
@@ -125,7 +124,7 @@ void load_weights(const checkpoint::ModelDirectory& directory,
 }
 
 std::string absent_states_text(const std::string& directory, std::span<const std::string> absent) {
-  return fmt::format("'{}' lacks the module states {}: they begin as in a new model", directory,
+  return fmt::format("'{}' has no module states {}: they start as in a new model", directory,
                      checkpoint::counted(absent));
 }
 

@@ -85,7 +85,7 @@ class Compiler {
                     part, false);
   }
   bool compiles(const Shape& shape, const AttentionBackwardArgs& args, bool any_order) {
-    const std::string name = name_of(shape, any_order ? "backward in any order" : "backward");
+    const std::string name = name_of(shape, any_order ? "backward nondeterministic" : "backward");
     if (!library_takes(args, any_order)) return tell(name, "is not taken");
     const LibraryAttentionPart part = library_part(args, any_order);
     const auto graph =

@@ -85,7 +85,7 @@ def device():
         check |= {"passed": False, "why_not": "0.5 off"}
         code = 1
     if "check hangs" in faults:
-        check |= {"passed": False, "hung": True, "why_not": "it did not end"}
+        check |= {"passed": False, "hung": True, "why_not": "it did not finish"}
         code = 1
     print("09:00:00 info {a line of the log}", file=sys.stderr, flush=True)
     end(json.dumps(report, indent=1), "09:00:01 info done", code=code)
@@ -116,7 +116,7 @@ def selftest():
     if "check" in faults and name == "model/gpt2 fp32":
         end("FAILED  model/gpt2 fp32  1 of 9 compared", "0 passed, 1 failed", code=1)
     end(
-        f"ok      {name:<40}     3 compared, 1.0e-01 of what is allowed, 0.1 s",
+        f"ok      {name:<40}     3 compared, 1.0e-01 of the tolerance, 0.1 s",
         "1 passed, 0 failed",
     )
 

@@ -96,7 +96,7 @@ class Passing(Played):
             self.assertIn(words, rows["gpt2-124m, sequence 32"])
         self.assertIn("same bits", rows["gpt2-124m, sequence 32, CUDA graphs"])
         self.assertIn("20 tokens/s, 3% MFU; computed by", rows["gpt2-124m, sequence 32, any order"])
-        self.assertIn("beside 10 of gpt2-124m", rows["gpt2-124m, sequence 32, any order"])
+        self.assertIn("baseline 10 of gpt2-124m", rows["gpt2-124m, sequence 32, any order"])
         self.assertIn("(+100.0%)", rows["gpt2-124m, sequence 32, any order"])
         self.assertLessEqual(len(os.listdir(self.out)), 8)
         self.assertEqual(os.listdir(self.folder / "temporary"), [])
@@ -112,7 +112,7 @@ class Passing(Played):
             out.write("\n")
         code, text = self.check(part="layouts")
         self.assertEqual(code, 0, text)
-        self.assertIn("is of another program; all steps begin anew", text)
+        self.assertIn("is from another program; all steps start over", text)
         self.assertIn("1 steps, 0 of them done before", text)
 
     def test_goes_on_in_a_new_folder(self):
@@ -120,7 +120,7 @@ class Passing(Played):
         first.mkdir()
         code, text = self.check("--from", first, part="layouts")
         self.assertEqual(code, 0, text)
-        self.assertIn("so that all steps begin anew", text)
+        self.assertIn("so all steps start over", text)
         earlier, self.out = self.out, self.folder / "last"
         code, text = self.check("--from", earlier, part="all", fault="other version")
         self.assertEqual(code, 0, text)
@@ -349,7 +349,7 @@ class FirstStep(Played):
             # The real one reports its own hang; the GPU is asked once more.
             played.environment["FAULT"] = "check hangs"
             found = first.look(played)
-            self.assertIn("FAILED matrix product in 0.1 s: it did not end", found.lines)
+            self.assertIn("FAILED matrix product in 0.1 s: it did not finish", found.lines)
             self.assertIn("the check of the device hung", found.failed[-1])
             with unittest.mock.patch.object(first, "probe", lambda _: ("", "it hangs")):
                 self.assertRaises(first.NoGpu, first.look, played)

@@ -103,7 +103,7 @@ class Flags(unittest.TestCase):
         self.assertGreater(checked, 30)
         names = [step.name for step in steps]
         self.assertEqual(len(set(names)), len(names))
-        self.assertLessEqual({step.beside for step in steps} - {None}, set(names))
+        self.assertLessEqual({step.baseline for step in steps} - {None}, set(names))
 
 
 if __name__ == "__main__":

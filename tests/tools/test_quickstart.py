@@ -44,7 +44,7 @@ class Quickstart(unittest.TestCase):
         self.refused("holds no .txt or .jsonl", "--input", "mine")
 
     def test_output_of_somebody_else(self):
-        self.refused("'mine' exists and is not an earlier quickstart's", "--output", "mine")
+        self.refused("'mine' exists and was not created by quickstart", "--output", "mine")
 
 
 class QuickstartChoice(unittest.TestCase):
@@ -153,7 +153,7 @@ class ManualPages(unittest.TestCase):
 
     def test_what_cannot_be_rendered(self):
         self.page("README", b"no page")
-        self.assertIn("'man' holds no manual page", self.render(code=1)[1])
+        self.assertIn("'man' contains no manual page", self.render(code=1)[1])
         self.page("man2/open.2", OPEN)
         (self.root / "man/man2/torn.2.gz").write_bytes(gzip.compress(OPEN)[:-20])
         self.assertIn("torn.2.gz", self.render(code=1)[1])

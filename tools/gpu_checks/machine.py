@@ -217,9 +217,9 @@ class Machine:
         )
 
     def commit(self):
-        beside = self.program.with_name("commit")
-        if beside.is_file():
-            return beside.read_text(encoding="utf-8").strip()
+        commit = self.program.with_name("commit")
+        if commit.is_file():
+            return commit.read_text(encoding="utf-8").strip()
         said = self.said_by("git", "-C", ROOT, "rev-parse", "--short", "HEAD").strip()
         changed = self.said_by("git", "-C", ROOT, "status", "--porcelain", "--", "src").strip()
         return (said or "unknown") + (" with changes" if changed else "")

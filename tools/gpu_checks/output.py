@@ -77,7 +77,7 @@ class Output:
         try:
             folder = Path(tempfile.mkdtemp(prefix="gpu_check.results."))
         except OSError as another:
-            say(f"Nor can a temporary folder ({another.strerror}): standard output is left.")
+            say(f"Nor can a temporary folder ({another.strerror}): only standard output is left.")
             return
         self.folder = folder
         try:
@@ -89,7 +89,7 @@ class Output:
                 shutil.copy(name, folder)
             except OSError:
                 pass  # it stays where it is
-        say(f"Results go on in {folder}.")
+        say(f"Results continue in {folder}.")
 
 
 def write_utf8():

@@ -22,7 +22,7 @@ def selftest(part, name, *words, limit=120):
         compared = [line.strip() for line in ran.lines() if "compared" in line]
         ran.expect_success("; ".join((rows or compared)[:6]))
         if not ran.lines():
-            raise Failure("it ended without an error, and without a word")
+            raise Failure("it ended without an error or any output")
         return (rows or said)[0].strip() if len(said) == 1 else ran.lines()[-1].strip()
 
     return Step(part, name, "megatron " + shlex.join(words), run, limit)

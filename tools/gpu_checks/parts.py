@@ -39,5 +39,5 @@ def steps_of(part, machine, small):
     if small:  # a state may have both
         for step in steps:
             step.name += ", small"
-            step.beside = step.beside and step.beside + ", small"
+            step.baseline = step.baseline and step.baseline + ", small"
     return steps

@@ -46,15 +46,15 @@ def load(path, key):
         return {}
     except Exception as error:  # pylint: disable=broad-exception-caught
         aside = path.with_name(path.name + ".broken")
-        say(f"{path} cannot be understood ({error!r}); it is kept as {aside.name}")
-        say("All steps begin anew.")
+        say(f"{path} cannot be parsed ({error!r}); it is kept as {aside.name}")
+        say("All steps start over.")
         try:
             path.replace(aside)
         except OSError:
             pass
         return {}
     if others:
-        say(f"{path} is of another {' and '.join(others)}; all steps begin anew")
+        say(f"{path} is from another {' and '.join(others)}; all steps start over")
         return {}
     return finished
 
@@ -83,8 +83,8 @@ class Results:
                 self.output.replace(STATE, text + "\n")
 
     def comparison(self, step, figure):
-        """With the step that it stands beside."""
-        other = self.finished.get(step.beside, {})
+        """Compares with the baseline step."""
+        other = self.finished.get(step.baseline, {})
         if other.get("status") != "passed":  # it may have run with other flags
             return ""
         other = other["figure"]
@@ -93,7 +93,7 @@ class Results:
             return ""
         rate, base = (float(m.group(1).replace(",", "")) for m in (own, others))
         more = f" ({100 * (rate / base - 1):+.1f}%)" if base else ""
-        return f"; beside {others.group(1)} of {step.beside}{more}"
+        return f"; baseline {others.group(1)} of {step.baseline}{more}"
 
     def append(self, step, figure):
         text = "" if self.output.size_of(self.page) else f"# {self.findings.gpu}\n"

@@ -54,18 +54,18 @@ def bench_words(model, length, micro, batch, more=""):
     return words + more.split()
 
 
-def timed(part, name, words, run, likely, runs=1, beside=None):
+def timed(part, name, words, run, likely, runs=1, baseline=None):
     limit = max(120, 2 * likely) * runs
     command = "megatron " + shlex.join(map(str, words))
-    return Step(part, name, command, run, limit, likely * runs, beside)
+    return Step(part, name, command, run, limit, likely * runs, baseline)
 
 
-def model_step(part, row, more="", check=one_run, runs=1, beside=None, **given):
+def model_step(part, row, more="", check=one_run, runs=1, baseline=None, **given):
     model, length, micro, batch, likely = row
     words = bench_words(model, length, micro, batch, more)
     name = f"{model}, sequence {length}" + (f", {given.pop('name')}" if "name" in given else "")
     run = functools.partial(check, words=words, **given)
-    return timed(part, name, [*words, *TEXT], run, likely, runs, beside)
+    return timed(part, name, [*words, *TEXT], run, likely, runs, baseline)
 
 
 def bench(part, name, words, pattern, likely):
@@ -145,7 +145,7 @@ def headline_steps(small):
 
 
 def variant_steps(small):
-    """The same steps with another setting beside what headline measured."""
+    """The same steps with another setting, next to what headline measured."""
     if small:
         given = {"small": True}
         return [
@@ -157,7 +157,7 @@ def variant_steps(small):
                 TINY_ROW,
                 f"{TINY_MORE} {ANY_ORDER}",
                 name="any order",
-                beside="gpt2-124m, sequence 32",
+                baseline="gpt2-124m, sequence 32",
                 **given,
             ),
         ]
@@ -173,11 +173,11 @@ def variant_steps(small):
         )
     ]
     for row in (LARGE, EIGHT):
-        beside = f"{row[0]}, sequence {row[1]}"
-        steps.append(model_step("speed", row, ANY_ORDER, name="any order", beside=beside))
-    beside = "llama-8b, sequence 4096"
+        baseline = f"{row[0]}, sequence {row[1]}"
+        steps.append(model_step("speed", row, ANY_ORDER, name="any order", baseline=baseline))
+    baseline = "llama-8b, sequence 4096"
     two = ("llama-8b", 4096, 2, 8, 140)
-    fit = {"check": run_if_it_fits, "beside": beside}
+    fit = {"check": run_if_it_fits, "baseline": baseline}
     steps.append(model_step("speed", EIGHT, LAYERNORM, name="layernorm recomputed", **fit))
     steps.append(model_step("speed", two, name="micro-batch 2", **fit))
     return steps

@@ -12,12 +12,12 @@ from gpu_checks.output import say
 class Step:
     """run(machine) gives the figure of a step that passed, or raises Ended. It fails when it takes
     longer than `limit` seconds. One that is timed runs alone, and is not begun when less time is
-    left than the `likely` seconds that it takes on an H200. `beside`: the step whose tokens/s its
+    left than the `likely` seconds that it takes on an H200. `baseline`: the step whose tokens/s its
     own are compared with."""
 
-    def __init__(self, part, name, command, run, limit=120, likely=None, beside=None):
+    def __init__(self, part, name, command, run, limit=120, likely=None, baseline=None):
         self.part, self.name, self.command, self.run = part, name, command, run
-        self.limit, self.likely, self.beside = limit, likely, beside
+        self.limit, self.likely, self.baseline = limit, likely, baseline
 
 
 class Outcome:

@@ -82,14 +82,14 @@ void ForeignFlags::take(const FlagRow& row, const std::vector<std::string>& valu
 
 void ForeignFlags::set_other_spelling(const FlagRow& row, const std::vector<std::string>& values) {
   MG_CHECK(row.why.starts_with('='),
-           "{} is a flag of megatron train, and not of this command; see --help", row.flag);
+           "{} is a flag of megatron train, not of this command; see --help", row.flag);
   if (row.is_switch()) check_values(row, values);
   if (is_off(row, values)) return;
   const size_t space = row.why.find(' ');
   const std::string_view other = row.why.substr(1, space - 1);
   Field* field = fields_.find(other.substr(2));
   MG_CHECK(field != nullptr,
-           "{} is an older spelling of {}, a flag of megatron train, and not of this command; see "
+           "{} is an older spelling of {}, a flag of megatron train, not of this command; see "
            "--help",
            row.flag, other);
   std::vector<std::string> given = values;
@@ -107,21 +107,20 @@ void ForeignFlags::note_spellings() {
     const std::string now = fmt::format("--{} {}", s.field->name, s.field->get());
     if (s.field->get() != s.set) {
       notes_.push_back(
-          fmt::format("{} is an older spelling of --{}, and changes nothing: {} stands "
-                      "behind it",
-                      s.shown, s.field->name, now));
+          fmt::format("{} is an older spelling of --{} and has no effect: {} follows it", s.shown,
+                      s.field->name, now));
     } else {
       const bool instead = !s.before.empty() && s.before != s.set;
       notes_.push_back(fmt::format("{} is an older spelling, taken as {}{}", s.shown, now,
-                                   instead ? ", in place of " + s.before + " before it" : ""));
+                                   instead ? ", instead of " + s.before + " given before it" : ""));
     }
   }
   for (const Refused& r : accepted_) {
     const auto older = table_.older();
     if (r.row >= older.data() && r.row < older.data() + older.size())
-      notes_.push_back(r.shown + " is an older spelling for what happens here anyway");
+      notes_.push_back(r.shown + " is an older spelling for what this program does anyway");
     else if (r.row->detail.starts_with(kWhen))
-      notes_.push_back(r.shown + " asks for what happens here anyway");
+      notes_.push_back(r.shown + " requests what this program does anyway");
   }
 }
 
@@ -136,7 +135,7 @@ void ForeignFlags::note_ignored() {
     if (!flags.empty())
       text += fmt::format("{}{} ({})", text.empty() ? "" : "; ", flags, reason.it);
   }
-  if (!text.empty()) notes_.push_back("ignored, because they change nothing here: " + text);
+  if (!text.empty()) notes_.push_back("ignored, because they have no effect here: " + text);
 }
 
 // condition: "--position-embedding-type rope" or, of a switch, "--swiglu"

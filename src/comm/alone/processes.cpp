@@ -19,8 +19,8 @@ Processes::Processes(int64_t) : place_(process_place(environment())) {
     wait_for_lead();
     fail(
         "a launcher started {} processes ({}), but this program was built without MPI: install "
-        "libopenmpi-dev and openmpi-bin (or libmpich-dev and mpich) and build it again, or start "
-        "one process with {} ranks as its threads",
+        "libopenmpi-dev and openmpi-bin (or libmpich-dev and mpich) and rebuild it, or start one "
+        "process with {} ranks as its threads",
         size(), place_->source, size());
   }
   state_ = std::make_unique<State>();
@@ -36,7 +36,7 @@ Group& Processes::group() { return star() != nullptr ? star()->world() : *state_
 Star* Processes::star() { return state_->star.get(); }
 
 std::string Processes::description() const {
-  return meets() ? fmt::format("{} processes that met over TCP", size()) : "one process";
+  return meets() ? fmt::format("{} processes connected over TCP", size()) : "one process";
 }
 
 void Processes::abort(int code) {

@@ -363,7 +363,10 @@ class GpuGroup final : public Group {
     auto& box = outboxes_[to];
     if (box != nullptr) return *box;
     const CommunicatorId id = common_->nccl().make_id();
-    host_.send(of_id(id, common_->host()), to, common_->host(), "NCCL communicator of messages")
+    host_
+        .send(of_id(id, common_->host()), to, common_->host(),
+              "NCCL communicator for "
+              "point-to-point messages")
         .wait(common_->host());
     box = std::make_unique<Outbox>(common_, id);
     return *box;
@@ -373,7 +376,8 @@ class GpuGroup final : public Group {
     auto& box = inboxes_[from];
     if (box != nullptr) return *box;
     const Tensor name = of_id({}, common_->host());
-    host_.recv(name, from, common_->host(), "NCCL communicator of messages").wait(common_->host());
+    host_.recv(name, from, common_->host(), "NCCL communicator for point-to-point messages")
+        .wait(common_->host());
     box = std::make_unique<GpuLane>(common_, common_->join(id_of(name), 1, 2));
     return *box;
   }
@@ -496,7 +500,7 @@ std::string unusable_nccl(Group& host) {
     if (!rank.usable) return fmt::format("rank {} has no NCCL: {}", r, rank.words.data());
     if (rank.words != ranks[0].words)
       return fmt::format(
-          "rank 0 has NCCL {}, and rank {} has {}; install the same version on all machines",
+          "rank 0 has NCCL {}, but rank {} has {}; install the same version on all machines",
           ranks[0].words.data(), r, rank.words.data());
   }
   return "";

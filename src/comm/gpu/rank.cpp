@@ -104,7 +104,7 @@ void GpuRank::give_up(const std::string& reason) {
 }
 
 void GpuRank::check(std::string_view call) const {
-  if (failed()) fail("'{}' was given up: {}", call, reason_);
+  if (failed()) fail("'{}' was aborted: {}", call, reason_);
 }
 
 void GpuRank::watch() {

@@ -142,7 +142,7 @@ Group& for_device(Group& group, Device device, std::unique_ptr<Group>& made, Gpu
         "memory",
         shared.empty() ? unusable : shared + ", and NCCL needs one for each rank; use fewer ranks");
     if (!unusable.empty() && group.rank() == 0)
-      log::warning("the ranks exchange through host memory, which is slower than NCCL: {}",
+      log::warning("the ranks communicate through host memory, which is slower than NCCL: {}",
                    unusable);
   }
   made = apart ? gpu_group(group, device) : staged(group);

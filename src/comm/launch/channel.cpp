@@ -39,7 +39,9 @@ void set_options(int socket) {
 
 std::string fresh_token() {
   unsigned char bytes[16];
-  MG_CHECK(::getrandom(bytes, sizeof bytes, 0) == sizeof bytes, "the system gives no random bytes");
+  MG_CHECK(::getrandom(bytes, sizeof bytes, 0) == sizeof bytes,
+           "cannot get random bytes from "
+           "the system");
   std::string token;
   for (const unsigned char byte : bytes) token += fmt::format("{:02x}", byte);
   return token;
@@ -86,7 +88,7 @@ void Descriptor::close() {
 
 Pipe make_pipe() {
   int files[2];
-  MG_CHECK(::pipe2(files, O_CLOEXEC) == 0, "the system gives no pipe: {}", reason(errno));
+  MG_CHECK(::pipe2(files, O_CLOEXEC) == 0, "cannot create a pipe: {}", reason(errno));
   return {Descriptor(files[0]), Descriptor(files[1])};
 }
 
@@ -143,7 +145,7 @@ bool Channel::receive(std::vector<Message>& messages) {
     std::memcpy(&message.b, in_.data() + at + 9, 4);
     MG_CHECK(size <= kMostBytes && message.kind >= MessageKind::hello &&
                  message.kind <= MessageKind::release,
-             "what came over a connection of megatron launch is no message of it");
+             "a connection to megatron launch carried something that is not one of its messages");
     if (in_.size() - at - kHead < size) break;
     message.text = in_.substr(at + kHead, size);
     messages.push_back(std::move(message));
@@ -167,14 +169,14 @@ ListenAddress ListenAddress::parse(std::string_view text) {
     at = comma + 1;
   }
   ListenAddress listen_address;
-  MG_CHECK(parts.size() >= 3, "{} is '{}', which is not what megatron launch sets",
+  MG_CHECK(parts.size() >= 3, "{} is '{}', which megatron launch cannot have set",
            kListenAddressVariable, text);
   listen_address.token = parts[0];
   const auto [end, error] =
       std::from_chars(parts[1].data(), parts[1].data() + parts[1].size(), listen_address.port);
   MG_CHECK(error == std::errc() && end == parts[1].data() + parts[1].size() &&
                listen_address.port > 0 && listen_address.port < 65536,
-           "{} names port '{}', which is none", kListenAddressVariable, parts[1]);
+           "{} names port '{}', which is not a valid port", kListenAddressVariable, parts[1]);
   listen_address.addresses.assign(parts.begin() + 2, parts.end());
   return listen_address;
 }
@@ -190,7 +192,7 @@ Listener listen(bool other_hosts) {
   MG_CHECK(file >= 0 && ::bind(file, reinterpret_cast<const sockaddr*>(&address), size) == 0 &&
                ::listen(file, SOMAXCONN) == 0 &&
                ::getsockname(file, reinterpret_cast<sockaddr*>(&address), &size) == 0,
-           "the system gives no TCP port for the ranks to meet: {}", reason(errno));
+           "cannot open a TCP port for the ranks' rendezvous: {}", reason(errno));
   listener.address.token = fresh_token();
   listener.address.port = ntohs(address.sin_port);
   if (other_hosts) listener.address.addresses = own_addresses();
@@ -212,7 +214,7 @@ Descriptor connect(const ListenAddress& listen_address) {
     tried += fmt::format("{}{}:{} ({})", tried.empty() ? "" : ", ", text, listen_address.port,
                          reason(error));
   }
-  fail("host {} does not reach megatron launch at {}; is a firewall between them?", host_name(),
+  fail("host {} cannot reach megatron launch at {}; is there a firewall between them?", host_name(),
        tried);
 }
 

@@ -53,8 +53,7 @@ pid_t start_child(const ChildOptions& options) {
   argv.push_back(nullptr);
   Pipe news = make_pipe();
   const pid_t parent = ::getpid(), child = ::fork();
-  MG_CHECK(child >= 0, "the system starts no further process: {}",
-           std::system_category().message(errno));
+  MG_CHECK(child >= 0, "cannot start another process: {}", std::system_category().message(errno));
   if (child == 0) {
     const int error = become(options, argv, parent);
     [[maybe_unused]] const ssize_t written = ::write(news.write.get(), &error, sizeof error);
@@ -108,7 +107,7 @@ Descriptor signal_file(const std::vector<int>& signals) {
   for (const int signal : signals) sigaddset(&set, signal);
   ::sigprocmask(SIG_BLOCK, &set, nullptr);
   Descriptor file(::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
-  MG_CHECK(file.open(), "the system gives no file for signals: {}",
+  MG_CHECK(file.open(), "cannot create a signal file descriptor: {}",
            std::system_category().message(errno));
   return file;
 }

@@ -186,11 +186,11 @@ class Guard {
 int guard(const std::vector<std::string>& words, const Variable& variable) {
   const auto listen_address = variable(kListenAddressVariable);
   MG_CHECK(listen_address.has_value(),
-           "--guard is what megatron launch starts on each rank; leave it out");
+           "--guard is for megatron launch itself, which starts it on each rank; leave it out");
   const auto place = process_place(variable);
   MG_CHECK(place.has_value(),
-           "the launcher of host {} sets no variable that tells a process its rank; use Open MPI, "
-           "MPICH, Intel MPI or srun",
+           "the launcher on host {} sets no environment variable with a process's rank; use Open "
+           "MPI, MPICH, Intel MPI or srun",
            host_name());
   return Guard(words, *place, ListenAddress::parse(*listen_address)).run();
 }

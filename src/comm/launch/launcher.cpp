@@ -27,14 +27,14 @@ Host parse_host(std::string_view part, std::string_view text) {
       "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.-_";
   MG_CHECK(!host.name.empty() && host.name[0] != '-' &&
                host.name.find_first_not_of(kLetters) == host.name.npos,
-           "--hosts {}: '{}' is no host; write NAME or NAME:SLOTS, with commas between", text,
+           "--hosts {}: '{}' is not a host; write NAME or NAME:SLOTS, separated by commas", text,
            part);
   if (colon == part.npos) return host;
   const std::string_view slots = part.substr(colon + 1);
   const auto [end, error] = std::from_chars(slots.data(), slots.data() + slots.size(), host.slots);
   MG_CHECK(error == std::errc() && end == slots.data() + slots.size() && host.slots >= 1 &&
                host.slots <= kMostRanks,
-           "--hosts {}: '{}' is no number of slots; host {} needs one in [1, {}]", text, slots,
+           "--hosts {}: '{}' is not a number of slots; host {} needs one in [1, {}]", text, slots,
            host.name, kMostRanks);
   return host;
 }
@@ -54,7 +54,8 @@ void check_room(const Situation& s) {
   int64_t slots = 0;
   for (const Host& host : s.hosts) slots += host.slots;
   MG_CHECK(s.hosts.empty() || slots >= s.ranks,
-           "-np {} is more than the {} slots of --hosts {}; name more hosts, or more slots a host",
+           "-np {} is more than the {} slots of --hosts {}; name more hosts, or more slots per "
+           "host",
            s.ranks, slots, host_list(s.hosts, true));
   const bool here = s.hosts.empty() && !s.batch_system;
   MG_CHECK(
@@ -78,9 +79,9 @@ void open_mpi_options(const Launcher& launcher, const Situation& s, std::vector<
       options.push_back({{"--oversubscribe"}, reason});
     }
   }
-  options.push_back({{"--bind-to", "none"}, "a rank spreads its threads over cores by itself"});
+  options.push_back({{"--bind-to", "none"}, "a rank places its threads on cores itself"});
   if (s.container) {
-    const std::string reason = "a container may forbid to read another process's memory";
+    const std::string reason = "a container may forbid reading another process's memory";
     if (prrte) {
       options.push_back({{"--mca", "smsc", "^cma"}, reason});
     } else {
@@ -109,8 +110,7 @@ void intel_options(const Situation& s, std::vector<Option>& options) {
     options.push_back({{"-hosts", host_list(s.hosts, false)}, ""});
     options.push_back({{"-ppn", std::to_string(s.hosts[0].slots)}, ""});
   }
-  options.push_back(
-      {{"-genv", "I_MPI_PIN", "off"}, "a rank spreads its threads over cores by itself"});
+  options.push_back({{"-genv", "I_MPI_PIN", "off"}, "a rank places its threads on cores itself"});
 }
 
 void slurm_options(const Situation& s, std::vector<Option>& options) {
@@ -120,8 +120,8 @@ void slurm_options(const Situation& s, std::vector<Option>& options) {
            host_list(s.hosts, true));
   options.push_back({{fmt::format("--ntasks={}", s.ranks)}, ""});
   options.push_back({{"--export=ALL"}, "ranks get this environment"});
-  options.push_back({{"--kill-on-bad-exit=1"}, "no rank outlives another"});
-  options.push_back({{"--cpu-bind=none"}, "a rank spreads its threads over cores by itself"});
+  options.push_back({{"--kill-on-bad-exit=1"}, "end all ranks when one fails"});
+  options.push_back({{"--cpu-bind=none"}, "a rank places its threads on cores itself"});
   if (s.slurm_cpus_per_task) {
     options.push_back({{"--cpus-per-task=" + *s.slurm_cpus_per_task},
                        "srun does not take it from the allocation since Slurm 22.05"});
@@ -135,7 +135,7 @@ void slurm_options(const Situation& s, std::vector<Option>& options) {
       continue;
     }
     options.push_back(
-        {{"--mpi=" + type}, fmt::format("{} finds its ranks by it", name_of(*s.program_mpi))});
+        {{"--mpi=" + type}, fmt::format("{} finds its ranks through it", name_of(*s.program_mpi))});
     break;
   }
 }

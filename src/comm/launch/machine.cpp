@@ -81,8 +81,8 @@ std::optional<Launcher> launcher_at(const std::string& path) {
 [[noreturn]] void no_launcher(const std::string& wanted, std::optional<Mpi> mpi,
                               const std::string& others) {
   fail(
-      "{} is found in PATH{}; install {} (Debian: apt-get install {}), or train with threads for "
-      "ranks, without MPI: megatron train --ranks N",
+      "{} is found in PATH{}; install {} (Debian: apt-get install {}), or train with ranks as "
+      "threads, without MPI: megatron train --ranks N",
       wanted, others.empty() ? "" : " (but " + others + ")", mpi ? name_of(*mpi) : "an MPI",
       debian_package_of(mpi.value_or(Mpi::open_mpi)));
 }
@@ -133,7 +133,9 @@ Launcher find_launcher(const std::string& wanted, std::optional<Mpi> mpi) {
     const auto launcher = path ? launcher_at(*path) : std::nullopt;
     if (!launcher) continue;
     if (!mpi || launcher->mpi == *mpi) return *launcher;
-    others = "there is " + launcher->description() + ", of another MPI than this program's";
+    others = "there is " + launcher->description() +
+             ", which belongs to a different MPI than "
+             "this program's";
   }
   no_launcher(fmt::format("no {} of {}", wanted == "auto" ? "launcher" : wanted,
                           mpi ? name_of(*mpi) : "an MPI"),

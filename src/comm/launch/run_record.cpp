@@ -112,20 +112,22 @@ std::string RunRecord::verdict() const {
   if (rank == nullptr) {
     if (all_ended()) return {};
     const std::string how = launcher_status_ ? words_of(*launcher_status_) : "no exit code";
-    return fmt::format("the launcher ended ({}) with {} of {} ranks started; its own lines say why",
-                       how, started_, ranks_.size());
+    return fmt::format(
+        "the launcher ended ({}) with {} of {} ranks started; its own output says "
+        "why",
+        how, started_, ranks_.size());
   }
   const bool all_saved = std::all_of(ranks_.begin(), ranks_.end(), [](const Rank& r) {
     return r.good() || (r.over && !r.is_lost && is_saved(r.status));
   });
   if (all_saved) {
     return fmt::format(
-        "all ranks ended early after a signal (exit code {}); the same command goes on",
+        "all ranks ended early after a signal (exit code {}); the same command resumes the run",
         kSavedAndEnded);
   }
   std::string what = "failed first, with " + words_of(rank->status);
   if (rank->asked) what = "was ended with " + words_of(rank->status);
-  if (rank->is_lost) what = "is lost: it or its host was killed";
+  if (rank->is_lost) what = "was lost: it or its host was killed";
   return fmt::format("rank {} on {} {}", rank - ranks_.data(), rank->host, what);
 }
 

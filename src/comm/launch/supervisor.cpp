@@ -143,7 +143,7 @@ class Supervisor {
     ++seen;
     if (signal == SIGUSR1 && seen > 1) return;
     if (seen > 1) {
-      say("a second signal: the ranks end at once");
+      say("second signal: ending the ranks at once");
       record_.ask_to_end(now_seconds());
       to_ranks(SIGKILL, true);
       end_launcher_at_ = now_seconds() + 1;
@@ -157,8 +157,8 @@ class Supervisor {
       return;
     }
     const char* name = signal == SIGINT ? "SIGINT" : signal == SIGTERM ? "SIGTERM" : "SIGUSR1";
-    say(std::string(name) + " goes to the ranks" +
-        (signal == SIGUSR1 ? "" : "; once more ends them at once"));
+    say(std::string(name) + " forwarded to the ranks" +
+        (signal == SIGUSR1 ? "" : "; send it again to end them at once"));
   }
 
   void to_ranks(int signal, bool end) {
@@ -196,7 +196,7 @@ class Supervisor {
       there = peer.channel.receive(messages);
       for (const Message& message : messages) take(peer, message);
     } catch (const Error& e) {
-      say(fmt::format("a connection to the port of the ranks is closed: {}", e.what()));
+      say(fmt::format("a connection to the ranks' port was closed: {}", e.what()));
     }
     if (there) return;
     peer.gone = true;
@@ -227,11 +227,11 @@ class Supervisor {
   void greet(Peer& peer, const Message& message) {
     const std::string start = fmt::format("{} {} ", listener_.address.token, kProtocol);
     MG_CHECK(message.kind == MessageKind::hello && message.text.starts_with(start),
-             "it is not of this run, or its megatron is of another version");
+             "it is not part of this run, or its megatron is a different version");
     const int rank = message.a;
     MG_CHECK(message.b == job_.ranks && rank >= 0 && rank < job_.ranks && !known(rank),
-             "it says that it is rank {} of {}; the launcher started something else than {} ranks",
-             rank, message.b, job_.ranks);
+             "it claims to be rank {} of {}, but the launcher was to start {} ranks", rank,
+             message.b, job_.ranks);
     peer.rank = rank;
     record_.started(rank, message.text.substr(start.size()));
     for (const int signal : passed_on_) peer.channel.send({MessageKind::signal, signal, 0, ""});

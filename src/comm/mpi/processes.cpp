@@ -80,7 +80,7 @@ Star* Processes::star() { return state_->star.get(); }
 
 std::string Processes::description() const {
   if (size() == 1) return "one process";
-  if (meets()) return fmt::format("{} processes that met over TCP", size());
+  if (meets()) return fmt::format("{} processes connected over TCP", size());
   return fmt::format("{} processes under {}", size(), state_->session->library());
 }
 

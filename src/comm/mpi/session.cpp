@@ -61,7 +61,8 @@ Session::Session() {
   MPI_Comm_set_errhandler(MPI_COMM_SELF, MPI_ERRORS_RETURN);
   library_ = short_name(mpi_library());
   MG_CHECK(level >= MPI_THREAD_SERIALIZED,
-           "{} was built without threads; at least MPI_THREAD_SERIALIZED is needed", library_);
+           "{} was built without thread support; at least MPI_THREAD_SERIALIZED is needed",
+           library_);
   call("rank", [&] { return MPI_Comm_rank(MPI_COMM_WORLD, &rank_); });
   call("size", [&] { return MPI_Comm_size(MPI_COMM_WORLD, &size_); });
   call("duplicate", [&] { return MPI_Comm_dup(MPI_COMM_WORLD, &world_); });
@@ -129,7 +130,7 @@ void Session::finalize() {
   for (Parcel& parcel : left_) {
     while (!test(parcel.requests)) {
       if (Clock::now() > limit) {
-        log::error("rank {} sent '{}' to rank {}, which has ended and never received it", rank_,
+        log::error("rank {} sent '{}' to rank {}, which has exited without receiving it", rank_,
                    parcel.call, parcel.to);
         abort(1);
       }

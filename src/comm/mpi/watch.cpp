@@ -87,7 +87,7 @@ void Watch::run() {
       look();
     } catch (const Error& error) {
       if (session_->given_up()) continue;
-      log::error("rank {} no longer looks for hangs: {}", session_->rank(), error.what());
+      log::error("rank {} no longer watches for hangs: {}", session_->rank(), error.what());
       return;
     }
   }
@@ -196,12 +196,12 @@ void Watch::look_for_ended() {
 void Watch::look_for_signal() {
   if (signal_.is_taken() || reported_ || !is_pending(SIGTERM) || record_.longest() < kIgnored)
     return;
-  tell_own("has got SIGTERM, which waits for the end of its step");
+  tell_own("received SIGTERM and will stop at the end of its step");
 }
 
 void Watch::on_signal() {
   if (launch::read_signals(signal_.file()).empty()) return;
-  tell_own("is ended by SIGTERM");
+  tell_own("was terminated by SIGTERM");
   // A launcher that sees the end of a process may leave the last of its words unread.
   if (reported_) std::this_thread::sleep_for(kLastWords);
   sigset_t mask;

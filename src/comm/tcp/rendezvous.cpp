@@ -52,7 +52,7 @@ void write_all(int file, const void* from, size_t bytes) {
   while (bytes > 0) {
     const ssize_t n = ::send(file, at, bytes, MSG_NOSIGNAL);
     if (n < 0 && errno == EINTR) continue;
-    MG_CHECK(n > 0, "a process of this run has ended: its connection is closed ({})", reason());
+    MG_CHECK(n > 0, "a process of this run has exited: its connection is closed ({})", reason());
     at += n;
     bytes -= static_cast<size_t>(n);
   }
@@ -142,11 +142,11 @@ RendezvousAddress rendezvous_address(const Variable& variable) {
   const char* const end = port.data() + port.size();
   const auto [stop, wrong] = std::from_chars(port.data(), end, place.port);
   MG_CHECK(wrong == std::errc() && stop == end && place.port >= 1 && place.port <= 65535,
-           "the environment variable MASTER_PORT is '{}', and not a port from 1 to 65535", port);
+           "the environment variable MASTER_PORT is '{}', not a port from 1 to 65535", port);
   // torchrun itself listens at the port that it names then.
   if (variable("TORCHELASTIC_USE_AGENT_STORE") == "True") {
     place.port += place.port < 65535 ? 1 : -1;
-    place.port_by = "next to MASTER_PORT, which torchrun keeps for itself";
+    place.port_by = "next to MASTER_PORT, which torchrun uses itself";
   }
   for (const char* name : {"TORCHELASTIC_RUN_ID", "SLURM_JOB_ID"}) {
     if (const auto id = variable(name); id && !id->empty() && place.run.empty())
@@ -214,7 +214,8 @@ Reception::Reception(const RendezvousAddress& place) {
   const bool bound = bind(AF_INET6, &six, sizeof six) ||
                      (errno != EADDRINUSE && errno != EACCES && bind(AF_INET, &four, sizeof four));
   MG_CHECK(bound && ::listen(socket_.get(), SOMAXCONN) == 0,
-           "rank 0 cannot wait for the other ranks at port {} ({}): {}; choose another MASTER_PORT",
+           "rank 0 cannot listen for the other ranks on port {} ({}): {}; choose another "
+           "MASTER_PORT",
            place.port, place.port_by, reason());
 }
 

@@ -98,8 +98,10 @@ class Center final : public Star {
     for (int r = 1; r < size_; ++r)
       if (!gone_.contains(r)) missing += fmt::format("{}{}", missing.empty() ? "" : ", ", r);
     lock.unlock();
-    log::error("{:g} s after the end of the run these ranks have not ended, and all are: {}",
-               most_seconds_, missing);
+    log::error(
+        "{:g} s after the end of the run these ranks are still running: {}; all ranks are "
+        "ended",
+        most_seconds_, missing);
     send_all(Kind::abort, std::to_string(kGivenUp));
     end_process(kGivenUp);
   }
@@ -112,8 +114,9 @@ class Center final : public Star {
       for (int r = 1; r < size_; ++r)
         if (!lives_.contains(r)) missing += fmt::format("{}{}", missing.empty() ? "" : ", ", r);
       fail(
-          "of the {} ranks (WORLD_SIZE), these did not come to {}:{} (MASTER_ADDR, MASTER_PORT) "
-          "within {:g} s: {}; look whether they were started, and with the same address",
+          "of the {} ranks (WORLD_SIZE), these did not connect to {}:{} (MASTER_ADDR, "
+          "MASTER_PORT) within {:g} s: {}; check that they were started, and with the same "
+          "address",
           size_, place.address, place.port, seconds, missing);
     }
     complete_ = true;
@@ -154,15 +157,15 @@ class Center final : public Star {
       line.set_patience(0);
       if (hello->size != size_ || hello->rank < 1 || hello->rank >= size_)
         return line.send(number(Kind::refusal),
-                         fmt::format("rank 0 has WORLD_SIZE {}, and this process is rank {} of {}",
+                         fmt::format("rank 0 has WORLD_SIZE {}, but this process is rank {} of {}",
                                      size_, hello->rank, hello->size));
       const Hello own = star::hello_of(0, size_, 0, run_);
       const std::string_view mine = run_of(own), theirs = run_of(*hello);
       if (!mine.empty() && !theirs.empty() && mine != theirs)
         return line.send(
             number(Kind::refusal),
-            fmt::format("rank 0 is of the run '{}', and this process, rank {}, of '{}': each run "
-                        "needs a MASTER_PORT of its own",
+            fmt::format("rank 0 belongs to the run '{}', but this process, rank {}, to '{}': "
+                        "each run needs its own MASTER_PORT",
                         mine, hello->rank, theirs));
       if (hello->part == 0) return live(line, hello->rank);
       if (auto group = part(*hello)) serve_calls(line, std::move(group), part_maker());
@@ -177,7 +180,7 @@ class Center final : public Star {
       const std::lock_guard lock(mutex_);
       if (!lives_.try_emplace(rank, &line).second)
         return line.send(number(Kind::refusal),
-                         fmt::format("two processes say that they are rank {}", rank));
+                         fmt::format("two processes claim to be rank {}", rank));
       changed_.notify_all();
     }
     while (const auto frame = line.receive(star::kMostHello)) {
@@ -196,7 +199,7 @@ class Center final : public Star {
       lives_.erase(rank);
       return;
     }
-    const std::string text = fmt::format("rank {} has ended: its connection closed", rank);
+    const std::string text = fmt::format("rank {} has exited: its connection closed", rank);
     world_->fail(rank, std::make_exception_ptr(Error(text)), text);
   }
 
@@ -256,7 +259,7 @@ class Center final : public Star {
       closed_ = true;
       changed_.notify_all();
     }
-    const std::string text = "rank 0 has ended";
+    const std::string text = "rank 0 has exited";
     world_->fail(0, std::make_exception_ptr(Error(text)), text);
     reception_.shut();
     accepting_.join();
@@ -302,8 +305,8 @@ class Ray final : public Star {
     live_.set_patience(static_cast<int>(seconds) + kHelloSeconds);
     const auto frame = live_.receive(star::kMostHello);
     MG_CHECK(frame.has_value(),
-             "rank 0 at {}:{} (MASTER_ADDR, MASTER_PORT) has ended before all ranks had come, or "
-             "it is another program",
+             "rank 0 at {}:{} (MASTER_ADDR, MASTER_PORT) exited before all ranks had connected, "
+             "or it is a different program",
              place.address, place.port);
     MG_CHECK(frame->kind == number(Kind::welcome), "{}", frame->bytes);
     live_.set_patience(0);
@@ -328,7 +331,7 @@ class Ray final : public Star {
     while (!over_) {
       std::this_thread::sleep_for(kEndInterval);
       if (most_seconds_ <= 0 || now_seconds() < began + most_seconds_ + kGrace) continue;
-      log::error("rank {} is ended: rank 0 has not ended {:g} s after the end of the run",
+      log::error("rank {} is stopping: rank 0 is still running {:g} s after the end of the run",
                  home_->rank(), most_seconds_ + kGrace);
       end_process(kGivenUp);
     }
@@ -361,7 +364,7 @@ class Ray final : public Star {
       if (frame->kind == number(Kind::bye)) return;
     }
     if (ending_) return;
-    home_->fail("rank 0 has ended: its connection closed");
+    home_->fail("rank 0 has exited: its connection closed");
     end_if_stuck();
   }
 
@@ -371,7 +374,7 @@ class Ray final : public Star {
       if (ending_) return;
       std::this_thread::sleep_for(kPause);
     }
-    log::error("rank {} has not ended {:g} s after the run failed ({}), and is ended",
+    log::error("rank {} was still running {:g} s after the run failed ({}) and is being ended",
                home_->rank(), kGrace, home_->failure());
     end_process(kGivenUp);
   }

@@ -34,13 +34,13 @@ class Reader {
   }
   std::string_view text() {
     const auto size = number<int64_t>();
-    MG_CHECK(size >= 0, "a process of this run sends bytes that are no call");
+    MG_CHECK(size >= 0, "a process of this run sent bytes that are not a valid call");
     return take(static_cast<size_t>(size));
   }
   std::vector<int64_t> numbers() {
     const std::string_view bytes = text();
     MG_CHECK(bytes.size() % sizeof(int64_t) == 0,
-             "a process of this run sends bytes that are no call");
+             "a process of this run sent bytes that are not a valid call");
     std::vector<int64_t> values(bytes.size() / sizeof(int64_t));
     if (!values.empty()) std::memcpy(values.data(), bytes.data(), bytes.size());
     return values;
@@ -48,7 +48,7 @@ class Reader {
 
  private:
   std::string_view take(size_t bytes) {
-    MG_CHECK(bytes <= rest_.size(), "a process of this run sends bytes that are no call");
+    MG_CHECK(bytes <= rest_.size(), "a process of this run sent bytes that are not a valid call");
     const std::string_view taken = rest_.substr(0, bytes);
     rest_.remove_prefix(bytes);
     return taken;
@@ -115,7 +115,7 @@ Call unpacked(std::string_view bytes) {
                      c.out_bytes >= 0 && c.out_bytes <= kMostCall;
   MG_CHECK(known && c.data.size() % static_cast<size_t>(size_of(c.type)) == 0 &&
                c.out_bytes % size_of(c.type) == 0,
-           "a process of this run sends bytes that are no call");
+           "a process of this run sent bytes that are not a valid call");
   return c;
 }
 

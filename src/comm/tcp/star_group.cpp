@@ -107,12 +107,12 @@ class StarGroup final : public Group, public Member {
     c.members = members;
     const std::string reply = make("split", c, "");
     PartHead head;
-    MG_CHECK(reply.size() >= sizeof head, "rank 0 sends bytes that are no answer");
+    MG_CHECK(reply.size() >= sizeof head, "rank 0 sent bytes that are not a valid reply");
     std::memcpy(&head, reply.data(), sizeof head);
     if (head.part == 0) return single();
     std::vector<int> ranks(static_cast<size_t>(head.members));
     MG_CHECK(reply.size() == sizeof head + ranks.size() * sizeof(int),
-             "rank 0 sends bytes that are no answer");
+             "rank 0 sent bytes that are not a valid reply");
     std::memcpy(ranks.data(), reply.data() + sizeof head, ranks.size() * sizeof(int));
     return star_group(home_, head.part, static_cast<uint64_t>(head.id), progress_->name,
                       static_cast<int>(head.place), std::move(ranks));
@@ -172,17 +172,19 @@ class StarGroup final : public Group, public Member {
   std::string exchange(Call c, std::string_view data) {
     c.doing = home_->record().doing().state();
     if (const std::string why = home_->failure(); !why.empty())
-      fail("'{}' was given up: {}", c.name, why);
+      fail("'{}' was aborted: {}", c.name, why);
     line_.send(number(Kind::call), star::packed(c, data));
     auto frame = line_.receive(star::kMostCall);
     if (!frame) {
       const std::string why = home_->failure();
-      fail("'{}' was given up: {}", c.name, why.empty() ? "rank 0 has ended" : why);
+      fail("'{}' was aborted: {}", c.name, why.empty() ? "rank 0 has exited" : why);
     }
     MG_CHECK(frame->kind != number(Kind::error), "{}", frame->bytes);
     const bool sized =
         c.operation == Operation::split || static_cast<int64_t>(frame->bytes.size()) == c.out_bytes;
-    MG_CHECK(frame->kind == number(Kind::reply) && sized, "rank 0 sends bytes that are no answer");
+    MG_CHECK(frame->kind == number(Kind::reply) && sized,
+             "rank 0 sent bytes that are not a "
+             "valid reply");
     return std::move(frame->bytes);
   }
 
@@ -256,7 +258,7 @@ class Server {
       right = c.send_counts.size() == size && c.receive_counts.size() == size && n % c.row == 0 &&
               m % c.row == 0 && within(c.send_counts, n / c.row) &&
               within(c.receive_counts, m / c.row);
-    MG_CHECK(right, "a process of this run sends bytes that are no call");
+    MG_CHECK(right, "a process of this run sent bytes that are not a valid call");
   }
 
   std::string split(const Call& c) {

@@ -47,16 +47,15 @@ std::string no_code_for(std::string_view built, std::string_view gpu, int major,
   if (number < kLeast)
     return fmt::format(
         "{} has compute capability {}.{}, which is not supported: the kernels need 8.0 or later "
-        "(tensor cores that multiply bf16); use --device cpu, or hide that GPU by "
-        "CUDA_VISIBLE_DEVICES",
+        "(bf16 tensor cores); use --device cpu, or hide that GPU with CUDA_VISIBLE_DEVICES",
         gpu, major, minor);
   int highest = 0;
   for (const Architecture& a : parse(built)) highest = std::max(highest, a.number);
   const std::string newer =
       number > highest ? fmt::format(" ({}+ptx where nvcc does not know it)", highest) : "";
   return fmt::format(
-      "this build has kernels for compute capability {0}, and {1} has {2}.{3}; build with "
-      "-DMEGATRON_CUDA_ARCHITECTURES={2}{3}{4}, or hide that GPU by CUDA_VISIBLE_DEVICES",
+      "this build has kernels for compute capability {0}, but {1} has {2}.{3}; build with "
+      "-DMEGATRON_CUDA_ARCHITECTURES={2}{3}{4}, or hide that GPU with CUDA_VISIBLE_DEVICES",
       built, gpu, major, minor, newer);
 }
 

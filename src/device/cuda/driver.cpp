@@ -16,7 +16,7 @@ void* driver_entry(const char* name, unsigned since) {
   (void)since;
 #endif
   MG_CHECK(function != nullptr && found == cudaDriverEntryPointSuccess,
-           "the NVIDIA driver has no function '{}'; a driver of CUDA {}.{} or later has", name,
+           "the NVIDIA driver has no function '{}'; install a driver for CUDA {}.{} or later", name,
            since / 1000, since % 1000 / 10);
   return function;
 }

@@ -46,7 +46,7 @@ cudaMemoryType kind_of(const void* p) {
 void require_pinned(const void* to, const void* from) {
   for (const void* p : {to, from})
     MG_CHECK(kind_of(p) != cudaMemoryTypeUnregistered,
-             "CUDA: a copy that is recorded in a CUDA graph needs pinned host memory");
+             "CUDA: a copy captured in a CUDA graph needs pinned host memory");
 }
 
 // A buffer is free, or some call's. The GPU may still copy from or to a free one: until its event.
@@ -94,8 +94,8 @@ class HostCopies::Ring {
       if (made == cudaSuccess) continue;
       cudaGetLastError();
       log::warning(
-          "the host lets no {} bytes of memory be pinned ({}): memory that is not pinned is copied "
-          "by CUDA alone, which is slower",
+          "cannot pin {} bytes of host memory ({}): unpinned memory is used instead, and copies "
+          "are slower",
           kBuffers * kBuffer, cudaGetErrorString(made));
       return nullptr;
     }

@@ -252,13 +252,13 @@ class Opening {
         const std::string words = dlerror();
         if (!is_missing(words, file)) return refusal(file, words);
         if (reports)
-          return fmt::format("{} is not found, a part of {}; install {}", file, path, install());
+          return fmt::format("{}, a part of {}, is not found; install {}", file, path, install());
       } else if (reports) {
         // A part stays when it is closed, and another cuDNN would take it for its own.
         decided_ = true;
         const std::string why_not = why_not_versions(opened, path, version);
         if (!why_not.empty())
-          return why_not + ", or name the folder of another first in LD_LIBRARY_PATH";
+          return why_not + ", or put another one's folder first in LD_LIBRARY_PATH";
       }
     }
     return "";
@@ -272,7 +272,7 @@ class Opening {
     if (dlopen(file.c_str(), RTLD_LAZY | RTLD_LOCAL) != nullptr) return "";
     const std::string words = dlerror();
     if (!is_missing(words, file)) return refusal(file, words);
-    return fmt::format("{} is not found, a part of {}; install {}", file, path, install());
+    return fmt::format("{}, a part of {}, is not found; install {}", file, path, install());
   }
 
   // The file next to the library, or where there is none its name, which the loader may know.
@@ -305,8 +305,8 @@ class Opening {
         if (other.empty()) other = path;
     const bool of_cuda = library_ == NvidiaLibrary::cublas_lt && !other.empty();
     return fmt::format(
-        "{} is not found{}; install it (pip install {}), {}or name its folder in LD_LIBRARY_PATH",
-        soname_, other.empty() ? "" : fmt::format(", only {}, of another version", other),
+        "{} is not found{}; install it (pip install {}), {}or add its folder to LD_LIBRARY_PATH",
+        soname_, other.empty() ? "" : fmt::format(", only {}, which is a different version", other),
         package_of(library_),
         of_cuda ? fmt::format("build with -DMEGATRON_CUDA_VERSION={}, ", major_of(other)) : "");
   }

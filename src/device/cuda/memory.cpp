@@ -136,7 +136,7 @@ class PinnedRange final : public AddressRange {
     space_ = mmap(nullptr, static_cast<size_t>(size_ + kPinnedPiece), PROT_READ | PROT_WRITE,
                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     MG_CHECK(space_ != MAP_FAILED,
-             "cannot reserve {} bytes of address space for memory of the host; raise ulimit -v",
+             "cannot reserve {} bytes of address space for pinned host memory; raise ulimit -v",
              size_);
     base_ = reinterpret_cast<std::byte*>(
         round_up(static_cast<int64_t>(reinterpret_cast<intptr_t>(space_)), kPinnedPiece));
@@ -165,8 +165,10 @@ class PinnedRange final : public AddressRange {
       cudaGetLastError();
       const int64_t reached = pinned_;
       while (pinned_ > before) cudaHostUnregister(base_ + (pinned_ -= kPinnedPiece));
-      fail("the host let {} of {} bytes be pinned ({}); it has {} bytes of memory", reached, bytes,
-           cudaGetErrorString(result), available_memory());
+      fail(
+          "only {} of {} bytes of host memory could be pinned ({}); the host has {} bytes of "
+          "memory",
+          reached, bytes, cudaGetErrorString(result), available_memory());
     }
   }
 

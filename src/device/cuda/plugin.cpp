@@ -140,15 +140,15 @@ std::string find_devices(std::vector<CudaDevice>& devices) {
            "the GPU (docker run --gpus all)";
   if (counted == cudaErrorInsufficientDriver)
     return fmt::format(
-        "the NVIDIA driver is of CUDA {}, and this build needs that of CUDA {}: install a later "
+        "the NVIDIA driver supports CUDA {}, but this build needs CUDA {}: install a later "
         "driver{}",
         dotted(driver), dotted(runtime),
         driver / 1000 == runtime / 1000 - 1
             ? fmt::format(", or build with -DMEGATRON_CUDA_VERSION={}", driver / 1000)
             : "");
   if (counted == cudaErrorNoDevice || (counted == cudaSuccess && count == 0))
-    return "the NVIDIA driver finds no GPU: does nvidia-smi list one, and does "
-           "CUDA_VISIBLE_DEVICES, if it is set, name one?";
+    return "the NVIDIA driver finds no GPU: check that nvidia-smi lists one, and that "
+           "CUDA_VISIBLE_DEVICES, if set, names one";
   if (counted != cudaSuccess)
     return fmt::format("the NVIDIA driver fails: {}", cudaGetErrorString(counted));
   for (int i = 0; i < count; ++i) {
@@ -199,7 +199,7 @@ extern "C" __attribute__((visibility("default"))) const megatron::CudaPlugin* me
   if (std::string_view(interface) != MEGATRON_CUDA_INTERFACE) {
     std::snprintf(
         why_not, size, "%s",
-        "libmegatron_cuda.so next to the program is of another build; build both together");
+        "libmegatron_cuda.so next to the program is from a different build; build both together");
     return nullptr;
   }
   // Made when CUDA is there, so that it ends before CUDA does.

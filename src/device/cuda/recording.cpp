@@ -13,7 +13,7 @@ class Graph final : public RecordedWork {
       : stream_(stream), others_(std::move(others)) {
     const cudaError_t made = cudaGraphInstantiate(&executable_, graph, 0);
     cudaGraphDestroy(graph);
-    check(made, "cudaGraphInstantiate, which --cuda-graph-impl none does without,");
+    check(made, "cudaGraphInstantiate (not needed with --cuda-graph-impl none)");
   }
   ~Graph() override { cudaGraphExecDestroy(executable_); }
   // To the other streams, too, it is work of theirs.

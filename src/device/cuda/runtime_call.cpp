@@ -9,12 +9,12 @@ namespace megatron::cuda {
 void fail_for_memory(std::string_view failure) {
   int device = 0;
   size_t free = 0, total = 0;
-  std::string left = "the GPU does not tell what it has left";
+  std::string left = "the GPU does not report its free memory";
   if (cudaGetDevice(&device) == cudaSuccess && cudaMemGetInfo(&free, &total) == cudaSuccess)
     left = fmt::format("GPU {} has {} of {} bytes free", device, free, total);
   cudaGetLastError();
   throw OutOfMemory(fmt::format(
-      "{}; {}, and CUDA and its libraries take some besides what the run plans: use a smaller "
+      "{}; {}, and CUDA and its libraries need some on top of what the run plans: use a smaller "
       "--micro-batch-size or --seq-length, or end other programs on that GPU (nvidia-smi lists "
       "them)",
       failure, left));

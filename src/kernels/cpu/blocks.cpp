@@ -53,8 +53,10 @@ void add_partial_rows(const Tensor& partials, const Accumulate& to, Stream& stre
 }
 
 void refuse_type(const char* kernel, DType type) {
-  fail("{}: the cpu back-end computes f32 and bf16, not {}; use --device reference for other types",
-       kernel, name(type));
+  fail(
+      "{}: the cpu back-end supports f32 and bf16, not {}; use --device reference for other "
+      "types",
+      kernel, name(type));
 }
 
 }  // namespace megatron::kernels::cpu

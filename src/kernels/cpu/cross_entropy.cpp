@@ -178,8 +178,8 @@ void cross_entropy_rows(const CrossEntropyArgs& args, Stream& stream) {
         continue;
       }
       MG_CHECK(labels[t] >= 0 && labels[t] < vocabulary,
-               "cross_entropy: label {} of token {} is outside of the vocabulary of {}; give the "
-               "token weight 0 to leave it out",
+               "cross_entropy: label {} of token {} is outside the vocabulary of {}; give the "
+               "token weight 0 to ignore it",
                labels[t], t, vocabulary);
       float* exponentials = nullptr;
       if constexpr (kInPlace) {

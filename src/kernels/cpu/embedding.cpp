@@ -99,7 +99,7 @@ template <class Args>
 int64_t row_of(const char* kernel, const Args& args, int64_t token, int64_t rows) {
   const int64_t id = args.ids.template data<int32_t>()[token], row = id - args.first;
   if (row >= 0 && row < rows) return row;
-  MG_CHECK(args.part, "{}: id {} of token {} is outside of the table of {} rows", kernel, id, token,
+  MG_CHECK(args.part, "{}: id {} of token {} is outside the table of {} rows", kernel, id, token,
            rows);
   return -1;
 }

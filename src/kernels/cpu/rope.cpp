@@ -141,8 +141,8 @@ void rotate_heads(const RopeArgs& args, Stream& stream) {
       for (int64_t t = begin; t < end; ++t) {
         const int64_t position = places[t];
         MG_CHECK(position >= 0 && position < positions,
-                 "rope: position {} of token {} is outside of the table of {} positions", position,
-                 t, positions);
+                 "rope: position {} of token {} is outside the table of {} positions", position, t,
+                 positions);
         const float *c = cos + position * cos_stride, *s = sin + position * sin_stride;
         const Heads<T> of_token{x + t * x_stride, out + t * out_stride, heads, x_head, out_head};
         ask_for(of_token.x + ahead, run);

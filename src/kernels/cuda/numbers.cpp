@@ -6,8 +6,8 @@ namespace megatron::kernels::cuda {
 
 void refuse_type(const char* kernel, DType type) {
   fail(
-      "{}: the cuda back-end computes f32, bf16 and f16, not {}; use --device reference for other "
-      "types",
+      "{}: the cuda back-end supports f32, bf16 and f16, not {}; use --device reference for "
+      "other types",
       kernel, name(type));
 }
 

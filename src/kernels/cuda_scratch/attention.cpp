@@ -38,12 +38,12 @@ bool on_tensor_cores(const Tensor& q) {
 void check_attention_sizes(const char* kernel, const Tensor& q, const Tensor& k) {
   const int64_t width = q.size(3), rows = q.size(1) * (q.size(2) / k.size(2)), keys = k.size(1);
   MG_CHECK(width <= kAttentionWidth,
-           "{} on CUDA takes heads up to {} wide, not {}: use more heads that are narrower", kernel,
+           "{} on CUDA supports a head size of up to {}, not {}: use more, narrower heads", kernel,
            kAttentionWidth, width);
   constexpr int64_t kMost = int64_t{1} << 30;
   MG_CHECK(rows <= kMost && keys <= kMost,
-           "{} on CUDA takes up to {} queries of the heads that share a key head, and keys, not {} "
-           "and {}: use shorter sequences",
+           "{} on CUDA supports up to {} queries (over all heads of a query group) and as many "
+           "keys, not {} and {}: use shorter sequences",
            kernel, kMost, rows, keys);
   const int64_t blocks = std::max(rows, keys) / kFewRows + 1, heads = q.size(0) * k.size(2);
   MG_CHECK(blocks * heads <= kMost, "{} on CUDA: {} sequences of {} tokens are too many: use fewer",

@@ -43,18 +43,19 @@ int64_t window_of_flag(const std::string& text) {
     at = next;
   }
   while (at != end && (*at == ' ' || *at == ')')) ++at;
-  MG_CHECK(
-      good && at == end,
-      "--window-size is '{}'; two numbers are wanted, the earlier and the later tokens that are "
-      "seen, as in 127,0 (-1: all)",
-      text);
-  MG_CHECK(sides[1] <= 0, "--window-size is '{}': a decoder sees no later tokens; use {},0", text,
-           sides[0]);
+  MG_CHECK(good && at == end,
+           "--window-size is '{}'; expected two numbers, how many earlier and later tokens are "
+           "visible, such as 127,0 (-1: all)",
+           text);
+  MG_CHECK(sides[1] <= 0, "--window-size is '{}', but a decoder sees no later tokens; use {},0",
+           text, sides[0]);
   return sides[0] + 1;
 }
 
 nn::QkNorm qk_norm_of(const ModelFlags& f) {
-  MG_CHECK(!f.qk_layernorm || !f.qk_l2_norm, "--qk-layernorm and --qk-l2-norm exclude each other");
+  MG_CHECK(!f.qk_layernorm || !f.qk_l2_norm,
+           "--qk-layernorm and --qk-l2-norm are mutually "
+           "exclusive");
   return f.qk_layernorm ? nn::QkNorm::head : f.qk_l2_norm ? nn::QkNorm::l2 : nn::QkNorm::none;
 }
 
@@ -89,7 +90,7 @@ nn::RotaryConfig rotary_of(const ModelFlags& f) {
   }
   r.fraction = f.rotary_percent;
   MG_CHECK(!f.use_rope_scaling || !f.rotary_interpolation,
-           "--use-rope-scaling and --rotary-seq-len-interpolation-factor exclude each other");
+           "--use-rope-scaling and --rotary-seq-len-interpolation-factor are mutually exclusive");
   if (f.use_rope_scaling) {
     r.scaling = nn::RopeScaling::llama3;
     r.factor = f.rope_scaling_factor;
@@ -139,7 +140,7 @@ nn::AttentionConfig attention_of(const ModelFlags& f, int64_t hidden) {
 kernels::Activation activation_of(const ModelFlags& f) {
   using kernels::Activation;
   MG_CHECK(int{f.swiglu} + int{f.squared_relu} + int{f.quick_geglu} <= 1,
-           "--swiglu, --squared-relu and --quick-geglu exclude each other");
+           "--swiglu, --squared-relu and --quick-geglu are mutually exclusive");
   if (f.swiglu) return Activation::silu;
   if (f.squared_relu) return Activation::squared_relu;
   if (f.quick_geglu) return Activation::quick_gelu;
@@ -176,7 +177,7 @@ void apply_mup(const ModelFlags& f, DecoderValue& value) {
 void apply_layer_list(const ModelFlags& f, DecoderValue& value) {
   MG_CHECK(!f.heterogeneous_layers || !f.heterogeneous_layers_json,
            "--heterogeneous-layers-config-path and --heterogeneous-layers-config-encoded-json "
-           "exclude each other");
+           "are mutually exclusive");
   if (f.heterogeneous_layers)
     apply_block_configs(Json::read(*f.heterogeneous_layers),
                         "--heterogeneous-layers-config-path " + *f.heterogeneous_layers, value);

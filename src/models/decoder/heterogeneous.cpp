@@ -20,7 +20,7 @@ class Block {
 
  public:
   Block(const Json& json, std::string where) : json_(json), where_(std::move(where)) {
-    MG_CHECK(json.is_object(), "{} is {}; an object is wanted", where_, json.dump());
+    MG_CHECK(json.is_object(), "{} is {}; expected an object", where_, json.dump());
   }
   const Json* find(std::string_view key) const {
     const Json* value = json_.find(key);
@@ -40,14 +40,14 @@ class Block {
     const Json* value = find(key);
     if (value == nullptr) return {};
     const int64_t number = read(key, [value] { return value->as_integer(); });
-    MG_CHECK(number > 0, "{} has {} = {}; a positive number is wanted", where_, key, number);
+    MG_CHECK(number > 0, "{} has {} = {}; expected a positive number", where_, key, number);
     return number;
   }
   std::optional<double> number(std::string_view key) const {
     const Json* value = find(key);
     if (value == nullptr) return {};
     const double number = read(key, [value] { return value->as_number(); });
-    MG_CHECK(number > 0 && number < 1e6, "{} has {} = {}; a positive number is wanted", where_, key,
+    MG_CHECK(number > 0 && number < 1e6, "{} has {} = {}; expected a positive number", where_, key,
              number);
     return number;
   }
@@ -102,7 +102,7 @@ void apply_mlp(const Block& block, int64_t hidden, LayerValue& layer) {
 }  // namespace
 
 void apply_blocks(const Json& list, std::string_view where, DecoderValue& value) {
-  MG_CHECK(list.is_array(), "{} is not a list of one block a layer", where);
+  MG_CHECK(list.is_array(), "{} is not a list with one block per layer", where);
   MG_CHECK(std::ssize(list.as_array()) == value.num_layers(),
            "{} lists {} layers; --num-layers is {}", where, list.as_array().size(),
            value.num_layers());

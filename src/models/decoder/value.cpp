@@ -35,27 +35,25 @@ void check_rotary(const std::string& name, const nn::RotaryConfig& r, int64_t he
            "of them",
            r.fraction, head_size);
   MG_CHECK(r.fraction < 1 || head_size % 2 == 0,
-           "the head size is {}; rotary positions need an even one: change --kv-channels or "
-           "--num-attention-heads",
+           "the head size is {}; rotary position embeddings need an even one: change "
+           "--kv-channels or --num-attention-heads",
            head_size);
   if (r.scaling == nn::RopeScaling::none) return;
   const auto positive = [&](double value, std::string_view what) {
     MG_CHECK(value > 0 && std::isfinite(value),
-             "the scaling of rotary positions '{}' has {} = {}; it must be positive", name, what,
-             value);
+             "the RoPE scaling '{}' has {} = {}; it must be positive", name, what, value);
   };
   if (r.scaling != nn::RopeScaling::longrope) positive(r.factor, "factor");
   if (r.scaling == nn::RopeScaling::linear) return;
   MG_CHECK(
       r.original_positions > 0 && r.original_positions <= kMaxPositions,
-      "the scaling of rotary positions '{}' has original_max_position_embeddings = {}; it must lie "
-      "in [1, {}]",
+      "the RoPE scaling '{}' has original_max_position_embeddings = {}; it must lie in [1, {}]",
       name, r.original_positions, kMaxPositions);
   if (r.scaling == nn::RopeScaling::llama3) {
     positive(r.low_freq_factor, "low_freq_factor");
     MG_CHECK(r.high_freq_factor > r.low_freq_factor && std::isfinite(r.high_freq_factor),
-             "the scaling of rotary positions '{}' has high_freq_factor = {}; it must be above "
-             "low_freq_factor, {}",
+             "the RoPE scaling '{}' has high_freq_factor = {}; it must be above low_freq_factor, "
+             "{}",
              name, r.high_freq_factor, r.low_freq_factor);
   }
   if (r.scaling == nn::RopeScaling::yarn) {
@@ -64,24 +62,22 @@ void check_rotary(const std::string& name, const nn::RotaryConfig& r, int64_t he
     MG_CHECK(r.base > 1, "--rotary-base is {}; YaRN scaling needs one above 1", r.base);
     for (const double value : {r.mscale, r.mscale_all_dim, r.attention_factor})
       MG_CHECK(value >= 0 && std::isfinite(value),
-               "the scaling of rotary positions '{}' has a scale of {}; it must be 0 or more", name,
-               value);
+               "the RoPE scaling '{}' has a scale of {}; it must be 0 or more", name, value);
   }
   if (r.scaling == nn::RopeScaling::dynamic)
-    MG_CHECK(dims > 2, "dynamic scaling of rotary positions rotates {} dims; it needs at least 4",
-             dims);
+    MG_CHECK(dims > 2, "dynamic RoPE scaling rotates {} dims; it needs at least 4", dims);
   if (r.scaling == nn::RopeScaling::longrope) {
     for (const auto& [factors, what] :
          {std::pair{&r.short_factor, "short_factor"}, {&r.long_factor, "long_factor"}}) {
       MG_CHECK(std::ssize(*factors) == dims / 2,
-               "the scaling of rotary positions '{}' has {} numbers in {}; {} rotated dims need {}",
-               name, factors->size(), what, dims, dims / 2);
+               "the RoPE scaling '{}' has {} numbers in {}; {} rotated dims need {}", name,
+               factors->size(), what, dims, dims / 2);
       for (const double value : *factors) positive(value, what);
     }
     MG_CHECK(
         r.original_positions > 1 || r.attention_factor > 0,
-        "the scaling of rotary positions '{}' has original_max_position_embeddings = 1; longrope "
-        "needs at least 2",
+        "the RoPE scaling '{}' has original_max_position_embeddings = 1; longrope needs at least "
+        "2",
         name);
   }
 }
@@ -101,25 +97,26 @@ void check_attention(const DecoderValue& model, const nn::AttentionConfig& a) {
            "the scale of attention scores is {}; it must be positive", a.scale);
   check_number(a.soft_cap, a.soft_cap >= 0, "attn-logit-softcapping", "0 or more");
   MG_CHECK(a.window >= 0 && a.window <= kMaxPositions,
-           "--window-size sees {} tokens; it must be a number in [1, {}]", a.window, kMaxPositions);
-  MG_CHECK(a.chunk >= 0 && a.chunk <= kMaxPositions,
-           "attention in chunks of {} tokens; it must be a number in [1, {}]", a.chunk,
+           "--window-size covers {} tokens; the number must lie in [1, {}]", a.window,
            kMaxPositions);
+  MG_CHECK(a.chunk >= 0 && a.chunk <= kMaxPositions,
+           "the attention chunk size is {} tokens; it must lie in [1, {}]", a.chunk, kMaxPositions);
   check_number(a.qkv_clip, a.qkv_clip >= 0, "clip-qkv", "0 or more");
   check_number(a.temperature.scale, true, "attention-temperature-scale", "finite");
   if (a.temperature.scale != 0) {
     MG_CHECK(a.temperature.step > 0,
-             "the temperature of attention changes every {} positions; the number must be positive",
+             "the attention temperature changes every {} positions; the number must be positive",
              a.temperature.step);
     MG_CHECK(a.head_size % 2 == 0,
-             "the head size is {}; a temperature of attention needs an even one: change "
+             "the head size is {}; an attention temperature needs an even one: change "
              "--kv-channels or --num-attention-heads",
              a.head_size);
   }
   if (a.rotary.empty()) return;
   const auto found = model.rotary.find(a.rotary);
   MG_CHECK(found != model.rotary.end(),
-           "a layer names the rotary positions '{}', which the model lacks", a.rotary);
+           "a layer uses the rotary position embedding '{}', which the model does not define",
+           a.rotary);
   check_rotary(found->first, found->second, a.head_size);
 }
 
@@ -130,8 +127,8 @@ void check_mlp(const nn::MlpConfig& mlp) {
            mlp.up_offset);
   MG_CHECK(
       mlp.gated || (mlp.clamp == 0 && mlp.up_offset == 0),
-      "--activation-func-clamp-value and --glu-linear-offset are of gated feed-forward blocks: use "
-      "--swiglu or --quick-geglu");
+      "--activation-func-clamp-value and --glu-linear-offset apply to gated feed-forward blocks "
+      "only: use --swiglu or --quick-geglu");
 }
 
 void check_layer(const DecoderValue& model, const LayerValue& layer) {
@@ -139,7 +136,7 @@ void check_layer(const DecoderValue& model, const LayerValue& layer) {
   check_number(layer.residual_multiplier, layer.residual_multiplier != 0, "residual-multiplier",
                "other than 0");
   MG_CHECK(layer.order == LayerValue::Order::sequential || (layer.norm_before && !layer.norm_after),
-           "attention and MLP in parallel have their norms before them");
+           "parallel attention and MLP must be pre-norm");
   if (const nn::AttentionConfig* a = layer.attention()) check_attention(model, *a);
   if (const nn::MlpConfig* mlp = layer.mlp()) check_mlp(*mlp);
 }
@@ -178,7 +175,7 @@ void DecoderValue::check() const {
                "attention-dropout", "in [0, 1)");
   check_number(width_multiplier, width_multiplier > 0, "mup-width-mult", "positive");
   MG_CHECK(width_multiplier == 1 || !xavier_init,
-           "--use-mup and --init-method-xavier-uniform exclude each other: muP scales "
+           "--use-mup and --init-method-xavier-uniform are mutually exclusive: muP scales "
            "--init-method-std by the model's width");
   check_number(init_method_std, init_method_std >= 0, "init-method-std", "0 or more");
   if (embedding_init_std)

@@ -206,7 +206,7 @@ class Reader {
       to = static_cast<E>(i);
       return;
     }
-    fail("'{}' is not known", name);
+    fail("'{}' is unknown", name);
   }
 
   const Json& from_;
@@ -237,7 +237,7 @@ void read_part(Reader& reader, std::string_view name, Variant& part, auto fields
   } else if (kind->as_string() == "linear") {
     part = LinearConfig{};
   } else {
-    MG_CHECK(kind->as_string() == "none", "the model's description, {}: '{}' is not known", name,
+    MG_CHECK(kind->as_string() == "none", "the model's description, {}: '{}' is unknown", name,
              kind->as_string());
     part = NoOp{};
   }
@@ -325,7 +325,7 @@ DecoderValue decoder_from_json(const Json& json) {
       value.layers.insert(value.layers.end(), static_cast<size_t>(count), layer);
     }
     MG_CHECK(value.num_layers() == layers,
-             "the model's description lists {} layers, num-layers is {}", value.num_layers(),
+             "the model's description lists {} layers, but num-layers is {}", value.num_layers(),
              layers);
   } else {
     value.layers.assign(static_cast<size_t>(layers), read_layer(reader));

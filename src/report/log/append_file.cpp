@@ -30,8 +30,8 @@ AppendFile::~AppendFile() {
 
 void AppendFile::write(std::string_view record) {
   struct stat status;
-  MG_CHECK(::fstat(file_, &status) != 0 || status.st_nlink > 0,
-           "cannot write '{}': somebody removed it", path_);
+  MG_CHECK(::fstat(file_, &status) != 0 || status.st_nlink > 0, "cannot write '{}': it was removed",
+           path_);
   while (!record.empty()) {
     const ssize_t n = ::write(file_, record.data(), record.size());
     if (n < 0 && errno == EINTR) continue;

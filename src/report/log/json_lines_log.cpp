@@ -179,8 +179,8 @@ namespace {
 
 [[noreturn]] void fail_foreign(const std::string& path, int64_t line, std::string_view why) {
   fail(
-      "line {} of '{}' is not one of a run's log ({}); the file is left as it is: move it away, or "
-      "name another with --log-jsonl",
+      "line {} of '{}' is not a line of a run's log ({}); the file is left unchanged: move it "
+      "away, or choose another with --log-jsonl",
       line, path, why);
 }
 
@@ -208,11 +208,11 @@ int64_t iteration_of(std::string_view text, const std::string& path, int64_t num
              "it does not begin with a type");
     const std::string& type = line["type"].as_string();
     MG_CHECK(std::find(kTypes.begin(), kTypes.end(), type) != kTypes.end(),
-             "'{}' is not a type of record", type);
+             "'{}' is not a record type", type);
     MG_CHECK(number > 1 || type == "run", "the first record is '{}' and not 'run'", type);
     if (type == "run") {
       const int64_t schema = line["schema"].as_integer();
-      MG_CHECK(schema <= kSchema, "schema {} of a newer version; this one writes {}", schema,
+      MG_CHECK(schema <= kSchema, "schema {} from a newer version; this one writes {}", schema,
                kSchema);
     }
     return line["iteration"].as_integer();
@@ -225,7 +225,7 @@ int64_t iteration_of(std::string_view text, const std::string& path, int64_t num
 void check_cut_line(std::string_view text, const std::string& path, int64_t number) {
   const size_t shared = std::min(text.size(), kBegin.size());
   if (text.substr(0, shared) != kBegin.substr(0, shared)) {
-    fail_foreign(path, number, "it has no end of line, and no such record begins like this");
+    fail_foreign(path, number, "it has no end of line, and no known record begins like this");
   }
 }
 

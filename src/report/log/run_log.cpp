@@ -19,40 +19,38 @@ void LogSettings::fields(Fields& f) {
   f.begin_group("logging");
   f.add("log-interval", &log_interval,
         "steps between log lines, on the console and in --log-jsonl; the first and the last step "
-        "have one, too");
+        "are always logged");
   f.add("log-jsonl", &log_jsonl,
-        "file that takes the log as JSON lines (docs/log.md); default log.jsonl in the --save "
-        "folder; a resumed run goes on in it, a new one keeps the old file as FILE.1, FILE.2 ...");
+        "file for the log as JSON lines (docs/log.md); default log.jsonl in the --save folder; a "
+        "resumed run appends to it, a new run renames an existing file to FILE.1, FILE.2 ...");
   f.add("tensorboard-dir", &tensorboard_dir,
-        "folder for TensorBoard event files; its curves over consumed samples lie in vs_samples "
-        "below it; default: none");
+        "folder for TensorBoard event files; curves over consumed samples are in its subfolder "
+        "vs_samples; default: none");
   f.add("tensorboard-log-interval", &tensorboard_log_interval,
-        "steps between points of TensorBoard, whatever --log-interval is");
+        "steps between TensorBoard points, independent of --log-interval");
   f.add_enum<LogFormat>("log-format", &format,
                         {{"console", LogFormat::console}, {"megatron", LogFormat::megatron}},
-                        "lines of steps and evaluations on the console: console (at most 120 "
-                        "columns) or megatron (those that Megatron-LM prints, for scripts that "
-                        "read them)");
-  f.add_switch("log-params-norm", &log_params_norm, true,
-               "the L2 norm of the weights is logged, too");
+                        "format of step and evaluation lines on the console: console (at most "
+                        "120 columns) or megatron (as Megatron-LM prints them, for scripts that "
+                        "parse them)");
+  f.add_switch("log-params-norm", &log_params_norm, true, "also log the L2 norm of the weights");
   f.add_switch("log-num-zeros-in-grad", &log_num_zeros_in_grad, true,
-               "how many elements of the gradients are zero is logged, too");
+               "also log the number of zero elements in the gradients");
   f.add_switch("log-progress", &log_progress, true,
-               "progress.txt in the --save folder: starts and checkpoints of all jobs of the run, "
-               "with FLOP/s");
+               "write progress.txt in the --save folder: starts and checkpoints of all jobs of "
+               "the run, with FLOP/s");
   f.add("timing-log-level", &timing_log_level,
-        "times in the log: 1: parts of the step, with their least and greatest over the ranks; 2: "
-        "forward and backward, too. The device is waited for at the end of each, and the log has "
-        "them in ms a step");
+        "log times, in ms per step: 1: parts of the step, with min and max over the ranks; 2: "
+        "forward and backward, too. The device is synchronized at the end of each part");
   f.add("timing-log-option", &timing_log_option, {"max", "minmax", "all"},
-        "of --timing-log-level: the greatest time over the ranks, the least too, or all");
+        "with --timing-log-level: log the max time over the ranks, min and max, or all");
   f.add_switch("log-timers-to-tensorboard", &log_timers_to_tensorboard, true,
-               "these times, the greatest over the ranks, as curves of TensorBoard");
+               "write these times, max over the ranks, to TensorBoard");
   f.add("wandb-project", &wandb_project,
-        "kept in the log, for tools/wandb_import, which makes a run of Weights & Biases of it");
-  f.add("wandb-exp-name", &wandb_exp_name, "the same: name of the run");
-  f.add("wandb-entity", &wandb_entity, "the same: its owner");
-  f.add("wandb-save-dir", &wandb_save_dir, "the same: folder for the run's files");
+        "stored in the log, for tools/wandb_import, which turns it into a Weights & Biases run");
+  f.add("wandb-exp-name", &wandb_exp_name, "for tools/wandb_import: name of the run");
+  f.add("wandb-entity", &wandb_entity, "for tools/wandb_import: its entity");
+  f.add("wandb-save-dir", &wandb_save_dir, "for tools/wandb_import: folder for the run's files");
   f.common({"log-interval", "tensorboard-dir"});
   f.of({"timing-log-option"},
        [this] { return timing_log_level > 0 ? "" : "--timing-log-level is 0: nothing is timed"; });
@@ -147,10 +145,11 @@ RunLog::RunLog(const LogSettings& settings, const std::string& save_directory, c
       state_->json.emplace(path, run.iteration);
       state_->json->write(to_json(run, time));
     } catch (const Error& error) {
-      fail(
-          "{}: {}",
-          settings.log_jsonl ? "--log-jsonl" : "the log of --save (--log-jsonl names another file)",
-          error.what());
+      fail("{}: {}",
+           settings.log_jsonl ? "--log-jsonl"
+                              : "the log of --save (--log-jsonl chooses another "
+                                "file)",
+           error.what());
     }
   }
   if (settings.tensorboard_dir) {

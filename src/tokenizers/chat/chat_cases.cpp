@@ -54,7 +54,7 @@ Spans spans_of(const Json& json) {
   Spans spans;
   for (const Json& pair : json.as_array()) {
     const Json::Array& both = pair.as_array();
-    MG_CHECK(both.size() == 2, "generation_spans: {} is no pair", pair.dump());
+    MG_CHECK(both.size() == 2, "generation_spans: {} is not a pair", pair.dump());
     spans.emplace_back(both[0].as_integer(), both[1].as_integer());
   }
   return spans;
@@ -137,7 +137,7 @@ std::optional<std::string> ChatCases::check(const Json& line) {
     const ChatTemplate& chat_template = template_of(line);
     for (const auto& [name, value] : chat.variables) {
       if (!chat_template.reads(name, chat.tools.has_value()))
-        return fmt::format("unknown field '{}': the template reads no such variable", name);
+        return fmt::format("unknown field '{}': the template uses no such variable", name);
     }
     return compare(line, chat_template.render(chat));
   } catch (const jinja::TemplateError& error) {

@@ -53,14 +53,14 @@ std::string format_time(std::string_view format, std::chrono::local_seconds now)
     if (next == 'f' || next == '%' || next == 'z' || next == 'Z') {
       ++i;
     } else {
-      MG_CHECK(format[i] != '\0', "strftime_now: a zero byte in the format");
+      MG_CHECK(format[i] != '\0', "strftime_now: the format contains a zero byte");
       prepared += format[i];
     }
   }
   const std::tm fields = calendar(now);
   std::string result(prepared.size() * 8 + 256, '\0');
   const size_t size = std::strftime(result.data(), result.size(), prepared.c_str(), &fields);
-  MG_CHECK(size > 0, "strftime_now('{}') gives a text that is too long", format.substr(0, 80));
+  MG_CHECK(size > 0, "strftime_now('{}') produces a string that is too long", format.substr(0, 80));
   return result.substr(1, size - 1);
 }
 
@@ -114,7 +114,7 @@ Json& continued_text(Json::Object& message, const std::string& member) {
       }
     }
     MG_CHECK(text != nullptr && text->is_string(),
-             "the last message cannot be continued: its '{}' has no text", member);
+             "the last message cannot be continued: its '{}' contains no text", member);
     return *text;
   }
   fail("the last message cannot be continued: it has no '{}'", member);
@@ -125,7 +125,7 @@ void cut_at_mark(RenderedChat& chat, const std::string& message) {
   const size_t mark = chat.text.rfind(kBareMark);
   const std::string_view words = jinja::strip_space(message, true, true);
   MG_CHECK(mark != std::string::npos && chat.text.find(words) != std::string::npos,
-           "the last message cannot be continued: the template does not write it as it is");
+           "the last message cannot be continued: the template does not render it verbatim");
   const bool whole = chat.text.compare(mark, kMark.size(), kMark) == 0;
   chat.text.resize(mark);
   if (!whole) chat.text.resize(jinja::strip_space(chat.text, false, true).size());
@@ -139,13 +139,13 @@ void cut_at_mark(RenderedChat& chat, const std::string& message) {
 std::string token_text(const Json& token, const std::string& name, const std::string& origin) {
   const Json* content = token.is_object() ? token.find("content") : &token;
   MG_CHECK(content != nullptr && content->is_string(),
-           "{}: {} must be a text, or an object with a text 'content'", origin, name);
+           "{}: {} must be a string, or an object with a string 'content'", origin, name);
   return content->as_string();
 }
 
 Json list_of_objects(const Json::Array& elements, const char* what) {
   for (size_t i = 0; i < elements.size(); ++i) {
-    MG_CHECK(elements[i].is_object(), "{}[{}] is no JSON object", what, i);
+    MG_CHECK(elements[i].is_object(), "{}[{}] is not a JSON object", what, i);
   }
   return Json(elements);
 }
@@ -185,13 +185,15 @@ void ChatTemplate::read_config(const Json& config, const std::string& origin) {
   const Json* source = config.find("chat_template");
   if (source == nullptr || source->is_null() || !templates_.empty()) return;
   if (source->is_string()) return add_template("default", source->as_string(), origin);
-  MG_CHECK(source->is_array(), "{}: chat_template must be a text, or a list of {{name, template}}",
+  MG_CHECK(source->is_array(),
+           "{}: chat_template must be a string, or a list of {{name, "
+           "template}}",
            origin);
   for (const Json& entry : source->as_array()) {
     const Json* name = entry.is_object() ? entry.find("name") : nullptr;
     const Json* text = entry.is_object() ? entry.find("template") : nullptr;
     MG_CHECK(name != nullptr && name->is_string() && text != nullptr && text->is_string(),
-             "{}: an entry of chat_template must have the texts 'name' and 'template'", origin);
+             "{}: an entry of chat_template must have the strings 'name' and 'template'", origin);
     add_template(name->as_string(), text->as_string(), origin);
   }
 }
@@ -252,7 +254,7 @@ const jinja::Template& ChatTemplate::choose(const std::string& name, bool with_t
   if (found != nullptr) return *found;
   std::string names;
   for (const Named& entry : templates_) names += (names.empty() ? "" : ", ") + entry.name;
-  fail("there is no chat template named '{}'; there are: {}. Choose with --template",
+  fail("there is no chat template named '{}'; choose one with --template: {}",
        name.empty() ? "default" : name, names);
 }
 
@@ -265,7 +267,7 @@ RenderedChat ChatTemplate::render(const Chat& chat, const std::string& name) con
   using jinja::Value;
   MG_CHECK(!chat.messages.empty(), "a chat needs at least one message");
   MG_CHECK(chat.continued.empty() || !chat.add_generation_prompt,
-           "a continued last message and a generation prompt exclude one another");
+           "continuing the last message and adding a generation prompt are mutually exclusive");
   const jinja::Template& chosen = choose(name, chat.tools.has_value());
   Json::Array messages;
   list_of_objects(chat.messages, "messages");
@@ -313,7 +315,8 @@ std::chrono::local_seconds parse_clock(const std::string& text) {
                      static_cast<size_t>(end) == text.size();
   MG_CHECK(whole && given.ok() && hour >= 0 && hour < 24 && minute >= 0 && minute < 60 &&
                second >= 0 && second < 60,
-           "'{}' is no moment; write it as \"2025-03-09 07:05:01\" or \"2025-03-09\"", text);
+           "'{}' is not a date and time; write it as \"2025-03-09 07:05:01\" or \"2025-03-09\"",
+           text);
   return local_days(given) + hours(hour) + minutes(minute) + seconds(second);
 }
 

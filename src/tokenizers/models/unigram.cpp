@@ -32,7 +32,7 @@ class Unigram final : public Model {
     byte_fallback_ = fallback && !fallback->is_null() && fallback->as_bool();
     MG_CHECK(!scores_.empty(), "the vocabulary is empty");
     for (const double score : scores_)
-      MG_CHECK(std::isfinite(score), "a token has the score {}; scores are finite", score);
+      MG_CHECK(std::isfinite(score), "a token has the score {}; scores must be finite", score);
     unknown_score_ = *std::ranges::min_element(scores_) - kUnknownPenalty;
     for (size_t b = 0; b < 256; ++b)
       bytes_[b] = vocabulary_.find(byte_token(static_cast<unsigned char>(b))).value_or(-1);
@@ -85,7 +85,7 @@ class Unigram final : public Model {
         has_letter |= size == letter;
       });
       if (!has_letter) {
-        MG_CHECK(unknown_ >= 0, "the model knows no token for '{}' and has no unk_id",
+        MG_CHECK(unknown_ >= 0, "the model has no token for '{}' and no unk_id",
                  piece.substr(at, letter));
         offer(unknown_, letter, score + unknown_score_);
       }

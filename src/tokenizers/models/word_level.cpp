@@ -18,8 +18,8 @@ int32_t unknown_of(const Definition& definition) {
 void add_whole(std::string_view piece, int32_t id, std::vector<int32_t>& ids,
                std::vector<Range>* ranges) {
   MG_CHECK(id >= 0,
-           "the model knows no token for '{}', and its unk_token is not in the vocabulary: name "
-           "one that is",
+           "the model has no token for '{}', and its unk_token is not in the vocabulary: set it "
+           "to one that is",
            piece);
   ids.push_back(id);
   if (ranges) ranges->push_back({0, static_cast<uint32_t>(piece.size())});

@@ -23,14 +23,13 @@ size_t offset(uint32_t unit) { return size_t{unit >> 10} << ((unit & 0x200) >> 6
 
 CharacterMap::CharacterMap(std::string_view base64) {
   std::string blob;
-  MG_CHECK(append_base64(base64, blob), "precompiled_charsmap of {} letters is no base64",
+  MG_CHECK(append_base64(base64, blob), "precompiled_charsmap of {} characters is not base64",
            base64.size());
   MG_CHECK(blob.size() >= 8, "precompiled_charsmap has {} bytes; a map has at least 8",
            blob.size());
   const size_t size = little_endian(blob, 0);
   MG_CHECK(size % 4 == 0 && size >= 4 && size <= blob.size() - 4,
-           "precompiled_charsmap says that its trie has {} bytes; {} are there", size,
-           blob.size() - 4);
+           "precompiled_charsmap claims a trie of {} bytes, but has {}", size, blob.size() - 4);
   units_.reserve(size / 4);
   for (size_t at = 4; at < 4 + size; at += 4) units_.push_back(little_endian(blob, at));
   replacements_ = blob.substr(4 + size);
@@ -54,7 +53,8 @@ std::optional<std::string_view> CharacterMap::find_shortest(std::string_view key
     const std::string_view rest(replacements_);
     const size_t begin = value(units_[node]);
     MG_CHECK(begin <= rest.size() && (begin == rest.size() || (rest[begin] & 0xc0) != 0x80),
-             "precompiled_charsmap is damaged: its text has {} bytes, and a replacement is at {}",
+             "precompiled_charsmap is damaged: its text has {} bytes, and a replacement is at "
+             "{}",
              rest.size(), begin);
     return rest.substr(begin, rest.find('\0', begin) - begin);
   }

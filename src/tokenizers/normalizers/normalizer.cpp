@@ -49,7 +49,7 @@ std::unique_ptr<Normalizer> make_normalizer(const Json& settings) {
   if (type == "BertNormalizer") return make_bert_normalizer(settings);
   if (type == "Sequence") return make_sequence(settings);
   fail(
-      "normalizer '{}' is not known; known are BertNormalizer, ByteLevel, Lowercase, NFC, NFD, "
+      "normalizer '{}' is unknown; supported are BertNormalizer, ByteLevel, Lowercase, NFC, NFD, "
       "NFKC, NFKD, Nmt, Precompiled, Prepend, Replace, Sequence, Strip and StripAccents",
       type);
 }

@@ -63,7 +63,7 @@ Scheme scheme_of(const Json& settings) {
   if (name == "always") return Scheme::always;
   if (name == "first") return Scheme::first;
   if (name == "never") return Scheme::never;
-  fail("Metaspace: prepend_scheme '{}' is not known; known are always, first and never", name);
+  fail("Metaspace: prepend_scheme '{}' is unknown; supported are always, first and never", name);
 }
 
 }  // namespace

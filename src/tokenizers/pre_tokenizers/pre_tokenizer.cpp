@@ -67,9 +67,9 @@ std::unique_ptr<PreTokenizer> make(const Json& settings, bool is_last) {
   if (type == "Whitespace") return make_whitespace();
   if (type == "WhitespaceSplit") return make_whitespace_split();
   fail(
-      "pre-tokenizer '{}' is not known; known are BertPreTokenizer, ByteLevel, CharDelimiterSplit, "
-      "Digits, FixedLength, Metaspace, Punctuation, Sequence, Split, UnicodeScripts, Whitespace "
-      "and WhitespaceSplit",
+      "pre-tokenizer '{}' is unknown; supported are BertPreTokenizer, ByteLevel, "
+      "CharDelimiterSplit, Digits, FixedLength, Metaspace, Punctuation, Sequence, Split, "
+      "UnicodeScripts, Whitespace and WhitespaceSplit",
       type);
 }
 

@@ -11,7 +11,7 @@ Behavior parse_behavior(const std::string& name) {
   if (name == "MergedWithNext") return Behavior::merged_with_next;
   if (name == "Contiguous") return Behavior::contiguous;
   fail(
-      "behavior '{}' is not known; known are Removed, Isolated, MergedWithPrevious, "
+      "behavior '{}' is unknown; supported are Removed, Isolated, MergedWithPrevious, "
       "MergedWithNext and Contiguous",
       name);
 }

@@ -24,16 +24,17 @@ class SentencePiece final : public Codec {
     } catch (const Error&) {
       throw;
     } catch (const std::exception& error) {
-      fail("the SentencePiece library refuses the model: {}", error.what());
+      fail("the SentencePiece library rejects the model: {}", error.what());
     }
   }
 
   void encode(std::string_view text, const EncodeOptions& options, std::vector<int32_t>& ids,
               std::vector<Range>* offsets) const override {
     MG_CHECK(offsets == nullptr,
-             "offsets of tokens are not known for SentencePiece models, only for a tokenizer.json");
+             "token offsets are available for a tokenizer.json only, not for SentencePiece models");
     MG_CHECK(text.size() <= longest_text_,
-             "a text of {} bytes is too long for this SentencePiece model; the limit is {}: cut it",
+             "a text of {} bytes is too long for this SentencePiece model; the limit is {}: "
+             "split it",
              text.size(), longest_text_);
     const int bos = processor_.bos_id(), eos = processor_.eos_id();
     if (options.add_special_tokens && options_.add_bos && bos >= 0) ids.push_back(bos);
@@ -85,7 +86,7 @@ class SentencePiece final : public Codec {
 
  private:
   static void check(const sentencepiece::util::Status& status) {
-    MG_CHECK(status.ok(), "the SentencePiece library says: {}", status.message());
+    MG_CHECK(status.ok(), "the SentencePiece library reports: {}", status.message());
   }
 
   Processor processor_;

@@ -32,15 +32,15 @@ class Trie {
 
   // The most keys that end on one way from the node at `place`; they are counted once a node.
   int8_t keys_below(size_t place, size_t depth) {
-    MG_CHECK(depth <= kMaximumDepth, "the normalisation map has a key of over {} bytes",
+    MG_CHECK(depth <= kMaximumDepth, "the normalization map has a key of over {} bytes",
              kMaximumDepth);
-    MG_CHECK(keys_[place] != kOpen, "the normalisation map's trie runs in a circle");
+    MG_CHECK(keys_[place] != kOpen, "the normalization map's trie has a cycle");
     if (keys_[place] != kUnseen) return keys_[place];
     keys_[place] = kOpen;
     const uint32_t unit = units_[place];
     const size_t children = place ^ static_cast<size_t>(unit >> 10) << ((unit & 0x200) >> 6);
     MG_CHECK((children | 0xff) < units_.size(),
-             "the normalisation map's trie points at unit {} and has {}", children | 0xff,
+             "the normalization map's trie points at unit {} and has {}", children | 0xff,
              units_.size());
     const bool ends_key = (unit & 0x100) != 0;
     if (ends_key) check_replacement(units_[children] & 0x7fffffff);
@@ -52,19 +52,19 @@ class Trie {
     // A key that ends at the root is empty and never found.
     most = static_cast<int8_t>(most + (ends_key && place != 0 ? 1 : 0));
     MG_CHECK(static_cast<size_t>(most) <= kMaximumKeys,
-             "the normalisation map has over {} keys each the begin of the next", kMaximumKeys);
+             "the normalization map has over {} keys, each a prefix of the next", kMaximumKeys);
     return keys_[place] = most;
   }
 
   void check_replacement(size_t begin) {
     MG_CHECK(begin < replacements_.size(),
-             "the normalisation map's trie points at byte {} of {} replacement bytes", begin,
+             "the normalization map's trie points at byte {} of {} replacement bytes", begin,
              replacements_.size());
     const size_t size = replacements_.find('\0', begin) - begin;
     MG_CHECK(size <= kMaximumReplacement,
-             "the normalisation map has a replacement of {} bytes; the limit is {}", size,
+             "the normalization map has a replacement of {} bytes; the limit is {}", size,
              kMaximumReplacement);
-    check_utf8(replacements_.substr(begin, size), "a replacement of the normalisation map");
+    check_utf8(replacements_.substr(begin, size), "a replacement of the normalization map");
     longest_ = std::max(longest_, size);
   }
 
@@ -79,14 +79,14 @@ class Trie {
 size_t check_normalization_map(std::string_view map) {
   if (map.empty()) return 0;
   uint32_t size = 0;
-  MG_CHECK(map.size() > 4, "the normalisation map has {} bytes; it is cut off", map.size());
+  MG_CHECK(map.size() > 4, "the normalization map has {} bytes; it is truncated", map.size());
   std::memcpy(&size, map.data(), 4);
   map.remove_prefix(4);
   MG_CHECK(size % 4 == 0 && size >= 1024 && size < map.size(),
-           "the normalisation map's trie has {} bytes of {}; a multiple of 4, at least 1024 and "
-           "fewer than all are wanted",
+           "the normalization map's trie has {} bytes of {}; expected a multiple of 4, at least "
+           "1024 and fewer than the whole map",
            size, map.size());
-  MG_CHECK(map.back() == '\0', "the normalisation map's last replacement has no end");
+  MG_CHECK(map.back() == '\0', "the normalization map's last replacement is not terminated");
   return Trie(map.substr(0, size), map.substr(size)).check();
 }
 

@@ -38,13 +38,13 @@ class WireReader {
     const uint64_t tag = read_varint();
     field.number = tag >> 3;
     field.type = static_cast<WireField::Type>(tag & 7);
-    check(field.number > 0 && field.number < (uint64_t{1} << 29), "a field has a bad number");
+    check(field.number > 0 && field.number < (uint64_t{1} << 29), "a field has an invalid number");
     switch (field.type) {
       case WireField::varint: field.value = read_varint(); break;
       case WireField::fixed64: field.value = read_fixed(8); break;
       case WireField::fixed32: field.value = read_fixed(4); break;
       case WireField::bytes: field.text = read_bytes(read_varint()); break;
-      default: check(false, "a field has a type that is none of a model's");
+      default: check(false, "a field has a type that models do not use");
     }
     field.end = at_;
     return field;
@@ -53,8 +53,8 @@ class WireReader {
   size_t offset_of(const WireField& field) const { return offset_ + field.end - field.text.size(); }
   void check_type(const WireField& field, WireField::Type type) const {
     MG_CHECK(field.type == type,
-             "offset {}: field {} has wire type {} instead of {}; this is no SentencePiece model, "
-             "or it is damaged",
+             "offset {}: field {} has wire type {} instead of {}; this is not a SentencePiece "
+             "model, or it is damaged",
              offset_ + field.begin, field.number, static_cast<int>(field.type),
              static_cast<int>(type));
   }
@@ -62,23 +62,23 @@ class WireReader {
  private:
   void check(bool holds, std::string_view reason) const {
     MG_CHECK(holds,
-             "offset {}: {}; this is no SentencePiece model, or it is damaged or cut off: fetch it "
-             "again",
+             "offset {}: {}; this is not a SentencePiece model, or it is damaged or truncated: "
+             "download it again",
              offset_ + at_, reason);
   }
   uint64_t read_varint() {
     uint64_t value = 0;
     for (unsigned shift = 0; shift < 64; shift += 7) {
-      check(at_ < message_.size(), "a number is cut off");
+      check(at_ < message_.size(), "a number is truncated");
       const auto byte = static_cast<unsigned char>(message_[at_++]);
       value |= static_cast<uint64_t>(byte & 0x7f) << shift;
       if (byte < 0x80) return value;
     }
-    check(false, "a number has over 64 bits");
+    check(false, "a number has more than 64 bits");
     return 0;
   }
   std::string_view read_bytes(uint64_t size) {
-    check(size <= message_.size() - at_, "a field is longer than what holds it");
+    check(size <= message_.size() - at_, "a field is longer than the message that contains it");
     const std::string_view bytes = message_.substr(at_, size);
     at_ += size;
     return bytes;
@@ -141,9 +141,8 @@ void parse_trainer(std::string_view message, size_t offset, SentencePieceModel& 
       model.algorithm = static_cast<SentencePieceModel::Algorithm>(field->value);
     } else if (field->number >= kUnknownSurface && field->number <= kPadPiece) {
       reader.check_type(*field, WireField::bytes);
-      check_utf8(field->text, field->number >= kUnknownPiece
-                                  ? "the name of a special piece"
-                                  : "the text that stands for unknown pieces");
+      check_utf8(field->text, field->number >= kUnknownPiece ? "the name of a special piece"
+                                                             : "the text for unknown pieces");
     }
   }
 }
@@ -176,7 +175,7 @@ void check_nesting(const SentencePieceModel& model) {
     while (!open.empty() && !symbol.starts_with(open.back())) open.pop_back();
     open.push_back(symbol);
     MG_CHECK(open.size() <= kMaximumNested,
-             "over {} user-defined pieces are each the begin of the next, up to '{}'",
+             "over {} user-defined pieces are each a prefix of the next, up to '{}'",
              kMaximumNested, symbol);
   }
 }
@@ -187,7 +186,7 @@ void check_pieces(const SentencePieceModel& model) {
            model.pieces.size(), kMaximumPieces);
   std::unordered_set<std::string_view> seen(model.pieces.size());
   for (const auto& piece : model.pieces)
-    MG_CHECK(seen.insert(piece.text).second, "the piece '{}' is there twice", piece.text);
+    MG_CHECK(seen.insert(piece.text).second, "the piece '{}' occurs twice", piece.text);
   check_nesting(model);
 }
 

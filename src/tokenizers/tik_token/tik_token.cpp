@@ -116,13 +116,13 @@ TikToken::TikToken(Vocabulary ordinary, Vocabulary special, std::string pattern,
     special_finder_.add(name, id, {.special = true});
   }
   for (const auto& [key, name] : roles_.as_object())
-    MG_CHECK(find(name.as_string()), "{} '{}' is no token", key, name.as_string());
+    MG_CHECK(find(name.as_string()), "{} '{}' is not a token", key, name.as_string());
 }
 
 void TikToken::encode(std::string_view text, const EncodeOptions& options,
                       std::vector<int32_t>& ids, std::vector<Range>* offsets) const {
   MG_CHECK(offsets == nullptr,
-           "offsets of tokens are not known for TikToken files, only for a tokenizer.json");
+           "token offsets are available for a tokenizer.json only, not for TikToken files");
   Call call{nullptr, ids};
   {
     const std::lock_guard lock(mutex_);
@@ -217,8 +217,8 @@ std::vector<Codec::File> TikToken::files() const {
 Vocabulary special_vocabulary(const TikTokenOptions& options) {
   const auto given = static_cast<int64_t>(options.special_tokens.size());
   MG_CHECK(options.special_count >= given && options.special_count <= Vocabulary::kMaximumId,
-           "there are {} special tokens and room for {} (--tiktoken-num-special-tokens)", given,
-           options.special_count);
+           "there are {} special tokens but only room for {} (--tiktoken-num-special-tokens)",
+           given, options.special_count);
   Vocabulary special;
   for (int64_t id = 0; id < options.special_count; ++id) {
     const std::string name = id < given ? options.special_tokens[static_cast<size_t>(id)]
@@ -227,7 +227,7 @@ Vocabulary special_vocabulary(const TikTokenOptions& options) {
     special.add(name, id);
   }
   for (const std::string& needed : TikTokenOptions().special_tokens)
-    MG_CHECK(special.find(needed), "the special tokens lack '{}'", needed);
+    MG_CHECK(special.find(needed), "the special tokens do not include '{}'", needed);
   return special;
 }
 

@@ -25,16 +25,16 @@ std::string shown(std::string_view bytes) {
 void add_token(std::string_view base64, int64_t id, std::string_view place, int64_t number,
                Vocabulary& vocabulary) {
   std::string bytes;
-  MG_CHECK(append_base64(base64, bytes), "{} {}: '{}' is no base64", place, number, shown(base64));
+  MG_CHECK(append_base64(base64, bytes), "{} {}: '{}' is not base64", place, number, shown(base64));
   MG_CHECK(!bytes.empty() && bytes.size() <= kLongestToken,
            "{} {}: a token has {} bytes; it must have 1 to {}", place, number, bytes.size(),
            kLongestToken);
   MG_CHECK(id >= 0 && id <= Vocabulary::kMaximumId, "{} {}: the id is {}; ids are 0 to {}", place,
            number, id, Vocabulary::kMaximumId);
   const auto same = vocabulary.find(bytes);
-  MG_CHECK(!same, "{} {}: the token '{}' is there already, with id {}", place, number, base64,
+  MG_CHECK(!same, "{} {}: duplicate token '{}', already there with id {}", place, number, base64,
            same.value_or(0));
-  MG_CHECK(!vocabulary.contains(id), "{} {}: the id {} is there already", place, number, id);
+  MG_CHECK(!vocabulary.contains(id), "{} {}: duplicate id {}", place, number, id);
   vocabulary.add(bytes, id);
 }
 
@@ -42,7 +42,7 @@ void check_bytes(const Vocabulary& vocabulary) {
   for (int byte = 0; byte < 256; ++byte) {
     const char c = static_cast<char>(static_cast<unsigned char>(byte));
     MG_CHECK(vocabulary.find({&c, 1}),
-             "there is no token of the byte {}; each of the 256 needs one",
+             "there is no token for the byte {}; each of the 256 bytes needs one",
              byte_token(static_cast<unsigned char>(byte)));
   }
 }
@@ -82,8 +82,8 @@ Vocabulary parse_tik_token_list(std::string_view json, int64_t first_id, int64_t
                    bytes.is_string(),
                "entry {} is not {{\"rank\": number, \"token_bytes\": base64, \"token_str\": text}}",
                number);
-      MG_CHECK(int64_t{rank} == number, "entry {} has the rank {}; ranks count from 0 on", number,
-               int64_t{rank});
+      MG_CHECK(int64_t{rank} == number, "entry {} has the rank {}; ranks must count up from 0",
+               number, int64_t{rank});
       add_token(std::string_view(bytes), first_id + number, "entry", number, vocabulary);
       const std::string_view token = vocabulary.text(static_cast<int32_t>(first_id + number));
       MG_CHECK(

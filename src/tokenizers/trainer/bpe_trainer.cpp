@@ -23,7 +23,7 @@ const char* pattern_named(const std::string& name) {
   if (name == "gpt2") return kGpt2Pattern;
   if (name == "llama3") return kLlama3Pattern;
   if (name == "qwen2") return kQwen2Pattern;
-  fail("pattern '{}' is not known; known are gpt2, llama3 and qwen2", name);
+  fail("pattern '{}' is unknown; supported are gpt2, llama3 and qwen2", name);
 }
 
 }  // namespace
@@ -108,7 +108,7 @@ BpeTrainer::BpeTrainer(BpeTrainerOptions options) {
     MG_CHECK(!token.empty(), "a special token is empty (--special-tokens)");
     check_utf8(token, "a special token");
     MG_CHECK(std::count(options.special_tokens.begin(), options.special_tokens.end(), token) == 1,
-             "special token '{}' is named twice (--special-tokens)", token);
+             "special token '{}' is listed twice (--special-tokens)", token);
   }
   impl_ = std::make_unique<Impl>(std::move(options));
   if (impl_->options.all_bytes) impl_->first_tokens(WordCounts());  // throws when too many

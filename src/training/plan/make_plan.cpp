@@ -36,18 +36,17 @@ std::optional<plan::GpuMemory> gpu_of(const settings::TrainSettings& s,
     const CudaDevice& least = *std::ranges::min_element(plugin->devices(), {}, &CudaDevice::memory);
     gpu = {.name = least.name, .bytes = least.memory, .ranks = (here + devices - 1) / devices};
   } else {
-    gpu = {
-        .name = std::string(plan::kPlannedGpu),
-        .bytes = plan::kPlannedGpuMemory,
-        .assumed = fmt::format("there is no GPU here, so that one for each rank is assumed, of {} "
-                               "GiB (--device-memory GIB of another)",
-                               plan::kPlannedGpuMemory >> 30)};
+    gpu = {.name = std::string(plan::kPlannedGpu),
+           .bytes = plan::kPlannedGpuMemory,
+           .assumed = fmt::format("there is no GPU here, so one of {} GiB is assumed for each rank "
+                                  "(--device-memory GIB for another)",
+                                  plan::kPlannedGpuMemory >> 30)};
   }
   if (device_memory) {
     constexpr double kGiB = 1 << 30;
     gpu.bytes = static_cast<int64_t>(*device_memory * kGiB);
     gpu.name = fmt::format("{:g} GiB", *device_memory);
-    gpu.assumed = "as --device-memory says";
+    gpu.assumed = "from --device-memory";
   }
   gpu.processes = s.runtime.launched_here > 0 ? gpu.ranks : 1;
   return gpu;
@@ -107,12 +106,12 @@ void check_size(const settings::TrainSettings& s, const models::Model& c) {
   MG_CHECK(
       state <= kMost,
       "a model of {} parameters (--num-layers {}, --hidden-size {}) has a training state of {}, "
-      "and what can be counted ends at {}: use a smaller model",
+      "which exceeds the most that can be planned, {}: use a smaller model",
       format_count(state / 16), c->num_layers(), c->hidden_size(), format_bytes(state),
       format_bytes(kMost));
   MG_CHECK(d(*s.batch.micro_batch_size) * d(*s.batch.seq_length) <= d(kMostTokens),
-           "--micro-batch-size is {}: of --seq-length {} a micro-batch can have {} at most, {} "
-           "tokens: use a smaller --micro-batch-size or --seq-length",
+           "--micro-batch-size is {}: with --seq-length {} a micro-batch can have at most {} "
+           "sequences, {} tokens: use a smaller --micro-batch-size or --seq-length",
            *s.batch.micro_batch_size, *s.batch.seq_length, kMostTokens / *s.batch.seq_length,
            kMostTokens);
 }

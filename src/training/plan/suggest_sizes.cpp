@@ -37,7 +37,7 @@ void suggest_several_machines(Trials& trials, const std::string& flags, settings
     found = trials.tried(s, trials.model(), trials.last_batch());
     if (!found || !found->fits()) return;
     trials.suggest(fmt::format("{}--nproc-per-node {}", flags, here),
-                   fmt::format("{} of each of {} machines like this", text(found->process_bytes()),
+                   fmt::format("{} on each of {} machines like this", text(found->process_bytes()),
                                p.ranks / here),
                    false);
     return;

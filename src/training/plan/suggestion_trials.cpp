@@ -71,7 +71,7 @@ bool SuggestionTrials::put(const Change& change, const settings::TrainSettings& 
 
 void SuggestionTrials::suggest(const std::string& flags, const std::string& needs, bool other) {
   found_.push_back(
-      fmt::format("{} (needs {}{})", flags, needs, other ? "; gives another result" : ""));
+      fmt::format("{} (needs {}{})", flags, needs, other ? "; changes the result" : ""));
 }
 
 }  // namespace megatron::training

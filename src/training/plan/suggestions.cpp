@@ -219,7 +219,7 @@ std::vector<std::string> find_suggestions(const settings::TrainSettings& settled
   Suggestions(trials).find();
   std::vector<std::string> found = trials.found();
   if (found.empty())
-    found.push_back("a smaller model, or more memory: nothing that was tried fits");
+    found.push_back("a smaller model, or more memory: none of the settings tried fits");
   return found;
 }
 

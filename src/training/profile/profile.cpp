@@ -60,7 +60,7 @@ std::string Profile::finish(Json::Object other) {
   if (last_ == 0)
     return fmt::format(
         "--profile: no trace was written: the steps to trace are {} to {} (--profile-step-start, "
-        "--profile-step-end), and this run ended with step {}",
+        "--profile-step-end), but this run ended at step {}",
         settings_.step_start + 1, settings_.step_end, made_);
   if (!file_) return "";
   other.insert(other.begin(), {{"steps", fmt::format("{} to {}", begin_, last_)}});

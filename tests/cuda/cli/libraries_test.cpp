@@ -124,13 +124,14 @@ TEST(CudaLibraries, WithoutCublasLtThereIsNoCuda) {
   Machine machine;
   machine.remove(kProducts);
   expect_cpu_because(machine, std::string(kProducts) +
-                                  " is not found; install it (pip install nvidia-cublas), or name "
-                                  "its folder in LD_LIBRARY_PATH");
+                                  " is not found; install it (pip install nvidia-cublas), or add "
+                                  "its folder to LD_LIBRARY_PATH");
   machine.install("120405", "libcublasLt_played.so.12", "libcublasLt_played.so.12");
   expect_cpu_because(machine,
                      std::string(kProducts) + " is not found, only " + machine.path("libraries") +
-                         "/libcublasLt_played.so.12, of another version; install it (pip install "
-                         "nvidia-cublas), build with -DMEGATRON_CUDA_VERSION=12, or name");
+                         "/libcublasLt_played.so.12, which is a different version; install it "
+                         "(pip install nvidia-cublas), build with -DMEGATRON_CUDA_VERSION=12, or "
+                         "add");
   machine.install("120405", "libcublasLt_played.so.12", kProducts);
   expect_cpu_because(machine,
                      "this build needs cuBLASLt 13, and 12.4.5 was found; install version");
@@ -141,18 +142,18 @@ TEST(CudaLibraries, WithoutCudnnOneWarningAndOurOwnAttention) {
   const auto expect_own_because = [&](const std::string& why) {
     const Machine::Said said = machine.train("auto", kAttention);
     expect_line(said, " warning " + why);
-    expect_line(said, "our own kernels compute attention");
+    expect_line(said, "runs on this program's own kernels");
     expect_line(said, "bf16 on cuda");
   };
   machine.remove(kCudnn);
   expect_own_because("cuDNN cannot be used: " + std::string(kCudnn) +
-                     " is not found; install it (pip install nvidia-cudnn-cu13), or name");
+                     " is not found; install it (pip install nvidia-cudnn-cu13), or add");
   const Machine::Said other = machine.train("cuda", "--seq-length 128 --attention-dropout 0");
   EXPECT_EQ(count(other.text, "cuDNN"), 0u) << "fp32 is none of its\n" << other.text;
   machine.install("0", kCudnn, kCudnn);
   machine.remove(kCudnnPart);
-  expect_own_because("cuDNN cannot be used: " + std::string(kCudnnPart) +
-                     " is not found, a part of " + machine.path("libraries") + "/" + kCudnn);
+  expect_own_because("cuDNN cannot be used: " + std::string(kCudnnPart) + ", a part of " +
+                     machine.path("libraries") + "/" + kCudnn + ", is not found");
   machine.install("8907", "libcudnn_graph_played.so.8", kCudnnPart);
   expect_own_because("cuDNN cannot be used: this build needs cuDNN 9, and 8.9.7 was found;");
   machine.install("91800", kCudnnPart, kCudnnPart);
@@ -164,8 +165,8 @@ TEST(CudaLibraries, WithoutCudnnOneWarningAndOurOwnAttention) {
   expect_own_because("NVRTC cannot be used: " + std::string(kNvrtc) + " is not found; install");
   machine.install("130000", kNvrtc, kNvrtc);
   machine.remove(kNvrtcPart);
-  expect_own_because("NVRTC cannot be used: " + std::string(kNvrtcPart) +
-                     " is not found, a part of " + machine.path("libraries") + "/" + kNvrtc);
+  expect_own_because("NVRTC cannot be used: " + std::string(kNvrtcPart) + ", a part of " +
+                     machine.path("libraries") + "/" + kNvrtc + ", is not found");
 }
 
 TEST(CudaLibraries, WithoutNcclRanksExchangeThroughHostMemoryOrAreRefused) {
@@ -174,10 +175,10 @@ TEST(CudaLibraries, WithoutNcclRanksExchangeThroughHostMemoryOrAreRefused) {
   const auto expect_gloo_because = [&](const std::string& why) {
     const Machine::Said said = machine.train("auto", kRanks);
     expect_line(said,
-                " warning the ranks exchange through host memory, which is slower than NCCL: "
+                " warning the ranks communicate through host memory, which is slower than NCCL: "
                 "rank 0 has no NCCL: " +
                     why);
-    expect_line(said, "the GPUs' ranks exchange through host memory");
+    expect_line(said, "the GPUs' ranks communicate through host memory");
     const Machine::Said asked =
         machine.train("auto", std::string(kRanks) + " --distributed-backend nccl");
     expect_line(asked, " error --distributed-backend nccl: rank 0 has no NCCL: " + why, 2);
@@ -246,14 +247,14 @@ TEST(CudaLibraries, OfTwoCudnnsTheOneBesideCublasLtIsTaken) {
   machine.install("91800", kCudnnPart, kCudnnPart);
   expect_line(machine.train("cuda", kAttention),
               " is for CUDA 12, and this build is for CUDA 13; install cuDNN (pip install "
-              "nvidia-cudnn-cu13), or name the folder of another first in LD_LIBRARY_PATH");
+              "nvidia-cudnn-cu13), or put another one's folder first in LD_LIBRARY_PATH");
 }
 
 TEST(CudaLibraries, ADriverThatIsMissingOrOldAndNoGpuAreTold) {
   const std::pair<std::string, std::string> cases[] = {
       {"CUDA_SHIM_DRIVER=0", "no NVIDIA driver is loaded (libcuda.so.1 is not found)"},
       {"CUDA_SHIM_DRIVER=12020",
-       "the NVIDIA driver is of CUDA 12.2, and this build needs that of CUDA 13.0: install a later "
+       "the NVIDIA driver supports CUDA 12.2, but this build needs CUDA 13.0: install a later "
        "driver, or build with -DMEGATRON_CUDA_VERSION=12"},
       {"CUDA_SHIM_DEVICES=0", "the NVIDIA driver finds no GPU"},
       {"CUDA_SHIM_CAPABILITY=75",
@@ -288,8 +289,8 @@ TEST(CudaLibraries, ProcessesOfARunWarnOnce) {
   const Machine::Said said = run_two(machine, kAttention);
   expect_line(said, " warning cuDNN cannot be used: ");
   expect_line(said,
-              " warning the ranks exchange through host memory, which is slower than NCCL: rank 0 "
-              "has no NCCL: ");
+              " warning the ranks communicate through host memory, which is slower than NCCL: "
+              "rank 0 has no NCCL: ");
 }
 
 TEST(CudaLibraries, RanksWithoutTheSameNcclAreNamed) {
@@ -302,7 +303,7 @@ TEST(CudaLibraries, RanksWithoutTheSameNcclAreNamed) {
               "rank 1 has no NCCL: " + std::string(kNccl) + " is not found; install", 2);
   machine.install("22800", kNccl, kNccl, "other");
   expect_line(run_two(machine, flags, other),
-              "rank 0 has NCCL 2.27.7, and rank 1 has 2.28.0; install the same version on all "
+              "rank 0 has NCCL 2.27.7, but rank 1 has 2.28.0; install the same version on all "
               "machines, or --distributed-backend gloo",
               2);
 }

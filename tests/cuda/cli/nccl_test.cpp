@@ -51,7 +51,7 @@ TEST_P(Nccl, HasTheLossesOfHostMemory) {
   const Result nccl = train(place, GetParam().flags),
                gloo = train(place, GetParam().flags + " --distributed-backend gloo");
   EXPECT_NE(nccl.text.find("exchange by NCCL"), std::string::npos) << nccl.text;
-  EXPECT_NE(gloo.text.find("exchange through host memory"), std::string::npos) << gloo.text;
+  EXPECT_NE(gloo.text.find("communicate through host memory"), std::string::npos) << gloo.text;
   ASSERT_EQ(nccl.losses.size(), 2U);
   ASSERT_EQ(gloo.losses.size(), 2U);
   for (size_t i = 0; i < 2; ++i) {
@@ -137,7 +137,7 @@ TEST(NcclRendezvous, ARankThatIsKilledEndsTheOther) {
               "for i in $(seq 100); do grep -q ' 1/1000 ' out0 && break; sleep 0.1; done; kill -9 "
               "$one;");
   EXPECT_EQ(code, 2) << text;
-  EXPECT_NE(text.find("rank 1 has ended"), std::string::npos) << text;
+  EXPECT_NE(text.find("rank 1 has exited"), std::string::npos) << text;
 }
 
 TEST(NcclChoice, IsRefusedWhereRanksShareAGpu) {

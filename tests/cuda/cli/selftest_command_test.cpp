@@ -25,7 +25,7 @@ TEST_P(SelftestFlags, AreRefusedInWords) {
 
 INSTANTIATE_TEST_SUITE_P(
     Some, SelftestFlags,
-    ::testing::Values(Refused{{"--part", "0/2"}, "--part is of --layouts"},
+    ::testing::Values(Refused{{"--part", "0/2"}, "--part needs --layouts"},
                       Refused{{"--layouts", "--part", "2/2"}, "--part is '2/2'"},
                       Refused{{"--layouts", "--part", "1"}, "0 <= I < N"},
                       Refused{{"--layouts", "--part", "0/2x"}, "0 <= I < N"},

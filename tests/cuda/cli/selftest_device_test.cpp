@@ -67,14 +67,14 @@ TEST(SelftestDevice, WhatHangsEndsItAndIsNamed) {
   EXPECT_TRUE(check_of(found, "attention forward")["passed"].as_bool()) << r.out;
   const Json& last = found["checks"].as_array().back();
   EXPECT_EQ(last["name"].as_string(), "attention backward");
-  EXPECT_TRUE(has(last["why_not"].as_string(), "it did not end")) << last.dump();
+  EXPECT_TRUE(has(last["why_not"].as_string(), "it did not finish")) << last.dump();
   EXPECT_TRUE(has(found["what_to_do"].as_string(), "nvidia-smi")) << r.out;
 }
 
 TEST(SelftestDevice, WithoutAGpuItSaysWhyAndWhatToDo) {
   for (const auto& [variable, why] :
        {std::pair{"CUDA_SHIM_DRIVER=0", "no NVIDIA driver is loaded"},
-        std::pair{"CUDA_SHIM_DEVICES=0", "does nvidia-smi list one"}}) {
+        std::pair{"CUDA_SHIM_DEVICES=0", "check that nvidia-smi lists one"}}) {
     const Outcome r = check_device(variable, "--device cuda --json");
     ASSERT_EQ(r.code, 2) << r.out << r.err;
     const Json found = Json::parse(r.out);

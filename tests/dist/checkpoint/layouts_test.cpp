@@ -260,7 +260,7 @@ TEST_F(Wrong, AMissingPiece) {
     const auto at = find(contents.model, "wte.weight");
     if (at != contents.model.end()) contents.model.erase(at);
   });
-  EXPECT_TRUE(contains(error, "'wte.weight': elements [88, 168) of its 168 are held by no rank"))
+  EXPECT_TRUE(contains(error, "'wte.weight': no rank holds elements [88, 168) of its 168"))
       << error;
 }
 
@@ -287,7 +287,7 @@ TEST_F(Wrong, ADoubledPiece) {
     });
     EXPECT_TRUE(contains(
         error,
-        both ? "'wte.weight': elements [160, 168) of its 168 are held by no rank"
+        both ? "'wte.weight': no rank holds elements [160, 168) of its 168"
              : "'wte.weight': elements [80, 88) of its 168 are held 3 times, and others once"))
         << error;
   }
@@ -295,7 +295,7 @@ TEST_F(Wrong, ADoubledPiece) {
     HeldTensor again = *find(contents.model, rank < 4 ? "wte.weight" : "ln_f.weight");
     if (rank == 2) contents.model.push_back(again);
   });
-  EXPECT_TRUE(contains(twice, "'wte.weight' together: elements [0, 88) of its 168 are held twice"))
+  EXPECT_TRUE(contains(twice, "'wte.weight': one rank holds elements [0, 88) of its 168 twice"))
       << twice;
 }
 
@@ -323,7 +323,9 @@ TEST_F(Wrong, ASurplusTensorAndAnotherShape) {
     changed.tensors[0].global = Shape{25, 8};
     held.placement = &changed;
   });
-  EXPECT_TRUE(contains(shape, "'wpe.weight': this rank holds it as one of [25, 8], and it is"))
+  EXPECT_TRUE(contains(shape,
+                       "'wpe.weight': this rank holds it with shape [25, 8], but its "
+                       "shape is"))
       << shape;
 }
 
@@ -354,7 +356,7 @@ TEST_F(Wrong, DirectoriesAreRefusedByAllRanksAlike) {
   });
   EXPECT_TRUE(contains(error, "missing: 1 (score.weight)") &&
               contains(error, "not in the model: 1 (h.0.c_attn.weight)") &&
-              contains(error, "of another shape: 1 (wte.weight: [21, 8] there, [22, 8]"))
+              contains(error, "with a different shape: 1 (wte.weight: [21, 8] there, [22, 8]"))
       << error;
   whole = whole_;
   whole.optimizer.pop_back();

@@ -101,7 +101,7 @@ TEST(Ranks, OfDifferentModelsSaveNothing) {
                                         saved(DType::f32, world.rank() == 2 ? 1 : 2, world,
                                               runtime);
                                       }),
-                       "ranks 0 and 2 would save other tensors"));
+                       "ranks 0 and 2 would save different tensors"));
   EXPECT_TRUE(folder.names().empty());
 }
 

@@ -131,7 +131,9 @@ TEST_F(GridRun, ARankThatIsKilledEndsAllAndTheRunGoesOn) {
   EXPECT_NE(outcome.code, 0);
   EXPECT_LT(Clock::now() - killed, std::chrono::seconds(kHangSeconds));
   for (const int other : {0, 1, 3}) {
-    const std::string report = "rank " + std::to_string(other) + " is ended by SIGTERM: step ";
+    const std::string report = "rank " + std::to_string(other) +
+                               " was terminated by SIGTERM: "
+                               "step ";
     EXPECT_NE(outcome.err.find(report), std::string::npos) << outcome.err;
   }
   EXPECT_NE(outcome.err.find("with signal 9 (SIGKILL)"), std::string::npos) << outcome.err;

@@ -227,7 +227,7 @@ TEST(BesideFailure, OfARankThatEndedIsNoHang) {
         group->all_reduce(t, Reduce::sum, runtime.stream(), "gone").wait(runtime.stream());
     });
   });
-  EXPECT_NE(text.find("rank 1 has ended"), std::string::npos) << text;
+  EXPECT_NE(text.find("rank 1 has exited"), std::string::npos) << text;
 }
 
 TEST(AsyncGroup, EndsWhatWasGivenBeforeItGoesAway) {

@@ -137,14 +137,14 @@ TEST(Failure, OfARankThatEndsTooEarlyIsNoHang) {
       if (world.rank() != 1) world.barrier("last");
     });
   });
-  expect_contains(barrier, {"rank 1 has ended", "barrier 'last'"});
+  expect_contains(barrier, {"rank 1 has exited", "barrier 'last'"});
   const std::string message = error_of([] {
     each_rank(2, [](Group& world, Runtime& runtime) {
       if (world.rank() == 0)
         world.recv(make(runtime, {1}, DType::f32), 1, runtime.stream(), "gone");
     });
   });
-  expect_contains(message, {"rank 1 has ended", "'gone'"});
+  expect_contains(message, {"rank 1 has exited", "'gone'"});
 }
 
 // A rank fails at a random moment of the others' work: nobody reads memory of a rank that is gone,

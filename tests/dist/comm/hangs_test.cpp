@@ -61,19 +61,20 @@ TEST(Hang, OfARankThatComesTooLateIsToldWithWhatAllDo) {
     try {
       reduce_ones(world, runtime, "second", 3);
     } catch (const Error& error) {
-      expect_contains(error.what(), {"'second' was given up", "rank 2 has not come"});
+      expect_contains(error.what(), {"'second' was aborted", "rank 2 has not arrived"});
       ++reported;
       throw;
     }
   });
   EXPECT_EQ(reported, 3);
   expect_contains(
-      text,
-      {"all_reduce 'second' (call 2 of 'world', 12 bytes of f32, sum) for 0.", "the limit is 0.4",
-       "rank 0: step 17, backward, layer decoder.0, micro-batch 5; in all_reduce 'second'",
-       "rank 1: step 17, backward, layer decoder.1", "rank 2 has not come",
-       "rank 2: step 17, data, layer decoder.2, micro-batch 5; in no call for",
-       "after all_reduce 'first' (call 1 of 'world')"});
+      text, {"all_reduce 'second' (call 2 of 'world', 12 bytes of f32, sum) for 0.",
+             "the timeout is "
+             "0.4",
+             "rank 0: step 17, backward, layer decoder.0, micro-batch 5; in all_reduce 'second'",
+             "rank 1: step 17, backward, layer decoder.1", "rank 2 has not arrived",
+             "rank 2: step 17, data, layer decoder.2, micro-batch 5; in no call for",
+             "after all_reduce 'first' (call 1 of 'world')"});
 }
 
 TEST(Hang, InASubGroupNamesItAndWhoIsElsewhere) {
@@ -86,8 +87,8 @@ TEST(Hang, InASubGroupNamesItAndWhoIsElsewhere) {
     world.barrier("step");
   });
   expect_contains(text, {"in all_reduce 'bad' (call 2 of 'tp', 8 bytes of f32, sum) for",
-                         "rank 1 has not come", "in barrier 'step' (call 2 of 'world') for",
-                         "rank 0 has not come", "rank 3: nothing known; in barrier 'step'"});
+                         "rank 1 has not arrived", "in barrier 'step' (call 2 of 'world') for",
+                         "rank 0 has not arrived", "rank 3: nothing known; in barrier 'step'"});
 }
 
 TEST(Hang, OfAMessageNamesItsSender) {
@@ -103,7 +104,7 @@ TEST(Hang, OfAMessageNamesItsSender) {
     }
   });
   expect_contains(text, {"recv 'forward' (message 2 of 'world', 8 bytes of f32)",
-                         "rank 1 has not come", "rank 1: nothing known; in no call so far"});
+                         "rank 1 has not arrived", "rank 1: nothing known; in no call so far"});
 }
 
 TEST(Hang, OfACallBesideNamesIt) {
@@ -174,9 +175,8 @@ TEST(Ended, RankIsNoticedInAnyGroup) {
           if (world.rank() == 1) reduce_ones(*group, runtime, "gone");
         },
         kNoHang);
-    expect_contains(text,
-                    {"rank 2 has ended while rank 1 waits for it in all_reduce 'gone' (call 1 "
-                     "of 'dp', 8 bytes of f32, sum)"});
+    expect_contains(text, {"rank 2 has exited while rank 1 is waiting for it in all_reduce 'gone' "
+                           "(call 1 of 'dp', 8 bytes of f32, sum)"});
   }
 }
 
@@ -215,7 +215,7 @@ TEST_F(Threads, OfWhichOneSleepsForEver) {
   const Launched run = scenario("threads-sleep");
   EXPECT_EQ(run.code, 2) << run.text;
   EXPECT_LT(now_seconds() - start, kSoon);
-  expect_contains(run.text, {"the ranks make no progress", "rank 1 has not come",
+  expect_contains(run.text, {"the ranks make no progress", "rank 1 has not arrived",
                              "rank 1: forward, layer attention; in no call so far"});
   EXPECT_EQ(run.text.find("make no progress"), run.text.rfind("make no progress")) << run.text;
 }
@@ -223,7 +223,7 @@ TEST_F(Threads, OfWhichOneSleepsForEver) {
 TEST_F(Threads, OfWhichOneSleepsForEverWhenAnotherFails) {
   const Launched run = scenario("threads-fail-and-sleep");
   EXPECT_EQ(run.code, 2) << run.text;
-  expect_contains(run.text, {"rank 0 failed: disk 7 is full", "have not ended",
+  expect_contains(run.text, {"rank 0 failed: disk 7 is full", "are still running",
                              "rank 1: forward, layer attention; in no call so far"});
 }
 
@@ -256,8 +256,8 @@ TEST_F(ProcessHang, OfARankThatSleepsForEver) {
   EXPECT_LT(seconds_, kSoon);
   expect_contains(
       run.text,
-      {"all_reduce 'grads' (call 1 of 'dp', 8 bytes of f32, sum) for", "the limit is 0.5 s",
-       "rank 1 has not come", "rank 0: backward, micro-batch 3; in all_reduce 'grads'",
+      {"all_reduce 'grads' (call 1 of 'dp', 8 bytes of f32, sum) for", "the timeout is 0.5 s",
+       "rank 1 has not arrived", "rank 0: backward, micro-batch 3; in all_reduce 'grads'",
        "rank 1: forward, layer attention; in no call for", "rank 2: backward"});
   EXPECT_EQ(count(run.text, "make no progress"), 1u) << run.text;
 }
@@ -265,14 +265,17 @@ TEST_F(ProcessHang, OfARankThatSleepsForEver) {
 TEST_F(ProcessHang, OfAMessageThatIsNeverSent) {
   const Launched run = scenario(2, "never-sent");
   EXPECT_EQ(run.code, 2) << run.text;
-  expect_contains(run.text, {"recv 'forward' (message 1 of 'world', 8 bytes of f32) for",
-                             "rank 1 has not come", "rank 1: nothing known; in recv 'backward'"});
+  expect_contains(run.text,
+                  {"recv 'forward' (message 1 of 'world', 8 bytes of f32) for",
+                   "rank 1 has not arrived", "rank 1: nothing known; in recv 'backward'"});
 }
 
 TEST_F(ProcessHang, BesideNamesTheGroup) {
   const Launched run = scenario(2, "async-hang");
   EXPECT_EQ(run.code, 2) << run.text;
-  expect_contains(run.text, {"all_reduce 'bucket' (call 1 of 'gradients'", "rank 1 has not come"});
+  expect_contains(run.text, {"all_reduce 'bucket' (call 1 of 'gradients'",
+                             "rank 1 has not "
+                             "arrived"});
 }
 
 TEST_F(ProcessHang, ASkippedCallIsAMismatchWithNumbers) {
@@ -290,8 +293,8 @@ TEST_F(ProcessHang, ARankThatEndedIsNoticedInASubGroupAndBeside) {
     const Launched run = scenario(3, name);
     EXPECT_EQ(run.code, 7) << run.text;
     EXPECT_LT(seconds_, kSoon);
-    expect_contains(run.text, {"rank 2 has ended while rank 0 waits for it in all_reduce 'gone' "
-                               "(call 1 of 'pair', 8 bytes of f32, sum)"});
+    expect_contains(run.text, {"rank 2 has exited while rank 0 is waiting for it in all_reduce "
+                               "'gone' (call 1 of 'pair', 8 bytes of f32, sum)"});
   }
 }
 
@@ -301,8 +304,8 @@ TEST_F(ProcessHang, ARankThatIsKilledEndsTheOthersEachWithItsReport) {
   EXPECT_NE(run.code, 124);
   EXPECT_LT(seconds_, kSoon);
   if (!launcher_sends_sigterm()) return;
-  expect_contains(run.text, {"rank 0 is ended by SIGTERM: backward; in all_reduce 'grads'",
-                             "rank 2 is ended by SIGTERM: backward; in all_reduce 'grads'"});
+  expect_contains(run.text, {"rank 0 was terminated by SIGTERM: backward; in all_reduce 'grads'",
+                             "rank 2 was terminated by SIGTERM: backward; in all_reduce 'grads'"});
 }
 
 TEST_F(ProcessHang, ARankThatThrowsEndsTheOthersEachWithItsReport) {
@@ -311,8 +314,8 @@ TEST_F(ProcessHang, ARankThatThrowsEndsTheOthersEachWithItsReport) {
   EXPECT_LT(seconds_, kSoon);
   expect_contains(run.text, {"error: disk 7 is full"});
   if (!launcher_sends_sigterm()) return;
-  expect_contains(run.text, {"rank 1 is ended by SIGTERM: backward; in all_reduce 'grads'",
-                             "rank 2 is ended by SIGTERM: backward; in all_reduce 'grads'"});
+  expect_contains(run.text, {"rank 1 was terminated by SIGTERM: backward; in all_reduce 'grads'",
+                             "rank 2 was terminated by SIGTERM: backward; in all_reduce 'grads'"});
 }
 
 TEST_F(ProcessHang, ARankThatThrowsDoesNotWaitForItsCallBeside) {
@@ -321,7 +324,7 @@ TEST_F(ProcessHang, ARankThatThrowsDoesNotWaitForItsCallBeside) {
   EXPECT_LT(seconds_, kSoon);
   expect_contains(run.text, {"error: disk 7 is full"});
   if (!launcher_sends_sigterm()) return;
-  expect_contains(run.text, {"rank 1 is ended by SIGTERM: forward"});
+  expect_contains(run.text, {"rank 1 was terminated by SIGTERM: forward"});
 }
 
 // As the watch of --exit-signal-handler has blocked it.
@@ -329,7 +332,7 @@ TEST_F(ProcessHang, SigtermThatSomebodyElseWaitsForIsToldOnceACallIsStuck) {
   if (!launcher_sends_sigterm()) GTEST_SKIP() << "the launcher ends ranks with SIGKILL";
   const Launched run = scenario(3, "killed-signals-watched");
   EXPECT_NE(run.code, 0);
-  expect_contains(run.text, {"rank 0 has got SIGTERM", "rank 2 has got SIGTERM"});
+  expect_contains(run.text, {"rank 0 received SIGTERM", "rank 2 received SIGTERM"});
 }
 
 TEST_F(ProcessHang, SigtermOfTheLauncherIsToldByEachRankSoon) {
@@ -337,8 +340,8 @@ TEST_F(ProcessHang, SigtermOfTheLauncherIsToldByEachRankSoon) {
   const Launched run = scenario(2, "launcher-ended");
   EXPECT_NE(run.code, 0);
   EXPECT_LT(seconds_, kSoon);
-  expect_contains(run.text, {"rank 0 is ended by SIGTERM: step 3, forward",
-                             "rank 1 is ended by SIGTERM: step 3, forward"});
+  expect_contains(run.text, {"rank 0 was terminated by SIGTERM: step 3, forward",
+                             "rank 1 was terminated by SIGTERM: step 3, forward"});
 }
 
 TEST_F(ProcessHang, NoRankSaysAnythingOfARunThatEndsWell) {

@@ -119,7 +119,7 @@ TEST(StarErrors, AProcessThatEndsIsNamed) {
   });
   EXPECT_EQ(errors[1], "gone");
   for (const size_t r : {size_t{0}, size_t{2}})
-    EXPECT_NE(errors[r].find("rank 1 has ended"), std::string::npos) << errors[r];
+    EXPECT_NE(errors[r].find("rank 1 has exited"), std::string::npos) << errors[r];
   EXPECT_LT(now_seconds() - began, testing::kHangSeconds);
 }
 
@@ -131,7 +131,7 @@ TEST(StarErrors, RanksThatDoNotComeAreNamed) {
   other.join();
   EXPECT_NE(text.find("within 0.5 s: 1;"), std::string::npos) << text;
   EXPECT_NE(text.find("localhost:" + std::to_string(place.port)), std::string::npos) << text;
-  EXPECT_NE(late.find("has ended before all ranks had come"), std::string::npos) << late;
+  EXPECT_NE(late.find("exited before all ranks had connected"), std::string::npos) << late;
   const std::string nobody = error_of([&] { comm::make_star(place, 1, 3, 0.2); });
   EXPECT_NE(nobody.find("rank 0 cannot be reached at localhost:"), std::string::npos) << nobody;
 }
@@ -141,7 +141,7 @@ TEST(StarErrors, ARankOfAnotherRunIsRefused) {
   std::thread zero([&] { error_of([&] { comm::make_star(place, 0, 2, 1); }); });
   const std::string text = error_of([&] { comm::make_star(place, 3, 4, 1); });
   zero.join();
-  EXPECT_NE(text.find("rank 0 has WORLD_SIZE 2, and this process is rank 3 of 4"),
+  EXPECT_NE(text.find("rank 0 has WORLD_SIZE 2, but this process is rank 3 of 4"),
             std::string::npos)
       << text;
 }
@@ -249,7 +249,7 @@ TEST(StarErrors, AProcessOfAnotherRunIsRefusedByName) {
   text = error_of([&] { comm::make_star(theirs, 1, 2, 5); });
   comm::make_star(nobodys, 1, 2, 10)->end();  // it names no run, and is taken
   zero.join();
-  EXPECT_NE(text.find("rank 0 is of the run 'SLURM_JOB_ID 71', and this process, rank 1, of "
+  EXPECT_NE(text.find("rank 0 belongs to the run 'SLURM_JOB_ID 71', but this process, rank 1, to "
                       "'SLURM_JOB_ID 72'"),
             std::string::npos)
       << text;
@@ -268,7 +268,7 @@ TEST(StarErrorsDeathTest, ARankThatDoesNotEndIsNamedAndAllEnd) {
     star->end();
     one.join();
   };
-  EXPECT_EXIT(run(), ::testing::ExitedWithCode(2), "have not ended, and all are: 1");
+  EXPECT_EXIT(run(), ::testing::ExitedWithCode(2), "are still running: 1; all ranks are ended");
 }
 
 // Rank 0, where the calls are made, logs who waits for whom.

@@ -52,13 +52,13 @@ void sleep_in_forward(Group& world) {
 
 TEST(Waiting, ForARankIsLoggedAndTheRunGoesOn) {
   const std::string text = log_of({kLong, kNotice}, sleep_in_forward);
-  expect_contains(
-      text, {"warning rank ",
-             " s for rank 1 in all_reduce 'grads' (call 1 of "
-             "'world', 4 bytes of f32, sum) (step 7, backward), and 1 more wait",
-             "rank 1: step 7, forward, layer decoder.3.mlp; in no call so far",
-             "The run goes on; it ends where a call takes 30 s (--distributed-timeout-minutes)",
-             "info the wait for rank 1 is over after "});
+  expect_contains(text, {"warning rank ",
+                         " s for rank 1 in all_reduce 'grads' (call 1 of "
+                         "'world', 4 bytes of f32, sum) (step 7, backward), and 1 more wait",
+                         "rank 1: step 7, forward, layer decoder.3.mlp; in no call so far",
+                         "The run continues; it is aborted if a call takes 30 s "
+                         "(--distributed-timeout-minutes)",
+                         "info the wait for rank 1 is over after "});
   const size_t notices = count(text, "has waited");
   EXPECT_GE(notices, 1u);
   EXPECT_LE(notices, 6u) << text;  // of a hundred looks
@@ -78,7 +78,7 @@ TEST(Waiting, ForWhatMayTakeLongIsNoWarning) {
 TEST(Waiting, IsNotLoggedWhereTheRunAsksForNone) {
   EXPECT_EQ(log_of({kLong, 0}, sleep_in_forward), "");
   const std::string any_time = log_of({0, kNotice}, sleep_in_forward);
-  expect_contains(any_time, {"has waited", "The run goes on, however long that takes", "is over"});
+  expect_contains(any_time, {"has waited", "The run continues, with no timeout", "is over"});
 }
 
 TEST(Waiting, IsLoggedBeforeTheRunEnds) {
@@ -111,7 +111,7 @@ TEST_F(WaitingProcesses, ForOneThatIsSilentGoOnWhenItComes) {
 TEST_F(WaitingProcesses, ForOneThatIsStoppedGoOnWhenItIsContinued) {
   const Launched run = launch(2, this_program(), "--scenario=stopped-for-a-while", 20);
   EXPECT_EQ(run.code, 0) << run.text;
-  expect_contains(run.text, {"s for rank 1 in all_reduce 'grads'", "rank 1: gives no answer",
+  expect_contains(run.text, {"s for rank 1 in all_reduce 'grads'", "rank 1: does not respond",
                              "the wait for rank 1 is over after"});
 }
 
@@ -123,7 +123,7 @@ TEST_F(WaitingProcesses, ForOneThatNeverComesEndWithAReport) {
   ASSERT_NE(notice, run.text.npos) << run.text;
   ASSERT_NE(end, run.text.npos) << run.text;
   EXPECT_LT(notice, end);
-  expect_contains(run.text, {"the limit is 1 s", "rank 1 has not come"});
+  expect_contains(run.text, {"the timeout is 1 s", "rank 1 has not arrived"});
 }
 
 }  // namespace

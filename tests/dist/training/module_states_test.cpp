@@ -124,7 +124,7 @@ TEST_F(ModuleStates, OfACheckpointAreNotOptionalAndOfOtherWeightsAreToldToBegin)
   ::testing::internal::CaptureStderr();
   const std::string saved = run_toy(with_flags(finetune, kStages)).saved;
   const std::string output = ::testing::internal::GetCapturedStderr();
-  EXPECT_NE(output.find("lacks the module states 5 (toy."), std::string::npos) << output;
+  EXPECT_NE(output.find("has no module states 5 (toy."), std::string::npos) << output;
   EXPECT_EQ(tokens_seen(states_in(saved)), 4 * 8 * 16);
 }
 

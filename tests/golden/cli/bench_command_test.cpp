@@ -71,8 +71,8 @@ TEST(BenchStep, PrintsTheFloorOfItsProductsAndBytes) {
     for (const char* kernel : {"attention", "attention_backward", "add_layer_norm", "adam"})
       EXPECT_EQ(rows(r.out, kernel).size(), 1u) << kernel << r.out;
     EXPECT_TRUE(has(r.out, " GB/s\n")) << r.out;
-    EXPECT_TRUE(has(r.out, "s; the step runs at ")) << r.out;
-    EXPECT_TRUE(has(r.out, "of its speed (goal 85%)")) << r.out;
+    EXPECT_TRUE(has(r.out, "s; the step reaches ")) << r.out;
+    EXPECT_TRUE(has(r.out, "of that speed (goal 85%)")) << r.out;
     EXPECT_TRUE(has(r.out, "the fastest call above makes ")) << r.out;
   }
 }
@@ -226,7 +226,7 @@ TEST(BenchParallel, MeasuresEachLayoutBesideOneRank) {
     EXPECT_NEAR(from_end(1), loss, 1e-5) << layout << r.out;
     EXPECT_EQ(from_end(3) > 0, layout != "one rank") << layout << r.out;
   }
-  EXPECT_TRUE(has(r.out, "one rank's steps spread over 0%")) << r.out;
+  EXPECT_TRUE(has(r.out, "the one-rank steps vary by 0%")) << r.out;
 
   const Outcome help = place.run({"bench", "parallel", "--help"});
   EXPECT_EQ(help.code, 0);
@@ -250,7 +250,7 @@ TEST(Bench, RefusesWhatItDoesNotKnow) {
       {{"bench", "step", "--untimed-steps", "6"},
        {"--train-iters is 6; at least 7 are needed: --untimed-steps 6"}},
       {{"bench", "step", "--sample-interval", "2", "--sample-prompt", "a"},
-       {"writes no samples", "--sample-interval"}},
+       {"does not generate samples", "--sample-interval"}},
       {{"bench", "parallel", "--only", "EP"}, {"--only", "EP", "DP 2, ZeRO-3", "TP 2 + SP"}},
       {{"bench", "parallel", "--ranks", "2"}, {"--ranks"}},
       {{"bench", "kernel"}, {"kernel", "kernels"}}};

@@ -58,7 +58,9 @@ TEST_F(ChatCommand, FindsTheTemplatesOfADirectory) {
   EXPECT_EQ(chat("model", kHello).out, "one <b>");
   EXPECT_EQ(chat("model", kHello, {"--tools", "tools.json"}).out, "tools");
   EXPECT_EQ(chat("model", kHello, {"--template", "rag"}).out, "rag");
-  refused(chat("model", kHello, {"--template", "no"}), "there are: default, rag, tool_use");
+  refused(chat("model", kHello, {"--template", "no"}),
+          "choose one with --template: default, "
+          "rag, tool_use");
 }
 
 TEST_F(ChatCommand, ShowsSpans) {
@@ -74,14 +76,14 @@ TEST_F(ChatCommand, ShowsSpans) {
 TEST_F(ChatCommand, RefusesWithReasons) {
   const std::string chatml = kTemplates + "chatml.json";
   refused(chat(chatml, "[]"), "at least one message");
-  refused(chat(chatml, "[5]"), "messages[0] is no JSON object");
+  refused(chat(chatml, "[5]"), "messages[0] is not a JSON object");
   refused(chat(chatml, "{"), "m.json");
-  refused(chat(chatml, "5"), "must hold a list of messages");
+  refused(chat(chatml, "5"), "must contain a list of messages");
   refused(chat(chatml, kHello, {"--tokenize", "--show-spans"}), "drop one");
-  refused(chat(chatml, kHello, {"--now", "tomorrow"}), "'tomorrow' is no moment");
-  refused(chat(chatml, kHello, {"--now", "2025-02-30"}), "'2025-02-30' is no moment");
+  refused(chat(chatml, kHello, {"--now", "tomorrow"}), "'tomorrow' is not a date and time");
+  refused(chat(chatml, kHello, {"--now", "2025-02-30"}), "'2025-02-30' is not a date and time");
   refused(chat(chatml, kHello, {"--add-generation-prompt", "--continue-final-message"}),
-          "exclude one another");
+          "are mutually exclusive");
   refused(chat(kTemplates + "gemma.json", R"([{"role": "assistant", "content": "a"}])"),
           "gemma.json, line ");
   write_file(place_ / "config.json", "{}");

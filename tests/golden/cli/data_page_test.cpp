@@ -50,8 +50,8 @@ TEST(EvaluationPage, EveryCommandRunsAsItStands) {
   const Workplace place;
   const std::string output = run_page("evaluation.md", place);
   for (const char* part :
-       {"valid set: ", "bits a byte", "401 documents", "of 40 documents", "\"bits_per_byte\"",
-        "all checksums compared", "a run goes on from here"})
+       {"valid set: ", "bits per byte", "401 documents", "of 40 documents", "\"bits_per_byte\"",
+        "all checksums compared", "a run resumes from here"})
     EXPECT_NE(output.find(part), std::string::npos) << part << " is not in\n" << output;
 }
 

@@ -64,7 +64,7 @@ TEST_F(BadLayout, Sizes) {
     refused(flag + " 99999999999999999999", {flag, "99999999999999999999"});
     refused(flag + " two", {flag + " is 'two'; give an integer"});
     refused(flag + " 1.5", {flag + " is '1.5'"});
-    refused(flag + " 2000", {"--ranks is 2000 (where it is not given, the product of the parallel",
+    refused(flag + " 2000", {"--ranks is 2000 (by default the product of the parallel",
                              "it must lie in [1, 1024]"});
     refused(flag + " 2 --ranks 3",
             {"3 ranks cannot be divided", axis + " parallel 2", "change --ranks"});
@@ -95,7 +95,7 @@ TEST_F(BadLayout, Chunks) {
   refused(two + layers + "5", {"--num-layers 12", "--num-layers-per-virtual-pipeline-stage 5"});
   refused(two + chunks + "2 " + layers + "3", {"both say how many chunks", "drop one"});
   refused(two + layers + "2 --decoder-first-pipeline-num-layers 4",
-          {"--num-layers-per-virtual-pipeline-stage 2 does not go with",
+          {"--num-layers-per-virtual-pipeline-stage 2 cannot be combined with",
            "use --num-virtual-stages-per-pipeline-rank"});
   refused(two + chunks + "2 --global-batch-size 1",
           {"groups of 2 micro-batches", "1 micro-batches", "raise --global-batch-size"});
@@ -124,10 +124,10 @@ TEST_F(BadLayout, LayersOfTheEnds) {
                     two = "--pipeline-model-parallel-size 2 ";
   refused(first + "2", {"--decoder-first-pipeline-num-layers needs", "above 1"});
   refused(two + first + "0", {"--decoder-first-pipeline-num-layers is 0", "[1, --num-layers 12]"});
-  refused(two + first + "12", {"12 leave 0 of --num-layers 12", "need a layer each"});
+  refused(two + first + "12", {"12 leave 0 of --num-layers 12", "need one layer each"});
   refused(two + "--account-for-loss-in-pipeline-split",
           {"--num-layers 12 and the loss cannot be divided evenly"});
-  refused(two + "--account-for-loss-in-pipeline-split " + first + "6", {"does not go with"});
+  refused(two + "--account-for-loss-in-pipeline-split " + first + "6", {"cannot be combined with"});
 }
 
 // The text names the character.
@@ -136,17 +136,17 @@ TEST_F(BadLayout, Letters) {
       {"t*6E|t*6L", "'t' at character 1: the embedding, E, must come first"},
       {"Et*6|t*6", "'t' at character 6: the loss, L, must come last"},
       {"Et*6|t*6Lt", "'L' at character 9: the loss must come last"},
-      {"E*2t*6|t*6L", "'E' at character 1: the embedding is there twice"},
+      {"E*2t*6|t*6L", "'E' at character 1: the embedding occurs twice"},
       {"Ex*6|t*6L", "'x' at character 2: a layout is made of E"},
       {"Et*0|t*6L", "'*' at character 3: the number after it must lie in [1, 1048576]"},
       {"Et*99999999999999999999|t*6L", "'*' at character 3: the number after it must lie in"},
       {"Et*|t*6L", "'*' at character 3: a number is wanted"},
       {"(Et*6|t*6L", "'(' at character 1: no ) closes it"},
-      {"((t|)*2)*6L", "'(' at character 2: parentheses do not stand within parentheses"},
+      {"((t|)*2)*6L", "'(' at character 2: parentheses cannot be nested"},
       {"Et*6|t*6mL", "'m' at character 9: layers of multi-token prediction"},
       {"Et*6|t*6|L",
        "has 3 virtual stages, which cannot be divided by --pipeline-model-parallel-size 2"},
-      {"Et*6|t*7L", "has 13 layers (t), and --num-layers is 12: change one of them"},
+      {"Et*6|t*7L", "has 13 layers (t), but --num-layers is 12: change one of them"},
       {"|", "has no E, t and L"},
   };
   for (const auto& [layout, text] : bad)
@@ -162,8 +162,8 @@ TEST_F(BadLayout, Sharding) {
                     instances = "--num-distributed-optimizer-instances ";
   refused(strategy + "zero3", {"'zero3'", "no_shard, optim, optim_grads, optim_grads_params"});
   refused(strategy + "no_shard --use-distributed-optimizer", {"contradict", "drop one"});
-  refused(strategy + "optim --use-torch-fsdp2", {"optim_grads_params, and optim is given"});
-  refused("--use-torch-fsdp2 --use-megatron-fsdp", {"both divide the parameters", "drop one"});
+  refused(strategy + "optim --use-torch-fsdp2", {"optim_grads_params, but optim is given"});
+  refused("--use-torch-fsdp2 --use-megatron-fsdp", {"both shard the parameters", "drop one"});
   refused("--ranks 2 " + instances + "2", {instances + "2 needs --use-distributed-optimizer"});
   refused("--ranks 4 --use-distributed-optimizer " + instances + "3",
           {instances + "3 does not divide the 4 data"});
@@ -181,7 +181,7 @@ TEST_F(BadLayout, Sharding) {
 TEST_F(BadLayout, Memory) {
   const std::string full = "--recompute-granularity full ";
   refused("--recompute-granularity half", {"'half'", "full or selective"});
-  refused("--recompute-method block", {"is of --recompute-granularity full"});
+  refused("--recompute-method block", {"applies to --recompute-granularity full"});
   refused(full + "--recompute-num-layers 0", {"--recompute-num-layers is 0", "[1, 12]"});
   refused(full + "--recompute-num-layers 7 --pipeline-model-parallel-size 2",
           {"--recompute-num-layers is 7", "[1, 6]"});

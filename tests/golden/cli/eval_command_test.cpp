@@ -50,7 +50,7 @@ class Eval : public ::testing::Test {
 
 TEST_F(Eval, TextByAnyNumberOfRanks) {
   const Words command = with(kText, {"--per-document", "losses.jsonl", "--seq-length", "64"});
-  const Outcome one = expect(0, command, {"of 9 documents", "bits a byte", "unigram entropy"});
+  const Outcome one = expect(0, command, {"of 9 documents", "bits per byte", "unigram entropy"});
   const std::string losses = read_file(place_ / "losses.jsonl");
   for (const char* ranks : {"2", "3"}) {
     const Outcome more = expect(0, with(command, {"--ranks", ranks, "--micro-batch-size", "3"}));
@@ -119,7 +119,7 @@ TEST_F(Eval, NothingIsHalfWritten) {
   expect(2, with(kEval, {"--input", "nothing.txt", "--per-document", "losses.jsonl"}),
          {"nothing.txt"});
   EXPECT_EQ(place_.listing(), before);
-  expect(2, with(kText, {"--per-document", "text.jsonl/losses"}), {"cannot make the directory"});
+  expect(2, with(kText, {"--per-document", "text.jsonl/losses"}), {"cannot create the directory"});
   expect(2, with(kText, {"--seq-length", "129"}), {"--seq-length is 129", "128 positions"});
   expect(2, with(kText, {"--mock-data"}), {"--input text.jsonl"});
 }

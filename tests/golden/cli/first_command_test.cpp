@@ -72,7 +72,7 @@ TEST(FirstCommand, WhatIsGivenStays) {
                                            "--mock-data", "--train-iters", "20"}));
   // A command of what was given would not run.
   const Outcome refused = place.run({"train", "--num-layers", "0"});
-  EXPECT_TRUE(has(refused.err, "A complete command of another run:\n")) << refused.err;
+  EXPECT_TRUE(has(refused.err, "A complete command from another run:\n")) << refused.err;
 }
 
 TEST(FirstCommand, ADataSetOfTheFolderIsTaken) {

@@ -75,7 +75,7 @@ TEST_F(Inspect, SaveDirectory) {
   fs::create_directory(place_ / "run/iter_0000003.tmp");
   write_file(place_ / "run/iter_0000003.tmp/model.safetensors", std::string(1000, 'x'));
   expect(0, {"inspect", "run"},
-         {"3 checkpoints", "iter_0000001", "iter_0000002", "<- a run goes on from here",
+         {"3 checkpoints", "iter_0000001", "iter_0000002", "<- a run resumes from here",
           "iter_0000003.tmp", "1.0 kB  unfinished", "checkpoint of step 2", "log of a run, done",
           "Training loss", "Learning rate", "Saves"});
   expect(0, {"inspect", "--verify", "run"}, {"all checksums compared"});
@@ -96,7 +96,7 @@ TEST_F(Inspect, TellsTheCheckpointThatARunGoesOnFrom) {
   const std::string first = "iter_0000001", second = "iter_0000002",
                     tracker = "run/latest_checkpointed_iteration.txt";
   const auto goes_on_from = [&](const std::string& out) {
-    const size_t at = out.find("<- a run goes on from here");
+    const size_t at = out.find("<- a run resumes from here");
     if (at == std::string::npos) return std::string();
     return out.substr(out.rfind("iter_", at), first.size());
   };
@@ -113,7 +113,7 @@ TEST_F(Inspect, TellsTheCheckpointThatARunGoesOnFrom) {
   fs::remove(place_ / tracker);
   EXPECT_EQ(goes_on_from(expect(0, {"inspect", "run"}, {})), first);
   fs::remove(place_ / "run/iter_0000001/config.json");
-  EXPECT_EQ(goes_on_from(expect(1, {"inspect", "run"}, {"cannot go on"})), "");
+  EXPECT_EQ(goes_on_from(expect(1, {"inspect", "run"}, {"cannot resume"})), "");
 }
 
 TEST_F(Inspect, Log) {

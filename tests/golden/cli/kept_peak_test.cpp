@@ -66,7 +66,7 @@ TEST_F(KeptPeak, SharesAreOfWhatAnEarlierRunKept) {
   plan::kept_rate({.folder = place_ / "cache/megatron/rates"}, key,
                   [] { return plan::Rate{.value = 1.25e11}; });
   for (const char* log : {"first.jsonl", "second.jsonl"}) {
-    EXPECT_TRUE(origin({"--log-jsonl", log}).starts_with("kept from 2"));
+    EXPECT_TRUE(origin({"--log-jsonl", log}).starts_with("cached from 2"));
     EXPECT_EQ(peak_of(log), 1.25e11);
   }
   EXPECT_TRUE(origin({"--measure-peak"}).starts_with("measured now"));
@@ -76,10 +76,10 @@ TEST_F(KeptPeak, SharesAreOfWhatAnEarlierRunKept) {
 TEST_F(KeptPeak, RunsNeedNoCache) {
   {
     const Folders none(nullptr, nullptr);
-    EXPECT_NE(origin().find("not kept: "), std::string::npos);
+    EXPECT_NE(origin().find("not cached: "), std::string::npos);
   }
   const Folders read_only(nullptr, "/proc");
-  EXPECT_NE(origin().find("not kept: "), std::string::npos);
+  EXPECT_NE(origin().find("not cached: "), std::string::npos);
 }
 
 }  // namespace

@@ -236,7 +236,8 @@ TEST_F(LaunchHere, ASecondInterruptEndsAtOnce) {
   Running run(place_, ranks(2, "trap '' INT TERM\necho ready $$\nwhile true; do sleep 0.1; done"));
   const std::vector<pid_t> processes = run.ready(2);
   run.send(SIGINT);
-  EXPECT_TRUE(run.until([&] { return run.err().find("goes to the ranks") != std::string::npos; }));
+  EXPECT_TRUE(
+      run.until([&] { return run.err().find("forwarded to the ranks") != std::string::npos; }));
   run.send(SIGINT);
   EXPECT_EQ(run.code(), 137) << run.err();
   for (const pid_t process : processes) EXPECT_FALSE(alive(process));
@@ -284,8 +285,8 @@ TEST_F(Launch, ALauncherThatFailsIsHeard) {
   EXPECT_EQ(r.code, 9);
   EXPECT_NE(r.err.find("[mpirun] no host answers\n"), std::string::npos) << r.err;
   EXPECT_EQ(last_line(r.err),
-            "launch: the launcher ended (exit code 9) with 0 of 2 ranks started; its own lines say "
-            "why");
+            "launch: the launcher ended (exit code 9) with 0 of 2 ranks started; its own output "
+            "says why");
 }
 
 TEST_F(Launch, DryRunPrintsACommandThatCanBePasted) {
@@ -312,10 +313,10 @@ TEST_F(Launch, BadInput) {
   refused({"-np", "70000", "train"}, {"-np is 70000", "[1, 65536]"});
   refused({"-np", "two", "train"}, {"--np", "two"});
   refused({"-np", "2", "trian"}, {"no command 'trian'", "did you mean 'train'"});
-  refused({"-np", "2", "launch", "-np", "2", "train"}, {"launch does not start launch"});
+  refused({"-np", "2", "launch", "-np", "2", "train"}, {"launch cannot start launch"});
   refused({"-np", "2", "--host", "a", "train"}, {"no flag --host", "--hosts"});
   refused({"--guard"}, {"--guard"});
-  refused({"--guard", "true"}, {"what megatron launch starts"});
+  refused({"--guard", "true"}, {"for megatron launch itself"});
   const Words program = {"--program", "true", "x"};
   const auto with = [&](Words words) {
     words.insert(words.end(), program.begin(), program.end());
@@ -326,7 +327,7 @@ TEST_F(Launch, BadInput) {
   refused(with({"-np", "2", "--launcher", "/bin/true"}), {"/bin/true --version"});
   const std::string mpich =
       stand_in("mpiexec", "HYDRA build details:\n    Version:   4.0.2", "PMI_RANK", "PMI_SIZE");
-  refused(with({"--launcher", mpich, "-np", "2", "--hosts", "a:x"}), {"no number of slots"});
+  refused(with({"--launcher", mpich, "-np", "2", "--hosts", "a:x"}), {"not a number of slots"});
   refused(with({"--launcher", mpich, "-np", "4", "--hosts", "a:2,b"}), {"-np 4", "3 slots"});
   const Outcome help = run({"--help"});
   EXPECT_EQ(help.code, 0);

@@ -93,8 +93,8 @@ TEST_F(Commands, TokenFilesThatExistStay) {
   for (const std::string suffix : {".bin", ".idx"}) {
     const std::string name = "p_text_document" + suffix;
     write_file(place_ / name, "mine");
-    expect(2, write, {name, "is not replaced"});
-    expect(2, with(write, {"--overwrite"}), {name, "is not replaced", "(--overwrite)"});
+    expect(2, write, {name, "is not overwritten"});
+    expect(2, with(write, {"--overwrite"}), {name, "is not overwritten", "(--overwrite)"});
     EXPECT_EQ(read_file(place_ / name), "mine");
     EXPECT_EQ(place_.listing(), std::set<std::string>{name});
     fs::remove(place_ / name);
@@ -190,7 +190,7 @@ TEST_F(Commands, AnOutputThatCannotBeWritten) {
   EXPECT_NE(read_file(place_ / "err").find("the output cannot be written: No space left"),
             std::string::npos);
   expect(2, {"tokenizer", "train", "--input", "none.txt", "--output", "err/t"},
-         {"--output err/t cannot be made", "err is a file"});
+         {"--output err/t cannot be created", "err is a file"});
 }
 
 TEST_F(Commands, AVocabularyThatWasNotReached) {
@@ -229,7 +229,7 @@ TEST_F(Commands, EvaluationSaysWhatIsWrong) {
       expect(2,
              with(eval, {"--data-path", vectors("indexed/preprocess/bpe2k_eod_text_document"),
                          "--tokenizer-model", kTokenizer}),
-             {kTokenizer, "2048 tokens", "use the tokenizer that the model was made with"});
+             {kTokenizer, "2048 tokens", "use the tokenizer the model was trained with"});
   EXPECT_EQ(r.err.find("leave the flag out"), std::string::npos) << r.err;
 }
 

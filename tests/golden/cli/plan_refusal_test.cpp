@@ -70,7 +70,7 @@ TEST_F(PlanRefusal, TrainPrintsThePlanAndWhatWouldFit) {
 TEST_F(PlanRefusal, OptimizersWithLessStateGiveAnotherResult) {
   const std::string all = suggestions(model_of(1.7));
   EXPECT_EQ(all.find("--optimizer sgd --sgd-momentum 0 (needs "), 0u) << all;
-  EXPECT_NE(all.find("; gives another result)"), all.npos) << all;
+  EXPECT_NE(all.find("; changes the result)"), all.npos) << all;
 }
 
 // What is held of a parameter is too much in either type, and less with moments in bf16.
@@ -111,7 +111,7 @@ TEST_F(PlanRefusal, ShorterSequencesGiveAnotherResult) {
   const int64_t shorter = std::stoll(all.substr(13));
   EXPECT_LT(shorter, length);
   EXPECT_GE(shorter, length / 64);
-  EXPECT_NE(all.find("; gives another result)"), all.npos) << all;
+  EXPECT_NE(all.find("; changes the result)"), all.npos) << all;
 }
 
 TEST_F(PlanRefusal, PlanTellsOfModelsThatNoMachineHolds) {
@@ -224,10 +224,12 @@ TEST_F(PlanRefusal, RanksOfAMachineAreSaid) {
   EXPECT_EQ(gpus["ranks_here"].as_integer(), 8);
   EXPECT_EQ(gpus["memory"]["gpu"]["ranks"].as_integer(), 1);
   EXPECT_TRUE(gpus["memory"]["fits"].as_bool());
-  EXPECT_EQ(note(gpus), "8: as machines with GPUs have; give it where they are others");
+  EXPECT_EQ(note(gpus), "8: as is usual for GPU machines; give the flag if yours differ");
   const Json all = planned({"--device", "cpu"});
   EXPECT_EQ(all["ranks_here"].as_integer(), 4608);
-  EXPECT_EQ(note(all), "4608: all ranks are taken to be on this machine; give it for several");
+  EXPECT_EQ(note(all),
+            "4608: all ranks are assumed to be on this machine; give the flag for "
+            "several machines");
   EXPECT_EQ(note(planned({"--device", "cuda", "--nproc-per-node", "4"})), "");
 }
 
@@ -256,7 +258,7 @@ TEST_F(PlanRefusal, WhatCannotBeCountedIsNamed) {
       run("plan", {"--num-layers", "65536", "--hidden-size", "1048576", "--num-attention-heads",
                    "64", "--seq-length", "32", "--vocab-size", "100", "--micro-batch-size", "1"});
   EXPECT_EQ(state.code, 2) << state.out;
-  EXPECT_NE(state.err.find("what can be counted ends at"), state.err.npos) << state.err;
+  EXPECT_NE(state.err.find("exceeds the most that can be planned"), state.err.npos) << state.err;
   const Outcome batch = run(
       "plan", {"--num-layers", "100", "--hidden-size", "12800", "--num-attention-heads", "100",
                "--seq-length", "268435456", "--vocab-size", "100", "--micro-batch-size", "1000"});

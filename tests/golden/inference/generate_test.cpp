@@ -169,7 +169,7 @@ TEST_F(Generate, RefusesWhatTheModelCannotTake) {
   refused({.prompt = {}}, "no tokens");
   refused({.prompt = {97}}, "token 97");
   refused({.prompt = {-1}}, "token -1");
-  refused({.prompt = Tokens(17, 1)}, "17 tokens, and the model 16 positions");
+  refused({.prompt = Tokens(17, 1)}, "17 tokens, but the model only 16 positions");
   refused({.prompt = {1}, .max_tokens = -1}, "--max-tokens is -1");
   refused({.prompt = {1}, .sampling = {.top_p = 0}}, "--top-p");
   refused({.prompt = {1}, .logprobs = 98}, "--logprobs is 98");

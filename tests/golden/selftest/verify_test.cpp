@@ -319,7 +319,8 @@ TEST(Verify, RefusesTokensOutsideOfTheVocabulary) {
     verify(model, {});
     FAIL() << "no error";
   } catch (const Error& e) {
-    EXPECT_NE(std::string(e.what()).find("24 tokens a sequence but the model 9"), std::string::npos)
+    EXPECT_NE(std::string(e.what()).find("24 tokens per sequence but the model only 9"),
+              std::string::npos)
         << e.what();
   }
 }

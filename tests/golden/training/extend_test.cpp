@@ -82,8 +82,8 @@ TEST_F(Extend, OtherEpochsAreWarnedOfWithTheFlagThatKeepsTheOrder) {
   run(of(3));
   std::string output;
   run(of(12), &output);  // 96 samples: two epochs, shuffled together
-  EXPECT_TRUE(has(output, "the run asks for 96 training samples")) << output;
-  EXPECT_TRUE(has(output, "asked for 24")) << output;
+  EXPECT_TRUE(has(output, "the run requests 96 training samples")) << output;
+  EXPECT_TRUE(has(output, "requested 24")) << output;
   EXPECT_TRUE(has(output, "--train-iters 3 and --extend-to-iters 12")) << output;
 }
 
@@ -120,7 +120,7 @@ TEST_F(Extend, TheScheduleReachesTheNewEndWhereThatIsAskedFor) {
   longer.batch.extend_to_iters = 9;
   std::string output;
   run(longer, &output);
-  EXPECT_TRUE(has(output, "the learning rate has fallen to 0 (--min-lr) by step 5")) << output;
+  EXPECT_TRUE(has(output, "the learning rate has decayed to 0 (--min-lr) by step 5")) << output;
   EXPECT_TRUE(has(output, "--override-opt-param-scheduler")) << output;
   longer.checkpoint.override_scheduler = true;
   EXPECT_EQ(run(longer, &output).size(), 4u);
@@ -146,7 +146,7 @@ TEST_F(Extend, NumbersThatMakeNoSense) {
   s.batch.extend_to_iters = 5;  // nothing more
   EXPECT_EQ(run(s).size(), 5u);
   run(of(5), &output);
-  EXPECT_TRUE(has(output, "--extend-to-iters N trains on to step N")) << output;
+  EXPECT_TRUE(has(output, "--extend-to-iters N continues training to step N")) << output;
 }
 
 TEST_F(Extend, BlendsSamplesAndRandomOrderGoOn) {
@@ -182,7 +182,7 @@ TEST_F(Extend, WhatChangesTheNumbersIsToldInOneList) {
   std::string output;
   run(s, &output);
   for (const char* part :
-       {"settings that are not those of ", "changed: clip-grad from 1 to 0.5",
+       {"settings that differ from those of ", "changed: clip-grad from 1 to 0.5",
         "changed: adam-beta1 from 0.9 to 0.8", "changed: adam-eps from 1e-08 to 1e-06",
         "changed: start-weight-decay from 0.01 to 0.2", "changed: attention-dropout from 0 to 0.1",
         "changed: on-non-finite from stop to skip"})
@@ -190,7 +190,7 @@ TEST_F(Extend, WhatChangesTheNumbersIsToldInOneList) {
   EXPECT_FALSE(has(output, "changed: hidden-dropout")) << output;
   EXPECT_TRUE(has(read_file(folder_ / "run/log.jsonl"), "changed: clip-grad from 1 to 0.5"));
   run(of(5), &output);
-  EXPECT_TRUE(has(output, "the schedule is not that of")) << output;
+  EXPECT_TRUE(has(output, "the schedule differs from that of")) << output;
 }
 
 TEST_F(Extend, TheLossScalesRuleIsAmongThem) {

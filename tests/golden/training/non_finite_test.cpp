@@ -279,7 +279,7 @@ TEST_F(FirstNonFinite, OfTheSumOverRanksWithinAStep) {
     EXPECT_EQ(t.run(mine).outcome, StepOutcome::not_finite);
     texts[static_cast<size_t>(ranks.rank())] = t.search(mine);
   });
-  expect_in(texts[0], {"add ", " = the gradient of ", "no kernel of any rank made that"});
+  expect_in(texts[0], {"add ", " = the gradient of ", "no kernel of any rank produced it"});
   EXPECT_EQ(texts[0], texts[1]);
 }
 
@@ -401,7 +401,7 @@ TEST_F(FirstNonFinite, WhatIsFiniteAgainIsToldAsSuch) {
   t.set("output.weight", 0, kNan);
   EXPECT_EQ(t.run(batches).outcome, StepOutcome::not_finite);
   t.set("output.weight", 0, 0);
-  expect_in(t.search(batches), {"made again, gave a finite loss of 4."});
+  expect_in(t.search(batches), {"computed again, gave a finite loss of 4."});
 }
 
 TEST_F(FirstNonFinite, LeavesNoTrace) {
@@ -482,7 +482,7 @@ TEST(OnNonFinite, SkipGoesOnAndLeavesTheWeights) {
   EXPECT_EQ(state["scheduled_samples"].as_integer(), 8);
   EXPECT_EQ(state["skipped_steps"].as_integer(), 3);
   const std::string log = read_file(folder / "save/log.jsonl");
-  expect_in(log, {"the step is left out. First: ", "the step is left out (3 so far)"});
+  expect_in(log, {"the step is skipped. First: ", "the step is skipped (3 so far)"});
 }
 
 TEST(OnNonFinite, WithoutTheCheckTheRunGoesOnAsMegatronDoes) {

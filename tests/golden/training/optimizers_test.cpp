@@ -219,11 +219,11 @@ TEST(Optimizers, SamplesCountLikeIterations) {
     return error_of(given);
   };
   expect_parts(mixed(s, [](auto& o) { o.lr_decay_samples = 8; }),
-               {"--lr-decay-samples does not go with --train-iters", "--lr-decay-iters"});
+               {"--lr-decay-samples cannot be combined with --train-iters", "--lr-decay-iters"});
   expect_parts(mixed(s, [](auto& o) { o.lr_warmup_samples = 8; }), {"use --lr-warmup-iters"});
   expect_parts(mixed(s, [](auto& o) { o.lr_wsd_decay_samples = 8; }), {"--lr-wsd-decay-iters"});
   expect_parts(mixed(samples, [](auto& o) { o.lr_decay_iters = 8; }),
-               {"--lr-decay-iters does not go with --train-samples", "--lr-decay-samples"});
+               {"--lr-decay-iters cannot be combined with --train-samples", "--lr-decay-samples"});
   expect_parts(mixed(samples, [](auto& o) { o.lr_warmup_iters = 8; }), {"--lr-warmup-samples"});
   expect_parts(mixed(samples, [](auto& o) { o.lr_wsd_decay_iters = 8; }),
                {"--lr-wsd-decay-samples"});

@@ -269,7 +269,7 @@ TEST(Profile, FlagsThatMakeNoSenseAreRefused) {
       {{.profile = true, .ranks = {"x"}}, "--profile-ranks has 'x'"},
       {{.profile = true, .ranks = {"-1"}}, "--profile-ranks has '-1'"},
       {{.profile = true, .directory = ""}, "--profile-dir is empty"},
-      {{.directory = "traces"}, "add --profile"}};
+      {{.directory = "traces"}, "without --profile; add it"}};
   for (const auto& [settings, text] : cases)
     EXPECT_NE(refused(settings).find(text), std::string::npos) << refused(settings);
 }

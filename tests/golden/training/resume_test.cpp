@@ -231,7 +231,7 @@ TEST(Resume, MomentumMustStay) {
 
 TEST_F(ResumeErrors, AStepThatIsNotThere) {
   settings_.checkpoint.ckpt_step = 3;
-  expect_error(settings_, {"--ckpt-step 3", "the newest there is of step 4"});
+  expect_error(settings_, {"--ckpt-step 3", "the newest is from step 4"});
 }
 TEST_F(ResumeErrors, ANewerFormat) {
   const std::string file = folder_ / "run/iter_0000004/trainer_state.json";
@@ -293,7 +293,7 @@ TEST_F(ResumeErrors, ATrackerThatNamesWhatIsNotThere) {
   EXPECT_EQ(train(settings_).first_iteration, 2);
   for (const std::string name : {"2", "4", "6", "7"})
     std::filesystem::remove_all(run + "/iter_000000" + name);
-  expect_error(settings_, {"names step 7", "no checkpoint at all", "remove the tracker file"});
+  expect_error(settings_, {"names step 7", "there are no checkpoints", "remove the tracker file"});
   std::filesystem::remove(tracker);
   EXPECT_EQ(train(settings_).first_iteration, 0);
 }
@@ -305,9 +305,9 @@ TEST_F(ResumeErrors, AFolderThatIsNone) {
   expect_error(settings_, {"log.jsonl is a file"});
   std::filesystem::create_directory_symlink("loop", folder_ / "loop");
   settings_.checkpoint.load = folder_ / "loop";
-  expect_error(settings_, {"loop cannot be looked into"});
+  expect_error(settings_, {"loop cannot be searched"});
   settings_.checkpoint.load = folder_ / "run/iter_0000004/";
-  expect_error(settings_, {"name the folder it lies in, " + folder_ / "run,", "--ckpt-step"});
+  expect_error(settings_, {"give the folder it is in, " + folder_ / "run,", "--ckpt-step"});
 }
 
 TEST_F(ResumeErrors, FinetuneDoesNotSaveOverItsBeginning) {
@@ -535,7 +535,7 @@ TEST(Saving, TwoRunsDoNotWriteToOneFolder) {
   int refused = 0;
   hooks.after_step = [&](const IterationReport& report) {
     if (report.iteration == 1)
-      refused += error_of(s).find("another run writes") != std::string::npos;
+      refused += error_of(s).find("another run is writing") != std::string::npos;
   };
   train(s, hooks);
   EXPECT_EQ(refused, 1);

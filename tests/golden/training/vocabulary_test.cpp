@@ -76,8 +76,8 @@ TEST_F(VocabularyTest, PaddedSizes) {
   s_.tokenizer_type = "NullTokenizer";
   EXPECT_EQ(corpus::open_vocabulary(s_, 50257).padded_size, 50432);
   EXPECT_EQ(refused(s_, 60000),
-            "--padded-vocab-size is 50432 and the vocabulary has 60000 tokens; give at least as "
-            "many, or leave the flag out");
+            "--padded-vocab-size is 50432, but the vocabulary has 60000 tokens; give at least as "
+            "many, or drop the flag");
 }
 
 TEST_F(VocabularyTest, Null) {
@@ -125,7 +125,7 @@ TEST_F(VocabularyTest, SentencePiecePutsNothingRoundATextAsMegatronDoes) {
   s_.ignore_extra_whitespaces = false;
   corpus::open_vocabulary(s_, {});  // the model keeps white space anyway
   s_.tokenizer_model = kVectors + "sentencepiece/unigram_bytes";
-  EXPECT_NE(refused(s_).find("extra-whitespaces): the normaliser"), std::string::npos);
+  EXPECT_NE(refused(s_).find("extra-whitespaces): the normalizer"), std::string::npos);
   s_ = {};
   s_.tokenizer_type = "Llama2Tokenizer";
   s_.tokenizer_model = kVectors + "trained/gpt2";
@@ -188,7 +188,7 @@ TEST_F(VocabularyTest, Gpt2) {
   s_.merge_file.reset();
   EXPECT_EQ(refused(s_), "--tokenizer-type GPT2BPETokenizer needs --merge-file (merges.txt)");
   s_.tokenizer_model = "elsewhere";
-  EXPECT_NE(refused(s_).find("--tokenizer-model means nothing"), std::string::npos);
+  EXPECT_NE(refused(s_).find("--tokenizer-model has no meaning"), std::string::npos);
 }
 
 TEST_F(VocabularyTest, HuggingFace) {
@@ -256,19 +256,19 @@ TEST_F(VocabularyTest, RefusesByNameWithTheReason) {
   s_ = {};
   s_.merge_file = "m";
   EXPECT_EQ(refused(s_, 100),
-            "--merge-file means nothing to the tokenizer NullTokenizer; leave it out");
+            "--merge-file has no meaning for the tokenizer NullTokenizer; leave it out");
   s_ = {};
   s_.tiktoken_num_special_tokens = 5;
-  EXPECT_NE(refused(s_, 100).find("--tiktoken-num-special-tokens means nothing"),
+  EXPECT_NE(refused(s_, 100).find("--tiktoken-num-special-tokens has no meaning"),
             std::string::npos);
   s_ = {};
   s_.tokenizer_type = "ByteTokenizer";
   s_.null_tokenizer_pad_id = 5;
-  EXPECT_NE(refused(s_).find("--null-tokenizer-pad-id means nothing"), std::string::npos);
+  EXPECT_NE(refused(s_).find("--null-tokenizer-pad-id has no meaning"), std::string::npos);
   s_ = {};
   s_.tokenizer_type = "ByteTokenizer";
   s_.tokenizer_model = "elsewhere";
-  EXPECT_NE(refused(s_).find("--tokenizer-model means nothing"), std::string::npos);
+  EXPECT_NE(refused(s_).find("--tokenizer-model has no meaning"), std::string::npos);
 }
 
 }  // namespace

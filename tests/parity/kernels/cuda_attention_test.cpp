@@ -135,7 +135,7 @@ TEST_F(CudaAttention, SaysWhatASmallerGpuCannotCompute) {
       ADD_FAILURE() << large.width;
     } catch (const Error& error) {
       const std::string text = error.what();
-      EXPECT_NE(text.find(" bytes of shared memory, and GPU 0 gives a block 101376"),
+      EXPECT_NE(text.find(" bytes of shared memory, but GPU 0 allows 101376 per block"),
                 std::string::npos)
           << text;
       EXPECT_NE(text.find("use --bf16"), std::string::npos) << text;

@@ -179,8 +179,8 @@ TEST_F(RefusedAlgorithms, TheNextOneOfTheListComputes) {
   EXPECT_EQ(error, "");
   EXPECT_NE(whole, in_parts) << "other bits: those of the algorithm that was taken";
   EXPECT_EQ(lines(said), 1) << said;
-  EXPECT_NE(said.find("refused 1 of 3 algorithms that it named for 1 product of op(a) [8,512] and "
-                      "op(b) [512,16], f32 to f32: CUBLAS_STATUS_NOT_SUPPORTED"),
+  EXPECT_NE(said.find("rejected 1 of the 3 algorithms it proposed for 1 product of op(a) [8,512] "
+                      "and op(b) [512,16], f32 to f32: CUBLAS_STATUS_NOT_SUPPORTED"),
             std::string::npos)
       << said;
   set("refuse_algorithms", 0);
@@ -211,8 +211,8 @@ TEST_F(RefusedAlgorithms, AnErrorTellsWhenNoneIsLeft) {
     for (int again = 0; again < 2; ++again) {
       product(99);
       EXPECT_NE(
-          error.find("named 3 deterministic algorithms for 1 product of op(a) [8,512] and op(b) "
-                     "[512,16], f32 to f32 and refused all of them, the last one with " +
+          error.find("proposed 3 deterministic algorithms for 1 product of op(a) [8,512] and "
+                     "op(b) [512,16], f32 to f32 and rejected all of them, the last one with " +
                      std::string(words)),
           std::string::npos)
           << error;
@@ -240,10 +240,10 @@ TEST_F(RefusedAlgorithms, EpiloguesStayWithTheNextOneOrAreMadeOfParts) {
   const std::string said = testing::internal::GetCapturedStderr();
   EXPECT_NE(
       said.find("1 product of op(a) [16,24] and op(b) [24,48], bf16 to bf16 with a bias and gelu "
-                "and refused all of them"),
+                "and rejected all of them"),
       std::string::npos)
       << said;
-  EXPECT_NE(said.find("the product is computed without the epilogue"), std::string::npos) << said;
+  EXPECT_NE(said.find("the GEMM runs without the fused epilogue"), std::string::npos) << said;
   set("refuse_algorithms", 0);
   EXPECT_EQ(queued(args, kBias), 1) << "from then on of parts";
   EXPECT_EQ(queued(args, kGeluAuxBias), 0);

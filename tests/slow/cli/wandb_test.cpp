@@ -163,7 +163,7 @@ TEST(WandbImport, WhatIsNoLogIsRefused) {
       "cd " + place.path() + " && python3 " + kRoot + "/tools/wandb_import ";
   const Ended foreign = shell(program + "text");
   EXPECT_NE(foreign.code, 0);
-  EXPECT_NE(foreign.text.find("line 1 of text is not one of a run's log"), std::string::npos)
+  EXPECT_NE(foreign.text.find("line 1 of text is not a line of a run's log"), std::string::npos)
       << foreign.text;
   EXPECT_NE(shell(program + "none").code, 0);
 }

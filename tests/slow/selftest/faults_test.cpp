@@ -12,7 +12,7 @@ class EachFault : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(EachFault, IsCaughtByEveryRowThatComesToItAndByNoOther) {
   const Fault& fault = fault_named(GetParam());
-  if (!fault.in_row) GTEST_SKIP() << "the matrix cannot see it";
+  if (!fault.in_row) GTEST_SKIP() << "the matrix cannot detect it";
   const LayoutMatrix matrix(2);
   const Environment environment = fault.environment();
   MatrixRun faulty(environment, Precisions::fp64);

@@ -87,7 +87,7 @@ TEST_F(FileSystemTest, OutputFilesGoOnAfterWhatIsShortOrInterrupted) {
       });
       EXPECT_EQ(files.open_files(), 0);
       if (fault == Fault::io_error) {
-        EXPECT_EQ(error, at == 4 ? "cannot write 'the file' to the disk: Input/output error"
+        EXPECT_EQ(error, at == 4 ? "cannot flush 'the file' to disk: Input/output error"
                                  : "cannot write 'the file': Input/output error");
       } else {
         EXPECT_EQ(error, "");
@@ -130,7 +130,7 @@ TEST_F(FileSystemTest, DirectoriesAreMadeAndRemovedWithAllBelow) {
   fs::create_symlink("nowhere", folder_ + "a/b/dangling");
   EXPECT_NE(error_of([&] {
               make_directories(folder_ + "kept/below");
-            }).find("cannot make the directory '" + folder_ + "kept"),
+            }).find("cannot create the directory '" + folder_ + "kept"),
             std::string::npos);
   const FaultyFiles faulty(Fault::io_error, 1);
   EXPECT_EQ(error_of([&] { remove_tree(folder_ + "a", faulty); }),
@@ -146,7 +146,7 @@ TEST_F(FileSystemTest, DirectoriesAreFlushedOrSayWhyNot) {
   const FaultyFiles open(Fault::io_error, 0), sync(Fault::io_error, 1);
   for (const FaultyFiles* files : {&open, &sync}) {
     EXPECT_EQ(error_of([&] { sync_directory(folder_, *files); }),
-              "cannot write the directory '" + folder_ + "' to the disk: Input/output error");
+              "cannot flush the directory '" + folder_ + "' to disk: Input/output error");
     EXPECT_EQ(files->open_files(), 0);
   }
 }

@@ -66,9 +66,9 @@ TEST_F(Files, ReadsNoMoreThanTheLimit) {
   write_file(folder_ + "/a", "hello");
   EXPECT_EQ(read_file(folder_ + "/a", 5), "hello");
   EXPECT_EQ(error_of([&] { read_file(folder_ + "/a", 4); }),
-            "'" + folder_ + "/a' is larger than 4 bytes; no file of this kind is");
+            "'" + folder_ + "/a' is larger than 4 bytes; files of this kind never are");
   EXPECT_EQ(error_of([&] { read_file("/dev/zero", 10000); }),
-            "'/dev/zero' is larger than 10000 bytes; no file of this kind is");
+            "'/dev/zero' is larger than 10000 bytes; files of this kind never are");
 }
 
 TEST_F(Files, MapsBytes) {
@@ -174,9 +174,10 @@ TEST_F(Files, FullDiskIsAnErrorAndLeavesTheOldFile) {
 
 TEST_F(Files, WriteFailuresSayWhatToChange) {
   EXPECT_EQ(write_failure(ENOSPC),
-            "No space left on device: make room there or write to another place");
-  EXPECT_NE(write_failure(EFBIG).find("File too large: raise the limit"), std::string::npos);
-  EXPECT_NE(write_failure(EROFS).find("file system: write to a place"), std::string::npos);
+            "No space left on device: free some space or write somewhere else");
+  EXPECT_NE(write_failure(EFBIG).find("File too large: raise the file size limit"),
+            std::string::npos);
+  EXPECT_NE(write_failure(EROFS).find("file system: choose a location"), std::string::npos);
   EXPECT_EQ(write_failure(EIO), "Input/output error");
 }
 

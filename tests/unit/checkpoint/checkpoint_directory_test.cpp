@@ -166,10 +166,11 @@ TEST_F(Checkpoint, NamesTheTensorThatIsDamaged) {
 TEST_F(Checkpoint, TellsWhatIsMissingOrTooMuch) {
   const std::string shard = optimizer_shard(2), surplus = "optimizer-00099-of-00099.safetensors";
   fs::remove(file(shard));
-  EXPECT_TRUE(contains(error(), "lacks files of the checkpoint: 1 (" + shard + ")")) << error();
+  EXPECT_TRUE(contains(error(), "is missing files of the checkpoint: 1 (" + shard + ")"))
+      << error();
   restore();
   put(file(surplus), files_[shard]);
-  EXPECT_TRUE(contains(error(), "no part of the checkpoint: 1 (" + surplus + ")")) << error();
+  EXPECT_TRUE(contains(error(), "do not belong to the checkpoint: 1 (" + surplus + ")")) << error();
   restore();
   fs::remove(file(kState));
   EXPECT_TRUE(contains(error(), "has no trainer_state.json")) << error();
@@ -205,16 +206,16 @@ TEST_F(Checkpoint, RefusesStatesThatAreNotItsOwn) {
        "plain file name"},
       {"files", R"({"..":{}})", "plain file name"},
       {"files", R"({"a":3})", "not an object"},
-      {"files", R"({"a":{"bytes":-1,"xxh3":"0000000000000000"}})", "bytes is no integer"},
-      {"files", R"({"a":{"bytes":1e3,"xxh3":"0000000000000000"}})", "bytes is no integer"},
+      {"files", R"({"a":{"bytes":-1,"xxh3":"0000000000000000"}})", "bytes is not an integer"},
+      {"files", R"({"a":{"bytes":1e3,"xxh3":"0000000000000000"}})", "bytes is not an integer"},
       {"files", R"({"a":{"bytes":1,"xxh3":"0"}})", "16 hexadecimal digits"},
       {"files", R"({"a":{"bytes":1,"xxh3":"00000000000000AA"}})", "16 hexadecimal digits"},
       {"files", R"({"a":{"bytes":1,"xxh3":5}})", "16 hexadecimal digits"},
-      {"files", R"({"a":{"bytes":1}})", "lacks its size or its checksum"},
+      {"files", R"({"a":{"bytes":1}})", "has no size or no checksum"},
       {"files", R"({"a":{"bytes":1,"header":"0000000000000000"}})", "unknown key 'header'"},
       {"files", R"({"a":{"bytes":1,"header":"0000000000000000","tensors":[]}})",
        "tensors is not an object"},
-      {"files", "{}", "no part of the checkpoint"},
+      {"files", "{}", "do not belong to the checkpoint"},
   };
   for (const auto& c : cases) {
     put_state([&](Json& state) { state.set(c.key, Json::parse(c.value)); });
@@ -229,7 +230,7 @@ TEST_F(Checkpoint, RefusesStatesThatAreNotItsOwn) {
 TEST_F(Checkpoint, RefusesListsThatDoNotFitTheFiles) {
   const std::string shard = optimizer_shard(0);
   put_entry(shard, [](Json& entry) { entry.set("tensors", Json(Json::Object{})); });
-  EXPECT_TRUE(contains(error(), "were not written: ")) << error();
+  EXPECT_TRUE(contains(error(), "unexpected tensors: ")) << error();
   put_entry(shard, [](Json& entry) {
     Json tensors = entry["tensors"];
     tensors.set("transformer.wte.weight", Json("0000000000000000"));
@@ -244,7 +245,7 @@ TEST_F(Checkpoint, RefusesListsThatDoNotFitTheFiles) {
     entry = Json(Json::Object{
         {"bytes", entry["bytes"]}, {"header", entry["xxh3"]}, {"tensors", Json(Json::Object{})}});
   });
-  EXPECT_TRUE(contains(error(), "no file of the model or of the optimizer")) << error();
+  EXPECT_TRUE(contains(error(), "neither a file of the model nor of the optimizer")) << error();
 }
 
 TEST_F(Checkpoint, OfAnotherModelOrOptimizerIsAnErrorThatListsTheDifferences) {

@@ -139,7 +139,7 @@ TEST(ModelDirectory, TellsWhatIsNotThere) {
   write_file(folder / "pytorch_model.bin", "x");
   EXPECT_TRUE(contains(open_error(folder), "pytorch_model.bin' is no file of torch.save"));
   write_file(folder / "model.safetensors", "x");
-  EXPECT_TRUE(contains(open_error(folder), "model.safetensors' is no safetensors file"));
+  EXPECT_TRUE(contains(open_error(folder), "model.safetensors' is not a safetensors file"));
   write_tensor_file(folder / "model.safetensors", {"a"});
   EXPECT_EQ(open_error(folder), "");
   write_file(folder / kIndex, "{}");
@@ -302,7 +302,7 @@ TEST(Save, StackedTensorsGoApartAndComeBackOnOtherRanks) {
   EXPECT_EQ(second->values(1), (std::vector<double>{102, 103, 106, 107, 110, 111}));
   const std::string error =
       error_of([&] { save_model(folder / "n", Json(Json::Object{}), second->parameters(), {}); });
-  EXPECT_TRUE(contains(error, "'o': elements [0, 2) of its 12 are held by no rank") &&
+  EXPECT_TRUE(contains(error, "'o': no rank holds elements [0, 2) of its 12") &&
               contains(error, "'q': elements [0, 6) of its 12"))
       << error;
   EXPECT_EQ(folder.names(), (std::set<std::string>{"m"}));
@@ -324,7 +324,7 @@ TEST(Save, PutsATensorTogetherFromSeveralParameters) {
   model.add(Shape{1, 2}, DType::f32, part(1, 0, 1));
   EXPECT_TRUE(contains(
       error_of([&] { save_model(folder / "n", Json(Json::Object{}), model.parameters(), {}); }),
-      "tensor 'a' together: elements [1, 2) of its 10 are held twice by one rank"));
+      "tensor 'a': one rank holds elements [1, 2) of its 10 twice"));
 }
 
 TEST(Save, LeavesPaddingOutAndLoadsItAsZero) {
@@ -363,7 +363,9 @@ TEST(Load, ListsAllDifferencesAtOnce) {
   EXPECT_TRUE(contains(error, "lost.09 and 1 more)")) << error;
   EXPECT_TRUE(contains(error, "not in the model: 12 (extra.00")) << error;
   EXPECT_TRUE(contains(error, "extra.09 and 2 more)")) << error;
-  EXPECT_TRUE(contains(error, "of another shape: 1 (shape: [2, 3] there, [3, 2] in the model)"))
+  EXPECT_TRUE(contains(error,
+                       "with a different shape: 1 (shape: [2, 3] there, [3, 2] in the "
+                       "model)"))
       << error;
   EXPECT_TRUE(contains(
       error,

@@ -57,9 +57,8 @@ TEST(Coverage, CountsHoldersOfEachElement) {
 
 TEST(Coverage, TellsWhatIsMissingOrDouble) {
   const auto text = [](std::vector<HeldRegion> regions) { return coverage(regions, 12).text(12); };
-  EXPECT_EQ(text({}), "elements [0, 12) of its 12 are held by no rank");
-  EXPECT_EQ(text({{{0, 1, 4, 4}}, {{8, 1, 4, 4}}}),
-            "elements [4, 8) of its 12 are held by no rank");
+  EXPECT_EQ(text({}), "no rank holds elements [0, 12) of its 12");
+  EXPECT_EQ(text({{{0, 1, 4, 4}}, {{8, 1, 4, 4}}}), "no rank holds elements [4, 8) of its 12");
   EXPECT_EQ(text({{{0, 3, 4, 3}}, {{3, 3, 4, 1}, 2}}),
             "elements [3, 4) of its 12 are held 2 times, and others once");
   EXPECT_TRUE(coverage({}, 0).even());

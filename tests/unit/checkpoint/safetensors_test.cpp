@@ -51,7 +51,7 @@ TEST(Safetensors, ReadsValuesAndMetadata) {
   EXPECT_NEAR(file.doubles("loss")[0], std::log(160.0), 3.0);
   EXPECT_EQ(file.find("absent"), nullptr);
   EXPECT_TRUE(contains(error_of([&] { file.doubles("absent"); }), "has no tensor 'absent'"));
-  EXPECT_TRUE(contains(error_of([&] { file.integers("loss"); }), "not of an integer type"));
+  EXPECT_TRUE(contains(error_of([&] { file.integers("loss"); }), "not an integer type"));
   EXPECT_EQ(SafetensorsFile(golden("llama/model.safetensors")).metadata(),
             (std::vector<std::pair<std::string, std::string>>{{"format", "pt"}}));
 }
@@ -167,7 +167,7 @@ TEST(Safetensors, RefusesWhatIsWrong) {
       {R"({"a":{"dtype":"F32","shape":[2]}})", "data_offsets is missing"},
       {R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},)"
        R"("b":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}})",
-       "inside of the tensor before"},
+       "inside the previous tensor"},
   };
   for (const auto& c : cases) {
     const std::string error = open_error(c.header, data);

@@ -79,7 +79,7 @@ TEST_F(Saving, ReplacesADirectoryOnlyByACheckpoint) {
   write_file(folder_ / "m/notes.txt", "mine");
   Contents plain = model_.contents(1, 3000);
   plain.trainer_state.reset();
-  EXPECT_TRUE(contains(error_of([&] { save(whole(), plain, model_.stream()); }), "exists already"));
+  EXPECT_TRUE(contains(error_of([&] { save(whole(), plain, model_.stream()); }), "already exists"));
   EXPECT_EQ(read_file(folder_ / "m/notes.txt"), "mine");
   save(whole(), model_.contents(1, 3000), model_.stream());
   EXPECT_FALSE(std::filesystem::exists(folder_ / "m/notes.txt"));
@@ -107,8 +107,9 @@ TEST_F(Saving, CompanionsHavePlainNames) {
   Contents contents = model_.contents(1, 3000);
   for (const char* name : {"../x", "a/b", "", "..", "trainer_state.json"}) {
     contents.written_files = {{name, "x"}};
-    EXPECT_TRUE(
-        contains(error_of([&] { save(whole(), contents, model_.stream()); }), "has no plain name"))
+    EXPECT_TRUE(contains(error_of([&] { save(whole(), contents, model_.stream()); }),
+                         "is not a plain "
+                         "file name"))
         << name;
   }
   EXPECT_TRUE(folder_.names().empty());

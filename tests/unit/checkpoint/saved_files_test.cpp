@@ -180,8 +180,12 @@ TEST(Save, FailuresLeaveNothing) {
   };
   write_file(folder / "config.json", "{}");
   EXPECT_TRUE(contains(error({.copied_files = {folder / "absent"}}), "absent"));
-  EXPECT_TRUE(contains(error({.copied_files = {folder / "config.json"}}), "is there already"));
-  EXPECT_TRUE(contains(error({.written_files = {{"config.json", "{}"}}}), "is there already"));
+  EXPECT_TRUE(contains(error({.copied_files = {folder / "config.json"}}),
+                       "there is already a "
+                       "file of that name"));
+  EXPECT_TRUE(contains(error({.written_files = {{"config.json", "{}"}}}),
+                       "there is already a "
+                       "file of that name"));
   EXPECT_TRUE(contains(error({.dtype = [](const std::string&) { return DType::i32; }}),
                        "cannot be saved as i32"));
   EXPECT_TRUE(contains(error_of([&] { save_model(folder / "m", Json(3), model.parameters(), {}); }),
@@ -192,7 +196,7 @@ TEST(Save, FailuresLeaveNothing) {
                          save_model(folder / "config.json/m", Json(Json::Object{}),
                                     model.parameters(), {});
                        }),
-                       "cannot make the directory"));
+                       "cannot create the directory"));
   EXPECT_EQ(folder.names(), (std::set<std::string>{"config.json"}));
 
   // A limit on the size of files stands for a full disk.
@@ -222,10 +226,10 @@ TEST(Save, NeverWritesOverWhatExists) {
     return error_of(
         [&] { save_model(folder / name, Json(Json::Object{}), model.parameters(), {}); });
   };
-  EXPECT_TRUE(contains(error("m"), "exists already"));
-  EXPECT_TRUE(contains(error("m/"), "exists already"));
+  EXPECT_TRUE(contains(error("m"), "already exists"));
+  EXPECT_TRUE(contains(error("m/"), "already exists"));
   std::filesystem::create_symlink("nowhere", folder / "link");
-  EXPECT_TRUE(contains(error("link"), "exists already"));
+  EXPECT_TRUE(contains(error("link"), "already exists"));
   EXPECT_EQ(error("deep/er/m"), "");
   EXPECT_EQ(folder.names(), (std::set<std::string>{"deep", "link", "m"}));
 }

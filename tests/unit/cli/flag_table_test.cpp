@@ -283,7 +283,7 @@ TEST(FlagTable, IgnoredFlagsOfALineAreToldTogether) {
             std::nullopt);
   EXPECT_EQ(train.value("num-layers"), "3");
   ASSERT_EQ(train.notes.size(), 1u);
-  EXPECT_TRUE(train.notes[0].starts_with("ignored, because they change nothing here: "));
+  EXPECT_TRUE(train.notes[0].starts_with("ignored, because they have no effect here: "));
   EXPECT_TRUE(has(train.notes[0], "--use-flash-attn, --transformer-impl ("));
   EXPECT_TRUE(has(train.notes[0], "; --num-workers ("));
   EXPECT_TRUE(has(train.error({"--num-workers", "many"}), "--num-workers is 'many'"));
@@ -339,21 +339,20 @@ TEST(FlagTable, OfTwoSpellingsTheLastCounts) {
     EXPECT_EQ(train.value(flag), value);
     return train.notes;
   };
-  EXPECT_EQ(
-      notes({"--warmup", "0.01", "--lr-warmup-fraction", "0.5"}, "lr-warmup-fraction", "0.5"),
-      (Words{"--warmup 0.01 is an older spelling of --lr-warmup-fraction, and changes nothing: "
-             "--lr-warmup-fraction 0.5 stands behind it"}));
+  EXPECT_EQ(notes({"--warmup", "0.01", "--lr-warmup-fraction", "0.5"}, "lr-warmup-fraction", "0.5"),
+            (Words{"--warmup 0.01 is an older spelling of --lr-warmup-fraction and has no effect: "
+                   "--lr-warmup-fraction 0.5 follows it"}));
   EXPECT_EQ(
       notes({"--lr-warmup-fraction", "0.5", "--warmup", "0.01"}, "lr-warmup-fraction", "0.01"),
-      (Words{"--warmup 0.01 is an older spelling, taken as --lr-warmup-fraction 0.01, in place of "
-             "0.5 before it"}));
+      (Words{"--warmup 0.01 is an older spelling, taken as --lr-warmup-fraction 0.01, instead of "
+             "0.5 given before it"}));
   EXPECT_EQ(notes({"--batch-size", "4", "--micro-batch-size", "2"}, "micro-batch-size", "2").size(),
             1u);
   EXPECT_EQ(notes({"--batch-size", "4", "--micro-batch-size", "4"}, "micro-batch-size", "4"),
             (Words{"--batch-size 4 is an older spelling, taken as --micro-batch-size 4"}));
   EXPECT_EQ(notes({"--batch-size", "4", "--batch-size", "3"}, "micro-batch-size", "3"),
-            (Words{"--batch-size 3 is an older spelling, taken as --micro-batch-size 3, in place "
-                   "of 4 before it"}));
+            (Words{"--batch-size 3 is an older spelling, taken as --micro-batch-size 3, instead "
+                   "of 4 given before it"}));
 }
 
 // Spellings that Megatron-LM's documents still show: a note, or a refusal by name.
@@ -361,8 +360,8 @@ TEST(FlagTable, OlderSpellingsAreTold) {
   const std::string taken = " is an older spelling, taken as ";
   for (const auto& [line, note] : {
            std::pair<Words, std::string>{{"--data-impl", "mmap"},
-                                         "--data-impl mmap is an older spelling for what happens "
-                                         "here anyway"},
+                                         "--data-impl mmap is an older spelling for what this "
+                                         "program does anyway"},
            {{"--virtual-pipeline-model-parallel-size", "2"},
             "--virtual-pipeline-model-parallel-size 2" + taken +
                 "--num-virtual-stages-per-pipeline-rank 2"},
@@ -387,39 +386,39 @@ TEST(FlagTable, OlderSpellingsAreTold) {
           "--seq-length 16 --micro-batch-size 1 --ranks 2 --mock-data --use-custom-fsdp");
   EXPECT_EQ(code, 0) << text;
   EXPECT_TRUE(has(text, "--data-parallel-sharding-strategy optim_grads_params")) << text;
-  EXPECT_TRUE(has(text, "   --use-custom-fsdp: the same division, made here\n")) << text;
+  EXPECT_TRUE(has(text, "   --use-custom-fsdp: the same sharding, implemented here\n")) << text;
 }
 
 // A flag that does nothing as the others stand is named with the flag that makes it so.
 TEST(FlagTable, FlagsOfAModeThatIsOffAreTold) {
-  for (
-      const auto& [line, note] : {
-          std::pair<std::string, std::string>{
-              "--lion-beta1 0.9 --lion-beta2=0.95",
-              "--lion-beta1 0.9, --lion-beta2 0.95 do nothing: --optimizer is adam"},
-          {"--adam-beta1 0.9 --optimizer sgd", "--adam-beta1 0.9 does nothing: --optimizer is sgd"},
-          {"--sgd-momentum 0.5 --optimizer muon",
-           "--sgd-momentum 0.5 does nothing: --optimizer is muon"},
-          {"--lion-beta1 0.9 --optimizer muon",
-           "--lion-beta1 0.9 does nothing: --optimizer is muon with --muon-scalar-optimizer adam"},
-          {"--muon-nesterov", "--muon-nesterov does nothing: --optimizer is adam"},
-          {"--lr-wsd-decay-iters 5 --lr-wsd-decay-style linear",
-           "--lr-wsd-decay-style linear, --lr-wsd-decay-iters 5 do nothing: --lr-decay-style is "
-           "linear"},
-          {"--min-lr 0.1 --lr-decay-style constant",
-           "--min-lr 0.1 does nothing: --lr-decay-style is constant"},
-          {"--num-layers 1 --rotary-base 500",
-           "--rotary-base 500 does nothing: --position-embedding-type is learned_absolute"},
-          {"--swiglu --no-bias-gelu-fusion",
-           "--no-bias-gelu-fusion does nothing: with --swiglu no GELU is computed"},
-          {"--add-qkv-bias",
-           "--add-qkv-bias does nothing: without --disable-bias-linear all "
-           "linear layers have biases"},
-          {"--profile-step-start 4", "--profile-step-start 4 does nothing: there is no --profile"},
-          {"--distributed-timeout-minutes 3 --distributed-timeout-seconds-after-init 60",
-           "--distributed-timeout-minutes 3 does nothing: --distributed-timeout-seconds-after-init "
-           "says how long"},
-      }) {
+  for (const auto& [line, note] : {
+           std::pair<std::string, std::string>{
+               "--lion-beta1 0.9 --lion-beta2=0.95",
+               "--lion-beta1 0.9, --lion-beta2 0.95 do nothing: --optimizer is adam"},
+           {"--adam-beta1 0.9 --optimizer sgd",
+            "--adam-beta1 0.9 does nothing: --optimizer is sgd"},
+           {"--sgd-momentum 0.5 --optimizer muon",
+            "--sgd-momentum 0.5 does nothing: --optimizer is muon"},
+           {"--lion-beta1 0.9 --optimizer muon",
+            "--lion-beta1 0.9 does nothing: --optimizer is muon with --muon-scalar-optimizer adam"},
+           {"--muon-nesterov", "--muon-nesterov does nothing: --optimizer is adam"},
+           {"--lr-wsd-decay-iters 5 --lr-wsd-decay-style linear",
+            "--lr-wsd-decay-style linear, --lr-wsd-decay-iters 5 do nothing: --lr-decay-style is "
+            "linear"},
+           {"--min-lr 0.1 --lr-decay-style constant",
+            "--min-lr 0.1 does nothing: --lr-decay-style is constant"},
+           {"--num-layers 1 --rotary-base 500",
+            "--rotary-base 500 does nothing: --position-embedding-type is learned_absolute"},
+           {"--swiglu --no-bias-gelu-fusion",
+            "--no-bias-gelu-fusion does nothing: with --swiglu no GELU is computed"},
+           {"--add-qkv-bias",
+            "--add-qkv-bias does nothing: without --disable-bias-linear all "
+            "linear layers have biases"},
+           {"--profile-step-start 4", "--profile-step-start 4 does nothing: there is no --profile"},
+           {"--distributed-timeout-minutes 3 --distributed-timeout-seconds-after-init 60",
+            "--distributed-timeout-minutes 3 does nothing: "
+            "--distributed-timeout-seconds-after-init takes precedence"},
+       }) {
     Train train;
     Words words;
     for (const std::string_view word : split_list(line, ' ')) words.emplace_back(word);
@@ -477,7 +476,7 @@ TEST(FlagTable, TheProgramRefuses) {
   EXPECT_EQ(code, 2);
   EXPECT_TRUE(has(text, "  --seq-length INT: ")) << text;
   EXPECT_TRUE(has(text, "\nmicro-batch-size: 3\n")) << text;
-  EXPECT_TRUE(has(text, "# ignored, because they change nothing here: --use-flash-attn (")) << text;
+  EXPECT_TRUE(has(text, "# ignored, because they have no effect here: --use-flash-attn (")) << text;
 }
 
 }  // namespace

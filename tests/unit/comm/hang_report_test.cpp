@@ -106,10 +106,10 @@ TEST_F(Ranks, WhoHasNotComeIsMissing) {
   std::vector<RankReport> reports = {four_.report(), seven_.report()};
   EXPECT_EQ(missing(reports[0].calls[0], 4, reports), (std::vector<int>{7, 9}));
   const std::string text = hang_text(reports, 2.5);
-  expect_contains(
-      text, {"rank 4 is in all_reduce 'loss' (call 2 of 'dp', 8 bytes of f32, sum) for",
-             "ranks 7 and 9 have not come", "the limit is 2.5 s", "--distributed-timeout-minutes",
-             "rank 7: forward; in no call for", "after all_reduce 'loss' (call 1 of 'dp')"});
+  expect_contains(text, {"rank 4 is in all_reduce 'loss' (call 2 of 'dp', 8 bytes of f32, sum) for",
+                         "ranks 7 and 9 have not arrived", "the timeout is 2.5 s",
+                         "--distributed-timeout-minutes", "rank 7: forward; in no call for",
+                         "after all_reduce 'loss' (call 1 of 'dp')"});
   // Rank 7 comes, and goes on.
   {
     CallHeader here = reduce();
@@ -129,8 +129,8 @@ TEST_F(Ranks, ARecvMissesItsSenderUntilTheMessageIsSent) {
   std::vector<RankReport> reports = {four_.report(), seven_.report()};
   EXPECT_EQ(missing(reports[1].calls[0], 7, reports), (std::vector<int>{4}));
   EXPECT_EQ(waits_for_ever(reports[1], {reports.data(), 1}, 0),
-            "rank 4 has ended while rank 7 waits for it in recv 'forward' (message 1 of 'dp', 8 "
-            "bytes of f32)");
+            "rank 4 has exited while rank 7 is waiting for it in recv 'forward' (message 1 of "
+            "'dp', 8 bytes of f32)");
   EXPECT_EQ(waits_for_ever(reports[1], {reports.data(), 1}, 60), "") << "too soon to tell";
   four_.sent(*group_of_four_, 1);
   reports[0] = four_.report();
@@ -165,10 +165,10 @@ TEST_F(Chain, TheNoticeNamesTheRankAtItsEnd) {
   EXPECT_FALSE(notice.usual);
   expect_contains(
       notice.text,
-      {"rank 1 has waited 0.0 s for rank 2 in all_reduce 'rows' (call 1 of 'tp', 8 bytes "
-       "of f32, sum) (step 7, backward), and 1 more wait; rank 2: step 7, forward, layer "
-       "decoder.3.mlp; in no call so far. The run goes on; it ends where a call takes "
-       "600 s (--distributed-timeout-minutes)"});
+      {"rank 1 has waited 0.0 s for rank 2 in all_reduce 'rows' (call 1 of 'tp', 8 bytes of f32, "
+       "sum) (step 7, backward), and 1 more wait; rank 2: step 7, forward, layer decoder.3.mlp; "
+       "in no call so far. The run continues; it is aborted if a call takes 600 s "
+       "(--distributed-timeout-minutes)"});
   EXPECT_EQ(notice.text.find('\n'), std::string::npos);
 
   two_.doing().phase("save", true);
@@ -176,7 +176,7 @@ TEST_F(Chain, TheNoticeNamesTheRankAtItsEnd) {
   EXPECT_TRUE(save.usual);
   expect_contains(save.text,
                   {"rank 2: step 7, save; in no call so far (this may take long). The run "
-                   "goes on, however long that takes"});
+                   "continues, with no timeout"});
 }
 
 TEST_F(Chain, TheNoticeOfACircleNamesWhomTheLongestWaitsFor) {
@@ -201,7 +201,7 @@ TEST_F(Chain, TheNoticeSaysWhereAllHaveCome) {
   const WaitNotice notice = wait_notice(reports(), {600, 30});
   EXPECT_TRUE(notice.usual);
   EXPECT_EQ(notice.awaited, "");
-  expect_contains(notice.text, {"; all ranks have come. The run goes on"});
+  expect_contains(notice.text, {"; all ranks have arrived. The run continues"});
 }
 
 TEST(ManyRanks, AreNamedInALineOfTheLog) {

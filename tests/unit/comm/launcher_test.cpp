@@ -167,7 +167,7 @@ TEST(Launcher, SaysWhyOptionsAreThere) {
   s.root = true;
   EXPECT_EQ(explained(launch_options(kOpenMpi4, s)),
             "--allow-run-as-root (this is root), --oversubscribe (3 ranks share 1 core), "
-            "--bind-to none (a rank spreads its threads over cores by itself)");
+            "--bind-to none (a rank places its threads on cores itself)");
   EXPECT_EQ(explained(launch_options(kMpich, s)), "");
 }
 
@@ -183,8 +183,8 @@ TEST(Launcher, RefusesWhatHasNoRoom) {
   s.hosts = parse_hosts("a:4,b");
   s.ranks = 6;
   EXPECT_EQ(refusal(kMpich, s),
-            "-np 6 is more than the 5 slots of --hosts a:4,b:1; name more hosts, or more slots a "
-            "host");
+            "-np 6 is more than the 5 slots of --hosts a:4,b:1; name more hosts, or more slots "
+            "per host");
   s.ranks = 5;
   EXPECT_EQ(refusal(kMpich, s), "");
 }
@@ -199,9 +199,9 @@ TEST(Launcher, ReadsHosts) {
   EXPECT_EQ(hosts[2].slots, 65536);
 
   for (const char* text : {"", ",", "a:4,", ",a", "a,,b", ":4", "a b:2", "-x:1", "a;b", "a$(x)"})
-    EXPECT_NE(host_refusal(text).find("is no host"), std::string::npos) << text;
+    EXPECT_NE(host_refusal(text).find("is not a host"), std::string::npos) << text;
   for (const char* text : {"a:", "a:0", "a:-1", "a:x", "a:4x", "a:65537", "a:99999999999"})
-    EXPECT_NE(host_refusal(text).find("is no number of slots"), std::string::npos) << text;
+    EXPECT_NE(host_refusal(text).find("is not a number of slots"), std::string::npos) << text;
   EXPECT_EQ(host_refusal("a:2,b:2,a:1"),
             "--hosts a:2,b:2,a:1 names a twice; write it once, with all its slots");
 }

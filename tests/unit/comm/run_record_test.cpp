@@ -60,7 +60,7 @@ TEST(RunRecord, TrainingThatWasEndedBySignalMaySave) {
   record.ended(0, exited(kSavedAndEnded), kByItself, 9 + kGraceToSave);
   EXPECT_EQ(record.exit_code(), kSavedAndEnded);
   EXPECT_EQ(record.verdict(),
-            "all ranks ended early after a signal (exit code 4); the same command goes on");
+            "all ranks ended early after a signal (exit code 4); the same command resumes the run");
 }
 
 TEST(RunRecord, AFailureWhileOthersSaveIsNotWaitedForAsLong) {
@@ -87,7 +87,7 @@ TEST(RunRecord, TheLauncherMayBeTheOnlyOneToKnowTheCode) {
   record.lost(1, 1);
   record.launcher_ended(exited(7), 1.2);
   EXPECT_EQ(record.exit_code(), 7);
-  EXPECT_EQ(record.verdict(), "rank 0 on h0 is lost: it or its host was killed");
+  EXPECT_EQ(record.verdict(), "rank 0 on h0 was lost: it or its host was killed");
 }
 
 TEST(RunRecord, ALostRankIsAFailure) {
@@ -109,7 +109,7 @@ TEST(RunRecord, TheLauncherFailsBeforeRanksStart) {
   silent.launcher_ended(exited(0), 1);
   EXPECT_EQ(silent.exit_code(), 1);
   EXPECT_EQ(silent.verdict(),
-            "the launcher ended (exit code 0) with 0 of 1 ranks started; its own lines say why");
+            "the launcher ended (exit code 0) with 0 of 1 ranks started; its own output says why");
 }
 
 TEST(RunRecord, AskedToEnd) {

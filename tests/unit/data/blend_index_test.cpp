@@ -167,7 +167,7 @@ TEST(BlendList, NamesWhatIsWrong) {
     return error_of([&] { parse_blend_list(items, "--data-path"); });
   };
   EXPECT_NE(error({}).find("--data-path"), std::string::npos);
-  EXPECT_NE(error({"x", "a", "1", "b"}).find("'x' stands where a weight"), std::string::npos);
+  EXPECT_NE(error({"x", "a", "1", "b"}).find("'x' is not a weight"), std::string::npos);
   EXPECT_NE(error({"1", "a", "0", "b"}).find("weight of b is 0"), std::string::npos);
   EXPECT_NE(error({"1", "a", "-2", "b"}).find("-2"), std::string::npos);
   EXPECT_NE(error({"1", "a", "inf", "b"}).find("inf"), std::string::npos);
@@ -197,7 +197,7 @@ TEST(BlendList, ComesFromFiles) {
     EXPECT_NE(output.find("train"), std::string::npos) << output;
   }
   write_file(folder / "empty", "\n");
-  EXPECT_NE(error_of([&] { read_blend_list(folder / "empty", "--flag"); }).find("names no data"),
+  EXPECT_NE(error_of([&] { read_blend_list(folder / "empty", "--flag"); }).find("lists no data"),
             std::string::npos);
 }
 

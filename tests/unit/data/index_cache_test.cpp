@@ -162,14 +162,14 @@ TEST(IndexCache, RebuildsWhatIsDamagedLoudly) {
       expect_same(first, set);
     });
     EXPECT_FALSE(*hit);
-    EXPECT_NE(output.find("built again"), std::string::npos) << output;
+    EXPECT_NE(output.find("rebuilding"), std::string::npos) << output;
     EXPECT_NE(output.find(folder / "index_cache"), std::string::npos) << output;
     EXPECT_TRUE(open_set(folder / "set", small_config()).from_cache());
   };
   for (const char* suffix : kSuffixes) {
     const std::string file = first.cache_file(suffix), whole = read_file(file);
     write_file(file, whole.substr(0, whole.size() / 2));
-    expect_rebuilt("cut short");
+    expect_rebuilt("truncated");
     write_file(file, "");
     expect_rebuilt("empty");
     std::string flipped = whole;
@@ -384,7 +384,7 @@ TEST(SourceFacts, AreNotBelievedWhenTheyAreDamaged) {
   its.set(fmt::format("tokens of {} sequences from 0 on", set.sequence_count()), tokens + 1);
   its.remember();
   write_file(file, read_file(std::filesystem::directory_iterator(folder / "others")->path()));
-  expect_refused("belongs to another file");
+  expect_refused("belongs to a different file");
 }
 
 }  // namespace

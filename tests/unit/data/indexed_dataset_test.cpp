@@ -182,9 +182,9 @@ TEST(IndexedDataset, TellsWhatIsWrongWithAFile) {
     write_file(folder / "x.bin", tokens);
     expect_message(folder / "x", part);
   };
-  expect(idx, bin.substr(0, bin.size() - 2), "cut short");
-  expect(idx.substr(0, 33), bin, "cut short");
-  expect(idx.substr(0, idx.size() - 1), bin, "cut short");
+  expect(idx, bin.substr(0, bin.size() - 2), "truncated");
+  expect(idx.substr(0, 33), bin, "truncated");
+  expect(idx.substr(0, idx.size() - 1), bin, "truncated");
   expect(idx + "abc", bin, "3 bytes after");
   std::string changed = idx;
   changed[9] = 2;

@@ -334,16 +334,17 @@ std::string said(const char* interface, int64_t driver, int64_t devices) {
 
 TEST(CudaPlugin, SaysWhyThereIsNoneInOneLine) {
   EXPECT_EQ(said("0123456789abcdef", 13000, 1),
-            "libmegatron_cuda.so next to the program is of another build; build both together");
+            "libmegatron_cuda.so next to the program is from a different build; build both "
+            "together");
   EXPECT_EQ(said(MEGATRON_CUDA_INTERFACE, 0, 1),
             "no NVIDIA driver is loaded (libcuda.so.1 is not found): install it, or give the "
             "container the GPU (docker run --gpus all)");
   EXPECT_EQ(said(MEGATRON_CUDA_INTERFACE, 12020, 1),
-            "the NVIDIA driver is of CUDA 12.2, and this build needs that of CUDA 13.0: install a "
+            "the NVIDIA driver supports CUDA 12.2, but this build needs CUDA 13.0: install a "
             "later driver, or build with -DMEGATRON_CUDA_VERSION=12");
   EXPECT_EQ(said(MEGATRON_CUDA_INTERFACE, 13000, 0),
-            "the NVIDIA driver finds no GPU: does nvidia-smi list one, and does "
-            "CUDA_VISIBLE_DEVICES, if it is set, name one?");
+            "the NVIDIA driver finds no GPU: check that nvidia-smi lists one, and that "
+            "CUDA_VISIBLE_DEVICES, if set, names one");
 }
 
 // What a copy of this program says in a folder with that file as its shared object.

@@ -158,7 +158,7 @@ TEST(CudaLibraries, OneThatIsNowhereIsReportedWithWhatToInstall) {
   EXPECT_EQ(products.version + products.path, "");
   EXPECT_EQ(products.why_not,
             "libcublasLt_nowhere.so.13 is not found; install it (pip install nvidia-cublas), or "
-            "name its folder in LD_LIBRARY_PATH");
+            "add its folder to LD_LIBRARY_PATH");
   EXPECT_THROW(find_function(NvidiaLibrary::cublas_lt, "cublasLtCreate"), Error);
   EXPECT_EQ(opened_libraries("").size(), 1u);
   EXPECT_EQ(opened(NvidiaLibrary::nccl).why_not, "");  // built without it
@@ -185,14 +185,14 @@ TEST(CudaArchitectures, CodeRunsOnWhatItWasBuiltFor) {
   EXPECT_EQ(
       no_code_for("90a", "NVIDIA A100", 8, 0),
       "this build has kernels for compute capability 90a, and NVIDIA A100 has 8.0; build with "
-      "-DMEGATRON_CUDA_ARCHITECTURES=80, or hide that GPU by CUDA_VISIBLE_DEVICES");
+      "-DMEGATRON_CUDA_ARCHITECTURES=80, or hide that GPU with CUDA_VISIBLE_DEVICES");
   EXPECT_EQ(no_code_for("80,90a", "NVIDIA B200", 10, 0),
-            "this build has kernels for compute capability 80,90a, and NVIDIA B200 has 10.0; build "
-            "with -DMEGATRON_CUDA_ARCHITECTURES=100 (90+ptx where nvcc does not know it), or hide "
-            "that GPU by CUDA_VISIBLE_DEVICES");
+            "this build has kernels for compute capability 80,90a, and NVIDIA B200 has 10.0; "
+            "build with -DMEGATRON_CUDA_ARCHITECTURES=100 (90+ptx where nvcc does not know it), "
+            "or hide that GPU with CUDA_VISIBLE_DEVICES");
   EXPECT_EQ(no_code_for("90a", "Tesla T4", 7, 5),
-            "Tesla T4 has compute capability 7.5, which is not supported: the kernels need 8.0 or "
-            "later (tensor cores that multiply bf16); use --device cpu, or hide that GPU by "
+            "Tesla T4 has compute capability 7.5, which is not supported: the kernels need 8.0 "
+            "or later (bf16 tensor cores); use --device cpu, or hide that GPU with "
             "CUDA_VISIBLE_DEVICES");
 }
 

@@ -88,7 +88,7 @@ TEST(Errors, Syntax) {
             "'endfor' or 'else'. The innermost block that needs to be closed is 'for', of line 3.");
   EXPECT_EQ(rendered("{% foo %}"), "line 1: Encountered unknown tag 'foo'.");
   EXPECT_EQ(rendered("{{ a b }}"), "line 1: expected token 'end of print statement', got 'b'");
-  EXPECT_EQ(rendered("{{ 'a"), "line 1: a string that begins with ' has no end");
+  EXPECT_EQ(rendered("{{ 'a"), "line 1: the string that begins with ' is not terminated");
   EXPECT_EQ(rendered("{{ (1] }}"), "line 1: unexpected ']', expected ')'");
   EXPECT_EQ(rendered("{# a"), "line 1: Missing end of comment tag");
   EXPECT_EQ(rendered("{% raw %}"), "line 1: Missing end of raw directive");

@@ -56,11 +56,11 @@ TEST(Numbers, BeyondSixtyFourBits) {
                             "-9223372036854775807 - 2", "-(-9223372036854775807 - 1)",
                             "(-9223372036854775807 - 1) // -1"}) {
     EXPECT_EQ(rendered("{{ " + std::string(large) + " }}"),
-              "line 1: an integer beyond 64 bits; use a float");
+              "line 1: an integer does not fit in 64 bits; use a float");
   }
   EXPECT_EQ(rendered("{{ (-9223372036854775807 - 1) % -1 }}"), "0");
   EXPECT_EQ(rendered("{{ (-9223372036854775807 - 1) | abs }}").substr(0, 31),
-            "line 1: an integer beyond 64 bi");
+            "line 1: an integer does not fit in 64 bi");
 }
 
 TEST(Undefined, AsJinja2) {

@@ -141,10 +141,10 @@ TEST(PlaceLayers, ABadLayoutNamesTheCharacter) {
   expect("Ett|xtL", {"'x' at character 5", "made of E"});
   expect("Ett|t tL", {"' ' at character 6"});
   expect("E(tt|ttL", {"'(' at character 2", "no ) closes it"});
-  expect("E(t(t|)*2)*2L", {"'(' at character 4", "within parentheses"});
+  expect("E(t(t|)*2)*2L", {"'(' at character 4", "cannot be nested"});
   expect("E(tt|)ttL", {"'t' at character 7", "*n"});
   expect("Ett|tt)L", {"')' at character 7"});
-  expect("E()*2|L", {"')' at character 3", "nothing stands"});
+  expect("E()*2|L", {"')' at character 3", "are empty"});
   expect("Et*|L", {"'*' at character 3", "a number is wanted"});
   expect("Et*0|L", {"'*' at character 3", "[1, "});
   expect("Et*99999999999999999999|L", {"'*' at character 3", "[1, "});
@@ -170,11 +170,11 @@ TEST(PlaceLayers, ErrorsNameNumbersAndFlags) {
                {"--decoder-first-pipeline-num-layers 4", "leave 22", "other 3"});
   expect_error(11, shape_of(2, 1), {.first_stage_layers = 5, .last_stage_layers = 5},
                {"first-pipeline-num-layers 5 and --decoder-last", "leave 1 of"});
-  expect_error(5, shape_of(4, 1), {.first_stage_layers = 4}, {"need a layer each"});
+  expect_error(5, shape_of(4, 1), {.first_stage_layers = 4}, {"need one layer each"});
   expect_error(5, shape_of(4, 1), {.first_stage_layers = 0}, {"is 0; it must lie in [1, "});
   expect_error(5, shape_of(1, 1), {.last_stage_layers = 1}, {"above 1"});
   expect_error(8, shape_of(4, 1), {.first_stage_layers = 2, .count_loss = true},
-               {"does not go with --account-for-loss-in-pipeline-split"});
+               {"cannot be combined with --account-for-loss-in-pipeline-split"});
   expect_error(8, shape_of(4, 1), {.count_loss = true, .layout = "Et*8|||L"},
                {"--pipeline-model-parallel-layout", "--account-for-loss"});
 }

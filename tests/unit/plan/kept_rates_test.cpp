@@ -43,12 +43,12 @@ class KeptRates : public ::testing::Test {
 
 TEST_F(KeptRates, AreMeasuredOnce) {
   const Rate first = rate({.value = 1.25e11, .spread = 0.1});
-  EXPECT_EQ(first.origin(), "measured now and kept for later runs");
+  EXPECT_EQ(first.origin(), "measured now and cached for later runs");
   const Rate second = rate({.value = 9e11});
   EXPECT_EQ(measurements_, 1);
   EXPECT_EQ(second.value, 1.25e11);
   EXPECT_EQ(second.spread, 0.1);
-  EXPECT_TRUE(second.origin().starts_with("kept from 2")) << second.origin();
+  EXPECT_TRUE(second.origin().starts_with("cached from 2")) << second.origin();
   EXPECT_NE(second.origin().find("UTC (--measure-peak measures it again)"), std::string::npos);
 }
 
@@ -64,10 +64,10 @@ TEST_F(KeptRates, AreRenewed) {
 TEST_F(KeptRates, WhatIsNoisyIsUsedAndNotKept) {
   const Rate apart = rate({.value = 1, .spread = 0.16});
   EXPECT_EQ(apart.value, 1);
-  EXPECT_NE(apart.origin().find("not kept: its samples lie 16% apart"), std::string::npos);
+  EXPECT_NE(apart.origin().find("not cached: its samples differ by 16%"), std::string::npos);
   const Rate shared = rate({.value = 2, .spread = 0.14, .share = 0.5});
   EXPECT_EQ(shared.value, 2);
-  EXPECT_NE(shared.origin().find("other programs had 50%"), std::string::npos) << shared.origin();
+  EXPECT_NE(shared.origin().find("other programs used 50%"), std::string::npos) << shared.origin();
   EXPECT_TRUE(files().empty());
   EXPECT_EQ(rate({.value = 3, .spread = 0.15}).not_kept, "");
 }
@@ -131,7 +131,7 @@ TEST_F(KeptRates, WhereNothingCanBeWrittenTheyAreMeasured) {
   EXPECT_NE(rate({.value = 1}).not_kept.find(folder_ + "/cache"), std::string::npos);
   keeping_.folder.clear();
   keeping_.no_folder = "there is no HOME";
-  EXPECT_EQ(rate({.value = 2}).origin(), "measured now, not kept: there is no HOME");
+  EXPECT_EQ(rate({.value = 2}).origin(), "measured now, not cached: there is no HOME");
   EXPECT_EQ(rate({.value = 3}).value, 3);
 }
 

@@ -34,9 +34,9 @@ Memory of the process: 760 MB = 2 ranks and the program (60.0 MB)
   #######.................................................................  9.5% of 8.00 GB
 
 FLOPs by formula              a step     a token
-  model                    300 GFLOP  36.6 MFLOP  this program's: causal attention counts half
-  megatron                 350 GFLOP  42.7 MFLOP  Megatron-LM's: so too, and a padded vocabulary
-  megatron_full_attention  425 GFLOP  51.9 MFLOP  older ones: attention in full
+  model                    300 GFLOP  36.6 MFLOP  this program's: causal attention counted half
+  megatron                 350 GFLOP  42.7 MFLOP  Megatron-LM's: the same, with the padded vocabulary
+  megatron_full_attention  425 GFLOP  51.9 MFLOP  older ones: attention counted in full
 
 Traffic of a rank in a step  of ranks  calls    bytes     sent
   all_reduce gradients              2      1  28.0 MB  28.0 MB
@@ -114,14 +114,14 @@ TEST(PlanPage, GpusHaveMemoryOfTheirOwn) {
   EXPECT_TRUE(contains(summary(plan)[3],
                        "memory of a GPU: 1.75 GB of the 150 GB of a GPU (NVIDIA H200): fits"));
   plan.gpu->bytes = 1'000'000'000;
-  plan.gpu->assumed = "as --device-memory says";
+  plan.gpu->assumed = "from --device-memory";
   plan.step_seconds.reset();
   EXPECT_FALSE(plan.fits());
-  EXPECT_TRUE(contains(page(plan, {}), "  NVIDIA H200: as --device-memory says\n"));
+  EXPECT_TRUE(contains(page(plan, {}), "  NVIDIA H200: from --device-memory\n"));
   EXPECT_TRUE(contains(page(plan, {}),
                        "does NOT fit: it needs 1.75 GB of a GPU's memory, which has 1.00 GB."));
-  EXPECT_TRUE(contains(page(plan, {}),
-                       "Estimated on this machine: n/a (it has no GPU that can be measured)\n"));
+  EXPECT_TRUE(
+      contains(page(plan, {}), "Estimated on this machine: n/a (which has no GPU to measure)\n"));
   EXPECT_EQ(to_json(plan)["memory"]["gpu"]["needed"].as_integer(), plan.gpu_bytes());
   plan.gpu->processes = 2;
   EXPECT_EQ(plan.gpu_bytes(), 2 * 339'500'000 + 2 * GpuMemory::kOverhead);

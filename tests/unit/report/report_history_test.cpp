@@ -74,7 +74,7 @@ TEST(ReportHistory, KnowsFiguresAndHowARunEnded) {
   EXPECT_EQ(open.validations.at(0).best_iteration, 2);
   EXPECT_EQ(open.median_tokens_per_second, 101);
   EXPECT_TRUE(std::isnan(open.median_peak_share));
-  EXPECT_EQ(report::status_of(open).text, "no end in the log: running or killed");
+  EXPECT_EQ(report::status_of(open).text, "no end in the log: still running or killed");
   EXPECT_EQ(report::figures_of(open)[0].value, "4.0000");
   EXPECT_EQ(report::figures_of(open)[1].value, "4.2500");
   EXPECT_EQ(report::figures_of(open)[2].detail, "of 100");
@@ -119,7 +119,7 @@ TEST(ReportHistory, PassesOverDamagedLines) {
   EXPECT_EQ(damaged.damaged, 5);
   ASSERT_EQ(damaged.damages.size(), 5u);
   EXPECT_NE(damaged.damages[0].find("b/log.jsonl, line 3: "), std::string::npos);
-  EXPECT_NE(damaged.damages[2].find("line 6: the value of 'iteration' is no number"),
+  EXPECT_NE(damaged.damages[2].find("line 6: the value of 'iteration' is not a number"),
             std::string::npos)
       << damaged.damages[2];
   EXPECT_EQ(damaged.steps.column(kIteration), (std::vector<double>{1, 2}));
@@ -156,7 +156,7 @@ TEST(ReportHistory, KeepsABoundedNumberOfRecords) {
 TEST(ReportHistory, RefusesWithReasons) {
   const LogFolder folder;
   const std::string& at = folder.path();
-  refused({at + "/none"}, "there is no run '" + at + "/none'; give the --save directory");
+  refused({at + "/none"}, "there is no run '" + at + "/none'; give a run's --save directory");
   const std::string run = folder.run("runs/a", run_line(0, 1000));
   refused({at + "/runs"}, "has no log.jsonl; there is one in '" + at + "/runs/a'");
   std::filesystem::create_directories(at + "/empty");
@@ -165,7 +165,7 @@ TEST(ReportHistory, RefusesWithReasons) {
   refused({folder.run("c", step_line(1, 5, "1"))}, "it has no record of type \"run\"");
   refused(
       {folder.run("d", "{\"type\":\"run\",\"schema\":2,\"version\":\"9.9\",\"iteration\":0}\n")},
-      "newer program (schema 2, version 9.9), this one knows schema 1");
+      "newer version of this program (schema 2, version 9.9); this one supports schema 1");
   std::string noise;
   for (int i = 0; i < 300; ++i) noise += "not a record\n";
   refused({folder.run("e", noise)}, "is not the log of a run");

@@ -113,8 +113,8 @@ TEST(Console, TheClosingLineHasBothRates) {
                       .save_seconds = 8};
   EXPECT_EQ(report::closing_line(t, some_run()),
             "trained 40 steps, 1.2M tokens in 1m40s: 20000 tokens/s in steps (0.1 TFLOP/s, 50.0% "
-            "of bf16 GEMM peak), 12000 in all; of the time 60.0% in steps, 30.0% in "
-            "evaluation, 8.0% for saves");
+            "of bf16 GEMM peak), 12000 in all; 60.0% of the time in steps, 30.0% in evaluation, "
+            "8.0% saving checkpoints");
 }
 
 // The fields, widths and order of Megatron-LM's training_log, read as scripts read them.
@@ -439,7 +439,7 @@ TEST(RunLog, AtTheStartAFileThatCannotBeWrittenIsAnError) {
   text = error_of([&] { report::RunLog(json, "", some_run(), nullptr); });
   EXPECT_TRUE(text.starts_with("--log-jsonl: ")) << text;
   text = error_of([&] { report::RunLog({}, folder / "file", some_run(), nullptr); });
-  EXPECT_TRUE(text.starts_with("the log of --save (--log-jsonl names another file): ")) << text;
+  EXPECT_TRUE(text.starts_with("the log of --save (--log-jsonl chooses another file): ")) << text;
   board.tensorboard_dir = folder / "file";
   text = error_of([&] { report::RunLog(board, "", some_run(), nullptr); });
   EXPECT_TRUE(text.starts_with("--tensorboard-dir: ")) << text;
@@ -462,7 +462,7 @@ TEST(RunLog, AFileThatIsRemovedIsToldOnceAndTheRunGoesOn) {
   const std::string warnings = ::testing::internal::GetCapturedStderr();
   EXPECT_EQ(lines_of(lines).size(), 5u);
   EXPECT_EQ(count(warnings, "warning"), 2u) << warnings;
-  EXPECT_EQ(count(warnings, "log.jsonl': somebody removed it"), 1u) << warnings;
+  EXPECT_EQ(count(warnings, "log.jsonl': it was removed"), 1u) << warnings;
   EXPECT_EQ(count(warnings, "--tensorboard-dir"), 1u) << warnings;
   EXPECT_FALSE(std::filesystem::exists(folder / "save"));
 }

@@ -219,7 +219,7 @@ TEST(ParallelSettings, Sharding) {
   }
   expect_in(notes_of("--use-torch-fsdp2"), {"optim_grads_params: --use-torch-fsdp2"});
   expect_in(notes_of("--use-distributed-optimizer"), {"strategy optim: --use-distributed"});
-  expect_in(notes_of(strategy + "optim"), {"with --use-megatron-fsdp only"});
+  expect_in(notes_of(strategy + "optim"), {"only with --use-megatron-fsdp"});
   expect_in(refusal_of_flags(strategy + "all"),
             {"'all'", "no_shard, optim, optim_grads, optim_grads_"});
   expect_in(refusal_of_flags("--use-distributed-optimizer " + strategy + "no_shard"),

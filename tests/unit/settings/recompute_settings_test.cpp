@@ -97,7 +97,7 @@ TEST(RecomputeSettings, RefusesWhatDoesNotGoTogether) {
   expect_says(refusal(recompute({{"recompute-method", {"uniform"}}})), "nothing is recomputed");
   expect_says(refusal(recompute(
                   {{"recompute-granularity", {"selective"}}, {"recompute-num-layers", {"2"}}})),
-              "--recompute-num-layers is of --recompute-granularity full");
+              "--recompute-num-layers applies to --recompute-granularity full");
   expect_says(
       refusal(recompute({{"recompute-granularity", {"full"}}, {"recompute-method", {"some"}}})),
       "'some'; it is uniform or block");
@@ -133,7 +133,7 @@ TEST(RecomputeSettings, DistributedActivationsNeedTensorRanksThatHaveThemWhole) 
   expect_says(refusal(s, 2, true), "--sequence-parallel");
   expect_says(
       refusal(recompute({{"recompute-activations", {}}, {"distribute-saved-activations", {}}}), 2),
-      "what is recomputed is selective");
+      "selective is given");
 }
 
 TEST(OffloadSettings, FewerLayersThanThereAreAndNoRecompute) {

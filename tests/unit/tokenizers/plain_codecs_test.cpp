@@ -36,10 +36,10 @@ TEST(NullCodec, ReadsAndWritesIds) {
 TEST(NullCodec, NamesWhatIsNoId) {
   const Tokenizer tokenizer(make_null_codec(1000, 7));
   EXPECT_EQ(refused(tokenizer, "1 1000"),
-            "'1000' at offset 2 is no token id in [0, 1000); NullTokenizer reads ids with spaces "
-            "between them");
+            "'1000' at offset 2 is not a token id in [0, 1000); NullTokenizer reads ids "
+            "separated by spaces");
   for (const char* bad : {"-1", "+1", "1.5", "x", "99999999999999", "1\xff", "-0"})
-    EXPECT_NE(refused(tokenizer, bad).find("is no token id"), std::string::npos) << bad;
+    EXPECT_NE(refused(tokenizer, bad).find("is not a token id"), std::string::npos) << bad;
   EXPECT_THROW(make_null_codec(0, 0), Error);
   EXPECT_THROW(make_null_codec(10, 10), Error);
   EXPECT_THROW(make_null_codec(int64_t{1} << 31, 0), Error);

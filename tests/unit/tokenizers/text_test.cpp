@@ -143,11 +143,11 @@ TEST(PreTokenizers, RefusesByName) {
     }
     return "";
   };
-  EXPECT_NE(message(Json::Object{{"type", "Scissors"}}).find("'Scissors' is not known"),
+  EXPECT_NE(message(Json::Object{{"type", "Scissors"}}).find("'Scissors' is unknown"),
             std::string::npos);
   EXPECT_NE(message(split_settings("Regex", "a(", "Isolated")).find("regular expression 'a('"),
             std::string::npos);
-  EXPECT_NE(message(split_settings("Regex", "a", "Sideways")).find("'Sideways' is not known"),
+  EXPECT_NE(message(split_settings("Regex", "a", "Sideways")).find("'Sideways' is unknown"),
             std::string::npos);
 }
 

@@ -155,12 +155,16 @@ TEST(TikToken, NamesWhatIsWrong) {
   };
   const std::string good = lines_of(kWords);
   EXPECT_EQ(lines(good + "YWI= x\n"), "line 264: 'YWI= x' is not base64, a space and a number");
-  EXPECT_EQ(lines(good + "YWI* 263\n"), "line 264: 'YWI*' is no base64");
+  EXPECT_EQ(lines(good + "YWI* 263\n"), "line 264: 'YWI*' is not base64");
   EXPECT_EQ(lines(good + " 263\n"), "line 264: a token has 0 bytes; it must have 1 to 1024");
-  EXPECT_EQ(lines(good + "YWI= 263\n"), "line 264: the token 'YWI=' is there already, with id 256");
-  EXPECT_EQ(lines(good + "eHg= 256\n"), "line 264: the id 256 is there already");
+  EXPECT_EQ(lines(good + "YWI= 263\n"),
+            "line 264: duplicate token 'YWI=', already there with id "
+            "256");
+  EXPECT_EQ(lines(good + "eHg= 256\n"), "line 264: duplicate id 256");
   EXPECT_EQ(lines(good + "eHg= 99999999\n"), "line 264: the id is 99999999; ids are 0 to 4194303");
-  EXPECT_EQ(lines("YQ== 0\n"), "there is no token of the byte <0x00>; each of the 256 needs one");
+  EXPECT_EQ(lines("YQ== 0\n"),
+            "there is no token for the byte <0x00>; each of the 256 bytes "
+            "needs one");
   EXPECT_NE(lines(good, Json::Object{}).find("pat_str"), std::string::npos);
   EXPECT_NE(lines(good, Json::Object{{"pat_str", "("}}).find("regular expression"),
             std::string::npos);
@@ -169,7 +173,7 @@ TEST(TikToken, NamesWhatIsWrong) {
       "id 5 belongs to the special token '<e>' and to a token of the file");
   EXPECT_NE(list("[{\"rank\":0}]").find("entry 0 is not {\"rank\""), std::string::npos);
   EXPECT_EQ(list("[{\"rank\":1,\"token_bytes\":\"AA==\",\"token_str\":\"\"}]"),
-            "entry 0 has the rank 1; ranks count from 0 on");
+            "entry 0 has the rank 1; ranks must count up from 0");
   EXPECT_EQ(list("[{\"rank\":0,\"token_bytes\":\"YQ==\",\"token_str\":\"\"}]"),
             "entry 0 is not the byte 0; the first 256 are the bytes in order");
   EXPECT_NE(list("[", {}), "no error");
@@ -179,10 +183,10 @@ TEST(TikToken, NamesWhatIsWrong) {
   options = {};
   options.special_count = 3;
   EXPECT_EQ(list(list_of({}), options),
-            "there are 7 special tokens and room for 3 (--tiktoken-num-special-tokens)");
+            "there are 7 special tokens but only room for 3 (--tiktoken-num-special-tokens)");
   options = {};
   options.special_tokens.pop_back();
-  EXPECT_EQ(list(list_of({}), options), "the special tokens lack '<sep>'");
+  EXPECT_EQ(list(list_of({}), options), "the special tokens do not include '<sep>'");
   options = {};
   options.vocabulary_size = 1100;
   EXPECT_NE(list(list_of({}), options).find("has no room for 1000 special tokens"),

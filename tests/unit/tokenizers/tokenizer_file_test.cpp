@@ -105,17 +105,17 @@ TEST_F(TokenizerFileTest, PrefersOneOfSeveral) {
 }
 
 TEST_F(TokenizerFileTest, SaysWhatItFound) {
-  EXPECT_NE(refused().find("holds no tokenizer"), std::string::npos);
-  EXPECT_NE(refused().find("it holds nothing"), std::string::npos);
+  EXPECT_NE(refused().find("contains no tokenizer"), std::string::npos);
+  EXPECT_NE(refused().find("it contains nothing"), std::string::npos);
   write("config.json", "{}");
   EXPECT_NE(refused().find("it holds config.json"), std::string::npos);
   write("a.model", "x");
   write("b.model", "x");
-  EXPECT_NE(refused().find("holds several tokenizers (a.model, b.model); name one"),
+  EXPECT_NE(refused().find("contains several tokenizers (a.model, b.model); give one"),
             std::string::npos);
   EXPECT_NE(refused("a.model").find("a.model: offset 1: "), std::string::npos);
   write("c.bin", "hello\nworld\n");
-  EXPECT_NE(refused("c.bin").find("no tokenizer file that is known (it has 12 bytes and begins "
+  EXPECT_NE(refused("c.bin").find("not a supported tokenizer file (it has 12 bytes and begins "
                                   "with 'hello world '"),
             std::string::npos);
   EXPECT_NE(refused("absent").find("absent"), std::string::npos);

@@ -141,7 +141,7 @@ TEST(TokenizerTest, SpecialTokensComeFromTheFilesBesideIt) {
   EXPECT_EQ(tokenizer.bos(), 7);
   EXPECT_EQ(tokenizer.pad(), 1);
   write_file(folder + "/tokenizer_config.json", R"({"eos_token": "<nowhere>"})");
-  EXPECT_NE(error_of(folder).find("eos_token '<nowhere>' is no token"), std::string::npos);
+  EXPECT_NE(error_of(folder).find("eos_token '<nowhere>' is not a token"), std::string::npos);
   std::filesystem::remove_all(folder);
 }
 
@@ -245,10 +245,10 @@ TEST(TokenizerTest, RefusesWhatItDoesNotSupportByName) {
   };
   says("model", type("Trigram"),
        "tokenizer.json: model 'Trigram' is not supported; supported are BPE, Unigram, WordPiece");
-  says("normalizer", type("NFX"), "normalizer 'NFX' is not known");
+  says("normalizer", type("NFX"), "normalizer 'NFX' is unknown");
   says("decoder", type("Echo"), "decoder 'Echo' is not supported");
   says("post_processor", type("X"), "post-processor 'X' is not supported");
-  says("pre_tokenizer", type("Scissors"), "pre-tokenizer 'Scissors' is not known");
+  says("pre_tokenizer", type("Scissors"), "pre-tokenizer 'Scissors' is unknown");
   EXPECT_NE(error_of(folder + "/missing.json").find("missing.json"), std::string::npos);
   std::filesystem::remove_all(folder);
 }
@@ -345,10 +345,10 @@ TEST(BpeTrainerTest, RefusesBadOptions) {
   };
   EXPECT_NE(error_with([](auto& o) { o.vocabulary_size = 100; }).find("vocabulary_size is 100"),
             std::string::npos);
-  EXPECT_NE(error_with([](auto& o) { o.pattern = "gpt5"; }).find("known are gpt2, llama3"),
+  EXPECT_NE(error_with([](auto& o) { o.pattern = "gpt5"; }).find("supported are gpt2, llama3"),
             std::string::npos);
   EXPECT_NE(error_with([](auto& o) { o.threads = 0; }).find("threads is 0"), std::string::npos);
-  EXPECT_NE(error_with([](auto& o) { o.special_tokens = {"a", "a"}; }).find("'a' is named twice"),
+  EXPECT_NE(error_with([](auto& o) { o.special_tokens = {"a", "a"}; }).find("'a' is listed twice"),
             std::string::npos);
   EXPECT_NE(error_with([](auto& o) { o.min_frequency = -1; }).find("min_frequency is -1"),
             std::string::npos);

@@ -36,7 +36,7 @@ TEST(DerivedSettings, OfTheShape) {
   EXPECT_EQ(notes["ffn-hidden-size"], "192: 4 x hidden size 48");
   EXPECT_EQ(notes["kv-channels"], "12: hidden size 48 / 4 heads");
   EXPECT_EQ(notes["num-query-groups"],
-            "4: every head has keys of its own without --group-query-attention");
+            "4: without --group-query-attention every head has its own keys and values");
   EXPECT_EQ(notes["max-position-embeddings"], "16: --seq-length");
   s.shape.swiglu = true;
   s.shape.num_query_groups = 2;
@@ -44,7 +44,7 @@ TEST(DerivedSettings, OfTheShape) {
   EXPECT_EQ(notes["ffn-hidden-size"],
             "128: 8/3 x hidden size 48, rounded down to a multiple of 64");
   EXPECT_EQ(notes["num-query-groups"],
-            "4: --num-query-groups 2 says nothing without --group-query-attention");
+            "4: --num-query-groups 2 has no effect without --group-query-attention");
   s.shape.ffn_hidden_size = 64;
   s.shape.kv_channels = 12;
   s.shape.group_query_attention = true;
@@ -75,7 +75,7 @@ TEST(DerivedSettings, OfTheTokenizer) {
   EXPECT_EQ(notes_of(s)["tokenizer-type"], "NullTokenizer: there is no --tokenizer-model");
   s.shape.vocab_size.reset();
   s.data.tokenizer_model = std::string(MEGATRON_GOLDEN) + "/tokenizers/trained/llama3";
-  EXPECT_TRUE(notes_of(s)["vocab-size"].ends_with(": tokens of the tokenizer"));
+  EXPECT_TRUE(notes_of(s)["vocab-size"].ends_with(": vocabulary size of the tokenizer"));
 }
 
 TEST(DerivedSettings, OfTheBatch) {
@@ -84,12 +84,13 @@ TEST(DerivedSettings, OfTheBatch) {
   s.batch.global_batch_size = 7;
   s.batch.decrease_batch_size = true;
   EXPECT_EQ(notes_of(s)["global-batch-size"],
-            "4: --decrease-batch-size-if-needed: 7 is no multiple of micro-batch size 2 x 2 ranks");
+            "4: --decrease-batch-size-if-needed: 7 is not a multiple of micro-batch size 2 x 2 "
+            "ranks");
   s.batch.global_batch_size.reset();
   s.batch.decrease_batch_size = false;
   s.batch.step_batch_size_schedule = "0:4 64:8";
   EXPECT_EQ(notes_of(s)["global-batch-size"],
-            "8: the last of --step-batch-size-schedule; of evaluations, too");
+            "8: the last one of --step-batch-size-schedule; also used for evaluations");
   s = small();
   s.batch.train_iters.reset();
   s.batch.train_samples = 22;
@@ -182,7 +183,8 @@ TEST(DerivedSettings, OfACheckpoint) {
             "0.25: --use-checkpoint-opt-param-scheduler: run/iter_0000005 and not absent");
   EXPECT_FALSE(notes.contains("lr-decay-iters")) << "the flags' schedule is not the one that holds";
   EXPECT_EQ(notes["seed"],
-            "77: dropout goes on with that of run/iter_0000005 (--no-load-rng: with --seed 1234)");
+            "77: dropout continues with the seed of run/iter_0000005 (--no-load-rng: with --seed "
+            "1234)");
   EXPECT_EQ(notes["save-keep"], "1: --save-retain-interval");
   EXPECT_EQ(notes["log-jsonl"], "run/log.jsonl: the folder of --save");
   EXPECT_EQ(notes["load"], "other: --pretrained-checkpoint");

@@ -92,7 +92,7 @@ TEST(Settle, SamplesAreCounted) {
       has(refusal_of({{"eval-iters", many}, {"eval-interval", "1"}}), {many, "--eval-iters"}));
   EXPECT_TRUE(has(refusal_of({{"eval-iters", many}, {"skip-train"}}), {many, "--eval-iters"}));
   EXPECT_TRUE(has(refusal_of({{"eval-iters", "576460752303423487"}, {"eval-interval", "1"}}),
-                  {"more than can be counted"}))
+                  {"overflow a 64-bit count"}))
       << "one evaluation fits, 21 do not";
   EXPECT_EQ(refusal_of({{"eval-iters", many}}), "") << "there is no evaluation";
 }
@@ -145,7 +145,7 @@ TEST(Settle, TheScheduleIsCheckedWithoutALearningRate) {
   EXPECT_TRUE(has(refusal_of({{"lr-warmup-iters", "30"}}, s), {"--lr-warmup-iters is 30", "20"}));
   EXPECT_TRUE(has(refusal_of({{"min-lr", "-1"}}, s), {"--min-lr is -1"}));
   EXPECT_TRUE(
-      has(refusal_of({{"lr-warmup-samples", "5"}}, s), {"--lr-warmup-samples does not go"}));
+      has(refusal_of({{"lr-warmup-samples", "5"}}, s), {"--lr-warmup-samples cannot be combined"}));
   EXPECT_TRUE(has(refusal_of({{"lr-decay-style", "WSD"}}, s), {"needs --lr-wsd-decay-iters"}));
   EXPECT_TRUE(has(refusal_of({{"lr-decay-style", "WSD"}, {"lr-wsd-decay-iters", "0"}}, s),
                   {"--lr-wsd-decay-iters is 0; it must be positive"}));

@@ -173,7 +173,7 @@ class NcclCommunicator final : public Communicator {
   }
 
   void check_alive(const char* name) const {
-    MG_CHECK(!given_up_, "{} after the communicator was given up", name);
+    MG_CHECK(!given_up_, "{} after the communicator was aborted", name);
   }
 
   // Until what the call began is done: queued, or, where it makes or ends the communicator, over.

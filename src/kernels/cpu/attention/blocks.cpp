@@ -173,8 +173,8 @@ int64_t RowBlock::statistics_index(const AttentionSizes& sizes, int64_t i) const
 
 void require_attention_type(const char* kernel, DType type) {
   MG_CHECK(type == DType::f32 || type == DType::bf16,
-           "{} on the cpu device takes f32 or bf16, not {}; use the reference device (--device "
-           "reference)",
+           "{} on the cpu device supports f32 and bf16, not {}; use the reference device "
+           "(--device reference)",
            kernel, name(type));
 }
 

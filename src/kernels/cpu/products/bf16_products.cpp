@@ -55,15 +55,14 @@ Bf16Products bf16_products() {
 
 std::string_view remark_on_bf16_products() {
   switch (bf16_products()) {
-    case Bf16Products::amx: return "bf16 matrix products are computed in AMX tiles";
+    case Bf16Products::amx: return "bf16 GEMMs run on AMX tiles";
     case Bf16Products::pairs:
       return has_tiles()
-                 ? "this CPU has AMX, but the kernel does not permit tiles to this process: "
-                   "bf16 matrix products are computed by AVX512_BF16, slower"
+                 ? "this CPU has AMX, but the operating system does not let this process use it: "
+                   "bf16 GEMMs run on AVX512_BF16, more slowly"
                  : "";
     case Bf16Products::widened:
-      return "this CPU has no AVX512_BF16: bf16 matrix products are computed in fp32, no faster "
-             "than fp32";
+      return "this CPU has no AVX512_BF16: bf16 GEMMs are computed in fp32, no faster than fp32";
   }
   return "";
 }

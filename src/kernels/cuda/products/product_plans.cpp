@@ -243,7 +243,7 @@ cublasStatus_t ProductPlans::queue(const Product& product, ProductPlan& plan,
     return CUBLAS_STATUS_SUCCESS;
   if (plan.algorithms.empty()) return refused;
   log::warning(
-      "cuBLASLt {} refused {} of {} algorithms that it named for {}: {}; the next computes it",
+      "cuBLASLt {} rejected {} of the {} algorithms it proposed for {}: {}; the next one is used",
       cublasLtGetVersion(), plan.named - static_cast<int>(plan.algorithms.size()), plan.named,
       text_of(product), text_of(refused));
   return CUBLAS_STATUS_SUCCESS;
@@ -263,8 +263,8 @@ void ProductPlans::run(const Product& product, const ProductPointers& pointers,
   const int named = plan->named;
   plans_.erase(product);  // who asks again gets the error again
   fail(
-      "CUDA: cuBLASLt {} named {} {}algorithms for {} and refused all of them, the last one with "
-      "{}; another version of cuBLASLt may have one",
+      "CUDA: cuBLASLt {} proposed {} {}algorithms for {} and rejected all of them, the last one "
+      "with {}; another version of cuBLASLt may have one",
       cublasLtGetVersion(), named, kind, text_of(product), text_of(status));
 }
 
@@ -276,8 +276,8 @@ bool ProductPlans::run_if_there(const Product& product, const ProductPointers& p
   if (status == CUBLAS_STATUS_SUCCESS) [[likely]]
     return true;
   log::warning(
-      "cuBLASLt {} named {} algorithms for {} and refused all of them, the last one with {}; "
-      "the product is computed without the epilogue",
+      "cuBLASLt {} proposed {} algorithms for {} and rejected all of them, the last one with {}; "
+      "the GEMM runs without the fused epilogue",
       cublasLtGetVersion(), plan->named, text_of(product), text_of(status));
   plans_[product].reset();
   return false;

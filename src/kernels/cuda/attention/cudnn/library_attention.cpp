@@ -22,9 +22,8 @@ using cudnn::Plan;
 // That our own kernels compute a call of training, and what cuDNN said last.
 void tell_of_no_plan(const AttentionShape& s, const char* pass, const std::string& why) {
   log::warning(
-      "cuDNN {} has no {} of attention in {} with {} heads of {} over {} and {} tokens ({}); our "
-      "own "
-      "kernels, which are slower, compute it",
+      "cuDNN {} has no {} of attention in {} with {} heads of {} over {} and {} tokens ({}); "
+      "this program's own, slower kernels are used",
       cudnnGetVersion(), pass, s.type == CUDNN_DATA_BFLOAT16 ? "bf16" : "fp16", s.heads, s.width,
       s.queries, s.keys, why.empty() ? "no plan within the scratch memory" : why);
 }
