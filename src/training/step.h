@@ -159,8 +159,8 @@ class TrainStep final : private parallel::StageWork {
   DType type_;
   std::optional<CudaGraphRunner> recorded_;
   CudaGraphRunner::Way way_ = CudaGraphRunner::Way::eager;  // of the micro-batch
-  std::vector<std::vector<InFlight>> in_flight_;              // by chunk
-  std::span<const corpus::HostBatch> batches_;                // of the step under way
+  std::vector<std::vector<InFlight>> in_flight_;            // by chunk
+  std::span<const corpus::HostBatch> batches_;              // of the step under way
   StepListener* listener_ = nullptr;
   std::optional<parallel::Action> action_;
   report::StepTimes times_;  // of the step under way
