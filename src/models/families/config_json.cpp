@@ -362,8 +362,7 @@ int64_t first_window(const DecoderValue& value) {
 }
 
 void read_gemma(const Json& j, DecoderValue& value) {
-  const double scalar = number(j, "query_pre_attn_scalar", 256);
-  MG_CHECK(scalar > 0, "config.json has query_pre_attn_scalar = {}; it must be positive", scalar);
+  const auto scalar = static_cast<double>(integer(j, "query_pre_attn_scalar", 256));
   const bool bias = boolean(j, "attention_bias", false);
   for (LayerValue& layer : value.layers) {
     layer.norm.one_plus = true;
@@ -377,24 +376,13 @@ void read_gemma(const Json& j, DecoderValue& value) {
   value.rounds_embedding_scale = true;
 }
 
-double original(double about, FunctionRef<bool(double)> gives) {
-  if (gives(std::round(about))) return std::round(about);
-  constexpr int kSteps = 8;
-  double tried = about;
-  for (int i = 0; i < kSteps; ++i) tried = std::nextafter(tried, 0);
-  for (int i = 0; i < 2 * kSteps; ++i, tried = std::nextafter(tried, INFINITY))
-    if (gives(tried)) return tried;
-  return about;
-}
-
 void write_gemma(const DecoderValue& value, Json& j) {
   const nn::AttentionConfig& a = *value.first_attention();
-  const double scalar = original(1 / (a.score_scale() * a.score_scale()), [&](double tried) {
-    return 1 / std::sqrt(tried) == a.score_scale();
-  });
-  const bool is_whole = scalar < 0x1p53 && scalar == std::round(scalar);
+  const double scalar = std::round(1 / (a.score_scale() * a.score_scale()));
   j.set("attention_bias", a.qkv_bias);
-  j.set("query_pre_attn_scalar", is_whole ? Json(static_cast<int64_t>(scalar)) : Json(scalar));
+  // An integer, as transformers wants it.
+  j.set("query_pre_attn_scalar",
+        scalar < 0x1p53 ? Json(static_cast<int64_t>(scalar)) : Json(scalar));
   j.set("use_bidirectional_attention", false);
 }
 

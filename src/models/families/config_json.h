@@ -7,7 +7,6 @@
 #include <string_view>
 #include <vector>
 
-#include "base/function_ref.h"
 #include "base/json.h"
 #include "kernels/activation.h"
 #include "models/decoder/value.h"
@@ -65,10 +64,6 @@ Json layer_types(const DecoderValue& value);
 int64_t window_of(const DecoderValue& value);  // of the first layer that has one; 0: none has
 int64_t first_window(
     const DecoderValue& value);  // the first layer with a window; none: their number
-
-// A number of a file of which a value was computed, `about` but for rounding: a whole one, or else a
-// neighbour, where that gives the value.
-double original(double about, FunctionRef<bool(double)> gives);
 
 // What Gemma 2 and 3 share: norms before and after with 1 + w, query_pre_attn_scalar, scaled embeddings,
 // attention_bias.

@@ -1,4 +1,6 @@
 // Granite 3 (Granite Team 2024): Llama with multipliers of embeddings, residuals, scores and logits.
+#include <cmath>
+
 #include "base/error.h"
 #include "models/families/all.h"
 #include "models/families/config_json.h"
@@ -28,14 +30,23 @@ DecoderValue read(const Json& j) {
   return value;
 }
 
+// The number whose inverse the scale is: a whole one, or else what rounding makes of 1 / scale, or a
+// neighbour of it.
+double divisor(double scale) {
+  const double inverse = 1 / scale;
+  for (const double tried : {std::round(inverse), inverse, std::nextafter(inverse, 0),
+                             std::nextafter(inverse, INFINITY)})
+    if (1 / tried == scale) return tried;
+  return inverse;
+}
+
 Json write(const DecoderValue& value) {
   Json j = write_common(value, kDefaults);
   j.set("architectures", Json::Array{"GraniteForCausalLM"});
   j.set("attention_bias", value.first_attention()->qkv_bias);
   j.set("attention_multiplier", value.first_attention()->score_scale());
   j.set("embedding_multiplier", value.embedding_scale);
-  j.set("logits_scaling", original(1 / value.logits_scale,
-                                   [&](double tried) { return 1 / tried == value.logits_scale; }));
+  j.set("logits_scaling", divisor(value.logits_scale));
   j.set("mlp_bias", value.first_mlp()->bias);
   j.set("model_type", "granite");
   j.set("residual_multiplier", value.layers[0].residual_multiplier);

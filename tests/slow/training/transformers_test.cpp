@@ -1,0 +1,143 @@
+// PyPI's transformers opens what this program writes: a directory of every family that it knows,
+// made of our own initial values, gives our logits. Left out are nemotron-nas, whose class
+// transformers does not ship, and megatron, this program's own type.
+#include <sys/wait.h>
+
+#include <cstdio>
+#include <map>
+#include <sstream>
+
+#include "base/files.h"
+#include "base/tolerances.h"
+#include "checkpoint/save.h"
+#include "golden/inference/support.h"
+#include "golden/training/support.h"
+#include "unit/models/family_models.h"
+
+namespace megatron::training {
+namespace {
+
+const std::string kComparison = MEGATRON_TEST_SOURCES "/slow/training/transformers_logits.py";
+
+struct Ended {
+  bool well;
+  std::string text;
+};
+
+Ended shell(const std::string& command) {
+  FILE* const pipe = popen((command + " 2>&1").c_str(), "r");
+  Ended ended{false, ""};
+  for (int c; (c = std::fgetc(pipe)) != EOF;) ended.text += static_cast<char>(c);
+  const int status = pclose(pipe);
+  ended.well = WIFEXITED(status) && WEXITSTATUS(status) == 0;
+  return ended;
+}
+
+// Initial values, wide enough that logits differ, and biases and norms that are not all alike.
+void fill(models::Stage& model, Stream& stream) {
+  models::initialize(model, 7, stream);
+  for (parallel::ParameterSpec* placed : model.parameters()) {
+    Tensor& value = placed->parameter.value;
+    std::vector<double> values = to_doubles(value);
+    const RandomStream noise(11, placed->parameter.name);
+    for (size_t i = 0; i < values.size(); ++i) values[i] += 0.1 * noise.normal(i);
+    copy_from(value, std::span<const double>(values));
+  }
+}
+
+// Golden directories, and what other models of a family have.
+std::map<std::string, Json> configs() {
+  std::map<std::string, Json> all;
+  for (const char* family : testing::kFamilyDirectories)
+    all[family] = testing::family_config(family);
+  for (const auto& [name, family, changes] :
+       {std::tuple{"falcon_7b", "falcon",
+                   R"({"new_decoder_architecture": false, "num_ln_in_parallel_attn": 1,
+                       "multi_query": true, "num_kv_heads": 1})"},
+        {"falcon_sequential", "falcon",
+         R"({"new_decoder_architecture": false, "num_ln_in_parallel_attn": 1, "bias": true,
+             "multi_query": false, "num_kv_heads": 4, "parallel_attn": false})"},
+        {"falcon_one_norm", "falcon", R"({"num_ln_in_parallel_attn": 1})"},
+        {"gpt_neox_sequential", "gpt_neox",
+         R"({"use_parallel_residual": false, "attention_bias": false,
+             "rope_parameters": {"rope_type": "default", "partial_rotary_factor": 1.0}})"},
+        {"nemotron_whole_heads", "nemotron",
+         R"({"mlp_bias": true,
+             "rope_parameters": {"rope_type": "default", "partial_rotary_factor": 1.0}})"},
+        {"mistral_unlimited", "mistral", R"({"sliding_window": null})"},
+        {"starcoder2_plain", "starcoder2", R"({"use_bias": false, "sliding_window": null})"},
+        {"gemma2_unlike_heads", "gemma2",
+         R"({"query_pre_attn_scalar": 168, "attn_logit_softcapping": null})"},
+        {"cohere2_global", "cohere2",
+         R"({"layer_types": ["full_attention", "full_attention", "sliding_attention",
+                             "full_attention"]})"},
+        {"granite_biases", "granite", R"({"attention_bias": true, "mlp_bias": true})"},
+        {"qwen3_windows", "qwen3",
+         R"({"use_sliding_window": true, "sliding_window": 5, "attention_bias": true,
+             "layer_types": ["full_attention", "sliding_attention", "full_attention"]})"}}) {
+    Json config = testing::family_config(family);
+    const Json changed = Json::parse(changes);
+    for (const auto& [key, value] : changed.as_object()) config.set(key, value);
+    all[name] = std::move(config);
+  }
+  return all;
+}
+
+// Sequences beyond the windows and, of those whose angles depend on the length, the original
+// context; expected.json next to the model has the tokens and our logits.
+void write_model(Json config, const std::string& directory) {
+  config.set("initializer_range", 0.2);
+  testing::RandomModel m(models::model_from_config_json(config), DType::f32);
+  fill(m.model, m.runtime.stream());
+  const models::Model& model = m.model.model();
+  checkpoint::save(directory,
+                   {.config = model->config_json(DType::f32),
+                    .model = checkpoint::held(models::tensors_of(m.model))},
+                   m.runtime.stream());
+  const testing::Tokens tokens = testing::random_tokens(40, model->vocab_size(), 3);
+  const std::vector<float> logits = testing::whole_logits(m, tokens);
+  Json expected(Json::Object{});
+  expected.set("tokens", Json::Array(tokens.begin(), tokens.end()));
+  expected.set("logits", Json::Array(logits.begin(), logits.end()));
+  write_file(directory + "/expected.json", expected.dump());
+}
+
+TEST(Transformers, OpensEveryFamilyAndGivesOurLogits) {
+  const TemporaryDirectory folder;
+  const std::string python = folder / "venv/bin/python";
+  const Ended made = shell("python3 -m venv " + (folder / "venv") + " && " + python +
+                           " -m pip install -q torch transformers");
+  if (!made.well)
+    GTEST_SKIP() << "python3 -m venv and pip install torch transformers did not succeed here (they "
+                    "need python3-venv, PyPI and 6 GB): "
+                 << made.text;
+  std::string directories;
+  const std::map<std::string, Json> all = configs();
+  for (const auto& [name, config] : all) {
+    write_model(config, folder / name);
+    directories += " " + (folder / name);
+  }
+  const Ended read = shell(python + " " + kComparison + directories);
+  ASSERT_TRUE(read.well) << read.text;
+  // Of each: name, class, number of tensors missing or surplus, largest difference, largest logit.
+  std::map<std::string, std::string> seen;
+  std::istringstream lines(read.text);
+  std::string mark, model, type;
+  for (std::string line; std::getline(lines, line);) {
+    int64_t wrong = -1;
+    double difference = 1, largest = 0;
+    std::istringstream words(line);
+    if (!(words >> mark >> model >> type >> wrong >> difference >> largest) || mark != "model")
+      continue;
+    seen[model] = type;
+    EXPECT_EQ(wrong, 0) << line;
+    EXPECT_LE(difference, tolerance::kGoldenLogitsAbsolute) << line;
+    EXPECT_GT(largest, 0.5) << line;
+    std::puts(line.c_str());
+  }
+  for (const auto& [name, config] : all)
+    EXPECT_EQ(seen[name], config["architectures"].as_array()[0].as_string()) << read.text;
+}
+
+}  // namespace
+}  // namespace megatron::training
