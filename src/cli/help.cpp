@@ -125,8 +125,7 @@ void print_entry(const Entry& entry, size_t column) {
 // Of commands with many flags.
 const std::array kHelpItself = {
     Entry{"-h,--help GROUP",
-          "show the common flags; with the name of a group, that group; with "
-          "all, every flag"},
+          "show the common flags, those of GROUP, or all"},
     Entry{"--help-search WORD", "show the flags with this word in name or text"}};
 
 class Printer {

@@ -97,7 +97,7 @@ class PackedFile : public ByteSource {
     return end_ > 0;
   }
   [[noreturn]] void damaged(std::string_view reason) const {
-    fail("cannot read {}: the compressed data are {}", file_->path(), reason);
+    fail("cannot read {}: the compressed data is {}", file_->path(), reason);
   }
 
   std::unique_ptr<PlainFile> file_;
@@ -118,7 +118,7 @@ class GzipFile final : public PackedFile {
     size_t written = 0;
     while (written == 0 && !out.empty()) {
       if (!fill()) {
-        if (inside_) damaged("cut short");
+        if (inside_) damaged("truncated");
         break;
       }
       if (!inside_ && !start_member()) continue;
@@ -176,7 +176,7 @@ class ZstdFile final : public PackedFile {
       if (ZSTD_isError(left)) damaged(fmt::format("damaged ({})", ZSTD_getErrorName(left)));
       begin_ += source.pos;
       inside_ = left != 0;
-      if (!more && target.pos == 0 && inside_) damaged("cut short");
+      if (!more && target.pos == 0 && inside_) damaged("truncated");
     }
     return target.pos;
   }

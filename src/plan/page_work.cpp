@@ -31,7 +31,7 @@ std::string flops_section(const Plan& plan) {
   if (plan.flops.empty()) return "";
   const auto meaning = [](std::string_view formula) -> std::string_view {
     if (formula == kModelFlops) return "this program's: causal attention counted half";
-    if (formula == kMegatronFlops) return "Megatron-LM's: the same, with the padded vocabulary";
+    if (formula == kMegatronFlops) return "Megatron-LM's: the same with padded vocabulary";
     if (formula == kMegatronFullAttentionFlops) return "older ones: attention counted in full";
     return "";
   };

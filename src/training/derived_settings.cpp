@@ -35,8 +35,7 @@ class Teller {
   void weights_and_biases() {
     const report::LogSettings& log = now_.log;
     const std::string cause =
-        "stored in the log for tools/wandb_import; wandb sync uploads the run it makes "
-        "(docs/log.md)";
+        "logged for tools/wandb_import; wandb sync uploads the run it makes (docs/log.md)";
     if (log.wandb_project) note("wandb-project", *log.wandb_project, cause);
     if (log.wandb_exp_name) note("wandb-exp-name", *log.wandb_exp_name, cause);
     if (log.wandb_entity) note("wandb-entity", *log.wandb_entity, cause);

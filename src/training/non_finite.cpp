@@ -306,8 +306,8 @@ Finding bad_sum(const TrainStep& step, const comm::Group& ranks, ThreadPool& poo
     if (!shard.gradient.defined() || shard.size() == 0) continue;
     if (const NonFinite bad = find_non_finite(shard.gradient, false, pool))
       return {place_in_model(step, i),
-              fmt::format("the reduction of gradients: {} is finite on each rank, but the sum "
-                          "over ranks is {}",
+              fmt::format("the reduction of gradients: {} and those of the other ranks are "
+                          "finite, but the sum over ranks is {}",
                           text_of(shard, ranks), described(bad, shard.gradient, shard))};
   }
   return {};

@@ -88,8 +88,8 @@ TEST_F(BadLayout, Chunks) {
   const std::string two = "--pipeline-model-parallel-size 2 ",
                     chunks = "--num-virtual-stages-per-pipeline-rank ",
                     layers = "--num-layers-per-virtual-pipeline-stage ";
-  refused(chunks + "2", {"2 chunks a stage", "--pipeline-model-parallel-size above 1"});
-  refused(layers + "2", {"6 chunks a stage", "--pipeline-model-parallel-size above 1"});
+  refused(chunks + "2", {"2 chunks per stage", "--pipeline-model-parallel-size above 1"});
+  refused(layers + "2", {"6 chunks per stage", "--pipeline-model-parallel-size above 1"});
   refused(two + chunks + "0", {"--num-virtual-stages-per-pipeline-rank is 0"});
   refused(two + chunks + "5", {"6 layers of a pipeline stage", "5 virtual stages"});
   refused(two + layers + "5", {"--num-layers 12", "--num-layers-per-virtual-pipeline-stage 5"});
@@ -140,7 +140,7 @@ TEST_F(BadLayout, Letters) {
       {"Ex*6|t*6L", "'x' at character 2: a layout is made of E"},
       {"Et*0|t*6L", "'*' at character 3: the number after it must lie in [1, 1048576]"},
       {"Et*99999999999999999999|t*6L", "'*' at character 3: the number after it must lie in"},
-      {"Et*|t*6L", "'*' at character 3: a number is wanted"},
+      {"Et*|t*6L", "'*' at character 3: a number must follow"},
       {"(Et*6|t*6L", "'(' at character 1: no ) closes it"},
       {"((t|)*2)*6L", "'(' at character 2: parentheses cannot be nested"},
       {"Et*6|t*6mL", "'m' at character 9: layers of multi-token prediction"},
@@ -188,7 +188,7 @@ TEST_F(BadLayout, Memory) {
   refused("--recompute-activations --recompute-modules moe", {"'moe'", "core_attn"});
   refused(full + "--distribute-saved-activations", {"--tensor-model-parallel-size is 1"});
   refused("--cpu-offloading-num-layers 12", {"--cpu-offloading-num-layers is 12", "[0, 11]"});
-  refused("--cpu-offloading-num-layers 2 --recompute-activations", {"leave it out"});
+  refused("--cpu-offloading-num-layers 2 --recompute-activations", {"drop it"});
   refused("--optimizer-cpu-offload --optimizer-offload-fraction 2", {"is 2", "[0, 1]"});
   refused("--distributed-timeout-minutes -1", {"--distributed-timeout-minutes is -1", "[0, 1e6]"});
 }

@@ -114,7 +114,7 @@ TEST_F(Eval, NothingIsHalfWritten) {
   });
   const auto before = place_.listing();
   expect(2, with(kText, {"--load", "model", "--per-document", "losses.jsonl"}),
-         {"text.jsonl:2", "nan", "no numbers"});
+         {"text.jsonl:2", "nan", "NaN or infinity"});
   expect(2, with(kText, {"--load", "model", "--ranks", "2"}), {"text.jsonl:2"});
   expect(2, with(kEval, {"--input", "nothing.txt", "--per-document", "losses.jsonl"}),
          {"nothing.txt"});

@@ -39,8 +39,8 @@ TEST_F(Inspect, Checkpoint) {
        "model.layers.0.self_attn.q_proj.weight", "layers.0.attention.qkv.weight, rows 0-15 of 48",
        "layers.0.attention.qkv.weight, rows 32-47 of 48", "embedding.weight", "optimizer:",
        "exp_avg.model.norm.weight", "exp_avg_sq.model.norm.weight", "tokenizer.json"});
-  EXPECT_EQ(out.find("every checksum"), std::string::npos);
-  expect(0, {"inspect", "--verify", "run/iter_0000002"}, {"every checksum"});
+  EXPECT_EQ(out.find("all checksums"), std::string::npos);
+  expect(0, {"inspect", "--verify", "run/iter_0000002"}, {"all checksums"});
 }
 
 TEST_F(Inspect, TensorsOfAllLayersInOneLine) {
@@ -131,7 +131,7 @@ TEST_F(Inspect, DamagedIndices) {
   const std::string tokenizer = vectors("indexed/preprocess/tokenizer_bpe2k");
   expect(0, {"inspect", "--verify", "data"}, {"verified: index and", "token ids", "--vocab-size"});
   expect(0, {"inspect", "--verify", "data", "--tokenizer-model", tokenizer},
-         {"inside the vocabulary of 2048"});
+         {"within the vocabulary of 2048"});
   expect(1, {"inspect", "--verify", "data", "--vocab-size", "100"},
          {"data: damaged", "the vocabulary has 100 tokens"});
   const std::string idx = read_file(place_ / "data.idx");

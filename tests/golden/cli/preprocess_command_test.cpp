@@ -260,7 +260,7 @@ TEST(MergeCommand, RefusesWhatDoesNotFit) {
   EXPECT_TRUE(has(error({"i32_multimodal", "i32_multimodal_b"}), "--multimodal"));
   EXPECT_TRUE(has(error({"i32_docs"}, {"--multimodal"}), "--multimodal"));
   EXPECT_TRUE(has(error({"nothing"}), "nothing.bin does not exist"));
-  EXPECT_TRUE(has(error({"preprocess/tokenizer_bpe2k"}), "no pair"));
+  EXPECT_TRUE(has(error({"preprocess/tokenizer_bpe2k"}), "no .bin/.idx pair"));
 }
 
 TEST(InspectCommand, TellsLengthsAndText) {
@@ -270,7 +270,7 @@ TEST(InspectCommand, TellsLengthsAndText) {
                                "--documents", "2", "--characters", "20"});
   ASSERT_EQ(r.code, 0) << r.err;
   EXPECT_TRUE(has(r.out, "200 documents, 198 sequences, 22933 tokens of type u16")) << r.out;
-  EXPECT_TRUE(has(r.out, "least 0, median ")) << r.out;
+  EXPECT_TRUE(has(r.out, "min 0, median ")) << r.out;
   EXPECT_TRUE(has(r.out, "mean 114.7")) << r.out;
   EXPECT_TRUE(has(r.out, "64-127")) << r.out;
   EXPECT_TRUE(has(r.out, "###")) << r.out;
@@ -282,7 +282,7 @@ TEST(InspectCommand, TellsLengthsAndText) {
   EXPECT_TRUE(has(none.out, "0 documents")) << none.out;
   const Outcome other = place.run({"inspect", vector_file("preprocess/bpe2k_eod_text_document"),
                                    "--tokenizer-type", "NullTokenizer", "--vocab-size", "100"});
-  EXPECT_TRUE(has(other.err, "and the tokenizer has 100 tokens")) << other.err;
+  EXPECT_TRUE(has(other.err, "but the tokenizer has 100 tokens")) << other.err;
   EXPECT_FALSE(has(r.err, "token id")) << r.err;
 }
 

@@ -34,7 +34,7 @@ TEST_F(Report, WritesOneFile) {
       place_.run({"report", "a", "b.jsonl", "--output", "out/page.html", "--title", "A & B"});
   EXPECT_EQ(o.code, 0) << o.err;
   EXPECT_NE(o.out.find("out/page.html: 2 runs, 5 step records, "), std::string::npos) << o.out;
-  EXPECT_NE(o.err.find("passed over: b.jsonl, line 5: "), std::string::npos) << o.err;
+  EXPECT_NE(o.err.find("ignored: b.jsonl, line 5: "), std::string::npos) << o.err;
   const std::string page = read_file(place_ / "out/page.html");
   EXPECT_TRUE(page.starts_with("<!DOCTYPE html>"));
   EXPECT_NE(page.find("<h1>A &amp; B</h1>"), std::string::npos);

@@ -166,7 +166,7 @@ TEST_F(Generate, RefusesWhatTheModelCannotTake) {
       EXPECT_NE(std::string(e.what()).find(part), std::string::npos) << e.what();
     }
   };
-  refused({.prompt = {}}, "no tokens");
+  refused({.prompt = {}}, "is empty");
   refused({.prompt = {97}}, "token 97");
   refused({.prompt = {-1}}, "token -1");
   refused({.prompt = Tokens(17, 1)}, "17 tokens, but the model only 16 positions");

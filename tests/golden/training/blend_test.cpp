@@ -339,7 +339,7 @@ TEST(Prefetcher, SaysThatTheDataEnd) {
     next(data);
     FAIL();
   } catch (const Error& error) {
-    EXPECT_NE(std::string(error.what()).find("end after 800 samples"), std::string::npos);
+    EXPECT_NE(std::string(error.what()).find("ends after 800 samples"), std::string::npos);
   }
 }
 

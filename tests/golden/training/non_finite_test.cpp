@@ -264,8 +264,8 @@ TEST_F(FirstNonFinite, OfTheSumOverRanks) {
     EXPECT_EQ(t.run(mine).outcome, StepOutcome::not_finite);
     texts[static_cast<size_t>(ranks.rank())] = t.search(mine);
   });
-  expect_in(texts[0], {"the reduction of gradients: of ",
-                       "each rank's own is finite, and the sum over ranks is "});
+  expect_in(texts[0], {"the reduction of gradients: ",
+                       "and those of the other ranks are finite, but the sum over ranks is "});
   EXPECT_EQ(texts[0], texts[1]);
 }
 

@@ -273,7 +273,7 @@ TEST_F(ResumeErrors, AllDamagedIsAnError) {
     std::filesystem::resize_file(
         folder_ / (std::string("run/iter_000000") + step + "/optimizer-00001-of-00001.safetensors"),
         100);
-  expect_error(settings_, {"none of the 2 checkpoints", "is whole"});
+  expect_error(settings_, {"none of the 2 checkpoints", "is intact"});
 }
 
 // Ended between the first rename and the first tracker.

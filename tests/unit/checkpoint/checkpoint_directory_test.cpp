@@ -176,7 +176,7 @@ TEST_F(Checkpoint, TellsWhatIsMissingOrTooMuch) {
   EXPECT_TRUE(contains(error(), "has no trainer_state.json")) << error();
   restore();
   put(file("config.json"), "{}");
-  EXPECT_TRUE(contains(error(), "config.json' has 2 bytes, and 27 were written")) << error();
+  EXPECT_TRUE(contains(error(), "config.json' has 2 bytes, but 27 were written")) << error();
   restore();
   put(file("README.md"), "a person's");
   EXPECT_EQ(error(), "");
@@ -254,7 +254,7 @@ TEST_F(Checkpoint, OfAnotherModelOrOptimizerIsAnErrorThatListsTheDifferences) {
   EXPECT_TRUE(contains(error_of([&] { deeper.load(directory); }),
                        "missing: 4 (transformer.h.2.ln_1.weight"));
   const std::string text = error_of([&] { directory.load_optimizer(deeper.optimizer()); });
-  EXPECT_TRUE(contains(text, "not those of the optimizer") &&
+  EXPECT_TRUE(contains(text, "do not match the optimizer") &&
               contains(text, "missing: 12 (exp_avg.transformer.h.2.ln_1.weight"))
       << text;
   EXPECT_TRUE(contains(error_of([&] { directory.load_optimizer(single.optimizer()); }),

@@ -152,7 +152,7 @@ TEST(Safetensors, RefusesWhatIsWrong) {
       {entry("\"F32\"", "2", "[0,8]"), "shape is missing or not an array"},
       {entry("\"F32\"", "[2.0]", "[0,8]"), "shape holds 2.0"},
       {entry("\"F32\"", "[-2]", "[0,8]"), "shape holds -2"},
-      {entry("\"F32\"", "[\"2\"]", "[0,8]"), "no number"},
+      {entry("\"F32\"", "[\"2\"]", "[0,8]"), "not a number"},
       {entry("\"F32\"", "[18446744073709551615]", "[0,8]"), "only integers from 0"},
       {entry("\"F32\"", "[1,1,1,1,1,1,2]", "[0,8]"), "at most 6"},
       {entry("\"F32\"", "[4294967296,4294967296]", "[0,8]"), "too large"},

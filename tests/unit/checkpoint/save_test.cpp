@@ -31,9 +31,9 @@ TEST_F(Saving, WithoutRoomNothingIsWritten) {
     });
   };
   files.set_free_bytes(bytes - 1);
-  EXPECT_TRUE(contains(error(), fmt::format("room for {} bytes", bytes - 1)) &&
-              contains(error(), fmt::format("and {} bytes", bytes)) &&
-              contains(error(), "make room there"))
+  EXPECT_TRUE(contains(error(), fmt::format("has {} bytes", bytes - 1)) &&
+              contains(error(), fmt::format("but {} bytes", bytes)) &&
+              contains(error(), "free some space"))
       << error();
   EXPECT_TRUE(folder_.names().empty());
   files.set_free_bytes(bytes);

@@ -57,7 +57,7 @@ TEST(TextSource, NamesFileAndLineOfABadRecord) {
            {"[1]", "object"},
            {"{\"text\": 3}", "neither"},
            {"{\"other\": \"a\"}", "missing"},
-           {"{\"text\": [1]}", "not a text"},
+           {"{\"text\": [1]}", "not a string"},
            {"{\"text\": \"\xff\"}", "bad JSON"},
            {"{\"text\": \"\\ud800\"}", "bad JSON"}}) {
     write_file(folder / "a.jsonl", std::string("{\"text\": \"fine\"}\n") + line + "\n");

@@ -145,7 +145,7 @@ TEST(PlaceLayers, ABadLayoutNamesTheCharacter) {
   expect("E(tt|)ttL", {"'t' at character 7", "*n"});
   expect("Ett|tt)L", {"')' at character 7"});
   expect("E()*2|L", {"')' at character 3", "are empty"});
-  expect("Et*|L", {"'*' at character 3", "a number is wanted"});
+  expect("Et*|L", {"'*' at character 3", "a number must follow"});
   expect("Et*0|L", {"'*' at character 3", "[1, "});
   expect("Et*99999999999999999999|L", {"'*' at character 3", "[1, "});
   expect("E(t*1000000)*1000000|L", {"'t' at character 3", "too often"});

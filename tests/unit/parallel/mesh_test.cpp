@@ -143,7 +143,7 @@ TEST(RankLists, ErrorsNameNumbersAndDegrees) {
   expect({.expert_weight_shards = 2}, 8, {"--expert-tensor-parallel-num-weight-shards is 2"});
   expect({.order = "tp-xp"}, 1, {"'tp-xp'", "'xp'"});
   expect({.order = ""}, 1, {"''"});
-  expect({.order = "tp-cp-tp"}, 1, {"names tp twice"});
+  expect({.order = "tp-cp-tp"}, 1, {"contains tp twice"});
   expect({.cp = 2, .order = "tp-dp-pp"}, 2, {"cp degree is 2", "'tp-dp-pp'"});
 }
 

@@ -35,7 +35,7 @@ Memory of the process: 760 MB = 2 ranks and the program (60.0 MB)
 
 FLOPs by formula              a step     a token
   model                    300 GFLOP  36.6 MFLOP  this program's: causal attention counted half
-  megatron                 350 GFLOP  42.7 MFLOP  Megatron-LM's: the same, with the padded vocabulary
+  megatron                 350 GFLOP  42.7 MFLOP  Megatron-LM's: the same with padded vocabulary
   megatron_full_attention  425 GFLOP  51.9 MFLOP  older ones: attention counted in full
 
 Traffic of a rank in a step  of ranks  calls    bytes     sent

@@ -151,7 +151,7 @@ TEST(ParallelSettings, Chunks) {
             {"3 virtual stages", "--pipeline-model-parallel-size 2"});
   // Megatron-LM: "pipeline-model-parallel size should be greater than 1 with interleaved schedule".
   expect_in(refusal_of_flags("--num-virtual-stages-per-pipeline-rank 2"),
-            {"2 chunks a stage", "--pipeline-model-parallel-size above 1"});
+            {"2 chunks per stage", "--pipeline-model-parallel-size above 1"});
 }
 
 TEST(ParallelSettings, GroupsOfMicroBatchesFit) {
@@ -249,7 +249,7 @@ TEST(ParallelSettings, Overlap) {
       of("--pipeline-model-parallel-size 2 --no-overlap-p2p-communication");
   EXPECT_FALSE(waiting.ranks_options(8).async);
   EXPECT_FALSE(waiting.pipeline_options().overlap);
-  expect_in(notes_of("--no-overlap-p2p-communication"), {"no stages"});
+  expect_in(notes_of("--no-overlap-p2p-communication"), {"no other stages"});
 }
 
 TEST(ParallelSettings, Buckets) {

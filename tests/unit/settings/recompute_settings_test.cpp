@@ -93,7 +93,7 @@ TEST(RecomputeSettings, RefusesWhatDoesNotGoTogether) {
   expect_says(refusal(recompute({{"recompute-granularity", {"half"}}})), "'half'");
   expect_says(
       refusal(recompute({{"recompute-activations", {}}, {"recompute-granularity", {"full"}}})),
-      "leave one of them out");
+      "drop one of them");
   expect_says(refusal(recompute({{"recompute-method", {"uniform"}}})), "nothing is recomputed");
   expect_says(refusal(recompute(
                   {{"recompute-granularity", {"selective"}}, {"recompute-num-layers", {"2"}}})),
@@ -117,7 +117,7 @@ TEST(RecomputeSettings, ModulesOfOtherModelsAreRefusedByName) {
                              "gdp_in_proj", "gdp_qkv", "mhc"}) {
     const std::string text = refusal(recompute(
         {{"recompute-granularity", {"selective"}}, {"recompute-modules", {"mlp", module}}}));
-    expect_says(text, "'" + std::string(module) + "' is of");
+    expect_says(text, "'" + std::string(module) + "' belongs to");
     expect_says(text, "core_attn, mlp and layernorm");
   }
   expect_says(refusal(recompute({{"recompute-granularity", {"selective"}},

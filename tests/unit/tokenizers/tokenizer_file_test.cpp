@@ -108,7 +108,7 @@ TEST_F(TokenizerFileTest, SaysWhatItFound) {
   EXPECT_NE(refused().find("contains no tokenizer"), std::string::npos);
   EXPECT_NE(refused().find("it contains nothing"), std::string::npos);
   write("config.json", "{}");
-  EXPECT_NE(refused().find("it holds config.json"), std::string::npos);
+  EXPECT_NE(refused().find("it contains config.json"), std::string::npos);
   write("a.model", "x");
   write("b.model", "x");
   EXPECT_NE(refused().find("contains several tokenizers (a.model, b.model); give one"),

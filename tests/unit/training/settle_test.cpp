@@ -115,7 +115,7 @@ TEST(Settle, LimitsAreThoseOfTheFlagThatIsGiven) {
 
 TEST(Settle, TheWarmUpIsToldInTheUnitOfTheRun) {
   EXPECT_EQ(refusal_of({{"lr-warmup-iters", "30"}}),
-            "--lr-warmup-iters is 30, and the learning rate decays over 20 iterations "
+            "--lr-warmup-iters is 30, but the learning rate decays over 20 iterations "
             "(--train-iters): the warm-up must be shorter; lower the one or raise the other");
   EXPECT_TRUE(has(refusal_of({{"lr-warmup-iters", "9"}, {"lr-decay-iters", "9"}}),
                   {"--lr-warmup-iters is 9", "9 iterations (--lr-decay-iters)"}));
