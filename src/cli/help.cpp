@@ -124,8 +124,7 @@ void print_entry(const Entry& entry, size_t column) {
 
 // Of commands with many flags.
 const std::array kHelpItself = {
-    Entry{"-h,--help GROUP",
-          "show the common flags, those of GROUP, or all"},
+    Entry{"-h,--help GROUP", "show the common flags, those of GROUP, or all"},
     Entry{"--help-search WORD", "show the flags with this word in name or text"}};
 
 class Printer {

@@ -25,7 +25,8 @@ TEST(OwnKernels, ThatAreMissingAreNamed) {
     FAIL();
   } catch (const Error& error) {
     const std::string text = error.what();
-    for (const char* word : {"cuda has no kernel for", "attention, adam", "--allow-composed", "--device cpu"})
+    for (const char* word :
+         {"cuda has no kernel for", "attention, adam", "--allow-composed", "--device cpu"})
       EXPECT_NE(text.find(word), std::string::npos) << text;
   }
 }
