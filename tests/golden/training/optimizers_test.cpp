@@ -138,10 +138,10 @@ TEST_F(OptimizerResume, AnotherMethodIsRefused) {
   }
   s.optimizer.config.method = Method::muon;
   s.optimizer.config.muon_scalar = Method::lion;
-  expect_parts(error_of(s), {"--muon-scalar-optimizer adam", "lion now", "--no-load-optim"});
+  expect_parts(error_of(s), {"--muon-scalar-optimizer adam", "it is lion", "--no-load-optim"});
   s.optimizer.config.muon_scalar = Method::adam;
   s.optimizer.config.exp_avg_type = DType::bf16;
-  expect_parts(error_of(s), {"--exp-avg-dtype fp32", "bf16 now", "--no-load-optim"});
+  expect_parts(error_of(s), {"--exp-avg-dtype fp32", "it is bf16", "--no-load-optim"});
   s.checkpoint.load_optimizer = false;
   EXPECT_EQ(train(s).iterations.size(), 3u);
 }
