@@ -140,7 +140,7 @@ TEST(CudaBench, GenerateAndGemm) {
             "--batch-size 2 --threads 1"));
   EXPECT_EQ(text.code, 0) << text.err;
   for (const char* part :
-       {"decode, 1 at once", "decode, 2 at once", "prefill of 4 tokens", "CUDA shim on the CPU"})
+       {"decode, batch of 1", "decode, batch of 2", "prefill of 4 tokens", "CUDA shim on the CPU"})
     EXPECT_TRUE(has(text.out, part)) << part << "\n" << text.out;
   const Outcome gemm = place.run(words("bench gemm --device cuda --seconds 0.01 --threads 1"));
   EXPECT_EQ(gemm.code, 0) << gemm.err;

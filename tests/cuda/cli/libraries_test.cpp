@@ -187,7 +187,7 @@ TEST(CudaLibraries, WithoutNcclRanksExchangeThroughHostMemoryOrAreRefused) {
   machine.remove(kNccl);
   expect_gloo_because(std::string(kNccl) +
                       " is not found; install it (pip install "
-                      "nvidia-nccl-cu13), or name");
+                      "nvidia-nccl-cu13), or add");
   EXPECT_EQ(count(machine.train("cuda").text, "NCCL"), 0u);
   machine.install("30000", kNccl, kNccl);
   expect_gloo_because("this build needs NCCL 2, and 3.0.0 was found");
@@ -261,7 +261,7 @@ TEST(CudaLibraries, ADriverThatIsMissingOrOldAndNoGpuAreTold) {
        "CUDA shim on the CPU has compute capability 7.5, which is not supported: the kernels need "
        "8.0"},
       {"CUDA_SHIM_CAPABILITY=100",
-       "this build has kernels for compute capability 80,90a, and CUDA shim on the CPU has 10.0"}};
+       "this build has kernels for compute capability 80,90a, but CUDA shim on the CPU has 10.0"}};
   for (const auto& [variable, why] : cases) {
     Machine machine;
     machine.set(variable);

@@ -50,7 +50,7 @@ TEST_P(Nccl, HasTheLossesOfHostMemory) {
   const Workplace place;
   const Result nccl = train(place, GetParam().flags),
                gloo = train(place, GetParam().flags + " --distributed-backend gloo");
-  EXPECT_NE(nccl.text.find("exchange by NCCL"), std::string::npos) << nccl.text;
+  EXPECT_NE(nccl.text.find("communicate by NCCL"), std::string::npos) << nccl.text;
   EXPECT_NE(gloo.text.find("communicate through host memory"), std::string::npos) << gloo.text;
   ASSERT_EQ(nccl.losses.size(), 2U);
   ASSERT_EQ(gloo.losses.size(), 2U);
@@ -86,7 +86,7 @@ TEST(NcclProcesses, HaveTheLossesOfThreads) {
       place.run(with({"launch", "-np", "2", "--no-prefix"},
                      words(std::string(kNcclModel) + "--tensor-model-parallel-size 2")));
   ASSERT_EQ(r.code, 0) << r.out << r.err;
-  EXPECT_NE((r.out + r.err).find("exchange by NCCL"), std::string::npos) << r.out << r.err;
+  EXPECT_NE((r.out + r.err).find("communicate by NCCL"), std::string::npos) << r.out << r.err;
   std::istringstream lines(read_file(place / "log.jsonl"));
   std::vector<double> losses;
   for (std::string line; std::getline(lines, line);) {
@@ -120,7 +120,7 @@ TEST(NcclRendezvous, HasTheLossesOfThreads) {
   std::filesystem::remove(place / "log.jsonl");
   const auto [code, text] = run_met(place, "--tensor-model-parallel-size 2", "wait $one;");
   ASSERT_EQ(code, 0) << text;
-  EXPECT_NE(text.find("exchange by NCCL"), std::string::npos) << text;
+  EXPECT_NE(text.find("communicate by NCCL"), std::string::npos) << text;
   std::istringstream lines(read_file(place / "log.jsonl"));
   std::vector<double> losses;
   for (std::string line; std::getline(lines, line);) {
