@@ -73,7 +73,7 @@ void Watchdog::look_for_waits() {
 void Watchdog::end_process() {
   const std::vector<RankReport> reports = world_.reports();
   std::string text = world_.reason();
-  text += fmt::format("\nRanks that have not ended {:g} s later; the process ends:", grace_);
+  text += fmt::format("\nRanks still running {:g} s later; the process ends:", grace_);
   for (const RankReport& report : reports) {
     if (world_.runs(report.rank)) text += "\n  " + line_of(report, reports);
   }

@@ -184,10 +184,10 @@ TEST(CudaArchitectures, CodeRunsOnWhatItWasBuiltFor) {
   EXPECT_EQ(no_code_for("90a", "NVIDIA H200", 9, 0), "");
   EXPECT_EQ(
       no_code_for("90a", "NVIDIA A100", 8, 0),
-      "this build has kernels for compute capability 90a, and NVIDIA A100 has 8.0; build with "
+      "this build has kernels for compute capability 90a, but NVIDIA A100 has 8.0; build with "
       "-DMEGATRON_CUDA_ARCHITECTURES=80, or hide that GPU with CUDA_VISIBLE_DEVICES");
   EXPECT_EQ(no_code_for("80,90a", "NVIDIA B200", 10, 0),
-            "this build has kernels for compute capability 80,90a, and NVIDIA B200 has 10.0; "
+            "this build has kernels for compute capability 80,90a, but NVIDIA B200 has 10.0; "
             "build with -DMEGATRON_CUDA_ARCHITECTURES=100 (90+ptx where nvcc does not know it), "
             "or hide that GPU with CUDA_VISIBLE_DEVICES");
   EXPECT_EQ(no_code_for("90a", "Tesla T4", 7, 5),
