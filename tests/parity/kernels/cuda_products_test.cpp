@@ -189,7 +189,7 @@ TEST_F(RefusedAlgorithms, TheNextOneOfTheListComputes) {
   Runtime third({DeviceKind::cuda}, 1);
   set("refuse_algorithms", 2);
   EXPECT_EQ(multiply(third), whole);
-  EXPECT_NE(said.find("refused 2 of 3"), std::string::npos) << said;
+  EXPECT_NE(said.find("rejected 2 of the 3"), std::string::npos) << said;
 }
 
 TEST_F(RefusedAlgorithms, InAnyOrderOthersMayBeTaken) {
