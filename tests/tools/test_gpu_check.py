@@ -370,7 +370,7 @@ class Folders(Played):
         code, text = self.check(fault="folder gone", part="parity")
         self.assertEqual(code, 0, text)
         self.assertIn(f"{self.out} can no longer be written", text)
-        other = Path(re.search(r"Results go on in (\S+)\.\n", text).group(1))
+        other = Path(re.search(r"Results continue in (\S+)\.\n", text).group(1))
         rows = self.rows(other)
         for name in ("kernels/unit_norm", "kill -9 and resume, llama bf16"):
             self.assertIn("passed", rows[name])
@@ -382,7 +382,7 @@ class Folders(Played):
             (self.out / "gpu_check.json").write_text(text, encoding="utf-8")
             code, said = self.check(part="layouts")
             self.assertEqual(code, 0, said)
-            self.assertIn("it is kept as gpu_check.json.broken\nAll steps begin anew", said)
+            self.assertIn("it is kept as gpu_check.json.broken\nAll steps start over", said)
             self.assertEqual((self.out / "gpu_check.json.broken").read_text(), text)
 
 
