@@ -40,8 +40,8 @@ class Quickstart(unittest.TestCase):
         self.refused("'none.txt' does not exist", "--input", "none.txt")
         self.refused("empty.txt' is empty", "--input", "empty.txt")
         self.refused("is neither .txt nor .jsonl", "--input", "text.pdf")
-        self.refused("holds 19990 bytes of text; at least 20000", "--input", "small.txt")
-        self.refused("holds no .txt or .jsonl", "--input", "mine")
+        self.refused("contains 19990 bytes of text; at least 20000", "--input", "small.txt")
+        self.refused("contains no non-empty .txt or .jsonl", "--input", "mine")
 
     def test_output_of_somebody_else(self):
         self.refused("'mine' exists and was not created by quickstart", "--output", "mine")
@@ -227,10 +227,10 @@ printf '.TH open 2 2020-01-01\\n.SH NAME\\nopen \\\\- open a file\\n' >"{page}"
 
     def test_it_says_what_is_ahead_and_takes_the_faster_type(self):
         text = self.run_it("--quick")
-        self.assertLess(text.index("What it will take"), text.index("== 1/10"))
+        self.assertLess(text.index("Estimated time"), text.index("== 1/10"))
         self.assertIn("a step takes 1.000 s in fp32 and 2.000 s in bf16", text)
         self.assertIn("chosen: fp32, 35 steps", text)
-        self.assertIn("a sound build gets at most 7% above it after 35 steps", text)
+        self.assertIn("a correct build gets at most 7% above it after 35 steps", text)
         self.assertIn("--train-iters 35 ", self.trained()[-1])
         self.assertNotIn("--bf16", self.trained()[-1])
 
@@ -261,7 +261,7 @@ printf '.TH open 2 2020-01-01\\n.SH NAME\\nopen \\\\- open a file\\n' >"{page}"
     def test_a_loss_that_a_sound_build_does_not_get_fails(self):
         self.says(eval="20.0% above")
         text = self.run_it("--quick", code=1)
-        self.assertIn("after 35 steps the loss is 20.0% above the unigram entropy, and a sound build gets at most 7% "
+        self.assertIn("after 35 steps the loss is 20.0% above the unigram entropy, but a correct build gets at most 7% "
                       "above it: something is wrong with this one", text)
 
 
