@@ -361,6 +361,11 @@ int64_t first_window(const DecoderValue& value) {
   return found - value.layers.begin();
 }
 
+void set_score_scale(nn::AttentionConfig& attention, double scale) {
+  attention.scale = 0;
+  if (scale != attention.score_scale()) attention.scale = scale;
+}
+
 void read_gemma(const Json& j, DecoderValue& value) {
   const auto scalar = static_cast<double>(integer(j, "query_pre_attn_scalar", 256));
   const bool bias = boolean(j, "attention_bias", false);
@@ -368,7 +373,7 @@ void read_gemma(const Json& j, DecoderValue& value) {
     layer.norm.one_plus = true;
     layer.norm_after = true;
     nn::AttentionConfig& a = *layer.attention();
-    a.scale = 1 / std::sqrt(scalar);
+    set_score_scale(a, 1 / std::sqrt(scalar));
     a.qkv_bias = a.output_bias = bias;
   }
   value.final_norm.one_plus = true;

@@ -65,6 +65,10 @@ int64_t window_of(const DecoderValue& value);  // of the first layer that has on
 int64_t first_window(
     const DecoderValue& value);  // the first layer with a window; none: their number
 
+// Of attention scores. That of the head size is left at its default, so that a file that states it gives the
+// same value as one that does not.
+void set_score_scale(nn::AttentionConfig& attention, double scale);
+
 // What Gemma 2 and 3 share: norms before and after with 1 + w, query_pre_attn_scalar, scaled embeddings,
 // attention_bias.
 void read_gemma(const Json& config, DecoderValue& value);

@@ -104,7 +104,7 @@ Json sorted(Json config) {
 }
 
 // The keys of versions before 5.
-Json older(Json config) {
+Json older(Json config, const DecoderFamily& family) {
   if (const Json* rope = config.find("rope_parameters");
       rope != nullptr && rope->contains("rope_type")) {
     Json::Object scaling;
@@ -120,6 +120,9 @@ Json older(Json config) {
     std::erase_if(config.as_object(),
                   [](const Json::Member& member) { return member.first == "rope_parameters"; });
   }
+  for (const DecoderFamily::OlderKey& key : family.older_keys)
+    for (Json::Member& member : config.as_object())
+      if (member.first == key.now) member.first = key.before;
   return config;
 }
 
@@ -202,7 +205,7 @@ Json write_config(const DecoderFamily& family, const DecoderValue& value, DType 
            in_the_way);
   Json config = written(family, value);
   if (form == ConfigForm::older) {
-    config = older(std::move(config));
+    config = older(std::move(config), family);
   } else if (const Json* rope = config.find("rope_parameters");
              rope != nullptr && rope->contains("rope_theta")) {
     // Where readers before transformers 5 look for it.

@@ -32,6 +32,11 @@ struct DecoderFamily {
     std::string_view flag, key;
   };
   std::span<const Key> keys = {};
+  // Keys that versions before transformers 5 call otherwise: `now` of what write() gives, once it is in their form.
+  struct OlderKey {
+    std::string_view now, before;
+  };
+  std::span<const OlderKey> older_keys = {};
   // Tensors of published directories that no computation needs (buffers of masks and angles): dropped
   // when read. '*' stands for a layer's number.
   std::span<const std::string_view> surplus = {};

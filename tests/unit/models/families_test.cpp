@@ -215,6 +215,10 @@ TEST(Families, OfFlagsAreTheFirstThatCanHoldThem) {
   flags.rotary_percent = 0.5;
   flags.model_family = "phi3";
   EXPECT_EQ(family(), "phi3");
+  // Its file states the scale of scores that the flags leave at its default.
+  flags.rotary_percent = 1;
+  flags.model_family = "granite";
+  EXPECT_EQ(family(), "granite");
   flags.model_family = "olmo2";
   try {
     family();

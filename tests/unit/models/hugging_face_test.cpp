@@ -92,6 +92,27 @@ TEST(HuggingFaceConfig, OlderFormsAreReadAndWritten) {
   }
 }
 
+// GPT-NeoX has names of its own for what others call rope_theta and partial_rotary_factor.
+TEST(HuggingFaceConfig, GptNeoxKeepsItsOlderKeys) {
+  const Json now = golden_config("gpt_neox");
+  Json older = now;
+  std::erase_if(older.as_object(), [](const Json::Member& member) {
+    return member.first == "rope_parameters" || member.first == "dtype";
+  });
+  older.set("rotary_emb_base", now["rope_parameters"]["rope_theta"]);
+  older.set("rotary_pct", now["rope_parameters"]["partial_rotary_factor"]);
+  older.set("torch_dtype", now["dtype"]);
+  const Model model = model_from_config_json(older);
+  EXPECT_EQ(model->describe(), model_from_config_json(now)->describe());
+  const Json written = model->config_json(DType::f32);
+  for (const char* key : {"rotary_emb_base", "rotary_pct"}) {
+    ASSERT_TRUE(written.contains(key)) << key;
+    EXPECT_EQ(written[key].as_number(), older[key].as_number()) << key;
+  }
+  for (const char* key : {"rope_theta", "partial_rotary_factor", "rope_parameters"})
+    EXPECT_FALSE(written.contains(key)) << key;
+}
+
 TEST(HuggingFaceConfig, ABadValueIsBlamedOnItsKey) {
   const auto refusal = [](const char* name, const char* key, const char* value) -> std::string {
     Json config = golden_config(name);

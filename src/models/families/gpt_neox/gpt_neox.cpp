@@ -64,6 +64,8 @@ constexpr std::string_view kBuffers[] = {"gpt_neox.layers.*.attention.bias",
                                          "gpt_neox.layers.*.attention.masked_bias",
                                          "gpt_neox.layers.*.attention.rotary_emb.inv_freq"};
 constexpr DecoderFamily::Key kKeys[] = {{"--norm-epsilon", "layer_norm_eps"}};
+constexpr DecoderFamily::OlderKey kOlderKeys[] = {{"partial_rotary_factor", "rotary_pct"},
+                                                  {"rope_theta", "rotary_emb_base"}};
 
 }  // namespace
 }  // namespace gpt_neox
@@ -74,6 +76,7 @@ const DecoderFamily kGptNeox = {.name = "gpt_neox",
                                 .write = gpt_neox::write,
                                 .tensors = gpt_neox::tensors,
                                 .keys = gpt_neox::kKeys,
+                                .older_keys = gpt_neox::kOlderKeys,
                                 .surplus = gpt_neox::kBuffers};
 
 }  // namespace megatron::models

@@ -23,7 +23,7 @@ DecoderValue read(const Json& j) {
   value.logits_scale = 1 / logits;
   for (LayerValue& layer : value.layers) {
     layer.residual_multiplier = number(j, "residual_multiplier", 1);
-    layer.attention()->scale = scale;
+    set_score_scale(*layer.attention(), scale);
     layer.attention()->qkv_bias = layer.attention()->output_bias = attention_bias;
     layer.mlp()->bias = mlp_bias;
   }
