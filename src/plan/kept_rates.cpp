@@ -20,6 +20,7 @@
 #include "base/user_cache.h"
 #include "base/version.h"
 #include "device/cuda_plugin.h"
+#include "kernels/instruction_set.h"
 #include "plan/machine_rates.h"
 
 namespace megatron::plan {
@@ -134,11 +135,13 @@ RateKeeping user_rates(bool renew) {
 
 Json rate_key(const std::string& what, Device device, int threads, const std::string& program) {
   const Build build = build_of(program);
+  const bool avx2 = kernels::instruction_set_limit() == kernels::InstructionSet::avx2;
   return Json::Object{{"rate", what},
                       {"program", build.program},
                       {"build", build.text},
                       {"cpu", cpu_name()},
                       {"features", fmt::format("{:016x}", hash_name(cpu_features()))},
+                      {"instructions", avx2 ? "avx2" : "newest"},
                       {"processors", allowed_processors()},
                       {"limit", available_processors()},
                       {"threads", threads},

@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "base/machine_limits.h"
 #include "device/cuda_plugin.h"
+#include "kernels/instruction_set.h"
 #include "kernels/own_kernels.h"
 
 namespace megatron::settings {
@@ -51,6 +52,10 @@ void RuntimeSettings::fields(Fields& f) {
 void RuntimeSettings::add_device(Fields& f) {
   f.add("device", &device, {"auto", "cuda", "cpu", "reference"},
         "auto: cuda if a GPU is found, else cpu; reference: plain loops, slow, for checking");
+  f.add("instruction-set", &instruction_set, {"auto", "avx2"},
+        "instructions that CPU kernels use; auto: the newest of the processor; avx2: as on a "
+        "processor "
+        "without AVX-512 and AMX, with the same bits");
   f.add_switch(
       "allow-composed", &allow_composed, true,
       "run on a GPU even if some operation has no kernel there and has to be composed of several "
@@ -63,6 +68,9 @@ int RuntimeSettings::threads_per_rank() const {
 }
 
 DeviceKind RuntimeSettings::device_kind() const {
+  using kernels::InstructionSet;
+  kernels::limit_instruction_set(instruction_set == "avx2" ? InstructionSet::avx2
+                                                           : InstructionSet::newest);
   prepare_cuda();
   if (device == "reference") return DeviceKind::reference;
   if (device == "cuda") return DeviceKind::cuda;
@@ -84,6 +92,12 @@ std::optional<SettingNote> RuntimeSettings::device_note() const {
                                    cuda.plugin->versions())};
   if (cuda.built) return SettingNote{"device", "cpu", "CUDA cannot be used: " + cuda.why_not};
   return std::nullopt;
+}
+
+std::optional<SettingNote> RuntimeSettings::instruction_set_note() const {
+  if (instruction_set == "auto") return std::nullopt;
+  return SettingNote{"instruction-set", instruction_set,
+                     "CPU kernels leave newer instructions of the processor unused"};
 }
 
 std::optional<SettingNote> RuntimeSettings::composed_note() const {

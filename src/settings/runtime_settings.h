@@ -16,6 +16,7 @@ struct RuntimeSettings {
   std::optional<int64_t> ranks, threads;
   std::string device = "auto";
   bool allow_composed = false;
+  std::string instruction_set = "auto";  // of the cpu device
   std::string distributed_backend = "auto";
   bool allow_nondeterministic = false;
   bool measure_peak = false;
@@ -37,11 +38,14 @@ struct RuntimeSettings {
   int ranks_in_process() const { return launched_here > 0 ? 1 : rank_count(); }
   int threads_per_rank() const;  // default: cores / ranks, at least 1
   void add_device(Fields& fields);
-  // auto: cuda where the program found a GPU. Nothing is asked of a device that is named.
+  // auto: cuda where the program found a GPU. Nothing is asked of a device that is named. From then on the
+  // kernels of the cpu device keep to --instruction-set.
   DeviceKind device_kind() const;
   // What `auto` became and why, where there is something to say: a GPU was found, or the program
   // has the CUDA plugin and cannot use it.
   std::optional<SettingNote> device_note() const;
+  // Of --instruction-set, where it is given.
+  std::optional<SettingNote> instruction_set_note() const;
   // Of --allow-composed: which kernels are.
   std::optional<SettingNote> composed_note() const;
   // What --allow-nondeterministic does on this device.

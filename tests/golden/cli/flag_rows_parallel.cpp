@@ -98,6 +98,7 @@ std::vector<FlagRow> memory_flags() {
        full + "--num-layers 8 --ranks 2 --tensor-model-parallel-size 2"},
       {"cpu-offloading-num-layers", "memory", "--cpu-offloading-num-layers 1"},
       {"allow-composed", "note", "--allow-composed"},
+      {"instruction-set", "note", "--instruction-set avx2"},
       {"allow-nondeterministic", "gpu", "--allow-nondeterministic"},
       {"cuda-graph-impl", "gpu", "--cuda-graph-impl local"},
       {"cuda-graph-warmup-steps", "gpu", "--cuda-graph-warmup-steps 2", "--cuda-graph-impl local"},

@@ -1,5 +1,7 @@
 #include "kernels/cpu/products/bf16_products.h"
 
+#include "kernels/instruction_set.h"
+
 #if defined(__x86_64__) && defined(__linux__)
 #include <cpuid.h>
 #include <sys/syscall.h>
@@ -50,7 +52,8 @@ std::optional<Bf16Products> for_tests;
 
 Bf16Products bf16_products() {
   static const Bf16Products products = find_products();
-  return for_tests.value_or(products);
+  if (for_tests) return *for_tests;
+  return instruction_set_limit() == InstructionSet::newest ? products : Bf16Products::widened;
 }
 
 std::string_view remark_on_bf16_products() {
@@ -62,7 +65,11 @@ std::string_view remark_on_bf16_products() {
                    "bf16 GEMMs run on AVX512_BF16, more slowly"
                  : "";
     case Bf16Products::widened:
-      return "this CPU has no AVX512_BF16: bf16 GEMMs are computed in fp32, no faster than fp32";
+      return instruction_set_limit() == InstructionSet::avx2
+                 ? "without AVX512_BF16 (--instruction-set avx2), bf16 GEMMs are computed in fp32, "
+                   "no faster than fp32"
+                 : "this CPU has no AVX512_BF16: bf16 GEMMs are computed in fp32, no "
+                   "faster than fp32";
   }
   return "";
 }

@@ -13,7 +13,7 @@ namespace megatron::kernels::cpu {
 // by block (slower, more exact). Each has an order of sums of its own (kernels/cpu/products/tiles.h).
 enum class Bf16Products { amx, pairs, widened };
 
-// The first of them that this processor has; for amx the kernel has to permit the process tiles,
+// The first of them that this processor has and the process may use (kernels/instruction_set.h); for amx the kernel has to permit the process tiles,
 // which it is asked for here, once.
 Bf16Products bf16_products();
 // What a user should know of that; empty where there is nothing to say.

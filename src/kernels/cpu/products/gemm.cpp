@@ -4,6 +4,7 @@
 
 #include "kernels/cpu/products/amx_products.h"
 #include "kernels/cpu/products/bf16_products.h"
+#include "kernels/cpu/products/block_size.h"
 #include "kernels/cpu/products/few_rows.h"
 #include "kernels/cpu/products/panels.h"
 #include "kernels/cpu/rows_ahead.h"
@@ -118,10 +119,6 @@ void store_zeros(const Problem& p, const Block& block) {
   store<float, bf16>(p, block, nullptr);
 }
 
-struct BlockSize {
-  int64_t m, n;
-};
-
 // A block of a product in words and panels. Each sum is one chain over k in ascending order (of
 // tile_product), begun at 0, wherever the element stands: it depends neither on the block nor on the
 // cuts of k.
@@ -131,28 +128,22 @@ struct BlockSize {
 // So b is packed once for all rows of a block, and a copy of a is made once for all its columns.
 class PanelProduct {
  public:
-  // The largest block. AMX is done with a slice so soon that its sums have to lie in the
-  // second-level cache, those of two threads that share one.
-  static constexpr BlockSize largest(WordKind kind) {
-    return kind == WordKind::bf16_amx ? BlockSize{512, 384} : BlockSize{1024, 768};
-  }
-
-  // Rows of a that tile_product takes at a time.
-  static int64_t strip(WordKind kind) { return kind == WordKind::bf16_amx ? kAmxStrip : kStrip; }
+  // The largest block (kernels/cpu/products/block_size.h).
+  static BlockSize largest(WordKind kind) { return largest_block(kind, second_level_cache()); }
 
   PanelProduct(const Problem& p, const Block& block, WordKind kind)
       : p_(p),
         block_(block),
         kind_(kind),
-        few_(block.m <= kGroup),
-        strip_(strip(kind)),
+        strip_(tile_strip(kind)),
+        group_(kGroup / strip_ * strip_),
+        few_(block.m <= group_),
         stride_(largest(kind).n + 16) {
     // For every kind, so that they do not grow when the first product of another one comes.
-    constexpr BlockSize kMost = largest(WordKind::f32);
-    sums_ = reinterpret_cast<float*>(thread_buffer(Slot::c, kMost.m * (kMost.n + 16) * 4));
+    sums_ = reinterpret_cast<float*>(thread_buffer(Slot::c, kMostRows * (kMostColumns + 16) * 4));
     rows_ = reinterpret_cast<uint32_t*>(thread_buffer(Slot::a, kGroup * kDepth * 4));
-    panels_ =
-        reinterpret_cast<uint32_t*>(thread_buffer(Slot::b, kMost.n / kPanel * kPanelWords * 4));
+    panels_ = reinterpret_cast<uint32_t*>(
+        thread_buffer(Slot::b, kMostColumns / kPanel * kPanelWords * 4));
   }
 
   void run() {
@@ -167,8 +158,8 @@ class PanelProduct {
       for (int64_t j = 0; j < block_.n; j += columns) {
         const Block right = part(0, 0, j, std::min(columns, block_.n - j));
         pack_columns(right, slice);
-        for (int64_t i = 0; i < block_.m; i += kGroup) {
-          const Block group = part(i, std::min(kGroup, block_.m - i), j, right.n);
+        for (int64_t i = 0; i < block_.m; i += group_) {
+          const Block group = part(i, std::min(group_, block_.m - i), j, right.n);
           if (!few_ || j == 0) pack_rows(group, slice);
           multiply_group(group, slice);
         }
@@ -177,9 +168,9 @@ class PanelProduct {
   }
 
  private:
-  // Words of k in a slice; rows of a in a group; words from one panel to the next: a line more than
-  // they hold, as in rows of sums, since multiples of 4 KB share places of the caches.
-  static constexpr int64_t kDepth = 128, kGroup = 64;
+  // Words of k in a slice; rows of a in a group at most; words from one panel to the next: a line more
+  // than they hold, as in rows of sums, since multiples of 4 KB share places of the caches.
+  static constexpr int64_t kDepth = kSliceWords, kGroup = 64;
   static constexpr int64_t kPanelWords = kDepth * kPanel + 16;
   static_assert(2 * kDepth % kChainCut == 0 && kDepth <= kAmxTurnedWords);
 
@@ -234,16 +225,16 @@ class PanelProduct {
       static_assert(kAmxStrip == kPanel);
       return rows_to_panels(kind_, from, slice.depth, 2 * width, group.m, width * kPanel, rows_);
     }
-    if (p_.transpose_a) return rows_to_strips(kind_, from, slice.depth, group.m, rows_);
+    if (p_.transpose_a) return rows_to_strips(kind_, from, slice.depth, group.m, strip_, rows_);
     rows_to_words(kind_, from, group.m, slice.depth, rows_);
   }
 
   RowsAhead group_after(const Block& group, const Slice& slice) const {
-    const int64_t rows = std::min(kGroup, block_.i + block_.m - group.i - group.m);
+    const int64_t rows = std::min(group_, block_.i + block_.m - group.i - group.m);
     if (rows <= 0) return {};
     const int64_t size = size_of(p_.in), stride = p_.lda * size;
     Block next = group;
-    next.i += kGroup;
+    next.i += group_;
     const std::byte* a = a_at(p_, next, slice.k);
     return p_.transpose_a ? RowsAhead(a, slice.depth, rows * size, stride)
                           : RowsAhead(a, rows, slice.depth * size, stride);
@@ -253,7 +244,7 @@ class PanelProduct {
     const int64_t width = words(kind_, slice.depth);
     float* sums = sums_ + (group.i - block_.i) * stride_ + (group.j - block_.j);
     RowsAhead next = group_after(group, slice);
-    const int64_t share = next.all() * strip_ / kGroup;
+    const int64_t share = next.all() * strip_ / group_;
     for (int64_t i = 0; i < group.m; i += strip_) {
       next.lines(share);
       tile_product(kind_, {.m = std::min(strip_, group.m - i),
@@ -287,8 +278,10 @@ class PanelProduct {
   const Problem& p_;
   const Block& block_;
   WordKind kind_;
+  int64_t strip_,
+      group_;  // rows of a that tile_product takes at a time, and that are copied at a time
   bool few_;
-  int64_t strip_, stride_;  // stride_: floats from one row of sums to the next
+  int64_t stride_;  // floats from one row of sums to the next
   float* sums_;
   uint32_t *rows_, *panels_;
 };
@@ -324,7 +317,7 @@ BlockSize panel_blocks(const Problem& p, WordKind kind, int64_t threads) {
   int64_t rows = count(p.m, most.m), cols = count(p.n, most.n);
   for (;;) {
     const int64_t blocks = p.batch * rows * cols;
-    const BlockSize size{round_up(count(p.m, rows), PanelProduct::strip(kind)),
+    const BlockSize size{round_up(count(p.m, rows), tile_strip(kind)),
                          round_up(count(p.n, cols), kPanel)};
     const bool even = blocks % threads == 0 || blocks >= kMany * threads;
     if (even || std::max(size.m, size.n) <= kLeast) return size;

@@ -195,47 +195,71 @@ void panels_of_rows(WordKind kind, const MatrixRows& from, int64_t rows, int64_t
                           : f32_panels<bf16>(from, rows, padded, elements, panel, out);
 }
 
-// Words of consecutive columns, a part to each strip that has some; `strip` words from one to the
-// next.
+// Words of consecutive columns, a part to each strip that has some, where a strip has fewer than a vector;
+// `next` words from one to the next.
 template <int64_t N, class D>
-HWY_INLINE void store_strips(D d, hn::Vec<D> v, int64_t strip, uint32_t* out) {
-  if constexpr (N <= kStrip) {
-    hn::StoreU(v, d, out);
-  } else {
-    const hn::Half<D> half;
-    store_strips<N / 2>(half, hn::LowerHalf(half, v), strip, out);
-    store_strips<N / 2>(half, hn::UpperHalf(half, v), strip, out + N / 2 / kStrip * strip);
+HWY_INLINE void store_strips(D d, hn::Vec<D> v, int64_t strip, int64_t next, uint32_t* out) {
+  if constexpr (N > 4) {
+    if (N > strip) {
+      const hn::Half<D> half;
+      store_strips<N / 2>(half, hn::LowerHalf(half, v), strip, next, out);
+      return store_strips<N / 2>(half, hn::UpperHalf(half, v), strip, next,
+                                 out + N / 2 / strip * next);
+    }
+  }
+  hn::StoreU(v, d, out);
+}
+
+// One row: words of a vector of columns from j on are vector(j).
+template <class F>
+HWY_INLINE void row_to_strips(int64_t elements, int64_t strip, int64_t next, F vector,
+                              uint32_t* out) {
+  const Words d;
+  if (strip < kLanes) {
+    for (int64_t j = 0; j < round_up(elements, kLanes); j += kLanes)
+      store_strips<kLanes>(d, vector(j), strip, next, out + j / strip * next);
+    return;
+  }
+  for (int64_t j = 0; j < elements; j += strip, out += next) {
+    int64_t c = 0;
+    for (; c + kLanes <= strip; c += kLanes) hn::StoreU(vector(j + c), d, out + c);
+    if constexpr (kLanes > 4) {
+      const hn::Half<Words> half;
+      if (c < strip) hn::StoreU(hn::LowerHalf(half, vector(j + c)), half, out + c);
+    }
   }
 }
 
 template <class T>
-void f32_strips(const MatrixRows& from, int64_t rows, int64_t elements, uint32_t* out) {
-  const int64_t strip = rows * kStrip;
-  for (int64_t r = 0; r < rows; ++r, out += kStrip) {
+void f32_strips(const MatrixRows& from, int64_t rows, int64_t elements, int64_t strip,
+                uint32_t* out) {
+  for (int64_t r = 0; r < rows; ++r, out += strip) {
     const T* row = reinterpret_cast<const T*>(from.base) + r * from.stride;
-    for (int64_t j = 0; j < round_up(elements, 16); j += kLanes)
-      store_strips<kLanes>(Words(), hn::BitCast(Words(), row_vector(row, j, elements)), strip,
-                           out + j / kStrip * strip + j % kStrip);
+    const auto vector = [&](int64_t j) {
+      return hn::BitCast(Words(), row_vector(row, j, elements));
+    };
+    row_to_strips(elements, strip, rows * strip, vector, out);
   }
 }
 
-void pair_strips(const MatrixRows& from, int64_t rows, int64_t elements, uint32_t* out) {
+void pair_strips(const MatrixRows& from, int64_t rows, int64_t elements, int64_t strip,
+                 uint32_t* out) {
   const bf16* base = reinterpret_cast<const bf16*>(from.base);
-  const int64_t strip = words(WordKind::bf16_pair, rows) * kStrip;
-  for (int64_t r = 0; r < rows; r += 2, out += kStrip) {
+  const int64_t next = words(WordKind::bf16_pair, rows) * strip;
+  for (int64_t r = 0; r < rows; r += 2, out += strip) {
     const bf16* even = base + r * from.stride;
     const bf16* odd = r + 1 < rows ? even + from.stride : nullptr;
     for_row_pairs(even, odd, elements, 16, [&](int64_t j, hn::Vec<Words> v) {
-      store_strips<kLanes>(Words(), v, strip, out + j / kStrip * strip + j % kStrip);
+      store_strips<kLanes>(Words(), v, strip, next, out + j / strip * next + j % strip);
     });
   }
 }
 
 void strips_of_rows(WordKind kind, const MatrixRows& from, int64_t rows, int64_t elements,
-                    uint32_t* out) {
-  if (is_paired(kind)) return pair_strips(from, rows, elements, out);
-  from.type == DType::f32 ? f32_strips<float>(from, rows, elements, out)
-                          : f32_strips<bf16>(from, rows, elements, out);
+                    int64_t strip, uint32_t* out) {
+  if (is_paired(kind)) return pair_strips(from, rows, elements, strip, out);
+  from.type == DType::f32 ? f32_strips<float>(from, rows, elements, strip, out)
+                          : f32_strips<bf16>(from, rows, elements, strip, out);
 }
 
 void words_of_rows(WordKind kind, const MatrixRows& from, int64_t rows, int64_t elements,
@@ -299,8 +323,8 @@ void rows_to_panels(WordKind kind, const MatrixRows& from, int64_t rows, int64_t
   HWY_DYNAMIC_DISPATCH(panels_of_rows)(kind, from, rows, padded, elements, panel, out);
 }
 void rows_to_strips(WordKind kind, const MatrixRows& from, int64_t rows, int64_t elements,
-                    uint32_t* out) {
-  HWY_DYNAMIC_DISPATCH(strips_of_rows)(kind, from, rows, elements, out);
+                    int64_t strip, uint32_t* out) {
+  HWY_DYNAMIC_DISPATCH(strips_of_rows)(kind, from, rows, elements, strip, out);
 }
 void rows_to_words(WordKind kind, const MatrixRows& from, int64_t rows, int64_t elements,
                    uint32_t* out) {

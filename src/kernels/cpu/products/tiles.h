@@ -44,6 +44,8 @@ struct TileProduct {
 
 // The processor has what the kind asks for (kernels/cpu/products/bf16_products.h).
 void tile_product(WordKind kind, const TileProduct& product);
+// Rows of the first factor that it takes at a time where they have no remainder.
+int64_t tile_strip(WordKind kind);
 // Whether its sums of f32 run on AVX-512.
 bool tiles_take_avx3();
 

@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "kernels/cpu/products/onednn/onednn.h"
+#include "kernels/instruction_set.h"
 #include "tensor/tensor.h"
 
 namespace megatron::kernels::cpu {
@@ -54,6 +55,8 @@ class Matrix {
 
 void run_here(const LibraryProduct& p, Arena& scratch,
               const std::function<void(const std::function<void()>&)>& measure) {
+  // Before anything else is asked of the library; later it has no effect.
+  if (instruction_set_limit() == InstructionSet::avx2) dnnl::set_max_cpu_isa(dnnl::cpu_isa::avx2);
   dnnl::engine engine(dnnl::engine::kind::cpu, 0);
   dnnl::stream stream(engine);
   const auto d =
