@@ -43,9 +43,9 @@ TEST(InstructionSet, OfAvx2HasNothingNewer) {
   limit_instruction_set(InstructionSet::avx2);
   EXPECT_EQ(bf16_products(), Bf16Products::widened);
   EXPECT_EQ(tile_strip(WordKind::f32), 12);
-  EXPECT_FALSE(tiles_take_avx3());
+  EXPECT_EQ(tile_set(), TileSet::avx2);
   limit_instruction_set(InstructionSet::newest);
-  EXPECT_EQ(tiles_take_avx3(), (hwy::SupportedTargets() & HWY_AVX3) != 0);
+  EXPECT_EQ(tile_set() == TileSet::avx512, (hwy::SupportedTargets() & HWY_AVX3) != 0);
 }
 
 // Both sum one chain of fused products an element, by tiles of other sizes.

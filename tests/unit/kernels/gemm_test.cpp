@@ -11,6 +11,7 @@
 
 #include "amx_emulator.h"
 #include "kernels/cpu/products/few_rows.h"
+#include "unit/kernels/instruction_sets.h"
 
 namespace megatron::kernels::cpu {
 namespace {
@@ -258,13 +259,25 @@ TEST(Gemm, GivesAnElementTheSameBitsAtAnyIndex) {
   }
 }
 
+// Calls f(types) for each that gives f32: sums of f32 on each instruction set, of pairs once.
+template <class F>
+void for_each_sum(F f) {
+  for (const Types& types : all_types()) {
+    if (types.out != DType::f32) continue;
+    if (is_paired(word_kind(types.in, types.products))) {
+      f(types);
+    } else {
+      for_each_target([&](int64_t) { f(types); });
+    }
+  }
+}
+
 // Few rows go another way than many (kernels/cpu/products/few_rows.h), and a long sum in several slices.
 TEST(Gemm, GivesFewRowsTheBitsOfMany) {
   ProductMaker maker;
-  for (const Types& types : all_types()) {
+  for_each_sum([&](const Types& types) {
     const DType type = types.in;
-    if (types.out != DType::f32) continue;
-    for (const auto& [k, n] : {std::pair{4611, 53}, {4608, 48}, {31, 32}}) {
+    for (const auto& [k, n] : {std::pair{4611, 53}, {4608, 48}, {31, 32}, {1, 7}}) {
       const Tensor a = maker.matrix({12, k}, type), b = maker.matrix({n, k}, type);
       const Tensor many = maker.empty({12, n}, DType::f32);
       run({.a = a, .b = b, .out = many, .transpose_b = true}, maker.stream(), types);
@@ -278,17 +291,26 @@ TEST(Gemm, GivesFewRowsTheBitsOfMany) {
             << str(types) << " " << rows << " rows over " << k;
       }
     }
-  }
+  });
+}
+
+TEST(FewRows, AreReadAsTheyLieOnAvx512AndAvx2) {
+  for_each_target([](int64_t target) {
+    for (const DType type : {DType::f32, DType::bf16}) {
+      EXPECT_EQ(takes_few_rows(WordKind::f32, type, kFewRows), target != HWY_SSE4);
+      EXPECT_FALSE(takes_few_rows(WordKind::f32, type, kFewRows + 1));
+    }
+  });
 }
 
 // As the values of attention are multiplied; in two parts, of which the second is added.
 TEST(FewRows, GiveTheBitsOfManyWhereTheMatrixIsNotTransposed) {
   constexpr int64_t kMost = 9;
   ProductMaker maker;
-  for (const Types& types : all_types()) {
+  for_each_sum([&](const Types& types) {
     const DType type = types.in;
     const WordKind kind = word_kind(type, types.products);
-    if (types.out != DType::f32 || !takes_few_rows(kind, type, 1)) continue;
+    if (!takes_few_rows(kind, type, 1)) return;
     for (const int64_t k : {1, 2, 7, 130, 333}) {
       for (const int64_t n : {1, 19, 32, 45, 64, 100}) {
         const Tensor a = maker.matrix({kMost, k}, type), b = maker.matrix({k, n}, type, 3);
@@ -320,17 +342,17 @@ TEST(FewRows, GiveTheBitsOfManyWhereTheMatrixIsNotTransposed) {
         }
       }
     }
-  }
+  });
 }
 
 // More words than a call keeps at once.
 TEST(FewRows, GiveTheBitsOfManyHoweverLongTheyAre) {
   constexpr int64_t kLong = 17001, kColumns = 33;
   ProductMaker maker;
-  for (const Types& types : all_types()) {
+  for_each_sum([&](const Types& types) {
     const DType type = types.in;
     const WordKind kind = word_kind(type, types.products);
-    if (types.out != DType::f32 || !takes_few_rows(kind, type, 1)) continue;
+    if (!takes_few_rows(kind, type, 1)) return;
     const Tensor a = maker.matrix({12, kLong}, type), b = maker.matrix({kColumns, kLong}, type);
     const Tensor many = maker.empty({12, kColumns}, DType::f32);
     run({.a = a, .b = b, .out = many, .transpose_b = true}, maker.stream(), types);
@@ -350,7 +372,7 @@ TEST(FewRows, GiveTheBitsOfManyHoweverLongTheyAre) {
                                  .accumulate = false});
       EXPECT_EQ(to_doubles(few), to_doubles(many.slice(0, 0, m))) << str(types) << " " << m;
     }
-  }
+  });
 }
 
 // Tiles against the definition in bits, either way round, in memory that ends where the matrices do.

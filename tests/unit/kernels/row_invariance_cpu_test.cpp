@@ -1,7 +1,5 @@
 // An element has the same bits whether its row is computed alone, with a few others or within a
 // training batch: what makes cached decoding equal to training in every bit.
-#include <hwy/targets.h>
-
 #include <span>
 
 #include "amx_emulator.h"
@@ -14,6 +12,7 @@
 #include "kernels/cpu/products/gemm.h"
 #include "kernels/cpu/rope.h"
 #include "unit/kernels/cpu_maker.h"
+#include "unit/kernels/instruction_sets.h"
 
 namespace megatron::kernels::cpu {
 namespace {
@@ -98,11 +97,7 @@ INSTANTIATE_TEST_SUITE_P(Shapes, ProductRows,
                          });
 
 TEST(ProductRows, DoNotDependOnTheirNumberOnAnyInstructionSet) {
-  const int64_t supported = hwy::SupportedTargets();
-  for (const int64_t target : {HWY_AVX3, HWY_AVX2, HWY_SSE4}) {
-    if ((supported & target) == 0) continue;
-    hwy::SetSupportedTargetsForTest(target);
-    hwy::GetChosenTarget().DeInit();
+  for_each_target([](int64_t) {
     for (const Kind& kind : kinds()) {
       const UseBf16Products use(kind.products);
       Maker maker;
@@ -117,13 +112,10 @@ TEST(ProductRows, DoNotDependOnTheirNumberOnAnyInstructionSet) {
         part.a = all.a.slice(0, count, count);
         part.out = maker.empty({count, 97}, kind.out);
         gemm(part, maker.stream());
-        EXPECT_TRUE(same_rows(part.out, all.out, count))
-            << hwy::TargetName(target) << " " << str(kind) << " rows " << count;
+        EXPECT_TRUE(same_rows(part.out, all.out, count)) << str(kind) << " rows " << count;
       }
     }
-    hwy::SetSupportedTargetsForTest(0);
-    hwy::GetChosenTarget().DeInit();
-  }
+  });
 }
 
 TEST(ProductColumns, DoNotDependOnTheirNumber) {
@@ -395,6 +387,25 @@ TEST_P(Decoding, EqualsTrainingBitForBit) {
 
 INSTANTIATE_TEST_SUITE_P(Types, Decoding, ::testing::Values(DType::f32, DType::bf16),
                          [](const auto& info) { return std::string(name(info.param)); });
+
+// With 1, 2 and 8 rows of a key head.
+TEST(Decoding, EqualsTrainingOnAnyInstructionSet) {
+  const UseBf16Products use(Bf16Products::widened);
+  for_each_target([](int64_t) {
+    for (const auto& [type, heads, kv_heads, width] : {std::tuple{DType::f32, 2, 2, 64},
+                                                       {DType::f32, 8, 1, 43},
+                                                       {DType::bf16, 4, 2, 72},
+                                                       {DType::bf16, 8, 1, 43}}) {
+      expect_decoding_equals_training({.batch = 3,
+                                       .length = 290,
+                                       .capacity = 301,
+                                       .heads = heads,
+                                       .kv_heads = kv_heads,
+                                       .width = width,
+                                       .type = type});
+    }
+  });
+}
 
 }  // namespace
 }  // namespace megatron::kernels::cpu

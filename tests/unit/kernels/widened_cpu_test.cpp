@@ -1,34 +1,19 @@
 // fp16 on the host: conversions, and kernels that run in f32.
-#include <hwy/targets.h>
-
 #include <bit>
 #include <cstring>
 
 #include "kernels/cpu/elementwise.h"
 #include "kernels/table.h"
 #include "unit/kernels/cpu_maker.h"
+#include "unit/kernels/instruction_sets.h"
 
 namespace megatron::kernels::cpu {
 namespace {
 
 const Table& host() { return table(DeviceKind::cpu); }
 
-template <class F>
-void on_every_instruction_set(F&& f) {
-  const int64_t supported = hwy::SupportedTargets();
-  for (const int64_t target : {HWY_AVX3, HWY_AVX2, HWY_SSE4}) {
-    if ((supported & target) == 0) continue;
-    hwy::SetSupportedTargetsForTest(target);
-    hwy::GetChosenTarget().DeInit();
-    SCOPED_TRACE(hwy::TargetName(target));
-    f();
-    hwy::SetSupportedTargetsForTest(0);
-    hwy::GetChosenTarget().DeInit();
-  }
-}
-
 TEST(CpuF16, EveryValueWidensExactly) {
-  on_every_instruction_set([] {
+  for_each_target([](int64_t) {
     Maker maker(1);
     const int64_t count = 65536;
     const Tensor x = maker.empty({count}, DType::f16), wide = maker.empty({count}, DType::f32);
@@ -52,7 +37,7 @@ TEST(CpuF16, RoundsAsTheFormatDoes) {
                     1e30,        0x1p-14,  0x1p-24,   0x1p-25, 0x1.8p-25, 0x1.002p0, 0x1.006p0,
                     0x1.ffcp-15, INFINITY, -INFINITY, NAN,     0x1p-126,  0x1p-149};
   for (int i = 0; i < 3000; ++i) values.push_back(std::ldexp(1 + i / 3000.0, i % 60 - 40));
-  on_every_instruction_set([&] {
+  for_each_target([&](int64_t) {
     Maker maker(1);
     const Tensor x = maker.values(values, DType::f32), out = maker.empty(x.shape(), DType::f16);
     copy({x, out}, maker.stream());

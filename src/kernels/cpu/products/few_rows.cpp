@@ -1,9 +1,11 @@
 #include "kernels/cpu/products/few_rows.h"
 
 #include <algorithm>
+#include <type_traits>
 
 #include "base/error.h"
 #include "kernels/cpu/products/amx_products.h"
+#include "kernels/cpu/products/few_rows_avx2.h"
 #include "kernels/cpu/products/transpose16.h"
 #include "kernels/cpu/rows_ahead.h"
 
@@ -23,16 +25,41 @@ using avx512::Vector;
 // Rows of b whose sums are one vector, and words of a row that a vector holds.
 constexpr int64_t kLanes = 16, kLineBytes = 64;
 
-template <WordKind kind>
+// What b holds and how it is multiplied: as f32, pairs by AVX512_BF16, or bf16 widened to f32.
+enum class Form { f32, pairs, widened };
+// Elements of b in 32 bits of memory, and those that a word of a stands for.
+constexpr int64_t in_memory_word(Form form) { return form == Form::f32 ? 1 : 2; }
+constexpr int64_t in_word(Form form) { return form == Form::pairs ? 2 : 1; }
+
+template <Form form>
 [[gnu::target("avx512f,avx512bw,avx512bf16")]] inline __m512 add_product(__m512 sum,
                                                                          uint32_t factor,
                                                                          Vector words) {
   const __m512i factors = _mm512_set1_epi32(static_cast<int>(factor));
-  if constexpr (kind == WordKind::bf16_pair) {
+  if constexpr (form == Form::pairs) {
     return _mm512_dpbf16_ps(sum, reinterpret_cast<__m512bh>(factors),
                             reinterpret_cast<__m512bh>(words));
   } else {
     return _mm512_fmadd_ps(_mm512_castsi512_ps(factors), reinterpret_cast<__m512>(words), sum);
+  }
+}
+
+template <Form form, int64_t M>
+[[gnu::target("avx512f,avx512bw,avx512bf16")]] inline void add_products(const uint32_t* a,
+                                                                        int64_t a_row, Vector words,
+                                                                        __m512 (&sums)[M]) {
+#pragma GCC unroll 8
+  for (int64_t i = 0; i < M; ++i) sums[i] = add_product<form>(sums[i], a[i * a_row], words);
+}
+// Of 32 bits of each row of b, of which `elements` or more are there.
+template <Form form, int64_t M>
+[[gnu::target("avx512f,avx512bw,avx512bf16")]] inline void add_memory_word(
+    const uint32_t* a, int64_t a_row, Vector bits, int64_t elements, __m512 (&sums)[M]) {
+  if constexpr (form == Form::widened) {
+    add_products<form>(a, a_row, bits << 16, sums);
+    if (elements > 1) add_products<form>(a + 1, a_row, bits & -0x10000, sums);
+  } else {
+    add_products<form>(a, a_row, bits, sums);
   }
 }
 
@@ -54,12 +81,12 @@ RowsAhead rows_ahead(const FewRowsProduct& p, int64_t j) {
 }
 
 // A line of each row, of which `elements` are there, turned to columns.
-template <WordKind kind>
+template <Form form>
 [[gnu::target("avx512f,avx512bw,avx512bf16")]] inline void load_columns(const Rows& rows,
                                                                         int64_t line,
                                                                         int64_t elements,
                                                                         Vector (&t)[kLanes]) {
-  constexpr int64_t kLine = kind == WordKind::bf16_pair ? 2 * kLanes : kLanes;
+  constexpr int64_t kLine = kLanes * in_memory_word(form);
   if (elements >= kLine) {
 #pragma GCC unroll 16
     for (int r = 0; r < kLanes; ++r)
@@ -70,18 +97,19 @@ template <WordKind kind>
     for (int r = 0; r < kLanes; ++r) {
       const std::byte* const at = rows.at[r] + line * kLineBytes;
       t[r] = reinterpret_cast<Vector>(
-          kind == WordKind::bf16_pair ? _mm512_maskz_loadu_epi16(held, at)
-                                      : _mm512_maskz_loadu_epi32(static_cast<__mmask16>(held), at));
+          form != Form::f32 ? _mm512_maskz_loadu_epi16(held, at)
+                            : _mm512_maskz_loadu_epi32(static_cast<__mmask16>(held), at));
     }
   }
   avx512::transpose16(t);
 }
 
 // M rows of a with 16 rows of b at a time, while the next 16 are asked for.
-template <WordKind kind, int64_t M>
+template <Form form, int64_t M>
 [[gnu::target("avx512f,avx512bw,avx512bf16")]] void product(const FewRowsProduct& p) {
-  constexpr int64_t kLine = kind == WordKind::bf16_pair ? 2 * kLanes : kLanes;
-  const int64_t width = words(kind, p.elements), lines = (width + kLanes - 1) / kLanes;
+  constexpr int64_t kLine = kLanes * in_memory_word(form);
+  constexpr int64_t kInMemory = in_memory_word(form), kWords = kInMemory / in_word(form);
+  const int64_t lines = (p.elements + kLine - 1) / kLine;
   rows_ahead(p, 0).lines(kLanes * lines);
   for (int64_t j = 0; j < p.n; j += kLanes) {
     const Rows rows(p, j);
@@ -91,22 +119,18 @@ template <WordKind kind, int64_t M>
     for (int64_t i = 0; i < M; ++i)
       sums[i] = _mm512_maskz_loadu_ps(p.accumulate ? columns : __mmask16{0}, p.c + i * p.ldc + j);
     for (int64_t line = 0; line < lines; ++line) {
-      const uint32_t* const a = p.a + line * kLanes;
-      const int64_t count = std::min(kLanes, width - line * kLanes);
+      const uint32_t* const a = p.a + line * kLanes * kWords;
+      const int64_t elements = p.elements - line * kLine;
       next.lines(kLanes);
       Vector t[kLanes];
-      load_columns<kind>(rows, line, p.elements - line * kLine, t);
-      if (count == kLanes) {
+      load_columns<form>(rows, line, elements, t);
+      if (elements >= kLine) {
 #pragma GCC unroll 16
-        for (int l = 0; l < kLanes; ++l) {
-#pragma GCC unroll 8
-          for (int64_t i = 0; i < M; ++i)
-            sums[i] = add_product<kind>(sums[i], a[i * p.a_row + l], t[l]);
-        }
+        for (int l = 0; l < kLanes; ++l)
+          add_memory_word<form>(a + l * kWords, p.a_row, t[l], kInMemory, sums);
       } else {
-        for (int64_t l = 0; l < count; ++l)
-          for (int64_t i = 0; i < M; ++i)
-            sums[i] = add_product<kind>(sums[i], a[i * p.a_row + l], t[l]);
+        for (int64_t l = 0; l * kInMemory < elements; ++l)
+          add_memory_word<form>(a + l * kWords, p.a_row, t[l], elements - l * kInMemory, sums);
       }
     }
     for (int64_t i = 0; i < M; ++i) _mm512_mask_storeu_ps(p.c + i * p.ldc + j, columns, sums[i]);
@@ -138,18 +162,31 @@ template <int kHigh>
   return reinterpret_cast<Vector>(_mm512_maskz_loadu_epi32(static_cast<__mmask16>(held), at));
 }
 
-// A word of each of 32 columns, from one row of f32 or two of bf16 (partner null: the second is 0).
+// The lower or upper 16 elements, widened.
+template <int kHigh>
+[[gnu::target("avx512f,avx512bw,avx512bf16")]] inline Vector widen(Halves v) {
+  constexpr int k = 32 + 16 * kHigh;
+  return reinterpret_cast<Vector>(__builtin_shufflevector(
+      Halves{}, v, 0, k, 0, k + 1, 0, k + 2, 0, k + 3, 0, k + 4, 0, k + 5, 0, k + 6, 0, k + 7, 0,
+      k + 8, 0, k + 9, 0, k + 10, 0, k + 11, 0, k + 12, 0, k + 13, 0, k + 14, 0, k + 15));
+}
+
+// A word of each of 32 columns, from one row or, as pairs, from two (partner null: the second is 0).
 // Of pairs those of columns 0 to 3, 8 to 11, 16 to 19 and 24 to 27 stand in the first vector.
-template <WordKind kind>
+template <Form form>
 [[gnu::target("avx512f,avx512bw,avx512bf16")]] inline void load_row(const std::byte* row,
                                                                     const std::byte* partner,
                                                                     uint32_t held,
                                                                     Vector (&words)[2]) {
-  if constexpr (kind == WordKind::bf16_pair) {
+  if constexpr (form == Form::pairs) {
     const Halves even = load_halves(row, held);
     const Halves odd = partner == nullptr ? Halves{} : load_halves(partner, held);
     words[0] = pair_up<0>(even, odd);
     words[1] = pair_up<1>(even, odd);
+  } else if constexpr (form == Form::widened) {
+    const Halves halves = load_halves(row, held);
+    words[0] = widen<0>(halves);
+    words[1] = widen<1>(halves);
   } else {
     words[0] = load_words(row, held);
     words[1] = load_words(row + kLineBytes, held >> kLanes);
@@ -157,12 +194,12 @@ template <WordKind kind>
 }
 
 // 32 sums from where they lie to the order of load_row, and back.
-template <WordKind kind>
+template <Form form>
 [[gnu::target("avx512f,avx512bw,avx512bf16")]] inline void load_part(const float* c,
                                                                      __m512 (&sums)[2]) {
   sums[0] = _mm512_loadu_ps(c);
   sums[1] = _mm512_loadu_ps(c + kLanes);
-  if constexpr (kind == WordKind::bf16_pair) {
+  if constexpr (form == Form::pairs) {
     const auto first = reinterpret_cast<Vector>(sums[0]),
                second = reinterpret_cast<Vector>(sums[1]);
     sums[0] = reinterpret_cast<__m512>(every_other_lane<0>(first, second));
@@ -177,19 +214,19 @@ template <int kHigh>
       reinterpret_cast<Vector>(a), reinterpret_cast<Vector>(b), k, k + 1, k + 2, k + 3, k + 16,
       k + 17, k + 18, k + 19, k + 4, k + 5, k + 6, k + 7, k + 20, k + 21, k + 22, k + 23));
 }
-template <WordKind kind>
+template <Form form>
 [[gnu::target("avx512f,avx512bw,avx512bf16")]] inline void store_part(const __m512 (&sums)[2],
                                                                       float* c) {
-  constexpr bool kPairs = kind == WordKind::bf16_pair;
+  constexpr bool kPairs = form == Form::pairs;
   _mm512_storeu_ps(c, kPairs ? alternate_lanes<0>(sums[0], sums[1]) : sums[0]);
   _mm512_storeu_ps(c + kLanes, kPairs ? alternate_lanes<1>(sums[0], sums[1]) : sums[1]);
 }
 
 // M rows and columns [j, j + 32 * Parts) of a b.
-template <WordKind kind, int64_t M, int64_t Parts>
+template <Form form, int64_t M, int64_t Parts>
 [[gnu::target("avx512f,avx512bw,avx512bf16")]] void nn_part(const FewRowsProduct& p, int64_t i,
                                                             int64_t j) {
-  constexpr int64_t kRows = kind == WordKind::bf16_pair ? 2 : 1;  // of b in a word
+  constexpr int64_t kRows = in_word(form);  // of b
   const int64_t size = size_of(p.b.type), stride = p.b.stride * size;
   const std::byte* row = p.b.base + j * size;
   const uint32_t* const a = p.a + i * p.a_row;
@@ -203,84 +240,95 @@ template <WordKind kind, int64_t M, int64_t Parts>
 #pragma GCC unroll 4
     for (int64_t r = 0; r < M; ++r) {
       sums[r][part][0] = sums[r][part][1] = _mm512_setzero_ps();
-      if (p.accumulate) load_part<kind>(c + r * p.ldc + part * kPanel, sums[r][part]);
+      if (p.accumulate) load_part<form>(c + r * p.ldc + part * kPanel, sums[r][part]);
     }
   }
-  const int64_t width = words(kind, p.elements);
+  const int64_t width = (p.elements + kRows - 1) / kRows;
   for (int64_t l = 0; l < width; ++l, row += kRows * stride) {
     const std::byte* const partner = kRows * l + 1 < p.elements ? row + stride : nullptr;
 #pragma GCC unroll 2
     for (int64_t part = 0; part < Parts; ++part) {
       const int64_t at = part * kPanel * size;
       Vector columns[2];
-      load_row<kind>(row + at, partner == nullptr ? nullptr : partner + at, held[part], columns);
+      load_row<form>(row + at, partner == nullptr ? nullptr : partner + at, held[part], columns);
 #pragma GCC unroll 4
       for (int64_t r = 0; r < M; ++r) {
         const uint32_t factor = a[r * p.a_row + l];
-        sums[r][part][0] = add_product<kind>(sums[r][part][0], factor, columns[0]);
-        sums[r][part][1] = add_product<kind>(sums[r][part][1], factor, columns[1]);
+        sums[r][part][0] = add_product<form>(sums[r][part][0], factor, columns[0]);
+        sums[r][part][1] = add_product<form>(sums[r][part][1], factor, columns[1]);
       }
     }
   }
 #pragma GCC unroll 2
   for (int64_t part = 0; part < Parts; ++part)
 #pragma GCC unroll 4
-    for (int64_t r = 0; r < M; ++r) store_part<kind>(sums[r][part], c + r * p.ldc + part * kPanel);
+    for (int64_t r = 0; r < M; ++r) store_part<form>(sums[r][part], c + r * p.ldc + part * kPanel);
 }
 
-template <WordKind kind, int64_t M>
+template <Form form, int64_t M>
 void nn_rows(const FewRowsProduct& p, int64_t i) {
   int64_t j = 0;
-  for (; j + kPanel < p.n; j += kColumnsAtOnce) nn_part<kind, M, 2>(p, i, j);
-  if (j < p.n) nn_part<kind, M, 1>(p, i, j);
+  for (; j + kPanel < p.n; j += kColumnsAtOnce) nn_part<form, M, 2>(p, i, j);
+  if (j < p.n) nn_part<form, M, 1>(p, i, j);
 }
 
-template <WordKind kind>
+template <Form form>
 void nn_product(const FewRowsProduct& p) {
   for (int64_t i = 0; i < p.m; i += kRowsAtOnce) {
     switch (std::min(kRowsAtOnce, p.m - i)) {
-      case 1: nn_rows<kind, 1>(p, i); break;
-      case 2: nn_rows<kind, 2>(p, i); break;
-      case 3: nn_rows<kind, 3>(p, i); break;
-      default: nn_rows<kind, 4>(p, i);
+      case 1: nn_rows<form, 1>(p, i); break;
+      case 2: nn_rows<form, 2>(p, i); break;
+      case 3: nn_rows<form, 3>(p, i); break;
+      default: nn_rows<form, 4>(p, i);
     }
   }
 }
 
-template <WordKind kind>
+template <Form form>
 void product_of(const FewRowsProduct& p) {
   switch (p.m) {
-    case 1: return product<kind, 1>(p);
-    case 2: return product<kind, 2>(p);
-    case 3: return product<kind, 3>(p);
-    case 4: return product<kind, 4>(p);
-    case 5: return product<kind, 5>(p);
-    case 6: return product<kind, 6>(p);
-    case 7: return product<kind, 7>(p);
-    case 8: return product<kind, 8>(p);
+    case 1: return product<form, 1>(p);
+    case 2: return product<form, 2>(p);
+    case 3: return product<form, 3>(p);
+    case 4: return product<form, 4>(p);
+    case 5: return product<form, 5>(p);
+    case 6: return product<form, 6>(p);
+    case 7: return product<form, 7>(p);
+    case 8: return product<form, 8>(p);
     default: MG_ASSERT(false);
   }
+}
+
+// f(form) as a constant.
+template <class F>
+void with_form(WordKind kind, DType type, F f) {
+  using enum Form;
+  if (is_paired(kind)) return f(std::integral_constant<Form, pairs>());
+  if (type == DType::bf16) return f(std::integral_constant<Form, widened>());
+  f(std::integral_constant<Form, f32>());
 }
 
 }  // namespace
 
 bool takes_few_rows(WordKind kind, DType type, int64_t m) {
-  const bool as_it_lies = is_paired(kind) == (type == DType::bf16);
-  // Of f32 the bits are those of the instruction set that tile_product runs on.
-  const bool processor = is_paired(kind) || tiles_take_avx3();
-  return m <= kFewRows && as_it_lies && processor;
+  if (m > kFewRows) return false;
+  if (is_paired(kind)) return type == DType::bf16;
+  // The bits are those of the instruction set that tile_product runs on.
+  return tile_set() != TileSet::other;
 }
 
 void few_rows_product_nt(WordKind kind, const FewRowsProduct& product) {
   if (kind == WordKind::bf16_amx) return few_rows_product_nt_amx(product);
-  kind == WordKind::bf16_pair ? product_of<WordKind::bf16_pair>(product)
-                              : product_of<WordKind::f32>(product);
+  if (kind == WordKind::f32 && tile_set() == TileSet::avx2)
+    return few_rows_product_nt_avx2(product);
+  with_form(kind, product.b.type, [&](auto form) { product_of<form()>(product); });
 }
 
 void few_rows_product_nn(WordKind kind, const FewRowsProduct& product) {
   if (kind == WordKind::bf16_amx) return few_rows_product_nn_amx(product);
-  kind == WordKind::bf16_pair ? nn_product<WordKind::bf16_pair>(product)
-                              : nn_product<WordKind::f32>(product);
+  if (kind == WordKind::f32 && tile_set() == TileSet::avx2)
+    return few_rows_product_nn_avx2(product);
+  with_form(kind, product.b.type, [&](auto form) { nn_product<form()>(product); });
 }
 
 #else

@@ -10,8 +10,8 @@
 namespace megatron::kernels::cpu {
 
 // Row i of a, of `elements` elements, at a + i * a_row in words(kind, elements) words; an odd last
-// one is paired with 0. c [m,n] is added to where `accumulate`. Each element has the bits that
-// tile_product gives it.
+// one is paired with 0. b is of bf16 where words are pairs; else of f32, or of bf16 that is widened.
+// c [m,n] is added to where `accumulate`. Each element has the bits that tile_product gives it.
 struct FewRowsProduct {
   int64_t m, n, elements;
   const uint32_t* a;

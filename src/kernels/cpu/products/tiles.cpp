@@ -77,7 +77,11 @@ void product_f32(const TileProduct& p) {
 }
 
 int64_t strip_f32() { return kStripRows; }
-bool is_avx3() { return HWY_TARGET == HWY_AVX3; }
+TileSet set_of_target() {
+  return HWY_TARGET == HWY_AVX3   ? TileSet::avx512
+         : HWY_TARGET == HWY_AVX2 ? TileSet::avx2
+                                  : TileSet::other;
+}
 
 }  // namespace HWY_NAMESPACE
 }  // namespace megatron::kernels::cpu
@@ -93,7 +97,7 @@ namespace megatron::kernels::cpu {
 
 HWY_EXPORT(product_f32);
 HWY_EXPORT(strip_f32);
-HWY_EXPORT(is_avx3);
+HWY_EXPORT(set_of_target);
 
 namespace {
 
@@ -164,8 +168,7 @@ int64_t tile_strip(WordKind kind) {
   if (kind == WordKind::bf16_pair) return kPairRows;
   return HWY_DYNAMIC_DISPATCH(strip_f32)();
 }
-
-bool tiles_take_avx3() { return HWY_DYNAMIC_DISPATCH(is_avx3)(); }
+TileSet tile_set() { return HWY_DYNAMIC_DISPATCH(set_of_target)(); }
 
 }  // namespace megatron::kernels::cpu
 #endif

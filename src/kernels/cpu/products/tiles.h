@@ -46,7 +46,8 @@ struct TileProduct {
 void tile_product(WordKind kind, const TileProduct& product);
 // Rows of the first factor that it takes at a time where they have no remainder.
 int64_t tile_strip(WordKind kind);
-// Whether its sums of f32 run on AVX-512.
-bool tiles_take_avx3();
+// What its sums of f32 run on.
+enum class TileSet { avx512, avx2, other };
+TileSet tile_set();
 
 }  // namespace megatron::kernels::cpu
