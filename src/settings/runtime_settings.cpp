@@ -52,14 +52,18 @@ void RuntimeSettings::fields(Fields& f) {
 void RuntimeSettings::add_device(Fields& f) {
   f.add("device", &device, {"auto", "cuda", "cpu", "reference"},
         "auto: cuda if a GPU is found, else cpu; reference: plain loops, slow, for checking");
-  f.add("instruction-set", &instruction_set, {"auto", "avx2"},
-        "instructions that CPU kernels use; auto: the newest of the processor; avx2: as on a "
-        "processor "
-        "without AVX-512 and AMX, with the same bits");
+  add_instruction_set(f);
   f.add_switch(
       "allow-composed", &allow_composed, true,
       "run on a GPU even if some operation has no kernel there and has to be composed of several "
       "others, slowly");
+}
+
+void RuntimeSettings::add_instruction_set(Fields& f) {
+  f.add("instruction-set", &instruction_set, {"auto", "avx2"},
+        "instructions that CPU kernels use; auto: the newest of the processor; avx2: as on a "
+        "processor "
+        "without AVX-512 and AMX, with the same bits");
 }
 
 int RuntimeSettings::threads_per_rank() const {

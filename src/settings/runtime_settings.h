@@ -38,6 +38,7 @@ struct RuntimeSettings {
   int ranks_in_process() const { return launched_here > 0 ? 1 : rank_count(); }
   int threads_per_rank() const;  // default: cores / ranks, at least 1
   void add_device(Fields& fields);
+  void add_instruction_set(Fields& fields);
   // auto: cuda where the program found a GPU. Nothing is asked of a device that is named. From then on the
   // kernels of the cpu device keep to --instruction-set.
   DeviceKind device_kind() const;

@@ -7,6 +7,7 @@ namespace megatron::training {
 void add_bench_device(Fields& fields, settings::RuntimeSettings& runtime) {
   fields.add("device", &runtime.device, {"auto", "cuda", "cpu"},
              "auto: cuda if a GPU is found, else cpu");
+  runtime.add_instruction_set(fields);
 }
 
 void tell_device(const settings::RuntimeSettings& runtime) {
