@@ -16,8 +16,10 @@ struct MlpConfig {
 };
 
 // down(f(up x)), or down(f(gate x) * (up x)) when gated. Parameters <name>.up.weight [F, H] (gated:
-// [2F, H] = [gate | up]), <name>.down.weight [H, F], and their biases. Module "mlp" of a tape: what
-// lies between the two products, with the first of them. A plain gelu_tanh is of the products.
+// [2F, H] = [gate | up]), <name>.down.weight [H, F], and their biases. Modules of a tape: "mlp_act",
+// f, whose input is kept; "mlp", all between the two products, with the first of them. A plain
+// gelu_tanh is an epilogue of the products, but for "mlp_act": an epilogue may take its input before
+// that is rounded to what is kept of it.
 class Mlp {
  public:
   Mlp(Builder& builder, const std::string& name, int64_t hidden, const MlpConfig& config,
@@ -27,19 +29,25 @@ class Mlp {
             config.bias, init),
         down_(builder, name + ".down", config.ffn, hidden, config.bias, output_init) {}
   Var operator()(Tape& tape, const Var& x_TH) const {
-    if (config_.activation == kernels::Activation::gelu_tanh && !config_.gated)
+    const bool apart = tape.recomputes("mlp_act") && !tape.recomputes("mlp");
+    if (config_.activation == kernels::Activation::gelu_tanh && !config_.gated && !apart)
       return with_gelu(tape, x_TH);
     const Bundle inner = tape.module(
         "mlp", {{"x", x_TH}},
-        [this](Tape& t, const Bundle& in) {
-          return Bundle{{"y", ops::activation(t, up_(t, in["x"]), config_.activation, config_.gated,
-                                              config_.clamp, config_.up_offset)}};
-        },
-        {"y"});
+        [this](Tape& t, const Bundle& in) { return activated(t, up_(t, in["x"])); }, {"y"});
     return down_(tape, inner["y"]);
   }
 
  private:
+  Bundle activated(Tape& tape, const Var& v) const {
+    return tape.module(
+        "mlp_act", {{"v", v}},
+        [this](Tape& t, const Bundle& in) {
+          return Bundle{{"y", ops::activation(t, in["v"], config_.activation, config_.gated,
+                                              config_.clamp, config_.up_offset)}};
+        },
+        {"y"});
+  }
   Var with_gelu(Tape& tape, const Var& x_TH) const {
     const bool differentiated = tape.recording();
     const Bundle inner = tape.module("mlp", {{"x", x_TH}},

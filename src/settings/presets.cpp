@@ -44,7 +44,7 @@ constexpr std::array kPresets = {
            "--position-embedding-type rope --rotary-base 500000 --normalization RMSNorm --swiglu "
            "--disable-bias-linear --untie-embeddings-and-output-weights --hidden-dropout 0 "
            "--attention-dropout 0 --seq-length 4096 --micro-batch-size 1 --global-batch-size 8 "
-           "--recompute-granularity selective --recompute-modules mlp layernorm"}};
+           "--recompute-granularity selective --recompute-modules mlp_act layernorm"}};
 
 }  // namespace
 

@@ -12,6 +12,9 @@ namespace {
 using Granularity = models::RecomputeOptions::Granularity;
 using Method = models::RecomputeOptions::Method;
 
+constexpr std::array<std::string_view, 4> kModules = {"core_attn", "mlp", "mlp_act", "layernorm"};
+constexpr std::string_view kModulesText = "core_attn, mlp, mlp_act and layernorm";
+
 // What Megatron-LM can recompute of layers that these models do not have.
 struct Foreign {
   std::string_view module, of;
@@ -27,15 +30,14 @@ constexpr std::array<Foreign, 9> kForeign = {{{"moe_act", "mixture-of-experts la
                                               {"mhc_norm", "hyper-connections"}}};
 
 void check_module(const std::string& module) {
-  if (module == "core_attn" || module == "mlp" || module == "layernorm") return;
+  if (std::ranges::find(kModules, module) != kModules.end()) return;
   for (const Foreign& foreign : kForeign) {
     MG_CHECK(module != foreign.module,
              "--recompute-modules: '{}' belongs to {}, which this model does not have; its "
-             "modules are core_attn, mlp and layernorm",
-             module, foreign.of);
+             "modules are {}",
+             module, foreign.of, kModulesText);
   }
-  fail("--recompute-modules: there is no module '{}'; there are core_attn, mlp and layernorm",
-       module);
+  fail("--recompute-modules: there is no module '{}'; there are {}", module, kModulesText);
 }
 
 }  // namespace
@@ -55,9 +57,10 @@ void RecomputeSettings::fields(Fields& f) {
         "with granularity full: see --recompute-method; "
         "default 1");
   f.add("recompute-modules", &modules,
-        "with granularity selective: core_attn (attention's output, the default), mlp (the "
-        "activations between the feed-forward block's two linear layers), layernorm (the output "
-        "of norms)");
+        "with granularity selective: core_attn (attention's output, the default), mlp (all "
+        "activations between the feed-forward block's two linear layers), mlp_act (of those the "
+        "activation function's output alone, with no matrix product repeated), layernorm (the "
+        "output of norms)");
   f.add_switch(
       "distribute-saved-activations", &distribute, true,
       "with granularity full and --tensor-model-parallel-size above 1: each tensor-parallel rank "

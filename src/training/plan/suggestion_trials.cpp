@@ -55,6 +55,12 @@ std::optional<plan::Plan> SuggestionTrials::tried(settings::TrainSettings s,
   }
 }
 
+bool SuggestionTrials::fits(const settings::TrainSettings& s) const {
+  if (state_ > share_of_a_rank_) return false;
+  const auto p = tried(s, model_, last_batch());
+  return p && p->fits();
+}
+
 bool SuggestionTrials::put(const Change& change, const settings::TrainSettings& s, int64_t batch) {
   const double of_a_rank =
       static_cast<double>(share_of_a_rank_) * s_.runtime.ranks_here() / s.runtime.ranks_here();

@@ -39,6 +39,8 @@ class SuggestionTrials {
   // trials is over.
   std::optional<plan::Plan> tried(settings::TrainSettings s, const models::Model& model,
                                   int64_t batch) const;
+  // Whether settings that differ in what activations take are planned to fit.
+  bool fits(const settings::TrainSettings& s) const;
   // Suggests the change where its plan fits; true: it does.
   bool put(const Change& change, const settings::TrainSettings& s, int64_t batch);
   bool put(const Change& change, const settings::TrainSettings& s) {

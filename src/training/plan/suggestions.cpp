@@ -1,6 +1,9 @@
 #include "training/plan/suggestions.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
+#include <array>
 #include <utility>
 
 #include "base/error.h"
@@ -16,6 +19,26 @@ constexpr int64_t kShortestSequence = 128;
 // Of what a rank holds in parameters, gradients and moments, whatever its batches: 16 bytes a
 // parameter with Adam, in f32 and in bf16 alike.
 constexpr double kHalfMoments = 0.75, kNoMoments = 0.5;
+
+// Parts of layers that can be recomputed together, those that repeat the least work first: passes
+// over norms and activations, attention, the first product of feed-forward blocks. The last takes
+// the least memory.
+using Parts = std::vector<std::string>;
+std::array<Parts, 7> recomputed_parts() {
+  return {{{"layernorm"},
+           {"mlp_act"},
+           {"mlp_act", "layernorm"},
+           {"core_attn", "mlp_act", "layernorm"},
+           {"mlp"},
+           {"mlp", "layernorm"},
+           {"core_attn", "mlp", "layernorm"}}};
+}
+
+bool contains_all(const Parts& modules, const Parts& of) {
+  return std::ranges::all_of(of, [&](const std::string& module) {
+    return std::ranges::find(modules, module) != modules.end();
+  });
+}
 
 class Suggestions {
  public:
@@ -94,10 +117,8 @@ class Suggestions {
     if (*s_.batch.micro_batch_size > 1)
       give({"--micro-batch-size 1"},
            [](settings::TrainSettings& s) { s.batch.micro_batch_size = 1; });
-    if (!s_.recompute.any()) {
-      settings::TrainSettings one = s_;
-      one.recompute.activations = true;
-      put({"--recompute-activations"}, one);
+    if (s_.offload.num_layers == 0) recompute_parts();
+    if (s_.offload.num_layers == 0 && !s_.recompute.any()) {
       give({"--recompute-granularity full --recompute-method uniform --recompute-num-layers 1"},
            [](settings::TrainSettings& s) {
              s.recompute.granularity = "full";
@@ -116,6 +137,27 @@ class Suggestions {
       const auto [change, s] = with_moments();
       put(change, s);
     }
+  }
+
+  // The parts that repeat the least work of those with which the run fits.
+  void recompute_parts() {
+    if (s_.recompute.granularity == "full") return;
+    const auto sets = recomputed_parts();
+    if (!trials_.fits(with_parts(sets.back()))) return;
+    const bool selective = s_.recompute.granularity == "selective";
+    std::string flags = selective ? "" : "--recompute-granularity selective ";
+    flags += "--recompute-modules";
+    const Parts before = s_.recompute.options().modules;
+    for (const Parts& parts : sets) {
+      if (contains_all(before, parts)) continue;
+      if (put({fmt::format("{} {}", flags, fmt::join(parts, " "))}, with_parts(parts))) return;
+    }
+  }
+  settings::TrainSettings with_parts(const Parts& parts) const {
+    settings::TrainSettings s = s_;
+    s.recompute.granularity = "selective";
+    s.recompute.modules = parts;
+    return s;
   }
 
   // Puts Adam's moments in bf16. The flags; empty: there are none in f32.
@@ -188,7 +230,9 @@ class Suggestions {
     return {{joined(together_.flags, moments), std::min(share, together_.share)}, s};
   }
 
-  void put(const Change& change, const settings::TrainSettings& s) { trials_.put(change, s); }
+  bool put(const Change& change, const settings::TrainSettings& s) {
+    return trials_.put(change, s);
+  }
 
   void put_least_batch(Change change, settings::TrainSettings s) {
     const parallel::PipelineShape shape = s.parallel.pipeline(model_->num_layers());

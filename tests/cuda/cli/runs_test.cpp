@@ -120,6 +120,20 @@ TEST(CudaRecompute, HasTheBitsOfARunThatKeepsAll) {
             kept);
 }
 
+// In fp32 a product gives gelu what is kept.
+TEST(CudaRecompute, OfActivationsAloneHasThemToo) {
+  const Workplace place;
+  for (const std::string flags : {"", "--bf16 --swiglu --normalization RMSNorm "}) {
+    const std::vector<Step> kept = train(place, "cuda", 2, flags);
+    EXPECT_EQ(kept.size(), 2U);
+    EXPECT_EQ(
+        train(place, "cuda", 2,
+              flags + "--recompute-granularity selective --recompute-modules mlp_act layernorm"),
+        kept)
+        << flags;
+  }
+}
+
 // A checkpoint knows no device.
 TEST(CudaResume, TakesTheCheckpointOfTheCpu) {
   const Workplace place;
@@ -158,6 +172,8 @@ INSTANTIATE_TEST_SUITE_P(Runs, CudaPlan,
                                            "--cuda-graph-impl local --cuda-graph-warmup-steps 1",
                                            "--cuda-graph-impl local --cuda-graph-warmup-steps 1 "
                                            "--tensor-model-parallel-size 2 --sequence-parallel",
+                                           "--bf16 --swiglu --recompute-granularity selective "
+                                           "--recompute-modules mlp_act layernorm",
                                            "--bf16 --micro-batch-size 1 --seq-length 128 "
                                            "--max-position-embeddings 128 --attention-dropout 0",
                                            "--bf16 --micro-batch-size 1 --seq-length 128 "

@@ -74,13 +74,16 @@ TEST(RecomputeSharded, SameBitsWithAllOfThem) {
     return Options{
         .recompute = {.granularity = Granularity::full, .method = method, .layers = layers}};
   };
-  const Options selective{.recompute = {.granularity = Granularity::selective,
-                                        .modules = {"core_attn", "mlp", "layernorm"}}};
+  const auto selective = [](std::vector<std::string> modules) {
+    return Options{
+        .recompute = {.granularity = Granularity::selective, .modules = std::move(modules)}};
+  };
   const auto resident = run(parallel::Sharding::optimizer, false, {});
   for (const bool overlap : {false, true}) {
     for (Options options :
          {Options{}, full(Method::uniform, 1), full(Method::uniform, 2), full(Method::uniform, 5),
-          full(Method::block, 2), selective, Options{.offload = {3}}}) {
+          full(Method::block, 2), selective({"core_attn", "mlp", "layernorm"}),
+          selective({"mlp_act", "layernorm"}), Options{.offload = {3}}}) {
       for (const bool in_parts : {false, true}) {
         options.in_parts = in_parts;
         EXPECT_EQ(run(parallel::Sharding::parameters, overlap, options), resident)

@@ -86,7 +86,9 @@ TEST(SavedActivations, RecomputeOnDividedTokens) {
     const RecomputeOptions all_of[] = {
         {.granularity = RecomputeOptions::Granularity::full, .layers = 2},
         {.granularity = RecomputeOptions::Granularity::selective,
-         .modules = {"core_attn", "mlp", "layernorm"}}};
+         .modules = {"core_attn", "mlp", "layernorm"}},
+        {.granularity = RecomputeOptions::Granularity::selective,
+         .modules = {"mlp_act", "layernorm"}}};
     for (const RecomputeOptions& options : all_of) {
       for (const bool in_parts : {false, true}) {
         const std::vector<SavedResult> recomputed =

@@ -37,6 +37,10 @@ const std::vector<Row> kRows = {
      "--pipeline-model-parallel-size 2 --recompute-granularity selective --recompute-modules "
      "core_attn mlp layernorm",
      kOne},
+    {"recompute_selective_zero_bubble",
+     "--pipeline-model-parallel-size 2 --pipeline-schedule zb-h1 --recompute-granularity selective "
+     "--recompute-modules mlp_act layernorm",
+     kOne},
     {"offload",
      "--pipeline-model-parallel-size 2 --cpu-offloading-num-layers 1 --optimizer-cpu-offload "
      "--optimizer-offload-fraction 0.5",

@@ -24,12 +24,14 @@ const std::string kLlama8b =
     "--attention-dropout 0 --micro-batch-size 1 --global-batch-size 8 ";
 
 // The master is the bf16 value and 16 bits more, so that 8 billion parameters take 16 bytes
-// each. The first recompute is Megatron's, the second that of `bench step --preset llama-8b`.
+// each. The first recompute is Megatron's, the last that of `bench step --preset llama-8b`.
 class PlanGpu8b : public ::testing::TestWithParam<std::string> {};
 INSTANTIATE_TEST_SUITE_P(Recompute, PlanGpu8b,
                          ::testing::Values("--recompute-activations",
                                            "--recompute-granularity selective --recompute-modules "
-                                           "mlp layernorm"));
+                                           "mlp layernorm",
+                                           "--recompute-granularity selective --recompute-modules "
+                                           "mlp_act layernorm"));
 
 TEST_P(PlanGpu8b, FitsOneH200) {
   const Workplace place;
@@ -44,6 +46,38 @@ TEST_P(PlanGpu8b, FitsOneH200) {
   EXPECT_GT(memory["gpu"]["needed"].as_integer(), 16 * int64_t{8'030'000'000});
   EXPECT_LT(memory["process"].as_integer(), 1'000'000'000);
   EXPECT_TRUE(Json::parse(r.out)["time"]["step_seconds"].is_null());
+}
+
+// Of the parts that can be recomputed those are suggested that repeat the least work and are enough.
+TEST(PlanGpu, TheLeastRecomputeThatFitsIsSuggested) {
+  const Workplace place;
+  const auto suggested = [&](const std::string& flags) {
+    const Outcome r = place.run(plan(kLlama8b + "--no-time --json " + flags));
+    EXPECT_EQ(r.code, 0) << r.err;
+    const Json memory = Json::parse(r.out)["memory"];
+    std::string all;
+    for (const Json& one : memory["suggestions"].as_array()) all += one.as_string() + "\n";
+    return all;
+  };
+  const struct {
+    const char *flags, *modules;
+  } cases[] = {{"--device-memory 138",
+                "--recompute-granularity selective --recompute-modules "
+                "layernorm (needs "},
+               {"--device-memory 136",
+                "--recompute-granularity selective --recompute-modules "
+                "mlp_act (needs "},
+               {"--device-memory 134",
+                "--recompute-granularity selective --recompute-modules "
+                "mlp_act layernorm (needs "},
+               {"--device-memory 127",
+                "--recompute-granularity selective --recompute-modules "
+                "mlp layernorm (needs "},
+               {"--device-memory 127 --recompute-granularity selective --recompute-modules mlp_act "
+                "layernorm",
+                "--recompute-modules mlp layernorm (needs "}};
+  for (const auto& it : cases) EXPECT_TRUE(suggested(it.flags).starts_with(it.modules)) << it.flags;
+  EXPECT_EQ(suggested("--device-memory 120").find("selective"), std::string::npos);
 }
 
 TEST(PlanGpu, WhatDoesNotFitIsToldWithTheGpusMemory) {

@@ -207,6 +207,9 @@ class Cases {
     for (const char* flags :
          {"--recompute-granularity selective --recompute-modules core_attn mlp layernorm",
           "--recompute-granularity selective --recompute-modules mlp --bf16",
+          "--recompute-granularity selective --recompute-modules mlp_act layernorm",
+          "--recompute-granularity selective --recompute-modules mlp_act layernorm --swiglu --bf16 "
+          "--pipeline-model-parallel-size 2 --pipeline-schedule zb-h1",
           "--recompute-granularity full --recompute-method block --recompute-num-layers 2",
           "--recompute-granularity full --recompute-method uniform --recompute-num-layers 2 --bf16",
           "--cpu-offloading-num-layers 2", "--cpu-offloading-num-layers 1 --bf16",

@@ -155,7 +155,9 @@ INSTANTIATE_TEST_SUITE_P(
                       "--num-layers 24 --hidden-size 2048 --vocab-size 51200 --ranks 512 "
                       "--global-batch-size 2048",
                       "--num-layers 60 --hidden-size 8192 --vocab-size 51200 --device cuda --bf16 "
-                      "--recompute-activations"));
+                      "--recompute-activations",
+                      "--num-layers 12 --hidden-size 8192 --vocab-size 51200 --device cuda --bf16 "
+                      "--cpu-offloading-num-layers 1"));
 
 TEST_P(Suggestions, AreOthersThanTheRunsOwnAndFit) {
   const std::string own = kShape + GetParam();

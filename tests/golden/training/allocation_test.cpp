@@ -260,6 +260,8 @@ TEST(Allocation, NorWithRecomputedParts) {
   s.recompute.granularity = "selective";
   s.recompute.modules = {"core_attn", "mlp", "layernorm"};
   expect_no_allocation(s, "selective recompute");
+  s.recompute.modules = {"mlp_act", "layernorm"};
+  expect_no_allocation(s, "selective recompute without products");
   s = spread(false, 1);
   s.recompute.granularity = "full";
   s.recompute.method = "block";

@@ -180,10 +180,14 @@ TEST_P(RecomputeTest, BlockKeepsTheInputsOfTheFirstLayers) {
 TEST_P(RecomputeTest, SelectiveModules) {
   expect_same(selective({"core_attn"}), kLayers * attention_bytes(), kLayers * attention_flops());
   expect_same(selective({"mlp"}), kLayers * mlp_bytes(), kLayers * up_flops());
+  expect_same(selective({"mlp_act"}), kLayers * rows(config.ffn_hidden_size), 0);
   expect_same(selective({"layernorm"}), kLayers * norm_bytes(), 0);
-  expect_same(selective({"core_attn", "layernorm", "mlp"}),
-              kLayers * (attention_bytes() + mlp_bytes() + norm_bytes()),
-              kLayers * (attention_flops() + up_flops()));
+  expect_same(selective({"layernorm", "mlp_act"}),
+              kLayers * (norm_bytes() + rows(config.ffn_hidden_size)), 0);
+  for (const auto& modules : std::vector<std::vector<std::string>>{
+           {"core_attn", "layernorm", "mlp"}, {"core_attn", "layernorm", "mlp", "mlp_act"}})
+    expect_same(selective(modules), kLayers * (attention_bytes() + mlp_bytes() + norm_bytes()),
+                kLayers * (attention_flops() + up_flops()));
 }
 
 TEST_P(RecomputeTest, OffloadedLayersLieInHostMemory) {
@@ -268,9 +272,9 @@ TEST_P(RecomputeTest, MetaFindsTheSameMarks) {
                      runtime.arena(MemoryClass::offload).high_water());
   };
   const auto resident = marks(DeviceKind::cpu, {});
-  for (const Options& options :
-       {full(Method::uniform, 2), full(Method::block, 3),
-        selective({"core_attn", "mlp", "layernorm"}), Options{.offload = {3}}}) {
+  for (const Options& options : {full(Method::uniform, 2), full(Method::block, 3),
+                                 selective({"core_attn", "mlp", "layernorm"}),
+                                 selective({"mlp_act", "layernorm"}), Options{.offload = {3}}}) {
     const auto mark = marks(DeviceKind::cpu, options);
     EXPECT_EQ(marks(DeviceKind::meta, options), mark);
     EXPECT_LT(mark.first, resident.first);
@@ -309,6 +313,7 @@ TEST_P(RecomputeTest, MiddleChunk) {
   EXPECT_EQ(chunk(full(Method::uniform, 2)), resident);
   EXPECT_EQ(chunk(full(Method::block, 2)), resident);
   EXPECT_EQ(chunk(selective({"core_attn", "mlp", "layernorm"})), resident);
+  EXPECT_EQ(chunk(selective({"mlp_act", "layernorm"})), resident);
   EXPECT_EQ(chunk({.offload = {2}}), resident);
 }
 

@@ -1,5 +1,5 @@
 // The feed-forward block of a GPT, whose gelu belongs to its products, is the block that computes
-// it apart, bit for bit on the host; and so it is when it is recomputed.
+// it apart, bit for bit on the host; and so it is when it, or its gelu, is recomputed.
 #include "nn/mlp.h"
 
 #include <gtest/gtest.h>
@@ -48,7 +48,7 @@ class MlpTest : public ::testing::TestWithParam<DType> {
   }
   int64_t in_use() { return runtime_.arena(MemoryClass::activations).in_use(); }
 
-  Result run(const Forward& forward, bool recomputes = false) {
+  Result run(const Forward& forward, const std::vector<std::string>& modules = {}) {
     Result result;
     for (const auto& p : placed_) {
       Tensor grad = Tensor::empty(runtime_.arena(MemoryClass::gradients),
@@ -58,8 +58,7 @@ class MlpTest : public ::testing::TestWithParam<DType> {
     Counter counter;
     runtime_.stream().watch(&counter);
     Tape tape(runtime_);
-    const std::vector<std::string> modules{"mlp"};
-    if (recomputes) tape.recompute_modules(modules);
+    tape.recompute_modules(modules);
     const Var x = tape.leaf(drawn({kTokens, kHidden}, "x"));
     const int64_t before = in_use();
     Var y = forward(tape, x);
@@ -106,11 +105,20 @@ TEST_P(MlpTest, GeluOfTheProductsIsGeluApart) {
 
 TEST_P(MlpTest, RecomputedBlockKeepsItsInputOnly) {
   const Forward forward = [&](Tape& t, const Var& x) { return mlp_(t, x); };
-  const Result kept = run(forward), again = run(forward, true);
+  const Result kept = run(forward), again = run(forward, {"mlp"});
   EXPECT_EQ(again.values, kept.values);
   EXPECT_EQ(again.products, kept.products + 1);
   EXPECT_GE(kept.kept, 2 * kTokens * kInner * size_of(GetParam()));
   EXPECT_EQ(again.kept, 0);
+}
+
+TEST_P(MlpTest, RecomputedGeluKeepsItsInputAndRepeatsNoProduct) {
+  const Forward forward = [&](Tape& t, const Var& x) { return mlp_(t, x); };
+  const Result kept = run(forward), again = run(forward, {"mlp_act"});
+  EXPECT_EQ(again.values, kept.values);
+  EXPECT_EQ(again.products, kept.products);
+  EXPECT_EQ(again.activations, 3);  // forward, again, and its gradient
+  EXPECT_EQ(2 * again.kept, kept.kept);
 }
 
 // Without a gradient, nothing is stored that only a gradient needs.

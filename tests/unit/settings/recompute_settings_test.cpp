@@ -84,9 +84,10 @@ TEST(RecomputeSettings, Selective) {
   EXPECT_EQ(s.options().granularity, Granularity::selective);
   EXPECT_EQ(s.options().modules, std::vector<std::string>{"core_attn"});
   s = recompute({{"recompute-granularity", {"selective"}},
-                 {"recompute-modules", {"layernorm", "mlp", "core_attn"}}});
+                 {"recompute-modules", {"layernorm", "mlp", "mlp_act", "core_attn"}}});
   EXPECT_EQ(refusal(s, 2, true), "");
-  EXPECT_EQ(s.options().modules, (std::vector<std::string>{"layernorm", "mlp", "core_attn"}));
+  EXPECT_EQ(s.options().modules,
+            (std::vector<std::string>{"layernorm", "mlp", "mlp_act", "core_attn"}));
 }
 
 TEST(RecomputeSettings, RefusesWhatDoesNotGoTogether) {
@@ -118,7 +119,7 @@ TEST(RecomputeSettings, ModulesOfOtherModelsAreRefusedByName) {
     const std::string text = refusal(recompute(
         {{"recompute-granularity", {"selective"}}, {"recompute-modules", {"mlp", module}}}));
     expect_says(text, "'" + std::string(module) + "' belongs to");
-    expect_says(text, "core_attn, mlp and layernorm");
+    expect_says(text, "core_attn, mlp, mlp_act and layernorm");
   }
   expect_says(refusal(recompute({{"recompute-granularity", {"selective"}},
                                  {"recompute-modules", {"attention"}}})),
