@@ -24,6 +24,7 @@ std::string flops_section(const Plan& plan);
 std::string traffic_section(const Plan& plan);
 std::string kernel_section(const Plan& plan);
 std::string time_section(const Plan& plan);
+std::string assumed_section(const Plan& plan);
 
 // Step, speed, share of the peak and the whole run in a line.
 std::string time_line(const Plan& plan);

@@ -10,6 +10,7 @@
 #include "plan/figures.h"
 #include "plan/flops.h"
 #include "plan/grid.h"
+#include "plan/known_gpus.h"
 #include "plan/page_sections.h"
 #include "plan/speed.h"
 
@@ -130,6 +131,32 @@ std::string time_section(const Plan& plan) {
   return fmt::format(
       "Estimated on this machine\n  {}\n{}", time_line(plan),
       plan.peak_origin.empty() ? "" : fmt::format("  the GEMM peak was {}\n", plan.peak_origin));
+}
+
+namespace {
+
+std::vector<std::string> assumed_row(const AssumedItem& item, double micro_batch) {
+  const std::string rate = item.flops_per_second   ? flops_text(*item.flops_per_second) + "/s"
+                           : item.bytes_per_second ? bytes_text(*item.bytes_per_second) + "/s"
+                                                   : "-";
+  return {"  " + item.name, seconds_text(item.seconds),
+          micro_batch > 0 ? share_text(item.seconds / micro_batch) : "", rate};
+}
+
+}  // namespace
+
+std::string assumed_section(const Plan& plan) {
+  if (!plan.assumed) return "";
+  const AssumedTime& time = *plan.assumed;
+  Grid grid({fmt::format("Assumed of an {}, not measured", kPlannedGpu), "time", "share", "rate"});
+  for (const AssumedItem& item : time.items) grid.add(assumed_row(item, time.micro_batch_seconds));
+  grid.add({"  a micro-batch", seconds_text(time.micro_batch_seconds), "", ""});
+  grid.add(assumed_row(time.optimizer, 0));
+  const Speed speed = assumed_speed(plan);
+  return fmt::format("{}  {} a step, {:.0f} tokens/s, {} of the data sheet's peak{}\n", grid.text(),
+                     seconds_text(time.step_seconds), *speed.tokens_per_second,
+                     share_text(*speed.peak_share),
+                     plan.ranks > 1 ? ", without communication between ranks" : "");
 }
 
 }  // namespace megatron::plan

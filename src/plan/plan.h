@@ -71,6 +71,19 @@ struct GpuMemory {
   static constexpr int64_t kOverhead = int64_t{1} << 30;
 };
 
+// A part of a micro-batch's work at an assumed rate; without one where parts differ.
+struct AssumedItem {
+  std::string name;
+  double seconds = 0;
+  std::optional<double> flops_per_second, bytes_per_second;
+};
+// Of the rank with the most to compute, without communication (plan/assumed_time.h).
+struct AssumedTime {
+  std::vector<AssumedItem> items;  // of a micro-batch
+  AssumedItem optimizer;           // of a step
+  double micro_batch_seconds = 0, step_seconds = 0;
+};
+
 struct Plan {
   std::string model;   // "124M parameters, 12 layers, hidden 768, vocabulary 50257"
   std::string device;  // "cpu"
@@ -91,6 +104,7 @@ struct Plan {
   std::vector<KernelWork> kernels;
   std::vector<TrafficWork> traffic;
   std::optional<double> step_seconds;  // estimated for this machine
+  std::optional<AssumedTime> assumed;  // where there is no GPU to measure
   double peak = 0;                     // FLOP/s of matrix products of all ranks; 0: not measured
   std::string peak_origin;             // "kept from 2026-11-23 04:24 UTC ...", "measured now ..."
   std::optional<MegatronEstimate> megatron;

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <map>
 
+#include "plan/known_gpus.h"
 #include "plan/shortage.h"
 #include "plan/speed.h"
 
@@ -116,6 +117,27 @@ Json derived(const Plan& plan) {
   return list;
 }
 
+Json assumed_item(const AssumedItem& item) {
+  return Json::Object{{"item", item.name},
+                      {"seconds", item.seconds},
+                      {"flops_per_second", or_null(item.flops_per_second)},
+                      {"bytes_per_second", or_null(item.bytes_per_second)}};
+}
+
+Json assumed(const Plan& plan) {
+  if (!plan.assumed) return Json();
+  Json::Array items;
+  for (const AssumedItem& item : plan.assumed->items) items.push_back(assumed_item(item));
+  const Speed speed = assumed_speed(plan);
+  return Json::Object{{"gpu", kPlannedGpu},
+                      {"items", std::move(items)},
+                      {"optimizer", assumed_item(plan.assumed->optimizer)},
+                      {"micro_batch_seconds", plan.assumed->micro_batch_seconds},
+                      {"step_seconds", plan.assumed->step_seconds},
+                      {"tokens_per_second", or_null(speed.tokens_per_second)},
+                      {"peak_share", or_null(speed.peak_share)}};
+}
+
 Json time(const Plan& plan) {
   const Speed speed = speed_of(plan);
   return Json::Object{{"step_seconds", or_null(plan.step_seconds)},
@@ -124,7 +146,8 @@ Json time(const Plan& plan) {
                       {"peak_flops_per_second", plan.peak > 0 ? Json(plan.peak) : Json()},
                       {"peak_origin", plan.peak_origin.empty() ? Json() : Json(plan.peak_origin)},
                       {"peak_share", or_null(speed.peak_share)},
-                      {"run_seconds", or_null(speed.run_seconds)}};
+                      {"run_seconds", or_null(speed.run_seconds)},
+                      {"assumed", assumed(plan)}};
 }
 
 }  // namespace

@@ -15,5 +15,7 @@ struct Speed {  // each only where what it follows from is known
 };
 
 Speed speed_of(const Plan& plan);
+// By its assumed time, of which it has one; the peak is that of the data sheet.
+Speed assumed_speed(const Plan& plan);
 
 }  // namespace megatron::plan

@@ -8,6 +8,7 @@
 #include "comm/traffic.h"
 #include "device/cuda_plugin.h"
 #include "models/stage.h"
+#include "plan/assumed_time.h"
 #include "plan/figures.h"
 #include "plan/flops.h"
 #include "plan/known_gpus.h"
@@ -67,7 +68,6 @@ double pipeline_stretch(const parallel::PipelineShape& shape, int64_t micro_batc
 
 void add_time(plan::Plan& p, MetaRun& run, const settings::TrainSettings& s,
               const plan::RateKeeping& rates) {
-  if (p.gpu && cuda_state().plugin == nullptr) return;
   const double host = run.host_seconds();
   const auto time = plan::estimate_step_time(run.work(), {.device = s.runtime.device_value(),
                                                           .type = s.precision.type(),
@@ -81,6 +81,26 @@ void add_time(plan::Plan& p, MetaRun& run, const settings::TrainSettings& s,
   p.peak = time->peak.value * p.ranks / p.ranks_here;
   p.peak_origin = time->peak.origin();
   p.kernels = plan::kernel_work(run.work(), time->kernels);
+}
+
+// run: that of `rank`.
+void add_assumed_time(plan::Plan& p, const MetaRun& run, int rank, const settings::TrainSettings& s,
+                      const models::Model& model) {
+  if (p.type != DType::bf16 && p.type != DType::f16) return;
+  plan::StepWork keeping = run.work();
+  if (s.recompute.any()) {
+    settings::TrainSettings without = s;
+    without.recompute = {};
+    MetaRun again(without, model, rank);
+    again.run(0, {}, false);
+    keeping = again.work();
+  }
+  p.assumed =
+      plan::assumed_time(run.work(), keeping,
+                         {.micro_batches = p.micro_batches,
+                          .vocabulary = model->vocab_size(),
+                          .tensor_ranks = static_cast<int>(s.parallel.tensor_parallel),
+                          .stretch = pipeline_stretch(run.ranks().pipeline(), p.micro_batches)});
 }
 
 // A rank of each pipeline stage, that of rank 0 first.
@@ -169,6 +189,7 @@ plan::Plan plan_by_run(const settings::TrainSettings& s, const models::Model& mo
   Runtime shapes_only({DeviceKind::meta, 0}, 1);
   const auto whole = model.build(shapes_only, s.precision.type(), 0);
   std::unique_ptr<MetaRun> first, busiest;  // rank 0; one of the stage with the most to compute
+  int busiest_rank = 0;
   for (const int rank : ranks_of_stages(s)) {
     auto run = std::make_unique<MetaRun>(s, model, rank);
     run->run(consumed, vocabulary, options.samples);
@@ -179,6 +200,7 @@ plan::Plan plan_by_run(const settings::TrainSettings& s, const models::Model& mo
       first = std::move(run);
     } else if (more) {
       busiest = std::move(run);
+      busiest_rank = rank;
     }
   }
   MetaRun& run = *first;
@@ -186,7 +208,11 @@ plan::Plan plan_by_run(const settings::TrainSettings& s, const models::Model& mo
   p.memory = p.stages.front();
   p.kernels = plan::kernel_work(run.work());
   p.traffic = plan::traffic_work(run.work());
-  if (options.time && p.fits()) add_time(p, busiest == nullptr ? run : *busiest, s, options.rates);
+  MetaRun& timed = busiest == nullptr ? run : *busiest;
+  if (options.time && p.fits()) {
+    if (p.gpu && cuda_state().plugin == nullptr) add_assumed_time(p, timed, busiest_rank, s, model);
+    else add_time(p, timed, s, options.rates);
+  }
   return p;
 }
 

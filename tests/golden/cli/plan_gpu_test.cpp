@@ -48,6 +48,42 @@ TEST_P(PlanGpu8b, FitsOneH200) {
   EXPECT_TRUE(Json::parse(r.out)["time"]["step_seconds"].is_null());
 }
 
+// 4096 tokens of 8 billion parameters: 84% of 989 TFLOP/s in products (6.98 billion parameters of
+// linear layers), and what besides them moves bytes or is computed twice.
+TEST(PlanGpu, TheTimeOfAMicroBatchIsAssumedByItem) {
+  const Workplace place;
+  const auto assumed = [&](const std::string& flags) {
+    const Outcome r = place.run(plan(kLlama8b + "--json " + flags));
+    EXPECT_EQ(r.code, 0) << r.err;
+    const Json all = Json::parse(r.out);
+    return all["time"]["assumed"];
+  };
+  const auto seconds = [](const Json& of, const std::string& name) {
+    for (const Json& item : of["items"].as_array())
+      if (item["item"].as_string() == name) return item["seconds"].as_number();
+    return 0.0;
+  };
+  const std::string selective = "--recompute-granularity selective --recompute-modules ";
+  const Json none = assumed(""), light = assumed(selective + "mlp_act layernorm"),
+             products = assumed(selective + "mlp layernorm");
+  EXPECT_NEAR(seconds(none, "linear layers"), 6 * 6.979e9 * 4096 / 740e12, 1e-3);
+  EXPECT_EQ(seconds(none, "recompute"), 0);
+  // Gate and up, once more.
+  EXPECT_NEAR(seconds(products, "recompute") - seconds(light, "recompute"),
+              2.0 * 32 * 4096 * 28672 * 4096 / 740e12, 1e-3);
+  EXPECT_NEAR(seconds(light, "recompute"), 4.2e-3, 1e-3);
+  EXPECT_EQ(seconds(light, "linear layers"), seconds(none, "linear layers"));
+  // 28 bytes of a parameter for AdamW, and 4 for the norm.
+  EXPECT_NEAR(light["optimizer"]["seconds"].as_number(), 32 * 8.03e9 / 4.2e12, 1e-3);
+  EXPECT_NEAR(
+      light["step_seconds"].as_number(),
+      8 * light["micro_batch_seconds"].as_number() + light["optimizer"]["seconds"].as_number(),
+      1e-9);
+  EXPECT_GT(light["peak_share"].as_number(), products["peak_share"].as_number());
+  EXPECT_LT(light["peak_share"].as_number(), 0.72);
+  EXPECT_TRUE(assumed("--no-time").is_null());
+}
+
 // Of the parts that can be recomputed those are suggested that repeat the least work and are enough.
 TEST(PlanGpu, TheLeastRecomputeThatFitsIsSuggested) {
   const Workplace place;
@@ -92,6 +128,8 @@ TEST(PlanGpu, WhatDoesNotFitIsToldWithTheGpusMemory) {
   const Outcome larger = place.run(plan(kLlama8b + "--device-memory 192"));
   EXPECT_EQ(larger.out.find("NOT fit"), std::string::npos) << larger.out;
   EXPECT_NE(larger.out.find("from --device-memory"), std::string::npos) << larger.out;
+  EXPECT_EQ(whole.out.find("Assumed of an H200"), std::string::npos) << whole.out;
+  EXPECT_NE(larger.out.find("Assumed of an H200, not measured"), std::string::npos) << larger.out;
 }
 
 }  // namespace

@@ -1,0 +1,197 @@
+#include "plan/assumed_time.h"
+
+#include <algorithm>
+#include <array>
+
+#include "base/error.h"
+
+namespace megatron::plan {
+namespace {
+
+constexpr double kProducts = 740e12, kSmallProducts = 715e12, kBandwidth = 4.2e12;
+constexpr int64_t kLargeProduct = 4096;  // each of its sizes
+
+// FLOP/s of causal attention in cuDNN 9.19 with heads of 128, from this length on.
+struct AttentionRate {
+  int64_t length;
+  double forward, backward;
+};
+constexpr std::array<AttentionRate, 5> kAttention = {{{0, 484e12, 370e12},
+                                                      {4096, 591e12, 474e12},
+                                                      {8192, 644e12, 541e12},
+                                                      {16384, 673e12, 579e12},
+                                                      {32768, 688e12, 581e12}}};
+constexpr AttentionRate kSmallHeads = {0, 400e12, 330e12};  // of 64 or less
+
+enum class Part {
+  linears,
+  head,
+  attention,
+  attention_backward,
+  norms,
+  rotary,
+  activation,
+  loss,
+  accumulation,
+  other,
+  optimizer
+};
+constexpr std::array<std::string_view, 11> kNames = {"linear layers",
+                                                     "output layer",
+                                                     "attention forward",
+                                                     "attention backward",
+                                                     "norms and residuals",
+                                                     "rotary positions",
+                                                     "activation",
+                                                     "cross entropy and embedding",
+                                                     "gradient accumulation",
+                                                     "other",
+                                                     "optimizer"};
+
+struct Kernel {
+  std::string_view name;
+  Part part;
+};
+constexpr std::array kKernels = {Kernel{"add", Part::norms},
+                                 Kernel{"add_layer_norm", Part::norms},
+                                 Kernel{"add_layer_norm_backward", Part::norms},
+                                 Kernel{"add_rms_norm", Part::norms},
+                                 Kernel{"add_rms_norm_backward", Part::norms},
+                                 Kernel{"head_norm", Part::norms},
+                                 Kernel{"head_norm_backward", Part::norms},
+                                 Kernel{"row_dot", Part::norms},
+                                 Kernel{"rope", Part::rotary},
+                                 Kernel{"activation", Part::activation},
+                                 Kernel{"activation_backward", Part::activation},
+                                 Kernel{"cross_entropy", Part::loss},
+                                 Kernel{"vocabulary_stats", Part::loss},
+                                 Kernel{"vocabulary_cross_entropy", Part::loss},
+                                 Kernel{"squared_error", Part::loss},
+                                 Kernel{"embedding", Part::loss},
+                                 Kernel{"embedding_backward", Part::loss},
+                                 Kernel{"column_sum", Part::accumulation},
+                                 Kernel{"sum_of_squares", Part::optimizer},
+                                 Kernel{"grad_scale", Part::optimizer},
+                                 Kernel{"adam", Part::optimizer},
+                                 Kernel{"sgd", Part::optimizer},
+                                 Kernel{"lion", Part::optimizer}};
+
+Part part_of(std::string_view kernel) {
+  const auto* found = std::ranges::find(kKernels, kernel, &Kernel::name);
+  return found == kKernels.end() ? Part::other : found->part;
+}
+
+const OperandForm& operand(const WorkItem& item, std::string_view name) {
+  const auto found = std::ranges::find(item.operands, name, &OperandForm::name);
+  MG_ASSERT(found != item.operands.end());
+  return *found;
+}
+
+// Seconds, operations and bytes of a step by part.
+class Sums {
+ public:
+  explicit Sums(const AssumedRun& run) : run_(run) {}
+
+  void add(const StepWork& work) {
+    for (const WorkItem& item : work.kernels) {
+      if (item.calls == 0) continue;
+      if (item.kernel == "gemm") add_product(item);
+      else if (item.kernel == "attention") add_attention(item, Part::attention);
+      else if (item.kernel == "attention_backward") add_attention(item, Part::attention_backward);
+      else add(part_of(item.kernel), item, item.cost.bytes / kBandwidth);
+    }
+  }
+  AssumedItem item(Part part) const {
+    const auto i = static_cast<size_t>(part);
+    const double seconds = seconds_[i];
+    AssumedItem item{.name = std::string(kNames[i]), .seconds = seconds};
+    if (seconds > 0 && flops_[i] > 0) item.flops_per_second = flops_[i] / seconds;
+    else if (seconds > 0 && part != Part::accumulation) item.bytes_per_second = kBandwidth;
+    return item;
+  }
+  double all() const {
+    double sum = 0;
+    for (const double seconds : seconds_) sum += seconds;
+    return sum - seconds_[static_cast<size_t>(Part::optimizer)];
+  }
+
+ private:
+  void add(Part part, const WorkItem& item, double seconds) {
+    const auto i = static_cast<size_t>(part);
+    const auto calls = static_cast<double>(item.calls);
+    seconds_[i] += calls * seconds;
+    flops_[i] += calls * item.cost.flops;
+  }
+
+  bool of_vocabulary(int64_t size) const {
+    const int64_t ranks = run_.tensor_ranks;
+    return size == run_.vocabulary / ranks || size == (run_.vocabulary + ranks - 1) / ranks;
+  }
+
+  void add_product(const WorkItem& item) {
+    const OperandForm &a = operand(item, "a"), &out = operand(item, "out");
+    const bool gradient = (item.form & 1) != 0;  // a transposed: of a weight
+    const int64_t m = out.shape[-2], n = out.shape[-1], k = a.shape[gradient ? -2 : -1];
+    const double rate = std::min({m, n, k}) >= kLargeProduct ? kProducts : kSmallProducts,
+                 computing = item.cost.flops / rate, moving = item.cost.bytes / kBandwidth;
+    const Part part =
+        of_vocabulary(m) || of_vocabulary(n) || of_vocabulary(k) ? Part::head : Part::linears;
+    add(part, item, gradient ? computing : std::max(computing, moving));
+    if (!gradient) return;
+    const double uses = out.access == kernels::Access::update ? 2 : 1,
+                 adding = uses * static_cast<double>(out.bytes()) / kBandwidth;
+    seconds_[static_cast<size_t>(Part::accumulation)] +=
+        static_cast<double>(item.calls) * std::max(adding / 2, moving - computing);
+  }
+
+  void add_attention(const WorkItem& item, Part part) {
+    const OperandForm &q = operand(item, "q"), &k = operand(item, "k");
+    AttentionRate rate = kSmallHeads;
+    if (q.shape[-1] > 64)
+      for (const AttentionRate& known : kAttention)
+        if (k.shape[1] >= known.length) rate = known;
+    add(part, item, item.cost.flops / (part == Part::attention ? rate.forward : rate.backward));
+  }
+
+  const AssumedRun& run_;
+  std::array<double, kNames.size()> seconds_{}, flops_{};
+};
+
+bool known(const StepWork& work) {
+  return std::ranges::none_of(work.kernels, [](const WorkItem& item) {
+    if (item.calls == 0) return false;
+    if (item.kernel == "muon_momentum") return true;
+    if (item.kernel != "gemm") return false;
+    const DType type = operand(item, "a").type;
+    return type != DType::bf16 && type != DType::f16;
+  });
+}
+
+}  // namespace
+
+std::optional<AssumedTime> assumed_time(const StepWork& work, const StepWork& keeping,
+                                        const AssumedRun& run) {
+  if (!known(work)) return std::nullopt;
+  Sums sums(run), kept(run);
+  sums.add(work);
+  kept.add(keeping);
+  const auto n = static_cast<double>(run.micro_batches);
+  AssumedTime time;
+  for (size_t i = 0; i < kNames.size(); ++i) {
+    const auto part = static_cast<Part>(i);
+    AssumedItem item = kept.item(part);
+    if (part == Part::optimizer) {
+      time.optimizer = std::move(item);
+      continue;
+    }
+    item.seconds /= n;
+    if (item.seconds > 0) time.items.push_back(std::move(item));
+  }
+  if (const double again = (sums.all() - kept.all()) / n; again > 0)
+    time.items.push_back({.name = "recompute", .seconds = again});
+  for (const AssumedItem& item : time.items) time.micro_batch_seconds += item.seconds;
+  time.step_seconds = n * time.micro_batch_seconds * run.stretch + time.optimizer.seconds;
+  return time;
+}
+
+}  // namespace megatron::plan
