@@ -4,13 +4,15 @@
 GPT-2 124M, sequence 1024, micro-batch 4, AdamW, gradients clipped at norm 1, no dropout, random tokens. PyTorch runs in
 fp32, in bf16 (parameters and AdamW's moments in bf16: its fastest form), under bf16 autocast with fp32 parameters, and in
 bf16 with torch.compile. The two take turns, round by round, each in a process of its own; figures are tokens/s of the
-median step, the first of each process left out.
+median step, the first of each process left out. With --instruction-set avx2 both keep to AVX2 (ATEN_CPU_CAPABILITY,
+ONEDNN_MAX_CPU_ISA and MKL_ENABLE_INSTRUCTIONS hold PyTorch and its libraries to it).
 
     bench/pytorch_step.py --megatron build/release/megatron [--rounds 3] [--steps 3] [--modes fp32,bf16,...]
 """
 
 import argparse
 import importlib.util
+import os
 import re
 import statistics
 import subprocess
@@ -26,6 +28,7 @@ def arguments():
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=3, help="timed steps of a round")
     parser.add_argument("--threads", type=int, default=0, help="0: all cores")
+    parser.add_argument("--instruction-set", choices=["auto", "avx2"], default="auto")
     parser.add_argument("--modes", default=",".join(MODES), help="of PyTorch")
     parser.add_argument("--num-layers", type=int, default=12)
     parser.add_argument("--hidden-size", type=int, default=768)
@@ -109,7 +112,10 @@ def pytorch_steps(a, mode):
 
 def pytorch(a, mode):
     command = [sys.executable, __file__] + sys.argv[1:] + ["--only", mode]
-    done = subprocess.run(command, capture_output=True, text=True)
+    held = dict(os.environ)
+    if a.instruction_set == "avx2":
+        held |= {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2", "MKL_ENABLE_INSTRUCTIONS": "AVX2"}
+    done = subprocess.run(command, capture_output=True, text=True, env=held)
     if done.returncode != 0:
         last = done.stderr.strip().splitlines()[-1:] or ["no message"]
         print(f"PyTorch {mode}: left out: {last[0]}", flush=True)
@@ -123,6 +129,7 @@ def megatron(a, bf16):
         command += ["--" + name.replace("_", "-"), str(getattr(a, name))]
     if a.threads:
         command += ["--threads", str(a.threads)]
+    command += ["--instruction-set", a.instruction_set]
     if bf16:
         command.append("--bf16")
     done = subprocess.run(command, capture_output=True, text=True)

@@ -23,8 +23,10 @@ void seed(const std::string& folder, const std::string& program) {
   if (cuda_state().plugin != nullptr) devices.push_back({DeviceKind::cuda, 0});
   for (const Device device : devices)
     for (const int threads : {1, 2, 4, 8}) {
-      for (const char* type : {"f32", "bf16", "f16"})
+      for (const char* type : {"f32", "bf16", "f16"}) {
         keep(fmt::format("gemm {}", type), device, threads, kFlops);
+        keep(fmt::format("library gemm {}", type), device, threads, kFlops);
+      }
       keep("copy", device, threads, kBytes);
     }
 }

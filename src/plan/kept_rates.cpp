@@ -86,6 +86,7 @@ std::optional<Rate> read_rate(const std::string& path, const Json& key) {
 
 // Why it is not.
 std::string keep(const RateKeeping& keeping, const Json& key, const Rate& rate) {
+  if (!(rate.value > 0)) return "there is none";
   if (rate.spread > kNoisySpread)
     return fmt::format("its samples differ by {:.0f}%: other programs may be running",
                        100 * rate.spread);
@@ -167,6 +168,25 @@ Rate gemm_peak(Device device, int threads, DType type, const RateKeeping& keepin
       for (int i = 0; i < kSamples; ++i) meter.sample(kSeconds);
     });
     return Rate{.value = meter.peak(), .spread = meter.spread(), .share = share};
+  });
+}
+
+Rate library_gemm_peak(Device device, int threads, DType type, const RateKeeping& keeping) {
+  if (device.kind != DeviceKind::cpu) return {};
+  const Json key = rate_key(fmt::format("library gemm {}", name(type)), device, threads);
+  return kept_rate(keeping, key, [&] {
+    constexpr int kSamples = 3;
+    constexpr double kSeconds = 0.1;
+    Runtime runtime(device, threads);
+    double least = 0, most = 0;
+    const double share = share_of_processors(device, threads, [&] {
+      for (int i = 0; i < kSamples; ++i) {
+        const double rate = library_gemm_rate(runtime, type, kSeconds);
+        least = i == 0 ? rate : std::min(least, rate);
+        most = std::max(most, rate);
+      }
+    });
+    return Rate{.value = most, .spread = most > 0 ? (most - least) / most : 0, .share = share};
   });
 }
 

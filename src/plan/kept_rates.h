@@ -45,8 +45,10 @@ Json rate_key(const std::string& what, Device device, int threads, const std::st
 // not_kept. Safe among processes: files appear whole, the last one stays.
 Rate kept_rate(const RateKeeping& keeping, const Json& key, const std::function<Rate()>& measure);
 
-// Of matrix products by all the threads, FLOP/s; takes about 0.6 s where it is measured.
+// Of matrix products by all the threads, FLOP/s; takes about 0.6 s where it is measured. Of the program's own.
 Rate gemm_peak(Device device, int threads, DType type, const RateKeeping& keeping);
+// plan/machine_rates.h's library_gemm_rate; takes about 0.3 s where it is measured.
+Rate library_gemm_peak(Device device, int threads, DType type, const RateKeeping& keeping);
 // plan/machine_rates.h's copy_bandwidth, bytes/s.
 Rate copy_rate(Device device, int threads, const RateKeeping& keeping);
 

@@ -1,10 +1,13 @@
 #include "plan/machine_rates.h"
 
 #include <algorithm>
+#include <iterator>
 #include <numeric>
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "kernels/cpu/products/bf16_products.h"
+#include "kernels/cpu/products/library_product.h"
 #include "kernels/table.h"
 
 namespace megatron::plan {
@@ -115,14 +118,13 @@ std::vector<PeakShape> cubes(Runtime& runtime, DType type) {
   return shapes;
 }
 
+constexpr PeakShape kHostShapes[] = {
+    {1024, 1024, 1024}, {2048, 768, 768}, {1024, 3072, 768}, {1024, 768, 3072}, {768, 2048, 2048}};
+
 }  // namespace
 
 std::vector<PeakShape> sample_gemm_rates(Runtime& runtime, DType type, double seconds) {
-  std::vector<PeakShape> shapes = {{1024, 1024, 1024},
-                                   {2048, 768, 768},
-                                   {1024, 3072, 768},
-                                   {1024, 768, 3072},
-                                   {768, 2048, 2048}};
+  std::vector<PeakShape> shapes(std::begin(kHostShapes), std::end(kHostShapes));
   if (runtime.device().kind == DeviceKind::cuda) shapes = cubes(runtime, type);
   const double each = seconds / static_cast<double>(2 * shapes.size());
   for (PeakShape& shape : shapes) {
@@ -134,6 +136,36 @@ std::vector<PeakShape> sample_gemm_rates(Runtime& runtime, DType type, double se
 
 double best_rate(const std::vector<PeakShape>& shapes) {
   return std::ranges::max_element(shapes, {}, &PeakShape::rate)->rate;
+}
+
+double library_gemm_rate(Runtime& runtime, DType type, double seconds) {
+  using kernels::cpu::LibraryProduct;
+  const bool multiplied =
+      type == DType::f32 ||
+      (type == DType::bf16 && kernels::cpu::bf16_products() != kernels::cpu::Bf16Products::widened);
+  if (runtime.device().kind != DeviceKind::cpu || !multiplied) return 0;
+  CallClock clock(runtime);
+  const double each = seconds / std::size(kHostShapes);
+  double best = 0;
+  for (const PeakShape& shape : kHostShapes) {
+    const LibraryProduct product{.m = shape.m,
+                                 .n = shape.n,
+                                 .k = shape.k,
+                                 .b = LibraryProduct::Order::packed,
+                                 .in = type,
+                                 .out = type};
+    const double flops = 2.0 * static_cast<double>(shape.m) * static_cast<double>(shape.n) *
+                         static_cast<double>(shape.k);
+    kernels::cpu::with_library_product(
+        product, runtime.pool().size(), runtime.arena(MemoryClass::scratch),
+        [&](const std::function<void()>& run) {
+          const double window = std::min(each, kWindow), end = now_seconds() + each;
+          do {
+            best = std::max(best, flops / clock.mean_seconds(window, run));
+          } while (now_seconds() < end);
+        });
+  }
+  return best;
 }
 
 double copy_bandwidth(Runtime& runtime, int rounds) {

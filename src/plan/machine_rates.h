@@ -29,6 +29,11 @@ struct PeakShape {
 std::vector<PeakShape> sample_gemm_rates(Runtime& runtime, DType type, double seconds);
 double best_rate(const std::vector<PeakShape>& shapes);
 
+// The best rate of oneDNN's products over the shapes of a host, with the second factor as the library wants
+// it, for about `seconds` in all. 0 where there is none to compare with: on a GPU, in a build without
+// oneDNN, and of a type that it does not multiply on this processor.
+double library_gemm_rate(Runtime& runtime, DType type, double seconds);
+
 // Bytes read and written a second while the kernel table's `copy` moves 256 MB of f32 from one
 // tensor to another by all threads, the best of `rounds`. As in STREAM (McCalpin, 1995), each byte
 // counts once where it is read and once where it is written; the copy writes past the caches, so no

@@ -85,17 +85,23 @@ std::string nccl_by_version() {
   return nccl.path.empty() ? "by NCCL" : fmt::format("by NCCL {} ({})", nccl.version, nccl.path);
 }
 
-// The machine's matrix-product rate with all its threads; of `hosts` machines, as many times.
-// Processes leave it to the first of the run.
+// The machine's matrix-product rate with all its threads, by the program's own kernels or oneDNN's, whichever
+// are faster; of `hosts` machines, as many times. Processes leave it to the first of the run.
 MachinePeak peak_of_machines(const RunPlan& plan, const TrainHooks& hooks, int ranks_here,
                              int hosts) {
   if (hooks.peak) return {*hooks.peak, hosts, "measured before"};
   const settings::RuntimeSettings& r = plan.settings.runtime;
   plan::RateKeeping keeping = hooks.rates;
   keeping.renew = keeping.renew || r.measure_peak;
-  const plan::Rate rate = plan::gemm_peak(r.device_value(), ranks_here * r.threads_per_rank(),
-                                          plan.settings.precision.type(), keeping);
-  return {hosts * rate.value, hosts, rate.origin()};
+  const Device device = r.device_value();
+  const int threads = ranks_here * r.threads_per_rank();
+  const DType type = plan.settings.precision.type();
+  const plan::Rate own = plan::gemm_peak(device, threads, type, keeping),
+                   library = plan::library_gemm_peak(device, threads, type, keeping);
+  if (library.value <= own.value) return {hosts * own.value, hosts, own.origin()};
+  return {hosts * library.value, hosts,
+          fmt::format("of oneDNN, {}; that of the program's own kernels is {:.3f}",
+                      library.origin(), hosts * own.value * 1e-12)};
 }
 
 }  // namespace

@@ -159,5 +159,13 @@ TEST_F(KeptRates, OfTheMachineAreMeasured) {
   EXPECT_EQ(gemm_peak({DeviceKind::cpu, 0}, 1, DType::f32, keeping_).value, peak.value);
 }
 
+TEST_F(KeptRates, OfTheLibraryAreThoseOfTypesThatItMultiplies) {
+  const Device cpu{DeviceKind::cpu, 0};
+  const Rate f32 = library_gemm_peak(cpu, 1, DType::f32, keeping_);
+  EXPECT_TRUE(f32.value == 0 || f32.value > 1e8) << f32.value;  // 0: a build without the library
+  EXPECT_EQ(library_gemm_peak(cpu, 1, DType::f16, keeping_).value, 0);
+  EXPECT_EQ(library_gemm_peak({DeviceKind::reference, 0}, 1, DType::f32, keeping_).value, 0);
+}
+
 }  // namespace
 }  // namespace megatron::plan
