@@ -48,6 +48,19 @@ TEST_P(PlanGpu8b, FitsOneH200) {
   EXPECT_TRUE(Json::parse(r.out)["time"]["step_seconds"].is_null());
 }
 
+// By its flags, and by count within 320 ms for 4096 tokens.
+TEST(PlanGpu, PresetsOf8BillionParametersFitOneH200) {
+  const Workplace place;
+  for (const auto& [preset, sequences] : {std::pair{"llama-8b", 1}, {"llama-8b-mb2", 2}}) {
+    const Outcome r = place.run(plan(std::string("--json --preset ") + preset));
+    ASSERT_EQ(r.code, 0) << r.err;
+    const Json all = Json::parse(r.out);
+    EXPECT_TRUE(all["memory"]["fits"].as_bool()) << preset;
+    EXPECT_LE(all["time"]["assumed"]["micro_batch_seconds"].as_number(), 0.320 * sequences)
+        << preset;
+  }
+}
+
 // 4096 tokens of 8 billion parameters: 84% of 989 TFLOP/s in products (6.98 billion parameters of
 // linear layers), and what besides them moves bytes or is computed twice.
 TEST(PlanGpu, TheTimeOfAMicroBatchIsAssumedByItem) {
