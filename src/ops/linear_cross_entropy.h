@@ -13,8 +13,8 @@ namespace megatron::ops {
 Tensor linear_cross_entropy(Tape& tape, const Var& x, const Weight& weight, const Tensor& labels,
                             const Tensor& weights, double soft_cap = 0);
 
-// Rows of a chunk of logits of so many columns.
-int64_t loss_chunk_rows(int64_t vocabulary);
+// Rows of a chunk of logits of so many columns, computed by the kernels of `target`.
+int64_t loss_chunk_rows(int64_t vocabulary, const Stream::Target& target);
 
 // The logits x w^T [T,V] that the loss is formed from, bit for bit: f32 (f64). Not an op: nothing
 // is recorded, the tape only computes.

@@ -59,7 +59,8 @@ class DividedLoss {
   PendingDx run() {
     const int64_t columns = weight_.value().size(0);
     const int64_t share = std::max<int64_t>(1, largest_share(first_, columns, tp_.rank()));
-    const int64_t rows = std::min(ops::loss_chunk_rows(share), std::max<int64_t>(tokens_, 1));
+    const int64_t rows = std::min(ops::loss_chunk_rows(share, tape_.stream().target()),
+                                  std::max<int64_t>(tokens_, 1));
     Arena& scratch = tape_.stream().scratch();
     logits_CV_ = Tensor::empty(scratch, {rows, columns}, sums_, "loss.logits");
     dlogits_CV_ = logits_CV_;
