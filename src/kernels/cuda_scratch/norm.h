@@ -9,7 +9,7 @@
 
 namespace megatron::kernels::cuda {
 
-// Weight gradients are summed over blocks of rows, at most 264, of at least 8 rows.
+// Weight gradients are summed over blocks of rows, at most 528, of at least 8 rows.
 struct NormBlocks {
   explicit NormBlocks(int64_t rows);
   int64_t rows, height, count;
