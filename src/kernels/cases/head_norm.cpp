@@ -12,7 +12,7 @@ struct HeadRows {
   DType type = DType::f32;
   NormKind kind = NormKind::rms;
   bool weight = true, bias = false, one_plus = false;
-  bool packed = false;   // rows are a part of wider ones, as a qkv product leaves them
+  bool packed = false;   // inputs are a part of wider rows, as a qkv product leaves them
   bool divided = false;  // rows are halves of wider ones, whose sums are given
   float beta = 0;
   bool real = false;
@@ -28,8 +28,9 @@ struct HeadRows {
     if (!packed) return inputs.normal(name, shape(), type);
     return inputs.normal(name, {tokens, heads + 3, width}, type).slice(1, 2, heads);
   }
+  // Real outputs are contiguous.
   Tensor output(Inputs& inputs, const char* name) const {
-    return inputs.output(name, shape(), type, packed ? kPadded : Layout{});
+    return inputs.output(name, shape(), type, packed && !real ? kPadded : Layout{});
   }
 };
 

@@ -1,6 +1,7 @@
 #include "kernels/cpu/clip.h"
 
 #include "kernels/cpu/blocks.h"
+#include "kernels/cpu/rows_ahead.h"
 #include "kernels/cpu/simd_targets.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -56,6 +57,8 @@ void run_clip_backward(const ClipBackwardArgs& args, Stream& stream) {
         const T* gradient = dout + row * args.dout.stride(0);
         const Output<T> to = dx + row * args.dx.stride(0);
         for_twos(0, width, [&](int64_t i, auto n) {
+          ask_for(from + i + kElementsAhead<T>, kTwoBytes<T>);
+          ask_for(gradient + i + kElementsAhead<T>, kTwoBytes<T>);
           const Two v = load_two(from + i, n), d = load_two(gradient + i, n);
           store_two({where_within(v.a, limit, d.a), where_within(v.b, limit, d.b)}, to + i, n);
         });

@@ -1,6 +1,7 @@
 #include "kernels/cpu/head_norm.h"
 
 #include <cmath>
+#include <numeric>
 
 #include "kernels/cpu/blocks.h"
 #include "kernels/cpu/rows_ahead.h"
@@ -16,23 +17,34 @@ HWY_BEFORE_NAMESPACE();
 namespace megatron::kernels::cpu {
 namespace HWY_NAMESPACE {
 
+// Heads are parts of wider rows, which the processor does not foresee.
+inline constexpr int64_t kBytesAhead = 4096;
+
 // Where rows [t,g,:] of a tensor [T,G,W] begin.
 template <class T>
 struct Rows {
   explicit Rows(const Tensor& tensor)
-      : data(tensor.data<T>()), token(tensor.stride(0)), head(tensor.stride(1)) {}
+      : data(tensor.data<T>()), token(tensor.stride(0)), head(tensor.stride(1)) {
+    const int64_t bytes = tensor.size(1) * tensor.size(2) * static_cast<int64_t>(sizeof(T));
+    ahead = ceil_div(kBytesAhead, std::max<int64_t>(1, bytes)) * token;
+  }
   T* at(int64_t t, int64_t g) const { return data + t * token + g * head; }
   T* data;
   int64_t token, head;
+  int64_t ahead;  // from elements that are used to those that are asked for
 };
+
+template <class T>
+Output<T> output_rows(const Tensor& out, std::initializer_list<const void*> inputs) {
+  return output_of<T>(out, std::gcd(out.stride(0), out.stride(1)), inputs);
+}
 
 // weight_offset + weight; 1 where there is no weight.
 template <class T>
 class Factors {
  public:
   Factors(const Tensor& weight, double offset)
-      : weight_(weight.defined() ? weight.data<T>() : nullptr),
-        offset_(set(static_cast<float>(offset))) {}
+      : weight_(data_or_null<T>(weight)), offset_(set(static_cast<float>(offset))) {}
   template <class N>
   HWY_INLINE Two at(int64_t i, N n) const {
     if (weight_ == nullptr) return {set(1.0f), set(1.0f)};
@@ -50,94 +62,142 @@ HWY_INLINE Two less(Two v, V mean) { return {hn::Sub(v.a, mean), hn::Sub(v.b, me
 HWY_INLINE Two times(Two v, V factor) { return {hn::Mul(v.a, factor), hn::Mul(v.b, factor)}; }
 
 template <class T>
-void norm_head(const HeadNormArgs& args, const Factors<T>& factors, const T* x, T* out,
-               int64_t row) {
-  const int64_t width = args.x.size(2);
-  const T* bias = args.bias.defined() ? args.bias.data<T>() : nullptr;
-  V mean = hn::Zero(kFloats);
-  float mean_square;
-  if (args.kind == NormKind::layer) {
-    float& kept = args.mean.data<float>()[row];
-    kept = sum_of_twos<T>(width, [&](int64_t i, auto n) { return load_two(x + i, n); }) /
-           static_cast<float>(width);
-    mean = set(kept);
-  }
-  if (args.squares.defined()) {
-    mean_square = args.squares.data<float>()[row] / static_cast<float>(args.row_width);
-  } else {
+class HeadNorm {
+ public:
+  explicit HeadNorm(const HeadNormArgs& args)
+      : width_(args.x.size(2)),
+        row_width_(static_cast<float>(args.squares.defined() ? args.row_width : width_)),
+        eps_(static_cast<float>(args.eps)),
+        x_(args.x),
+        out_(output_rows<T>(args.out, {args.x.raw()})),
+        out_token_(args.out.stride(0)),
+        out_head_(args.out.stride(1)),
+        factors_(args.weight, args.weight_offset),
+        bias_(data_or_null<T>(args.bias)),
+        squares_(data_or_null<float>(args.squares)),
+        mean_(args.kind == NormKind::layer ? args.mean.data<float>() : nullptr),
+        rstd_(args.rstd.data<float>()) {}
+
+  // Head g of token t, row `row` of the statistics.
+  HWY_INLINE void norm(int64_t t, int64_t g, int64_t row) const {
+    const T* x = x_.at(t, g);
+    const T* ahead = x + x_.ahead;
+    V mean = hn::Zero(kFloats);
+    if (mean_ != nullptr) {
+      mean_[row] = sum_of_twos<T>(width_, [&](int64_t i, auto n) { return load_two(x + i, n); }) /
+                   row_width_;
+      mean = set(mean_[row]);
+    }
     const auto square = [&](int64_t i, auto n) {
       const Two centered = less(load_two(x + i, n), mean);
       return product_of(centered, centered);
     };
-    mean_square = sum_of_twos<T>(width, square) / static_cast<float>(width);
+    const float squares = squares_ != nullptr ? squares_[row] : sum_of_twos<T>(width_, square);
+    rstd_[row] = 1.0f / std::sqrt(squares / row_width_ + eps_);
+    const V scale = set(rstd_[row]);
+    const Output<T> out = out_ + (t * out_token_ + g * out_head_);
+    for_twos(0, width_, [&](int64_t i, auto n) {
+      ask_for(ahead + i, kTwoBytes<T>);
+      Two v = product_of(times(less(load_two(x + i, n), mean), scale), factors_.at(i, n));
+      if (bias_ != nullptr) {
+        const Two b = load_two(bias_ + i, n);
+        v = {hn::Add(v.a, b.a), hn::Add(v.b, b.b)};
+      }
+      store_two(v, out + i, n);
+    });
   }
-  float& rstd = args.rstd.data<float>()[row];
-  rstd = 1.0f / std::sqrt(mean_square + static_cast<float>(args.eps));
-  const V scale = set(rstd);
-  for_twos(0, width, [&](int64_t i, auto n) {
-    Two v = product_of(times(less(load_two(x + i, n), mean), scale), factors.at(i, n));
-    if (bias != nullptr) {
-      const Two b = load_two(bias + i, n);
-      v = {hn::Add(v.a, b.a), hn::Add(v.b, b.b)};
-    }
-    store_two(v, out + i, n);
-  });
-}
+
+ private:
+  int64_t width_;
+  float row_width_, eps_;
+  Rows<T> x_;
+  Output<T> out_;
+  int64_t out_token_, out_head_;
+  Factors<T> factors_;
+  const T* bias_;
+  const float* squares_;
+  float *mean_, *rstd_;
+};
 
 void norm_heads(const HeadNormArgs& args, Stream& stream) {
   const int64_t heads = args.x.size(1);
   for_storage_type("head_norm", args.x.dtype(), [&](auto type) {
-    using T = decltype(type);
-    const Rows<T> x(args.x), out(args.out);
-    const Factors<T> factors(args.weight, args.weight_offset);
     for_blocks(stream, args.x.size(0), rows_per_block(heads * args.x.size(2)),
                [&](int64_t begin, int64_t end) {
+                 const HeadNorm<decltype(type)> rows(args);
                  for (int64_t t = begin; t < end; ++t)
-                   for (int64_t g = 0; g < heads; ++g)
-                     norm_head<T>(args, factors, x.at(t, g), out.at(t, g), t * heads + g);
+                   for (int64_t g = 0; g < heads; ++g) rows.norm(t, g, t * heads + g);
                });
   });
 }
 
 // xhat = (x - mean) rstd, g = dout factor: dx = rstd (g - mean(g) - xhat mean(g xhat)).
 template <class T>
-void norm_head_backward(const HeadNormBackwardArgs& args, const Factors<T>& factors, const T* x,
-                        const T* dout, T* dx, int64_t row, float* dweight, float* dbias) {
-  const int64_t width = args.x.size(2);
-  const bool layer = args.kind == NormKind::layer;
-  const V mean = set(layer ? args.mean.data<float>()[row] : 0.0f);
-  const float rstd = args.rstd.data<float>()[row];
-  const V scale = set(rstd);
-  const auto normed = [&](int64_t i, auto n) {
-    return times(less(load_two(x + i, n), mean), scale);
-  };
-  // Beyond a row's end dout is 0.
-  const TwoSums sums = two_sums_of_twos<T>(width, [&](int64_t i, auto n) {
-    const Two xhat = normed(i, n), d = load_two(dout + i, n), g = product_of(d, factors.at(i, n));
-    if (dweight != nullptr) {
-      const Two old = load_two_for<T>(dweight + i, n);
-      store_two_for<T>({hn::MulAdd(d.a, xhat.a, old.a), hn::MulAdd(d.b, xhat.b, old.b)},
-                       dweight + i, n);
-    }
-    if (dbias != nullptr) {
-      const Two old = load_two_for<T>(dbias + i, n);
-      store_two_for<T>({hn::Add(d.a, old.a), hn::Add(d.b, old.b)}, dbias + i, n);
-    }
-    return TwoTerms{g, product_of(g, xhat)};
-  });
-  const auto of_width = static_cast<float>(width);
-  const V mean_g = set(layer ? sums.a / of_width : 0.0f);
-  const V mean_gx = set(args.products.defined() ? args.products.data<float>()[row] * rstd /
-                                                      static_cast<float>(args.row_width)
-                                                : sums.b / of_width);
-  for_twos(0, width, [&](int64_t i, auto n) {
-    const Two xhat = normed(i, n), g = product_of(load_two(dout + i, n), factors.at(i, n));
-    const auto slope = [&](V gradient, V at) {
-      return hn::Mul(scale, hn::Sub(hn::Sub(gradient, mean_g), hn::Mul(at, mean_gx)));
+class HeadNormBackward {
+ public:
+  explicit HeadNormBackward(const HeadNormBackwardArgs& args)
+      : width_(args.x.size(2)),
+        row_width_(static_cast<float>(args.products.defined() ? args.row_width : width_)),
+        x_(args.x),
+        dout_(args.dout),
+        dx_(output_rows<T>(args.dx, {args.x.raw(), args.dout.raw()})),
+        dx_token_(args.dx.stride(0)),
+        dx_head_(args.dx.stride(1)),
+        factors_(args.weight, args.weight_offset),
+        products_(data_or_null<float>(args.products)),
+        mean_(args.kind == NormKind::layer ? args.mean.data<float>() : nullptr),
+        rstd_(args.rstd.data<float>()) {}
+
+  // Head g of token t, row `row` of the statistics; adds to the sums dweight and dbias [W], of
+  // which either may be null.
+  HWY_INLINE void norm(int64_t t, int64_t g, int64_t row, float* dweight, float* dbias) const {
+    const T *x = x_.at(t, g), *dout = dout_.at(t, g);
+    const V mean = set(mean_ != nullptr ? mean_[row] : 0.0f);
+    const float rstd = rstd_[row];
+    const V scale = set(rstd);
+    const auto normed = [&](int64_t i, auto n) {
+      return times(less(load_two(x + i, n), mean), scale);
     };
-    store_two({slope(g.a, xhat.a), slope(g.b, xhat.b)}, dx + i, n);
-  });
-}
+    // Beyond a row's end dout is 0.
+    const TwoSums sums = two_sums_of_twos<T>(width_, [&](int64_t i, auto n) {
+      ask_for(x + x_.ahead + i, kTwoBytes<T>);
+      const Two xhat = normed(i, n), d = load_two(dout + i, n),
+                gradient = product_of(d, factors_.at(i, n));
+      if (dweight != nullptr) {
+        const Two old = load_two_for<T>(dweight + i, n);
+        store_two_for<T>({hn::MulAdd(d.a, xhat.a, old.a), hn::MulAdd(d.b, xhat.b, old.b)},
+                         dweight + i, n);
+      }
+      if (dbias != nullptr) {
+        const Two old = load_two_for<T>(dbias + i, n);
+        store_two_for<T>({hn::Add(d.a, old.a), hn::Add(d.b, old.b)}, dbias + i, n);
+      }
+      return TwoTerms{gradient, product_of(gradient, xhat)};
+    });
+    const V mean_g = set(mean_ != nullptr ? sums.a / row_width_ : 0.0f);
+    const V mean_gx =
+        set(products_ != nullptr ? products_[row] * rstd / row_width_ : sums.b / row_width_);
+    const Output<T> dx = dx_ + (t * dx_token_ + g * dx_head_);
+    for_twos(0, width_, [&](int64_t i, auto n) {
+      ask_for(dout + dout_.ahead + i, kTwoBytes<T>);
+      const Two xhat = normed(i, n),
+                gradient = product_of(load_two(dout + i, n), factors_.at(i, n));
+      const auto slope = [&](V of, V at) {
+        return hn::Mul(scale, hn::Sub(hn::Sub(of, mean_g), hn::Mul(at, mean_gx)));
+      };
+      store_two({slope(gradient.a, xhat.a), slope(gradient.b, xhat.b)}, dx + i, n);
+    });
+  }
+
+ private:
+  int64_t width_;
+  float row_width_;
+  Rows<T> x_, dout_;
+  Output<T> dx_;
+  int64_t dx_token_, dx_head_;
+  Factors<T> factors_;
+  const float *products_, *mean_, *rstd_;
+};
 
 void norm_heads_backward(const HeadNormBackwardArgs& args, Stream& stream) {
   const int64_t heads = args.x.size(1), width = args.x.size(2);
@@ -150,16 +210,12 @@ void norm_heads_backward(const HeadNormBackwardArgs& args, Stream& stream) {
     return sums;
   };
   for_storage_type("head_norm_backward", args.x.dtype(), [&](auto type) {
-    using T = decltype(type);
-    const Rows<T> x(args.x), dout(args.dout), dx(args.dx);
-    const Factors<T> factors(args.weight, args.weight_offset);
     for_blocks(stream, blocks.rows, blocks.height, [&](int64_t begin, int64_t end) {
+      const HeadNormBackward<decltype(type)> rows(args);
       float* dweight = partial(scratch.dweights, begin);
       float* dbias = partial(scratch.dbiases, begin);
       for (int64_t t = begin; t < end; ++t)
-        for (int64_t g = 0; g < heads; ++g)
-          norm_head_backward<T>(args, factors, x.at(t, g), dout.at(t, g), dx.at(t, g),
-                                t * heads + g, dweight, dbias);
+        for (int64_t g = 0; g < heads; ++g) rows.norm(t, g, t * heads + g, dweight, dbias);
     });
   });
   if (scratch.dweights.defined()) add_partial_rows(scratch.dweights, args.dweight, stream);
@@ -173,15 +229,18 @@ void dot_rows(const RowDotArgs& args, Stream& stream) {
     float* out = args.out.data<float>();
     const Rows<T> a(args.a), b(args.b);
     const Factors<T> factors(args.weight, args.weight_offset);
+    const auto dot = [&](const T* x, const T* y) {
+      return sum_of_twos<T>(width, [&](int64_t i, auto n) {
+        ask_for(x + a.ahead + i, kTwoBytes<T>);
+        ask_for(y + b.ahead + i, kTwoBytes<T>);
+        return product_of(product_of(load_two(x + i, n), load_two(y + i, n)), factors.at(i, n));
+      });
+    };
     for_blocks(stream, args.a.size(0), rows_per_block(heads * width),
                [&](int64_t begin, int64_t end) {
                  for (int64_t t = begin; t < end; ++t)
                    for (int64_t g = 0; g < heads; ++g)
-                     out[t * heads + g] = sum_of_twos<T>(width, [&](int64_t i, auto n) {
-                       return product_of(
-                           product_of(load_two(a.at(t, g) + i, n), load_two(b.at(t, g) + i, n)),
-                           factors.at(i, n));
-                     });
+                     out[t * heads + g] = dot(a.at(t, g), b.at(t, g));
                });
   });
 }

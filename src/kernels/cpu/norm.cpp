@@ -16,11 +16,6 @@ HWY_BEFORE_NAMESPACE();
 namespace megatron::kernels::cpu {
 namespace HWY_NAMESPACE {
 
-template <class T>
-const T* data_or_null(const Tensor& tensor) {
-  return tensor.defined() ? tensor.data<T>() : nullptr;
-}
-
 HWY_INLINE Two squares_of(Two v) { return {hn::Mul(v.a, v.a), hn::Mul(v.b, v.b)}; }
 // The factors of a norm: weight_offset + weight.
 template <class T, class N>

@@ -7,6 +7,11 @@
 
 namespace megatron::kernels::cpu {
 
+template <class T>
+const T* data_or_null(const Tensor& tensor) {
+  return tensor.defined() ? tensor.data<T>() : nullptr;
+}
+
 void add_rms_norm(const AddNormArgs& args, Stream& stream);
 void add_rms_norm_backward(const AddNormBackwardArgs& args, Stream& stream);
 void add_layer_norm(const AddNormArgs& args, Stream& stream);

@@ -71,12 +71,12 @@ HWY_INLINE void store_pairs(Pair pair, T* p, Part part) {
   std::memcpy(p, buffer, static_cast<size_t>(2 * part.n) * sizeof(T));
 }
 
-// Where the heads of one token lie.
+// Where the heads of one token lie, and how far on lie those to ask for meanwhile.
 template <class T>
 struct Heads {
   const T* x;
   Output<T> out;
-  int64_t count, x_stride, out_stride;
+  int64_t count, x_stride, out_stride, ahead;
 };
 
 template <class T>
@@ -88,6 +88,8 @@ void rotate_halves(const Heads<T>& heads, const float* cos, const float* sin, in
     for (int64_t head = 0; head < heads.count; ++head) {
       const T* x = heads.x + head * heads.x_stride + i;
       const Output<T> out = heads.out + head * heads.out_stride + i;
+      ask_for(x + heads.ahead, kTwoBytes<T>);
+      ask_for(x + heads.ahead + half, kTwoBytes<T>);
       const Two first = load_two(x, n), second = load_two(x + half, n);
       const Pair a = rotate({first.a, second.a}, c.a, signed_s.a);
       const Pair b = rotate({first.b, second.b}, c.b, signed_s.b);
@@ -103,7 +105,9 @@ void rotate_neighbours(const Heads<T>& heads, const float* cos, const float* sin
   for_vectors(0, half, [&](int64_t i, auto n) {
     const V c = load(cos + i, n), s = hn::Mul(sign, load(sin + i, n));
     for (int64_t head = 0; head < heads.count; ++head) {
-      const Pair pair = load_pairs(heads.x + head * heads.x_stride + 2 * i, n);
+      const T* x = heads.x + head * heads.x_stride + 2 * i;
+      ask_for(x + heads.ahead, kTwoBytes<T>);
+      const Pair pair = load_pairs(x, n);
       store_pairs(rotate(pair, c, s), (heads.out + head * heads.out_stride).p + 2 * i, n);
     }
   });
@@ -144,8 +148,8 @@ void rotate_heads(const RopeArgs& args, Stream& stream) {
                  "rope: position {} of token {} is outside the table of {} positions", position, t,
                  positions);
         const float *c = cos + position * cos_stride, *s = sin + position * sin_stride;
-        const Heads<T> of_token{x + t * x_stride, out + t * out_stride, heads, x_head, out_head};
-        ask_for(of_token.x + ahead, run);
+        const Heads<T> of_token{
+            x + t * x_stride, out + t * out_stride, heads, x_head, out_head, ahead};
         if (interleaved) {
           rotate_neighbours(of_token, c, s, half, sign);
         } else {

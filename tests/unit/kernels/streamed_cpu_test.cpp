@@ -8,6 +8,7 @@
 #include "kernels/cpu/cross_entropy.h"
 #include "kernels/cpu/elementwise.h"
 #include "kernels/cpu/embedding.h"
+#include "kernels/cpu/head_norm.h"
 #include "kernels/cpu/norm.h"
 #include "kernels/cpu/optimizer.h"
 #include "kernels/cpu/rope.h"
@@ -161,6 +162,34 @@ TEST_P(Streamed, RowsHaveTheBitsOfOrdinaryStores) {
     expect_same("embedding", {width}, type, rows, [&](int64_t first, int64_t n, const Tensor& out) {
       embedding({.ids = ids.slice(0, first, n), .table = x, .out = out}, stream);
     });
+  }
+}
+
+TEST_P(Streamed, NormsOfHeadsHaveTheBitsOfOrdinaryStores) {
+  const int64_t width = GetParam().width, heads = 2;
+  Stream& stream = maker.stream();
+  for (const DType type : kTypes) {
+    const int64_t rows = rows_for(heads * width, type);
+    const Tensor x = make({rows, heads, width}, type, 1),
+                 dout = make({rows, heads, width}, type, 2);
+    const Tensor weight = make({width}, type, 3), rstd = make({rows, heads}, DType::f32, 4);
+    expect_same("head norm", {heads, width}, type, rows,
+                [&](int64_t first, int64_t n, const Tensor& out) {
+                  head_norm({.x = x.slice(0, first, n),
+                             .weight = weight,
+                             .out = out,
+                             .rstd = maker.empty({n, heads}, DType::f32)},
+                            stream);
+                });
+    expect_same("head norm backward", {heads, width}, type, rows,
+                [&](int64_t first, int64_t n, const Tensor& out) {
+                  head_norm_backward({.x = x.slice(0, first, n),
+                                      .weight = weight,
+                                      .dout = dout.slice(0, first, n),
+                                      .rstd = rstd.slice(0, first, n),
+                                      .dx = out},
+                                     stream);
+                });
   }
 }
 
