@@ -39,6 +39,8 @@ struct TrainerState {
   Json data;
   int64_t train_iters = 0;  // of the run, without --extend-to-iters; 0: an older checkpoint
   Json layout;              // of the ranks that saved; for people
+  // Of a run with --gemm-tuning on, as training/gemm_choices.h makes it; else null.
+  Json gemm_tuning;
 
   Json to_json() const;
   // Throws Error naming the key that is missing, or whose value cannot be, and `path`.

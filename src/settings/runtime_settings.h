@@ -19,6 +19,7 @@ struct RuntimeSettings {
   std::string instruction_set = "auto";  // of the cpu device
   std::string distributed_backend = "auto";
   bool allow_nondeterministic = false;
+  std::string gemm_tuning = "off";
   bool measure_peak = false;
   int64_t seed = 1234;
   double timeout_minutes = 10;            // of a call between ranks
@@ -51,6 +52,10 @@ struct RuntimeSettings {
   std::optional<SettingNote> composed_note() const;
   // What --allow-nondeterministic does on this device.
   std::optional<SettingNote> order_note() const;
+  // Whether GEMMs take the fastest of their algorithms: --gemm-tuning on, CUDA, one rank.
+  bool tunes_gemms() const;
+  // Of --gemm-tuning on: what it does here, or why it does nothing.
+  std::optional<SettingNote> gemm_tuning_note() const;
   // Of a rank that is a thread of this process, or of the one that a process is: the ranks of a
   // host take its GPUs in turn. Throws Error where there is no GPU and --device is cuda, and where
   // CUDA has no kernel of its own for a part of a step (kernels/own_kernels.h), unless

@@ -9,6 +9,7 @@
 #include "comm/values.h"
 #include "data/sampler.h"
 #include "tensor/finite.h"
+#include "training/gemm_choices.h"
 #include "training/gradient_zeros.h"
 #include "training/non_finite.h"
 #include "training/plan/make_plan.h"
@@ -35,6 +36,7 @@ RankRun::RankRun(const RunPlan& plan, double peak, comm::Group& world, const Tra
       scheduled_(plan.beginning.state.scheduled_samples),
       skipped_(plan.beginning.state.skipped_steps) {
   runtime_.stream().allow_nondeterministic(s_.runtime.allow_nondeterministic);
+  begin_gemm_tuning(s_.runtime, plan.beginning, runtime_);
   passed_over_ = s_.run.skipped();
   fill_model(plan.beginning);
   if (s_.checkpoint.save)
@@ -316,7 +318,7 @@ std::optional<report::EndReason> RankRun::end_after(int64_t iteration) {
   return std::nullopt;
 }
 
-resume::TrainerState RankRun::state(int64_t iteration) const {
+resume::TrainerState RankRun::state(int64_t iteration) {
   return {.iteration = iteration,
           .consumed_samples = consumed_,
           .scheduled_samples = scheduled_,
@@ -335,7 +337,8 @@ resume::TrainerState RankRun::state(int64_t iteration) const {
           .weight_decay = plan_.weight_decay,
           .data = resume::data_settings(s_, plan_.train_samples),
           .train_iters = s_.batch.base_iters,
-          .layout = resume::layout_of(s_, plan_.model->num_layers())};
+          .layout = resume::layout_of(s_, plan_.model->num_layers()),
+          .gemm_tuning = gemm_choices(s_.runtime, runtime_)};
 }
 
 }  // namespace megatron::training

@@ -63,7 +63,7 @@ class RankRun {
   void save(int64_t iteration, bool last);
   void tell_saved(const std::vector<report::SaveRecord>& records);
   std::optional<report::EndReason> end_after(int64_t iteration);
-  resume::TrainerState state(int64_t iteration) const;
+  resume::TrainerState state(int64_t iteration);
   report::RunRecord run_record() const;
   report::RunTotals totals() const;
   void tell_totals() const;

@@ -59,6 +59,8 @@ Machine& machine() {
     settings.allocations = told_first("CUDA_SHIM_ALLOCATIONS", settings.allocations);
     settings.refuse_algorithms =
         told_first("CUDA_SHIM_REFUSE_ALGORITHMS", settings.refuse_algorithms);
+    settings.cublaslt = told_first("CUDA_SHIM_CUBLASLT", settings.cublaslt);
+    settings.fast_algorithm = told_first("CUDA_SHIM_FAST_ALGORITHM", settings.fast_algorithm);
     if (const char* const hang = std::getenv("CUDA_SHIM_HANG"); hang != nullptr)
       settings.hang = hang;
     std::atexit(at_end);
@@ -147,6 +149,7 @@ bool shim_set(const char* name, int64_t value) {
                       : what == "shared"            ? &s.shared
                       : what == "refuse_algorithms" ? &s.refuse_algorithms
                       : what == "refusal"           ? &s.refusal
+                      : what == "fast_algorithm"    ? &s.fast_algorithm
                                                     : nullptr;
   if (at == nullptr) return false;
   *at = value;

@@ -68,8 +68,8 @@ struct Recording {
 
 struct Settings {
   int64_t devices = 1, memory = int64_t{2} << 30, driver = 13000, descending = 0, threads = 0,
-          capability = 90, nccl_looks = 1, refuse_algorithms = 0, refusal = 15,
-          pinned = std::numeric_limits<int64_t>::max(),
+          capability = 90, nccl_looks = 1, refuse_algorithms = 0, refusal = 15, fast_algorithm = -1,
+          cublaslt = 130100, pinned = std::numeric_limits<int64_t>::max(),
           allocations = std::numeric_limits<int64_t>::max(), shared = kDynamicSharedOptIn;
   std::string hang = {};  // part of the names of work that never ends
 };
@@ -98,6 +98,7 @@ class Mutex {
 struct Machine {
   Mutex mutex;
   uint64_t operations = 0;  // that have run
+  double pretended = 0;     // seconds that they took besides
   Settings settings;
   cudaError_t sticky = cudaSuccess;
   std::string problems;  // behind problem_mutex

@@ -38,7 +38,7 @@ bool run_one(Operation& operation) {
   }
   if (operation.mark != nullptr) {
     operation.mark->done = true;
-    operation.mark->seconds = now();
+    operation.mark->seconds = now() + m.pretended;
   }
   ++m.operations;
   return true;

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "device/cuda_plugin.h"
+#include "kernels/gemm_tuning.h"
 #include "kernels/table.h"
 
 namespace megatron::kernels {
@@ -247,6 +248,104 @@ TEST_F(RefusedAlgorithms, EpiloguesStayWithTheNextOneOrAreMadeOfParts) {
   set("refuse_algorithms", 0);
   EXPECT_EQ(queued(args, kBias), 1) << "from then on of parts";
   EXPECT_EQ(queued(args, kGeluAuxBias), 0);
+}
+
+class TunedProducts : public RefusedAlgorithms {
+ protected:
+  void TearDown() override {
+    set("fast_algorithm", -1);
+    RefusedAlgorithms::TearDown();
+  }
+  static int64_t last() {
+    return reinterpret_cast<int64_t (*)()>(cuda_symbol("shim_last_algorithm"))();
+  }
+  // Of a runtime that tunes and where the algorithm at that place is the fastest.
+  std::vector<double> tuned(Runtime& runtime, int fast, std::vector<GemmChoice> kept = {}) {
+    set("fast_algorithm", fast);
+    gemm_tuning(runtime.stream()).begin(std::move(kept));
+    return multiply(runtime, false);
+  }
+};
+
+// Without atomics the list is: parts added in order, whole sums, whole sums once more.
+TEST_F(TunedProducts, TakeTheFastestAlgorithm) {
+  const std::vector<double> in_parts = product(0);
+  for (int fast = 0; fast < 3; ++fast) {
+    Runtime runtime({DeviceKind::cuda}, 1);
+    const std::vector<double> bits = tuned(runtime, fast);
+    EXPECT_EQ(said, "");
+    EXPECT_EQ(last(), fast);
+    EXPECT_EQ(bits == in_parts, fast == 0) << "the bits are those of the algorithm";
+    set("fast_algorithm", (fast + 1) % 3);
+    EXPECT_EQ(multiply(runtime, false), bits);
+    EXPECT_EQ(last(), fast) << "a product is timed once";
+  }
+  Runtime untuned({DeviceKind::cuda}, 1);
+  set("fast_algorithm", 2);
+  EXPECT_EQ(multiply(untuned, false), in_parts);
+  EXPECT_EQ(last(), 0);
+}
+
+TEST_F(TunedProducts, AddToTheirOutOnce) {
+  for (const bool tunes : {false, true}) {
+    Runtime runtime({DeviceKind::cuda}, 1);
+    Arena& arena = runtime.arena(MemoryClass::activations);
+    const Table& kernels = table(DeviceKind::cuda);
+    const GemmArgs args{.a = Tensor::empty(arena, {8, 512}, DType::f32, "a"),
+                        .b = Tensor::empty(arena, {512, 16}, DType::f32, "b"),
+                        .out = Tensor::empty(arena, {8, 16}, DType::f32, "out"),
+                        .beta = 1};
+    set("fast_algorithm", 2);
+    if (tunes) gemm_tuning(runtime.stream()).begin({});
+    for (const auto& [tensor, value] : {std::pair{args.a, 2.0f}, {args.b, 3.0f}, {args.out, 5.0f}})
+      kernels.fill({.out = tensor, .value = value}, runtime.stream());
+    kernels.gemm(args, runtime.stream());
+    kernels.gemm(args, runtime.stream());
+    runtime.stream().synchronize();
+    EXPECT_EQ(last(), tunes ? 2 : 0);
+    for (const double x : to_doubles(args.out)) ASSERT_EQ(x, 5 + 2 * 512 * 6);
+  }
+}
+
+TEST_F(TunedProducts, PassOverAlgorithmsThatAreRefused) {
+  Runtime runtime({DeviceKind::cuda}, 1);
+  set("refuse_algorithms", 2);
+  tuned(runtime, 1);
+  EXPECT_EQ(error, "");
+  EXPECT_EQ(last(), 2);
+}
+
+TEST_F(TunedProducts, TakeTheAlgorithmThatWasKept) {
+  Runtime first({DeviceKind::cuda}, 1);
+  const std::vector<double> bits = tuned(first, 1);
+  std::vector<GemmChoice> kept = gemm_tuning(first.stream()).choices();
+  ASSERT_EQ(kept.size(), 1u);
+  EXPECT_NE(kept[0].product.find("f32 to f32: 1 x [8,16,512]"), std::string::npos)
+      << kept[0].product;
+  Runtime second({DeviceKind::cuda}, 1);
+  EXPECT_EQ(tuned(second, 0, kept), bits);
+  EXPECT_EQ(said, "");
+  EXPECT_EQ(last(), 1);
+  EXPECT_EQ(gemm_tuning(second.stream()).choices(), kept);
+
+  kept[0].algorithm[0] ^= 1;
+  Runtime third({DeviceKind::cuda}, 1);
+  tuned(third, 0, kept);
+  EXPECT_EQ(last(), 0) << "it is timed anew";
+  EXPECT_EQ(lines(said), 1) << said;
+  EXPECT_NE(said.find("does not propose the algorithm that the checkpoint names"),
+            std::string::npos)
+      << said;
+  EXPECT_NE(gemm_tuning(third.stream()).choices(), kept);
+}
+
+TEST_F(TunedProducts, ChoicesThatNoProductNeededAreKeptOn) {
+  const std::vector<GemmChoice> kept{{"another product", {1, 2, 3, 4, 5, 6, 7, 8}}};
+  Runtime runtime({DeviceKind::cuda}, 1);
+  tuned(runtime, 1, kept);
+  const std::vector<GemmChoice> choices = gemm_tuning(runtime.stream()).choices();
+  ASSERT_EQ(choices.size(), 2u);
+  EXPECT_EQ(choices[0], kept[0]);
 }
 
 }  // namespace

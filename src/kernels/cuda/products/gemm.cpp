@@ -124,7 +124,7 @@ bool fuse(const GemmArgs& args, const GemmScratch& scratch, Stream& stream) {
   const Tensor& sums = args.bias_gradient.out;
   const Tensor& written = scratch.bias_gradient.defined() ? scratch.bias_gradient : sums;
   if (p.bias_gradient) call.pointers.bias = written.address();
-  if (!ProductPlans::of(stream).run_if_there(p, call.pointers, handle_of(stream))) return false;
+  if (!ProductPlans::of(stream).run_if_there(p, call.pointers)) return false;
   if (scratch.bias_gradient.defined()) {
     const std::array<int64_t, 2> row{sums.elements(), 1};
     add_partial_rows(written.as_strided({1, sums.elements()}, row), args.bias_gradient, stream);
@@ -151,7 +151,7 @@ void gemm(const GemmArgs& args, Stream& stream) {
   if (args.out.elements() == 0) return;
   const GemmScratch scratch = gemm_scratch(args, stream);
   const Call call = prepare(args, scratch, stream);
-  ProductPlans::of(stream).run(call.product, call.pointers, handle_of(stream));
+  ProductPlans::of(stream).run(call.product, call.pointers);
 }
 
 }  // namespace megatron::kernels::cuda

@@ -1,12 +1,16 @@
 #include "kernels/cuda/products/product_plans.h"
 
+#include <algorithm>
 #include <array>
+#include <cstring>
+#include <optional>
 
 #include "base/error.h"
 #include "base/log.h"
 #include "device/cuda/out_of_memory.h"
 #include "device/cuda/stream.h"
 #include "kernels/cuda/numbers.h"
+#include "kernels/cuda/products/tuning.h"
 
 namespace megatron::kernels::cuda {
 namespace {
@@ -189,6 +193,36 @@ bool refuses_algorithm(cublasStatus_t status) {
          status == CUBLAS_STATUS_ARCH_MISMATCH;
 }
 
+// All that determines a plan, as a name that is the same in every run.
+std::string key_of(const Product& p) {
+  std::string key = fmt::format(
+      "{} to {}: {} x [{},{},{}]{}{}, rows {} {} {}, matrices {} {} {}, aligned {} {} {}, "
+      "workspace {}",
+      name(p.in), name(p.out), p.batch, p.m, p.n, p.k, p.transpose_a ? ", a transposed" : "",
+      p.transpose_b ? ", b transposed" : "", p.row_a, p.row_b, p.row_out, p.batch_a, p.batch_b,
+      p.batch_out, p.align_a, p.align_b, p.align_out, p.workspace);
+  key += text_of_epilogue(p);
+  if (p.aux) key += ", aux";
+  if (p.accumulate) key += ", added";
+  if (p.any_order) key += ", any order of sums";
+  return key;
+}
+
+bool contiguous(const Product& p) {
+  return (p.m == 1 || p.row_out == p.n) && (p.batch == 1 || p.batch_out == p.m * p.n);
+}
+
+std::vector<uint64_t> words_of(const cublasLtMatmulAlgo_t& algorithm) {
+  std::vector<uint64_t> words(sizeof(algorithm) / sizeof(uint64_t));
+  std::memcpy(words.data(), &algorithm, sizeof(algorithm));
+  return words;
+}
+
+void put_first(std::vector<cublasLtMatmulAlgo_t>& algorithms, size_t place) {
+  const auto first = algorithms.begin(), chosen = first + static_cast<std::ptrdiff_t>(place);
+  std::rotate(first, chosen, chosen + 1);
+}
+
 std::string text_of(cublasStatus_t status) {
   return fmt::format("{} ({})", cublasLtGetStatusName(status), cublasLtGetStatusString(status));
 }
@@ -200,38 +234,102 @@ ProductPlans& ProductPlans::of(Stream& stream) {
   megatron::cuda::CudaStream& cuda = megatron::cuda::cuda_stream(stream);
   cuda.handle();  // the library is made for the thread's device
   std::shared_ptr<void>& state = cuda.state(&kKey);
-  if (state == nullptr) state = std::make_shared<ProductPlans>();
+  if (state == nullptr) state = std::make_shared<ProductPlans>(cuda);
   return *static_cast<ProductPlans*>(state.get());
 }
 
-ProductPlans::ProductPlans() {
+ProductPlans::ProductPlans(megatron::cuda::CudaStream& stream) : stream_(stream) {
   cublasLtHandle_t library = nullptr;
   check(cublasLtCreate(&library), "cublasLtCreate");
   library_.reset(library);
 }
 
-ProductPlan* ProductPlans::find(const Product& product) {
+ProductPlan* ProductPlans::find(const Product& product, const ProductPointers& pointers) {
   if (const auto known = plans_.find(product); known != plans_.end()) return known->second.get();
   auto plan = std::make_unique<ProductPlan>(describe(product));
   plan->algorithms = find_algorithms(library_.get(), product, *plan);
   plan->named = static_cast<int>(plan->algorithms.size());
   if (plan->named == 0) plan.reset();
+  if (plan != nullptr && tunes_) tune(product, *plan, pointers);
   return plans_.emplace(product, std::move(plan)).first->second.get();
 }
 
-cublasStatus_t ProductPlans::queue(const Product& product, ProductPlan& plan,
-                                   const ProductPointers& pointers, cudaStream_t stream) {
+void ProductPlans::tune(const Product& product, ProductPlan& plan,
+                        const ProductPointers& pointers) {
+  if (put_kept_first(product, plan) || plan.algorithms.size() < 2 || stream_.recording()) return;
+  std::optional<HostCopy> before;
+  if (product.accumulate) {
+    if (!contiguous(product)) return;
+    const int64_t elements = product.batch * product.m * product.n;
+    before.emplace(pointers.out, static_cast<size_t>(elements * size_of(product.out)), stream_);
+  }
+  const size_t best = fastest(
+      plan.algorithms,
+      [&](const cublasLtMatmulAlgo_t& algorithm) {
+        const cublasStatus_t status = call(product, plan, algorithm, pointers);
+        if (!refuses_algorithm(status))
+          check(status, ("cublasLtMatmul of " + text_of(product)).c_str());
+        return status == CUBLAS_STATUS_SUCCESS;
+      },
+      stream_);
+  if (before) before->restore();
+  put_first(plan.algorithms, best);
+}
+
+// Whether there was a choice that could be kept.
+bool ProductPlans::put_kept_first(const Product& product, ProductPlan& plan) const {
+  const auto kept = kept_.find(key_of(product));
+  if (kept == kept_.end()) return false;
+  for (size_t i = 0; i < plan.algorithms.size(); ++i) {
+    if (words_of(plan.algorithms[i]) != kept->second) continue;
+    put_first(plan.algorithms, i);
+    return true;
+  }
+  log::warning(
+      "cuBLASLt {} does not propose the algorithm that the checkpoint names for {}: another one is "
+      "used, and results may differ in their last bits from those of a run without interruption",
+      cublasLtGetVersion(), text_of(product));
+  return false;
+}
+
+void ProductPlans::begin(std::vector<GemmChoice> kept) {
+  tunes_ = true;
+  for (GemmChoice& choice : kept)
+    kept_.insert_or_assign(std::move(choice.product), std::move(choice.algorithm));
+}
+
+std::vector<GemmChoice> ProductPlans::choices() const {
+  std::map<std::string, std::vector<uint64_t>> all = kept_;
+  for (const auto& [product, plan] : plans_)
+    if (plan != nullptr) all.insert_or_assign(key_of(product), words_of(plan->algorithms.front()));
+  std::vector<GemmChoice> list;
+  for (auto& [product, algorithm] : all) list.push_back({product, std::move(algorithm)});
+  return list;
+}
+
+std::string ProductPlans::library() const {
+  return fmt::format("cuBLASLt {}", cublasLtGetVersion());
+}
+
+cublasStatus_t ProductPlans::call(const Product& product, const ProductPlan& plan,
+                                  const cublasLtMatmulAlgo_t& algorithm,
+                                  const ProductPointers& pointers) const {
   const float one = 1, beta = product.accumulate ? 1 : 0;
   cublasLtMatmulDesc_t const operation = plan.operation.get();
   if (pointers.bias != nullptr) set(operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, pointers.bias);
   if (pointers.aux != nullptr)
     set(operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, pointers.aux);
+  return cublasLtMatmul(library_.get(), operation, &one, pointers.b, plan.a.get(), pointers.a,
+                        plan.b.get(), &beta, pointers.out, plan.out.get(), pointers.out,
+                        plan.out.get(), &algorithm, pointers.workspace,
+                        static_cast<size_t>(product.workspace), stream_.handle());
+}
+
+cublasStatus_t ProductPlans::queue(const Product& product, ProductPlan& plan,
+                                   const ProductPointers& pointers) {
   cublasStatus_t refused = CUBLAS_STATUS_SUCCESS;
   while (!plan.algorithms.empty()) {
-    const cublasStatus_t status = cublasLtMatmul(
-        library_.get(), operation, &one, pointers.b, plan.a.get(), pointers.a, plan.b.get(), &beta,
-        pointers.out, plan.out.get(), pointers.out, plan.out.get(), &plan.algorithms.front(),
-        pointers.workspace, static_cast<size_t>(product.workspace), stream);
+    const cublasStatus_t status = call(product, plan, plan.algorithms.front(), pointers);
     if (status == CUBLAS_STATUS_SUCCESS) [[likely]]
       break;
     if (!refuses_algorithm(status))
@@ -249,15 +347,14 @@ cublasStatus_t ProductPlans::queue(const Product& product, ProductPlan& plan,
   return CUBLAS_STATUS_SUCCESS;
 }
 
-void ProductPlans::run(const Product& product, const ProductPointers& pointers,
-                       cudaStream_t stream) {
-  ProductPlan* const plan = find(product);
+void ProductPlans::run(const Product& product, const ProductPointers& pointers) {
+  ProductPlan* const plan = find(product, pointers);
   const char* const kind = product.any_order ? "" : "deterministic ";
   MG_CHECK(plan != nullptr,
            "CUDA: cuBLASLt {} has no {}algorithm for {}; sizes that are multiples of 8, or another "
            "version of cuBLASLt, may have one",
            cublasLtGetVersion(), kind, text_of(product));
-  const cublasStatus_t status = queue(product, *plan, pointers, stream);
+  const cublasStatus_t status = queue(product, *plan, pointers);
   if (status == CUBLAS_STATUS_SUCCESS) [[likely]]
     return;
   const int named = plan->named;
@@ -268,11 +365,10 @@ void ProductPlans::run(const Product& product, const ProductPointers& pointers,
       cublasLtGetVersion(), named, kind, text_of(product), text_of(status));
 }
 
-bool ProductPlans::run_if_there(const Product& product, const ProductPointers& pointers,
-                                cudaStream_t stream) {
-  ProductPlan* const plan = find(product);
+bool ProductPlans::run_if_there(const Product& product, const ProductPointers& pointers) {
+  ProductPlan* const plan = find(product, pointers);
   if (plan == nullptr) return false;
-  const cublasStatus_t status = queue(product, *plan, pointers, stream);
+  const cublasStatus_t status = queue(product, *plan, pointers);
   if (status == CUBLAS_STATUS_SUCCESS) [[likely]]
     return true;
   log::warning(
@@ -284,3 +380,8 @@ bool ProductPlans::run_if_there(const Product& product, const ProductPointers& p
 }
 
 }  // namespace megatron::kernels::cuda
+
+extern "C" __attribute__((visibility("default"))) megatron::kernels::GemmTuning*
+megatron_cuda_gemm_tuning(megatron::Stream& stream) {
+  return &megatron::kernels::cuda::ProductPlans::of(stream);
+}

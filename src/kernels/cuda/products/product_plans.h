@@ -10,8 +10,9 @@
 #include <vector>
 
 #include "base/dtype.h"
-#include "device/stream.h"
+#include "device/cuda/stream.h"
 #include "kernels/gemm.h"
+#include "kernels/gemm_tuning.h"
 
 namespace megatron::kernels::cuda {
 
@@ -59,29 +60,41 @@ struct ProductPlan {
   Owned<cublasLtMatmulDesc_t, cublasLtMatmulDescDestroy> operation;
   Layout a, b, out;  // as cuBLASLt sees row-major matrices: a is column-major op(b)^T
   // Those whose order of sums may be taken, cuBLASLt's best one first. It may refuse one that it
-  // named: that one is dropped, and the first that is left is the one in use.
+  // named: that one is dropped, and the first that is left is the one in use. Tuning puts another
+  // first.
   std::vector<cublasLtMatmulAlgo_t> algorithms;
   int named = 0;  // how many there were
 };
 
-class ProductPlans {
+class ProductPlans final : public GemmTuning {
  public:
   // The stream's own.
   static ProductPlans& of(Stream& stream);
-  ProductPlans();
+  explicit ProductPlans(megatron::cuda::CudaStream& stream);
 
   // Queues the product. Throws Error when cuBLASLt has no algorithm, or refuses all that it named.
-  void run(const Product& product, const ProductPointers& pointers, cudaStream_t stream);
+  void run(const Product& product, const ProductPointers& pointers);
   // The same where cuBLASLt does it: not every epilogue is there for every product. False: nothing
   // is queued, now and from now on.
-  bool run_if_there(const Product& product, const ProductPointers& pointers, cudaStream_t stream);
+  bool run_if_there(const Product& product, const ProductPointers& pointers);
+
+  void begin(std::vector<GemmChoice> kept) override;
+  std::vector<GemmChoice> choices() const override;
+  std::string library() const override;
 
  private:
-  ProductPlan* find(const Product& product);  // null when it has none
+  // Null when it has none. One that is new is tuned, if tuning has begun.
+  ProductPlan* find(const Product& product, const ProductPointers& pointers);
+  void tune(const Product& product, ProductPlan& plan, const ProductPointers& pointers);
+  bool put_kept_first(const Product& product, ProductPlan& plan) const;
+  cublasStatus_t call(const Product& product, const ProductPlan& plan,
+                      const cublasLtMatmulAlgo_t& algorithm, const ProductPointers& pointers) const;
   // Success, or the status by which the last of the plan's algorithms was refused.
-  cublasStatus_t queue(const Product& product, ProductPlan& plan, const ProductPointers& pointers,
-                       cudaStream_t stream);
+  cublasStatus_t queue(const Product& product, ProductPlan& plan, const ProductPointers& pointers);
 
+  megatron::cuda::CudaStream& stream_;
+  bool tunes_ = false;
+  std::map<std::string, std::vector<uint64_t>> kept_;  // choices of begin()
   Owned<cublasLtHandle_t, cublasLtDestroy> library_;
   std::map<Product, std::unique_ptr<ProductPlan>> plans_;
 };

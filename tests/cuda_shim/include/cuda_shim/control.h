@@ -17,6 +17,9 @@
 //                                  is launched for the first time, a graph, a handle, a communicator
 //   CUDA_SHIM_REFUSE_ALGORITHMS=N  as "refuse_algorithms": cublasLtMatmul answers
 //                                  CUBLAS_STATUS_NOT_SUPPORTED to the first N of each product's list
+//   CUDA_SHIM_CUBLASLT=N           the version that cuBLASLt says it is (130100)
+//   CUDA_SHIM_FAST_ALGORITHM=N     as "fast_algorithm": the algorithm at place N of each product's list is
+//                                  the fastest
 //   CUDA_SHIM_HANG=TEXT            as shim_hang(TEXT): work that never ends
 #define CUDA_SHIM_EXPORT extern "C" __attribute__((visibility("default")))
 
@@ -28,7 +31,9 @@
 // blocks from the highest index down (0); "threads": OS threads that run blocks (a core each);
 // "nccl_looks": how often calls of NCCL that do not block are in progress when they are looked at
 // (1); "refuse_algorithms": how many of the first algorithms of each product's list cublasLtMatmul
-// refuses (0); "refusal": with which status (15, CUBLAS_STATUS_NOT_SUPPORTED).
+// refuses (0); "refusal": with which status (15, CUBLAS_STATUS_NOT_SUPPORTED); "fast_algorithm": all
+// but the one at that place of a product's list take a second longer by the device's clock, which
+// nobody waits for (-1: none does).
 // False: no such name.
 CUDA_SHIM_EXPORT bool shim_set(const char* name, int64_t value);
 // From now on, work whose name has that text never ends: a launch of such a kernel, or "cublasLtMatmul",
@@ -45,3 +50,5 @@ CUDA_SHIM_EXPORT int64_t shim_alive(const char* name);
 // Products that cuBLASLt has queued so far, with an epilogue (cublasLtEpilogue_t) and a reduction
 // of parts of K (cublasLtReductionScheme_t).
 CUDA_SHIM_EXPORT int64_t shim_products(uint32_t epilogue, uint32_t reduction);
+// The place, in its product's list, of the algorithm of the product that was queued last; -1: none was.
+CUDA_SHIM_EXPORT int64_t shim_last_algorithm();
