@@ -53,6 +53,7 @@ const std::vector<Bad> kBad = {
     {"llama", "hidden_size", "48.5", {"hidden_size", "48.5"}},
     {"qwen2", "hidden_size", "50", {"hidden_size", "50", "num_attention_heads", "4", "head_dim"}},
     {"gpt2", "n_embd", "50", {"n_embd", "50", "n_head", "4"}},
+    {"gpt2", "n_embd", "4611686018427387904", {"n_embd", "4611686018427387904", "1099511627776"}},
     {"gpt_neox", "hidden_size", "50", {"hidden_size", "50", "num_attention_heads", "3"}},
     {"falcon", "hidden_size", "50", {"hidden_size", "50", "num_attention_heads", "4"}},
     {"llama", "num_key_value_heads", "3", {"num_attention_heads", "4", "num_key_value_heads", "3"}},
