@@ -7,8 +7,7 @@ namespace megatron::kernels::cuda {
 namespace {
 
 constexpr int64_t kSlack = 64 << 10;  // what a plan takes of any shape
-// A part: all 32 heads of 4,096 tokens, gradients of scores in two bytes.
-constexpr int64_t kPart = int64_t{1280} << 20, kMost = int64_t{4} << 30;
+constexpr int64_t kPart = int64_t{768} << 20, kMost = int64_t{4} << 30;
 
 int64_t round_up(int64_t x, int64_t to) { return (x + to - 1) / to * to; }
 

@@ -19,7 +19,7 @@ bool library_takes(const AttentionBackwardArgs& args, bool any_order = false);
 
 // A call is made in parts of so many samples and key heads, which divide those of the call: all
 // heads unless it is one sample. Backward keeps two bytes a score or, in any order, four a value of
-// dq: parts are as large as 1280 MiB allow, at least one key head.
+// dq: parts are as large as 768 MiB allow, at least one key head.
 struct LibraryAttentionPart {
   int64_t samples = 1, kv_heads = 1;
   int64_t workspace = 0;  // bytes, the most that a plan may ask for
