@@ -11,7 +11,16 @@ namespace {
 
 struct Preset {
   std::string_view name, flags;  // words apart by one space
+  std::string_view more = {};    // flags, too
 };
+
+constexpr std::string_view kLlama8b =
+    "--num-layers 32 --hidden-size 4096 --num-attention-heads 32 --vocab-size 128256 "
+    "--ffn-hidden-size 14336 --group-query-attention --num-query-groups 8 "
+    "--position-embedding-type rope --rotary-base 500000 --normalization RMSNorm --swiglu "
+    "--disable-bias-linear --untie-embeddings-and-output-weights --hidden-dropout 0 "
+    "--attention-dropout 0 --seq-length 4096 --global-batch-size 8 "
+    "--recompute-granularity selective";
 
 constexpr std::array kPresets = {
     Preset{"gpt2-124m",
@@ -38,22 +47,11 @@ constexpr std::array kPresets = {
            "--position-embedding-type rope --rotary-base 500000 --normalization RMSNorm --swiglu "
            "--disable-bias-linear --hidden-dropout 0 --attention-dropout 0 --seq-length 4096 "
            "--micro-batch-size 2 --global-batch-size 8"},
-    Preset{"llama-8b",
-           "--num-layers 32 --hidden-size 4096 --num-attention-heads 32 --vocab-size 128256 "
-           "--ffn-hidden-size 14336 --group-query-attention --num-query-groups 8 "
-           "--position-embedding-type rope --rotary-base 500000 --normalization RMSNorm --swiglu "
-           "--disable-bias-linear --untie-embeddings-and-output-weights --hidden-dropout 0 "
-           "--attention-dropout 0 --seq-length 4096 --micro-batch-size 1 --global-batch-size 8 "
-           "--recompute-granularity selective --recompute-modules mlp_act layernorm"},
+    Preset{"llama-8b", kLlama8b, "--micro-batch-size 1 --recompute-modules mlp_act layernorm"},
     // Larger products and half as many steps through the weights' gradients, in the memory that moments in
     // bf16 free.
-    Preset{"llama-8b-mb2",
-           "--num-layers 32 --hidden-size 4096 --num-attention-heads 32 --vocab-size 128256 "
-           "--ffn-hidden-size 14336 --group-query-attention --num-query-groups 8 "
-           "--position-embedding-type rope --rotary-base 500000 --normalization RMSNorm --swiglu "
-           "--disable-bias-linear --untie-embeddings-and-output-weights --hidden-dropout 0 "
-           "--attention-dropout 0 --seq-length 4096 --micro-batch-size 2 --global-batch-size 8 "
-           "--exp-avg-dtype bf16 --exp-avg-sq-dtype bf16 --recompute-granularity selective "
+    Preset{"llama-8b-mb2", kLlama8b,
+           "--micro-batch-size 2 --exp-avg-dtype bf16 --exp-avg-sq-dtype bf16 "
            "--recompute-modules layernorm"}};
 
 }  // namespace
@@ -68,10 +66,12 @@ std::vector<std::string> preset_flags(std::string_view name) {
   const auto preset = std::ranges::find(kPresets, name, &Preset::name);
   MG_ASSERT(preset != kPresets.end());
   std::vector<std::string> words;
-  for (std::string_view rest = preset->flags; !rest.empty();) {
-    const size_t end = std::min(rest.find(' '), rest.size());
-    words.emplace_back(rest.substr(0, end));
-    rest.remove_prefix(std::min(end + 1, rest.size()));
+  for (std::string_view rest : {preset->flags, preset->more}) {
+    while (!rest.empty()) {
+      const size_t end = std::min(rest.find(' '), rest.size());
+      words.emplace_back(rest.substr(0, end));
+      rest.remove_prefix(std::min(end + 1, rest.size()));
+    }
   }
   return words;
 }

@@ -286,17 +286,7 @@ void nn_product(const FewRowsProduct& p) {
 
 template <Form form>
 void product_of(const FewRowsProduct& p) {
-  switch (p.m) {
-    case 1: return product<form, 1>(p);
-    case 2: return product<form, 2>(p);
-    case 3: return product<form, 3>(p);
-    case 4: return product<form, 4>(p);
-    case 5: return product<form, 5>(p);
-    case 6: return product<form, 6>(p);
-    case 7: return product<form, 7>(p);
-    case 8: return product<form, 8>(p);
-    default: MG_ASSERT(false);
-  }
+  with_rows(p.m, [&](auto m) { product<form, m()>(p); });
 }
 
 // f(form) as a constant.

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #include "kernels/cpu/products/panels.h"
 #include "kernels/cpu/products/tiles.h"
@@ -23,6 +24,15 @@ struct FewRowsProduct {
 };
 
 inline constexpr int64_t kFewRows = 8;
+
+// f(m as a constant), for m in [1, M].
+template <int64_t M = kFewRows, class F>
+void with_rows(int64_t m, F f) {
+  if constexpr (M > 0) {
+    if (m == M) return f(std::integral_constant<int64_t, M>());
+    with_rows<M - 1>(m, f);
+  }
+}
 
 // Whether these products take m rows of that kind, which this processor has, with a b of that type.
 bool takes_few_rows(WordKind kind, DType type, int64_t m);

@@ -211,17 +211,7 @@ template <class T, int64_t M>
 
 template <class T>
 void nt_product(const FewRowsProduct& p) {
-  switch (p.m) {
-    case 1: return nt_rows<T, 1>(p);
-    case 2: return nt_rows<T, 2>(p);
-    case 3: return nt_rows<T, 3>(p);
-    case 4: return nt_rows<T, 4>(p);
-    case 5: return nt_rows<T, 5>(p);
-    case 6: return nt_rows<T, 6>(p);
-    case 7: return nt_rows<T, 7>(p);
-    case 8: return nt_rows<T, 8>(p);
-    default: MG_ASSERT(false);
-  }
+  with_rows(p.m, [&](auto m) { nt_rows<T, m()>(p); });
 }
 
 // Rows [i, i + M) and `Vectors` vectors of columns from j on of a b; of the last one there may be
