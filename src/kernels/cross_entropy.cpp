@@ -5,6 +5,14 @@
 namespace megatron::kernels {
 namespace {
 
+// Rows of logits, or of what is formed from them.
+bool has_rows(const Tensor& t) {
+  if (!t.defined() || t.rank() != 2) return false;
+  return t.is_contiguous() ||
+         (!t.device().is_host() && last_is_dense(t) && t.stride(0) >= t.size(1));
+}
+bool has_rows(const Tensor& t, const Shape& shape) { return has_rows(t) && t.shape() == shape; }
+
 void check_tokens(const Rules& rules, const Tensor& labels, const Tensor& weights, int64_t rows,
                   DType type) {
   rules.dense(labels, {rows}, DType::i32, "labels i32 [T]");
@@ -19,9 +27,7 @@ void check(const CrossEntropyArgs& args) {
                                       {"weights", args.weights},
                                       {"loss", args.loss},
                                       {"dlogits", args.dlogits}});
-  rules.require(args.logits.defined() && args.logits.rank() == 2 && args.logits.is_contiguous() &&
-                    is_float_type(args.logits),
-                "logits [T,V] contiguous");
+  rules.require(has_rows(args.logits) && is_float_type(args.logits), "logits [T,V]");
   const int64_t rows = args.logits.size(0);
   const DType type = accumulator(args.logits.dtype());
   check_tokens(rules, args.labels, args.weights, rows, type);
@@ -30,7 +36,7 @@ void check(const CrossEntropyArgs& args) {
   const DType given = args.dlogits.dtype();
   rules.require((type == DType::f64) == (given == DType::f64), "dlogits f64 for f64 logits only");
   rules.require(is_float_type(args.dlogits), "dlogits f32, bf16 or f16 (f64)");
-  rules.dense(args.dlogits, args.logits.shape(), given, "dlogits [T,V] contiguous");
+  rules.require(has_rows(args.dlogits, args.logits.shape()), "dlogits [T,V]");
 }
 
 void check(const VocabularyStatsArgs& args) {
@@ -39,15 +45,15 @@ void check(const VocabularyStatsArgs& args) {
                                          {"weights", args.weights},
                                          {"exponentials", args.exponentials},
                                          {"stats", args.stats}});
-  rules.require(args.logits.defined() && args.logits.rank() == 2 && args.logits.is_contiguous() &&
-                    is_wide(args.logits),
-                "logits [T,V] f32 (f64), contiguous");
+  rules.require(has_rows(args.logits) && is_wide(args.logits), "logits [T,V] f32 (f64)");
   const int64_t rows = args.logits.size(0);
   const DType type = args.logits.dtype();
   check_tokens(rules, args.labels, args.weights, rows, type);
   rules.dense(args.stats, {rows, 3}, type, "stats f32 (f64) [T,3]");
   if (args.exponentials.defined())
-    rules.dense(args.exponentials, args.logits.shape(), type, "exponentials as logits");
+    rules.require(
+        has_rows(args.exponentials, args.logits.shape()) && args.exponentials.dtype() == type,
+        "exponentials as logits");
 }
 
 void check(const VocabularyCrossEntropyArgs& args) {
@@ -66,15 +72,13 @@ void check(const VocabularyCrossEntropyArgs& args) {
   check_tokens(rules, args.labels, args.weights, rows, type);
   rules.dense(args.loss, {rows}, type, "loss f32 (f64) [T]");
   if (!args.dlogits.defined()) return;
-  rules.require(args.exponentials.defined() && args.exponentials.rank() == 2 &&
-                    args.exponentials.size(0) == rows && args.exponentials.dtype() == type &&
-                    args.exponentials.is_contiguous(),
-                "exponentials f32 (f64) [T,V], contiguous");
+  rules.require(has_rows(args.exponentials) && args.exponentials.size(0) == rows &&
+                    args.exponentials.dtype() == type,
+                "exponentials f32 (f64) [T,V]");
   rules.require(
       is_float_type(args.dlogits) && (type == DType::f64) == (args.dlogits.dtype() == DType::f64),
       "dlogits f32, bf16 or f16 (f64)");
-  rules.dense(args.dlogits, args.exponentials.shape(), args.dlogits.dtype(),
-              "dlogits [T,V] contiguous");
+  rules.require(has_rows(args.dlogits, args.exponentials.shape()), "dlogits [T,V]");
 }
 
 }  // namespace megatron::kernels

@@ -1,4 +1,6 @@
-// Softmax cross entropy over rows of logits, with its gradient in the same pass.
+// Softmax cross entropy over rows of logits, with its gradient in the same pass. Rows of logits,
+// exponentials and dlogits are dense; on CUDA their row stride is free, elsewhere they are
+// contiguous. What lies between rows is neither read nor written.
 #pragma once
 
 #include "kernels/access.h"
@@ -7,8 +9,8 @@ namespace megatron::kernels {
 
 // loss[t] = log sum_v exp(logits[t,v]) - logits[t,labels[t]], f32 (f64 for f64) [T]; 0 where
 // weights[t] is 0. dlogits[t,v] = weights[t] * (softmax(logits[t])[v] - [v == labels[t]]) when
-// dlogits is defined; it may be logits. logits [T,V] contiguous (f64, f32, bf16, f16), dlogits any
-// of f32/bf16/f16 (f64 for f64); labels i32 [T]; weights [T] as loss. Where weights[t] is 0 the
+// dlogits is defined; it may be logits. logits [T,V] (f64, f32, bf16, f16), dlogits any of
+// f32/bf16/f16 (f64 for f64); labels i32 [T]; weights [T] as loss. Where weights[t] is 0 the
 // label is not read (it may be -100) and dlogits is 0.
 struct CrossEntropyArgs {
   Tensor logits, labels, weights;
@@ -19,7 +21,7 @@ struct CrossEntropyArgs {
 // logits, V may be 0. Each forms what the others have to know of its columns, stats [T,3] f32
 // (f64): the largest logit m (-infinity where V is 0), the sum of exp(logit - m), and the label's
 // logit, -infinity where it is not among them. exponentials[t,v] = exp(logits[t,v] - m) when
-// defined; it may be logits. logits, exponentials [T,V] contiguous f32 (f64); labels, weights as
+// defined; it may be logits. logits, exponentials [T,V] f32 (f64); labels, weights as
 // above; rows of weight 0 are left out: stats -infinity, 0, -infinity, exponentials 0.
 struct VocabularyStatsArgs {
   Tensor logits, labels, weights;

@@ -26,6 +26,14 @@ int64_t loss_chunk_rows(int64_t vocabulary, const Stream::Target& target) {
   return std::clamp<int64_t>((int64_t{1} << 25) / vocabulary / 64 * 64, 64, 4096);
 }
 
+Tensor loss_chunk(Stream& stream, int64_t rows, int64_t vocabulary, DType type, bool capped,
+                  const char* label) {
+  constexpr int64_t kUnit = 128;
+  const bool padded = stream.target().kind == DeviceKind::cuda && !capped;
+  const int64_t apart = padded ? (vocabulary + kUnit - 1) / kUnit * kUnit : vocabulary;
+  return Tensor::empty(stream.scratch(), {rows, apart}, type, label).slice(1, 0, vocabulary);
+}
+
 Tensor linear_cross_entropy(Tape& tape, const Var& x, const Weight& weight, const Tensor& labels,
                             const Tensor& weights, double soft_cap) {
   const Tensor &x_TH = x.value, &w_VH = weight.value();
@@ -38,18 +46,18 @@ Tensor linear_cross_entropy(Tape& tape, const Var& x, const Weight& weight, cons
   Tensor loss_T = tape.empty({tokens}, sums, "loss");
   Tensor dx_TH;
   if (tape.recording()) dx_TH = tape.empty(x_TH.shape(), type, "loss.dx");
-  Tensor logits_CV = Tensor::empty(stream.scratch(), {rows, vocabulary}, sums, "loss.logits");
+  const bool capped = soft_cap > 0;
+  const Tensor logits_CV = loss_chunk(stream, rows, vocabulary, sums, capped, "loss.logits");
   Tensor dlogits_CV = logits_CV;
   // The gradient of capped logits is formed from their values.
-  if (tape.recording() && (type != sums || soft_cap > 0)) {
-    dlogits_CV = Tensor::empty(stream.scratch(), {rows, vocabulary}, type, "loss.dlogits");
-  }
+  if (tape.recording() && (type != sums || capped))
+    dlogits_CV = loss_chunk(stream, rows, vocabulary, type, capped, "loss.dlogits");
   for (int64_t begin = 0; begin < tokens; begin += rows) {
     const int64_t count = std::min(rows, tokens - begin);
     const Tensor x_CH = x_TH.slice(0, begin, count);
     const Tensor logits = logits_CV.slice(0, 0, count);
     table.gemm({.a = x_CH, .b = w_VH, .out = logits, .transpose_b = true}, stream);
-    if (soft_cap > 0) table.soft_cap({.cap = soft_cap, .x = logits, .out = logits}, stream);
+    if (capped) table.soft_cap({.cap = soft_cap, .x = logits, .out = logits}, stream);
     const Tensor dlogits = tape.recording() ? dlogits_CV.slice(0, 0, count) : Tensor();
     table.cross_entropy({.logits = logits,
                          .labels = labels.slice(0, begin, count),
@@ -58,7 +66,7 @@ Tensor linear_cross_entropy(Tape& tape, const Var& x, const Weight& weight, cons
                          .dlogits = dlogits},
                         stream);
     if (!tape.recording()) continue;
-    if (soft_cap > 0) {
+    if (capped) {
       table.soft_cap_backward({.cap = soft_cap, .out = logits, .dout = dlogits, .dx = dlogits},
                               stream);
     }

@@ -16,6 +16,12 @@ Tensor linear_cross_entropy(Tape& tape, const Var& x, const Weight& weight, cons
 // Rows of a chunk of logits of so many columns, computed by the kernels of `target`.
 int64_t loss_chunk_rows(int64_t vocabulary, const Stream::Target& target);
 
+// Scratch for a chunk of logits, or of what is formed from them: [rows, vocabulary]. On CUDA rows lie
+// a multiple of 128 elements apart, so that each begins at 16 bytes for cuBLASLt, unless they are
+// capped: kernels/soft_cap.h takes contiguous ones.
+Tensor loss_chunk(Stream& stream, int64_t rows, int64_t vocabulary, DType type, bool capped,
+                  const char* label);
+
 // The logits x w^T [T,V] that the loss is formed from, bit for bit: f32 (f64). Not an op: nothing
 // is recorded, the tape only computes.
 Tensor linear_logits(const Tensor& x, const Weight& weight, Tape& tape, double soft_cap = 0);

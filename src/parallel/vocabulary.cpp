@@ -61,13 +61,14 @@ class DividedLoss {
     const int64_t share = std::max<int64_t>(1, largest_share(first_, columns, tp_.rank()));
     const int64_t rows = std::min(ops::loss_chunk_rows(share, tape_.stream().target()),
                                   std::max<int64_t>(tokens_, 1));
-    Arena& scratch = tape_.stream().scratch();
-    logits_CV_ = Tensor::empty(scratch, {rows, columns}, sums_, "loss.logits");
+    const bool capped = soft_cap_ > 0;
+    const auto chunk = [&](DType type, const char* label) {
+      return ops::loss_chunk(tape_.stream(), rows, columns, type, capped, label);
+    };
+    logits_CV_ = chunk(sums_, "loss.logits");
     dlogits_CV_ = logits_CV_;
-    if (tape_.recording() && (type_ != sums_ || soft_cap_ > 0))
-      dlogits_CV_ = Tensor::empty(scratch, {rows, columns}, type_, "loss.dlogits");
-    if (tape_.recording() && soft_cap_ > 0)
-      exponentials_CV_ = Tensor::empty(scratch, {rows, columns}, sums_, "loss.exponentials");
+    if (tape_.recording() && (type_ != sums_ || capped)) dlogits_CV_ = chunk(type_, "loss.dlogits");
+    if (tape_.recording() && capped) exponentials_CV_ = chunk(sums_, "loss.exponentials");
     const auto pending = std::make_shared<PendingSum>();
     for (int64_t begin = 0; begin < tokens_; begin += rows) {
       const int64_t count = std::min(rows, tokens_ - begin);

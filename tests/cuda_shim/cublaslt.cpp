@@ -25,6 +25,7 @@ struct Queued {
   std::mutex mutex;
   std::map<std::pair<uint32_t, uint32_t>, int64_t> count;
   int32_t last = -1;  // place of its algorithm
+  int64_t misaligned = 0;
 };
 Queued& queued_products() {
   static Queued queued;
@@ -34,6 +35,16 @@ Queued& queued_products() {
 uint32_t alignment(const void* p) {
   const auto address = reinterpret_cast<uintptr_t>(p);
   return static_cast<uint32_t>(std::min<uintptr_t>(256, address & -address));
+}
+
+// By its address or its leading dimension.
+bool is_misaligned(const Layout& layout, const void* p) {
+  constexpr int64_t kBytes = 16;
+  return alignment(p) < kBytes || layout.ld * bytes(layout.type) % kBytes != 0;
+}
+bool has_misaligned_matrix(const Work& work) {
+  return is_misaligned(work.call.a, work.a) || is_misaligned(work.call.b, work.b) ||
+         is_misaligned(work.call.d, work.d);
 }
 
 uint64_t fingerprint(const Call& call) {
@@ -418,7 +429,13 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t library, cublasLtMatmulDesc_t ope
   const std::lock_guard lock(queued_products().mutex);
   ++queued_products().count[{operation->epilogue, way.scheme}];
   queued_products().last = way.place;
+  if (has_misaligned_matrix(work)) ++queued_products().misaligned;
   return CUBLAS_STATUS_SUCCESS;
+}
+
+int64_t shim_misaligned_products() {
+  const std::lock_guard lock(queued_products().mutex);
+  return queued_products().misaligned;
 }
 
 int64_t shim_products(uint32_t epilogue, uint32_t reduction) {

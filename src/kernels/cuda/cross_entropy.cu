@@ -24,8 +24,8 @@ struct Losses {
   const int32_t* labels;
   const float* weights;
   float* loss;
-  int64_t width, keeps;
-  bool whole;
+  int64_t width, logits_apart, dlogits_apart, keeps;
+  bool aligned;
 };
 
 template <class T, class D>
@@ -33,15 +33,16 @@ __global__ void __launch_bounds__(kLogitsThreads) loss_of_row(Losses<T, D> a) {
   constexpr int N = kChunk<T>;
   __shared__ float partial[kWarp];
   const int64_t t = blockIdx.x;
-  D* dlogits = a.dlogits == nullptr ? nullptr : a.dlogits + t * a.width;
+  D* dlogits = a.dlogits == nullptr ? nullptr : a.dlogits + t * a.dlogits_apart;
   const float weight = a.weights[t];
   if (weight == 0) {
     if (threadIdx.x == 0) a.loss[t] = 0;
-    if (dlogits != nullptr) clear_row<N>(dlogits, a.width, a.whole);
+    if (dlogits != nullptr) clear_row<N>(dlogits, a.width, a.aligned);
     return;
   }
-  const LogitsRow<T> row{a.logits + t * a.width, reinterpret_cast<Vector<T, N>*>(dynamic_shared()),
-                         a.width, a.keeps, a.whole};
+  const LogitsRow<T> row{a.logits + t * a.logits_apart,
+                         reinterpret_cast<Vector<T, N>*>(dynamic_shared()), a.width, a.keeps,
+                         a.aligned};
   const int64_t label = a.labels[t];
   const bool known = label >= 0 && label < a.width;
   const float of_label = known ? to_float(row.x[label]) : NAN;
@@ -59,7 +60,7 @@ __global__ void __launch_bounds__(kLogitsThreads) loss_of_row(Losses<T, D> a) {
       for (int j = 0; j < N; ++j)
         if (i + j == label) out.at[j] = from_float<D>(weight * fmaf(e(j), share, -1.0f));
     }
-    store_chunk(dlogits + i, out, count, a.whole);
+    store_logits(dlogits + i, out, count, a.aligned);
   });
 }
 
@@ -73,9 +74,12 @@ void losses(const CrossEntropyArgs& args, Stream& stream) {
                  .weights = address_of<float>(args.weights),
                  .loss = address_of<float>(args.loss),
                  .width = width,
+                 .logits_apart = rows_apart(args.logits),
+                 .dlogits_apart = rows_apart(args.dlogits),
                  .keeps = args.dlogits.defined() ? std::min(chunks, memory / kVectorBytes) : 0,
-                 .whole = false};
-  a.whole = width % kChunk<T> == 0 && are_aligned({a.logits, a.dlogits});
+                 .aligned = false};
+  a.aligned = a.logits_apart % kChunk<T> == 0 && a.dlogits_apart % kChunk<T> == 0 &&
+              are_aligned({a.logits, a.dlogits});
   const Grid grid{.blocks = dim3(static_cast<unsigned>(rows)),
                   .threads = dim3(logits_threads(chunks)),
                   .dynamic_shared = static_cast<size_t>(a.keeps * kVectorBytes)};

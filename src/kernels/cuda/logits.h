@@ -28,7 +28,7 @@ struct LogitsRow {
   const T* x;
   Values* kept;          // in shared memory
   int64_t width, keeps;  // keeps: chunks
-  bool whole;
+  bool aligned;          // to 16 bytes
 
   // Calls f(values, first element, elements) for each of the thread's chunks: from memory, which
   // keeps them, or as kept and, what is not, from memory again, the last first: it was read last and
@@ -58,8 +58,8 @@ struct LogitsRow {
 
   __device__ Values load(int chunk) const {
     const int64_t element = static_cast<int64_t>(chunk) * N, count = width - element;
-    Values values = load_chunk<N>(x + element, count, whole);
-    if (!whole) {
+    Values values = load_chunk<N>(x + element, count, aligned && count >= N);
+    if (count < N) {
 #pragma unroll
       for (int j = 0; j < N; ++j)
         if (j >= count) values.at[j] = from_float<T>(-INFINITY);
@@ -80,15 +80,22 @@ struct LogitsRow {
   }
 };
 
+// Writes a chunk of a row that has `count` elements from there on. Of rows that are aligned, the last
+// chunk alone may be written one by one.
+template <int N, class T>
+__device__ void store_logits(T* p, const Vector<T, N>& from, int64_t count, bool aligned) {
+  store_chunk(p, from, count, aligned && count >= N);
+}
+
 // Writes zeros to a row, in chunks of N.
 template <int N, class T>
-__device__ void clear_row(T* row, int64_t width, bool whole) {
+__device__ void clear_row(T* row, int64_t width, bool aligned) {
   Vector<T, N> zeros;
 #pragma unroll
   for (int j = 0; j < N; ++j) zeros.at[j] = from_float<T>(0.0f);
   for (int64_t i = static_cast<int64_t>(threadIdx.x) * N; i < width;
        i += static_cast<int64_t>(blockDim.x) * N)
-    store_chunk(row + i, zeros, width - i, whole);
+    store_logits(row + i, zeros, width - i, aligned);
 }
 
 // Threads for rows of that many chunks: as many as leave room for the rows, and the
@@ -100,6 +107,11 @@ inline unsigned logits_threads(int64_t chunks) {
   const int64_t threads = ceil_div(ceil_div(chunks, kLogitsTogether), kWarp) * kWarp;
   return static_cast<unsigned>(
       std::clamp<int64_t>(threads, kWarp, kLogitsThreads / blocks / kWarp * kWarp));
+}
+// Distance of the rows of a tensor [T,V], in elements; 0 for an undefined one.
+inline int64_t rows_apart(const Tensor& t) {
+  if (!t.defined()) return 0;
+  return t.size(0) == 1 ? t.size(1) : t.stride(0);
 }
 // Bytes of shared memory that a row's block may have on the stream's device.
 int64_t logits_memory(const Stream& stream);

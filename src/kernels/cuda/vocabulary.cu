@@ -13,8 +13,8 @@ struct Columns {
   float *exponentials, *stats;  // exponentials: null for none
   const int32_t* labels;
   const float* weights;
-  int64_t width, first, keeps;
-  bool whole;
+  int64_t width, logits_apart, exponentials_apart, first, keeps;
+  bool aligned;
 };
 
 // One block a row, here and below.
@@ -22,9 +22,9 @@ __global__ void __launch_bounds__(kLogitsThreads) stats_of_row(Columns a) {
   __shared__ float partial[kWarp];
   const int64_t t = blockIdx.x;
   const bool counts = a.weights[t] != 0;
-  const LogitsRow<float> row{a.logits + t * a.width,
+  const LogitsRow<float> row{a.logits + t * a.logits_apart,
                              reinterpret_cast<Vector<float, kFloats>*>(dynamic_shared()), a.width,
-                             a.keeps, a.whole};
+                             a.keeps, a.aligned};
   const int64_t label = counts ? a.labels[t] - a.first : -1;
   const float of_label = label >= 0 && label < a.width ? row.x[label] : -INFINITY;
   SoftmaxSum all;
@@ -35,13 +35,13 @@ __global__ void __launch_bounds__(kLogitsThreads) stats_of_row(Columns a) {
     a.stats[3 * t + 2] = of_label;
   }
   if (a.exponentials == nullptr) return;
-  float* exponentials = a.exponentials + t * a.width;
-  if (!counts) return clear_row<kFloats>(exponentials, a.width, a.whole);
+  float* exponentials = a.exponentials + t * a.exponentials_apart;
+  if (!counts) return clear_row<kFloats>(exponentials, a.width, a.aligned);
   row.each<false>([&](const Vector<float, kFloats>& values, int64_t i, int64_t count) {
     Vector<float, kFloats> out;
 #pragma unroll
     for (int j = 0; j < kFloats; ++j) out.at[j] = exp_approx(values.at[j] - all.most);
-    store_chunk(exponentials + i, out, count, a.whole);
+    store_logits(exponentials + i, out, count, a.aligned);
   });
 }
 
@@ -53,8 +53,8 @@ struct Parts {
   const float* weights;
   float* loss;
   D* dlogits;  // null for none
-  int64_t ranks, rows, rank, width, first;
-  bool whole;
+  int64_t ranks, rows, rank, width, exponentials_apart, dlogits_apart, first;
+  bool aligned;
 };
 
 // What all ranks know of a token: by one thread, in the order of the ranks.
@@ -88,11 +88,12 @@ __global__ void __launch_bounds__(kLogitsThreads) divided_loss_of_row(Parts<D> a
   }
   __syncthreads();
   if (a.dlogits == nullptr) return;
-  D* dlogits = a.dlogits + t * a.width;
-  if (weight == 0) return clear_row<kFloats>(dlogits, a.width, a.whole);
+  D* dlogits = a.dlogits + t * a.dlogits_apart;
+  if (weight == 0) return clear_row<kFloats>(dlogits, a.width, a.aligned);
   const int64_t label = a.labels[t] - a.first;
   const float share = shared.share, scale = share * weight;
-  const LogitsRow<float> row{a.exponentials + t * a.width, nullptr, a.width, 0, a.whole};
+  const LogitsRow<float> row{a.exponentials + t * a.exponentials_apart, nullptr, a.width, 0,
+                             a.aligned};
   row.each<false>([&](const Vector<float, kFloats>& values, int64_t i, int64_t count) {
     Vector<D, kFloats> out;
 #pragma unroll
@@ -102,7 +103,7 @@ __global__ void __launch_bounds__(kLogitsThreads) divided_loss_of_row(Parts<D> a
       for (int j = 0; j < kFloats; ++j)
         if (i + j == label) out.at[j] = from_float<D>(weight * fmaf(values.at[j], share, -1.0f));
     }
-    store_chunk(dlogits + i, out, count, a.whole);
+    store_logits(dlogits + i, out, count, a.aligned);
   });
 }
 
@@ -119,9 +120,12 @@ void divided_losses(const VocabularyCrossEntropyArgs& args, Stream& stream) {
              .rows = args.stats.size(1),
              .rank = args.rank,
              .width = gradient ? args.dlogits.size(1) : 0,
+             .exponentials_apart = gradient ? rows_apart(args.exponentials) : 0,
+             .dlogits_apart = rows_apart(args.dlogits),
              .first = args.first,
-             .whole = false};
-  a.whole = a.width % kFloats == 0 && are_aligned({a.exponentials, a.dlogits});
+             .aligned = false};
+  a.aligned = a.exponentials_apart % kFloats == 0 && a.dlogits_apart % kFloats == 0 &&
+              are_aligned({a.exponentials, a.dlogits});
   const Grid grid{.blocks = dim3(static_cast<unsigned>(a.rows)),
                   .threads = dim3(logits_threads(ceil_div(a.width, kFloats)))};
   launch("vocabulary_cross_entropy", divided_loss_of_row<D>, grid, stream, a);
@@ -145,10 +149,13 @@ void vocabulary_stats(const VocabularyStatsArgs& args, Stream& stream) {
             .labels = address_of<int32_t>(args.labels),
             .weights = address_of<float>(args.weights),
             .width = width,
+            .logits_apart = rows_apart(args.logits),
+            .exponentials_apart = rows_apart(args.exponentials),
             .first = args.first,
             .keeps = args.exponentials.defined() ? std::min(chunks, memory / kVectorBytes) : 0,
-            .whole = false};
-  a.whole = width % kFloats == 0 && are_aligned({a.logits, a.exponentials});
+            .aligned = false};
+  a.aligned = a.logits_apart % kFloats == 0 && a.exponentials_apart % kFloats == 0 &&
+              are_aligned({a.logits, a.exponentials});
   const Grid grid{.blocks = dim3(static_cast<unsigned>(rows)),
                   .threads = dim3(logits_threads(chunks)),
                   .dynamic_shared = static_cast<size_t>(a.keeps * kVectorBytes)};

@@ -3,7 +3,9 @@
 #include <gtest/gtest.h>
 
 #include "autograd/tape.h"
+#include "comm/gpu/staged.h"
 #include "comm/threads.h"
+#include "device/cuda_plugin.h"
 #include "kernels/observer.h"
 #include "ops/linear_cross_entropy.h"
 #include "parallel/vocabulary.h"
@@ -38,8 +40,13 @@ struct Head {
   int64_t scratch = 0;
 };
 
+// So far.
+int64_t misaligned_products() {
+  return reinterpret_cast<int64_t (*)()>(cuda_symbol("shim_misaligned_products"))();
+}
+
 // Of the rows of the vocabulary that are this rank's.
-Head head(Runtime& runtime, DType type, comm::Group* group = nullptr) {
+Head head(Runtime& runtime, DType type, comm::Group* group = nullptr, double soft_cap = 0) {
   const TensorParallel tp{.group = group};
   const Slice rows = share_of(kVocabulary, tp.size(), tp.rank());
   Parameter w;
@@ -59,7 +66,8 @@ Head head(Runtime& runtime, DType type, comm::Group* group = nullptr) {
   runtime.stream().watch(&products);
   Tape tape(runtime);
   const Var x = tape.leaf(drawn(runtime, {kTokens, kWidth}, type, 1));
-  const Tensor loss = vocabulary_cross_entropy(tape, x, w, rows.global_begin, labels, weights, tp);
+  const Tensor loss =
+      vocabulary_cross_entropy(tape, x, w, rows.global_begin, labels, weights, tp, soft_cap);
   tape.backward();
   runtime.stream().synchronize();
   runtime.stream().watch(nullptr);
@@ -112,6 +120,38 @@ TEST(CudaOutputHead, IsCutAlikeOnTensorParallelRanks) {
         EXPECT_EQ(head(meta, DType::bf16, &world).products, in_chunks_of_1024(rows));
       },
       20);
+}
+
+// Of a vocabulary of 70 they are 140 bytes long in bf16 and 280 in fp32.
+TEST(CudaOutputHead, HasRowsOfLogitsThatBeginAt16Bytes) {
+  for (const DType type : {DType::f32, DType::bf16}) {
+    Runtime runtime({DeviceKind::cuda, 0}, 1);
+    const int64_t before = misaligned_products();
+    head(runtime, type);
+    EXPECT_EQ(misaligned_products(), before) << name(type);
+    head(runtime, type, nullptr, 30);
+    EXPECT_GT(misaligned_products(), before) << name(type) << ", capped";
+  }
+}
+
+// Rows of 18 and of 16.
+TEST(CudaOutputHead, HasThemOnTensorParallelRanksToo) {
+  Runtime cpu({DeviceKind::cpu, 0}, 1);
+  const Head whole = head(cpu, DType::f32);
+  const int64_t before = misaligned_products();
+  comm::run_ranks(
+      4,
+      [&](comm::Group& world) {
+        const Device device{DeviceKind::cuda, 0};
+        Runtime runtime(device, 1);
+        std::unique_ptr<comm::Group> made;
+        comm::Group& group = comm::for_device(world, device, made, comm::GpuBackend::gloo);
+        const Head part = head(runtime, DType::f32, &group);
+        expect_near(part.loss, whole.loss, 1e-5);
+        expect_near(part.dx, whole.dx, 1e-5);
+      },
+      60);
+  EXPECT_EQ(misaligned_products(), before);
 }
 
 // What fits: 2^28 logits.

@@ -52,3 +52,5 @@ CUDA_SHIM_EXPORT int64_t shim_alive(const char* name);
 CUDA_SHIM_EXPORT int64_t shim_products(uint32_t epilogue, uint32_t reduction);
 // The place, in its product's list, of the algorithm of the product that was queued last; -1: none was.
 CUDA_SHIM_EXPORT int64_t shim_last_algorithm();
+// Those of them with a matrix whose address or leading dimension is no multiple of 16 bytes.
+CUDA_SHIM_EXPORT int64_t shim_misaligned_products();
