@@ -30,6 +30,7 @@ void add_put_rows_cases(std::vector<Case>& cases);
 void add_scale_cases(std::vector<Case>& cases);
 void add_squared_error_cases(std::vector<Case>& cases);
 void add_soft_cap_cases(std::vector<Case>& cases);
+void add_together_cases(std::vector<Case>& cases);
 
 std::vector<Case> cases() {
   std::vector<Case> all;
@@ -52,6 +53,7 @@ std::vector<Case> cases() {
   add_scale_cases(all);
   add_squared_error_cases(all);
   add_soft_cap_cases(all);
+  add_together_cases(all);
   return all;
 }
 
