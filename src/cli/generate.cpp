@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "cli/command.h"
+#include "cli/engine_flags.h"
 #include "cli/generate_output.h"
 #include "cli/generate_prompts.h"
 #include "resume/found_checkpoints.h"
@@ -23,7 +24,8 @@ struct GenerateSettings {
   std::optional<std::string> load, tokenizer_model, output;
   PromptSettings prompts;
   inference::SamplingOptions sampling;
-  int64_t seed = 1234, max_tokens = 128, batch_size = 8, prefill_tokens = 512;
+  int64_t seed = 1234, max_tokens = 128;
+  EngineFlags engine;
   std::vector<std::string> stop;
   std::optional<int64_t> logprobs;
   bool ignore_eos = false, bf16 = false;
@@ -65,17 +67,14 @@ Fields GenerateSettings::fields() {
   f.add("output", &output,
         "write JSON lines to this file instead of printing; only an earlier output of generate "
         "is overwritten");
-  f.begin_group("device");
-  f.add("batch-size", &batch_size, "prompts to generate for at once");
-  f.add("prefill-tokens", &prefill_tokens, "prompt tokens per prefill pass");
+  engine.fields(f);
   f.begin_group("precision");
   f.add_switch("bf16", &bf16, true, "compute in bfloat16; else fp32");
   f.begin_group("device");
   f.add("threads", &runtime.threads, "CPU threads; default all cores");
   runtime.add_device(f);
   f.common({"load", "prompt", "prompt-file", "interactive", "max-tokens", "stop", "temperature",
-            "top-k", "top-p", "seed", "logprobs", "output", "batch-size", "bf16", "threads",
-            "device"});
+            "top-k", "top-p", "seed", "logprobs", "output", "bf16", "threads", "device"});
   return f;
 }
 
@@ -83,8 +82,7 @@ void GenerateSettings::check() {
   MG_CHECK(load.has_value(), "--load DIR is needed: the model to use");
   MG_CHECK(max_tokens >= 0, "--max-tokens is {}; it cannot be negative", max_tokens);
   MG_CHECK(logprobs.value_or(0) >= 0, "--logprobs is {}; it cannot be negative", *logprobs);
-  MG_CHECK(batch_size > 0, "--batch-size is {}; it must be positive", batch_size);
-  MG_CHECK(prefill_tokens > 0, "--prefill-tokens is {}; it must be positive", prefill_tokens);
+  engine.check();
   const inference::StopText stops(stop);
   runtime.seed = seed;
   runtime.check();
@@ -177,17 +175,16 @@ class Session {
                           .end_tokens = end_tokens_,
                           .logprobs = settings_.logprobs.value_or(-1)});
     }
-    const inference::GenerateOptions options{.vocabulary = tokenizer_.vocabulary_size(),
-                                             .max_requests = settings_.batch_size,
-                                             .max_tokens = settings_.prefill_tokens,
-                                             .statistics = &statistics_};
-    auto results = inference::generate(*stage_, runtime_, requests, options,
-                                       [&](size_t request, const inference::GeneratedToken& token) {
-                                         const std::string piece =
-                                             texts[request].push(token.draw.token);
-                                         if (streams) print(piece);
-                                         return !texts[request].stopped();
-                                       });
+    inference::EngineOptions options = settings_.engine.options();
+    options.vocabulary = tokenizer_.vocabulary_size();
+    auto results = inference::generate(
+        *stage_, runtime_, requests, options,
+        [&](size_t request, const inference::GeneratedToken& token) {
+          const std::string piece = texts[request].push(token.draw.token);
+          if (streams) print(piece);
+          return !texts[request].stopped();
+        },
+        &statistics_);
     for (GrowingText& text : texts) {
       const std::string rest = text.finish();
       if (streams) print(rest + "\n");

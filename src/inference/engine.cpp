@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/machine_limits.h"
 #include "kernels/attention.h"
 
 namespace megatron::inference {
@@ -38,7 +39,7 @@ std::vector<int64_t> pages_of(const std::vector<nn::CacheGroup>& groups, int64_t
   return pages;
 }
 
-nn::SequenceStateShape state_shape(const models::Stage& stage, DType type,
+nn::SequenceStateShape state_shape(const models::Stage& stage, DType type, const Runtime& runtime,
                                    const EngineOptions& options) {
   const int64_t length = longest(stage, options);
   nn::SequenceStateShape shape{
@@ -49,17 +50,19 @@ nn::SequenceStateShape state_shape(const models::Stage& stage, DType type,
     shape.pages = pages_of(groups, blocks, options);
     return shape.elements() * size_of(type);
   };
-  int64_t blocks = options.max_requests * of_one;
-  if (options.cache_bytes > 0) {
+  int64_t blocks = options.max_requests * of_one, budget = options.cache_bytes;
+  // Unasked, half of what memory is left; it need not all be there for one text.
+  if (budget == 0 && runtime.device().is_host())
+    budget = std::max(available_memory() / 2, with(of_one));
+  if (budget > 0) {
     int64_t least = 0;
     for (int64_t step = int64_t{1} << 40; step > 0; step /= 2)
-      if (least + step <= blocks && with(least + step) <= options.cache_bytes) least += step;
+      if (least + step <= blocks && with(least + step) <= budget) least += step;
     MG_CHECK(least >= of_one || groups.empty(),
              "--inference-dynamic-batching-buffer-size-gb is {:.3f}, but the keys and values of "
              "one text of {} tokens "
              "need {:.3f}; give it more, or lower --inference-max-seq-length",
-             static_cast<double>(options.cache_bytes) * 1e-9, length,
-             static_cast<double>(with(of_one)) * 1e-9);
+             static_cast<double>(budget) * 1e-9, length, static_cast<double>(with(of_one)) * 1e-9);
     blocks = least;
   }
   with(blocks);
@@ -80,7 +83,8 @@ DType type_of(const models::Stage& stage) { return stage.parameters()[0]->parame
 }  // namespace
 
 void EngineOptions::check() const {
-  MG_CHECK(max_requests > 0, "--batch-size is {}; it must be positive", max_requests);
+  MG_CHECK(max_requests > 0, "--inference-dynamic-batching-max-requests is {}; it must be positive",
+           max_requests);
   MG_CHECK(max_tokens > 0, "--inference-dynamic-batching-max-tokens is {}; it must be positive",
            max_tokens);
   MG_CHECK(vocabulary >= 0, "the vocabulary to sample from has {} ids; give 0 for the model's own",
@@ -105,7 +109,7 @@ Engine::Engine(const models::Stage& stage, Runtime& runtime, const EngineOptions
       options_(options),
       vocabulary_(options.drawn_vocabulary(stage.model())),
       max_length_(longest(stage, options)),
-      state_(state_shape(stage, type_of(stage), options), type_of(stage), runtime),
+      state_(state_shape(stage, type_of(stage), runtime, options), type_of(stage), runtime),
       cache_(cache_options(state_, options)),
       scheduler_({.max_requests = options.max_requests,
                   .max_tokens = options.max_tokens,

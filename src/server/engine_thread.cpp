@@ -36,7 +36,7 @@ std::vector<EngineEvent> EngineCall::wait(std::chrono::milliseconds longest) {
 EngineThread::EngineThread(const models::Stage& stage, Runtime& runtime,
                            const inference::EngineOptions& options, int64_t max_waiting,
                            Metrics& metrics)
-    : most_(options.batch + max_waiting), metrics_(metrics) {
+    : most_(options.max_requests + max_waiting), metrics_(metrics) {
   std::promise<void> ready;
   std::future<void> built = ready.get_future();
   thread_ = std::thread([this, &stage, &runtime, &options, ready = std::move(ready)]() mutable {
@@ -268,7 +268,7 @@ void EngineThread::end(std::map<inference::RequestId, Job>::iterator job, std::s
 }
 
 void EngineThread::publish(const inference::Engine& engine) {
-  const inference::Statistics& done = engine.statistics();
+  const inference::Statistics done = engine.statistics();
   const std::lock_guard lock(mutex_);
   counts_ = {engine.running(), engine.waiting(), done.prompt_tokens, done.generated_tokens};
 }

@@ -118,8 +118,14 @@ TEST_F(GenerateCommand, ResultsDependOnNoBatchAndNoThreads) {
                          "x",
                          "of the"};
   const std::string all = run(prompts).out;
-  EXPECT_EQ(run(with({"--batch-size", "1", "--prefill-tokens", "3"}, prompts)).out, all);
-  EXPECT_EQ(run(with({"--batch-size", "2", "--threads", "2"}, prompts)).out, all);
+  EXPECT_EQ(run(with({"--inference-dynamic-batching-max-requests", "1",
+                      "--inference-dynamic-batching-max-tokens", "3"},
+                     prompts))
+                .out,
+            all);
+  EXPECT_EQ(
+      run(with({"--inference-dynamic-batching-max-requests", "2", "--threads", "2"}, prompts)).out,
+      all);
   EXPECT_NE(run(with({"--seed", "5"}, prompts)).out, all);
   const Words greedy = with({"--temperature", "0"}, prompts);
   EXPECT_EQ(run(with({"--seed", "5"}, greedy)).out, run(greedy).out);
@@ -241,8 +247,10 @@ TEST_F(GenerateCommand, RefusesWhatMakesNoSense) {
   refused({"--prompt", "x", "--logprobs", "401"}, {"--logprobs is 401", "400"});
   refused({"--prompt", "x", "--logprobs", "-1"}, {"--logprobs is -1"});
   refused({"--prompt", "x", "--max-tokens", "-1"}, {"--max-tokens is -1"});
-  refused({"--prompt", "x", "--batch-size", "0"}, {"--batch-size is 0"});
-  refused({"--prompt", "x", "--prefill-tokens", "0"}, {"--prefill-tokens is 0"});
+  refused({"--prompt", "x", "--inference-dynamic-batching-max-requests", "0"},
+          {"--inference-dynamic-batching-max-requests is 0"});
+  refused({"--prompt", "x", "--inference-dynamic-batching-max-tokens", "0"},
+          {"--inference-dynamic-batching-max-tokens is 0"});
   refused({"--prompt", "x", "--top-p", "1.5"}, {"--top-p is 1.5"});
   refused({"--prompt", "x", "--min-p", "-1"}, {"--min-p is -1"});
   refused({"--prompt", "x", "--repetition-penalty", "0"}, {"--repetition-penalty is 0"});

@@ -10,8 +10,8 @@
 namespace megatron::testing {
 namespace {
 
+using inference::EngineOptions;
 using inference::Finish;
-using inference::GenerateOptions;
 using inference::Generation;
 using inference::Request;
 
@@ -34,7 +34,7 @@ class Models : public ::testing::TestWithParam<std::tuple<bool, DType>> {
       : m_(std::get<0>(GetParam()) ? llama_shape(2, 32, 4, 2, 97, 64)
                                    : gpt2_shape(2, 32, 4, 97, 64),
            std::get<1>(GetParam())) {}
-  std::vector<Generation> run(const std::vector<Request>& all, GenerateOptions options = {}) {
+  std::vector<Generation> run(const std::vector<Request>& all, EngineOptions options = {}) {
     return inference::generate(m_.model, m_.runtime, all, options);
   }
   RandomModel m_;
@@ -86,7 +86,7 @@ INSTANTIATE_TEST_SUITE_P(All, Models,
 
 class Generate : public ::testing::Test {
  protected:
-  Generation one(const Request& request, GenerateOptions options = {}) {
+  Generation one(const Request& request, EngineOptions options = {}) {
     return inference::generate(m_.model, m_.runtime, std::span(&request, 1), options)[0];
   }
   RandomModel m_{gpt2_shape(2, 32, 4, 97, 16), DType::f32};
@@ -150,7 +150,7 @@ TEST_F(Generate, CountsWhatItDoes) {
   inference::Statistics s;
   const std::vector<Request> all = {{.prompt = {1, 2, 3}, .max_tokens = 4},
                                     {.prompt = {1, 2, 3, 4, 5}, .max_tokens = 2}};
-  inference::generate(m_.model, m_.runtime, all, {.statistics = &s});
+  inference::generate(m_.model, m_.runtime, all, {}, {}, &s);
   EXPECT_EQ(s.prompt_tokens, 8);
   EXPECT_EQ(s.generated_tokens, 6);
   EXPECT_EQ(s.decoded_tokens, 4);
