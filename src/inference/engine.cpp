@@ -240,7 +240,9 @@ std::vector<GeneratedToken> Engine::draw_tokens(std::span<Sequence* const> ready
     const auto r = static_cast<size_t>(row);
     const Request& request = ready[r]->request;
     const std::span<const float> choices = logits.row(row).first(static_cast<size_t>(vocabulary_));
-    labels[r] = {draw(choices, ready[r]->tokens, request.sampling, request.number)};
+    const TextSoFar text{
+        .tokens = ready[r]->tokens, .prompt = request.prompt.size(), .end_tokens = request.end_tokens};
+    labels[r] = {draw(choices, text, request.sampling, request.number)};
     if (request.logprobs <= 0) return;
     const std::vector<int32_t> most = most_likely(choices, request.logprobs);
     labels[r].insert(labels[r].end(), most.begin(), most.end());

@@ -18,8 +18,9 @@ struct Request {
   int64_t logprobs = -1;  // -1: none; n: of the prompt's tokens, and of the n most likely at each
                           // generated one
 
-  // vocabulary: ids below it are drawn. Throws Error for what the model cannot take.
-  void check(const models::Model& model, int64_t vocabulary) const;
+  // vocabulary: ids below it are drawn. name: how options are called. Throws Error for what the
+  // model cannot take.
+  void check(const models::Model& model, int64_t vocabulary, OptionName name = as_flag) const;
   // Tokens of prompt and text at most, as the model's positions allow.
   int64_t longest(const models::Model& model) const;
 };
