@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/error.h"
+
 namespace megatron::inference {
 namespace {
 
@@ -39,6 +41,7 @@ std::vector<Generation> generate(const models::Stage& stage, Runtime& runtime,
       const size_t request = update.id - 1;
       Generation& result = results[request];
       const bool stopped = take(update, request, result, on_token);
+      if (update.finish == Finish::failed) throw Error(update.error);
       if (update.finish) result.finish = *update.finish;
       if (!stopped) continue;
       engine.cancel(update.id);

@@ -18,6 +18,10 @@ void Request::check(const models::Model& model, int64_t vocabulary, OptionName n
              "not the model's tokenizer",
              number, id, model->vocab_size());
   }
+  MG_CHECK(priority >= -100 && priority <= 100, "{} is {}; it must be from -100 to 100",
+           name("priority"), priority);
+  MG_CHECK((grammar == nullptr) == (token_bytes == nullptr),
+           "request {} has a grammar without the tokens to spell it, or these alone", number);
   MG_CHECK(max_tokens >= 0, "{} is {}; it cannot be negative", name("max_tokens"), max_tokens);
   MG_CHECK(logprobs >= -1 && logprobs <= vocabulary,
            "{} is {}, but there are only {} tokens to choose from", name("logprobs"), logprobs,
