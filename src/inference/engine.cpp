@@ -213,13 +213,20 @@ Engine::Updates Engine::run_pass(const Rows& rows, double begin) {
     drawing.push_back(rows[r].sequence);
   }
   const ForwardPassPlan plan = this->plan(rows);
+  const double pass_begin = now_seconds();
   ForwardPass pass(stage_, runtime_, state_, plan);
   if (plan.has_labels()) give_scores(rows, plan, pass.losses(), updates);
   // A request that only wants its prompt's log-probabilities draws nothing.
   const bool draws =
       std::ranges::any_of(drawing, [](const Sequence* s) { return s->request.max_tokens > 0; });
   std::vector<Drawn> drawn(ready.size());
-  if (draws) drawn = draw_tokens(drawing, pass.last_logits(ready));
+  double draw_begin = now_seconds();
+  if (draws) {
+    const Logits logits = pass.last_logits(ready);
+    draw_begin = now_seconds();
+    drawn = draw_tokens(drawing, logits);
+  }
+  const double draw_end = now_seconds();
   bool decodes = true;
   for (const auto& [s, count] : rows) {
     if (s->read < std::ssize(s->request.prompt)) statistics_.prompt_tokens += count;
@@ -233,7 +240,10 @@ Engine::Updates Engine::run_pass(const Rows& rows, double begin) {
   }
   statistics_.generated_tokens += tokens;
   if (decodes) statistics_.decoded_tokens += tokens;
-  (decodes ? statistics_.decode_seconds : statistics_.prefill_seconds) += now_seconds() - begin;
+  const double end = now_seconds();
+  (decodes ? statistics_.decode_seconds : statistics_.prefill_seconds) += end - begin;
+  statistics_.draw_seconds += draw_end - draw_begin;
+  statistics_.between_seconds += end - begin - (draw_end - pass_begin);
   ++statistics_.steps;
   std::erase_if(updates, [](const RequestUpdate& u) {
     return u.tokens.empty() && u.prompt_log_probabilities.empty() && !u.finish;

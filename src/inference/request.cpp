@@ -49,6 +49,8 @@ Statistics& Statistics::operator+=(const Statistics& more) {
   prefill_seconds += more.prefill_seconds;
   decode_seconds += more.decode_seconds;
   steps += more.steps;
+  between_seconds += more.between_seconds;
+  draw_seconds += more.draw_seconds;
   cached_tokens += more.cached_tokens;
   preemptions += more.preemptions;
   return *this;

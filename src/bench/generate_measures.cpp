@@ -1,0 +1,194 @@
+#include "bench/generate_measures.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+
+#include "base/clock.h"
+#include "base/median.h"
+#include "inference/generate.h"
+#include "plan/flops.h"
+#include "plan/parameters.h"
+
+namespace megatron::bench {
+namespace {
+
+Tensor integers(Runtime& runtime, const std::vector<int32_t>& values) {
+  Tensor t = Tensor::empty(runtime.arena(MemoryClass::activations),
+                           {static_cast<int64_t>(values.size())}, DType::i32, "bench");
+  copy_from(t, std::span<const int32_t>(values), runtime.stream());
+  return t;
+}
+
+}  // namespace
+
+GenerateMeasures::GenerateMeasures(const models::Model& model, Runtime& runtime, DType type)
+    : runtime_(runtime), stage_(model.build(runtime, type, 1)) {
+  models::initialize(*stage_, 1, runtime.stream());
+}
+
+// What the decode pass of a token reads: every weight but the position table and, of the embedding,
+// what serves as output weights; keys and values of the tokens before.
+double GenerateMeasures::bytes_of_a_token(double position) const {
+  const std::vector<plan::ParameterCount> counts = plan::count_parameters(*stage_);
+  const bool untied =
+      std::ranges::any_of(counts, [](const auto& c) { return c.group == "output"; });
+  int64_t weights = 0;
+  for (const plan::ParameterCount& c : counts)
+    if (c.group != "position" && !(untied && c.group == "embedding")) weights += c.count;
+  double cache = 0;  // elements of a token
+  for (const nn::CacheGroup& group : nn::cache_groups(stage_->layer_caches()))
+    cache += static_cast<double>(group.token_elements);
+  const DType type = stage_->parameters()[0]->parameter.value.dtype();
+  return static_cast<double>(size_of(type)) * (static_cast<double>(weights) + cache * position);
+}
+
+std::vector<int32_t> GenerateMeasures::prompt_of(int64_t length, int64_t number) const {
+  std::vector<int32_t> tokens;
+  for (int64_t t = 0; t < length; ++t)
+    tokens.push_back(
+        static_cast<int32_t>((t * 7919 + 13 + number * 104'729) % stage_->model()->vocab_size()));
+  return tokens;
+}
+
+std::vector<double> GenerateMeasures::tokens(int64_t prompt, int64_t count, int64_t sequences,
+                                             inference::Statistics& statistics) {
+  std::vector<inference::Request> requests(static_cast<size_t>(sequences));
+  for (size_t i = 0; i < requests.size(); ++i) {
+    requests[i].number = i;
+    requests[i].max_tokens = count;
+    requests[i].sampling.top_k = 40;
+    requests[i].prompt = prompt_of(prompt, static_cast<int64_t>(i));
+  }
+  std::vector<double> seconds;
+  double before = 0;
+  // A pass holds all prompts, so that every later one is of one token each.
+  const int64_t pass = std::max<int64_t>(512, sequences * prompt);
+  inference::generate(
+      *stage_, runtime_, requests, {.max_requests = sequences, .max_tokens = pass},
+      [&](size_t request, const inference::GeneratedToken&) {
+        if (request != 0) return true;
+        const double now = now_seconds();
+        if (before > 0) seconds.push_back(now - before);
+        before = now;
+        return true;
+      },
+      &statistics);
+  return seconds;
+}
+
+double GenerateMeasures::decode(int64_t prompt, int64_t count, int64_t sequences,
+                                plan::BandwidthMeter& memory) {
+  const bool host = runtime_.device().is_host();
+  const auto sample = [&] { return host ? memory.sample_reading() : memory.sample(); };
+  inference::Statistics s;
+  const double before = sample();
+  const double token = median(tokens(prompt, count, sequences, s));
+  const double after = sample(), bandwidth = (before + after) / 2;
+  const double middle = static_cast<double>(prompt) + static_cast<double>(count) / 2;
+  const double weights = bytes_of_a_token(0);
+  const double cache = bytes_of_a_token(middle) - weights;
+  const double bytes = weights + cache * static_cast<double>(sequences);
+  const double rate = static_cast<double>(sequences) / token;
+  const double all = s.prefill_seconds + s.decode_seconds;
+  fmt::print(
+      "decode, batch of {}: {:.1f} tokens/s ({:.2f} ms per step, median; {:.1f}% of a step for "
+      "drawing, {:.1f}% between "
+      "passes); reads {:.0f} MB per step, {:.1f} GB/s, {:.0f}% of the {} bandwidth ({:.1f} and "
+      "{:.1f} GB/s before and "
+      "after)\n",
+      sequences, rate, token * 1e3, 100 * s.draw_seconds / all, 100 * s.between_seconds / all,
+      bytes * 1e-6, bytes / token * 1e-9, 100 * bytes / token / bandwidth,
+      host ? "reading" : "copy", before * 1e-9, after * 1e-9);
+  return rate;
+}
+
+double GenerateMeasures::prefill_seconds(int64_t prompt) {
+  inference::Statistics s;
+  tokens(prompt, 1, 1, s);
+  return s.prefill_seconds;
+}
+
+// The forward pass and loss of training's evaluation.
+double GenerateMeasures::forward_seconds(int64_t length) {
+  const std::vector<int32_t> ids = prompt_of(length, 0);
+  std::vector<int32_t> positions(ids.size());
+  for (size_t t = 0; t < positions.size(); ++t) positions[t] = static_cast<int32_t>(t);
+  const DType type = kernels::accumulator(stage_->parameters()[0]->parameter.value.dtype());
+  Tensor weights = Tensor::empty(runtime_.arena(MemoryClass::activations), {length}, type, "bench");
+  copy_from(weights, std::span<const double>(std::vector<double>(ids.size(), 1.0)),
+            runtime_.stream());
+  const nn::Batch batch{.sequences = 1,
+                        .length = length,
+                        .tokens = integers(runtime_, ids),
+                        .positions = integers(runtime_, positions),
+                        .labels = integers(runtime_, ids),
+                        .loss_weights = weights};
+  runtime_.stream().synchronize();
+  const double begin = now_seconds();
+  Tape tape(runtime_, Tape::Mode::infer);
+  const Bundle out = models::forward(*stage_, tape, {}, batch, models::Phase::evaluate);
+  models::head_loss(*stage_, tape, out, batch);
+  runtime_.stream().synchronize();
+  return now_seconds() - begin;
+}
+
+double GenerateMeasures::prefill(int64_t prompt, double peak) {
+  double best = 1e30, forward = 1e30;
+  for (int round = 0; round < 3; ++round) {
+    best = std::min(best, prefill_seconds(prompt));
+    forward = std::min(forward, forward_seconds(prompt));
+  }
+  // The vocabulary's product is of the last token alone.
+  const models::Model& c = stage_->model();
+  const double head = 2.0 * static_cast<double>(c->vocab_size() * c->hidden_size());
+  const double whole = c->training_flops(prompt) / 3;
+  const double share = (whole - head * static_cast<double>(prompt - 1)) / best / peak;
+  const double of_forward = whole / forward / peak;
+  const double rate = static_cast<double>(prompt) / best;
+  fmt::print(
+      "prefill of {} tokens: {:.0f} tokens/s, {:.0f}% of the GEMM peak; training's forward pass "
+      "{:.0f}%: a share of "
+      "{:.2f}\n",
+      prompt, rate, 100 * share, 100 * of_forward, share / of_forward);
+  return rate;
+}
+
+// Round by round in turn, so that a slow moment of the machine meets both.
+void GenerateMeasures::positions(int64_t early, int64_t late, int64_t count) {
+  std::vector<double> at_early, at_late;
+  inference::Statistics s;
+  for (int round = 0; round < 3; ++round) {
+    for (const double t : tokens(early, count, 1, s)) at_early.push_back(t);
+    for (const double t : tokens(late, count, 1, s)) at_late.push_back(t);
+  }
+  fmt::print("a token at position {}: {:.2f} ms, at {}: {:.2f} ms, {:.2f} times\n", early,
+             median(at_early) * 1e3, late, median(at_late) * 1e3,
+             median(at_late) / median(at_early));
+}
+
+void GenerateMeasures::cached_prefix(int64_t prompt, int64_t rest) {
+  inference::Engine engine(*stage_, runtime_,
+                           {.max_requests = 2, .max_tokens = prompt, .max_length = prompt + 1});
+  const auto first_token = [&](std::vector<int32_t> tokens) {
+    const double begin = now_seconds();
+    engine.submit({.prompt = std::move(tokens), .max_tokens = 1});
+    while (!engine.idle()) engine.step();
+    return now_seconds() - begin;
+  };
+  std::vector<double> cached, whole;
+  for (int64_t round = 0; round < 3; ++round) {
+    std::vector<int32_t> tokens = prompt_of(prompt, 2 * round + 1);
+    whole.push_back(first_token(tokens));
+    const std::vector<int32_t> other = prompt_of(prompt, 2 * round + 2);
+    std::copy(other.end() - rest, other.end(), tokens.end() - rest);
+    cached.push_back(first_token(tokens));
+  }
+  fmt::print(
+      "first token of {} tokens: {:.2f} ms; where the first {} of them are in the cache: {:.2f} "
+      "ms, {:.1f} times sooner\n",
+      prompt, median(whole) * 1e3, prompt - rest, median(cached) * 1e3,
+      median(whole) / median(cached));
+}
+
+}  // namespace megatron::bench

@@ -1,0 +1,41 @@
+// What `bench generate` measures of a model with random weights.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "inference/engine.h"
+#include "models/stage.h"
+#include "plan/machine_rates.h"
+
+namespace megatron::bench {
+
+class GenerateMeasures {
+ public:
+  GenerateMeasures(const models::Model& model, Runtime& runtime, DType type);
+
+  // Decoding `count` tokens behind prompts of `prompt` tokens, `sequences` at once; prints a line and returns tokens/s.
+  // Memory may be shared with others: its bandwidth is measured before and after.
+  double decode(int64_t prompt, int64_t count, int64_t sequences, plan::BandwidthMeter& memory);
+  // A prompt's tokens/s, and its share of the GEMM peak beside that of training's forward pass.
+  double prefill(int64_t prompt, double peak);
+  // The time per token at two positions, in turn.
+  void positions(int64_t early, int64_t late, int64_t count);
+  // The first token of a prompt of which all but `rest` tokens are in the cache, and of one that is not.
+  void cached_prefix(int64_t prompt, int64_t rest);
+
+ private:
+  std::vector<int32_t> prompt_of(int64_t length, int64_t number) const;
+  // Seconds of each token after the first, of one sequence.
+  std::vector<double> tokens(int64_t prompt, int64_t count, int64_t sequences,
+                             inference::Statistics& statistics);
+  double prefill_seconds(int64_t prompt);
+  double forward_seconds(int64_t length);
+  double bytes_of_a_token(double position) const;
+
+  Runtime& runtime_;
+  const std::unique_ptr<models::Stage> stage_;
+};
+
+}  // namespace megatron::bench
