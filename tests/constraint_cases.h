@@ -56,11 +56,16 @@ inline std::string text_of(const TokenBytes& tokens, const std::vector<int32_t>&
 class RandomText {
  public:
   RandomText(std::shared_ptr<const TokenBytes> tokens, std::mt19937_64& random)
-      : tokens_(std::move(tokens)), random_(random), mask_(tokens_->words()) {}
+      : tokens_(std::move(tokens)), random_(random), mask_(tokens_->words()), bytes_(256) {
+    for (int32_t id = 0; id < tokens_->size(); ++id) {
+      if (tokens_->bytes(id).size() == 1)
+        bytes_[static_cast<uint8_t>(tokens_->bytes(id)[0])].push_back(id);
+    }
+  }
 
   std::optional<std::vector<int32_t>> draw(Matcher matcher, int patience) {
     std::vector<int32_t> ids;
-    for (int i = 0; i < 40 * patience + 4000; ++i) {
+    for (int i = 0; i < patience + 20'000; ++i) {
       bool complete = false;
       matcher.allowed(mask_, complete);
       if (complete && (matcher.must_end() || i >= patience || random_() % 4 == 0)) return ids;
@@ -90,31 +95,35 @@ class RandomText {
     }
   }
 
-  // The best of some: those that close rank before those that go on, and these before those that
-  // open.
+  // A token of one byte: the quote, mostly one that closes something or is short, or else any.
   int32_t closing() {
-    int32_t best = -1;
-    int best_rank = 0;
-    for (int32_t id = 0; id < tokens_->size(); ++id) {
-      if (!is_set(mask_, id)) continue;
-      const std::string_view text = tokens_->bytes(id);
-      int rank = 1;
-      if (text == "}" || text == "]") rank = 9;
-      if (text == "\"") rank = 8;
-      if (text == "null" || text == "n") rank = 7;
-      if (text == "1" || text == "0") rank = 5;
-      if (text == "{" || text == "[" || text == ",") rank = 0;
-      if (best >= 0 && rank < best_rank) continue;
-      if (best >= 0 && rank == best_rank && random_() % 8 != 0) continue;
-      best = id;
-      best_rank = rank;
+    const int32_t quote = of_bytes("\"");
+    if (quote >= 0) return quote;
+    const int32_t closes = random_() % 8 == 0 ? -1 : of_bytes("]}n10");
+    if (closes >= 0) return closes;
+    std::vector<int32_t> others;
+    for (uint8_t byte = 0; byte < 0x80; ++byte) {
+      for (const int32_t id : bytes_[byte]) {
+        if (is_set(mask_, id)) others.push_back(id);
+      }
     }
-    return best;
+    return others.empty() ? any() : others[random_() % others.size()];
+  }
+
+  // The first that is allowed.
+  int32_t of_bytes(std::string_view bytes) const {
+    for (const char byte : bytes) {
+      for (const int32_t id : bytes_[static_cast<uint8_t>(byte)]) {
+        if (is_set(mask_, id)) return id;
+      }
+    }
+    return -1;
   }
 
   std::shared_ptr<const TokenBytes> tokens_;
   std::mt19937_64& random_;
   std::vector<uint64_t> mask_;
+  std::vector<std::vector<int32_t>> bytes_;  // tokens of one byte
 };
 
 }  // namespace megatron::inference
