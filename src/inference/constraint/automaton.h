@@ -100,8 +100,8 @@ class Automaton {
   const std::shared_ptr<const TokenBytes>& tokens() const { return tokens_; }
 
  private:
-  static constexpr size_t kMaximumWork = 20'000'000;      // pairs visited for one mask
-  static constexpr size_t kMaximumNumbers = 8'000'000;    // remembered before it is full
+  static constexpr size_t kMaximumWork = 5'000'000;       // pairs visited for one mask
+  static constexpr size_t kMaximumNumbers = 4'000'000;    // remembered before it is full
   static constexpr size_t kMaximumMaskBytes = 64u << 20;  // then masks are forgotten
 
   // Frame 0 is that of rule 0, or of a rule that is looked at alone: what is behind it is not known.

@@ -15,8 +15,8 @@
 namespace megatron::inference {
 
 // Anchors are nodes text_begin and text_end. Throws Error naming the pattern, the place and the
-// reason: look-around, back-references, word boundaries, flags, counts above 1000, groups nested
-// deeper than 100, what is malformed.
+// reason: look-around, back-references, word boundaries, flags, more than 10,000 bytes, counts above
+// 1000, groups nested deeper than 100, what is malformed.
 tokenizers::RegexNode parse_pattern(std::string_view pattern);
 
 enum class Matching : uint8_t {

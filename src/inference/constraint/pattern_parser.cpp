@@ -12,6 +12,7 @@ using tokenizers::CharacterSet;
 using tokenizers::RegexNode;
 using Kind = RegexNode::Kind;
 
+constexpr size_t kMaximumBytes = 10'000;
 constexpr int kMaximumGroups = 100;
 constexpr uint32_t kMaximumRepeat = 1000;
 
@@ -23,6 +24,8 @@ class PatternParser {
 
   RegexNode parse() {
     tokenizers::check_utf8(pattern_, "the pattern");
+    if (pattern_.size() > kMaximumBytes)
+      refuse(fmt::format("it has {} bytes; the limit is {}", pattern_.size(), kMaximumBytes));
     RegexNode root = alternatives();
     if (!at_end()) refuse("')' without '('");
     return root;

@@ -4,6 +4,7 @@
 #include <map>
 #include <set>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -18,6 +19,7 @@ namespace megatron::inference {
 namespace {
 
 constexpr size_t kMaximumProperties = 5000, kMaximumEnumValues = 1000;
+constexpr size_t kMaximumDefinitions = 5000, kMaximumVisits = 100'000;
 constexpr int kMaximumLevels = 10, kMaximumNesting = 50;
 
 bool is_of_type(const Json& value, std::string_view type) {
@@ -42,6 +44,8 @@ class SchemaCompiler {
       if (!root_.contains(key)) continue;
       const SchemaPlace definitions = root.child(key);
       if (!definitions.schema->is_object()) definitions.refuse("it is not an object");
+      if (definitions.schema->as_object().size() > kMaximumDefinitions)
+        definitions.refuse(fmt::format("there are more than {} definitions", kMaximumDefinitions));
       for (const auto& [name, schema] : definitions.schema->as_object()) {
         for (const Leaf& leaf : leaves(definitions.child(name))) rule_of(leaf.place, 0);
       }
@@ -101,7 +105,7 @@ class SchemaCompiler {
   std::vector<Queued> queue_;
   std::vector<Needed> needed_;
   std::set<const Json*> counted_;  // objects and enums
-  size_t properties_ = 0, enum_values_ = 0;
+  size_t properties_ = 0, enum_values_ = 0, visits_ = 0;
 };
 
 std::vector<SchemaCompiler::Leaf> SchemaCompiler::leaves(const SchemaPlace& place) {
@@ -117,8 +121,11 @@ std::vector<SchemaCompiler::Leaf> SchemaCompiler::leaves(const SchemaPlace& plac
     const Open one = std::move(open.back());
     open.pop_back();
     if (!seen.insert(one.place.schema).second) continue;
+    if (++visits_ > kMaximumVisits)
+      one.place.refuse(
+          fmt::format("unions and references lead to more than {} schemas", kMaximumVisits));
     if (one.nesting > kMaximumNesting)
-      one.place.refuse(fmt::format("schemas are nested deeper than {}", kMaximumNesting));
+      one.place.refuse(fmt::format("unions are nested deeper than {}", kMaximumNesting));
     check_keywords(one.place);
     if (const Json* reference = one.place.schema->find("$ref")) {
       if (!reference->is_string()) one.place.refuse("'$ref' is not a string");
@@ -207,12 +214,13 @@ const Json::Object& SchemaCompiler::properties_of(const SchemaPlace& place) {
   if (properties_ > kMaximumProperties)
     place.refuse(fmt::format("there are more than {} properties", kMaximumProperties));
 
-  std::set<std::string> required;
-  if (const Json* names = place.schema->find("required")) {
-    if (!names->is_array()) place.refuse("'required' is not a list");
-    for (const Json& name : names->as_array()) {
+  std::set<std::string_view> names, required;
+  for (const auto& [name, schema] : properties->as_object()) names.insert(name);
+  if (const Json* list = place.schema->find("required")) {
+    if (!list->is_array()) place.refuse("'required' is not a list");
+    for (const Json& name : list->as_array()) {
       if (!name.is_string()) place.refuse("'required' is not a list of strings");
-      if (!properties->contains(name.as_string()))
+      if (!names.contains(name.as_string()))
         place.refuse(fmt::format("'required' names '{}', which is no property", name.as_string()));
       required.insert(name.as_string());
     }

@@ -24,8 +24,8 @@ namespace megatron::inference {
 
 // As rule 0 of `network`. Throws Error naming the place in the schema (a JSON pointer) and what is
 // wrong there: any other keyword, one that is not its type's, values that it cannot have, more than
-// 5000 properties, 1000 values of enums, 10 nested objects and arrays, or 50 nested schemas, or
-// something that no value satisfies.
+// 5000 properties or definitions, 1000 values of enums, 10 nested objects and arrays, or 50 nested
+// unions, or something that no value satisfies.
 void add_schema(Network& network, const Json& schema);
 
 }  // namespace megatron::inference

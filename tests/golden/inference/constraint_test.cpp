@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <random>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "schema_cases.h"
@@ -94,6 +95,19 @@ INSTANTIATE_TEST_SUITE_P(
       std::ranges::replace(name, '/', '_');
       return name;
     });
+
+TEST(ConstraintTokens, StopsWhereMasksTakeTooLong) {
+  const Known known("real/gpt2");
+  Matcher matcher(Grammar::from_regex("(?:[a-z ]{0,100}){1000}"), known.tokens);
+  std::vector<uint64_t> mask(known.tokens->words());
+  bool complete = false;
+  try {
+    matcher.allowed(mask, complete);
+    ADD_FAILURE() << "no error";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string_view(error.what()).find("too many readings"), std::string_view::npos);
+  }
+}
 
 TEST(ConstraintTokens, RefusesTokensThatDependOnTheirNeighbors) {
   for (const char* folder :
