@@ -1,6 +1,4 @@
-#include <algorithm>
-
-#include "inference/constraint/automaton.h"
+#include "inference/constraint/interned_lists.h"
 
 namespace megatron::inference {
 namespace {

@@ -1,7 +1,7 @@
 // Numbers within bounds and formats of strings, against other ways to tell them.
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 
-#include <cmath>
 #include <random>
 #include <string>
 #include <vector>
