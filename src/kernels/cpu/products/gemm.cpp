@@ -17,6 +17,8 @@ namespace megatron::kernels::cpu {
 
 namespace {
 
+int64_t count(int64_t size, int64_t part) { return (size + part - 1) / part; }
+
 // The product as plain numbers: `batch` products, strides in elements.
 struct Problem {
   int64_t batch = 1, m = 0, n = 0, k = 0;
@@ -212,7 +214,7 @@ class PanelProduct {
     const int64_t panel_bytes = kPanel * p_.ldb * size_of(p_.in);
     const int64_t end = block_.j + block_.n;
     for (int64_t j = 0; j < right.n; j += kPanel, b += panel_bytes) {
-      const bool ahead = right.j + j + 2 * kPanel <= end;
+      const bool ahead = !few_ && right.j + j + 2 * kPanel <= end;
       transpose_to_panel(kind_, {b, p_.ldb, p_.in}, std::min(kPanel, right.n - j), slice.depth,
                          ahead ? b + panel_bytes : nullptr, panels_ + j / kPanel * kPanelWords);
     }
@@ -240,11 +242,28 @@ class PanelProduct {
                           : RowsAhead(a, rows, slice.depth * size, stride);
   }
 
+  // The rows of b behind those of a panel: of the next panel, or the first of the next slice.
+  RowsAhead panel_after(const Block& group, const Slice& slice) const {
+    if (!p_.transpose_b) return {};
+    Block next = group;
+    Slice of = slice;
+    next.j += kPanel;
+    if (next.j >= block_.j + block_.n) {
+      next.j = block_.j;
+      of = {slice.k + slice.depth, std::min(slice.depth, p_.k - slice.k - slice.depth)};
+    }
+    const int64_t rows = std::min(kPanel, block_.j + block_.n - next.j), size = size_of(p_.in);
+    if (of.depth <= 0) return {};
+    return RowsAhead(b_at(p_, next, of.k), rows, of.depth * size, p_.ldb * size);
+  }
+
+  // Memory is asked for while products are made: of few rows that of b, which all their time goes for.
   void multiply_group(const Block& group, const Slice& slice) {
     const int64_t width = words(kind_, slice.depth);
     float* sums = sums_ + (group.i - block_.i) * stride_ + (group.j - block_.j);
-    RowsAhead next = group_after(group, slice);
-    const int64_t share = next.all() * strip_ / group_;
+    RowsAhead next = few_ ? panel_after(group, slice) : group_after(group, slice);
+    const int64_t share =
+        few_ ? count(next.all(), count(group.m, strip_)) : next.all() * strip_ / group_;
     for (int64_t i = 0; i < group.m; i += strip_) {
       next.lines(share);
       tile_product(kind_, {.m = std::min(strip_, group.m - i),
@@ -306,8 +325,6 @@ void run_f64(const Problem& p, const Block& block) {
   }
   store<double, double>(p, block, sums);
 }
-
-int64_t count(int64_t size, int64_t part) { return (size + part - 1) / part; }
 
 // Sums in panels know nothing of blocks, so that these may be cut for the threads: as large as they
 // can be, since each packs its own operands, but as many for each thread.
