@@ -7,12 +7,13 @@ namespace megatron::kernels {
 void check(const PutRowsArgs& args) {
   const Rules rules("put_rows", {{"x", args.x}, {"rows", args.rows}, {"out", args.out}});
   rules.require(
-      args.x.defined() && args.x.rank() == 2 && is_float_type(args.x) && last_is_dense(args.x),
-      "x [T,W], last dim contiguous");
+      args.x.defined() && args.x.rank() == 3 && is_float_type(args.x) && last_is_dense(args.x),
+      "x [T,K,D], last dim contiguous");
   rules.dense(args.rows, {args.x.size(0)}, DType::i32, "rows i32 [T]");
-  rules.require(args.out.defined() && args.out.rank() == 2 && args.out.is_contiguous() &&
-                    args.out.size(1) == args.x.size(1) && args.out.dtype() == args.x.dtype(),
-                "out [R,W] contiguous, as x");
+  rules.require(args.out.defined() && args.out.rank() == 4 && last_is_dense(args.out) &&
+                    args.out.size(2) == args.x.size(1) && args.out.size(3) == args.x.size(2) &&
+                    args.out.dtype() == args.x.dtype(),
+                "out [pages,P,K,D] of the type of x, last dim contiguous");
 }
 
 }  // namespace megatron::kernels

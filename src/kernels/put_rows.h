@@ -1,12 +1,13 @@
-// Rows that go to given places of a matrix.
+// Rows of heads that go to given places of pages (AttentionArgs::block_table).
 #pragma once
 
 #include "kernels/access.h"
 
 namespace megatron::kernels {
 
-// out[rows[t], :] = x[t, :] where rows[t] >= 0. x [T,W], last dim contiguous; rows i32 [T], each at most once and
-// below R (a row that is not there is left out); out [R,W] contiguous, of x's type. Other rows of out stay.
+// out[rows[t] / P, rows[t] % P, :, :] = x[t, :, :] where rows[t] >= 0. x [T,K,D], out [pages,P,K,D] of one type, last
+// dim contiguous, other strides free; rows i32 [T], each at most once and below pages * P (one that is not there is
+// left out). Other rows of out stay.
 struct PutRowsArgs {
   Tensor x, rows, out;
 };

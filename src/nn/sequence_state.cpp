@@ -50,9 +50,9 @@ SequenceState::SequenceState(const SequenceStateShape& shape, DType type, Runtim
   const auto zeros = [&](const LayerCache& layer, int64_t pages, std::string_view label) {
     Tensor t =
         Tensor::empty(runtime.arena(MemoryClass::activations),
-                      {pages, shape.block_size, layer.kv_heads, layer.head_size}, type, label);
+                      {pages, layer.kv_heads, shape.block_size, layer.head_size}, type, label);
     kernels::table(runtime.stream()).fill({.out = t, .value = 0}, runtime.stream());
-    return t;
+    return t.transpose(1, 2);  // what attention reads for one head lies side by side
   };
   for (size_t g = 0; g < groups_.size(); ++g) {
     for (const int64_t layer : groups_[g].layers) {
@@ -171,23 +171,6 @@ Tensor by_sequence(const Tensor& all, const Continuation::Call& call) {
       .as_strided({sequences, tokens, all.size(2), all.size(3)}, strides);
 }
 
-// [1,T,K,D] to the rows of pages that are named.
-void put(Tape& tape, const Tensor& x, const Tensor& rows, const Tensor& pages) {
-  const int64_t width = x.size(2) * x.size(3);
-  const std::array<int64_t, 2> strides = {x.stride(1), 1};
-  Tensor from = x;
-  if (x.stride(2) != x.size(3)) {  // heads apart
-    from = tape.empty(x.shape(), x.dtype(), "sequence_state.new");
-    tape.kernels().copy({.x = x, .out = from}, tape.stream());
-    from = from.view({x.size(1), width});
-  } else {
-    from = x.as_strided({x.size(1), width}, strides);
-  }
-  tape.kernels().put_rows(
-      {.x = from, .rows = rows, .out = pages.view({pages.size(0) * pages.size(1), width})},
-      tape.stream());
-}
-
 }  // namespace
 
 Tensor SequenceState::attend(Tape& tape, int64_t layer, const ops::Heads& heads,
@@ -195,8 +178,12 @@ Tensor SequenceState::attend(Tape& tape, int64_t layer, const ops::Heads& heads,
   MG_ASSERT(!tape.recording() && at.state == this && options.causal &&
             !options.window_start.defined());
   const Continuation::Group& group = at.groups[group_of_[static_cast<size_t>(layer)]];
-  put(tape, heads.k.value, group.rows, keys(layer));
-  put(tape, heads.v.value, group.rows, values(layer));
+  const auto put = [&](const Var& x, const Tensor& pages) {
+    tape.kernels().put_rows({.x = x.value.select(0, 0), .rows = group.rows, .out = pages},
+                            tape.stream());
+  };
+  put(heads.k, keys(layer));
+  put(heads.v, values(layer));
   const Tensor& q = heads.q.value;
   const Tensor sinks = options.sinks ? ops::wide_sinks(options.sinks, tape) : options.zero_sinks;
   const Tensor out = tape.empty({1, q.size(1), q.size(2), q.size(3)}, q.dtype(), "attention.out");

@@ -4,30 +4,49 @@
 namespace megatron::kernels::cuda {
 namespace {
 
-// Rows as units of bytes, as wide as all addresses and strides allow; stride, width in units.
-template <class Unit>
-__global__ void __launch_bounds__(kThreads)
-    put(const Unit* x, const int32_t* rows, Unit* out, int64_t tokens, int64_t width,
-        int64_t stride, int64_t count) {
-  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x, token = i / width;
-  if (token >= tokens) return;
-  const int32_t row = rows[token];
-  if (row >= 0 && row < count) out[row * width + i % width] = x[token * stride + i % width];
-}
+// Sizes and strides in units of bytes.
+struct Put {
+  int64_t tokens, heads, width, token_stride, head_stride;
+  int64_t page, rows, page_stride, row_stride, out_head_stride;
+};
 
 template <class Unit>
+__global__ void __launch_bounds__(kThreads)
+    put(Put p, const Unit* x, const int32_t* rows, Unit* out) {
+  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x, head = i / p.width,
+                token = head / p.heads;
+  if (token >= p.tokens) return;
+  const int64_t row = rows[token], h = head % p.heads, d = i % p.width;
+  if (row < 0 || row >= p.rows) return;
+  const int64_t place = row / p.page * p.page_stride + row % p.page * p.row_stride;
+  out[place + h * p.out_head_stride + d] = x[token * p.token_stride + h * p.head_stride + d];
+}
+
+// Units as wide as all addresses and strides allow.
+template <class Unit>
 bool put_as(const PutRowsArgs& args, Stream& stream) {
-  const int64_t size = size_of(args.x.dtype()), unit = sizeof(Unit);
-  const int64_t row = args.x.size(1) * size, stride = args.x.stride(0) * size;
-  const auto* from = static_cast<const Unit*>(args.x.address());
-  auto* to = static_cast<Unit*>(args.out.address());
-  const auto whole = [&](int64_t bytes) { return bytes % unit == 0; };
-  if (!whole(row) || !whole(stride) || !whole(reinterpret_cast<intptr_t>(from)) ||
-      !whole(reinterpret_cast<intptr_t>(to)))
-    return false;
-  launch("put_rows", put<Unit>, grid_for(args.x.size(0) * (row / unit)), stream, from,
-         static_cast<const int32_t*>(args.rows.address()), to, args.x.size(0), row / unit,
-         stride / unit, args.out.size(0));
+  const Tensor &x = args.x, &out = args.out;
+  const auto unit = static_cast<int64_t>(sizeof(Unit)), size = size_of(x.dtype());
+  bool whole = reinterpret_cast<intptr_t>(x.address()) % unit == 0 &&
+               reinterpret_cast<intptr_t>(out.address()) % unit == 0;
+  const auto units = [&](int64_t elements) {
+    whole = whole && elements * size % unit == 0;
+    return elements * size / unit;
+  };
+  const Put p{.tokens = x.size(0),
+              .heads = x.size(1),
+              .width = units(x.size(2)),
+              .token_stride = units(x.stride(0)),
+              .head_stride = units(x.stride(1)),
+              .page = out.size(1),
+              .rows = out.size(0) * out.size(1),
+              .page_stride = units(out.stride(0)),
+              .row_stride = units(out.stride(1)),
+              .out_head_stride = units(out.stride(2))};
+  if (!whole) return false;
+  launch("put_rows", put<Unit>, grid_for(p.tokens * p.heads * p.width), stream, p,
+         static_cast<const Unit*>(x.address()), static_cast<const int32_t*>(args.rows.address()),
+         static_cast<Unit*>(out.address()));
   return true;
 }
 
