@@ -13,6 +13,7 @@ pkg_check_modules(xxhash REQUIRED IMPORTED_TARGET libxxhash)
 pkg_check_modules(sentencepiece REQUIRED IMPORTED_TARGET sentencepiece)
 pkg_check_modules(zstd REQUIRED IMPORTED_TARGET libzstd)
 pkg_check_modules(hwy REQUIRED IMPORTED_TARGET libhwy)
+pkg_check_modules(httplib REQUIRED IMPORTED_TARGET cpp-httplib)
 
 # oneDNN, or nothing in its place: the folders onednn and without_onednn of src/kernels/cpu/products. Debian's dnnl config
 # asks for OpenCL's development files, so the library is found by name.

@@ -15,6 +15,7 @@ namespace megatron::cli {
 int train(const Arguments& arguments);
 int evaluate(const Arguments& arguments);
 int generate(const Arguments& arguments);
+int serve(const Arguments& arguments);
 int tokenizer(const Arguments& arguments);  // train | encode | decode | verify | chat
 int tokenizer_verify(const Arguments& arguments);
 int tokenizer_chat(const Arguments& arguments);

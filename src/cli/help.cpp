@@ -40,6 +40,8 @@ constexpr std::array kGroups = {
     Group{"checkpoints", "saving, resuming, ending early"},
     Group{"evaluation", "what to evaluate, and when"},
     Group{"logging", "console, JSON lines, TensorBoard, W&B, samples, traces"},
+    Group{"network", "address, keys, who may ask"},
+    Group{"limits", "requests, tokens, bytes and seconds at most"},
     Group{"device", "CPU or GPU, threads, CUDA graphs"},
     Group{"output", "what is written"},
     Group{"measurement", "what to measure, and for how long"},

@@ -23,6 +23,7 @@ constexpr Subcommand kCommands[] = {
     {"launch", "run a command on many ranks, one process each, under MPI", launch},
     {"eval", "loss and perplexity of a model on a data set", evaluate},
     {"generate", "continue a prompt", generate},
+    {"serve", "serve a model over HTTP, as OpenAI's API", serve},
     {"tokenizer", "train, run and check tokenizers; render chats", tokenizer},
     {"preprocess", "text to token files (.bin/.idx)", preprocess},
     {"merge", "merge several pairs of token files into one", merge},

@@ -224,6 +224,7 @@ class Layers(ToolTest):
             "pcre2.h",
             "unicode/uchar.h",
             "simdjson.h",
+            "httplib.h",
             "gtest/gtest.h",
         ):
             with self.subTest(header):
@@ -242,6 +243,7 @@ class Layers(ToolTest):
             src__base__log_cpp="#include <spdlog/spdlog.h>\n",
             src__tokenizers__a_cpp="#include <pcre2.h>\n#include <unicode/unorm2.h>\n",
             src__data__a_cpp="#include <simdjson.h>\n",
+            src__server__http__a_cpp="#include <httplib.h>\n",
         )
 
     def test_unknown_room_and_file_in_no_room(self):

@@ -157,12 +157,13 @@ void ChatTemplate::add_template(const std::string& name, std::string_view source
   const std::string shown = name == "default" ? origin : origin + ":" + name;
   for (const Named& other : templates_)
     MG_CHECK(other.name != name, "{}: two chat templates are named '{}'", origin, name);
-  templates_.push_back({name, jinja::Template::parse(source, shown)});
+  templates_.push_back({name, std::string(source), jinja::Template::parse(source, shown)});
 }
 
 void ChatTemplate::set_template(std::string source, std::string name) {
   templates_.clear();
-  templates_.push_back({"default", jinja::Template::parse(source, std::move(name))});
+  jinja::Template parsed = jinja::Template::parse(source, std::move(name));
+  templates_.push_back({"default", std::move(source), std::move(parsed)});
 }
 
 void ChatTemplate::read_special_tokens(const Json& config, const std::string& origin) {
@@ -234,17 +235,17 @@ ChatTemplate ChatTemplate::load(const std::string& path) {
   return result;
 }
 
-const jinja::Template& ChatTemplate::choose(const std::string& name, bool with_tools) const {
+const ChatTemplate::Named& ChatTemplate::choose(const std::string& name, bool with_tools) const {
   MG_CHECK(!templates_.empty(),
            "the model directory has no chat template: neither chat_template.jinja, "
            "chat_template.json nor chat_template in tokenizer_config.json; give one with "
            "--chat-template FILE");
-  const auto find = [&](const std::string& wanted) -> const jinja::Template* {
+  const auto find = [&](const std::string& wanted) -> const Named* {
     for (const Named& entry : templates_)
-      if (entry.name == wanted) return &entry.parsed;
+      if (entry.name == wanted) return &entry;
     return nullptr;
   };
-  const jinja::Template* found = nullptr;
+  const Named* found = nullptr;
   if (!name.empty()) {
     found = find(name);
   } else {
@@ -260,7 +261,11 @@ const jinja::Template& ChatTemplate::choose(const std::string& name, bool with_t
 
 bool ChatTemplate::reads(const std::string& variable, bool with_tools,
                          const std::string& name) const {
-  return choose(name, with_tools).reads(variable);
+  return choose(name, with_tools).parsed.reads(variable);
+}
+
+const std::string& ChatTemplate::source(bool with_tools, const std::string& name) const {
+  return choose(name, with_tools).source;
 }
 
 RenderedChat ChatTemplate::render(const Chat& chat, const std::string& name) const {
@@ -268,7 +273,7 @@ RenderedChat ChatTemplate::render(const Chat& chat, const std::string& name) con
   MG_CHECK(!chat.messages.empty(), "a chat needs at least one message");
   MG_CHECK(chat.continued.empty() || !chat.add_generation_prompt,
            "continuing the last message and adding a generation prompt are mutually exclusive");
-  const jinja::Template& chosen = choose(name, chat.tools.has_value());
+  const jinja::Template& chosen = choose(name, chat.tools.has_value()).parsed;
   Json::Array messages;
   list_of_objects(chat.messages, "messages");
   for (const Json& message : chat.messages) messages.emplace_back(prepared(message));

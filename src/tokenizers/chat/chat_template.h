@@ -54,10 +54,11 @@ class ChatTemplate {
   RenderedChat render(const Chat& chat, const std::string& name = "") const;
   // Whether the template so chosen has a variable of that name.
   bool reads(const std::string& variable, bool with_tools, const std::string& name = "") const;
+  const std::string& source(bool with_tools, const std::string& name = "") const;
 
  private:
   struct Named {
-    std::string name;
+    std::string name, source;
     jinja::Template parsed;
   };
 
@@ -65,7 +66,7 @@ class ChatTemplate {
   void read_config(const Json& config, const std::string& origin);
   void read_special_tokens(const Json& config, const std::string& origin);
   void read_template_files(const std::string& directory);
-  const jinja::Template& choose(const std::string& name, bool with_tools) const;
+  const Named& choose(const std::string& name, bool with_tools) const;
 
   std::vector<Named> templates_;
   std::vector<std::pair<std::string, std::string>> special_tokens_;

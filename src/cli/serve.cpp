@@ -1,0 +1,187 @@
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
+#include <future>
+#include <memory>
+
+#include "base/error.h"
+#include "base/files.h"
+#include "base/log.h"
+#include "base/signal_watch.h"
+#include "cli/command.h"
+#include "resume/found_checkpoints.h"
+#include "server/server.h"
+#include "settings/settings.h"
+#include "training/device_flag.h"
+#include "training/model_source.h"
+
+namespace megatron::cli {
+namespace {
+
+struct ServeSettings {
+  std::optional<std::string> load, tokenizer_model, chat_template, served_model_name, api_key_file;
+  server::ServerOptions server;
+  bool bf16 = false;
+  double drain_timeout = 30;
+  settings::RuntimeSettings runtime;
+
+  Fields fields();
+  void check() const;
+};
+
+Fields ServeSettings::fields() {
+  Fields f;
+  f.begin_group("model");
+  f.add("load", &load, "Hugging Face model directory, or the --save directory of a run");
+  f.add("tokenizer-model", &tokenizer_model,
+        "tokenizer.json or its directory; default the model's");
+  f.add("chat-template", &chat_template,
+        "file with a Jinja chat template; default the model directory's");
+  f.add("served-model-name", &served_model_name,
+        "name of the model in requests and answers; default the last part of --load");
+  f.begin_group("network");
+  f.add("host", &server.host, "address to listen on; 0.0.0.0: every address of this machine");
+  f.add("port", &server.port, "port to listen on; 0: a free one");
+  f.add("api-key-file", &api_key_file,
+        "file with the API keys that are accepted, one per line; default the environment variable "
+        "MEGATRON_API_KEY, else no key is needed");
+  f.add("cors-origin", &server.service.cors_origin,
+        "web pages of this origin may call the API from a browser (https://example.com, or * for "
+        "all); default none");
+  f.begin_group("limits");
+  f.add("inference-max-requests", &server.engine.batch, "texts that are generated at once");
+  f.add("max-waiting-requests", &server.max_waiting,
+        "texts that may wait for a place; more are refused with status 429");
+  f.add("inference-max-seq-length", &server.engine.capacity,
+        "max tokens of prompt and text; 0: the model's positions");
+  f.add("request-timeout", &server.request_timeout, "seconds until a request is given up");
+  f.add("drain-timeout", &drain_timeout,
+        "after SIGTERM or SIGINT, seconds that running requests may take to finish");
+  f.add("max-connections", &server.http.connections, "clients connected at once");
+  f.add("max-body-bytes", &server.http.body_bytes, "max size of a request's body");
+  f.add("header-timeout", &server.http.header_seconds,
+        "seconds that a client may take to send the headers of a request");
+  f.begin_group("device");
+  f.add("prefill-tokens", &server.engine.prefill, "prompt tokens per prefill pass");
+  f.begin_group("precision");
+  f.add_switch("bf16", &bf16, true, "compute in bfloat16; else fp32");
+  f.begin_group("device");
+  f.add("threads", &runtime.threads, "CPU threads; default all cores");
+  runtime.add_device(f);
+  f.common({"load", "chat-template", "host", "port", "api-key-file", "inference-max-requests",
+            "inference-max-seq-length", "bf16", "threads", "device"});
+  return f;
+}
+
+void ServeSettings::check() const {
+  MG_CHECK(load.has_value(), "--load DIR is needed: the model to serve");
+  MG_CHECK(server.port >= 0 && server.port <= 65535, "--port is {}; it must be from 0 to 65535",
+           server.port);
+  MG_CHECK(server.engine.batch > 0, "--inference-max-requests is {}; it must be positive",
+           server.engine.batch);
+  MG_CHECK(server.engine.capacity >= 0,
+           "--inference-max-seq-length is {}; it must be positive, or 0 for the model's positions",
+           server.engine.capacity);
+  MG_CHECK(server.max_waiting >= 0, "--max-waiting-requests is {}; it cannot be negative",
+           server.max_waiting);
+  MG_CHECK(server.http.body_bytes > 0 && server.http.body_bytes <= int64_t{1} << 30,
+           "--max-body-bytes is {}; it must be from 1 to {}", server.http.body_bytes,
+           int64_t{1} << 30);
+  constexpr double kLongest = 1e7;  // a third of a year
+  for (const auto& [name, seconds] : {std::pair{"--request-timeout", server.request_timeout},
+                                      {"--header-timeout", server.http.header_seconds}})
+    MG_CHECK(seconds > 0 && seconds <= kLongest, "{} is {}; it must be above 0, and at most {}",
+             name, seconds, kLongest);
+  MG_CHECK(drain_timeout >= 0 && drain_timeout <= kLongest,
+           "--drain-timeout is {}; it must be from 0 to {}", drain_timeout, kLongest);
+  server.engine.check();
+  runtime.check();
+}
+
+// What is served, in the order in which it must be taken down.
+struct Served {
+  explicit Served(ServeSettings& s)
+      : directory(resume::resolve_model_directory(*s.load)),
+        runtime(s.runtime.device_value(), s.runtime.threads_per_rank()) {
+    const models::Model model = models::model_from_directory(directory.path());
+    models::require_language_model(model, "megatron serve");
+    resume::require_whole_model(directory.path(), runtime.pool());
+    text.emplace(text_parts(s, model));
+    stage = training::load_model(directory, model, runtime, s.bf16 ? DType::bf16 : DType::f32, 0);
+    s.server.engine.vocabulary = text->vocabulary();
+    s.server.engine.capacity = text->context();
+    const char* key = std::getenv("MEGATRON_API_KEY");
+    s.server.service.keys = server::ApiKeys::read(
+        s.api_key_file, key == nullptr ? std::nullopt : std::optional<std::string>(key));
+    http.emplace(*text, *stage, runtime, s.server);
+  }
+
+  server::TextModel::Parts text_parts(const ServeSettings& s, const models::Model& model) const {
+    const std::string path = training::tokenizer_path(s.tokenizer_model, directory.path());
+    server::TextModel::Parts parts{.name = s.served_model_name.value_or(name_of(*s.load)),
+                                   .tokenizer = tokenizers::Tokenizer::load(path),
+                                   .end_tokens = server::end_tokens_of(directory.path()),
+                                   .context = model->max_position_embeddings(),
+                                   .created = server::seconds_since_1970()};
+    MG_CHECK(parts.tokenizer.vocabulary_size() <= model->vocab_size(),
+             "the tokenizer has {} tokens but the model {}; they do not match",
+             parts.tokenizer.vocabulary_size(), model->vocab_size());
+    for (const auto& end : {parts.tokenizer.eod(), parts.tokenizer.eos()})
+      if (end) parts.end_tokens.push_back(*end);
+    if (s.server.engine.capacity > 0)
+      parts.context = std::min(parts.context, s.server.engine.capacity);
+    parts.chat = tokenizers::ChatTemplate::load(directory.path());
+    if (s.chat_template) parts.chat.set_template(read_file(*s.chat_template), *s.chat_template);
+    return parts;
+  }
+
+  static std::string name_of(const std::string& path) {
+    const auto whole = std::filesystem::absolute(path).lexically_normal();
+    return (whole.has_filename() ? whole : whole.parent_path()).filename().string();
+  }
+
+  checkpoint::ModelDirectory directory;
+  Runtime runtime;
+  std::unique_ptr<models::Stage> stage;
+  std::optional<server::TextModel> text;
+  std::optional<server::Server> http;
+};
+
+constexpr std::chrono::milliseconds kTick{50};
+
+}  // namespace
+
+int serve(const Arguments& arguments) {
+  ServeSettings settings;
+  Fields fields = settings.fields();
+  if (const auto code =
+          parse("megatron serve --load DIR [flags]",
+                "Serves a model over HTTP, with the API of OpenAI (completions, chats, models), "
+                "tokenizing, metrics and a page to chat with it. SIGTERM or SIGINT ends it once "
+                "running requests are finished.",
+                fields, {}, arguments)) {
+    return *code;
+  }
+  settings.check();
+  const int signals[] = {SIGTERM, SIGINT};
+  SignalWatch watch(signals);  // before other threads
+  training::tell_device(settings.runtime);
+  auto loading = std::async(std::launch::async, [&] { return std::make_unique<Served>(settings); });
+  while (loading.wait_for(kTick) != std::future_status::ready) {
+    if (const auto signal = watch.caught()) {
+      log::info("{} while the model was being loaded", signal_name(*signal));
+      std::_Exit(128 + *signal);  // its thread is in the middle of a file
+    }
+  }
+  const std::unique_ptr<Served> served = loading.get();
+  log::info("serving {} at http://{}:{}{}", served->text->name(), settings.server.host,
+            served->http->port(), settings.server.service.keys.empty() ? "" : ", API keys needed");
+  while (!watch.caught()) std::this_thread::sleep_for(kTick);
+  log::info("{}: no new requests; running ones have {} s", signal_name(*watch.caught()),
+            settings.drain_timeout);
+  if (!served->http->drain(settings.drain_timeout))
+    log::warning("requests that were not finished after {} s were stopped", settings.drain_timeout);
+  return 0;
+}
+
+}  // namespace megatron::cli

@@ -1,0 +1,38 @@
+// Errors as the API answers them: {"error": {message, type, param, code}}.
+#pragma once
+
+#include <string>
+
+#include "base/error.h"
+#include "base/json.h"
+
+namespace megatron::server {
+
+// An answer that is an error. `param`: the field of the request; `code`: for programs; "" is null.
+class ApiError : public Error {
+ public:
+  ApiError(int status, std::string type, const std::string& message, std::string param = "",
+           std::string code = "")
+      : Error(message),
+        status_(status),
+        type_(std::move(type)),
+        param_(std::move(param)),
+        code_(std::move(code)) {}
+
+  int status() const { return status_; }
+  const std::string& code() const { return code_; }
+  Json json() const;
+
+ private:
+  int status_;
+  std::string type_, param_, code_;
+};
+
+// 400: something that the client can change, in field `param`.
+ApiError invalid_request(const std::string& message, std::string param = "", std::string code = "");
+// What a status means where nothing else is known: of a request that could not be read, ....
+ApiError error_of_status(int status);
+ApiError server_draining();                              // 503
+ApiError too_many_requests(const std::string& message);  // 429
+
+}  // namespace megatron::server

@@ -1,0 +1,30 @@
+// The body of POST /v1/chat/completions.
+#pragma once
+
+#include "server/generation_parameters.h"
+
+namespace megatron::server {
+
+struct ChatRequest {
+  tokenizers::Chat chat;  // what the template renders; with the tools that may be called
+  GenerationParameters generation;
+  bool logprobs = false;
+  int64_t top_logprobs = 0;
+  bool calls_tools = false;         // tools are given and may be called
+  bool parallel_tool_calls = true;  // false: at most one call is answered
+};
+
+// Throws ApiError.
+ChatRequest read_chat(const Json& body, const TextModel& model);
+
+// messages, tools and what else the template reads, of requests for chats and for their tokens.
+tokenizers::Chat read_messages(const Parameters& p, const TextModel& model);
+
+struct RenderedPrompt {
+  std::string text;
+  std::vector<int32_t> tokens;
+};
+// Throws ApiError for what the template refuses; not for where its file lies.
+RenderedPrompt render(const tokenizers::Chat& chat, const TextModel& model);
+
+}  // namespace megatron::server

@@ -1,0 +1,51 @@
+// What a model writes in a chat, divided into reasoning, what it says and calls of tools.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "server/tool_calls.h"
+
+namespace megatron::server {
+
+struct ChatFormat {
+  ToolFormat tools = ToolFormat::none;
+  bool reasons = false;     // a text may begin with <think>...</think>
+  bool in_thought = false;  // the prompt ends within it
+
+  // Of a prompt that ends with this text.
+  static ChatFormat of(const TextModel& model, bool calls_tools, std::string_view prompt);
+};
+
+struct ChatDelta {
+  std::string reasoning, content;
+};
+
+// What it gives does not depend on how the text is cut.
+class ChatText {
+ public:
+  explicit ChatText(const ChatFormat& format);
+
+  ChatDelta push(std::string_view text);
+
+  struct End {
+    ChatDelta rest;
+    std::vector<ToolCall> calls;
+  };
+  End finish();
+
+ private:
+  enum class Place { start, thought, after_thought, content };
+
+  void read(ChatDelta& delta);
+  bool read_start();
+  bool read_thought(ChatDelta& delta);
+
+  Place place_;
+  bool thought_begun_ = false;
+  std::string held_;
+  ToolCallSplitter tools_;
+};
+
+}  // namespace megatron::server

@@ -1,0 +1,72 @@
+// One text of an answer as it grows.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "inference/engine.h"
+#include "inference/stop_text.h"
+#include "server/text_model.h"
+
+namespace megatron::server {
+
+struct ChoiceOptions {
+  std::vector<std::string> stops;
+  std::vector<int32_t> end_tokens;     // they are no part of the text
+  std::vector<int32_t> shown_special;  // special tokens that are part of the text
+  int64_t min_tokens = 0;              // before them no stop string counts
+};
+
+// A token of the text and where it begins there, in bytes.
+struct TextToken {
+  inference::GeneratedToken token;
+  size_t begin = 0;
+};
+
+// What has become certain since the last look: whole characters, and the tokens that begin in them.
+struct Piece {
+  std::string text;
+  std::vector<TextToken> tokens;
+
+  bool empty() const { return text.empty() && tokens.empty(); }
+};
+
+// The text is whole characters up to a stop string or an end token. Its pieces, one behind the
+// other, do not depend on when they are taken.
+class Choice {
+ public:
+  // prompt: the tokens before the text. The model must outlive it.
+  Choice(const TextModel& model, std::span<const int32_t> prompt, ChoiceOptions options);
+
+  // True: a stop string ended the text; the engine need not go on.
+  bool take(const inference::RequestUpdate& update);
+  Piece take_piece();
+
+  bool finished() const { return finish_.has_value(); }
+  std::string finish_reason() const;                       // "stop" or "length"
+  int64_t generated_tokens() const { return generated_; }  // those that ended the text, too
+  const std::vector<double>& prompt_log_probabilities() const { return of_prompt_; }
+  double log_probability() const { return log_probability_; }  // of all generated tokens
+
+ private:
+  void push(const inference::GeneratedToken& token);
+  void add(std::string_view text);
+  void end(inference::Finish finish);
+  void forget_tokens_behind(size_t length);
+
+  const TextModel& model_;
+  ChoiceOptions options_;
+  tokenizers::DecodeStream stream_;
+  inference::StopText stop_;
+  std::optional<inference::Finish> finish_;
+  int64_t generated_ = 0;
+  double log_probability_ = 0;
+  std::vector<double> of_prompt_;
+  size_t decoded_ = 0, certain_ = 0;  // bytes that the stream gave, and of the text
+  Piece new_;
+};
+
+}  // namespace megatron::server

@@ -1,0 +1,161 @@
+// POST /v1/chat/completions
+#include <utility>
+
+#include "server/chat_request.h"
+#include "server/chat_text.h"
+#include "server/endpoints.h"
+#include "server/event_stream.h"
+#include "server/identifier.h"
+#include "server/logprobs.h"
+
+namespace megatron::server {
+namespace {
+
+std::vector<ChoicePlan> plan(const ChatRequest& r, const RenderedPrompt& prompt,
+                             const TextModel& model) {
+  const uint64_t seed = random_seed();
+  const int64_t room = room_for_text(model, std::ssize(prompt.tokens), r.generation.max_tokens, {});
+  std::vector<ChoicePlan> plans;
+  for (int64_t i = 0; i < r.generation.n; ++i) {
+    plans.push_back(plan_choice(r.generation, model, prompt.tokens, room, plans.size(), seed));
+    if (r.logprobs) plans.back().request.logprobs = r.top_logprobs;
+    if (r.calls_tools) plans.back().options.shown_special = model.tool_tokens();
+  }
+  return plans;
+}
+
+class ChatCompletion {
+ public:
+  ChatCompletion(const Api& api, ChatRequest request)
+      : request_(std::move(request)),
+        model_(api.model),
+        prompt_(render(request_.chat, api.model)),
+        generation_(api.model, api.engine, plan(request_, prompt_, api.model), api.deadline()),
+        texts_(generation_.choices().size(),
+               ChatText(ChatFormat::of(model_, request_.calls_tools, prompt_.text))) {}
+
+  Json whole(const std::function<bool()>& client_gone) {
+    generation_.finish(client_gone);
+    Json::Array choices;
+    for (size_t c = 0; c < texts_.size(); ++c) {
+      const Piece piece = generation_.choices()[c].take_piece();
+      ChatDelta said = texts_[c].push(piece.text);
+      const ChatText::End end = finish(c, said);
+      Json::Object message = {{"role", "assistant"}};
+      if (!said.reasoning.empty()) message.emplace_back("reasoning_content", said.reasoning);
+      message.emplace_back(
+          "content", said.content.empty() && !end.calls.empty() ? Json() : Json(said.content));
+      message.emplace_back("refusal", Json());
+      if (!end.calls.empty()) message.emplace_back("tool_calls", calls(end.calls, false));
+      choices.push_back(choice(c, "message", std::move(message), piece, reason(c, end)));
+    }
+    return frame("chat.completion", std::move(choices), all_usage());
+  }
+
+  void stream(const EventWriter& events, const std::function<bool()>& client_gone) {
+    const auto send = [&](size_t c, Json::Object delta, const Piece& piece, Json reason) {
+      Json::Array one;
+      one.push_back(choice(c, "delta", std::move(delta), piece, std::move(reason)));
+      events.send(frame("chat.completion.chunk", std::move(one), Json()));
+    };
+    for (size_t c = 0; c < texts_.size(); ++c)
+      send(c, {{"role", "assistant"}, {"content", ""}}, {}, Json());
+    std::vector<bool> ended(texts_.size());
+    while (generation_.advance(client_gone)) {
+      for (size_t c = 0; c < texts_.size(); ++c) {
+        if (ended[c]) continue;
+        const Piece piece = generation_.choices()[c].take_piece();
+        ended[c] = generation_.choices()[c].finished();
+        ChatDelta said = texts_[c].push(piece.text);
+        ChatText::End end;
+        if (ended[c]) end = finish(c, said);
+        Json::Object delta;
+        if (!said.reasoning.empty()) delta.emplace_back("reasoning_content", said.reasoning);
+        if (!said.content.empty()) delta.emplace_back("content", said.content);
+        if (!end.calls.empty()) delta.emplace_back("tool_calls", calls(end.calls, true));
+        if (!delta.empty() || (request_.logprobs && !piece.tokens.empty()))
+          send(c, std::move(delta), piece, Json());
+        if (ended[c]) send(c, {}, {}, reason(c, end));
+      }
+    }
+    if (request_.generation.include_usage)
+      events.send(frame("chat.completion.chunk", {}, all_usage()));
+  }
+
+  std::string note() const {
+    return usage_note(std::ssize(prompt_.tokens), generation_.generated_tokens());
+  }
+
+ private:
+  // Adds the rest to what is said.
+  ChatText::End finish(size_t c, ChatDelta& said) {
+    ChatText::End end = texts_[c].finish();
+    said.reasoning += end.rest.reasoning;
+    said.content += end.rest.content;
+    if (!request_.parallel_tool_calls && end.calls.size() > 1) end.calls.resize(1);
+    return end;
+  }
+
+  std::string reason(size_t c, const ChatText::End& end) const {
+    return end.calls.empty() ? generation_.choices()[c].finish_reason() : "tool_calls";
+  }
+
+  static Json calls(const std::vector<ToolCall>& list, bool with_index) {
+    Json::Array all;
+    for (size_t i = 0; i < list.size(); ++i) {
+      Json call = list[i].json();
+      if (with_index) call.set("index", static_cast<int64_t>(i));
+      all.push_back(std::move(call));
+    }
+    return Json(std::move(all));
+  }
+
+  Json choice(size_t c, const char* kind, Json::Object said, const Piece& piece,
+              Json reason) const {
+    const bool probable = request_.logprobs && !(piece.empty() && !reason.is_null());
+    return Json::Object{{"index", static_cast<int64_t>(c)},
+                        {kind, std::move(said)},
+                        {"logprobs", probable ? chat_logprobs(model_, piece.tokens) : Json()},
+                        {"finish_reason", std::move(reason)}};
+  }
+
+  Json all_usage() const {
+    return usage(std::ssize(prompt_.tokens), generation_.generated_tokens());
+  }
+
+  Json frame(const char* object, Json::Array choices, Json usage) const {
+    Json::Object all = {{"id", id_},
+                        {"object", object},
+                        {"created", created_},
+                        {"model", model_.name()},
+                        {"choices", std::move(choices)}};
+    if (!request_.generation.stream || request_.generation.include_usage)
+      all.emplace_back("usage", std::move(usage));
+    return Json(std::move(all));
+  }
+
+  const ChatRequest request_;
+  const TextModel& model_;
+  const std::string id_ = random_identifier("chatcmpl-");
+  const int64_t created_ = seconds_since_1970();
+  const RenderedPrompt prompt_;
+  Generation generation_;
+  std::vector<ChatText> texts_;
+};
+
+}  // namespace
+
+HttpAnswer complete_chat(const Api& api, const HttpRequest& request) {
+  ChatRequest read = read_chat(parse_body(request.body), api.model);
+  const bool streams = read.generation.stream;
+  const auto completion = std::make_shared<ChatCompletion>(api, std::move(read));
+  if (streams) {
+    return event_stream([completion, gone = request.client_gone](
+                            const EventWriter& events) { completion->stream(events, gone); },
+                        [completion] { return completion->note(); });
+  }
+  const Json whole = completion->whole(request.client_gone);
+  return {.body = whole.dump(), .note = completion->note()};
+}
+
+}  // namespace megatron::server

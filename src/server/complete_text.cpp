@@ -1,0 +1,149 @@
+// POST /v1/completions
+#include <algorithm>
+#include <utility>
+
+#include "server/completion_request.h"
+#include "server/endpoints.h"
+#include "server/event_stream.h"
+#include "server/identifier.h"
+#include "server/logprobs.h"
+
+namespace megatron::server {
+namespace {
+
+std::vector<ChoicePlan> plan(const CompletionRequest& r, const TextModel& model) {
+  constexpr int64_t kUsualTokens = 16;  // OpenAI's
+  const uint64_t seed = random_seed();
+  std::vector<ChoicePlan> plans;
+  for (const Prompt& prompt : r.prompts) {
+    const int64_t room =
+        room_for_text(model, std::ssize(prompt.tokens), r.generation.max_tokens, kUsualTokens);
+    for (int64_t i = 0; i < r.best_of; ++i) {
+      plans.push_back(plan_choice(r.generation, model, prompt.tokens, room, plans.size(), seed));
+      plans.back().request.logprobs = r.logprobs.value_or(-1);
+    }
+  }
+  return plans;
+}
+
+// A completion on its way: the texts of prompt p are choices [p best_of, (p + 1) best_of).
+class Completion {
+ public:
+  Completion(const Api& api, CompletionRequest request)
+      : request_(std::move(request)),
+        model_(api.model),
+        generation_(api.model, api.engine, plan(request_, api.model), api.deadline()),
+        begun_(generation_.choices().size()) {
+    logprobs_.reserve(begun_.size());
+    for (size_t i = 0; i < begun_.size(); ++i) logprobs_.emplace_back(model_);
+    for (const Prompt& prompt : request_.prompts) prompt_tokens_ += std::ssize(prompt.tokens);
+  }
+
+  Json whole(const std::function<bool()>& client_gone) {
+    generation_.finish(client_gone);
+    Json::Array choices;
+    for (size_t p = 0; p < request_.prompts.size(); ++p)
+      for (const size_t c : best_of(p)) choices.push_back(choice(c, choices.size(), take(c), true));
+    return frame(std::move(choices), usage(prompt_tokens_, generation_.generated_tokens()));
+  }
+
+  void stream(const EventWriter& events, const std::function<bool()>& client_gone) {
+    std::vector<bool> ended(begun_.size());
+    while (generation_.advance(client_gone)) {
+      for (size_t c = 0; c < begun_.size(); ++c) {
+        const Choice& of = generation_.choices()[c];
+        Piece piece = take(c);
+        if (ended[c] || (piece.empty() && !of.finished())) continue;
+        ended[c] = of.finished();
+        Json::Array one;
+        one.push_back(choice(c, c, std::move(piece), ended[c]));
+        events.send(frame(std::move(one), Json()));
+      }
+    }
+    if (request_.generation.include_usage)
+      events.send(frame({}, usage(prompt_tokens_, generation_.generated_tokens())));
+  }
+
+  std::string note() const { return usage_note(prompt_tokens_, generation_.generated_tokens()); }
+
+ private:
+  // The texts of a prompt that are answered: those of the largest mean log-probability, best first;
+  // all in their order where all are.
+  std::vector<size_t> best_of(size_t prompt) const {
+    const auto all = static_cast<size_t>(request_.best_of);
+    std::vector<size_t> chosen;
+    for (size_t i = 0; i < all; ++i) chosen.push_back(prompt * all + i);
+    if (request_.best_of == request_.generation.n) return chosen;
+    const auto mean = [&](size_t c) {
+      const Choice& choice = generation_.choices()[c];
+      return choice.log_probability() /
+             static_cast<double>(std::max<int64_t>(choice.generated_tokens(), 1));
+    };
+    std::ranges::stable_sort(chosen, std::ranges::greater(), mean);
+    chosen.resize(static_cast<size_t>(request_.generation.n));
+    return chosen;
+  }
+
+  // What a choice has got; the prompt first where it is echoed.
+  Piece take(size_t c) {
+    Choice& choice = generation_.choices()[c];
+    Piece piece = choice.take_piece();
+    if (piece.empty() && !choice.finished()) return piece;
+    if (request_.echo && !begun_[c]) {
+      const Prompt& prompt = request_.prompts[c / static_cast<size_t>(request_.best_of)];
+      if (request_.logprobs)
+        logprobs_[c].add_prompt(prompt.text, prompt.tokens, choice.prompt_log_probabilities());
+      if (request_.logprobs) logprobs_[c].add(piece);
+      piece.text = prompt.text + piece.text;
+    } else if (request_.logprobs) {
+      logprobs_[c].add(piece);
+    }
+    begun_[c] = true;
+    return piece;
+  }
+
+  Json choice(size_t c, size_t index, Piece piece, bool last) {
+    const Choice& of = generation_.choices()[c];
+    return Json::Object{{"index", static_cast<int64_t>(index)},
+                        {"text", std::move(piece.text)},
+                        {"logprobs", request_.logprobs ? logprobs_[c].take() : Json()},
+                        {"finish_reason", last ? Json(of.finish_reason()) : Json()}};
+  }
+
+  Json frame(Json::Array choices, Json usage) const {
+    Json::Object all = {{"id", id_},
+                        {"object", "text_completion"},
+                        {"created", created_},
+                        {"model", model_.name()},
+                        {"choices", std::move(choices)}};
+    if (!request_.generation.stream || request_.generation.include_usage)
+      all.emplace_back("usage", std::move(usage));
+    return Json(std::move(all));
+  }
+
+  const CompletionRequest request_;
+  const TextModel& model_;
+  const std::string id_ = random_identifier("cmpl-");
+  const int64_t created_ = seconds_since_1970();
+  Generation generation_;
+  std::vector<bool> begun_;  // choices of which something was taken
+  std::vector<CompletionLogprobs> logprobs_;
+  int64_t prompt_tokens_ = 0;
+};
+
+}  // namespace
+
+HttpAnswer complete_text(const Api& api, const HttpRequest& request) {
+  CompletionRequest read = read_completion(parse_body(request.body), api.model);
+  const bool streams = read.generation.stream;
+  const auto completion = std::make_shared<Completion>(api, std::move(read));
+  if (streams) {
+    return event_stream([completion, gone = request.client_gone](
+                            const EventWriter& events) { completion->stream(events, gone); },
+                        [completion] { return completion->note(); });
+  }
+  const Json whole = completion->whole(request.client_gone);
+  return {.body = whole.dump(), .note = completion->note()};
+}
+
+}  // namespace megatron::server

@@ -1,0 +1,73 @@
+#include "server/completion_request.h"
+
+namespace megatron::server {
+
+std::vector<int32_t> read_tokens(const Parameters& p, std::string_view name,
+                                 const Json::Array& list, const TextModel& model) {
+  std::vector<int32_t> tokens;
+  tokens.reserve(list.size());
+  for (const Json& id : list) {
+    if (!id.is_integer() || id.as_integer() < 0 || id.as_integer() >= model.vocabulary())
+      p.fail(name, fmt::format("contains {}; token ids are integers from 0 to {}", shown(id),
+                               model.vocabulary() - 1));
+    tokens.push_back(static_cast<int32_t>(id.as_integer()));
+  }
+  return tokens;
+}
+
+std::vector<Prompt> read_prompts(const Parameters& p, std::string_view name,
+                                 const TextModel& model) {
+  const Json* given = p.find(name);
+  if (given == nullptr) p.fail(name, "is missing");
+  const auto of_text = [&](const std::string& text) { return Prompt{text, model.encode(text)}; };
+  const auto of_tokens = [&](const Json::Array& list) {
+    if (list.empty()) p.fail(name, "contains an empty list of tokens");
+    Prompt prompt{"", read_tokens(p, name, list, model)};
+    prompt.text = model.tokenizer().decode(prompt.tokens);
+    return prompt;
+  };
+  if (given->is_string()) return {of_text(given->as_string())};
+  if (!given->is_array() || given->as_array().empty())
+    p.fail(name, "is " + (given->is_array() ? "an empty list" : shown(*given)) +
+                     "; it must be a string, a list of tokens, or a list of either");
+  const Json::Array& list = given->as_array();
+  if (list[0].is_number()) return {of_tokens(list)};
+  if (list.size() > static_cast<size_t>(kMostTexts))
+    p.fail(name, fmt::format("has {} prompts; at most {} are allowed", list.size(), kMostTexts));
+  std::vector<Prompt> prompts;
+  for (const Json& one : list) {
+    if (one.is_string()) {
+      prompts.push_back(of_text(one.as_string()));
+    } else if (one.is_array()) {
+      prompts.push_back(of_tokens(one.as_array()));
+    } else {
+      p.fail(name, "contains " + shown(one) + "; a prompt is a string or a list of tokens");
+    }
+  }
+  return prompts;
+}
+
+CompletionRequest read_completion(const Json& body, const TextModel& model) {
+  const Parameters p(body);
+  check_model(p, model);
+  CompletionRequest r;
+  r.generation = read_generation(p, model, {"max_tokens"});
+  r.best_of = p.integer("best_of", 1, kMostTexts).value_or(r.generation.n);
+  if (r.best_of < r.generation.n)
+    p.fail("best_of", fmt::format("is {}, less than n, {}", r.best_of, r.generation.n));
+  if (r.best_of > r.generation.n && r.generation.stream)
+    p.fail("best_of", "is more than n, which cannot be streamed; leave out stream or best_of");
+  r.logprobs = p.integer("logprobs", 0, std::min(kMostLogprobs, model.vocabulary()));
+  r.echo = p.boolean("echo").value_or(false);
+  if (r.generation.max_tokens == 0 && !r.echo)
+    p.fail("max_tokens", "is 0, which needs echo: true; else nothing would be answered");
+  p.refuse({"suffix", "response_format", "tools"});
+  r.prompts = read_prompts(p, "prompt", model);
+  const auto texts = static_cast<int64_t>(r.prompts.size()) * r.best_of;
+  if (texts > kMostTexts)
+    p.fail("n", fmt::format("of {} for each of {} prompts makes {} texts; at most {} are allowed",
+                            r.best_of, r.prompts.size(), texts, kMostTexts));
+  return r;
+}
+
+}  // namespace megatron::server

@@ -1,0 +1,31 @@
+// The body of POST /v1/completions.
+#pragma once
+
+#include "server/generation_parameters.h"
+
+namespace megatron::server {
+
+struct Prompt {
+  std::string text;             // as it was given; of tokens, what they decode to
+  std::vector<int32_t> tokens;  // not empty
+};
+
+struct CompletionRequest {
+  std::vector<Prompt> prompts;
+  GenerationParameters generation;
+  int64_t best_of = 1;              // texts of a prompt, of which n are answered
+  std::optional<int64_t> logprobs;  // alternatives of each token
+  bool echo = false;
+};
+
+// Throws ApiError.
+CompletionRequest read_completion(const Json& body, const TextModel& model);
+
+// A text, tokens or a list of either, as `prompt` of completions and `input` of embeddings are.
+std::vector<Prompt> read_prompts(const Parameters& p, std::string_view name,
+                                 const TextModel& model);
+// Ids of the model's tokens. Throws ApiError naming the field.
+std::vector<int32_t> read_tokens(const Parameters& p, std::string_view name,
+                                 const Json::Array& list, const TextModel& model);
+
+}  // namespace megatron::server

@@ -1,0 +1,39 @@
+// What each endpoint answers. All throw ApiError, and ClientGone.
+#pragma once
+
+#include <chrono>
+#include <optional>
+
+#include "server/engine_thread.h"
+#include "server/generation.h"
+#include "server/http/http_server.h"
+#include "server/metrics.h"
+#include "server/text_model.h"
+
+namespace megatron::server {
+
+// What endpoints work with; used by many threads at once.
+struct Api {
+  const TextModel& model;
+  EngineThread& engine;
+  std::chrono::duration<double> request_timeout{600};
+
+  std::optional<Clock::time_point> deadline() const {
+    return Clock::now() + std::chrono::duration_cast<Clock::duration>(request_timeout);
+  }
+};
+
+HttpAnswer list_models(const Api& api, const HttpRequest& request);
+HttpAnswer complete_text(const Api& api, const HttpRequest& request);
+HttpAnswer complete_chat(const Api& api, const HttpRequest& request);
+HttpAnswer tokenize(const Api& api, const HttpRequest& request);
+HttpAnswer detokenize(const Api& api, const HttpRequest& request);
+HttpAnswer megatron_generate(const Api& api, const HttpRequest& request);
+
+// Tokens of an answer, as `usage`.
+Json usage(int64_t prompt_tokens, int64_t generated_tokens);
+// The same for the log.
+std::string usage_note(int64_t prompt_tokens, int64_t generated_tokens);
+int64_t seconds_since_1970();
+
+}  // namespace megatron::server

@@ -1,0 +1,276 @@
+#include "server/engine_thread.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/log.h"
+#include "server/api_error.h"
+
+namespace megatron::server {
+namespace {
+
+double seconds(Clock::duration time) { return std::chrono::duration<double>(time).count(); }
+
+std::string_view name(Failure failure) {
+  constexpr std::string_view kNames[] = {"deadline", "error", "stopped"};
+  return kNames[static_cast<size_t>(failure)];
+}
+
+std::string_view name(inference::Finish finish) {
+  constexpr std::string_view kNames[] = {"length", "end_token", "stop", "positions"};
+  return kNames[static_cast<size_t>(finish)];
+}
+
+}  // namespace
+
+EngineCall::~EngineCall() { engine_.cancel(mailbox_->ids); }
+
+void EngineCall::cancel(size_t request) { engine_.cancel({mailbox_->ids[request]}); }
+
+std::vector<EngineEvent> EngineCall::wait(std::chrono::milliseconds longest) {
+  std::unique_lock lock(mailbox_->mutex);
+  mailbox_->arrived.wait_for(lock, longest, [&] { return !mailbox_->events.empty(); });
+  return std::exchange(mailbox_->events, {});
+}
+
+EngineThread::EngineThread(const models::Stage& stage, Runtime& runtime,
+                           const inference::EngineOptions& options, int64_t max_waiting,
+                           Metrics& metrics)
+    : most_(options.batch + max_waiting), metrics_(metrics) {
+  std::promise<void> ready;
+  std::future<void> built = ready.get_future();
+  thread_ = std::thread([this, &stage, &runtime, &options, ready = std::move(ready)]() mutable {
+    run(stage, runtime, options, ready);
+  });
+  try {
+    built.get();
+  } catch (...) {
+    thread_.join();
+    throw;
+  }
+}
+
+EngineThread::~EngineThread() {
+  {
+    const std::lock_guard lock(mutex_);
+    refusing_ = stopping_ = true;
+  }
+  wake_.notify_one();
+  thread_.join();
+}
+
+std::unique_ptr<EngineCall> EngineThread::submit(std::vector<inference::Request> requests,
+                                                 std::optional<Clock::time_point> deadline) {
+  const auto count = static_cast<int64_t>(requests.size());
+  auto mailbox = std::make_shared<Mailbox>();
+  Submission submission{std::move(requests), deadline, mailbox, {}};
+  std::future<void> taken = submission.taken.get_future();
+  {
+    const std::lock_guard lock(mutex_);
+    if (refusing_) throw server_draining();
+    if (active_ + count > most_)
+      throw too_many_requests(fmt::format(
+          "{} texts are being generated or wait, and {} more were asked for, but this server takes "
+          "{}; try again later",
+          active_, count, most_));
+    active_ += count;
+    submissions_.push_back(std::move(submission));
+  }
+  wake_.notify_one();
+  taken.get();
+  return std::unique_ptr<EngineCall>(new EngineCall(*this, std::move(mailbox)));
+}
+
+void EngineThread::cancel(std::vector<inference::RequestId> ids) {
+  {
+    const std::lock_guard lock(mutex_);
+    cancelled_.insert(cancelled_.end(), ids.begin(), ids.end());
+  }
+  wake_.notify_one();
+}
+
+void EngineThread::refuse_more() {
+  const std::lock_guard lock(mutex_);
+  refusing_ = true;
+}
+
+bool EngineThread::drain(Clock::time_point until) {
+  std::unique_lock lock(mutex_);
+  refusing_ = true;
+  const bool all = finished_.wait_until(lock, until, [&] { return active_ == 0; });
+  if (all) return true;
+  end_all_ = true;
+  wake_.notify_one();
+  finished_.wait(lock, [&] { return active_ == 0; });
+  return false;
+}
+
+EngineCounts EngineThread::counts() const {
+  const std::lock_guard lock(mutex_);
+  return counts_;
+}
+
+void EngineThread::run(const models::Stage& stage, Runtime& runtime,
+                       const inference::EngineOptions& options, std::promise<void>& ready) {
+  std::optional<inference::Engine> engine;
+  try {
+    engine.emplace(stage, runtime, options);
+  } catch (...) {
+    ready.set_exception(std::current_exception());
+    return;
+  }
+  ready.set_value();  // it is not touched from now on
+  serve(*engine);
+}
+
+void EngineThread::serve(inference::Engine& engine) {
+  while (take_work(engine)) {
+    end_overdue(engine);
+    if (!engine.idle()) {
+      step(engine);
+    } else {
+      step_ended_.reset();
+    }
+    publish(engine);
+  }
+  end_all(engine, Failure::stopped);
+  publish(engine);
+}
+
+// Waits for work. False: the thread is to end.
+bool EngineThread::take_work(inference::Engine& engine) {
+  std::vector<Submission> submissions;
+  std::vector<inference::RequestId> cancelled;
+  bool stops = false, ends_all = false;
+  {
+    std::unique_lock lock(mutex_);
+    wake_.wait(lock, [&] {
+      return stopping_ || end_all_ || !submissions_.empty() || !cancelled_.empty() ||
+             !engine.idle();
+    });
+    submissions.swap(submissions_);
+    cancelled.swap(cancelled_);
+    stops = stopping_;
+    ends_all = std::exchange(end_all_, false);
+  }
+  for (Submission& submission : submissions) take(engine, submission);
+  for (const inference::RequestId id : cancelled) {
+    const auto job = jobs_.find(id);
+    if (job == jobs_.end()) continue;
+    engine.cancel(id);
+    end(job, "cancelled");
+  }
+  if (ends_all) end_all(engine, Failure::stopped);
+  return !stops;
+}
+
+void EngineThread::take(inference::Engine& engine, Submission& submission) {
+  const auto count = submission.requests.size();
+  std::vector<inference::RequestId>& ids = submission.mailbox->ids;
+  try {
+    for (inference::Request& request : submission.requests)
+      ids.push_back(engine.submit(std::move(request)));
+  } catch (...) {
+    for (const inference::RequestId id : ids) engine.cancel(id);
+    {
+      const std::lock_guard lock(mutex_);
+      active_ -= static_cast<int64_t>(count);
+    }
+    finished_.notify_all();
+    submission.taken.set_exception(std::current_exception());
+    return;
+  }
+  const Clock::time_point now = Clock::now();
+  for (size_t i = 0; i < count; ++i)
+    jobs_[ids[i]] = {submission.mailbox, i, submission.deadline, now, now};
+  submission.taken.set_value();
+}
+
+void EngineThread::step(inference::Engine& engine) {
+  const Clock::time_point begin = Clock::now();
+  if (step_ended_) metrics_.between_steps(seconds(begin - *step_ended_));
+  std::vector<inference::RequestUpdate> updates;
+  try {
+    updates = engine.step();
+  } catch (const std::exception& e) {
+    log::error("a step of the engine failed, and with it {} requests: {}", jobs_.size(), e.what());
+    end_all(engine, Failure::engine);
+  }
+  step_ended_ = Clock::now();
+  metrics_.step(seconds(*step_ended_ - begin));
+  for (inference::RequestUpdate& update : updates) deliver(std::move(update));
+}
+
+void EngineThread::deliver(inference::RequestUpdate update) {
+  const auto found = jobs_.find(update.id);
+  if (found == jobs_.end()) return;
+  Job& job = found->second;
+  const auto tokens = static_cast<int64_t>(update.tokens.size());
+  if (tokens > 0) {
+    const Clock::time_point now = Clock::now();
+    if (job.has_token) {
+      metrics_.next_tokens(seconds(now - job.last_token), tokens);
+    } else {
+      metrics_.first_token(seconds(now - job.submitted));
+    }
+    job.has_token = true;
+    job.last_token = now;
+  }
+  const std::optional<inference::Finish> finish = update.finish;
+  {
+    const std::lock_guard lock(job.mailbox->mutex);
+    job.mailbox->events.push_back({job.request, std::move(update), std::nullopt});
+  }
+  job.mailbox->arrived.notify_one();
+  if (finish) end(found, name(*finish));
+}
+
+void EngineThread::end_overdue(inference::Engine& engine) {
+  const Clock::time_point now = Clock::now();
+  for (auto job = jobs_.begin(); job != jobs_.end();) {
+    const auto next = std::next(job);
+    if (job->second.deadline && *job->second.deadline <= now) {
+      engine.cancel(job->first);
+      const std::shared_ptr<Mailbox> mailbox = job->second.mailbox;
+      {
+        const std::lock_guard lock(mailbox->mutex);
+        mailbox->events.push_back({job->second.request, {}, Failure::deadline});
+      }
+      mailbox->arrived.notify_one();
+      end(job, name(Failure::deadline));
+    }
+    job = next;
+  }
+}
+
+void EngineThread::end_all(inference::Engine& engine, Failure failure) {
+  while (!jobs_.empty()) {
+    const auto job = jobs_.begin();
+    engine.cancel(job->first);
+    const std::shared_ptr<Mailbox> mailbox = job->second.mailbox;
+    {
+      const std::lock_guard lock(mailbox->mutex);
+      mailbox->events.push_back({job->second.request, {}, failure});
+    }
+    mailbox->arrived.notify_one();
+    end(job, name(failure));
+  }
+}
+
+void EngineThread::end(std::map<inference::RequestId, Job>::iterator job, std::string_view reason) {
+  jobs_.erase(job);
+  metrics_.finished(reason);
+  {
+    const std::lock_guard lock(mutex_);
+    --active_;
+  }
+  finished_.notify_all();
+}
+
+void EngineThread::publish(const inference::Engine& engine) {
+  const inference::Statistics& done = engine.statistics();
+  const std::lock_guard lock(mutex_);
+  counts_ = {engine.running(), engine.waiting(), done.prompt_tokens, done.generated_tokens};
+}
+
+}  // namespace megatron::server

@@ -1,0 +1,134 @@
+// The one thread that owns an Engine, and what other threads ask of it.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <future>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "inference/engine.h"
+#include "server/metrics.h"
+
+namespace megatron::server {
+
+using Clock = std::chrono::steady_clock;
+
+enum class Failure {
+  deadline,  // it was not finished in time
+  engine,    // a pass of the engine failed
+  stopped,   // the server ended before it was finished
+};
+
+// What one of the requests that were submitted together got. After `update.finish` or `failure`
+// comes no more.
+struct EngineEvent {
+  size_t request = 0;  // its place among them
+  inference::RequestUpdate update;
+  std::optional<Failure> failure;
+};
+
+class EngineThread;
+
+// Requests that were submitted together. Belongs to one thread.
+class EngineCall {
+ public:
+  ~EngineCall();  // those that are not finished are cancelled
+  EngineCall(const EngineCall&) = delete;
+  EngineCall& operator=(const EngineCall&) = delete;
+
+  // Waits until something has come, at most so long. Maybe nothing.
+  std::vector<EngineEvent> wait(std::chrono::milliseconds longest);
+  void cancel(size_t request);  // it gets no more
+
+ private:
+  friend EngineThread;
+  struct Mailbox {
+    std::mutex mutex;
+    std::condition_variable arrived;
+    std::vector<EngineEvent> events;
+    std::vector<inference::RequestId> ids;  // of the engine, in order
+  };
+  EngineCall(EngineThread& engine, std::shared_ptr<Mailbox> mailbox)
+      : engine_(engine), mailbox_(std::move(mailbox)) {}
+
+  EngineThread& engine_;
+  std::shared_ptr<Mailbox> mailbox_;
+};
+
+// Stage and runtime are used by its thread alone as long as it lives. It outlives its calls.
+class EngineThread {
+ public:
+  // max_waiting: requests that may wait for a place. Throws what Engine's constructor throws.
+  EngineThread(const models::Stage& stage, Runtime& runtime,
+               const inference::EngineOptions& options, int64_t max_waiting, Metrics& metrics);
+  ~EngineThread();  // what runs is stopped
+  EngineThread(const EngineThread&) = delete;
+  EngineThread& operator=(const EngineThread&) = delete;
+
+  // All or none; returns when the engine has taken them. Throws ApiError 429 where too many wait,
+  // 503 when draining, and Error for a request that the engine refuses.
+  std::unique_ptr<EngineCall> submit(std::vector<inference::Request> requests,
+                                     std::optional<Clock::time_point> deadline = {});
+
+  // From now on submit() refuses. Waits until what was submitted is finished; what is not by
+  // `until` is stopped. Whether all was finished.
+  void refuse_more();
+  bool drain(Clock::time_point until);
+
+  EngineCounts counts() const;
+
+ private:
+  friend EngineCall;
+  using Mailbox = EngineCall::Mailbox;
+  struct Submission {
+    std::vector<inference::Request> requests;
+    std::optional<Clock::time_point> deadline;
+    std::shared_ptr<Mailbox> mailbox;
+    std::promise<void> taken;
+  };
+  // A request that is not finished.
+  struct Job {
+    std::shared_ptr<Mailbox> mailbox;
+    size_t request = 0;
+    std::optional<Clock::time_point> deadline;
+    Clock::time_point submitted, last_token;
+    bool has_token = false;
+  };
+
+  void run(const models::Stage& stage, Runtime& runtime, const inference::EngineOptions& options,
+           std::promise<void>& ready);
+  void serve(inference::Engine& engine);
+  bool take_work(inference::Engine& engine);
+  void take(inference::Engine& engine, Submission& submission);
+  void step(inference::Engine& engine);
+  void deliver(inference::RequestUpdate update);
+  void end_overdue(inference::Engine& engine);
+  void end_all(inference::Engine& engine, Failure failure);
+  void end(std::map<inference::RequestId, Job>::iterator job, std::string_view reason);
+  void publish(const inference::Engine& engine);
+  void cancel(std::vector<inference::RequestId> ids);
+
+  const int64_t most_;  // requests at once: in places, and waiting
+  Metrics& metrics_;
+
+  mutable std::mutex mutex_;  // of what follows
+  std::condition_variable wake_, finished_;
+  std::vector<Submission> submissions_;
+  std::vector<inference::RequestId> cancelled_;
+  int64_t active_ = 0;  // submitted and not finished
+  bool refusing_ = false, stopping_ = false, end_all_ = false;
+  EngineCounts counts_;
+
+  std::map<inference::RequestId, Job> jobs_;     // of the thread alone
+  std::optional<Clock::time_point> step_ended_;  // while there is work
+  std::thread thread_;
+};
+
+}  // namespace megatron::server

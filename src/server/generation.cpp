@@ -1,0 +1,79 @@
+#include "server/generation.h"
+
+#include <algorithm>
+
+#include "server/api_error.h"
+
+namespace megatron::server {
+namespace {
+
+constexpr std::chrono::milliseconds kTick{100};
+
+[[noreturn]] void fail_with(Failure failure) {
+  switch (failure) {
+    case Failure::deadline:
+      throw ApiError(504, "server_error", "the text was not finished in time (--request-timeout)",
+                     "", "deadline_exceeded");
+    case Failure::stopped: throw server_draining();
+    case Failure::engine: break;
+  }
+  throw ApiError(500, "server_error", "the model could not compute this text", "", "engine_error");
+}
+
+}  // namespace
+
+ChoicePlan plan_choice(const GenerationParameters& parameters, const TextModel& model,
+                       const std::vector<int32_t>& prompt, int64_t room, uint64_t number,
+                       uint64_t seed) {
+  ChoicePlan plan;
+  plan.request.number = number;
+  plan.request.prompt = prompt;
+  plan.request.max_tokens = room;
+  plan.request.sampling = parameters.sampling(seed);
+  plan.request.end_tokens = parameters.end_tokens(model);
+  plan.options.stops = parameters.stops;
+  plan.options.end_tokens = plan.request.end_tokens;
+  plan.options.min_tokens = parameters.min_tokens;
+  return plan;
+}
+
+Generation::Generation(const TextModel& model, EngineThread& engine, std::vector<ChoicePlan> plans,
+                       std::optional<Clock::time_point> deadline) {
+  std::vector<inference::Request> requests;
+  choices_.reserve(plans.size());
+  for (ChoicePlan& plan : plans) {
+    choices_.emplace_back(model, plan.request.prompt, std::move(plan.options));
+    requests.push_back(std::move(plan.request));
+  }
+  call_ = engine.submit(std::move(requests), deadline);
+}
+
+bool Generation::finished() const {
+  return std::ranges::all_of(choices_, [](const Choice& choice) { return choice.finished(); });
+}
+
+bool Generation::advance(const std::function<bool()>& client_gone) {
+  while (!finished()) {
+    const std::vector<EngineEvent> events = call_->wait(kTick);
+    for (const EngineEvent& event : events) {
+      if (choices_[event.request].finished()) continue;  // by a stop string
+      if (event.failure) fail_with(*event.failure);
+      if (choices_[event.request].take(event.update)) call_->cancel(event.request);
+    }
+    if (client_gone()) throw ClientGone();
+    if (!events.empty()) return true;
+  }
+  return false;
+}
+
+void Generation::finish(const std::function<bool()>& client_gone) {
+  while (advance(client_gone)) continue;
+}
+
+int64_t Generation::generated_tokens() const {
+  int64_t all = 0;
+  for (const Choice& choice : choices_) all += choice.generated_tokens();
+  return all;
+}
+
+}  // namespace megatron::server

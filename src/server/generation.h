@@ -1,0 +1,52 @@
+// The texts of one answer, from their submission to their ends.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "server/choice.h"
+#include "server/engine_thread.h"
+#include "server/generation_parameters.h"
+
+namespace megatron::server {
+
+struct ChoicePlan {
+  inference::Request request;
+  ChoiceOptions options;
+};
+
+// A text of up to `room` tokens behind a prompt. number: of the text in its answer, which with the
+// seed names its random numbers, as that of a prompt of `megatron generate` does. seed: where the
+// request gives none.
+ChoicePlan plan_choice(const GenerationParameters& parameters, const TextModel& model,
+                       const std::vector<int32_t>& prompt, int64_t room, uint64_t number,
+                       uint64_t seed);
+
+// Thrown where nobody waits for the answer any more.
+struct ClientGone {};
+
+class Generation {
+ public:
+  // Submits all. Throws ApiError and what EngineThread::submit throws.
+  Generation(const TextModel& model, EngineThread& engine, std::vector<ChoicePlan> plans,
+             std::optional<Clock::time_point> deadline);
+
+  // Waits until a choice has got something. False: all are finished. Throws ApiError where one
+  // failed, and ClientGone once client_gone() says so; it is asked several times a second.
+  bool advance(const std::function<bool()>& client_gone);
+  void finish(const std::function<bool()>& client_gone);  // to the end of all
+
+  std::vector<Choice>& choices() { return choices_; }
+  const std::vector<Choice>& choices() const { return choices_; }
+  int64_t generated_tokens() const;
+
+ private:
+  bool finished() const;
+
+  std::vector<Choice> choices_;
+  std::unique_ptr<EngineCall> call_;
+};
+
+}  // namespace megatron::server

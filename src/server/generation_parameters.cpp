@@ -1,0 +1,152 @@
+#include "server/generation_parameters.h"
+
+#include <algorithm>
+#include <charconv>
+
+namespace megatron::server {
+namespace {
+
+constexpr size_t kMostStops = 16, kMostStopTokens = 128;
+
+std::vector<std::string> read_stops(const Parameters& p) {
+  const Json* stop = p.find("stop");
+  if (stop == nullptr) return {};
+  std::vector<std::string> stops;
+  if (stop->is_string()) {
+    stops.push_back(stop->as_string());
+  } else if (stop->is_array()) {
+    for (const Json& one : stop->as_array()) {
+      if (!one.is_string()) p.fail("stop", "contains " + shown(one) + "; it must hold strings");
+      stops.push_back(one.as_string());
+    }
+  } else {
+    p.fail("stop", "is " + shown(*stop) + "; it must be a string or a list of strings");
+  }
+  if (stops.size() > kMostStops)
+    p.fail("stop", fmt::format("has {} strings; at most {} are allowed", stops.size(), kMostStops));
+  for (const std::string& one : stops)
+    if (one.empty()) p.fail("stop", "contains an empty string, at which every text would end");
+  return stops;
+}
+
+std::vector<int32_t> read_stop_tokens(const Parameters& p, int64_t vocabulary) {
+  const Json::Array* list = p.array("stop_token_ids");
+  if (list == nullptr) return {};
+  if (list->size() > kMostStopTokens)
+    p.fail("stop_token_ids",
+           fmt::format("has {} ids; at most {} are allowed", list->size(), kMostStopTokens));
+  std::vector<int32_t> tokens;
+  for (const Json& id : *list) {
+    if (!id.is_integer() || id.as_integer() < 0 || id.as_integer() >= vocabulary)
+      p.fail("stop_token_ids",
+             fmt::format("contains {}; token ids are from 0 to {}", shown(id), vocabulary - 1));
+    tokens.push_back(static_cast<int32_t>(id.as_integer()));
+  }
+  return tokens;
+}
+
+std::vector<std::pair<int32_t, double>> read_logit_bias(const Parameters& p, int64_t vocabulary) {
+  const Json* map = p.find("logit_bias");
+  if (map == nullptr) return {};
+  if (!map->is_object())
+    p.fail("logit_bias", "is " + shown(*map) + "; it must be an object of token ids and biases");
+  std::vector<std::pair<int32_t, double>> biases;
+  for (const auto& [key, bias] : map->as_object()) {
+    int32_t id = -1;
+    const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), id);
+    if (error != std::errc() || end != key.data() + key.size() || id < 0 || id >= vocabulary)
+      p.fail("logit_bias", fmt::format("has the key {}; token ids are from 0 to {}",
+                                       shown(Json(key)), vocabulary - 1));
+    if (!bias.is_number() || !(bias.as_number() >= -100 && bias.as_number() <= 100))
+      p.fail("logit_bias",
+             fmt::format("gives token {} the bias {}; it must be a number from -100 to 100", id,
+                         shown(bias)));
+    biases.emplace_back(id, bias.as_number());
+  }
+  return biases;
+}
+
+void read_stream(const Parameters& p, GenerationParameters& g) {
+  g.stream = p.boolean("stream").value_or(false);
+  const std::optional<Parameters> options = p.object("stream_options");
+  if (!options) return;
+  if (!g.stream) p.fail("stream_options", "is only allowed with stream: true");
+  g.include_usage = options->boolean("include_usage").value_or(false);
+}
+
+}  // namespace
+
+inference::SamplingOptions GenerationParameters::sampling(uint64_t seed_of_request) const {
+  return {.temperature = temperature,
+          .top_k = top_k,
+          .top_p = top_p,
+          .min_p = min_p,
+          .repetition_penalty = repetition_penalty,
+          .seed = seed.value_or(seed_of_request)};
+}
+
+std::vector<int32_t> GenerationParameters::end_tokens(const TextModel& model) const {
+  std::vector<int32_t> all = stop_tokens;
+  if (!ignore_eos) all.insert(all.end(), model.end_tokens().begin(), model.end_tokens().end());
+  return all;
+}
+
+GenerationParameters read_generation(const Parameters& p, const TextModel& model,
+                                     std::initializer_list<std::string_view> max_tokens_names) {
+  GenerationParameters g;
+  g.temperature = p.number("temperature", 0, 2).value_or(1);
+  g.top_p = p.number("top_p", 0, 1).value_or(1);
+  if (g.top_p == 0) p.fail("top_p", "is 0; it must be above 0, and 1 keeps all tokens");
+  g.min_p = p.number("min_p", 0, 1).value_or(0);
+  g.top_k = std::max<int64_t>(p.integer("top_k", -1, INT64_MAX).value_or(0), 0);  // -1: all, too
+  g.repetition_penalty = p.number("repetition_penalty", 0, 10).value_or(1);
+  if (g.repetition_penalty == 0) p.fail("repetition_penalty", "is 0; it must be above 0");
+  g.presence_penalty = p.number("presence_penalty", -2, 2).value_or(0);
+  g.frequency_penalty = p.number("frequency_penalty", -2, 2).value_or(0);
+  g.logit_bias = read_logit_bias(p, model.vocabulary());
+  if (const auto seed = p.integer("seed", INT64_MIN, INT64_MAX))
+    g.seed = static_cast<uint64_t>(*seed);
+  for (const std::string_view name : max_tokens_names) {
+    const auto most = p.integer(name, 0, INT64_MAX);
+    if (most && !g.max_tokens) g.max_tokens = most;
+  }
+  g.min_tokens = p.integer("min_tokens", 0, g.max_tokens.value_or(INT64_MAX)).value_or(0);
+  g.n = p.integer("n", 1, kMostTexts).value_or(1);
+  g.stops = read_stops(p);
+  g.stop_tokens = read_stop_tokens(p, model.vocabulary());
+  g.ignore_eos = p.boolean("ignore_eos").value_or(false);
+  read_stream(p, g);
+  p.refuse({"presence_penalty", "frequency_penalty", "logit_bias", "min_tokens", "guided_json",
+            "guided_regex", "guided_choice", "guided_grammar", "structured_outputs", "bad_words",
+            "allowed_token_ids", "use_beam_search", "length_penalty", "prompt_logprobs",
+            "truncate_prompt_tokens", "typical_p", "logits_processors", "multi_modal_data"});
+  return g;
+}
+
+void check_model(const Parameters& p, const TextModel& model) {
+  const std::optional<std::string> name = p.text("model");
+  if (!name || *name == model.name()) return;
+  throw ApiError(404, "invalid_request_error",
+                 fmt::format("there is no model {}; this server has {}", shown(Json(*name)),
+                             shown(Json(model.name()))),
+                 "model", "model_not_found");
+}
+
+int64_t room_for_text(const TextModel& model, int64_t prompt_tokens,
+                      const std::optional<int64_t>& asked, std::optional<int64_t> usual) {
+  const int64_t room = model.context() - prompt_tokens;
+  const auto refuse = [&](const std::string& found) {
+    throw invalid_request(
+        fmt::format("this model reads and writes up to {} tokens, but {}; shorten it",
+                    model.context(), found),
+        "prompt", "context_length_exceeded");
+  };
+  if (room < 0) refuse(fmt::format("the prompt has {}", prompt_tokens));
+  if (asked && *asked > room)
+    refuse(fmt::format("the prompt has {} and up to {} are to follow", prompt_tokens, *asked));
+  if (!asked && room == 0)
+    refuse(fmt::format("the prompt has {}, so that none can follow", prompt_tokens));
+  return asked ? *asked : std::min(usual.value_or(room), room);
+}
+
+}  // namespace megatron::server

@@ -1,0 +1,60 @@
+// A client's connection: bytes with deadlines and limits.
+#pragma once
+
+#include <httplib.h>
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <string>
+
+#include "server/http/http_server.h"
+
+namespace megatron::server {
+
+// Owns the socket; used by one thread.
+class Connection final : public httplib::Stream {
+ public:
+  // stopping: once it is true no further request is waited for.
+  Connection(int socket, const HttpLimits& limits, const std::atomic<bool>& stopping);
+  ~Connection() override;
+
+  // Waits for the first byte of a request, whose headers then have their time. False: there comes
+  // none.
+  bool wait_for_request();
+  void begin_body();  // the headers are read
+  bool peer_gone() const;
+  // After the answer that is being given the connection ends.
+  void close_after_answer() { closes_ = true; }
+  bool closes() const { return closes_; }
+  // What stood in the way of reading a request: 408, 413, 431; 0: nothing of this.
+  int trouble() const { return trouble_; }
+
+  bool is_readable() const override;
+  bool is_writable() const override;
+  ssize_t read(char* bytes, size_t size) override;
+  ssize_t write(const char* bytes, size_t size) override;
+  using httplib::Stream::write;
+  void get_remote_ip_and_port(std::string& ip, int& port) const override;
+  void get_local_ip_and_port(std::string& ip, int& port) const override;
+  socket_t socket() const override { return socket_; }
+
+ private:
+  using Time = std::chrono::steady_clock::time_point;
+
+  ssize_t fill();
+  bool wait(short events, Time until) const;
+  void finish() const;
+
+  const int socket_;
+  const HttpLimits& limits_;
+  const std::atomic<bool>& stopping_;
+  std::array<char, 8192> buffer_{};
+  size_t begin_ = 0, end_ = 0;  // of what is read of the socket and not yet taken
+  Time deadline_{};
+  int64_t budget_ = 0;  // bytes that may still be read
+  bool in_body_ = false, closes_ = false;
+  int trouble_ = 0;
+};
+
+}  // namespace megatron::server

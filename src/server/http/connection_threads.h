@@ -1,0 +1,67 @@
+// Threads for connections: as many as there are, up to a limit.
+#pragma once
+
+#include <httplib.h>
+
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace megatron::server {
+
+class ConnectionThreads final : public httplib::TaskQueue {
+ public:
+  explicit ConnectionThreads(size_t most) : most_(most) {}
+
+  // Its result is httplib's, whose versions have different ones.
+  using Enqueued = decltype(std::declval<httplib::TaskQueue&>().enqueue(std::function<void()>()));
+  Enqueued enqueue(std::function<void()> serve) override {
+    {
+      const std::lock_guard lock(mutex_);
+      waiting_.push_back(std::move(serve));
+      if (idle_ < waiting_.size() && threads_.size() < most_)
+        threads_.emplace_back([this] { work(); });
+    }
+    wake_.notify_one();
+    return static_cast<Enqueued>(true);
+  }
+
+  void shutdown() override {
+    {
+      const std::lock_guard lock(mutex_);
+      ends_ = true;
+    }
+    wake_.notify_all();
+    for (std::thread& thread : threads_) thread.join();
+    threads_.clear();
+  }
+
+ private:
+  void work() {
+    std::unique_lock lock(mutex_);
+    while (true) {
+      ++idle_;
+      wake_.wait(lock, [&] { return ends_ || !waiting_.empty(); });
+      --idle_;
+      if (waiting_.empty()) return;
+      const std::function<void()> serve = std::move(waiting_.front());
+      waiting_.pop_front();
+      lock.unlock();
+      serve();
+      lock.lock();
+    }
+  }
+
+  const size_t most_;
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  std::deque<std::function<void()>> waiting_;
+  std::vector<std::thread> threads_;
+  size_t idle_ = 0;
+  bool ends_ = false;
+};
+
+}  // namespace megatron::server

@@ -1,0 +1,269 @@
+#include "server/http/http_server.h"
+
+#include <sys/socket.h>
+
+#include <atomic>
+#include <chrono>
+#include <map>
+#include <mutex>
+#include <thread>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "server/http/connection.h"
+#include "server/http/connection_threads.h"
+
+namespace megatron::server {
+namespace {
+
+// httplib refuses sockets with numbers from FD_SETSIZE on.
+constexpr int64_t kMostConnections = 900;
+constexpr size_t kLongestPath = 256;
+
+}  // namespace
+
+// Its connections are served by process_and_close_socket, as SSLServer of httplib does.
+class HttpServer::Implementation final : public httplib::Server {
+ public:
+  Implementation(const HttpLimits& limits, HttpHandler& handler)
+      : limits_(limits), handler_(handler) {
+    new_task_queue = [this] {
+      return new ConnectionThreads(static_cast<size_t>(limits_.connections) + kRefusing);
+    };
+    set_keep_alive_max_count(1'000'000);
+    set_keep_alive_timeout(static_cast<time_t>(limits.idle_seconds));
+    set_payload_max_length(static_cast<size_t>(limits.body_bytes));
+    set_socket_options([](socket_t socket) {
+      const int on = 1;
+      setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    });
+    route();
+  }
+
+  int start(const std::string& host, int port) {
+    port = port == 0 ? bind_to_any_port(host) : bind_to_port(host, port) ? port : -1;
+    MG_CHECK(
+        port > 0,
+        "--host {} with --port {} cannot be listened at: the address is not this machine's, or "
+        "another program has the port; choose another",
+        host, port);
+    thread_ = std::thread([this] { listen_after_bind(); });
+    while (!is_running()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    return port;
+  }
+
+  void stop_all() {
+    if (!thread_.joinable()) return;
+    stopping_ = true;
+    stop();
+    thread_.join();
+  }
+
+ private:
+  static constexpr size_t kRefusing = 4;  // threads for connections beyond the limit
+
+  // What is known of the request that a thread answers.
+  struct Exchange {
+    Connection* connection = nullptr;
+    double begin = 0;
+    std::string note;
+  };
+
+  void route();
+  HttpRequest request_of(const httplib::Request& request);
+  void give(HttpAnswer answer, const httplib::Request& request, httplib::Response& response);
+  HandlerResponse refuse(const httplib::Request& request, httplib::Response& response);
+  HandlerResponse explain(const httplib::Request& request, httplib::Response& response);
+  bool process_and_close_socket(socket_t socket) override;
+  void serve(Connection& connection);
+  template <class S, class F>
+  static bool process(S& server, Connection& connection, bool& closed, const F& setup);
+
+  Exchange& exchange() {
+    const std::lock_guard lock(mutex_);
+    return exchanges_[std::this_thread::get_id()];
+  }
+
+  const HttpLimits limits_;
+  HttpHandler& handler_;
+  std::thread thread_;
+  std::atomic<bool> stopping_ = false;
+  std::mutex mutex_;
+  std::map<std::thread::id, Exchange> exchanges_;
+};
+
+void HttpServer::Implementation::route() {
+  set_pre_routing_handler([this](const httplib::Request& request, httplib::Response& response) {
+    return refuse(request, response);
+  });
+  const auto answer = [this](const httplib::Request& request, httplib::Response& response) {
+    HttpRequest given = request_of(request);
+    given.body = request.body;
+    give(handler_.answer(given), request, response);
+  };
+  constexpr const char* kAny = R"([\s\S]*)";
+  Get(kAny, answer).Post(kAny, answer).Put(kAny, answer).Patch(kAny, answer);
+  Delete(kAny, answer).Options(kAny, answer);
+  set_error_handler(
+      HandlerWithResponse([this](const httplib::Request& request, httplib::Response& response) {
+        return explain(request, response);
+      }));
+  set_logger([this](const httplib::Request& request, const httplib::Response& response) {
+    const Exchange& now = exchange();
+    handler_.done(request.method, request.path, response.status, now_seconds() - now.begin,
+                  now.note);
+  });
+}
+
+HttpRequest HttpServer::Implementation::request_of(const httplib::Request& request) {
+  const Connection* connection = exchange().connection;
+  return {.method = request.method,
+          .path = request.path,
+          .body = {},
+          .header = [&request](const std::string& name) { return request.get_header_value(name); },
+          .client_gone = [connection] { return connection->peer_gone(); }};
+}
+
+void HttpServer::Implementation::give(HttpAnswer answer, const httplib::Request& request,
+                                      httplib::Response& response) {
+  response.status = answer.status;
+  for (const auto& [name, value] : answer.headers) response.set_header(name, value);
+  exchange().note = std::move(answer.note);
+  if (!answer.stream || request.method == "HEAD") {
+    response.set_content(answer.body, answer.content_type);
+    return;
+  }
+  response.set_chunked_content_provider(
+      answer.content_type,
+      [this, stream = std::move(answer.stream)](size_t, httplib::DataSink& sink) {
+        exchange().note = stream([&](std::string_view text) {
+          return text.empty() || sink.write(text.data(), text.size());
+        });
+        sink.done();
+        return true;
+      });
+}
+
+// Before the body is read.
+httplib::Server::HandlerResponse HttpServer::Implementation::refuse(const httplib::Request& request,
+                                                                    httplib::Response& response) {
+  std::optional<HttpAnswer> answer;
+  const std::string length = request.get_header_value("Content-Length");
+  const bool sends = request.method == "POST" || request.method == "PUT" ||
+                     request.method == "PATCH" || !length.empty() ||
+                     request.has_header("Transfer-Encoding");
+  if (request.path.size() > kLongestPath) {
+    answer = handler_.unreadable(404);
+  } else if (sends && length.empty() && !request.has_header("Transfer-Encoding")) {
+    answer = handler_.unreadable(411);
+  } else if (length.size() > 18 ||
+             (!length.empty() && std::atoll(length.c_str()) > limits_.body_bytes)) {
+    answer = handler_.unreadable(413);
+  } else {
+    answer = handler_.refuse(request_of(request));
+  }
+  if (!answer) return HandlerResponse::Unhandled;
+  if (sends) {  // its body stays unread
+    exchange().connection->close_after_answer();
+    answer->headers.emplace_back("Connection", "close");
+  }
+  give(std::move(*answer), request, response);
+  return HandlerResponse::Handled;
+}
+
+// Where httplib itself refused.
+httplib::Server::HandlerResponse HttpServer::Implementation::explain(
+    const httplib::Request& request, httplib::Response& response) {
+  if (!response.body.empty() || response.content_provider_) return HandlerResponse::Unhandled;
+  Exchange& now = exchange();
+  const int trouble = now.connection->trouble();
+  now.connection->close_after_answer();
+  give(handler_.unreadable(trouble != 0 ? trouble : response.status), request, response);
+  response.set_header("Connection", "close");
+  return HandlerResponse::Handled;
+}
+
+bool HttpServer::Implementation::process_and_close_socket(socket_t socket) {
+  Connection connection(socket, limits_, stopping_);
+  {
+    const std::lock_guard lock(mutex_);
+    if (std::ssize(exchanges_) < limits_.connections)
+      exchanges_[std::this_thread::get_id()].connection = &connection;
+  }
+  try {
+    serve(connection);
+  } catch (const std::exception& e) {
+    log::error("a connection failed: {}", e.what());
+  }
+  const std::lock_guard lock(mutex_);
+  exchanges_.erase(std::this_thread::get_id());
+  return true;
+}
+
+void HttpServer::Implementation::serve(Connection& connection) {
+  bool accepted = false;
+  {
+    const std::lock_guard lock(mutex_);
+    accepted = exchanges_.contains(std::this_thread::get_id());
+  }
+  if (!accepted) {
+    const HttpAnswer answer = handler_.unreadable(503);
+    const std::string text = fmt::format(
+        "HTTP/1.1 503 Service Unavailable\r\nContent-Type: {}\r\nContent-Length: "
+        "{}\r\nRetry-After: "
+        "1\r\nConnection: close\r\n\r\n{}",
+        answer.content_type, answer.body.size(), answer.body);
+    connection.write(text.data(), text.size());
+    connection.close_after_answer();
+    handler_.done("-", "-", 503, 0, "too many connections");
+    return;
+  }
+  const auto setup = [&](httplib::Request& request) {
+    connection.begin_body();
+    request.headers.erase("Accept-Encoding");  // answers are not compressed
+    request.headers.erase("Range");
+    request.ranges.clear();
+  };
+  while (connection.wait_for_request()) {
+    Exchange& now = exchange();
+    now.begin = now_seconds();
+    now.note.clear();
+    bool closed = false;
+    if (!process(*this, connection, closed, setup) || closed || connection.closes() || stopping_)
+      return;
+  }
+}
+
+// Versions of httplib differ in what it is given.
+template <class S, class F>
+bool HttpServer::Implementation::process(S& server, Connection& connection, bool& closed,
+                                         const F& setup) {
+  if constexpr (requires { server.process_request(connection, false, closed, setup); }) {
+    return server.process_request(connection, false, closed, setup);
+  } else {
+    std::string remote, local;
+    int remote_port = 0, local_port = 0;
+    connection.get_remote_ip_and_port(remote, remote_port);
+    connection.get_local_ip_and_port(local, local_port);
+    return server.process_request(connection, remote, remote_port, local, local_port, false, closed,
+                                  setup);
+  }
+}
+
+HttpServer::HttpServer(const HttpLimits& limits, HttpHandler& handler) {
+  MG_CHECK(limits.connections > 0 && limits.connections <= kMostConnections,
+           "--max-connections is {}; it must be from 1 to {}", limits.connections,
+           kMostConnections);
+  implementation_ = std::make_unique<Implementation>(limits, handler);
+}
+
+HttpServer::~HttpServer() { stop(); }
+
+int HttpServer::start(const std::string& host, int port) {
+  return implementation_->start(host, port);
+}
+
+void HttpServer::stop() { implementation_->stop_all(); }
+
+}  // namespace megatron::server

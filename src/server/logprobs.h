@@ -1,0 +1,45 @@
+// Log-probabilities as answers have them.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "base/json.h"
+#include "server/choice.h"
+
+namespace megatron::server {
+
+// A token as an object of {token, logprob, bytes, top_logprobs}, as chats have it.
+Json chat_logprobs(const TextModel& model, std::span<const TextToken> tokens);
+
+// {tokens, token_logprobs, top_logprobs, text_offset}, as completions have it, part by part.
+class CompletionLogprobs {
+ public:
+  explicit CompletionLogprobs(const TextModel& model) : model_(model) {}
+
+  // The prompt, where it stands before the text. log_probabilities: of its tokens from the second
+  // on. Its tokens have no alternatives.
+  void add_prompt(std::string_view text, std::span<const int32_t> tokens,
+                  std::span<const double> log_probabilities);
+  void add(const Piece& piece);
+  Json take();  // what was added since the last time
+
+ private:
+  int64_t characters_up_to(size_t bytes);
+  void append(const std::string& token, Json log_probability, Json alternatives, int64_t offset);
+
+  const TextModel& model_;
+  std::string text_;        // so far, without the prompt
+  size_t counted_ = 0;      // bytes of it
+  int64_t characters_ = 0;  // in them, and in the prompt
+  Json::Array tokens_, log_probabilities_, alternatives_, offsets_;
+};
+
+// A log-probability as JSON, which has no infinity: -9999 at least.
+Json log_probability(double value);
+
+// The text of a token, in completions; "bytes:\xe2\x80" where it is no whole characters.
+std::string token_name(const TextModel& model, int32_t id);
+
+}  // namespace megatron::server

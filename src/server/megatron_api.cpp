@@ -1,0 +1,107 @@
+// PUT /api, as Megatron-LM's static server of texts has it.
+#include "server/completion_request.h"
+#include "server/endpoints.h"
+#include "server/identifier.h"
+#include "server/logprobs.h"
+
+namespace megatron::server {
+namespace {
+
+struct MegatronRequest {
+  std::vector<Prompt> prompts;
+  GenerationParameters generation;
+  bool logprobs = false;
+};
+
+std::vector<Prompt> read_megatron_prompts(const Parameters& p, const TextModel& model) {
+  const Json::Array* list = p.array("prompts");
+  if (list == nullptr || list->empty())
+    p.fail("prompts", list == nullptr ? "is missing" : "is empty; give at least one");
+  if (std::ssize(*list) > kMostTexts)
+    p.fail("prompts",
+           fmt::format("has {} texts; at most {} are allowed", list->size(), kMostTexts));
+  const bool add_bos = p.boolean("add_BOS").value_or(false);
+  const std::optional<int32_t> begin =
+      model.tokenizer().bos() ? model.tokenizer().bos() : model.tokenizer().eod();
+  if (add_bos && !begin) p.fail("add_BOS", "is true, but the tokenizer has no such token");
+  std::vector<Prompt> prompts;
+  for (const Json& text : *list) {
+    if (!text.is_string()) p.fail("prompts", "contains " + shown(text) + "; it must hold strings");
+    if (text.as_string().empty() && !add_bos)
+      p.fail("prompts", "contains an empty text, which needs add_BOS: true");
+    Prompt prompt{text.as_string(), {}};
+    if (!prompt.text.empty()) prompt.tokens = model.encode(prompt.text, false);
+    if (add_bos) prompt.tokens.insert(prompt.tokens.begin(), *begin);
+    prompts.push_back(std::move(prompt));
+  }
+  return prompts;
+}
+
+MegatronRequest read_megatron(const Json& body, const TextModel& model) {
+  const Parameters p(body);
+  for (const auto& [old, now] :
+       {std::pair{"max_len", "tokens_to_generate"}, {"sentences", "prompts"}})
+    if (p.find(old) != nullptr) p.fail(old, fmt::format("is not read any more; use {}", now));
+  constexpr int64_t kUsualTokens = 64, kMostTopK = 1000;
+  MegatronRequest r;
+  GenerationParameters& g = r.generation;
+  r.logprobs = p.boolean("logprobs").value_or(false);
+  g.max_tokens = p.integer("tokens_to_generate", 0, INT64_MAX).value_or(kUsualTokens);
+  if (g.max_tokens == 0 && !r.logprobs)
+    p.fail("tokens_to_generate", "is 0, which needs logprobs: true");
+  g.temperature = p.number("temperature", 0, 100).value_or(1);
+  if (g.temperature == 0) p.fail("temperature", "is 0; it must be above 0, and top_k: 1 is greedy");
+  g.top_k = p.integer("top_k", 0, std::min(kMostTopK, model.vocabulary())).value_or(0);
+  const double top_p = p.number("top_p", 0, 1).value_or(0);
+  if (top_p > 0 && g.top_k > 0) p.fail("top_p", "and top_k are both given; use one of them");
+  if (top_p > 0) g.top_p = top_p;
+  if (const auto seed = p.integer("random_seed", 0, INT64_MAX))
+    g.seed = static_cast<uint64_t>(*seed);
+  p.boolean("no_log");  // no text is logged anyway
+  p.refuse({"top_p_decay", "top_p_bound", "beam_width", "stop_token", "length_penalty",
+            "stop_on_eol", "stop_on_double_eol", "prevent_newline_after_colon", "top_n_logprobs"});
+  r.prompts = read_megatron_prompts(p, model);
+  return r;
+}
+
+}  // namespace
+
+HttpAnswer megatron_generate(const Api& api, const HttpRequest& request) {
+  const TextModel& model = api.model;
+  const MegatronRequest r = read_megatron(parse_body(request.body), model);
+  const uint64_t seed = random_seed();
+  std::vector<ChoicePlan> plans;
+  int64_t prompt_tokens = 0;
+  for (const Prompt& prompt : r.prompts) {
+    const int64_t room =
+        room_for_text(model, std::ssize(prompt.tokens), r.generation.max_tokens, {});
+    plans.push_back(plan_choice(r.generation, model, prompt.tokens, room, plans.size(), seed));
+    if (r.logprobs) plans.back().request.logprobs = 0;
+    prompt_tokens += std::ssize(prompt.tokens);
+  }
+  Generation generation(model, api.engine, std::move(plans), api.deadline());
+  generation.finish(request.client_gone);
+
+  Json::Array texts, segments, logprobs;
+  for (size_t i = 0; i < r.prompts.size(); ++i) {
+    Choice& choice = generation.choices()[i];
+    const Piece piece = choice.take_piece();
+    texts.emplace_back(r.prompts[i].text + piece.text);
+    Json::Array names, of_tokens;
+    for (const int32_t id : r.prompts[i].tokens) names.emplace_back(token_name(model, id));
+    for (const double value : choice.prompt_log_probabilities())
+      of_tokens.push_back(log_probability(value));
+    for (const TextToken& one : piece.tokens) {
+      names.emplace_back(token_name(model, one.token.draw.token));
+      of_tokens.push_back(log_probability(one.token.draw.log_probability));
+    }
+    segments.emplace_back(std::move(names));
+    logprobs.emplace_back(std::move(of_tokens));
+  }
+  const Json answer = Json::Object{{"text", std::move(texts)},
+                                   {"segments", std::move(segments)},
+                                   {"logprobs", r.logprobs ? Json(std::move(logprobs)) : Json()}};
+  return {.body = answer.dump(), .note = usage_note(prompt_tokens, generation.generated_tokens())};
+}
+
+}  // namespace megatron::server

@@ -1,0 +1,61 @@
+// What a server counts, as Prometheus reads it (text format 0.0.4).
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace megatron::server {
+
+// Counts of values up to each bound, as Prometheus's histograms have them.
+class Histogram {
+ public:
+  // bounds: ascending.
+  explicit Histogram(std::span<const double> bounds);
+  void add(double value, int64_t times = 1);
+  // name: without _bucket, _sum and _count.
+  std::string text(std::string_view name, std::string_view help) const;
+
+ private:
+  std::vector<double> bounds_;
+  std::vector<int64_t> counts_;  // of the values up to each bound and above the one before
+  int64_t count_ = 0;
+  double sum_ = 0;
+};
+
+// What the engine holds at a moment, and has done so far.
+struct EngineCounts {
+  int64_t running = 0, waiting = 0;
+  int64_t prompt_tokens = 0, generated_tokens = 0;
+};
+
+// All members may be called by many threads at once.
+class Metrics {
+ public:
+  Metrics();
+
+  // HTTP requests by endpoint (a path of the API, or "other") and status.
+  void answered(std::string_view endpoint, int status);
+  // Texts by how they ended: "length", "stop", "cancelled", "deadline", "error", ....
+  void finished(std::string_view reason);
+  void first_token(double seconds);                  // since its request was submitted
+  void next_tokens(double seconds, int64_t tokens);  // since the token before
+  void step(double seconds);                         // a pass of the engine
+  void between_steps(double seconds);  // that the engine spent on none while it had work
+
+  std::string text(const EngineCounts& engine) const;
+
+ private:
+  mutable std::mutex mutex_;
+  std::map<std::pair<std::string, int>, int64_t> answered_;
+  std::map<std::string, int64_t> finished_;
+  Histogram first_token_, next_token_, step_, between_steps_;
+};
+
+}  // namespace megatron::server

@@ -1,0 +1,49 @@
+// Fields of a JSON object of the API, read strictly: type and range.
+#pragma once
+
+#include <cstdint>
+#include <initializer_list>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "base/json.h"
+#include "server/api_error.h"
+
+namespace megatron::server {
+
+// A field that is null counts as absent. All throw ApiError 400 naming the field, its value and
+// what is accepted.
+class Parameters {
+ public:
+  // path: of the object in the request, in front of its fields' names: "stream_options."
+  explicit Parameters(const Json& object, std::string path = "");
+
+  const Json* find(std::string_view name) const;  // null pointer: absent
+  std::optional<bool> boolean(std::string_view name) const;
+  std::optional<int64_t> integer(std::string_view name, int64_t least, int64_t most) const;
+  std::optional<double> number(std::string_view name, double least, double most) const;
+  std::optional<std::string> text(std::string_view name) const;
+  const Json::Array* array(std::string_view name) const;
+  std::optional<Parameters> object(std::string_view name) const;
+
+  // Fields that would change the answer, and that this server does not know: they are refused,
+  // unless they ask for nothing (false, 0, "", an empty list or object).
+  void refuse(std::initializer_list<std::string_view> names) const;
+
+  // The field's name in errors.
+  std::string name_of(std::string_view name) const { return path_ + std::string(name); }
+  [[noreturn]] void fail(std::string_view name, const std::string& message) const;
+
+ private:
+  const Json& object_;
+  std::string path_;
+};
+
+// A value as errors show it: short.
+std::string shown(const Json& value);
+
+// The body of a request. Throws ApiError 400 where it is not one JSON object in UTF-8.
+Json parse_body(std::string_view body);
+
+}  // namespace megatron::server

@@ -1,0 +1,130 @@
+#include "server/service.h"
+
+#include <algorithm>
+#include <new>
+
+#include "base/log.h"
+
+namespace megatron::server {
+namespace {
+
+constexpr int kClientGone = 499;  // for the log: nobody reads it
+
+}  // namespace
+
+Service::Service(const Api& api, Metrics& metrics, ServiceOptions options)
+    : api_(api), metrics_(metrics), options_(std::move(options)) {}
+
+std::span<const Service::Route> Service::routes() {
+  static constexpr Route kRoutes[] = {
+      {"GET", "/v1/models", &Service::of_api<list_models>},
+      {"POST", "/v1/completions", &Service::of_api<complete_text>},
+      {"POST", "/completions", &Service::of_api<complete_text>},
+      {"POST", "/v1/chat/completions", &Service::of_api<complete_chat>},
+      {"POST", "/chat/completions", &Service::of_api<complete_chat>},
+      {"POST", "/tokenize", &Service::of_api<tokenize>},
+      {"POST", "/detokenize", &Service::of_api<detokenize>},
+      {"PUT", "/api", &Service::of_api<megatron_generate>},
+      {"GET", "/metrics", &Service::metrics},
+      {"GET", "/health", &Service::health, true},
+      {"GET", "/v1/health", &Service::health, true},
+  };
+  return kRoutes;
+}
+
+// Of the request's path: that of its method, else one of another method; null: no such path.
+const Service::Route* Service::find(const HttpRequest& request) {
+  const std::string_view method =
+      request.method == "HEAD" ? "GET" : std::string_view(request.method);
+  const Route* of_path = nullptr;
+  for (const Route& route : routes()) {
+    if (route.path != request.path) continue;
+    if (route.method == method) return &route;
+    of_path = &route;
+  }
+  return of_path;
+}
+
+HttpAnswer Service::health(const HttpRequest&) const {
+  const bool ready = !draining_;
+  return {
+      .status = ready ? 200 : 503,
+      .body = Json(Json::Object{{"status", ready ? "ok" : "draining"}, {"ready", ready}}).dump()};
+}
+
+HttpAnswer Service::metrics(const HttpRequest&) const {
+  return {.content_type = "text/plain; version=0.0.4; charset=utf-8",
+          .body = metrics_.text(api_.engine.counts())};
+}
+
+HttpAnswer Service::with_origin(HttpAnswer answer) const {
+  if (options_.cors_origin.empty()) return answer;
+  answer.headers.emplace_back("Access-Control-Allow-Origin", options_.cors_origin);
+  answer.headers.emplace_back("Vary", "Origin");
+  return answer;
+}
+
+HttpAnswer Service::error(const ApiError& error) const {
+  HttpAnswer answer{.status = error.status(), .body = error.json().dump(), .note = error.code()};
+  if (error.status() == 429 || error.status() == 503)
+    answer.headers.emplace_back("Retry-After", "1");
+  if (error.status() == 401) answer.headers.emplace_back("WWW-Authenticate", "Bearer");
+  return with_origin(std::move(answer));
+}
+
+HttpAnswer Service::unreadable(int status) { return error(error_of_status(status)); }
+
+std::optional<HttpAnswer> Service::refuse(const HttpRequest& request) {
+  if (request.method == "OPTIONS" && !options_.cors_origin.empty()) return std::nullopt;
+  const Route* route = find(request);
+  if (route == nullptr) return unreadable(404);
+  if (!route->open && !options_.keys.allow(request.header("Authorization"))) return unreadable(401);
+  const bool same =
+      route->method == request.method || (route->method == "GET" && request.method == "HEAD");
+  if (!same) {
+    HttpAnswer answer = unreadable(405);
+    answer.headers.emplace_back("Allow", route->method);
+    return answer;
+  }
+  if (route->method == "GET") return std::nullopt;
+  const std::string type = request.header("Content-Type");
+  const bool json = type.substr(0, type.find(';')) == "application/json";
+  if (!json || !request.header("Content-Encoding").empty()) return unreadable(415);
+  return std::nullopt;
+}
+
+HttpAnswer Service::answer(const HttpRequest& request) {
+  if (request.method == "OPTIONS") {
+    return with_origin({.status = 204,
+                        .body = {},
+                        .headers = {{"Access-Control-Allow-Methods", "GET, POST, PUT"},
+                                    {"Access-Control-Allow-Headers", "Authorization, Content-Type"},
+                                    {"Access-Control-Max-Age", "600"}}});
+  }
+  try {
+    const Route* route = find(request);
+    return with_origin((this->*route->answer)(request));
+  } catch (const ClientGone&) {
+    return {.status = kClientGone, .body = {}, .note = "client gone"};
+  } catch (const ApiError& e) {
+    return error(e);
+  } catch (const Error& e) {
+    return error(invalid_request(e.what()));
+  } catch (const std::bad_alloc&) {
+    return error({503, "server_error", "the server is out of memory", "", "out_of_memory"});
+  } catch (const std::exception& e) {
+    log::error("{} {} failed: {}", request.method, request.path, e.what());
+    return unreadable(500);
+  }
+}
+
+void Service::done(const std::string& method, const std::string& path, int status, double seconds,
+                   const std::string& note) {
+  const bool known = std::ranges::find(routes(), path, &Route::path) != routes().end();
+  const std::string_view endpoint = known ? std::string_view(path) : "other";
+  metrics_.answered(endpoint, status);
+  log::info("{} {} {} in {:.3f} s{}{}", method.empty() ? "-" : method, endpoint, status, seconds,
+            note.empty() ? "" : ": ", note);
+}
+
+}  // namespace megatron::server

@@ -1,0 +1,53 @@
+// The API: which path is which endpoint, who may ask, and how failures are answered.
+#pragma once
+
+#include <atomic>
+#include <string>
+
+#include "server/api_keys.h"
+#include "server/endpoints.h"
+
+namespace megatron::server {
+
+struct ServiceOptions {
+  ApiKeys keys;
+  std::string cors_origin;  // that pages of may ask: a scheme and host, or *; "": none
+};
+
+class Service final : public HttpHandler {
+ public:
+  Service(const Api& api, Metrics& metrics, ServiceOptions options);
+
+  void refuse_more() { draining_ = true; }  // /health says so
+
+  std::optional<HttpAnswer> refuse(const HttpRequest& request) override;
+  HttpAnswer answer(const HttpRequest& request) override;
+  HttpAnswer unreadable(int status) override;
+  void done(const std::string& method, const std::string& path, int status, double seconds,
+            const std::string& note) override;
+
+ private:
+  struct Route {
+    std::string_view method, path;
+    HttpAnswer (Service::*answer)(const HttpRequest&) const;
+    bool open = false;  // without a key
+  };
+  template <HttpAnswer (*Endpoint)(const Api&, const HttpRequest&)>
+  HttpAnswer of_api(const HttpRequest& request) const {
+    return Endpoint(api_, request);
+  }
+  HttpAnswer health(const HttpRequest& request) const;
+  HttpAnswer metrics(const HttpRequest& request) const;
+  static std::span<const Route> routes();
+  static const Route* find(const HttpRequest& request);
+
+  HttpAnswer error(const ApiError& error) const;
+  HttpAnswer with_origin(HttpAnswer answer) const;
+
+  const Api api_;
+  Metrics& metrics_;
+  const ServiceOptions options_;
+  std::atomic<bool> draining_ = false;
+};
+
+}  // namespace megatron::server

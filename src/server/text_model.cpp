@@ -1,0 +1,85 @@
+#include "server/text_model.h"
+
+#include <algorithm>
+#include <filesystem>
+
+#include "server/api_error.h"
+
+namespace megatron::server {
+namespace {
+
+bool has(std::string_view text, std::string_view part) { return text.find(part) != text.npos; }
+
+}  // namespace
+
+ToolFormat tool_format_of(std::string_view source) {
+  if (has(source, "[TOOL_CALLS]")) return ToolFormat::mistral;
+  if (has(source, "<tool_call>")) return ToolFormat::hermes;
+  if (has(source, "<|python_tag|>") || (has(source, "\"parameters\"") && has(source, "ipython")))
+    return ToolFormat::llama;
+  return ToolFormat::none;
+}
+
+TextModel::TextModel(Parts parts) : parts_(std::move(parts)) {
+  if (!has_chat()) return;
+  const std::string& source = parts_.chat.source(true);
+  tool_format_ = tool_format_of(source);
+  reasons_ = has(source, "</think>");
+  for (const char* token : {"[TOOL_CALLS]", "<|python_tag|>", "<tool_call>", "</tool_call>"}) {
+    const std::optional<int32_t> id = tokenizer().token_id(token);
+    if (id && tokenizer().is_special(*id)) tool_tokens_.push_back(*id);
+  }
+}
+
+std::vector<int32_t> TextModel::encode(std::string_view text, bool add_special_tokens) const {
+  std::vector<int32_t> tokens;
+  try {
+    tokens = tokenizer().encode(text, add_special_tokens);
+  } catch (const Error& e) {
+    throw invalid_request(std::string("the text cannot be tokenized: ") + e.what(), "prompt");
+  }
+  if (!tokens.empty()) return tokens;
+  const std::optional<int32_t> begin = tokenizer().bos() ? tokenizer().bos() : tokenizer().eod();
+  if (!begin)
+    throw invalid_request(
+        "the prompt is empty, and the tokenizer has no token for the beginning of a text; give "
+        "some text",
+        "prompt");
+  return {*begin};
+}
+
+std::string TextModel::token_bytes(int32_t id) const {
+  const tokenizers::Codec& codec = tokenizer().codec();
+  if (!codec.contains(id)) return "";
+  if (codec.is_special(id)) return tokenizer().token(id);
+  std::string bytes;
+  if (codec.is_bytewise()) {
+    codec.append_bytes(id, bytes);
+    return bytes;
+  }
+  // A first token may lose its leading space; the second of two does not.
+  const int32_t twice[] = {id, id};
+  const std::string one = codec.decode(std::span(twice, 1), false);
+  const std::string two = codec.decode(twice, false);
+  bytes = two.size() >= one.size() ? two.substr(one.size()) : one;
+  return has(bytes, "\xef\xbf\xbd") ? tokenizer().token(id) : bytes;
+}
+
+std::vector<int32_t> end_tokens_of(const std::string& directory) {
+  for (const char* name : {"/generation_config.json", "/config.json"}) {
+    const std::string path = directory + name;
+    if (!std::filesystem::exists(path)) continue;
+    const Json json = Json::read(path);
+    const Json* ids = json.is_object() ? json.find("eos_token_id") : nullptr;
+    if (ids == nullptr || ids->is_null()) continue;
+    std::vector<int32_t> tokens;
+    if (ids->is_integer()) tokens.push_back(static_cast<int32_t>(ids->as_integer()));
+    if (ids->is_array())
+      for (const Json& id : ids->as_array())
+        tokens.push_back(static_cast<int32_t>(id.as_integer()));
+    return tokens;
+  }
+  return {};
+}
+
+}  // namespace megatron::server

@@ -1,0 +1,70 @@
+// What a server knows of the model that it serves, besides its weights.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/json.h"
+#include "tokenizers/chat/chat_template.h"
+#include "tokenizers/tokenizer.h"
+
+namespace megatron::server {
+
+// How a model writes calls of tools, by its chat template.
+enum class ToolFormat {
+  none,
+  hermes,   // <tool_call>{"name": ..., "arguments": {...}}</tool_call>
+  llama,    // {"name": ..., "parameters": {...}}, maybe behind <|python_tag|>
+  mistral,  // [TOOL_CALLS][{"name": ..., "arguments": {...}}]
+};
+
+// Const members may be called by many threads at once.
+class TextModel {
+ public:
+  struct Parts {
+    std::string name;
+    tokenizers::Tokenizer tokenizer;
+    tokenizers::ChatTemplate chat = {};
+    std::vector<int32_t> end_tokens = {};  // that end a text
+    int64_t context = 0;                   // tokens of prompt and text
+    int64_t created = 0;                   // seconds since 1970
+  };
+  explicit TextModel(Parts parts);
+
+  const std::string& name() const { return parts_.name; }
+  const tokenizers::Tokenizer& tokenizer() const { return parts_.tokenizer; }
+  const std::vector<int32_t>& end_tokens() const { return parts_.end_tokens; }
+  int64_t vocabulary() const { return parts_.tokenizer.vocabulary_size(); }
+  int64_t context() const { return parts_.context; }
+  int64_t created() const { return parts_.created; }
+
+  bool has_chat() const { return !parts_.chat.empty(); }
+  const tokenizers::ChatTemplate& chat() const { return parts_.chat; }
+  ToolFormat tool_format() const { return tool_format_; }
+  bool reasons() const { return reasons_; }  // its template knows <think>
+  // Special tokens that begin a call of tools: they are part of the text where tools are given.
+  const std::vector<int32_t>& tool_tokens() const { return tool_tokens_; }
+
+  // Tokens of a prompt, at least one: before an empty text stands the token of a beginning, or the
+  // end of another document. Throws ApiError.
+  std::vector<int32_t> encode(std::string_view text, bool add_special_tokens = true) const;
+  // The bytes of a token within a text; they need not be whole characters.
+  std::string token_bytes(int32_t id) const;
+
+ private:
+  Parts parts_;
+  ToolFormat tool_format_ = ToolFormat::none;
+  bool reasons_ = false;
+  std::vector<int32_t> tool_tokens_;
+};
+
+// The format that a template's source shows.
+ToolFormat tool_format_of(std::string_view template_source);
+
+// End tokens that the files of a model directory name: eos_token_id of generation_config.json, else
+// of config.json.
+std::vector<int32_t> end_tokens_of(const std::string& directory);
+
+}  // namespace megatron::server
