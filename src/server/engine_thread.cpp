@@ -126,12 +126,12 @@ void EngineThread::run(const models::Stage& stage, Runtime& runtime,
 void EngineThread::serve(inference::Engine& engine) {
   while (take_work(engine)) {
     end_overdue(engine);
+    publish(engine);
     if (!engine.idle()) {
       step(engine);
     } else {
       step_ended_.reset();
     }
-    publish(engine);
   }
   end_all(engine, Failure::stopped);
   publish(engine);
@@ -198,6 +198,7 @@ void EngineThread::step(inference::Engine& engine) {
   }
   step_ended_ = Clock::now();
   metrics_.step(seconds(*step_ended_ - begin));
+  publish(engine);  // before those that wait for an update look
   for (inference::RequestUpdate& update : updates) deliver(std::move(update));
 }
 

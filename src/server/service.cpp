@@ -4,6 +4,7 @@
 #include <new>
 
 #include "base/log.h"
+#include "server/chat_page.h"
 
 namespace megatron::server {
 namespace {
@@ -26,6 +27,7 @@ std::span<const Service::Route> Service::routes() {
       {"POST", "/detokenize", &Service::of_api<detokenize>},
       {"PUT", "/api", &Service::of_api<megatron_generate>},
       {"GET", "/metrics", &Service::metrics},
+      {"GET", "/", &Service::page, true},
       {"GET", "/health", &Service::health, true},
       {"GET", "/v1/health", &Service::health, true},
   };
@@ -55,6 +57,17 @@ HttpAnswer Service::health(const HttpRequest&) const {
 HttpAnswer Service::metrics(const HttpRequest&) const {
   return {.content_type = "text/plain; version=0.0.4; charset=utf-8",
           .body = metrics_.text(api_.engine.counts())};
+}
+
+HttpAnswer Service::page(const HttpRequest&) const {
+  return {.content_type = "text/html; charset=utf-8",
+          .body = std::string(kChatPage),
+          .headers = {{"Content-Security-Policy",
+                       "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
+                       "img-src data:; connect-src 'self'; base-uri 'none'; form-action 'none'; "
+                       "frame-ancestors 'none'"},
+                      {"X-Content-Type-Options", "nosniff"},
+                      {"Referrer-Policy", "no-referrer"}}};
 }
 
 HttpAnswer Service::with_origin(HttpAnswer answer) const {
