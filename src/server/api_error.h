@@ -21,6 +21,8 @@ class ApiError : public Error {
 
   int status() const { return status_; }
   const std::string& code() const { return code_; }
+  // For the log: the code, else the field.
+  const std::string& note() const { return code_.empty() ? param_ : code_; }
   Json json() const;
 
  private:

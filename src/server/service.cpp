@@ -78,7 +78,7 @@ HttpAnswer Service::with_origin(HttpAnswer answer) const {
 }
 
 HttpAnswer Service::error(const ApiError& error) const {
-  HttpAnswer answer{.status = error.status(), .body = error.json().dump(), .note = error.code()};
+  HttpAnswer answer{.status = error.status(), .body = error.json().dump(), .note = error.note()};
   if (error.status() == 429 || error.status() == 503)
     answer.headers.emplace_back("Retry-After", "1");
   if (error.status() == 401) answer.headers.emplace_back("WWW-Authenticate", "Bearer");
