@@ -86,9 +86,7 @@ class TinyModel final : public models::Stage {
   std::span<parallel::ParameterSpec* const> parameters() const override {
     return inner_->parameters();
   }
-  nn::SequenceStateShape state_shape(int64_t sequences, int64_t capacity) const override {
-    return inner_->state_shape(sequences, capacity);
-  }
+  std::vector<nn::LayerCache> layer_caches() const override { return inner_->layer_caches(); }
 
  private:
   std::unique_ptr<models::Stage> inner_;

@@ -175,9 +175,7 @@ class ToyStage final : public models::Stage {
   }
   const Span& head() const override { return inner_->head(); }
   std::span<parallel::ParameterSpec* const> parameters() const override { return parameters_; }
-  nn::SequenceStateShape state_shape(int64_t sequences, int64_t capacity) const override {
-    return inner_->state_shape(sequences, capacity);
-  }
+  std::vector<nn::LayerCache> layer_caches() const override { return inner_->layer_caches(); }
 
  private:
   // In the model's order: a layer's gain stands behind its other parameters.

@@ -29,8 +29,9 @@ double bytes_of_a_token(const models::Stage& stage, double position) {
   int64_t weights = 0;
   for (const plan::ParameterCount& c : counts)
     if (c.group != "position" && !(untied && c.group == "embedding")) weights += c.count;
-  const nn::SequenceStateShape state = stage.state_shape(1, 1);
-  const auto cache = static_cast<double>(state.token_elements());
+  double cache = 0;  // elements of a token
+  for (const nn::CacheGroup& group : nn::cache_groups(stage.layer_caches()))
+    cache += static_cast<double>(group.token_elements);
   const DType type = stage.parameters()[0]->parameter.value.dtype();
   return static_cast<double>(size_of(type)) * (static_cast<double>(weights) + cache * position);
 }
@@ -57,7 +58,7 @@ class GenerateBench {
     std::vector<double> seconds;
     double before = 0;
     inference::generate(*stage_, runtime_, requests,
-                        {.batch = sequences, .statistics = &statistics},
+                        {.max_requests = sequences, .statistics = &statistics},
                         [&](size_t request, const inference::GeneratedToken&) {
                           if (request != 0) return true;
                           const double now = now_seconds();

@@ -178,8 +178,8 @@ class Session {
                           .logprobs = settings_.logprobs.value_or(-1)});
     }
     const inference::GenerateOptions options{.vocabulary = tokenizer_.vocabulary_size(),
-                                             .batch = settings_.batch_size,
-                                             .prefill = settings_.prefill_tokens,
+                                             .max_requests = settings_.batch_size,
+                                             .max_tokens = settings_.prefill_tokens,
                                              .statistics = &statistics_};
     auto results = inference::generate(*stage_, runtime_, requests, options,
                                        [&](size_t request, const inference::GeneratedToken& token) {

@@ -2,25 +2,28 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <optional>
 #include <span>
 #include <vector>
 
+#include "inference/block_cache.h"
 #include "inference/pass.h"
 #include "inference/request.h"
+#include "inference/scheduler.h"
+#include "inference/sequence.h"
 #include "models/stage.h"
 #include "nn/sequence_state.h"
 
 namespace megatron::inference {
 
-using RequestId = uint64_t;  // of one engine, in order of submission, from 1
-
 struct EngineOptions {
-  int64_t vocabulary = 0;  // only ids below it are drawn; 0: all that the model knows
-  int64_t batch = 8;       // requests that run at once; the others wait
-  int64_t capacity = 0;    // tokens of prompt and text that are kept of each; 0: the positions
-  int64_t prefill = 512;   // prompt tokens of a forward pass
+  int64_t vocabulary = 0;    // only ids below it are drawn; 0: all that the model knows
+  int64_t max_requests = 8;  // that run at once; the others wait
+  int64_t max_tokens = 512;  // of a forward pass
+  int64_t max_length = 0;    // tokens of prompt and text of a request; 0: the positions
+  int64_t block_size = 64;   // tokens of a page of the KV cache; a multiple of 32
+  int64_t cache_bytes = 0;   // of the KV cache; 0: max_requests texts of max_length tokens
+  bool prefix_caching = true;
 
   void check() const;  // throws Error naming the flag
   int64_t drawn_vocabulary(const models::Model& model) const;
@@ -34,75 +37,66 @@ struct RequestUpdate {
   std::optional<Finish> finish;                  // never Finish::stop
 };
 
-// Requests run in `batch` places over one cache of keys and values; a place that becomes free is
-// taken by the request that waits longest. What a request gets is a function of the model and the
-// request alone, bit for bit: neither of its id, nor of what runs with it, was cancelled, or was
-// there before. All calls are made by one thread at a time. Stage and runtime are borrowed.
+// How full the cache of keys and values is, in blocks of all groups of layers.
+struct CacheUse {
+  int64_t blocks = 0, used = 0;
+  int64_t found = 0;  // that another request with the same prefix would share
+};
+
+// Runs requests over one cache of keys and values in pages: every step reads the next token of each that generates,
+// and pieces of the prompts of the others. Requests share the pages of equal prefixes. When pages end, requests that
+// are due last are read anew later. What a request gets is a function of the model and the request alone, bit for bit:
+// neither of its id, nor of what runs with it, was cancelled or is cached, nor of how its prompt was cut. All calls are
+// made by one thread at a time. Stage and runtime are borrowed.
 class Engine {
  public:
-  // Allocates the cache; throws Error naming bytes and flags when there is no memory for it.
+  // Allocates the cache; throws Error naming bytes and flags when there is no memory for it, or too little for one
+  // request.
   Engine(const models::Stage& stage, Runtime& runtime, const EngineOptions& options);
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
 
-  // Throws Error for a request that the model or a place cannot take; the others go on.
+  // Throws Error for a request that the model or the cache cannot take; the others go on.
   RequestId submit(Request request);
 
-  // One forward pass: over prompts where some are unread, by up to `prefill` tokens at once, else
-  // over the last token of every running request. Gives an update for each request that got
-  // something, none when idle. On meta every token is one of equal logits'. After an Error (logits
-  // that are no numbers, no memory) what runs is lost: cancel it.
+  // One forward pass. Gives an update for each request that got something, none when idle. On meta every token is one
+  // of equal logits'. After an Error (logits that are no numbers, no memory) what runs is lost: cancel it.
   std::vector<RequestUpdate> step();
 
-  // The request gets no more, and its place is free for the next step. False: it has finished, was
-  // cancelled before or never was.
+  // The request gets no more, and its pages are free for the next step. False: it has finished, was cancelled before or
+  // never was.
   bool cancel(RequestId id);
 
+  // The stage's weights are others from now on: requests under way are read again.
+  void weights_changed();
+
   bool idle() const { return running() == 0 && waiting() == 0; }
-  int64_t running() const;  // in a place
-  int64_t waiting() const { return static_cast<int64_t>(waiting_.size()); }
-  const Statistics& statistics() const { return statistics_; }
+  int64_t running() const { return scheduler_.running(); }
+  int64_t waiting() const { return scheduler_.waiting(); }
+  Statistics statistics() const;
+  CacheUse cache_use() const;
+  // Tokens of the longest prefix of a prompt that is in the cache.
+  int64_t cached_tokens(std::span<const int32_t> prompt) const;
 
  private:
-  struct Waiting {
-    RequestId id = 0;
-    Request request;
-  };
-  // Tokens [0, state length) are read; the rest waits. Where the text's length changes the rotary angles of
-  // tokens that are read, all are read again.
-  struct Place {
-    RequestId id = 0;  // 0: free
-    Request request;
-    std::vector<int32_t> tokens;  // prompt and text so far
-    int64_t context_class = 0;    // of the keys that are kept
-    uint64_t turn = 0;            // of its last pass
-    bool scored = false;          // the prompt's log-probabilities have been given
-
-    bool busy() const { return id != 0; }
-  };
   using Updates = std::vector<RequestUpdate>;
+  using Rows = std::vector<ScheduledRow>;
 
-  int64_t length(size_t place) const { return state_.lengths()[place]; }
-  int64_t unread(size_t place) const;
-  bool reads_prompt(size_t place) const;
-  void admit();
-  void release(size_t place);
-  void forget_other_angles();
-  size_t longest_waiting(bool reads) const;
-  std::optional<ForwardPassPlan> plan_prompts() const;
-  ForwardPassPlan plan_next_tokens() const;
-  PassRow row(size_t place, int64_t count) const;
-  Updates run_pass(const ForwardPassPlan& plan);
-  std::vector<GeneratedToken> draw_tokens(std::span<const size_t> ready, const Logits& logits);
-  void append(size_t place, GeneratedToken token, RequestUpdate& update);
+  ForwardPassPlan plan(const Rows& rows) const;
+  Updates run_pass(const Rows& rows, double begin);
+  void give_scores(const Rows& rows, const ForwardPassPlan& plan, std::span<const double> losses,
+                   Updates& updates);
+  std::vector<GeneratedToken> draw_tokens(std::span<Sequence* const> ready, const Logits& logits);
+  void append(Sequence& sequence, GeneratedToken token, RequestUpdate& update);
 
   const models::Stage& stage_;
   Runtime& runtime_;
   const EngineOptions options_;
-  const int64_t vocabulary_;
+  const int64_t vocabulary_, max_length_;
   nn::SequenceState state_;
-  std::vector<Place> places_;
-  std::deque<Waiting> waiting_;
+  BlockCache cache_;
+  Scheduler scheduler_;
   RequestId last_ = 0;
-  uint64_t turn_ = 0;
   Statistics statistics_;
 };
 

@@ -23,16 +23,17 @@ bool take(RequestUpdate& update, size_t request, Generation& result, const OnTok
 std::vector<Generation> generate(const models::Stage& stage, Runtime& runtime,
                                  std::span<const Request> requests, const GenerateOptions& options,
                                  const OnToken& on_token) {
-  EngineOptions of_engine{
-      .vocabulary = options.vocabulary, .batch = options.batch, .prefill = options.prefill};
+  EngineOptions of_engine{.vocabulary = options.vocabulary,
+                          .max_requests = options.max_requests,
+                          .max_tokens = options.max_tokens};
   of_engine.check();
   const models::Model& model = stage.model();
   for (const Request& request : requests) {
     request.check(model, of_engine.drawn_vocabulary(model));
-    of_engine.capacity = std::max(of_engine.capacity, request.longest(model));
+    of_engine.max_length = std::max(of_engine.max_length, request.longest(model));
   }
   if (requests.empty()) return {};
-  of_engine.batch = std::min(options.batch, static_cast<int64_t>(requests.size()));
+  of_engine.max_requests = std::min(options.max_requests, static_cast<int64_t>(requests.size()));
   Engine engine(stage, runtime, of_engine);
   std::vector<Generation> results(requests.size());
   for (const Request& request : requests) engine.submit(request);

@@ -18,8 +18,8 @@ struct Generation {
 
 struct GenerateOptions {
   int64_t vocabulary = 0;            // only ids below it are drawn; 0: all that the model knows
-  int64_t batch = 8;                 // sequences at once; a result depends on no batch, bit for bit
-  int64_t prefill = 512;             // prompt tokens of a forward pass
+  int64_t max_requests = 8;          // that run at once; a result depends on no other, bit for bit
+  int64_t max_tokens = 512;          // of a forward pass
   Statistics* statistics = nullptr;  // added to; may be null
 };
 

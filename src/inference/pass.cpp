@@ -22,28 +22,22 @@ Tensor numbers(Runtime& runtime, const std::vector<double>& values, DType type,
   return t;
 }
 
-// Tokens, positions, labels and weights of a plan, padded.
+// Tokens, positions, labels and weights of a plan.
 nn::Batch make_batch(const models::Stage& stage, Runtime& runtime, const ForwardPassPlan& plan) {
-  const auto rows = static_cast<int64_t>(plan.rows.size()), tokens = plan.tokens();
-  const auto size = static_cast<size_t>(rows * tokens);
-  // Padding has any position that there is: tables may end with the longest text.
-  const auto last = static_cast<int32_t>(
-      std::min(stage.model()->max_position_embeddings(), std::max<int64_t>(plan.context, 1)) - 1);
-  std::vector<int32_t> ids(size), positions(size), labels(size);
-  std::vector<double> weights(size);
-  for (int64_t b = 0; b < rows; ++b) {
-    const PassRow& row = plan.rows[static_cast<size_t>(b)];
-    std::ranges::copy(row.tokens, ids.begin() + b * tokens);
-    std::ranges::copy(row.labels, labels.begin() + b * tokens);
-    std::fill_n(weights.begin() + b * tokens, row.labels.size(), 1.0);
-    for (int64_t t = 0; t < tokens; ++t) {
-      positions[static_cast<size_t>(b * tokens + t)] =
-          std::min(static_cast<int32_t>(row.begin + t), last);
-    }
+  std::vector<int32_t> ids, positions, labels;
+  std::vector<double> weights;
+  for (const PassRow& row : plan.rows) {
+    ids.insert(ids.end(), row.tokens.begin(), row.tokens.end());
+    labels.insert(labels.end(), row.labels.begin(), row.labels.end());
+    weights.resize(labels.size(), 1);
+    for (int64_t t = 0; t < row.count; ++t)
+      positions.push_back(static_cast<int32_t>(row.begin + t));
+    labels.resize(ids.size());
+    weights.resize(ids.size());
   }
   const DType type = stage.parameters()[0]->parameter.value.dtype();
-  nn::Batch batch{.sequences = rows,
-                  .length = tokens,
+  nn::Batch batch{.sequences = 1,
+                  .length = static_cast<int64_t>(ids.size()),
                   .tokens = integers(runtime, ids, "pass.tokens"),
                   .positions = integers(runtime, positions, "pass.positions")};
   if (!plan.has_labels()) return batch;
@@ -52,12 +46,20 @@ nn::Batch make_batch(const models::Stage& stage, Runtime& runtime, const Forward
   return batch;
 }
 
+nn::Continuation continuation_of(nn::SequenceState& state, const ForwardPassPlan& plan) {
+  std::vector<nn::SequencePart> parts;
+  for (const PassRow& row : plan.rows)
+    parts.push_back(
+        {.begin = row.begin, .count = row.count, .tables = {row.pages->begin(), row.pages->end()}});
+  return state.next(parts);
+}
+
 }  // namespace
 
 int64_t ForwardPassPlan::tokens() const {
-  int64_t longest = 0;
-  for (const PassRow& row : rows) longest = std::max(longest, row.count);
-  return longest;
+  int64_t sum = 0;
+  for (const PassRow& row : rows) sum += row.count;
+  return sum;
 }
 
 bool ForwardPassPlan::has_labels() const {
@@ -120,7 +122,7 @@ ForwardPass::ForwardPass(const models::Stage& stage, Runtime& runtime, nn::Seque
       plan_(plan),
       tape_(runtime, Tape::Mode::infer),
       batch_(make_batch(stage, runtime, plan)) {
-  batch_.continuation = state.next(plan.first, batch_.sequences, batch_.length);
+  batch_.continuation = continuation_of(state, plan);
   batch_.context = plan.context;
   out_ = models::forward(stage_, tape_, {}, batch_, models::Phase::evaluate);
 }
@@ -131,7 +133,13 @@ std::vector<double> ForwardPass::losses() {
   return to_doubles(loss);
 }
 
-Logits ForwardPass::last_logits(std::span<const int64_t> rows) {
+Logits ForwardPass::last_logits(std::span<const size_t> rows) {
+  std::vector<int32_t> ends;  // the last token of every row
+  for (const PassRow& row : plan_.rows)
+    ends.push_back((ends.empty() ? -1 : ends.back()) + static_cast<int32_t>(row.count));
+  std::vector<int32_t> wanted;
+  for (const size_t row : rows) wanted.push_back(ends[row]);
+  const Tensor at = integers(runtime_, wanted, "pass.last_tokens");
   Bundle last;
   for (const auto& [name, var] : out_.all()) {
     const Tensor& all = var.value;
@@ -141,13 +149,7 @@ Logits ForwardPass::last_logits(std::span<const int64_t> rows) {
     }
     const Tensor picked =
         tape_.empty({static_cast<int64_t>(rows.size()), all.size(1)}, all.dtype(), "pass.last");
-    for (size_t i = 0; i < rows.size(); ++i) {
-      const int64_t at =
-          rows[i] * batch_.length + plan_.rows[static_cast<size_t>(rows[i])].count - 1;
-      tape_.kernels().copy(
-          {.x = all.slice(0, at, 1), .out = picked.slice(0, static_cast<int64_t>(i), 1)},
-          tape_.stream());
-    }
+    tape_.kernels().embedding({.ids = at, .table = all, .out = picked}, tape_.stream());
     last.set(name, picked);
   }
   return Logits(stage_.loss_logits(tape_, last), runtime_);

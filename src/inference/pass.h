@@ -10,20 +10,21 @@
 
 namespace megatron::inference {
 
-// New tokens of one sequence: `count` of them from index `begin` on; 0: none, the row is padding.
+// New tokens of one sequence: `count` of them from index `begin` on.
 struct PassRow {
   int64_t begin = 0, count = 0;
   std::span<const int32_t> tokens;  // [count]
   std::span<const int32_t> labels;  // of the first tokens, whose losses are wanted; may be empty
+  const std::vector<std::vector<int32_t>>* pages =
+      nullptr;  // by group of layers (nn/sequence_state.h)
 };
 
-// Rows of sequences [first, first + rows); shorter ones are padded to the longest.
+// One behind the other, without padding.
 struct ForwardPassPlan {
-  int64_t first = 0;
   std::vector<PassRow> rows;
   int64_t context = 0;  // tokens of the longest text that the rows are of, all of one context_class
 
-  int64_t tokens() const;  // of the longest row
+  int64_t tokens() const;
   bool has_labels() const;
 };
 
@@ -43,13 +44,13 @@ class Logits {
 
 class ForwardPass {
  public:
-  // Runs the layers. All are borrowed; the state is not advanced.
+  // Runs the layers. All are borrowed.
   ForwardPass(const models::Stage& stage, Runtime& runtime, nn::SequenceState& state,
               const ForwardPassPlan& plan);
-  // Of every token [rows * tokens]; 0 where there is no label.
+  // Of every token [T]; 0 where there is no label.
   std::vector<double> losses();
-  // After the last true token of these rows.
-  Logits last_logits(std::span<const int64_t> rows);
+  // After the last token of these rows.
+  Logits last_logits(std::span<const size_t> rows);
 
  private:
   const models::Stage& stage_;

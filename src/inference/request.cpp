@@ -35,6 +35,9 @@ Statistics& Statistics::operator+=(const Statistics& more) {
   decoded_tokens += more.decoded_tokens;
   prefill_seconds += more.prefill_seconds;
   decode_seconds += more.decode_seconds;
+  steps += more.steps;
+  cached_tokens += more.cached_tokens;
+  preemptions += more.preemptions;
   return *this;
 }
 

@@ -46,6 +46,9 @@ struct Statistics {
   int64_t prompt_tokens = 0, generated_tokens = 0;
   int64_t decoded_tokens = 0;  // of decode passes: a prompt's pass gives the first token, too
   double prefill_seconds = 0, decode_seconds = 0;
+  int64_t steps = 0;          // forward passes
+  int64_t cached_tokens = 0;  // of prompts, that were found in the cache
+  int64_t preemptions = 0;    // requests that gave back their pages, to be read anew
 
   Statistics& operator+=(const Statistics& more);
 };

@@ -66,9 +66,28 @@ void check_heads(const Rules& rules, std::initializer_list<const Tensor*> querie
   }
   const Tensor &q = **queries.begin(), &k = **keys.begin();
   rules.require(is_float_type(q), "a floating type");
-  rules.require(q.size(0) == k.size(0) && q.size(3) == k.size(3), "q and k share B and D");
+  rules.require(q.size(3) == k.size(3), "q and k share D");
   rules.require(k.size(2) > 0 && q.size(2) % k.size(2) == 0,
                 "query heads are a multiple of key heads");
+}
+
+// Keys in pages.
+void check_pages(const Rules& rules, const AttentionArgs& args) {
+  const Tensor& table = args.block_table;
+  rules.require(table.dtype() == DType::i32 && table.rank() == 2 && table.is_contiguous() &&
+                    table.size(0) == args.q.size(0),
+                "block_table i32 [B,blocks] contiguous");
+  rules.require(args.k.size(1) > 0 && args.k.size(1) % kPageKeys == 0,
+                "pages of a multiple of 32 keys");
+  rules.dense(args.q_positions, {args.q.size(0), args.q.size(1)}, DType::i32,
+              "q_positions i32 [B,T] with block_table");
+  rules.require(!args.k_positions.defined() && !args.window_start.defined() && args.causal &&
+                    args.dropout.p == 0,
+                "block_table with causal, without k_positions, window_start and dropout");
+}
+
+void check_samples(const Rules& rules, const Tensor& q, const Tensor& k) {
+  rules.require(q.size(0) == k.size(0), "q and k share B");
 }
 
 }  // namespace
@@ -81,6 +100,7 @@ void check(const AttentionArgs& args) {
                                   {"lse", args.lse},
                                   {"q_positions", args.q_positions},
                                   {"k_positions", args.k_positions},
+                                  {"block_table", args.block_table},
                                   {"window_start", args.window_start},
                                   {"sinks", args.sinks},
                                   {"sample_ids", args.dropout.sample_ids}});
@@ -88,8 +108,13 @@ void check(const AttentionArgs& args) {
   const Tensor& q = args.q;
   rules.dense(args.lse, {q.size(0), q.size(2), q.size(1)}, accumulator(q.dtype()),
               "lse f32 (f64) [B,N,T]");
-  check_positions(rules, args.q_positions, args.k_positions, args.window_start, q.size(0),
-                  q.size(1), args.k.size(1));
+  if (args.block_table.defined()) {
+    check_pages(rules, args);
+  } else {
+    check_samples(rules, q, args.k);
+    check_positions(rules, args.q_positions, args.k_positions, args.window_start, q.size(0),
+                    q.size(1), args.k.size(1));
+  }
   check_bounds(rules, args);
   check_scores(rules, args.soft_cap, args.sinks, q.size(2), q.dtype());
   check_mask(rules, args.dropout, q.size(0));
@@ -114,6 +139,7 @@ void check(const AttentionBackwardArgs& args) {
   check_heads(rules, {&args.q, &args.out, &args.dout}, {&args.k, &args.v});
   check_gradients(rules, args);
   const Tensor& q = args.q;
+  check_samples(rules, q, args.k);
   rules.dense(args.lse, {q.size(0), q.size(2), q.size(1)}, accumulator(q.dtype()),
               "lse f32 (f64) [B,N,T]");
   check_positions(rules, args.q_positions, args.k_positions, args.window_start, q.size(0),

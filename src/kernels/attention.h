@@ -9,6 +9,9 @@
 
 namespace megatron::kernels {
 
+// The keys of a page are a multiple of it.
+inline constexpr int64_t kPageKeys = 32;
+
 // Query head n attends with key head n / (N / K). Scores s = scale * q k^T; query i sees key j when
 //   begin <= k_positions[b,j] <= q_positions[b,i],
 // begin being the largest of window_start[b,i] and, with p = q_positions[b,i], of p - window + 1
@@ -27,9 +30,15 @@ namespace megatron::kernels {
 // number of queries or keys. Of a sample, the keys behind the last one whose position lies between
 // the lowest begin and the highest q_positions are not read: a cache may hold anything there. Other
 // keys that a query does not see have to be finite.
+//
+// With a block table, k and v are a pool of pages [pages,P,K,D] (Kwon et al. 2023), P a multiple of 32: key j of
+// sample b is row j % P of page block_table[b, j / P] and stands at position j, S = blocks * P. It has q_positions and
+// no k_positions, is causal and without dropout. The table's entry of a page of which no
+// query of the sample sees a key may be any page. A row's bits are those of the same keys without a table.
 struct AttentionArgs {
   Tensor q, k, v;
   Tensor q_positions, k_positions;  // i32 [B,T], [B,S]; both or neither
+  Tensor block_table;               // i32 [B,blocks]
   Tensor window_start;              // i32 [B,T]
   bool causal = true;
   double scale = 1;
@@ -39,6 +48,11 @@ struct AttentionArgs {
   DropoutArgs::Mask
       dropout;  // element (sample, query position, key position) of stream hash(layer, head)
   Tensor out, lse;
+
+  // S
+  int64_t keys() const {
+    return block_table.defined() ? block_table.size(1) * k.size(1) : k.size(1);
+  }
 };
 
 // lse and out are the forward's (of all keys, where the keys here are a part of them). dq, dk, dv as
@@ -59,6 +73,8 @@ struct AttentionBackwardArgs {
   Tensor dq, dk, dv;
   double beta_q = 0, beta_kv = 0;  // 0 or 1; of dq, and of dk and dv
   Accumulate dsinks;               // f32 (f64) [N]; needs sinks
+
+  int64_t keys() const { return k.size(1); }
 };
 
 // The two halves of the composed definition: p = softmax over the seen keys of s (scaled and capped
@@ -102,6 +118,7 @@ void visit(AttentionArgs& a, F&& f) {
   f("v", Access::read, a.v);
   f("q_positions", Access::read, a.q_positions);
   f("k_positions", Access::read, a.k_positions);
+  f("block_table", Access::read, a.block_table);
   f("window_start", Access::read, a.window_start);
   f("sinks", Access::read, a.sinks);
   f("sample_ids", Access::read, a.dropout.sample_ids);

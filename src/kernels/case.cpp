@@ -26,9 +26,11 @@ void add_optimizer_cases(std::vector<Case>& cases);
 void add_head_norm_cases(std::vector<Case>& cases);
 void add_clip_cases(std::vector<Case>& cases);
 void add_gate_cases(std::vector<Case>& cases);
+void add_put_rows_cases(std::vector<Case>& cases);
 void add_scale_cases(std::vector<Case>& cases);
 void add_squared_error_cases(std::vector<Case>& cases);
 void add_soft_cap_cases(std::vector<Case>& cases);
+void add_together_cases(std::vector<Case>& cases);
 
 std::vector<Case> cases() {
   std::vector<Case> all;
@@ -47,9 +49,11 @@ std::vector<Case> cases() {
   add_head_norm_cases(all);
   add_clip_cases(all);
   add_gate_cases(all);
+  add_put_rows_cases(all);
   add_scale_cases(all);
   add_squared_error_cases(all);
   add_soft_cap_cases(all);
+  add_together_cases(all);
   return all;
 }
 

@@ -35,7 +35,7 @@ inline double seen_pairs(int64_t queries, int64_t keys, bool causal, int64_t win
 template <class Args>
 double attention_flops(const Args& a, int products) {
   const double heads = static_cast<double>(a.q.size(0) * a.q.size(2) * a.q.size(3));
-  return 2 * products * heads * seen_pairs(a.q.size(1), a.k.size(1), a.causal, a.window, a.chunk);
+  return 2 * products * heads * seen_pairs(a.q.size(1), a.keys(), a.causal, a.window, a.chunk);
 }
 
 template <class Args>
@@ -50,6 +50,17 @@ inline double flops_of(const AttentionBackwardArgs& a) { return attention_flops(
 template <class Args>
 double bytes_of(const Args&, std::string_view, Access access, const Tensor& tensor) {
   return static_cast<double>(tensor.bytes()) * (access == Access::update ? 2 : 1);
+}
+// Of a pool of pages, as many as the table has.
+inline double bytes_of(const AttentionArgs& a, std::string_view name, Access,
+                       const Tensor& tensor) {
+  const auto bytes = static_cast<double>(tensor.bytes());
+  if (!a.block_table.defined() || (name != "k" && name != "v")) return bytes;
+  return bytes / static_cast<double>(a.k.size(0)) * static_cast<double>(a.block_table.elements());
+}
+// Only the rows that are put.
+inline double bytes_of(const PutRowsArgs& a, std::string_view name, Access, const Tensor& tensor) {
+  return static_cast<double>(name == "out" ? a.x.bytes() : tensor.bytes());
 }
 // Only the rows that are looked up.
 inline double bytes_of(const EmbeddingArgs& a, std::string_view name, Access,

@@ -43,6 +43,7 @@ inline constexpr std::tuple kKernels{
     Kernel<&Table::dropout>{"dropout"},
     Kernel<&Table::add>{"add"},
     Kernel<&Table::copy>{"copy"},
+    Kernel<&Table::put_rows>{"put_rows", false},
     Kernel<&Table::fill>{"fill"},
     Kernel<&Table::column_sum>{"column_sum"},
     Kernel<&Table::sum>{"sum"},

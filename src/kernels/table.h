@@ -20,6 +20,7 @@
 #include "kernels/head_norm.h"
 #include "kernels/norm.h"
 #include "kernels/optimizer.h"
+#include "kernels/put_rows.h"
 #include "kernels/rope.h"
 #include "kernels/scale.h"
 #include "kernels/soft_cap.h"
@@ -52,6 +53,7 @@ struct Table {
   void (*dropout)(const DropoutArgs&, Stream&) = nullptr;
   void (*add)(const AddArgs&, Stream&) = nullptr;
   void (*copy)(const CopyArgs&, Stream&) = nullptr;
+  void (*put_rows)(const PutRowsArgs&, Stream&) = nullptr;
   void (*fill)(const FillArgs&, Stream&) = nullptr;
   void (*column_sum)(const ColumnSumArgs&, Stream&) = nullptr;
   void (*sum)(const SumArgs&, Stream&) = nullptr;

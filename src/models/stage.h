@@ -54,8 +54,8 @@ class Stage {
   // Those that training changes without a gradient.
   virtual std::span<nn::ModuleState* const> states() const { return {}; }
 
-  // Of what inference keeps of `sequences`, of up to `capacity` tokens each.
-  virtual nn::SequenceStateShape state_shape(int64_t sequences, int64_t capacity) const = 0;
+  // What inference keeps of the tokens that it has read, by attention layer.
+  virtual std::vector<nn::LayerCache> layer_caches() const = 0;
 };
 
 // Parameters, then states: the tensors of the model.

@@ -190,11 +190,9 @@ Var Attention::operator()(Tape& tape, const Var& x_TH, const Batch& batch, bool 
                            .positions = batch.positions});
   const Var gate = heads.gate;
   if (c.state != nullptr) {
-    MG_ASSERT(!batch.segment_starts.defined());
-    nn::SequenceState::Extended extended = c.state->extend(tape, place_.layer, heads, c);
-    heads = std::move(extended.heads);
-    options.q_positions = extended.q_positions;
-    options.k_positions = extended.k_positions;
+    MG_ASSERT(batch.sequences == 1 && !batch.segment_starts.defined());
+    const Var y(c.state->attend(tape, place_.layer, heads, options, c));
+    return output_(tape, config_.output_gate ? ops::gate(tape, y, gate) : y);
   }
   const Bundle inner =
       tape.module("core_attn", {{"q", heads.q}, {"k", heads.k}, {"v", heads.v}},

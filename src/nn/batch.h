@@ -1,18 +1,31 @@
 // The part of a micro-batch through which no gradient flows.
 #pragma once
 
+#include <vector>
+
 #include "tensor/tensor.h"
 
 namespace megatron::nn {
 
 class SequenceState;
 
-// A batch whose tokens go on after those that a state holds (SequenceState::next makes it).
+// A batch whose tokens go on after those that a state holds (SequenceState::next makes it). It is one sequence of the
+// new tokens of all, one behind the other.
 struct Continuation {
+  // Tokens [first, first + B * S) of the batch: S new tokens each of B sequences.
+  struct Call {
+    int64_t first = 0;
+    Tensor q_positions;  // i32 [B,S]: index of each token within its sequence
+    Tensor block_table;  // i32 [B,blocks]: pages of each sequence
+  };
+  // Of the layers of one window (SequenceState::groups).
+  struct Group {
+    Tensor rows;  // i32 [T]: row of all pages where a token's keys and values go
+    std::vector<Call> calls;
+  };
+
   SequenceState* state = nullptr;  // borrowed; null: the batch's sequences begin with it
-  int64_t first = 0;               // sequence b of the batch is sequence first + b of the state
-  Tensor q_positions;              // i32 [B,S]: index of each new token within its sequence
-  Tensor k_positions;              // i32 [B,keys]: 0, 1, ...; keys: enough for the longest sequence
+  std::vector<Group> groups;
 };
 
 // B sequences of S tokens, flattened to T = B * S.

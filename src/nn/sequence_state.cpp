@@ -1,243 +1,226 @@
 #include "nn/sequence_state.h"
 
 #include <algorithm>
-#include <numeric>
 
 #include "base/error.h"
 #include "base/machine_limits.h"
+#include "ops/attention_sinks.h"
 
 namespace megatron::nn {
-namespace {
 
-// Keys that a pass looks at grow in steps, so that shapes repeat from token to token.
-constexpr int64_t kKeyStep = 128;
-
-}  // namespace
-
-int64_t SequenceStateShape::token_elements() const {
-  int64_t elements = 0;
-  for (const LayerCache& layer : layers) elements += 2 * layer.kv_heads * layer.head_size;
-  return elements;
-}
-
-int64_t SequenceStateShape::room(const LayerCache& layer) const {
-  if (layer.window == 0 || layer.window >= capacity) return capacity;
-  const int64_t window = (layer.window + kKeyStep - 1) / kKeyStep * kKeyStep;
-  return std::min(capacity, window + 2 * kKeyStep);
+std::vector<CacheGroup> cache_groups(std::span<const LayerCache> layers) {
+  std::vector<CacheGroup> groups;
+  for (size_t i = 0; i < layers.size(); ++i) {
+    const LayerCache& layer = layers[i];
+    if (layer.kv_heads == 0) continue;
+    auto group = std::ranges::find(groups, layer.window, &CacheGroup::window);
+    if (group == groups.end()) {
+      groups.push_back({.window = layer.window, .layers = {}});
+      group = groups.end() - 1;
+    }
+    group->layers.push_back(static_cast<int64_t>(i));
+    group->token_elements += 2 * layer.kv_heads * layer.head_size;
+  }
+  return groups;
 }
 
 int64_t SequenceStateShape::elements() const {
+  const std::vector<CacheGroup> groups = cache_groups(layers);
+  MG_ASSERT(pages.size() == groups.size());
   int64_t elements = 0;
-  for (const LayerCache& layer : layers)
-    elements += 2 * sequences * room(layer) * layer.kv_heads * layer.head_size;
+  for (size_t g = 0; g < groups.size(); ++g)
+    elements += pages[g] * block_size * groups[g].token_elements;
   return elements;
 }
 
 SequenceState::SequenceState(const SequenceStateShape& shape, DType type, Runtime& runtime)
-    : shape_(shape), runtime_(runtime), lengths_(static_cast<size_t>(shape.sequences)) {
+    : shape_(shape),
+      runtime_(runtime),
+      groups_(cache_groups(shape.layers)),
+      group_of_(shape.layers.size()),
+      keys_(shape.layers.size()),
+      values_(shape.layers.size()) {
+  MG_ASSERT(shape.block_size > 0 && shape.block_size % kernels::kPageKeys == 0);
   const double bytes = static_cast<double>(shape.elements()) * static_cast<double>(size_of(type));
   MG_CHECK(
       !runtime.device().is_host() || bytes <= static_cast<double>(available_memory()),
-      "the KV cache of {} sequences of {} tokens needs {:.1f} GB, but this process has {}; use a "
-      "smaller --batch-size or --max-tokens, or --bf16",
-      shape.sequences, shape.capacity, bytes * 1e-9, available_memory_text());
-  const auto zeros = [&](const LayerCache& layer, std::string_view label) {
-    if (layer.kv_heads == 0) return Tensor();
-    Tensor t = Tensor::empty(runtime.arena(MemoryClass::activations),
-                             {shape.sequences, shape.room(layer), layer.kv_heads, layer.head_size},
-                             type, label);
+      "the KV cache needs {:.1f} GB, but this process has {}; lower "
+      "--inference-dynamic-batching-buffer-size-gb, --batch-size or --max-tokens, or use --bf16",
+      bytes * 1e-9, available_memory_text());
+  const auto zeros = [&](const LayerCache& layer, int64_t pages, std::string_view label) {
+    Tensor t =
+        Tensor::empty(runtime.arena(MemoryClass::activations),
+                      {pages, shape.block_size, layer.kv_heads, layer.head_size}, type, label);
     kernels::table(runtime.stream()).fill({.out = t, .value = 0}, runtime.stream());
     return t;
   };
-  for (size_t i = 0; i < shape.layers.size(); ++i) {
-    const LayerCache& layer = shape.layers[i];
-    keys_.push_back(zeros(layer, "sequence_state.keys"));
-    values_.push_back(zeros(layer, "sequence_state.values"));
-    if (layer.kv_heads == 0 || shape.room(layer) == shape.capacity) continue;
-    auto window = std::ranges::find(windows_, layer.window, &Window::window);
-    if (window == windows_.end()) {
-      windows_.push_back({.window = layer.window,
-                          .room = shape.room(layer),
-                          .bases = std::vector<int64_t>(lengths_.size())});
-      window = windows_.end() - 1;
+  for (size_t g = 0; g < groups_.size(); ++g) {
+    for (const int64_t layer : groups_[g].layers) {
+      const auto i = static_cast<size_t>(layer);
+      group_of_[i] = g;
+      keys_[i] = zeros(shape.layers[i], shape.pages[g], "sequence_state.keys");
+      values_[i] = zeros(shape.layers[i], shape.pages[g], "sequence_state.values");
     }
-    window->layers.push_back({.index = static_cast<int64_t>(i), .keys = {}, .values = {}});
   }
-}
-
-SequenceState::Window* SequenceState::window_of(int64_t layer) {
-  for (Window& window : windows_)
-    for (const Window::Layer& of : window.layers)
-      if (of.index == layer) return &window;
-  return nullptr;
 }
 
 namespace {
 
-// [rows.size(), keys] i32: row b counts from rows[b] on.
-Tensor counting(const std::vector<int64_t>& rows, int64_t keys, std::string_view label,
-                Runtime& runtime) {
-  const auto count = static_cast<int64_t>(rows.size());
-  Tensor t =
-      Tensor::empty(runtime.arena(MemoryClass::activations), {count, keys}, DType::i32, label);
-  if (!runtime.device().has_data()) return t;
-  std::vector<int32_t> values(static_cast<size_t>(count * keys));
-  for (int64_t b = 0; b < count; ++b)
-    std::iota(values.begin() + b * keys, values.begin() + (b + 1) * keys,
-              static_cast<int32_t>(rows[static_cast<size_t>(b)]));
-  copy_from(t, std::span<const int32_t>(values), runtime.stream());
-  return t;
-}
+// Integers of a pass that go to the device together.
+class Integers {
+ public:
+  int64_t size() const { return static_cast<int64_t>(values_.size()); }
+  void push(int64_t value) { values_.push_back(static_cast<int32_t>(value)); }
+  Tensor upload(Runtime& runtime) const {
+    Tensor t = Tensor::empty(runtime.arena(MemoryClass::activations), {size()}, DType::i32,
+                             "sequence_state.pass");
+    if (runtime.device().has_data())
+      copy_from(t, std::span<const int32_t>(values_), runtime.stream());
+    return t;
+  }
 
-int64_t in_steps(int64_t keys) { return (keys + kKeyStep - 1) / kKeyStep * kKeyStep; }
+ private:
+  std::vector<int32_t> values_;
+};
+
+// Parts of equal counts side by side.
+struct Run {
+  std::span<const SequencePart> parts;
+  int64_t first = 0;   // token
+  int64_t blocks = 0;  // of the longest
+
+  int64_t sequences() const { return static_cast<int64_t>(parts.size()); }
+  int64_t count() const { return parts[0].count; }
+};
+
+std::vector<Run> runs_of(std::span<const SequencePart> parts, int64_t block_size) {
+  std::vector<Run> runs;
+  int64_t token = 0;
+  for (size_t i = 0; i < parts.size();) {
+    size_t end = i;
+    Run run{.parts = {}, .first = token};
+    for (; end < parts.size() && parts[end].count == parts[i].count; ++end)
+      run.blocks =
+          std::max(run.blocks, (parts[end].begin + parts[end].count + block_size - 1) / block_size);
+    run.parts = parts.subspan(i, end - i);
+    token += run.sequences() * run.count();
+    runs.push_back(run);
+    i = end;
+  }
+  return runs;
+}
 
 }  // namespace
 
-Continuation SequenceState::next(int64_t first, int64_t sequences, int64_t tokens) {
-  MG_ASSERT(first >= 0 && sequences > 0 && tokens > 0 && first + sequences <= shape_.sequences);
-  const std::vector<int64_t> held(lengths_.begin() + first, lengths_.begin() + first + sequences);
-  const int64_t keys = std::min(shape_.capacity, in_steps(std::ranges::max(held) + tokens));
-  const std::vector<int64_t> zeros(held.size());
-  Continuation c{.state = this,
-                 .first = first,
-                 .q_positions = counting(held, tokens, "state.q_positions", runtime_),
-                 .k_positions = counting(zeros, keys, "state.k_positions", runtime_)};
-  for (Window& window : windows_) plan(window, c, tokens);
+Continuation SequenceState::next(std::span<const SequencePart> parts) {
+  const int64_t size = shape_.block_size;
+  for (const SequencePart& part : parts) {
+    MG_ASSERT(part.begin >= 0 && part.count > 0 && part.tables.size() == groups_.size());
+    for (const auto& table : part.tables)
+      MG_ASSERT(static_cast<int64_t>(table.size()) * size >= part.begin + part.count);
+  }
+  const std::vector<Run> runs = runs_of(parts, size);
+  Integers integers;
+  for (const SequencePart& part : parts)
+    for (int64_t t = 0; t < part.count; ++t) integers.push(part.begin + t);
+  const int64_t tokens = integers.size();
+  for (size_t g = 0; g < groups_.size(); ++g) {
+    for (const SequencePart& part : parts) {
+      for (int64_t t = part.begin; t < part.begin + part.count; ++t)
+        integers.push(part.tables[g][static_cast<size_t>(t / size)] * size + t % size);
+    }
+    for (const Run& run : runs) {
+      for (const SequencePart& part : run.parts) {
+        const auto& table = part.tables[g];
+        for (int64_t j = 0; j < run.blocks; ++j) {
+          const auto i = static_cast<size_t>(j);
+          integers.push(i < table.size() ? std::max(table[i], 0) : 0);
+        }
+      }
+    }
+  }
+  const Tensor all = integers.upload(runtime_);
+
+  Continuation c{.state = this, .groups = {}};
+  int64_t at = tokens;
+  const auto take = [&](int64_t count) {
+    at += count;
+    return all.slice(0, at - count, count);
+  };
+  for (size_t g = 0; g < groups_.size(); ++g) {
+    Continuation::Group group{.rows = take(tokens), .calls = {}};
+    for (const Run& run : runs) {
+      const int64_t rows = run.sequences(), count = run.count();
+      group.calls.push_back(
+          {.first = run.first,
+           .q_positions = all.slice(0, run.first, rows * count).view({rows, count}),
+           .block_table = take(rows * run.blocks).view({rows, run.blocks})});
+    }
+    c.groups.push_back(std::move(group));
+  }
   return c;
 }
 
-// The keys that the first new token sees begin at length - window + 1.
-void SequenceState::plan(Window& window, const Continuation& pass, int64_t tokens) {
-  const int64_t rows = pass.q_positions.size(0);
-  window.apart = false;
-  window.pass_bases.clear();
-  int64_t in_place = 0, apart = 0;
-  std::vector<int64_t> lowest;
-  for (int64_t b = pass.first; b < pass.first + rows; ++b) {
-    const int64_t held = lengths_[static_cast<size_t>(b)],
-                  base = window.bases[static_cast<size_t>(b)];
-    const int64_t needed = std::max<int64_t>(0, held - window.window + 1) / kKeyStep * kKeyStep;
-    window.pass_bases.push_back(base);
-    lowest.push_back(std::max(base, needed));
-    in_place = std::max(in_place, held + tokens - base);
-    apart = std::max(apart, held + tokens - lowest.back());
-  }
-  window.apart = in_place > window.room;
-  if (window.apart) window.pass_bases = std::move(lowest);
-  const int64_t keys = window.apart ? in_steps(apart) : std::min(window.room, in_steps(in_place));
-  window.k_positions = counting(window.pass_bases, keys, "state.window_positions", runtime_);
+namespace {
+
+// The tokens of a call of a [1,T,N,D] tensor, by sequence.
+Tensor by_sequence(const Tensor& all, const Continuation::Call& call) {
+  const int64_t sequences = call.q_positions.size(0), tokens = call.q_positions.size(1);
+  const std::array<int64_t, 4> strides = {tokens * all.stride(1), all.stride(1), all.stride(2), 1};
+  return all.slice(1, call.first, sequences * tokens)
+      .as_strided({sequences, tokens, all.size(2), all.size(3)}, strides);
 }
 
-void SequenceState::advance(int64_t first, std::span<const int64_t> counts) {
-  MG_ASSERT(first >= 0 && first + static_cast<int64_t>(counts.size()) <= shape_.sequences);
-  for (size_t b = 0; b < counts.size(); ++b) {
-    int64_t& length = lengths_[static_cast<size_t>(first) + b];
-    MG_ASSERT(counts[b] >= 0 && counts[b] <= shape_.capacity - length);
-    length += counts[b];
-  }
-  for (Window& window : windows_) {
-    if (window.apart) keep(window, first, counts);
-    window.apart = false;
-  }
-}
-
-// What later tokens see of the tensors that a pass had of its own goes back to the cache.
-void SequenceState::keep(Window& window, int64_t first, std::span<const int64_t> counts) {
-  MG_ASSERT(counts.size() == window.pass_bases.size());
-  const kernels::Table& table = kernels::table(runtime_.stream());
-  for (size_t b = 0; b < counts.size(); ++b) {
-    const int64_t sequence = first + static_cast<int64_t>(b);
-    const int64_t length = lengths_[static_cast<size_t>(sequence)];
-    const int64_t base =
-        std::max(window.pass_bases[b],
-                 std::max<int64_t>(0, length - window.window + 1) / kKeyStep * kKeyStep);
-    const int64_t count = length - base, from = base - window.pass_bases[b];
-    window.bases[static_cast<size_t>(sequence)] = base;
-    for (const Window::Layer& layer : window.layers) {
-      if (count == 0 || !layer.keys.defined()) continue;
-      const auto put = [&](const Tensor& pass, const Tensor& cache) {
-        table.copy({.x = pass.select(0, static_cast<int64_t>(b)).slice(0, from, count),
-                    .out = cache.select(0, sequence).slice(0, 0, count)},
-                   runtime_.stream());
-      };
-      put(layer.keys, keys(layer.index));
-      put(layer.values, values(layer.index));
-    }
-  }
-  for (Window::Layer& layer : window.layers) layer.keys = layer.values = Tensor();
-}
-
-void SequenceState::truncate(int64_t sequence, int64_t length) {
-  int64_t& held = lengths_.at(static_cast<size_t>(sequence));
-  MG_ASSERT(length >= 0 && length <= held);
-  MG_ASSERT(windows_.empty() || length == 0 || length == held);
-  held = length;
-  if (length > 0) return;
-  for (Window& window : windows_) window.bases[static_cast<size_t>(sequence)] = 0;
-}
-
-// The new rows behind those that are held, in the cache or apart from it.
-Tensor SequenceState::extended(Tape& tape, const Window& window, const Tensor& added,
-                               const Tensor& cache, const Continuation& at) const {
-  const int64_t sequences = added.size(0), tokens = added.size(1),
-                keys = window.k_positions.size(1);
-  Tensor all;
-  if (!window.apart) {
-    all = cache.slice(0, at.first, sequences).slice(1, 0, keys);
+// [1,T,K,D] to the rows of pages that are named.
+void put(Tape& tape, const Tensor& x, const Tensor& rows, const Tensor& pages) {
+  const int64_t width = x.size(2) * x.size(3);
+  const std::array<int64_t, 2> strides = {x.stride(1), 1};
+  Tensor from = x;
+  if (x.stride(2) != x.size(3)) {  // heads apart
+    from = tape.empty(x.shape(), x.dtype(), "sequence_state.new");
+    tape.kernels().copy({.x = x, .out = from}, tape.stream());
+    from = from.view({x.size(1), width});
   } else {
-    all =
-        tape.empty({sequences, keys, cache.size(2), cache.size(3)}, cache.dtype(), "state.window");
-    tape.kernels().fill({.out = all, .value = 0}, tape.stream());
+    from = x.as_strided({x.size(1), width}, strides);
   }
-  for (int64_t b = 0; b < sequences; ++b) {
-    const auto sequence = static_cast<size_t>(at.first + b);
-    const int64_t held = lengths_[sequence], base = window.pass_bases[static_cast<size_t>(b)];
-    const Tensor to = all.select(0, b);
-    if (window.apart && held > base) {
-      const Tensor from = cache.select(0, at.first + b);
-      tape.kernels().copy({.x = from.slice(0, base - window.bases[sequence], held - base),
-                           .out = to.slice(0, 0, held - base)},
-                          tape.stream());
-    }
-    // Tokens beyond the room are padding.
-    const int64_t count = std::min(tokens, keys - (held - base));
-    if (count <= 0) continue;
-    tape.kernels().copy(
-        {.x = added.select(0, b).slice(0, 0, count), .out = to.slice(0, held - base, count)},
-        tape.stream());
-  }
-  return all;
+  tape.kernels().put_rows(
+      {.x = from, .rows = rows, .out = pages.view({pages.size(0) * pages.size(1), width})},
+      tape.stream());
 }
 
-SequenceState::Extended SequenceState::extend(Tape& tape, int64_t layer, const ops::Heads& heads,
-                                              const Continuation& at) {
-  MG_ASSERT(!tape.recording() && at.state == this);
-  const Tensor &k = heads.k.value, &v = heads.v.value;
-  const int64_t sequences = k.size(0), tokens = k.size(1);
-  MG_ASSERT(at.q_positions.size(0) == sequences && at.q_positions.size(1) == tokens);
-  if (Window* window = window_of(layer)) {
-    const Tensor all_k = extended(tape, *window, k, keys(layer), at),
-                 all_v = extended(tape, *window, v, values(layer), at);
-    if (window->apart) {
-      const auto of = std::ranges::find(window->layers, layer, &Window::Layer::index);
-      of->keys = all_k;
-      of->values = all_v;
-    }
-    return {{heads.q, all_k, all_v}, at.q_positions, window->k_positions};
+}  // namespace
+
+Tensor SequenceState::attend(Tape& tape, int64_t layer, const ops::Heads& heads,
+                             const ops::AttentionOptions& options, const Continuation& at) const {
+  MG_ASSERT(!tape.recording() && at.state == this && options.causal &&
+            !options.window_start.defined());
+  const Continuation::Group& group = at.groups[group_of_[static_cast<size_t>(layer)]];
+  put(tape, heads.k.value, group.rows, keys(layer));
+  put(tape, heads.v.value, group.rows, values(layer));
+  const Tensor& q = heads.q.value;
+  const Tensor sinks = options.sinks ? ops::wide_sinks(options.sinks, tape) : options.zero_sinks;
+  const Tensor out = tape.empty({1, q.size(1), q.size(2), q.size(3)}, q.dtype(), "attention.out");
+  for (const Continuation::Call& call : group.calls) {
+    const Tensor queries = by_sequence(q, call);
+    tape.kernels().attention({.q = queries,
+                              .k = keys(layer),
+                              .v = values(layer),
+                              .q_positions = call.q_positions,
+                              .k_positions = {},
+                              .block_table = call.block_table,
+                              .window_start = {},
+                              .scale = options.scale,
+                              .window = options.window,
+                              .chunk = options.chunk,
+                              .soft_cap = options.soft_cap,
+                              .sinks = sinks,
+                              .dropout = {},
+                              .out = by_sequence(out, call),
+                              .lse = tape.empty({queries.size(0), queries.size(2), queries.size(1)},
+                                                kernels::accumulator(q.dtype()), "attention.lse")},
+                             tape.stream());
   }
-  const int64_t seen = at.k_positions.size(1);
-  const auto put = [&](const Tensor& from, const Tensor& cache) {
-    for (int64_t b = 0; b < sequences; ++b) {
-      const int64_t begin = lengths_[static_cast<size_t>(at.first + b)];
-      const int64_t count = std::min(tokens, shape_.capacity - begin);
-      if (count == 0) continue;
-      tape.kernels().copy({.x = from.select(0, b).slice(0, 0, count),
-                           .out = cache.select(0, at.first + b).slice(0, begin, count)},
-                          tape.stream());
-    }
-    return cache.slice(0, at.first, sequences).slice(1, 0, seen);
-  };
-  return {{heads.q, put(k, keys(layer)), put(v, values(layer))}, at.q_positions, at.k_positions};
+  return out.view({q.size(1), q.size(2) * q.size(3)});
 }
 
 }  // namespace megatron::nn

@@ -1,6 +1,5 @@
-// What a model remembers of sequences that it reads piece by piece: keys and values of every
-// attention layer (a "KV cache"). Room is kept for `capacity` tokens a sequence; a layer with a window keeps what
-// that sees, and some more, so that it is seldom moved.
+// What a model remembers of sequences that it reads piece by piece: keys and values of every attention layer, in pages
+// (a paged "KV cache"; Kwon et al. 2023). Who owns a page, and whose it is, is not known here.
 #pragma once
 
 #include <cstdint>
@@ -20,80 +19,60 @@ struct LayerCache {
   int64_t window = 0;  // tokens that a query sees at most, itself included; 0: all
 };
 
-struct SequenceStateShape {
-  int64_t sequences = 0, capacity = 0;
-  std::vector<LayerCache> layers;
+// The layers of one window. They hold the same tokens, so that one page number means a page in each of them.
+struct CacheGroup {
+  int64_t window = 0;
+  std::vector<int64_t> layers;
+  int64_t token_elements = 0;  // keys and values of one token, in all of them
+};
+// In the order of their first layers; layers that keep nothing are in none.
+std::vector<CacheGroup> cache_groups(std::span<const LayerCache> layers);
 
-  // Keys and values of one token, in all layers.
-  int64_t token_elements() const;
-  // Tokens of a sequence that a layer has room for.
-  int64_t room(const LayerCache& layer) const;
-  int64_t elements() const;  // of all sequences
+struct SequenceStateShape {
+  std::vector<LayerCache> layers;
+  int64_t block_size = 64;     // tokens of a page; a multiple of kernels::kPageKeys
+  std::vector<int64_t> pages;  // of each of cache_groups(layers)
+
+  int64_t elements() const;  // of all pages
 };
 
-// A batch whose `continuation` is set (nn/batch.h) holds the next tokens of some sequences: token t
-// of its sequence b stands at index lengths()[first + b] + t, also where its new tokens are padding
-// (which no true token sees, and which later, true tokens overwrite). Attention writes the new keys
-// and values there and attends to all up to each query's index; logits have the very bits of one
-// forward pass over the whole sequence.
+// New tokens [begin, begin + count) of one sequence. tables[g][j] is the page of group g that holds tokens [j P, (j +
+// 1) P), P the block size; a page that no token sees any more may be any, or negative.
+struct SequencePart {
+  int64_t begin = 0, count = 0;
+  std::vector<std::span<const int32_t>> tables;
+};
+
+// A batch whose `continuation` is set (nn/batch.h) holds the next tokens of some sequences, one behind the other and
+// not padded, as one sequence of the batch. Attention puts their keys and values in their pages and attends to all up
+// to each query's index; logits have the very bits of one forward pass over the whole sequence.
 class SequenceState {
  public:
   // Throws Error naming bytes and what to change when there is no memory for it.
   SequenceState(const SequenceStateShape& shape, DType type, Runtime& runtime);
 
   const SequenceStateShape& shape() const { return shape_; }
-  std::span<const int64_t> lengths() const { return lengths_; }  // tokens held, by sequence
+  const std::vector<CacheGroup>& groups() const { return groups_; }
 
-  // For a batch of `tokens` new tokens each of sequences [first, first + sequences). It holds for
-  // one forward pass; tokens beyond the capacity are padding.
-  Continuation next(int64_t first, int64_t sequences, int64_t tokens);
-  // After the forward pass: the first counts[b] new tokens of sequence first + b are kept.
-  void advance(int64_t first, std::span<const int64_t> counts);
-  // Sequence b forgets all but its first `length` tokens. Where layers keep windows alone: all of them (0), or
-  // none.
-  void truncate(int64_t sequence, int64_t length);
+  // For the batch of these parts; those of equal counts side by side make one call of the attention kernel. The state
+  // has to stay where it is.
+  Continuation next(std::span<const SequencePart> parts);
 
-  // [sequences, room, kv_heads, head_size], of a layer that keeps them.
+  // [pages, block size, kv_heads, head_size], of a layer that keeps them.
   const Tensor& keys(int64_t layer) const { return keys_[static_cast<size_t>(layer)]; }
   const Tensor& values(int64_t layer) const { return values_[static_cast<size_t>(layer)]; }
 
-  // The queries of a pass with the keys and values that they may see, and the positions of both.
-  struct Extended {
-    ops::Heads heads;
-    Tensor q_positions, k_positions;
-  };
-  // Attention's side: puts the new keys and values [B,S,K,D] of a layer in their places. Without gradients.
-  Extended extend(Tape& tape, int64_t layer, const ops::Heads& heads, const Continuation& at);
+  // Attention's side, without gradients: puts the new keys and values of a layer in their pages and returns what the
+  // queries [1,T,N,D] make of all that they see: [T, N D]. options: without positions.
+  Tensor attend(Tape& tape, int64_t layer, const ops::Heads& heads,
+                const ops::AttentionOptions& options, const Continuation& at) const;
 
  private:
-  // Layers of one window that is shorter than the capacity. Index 0 of a sequence is the position bases[b], a
-  // multiple of kKeyStep, so that attention's tiles hold the same keys as in the whole sequence. A pass whose
-  // tokens do not fit behind what is held puts both together in tensors of its own; advance() then keeps the
-  // window of them.
-  struct Window {
-    int64_t window = 0, room = 0;
-    std::vector<int64_t> bases;  // by sequence
-    // Of the pass under way.
-    bool apart = false;
-    std::vector<int64_t> pass_bases;  // by row
-    Tensor k_positions;               // [B, keys]
-    struct Layer {
-      int64_t index;
-      Tensor keys, values;  // of a pass apart
-    };
-    std::vector<Layer> layers;
-  };
-  Window* window_of(int64_t layer);
-  void plan(Window& window, const Continuation& pass, int64_t tokens);
-  Tensor extended(Tape& tape, const Window& window, const Tensor& added, const Tensor& cache,
-                  const Continuation& at) const;
-  void keep(Window& window, int64_t first, std::span<const int64_t> counts);
-
   SequenceStateShape shape_;
   Runtime& runtime_;
+  std::vector<CacheGroup> groups_;
+  std::vector<size_t> group_of_;  // by layer
   std::vector<Tensor> keys_, values_;
-  std::vector<int64_t> lengths_;
-  std::vector<Window> windows_;
 };
 
 }  // namespace megatron::nn

@@ -89,6 +89,44 @@ Optimizer::Optimizer(std::span<const parallel::Shard> shards, const OptimizerCon
     done += static_cast<double>(shards[i].size());
     entries_.back().first_block = slots.first[i];
   }
+  list_updates();
+  for (int64_t begin = 0; begin == 0 || begin < blocks_; begin += groups.norm_window)
+    windows_.push_back(squares_of(begin, std::min(groups.norm_window, blocks_ - begin)));
+}
+
+// Of what lies on the device and is one call of a kernel.
+void Optimizer::list_updates() {
+  std::vector<Target> targets;
+  std::vector<kernels::CopyArgs> copies;
+  for (Entry& entry : entries_) {
+    entry.listed = !entry.offloaded && entry.rule == rule_.get();
+    if (!entry.listed) continue;
+    targets.push_back(entry.target);
+    if (entry.master.defined()) copies.push_back({.x = entry.master, .out = entry.value});
+  }
+  updates_ = rule_->together(targets, scalars_, runtime_);
+  copies_ = kernels::together(std::move(copies), runtime_.arena(MemoryClass::optimizer),
+                              runtime_.stream());
+}
+
+// Those that set places of squares_, from 1 on, to this rank's sums of blocks [begin, begin + count)
+// of the model.
+std::unique_ptr<kernels::Together> Optimizer::squares_of(int64_t begin, int64_t count) const {
+  std::vector<kernels::SumOfSquaresArgs> calls;
+  for (const Entry& entry : entries_) {
+    if (entry.first_block < 0) continue;
+    const Tensor gradient = entry.target.gradient.view({entry.target.gradient.elements()});
+    const int64_t first = std::max(begin, entry.first_block);
+    const int64_t end = std::min(begin + count, entry.first_block + blocks_of(gradient.elements()));
+    if (first >= end) continue;
+    const int64_t from = (first - entry.first_block) * kernels::kNormBlock;
+    const int64_t to =
+        std::min(gradient.elements(), (end - entry.first_block) * kernels::kNormBlock);
+    calls.push_back({.x = gradient.slice(0, from, to - from),
+                     .partial = squares_.slice(0, 1 + first - begin, end - first)});
+  }
+  return kernels::together(std::move(calls), runtime_.arena(MemoryClass::optimizer),
+                           runtime_.stream());
 }
 
 Tensor Optimizer::zeros(const Shape& shape, DType type, const std::string& label,
@@ -141,40 +179,27 @@ void Optimizer::set_scalar(Tensor& scalar, double value) {
   kernels::table(runtime_.stream()).fill({.out = scalar, .value = value}, runtime_.stream());
 }
 
-// Sets places 1 to `count` of squares_ to the sums of blocks [begin, begin + count) of the model.
-void Optimizer::find_squares(int64_t begin, int64_t count) {
+// Sets places 1 to `count` of squares_ to the sums of that window.
+void Optimizer::find_squares(size_t window, int64_t count) {
   Stream& stream = runtime_.stream();
-  const kernels::Table& table = kernels::table(stream);
-  const Tensor window = squares_.slice(0, 1, count);
+  const Tensor sums = squares_.slice(0, 1, count);
   const bool several = groups_.norm != nullptr && groups_.norm->size() > 1;
-  if (several) table.fill({.out = window, .value = 0}, stream);
-  for (const Entry& entry : entries_) {
-    if (entry.first_block < 0) continue;
-    const Tensor gradient = entry.target.gradient.view({entry.target.gradient.elements()});
-    const int64_t first = std::max(begin, entry.first_block);
-    const int64_t end = std::min(begin + count, entry.first_block + blocks_of(gradient.elements()));
-    if (first >= end) continue;
-    const int64_t from = (first - entry.first_block) * kernels::kNormBlock;
-    const int64_t to =
-        std::min(gradient.elements(), (end - entry.first_block) * kernels::kNormBlock);
-    table.sum_of_squares({.x = gradient.slice(0, from, to - from),
-                          .partial = window.slice(0, first - begin, end - first)},
-                         stream);
-  }
+  if (several) kernels::table(stream).fill({.out = sums, .value = 0}, stream);
+  windows_[window]->run(stream);
   if (several)
-    groups_.norm->all_reduce(window, comm::Reduce::sum, stream, "gradient norm").wait(stream);
+    groups_.norm->all_reduce(sums, comm::Reduce::sum, stream, "gradient norm").wait(stream);
 }
 
 void Optimizer::find_norm(double divisor) {
   Stream& stream = runtime_.stream();
   const kernels::Table& table = kernels::table(stream);
   table.fill({.out = squares_.slice(0, 0, 1), .value = 0}, stream);
-  int64_t begin = 0, count = 0;
-  while (true) {
-    count = std::min(groups_.norm_window, blocks_ - begin);
-    find_squares(begin, count);
-    begin += count;
-    if (begin == blocks_) break;
+  int64_t count = 0;
+  for (size_t window = 0; window < windows_.size(); ++window) {
+    count =
+        std::min(groups_.norm_window, blocks_ - static_cast<int64_t>(window) * groups_.norm_window);
+    find_squares(window, count);
+    if (window + 1 == windows_.size()) break;
     table.sum({.x = squares_.slice(0, 0, 1 + count), .out = sum_}, stream);
     table.copy({.x = sum_.view({1}), .out = squares_.slice(0, 0, 1)}, stream);
   }
@@ -194,10 +219,12 @@ void Optimizer::update(const StepInputs& inputs) {
     set_scalar(rate.value, rate.multiplier * (rate.decoupled ? decoupled : inputs.learning_rate));
   set_scalar(scalars_.weight_decay, inputs.weight_decay);
   set_scalar(scalars_.step, static_cast<double>(steps_));
+  updates_->run(runtime_.stream());
+  copies_->run(runtime_.stream());
   for (const Entry& entry : entries_) {
     if (entry.offloaded) {
       update_offloaded(entry);
-    } else {
+    } else if (!entry.listed) {
       update(entry);
     }
   }

@@ -94,11 +94,14 @@ class Optimizer {
     Tensor master;             // of an f16 parameter
     int64_t first_block = -1;  // of its squares among the model's; -1: another rank counts it
     bool offloaded = false;
+    bool listed = false;  // among updates_
   };
   Entry make_entry(const parallel::Shard& shard, bool offloaded);
   Tensor zeros(const Shape& shape, DType type, const std::string& label,
                MemoryClass memory_class = MemoryClass::optimizer);
-  void find_squares(int64_t begin, int64_t count);
+  void list_updates();
+  std::unique_ptr<kernels::Together> squares_of(int64_t begin, int64_t count) const;
+  void find_squares(size_t window, int64_t count);
   void update(const Entry& entry);
   void update_offloaded(const Entry& entry);
   void set_scalar(Tensor& scalar, double value);
@@ -109,6 +112,10 @@ class Optimizer {
   Runtime& runtime_;
   std::unique_ptr<Rule> rule_, muon_;  // muon_: of the parameters that it takes
   std::vector<Entry> entries_;
+  // One launch each on CUDA: the updates of rule_, then f16 parameters from their masters; the
+  // squares of each window of blocks.
+  std::unique_ptr<kernels::Together> updates_, copies_;
+  std::vector<std::unique_ptr<kernels::Together>> windows_;
   int64_t blocks_ = 0;  // of all ranks (optim/norm_slots.h)
   Tensor squares_;      // f64: the sum of those before the window, then the window's
   Tensor norm_, divisor_, sum_;

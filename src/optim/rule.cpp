@@ -12,7 +12,26 @@ double per_width(const parallel::ParameterSpec& placed) {
   return placed.grows_both_ways ? 1 / placed.width_multiplier : 1;
 }
 
-class Adam final : public Rule {
+// A rule whose update is one call of a kernel.
+template <auto entry, class Args>
+class OneCall : public Rule {
+ public:
+  void update(const Target& target, const StepScalars& step, Stream& stream) final {
+    (kernels::table(stream).*entry)(call(target, step), stream);
+  }
+  std::unique_ptr<kernels::Together> together(std::span<const Target> targets,
+                                              const StepScalars& step, Runtime& runtime) final {
+    std::vector<Args> calls;
+    for (const Target& target : targets) calls.push_back(call(target, step));
+    return kernels::together(std::move(calls), runtime.arena(MemoryClass::optimizer),
+                             runtime.stream());
+  }
+
+ protected:
+  virtual Args call(const Target& target, const StepScalars& step) const = 0;
+};
+
+class Adam final : public OneCall<&kernels::Table::adam, kernels::AdamArgs> {
  public:
   explicit Adam(const OptimizerConfig& c) : c_(c) {}
 
@@ -23,27 +42,27 @@ class Adam final : public Rule {
   double rate_multiplier(const parallel::ParameterSpec& placed) const override {
     return per_width(placed);
   }
-  void update(const Target& t, const StepScalars& step, Stream& stream) override {
-    kernels::table(stream).adam({.parameter = t.weight,
-                                 .grad = t.gradient,
-                                 .exp_avg = t.states[0],
-                                 .exp_avg_sq = t.states[1],
-                                 .lr = t.learning_rate,
-                                 .weight_decay = step.weight_decay,
-                                 .step = step.step,
-                                 .scale = step.scale,
-                                 .beta1 = c_.adam_beta1,
-                                 .beta2 = c_.adam_beta2,
-                                 .eps = c_.adam_eps * per_width(*t.placed),
-                                 .decay = t.placed->decay},
-                                stream);
-  }
 
  private:
+  kernels::AdamArgs call(const Target& t, const StepScalars& step) const override {
+    return {.parameter = t.weight,
+            .grad = t.gradient,
+            .exp_avg = t.states[0],
+            .exp_avg_sq = t.states[1],
+            .lr = t.learning_rate,
+            .weight_decay = step.weight_decay,
+            .step = step.step,
+            .scale = step.scale,
+            .beta1 = c_.adam_beta1,
+            .beta2 = c_.adam_beta2,
+            .eps = c_.adam_eps * per_width(*t.placed),
+            .decay = t.placed->decay};
+  }
+
   OptimizerConfig c_;
 };
 
-class Sgd final : public Rule {
+class Sgd final : public OneCall<&kernels::Table::sgd, kernels::SgdArgs> {
  public:
   explicit Sgd(double momentum) : momentum_(momentum) {}
 
@@ -55,24 +74,24 @@ class Sgd final : public Rule {
   double rate_multiplier(const parallel::ParameterSpec& placed) const override {
     return placed.grows_both_ways ? 1 : placed.width_multiplier;
   }
-  void update(const Target& t, const StepScalars& step, Stream& stream) override {
-    kernels::table(stream).sgd({.parameter = t.weight,
-                                .grad = t.gradient,
-                                .buffer = t.states.empty() ? Tensor() : t.states[0],
-                                .lr = t.learning_rate,
-                                .weight_decay = step.weight_decay,
-                                .step = step.step,
-                                .scale = step.scale,
-                                .momentum = momentum_,
-                                .decay = t.placed->decay},
-                               stream);
-  }
 
  private:
+  kernels::SgdArgs call(const Target& t, const StepScalars& step) const override {
+    return {.parameter = t.weight,
+            .grad = t.gradient,
+            .buffer = t.states.empty() ? Tensor() : t.states[0],
+            .lr = t.learning_rate,
+            .weight_decay = step.weight_decay,
+            .step = step.step,
+            .scale = step.scale,
+            .momentum = momentum_,
+            .decay = t.placed->decay};
+  }
+
   double momentum_;
 };
 
-class Lion final : public Rule {
+class Lion final : public OneCall<&kernels::Table::lion, kernels::LionArgs> {
  public:
   Lion(double beta1, double beta2) : beta1_(beta1), beta2_(beta2) {}
 
@@ -80,20 +99,20 @@ class Lion final : public Rule {
   double rate_multiplier(const parallel::ParameterSpec& placed) const override {
     return per_width(placed);
   }
-  void update(const Target& t, const StepScalars& step, Stream& stream) override {
-    kernels::table(stream).lion({.parameter = t.weight,
-                                 .grad = t.gradient,
-                                 .exp_avg = t.states[0],
-                                 .lr = t.learning_rate,
-                                 .weight_decay = step.weight_decay,
-                                 .scale = step.scale,
-                                 .beta1 = beta1_,
-                                 .beta2 = beta2_,
-                                 .decay = t.placed->decay},
-                                stream);
-  }
 
  private:
+  kernels::LionArgs call(const Target& t, const StepScalars& step) const override {
+    return {.parameter = t.weight,
+            .grad = t.gradient,
+            .exp_avg = t.states[0],
+            .lr = t.learning_rate,
+            .weight_decay = step.weight_decay,
+            .scale = step.scale,
+            .beta1 = beta1_,
+            .beta2 = beta2_,
+            .decay = t.placed->decay};
+  }
+
   double beta1_, beta2_;
 };
 

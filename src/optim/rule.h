@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "kernels/optimizer.h"
+#include "kernels/together.h"
 #include "parallel/placement.h"
 
 namespace megatron::optim {
@@ -47,6 +47,12 @@ class Rule {
     return 1;
   }
   virtual void update(const Target& target, const StepScalars& step, Stream& stream) = 0;
+  // The updates of many parameters, listed once for all steps. Null: each is several calls.
+  virtual std::unique_ptr<kernels::Together> together(std::span<const Target> targets,
+                                                      const StepScalars& step, Runtime& runtime) {
+    static_cast<void>(targets), static_cast<void>(step), static_cast<void>(runtime);
+    return nullptr;
+  }
 };
 
 std::unique_ptr<Rule> make_adam(const OptimizerConfig& config);

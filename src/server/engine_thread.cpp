@@ -36,7 +36,7 @@ std::vector<EngineEvent> EngineCall::wait(std::chrono::milliseconds longest) {
 EngineThread::EngineThread(const models::Stage& stage, Runtime& runtime,
                            const inference::EngineOptions& options, int64_t max_waiting,
                            Metrics& metrics)
-    : most_(options.batch + max_waiting), metrics_(metrics) {
+    : most_(options.max_requests + max_waiting), metrics_(metrics) {
   std::promise<void> ready;
   std::future<void> built = ready.get_future();
   thread_ = std::thread([this, &stage, &runtime, &options, ready = std::move(ready)]() mutable {
@@ -269,9 +269,18 @@ void EngineThread::end(std::map<inference::RequestId, Job>::iterator job, std::s
 }
 
 void EngineThread::publish(const inference::Engine& engine) {
-  const inference::Statistics& done = engine.statistics();
+  const inference::Statistics done = engine.statistics();
+  const inference::CacheUse cache = engine.cache_use();
   const std::lock_guard lock(mutex_);
-  counts_ = {engine.running(), engine.waiting(), done.prompt_tokens, done.generated_tokens};
+  counts_ = {.running = engine.running(),
+             .waiting = engine.waiting(),
+             .prompt_tokens = done.prompt_tokens,
+             .generated_tokens = done.generated_tokens,
+             .cached_tokens = done.cached_tokens,
+             .preemptions = done.preemptions,
+             .blocks = cache.blocks,
+             .used_blocks = cache.used,
+             .shareable_blocks = cache.found};
 }
 
 }  // namespace megatron::server

@@ -19,6 +19,15 @@ struct EncodeOptions {
   bool find_special_tokens = true;  // in the text itself; false: there they are plain text
 };
 
+// How the bytes of tokens (append_bytes) make up a text.
+enum class Joining : uint8_t {
+  by_neighbors,        // a token's text depends on those next to it
+  plain,               // one behind the other
+  first_space,         // ... without a space that the text begins with
+  leading_spaces,      // ... without all spaces that the text begins with
+  first_token_spaces,  // ... without all spaces of the first token (Metaspace)
+};
+
 // Const members may be called by many threads at once.
 class Codec {
  public:
@@ -33,9 +42,10 @@ class Codec {
 
   // Ids without a token are left out; with skip_special, special tokens too.
   virtual std::string decode(std::span<const int32_t> ids, bool skip_special) const = 0;
-  // True when the text of ids is the lossy UTF-8 of their bytes one behind the other; then
-  // append_bytes gives those of one.
+  // True when the text of ids is the lossy UTF-8 of their bytes one behind the other.
   virtual bool is_bytewise() const { return false; }
+  virtual Joining joining() const { return is_bytewise() ? Joining::plain : Joining::by_neighbors; }
+  // Of a token, unless joining() is by_neighbors; behind other tokens.
   virtual void append_bytes(int32_t id, std::string& bytes) const;
 
   virtual int32_t size() const = 0;  // the largest id plus one

@@ -42,6 +42,7 @@ class ByteLevelDecoder final : public Decoder {
     parts = {std::move(text)};
   }
   bool is_bytewise() const override { return true; }
+  Joining joining() const override { return Joining::plain; }
   void append_bytes(std::string_view token, std::string& bytes) const override {
     if (!append_bytes_of_letters(token, bytes)) bytes.append(token);
   }
@@ -73,14 +74,47 @@ void decode_byte_tokens(Parts& parts) {
   parts = std::move(result);
 }
 
-// A step that needs no more than its settings.
+void decode_byte_token(std::string& token) {
+  const int byte = byte_of_token(token);
+  if (byte >= 0) token = static_cast<char>(byte);
+}
+
+// What a step does to a text whose tokens lie one behind the other.
+enum class Effect : uint8_t {
+  token,        // it changes each token alone
+  fuse,         // tokens become one part; nothing else
+  first_space,  // behind a fuse: a space at the begin is dropped
+  all_marks,    // it changes each token alone, and drops the spaces of the first one
+  other,
+};
+
+// A step that needs no more than its settings. change: of one token, where the effect is on tokens.
 class Step final : public Decoder {
  public:
-  explicit Step(std::function<void(Parts&)> run) : run_(std::move(run)) {}
+  using Change = std::function<void(std::string&)>;
+
+  explicit Step(std::function<void(Parts&)> run, Effect effect = Effect::other, Change change = {})
+      : run_(std::move(run)), effect_(effect), change_(std::move(change)) {}
   void run(Parts& parts) const override { run_(parts); }
+  Joining joining() const override {
+    if (effect_ == Effect::all_marks) return Joining::first_token_spaces;
+    return effect_ == Effect::token || effect_ == Effect::fuse ? Joining::plain
+                                                               : Joining::by_neighbors;
+  }
+  void append_bytes(std::string_view token, std::string& bytes) const override {
+    std::string text(token);
+    change(text);
+    bytes += text;
+  }
+  Effect effect() const { return effect_; }
+  void change(std::string& token) const {
+    if (change_) change_(token);
+  }
 
  private:
   std::function<void(Parts&)> run_;
+  Effect effect_;
+  Change change_;
 };
 
 class DecoderSequence final : public Decoder {
@@ -91,16 +125,42 @@ class DecoderSequence final : public Decoder {
     for (const auto& step : steps_) step->run(parts);
   }
   bool is_bytewise() const override { return steps_.size() == 1 && steps_[0]->is_bytewise(); }
+  Joining joining() const override;
   void append_bytes(std::string_view token, std::string& bytes) const override {
-    steps_[0]->append_bytes(token, bytes);
+    if (steps_.size() == 1) return steps_[0]->append_bytes(token, bytes);
+    std::string text(token);
+    for (const auto& step : steps_) {
+      if (const auto* known = dynamic_cast<const Step*>(step.get())) known->change(text);
+    }
+    bytes += text;
   }
 
  private:
   std::vector<std::unique_ptr<Decoder>> steps_;
 };
 
-std::unique_ptr<Decoder> step(std::function<void(Parts&)> run) {
-  return std::make_unique<Step>(std::move(run));
+// Tokens are changed alone, then fused, then a first space is dropped.
+Joining DecoderSequence::joining() const {
+  if (steps_.size() == 1) return steps_[0]->joining();
+  bool fused = false;
+  Joining joining = Joining::plain;
+  for (const auto& one : steps_) {
+    const auto* known = dynamic_cast<const Step*>(one.get());
+    const Effect effect = known ? known->effect() : Effect::other;
+    if (effect == Effect::fuse) {
+      fused = true;
+    } else if (effect == Effect::first_space && fused && joining == Joining::plain) {
+      joining = Joining::first_space;
+    } else if (effect != Effect::token || fused) {
+      return Joining::by_neighbors;
+    }
+  }
+  return joining;
+}
+
+std::unique_ptr<Decoder> step(std::function<void(Parts&)> run, Effect effect = Effect::other,
+                              Step::Change change = {}) {
+  return std::make_unique<Step>(std::move(run), effect, std::move(change));
 }
 
 std::string text_or(const Json& settings, std::string_view key, std::string_view otherwise) {
@@ -133,10 +193,12 @@ std::unique_ptr<Decoder> make_metaspace(const Json& settings) {
   const std::string mark = text_or(settings, "replacement", "\xe2\x96\x81");
   const std::string scheme = text_or(
       settings, "prepend_scheme", flag_or(settings, "add_prefix_space", true) ? "always" : "never");
-  return step([=](Parts& parts) {
+  const auto run = [=](Parts& parts) {
     for (size_t i = 0; i < parts.size(); ++i)
       replace_all(parts[i], mark, i == 0 && scheme != "never" ? "" : " ");
-  });
+  };
+  return step(run, scheme == "never" ? Effect::token : Effect::all_marks,
+              [=](std::string& token) { replace_all(token, mark, " "); });
 }
 
 std::unique_ptr<Decoder> make_bpe_decoder(const Json& settings) {
@@ -152,14 +214,16 @@ std::unique_ptr<Decoder> make_strip(const Json& settings) {
   const int64_t start = settings["start"].as_integer(), stop = settings["stop"].as_integer();
   MG_CHECK(!content.empty() && static_cast<size_t>(character_size(content[0])) == content.size(),
            "Strip's content '{}' is not one character", content);
-  return step([=](Parts& parts) {
+  const bool drops_space = content == " " && start == 1 && stop == 0;
+  const auto run = [=](Parts& parts) {
     for (std::string& part : parts) {
       for (int64_t i = 0; i < start && part.starts_with(content); ++i)
         part.erase(0, content.size());
       for (int64_t i = 0; i < stop && part.ends_with(content); ++i)
         part.resize(part.size() - content.size());
     }
-  });
+  };
+  return step(run, drops_space ? Effect::first_space : Effect::other);
 }
 
 std::unique_ptr<Decoder> make_replace(const Json& settings) {
@@ -168,9 +232,11 @@ std::unique_ptr<Decoder> make_replace(const Json& settings) {
   const Json* literal = pattern.find("String");
   if (literal) {
     const std::string from = literal->as_string();
-    return step([=](Parts& parts) {
-      for (std::string& part : parts) replace_all(part, from, content);
-    });
+    const auto change = [=](std::string& part) { replace_all(part, from, content); };
+    const auto run = [=](Parts& parts) {
+      for (std::string& part : parts) change(part);
+    };
+    return step(run, Effect::token, change);
   }
   const auto regex = std::make_shared<const Regex>(pattern["Regex"].as_string());
   return step([=](Parts& parts) {
@@ -235,8 +301,8 @@ std::unique_ptr<Decoder> make_decoder(const Json& settings) {
   if (type == "WordPiece") return make_word_piece(settings);
   if (type == "Metaspace") return make_metaspace(settings);
   if (type == "BPEDecoder") return make_bpe_decoder(settings);
-  if (type == "ByteFallback") return step(decode_byte_tokens);
-  if (type == "Fuse") return step(fuse);
+  if (type == "ByteFallback") return step(decode_byte_tokens, Effect::token, decode_byte_token);
+  if (type == "Fuse") return step(fuse, Effect::fuse);
   if (type == "Strip") return make_strip(settings);
   if (type == "Replace") return make_replace(settings);
   if (type == "CTC") return make_ctc(settings);

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/json.h"
+#include "tokenizers/codec.h"
 
 namespace megatron::tokenizers {
 
@@ -15,9 +16,10 @@ class Decoder {
   virtual ~Decoder() = default;
   // One step: tokens to parts of the text, which may be fewer; the next step takes them.
   virtual void run(std::vector<std::string>& parts) const = 0;
-  // True when the text is the lossy UTF-8 of all tokens' bytes one behind the other; then
-  // append_bytes gives those of one.
+  // True when the text is the lossy UTF-8 of all tokens' bytes one behind the other.
   virtual bool is_bytewise() const { return false; }
+  virtual Joining joining() const { return Joining::by_neighbors; }
+  // Of a token, unless joining() is by_neighbors; behind other tokens.
   virtual void append_bytes(std::string_view token, std::string& bytes) const;
 
   std::string decode(const std::vector<std::string_view>& tokens) const;

@@ -27,6 +27,7 @@ class Pipeline final : public Codec {
               std::vector<Range>* offsets) const override;
   std::string decode(std::span<const int32_t> ids, bool skip_special) const override;
   bool is_bytewise() const override { return decoder_->is_bytewise(); }
+  Joining joining() const override { return decoder_->joining(); }
   void append_bytes(int32_t id, std::string& bytes) const override {
     decoder_->append_bytes(text_of(id), bytes);
   }

@@ -122,7 +122,7 @@ struct Machine {
   int64_t pageable_bytes = 0;  // that copies were asked for
 
   std::unordered_map<const void*, size_t> dynamic_shared;  // that kernels may have
-  std::set<const void*> kernels;                           // that were launched, and loaded by that
+  std::map<const void*, int64_t> launches;                 // of kernels; the first one loads it
 };
 Machine& machine();
 using Lock = std::lock_guard<Mutex>;

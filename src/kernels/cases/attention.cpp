@@ -25,6 +25,8 @@ struct Heads {
   bool sinks = false;
   bool wide = false;   // gradients in f32
   bool added = false;  // to what is there
+  // Keys lie in pages of so many, those of a sample in any order; the queries are the last ones.
+  int64_t page = 0;
 
   bool bounded() const { return window > 0 || chunk > 0; }
   bool scored() const { return soft_cap > 0 || sinks; }
@@ -41,6 +43,7 @@ struct Heads {
     if (sinks) text += " sinks";
     if (wide) text += " wide";
     if (added) text += " added";
+    if (page > 0) text += fmt::format(" pages of {}", page);
     return text;
   }
   std::vector<double> begins() const {
@@ -60,6 +63,24 @@ struct Heads {
   }
 };
 
+// Pages in an order of their own; the last sample reads the first page of the first one, too. Sample b has b keys fewer.
+void put_in_pages(Inputs& inputs, const Heads& h, AttentionArgs& args) {
+  const int64_t blocks = (h.keys + h.page - 1) / h.page, pages = h.batch * blocks + 1;
+  const Shape shape = {pages, h.page, h.kv_heads, h.width};
+  args.k = inputs.normal("k", shape, h.type);
+  args.v = inputs.normal("v", shape, h.type);
+  std::vector<double> table, positions;
+  for (int64_t b = 0; b < h.batch; ++b) {
+    for (int64_t i = 0; i < blocks; ++i)
+      table.push_back(static_cast<double>((b * blocks + i) * 7 % pages));
+    for (int64_t i = 0; i < h.queries; ++i)
+      positions.push_back(static_cast<double>(h.keys - b - h.queries + i));
+  }
+  if (h.batch > 1) table[static_cast<size_t>((h.batch - 1) * blocks)] = table[0];
+  args.block_table = inputs.values("block_table", {h.batch, blocks}, DType::i32, table);
+  args.q_positions = inputs.values("q_positions", {h.batch, h.queries}, DType::i32, positions);
+}
+
 AttentionArgs forward_args(Inputs& inputs, const Heads& h) {
   AttentionArgs args{.causal = h.causal,
                      .scale = 1 / std::sqrt(static_cast<float>(h.width)),
@@ -75,8 +96,12 @@ AttentionArgs forward_args(Inputs& inputs, const Heads& h) {
     args.v = qkv.slice(2, h.heads + h.kv_heads, h.kv_heads);
   } else {
     args.q = inputs.normal("q", {h.batch, h.queries, h.heads, h.width}, h.type);
-    args.k = inputs.normal("k", {h.batch, h.keys, h.kv_heads, h.width}, h.type);
-    args.v = inputs.normal("v", {h.batch, h.keys, h.kv_heads, h.width}, h.type);
+    if (h.page > 0) {
+      put_in_pages(inputs, h, args);
+    } else {
+      args.k = inputs.normal("k", {h.batch, h.keys, h.kv_heads, h.width}, h.type);
+      args.v = inputs.normal("v", {h.batch, h.keys, h.kv_heads, h.width}, h.type);
+    }
   }
   if (h.positions) {
     args.q_positions =
@@ -496,11 +521,79 @@ std::vector<Heads> attention_shapes() {
   return list;
 }
 
+// One new token, a few and many, with pages smaller and larger than tiles; windows that leave pages out.
+std::vector<Heads> paged_shapes(DType type) {
+  return {
+      {.batch = 3,
+       .queries = 1,
+       .keys = 77,
+       .heads = 4,
+       .kv_heads = 2,
+       .width = 24,
+       .type = type,
+       .page = 32},
+      {.batch = 2,
+       .queries = 2,
+       .keys = 200,
+       .heads = 4,
+       .kv_heads = 1,
+       .width = 64,
+       .type = type,
+       .page = 64},
+      {.batch = 2,
+       .queries = 90,
+       .keys = 300,
+       .heads = 4,
+       .kv_heads = 2,
+       .width = 32,
+       .type = type,
+       .page = 32},
+      {.batch = 1,
+       .queries = 150,
+       .keys = 150,
+       .heads = 2,
+       .kv_heads = 2,
+       .width = 40,
+       .type = type,
+       .page = 96},
+      {.batch = 2,
+       .queries = 3,
+       .keys = 260,
+       .heads = 2,
+       .kv_heads = 1,
+       .width = 16,
+       .type = type,
+       .window = 70,
+       .soft_cap = 2,
+       .page = 32},
+      {.batch = 2,
+       .queries = 70,
+       .keys = 270,
+       .heads = 2,
+       .kv_heads = 1,
+       .width = 16,
+       .type = type,
+       .chunk = 100,
+       .sinks = true,
+       .page = 128},
+      {.batch = 2,
+       .queries = 0,
+       .keys = 40,
+       .heads = 2,
+       .kv_heads = 1,
+       .width = 16,
+       .type = type,
+       .page = 32},
+  };
+}
+
 }  // namespace
 
 void add_attention_cases(std::vector<Case>& cases) {
   for (const Heads& h : attention_shapes())
     if (h.scored() || !(h.wide || h.added)) cases.push_back(forward(h));
+  for (const DType type : {DType::f32, DType::bf16, DType::f16, DType::f64})
+    for (const Heads& h : paged_shapes(type)) cases.push_back(forward(h));
   for (const Heads& h : attention_shapes()) cases.push_back(backward(h));
 }
 

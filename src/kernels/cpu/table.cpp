@@ -13,6 +13,7 @@
 #include "kernels/cpu/norm.h"
 #include "kernels/cpu/optimizer.h"
 #include "kernels/cpu/products/gemm.h"
+#include "kernels/cpu/put_rows.h"
 #include "kernels/cpu/rope.h"
 #include "kernels/cpu/scale.h"
 #include "kernels/cpu/soft_cap.h"
@@ -46,6 +47,7 @@ const Table& cpu_table() {
       .dropout = cpu::dropout,
       .add = cpu::add,
       .copy = cpu::copy,
+      .put_rows = cpu::put_rows,
       .fill = cpu::fill,
       .column_sum = cpu::column_sum,
       .sum = cpu::sum,

@@ -105,14 +105,16 @@ __global__ void __launch_bounds__(kThreads) over_elements(int64_t n, bool vector
 // For bodies whose elements need nothing else.
 struct NoFactors {};
 
+// Some for every multiprocessor; each prepares once.
+inline constexpr int64_t kMostElementBlocks = 132 * 32;
+
 // Queues the body for n elements. vectors: all its tensors are aligned.
 template <class Body>
 void run_over_elements(const char* name, int64_t n, bool vectors, const Body& body,
                        Stream& stream) {
-  constexpr int64_t kMostBlocks = 132 * 32;  // some for every multiprocessor; each prepares once
   if (n == 0) return;
   const int64_t blocks = ceil_div(n, int64_t{kThreads} * Body::kCount * Body::kAtOnce);
-  const Grid grid{dim3(static_cast<unsigned>(std::min(blocks, kMostBlocks)))};
+  const Grid grid{dim3(static_cast<unsigned>(std::min(blocks, kMostElementBlocks)))};
   launch(name, over_elements<Body>, grid, stream, n, vectors, body);
 }
 

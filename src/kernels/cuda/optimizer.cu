@@ -5,6 +5,8 @@
 #include "kernels/cuda/optimizer_bodies.h"
 #include "kernels/cuda/ordered_sum.h"
 #include "kernels/cuda/reduce.h"
+#include "kernels/cuda/tensor_rows.h"
+#include "kernels/cuda/together.h"
 #include "kernels/table.h"
 
 namespace megatron::kernels::cuda {
@@ -14,6 +16,8 @@ namespace {
 struct PlainMaster {
   float* value;
 
+  explicit PlainMaster(const MasterWeight& weight)
+      : value(static_cast<float*>(weight.value.address())) {}
   bool is_aligned() const { return aligned<kFour>(value); }
   __device__ void read(const Span& span, Four& w) const { cuda::read(value, span, w); }
   __device__ void write(const Span& span, const Four& w) const { cuda::write(value, span, w); }
@@ -23,6 +27,9 @@ struct SplitMaster {
   uint16_t* value;  // bits of the bf16
   int16_t* remainder;
 
+  explicit SplitMaster(const MasterWeight& weight)
+      : value(static_cast<uint16_t*>(weight.value.address())),
+        remainder(static_cast<int16_t*>(weight.remainder.address())) {}
   bool is_aligned() const { return aligned<kFour>(value) && aligned<kFour>(remainder); }
   __device__ void read(const Span& span, Four& w) const {
     Vector<uint16_t, kFour> values{};
@@ -68,32 +75,19 @@ struct SplitMaster {
   }
 };
 
-template <class F>
-void for_master(const char* kernel, const MasterWeight& parameter, F&& f) {
-  void* value = parameter.value.address();
-  switch (parameter.value.dtype()) {
-    case DType::f32: return f(PlainMaster{static_cast<float*>(value)});
-    case DType::bf16:
-      return f(SplitMaster{static_cast<uint16_t*>(value),
-                           static_cast<int16_t*>(parameter.remainder.address())});
-    default: refuse_type(kernel, parameter.value.dtype());
-  }
-}
-
-// What every step of a parameter reads. weight_decay null: none.
+// The learning rate and weight decay of a tensor. weight_decay null: none.
 struct Rates {
-  const double *lr, *weight_decay, *scale;
+  const double *lr, *weight_decay;
+
+  template <class Args>
+  explicit Rates(const Args& args)
+      : lr(scalar(args.lr)), weight_decay(args.decay ? scalar(args.weight_decay) : nullptr) {}
 };
-template <class Args>
-Rates rates_of(const Args& args) {
-  return {scalar(args.lr), args.decay ? scalar(args.weight_decay) : nullptr, scalar(args.scale)};
-}
 struct RateValues {
-  float lr, decay, scale;
+  float lr, decay;
   __device__ void read(const Rates& rates) {
     lr = static_cast<float>(*rates.lr);
     decay = rates.weight_decay == nullptr ? 0.0f : static_cast<float>(*rates.weight_decay);
-    scale = static_cast<float>(*rates.scale);
   }
 };
 
@@ -102,48 +96,72 @@ struct Adam {
   static constexpr int kCount = kFour, kAtOnce = 2;
   struct Factors {
     RateValues rates;
-    float correction1, correction2;
+    float scale, correction1, correction2;
   };
   struct Values {
     Four g, m, v, w;
   };
-  Master master;
-  const float* grad;
-  First* exp_avg;
-  Second* exp_avg_sq;
-  Rates rates;
-  const double* step;
-  double beta1, beta2;
-  float b1, rest1, b2, rest2, eps;
+  struct Tensors {
+    Master master;
+    const float* grad;
+    First* exp_avg;
+    Second* exp_avg_sq;
+    Rates rates;
+    float eps;
 
-  bool is_aligned() const {
-    return master.is_aligned() && aligned<kFour>(grad) && aligned<kFour>(exp_avg) &&
-           aligned<kFour>(exp_avg_sq);
-  }
+    explicit Tensors(const AdamArgs& args)
+        : master(args.parameter),
+          grad(floats("adam", args.grad)),
+          exp_avg(static_cast<First*>(args.exp_avg.address())),
+          exp_avg_sq(static_cast<Second*>(args.exp_avg_sq.address())),
+          rates(args),
+          eps(rounded(args.eps)) {}
+    bool is_aligned() const {
+      return master.is_aligned() && aligned<kFour>(grad) && aligned<kFour>(exp_avg) &&
+             aligned<kFour>(exp_avg_sq);
+    }
+  };
+  Tensors at;
+  const double *step, *scale;
+  double beta1, beta2;
+  float b1, rest1, b2, rest2;
+
+  explicit Adam(const AdamArgs& args)
+      : at(args),
+        step(scalar(args.step)),
+        scale(scalar(args.scale)),
+        beta1(args.beta1),
+        beta2(args.beta2),
+        b1(rounded(args.beta1)),
+        rest1(rounded(1 - args.beta1)),
+        b2(rounded(args.beta2)),
+        rest2(rounded(1 - args.beta2)) {}
+
   __device__ void prepare(Factors& f) const {
-    if (threadIdx.x == 0) f.rates.read(rates);
+    if (threadIdx.x == 0) f.scale = static_cast<float>(*scale);
     if (threadIdx.x == kWarp) f.correction1 = static_cast<float>(1 - pow(beta1, *step));
     if (threadIdx.x == 2 * kWarp) f.correction2 = static_cast<float>(1 - pow(beta2, *step));
   }
+  __device__ void complete(Factors& f) const { f.rates.read(at.rates); }
   __device__ void read(const Span& span, Values& x) const {
-    cuda::read(grad, span, x.g);
-    cuda::read(exp_avg, span, x.m);
-    cuda::read(exp_avg_sq, span, x.v);
-    master.read(span, x.w);
+    cuda::read(at.grad, span, x.g);
+    cuda::read(at.exp_avg, span, x.m);
+    cuda::read(at.exp_avg_sq, span, x.v);
+    at.master.read(span, x.w);
   }
   __device__ void write(const Span& span, const Factors& f, Values& x) const {
 #pragma unroll
     for (int k = 0; k < kFour; ++k) {
-      const float g = x.g[k] * f.rates.scale;
+      const float g = x.g[k] * f.scale;
       x.m[k] = fmaf(b1, x.m[k], rest1 * g);
       x.v[k] = fmaf(b2, x.v[k], rest2 * g * g);
-      const float root = sqrtf(x.v[k] / f.correction2) + eps;
+      const float root = sqrtf(x.v[k] / f.correction2) + at.eps;
       const float update = fmaf(f.rates.decay, x.w[k], x.m[k] / f.correction1 / root);
       x.w[k] = fmaf(-f.rates.lr, update, x.w[k]);
     }
-    cuda::write(exp_avg, span, x.m);
-    cuda::write(exp_avg_sq, span, x.v);
-    master.write(span, x.w);
+    cuda::write(at.exp_avg, span, x.m);
+    cuda::write(at.exp_avg_sq, span, x.v);
+    at.master.write(span, x.w);
   }
 };
 
@@ -152,40 +170,57 @@ struct Sgd {
   static constexpr int kCount = kFour, kAtOnce = 2;
   struct Factors {
     RateValues rates;
+    float scale;
     bool first;
   };
   struct Values {
     Four g, b, w;
   };
-  Master master;
-  const float* grad;
-  float* buffer;  // null without momentum
-  Rates rates;
-  const double* step;
+  struct Tensors {
+    Master master;
+    const float* grad;
+    float* buffer;  // null without momentum
+    Rates rates;
+
+    explicit Tensors(const SgdArgs& args)
+        : master(args.parameter),
+          grad(floats("sgd", args.grad)),
+          buffer(floats("sgd", args.buffer)),
+          rates(args) {}
+    bool is_aligned() const {
+      return master.is_aligned() && aligned<kFour>(grad) && aligned<kFour>(buffer);
+    }
+  };
+  Tensors at;
+  const double *step, *scale;
   float momentum;
 
-  bool is_aligned() const {
-    return master.is_aligned() && aligned<kFour>(grad) && aligned<kFour>(buffer);
-  }
+  explicit Sgd(const SgdArgs& args)
+      : at(args),
+        step(scalar(args.step)),
+        scale(scalar(args.scale)),
+        momentum(rounded(args.momentum)) {}
+
   __device__ void prepare(Factors& f) const {
     if (threadIdx.x != 0) return;
-    f.rates.read(rates);
+    f.scale = static_cast<float>(*scale);
     f.first = *step == 1;
   }
+  __device__ void complete(Factors& f) const { f.rates.read(at.rates); }
   __device__ void read(const Span& span, Values& x) const {
-    cuda::read(grad, span, x.g);
-    if (buffer != nullptr) cuda::read(buffer, span, x.b);
-    master.read(span, x.w);
+    cuda::read(at.grad, span, x.g);
+    if (at.buffer != nullptr) cuda::read(at.buffer, span, x.b);
+    at.master.read(span, x.w);
   }
   __device__ void write(const Span& span, const Factors& f, Values& x) const {
 #pragma unroll
     for (int k = 0; k < kFour; ++k) {
-      x.g[k] = fmaf(x.g[k], f.rates.scale, f.rates.decay * x.w[k]);
-      if (buffer != nullptr && !f.first) x.g[k] = fmaf(momentum, x.b[k], x.g[k]);
+      x.g[k] = fmaf(x.g[k], f.scale, f.rates.decay * x.w[k]);
+      if (at.buffer != nullptr && !f.first) x.g[k] = fmaf(momentum, x.b[k], x.g[k]);
       x.w[k] = fmaf(-f.rates.lr, x.g[k], x.w[k]);
     }
-    if (buffer != nullptr) cuda::write(buffer, span, x.g);
-    master.write(span, x.w);
+    if (at.buffer != nullptr) cuda::write(at.buffer, span, x.g);
+    at.master.write(span, x.w);
   }
 };
 
@@ -195,39 +230,114 @@ __device__ inline float sign(float x) { return x > 0 ? 1.0f : x < 0 ? -1.0f : x 
 template <class Master>
 struct Lion {
   static constexpr int kCount = kFour, kAtOnce = 2;
-  using Factors = RateValues;
+  struct Factors {
+    RateValues rates;
+    float scale;
+  };
   struct Values {
     Four g, m, w;
   };
-  Master master;
-  const float* grad;
-  float* exp_avg;
-  Rates rates;
+  struct Tensors {
+    Master master;
+    const float* grad;
+    float* exp_avg;
+    Rates rates;
+
+    explicit Tensors(const LionArgs& args)
+        : master(args.parameter),
+          grad(floats("lion", args.grad)),
+          exp_avg(floats("lion", args.exp_avg)),
+          rates(args) {}
+    bool is_aligned() const {
+      return master.is_aligned() && aligned<kFour>(grad) && aligned<kFour>(exp_avg);
+    }
+  };
+  Tensors at;
+  const double* scale;
   float b1, rest1, b2, rest2;
 
-  bool is_aligned() const {
-    return master.is_aligned() && aligned<kFour>(grad) && aligned<kFour>(exp_avg);
-  }
+  explicit Lion(const LionArgs& args)
+      : at(args),
+        scale(scalar(args.scale)),
+        b1(rounded(args.beta1)),
+        rest1(rounded(1 - args.beta1)),
+        b2(rounded(args.beta2)),
+        rest2(rounded(1 - args.beta2)) {}
+
   __device__ void prepare(Factors& f) const {
-    if (threadIdx.x == 0) f.read(rates);
+    if (threadIdx.x == 0) f.scale = static_cast<float>(*scale);
   }
+  __device__ void complete(Factors& f) const { f.rates.read(at.rates); }
   __device__ void read(const Span& span, Values& x) const {
-    cuda::read(grad, span, x.g);
-    cuda::read(exp_avg, span, x.m);
-    master.read(span, x.w);
+    cuda::read(at.grad, span, x.g);
+    cuda::read(at.exp_avg, span, x.m);
+    at.master.read(span, x.w);
   }
   __device__ void write(const Span& span, const Factors& f, Values& x) const {
 #pragma unroll
     for (int k = 0; k < kFour; ++k) {
       const float g = x.g[k] * f.scale;
-      const float update = fmaf(f.decay, x.w[k], sign(fmaf(b1, x.m[k], rest1 * g)));
-      x.w[k] = fmaf(-f.lr, update, x.w[k]);
+      const float update = fmaf(f.rates.decay, x.w[k], sign(fmaf(b1, x.m[k], rest1 * g)));
+      x.w[k] = fmaf(-f.rates.lr, update, x.w[k]);
       x.m[k] = fmaf(b2, x.m[k], rest2 * g);
     }
-    cuda::write(exp_avg, span, x.m);
-    master.write(span, x.w);
+    cuda::write(at.exp_avg, span, x.m);
+    at.master.write(span, x.w);
   }
 };
+
+// Calls f with the body of the types that the arguments have.
+template <class F>
+auto for_master(const char* kernel, const MasterWeight& weight, F&& f) {
+  switch (weight.value.dtype()) {
+    case DType::f32: return f(PlainMaster(weight));
+    case DType::bf16: return f(SplitMaster(weight));
+    default: refuse_type(kernel, weight.value.dtype());
+  }
+}
+template <class F>
+auto for_body(const AdamArgs& args, F&& f) {
+  return for_master("adam", args.parameter, [&](auto master) {
+    return for_moment("adam", args.exp_avg, [&](auto* m) {
+      return for_moment("adam", args.exp_avg_sq, [&](auto* v) {
+        return f(Adam<decltype(master), std::remove_pointer_t<decltype(m)>,
+                      std::remove_pointer_t<decltype(v)>>(args));
+      });
+    });
+  });
+}
+template <class F>
+auto for_body(const SgdArgs& args, F&& f) {
+  return for_master("sgd", args.parameter,
+                    [&](auto master) { return f(Sgd<decltype(master)>(args)); });
+}
+template <class F>
+auto for_body(const LionArgs& args, F&& f) {
+  return for_master("lion", args.parameter,
+                    [&](auto master) { return f(Lion<decltype(master)>(args)); });
+}
+
+template <class Args>
+void update(const char* name, const Args& args, Stream& stream) {
+  check(args);
+  for_body(args,
+           [&](const auto& body) { run_over_tensor(name, body, args.grad.elements(), stream); });
+}
+
+template <class Args>
+std::unique_ptr<Together> updates(const char* name, std::span<const Args> calls,
+                                  const Tensor& table) {
+  return for_body(calls[0], [&](const auto& common) -> std::unique_ptr<Together> {
+    using Body = std::remove_cvref_t<decltype(common)>;
+    RowList<ElementRow<Body>> rows;
+    for (const Args& call : calls) {
+      check(call);
+      rows.add({typename Body::Tensors(call), call.grad.elements()},
+               units_of<Body>(call.grad.elements()));
+    }
+    return std::make_unique<ElementsTogether<Body>>(name, common, rows, table);
+  });
+}
 
 __global__ void __launch_bounds__(kThreads)
     norm_and_scale(const double* partials, int64_t count, const double* divisor, double max_norm,
@@ -249,61 +359,18 @@ void grad_scale(const GradScaleArgs& args, Stream& stream) {
          static_cast<double*>(args.norm.address()), static_cast<double*>(args.scale.address()));
 }
 
-void adam(const AdamArgs& args, Stream& stream) {
-  check(args);
-  const float* grad = floats("adam", args.grad);
-  for_master("adam", args.parameter, [&](auto master) {
-    for_moment("adam", args.exp_avg, [&](auto* m) {
-      for_moment("adam", args.exp_avg_sq, [&](auto* v) {
-        const Adam<decltype(master), std::remove_pointer_t<decltype(m)>,
-                   std::remove_pointer_t<decltype(v)>>
-            body{.master = master,
-                 .grad = grad,
-                 .exp_avg = m,
-                 .exp_avg_sq = v,
-                 .rates = rates_of(args),
-                 .step = scalar(args.step),
-                 .beta1 = args.beta1,
-                 .beta2 = args.beta2,
-                 .b1 = rounded(args.beta1),
-                 .rest1 = rounded(1 - args.beta1),
-                 .b2 = rounded(args.beta2),
-                 .rest2 = rounded(1 - args.beta2),
-                 .eps = rounded(args.eps)};
-        run("adam", args.grad, body, stream);
-      });
-    });
-  });
-}
+void adam(const AdamArgs& args, Stream& stream) { update("adam", args, stream); }
+void sgd(const SgdArgs& args, Stream& stream) { update("sgd", args, stream); }
+void lion(const LionArgs& args, Stream& stream) { update("lion", args, stream); }
 
-void sgd(const SgdArgs& args, Stream& stream) {
-  check(args);
-  const float* grad = floats("sgd", args.grad);
-  for_master("sgd", args.parameter, [&](auto master) {
-    const Sgd<decltype(master)> body{.master = master,
-                                     .grad = grad,
-                                     .buffer = floats("sgd", args.buffer),
-                                     .rates = rates_of(args),
-                                     .step = scalar(args.step),
-                                     .momentum = rounded(args.momentum)};
-    run("sgd", args.grad, body, stream);
-  });
+std::unique_ptr<Together> adam_together(std::span<const AdamArgs> calls, const Tensor& table) {
+  return updates("adam", calls, table);
 }
-
-void lion(const LionArgs& args, Stream& stream) {
-  check(args);
-  const float* grad = floats("lion", args.grad);
-  for_master("lion", args.parameter, [&](auto master) {
-    const Lion<decltype(master)> body{.master = master,
-                                      .grad = grad,
-                                      .exp_avg = floats("lion", args.exp_avg),
-                                      .rates = rates_of(args),
-                                      .b1 = rounded(args.beta1),
-                                      .rest1 = rounded(1 - args.beta1),
-                                      .b2 = rounded(args.beta2),
-                                      .rest2 = rounded(1 - args.beta2)};
-    run("lion", args.grad, body, stream);
-  });
+std::unique_ptr<Together> sgd_together(std::span<const SgdArgs> calls, const Tensor& table) {
+  return updates("sgd", calls, table);
+}
+std::unique_ptr<Together> lion_together(std::span<const LionArgs> calls, const Tensor& table) {
+  return updates("lion", calls, table);
 }
 
 }  // namespace megatron::kernels::cuda

@@ -12,7 +12,7 @@ using Four = float[kFour];
 
 // f32 or bf16 of what is no parameter.
 template <class F>
-void for_moment(const char* kernel, const Tensor& tensor, F&& f) {
+auto for_moment(const char* kernel, const Tensor& tensor, F&& f) {
   switch (tensor.dtype()) {
     case DType::f32: return f(static_cast<float*>(tensor.address()));
     case DType::bf16: return f(static_cast<Bf16*>(tensor.address()));

@@ -3,6 +3,8 @@
 #include "kernels/cuda/ordered_sum.h"
 #include "kernels/cuda/partial_rows.h"
 #include "kernels/cuda/reduce.h"
+#include "kernels/cuda/tensor_rows.h"
+#include "kernels/cuda/together.h"
 #include "kernels/cuda_scratch/elementwise.h"
 #include "kernels/table.h"
 
@@ -67,18 +69,31 @@ __global__ void __launch_bounds__(kThreads)
   if (threadIdx.x == 0) *out = sum;
 }
 
+template <class T>
+struct Squared {
+  const T* x;
+  int64_t elements;
+  double* partial;
+
+  explicit Squared(const SumOfSquaresArgs& args)
+      : x(static_cast<const T*>(args.x.address())),
+        elements(args.x.elements()),
+        partial(static_cast<double*>(args.partial.address())) {}
+};
+
 // Eight lanes a block of kNormBlock, lane i with the elements i, i + 8, ...; the next elements are
 // fetched while some are added.
 constexpr int kNormLanes = 8;
 
-template <class T>
-__global__ void __launch_bounds__(kWarp) square_blocks(const T* x, int64_t n, double* partial) {
+template <class T, class Rows>
+__global__ void __launch_bounds__(kWarp) square_blocks(int64_t blocks, const Rows rows) {
   constexpr int kAhead = 256 / static_cast<int>(sizeof(T)), kStep = kAhead * kNormLanes;
   const int lane = threadIdx.x % kNormLanes;
-  const int64_t block = int64_t{blockIdx.x} * (kWarp / kNormLanes) + threadIdx.x / kNormLanes;
+  const int64_t of_all = int64_t{blockIdx.x} * (kWarp / kNormLanes) + threadIdx.x / kNormLanes;
+  const auto [row, block] = rows.find(of_all < blocks ? of_all : blocks - 1);
   const int64_t begin = block * kNormBlock;
-  const int count = left<kNormBlock>(n - begin);
-  const T* at = x + begin + lane;
+  const int count = of_all < blocks ? left<kNormBlock>(row.elements - begin) : 0;
+  const T* at = row.x + begin + lane;
   T now[kAhead], next[kAhead];
   const auto fetch = [&](int first, T(&to)[kAhead]) {
 #pragma unroll
@@ -100,16 +115,36 @@ __global__ void __launch_bounds__(kWarp) square_blocks(const T* x, int64_t n, do
   }
   for (int distance = 1; distance < kNormLanes; distance *= 2)
     sum += __shfl_xor_sync(kAllLanes, sum, distance);
-  if (lane == 0 && begin < n) partial[block] = sum;
+  if (lane == 0 && count > 0) row.partial[block] = sum;
+}
+
+template <class T, class Rows>
+void square(int64_t blocks, const Rows& rows, Stream& stream) {
+  if (blocks == 0) return;
+  const Grid grid{dim3(static_cast<unsigned>(ceil_div(blocks, kWarp / kNormLanes))), dim3(kWarp)};
+  launch("sum_of_squares", square_blocks<T, Rows>, grid, stream, blocks, rows);
 }
 
 template <class T>
-void square(const SumOfSquaresArgs& args, Stream& stream) {
-  const int64_t blocks = args.partial.elements();
-  if (blocks == 0) return;
-  const Grid grid{dim3(static_cast<unsigned>(ceil_div(blocks, kWarp / kNormLanes))), dim3(kWarp)};
-  launch("sum_of_squares", square_blocks<T>, grid, stream, static_cast<const T*>(args.x.address()),
-         args.x.elements(), static_cast<double*>(args.partial.address()));
+class SquaresTogether final : public Together {
+ public:
+  SquaresTogether(const RowList<Squared<T>>& rows, const Tensor& table)
+      : blocks_(rows.units()), rows_(rows.upload(table)) {}
+  void run(Stream& stream) override { square<T>(blocks_, rows_, stream); }
+
+ private:
+  int64_t blocks_;
+  RowTable<Squared<T>> rows_;
+};
+
+template <class T>
+std::unique_ptr<Together> squares(std::span<const SumOfSquaresArgs> calls, const Tensor& table) {
+  RowList<Squared<T>> rows;
+  for (const SumOfSquaresArgs& call : calls) {
+    check(call);
+    rows.add(Squared<T>(call), call.partial.elements());
+  }
+  return std::make_unique<SquaresTogether<T>>(rows, table);
 }
 
 Row row_of(const Tensor& tensor) {
@@ -147,7 +182,16 @@ void sum(const SumArgs& args, Stream& stream) {
 
 void sum_of_squares(const SumOfSquaresArgs& args, Stream& stream) {
   check(args);
-  args.x.dtype() == DType::f64 ? square<double>(args, stream) : square<float>(args, stream);
+  const int64_t blocks = args.partial.elements();
+  if (args.x.dtype() == DType::f64)
+    return square<double>(blocks, OneRow<Squared<double>>{Squared<double>(args)}, stream);
+  square<float>(blocks, OneRow<Squared<float>>{Squared<float>(args)}, stream);
+}
+
+std::unique_ptr<Together> sum_of_squares_together(std::span<const SumOfSquaresArgs> calls,
+                                                  const Tensor& table) {
+  return calls[0].x.dtype() == DType::f64 ? squares<double>(calls, table)
+                                          : squares<float>(calls, table);
 }
 
 }  // namespace megatron::kernels::cuda

@@ -13,6 +13,7 @@
 #include "kernels/cuda/norm.h"
 #include "kernels/cuda/optimizer.h"
 #include "kernels/cuda/products/gemm.h"
+#include "kernels/cuda/put_rows.h"
 #include "kernels/cuda/rope.h"
 #include "kernels/cuda/scale.h"
 #include "kernels/cuda/soft_cap.h"
@@ -47,6 +48,7 @@ const Table& cuda_table() {
       .dropout = cuda::dropout,
       .add = cuda::add,
       .copy = cuda::copy,
+      .put_rows = cuda::put_rows,
       .fill = cuda::fill,
       .column_sum = cuda::column_sum,
       .sum = cuda::sum,

@@ -7,11 +7,13 @@
 namespace megatron::kernels::cuda {
 namespace {
 
-AttentionBlocks blocks_of(const Tensor& q, const Tensor& k, int64_t row_tile, int64_t key_tile) {
+template <class Args>
+AttentionBlocks blocks_of(const Args& args, int64_t row_tile, int64_t key_tile) {
+  const Tensor &q = args.q, &k = args.k;
   AttentionBlocks blocks{.row_tile = row_tile, .key_tile = key_tile};
   const int64_t rows = q.size(1) * (q.size(2) / k.size(2));
   blocks.row_blocks = (rows + row_tile - 1) / row_tile;
-  blocks.key_blocks = (k.size(1) + key_tile - 1) / key_tile;
+  blocks.key_blocks = (args.keys() + key_tile - 1) / key_tile;
   blocks.span_words = q.size(0) * (4 * blocks.row_blocks + 2 * blocks.key_blocks + 1);
   return blocks;
 }
@@ -35,8 +37,8 @@ bool on_tensor_cores(const Tensor& q) {
   return (type == DType::bf16 || type == DType::f16) && q.size(3) <= kTensorCoreWidth;
 }
 
-void check_attention_sizes(const char* kernel, const Tensor& q, const Tensor& k) {
-  const int64_t width = q.size(3), rows = q.size(1) * (q.size(2) / k.size(2)), keys = k.size(1);
+void check_attention_sizes(const char* kernel, const Tensor& q, const Tensor& k, int64_t keys) {
+  const int64_t width = q.size(3), rows = q.size(1) * (q.size(2) / k.size(2));
   MG_CHECK(width <= kAttentionWidth,
            "{} on CUDA supports a head size of up to {}, not {}: use more, narrower heads", kernel,
            kAttentionWidth, width);
@@ -56,17 +58,17 @@ AttentionBlocks forward_blocks(const AttentionArgs& args) {
   const AttentionTile tile = on_tensor_cores(args.q)
                                  ? tensor_core_forward_tile(tensor_core_width(width))
                                  : forward_tile(tile_width(width), rows <= kFewRows);
-  return blocks_of(args.q, args.k, tile.rows, tile.others);
+  return blocks_of(args, tile.rows, tile.others);
 }
 
 AttentionBlocks query_gradient_blocks(const AttentionBackwardArgs& args) {
   const AttentionTile tile = gradient_tile_of(args.q);
-  return blocks_of(args.q, args.k, tile.rows, tile.others);
+  return blocks_of(args, tile.rows, tile.others);
 }
 
 AttentionBlocks key_gradient_blocks(const AttentionBackwardArgs& args) {
   const AttentionTile tile = gradient_tile_of(args.q);
-  return blocks_of(args.q, args.k, tile.others, tile.rows);
+  return blocks_of(args, tile.others, tile.rows);
 }
 
 AttentionScratch attention_scratch(const AttentionArgs& args, Stream& stream) {

@@ -10,7 +10,7 @@ namespace megatron::kernels::cuda {
 // The widest head.
 inline constexpr int64_t kAttentionWidth = 256;
 // Throws Error naming the kernel for wider heads, and for more work than 32 bits number.
-void check_attention_sizes(const char* kernel, const Tensor& q, const Tensor& k);
+void check_attention_sizes(const char* kernel, const Tensor& q, const Tensor& k, int64_t keys);
 
 // A block of threads makes `rows` rows of results and goes over what they meet in tiles of
 // `others`. Query rows are those of a key head: its queries times the query heads that share it,

@@ -116,19 +116,26 @@ struct Heads {
         queries(args.q.size(1)),
         heads(args.q.size(2)),
         width(args.q.size(3)),
-        keys(args.k.size(1)),
+        keys(args.keys()),
         kv_heads(args.k.size(2)),
         sinks(load<C>(args.sinks)),
         score(score_of<C>(args)),
         visible(args, queries, keys),
         mask(args.dropout),
-        samples(load_integers(args.dropout.sample_ids)) {}
+        samples(load_integers(args.dropout.sample_ids)) {
+    if constexpr (requires { args.block_table; }) {
+      table = load_integers(args.block_table);
+      page = args.k.size(1);
+    }
+  }
 
   int64_t query_row(int64_t b, int64_t i, int64_t n) const {
     return ((b * queries + i) * heads + n) * width;
   }
   int64_t key_row(int64_t b, int64_t j, int64_t n) const {
-    return ((b * keys + j) * kv_heads + n / (heads / kv_heads)) * width;
+    const int64_t row =
+        table.empty() ? b * keys + j : table[b * (keys / page) + j / page] * page + j % page;
+    return (row * kv_heads + n / (heads / kv_heads)) * width;
   }
   static C dot(const C* a, const C* b, int64_t n) {
     C sum = 0;
@@ -154,6 +161,8 @@ struct Heads {
   Visibility visible;
   const DropoutArgs::Mask& mask;
   std::vector<int64_t> samples;
+  std::vector<int64_t> table;  // of keys in pages
+  int64_t page = 1;
 };
 
 template <class C>
@@ -165,11 +174,13 @@ void attend(const AttentionArgs& args, Stream& stream) {
                   i = row % x.queries;
     std::vector<C> p(x.keys), factors(x.keys);
     for (int64_t j = 0; j < x.keys; ++j) {
-      p[j] = x.score(x.dot(&x.q[x.query_row(b, i, n)], &x.k[x.key_row(b, j, n)], x.width));
+      if (x.visible.sees(b, i, j))
+        p[j] = x.score(x.dot(&x.q[x.query_row(b, i, n)], &x.k[x.key_row(b, j, n)], x.width));
     }
     lse[row] = softmax_row(p, x.visible, b, i, sink_of(x.sinks, n));
     x.dropout_row(b, i, n, factors);
     for (int64_t j = 0; j < x.keys; ++j) {
+      if (!x.visible.sees(b, i, j)) continue;
       const C weight = p[j] * factors[j];
       for (int64_t d = 0; d < x.width; ++d)
         out[x.query_row(b, i, n) + d] += weight * x.v[x.key_row(b, j, n) + d];

@@ -30,6 +30,7 @@ const Table& reference_table() {
       .dropout = reference::dropout,
       .add = reference::add,
       .copy = reference::copy,
+      .put_rows = reference::put_rows,
       .fill = reference::fill,
       .column_sum = reference::column_sum,
       .sum = reference::sum,

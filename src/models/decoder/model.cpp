@@ -198,10 +198,10 @@ Tensor DecoderModel::loss_logits(Tape& tape, const Bundle& in) const {
                                     value_.logits_soft_cap);
 }
 
-nn::SequenceStateShape DecoderModel::state_shape(int64_t sequences, int64_t capacity) const {
-  nn::SequenceStateShape shape{.sequences = sequences, .capacity = capacity};
-  for (const auto& layer : layers_) shape.layers.push_back(layer->cache());
-  return shape;
+std::vector<nn::LayerCache> DecoderModel::layer_caches() const {
+  std::vector<nn::LayerCache> caches;
+  for (const auto& layer : layers_) caches.push_back(layer->cache());
+  return caches;
 }
 
 }  // namespace megatron::models

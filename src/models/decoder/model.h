@@ -31,7 +31,7 @@ class DecoderModel final : public Stage {
   std::span<parallel::ParameterSpec* const> parameters() const override { return parameters_; }
 
   Tensor loss_logits(Tape& tape, const Bundle& in) const override;
-  nn::SequenceStateShape state_shape(int64_t sequences, int64_t capacity) const override;
+  std::vector<nn::LayerCache> layer_caches() const override;
 
  private:
   void build_embedding(nn::Builder& builder, uint64_t seed);

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "base/error.h"
+#include "tokenizers/byte_level.h"
 #include "tokenizers/sentence_piece/sentence_piece_model.h"
 
 namespace megatron::tokenizers {
@@ -55,9 +56,8 @@ class SentencePiece final : public Codec {
     check(processor_.Decode(known, &text));
     return text;
   }
-  void append_bytes(int32_t id, std::string& bytes) const override {
-    bytes += decode({&id, 1}, false);
-  }
+  Joining joining() const override;
+  void append_bytes(int32_t id, std::string& bytes) const override;
 
   int32_t size() const override { return processor_.GetPieceSize(); }
   std::optional<int32_t> find(std::string_view token) const override {
@@ -95,6 +95,38 @@ class SentencePiece final : public Codec {
   SentencePieceOptions options_;
   size_t longest_text_;
 };
+
+constexpr std::string_view kSpace = "\xe2\x96\x81";
+
+// The library keeps to itself which spaces its model drops.
+Joining SentencePiece::joining() const {
+  const auto decoded = [&](const std::vector<std::string>& pieces) {
+    std::string text;
+    check(processor_.Decode(pieces, &text));
+    return text;
+  };
+  const std::string space(kSpace);
+  const std::string one = decoded({space}), two = decoded({space, space});
+  if (one == " " && two == "  ") return Joining::plain;
+  if (one.empty() && two == " ") return Joining::first_space;
+  return one.empty() && two.empty() ? Joining::leading_spaces : Joining::by_neighbors;
+}
+
+void SentencePiece::append_bytes(int32_t id, std::string& bytes) const {
+  const std::string& piece = processor_.IdToPiece(id);
+  if (processor_.IsControl(id)) return;
+  if (processor_.IsUnknown(id)) {
+    bytes += decode({&id, 1}, false);
+  } else if (processor_.IsByte(id)) {
+    bytes += static_cast<char>(byte_of_token(piece));
+  } else {
+    for (size_t at = 0; at < piece.size();) {
+      const bool is_space = std::string_view(piece).substr(at).starts_with(kSpace);
+      bytes += is_space ? ' ' : piece[at];
+      at += is_space ? kSpace.size() : 1;
+    }
+  }
+}
 
 }  // namespace
 

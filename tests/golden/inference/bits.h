@@ -7,44 +7,81 @@
 
 namespace megatron::testing {
 
-// Reads sequences through a state, `piece` tokens of each a pass, shorter ones padded, and returns
-// the logits of every token by sequence.
+// Pages of a state for sequences that are read to their ends: those of neighbouring blocks lie apart, and those that
+// windows leave behind are no pages any more.
+class TestPages {
+ public:
+  TestPages(models::Stage& stage, const std::vector<Tokens>& sequences, int64_t block_size)
+      : shape{.layers = stage.layer_caches(), .block_size = block_size, .pages = {}} {
+    int64_t blocks = 0;
+    for (const Tokens& s : sequences)
+      blocks = std::max(blocks, (std::ssize(s) + block_size - 1) / block_size);
+    std::vector<std::vector<int32_t>> tables(sequences.size());
+    int32_t next = 0;
+    for (int64_t j = 0; j < blocks; ++j)
+      for (auto& table : tables) table.push_back(next++);
+    for (const nn::CacheGroup& group : nn::cache_groups(shape.layers)) {
+      shape.pages.push_back(next);
+      windows_.push_back(group.window);
+      tables_.push_back(tables);
+    }
+  }
+  nn::SequencePart part(size_t sequence, int64_t begin, int64_t count) {
+    nn::SequencePart part{.begin = begin, .count = count, .tables = {}};
+    for (size_t g = 0; g < windows_.size(); ++g) {
+      std::vector<int32_t>& table = tables_[g][sequence];
+      const int64_t seen = windows_[g] > 0 ? begin - windows_[g] + 1 : 0;
+      for (int64_t j = 0; j < seen / shape.block_size; ++j) table[static_cast<size_t>(j)] = -1;
+      part.tables.emplace_back(table);
+    }
+    return part;
+  }
+  nn::SequenceStateShape shape;
+
+ private:
+  std::vector<int64_t> windows_;                           // by group
+  std::vector<std::vector<std::vector<int32_t>>> tables_;  // by group and sequence
+};
+
+// Reads sequences through a state, `piece` tokens of each a pass, and returns the logits of every token by sequence.
 inline std::vector<std::vector<float>> piecewise_logits(RandomModel& m,
                                                         const std::vector<Tokens>& sequences,
                                                         int64_t piece) {
-  const auto count = static_cast<int64_t>(sequences.size());
-  const auto vocabulary = static_cast<size_t>(m.model.model()->vocab_size());
+  const auto vocabulary = m.model.model()->vocab_size();
   size_t longest = 0;
   for (const Tokens& s : sequences) longest = std::max(longest, s.size());
-  nn::SequenceState state(m.model.state_shape(count, static_cast<int64_t>(longest)), m.type(),
-                          m.runtime);
+  TestPages pages(m.model, sequences, piece % 2 == 0 ? 32 : 64);
+  nn::SequenceState state(pages.shape, m.type(), m.runtime);
   std::vector<std::vector<float>> logits(sequences.size());
   for (size_t begin = 0; begin < longest; begin += static_cast<size_t>(piece)) {
-    const auto length = std::min<size_t>(static_cast<size_t>(piece), longest - begin);
     Tokens tokens, positions;
-    std::vector<int64_t> counts;
-    for (const Tokens& s : sequences) {
-      const size_t left = s.size() > begin ? std::min(length, s.size() - begin) : 0;
-      counts.push_back(static_cast<int64_t>(left));
-      for (size_t t = 0; t < length; ++t) {
-        tokens.push_back(t < left ? s[begin + t] : 1);
-        positions.push_back(static_cast<int32_t>(begin + t));
+    std::vector<nn::SequencePart> parts;
+    std::vector<size_t> read;
+    for (size_t b = 0; b < sequences.size(); ++b) {
+      const Tokens& s = sequences[b];
+      if (s.size() <= begin) continue;
+      const size_t count = std::min(static_cast<size_t>(piece), s.size() - begin);
+      parts.push_back(pages.part(b, static_cast<int64_t>(begin), static_cast<int64_t>(count)));
+      read.push_back(b);
+      for (size_t t = begin; t < begin + count; ++t) {
+        tokens.push_back(s[t]);
+        positions.push_back(static_cast<int32_t>(t));
       }
     }
-    nn::Batch batch{.sequences = count,
-                    .length = static_cast<int64_t>(length),
+    nn::Batch batch{.sequences = 1,
+                    .length = std::ssize(tokens),
                     .tokens = integers(m.runtime, tokens),
                     .positions = integers(m.runtime, positions)};
-    batch.continuation = state.next(0, count, batch.length);
+    batch.continuation = state.next(parts);
     Tape tape(m.runtime, Tape::Mode::infer);
     const Bundle out = models::forward(m.model, tape, {}, batch, models::Phase::evaluate);
     const std::vector<float> all = to_floats(m.model.loss_logits(tape, out));
-    for (size_t b = 0; b < sequences.size(); ++b) {
-      const auto row = all.begin() + static_cast<std::ptrdiff_t>(b * length * vocabulary);
-      logits[b].insert(logits[b].end(), row,
-                       row + static_cast<std::ptrdiff_t>(vocabulary) * counts[b]);
+    auto row = all.begin();
+    for (size_t i = 0; i < read.size(); ++i) {
+      const auto end = row + vocabulary * parts[i].count;
+      logits[read[i]].insert(logits[read[i]].end(), row, end);
+      row = end;
     }
-    state.advance(0, counts);
   }
   return logits;
 }

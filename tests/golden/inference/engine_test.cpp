@@ -36,7 +36,7 @@ class Engines : public ::testing::TestWithParam<bool> {
     return numbers_of(inference::generate(m_.model, m_.runtime, std::span(&r, 1), {})[0]);
   }
   Engine engine(int64_t batch, int64_t prefill = 16) {
-    return Engine(m_.model, m_.runtime, {.batch = batch, .prefill = prefill});
+    return Engine(m_.model, m_.runtime, {.max_requests = batch, .max_tokens = prefill});
   }
 
   RandomModel m_{GetParam() ? llama_shape(2, 32, 4, 2, kVocabulary, kPositions)
@@ -181,7 +181,7 @@ TEST_P(Engines, MemoryIsThatOfThePlacesAndIsGivenBack) {
 }
 
 TEST_P(Engines, RefusesWhatAPlaceCannotHold) {
-  Engine e(m_.model, m_.runtime, {.batch = 2, .capacity = 10});
+  Engine e(m_.model, m_.runtime, {.max_requests = 2, .max_length = 10});
   const RequestId fits = e.submit({.prompt = {1, 2, 3, 4}, .max_tokens = 6});
   try {
     e.submit({.number = 3, .prompt = {1, 2, 3, 4}, .max_tokens = 7});
@@ -196,7 +196,7 @@ TEST_P(Engines, RefusesWhatAPlaceCannotHold) {
   Results results(e);
   results.run();
   EXPECT_EQ(results.of(fits).tokens.size(), 6u);
-  EXPECT_THROW(Engine(m_.model, m_.runtime, {.capacity = -1}), Error);
+  EXPECT_THROW(Engine(m_.model, m_.runtime, {.max_length = -1}), Error);
   EXPECT_THROW(Engine(m_.model, m_.runtime, {.vocabulary = -1}), Error);
 }
 

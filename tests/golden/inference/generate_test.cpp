@@ -42,7 +42,7 @@ class Models : public ::testing::TestWithParam<std::tuple<bool, DType>> {
 
 TEST_P(Models, LogProbabilitiesAreMinusTheLossesOfEvaluation) {
   const auto all = requests(7, 50, 97);
-  const auto results = run(all, {.batch = 3, .prefill = 16});
+  const auto results = run(all, {.max_requests = 3, .max_tokens = 16});
   for (size_t i = 0; i < all.size(); ++i) {
     EXPECT_EQ(results[i].tokens.size(), static_cast<size_t>(all[i].max_tokens));
     expect_losses_of_evaluation(m_, all[i], results[i]);
@@ -53,12 +53,13 @@ TEST_P(Models, AResultDependsOnNoBatch) {
   const auto all = requests(9, 50, 97);
   std::map<uint64_t, std::vector<double>> expected;
   for (const Request& request : all)
-    expected[request.number] = numbers_of(run({request}, {.batch = 1, .prefill = 512})[0]);
+    expected[request.number] =
+        numbers_of(run({request}, {.max_requests = 1, .max_tokens = 512})[0]);
   for (const int64_t batch : {1, 2, 5, 9}) {
     for (const int64_t prefill : {1, 7, 64, 512}) {
       std::vector<Request> order = all;
       std::rotate(order.begin(), order.begin() + batch % 7, order.end());
-      const auto results = run(order, {.batch = batch, .prefill = prefill});
+      const auto results = run(order, {.max_requests = batch, .max_tokens = prefill});
       for (size_t i = 0; i < order.size(); ++i) {
         EXPECT_EQ(numbers_of(results[i]), expected[order[i].number])
             << "request " << order[i].number << ", batch " << batch << ", prefill " << prefill;
@@ -173,8 +174,8 @@ TEST_F(Generate, RefusesWhatTheModelCannotTake) {
   refused({.prompt = {1}, .max_tokens = -1}, "--max-tokens is -1");
   refused({.prompt = {1}, .sampling = {.top_p = 0}}, "--top-p");
   refused({.prompt = {1}, .logprobs = 98}, "--logprobs is 98");
-  EXPECT_THROW(one({.prompt = {1}}, {.batch = 0}), Error);
-  EXPECT_THROW(one({.prompt = {1}}, {.prefill = 0}), Error);
+  EXPECT_THROW(one({.prompt = {1}}, {.max_requests = 0}), Error);
+  EXPECT_THROW(one({.prompt = {1}}, {.max_tokens = 0}), Error);
   EXPECT_TRUE(inference::generate(m_.model, m_.runtime, {}, {}).empty());
 }
 

@@ -29,7 +29,7 @@ bool comes(F&& f) {
 
 server::ServerOptions long_options() {
   server::ServerOptions options = served_options(kManyPositions);
-  options.engine.batch = 1;
+  options.engine.max_requests = 1;
   options.max_waiting = 1;
   return options;
 }

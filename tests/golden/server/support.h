@@ -37,7 +37,7 @@ inline server::TextModel served_text_model(const std::string& chat_template = kC
 inline server::ServerOptions served_options(int64_t positions = kServedPositions) {
   server::ServerOptions options;
   options.port = 0;
-  options.engine = {.vocabulary = 256, .batch = 4, .capacity = positions};
+  options.engine = {.vocabulary = 256, .max_requests = 4, .max_length = positions};
   options.max_waiting = 8;
   return options;
 }
@@ -47,8 +47,9 @@ class ServedModel {
   explicit ServedModel(const server::ServerOptions& options = served_options(),
                        const std::string& chat_template = kChatTemplate,
                        const std::optional<models::ModelFlags>& shape = {})
-      : text(served_text_model(chat_template, options.engine.capacity)),
-        model(shape ? *shape : gpt2_shape(1, 16, 2, 256, options.engine.capacity), DType::f32, 1) {
+      : text(served_text_model(chat_template, options.engine.max_length)),
+        model(shape ? *shape : gpt2_shape(1, 16, 2, 256, options.engine.max_length), DType::f32,
+              1) {
     log::set_level(log::Level::error);
     server = std::make_unique<server::Server>(text, model.model, model.runtime, options);
   }

@@ -23,7 +23,7 @@ TEST_P(Gpt2Of124M, LogProbabilitiesAreMinusTheLosses) {
                         .logprobs = 1});
   }
   const auto results =
-      inference::generate(m.model, m.runtime, requests, {.batch = 3, .prefill = 128});
+      inference::generate(m.model, m.runtime, requests, {.max_requests = 3, .max_tokens = 128});
   for (size_t i = 0; i < requests.size(); ++i)
     expect_losses_of_evaluation(m, requests[i], results[i]);
 }

@@ -16,7 +16,7 @@ void time_tokens(RandomModel& m, int64_t position, std::vector<double>& seconds)
   const std::vector<inference::Request> requests = {
       {.prompt = random_tokens(position, 50257, 9), .max_tokens = kTokens + 1}};
   double before = 0;
-  inference::generate(m.model, m.runtime, requests, {.batch = 1, .prefill = 512},
+  inference::generate(m.model, m.runtime, requests, {.max_requests = 1, .max_tokens = 512},
                       [&](size_t, const inference::GeneratedToken&) {
                         const double now = now_seconds();
                         if (before > 0) seconds.push_back(now - before);

@@ -33,10 +33,9 @@ class BigramModel final : public Stage {
   Tensor loss_logits(Tape& tape, const Bundle& in) const override {
     return output_->loss_logits(tape, final_norm(tape, in).value, 0);
   }
-  nn::SequenceStateShape state_shape(int64_t sequences, int64_t capacity) const override {
-    return {
-        .sequences = sequences, .capacity = capacity, .layers = {}};  // it looks back at nothing
-  }
+  std::vector<nn::LayerCache> layer_caches() const override {
+    return {};
+  }  // it looks back at nothing
 
  private:
   Model model_;

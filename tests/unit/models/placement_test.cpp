@@ -200,7 +200,7 @@ TEST(ModelParts, HoldTheirLayersUnderTheNamesOfTheWhole) {
     EXPECT_EQ(last.segments()[0].span.name, "layers.2");
     EXPECT_EQ(last.head().name, "head");
     EXPECT_EQ(last.head().parameters.back()->name, untied ? "output.weight" : "embedding.weight");
-    EXPECT_EQ(middle.state_shape(3, 9).layers.size(), 1U);
+    EXPECT_EQ(middle.layer_caches().size(), 1U);
     EXPECT_EQ(middle.part(), (ModelPart{1, 1, false, false}));
   }
 }

@@ -8,7 +8,7 @@
 namespace megatron::nn {
 namespace {
 
-constexpr int64_t kHidden = 16, kHeads = 4, kKeyHeads = 2, kHeadSize = 4, kCapacity = 10;
+constexpr int64_t kHidden = 16, kHeads = 4, kKeyHeads = 2, kHeadSize = 4, kPositions = 100;
 
 class State : public ::testing::Test {
  protected:
@@ -19,7 +19,7 @@ class State : public ::testing::Test {
                    placement.tensors = {{.name = name, .global = shape}};
                    return placement;
                  }),
-        rotary_(runtime_, DType::f32, kCapacity, kHeadSize, {}),
+        rotary_(runtime_, DType::f32, kPositions, kHeadSize, {}),
         attention_(builder_, "a", {.heads = kHeads, .kv_heads = kKeyHeads, .head_size = kHeadSize},
                    {.hidden = kHidden,
                     .rotary = &rotary_,
@@ -36,7 +36,7 @@ class State : public ::testing::Test {
 
   static SequenceStateShape shape() {
     const LayerCache layer{.kv_heads = kKeyHeads, .head_size = kHeadSize};
-    return {.sequences = 3, .capacity = kCapacity, .layers = {layer, layer}};
+    return {.layers = {layer, layer}, .block_size = 32, .pages = {8}};
   }
 
   Tensor floats(int64_t tokens, int seed) {
@@ -48,28 +48,28 @@ class State : public ::testing::Test {
     copy_from(t, std::span<const float>(values));
     return t;
   }
-  Tensor positions(int64_t sequences, int64_t begin, int64_t count) {
-    std::vector<int32_t> values;
-    for (int64_t b = 0; b < sequences; ++b)
-      for (int64_t i = 0; i < count; ++i)
-        values.push_back(static_cast<int32_t>(std::min(begin + i, kCapacity - 1)));
-    Tensor t = Tensor::empty(runtime_.arena(MemoryClass::activations), {sequences * count},
-                             DType::i32, "positions");
-    copy_from(t, std::span<const int32_t>(values));
-    return t;
-  }
-  std::vector<float> run(const Tensor& x, const Batch& batch, Tape::Mode mode = Tape::Mode::infer) {
+  std::vector<float> run(const Tensor& x, const std::vector<int32_t>& positions,
+                         const Continuation& continuation = {},
+                         Tape::Mode mode = Tape::Mode::infer) {
+    Tensor at = Tensor::empty(runtime_.arena(MemoryClass::activations), {x.size(0)}, DType::i32,
+                              "positions");
+    copy_from(at, std::span<const int32_t>(positions));
+    Batch batch{.sequences = 1, .length = x.size(0), .positions = at};
+    batch.continuation = continuation;
     Tape tape(runtime_, mode);
     return to_floats(attention_(tape, x, batch, false).value);
   }
-  std::vector<float> whole(const Tensor& x) {
-    return run(x, {.sequences = 1, .length = x.size(0), .positions = positions(1, 0, x.size(0))});
+  static std::vector<int32_t> counting(int64_t begin, int64_t count) {
+    std::vector<int32_t> values;
+    for (int64_t i = begin; i < begin + count; ++i) values.push_back(static_cast<int32_t>(i));
+    return values;
   }
-  // The next tokens of x for sequence `sequence`, at its length.
-  std::vector<float> next(const Tensor& x, int64_t sequence, int64_t begin, int64_t count) {
-    Batch batch{.sequences = 1, .length = count, .positions = positions(1, begin, count)};
-    batch.continuation = state_.next(sequence, 1, count);
-    return run(x.slice(0, begin, count), batch);
+  std::vector<float> whole(const Tensor& x) { return run(x, counting(0, x.size(0))); }
+  // Tokens of x for the sequence of these pages.
+  std::vector<float> next(const Tensor& x, const std::vector<int32_t>& pages, int64_t begin,
+                          int64_t count) {
+    const SequencePart part{.begin = begin, .count = count, .tables = {pages}};
+    return run(x.slice(0, begin, count), counting(begin, count), state_.next({&part, 1}));
   }
 
   Runtime runtime_{{DeviceKind::cpu, 0}, 1};
@@ -85,72 +85,52 @@ std::vector<float> rows(const std::vector<float>& all, int64_t begin, int64_t co
 }
 
 TEST_F(State, AttentionInPiecesIsAttentionAtOnce) {
-  const Tensor x = floats(9, 1);
+  const Tensor x = floats(75, 1);
   const std::vector<float> expected = whole(x);
   int64_t begin = 0;
-  for (const int64_t count : {1, 3, 2, 2, 1}) {
-    EXPECT_EQ(next(x, 2, begin, count), rows(expected, begin, count)) << begin;
-    state_.advance(2, std::vector<int64_t>{count});
-    EXPECT_EQ(state_.lengths()[2], begin += count);
+  for (const int64_t count : {1, 30, 2, 40, 1, 1}) {
+    EXPECT_EQ(next(x, {6, 1, 3}, begin, count), rows(expected, begin, count)) << begin;
+    begin += count;
   }
-  EXPECT_EQ(state_.lengths()[0], 0);
 }
 
-// A batch of two with lengths 2 and 5, three new tokens; of the first only one is true.
-TEST_F(State, PaddingIsSeenByNone) {
-  const Tensor x = floats(9, 1), y = floats(9, 2);
-  const std::vector<float> of_x = whole(x), of_y = whole(y);
-  next(x, 1, 0, 2);
-  state_.advance(1, std::vector<int64_t>{2});
-  next(y, 2, 0, 5);
-  state_.advance(2, std::vector<int64_t>{5});
-  Tensor both =
-      Tensor::empty(runtime_.arena(MemoryClass::activations), {6, kHidden}, DType::f32, "both");
+// Sequences that have read 2, 33 and 40 tokens, in one pass of 3, 3 and 1 more.
+TEST_F(State, PartsOfSeveralSequencesDoNotMeet) {
+  const Tensor x = floats(9, 1), y = floats(36, 2), z = floats(41, 3);
+  const std::vector<float> of_x = whole(x), of_y = whole(y), of_z = whole(z);
+  const std::vector<int32_t> pages[] = {{5}, {7, 0}, {2, 4, -1}};
+  next(x, pages[0], 0, 2);
+  next(y, pages[1], 0, 33);
+  next(z, pages[2], 0, 40);
+  const std::vector<SequencePart> parts = {{.begin = 2, .count = 3, .tables = {pages[0]}},
+                                           {.begin = 33, .count = 3, .tables = {pages[1]}},
+                                           {.begin = 40, .count = 1, .tables = {pages[2]}}};
   std::vector<float> values = to_floats(x.slice(0, 2, 3));
-  const std::vector<float> more = to_floats(y.slice(0, 5, 3));
-  for (size_t i = kHidden; i < values.size(); ++i) values[i] = 1e6f;  // padding
-  values.insert(values.end(), more.begin(), more.end());
-  copy_from(both, std::span<const float>(values));
-  Tensor at = positions(1, 0, 6);
-  copy_from(at, std::span<const int32_t>(std::vector<int32_t>{2, 3, 4, 5, 6, 7}));
-  Batch batch{.sequences = 2, .length = 3, .positions = at};
-  batch.continuation = state_.next(1, 2, 3);
-  const std::vector<float> out = run(both, batch);
-  EXPECT_EQ(rows(out, 0, 1), rows(of_x, 2, 1));
-  EXPECT_EQ(rows(out, 3, 3), rows(of_y, 5, 3));
-  state_.advance(1, std::vector<int64_t>{1, 3});
-  EXPECT_EQ(next(x, 1, 3, 4), rows(of_x, 3, 4));
-  state_.advance(1, std::vector<int64_t>{4});
-  EXPECT_EQ(next(y, 2, 8, 1), rows(of_y, 8, 1));
+  for (const Tensor& more : {y.slice(0, 33, 3), z.slice(0, 40, 1)}) {
+    const std::vector<float> of_more = to_floats(more);
+    values.insert(values.end(), of_more.begin(), of_more.end());
+  }
+  Tensor all =
+      Tensor::empty(runtime_.arena(MemoryClass::activations), {7, kHidden}, DType::f32, "all");
+  copy_from(all, std::span<const float>(values));
+  const Continuation continuation = state_.next(parts);
+  EXPECT_EQ(continuation.groups.at(0).calls.size(), 2u) << "two of three tokens, one of one";
+  const std::vector<float> out = run(all, {2, 3, 4, 33, 34, 35, 40}, continuation);
+  EXPECT_EQ(rows(out, 0, 3), rows(of_x, 2, 3));
+  EXPECT_EQ(rows(out, 3, 3), rows(of_y, 33, 3));
+  EXPECT_EQ(rows(out, 6, 1), rows(of_z, 40, 1));
 }
 
-TEST_F(State, TokensBeyondTheCapacityArePadding) {
-  const Tensor x = floats(kCapacity, 1), longer = floats(kCapacity + 4, 1);
+TEST_F(State, APageIsReadByAllWhoName) {
+  const Tensor x = floats(50, 1);
   const std::vector<float> expected = whole(x);
-  next(x, 0, 0, 7);
-  state_.advance(0, std::vector<int64_t>{7});
-  const std::vector<float> out = next(longer, 0, 7, 7);
-  EXPECT_EQ(rows(out, 0, 3), rows(expected, 7, 3));
-  for (const float value : to_floats(state_.keys(1).select(0, 1))) EXPECT_EQ(value, 0);
-  EXPECT_THROW(state_.advance(0, std::vector<int64_t>{4}), InternalError);
-  state_.advance(0, std::vector<int64_t>{3});
-}
-
-TEST_F(State, ForgetsAndGoesOn) {
-  const Tensor x = floats(9, 1), y = floats(9, 2);
-  next(y, 0, 0, 8);
-  state_.advance(0, std::vector<int64_t>{8});
-  state_.truncate(0, 0);
-  const std::vector<float> expected = whole(x);
-  EXPECT_EQ(next(x, 0, 0, 5), rows(expected, 0, 5));
-  state_.advance(0, std::vector<int64_t>{5});
-  state_.truncate(0, 2);
-  EXPECT_EQ(next(x, 0, 2, 6), rows(expected, 2, 6));
-  EXPECT_THROW(state_.truncate(0, 3), InternalError);
+  next(x, {3}, 0, 32);
+  EXPECT_EQ(next(x, {3, 1}, 32, 18), rows(expected, 32, 18));
+  EXPECT_EQ(next(x, {3, 2}, 32, 18), rows(expected, 32, 18));
 }
 
 TEST_F(State, LayersHaveTheirOwn) {
-  next(floats(9, 1), 0, 0, 4);
+  next(floats(9, 1), {0}, 0, 4);
   for (const float value : to_floats(state_.keys(0))) EXPECT_EQ(value, 0);
   for (const float value : to_floats(state_.values(0))) EXPECT_EQ(value, 0);
   EXPECT_NE(to_floats(state_.values(1))[0], 0);
@@ -158,15 +138,29 @@ TEST_F(State, LayersHaveTheirOwn) {
 
 TEST_F(State, IsNotForTraining) {
   const Tensor x = floats(2, 1);
-  Batch batch{.sequences = 1, .length = 2, .positions = positions(1, 0, 2)};
-  batch.continuation = state_.next(0, 1, 2);
-  EXPECT_THROW(run(x, batch, Tape::Mode::record), InternalError);
-  EXPECT_THROW(state_.next(2, 2, 1), InternalError);
+  const std::vector<int32_t> pages = {0};
+  const SequencePart part{.begin = 0, .count = 2, .tables = {pages}};
+  EXPECT_THROW(run(x, {0, 1}, state_.next({&part, 1}), Tape::Mode::record), InternalError);
+  const SequencePart beyond{.begin = 31, .count = 2, .tables = {pages}};
+  EXPECT_THROW(state_.next({&beyond, 1}), InternalError);
+}
+
+TEST_F(State, LayersOfOneWindowAreAGroup) {
+  const std::vector<LayerCache> layers = {{.kv_heads = 2, .head_size = 4, .window = 7},
+                                          {},
+                                          {.kv_heads = 1, .head_size = 8},
+                                          {.kv_heads = 1, .head_size = 4, .window = 7}};
+  const std::vector<CacheGroup> groups = cache_groups(layers);
+  ASSERT_EQ(groups.size(), 2u);
+  EXPECT_EQ(groups[0].layers, (std::vector<int64_t>{0, 3}));
+  EXPECT_EQ(groups[0].token_elements, 2 * (8 + 4));
+  EXPECT_EQ(groups[1].layers, std::vector<int64_t>{2});
+  EXPECT_EQ((SequenceStateShape{layers, 32, {3, 2}}).elements(), 32 * (3 * 24 + 2 * 16));
 }
 
 TEST_F(State, SaysWhenTheMachineIsTooSmall) {
   SequenceStateShape huge = shape();
-  huge.capacity = int64_t{1} << 50;
+  huge.pages = {int64_t{1} << 45};
   try {
     SequenceState state(huge, DType::f32, runtime_);
     ADD_FAILURE();

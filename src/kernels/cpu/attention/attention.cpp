@@ -78,21 +78,26 @@ class PackedKeys {
     const KeyRange range = places_.reachable(sample, block);
     const int64_t begin = block * kKeyColumns + range.first, count = range.reachable;
     if (count == 0) return;
-    const HeadRows keys(args_.k, sample, key_head, 1), values(args_.v, sample, key_head, 1);
+    const KeyRows keys(args_.k, args_.block_table, sample, key_head),
+        values(args_.v, args_.block_table, sample, key_head);
     for (int64_t j = 0; j < range.count; j += kPanel) {
-      const auto ahead = [&](const HeadRows& rows, int64_t first) {
-        prefetch_rows(rows.from(begin + first), std::clamp<int64_t>(count - first, 0, kPanel),
-                      sizes_.width);
+      const auto ahead = [&](const KeyRows& rows, int64_t first) {
+        const int64_t there = std::clamp<int64_t>(count - first, 0, kPanel);
+        if (there > 0) prefetch_rows(rows.from(begin + first), there, sizes_.width);
       };
       ahead(values, j);
       ahead(keys, j + kPanel);
-      transpose_to_panel(sizes_.kind, keys.from(begin + j),
-                         std::clamp<int64_t>(count - j, 0, kPanel), sizes_.width, nullptr,
-                         to.keys + (range.first + j) * sizes_.word_width);
+      const int64_t there = std::clamp<int64_t>(count - j, 0, kPanel);
+      transpose_to_panel(sizes_.kind, keys.from(begin + (there > 0 ? j : 0)), there, sizes_.width,
+                         nullptr, to.keys + (range.first + j) * sizes_.word_width);
     }
-    rows_to_panels(sizes_.kind, values.from(begin), count, range.count, sizes_.width,
-                   words(sizes_.kind, sizes_.block_keys(block)) * kPanel,
-                   to.values + words(sizes_.kind, range.first) * kPanel);
+    const int64_t panel = words(sizes_.kind, sizes_.block_keys(block)) * kPanel;
+    values.for_pages(begin, count, [&](int64_t at, int64_t part) {
+      // The last part's panels are filled up with zeros.
+      const int64_t padded = at + part < count ? part : range.count - at;
+      rows_to_panels(sizes_.kind, values.from(begin + at), part, padded, sizes_.width, panel,
+                     to.values + words(sizes_.kind, range.first + at) * kPanel);
+    });
   }
 
   const AttentionArgs& args_;
@@ -172,39 +177,48 @@ class UnpackedTile {
                int64_t first, int64_t keys, const TilePlace& place)
       : sizes_(sizes),
         rows_(place.rows),
+        first_(first),
         count_(keys),
-        keys_(HeadRows(args.k, rows.sample, rows.key_head, 1).from(first)),
-        values_(HeadRows(args.v, rows.sample, rows.key_head, 1).from(first)) {}
+        keys_(args.k, args.block_table, rows.sample, rows.key_head),
+        values_(args.v, args.block_table, rows.sample, rows.key_head) {}
   void score(Workspace& work) const {
-    const int64_t size = size_of(values_.type);
-    RowsAhead values(values_.base, count_, sizes_.width * size, values_.stride * size);
-    values.lines(values.all());
-    few_rows_product_nt(sizes_.kind, {.m = rows_,
-                                      .n = count_,
-                                      .elements = sizes_.width,
-                                      .a = work.queries,
-                                      .a_row = sizes_.word_width,
-                                      .b = keys_,
-                                      .c = floats(work.scores),
-                                      .ldc = kKeyColumns,
-                                      .accumulate = false});
+    values_.for_pages(first_, count_, [&](int64_t at, int64_t part) {
+      const MatrixRows rows = values_.from(first_ + at);
+      const int64_t size = size_of(rows.type);
+      RowsAhead values(rows.base, part, sizes_.width * size, rows.stride * size);
+      values.lines(values.all());
+    });
+    keys_.for_pages(first_, count_, [&](int64_t at, int64_t part) {
+      few_rows_product_nt(sizes_.kind, {.m = rows_,
+                                        .n = part,
+                                        .elements = sizes_.width,
+                                        .a = work.queries,
+                                        .a_row = sizes_.word_width,
+                                        .b = keys_.from(first_ + at),
+                                        .c = floats(work.scores) + at,
+                                        .ldc = kKeyColumns,
+                                        .accumulate = false});
+    });
   }
+  // Pages hold whole pairs of keys, so that a sum goes on where it stopped.
   void add_values(const uint32_t* weights, Workspace& work) const {
-    few_rows_product_nn(sizes_.kind, {.m = rows_,
-                                      .n = sizes_.width,
-                                      .elements = count_,
-                                      .a = weights,
-                                      .a_row = words(sizes_.kind, kKeyColumns),
-                                      .b = values_,
-                                      .c = floats(work.output),
-                                      .ldc = sizes_.columns,
-                                      .accumulate = true});
+    values_.for_pages(first_, count_, [&](int64_t at, int64_t part) {
+      few_rows_product_nn(sizes_.kind, {.m = rows_,
+                                        .n = sizes_.width,
+                                        .elements = part,
+                                        .a = weights + words(sizes_.kind, at),
+                                        .a_row = words(sizes_.kind, kKeyColumns),
+                                        .b = values_.from(first_ + at),
+                                        .c = floats(work.output),
+                                        .ldc = sizes_.columns,
+                                        .accumulate = true});
+    });
   }
 
  private:
   const AttentionSizes& sizes_;
-  int64_t rows_, count_;
-  MatrixRows keys_, values_;
+  int64_t rows_, first_, count_;
+  KeyRows keys_, values_;
 };
 
 // Rows of `block`: online softmax over the blocks of keys in ascending order.

@@ -24,11 +24,11 @@ int64_t cut_pieces(std::byte* begin, std::span<const ScratchPiece> pieces) {
   return bytes;
 }
 
-AttentionSizes::AttentionSizes(const Tensor& q, const Tensor& k, bool is_causal,
+AttentionSizes::AttentionSizes(const Tensor& q, const Tensor& k, int64_t of_keys, bool is_causal,
                                const DropoutArgs::Mask& mask)
     : batch(q.size(0)),
       queries(q.size(1)),
-      keys(k.size(1)),
+      keys(of_keys),
       kv_heads(k.size(2)),
       group(q.size(2) / k.size(2)),
       width(q.size(3)),

@@ -26,7 +26,7 @@ inline float* floats(uint32_t* words) { return reinterpret_cast<float*>(words); 
 struct AttentionSizes {
   template <class Args>
   explicit AttentionSizes(const Args& args)
-      : AttentionSizes(args.q, args.k, args.causal, args.dropout) {
+      : AttentionSizes(args.q, args.k, args.keys(), args.causal, args.dropout) {
     q_positions = args.q_positions;
     k_positions = args.k_positions;
     window_start = args.window_start;
@@ -57,7 +57,8 @@ struct AttentionSizes {
   const DropoutArgs::Mask& dropout;
 
  private:
-  AttentionSizes(const Tensor& q, const Tensor& k, bool causal, const DropoutArgs::Mask& dropout);
+  AttentionSizes(const Tensor& q, const Tensor& k, int64_t keys, bool causal,
+                 const DropoutArgs::Mask& dropout);
 };
 
 // A range of a block's keys, multiples of kPanel, and the lowest and highest of their positions.

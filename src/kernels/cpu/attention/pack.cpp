@@ -86,6 +86,23 @@ HeadRows::HeadRows(const Tensor& tensor, int64_t sample, int64_t key_head, int64
          (sample * tensor.stride(0) + key_head * group * head_stride) * element_size;
 }
 
+KeyRows::KeyRows(const Tensor& tensor, const Tensor& block_table, int64_t sample, int64_t key_head)
+    : base_(static_cast<std::byte*>(tensor.raw())),
+      table_(nullptr),
+      page_(std::numeric_limits<int64_t>::max()),
+      page_stride_(tensor.stride(0)),
+      stride_(tensor.stride(1)),
+      type_(tensor.dtype()) {
+  int64_t offset = key_head * tensor.stride(2);
+  if (block_table.defined()) {
+    table_ = block_table.data<int32_t>() + sample * block_table.size(1);
+    page_ = tensor.size(1);
+  } else {
+    offset += sample * page_stride_;
+  }
+  base_ += offset * size_of(type_);
+}
+
 void prefetch_rows(const HeadRows& rows, int64_t begin, int64_t count) {
   for (int64_t i = 0; i < count; ++i) {
     const std::byte* row = rows.row(begin + i);

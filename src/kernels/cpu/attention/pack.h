@@ -1,7 +1,9 @@
 // Attention operands as words (kernels/cpu/products/tiles.h), and results back to tensors.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
+#include <limits>
 
 #include "base/dtype.h"
 #include "kernels/cpu/products/panels.h"
@@ -21,6 +23,36 @@ struct HeadRows {
   std::byte* base;
   int64_t position_stride, head_stride, group, width, element_size;
   DType type;
+};
+
+// The keys, or values, of one (sample, key head): [B,S,K,D], or pages of them.
+class KeyRows {
+ public:
+  // tensor: k or v of the call.
+  KeyRows(const Tensor& tensor, const Tensor& block_table, int64_t sample, int64_t key_head);
+  // Those from j on, up to `stretch(j)`.
+  MatrixRows from(int64_t j) const {
+    return {base_ + (start(j / page_) + j % page_ * stride_) * size_of(type_), stride_, type_};
+  }
+  // f(offset, count) for the parts of [begin, begin + count) that lie in one page each, in order.
+  template <class F>
+  void for_pages(int64_t begin, int64_t count, F&& f) const {
+    for (int64_t at = 0; at < count;) {
+      const int64_t part = std::min(count - at, page_ - (begin + at) % page_);
+      f(at, part);
+      at += part;
+    }
+  }
+
+ private:
+  int64_t start(int64_t block) const {
+    return table_ == nullptr ? 0 : table_[block] * page_stride_;
+  }
+
+  std::byte* base_;
+  const int32_t* table_;  // of the sample; null: one page holds all
+  int64_t page_, page_stride_, stride_;
+  DType type_;
 };
 
 // Asks for rows [begin, begin + count), which a later call reads.

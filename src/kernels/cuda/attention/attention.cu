@@ -105,8 +105,8 @@ __global__ void __launch_bounds__(kTileThreads, kWidth == 64 && kTileRows > kFew
   // The rows of most keys first.
   const HeadBlock block(call, places.row_blocks - 1 - call.block(), kTileRows);
   const HeadRows<T> q(work.q, block.sample, block.key_head, places.group);
-  const HeadRows<T> k(work.k, block.sample, block.key_head, 1);
-  const HeadRows<T> v(work.v, block.sample, block.key_head, 1);
+  const KeyRows<T> k(work.k, work.pages, block.sample, block.key_head);
+  const KeyRows<T> v(work.v, work.pages, block.sample, block.key_head);
   load_tile<kTileRows, kWidth>(q, block.first_row, places.rows(), call.width, tiles.q);
   tiles.rows.fill(places, block.sample, block.first_row);
   const RowSpan span = places.row_span(block.sample, block.index);
@@ -153,7 +153,7 @@ void attention(const AttentionArgs& args, Stream& stream) {
   ask_library_scratch(args, stream);
   const bool done = library_attention(args, stream);
   ++(done ? stream.calls().attention_library : stream.calls().attention_own);
-  check_attention_sizes("attention", args.q, args.k);
+  check_attention_sizes("attention", args.q, args.k, args.keys());
   const AttentionScratch scratch = attention_scratch(args, stream);
   if (done) return;
   if (on_tensor_cores(args.q)) return tensor_core_attention(args, scratch.spans, stream);

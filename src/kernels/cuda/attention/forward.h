@@ -12,7 +12,14 @@ struct ForwardCall {
   HeadTensor<T> q, k, v, out;
   float* lse;
   const float* sinks;  // null: none
+  PageTable pages;
 };
+inline PageTable page_table(const AttentionArgs& args) {
+  if (!args.block_table.defined()) return {};
+  return {.table = address_of<int32_t>(args.block_table),
+          .blocks = static_cast<int>(args.block_table.size(1)),
+          .keys = static_cast<int>(args.k.size(1))};
+}
 template <class T>
 ForwardCall<T> forward_call(const AttentionArgs& args, const AttentionBlocks& blocks,
                             const Tensor& spans, Stream& stream) {
@@ -22,7 +29,8 @@ ForwardCall<T> forward_call(const AttentionArgs& args, const AttentionBlocks& bl
           .v = head_tensor<T>(args.v),
           .out = head_tensor<T>(args.out),
           .lse = static_cast<float*>(args.lse.address()),
-          .sinks = address_of<float>(args.sinks)};
+          .sinks = address_of<float>(args.sinks),
+          .pages = page_table(args)};
 }
 
 // The log of the sum of e^x, of the largest x in units of ln 2 and the sum of 2^(x - largest).

@@ -148,8 +148,8 @@ __global__ void __launch_bounds__(kTileThreads, 2) attend_strips(ForwardCall<T> 
   // The rows of most keys first.
   const HeadBlock block(call, places.row_blocks - 1 - call.block(), kRows);
   const HeadRows<T> q(work.q, block.sample, block.key_head, places.group);
-  const HeadRows<T> k(work.k, block.sample, block.key_head, 1);
-  const HeadRows<T> v(work.v, block.sample, block.key_head, 1);
+  const KeyRows<T> k(work.k, work.pages, block.sample, block.key_head);
+  const KeyRows<T> v(work.v, work.pages, block.sample, block.key_head);
   const RowSpan span = places.row_span(block.sample, block.index);
   const int key_end = places.key_end(block.sample);
   const auto fetch = [&](int index, int stage) {

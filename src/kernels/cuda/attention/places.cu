@@ -81,7 +81,7 @@ __global__ void find_spans(Places p) {
 template <class Args>
 Places places_of(const Args& args, const AttentionBlocks& blocks, const Tensor& spans,
                  Stream& stream) {
-  const int64_t queries = args.q.size(1), keys = args.k.size(1);
+  const int64_t queries = args.q.size(1), keys = args.keys();
   const int64_t group = args.q.size(2) / args.k.size(2), samples = args.q.size(0);
   Places places{.queries = static_cast<int>(queries),
                 .keys = static_cast<int>(keys),

@@ -49,8 +49,8 @@ inline constexpr int kChunksTogether = kWidth > 96 ? 1 : 4;
 
 // Rows first to first + kRows - 1; rows from `end` on and columns from `width` on are zero. They are
 // there when each thread has waited for its copies and met the others.
-template <int kRows, int kWidth, class T>
-__device__ void fetch_tile(const HeadRows<T>& rows, int first, int end, int width, T* tile) {
+template <int kRows, int kWidth, template <class> class Rows, class T>
+__device__ void fetch_tile(const Rows<T>& rows, int first, int end, int width, T* tile) {
   constexpr int N = kChunk<T>, kChunks = kWidth / N;
   if (rows.whole) {
 #pragma unroll(kChunksTogether<kWidth>)

@@ -52,6 +52,13 @@ HeadTensor<T> head_tensor(const Tensor& tensor) {
   return heads;
 }
 
+// Where keys lie in pages (AttentionArgs::block_table); table null: they do not.
+struct PageTable {
+  const int32_t* table = nullptr;
+  int blocks = 0;  // of a sample
+  int keys = 0;    // of a page
+};
+
 // The rows of one sample and key head: row r is position r / group, head r % group of `group`.
 template <class T>
 struct HeadRows {
@@ -73,6 +80,34 @@ struct HeadRows {
   bool whole;
 };
 
+// The keys, or values, of one sample and key head: [samples, keys, heads, width], or pages of a pool.
+template <class T>
+struct KeyRows {
+  __device__ KeyRows(const HeadTensor<T>& tensor, const PageTable& pages, int sample, int key_head)
+      : data(tensor.data + int64_t{key_head} * tensor.head_stride),
+        table(pages.table),
+        position_stride(tensor.position_stride),
+        page_stride(tensor.sample_stride),
+        page(pages.keys),
+        whole(tensor.whole) {
+    if (table == nullptr) {
+      data += sample * page_stride;
+    } else {
+      table += int64_t{sample} * pages.blocks;
+    }
+  }
+  __device__ T* row(int j) const {
+    if (table == nullptr) return data + j * position_stride;
+    const int block = j / page;
+    return data + table[block] * page_stride + (j - block * page) * position_stride;
+  }
+  T* data;
+  const int32_t* table;
+  int64_t position_stride, page_stride;
+  int page;
+  bool whole;
+};
+
 // A thread's loads in flight. The sums of wide heads fill the registers, which compilers for GPUs
 // before Hopper share out less tightly.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
@@ -84,8 +119,8 @@ template <int kWidth>
 inline constexpr int kLoadsTogether = kWidth == 256 ? 4 : kMostLoads;
 
 // Rows first to first + kRows - 1 as f32; rows from `end` on and columns from `width` on are zero.
-template <int kRows, int kWidth, class T>
-__device__ void load_tile(const HeadRows<T>& rows, int first, int end, int width, float* tile) {
+template <int kRows, int kWidth, template <class> class Rows, class T>
+__device__ void load_tile(const Rows<T>& rows, int first, int end, int width, float* tile) {
   constexpr int N = kChunk<T>, kChunks = kWidth / N;
   if (rows.whole) {
 #pragma unroll(kLoadsTogether<kWidth>)

@@ -54,3 +54,6 @@ CUDA_SHIM_EXPORT int64_t shim_products(uint32_t epilogue, uint32_t reduction);
 CUDA_SHIM_EXPORT int64_t shim_last_algorithm();
 // Those of them with a matrix whose address or leading dimension is no multiple of 16 bytes.
 CUDA_SHIM_EXPORT int64_t shim_misaligned_products();
+// Launches that the host has asked for so far, of kernels whose name has that text: those that are
+// recorded into graphs, too, but not those that graphs make.
+CUDA_SHIM_EXPORT int64_t shim_launches(const char* text);

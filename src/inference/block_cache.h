@@ -1,0 +1,100 @@
+// Which pages of keys and values (nn/sequence_state.h) hold which tokens of which sequence.
+#pragma once
+
+#include <cstdint>
+#include <list>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+namespace megatron::inference {
+
+struct BlockCacheOptions {
+  int64_t block_size = 64;
+  std::vector<int64_t> windows;  // of each group of layers; 0: it sees all tokens
+  std::vector<int64_t> pages;    // of each group
+  bool prefix_caching = true;
+};
+
+// The pages of one sequence: pages[g][j] holds tokens [j P, (j + 1) P) of group g; kLeftBehind: no later token sees
+// them. contents: what is in the first full blocks, as far as they can be found by others.
+struct SequenceBlocks {
+  static constexpr int32_t kLeftBehind = -1;
+  std::vector<std::vector<int32_t>> pages;
+  std::vector<uint64_t> contents;
+  uint64_t root = 0;  // sequences of different roots share nothing
+};
+
+// Pages have as many owners as there are sequences that read them, and return when the last lets go of them. A full
+// block can be found by its tokens and all tokens before it; its page keeps them after its last owner has gone, until
+// it is wanted for others (the one that was let go of first is taken first). A page that can be found is never written.
+class BlockCache {
+ public:
+  explicit BlockCache(BlockCacheOptions options);
+
+  int64_t block_size() const { return options_.block_size; }
+  // The most blocks of a group that a text of `length` tokens, read in pieces, has at once.
+  int64_t blocks_for(size_t group, int64_t length, int64_t piece) const;
+
+  // The longest prefix of tokens, of whole blocks and no more than `most` tokens, that is there: its pages get one
+  // owner more. Returns its tokens. blocks: without any.
+  int64_t share(SequenceBlocks& blocks, std::span<const int32_t> tokens, int64_t most);
+  // Pages for tokens up to `length`. False, and nothing is taken, when too few are free.
+  bool extend(SequenceBlocks& blocks, int64_t length);
+  // Tokens [0, length) are in their pages: full blocks can be found from now on, and blocks that no token from
+  // `length` on sees are let go of.
+  void keep(SequenceBlocks& blocks, std::span<const int32_t> tokens, int64_t length);
+  void release(SequenceBlocks& blocks);
+  // Nothing that is there can be found any more.
+  void forget();
+
+  // Whether a text of `length` tokens can be read in pieces now.
+  bool has_room(const SequenceBlocks& blocks, int64_t length, int64_t piece) const;
+  // Tokens of the longest prefix that is there.
+  int64_t shared_tokens(std::span<const int32_t> tokens, uint64_t root) const;
+
+  int64_t pages() const;  // of all groups
+  int64_t used() const;   // with an owner
+  int64_t found() const;  // that can be found
+  // Pages without owner of a group.
+  int64_t available(size_t group) const;
+
+ private:
+  struct Page {
+    int64_t owners = 0;
+    uint64_t content = 0;                // 0: none
+    std::list<int32_t>::iterator place;  // in `idle`, while nobody owns it
+  };
+  struct Group {
+    std::vector<Page> pages;
+    std::list<int32_t>
+        idle;  // without content first, then in the order in which they were let go of
+    std::unordered_map<uint64_t, int32_t> of_content;
+  };
+  // A block's tokens behind a content, or a root.
+  struct Content {
+    uint64_t parent = 0;
+    std::vector<int32_t> tokens;
+    int64_t pages = 0;  // that hold it
+  };
+
+  using Key = uint64_t;  // hash of a parent and tokens
+  static Key key_of(uint64_t parent, std::span<const int32_t> tokens);
+  uint64_t find(uint64_t parent, std::span<const int32_t> tokens) const;  // 0: nowhere
+  uint64_t intern(uint64_t parent, std::span<const int32_t> tokens);
+  void drop(Group& group, Page& page);
+  int32_t take(Group& group);
+  void own(Group& group, int32_t page);
+  void let_go(Group& group, int32_t page);
+  int64_t lowest_block(size_t group, int64_t length) const;
+  std::vector<uint64_t> prefix(std::span<const int32_t> tokens, int64_t most, uint64_t root) const;
+
+  BlockCacheOptions options_;
+  std::vector<Group> groups_;
+  std::unordered_multimap<Key, uint64_t> by_tokens_;
+  std::unordered_map<uint64_t, Content> contents_;
+  uint64_t last_content_ = 0;
+  int64_t used_ = 0;
+};
+
+}  // namespace megatron::inference

@@ -1,0 +1,167 @@
+// A Network made deterministic as far as it is looked at, over the tokens of one tokenizer.
+//
+// A place in a grammar ("frontier") is a set of pairs (state, frame): what may come next, and where
+// to go on behind the rule that the state belongs to. A frame is a set of pairs (state, frame), too:
+// all callers that enter a rule at the same byte share one, so that a grammar with many readings
+// takes no more than a polynomial of places (a graph-structured stack; Tomita, 1985). Both are
+// interned by their content. Frontiers, their successors and masks are remembered.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "inference/constraint/network.h"
+#include "inference/constraint/token_bytes.h"
+
+namespace megatron::inference {
+
+// Lists of numbers by their content, numbered from 0.
+class InternedLists {
+ public:
+  InternedLists();
+  InternedLists(const InternedLists&) = delete;
+  InternedLists& operator=(const InternedLists&) = delete;
+
+  int32_t intern(std::span<const uint64_t> list);
+  std::span<const uint64_t> operator[](int32_t id) const;
+  int32_t count() const { return static_cast<int32_t>(begins_.size()) - 1; }
+  size_t numbers() const { return numbers_.size(); }
+
+ private:
+  struct Hash {
+    using is_transparent = void;
+    const InternedLists* lists;
+    size_t operator()(int32_t id) const { return (*this)((*lists)[id]); }
+    size_t operator()(std::span<const uint64_t> list) const;
+  };
+  struct Equal {
+    using is_transparent = void;
+    const InternedLists* lists;
+    template <class A, class B>
+    bool operator()(const A& a, const B& b) const {
+      return std::ranges::equal(of(a), of(b));
+    }
+    std::span<const uint64_t> of(int32_t id) const { return (*lists)[id]; }
+    std::span<const uint64_t> of(std::span<const uint64_t> list) const { return list; }
+  };
+
+  std::vector<uint64_t> numbers_;
+  std::vector<size_t> begins_;
+  std::unordered_set<int32_t, Hash, Equal> ids_;
+};
+
+// A set of numbers that is emptied in no time.
+class NumberSet {
+ public:
+  void clear();
+  bool insert(uint64_t number);  // whether it is new
+
+ private:
+  void grow();
+  struct Slot {
+    uint64_t number = 0;
+    uint32_t round = 0;
+  };
+  std::vector<Slot> slots_ = std::vector<Slot>(64);
+  uint32_t round_ = 1;
+  size_t count_ = 0;
+};
+
+// Members may be called by many threads at once; calls wait for each other.
+class Automaton {
+ public:
+  using Frontier = int32_t;
+
+  // Bytes that are no token by themselves are left out of the grammar, so that whatever is allowed
+  // can be finished. Throws Error when nothing is left.
+  Automaton(const Network& network, std::shared_ptr<const TokenBytes> tokens);
+
+  Frontier start() const { return start_; }
+  // Sets mask to the tokens that may come next. Throws Error when that takes more than
+  // kMaximumWork.
+  void allowed(Frontier frontier, std::span<uint64_t> mask, bool& complete);
+  // Behind a token; nothing (-1) where it is not allowed.
+  Frontier accept(Frontier frontier, int32_t token);
+  bool complete(Frontier frontier) const;
+  bool must_end(Frontier frontier) const;  // complete, and nothing may follow
+
+  // Whether so much is remembered that it is time for a new one; adopt gives a frontier of `other`,
+  // an automaton of the same network and tokens, there.
+  bool is_full() const;
+  Frontier adopt(const Automaton& other, Frontier frontier);
+
+  const std::shared_ptr<const TokenBytes>& tokens() const { return tokens_; }
+
+ private:
+  static constexpr size_t kMaximumWork = 20'000'000;      // pairs visited for one mask
+  static constexpr size_t kMaximumNumbers = 8'000'000;    // remembered before it is full
+  static constexpr size_t kMaximumMaskBytes = 64u << 20;  // then masks are forgotten
+
+  // Frame 0 is that of rule 0, or of a rule that is looked at alone: what is behind it is not known.
+  static constexpr uint32_t kOutside = 0;
+  // In place of a state: frame 0's rule may end here; no byte of the text is written yet.
+  static constexpr uint32_t kEnd = 0xffffffff, kBlank = 0xfffffffe;
+
+  static uint64_t pair(uint32_t state, uint32_t frame) { return uint64_t{frame} << 32 | state; }
+  static uint32_t state_of(uint64_t pair) { return static_cast<uint32_t>(pair); }
+  static uint32_t frame_of(uint64_t pair) { return static_cast<uint32_t>(pair >> 32); }
+
+  struct Edge {
+    int32_t from, to;
+    uint8_t first, last;  // classes of bytes
+  };
+  // The tokens that stay within the rules of a frontier's top, and the trie's nodes at which those
+  // rules may end with more bytes to come.
+  struct Inside {
+    std::vector<uint64_t> mask;
+    std::vector<uint32_t> exits;
+  };
+
+  void find_classes(const std::vector<Network::Edge>& edges);
+  void check_start() const;
+  Frontier intern(std::vector<uint64_t>& pairs);
+  Frontier step(Frontier frontier, uint8_t byte);
+  Frontier find_step(Frontier frontier, uint8_t byte_class);
+  void add(uint64_t pair);
+  Frontier close();
+  const std::vector<uint64_t>& mask_of(Frontier frontier);
+  std::vector<uint64_t> find_mask(Frontier frontier);
+  const Inside& inside_of(Frontier frontier);
+  void walk(Frontier frontier, size_t first, size_t last, std::vector<uint64_t>& mask,
+            std::vector<uint32_t>* exits);
+  bool is_complete(Frontier frontier) const;
+  bool is_blank(Frontier frontier) const;
+
+  std::shared_ptr<const TokenBytes> tokens_;
+  std::vector<Network::Rule> rules_;
+  Grouped<Edge> edges_;
+  Grouped<Network::Empty> empties_;
+  Grouped<Network::Call> calls_;
+  std::vector<int32_t> rule_ending_;  // by state: the rule that it is the final state of, or -1
+  std::array<uint8_t, 256> class_of_{};
+  size_t classes_ = 0;
+
+  mutable std::mutex mutex_;
+  InternedLists frames_, frontiers_;
+  std::vector<Frontier> steps_;  // frontier * classes_ + class; -1: not known yet
+  std::unordered_map<Frontier, std::vector<uint64_t>> masks_;
+  std::unordered_map<Frontier, Inside> insides_;
+  size_t mask_bytes_ = 0;
+  Frontier start_ = 0;
+
+  // Of close().
+  std::vector<uint64_t> open_, found_;
+  NumberSet seen_;
+  std::map<int32_t, std::vector<uint64_t>> called_;  // callers by rule
+  size_t work_ = 0;
+  std::vector<Frontier> path_;  // of walk(), by depth
+};
+
+}  // namespace megatron::inference

@@ -1,0 +1,36 @@
+// Holds the text of one request to a grammar, token by token.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "inference/constraint/grammar.h"
+
+namespace megatron::inference {
+
+// Whatever is allowed can be finished: where no end is allowed, some token is. The text is what the
+// tokenizer decodes from the accepted tokens alone. For one thread at a time; copies go their own
+// ways.
+class Matcher {
+ public:
+  // Throws Error when the tokenizer cannot spell any text of the grammar.
+  Matcher(std::shared_ptr<const Grammar> grammar, std::shared_ptr<const TokenBytes> tokens);
+
+  // Sets bit id % 64 of word id / 64 where the token may come next, and clears all others; complete:
+  // the text may end here (the caller then allows its end tokens). mask: at least tokens->words().
+  // Throws Error for a grammar with so many readings of this text that finding them takes too long;
+  // the request cannot go on then.
+  void allowed(std::span<uint64_t> mask, bool& complete);
+  void accept(int32_t token);  // throws Error when it is not allowed
+  bool complete() const;
+  bool must_end() const;  // complete, and nothing may follow
+
+ private:
+  std::shared_ptr<const Grammar> grammar_;
+  std::shared_ptr<const TokenBytes> tokens_;
+  std::shared_ptr<Automaton> automaton_;
+  int32_t frontier_;
+};
+
+}  // namespace megatron::inference

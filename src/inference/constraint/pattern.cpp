@@ -1,0 +1,119 @@
+#include "inference/constraint/pattern.h"
+
+#include <span>
+
+#include "base/error.h"
+
+namespace megatron::inference {
+namespace {
+
+using tokenizers::CharacterSet;
+using tokenizers::RegexNode;
+using Kind = RegexNode::Kind;
+
+class PatternCompiler {
+ public:
+  PatternCompiler(Network& network, std::string_view pattern, Spelling spelling)
+      : network_(network), pattern_(pattern), spelling_(spelling) {}
+
+  // `node` is all of the pattern, or one of its alternatives; begins, ends: it is anchored there.
+  void add_whole(const RegexNode& node, int32_t from, int32_t to, bool begins, bool ends) {
+    if (node.kind == Kind::alternatives) {
+      for (const RegexNode& part : node.parts) add_whole(part, from, to, begins, ends);
+      return;
+    }
+    if (node.kind != Kind::sequence) {
+      const RegexNode alone{.kind = Kind::sequence, .parts = {node}};
+      return add_whole(alone, from, to, begins, ends);
+    }
+    std::span<const RegexNode> parts = node.parts;
+    while (!parts.empty() && parts.front().kind == Kind::text_begin) {
+      begins = true;
+      parts = parts.subspan(1);
+    }
+    while (!parts.empty() && parts.back().kind == Kind::text_end) {
+      ends = true;
+      parts = parts.first(parts.size() - 1);
+    }
+    if (parts.size() == 1 && parts[0].kind != Kind::set && parts[0].kind != Kind::repeat &&
+        parts[0].kind != Kind::text_begin && parts[0].kind != Kind::text_end)
+      return add_whole(parts[0], from, to, begins, ends);
+    if (!begins) from = add_anything(from);
+    if (ends) return add_sequence(parts, from, to);
+    const int32_t behind = network_.add_state();
+    add_sequence(parts, from, behind);
+    network_.add_empty(add_anything(behind), to);
+  }
+
+ private:
+  // Any text from `state`; gives the state behind it.
+  int32_t add_anything(int32_t state) {
+    const int32_t loop = network_.add_state();
+    network_.add_empty(state, loop);
+    add_characters(network_, loop, loop, {0, CharacterSet::kLast}, spelling_);
+    return loop;
+  }
+
+  void add_sequence(std::span<const RegexNode> parts, int32_t from, int32_t to) {
+    for (const RegexNode& part : parts) {
+      const int32_t next = network_.add_state();
+      add(part, from, next);
+      from = next;
+    }
+    network_.add_empty(from, to);
+  }
+
+  void add(const RegexNode& node, int32_t from, int32_t to) {
+    switch (node.kind) {
+      case Kind::set: return add_characters(network_, from, to, node.set, spelling_);
+      case Kind::sequence: return add_sequence(node.parts, from, to);
+      case Kind::repeat: return add_repeat(node, from, to);
+      case Kind::alternatives:
+        for (const RegexNode& part : node.parts) add(part, from, to);
+        return;
+      default:
+        fail(
+            "the pattern '{}': ^ and $ are supported at the ends of the pattern, or of one of its "
+            "alternatives, only",
+            pattern_);
+    }
+  }
+
+  void add_repeat(const RegexNode& node, int32_t from, int32_t to) {
+    const RegexNode& part = node.parts[0];
+    for (uint32_t i = 0; i < node.minimum; ++i) {
+      const int32_t next = network_.add_state();
+      add(part, from, next);
+      from = next;
+    }
+    if (node.maximum == RegexNode::kEndless) {
+      const int32_t loop = network_.add_state();
+      network_.add_empty(from, loop);
+      add(part, loop, loop);
+      network_.add_empty(loop, to);
+      return;
+    }
+    for (uint32_t i = node.minimum; i < node.maximum; ++i) {
+      network_.add_empty(from, to);
+      const int32_t next = network_.add_state();
+      add(part, from, next);
+      from = next;
+    }
+    network_.add_empty(from, to);
+  }
+
+  Network& network_;
+  std::string_view pattern_;
+  Spelling spelling_;
+};
+
+}  // namespace
+
+void add_pattern(Network& network, int32_t from, int32_t to, std::string_view pattern,
+                 Matching matching, Spelling spelling) {
+  const RegexNode node = parse_pattern(pattern);
+  const bool whole = matching == Matching::whole;
+  PatternCompiler(network, pattern, spelling).add_whole(node, from, to, whole, whole);
+}
+
+}  // namespace megatron::inference

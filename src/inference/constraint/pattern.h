@@ -1,0 +1,32 @@
+// Regular expressions as JSON schemas write them (ECMA-262 with the flag u), without what no finite
+// automaton reads.
+//
+// Read are characters, '.', classes with ranges, the escapes \d \D \w \W \s \S \p{..} \P{..} \t \n
+// \v \f \r \0 \cX \xHH \uHHHH (also in pairs) \u{H..} and those of punctuation, groups (plain,
+// (?:..), (?<name>..)), alternatives, the quantifiers * + ? {m} {m,} {m,n} (also lazy, which
+// changes no language), and ^ and $ at the ends. \d and \w are those of ASCII.
+#pragma once
+
+#include <string_view>
+
+#include "inference/constraint/characters.h"
+#include "tokenizers/regex/regex_syntax.h"
+
+namespace megatron::inference {
+
+// Anchors are nodes text_begin and text_end. Throws Error naming the pattern, the place and the
+// reason: look-around, back-references, word boundaries, flags, counts above 1000, groups nested
+// deeper than 100, what is malformed.
+tokenizers::RegexNode parse_pattern(std::string_view pattern);
+
+enum class Matching : uint8_t {
+  whole,   // the text is a match
+  search,  // the text has a match somewhere
+};
+
+// The texts that `pattern` matches. Throws Error as parse_pattern does, and for an anchor that does
+// not stand at an end of the pattern or of one of its alternatives.
+void add_pattern(Network& network, int32_t from, int32_t to, std::string_view pattern,
+                 Matching matching, Spelling spelling);
+
+}  // namespace megatron::inference

@@ -1,0 +1,67 @@
+// The tokens of a tokenizer as bytes, in a trie.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "inference/constraint/network.h"
+#include "tokenizers/tokenizer.h"
+
+namespace megatron::inference {
+
+// Prepared once and shared; immutable. Special tokens, unknown tokens and ids without a token have
+// no bytes.
+class TokenBytes {
+ public:
+  // Throws Error for a tokenizer whose texts are not the bytes of their tokens one behind the other
+  // (WordPiece, WordLevel, CLIP's BPE, plain ids).
+  explicit TokenBytes(const tokenizers::Tokenizer& tokenizer);
+
+  // In the order of a walk: a node before those below it, those by their bytes.
+  struct Node {
+    uint32_t end;          // one behind the last node below it
+    uint32_t depth;        // bytes up to and with this one
+    uint32_t first_token;  // of tokens(); up to that of the next node
+    uint8_t byte;
+  };
+  std::span<const Node> nodes() const { return {nodes_.data(), nodes_.size() - 1}; }
+  // Those whose last byte is node i.
+  std::span<const int32_t> tokens(size_t i) const {
+    return std::span(tokens_).subspan(nodes_[i].first_token,
+                                      nodes_[i + 1].first_token - nodes_[i].first_token);
+  }
+  // Of all nodes in [first, last).
+  std::span<const int32_t> tokens(size_t first, size_t last) const {
+    return std::span(tokens_).subspan(nodes_[first].first_token,
+                                      nodes_[last].first_token - nodes_[first].first_token);
+  }
+  uint32_t longest() const { return longest_; }  // bytes of a token
+
+  int32_t size() const { return static_cast<int32_t>(begins_.size()) - 1; }  // of the vocabulary
+  size_t words() const { return (static_cast<size_t>(size()) + 63) / 64; }   // of a mask
+  std::string_view bytes(int32_t id) const;  // "" where it has none, or there is no such id
+
+  // Bytes that are tokens by themselves.
+  const Network::Bytes& single() const { return single_; }
+  tokenizers::Joining joining() const { return joining_; }
+  // Tokens of which a text does not show all bytes while it is empty, in ascending order.
+  std::span<const int32_t> not_first() const { return not_first_; }
+
+ private:
+  void build_trie();
+  void find_not_first(const tokenizers::Codec& codec);
+
+  tokenizers::Joining joining_;
+  std::string texts_;
+  std::vector<uint32_t> begins_;  // by id; one more at the end
+  std::vector<Node> nodes_;       // and one behind them
+  std::vector<int32_t> tokens_;
+  std::vector<int32_t> not_first_;
+  uint32_t longest_ = 0;
+  Network::Bytes single_;
+};
+
+}  // namespace megatron::inference

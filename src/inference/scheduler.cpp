@@ -1,0 +1,155 @@
+#include "inference/scheduler.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+
+namespace megatron::inference {
+
+Scheduler::Scheduler(SchedulerOptions options, BlockCache& cache)
+    : options_(std::move(options)), cache_(cache) {}
+
+void Scheduler::add(std::unique_ptr<Sequence> sequence) {
+  const uint64_t due = sequence->due;
+  MG_ASSERT(!waiting_.contains(due) && !running_.contains(due));
+  waiting_[due] = std::move(sequence);
+}
+
+bool Scheduler::remove(RequestId id) {
+  for (Sequences* all : {&running_, &waiting_}) {
+    const auto at = std::ranges::find_if(*all, [&](const auto& s) { return s.second->id == id; });
+    if (at == all->end()) continue;
+    cache_.release(at->second->blocks);
+    all->erase(at);
+    return true;
+  }
+  return false;
+}
+
+Sequence* Scheduler::find(RequestId id) {
+  for (Sequences* all : {&running_, &waiting_})
+    for (const auto& [due, sequence] : *all)
+      if (sequence->id == id) return sequence.get();
+  return nullptr;
+}
+
+void Scheduler::forget(Sequence& sequence) {
+  cache_.release(sequence.blocks);
+  sequence.read = 0;
+}
+
+// What is there of its tokens needs not be read: but for the last, and those whose successors' log-probabilities are
+// still to be given.
+void Scheduler::begin(Sequence& s) {
+  s.context_class = options_.context_class(s.length());
+  s.blocks.root = static_cast<uint64_t>(s.context_class);
+  const int64_t most = s.scored < s.scores() ? s.scored : s.length() - 1;
+  s.read = cache_.share(s.blocks, s.tokens, most);
+  if (!s.begun) s.cached = s.read;
+}
+
+// The first that waits begins where the pages of its text and of some tokens more are free.
+void Scheduler::admit() {
+  while (!waiting_.empty() && running() < options_.max_requests) {
+    Sequence& next = *waiting_.begin()->second;
+    begin(next);
+    if (!running_.empty() &&
+        !cache_.has_room(next.blocks, std::min(next.length() + cache_.block_size(), next.longest),
+                         options_.max_tokens)) {
+      forget(next);
+      return;
+    }
+    if (!next.begun) cached_tokens_ += next.read;
+    next.begun = true;
+    running_.insert(waiting_.extract(waiting_.begin()));
+  }
+}
+
+void Scheduler::forget_other_angles() {
+  for (const auto& [due, sequence] : running_) {
+    if (options_.context_class(sequence->length()) == sequence->context_class) continue;
+    forget(*sequence);
+    begin(*sequence);
+  }
+}
+
+// That of the sequence whose last pass is longest ago.
+int64_t Scheduler::next_class() const {
+  const auto first = std::ranges::min_element(
+      running_, {}, [](const auto& s) { return std::pair(s.second->turn, s.second->due); });
+  return first->second->context_class;
+}
+
+void Scheduler::preempt(Sequence& sequence, Rows& rows) {
+  forget(sequence);
+  std::erase_if(rows, [&](const ScheduledRow& row) { return row.sequence == &sequence; });
+  waiting_.insert(running_.extract(sequence.due));
+  ++preemptions_;
+}
+
+// Pages for `count` tokens more, from those that are due later if need be. A prompt takes none from others, unless it
+// is the first of all.
+bool Scheduler::reserve(Sequence& sequence, int64_t count, Rows& rows) {
+  const bool takes = sequence.unread() == 1 || running_.begin()->second.get() == &sequence;
+  while (!cache_.extend(sequence.blocks, sequence.read + count)) {
+    Sequence& last = *running_.rbegin()->second;
+    if (!takes || &last == &sequence) return false;
+    preempt(last, rows);
+  }
+  rows.push_back({&sequence, count});
+  return true;
+}
+
+std::vector<ScheduledRow> Scheduler::next() {
+  admit();
+  if (running_.empty()) return {};
+  forget_other_angles();
+  Rows rows = rows_of(next_class());
+  // Where none of that class gets pages, the first of all does.
+  if (rows.empty()) rows = rows_of(running_.begin()->second->context_class);
+  MG_ASSERT(!rows.empty());
+  std::ranges::stable_sort(rows, {}, &ScheduledRow::count);
+  return rows;
+}
+
+// Sequences that are preempted meanwhile are due later than the one at hand.
+Scheduler::Rows Scheduler::rows_of(int64_t of_class) {
+  Rows rows;
+  std::vector<Sequence*> one_token;
+  for (const auto& [due, s] : running_)
+    if (s->context_class == of_class && s->unread() == 1) one_token.push_back(s.get());
+  // Where there are more than a pass takes, those whose last pass is longest ago.
+  std::ranges::stable_sort(one_token, {}, &Sequence::turn);
+  if (std::ssize(one_token) > options_.max_tokens)
+    one_token.resize(static_cast<size_t>(options_.max_tokens));
+  std::ranges::sort(one_token, {}, &Sequence::due);
+  for (Sequence* s : one_token)
+    if (running_.contains(s->due)) reserve(*s, 1, rows);
+  int64_t left = std::max<int64_t>(1, options_.max_tokens - std::ssize(rows));
+  for (auto at = running_.begin(); at != running_.end() && left > 0; ++at) {
+    Sequence& s = *at->second;
+    if (s.context_class != of_class || s.unread() == 1) continue;
+    const int64_t count = std::min(s.unread(), left);
+    if (reserve(s, count, rows)) left -= count;
+  }
+  return rows;
+}
+
+void Scheduler::advance(const std::vector<ScheduledRow>& rows) {
+  ++turn_;
+  for (const auto& [sequence, count] : rows) {
+    sequence->read += count;
+    sequence->turn = turn_;
+    cache_.keep(sequence->blocks, sequence->tokens, sequence->read);
+  }
+}
+
+void Scheduler::read_anew() {
+  cache_.forget();
+  for (const auto& [due, sequence] : running_) {
+    forget(*sequence);
+    begin(*sequence);
+  }
+}
+
+}  // namespace megatron::inference

@@ -1,0 +1,36 @@
+// A request on its way: what was read of it, and where that is kept.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "inference/block_cache.h"
+#include "inference/request.h"
+
+namespace megatron::inference {
+
+using RequestId = uint64_t;  // of one engine, in order of submission, from 1
+
+struct Sequence {
+  RequestId id = 0;
+  Request request;
+  uint64_t due = 0;             // the lowest goes first; no two are equal
+  std::vector<int32_t> tokens;  // prompt and text so far
+  int64_t longest = 0;          // that they may become
+  int64_t read = 0;             // the first of them, whose keys and values are in pages
+  int64_t context_class = 0;    // of those
+  int64_t scored = 0;           // log-probabilities of the prompt that have been given
+  int64_t cached = 0;           // tokens of the prompt that were found in the cache when it began
+  bool begun = false;
+  uint64_t turn = 0;  // of its last pass
+  SequenceBlocks blocks;
+
+  int64_t length() const { return static_cast<int64_t>(tokens.size()); }
+  int64_t unread() const { return length() - read; }
+  // Log-probabilities of its prompt that are asked for.
+  int64_t scores() const {
+    return request.logprobs < 0 ? 0 : static_cast<int64_t>(request.prompt.size()) - 1;
+  }
+};
+
+}  // namespace megatron::inference

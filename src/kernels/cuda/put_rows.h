@@ -1,0 +1,11 @@
+// CUDA's put_rows; contract in kernels/put_rows.h.
+#pragma once
+
+#include "device/stream.h"
+#include "kernels/put_rows.h"
+
+namespace megatron::kernels::cuda {
+
+void put_rows(const PutRowsArgs& args, Stream& stream);
+
+}  // namespace megatron::kernels::cuda

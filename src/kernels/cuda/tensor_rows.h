@@ -1,0 +1,162 @@
+// Several tensors that one launch works on (kernels/together.h). What a kernel must know of a tensor
+// is its row. The work is cut in units, numbered from the first tensor's to the last one's.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <type_traits>
+#include <vector>
+
+#include "kernels/cuda/elements.h"
+#include "kernels/together.h"
+
+namespace megatron::kernels::cuda {
+
+template <class Row>
+struct Unit {
+  const Row& row;
+  int64_t number;  // among those of its tensor
+};
+
+// One tensor, as an argument of the launch.
+template <class Row>
+struct OneRow {
+  Row row;
+
+  __device__ Unit<Row> find(int64_t unit) const { return {row, unit}; }
+};
+
+// Those of a table in the device's memory.
+template <class Row>
+struct RowTable {
+  const Row* rows;
+  const int64_t* ends;  // of each tensor's units
+  int last;
+
+  // Of the first tensor whose units end behind that one.
+  __device__ Unit<Row> find(int64_t unit) const {
+    int low = 0, high = last;
+    while (low < high) {
+      const int middle = (low + high) / 2;
+      if (unit < ends[middle]) {
+        high = middle;
+      } else {
+        low = middle + 1;
+      }
+    }
+    return {rows[low], low == 0 ? unit : unit - ends[low - 1]};
+  }
+};
+
+// Fills a table of together_bytes(): rows of so many bytes, then the ends.
+void upload_rows(const Tensor& table, std::span<const std::byte> rows,
+                 std::span<const int64_t> ends);
+
+// A table under way, on the host.
+template <class Row>
+class RowList {
+ public:
+  void add(const Row& row, int64_t units) {
+    rows_.push_back(row);
+    ends_.push_back(this->units() + units);
+  }
+  int64_t units() const { return ends_.empty() ? 0 : ends_.back(); }
+  RowTable<Row> upload(const Tensor& table) const {
+    static_assert(sizeof(Row) <= kTogetherRow && std::is_trivially_copyable_v<Row> &&
+                  sizeof(Row) % alignof(int64_t) == 0);
+    upload_rows(table, std::as_bytes(std::span(rows_)), ends_);
+    const auto* rows = static_cast<const Row*>(table.address());
+    return {rows, reinterpret_cast<const int64_t*>(rows + rows_.size()),
+            static_cast<int>(rows_.size()) - 1};
+  }
+
+ private:
+  std::vector<Row> rows_;
+  std::vector<int64_t> ends_;
+};
+
+// --- Element-wise work. A body has what elements.h says, and
+//   Tensors              what differs between tensors, with is_aligned(): all of them for vectors
+//   Tensors at           of the tensor under way
+//   complete(Factors&)   adds to what prepare() found what differs between tensors
+
+template <class Body>
+struct ElementRow {
+  typename Body::Tensors tensors;
+  int64_t elements;
+  bool vectors;
+
+  ElementRow(const typename Body::Tensors& t, int64_t n)
+      : tensors(t), elements(n), vectors(t.is_aligned()) {}
+};
+
+template <class Body>
+inline constexpr int64_t kElementsOfUnit = int64_t{kThreads} * Body::kCount * Body::kAtOnce;
+template <class Body>
+int64_t units_of(int64_t elements) {
+  return ceil_div(elements, kElementsOfUnit<Body>);
+}
+
+template <class Body, class Rows>
+__global__ void __launch_bounds__(kThreads)
+    over_tensors(int64_t units, const Body common, const Rows rows) {
+  __shared__ typename Body::Factors shared;
+  common.prepare(shared);
+  __syncthreads();
+  for (int64_t unit = blockIdx.x; unit < units; unit += gridDim.x) {
+    const auto [row, number] = rows.find(unit);
+    Body body = common;
+    body.at = row.tensors;
+    typename Body::Factors factors = shared;
+    body.complete(factors);
+    typename Body::Values values[Body::kAtOnce];
+    Span spans[Body::kAtOnce];
+#pragma unroll
+    for (int u = 0; u < Body::kAtOnce; ++u) {
+      Span& span = spans[u];
+      span.first =
+          number * kElementsOfUnit<Body> + (int64_t{u} * kThreads + threadIdx.x) * Body::kCount;
+      span.count = left<Body::kCount>(row.elements - span.first);
+      span.vector = row.vectors && span.count == Body::kCount;
+      if (span.count > 0) body.read(span, values[u]);
+    }
+#pragma unroll
+    for (int u = 0; u < Body::kAtOnce; ++u)
+      if (spans[u].count > 0) body.write(spans[u], factors, values[u]);
+  }
+}
+
+template <class Body, class Rows>
+void run_over_tensors(const char* name, int64_t units, const Body& body, const Rows& rows,
+                      Stream& stream) {
+  if (units == 0) return;
+  const Grid grid{dim3(static_cast<unsigned>(std::min(units, kMostElementBlocks)))};
+  launch(name, over_tensors<Body, Rows>, grid, stream, units, body, rows);
+}
+
+// Queues the body, whose tensors are those of `at`.
+template <class Body>
+void run_over_tensor(const char* name, const Body& body, int64_t elements, Stream& stream) {
+  const OneRow<ElementRow<Body>> row{{body.at, elements}};
+  run_over_tensors(name, units_of<Body>(elements), body, row, stream);
+}
+
+// The same of many tensors.
+template <class Body>
+class ElementsTogether final : public Together {
+ public:
+  // common: its `at` does not matter.
+  ElementsTogether(const char* name, const Body& common, const RowList<ElementRow<Body>>& rows,
+                   const Tensor& table)
+      : name_(name), common_(common), units_(rows.units()), rows_(rows.upload(table)) {}
+  void run(Stream& stream) override { run_over_tensors(name_, units_, common_, rows_, stream); }
+
+ private:
+  const char* name_;
+  Body common_;
+  int64_t units_;
+  RowTable<ElementRow<Body>> rows_;
+};
+
+}  // namespace megatron::kernels::cuda

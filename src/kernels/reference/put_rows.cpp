@@ -1,0 +1,16 @@
+#include "kernels/reference/elements.h"
+#include "kernels/reference/kernels.h"
+
+namespace megatron::kernels::reference {
+
+void put_rows(const PutRowsArgs& args, Stream&) {
+  check(args);
+  const std::vector<int64_t> rows = load_integers(args.rows);
+  for (int64_t t = 0; t < args.x.size(0); ++t) {
+    const int64_t row = rows[static_cast<size_t>(t)];
+    if (row >= 0 && row < args.out.size(0))
+      store(args.out.slice(0, row, 1), load<double>(args.x.slice(0, t, 1)));
+  }
+}
+
+}  // namespace megatron::kernels::reference

@@ -1,0 +1,120 @@
+// What tests of constrained output share: matchers over bytes, random texts, random schemas and a
+// validator of its own.
+#pragma once
+
+#include <bit>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <random>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/json.h"
+#include "inference/constraint/matcher.h"
+#include "tokenizers/plain_codecs.h"
+#include "tokenizers/tokenizer.h"
+
+namespace megatron::inference {
+
+// Tokens that are the 256 bytes.
+inline const std::shared_ptr<const TokenBytes>& byte_tokens() {
+  static const auto tokens =
+      std::make_shared<const TokenBytes>(tokenizers::Tokenizer(tokenizers::make_byte_codec(256)));
+  return tokens;
+}
+
+// Whether the grammar has this text, read byte by byte; -1: it has no text that begins so.
+inline int reads(const std::shared_ptr<const Grammar>& grammar, std::string_view text) {
+  Matcher matcher(grammar, byte_tokens());
+  std::vector<uint64_t> mask(byte_tokens()->words());
+  bool complete = false;
+  for (const char c : text) {
+    const auto byte = static_cast<uint8_t>(c);
+    matcher.allowed(mask, complete);
+    if ((mask[byte / 64] >> (byte % 64) & 1) == 0) return -1;
+    matcher.accept(byte);
+  }
+  matcher.allowed(mask, complete);
+  return complete ? 1 : 0;
+}
+
+inline bool is_set(const std::vector<uint64_t>& mask, int32_t id) {
+  return (mask[static_cast<size_t>(id) / 64] >> (id % 64) & 1) != 0;
+}
+
+inline std::string text_of(const TokenBytes& tokens, const std::vector<int32_t>& ids) {
+  std::string text;
+  for (const int32_t id : ids) text += tokens.bytes(id);
+  return text;
+}
+
+// Tokens drawn among the allowed ones until the text ends; after `patience` of them those are
+// preferred that close what is open. Nothing where it does not end soon then, or no token is allowed
+// although the text may not end.
+class RandomText {
+ public:
+  RandomText(std::shared_ptr<const TokenBytes> tokens, std::mt19937_64& random)
+      : tokens_(std::move(tokens)), random_(random), mask_(tokens_->words()) {}
+
+  std::optional<std::vector<int32_t>> draw(Matcher matcher, int patience) {
+    std::vector<int32_t> ids;
+    for (int i = 0; i < 40 * patience + 4000; ++i) {
+      bool complete = false;
+      matcher.allowed(mask_, complete);
+      if (complete && (matcher.must_end() || i >= patience || random_() % 4 == 0)) return ids;
+      const int32_t id = i < patience ? any() : closing();
+      if (id < 0) return std::nullopt;
+      matcher.accept(id);
+      ids.push_back(id);
+    }
+    return std::nullopt;
+  }
+
+ private:
+  int32_t any() {
+    size_t count = 0;
+    for (const uint64_t word : mask_) count += static_cast<size_t>(std::popcount(word));
+    if (count == 0) return -1;
+    size_t rank = random_() % count;
+    for (size_t w = 0;; ++w) {
+      uint64_t word = mask_[w];
+      const auto here = static_cast<size_t>(std::popcount(word));
+      if (rank >= here) {
+        rank -= here;
+        continue;
+      }
+      for (; rank > 0; --rank) word &= word - 1;
+      return static_cast<int32_t>(64 * w) + std::countr_zero(word);
+    }
+  }
+
+  // The best of some: those that close rank before those that go on, and these before those that
+  // open.
+  int32_t closing() {
+    int32_t best = -1;
+    int best_rank = 0;
+    for (int32_t id = 0; id < tokens_->size(); ++id) {
+      if (!is_set(mask_, id)) continue;
+      const std::string_view text = tokens_->bytes(id);
+      int rank = 1;
+      if (text == "}" || text == "]") rank = 9;
+      if (text == "\"") rank = 8;
+      if (text == "null" || text == "n") rank = 7;
+      if (text == "1" || text == "0") rank = 5;
+      if (text == "{" || text == "[" || text == ",") rank = 0;
+      if (best >= 0 && rank < best_rank) continue;
+      if (best >= 0 && rank == best_rank && random_() % 8 != 0) continue;
+      best = id;
+      best_rank = rank;
+    }
+    return best;
+  }
+
+  std::shared_ptr<const TokenBytes> tokens_;
+  std::mt19937_64& random_;
+  std::vector<uint64_t> mask_;
+};
+
+}  // namespace megatron::inference

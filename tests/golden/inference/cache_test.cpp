@@ -1,0 +1,198 @@
+// What requests get when they share pages, wait for them and give them back.
+#include <map>
+#include <random>
+
+#include "base/error.h"
+#include "golden/inference/losses.h"
+#include "inference/engine.h"
+
+namespace megatron::testing {
+namespace {
+
+using inference::Engine;
+using inference::EngineOptions;
+using inference::Generation;
+using inference::Request;
+using inference::RequestId;
+using inference::RequestUpdate;
+
+constexpr int64_t kSharedVocabulary = 53, kSharedPositions = 256;
+
+// Prompts that begin like others, of all lengths.
+Request shared_request(uint64_t number) {
+  Tokens prompt =
+      random_tokens(static_cast<int64_t>(number * 29 % 150), kSharedVocabulary, number % 3);
+  const Tokens own =
+      random_tokens(1 + static_cast<int64_t>(number * 7 % 30), kSharedVocabulary, 90 + number);
+  prompt.insert(prompt.end(), own.begin(), own.end());
+  return {.number = number,
+          .prompt = prompt,
+          .max_tokens = 1 + static_cast<int64_t>(number % 9),
+          .sampling = {.temperature = 0.9, .top_k = 20, .seed = 3},
+          .logprobs = static_cast<int64_t>(number % 4) - 1};
+}
+
+void take_updates(std::vector<RequestUpdate> updates, std::map<RequestId, Generation>& results) {
+  for (RequestUpdate& update : updates) {
+    Generation& g = results[update.id];
+    g.prompt_log_probabilities.insert(g.prompt_log_probabilities.end(),
+                                      update.prompt_log_probabilities.begin(),
+                                      update.prompt_log_probabilities.end());
+    for (auto& token : update.tokens) g.tokens.push_back(std::move(token));
+    if (update.finish) g.finish = *update.finish;
+  }
+}
+
+int64_t bytes_of_blocks(RandomModel& m, int64_t blocks, int64_t block_size) {
+  int64_t elements = 0;
+  for (const auto& group : nn::cache_groups(m.model.layer_caches()))
+    elements += group.token_elements;
+  return blocks * block_size * elements * size_of(m.type());
+}
+
+// 500 requests in random order and at random moments, with others that are cancelled, in a cache that is too small for
+// all that run: each gets what it gets alone, in a cache where nothing is shared.
+void expect_results_of_each_alone(RandomModel& m, uint64_t requests, bool preempted = true) {
+  std::vector<std::vector<double>> expected;
+  for (uint64_t n = 0; n < requests; ++n) {
+    const Request r = shared_request(n);
+    expected.push_back(
+        numbers_of(inference::generate(m.model, m.runtime, std::span(&r, 1), {})[0]));
+  }
+  for (const uint64_t seed : {1, 2}) {
+    std::mt19937_64 random(seed);
+    std::vector<uint64_t> order(requests);
+    std::iota(order.begin(), order.end(), 0);
+    std::ranges::shuffle(order, random);
+    Engine e(m.model, m.runtime,
+             {.max_requests = 12,
+              .max_tokens = seed == 1 ? 40 : 200,
+              .block_size = seed == 1 ? 32 : 64,
+              .cache_bytes = bytes_of_blocks(m, seed == 1 ? 14 : 7, seed == 1 ? 32 : 64)});
+    std::map<RequestId, Generation> results;
+    std::map<uint64_t, RequestId> ids;
+    for (const uint64_t number : order) {
+      ids[number] = e.submit(shared_request(number));
+      const RequestId cancelled = e.submit(shared_request(number + 1000));
+      for (uint64_t s = random() % 3; s > 0; --s) take_updates(e.step(), results);
+      e.cancel(cancelled);
+    }
+    while (!e.idle()) take_updates(e.step(), results);
+    for (uint64_t n = 0; n < requests; ++n)
+      EXPECT_EQ(numbers_of(results[ids[n]]), expected[n]) << "request " << n << ", seed " << seed;
+    EXPECT_GT(e.statistics().cached_tokens, 0);
+    if (preempted) {
+      EXPECT_GT(e.statistics().preemptions, 0);
+    }
+    EXPECT_EQ(e.cache_use().used, 0);
+  }
+}
+
+TEST(SharedCache, GivesEachRequestWhatItGetsAlone) {
+  RandomModel m(llama_shape(1, 32, 2, 1, kSharedVocabulary, kSharedPositions), DType::f32);
+  expect_results_of_each_alone(m, 500);
+}
+
+TEST(SharedCache, InBf16AndWithWindowsToo) {
+  models::ModelFlags flags = llama_shape(2, 32, 4, 2, kSharedVocabulary, kSharedPositions);
+  flags.window_size = "39,0";
+  flags.window_attn_skip_freq = "2";
+  RandomModel m(flags, DType::bf16);
+  expect_results_of_each_alone(m, 60, false);
+}
+
+// 100,000 random submits and cancels; the model has one layer, and passes are few.
+TEST(SharedCache, LeaksNoBlock) {
+  RandomModel m(llama_shape(1, 32, 1, 1, kSharedVocabulary, kSharedPositions), DType::f32);
+  Engine e(m.model, m.runtime,
+           {.max_requests = 4,
+            .max_tokens = 64,
+            .block_size = 32,
+            .cache_bytes = bytes_of_blocks(m, 10, 32)});
+  std::mt19937_64 random(5);
+  std::vector<RequestId> ids;
+  for (int i = 0; i < 100'000; ++i) {
+    if (ids.size() < 20 && random() % 2 == 0) {
+      ids.push_back(e.submit(shared_request(random() % 300)));
+    } else if (!ids.empty()) {
+      const auto at = ids.begin() + static_cast<std::ptrdiff_t>(random() % ids.size());
+      e.cancel(*at);
+      ids.erase(at);
+    }
+    if (i % 97 == 0) e.step();
+  }
+  for (const RequestId id : ids) e.cancel(id);
+  EXPECT_TRUE(e.idle());
+  EXPECT_EQ(e.cache_use().used, 0);
+  EXPECT_LE(e.cache_use().found, e.cache_use().blocks);
+}
+
+// The pages of a text are there for the next one, whose prompt is longer by some tokens.
+TEST(SharedCache, ReadsOnlyWhatIsNew) {
+  RandomModel m(llama_shape(1, 32, 2, 1, kSharedVocabulary, kSharedPositions), DType::f32);
+  Engine e(m.model, m.runtime, {.max_requests = 2, .block_size = 32});
+  std::map<RequestId, Generation> results;
+  const Tokens prompt = random_tokens(200, kSharedVocabulary, 1);
+  const RequestId first = e.submit({.prompt = prompt, .max_tokens = 1});
+  while (!e.idle()) take_updates(e.step(), results);
+  EXPECT_EQ(e.statistics().prompt_tokens, 200);
+  EXPECT_EQ(e.cached_tokens(prompt), 192);
+  const RequestId again = e.submit({.prompt = prompt, .max_tokens = 1});
+  while (!e.idle()) take_updates(e.step(), results);
+  EXPECT_EQ(e.statistics().prompt_tokens, 200 + 8);
+  EXPECT_EQ(e.statistics().cached_tokens, 192);
+  EXPECT_EQ(numbers_of(results[again]), numbers_of(results[first]));
+  // Whose log-probabilities of the prompt are asked for, reads all of it.
+  e.submit({.prompt = prompt, .max_tokens = 1, .logprobs = 0});
+  while (!e.idle()) take_updates(e.step(), results);
+  EXPECT_EQ(e.statistics().prompt_tokens, 200 + 8 + 200);
+}
+
+// Running requests go on while a long prompt is read beside them.
+TEST(SharedCache, ALongPromptDoesNotStopTheOthers) {
+  RandomModel m(llama_shape(1, 32, 2, 1, kSharedVocabulary, kSharedPositions), DType::f32);
+  Engine e(m.model, m.runtime, {.max_requests = 4, .max_tokens = 16});
+  std::map<RequestId, Generation> results;
+  const RequestId runs = e.submit({.prompt = {1, 2}, .max_tokens = 50});
+  take_updates(e.step(), results);
+  const RequestId reads =
+      e.submit({.prompt = random_tokens(100, kSharedVocabulary, 1), .max_tokens = 2});
+  for (size_t step = 2; results[reads].tokens.empty(); ++step) {
+    take_updates(e.step(), results);
+    EXPECT_EQ(results[runs].tokens.size(), step);
+    ASSERT_LT(step, 20u);
+  }
+}
+
+// Weights that change under way: from then on requests get what a new engine's would, tokens that were drawn stay.
+TEST(SharedCache, IsReadAnewWithOtherWeights) {
+  RandomModel m(llama_shape(1, 32, 2, 1, kSharedVocabulary, kSharedPositions), DType::f32);
+  Engine e(m.model, m.runtime, {.max_requests = 2, .block_size = 32});
+  std::map<RequestId, Generation> results;
+  const RequestId id = e.submit({.prompt = random_tokens(70, kSharedVocabulary, 1),
+                                 .max_tokens = 8,
+                                 .sampling = {.temperature = 0}});
+  for (int i = 0; i < 3; ++i) take_updates(e.step(), results);
+  models::initialize(m.model, 99, m.runtime.stream());
+  e.weights_changed();
+  while (!e.idle()) take_updates(e.step(), results);
+  Tokens text = random_tokens(70, kSharedVocabulary, 1);
+  const Tokens all = tokens_of(results[id]);
+  text.insert(text.end(), all.begin(), all.begin() + 3);
+  const Request rest{.prompt = text, .max_tokens = 5, .sampling = {.temperature = 0}};
+  EXPECT_EQ(tokens_of(inference::generate(m.model, m.runtime, std::span(&rest, 1), {})[0]),
+            Tokens(all.begin() + 3, all.end()));
+}
+
+TEST(SharedCache, RefusesABudgetBelowOneText) {
+  RandomModel m(llama_shape(1, 32, 2, 1, kSharedVocabulary, kSharedPositions), DType::f32);
+  EXPECT_THROW(
+      Engine(m.model, m.runtime, {.block_size = 32, .cache_bytes = bytes_of_blocks(m, 7, 32)}),
+      Error);
+  Engine e(m.model, m.runtime, {.block_size = 32, .cache_bytes = bytes_of_blocks(m, 8, 32)});
+  EXPECT_EQ(e.cache_use().blocks, 8);
+  EXPECT_THROW(Engine(m.model, m.runtime, {.block_size = 48}), Error);
+}
+
+}  // namespace
+}  // namespace megatron::testing
