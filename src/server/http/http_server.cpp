@@ -42,9 +42,9 @@ class HttpServer::Implementation final : public httplib::Server {
   }
 
   int start(const std::string& host, int port) {
-    port = port == 0 ? bind_to_any_port(host) : bind_to_port(host, port) ? port : -1;
+    const bool bound = port == 0 ? (port = bind_to_any_port(host)) > 0 : bind_to_port(host, port);
     MG_CHECK(
-        port > 0,
+        bound,
         "--host {} with --port {} cannot be listened at: the address is not this machine's, or "
         "another program has the port; choose another",
         host, port);
