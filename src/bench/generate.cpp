@@ -57,15 +57,16 @@ class GenerateBench {
     }
     std::vector<double> seconds;
     double before = 0;
-    inference::generate(*stage_, runtime_, requests,
-                        {.max_requests = sequences, .statistics = &statistics},
-                        [&](size_t request, const inference::GeneratedToken&) {
-                          if (request != 0) return true;
-                          const double now = now_seconds();
-                          if (before > 0) seconds.push_back(now - before);
-                          before = now;
-                          return true;
-                        });
+    inference::generate(
+        *stage_, runtime_, requests, {.max_requests = sequences},
+        [&](size_t request, const inference::GeneratedToken&) {
+          if (request != 0) return true;
+          const double now = now_seconds();
+          if (before > 0) seconds.push_back(now - before);
+          before = now;
+          return true;
+        },
+        &statistics);
     return seconds;
   }
 

@@ -8,8 +8,10 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "cli/command.h"
+#include "cli/engine_flags.h"
 #include "cli/generate_output.h"
 #include "cli/generate_prompts.h"
+#include "cli/generate_sampling.h"
 #include "resume/found_checkpoints.h"
 #include "settings/settings.h"
 #include "tokenizers/tokenizer.h"
@@ -22,11 +24,10 @@ namespace {
 struct GenerateSettings {
   std::optional<std::string> load, tokenizer_model, output;
   PromptSettings prompts;
-  inference::SamplingOptions sampling;
-  int64_t seed = 1234, max_tokens = 128, batch_size = 8, prefill_tokens = 512;
-  std::vector<std::string> stop;
+  SamplingSettings sampling;
+  EngineFlags engine;
   std::optional<int64_t> logprobs;
-  bool ignore_eos = false, bf16 = false;
+  bool bf16 = false;
   settings::RuntimeSettings runtime;
 
   Fields fields();
@@ -41,55 +42,31 @@ Fields GenerateSettings::fields() {
   f.add("tokenizer-model", &tokenizer_model,
         "tokenizer.json or its directory; default the model's");
   prompts.fields(f);
-  f.begin_group("sampling");
-  f.add("max-tokens", &max_tokens, "max tokens to generate per prompt");
-  f.add("stop", &stop, "texts that end the generation; they are not part of the output");
-  f.add_switch("ignore-eos", &ignore_eos, true, "continue after an end-of-document token");
-  f.add("temperature", &sampling.temperature,
-        "sampling temperature; 1: the model's own distribution; 0: greedy");
-  f.add("top-k", &sampling.top_k, "sample from the k most likely tokens; 0: all");
-  f.add("top-p", &sampling.top_p,
-        "nucleus sampling: sample from the smallest set of most likely tokens with at least this "
-        "total probability; 1: all");
-  f.add("min-p", &sampling.min_p,
-        "sample from tokens with at least this fraction of the most likely one's probability; 0: "
-        "all");
-  f.add("repetition-penalty", &sampling.repetition_penalty,
-        "above 1: tokens already in the text become less likely");
-  f.add("seed", &seed,
-        "random seed; a sampled token depends on it, the prompt's number and the "
-        "position");
+  sampling.fields(f);
   f.begin_group("output");
   f.add("logprobs", &logprobs,
         "print the log-probability of each token, and of this many most likely alternatives");
   f.add("output", &output,
         "write JSON lines to this file instead of printing; only an earlier output of generate "
         "is overwritten");
-  f.begin_group("device");
-  f.add("batch-size", &batch_size, "prompts to generate for at once");
-  f.add("prefill-tokens", &prefill_tokens, "prompt tokens per prefill pass");
+  engine.fields(f);
   f.begin_group("precision");
   f.add_switch("bf16", &bf16, true, "compute in bfloat16; else fp32");
   f.begin_group("device");
   f.add("threads", &runtime.threads, "CPU threads; default all cores");
   runtime.add_device(f);
   f.common({"load", "prompt", "prompt-file", "interactive", "max-tokens", "stop", "temperature",
-            "top-k", "top-p", "seed", "logprobs", "output", "batch-size", "bf16", "threads",
-            "device"});
+            "top-k", "top-p", "seed", "logprobs", "output", "bf16", "threads", "device"});
   return f;
 }
 
 void GenerateSettings::check() {
   MG_CHECK(load.has_value(), "--load DIR is needed: the model to use");
-  MG_CHECK(max_tokens >= 0, "--max-tokens is {}; it cannot be negative", max_tokens);
   MG_CHECK(logprobs.value_or(0) >= 0, "--logprobs is {}; it cannot be negative", *logprobs);
-  MG_CHECK(batch_size > 0, "--batch-size is {}; it must be positive", batch_size);
-  MG_CHECK(prefill_tokens > 0, "--prefill-tokens is {}; it must be positive", prefill_tokens);
-  const inference::StopText stops(stop);
-  runtime.seed = seed;
-  runtime.check();
-  sampling.seed = static_cast<uint64_t>(seed);
+  engine.check();
   sampling.check();
+  runtime.seed = sampling.seed;
+  runtime.check();
   if (!prompts.interactive) return;
   MG_CHECK(prompts.prompts.empty() && !prompts.file,
            "--interactive reads its text line by line; drop --prompt and --prompt-file");
@@ -128,9 +105,11 @@ class Session {
     MG_CHECK(settings.logprobs.value_or(0) <= tokenizer_.vocabulary_size(),
              "--logprobs is {}, but the tokenizer has only {} tokens", *settings.logprobs,
              tokenizer_.vocabulary_size());
+    settings.sampling.check_ids(tokenizer_.vocabulary_size());
     stage_ = training::load_model(directory_, model_, runtime_,
                                   settings.bf16 ? DType::bf16 : DType::f32, 0);
-    if (!settings.ignore_eos && tokenizer_.eod()) end_tokens_.push_back(*tokenizer_.eod());
+    end_tokens_ = settings.sampling.stop_tokens;
+    if (!settings.sampling.ignore_eos && tokenizer_.eod()) end_tokens_.push_back(*tokenizer_.eod());
   }
 
   const tokenizers::Tokenizer& tokenizer() const { return tokenizer_; }
@@ -156,7 +135,7 @@ class Session {
     const int64_t positions = model_->max_position_embeddings();
     const auto length = static_cast<int64_t>(tokens.size());
     if (length <= positions) return;
-    const int64_t kept = positions - std::min(settings_.max_tokens, positions / 2);
+    const int64_t kept = positions - std::min(settings_.sampling.max_tokens, positions / 2);
     log::warning(
         "the prompt has {} tokens, but the model only {} positions: it sees only the "
         "last {}",
@@ -169,25 +148,24 @@ class Session {
                                          std::vector<GrowingText>& texts, bool streams) {
     std::vector<inference::Request> requests;
     for (size_t i = 0; i < prompts.size(); ++i) {
-      texts.emplace_back(tokenizer_, prompts[i], settings_.stop, end_tokens_);
+      texts.emplace_back(tokenizer_, prompts[i], settings_.sampling.stop, end_tokens_);
       requests.push_back({.number = i,
                           .prompt = prompts[i],
-                          .max_tokens = settings_.max_tokens,
-                          .sampling = settings_.sampling,
+                          .max_tokens = settings_.sampling.max_tokens,
+                          .sampling = settings_.sampling.options,
                           .end_tokens = end_tokens_,
                           .logprobs = settings_.logprobs.value_or(-1)});
     }
-    const inference::GenerateOptions options{.vocabulary = tokenizer_.vocabulary_size(),
-                                             .max_requests = settings_.batch_size,
-                                             .max_tokens = settings_.prefill_tokens,
-                                             .statistics = &statistics_};
-    auto results = inference::generate(*stage_, runtime_, requests, options,
-                                       [&](size_t request, const inference::GeneratedToken& token) {
-                                         const std::string piece =
-                                             texts[request].push(token.draw.token);
-                                         if (streams) print(piece);
-                                         return !texts[request].stopped();
-                                       });
+    inference::EngineOptions options = settings_.engine.options();
+    options.vocabulary = tokenizer_.vocabulary_size();
+    auto results = inference::generate(
+        *stage_, runtime_, requests, options,
+        [&](size_t request, const inference::GeneratedToken& token) {
+          const std::string piece = texts[request].push(token.draw.token);
+          if (streams) print(piece);
+          return !texts[request].stopped();
+        },
+        &statistics_);
     for (GrowingText& text : texts) {
       const std::string rest = text.finish();
       if (streams) print(rest + "\n");

@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "base/signal_watch.h"
 #include "cli/command.h"
+#include "cli/engine_flags.h"
 #include "resume/found_checkpoints.h"
 #include "server/server.h"
 #include "settings/settings.h"
@@ -21,12 +22,13 @@ namespace {
 struct ServeSettings {
   std::optional<std::string> load, tokenizer_model, chat_template, served_model_name, api_key_file;
   server::ServerOptions server;
+  EngineFlags engine;
   bool bf16 = false;
-  double drain_timeout = 30, cache_gb = 0;
+  double drain_timeout = 30;
   settings::RuntimeSettings runtime;
 
   Fields fields();
-  void check() const;
+  void check();
 };
 
 Fields ServeSettings::fields() {
@@ -49,12 +51,8 @@ Fields ServeSettings::fields() {
         "web pages of this origin may call the API from a browser (https://example.com, or * for "
         "all); default none");
   f.begin_group("limits");
-  f.add("inference-dynamic-batching-max-requests", &server.engine.max_requests,
-        "texts that are generated at once");
   f.add("max-waiting-requests", &server.max_waiting,
         "texts that may wait for a place; more are refused with status 429");
-  f.add("inference-max-seq-length", &server.engine.max_length,
-        "max tokens of prompt and text; 0: the model's positions");
   f.add("request-timeout", &server.request_timeout, "seconds until a request is given up");
   f.add("drain-timeout", &drain_timeout,
         "after SIGTERM or SIGINT, seconds that running requests may take to finish");
@@ -62,37 +60,22 @@ Fields ServeSettings::fields() {
   f.add("max-body-bytes", &server.http.body_bytes, "max size of a request's body");
   f.add("header-timeout", &server.http.header_seconds,
         "seconds that a client may take to send the headers of a request");
-  f.begin_group("device");
-  f.add("inference-dynamic-batching-max-tokens", &server.engine.max_tokens,
-        "tokens of a forward pass: the next one of every text, and pieces of prompts");
-  f.add("inference-dynamic-batching-buffer-size-gb", &cache_gb,
-        "GB of memory for keys and values; 0: enough for all texts at their longest");
-  f.add("inference-dynamic-batching-block-size", &server.engine.block_size,
-        "tokens of a block of keys and values; prompts share whole blocks; a multiple of 32");
-  f.add_switch("no-inference-dynamic-batching-prefix-caching", &server.engine.prefix_caching, false,
-               "compute every prompt anew, also where another began with the same tokens");
+  engine.fields(f);
   f.begin_group("precision");
   f.add_switch("bf16", &bf16, true, "compute in bfloat16; else fp32");
   f.begin_group("device");
   f.add("threads", &runtime.threads, "CPU threads; default all cores");
   runtime.add_device(f);
   f.common({"load", "chat-template", "host", "port", "api-key-file",
-            "inference-dynamic-batching-max-requests", "inference-max-seq-length",
-            "inference-dynamic-batching-buffer-size-gb", "bf16", "threads", "device"});
+            "inference-dynamic-batching-max-requests", "inference-max-seq-length", "bf16",
+            "threads", "device"});
   return f;
 }
 
-void ServeSettings::check() const {
+void ServeSettings::check() {
   MG_CHECK(load.has_value(), "--load DIR is needed: the model to serve");
   MG_CHECK(server.port >= 0 && server.port <= 65535, "--port is {}; it must be from 0 to 65535",
            server.port);
-  MG_CHECK(server.engine.max_requests > 0,
-           "--inference-dynamic-batching-max-requests is {}; it must be positive",
-           server.engine.max_requests);
-  MG_CHECK(cache_gb >= 0 && cache_gb < 1e9,
-           "--inference-dynamic-batching-buffer-size-gb is {}; it must be positive, or 0 for as "
-           "much as is needed",
-           cache_gb);
   MG_CHECK(server.max_waiting >= 0, "--max-waiting-requests is {}; it cannot be negative",
            server.max_waiting);
   MG_CHECK(server.http.body_bytes > 0 && server.http.body_bytes <= int64_t{1} << 30,
@@ -105,7 +88,8 @@ void ServeSettings::check() const {
              name, seconds, kLongest);
   MG_CHECK(drain_timeout >= 0 && drain_timeout <= kLongest,
            "--drain-timeout is {}; it must be from 0 to {}", drain_timeout, kLongest);
-  server.engine.check();
+  engine.check();
+  server.engine = engine.options();
   runtime.check();
 }
 
@@ -121,7 +105,6 @@ struct Served {
     stage = training::load_model(directory, model, runtime, s.bf16 ? DType::bf16 : DType::f32, 0);
     s.server.engine.vocabulary = text->vocabulary();
     s.server.engine.max_length = text->context();
-    s.server.engine.cache_bytes = static_cast<int64_t>(s.cache_gb * 1e9);
     const char* key = std::getenv("MEGATRON_API_KEY");
     s.server.service.keys = server::ApiKeys::read(
         s.api_key_file, key == nullptr ? std::nullopt : std::optional<std::string>(key));

@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/machine_limits.h"
 #include "kernels/attention.h"
 
 namespace megatron::inference {
@@ -38,7 +39,7 @@ std::vector<int64_t> pages_of(const std::vector<nn::CacheGroup>& groups, int64_t
   return pages;
 }
 
-nn::SequenceStateShape state_shape(const models::Stage& stage, DType type,
+nn::SequenceStateShape state_shape(const models::Stage& stage, DType type, const Runtime& runtime,
                                    const EngineOptions& options) {
   const int64_t length = longest(stage, options);
   nn::SequenceStateShape shape{
@@ -49,17 +50,19 @@ nn::SequenceStateShape state_shape(const models::Stage& stage, DType type,
     shape.pages = pages_of(groups, blocks, options);
     return shape.elements() * size_of(type);
   };
-  int64_t blocks = options.max_requests * of_one;
-  if (options.cache_bytes > 0) {
+  int64_t blocks = options.max_requests * of_one, budget = options.cache_bytes;
+  // Unasked, half of what memory is left; it need not all be there for one text.
+  if (budget == 0 && runtime.device().is_host())
+    budget = std::max(available_memory() / 2, with(of_one));
+  if (budget > 0) {
     int64_t least = 0;
     for (int64_t step = int64_t{1} << 40; step > 0; step /= 2)
-      if (least + step <= blocks && with(least + step) <= options.cache_bytes) least += step;
+      if (least + step <= blocks && with(least + step) <= budget) least += step;
     MG_CHECK(least >= of_one || groups.empty(),
              "--inference-dynamic-batching-buffer-size-gb is {:.3f}, but the keys and values of "
              "one text of {} tokens "
              "need {:.3f}; give it more, or lower --inference-max-seq-length",
-             static_cast<double>(options.cache_bytes) * 1e-9, length,
-             static_cast<double>(with(of_one)) * 1e-9);
+             static_cast<double>(budget) * 1e-9, length, static_cast<double>(with(of_one)) * 1e-9);
     blocks = least;
   }
   with(blocks);
@@ -80,7 +83,8 @@ DType type_of(const models::Stage& stage) { return stage.parameters()[0]->parame
 }  // namespace
 
 void EngineOptions::check() const {
-  MG_CHECK(max_requests > 0, "--batch-size is {}; it must be positive", max_requests);
+  MG_CHECK(max_requests > 0, "--inference-dynamic-batching-max-requests is {}; it must be positive",
+           max_requests);
   MG_CHECK(max_tokens > 0, "--inference-dynamic-batching-max-tokens is {}; it must be positive",
            max_tokens);
   MG_CHECK(vocabulary >= 0, "the vocabulary to sample from has {} ids; give 0 for the model's own",
@@ -105,7 +109,7 @@ Engine::Engine(const models::Stage& stage, Runtime& runtime, const EngineOptions
       options_(options),
       vocabulary_(options.drawn_vocabulary(stage.model())),
       max_length_(longest(stage, options)),
-      state_(state_shape(stage, type_of(stage), options), type_of(stage), runtime),
+      state_(state_shape(stage, type_of(stage), runtime, options), type_of(stage), runtime),
       cache_(cache_options(state_, options)),
       scheduler_({.max_requests = options.max_requests,
                   .max_tokens = options.max_tokens,
@@ -121,13 +125,21 @@ RequestId Engine::submit(Request request) {
            "cache holds {} per request; shorten the prompt or lower --max-tokens",
            request.number, longest, request.prompt.size(), request.max_tokens, max_length_);
   auto sequence = std::make_unique<Sequence>();
-  sequence->id = ++last_;
-  sequence->due = last_;
+  sequence->id = last_ + 1;
+  sequence->due = due(request.priority);
   sequence->longest = longest;
   sequence->tokens = request.prompt;
+  if (request.grammar != nullptr) sequence->matcher.emplace(request.grammar, request.token_bytes);
   sequence->request = std::move(request);
   scheduler_.add(std::move(sequence));
-  return last_;
+  return ++last_;
+}
+
+// In passes since the engine began: a step of priority is worth kPasses of waiting. Requests of one moment go in order.
+uint64_t Engine::due(int64_t priority) const {
+  constexpr int64_t kPasses = 256, kMost = 100;
+  const int64_t pass = statistics_.steps + (kMost + priority) * kPasses;
+  return (static_cast<uint64_t>(pass) << 32) + (last_ + 1) % (uint64_t{1} << 32);
 }
 
 bool Engine::cancel(RequestId id) { return scheduler_.remove(id); }
@@ -206,7 +218,7 @@ Engine::Updates Engine::run_pass(const Rows& rows, double begin) {
   // A request that only wants its prompt's log-probabilities draws nothing.
   const bool draws =
       std::ranges::any_of(drawing, [](const Sequence* s) { return s->request.max_tokens > 0; });
-  std::vector<GeneratedToken> drawn(ready.size());
+  std::vector<Drawn> drawn(ready.size());
   if (draws) drawn = draw_tokens(drawing, pass.last_logits(ready));
   bool decodes = true;
   for (const auto& [s, count] : rows) {
@@ -229,48 +241,84 @@ Engine::Updates Engine::run_pass(const Rows& rows, double begin) {
   return updates;
 }
 
-std::vector<GeneratedToken> Engine::draw_tokens(std::span<Sequence* const> ready,
-                                                const Logits& logits) {
+// The ids that the grammar and, at an end, the end tokens allow.
+int32_t Engine::draw_token(Sequence& s, std::span<const float> logits) const {
+  const Request& request = s.request;
+  std::vector<uint64_t> allowed;
+  if (s.matcher) {
+    allowed.resize(std::max(request.token_bytes->words(), (logits.size() + 63) / 64));
+    bool complete = false;
+    s.matcher->allowed(allowed, complete);
+    if (complete) {
+      for (const int32_t id : request.end_tokens) {
+        const auto i = static_cast<size_t>(id);
+        if (i < logits.size()) allowed[i / 64] |= uint64_t{1} << (i % 64);
+      }
+    }
+  }
+  const TextSoFar text{.tokens = s.tokens,
+                       .prompt = request.prompt.size(),
+                       .end_tokens = request.end_tokens,
+                       .allowed = allowed};
+  return draw(logits, text, request.sampling, request.number);
+}
+
+std::vector<Engine::Drawn> Engine::draw_tokens(std::span<Sequence* const> ready,
+                                               const Logits& logits) {
+  std::vector<Drawn> drawn(ready.size());
   std::vector<std::vector<int32_t>> labels(ready.size());  // the token, then its alternatives
   runtime_.pool().parallel_for(static_cast<int64_t>(ready.size()), [&](int64_t row, int) {
     const auto r = static_cast<size_t>(row);
     const Request& request = ready[r]->request;
     const std::span<const float> choices = logits.row(row).first(static_cast<size_t>(vocabulary_));
-    labels[r] = {draw(choices, ready[r]->tokens, request.sampling, request.number)};
+    try {
+      labels[r] = {draw_token(*ready[r], choices)};
+    } catch (const Error& error) {
+      drawn[r].error = error.what();
+      return;
+    }
     if (request.logprobs <= 0) return;
     const std::vector<int32_t> most = most_likely(choices, request.logprobs);
     labels[r].insert(labels[r].end(), most.begin(), most.end());
   });
   const std::vector<std::vector<double>> losses = logits.losses(labels);
-  std::vector<GeneratedToken> drawn;
   for (size_t r = 0; r < ready.size(); ++r) {
-    drawn.push_back({.draw = {labels[r][0], 0.0 - losses[r][0]}});
+    if (labels[r].empty()) continue;
+    drawn[r].token.draw = {labels[r][0], 0.0 - losses[r][0]};
     for (size_t i = 1; i < labels[r].size(); ++i)
-      drawn.back().alternatives.push_back({labels[r][i], 0.0 - losses[r][i]});
+      drawn[r].token.alternatives.push_back({labels[r][i], 0.0 - losses[r][i]});
   }
   return drawn;
 }
 
 // A finished sequence is gone afterwards.
-void Engine::append(Sequence& s, GeneratedToken token, RequestUpdate& update) {
+void Engine::append(Sequence& s, Drawn drawn, RequestUpdate& update) {
   const Request& request = s.request;
   if (request.max_tokens == 0) {
     update.finish = Finish::length;
-    scheduler_.remove(s.id);
-    return;
-  }
-  const int32_t id = token.draw.token;
-  s.tokens.push_back(id);
-  update.tokens.push_back(std::move(token));
-  const int64_t generated = s.length() - std::ssize(request.prompt);
-  if (std::ranges::find(request.end_tokens, id) != request.end_tokens.end()) {
-    update.finish = Finish::end_token;
-  } else if (generated >= request.max_tokens) {
-    update.finish = Finish::length;
-  } else if (s.length() > stage_.model()->max_position_embeddings()) {
-    update.finish = Finish::positions;
+  } else if (!drawn.error.empty()) {
+    update.finish = Finish::failed;
+    update.error = std::move(drawn.error);
+  } else {
+    const int32_t id = drawn.token.draw.token;
+    s.tokens.push_back(id);
+    update.tokens.push_back(std::move(drawn.token));
+    update.finish = finish_of(s, id);
   }
   if (update.finish) scheduler_.remove(s.id);
+}
+
+std::optional<Finish> Engine::finish_of(Sequence& s, int32_t id) const {
+  const Request& request = s.request;
+  if (std::ranges::find(request.end_tokens, id) != request.end_tokens.end())
+    return Finish::end_token;
+  if (s.matcher) {
+    s.matcher->accept(id);
+    if (s.matcher->must_end()) return Finish::complete;
+  }
+  if (s.length() - std::ssize(request.prompt) >= request.max_tokens) return Finish::length;
+  if (s.length() > stage_.model()->max_position_embeddings()) return Finish::positions;
+  return {};
 }
 
 }  // namespace megatron::inference

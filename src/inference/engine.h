@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "inference/block_cache.h"
@@ -35,6 +36,7 @@ struct RequestUpdate {
   std::vector<double> prompt_log_probabilities;  // of the prompt tokens read now, in order
   std::vector<GeneratedToken> tokens;            // in order; a step may give several
   std::optional<Finish> finish;                  // never Finish::stop
+  std::string error;                             // with Finish::failed: why
 };
 
 // How full the cache of keys and values is, in blocks of all groups of layers.
@@ -60,7 +62,8 @@ class Engine {
   RequestId submit(Request request);
 
   // One forward pass. Gives an update for each request that got something, none when idle. On meta every token is one
-  // of equal logits'. After an Error (logits that are no numbers, no memory) what runs is lost: cancel it.
+  // of equal logits'. A request from whose logits nothing can be drawn (they are no numbers, its grammar allows
+  // nothing) fails alone. After an Error (no memory) what runs is lost: cancel it.
   std::vector<RequestUpdate> step();
 
   // The request gets no more, and its pages are free for the next step. False: it has finished, was cancelled before or
@@ -86,8 +89,16 @@ class Engine {
   Updates run_pass(const Rows& rows, double begin);
   void give_scores(const Rows& rows, const ForwardPassPlan& plan, std::span<const double> losses,
                    Updates& updates);
-  std::vector<GeneratedToken> draw_tokens(std::span<Sequence* const> ready, const Logits& logits);
-  void append(Sequence& sequence, GeneratedToken token, RequestUpdate& update);
+  // What is drawn for a sequence, or why nothing is.
+  struct Drawn {
+    GeneratedToken token;
+    std::string error;
+  };
+  std::vector<Drawn> draw_tokens(std::span<Sequence* const> ready, const Logits& logits);
+  int32_t draw_token(Sequence& sequence, std::span<const float> logits) const;
+  void append(Sequence& sequence, Drawn drawn, RequestUpdate& update);
+  std::optional<Finish> finish_of(Sequence& sequence, int32_t id) const;
+  uint64_t due(int64_t priority) const;
 
   const models::Stage& stage_;
   Runtime& runtime_;

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "inference/engine.h"
+#include "base/error.h"
 
 namespace megatron::inference {
 namespace {
@@ -21,16 +21,15 @@ bool take(RequestUpdate& update, size_t request, Generation& result, const OnTok
 }  // namespace
 
 std::vector<Generation> generate(const models::Stage& stage, Runtime& runtime,
-                                 std::span<const Request> requests, const GenerateOptions& options,
-                                 const OnToken& on_token) {
-  EngineOptions of_engine{.vocabulary = options.vocabulary,
-                          .max_requests = options.max_requests,
-                          .max_tokens = options.max_tokens};
+                                 std::span<const Request> requests, const EngineOptions& options,
+                                 const OnToken& on_token, Statistics* statistics) {
+  EngineOptions of_engine = options;
   of_engine.check();
   const models::Model& model = stage.model();
   for (const Request& request : requests) {
     request.check(model, of_engine.drawn_vocabulary(model));
-    of_engine.max_length = std::max(of_engine.max_length, request.longest(model));
+    if (options.max_length == 0)
+      of_engine.max_length = std::max(of_engine.max_length, request.longest(model));
   }
   if (requests.empty()) return {};
   of_engine.max_requests = std::min(options.max_requests, static_cast<int64_t>(requests.size()));
@@ -42,13 +41,14 @@ std::vector<Generation> generate(const models::Stage& stage, Runtime& runtime,
       const size_t request = update.id - 1;
       Generation& result = results[request];
       const bool stopped = take(update, request, result, on_token);
+      if (update.finish == Finish::failed) throw Error(update.error);
       if (update.finish) result.finish = *update.finish;
       if (!stopped) continue;
       engine.cancel(update.id);
       if (result.finish != Finish::end_token) result.finish = Finish::stop;
     }
   }
-  if (options.statistics != nullptr) *options.statistics += engine.statistics();
+  if (statistics != nullptr) *statistics += engine.statistics();
   return results;
 }
 

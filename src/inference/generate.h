@@ -5,6 +5,7 @@
 #include <span>
 #include <vector>
 
+#include "inference/engine.h"
 #include "inference/request.h"
 #include "models/stage.h"
 
@@ -16,21 +17,14 @@ struct Generation {
   Finish finish = Finish::length;
 };
 
-struct GenerateOptions {
-  int64_t vocabulary = 0;            // only ids below it are drawn; 0: all that the model knows
-  int64_t max_requests = 8;          // that run at once; a result depends on no other, bit for bit
-  int64_t max_tokens = 512;          // of a forward pass
-  Statistics* statistics = nullptr;  // added to; may be null
-};
-
 // Sees each token as it comes. False: the request ends after it, with Finish::stop unless it was an
 // end token.
 using OnToken = std::function<bool(size_t request, const GeneratedToken&)>;
 
-// Runs an Engine (inference/engine.h) until all requests are done. Throws Error for a request that
-// the model cannot take, before any is begun.
+// Runs an Engine until all requests are done; max_length 0: as the longest of them needs. Throws Error for a request
+// that the model cannot take, before any is begun. statistics: added to; may be null.
 std::vector<Generation> generate(const models::Stage& stage, Runtime& runtime,
-                                 std::span<const Request> requests, const GenerateOptions& options,
-                                 const OnToken& on_token = {});
+                                 std::span<const Request> requests, const EngineOptions& options,
+                                 const OnToken& on_token = {}, Statistics* statistics = nullptr);
 
 }  // namespace megatron::inference

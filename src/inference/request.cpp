@@ -6,7 +6,7 @@
 
 namespace megatron::inference {
 
-void Request::check(const models::Model& model, int64_t vocabulary) const {
+void Request::check(const models::Model& model, int64_t vocabulary, OptionName name) const {
   const auto length = static_cast<int64_t>(prompt.size());
   MG_CHECK(length > 0, "the prompt of request {} is empty; give some text", number);
   MG_CHECK(length <= model->max_position_embeddings(),
@@ -18,10 +18,23 @@ void Request::check(const models::Model& model, int64_t vocabulary) const {
              "not the model's tokenizer",
              number, id, model->vocab_size());
   }
-  MG_CHECK(max_tokens >= 0, "--max-tokens is {}; it cannot be negative", max_tokens);
+  MG_CHECK(priority >= -100 && priority <= 100, "{} is {}; it must be from -100 to 100",
+           name("priority"), priority);
+  MG_CHECK((grammar == nullptr) == (token_bytes == nullptr),
+           "request {} has a grammar without the tokens to spell it, or these alone", number);
+  MG_CHECK(max_tokens >= 0, "{} is {}; it cannot be negative", name("max_tokens"), max_tokens);
   MG_CHECK(logprobs >= -1 && logprobs <= vocabulary,
-           "--logprobs is {}, but there are only {} tokens to choose from", logprobs, vocabulary);
-  sampling.check();
+           "{} is {}, but there are only {} tokens to choose from", name("logprobs"), logprobs,
+           vocabulary);
+  sampling.check(name);
+  MG_CHECK(sampling.min_tokens <= max_tokens,
+           "{} is {}, but {} only {}; lower the one or raise the other", name("min_tokens"),
+           sampling.min_tokens, name("max_tokens"), max_tokens);
+  for (const auto& [id, bias] : sampling.logit_bias) {
+    MG_CHECK(id >= 0 && id < vocabulary,
+             "{} names token {}, but the ids to choose from are [0, {})", name("logit_bias"), id,
+             vocabulary);
+  }
 }
 
 int64_t Request::longest(const models::Model& model) const {

@@ -2,8 +2,11 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
+#include "inference/constraint/grammar.h"
+#include "inference/constraint/token_bytes.h"
 #include "inference/sampling.h"
 #include "models/model.h"
 
@@ -17,9 +20,15 @@ struct Request {
   std::vector<int32_t> end_tokens;  // generation stops after one of them
   int64_t logprobs = -1;  // -1: none; n: of the prompt's tokens, and of the n most likely at each
                           // generated one
+  // The text that is generated is held to `grammar`, over `token_bytes` of the model's tokenizer; null: it is free.
+  std::shared_ptr<const Grammar> grammar;
+  std::shared_ptr<const TokenBytes> token_bytes;
+  int64_t priority =
+      0;  // in [-100, 100]: a lower one goes first, but for those that wait much longer
 
-  // vocabulary: ids below it are drawn. Throws Error for what the model cannot take.
-  void check(const models::Model& model, int64_t vocabulary) const;
+  // vocabulary: ids below it are drawn. name: how options are called. Throws Error for what the
+  // model cannot take.
+  void check(const models::Model& model, int64_t vocabulary, OptionName name = as_flag) const;
   // Tokens of prompt and text at most, as the model's positions allow.
   int64_t longest(const models::Model& model) const;
 };
@@ -38,8 +47,8 @@ struct GeneratedToken {
 };
 
 // stop: the caller ended it. positions: the last token was drawn from the last position that the
-// model has.
-enum class Finish { length, end_token, stop, positions };
+// model has. complete: nothing may follow by the request's grammar. failed: no token could be drawn.
+enum class Finish { length, end_token, stop, positions, complete, failed };
 
 // Seconds are those of the forward passes and draws.
 struct Statistics {

@@ -1,176 +1,313 @@
 #include "inference/sampling.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 #include <numeric>
-#include <optional>
-#include <string>
 
-#include "base/error.h"
 #include "base/philox.h"
 
 namespace megatron::inference {
 namespace {
 
-// Ids in order of falling score, equal ones by id; sorted only as far as it is looked at.
+constexpr double kNever = -std::numeric_limits<double>::infinity();  // the score of what is cut
+
+// Its weight is e^((score - largest) / temperature), the likeliest one's 1.
+struct Candidate {
+  int32_t id = 0;
+  double weight = 0;
+};
+
+// NaN where one is NaN. In lanes, of which the compiler makes vectors.
 template <class T>
-class Ranking {
- public:
-  explicit Ranking(std::span<const T> scores) : scores_(scores), ids_(scores.size()) {
-    std::iota(ids_.begin(), ids_.end(), 0);
-  }
-  size_t operator[](size_t rank) {
-    if (rank >= sorted_) sort_to(std::max<size_t>({64, 8 * sorted_, rank + 1}));
-    return static_cast<size_t>(ids_[rank]);
-  }
-  void sort_to(size_t count) {
-    count = std::min(count, ids_.size());
-    const auto before = [this](int32_t a, int32_t b) {
-      const T x = scores_[static_cast<size_t>(a)], y = scores_[static_cast<size_t>(b)];
-      return x > y || (x == y && a < b);
-    };
-    const auto begin = ids_.begin() + static_cast<std::ptrdiff_t>(sorted_),
-               end = ids_.begin() + static_cast<std::ptrdiff_t>(count);
-    if ((end - begin) * kFew < ids_.end() - begin) {
-      std::partial_sort(begin, end, ids_.end(), before);  // reads most ids once
-    } else {
-      if (end != ids_.end()) std::nth_element(begin, end, ids_.end(), before);
-      std::sort(begin, end, before);
-    }
-    sorted_ = std::max(sorted_, count);
-  }
-
- private:
-  static constexpr std::ptrdiff_t kFew = 64;  // a small part: one in so many
-
-  std::span<const T> scores_;
-  std::vector<int32_t> ids_;
-  size_t sorted_ = 0;
-};
-
-void penalize(std::vector<double>& scores, std::span<const int32_t> tokens, double penalty) {
-  std::vector<int32_t> seen(tokens.begin(), tokens.end());
-  std::ranges::sort(seen);
-  seen.erase(std::ranges::unique(seen).begin(), seen.end());
-  for (const int32_t id : seen) {
-    if (id < 0 || static_cast<size_t>(id) >= scores.size()) continue;
-    double& score = scores[static_cast<size_t>(id)];
-    score =
-        score > 0 ? std::min(score / penalty, std::numeric_limits<double>::max()) : score * penalty;
-  }
+T largest_of(std::span<const T> scores) {
+  constexpr size_t kLanes = 32;
+  std::array<T, kLanes> most;
+  most.fill(-std::numeric_limits<T>::infinity());
+  std::array<bool, kLanes> nan = {};
+  const auto take = [&](size_t lane, T score) {
+    most[lane] = score > most[lane] ? score : most[lane];
+    nan[lane] |= score != score;
+  };
+  size_t i = 0;
+  for (; i + kLanes <= scores.size(); i += kLanes)
+    for (size_t lane = 0; lane < kLanes; ++lane) take(lane, scores[i + lane]);
+  for (; i < scores.size(); ++i) take(0, scores[i]);
+  if (std::ranges::find(nan, true) != nan.end()) return std::numeric_limits<T>::quiet_NaN();
+  return *std::ranges::max_element(most);
 }
 
-size_t index_of_largest(const std::vector<double>& scores) {
-  return static_cast<size_t>(std::ranges::max_element(scores) - scores.begin());
+template <class T>
+int32_t first_with(std::span<const T> scores, T score) {
+  return static_cast<int32_t>(std::ranges::find(scores, score) - scores.begin());
 }
 
-// Tokens by rank with their weights e^((score - largest) / temperature), and how many are left by
-// the cuts.
-class Candidates {
- public:
-  Candidates(std::span<const double> scores, double largest, const SamplingOptions& options)
-      : scores_(scores),
-        largest_(largest),
-        temperature_(options.temperature),
-        ranking_(scores),
-        count_(scores.size()) {
-    const auto k = static_cast<size_t>(options.top_k);
-    if (k > 0 && k < count_) {
-      count_ = k;
-      ranking_.sort_to(k);
-      for (size_t i = 0; i < k; ++i) total_ += weight(i);
-    } else {
-      for (size_t id = 0; id < count_; ++id) total_ += weight_of(id);
-    }
-    if (options.top_p < 1) cut_by_share(options.top_p);
-    if (options.min_p > 0) cut_by_ratio(options.min_p);
-  }
-
-  // The first token whose cumulative weight exceeds `share` of the total; share in [0, 1).
-  int32_t at(double share) {
-    double sum = 0;
-    size_t last = 0;  // of those with any weight
-    for (size_t i = 0; i < count_; ++i) {
-      const double w = weight(i);
-      if (w == 0) break;
-      sum += w;
-      last = i;
-      if (sum > share * total_) break;
-    }
-    return static_cast<int32_t>(ranking_[last]);
-  }
-
- private:
-  double weight_of(size_t id) const { return std::exp((scores_[id] - largest_) / temperature_); }
-  double weight(size_t rank) { return weight_of(ranking_[rank]); }
-
-  void cut_by_share(double top_p) {
-    double sum = 0;
-    size_t kept = 0;
-    while (kept < count_ && sum < top_p * total_) sum += weight(kept++);
-    keep(kept, sum);
-  }
-  void cut_by_ratio(double min_p) {
-    double sum = 0;
-    size_t kept = 0;
-    for (; kept < count_ && weight(kept) >= min_p; ++kept) sum += weight(kept);  // the first has 1
-    keep(kept, sum);
-  }
-  void keep(size_t count, double sum) {
-    count_ = count;
-    total_ = sum;
-  }
-
-  std::span<const double> scores_;
-  double largest_, temperature_;
-  Ranking<double> ranking_;
-  size_t count_;
-  double total_ = 0;
-};
-
-}  // namespace
-
-void SamplingOptions::check() const {
-  MG_CHECK(temperature >= 0 && std::isfinite(temperature),
-           "--temperature is {}; it must be 0 (the most likely token) or more", temperature);
-  MG_CHECK(top_k >= 0, "--top-k is {}; it must be 0 (all tokens) or more", top_k);
-  MG_CHECK(top_p > 0 && top_p <= 1, "--top-p is {}; it must lie in (0, 1], 1: all tokens", top_p);
-  MG_CHECK(min_p >= 0 && min_p <= 1, "--min-p is {}; it must lie in [0, 1], 0: all tokens", min_p);
-  MG_CHECK(repetition_penalty > 0 && std::isfinite(repetition_penalty),
-           "--repetition-penalty is {}; it must be above 0, 1: none", repetition_penalty);
-}
-
-int32_t draw(std::span<const float> logits, std::span<const int32_t> tokens,
-             const SamplingOptions& options, uint64_t request) {
-  MG_ASSERT(!logits.empty());
-  std::vector<double> scores(logits.begin(), logits.end());
-  for (size_t id = 0; id < scores.size(); ++id) {
-    MG_CHECK(
-        !std::isnan(scores[id]),
+float checked_largest(std::span<const float> logits) {
+  const float largest = largest_of(logits);
+  if (std::isnan(largest)) {
+    const auto is_nan = [](float logit) { return std::isnan(logit); };
+    fail(
         "the model's logit of token {} is not a number; its weights hold NaN or infinity, or it "
         "overflows (try without --bf16)",
-        id);
+        std::ranges::find_if(logits, is_nan) - logits.begin());
   }
-  if (options.repetition_penalty != 1) penalize(scores, tokens, options.repetition_penalty);
-  const size_t top = index_of_largest(scores);
-  const double largest = scores[top];
   MG_CHECK(
       std::isfinite(largest),
       "the model's largest logit is {}; its weights hold NaN or infinity, or it overflows (try "
       "without --bf16)",
       largest);
-  if (options.temperature == 0) return static_cast<int32_t>(top);
+  return largest;
+}
+
+// The ids with the `count` largest scores first, in no order but that the last of them is the least
+// likely; 0 < count.
+template <class T>
+std::vector<int32_t> select(std::span<const T> scores, size_t count) {
+  constexpr size_t kFew = 64;  // a small part: one in so many
+  std::vector<int32_t> ids(scores.size());
+  std::iota(ids.begin(), ids.end(), 0);
+  const auto before = [&](int32_t a, int32_t b) {
+    const T x = scores[static_cast<size_t>(a)], y = scores[static_cast<size_t>(b)];
+    return x > y || (x == y && a < b);
+  };
+  const auto end = ids.begin() + static_cast<std::ptrdiff_t>(count);
+  if (count < ids.size() / kFew) {
+    std::partial_sort(ids.begin(), end, ids.end(), before);  // reads most ids once
+  } else {
+    std::nth_element(ids.begin(), end - 1, ids.end(), before);
+  }
+  ids.resize(count);
+  return ids;
+}
+
+double* score_of(std::span<double> scores, int32_t id) {
+  const auto index = static_cast<size_t>(id);
+  return id >= 0 && index < scores.size() ? &scores[index] : nullptr;
+}
+
+void penalize_repetition(std::span<double> scores, std::span<const int32_t> tokens,
+                         double penalty) {
+  constexpr double kMost = std::numeric_limits<double>::max();
+  std::vector<bool> seen(scores.size());
+  for (const int32_t id : tokens) {
+    double* score = score_of(scores, id);
+    if (score == nullptr || seen[static_cast<size_t>(id)] || std::isinf(*score)) continue;
+    seen[static_cast<size_t>(id)] = true;
+    *score = std::clamp(*score > 0 ? *score / penalty : *score * penalty, -kMost, kMost);
+  }
+}
+
+void penalize_presence(std::span<double> scores, std::span<const int32_t> generated,
+                       const SamplingOptions& options) {
+  std::vector<int32_t> counts(scores.size());
+  for (const int32_t id : generated)
+    if (score_of(scores, id) != nullptr) ++counts[static_cast<size_t>(id)];
+  for (const int32_t id : generated) {
+    double* score = score_of(scores, id);
+    if (score == nullptr || counts[static_cast<size_t>(id)] == 0) continue;
+    *score -= counts[static_cast<size_t>(id)] * options.frequency_penalty;
+    *score -= options.presence_penalty;
+    counts[static_cast<size_t>(id)] = 0;
+  }
+}
+
+bool is_set(std::span<const uint64_t> allowed, size_t id) {
+  return (allowed[id / 64] >> (id % 64) & 1) != 0;
+}
+
+std::span<const int32_t> generated(const TextSoFar& text) {
+  return text.tokens.subspan(text.prompt);
+}
+
+bool may_end(const TextSoFar& text, const SamplingOptions& options) {
+  return std::ssize(generated(text)) >= options.min_tokens;
+}
+
+bool changes_scores(const TextSoFar& text, const SamplingOptions& o) {
+  return !o.logit_bias.empty() || o.repetition_penalty != 1 || o.presence_penalty != 0 ||
+         o.frequency_penalty != 0 || !may_end(text, o) || !text.allowed.empty();
+}
+
+// The logits after all processors before temperature.
+std::vector<double> process(std::span<const float> logits, const TextSoFar& text,
+                            const SamplingOptions& options) {
+  std::vector<double> scores(logits.begin(), logits.end());
+  for (const auto& [id, bias] : options.logit_bias)
+    if (double* score = score_of(scores, id)) *score += bias;
+  if (options.repetition_penalty != 1)
+    penalize_repetition(scores, text.tokens, options.repetition_penalty);
+  if (!may_end(text, options)) {
+    for (const int32_t id : text.end_tokens)
+      if (double* score = score_of(scores, id)) *score = kNever;
+  }
+  if (!text.allowed.empty()) {
+    for (size_t id = 0; id < scores.size(); ++id)
+      if (!is_set(text.allowed, id)) scores[id] = kNever;
+  }
+  if (options.presence_penalty != 0 || options.frequency_penalty != 0)
+    penalize_presence(scores, generated(text), options);
+  return scores;
+}
+
+[[noreturn]] void fail_with_nothing_allowed(size_t vocabulary, const TextSoFar& text,
+                                            const SamplingOptions& options) {
+  bool any = text.allowed.empty();
+  for (size_t id = 0; id < vocabulary && !any; ++id) any = is_set(text.allowed, id);
+  const std::string where =
+      fmt::format("no token can be drawn after {} generated ones: ", generated(text).size());
+  if (!any) throw NothingAllowed(where + "the constraint on the output allows none");
+  if (may_end(text, options)) {
+    throw NothingAllowed(where +
+                         "those that the constraint on the output allows have a logit of "
+                         "-infinity");
+  }
+  throw NothingAllowed(
+      where + fmt::format("what is allowed would end the text, but it has a minimum of {}; lower "
+                          "the minimum",
+                          options.min_tokens));
+}
+
+// In order of id.
+std::vector<Candidate> weigh(std::span<const double> scores, double largest,
+                             const SamplingOptions& options) {
+  const auto k = static_cast<size_t>(options.top_k);
+  int32_t last_id = 0;
+  double last = kNever;  // the score of the least likely one that top_k keeps
+  if (k > 0 && k < scores.size()) {
+    last_id = select(scores, k).back();
+    last = scores[static_cast<size_t>(last_id)];
+  }
+  std::vector<Candidate> candidates;
+  candidates.reserve(last == kNever ? scores.size() : k);
+  for (size_t i = 0; i < scores.size(); ++i) {
+    const auto id = static_cast<int32_t>(i);
+    if (scores[i] == kNever || scores[i] < last || (scores[i] == last && id > last_id)) continue;
+    candidates.push_back({id, std::exp((scores[i] - largest) / options.temperature)});
+  }
+  return candidates;
+}
+
+double total_of(std::span<const Candidate> candidates) {
+  double total = 0;
+  for (const Candidate& c : candidates) total += c.weight;
+  return total;
+}
+
+// The least likely of the fewest most likely candidates that together weigh `wanted`, which all of
+// them do. Halves what is searched each time.
+template <class Before>
+Candidate last_within(std::span<Candidate> candidates, double wanted, Before before) {
+  while (candidates.size() > 1) {
+    const size_t half = candidates.size() / 2;
+    std::nth_element(candidates.begin(), candidates.begin() + static_cast<std::ptrdiff_t>(half),
+                     candidates.end(), before);
+    const double weight = total_of(candidates.first(half));
+    if (weight >= wanted) {
+      candidates = candidates.first(half);
+    } else {
+      wanted -= weight;
+      candidates = candidates.subspan(half);
+    }
+  }
+  return candidates[0];
+}
+
+void cut_by_share(std::vector<Candidate>& candidates, double top_p) {
+  const double total = total_of(candidates);
+  // All that are lighter than this together weigh too little to be needed.
+  const double least = (1 - top_p) * total / static_cast<double>(candidates.size());
+  std::vector<Candidate> heavy;
+  for (const Candidate& c : candidates)
+    if (c.weight >= least) heavy.push_back(c);
+  const auto before = [](const Candidate& a, const Candidate& b) {
+    return a.weight > b.weight || (a.weight == b.weight && a.id < b.id);
+  };
+  const Candidate last = last_within(std::span(heavy), top_p * total, before);
+  std::erase_if(candidates, [&](const Candidate& c) { return before(last, c); });
+}
+
+// What draw() draws from, in order of id.
+std::vector<Candidate> candidates_of(std::span<const float> logits, const TextSoFar& text,
+                                     const SamplingOptions& options) {
+  MG_ASSERT(!logits.empty() && text.prompt <= text.tokens.size());
+  MG_ASSERT(text.allowed.empty() || text.allowed.size() * 64 >= logits.size());
+  const float largest_logit = checked_largest(logits);
+  const bool greedy = options.temperature == 0;
+  if (greedy && !changes_scores(text, options)) return {{first_with(logits, largest_logit), 1}};
+  const std::vector<double> scores = process(logits, text, options);
+  const double largest = largest_of(std::span(scores));
+  if (largest == kNever) fail_with_nothing_allowed(logits.size(), text, options);
+  if (greedy) return {{first_with(std::span(scores), largest), 1}};
+  std::vector<Candidate> candidates = weigh(scores, largest, options);
+  if (options.top_p < 1) cut_by_share(candidates, options.top_p);
+  if (options.min_p > 0)
+    std::erase_if(candidates, [&](const Candidate& c) { return c.weight < options.min_p; });
+  return candidates;
+}
+
+}  // namespace
+
+std::string as_flag(std::string_view option) {
+  std::string flag = "--" + std::string(option);
+  std::ranges::replace(flag, '_', '-');
+  return flag;
+}
+
+void SamplingOptions::check(OptionName name) const {
+  MG_CHECK(temperature >= 0 && std::isfinite(temperature),
+           "{} is {}; it must be 0 (the most likely token) or more", name("temperature"),
+           temperature);
+  MG_CHECK(top_k >= 0, "{} is {}; it must be 0 (all tokens) or more", name("top_k"), top_k);
+  MG_CHECK(top_p > 0 && top_p <= 1, "{} is {}; it must lie in (0, 1], 1: all tokens", name("top_p"),
+           top_p);
+  MG_CHECK(min_p >= 0 && min_p <= 1, "{} is {}; it must lie in [0, 1], 0: all tokens",
+           name("min_p"), min_p);
+  MG_CHECK(repetition_penalty > 0 && std::isfinite(repetition_penalty),
+           "{} is {}; it must be above 0, 1: none", name("repetition_penalty"), repetition_penalty);
+  MG_CHECK(std::abs(presence_penalty) <= 2, "{} is {}; it must lie in [-2, 2], 0: none",
+           name("presence_penalty"), presence_penalty);
+  MG_CHECK(std::abs(frequency_penalty) <= 2, "{} is {}; it must lie in [-2, 2], 0: none",
+           name("frequency_penalty"), frequency_penalty);
+  for (const auto& [id, bias] : logit_bias) {
+    MG_CHECK(std::abs(bias) <= 100, "{} of token {} is {}; it must lie in [-100, 100]",
+             name("logit_bias"), id, bias);
+  }
+  MG_CHECK(min_tokens >= 0, "{} is {}; it cannot be negative", name("min_tokens"), min_tokens);
+}
+
+int32_t draw(std::span<const float> logits, const TextSoFar& text, const SamplingOptions& options,
+             uint64_t request) {
+  const std::vector<Candidate> candidates = candidates_of(logits, text, options);
+  if (candidates.size() == 1) return candidates[0].id;
   const RandomStream stream(options.seed, "generate/" + std::to_string(request));
-  return Candidates(scores, largest, options).at(stream.uniform(tokens.size()));
+  const double wanted = stream.uniform(text.tokens.size()) * total_of(candidates);
+  double sum = 0;
+  for (const Candidate& c : candidates) {
+    sum += c.weight;
+    if (sum > wanted) return c.id;
+  }
+  MG_ASSERT(false);  // the sum is the total by now, which is more
+  return 0;
+}
+
+std::vector<double> probabilities(std::span<const float> logits, const TextSoFar& text,
+                                  const SamplingOptions& options) {
+  const std::vector<Candidate> candidates = candidates_of(logits, text, options);
+  const double total = total_of(candidates);
+  std::vector<double> all(logits.size());
+  for (const Candidate& c : candidates) all[static_cast<size_t>(c.id)] = c.weight / total;
+  return all;
 }
 
 std::vector<int32_t> most_likely(std::span<const float> logits, int64_t k) {
-  Ranking<float> ranking(logits);
   const size_t count = std::min(logits.size(), static_cast<size_t>(std::max<int64_t>(k, 0)));
-  ranking.sort_to(count);
-  std::vector<int32_t> ids(count);
-  for (size_t i = 0; i < count; ++i) ids[i] = static_cast<int32_t>(ranking[i]);
+  if (count == 0) return {};
+  std::vector<int32_t> ids = select(logits, count);
+  std::ranges::sort(ids, [&](int32_t a, int32_t b) {
+    const float x = logits[static_cast<size_t>(a)], y = logits[static_cast<size_t>(b)];
+    return x > y || (x == y && a < b);
+  });
   return ids;
 }
 

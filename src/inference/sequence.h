@@ -2,9 +2,11 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "inference/block_cache.h"
+#include "inference/constraint/matcher.h"
 #include "inference/request.h"
 
 namespace megatron::inference {
@@ -23,6 +25,7 @@ struct Sequence {
   int64_t cached = 0;           // tokens of the prompt that were found in the cache when it began
   bool begun = false;
   uint64_t turn = 0;  // of its last pass
+  std::optional<Matcher> matcher;
   SequenceBlocks blocks;
 
   int64_t length() const { return static_cast<int64_t>(tokens.size()); }

@@ -42,11 +42,11 @@ SequenceState::SequenceState(const SequenceStateShape& shape, DType type, Runtim
       values_(shape.layers.size()) {
   MG_ASSERT(shape.block_size > 0 && shape.block_size % kernels::kPageKeys == 0);
   const double bytes = static_cast<double>(shape.elements()) * static_cast<double>(size_of(type));
-  MG_CHECK(
-      !runtime.device().is_host() || bytes <= static_cast<double>(available_memory()),
-      "the KV cache needs {:.1f} GB, but this process has {}; lower "
-      "--inference-dynamic-batching-buffer-size-gb, --batch-size or --max-tokens, or use --bf16",
-      bytes * 1e-9, available_memory_text());
+  MG_CHECK(!runtime.device().is_host() || bytes <= static_cast<double>(available_memory()),
+           "the KV cache needs {:.1f} GB, but this process has {}; lower "
+           "--inference-dynamic-batching-buffer-size-gb or "
+           "--inference-dynamic-batching-max-requests, or use --bf16",
+           bytes * 1e-9, available_memory_text());
   const auto zeros = [&](const LayerCache& layer, int64_t pages, std::string_view label) {
     Tensor t =
         Tensor::empty(runtime.arena(MemoryClass::activations),

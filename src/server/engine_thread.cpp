@@ -17,7 +17,8 @@ std::string_view name(Failure failure) {
 }
 
 std::string_view name(inference::Finish finish) {
-  constexpr std::string_view kNames[] = {"length", "end_token", "stop", "positions"};
+  constexpr std::string_view kNames[] = {"length",    "end_token", "stop",
+                                         "positions", "complete",  "failed"};
   return kNames[static_cast<size_t>(finish)];
 }
 
@@ -220,7 +221,12 @@ void EngineThread::deliver(inference::RequestUpdate update) {
   const std::optional<inference::Finish> finish = update.finish;
   {
     const std::lock_guard lock(job.mailbox->mutex);
-    job.mailbox->events.push_back({job.request, std::move(update), std::nullopt});
+    EngineEvent event{job.request, std::move(update), std::nullopt};
+    if (finish == inference::Finish::failed) {
+      log::error("a request failed: {}", event.update.error);
+      event.failure = Failure::engine;
+    }
+    job.mailbox->events.push_back(std::move(event));
   }
   job.mailbox->arrived.notify_one();
   if (finish) end(found, name(*finish));

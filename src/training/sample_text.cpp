@@ -11,7 +11,7 @@ std::string sample_text(const models::Stage& model, Runtime& runtime,
   request.sampling.temperature = 0.8;
   const bool has_data = runtime.device().has_data();
   if (has_data && tokenizer.eod()) request.end_tokens = {*tokenizer.eod()};
-  const inference::GenerateOptions options{.vocabulary = tokenizer.vocabulary_size()};
+  const inference::EngineOptions options{.vocabulary = tokenizer.vocabulary_size()};
   const auto generations = inference::generate(model, runtime, std::span(&request, 1), options);
   if (!has_data) return {};
   std::vector<int32_t> ids;

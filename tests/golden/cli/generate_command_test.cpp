@@ -118,8 +118,14 @@ TEST_F(GenerateCommand, ResultsDependOnNoBatchAndNoThreads) {
                          "x",
                          "of the"};
   const std::string all = run(prompts).out;
-  EXPECT_EQ(run(with({"--batch-size", "1", "--prefill-tokens", "3"}, prompts)).out, all);
-  EXPECT_EQ(run(with({"--batch-size", "2", "--threads", "2"}, prompts)).out, all);
+  EXPECT_EQ(run(with({"--inference-dynamic-batching-max-requests", "1",
+                      "--inference-dynamic-batching-max-tokens", "3"},
+                     prompts))
+                .out,
+            all);
+  EXPECT_EQ(
+      run(with({"--inference-dynamic-batching-max-requests", "2", "--threads", "2"}, prompts)).out,
+      all);
   EXPECT_NE(run(with({"--seed", "5"}, prompts)).out, all);
   const Words greedy = with({"--temperature", "0"}, prompts);
   EXPECT_EQ(run(with({"--seed", "5"}, greedy)).out, run(greedy).out);
@@ -187,6 +193,26 @@ TEST_F(GenerateCommand, StopsBeforeAText) {
   EXPECT_EQ(run(with(flags, stops)).out, "Hello there" + expected + "\n");
 }
 
+// A bias of 100 decides what is sampled; token 50 ends the text, from the minimum on.
+TEST_F(GenerateCommand, BiasesAndTokensThatEndAText) {
+  const auto tokens = [&](const Words& flags) {
+    run(with({"--prompt", "Hello there", "--max-tokens", "6", "--output", "biased.jsonl"}, flags));
+    const Json line = lines("biased.jsonl")[0];
+    std::vector<int64_t> ids;
+    for (const Json& id : line["tokens"].as_array()) ids.push_back(id.as_integer());
+    EXPECT_EQ(line["finish"].as_string(), ids.back() == 50 ? "end_token" : "length");
+    return ids;
+  };
+  using Ids = std::vector<int64_t>;
+  EXPECT_EQ(tokens({"--logit-bias", "40:100"}), Ids(6, 40));
+  const Words ends = {"--logit-bias", "40:70", "50:100", "--stop-token-ids", "51", "50"};
+  EXPECT_EQ(tokens(ends), Ids{50});
+  EXPECT_EQ(tokens(with(ends, {"--min-tokens", "3"})), (Ids{40, 40, 40, 50}));
+  const Words close = {"--temperature", "0", "--logit-bias", "40:91.5", "41:90"};
+  EXPECT_EQ(tokens(with(close, {"--presence-penalty", "2"})), (Ids{40, 41, 40, 40, 40, 40}));
+  EXPECT_EQ(tokens(with(close, {"--frequency-penalty", "1"})), (Ids{40, 40, 41, 40, 41, 40}));
+}
+
 TEST_F(GenerateCommand, EndsAtThePositionsAndKeepsTheEndOfALongPrompt) {
   std::string many;
   for (int i = 0; i < 100; ++i) many += "x ";
@@ -241,11 +267,26 @@ TEST_F(GenerateCommand, RefusesWhatMakesNoSense) {
   refused({"--prompt", "x", "--logprobs", "401"}, {"--logprobs is 401", "400"});
   refused({"--prompt", "x", "--logprobs", "-1"}, {"--logprobs is -1"});
   refused({"--prompt", "x", "--max-tokens", "-1"}, {"--max-tokens is -1"});
-  refused({"--prompt", "x", "--batch-size", "0"}, {"--batch-size is 0"});
-  refused({"--prompt", "x", "--prefill-tokens", "0"}, {"--prefill-tokens is 0"});
+  refused({"--prompt", "x", "--inference-dynamic-batching-max-requests", "0"},
+          {"--inference-dynamic-batching-max-requests is 0"});
+  refused({"--prompt", "x", "--inference-dynamic-batching-max-tokens", "0"},
+          {"--inference-dynamic-batching-max-tokens is 0"});
   refused({"--prompt", "x", "--top-p", "1.5"}, {"--top-p is 1.5"});
   refused({"--prompt", "x", "--min-p", "-1"}, {"--min-p is -1"});
   refused({"--prompt", "x", "--repetition-penalty", "0"}, {"--repetition-penalty is 0"});
+  refused({"--prompt", "x", "--presence-penalty", "2.5"}, {"--presence-penalty is 2.5", "[-2, 2]"});
+  refused({"--prompt", "x", "--frequency-penalty=-3"}, {"--frequency-penalty is -3", "[-2, 2]"});
+  for (const char* bad : {"5", "5:", ":5", "5:x", "x:5", "-5:1", "5:1:2", "5000000000:1"})
+    refused({"--prompt", "x", std::string("--logit-bias=") + bad},
+            {"--logit-bias", bad, "262:-100"});
+  refused({"--prompt", "x", "--logit-bias", "5:1", "5:2"}, {"--logit-bias", "token 5 twice"});
+  refused({"--prompt", "x", "--logit-bias", "5:101"}, {"--logit-bias of token 5 is 101", "100]"});
+  refused({"--prompt", "x", "--logit-bias", "400:1"}, {"--logit-bias", "token 400", "400 tokens"});
+  refused({"--prompt", "x", "--min-tokens", "-1"}, {"--min-tokens is -1"});
+  refused({"--prompt", "x", "--min-tokens", "9", "--max-tokens", "8"},
+          {"--min-tokens is 9", "--max-tokens only 8"});
+  refused({"--prompt", "x", "--stop-token-ids", "5", "x"}, {"--stop-token-ids is 'x'"});
+  refused({"--prompt", "x", "--stop-token-ids", "400"}, {"--stop-token-ids", "token 400"});
   refused({"--prompt", "x", "--stop", ""}, {"--stop"});
   refused({"--prompt", "x", "--output", "run/iter_0000001/config.json/x"}, {"config.json"});
   refused({"--prompt", "x", "--interactive"}, {"--interactive"});

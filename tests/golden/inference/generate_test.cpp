@@ -10,8 +10,8 @@
 namespace megatron::testing {
 namespace {
 
+using inference::EngineOptions;
 using inference::Finish;
-using inference::GenerateOptions;
 using inference::Generation;
 using inference::Request;
 
@@ -22,7 +22,13 @@ std::vector<Request> requests(int64_t count, int64_t longest, int64_t vocabulary
     all.push_back({.number = static_cast<uint64_t>(i),
                    .prompt = random_tokens(length, vocabulary, 50 + static_cast<uint64_t>(i)),
                    .max_tokens = 3 + i % 4,
-                   .sampling = {.temperature = 0.9, .top_k = 20, .seed = 3},
+                   .sampling = {.temperature = 0.9,
+                                .top_k = 20,
+                                .presence_penalty = i % 2 * 1.5,
+                                .frequency_penalty = i % 3 * 0.5,
+                                .logit_bias = {{static_cast<int32_t>(i), 2}},
+                                .min_tokens = i % 4,
+                                .seed = 3},
                    .logprobs = i % 3});
   }
   return all;
@@ -34,7 +40,7 @@ class Models : public ::testing::TestWithParam<std::tuple<bool, DType>> {
       : m_(std::get<0>(GetParam()) ? llama_shape(2, 32, 4, 2, 97, 64)
                                    : gpt2_shape(2, 32, 4, 97, 64),
            std::get<1>(GetParam())) {}
-  std::vector<Generation> run(const std::vector<Request>& all, GenerateOptions options = {}) {
+  std::vector<Generation> run(const std::vector<Request>& all, EngineOptions options = {}) {
     return inference::generate(m_.model, m_.runtime, all, options);
   }
   RandomModel m_;
@@ -86,7 +92,7 @@ INSTANTIATE_TEST_SUITE_P(All, Models,
 
 class Generate : public ::testing::Test {
  protected:
-  Generation one(const Request& request, GenerateOptions options = {}) {
+  Generation one(const Request& request, EngineOptions options = {}) {
     return inference::generate(m_.model, m_.runtime, std::span(&request, 1), options)[0];
   }
   RandomModel m_{gpt2_shape(2, 32, 4, 97, 16), DType::f32};
@@ -146,11 +152,47 @@ TEST_F(Generate, DrawsBelowTheVocabulary) {
   }
 }
 
+// Every token but one ends the text.
+TEST_F(Generate, GoesOnToTheMinimum) {
+  Request request{.prompt = {1, 2, 3}, .max_tokens = 10, .sampling = {.min_tokens = 4}};
+  for (int32_t id = 0; id < 97; ++id)
+    if (id != 5) request.end_tokens.push_back(id);
+  request.sampling.logit_bias = {{5, -20}};
+  const Generation g = one(request);
+  EXPECT_EQ(g.finish, Finish::end_token);
+  const Tokens tokens = tokens_of(g);
+  ASSERT_EQ(tokens.size(), 5u);
+  EXPECT_EQ(std::ranges::count(tokens, 5), 4);
+}
+
+// The generated text alone counts, not the prompt.
+TEST_F(Generate, PenaltiesCountTheGeneratedText) {
+  Request request{.prompt = {7, 8, 7}, .max_tokens = 13, .sampling = {.temperature = 0}};
+  const Tokens plain = tokens_of(one(request));
+  request.prompt.assign(3, plain[0]);
+  request.sampling = {.temperature = 0, .presence_penalty = 1, .frequency_penalty = 0.5};
+  request.logprobs = 97;
+  const Generation g = one(request);
+  std::vector<double> lowered(97);
+  bool matters = false;
+  for (const auto& token : g.tokens) {
+    const auto score = [&](const inference::Draw& d) {
+      return d.log_probability - lowered[static_cast<size_t>(d.token)];
+    };
+    const auto best = std::ranges::max_element(token.alternatives, {}, score);
+    EXPECT_EQ(token.draw.token, best->token);
+    matters |= best != token.alternatives.begin();
+    double& of_this = lowered[static_cast<size_t>(token.draw.token)];
+    of_this += of_this == 0 ? 1.5 : 0.5;
+  }
+  EXPECT_TRUE(matters);
+}
+
 TEST_F(Generate, CountsWhatItDoes) {
   inference::Statistics s;
   const std::vector<Request> all = {{.prompt = {1, 2, 3}, .max_tokens = 4},
                                     {.prompt = {1, 2, 3, 4, 5}, .max_tokens = 2}};
-  inference::generate(m_.model, m_.runtime, all, {.statistics = &s});
+  inference::generate(m_.model, m_.runtime, all, {}, {}, &s);
   EXPECT_EQ(s.prompt_tokens, 8);
   EXPECT_EQ(s.generated_tokens, 6);
   EXPECT_EQ(s.decoded_tokens, 4);
@@ -173,6 +215,10 @@ TEST_F(Generate, RefusesWhatTheModelCannotTake) {
   refused({.prompt = Tokens(17, 1)}, "17 tokens, but the model only 16 positions");
   refused({.prompt = {1}, .max_tokens = -1}, "--max-tokens is -1");
   refused({.prompt = {1}, .sampling = {.top_p = 0}}, "--top-p");
+  refused({.prompt = {1}, .max_tokens = 2, .sampling = {.min_tokens = 3}},
+          "--min-tokens is 3, but --max-tokens only 2");
+  refused({.prompt = {1}, .sampling = {.logit_bias = {{97, 1}}}}, "token 97");
+  refused({.prompt = {1}, .sampling = {.logit_bias = {{-1, 1}}}}, "token -1");
   refused({.prompt = {1}, .logprobs = 98}, "--logprobs is 98");
   EXPECT_THROW(one({.prompt = {1}}, {.max_requests = 0}), Error);
   EXPECT_THROW(one({.prompt = {1}}, {.max_tokens = 0}), Error);

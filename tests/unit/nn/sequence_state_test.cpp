@@ -165,7 +165,9 @@ TEST_F(State, SaysWhenTheMachineIsTooSmall) {
     SequenceState state(huge, DType::f32, runtime_);
     ADD_FAILURE();
   } catch (const Error& e) {
-    EXPECT_NE(std::string(e.what()).find("--batch-size"), std::string::npos) << e.what();
+    EXPECT_NE(std::string(e.what()).find("--inference-dynamic-batching-max-requests"),
+              std::string::npos)
+        << e.what();
   }
 }
 

@@ -1,0 +1,110 @@
+#include "cli/generate_sampling.h"
+
+#include <algorithm>
+#include <charconv>
+#include <limits>
+#include <optional>
+
+#include "base/error.h"
+#include "inference/stop_text.h"
+
+namespace megatron::cli {
+namespace {
+
+template <class T>
+std::optional<T> parse_number(std::string_view text) {
+  T value{};
+  const auto [at, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || at != text.data() + text.size()) return std::nullopt;
+  return value;
+}
+
+std::optional<int32_t> parse_id(std::string_view text) {
+  const auto id = parse_number<int32_t>(text);
+  return id && *id >= 0 ? id : std::nullopt;
+}
+
+std::map<int32_t, double> parse_logit_bias(const std::vector<std::string>& values) {
+  std::map<int32_t, double> bias;
+  for (const std::string& text : values) {
+    const size_t colon = std::min(text.find(':'), text.size());
+    const auto id = parse_id(text.substr(0, colon));
+    const auto value =
+        parse_number<double>(std::string_view(text).substr(std::min(colon + 1, text.size())));
+    MG_CHECK(id && value,
+             "--logit-bias is '{}'; give the id of a token and what is added to its logit, such as "
+             "262:-100",
+             text);
+    MG_CHECK(bias.emplace(*id, *value).second, "--logit-bias names token {} twice; give one value",
+             *id);
+  }
+  return bias;
+}
+
+std::vector<int32_t> parse_ids(const std::vector<std::string>& values) {
+  std::vector<int32_t> ids;
+  for (const std::string& text : values) {
+    const auto id = parse_id(text);
+    MG_CHECK(id.has_value(), "--stop-token-ids is '{}'; give ids of tokens, such as 262", text);
+    ids.push_back(*id);
+  }
+  return ids;
+}
+
+}  // namespace
+
+void SamplingSettings::fields(Fields& f) {
+  f.begin_group("sampling");
+  f.add("max-tokens", &max_tokens, "max tokens to generate per prompt");
+  f.add("min-tokens", &options.min_tokens,
+        "no end-of-document token, nor one of --stop-token-ids, is sampled before this many tokens "
+        "are generated");
+  f.add("stop", &stop, "texts that end the generation; they are not part of the output");
+  f.add("stop-token-ids", &stop_token_ids_,
+        "ids of tokens that end the generation, as an end-of-document token does");
+  f.add_switch("ignore-eos", &ignore_eos, true, "continue after an end-of-document token");
+  f.add("temperature", &options.temperature,
+        "sampling temperature; 1: the model's own distribution; 0: greedy");
+  f.add("top-k", &options.top_k, "sample from the k most likely tokens; 0: all");
+  f.add("top-p", &options.top_p,
+        "nucleus sampling: sample from the smallest set of most likely tokens with at least this "
+        "total probability; 1: all");
+  f.add("min-p", &options.min_p,
+        "sample from tokens with at least this fraction of the most likely one's probability; 0: "
+        "all");
+  f.add("repetition-penalty", &options.repetition_penalty,
+        "above 1: tokens already in the text become less likely");
+  f.add("presence-penalty", &options.presence_penalty,
+        "lowers the logits of tokens that were generated before by this; -2 to 2");
+  f.add("frequency-penalty", &options.frequency_penalty,
+        "lowers the logits of tokens by this for each time that they were generated before; -2 to "
+        "2");
+  f.add("logit-bias", &logit_bias_,
+        "tokens and what is added to their logits, as ID:VALUE; values from -100 to 100");
+  f.add("seed", &seed,
+        "random seed; a sampled token depends on it, the prompt's number and the "
+        "position");
+}
+
+void SamplingSettings::check() {
+  MG_CHECK(max_tokens >= 0, "--max-tokens is {}; it cannot be negative", max_tokens);
+  const inference::StopText stops(stop);
+  options.logit_bias = parse_logit_bias(logit_bias_);
+  stop_tokens = parse_ids(stop_token_ids_);
+  options.seed = static_cast<uint64_t>(seed);
+  options.check();
+  MG_CHECK(options.min_tokens <= max_tokens,
+           "--min-tokens is {}, but --max-tokens only {}; lower the one or raise the other",
+           options.min_tokens, max_tokens);
+}
+
+void SamplingSettings::check_ids(int64_t vocabulary) const {
+  const auto check = [&](const char* flag, int32_t id) {
+    MG_CHECK(id < vocabulary, "{} names token {}, but the tokenizer has only {} tokens", flag, id,
+             vocabulary);
+  };
+  for (const int32_t id : stop_tokens) check("--stop-token-ids", id);
+  for (const auto& [id, bias] : options.logit_bias) check("--logit-bias", id);
+}
+
+}  // namespace megatron::cli

@@ -1,0 +1,29 @@
+// How `megatron generate` samples tokens, and where its texts end.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/fields.h"
+#include "inference/sampling.h"
+
+namespace megatron::cli {
+
+struct SamplingSettings {
+  inference::SamplingOptions options;  // complete after check()
+  int64_t seed = 1234, max_tokens = 128;
+  std::vector<std::string> stop;
+  std::vector<int32_t> stop_tokens;  // after check()
+  bool ignore_eos = false;
+
+  void fields(Fields& fields);
+  void check();
+  // Throws Error for an id that a tokenizer of so many tokens does not have.
+  void check_ids(int64_t vocabulary) const;
+
+ private:
+  std::vector<std::string> logit_bias_, stop_token_ids_;
+};
+
+}  // namespace megatron::cli
