@@ -169,8 +169,11 @@ void EngineThread::take(inference::Engine& engine, Submission& submission) {
   const auto count = submission.requests.size();
   std::vector<inference::RequestId>& ids = submission.mailbox->ids;
   try {
-    for (inference::Request& request : submission.requests)
+    for (inference::Request& request : submission.requests) {
+      const bool scored = request.logprobs >= 0;  // then its prompt is computed anew
+      submission.mailbox->cached.push_back(scored ? 0 : engine.cached_tokens(request.prompt));
       ids.push_back(engine.submit(std::move(request)));
+    }
   } catch (...) {
     for (const inference::RequestId id : ids) engine.cancel(id);
     {

@@ -46,6 +46,8 @@ class EngineCall {
   // Waits until something has come, at most so long. Maybe nothing.
   std::vector<EngineEvent> wait(std::chrono::milliseconds longest);
   void cancel(size_t request);  // it gets no more
+  // Tokens of a request's prompt that the cache had when it was submitted.
+  int64_t cached_tokens(size_t request) const { return mailbox_->cached[request]; }
 
  private:
   friend EngineThread;
@@ -54,6 +56,7 @@ class EngineCall {
     std::condition_variable arrived;
     std::vector<EngineEvent> events;
     std::vector<inference::RequestId> ids;  // of the engine, in order
+    std::vector<int64_t> cached;            // tokens of their prompts
   };
   EngineCall(EngineThread& engine, std::shared_ptr<Mailbox> mailbox)
       : engine_(engine), mailbox_(std::move(mailbox)) {}

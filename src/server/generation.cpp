@@ -31,6 +31,11 @@ ChoicePlan plan_choice(const GenerationParameters& parameters, const TextModel& 
   plan.request.max_tokens = room;
   plan.request.sampling = parameters.sampling(seed);
   plan.request.end_tokens = parameters.end_tokens(model);
+  plan.request.priority = parameters.priority;
+  if (parameters.grammar) {
+    plan.request.grammar = parameters.grammar;
+    plan.request.token_bytes = model.grammars().token_bytes();
+  }
   plan.options.stops = parameters.stops;
   plan.options.end_tokens = plan.request.end_tokens;
   plan.options.min_tokens = parameters.min_tokens;

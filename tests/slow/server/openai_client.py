@@ -4,11 +4,19 @@
 """
 
 import sys
+from typing import Literal
 
 import openai
+import pydantic
 
 MESSAGES = [{"role": "user", "content": "x"}]
 TOOLS = [{"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {}}}}]
+
+
+class Answer(pydantic.BaseModel):
+    certain: bool
+    choice: Literal["a", "b"]
+    steps: list[int] = pydantic.Field(min_length=1, max_length=2)
 
 
 def client_of(port, key="right"):
@@ -62,6 +70,16 @@ def check_tools(client):
         model="tiny", messages=[*MESSAGES, choice.message, answer], tools=TOOLS, max_tokens=3)
 
 
+def check_forms(client):
+    # With integers of any length a random model may not come to an end.
+    bias = {str(ord(digit)): -30 for digit in "0123456789"}
+    chat = client.chat.completions
+    answer = chat.parse(model="tiny", messages=MESSAGES, response_format=Answer, logit_bias=bias, temperature=0.5)
+    assert isinstance(answer.choices[0].message.parsed, Answer)
+    calls = chat.create(model="tiny", messages=MESSAGES, tools=TOOLS, tool_choice="required").choices[0].message
+    assert calls.tool_calls[0].function.name == "add"
+
+
 def check_errors(client, port):
     chat = client.chat.completions.create
     refused(openai.AuthenticationError, lambda: client_of(port, "wrong").models.list())
@@ -78,6 +96,7 @@ def main():
     check_completions(client)
     check_chats(client)
     check_tools(client_of(scripted_port))
+    check_forms(client)
     check_errors(client, port)
     print("all well")
 
