@@ -14,7 +14,8 @@ namespace {
 std::vector<ChoicePlan> plan(const ChatRequest& r, const RenderedPrompt& prompt,
                              const TextModel& model) {
   const uint64_t seed = random_seed();
-  const int64_t room = room_for_text(model, std::ssize(prompt.tokens), r.generation.max_tokens, {});
+  const int64_t room =
+      room_for_text(model, std::ssize(prompt.tokens), r.generation.max_tokens, {}, "messages");
   std::vector<ChoicePlan> plans;
   for (int64_t i = 0; i < r.generation.n; ++i) {
     plans.push_back(plan_choice(r.generation, model, prompt.tokens, room, plans.size(), seed));

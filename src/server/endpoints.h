@@ -26,6 +26,7 @@ struct Api {
 HttpAnswer list_models(const Api& api, const HttpRequest& request);
 HttpAnswer complete_text(const Api& api, const HttpRequest& request);
 HttpAnswer complete_chat(const Api& api, const HttpRequest& request);
+HttpAnswer embed(const Api& api, const HttpRequest& request);
 HttpAnswer tokenize(const Api& api, const HttpRequest& request);
 HttpAnswer detokenize(const Api& api, const HttpRequest& request);
 HttpAnswer megatron_generate(const Api& api, const HttpRequest& request);

@@ -37,12 +37,14 @@ std::vector<EngineEvent> EngineCall::wait(std::chrono::milliseconds longest) {
 EngineThread::EngineThread(const models::Stage& stage, Runtime& runtime,
                            const inference::EngineOptions& options, int64_t max_waiting,
                            Metrics& metrics)
-    : most_(options.max_requests + max_waiting), metrics_(metrics) {
+    : stage_(stage),
+      runtime_(runtime),
+      most_(options.max_requests + max_waiting),
+      metrics_(metrics) {
   std::promise<void> ready;
   std::future<void> built = ready.get_future();
-  thread_ = std::thread([this, &stage, &runtime, &options, ready = std::move(ready)]() mutable {
-    run(stage, runtime, options, ready);
-  });
+  thread_ =
+      std::thread([this, &options, ready = std::move(ready)]() mutable { serve(options, ready); });
   try {
     built.get();
   } catch (...) {
@@ -90,6 +92,27 @@ void EngineThread::cancel(std::vector<inference::RequestId> ids) {
   wake_.notify_one();
 }
 
+void EngineThread::run(std::function<void(const models::Stage&, Runtime&)> work) {
+  Work one{std::move(work), {}};
+  std::future<void> done = one.done.get_future();
+  {
+    const std::lock_guard lock(mutex_);
+    if (refusing_) throw server_draining();
+    works_.push_back(std::move(one));
+  }
+  wake_.notify_one();
+  done.get();
+}
+
+void EngineThread::do_work(Work& work) {
+  try {
+    work.work(stage_, runtime_);
+    work.done.set_value();
+  } catch (...) {
+    work.done.set_exception(std::current_exception());
+  }
+}
+
 void EngineThread::refuse_more() {
   const std::lock_guard lock(mutex_);
   refusing_ = true;
@@ -111,16 +134,15 @@ EngineCounts EngineThread::counts() const {
   return counts_;
 }
 
-void EngineThread::run(const models::Stage& stage, Runtime& runtime,
-                       const inference::EngineOptions& options, std::promise<void>& ready) {
+void EngineThread::serve(const inference::EngineOptions& options, std::promise<void>& ready) {
   std::optional<inference::Engine> engine;
   try {
-    engine.emplace(stage, runtime, options);
+    engine.emplace(stage_, runtime_, options);
   } catch (...) {
     ready.set_exception(std::current_exception());
     return;
   }
-  ready.set_value();  // it is not touched from now on
+  ready.set_value();  // from now on `options` may be gone
   serve(*engine);
 }
 
@@ -142,15 +164,17 @@ void EngineThread::serve(inference::Engine& engine) {
 bool EngineThread::take_work(inference::Engine& engine) {
   std::vector<Submission> submissions;
   std::vector<inference::RequestId> cancelled;
+  std::vector<Work> works;
   bool stops = false, ends_all = false;
   {
     std::unique_lock lock(mutex_);
     wake_.wait(lock, [&] {
-      return stopping_ || end_all_ || !submissions_.empty() || !cancelled_.empty() ||
-             !engine.idle();
+      return stopping_ || end_all_ || !submissions_.empty() || !works_.empty() ||
+             !cancelled_.empty() || !engine.idle();
     });
     submissions.swap(submissions_);
     cancelled.swap(cancelled_);
+    works.swap(works_);
     stops = stopping_;
     ends_all = std::exchange(end_all_, false);
   }
@@ -162,6 +186,7 @@ bool EngineThread::take_work(inference::Engine& engine) {
     end(job, "cancelled");
   }
   if (ends_all) end_all(engine, Failure::stopped);
+  for (Work& work : works) do_work(work);
   return !stops;
 }
 

@@ -11,9 +11,7 @@ constexpr std::chrono::milliseconds kTick{100};
 
 [[noreturn]] void fail_with(Failure failure) {
   switch (failure) {
-    case Failure::deadline:
-      throw ApiError(504, "server_error", "the text was not finished in time (--request-timeout)",
-                     "", "deadline_exceeded");
+    case Failure::deadline: throw deadline_exceeded();
     case Failure::stopped: throw server_draining();
     case Failure::engine: break;
   }

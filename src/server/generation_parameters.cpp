@@ -173,13 +173,14 @@ void check_model(const Parameters& p, const TextModel& model) {
 }
 
 int64_t room_for_text(const TextModel& model, int64_t prompt_tokens,
-                      const std::optional<int64_t>& asked, std::optional<int64_t> usual) {
+                      const std::optional<int64_t>& asked, std::optional<int64_t> usual,
+                      const char* field) {
   const int64_t room = model.context() - prompt_tokens;
   const auto refuse = [&](const std::string& found) {
     throw invalid_request(
         fmt::format("this model reads and writes up to {} tokens, but {}; shorten it",
                     model.context(), found),
-        "prompt", "context_length_exceeded");
+        field, "context_length_exceeded");
   };
   if (room < 0) refuse(fmt::format("the prompt has {}", prompt_tokens));
   if (asked && *asked > room)

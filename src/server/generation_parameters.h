@@ -44,9 +44,10 @@ SharedGrammar read_grammar(const Parameters& p, std::string_view name,
 void check_model(const Parameters& p, const TextModel& model);
 
 // Tokens that may follow a prompt: what is asked for, else `usual`, else all that there is room
-// for. Throws ApiError 400 for a prompt, or a prompt with its text, beyond the context.
+// for. Throws ApiError 400 of `field` for a prompt, or a prompt with its text, beyond the context.
 int64_t room_for_text(const TextModel& model, int64_t prompt_tokens,
-                      const std::optional<int64_t>& asked, std::optional<int64_t> usual);
+                      const std::optional<int64_t>& asked, std::optional<int64_t> usual,
+                      const char* field = "prompt");
 
 constexpr int64_t kMostTexts = 128;    // of a request
 constexpr int64_t kMostLogprobs = 20;  // alternatives of a token

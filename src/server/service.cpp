@@ -23,6 +23,7 @@ std::span<const Service::Route> Service::routes() {
       {"POST", "/completions", &Service::of_api<complete_text>},
       {"POST", "/v1/chat/completions", &Service::of_api<complete_chat>},
       {"POST", "/chat/completions", &Service::of_api<complete_chat>},
+      {"POST", "/v1/embeddings", &Service::of_api<embed>},
       {"POST", "/tokenize", &Service::of_api<tokenize>},
       {"POST", "/detokenize", &Service::of_api<detokenize>},
       {"PUT", "/api", &Service::of_api<megatron_generate>},

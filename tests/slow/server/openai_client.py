@@ -80,6 +80,12 @@ def check_forms(client):
     assert calls.tool_calls[0].function.name == "add"
 
 
+def check_embeddings(client):
+    packed = client.embeddings.create(model="tiny", input=["a", "b"]).data  # in base64 behind the scenes
+    plain = client.embeddings.create(model="tiny", input=["a", "b"], encoding_format="float").data
+    assert [one.embedding for one in packed] == [one.embedding for one in plain]
+
+
 def check_errors(client, port):
     chat = client.chat.completions.create
     refused(openai.AuthenticationError, lambda: client_of(port, "wrong").models.list())
@@ -97,6 +103,7 @@ def main():
     check_chats(client)
     check_tools(client_of(scripted_port))
     check_forms(client)
+    check_embeddings(client)
     check_errors(client, port)
     print("all well")
 
