@@ -17,6 +17,17 @@ function(megatron_embed_page room folder)
   target_sources(${room} PRIVATE ${CMAKE_CURRENT_BINARY_DIR}/${room}_page_sources.cpp)
 endfunction()
 
+# megatron_embed_chat(ROOM FOLDER): FOLDER/page/chat.html becomes a constant of the program (FOLDER/chat_page.cpp.in).
+function(megatron_embed_chat room folder)
+  if(NOT TARGET ${room})
+    return()
+  endif()
+  file(READ ${folder}/page/chat.html CHAT_PAGE)
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${folder}/page/chat.html)
+  configure_file(${folder}/chat_page.cpp.in ${CMAKE_CURRENT_BINARY_DIR}/${room}_chat_page.cpp @ONLY)
+  target_sources(${room} PRIVATE ${CMAKE_CURRENT_BINARY_DIR}/${room}_chat_page.cpp)
+endfunction()
+
 # megatron_embed_flags(ROOM FOLDER): the tables of FOLDER become constants of the program (FOLDER/embedded.cpp.in).
 function(megatron_embed_flags room folder)
   if(NOT TARGET ${room})

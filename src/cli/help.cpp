@@ -41,6 +41,7 @@ constexpr std::array kGroups = {
     Group{"evaluation", "what to evaluate, and when"},
     Group{"logging", "console, JSON lines, TensorBoard, W&B, samples, traces"},
     Group{"network", "address, keys, who may ask"},
+    Group{"engine", "texts at once, the KV cache"},
     Group{"limits", "requests, tokens, bytes and seconds at most"},
     Group{"device", "CPU or GPU, threads, CUDA graphs"},
     Group{"output", "what is written"},

@@ -60,6 +60,11 @@ ApiError server_draining() {
   return {503, "server_error", "the server is shutting down", "", "draining"};
 }
 
+ApiError deadline_exceeded() {
+  return {504, "server_error", "the answer was not finished in time (--request-timeout)", "",
+          "deadline_exceeded"};
+}
+
 ApiError too_many_requests(const std::string& message) {
   return {429, "rate_limit_error", message, "", "too_many_requests"};
 }

@@ -21,6 +21,8 @@ class ApiError : public Error {
 
   int status() const { return status_; }
   const std::string& code() const { return code_; }
+  // For the log: the code, else the field.
+  const std::string& note() const { return code_.empty() ? param_ : code_; }
   Json json() const;
 
  private:
@@ -33,6 +35,7 @@ ApiError invalid_request(const std::string& message, std::string param = "", std
 // What a status means where nothing else is known: of a request that could not be read, ....
 ApiError error_of_status(int status);
 ApiError server_draining();                              // 503
+ApiError deadline_exceeded();                            // 504
 ApiError too_many_requests(const std::string& message);  // 429
 
 }  // namespace megatron::server

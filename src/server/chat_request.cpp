@@ -93,24 +93,78 @@ std::optional<Json::Array> read_tools(const Parameters& p) {
   return *tools;
 }
 
-// Whether tools may be called.
-bool read_tool_choice(const Parameters& p, bool has_tools) {
-  const Json* choice = p.find("tool_choice");
-  if (choice == nullptr) return has_tools;
-  const std::string text = choice->is_string() ? choice->as_string() : "";
-  if (text == "none") return false;
-  if (text == "auto") return has_tools;
-  if (text == "required" || choice->is_object())
-    p.fail("tool_choice", "is " + shown(*choice) + "; this server only has \"auto\" and \"none\"");
-  p.fail("tool_choice", "is " + shown(*choice) + "; it must be \"auto\" or \"none\"");
+// A call of one of the tools, or of the one of this name.
+Json schema_of_call(const Parameters& p, const Json::Array& tools, const std::string& only) {
+  Json::Array calls;
+  for (const Json& tool : tools) {
+    const Json& function = tool["function"];
+    if (!only.empty() && function["name"].as_string() != only) continue;
+    const Json* given = function.find("parameters");
+    Json parameters = given != nullptr && given->is_object() ? *given : Json(Json::Object{});
+    if (!parameters.contains("type")) parameters.set("type", "object");
+    const Json* strict = function.find("strict");
+    if (strict == nullptr || *strict != Json(true)) parameters = strict_schema(parameters);
+    calls.emplace_back(Json::Object{
+        {"type", "object"},
+        {"properties", Json::Object{{"name", Json::Object{{"const", function["name"]}}},
+                                    {"arguments", std::move(parameters)}}},
+        {"required", Json::Array{"name", "arguments"}},
+        {"additionalProperties", false}});
+  }
+  if (calls.empty()) p.fail("tool_choice", "names a function that is not among the tools");
+  if (calls.size() == 1) return calls[0];
+  return Json::Object{{"anyOf", std::move(calls)}};
 }
 
-void read_response_format(const Parameters& p) {
+void read_tool_choice(const Parameters& p, const TextModel& model, ChatRequest& r) {
+  const Json* choice = p.find("tool_choice");
+  const bool has_tools = r.chat.tools.has_value();
+  const std::string text = choice != nullptr && choice->is_string() ? choice->as_string() : "auto";
+  r.calls_tools = has_tools && text != "none";
+  if (choice == nullptr || text == "none") return;
+  std::string only;
+  if (choice->is_object()) {
+    const Json* function = choice->find("function");
+    const Json* name =
+        function != nullptr && function->is_object() ? function->find("name") : nullptr;
+    if (name == nullptr || !name->is_string())
+      p.fail("tool_choice",
+             "must be \"auto\", \"none\", \"required\", or {\"type\": \"function\", "
+             "\"function\": {\"name\": ...}}");
+    only = name->as_string();
+  } else if (!choice->is_string() || (text != "auto" && text != "required")) {
+    p.fail("tool_choice",
+           "is " + shown(*choice) + "; it must be \"auto\", \"none\", \"required\" or name one");
+  }
+  if (only.empty() && text == "auto") return;
+  if (!has_tools) p.fail("tool_choice", "needs tools");
+  r.must_call = true;
+  const Json schema = schema_of_call(p, *r.chat.tools, only);
+  r.generation.grammar =
+      read_grammar(p, "tools", [&] { return model.grammars().json_schema(schema); });
+}
+
+void read_response_format(const Parameters& p, const TextModel& model, ChatRequest& r) {
   const std::optional<Parameters> format = p.object("response_format");
   if (!format) return;
   const std::string type = format->text("type").value_or("");
-  if (type != "text")
-    format->fail("type", "is " + shown(Json(type)) + "; this server only has \"text\"");
+  if (type == "text") return;
+  if (r.generation.grammar)
+    format->fail("type", "cannot be used together with a tool that must be called or guided_*");
+  if (type == "json_object") {
+    r.generation.grammar =
+        read_grammar(*format, "type", [&] { return model.grammars().json_object(); });
+  } else if (type == "json_schema") {
+    const std::optional<Parameters> of = format->object("json_schema");
+    const Json* schema = of ? of->find("schema") : nullptr;
+    if (schema == nullptr)
+      format->fail("json_schema", "must be {\"name\": ..., \"schema\": {...}}");
+    r.generation.grammar =
+        read_grammar(*of, "schema", [&] { return model.grammars().json_schema(*schema); });
+  } else {
+    format->fail("type", "is " + shown(Json(type)) +
+                             "; it must be \"text\", \"json_object\" or \"json_schema\"");
+  }
 }
 
 // A JSON object of variables must not take the place of what the request itself gives.
@@ -172,12 +226,12 @@ ChatRequest read_chat(const Json& body, const TextModel& model) {
   r.top_logprobs = p.integer("top_logprobs", 0, most).value_or(0);
   if (r.top_logprobs > 0 && !r.logprobs) p.fail("top_logprobs", "needs logprobs: true");
   r.chat = read_messages(p, model);
-  r.calls_tools = read_tool_choice(p, r.chat.tools.has_value());
+  read_tool_choice(p, model, r);
   if (!r.calls_tools) r.chat.tools.reset();
-  if (r.calls_tools && model.tool_format() == ToolFormat::none)
+  if (r.calls_tools && !r.must_call && model.tool_format() == ToolFormat::none)
     p.fail("tools", "cannot be used: the chat template of this model has no form for their calls");
   r.parallel_tool_calls = p.boolean("parallel_tool_calls").value_or(true);
-  read_response_format(p);
+  read_response_format(p, model, r);
   const Json* modalities = p.find("modalities");
   if (modalities != nullptr && *modalities != Json(Json::Array{"text"}))
     p.fail("modalities", "must be [\"text\"]; this model writes text alone");

@@ -11,6 +11,7 @@ struct ChatRequest {
   bool logprobs = false;
   int64_t top_logprobs = 0;
   bool calls_tools = false;         // tools are given and may be called
+  bool must_call = false;           // the text is held to a call: {"name": ..., "arguments": ...}
   bool parallel_tool_calls = true;  // false: at most one call is answered
 };
 

@@ -16,6 +16,8 @@ struct ChatFormat {
 
   // Of a prompt that ends with this text.
   static ChatFormat of(const TextModel& model, bool calls_tools, std::string_view prompt);
+  // Of a text that is one call as JSON and nothing else.
+  static ChatFormat of_call() { return {.tools = ToolFormat::llama}; }
 };
 
 struct ChatDelta {

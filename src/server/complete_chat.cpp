@@ -14,12 +14,13 @@ namespace {
 std::vector<ChoicePlan> plan(const ChatRequest& r, const RenderedPrompt& prompt,
                              const TextModel& model) {
   const uint64_t seed = random_seed();
-  const int64_t room = room_for_text(model, std::ssize(prompt.tokens), r.generation.max_tokens, {});
+  const int64_t room =
+      room_for_text(model, std::ssize(prompt.tokens), r.generation.max_tokens, {}, "messages");
   std::vector<ChoicePlan> plans;
   for (int64_t i = 0; i < r.generation.n; ++i) {
     plans.push_back(plan_choice(r.generation, model, prompt.tokens, room, plans.size(), seed));
     if (r.logprobs) plans.back().request.logprobs = r.top_logprobs;
-    if (r.calls_tools) plans.back().options.shown_special = model.tool_tokens();
+    if (r.calls_tools && !r.must_call) plans.back().options.shown_special = model.tool_tokens();
   }
   return plans;
 }
@@ -31,8 +32,7 @@ class ChatCompletion {
         model_(api.model),
         prompt_(render(request_.chat, api.model)),
         generation_(api.model, api.engine, plan(request_, prompt_, api.model), api.deadline()),
-        texts_(generation_.choices().size(),
-               ChatText(ChatFormat::of(model_, request_.calls_tools, prompt_.text))) {}
+        texts_(generation_.choices().size(), ChatText(format())) {}
 
   Json whole(const std::function<bool()>& client_gone) {
     generation_.finish(client_gone);
@@ -87,6 +87,13 @@ class ChatCompletion {
   }
 
  private:
+  // A text that is held to a form is not divided, but where the form is that of a call.
+  ChatFormat format() const {
+    if (request_.must_call) return ChatFormat::of_call();
+    if (request_.generation.grammar) return {};
+    return ChatFormat::of(model_, request_.calls_tools, prompt_.text);
+  }
+
   // Adds the rest to what is said.
   ChatText::End finish(size_t c, ChatDelta& said) {
     ChatText::End end = texts_[c].finish();
@@ -120,7 +127,8 @@ class ChatCompletion {
   }
 
   Json all_usage() const {
-    return usage(std::ssize(prompt_.tokens), generation_.generated_tokens());
+    return usage(std::ssize(prompt_.tokens), generation_.generated_tokens(),
+                 generation_.cached_tokens(0));
   }
 
   Json frame(const char* object, Json::Array choices, Json usage) const {

@@ -44,7 +44,7 @@ class Completion {
     Json::Array choices;
     for (size_t p = 0; p < request_.prompts.size(); ++p)
       for (const size_t c : best_of(p)) choices.push_back(choice(c, choices.size(), take(c), true));
-    return frame(std::move(choices), usage(prompt_tokens_, generation_.generated_tokens()));
+    return frame(std::move(choices), all_usage());
   }
 
   void stream(const EventWriter& events, const std::function<bool()>& client_gone) {
@@ -60,8 +60,7 @@ class Completion {
         events.send(frame(std::move(one), Json()));
       }
     }
-    if (request_.generation.include_usage)
-      events.send(frame({}, usage(prompt_tokens_, generation_.generated_tokens())));
+    if (request_.generation.include_usage) events.send(frame({}, all_usage()));
   }
 
   std::string note() const { return usage_note(prompt_tokens_, generation_.generated_tokens()); }
@@ -108,6 +107,13 @@ class Completion {
                         {"text", std::move(piece.text)},
                         {"logprobs", request_.logprobs ? logprobs_[c].take() : Json()},
                         {"finish_reason", last ? Json(of.finish_reason()) : Json()}};
+  }
+
+  Json all_usage() const {
+    int64_t cached = 0;  // each prompt counts once
+    for (size_t p = 0; p < request_.prompts.size(); ++p)
+      cached += generation_.cached_tokens(p * static_cast<size_t>(request_.best_of));
+    return usage(prompt_tokens_, generation_.generated_tokens(), cached);
   }
 
   Json frame(Json::Array choices, Json usage) const {

@@ -9,10 +9,11 @@ namespace megatron::server {
 
 int64_t seconds_since_1970() { return static_cast<int64_t>(std::time(nullptr)); }
 
-Json usage(int64_t prompt_tokens, int64_t generated_tokens) {
+Json usage(int64_t prompt_tokens, int64_t generated_tokens, int64_t cached) {
   return Json::Object{{"prompt_tokens", prompt_tokens},
                       {"completion_tokens", generated_tokens},
-                      {"total_tokens", prompt_tokens + generated_tokens}};
+                      {"total_tokens", prompt_tokens + generated_tokens},
+                      {"prompt_tokens_details", Json::Object{{"cached_tokens", cached}}}};
 }
 
 std::string usage_note(int64_t prompt_tokens, int64_t generated_tokens) {

@@ -26,12 +26,13 @@ struct Api {
 HttpAnswer list_models(const Api& api, const HttpRequest& request);
 HttpAnswer complete_text(const Api& api, const HttpRequest& request);
 HttpAnswer complete_chat(const Api& api, const HttpRequest& request);
+HttpAnswer embed(const Api& api, const HttpRequest& request);
 HttpAnswer tokenize(const Api& api, const HttpRequest& request);
 HttpAnswer detokenize(const Api& api, const HttpRequest& request);
 HttpAnswer megatron_generate(const Api& api, const HttpRequest& request);
 
-// Tokens of an answer, as `usage`.
-Json usage(int64_t prompt_tokens, int64_t generated_tokens);
+// Tokens of an answer, as `usage`. cached: of the prompts, that were not computed anew.
+Json usage(int64_t prompt_tokens, int64_t generated_tokens, int64_t cached);
 // The same for the log.
 std::string usage_note(int64_t prompt_tokens, int64_t generated_tokens);
 int64_t seconds_since_1970();

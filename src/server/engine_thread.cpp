@@ -37,12 +37,14 @@ std::vector<EngineEvent> EngineCall::wait(std::chrono::milliseconds longest) {
 EngineThread::EngineThread(const models::Stage& stage, Runtime& runtime,
                            const inference::EngineOptions& options, int64_t max_waiting,
                            Metrics& metrics)
-    : most_(options.max_requests + max_waiting), metrics_(metrics) {
+    : stage_(stage),
+      runtime_(runtime),
+      most_(options.max_requests + max_waiting),
+      metrics_(metrics) {
   std::promise<void> ready;
   std::future<void> built = ready.get_future();
-  thread_ = std::thread([this, &stage, &runtime, &options, ready = std::move(ready)]() mutable {
-    run(stage, runtime, options, ready);
-  });
+  thread_ =
+      std::thread([this, &options, ready = std::move(ready)]() mutable { serve(options, ready); });
   try {
     built.get();
   } catch (...) {
@@ -90,6 +92,27 @@ void EngineThread::cancel(std::vector<inference::RequestId> ids) {
   wake_.notify_one();
 }
 
+void EngineThread::run(std::function<void(const models::Stage&, Runtime&)> work) {
+  Work one{std::move(work), {}};
+  std::future<void> done = one.done.get_future();
+  {
+    const std::lock_guard lock(mutex_);
+    if (refusing_) throw server_draining();
+    works_.push_back(std::move(one));
+  }
+  wake_.notify_one();
+  done.get();
+}
+
+void EngineThread::do_work(Work& work) {
+  try {
+    work.work(stage_, runtime_);
+    work.done.set_value();
+  } catch (...) {
+    work.done.set_exception(std::current_exception());
+  }
+}
+
 void EngineThread::refuse_more() {
   const std::lock_guard lock(mutex_);
   refusing_ = true;
@@ -111,28 +134,27 @@ EngineCounts EngineThread::counts() const {
   return counts_;
 }
 
-void EngineThread::run(const models::Stage& stage, Runtime& runtime,
-                       const inference::EngineOptions& options, std::promise<void>& ready) {
+void EngineThread::serve(const inference::EngineOptions& options, std::promise<void>& ready) {
   std::optional<inference::Engine> engine;
   try {
-    engine.emplace(stage, runtime, options);
+    engine.emplace(stage_, runtime_, options);
   } catch (...) {
     ready.set_exception(std::current_exception());
     return;
   }
-  ready.set_value();  // it is not touched from now on
+  ready.set_value();  // from now on `options` may be gone
   serve(*engine);
 }
 
 void EngineThread::serve(inference::Engine& engine) {
   while (take_work(engine)) {
     end_overdue(engine);
+    publish(engine);
     if (!engine.idle()) {
       step(engine);
     } else {
       step_ended_.reset();
     }
-    publish(engine);
   }
   end_all(engine, Failure::stopped);
   publish(engine);
@@ -142,15 +164,17 @@ void EngineThread::serve(inference::Engine& engine) {
 bool EngineThread::take_work(inference::Engine& engine) {
   std::vector<Submission> submissions;
   std::vector<inference::RequestId> cancelled;
+  std::vector<Work> works;
   bool stops = false, ends_all = false;
   {
     std::unique_lock lock(mutex_);
     wake_.wait(lock, [&] {
-      return stopping_ || end_all_ || !submissions_.empty() || !cancelled_.empty() ||
-             !engine.idle();
+      return stopping_ || end_all_ || !submissions_.empty() || !works_.empty() ||
+             !cancelled_.empty() || !engine.idle();
     });
     submissions.swap(submissions_);
     cancelled.swap(cancelled_);
+    works.swap(works_);
     stops = stopping_;
     ends_all = std::exchange(end_all_, false);
   }
@@ -162,6 +186,7 @@ bool EngineThread::take_work(inference::Engine& engine) {
     end(job, "cancelled");
   }
   if (ends_all) end_all(engine, Failure::stopped);
+  for (Work& work : works) do_work(work);
   return !stops;
 }
 
@@ -169,8 +194,11 @@ void EngineThread::take(inference::Engine& engine, Submission& submission) {
   const auto count = submission.requests.size();
   std::vector<inference::RequestId>& ids = submission.mailbox->ids;
   try {
-    for (inference::Request& request : submission.requests)
+    for (inference::Request& request : submission.requests) {
+      const bool scored = request.logprobs >= 0;  // then its prompt is computed anew
+      submission.mailbox->cached.push_back(scored ? 0 : engine.cached_tokens(request.prompt));
       ids.push_back(engine.submit(std::move(request)));
+    }
   } catch (...) {
     for (const inference::RequestId id : ids) engine.cancel(id);
     {
@@ -199,6 +227,7 @@ void EngineThread::step(inference::Engine& engine) {
   }
   step_ended_ = Clock::now();
   metrics_.step(seconds(*step_ended_ - begin));
+  publish(engine);  // before those that wait for an update look
   for (inference::RequestUpdate& update : updates) deliver(std::move(update));
 }
 
@@ -275,8 +304,17 @@ void EngineThread::end(std::map<inference::RequestId, Job>::iterator job, std::s
 
 void EngineThread::publish(const inference::Engine& engine) {
   const inference::Statistics done = engine.statistics();
+  const inference::CacheUse cache = engine.cache_use();
   const std::lock_guard lock(mutex_);
-  counts_ = {engine.running(), engine.waiting(), done.prompt_tokens, done.generated_tokens};
+  counts_ = {.running = engine.running(),
+             .waiting = engine.waiting(),
+             .prompt_tokens = done.prompt_tokens,
+             .generated_tokens = done.generated_tokens,
+             .cached_tokens = done.cached_tokens,
+             .preemptions = done.preemptions,
+             .blocks = cache.blocks,
+             .used_blocks = cache.used,
+             .shareable_blocks = cache.found};
 }
 
 }  // namespace megatron::server

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
+#include <functional>
 #include <future>
 #include <map>
 #include <memory>
@@ -46,6 +47,8 @@ class EngineCall {
   // Waits until something has come, at most so long. Maybe nothing.
   std::vector<EngineEvent> wait(std::chrono::milliseconds longest);
   void cancel(size_t request);  // it gets no more
+  // Tokens of a request's prompt that the cache had when it was submitted.
+  int64_t cached_tokens(size_t request) const { return mailbox_->cached[request]; }
 
  private:
   friend EngineThread;
@@ -54,6 +57,7 @@ class EngineCall {
     std::condition_variable arrived;
     std::vector<EngineEvent> events;
     std::vector<inference::RequestId> ids;  // of the engine, in order
+    std::vector<int64_t> cached;            // tokens of their prompts
   };
   EngineCall(EngineThread& engine, std::shared_ptr<Mailbox> mailbox)
       : engine_(engine), mailbox_(std::move(mailbox)) {}
@@ -77,6 +81,10 @@ class EngineThread {
   std::unique_ptr<EngineCall> submit(std::vector<inference::Request> requests,
                                      std::optional<Clock::time_point> deadline = {});
 
+  // What `work` does on the engine's thread, between two steps; returns when it is done, and throws
+  // what it throws, and ApiError 503 when draining.
+  void run(std::function<void(const models::Stage&, Runtime&)> work);
+
   // From now on submit() refuses. Waits until what was submitted is finished; what is not by
   // `until` is stopped. Whether all was finished.
   void refuse_more();
@@ -93,6 +101,10 @@ class EngineThread {
     std::shared_ptr<Mailbox> mailbox;
     std::promise<void> taken;
   };
+  struct Work {
+    std::function<void(const models::Stage&, Runtime&)> work;
+    std::promise<void> done;
+  };
   // A request that is not finished.
   struct Job {
     std::shared_ptr<Mailbox> mailbox;
@@ -102,10 +114,10 @@ class EngineThread {
     bool has_token = false;
   };
 
-  void run(const models::Stage& stage, Runtime& runtime, const inference::EngineOptions& options,
-           std::promise<void>& ready);
+  void serve(const inference::EngineOptions& options, std::promise<void>& ready);
   void serve(inference::Engine& engine);
   bool take_work(inference::Engine& engine);
+  void do_work(Work& work);
   void take(inference::Engine& engine, Submission& submission);
   void step(inference::Engine& engine);
   void deliver(inference::RequestUpdate update);
@@ -115,12 +127,15 @@ class EngineThread {
   void publish(const inference::Engine& engine);
   void cancel(std::vector<inference::RequestId> ids);
 
+  const models::Stage& stage_;
+  Runtime& runtime_;
   const int64_t most_;  // requests at once: in places, and waiting
   Metrics& metrics_;
 
   mutable std::mutex mutex_;  // of what follows
   std::condition_variable wake_, finished_;
   std::vector<Submission> submissions_;
+  std::vector<Work> works_;
   std::vector<inference::RequestId> cancelled_;
   int64_t active_ = 0;  // submitted and not finished
   bool refusing_ = false, stopping_ = false, end_all_ = false;

@@ -11,9 +11,7 @@ constexpr std::chrono::milliseconds kTick{100};
 
 [[noreturn]] void fail_with(Failure failure) {
   switch (failure) {
-    case Failure::deadline:
-      throw ApiError(504, "server_error", "the text was not finished in time (--request-timeout)",
-                     "", "deadline_exceeded");
+    case Failure::deadline: throw deadline_exceeded();
     case Failure::stopped: throw server_draining();
     case Failure::engine: break;
   }
@@ -31,6 +29,11 @@ ChoicePlan plan_choice(const GenerationParameters& parameters, const TextModel& 
   plan.request.max_tokens = room;
   plan.request.sampling = parameters.sampling(seed);
   plan.request.end_tokens = parameters.end_tokens(model);
+  plan.request.priority = parameters.priority;
+  if (parameters.grammar) {
+    plan.request.grammar = parameters.grammar;
+    plan.request.token_bytes = model.grammars().token_bytes();
+  }
   plan.options.stops = parameters.stops;
   plan.options.end_tokens = plan.request.end_tokens;
   plan.options.min_tokens = parameters.min_tokens;

@@ -41,6 +41,7 @@ class Generation {
   std::vector<Choice>& choices() { return choices_; }
   const std::vector<Choice>& choices() const { return choices_; }
   int64_t generated_tokens() const;
+  int64_t cached_tokens(size_t choice) const { return call_->cached_tokens(choice); }
 
  private:
   bool finished() const;

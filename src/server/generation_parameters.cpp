@@ -45,12 +45,12 @@ std::vector<int32_t> read_stop_tokens(const Parameters& p, int64_t vocabulary) {
   return tokens;
 }
 
-std::vector<std::pair<int32_t, double>> read_logit_bias(const Parameters& p, int64_t vocabulary) {
+std::map<int32_t, double> read_logit_bias(const Parameters& p, int64_t vocabulary) {
   const Json* map = p.find("logit_bias");
   if (map == nullptr) return {};
   if (!map->is_object())
     p.fail("logit_bias", "is " + shown(*map) + "; it must be an object of token ids and biases");
-  std::vector<std::pair<int32_t, double>> biases;
+  std::map<int32_t, double> biases;
   for (const auto& [key, bias] : map->as_object()) {
     int32_t id = -1;
     const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), id);
@@ -61,9 +61,35 @@ std::vector<std::pair<int32_t, double>> read_logit_bias(const Parameters& p, int
       p.fail("logit_bias",
              fmt::format("gives token {} the bias {}; it must be a number from -100 to 100", id,
                          shown(bias)));
-    biases.emplace_back(id, bias.as_number());
+    biases[id] = bias.as_number();
   }
   return biases;
+}
+
+// The forms that vLLM's clients ask for.
+SharedGrammar read_guided(const Parameters& p, const TextModel& model) {
+  const Json* schema = p.find("guided_json");
+  const std::optional<std::string> pattern = p.text("guided_regex");
+  const Json::Array* choice = p.array("guided_choice");
+  const int given = (schema != nullptr ? 1 : 0) + (pattern ? 1 : 0) + (choice != nullptr ? 1 : 0);
+  if (given > 1) p.fail("guided_json", "guided_regex and guided_choice exclude each other");
+  Grammars& grammars = model.grammars();
+  if (schema != nullptr) {
+    return read_grammar(p, "guided_json", [&] {
+      return schema->is_string() ? grammars.json_schema(Json::parse(schema->as_string()))
+                                 : grammars.json_schema(*schema);
+    });
+  }
+  if (pattern) return read_grammar(p, "guided_regex", [&] { return grammars.regex(*pattern); });
+  if (choice == nullptr) return nullptr;
+  std::vector<std::string> texts;
+  for (const Json& text : *choice) {
+    if (!text.is_string() || text.as_string().empty())
+      p.fail("guided_choice", "contains " + shown(text) + "; it must hold strings, none empty");
+    texts.push_back(text.as_string());
+  }
+  if (texts.empty()) p.fail("guided_choice", "is empty; give at least one text");
+  return read_grammar(p, "guided_choice", [&] { return grammars.choice(texts); });
 }
 
 void read_stream(const Parameters& p, GenerationParameters& g) {
@@ -82,6 +108,10 @@ inference::SamplingOptions GenerationParameters::sampling(uint64_t seed_of_reque
           .top_p = top_p,
           .min_p = min_p,
           .repetition_penalty = repetition_penalty,
+          .presence_penalty = presence_penalty,
+          .frequency_penalty = frequency_penalty,
+          .logit_bias = logit_bias,
+          .min_tokens = min_tokens,
           .seed = seed.value_or(seed_of_request)};
 }
 
@@ -115,12 +145,22 @@ GenerationParameters read_generation(const Parameters& p, const TextModel& model
   g.stops = read_stops(p);
   g.stop_tokens = read_stop_tokens(p, model.vocabulary());
   g.ignore_eos = p.boolean("ignore_eos").value_or(false);
+  g.priority = p.integer("priority", -100, 100).value_or(0);
+  g.grammar = read_guided(p, model);
   read_stream(p, g);
-  p.refuse({"presence_penalty", "frequency_penalty", "logit_bias", "min_tokens", "guided_json",
-            "guided_regex", "guided_choice", "guided_grammar", "structured_outputs", "bad_words",
-            "allowed_token_ids", "use_beam_search", "length_penalty", "prompt_logprobs",
-            "truncate_prompt_tokens", "typical_p", "logits_processors", "multi_modal_data"});
+  p.refuse({"guided_grammar", "structured_outputs", "bad_words", "allowed_token_ids",
+            "use_beam_search", "length_penalty", "prompt_logprobs", "truncate_prompt_tokens",
+            "typical_p", "logits_processors", "multi_modal_data"});
   return g;
+}
+
+SharedGrammar read_grammar(const Parameters& p, std::string_view name,
+                           const std::function<SharedGrammar()>& compile) {
+  try {
+    return compile();
+  } catch (const Error& e) {
+    p.fail(name, std::string("cannot be used: ") + e.what());
+  }
 }
 
 void check_model(const Parameters& p, const TextModel& model) {
@@ -133,13 +173,14 @@ void check_model(const Parameters& p, const TextModel& model) {
 }
 
 int64_t room_for_text(const TextModel& model, int64_t prompt_tokens,
-                      const std::optional<int64_t>& asked, std::optional<int64_t> usual) {
+                      const std::optional<int64_t>& asked, std::optional<int64_t> usual,
+                      const char* field) {
   const int64_t room = model.context() - prompt_tokens;
   const auto refuse = [&](const std::string& found) {
     throw invalid_request(
         fmt::format("this model reads and writes up to {} tokens, but {}; shorten it",
                     model.context(), found),
-        "prompt", "context_length_exceeded");
+        field, "context_length_exceeded");
   };
   if (room < 0) refuse(fmt::format("the prompt has {}", prompt_tokens));
   if (asked && *asked > room)

@@ -2,9 +2,10 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "inference/sampling.h"
@@ -16,12 +17,13 @@ namespace megatron::server {
 struct GenerationParameters {
   double temperature = 1, top_p = 1, min_p = 0, repetition_penalty = 1;
   double presence_penalty = 0, frequency_penalty = 0;
-  int64_t top_k = 0, min_tokens = 0, n = 1;
-  std::vector<std::pair<int32_t, double>> logit_bias;  // by token
+  int64_t top_k = 0, min_tokens = 0, n = 1, priority = 0;
+  std::map<int32_t, double> logit_bias;  // by token
   std::optional<uint64_t> seed;
   std::optional<int64_t> max_tokens;
   std::vector<std::string> stops;
   std::vector<int32_t> stop_tokens;
+  SharedGrammar grammar;  // that the text is held to; null: none
   bool ignore_eos = false, stream = false, include_usage = false;
 
   // seed: of a request that gives none.
@@ -34,13 +36,18 @@ struct GenerationParameters {
 GenerationParameters read_generation(const Parameters& p, const TextModel& model,
                                      std::initializer_list<std::string_view> max_tokens_names);
 
+// What `compile` gives. Throws ApiError 400 naming the field where it throws Error.
+SharedGrammar read_grammar(const Parameters& p, std::string_view name,
+                           const std::function<SharedGrammar()>& compile);
+
 // Throws ApiError 404 for another model's name; none given is this one.
 void check_model(const Parameters& p, const TextModel& model);
 
 // Tokens that may follow a prompt: what is asked for, else `usual`, else all that there is room
-// for. Throws ApiError 400 for a prompt, or a prompt with its text, beyond the context.
+// for. Throws ApiError 400 of `field` for a prompt, or a prompt with its text, beyond the context.
 int64_t room_for_text(const TextModel& model, int64_t prompt_tokens,
-                      const std::optional<int64_t>& asked, std::optional<int64_t> usual);
+                      const std::optional<int64_t>& asked, std::optional<int64_t> usual,
+                      const char* field = "prompt");
 
 constexpr int64_t kMostTexts = 128;    // of a request
 constexpr int64_t kMostLogprobs = 20;  // alternatives of a token

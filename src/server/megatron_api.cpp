@@ -74,7 +74,7 @@ HttpAnswer megatron_generate(const Api& api, const HttpRequest& request) {
   int64_t prompt_tokens = 0;
   for (const Prompt& prompt : r.prompts) {
     const int64_t room =
-        room_for_text(model, std::ssize(prompt.tokens), r.generation.max_tokens, {});
+        room_for_text(model, std::ssize(prompt.tokens), r.generation.max_tokens, {}, "prompts");
     plans.push_back(plan_choice(r.generation, model, prompt.tokens, room, plans.size(), seed));
     if (r.logprobs) plans.back().request.logprobs = 0;
     prompt_tokens += std::ssize(prompt.tokens);

@@ -90,6 +90,17 @@ std::string Metrics::text(const EngineCounts& engine) const {
                  engine.prompt_tokens);
   text += single("megatron_generated_tokens_total", "counter", "Generated tokens.",
                  engine.generated_tokens);
+  text += single("megatron_cached_prompt_tokens_total", "counter",
+                 "Prompt tokens that were found in the cache.", engine.cached_tokens);
+  text += single("megatron_preemptions_total", "counter",
+                 "Times that a text gave back its part of the cache, to be read anew.",
+                 engine.preemptions);
+  text += single("megatron_cache_blocks", "gauge", "Blocks of the cache of keys and values.",
+                 engine.blocks);
+  text += single("megatron_cache_blocks_used", "gauge", "Blocks that running texts use.",
+                 engine.used_blocks);
+  text += single("megatron_cache_blocks_shareable", "gauge",
+                 "Blocks that a text with the same prefix would share.", engine.shareable_blocks);
   text += single("megatron_requests_running", "gauge", "Texts that are being generated.",
                  engine.running);
   text +=

@@ -33,6 +33,9 @@ class Histogram {
 struct EngineCounts {
   int64_t running = 0, waiting = 0;
   int64_t prompt_tokens = 0, generated_tokens = 0;
+  int64_t cached_tokens = 0;  // of prompts, that were not computed anew
+  int64_t preemptions = 0;
+  int64_t blocks = 0, used_blocks = 0, shareable_blocks = 0;  // of the cache of keys and values
 };
 
 // All members may be called by many threads at once.

@@ -4,6 +4,7 @@
 #include <new>
 
 #include "base/log.h"
+#include "server/chat_page.h"
 
 namespace megatron::server {
 namespace {
@@ -22,10 +23,12 @@ std::span<const Service::Route> Service::routes() {
       {"POST", "/completions", &Service::of_api<complete_text>},
       {"POST", "/v1/chat/completions", &Service::of_api<complete_chat>},
       {"POST", "/chat/completions", &Service::of_api<complete_chat>},
+      {"POST", "/v1/embeddings", &Service::of_api<embed>},
       {"POST", "/tokenize", &Service::of_api<tokenize>},
       {"POST", "/detokenize", &Service::of_api<detokenize>},
       {"PUT", "/api", &Service::of_api<megatron_generate>},
       {"GET", "/metrics", &Service::metrics},
+      {"GET", "/", &Service::page, true},
       {"GET", "/health", &Service::health, true},
       {"GET", "/v1/health", &Service::health, true},
   };
@@ -57,6 +60,17 @@ HttpAnswer Service::metrics(const HttpRequest&) const {
           .body = metrics_.text(api_.engine.counts())};
 }
 
+HttpAnswer Service::page(const HttpRequest&) const {
+  return {.content_type = "text/html; charset=utf-8",
+          .body = std::string(kChatPage),
+          .headers = {{"Content-Security-Policy",
+                       "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
+                       "img-src data:; connect-src 'self'; base-uri 'none'; form-action 'none'; "
+                       "frame-ancestors 'none'"},
+                      {"X-Content-Type-Options", "nosniff"},
+                      {"Referrer-Policy", "no-referrer"}}};
+}
+
 HttpAnswer Service::with_origin(HttpAnswer answer) const {
   if (options_.cors_origin.empty()) return answer;
   answer.headers.emplace_back("Access-Control-Allow-Origin", options_.cors_origin);
@@ -65,7 +79,7 @@ HttpAnswer Service::with_origin(HttpAnswer answer) const {
 }
 
 HttpAnswer Service::error(const ApiError& error) const {
-  HttpAnswer answer{.status = error.status(), .body = error.json().dump(), .note = error.code()};
+  HttpAnswer answer{.status = error.status(), .body = error.json().dump(), .note = error.note()};
   if (error.status() == 429 || error.status() == 503)
     answer.headers.emplace_back("Retry-After", "1");
   if (error.status() == 401) answer.headers.emplace_back("WWW-Authenticate", "Bearer");

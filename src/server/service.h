@@ -38,6 +38,7 @@ class Service final : public HttpHandler {
   }
   HttpAnswer health(const HttpRequest& request) const;
   HttpAnswer metrics(const HttpRequest& request) const;
+  HttpAnswer page(const HttpRequest& request) const;
   static std::span<const Route> routes();
   static const Route* find(const HttpRequest& request);
 

@@ -20,7 +20,8 @@ ToolFormat tool_format_of(std::string_view source) {
   return ToolFormat::none;
 }
 
-TextModel::TextModel(Parts parts) : parts_(std::move(parts)) {
+TextModel::TextModel(Parts parts)
+    : parts_(std::move(parts)), grammars_(std::make_unique<Grammars>(parts_.tokenizer)) {
   if (!has_chat()) return;
   const std::string& source = parts_.chat.source(true);
   tool_format_ = tool_format_of(source);

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/json.h"
+#include "server/grammars.h"
 #include "tokenizers/chat/chat_template.h"
 #include "tokenizers/tokenizer.h"
 
@@ -46,6 +47,7 @@ class TextModel {
   bool reasons() const { return reasons_; }  // its template knows <think>
   // Special tokens that begin a call of tools: they are part of the text where tools are given.
   const std::vector<int32_t>& tool_tokens() const { return tool_tokens_; }
+  Grammars& grammars() const { return *grammars_; }
 
   // Tokens of a prompt, at least one: before an empty text stands the token of a beginning, or the
   // end of another document. Throws ApiError.
@@ -58,6 +60,7 @@ class TextModel {
   ToolFormat tool_format_ = ToolFormat::none;
   bool reasons_ = false;
   std::vector<int32_t> tool_tokens_;
+  std::unique_ptr<Grammars> grammars_;
 };
 
 // The format that a template's source shows.

@@ -42,15 +42,15 @@ class HttpServer::Implementation final : public httplib::Server {
   }
 
   int start(const std::string& host, int port) {
-    port = port == 0 ? bind_to_any_port(host) : bind_to_port(host, port) ? port : -1;
+    const int bound = port == 0 ? bind_to_any_port(host) : bind_to_port(host, port) ? port : -1;
     MG_CHECK(
-        port > 0,
+        bound > 0,
         "--host {} with --port {} cannot be listened at: the address is not this machine's, or "
         "another program has the port; choose another",
         host, port);
     thread_ = std::thread([this] { listen_after_bind(); });
     while (!is_running()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    return port;
+    return bound;
   }
 
   void stop_all() {

@@ -1,7 +1,9 @@
 // What a server answers is what the engine gives; a stream's parts put together are the whole answer.
 #include <cmath>
+#include <cstring>
 
 #include "golden/server/support.h"
+#include "tokenizers/base64.h"
 
 namespace megatron::testing {
 namespace {
@@ -296,6 +298,37 @@ TEST_F(Answers, ModelsTokensAndHealth) {
   const httplib::Result health = served_->client().Get("/health");
   ASSERT_TRUE(health);
   EXPECT_EQ(health->status, 200);
+}
+
+// The mean of what enters the output layer, of length 1.
+TEST_F(Answers, Embeddings) {
+  const Json answer =
+      served_->get("/v1/embeddings", R"({"model": "tiny", "input": ["Hello", [65, 66, 67]]})");
+  EXPECT_EQ(answer["usage"]["prompt_tokens"].as_integer(), 8);
+  RandomModel same(gpt2_shape(1, 16, 2, 256, kServedPositions), DType::f32, 1);
+  const nn::Batch batch = whole_batch(same, {{65, 66, 67}});
+  Tape tape(same.runtime, Tape::Mode::infer);
+  const Bundle out = models::forward(same.model, tape, {}, batch, models::Phase::evaluate);
+  const std::vector<float> hidden = to_floats(same.model.final_norm(tape, out).value);
+  std::vector<double> mean(16);
+  for (size_t i = 0; i < hidden.size(); ++i) mean[i % 16] += hidden[i];
+  const double length = std::sqrt(std::inner_product(mean.begin(), mean.end(), mean.begin(), 0.0));
+  const auto& values = answer["data"].as_array()[1]["embedding"].as_array();
+  ASSERT_EQ(values.size(), mean.size());
+  for (size_t i = 0; i < mean.size(); ++i)
+    EXPECT_NEAR(values[i].as_number(), mean[i] / length, 1e-6);
+
+  const Json packed =
+      served_->get("/v1/embeddings", R"({"input": "ABC", "encoding_format": "base64"})");
+  std::string bytes;
+  ASSERT_TRUE(
+      tokenizers::append_base64(packed["data"].as_array()[0]["embedding"].as_string(), bytes));
+  ASSERT_EQ(bytes.size(), 64u);
+  for (size_t i = 0; i < mean.size(); ++i) {
+    float value = 0;
+    std::memcpy(&value, bytes.data() + 4 * i, sizeof value);
+    EXPECT_EQ(double{value}, values[i].as_number());
+  }
 }
 
 // Megatron-LM's static server: texts with their prompts.

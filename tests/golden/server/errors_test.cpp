@@ -130,12 +130,22 @@ TEST_F(Errors, FieldsOfChats) {
   field(R"("modalities": ["audio"])", "modalities");
   field(R"("functions": [{"name": "f"}])", "functions");
   refused("/v1/chat/completions", "{}", "messages");
+  message(R"({"role": "user", "content": ")" + std::string(200, 'x') + "\"}", "messages");
   const ServedModel bare(served_options(), "");
   const httplib::Result result =
       bare.post("/v1/chat/completions", R"({"messages": [{"role": "user", "content": "x"}]})");
   ASSERT_TRUE(result);
   EXPECT_EQ(result->status, 400);
   EXPECT_NE(result->body.find("no_chat_template"), std::string::npos) << result->body;
+}
+
+TEST_F(Errors, FieldsOfEmbeddings) {
+  refused("/v1/embeddings", "{}", "input");
+  refused("/v1/embeddings", R"({"input": []})", "input");
+  refused("/v1/embeddings", R"({"input": [300]})", "input");
+  refused("/v1/embeddings", R"({"input": "x", "encoding_format": "hex"})", "encoding_format");
+  refused("/v1/embeddings", R"({"input": "x", "dimensions": 3})", "dimensions");
+  refused("/v1/embeddings", R"({"input": ")" + std::string(200, 'x') + "\"}", "input");
 }
 
 TEST_F(Errors, FieldsOfMegatronsEndpoint) {

@@ -4,7 +4,7 @@
 #include <httplib.h>
 
 #include <memory>
-#include <set>
+#include <optional>
 #include <string>
 
 #include "base/log.h"
@@ -45,9 +45,11 @@ inline server::ServerOptions served_options(int64_t positions = kServedPositions
 class ServedModel {
  public:
   explicit ServedModel(const server::ServerOptions& options = served_options(),
-                       const std::string& chat_template = kChatTemplate)
+                       const std::string& chat_template = kChatTemplate,
+                       const std::optional<models::ModelFlags>& shape = {})
       : text(served_text_model(chat_template, options.engine.max_length)),
-        model(gpt2_shape(1, 16, 2, 256, options.engine.max_length), DType::f32, 1) {
+        model(shape ? *shape : gpt2_shape(1, 16, 2, 256, options.engine.max_length), DType::f32,
+              1) {
     log::set_level(log::Level::error);
     server = std::make_unique<server::Server>(text, model.model, model.runtime, options);
   }

@@ -1,0 +1,108 @@
+// `megatron serve` from its start to its end.
+#include <gtest/gtest.h>
+#include <httplib.h>
+
+#include <thread>
+
+#include "base/json.h"
+#include "golden/cli/process.h"
+#include "golden/selftest/support.h"
+
+namespace megatron::testing {
+namespace {
+
+// A model of 64 positions that knows nothing, made once.
+class ServeCommand : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    place_ = new Workplace;
+    const std::string text = vectors("indexed/preprocess/corpus.jsonl");
+    for (const Words& command :
+         {with(words("tokenizer train --output t --vocab-size 300 --special-tokens <|endoftext|>"),
+               {"--input", text}),
+          words("train --num-layers 1 --hidden-size 16 --num-attention-heads 2 --seq-length 64 "
+                "--micro-batch-size 1 --train-iters 1 --lr 1e-5 --mock-data --tokenizer-model t "
+                "--save run")}) {
+      const Outcome r = place_->run(command);
+      ASSERT_EQ(r.code, 0) << r.err;
+    }
+  }
+  static void TearDownTestSuite() {
+    delete place_;
+    place_ = nullptr;
+  }
+
+  // The port, once the server says it.
+  static int port_of(const Background& server) {
+    const std::string before = "http://127.0.0.1:";
+    while (!server.ended()) {
+      const std::string file = place_->path() + ".err";
+      const std::string log = std::filesystem::exists(file) ? read_file(file) : "";
+      const size_t at = log.find(before);
+      if (at != log.npos && log.find('\n', at) != log.npos)
+        return std::atoi(log.c_str() + at + before.size());
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+    return 0;
+  }
+  static Words serve(const Words& flags) {
+    return with(words("serve --load run --port 0 --threads 1"), flags);
+  }
+
+  static Workplace* place_;
+};
+Workplace* ServeCommand::place_ = nullptr;
+
+TEST_F(ServeCommand, AnswersAsGenerateDoesUntilItIsEnded) {
+  const Outcome generated = place_->run(
+      words("generate --load run --threads 1 --prompt Hello --max-tokens 9 --temperature 0"));
+  ASSERT_EQ(generated.code, 0) << generated.err;
+  write_file(*place_ / "keys", "# of the test\nsecret-key\n");
+  Background server = place_->start(serve({"--api-key-file", "keys"}));
+  const int port = port_of(server);
+  ASSERT_GT(port, 0) << server.wait().err;
+  httplib::Client client("127.0.0.1", port);
+  EXPECT_EQ(client.Get("/health")->status, 200);
+  const std::string body =
+      R"({"model": "run", "prompt": "Hello", "max_tokens": 9, "temperature": 0})";
+  EXPECT_EQ(client.Post("/v1/completions", body, "application/json")->status, 401);
+  client.set_bearer_token_auth("secret-key");
+  const httplib::Result result = client.Post("/v1/completions", body, "application/json");
+  ASSERT_EQ(result->status, 200) << result->body;
+  const std::string text = Json::parse(result->body)["choices"].as_array()[0]["text"].as_string();
+  EXPECT_EQ("Hello" + text + "\n", generated.out);
+  server.kill(SIGTERM);
+  const Outcome ended = server.wait();
+  EXPECT_EQ(ended.code, 0) << ended.err;
+  for (const char* part : {"serving run at", "POST /v1/completions 401", "API keys needed",
+                           "POST /v1/completions 200", "prompt tokens, 9 generated", "SIGTERM"})
+    EXPECT_NE(ended.err.find(part), std::string::npos) << part << " is not in\n" << ended.err;
+  for (const char* secret : {"Hello", "secret-key"})
+    EXPECT_EQ(ended.err.find(secret), std::string::npos) << ended.err;
+}
+
+TEST_F(ServeCommand, RefusesWhatMakesNoSense) {
+  write_file(*place_ / "empty", "\n# none\n");
+  write_file(*place_ / "bad.jinja", "{% if %}");
+  for (const auto& [flags, part] :
+       {std::pair<Words, std::string>{words("--port 70000"), "--port is 70000"},
+        {words("--host 1.2.3.4"), "--host 1.2.3.4 with --port 0"},
+        {words("--max-waiting-requests -1"), "--max-waiting-requests is -1"},
+        {words("--request-timeout 0"), "--request-timeout is 0"},
+        {words("--drain-timeout -1"), "--drain-timeout is -1"},
+        {words("--max-connections 0"), "--max-connections is 0"},
+        {words("--max-body-bytes 0"), "--max-body-bytes is 0"},
+        {words("--api-key-file empty"), "contains no key"},
+        {words("--api-key-file none"), "none"},
+        {words("--chat-template bad.jinja"), "bad.jinja"},
+        {words("--load nowhere"), "nowhere"}}) {
+    const Outcome r = place_->run(serve(flags));
+    EXPECT_EQ(r.code, 2) << flags[0] << r.err;
+    EXPECT_NE(r.err.find(part), std::string::npos) << part << " is not in\n" << r.err;
+  }
+  EXPECT_EQ(place_->run(words("serve")).code, 2);
+  EXPECT_EQ(place_->run(words("help serve")).code, 0);
+}
+
+}  // namespace
+}  // namespace megatron::testing

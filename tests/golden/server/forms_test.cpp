@@ -1,0 +1,145 @@
+// Texts that are held to a form, biases, and prompts that the cache has.
+#include "golden/server/support.h"
+
+namespace megatron::testing {
+namespace {
+
+class Forms : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() { served_ = new ServedModel(served_options(512)); }
+  static void TearDownTestSuite() {
+    delete served_;
+    served_ = nullptr;
+  }
+
+  static std::string text(const std::string& fields) {
+    return served_
+        ->get("/v1/completions", R"({"prompt": "x", "seed": 3, )" + fields + "}")["choices"]
+        .as_array()[0]["text"]
+        .as_string();
+  }
+  static Json chat(const std::string& fields) {
+    return served_
+        ->get("/v1/chat/completions",
+              R"({"messages": [{"role": "user", "content": "x"}], "seed": 3, )" + fields +
+                  "}")["choices"]
+        .as_array()[0];
+  }
+  static std::string param(const std::string& fields) {
+    const httplib::Result result =
+        served_->post("/v1/chat/completions",
+                      R"({"messages": [{"role": "user", "content": "x"}], )" + fields + "}");
+    if (!result || result->status != 400) return "not refused";
+    return Json::parse(result->body)["error"]["param"].as_string();
+  }
+
+  static constexpr const char* kSchema =
+      R"({"type": "object", "required": ["ok", "n"], "additionalProperties": false,
+          "properties": {"ok": {"type": "boolean"},
+                         "n": {"type": "integer", "minimum": 0, "maximum": 99}}})";
+  static ServedModel* served_;
+};
+ServedModel* Forms::served_ = nullptr;
+
+TEST_F(Forms, ASchema) {
+  const std::string format =
+      R"("response_format": {"type": "json_schema", "json_schema": {"name": "s", "schema": )" +
+      std::string(kSchema) + "}}";
+  const Json choice = chat(format + R"(, "n": 3)");
+  EXPECT_EQ(choice["finish_reason"], Json("stop"));
+  const Json value = Json::parse(choice["message"]["content"].as_string());
+  EXPECT_TRUE(value["ok"].is_bool());
+  EXPECT_LE(value["n"].as_integer(), 99);
+  EXPECT_EQ(value.as_object().size(), 2u);
+  std::string streamed;
+  for (const Json& event : served_->stream(
+           "/v1/chat/completions",
+           R"({"stream": true, "messages": [{"role": "user", "content": "x"}], "seed": 3, )" +
+               format + "}")) {
+    const Json* content = event["choices"].as_array()[0]["delta"].find("content");
+    if (content != nullptr) streamed += content->as_string();
+  }
+  EXPECT_EQ(streamed, choice["message"]["content"].as_string());
+}
+
+TEST_F(Forms, OtherForms) {
+  const Json object = chat(R"("response_format": {"type": "json_object"}, "max_tokens": 400)");
+  if (object["finish_reason"] == Json("stop")) {
+    EXPECT_TRUE(Json::parse(object["message"]["content"].as_string()).is_object());
+  }
+  EXPECT_EQ(object["message"]["content"].as_string().substr(0, 1), "{");
+  const std::string digits = text(R"("max_tokens": 60, "guided_regex": "[0-9]{3}-[ab]+c")");
+  EXPECT_EQ(digits.substr(3, 1), "-") << digits;
+  EXPECT_EQ(digits.find_first_not_of("0123456789-abc"), digits.npos) << digits;
+  const std::string chosen = text(R"("guided_choice": ["a.b", "c|d", "[e]"])");
+  EXPECT_TRUE(chosen == "a.b" || chosen == "c|d" || chosen == "[e]") << chosen;
+  EXPECT_TRUE(Json::parse(text(R"("max_tokens": 60, "guided_json": )" + std::string(kSchema)))["ok"]
+                  .is_bool());
+}
+
+TEST_F(Forms, ACallThatMustBeMade) {
+  const std::string tools =
+      R"("tools": [{"type": "function", "function": {"name": "f", "parameters":
+           {"type": "object", "properties": {"n": {"type": "integer", "minimum": 1, "maximum": 9,
+                                                   "default": 3}}}}},
+          {"type": "function", "function": {"name": "g"}}], )";
+  for (const std::string& choice :
+       {std::string(R"("required")"),
+        std::string(R"({"type": "function", "function": {"name": "f"}})"),
+        std::string(R"({"type": "function", "function": {"name": "g"}})")}) {
+    const Json answer = chat(tools + R"("tool_choice": )" + choice);
+    EXPECT_EQ(answer["finish_reason"], Json("tool_calls"));
+    EXPECT_TRUE(answer["message"]["content"].is_null());
+    const Json& function = answer["message"]["tool_calls"].as_array()[0]["function"];
+    const Json arguments = Json::parse(function["arguments"].as_string());
+    if (function["name"] == Json("f")) {
+      EXPECT_GE(arguments["n"].as_integer(), 1);
+    } else {
+      EXPECT_EQ(arguments, Json(Json::Object{}));
+    }
+    if (choice.find("\"g\"") != choice.npos) {
+      EXPECT_EQ(function["name"], Json("g"));
+    }
+  }
+}
+
+TEST_F(Forms, WhatCannotBeHeldTo) {
+  EXPECT_EQ(param(R"("response_format": {"type": "json_schema", "json_schema": {"name": "s"}})"),
+            "response_format.json_schema");
+  EXPECT_EQ(param(R"("response_format": {"type": "json_schema",
+                                         "json_schema": {"schema": {"type": "nothing"}}})"),
+            "response_format.json_schema.schema");
+  EXPECT_EQ(param(R"("guided_regex": "[")"), "guided_regex");
+  EXPECT_EQ(param(R"("guided_regex": "a", "guided_choice": ["b"])"), "guided_json");
+  EXPECT_EQ(param(R"("guided_choice": [])"), "guided_choice");
+  EXPECT_EQ(param(R"("guided_choice": [""])"), "guided_choice");
+  EXPECT_EQ(param(R"("tool_choice": "required")"), "tool_choice");
+  const std::string tools = R"("tools": [{"type": "function", "function": {"name": "f"}}], )";
+  EXPECT_EQ(param(tools + R"("tool_choice": {"type": "function", "function": {"name": "x"}})"),
+            "tool_choice");
+  EXPECT_EQ(param(tools + R"("tool_choice": {"type": "function"})"), "tool_choice");
+  EXPECT_EQ(param(R"("priority": 101)"), "priority");
+}
+
+TEST_F(Forms, BiasesAndPenalties) {
+  EXPECT_EQ(text(R"("temperature": 0, "max_tokens": 4, "logit_bias": {"65": 100})"), "AAAA");
+  EXPECT_EQ(text(R"("temperature": 0, "max_tokens": 4, "logit_bias": {"0": 100})"), "");
+  EXPECT_EQ(text(R"("temperature": 0, "max_tokens": 4, "logit_bias": {"0": 100, "66": 50},
+                    "min_tokens": 3)"),
+            "BBB");
+  EXPECT_NE(text(R"("max_tokens": 20)"), text(R"("max_tokens": 20, "presence_penalty": 2)"));
+  EXPECT_NE(text(R"("max_tokens": 40)"), text(R"("max_tokens": 40, "frequency_penalty": 2)"));
+}
+
+TEST_F(Forms, PromptsThatTheCacheHas) {
+  const std::string body = R"({"max_tokens": 1, "prompt": ")" + std::string(200, 'q') + "\"}";
+  const auto cached = [&] {
+    return served_->get("/v1/completions", body)["usage"]["prompt_tokens_details"]["cached_tokens"]
+        .as_integer();
+  };
+  EXPECT_EQ(cached(), 0);
+  EXPECT_EQ(cached(), 192) << "whole blocks of 64 tokens";
+}
+
+}  // namespace
+}  // namespace megatron::testing
