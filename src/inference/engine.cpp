@@ -2,120 +2,46 @@
 #include "inference/engine.h"
 
 #include <algorithm>
-#include <limits>
 #include <utility>
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "base/machine_limits.h"
-#include "kernels/attention.h"
 
 namespace megatron::inference {
 namespace {
 
-constexpr int64_t kWithoutLimit = std::numeric_limits<int64_t>::max();
-
-int64_t longest(const models::Stage& stage, const EngineOptions& options) {
-  options.check();
-  const int64_t positions = stage.model()->max_position_embeddings();
-  return options.max_length > 0 ? std::min(options.max_length, positions) : positions;
+DType type_of(const models::Stage& stage) {
+  MG_CHECK(!stage.parameters().empty(),
+           "layers from {} on, of one pipeline stage, have no parameters; use a smaller "
+           "--pipeline-model-parallel-size",
+           stage.part().first_layer);
+  return stage.parameters()[0]->parameter.value.dtype();
 }
-
-// Blocks for so many tokens of every group, but that groups with windows never need more than all requests have at
-// once.
-std::vector<int64_t> pages_of(const std::vector<nn::CacheGroup>& groups, int64_t blocks,
-                              const EngineOptions& options) {
-  const bool bounded =
-      std::ranges::any_of(groups, [](const nn::CacheGroup& g) { return g.window == 0; });
-  std::vector<int64_t> pages;
-  for (const nn::CacheGroup& group : groups) {
-    int64_t most = kWithoutLimit;
-    if (bounded && group.window > 0) {
-      const int64_t seen = group.window + options.max_tokens;
-      most = options.max_requests * ((seen + options.block_size - 1) / options.block_size + 1);
-    }
-    pages.push_back(std::min(blocks, most));
-  }
-  return pages;
-}
-
-nn::SequenceStateShape state_shape(const models::Stage& stage, DType type, const Runtime& runtime,
-                                   const EngineOptions& options) {
-  const int64_t length = longest(stage, options);
-  nn::SequenceStateShape shape{
-      .layers = stage.layer_caches(), .block_size = options.block_size, .pages = {}};
-  const std::vector<nn::CacheGroup> groups = nn::cache_groups(shape.layers);
-  const int64_t of_one = (length + options.block_size - 1) / options.block_size;
-  const auto with = [&](int64_t blocks) {
-    shape.pages = pages_of(groups, blocks, options);
-    return shape.elements() * size_of(type);
-  };
-  int64_t blocks = options.max_requests * of_one, budget = options.cache_bytes;
-  // Unasked, half of what memory is left; it need not all be there for one text.
-  if (budget == 0 && runtime.device().is_host())
-    budget = std::max(available_memory() / 2, with(of_one));
-  if (budget > 0) {
-    int64_t least = 0;
-    for (int64_t step = int64_t{1} << 40; step > 0; step /= 2)
-      if (least + step <= blocks && with(least + step) <= budget) least += step;
-    MG_CHECK(least >= of_one || groups.empty(),
-             "--inference-dynamic-batching-buffer-size-gb is {:.3f}, but the keys and values of "
-             "one text of {} tokens "
-             "need {:.3f}; give it more, or lower --inference-max-seq-length",
-             static_cast<double>(budget) * 1e-9, length, static_cast<double>(with(of_one)) * 1e-9);
-    blocks = least;
-  }
-  with(blocks);
-  return shape;
-}
-
-BlockCacheOptions cache_options(const nn::SequenceState& state, const EngineOptions& options) {
-  BlockCacheOptions of_cache{.block_size = options.block_size,
-                             .windows = {},
-                             .pages = state.shape().pages,
-                             .prefix_caching = options.prefix_caching};
-  for (const nn::CacheGroup& group : state.groups()) of_cache.windows.push_back(group.window);
-  return of_cache;
-}
-
-DType type_of(const models::Stage& stage) { return stage.parameters()[0]->parameter.value.dtype(); }
 
 }  // namespace
 
-void EngineOptions::check() const {
-  MG_CHECK(max_requests > 0, "--inference-dynamic-batching-max-requests is {}; it must be positive",
-           max_requests);
-  MG_CHECK(max_tokens > 0, "--inference-dynamic-batching-max-tokens is {}; it must be positive",
-           max_tokens);
-  MG_CHECK(vocabulary >= 0, "the vocabulary to sample from has {} ids; give 0 for the model's own",
-           vocabulary);
-  MG_CHECK(max_length >= 0,
-           "--inference-max-seq-length is {}; give 0 for as many tokens as the model has positions",
-           max_length);
-  MG_CHECK(block_size > 0 && block_size % kernels::kPageKeys == 0,
-           "--inference-dynamic-batching-block-size is {}; it must be a multiple of {}", block_size,
-           kernels::kPageKeys);
-  MG_CHECK(cache_bytes >= 0, "the KV cache is to have {} bytes; give 0 for as many as are needed",
-           cache_bytes);
-}
-
-int64_t EngineOptions::drawn_vocabulary(const models::Model& model) const {
-  return vocabulary > 0 ? std::min(vocabulary, model->vocab_size()) : model->vocab_size();
-}
-
-Engine::Engine(const models::Stage& stage, Runtime& runtime, const EngineOptions& options)
+Engine::Engine(const models::Stage& stage, Runtime& runtime, const EngineOptions& options,
+               const EngineRanks& ranks)
     : stage_(stage),
       runtime_(runtime),
       options_(options),
+      ranks_(ranks),
+      leader_(ranks.leads() ? std::make_unique<EngineLeader>(options, ranks, runtime.stream())
+                            : nullptr),
       vocabulary_(options.drawn_vocabulary(stage.model())),
-      max_length_(longest(stage, options)),
-      state_(state_shape(stage, type_of(stage), runtime, options), type_of(stage), runtime),
-      cache_(cache_options(state_, options)),
+      max_length_(options.longest_text(stage.model())),
+      shape_(cache_shape(stage, type_of(stage), runtime, options, ranks)),
+      state_(shape_.state, type_of(stage), runtime),
+      cache_(shape_.blocks),
       scheduler_({.max_requests = options.max_requests,
                   .max_tokens = options.max_tokens,
                   .context_class = [model = stage.model()](
                                        int64_t length) { return model->context_class(length); }},
-                 cache_) {}
+                 cache_) {
+  MG_ASSERT(!ranks.draws() || stage.part().head);
+  MG_ASSERT(ranks.all == nullptr || runtime.device().has_data());
+  if (leader_ != nullptr) leader_->made();
+}
 
 RequestId Engine::submit(Request request) {
   request.check(stage_.model(), vocabulary_);
@@ -131,6 +57,7 @@ RequestId Engine::submit(Request request) {
   sequence->tokens = request.prompt;
   if (request.grammar != nullptr) sequence->matcher.emplace(request.grammar, request.token_bytes);
   sequence->request = std::move(request);
+  if (leader_ != nullptr) leader_->add(sequence->request);
   scheduler_.add(std::move(sequence));
   return ++last_;
 }
@@ -142,9 +69,16 @@ uint64_t Engine::due(int64_t priority) const {
   return (static_cast<uint64_t>(pass) << 32) + (last_ + 1) % (uint64_t{1} << 32);
 }
 
-bool Engine::cancel(RequestId id) { return scheduler_.remove(id); }
+bool Engine::cancel(RequestId id) {
+  if (!scheduler_.remove(id)) return false;
+  if (leader_ != nullptr) leader_->add(id);
+  return true;
+}
 
-void Engine::weights_changed() { scheduler_.read_anew(); }
+void Engine::weights_changed() {
+  if (leader_ != nullptr) leader_->add(WeightsChanged{});
+  scheduler_.read_anew();
+}
 
 Statistics Engine::statistics() const {
   Statistics s = statistics_;
@@ -163,15 +97,20 @@ int64_t Engine::cached_tokens(std::span<const int32_t> prompt) const {
 }
 
 Engine::Updates Engine::step() {
+  if (idle()) return {};
   const double begin = now_seconds();
-  const Rows rows = scheduler_.next();
-  if (rows.empty()) return {};
-  return run_pass(rows, begin);
+  try {
+    if (leader_ != nullptr) leader_->step();
+    return run_pass(scheduler_.next(), begin);
+  } catch (...) {
+    if (ranks_.all != nullptr) ranks_.all->give_up();
+    throw;
+  }
 }
 
 // Labels are those of the tokens whose successors' log-probabilities are still to be given.
 ForwardPassPlan Engine::plan(const Rows& rows) const {
-  ForwardPassPlan plan;
+  ForwardPassPlan plan{.rows = {}, .groups = shape_.groups, .context = 0};
   for (const auto& [s, count] : rows) {
     PassRow row{.begin = s->read, .count = count};
     const std::span<const int32_t> tokens(s->tokens);
@@ -214,19 +153,11 @@ Engine::Updates Engine::run_pass(const Rows& rows, double begin) {
   }
   const ForwardPassPlan plan = this->plan(rows);
   const double pass_begin = now_seconds();
-  ForwardPass pass(stage_, runtime_, state_, plan);
-  if (plan.has_labels()) give_scores(rows, plan, pass.losses(), updates);
-  // A request that only wants its prompt's log-probabilities draws nothing.
-  const bool draws =
-      std::ranges::any_of(drawing, [](const Sequence* s) { return s->request.max_tokens > 0; });
-  std::vector<Drawn> drawn(ready.size());
-  double draw_begin = now_seconds();
-  if (draws) {
-    const Logits logits = pass.last_logits(ready);
-    draw_begin = now_seconds();
-    drawn = draw_tokens(drawing, logits);
-  }
-  const double draw_end = now_seconds();
+  ForwardPass pass(stage_, runtime_, state_, plan, ranks_.stages);
+  PassResults results = results_of(pass, plan, ready, drawing);
+  if (plan.has_labels()) give_scores(rows, plan, results.losses, updates);
+  results.drawn.resize(ready.size());
+  const double pass_end = now_seconds();
   bool decodes = true;
   for (const auto& [s, count] : rows) {
     if (s->read < std::ssize(s->request.prompt)) statistics_.prompt_tokens += count;
@@ -235,20 +166,40 @@ Engine::Updates Engine::run_pass(const Rows& rows, double begin) {
   scheduler_.advance(rows);
   int64_t tokens = 0;
   for (size_t i = 0; i < ready.size(); ++i) {
-    append(*drawing[i], std::move(drawn[i]), updates[ready[i]]);
+    append(*drawing[i], std::move(results.drawn[i]), updates[ready[i]]);
     tokens += std::ssize(updates[ready[i]].tokens);
   }
   statistics_.generated_tokens += tokens;
   if (decodes) statistics_.decoded_tokens += tokens;
   const double end = now_seconds();
   (decodes ? statistics_.decode_seconds : statistics_.prefill_seconds) += end - begin;
-  statistics_.draw_seconds += draw_end - draw_begin;
-  statistics_.between_seconds += end - begin - (draw_end - pass_begin);
+  statistics_.between_seconds += end - begin - (pass_end - pass_begin);
   ++statistics_.steps;
   std::erase_if(updates, [](const RequestUpdate& u) {
     return u.tokens.empty() && u.prompt_log_probabilities.empty() && !u.finish;
   });
   return updates;
+}
+
+// Stages with the output layer run it together, where tensor parallelism divides it.
+PassResults Engine::results_of(ForwardPass& pass, const ForwardPassPlan& plan,
+                               std::span<const size_t> ready, std::span<Sequence* const> drawing) {
+  // A request that only wants its prompt's log-probabilities draws nothing.
+  const bool draws =
+      std::ranges::any_of(drawing, [](const Sequence* s) { return s->request.max_tokens > 0; });
+  PassResults results;
+  if (stage_.part().head) {
+    if (plan.has_labels()) results.losses = pass.losses();
+    if (draws) {
+      const Logits logits = pass.last_logits(ready);
+      const double draw_begin = now_seconds();
+      if (ranks_.draws()) results.drawn = draw_tokens(drawing, logits);
+      statistics_.draw_seconds += now_seconds() - draw_begin;
+    }
+  }
+  if (ranks_.all != nullptr && (draws || plan.has_labels()))
+    share(results, ranks_, runtime_.stream());
+  return results;
 }
 
 // The ids that the grammar and, at an end, the end tokens allow.
@@ -273,9 +224,9 @@ int32_t Engine::draw_token(Sequence& s, std::span<const float> logits) const {
   return draw(logits, text, request.sampling, request.number);
 }
 
-std::vector<Engine::Drawn> Engine::draw_tokens(std::span<Sequence* const> ready,
-                                               const Logits& logits) {
-  std::vector<Drawn> drawn(ready.size());
+std::vector<DrawnToken> Engine::draw_tokens(std::span<Sequence* const> ready,
+                                            const Logits& logits) {
+  std::vector<DrawnToken> drawn(ready.size());
   std::vector<std::vector<int32_t>> labels(ready.size());  // the token, then its alternatives
   runtime_.pool().parallel_for(static_cast<int64_t>(ready.size()), [&](int64_t row, int) {
     const auto r = static_cast<size_t>(row);
@@ -297,12 +248,13 @@ std::vector<Engine::Drawn> Engine::draw_tokens(std::span<Sequence* const> ready,
     drawn[r].token.draw = {labels[r][0], 0.0 - losses[r][0]};
     for (size_t i = 1; i < labels[r].size(); ++i)
       drawn[r].token.alternatives.push_back({labels[r][i], 0.0 - losses[r][i]});
+    drawn[r].finish = finish_of(*ready[r], labels[r][0]);
   }
   return drawn;
 }
 
 // A finished sequence is gone afterwards.
-void Engine::append(Sequence& s, Drawn drawn, RequestUpdate& update) {
+void Engine::append(Sequence& s, DrawnToken drawn, RequestUpdate& update) {
   const Request& request = s.request;
   if (request.max_tokens == 0) {
     update.finish = Finish::length;
@@ -310,14 +262,14 @@ void Engine::append(Sequence& s, Drawn drawn, RequestUpdate& update) {
     update.finish = Finish::failed;
     update.error = std::move(drawn.error);
   } else {
-    const int32_t id = drawn.token.draw.token;
-    s.tokens.push_back(id);
+    s.tokens.push_back(drawn.token.draw.token);
     update.tokens.push_back(std::move(drawn.token));
-    update.finish = finish_of(s, id);
+    update.finish = drawn.finish;
   }
   if (update.finish) scheduler_.remove(s.id);
 }
 
+// Whether a text ends with a token that is about to be appended.
 std::optional<Finish> Engine::finish_of(Sequence& s, int32_t id) const {
   const Request& request = s.request;
   if (std::ranges::find(request.end_tokens, id) != request.end_tokens.end())
@@ -326,8 +278,9 @@ std::optional<Finish> Engine::finish_of(Sequence& s, int32_t id) const {
     s.matcher->accept(id);
     if (s.matcher->must_end()) return Finish::complete;
   }
-  if (s.length() - std::ssize(request.prompt) >= request.max_tokens) return Finish::length;
-  if (s.length() > stage_.model()->max_position_embeddings()) return Finish::positions;
+  const int64_t length = s.length() + 1;
+  if (length - std::ssize(request.prompt) >= request.max_tokens) return Finish::length;
+  if (length > stage_.model()->max_position_embeddings()) return Finish::positions;
   return {};
 }
 

@@ -2,13 +2,19 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "inference/block_cache.h"
+#include "inference/cache_shape.h"
+#include "inference/engine_calls.h"
+#include "inference/engine_options.h"
+#include "inference/engine_ranks.h"
 #include "inference/pass.h"
+#include "inference/pass_results.h"
 #include "inference/request.h"
 #include "inference/scheduler.h"
 #include "inference/sequence.h"
@@ -16,19 +22,6 @@
 #include "nn/sequence_state.h"
 
 namespace megatron::inference {
-
-struct EngineOptions {
-  int64_t vocabulary = 0;    // only ids below it are drawn; 0: all that the model knows
-  int64_t max_requests = 8;  // that run at once; the others wait
-  int64_t max_tokens = 512;  // of a forward pass
-  int64_t max_length = 0;    // tokens of prompt and text of a request; 0: the positions
-  int64_t block_size = 64;   // tokens of a page of the KV cache; a multiple of 32
-  int64_t cache_bytes = 0;   // of the KV cache; 0: max_requests texts of max_length tokens
-  bool prefix_caching = true;
-
-  void check() const;  // throws Error naming the flag
-  int64_t drawn_vocabulary(const models::Model& model) const;
-};
 
 // What a step gave a request. After the update with `finish` its id is forgotten.
 struct RequestUpdate {
@@ -50,11 +43,16 @@ struct CacheUse {
 // are due last are read anew later. What a request gets is a function of the model and the request alone, bit for bit:
 // neither of its id, nor of what runs with it, was cancelled or is cached, nor of how its prompt was cut. All calls are
 // made by one thread at a time. Stage and runtime are borrowed.
+//
+// Of several ranks (inference/engine_ranks.h) the constructor and step() are collective, and so is the destructor of the
+// one that leads. Results are the drawing rank's, and all ranks return them. Where pipeline stages alone divide the
+// model they have the bits of one rank.
 class Engine {
  public:
   // Allocates the cache; throws Error naming bytes and flags when there is no memory for it, or too little for one
-  // request.
-  Engine(const models::Stage& stage, Runtime& runtime, const EngineOptions& options);
+  // request. stage: of several ranks, this one's part, without sequence parallelism.
+  Engine(const models::Stage& stage, Runtime& runtime, const EngineOptions& options,
+         const EngineRanks& ranks = {});
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
@@ -63,7 +61,8 @@ class Engine {
 
   // One forward pass. Gives an update for each request that got something, none when idle. On meta every token is one
   // of equal logits'. A request from whose logits nothing can be drawn (they are no numbers, its grammar allows
-  // nothing) fails alone. After an Error (no memory) what runs is lost: cancel it.
+  // nothing) fails alone. After an Error (no memory) what runs is lost: cancel it. Several ranks are lost with it: calls
+  // of their groups throw from then on.
   std::vector<RequestUpdate> step();
 
   // The request gets no more, and its pages are free for the next step. False: it has finished, was cancelled before or
@@ -89,21 +88,21 @@ class Engine {
   Updates run_pass(const Rows& rows, double begin);
   void give_scores(const Rows& rows, const ForwardPassPlan& plan, std::span<const double> losses,
                    Updates& updates);
-  // What is drawn for a sequence, or why nothing is.
-  struct Drawn {
-    GeneratedToken token;
-    std::string error;
-  };
-  std::vector<Drawn> draw_tokens(std::span<Sequence* const> ready, const Logits& logits);
+  PassResults results_of(ForwardPass& pass, const ForwardPassPlan& plan,
+                         std::span<const size_t> ready, std::span<Sequence* const> drawing);
+  std::vector<DrawnToken> draw_tokens(std::span<Sequence* const> ready, const Logits& logits);
   int32_t draw_token(Sequence& sequence, std::span<const float> logits) const;
-  void append(Sequence& sequence, Drawn drawn, RequestUpdate& update);
+  void append(Sequence& sequence, DrawnToken drawn, RequestUpdate& update);
   std::optional<Finish> finish_of(Sequence& sequence, int32_t id) const;
   uint64_t due(int64_t priority) const;
 
   const models::Stage& stage_;
   Runtime& runtime_;
   const EngineOptions options_;
+  const EngineRanks ranks_;
+  const std::unique_ptr<EngineLeader> leader_;  // null: this rank does not lead
   const int64_t vocabulary_, max_length_;
+  const CacheShape shape_;
   nn::SequenceState state_;
   BlockCache cache_;
   Scheduler scheduler_;

@@ -22,7 +22,8 @@ bool take(RequestUpdate& update, size_t request, Generation& result, const OnTok
 
 std::vector<Generation> generate(const models::Stage& stage, Runtime& runtime,
                                  std::span<const Request> requests, const EngineOptions& options,
-                                 const OnToken& on_token, Statistics* statistics) {
+                                 const OnToken& on_token, Statistics* statistics,
+                                 const EngineRanks& ranks) {
   EngineOptions of_engine = options;
   of_engine.check();
   const models::Model& model = stage.model();
@@ -33,7 +34,7 @@ std::vector<Generation> generate(const models::Stage& stage, Runtime& runtime,
   }
   if (requests.empty()) return {};
   of_engine.max_requests = std::min(options.max_requests, static_cast<int64_t>(requests.size()));
-  Engine engine(stage, runtime, of_engine);
+  Engine engine(stage, runtime, of_engine, ranks);
   std::vector<Generation> results(requests.size());
   for (const Request& request : requests) engine.submit(request);
   while (!engine.idle()) {

@@ -22,9 +22,11 @@ struct Generation {
 using OnToken = std::function<bool(size_t request, const GeneratedToken&)>;
 
 // Runs an Engine until all requests are done; max_length 0: as the longest of them needs. Throws Error for a request
-// that the model cannot take, before any is begun. statistics: added to; may be null.
+// that the model cannot take, before any is begun. statistics: added to; may be null. ranks: as Engine's; those that are
+// not led have the same requests, and their on_token gives the same answers.
 std::vector<Generation> generate(const models::Stage& stage, Runtime& runtime,
                                  std::span<const Request> requests, const EngineOptions& options,
-                                 const OnToken& on_token = {}, Statistics* statistics = nullptr);
+                                 const OnToken& on_token = {}, Statistics* statistics = nullptr,
+                                 const EngineRanks& ranks = {});
 
 }  // namespace megatron::inference

@@ -48,9 +48,11 @@ nn::Batch make_batch(const models::Stage& stage, Runtime& runtime, const Forward
 
 nn::Continuation continuation_of(nn::SequenceState& state, const ForwardPassPlan& plan) {
   std::vector<nn::SequencePart> parts;
-  for (const PassRow& row : plan.rows)
-    parts.push_back(
-        {.begin = row.begin, .count = row.count, .tables = {row.pages->begin(), row.pages->end()}});
+  for (const PassRow& row : plan.rows) {
+    nn::SequencePart& part =
+        parts.emplace_back(nn::SequencePart{.begin = row.begin, .count = row.count, .tables = {}});
+    for (const size_t group : plan.groups) part.tables.emplace_back((*row.pages)[group]);
+  }
   return state.next(parts);
 }
 
@@ -116,7 +118,7 @@ std::vector<std::vector<double>> Logits::losses(
 }
 
 ForwardPass::ForwardPass(const models::Stage& stage, Runtime& runtime, nn::SequenceState& state,
-                         const ForwardPassPlan& plan)
+                         const ForwardPassPlan& plan, comm::Group* stages)
     : stage_(stage),
       runtime_(runtime),
       plan_(plan),
@@ -124,7 +126,25 @@ ForwardPass::ForwardPass(const models::Stage& stage, Runtime& runtime, nn::Seque
       batch_(make_batch(stage, runtime, plan)) {
   batch_.continuation = continuation_of(state, plan);
   batch_.context = plan.context;
-  out_ = models::forward(stage_, tape_, {}, batch_, models::Phase::evaluate);
+  const bool first = stage_.part().embedding;
+  out_ = models::forward(stage_, tape_, first ? Bundle() : receive(*stages), batch_,
+                         models::Phase::evaluate);
+  MG_ASSERT(out_["hidden"].value.size(0) == plan.tokens());  // tokens are not divided
+  if (!stage_.part().head) send(*stages);
+}
+
+Bundle ForwardPass::receive(comm::Group& stages) const {
+  const DType type = stage_.parameters()[0]->parameter.value.dtype();
+  const Tensor hidden =
+      Tensor::empty(runtime_.arena(MemoryClass::activations),
+                    {plan_.tokens(), stage_.model()->hidden_size()}, type, "pass.received");
+  stages.recv(hidden, stages.rank() - 1, runtime_.stream(), "activation").wait(runtime_.stream());
+  return {{"hidden", Var(hidden)}};
+}
+
+void ForwardPass::send(comm::Group& stages) {
+  const Tensor hidden = models::flowing(tape_, out_).value;
+  stages.send(hidden, stages.rank() + 1, runtime_.stream(), "activation").wait(runtime_.stream());
 }
 
 std::vector<double> ForwardPass::losses() {

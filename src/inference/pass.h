@@ -16,12 +16,13 @@ struct PassRow {
   std::span<const int32_t> tokens;  // [count]
   std::span<const int32_t> labels;  // of the first tokens, whose losses are wanted; may be empty
   const std::vector<std::vector<int32_t>>* pages =
-      nullptr;  // by group of layers (nn/sequence_state.h)
+      nullptr;  // by group of the layers of the model (nn/sequence_state.h)
 };
 
 // One behind the other, without padding.
 struct ForwardPassPlan {
   std::vector<PassRow> rows;
+  std::span<const size_t> groups;  // of the model, each that the state has
   int64_t context = 0;  // tokens of the longest text that the rows are of, all of one context_class
 
   int64_t tokens() const;
@@ -44,15 +45,19 @@ class Logits {
 
 class ForwardPass {
  public:
-  // Runs the layers. All are borrowed.
+  // Runs the layers. stages: of the pipeline, collective over them; null: one. All are borrowed.
   ForwardPass(const models::Stage& stage, Runtime& runtime, nn::SequenceState& state,
-              const ForwardPassPlan& plan);
+              const ForwardPassPlan& plan, comm::Group* stages = nullptr);
+  // Where the stage has the output layer, collective over its tensor-parallel ranks, which get the same.
   // Of every token [T]; 0 where there is no label.
   std::vector<double> losses();
   // After the last token of these rows.
   Logits last_logits(std::span<const size_t> rows);
 
  private:
+  Bundle receive(comm::Group& stages) const;
+  void send(comm::Group& stages);
+
   const models::Stage& stage_;
   Runtime& runtime_;
   const ForwardPassPlan& plan_;

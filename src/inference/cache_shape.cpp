@@ -1,0 +1,97 @@
+#include "inference/cache_shape.h"
+
+#include <algorithm>
+#include <array>
+#include <limits>
+
+#include "base/error.h"
+#include "base/machine_limits.h"
+#include "comm/values.h"
+
+namespace megatron::inference {
+namespace {
+
+constexpr int64_t kWithoutLimit = std::numeric_limits<int64_t>::max();
+
+// Blocks for so many tokens of every group, but that groups with windows never need more than all requests have at
+// once.
+std::vector<int64_t> pages_of(const std::vector<nn::CacheGroup>& groups, int64_t blocks,
+                              const EngineOptions& options) {
+  const bool bounded =
+      std::ranges::any_of(groups, [](const nn::CacheGroup& g) { return g.window == 0; });
+  std::vector<int64_t> pages;
+  for (const nn::CacheGroup& group : groups) {
+    int64_t most = kWithoutLimit;
+    if (bounded && group.window > 0) {
+      const int64_t seen = group.window + options.max_tokens;
+      most = options.max_requests * ((seen + options.block_size - 1) / options.block_size + 1);
+    }
+    pages.push_back(std::min(blocks, most));
+  }
+  return pages;
+}
+
+// Of all stages.
+std::vector<nn::CacheGroup> groups_of_model(const models::Stage& stage, DType type,
+                                            const EngineRanks& ranks) {
+  if (ranks.stages == nullptr) return nn::cache_groups(stage.layer_caches());
+  Runtime shapes_only({DeviceKind::meta, 0}, 1);
+  const models::Model& model = stage.model();
+  const auto whole = model.build(shapes_only, type, 0, {.layers = model->num_layers()}, {});
+  return nn::cache_groups(whole->layer_caches());
+}
+
+// The most blocks, up to `most`, whose bytes are in a budget.
+template <class Bytes>
+int64_t blocks_within(int64_t budget, int64_t most, const Bytes& bytes_of) {
+  int64_t blocks = 0;
+  for (int64_t step = int64_t{1} << 40; step > 0; step /= 2)
+    if (blocks + step <= most && bytes_of(blocks + step) <= budget) blocks += step;
+  return blocks;
+}
+
+}  // namespace
+
+CacheShape cache_shape(const models::Stage& stage, DType type, Runtime& runtime,
+                       const EngineOptions& options, const EngineRanks& ranks) {
+  const int64_t length = options.longest_text(stage.model());
+  CacheShape shape{
+      .blocks = {.block_size = options.block_size,
+                 .windows = {},
+                 .pages = {},
+                 .prefix_caching = options.prefix_caching},
+      .state = {.layers = stage.layer_caches(), .block_size = options.block_size, .pages = {}},
+      .groups = {}};
+  const std::vector<nn::CacheGroup> groups = groups_of_model(stage, type, ranks);
+  for (const nn::CacheGroup& group : groups) shape.blocks.windows.push_back(group.window);
+  for (const nn::CacheGroup& own : nn::cache_groups(shape.state.layers)) {
+    const auto at = std::ranges::find(shape.blocks.windows, own.window);
+    shape.groups.push_back(static_cast<size_t>(at - shape.blocks.windows.begin()));
+  }
+  const auto with = [&](int64_t blocks) {
+    shape.blocks.pages = pages_of(groups, blocks, options);
+    shape.state.pages.clear();
+    for (const size_t group : shape.groups) shape.state.pages.push_back(shape.blocks.pages[group]);
+    return shape.state.elements() * size_of(type);
+  };
+  const int64_t of_one = (length + options.block_size - 1) / options.block_size;
+  const int64_t most = options.max_requests * of_one;
+  int64_t blocks = most, budget = options.cache_bytes;
+  // Unasked, half of what memory is left; it need not all be there for one text.
+  if (budget == 0 && runtime.device().is_host()) {
+    const int64_t sharing = ranks.all == nullptr ? 1 : ranks.all->size();
+    budget = std::max(available_memory() / 2 / sharing, with(of_one));
+  }
+  if (budget > 0) blocks = blocks_within(budget, most, with);
+  std::array<double, 2> largest = {-static_cast<double>(blocks), static_cast<double>(with(of_one))};
+  if (ranks.all != nullptr) comm::largest(*ranks.all, runtime.stream(), largest, "engine.pages");
+  blocks = static_cast<int64_t>(-largest[0]);
+  MG_CHECK(blocks >= of_one || groups.empty(),
+           "--inference-dynamic-batching-buffer-size-gb is {:.3f}, but the keys and values of "
+           "one text of {} tokens need {:.3f}; give it more, or lower --inference-max-seq-length",
+           static_cast<double>(budget) * 1e-9, length, largest[1] * 1e-9);
+  with(blocks);
+  return shape;
+}
+
+}  // namespace megatron::inference

@@ -1,0 +1,25 @@
+// Pages of keys and values of an engine, as its options and the memory allow.
+#pragma once
+
+#include <vector>
+
+#include "inference/block_cache.h"
+#include "inference/engine_options.h"
+#include "inference/engine_ranks.h"
+#include "models/stage.h"
+#include "nn/sequence_state.h"
+
+namespace megatron::inference {
+
+struct CacheShape {
+  BlockCacheOptions blocks;      // by group of the layers of the whole model: the same on all ranks
+  nn::SequenceStateShape state;  // of the layers that this rank has
+  std::vector<size_t> groups;    // of `blocks`, each of `state`
+};
+
+// Collective over ranks.all: no rank gets more pages than each has memory for. Throws Error naming bytes and flags, on
+// all ranks, when there is too little for one request.
+CacheShape cache_shape(const models::Stage& stage, DType type, Runtime& runtime,
+                       const EngineOptions& options, const EngineRanks& ranks);
+
+}  // namespace megatron::inference

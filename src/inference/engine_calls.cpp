@@ -1,0 +1,91 @@
+#include "inference/engine_calls.h"
+
+#include "comm/values.h"
+#include "inference/byte_stream.h"
+
+namespace megatron::inference {
+namespace {
+
+constexpr const char* kCallsName = "engine.calls";
+
+// All members are named, so that a new one has to be thought of here.
+void put(ByteWriter& bytes, const Request& request) {
+  const auto& [number, prompt, max_tokens, sampling, end_tokens, logprobs, grammar, token_bytes,
+               priority] = request;
+  bytes.put(number);
+  bytes.put(prompt);
+  bytes.put(max_tokens);
+  bytes.put(logprobs);
+  bytes.put(priority);
+}
+
+Request get_request(ByteReader& bytes) {
+  Request request;
+  bytes.get(request.number);
+  bytes.get(request.prompt);
+  bytes.get(request.max_tokens);
+  bytes.get(request.logprobs);
+  bytes.get(request.priority);
+  return request;
+}
+
+enum class CallKind : uint8_t { submit, cancel, weights_changed };
+
+void put(ByteWriter& bytes, const EngineCall& call) {
+  bytes.put(static_cast<CallKind>(call.index()));
+  if (const auto* request = std::get_if<Request>(&call)) put(bytes, *request);
+  if (const auto* id = std::get_if<RequestId>(&call)) bytes.put(*id);
+}
+
+EngineCall get_call(ByteReader& bytes) {
+  switch (bytes.get<CallKind>()) {
+    case CallKind::submit: return get_request(bytes);
+    case CallKind::cancel: return bytes.get<RequestId>();
+    case CallKind::weights_changed: break;
+  }
+  return WeightsChanged{};
+}
+
+}  // namespace
+
+void send(const EngineMessage& message, const EngineRanks& ranks, Stream& stream) {
+  ByteWriter bytes;
+  bytes.put(message.kind);
+  bytes.put(message.options);
+  for (const EngineCall& call : message.calls) put(bytes, call);
+  std::string all = bytes.take();
+  comm::broadcast(*ranks.all, stream, all, ranks.drawing, kCallsName);
+}
+
+EngineMessage receive(const EngineRanks& ranks, Stream& stream) {
+  std::string all;
+  comm::broadcast(*ranks.all, stream, all, ranks.drawing, kCallsName);
+  ByteReader bytes(all);
+  EngineMessage message;
+  bytes.get(message.kind);
+  bytes.get(message.options);
+  while (!bytes.at_end()) message.calls.push_back(get_call(bytes));
+  return message;
+}
+
+EngineLeader::EngineLeader(const EngineOptions& options, const EngineRanks& ranks, Stream& stream)
+    : ranks_(ranks), stream_(stream) {
+  send({.kind = EngineMessage::Kind::begin, .options = options, .calls = {}}, ranks_, stream_);
+}
+
+EngineLeader::~EngineLeader() {
+  try {
+    if (!made_) ranks_.all->give_up();
+    else send({.kind = EngineMessage::Kind::stop, .options = {}, .calls = {}}, ranks_, stream_);
+  } catch (
+      const std::
+          exception&) {  // NOLINT(bugprone-empty-catch): a rank has failed, and so does the run
+  }
+}
+
+void EngineLeader::step() {
+  send({.kind = EngineMessage::Kind::step, .options = {}, .calls = std::exchange(calls_, {})},
+       ranks_, stream_);
+}
+
+}  // namespace megatron::inference

@@ -1,0 +1,37 @@
+#include "inference/engine_options.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "kernels/attention.h"
+
+namespace megatron::inference {
+
+void EngineOptions::check() const {
+  MG_CHECK(max_requests > 0, "--inference-dynamic-batching-max-requests is {}; it must be positive",
+           max_requests);
+  MG_CHECK(max_tokens > 0, "--inference-dynamic-batching-max-tokens is {}; it must be positive",
+           max_tokens);
+  MG_CHECK(vocabulary >= 0, "the vocabulary to sample from has {} ids; give 0 for the model's own",
+           vocabulary);
+  MG_CHECK(max_length >= 0,
+           "--inference-max-seq-length is {}; give 0 for as many tokens as the model has positions",
+           max_length);
+  MG_CHECK(block_size > 0 && block_size % kernels::kPageKeys == 0,
+           "--inference-dynamic-batching-block-size is {}; it must be a multiple of {}", block_size,
+           kernels::kPageKeys);
+  MG_CHECK(cache_bytes >= 0, "the KV cache is to have {} bytes; give 0 for as many as are needed",
+           cache_bytes);
+}
+
+int64_t EngineOptions::drawn_vocabulary(const models::Model& model) const {
+  return vocabulary > 0 ? std::min(vocabulary, model->vocab_size()) : model->vocab_size();
+}
+
+int64_t EngineOptions::longest_text(const models::Model& model) const {
+  check();
+  const int64_t positions = model->max_position_embeddings();
+  return max_length > 0 ? std::min(max_length, positions) : positions;
+}
+
+}  // namespace megatron::inference

@@ -1,0 +1,21 @@
+// The ranks that run one engine together.
+#pragma once
+
+#include "comm/group.h"
+
+namespace megatron::inference {
+
+// Every rank has an Engine over its part of the model, and all engines get the same calls in the same order, so that
+// schedulers and caches decide alike. One rank draws, and tells all what. Groups are borrowed.
+struct EngineRanks {
+  comm::Group* all = nullptr;     // null: one rank
+  comm::Group* stages = nullptr;  // of the pipeline, in the order of the layers; null: one
+  int drawing = 0;                // of `all`; its stage has the output layer
+  // The drawing rank's engine alone is called, and the others' are by follow() (inference/follow.h).
+  bool led = false;
+
+  bool draws() const { return all == nullptr || all->rank() == drawing; }
+  bool leads() const { return all != nullptr && led && draws(); }
+};
+
+}  // namespace megatron::inference

@@ -1,0 +1,46 @@
+#include "inference/pass_results.h"
+
+#include "comm/values.h"
+#include "inference/byte_stream.h"
+
+namespace megatron::inference {
+namespace {
+
+std::string packed(const PassResults& results) {
+  ByteWriter bytes;
+  bytes.put(results.losses);
+  bytes.put(results.drawn.size());
+  for (const DrawnToken& drawn : results.drawn) {
+    bytes.put(drawn.token.draw);
+    bytes.put(drawn.token.alternatives);
+    bytes.put(drawn.finish);
+    bytes.put(drawn.error);
+  }
+  return bytes.take();
+}
+
+PassResults unpacked(const std::string& packed) {
+  ByteReader bytes(packed);
+  PassResults results;
+  bytes.get(results.losses);
+  results.drawn.resize(bytes.get<size_t>());
+  for (DrawnToken& drawn : results.drawn) {
+    bytes.get(drawn.token.draw);
+    bytes.get(drawn.token.alternatives);
+    bytes.get(drawn.finish);
+    bytes.get(drawn.error);
+  }
+  MG_ASSERT(bytes.at_end());
+  return results;
+}
+
+}  // namespace
+
+void share(PassResults& results, const EngineRanks& ranks, Stream& stream) {
+  std::string bytes;
+  if (ranks.draws()) bytes = packed(results);
+  comm::broadcast(*ranks.all, stream, bytes, ranks.drawing, "engine.results");
+  if (!ranks.draws()) results = unpacked(bytes);
+}
+
+}  // namespace megatron::inference

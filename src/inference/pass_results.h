@@ -1,0 +1,28 @@
+// What a forward pass gave: on the rank that draws, and so on all.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "inference/engine_ranks.h"
+#include "inference/request.h"
+
+namespace megatron::inference {
+
+// Of a sequence whose next token was drawn, or why none was.
+struct DrawnToken {
+  GeneratedToken token;
+  std::optional<Finish> finish;  // the token is the last
+  std::string error;
+};
+
+struct PassResults {
+  std::vector<double> losses;     // of each token [T]; empty: none are wanted
+  std::vector<DrawnToken> drawn;  // of the sequences that are ready; empty: none draws
+};
+
+// Collective over ranks.all: those of the drawing rank become everybody's.
+void share(PassResults& results, const EngineRanks& ranks, Stream& stream);
+
+}  // namespace megatron::inference

@@ -1,0 +1,84 @@
+// Engines of a model that ranks divide, each rank a thread, and the same on one rank.
+#pragma once
+
+#include <algorithm>
+#include <map>
+#include <mutex>
+#include <random>
+
+#include "dist/ranks.h"
+#include "golden/inference/losses.h"
+#include "inference/engine.h"
+#include "inference/engine_groups.h"
+#include "inference/follow.h"
+
+namespace megatron::testing {
+
+using inference::Engine;
+using inference::EngineOptions;
+using inference::EngineRanks;
+using inference::Finish;
+using inference::Generation;
+using inference::Request;
+using inference::RequestId;
+using inference::RequestUpdate;
+
+constexpr int64_t kDividedVocabulary = 96, kDividedPositions = 192;
+
+struct Division {
+  int tensor = 1, stages = 1;
+  bool led = false;  // rank 0 alone calls its engine
+};
+
+// What each rank does with its part of RandomModel's model.
+using RankBody =
+    std::function<void(const models::Stage& stage, Runtime& runtime, const EngineRanks& ranks)>;
+
+inline void on_parts(const RandomModel& m, const Division& d, const RankBody& body) {
+  each_rank(d.tensor * d.stages, DeviceKind::cpu, [&](comm::Group& world, Runtime& runtime) {
+    const inference::EngineGroups groups(d.tensor, d.stages, world);
+    const auto stage = groups.build(m.model.model(), runtime, m.type(), 1);
+    models::initialize(*stage, 7, runtime.stream());
+    const EngineRanks ranks = groups.ranks(d.led);
+    EXPECT_EQ(ranks.draws(), world.rank() == 0);
+    if (ranks.led && !ranks.draws()) return inference::follow(*stage, runtime, ranks);
+    const inference::Followers followers(ranks, runtime);
+    body(*stage, runtime, ranks);
+  });
+}
+
+using Results = std::map<RequestId, Generation>;
+
+inline void take(std::vector<RequestUpdate> updates, Results& results) {
+  for (RequestUpdate& update : updates) {
+    Generation& g = results[update.id];
+    std::ranges::copy(update.prompt_log_probabilities,
+                      std::back_inserter(g.prompt_log_probabilities));
+    for (auto& token : update.tokens) g.tokens.push_back(std::move(token));
+    if (update.finish) g.finish = *update.finish;
+  }
+}
+
+// Prompts that begin like others, of all lengths.
+inline Request divided_request(uint64_t number, double temperature = 0.9) {
+  Tokens prompt =
+      random_tokens(static_cast<int64_t>(number * 29 % 120), kDividedVocabulary, number % 3);
+  const Tokens own =
+      random_tokens(1 + static_cast<int64_t>(number * 7 % 30), kDividedVocabulary, 90 + number);
+  prompt.insert(prompt.end(), own.begin(), own.end());
+  return {.number = number,
+          .prompt = prompt,
+          .max_tokens = 1 + static_cast<int64_t>(number % 9),
+          .sampling = {.temperature = temperature, .top_k = 20, .seed = 3},
+          .end_tokens = {5, 6},
+          .logprobs = static_cast<int64_t>(number % 4) - 1};
+}
+
+inline std::vector<Generation> each_alone(RandomModel& m, const std::vector<Request>& requests) {
+  std::vector<Generation> all;
+  for (const Request& r : requests)
+    all.push_back(inference::generate(m.model, m.runtime, std::span(&r, 1), {})[0]);
+  return all;
+}
+
+}  // namespace megatron::testing

@@ -1,0 +1,243 @@
+// Engines whose model is divided among ranks, against one rank.
+#include "base/error.h"
+#include "base/tolerances.h"
+#include "constraint_cases.h"
+#include "dist/inference/divided_engine.h"
+
+namespace megatron::testing {
+namespace {
+
+constexpr uint64_t kRequests = 24;
+
+std::vector<Request> divided_requests(double temperature = 0.9) {
+  std::vector<Request> requests;
+  for (uint64_t n = 0; n < kRequests; ++n) requests.push_back(divided_request(n, temperature));
+  return requests;
+}
+
+// In random order and at random moments, with others that are cancelled, in a cache that is too small for all that
+// run. By number.
+std::vector<Generation> run_together(Engine& e, const std::vector<Request>& requests) {
+  std::mt19937_64 random(1);
+  std::vector<size_t> order(requests.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::ranges::shuffle(order, random);
+  Results results;
+  std::vector<RequestId> ids(requests.size());
+  for (const size_t number : order) {
+    ids[number] = e.submit(requests[number]);
+    const RequestId cancelled = e.submit(divided_request(number + 1000));
+    for (uint64_t s = random() % 3; s > 0; --s) take(e.step(), results);
+    e.cancel(cancelled);
+  }
+  while (!e.idle()) take(e.step(), results);
+  EXPECT_GT(e.statistics().cached_tokens, 0);
+  EXPECT_GT(e.statistics().preemptions, 0);
+  EXPECT_EQ(e.cache_use().used, 0);
+  std::vector<Generation> all;
+  for (const RequestId id : ids) all.push_back(results[id]);
+  return all;
+}
+
+// Bytes of so many blocks of the layers that a rank has.
+int64_t bytes_of_blocks(const models::Stage& stage, DType type, int64_t blocks) {
+  int64_t elements = 0;
+  for (const auto& group : nn::cache_groups(stage.layer_caches())) elements += group.token_elements;
+  return blocks * 32 * elements * size_of(type);
+}
+
+std::vector<std::vector<Generation>> run_divided(RandomModel& m, const Division& d,
+                                                 const std::vector<Request>& requests,
+                                                 int64_t blocks = 8) {
+  std::vector<std::vector<Generation>> of_ranks;
+  std::mutex mutex;
+  // Ranks of one stage may have memory for more blocks than those of another.
+  const int64_t bytes = bytes_of_blocks(m.model, m.type(), blocks) / d.stages / d.tensor;
+  on_parts(m, d, [&](const models::Stage& stage, Runtime& runtime, const EngineRanks& ranks) {
+    Engine e(stage, runtime,
+             {.max_requests = 12, .max_tokens = 40, .block_size = 32, .cache_bytes = bytes}, ranks);
+    auto results = run_together(e, requests);
+    const std::lock_guard lock(mutex);
+    of_ranks.push_back(std::move(results));
+  });
+  EXPECT_EQ(of_ranks.size(), static_cast<size_t>(d.led ? 1 : d.stages * d.tensor));
+  return of_ranks;
+}
+
+void expect_bits_of_one_rank(RandomModel& m, const Division& d, int64_t blocks = 8) {
+  const std::vector<Request> requests = divided_requests();
+  const std::vector<Generation> expected = each_alone(m, requests);
+  for (const auto& results : run_divided(m, d, requests, blocks))
+    for (size_t i = 0; i < requests.size(); ++i)
+      EXPECT_EQ(numbers_of(results[i]), numbers_of(expected[i])) << "request " << i;
+}
+
+// Two layers see 39 tokens and one all of them, on different stages.
+models::ModelFlags windows_shape(int64_t layers) {
+  models::ModelFlags flags = llama_shape(layers, 32, 4, 2, kDividedVocabulary, kDividedPositions);
+  flags.window_size = "39,0";
+  flags.window_attn_skip_freq = std::to_string(layers);
+  return flags;
+}
+
+class Pipelines : public ::testing::TestWithParam<bool> {};
+
+TEST_P(Pipelines, GiveTheBitsOfOneRank) {
+  for (const DType type : {DType::f32, DType::bf16}) {
+    SCOPED_TRACE(name(type));
+    RandomModel m(windows_shape(3), type);
+    expect_bits_of_one_rank(m, {.stages = 2, .led = GetParam()});
+  }
+}
+
+// Each stage has a table: the first reads it, the last draws with it.
+TEST_P(Pipelines, OfTiedEmbeddingsToo) {
+  RandomModel m(gpt2_shape(3, 32, 4, kDividedVocabulary, kDividedPositions), DType::f32);
+  expect_bits_of_one_rank(m, {.stages = 3, .led = GetParam()}, 6);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Pipelines, ::testing::Bool());
+
+// Distances of all log-probabilities, where the tokens are equal.
+void expect_near(const std::vector<Generation>& found, const std::vector<Generation>& expected) {
+  double difference = 0, reference = 0;
+  int64_t count = 0;
+  const auto compare = [&](double a, double b) {
+    difference += (a - b) * (a - b);
+    reference += b * b;
+    ++count;
+  };
+  for (size_t i = 0; i < expected.size(); ++i) {
+    const Generation &f = found[i], &e = expected[i];
+    EXPECT_EQ(tokens_of(f), tokens_of(e)) << "request " << i;
+    EXPECT_EQ(f.finish, e.finish);
+    ASSERT_EQ(f.prompt_log_probabilities.size(), e.prompt_log_probabilities.size());
+    for (size_t t = 0; t < e.prompt_log_probabilities.size(); ++t)
+      compare(f.prompt_log_probabilities[t], e.prompt_log_probabilities[t]);
+    for (size_t t = 0; t < std::min(f.tokens.size(), e.tokens.size()); ++t) {
+      compare(f.tokens[t].draw.log_probability, e.tokens[t].draw.log_probability);
+      ASSERT_EQ(f.tokens[t].alternatives.size(), e.tokens[t].alternatives.size());
+      for (size_t k = 0; k < e.tokens[t].alternatives.size(); ++k)
+        compare(f.tokens[t].alternatives[k].log_probability,
+                e.tokens[t].alternatives[k].log_probability);
+    }
+  }
+  EXPECT_GT(count, 500);
+  const double rms = std::sqrt(reference / static_cast<double>(count));
+  EXPECT_LE(tolerance::tensor_metric(std::sqrt(difference), std::sqrt(reference), rms, count),
+            tolerance::kLayoutFp32);
+}
+
+// The most likely token is so by far.
+TEST(TensorParallelEngines, AreCloseToOneRank) {
+  RandomModel m(windows_shape(3), DType::f32);
+  const std::vector<Request> requests = divided_requests(0);
+  const std::vector<Generation> expected = each_alone(m, requests);
+  for (const Division& d : {Division{.tensor = 2}, Division{.tensor = 2, .stages = 2, .led = true},
+                            Division{.tensor = 2, .stages = 2}}) {
+    SCOPED_TRACE(fmt::format("tensor {}, stages {}", d.tensor, d.stages));
+    const auto of_ranks = run_divided(m, d, requests);
+    expect_near(of_ranks[0], expected);
+    for (const auto& results : of_ranks)
+      for (size_t i = 0; i < requests.size(); ++i)
+        EXPECT_EQ(numbers_of(results[i]), numbers_of(of_ranks[0][i]));
+  }
+}
+
+// With a grammar that the leading rank alone has, beside a request that goes on.
+TEST(LedEngines, HoldToAGrammarAndFailAlone) {
+  RandomModel m(gpt2_shape(2, 32, 4, 256, kDividedPositions), DType::f32);
+  const auto grammar = [](const char* pattern, uint64_t number) {
+    return Request{.number = number,
+                   .prompt = {1, 2, 3},
+                   .max_tokens = 12,
+                   .grammar = inference::Grammar::from_regex(pattern),
+                   .token_bytes = inference::byte_tokens()};
+  };
+  const Request free{.number = 3, .prompt = {4, 5}, .max_tokens = 20};
+  const std::vector<double> alone = numbers_of(
+      inference::generate(m.model, m.runtime, std::span(&free, 1), {.vocabulary = 97})[0]);
+  for (const Division& d : {Division{.stages = 2, .led = true}, Division{.stages = 2}}) {
+    on_parts(m, d, [&](const models::Stage& stage, Runtime& runtime, const EngineRanks& ranks) {
+      Engine e(stage, runtime, {.vocabulary = 97}, ranks);
+      const RequestId held = e.submit(grammar("[0-9]{4}", 1));
+      const RequestId impossible = e.submit(grammar("12z", 2));  // z is id 122
+      const RequestId goes_on = e.submit(free);
+      Results results;
+      std::string error;
+      while (!e.idle()) {
+        std::vector<RequestUpdate> updates = e.step();
+        for (const RequestUpdate& u : updates)
+          if (u.id == impossible && u.finish == Finish::failed) error = u.error;
+        take(std::move(updates), results);
+      }
+      EXPECT_EQ(results[held].tokens.size(), 4u);
+      for (const int32_t id : tokens_of(results[held])) EXPECT_TRUE(id >= '0' && id <= '9') << id;
+      EXPECT_EQ(results[held].finish, Finish::complete);
+      EXPECT_EQ(tokens_of(results[impossible]), (Tokens{'1', '2'}));
+      EXPECT_EQ(results[impossible].finish, Finish::failed);
+      EXPECT_FALSE(error.empty());
+      EXPECT_EQ(numbers_of(results[goes_on]), alone);
+    });
+  }
+}
+
+// One engine after the other, as generate() makes them, and errors that are no rank's failure.
+TEST(LedEngines, ComeOneAfterTheOther) {
+  RandomModel m(gpt2_shape(2, 32, 4, kDividedVocabulary, kDividedPositions), DType::f32);
+  const std::vector<Request> requests = divided_requests();
+  const std::vector<Generation> expected = each_alone(m, requests);
+  on_parts(m, {.stages = 2, .led = true},
+           [&](const models::Stage& stage, Runtime& runtime, const EngineRanks& ranks) {
+             for (size_t i = 0; i < 3; ++i) {
+               const auto one = inference::generate(stage, runtime, std::span(&requests[i], 1), {},
+                                                    {}, nullptr, ranks);
+               EXPECT_EQ(numbers_of(one[0]), numbers_of(expected[i]));
+               Engine e(stage, runtime, {}, ranks);
+               EXPECT_THROW(e.submit({.prompt = {}}), Error);
+               e.submit(requests[i]);
+               e.step();  // and goes with it
+             }
+           });
+}
+
+// The first error ends all ranks, and is the one that is thrown.
+TEST(LedEngines, EndWithTheRankThatFails) {
+  RandomModel m(gpt2_shape(2, 32, 4, kDividedVocabulary, kDividedPositions), DType::f32);
+  const auto error_of = [&](const Division& d, const RankBody& body) -> std::string {
+    try {
+      on_parts(m, d, body);
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "none";
+  };
+  EXPECT_NE(error_of({.stages = 2, .led = true},
+                     [](const models::Stage& stage, Runtime& runtime, const EngineRanks& ranks) {
+                       Engine(stage, runtime, {.cache_bytes = 1000}, ranks);
+                     })
+                .find("--inference-dynamic-batching-buffer-size-gb is 0.000"),
+            std::string::npos);
+  for (const int failing : {0, 1}) {
+    const std::string error = error_of(
+        {.stages = 2}, [&](const models::Stage& stage, Runtime& runtime, const EngineRanks& ranks) {
+          Engine e(stage, runtime, {}, ranks);
+          e.submit(divided_request(8));
+          e.step();
+          MG_CHECK(ranks.all->rank() != failing, "rank {} has had enough", failing);
+          while (!e.idle()) e.step();
+          ADD_FAILURE() << "the other rank goes on";
+        });
+    EXPECT_NE(error.find(fmt::format("rank {} has had enough", failing)), std::string::npos)
+        << error;
+  }
+}
+
+TEST(EngineGroups, RefusesMoreStagesThanLayers) {
+  RandomModel m(gpt2_shape(2, 32, 4, kDividedVocabulary, kDividedPositions), DType::f32);
+  EXPECT_THROW(
+      on_parts(m, {.stages = 3}, [](const models::Stage&, Runtime&, const EngineRanks&) {}), Error);
+}
+
+}  // namespace
+}  // namespace megatron::testing
