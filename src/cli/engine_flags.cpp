@@ -32,4 +32,28 @@ void EngineFlags::check() {
   options_.check();
 }
 
+void EngineRankFlags::fields(Fields& f) {
+  f.begin_group("parallelism");
+  f.add("tensor-model-parallel-size", &tensor_,
+        "tensor-parallel size: ranks that the matrices of every layer are split over");
+  f.add("pipeline-model-parallel-size", &stages_,
+        "pipeline-parallel size: stages, one rank each, that the layers are split over");
+}
+
+void EngineRankFlags::check(const comm::Processes& processes) const {
+  constexpr int64_t kMost = 1024;
+  for (const auto& [name, size] : {std::pair{"--tensor-model-parallel-size", tensor_},
+                                   {"--pipeline-model-parallel-size", stages_}})
+    MG_CHECK(size >= 1 && size <= kMost, "{} is {}; it must lie in [1, {}]", name, size, kMost);
+  MG_CHECK(
+      tensor_ * stages_ <= kMost,
+      "--tensor-model-parallel-size {} times --pipeline-model-parallel-size {} is {} ranks; at "
+      "most {} are possible: lower one of them",
+      tensor_, stages_, tensor_ * stages_, kMost);
+  MG_CHECK(!processes.launched() || processes.size() == ranks(),
+           "--tensor-model-parallel-size {} times --pipeline-model-parallel-size {} is {}, but {} "
+           "were launched; give sizes whose product is {}, or start as many",
+           tensor_, stages_, ranks(), processes.description(), processes.size());
+}
+
 }  // namespace megatron::cli

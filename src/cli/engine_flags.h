@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "base/fields.h"
+#include "comm/processes.h"
 #include "inference/engine.h"
 
 namespace megatron::cli {
@@ -19,6 +20,21 @@ class EngineFlags {
  private:
   inference::EngineOptions options_;
   std::optional<double> buffer_gb_;
+};
+
+// The ranks that divide a model.
+class EngineRankFlags {
+ public:
+  void fields(Fields& f);
+  // Throws Error naming the flag, and where a launcher started another number of processes.
+  void check(const comm::Processes& processes) const;
+
+  int tensor() const { return static_cast<int>(tensor_); }
+  int stages() const { return static_cast<int>(stages_); }
+  int ranks() const { return tensor() * stages(); }
+
+ private:
+  int64_t tensor_ = 1, stages_ = 1;
 };
 
 }  // namespace megatron::cli

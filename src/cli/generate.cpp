@@ -7,11 +7,14 @@
 #include "base/command_output.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "base/thread_pool.h"
 #include "cli/command.h"
 #include "cli/engine_flags.h"
 #include "cli/generate_output.h"
 #include "cli/generate_prompts.h"
 #include "cli/generate_sampling.h"
+#include "comm/gpu/staged.h"
+#include "inference/follow.h"
 #include "resume/found_checkpoints.h"
 #include "settings/settings.h"
 #include "tokenizers/tokenizer.h"
@@ -26,12 +29,14 @@ struct GenerateSettings {
   PromptSettings prompts;
   SamplingSettings sampling;
   EngineFlags engine;
+  EngineRankFlags ranks;
   std::optional<int64_t> logprobs;
   bool bf16 = false;
   settings::RuntimeSettings runtime;
 
   Fields fields();
   void check();
+  void join(const comm::Processes& processes);
   void check_output() const;
 };
 
@@ -50,10 +55,11 @@ Fields GenerateSettings::fields() {
         "write JSON lines to this file instead of printing; only an earlier output of generate "
         "is overwritten");
   engine.fields(f);
+  ranks.fields(f);
   f.begin_group("precision");
   f.add_switch("bf16", &bf16, true, "compute in bfloat16; else fp32");
   f.begin_group("device");
-  f.add("threads", &runtime.threads, "CPU threads; default all cores");
+  f.add("threads", &runtime.threads, "CPU threads per rank; default cores / ranks");
   runtime.add_device(f);
   f.common({"load", "prompt", "prompt-file", "interactive", "max-tokens", "stop", "temperature",
             "top-k", "top-p", "seed", "logprobs", "output", "bf16", "threads", "device"});
@@ -65,12 +71,18 @@ void GenerateSettings::check() {
   MG_CHECK(logprobs.value_or(0) >= 0, "--logprobs is {}; it cannot be negative", *logprobs);
   engine.check();
   sampling.check();
-  runtime.seed = sampling.seed;
-  runtime.check();
   if (!prompts.interactive) return;
   MG_CHECK(prompts.prompts.empty() && !prompts.file,
            "--interactive reads its text line by line; drop --prompt and --prompt-file");
   MG_CHECK(!output && !logprobs, "--interactive writes text only; drop --output and --logprobs");
+}
+
+void GenerateSettings::join(const comm::Processes& processes) {
+  ranks.check(processes);
+  runtime.ranks = ranks.ranks();
+  runtime.seed = sampling.seed;
+  runtime.join(processes);
+  runtime.check();
 }
 
 void GenerateSettings::check_output() const {
@@ -87,34 +99,63 @@ void print(const std::string& text) {
   std::fflush(stdout);
 }
 
-// A model with its tokenizer, and what continues text with them.
+// A model with its tokenizer, checked before any weight is read.
+struct TextModel {
+  explicit TextModel(const GenerateSettings& s)
+      : directory(resume::resolve_model_directory(*s.load)),
+        model(models::model_from_directory(directory.path())),
+        tokenizer(tokenizers::Tokenizer::load(
+            training::tokenizer_path(s.tokenizer_model, directory.path()))) {
+    models::require_language_model(model, "megatron generate");
+    MG_CHECK(tokenizer.vocabulary_size() <= model->vocab_size(),
+             "the tokenizer has {} tokens but the model {}; they do not match",
+             tokenizer.vocabulary_size(), model->vocab_size());
+    MG_CHECK(s.logprobs.value_or(0) <= tokenizer.vocabulary_size(),
+             "--logprobs is {}, but the tokenizer has only {} tokens", *s.logprobs,
+             tokenizer.vocabulary_size());
+    s.sampling.check_ids(tokenizer.vocabulary_size());
+  }
+
+  checkpoint::ModelDirectory directory;
+  models::Model model;
+  tokenizers::Tokenizer tokenizer;
+};
+
+// One rank of those that divide the model, with its part.
+struct ModelRank {
+  ModelRank(const GenerateSettings& s, const TextModel& text, comm::Group& world)
+      : runtime(s.runtime.device_value(world.rank()), s.runtime.threads_per_rank(), DeviceKind::cpu,
+                s.runtime.ranks_in_process()),
+        groups(s.ranks.tensor(), s.ranks.stages(),
+               comm::for_device(world, runtime.device(), of_device, s.runtime.gpu_backend())),
+        stage(training::load_model(text.directory, text.model, groups, runtime,
+                                   s.bf16 ? DType::bf16 : DType::f32, 0)),
+        ranks(groups.ranks(true)) {}
+
+  Runtime runtime;
+  std::unique_ptr<comm::Group> of_device;
+  inference::EngineGroups groups;
+  std::unique_ptr<models::Stage> stage;
+  inference::EngineRanks ranks;
+};
+
+// What continues text.
 class Session {
  public:
-  explicit Session(const GenerateSettings& settings)
+  Session(const GenerateSettings& settings, const TextModel& text, ModelRank& rank)
       : settings_(settings),
-        directory_(resume::resolve_model_directory(*settings.load)),
-        model_(models::model_from_directory(directory_.path())),
-        tokenizer_(tokenizers::Tokenizer::load(
-            training::tokenizer_path(settings.tokenizer_model, directory_.path()))),
-        runtime_(settings.runtime.device_value(), settings.runtime.threads_per_rank()) {
-    models::require_language_model(model_, "megatron generate");
-    resume::require_whole_model(directory_.path(), runtime_.pool());
-    MG_CHECK(tokenizer_.vocabulary_size() <= model_->vocab_size(),
-             "the tokenizer has {} tokens but the model {}; they do not match",
-             tokenizer_.vocabulary_size(), model_->vocab_size());
-    MG_CHECK(settings.logprobs.value_or(0) <= tokenizer_.vocabulary_size(),
-             "--logprobs is {}, but the tokenizer has only {} tokens", *settings.logprobs,
-             tokenizer_.vocabulary_size());
-    settings.sampling.check_ids(tokenizer_.vocabulary_size());
-    stage_ = training::load_model(directory_, model_, runtime_,
-                                  settings.bf16 ? DType::bf16 : DType::f32, 0);
-    end_tokens_ = settings.sampling.stop_tokens;
+        model_(text.model),
+        tokenizer_(text.tokenizer),
+        rank_(rank),
+        followers_(rank.ranks, rank.runtime),
+        end_tokens_(settings.sampling.stop_tokens) {
     if (!settings.sampling.ignore_eos && tokenizer_.eod()) end_tokens_.push_back(*tokenizer_.eod());
   }
 
   const tokenizers::Tokenizer& tokenizer() const { return tokenizer_; }
   std::span<const int32_t> end_tokens() const { return end_tokens_; }
   const inference::Statistics& statistics() const { return statistics_; }
+  bool failed() const { return rank_.ranks.failed(); }  // for good
 
   // Not empty: before the first text stands the token of a beginning, or the end of another
   // document.
@@ -159,13 +200,13 @@ class Session {
     inference::EngineOptions options = settings_.engine.options();
     options.vocabulary = tokenizer_.vocabulary_size();
     auto results = inference::generate(
-        *stage_, runtime_, requests, options,
+        *rank_.stage, rank_.runtime, requests, options,
         [&](size_t request, const inference::GeneratedToken& token) {
           const std::string piece = texts[request].push(token.draw.token);
           if (streams) print(piece);
           return !texts[request].stopped();
         },
-        &statistics_);
+        &statistics_, rank_.ranks);
     for (GrowingText& text : texts) {
       const std::string rest = text.finish();
       if (streams) print(rest + "\n");
@@ -175,11 +216,10 @@ class Session {
 
  private:
   const GenerateSettings& settings_;
-  checkpoint::ModelDirectory directory_;
-  models::Model model_;
-  tokenizers::Tokenizer tokenizer_;
-  Runtime runtime_;
-  std::unique_ptr<models::Stage> stage_;
+  const models::Model& model_;
+  const tokenizers::Tokenizer& tokenizer_;
+  ModelRank& rank_;
+  const inference::Followers followers_;
   std::vector<int32_t> end_tokens_;
   inference::Statistics statistics_;
 };
@@ -245,10 +285,38 @@ void converse(Session& session) {
       if (results[0].finish == inference::Finish::end_token) tokens.pop_back();
       history = std::move(tokens);
     } catch (const Error& e) {
+      if (session.failed()) throw;
       log::error("{}", e.what());
     }
   }
   print("\n");
+}
+
+// Rank 0 continues what there is, and the others follow.
+void run_ranks(const GenerateSettings& settings, comm::Processes& processes) {
+  const bool lead = processes.lead(), conversation = settings.prompts.is_conversation();
+  std::vector<std::string> prompts;
+  if (lead && !conversation) prompts = settings.prompts.read();
+  if (lead) settings.check_output();
+  training::tell_device(settings.runtime);
+  const TextModel text(settings);
+  if (lead) {
+    ThreadPool pool(settings.runtime.threads_per_rank());
+    resume::require_whole_model(text.directory.path(), pool);
+  }
+  // Ranks wait for what is typed, and for who reads the text, however long.
+  const comm::WaitLimits limits(0, 0);
+  processes.run(
+      settings.ranks.ranks(),
+      [&](comm::Group& world) {
+        ModelRank rank(settings, text, world);
+        if (world.rank() > 0) return inference::follow(*rank.stage, rank.runtime, rank.ranks);
+        Session session(settings, text, rank);
+        if (conversation) return converse(session);
+        continue_prompts(session, settings, prompts);
+        print_statistics(session.statistics());
+      },
+      limits);
 }
 
 }  // namespace
@@ -267,19 +335,11 @@ int generate(const Arguments& arguments) {
     return *code;
   }
   settings.check();
-  const bool conversation = settings.prompts.is_conversation();
-  std::vector<std::string> prompts;
-  if (!conversation) prompts = settings.prompts.read();
-  settings.check_output();
-  training::tell_device(settings.runtime);
-  Session session(settings);
-  if (conversation) {
-    converse(session);
-  } else {
-    continue_prompts(session, settings, prompts);
-    print_statistics(session.statistics());
-  }
-  return 0;
+  return with_processes([&](comm::Processes& processes) {
+    settings.join(processes);
+    run_ranks(settings, processes);
+    return 0;
+  });
 }
 
 }  // namespace megatron::cli

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "comm/group.h"
+#include "comm/member.h"
 
 namespace megatron::inference {
 
@@ -16,6 +17,10 @@ struct EngineRanks {
 
   bool draws() const { return all == nullptr || all->rank() == drawing; }
   bool leads() const { return all != nullptr && led && draws(); }
+  // One of them has failed, and all with it.
+  bool failed() const {
+    return all != nullptr && all->member() != nullptr && !all->member()->failure().empty();
+  }
 };
 
 }  // namespace megatron::inference

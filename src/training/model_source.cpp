@@ -89,17 +89,36 @@ std::string tokenizer_path(const std::optional<std::string>& given,
   return model_directory;
 }
 
+namespace {
+
+void fill(const models::Stage& stage, const WholeModel& whole,
+          const checkpoint::ModelDirectory& directory, uint64_t seed, Stream& stream) {
+  const std::vector<std::string> absent = absent_states(whole, directory);
+  if (!absent.empty()) {
+    nn::initialize(stage.states(), seed, stream);
+    log::warning("{}", absent_states_text(directory.path(), absent));
+  }
+  load_weights(directory, checkpoint::held(models::tensors_of(stage)), whole, absent);
+}
+
+}  // namespace
+
 std::unique_ptr<models::Stage> load_model(const checkpoint::ModelDirectory& directory,
                                           const models::Model& model, Runtime& runtime, DType type,
                                           uint64_t seed) {
   auto stage = model.build(runtime, type, seed);
-  const WholeModel whole = whole_model(*stage);
-  const std::vector<std::string> absent = absent_states(whole, directory);
-  if (!absent.empty()) {
-    nn::initialize(stage->states(), seed, runtime.stream());
-    log::warning("{}", absent_states_text(directory.path(), absent));
-  }
-  load_weights(directory, checkpoint::held(models::tensors_of(*stage)), whole, absent);
+  fill(*stage, whole_model(*stage), directory, seed, runtime.stream());
+  return stage;
+}
+
+std::unique_ptr<models::Stage> load_model(const checkpoint::ModelDirectory& directory,
+                                          const models::Model& model,
+                                          const inference::EngineGroups& ranks, Runtime& runtime,
+                                          DType type, uint64_t seed) {
+  auto stage = ranks.build(model, runtime, type, seed);
+  const bool divided = ranks.ranks(false).all != nullptr;
+  fill(*stage, divided ? whole_model(model, type) : whole_model(*stage), directory, seed,
+       runtime.stream());
   return stage;
 }
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "checkpoint/model_directory.h"
+#include "inference/engine_groups.h"
 #include "models/stage.h"
 #include "resume/save_directory.h"
 #include "settings/settings.h"
@@ -23,6 +24,11 @@ std::string tokenizer_path(const std::optional<std::string>& given,
 std::unique_ptr<models::Stage> load_model(const checkpoint::ModelDirectory& directory,
                                           const models::Model& model, Runtime& runtime, DType type,
                                           uint64_t seed);
+// This rank's part of a model that ranks divide.
+std::unique_ptr<models::Stage> load_model(const checkpoint::ModelDirectory& directory,
+                                          const models::Model& model,
+                                          const inference::EngineGroups& ranks, Runtime& runtime,
+                                          DType type, uint64_t seed);
 
 // What describes a model besides flags.
 struct ShapeSource {

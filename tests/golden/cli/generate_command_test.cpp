@@ -21,7 +21,7 @@ class GenerateCommand : public ::testing::Test {
                                        "--vocab-size", "300", "--special-tokens", "[PAD]"},
                                  Words{"train",
                                        "--num-layers",
-                                       "1",
+                                       "2",
                                        "--hidden-size",
                                        "16",
                                        "--num-attention-heads",
@@ -129,6 +129,33 @@ TEST_F(GenerateCommand, ResultsDependOnNoBatchAndNoThreads) {
   EXPECT_NE(run(with({"--seed", "5"}, prompts)).out, all);
   const Words greedy = with({"--temperature", "0"}, prompts);
   EXPECT_EQ(run(with({"--seed", "5"}, greedy)).out, run(greedy).out);
+}
+
+// As threads, and as processes of a launcher.
+TEST_F(GenerateCommand, PipelineStagesGiveTheTextOfOneRank) {
+  const Words flags = {"--max-tokens", "12", "--logprobs", "2", "--prompt", "Hello there", "A man"};
+  const Words stages = with(flags, {"--pipeline-model-parallel-size", "2"});
+  const std::string one = run(flags).out;
+  EXPECT_EQ(run(stages).out, one);
+  EXPECT_EQ(run(with(stages, {"--bf16"})).out, run(with(flags, {"--bf16"})).out);
+  run(with(flags, {"--tensor-model-parallel-size", "2", "--pipeline-model-parallel-size", "2",
+                   "--output", "four.jsonl"}));
+  EXPECT_EQ(lines("four.jsonl").size(), 2u);
+  refused({"--prompt", "x", "--pipeline-model-parallel-size", "3"},
+          {"--pipeline-model-parallel-size is 3", "only 2 layers"});
+  refused({"--prompt", "x", "--tensor-model-parallel-size", "0"},
+          {"--tensor-model-parallel-size is 0", "[1, 1024]"});
+  refused({"--prompt", "x", "--pipeline-model-parallel-size", "2", "--output", "small.jsonl",
+           "--inference-dynamic-batching-buffer-size-gb", "1e-6"},
+          {"--inference-dynamic-batching-buffer-size-gb is 0.000"});
+  if (std::string_view(MEGATRON_MPI).empty()) return;
+  const Words launch = {"launch", "-np", "2", "--no-prefix", "generate", "--load", "run"};
+  const Outcome launched = place_->run(with(launch, stages));
+  EXPECT_EQ(launched.code, 0) << launched.err;
+  EXPECT_EQ(launched.out, one);
+  const Outcome other = place_->run(with(launch, flags));
+  EXPECT_EQ(other.code, 2);
+  EXPECT_NE(other.err.find("2 processes"), std::string::npos) << other.err;
 }
 
 TEST_F(GenerateCommand, JsonLines) {
