@@ -144,6 +144,41 @@ TEST(TensorParallelEngines, AreCloseToOneRank) {
   }
 }
 
+// Log-probabilities of prompts, one after the other.
+std::vector<double> scores_of(const models::Stage& stage, Runtime& runtime,
+                              const EngineRanks& ranks = {}) {
+  std::vector<Request> requests;
+  for (uint64_t n = 0; n < 4; ++n)
+    requests.push_back({.number = n,
+                        .prompt = random_tokens(100, kDividedVocabulary, 10 + n),
+                        .max_tokens = 0,
+                        .logprobs = 0});
+  std::vector<double> scores;
+  for (const Generation& g :
+       inference::generate(stage, runtime, requests, {.max_tokens = 64}, {}, nullptr, ranks))
+    std::ranges::copy(g.prompt_log_probabilities, std::back_inserter(scores));
+  return scores;
+}
+
+double distance(const std::vector<double>& a, const std::vector<double>& b) {
+  double squares = 0;
+  for (size_t i = 0; i < b.size(); ++i) squares += (a[i] - b[i]) * (a[i] - b[i]);
+  return std::sqrt(squares);
+}
+
+TEST(TensorParallelEngines, InBf16AreAsFarFromFp32AsOneRank) {
+  RandomModel exact(windows_shape(3), DType::f32), m(windows_shape(3), DType::bf16);
+  const std::vector<double> oracle = scores_of(exact.model, exact.runtime),
+                            one = scores_of(m.model, m.runtime);
+  ASSERT_EQ(oracle.size(), 4u * 99);
+  on_parts(m, {.tensor = 2, .stages = 2},
+           [&](const models::Stage& stage, Runtime& runtime, const EngineRanks& ranks) {
+             const std::vector<double> divided = scores_of(stage, runtime, ranks);
+             EXPECT_NE(divided, one);
+             EXPECT_LE(distance(divided, oracle), 1.5 * distance(one, oracle));
+           });
+}
+
 // With a grammar that the leading rank alone has, beside a request that goes on.
 TEST(LedEngines, HoldToAGrammarAndFailAlone) {
   RandomModel m(gpt2_shape(2, 32, 4, 256, kDividedPositions), DType::f32);
@@ -198,6 +233,13 @@ TEST(LedEngines, ComeOneAfterTheOther) {
                e.submit(requests[i]);
                e.step();  // and goes with it
              }
+             Engine e(stage, runtime, {.max_tokens = 16}, ranks);
+             const RequestId id = e.submit(requests[17]);
+             Results results;
+             for (int i = 0; i < 3; ++i) take(e.step(), results);
+             e.weights_changed();
+             while (!e.idle()) take(e.step(), results);
+             EXPECT_EQ(numbers_of(results[id]), numbers_of(expected[17]));
            });
 }
 
@@ -231,6 +273,17 @@ TEST(LedEngines, EndWithTheRankThatFails) {
     EXPECT_NE(error.find(fmt::format("rank {} has had enough", failing)), std::string::npos)
         << error;
   }
+  // A call that differs.
+  EXPECT_NE(error_of({.stages = 2},
+                     [](const models::Stage& stage, Runtime& runtime, const EngineRanks& ranks) {
+                       Engine e(stage, runtime, {}, ranks);
+                       e.submit(divided_request(8 + static_cast<uint64_t>(ranks.all->rank())));
+                       EXPECT_THROW(while (!e.idle()) e.step(), Error);
+                       EXPECT_TRUE(ranks.failed());
+                       EXPECT_THROW(Engine(stage, runtime, {}, ranks), Error) << "for good";
+                     })
+                .find("activation"),
+            std::string::npos);
 }
 
 TEST(EngineGroups, RefusesMoreStagesThanLayers) {
