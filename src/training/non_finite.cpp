@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "comm/texts.h"
 #include "comm/values.h"
 #include "kernels/observer.h"
 #include "tensor/finite.h"
@@ -207,21 +208,6 @@ class Listening {
   StepListener* listener_;
 };
 
-// The text of one rank, sent to all.
-std::string sent_by(int rank, const std::string& text, comm::Group& ranks, Stream& stream) {
-  if (ranks.size() == 1) return text;
-  double length = ranks.rank() == rank ? static_cast<double>(text.size()) : 0;
-  comm::largest(ranks, stream, {&length, 1}, "non-finite.length");
-  Tensor bytes =
-      Tensor::empty(stream.scratch(), {static_cast<int64_t>(length)}, DType::u8, "non-finite.text");
-  if (ranks.rank() == rank) copy_bytes_from(bytes, std::as_bytes(std::span(text)));
-  ranks.broadcast(bytes, rank, stream, "non-finite.text").wait(stream);
-  stream.synchronize();
-  std::string received(static_cast<size_t>(bytes.elements()), ' ');
-  copy_bytes_to(bytes, std::as_writable_bytes(std::span(received)));
-  return received;
-}
-
 // The earliest of the ranks' findings, of the lowest of its ranks; others: that have one, too.
 struct First : Finding {
   int others = 0;
@@ -250,7 +236,8 @@ First first_of(const Finding& mine, comm::Group& ranks, Stream& stream) {
     first.place = place;
     rank = r;
   }
-  if (first.place) first.text = sent_by(rank, mine.text, ranks, stream);
+  if (first.place)
+    first.text = comm::broadcast_text(ranks, stream, mine.text, rank, "non-finite.text");
   return first;
 }
 
