@@ -19,13 +19,15 @@ struct GemmChoice {
 class GemmTuning {
  public:
   virtual ~GemmTuning() = default;
-  // From now on the first call of a product times its algorithms on the call's own operands, and the
-  // fastest computes this call and all later ones. A product in `kept` takes the algorithm that is
-  // named there; where cuBLASLt does not propose it, there is a warning, and it is timed anew. Not
-  // timed, and computed by the algorithm that is proposed first: a product that is first called while
-  // the stream records, and one that is added to a matrix that is not contiguous.
-  virtual void begin(std::vector<GemmChoice> kept) = 0;
-  // Of all products that were called, and what is left of `kept`, ordered by `product`.
+  // From now on a product in `choices` takes the algorithm that is named there, and any other the one
+  // that cuBLASLt proposes first, whatever it took before. Where cuBLASLt does not propose the one
+  // that is named, there is a warning, and the product is like any other.
+  virtual void use(std::vector<GemmChoice> choices) = 0;
+  // From now on, until use(): the first call of any other product times its algorithms on the call's
+  // own operands, and the fastest computes this call and all later ones. Not timed: a product that is
+  // first called while the stream records, and one that is added to a matrix that is not contiguous.
+  virtual void time_others() = 0;
+  // What the products that were called so far take, ordered by `product`.
   virtual std::vector<GemmChoice> choices() const = 0;
   virtual std::string library() const = 0;  // "cuBLASLt 130100"
 };

@@ -204,6 +204,26 @@ void Muon::update_divided(const Target& target, const StepScalars& step, Stream&
   }
 }
 
+void Muon::rehearse(const Target& target, Stream& stream) {
+  const parallel::ParameterSpec& placed = *target.placed;
+  const bool divided = gathered_.is_divided(placed);
+  const int64_t columns = gathered_.shape(placed)[1];
+  const auto copy_to = [&](const Tensor& x, const Tensor& out) {
+    if (out.elements() > 0) kernels::table(stream).copy({.x = x, .out = out}, stream);
+  };
+  if (divided) {
+    copy_to(target.gradient, gathered_.slice(placed));
+    gathered_.gather(placed, stream);
+  }
+  for (const Rows& rows : matrices(placed)) {
+    if (rows.size == 0) continue;
+    const Tensor direction = divided ? gathered_.whole(placed).slice(0, rows.begin, rows.size)
+                                     : matrix(direction_, rows.size, columns);
+    if (!divided) copy_to(part(target.gradient, rows.begin, rows.size), direction);
+    orthogonalize(direction, stream);
+  }
+}
+
 void Muon::find_direction(const Target& target, const Rows& rows, const StepScalars& step,
                           const Tensor& direction, Stream& stream) const {
   kernels::table(stream).muon_momentum({.grad = part(target.gradient, rows.begin, rows.size),

@@ -58,6 +58,7 @@ class Muon final : public Rule {
 
   std::vector<State> states(DType wide) const override { return {{"momentum_buffer", wide}}; }
   void update(const Target& target, const StepScalars& step, Stream& stream) override;
+  void rehearse(const Target& target, Stream& stream) override;
 
   // The iteration alone: x [M,N], of the models' wide type, becomes about U V^T of its U S V^T.
   void orthogonalize(const Tensor& x, Stream& stream);

@@ -230,6 +230,10 @@ void Optimizer::update(const StepInputs& inputs) {
   }
 }
 
+void Optimizer::rehearse() {
+  for (const Entry& entry : entries_) entry.rule->rehearse(entry.target, runtime_.stream());
+}
+
 void Optimizer::update(const Entry& entry) {
   Stream& stream = runtime_.stream();
   entry.rule->update(entry.target, scalars_, stream);

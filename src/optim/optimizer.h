@@ -70,6 +70,10 @@ class Optimizer {
   // Updates every parameter; after find_norm().
   void update(const StepInputs& inputs);
 
+  // Makes the matrix products of update() and drops the results: nothing changes. The gradients hold
+  // something. Collective.
+  void rehearse();
+
   // All that must be kept, besides the parameters, for the next step to be the same: "remainder"
   // (what a bf16 parameter lacks of its master weight) or "master" (an f16 parameter's, in f32),
   // and what its rule keeps: "exp_avg", "exp_avg_sq", "momentum_buffer"; of the shape of their

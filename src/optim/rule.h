@@ -53,6 +53,12 @@ class Rule {
     static_cast<void>(targets), static_cast<void>(step), static_cast<void>(runtime);
     return nullptr;
   }
+  // Makes the matrix products of update(), of the gradient alone, and drops the results: nothing
+  // changes. Collective where update() is.
+  virtual void rehearse(const Target& target, Stream& stream) {
+    static_cast<void>(target);
+    static_cast<void>(stream);
+  }
 };
 
 std::unique_ptr<Rule> make_adam(const OptimizerConfig& config);

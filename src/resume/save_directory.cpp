@@ -22,6 +22,7 @@ namespace fs = std::filesystem;
 constexpr std::string_view kTracker = "latest_checkpointed_iteration.txt";
 constexpr std::string_view kPrefix = "iter_";
 constexpr std::string_view kLock = ".lock";
+constexpr std::string_view kGemmChoices = "gemm_choices.json";
 
 std::optional<int64_t> whole_number(std::string_view text) {
   int64_t value = -1;
@@ -47,7 +48,8 @@ bool SaveDirectory::is_foreign() const {
   for (const auto& entry : fs::directory_iterator(path_, error)) {
     const std::string name = entry.path().filename().string();
     empty = false;
-    for (const std::string_view own : {kPrefix, kTracker, kLock, std::string_view("log.jsonl")})
+    for (const std::string_view own :
+         {kPrefix, kTracker, kLock, kGemmChoices, std::string_view("log.jsonl")})
       if (name.starts_with(own)) return false;
   }
   return !empty;
@@ -58,6 +60,10 @@ std::string SaveDirectory::iteration_path(int64_t iteration) const {
 }
 
 std::string SaveDirectory::tracker_path() const { return (fs::path(path_) / kTracker).string(); }
+
+std::string SaveDirectory::gemm_choices_path() const {
+  return (fs::path(path_) / kGemmChoices).string();
+}
 
 std::vector<int64_t> SaveDirectory::iterations() const {
   std::vector<int64_t> found;
@@ -137,7 +143,8 @@ void SaveDirectory::mend() const {
   std::vector<fs::path> found;
   for (const auto& entry : fs::directory_iterator(path_, error)) {
     const std::string name = entry.path().filename().string();
-    const bool ours = name.starts_with(kPrefix) || name.starts_with(kTracker);
+    const bool ours =
+        name.starts_with(kPrefix) || name.starts_with(kTracker) || name.starts_with(kGemmChoices);
     if (ours && name.ends_with(".tmp")) found.push_back(entry.path());
   }
   for (const fs::path& path : found) fs::remove_all(path, error);

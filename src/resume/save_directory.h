@@ -1,4 +1,5 @@
-// A folder of checkpoints: DIR/iter_0000100/ and DIR/latest_checkpointed_iteration.txt.
+// A folder of checkpoints: DIR/iter_0000100/ and DIR/latest_checkpointed_iteration.txt; of a run with
+// --gemm-tuning on also DIR/gemm_choices.json.
 #pragma once
 
 #include <optional>
@@ -19,6 +20,7 @@ class SaveDirectory {
   bool is_foreign() const;  // holds files, and none that a run with --save makes
   std::string iteration_path(int64_t iteration) const;  // DIR/iter_0000100
   std::string tracker_path() const;                     // DIR/latest_checkpointed_iteration.txt
+  std::string gemm_choices_path() const;                // DIR/gemm_choices.json
   // Steps that have a directory, ascending; whether it is whole is not looked at. Throws Error for
   // a folder that is there and cannot be listed.
   std::vector<int64_t> iterations() const;

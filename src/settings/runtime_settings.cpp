@@ -27,10 +27,11 @@ void RuntimeSettings::fields(Fields& f) {
   f.add_switch("allow-nondeterministic", &allow_nondeterministic, true,
                "on a GPU, allow faster kernels whose results differ in the last bits from run to "
                "run (cuDNN's attention backward, split-K GEMMs)");
-  f.add("gemm-tuning", &gemm_tuning, {"off", "on"},
-        "on: time cuBLASLt's algorithms for each GEMM of a run on one GPU and use the fastest; "
-        "checkpoints keep the choices, and resumed runs use them; off: the one that cuBLASLt "
-        "proposes first");
+  f.add(
+      "gemm-tuning", &gemm_tuning, {"off", "on"},
+      "on: before the first step, time cuBLASLt's algorithms for each GEMM of a step, and use the "
+      "fastest on all ranks; the --save folder and its checkpoints keep the choices, and resumed "
+      "runs use them; off: the one that cuBLASLt proposes first");
   f.add_switch(
       "measure-peak", &measure_peak, true,
       "measure the machine's GEMM peak now instead of using the cached result of an earlier run "
@@ -131,21 +132,16 @@ std::optional<SettingNote> RuntimeSettings::order_note() const {
 }
 
 bool RuntimeSettings::tunes_gemms() const {
-  return gemm_tuning == "on" && rank_count() == 1 && device_kind() == DeviceKind::cuda;
+  return gemm_tuning == "on" && device_kind() == DeviceKind::cuda;
 }
 
 std::optional<SettingNote> RuntimeSettings::gemm_tuning_note() const {
   if (gemm_tuning == "off") return std::nullopt;
-  const DeviceKind kind = device_kind();
   if (tunes_gemms())
     return SettingNote{"gemm-tuning", "on",
                        "another run from the start may choose other algorithms, and so other bits"};
   return SettingNote{"gemm-tuning", "off",
-                     kind == DeviceKind::cuda
-                         ? fmt::format("{} ranks might choose different algorithms for the same "
-                                       "GEMM; only a run with one rank is tuned",
-                                       rank_count())
-                         : fmt::format("{} has one algorithm for each GEMM", name(kind))};
+                     fmt::format("{} has one algorithm for each GEMM", name(device_kind()))};
 }
 
 Device RuntimeSettings::device_value(int rank) const {

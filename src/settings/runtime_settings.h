@@ -52,7 +52,7 @@ struct RuntimeSettings {
   std::optional<SettingNote> composed_note() const;
   // What --allow-nondeterministic does on this device.
   std::optional<SettingNote> order_note() const;
-  // Whether GEMMs take the fastest of their algorithms: --gemm-tuning on, CUDA, one rank.
+  // Whether GEMMs take the fastest of their algorithms: --gemm-tuning on, CUDA.
   bool tunes_gemms() const;
   // Of --gemm-tuning on: what it does here, or why it does nothing.
   std::optional<SettingNote> gemm_tuning_note() const;

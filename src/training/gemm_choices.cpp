@@ -1,15 +1,23 @@
 #include "training/gemm_choices.h"
 
 #include <charconv>
+#include <filesystem>
+#include <string_view>
+#include <vector>
 
 #include "base/error.h"
+#include "base/files.h"
 #include "base/log.h"
 #include "checkpoint/checkpoint_directory.h"
+#include "comm/texts.h"
 #include "device/cuda_plugin.h"
 #include "kernels/gemm_tuning.h"
 
 namespace megatron::training {
 namespace {
+
+constexpr std::string_view kBits =
+    "results may differ in their last bits from those of a run without interruption";
 
 const std::string& device_name(const Runtime& runtime) {
   return cuda_plugin().devices()[static_cast<size_t>(runtime.device().index)].name;
@@ -40,64 +48,151 @@ std::string member(const Json& object, std::string_view key) {
   return value != nullptr && value->is_string() ? value->as_string() : "";
 }
 
-std::vector<kernels::GemmChoice> read_choices(const Json& kept, const std::string& path) {
-  const Json* const products = kept.find("products");
-  const bool whole = products != nullptr && products->is_object();
-  MG_CHECK(whole, "{}/{}: gemm_tuning has no products; the checkpoint is damaged", path,
-           checkpoint::kTrainerState);
-  std::vector<kernels::GemmChoice> choices;
-  for (const auto& [product, text] : products->as_object()) {
-    const std::vector<uint64_t> words = words_of(text.is_string() ? text.as_string() : "");
-    MG_CHECK(!words.empty(),
-             "{}/{}: gemm_tuning: {} is {}; expected an algorithm in hexadecimal digits; the "
-             "checkpoint is damaged",
-             path, checkpoint::kTrainerState, product, text.dump());
-    choices.push_back({product, words});
-  }
-  return choices;
+bool is_there(const std::string& path) {
+  std::error_code error;
+  return !path.empty() && std::filesystem::exists(path, error);
 }
 
-// Why choices of a checkpoint cannot be used; empty: they can.
-std::string why_not(const Json& kept, const settings::RuntimeSettings& settings, Runtime& runtime) {
-  if (!settings.tunes_gemms())
-    return settings.gemm_tuning == "off"
-               ? "this run has --gemm-tuning off"
-               : fmt::format("this run has {} ranks", settings.rank_count());
-  const std::string saved = fmt::format("{}, {}", member(kept, "device"), member(kept, "library"));
-  const std::string now =
-      fmt::format("{}, {}", device_name(runtime), kernels::gemm_tuning(runtime.stream()).library());
-  return saved == now ? "" : fmt::format("they are of {}, and this is {}", saved, now);
+using Products = std::map<std::string, std::string>;
+
+Json::Object object_of(const Products& products) {
+  Json::Object object;
+  for (const auto& [product, algorithm] : products) object.emplace_back(product, algorithm);
+  return object;
+}
+
+std::string sent(const Products& products) { return Json(object_of(products)).dump(); }
+
+Products received(const std::string& text) {
+  const Json json = Json::parse(text);
+  Products products;
+  for (const auto& [product, algorithm] : json.as_object())
+    products.emplace(product, algorithm.as_string());
+  return products;
 }
 
 }  // namespace
 
-void begin_gemm_tuning(const settings::RuntimeSettings& settings,
-                       const resume::Beginning& beginning, Runtime& runtime) {
+GemmChoices::GemmChoices(const settings::TrainSettings& settings,
+                         const resume::Beginning& beginning, comm::Group& world, Runtime& runtime,
+                         const FileSystem& files)
+    : settings_(settings), world_(world), runtime_(runtime), files_(files) {
   if (runtime.device().kind != DeviceKind::cuda) return;
-  const bool tunes = settings.tunes_gemms(), resumed = beginning.checkpoint != nullptr;
-  const Json& kept = beginning.state.gemm_tuning;
-  std::vector<kernels::GemmChoice> choices;
-  constexpr std::string_view kBits =
-      "results may differ in their last bits from those of a run without interruption";
-  if (resumed && !kept.is_null()) {
-    const std::string why = why_not(kept, settings, runtime);
-    if (why.empty()) choices = read_choices(kept, beginning.checkpoint->path());
-    else log::warning("the checkpoint's GEMM algorithms are not used ({}): {}", why, kBits);
-  } else if (resumed && tunes) {
-    log::warning("--gemm-tuning on, but the checkpoint is of a run without it: {}", kBits);
+  std::string why_not = "this run has --gemm-tuning off";
+  if (settings.runtime.tunes_gemms()) {
+    why_not = rank_of_another_machine();
+    tunes_ = why_not.empty();
+    if (lead() && !tunes_) log::warning("--gemm-tuning does nothing: {}", why_not);
   }
-  if (tunes) kernels::gemm_tuning(runtime.stream()).begin(std::move(choices));
+  if (tunes_) {
+    if (lead()) read_saved(beginning);
+    use_of_lead();
+  } else if (lead() && has_saved(beginning)) {
+    log::warning("the saved GEMM algorithms are not used ({}): {}", why_not, kBits);
+  }
 }
 
-Json gemm_choices(const settings::RuntimeSettings& settings, Runtime& runtime) {
-  if (runtime.device().kind != DeviceKind::cuda || !settings.tunes_gemms()) return {};
-  const kernels::GemmTuning& tuning = kernels::gemm_tuning(runtime.stream());
-  Json::Object products;
+// What algorithms mean something to.
+std::string GemmChoices::machine() const {
+  return fmt::format("{}, {}", device_name(runtime_),
+                     kernels::gemm_tuning(runtime_.stream()).library());
+}
+
+// Empty: there is none.
+std::string GemmChoices::rank_of_another_machine() {
+  const std::vector<std::string> all =
+      comm::gather_texts(world_, runtime_.stream(), machine(), "gemm tuning: machines");
+  for (size_t rank = 1; rank < all.size(); ++rank)
+    if (all[rank] != all[0])
+      return fmt::format("rank 0 has {}, and rank {} has {}", all[0], rank, all[rank]);
+  return "";
+}
+
+// Those in the --save folder are of this run only before its first checkpoint.
+bool GemmChoices::has_saved(const resume::Beginning& beginning) const {
+  if (beginning.checkpoint != nullptr) return !beginning.state.gemm_tuning.is_null();
+  return is_there(path());
+}
+
+// Empty: there is no --save folder.
+std::string GemmChoices::path() const {
+  const auto& folder = settings_.checkpoint.save;
+  return folder ? resume::SaveDirectory(*folder).gemm_choices_path() : "";
+}
+
+void GemmChoices::read_saved(const resume::Beginning& beginning) {
+  if (beginning.checkpoint != nullptr) {
+    const Json& saved = beginning.state.gemm_tuning;
+    if (saved.is_null())
+      log::warning("--gemm-tuning on, but the checkpoint is of a run without it: {}", kBits);
+    else
+      add(saved, fmt::format("{}/{}: gemm_tuning", beginning.checkpoint->path(),
+                             checkpoint::kTrainerState));
+  }
+  if (is_there(path())) add(Json::read(path()), path());
+}
+
+void GemmChoices::add(const Json& saved, const std::string& origin) {
+  const Json* const products = saved.is_object() ? saved.find("products") : nullptr;
+  MG_CHECK(products != nullptr && products->is_object(),
+           "{} has no products: it is damaged; a gemm_choices.json may be removed, and its GEMMs "
+           "are timed anew",
+           origin);
+  const std::string of = fmt::format("{}, {}", member(saved, "device"), member(saved, "library"));
+  if (of != machine()) {
+    log::warning("the GEMM algorithms of {} are not used (they are of {}, and this is {}): {}",
+                 origin, of, machine(), kBits);
+    return;
+  }
+  for (const auto& [product, algorithm] : products->as_object()) {
+    MG_CHECK(algorithm.is_string() && !words_of(algorithm.as_string()).empty(),
+             "{}: {} is {}; expected an algorithm in hexadecimal digits: it is damaged; a "
+             "gemm_choices.json may be removed, and its GEMMs are timed anew",
+             origin, product, algorithm.dump());
+    products_.emplace(product, algorithm.as_string());
+  }
+}
+
+void GemmChoices::use_of_lead() {
+  products_ = received(comm::broadcast_text(world_, runtime_.stream(), sent(products_), 0,
+                                            "gemm tuning: choices of rank 0"));
+  std::vector<kernels::GemmChoice> choices;
+  for (const auto& [product, algorithm] : products_)
+    choices.push_back({product, words_of(algorithm)});
+  kernels::gemm_tuning(runtime_.stream()).use(std::move(choices));
+}
+
+void GemmChoices::make(FunctionRef<void()> rehearse) {
+  kernels::GemmTuning& tuning = kernels::gemm_tuning(runtime_.stream());
+  tuning.time_others();
+  rehearse();
+  Products mine;
   for (const kernels::GemmChoice& choice : tuning.choices())
-    products.emplace_back(choice.product, text_of(choice.algorithm));
-  return Json::Object{{"device", device_name(runtime)},
-                      {"library", tuning.library()},
-                      {"products", std::move(products)}};
+    mine.emplace(choice.product, text_of(choice.algorithm));
+  const std::vector<std::string> all = comm::gather_texts(world_, runtime_.stream(), sent(mine),
+                                                          "gemm tuning: choices of all ranks");
+  const size_t saved = products_.size();
+  if (lead()) {
+    Products made;
+    for (const std::string& text : all) made.merge(received(text));
+    made.merge(products_);
+    products_ = std::move(made);
+    write();
+    log::info("--gemm-tuning: {} GEMMs were timed, {} have the algorithm that was saved",
+              products_.size() - saved, saved);
+  }
+  use_of_lead();
+}
+
+void GemmChoices::write() const {
+  if (!path().empty()) write_file(path(), json().dump(1) + "\n", files_);
+}
+
+Json GemmChoices::json() const {
+  if (!tunes_) return {};
+  return Json::Object{{"device", device_name(runtime_)},
+                      {"library", kernels::gemm_tuning(runtime_.stream()).library()},
+                      {"products", object_of(products_)}};
 }
 
 }  // namespace megatron::training

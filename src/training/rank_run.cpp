@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
 
 #include "base/clock.h"
 #include "base/error.h"
@@ -9,7 +10,6 @@
 #include "comm/values.h"
 #include "data/sampler.h"
 #include "tensor/finite.h"
-#include "training/gemm_choices.h"
 #include "training/gradient_zeros.h"
 #include "training/non_finite.h"
 #include "training/plan/make_plan.h"
@@ -36,7 +36,7 @@ RankRun::RankRun(const RunPlan& plan, double peak, comm::Group& world, const Tra
       scheduled_(plan.beginning.state.scheduled_samples),
       skipped_(plan.beginning.state.skipped_steps) {
   runtime_.stream().allow_nondeterministic(s_.runtime.allow_nondeterministic);
-  begin_gemm_tuning(s_.runtime, plan.beginning, runtime_);
+  gemm_choices_.emplace(s_, plan.beginning, world_, runtime_, files());
   passed_over_ = s_.run.skipped();
   fill_model(plan.beginning);
   if (s_.checkpoint.save)
@@ -127,10 +127,25 @@ TrainResult RankRun::loop() {
   return std::move(result_);
 }
 
+// Times the GEMMs of a step, on the data of the first one. If that has one micro-batch, and later
+// steps have more, it is taken twice, so that gradients are added, too.
+void RankRun::tune_gemms(corpus::Prefetcher& data) {
+  if (!gemm_choices_->tunes()) return;
+  model_.step.work_reporter().step(plan_.first_iteration() + 1, true);
+  read_step(data);
+  micro_batches_read_ = true;
+  std::vector<corpus::HostBatch> rehearsed = micro_batches_;
+  if (rehearsed.size() == 1 &&
+      s_.batch.schedule.last() > *s_.batch.micro_batch_size * group_.size())
+    rehearsed.push_back(rehearsed[0]);
+  gemm_choices_->make([&] { model_.step.rehearse(rehearsed); });
+}
+
 void RankRun::train_on(corpus::Prefetcher& data) {
+  tune_gemms(data);
   const int64_t iterations = *s_.batch.train_iters;
   for (int64_t i = plan_.first_iteration() + 1; i <= iterations; ++i) {
-    // The first step tunes, packs and asks for memory.
+    // The first step packs and asks for memory.
     model_.step.work_reporter().step(i, i == plan_.first_iteration() + 1);
     profile_.begin(i, model_.step, runtime_.stream());
     if (std::ranges::binary_search(passed_over_, i - 1)) {
@@ -187,6 +202,7 @@ corpus::Prefetcher RankRun::read_ahead() const {
 }
 
 void RankRun::read_step(corpus::Prefetcher& data) {
+  if (std::exchange(micro_batches_read_, false)) return;
   model_.step.work_reporter().phase("data");
   const Profile::Scope part = profile_.scope(Track::data, "wait for data");
   micro_batches_.resize(static_cast<size_t>(s_.batch.schedule.micro_batches(consumed_)));
@@ -338,7 +354,7 @@ resume::TrainerState RankRun::state(int64_t iteration) {
           .data = resume::data_settings(s_, plan_.train_samples),
           .train_iters = s_.batch.base_iters,
           .layout = resume::layout_of(s_, plan_.model->num_layers()),
-          .gemm_tuning = gemm_choices(s_.runtime, runtime_)};
+          .gemm_tuning = gemm_choices_->json()};
 }
 
 }  // namespace megatron::training

@@ -13,6 +13,7 @@
 #include "report/log/timers.h"
 #include "training/checkpointer.h"
 #include "training/evaluate.h"
+#include "training/gemm_choices.h"
 #include "training/profile/profile.h"
 #include "training/run_plan.h"
 #include "training/trained_model.h"
@@ -38,6 +39,7 @@ class RankRun {
   void load_weights(const resume::Beginning& beginning);
   void announce_saves() const;
   corpus::Prefetcher read_ahead() const;
+  void tune_gemms(corpus::Prefetcher& data);
   void train_on(corpus::Prefetcher& data);
   std::optional<report::EndReason> finish_iteration(int64_t iteration);
   IterationReport one_step(int64_t iteration, corpus::Prefetcher& data);
@@ -79,6 +81,7 @@ class RankRun {
   report::RunTotals totals_;
   Runtime runtime_;
   TrainedModel model_;
+  std::optional<GemmChoices> gemm_choices_;
   comm::Group& group_;  // data-parallel
   std::optional<Checkpointer> checkpointer_;
   std::optional<Progress> progress_;                   // rank 0
@@ -90,6 +93,7 @@ class RankRun {
       point_figures_;  // of this step, where it has them
   TrainResult result_;
   std::vector<corpus::HostBatch> micro_batches_;  // of the last step; keep their memory
+  bool micro_batches_read_ = false;               // those of the next step already
   std::vector<int64_t> passed_over_;              // steps of --iterations-to-skip, ascending
   int64_t consumed_;                              // samples
   int64_t scheduled_;                             // those of steps that changed the weights

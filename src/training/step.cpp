@@ -112,8 +112,9 @@ void TrainStep::make_room(int micro_batches) {
 // Data-parallel ranks that overlap exchanges with compute do so in the micro-batches at the ends of
 // the step.
 bool TrainStep::recordable(int micro_batch) const {
-  if (options_.timing_level >= 2 || listener_ != nullptr || options_.spans != nullptr ||
-      options_.table != nullptr || runtime_.stream().watcher() != nullptr)
+  if (rehearses_ || options_.timing_level >= 2 || listener_ != nullptr ||
+      options_.spans != nullptr || options_.table != nullptr ||
+      runtime_.stream().watcher() != nullptr)
     return false;
   if (ranks_.data().size() == 1) return true;
   const bool first = micro_batch == 0, last = micro_batch + 1 == static_cast<int>(batches_.size());
@@ -280,6 +281,14 @@ StepListener* TrainStep::listen(StepListener* listener) {
   for (std::vector<InFlight>& slots : in_flight_)
     for (InFlight& slot : slots) slot.tape.reset();  // a tape keeps its listeners
   return std::exchange(listener_, listener);
+}
+
+void TrainStep::rehearse(std::span<const corpus::HostBatch> micro_batches) {
+  rehearses_ = true;
+  forward_backward(micro_batches);
+  optimizer_->rehearse();
+  runtime_.stream().synchronize();
+  rehearses_ = false;
 }
 
 StepReport TrainStep::accumulate(std::span<const corpus::HostBatch> micro_batches,

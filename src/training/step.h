@@ -95,6 +95,10 @@ class TrainStep final : private parallel::StageWork {
   // returned through it.
   StepReport accumulate(std::span<const corpus::HostBatch> micro_batches, double& divisor);
 
+  // Makes the products of a step, so that they can be timed, and drops the results: parameters,
+  // optimizer and loss scale stay, and nothing is recorded. After begin(). Collective.
+  void rehearse(std::span<const corpus::HostBatch> micro_batches);
+
   // For plans: the next steps are of so many micro-batches, although run() is given fewer, which
   // stand for all.
   void expect(int64_t micro_batches);
@@ -157,6 +161,7 @@ class TrainStep final : private parallel::StageWork {
   ModuleStates states_;
   optim::LossScale loss_scale_;
   DType type_;
+  bool rehearses_ = false;
   std::optional<CudaGraphRunner> recorded_;
   CudaGraphRunner::Way way_ = CudaGraphRunner::Way::eager;  // of the micro-batch
   std::vector<std::vector<InFlight>> in_flight_;            // by chunk

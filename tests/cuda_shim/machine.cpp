@@ -61,6 +61,8 @@ Machine& machine() {
         told_first("CUDA_SHIM_REFUSE_ALGORITHMS", settings.refuse_algorithms);
     settings.cublaslt = told_first("CUDA_SHIM_CUBLASLT", settings.cublaslt);
     settings.fast_algorithm = told_first("CUDA_SHIM_FAST_ALGORITHM", settings.fast_algorithm);
+    settings.fast_algorithm_step =
+        told_first("CUDA_SHIM_FAST_ALGORITHM_STEP", settings.fast_algorithm_step);
     if (const char* const hang = std::getenv("CUDA_SHIM_HANG"); hang != nullptr)
       settings.hang = hang;
     std::atexit(at_end);

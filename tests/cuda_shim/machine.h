@@ -3,6 +3,7 @@
 
 #include <cuda_runtime.h>
 
+#include <array>
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
@@ -69,7 +70,7 @@ struct Recording {
 struct Settings {
   int64_t devices = 1, memory = int64_t{2} << 30, driver = 13000, descending = 0, threads = 0,
           capability = 90, nccl_looks = 1, refuse_algorithms = 0, refusal = 15, fast_algorithm = -1,
-          cublaslt = 130100, pinned = std::numeric_limits<int64_t>::max(),
+          fast_algorithm_step = 0, cublaslt = 130100, pinned = std::numeric_limits<int64_t>::max(),
           allocations = std::numeric_limits<int64_t>::max(), shared = kDynamicSharedOptIn;
   std::string hang = {};  // part of the names of work that never ends
 };
@@ -97,8 +98,8 @@ class Mutex {
 
 struct Machine {
   Mutex mutex;
-  uint64_t operations = 0;  // that have run
-  double pretended = 0;     // seconds that they took besides
+  uint64_t operations = 0;                      // that have run
+  std::array<double, kMaxDevices> pretended{};  // seconds that each device's work took besides
   Settings settings;
   cudaError_t sticky = cudaSuccess;
   std::string problems;  // behind problem_mutex

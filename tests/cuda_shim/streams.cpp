@@ -26,7 +26,7 @@ cudaError_t no_event(const char* call) {
 }
 
 // False: it waits for somebody.
-bool run_one(Operation& operation) {
+bool run_one(Operation& operation, int device) {
   Machine& m = machine();
   if (operation.wait != nullptr && !operation.wait->done &&
       !advance(operation.wait->stream, operation.wait.get()))
@@ -38,7 +38,7 @@ bool run_one(Operation& operation) {
   }
   if (operation.mark != nullptr) {
     operation.mark->done = true;
-    operation.mark->seconds = now() + m.pretended;
+    operation.mark->seconds = now() + m.pretended[static_cast<size_t>(device)];
   }
   ++m.operations;
   return true;
@@ -134,7 +134,7 @@ bool advance(cudaStream_t stream, const Marker* until) {
   while (!stream->work.empty() && (until == nullptr || !until->done)) {
     Operation operation = std::move(stream->work.front());
     stream->work.pop_front();
-    if (run_one(operation)) continue;
+    if (run_one(operation, stream->device)) continue;
     stream->work.push_front(std::move(operation));
     return false;
   }

@@ -2,34 +2,14 @@
 // that names it, with a whole log and whole checkpoints. Troubles are planted by the stand-in
 // (cuda_shim/control.h).
 #include <algorithm>
-#include <cstdlib>
-#include <optional>
 
 #include "base/tolerances.h"
+#include "cuda/cli/planted.h"
 #include "cuda/cli/training_runs.h"
 #include "text.h"
 
 namespace megatron::testing {
 namespace {
-
-// A trouble of the programs that start while it lives.
-class Planted {
- public:
-  Planted(std::string variable, const std::string& value) : variable_(std::move(variable)) {
-    if (const char* const before = std::getenv(variable_.c_str())) before_ = before;
-    ::setenv(variable_.c_str(), value.c_str(), 1);
-  }
-  ~Planted() {
-    if (before_) ::setenv(variable_.c_str(), before_->c_str(), 1);
-    else ::unsetenv(variable_.c_str());
-  }
-  Planted(const Planted&) = delete;
-  Planted& operator=(const Planted&) = delete;
-
- private:
-  const std::string variable_;
-  std::optional<std::string> before_;  // other tests of this program need theirs
-};
 
 const std::string kRun =
     "train --device cuda --mock-data --vocab-size 203 --num-layers 1 --hidden-size 32 "

@@ -262,7 +262,8 @@ class TunedProducts : public RefusedAlgorithms {
   // Of a runtime that tunes and where the algorithm at that place is the fastest.
   std::vector<double> tuned(Runtime& runtime, int fast, std::vector<GemmChoice> kept = {}) {
     set("fast_algorithm", fast);
-    gemm_tuning(runtime.stream()).begin(std::move(kept));
+    gemm_tuning(runtime.stream()).use(std::move(kept));
+    gemm_tuning(runtime.stream()).time_others();
     return multiply(runtime, false);
   }
 };
@@ -296,7 +297,7 @@ TEST_F(TunedProducts, AddToTheirOutOnce) {
                         .out = Tensor::empty(arena, {8, 16}, DType::f32, "out"),
                         .beta = 1};
     set("fast_algorithm", 2);
-    if (tunes) gemm_tuning(runtime.stream()).begin({});
+    if (tunes) gemm_tuning(runtime.stream()).time_others();
     for (const auto& [tensor, value] : {std::pair{args.a, 2.0f}, {args.b, 3.0f}, {args.out, 5.0f}})
       kernels.fill({.out = tensor, .value = value}, runtime.stream());
     kernels.gemm(args, runtime.stream());
@@ -333,19 +334,26 @@ TEST_F(TunedProducts, TakeTheAlgorithmThatWasKept) {
   tuned(third, 0, kept);
   EXPECT_EQ(last(), 0) << "it is timed anew";
   EXPECT_EQ(lines(said), 1) << said;
-  EXPECT_NE(said.find("does not propose the algorithm that the checkpoint names"),
-            std::string::npos)
+  EXPECT_NE(said.find("does not propose the algorithm that was chosen before"), std::string::npos)
       << said;
   EXPECT_NE(gemm_tuning(third.stream()).choices(), kept);
 }
 
-TEST_F(TunedProducts, ChoicesThatNoProductNeededAreKeptOn) {
-  const std::vector<GemmChoice> kept{{"another product", {1, 2, 3, 4, 5, 6, 7, 8}}};
-  Runtime runtime({DeviceKind::cuda}, 1);
-  tuned(runtime, 1, kept);
-  const std::vector<GemmChoice> choices = gemm_tuning(runtime.stream()).choices();
-  ASSERT_EQ(choices.size(), 2u);
-  EXPECT_EQ(choices[0], kept[0]);
+TEST_F(TunedProducts, FollowOtherChoicesLater) {
+  Runtime first({DeviceKind::cuda}, 1), second({DeviceKind::cuda}, 1);
+  const std::vector<double> bits = tuned(first, 0);
+  EXPECT_NE(tuned(second, 1), bits);
+  GemmTuning& tuning = gemm_tuning(second.stream());
+  const std::vector<GemmChoice> own = tuning.choices();
+  tuning.use(gemm_tuning(first.stream()).choices());
+  EXPECT_EQ(multiply(second, false), bits);
+  EXPECT_EQ(last(), 0) << "of a product that was timed here";
+  tuning.use(own);
+  multiply(second, false);
+  EXPECT_EQ(last(), 1);
+  tuning.use({});
+  EXPECT_EQ(multiply(second, false), bits) << "nothing is chosen: the first of the list";
+  EXPECT_EQ(said, "");
 }
 
 }  // namespace

@@ -4,9 +4,11 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <utility>
 
 #include "base/error.h"
 #include "base/philox.h"
+#include "kernels/observer.h"
 #include "optim/optimizer.h"
 
 namespace megatron::optim {
@@ -179,6 +181,38 @@ TEST(Muon, MatricesOfAParameterAreTakenOneByOne) {
   EXPECT_NE(stepped(true, {4, 2, 2}), stepped(true, {}));
   EXPECT_EQ(stepped(false, {4, 2, 2}), stepped(true, {}));
   EXPECT_EQ(stepped(true, {8}), stepped(true, {}));
+}
+
+// Counts the matrix products of a stream.
+class ProductCount final : public kernels::Observer {
+ public:
+  void after(const kernels::Call& call) override { count_ += call.kernel == "gemm"; }
+  int take() { return std::exchange(count_, 0); }
+
+ private:
+  int count_ = 0;
+};
+
+TEST(Muon, ARehearsalMakesTheProductsOfAnUpdateAndChangesNothing) {
+  const OptimizerConfig config{.method = Method::muon};
+  const auto updated = [&](bool rehearsed) {
+    Runtime runtime({DeviceKind::cpu, 0}, 1);
+    ProductCount products;
+    runtime.stream().watch(&products);
+    parallel::ParameterSpec placed = make(runtime, 8, 6, DType::bf16, "w");
+    placed.matrices = {4, 2, 2};
+    const parallel::Shard shard = shard_of(placed);
+    Optimizer optimizer(std::span(&shard, 1), config, {}, runtime);
+    if (rehearsed) optimizer.rehearse();
+    const int of_rehearsal = products.take();
+    optimizer.find_norm(1);
+    optimizer.update({.learning_rate = 0.1});
+    EXPECT_EQ(of_rehearsal, rehearsed ? products.take() : 0);
+    std::vector<std::vector<double>> all = {to_doubles(placed.parameter.value)};
+    for (const Optimizer::State& state : optimizer.states()) all.push_back(to_doubles(state.value));
+    return all;
+  };
+  EXPECT_EQ(updated(true), updated(false));
 }
 
 // Rules by role, learning rates by role, states by rule.

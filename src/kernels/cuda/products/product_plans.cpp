@@ -1,6 +1,5 @@
 #include "kernels/cuda/products/product_plans.h"
 
-#include <algorithm>
 #include <array>
 #include <cstring>
 #include <optional>
@@ -218,11 +217,6 @@ std::vector<uint64_t> words_of(const cublasLtMatmulAlgo_t& algorithm) {
   return words;
 }
 
-void put_first(std::vector<cublasLtMatmulAlgo_t>& algorithms, size_t place) {
-  const auto first = algorithms.begin(), chosen = first + static_cast<std::ptrdiff_t>(place);
-  std::rotate(first, chosen, chosen + 1);
-}
-
 std::string text_of(cublasStatus_t status) {
   return fmt::format("{} ({})", cublasLtGetStatusName(status), cublasLtGetStatusString(status));
 }
@@ -250,20 +244,21 @@ ProductPlan* ProductPlans::find(const Product& product, const ProductPointers& p
   plan->algorithms = find_algorithms(library_.get(), product, *plan);
   plan->named = static_cast<int>(plan->algorithms.size());
   if (plan->named == 0) plan.reset();
-  if (plan != nullptr && tunes_) tune(product, *plan, pointers);
+  if (plan != nullptr && !choose_given(product, *plan) && times_)
+    choose_fastest(product, *plan, pointers);
   return plans_.emplace(product, std::move(plan)).first->second.get();
 }
 
-void ProductPlans::tune(const Product& product, ProductPlan& plan,
-                        const ProductPointers& pointers) {
-  if (put_kept_first(product, plan) || plan.algorithms.size() < 2 || stream_.recording()) return;
+void ProductPlans::choose_fastest(const Product& product, ProductPlan& plan,
+                                  const ProductPointers& pointers) {
+  if (plan.algorithms.size() < 2 || stream_.recording()) return;
   std::optional<HostCopy> before;
   if (product.accumulate) {
     if (!contiguous(product)) return;
     const int64_t elements = product.batch * product.m * product.n;
     before.emplace(pointers.out, static_cast<size_t>(elements * size_of(product.out)), stream_);
   }
-  const size_t best = fastest(
+  plan.chosen = fastest(
       plan.algorithms,
       [&](const cublasLtMatmulAlgo_t& algorithm) {
         const cublasStatus_t status = call(product, plan, algorithm, pointers);
@@ -273,35 +268,41 @@ void ProductPlans::tune(const Product& product, ProductPlan& plan,
       },
       stream_);
   if (before) before->restore();
-  put_first(plan.algorithms, best);
 }
 
-// Whether there was a choice that could be kept.
-bool ProductPlans::put_kept_first(const Product& product, ProductPlan& plan) const {
-  const auto kept = kept_.find(key_of(product));
-  if (kept == kept_.end()) return false;
+// Whether there was a choice that could be followed.
+bool ProductPlans::choose_given(const Product& product, ProductPlan& plan) const {
+  const auto given = given_.find(key_of(product));
+  if (given == given_.end()) return false;
   for (size_t i = 0; i < plan.algorithms.size(); ++i) {
-    if (words_of(plan.algorithms[i]) != kept->second) continue;
-    put_first(plan.algorithms, i);
+    if (words_of(plan.algorithms[i]) != given->second) continue;
+    plan.chosen = i;
     return true;
   }
   log::warning(
-      "cuBLASLt {} does not propose the algorithm that the checkpoint names for {}: another one is "
+      "cuBLASLt {} does not propose the algorithm that was chosen before for {}: another one is "
       "used, and results may differ in their last bits from those of a run without interruption",
       cublasLtGetVersion(), text_of(product));
   return false;
 }
 
-void ProductPlans::begin(std::vector<GemmChoice> kept) {
-  tunes_ = true;
-  for (GemmChoice& choice : kept)
-    kept_.insert_or_assign(std::move(choice.product), std::move(choice.algorithm));
+void ProductPlans::use(std::vector<GemmChoice> choices) {
+  times_ = false;
+  given_.clear();
+  for (GemmChoice& choice : choices)
+    given_.insert_or_assign(std::move(choice.product), std::move(choice.algorithm));
+  for (const auto& [product, plan] : plans_) {
+    if (plan == nullptr) continue;
+    plan->chosen = 0;
+    choose_given(product, *plan);
+  }
 }
 
 std::vector<GemmChoice> ProductPlans::choices() const {
-  std::map<std::string, std::vector<uint64_t>> all = kept_;
+  std::map<std::string, std::vector<uint64_t>> all;
   for (const auto& [product, plan] : plans_)
-    if (plan != nullptr) all.insert_or_assign(key_of(product), words_of(plan->algorithms.front()));
+    if (plan != nullptr)
+      all.insert_or_assign(key_of(product), words_of(plan->algorithms[plan->chosen]));
   std::vector<GemmChoice> list;
   for (auto& [product, algorithm] : all) list.push_back({product, std::move(algorithm)});
   return list;
@@ -329,13 +330,14 @@ cublasStatus_t ProductPlans::queue(const Product& product, ProductPlan& plan,
                                    const ProductPointers& pointers) {
   cublasStatus_t refused = CUBLAS_STATUS_SUCCESS;
   while (!plan.algorithms.empty()) {
-    const cublasStatus_t status = call(product, plan, plan.algorithms.front(), pointers);
+    const cublasStatus_t status = call(product, plan, plan.algorithms[plan.chosen], pointers);
     if (status == CUBLAS_STATUS_SUCCESS) [[likely]]
       break;
     if (!refuses_algorithm(status))
       check(status, ("cublasLtMatmul of " + text_of(product)).c_str());
     refused = status;
-    plan.algorithms.erase(plan.algorithms.begin());
+    plan.algorithms.erase(plan.algorithms.begin() + static_cast<std::ptrdiff_t>(plan.chosen));
+    plan.chosen = 0;
   }
   if (refused == CUBLAS_STATUS_SUCCESS) [[likely]]
     return CUBLAS_STATUS_SUCCESS;

@@ -60,10 +60,10 @@ struct ProductPlan {
   Owned<cublasLtMatmulDesc_t, cublasLtMatmulDescDestroy> operation;
   Layout a, b, out;  // as cuBLASLt sees row-major matrices: a is column-major op(b)^T
   // Those whose order of sums may be taken, cuBLASLt's best one first. It may refuse one that it
-  // named: that one is dropped, and the first that is left is the one in use. Tuning puts another
-  // first.
+  // named: that one is dropped, and the first that is left is chosen.
   std::vector<cublasLtMatmulAlgo_t> algorithms;
-  int named = 0;  // how many there were
+  size_t chosen = 0;  // the one in use
+  int named = 0;      // how many there were
 };
 
 class ProductPlans final : public GemmTuning {
@@ -78,23 +78,24 @@ class ProductPlans final : public GemmTuning {
   // is queued, now and from now on.
   bool run_if_there(const Product& product, const ProductPointers& pointers);
 
-  void begin(std::vector<GemmChoice> kept) override;
+  void use(std::vector<GemmChoice> choices) override;
+  void time_others() override { times_ = true; }
   std::vector<GemmChoice> choices() const override;
   std::string library() const override;
 
  private:
-  // Null when it has none. One that is new is tuned, if tuning has begun.
+  // Null when it has none.
   ProductPlan* find(const Product& product, const ProductPointers& pointers);
-  void tune(const Product& product, ProductPlan& plan, const ProductPointers& pointers);
-  bool put_kept_first(const Product& product, ProductPlan& plan) const;
+  bool choose_given(const Product& product, ProductPlan& plan) const;
+  void choose_fastest(const Product& product, ProductPlan& plan, const ProductPointers& pointers);
   cublasStatus_t call(const Product& product, const ProductPlan& plan,
                       const cublasLtMatmulAlgo_t& algorithm, const ProductPointers& pointers) const;
   // Success, or the status by which the last of the plan's algorithms was refused.
   cublasStatus_t queue(const Product& product, ProductPlan& plan, const ProductPointers& pointers);
 
   megatron::cuda::CudaStream& stream_;
-  bool tunes_ = false;
-  std::map<std::string, std::vector<uint64_t>> kept_;  // choices of begin()
+  bool times_ = false;
+  std::map<std::string, std::vector<uint64_t>> given_;  // choices of use()
   Owned<cublasLtHandle_t, cublasLtDestroy> library_;
   std::map<Product, std::unique_ptr<ProductPlan>> plans_;
 };

@@ -20,6 +20,7 @@
 //   CUDA_SHIM_CUBLASLT=N           the version that cuBLASLt says it is (130100)
 //   CUDA_SHIM_FAST_ALGORITHM=N     as "fast_algorithm": the algorithm at place N of each product's list is
 //                                  the fastest
+//   CUDA_SHIM_FAST_ALGORITHM_STEP=D  on device d it is the one at place N + d D
 //   CUDA_SHIM_HANG=TEXT            as shim_hang(TEXT): work that never ends
 #define CUDA_SHIM_EXPORT extern "C" __attribute__((visibility("default")))
 

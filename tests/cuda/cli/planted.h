@@ -1,0 +1,29 @@
+// Settings of the stand-in for CUDA (cuda_shim/control.h), by environment variables.
+#pragma once
+
+#include <cstdlib>
+#include <optional>
+#include <string>
+
+namespace megatron::testing {
+
+// A setting of the programs that start while it lives.
+class Planted {
+ public:
+  Planted(std::string variable, const std::string& value) : variable_(std::move(variable)) {
+    if (const char* const before = std::getenv(variable_.c_str())) before_ = before;
+    ::setenv(variable_.c_str(), value.c_str(), 1);
+  }
+  ~Planted() {
+    if (before_) ::setenv(variable_.c_str(), before_->c_str(), 1);
+    else ::unsetenv(variable_.c_str());
+  }
+  Planted(const Planted&) = delete;
+  Planted& operator=(const Planted&) = delete;
+
+ private:
+  const std::string variable_;
+  std::optional<std::string> before_;  // other tests of this program need theirs
+};
+
+}  // namespace megatron::testing
