@@ -1,6 +1,7 @@
 #include "server/service.h"
 
 #include <algorithm>
+#include <cctype>
 #include <new>
 
 #include "base/log.h"
@@ -10,6 +11,14 @@ namespace megatron::server {
 namespace {
 
 constexpr int kClientGone = 499;  // for the log: nobody reads it
+
+bool is_json(std::string_view content_type) {
+  std::string type(content_type.substr(0, content_type.find(';')));
+  type.erase(type.find_last_not_of(" \t") + 1);
+  std::ranges::transform(type, type.begin(),
+                         [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  return type == "application/json";
+}
 
 }  // namespace
 
@@ -101,9 +110,8 @@ std::optional<HttpAnswer> Service::refuse(const HttpRequest& request) {
     return answer;
   }
   if (route->method == "GET") return std::nullopt;
-  const std::string type = request.header("Content-Type");
-  const bool json = type.substr(0, type.find(';')) == "application/json";
-  if (!json || !request.header("Content-Encoding").empty()) return unreadable(415);
+  if (!is_json(request.header("Content-Type")) || !request.header("Content-Encoding").empty())
+    return unreadable(415);
   return std::nullopt;
 }
 

@@ -19,7 +19,7 @@ using std::chrono::steady_clock;
 
 constexpr int64_t kHeaderBytes = 64 << 10;
 constexpr int64_t kFramingBytes = 64 << 10;  // of a body in chunks
-constexpr milliseconds kTick{100}, kLinger{500};
+constexpr milliseconds kTick{100}, kLinger{500}, kGrace{500};
 
 steady_clock::time_point after(double seconds) {
   return steady_clock::now() +
@@ -59,12 +59,15 @@ void Connection::finish() const {
   while (wait(POLLIN, until) && recv(socket_, rest.data(), rest.size(), MSG_DONTWAIT) > 0) continue;
 }
 
+// Where the server is to end, slow clients are not waited for.
 bool Connection::wait(short events, Time until) const {
+  const Time begin = steady_clock::now();
   while (true) {
-    const auto left = std::chrono::ceil<milliseconds>(until - steady_clock::now());
-    if (left.count() <= 0) return false;
+    const Time now = steady_clock::now();
+    if (now >= until || (stopping_ && now >= begin + kGrace)) return false;
+    const milliseconds left = std::min(std::chrono::ceil<milliseconds>(until - now), kTick);
     pollfd poll_socket{socket_, events, 0};
-    const int n = poll(&poll_socket, 1, static_cast<int>(std::min<int64_t>(left.count(), 1 << 30)));
+    const int n = poll(&poll_socket, 1, static_cast<int>(left.count()));
     if (n > 0) return true;
     if (n < 0 && errno != EINTR) return false;
   }

@@ -197,6 +197,9 @@ TEST_F(Errors, PathsMethodsAndTypes) {
   EXPECT_EQ(status(client.Post("/v1/completions", "a=b", "application/x-www-form-urlencoded")),
             415);
   EXPECT_EQ(status(client.Options("/v1/completions")), 405);
+  EXPECT_EQ(
+      status(client.Post("/tokenize", R"({"prompt": "x"})", "Application/JSON ; charset=utf-8")),
+      200);
   EXPECT_EQ(status(client.Head("/health")), 200);
   for (const httplib::Result& result : {client.Get("/nothing"), client.Get("/v1/completions")}) {
     ASSERT_TRUE(result);

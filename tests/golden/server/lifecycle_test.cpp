@@ -172,6 +172,23 @@ TEST_F(Lifecycle, DrainStopsWhatTakesTooLong) {
   EXPECT_NE(client.read_all().find(R"("code": "draining")"), std::string::npos);
 }
 
+// One that sends no more of its body, and one that does not read its answer.
+TEST_F(Lifecycle, DrainDoesNotWaitForSlowClients) {
+  server::ServerOptions options = served_options();
+  options.http.body_seconds = options.http.write_seconds = 1e6;
+  ServedModel served(options);
+  RawClient slow(served.server->port()), deaf(served.server->port());
+  slow.write(
+      "POST /tokenize HTTP/1.1\r\nContent-Type: application/json\r\nExpect: 100-continue\r\n"
+      "Content-Length: 9\r\n\r\n");
+  EXPECT_TRUE(slow.read_some().starts_with("HTTP/1.1 100"));
+  std::string requests;
+  for (int i = 0; i < 2000; ++i) requests += "GET / HTTP/1.1\r\n\r\n";
+  deaf.write(requests);  // the answers are more than a socket holds
+  EXPECT_TRUE(deaf.read_some().starts_with("HTTP/1.1 200"));
+  EXPECT_TRUE(served.server->drain(1));
+}
+
 TEST_F(Lifecycle, SlowHeadersAreNotWaitedFor) {
   server::ServerOptions options = served_options();
   options.http.header_seconds = 0.1;
