@@ -179,9 +179,11 @@ constexpr const char* kNoFloor =
 int bench_kernels_of_step(const StepBench& step, plan::PeakMeter& meter) {
   MG_CHECK(step.settings.runtime.rank_count() == 1,
            "--kernels-only measures the step of one rank; drop --ranks and the parallel sizes");
-  const training::SettledRun run = training::settle_run(step.settings);
+  training::SettledRun run = training::settle_run(step.settings);
+  if (run.settings.runtime.device_kind() == DeviceKind::cuda)  // chooses what memory allows
+    training::make_plan(run.settings, run.model, run.vocabulary, {.samples = false});
   Runtime runtime(run.settings.runtime.device_value(), run.settings.runtime.threads_per_rank());
-  runtime.stream().allow_nondeterministic(run.settings.runtime.allow_nondeterministic);
+  run.settings.runtime.limit_kernels(runtime.stream());
   GpuWatch watch(runtime.device());
   const StepKernels kernels =
       measure_kernels(run.model, run.settings, runtime, meter.peak(), step.floor_seconds);
@@ -219,7 +221,7 @@ Json tell_floor(const StepBench& step, const training::TrainResult& result, cons
     return {};
   }
   Runtime gpu(s.runtime.device_value(), s.runtime.threads_per_rank());
-  gpu.stream().allow_nondeterministic(s.runtime.allow_nondeterministic);
+  s.runtime.limit_kernels(gpu.stream());
   const StepKernels kernels = measure_kernels(result.model, s, gpu, peak, step.floor_seconds);
   if (step.json) {
     return Json::Object{{"seconds", kernels.floor()},

@@ -65,6 +65,11 @@ class Stream {
   void allow_nondeterministic(bool allow) { nondeterministic_ = allow; }
   bool nondeterministic() const { return nondeterministic_; }
 
+  // Bytes of scratch memory for one part of a library's attention backward, which runs in as few
+  // parts as they allow (kernels/cuda_scratch/library_attention.h).
+  void limit_attention_workspace(int64_t bytes) { attention_workspace_ = bytes; }
+  int64_t attention_workspace() const { return attention_workspace_; }
+
   // Of all calls so far.
   CallCounts& calls() { return calls_; }
 
@@ -84,6 +89,7 @@ class Stream {
   Arena& scratch_;
   Target target_;
   bool nondeterministic_ = false;
+  int64_t attention_workspace_ = int64_t{768} << 20;
   CallCounts calls_;
   StreamWatcher* watcher_ = nullptr;
 };

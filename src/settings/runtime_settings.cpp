@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "base/machine_limits.h"
 #include "device/cuda_plugin.h"
+#include "device/stream.h"
 #include "kernels/instruction_set.h"
 #include "kernels/own_kernels.h"
 
@@ -27,6 +28,12 @@ void RuntimeSettings::fields(Fields& f) {
   f.add_switch("allow-nondeterministic", &allow_nondeterministic, true,
                "on a GPU, allow faster kernels whose results differ in the last bits from run to "
                "run (cuDNN's attention backward, split-K GEMMs)");
+  f.add("attention-workspace-mib", &attention_workspace_mib,
+        fmt::format(
+            "on a GPU, MiB of scratch memory for one part of cuDNN's attention backward in bf16 "
+            "and fp16, which runs in as few parts as they allow, with the same results; default "
+            "{} where the run then fits the GPU, else {}",
+            kLargeAttentionMib, kAttentionMib));
   f.add(
       "gemm-tuning", &gemm_tuning, {"off", "on"},
       "on: before the first step, time cuBLASLt's algorithms for each GEMM of a step, and use the "
@@ -131,6 +138,22 @@ std::optional<SettingNote> RuntimeSettings::order_note() const {
                      fmt::format("{} is always deterministic", name(kind))};
 }
 
+std::optional<SettingNote> RuntimeSettings::attention_workspace_note() const {
+  constexpr const char* kFlag = "attention-workspace-mib";
+  if (!attention_workspace_mib) {
+    if (planned_attention_cause.empty()) return std::nullopt;
+    return SettingNote{kFlag, fmt::format("{}", planned_attention_mib), planned_attention_cause};
+  }
+  const DeviceKind kind = device_kind();
+  if (kind == DeviceKind::cuda) return std::nullopt;
+  return SettingNote{kFlag, "none", fmt::format("{} does not use cuDNN", name(kind))};
+}
+
+void RuntimeSettings::limit_kernels(Stream& stream) const {
+  stream.allow_nondeterministic(allow_nondeterministic);
+  stream.limit_attention_workspace(attention_workspace_mib.value_or(planned_attention_mib) << 20);
+}
+
 bool RuntimeSettings::tunes_gemms() const {
   return gemm_tuning == "on" && device_kind() == DeviceKind::cuda;
 }
@@ -218,6 +241,8 @@ void RuntimeSettings::check() const {
            "--threads {} for each of --ranks {} makes {} threads; at most 1024 are possible: "
            "lower one of them",
            threads.value_or(1), ranks_here(), threads.value_or(1) * ranks_here());
+  MG_CHECK(attention_workspace_mib.value_or(1) >= 1 && attention_workspace_mib.value_or(1) <= 65536,
+           "--attention-workspace-mib is {}; it must lie in [1, 65536]", *attention_workspace_mib);
   MG_CHECK(timeout_minutes >= 0 && timeout_minutes <= 1e6,
            "--distributed-timeout-minutes is {}; it must lie in [0, 1e6] (0: no timeout)",
            timeout_minutes);

@@ -10,7 +10,15 @@
 #include "comm/processes.h"
 #include "device/device.h"
 
+namespace megatron {
+class Stream;
+}
+
 namespace megatron::settings {
+
+// MiB of scratch memory for a part of a library's attention backward on a GPU, and where memory
+// allows.
+inline constexpr int64_t kAttentionMib = 768, kLargeAttentionMib = 1280;
 
 struct RuntimeSettings {
   std::optional<int64_t> ranks, threads;
@@ -20,6 +28,11 @@ struct RuntimeSettings {
   std::string distributed_backend = "auto";
   bool allow_nondeterministic = false;
   std::string gemm_tuning = "off";
+  std::optional<int64_t> attention_workspace_mib;
+  // Where that is not given: what a plan chose for the device's memory, and why
+  // (training/plan/attention_workspace.h).
+  int64_t planned_attention_mib = kAttentionMib;
+  std::string planned_attention_cause;
   bool measure_peak = false;
   int64_t seed = 1234;
   double timeout_minutes = 10;            // of a call between ranks
@@ -54,6 +67,10 @@ struct RuntimeSettings {
   std::optional<SettingNote> order_note() const;
   // Whether GEMMs take the fastest of their algorithms: --gemm-tuning on, CUDA.
   bool tunes_gemms() const;
+  // Of --attention-workspace-mib: that it does nothing here, or what a plan chose in its place.
+  std::optional<SettingNote> attention_workspace_note() const;
+  // What kernels of a training step may do and take.
+  void limit_kernels(Stream& stream) const;
   // Of --gemm-tuning on: what it does here, or why it does nothing.
   std::optional<SettingNote> gemm_tuning_note() const;
   // Of a rank that is a thread of this process, or of the one that a process is: the ranks of a

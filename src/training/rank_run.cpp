@@ -35,7 +35,7 @@ RankRun::RankRun(const RunPlan& plan, double peak, comm::Group& world, const Tra
       consumed_(plan.beginning.state.consumed_samples),
       scheduled_(plan.beginning.state.scheduled_samples),
       skipped_(plan.beginning.state.skipped_steps) {
-  runtime_.stream().allow_nondeterministic(s_.runtime.allow_nondeterministic);
+  s_.runtime.limit_kernels(runtime_.stream());
   gemm_choices_.emplace(s_, plan.beginning, world_, runtime_, files());
   passed_over_ = s_.run.skipped();
   fill_model(plan.beginning);

@@ -6,8 +6,7 @@
 #include "kernels/cuda/attention/cudnn/attention_graph.h"
 #include "kernels/cuda/attention/cudnn/attention_run.h"
 #include "kernels/table.h"
-
-extern "C" size_t played_cudnn_version;
+#include "played.h"
 
 namespace megatron::kernels::cuda {
 namespace {
@@ -20,7 +19,7 @@ struct Call {
 
 class CudnnGraphs : public ::testing::TestWithParam<Call> {
  protected:
-  static constexpr int64_t kWidth = 16;
+  static constexpr int64_t kWidth = 16, kMost = int64_t{768} << 20;
 
   Tensor empty(Shape shape, DType type) {
     return Tensor::empty(runtime.arena(MemoryClass::activations), shape, type, "t");
@@ -80,7 +79,7 @@ class CudnnGraphs : public ::testing::TestWithParam<Call> {
         any_order ? cudnn::attention_backward_graph_in_any_order : cudnn::attention_backward_graph;
     const auto plan =
         cudnn::Plan::make(graph(cudnn::shape_of(call, part)), {},
-                          {.least = 0, .most = library_part(call, any_order).workspace});
+                          {.least = 0, .most = library_part(call, kMost, any_order).workspace});
     ASSERT_NE(plan, nullptr);
     runtime.stream().allow_nondeterministic(any_order);
     const LibraryAttentionScratch scratch = library_attention_scratch(call, runtime.stream());
@@ -88,6 +87,30 @@ class CudnnGraphs : public ::testing::TestWithParam<Call> {
     cudnn::run_attention(*plan, nullptr, call, part, scratch, [&](const Tensor& sums) {
       table(DeviceKind::reference).fill({.out = sums, .value = 0}, runtime.stream());
     });
+  }
+  cudnn::Limits limits_of(const LibraryAttentionPart& part) const {
+    return {.least = part.ordered, .most = part.workspace};
+  }
+  struct Gradients {
+    std::vector<double> dq, dk, dv;
+    int64_t launches = 0;
+    bool operator==(const Gradients&) const = default;
+  };
+  // As a run computes them that allows so many bytes for a part.
+  Gradients gradients(int64_t most) {
+    const Table& reference = table(DeviceKind::reference);
+    for (const Tensor* t : {&args.dq, &args.dk, &args.dv})
+      reference.fill({.out = *t, .value = 1000}, runtime.stream());
+    runtime.stream().limit_attention_workspace(most);
+    const LibraryAttentionPart part = library_part(args, most);
+    const auto plan = cudnn::Plan::make(
+        cudnn::attention_backward_graph(cudnn::shape_of(args, part)), {}, limits_of(part));
+    if (plan == nullptr) return {};
+    const int64_t before = played_launches;
+    cudnn::run_attention(*plan, nullptr, args, part,
+                         library_attention_scratch(args, runtime.stream()), [](const Tensor&) {});
+    return {to_doubles(args.dq), to_doubles(args.dk), to_doubles(args.dv),
+            played_launches - before};
   }
   // Within two roundings of the largest element.
   void expect_near(const Tensor& t, const std::vector<double>& expected, const char* name) const {
@@ -113,7 +136,7 @@ TEST_P(CudnnGraphs, AreAttention) {
                             dv = to_doubles(args.dv);
   for (const auto& [whole, any_order] :
        {std::pair{true, false}, {false, false}, {true, true}, {false, true}}) {
-    LibraryAttentionPart part = library_part(args, any_order);
+    LibraryAttentionPart part = library_part(args, kMost, any_order);
     if (!whole) part.samples = part.kv_heads = 1;
     played_cudnn_version = whole ? 91900 : 90500;
     for (const Tensor* t : {&args.out, &args.lse, &args.dq, &args.dk, &args.dv})
@@ -126,6 +149,37 @@ TEST_P(CudnnGraphs, AreAttention) {
     expect_near(args.dk, dk, "dk");
     expect_near(args.dv, dv, "dv");
   }
+}
+
+TEST_P(CudnnGraphs, HaveTheSameBitsInPartsOfEverySize) {
+  table(DeviceKind::reference).attention(forward(), runtime.stream());
+  Gradients whole = gradients(kMost);
+  EXPECT_EQ(whole.launches, 1);
+  EXPECT_EQ(gradients(kMost), whole) << "again";
+  const Gradients parts = gradients(1);
+  EXPECT_EQ(parts.launches, GetParam().samples * GetParam().kv_heads);
+  EXPECT_EQ(gradients(1), parts) << "again";
+  whole.launches = parts.launches;
+  EXPECT_EQ(parts, whole);
+}
+
+// cuDNN proposes the one first that it expects to be the fastest. One whose bits differ from run to
+// run, by its note or since it has no room for the gradients of all scores, is left out, and so is
+// one that takes more than was planned.
+TEST_P(CudnnGraphs, TakeTheFirstEngineThatKeepsTheOrderOfSums) {
+  const LibraryAttentionPart part = library_part(args, kMost);
+  const auto taken = [&](std::vector<PlayedEngine> engines) -> std::optional<int64_t> {
+    played_engines = std::move(engines);
+    const auto plan = cudnn::Plan::make(
+        cudnn::attention_backward_graph(cudnn::shape_of(args, part)), {}, limits_of(part));
+    played_engines = {{}};
+    return plan == nullptr ? std::nullopt : std::optional(plan->workspace());
+  };
+  const PlayedEngine noted{.noted_nondeterministic = true}, small{.workspace = part.ordered - 1},
+      large{.workspace = part.workspace + 1}, slower{}, good{.workspace = part.ordered + 128};
+  EXPECT_EQ(taken({noted, small, large, good, slower}), part.ordered + 128);
+  EXPECT_EQ(taken({slower, good}), part.ordered);
+  EXPECT_EQ(taken({noted, small, large}), std::nullopt);
 }
 
 INSTANTIATE_TEST_SUITE_P(Calls, CudnnGraphs,

@@ -11,6 +11,7 @@
 
 #include "base/dtype.h"
 #include "base/error.h"
+#include "played.h"
 
 struct Attribute {
   int64_t count = 0;
@@ -250,7 +251,33 @@ class Run {
 
 Described& of(cudnnBackendDescriptor_t handle) { return *static_cast<Described*>(handle); }
 
+// An engine, a choice or a plan is known by its place among the proposed.
+void set_engine(Described& described, size_t place) {
+  const auto* const from = reinterpret_cast<const std::byte*>(&place);
+  described.attributes[CUDNN_ATTR_ENGINE_GLOBAL_INDEX] = {1, {from, from + sizeof place}};
+}
+size_t engine_of(const Described& described) {
+  return described.one<size_t>(CUDNN_ATTR_ENGINE_GLOBAL_INDEX);
+}
+
+int64_t workspace_of(const Described& graph) {
+  int64_t products = 0, largest = 0;
+  bool adds = false;
+  for (const Described* operation : graph.all<const Described*>(CUDNN_ATTR_OPERATIONGRAPH_OPS)) {
+    if (operation->type != CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR) continue;
+    const Described& out = operation->at(CUDNN_ATTR_OPERATION_MATMUL_CDESC);
+    ++products;
+    adds |= out.has(CUDNN_ATTR_TENSOR_REORDERING_MODE);
+    largest = std::max(largest, static_cast<int64_t>(Values(out).at.size()) * 2);
+  }
+  return products > 2 && !adds ? largest : 0;
+}
+
 }  // namespace
+
+std::vector<PlayedEngine> played_engines(1);
+size_t played_cudnn_version = CUDNN_VERSION;
+int64_t played_launches = 0;
 
 cudnnStatus_t cudnnBackendCreateDescriptor(cudnnBackendDescriptorType_t type,
                                            cudnnBackendDescriptor_t* made) {
@@ -268,49 +295,48 @@ cudnnStatus_t cudnnBackendSetAttribute(cudnnBackendDescriptor_t handle,
   const auto* const from = static_cast<const std::byte*>(values);
   of(handle).attributes[name] = {count, {from, from + static_cast<size_t>(count) * size_of(type)}};
   // A plan outlives the choice that it was made of.
-  if (name == CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG)
+  if (name == CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG) {
+    const Described& choice = of(handle).at(name);
     of(handle).attributes[CUDNN_ATTR_ENGINE_OPERATION_GRAPH] =
-        of(handle).at(name).attributes.at(CUDNN_ATTR_ENGINE_OPERATION_GRAPH);
+        choice.attributes.at(CUDNN_ATTR_ENGINE_OPERATION_GRAPH);
+    set_engine(of(handle), engine_of(choice));
+  }
   return CUDNN_STATUS_SUCCESS;
 }
 cudnnStatus_t cudnnBackendFinalize(cudnnBackendDescriptor_t) { return CUDNN_STATUS_SUCCESS; }
 
-// One choice a graph, whose plan needs the memory of the largest tensor when it has more than two
-// products, as backward has, and no memory to add them in.
 cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t handle,
                                        cudnnBackendAttributeName_t name,
                                        cudnnBackendAttributeType_t, int64_t most, int64_t* count,
                                        void* values) {
+  Described& asked = of(handle);
   *count = 1;
-  if (name == CUDNN_ATTR_ENGINEHEUR_RESULTS && most > 0) {
-    Described* const choice = *static_cast<Described**>(values);
-    choice->attributes[CUDNN_ATTR_ENGINE_OPERATION_GRAPH] =
-        of(handle).attributes.at(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH);
-  } else if (name == CUDNN_ATTR_ENGINE_NUMERICAL_NOTE) {
-    *count = 0;
-  } else if (name == CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE) {
-    int64_t products = 0, largest = 0;
-    bool adds = false;
-    for (const Described* operation : of(handle)
-                                          .at(CUDNN_ATTR_ENGINE_OPERATION_GRAPH)
-                                          .all<const Described*>(CUDNN_ATTR_OPERATIONGRAPH_OPS)) {
-      if (operation->type != CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR) continue;
-      ++products;
-      adds |= operation->at(CUDNN_ATTR_OPERATION_MATMUL_CDESC)
-                  .attributes.contains(CUDNN_ATTR_TENSOR_REORDERING_MODE);
-      const Values out(operation->at(CUDNN_ATTR_OPERATION_MATMUL_CDESC));
-      largest = std::max(largest, static_cast<int64_t>(out.at.size()) * 2);
+  if (name == CUDNN_ATTR_ENGINEHEUR_RESULTS) {
+    *count = static_cast<int64_t>(played_engines.size());
+    for (size_t i = 0; i < static_cast<size_t>(std::min(most, *count)); ++i) {
+      Described& choice = *static_cast<Described**>(values)[i];
+      choice.attributes[CUDNN_ATTR_ENGINE_OPERATION_GRAPH] =
+          asked.attributes.at(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH);
+      set_engine(choice, i);
     }
-    *static_cast<int64_t*>(values) = products > 2 && !adds ? largest : 0;
+  } else if (name == CUDNN_ATTR_ENGINECFG_ENGINE) {
+    set_engine(**static_cast<Described**>(values), engine_of(asked));
+  } else if (name == CUDNN_ATTR_ENGINE_NUMERICAL_NOTE) {
+    *count = played_engines[engine_of(asked)].noted_nondeterministic ? 1 : 0;
+    if (*count == 1)
+      *static_cast<cudnnBackendNumericalNote_t*>(values) = CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC;
+  } else if (name == CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE) {
+    *static_cast<int64_t*>(values) = played_engines[engine_of(asked)].workspace.value_or(
+        workspace_of(asked.at(CUDNN_ATTR_ENGINE_OPERATION_GRAPH)));
   }
   return CUDNN_STATUS_SUCCESS;
 }
 cudnnStatus_t cudnnBackendExecute(cudnnHandle_t, cudnnBackendDescriptor_t plan,
                                   cudnnBackendDescriptor_t pack) {
+  ++played_launches;
   Run(of(plan).at(CUDNN_ATTR_ENGINE_OPERATION_GRAPH), of(pack));
   return CUDNN_STATUS_SUCCESS;
 }
-size_t played_cudnn_version = CUDNN_VERSION;
 size_t cudnnGetVersion() { return played_cudnn_version; }
 const char* cudnnGetErrorString(cudnnStatus_t) { return "an error"; }
 void cudnnGetLastErrorString(char* text, size_t) { *text = 0; }

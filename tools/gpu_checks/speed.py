@@ -178,6 +178,10 @@ def variant_steps(small):
         baseline = f"{row[0]}, sequence {row[1]}"
         steps.append(model_step("speed", row, ANY_ORDER, name="any order", baseline=baseline))
     baseline = "llama-8b, sequence 4096"
+    parts = {"name": "attention in parts of 768 MiB", "baseline": baseline}
+    steps.append(model_step("speed", EIGHT, "--attention-workspace-mib 768", **parts))
+    tuned = {"name": "GEMM tuning", "baseline": baseline}
+    steps.append(model_step("speed", EIGHT, "--gemm-tuning on", **tuned))
     two = ("llama-8b", 4096, 2, 8, 140)
     fit = {"check": run_if_it_fits, "baseline": baseline}
     steps.append(model_step("speed", EIGHT, LAYERNORM, name="layernorm recomputed", **fit))

@@ -7,7 +7,7 @@ namespace megatron::kernels::cuda {
 namespace {
 
 constexpr int64_t kSlack = 64 << 10;  // what a plan takes of any shape
-constexpr int64_t kPart = int64_t{768} << 20, kMost = int64_t{4} << 30;
+constexpr int64_t kMost = int64_t{4} << 30;
 
 int64_t round_up(int64_t x, int64_t to) { return (x + to - 1) / to * to; }
 
@@ -96,11 +96,11 @@ LibraryAttentionPart library_part(const AttentionArgs& args) {
   return {.samples = args.q.size(0), .kv_heads = args.k.size(2), .workspace = kSlack};
 }
 
-LibraryAttentionPart library_part(const AttentionBackwardArgs& args, bool any_order) {
+LibraryAttentionPart library_part(const AttentionBackwardArgs& args, int64_t most, bool any_order) {
   LibraryAttentionPart part;
   const int64_t samples = args.q.size(0), kv_heads = args.k.size(2);
   const auto fits = [&](int64_t s, int64_t h) {
-    return backward_bytes(args, s, h, any_order) <= kPart;
+    return backward_bytes(args, s, h, any_order) <= most;
   };
   part.kv_heads = fits(1, kv_heads)
                       ? kv_heads
@@ -126,7 +126,8 @@ LibraryAttentionScratch library_attention_scratch(const AttentionArgs& args, Str
 
 LibraryAttentionScratch library_attention_scratch(const AttentionBackwardArgs& args,
                                                   Stream& stream) {
-  const LibraryAttentionPart part = library_part(args, stream.nondeterministic());
+  const LibraryAttentionPart part =
+      library_part(args, stream.attention_workspace(), stream.nondeterministic());
   const int64_t heads = args.q.size(2) / args.k.size(2) * part.kv_heads;
   Arena& arena = stream.scratch();
   LibraryAttentionScratch scratch;

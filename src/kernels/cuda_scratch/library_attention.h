@@ -19,7 +19,7 @@ bool library_takes(const AttentionBackwardArgs& args, bool any_order = false);
 
 // A call is made in parts of so many samples and key heads, which divide those of the call: all
 // heads unless it is one sample. Backward keeps two bytes a score or, in any order, four a value of
-// dq: parts are as large as 768 MiB allow, at least one key head.
+// dq: parts are as large as `most` bytes allow, at least one key head. Results do not depend on it.
 struct LibraryAttentionPart {
   int64_t samples = 1, kv_heads = 1;
   int64_t workspace = 0;  // bytes, the most that a plan may ask for
@@ -29,7 +29,8 @@ struct LibraryAttentionPart {
   int64_t dq_sums = 0;  // in any order: values of dq in f32, besides the workspace
 };
 LibraryAttentionPart library_part(const AttentionArgs& args);
-LibraryAttentionPart library_part(const AttentionBackwardArgs& args, bool any_order = false);
+LibraryAttentionPart library_part(const AttentionBackwardArgs& args, int64_t most,
+                                  bool any_order = false);
 
 // Of backward's part: that which the stream allows.
 struct LibraryAttentionScratch {

@@ -17,6 +17,7 @@
 #include "plan/shortage.h"
 #include "plan/step_time.h"
 #include "report/log/machine.h"
+#include "training/plan/attention_workspace.h"
 #include "training/plan/many_layers.h"
 #include "training/plan/meta_run.h"
 #include "training/plan/suggestions.h"
@@ -268,10 +269,12 @@ ModelLayout model_layout(const settings::TrainSettings& settings, const models::
           .layers = settings.parallel.placement()};
 }
 
-plan::Plan make_plan(const settings::TrainSettings& settled, const models::Model& model,
+plan::Plan make_plan(settings::TrainSettings& settled, const models::Model& model,
                      const corpus::Vocabulary& vocabulary, const PlanOptions& options,
                      int64_t consumed) {
-  plan::Plan p = plan_of(settled, model, vocabulary, options, consumed);
+  plan::Plan p = with_attention_workspace(settled, [&](const settings::TrainSettings& s) {
+    return plan_of(s, model, vocabulary, options, consumed);
+  });
   if (p.fits()) return p;
   const PlanOptions of_suggestions{.samples = false, .device_memory = options.device_memory};
   p.suggestions = find_suggestions(
@@ -282,11 +285,14 @@ plan::Plan make_plan(const settings::TrainSettings& settled, const models::Model
 }
 
 plan::Plan make_plan(const settings::TrainSettings& given, const PlanOptions& options) {
-  const SettledRun run = settle_run(given);
+  SettledRun run = settle_run(given);
   PlanOptions possible = options;
   if (run.stands_in) possible.samples = false;  // it reads no prompt
   plan::Plan p = make_plan(run.settings, run.model, run.vocabulary, possible);
   p.derived = run.notes;
+  if (auto chosen = run.settings.runtime.attention_workspace_note();
+      chosen && !given.runtime.attention_workspace_mib)
+    p.derived.push_back(std::move(*chosen));
   return p;
 }
 

@@ -28,11 +28,12 @@ StepOptions step_options(const settings::TrainSettings& settings, const models::
 // How they are divided.
 ModelLayout model_layout(const settings::TrainSettings& settings, const models::Model& model);
 
-// Of a run whose settings are settled and whose shape is known. consumed: samples before it.
+// Of a run whose settings are settled and whose shape is known; what they leave to the device's
+// memory (training/plan/attention_workspace.h) is chosen here. consumed: samples before it.
 // parameters, flops, memory, kernels, traffic, machine and, where asked for, the step's time are
 // filled in; memory, kernels and traffic are those of rank 0, which holds as much as any other of
 // its pipeline stage; `stages` has the memory of a rank of each.
-plan::Plan make_plan(const settings::TrainSettings& settled, const models::Model& model,
+plan::Plan make_plan(settings::TrainSettings& settled, const models::Model& model,
                      const corpus::Vocabulary& vocabulary, const PlanOptions& options,
                      int64_t consumed = 0);
 

@@ -115,7 +115,7 @@ MetaRun::MetaRun(const settings::TrainSettings& s, const models::Model& model, i
       trained_(model, s.precision.type(), 0, model_layout(s, model), *observed_, runtime_,
                step_options(s, model)),
       batch_(empty_batch(s)) {
-  runtime_.stream().allow_nondeterministic(s.runtime.allow_nondeterministic);
+  s.runtime.limit_kernels(runtime_.stream());
   trained_.step.begin(s.optimizer.config);
 }
 

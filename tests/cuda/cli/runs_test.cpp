@@ -180,6 +180,15 @@ INSTANTIATE_TEST_SUITE_P(Runs, CudaPlan,
                                            "--max-position-embeddings 128 --attention-dropout 0 "
                                            "--allow-nondeterministic"));
 
+TEST(CudaPlanChoice, ARunSaysHowLargePartsOfAttentionMayBe) {
+  const Workplace place;
+  std::string printed;
+  train(place, "cuda", 1, "--bf16", &printed);
+  EXPECT_NE(printed.find("--attention-workspace-mib 1280"), std::string::npos) << printed;
+  train(place, "cuda", 1, "", &printed);
+  EXPECT_EQ(printed.find("--attention-workspace-mib"), std::string::npos) << "fp32: no cuDNN";
+}
+
 // --- Evaluation and generation.
 
 TEST(CudaModel, EvaluatesAndContinuesTextAsTheCpu) {

@@ -123,6 +123,8 @@ TEST_F(BadInput, Sizes) {
   refused(with(kMock, {"--train-iters", "0"}), {"--train-iters", "0"});
   refused(with(kMock, {"--ranks", "0"}), {"--ranks", "0", "1024"});
   refused(with(kMock, {"--threads", "0"}), {"--threads", "0", "1024"});
+  refused(with(kMock, {"--attention-workspace-mib", "0"}),
+          {"--attention-workspace-mib is 0", "[1, 65536]"});
   refused(with(kMock, {"--seed", "-1"}), {"--seed", "-1"});
   refused(with(kMock, {"--hidden-dropout", "1.5"}), {"--hidden-dropout", "1.5"});
   refused(with(kMock, {"--adam-beta1", "1"}), {"--adam-beta1", "1"});

@@ -100,6 +100,7 @@ std::vector<FlagRow> memory_flags() {
       {"allow-composed", "note", "--allow-composed"},
       {"instruction-set", "note", "--instruction-set avx2"},
       {"allow-nondeterministic", "gpu", "--allow-nondeterministic"},
+      {"attention-workspace-mib", "note", "--attention-workspace-mib 64"},
       {"gemm-tuning", "note", "--gemm-tuning on"},
       {"cuda-graph-impl", "gpu", "--cuda-graph-impl local"},
       {"cuda-graph-warmup-steps", "gpu", "--cuda-graph-warmup-steps 2", "--cuda-graph-impl local"},

@@ -129,6 +129,47 @@ TEST(PlanGpu, TheLeastRecomputeThatFitsIsSuggested) {
   EXPECT_EQ(suggested("--device-memory 120").find("selective"), std::string::npos);
 }
 
+// Without recompute 8 billion parameters fit with the smaller parts alone.
+TEST(PlanGpu, AttentionRunsInLargerPartsWhereMemoryAllows) {
+  struct Choice {
+    std::string mib, cause;  // "": nothing was chosen
+    int64_t needed = 0, scratch = 0;
+    bool fits = false;
+  };
+  const Workplace place;
+  const auto planned = [&](const std::string& flags) {
+    const Outcome r = place.run(plan(kLlama8b + "--no-time --json " + flags));
+    EXPECT_EQ(r.code, 0) << r.err;
+    const Json all = Json::parse(r.out);
+    Choice choice{.needed = all["memory"]["gpu"]["needed"].as_integer(),
+                  .scratch = all["memory"]["rank"]["scratch"].as_integer(),
+                  .fits = all["memory"]["fits"].as_bool()};
+    for (const Json& note : all["derived"].as_array()) {
+      if (note["flag"].as_string() != "attention-workspace-mib") continue;
+      choice.mib = note["value"].as_string();
+      choice.cause = note["cause"].as_string();
+    }
+    return choice;
+  };
+  const std::string recompute =
+      "--recompute-granularity selective --recompute-modules mlp_act layernorm ";
+  const Choice large = planned(recompute), small = planned("");
+  EXPECT_EQ(large.mib, "1280");
+  EXPECT_NE(large.cause.find(" stay free"), std::string::npos) << large.cause;
+  EXPECT_EQ(small.mib, "768");
+  EXPECT_NE(small.cause.find("more than the GPU has"), std::string::npos) << small.cause;
+  EXPECT_TRUE(large.fits && small.fits);
+  EXPECT_GT(large.scratch, small.scratch);
+
+  const Choice given = planned("--attention-workspace-mib 768"),
+               too_large = planned("--attention-workspace-mib 1280");
+  EXPECT_EQ(given.mib, "");
+  EXPECT_EQ(given.needed, small.needed);
+  EXPECT_FALSE(too_large.fits);
+  EXPECT_EQ(planned(recompute + "--attention-workspace-mib 1280").needed, large.needed);
+  EXPECT_EQ(planned("--device-memory 192").mib, "1280");
+}
+
 TEST(PlanGpu, WhatDoesNotFitIsToldWithTheGpusMemory) {
   const Workplace place;
   const Outcome whole = place.run(plan(kLlama8b + "--micro-batch-size 2"));

@@ -118,6 +118,47 @@ TEST_F(CudaAttention, EqualsReferenceAtEveryWidth) {
   }
 }
 
+// As one call of the library, as one for each key head, and again. A GPU has training's size.
+TEST_F(CudaAttention, GivesTheSameBitsInPartsOfEverySize) {
+  const bool stand_in = cuda_plugin().devices().front().name == "CUDA shim on the CPU";
+  const Problem p = stand_in ? Problem{128, 128, 4, 2, 16, DType::bf16}
+                             : Problem{4096, 4096, 32, 8, 128, DType::bf16};
+  Runtime cuda({DeviceKind::cuda}, 1);
+  const auto in_parts = [&](int64_t most) {
+    cuda.stream().limit_attention_workspace(most);
+    return run(cuda, p);
+  };
+  const Results whole = in_parts(int64_t{1280} << 20);
+  for (const int64_t most : {int64_t{1280} << 20, int64_t{768} << 20, int64_t{1}, int64_t{1}})
+    EXPECT_TRUE(in_parts(most) == whole) << most;
+}
+
+// Meta asks for the scratch memory of a part, and so does CUDA.
+TEST_F(CudaAttention, TakesTheScratchThatIsPlannedForPartsOfEverySize) {
+  constexpr int64_t kLength = 256;
+  const auto taken = [](Runtime& runtime, int64_t most) {
+    Maker make(runtime);
+    AttentionBackwardArgs args;
+    for (Tensor* t :
+         {&args.q, &args.k, &args.v, &args.out, &args.dout, &args.dq, &args.dk, &args.dv})
+      *t = make.empty({1, kLength, 4, 8}, DType::bf16);
+    args.lse = make.empty({1, 4, kLength}, DType::f32);
+    make.stream().limit_attention_workspace(most);
+    table(make.stream()).attention_backward(args, make.stream());
+    make.stream().synchronize();
+    return make.stream().scratch().high_water();
+  };
+  int64_t before = 0;
+  for (const int64_t most :
+       {int64_t{1}, int64_t{3} << 17, int64_t{768} << 20}) {  // 1, 2 and 4 heads
+    Runtime cuda({DeviceKind::cuda}, 1), planned({DeviceKind::meta}, 1, DeviceKind::cuda);
+    const int64_t bytes = taken(cuda, most);
+    EXPECT_EQ(bytes, taken(planned, most)) << most;
+    EXPECT_GT(bytes, before) << most;
+    before = bytes;
+  }
+}
+
 // A GPU of compute capability 8.6, 8.9 or 12.0 has less shared memory than the widest tiles take.
 TEST_F(CudaAttention, SaysWhatASmallerGpuCannotCompute) {
   if (cuda_plugin().devices().front().name != "CUDA shim on the CPU")

@@ -5,6 +5,8 @@
 #include <cstdlib>
 #include <string>
 
+#include "device/stream.h"
+
 namespace megatron::settings {
 namespace {
 
@@ -28,6 +30,25 @@ TEST(RuntimeSettings, KernelsAreLoadedAtOnceForSeveralRanks) {
   ::setenv("CUDA_MODULE_LOADING", "LAZY", 1);
   EXPECT_EQ(loading(2, "cuda", "nccl"), "LAZY") << "the user knows better";
   ::unsetenv("CUDA_MODULE_LOADING");
+}
+
+TEST(RuntimeSettings, AttentionsWorkspaceIsTheFlagsOrThatOfAPlan) {
+  Runtime runtime({DeviceKind::meta}, 1);
+  RuntimeSettings s;
+  s.device = "cpu";
+  const auto bytes = [&] {
+    s.limit_kernels(runtime.stream());
+    return runtime.stream().attention_workspace();
+  };
+  EXPECT_EQ(bytes(), int64_t{768} << 20);
+  EXPECT_FALSE(s.attention_workspace_note());
+  s.planned_attention_mib = 1280;
+  s.planned_attention_cause = "it fits";
+  EXPECT_EQ(bytes(), int64_t{1280} << 20);
+  EXPECT_EQ(s.attention_workspace_note()->value, "1280");
+  s.attention_workspace_mib = 5;
+  EXPECT_EQ(bytes(), int64_t{5} << 20);
+  EXPECT_EQ(s.attention_workspace_note()->value, "none") << "on cpu";
 }
 
 }  // namespace

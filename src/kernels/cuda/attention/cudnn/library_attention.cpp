@@ -113,7 +113,7 @@ bool library_attention(const AttentionArgs& args, Stream& stream) {
 bool library_attention_backward(const AttentionBackwardArgs& args, Stream& stream) {
   const bool any_order = stream.nondeterministic();
   if (!library_takes(args, any_order) || !has_cudnn()) return false;
-  const LibraryAttentionPart part = library_part(args, any_order);
+  const LibraryAttentionPart part = library_part(args, stream.attention_workspace(), any_order);
   AttentionPlans& plans = AttentionPlans::of(stream);
   const Plan* const plan = plans.backward(cudnn::shape_of(args, part), part, any_order);
   if (plan == nullptr) return false;
