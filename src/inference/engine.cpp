@@ -55,6 +55,7 @@ RequestId Engine::submit(Request request) {
   sequence->due = due(request.priority);
   sequence->longest = longest;
   sequence->tokens = request.prompt;
+  sequence->scored = request.first_scored - 1;
   if (request.grammar != nullptr) sequence->matcher.emplace(request.grammar, request.token_bytes);
   sequence->request = std::move(request);
   if (leader_ != nullptr) leader_->add(sequence->request);
@@ -141,6 +142,46 @@ void Engine::give_scores(const Rows& rows, const ForwardPassPlan& plan,
   }
 }
 
+// Before give_scores(), which counts what has been given.
+std::vector<Engine::WantedAlternatives> Engine::wanted_alternatives(
+    const Rows& rows, const ForwardPassPlan& plan) const {
+  std::vector<WantedAlternatives> wanted;
+  int64_t begin = 0;  // token of the pass
+  for (size_t r = 0; r < rows.size(); begin += rows[r++].count) {
+    const Sequence& s = *rows[r].sequence;
+    if (!s.request.prompt_alternatives || s.request.logprobs <= 0) continue;
+    for (int64_t i = std::max<int64_t>(s.scored - s.read, 0); i < std::ssize(plan.rows[r].labels);
+         ++i)
+      wanted.push_back(
+          {.row = r, .token = static_cast<int32_t>(begin + i), .count = s.request.logprobs});
+  }
+  return wanted;
+}
+
+std::vector<std::vector<Draw>> Engine::alternatives_of(ForwardPass& pass,
+                                                       std::span<const WantedAlternatives> wanted) {
+  constexpr size_t kTokens = 64;  // whose logits are in memory at once
+  std::vector<std::vector<Draw>> alternatives;
+  for (size_t at = 0; at < wanted.size(); at += kTokens) {
+    const auto part = wanted.subspan(at, std::min(kTokens, wanted.size() - at));
+    std::vector<int32_t> tokens;
+    for (const WantedAlternatives& w : part) tokens.push_back(w.token);
+    const Logits logits = pass.logits_after(tokens);
+    std::vector<std::vector<int32_t>> most(part.size());
+    runtime_.pool().parallel_for(std::ssize(part), [&](int64_t i, int) {
+      most[static_cast<size_t>(i)] =
+          most_likely(logits.row(i).first(static_cast<size_t>(vocabulary_)),
+                      part[static_cast<size_t>(i)].count);
+    });
+    const std::vector<std::vector<double>> losses = logits.losses(most);
+    for (size_t i = 0; i < part.size(); ++i) {
+      std::vector<Draw>& given = alternatives.emplace_back();
+      for (size_t k = 0; k < most[i].size(); ++k) given.push_back({most[i][k], 0.0 - losses[i][k]});
+    }
+  }
+  return alternatives;
+}
+
 Engine::Updates Engine::run_pass(const Rows& rows, double begin) {
   std::vector<size_t> ready;  // rows whose next token is drawn from this pass
   std::vector<Sequence*> drawing;
@@ -153,8 +194,11 @@ Engine::Updates Engine::run_pass(const Rows& rows, double begin) {
   }
   const ForwardPassPlan plan = this->plan(rows);
   const double pass_begin = now_seconds();
+  const std::vector<WantedAlternatives> wanted = wanted_alternatives(rows, plan);
   ForwardPass pass(stage_, runtime_, state_, plan, ranks_.stages);
-  PassResults results = results_of(pass, plan, ready, drawing);
+  PassResults results = results_of(pass, plan, wanted, ready, drawing);
+  for (size_t i = 0; i < wanted.size(); ++i)
+    updates[wanted[i].row].prompt_alternatives.push_back(std::move(results.prompt_alternatives[i]));
   if (plan.has_labels()) give_scores(rows, plan, results.losses, updates);
   results.drawn.resize(ready.size());
   const double pass_end = now_seconds();
@@ -183,12 +227,14 @@ Engine::Updates Engine::run_pass(const Rows& rows, double begin) {
 
 // Stages with the output layer run it together, where tensor parallelism divides it.
 PassResults Engine::results_of(ForwardPass& pass, const ForwardPassPlan& plan,
+                               std::span<const WantedAlternatives> wanted,
                                std::span<const size_t> ready, std::span<Sequence* const> drawing) {
   // A request that only wants its prompt's log-probabilities draws nothing.
   const bool draws =
       std::ranges::any_of(drawing, [](const Sequence* s) { return s->request.max_tokens > 0; });
   PassResults results;
   if (stage_.part().head) {
+    results.prompt_alternatives = alternatives_of(pass, wanted);
     if (plan.has_labels()) results.losses = pass.losses();
     if (draws) {
       const Logits logits = pass.last_logits(ready);

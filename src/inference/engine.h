@@ -27,9 +27,11 @@ namespace megatron::inference {
 struct RequestUpdate {
   RequestId id = 0;
   std::vector<double> prompt_log_probabilities;  // of the prompt tokens read now, in order
-  std::vector<GeneratedToken> tokens;            // in order; a step may give several
-  std::optional<Finish> finish;                  // never Finish::stop
-  std::string error;                             // with Finish::failed: why
+  // At each of those tokens the most likely ones, most likely first; with Request::prompt_alternatives.
+  std::vector<std::vector<Draw>> prompt_alternatives;
+  std::vector<GeneratedToken> tokens;  // in order; a step may give several
+  std::optional<Finish> finish;        // never Finish::stop
+  std::string error;                   // with Finish::failed: why
 };
 
 // How full the cache of keys and values is, in blocks of all groups of layers.
@@ -88,8 +90,19 @@ class Engine {
   Updates run_pass(const Rows& rows, double begin);
   void give_scores(const Rows& rows, const ForwardPassPlan& plan, std::span<const double> losses,
                    Updates& updates);
+  // A token of the pass whose successor's alternatives are wanted.
+  struct WantedAlternatives {
+    size_t row = 0;
+    int32_t token = 0;
+    int64_t count = 0;
+  };
+  std::vector<WantedAlternatives> wanted_alternatives(const Rows& rows,
+                                                      const ForwardPassPlan& plan) const;
+  std::vector<std::vector<Draw>> alternatives_of(ForwardPass& pass,
+                                                 std::span<const WantedAlternatives> wanted);
   PassResults results_of(ForwardPass& pass, const ForwardPassPlan& plan,
-                         std::span<const size_t> ready, std::span<Sequence* const> drawing);
+                         std::span<const WantedAlternatives> wanted, std::span<const size_t> ready,
+                         std::span<Sequence* const> drawing);
   std::vector<DrawnToken> draw_tokens(std::span<Sequence* const> ready, const Logits& logits);
   int32_t draw_token(Sequence& sequence, std::span<const float> logits) const;
   void append(Sequence& sequence, DrawnToken drawn, RequestUpdate& update);

@@ -10,12 +10,14 @@ constexpr const char* kCallsName = "engine.calls";
 
 // All members are named, so that a new one has to be thought of here.
 void put(ByteWriter& bytes, const Request& request) {
-  const auto& [number, prompt, max_tokens, sampling, end_tokens, logprobs, grammar, token_bytes,
-               priority] = request;
+  const auto& [number, prompt, max_tokens, sampling, end_tokens, logprobs, first_scored,
+               prompt_alternatives, grammar, token_bytes, priority] = request;
   bytes.put(number);
   bytes.put(prompt);
   bytes.put(max_tokens);
   bytes.put(logprobs);
+  bytes.put(first_scored);
+  bytes.put(prompt_alternatives);
   bytes.put(priority);
 }
 
@@ -25,6 +27,8 @@ Request get_request(ByteReader& bytes) {
   bytes.get(request.prompt);
   bytes.get(request.max_tokens);
   bytes.get(request.logprobs);
+  bytes.get(request.first_scored);
+  bytes.get(request.prompt_alternatives);
   bytes.get(request.priority);
   return request;
 }

@@ -159,7 +159,11 @@ Logits ForwardPass::last_logits(std::span<const size_t> rows) {
     ends.push_back((ends.empty() ? -1 : ends.back()) + static_cast<int32_t>(row.count));
   std::vector<int32_t> wanted;
   for (const size_t row : rows) wanted.push_back(ends[row]);
-  const Tensor at = integers(runtime_, wanted, "pass.last_tokens");
+  return logits_after(wanted);
+}
+
+Logits ForwardPass::logits_after(std::span<const int32_t> tokens) {
+  const Tensor at = integers(runtime_, {tokens.begin(), tokens.end()}, "pass.logit_tokens");
   Bundle last;
   for (const auto& [name, var] : out_.all()) {
     const Tensor& all = var.value;
@@ -168,7 +172,7 @@ Logits ForwardPass::last_logits(std::span<const size_t> rows) {
       continue;
     }
     const Tensor picked =
-        tape_.empty({static_cast<int64_t>(rows.size()), all.size(1)}, all.dtype(), "pass.last");
+        tape_.empty({static_cast<int64_t>(tokens.size()), all.size(1)}, all.dtype(), "pass.last");
     tape_.kernels().embedding({.ids = at, .table = all, .out = picked}, tape_.stream());
     last.set(name, picked);
   }

@@ -53,6 +53,8 @@ class ForwardPass {
   std::vector<double> losses();
   // After the last token of these rows.
   Logits last_logits(std::span<const size_t> rows);
+  // After these tokens of the pass.
+  Logits logits_after(std::span<const int32_t> tokens);
 
  private:
   Bundle receive(comm::Group& stages) const;

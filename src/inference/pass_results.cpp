@@ -9,6 +9,8 @@ namespace {
 std::string packed(const PassResults& results) {
   ByteWriter bytes;
   bytes.put(results.losses);
+  bytes.put(results.prompt_alternatives.size());
+  for (const std::vector<Draw>& alternatives : results.prompt_alternatives) bytes.put(alternatives);
   bytes.put(results.drawn.size());
   for (const DrawnToken& drawn : results.drawn) {
     bytes.put(drawn.token.draw);
@@ -23,6 +25,8 @@ PassResults unpacked(const std::string& packed) {
   ByteReader bytes(packed);
   PassResults results;
   bytes.get(results.losses);
+  results.prompt_alternatives.resize(bytes.get<size_t>());
+  for (std::vector<Draw>& alternatives : results.prompt_alternatives) bytes.get(alternatives);
   results.drawn.resize(bytes.get<size_t>());
   for (DrawnToken& drawn : results.drawn) {
     bytes.get(drawn.token.draw);

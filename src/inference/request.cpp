@@ -26,6 +26,10 @@ void Request::check(const models::Model& model, int64_t vocabulary, OptionName n
   MG_CHECK(logprobs >= -1 && logprobs <= vocabulary,
            "{} is {}, but there are only {} tokens to choose from", name("logprobs"), logprobs,
            vocabulary);
+  MG_CHECK(first_scored >= 1 && first_scored <= length,
+           "request {} wants log-probabilities from token {} on, but its prompt has {}: give a "
+           "token from 1 to {}",
+           number, first_scored, length, length);
   sampling.check(name);
   MG_CHECK(sampling.min_tokens <= max_tokens,
            "{} is {}, but {} only {}; lower the one or raise the other", name("min_tokens"),

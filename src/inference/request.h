@@ -20,6 +20,10 @@ struct Request {
   std::vector<int32_t> end_tokens;  // generation stops after one of them
   int64_t logprobs = -1;  // -1: none; n: of the prompt's tokens, and of the n most likely at each
                           // generated one
+  int64_t first_scored =
+      1;  // with logprobs: those of the prompt are given from this token on; what
+          // is cached of the tokens before it is not read again
+  bool prompt_alternatives = false;  // of the `logprobs` most likely at each of those tokens, too
   // The text that is generated is held to `grammar`, over `token_bytes` of the model's tokenizer; null: it is free.
   std::shared_ptr<const Grammar> grammar;
   std::shared_ptr<const TokenBytes> token_bytes;

@@ -27,6 +27,7 @@ Choice::Choice(const TextModel& model, std::span<const int32_t> prompt, ChoiceOp
 bool Choice::take(const inference::RequestUpdate& update) {
   if (finished()) return false;
   std::ranges::copy(update.prompt_log_probabilities, std::back_inserter(of_prompt_));
+  std::ranges::copy(update.prompt_alternatives, std::back_inserter(prompt_alternatives_));
   for (const inference::GeneratedToken& token : update.tokens) {
     push(token);
     if (!stop_.stopped()) continue;

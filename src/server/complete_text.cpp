@@ -21,6 +21,7 @@ std::vector<ChoicePlan> plan(const CompletionRequest& r, const TextModel& model)
     for (int64_t i = 0; i < r.best_of; ++i) {
       plans.push_back(plan_choice(r.generation, model, prompt.tokens, room, plans.size(), seed));
       plans.back().request.logprobs = r.logprobs.value_or(-1);
+      plans.back().request.prompt_alternatives = r.echo;
     }
   }
   return plans;
@@ -91,7 +92,8 @@ class Completion {
     if (request_.echo && !begun_[c]) {
       const Prompt& prompt = request_.prompts[c / static_cast<size_t>(request_.best_of)];
       if (request_.logprobs)
-        logprobs_[c].add_prompt(prompt.text, prompt.tokens, choice.prompt_log_probabilities());
+        logprobs_[c].add_prompt(prompt.text, prompt.tokens, choice.prompt_log_probabilities(),
+                                choice.prompt_alternatives());
       if (request_.logprobs) logprobs_[c].add(piece);
       piece.text = prompt.text + piece.text;
     } else if (request_.logprobs) {

@@ -57,14 +57,34 @@ void CompletionLogprobs::append(const std::string& token, Json log_probability, 
   offsets_.emplace_back(offset);
 }
 
+// The token itself stands behind its alternatives where it is none of them; of equal names the first counts.
+Json CompletionLogprobs::by_name(std::span<const inference::Draw> alternatives,
+                                 const inference::Draw& token) const {
+  Json::Object all;
+  const auto put = [&](const inference::Draw& draw) {
+    const std::string name = token_name(model_, draw.token);
+    for (const auto& [other, value] : all)
+      if (other == name) return;
+    all.emplace_back(name, log_probability(draw.log_probability));
+  };
+  for (const inference::Draw& other : alternatives) put(other);
+  put(token);
+  return Json(std::move(all));
+}
+
 void CompletionLogprobs::add_prompt(std::string_view text, std::span<const int32_t> tokens,
-                                    std::span<const double> log_probabilities) {
+                                    std::span<const double> log_probabilities,
+                                    std::span<const std::vector<inference::Draw>> alternatives) {
   tokenizers::DecodeStream stream(model_.tokenizer());
   int64_t at = 0;
   for (size_t i = 0; i < tokens.size(); ++i) {
     const bool known = i > 0 && i - 1 < log_probabilities.size();
     append(token_name(model_, tokens[i]),
-           known ? log_probability(log_probabilities[i - 1]) : Json(), Json(), at);
+           known ? log_probability(log_probabilities[i - 1]) : Json(),
+           i > 0 && i - 1 < alternatives.size()
+               ? by_name(alternatives[i - 1], {tokens[i], log_probabilities[i - 1]})
+               : Json(),
+           at);
     at += count_characters(stream.push(tokens[i]));
   }
   characters_ = count_characters(text);
@@ -82,18 +102,9 @@ int64_t CompletionLogprobs::characters_up_to(size_t bytes) {
 void CompletionLogprobs::add(const Piece& piece) {
   text_ += piece.text;
   for (const TextToken& one : piece.tokens) {
-    Json::Object alternatives;
-    const auto put = [&](const inference::Draw& draw) {
-      const std::string name = token_name(model_, draw.token);
-      for (const auto& [other, value] : alternatives)
-        if (other == name) return;
-      alternatives.emplace_back(name, log_probability(draw.log_probability));
-    };
-    for (const inference::Draw& other : one.token.alternatives) put(other);
-    put(one.token.draw);
     append(token_name(model_, one.token.draw.token),
-           log_probability(one.token.draw.log_probability), std::move(alternatives),
-           characters_up_to(one.begin));
+           log_probability(one.token.draw.log_probability),
+           by_name(one.token.alternatives, one.token.draw), characters_up_to(one.begin));
   }
 }
 

@@ -19,14 +19,16 @@ class CompletionLogprobs {
   explicit CompletionLogprobs(const TextModel& model) : model_(model) {}
 
   // The prompt, where it stands before the text. log_probabilities: of its tokens from the second
-  // on. Its tokens have no alternatives.
+  // on. alternatives: at each of those, or none at all.
   void add_prompt(std::string_view text, std::span<const int32_t> tokens,
-                  std::span<const double> log_probabilities);
+                  std::span<const double> log_probabilities,
+                  std::span<const std::vector<inference::Draw>> alternatives = {});
   void add(const Piece& piece);
   Json take();  // what was added since the last time
 
  private:
   int64_t characters_up_to(size_t bytes);
+  Json by_name(std::span<const inference::Draw> alternatives, const inference::Draw& token) const;
   void append(const std::string& token, Json log_probability, Json alternatives, int64_t offset);
 
   const TextModel& model_;

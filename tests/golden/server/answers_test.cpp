@@ -105,6 +105,15 @@ TEST_F(Answers, Echo) {
   const Json echoed =
       served_->get("/v1/completions", R"({"echo": true, )" + more + "}")["choices"].as_array()[0];
   EXPECT_EQ(echoed["text"].as_string(), "Hallo" + plain["text"].as_string());
+  const auto& likely = echoed["logprobs"]["top_logprobs"].as_array();
+  EXPECT_TRUE(likely[0].is_null());
+  for (size_t i = 1; i < 5; ++i) {
+    const Json::Object& names = likely[i].as_object();  // the most likely token, and the prompt's
+    const Json& own_value = echoed["logprobs"]["token_logprobs"].as_array()[i];
+    EXPECT_EQ(names.back().second, own_value);
+    EXPECT_EQ(names.size(), names[0].second == own_value ? 1u : 2u);
+    EXPECT_GE(names[0].second.as_number(), own_value.as_number());
+  }
   const auto& offsets = plain["logprobs"]["text_offset"].as_array();
   const auto& after = echoed["logprobs"]["text_offset"].as_array();
   ASSERT_EQ(after.size(), offsets.size() + 5);
