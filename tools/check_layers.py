@@ -39,7 +39,7 @@ RANK = {
     "server": 14,
     "post_training": 14,
     "selftest": 14,
-    "bench": 14,
+    "bench": 15,
     "rl": 15,
     "cli": 16,
 }

@@ -21,6 +21,7 @@ int measure_preprocess(const ReadFlags& read);
 int measure_index(const ReadFlags& read);
 int measure_kernels(const ReadFlags& read);
 int measure_generate(const ReadFlags& read);
+int measure_serve(const ReadFlags& read);
 int measure_parallel(const ReadFlags& read);
 
 }  // namespace megatron::bench

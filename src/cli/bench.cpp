@@ -26,6 +26,8 @@ constexpr Subcommand kBenches[] = {
      measured<bench::measure_parallel>},
     {"generate", "text generation: tokens/s, compared with memory bandwidth",
      measured<bench::measure_generate>},
+    {"serve", "a server under load: tokens/s, time to the first token and between tokens",
+     measured<bench::measure_serve>},
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-// What `megatron bench step`, `kernels` and `parallel` print, and refuse.
+// What `megatron bench step`, `kernels`, `parallel` and `serve` print, and refuse.
 #include <gtest/gtest.h>
 
 #include <iterator>
@@ -234,6 +234,31 @@ TEST(BenchParallel, MeasuresEachLayoutBesideOneRank) {
     EXPECT_TRUE(has(help.out, flag)) << flag << help.out;
 }
 
+TEST(BenchServe, MeasuresAServerOfItsOwn) {
+  const Workplace place;
+  const Words tiny = words(
+      "bench serve --num-layers 1 --hidden-size 32 --num-attention-heads 4 --vocab-size 100 "
+      "--max-position-embeddings 64 --threads 1 --num-requests 5 --prompt-tokens 12 "
+      "--max-tokens 4");
+  const Outcome text = place.run(with(tiny, {"--request-rate", "500"}));
+  ASSERT_EQ(text.code, 0) << text.err;
+  for (const char* part : {"gpt2-124m at http://127.0.0.1:", "500 requests/s at random times",
+                           "5 of 5 requests complete", "refused with status 429: 0; failed: 0",
+                           "(0 of 60 tokens were in the server's cache)", "(20 tokens)"})
+    EXPECT_TRUE(has(text.out, part)) << part << text.out;
+  for (const char* row : {"time to first token ", "end-to-end latency "})
+    EXPECT_TRUE(has(text.out, row)) << row << text.out;
+
+  const Outcome r = place.run(with(tiny, {"--concurrency", "2", "--json"}));
+  ASSERT_EQ(r.code, 0) << r.err;
+  const Json found = Json::parse(r.out);
+  EXPECT_EQ(found["complete"].as_integer(), 5);
+  EXPECT_EQ(found["prompt_tokens"].as_integer(), 60);
+  EXPECT_EQ(found["generated_tokens"].as_integer(), 20);
+  EXPECT_GT(found["requests_per_second"].as_number(), 0);
+  EXPECT_LE(found["time_to_first_token"]["p50"].as_number(), found["latency"]["p99"].as_number());
+}
+
 TEST(Bench, RefusesWhatItDoesNotKnow) {
   const Workplace place;
   const std::pair<Words, Words> refused[] = {
@@ -253,6 +278,11 @@ TEST(Bench, RefusesWhatItDoesNotKnow) {
        {"does not generate samples", "--sample-interval"}},
       {{"bench", "parallel", "--only", "EP"}, {"--only", "EP", "DP 2, ZeRO-3", "TP 2 + SP"}},
       {{"bench", "parallel", "--ranks", "2"}, {"--ranks"}},
+      {{"bench", "serve", "--url", "https://a"}, {"https://a", "http://HOST:PORT"}},
+      {{"bench", "serve", "--url", "http://127.0.0.1:1", "--threads", "1"}, {"--threads", "--url"}},
+      {{"bench", "serve", "--num-requests", "0"}, {"--num-requests", "0"}},
+      {{"bench", "serve", "--request-rate", "0"}, {"--request-rate", "0"}},
+      {{"bench", "serve", "--prompt-tokens", "2000"}, {"2000", "1024"}},
       {{"bench", "kernel"}, {"kernel", "kernels"}}};
   for (const auto& [words, parts] : refused) {
     const Outcome r = place.run(words);

@@ -1,0 +1,36 @@
+// A client of one HTTP server: requests one after the other over one connection.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+
+namespace megatron::server {
+
+struct HttpReply {
+  int status = 0;     // 0: there was none, or it was not complete
+  std::string body;   // unless it went to `receive`
+  std::string error;  // with status 0: why
+};
+
+class HttpClient {
+ public:
+  // url: http://HOST[:PORT], without a path; throws Error for others. key: of the API, "" for none.
+  // seconds: that may pass without anything from the server.
+  HttpClient(const std::string& url, const std::string& key, double seconds);
+  ~HttpClient();
+
+  HttpReply get(const std::string& path);
+  // receive: gets the body of a reply with status 200 piece by piece; false ends the request.
+  HttpReply post(const std::string& path, const std::string& json,
+                 const std::function<bool(std::string_view)>& receive);
+  // Ends the request that another thread waits for, if there is one.
+  void stop();
+
+ private:
+  class Implementation;
+  std::unique_ptr<Implementation> implementation_;
+};
+
+}  // namespace megatron::server
