@@ -11,7 +11,14 @@ TEST(ServedMetrics, CountWhatWasDone) {
              R"({"prompt": "abc", "max_tokens": 5, "n": 2, "ignore_eos": true})");
   served.post("/v1/completions", "{");
   served.client().Get("/../../etc/passwd");
-  const httplib::Result result = served.client().Get("/metrics");
+  // The engine's thread counts after it has answered.
+  httplib::Result result = served.client().Get("/metrics");
+  for (const auto end = std::chrono::steady_clock::now() + kHangLimit;
+       result && !(has(result->body, "megatron_requests_running 0\n") &&
+                   has(result->body, "megatron_texts_total{reason=\"length\"} 2\n")) &&
+       std::chrono::steady_clock::now() < end;
+       result = served.client().Get("/metrics"))
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
   ASSERT_TRUE(result);
   EXPECT_EQ(result->get_header_value("Content-Type"), "text/plain; version=0.0.4; charset=utf-8");
   for (const char* line :
