@@ -11,6 +11,7 @@
 #include "cli/command.h"
 #include "cli/engine_flags.h"
 #include "resume/found_checkpoints.h"
+#include "resume/trainer_state.h"
 #include "server/server.h"
 #include "settings/settings.h"
 #include "training/device_flag.h"
@@ -95,27 +96,57 @@ void ServeSettings::check() {
 
 // What is served, in the order in which it must be taken down.
 struct Served {
-  explicit Served(ServeSettings& s)
-      : directory(resume::resolve_model_directory(*s.load)),
-        runtime(s.runtime.device_value(), s.runtime.threads_per_rank()) {
-    const models::Model model = models::model_from_directory(directory.path());
+  explicit Served(ServeSettings& s) {
+    const checkpoint::ModelDirectory directory(resume::resolve_model_directory(*s.load));
+    model = models::model_from_directory(directory.path());
     models::require_language_model(model, "megatron serve");
-    resume::require_whole_model(directory.path(), runtime.pool());
-    text.emplace(text_parts(s, model));
-    stage = training::load_model(directory, model, runtime, s.bf16 ? DType::bf16 : DType::f32, 0);
+    tokenizer_path = training::tokenizer_path(s.tokenizer_model, directory.path());
+    tokenizer_files = training::tokenizer_files(tokenizer_path);
+    text.emplace(text_parts(s, directory.path()));
+    server::ServedWeights weights = load(s, directory);
+    s.server.load_weights = [this, s](const std::optional<std::string>& other) {
+      const checkpoint::ModelDirectory now(
+          resume::resolve_model_directory(other.value_or(*s.load)));
+      check_same(s, now.path());
+      return load(s, now);
+    };
     s.server.engine.vocabulary = text->vocabulary();
     s.server.engine.max_length = text->context();
     const char* key = std::getenv("MEGATRON_API_KEY");
     s.server.service.keys = server::ApiKeys::read(
         s.api_key_file, key == nullptr ? std::nullopt : std::optional<std::string>(key));
-    http.emplace(*text, *stage, runtime, s.server);
+    http.emplace(*text, std::move(weights), s.server);
   }
 
-  server::TextModel::Parts text_parts(const ServeSettings& s, const models::Model& model) const {
-    const std::string path = training::tokenizer_path(s.tokenizer_model, directory.path());
+  server::ServedWeights load(const ServeSettings& s,
+                             const checkpoint::ModelDirectory& directory) const {
+    server::ServedWeights weights;
+    weights.runtime =
+        std::make_shared<Runtime>(s.runtime.device_value(), s.runtime.threads_per_rank());
+    resume::require_whole_model(directory.path(), weights.runtime->pool());
+    weights.stage = training::load_model(directory, model, *weights.runtime,
+                                         s.bf16 ? DType::bf16 : DType::f32, 0);
+    return weights;
+  }
+
+  // Weights alone may be others than when the server began.
+  void check_same(const ServeSettings& s, const std::string& directory) const {
+    const std::string different =
+        resume::differences(models::model_from_directory(directory)->describe(), model->describe());
+    MG_CHECK(different.empty(),
+             "{} holds another model than the one that is served: {}; start another server for it",
+             directory, different);
+    const std::string path = training::tokenizer_path(s.tokenizer_model, directory);
+    MG_CHECK(training::tokenizer_files(path) == tokenizer_files,
+             "the tokenizer's files in {} are not those that {} had when the server began; start "
+             "another server for it",
+             path, tokenizer_path);
+  }
+
+  server::TextModel::Parts text_parts(const ServeSettings& s, const std::string& directory) const {
     server::TextModel::Parts parts{.name = s.served_model_name.value_or(name_of(*s.load)),
-                                   .tokenizer = tokenizers::Tokenizer::load(path),
-                                   .end_tokens = server::end_tokens_of(directory.path()),
+                                   .tokenizer = tokenizers::Tokenizer::load(tokenizer_path),
+                                   .end_tokens = server::end_tokens_of(directory),
                                    .context = model->max_position_embeddings(),
                                    .created = server::seconds_since_1970()};
     MG_CHECK(parts.tokenizer.vocabulary_size() <= model->vocab_size(),
@@ -125,7 +156,7 @@ struct Served {
       if (end) parts.end_tokens.push_back(*end);
     if (s.server.engine.max_length > 0)
       parts.context = std::min(parts.context, s.server.engine.max_length);
-    parts.chat = tokenizers::ChatTemplate::load(directory.path());
+    parts.chat = tokenizers::ChatTemplate::load(directory);
     if (s.chat_template) parts.chat.set_template(read_file(*s.chat_template), *s.chat_template);
     return parts;
   }
@@ -135,9 +166,9 @@ struct Served {
     return (whole.has_filename() ? whole : whole.parent_path()).filename().string();
   }
 
-  checkpoint::ModelDirectory directory;
-  Runtime runtime;
-  std::unique_ptr<models::Stage> stage;
+  models::Model model;
+  std::string tokenizer_path;
+  training::NamedFiles tokenizer_files;  // when the server began
   std::optional<server::TextModel> text;
   std::optional<server::Server> http;
 };

@@ -89,7 +89,10 @@ Statistics Engine::statistics() const {
 }
 
 CacheUse Engine::cache_use() const {
-  return {.blocks = cache_.pages(), .used = cache_.used(), .found = cache_.found()};
+  return {.blocks = cache_.pages(),
+          .used = cache_.used(),
+          .found = cache_.found(),
+          .bytes = shape_.state.elements() * size_of(type_of(stage_))};
 }
 
 int64_t Engine::cached_tokens(std::span<const int32_t> prompt) const {

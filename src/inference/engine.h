@@ -38,6 +38,7 @@ struct RequestUpdate {
 struct CacheUse {
   int64_t blocks = 0, used = 0;
   int64_t found = 0;  // that another request with the same prefix would share
+  int64_t bytes = 0;  // of all blocks, on this rank
 };
 
 // Runs requests over one cache of keys and values in pages: every step reads the next token of each that generates,

@@ -30,6 +30,11 @@ ApiError error_of_status(int status) {
       return {401, kInvalid,
               "no valid API key was given; send the header 'Authorization: Bearer KEY'", "",
               "invalid_api_key"};
+    case 403:
+      return {403, kInvalid,
+              "this endpoint is only there where the server has API keys; start it with "
+              "--api-key-file",
+              "", "api_keys_needed"};
     case 404:
       return {404, kInvalid, "there is no such endpoint; docs/serve.md lists them", "",
               "not_found"};

@@ -4,7 +4,7 @@
 #include <chrono>
 #include <optional>
 
-#include "server/engine_thread.h"
+#include "server/engines.h"
 #include "server/generation.h"
 #include "server/http/http_server.h"
 #include "server/metrics.h"
@@ -15,7 +15,7 @@ namespace megatron::server {
 // What endpoints work with; used by many threads at once.
 struct Api {
   const TextModel& model;
-  EngineThread& engine;
+  Engines& engine;
   std::chrono::duration<double> request_timeout{600};
 
   std::optional<Clock::time_point> deadline() const {
@@ -30,6 +30,7 @@ HttpAnswer embed(const Api& api, const HttpRequest& request);
 HttpAnswer tokenize(const Api& api, const HttpRequest& request);
 HttpAnswer detokenize(const Api& api, const HttpRequest& request);
 HttpAnswer megatron_generate(const Api& api, const HttpRequest& request);
+HttpAnswer reload(const Api& api, const HttpRequest& request);
 
 // Tokens of an answer, as `usage`. cached: of the prompts, that were not computed anew.
 Json usage(int64_t prompt_tokens, int64_t generated_tokens, int64_t cached);

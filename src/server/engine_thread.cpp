@@ -142,6 +142,7 @@ void EngineThread::serve(const inference::EngineOptions& options, std::promise<v
     ready.set_exception(std::current_exception());
     return;
   }
+  publish(*engine);
   ready.set_value();  // from now on `options` may be gone
   serve(*engine);
 }
@@ -314,7 +315,8 @@ void EngineThread::publish(const inference::Engine& engine) {
              .preemptions = done.preemptions,
              .blocks = cache.blocks,
              .used_blocks = cache.used,
-             .shareable_blocks = cache.found};
+             .shareable_blocks = cache.found,
+             .cache_bytes = cache.bytes};
 }
 
 }  // namespace megatron::server

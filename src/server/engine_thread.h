@@ -12,6 +12,7 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "inference/engine.h"
@@ -49,6 +50,8 @@ class EngineCall {
   void cancel(size_t request);  // it gets no more
   // Tokens of a request's prompt that the cache had when it was submitted.
   int64_t cached_tokens(size_t request) const { return mailbox_->cached[request]; }
+  // What lives as long as the call: the owner of its engine.
+  void keep(std::shared_ptr<const void> owner) { owner_ = std::move(owner); }
 
  private:
   friend EngineThread;
@@ -62,6 +65,7 @@ class EngineCall {
   EngineCall(EngineThread& engine, std::shared_ptr<Mailbox> mailbox)
       : engine_(engine), mailbox_(std::move(mailbox)) {}
 
+  std::shared_ptr<const void> owner_;
   EngineThread& engine_;
   std::shared_ptr<Mailbox> mailbox_;
 };

@@ -40,7 +40,7 @@ ChoicePlan plan_choice(const GenerationParameters& parameters, const TextModel& 
   return plan;
 }
 
-Generation::Generation(const TextModel& model, EngineThread& engine, std::vector<ChoicePlan> plans,
+Generation::Generation(const TextModel& model, Engines& engine, std::vector<ChoicePlan> plans,
                        std::optional<Clock::time_point> deadline) {
   std::vector<inference::Request> requests;
   choices_.reserve(plans.size());

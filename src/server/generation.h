@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "server/choice.h"
-#include "server/engine_thread.h"
+#include "server/engines.h"
 #include "server/generation_parameters.h"
 
 namespace megatron::server {
@@ -29,8 +29,8 @@ struct ClientGone {};
 
 class Generation {
  public:
-  // Submits all. Throws ApiError and what EngineThread::submit throws.
-  Generation(const TextModel& model, EngineThread& engine, std::vector<ChoicePlan> plans,
+  // Submits all. Throws ApiError and what Engines::submit throws.
+  Generation(const TextModel& model, Engines& engine, std::vector<ChoicePlan> plans,
              std::optional<Clock::time_point> deadline);
 
   // Waits until a choice has got something. False: all are finished. Throws ApiError where one

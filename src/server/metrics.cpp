@@ -97,6 +97,8 @@ std::string Metrics::text(const EngineCounts& engine) const {
                  engine.preemptions);
   text += single("megatron_cache_blocks", "gauge", "Blocks of the cache of keys and values.",
                  engine.blocks);
+  text += single("megatron_cache_bytes", "gauge", "Bytes of the cache of keys and values.",
+                 engine.cache_bytes);
   text += single("megatron_cache_blocks_used", "gauge", "Blocks that running texts use.",
                  engine.used_blocks);
   text += single("megatron_cache_blocks_shareable", "gauge",

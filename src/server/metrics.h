@@ -36,6 +36,7 @@ struct EngineCounts {
   int64_t cached_tokens = 0;  // of prompts, that were not computed anew
   int64_t preemptions = 0;
   int64_t blocks = 0, used_blocks = 0, shareable_blocks = 0;  // of the cache of keys and values
+  int64_t cache_bytes = 0;
 };
 
 // All members may be called by many threads at once.

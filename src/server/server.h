@@ -8,22 +8,19 @@
 
 namespace megatron::server {
 
-struct ServerOptions {
+struct ServerOptions : EnginesOptions {
   std::string host = "127.0.0.1";
-  int64_t port = 5000;  // 0: a free one
-  inference::EngineOptions engine;
-  int64_t max_waiting = 64;      // texts that may wait for a place
+  int64_t port = 5000;           // 0: a free one
   double request_timeout = 600;  // seconds
   HttpLimits http;
   ServiceOptions service;
 };
 
-// Model, stage and runtime must outlive it; stage and runtime are used by no one else.
+// The model must outlive it.
 class Server {
  public:
   // Listens when it returns. Throws Error naming the flag.
-  Server(const TextModel& model, const models::Stage& stage, Runtime& runtime,
-         const ServerOptions& options);
+  Server(const TextModel& model, ServedWeights weights, const ServerOptions& options);
   ~Server();  // what runs is stopped
 
   int port() const { return port_; }
@@ -31,11 +28,11 @@ class Server {
   // stopped. Whether all was finished.
   bool drain(double seconds);
 
-  EngineCounts counts() const { return engine_.counts(); }
+  EngineCounts counts() const { return engines_.counts(); }
 
  private:
   Metrics metrics_;
-  EngineThread engine_;
+  Engines engines_;
   Service service_;
   HttpServer http_;
   int port_ = 0;

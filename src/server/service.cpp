@@ -36,10 +36,11 @@ std::span<const Service::Route> Service::routes() {
       {"POST", "/tokenize", &Service::of_api<tokenize>},
       {"POST", "/detokenize", &Service::of_api<detokenize>},
       {"PUT", "/api", &Service::of_api<megatron_generate>},
+      {"POST", "/admin/reload", &Service::of_api<reload>, Route::Who::admin},
       {"GET", "/metrics", &Service::metrics},
-      {"GET", "/", &Service::page, true},
-      {"GET", "/health", &Service::health, true},
-      {"GET", "/v1/health", &Service::health, true},
+      {"GET", "/", &Service::page, Route::Who::anyone},
+      {"GET", "/health", &Service::health, Route::Who::anyone},
+      {"GET", "/v1/health", &Service::health, Route::Who::anyone},
   };
   return kRoutes;
 }
@@ -101,7 +102,9 @@ std::optional<HttpAnswer> Service::refuse(const HttpRequest& request) {
   if (request.method == "OPTIONS" && !options_.cors_origin.empty()) return std::nullopt;
   const Route* route = find(request);
   if (route == nullptr) return unreadable(404);
-  if (!route->open && !options_.keys.allow(request.header("Authorization"))) return unreadable(401);
+  if (route->who == Route::Who::admin && options_.keys.empty()) return unreadable(403);
+  if (route->who != Route::Who::anyone && !options_.keys.allow(request.header("Authorization")))
+    return unreadable(401);
   const bool same =
       route->method == request.method || (route->method == "GET" && request.method == "HEAD");
   if (!same) {

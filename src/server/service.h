@@ -27,10 +27,11 @@ class Service final : public HttpHandler {
             const std::string& note) override;
 
  private:
+  // admin: with a key, and only of a server that has some.
   struct Route {
     std::string_view method, path;
     HttpAnswer (Service::*answer)(const HttpRequest&) const;
-    bool open = false;  // without a key
+    enum class Who { with_key, anyone, admin } who = Who::with_key;
   };
   template <HttpAnswer (*Endpoint)(const Api&, const HttpRequest&)>
   HttpAnswer of_api(const HttpRequest& request) const {

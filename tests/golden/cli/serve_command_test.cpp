@@ -81,6 +81,55 @@ TEST_F(ServeCommand, AnswersAsGenerateDoesUntilItIsEnded) {
     EXPECT_EQ(ended.err.find(secret), std::string::npos) << ended.err;
 }
 
+TEST_F(ServeCommand, ReadsOtherWeights) {
+  const std::string train =
+      "train --hidden-size 16 --num-attention-heads 2 --seq-length 64 --micro-batch-size 1 "
+      "--train-iters 1 --lr 1e-5 --mock-data --tokenizer-model t --seed 5 ";
+  for (const char* flags : {"--num-layers 1 --save run2", "--num-layers 2 --save deep"}) {
+    const Outcome r = place_->run(words(train + flags));
+    ASSERT_EQ(r.code, 0) << r.err;
+  }
+  const Words prompt = words("--threads 1 --prompt Hello --max-tokens 9 --temperature 0");
+  const Outcome first = place_->run(with(words("generate --load run"), prompt)),
+                second = place_->run(with(words("generate --load run2"), prompt));
+  ASSERT_NE(first.out, second.out);
+  std::filesystem::copy(*place_ / "run2", *place_ / "words",
+                        std::filesystem::copy_options::recursive);
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(*place_ / "words"))
+    if (entry.path().filename() == "tokenizer.json")
+      write_file(entry.path().string(), read_file(entry.path().string()) + "\n");
+  write_file(*place_ / "keys", "secret-key\n");
+  Background server = place_->start(serve({"--api-key-file", "keys"}));
+  const int port = port_of(server);
+  ASSERT_GT(port, 0) << server.wait().err;
+  httplib::Client client("127.0.0.1", port);
+  client.set_bearer_token_auth("secret-key");
+  const auto text = [&] {
+    const httplib::Result result =
+        client.Post("/v1/completions", R"({"prompt": "Hello", "max_tokens": 9, "temperature": 0})",
+                    "application/json");
+    if (!result || result->status != 200) throw Error("no answer");
+    return "Hello" + Json::parse(result->body)["choices"].as_array()[0]["text"].as_string() + "\n";
+  };
+  for (const auto& [load, part] : {std::pair{"nowhere", "nowhere"},
+                                   {"deep", "num-layers"},
+                                   {"words", "the tokenizer's files"},
+                                   {"keys", "keys"}}) {
+    const httplib::Result result =
+        client.Post("/admin/reload", fmt::format(R"({{"load": "{}"}})", load), "application/json");
+    ASSERT_TRUE(result);
+    EXPECT_EQ(result->status, 400) << result->body;
+    EXPECT_NE(result->body.find(part), std::string::npos) << result->body;
+    EXPECT_EQ(text(), first.out);
+  }
+  EXPECT_EQ(client.Post("/admin/reload", R"({"load": "run2"})", "application/json")->status, 200);
+  EXPECT_EQ(text(), second.out);
+  EXPECT_EQ(client.Post("/admin/reload", "{}", "application/json")->status, 200);
+  EXPECT_EQ(text(), first.out);
+  server.kill(SIGTERM);
+  EXPECT_EQ(server.wait().code, 0);
+}
+
 TEST_F(ServeCommand, RefusesWhatMakesNoSense) {
   write_file(*place_ / "empty", "\n# none\n");
   write_file(*place_ / "bad.jinja", "{% if %}");

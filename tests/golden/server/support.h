@@ -42,6 +42,11 @@ inline server::ServerOptions served_options(int64_t positions = kServedPositions
   return options;
 }
 
+inline server::ServedWeights borrowed(RandomModel& model) {
+  return {std::shared_ptr<Runtime>(std::shared_ptr<void>(), &model.runtime),
+          std::shared_ptr<models::Stage>(std::shared_ptr<void>(), &model.model)};
+}
+
 class ServedModel {
  public:
   explicit ServedModel(const server::ServerOptions& options = served_options(),
@@ -51,7 +56,7 @@ class ServedModel {
         model(shape ? *shape : gpt2_shape(1, 16, 2, 256, options.engine.max_length), DType::f32,
               1) {
     log::set_level(log::Level::error);
-    server = std::make_unique<server::Server>(text, model.model, model.runtime, options);
+    server = std::make_unique<server::Server>(text, borrowed(model), options);
   }
 
   httplib::Client client() const {

@@ -1,0 +1,71 @@
+// The engine that serves a model, and those with earlier weights until their last text ends.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "server/engine_thread.h"
+
+namespace megatron::server {
+
+struct ServedWeights {
+  std::shared_ptr<Runtime> runtime;  // of the stage; used by no one else
+  std::shared_ptr<const models::Stage> stage;
+};
+
+// The weights of a directory, or what now lies in the one that is served. Throws Error for a directory that is not
+// there or not whole, and for another model than the one that is served.
+using LoadWeights = std::function<ServedWeights(const std::optional<std::string>& directory)>;
+
+struct EnginesOptions {
+  inference::EngineOptions engine;
+  int64_t max_waiting = 64;  // texts that may wait for a place
+  LoadWeights load_weights;  // null: the weights stay
+  int64_t memory = 0;        // bytes of the host for weights and caches; 0: all that it has
+};
+
+class EngineSet;
+struct EngineSets;
+
+// May be used by many threads at once. It outlives its calls.
+class Engines {
+ public:
+  // Throws what Engine's constructor throws.
+  Engines(ServedWeights weights, const EnginesOptions& options, Metrics& metrics);
+  ~Engines();  // what runs is stopped
+
+  // As EngineThread's. What is submitted ends with the weights that it began with.
+  std::unique_ptr<EngineCall> submit(std::vector<inference::Request> requests,
+                                     std::optional<Clock::time_point> deadline = {});
+  void run(std::function<void(const models::Stage&, Runtime&)> work);
+
+  // What is submitted after it has returned gets the weights of a directory, or what now lies in the one that is
+  // served, and nothing that the earlier weights had left in the cache. The earlier ones stay until the last text that
+  // they began has ended. Throws what load_weights throws, and ApiError: 404 without load_weights, 409 while another
+  // reload goes on, 503 where there is no memory for both, or when draining; the model is then served as before.
+  void reload(const std::optional<std::string>& directory);
+
+  void refuse_more();
+  bool drain(Clock::time_point until);
+  EngineCounts counts() const;
+
+ private:
+  std::shared_ptr<EngineSet> current() const;
+  void require_memory(const EngineSet& set) const;
+
+  const EnginesOptions options_;
+  Metrics& metrics_;
+  const std::shared_ptr<EngineSets> sets_;
+  std::mutex reloading_;
+
+  mutable std::mutex mutex_;  // of what follows
+  std::shared_ptr<EngineSet> current_;
+  std::vector<std::weak_ptr<EngineSet>> earlier_;
+  bool refusing_ = false;
+};
+
+}  // namespace megatron::server

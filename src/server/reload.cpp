@@ -1,0 +1,21 @@
+// POST /admin/reload
+#include "base/log.h"
+#include "server/endpoints.h"
+#include "server/parameters.h"
+
+namespace megatron::server {
+
+HttpAnswer reload(const Api& api, const HttpRequest& request) {
+  const Json body = parse_body(request.body);
+  const Parameters p(body);
+  const std::optional<std::string> directory = p.text("load");
+  if (directory && directory->empty())
+    p.fail("load", "is empty; give a directory, or leave it out to read the same one again");
+  const Clock::time_point begin = Clock::now();
+  api.engine.reload(directory);
+  const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
+  log::info("new texts get other weights now");
+  return {.body = Json(Json::Object{{"status", "reloaded"}, {"seconds", seconds}}).dump()};
+}
+
+}  // namespace megatron::server
