@@ -27,6 +27,7 @@ void add_head_norm_cases(std::vector<Case>& cases);
 void add_clip_cases(std::vector<Case>& cases);
 void add_gate_cases(std::vector<Case>& cases);
 void add_put_rows_cases(std::vector<Case>& cases);
+void add_sample_cases(std::vector<Case>& cases);
 void add_scale_cases(std::vector<Case>& cases);
 void add_squared_error_cases(std::vector<Case>& cases);
 void add_soft_cap_cases(std::vector<Case>& cases);
@@ -50,6 +51,7 @@ std::vector<Case> cases() {
   add_clip_cases(all);
   add_gate_cases(all);
   add_put_rows_cases(all);
+  add_sample_cases(all);
   add_scale_cases(all);
   add_squared_error_cases(all);
   add_soft_cap_cases(all);

@@ -44,6 +44,7 @@ inline constexpr std::tuple kKernels{
     Kernel<&Table::add>{"add"},
     Kernel<&Table::copy>{"copy"},
     Kernel<&Table::put_rows>{"put_rows", false},
+    Kernel<&Table::sample>{"sample", false},
     Kernel<&Table::fill>{"fill"},
     Kernel<&Table::column_sum>{"column_sum"},
     Kernel<&Table::sum>{"sum"},

@@ -22,6 +22,7 @@
 #include "kernels/optimizer.h"
 #include "kernels/put_rows.h"
 #include "kernels/rope.h"
+#include "kernels/sample.h"
 #include "kernels/scale.h"
 #include "kernels/soft_cap.h"
 #include "kernels/squared_error.h"
@@ -54,6 +55,7 @@ struct Table {
   void (*add)(const AddArgs&, Stream&) = nullptr;
   void (*copy)(const CopyArgs&, Stream&) = nullptr;
   void (*put_rows)(const PutRowsArgs&, Stream&) = nullptr;
+  void (*sample)(const SampleArgs&, Stream&) = nullptr;
   void (*fill)(const FillArgs&, Stream&) = nullptr;
   void (*column_sum)(const ColumnSumArgs&, Stream&) = nullptr;
   void (*sum)(const SumArgs&, Stream&) = nullptr;

@@ -15,6 +15,7 @@
 #include "kernels/cpu/products/gemm.h"
 #include "kernels/cpu/put_rows.h"
 #include "kernels/cpu/rope.h"
+#include "kernels/cpu/sample.h"
 #include "kernels/cpu/scale.h"
 #include "kernels/cpu/soft_cap.h"
 #include "kernels/cpu/squared_error.h"
@@ -48,6 +49,7 @@ const Table& cpu_table() {
       .add = cpu::add,
       .copy = cpu::copy,
       .put_rows = cpu::put_rows,
+      .sample = cpu::sample,
       .fill = cpu::fill,
       .column_sum = cpu::column_sum,
       .sum = cpu::sum,

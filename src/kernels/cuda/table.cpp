@@ -15,6 +15,7 @@
 #include "kernels/cuda/products/gemm.h"
 #include "kernels/cuda/put_rows.h"
 #include "kernels/cuda/rope.h"
+#include "kernels/cuda/sample.h"
 #include "kernels/cuda/scale.h"
 #include "kernels/cuda/soft_cap.h"
 #include "kernels/cuda/softmax.h"
@@ -49,6 +50,7 @@ const Table& cuda_table() {
       .add = cuda::add,
       .copy = cuda::copy,
       .put_rows = cuda::put_rows,
+      .sample = cuda::sample,
       .fill = cuda::fill,
       .column_sum = cuda::column_sum,
       .sum = cuda::sum,

@@ -49,6 +49,7 @@ void soft_cap_backward(const SoftCapBackwardArgs& args, Stream& stream);
 void clip(const ClipArgs& args, Stream& stream);
 void clip_backward(const ClipBackwardArgs& args, Stream& stream);
 void put_rows(const PutRowsArgs& args, Stream& stream);
+void sample(const SampleArgs& args, Stream& stream);
 void gate(const GateArgs& args, Stream& stream);
 void gate_backward(const GateBackwardArgs& args, Stream& stream);
 void squared_error(const SquaredErrorArgs& args, Stream& stream);

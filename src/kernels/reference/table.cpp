@@ -31,6 +31,7 @@ const Table& reference_table() {
       .add = reference::add,
       .copy = reference::copy,
       .put_rows = reference::put_rows,
+      .sample = reference::sample,
       .fill = reference::fill,
       .column_sum = reference::column_sum,
       .sum = reference::sum,

@@ -1,0 +1,11 @@
+// CUDA's sample; contract in kernels/sample.h.
+#pragma once
+
+#include "device/stream.h"
+#include "kernels/sample.h"
+
+namespace megatron::kernels::cuda {
+
+void sample(const SampleArgs& args, Stream& stream);
+
+}  // namespace megatron::kernels::cuda
