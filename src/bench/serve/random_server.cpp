@@ -21,15 +21,16 @@ server::TextModel::Parts text_parts(const models::Model& model, const std::strin
 
 RandomServer::RandomServer(const models::Model& model, const std::string& name, Device device,
                            int threads, DType type, server::ServerOptions options)
-    : runtime_(device, threads),
-      stage_(model.build(runtime_, type, 1)),
-      text_(text_parts(model, name, options.engine.max_length)) {
-  models::initialize(*stage_, 1, runtime_.stream());
+    : text_(text_parts(model, name, options.engine.max_length)) {
+  auto runtime = std::make_shared<Runtime>(device, threads);
+  const std::shared_ptr<models::Stage> stage = model.build(*runtime, type, 1);
+  models::initialize(*stage, 1, runtime->stream());
   options.host = "127.0.0.1";
   options.port = 0;
   options.engine.vocabulary = text_.vocabulary();
   options.engine.max_length = text_.context();
-  server_ = std::make_unique<server::Server>(text_, *stage_, runtime_, options);
+  server_ = std::make_unique<server::Server>(
+      text_, server::ServedWeights{.runtime = runtime, .stage = stage}, options);
 }
 
 std::string RandomServer::url() const {

@@ -18,8 +18,6 @@ class RandomServer {
   std::string url() const;
 
  private:
-  Runtime runtime_;
-  const std::unique_ptr<models::Stage> stage_;
   const server::TextModel text_;
   std::unique_ptr<server::Server> server_;
 };

@@ -1,5 +1,6 @@
 // What a server counts, and its page.
 #include "golden/server/support.h"
+#include "hang_limit.h"
 #include "text.h"
 
 namespace megatron::testing {
@@ -13,9 +14,10 @@ TEST(ServedMetrics, CountWhatWasDone) {
   served.client().Get("/../../etc/passwd");
   // The engine's thread counts after it has answered.
   httplib::Result result = served.client().Get("/metrics");
-  for (const auto end = std::chrono::steady_clock::now() + kHangLimit;
-       result && !(has(result->body, "megatron_requests_running 0\n") &&
-                   has(result->body, "megatron_texts_total{reason=\"length\"} 2\n")) &&
+  for (const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(kHangSeconds);
+       result &&
+       !(has(result->body, "megatron_requests_running 0\n") &&
+         has(result->body, "megatron_texts_total{reason=\"length\"} 2\n")) &&
        std::chrono::steady_clock::now() < end;
        result = served.client().Get("/metrics"))
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
