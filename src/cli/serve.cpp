@@ -62,6 +62,9 @@ Fields ServeSettings::fields() {
   f.add("header-timeout", &server.http.header_seconds,
         "seconds that a client may take to send the headers of a request");
   engine.fields(f);
+  f.add("replicas", &server.replicas,
+        "engines that share the weights and divide the threads; each has a KV cache, and takes as "
+        "many requests as one");
   f.begin_group("precision");
   f.add_switch("bf16", &bf16, true, "compute in bfloat16; else fp32");
   f.begin_group("device");
@@ -89,6 +92,8 @@ void ServeSettings::check() {
              name, seconds, kLongest);
   MG_CHECK(drain_timeout >= 0 && drain_timeout <= kLongest,
            "--drain-timeout is {}; it must be from 0 to {}", drain_timeout, kLongest);
+  MG_CHECK(server.replicas >= 1 && server.replicas <= 1024,
+           "--replicas is {}; it must be from 1 to 1024", server.replicas);
   engine.check();
   server.engine = engine.options();
   runtime.check();

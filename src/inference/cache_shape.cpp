@@ -79,7 +79,7 @@ CacheShape cache_shape(const models::Stage& stage, DType type, Runtime& runtime,
   int64_t blocks = most, budget = options.cache_bytes;
   // Unasked, half of what memory is left; it need not all be there for one text.
   if (budget == 0 && runtime.device().is_host()) {
-    const int64_t sharing = ranks.all == nullptr ? 1 : ranks.all->size();
+    const int64_t sharing = ranks.all == nullptr ? options.engines : ranks.all->size();
     budget = std::max(available_memory() / 2 / sharing, with(of_one));
   }
   if (budget > 0) blocks = blocks_within(budget, most, with);

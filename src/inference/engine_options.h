@@ -16,6 +16,7 @@ struct EngineOptions {
   int64_t cache_bytes =
       0;  // of the KV cache of each rank; 0: max_requests texts of max_length tokens
   bool prefix_caching = true;
+  int64_t engines = 1;  // of this process, which share the memory that is left
 
   void check() const;  // throws Error naming the flag
   int64_t drawn_vocabulary(const models::Model& model) const;

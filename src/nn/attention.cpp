@@ -166,7 +166,7 @@ ops::Heads Attention::changed(Tape& tape, ops::PackedHeads&& packed) const {
 
 ops::Rotary Attention::rotary(const Batch& batch) const {
   if (place_.rotary == nullptr) return {};
-  const RotaryTable& table = place_.rotary->of(batch.text_length());
+  const RotaryTable table = place_.rotary->of(batch.text_length());
   return {.cos = table.cos,
           .sin = table.sin,
           .positions = batch.positions,

@@ -121,8 +121,9 @@ RotaryTables::RotaryTables(Runtime& runtime, DType model_type, int64_t positions
                  limited ? std::min(config.original_positions, positions) : positions);
 }
 
-const RotaryTable& RotaryTables::of(int64_t length) const {
+RotaryTable RotaryTables::of(int64_t length) const {
   if (!config_.depends_on_length() || length <= config_.original_positions) return within_;
+  const std::lock_guard lock(mutex_);
   if (beyond_.cos.defined() && config_.same_table(length, beyond_length_)) return beyond_;
   // A table of dynamic scaling is of no use beyond its length.
   const bool dynamic = config_.scaling == RopeScaling::dynamic;

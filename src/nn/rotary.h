@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <mutex>
 #include <vector>
 
 #include "tensor/tensor.h"
@@ -68,8 +69,8 @@ class RotaryTables {
  public:
   RotaryTables(Runtime& runtime, DType model_type, int64_t positions, int64_t head_size,
                const RotaryConfig& config);
-  // Of a text of `length` tokens. Holds until another length of dynamic scaling is asked for.
-  const RotaryTable& of(int64_t length) const;
+  // Of a text of `length` tokens. May be called by many threads at once.
+  RotaryTable of(int64_t length) const;
   const RotaryConfig& config() const { return config_; }
 
  private:
@@ -79,7 +80,8 @@ class RotaryTables {
   DType type_;
   int64_t positions_, head_size_;
   RotaryConfig config_;
-  RotaryTable within_;  // of texts up to original_positions, or of all
+  RotaryTable within_;        // of texts up to original_positions, or of all
+  mutable std::mutex mutex_;  // of what follows
   mutable RotaryTable beyond_;
   mutable int64_t beyond_length_ = 0;
 };

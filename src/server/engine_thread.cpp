@@ -92,25 +92,38 @@ void EngineThread::cancel(std::vector<inference::RequestId> ids) {
   wake_.notify_one();
 }
 
-void EngineThread::run(std::function<void(const models::Stage&, Runtime&)> work) {
-  Work one{std::move(work), {}};
-  std::future<void> done = one.done.get_future();
+void EngineThread::post(Work work) {
   {
     const std::lock_guard lock(mutex_);
     if (refusing_) throw server_draining();
-    works_.push_back(std::move(one));
+    works_.push_back(std::move(work));
   }
   wake_.notify_one();
+}
+
+void EngineThread::run(std::function<void(const models::Stage&, Runtime&)> work) {
+  Work task([&](const inference::Engine&) { work(stage_, runtime_); });
+  std::future<void> done = task.get_future();
+  post(std::move(task));
   done.get();
 }
 
-void EngineThread::do_work(Work& work) {
-  try {
-    work.work(stage_, runtime_);
-    work.done.set_value();
-  } catch (...) {
-    work.done.set_exception(std::current_exception());
-  }
+std::future<int64_t> EngineThread::cached_tokens(const std::vector<inference::Request>& requests) {
+  std::vector<std::vector<int32_t>> prompts;
+  for (const inference::Request& request : requests)
+    if (request.logprobs < 0) prompts.push_back(request.prompt);
+  auto answer = std::make_shared<std::promise<int64_t>>();
+  post(Work([answer, prompts = std::move(prompts)](const inference::Engine& engine) {
+    int64_t sum = 0;
+    for (const auto& prompt : prompts) sum += engine.cached_tokens(prompt);
+    answer->set_value(sum);
+  }));
+  return answer->get_future();
+}
+
+int64_t EngineThread::active() const {
+  const std::lock_guard lock(mutex_);
+  return active_;
 }
 
 void EngineThread::refuse_more() {
@@ -187,7 +200,7 @@ bool EngineThread::take_work(inference::Engine& engine) {
     end(job, "cancelled");
   }
   if (ends_all) end_all(engine, Failure::stopped);
-  for (Work& work : works) do_work(work);
+  for (Work& work : works) work(engine);
   return !stops;
 }
 

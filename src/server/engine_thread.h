@@ -89,6 +89,11 @@ class EngineThread {
   // what it throws, and ApiError 503 when draining.
   void run(std::function<void(const models::Stage&, Runtime&)> work);
 
+  // Tokens of the prompts that the cache has, and of which no log-probabilities are asked for; between two steps.
+  // The requests may be gone before. The future throws as run().
+  std::future<int64_t> cached_tokens(const std::vector<inference::Request>& requests);
+  int64_t active() const;  // submitted and not finished
+
   // From now on submit() refuses. Waits until what was submitted is finished; what is not by
   // `until` is stopped. Whether all was finished.
   void refuse_more();
@@ -99,15 +104,12 @@ class EngineThread {
  private:
   friend EngineCall;
   using Mailbox = EngineCall::Mailbox;
+  using Work = std::packaged_task<void(const inference::Engine&)>;
   struct Submission {
     std::vector<inference::Request> requests;
     std::optional<Clock::time_point> deadline;
     std::shared_ptr<Mailbox> mailbox;
     std::promise<void> taken;
-  };
-  struct Work {
-    std::function<void(const models::Stage&, Runtime&)> work;
-    std::promise<void> done;
   };
   // A request that is not finished.
   struct Job {
@@ -121,7 +123,7 @@ class EngineThread {
   void serve(const inference::EngineOptions& options, std::promise<void>& ready);
   void serve(inference::Engine& engine);
   bool take_work(inference::Engine& engine);
-  void do_work(Work& work);
+  void post(Work work);
   void take(inference::Engine& engine, Submission& submission);
   void step(inference::Engine& engine);
   void deliver(inference::RequestUpdate update);

@@ -41,44 +41,88 @@ void add(EngineCounts& sum, const EngineCounts& more) {
 struct EngineSets {
   std::mutex mutex;
   std::vector<const EngineSet*> all;
-  EngineCounts gone;
+  std::vector<EngineCounts> gone;  // by replica
 };
 
-// One kind of weights with its engine.
+// Weights with their engines.
 class EngineSet {
  public:
   EngineSet(ServedWeights weights, const EnginesOptions& options, Metrics& metrics,
             std::shared_ptr<EngineSets> sets)
-      : weights_(std::move(weights)),
-        engine_(*weights_.stage, *weights_.runtime, options.engine, options.max_waiting, metrics),
-        sets_(std::move(sets)) {
+      : weights_(std::move(weights)), sets_(std::move(sets)) {
+    inference::EngineOptions of_one = options.engine;
+    of_one.engines = options.replicas;
+    for (int64_t i = 0; i < options.replicas; ++i) {
+      runtimes_.push_back(runtime_of_replica(options.replicas));
+      engines_.push_back(std::make_unique<EngineThread>(*weights_.stage, *runtimes_.back(), of_one,
+                                                        options.max_waiting, metrics));
+      of_one.cache_bytes = engines_.back()->counts().cache_bytes;  // the others are as large
+    }
     const std::lock_guard lock(sets_->mutex);
     sets_->all.push_back(this);
   }
   ~EngineSet() {
     const std::lock_guard lock(sets_->mutex);
     std::erase(sets_->all, this);
-    add_work(sets_->gone, engine_.counts());
+    for (size_t i = 0; i < engines_.size(); ++i) add_work(sets_->gone[i], engines_[i]->counts());
   }
   EngineSet(const EngineSet&) = delete;
   EngineSet& operator=(const EngineSet&) = delete;
 
-  EngineThread& engine() { return engine_; }
-  const EngineThread& engine() const { return engine_; }
-  Runtime& runtime() const { return *weights_.runtime; }
-  int64_t bytes() const { return bytes_in_use(*weights_.runtime); }
+  const std::vector<std::unique_ptr<EngineThread>>& engines() const { return engines_; }
+  bool on_host() const { return weights_.runtime->device().is_host(); }
+  int64_t bytes() const {
+    int64_t sum = runtimes_[0] == weights_.runtime ? 0 : bytes_in_use(*weights_.runtime);
+    for (const auto& runtime : runtimes_) sum += bytes_in_use(*runtime);
+    return sum;
+  }
+  // Those that should take requests, first to last.
+  std::vector<EngineThread*> in_order(const std::vector<inference::Request>& requests) const;
 
  private:
+  std::shared_ptr<Runtime> runtime_of_replica(int64_t replicas) const {
+    Runtime& whole = *weights_.runtime;
+    if (replicas == 1) return weights_.runtime;
+    const int threads = std::max(1, whole.pool().size() / static_cast<int>(replicas));
+    return std::make_shared<Runtime>(whole.device(), threads);
+  }
+
   const ServedWeights weights_;
-  EngineThread engine_;
+  std::vector<std::shared_ptr<Runtime>> runtimes_;
+  std::vector<std::unique_ptr<EngineThread>> engines_;
   const std::shared_ptr<EngineSets> sets_;
 };
 
+std::vector<EngineThread*> EngineSet::in_order(
+    const std::vector<inference::Request>& requests) const {
+  if (engines_.size() == 1) return {engines_[0].get()};
+  std::vector<std::future<int64_t>> cached;
+  for (const auto& engine : engines_) cached.push_back(engine->cached_tokens(requests));
+  struct Place {
+    int64_t missing, active;
+    EngineThread* engine;
+  };
+  std::vector<Place> places;
+  for (size_t i = 0; i < engines_.size(); ++i)
+    places.push_back({-cached[i].get(), engines_[i]->active(), engines_[i].get()});
+  std::ranges::stable_sort(places, {},
+                           [](const Place& p) { return std::pair(p.missing, p.active); });
+  std::vector<EngineThread*> order;
+  for (const Place& place : places) order.push_back(place.engine);
+  return order;
+}
+
 Engines::Engines(ServedWeights weights, const EnginesOptions& options, Metrics& metrics)
-    : options_(options),
-      metrics_(metrics),
-      sets_(std::make_shared<EngineSets>()),
-      current_(std::make_shared<EngineSet>(std::move(weights), options_, metrics_, sets_)) {}
+    : options_(options), metrics_(metrics), sets_(std::make_shared<EngineSets>()) {
+  MG_CHECK(options.replicas >= 1 && options.replicas <= 1024,
+           "--replicas is {}; it must be from 1 to 1024", options.replicas);
+  MG_CHECK(options.replicas == 1 || weights.runtime->device().is_host(),
+           "--replicas is {}, but replicas share the memory of the host: use --device cpu, or one "
+           "replica",
+           options.replicas);
+  sets_->gone.resize(static_cast<size_t>(options.replicas));
+  current_ = std::make_shared<EngineSet>(std::move(weights), options_, metrics_, sets_);
+}
 
 Engines::~Engines() = default;
 
@@ -90,20 +134,28 @@ std::shared_ptr<EngineSet> Engines::current() const {
 std::unique_ptr<EngineCall> Engines::submit(std::vector<inference::Request> requests,
                                             std::optional<Clock::time_point> deadline) {
   const std::shared_ptr<EngineSet> set = current();
-  std::unique_ptr<EngineCall> call = set->engine().submit(std::move(requests), deadline);
-  call->keep(set);
-  return call;
+  const std::vector<EngineThread*> order = set->in_order(requests);
+  for (EngineThread* engine : order) {
+    try {
+      auto call = engine->submit(engine == order.back() ? std::move(requests) : requests, deadline);
+      call->keep(set);
+      return call;
+    } catch (const ApiError& error) {
+      if (error.status() != 429 || engine == order.back()) throw;
+    }
+  }
+  return nullptr;  // there is at least one
 }
 
 void Engines::run(std::function<void(const models::Stage&, Runtime&)> work) {
   const std::shared_ptr<EngineSet> set = current();
-  set->engine().run(std::move(work));
+  (*std::ranges::min_element(set->engines(), {}, &EngineThread::active))->run(std::move(work));
 }
 
 // The new ones need as much as the current ones have.
 void Engines::require_memory(const EngineSet& set) const {
   const int64_t most = options_.memory > 0 ? options_.memory : available_memory();
-  if (!set.runtime().device().is_host() || most == 0) return;
+  if (!set.on_host() || most == 0) return;
   const int64_t needed = set.bytes();
   int64_t held = 0;
   {
@@ -133,7 +185,7 @@ void Engines::reload(const std::optional<std::string>& directory) {
   {
     const std::shared_ptr<EngineSet> now = current();
     require_memory(*now);
-    options.engine.cache_bytes = now->engine().counts().cache_bytes;
+    options.engine.cache_bytes = now->engines()[0]->counts().cache_bytes;
   }
   std::shared_ptr<EngineSet> set =
       std::make_shared<EngineSet>(options_.load_weights(directory), options, metrics_, sets_);
@@ -147,7 +199,7 @@ void Engines::reload(const std::optional<std::string>& directory) {
 void Engines::refuse_more() {
   const std::lock_guard lock(mutex_);
   refusing_ = true;
-  current_->engine().refuse_more();
+  for (const auto& engine : current_->engines()) engine->refuse_more();
 }
 
 bool Engines::drain(Clock::time_point until) {
@@ -159,14 +211,22 @@ bool Engines::drain(Clock::time_point until) {
       if (auto set = earlier.lock()) sets.push_back(std::move(set));
   }
   bool finished = true;
-  for (const auto& set : sets) finished = set->engine().drain(until) && finished;
+  for (const auto& set : sets)
+    for (const auto& engine : set->engines()) finished = engine->drain(until) && finished;
   return finished;
 }
 
-EngineCounts Engines::counts() const {
+std::vector<EngineCounts> Engines::replica_counts() const {
   const std::lock_guard lock(sets_->mutex);
-  EngineCounts sum = sets_->gone;
-  for (const EngineSet* set : sets_->all) add(sum, set->engine().counts());
+  std::vector<EngineCounts> counts = sets_->gone;
+  for (const EngineSet* set : sets_->all)
+    for (size_t i = 0; i < counts.size(); ++i) add(counts[i], set->engines()[i]->counts());
+  return counts;
+}
+
+EngineCounts Engines::counts() const {
+  EngineCounts sum;
+  for (const EngineCounts& of_one : replica_counts()) add(sum, of_one);
   return sum;
 }
 

@@ -1,4 +1,4 @@
-// The engine that serves a model, and those with earlier weights until their last text ends.
+// The engines that serve a model, its replicas, and those with earlier weights until their last text ends.
 #pragma once
 
 #include <functional>
@@ -13,7 +13,8 @@
 namespace megatron::server {
 
 struct ServedWeights {
-  std::shared_ptr<Runtime> runtime;  // of the stage; used by no one else
+  std::shared_ptr<Runtime>
+      runtime;  // of the stage, whose device replicas share; used by no one else
   std::shared_ptr<const models::Stage> stage;
 };
 
@@ -23,7 +24,8 @@ using LoadWeights = std::function<ServedWeights(const std::optional<std::string>
 
 struct EnginesOptions {
   inference::EngineOptions engine;
-  int64_t max_waiting = 64;  // texts that may wait for a place
+  int64_t max_waiting = 64;  // texts that may wait for a place, of each replica
+  int64_t replicas = 1;      // engines that share the weights and divide the threads
   LoadWeights load_weights;  // null: the weights stay
   int64_t memory = 0;        // bytes of the host for weights and caches; 0: all that it has
 };
@@ -34,11 +36,13 @@ struct EngineSets;
 // May be used by many threads at once. It outlives its calls.
 class Engines {
  public:
-  // Throws what Engine's constructor throws.
+  // Throws what Engine's constructor throws, and for replicas that the device cannot have.
   Engines(ServedWeights weights, const EnginesOptions& options, Metrics& metrics);
   ~Engines();  // what runs is stopped
 
-  // As EngineThread's. What is submitted ends with the weights that it began with.
+  // As EngineThread's. What is submitted ends with the weights that it began with. It goes to the replica that has
+  // most of its prompts in the cache, of equal ones to the one with the fewest texts; to another where that one has too
+  // many.
   std::unique_ptr<EngineCall> submit(std::vector<inference::Request> requests,
                                      std::optional<Clock::time_point> deadline = {});
   void run(std::function<void(const models::Stage&, Runtime&)> work);
@@ -51,7 +55,8 @@ class Engines {
 
   void refuse_more();
   bool drain(Clock::time_point until);
-  EngineCounts counts() const;
+  std::vector<EngineCounts> replica_counts() const;
+  EngineCounts counts() const;  // of all
 
  private:
   std::shared_ptr<EngineSet> current() const;

@@ -14,9 +14,13 @@ std::string heading(std::string_view name, std::string_view type, std::string_vi
   return fmt::format("# HELP {0} {2}\n# TYPE {0} {1}\n", name, type, help);
 }
 
-std::string single(std::string_view name, std::string_view type, std::string_view help,
-                   int64_t value) {
-  return heading(name, type, help) + fmt::format("{} {}\n", name, value);
+// A value of each replica.
+std::string by_replica(std::string_view name, std::string_view type, std::string_view help,
+                       std::span<const EngineCounts> replicas, int64_t EngineCounts::* value) {
+  std::string text = heading(name, type, help);
+  for (size_t i = 0; i < replicas.size(); ++i)
+    text += fmt::format("{}{{replica=\"{}\"}} {}\n", name, i, replicas[i].*value);
+  return text;
 }
 
 }  // namespace
@@ -76,7 +80,7 @@ void Metrics::between_steps(double seconds) {
   between_steps_.add(seconds);
 }
 
-std::string Metrics::text(const EngineCounts& engine) const {
+std::string Metrics::text(std::span<const EngineCounts> replicas) const {
   const std::lock_guard lock(mutex_);
   std::string text =
       heading("megatron_http_requests_total", "counter", "HTTP requests by endpoint and status.");
@@ -86,27 +90,29 @@ std::string Metrics::text(const EngineCounts& engine) const {
   text += heading("megatron_texts_total", "counter", "Texts by how they ended.");
   for (const auto& [reason, count] : finished_)
     text += fmt::format("megatron_texts_total{{reason=\"{}\"}} {}\n", reason, count);
-  text += single("megatron_prompt_tokens_total", "counter", "Prompt tokens that were computed.",
-                 engine.prompt_tokens);
-  text += single("megatron_generated_tokens_total", "counter", "Generated tokens.",
-                 engine.generated_tokens);
-  text += single("megatron_cached_prompt_tokens_total", "counter",
-                 "Prompt tokens that were found in the cache.", engine.cached_tokens);
-  text += single("megatron_preemptions_total", "counter",
-                 "Times that a text gave back its part of the cache, to be read anew.",
-                 engine.preemptions);
-  text += single("megatron_cache_blocks", "gauge", "Blocks of the cache of keys and values.",
-                 engine.blocks);
-  text += single("megatron_cache_bytes", "gauge", "Bytes of the cache of keys and values.",
-                 engine.cache_bytes);
-  text += single("megatron_cache_blocks_used", "gauge", "Blocks that running texts use.",
-                 engine.used_blocks);
-  text += single("megatron_cache_blocks_shareable", "gauge",
-                 "Blocks that a text with the same prefix would share.", engine.shareable_blocks);
-  text += single("megatron_requests_running", "gauge", "Texts that are being generated.",
-                 engine.running);
-  text +=
-      single("megatron_requests_waiting", "gauge", "Texts that wait for a place.", engine.waiting);
+  text += by_replica("megatron_prompt_tokens_total", "counter", "Prompt tokens that were computed.",
+                     replicas, &EngineCounts::prompt_tokens);
+  text += by_replica("megatron_generated_tokens_total", "counter", "Generated tokens.", replicas,
+                     &EngineCounts::generated_tokens);
+  text += by_replica("megatron_cached_prompt_tokens_total", "counter",
+                     "Prompt tokens that were found in the cache.", replicas,
+                     &EngineCounts::cached_tokens);
+  text += by_replica("megatron_preemptions_total", "counter",
+                     "Times that a text gave back its part of the cache, to be read anew.",
+                     replicas, &EngineCounts::preemptions);
+  text += by_replica("megatron_cache_blocks", "gauge", "Blocks of the cache of keys and values.",
+                     replicas, &EngineCounts::blocks);
+  text += by_replica("megatron_cache_bytes", "gauge", "Bytes of the cache of keys and values.",
+                     replicas, &EngineCounts::cache_bytes);
+  text += by_replica("megatron_cache_blocks_used", "gauge", "Blocks that running texts use.",
+                     replicas, &EngineCounts::used_blocks);
+  text += by_replica("megatron_cache_blocks_shareable", "gauge",
+                     "Blocks that a text with the same prefix would share.", replicas,
+                     &EngineCounts::shareable_blocks);
+  text += by_replica("megatron_requests_running", "gauge", "Texts that are being generated.",
+                     replicas, &EngineCounts::running);
+  text += by_replica("megatron_requests_waiting", "gauge", "Texts that wait for a place.", replicas,
+                     &EngineCounts::waiting);
   text += first_token_.text("megatron_time_to_first_token_seconds",
                             "From a text's submission to its first token.");
   text += next_token_.text("megatron_time_between_tokens_seconds", "Between two tokens of a text.");

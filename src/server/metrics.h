@@ -53,7 +53,8 @@ class Metrics {
   void step(double seconds);                         // a pass of the engine
   void between_steps(double seconds);  // that the engine spent on none while it had work
 
-  std::string text(const EngineCounts& engine) const;
+  // replicas: of each what its engine has done and holds.
+  std::string text(std::span<const EngineCounts> replicas) const;
 
  private:
   mutable std::mutex mutex_;

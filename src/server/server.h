@@ -29,6 +29,7 @@ class Server {
   bool drain(double seconds);
 
   EngineCounts counts() const { return engines_.counts(); }
+  std::vector<EngineCounts> replica_counts() const { return engines_.replica_counts(); }
 
  private:
   Metrics metrics_;

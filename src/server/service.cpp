@@ -67,7 +67,7 @@ HttpAnswer Service::health(const HttpRequest&) const {
 
 HttpAnswer Service::metrics(const HttpRequest&) const {
   return {.content_type = "text/plain; version=0.0.4; charset=utf-8",
-          .body = metrics_.text(api_.engine.counts())};
+          .body = metrics_.text(api_.engine.replica_counts())};
 }
 
 HttpAnswer Service::page(const HttpRequest&) const {

@@ -27,8 +27,10 @@ TEST(ServedMetrics, CountWhatWasDone) {
        {"megatron_http_requests_total{endpoint=\"/v1/completions\",status=\"200\"} 1\n",
         "megatron_http_requests_total{endpoint=\"/v1/completions\",status=\"400\"} 1\n",
         "megatron_http_requests_total{endpoint=\"other\",status=\"404\"} 1\n",
-        "megatron_texts_total{reason=\"length\"} 2\n", "megatron_generated_tokens_total 10\n",
-        "megatron_requests_running 0\n", "megatron_requests_waiting 0\n",
+        "megatron_texts_total{reason=\"length\"} 2\n",
+        "megatron_generated_tokens_total{replica=\"0\"} 10\n",
+        "megatron_requests_running{replica=\"0\"} 0\n",
+        "megatron_requests_waiting{replica=\"0\"} 0\n",
         "megatron_time_to_first_token_seconds_count 2\n",
         "megatron_time_between_tokens_seconds_count 8\n"})
     EXPECT_TRUE(has(result->body, line)) << line << " is not in\n" << result->body;

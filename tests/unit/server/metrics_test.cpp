@@ -30,12 +30,17 @@ TEST(Metrics, CountsByLabel) {
   metrics.finished("length");
   metrics.first_token(0.02);
   metrics.next_tokens(0.4, 4);
-  const std::string text = metrics.text({.running = 2, .waiting = 1, .generated_tokens = 5});
+  const EngineCounts replicas[] = {{.running = 2, .waiting = 1, .generated_tokens = 5},
+                                   {.running = 3}};
+  const std::string text = metrics.text(replicas);
   for (const char* line :
        {"megatron_http_requests_total{endpoint=\"/v1/completions\",status=\"200\"} 2\n",
         "megatron_http_requests_total{endpoint=\"other\",status=\"404\"} 1\n",
-        "megatron_texts_total{reason=\"length\"} 1\n", "megatron_requests_running 2\n",
-        "megatron_requests_waiting 1\n", "megatron_generated_tokens_total 5\n",
+        "megatron_texts_total{reason=\"length\"} 1\n",
+        "# TYPE megatron_requests_running gauge\nmegatron_requests_running{replica=\"0\"} 2\n"
+        "megatron_requests_running{replica=\"1\"} 3\n",
+        "megatron_requests_waiting{replica=\"0\"} 1\n",
+        "megatron_generated_tokens_total{replica=\"0\"} 5\n",
         "megatron_time_to_first_token_seconds_count 1\n",
         "megatron_time_between_tokens_seconds_bucket{le=\"0.1\"} 4\n"})
     EXPECT_TRUE(has(text, line)) << line << " is not in\n" << text;
