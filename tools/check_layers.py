@@ -32,6 +32,7 @@ RANK = {
     "plan": 9,
     "inference": 10,
     "report": 10,
+    "tasks": 11,
     "settings": 11,
     "corpus": 12,
     "resume": 12,

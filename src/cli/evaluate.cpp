@@ -6,6 +6,7 @@
 #include "base/command_output.h"
 #include "base/log.h"
 #include "cli/command.h"
+#include "cli/evaluate_tasks.h"
 #include "comm/processes.h"
 #include "training/device_flag.h"
 #include "training/evaluation.h"
@@ -65,20 +66,24 @@ int evaluate(const Arguments& arguments) {
   fields.begin_group("output");
   fields.add_switch("json", &json, true, "print the result as one JSON object");
   fields.common({"json"});
+  TaskCommand tasks;
+  tasks.fields(fields);
   std::vector<std::string> notes;
   if (const auto code = parse_training(
-          "megatron eval --load DIR --data-path PREFIX | --input FILE... [flags]",
+          "megatron eval --load DIR --data-path PREFIX | --input FILE... | --tasks FILE... [flags]",
           "Loss and perplexity of a model on held-out documents of a data set (--split), or on "
-          "text. The numbers do not depend on the number of ranks.",
+          "text; or its scores on tasks (multiple choice, generation). The numbers do not depend "
+          "on the number of ranks.",
           fields, arguments, notes)) {
     return *code;
   }
   return with_processes([&](comm::Processes& processes) {
     for (const std::string& note : notes) log::info("{}", note);
     return naming_places(fields, [&] {
+      tasks.check_flags(fields);
       training::tell_device(s.runtime);
       s.runtime.join(processes);
-      return run_evaluation(s, json, processes);
+      return tasks.is_asked() ? tasks.run(s, json, processes) : run_evaluation(s, json, processes);
     });
   });
 }

@@ -39,6 +39,7 @@ constexpr std::array kGroups = {
     Group{"memory", "recomputation and offloading"},
     Group{"checkpoints", "saving, resuming, ending early"},
     Group{"evaluation", "what to evaluate, and when"},
+    Group{"tasks", "multiple choice and generation, few-shot examples"},
     Group{"logging", "console, JSON lines, TensorBoard, W&B, samples, traces"},
     Group{"network", "address, keys, who may ask"},
     Group{"engine", "texts at once, the KV cache"},

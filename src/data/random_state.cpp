@@ -64,6 +64,26 @@ RandomState::RandomState(int64_t seed) {
   }
 }
 
+// init_by_array of the authors' reference.
+RandomState RandomState::python(uint32_t seed) {
+  RandomState random(19650218);
+  auto& s = random.state_;
+  const auto mixed = [&](size_t i, uint32_t factor) {
+    return s[i] ^ (s[i - 1] ^ s[i - 1] >> 30) * factor;
+  };
+  size_t i = 1;
+  const auto advance = [&] {
+    if (++i < kWords) return;
+    s[0] = s[kWords - 1];
+    i = 1;
+  };
+  for (size_t k = 0; k < kWords; ++k, advance()) s[i] = mixed(i, 1664525u) + seed;
+  for (size_t k = 0; k + 1 < kWords; ++k, advance())
+    s[i] = mixed(i, 1566083941u) - static_cast<uint32_t>(i);
+  s[0] = 0x80000000u;
+  return random;
+}
+
 // Loops without branches, whose distances (1, 397 and 227 words) allow vector code.
 void RandomState::refill() {
   constexpr size_t kMiddle = 397;
@@ -89,6 +109,11 @@ void RandomState::refill() {
 uint32_t RandomState::next() {
   if (used_ == kWords) refill();
   return words_[used_++];
+}
+
+double RandomState::uniform() {
+  const uint32_t high = next() >> 5, low = next() >> 6;
+  return (high * 67108864.0 + low) / 9007199254740992.0;
 }
 
 uint64_t RandomState::interval(uint64_t max) {

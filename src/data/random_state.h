@@ -1,4 +1,4 @@
-// The two random generators of NumPy that data sets are ordered with, bit for bit.
+// The random generators of NumPy that data sets are ordered with, and Python's, bit for bit.
 #pragma once
 
 #include <array>
@@ -14,6 +14,12 @@ namespace megatron::data {
 class RandomState {
  public:
   explicit RandomState(int64_t seed);  // throws Error outside [0, 2^32)
+
+  // Python's random.Random(seed): the same generator, seeded through an array of one word.
+  static RandomState python(uint32_t seed);
+
+  uint32_t next();   // 32 bits
+  double uniform();  // in [0, 1), of 53 bits; Python's random()
 
   // Uniform in [0, max]: masked rejection. Takes 64 bits a draw, high word first, when max is 2^32
   // or more.
@@ -48,7 +54,6 @@ class RandomState {
   static constexpr size_t kWords = 624;
   using Places = std::array<uint32_t, 256>;
 
-  uint32_t next();
   void refill();
   // interval(last), interval(last - 1), ...: as many as fit and share one mask; none for last 0.
   size_t draw(uint32_t last, Places& places);

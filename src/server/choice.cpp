@@ -42,7 +42,10 @@ void Choice::push(const inference::GeneratedToken& token) {
   ++generated_;
   log_probability_ += token.draw.log_probability;
   const int32_t id = token.draw.token;
-  if (contains(options_.end_tokens, id)) return;
+  if (contains(options_.end_tokens, id)) {
+    if (options_.gives_end_token) new_.tokens.push_back({token, decoded_});
+    return;
+  }
   new_.tokens.push_back({token, decoded_});
   if (contains(options_.shown_special, id)) {
     add(stream_.finish() + model_.tokenizer().token(id));

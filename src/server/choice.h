@@ -16,6 +16,7 @@ namespace megatron::server {
 struct ChoiceOptions {
   std::vector<std::string> stops;
   std::vector<int32_t> end_tokens;     // they are no part of the text
+  bool gives_end_token = false;        // it is the last of the tokens all the same
   std::vector<int32_t> shown_special;  // special tokens that are part of the text
   int64_t min_tokens = 0;              // before them no stop string counts
 };

@@ -22,6 +22,7 @@ std::vector<ChoicePlan> plan(const CompletionRequest& r, const TextModel& model)
       plans.push_back(plan_choice(r.generation, model, prompt.tokens, room, plans.size(), seed));
       plans.back().request.logprobs = r.logprobs.value_or(-1);
       plans.back().request.prompt_alternatives = r.echo;
+      plans.back().options.gives_end_token = true;
     }
   }
   return plans;

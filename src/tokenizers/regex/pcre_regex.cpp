@@ -187,27 +187,47 @@ PcreRegex::PcreRegex(std::string_view pattern, RegexSyntax syntax) : pattern_(pa
 }
 PcreRegex::~PcreRegex() { pcre2_code_free(code_); }
 
-bool PcreRegex::find(std::string_view text, size_t from, Regex::Match& match,
-                     PcreScratch& scratch) const {
+bool PcreRegex::match(std::string_view text, size_t from, pcre2_match_data* data,
+                      PcreScratch& scratch) const {
   const auto* subject = reinterpret_cast<PCRE2_SPTR>(text.data());
   int found = PCRE2_ERROR_JIT_STACKLIMIT;
   if (jit_) {
-    found = pcre2_jit_match(code_, subject, text.size(), from, PCRE2_NO_UTF_CHECK, scratch.data_,
+    found = pcre2_jit_match(code_, subject, text.size(), from, PCRE2_NO_UTF_CHECK, data,
                             scratch.context_);
   }
   if (found == PCRE2_ERROR_JIT_STACKLIMIT) {
-    found = pcre2_match(code_, subject, text.size(), from, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT,
-                        scratch.data_, scratch.context_);
+    found = pcre2_match(code_, subject, text.size(), from, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, data,
+                        scratch.context_);
   }
   if (found == PCRE2_ERROR_NOMATCH) return false;
   MG_CHECK(found >= 0,
            "regular expression '{}' gave up on a text of {} bytes (PCRE2 error {}): it backtracks "
            "too much",
            pattern_, text.size(), found);
-  const size_t* bounds = pcre2_get_ovector_pointer(scratch.data_);
-  match = {bounds[0], bounds[1]};
-  MG_CHECK(match.begin >= from && match.begin <= match.end,
+  const size_t* bounds = pcre2_get_ovector_pointer(data);
+  MG_CHECK(bounds[0] >= from && bounds[0] <= bounds[1],
            "regular expression '{}' moves a match's start (\\K); that is not supported", pattern_);
+  return true;
+}
+
+bool PcreRegex::find(std::string_view text, size_t from, Regex::Match& found,
+                     PcreScratch& scratch) const {
+  if (!match(text, from, scratch.data_, scratch)) return false;
+  const size_t* bounds = pcre2_get_ovector_pointer(scratch.data_);
+  found = {bounds[0], bounds[1]};
+  return true;
+}
+
+bool PcreRegex::find_groups(std::string_view text, size_t from,
+                            std::vector<Regex::Match>& groups) const {
+  PcreScratch scratch;
+  const std::unique_ptr<pcre2_match_data, decltype(&pcre2_match_data_free)> data(
+      pcre2_match_data_create_from_pattern(code_, nullptr), pcre2_match_data_free);
+  if (!match(text, from, data.get(), scratch)) return false;
+  const size_t* bounds = pcre2_get_ovector_pointer(data.get());
+  groups.clear();
+  for (uint32_t i = 0; i < pcre2_get_ovector_count(data.get()); ++i)
+    groups.push_back({bounds[2 * i], bounds[2 * i + 1]});
   return true;
 }
 

@@ -6,6 +6,7 @@
 
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "tokenizers/regex/regex.h"
 
@@ -41,7 +42,13 @@ class PcreRegex {
   // As Regex::find.
   bool find(std::string_view text, size_t from, Regex::Match& match, PcreScratch& scratch) const;
 
+  // The same with the pattern's groups behind the whole match; npos to npos where one takes no part.
+  bool find_groups(std::string_view text, size_t from, std::vector<Regex::Match>& groups) const;
+
  private:
+  bool match(std::string_view text, size_t from, pcre2_real_match_data_8* data,
+             PcreScratch& scratch) const;
+
   std::string pattern_;
   pcre2_real_code_8* code_ = nullptr;
   bool jit_ = false;

@@ -60,7 +60,7 @@ TEST_F(Answers, CompletionsAreTheEnginesOwn) {
     const bool ended = own.finish == inference::Finish::end_token;
     EXPECT_EQ(choices[i]["finish_reason"].as_string(), ended ? "stop" : "length");
     const Json& logprobs = choices[i]["logprobs"];
-    const size_t tokens = own.tokens.size() - (ended ? 1 : 0);
+    const size_t tokens = own.tokens.size();  // the end token has a log-probability, too
     ASSERT_EQ(logprobs["token_logprobs"].as_array().size(), tokens);
     for (size_t t = 0; t < tokens; ++t) {
       EXPECT_EQ(logprobs["token_logprobs"].as_array()[t].as_number(),

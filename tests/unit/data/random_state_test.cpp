@@ -16,6 +16,18 @@ std::vector<int32_t> shuffled(int64_t seed, int64_t n) {
   return values;
 }
 
+// Values of CPython 3.11's random.Random.
+TEST(RandomState, DrawsLikePython) {
+  RandomState random = RandomState::python(1234);
+  EXPECT_EQ(random.next(), 4150886329u);
+  EXPECT_EQ(random.next(), 3342196574u);
+  EXPECT_EQ(random.next(), 1892932127u);
+  EXPECT_EQ(random.uniform(), 0.11685051774599753);
+  RandomState zero = RandomState::python(0);
+  EXPECT_EQ(zero.uniform(), 0.8444218515250481);
+  EXPECT_EQ(zero.uniform(), 0.7579544029403025);
+}
+
 TEST(RandomState, ShufflesLikeNumpy) {
   const Json vectors = Json::read(golden("gpt_dataset/shuffle_vectors.json"));
   for (const Json& v : vectors["small"].as_array()) {

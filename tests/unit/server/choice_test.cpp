@@ -96,6 +96,16 @@ TEST(Choice, EndTokensAreNoText) {
   EXPECT_EQ(choice.generated_tokens(), 3);
 }
 
+TEST(Choice, AnEndTokenMayBeGiven) {
+  Choice choice(bytes(), {}, {.end_tokens = {'!'}, .gives_end_token = true});
+  choice.take(update("ab!", inference::Finish::end_token));
+  const Piece piece = choice.take_piece();
+  EXPECT_EQ(piece.text, "ab");
+  ASSERT_EQ(piece.tokens.size(), 3u);
+  EXPECT_EQ(piece.tokens[2].token.draw.token, '!');
+  EXPECT_EQ(piece.tokens[2].begin, 2u);
+}
+
 TEST(Logprobs, OffsetsAreCharacters) {
   CompletionLogprobs logprobs(bytes());
   const std::vector<int32_t> prompt = {0xc3, 0xa9};

@@ -163,6 +163,21 @@ TEST(RegexTest, BacktrackingIsBounded) {
   EXPECT_TRUE(Regex("(?:ab)*c").find(std::string(100000, 'a') + "c", 0, match, scratch));
 }
 
+TEST(PcreRegexTest, FindsGroups) {
+  const PcreRegex regex("(a)?(b+)", RegexSyntax::perl);
+  std::vector<Regex::Match> groups;
+  ASSERT_TRUE(regex.find_groups("xabb b", 0, groups));
+  ASSERT_EQ(groups.size(), 3u);
+  EXPECT_EQ(groups[0].begin, 1u);
+  EXPECT_EQ(groups[0].end, 4u);
+  EXPECT_EQ(groups[1].end, 2u);
+  EXPECT_EQ(groups[2].begin, 2u);
+  ASSERT_TRUE(regex.find_groups("xabb b", 4, groups));
+  EXPECT_EQ(groups[1].begin, std::string::npos);
+  EXPECT_EQ(groups[2].begin, 5u);
+  EXPECT_FALSE(regex.find_groups("xabb b", 6, groups));
+}
+
 TEST(WordCacheTest, GivesBackWhatWasPut) {
   WordCache cache;
   const auto get = [&](std::string_view word) {

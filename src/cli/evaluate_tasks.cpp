@@ -1,0 +1,97 @@
+#include "cli/evaluate_tasks.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "checkpoint/fingerprint.h"
+#include "checkpoint/model_directory.h"
+#include "resume/found_checkpoints.h"
+#include "server/text_model.h"
+#include "tokenizers/tokenizer.h"
+#include "training/model_source.h"
+
+namespace megatron::cli {
+namespace {
+
+// Flags of `megatron eval` that tasks know besides their own.
+constexpr std::string_view kShared[] = {"load",   "tokenizer-model", "bf16", "threads",
+                                        "device", "instruction-set", "json"};
+
+bool is_of_tasks(const Field& field) { return field.group == "tasks" || field.group == "engine"; }
+
+// A model with its tokenizer.
+struct Loaded {
+  explicit Loaded(const training::EvaluationSettings& s)
+      : directory(resume::resolve_model_directory(*s.load)),
+        model(models::model_from_directory(directory.path())),
+        tokenizer_path(training::tokenizer_path(s.data.tokenizer_model, directory.path())),
+        tokenizer(tokenizers::Tokenizer::load(tokenizer_path)),
+        runtime(s.runtime.device_value(), s.runtime.threads_per_rank()) {
+    models::require_language_model(model, "megatron eval");
+    resume::require_whole_model(directory.path(), runtime.pool());
+    MG_CHECK(tokenizer.vocabulary_size() <= model->vocab_size(),
+             "the tokenizer has {} tokens but the model {}; they do not match",
+             tokenizer.vocabulary_size(), model->vocab_size());
+    stage = training::load_model(directory, model, runtime, s.bf16 ? DType::bf16 : DType::f32, 0);
+  }
+
+  std::vector<int32_t> end_tokens() const {
+    std::vector<int32_t> tokens = server::end_tokens_of(directory.path());
+    for (const auto& end : {tokenizer.eod(), tokenizer.eos()})
+      if (end) tokens.push_back(*end);
+    return tokens;
+  }
+
+  Json identity(bool bf16) const {
+    return Json::Object{{"the model", checkpoint::fingerprint(directory.path())},
+                        {"the tokenizer", checkpoint::fingerprint(tokenizer_path)},
+                        {"--bf16", bf16}};
+  }
+
+  checkpoint::ModelDirectory directory;
+  models::Model model;
+  std::string tokenizer_path;
+  tokenizers::Tokenizer tokenizer;
+  Runtime runtime;
+  std::unique_ptr<models::Stage> stage;
+};
+
+}  // namespace
+
+void TaskCommand::fields(Fields& f) {
+  settings_.fields(f);
+  engine_.fields(f);
+  f.common({"tasks", "num-fewshot", "limit", "output"});
+}
+
+void TaskCommand::check_flags(const Fields& fields) const {
+  for (const Field& field : fields.all()) {
+    if (!field.given) continue;
+    const bool shared = std::ranges::find(kShared, field.name) != std::end(kShared);
+    MG_CHECK(!is_asked() || shared || is_of_tasks(field),
+             "--{} has nothing to do with --tasks; drop one of them", field.name);
+    MG_CHECK(is_asked() || !is_of_tasks(field), "--{} needs --tasks: the files of tasks",
+             field.name);
+  }
+}
+
+int TaskCommand::run(const training::EvaluationSettings& s, bool json,
+                     const comm::Processes& processes) {
+  MG_CHECK(processes.size() == 1, "eval --tasks runs in one process, but {}; start it alone",
+           processes.description());
+  MG_CHECK(s.load.has_value(), "--load DIR is needed: the model to evaluate");
+  engine_.check();
+  const tasks::TaskEvaluation evaluation(settings_);
+  Loaded loaded(s);
+  const std::vector<tasks::TaskResult> results =
+      evaluation.run({.stage = *loaded.stage,
+                      .runtime = loaded.runtime,
+                      .tokenizer = loaded.tokenizer,
+                      .options = {.engine = engine_.options(), .end_tokens = loaded.end_tokens()},
+                      .identity = loaded.identity(s.bf16)},
+                     true);
+  fmt::print("{}", json ? tasks::json(results).dump(2) + "\n" : tasks::table(results));
+  return 0;
+}
+
+}  // namespace megatron::cli

@@ -1,0 +1,49 @@
+// What a model is asked for an example, and what it answers, through an inference engine.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "inference/engine.h"
+#include "models/stage.h"
+#include "tasks/context.h"
+#include "tokenizers/tokenizer.h"
+
+namespace megatron::tasks {
+
+// Either continuations to be scored, or a prompt to be continued.
+struct Question {
+  std::string place;  // for errors
+  std::vector<TokenPair> continuations;
+  bool wants_greedy = false;  // of a single continuation: whether it is what the model would say
+
+  std::vector<int32_t> prompt;
+  int64_t max_tokens = 0;
+  std::vector<std::string> until;
+
+  size_t requests() const { return continuations.empty() ? 1 : continuations.size(); }
+};
+
+struct Answer {
+  std::vector<double> log_likelihoods;  // of each continuation: the sum over its tokens
+  bool is_greedy = true;
+  std::string text;  // up to a text of `until`, without special tokens
+};
+
+struct AskOptions {
+  inference::EngineOptions engine;
+  std::vector<int32_t> end_tokens;  // that end a text
+};
+
+// Asks all questions; the first request of one goes before its others, which find what they share with it in the cache.
+// answered: called for each question when it is answered, in any order. progress: for each request. Answers do not
+// depend on the order or the batch. Throws Error naming the place of a question whose likelihood is no number.
+void ask(const models::Stage& stage, Runtime& runtime, const tokenizers::Tokenizer& tokenizer,
+         const AskOptions& options, std::span<const Question> questions,
+         const std::function<void(size_t question, Answer)>& answered,
+         const std::function<void()>& progress);
+
+}  // namespace megatron::tasks

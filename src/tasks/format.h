@@ -1,0 +1,36 @@
+// What the lines of known data sets say.
+#pragma once
+
+#include <span>
+#include <string_view>
+
+#include "tasks/item.h"
+#include "tasks/task.h"
+
+namespace megatron::tasks {
+
+// lambada          {"text": TEXT}: its last word is to be continued with
+// hellaswag        {"activity_label", "ctx_a", "ctx_b", "endings": [TEXT...], "label": NUMBER}
+// mmlu             {"question", "choices": [TEXT...], "answer": NUMBER, "subject" (may be absent)}
+// gsm8k            {"question", "answer": "... #### 42"}
+// multiple_choice  {"context", "choices": [TEXT...], "gold": NUMBER}
+// loglikelihood    {"context", "continuation"}
+// generate_until   {"context", "target"}
+// Other fields do not matter.
+struct Format {
+  std::string_view name;
+  TaskKind kind;
+  std::span<const std::string_view> fields;  // by which a line is recognised
+  void (*read)(const Item& item, Example& example);
+  void (*defaults)(Task& task);  // what lm-evaluation-harness' task of that name sets
+};
+
+std::span<const Format> formats();
+// That of a line. Throws Error naming its place, its fields and those that are known.
+const Format& format_of(const Item& item);
+// By its name; null where there is none.
+const Format* find_format(std::string_view name);
+
+Example read_example(const Format& format, const Item& item);
+
+}  // namespace megatron::tasks

@@ -1,0 +1,85 @@
+#include "tasks/item.h"
+
+#include <charconv>
+
+#include "base/error.h"
+#include "base/shorten.h"
+
+namespace megatron::tasks {
+namespace {
+
+std::string shown(const Json& value) { return shortened(value.dump(), 100); }
+
+}  // namespace
+
+Item::Item(std::string_view line, std::string place) : Item(Json::parse(line, place), place) {}
+
+Item::Item(Json json, std::string place) : json_(std::move(json)), place_(std::move(place)) {
+  MG_CHECK(json_.is_object(), "{}: the line is {}, not a JSON object", place_, shown(json_));
+}
+
+void Item::refuse(std::string_view field, const std::string& why) const {
+  fail("{}: field '{}' {}", place_, field, why);
+}
+
+const Json& Item::get(std::string_view field) const {
+  const Json* value = json_.find(field);
+  if (value == nullptr) refuse(field, "is missing");
+  return *value;
+}
+
+const std::string& Item::text(std::string_view field) const {
+  const Json& value = get(field);
+  if (!value.is_string()) refuse(field, fmt::format("is {}; it must be a text", shown(value)));
+  return value.as_string();
+}
+
+std::optional<std::string> Item::optional_text(std::string_view field) const {
+  if (!has(field)) return {};
+  return text(field);
+}
+
+std::vector<std::string> Item::texts(std::string_view field) const {
+  const Json& value = get(field);
+  if (!value.is_array() || value.as_array().empty())
+    refuse(field, fmt::format("is {}; it must be a list of texts, one at least", shown(value)));
+  std::vector<std::string> texts;
+  for (const Json& one : value.as_array()) {
+    if (!one.is_string())
+      refuse(field, fmt::format("contains {}; it must be a list of texts", shown(one)));
+    texts.push_back(one.as_string());
+  }
+  return texts;
+}
+
+int64_t Item::integer(std::string_view field, int64_t least, int64_t most) const {
+  const Json& value = get(field);
+  if (!value.is_integer() || value.as_integer() < least || value.as_integer() > most)
+    refuse(field,
+           fmt::format("is {}; it must be a number from {} to {}", shown(value), least, most));
+  return value.as_integer();
+}
+
+bool Item::boolean(std::string_view field) const {
+  const Json& value = get(field);
+  if (!value.is_bool()) refuse(field, fmt::format("is {}; it must be true or false", shown(value)));
+  return value.as_bool();
+}
+
+int64_t Item::index(std::string_view field, size_t count) const {
+  const Json& value = get(field);
+  int64_t number = -1;
+  if (value.is_integer()) {
+    number = value.as_integer();
+  } else if (value.is_string()) {
+    const std::string& text = value.as_string();
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+    if (error != std::errc() || end != text.data() + text.size()) number = -1;
+  }
+  if (number < 0 || number >= static_cast<int64_t>(count))
+    refuse(field, fmt::format("is {}; it must be the number of a choice, from 0 to {}",
+                              shown(value), count - 1));
+  return number;
+}
+
+}  // namespace megatron::tasks

@@ -1,0 +1,32 @@
+// Numbers over many examples, as lm-evaluation-harness forms them.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "base/thread_pool.h"
+
+namespace megatron::tasks {
+
+struct Estimate {
+  double value = 0, standard_error = 0;  // NaN where it cannot be told
+};
+
+// Standard error: sample standard deviation / sqrt(n); none of one value.
+Estimate mean_of(std::span<const double> values);
+
+// exp(-mean). Standard error: the sample standard deviation of 100000 bootstrap samples, drawn with Python's random
+// numbers of seeds 0 to 99.
+Estimate perplexity_of(std::span<const double> log_likelihoods, ThreadPool& pool);
+
+// Of several tasks, weighted by their sizes; the standard error is that of the pooled variance.
+struct Part {
+  Estimate estimate;
+  int64_t size = 0;
+};
+Estimate pooled(std::span<const Part> parts);
+
+size_t largest(std::span<const double> values);  // the first of the largest
+
+}  // namespace megatron::tasks

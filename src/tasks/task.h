@@ -1,0 +1,78 @@
+// A task of lm-evaluation-harness: examples, and how a model is asked and judged. Names are those of its task files.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/json.h"
+
+namespace megatron::tasks {
+
+enum class TaskKind {
+  loglikelihood,    // how likely is a continuation, and is it the greedy one
+  multiple_choice,  // which of some continuations is the most likely
+  generation        // does the text that follows contain the answer
+};
+
+struct Example {
+  std::string place;                 // "FILE line 3"
+  std::string subject;               // that its description names; "": none
+  std::string text;                  // what the model reads, without description and other examples
+  std::vector<std::string> choices;  // of multiple_choice
+  int64_t gold = 0;                  // the right one
+  std::string target;                // of the other kinds
+  Json source;                       // the line
+
+  const std::string& answer() const {
+    return choices.empty() ? target : choices[static_cast<size_t>(gold)];
+  }
+};
+
+// What is taken from a generated text: of all matches of `pattern` that of number group_select (-1: the last); of a
+// match its first group that is not empty, where the pattern has groups.
+struct Filter {
+  std::string name, pattern;
+  int64_t group_select = 0;
+};
+
+enum class Sampler {
+  first_n,  // the first ones
+  random    // random.Random(1234).sample, as lm-evaluation-harness draws them, example by example
+};
+
+struct Task {
+  std::string name, path;
+  TaskKind kind = TaskKind::multiple_choice;
+  std::vector<Example> examples;
+
+  // Examples with answers that precede each: from `shots`, or, where that is empty, from the others of `examples`. An
+  // example with a subject gets those of its subject.
+  std::vector<Example> shots;
+  std::string shots_path;  // their file
+  int64_t num_fewshot = 0;
+  Sampler sampler = Sampler::random;
+  std::optional<std::string> description;  // before all; none: description_of() the subject
+  std::string target_delimiter = " ";      // between text and answer
+  std::string fewshot_delimiter = "\n\n";  // behind an answer
+
+  // Of generation.
+  std::vector<std::string> until;              // texts that end it
+  int64_t max_gen_toks = 256;                  // tokens at most
+  std::vector<Filter> filters;                 // none: the whole text is compared
+  std::vector<std::string> regexes_to_ignore;  // what they match does not count in a comparison
+  bool ignore_case = false;
+
+  std::string description_of(const Example& example) const;
+};
+
+// Metrics of a task, in the order of its table.
+struct Metric {
+  std::string name;
+  bool is_perplexity = false;  // exp of minus the mean; else the mean
+};
+std::vector<Metric> metrics_of(const Task& task);
+
+}  // namespace megatron::tasks
