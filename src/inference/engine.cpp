@@ -10,6 +10,8 @@
 namespace megatron::inference {
 namespace {
 
+constexpr int64_t kMostSampled = int64_t{1} << 22;  // tokens (kernels/sample.h)
+
 DType type_of(const models::Stage& stage) {
   MG_CHECK(!stage.parameters().empty(),
            "layers from {} on, of one pipeline stage, have no parameters; use a smaller "
@@ -240,7 +242,7 @@ PassResults Engine::results_of(ForwardPass& pass, const ForwardPassPlan& plan,
     results.prompt_alternatives = alternatives_of(pass, wanted);
     if (plan.has_labels()) results.losses = pass.losses();
     if (draws) {
-      const Logits logits = pass.last_logits(ready);
+      Logits logits = pass.last_logits(ready);
       const double draw_begin = now_seconds();
       if (ranks_.draws()) results.drawn = draw_tokens(drawing, logits);
       statistics_.draw_seconds += now_seconds() - draw_begin;
@@ -273,14 +275,57 @@ int32_t Engine::draw_token(Sequence& s, std::span<const float> logits) const {
   return draw(logits, text, request.sampling, request.number);
 }
 
-std::vector<DrawnToken> Engine::draw_tokens(std::span<Sequence* const> ready,
-                                            const Logits& logits) {
+std::vector<DrawnToken> Engine::draw_tokens(std::span<Sequence* const> ready, Logits& logits) {
   std::vector<DrawnToken> drawn(ready.size());
-  std::vector<std::vector<int32_t>> labels(ready.size());  // the token, then its alternatives
-  runtime_.pool().parallel_for(static_cast<int64_t>(ready.size()), [&](int64_t row, int) {
-    const auto r = static_cast<size_t>(row);
+  const std::vector<size_t> others = sample(ready, logits, drawn);
+  if (!others.empty()) draw_on_host(ready, others, logits, drawn);
+  return drawn;
+}
+
+// Draws by the device's kernel, and returns the rows that it does not draw: all but on CUDA, those whose logits are
+// changed first or are wanted, and those that cannot be drawn from, of which the host says why.
+std::vector<size_t> Engine::sample(std::span<Sequence* const> ready, const Logits& logits,
+                                   std::span<DrawnToken> drawn) {
+  std::vector<size_t> others;
+  std::vector<double> rules;
+  for (size_t r = 0; r < ready.size(); ++r) {
     const Request& request = ready[r]->request;
-    const std::span<const float> choices = logits.row(row).first(static_cast<size_t>(vocabulary_));
+    const SamplingOptions& options = request.sampling;
+    const TextSoFar text{.tokens = ready[r]->tokens, .prompt = request.prompt.size()};
+    if (runtime_.device().kind != DeviceKind::cuda || vocabulary_ > kMostSampled ||
+        ready[r]->matcher || request.logprobs > 0 || changes_logits(text, options)) {
+      others.push_back(r);
+      rules.insert(rules.end(), {-1, 0, 1, 0, 0});
+      continue;
+    }
+    const bool greedy = options.temperature == 0;
+    rules.insert(
+        rules.end(),
+        {options.temperature, static_cast<double>(options.top_k), options.top_p, options.min_p,
+         greedy ? 0 : uniform_of(options, request.number, text.tokens.size())});
+  }
+  if (others.size() == ready.size()) return others;
+  const Logits::Sampled sampled = logits.sample(rules, vocabulary_);
+  others.clear();
+  for (size_t r = 0; r < ready.size(); ++r) {
+    if (sampled.ids[r] < 0) {
+      others.push_back(r);
+      continue;
+    }
+    drawn[r].token.draw = {sampled.ids[r], 0.0 - sampled.losses[r]};
+    drawn[r].finish = finish_of(*ready[r], sampled.ids[r]);
+  }
+  return others;
+}
+
+void Engine::draw_on_host(std::span<Sequence* const> ready, std::span<const size_t> rows,
+                          Logits& logits, std::span<DrawnToken> drawn) {
+  logits.read(rows);
+  std::vector<std::vector<int32_t>> labels(ready.size());  // the token, then its alternatives
+  runtime_.pool().parallel_for(std::ssize(rows), [&](int64_t row, int) {
+    const size_t r = rows[static_cast<size_t>(row)];
+    const Request& request = ready[r]->request;
+    const std::span<const float> choices = logits.row(r).first(static_cast<size_t>(vocabulary_));
     try {
       labels[r] = {draw_token(*ready[r], choices)};
     } catch (const Error& error) {
@@ -292,14 +337,13 @@ std::vector<DrawnToken> Engine::draw_tokens(std::span<Sequence* const> ready,
     labels[r].insert(labels[r].end(), most.begin(), most.end());
   });
   const std::vector<std::vector<double>> losses = logits.losses(labels);
-  for (size_t r = 0; r < ready.size(); ++r) {
+  for (const size_t r : rows) {
     if (labels[r].empty()) continue;
     drawn[r].token.draw = {labels[r][0], 0.0 - losses[r][0]};
     for (size_t i = 1; i < labels[r].size(); ++i)
       drawn[r].token.alternatives.push_back({labels[r][i], 0.0 - losses[r][i]});
     drawn[r].finish = finish_of(*ready[r], labels[r][0]);
   }
-  return drawn;
 }
 
 // A finished sequence is gone afterwards.

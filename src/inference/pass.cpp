@@ -1,6 +1,7 @@
 #include "inference/pass.h"
 
 #include <algorithm>
+#include <bit>
 
 #include "base/error.h"
 
@@ -68,20 +69,58 @@ bool ForwardPassPlan::has_labels() const {
   return std::ranges::any_of(rows, [](const PassRow& row) { return !row.labels.empty(); });
 }
 
-Logits::Logits(Tensor logits, Runtime& runtime) : logits_(std::move(logits)), runtime_(runtime) {
+Logits::Logits(Tensor logits, Runtime& runtime)
+    : logits_(std::move(logits)), runtime_(runtime), read_(static_cast<size_t>(logits_.size(0))) {
   runtime_.stream().synchronize();
-  if (!runtime_.device().has_data()) {
-    converted_.resize(static_cast<size_t>(logits_.elements()));
-    return;
-  }
-  if (logits_.dtype() != DType::f32 || !logits_.device().is_host()) converted_ = to_floats(logits_);
 }
 
-std::span<const float> Logits::row(int64_t index) const {
-  const std::span<const float> all =
-      converted_.empty() ? std::span<const float>(logits_.span<float>()) : converted_;
+void Logits::read(std::span<const size_t> rows) {
+  const bool data = runtime_.device().has_data();
+  if (data && logits_.dtype() == DType::f32 && logits_.device().is_host()) return;
+  for (const size_t r : rows) {
+    if (data) {
+      read_[r] = to_floats(logits_.slice(0, static_cast<int64_t>(r), 1));
+    } else {
+      read_[r].resize(static_cast<size_t>(logits_.size(1)));
+    }
+  }
+}
+
+std::span<const float> Logits::row(size_t index) const {
+  if (!read_[index].empty()) return read_[index];
   const auto width = static_cast<size_t>(logits_.size(1));
-  return all.subspan(static_cast<size_t>(index) * width, width);
+  return std::span<const float>(logits_.span<float>()).subspan(index * width, width);
+}
+
+Logits::Sampled Logits::sample(const std::vector<double>& rules, int64_t choices) const {
+  const int64_t rows = logits_.size(0);
+  std::vector<double> weights;  // 0 for rows that are left out
+  for (size_t i = kernels::kTemperature; i < rules.size(); i += kernels::kSampleRules)
+    weights.push_back(rules[i] < 0 ? 0 : 1);
+  // Ids, then losses: one copy to the host.
+  const Tensor both = Tensor::empty(runtime_.arena(MemoryClass::activations), {2 * rows},
+                                    DType::i32, "logits.sampled");
+  const Tensor ids = both.slice(0, 0, rows);
+  Stream& stream = runtime_.stream();
+  const kernels::Table& table = kernels::table(stream);
+  table.sample(
+      {.logits = logits_.slice(1, 0, choices),
+       .rules =
+           numbers(runtime_, rules, DType::f64, "logits.rules").view({rows, kernels::kSampleRules}),
+       .ids = ids},
+      stream);
+  table.cross_entropy({.logits = logits_,
+                       .labels = ids,
+                       .weights = numbers(runtime_, weights, DType::f32, "logits.weights"),
+                       .loss = both.slice(0, rows, rows).view_as(DType::f32)},
+                      stream);
+  stream.synchronize();
+  Sampled sampled{.ids = std::vector<int32_t>(static_cast<size_t>(2 * rows)), .losses = {}};
+  copy_bytes_to(both, std::as_writable_bytes(std::span(sampled.ids)));
+  for (auto i = static_cast<size_t>(rows); i < sampled.ids.size(); ++i)
+    sampled.losses.push_back(std::bit_cast<float>(sampled.ids[i]));
+  sampled.ids.resize(static_cast<size_t>(rows));
+  return sampled;
 }
 
 std::vector<std::vector<double>> Logits::losses(

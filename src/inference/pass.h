@@ -29,18 +29,30 @@ struct ForwardPassPlan {
   bool has_labels() const;
 };
 
-// Logits [rows, V] as the loss is formed from, in f32 (f64); zeros on meta.
+// Logits [rows, V] as the loss is formed from, in f32 (f64); zeros on meta. They stay where they are.
 class Logits {
  public:
   Logits(Tensor logits, Runtime& runtime);
-  std::span<const float> row(int64_t index) const;
+
+  // Draws a token below `choices` for each row by the kernel, whose rules [rows, kernels::kSampleRules] these are, and
+  // forms its loss as losses() does: eight bytes a row come to the host. On CUDA.
+  struct Sampled {
+    std::vector<int32_t> ids;  // negative: none was drawn, and the loss is any
+    std::vector<double> losses;
+  };
+  Sampled sample(const std::vector<double>& rules, int64_t choices) const;
+
+  // Brings rows to the host, where they are not there.
+  void read(std::span<const size_t> rows);
+  std::span<const float> row(size_t index) const;  // that was read
   // The loss of each of a row's labels, by the kernel that training runs.
   std::vector<std::vector<double>> losses(const std::vector<std::vector<int32_t>>& labels) const;
 
  private:
   Tensor logits_;
   Runtime& runtime_;
-  std::vector<float> converted_;  // where the logits are not f32
+  std::vector<std::vector<float>>
+      read_;  // where the logits are not f32 on the host; empty: not read
 };
 
 class ForwardPass {

@@ -124,11 +124,6 @@ bool may_end(const TextSoFar& text, const SamplingOptions& options) {
   return std::ssize(generated(text)) >= options.min_tokens;
 }
 
-bool changes_scores(const TextSoFar& text, const SamplingOptions& o) {
-  return !o.logit_bias.empty() || o.repetition_penalty != 1 || o.presence_penalty != 0 ||
-         o.frequency_penalty != 0 || !may_end(text, o) || !text.allowed.empty();
-}
-
 // The logits after all processors before temperature.
 std::vector<double> process(std::span<const float> logits, const TextSoFar& text,
                             const SamplingOptions& options) {
@@ -234,7 +229,7 @@ std::vector<Candidate> candidates_of(std::span<const float> logits, const TextSo
   MG_ASSERT(text.allowed.empty() || text.allowed.size() * 64 >= logits.size());
   const float largest_logit = checked_largest(logits);
   const bool greedy = options.temperature == 0;
-  if (greedy && !changes_scores(text, options)) return {{first_with(logits, largest_logit), 1}};
+  if (greedy && !changes_logits(text, options)) return {{first_with(logits, largest_logit), 1}};
   const std::vector<double> scores = process(logits, text, options);
   const double largest = largest_of(std::span(scores));
   if (largest == kNever) fail_with_nothing_allowed(logits.size(), text, options);
@@ -276,12 +271,20 @@ void SamplingOptions::check(OptionName name) const {
   MG_CHECK(min_tokens >= 0, "{} is {}; it cannot be negative", name("min_tokens"), min_tokens);
 }
 
+bool changes_logits(const TextSoFar& text, const SamplingOptions& o) {
+  return !o.logit_bias.empty() || o.repetition_penalty != 1 || o.presence_penalty != 0 ||
+         o.frequency_penalty != 0 || !may_end(text, o) || !text.allowed.empty();
+}
+
+double uniform_of(const SamplingOptions& options, uint64_t request, size_t position) {
+  return RandomStream(options.seed, "generate/" + std::to_string(request)).uniform(position);
+}
+
 int32_t draw(std::span<const float> logits, const TextSoFar& text, const SamplingOptions& options,
              uint64_t request) {
   const std::vector<Candidate> candidates = candidates_of(logits, text, options);
   if (candidates.size() == 1) return candidates[0].id;
-  const RandomStream stream(options.seed, "generate/" + std::to_string(request));
-  const double wanted = stream.uniform(text.tokens.size()) * total_of(candidates);
+  const double wanted = uniform_of(options, request, text.tokens.size()) * total_of(candidates);
   double sum = 0;
   for (const Candidate& c : candidates) {
     sum += c.weight;

@@ -64,6 +64,11 @@ class NothingAllowed : public Error {
 int32_t draw(std::span<const float> logits, const TextSoFar& text, const SamplingOptions& options,
              uint64_t request);
 
+// The random number that draw() uses, in [0, 1).
+double uniform_of(const SamplingOptions& options, uint64_t request, size_t position);
+// Whether draw() changes logits before it draws.
+bool changes_logits(const TextSoFar& text, const SamplingOptions& options);
+
 // What draw() draws from: the probability of each id, 0 where it is never drawn.
 std::vector<double> probabilities(std::span<const float> logits, const TextSoFar& text,
                                   const SamplingOptions& options);

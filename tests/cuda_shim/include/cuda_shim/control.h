@@ -45,8 +45,8 @@ CUDA_SHIM_EXPORT void shim_hang(const char* text);
 // text holds until the thread's next call.
 CUDA_SHIM_EXPORT const char* shim_problems();
 // "streams", "events", "graphs", "bytes" of device memory, "pinned" bytes of host memory that are alive;
-// "pageable": bytes from or to memory that is not pinned that CUDA was asked to copy so far; -1: no such
-// name.
+// "pageable": bytes from or to memory that is not pinned that CUDA was asked to copy so far; "to host": those
+// from a device to the host; -1: no such name.
 CUDA_SHIM_EXPORT int64_t shim_alive(const char* name);
 // Products that cuBLASLt has queued so far, with an epilogue (cublasLtEpilogue_t) and a reduction
 // of parts of K (cublasLtReductionScheme_t).

@@ -1,0 +1,112 @@
+// An engine on CUDA draws on the device: what the host would draw, of which tokens and losses alone are copied.
+#include "inference/engine.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "device/cuda_plugin.h"
+#include "inference/generate.h"
+#include "models/stage.h"
+
+namespace megatron::inference {
+namespace {
+
+constexpr int64_t kVocabulary = 97;
+
+class CudaEngine : public ::testing::Test {
+ protected:
+  static models::Model model() {
+    models::ModelFlags flags;
+    flags.num_layers = 2;
+    flags.hidden_size = 32;
+    flags.num_attention_heads = 4;
+    flags.vocab_size = kVocabulary;
+    flags.hidden_dropout = flags.attention_dropout = 0;
+    flags.max_position_embeddings = 64;
+    flags.init_method_std = 0.3;
+    return models::model_from_flags(flags, 0);
+  }
+  CudaEngine() : stage_(model().build(runtime_, DType::f32, 1)) {
+    models::initialize(*stage_, 7, runtime_.stream());
+  }
+  // From a device to the host so far, in bytes.
+  static int64_t to_host() {
+    return reinterpret_cast<int64_t (*)(const char*)>(cuda_symbol("shim_alive"))("to host");
+  }
+
+  Runtime runtime_{{DeviceKind::cuda, 0}, 1};
+  std::unique_ptr<models::Stage> stage_;
+};
+
+Request request(uint64_t number, const SamplingOptions& sampling) {
+  Request r{.number = number, .prompt = {}, .max_tokens = 6, .sampling = sampling};
+  for (uint64_t i = 0; i <= number % 3; ++i)
+    r.prompt.push_back(static_cast<int32_t>((number * 31 + i * 17) % kVocabulary));
+  return r;
+}
+
+std::vector<Request> requests() {
+  std::vector<Request> all;
+  for (const SamplingOptions& options :
+       {SamplingOptions{.temperature = 0}, SamplingOptions{}, SamplingOptions{.top_k = 5},
+        SamplingOptions{.temperature = 1.7, .top_p = 0.8, .seed = 5},
+        SamplingOptions{.temperature = 0.6, .top_k = 20, .top_p = 0.9, .min_p = 0.05},
+        SamplingOptions{.repetition_penalty = 1.3}, SamplingOptions{.min_tokens = 3}})
+    all.push_back(request(all.size(), options));
+  return all;
+}
+
+// Those whose alternatives are wanted are drawn on the host.
+TEST_F(CudaEngine, DrawsOnTheDeviceWhatTheHostDraws) {
+  std::vector<Request> here = requests(), there = requests();
+  for (Request& r : there) r.logprobs = 1;
+  const auto on_device = generate(*stage_, runtime_, here, {});
+  const auto on_host = generate(*stage_, runtime_, there, {});
+  for (size_t i = 0; i < here.size(); ++i) {
+    ASSERT_EQ(on_device[i].tokens.size(), 6U);
+    for (size_t t = 0; t < 6; ++t) {
+      EXPECT_EQ(on_device[i].tokens[t].draw.token, on_host[i].tokens[t].draw.token) << i;
+      EXPECT_EQ(on_device[i].tokens[t].draw.log_probability,
+                on_host[i].tokens[t].draw.log_probability)
+          << i;
+      EXPECT_EQ(on_host[i].tokens[t].alternatives.size(), 1U);
+    }
+  }
+}
+
+TEST_F(CudaEngine, CopiesEightBytesOfARowToTheHost) {
+  const auto step_bytes = [&](std::span<const SamplingOptions> options) {
+    Engine engine(*stage_, runtime_, {.max_requests = 4, .max_tokens = 16});
+    for (size_t i = 0; i < options.size(); ++i) engine.submit(request(i, options[i]));
+    EXPECT_EQ(engine.step().size(), options.size());  // reads the prompts
+    const int64_t before = to_host();
+    EXPECT_EQ(engine.step().size(), options.size());
+    const int64_t bytes = to_host() - before;
+    while (!engine.idle()) engine.step();
+    return bytes;
+  };
+  const std::vector<SamplingOptions> three = {{.temperature = 0}, {.top_k = 5}, {.top_p = 0.7}};
+  EXPECT_EQ(step_bytes(three), 3 * 8);
+  // Of the row that the host draws, its logits, and the losses of a second call for all rows.
+  const std::vector<SamplingOptions> mixed = {{.temperature = 0}, {.repetition_penalty = 1.5}};
+  EXPECT_EQ(step_bytes(mixed), 2 * 8 + kVocabulary * 4 + 2 * 4);
+}
+
+TEST_F(CudaEngine, SaysWhichLogitIsNoNumber) {
+  Tensor weights = stage_->parameters()[0]->parameter.value;
+  std::vector<double> values = to_doubles(weights);
+  values[5 * 32] = std::numeric_limits<double>::quiet_NaN();  // the embedding of token 5
+  copy_from(weights, values);
+  Request r{.number = 1, .prompt = {3, 4}, .max_tokens = 2, .sampling = {}};
+  Engine engine(*stage_, runtime_, {.max_requests = 1, .max_tokens = 16});
+  engine.submit(r);
+  const std::vector<RequestUpdate> updates = engine.step();
+  ASSERT_EQ(updates.size(), 1U);
+  EXPECT_EQ(updates[0].finish, Finish::failed);
+  EXPECT_NE(updates[0].error.find("logit of token 5 is not a number"), std::string::npos)
+      << updates[0].error;
+}
+
+}  // namespace
+}  // namespace megatron::inference
