@@ -16,7 +16,8 @@ TEST(ServedMetrics, CountWhatWasDone) {
   httplib::Result result = served.client().Get("/metrics");
   for (const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(kHangSeconds);
        result &&
-       !(has(result->body, "megatron_requests_running 0\n") &&
+       !(has(result->body, "megatron_generated_tokens_total{replica=\"0\"} 10\n") &&
+         has(result->body, "megatron_requests_running{replica=\"0\"} 0\n") &&
          has(result->body, "megatron_texts_total{reason=\"length\"} 2\n")) &&
        std::chrono::steady_clock::now() < end;
        result = served.client().Get("/metrics"))
