@@ -34,9 +34,10 @@ class HttpServer::Implementation final : public httplib::Server {
     set_keep_alive_max_count(1'000'000);
     set_keep_alive_timeout(static_cast<time_t>(limits.idle_seconds));
     set_payload_max_length(static_cast<size_t>(limits.body_bytes));
-    set_socket_options([](socket_t socket) {
+    set_socket_options([this](socket_t socket) {
       const int on = 1;
       setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+      socket_ = socket;  // the last one is that which is bound
     });
     route();
   }
@@ -48,6 +49,8 @@ class HttpServer::Implementation final : public httplib::Server {
         "--host {} with --port {} cannot be listened at: the address is not this machine's, or "
         "another program has the port; choose another",
         host, port);
+    // httplib lets 5 clients wait to be accepted; those beyond are reset where many come at once.
+    ::listen(socket_, kBacklog);
     thread_ = std::thread([this] { listen_after_bind(); });
     while (!is_running()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     return bound;
@@ -62,6 +65,7 @@ class HttpServer::Implementation final : public httplib::Server {
 
  private:
   static constexpr size_t kRefusing = 4;  // threads for connections beyond the limit
+  static constexpr int kBacklog = 1024;   // clients that wait to be accepted
 
   // What is known of the request that a thread answers.
   struct Exchange {
@@ -87,6 +91,7 @@ class HttpServer::Implementation final : public httplib::Server {
 
   const HttpLimits limits_;
   HttpHandler& handler_;
+  socket_t socket_ = -1;
   std::thread thread_;
   std::atomic<bool> stopping_ = false;
   std::mutex mutex_;

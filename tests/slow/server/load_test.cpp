@@ -1,0 +1,10 @@
+// Thousands of requests at four times what a server takes.
+#include "golden/server/load.h"
+
+namespace megatron::testing {
+namespace {
+
+TEST(ServerLoad, NoneOfThousandsIsLost) { expect_none_is_lost(2000); }
+
+}  // namespace
+}  // namespace megatron::testing
