@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "kernels/cuda/elements.h"
+#include "kernels/cuda/upload_rows.h"
 #include "kernels/together.h"
 
 namespace megatron::kernels::cuda {
@@ -48,10 +49,6 @@ struct RowTable {
     return {rows[low], low == 0 ? unit : unit - ends[low - 1]};
   }
 };
-
-// Fills a table of together_bytes(): rows of so many bytes, then the ends.
-void upload_rows(const Tensor& table, std::span<const std::byte> rows,
-                 std::span<const int64_t> ends);
 
 // A table under way, on the host.
 template <class Row>

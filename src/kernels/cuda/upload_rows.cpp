@@ -1,6 +1,7 @@
-#include "kernels/cuda/tensor_rows.h"
+#include "kernels/cuda/upload_rows.h"
 
 #include <cstring>
+#include <vector>
 
 #include "base/error.h"
 
