@@ -136,6 +136,10 @@ class Arenas {
   Arena& operator[](MemoryClass memory_class) const {
     return *arenas_[static_cast<size_t>(memory_class)];
   }
+  // From now on another arena of the device is that of its class; `arena` becomes the one before.
+  void exchange(std::shared_ptr<Arena>& arena) {
+    arena.swap(arenas_[static_cast<size_t>(arena->memory_class())]);
+  }
 
  private:
   std::array<std::shared_ptr<Arena>, kMemoryClasses> arenas_;

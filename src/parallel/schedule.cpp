@@ -1,6 +1,8 @@
 #include "parallel/schedule.h"
 
 #include <algorithm>
+#include <iterator>
+#include <set>
 
 #include "base/error.h"
 
@@ -140,15 +142,21 @@ Schedule PipelineShape::forward_only(int stage, int micro_batches) const {
 }
 
 int live_micro_batches(const Schedule& schedule, int chunk) {
-  const auto is_weight = [chunk](const Action& action) {
-    return action.kind == Action::Kind::weight && action.chunk == chunk;
-  };
-  const bool split = std::any_of(schedule.begin(), schedule.end(), is_weight);
+  Schedule own;
+  std::copy_if(schedule.begin(), schedule.end(), std::back_inserter(own),
+               [chunk](const Action& action) { return action.chunk == chunk; });
+  return live_micro_batches(own);
+}
+
+int live_micro_batches(const Schedule& schedule) {
+  std::set<int> split;  // chunks
+  for (const Action& action : schedule)
+    if (action.kind == Action::Kind::weight) split.insert(action.chunk);
   int live = 0, most = 0;
   for (const Action& action : schedule) {
-    if (action.chunk != chunk) continue;
+    const auto ends = split.contains(action.chunk) ? Action::Kind::weight : Action::Kind::backward;
     if (action.kind == Action::Kind::forward) most = std::max(most, ++live);
-    if (action.kind == (split ? Action::Kind::weight : Action::Kind::backward)) --live;
+    if (action.kind == ends) --live;
   }
   return most;
 }

@@ -67,6 +67,8 @@ struct PipelineShape {
 // The most micro-batches of one chunk that are between forward and the end of backward at once
 // (weight included where there is such an action).
 int live_micro_batches(const Schedule& schedule, int chunk);
+// Of all chunks together.
+int live_micro_batches(const Schedule& schedule);
 
 // Time of a step in simulated time: each action takes as long as given (backward: input gradients,
 // and weights' too where the stage's list has no action for them), a message `transfer`, overlapped with the

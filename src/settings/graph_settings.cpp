@@ -3,13 +3,20 @@
 #include "base/error.h"
 
 namespace megatron::settings {
+namespace {
+
+bool computes_weights_later(const ParallelSettings& parallel) {
+  return parallel.schedule && parallel.schedule->starts_with("zb-");
+}
+
+}  // namespace
 
 void GraphSettings::fields(Fields& f) {
   f.begin_group("device");
   f.add("cuda-graph-impl", &impl, {"none", "local", "transformer_engine", "full_iteration"},
         "local: on a GPU, capture forward and backward of a micro-batch in CUDA graphs and replay "
-        "them, with bitwise identical results; for one pipeline stage, and tensor-parallel ranks "
-        "with one GPU each");
+        "them, with bitwise identical results; for tensor-parallel ranks with one GPU each, and "
+        "the pipeline schedules 1f1b and interleaved");
   f.add("cuda-graph-warmup-steps", &warmup_steps,
         "with --cuda-graph-impl local: steps before micro-batches are captured");
   f.of({"cuda-graph-warmup-steps"},
@@ -34,15 +41,15 @@ void GraphSettings::check(DeviceKind device, const ParallelSettings& parallel, i
            "--cuda-graph-impl full_iteration also captures the optimizer, whose learning rate "
            "and clipping change from step to step here; use local, which captures whole "
            "micro-batches");
-  const auto one = [](int64_t ranks, std::string_view flag) {
-    MG_CHECK(
-        ranks == 1,
-        "--cuda-graph-impl local captures forward and backward of a micro-batch as one, but with "
-        "--{} {} ranks exchange messages between them; drop one of them",
-        flag, ranks);
-  };
-  one(parallel.pipeline_parallel, "pipeline-model-parallel-size");
-  one(parallel.context_parallel, "context-parallel-size");
+  MG_CHECK(parallel.context_parallel == 1,
+           "--cuda-graph-impl local captures forward and backward without messages between ranks, "
+           "but with --context-parallel-size {} attention exchanges them; drop one of them",
+           parallel.context_parallel);
+  MG_CHECK(!computes_weights_later(parallel),
+           "--cuda-graph-impl local captures the backward of a micro-batch as one, but "
+           "--pipeline-schedule {} computes weight gradients apart from it; use 1f1b or "
+           "interleaved, or drop one of them",
+           parallel.schedule.value_or(""));
   MG_CHECK(data_parallel == 1 || parallel.sharding() < parallel::Sharding::gradients,
            "--cuda-graph-impl local needs gradients and parameters at fixed addresses, but with "
            "--data-parallel-sharding-strategy {} they are allocated and freed in every "
@@ -55,7 +62,8 @@ void GraphSettings::check(DeviceKind device, const ParallelSettings& parallel, i
 }
 
 std::optional<int64_t> GraphSettings::record_after(const ParallelSettings& parallel) const {
-  if (impl != "local" || parallel.model_ranks() > parallel.tensor_parallel) return std::nullopt;
+  if (impl != "local" || parallel.context_parallel > 1 || computes_weights_later(parallel))
+    return std::nullopt;
   return warmup_steps;
 }
 

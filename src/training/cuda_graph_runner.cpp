@@ -10,27 +10,47 @@ namespace megatron::training {
 namespace {
 
 constexpr Device kHost{DeviceKind::cpu, 0};
-constexpr size_t kMostForms = 8;  // a run has two: the first micro-batch of a step, and the others
+// A run has two of each chunk: the first micro-batch of a step, and the others.
+constexpr size_t kMostForms = 64;
 
 uint64_t place(const Tensor& tensor) {
   return tensor.defined() ? reinterpret_cast<uintptr_t>(tensor.address()) : 0;
 }
 
+std::vector<Parameter::Use*> uses_of(const std::vector<Parameter*>& parameters) {
+  std::vector<Parameter::Use*> uses;
+  for (Parameter* p : parameters)
+    for (Parameter::Use& use : p->uses) uses.push_back(&use);
+  return uses;
+}
+
 }  // namespace
 
-struct CudaGraphRunner::Form {
-  // How a micro-batch changes a use of a parameter.
-  struct Change {
-    bool started = false;  // holds a gradient afterwards
-    int micro_batches = 0;
-  };
-  std::vector<uint64_t> key;
-  bool made = false;  // eagerly, once
+// What a use of a parameter is on the host.
+struct CudaGraphRunner::UseState {
+  bool started = false;  // holds a gradient
+  int micro_batches = 0;
+  bool operator==(const UseState&) const = default;
+};
+
+struct CudaGraphRunner::Part {
   std::unique_ptr<RecordedWork> work;
-  int64_t number = 0;  // of the recording, the same on all ranks
-  std::array<std::vector<Arena::Extent>, kMemoryClasses> memory;
-  std::vector<Change> changes;              // of the uses of all parameters, in their order
+  struct Memory {
+    Arena* arena = nullptr;  // the runtime's when it was recorded
+    std::vector<Arena::Extent> extents;
+    bool is_free() const { return arena->is_free(extents); }
+  };
+  std::array<Memory, kMemoryClasses> memory;
+  std::vector<UseState> before, after;      // of the uses of all parameters, in their order
   std::vector<Parameter*> final_gradients;  // in the order of backward
+};
+
+struct CudaGraphRunner::Form {
+  std::vector<uint64_t> key;
+  bool made = false;        // eagerly, once
+  std::vector<Part> parts;  // of its recording
+  bool whole = false;       // they are all there
+  int64_t number = 0;       // of the recording, the same on all ranks
 };
 
 CudaGraphRunner::CudaGraphRunner(std::vector<Parameter*> parameters, Runtime& runtime,
@@ -45,29 +65,35 @@ CudaGraphRunner::CudaGraphRunner(std::vector<Parameter*> parameters, Runtime& ru
       host_arena_(Arena::make(kHost, MemoryClass::communication)),
       host_(kHost, runtime.pool(), *host_arena_, {DeviceKind::cpu, 1}) {
   std::erase_if(parameters_, [](const Parameter* p) { return !p->trainable; });
-  loss_ = Tensor::empty(runtime.arena(MemoryClass::optimizer), {}, DType::f64, "step.loss");
 }
 
 CudaGraphRunner::~CudaGraphRunner() = default;
 
-std::vector<uint64_t> CudaGraphRunner::key_of(const nn::Batch& batch) const {
+std::vector<CudaGraphRunner::UseState> CudaGraphRunner::use_states() const {
+  std::vector<UseState> states;
+  for (const Parameter::Use* use : uses_of(parameters_))
+    states.push_back({use->started, use->micro_batches});
+  return states;
+}
+
+std::vector<uint64_t> CudaGraphRunner::key_of(const nn::Batch& batch,
+                                              std::initializer_list<Tensor> others,
+                                              const Work& work) const {
   std::vector<uint64_t> key = {static_cast<uint64_t>(batch.sequences),
-                               static_cast<uint64_t>(batch.length)};
-  for (const Tensor* input : {&batch.tokens, &batch.positions, &batch.labels, &batch.loss_weights,
-                              &batch.sample_ids, &batch.segment_starts})
-    key.push_back(place(*input));
+                               static_cast<uint64_t>(batch.length),
+                               static_cast<uint64_t>(work.chunk), work.first ? 1U : 0U};
+  for (const Tensor* t : {&batch.tokens, &batch.positions, &batch.labels, &batch.loss_weights,
+                          &batch.sample_ids, &batch.segment_starts})
+    key.push_back(place(*t));
+  for (const Tensor& t : others) key.push_back(place(t));
   for (const Parameter* p : parameters_) {
     key.push_back(place(p->value));
-    for (const Parameter::Use& use : p->uses) {
-      key.push_back(place(use.grad));
-      key.push_back(use.started ? 1 : 0);
-    }
+    for (const Parameter::Use& use : p->uses) key.push_back(place(use.grad));
   }
   return key;
 }
 
-CudaGraphRunner::Form& CudaGraphRunner::form_of(const nn::Batch& batch) {
-  std::vector<uint64_t> key = key_of(batch);
+CudaGraphRunner::Form& CudaGraphRunner::form_of(std::vector<uint64_t> key) {
   for (const std::unique_ptr<Form>& form : forms_)
     if (form->key == key) return *form;
   if (forms_.size() == kMostForms) forms_.erase(forms_.begin());
@@ -76,36 +102,79 @@ CudaGraphRunner::Form& CudaGraphRunner::form_of(const nn::Batch& batch) {
   return *forms_.back();
 }
 
-bool CudaGraphRunner::memory_is_free(const Form& form) const {
-  for (int i = 0; i < kMemoryClasses; ++i) {
-    if (!runtime_.arena(static_cast<MemoryClass>(i)).is_free(form.memory[static_cast<size_t>(i)]))
-      return false;
-  }
-  return true;
+bool CudaGraphRunner::may_replay(const Form& form) const {
+  return form.whole && std::ranges::all_of(form.parts, [](const Part& part) {
+           return std::ranges::all_of(part.memory, &Part::Memory::is_free);
+         });
 }
 
-CudaGraphRunner::Way CudaGraphRunner::begin(const nn::Batch& batch, bool recordable) {
+CudaGraphRunner::Way CudaGraphRunner::begin(const nn::Batch& batch,
+                                            std::initializer_list<Tensor> others, const Work& work,
+                                            bool recordable) {
   MG_ASSERT(form_ == nullptr);
-  if (runtime_.device().kind != DeviceKind::cuda) return Way::eager;
-  if (!recordable) return agreed(Way::eager, 0);
-  Form& form = form_of(batch);
+  way_ = Way::eager;
+  if (runtime_.device().kind != DeviceKind::cuda) return way_;
+  if (!recordable) return way_ = agreed(Way::eager, 0);
+  Form& form = form_of(key_of(batch, others, work));
   Way way = form.made && steps_ > warm_up_ ? Way::record : Way::eager;
-  if (form.work != nullptr && memory_is_free(form)) way = Way::replay;
-  way = agreed(way, form.number);
-  if (way == Way::replay) {
-    replay(form);
-    return way;
-  }
+  if (may_replay(form)) way = Way::replay;
+  way_ = agreed(way, form.number);
   form_ = &form;
-  if (way == Way::eager) return way;
-  form.work.reset();
-  form.final_gradients.clear();
-  counts_before_.clear();
-  for (const Parameter* p : parameters_)
-    for (const Parameter::Use& use : p->uses) counts_before_.push_back(use.micro_batches);
-  for (int i = 0; i < kMemoryClasses; ++i) runtime_.arena(static_cast<MemoryClass>(i)).note();
+  part_ = 0;
+  if (way_ == Way::record) {
+    form.whole = false;
+    form.parts.clear();
+  }
+  begin_part();
+  return way_;
+}
+
+void CudaGraphRunner::begin_part() {
+  if (way_ == Way::replay) return replay(form_->parts[part_]);
+  if (way_ == Way::eager) return;
+  form_->parts.push_back({.before = use_states()});
+  for (int i = 0; i < kMemoryClasses; ++i) {
+    Arena& arena = runtime_.arena(static_cast<MemoryClass>(i));
+    form_->parts.back().memory[static_cast<size_t>(i)].arena = &arena;
+    arena.note();
+  }
   recording_ = cuda_plugin().record(runtime_.stream());
-  return way;
+}
+
+void CudaGraphRunner::end_part() {
+  if (way_ != Way::record) return;
+  Part& part = form_->parts.back();
+  part.work = std::exchange(recording_, nullptr)->finish();
+  for (Part::Memory& memory : part.memory) memory.extents = memory.arena->noted();
+  part.after = use_states();
+  queue(part);
+}
+
+void CudaGraphRunner::pause() {
+  if (form_ != nullptr) end_part();
+}
+
+void CudaGraphRunner::resume() {
+  if (form_ == nullptr) return;
+  ++part_;
+  begin_part();
+}
+
+void CudaGraphRunner::end() {
+  if (form_ == nullptr) return;
+  end_part();
+  Form& form = *std::exchange(form_, nullptr);
+  form.made = true;
+  if (way_ == Way::eager) return;
+  ++counts_.replayed;
+  if (way_ == Way::replay) return;
+  form.whole = true;
+  form.number = ++counts_.recorded;
+}
+
+void CudaGraphRunner::drop() {
+  form_ = nullptr;
+  recording_.reset();
 }
 
 // The ranks' parts of one recording are launched together, or none is.
@@ -118,49 +187,24 @@ CudaGraphRunner::Way CudaGraphRunner::agreed(Way own, int64_t recording) {
   return least == Way::replay && largest[1] != -largest[2] ? Way::record : least;
 }
 
-void CudaGraphRunner::end() {
-  if (form_ == nullptr) return;
-  Form& form = *std::exchange(form_, nullptr);
-  form.made = true;
-  if (recording_ == nullptr) return;
-  form.work = std::exchange(recording_, nullptr)->finish();
-  for (int i = 0; i < kMemoryClasses; ++i)
-    form.memory[static_cast<size_t>(i)] = runtime_.arena(static_cast<MemoryClass>(i)).noted();
-  form.changes.clear();
-  for (const Parameter* p : parameters_) {
-    for (const Parameter::Use& use : p->uses) {
-      const int before = counts_before_[form.changes.size()];
-      form.changes.push_back({use.started, use.micro_batches - before});
-    }
+// What the work does to the parameters on the host: those whose gradients it makes.
+void CudaGraphRunner::replay(Part& part) {
+  const std::vector<Parameter::Use*> uses = uses_of(parameters_);
+  for (size_t i = 0; i < uses.size(); ++i) {
+    const UseState &before = part.before[i], &after = part.after[i];
+    if (before == after) continue;
+    MG_ASSERT(uses[i]->started == before.started);
+    uses[i]->started = after.started;
+    uses[i]->micro_batches += after.micro_batches - before.micro_batches;
   }
-  form.number = ++counts_.recorded;
-  queue(form);
+  queue(part);
 }
 
-void CudaGraphRunner::drop() {
-  form_ = nullptr;
-  recording_.reset();
-}
-
-// What backward does to the parameters on the host.
-void CudaGraphRunner::replay(Form& form) {
-  size_t i = 0;
-  for (Parameter* p : parameters_) {
-    for (Parameter::Use& use : p->uses) {
-      use.started = form.changes[i].started;
-      use.micro_batches += form.changes[i].micro_batches;
-      ++i;
-    }
-  }
-  queue(form);
-}
-
-void CudaGraphRunner::queue(Form& form) {
-  form.work->queue();
-  ++counts_.replayed;
+void CudaGraphRunner::queue(Part& part) {
+  part.work->queue();
   for (comm::Group* group : {ranks_, async_})
     if (group != nullptr) group->queued_again(runtime_.stream(), "recorded micro-batch");
-  for (Parameter* p : form.final_gradients) next_.gradient_final(*p, p->micro_batches_final() - 1);
+  for (Parameter* p : part.final_gradients) next_.gradient_final(*p, p->micro_batches_final() - 1);
 }
 
 void CudaGraphRunner::gradient_begins(Parameter& parameter) {
@@ -170,7 +214,7 @@ void CudaGraphRunner::gradient_begins(Parameter& parameter) {
 
 void CudaGraphRunner::gradient_final(Parameter& parameter, int micro_batch) {
   if (recording_ == nullptr) return next_.gradient_final(parameter, micro_batch);
-  form_->final_gradients.push_back(&parameter);
+  form_->parts.back().final_gradients.push_back(&parameter);
 }
 
 }  // namespace megatron::training

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <array>
+#include <initializer_list>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -16,45 +17,57 @@
 namespace megatron::training {
 
 struct RecordedCounts {
-  int64_t recorded = 0;  // recordings made
-  int64_t replayed = 0;  // micro-batches launched from one, including the one that was recorded
+  int64_t recorded = 0;  // micro-batches that were recorded
+  int64_t replayed = 0;  // that were launched, including those that were recorded
 };
 
-// Runs the micro-batches of one chunk, which communicates only with the ranks that share its
-// matrices (tensor parallelism). A recording fixes a form: the addresses of inputs, parameters and
-// gradients, the batch's shape, and which gradients are the first of the step (stored) or later
-// ones (added). A form runs eagerly until `warm_up` steps are over, and at least once; then it is
-// recorded, once for all steps.
+// Runs micro-batches, one after another, of chunks that communicate within one only with the ranks
+// that share their matrices (tensor parallelism). A recording fixes a form: the chunk, the
+// addresses of inputs, parameters and gradients, the batch's shape, and whether gradients are the
+// first of the step (stored) or later ones (added). A form runs eagerly until `warm_up` steps are
+// over, and at least once; then it is recorded, once for all steps.
+//
+// A micro-batch is recorded in as many parts as pause() and resume() make of it, always the same
+// ones: between them a pipeline exchanges messages, and other micro-batches have their turn, which
+// leave alone the memory that it holds then, and what its later parts take (own_arenas.h). All of
+// its parts run eagerly, or are recorded, or replayed.
 //
 // Between two replays, other work may use the memory of a form's tensors; if some of it is still
-// held when the form comes again, the form is recorded again. Inputs (nn::Batch) are filled before
-// begin(), and stay at the same addresses for all micro-batches.
+// held when the form comes again, the form is recorded again. Inputs (nn::Batch, and other
+// tensors) are filled before a part begins, and stay at the same addresses for all micro-batches.
 //
 // Ranks whose calls are recorded (comm::Group::queued()) all do the same: they agree before each
 // micro-batch, by a call on host memory, and all run it eagerly, or record it, if one of them must.
 //
-// The GradientListener is called after the backward of a micro-batch that is recorded or replayed:
-// never while work is recorded.
+// The GradientListener is called after a part that is recorded or replayed: never while work is
+// recorded.
 class CudaGraphRunner final : public GradientListener {
  public:
-  // parameters, runtime, next, the gradients' listener, and ranks, whose calls are in a
+  // parameters (of all chunks), runtime, with all arenas that parts take memory of, next, the
+  // gradients' listener, and ranks, whose calls are in a
   // micro-batch (null: of none), are borrowed; async: the same ranks again, or null. Only on a CUDA
-  // device is anything recorded; elsewhere the memory is taken, for plans.
+  // device is anything recorded.
   CudaGraphRunner(std::vector<Parameter*> parameters, Runtime& runtime, GradientListener& next,
                   int64_t warm_up, comm::Group* ranks, comm::Group* async);
   ~CudaGraphRunner() override;
 
   void begin_step() { ++steps_; }
 
-  // What the caller does between begin() and end(): nothing for `replay`, where everything is
-  // queued; else forward and backward, with this as the tape's listener and, for `record`, with
-  // loss() as the destination of the sum of losses. Unless `recordable` on all ranks, the
-  // micro-batch runs eagerly.
+  // What the caller does in each part: nothing for `replay`, where everything is queued; else what
+  // it is, with this as the tape's listener, on the same memory each time it is recorded. Unless
+  // `recordable` on all ranks, the micro-batch runs eagerly.
   enum class Way { eager, record, replay };
-  Way begin(const nn::Batch& batch, bool recordable);
-  void end();
-  void drop();  // of a micro-batch that failed: nothing is recorded any more
-  const Tensor& loss() const { return loss_; }  // 0-d f64
+  struct Work {
+    int chunk = 0;
+    bool first = true;  // of the step
+  };
+  Way begin(const nn::Batch& batch, std::initializer_list<Tensor> others, const Work& work,
+            bool recordable);
+  void pause();                     // a part is over
+  void resume();                    // the next one begins
+  void end();                       // the last one is over
+  void drop();                      // of a micro-batch that failed: nothing is recorded any more
+  Way way() const { return way_; }  // of the last one
 
   const RecordedCounts& counts() const { return counts_; }
 
@@ -62,13 +75,19 @@ class CudaGraphRunner final : public GradientListener {
   void gradient_final(Parameter& parameter, int micro_batch) override;
 
  private:
+  struct UseState;
+  struct Part;
   struct Form;
-  std::vector<uint64_t> key_of(const nn::Batch& batch) const;
-  Form& form_of(const nn::Batch& batch);
-  bool memory_is_free(const Form& form) const;
+  std::vector<UseState> use_states() const;
+  std::vector<uint64_t> key_of(const nn::Batch& batch, std::initializer_list<Tensor> others,
+                               const Work& work) const;
+  Form& form_of(std::vector<uint64_t> key);
+  bool may_replay(const Form& form) const;
   Way agreed(Way own, int64_t recording);
-  void replay(Form& form);
-  void queue(Form& form);
+  void begin_part();
+  void end_part();
+  void replay(Part& part);
+  void queue(Part& part);
 
   std::vector<Parameter*> parameters_;  // trainable ones
   Runtime& runtime_;
@@ -77,11 +96,11 @@ class CudaGraphRunner final : public GradientListener {
   comm::Group *ranks_, *async_;
   std::shared_ptr<Arena> host_arena_;
   HostStream host_;  // of calls with these
-  Tensor loss_;
   std::vector<std::unique_ptr<Form>> forms_;
   Form* form_ = nullptr;  // of the micro-batch under way
+  size_t part_ = 0;       // of it
+  Way way_ = Way::eager;
   std::unique_ptr<StreamRecording> recording_;
-  std::vector<int> counts_before_;  // micro-batches in each use, when it began
   RecordedCounts counts_;
 };
 

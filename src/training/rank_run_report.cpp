@@ -81,9 +81,11 @@ void RankRun::tell(const IterationReport& report) {
   const auto done = static_cast<double>(report.iteration - plan_.first_iteration());
   record.seconds_left = (now_seconds() - begin_) / done *
                         static_cast<double>(*s_.batch.train_iters - report.iteration);
-  for (int c = 0; c < kMemoryClasses; ++c)
-    record.memory[static_cast<size_t>(c)] =
-        runtime_.arena(static_cast<MemoryClass>(c)).high_water();
+  for (int i = 0; i < kMemoryClasses; ++i) {
+    const auto c = static_cast<MemoryClass>(i);
+    record.memory[static_cast<size_t>(i)] =
+        runtime_.arena(c).high_water() + model_.step.own_memory(c);
+  }
   save_wait_ = 0;
   log_->step(record);
   progress_->update(report.iteration,

@@ -12,6 +12,8 @@
 namespace megatron::training {
 namespace {
 
+using Way = CudaGraphRunner::Way;
+
 std::vector<parallel::ParameterSpec*> placed_of(std::span<models::Stage* const> chunks) {
   std::vector<parallel::ParameterSpec*> placed;
   for (const models::Stage* chunk : chunks)
@@ -70,19 +72,15 @@ TrainStep::TrainStep(std::span<models::Stage* const> chunks, DType type,
       metrics_(chunks[0]->model()->metrics(), runtime, tensor_.rank() == 0),
       states_(chunks, ranks, runtime),
       loss_scale_(options.loss_scale.value_or(optim::LossScaleSettings{.constant = 1})),
-      type_(type),
-      in_flight_(chunks.size()) {
+      type_(type) {
   options_.recompute.tensor = &tensor_;
-  if (!options_.record_after || runtime.stream().target().kind != DeviceKind::cuda) return;
-  MG_ASSERT(chunks.size() == 1 && ranks.stages() == nullptr);
+  records_ = options_.record_after && runtime.stream().target().kind == DeviceKind::cuda;
+  if (!records_) return;
   MG_CHECK(!runtime.device().has_data() || tensor_.size() == 1 || tensor_.group->queued(),
            "--cuda-graph-impl local cannot capture communication of tensor-parallel ranks "
            "through host memory: give each rank its own GPU, for NCCL, or leave the flag out");
-  std::vector<Parameter*> parameters;
-  for (parallel::ParameterSpec* placed : chunks[0]->parameters())
-    parameters.push_back(&placed->parameter);
-  recorded_.emplace(std::move(parameters), runtime, data_parallel_, *options_.record_after,
-                    tensor_.group, tensor_.async);
+  loss_ = Tensor::empty(runtime.arena(MemoryClass::optimizer), {}, DType::f64, "step.loss");
+  if (in_parts()) backward_memory_.emplace(runtime);
 }
 
 void TrainStep::begin(const optim::OptimizerConfig& optimizer) {
@@ -92,21 +90,40 @@ void TrainStep::begin(const optim::OptimizerConfig& optimizer) {
                      runtime_);
 }
 
-TrainStep::InFlight& TrainStep::in_flight(int chunk, int micro_batch) {
-  std::vector<InFlight>& slots = in_flight_[static_cast<size_t>(chunk)];
-  return slots[static_cast<size_t>(micro_batch) % slots.size()];
+size_t& TrainStep::place_of(int chunk, int micro_batch) {
+  return places_[static_cast<size_t>(chunk) * batches_.size() + static_cast<size_t>(micro_batch)];
 }
 
-// Slots for all that a chunk has between forward and backward at once.
-void TrainStep::make_room(int micro_batches) {
-  const parallel::Schedule schedule = ranks_.pipeline().schedule(pipeline_.stage(), micro_batches);
-  for (size_t chunk = 0; chunk < chunks_.size(); ++chunk) {
-    const auto live =
-        static_cast<size_t>(parallel::live_micro_batches(schedule, static_cast<int>(chunk)));
-    std::vector<InFlight>& slots = in_flight_[chunk];
-    while (slots.size() < live)
-      slots.push_back({corpus::DeviceBatch(runtime_, type_), nullptr, {}, {}});
-  }
+// Places for all that is between forward and backward at once.
+void TrainStep::make_room() {
+  const int count = static_cast<int>(batches_.size());
+  const parallel::Schedule schedule = ranks_.pipeline().schedule(pipeline_.stage(), count);
+  const auto live = static_cast<size_t>(parallel::live_micro_batches(schedule));
+  while (in_flight_.size() < live) in_flight_.push_back(make_slot());
+  for (InFlight& slot : in_flight_) slot.taken = false;
+  places_.assign(chunks_.size() * batches_.size(), 0);
+}
+
+// The first one that is free, so that every step does the same.
+TrainStep::InFlight& TrainStep::take_place(int chunk, int micro_batch) {
+  const auto free = std::ranges::find(in_flight_, false, &InFlight::taken);
+  MG_ASSERT(free != in_flight_.end());
+  free->taken = true;
+  place_of(chunk, micro_batch) = static_cast<size_t>(free - in_flight_.begin());
+  return *free;
+}
+
+TrainStep::InFlight TrainStep::make_slot() {
+  InFlight slot{.batch = corpus::DeviceBatch(runtime_, type_)};
+  if (!records_) return slot;
+  std::vector<Parameter*> parameters;
+  for (parallel::ParameterSpec* placed : placed_of(chunks_))
+    parameters.push_back(&placed->parameter);
+  slot.recorded =
+      std::make_unique<CudaGraphRunner>(std::move(parameters), runtime_, data_parallel_,
+                                        *options_.record_after, tensor_.group, tensor_.async);
+  if (in_parts()) slot.memory = std::make_unique<OwnArenas>(runtime_);
+  return slot;
 }
 
 // Data-parallel ranks that overlap exchanges with compute do so in the micro-batches at the ends of
@@ -123,14 +140,35 @@ bool TrainStep::recordable(int micro_batch) const {
 }
 
 RecordedCounts TrainStep::recorded() const {
-  return recorded_ ? recorded_->counts() : RecordedCounts{};
+  RecordedCounts counts;
+  for_each_recorded([&](const CudaGraphRunner& recorded) {
+    counts.recorded += recorded.counts().recorded;
+    counts.replayed += recorded.counts().replayed;
+  });
+  return counts;
+}
+
+int64_t TrainStep::own_memory(MemoryClass memory_class) const {
+  int64_t bytes = backward_memory_ ? backward_memory_->high_water(memory_class) : 0;
+  for (const InFlight& slot : in_flight_)
+    if (slot.memory != nullptr) bytes += slot.memory->high_water(memory_class);
+  return bytes;
+}
+
+int64_t TrainStep::most_own_memory(MemoryClass memory_class) const {
+  int64_t most = 0;
+  for (const InFlight& slot : in_flight_)
+    if (slot.memory != nullptr) most = std::max(most, slot.memory->high_water(memory_class));
+  return most * static_cast<int64_t>(in_flight_.size()) +
+         (backward_memory_ ? backward_memory_->high_water(memory_class) : 0);
 }
 
 Tensor TrainStep::total(int micro_batch) const { return totals_.slice(0, micro_batch, 1).view({}); }
 
 void TrainStep::make_tape(InFlight& slot) {
   slot.tape = std::make_unique<Tape>(runtime_, Tape::Mode::record, options_.table);
-  slot.tape->listen(recorded_ ? static_cast<GradientListener*>(&*recorded_) : &data_parallel_);
+  slot.tape->listen(slot.recorded ? static_cast<GradientListener*>(slot.recorded.get())
+                                  : &data_parallel_);
   slot.tape->collect(&metrics_);
   slot.tape->listen(static_cast<SpanListener*>(&work_reporter_));
   slot.tape->listen(static_cast<SpanListener*>(&data_parallel_));
@@ -167,16 +205,22 @@ class TrainStep::Timed {
 };
 
 Tensor TrainStep::forward(int chunk, int micro_batch, const Tensor& input) {
-  using Way = CudaGraphRunner::Way;
   action_ = {parallel::Action::Kind::forward, chunk, micro_batch};
   work_reporter_.phase("forward", micro_batch);
   const Timed timed(*this, times_.forward, 2);
   const models::Stage& stage = *chunks_[static_cast<size_t>(chunk)];
-  InFlight& slot = in_flight(chunk, micro_batch);
+  InFlight& slot = take_place(chunk, micro_batch);
   const nn::Batch& batch = slot.batch.fill(batches_[static_cast<size_t>(micro_batch)],
                                            stage.model(), options_.loss_scope, loss_scale_.value());
-  way_ = recorded_ ? recorded_->begin(batch, recordable(micro_batch)) : Way::eager;
-  if (way_ == Way::replay) return {};
+  if (in_parts()) return forward_in_parts(slot, stage, input, batch);
+  if (slot.recorded != nullptr && slot.recorded->begin(batch, {}, {.first = micro_batch == 0},
+                                                       recordable(micro_batch)) == Way::replay)
+    return {};
+  return forward_of(slot, stage, micro_batch, input, batch);
+}
+
+Tensor TrainStep::forward_of(InFlight& slot, const models::Stage& stage, int micro_batch,
+                             const Tensor& input, const nn::Batch& batch) {
   if (slot.tape == nullptr) make_tape(slot);
   Bundle in;
   if (input.defined()) {
@@ -191,34 +235,41 @@ Tensor TrainStep::forward(int chunk, int micro_batch, const Tensor& input) {
     return std::exchange(slot.output.value, {});  // backward needs its gradient only
   }
   const Tensor loss = models::head_loss(stage, *slot.tape, out, batch);
+  const bool records = slot.recorded != nullptr && slot.recorded->way() == Way::record;
   kernels::table(runtime_.stream())
-      .sum({.x = loss, .out = way_ == Way::record ? recorded_->loss() : total(micro_batch)},
-           runtime_.stream());
+      .sum({.x = loss, .out = records ? loss_ : total(micro_batch)}, runtime_.stream());
   return {};
 }
 
 Tensor TrainStep::backward(int chunk, int micro_batch, const Tensor& gradient, bool weights) {
-  using Way = CudaGraphRunner::Way;
   action_ = {parallel::Action::Kind::backward, chunk, micro_batch};
   work_reporter_.phase("backward", micro_batch);
   const Timed timed(*this, times_.backward, 2);
   InFlight& slot = in_flight(chunk, micro_batch);
-  Tensor of_input;
-  if (way_ != Way::replay) {
-    if (gradient.defined()) slot.tape->set_gradient(slot.output, gradient);
-    slot.tape->backward(weights ? BackwardPart::all : BackwardPart::input);
-    if (slot.input.needs_gradient()) of_input = slot.tape->gradient(slot.input);
-    if (weights) end(slot);
+  slot.taken = !weights;
+  if (in_parts()) {
+    MG_ASSERT(weights);
+    return backward_in_parts(slot, micro_batch, gradient);
   }
-  if (recorded_) finish_recorded(micro_batch);
+  if (slot.recorded == nullptr) return backward_of(slot, gradient, weights);
+  if (slot.recorded->way() != Way::replay) backward_of(slot, gradient, weights);
+  slot.recorded->end();
+  take_loss(slot, micro_batch);
+  return {};
+}
+
+Tensor TrainStep::backward_of(InFlight& slot, const Tensor& gradient, bool weights) {
+  Tensor of_input;
+  if (gradient.defined()) slot.tape->set_gradient(slot.output, gradient);
+  slot.tape->backward(weights ? BackwardPart::all : BackwardPart::input);
+  if (slot.input.needs_gradient()) of_input = slot.tape->gradient(slot.input);
+  if (weights) end(slot);
   return of_input;
 }
 
-void TrainStep::finish_recorded(int micro_batch) {
-  recorded_->end();
-  if (std::exchange(way_, CudaGraphRunner::Way::eager) == CudaGraphRunner::Way::eager) return;
-  kernels::table(runtime_.stream())
-      .copy({.x = recorded_->loss(), .out = total(micro_batch)}, runtime_.stream());
+// Of a micro-batch that is recorded or replayed.
+void TrainStep::take_loss(const InFlight& slot, int micro_batch) {
+  if (slot.recorded->way() != Way::eager) copy(loss_, total(micro_batch));
 }
 
 void TrainStep::weight(int chunk, int micro_batch) {
@@ -226,6 +277,7 @@ void TrainStep::weight(int chunk, int micro_batch) {
   work_reporter_.phase("weight gradients", micro_batch);
   const Timed timed(*this, times_.backward, 2);
   InFlight& slot = in_flight(chunk, micro_batch);
+  slot.taken = false;
   slot.tape->backward(BackwardPart::weight);
   end(slot);
 }
@@ -236,28 +288,33 @@ void TrainStep::end(InFlight& slot) {
 }
 
 Tensor TrainStep::receive_into(int, int micro_batch) {
+  return boundary(micro_batch, "pipeline.received");
+}
+
+// What goes from stage to stage.
+Tensor TrainStep::boundary(int micro_batch, std::string_view label) {
   const corpus::HostBatch& batch = batches_[static_cast<size_t>(micro_batch)];
   const int64_t tokens = tensor_.tokens(batch.sequences * batch.length).size;
   return Tensor::empty(runtime_.arena(MemoryClass::activations), {tokens, options_.hidden}, type_,
-                       "pipeline.received");
+                       label);
 }
 
 void TrainStep::forward_backward(std::span<const corpus::HostBatch> micro_batches) {
   const TimedPart part(listener_, StepPart::forward_backward);
   const int count = static_cast<int>(micro_batches.size());
   data_parallel_.begin_step(count);
-  if (recorded_) recorded_->begin_step();
   metrics_.begin_step(runtime_);
   states_.begin_step();
   make_totals(expected_ > 0 ? expected_ : count);
-  make_room(count);
   batches_ = micro_batches;
+  make_room();
+  for_each_recorded([](CudaGraphRunner& recorded) { recorded.begin_step(); });
   times_ = {};
   try {
     const Timed timed(*this, times_.forward_backward, 1);
     pipeline_.run(count, *this);
   } catch (...) {
-    if (recorded_) recorded_->drop();
+    for_each_recorded([](CudaGraphRunner& recorded) { recorded.drop(); });
     throw;
   }
   action_.reset();
@@ -278,8 +335,7 @@ void TrainStep::expect(int64_t micro_batches) {
 }
 
 StepListener* TrainStep::listen(StepListener* listener) {
-  for (std::vector<InFlight>& slots : in_flight_)
-    for (InFlight& slot : slots) slot.tape.reset();  // a tape keeps its listeners
+  for (InFlight& slot : in_flight_) slot.tape.reset();  // a tape keeps its listeners
   return std::exchange(listener_, listener);
 }
 

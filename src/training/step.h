@@ -18,6 +18,7 @@
 #include "report/log/step_times.h"
 #include "training/cuda_graph_runner.h"
 #include "training/module_states.h"
+#include "training/own_arenas.h"
 #include "training/work_reporter.h"
 
 namespace megatron::training {
@@ -31,8 +32,9 @@ struct StepOptions {
   // With a scale (fp16), gradients that are not finite are an overflow of it, check_finite or not.
   std::optional<optim::LossScaleSettings> loss_scale;
   // On CUDA: micro-batches are recorded when so many steps are over (cuda_graph_runner.h).
-  // Absent: never. For one chunk whose parameters and gradients stay where they are, and
-  // tensor-parallel ranks that talk by NCCL.
+  // Absent: never. For parameters and gradients that stay where they are, tensor-parallel ranks
+  // that talk by NCCL; of pipelines, micro-batches of one shape, and schedules without actions for
+  // weights alone.
   std::optional<int64_t> record_after;
   parallel::DataParallelOptions data_parallel;
   parallel::PipelineOptions pipeline;
@@ -109,9 +111,14 @@ class TrainStep final : private parallel::StageWork {
   // Of the pipeline's schedule, that is being made; none where all are over, or none has begun.
   const std::optional<parallel::Action>& action() const { return action_; }
   int micro_batch() const { return action_ ? action_->micro_batch : -1; }  // of it; -1: none
-  // Micro-batches that were recorded and replayed so far; none while somebody listens to the step
-  // or watches its stream, or where ranks are to exchange gradients or parameters meanwhile.
+  // Micro-batches (of a pipeline: of each chunk) that were recorded and replayed so far; none while
+  // somebody listens to the step or watches its stream, or where ranks are to exchange gradients or
+  // parameters meanwhile.
   RecordedCounts recorded() const;
+  // Bytes that micro-batches of pipelines have apart from the runtime's arenas; and at most,
+  // whatever chunks come to each place.
+  int64_t own_memory(MemoryClass memory_class) const;
+  int64_t most_own_memory(MemoryClass memory_class) const;
 
   optim::Optimizer& optimizer() { return *optimizer_; }  // after begin()
   const optim::Optimizer& optimizer() const { return *optimizer_; }
@@ -125,23 +132,49 @@ class TrainStep final : private parallel::StageWork {
   const optim::LossScale& loss_scale() const { return loss_scale_; }
 
  private:
-  // A micro-batch of a chunk between its forward and the end of its backward.
+  // A place for a micro-batch of a chunk between its forward and the end of its backward.
   struct InFlight {
     corpus::DeviceBatch batch;
+    bool taken = false;
     std::unique_ptr<Tape> tape;
     Var input, output;  // from and to the virtual stages before and after the chunk
+    // Where micro-batches are recorded; the others, of pipelines only.
+    std::unique_ptr<CudaGraphRunner> recorded;
+    std::unique_ptr<OwnArenas> memory;  // of forward: what backward needs
+    Tensor received;                    // a copy of what came from the virtual stage before
   };
   Tensor forward(int chunk, int micro_batch, const Tensor& input) override;
   Tensor backward(int chunk, int micro_batch, const Tensor& gradient, bool weights) override;
   void weight(int chunk, int micro_batch) override;
   Tensor receive_into(int chunk, int micro_batch) override;
+  Tensor forward_of(InFlight& slot, const models::Stage& stage, int micro_batch,
+                    const Tensor& input, const nn::Batch& batch);
+  Tensor backward_of(InFlight& slot, const Tensor& gradient, bool weights);
+  bool in_parts() const { return records_ && ranks_.stages() != nullptr; }
+  Tensor forward_in_parts(InFlight& slot, const models::Stage& stage, const Tensor& input,
+                          const nn::Batch& batch);
+  Tensor backward_in_parts(InFlight& slot, int micro_batch, const Tensor& gradient);
+  Tensor boundary(int micro_batch, std::string_view label);
+  void copy(const Tensor& from, const Tensor& to);
+  void rest(Tensor& place, int micro_batch);
+  Tensor sent(int micro_batch);
+  void take_loss(const InFlight& slot, int micro_batch);
   void end(InFlight& slot);
   bool recordable(int micro_batch) const;
+  InFlight make_slot();
   void make_tape(InFlight& slot);
-  void finish_recorded(int micro_batch);
   Tensor total(int micro_batch) const;  // where the sum of its losses goes
-  InFlight& in_flight(int chunk, int micro_batch);
-  void make_room(int micro_batches);
+  size_t& place_of(int chunk, int micro_batch);
+  InFlight& take_place(int chunk, int micro_batch);
+  InFlight& in_flight(int chunk, int micro_batch) {
+    return in_flight_[place_of(chunk, micro_batch)];
+  }
+  template <class F>
+  void for_each_recorded(F&& f) const {
+    for (const InFlight& slot : in_flight_)
+      if (slot.recorded != nullptr) f(*slot.recorded);
+  }
+  void make_room();
   void forward_backward(std::span<const corpus::HostBatch> micro_batches);
   void make_totals(int64_t micro_batches);
   class Timed;
@@ -162,10 +195,15 @@ class TrainStep final : private parallel::StageWork {
   optim::LossScale loss_scale_;
   DType type_;
   bool rehearses_ = false;
-  std::optional<CudaGraphRunner> recorded_;
-  CudaGraphRunner::Way way_ = CudaGraphRunner::Way::eager;  // of the micro-batch
-  std::vector<std::vector<InFlight>> in_flight_;            // by chunk
-  std::span<const corpus::HostBatch> batches_;              // of the step under way
+  bool records_ = false;
+  Tensor loss_;  // 0-d f64: where a recorded micro-batch sums its losses
+  // Of pipelines: what a recorded forward or backward makes for another stage, and the gradient
+  // that it gets from one.
+  Tensor outgoing_, gradient_;
+  std::optional<OwnArenas> backward_memory_;  // of pipelines: no two are in backward at once
+  std::vector<InFlight> in_flight_;
+  std::vector<size_t> places_;                  // in these, of each chunk and micro-batch
+  std::span<const corpus::HostBatch> batches_;  // of the step under way
   StepListener* listener_ = nullptr;
   std::optional<parallel::Action> action_;
   report::StepTimes times_;  // of the step under way

@@ -15,9 +15,10 @@ namespace megatron::cuda {
 namespace {
 
 constexpr unsigned kSince = 10020;  // the version of CUDA that brought these functions
-// A range grows by this share of itself, up to so many bytes, so that mapping stays rare and what all
-// ranges have mapped ahead is less than a plan leaves to CUDA.
-constexpr int64_t kGrowth = 8, kLargestStep = int64_t{64} << 20;
+// A range grows by this share of itself, up to so many bytes and up to its share of those of all
+// ranges, so that mapping stays rare and what all have mapped ahead is less than a plan leaves to
+// CUDA.
+constexpr int64_t kGrowth = 8, kLargestStep = int64_t{64} << 20, kAhead = 7 * kLargestStep;
 
 int64_t round_up(int64_t bytes, int64_t unit) { return (bytes + unit - 1) / unit * unit; }
 
@@ -52,8 +53,8 @@ struct Driver {
 
 class DeviceRange final : public AddressRange {
  public:
-  DeviceRange(int device, std::shared_ptr<RecordingGate> gate)
-      : device_(device), gate_(std::move(gate)) {
+  DeviceRange(int device, std::shared_ptr<RecordingGate> gate, std::shared_ptr<RangeCount> ranges)
+      : device_(device), gate_(std::move(gate)), ranges_(std::move(ranges)) {
     properties_.type = CU_MEM_ALLOCATION_TYPE_PINNED;
     properties_.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
     properties_.location.id = device;
@@ -65,6 +66,7 @@ class DeviceRange final : public AddressRange {
     unit_ = static_cast<int64_t>(unit);
     size_ = round_up(static_cast<int64_t>(total), unit_);
     check(driver_.reserve(&base_, static_cast<size_t>(size_), 0, 0, 0), "cuMemAddressReserve");
+    ++*ranges_;
   }
 
   ~DeviceRange() override {
@@ -77,6 +79,7 @@ class DeviceRange final : public AddressRange {
       at += bytes;
     }
     driver_.free(base_, static_cast<size_t>(size_));
+    --*ranges_;
   }
 
   std::byte* base() const override { return reinterpret_cast<std::byte*>(base_); }
@@ -86,7 +89,8 @@ class DeviceRange final : public AddressRange {
     const MemoryWhileRecording allowed;
     check(cudaSetDevice(device_), "cudaSetDevice");
     const int64_t needed = round_up(bytes - mapped_, unit_);
-    const int64_t ahead = round_up(std::min(mapped_ / kGrowth, kLargestStep), unit_);
+    const int64_t ahead =
+        round_up(std::min({mapped_ / kGrowth, kLargestStep, kAhead / *ranges_}), unit_);
     if (mapped_ + std::max(needed, ahead) <= size_ && add(std::max(needed, ahead))) return;
     if (ahead > needed && mapped_ + needed <= size_ && add(needed)) return;
     size_t free = 0, total = 0;
@@ -122,6 +126,7 @@ class DeviceRange final : public AddressRange {
   Driver driver_;
   int device_;
   std::shared_ptr<RecordingGate> gate_;
+  std::shared_ptr<RangeCount> ranges_;
   CUmemAllocationProp properties_{};
   CUdeviceptr base_ = 0;
   int64_t size_ = 0, unit_ = 0, mapped_ = 0;
@@ -182,9 +187,9 @@ class PinnedRange final : public AddressRange {
 
 }  // namespace
 
-std::unique_ptr<AddressRange> reserve_device_memory(int device,
-                                                    std::shared_ptr<RecordingGate> gate) {
-  return std::make_unique<DeviceRange>(device, std::move(gate));
+std::unique_ptr<AddressRange> reserve_device_memory(int device, std::shared_ptr<RecordingGate> gate,
+                                                    std::shared_ptr<RangeCount> ranges) {
+  return std::make_unique<DeviceRange>(device, std::move(gate), std::move(ranges));
 }
 std::unique_ptr<AddressRange> reserve_pinned_memory(
     std::vector<std::shared_ptr<RecordingGate>> gates) {

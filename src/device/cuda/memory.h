@@ -1,6 +1,7 @@
 // Where the arenas of a GPU get their addresses from.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -10,10 +11,13 @@
 
 namespace megatron::cuda {
 
+// Ranges of one device's addresses that there are.
+using RangeCount = std::atomic<int>;
+
 // Addresses for as many bytes as the device has; memory is mapped to them, in pieces of 2 MiB or
 // more, as the range grows. Destruction waits for the device's work.
-std::unique_ptr<AddressRange> reserve_device_memory(int device,
-                                                    std::shared_ptr<RecordingGate> gate);
+std::unique_ptr<AddressRange> reserve_device_memory(int device, std::shared_ptr<RecordingGate> gate,
+                                                    std::shared_ptr<RangeCount> ranges);
 
 // Addresses for as many bytes as the host has; memory is pinned in pieces of kPinnedPiece as the
 // range grows. Destruction waits for the work of the GPU that was current.

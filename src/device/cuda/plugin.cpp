@@ -30,8 +30,10 @@ class Plugin final : public CudaPlugin {
  public:
   Plugin(std::vector<CudaDevice> devices, std::string versions)
       : devices_(std::move(devices)), versions_(std::move(versions)) {
-    for (size_t i = 0; i < devices_.size(); ++i)
+    for (size_t i = 0; i < devices_.size(); ++i) {
       gates_.push_back(std::make_shared<RecordingGate>());
+      ranges_.push_back(std::make_shared<RangeCount>());
+    }
   }
 
   std::span<const CudaDevice> devices() const override { return devices_; }
@@ -39,7 +41,8 @@ class Plugin final : public CudaPlugin {
 
   std::unique_ptr<AddressRange> reserve(Device device) const override {
     check_device(device);
-    return reserve_device_memory(device.index, gate(device));
+    return reserve_device_memory(device.index, gate(device),
+                                 ranges_[static_cast<size_t>(device.index)]);
   }
   std::unique_ptr<AddressRange> reserve_pinned() const override {
     return reserve_pinned_memory(gates_);
@@ -123,6 +126,7 @@ class Plugin final : public CudaPlugin {
   std::vector<CudaDevice> devices_;
   mutable WaitedStreams waited_{static_cast<int>(devices_.size())};
   std::vector<std::shared_ptr<RecordingGate>> gates_;  // by device
+  std::vector<std::shared_ptr<RangeCount>> ranges_;    // likewise
   mutable HostCopies host_copies_{static_cast<int>(devices_.size())};
   std::string versions_;
 };

@@ -1,5 +1,6 @@
 #include "device/cuda/stream.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "base/error.h"
@@ -111,6 +112,10 @@ void CudaStream::wait(const Event& event) {
   if (event.state() == nullptr) return;
   const auto* const other = dynamic_cast<const EventState*>(event.state());
   if (other == nullptr) return event.wait_on_host();
+  if (const Capture* capture = other->capture().get(); capture != nullptr && capture->over) {
+    MG_ASSERT(this == capture->first || std::ranges::count(capture->others, this) > 0);
+    return;
+  }
   check(cudaStreamWaitEvent(handle(), other->handle(), 0), "cudaStreamWaitEvent");
   wait_listeners_->add(other->wait_listeners());
   if (capture_ != nullptr || other->capture() == nullptr) return;
@@ -132,7 +137,7 @@ void CudaStream::begin_recording() {
   MG_ASSERT(!recording());
   check(cudaStreamBeginCapture(handle(), cudaStreamCaptureModeThreadLocal),
         "cudaStreamBeginCapture");
-  capture_ = std::make_shared<Capture>();
+  capture_ = std::make_shared<Capture>(Capture{.first = this});
 }
 
 cudaGraph_t CudaStream::end_recording(std::vector<CudaStream*>& others) {
@@ -156,7 +161,7 @@ cudaGraph_t CudaStream::drop_recording() {
 
 void CudaStream::leave(Capture& capture) {
   for (CudaStream* other : capture.others) other->capture_ = nullptr;
-  capture.others.clear();
+  capture.over = true;
 }
 
 }  // namespace megatron::cuda

@@ -55,7 +55,9 @@ class CudaStream;
 
 // What streams record together: the one that began it, and those that wait for its events.
 struct Capture {
+  const CudaStream* first = nullptr;
   std::vector<CudaStream*> others;
+  bool over = false;
 };
 
 // A point in a CUDA stream. Gives its event back to the pool at its end: who waits for it then has
@@ -80,7 +82,8 @@ class EventState final : public Event::State {
 };
 
 // Work that is queued in order and overlaps with the host's. wait() of another CUDA stream's event
-// queues the waiting; of any other event the host waits. Destruction waits for the work.
+// queues the waiting; of any other event the host waits. An event of a recording that is over has
+// been waited for by the streams that took part in it. Destruction waits for the work.
 class CudaStream final : public Stream {
  public:
   CudaStream(Device device, ThreadPool& pool, Arena& scratch);

@@ -210,6 +210,9 @@ plan::MemoryUse MetaRun::memory() {
     use.arenas = *marks_;
     use.arenas[static_cast<size_t>(MemoryClass::optimizer)] = optimizer;
   }
+  for (int i = 0; i < kMemoryClasses; ++i)
+    use.arenas[static_cast<size_t>(i)] +=
+        trained_.step.most_own_memory(static_cast<MemoryClass>(i));
   use.host = host_bytes(use);
   return use;
 }

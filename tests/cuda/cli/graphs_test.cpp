@@ -78,7 +78,29 @@ INSTANTIATE_TEST_SUITE_P(
              "--recompute-granularity selective --recompute-modules core_attn mlp"},
         Case{"TensorAndData",
              "--num-layers 1 --ranks 4 --global-batch-size 4 --tensor-model-parallel-size 2 "
-             "--use-distributed-optimizer"}),
+             "--use-distributed-optimizer"},
+        // Counts of stage 0: each place in flight is recorded, that of the first micro-batch of a
+        // step twice, where others come to it.
+        Case{"Pipeline", "--pipeline-model-parallel-size 2 --global-batch-size 5", 3, 20},
+        Case{"PipelineThroughHostMemory",
+             kLlama + "--bf16 --pipeline-model-parallel-size 2 --global-batch-size 5 "
+                      "--distributed-backend gloo --no-overlap-p2p-communication "
+                      "--recompute-granularity selective --recompute-modules core_attn mlp",
+             3, 20},
+        // Micro-batches of both chunks come to some places.
+        Case{"Interleaved",
+             "--num-layers 4 --pipeline-model-parallel-size 2 "
+             "--num-layers-per-virtual-pipeline-stage 1 --global-batch-size 4",
+             7, 32},
+        // Sums that are begun in one part are waited for in the other.
+        Case{"PipelineAndTensor",
+             "--ranks 4 --pipeline-model-parallel-size 2 --tensor-model-parallel-size 2 "
+             "--sequence-parallel --global-batch-size 3 --bf16",
+             3, 12},
+        Case{"PipelineAndData",
+             "--ranks 4 --pipeline-model-parallel-size 2 --global-batch-size 8 "
+             "--use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather",
+             2, 8}),
     [](const auto& info) { return info.param.name; });
 
 // What an evaluation or a sample keeps where a graph has its memory has it recorded anew.
@@ -88,6 +110,18 @@ TEST(CudaGraphsBeside, EvaluationsHaveTheBits) {
   const std::vector<Step> eager = train(place, "cuda", 6, flags);
   std::string printed;
   EXPECT_EQ(train(place, "cuda", 6, flags + kRecorded, &printed), eager);
+  EXPECT_EQ(counts_in(printed).launched, 8) << printed;
+}
+
+// Those in flight have memory of their own.
+TEST(CudaGraphsBeside, EvaluationsOfPipelinesHaveNothingRecordedAnew) {
+  const Workplace place;
+  const std::string flags =
+      kSmall + "--eval-interval 2 --eval-iters 1 --pipeline-model-parallel-size 2 ";
+  const std::vector<Step> eager = train(place, "cuda", 6, flags);
+  std::string printed;
+  EXPECT_EQ(train(place, "cuda", 6, flags + kRecorded, &printed), eager);
+  EXPECT_EQ(counts_in(printed).recorded, 2) << printed;
   EXPECT_EQ(counts_in(printed).launched, 8) << printed;
 }
 
@@ -124,7 +158,8 @@ TEST(CudaGraphsRefused, ByNameBeforeStep0) {
   const std::string local = "--cuda-graph-impl local ";
   refused(local + "--tensor-model-parallel-size 2 --distributed-backend gloo",
           {"tensor-parallel", "host memory"});
-  refused(local + "--pipeline-model-parallel-size 2", {"--pipeline-model-parallel-size 2"});
+  refused(local + "--pipeline-model-parallel-size 2 --pipeline-schedule zb-h1",
+          {"--pipeline-schedule zb-h1", "use 1f1b or interleaved"});
   refused(local + "--ranks 2 --use-megatron-fsdp --data-parallel-sharding-strategy optim_grads",
           {"optim_grads", "use optim"});
   refused(local + "--cpu-offloading-num-layers 1", {"--cpu-offloading-num-layers 1"});

@@ -172,6 +172,8 @@ INSTANTIATE_TEST_SUITE_P(Runs, CudaPlan,
                                            "--cuda-graph-impl local --cuda-graph-warmup-steps 1",
                                            "--cuda-graph-impl local --cuda-graph-warmup-steps 1 "
                                            "--tensor-model-parallel-size 2 --sequence-parallel",
+                                           "--cuda-graph-impl local --cuda-graph-warmup-steps 1 "
+                                           "--pipeline-model-parallel-size 2 --global-batch-size 8",
                                            "--bf16 --swiglu --recompute-granularity selective "
                                            "--recompute-modules mlp_act layernorm",
                                            "--bf16 --micro-batch-size 1 --seq-length 128 "

@@ -94,6 +94,27 @@ TEST(RecordedCalls, HaveTheBitsOfCallsThatAreNot) {
   });
 }
 
+// What was begun in one recording may be waited for in the next one.
+TEST(RecordedCalls, ThatAreOverNeedNoWaiting) {
+  each_rank(2, [](RecordingRank& r) {
+    const Tensor x = r.empty(512, DType::f32), out = r.empty(512, DType::f32);
+    r.fill(x, 1);
+    r.group.all_reduce(x, Reduce::sum, r.stream(), "sum").wait(r.stream());
+    const std::vector<double> sums = to_doubles(x);
+    std::unique_ptr<StreamRecording> recording = cuda_plugin().record(r.stream());
+    const Work begun = r.group.all_reduce(x, Reduce::sum, r.stream(), "sum");
+    const std::unique_ptr<RecordedWork> first = recording->finish();
+    recording = cuda_plugin().record(r.stream());
+    begun.wait(r.stream());
+    cuda_plugin().copy(out.address(), x.address(), x.bytes(), r.stream());
+    const std::unique_ptr<RecordedWork> second = recording->finish();
+    r.fill(x, 1);
+    first->queue();
+    second->queue();
+    EXPECT_EQ(to_doubles(out), sums);
+  });
+}
+
 // NCCL asks that ranks record together, and launch parts of one recording.
 TEST(RecordedCalls, AreRecordedByAllRanksOrByNone) {
   const auto differ = [&](RecordingRank& r) {

@@ -175,6 +175,20 @@ TEST(Arena, StorageOutlivesTheHandleOfItsArena) {
 }
 
 // On a machine with much memory too, whose ranks would each reserve all of it.
+TEST(Arenas, ExchangeOneForAnotherOfItsClass) {
+  constexpr MemoryClass kClass = MemoryClass::activations;
+  Arenas arenas({DeviceKind::cpu, 0});
+  auto other = Arena::make({DeviceKind::cpu, 0}, kClass);
+  Arena *const before = &arenas[kClass], *const mine = other.get();
+  arenas.exchange(other);
+  EXPECT_EQ(&arenas[kClass], mine);
+  const auto block = arenas[kClass].allocate(100, "block");
+  arenas.exchange(other);
+  EXPECT_EQ(&arenas[kClass], before);
+  EXPECT_EQ(before->in_use(), 0);
+  EXPECT_EQ(mine->in_use(), 128);
+}
+
 TEST(Arenas, OfManyRanksShareTheAddressSpace) {
   constexpr int kRanks = 1024;
   std::vector<Arenas> ranks;

@@ -115,6 +115,7 @@ TEST(ZeroBubble, LiveMicroBatchesAreCountedByChunk) {
   EXPECT_EQ(live_micro_batches(schedule, 0), 3);
   EXPECT_EQ(live_micro_batches(schedule, 1), 1);  // no weight action: ends with backward
   EXPECT_EQ(live_micro_batches(schedule, 2), 0);
+  EXPECT_EQ(live_micro_batches(schedule), 4);
 }
 
 }  // namespace
