@@ -1,7 +1,6 @@
 // Micro-batches of a pipeline that are recorded: forward and backward are a part each. What comes
 // from other stages and goes to them is copied between the parts, since recorded work reads and
 // writes the same places every time.
-#include "base/error.h"
 #include "kernels/table.h"
 #include "training/step.h"
 

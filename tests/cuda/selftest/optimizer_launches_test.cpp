@@ -2,7 +2,10 @@
 // parameters, with the bits of a call for each.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <bit>
 #include <cmath>
+#include <vector>
 
 #include "device/cuda_plugin.h"
 #include "kernels/observer.h"
