@@ -28,19 +28,6 @@ std::string text_of(const Tensor& tensor) {
 
 }  // namespace
 
-std::string broadcast_text(Group& ranks, Stream& stream, const std::string& text, int root,
-                           std::string_view call) {
-  if (ranks.size() == 1) return text;
-  const bool sends = ranks.rank() == root;
-  const int64_t length = std::ranges::max(lengths(ranks, stream, sends ? text.size() : 0, call));
-  if (length == 0) return "";
-  const Tensor sent = bytes(stream, length, call);
-  if (sends) copy_bytes_from(sent, std::as_bytes(std::span(text)));
-  ranks.broadcast(sent, root, stream, call).wait(stream);
-  stream.synchronize();
-  return text_of(sent);
-}
-
 std::vector<std::string> gather_texts(Group& ranks, Stream& stream, const std::string& text,
                                       std::string_view call) {
   if (ranks.size() == 1) return {text};

@@ -9,9 +9,6 @@
 
 namespace megatron::comm {
 
-// Collective. The text of rank `root`, on all ranks.
-std::string broadcast_text(Group& ranks, Stream& stream, const std::string& text, int root,
-                           std::string_view call);
 // Collective. The texts of all ranks, in rank order, on all ranks.
 std::vector<std::string> gather_texts(Group& ranks, Stream& stream, const std::string& text,
                                       std::string_view call);

@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "checkpoint/checkpoint_directory.h"
 #include "comm/texts.h"
+#include "comm/values.h"
 #include "device/cuda_plugin.h"
 #include "kernels/gemm_tuning.h"
 
@@ -154,8 +155,9 @@ void GemmChoices::add(const Json& saved, const std::string& origin) {
 }
 
 void GemmChoices::use_of_lead() {
-  products_ = received(comm::broadcast_text(world_, runtime_.stream(), sent(products_), 0,
-                                            "gemm tuning: choices of rank 0"));
+  std::string text = sent(products_);
+  comm::broadcast(world_, runtime_.stream(), text, 0, "gemm tuning: choices of rank 0");
+  products_ = received(text);
   std::vector<kernels::GemmChoice> choices;
   for (const auto& [product, algorithm] : products_)
     choices.push_back({product, words_of(algorithm)});

@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "base/error.h"
-#include "comm/texts.h"
 #include "comm/values.h"
 #include "kernels/observer.h"
 #include "tensor/finite.h"
@@ -236,8 +235,9 @@ First first_of(const Finding& mine, comm::Group& ranks, Stream& stream) {
     first.place = place;
     rank = r;
   }
-  if (first.place)
-    first.text = comm::broadcast_text(ranks, stream, mine.text, rank, "non-finite.text");
+  if (!first.place) return first;
+  first.text = mine.text;
+  comm::broadcast(ranks, stream, first.text, rank, "non-finite.text");
   return first;
 }
 
