@@ -25,7 +25,7 @@ int measure_gemm(const ReadFlags& read) {
   }
   MG_CHECK(seconds > 0 && seconds <= 3600, "--seconds is {}; it must lie in (0, 3600]", seconds);
   runtime_settings.check();
-  training::tell_device(runtime_settings);
+  training::begin_on_device(runtime_settings);
   const Device device = runtime_settings.device_value();
   Runtime runtime(device, runtime_settings.threads_per_rank());
   const DType type = bf16 ? DType::bf16 : DType::f32;

@@ -67,7 +67,7 @@ int measure_generate(const ReadFlags& read) {
            prompt, max_tokens, positions);
   MG_CHECK(batch > 0, "--batch-size is {}; it must be positive", batch);
   runtime_settings.check();
-  training::tell_device(runtime_settings);
+  training::begin_on_device(runtime_settings);
   const Device device = runtime_settings.device_value();
   Runtime runtime(device, runtime_settings.threads_per_rank());
   GpuWatch watch(device);

@@ -271,7 +271,7 @@ int measure_kernels(const ReadFlags& read) {
   runtime_settings.check();
   const std::vector<kernels::Case> list =
       chosen(kernel, bf16, runtime_settings.device_kind() == DeviceKind::cuda);
-  training::tell_device(runtime_settings);
+  training::begin_on_device(runtime_settings);
   const Device device = runtime_settings.device_value();
   Runtime runtime(device, runtime_settings.threads_per_rank());
   GpuWatch watch(device);

@@ -225,6 +225,7 @@ void check(const Flags& f) {
 
 int measure_parallel(const ReadFlags& read) {
   Flags f;
+  settings::RuntimeSettings runtime;
   Fields fields;
   fields.add("num-layers", &f.num_layers, "layers");
   fields.add("hidden-size", &f.hidden_size, "hidden size");
@@ -236,6 +237,7 @@ int measure_parallel(const ReadFlags& read) {
   fields.add("rounds", &f.rounds, "measurements of each layout, taken in turn");
   fields.add("threads", &f.threads, "CPU threads of each rank");
   fields.add("device", &f.device, {"cpu"}, "cpu only: ranks that share one GPU would take turns");
+  runtime.add_instruction_set(fields);
   fields.add_switch("bf16", &f.bf16, true, "bfloat16; else fp32");
   fields.add("only", &f.only, "only rows whose name contains this, and the one-rank baseline");
   if (const auto code = read(
@@ -248,6 +250,7 @@ int measure_parallel(const ReadFlags& read) {
     return *code;
   }
   check(f);
+  runtime.limit_instruction_set();
   const models::Model model = model_of(f);
   std::vector<Spread> all = spreads(model);
   const auto is_meant = [&](const Spread& s) {

@@ -322,6 +322,7 @@ int measure_step(StepBench& step) {
            "--floor-seconds is {}; it must lie in (0, 10]", step.floor_seconds);
   MG_CHECK(step.estimates() >= 0 && step.estimates() <= 100,
            "--plan-runs is {}; it must lie in [0, 100]", step.estimates());
+  s.runtime.limit_instruction_set();
   const Device device = s.runtime.device_value();
   const bool gpu = device.kind == DeviceKind::cuda;
   const int threads = s.runtime.rank_count() * s.runtime.threads_per_rank();

@@ -298,7 +298,7 @@ void run_ranks(const GenerateSettings& settings, comm::Processes& processes) {
   std::vector<std::string> prompts;
   if (lead && !conversation) prompts = settings.prompts.read();
   if (lead) settings.check_output();
-  training::tell_device(settings.runtime);
+  training::begin_on_device(settings.runtime);
   const TextModel text(settings);
   if (lead) {
     ThreadPool pool(settings.runtime.threads_per_rank());

@@ -65,6 +65,7 @@ int selftest(const Arguments& arguments) {
   fields.add_switch("list", &options.list, true,
                     "print the names of the checks without running "
                     "them");
+  runtime.add_instruction_set(fields);
   fields.add("threads", &runtime.threads, "CPU threads; default: all cores");
   const auto done = parse("megatron selftest [flags] | megatron selftest device [flags]",
                           "Checks kernels, gradients, models and layouts on this machine. "
@@ -72,6 +73,7 @@ int selftest(const Arguments& arguments) {
                           fields, {}, arguments);
   if (done) return *done;
   runtime.check();
+  runtime.limit_instruction_set();
   options.threads = runtime.threads_per_rank();
   MG_CHECK(layouts || !triples, "--triples needs --layouts");
   options.layouts = triples ? 3 : layouts ? 2 : 0;

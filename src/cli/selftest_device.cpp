@@ -99,6 +99,7 @@ int selftest_device(const Arguments& arguments) {
   MG_CHECK(options.seconds > 0 && options.seconds <= 3600,
            "--seconds is {}; it must lie in (0, 3600]", options.seconds);
   runtime.check();
+  runtime.limit_instruction_set();
   // With --device cuda the findings say why there is none.
   options.device = runtime.device == "cuda" ? DeviceKind::cuda : runtime.device_kind();
   options.threads = runtime.threads_per_rank();

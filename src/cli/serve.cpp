@@ -196,7 +196,7 @@ int serve(const Arguments& arguments) {
   settings.check();
   const int signals[] = {SIGTERM, SIGINT};
   SignalWatch watch(signals);  // before other threads
-  training::tell_device(settings.runtime);
+  training::begin_on_device(settings.runtime);
   auto loading = std::async(std::launch::async, [&] { return std::make_unique<Served>(settings); });
   while (loading.wait_for(kTick) != std::future_status::ready) {
     if (const auto signal = watch.caught()) {

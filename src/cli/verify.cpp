@@ -66,6 +66,7 @@ int verify(const Arguments& arguments) {
   fields.add("device", &device, {"cpu", "reference", "both", "cuda"},
              "cpu and cuda compute in fp32, reference in fp64 with plain loops; both: cpu and "
              "reference");
+  runtime.add_instruction_set(fields);
   fields.add("threads", &runtime.threads, "CPU threads per rank; default: cores / ranks");
   int64_t tensor_parallel = 1, pipeline_parallel = 1, data_parallel = 1;
   fields.add("tensor-model-parallel-size", &tensor_parallel,
@@ -104,6 +105,7 @@ int verify(const Arguments& arguments) {
            "--tensor-model-parallel-size, too");
   runtime.ranks = tensor_parallel * pipeline_parallel * data_parallel;
   runtime.check();
+  runtime.limit_instruction_set();
   MG_CHECK(!rewrite || directories.size() == 1, "--rewrite takes one directory, but {} are given",
            directories.size());
   MG_CHECK(!against || directories.size() == 1, "--against takes one directory, but {} are given",

@@ -1,4 +1,3 @@
-// T tokens of a pass, H hidden, V vocabulary
 #include "inference/engine.h"
 
 #include <algorithm>
@@ -6,11 +5,10 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "inference/draw_tokens.h"
 
 namespace megatron::inference {
 namespace {
-
-constexpr int64_t kMostSampled = int64_t{1} << 22;  // tokens (kernels/sample.h)
 
 DType type_of(const models::Stage& stage) {
   MG_CHECK(!stage.parameters().empty(),
@@ -54,7 +52,7 @@ RequestId Engine::submit(Request request) {
            request.number, longest, request.prompt.size(), request.max_tokens, max_length_);
   auto sequence = std::make_unique<Sequence>();
   sequence->id = last_ + 1;
-  sequence->due = due(request.priority);
+  sequence->due = {due_pass(request.priority), sequence->id};
   sequence->longest = longest;
   sequence->tokens = request.prompt;
   sequence->scored = request.first_scored - 1;
@@ -65,11 +63,10 @@ RequestId Engine::submit(Request request) {
   return ++last_;
 }
 
-// In passes since the engine began: a step of priority is worth kPasses of waiting. Requests of one moment go in order.
-uint64_t Engine::due(int64_t priority) const {
-  constexpr int64_t kPasses = 256, kMost = 100;
-  const int64_t pass = statistics_.steps + (kMost + priority) * kPasses;
-  return (static_cast<uint64_t>(pass) << 32) + (last_ + 1) % (uint64_t{1} << 32);
+// Counted from the engine's first: a step of priority is worth kPasses of waiting.
+int64_t Engine::due_pass(int64_t priority) const {
+  constexpr int64_t kPasses = 256;
+  return statistics_.steps + priority * kPasses;
 }
 
 bool Engine::cancel(RequestId id) {
@@ -244,106 +241,14 @@ PassResults Engine::results_of(ForwardPass& pass, const ForwardPassPlan& plan,
     if (draws) {
       Logits logits = pass.last_logits(ready);
       const double draw_begin = now_seconds();
-      if (ranks_.draws()) results.drawn = draw_tokens(drawing, logits);
+      if (ranks_.draws())
+        results.drawn = draw_tokens(drawing, logits, vocabulary_, stage_.model(), runtime_);
       statistics_.draw_seconds += now_seconds() - draw_begin;
     }
   }
   if (ranks_.all != nullptr && (draws || plan.has_labels()))
     share(results, ranks_, runtime_.stream());
   return results;
-}
-
-// The ids that the grammar and, at an end, the end tokens allow.
-int32_t Engine::draw_token(Sequence& s, std::span<const float> logits) const {
-  const Request& request = s.request;
-  std::vector<uint64_t> allowed;
-  if (s.matcher) {
-    allowed.resize(std::max(request.token_bytes->words(), (logits.size() + 63) / 64));
-    bool complete = false;
-    s.matcher->allowed(allowed, complete);
-    if (complete) {
-      for (const int32_t id : request.end_tokens) {
-        const auto i = static_cast<size_t>(id);
-        if (i < logits.size()) allowed[i / 64] |= uint64_t{1} << (i % 64);
-      }
-    }
-  }
-  const TextSoFar text{.tokens = s.tokens,
-                       .prompt = request.prompt.size(),
-                       .end_tokens = request.end_tokens,
-                       .allowed = allowed};
-  return draw(logits, text, request.sampling, request.number);
-}
-
-std::vector<DrawnToken> Engine::draw_tokens(std::span<Sequence* const> ready, Logits& logits) {
-  std::vector<DrawnToken> drawn(ready.size());
-  const std::vector<size_t> others = sample(ready, logits, drawn);
-  if (!others.empty()) draw_on_host(ready, others, logits, drawn);
-  return drawn;
-}
-
-// Draws by the device's kernel, and returns the rows that it does not draw: all but on CUDA, those whose logits are
-// changed first or are wanted, and those that cannot be drawn from, of which the host says why.
-std::vector<size_t> Engine::sample(std::span<Sequence* const> ready, const Logits& logits,
-                                   std::span<DrawnToken> drawn) {
-  std::vector<size_t> others;
-  std::vector<double> rules;
-  for (size_t r = 0; r < ready.size(); ++r) {
-    const Request& request = ready[r]->request;
-    const SamplingOptions& options = request.sampling;
-    const TextSoFar text{.tokens = ready[r]->tokens, .prompt = request.prompt.size()};
-    if (runtime_.device().kind != DeviceKind::cuda || vocabulary_ > kMostSampled ||
-        ready[r]->matcher || request.logprobs > 0 || changes_logits(text, options)) {
-      others.push_back(r);
-      rules.insert(rules.end(), {-1, 0, 1, 0, 0});
-      continue;
-    }
-    const bool greedy = options.temperature == 0;
-    rules.insert(
-        rules.end(),
-        {options.temperature, static_cast<double>(options.top_k), options.top_p, options.min_p,
-         greedy ? 0 : uniform_of(options, request.number, text.tokens.size())});
-  }
-  if (others.size() == ready.size()) return others;
-  const Logits::Sampled sampled = logits.sample(rules, vocabulary_);
-  others.clear();
-  for (size_t r = 0; r < ready.size(); ++r) {
-    if (sampled.ids[r] < 0) {
-      others.push_back(r);
-      continue;
-    }
-    drawn[r].token.draw = {sampled.ids[r], 0.0 - sampled.losses[r]};
-    drawn[r].finish = finish_of(*ready[r], sampled.ids[r]);
-  }
-  return others;
-}
-
-void Engine::draw_on_host(std::span<Sequence* const> ready, std::span<const size_t> rows,
-                          Logits& logits, std::span<DrawnToken> drawn) {
-  logits.read(rows);
-  std::vector<std::vector<int32_t>> labels(ready.size());  // the token, then its alternatives
-  runtime_.pool().parallel_for(std::ssize(rows), [&](int64_t row, int) {
-    const size_t r = rows[static_cast<size_t>(row)];
-    const Request& request = ready[r]->request;
-    const std::span<const float> choices = logits.row(r).first(static_cast<size_t>(vocabulary_));
-    try {
-      labels[r] = {draw_token(*ready[r], choices)};
-    } catch (const Error& error) {
-      drawn[r].error = error.what();
-      return;
-    }
-    if (request.logprobs <= 0) return;
-    const std::vector<int32_t> most = most_likely(choices, request.logprobs);
-    labels[r].insert(labels[r].end(), most.begin(), most.end());
-  });
-  const std::vector<std::vector<double>> losses = logits.losses(labels);
-  for (const size_t r : rows) {
-    if (labels[r].empty()) continue;
-    drawn[r].token.draw = {labels[r][0], 0.0 - losses[r][0]};
-    for (size_t i = 1; i < labels[r].size(); ++i)
-      drawn[r].token.alternatives.push_back({labels[r][i], 0.0 - losses[r][i]});
-    drawn[r].finish = finish_of(*ready[r], labels[r][0]);
-  }
 }
 
 // A finished sequence is gone afterwards.
@@ -360,21 +265,6 @@ void Engine::append(Sequence& s, DrawnToken drawn, RequestUpdate& update) {
     update.finish = drawn.finish;
   }
   if (update.finish) scheduler_.remove(s.id);
-}
-
-// Whether a text ends with a token that is about to be appended.
-std::optional<Finish> Engine::finish_of(Sequence& s, int32_t id) const {
-  const Request& request = s.request;
-  if (std::ranges::find(request.end_tokens, id) != request.end_tokens.end())
-    return Finish::end_token;
-  if (s.matcher) {
-    s.matcher->accept(id);
-    if (s.matcher->must_end()) return Finish::complete;
-  }
-  const int64_t length = s.length() + 1;
-  if (length - std::ssize(request.prompt) >= request.max_tokens) return Finish::length;
-  if (length > stage_.model()->max_position_embeddings()) return Finish::positions;
-  return {};
 }
 
 }  // namespace megatron::inference

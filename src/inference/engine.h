@@ -104,15 +104,8 @@ class Engine {
   PassResults results_of(ForwardPass& pass, const ForwardPassPlan& plan,
                          std::span<const WantedAlternatives> wanted, std::span<const size_t> ready,
                          std::span<Sequence* const> drawing);
-  std::vector<DrawnToken> draw_tokens(std::span<Sequence* const> ready, Logits& logits);
-  std::vector<size_t> sample(std::span<Sequence* const> ready, const Logits& logits,
-                             std::span<DrawnToken> drawn);
-  void draw_on_host(std::span<Sequence* const> ready, std::span<const size_t> rows, Logits& logits,
-                    std::span<DrawnToken> drawn);
-  int32_t draw_token(Sequence& sequence, std::span<const float> logits) const;
   void append(Sequence& sequence, DrawnToken drawn, RequestUpdate& update);
-  std::optional<Finish> finish_of(Sequence& sequence, int32_t id) const;
-  uint64_t due(int64_t priority) const;
+  int64_t due_pass(int64_t priority) const;
 
   const models::Stage& stage_;
   Runtime& runtime_;

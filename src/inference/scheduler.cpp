@@ -10,7 +10,7 @@ Scheduler::Scheduler(SchedulerOptions options, BlockCache& cache)
     : options_(std::move(options)), cache_(cache) {}
 
 void Scheduler::add(std::unique_ptr<Sequence> sequence) {
-  const uint64_t due = sequence->due;
+  const Due due = sequence->due;
   MG_ASSERT(!waiting_.contains(due) && !running_.contains(due));
   waiting_[due] = std::move(sequence);
 }
@@ -26,13 +26,6 @@ bool Scheduler::remove(RequestId id) {
   return false;
 }
 
-Sequence* Scheduler::find(RequestId id) {
-  for (Sequences* all : {&running_, &waiting_})
-    for (const auto& [due, sequence] : *all)
-      if (sequence->id == id) return sequence.get();
-  return nullptr;
-}
-
 void Scheduler::forget(Sequence& sequence) {
   cache_.release(sequence.blocks);
   sequence.read = 0;
@@ -45,7 +38,6 @@ void Scheduler::begin(Sequence& s) {
   s.blocks.root = static_cast<uint64_t>(s.context_class);
   const int64_t most = s.scored < s.scores() ? s.scored : s.length() - 1;
   s.read = cache_.share(s.blocks, s.tokens, most);
-  if (!s.begun) s.cached = s.read;
 }
 
 // The first that waits begins where the pages of its text and of some tokens more are free.

@@ -35,7 +35,6 @@ class Scheduler {
   void add(std::unique_ptr<Sequence> sequence);
   // The sequence leaves with its pages. False: there is none of that id.
   bool remove(RequestId id);
-  Sequence* find(RequestId id);
 
   // The rows of the next pass, all of one context class, with pages for them; those of one count side by side. Empty
   // when there is nothing to do.
@@ -53,7 +52,7 @@ class Scheduler {
 
  private:
   using Rows = std::vector<ScheduledRow>;
-  using Sequences = std::map<uint64_t, std::unique_ptr<Sequence>>;  // by due
+  using Sequences = std::map<Due, std::unique_ptr<Sequence>>;
 
   void admit();
   void begin(Sequence& sequence);

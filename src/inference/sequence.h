@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "inference/block_cache.h"
@@ -13,16 +14,18 @@ namespace megatron::inference {
 
 using RequestId = uint64_t;  // of one engine, in order of submission, from 1
 
+// When a request is served: the lowest goes first, and of one pass the one that was submitted first.
+using Due = std::pair<int64_t, RequestId>;
+
 struct Sequence {
   RequestId id = 0;
   Request request;
-  uint64_t due = 0;             // the lowest goes first; no two are equal
+  Due due;
   std::vector<int32_t> tokens;  // prompt and text so far
   int64_t longest = 0;          // that they may become
   int64_t read = 0;             // the first of them, whose keys and values are in pages
   int64_t context_class = 0;    // of those
   int64_t scored = 0;           // log-probabilities of the prompt that have been given
-  int64_t cached = 0;           // tokens of the prompt that were found in the cache when it began
   bool begun = false;
   uint64_t turn = 0;  // of its last pass
   std::optional<Matcher> matcher;

@@ -5,11 +5,10 @@
 namespace megatron::kernels {
 
 void check(const SampleArgs& args) {
-  constexpr int64_t kMostTokens = int64_t{1} << 22;
   const Rules rules("sample", {{"logits", args.logits}, {"rules", args.rules}, {"ids", args.ids}});
   rules.require(args.logits.defined() && args.logits.rank() == 2 && is_float_type(args.logits) &&
                     last_is_dense(args.logits) && args.logits.size(1) > 0 &&
-                    args.logits.size(1) <= kMostTokens,
+                    args.logits.size(1) <= kMostSampled,
                 "logits [R,V], 0 < V <= 2^22, last dim contiguous");
   rules.dense(args.rules, {args.logits.size(0), kSampleRules}, DType::f64, "rules f64 [R,5]");
   rules.dense(args.ids, {args.logits.size(0)}, DType::i32, "ids i32 [R]");

@@ -25,6 +25,7 @@ struct SampleArgs {
 };
 
 inline constexpr double kSampleUnit = 0x1p40;
+inline constexpr int64_t kMostSampled = int64_t{1} << 22;  // V
 
 void check(const SampleArgs& args);
 

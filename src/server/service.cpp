@@ -20,6 +20,13 @@ bool is_json(std::string_view content_type) {
   return type == "application/json";
 }
 
+// Clients may write anything in its place.
+bool is_method(std::string_view method) {
+  constexpr size_t kLongest = 7;
+  return !method.empty() && method.size() <= kLongest &&
+         std::ranges::all_of(method, [](char c) { return c >= 'A' && c <= 'Z'; });
+}
+
 }  // namespace
 
 Service::Service(const Api& api, Metrics& metrics, ServiceOptions options)
@@ -148,7 +155,7 @@ void Service::done(const std::string& method, const std::string& path, int statu
   const bool known = std::ranges::find(routes(), path, &Route::path) != routes().end();
   const std::string_view endpoint = known ? std::string_view(path) : "other";
   metrics_.answered(endpoint, status);
-  log::info("{} {} {} in {:.3f} s{}{}", method.empty() ? "-" : method, endpoint, status, seconds,
+  log::info("{} {} {} in {:.3f} s{}{}", is_method(method) ? method : "-", endpoint, status, seconds,
             note.empty() ? "" : ": ", note);
 }
 

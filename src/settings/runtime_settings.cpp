@@ -83,10 +83,13 @@ int RuntimeSettings::threads_per_rank() const {
   return std::max(1, available_processors() / rank_count());
 }
 
-DeviceKind RuntimeSettings::device_kind() const {
+void RuntimeSettings::limit_instruction_set() const {
   using kernels::InstructionSet;
   kernels::limit_instruction_set(instruction_set == "avx2" ? InstructionSet::avx2
                                                            : InstructionSet::newest);
+}
+
+DeviceKind RuntimeSettings::device_kind() const {
   prepare_cuda();
   if (device == "reference") return DeviceKind::reference;
   if (device == "cuda") return DeviceKind::cuda;

@@ -53,8 +53,9 @@ struct RuntimeSettings {
   int threads_per_rank() const;  // default: cores / ranks, at least 1
   void add_device(Fields& fields);
   void add_instruction_set(Fields& fields);
-  // auto: cuda where the program found a GPU. Nothing is asked of a device that is named. From then on the
-  // kernels of the cpu device keep to --instruction-set.
+  // From now on the kernels of the cpu device, in this process, keep to --instruction-set.
+  void limit_instruction_set() const;
+  // auto: cuda where the program found a GPU. Nothing is asked of a device that is named.
   DeviceKind device_kind() const;
   // What `auto` became and why, where there is something to say: a GPU was found, or the program
   // has the CUDA plugin and cannot use it.

@@ -10,7 +10,8 @@ void add_bench_device(Fields& fields, settings::RuntimeSettings& runtime) {
   runtime.add_instruction_set(fields);
 }
 
-void tell_device(const settings::RuntimeSettings& runtime) {
+void begin_on_device(const settings::RuntimeSettings& runtime) {
+  runtime.limit_instruction_set();
   const auto note = runtime.device_note();
   if (note) log::info("--device {}: {}", note->value, note->cause);
 }

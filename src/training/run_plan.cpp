@@ -273,6 +273,7 @@ SettledRun settle_run(const settings::TrainSettings& given) {
   SettledRun run{.settings = given};
   settings::TrainSettings& s = run.settings;
   settle_planned(s);
+  s.runtime.limit_instruction_set();
   const bool by_flags = !s.shape.first_shape_flag().empty();
   ShapeSource source;
   if (s.run.model) {
@@ -308,6 +309,7 @@ RunPlan make_run_plan(const settings::TrainSettings& given, comm::Group& process
   RunPlan plan{.began = now_seconds(), .settings = given};
   settings::TrainSettings& s = plan.settings;
   settle(s);
+  s.runtime.limit_instruction_set();
   plan.learning_rate = s.optimizer.learning_rate(s.batch);
   plan.weight_decay = s.optimizer.decay(s.batch);
   settle_pretrained(s);

@@ -193,7 +193,7 @@ int measure(const ServeFlags& flags) {
               {.name = "the model", .context = model->max_position_embeddings()});
     server::ServerOptions options = flags.server;
     options.http.connections = kMostAtOnce;
-    training::tell_device(flags.runtime);
+    training::begin_on_device(flags.runtime);
     log::set_level(log::Level::warning);  // not a line for each request
     own = std::make_unique<RandomServer>(model, flags.preset, flags.runtime.device_value(),
                                          flags.runtime.threads_per_rank(),

@@ -1,5 +1,6 @@
 #include "server/http/http_server.h"
 
+#include <strings.h>
 #include <sys/socket.h>
 
 #include <atomic>
@@ -20,6 +21,18 @@ namespace {
 // httplib refuses sockets with numbers from FD_SETSIZE on.
 constexpr int64_t kMostConnections = 900;
 constexpr size_t kLongestPath = 256;
+
+// In one way that a proxy reads the same: else it may take the rest of a body for a request.
+bool gives_length_clearly(const httplib::Request& request) {
+  const size_t lengths = request.get_header_value_count("Content-Length");
+  const size_t encodings = request.get_header_value_count("Transfer-Encoding");
+  if (encodings > 0)
+    return lengths == 0 && encodings == 1 &&
+           strcasecmp(request.get_header_value("Transfer-Encoding").c_str(), "chunked") == 0;
+  const std::string length = request.get_header_value("Content-Length");
+  return lengths == 0 ||
+         (lengths == 1 && !length.empty() && length.find_first_not_of("0123456789") == length.npos);
+}
 
 }  // namespace
 
@@ -155,12 +168,15 @@ httplib::Server::HandlerResponse HttpServer::Implementation::refuse(const httpli
                                                                     httplib::Response& response) {
   std::optional<HttpAnswer> answer;
   const std::string length = request.get_header_value("Content-Length");
-  const bool sends = request.method == "POST" || request.method == "PUT" ||
-                     request.method == "PATCH" || !length.empty() ||
-                     request.has_header("Transfer-Encoding");
+  const bool in_chunks = request.has_header("Transfer-Encoding");
+  const bool reads =  // httplib, the body of others it does not
+      request.method == "POST" || request.method == "PUT" || request.method == "PATCH";
+  const bool sends = reads || in_chunks || (!length.empty() && length != "0");
   if (request.path.size() > kLongestPath) {
     answer = handler_.unreadable(404);
-  } else if (sends && length.empty() && !request.has_header("Transfer-Encoding")) {
+  } else if (!gives_length_clearly(request)) {
+    answer = handler_.unreadable(400);
+  } else if (reads && length.empty() && !in_chunks) {
     answer = handler_.unreadable(411);
   } else if (length.size() > 18 ||
              (!length.empty() && std::atoll(length.c_str()) > limits_.body_bytes)) {
@@ -168,11 +184,11 @@ httplib::Server::HandlerResponse HttpServer::Implementation::refuse(const httpli
   } else {
     answer = handler_.refuse(request_of(request));
   }
-  if (!answer) return HandlerResponse::Unhandled;
-  if (sends) {  // its body stays unread
+  if (sends && (answer || !reads)) {  // its body stays unread
     exchange().connection->close_after_answer();
-    answer->headers.emplace_back("Connection", "close");
+    response.set_header("Connection", "close");
   }
+  if (!answer) return HandlerResponse::Unhandled;
   give(std::move(*answer), request, response);
   return HandlerResponse::Handled;
 }

@@ -71,14 +71,19 @@ TEST_F(ServeCommand, AnswersAsGenerateDoesUntilItIsEnded) {
   ASSERT_EQ(result->status, 200) << result->body;
   const std::string text = Json::parse(result->body)["choices"].as_array()[0]["text"].as_string();
   EXPECT_EQ("Hello" + text + "\n", generated.out);
+  httplib::Request odd;
+  odd.method = "\x1b[2J\r";
+  odd.path = "/";
+  EXPECT_EQ(client.send(odd)->status, 400);
   server.kill(SIGTERM);
   const Outcome ended = server.wait();
   EXPECT_EQ(ended.code, 0) << ended.err;
-  for (const char* part : {"serving run at", "POST /v1/completions 401", "API keys needed",
-                           "POST /v1/completions 200", "prompt tokens, 9 generated", "SIGTERM"})
+  for (const char* part :
+       {"serving run at", "POST /v1/completions 401", "API keys needed", "POST /v1/completions 200",
+        "prompt tokens, 9 generated", "info - other 400", "SIGTERM"})
     EXPECT_NE(ended.err.find(part), std::string::npos) << part << " is not in\n" << ended.err;
-  for (const char* secret : {"Hello", "secret-key"})
-    EXPECT_EQ(ended.err.find(secret), std::string::npos) << ended.err;
+  for (const char* part : {"Hello", "secret-key", "\x1b", "\r"})
+    EXPECT_EQ(ended.err.find(part), std::string::npos) << ended.err;
 }
 
 TEST_F(ServeCommand, ReadsOtherWeights) {

@@ -125,6 +125,26 @@ TEST_P(Engines, AFreePlaceIsTakenByTheNextThatWaits) {
   EXPECT_TRUE(results.finished(last));
 }
 
+// One that waits for 256 passes is as due as one of the next lower priority that comes then.
+TEST_P(Engines, ALowerPriorityGoesFirstButForThoseThatWaitLong) {
+  Engine e = engine(1);
+  Results results(e);
+  const auto submit = [&](int64_t priority) {
+    return e.submit({.prompt = {1}, .max_tokens = 60, .priority = priority});
+  };
+  const RequestId last = submit(1), second = submit(0), third = submit(0), first = submit(-100);
+  const auto expect_next = [&](RequestId next, std::initializer_list<RequestId> others) {
+    while (!results.finished(next)) results.step();
+    for (const RequestId other : others) EXPECT_TRUE(results.of(other).tokens.empty()) << other;
+  };
+  expect_next(first, {second, third, last});
+  expect_next(second, {third, last});
+  expect_next(third, {last});
+  while (e.statistics().steps < 257) expect_next(submit(-1), {last});
+  const RequestId later = submit(0);
+  expect_next(last, {later});
+}
+
 TEST_P(Engines, CancelFreesThePlaceAndEndsTheUpdates) {
   Engine e = engine(1);
   Results results(e);

@@ -235,6 +235,12 @@ TEST_F(Lifecycle, WhatIsNoHttpIsRefused) {
        {std::string("nonsense\r\n\r\n"), std::string("GET /health\r\n\r\n"),
         std::string("POST /tokenize HTTP/1.1\r\nContent-Type: application/json\r\n\r\n"),
         std::string("POST /tokenize HTTP/1.1\r\nContent-Length: 99999999999999999999\r\n\r\n"),
+        std::string("POST /tokenize HTTP/1.1\r\nContent-Length: -5\r\n\r\n"),
+        std::string("POST /tokenize HTTP/1.1\r\nContent-Length: 2x\r\n\r\n{}"),
+        std::string("POST /tokenize HTTP/1.1\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\n{}"),
+        std::string("POST /tokenize HTTP/1.1\r\nTransfer-Encoding: xchunked\r\n\r\n{}"),
+        std::string("POST /tokenize HTTP/1.1\r\nContent-Type: application/json\r\nContent-Length: 2"
+                    "\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"),
         std::string("POST /tokenize HTTP/1.1\r\nContent-Type: application/json\r\n"
                     "Transfer-Encoding: chunked\r\n\r\nzz\r\n")}) {
     RawClient client(served.server->port());
@@ -242,6 +248,18 @@ TEST_F(Lifecycle, WhatIsNoHttpIsRefused) {
     EXPECT_TRUE(client.read_all().starts_with("HTTP/1.1 4")) << text;
   }
   EXPECT_EQ(served.client().Get("/health")->status, 200);
+}
+
+TEST_F(Lifecycle, TheBodyOfAGetIsNotTheNextRequest) {
+  const ServedModel served;
+  const std::string inner = "GET /v1/models HTTP/1.1\r\nHost: x\r\n\r\n";
+  RawClient client(served.server->port());
+  client.write("GET /health HTTP/1.1\r\nContent-Length: " + std::to_string(inner.size()) +
+               "\r\n\r\n" + inner);
+  const std::string answer = client.read_all();
+  EXPECT_TRUE(answer.starts_with("HTTP/1.1 200")) << answer;
+  EXPECT_NE(answer.find("Connection: close"), answer.npos) << answer;
+  EXPECT_EQ(answer.find("HTTP/1.1", 1), answer.npos) << answer;
 }
 
 // Weights that are no numbers: the request fails, and the server goes on.
