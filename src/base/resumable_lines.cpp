@@ -37,6 +37,10 @@ ResumableLines::ResumableLines(Options options)
   if (is_regular_or_absent(options_.path)) open();
 }
 
+ResumableLines::~ResumableLines() {
+  if (file_ && done_ == 0) ::unlink(partial_.c_str());
+}
+
 void ResumableLines::open() {
   make_directories(folder_of(partial_));
   MG_CHECK(is_regular_or_absent(partial_),
@@ -159,7 +163,9 @@ void ResumableLines::commit() {
   CommandOutputFile out(options_.path);
   for (int64_t n = 0; n < options_.count; ++n) out.write(line(n) + "\n");
   out.commit();
-  if (file_) remove_tree(partial_);
+  if (!file_) return;
+  remove_tree(partial_);
+  file_.reset();
 }
 
 }  // namespace megatron

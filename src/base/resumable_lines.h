@@ -33,6 +33,9 @@ class ResumableLines {
   // Takes up PATH.partial where it is there; what does not end with a whole line is cut off. Throws Error where its
   // settings are others, naming those, and where another process is writing it.
   explicit ResumableLines(Options options);
+  ~ResumableLines();  // removes a PATH.partial that has no line
+  ResumableLines(const ResumableLines&) = delete;
+  ResumableLines& operator=(const ResumableLines&) = delete;
 
   bool has(int64_t number) const { return places_[static_cast<size_t>(number)].has_value(); }
   int64_t done() const { return done_; }

@@ -10,6 +10,7 @@
 #include "base/thread_pool.h"
 #include "cli/command.h"
 #include "cli/engine_flags.h"
+#include "cli/generate_lines.h"
 #include "cli/generate_output.h"
 #include "cli/generate_prompts.h"
 #include "cli/generate_sampling.h"
@@ -38,6 +39,7 @@ struct GenerateSettings {
   void check();
   void join(const comm::Processes& processes);
   void check_output() const;
+  Json::Object flags_of_texts;  // what texts depend on
 };
 
 Fields GenerateSettings::fields() {
@@ -53,7 +55,7 @@ Fields GenerateSettings::fields() {
         "print the log-probability of each token, and of this many most likely alternatives");
   f.add("output", &output,
         "write JSON lines to this file instead of printing; only an earlier output of generate "
-        "is overwritten");
+        "is overwritten, and a run that was killed is gone on with by the same command");
   engine.fields(f);
   ranks.fields(f);
   f.begin_group("precision");
@@ -104,8 +106,8 @@ struct TextModel {
   explicit TextModel(const GenerateSettings& s)
       : directory(resume::resolve_model_directory(*s.load)),
         model(models::model_from_directory(directory.path())),
-        tokenizer(tokenizers::Tokenizer::load(
-            training::tokenizer_path(s.tokenizer_model, directory.path()))) {
+        tokenizer_path(training::tokenizer_path(s.tokenizer_model, directory.path())),
+        tokenizer(tokenizers::Tokenizer::load(tokenizer_path)) {
     models::require_language_model(model, "megatron generate");
     MG_CHECK(tokenizer.vocabulary_size() <= model->vocab_size(),
              "the tokenizer has {} tokens but the model {}; they do not match",
@@ -118,6 +120,7 @@ struct TextModel {
 
   checkpoint::ModelDirectory directory;
   models::Model model;
+  std::string tokenizer_path;
   tokenizers::Tokenizer tokenizer;
 };
 
@@ -137,6 +140,14 @@ struct ModelRank {
   inference::EngineGroups groups;
   std::unique_ptr<models::Stage> stage;
   inference::EngineRanks ranks;
+};
+
+// numbers: of the prompts, which name their random numbers; else 0, 1, ... Called for each token, and for each prompt
+// whose text is whole.
+struct Listener {
+  std::vector<size_t> numbers = {};
+  std::function<void()> on_token = {};
+  inference::OnDone on_done = {};
 };
 
 // What continues text.
@@ -186,11 +197,12 @@ class Session {
 
   // The texts grow with the generations. streams: what becomes certain is printed.
   std::vector<inference::Generation> run(const std::vector<std::vector<int32_t>>& prompts,
-                                         std::vector<GrowingText>& texts, bool streams) {
+                                         std::vector<GrowingText>& texts, bool streams,
+                                         const Listener& listener = {}) {
     std::vector<inference::Request> requests;
     for (size_t i = 0; i < prompts.size(); ++i) {
       texts.emplace_back(tokenizer_, prompts[i], settings_.sampling.stop, end_tokens_);
-      requests.push_back({.number = i,
+      requests.push_back({.number = listener.numbers.empty() ? i : listener.numbers[i],
                           .prompt = prompts[i],
                           .max_tokens = settings_.sampling.max_tokens,
                           .sampling = settings_.sampling.options,
@@ -204,13 +216,15 @@ class Session {
         [&](size_t request, const inference::GeneratedToken& token) {
           const std::string piece = texts[request].push(token.draw.token);
           if (streams) print(piece);
+          if (listener.on_token) listener.on_token();
           return !texts[request].stopped();
         },
-        &statistics_, rank_.ranks);
-    for (GrowingText& text : texts) {
-      const std::string rest = text.finish();
-      if (streams) print(rest + "\n");
-    }
+        &statistics_, rank_.ranks,
+        [&](size_t request, const inference::Generation& generation) {
+          const std::string rest = texts[request].finish();
+          if (streams) print(rest + "\n");
+          if (listener.on_done) listener.on_done(request, generation);
+        });
     return results;
   }
 
@@ -224,19 +238,46 @@ class Session {
   inference::Statistics statistics_;
 };
 
-void continue_prompts(Session& session, const GenerateSettings& s,
-                      const std::vector<std::string>& prompts) {
-  std::optional<CommandOutputFile> file;
-  if (s.output) file.emplace(*s.output);
+// Tokens of a prompt as the model reads them.
+std::vector<int32_t> tokens_of(const Session& session, const std::string& prompt) {
+  std::vector<int32_t> tokens = session.encode(prompt);
+  session.fit(tokens);
+  return tokens;
+}
+
+void write_continuations(Session& session, const GenerateSettings& s, const TextModel& model,
+                         const std::vector<std::string>& prompts) {
+  ContinuationLines lines({.output = *s.output,
+                           .model = model.directory.path(),
+                           .tokenizer = model.tokenizer_path,
+                           .flags = s.flags_of_texts,
+                           .with_logprobs = s.logprobs.has_value()},
+                          prompts);
+  Listener listener{.numbers = lines.missing()};
+  std::vector<std::vector<int32_t>> tokens;
+  for (const size_t number : listener.numbers)
+    tokens.push_back(tokens_of(session, prompts[number]));
+  std::vector<GrowingText> texts;
+  texts.reserve(tokens.size());
+  listener.on_token = [&] { lines.count_token(); };
+  listener.on_done = [&](size_t i, const inference::Generation& generation) {
+    const size_t number = listener.numbers[i];
+    lines.add(number, {prompts[number], tokens[i], texts[i].text(), generation});
+  };
+  session.run(tokens, texts, false, listener);
+  lines.commit();
+}
+
+void print_continuations(Session& session, const GenerateSettings& s,
+                         const std::vector<std::string>& prompts) {
   std::vector<Continuation> all(prompts.size());
   std::vector<std::vector<int32_t>> tokens(prompts.size());
   for (size_t i = 0; i < prompts.size(); ++i) {
     all[i].prompt = prompts[i];
-    tokens[i] = session.encode(prompts[i]);
-    session.fit(tokens[i]);
+    tokens[i] = tokens_of(session, prompts[i]);
     all[i].prompt_tokens = tokens[i];
   }
-  const bool streams = prompts.size() == 1 && !file;
+  const bool streams = prompts.size() == 1;
   std::vector<GrowingText> texts;
   texts.reserve(prompts.size());
   if (streams) print(GrowingText(session.tokenizer(), tokens[0], {}, {}).prompt());
@@ -244,17 +285,12 @@ void continue_prompts(Session& session, const GenerateSettings& s,
   for (size_t i = 0; i < all.size(); ++i) {
     all[i].text = texts[i].text();
     all[i].generation = std::move(generations[i]);
-    if (file) {
-      file->write(json_line(all[i], i, s.logprobs.has_value()));
-      continue;
-    }
     if (!streams) {
       fmt::print("{}== prompt {} of {}\n{}{}\n", i == 0 ? "" : "\n", i + 1, all.size(),
                  texts[i].prompt(), texts[i].text());
     }
     if (s.logprobs) print_log_probabilities(all[i], session.tokenizer());
   }
-  if (file) file->commit();
 }
 
 // Lines are appended to the text as they are, and the model goes on from there.
@@ -313,7 +349,11 @@ void run_ranks(const GenerateSettings& settings, comm::Processes& processes) {
         if (world.rank() > 0) return inference::follow(*rank.stage, rank.runtime, rank.ranks);
         Session session(settings, text, rank);
         if (conversation) return converse(session);
-        continue_prompts(session, settings, prompts);
+        if (settings.output) {
+          write_continuations(session, settings, text, prompts);
+        } else {
+          print_continuations(session, settings, prompts);
+        }
         print_statistics(session.statistics());
       },
       limits);
@@ -335,6 +375,7 @@ int generate(const Arguments& arguments) {
     return *code;
   }
   settings.check();
+  settings.flags_of_texts = flags_of_texts(fields);
   return with_processes([&](comm::Processes& processes) {
     settings.join(processes);
     run_ranks(settings, processes);

@@ -73,7 +73,7 @@ std::string json_line(const Continuation& c, size_t request, bool with_logprobs)
     line.emplace_back("top_logprobs", std::move(alternatives));
     line.emplace_back("prompt_logprobs", std::move(of_prompt));
   }
-  return Json(std::move(line)).dump() + "\n";
+  return Json(std::move(line)).dump();
 }
 
 bool is_generate_output(std::string_view beginning) {

@@ -43,7 +43,7 @@ struct Continuation {
   inference::Generation generation;
 };
 
-// A line of --output (docs/generate.md). with_logprobs: the log-probabilities, too.
+// A line of --output (docs/generate.md), without its end. with_logprobs: the log-probabilities, too.
 std::string json_line(const Continuation& continuation, size_t request, bool with_logprobs);
 // Whether a file that begins like this holds such lines.
 bool is_generate_output(std::string_view beginning);

@@ -23,7 +23,7 @@ bool take(RequestUpdate& update, size_t request, Generation& result, const OnTok
 std::vector<Generation> generate(const models::Stage& stage, Runtime& runtime,
                                  std::span<const Request> requests, const EngineOptions& options,
                                  const OnToken& on_token, Statistics* statistics,
-                                 const EngineRanks& ranks) {
+                                 const EngineRanks& ranks, const OnDone& on_done) {
   EngineOptions of_engine = options;
   of_engine.check();
   const models::Model& model = stage.model();
@@ -44,9 +44,11 @@ std::vector<Generation> generate(const models::Stage& stage, Runtime& runtime,
       const bool stopped = take(update, request, result, on_token);
       if (update.finish == Finish::failed) throw Error(update.error);
       if (update.finish) result.finish = *update.finish;
-      if (!stopped) continue;
-      engine.cancel(update.id);
-      if (result.finish != Finish::end_token) result.finish = Finish::stop;
+      if (stopped) {
+        engine.cancel(update.id);
+        if (result.finish != Finish::end_token) result.finish = Finish::stop;
+      }
+      if (on_done && (stopped || update.finish)) on_done(request, result);
     }
   }
   if (statistics != nullptr) *statistics += engine.statistics();

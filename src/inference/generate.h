@@ -21,12 +21,15 @@ struct Generation {
 // end token.
 using OnToken = std::function<bool(size_t request, const GeneratedToken&)>;
 
+// Sees what each request got, once it is done; in any order.
+using OnDone = std::function<void(size_t request, const Generation&)>;
+
 // Runs an Engine until all requests are done; max_length 0: as the longest of them needs. Throws Error for a request
 // that the model cannot take, before any is begun. statistics: added to; may be null. ranks: as Engine's; those that are
 // not led have the same requests, and their on_token gives the same answers.
 std::vector<Generation> generate(const models::Stage& stage, Runtime& runtime,
                                  std::span<const Request> requests, const EngineOptions& options,
                                  const OnToken& on_token = {}, Statistics* statistics = nullptr,
-                                 const EngineRanks& ranks = {});
+                                 const EngineRanks& ranks = {}, const OnDone& on_done = {});
 
 }  // namespace megatron::inference

@@ -1,9 +1,14 @@
 // `megatron generate`: where prompts come from, what ends a text, what is written.
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <random>
+#include <thread>
+
 #include "base/json.h"
 #include "golden/cli/process.h"
 #include "golden/selftest/support.h"
+#include "text.h"
 #include "tokenizers/tokenizer.h"
 
 namespace megatron::testing {
@@ -197,6 +202,77 @@ TEST_F(GenerateCommand, JsonLines) {
   }
   run({"--prompt", "Hello there", "--max-tokens", "5", "--output", "plain.jsonl"});
   EXPECT_FALSE(lines("plain.jsonl")[0].contains("logprobs"));
+}
+
+// SIGKILL at random moments, and the same command again: no line is lost, none is made twice.
+TEST_F(GenerateCommand, GoesOnAfterAKill) {
+  std::string prompts;
+  for (int i = 0; i < 400; ++i) prompts += "{\"prompt\": \"Hello " + std::to_string(i) + "\"}\n";
+  file("many.jsonl", prompts);
+  const Words flags = {"--prompt-file", "many.jsonl", "--max-tokens", "20",
+                       "--logprobs",    "1",          "--ignore-eos", "--output"};
+  run(with(flags, {"whole.jsonl"}));
+  const std::string partial = *place_ / "killed.jsonl.partial";
+  const auto lines_of = [](const std::string& text) { return count(text, "\n"); };
+  std::mt19937 random(5);
+  int kills = 0, resumed = 0;
+  Outcome last;
+  std::string before;
+  for (int attempt = 0; attempt < 200; ++attempt) {
+    Background child = place_->start(
+        with({"generate", "--load", "run", "--threads", "1"}, with(flags, {"killed.jsonl"})));
+    const size_t enough = lines_of(before) + 1 + random() % 20;
+    const auto text = [&] {
+      return std::filesystem::exists(partial) ? read_file(partial) : std::string();
+    };
+    while (kills < 10 && !child.ended() && lines_of(text()) < enough)
+      std::this_thread::sleep_for(std::chrono::microseconds(random() % 300));
+    if (kills < 10) child.kill(SIGKILL);
+    last = child.wait();
+    resumed += has(last.err, "prompts are done");
+    if (last.code == 0) break;
+    ASSERT_EQ(last.code, 128 + SIGKILL) << last.err;
+    ++kills;
+    const std::string after = text();
+    const std::string kept = before.substr(0, before.rfind('\n') + 1);
+    EXPECT_TRUE(after.starts_with(kept)) << "what was done is kept as it is";
+    before = after;
+  }
+  EXPECT_EQ(last.code, 0);
+  EXPECT_EQ(kills, 10);
+  EXPECT_GE(resumed, 5);
+  EXPECT_EQ(read_file(*place_ / "killed.jsonl"), read_file(*place_ / "whole.jsonl"));
+  EXPECT_FALSE(std::filesystem::exists(partial));
+}
+
+TEST_F(GenerateCommand, AnotherRunIsNoSecondHalf) {
+  std::string prompts;
+  for (int i = 0; i < 100; ++i) prompts += "{\"prompt\": \"A man\"}\n";
+  file("men.jsonl", prompts);
+  const Words flags = {"--prompt-file", "men.jsonl", "--max-tokens", "5", "--output"};
+  run(with(flags, {"half.jsonl"}));
+  const std::string whole = read_file(*place_ / "half.jsonl");
+  // A run that is killed behind its first line, as it leaves its file.
+  const std::string partial = *place_ / "half.jsonl.partial";
+  Background child = place_->start(with({"generate", "--load", "run", "--threads", "1"},
+                                        with(flags, {"half.jsonl", "--max-tokens", "50"})));
+  while (!child.ended() && !std::filesystem::exists(partial)) std::this_thread::yield();
+  while (!child.ended() && read_file(partial).empty()) std::this_thread::yield();
+  child.kill(SIGSTOP);
+  const std::string settings = read_file(partial);
+  child.kill(SIGKILL);
+  child.wait();
+  const std::string header = settings.substr(0, settings.find('\n') + 1);
+  ASSERT_TRUE(has(header, "--max-tokens")) << settings;
+  file("half.jsonl.partial", header + whole.substr(0, whole.find('\n') + 1));
+  refused(with(flags, {"half.jsonl"}),
+          {"half.jsonl.partial", "1 lines", "--max-tokens was \"50\", now it is \"5\""});
+  refused(with(flags, {"half.jsonl", "--max-tokens", "50", "--stop", "x"}),
+          {"--stop was []", "now it is [\"x\"]"});
+  file("men.jsonl", prompts + "{\"prompt\": \"A woman\"}\n");
+  refused(with(flags, {"half.jsonl", "--max-tokens", "50"}), {"the prompts was"});
+  EXPECT_EQ(read_file(*place_ / "half.jsonl"), whole);
+  std::filesystem::remove(partial);
 }
 
 TEST_F(GenerateCommand, StopsBeforeAText) {

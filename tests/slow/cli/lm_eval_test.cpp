@@ -32,6 +32,12 @@ void make_model(const Workplace& place) {
       std::string text;
       for (const auto& [key, value] : item.as_object())
         if (value.is_string()) text += (text.empty() ? "" : "\nAnswer: ") + value.as_string();
+      if (const Json* endings = item.find("endings")) {  // the right one
+        const Json& label = item["label"];
+        const auto right = label.is_string() ? std::stoul(label.as_string())
+                                             : static_cast<size_t>(label.as_integer());
+        text = item["ctx"].as_string() + " " + endings->as_array()[right].as_string();
+      }
       lines += Json(Json::Object{{"text", text}}).dump() + "\n";
     }
   }
@@ -52,7 +58,8 @@ void make_model(const Workplace& place) {
 // The address that a server logs.
 std::string address_of(const Workplace& place, const Background& server) {
   while (!server.ended()) {
-    const std::string log = read_file(place.path() + ".err");
+    const std::string file = place.path() + ".err";
+    const std::string log = std::filesystem::exists(file) ? read_file(file) : "";
     const size_t at = log.find("http://");
     if (at != log.npos && log.find('\n', at) != log.npos)
       return log.substr(at, log.find_first_of(", \n", at) - at);
