@@ -1,4 +1,5 @@
 // A model's answers through the engine, against plain forward passes over each text.
+#include <algorithm>
 #include <cmath>
 
 #include "golden/inference/support.h"

@@ -1,4 +1,6 @@
 // `megatron eval --tasks` against EleutherAI's lm-evaluation-harness, unchanged from PyPI, which asks `megatron serve`.
+#include <gtest/gtest.h>
+
 #include <chrono>
 #include <cstdio>
 #include <thread>
