@@ -6,6 +6,7 @@
 #include <cstdlib>
 
 #include "golden/cli/process.h"
+#include "slow/browser.h"
 #include "unit/report/report_log.h"
 
 namespace megatron::testing {
@@ -22,10 +23,7 @@ struct Shown {
 class ReportInBrowser : public ::testing::Test {
  protected:
   void SetUp() override {
-    for (const char* name : {"chromium", "chromium-browser", "google-chrome"}) {
-      const std::string found = fmt::format("command -v {} >/dev/null 2>&1", name);
-      if (browser_.empty() && std::system(found.c_str()) == 0) browser_ = name;
-    }
+    browser_ = browser_program();
     if (browser_.empty()) GTEST_SKIP() << "there is no chromium on this machine";
   }
 
