@@ -101,8 +101,7 @@ TEST_F(ReportInBrowser, DrawsWithoutAWord) {
       // A mark a run, and one in the legend.
       const size_t marks = c.least_lines >= 7 ? c.runs.size() + 1 : 0;
       EXPECT_EQ(count_of(shown.page, "<rect class=\"test-point\""), marks) << c.runs[0];
-      EXPECT_EQ(count_of(shown.page, ">test set</span>") + count_of(shown.page, "</svg>test set"),
-                marks == 0 ? 0u : 1u);
+      EXPECT_EQ(count_of(shown.page, "</svg>test set</span>"), marks == 0 ? 0u : 1u);
     }
   }
 }
