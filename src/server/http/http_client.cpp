@@ -1,6 +1,13 @@
 #include "server/http/http_client.h"
 
+#include <fcntl.h>
 #include <httplib.h>
+#include <netdb.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <system_error>
 
 #include "base/error.h"
 
@@ -9,19 +16,72 @@ namespace {
 
 constexpr size_t kLongestBody = 1 << 20;  // of a reply that is kept
 
+constexpr std::string_view kScheme = "http://";
+
 void check_url(const std::string& url) {
-  constexpr std::string_view kScheme = "http://";
   MG_CHECK(url.starts_with(kScheme) && url.size() > kScheme.size(),
            "the address {} does not begin with http:// and a host; give http://HOST:PORT", url);
   MG_CHECK(url.find_first_of("/?#@ ", kScheme.size()) == url.npos,
            "the address {} is more than a host and a port; give http://HOST:PORT", url);
 }
 
+// Error number of a connection that is tried for a second at most; 0 where it works.
+int error_of_connecting(const addrinfo& to) {
+  const int file = ::socket(to.ai_family, to.ai_socktype | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+  if (file < 0) return errno;
+  int error = ::connect(file, to.ai_addr, to.ai_addrlen) == 0 ? 0 : errno;
+  if (error == EINPROGRESS) {
+    pollfd ready{.fd = file, .events = POLLOUT, .revents = 0};
+    socklen_t size = sizeof error;
+    if (::poll(&ready, 1, 1000) <= 0) {
+      error = ETIMEDOUT;
+    } else {
+      ::getsockopt(file, SOL_SOCKET, SO_ERROR, &error, &size);
+    }
+  }
+  ::close(file);
+  return error;
+}
+
+// Why there is no connection to a host, which httplib does not say.
+std::string connection_failure(const std::string& url) {
+  std::string host = url.substr(kScheme.size()), port = "80";
+  const size_t colon = host.find(':', host.starts_with('[') ? host.find(']') : 0);
+  if (colon != host.npos) {
+    port = host.substr(colon + 1);
+    host.resize(colon);
+  }
+  if (host.starts_with('[')) host = host.substr(1, host.size() - 2);
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  if (const int code = ::getaddrinfo(host.c_str(), port.c_str(), &hints, &found); code != 0)
+    return fmt::format("the host {} is not found ({})", host, ::gai_strerror(code));
+  const std::unique_ptr<addrinfo, void (*)(addrinfo*)> addresses(found, ::freeaddrinfo);
+  const int error = error_of_connecting(*addresses);
+  if (error == ECONNREFUSED) return "connection refused: nothing listens there";
+  return "cannot connect" + (error == 0 ? "" : ": " + std::generic_category().message(error));
+}
+
+std::string failure(httplib::Error error, const std::string& url, double seconds) {
+  switch (error) {
+    case httplib::Error::Connection: return connection_failure(url);
+    case httplib::Error::ConnectionTimeout:
+      return fmt::format("there was no connection within {} seconds", seconds);
+    case httplib::Error::Read:
+      return fmt::format("the connection ended, or nothing came for {} seconds", seconds);
+    case httplib::Error::Write: return "the connection ended while the request was sent";
+    case httplib::Error::Canceled: return "the request was ended by this program";
+    default: return "HTTP failure " + httplib::to_string(error);
+  }
+}
+
 }  // namespace
 
 class HttpClient::Implementation {
  public:
-  Implementation(const std::string& url, const std::string& key, double seconds) : client_(url) {
+  Implementation(const std::string& url, const std::string& key, double seconds)
+      : client_(url), url_(url), seconds_(seconds) {
     MG_CHECK(client_.is_valid(), "the address {} cannot be read; give http://HOST:PORT", url);
     const auto whole = static_cast<time_t>(seconds);
     const auto rest = static_cast<time_t>((seconds - static_cast<double>(whole)) * 1e6);
@@ -57,7 +117,7 @@ class HttpClient::Implementation {
     if (result) {
       reply.status = result->status;
     } else {
-      reply.error = httplib::to_string(result.error());
+      reply.error = failure(result.error(), url_, seconds_);
     }
     return reply;
   }
@@ -67,6 +127,8 @@ class HttpClient::Implementation {
  private:
   httplib::Client client_;
   httplib::Headers headers_;
+  const std::string url_;
+  const double seconds_;
 };
 
 HttpClient::HttpClient(const std::string& url, const std::string& key, double seconds) {

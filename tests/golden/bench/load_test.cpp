@@ -3,6 +3,7 @@
 
 #include "base/error.h"
 #include "bench/serve/summary.h"
+#include "free_port.h"
 #include "golden/server/support.h"
 #include "server/http/http_client.h"
 #include "text.h"
@@ -107,12 +108,23 @@ TEST(Load, OnlyServersAreMeasured) {
   for (const char* url :
        {"127.0.0.1:5000", "https://127.0.0.1", "http://", "http://a/b", "http://u@h"})
     EXPECT_THROW(server::HttpClient(url, "", 1), Error) << url;
-  int port = 0;
-  {
-    const ServedModel served;
-    port = served.server->port();
+  const auto failure = [](const std::string& url) {
+    try {
+      bench::ask_model({url, ""}, 1);
+    } catch (const Error& e) {
+      return std::string(e.what());
+    }
+    return std::string();
+  };
+  for (const char* host : {"127.0.0.1", "[::1]", "localhost"}) {
+    const std::string url = fmt::format("http://{}:{}", host, free_port());
+    const std::string error = failure(url);
+    EXPECT_TRUE(has(error, "no answer from " + url + ": c")) << error;
+    EXPECT_TRUE(has(error, std::string(host) == "[::1]" ? "connect" : "connection refused"))
+        << error;  // a machine may have no IPv6
   }
-  EXPECT_THROW(bench::ask_model({fmt::format("http://127.0.0.1:{}", port), ""}, 1), Error);
+  const std::string unknown = failure("http://no..host:5000");
+  EXPECT_TRUE(has(unknown, "the host no..host is not found")) << unknown;
   server::ServerOptions options = served_options();
   const ServedModel served(options);
   bench::Load load = load_of(served, 1, 1);

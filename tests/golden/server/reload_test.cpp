@@ -1,6 +1,7 @@
 // Weights that are loaded while texts are generated.
 #include <atomic>
 #include <chrono>
+#include <functional>
 #include <thread>
 
 #include "base/error.h"
@@ -30,6 +31,7 @@ class Reload : public ::testing::Test {
     options.service.keys = server::ApiKeys({"key"});
     options.memory = memory;
     options.load_weights = [this](const std::optional<std::string>& directory) {
+      if (while_loading_) while_loading_();
       const std::string seed = directory.value_or("7");
       MG_CHECK(seed.size() == 1, "'{}' is not there", seed);
       auto m = model_of(std::stoull(seed));
@@ -69,6 +71,7 @@ class Reload : public ::testing::Test {
     return complete(tokens)["choices"].as_array()[0]["text"].as_string();
   }
 
+  std::function<void()> while_loading_;
   std::vector<std::weak_ptr<RandomModel>> loaded_;
   std::unique_ptr<ServedModel> served_;
 };
@@ -165,6 +168,25 @@ TEST_F(Reload, WhatFailsChangesNothing) {
   refused(R"({"load": "8"})", 503, "more than the 16777216 bytes");
   EXPECT_EQ(text(20), own(7, 20));
   EXPECT_EQ(loaded_.size(), 0u);
+}
+
+TEST_F(Reload, IsRefusedWhileAnotherIsUnderWay) {
+  start();
+  int loads = 0;
+  while_loading_ = [&] {
+    ++loads;
+    const httplib::Result second = reload(R"({"load": "9"})");
+    ASSERT_TRUE(second);
+    EXPECT_EQ(second->status, 409) << second->body;
+    EXPECT_EQ(Json::parse(second->body)["error"]["code"], Json("reload_under_way"));
+    EXPECT_EQ(text(20), own(7, 20));
+  };
+  ASSERT_EQ(reload(R"({"load": "8"})")->status, 200);
+  EXPECT_EQ(loads, 1);
+  EXPECT_EQ(text(20), own(8, 20));
+  while_loading_ = nullptr;
+  ASSERT_EQ(reload(R"({"load": "9"})")->status, 200);  // there is none under way any more
+  EXPECT_EQ(text(20), own(9, 20));
 }
 
 TEST_F(Reload, NeedsKeysAndADirectory) {
