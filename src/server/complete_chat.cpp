@@ -3,9 +3,7 @@
 
 #include "server/chat_request.h"
 #include "server/chat_text.h"
-#include "server/endpoints.h"
-#include "server/event_stream.h"
-#include "server/identifier.h"
+#include "server/completion_answer.h"
 #include "server/logprobs.h"
 
 namespace megatron::server {
@@ -30,6 +28,7 @@ class ChatCompletion {
   ChatCompletion(const Api& api, ChatRequest request)
       : request_(std::move(request)),
         model_(api.model),
+        frame_("chatcmpl-", api.model, request_.generation),
         prompt_(render(request_.chat, api.model)),
         generation_(api.model, api.engine, plan(request_, prompt_, api.model), api.deadline()),
         texts_(generation_.choices().size(), ChatText(format())) {}
@@ -49,14 +48,14 @@ class ChatCompletion {
       if (!end.calls.empty()) message.emplace_back("tool_calls", calls(end.calls, false));
       choices.push_back(choice(c, "message", std::move(message), piece, reason(c, end)));
     }
-    return frame("chat.completion", std::move(choices), all_usage());
+    return frame_.of("chat.completion", std::move(choices), all_usage());
   }
 
   void stream(const EventWriter& events, const std::function<bool()>& client_gone) {
     const auto send = [&](size_t c, Json::Object delta, const Piece& piece, Json reason) {
       Json::Array one;
       one.push_back(choice(c, "delta", std::move(delta), piece, std::move(reason)));
-      events.send(frame("chat.completion.chunk", std::move(one), Json()));
+      events.send(frame_.of("chat.completion.chunk", std::move(one), Json()));
     };
     for (size_t c = 0; c < texts_.size(); ++c)
       send(c, {{"role", "assistant"}, {"content", ""}}, {}, Json());
@@ -79,7 +78,7 @@ class ChatCompletion {
       }
     }
     if (request_.generation.include_usage)
-      events.send(frame("chat.completion.chunk", {}, all_usage()));
+      events.send(frame_.of("chat.completion.chunk", {}, all_usage()));
   }
 
   std::string note() const {
@@ -131,21 +130,9 @@ class ChatCompletion {
                  generation_.cached_tokens(0));
   }
 
-  Json frame(const char* object, Json::Array choices, Json usage) const {
-    Json::Object all = {{"id", id_},
-                        {"object", object},
-                        {"created", created_},
-                        {"model", model_.name()},
-                        {"choices", std::move(choices)}};
-    if (!request_.generation.stream || request_.generation.include_usage)
-      all.emplace_back("usage", std::move(usage));
-    return Json(std::move(all));
-  }
-
   const ChatRequest request_;
   const TextModel& model_;
-  const std::string id_ = random_identifier("chatcmpl-");
-  const int64_t created_ = seconds_since_1970();
+  const CompletionFrame frame_;
   const RenderedPrompt prompt_;
   Generation generation_;
   std::vector<ChatText> texts_;
@@ -157,13 +144,7 @@ HttpAnswer complete_chat(const Api& api, const HttpRequest& request) {
   ChatRequest read = read_chat(parse_body(request.body), api.model);
   const bool streams = read.generation.stream;
   const auto completion = std::make_shared<ChatCompletion>(api, std::move(read));
-  if (streams) {
-    return event_stream([completion, gone = request.client_gone](
-                            const EventWriter& events) { completion->stream(events, gone); },
-                        [completion] { return completion->note(); });
-  }
-  const Json whole = completion->whole(request.client_gone);
-  return {.body = whole.dump(), .note = completion->note()};
+  return answer_completion(completion, streams, request);
 }
 
 }  // namespace megatron::server

@@ -2,10 +2,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "server/completion_answer.h"
 #include "server/completion_request.h"
-#include "server/endpoints.h"
-#include "server/event_stream.h"
-#include "server/identifier.h"
 #include "server/logprobs.h"
 
 namespace megatron::server {
@@ -34,6 +32,7 @@ class Completion {
   Completion(const Api& api, CompletionRequest request)
       : request_(std::move(request)),
         model_(api.model),
+        frame_("cmpl-", api.model, request_.generation),
         generation_(api.model, api.engine, plan(request_, api.model), api.deadline()),
         begun_(generation_.choices().size()) {
     logprobs_.reserve(begun_.size());
@@ -120,20 +119,12 @@ class Completion {
   }
 
   Json frame(Json::Array choices, Json usage) const {
-    Json::Object all = {{"id", id_},
-                        {"object", "text_completion"},
-                        {"created", created_},
-                        {"model", model_.name()},
-                        {"choices", std::move(choices)}};
-    if (!request_.generation.stream || request_.generation.include_usage)
-      all.emplace_back("usage", std::move(usage));
-    return Json(std::move(all));
+    return frame_.of("text_completion", std::move(choices), std::move(usage));
   }
 
   const CompletionRequest request_;
   const TextModel& model_;
-  const std::string id_ = random_identifier("cmpl-");
-  const int64_t created_ = seconds_since_1970();
+  const CompletionFrame frame_;
   Generation generation_;
   std::vector<bool> begun_;  // choices of which something was taken
   std::vector<CompletionLogprobs> logprobs_;
@@ -146,13 +137,7 @@ HttpAnswer complete_text(const Api& api, const HttpRequest& request) {
   CompletionRequest read = read_completion(parse_body(request.body), api.model);
   const bool streams = read.generation.stream;
   const auto completion = std::make_shared<Completion>(api, std::move(read));
-  if (streams) {
-    return event_stream([completion, gone = request.client_gone](
-                            const EventWriter& events) { completion->stream(events, gone); },
-                        [completion] { return completion->note(); });
-  }
-  const Json whole = completion->whole(request.client_gone);
-  return {.body = whole.dump(), .note = completion->note()};
+  return answer_completion(completion, streams, request);
 }
 
 }  // namespace megatron::server

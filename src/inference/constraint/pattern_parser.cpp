@@ -1,3 +1,4 @@
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -224,15 +225,9 @@ bool PatternParser::escaped_set(CharacterSet& set) {
 char32_t PatternParser::hexadecimal(size_t digits) {
   char32_t value = 0;
   for (size_t i = 0; i < digits; ++i) {
-    const char32_t c = next();
-    const char32_t lower = c | 0x20;
-    if (c >= '0' && c <= '9') {
-      value = value * 16 + (c - '0');
-    } else if (lower >= 'a' && lower <= 'f') {
-      value = value * 16 + (lower - 'a' + 10);
-    } else {
-      refuse("a hexadecimal digit is missing");
-    }
+    const std::optional<char32_t> digit = tokenizers::hexadecimal_digit(next());
+    if (!digit) refuse("a hexadecimal digit is missing");
+    value = value * 16 + *digit;
   }
   return value;
 }

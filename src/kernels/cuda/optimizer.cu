@@ -165,6 +165,30 @@ struct Adam {
   }
 };
 
+// What SGD and Lion read and write of a tensor.
+template <class Master>
+struct TensorsOfOneMoment {
+  Master master;
+  const float* grad;
+  float* moment;  // of SGD its buffer; null without momentum
+  Rates rates;
+
+  explicit TensorsOfOneMoment(const SgdArgs& args) : TensorsOfOneMoment("sgd", args, args.buffer) {}
+  explicit TensorsOfOneMoment(const LionArgs& args)
+      : TensorsOfOneMoment("lion", args, args.exp_avg) {}
+  bool is_aligned() const {
+    return master.is_aligned() && aligned<kFour>(grad) && aligned<kFour>(moment);
+  }
+
+ private:
+  template <class Args>
+  TensorsOfOneMoment(const char* kernel, const Args& args, const Tensor& of_moment)
+      : master(args.parameter),
+        grad(floats(kernel, args.grad)),
+        moment(floats(kernel, of_moment)),
+        rates(args) {}
+};
+
 template <class Master>
 struct Sgd {
   static constexpr int kCount = kFour, kAtOnce = 2;
@@ -176,21 +200,7 @@ struct Sgd {
   struct Values {
     Four g, b, w;
   };
-  struct Tensors {
-    Master master;
-    const float* grad;
-    float* buffer;  // null without momentum
-    Rates rates;
-
-    explicit Tensors(const SgdArgs& args)
-        : master(args.parameter),
-          grad(floats("sgd", args.grad)),
-          buffer(floats("sgd", args.buffer)),
-          rates(args) {}
-    bool is_aligned() const {
-      return master.is_aligned() && aligned<kFour>(grad) && aligned<kFour>(buffer);
-    }
-  };
+  using Tensors = TensorsOfOneMoment<Master>;
   Tensors at;
   const double *step, *scale;
   float momentum;
@@ -209,17 +219,17 @@ struct Sgd {
   __device__ void complete(Factors& f) const { f.rates.read(at.rates); }
   __device__ void read(const Span& span, Values& x) const {
     cuda::read(at.grad, span, x.g);
-    if (at.buffer != nullptr) cuda::read(at.buffer, span, x.b);
+    if (at.moment != nullptr) cuda::read(at.moment, span, x.b);
     at.master.read(span, x.w);
   }
   __device__ void write(const Span& span, const Factors& f, Values& x) const {
 #pragma unroll
     for (int k = 0; k < kFour; ++k) {
       x.g[k] = fmaf(x.g[k], f.scale, f.rates.decay * x.w[k]);
-      if (at.buffer != nullptr && !f.first) x.g[k] = fmaf(momentum, x.b[k], x.g[k]);
+      if (at.moment != nullptr && !f.first) x.g[k] = fmaf(momentum, x.b[k], x.g[k]);
       x.w[k] = fmaf(-f.rates.lr, x.g[k], x.w[k]);
     }
-    if (at.buffer != nullptr) cuda::write(at.buffer, span, x.g);
+    if (at.moment != nullptr) cuda::write(at.moment, span, x.g);
     at.master.write(span, x.w);
   }
 };
@@ -237,21 +247,7 @@ struct Lion {
   struct Values {
     Four g, m, w;
   };
-  struct Tensors {
-    Master master;
-    const float* grad;
-    float* exp_avg;
-    Rates rates;
-
-    explicit Tensors(const LionArgs& args)
-        : master(args.parameter),
-          grad(floats("lion", args.grad)),
-          exp_avg(floats("lion", args.exp_avg)),
-          rates(args) {}
-    bool is_aligned() const {
-      return master.is_aligned() && aligned<kFour>(grad) && aligned<kFour>(exp_avg);
-    }
-  };
+  using Tensors = TensorsOfOneMoment<Master>;
   Tensors at;
   const double* scale;
   float b1, rest1, b2, rest2;
@@ -270,7 +266,7 @@ struct Lion {
   __device__ void complete(Factors& f) const { f.rates.read(at.rates); }
   __device__ void read(const Span& span, Values& x) const {
     cuda::read(at.grad, span, x.g);
-    cuda::read(at.exp_avg, span, x.m);
+    cuda::read(at.moment, span, x.m);
     at.master.read(span, x.w);
   }
   __device__ void write(const Span& span, const Factors& f, Values& x) const {
@@ -281,7 +277,7 @@ struct Lion {
       x.w[k] = fmaf(-f.rates.lr, update, x.w[k]);
       x.m[k] = fmaf(b2, x.m[k], rest2 * g);
     }
-    cuda::write(at.exp_avg, span, x.m);
+    cuda::write(at.moment, span, x.m);
     at.master.write(span, x.w);
   }
 };

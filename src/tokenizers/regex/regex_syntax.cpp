@@ -243,15 +243,9 @@ bool Parser::escaped_set(char32_t c, bool in_bracket, CharacterSet& set) {
 char32_t Parser::hexadecimal(size_t digits) {
   char32_t value = 0;
   for (size_t i = 0; i < digits; ++i) {
-    const char32_t c = next();
-    const char32_t lower = c | 0x20;
-    if (c >= '0' && c <= '9') {
-      value = value * 16 + (c - '0');
-    } else if (lower >= 'a' && lower <= 'f') {
-      value = value * 16 + (lower - 'a' + 10);
-    } else {
-      throw Outside();
-    }
+    const std::optional<char32_t> digit = hexadecimal_digit(next());
+    if (!digit) throw Outside();
+    value = value * 16 + *digit;
     if (value > CharacterSet::kLast) throw Outside();
   }
   return value;
@@ -340,6 +334,13 @@ std::optional<RegexNode> parse_regex(std::string_view pattern, RegexSyntax synta
   } catch (const Outside&) {
     return std::nullopt;
   }
+}
+
+std::optional<char32_t> hexadecimal_digit(char32_t c) {
+  const char32_t lower = c | 0x20;
+  if (c >= '0' && c <= '9') return c - '0';
+  if (lower >= 'a' && lower <= 'f') return lower - 'a' + 10;
+  return {};
 }
 
 }  // namespace megatron::tokenizers

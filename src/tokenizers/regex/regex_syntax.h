@@ -42,4 +42,7 @@ struct RegexNode {
 // Nothing when the pattern (valid UTF-8) has a construct that is not listed above.
 std::optional<RegexNode> parse_regex(std::string_view pattern, RegexSyntax syntax);
 
+// The value of a hexadecimal digit; nothing for any other character.
+std::optional<char32_t> hexadecimal_digit(char32_t c);
+
 }  // namespace megatron::tokenizers

@@ -1,0 +1,52 @@
+// What the answers of /v1/completions and /v1/chat/completions have in common.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "server/endpoints.h"
+#include "server/event_stream.h"
+#include "server/identifier.h"
+
+namespace megatron::server {
+
+// The object around the choices of an answer, whole or a part of a stream: all of one answer have the same identifier.
+class CompletionFrame {
+ public:
+  CompletionFrame(const char* id_prefix, const TextModel& model, const GenerationParameters& asked)
+      : id_(random_identifier(id_prefix)),
+        model_(model.name()),
+        has_usage_(!asked.stream || asked.include_usage) {}
+
+  // usage: null in the parts of a stream but the last.
+  Json of(const char* object, Json::Array choices, Json usage) const {
+    Json::Object all = {{"id", id_},
+                        {"object", object},
+                        {"created", created_},
+                        {"model", model_},
+                        {"choices", std::move(choices)}};
+    if (has_usage_) all.emplace_back("usage", std::move(usage));
+    return Json(std::move(all));
+  }
+
+ private:
+  const std::string id_, model_;
+  const int64_t created_ = seconds_since_1970();
+  const bool has_usage_;
+};
+
+// Completion has: Json whole(client_gone); void stream(events, client_gone); std::string note().
+template <class Completion>
+HttpAnswer answer_completion(std::shared_ptr<Completion> completion, bool streams,
+                             const HttpRequest& request) {
+  if (streams) {
+    return event_stream([completion, gone = request.client_gone](
+                            const EventWriter& events) { completion->stream(events, gone); },
+                        [completion] { return completion->note(); });
+  }
+  const Json whole = completion->whole(request.client_gone);
+  return {.body = whole.dump(), .note = completion->note()};
+}
+
+}  // namespace megatron::server
