@@ -10,7 +10,7 @@
 namespace megatron::tasks {
 
 struct Estimate {
-  double value = 0, standard_error = 0;  // NaN where it cannot be told
+  double value = 0, standard_error = 0;  // NaN where there are too few examples for one
 };
 
 // Standard error: sample standard deviation / sqrt(n); none of one value.

@@ -98,7 +98,7 @@ TEST(SharedCache, InBf16AndWithWindowsToo) {
   flags.window_size = "39,0";
   flags.window_attn_skip_freq = "2";
   RandomModel m(flags, DType::bf16);
-  expect_results_of_each_alone(m, 60, false);
+  expect_results_of_each_alone(m, 500, false);
 }
 
 // 100,000 random submits and cancels; the model has one layer, and passes are few.

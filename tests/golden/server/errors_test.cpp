@@ -1,10 +1,14 @@
 // Bad requests: each is answered by its field, and the server goes on.
-#include <chrono>
-
 #include "golden/server/support.h"
 
 namespace megatron::testing {
 namespace {
+
+// A request, or a part of one, and the field that its error names.
+struct Refusal {
+  std::string body, param;
+  int status = 400;
+};
 
 class Errors : public ::testing::Test {
  protected:
@@ -15,122 +19,129 @@ class Errors : public ::testing::Test {
   }
   static ServedModel* served_;
 
-  // The body is refused with this status and field.
-  static void refused(const std::string& path, const std::string& body, const std::string& param,
-                      int status = 400) {
-    const httplib::Result result = served_->post(path, body);
-    ASSERT_TRUE(result) << body;
-    EXPECT_EQ(result->status, status) << body << "\n" << result->body;
-    EXPECT_EQ(result->get_header_value("Content-Type"), "application/json");
-    const Json error = Json::parse(result->body)["error"];
-    EXPECT_FALSE(error["message"].as_string().empty());
-    EXPECT_EQ(error["param"], param.empty() ? Json() : Json(param)) << body << "\n" << result->body;
+  // Each, between what all have in common, is refused with its status and field.
+  static void refused(const std::string& path, const std::string& begin,
+                      const std::vector<Refusal>& refusals, const std::string& end) {
+    httplib::Client client = served_->client();
+    for (const auto& [part, param, status] : refusals) {
+      const std::string body = begin + part + end;
+      const httplib::Result result =
+          path == "/api" ? client.Put(path, body, "application/json") : served_->post(path, body);
+      ASSERT_TRUE(result) << body;
+      EXPECT_EQ(result->status, status) << body << "\n" << result->body;
+      EXPECT_EQ(result->get_header_value("Content-Type"), "application/json");
+      const Json error = Json::parse(result->body)["error"];
+      EXPECT_FALSE(error["message"].as_string().empty());
+      EXPECT_EQ(error["param"], Json(param)) << body << "\n" << result->body;
+    }
   }
 };
 ServedModel* Errors::served_ = nullptr;
 
 TEST_F(Errors, FieldsOfCompletions) {
-  const auto field = [](const std::string& fields, const std::string& param, int status = 400) {
-    refused("/v1/completions", R"({"prompt": "x", )" + fields + "}", param, status);
-  };
-  field(R"("model": "other")", "model", 404);
-  field(R"("model": 3)", "model");
-  field(R"("temperature": 2.5)", "temperature");
-  field(R"("temperature": "hot")", "temperature");
-  field(R"("temperature": -0.1)", "temperature");
-  field(R"("top_p": 0)", "top_p");
-  field(R"("top_p": 1.01)", "top_p");
-  field(R"("top_k": 1.5)", "top_k");
-  field(R"("top_k": -2)", "top_k");
-  field(R"("min_p": 2)", "min_p");
-  field(R"("repetition_penalty": 0)", "repetition_penalty");
-  field(R"("presence_penalty": 3)", "presence_penalty");
-  field(R"("frequency_penalty": -2.1)", "frequency_penalty");
-  field(R"("logit_bias": {"x": 1})", "logit_bias");
-  field(R"("logit_bias": {"256": 1})", "logit_bias");
-  field(R"("logit_bias": {"1": 101})", "logit_bias");
-  field(R"("logit_bias": [1])", "logit_bias");
-  field(R"("seed": 1.5)", "seed");
-  field(R"("max_tokens": -1)", "max_tokens");
-  field(R"("max_tokens": 0)", "max_tokens");
-  field(R"("max_tokens": 1000)", "prompt");
-  field(R"("max_tokens": 1e30)", "max_tokens");
-  field(R"("min_tokens": 20, "max_tokens": 10)", "min_tokens");
-  field(R"("n": 0)", "n");
-  field(R"("n": 129)", "n");
-  field(R"("best_of": 1, "n": 2)", "best_of");
-  field(R"("best_of": 3, "stream": true)", "best_of");
-  field(R"("logprobs": 21)", "logprobs");
-  field(R"("logprobs": true)", "logprobs");
-  field(R"("echo": 1)", "echo");
-  field(R"("stop": "")", "stop");
-  field(R"("stop": [1])", "stop");
-  field(R"("stop": {"a": 1})", "stop");
-  field(R"("stop": ["a","a","a","a","a","a","a","a","a","a","a","a","a","a","a","a","a"])", "stop");
-  field(R"("stop_token_ids": [256])", "stop_token_ids");
-  field(R"("stop_token_ids": 1)", "stop_token_ids");
-  field(R"("stream": "yes")", "stream");
-  field(R"("stream_options": {"include_usage": true})", "stream_options");
-  field(R"("stream": true, "stream_options": {"include_usage": 1})",
-        "stream_options.include_usage");
-  field(R"("suffix": "end")", "suffix");
-  field(R"("guided_json": {"type": "object"})", "guided_json");
-  for (const std::string& prompt :
-       {std::string("3"), std::string("[]"), std::string("[[]]"), std::string("[256]"),
-        std::string("[-1]"), std::string("[1, \"a\"]"), std::string("[\"a\", 1]"),
-        std::string("{}"), std::string("null"), std::string("[1.5]")})
-    refused("/v1/completions", R"({"prompt": )" + prompt + "}", "prompt");
-  refused("/v1/completions", R"({"prompt": ")" + std::string(200, 'x') + "\"}", "prompt");
-  refused("/v1/completions", R"({"prompt": ["a", "b"], "n": 100})", "n");
-  EXPECT_EQ(served_
-                ->get("/v1/completions",
-                      R"({"prompt": "x", "max_tokens": 1, "suffix": null, "user": "me",
-                             "metadata": {"a": "b"}, "no such field": 3})")["choices"]
-                .as_array()
-                .size(),
-            1u);
+  const std::string path = "/v1/completions", x200(200, 'x');
+  refused(
+      path, R"({"prompt": "x", )",
+      {{R"("model": "other")", "model", 404},
+       {R"("model": 3)", "model"},
+       {R"("temperature": 2.5)", "temperature"},
+       {R"("temperature": "hot")", "temperature"},
+       {R"("temperature": -0.1)", "temperature"},
+       {R"("top_p": 0)", "top_p"},
+       {R"("top_p": 1.01)", "top_p"},
+       {R"("top_k": 1.5)", "top_k"},
+       {R"("top_k": -2)", "top_k"},
+       {R"("min_p": 2)", "min_p"},
+       {R"("repetition_penalty": 0)", "repetition_penalty"},
+       {R"("presence_penalty": 3)", "presence_penalty"},
+       {R"("frequency_penalty": -2.1)", "frequency_penalty"},
+       {R"("logit_bias": {"x": 1})", "logit_bias"},
+       {R"("logit_bias": {"256": 1})", "logit_bias"},
+       {R"("logit_bias": {"1": 101})", "logit_bias"},
+       {R"("logit_bias": [1])", "logit_bias"},
+       {R"("seed": 1.5)", "seed"},
+       {R"("max_tokens": -1)", "max_tokens"},
+       {R"("max_tokens": 0)", "max_tokens"},
+       {R"("max_tokens": 1000)", "prompt"},
+       {R"("max_tokens": 1e30)", "max_tokens"},
+       {R"("min_tokens": 20, "max_tokens": 10)", "min_tokens"},
+       {R"("n": 0)", "n"},
+       {R"("n": 129)", "n"},
+       {R"("best_of": 1, "n": 2)", "best_of"},
+       {R"("best_of": 3, "stream": true)", "best_of"},
+       {R"("logprobs": 21)", "logprobs"},
+       {R"("logprobs": true)", "logprobs"},
+       {R"("echo": 1)", "echo"},
+       {R"("stop": "")", "stop"},
+       {R"("stop": [1])", "stop"},
+       {R"("stop": {"a": 1})", "stop"},
+       {R"("stop": ["a","a","a","a","a","a","a","a","a","a","a","a","a","a","a","a","a"])", "stop"},
+       {R"("stop_token_ids": [256])", "stop_token_ids"},
+       {R"("stop_token_ids": 1)", "stop_token_ids"},
+       {R"("stream": "yes")", "stream"},
+       {R"("stream_options": {"include_usage": true})", "stream_options"},
+       {R"("stream": true, "stream_options": {"include_usage": 1})",
+        "stream_options.include_usage"},
+       {R"("suffix": "end")", "suffix"},
+       {R"("guided_json": {"type": "object"})", "guided_json"}},
+      "}");
+  refused(path, R"({"prompt": )",
+          {{"3", "prompt"},
+           {"[]", "prompt"},
+           {"[[]]", "prompt"},
+           {"[256]", "prompt"},
+           {"[-1]", "prompt"},
+           {R"([1, "a"])", "prompt"},
+           {R"(["a", 1])", "prompt"},
+           {"{}", "prompt"},
+           {"null", "prompt"},
+           {"[1.5]", "prompt"},
+           {'"' + x200 + '"', "prompt"},
+           {R"(["a", "b"], "n": 100)", "n"}},
+          "}");
+  const Json taken = served_->get(path, R"({"prompt": "x", "max_tokens": 1, "suffix": null,
+      "user": "me", "metadata": {"a": "b"}, "no such field": 3})");
+  EXPECT_EQ(taken["choices"].as_array().size(), 1u);
 }
 
 TEST_F(Errors, FieldsOfChats) {
-  const auto message = [](const std::string& text, const std::string& param) {
-    refused("/v1/chat/completions", R"({"messages": [)" + text + "]}", param);
-  };
-  message("", "messages");
-  message("3", "messages[0]");
-  message(R"({"content": "x"})", "messages[0].role");
-  message(R"({"role": "boss", "content": "x"})", "messages[0].role");
-  message(R"({"role": "user"})", "messages[0].content");
-  message(R"({"role": "user", "content": 3})", "messages[0].content");
-  message(R"({"role": "user", "content": "x"}, {"role": "user", "content": ["x"]})",
-          "messages[1].content");
-  message(R"({"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]})",
-          "messages[0].content");
-  message(R"({"role": "assistant", "tool_calls": [{"function": {"arguments": "{}"}}]})",
-          "messages[0].tool_calls");
-  message(R"({"role": "assistant",
+  const std::string path = "/v1/chat/completions", x200(200, 'x');
+  refused(path, R"({"messages": [)",
+          {{"", "messages"},
+           {"3", "messages[0]"},
+           {R"({"content": "x"})", "messages[0].role"},
+           {R"({"role": "boss", "content": "x"})", "messages[0].role"},
+           {R"({"role": "user"})", "messages[0].content"},
+           {R"({"role": "user", "content": 3})", "messages[0].content"},
+           {R"({"role": "user", "content": "x"}, {"role": "user", "content": ["x"]})",
+            "messages[1].content"},
+           {R"({"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]})",
+            "messages[0].content"},
+           {R"({"role": "assistant", "tool_calls": [{"function": {"arguments": "{}"}}]})",
+            "messages[0].tool_calls"},
+           {R"({"role": "assistant",
               "tool_calls": [{"function": {"name": "f", "arguments": "{"}}]})",
-          "messages[0].tool_calls");
-  const auto field = [](const std::string& fields, const std::string& param) {
-    refused("/v1/chat/completions",
-            R"({"messages": [{"role": "user", "content": "x"}], )" + fields + "}", param);
-  };
-  field(R"("top_logprobs": 3)", "top_logprobs");
-  field(R"("logprobs": 3)", "logprobs");
-  field(R"("logprobs": true, "top_logprobs": 21)", "top_logprobs");
-  field(R"("max_completion_tokens": "many")", "max_completion_tokens");
-  field(R"("tools": [{"type": "function"}])", "tools");
-  field(R"("tools": {})", "tools");
-  field(R"("tool_choice": "maybe")", "tool_choice");
-  field(R"("response_format": {"type": "yaml"})", "response_format.type");
-  field(R"("response_format": 3)", "response_format");
-  field(R"("chat_template": "{{ messages }}")", "chat_template");
-  field(R"("chat_template_kwargs": {"messages": []})", "chat_template_kwargs");
-  field(R"("continue_final_message": true, "add_generation_prompt": true)",
-        "continue_final_message");
-  field(R"("modalities": ["audio"])", "modalities");
-  field(R"("functions": [{"name": "f"}])", "functions");
-  refused("/v1/chat/completions", "{}", "messages");
-  message(R"({"role": "user", "content": ")" + std::string(200, 'x') + "\"}", "messages");
+            "messages[0].tool_calls"},
+           {R"({"role": "user", "content": ")" + x200 + "\"}", "messages"}},
+          "]}");
+  refused(path, R"({"messages": [{"role": "user", "content": "x"}], )",
+          {{R"("top_logprobs": 3)", "top_logprobs"},
+           {R"("logprobs": 3)", "logprobs"},
+           {R"("logprobs": true, "top_logprobs": 21)", "top_logprobs"},
+           {R"("max_completion_tokens": "many")", "max_completion_tokens"},
+           {R"("tools": [{"type": "function"}])", "tools"},
+           {R"("tools": {})", "tools"},
+           {R"("tool_choice": "maybe")", "tool_choice"},
+           {R"("response_format": {"type": "yaml"})", "response_format.type"},
+           {R"("response_format": 3)", "response_format"},
+           {R"("chat_template": "{{ messages }}")", "chat_template"},
+           {R"("chat_template_kwargs": {"messages": []})", "chat_template_kwargs"},
+           {R"("continue_final_message": true, "add_generation_prompt": true)",
+            "continue_final_message"},
+           {R"("modalities": ["audio"])", "modalities"},
+           {R"("functions": [{"name": "f"}])", "functions"}},
+          "}");
+  refused(path, "{", {{"", "messages"}}, "}");
   const ServedModel bare(served_options(), "");
   const httplib::Result result =
       bare.post("/v1/chat/completions", R"({"messages": [{"role": "user", "content": "x"}]})");
@@ -140,35 +151,36 @@ TEST_F(Errors, FieldsOfChats) {
 }
 
 TEST_F(Errors, FieldsOfEmbeddings) {
-  refused("/v1/embeddings", "{}", "input");
-  refused("/v1/embeddings", R"({"input": []})", "input");
-  refused("/v1/embeddings", R"({"input": [300]})", "input");
-  refused("/v1/embeddings", R"({"input": "x", "encoding_format": "hex"})", "encoding_format");
-  refused("/v1/embeddings", R"({"input": "x", "dimensions": 3})", "dimensions");
-  refused("/v1/embeddings", R"({"input": ")" + std::string(200, 'x') + "\"}", "input");
+  const std::string x200(200, 'x');
+  refused("/v1/embeddings", "{",
+          {{"", "input"},
+           {R"("input": [])", "input"},
+           {R"("input": [300])", "input"},
+           {R"("input": "x", "encoding_format": "hex")", "encoding_format"},
+           {R"("input": "x", "dimensions": 3)", "dimensions"},
+           {R"("input": ")" + x200 + '"', "input"}},
+          "}");
 }
 
 TEST_F(Errors, FieldsOfMegatronsEndpoint) {
-  for (const auto& [body, param] :
-       {std::pair<std::string, std::string>{"{}", "prompts"},
-        {R"({"prompts": []})", "prompts"},
-        {R"({"prompts": "x"})", "prompts"},
-        {R"({"prompts": [""]})", "prompts"},
-        {R"({"prompts": ["x"], "max_len": 3})", "max_len"},
-        {R"({"sentences": ["x"]})", "sentences"},
-        {R"({"prompts": ["x"], "tokens_to_generate": -1})", "tokens_to_generate"},
-        {R"({"prompts": ["x"], "tokens_to_generate": 0})", "tokens_to_generate"},
-        {R"({"prompts": ["x"], "temperature": 0})", "temperature"},
-        {R"({"prompts": ["x"], "top_k": 2, "top_p": 0.5})", "top_p"},
-        {R"({"prompts": ["x"], "top_k": 1001})", "top_k"},
-        {R"({"prompts": ["x"], "random_seed": -1})", "random_seed"},
-        {R"({"prompts": ["x"], "logprobs": 1})", "logprobs"},
-        {R"({"prompts": ["x"], "beam_width": 4})", "beam_width"}}) {
-    const httplib::Result result = served_->client().Put("/api", body, "application/json");
-    ASSERT_TRUE(result) << body;
-    EXPECT_EQ(result->status, 400) << body;
-    EXPECT_EQ(Json::parse(result->body)["error"]["param"], Json(param)) << result->body;
-  }
+  refused("/api", "{",
+          {{"", "prompts"},
+           {R"("prompts": [])", "prompts"},
+           {R"("prompts": "x")", "prompts"},
+           {R"("prompts": [""])", "prompts"},
+           {R"("sentences": ["x"])", "sentences"}},
+          "}");
+  refused("/api", R"({"prompts": ["x"], )",
+          {{R"("max_len": 3)", "max_len"},
+           {R"("tokens_to_generate": -1)", "tokens_to_generate"},
+           {R"("tokens_to_generate": 0)", "tokens_to_generate"},
+           {R"("temperature": 0)", "temperature"},
+           {R"("top_k": 2, "top_p": 0.5)", "top_p"},
+           {R"("top_k": 1001)", "top_k"},
+           {R"("random_seed": -1)", "random_seed"},
+           {R"("logprobs": 1)", "logprobs"},
+           {R"("beam_width": 4)", "beam_width"}},
+          "}");
 }
 
 TEST_F(Errors, BodiesThatAreNoJson) {
