@@ -47,6 +47,7 @@ ApiError error_of_status(int status) {
       return {413, kInvalid,
               "the request's body is larger than this server accepts (--max-body-bytes)", "",
               "body_too_large"};
+    case 414: return {414, kInvalid, "the request's address is too long", "", "address_too_long"};
     case 415:
       return {415, kInvalid,
               "the body must be JSON: send 'Content-Type: application/json', without a "

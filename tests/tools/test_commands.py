@@ -7,6 +7,7 @@ by itself where it needs no file. What needs several machines, a GPU, an hour or
 scripts must exist and its flags must be known.
 """
 
+import functools
 import os
 import re
 import shlex
@@ -68,6 +69,13 @@ def known_flags():
     return set(re.findall(r"--[\w-]+", text))
 
 
+@functools.cache
+def help_of(name):
+    return "".join(
+        subprocess.run([PROGRAM, *name, "--help", *more], capture_output=True, text=True).stdout for more in ([], ["all"])
+    )
+
+
 class Pages(unittest.TestCase):
     def run_all(self, commands, folder, where=""):
         """In one shell that ends at the first failure; where stands for what the page calls its folder."""
@@ -110,7 +118,7 @@ class Pages(unittest.TestCase):
         print(f"{count} commands of pages were run")
 
     def test_scripts_exist_and_flags_are_known(self):
-        known, helps = known_flags(), {}
+        known = known_flags()
         for page in PAGES:
             for command in commands_of(page):
                 with self.subTest(page=page.name, command=command):
@@ -121,15 +129,13 @@ class Pages(unittest.TestCase):
                     if "megatron" not in words:
                         continue
                     words = words[words.index("megatron") + 1 :]
-                    name = tuple(w for w in words[:2] if re.fullmatch("[a-z]+", w))
-                    if name not in helps:
-                        helps[name] = "".join(
-                            subprocess.run([PROGRAM, *name, "--help", *more], capture_output=True, text=True).stdout
-                            for more in ([], ["all"])
-                        )
+                    names = [tuple(w for w in words[:2] if re.fullmatch("[a-z]+", w))]
+                    if words[:1] == ["launch"]:  # what it starts has flags of its own
+                        names = [(w,) for w in words if re.fullmatch("[a-z]+", w)][:2]
+                    text = "".join(help_of(name) for name in names)
                     for flag in (w for w in words if w.startswith("--")):
-                        stated = flag in known or re.search(re.escape(flag) + r"\b", helps[name])
-                        self.assertTrue(stated, f"megatron {' '.join(name)} has no {flag}")
+                        stated = flag in known or re.search(re.escape(flag) + r"\b", text)
+                        self.assertTrue(stated, f"megatron {names} has no {flag}")
 
 
 class Scripts(unittest.TestCase):

@@ -202,7 +202,9 @@ TEST_F(Errors, PathsMethodsAndTypes) {
   EXPECT_EQ(status(client.Get("/nothing")), 404);
   EXPECT_EQ(status(client.Get("/v1/models/../../etc/passwd")), 404);
   EXPECT_EQ(status(client.Get("/" + std::string(2000, 'x'))), 404);
-  EXPECT_EQ(status(client.Get("/" + std::string(9000, 'x'))), 414);
+  const httplib::Result long_path = client.Get("/" + std::string(9000, 'x'));
+  EXPECT_EQ(status(long_path), 414);
+  EXPECT_EQ(Json::parse(long_path->body)["error"]["code"], Json("address_too_long"));
   EXPECT_EQ(status(client.Get("/v1/completions")), 405);
   EXPECT_EQ(status(client.Delete("/v1/models")), 405);
   EXPECT_EQ(status(client.Post("/v1/completions", "{}", "text/plain")), 415);
