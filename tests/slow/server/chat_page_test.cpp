@@ -112,6 +112,7 @@ TEST_F(ChatPage, ShowsTheAnswerAndItsProbabilities) {
   EXPECT_EQ(page().text("document.querySelector('.message.user .text').textContent"), "Hello");
   EXPECT_EQ(page().text("document.getElementById('input').value"), "");
   EXPECT_EQ(page().value("document.querySelectorAll('b').length"), Json(0));
+  EXPECT_EQ(page().value("document.querySelectorAll('.token').length"), Json(15));  // bytes
 
   const Json token = served_
                          ->get("/v1/chat/completions", R"({"temperature": 0, "logprobs": true,
