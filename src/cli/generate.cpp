@@ -14,7 +14,7 @@
 #include "cli/generate_output.h"
 #include "cli/generate_prompts.h"
 #include "cli/generate_sampling.h"
-#include "comm/gpu/staged.h"
+#include "cli/model_rank.h"
 #include "inference/follow.h"
 #include "resume/found_checkpoints.h"
 #include "settings/settings.h"
@@ -124,24 +124,6 @@ struct TextModel {
   tokenizers::Tokenizer tokenizer;
 };
 
-// One rank of those that divide the model, with its part.
-struct ModelRank {
-  ModelRank(const GenerateSettings& s, const TextModel& text, comm::Group& world)
-      : runtime(s.runtime.device_value(world.rank()), s.runtime.threads_per_rank(), DeviceKind::cpu,
-                s.runtime.ranks_in_process()),
-        groups(s.ranks.tensor(), s.ranks.stages(),
-               comm::for_device(world, runtime.device(), of_device, s.runtime.gpu_backend())),
-        stage(training::load_model(text.directory, text.model, groups, runtime,
-                                   s.bf16 ? DType::bf16 : DType::f32, 0)),
-        ranks(groups.ranks(true)) {}
-
-  Runtime runtime;
-  std::unique_ptr<comm::Group> of_device;
-  inference::EngineGroups groups;
-  std::unique_ptr<models::Stage> stage;
-  inference::EngineRanks ranks;
-};
-
 // numbers: of the prompts, which name their random numbers; else 0, 1, ... Called for each token, and for each prompt
 // whose text is whole.
 struct Listener {
@@ -158,7 +140,7 @@ class Session {
         model_(text.model),
         tokenizer_(text.tokenizer),
         rank_(rank),
-        followers_(rank.ranks, rank.runtime),
+        followers_(rank.ranks),
         end_tokens_(settings.sampling.stop_tokens) {
     if (!settings.sampling.ignore_eos && tokenizer_.eod()) end_tokens_.push_back(*tokenizer_.eod());
   }
@@ -345,7 +327,8 @@ void run_ranks(const GenerateSettings& settings, comm::Processes& processes) {
   processes.run(
       settings.ranks.ranks(),
       [&](comm::Group& world) {
-        ModelRank rank(settings, text, world);
+        ModelRank rank({settings.ranks, settings.runtime, settings.bf16 ? DType::bf16 : DType::f32},
+                       text.directory, text.model, world);
         if (world.rank() > 0) return inference::follow(*rank.stage, rank.runtime, rank.ranks);
         Session session(settings, text, rank);
         if (conversation) return converse(session);

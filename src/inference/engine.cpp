@@ -4,8 +4,9 @@
 #include <utility>
 
 #include "base/clock.h"
-#include "base/error.h"
+#include "comm/texts.h"
 #include "inference/draw_tokens.h"
+#include "inference/embedding.h"
 
 namespace megatron::inference {
 namespace {
@@ -18,6 +19,26 @@ DType type_of(const models::Stage& stage) {
   return stage.parameters()[0]->parameter.value.dtype();
 }
 
+// Of all ranks, or of none.
+nn::SequenceState make_state(const nn::SequenceStateShape& shape, DType type, Runtime& runtime,
+                             const EngineRanks& ranks, EngineLeader* leader) {
+  if (ranks.all == nullptr) return {shape, type, runtime};
+  std::optional<nn::SequenceState> state;
+  std::string error;
+  try {
+    state.emplace(shape, type, runtime);
+  } catch (const std::exception& e) {
+    error = e.what();
+  }
+  const auto errors = comm::gather_texts(*ranks.all, *ranks.host, error, "engine.cache");
+  for (const std::string& text : errors) {
+    if (text.empty()) continue;
+    if (leader != nullptr) leader->made();
+    throw EngineRefused(text);
+  }
+  return std::move(*state);
+}
+
 }  // namespace
 
 Engine::Engine(const models::Stage& stage, Runtime& runtime, const EngineOptions& options,
@@ -26,12 +47,11 @@ Engine::Engine(const models::Stage& stage, Runtime& runtime, const EngineOptions
       runtime_(runtime),
       options_(options),
       ranks_(ranks),
-      leader_(ranks.leads() ? std::make_unique<EngineLeader>(options, ranks, runtime.stream())
-                            : nullptr),
+      leader_(ranks.leads() ? std::make_unique<EngineLeader>(options, ranks) : nullptr),
       vocabulary_(options.drawn_vocabulary(stage.model())),
       max_length_(options.longest_text(stage.model())),
       shape_(cache_shape(stage, type_of(stage), runtime, options, ranks)),
-      state_(shape_.state, type_of(stage), runtime),
+      state_(make_state(shape_.state, type_of(stage), runtime, ranks, leader_.get())),
       cache_(shape_.blocks),
       scheduler_({.max_requests = options.max_requests,
                   .max_tokens = options.max_tokens,
@@ -109,6 +129,18 @@ Engine::Updates Engine::step() {
     if (ranks_.all != nullptr) ranks_.all->give_up();
     throw;
   }
+}
+
+std::vector<float> Engine::embedding(std::span<const int32_t> tokens) {
+  std::vector<double> sum;
+  try {
+    if (leader_ != nullptr) leader_->embed(tokens);
+    sum = sum_of_hidden(stage_, runtime_, tokens, ranks_.stages);
+  } catch (...) {
+    if (ranks_.all != nullptr) ranks_.all->give_up();
+    throw;
+  }
+  return ranks_.draws() ? unit_vector(sum) : std::vector<float>();
 }
 
 // Labels are those of the tokens whose successors' log-probabilities are still to be given.

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "base/error.h"
 #include "inference/block_cache.h"
 #include "inference/cache_shape.h"
 #include "inference/engine_calls.h"
@@ -41,15 +42,21 @@ struct CacheUse {
   int64_t bytes = 0;  // of all blocks, on this rank
 };
 
+// Thrown by the constructor on all ranks where one of them has no memory for its part: they may make another engine.
+class EngineRefused : public Error {
+ public:
+  using Error::Error;
+};
+
 // Runs requests over one cache of keys and values in pages: every step reads the next token of each that generates,
 // and pieces of the prompts of the others. Requests share the pages of equal prefixes. When pages end, requests that
 // are due last are read anew later. What a request gets is a function of the model and the request alone, bit for bit:
 // neither of its id, nor of what runs with it, was cancelled or is cached, nor of how its prompt was cut. All calls are
 // made by one thread at a time. Stage and runtime are borrowed.
 //
-// Of several ranks (inference/engine_ranks.h) the constructor and step() are collective, and so is the destructor of the
-// one that leads. Results are the drawing rank's, and all ranks return them. Where pipeline stages alone divide the
-// model they have the bits of one rank.
+// Of several ranks (inference/engine_ranks.h) the constructor, step() and embedding() are collective, and so is the
+// destructor of the one that leads. Results of steps are the drawing rank's, and all ranks return them. Where pipeline
+// stages alone divide the model they have the bits of one rank.
 class Engine {
  public:
   // Allocates the cache; throws Error naming bytes and flags when there is no memory for it, or too little for one
@@ -71,6 +78,10 @@ class Engine {
   // The request gets no more, and its pages are free for the next step. False: it has finished, was cancelled before or
   // never was.
   bool cancel(RequestId id);
+
+  // A text as a vector (inference/embedding.h), between two steps; nothing on ranks that do not draw. Throws Error for
+  // one that is no number; after any other several ranks are lost, as with step().
+  std::vector<float> embedding(std::span<const int32_t> tokens);
 
   // The stage's weights are others from now on: requests under way are read again.
   void weights_changed();

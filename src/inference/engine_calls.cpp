@@ -52,18 +52,18 @@ EngineCall get_call(ByteReader& bytes) {
 
 }  // namespace
 
-void send(const EngineMessage& message, const EngineRanks& ranks, Stream& stream) {
+void send(const EngineMessage& message, const EngineRanks& ranks) {
   ByteWriter bytes;
   bytes.put(message.kind);
   bytes.put(message.options);
   for (const EngineCall& call : message.calls) put(bytes, call);
   std::string all = bytes.take();
-  comm::broadcast(*ranks.all, stream, all, ranks.drawing, kCallsName);
+  comm::broadcast(*ranks.all, *ranks.host, all, ranks.drawing, kCallsName);
 }
 
-EngineMessage receive(const EngineRanks& ranks, Stream& stream) {
+EngineMessage receive(const EngineRanks& ranks) {
   std::string all;
-  comm::broadcast(*ranks.all, stream, all, ranks.drawing, kCallsName);
+  comm::broadcast(*ranks.all, *ranks.host, all, ranks.drawing, kCallsName);
   ByteReader bytes(all);
   EngineMessage message;
   bytes.get(message.kind);
@@ -72,15 +72,14 @@ EngineMessage receive(const EngineRanks& ranks, Stream& stream) {
   return message;
 }
 
-EngineLeader::EngineLeader(const EngineOptions& options, const EngineRanks& ranks, Stream& stream)
-    : ranks_(ranks), stream_(stream) {
-  send({.kind = EngineMessage::Kind::begin, .options = options, .calls = {}}, ranks_, stream_);
+EngineLeader::EngineLeader(const EngineOptions& options, const EngineRanks& ranks) : ranks_(ranks) {
+  send({.kind = EngineMessage::Kind::begin, .options = options, .calls = {}}, ranks_);
 }
 
 EngineLeader::~EngineLeader() {
   try {
     if (!made_) ranks_.all->give_up();
-    else send({.kind = EngineMessage::Kind::stop, .options = {}, .calls = {}}, ranks_, stream_);
+    else send({.kind = EngineMessage::Kind::stop, .options = {}, .calls = {}}, ranks_);
   } catch (
       const std::
           exception&) {  // NOLINT(bugprone-empty-catch): a rank has failed, and so does the run
@@ -89,7 +88,13 @@ EngineLeader::~EngineLeader() {
 
 void EngineLeader::step() {
   send({.kind = EngineMessage::Kind::step, .options = {}, .calls = std::exchange(calls_, {})},
-       ranks_, stream_);
+       ranks_);
+}
+
+void EngineLeader::embed(std::span<const int32_t> tokens) {
+  Request text;
+  text.prompt.assign(tokens.begin(), tokens.end());
+  send({.kind = EngineMessage::Kind::embed, .options = {}, .calls = {std::move(text)}}, ranks_);
 }
 
 }  // namespace megatron::inference

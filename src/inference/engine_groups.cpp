@@ -19,7 +19,8 @@ std::unique_ptr<comm::Group> stages_descending(int tensor, int stages, comm::Gro
 
 EngineGroups::EngineGroups(int tensor, int stages, comm::Group& world)
     : grid_(stages_descending(tensor, stages, world)),
-      ranks_({.layout = {.tp = tensor, .pp = stages}, .pipeline = {.stages = stages}}, *grid_) {}
+      ranks_({.layout = {.tp = tensor, .pp = stages}, .pipeline = {.stages = stages}}, *grid_),
+      host_(std::make_unique<Runtime>(Device{DeviceKind::cpu, 0}, 1)) {}
 
 std::unique_ptr<models::Stage> EngineGroups::build(const models::Model& model, Runtime& runtime,
                                                    DType type, uint64_t seed) const {
@@ -38,8 +39,11 @@ std::unique_ptr<models::Stage> EngineGroups::build(const models::Model& model, R
 EngineRanks EngineGroups::ranks(bool led) const {
   if (grid_->size() == 1) return {};
   const int tensor = ranks_.tensor().size();
-  return {
-      .all = grid_.get(), .stages = ranks_.stages(), .drawing = grid_->size() - tensor, .led = led};
+  return {.all = grid_.get(),
+          .stages = ranks_.stages(),
+          .host = &host_->stream(),
+          .drawing = grid_->size() - tensor,
+          .led = led};
 }
 
 }  // namespace megatron::inference

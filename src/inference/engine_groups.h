@@ -24,6 +24,7 @@ class EngineGroups {
  private:
   const std::unique_ptr<comm::Group> grid_;  // the world in the order of the stages
   const parallel::Ranks ranks_;
+  const std::unique_ptr<Runtime> host_;
 };
 
 }  // namespace megatron::inference

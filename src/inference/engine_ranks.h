@@ -3,6 +3,7 @@
 
 #include "comm/group.h"
 #include "comm/member.h"
+#include "device/stream.h"
 
 namespace megatron::inference {
 
@@ -11,6 +12,7 @@ namespace megatron::inference {
 struct EngineRanks {
   comm::Group* all = nullptr;     // null: one rank
   comm::Group* stages = nullptr;  // of the pipeline, in the order of the layers; null: one
+  Stream* host = nullptr;         // of the host, for calls on its memory
   int drawing = 0;                // of `all`; its stage has the output layer
   // The drawing rank's engine alone is called, and the others' are by follow() (inference/follow.h).
   bool led = false;

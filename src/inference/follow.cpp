@@ -1,6 +1,5 @@
 #include "inference/follow.h"
 
-#include "base/error.h"
 #include "inference/engine.h"
 
 namespace megatron::inference {
@@ -19,13 +18,17 @@ void follow(const models::Stage& stage, Runtime& runtime, const EngineRanks& ran
   MG_ASSERT(ranks.led && !ranks.draws());
   std::optional<Engine> engine;
   for (;;) {
-    EngineMessage message = receive(ranks, runtime.stream());
+    EngineMessage message = receive(ranks);
     switch (message.kind) {
-      case Kind::begin: engine.emplace(stage, runtime, message.options, ranks); break;
+      case Kind::begin: try { engine.emplace(stage, runtime, message.options, ranks);
+        } catch (const EngineRefused&) {  // as on the drawing rank, which says why
+        }
+        break;
       case Kind::step:
         for (EngineCall& call : message.calls) make(*engine, call);
         engine->step();
         break;
+      case Kind::embed: engine->embedding(std::get<Request>(message.calls.at(0)).prompt); break;
       case Kind::stop: engine.reset(); break;
       case Kind::end: return;
     }
@@ -35,7 +38,7 @@ void follow(const models::Stage& stage, Runtime& runtime, const EngineRanks& ran
 Followers::~Followers() {
   if (!ranks_.leads()) return;
   try {
-    send({.kind = EngineMessage::Kind::end, .options = {}, .calls = {}}, ranks_, runtime_.stream());
+    send({.kind = EngineMessage::Kind::end, .options = {}, .calls = {}}, ranks_);
   } catch (
       const std::
           exception&) {  // NOLINT(bugprone-empty-catch): a rank has failed, and so does the run

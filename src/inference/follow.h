@@ -13,14 +13,13 @@ void follow(const models::Stage& stage, Runtime& runtime, const EngineRanks& ran
 // The drawing rank has one as long as it makes engines. With one rank, and ranks that are not led, it does nothing.
 class Followers {
  public:
-  Followers(const EngineRanks& ranks, Runtime& runtime) : ranks_(ranks), runtime_(runtime) {}
+  explicit Followers(const EngineRanks& ranks) : ranks_(ranks) {}
   ~Followers();
   Followers(const Followers&) = delete;
   Followers& operator=(const Followers&) = delete;
 
  private:
   const EngineRanks ranks_;
-  Runtime& runtime_;
 };
 
 }  // namespace megatron::inference

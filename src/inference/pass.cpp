@@ -4,6 +4,7 @@
 #include <bit>
 
 #include "base/error.h"
+#include "inference/stage_flow.h"
 
 namespace megatron::inference {
 namespace {
@@ -165,25 +166,10 @@ ForwardPass::ForwardPass(const models::Stage& stage, Runtime& runtime, nn::Seque
       batch_(make_batch(stage, runtime, plan)) {
   batch_.continuation = continuation_of(state, plan);
   batch_.context = plan.context;
-  const bool first = stage_.part().embedding;
-  out_ = models::forward(stage_, tape_, first ? Bundle() : receive(*stages), batch_,
-                         models::Phase::evaluate);
+  out_ = models::forward(stage_, tape_, receive_hidden(stage_, runtime_, plan_.tokens(), stages),
+                         batch_, models::Phase::evaluate);
   MG_ASSERT(out_["hidden"].value.size(0) == plan.tokens());  // tokens are not divided
-  if (!stage_.part().head) send(*stages);
-}
-
-Bundle ForwardPass::receive(comm::Group& stages) const {
-  const DType type = stage_.parameters()[0]->parameter.value.dtype();
-  const Tensor hidden =
-      Tensor::empty(runtime_.arena(MemoryClass::activations),
-                    {plan_.tokens(), stage_.model()->hidden_size()}, type, "pass.received");
-  stages.recv(hidden, stages.rank() - 1, runtime_.stream(), "activation").wait(runtime_.stream());
-  return {{"hidden", Var(hidden)}};
-}
-
-void ForwardPass::send(comm::Group& stages) {
-  const Tensor hidden = models::flowing(tape_, out_).value;
-  stages.send(hidden, stages.rank() + 1, runtime_.stream(), "activation").wait(runtime_.stream());
+  send_hidden(stage_, tape_, out_, stages);
 }
 
 std::vector<double> ForwardPass::losses() {

@@ -69,9 +69,6 @@ class ForwardPass {
   Logits logits_after(std::span<const int32_t> tokens);
 
  private:
-  Bundle receive(comm::Group& stages) const;
-  void send(comm::Group& stages);
-
   const models::Stage& stage_;
   Runtime& runtime_;
   const ForwardPassPlan& plan_;

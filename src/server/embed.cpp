@@ -2,7 +2,6 @@
 #include <cstring>
 
 #include "server/completion_request.h"
-#include "server/embedding.h"
 #include "server/endpoints.h"
 #include "tokenizers/base64.h"
 
@@ -43,10 +42,7 @@ HttpAnswer embed(const Api& api, const HttpRequest& request) {
   for (const Prompt& input : inputs) {
     if (request.client_gone()) throw ClientGone();
     if (deadline && Clock::now() > *deadline) throw deadline_exceeded();
-    std::vector<float> values;
-    api.engine.run([&](const models::Stage& stage, Runtime& runtime) {
-      values = embedding(stage, runtime, input.tokens);
-    });
+    const std::vector<float> values = api.engine.embedding(input.tokens);
     data.emplace_back(
         Json::Object{{"object", "embedding"},
                      {"index", std::ssize(data)},

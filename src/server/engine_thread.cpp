@@ -36,9 +36,10 @@ std::vector<EngineEvent> EngineCall::wait(std::chrono::milliseconds longest) {
 
 EngineThread::EngineThread(const models::Stage& stage, Runtime& runtime,
                            const inference::EngineOptions& options, int64_t max_waiting,
-                           Metrics& metrics)
+                           Metrics& metrics, const inference::EngineRanks& ranks)
     : stage_(stage),
       runtime_(runtime),
+      ranks_(ranks),
       most_(options.max_requests + max_waiting),
       metrics_(metrics) {
   std::promise<void> ready;
@@ -101,11 +102,13 @@ void EngineThread::post(Work work) {
   wake_.notify_one();
 }
 
-void EngineThread::run(std::function<void(const models::Stage&, Runtime&)> work) {
-  Work task([&](const inference::Engine&) { work(stage_, runtime_); });
+std::vector<float> EngineThread::embedding(std::vector<int32_t> tokens) {
+  std::vector<float> values;
+  Work task([&](inference::Engine& engine) { values = engine.embedding(tokens); });
   std::future<void> done = task.get_future();
   post(std::move(task));
   done.get();
+  return values;
 }
 
 std::future<int64_t> EngineThread::cached_tokens(const std::vector<inference::Request>& requests) {
@@ -113,7 +116,7 @@ std::future<int64_t> EngineThread::cached_tokens(const std::vector<inference::Re
   for (const inference::Request& request : requests)
     if (request.logprobs < 0) prompts.push_back(request.prompt);
   auto answer = std::make_shared<std::promise<int64_t>>();
-  post(Work([answer, prompts = std::move(prompts)](const inference::Engine& engine) {
+  post(Work([answer, prompts = std::move(prompts)](inference::Engine& engine) {
     int64_t sum = 0;
     for (const auto& prompt : prompts) sum += engine.cached_tokens(prompt);
     answer->set_value(sum);
@@ -150,7 +153,7 @@ EngineCounts EngineThread::counts() const {
 void EngineThread::serve(const inference::EngineOptions& options, std::promise<void>& ready) {
   std::optional<inference::Engine> engine;
   try {
-    engine.emplace(stage_, runtime_, options);
+    engine.emplace(stage_, runtime_, options, ranks_);
   } catch (...) {
     ready.set_exception(std::current_exception());
     return;

@@ -73,9 +73,10 @@ class EngineCall {
 // Stage and runtime are used by its thread alone as long as it lives. It outlives its calls.
 class EngineThread {
  public:
-  // max_waiting: requests that may wait for a place. Throws what Engine's constructor throws.
+  // max_waiting: requests that may wait for a place. ranks: led by this one. Throws what Engine's constructor throws.
   EngineThread(const models::Stage& stage, Runtime& runtime,
-               const inference::EngineOptions& options, int64_t max_waiting, Metrics& metrics);
+               const inference::EngineOptions& options, int64_t max_waiting, Metrics& metrics,
+               const inference::EngineRanks& ranks = {});
   ~EngineThread();  // what runs is stopped
   EngineThread(const EngineThread&) = delete;
   EngineThread& operator=(const EngineThread&) = delete;
@@ -85,12 +86,12 @@ class EngineThread {
   std::unique_ptr<EngineCall> submit(std::vector<inference::Request> requests,
                                      std::optional<Clock::time_point> deadline = {});
 
-  // What `work` does on the engine's thread, between two steps; returns when it is done, and throws
-  // what it throws, and ApiError 503 when draining.
-  void run(std::function<void(const models::Stage&, Runtime&)> work);
+  // Of the engine, between two steps; returns when it is there, and throws what it throws, and ApiError 503 when
+  // draining.
+  std::vector<float> embedding(std::vector<int32_t> tokens);
 
   // Tokens of the prompts that the cache has, and of which no log-probabilities are asked for; between two steps.
-  // The requests may be gone before. The future throws as run().
+  // The requests may be gone before. The future throws as embedding().
   std::future<int64_t> cached_tokens(const std::vector<inference::Request>& requests);
   int64_t active() const;  // submitted and not finished
 
@@ -104,7 +105,7 @@ class EngineThread {
  private:
   friend EngineCall;
   using Mailbox = EngineCall::Mailbox;
-  using Work = std::packaged_task<void(const inference::Engine&)>;
+  using Work = std::packaged_task<void(inference::Engine&)>;
   struct Submission {
     std::vector<inference::Request> requests;
     std::optional<Clock::time_point> deadline;
@@ -135,6 +136,7 @@ class EngineThread {
 
   const models::Stage& stage_;
   Runtime& runtime_;
+  const inference::EngineRanks ranks_;
   const int64_t most_;  // requests at once: in places, and waiting
   Metrics& metrics_;
 

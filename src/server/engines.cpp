@@ -55,7 +55,8 @@ class EngineSet {
     for (int64_t i = 0; i < options.replicas; ++i) {
       runtimes_.push_back(runtime_of_replica(options.replicas));
       engines_.push_back(std::make_unique<EngineThread>(*weights_.stage, *runtimes_.back(), of_one,
-                                                        options.max_waiting, metrics));
+                                                        options.max_waiting, metrics,
+                                                        weights_.ranks));
       of_one.cache_bytes = engines_.back()->counts().cache_bytes;  // the others are as large
     }
     const std::lock_guard lock(sets_->mutex);
@@ -70,6 +71,7 @@ class EngineSet {
   EngineSet& operator=(const EngineSet&) = delete;
 
   const std::vector<std::unique_ptr<EngineThread>>& engines() const { return engines_; }
+  bool divided() const { return weights_.ranks.all != nullptr; }
   bool on_host() const { return weights_.runtime->device().is_host(); }
   int64_t bytes() const {
     int64_t sum = runtimes_[0] == weights_.runtime ? 0 : bytes_in_use(*weights_.runtime);
@@ -120,6 +122,9 @@ Engines::Engines(ServedWeights weights, const EnginesOptions& options, Metrics& 
            "--replicas is {}, but replicas share the memory of the host: use --device cpu, or one "
            "replica",
            options.replicas);
+  MG_CHECK(options.replicas == 1 || weights.ranks.all == nullptr,
+           "--replicas is {}, but {} ranks divide the model; use one replica, or one rank",
+           options.replicas, weights.ranks.all->size());
   sets_->gone.resize(static_cast<size_t>(options.replicas));
   current_ = std::make_shared<EngineSet>(std::move(weights), options_, metrics_, sets_);
 }
@@ -147,9 +152,10 @@ std::unique_ptr<EngineCall> Engines::submit(std::vector<inference::Request> requ
   return nullptr;  // there is at least one
 }
 
-void Engines::run(std::function<void(const models::Stage&, Runtime&)> work) {
+std::vector<float> Engines::embedding(std::vector<int32_t> tokens) {
   const std::shared_ptr<EngineSet> set = current();
-  (*std::ranges::min_element(set->engines(), {}, &EngineThread::active))->run(std::move(work));
+  return (*std::ranges::min_element(set->engines(), {}, &EngineThread::active))
+      ->embedding(std::move(tokens));
 }
 
 // The new ones need as much as the current ones have.
@@ -185,7 +191,8 @@ void Engines::reload(const std::optional<std::string>& directory) {
   {
     const std::shared_ptr<EngineSet> now = current();
     require_memory(*now);
-    options.engine.cache_bytes = now->engines()[0]->counts().cache_bytes;
+    // Ranks hold different parts, and so bytes, of a cache.
+    if (!now->divided()) options.engine.cache_bytes = now->engines()[0]->counts().cache_bytes;
   }
   std::shared_ptr<EngineSet> set =
       std::make_shared<EngineSet>(options_.load_weights(directory), options, metrics_, sets_);

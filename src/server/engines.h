@@ -16,6 +16,7 @@ struct ServedWeights {
   std::shared_ptr<Runtime>
       runtime;  // of the stage, whose device replicas share; used by no one else
   std::shared_ptr<const models::Stage> stage;
+  inference::EngineRanks ranks = {};  // that divide the model, led by this one
 };
 
 // The weights of a directory, or what now lies in the one that is served. Throws Error for a directory that is not
@@ -36,7 +37,8 @@ struct EngineSets;
 // May be used by many threads at once. It outlives its calls.
 class Engines {
  public:
-  // Throws what Engine's constructor throws, and for replicas that the device cannot have.
+  // Throws what Engine's constructor throws, and for replicas that the device, or ranks that divide the model, cannot
+  // have.
   Engines(ServedWeights weights, const EnginesOptions& options, Metrics& metrics);
   ~Engines();  // what runs is stopped
 
@@ -45,7 +47,7 @@ class Engines {
   // many.
   std::unique_ptr<EngineCall> submit(std::vector<inference::Request> requests,
                                      std::optional<Clock::time_point> deadline = {});
-  void run(std::function<void(const models::Stage&, Runtime&)> work);
+  std::vector<float> embedding(std::vector<int32_t> tokens);
 
   // What is submitted after it has returned gets the weights of a directory, or what now lies in the one that is
   // served, and nothing that the earlier weights had left in the cache. The earlier ones stay until the last text that

@@ -42,7 +42,7 @@ inline void on_parts(const RandomModel& m, const Division& d, const RankBody& bo
     const EngineRanks ranks = groups.ranks(d.led);
     EXPECT_EQ(ranks.draws(), world.rank() == 0);
     if (ranks.led && !ranks.draws()) return inference::follow(*stage, runtime, ranks);
-    const inference::Followers followers(ranks, runtime);
+    const inference::Followers followers(ranks);
     body(*stage, runtime, ranks);
   });
 }

@@ -286,6 +286,49 @@ TEST(LedEngines, EndWithTheRankThatFails) {
             std::string::npos);
 }
 
+// On the last stage, where the result is; with tensor parallelism near it.
+TEST(LedEngines, GiveTheEmbeddingOfOneRank) {
+  RandomModel m(windows_shape(3), DType::f32);
+  const Tokens text = random_tokens(50, kDividedVocabulary, 4);
+  const std::vector<float> expected = Engine(m.model, m.runtime, {}).embedding(text);
+  ASSERT_EQ(expected.size(), 32u);
+  for (const Division& d : {Division{.stages = 3, .led = true}, Division{.stages = 3},
+                            Division{.tensor = 2, .stages = 2, .led = true}}) {
+    on_parts(m, d, [&](const models::Stage& stage, Runtime& runtime, const EngineRanks& ranks) {
+      Engine e(stage, runtime, {}, ranks);
+      for (int i = 0; i < 2; ++i) {  // and between texts
+        const std::vector<float> found = e.embedding(text);
+        if (!ranks.draws()) {
+          EXPECT_TRUE(found.empty());
+        } else if (d.tensor == 1) {
+          EXPECT_EQ(found, expected);
+        } else {
+          ASSERT_EQ(found.size(), expected.size());
+          for (size_t k = 0; k < found.size(); ++k) EXPECT_NEAR(found[k], expected[k], 1e-5);
+        }
+        e.submit(divided_request(8));
+        while (!e.idle()) e.step();
+      }
+    });
+  }
+}
+
+TEST(LedEngines, GoOnWhereThereIsNoMemoryForOne) {
+  RandomModel m(gpt2_shape(2, 32, 4, kDividedVocabulary, kDividedPositions), DType::f32);
+  const Request request = divided_request(8);
+  on_parts(m, {.stages = 2, .led = true},
+           [&](const models::Stage& stage, Runtime& runtime, const EngineRanks& ranks) {
+             const EngineOptions huge{.max_requests = int64_t{1} << 40,
+                                      .cache_bytes = int64_t{1} << 50};
+             EXPECT_THROW(Engine(stage, runtime, huge, ranks), inference::EngineRefused);
+             Engine e(stage, runtime, {}, ranks);
+             Results results;
+             const RequestId id = e.submit(request);
+             while (!e.idle()) take(e.step(), results);
+             EXPECT_EQ(numbers_of(results[id]), numbers_of(each_alone(m, {request})[0]));
+           });
+}
+
 TEST(EngineGroups, RefusesMoreStagesThanLayers) {
   RandomModel m(gpt2_shape(2, 32, 4, kDividedVocabulary, kDividedPositions), DType::f32);
   EXPECT_THROW(

@@ -1,0 +1,32 @@
+// One rank of those that a model for inference is divided among.
+#pragma once
+
+#include <memory>
+
+#include "checkpoint/model_directory.h"
+#include "cli/engine_flags.h"
+#include "inference/engine_groups.h"
+#include "models/stage.h"
+#include "settings/runtime_settings.h"
+
+namespace megatron::cli {
+
+struct ModelRankOptions {
+  EngineRankFlags ranks;
+  settings::RuntimeSettings runtime;
+  DType type = DType::f32;
+};
+
+// With its part of the weights of a directory. Made collectively over the world, which outlives it.
+struct ModelRank {
+  ModelRank(const ModelRankOptions& options, const checkpoint::ModelDirectory& directory,
+            const models::Model& model, comm::Group& world);
+
+  Runtime runtime;
+  std::unique_ptr<comm::Group> of_device;
+  const inference::EngineGroups groups;
+  const std::unique_ptr<models::Stage> stage;
+  const inference::EngineRanks ranks;  // led
+};
+
+}  // namespace megatron::cli
