@@ -1,3 +1,4 @@
+#include <atomic>
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
@@ -7,9 +8,11 @@
 #include "base/error.h"
 #include "base/files.h"
 #include "base/log.h"
+#include "base/machine_limits.h"
 #include "base/signal_watch.h"
 #include "cli/command.h"
 #include "cli/engine_flags.h"
+#include "cli/serving_ranks.h"
 #include "resume/found_checkpoints.h"
 #include "resume/trainer_state.h"
 #include "server/server.h"
@@ -24,12 +27,17 @@ struct ServeSettings {
   std::optional<std::string> load, tokenizer_model, chat_template, served_model_name, api_key_file;
   server::ServerOptions server;
   EngineFlags engine;
+  EngineRankFlags ranks;
   bool bf16 = false;
   double drain_timeout = 30;
   settings::RuntimeSettings runtime;
 
   Fields fields();
   void check();
+  void join(const comm::Processes& processes);
+  ModelRankOptions rank_options() const {
+    return {ranks, runtime, bf16 ? DType::bf16 : DType::f32};
+  }
 };
 
 Fields ServeSettings::fields() {
@@ -65,10 +73,11 @@ Fields ServeSettings::fields() {
   f.add("replicas", &server.replicas,
         "engines that share the weights and divide the threads; each has a KV cache, and takes as "
         "many requests as one");
+  ranks.fields(f);
   f.begin_group("precision");
   f.add_switch("bf16", &bf16, true, "compute in bfloat16; else fp32");
   f.begin_group("device");
-  f.add("threads", &runtime.threads, "CPU threads; default all cores");
+  f.add("threads", &runtime.threads, "CPU threads per rank; default cores / ranks");
   runtime.add_device(f);
   f.common({"load", "chat-template", "host", "port", "api-key-file",
             "inference-dynamic-batching-max-requests", "inference-max-seq-length", "bf16",
@@ -96,12 +105,29 @@ void ServeSettings::check() {
            "--replicas is {}; it must be from 1 to 1024", server.replicas);
   engine.check();
   server.engine = engine.options();
+}
+
+void ServeSettings::join(const comm::Processes& processes) {
+  ranks.check(processes);
+  MG_CHECK(server.replicas == 1 || ranks.ranks() == 1,
+           "--replicas is {}, but --tensor-model-parallel-size {} times "
+           "--pipeline-model-parallel-size {} divides the model among {} ranks, and replicas share "
+           "one that is whole; use one replica, or start several servers",
+           server.replicas, ranks.tensor(), ranks.stages(), ranks.ranks());
+  runtime.ranks = ranks.ranks();
+  runtime.join(processes);
   runtime.check();
+  // Weights and caches of each rank have an equal part of their machine's memory.
+  if (ranks.ranks() > 1) server.memory = available_memory() / runtime.ranks_here();
+  if (!processes.lead()) return;
+  const char* key = std::getenv("MEGATRON_API_KEY");
+  server.service.keys = server::ApiKeys::read(
+      api_key_file, key == nullptr ? std::nullopt : std::optional<std::string>(key));
 }
 
 // What is served, in the order in which it must be taken down.
 struct Served {
-  explicit Served(ServeSettings& s) {
+  Served(ServeSettings s, ServingRanks& ranks) : ranks_of_model(ranks) {
     const checkpoint::ModelDirectory directory(resume::resolve_model_directory(*s.load));
     model = models::model_from_directory(directory.path());
     models::require_language_model(model, "megatron serve");
@@ -117,21 +143,16 @@ struct Served {
     };
     s.server.engine.vocabulary = text->vocabulary();
     s.server.engine.max_length = text->context();
-    const char* key = std::getenv("MEGATRON_API_KEY");
-    s.server.service.keys = server::ApiKeys::read(
-        s.api_key_file, key == nullptr ? std::nullopt : std::optional<std::string>(key));
     http.emplace(*text, std::move(weights), s.server);
   }
 
   server::ServedWeights load(const ServeSettings& s,
                              const checkpoint::ModelDirectory& directory) const {
-    server::ServedWeights weights;
-    weights.runtime =
-        std::make_shared<Runtime>(s.runtime.device_value(), s.runtime.threads_per_rank());
-    resume::require_whole_model(directory.path(), weights.runtime->pool());
-    weights.stage = training::load_model(directory, model, *weights.runtime,
-                                         s.bf16 ? DType::bf16 : DType::f32, 0);
-    return weights;
+    {
+      ThreadPool pool(s.runtime.threads_per_rank());
+      resume::require_whole_model(directory.path(), pool);
+    }
+    return ranks_of_model.load(directory.path());
   }
 
   // Weights alone may be others than when the server began.
@@ -171,6 +192,7 @@ struct Served {
     return (whole.has_filename() ? whole : whole.parent_path()).filename().string();
   }
 
+  ServingRanks& ranks_of_model;
   models::Model model;
   std::string tokenizer_path;
   training::NamedFiles tokenizer_files;  // when the server began
@@ -178,7 +200,60 @@ struct Served {
   std::optional<server::Server> http;
 };
 
+using Clock = std::chrono::steady_clock;
 constexpr std::chrono::milliseconds kTick{50};
+constexpr double kEndSeconds = 30;  // for a last step, and for the other ranks to end
+
+// Until a signal comes, and running requests are finished.
+void serve_requests(const ServeSettings& settings, ServingRanks& ranks, SignalWatch& watch,
+                    std::atomic<bool>& loading) {
+  Served served(settings, ranks);
+  loading = false;
+  log::info("serving {} at http://{}:{}{}{}", served.text->name(), settings.server.host,
+            served.http->port(), settings.server.service.keys.empty() ? "" : ", API keys needed",
+            ranks.count() == 1 ? "" : fmt::format(", divided among {} ranks", ranks.count()));
+  while (!watch.caught()) {
+    const std::string failure = ranks.failure();
+    MG_CHECK(failure.empty(), "the server ends, as the model is divided among {} ranks and {}",
+             ranks.count(), failure);
+    std::this_thread::sleep_for(kTick);
+  }
+  log::info("{}: no new requests; running ones have {} s", signal_name(*watch.caught()),
+            settings.drain_timeout);
+  if (!served.http->drain(settings.drain_timeout))
+    log::warning("requests that were not finished after {} s were stopped", settings.drain_timeout);
+}
+
+// Rank 0 answers requests, and the others follow.
+void run_ranks(const ServeSettings& settings, comm::Processes& processes, SignalWatch& watch) {
+  training::begin_on_device(settings.runtime);
+  std::atomic<bool> loading = true;
+  const auto on_rank = [&](comm::Group& world) {
+    ServingRanks ranks(settings.rank_options(), world);
+    if (world.rank() > 0) return ranks.follow();
+    serve_requests(settings, ranks, watch, loading);
+  };
+  const comm::WaitLimits limits(0, 0);  // ranks wait for requests, however long
+  auto running = std::async(std::launch::async,
+                            [&] { processes.run(settings.ranks.ranks(), on_rank, limits); });
+  std::optional<Clock::time_point> ending;
+  while (running.wait_for(kTick) != std::future_status::ready) {
+    const auto signal = watch.caught();
+    if (!signal || !processes.lead()) continue;  // of the others the leading one has it, too
+    if (loading) {
+      log::info("{} while the model was being loaded", signal_name(*signal));
+      std::_Exit(128 + *signal);  // its thread is in the middle of a file
+    }
+    if (!ending) ending = Clock::now();
+    const double seconds = std::chrono::duration<double>(Clock::now() - *ending).count();
+    if (settings.ranks.ranks() == 1 || seconds < settings.drain_timeout + kEndSeconds) continue;
+    log::error("the server has not ended {:.0f} s after {}: a rank does not answer", seconds,
+               signal_name(*signal));
+    processes.abort(2);
+    std::_Exit(2);
+  }
+  running.get();
+}
 
 }  // namespace
 
@@ -196,23 +271,11 @@ int serve(const Arguments& arguments) {
   settings.check();
   const int signals[] = {SIGTERM, SIGINT};
   SignalWatch watch(signals);  // before other threads
-  training::begin_on_device(settings.runtime);
-  auto loading = std::async(std::launch::async, [&] { return std::make_unique<Served>(settings); });
-  while (loading.wait_for(kTick) != std::future_status::ready) {
-    if (const auto signal = watch.caught()) {
-      log::info("{} while the model was being loaded", signal_name(*signal));
-      std::_Exit(128 + *signal);  // its thread is in the middle of a file
-    }
-  }
-  const std::unique_ptr<Served> served = loading.get();
-  log::info("serving {} at http://{}:{}{}", served->text->name(), settings.server.host,
-            served->http->port(), settings.server.service.keys.empty() ? "" : ", API keys needed");
-  while (!watch.caught()) std::this_thread::sleep_for(kTick);
-  log::info("{}: no new requests; running ones have {} s", signal_name(*watch.caught()),
-            settings.drain_timeout);
-  if (!served->http->drain(settings.drain_timeout))
-    log::warning("requests that were not finished after {} s were stopped", settings.drain_timeout);
-  return 0;
+  return with_processes([&](comm::Processes& processes) {
+    settings.join(processes);
+    run_ranks(settings, processes, watch);
+    return 0;
+  });
 }
 
 }  // namespace megatron::cli

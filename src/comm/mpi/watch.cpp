@@ -194,7 +194,9 @@ void Watch::look_for_ended() {
 }
 
 void Watch::look_for_signal() {
-  if (signal_.is_taken() || reported_ || !is_pending(SIGTERM) || record_.longest() < kIgnored)
+  const bool any_time = limit_ == 0 && notice_ == 0;  // a wait says nothing then
+  if (any_time || signal_.is_taken() || reported_ || !is_pending(SIGTERM) ||
+      record_.longest() < kIgnored)
     return;
   tell_own("received SIGTERM and will stop at the end of its step");
 }

@@ -42,7 +42,8 @@ class TermSignal {
 // - A call that waits for a process whose body has ended throws.
 // - SIGTERM, of a launcher whose other process has died or of a person: one line tells what this
 //   process did, then it dies of the signal as it would have. Where somebody else has blocked
-//   SIGTERM before (base/signal_watch.h) and does not take it while a call waits, only the line.
+//   SIGTERM before (base/signal_watch.h) and does not take it while a call waits, only the line;
+//   not even that where calls may wait any time (WaitLimits 0, 0).
 class Watch {
  public:
   // Collective. signal: borrowed.

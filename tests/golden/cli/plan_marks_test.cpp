@@ -2,20 +2,12 @@
 #include <algorithm>
 #include <filesystem>
 #include <map>
-#include <sstream>
 
 #include "base/json.h"
 #include "golden/cli/tiny_run.h"
 
 namespace megatron::testing {
 namespace {
-
-Words words(const std::string& text) {
-  std::istringstream in(text);
-  Words all;
-  for (std::string word; in >> word;) all.push_back(word);
-  return all;
-}
 
 const char* const kGpt =
     "--mock-data --vocab-size 97 --num-layers 2 --hidden-size 32 --num-attention-heads 4 "

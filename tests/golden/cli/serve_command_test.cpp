@@ -2,11 +2,8 @@
 #include <gtest/gtest.h>
 #include <httplib.h>
 
-#include <thread>
-
 #include "base/json.h"
-#include "golden/cli/process.h"
-#include "golden/selftest/support.h"
+#include "golden/cli/served_run.h"
 
 namespace megatron::testing {
 namespace {
@@ -16,35 +13,14 @@ class ServeCommand : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
     place_ = new Workplace;
-    const std::string text = vectors("indexed/preprocess/corpus.jsonl");
-    for (const Words& command :
-         {with(words("tokenizer train --output t --vocab-size 300 --special-tokens <|endoftext|>"),
-               {"--input", text}),
-          words("train --num-layers 1 --hidden-size 16 --num-attention-heads 2 --seq-length 64 "
-                "--micro-batch-size 1 --train-iters 1 --lr 1e-5 --mock-data --tokenizer-model t "
-                "--save run")}) {
-      const Outcome r = place_->run(command);
-      ASSERT_EQ(r.code, 0) << r.err;
-    }
+    make_served_run(*place_, "--num-layers 1 --seq-length 64", "run");
   }
   static void TearDownTestSuite() {
     delete place_;
     place_ = nullptr;
   }
 
-  // The port, once the server says it.
-  static int port_of(const Background& server) {
-    const std::string before = "http://127.0.0.1:";
-    while (!server.ended()) {
-      const std::string file = place_->path() + ".err";
-      const std::string log = std::filesystem::exists(file) ? read_file(file) : "";
-      const size_t at = log.find(before);
-      if (at != log.npos && log.find('\n', at) != log.npos)
-        return std::atoi(log.c_str() + at + before.size());
-      std::this_thread::sleep_for(std::chrono::milliseconds(5));
-    }
-    return 0;
-  }
+  static int port_of(const Background& server) { return served_port(*place_, server); }
   static Words serve(const Words& flags) {
     return with(words("serve --load run --port 0 --threads 1"), flags);
   }
