@@ -1,9 +1,11 @@
 #include <atomic>
+#include <chrono>
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
 #include <future>
-#include <memory>
+#include <optional>
+#include <thread>
 
 #include "base/error.h"
 #include "base/files.h"

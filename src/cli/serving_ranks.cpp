@@ -1,5 +1,6 @@
 #include "cli/serving_ranks.h"
 
+#include <optional>
 #include <utility>
 
 #include "base/error.h"

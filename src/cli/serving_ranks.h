@@ -5,6 +5,7 @@
 #include <exception>
 #include <list>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <thread>
 

@@ -122,6 +122,7 @@ Answers answers_of(const Workplace& place, const Words& command) {
   server.kill(SIGTERM);
   const Outcome ended = server.wait();
   EXPECT_EQ(ended.code, 0) << ended.err;
+  EXPECT_EQ(ended.err.find(" error "), std::string::npos) << ended.err;
   return a;
 }
 
