@@ -103,11 +103,16 @@ std::string_view name(MemoryClass memory_class) {
   return kNames[static_cast<size_t>(memory_class)];
 }
 
-Storage::Storage(std::shared_ptr<Arena> arena, int64_t offset, int64_t bytes, std::byte* data)
-    : arena_(std::move(arena)), offset_(offset), bytes_(bytes), data_(data) {}
+Storage::Storage(std::shared_ptr<Arena> arena, int64_t offset, int64_t bytes, std::byte* data,
+                 bool owned)
+    : arena_(std::move(arena)), offset_(offset), bytes_(bytes), data_(data), owned_(owned) {}
 
 Storage::~Storage() {
-  if (bytes_ > 0) arena_->give_back(offset_, bytes_);
+  if (owned_ && bytes_ > 0) arena_->give_back(offset_, bytes_);
+}
+
+std::shared_ptr<Storage> Storage::unowned() const {
+  return std::make_shared<Storage>(arena_, offset_, bytes_, data_, false);
 }
 
 Device Storage::device() const { return arena_->device(); }

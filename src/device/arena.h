@@ -40,7 +40,8 @@ class Arena;
 // meta.
 class Storage {
  public:
-  Storage(std::shared_ptr<Arena> arena, int64_t offset, int64_t bytes, std::byte* data);
+  Storage(std::shared_ptr<Arena> arena, int64_t offset, int64_t bytes, std::byte* data,
+          bool owned = true);
   ~Storage();
   Storage(const Storage&) = delete;
   Storage& operator=(const Storage&) = delete;
@@ -49,11 +50,14 @@ class Storage {
   int64_t bytes() const { return bytes_; }
   Device device() const;
   MemoryClass memory_class() const;
+  // The same memory, without owning it: whoever gets it next may overwrite it.
+  std::shared_ptr<Storage> unowned() const;
 
  private:
   std::shared_ptr<Arena> arena_;
   int64_t offset_, bytes_;
   std::byte* data_;
+  bool owned_;
 };
 
 // Where an arena's addresses come from. Host memory is reserved and touched by use; meta has none;

@@ -146,6 +146,12 @@ Tensor Tensor::whole() const {
   return t;
 }
 
+Tensor Tensor::unowned() const {
+  Tensor view = *this;
+  view.storage_ = storage_->unowned();
+  return view;
+}
+
 Tensor Tensor::shell() const {
   Tensor t = *this;
   t.storage_.reset();

@@ -64,6 +64,9 @@ class Tensor {
   Tensor view_as(DType dtype) const;  // same element size
   Tensor whole() const;               // all elements of the storage, 1-d
 
+  // The same view that keeps nothing alive: of memory that recorded work (device/recorded_part.h) has
+  // again and again. Others may overwrite it.
+  Tensor unowned() const;
   // The view without its storage: undefined, and nothing is kept alive.
   Tensor shell() const;
   // This view, or shell of one, of the storage of another tensor, which is as large or larger.

@@ -4,7 +4,6 @@
 
 #include "base/error.h"
 #include "comm/values.h"
-#include "device/cuda_plugin.h"
 
 namespace megatron::training {
 namespace {
@@ -34,13 +33,7 @@ struct CudaGraphRunner::UseState {
 };
 
 struct CudaGraphRunner::Part {
-  std::unique_ptr<RecordedWork> work;
-  struct Memory {
-    Arena* arena = nullptr;  // the runtime's when it was recorded
-    std::vector<Arena::Extent> extents;
-    bool is_free() const { return arena->is_free(extents); }
-  };
-  std::array<Memory, kMemoryClasses> memory;
+  std::optional<RecordedPart> work;
   std::vector<UseState> before, after;      // of the uses of all parameters, in their order
   std::vector<Parameter*> final_gradients;  // in the order of backward
 };
@@ -104,7 +97,7 @@ CudaGraphRunner::Form& CudaGraphRunner::form_of(std::vector<uint64_t> key) {
 
 bool CudaGraphRunner::may_replay(const Form& form) const {
   return form.whole && std::ranges::all_of(form.parts, [](const Part& part) {
-           return std::ranges::all_of(part.memory, &Part::Memory::is_free);
+           return part.work->memory_is_free();
          });
 }
 
@@ -133,19 +126,14 @@ void CudaGraphRunner::begin_part() {
   if (way_ == Way::replay) return replay(form_->parts[part_]);
   if (way_ == Way::eager) return;
   form_->parts.push_back({.before = use_states()});
-  for (int i = 0; i < kMemoryClasses; ++i) {
-    Arena& arena = runtime_.arena(static_cast<MemoryClass>(i));
-    form_->parts.back().memory[static_cast<size_t>(i)].arena = &arena;
-    arena.note();
-  }
-  recording_ = cuda_plugin().record(runtime_.stream());
+  recording_.emplace(runtime_);
 }
 
 void CudaGraphRunner::end_part() {
   if (way_ != Way::record) return;
   Part& part = form_->parts.back();
-  part.work = std::exchange(recording_, nullptr)->finish();
-  for (Part::Memory& memory : part.memory) memory.extents = memory.arena->noted();
+  part.work = recording_->finish();
+  recording_.reset();
   part.after = use_states();
   queue(part);
 }
@@ -208,12 +196,12 @@ void CudaGraphRunner::queue(Part& part) {
 }
 
 void CudaGraphRunner::gradient_begins(Parameter& parameter) {
-  MG_ASSERT(recording_ == nullptr);
+  MG_ASSERT(!recording_);
   next_.gradient_begins(parameter);
 }
 
 void CudaGraphRunner::gradient_final(Parameter& parameter, int micro_batch) {
-  if (recording_ == nullptr) return next_.gradient_final(parameter, micro_batch);
+  if (!recording_) return next_.gradient_final(parameter, micro_batch);
   form_->parts.back().final_gradients.push_back(&parameter);
 }
 

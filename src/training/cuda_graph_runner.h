@@ -3,15 +3,15 @@
 // instead of one per kernel.
 #pragma once
 
-#include <array>
 #include <initializer_list>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include "autograd/tape.h"
 #include "comm/group.h"
-#include "device/recording.h"
+#include "device/recorded_part.h"
 #include "nn/batch.h"
 
 namespace megatron::training {
@@ -29,8 +29,8 @@ struct RecordedCounts {
 //
 // A micro-batch is recorded in as many parts as pause() and resume() make of it, always the same
 // ones: between them a pipeline exchanges messages, and other micro-batches have their turn, which
-// leave alone the memory that it holds then, and what its later parts take (own_arenas.h). All of
-// its parts run eagerly, or are recorded, or replayed.
+// leave alone the memory that it holds then, and what its later parts take (device/own_arenas.h).
+// All of its parts run eagerly, or are recorded, or replayed.
 //
 // Between two replays, other work may use the memory of a form's tensors; if some of it is still
 // held when the form comes again, the form is recorded again. Inputs (nn::Batch, and other
@@ -100,7 +100,7 @@ class CudaGraphRunner final : public GradientListener {
   Form* form_ = nullptr;  // of the micro-batch under way
   size_t part_ = 0;       // of it
   Way way_ = Way::eager;
-  std::unique_ptr<StreamRecording> recording_;
+  std::optional<PartRecording> recording_;
   RecordedCounts counts_;
 };
 

@@ -9,6 +9,7 @@
 
 #include "comm/group.h"
 #include "corpus/batch.h"
+#include "device/own_arenas.h"
 #include "models/stage.h"
 #include "optim/loss_scale.h"
 #include "optim/optimizer.h"
@@ -18,7 +19,6 @@
 #include "report/log/step_times.h"
 #include "training/cuda_graph_runner.h"
 #include "training/module_states.h"
-#include "training/own_arenas.h"
 #include "training/work_reporter.h"
 
 namespace megatron::training {

@@ -13,7 +13,9 @@ class Graph final : public RecordedWork {
       : stream_(stream), others_(std::move(others)) {
     const cudaError_t made = cudaGraphInstantiate(&executable_, graph, 0);
     cudaGraphDestroy(graph);
-    check(made, "cudaGraphInstantiate (not needed with --cuda-graph-impl none)");
+    check(made,
+          "cudaGraphInstantiate (not needed with --cuda-graph-impl none, or "
+          "--inference-dynamic-batching-num-cuda-graphs 0)");
   }
   ~Graph() override { cudaGraphExecDestroy(executable_); }
   // To the other streams, too, it is work of theirs.

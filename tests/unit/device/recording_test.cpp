@@ -1,6 +1,4 @@
 // Work of a stream that is recorded and queued again, on the plugin of tests/cuda_shim.
-#include "device/recording.h"
-
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -9,6 +7,7 @@
 
 #include "base/error.h"
 #include "device/cuda_plugin.h"
+#include "device/recorded_part.h"
 
 namespace megatron {
 namespace {
@@ -57,6 +56,23 @@ TEST_F(Recorded, WorkRunsWhenItIsQueuedAndReadsWhatIsThereThen) {
     work->queue();
     EXPECT_EQ(value(*to), number);
   }
+}
+
+TEST_F(Recorded, APartKnowsWhereItHasItsMemory) {
+  const auto to = arena_.allocate(4, "to"), from = arena_.allocate(4, "from");
+  put(*from, 5);
+  PartRecording recording(runtime_);
+  auto between = arena_.allocate(4, "between");
+  cuda_plugin().copy(between->data(), from->data(), 4, stream_);
+  cuda_plugin().copy(to->data(), between->data(), 4, stream_);
+  RecordedPart part = recording.finish();
+  EXPECT_FALSE(part.memory_is_free());
+  between.reset();
+  EXPECT_TRUE(part.memory_is_free());
+  part.queue();
+  EXPECT_EQ(value(*to), 5);
+  const auto other = arena_.allocate(4, "other");
+  EXPECT_FALSE(part.memory_is_free());
 }
 
 TEST_F(Recorded, WhatIsNotFinishedIsDropped) {

@@ -168,6 +168,21 @@ TEST_F(TensorTest, ShellsKeepTheViewAndNotTheMemory) {
   EXPECT_THROW(shell.on(make({2, 4})), InternalError);
 }
 
+TEST_F(TensorTest, UnownedViewsKeepNothingAlive) {
+  Arena& arena = runtime_.arena(MemoryClass::activations);
+  const int64_t before = arena.in_use();
+  Tensor tensor = Tensor::empty(arena, {3, 4}, DType::f32, "test");
+  copy_from(tensor, Values{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11});
+  const Tensor view = tensor.slice(0, 1, 2).unowned();
+  EXPECT_EQ(view.address(), tensor.slice(0, 1, 2).address());
+  EXPECT_EQ(view.whole().shape(), (Shape{12}));
+  tensor = {};
+  EXPECT_EQ(arena.in_use(), before);
+  Tensor next = Tensor::empty(arena, {3, 4}, DType::f32, "test");
+  copy_from(next, Values{20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31});
+  EXPECT_EQ(to_doubles(view), (Values{24, 25, 26, 27, 28, 29, 30, 31}));
+}
+
 TEST_F(TensorTest, ReadScalar) {
   Tensor value = make({}, DType::f64);
   copy_from(value, Values{0.1});

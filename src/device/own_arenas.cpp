@@ -1,6 +1,6 @@
-#include "training/own_arenas.h"
+#include "device/own_arenas.h"
 
-namespace megatron::training {
+namespace megatron {
 
 OwnArenas::OwnArenas(Runtime& runtime)
     : arenas_{Arena::make(runtime.device(), MemoryClass::activations),
@@ -17,4 +17,4 @@ int64_t OwnArenas::high_water(MemoryClass memory_class) const {
   return bytes;
 }
 
-}  // namespace megatron::training
+}  // namespace megatron

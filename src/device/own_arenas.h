@@ -1,5 +1,5 @@
-// Memory apart from all other: what is recorded there (cuda_graph_runner.h) finds it free when it
-// comes again, whatever is in flight beside it.
+// Memory apart from all other: what is recorded there (recorded_part.h) finds it free when it comes
+// again, whatever is in flight beside it.
 #pragma once
 
 #include <array>
@@ -7,7 +7,7 @@
 
 #include "device/stream.h"
 
-namespace megatron::training {
+namespace megatron {
 
 // Arenas of activations and of what tensor-parallel ranks exchange.
 class OwnArenas {
@@ -34,4 +34,4 @@ class OwnArenas {
   std::array<std::shared_ptr<Arena>, 2> arenas_;
 };
 
-}  // namespace megatron::training
+}  // namespace megatron
