@@ -20,6 +20,7 @@ struct GenerateFlags {
   std::string preset{settings::kDefaultPreset};
   bool bf16 = false;
   int64_t prompt = 128, max_tokens = 256, batch = 32;
+  int64_t cuda_graphs = inference::EngineOptions::kCudaGraphs;
   models::ModelFlags shape;
 
   std::optional<int> read(const ReadFlags& read_flags) {
@@ -34,6 +35,8 @@ struct GenerateFlags {
     f.add("batch-size", &batch, "sequences in the batched decode measurement");
     shape.fields(f);
     f.begin_group("device");
+    f.add("inference-dynamic-batching-num-cuda-graphs", &cuda_graphs,
+          "on a GPU: as of megatron generate; 0: no graphs");
     training::add_bench_device(f, runtime);
     f.add("threads", &runtime.threads, "CPU threads; default all cores");
     f.common({"preset", "bf16", "prompt-tokens", "max-tokens", "batch-size", "device", "threads"});
@@ -66,6 +69,7 @@ int measure_generate(const ReadFlags& read) {
            "than the model's {} positions",
            prompt, max_tokens, positions);
   MG_CHECK(batch > 0, "--batch-size is {}; it must be positive", batch);
+  inference::EngineOptions{.cuda_graphs = flags.cuda_graphs}.check();
   runtime_settings.check();
   training::begin_on_device(runtime_settings);
   const Device device = runtime_settings.device_value();
@@ -75,7 +79,7 @@ int measure_generate(const ReadFlags& read) {
   plan::PeakMeter meter(runtime, type);
   meter.sample(1.0);
   plan::BandwidthMeter copies(runtime);
-  GenerateMeasures measures(model, runtime, type);
+  GenerateMeasures measures(model, runtime, type, flags.cuda_graphs);
   fmt::print("{} parameters in {}, {}; GEMM peak {:.3f} TFLOP/s\n", model->parameter_count(),
              name(type), device_text(device, runtime.pool().size()), meter.peak() * 1e-12);
   const double prefill = measures.prefill(std::min<int64_t>(512, positions), meter.peak());

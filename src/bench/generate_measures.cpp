@@ -22,8 +22,9 @@ Tensor integers(Runtime& runtime, const std::vector<int32_t>& values) {
 
 }  // namespace
 
-GenerateMeasures::GenerateMeasures(const models::Model& model, Runtime& runtime, DType type)
-    : runtime_(runtime), stage_(model.build(runtime, type, 1)) {
+GenerateMeasures::GenerateMeasures(const models::Model& model, Runtime& runtime, DType type,
+                                   int64_t cuda_graphs)
+    : runtime_(runtime), cuda_graphs_(cuda_graphs), stage_(model.build(runtime, type, 1)) {
   models::initialize(*stage_, 1, runtime.stream());
 }
 
@@ -65,7 +66,8 @@ std::vector<double> GenerateMeasures::tokens(int64_t prompt, int64_t count, int6
   // A pass holds all prompts, so that every later one is of one token each.
   const int64_t pass = std::max<int64_t>(512, sequences * prompt);
   inference::generate(
-      *stage_, runtime_, requests, {.max_requests = sequences, .max_tokens = pass},
+      *stage_, runtime_, requests,
+      {.max_requests = sequences, .max_tokens = pass, .cuda_graphs = cuda_graphs_},
       [&](size_t request, const inference::GeneratedToken&) {
         if (request != 0) return true;
         const double now = now_seconds();
@@ -100,6 +102,9 @@ double GenerateMeasures::decode(int64_t prompt, int64_t count, int64_t sequences
       sequences, rate, token * 1e3, 100 * s.draw_seconds / all, 100 * s.between_seconds / all,
       bytes * 1e-6, bytes / token * 1e-9, 100 * bytes / token / bandwidth,
       host ? "reading" : "copy", before * 1e-9, after * 1e-9);
+  if (s.graph_launches > 0)
+    fmt::print("  {} of {} passes were launched as CUDA graphs, {} of which were captured\n",
+               s.graph_launches, s.steps, s.graphs_recorded);
   return rate;
 }
 
@@ -169,7 +174,10 @@ void GenerateMeasures::positions(int64_t early, int64_t late, int64_t count) {
 
 void GenerateMeasures::cached_prefix(int64_t prompt, int64_t rest) {
   inference::Engine engine(*stage_, runtime_,
-                           {.max_requests = 2, .max_tokens = prompt, .max_length = prompt + 1});
+                           {.max_requests = 2,
+                            .max_tokens = prompt,
+                            .max_length = prompt + 1,
+                            .cuda_graphs = cuda_graphs_});
   const auto first_token = [&](std::vector<int32_t> tokens) {
     const double begin = now_seconds();
     engine.submit({.prompt = std::move(tokens), .max_tokens = 1});

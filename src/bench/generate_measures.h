@@ -13,7 +13,8 @@ namespace megatron::bench {
 
 class GenerateMeasures {
  public:
-  GenerateMeasures(const models::Model& model, Runtime& runtime, DType type);
+  // cuda_graphs: of the engines.
+  GenerateMeasures(const models::Model& model, Runtime& runtime, DType type, int64_t cuda_graphs);
 
   // Decoding `count` tokens behind prompts of `prompt` tokens, `sequences` at once; prints a line and returns tokens/s.
   // Memory may be shared with others: its bandwidth is measured before and after.
@@ -35,6 +36,7 @@ class GenerateMeasures {
   double bytes_of_a_token(double position) const;
 
   Runtime& runtime_;
+  const int64_t cuda_graphs_;
   const std::unique_ptr<models::Stage> stage_;
 };
 

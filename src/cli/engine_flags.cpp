@@ -17,6 +17,9 @@ void EngineFlags::fields(Fields& f) {
         "half of the memory that is left");
   f.add("inference-dynamic-batching-block-size", &options_.block_size,
         "tokens of a page of the KV cache, a multiple of 32");
+  f.add("inference-dynamic-batching-num-cuda-graphs", &options_.cuda_graphs,
+        "on a GPU: numbers of texts, at most, that passes of one token a text are padded to and "
+        "captured as CUDA graphs; 0: no graphs");
   f.add_switch("inference-dynamic-batching-prefix-caching", &options_.prefix_caching, true,
                "share the pages of prompts that begin alike; the default");
   f.add_switch("no-inference-dynamic-batching-prefix-caching", &options_.prefix_caching, false,

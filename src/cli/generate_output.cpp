@@ -113,6 +113,10 @@ void print_statistics(const inference::Statistics& s) {
     line +=
         fmt::format(", {:.1f} tokens/s", static_cast<double>(s.decoded_tokens) / s.decode_seconds);
   }
+  if (s.graph_launches > 0) {
+    line += fmt::format(" | {} of {} passes launched as CUDA graphs ({} captured)",
+                        s.graph_launches, s.steps, s.graphs_recorded);
+  }
   fmt::print(stderr, "{}\n", line);
 }
 

@@ -45,39 +45,18 @@ int32_t draw_token(Sequence& s, std::span<const float> logits) {
   return draw(logits, text, request.sampling, request.number);
 }
 
-// Draws by the device's kernel, and returns the rows that it does not draw: all but on CUDA, those whose logits are
-// changed first or are wanted, and those that cannot be drawn from, of which the host says why.
-std::vector<size_t> sample(std::span<Sequence* const> ready, const Logits& logits,
-                           int64_t vocabulary, const models::Model& model, const Device& device,
-                           std::span<DrawnToken> drawn) {
+// Of the device; returns the rows that it did not draw: those that were left out, and those that cannot be drawn from, of
+// which the host says why.
+std::vector<size_t> take_draws(std::span<Sequence* const> ready, const DeviceDraws& on_device,
+                               const models::Model& model, std::span<DrawnToken> drawn) {
   std::vector<size_t> others;
-  std::vector<double> rules;
   for (size_t r = 0; r < ready.size(); ++r) {
-    const Request& request = ready[r]->request;
-    const SamplingOptions& options = request.sampling;
-    const TextSoFar text{.tokens = ready[r]->tokens, .prompt = request.prompt.size()};
-    if (device.kind != DeviceKind::cuda || vocabulary > kernels::kMostSampled ||
-        ready[r]->matcher || request.logprobs > 0 || changes_logits(text, options)) {
-      others.push_back(r);
-      rules.insert(rules.end(), {-1, 0, 1, 0, 0});
-      continue;
-    }
-    const bool greedy = options.temperature == 0;
-    rules.insert(
-        rules.end(),
-        {options.temperature, static_cast<double>(options.top_k), options.top_p, options.min_p,
-         greedy ? 0 : uniform_of(options, request.number, text.tokens.size())});
-  }
-  if (others.size() == ready.size()) return others;
-  const Logits::Sampled sampled = logits.sample(rules, vocabulary);
-  others.clear();
-  for (size_t r = 0; r < ready.size(); ++r) {
-    if (sampled.ids[r] < 0) {
+    if (on_device.ids.empty() || on_device.ids[r] < 0) {
       others.push_back(r);
       continue;
     }
-    drawn[r].token.draw = {sampled.ids[r], 0.0 - sampled.losses[r]};
-    drawn[r].finish = finish_of(*ready[r], sampled.ids[r], model);
+    drawn[r].token.draw = {on_device.ids[r], 0.0 - on_device.losses[r]};
+    drawn[r].finish = finish_of(*ready[r], on_device.ids[r], model);
   }
   return others;
 }
@@ -114,12 +93,31 @@ void draw_on_host(std::span<Sequence* const> ready, std::span<const size_t> rows
 
 }  // namespace
 
-std::vector<DrawnToken> draw_tokens(std::span<Sequence* const> ready, Logits& logits,
-                                    int64_t vocabulary, const models::Model& model,
+std::vector<double> sampling_rules(std::span<Sequence* const> ready, int64_t vocabulary) {
+  std::vector<double> rules;
+  for (const Sequence* s : ready) {
+    const Request& request = s->request;
+    const SamplingOptions& options = request.sampling;
+    const TextSoFar text{.tokens = s->tokens, .prompt = request.prompt.size()};
+    if (vocabulary > kernels::kMostSampled || s->matcher || request.logprobs > 0 ||
+        changes_logits(text, options)) {
+      rules.insert(rules.end(), {-1, 0, 1, 0, 0});
+      continue;
+    }
+    const bool greedy = options.temperature == 0;
+    rules.insert(
+        rules.end(),
+        {options.temperature, static_cast<double>(options.top_k), options.top_p, options.min_p,
+         greedy ? 0 : uniform_of(options, request.number, text.tokens.size())});
+  }
+  return rules;
+}
+
+std::vector<DrawnToken> draw_tokens(std::span<Sequence* const> ready, const DeviceDraws& on_device,
+                                    Logits& logits, int64_t vocabulary, const models::Model& model,
                                     Runtime& runtime) {
   std::vector<DrawnToken> drawn(ready.size());
-  const std::vector<size_t> others =
-      sample(ready, logits, vocabulary, model, runtime.device(), drawn);
+  const std::vector<size_t> others = take_draws(ready, on_device, model, drawn);
   if (!others.empty()) draw_on_host(ready, others, logits, vocabulary, model, runtime, drawn);
   return drawn;
 }

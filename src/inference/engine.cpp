@@ -7,6 +7,7 @@
 #include "comm/texts.h"
 #include "inference/draw_tokens.h"
 #include "inference/embedding.h"
+#include "kernels/sample.h"
 
 namespace megatron::inference {
 namespace {
@@ -60,6 +61,18 @@ Engine::Engine(const models::Stage& stage, Runtime& runtime, const EngineOptions
                  cache_) {
   MG_ASSERT(!ranks.draws() || stage.part().head);
   MG_ASSERT(ranks.all == nullptr || runtime.device().has_data());
+  if (runtime.stream().target().kind == DeviceKind::cuda && ranks.stages == nullptr) {
+    const bool records = options.cuda_graphs > 0, draws = ranks.draws();
+    decode_passes_.emplace(
+        stage, runtime, state_,
+        DecodePassOptions{
+            .max_rows = std::min(options.max_requests, options.max_tokens),
+            .longest = max_length_,
+            .row_counts = records ? options.cuda_graphs : EngineOptions::kCudaGraphs,
+            .record = records,
+            .choices = draws && vocabulary_ <= kernels::kMostSampled ? vocabulary_ : 0,
+            .tensor = ranks.tensor});
+  }
   if (leader_ != nullptr) leader_->made();
 }
 
@@ -98,12 +111,17 @@ bool Engine::cancel(RequestId id) {
 void Engine::weights_changed() {
   if (leader_ != nullptr) leader_->add(WeightsChanged{});
   scheduler_.read_anew();
+  if (decode_passes_) decode_passes_->forget();
 }
 
 Statistics Engine::statistics() const {
   Statistics s = statistics_;
   s.preemptions = scheduler_.preemptions();
   s.cached_tokens = scheduler_.cached_tokens();
+  if (decode_passes_) {
+    s.graphs_recorded = decode_passes_->counts().recorded;
+    s.graph_launches = decode_passes_->counts().launched;
+  }
   return s;
 }
 
@@ -217,24 +235,22 @@ std::vector<std::vector<Draw>> Engine::alternatives_of(ForwardPass& pass,
 }
 
 Engine::Updates Engine::run_pass(const Rows& rows, double begin) {
-  std::vector<size_t> ready;  // rows whose next token is drawn from this pass
-  std::vector<Sequence*> drawing;
+  Drawing drawing;
   Updates updates(rows.size());
   for (size_t r = 0; r < rows.size(); ++r) {
     updates[r].id = rows[r].sequence->id;
     if (rows[r].count < rows[r].sequence->unread()) continue;
-    ready.push_back(r);
-    drawing.push_back(rows[r].sequence);
+    drawing.rows.push_back(r);
+    drawing.sequences.push_back(rows[r].sequence);
   }
   const ForwardPassPlan plan = this->plan(rows);
   const double pass_begin = now_seconds();
   const std::vector<WantedAlternatives> wanted = wanted_alternatives(rows, plan);
-  ForwardPass pass(stage_, runtime_, state_, plan, ranks_.stages);
-  PassResults results = results_of(pass, plan, wanted, ready, drawing);
+  PassResults results = results_of(plan, wanted, drawing);
   for (size_t i = 0; i < wanted.size(); ++i)
     updates[wanted[i].row].prompt_alternatives.push_back(std::move(results.prompt_alternatives[i]));
   if (plan.has_labels()) give_scores(rows, plan, results.losses, updates);
-  results.drawn.resize(ready.size());
+  results.drawn.resize(drawing.rows.size());
   const double pass_end = now_seconds();
   bool decodes = true;
   for (const auto& [s, count] : rows) {
@@ -243,9 +259,10 @@ Engine::Updates Engine::run_pass(const Rows& rows, double begin) {
   }
   scheduler_.advance(rows);
   int64_t tokens = 0;
-  for (size_t i = 0; i < ready.size(); ++i) {
-    append(*drawing[i], std::move(results.drawn[i]), updates[ready[i]]);
-    tokens += std::ssize(updates[ready[i]].tokens);
+  for (size_t i = 0; i < drawing.rows.size(); ++i) {
+    RequestUpdate& update = updates[drawing.rows[i]];
+    append(*drawing.sequences[i], std::move(results.drawn[i]), update);
+    tokens += std::ssize(update.tokens);
   }
   statistics_.generated_tokens += tokens;
   if (decodes) statistics_.decoded_tokens += tokens;
@@ -259,28 +276,61 @@ Engine::Updates Engine::run_pass(const Rows& rows, double begin) {
   return updates;
 }
 
-// Stages with the output layer run it together, where tensor parallelism divides it.
-PassResults Engine::results_of(ForwardPass& pass, const ForwardPassPlan& plan,
-                               std::span<const WantedAlternatives> wanted,
-                               std::span<const size_t> ready, std::span<Sequence* const> drawing) {
-  // A request that only wants its prompt's log-probabilities draws nothing.
-  const bool draws =
-      std::ranges::any_of(drawing, [](const Sequence* s) { return s->request.max_tokens > 0; });
+bool Engine::Drawing::any() const {
+  return std::ranges::any_of(sequences,
+                             [](const Sequence* s) { return s->request.max_tokens > 0; });
+}
+
+// Whether the pass is one of decode_passes_.
+bool Engine::decodes(const ForwardPassPlan& plan, const Drawing& drawing) const {
+  return decode_passes_ && drawing.any() && drawing.rows.size() == plan.rows.size() &&
+         !plan.has_labels() &&
+         std::ranges::all_of(plan.rows, [](const PassRow& row) { return row.count == 1; });
+}
+
+PassResults Engine::results_of(const ForwardPassPlan& plan,
+                               std::span<const WantedAlternatives> wanted, const Drawing& drawing) {
   PassResults results;
-  if (stage_.part().head) {
-    results.prompt_alternatives = alternatives_of(pass, wanted);
-    if (plan.has_labels()) results.losses = pass.losses();
-    if (draws) {
-      Logits logits = pass.last_logits(ready);
-      const double draw_begin = now_seconds();
-      if (ranks_.draws())
-        results.drawn = draw_tokens(drawing, logits, vocabulary_, stage_.model(), runtime_);
-      statistics_.draw_seconds += now_seconds() - draw_begin;
-    }
-  }
-  if (ranks_.all != nullptr && (draws || plan.has_labels()))
+  if (decodes(plan, drawing)) decode(plan, drawing, results);
+  else run_forward(plan, wanted, drawing, results);
+  if (ranks_.all != nullptr && (drawing.any() || plan.has_labels()))
     share(results, ranks_, runtime_.stream());
   return results;
+}
+
+void Engine::decode(const ForwardPassPlan& plan, const Drawing& drawing, PassResults& results) {
+  std::vector<double> rules;
+  if (ranks_.draws()) rules = sampling_rules(drawing.sequences, vocabulary_);
+  decode_passes_->run(plan, rules);
+  Logits logits(decode_passes_->logits(), runtime_);
+  if (ranks_.draws()) results.drawn = draw(drawing, decode_passes_->draws(), logits);
+}
+
+// Stages with the output layer run it together, where tensor parallelism divides it.
+void Engine::run_forward(const ForwardPassPlan& plan, std::span<const WantedAlternatives> wanted,
+                         const Drawing& drawing, PassResults& results) {
+  ForwardPass pass(stage_, runtime_, state_, plan, ranks_.stages);
+  if (!stage_.part().head) return;
+  results.prompt_alternatives = alternatives_of(pass, wanted);
+  if (plan.has_labels()) results.losses = pass.losses();
+  if (!drawing.any()) return;
+  Logits logits = pass.last_logits(drawing.rows);
+  if (!ranks_.draws()) return;
+  const double begin = now_seconds();
+  DeviceDraws on_device;
+  if (runtime_.device().kind == DeviceKind::cuda)
+    on_device = logits.draw(sampling_rules(drawing.sequences, vocabulary_), vocabulary_);
+  statistics_.draw_seconds += now_seconds() - begin;
+  results.drawn = draw(drawing, on_device, logits);
+}
+
+std::vector<DrawnToken> Engine::draw(const Drawing& drawing, const DeviceDraws& on_device,
+                                     Logits& logits) {
+  const double begin = now_seconds();
+  std::vector<DrawnToken> drawn =
+      draw_tokens(drawing.sequences, on_device, logits, vocabulary_, stage_.model(), runtime_);
+  statistics_.draw_seconds += now_seconds() - begin;
+  return drawn;
 }
 
 // A finished sequence is gone afterwards.

@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "inference/block_cache.h"
 #include "inference/cache_shape.h"
+#include "inference/decode_passes.h"
 #include "inference/engine_calls.h"
 #include "inference/engine_options.h"
 #include "inference/engine_ranks.h"
@@ -112,9 +113,20 @@ class Engine {
                                                       const ForwardPassPlan& plan) const;
   std::vector<std::vector<Draw>> alternatives_of(ForwardPass& pass,
                                                  std::span<const WantedAlternatives> wanted);
-  PassResults results_of(ForwardPass& pass, const ForwardPassPlan& plan,
-                         std::span<const WantedAlternatives> wanted, std::span<const size_t> ready,
-                         std::span<Sequence* const> drawing);
+  // Of a pass: the rows whose next token is drawn from it, and their sequences.
+  struct Drawing {
+    std::vector<size_t> rows;
+    std::vector<Sequence*> sequences;
+    bool any() const;  // a request that only wants its prompt's log-probabilities draws nothing
+  };
+  bool decodes(const ForwardPassPlan& plan, const Drawing& drawing) const;
+  PassResults results_of(const ForwardPassPlan& plan, std::span<const WantedAlternatives> wanted,
+                         const Drawing& drawing);
+  void decode(const ForwardPassPlan& plan, const Drawing& drawing, PassResults& results);
+  void run_forward(const ForwardPassPlan& plan, std::span<const WantedAlternatives> wanted,
+                   const Drawing& drawing, PassResults& results);
+  std::vector<DrawnToken> draw(const Drawing& drawing, const DeviceDraws& on_device,
+                               Logits& logits);
   void append(Sequence& sequence, DrawnToken drawn, RequestUpdate& update);
   int64_t due_pass(int64_t priority) const;
 
@@ -126,6 +138,7 @@ class Engine {
   const int64_t vocabulary_, max_length_;
   const CacheShape shape_;
   nn::SequenceState state_;
+  std::optional<DecodePasses> decode_passes_;  // on CUDA, without a pipeline
   BlockCache cache_;
   Scheduler scheduler_;
   RequestId last_ = 0;

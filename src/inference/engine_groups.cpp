@@ -42,6 +42,7 @@ EngineRanks EngineGroups::ranks(bool led) const {
   return {.all = grid_.get(),
           .stages = ranks_.stages(),
           .host = &host_->stream(),
+          .tensor = tensor > 1 ? ranks_.tensor().group : nullptr,
           .drawing = grid_->size() - tensor,
           .led = led};
 }

@@ -20,6 +20,10 @@ void EngineOptions::check() const {
   MG_CHECK(block_size > 0 && block_size % kernels::kPageKeys == 0,
            "--inference-dynamic-batching-block-size is {}; it must be a multiple of {}", block_size,
            kernels::kPageKeys);
+  MG_CHECK(cuda_graphs >= 0,
+           "--inference-dynamic-batching-num-cuda-graphs is {}; give 0 for none, or a positive "
+           "number",
+           cuda_graphs);
   MG_CHECK(cache_bytes >= 0, "the KV cache is to have {} bytes; give 0 for as many as are needed",
            cache_bytes);
 }

@@ -8,6 +8,8 @@
 namespace megatron::inference {
 
 struct EngineOptions {
+  static constexpr int64_t kCudaGraphs = 16;
+
   int64_t vocabulary = 0;    // only ids below it are drawn; 0: all that the model knows
   int64_t max_requests = 8;  // that run at once; the others wait
   int64_t max_tokens = 512;  // of a forward pass
@@ -16,6 +18,9 @@ struct EngineOptions {
   int64_t cache_bytes =
       0;  // of the KV cache of each rank; 0: max_requests texts of max_length tokens
   bool prefix_caching = true;
+  // On CUDA, numbers of rows, at most, that passes of one token a text are padded to and recorded as graphs
+  // (inference/decode_passes.h). 0: padded alike, launched kernel by kernel.
+  int64_t cuda_graphs = kCudaGraphs;
   int64_t engines = 1;  // of this process, which share the memory that is left
 
   void check() const;  // throws Error naming the flag

@@ -13,6 +13,7 @@ struct EngineRanks {
   comm::Group* all = nullptr;     // null: one rank
   comm::Group* stages = nullptr;  // of the pipeline, in the order of the layers; null: one
   Stream* host = nullptr;         // of the host, for calls on its memory
+  comm::Group* tensor = nullptr;  // that divide this stage's matrices; null: one
   int drawing = 0;                // of `all`; its stage has the output layer
   // The drawing rank's engine alone is called, and the others' are by follow() (inference/follow.h).
   bool led = false;

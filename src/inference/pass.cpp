@@ -1,7 +1,6 @@
 #include "inference/pass.h"
 
 #include <algorithm>
-#include <bit>
 
 #include "base/error.h"
 #include "inference/stage_flow.h"
@@ -93,35 +92,13 @@ std::span<const float> Logits::row(size_t index) const {
   return std::span<const float>(logits_.span<float>()).subspan(index * width, width);
 }
 
-Logits::Sampled Logits::sample(const std::vector<double>& rules, int64_t choices) const {
+DeviceDraws Logits::draw(std::span<const double> rules, int64_t choices) const {
+  if (!draw_any(rules)) return {};
   const int64_t rows = logits_.size(0);
-  std::vector<double> weights;  // 0 for rows that are left out
-  for (size_t i = kernels::kTemperature; i < rules.size(); i += kernels::kSampleRules)
-    weights.push_back(rules[i] < 0 ? 0 : 1);
-  // Ids, then losses: one copy to the host.
-  const Tensor both = Tensor::empty(runtime_.arena(MemoryClass::activations), {2 * rows},
-                                    DType::i32, "logits.sampled");
-  const Tensor ids = both.slice(0, 0, rows);
-  Stream& stream = runtime_.stream();
-  const kernels::Table& table = kernels::table(stream);
-  table.sample(
-      {.logits = logits_.slice(1, 0, choices),
-       .rules =
-           numbers(runtime_, rules, DType::f64, "logits.rules").view({rows, kernels::kSampleRules}),
-       .ids = ids},
-      stream);
-  table.cross_entropy({.logits = logits_,
-                       .labels = ids,
-                       .weights = numbers(runtime_, weights, DType::f32, "logits.weights"),
-                       .loss = both.slice(0, rows, rows).view_as(DType::f32)},
-                      stream);
-  stream.synchronize();
-  Sampled sampled{.ids = std::vector<int32_t>(static_cast<size_t>(2 * rows)), .losses = {}};
-  copy_bytes_to(both, std::as_writable_bytes(std::span(sampled.ids)));
-  for (auto i = static_cast<size_t>(rows); i < sampled.ids.size(); ++i)
-    sampled.losses.push_back(std::bit_cast<float>(sampled.ids[i]));
-  sampled.ids.resize(static_cast<size_t>(rows));
-  return sampled;
+  DrawTensors tensors(runtime_, rows);
+  tensors.fill(rules, rows);
+  tensors.queue(logits_, choices);
+  return tensors.read(rows, rows);
 }
 
 std::vector<std::vector<double>> Logits::losses(

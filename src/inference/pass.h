@@ -5,6 +5,7 @@
 #include <span>
 #include <vector>
 
+#include "inference/device_draws.h"
 #include "models/stage.h"
 #include "nn/sequence_state.h"
 
@@ -34,13 +35,8 @@ class Logits {
  public:
   Logits(Tensor logits, Runtime& runtime);
 
-  // Draws a token below `choices` for each row by the kernel, whose rules [rows, kernels::kSampleRules] these are, and
-  // forms its loss as losses() does: eight bytes a row come to the host. On CUDA.
-  struct Sampled {
-    std::vector<int32_t> ids;  // negative: none was drawn, and the loss is any
-    std::vector<double> losses;
-  };
-  Sampled sample(const std::vector<double>& rules, int64_t choices) const;
+  // Draws a token below `choices` for each row that the rules allow (inference/device_draws.h), on CUDA.
+  DeviceDraws draw(std::span<const double> rules, int64_t choices) const;
 
   // Brings rows to the host, where they are not there.
   void read(std::span<const size_t> rows);

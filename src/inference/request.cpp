@@ -57,6 +57,8 @@ Statistics& Statistics::operator+=(const Statistics& more) {
   draw_seconds += more.draw_seconds;
   cached_tokens += more.cached_tokens;
   preemptions += more.preemptions;
+  graphs_recorded += more.graphs_recorded;
+  graph_launches += more.graph_launches;
   return *this;
 }
 

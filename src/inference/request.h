@@ -65,6 +65,8 @@ struct Statistics {
   double draw_seconds = 0;
   int64_t cached_tokens = 0;  // of prompts, that were found in the cache
   int64_t preemptions = 0;    // requests that gave back their pages, to be read anew
+  // Passes of one token a text that were recorded as CUDA graphs, and that were launched as such, those included.
+  int64_t graphs_recorded = 0, graph_launches = 0;
 
   Statistics& operator+=(const Statistics& more);
 };

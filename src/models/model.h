@@ -73,7 +73,8 @@ class ModelDefinition {
   // the forward; causal attention counts half; no lookups, norms and element-wise work.
   virtual double training_flops(int64_t length) const = 0;
   // Rotary angles may depend on the length of the whole text (nn/rotary.h): texts of two lengths with equal
-  // numbers have equal angles, so that what is kept of the one (keys) is that of the other.
+  // numbers have equal angles, so that what is kept of the one (keys) is that of the other. Up to 0: tables of angles
+  // that stay where they are; above: of the text that was read last.
   virtual int64_t context_class(int64_t length) const {
     static_cast<void>(length);
     return 0;

@@ -66,39 +66,22 @@ SequenceState::SequenceState(const SequenceStateShape& shape, DType type, Runtim
 
 namespace {
 
-// Integers of a pass that go to the device together.
-class Integers {
- public:
-  int64_t size() const { return static_cast<int64_t>(values_.size()); }
-  void push(int64_t value) { values_.push_back(static_cast<int32_t>(value)); }
-  Tensor upload(Runtime& runtime) const {
-    Tensor t = Tensor::empty(runtime.arena(MemoryClass::activations), {size()}, DType::i32,
-                             "sequence_state.pass");
-    if (runtime.device().has_data())
-      copy_from(t, std::span<const int32_t>(values_), runtime.stream());
-    return t;
-  }
-
- private:
-  std::vector<int32_t> values_;
-};
-
 // Parts of equal counts side by side.
 struct Run {
   std::span<const SequencePart> parts;
   int64_t first = 0;   // token
-  int64_t blocks = 0;  // of the longest
+  int64_t blocks = 0;  // of a table
 
   int64_t sequences() const { return static_cast<int64_t>(parts.size()); }
   int64_t count() const { return parts[0].count; }
 };
 
-std::vector<Run> runs_of(std::span<const SequencePart> parts, int64_t block_size) {
+std::vector<Run> runs_of(std::span<const SequencePart> parts, int64_t block_size, int64_t blocks) {
   std::vector<Run> runs;
   int64_t token = 0;
   for (size_t i = 0; i < parts.size();) {
     size_t end = i;
-    Run run{.parts = {}, .first = token};
+    Run run{.parts = {}, .first = token, .blocks = blocks};
     for (; end < parts.size() && parts[end].count == parts[i].count; ++end)
       run.blocks =
           std::max(run.blocks, (parts[end].begin + parts[end].count + block_size - 1) / block_size);
@@ -112,40 +95,48 @@ std::vector<Run> runs_of(std::span<const SequencePart> parts, int64_t block_size
 
 }  // namespace
 
-Continuation SequenceState::next(std::span<const SequencePart> parts) {
+std::vector<int32_t> SequenceState::indices(std::span<const SequencePart> parts,
+                                            int64_t blocks) const {
   const int64_t size = shape_.block_size;
+  std::vector<int32_t> indices;
+  const auto push = [&](int64_t value) { indices.push_back(static_cast<int32_t>(value)); };
   for (const SequencePart& part : parts) {
-    MG_ASSERT(part.begin >= 0 && part.count > 0 && part.tables.size() == groups_.size());
+    const bool padding = part.begin < 0;
+    MG_ASSERT(part.count > 0 && part.tables.size() == (padding ? 0 : groups_.size()));
+    MG_ASSERT(!padding || (part.begin == -1 && part.count == 1));
     for (const auto& table : part.tables)
       MG_ASSERT(static_cast<int64_t>(table.size()) * size >= part.begin + part.count);
+    for (int64_t t = 0; t < part.count; ++t) push(part.begin + t);
   }
-  const std::vector<Run> runs = runs_of(parts, size);
-  Integers integers;
-  for (const SequencePart& part : parts)
-    for (int64_t t = 0; t < part.count; ++t) integers.push(part.begin + t);
-  const int64_t tokens = integers.size();
+  const std::vector<Run> runs = runs_of(parts, size, blocks);
   for (size_t g = 0; g < groups_.size(); ++g) {
     for (const SequencePart& part : parts) {
       for (int64_t t = part.begin; t < part.begin + part.count; ++t)
-        integers.push(part.tables[g][static_cast<size_t>(t / size)] * size + t % size);
+        push(t < 0 ? -1 : part.tables[g][static_cast<size_t>(t / size)] * size + t % size);
     }
     for (const Run& run : runs) {
       for (const SequencePart& part : run.parts) {
-        const auto& table = part.tables[g];
+        const auto table = part.begin < 0 ? std::span<const int32_t>() : part.tables[g];
         for (int64_t j = 0; j < run.blocks; ++j) {
           const auto i = static_cast<size_t>(j);
-          integers.push(i < table.size() ? std::max(table[i], 0) : 0);
+          push(i < table.size() ? std::max(table[i], 0) : 0);
         }
       }
     }
   }
-  const Tensor all = integers.upload(runtime_);
+  return indices;
+}
 
+Continuation SequenceState::over(const Tensor& indices, std::span<const SequencePart> parts,
+                                 int64_t blocks) {
+  const std::vector<Run> runs = runs_of(parts, shape_.block_size, blocks);
+  int64_t tokens = 0;
+  for (const SequencePart& part : parts) tokens += part.count;
   Continuation c{.state = this, .groups = {}};
   int64_t at = tokens;
   const auto take = [&](int64_t count) {
     at += count;
-    return all.slice(0, at - count, count);
+    return indices.slice(0, at - count, count);
   };
   for (size_t g = 0; g < groups_.size(); ++g) {
     Continuation::Group group{.rows = take(tokens), .calls = {}};
@@ -153,12 +144,22 @@ Continuation SequenceState::next(std::span<const SequencePart> parts) {
       const int64_t rows = run.sequences(), count = run.count();
       group.calls.push_back(
           {.first = run.first,
-           .q_positions = all.slice(0, run.first, rows * count).view({rows, count}),
+           .q_positions = indices.slice(0, run.first, rows * count).view({rows, count}),
            .block_table = take(rows * run.blocks).view({rows, run.blocks})});
     }
     c.groups.push_back(std::move(group));
   }
   return c;
+}
+
+Continuation SequenceState::next(std::span<const SequencePart> parts) {
+  const std::vector<int32_t> values = indices(parts);
+  Tensor all =
+      Tensor::empty(runtime_.arena(MemoryClass::activations), {static_cast<int64_t>(values.size())},
+                    DType::i32, "sequence_state.pass");
+  if (runtime_.device().has_data())
+    copy_from(all, std::span<const int32_t>(values), runtime_.stream());
+  return over(all, parts);
 }
 
 namespace {

@@ -37,7 +37,8 @@ struct SequenceStateShape {
 };
 
 // New tokens [begin, begin + count) of one sequence. tables[g][j] is the page of group g that holds tokens [j P, (j +
-// 1) P), P the block size; a page that no token sees any more may be any, or negative.
+// 1) P), P the block size; a page that no token sees any more may be any, or negative. Padding has begin -1, count 1
+// and no tables: its token sees nothing and is put nowhere.
 struct SequencePart {
   int64_t begin = 0, count = 0;
   std::vector<std::span<const int32_t>> tables;
@@ -57,6 +58,11 @@ class SequenceState {
   // For the batch of these parts; those of equal counts side by side make one call of the attention kernel. The state
   // has to stay where it is.
   Continuation next(std::span<const SequencePart> parts);
+  // The same in two steps, for indices at a place of the caller's: what they are (block tables of `blocks` entries at
+  // least), and the continuation that reads them from i32 [n] there, by the parts' counts alone where `blocks` is as
+  // many as any of them needs.
+  std::vector<int32_t> indices(std::span<const SequencePart> parts, int64_t blocks = 0) const;
+  Continuation over(const Tensor& indices, std::span<const SequencePart> parts, int64_t blocks = 0);
 
   // [pages, block size, kv_heads, head_size], of a layer that keeps them.
   const Tensor& keys(int64_t layer) const { return keys_[static_cast<size_t>(layer)]; }

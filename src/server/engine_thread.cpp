@@ -329,6 +329,7 @@ void EngineThread::publish(const inference::Engine& engine) {
              .generated_tokens = done.generated_tokens,
              .cached_tokens = done.cached_tokens,
              .preemptions = done.preemptions,
+             .graph_launches = done.graph_launches,
              .blocks = cache.blocks,
              .used_blocks = cache.used,
              .shareable_blocks = cache.found,

@@ -23,6 +23,7 @@ void add_work(EngineCounts& sum, const EngineCounts& more) {
   sum.generated_tokens += more.generated_tokens;
   sum.cached_tokens += more.cached_tokens;
   sum.preemptions += more.preemptions;
+  sum.graph_launches += more.graph_launches;
 }
 
 void add(EngineCounts& sum, const EngineCounts& more) {

@@ -11,7 +11,9 @@ std::string sample_text(const models::Stage& model, Runtime& runtime,
   request.sampling.temperature = 0.8;
   const bool has_data = runtime.device().has_data();
   if (has_data && tokenizer.eod()) request.end_tokens = {*tokenizer.eod()};
-  const inference::EngineOptions options{.vocabulary = tokenizer.vocabulary_size()};
+  // Memory apart, which graphs need, is not in the plan of a run.
+  const inference::EngineOptions options{.vocabulary = tokenizer.vocabulary_size(),
+                                         .cuda_graphs = 0};
   const auto generations = inference::generate(model, runtime, std::span(&request, 1), options);
   if (!has_data) return {};
   std::vector<int32_t> ids;

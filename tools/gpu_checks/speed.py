@@ -233,5 +233,12 @@ def speed_steps(small):
             "speed", "kernels, fp32", ["bench", "kernels", "--device", "cuda"], KERNEL_FIGURES, 60
         ),
         bench("speed", "generation, GPT-2 124M", generate, "tokens/s", 30),
+        bench(
+            "speed",
+            "generation without CUDA graphs, GPT-2 124M",
+            [*generate, "--inference-dynamic-batching-num-cuda-graphs", "0"],
+            "tokens/s",
+            30,
+        ),
         *rows[2:],
     ]

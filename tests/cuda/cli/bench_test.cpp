@@ -140,7 +140,8 @@ TEST(CudaBench, GenerateAndGemm) {
             "--batch-size 2 --threads 1"));
   EXPECT_EQ(text.code, 0) << text.err;
   for (const char* part :
-       {"decode, batch of 1", "decode, batch of 2", "prefill of 4 tokens", "CUDA shim on the CPU"})
+       {"decode, batch of 1", "decode, batch of 2", "prefill of 4 tokens", "CUDA shim on the CPU",
+        "1 of 3 passes were launched as CUDA graphs, 1 of which were captured"})
     EXPECT_TRUE(has(text.out, part)) << part << "\n" << text.out;
   const Outcome gemm = place.run(words("bench gemm --device cuda --seconds 0.01 --threads 1"));
   EXPECT_EQ(gemm.code, 0) << gemm.err;

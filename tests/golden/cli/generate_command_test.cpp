@@ -374,6 +374,8 @@ TEST_F(GenerateCommand, RefusesWhatMakesNoSense) {
           {"--inference-dynamic-batching-max-requests is 0"});
   refused({"--prompt", "x", "--inference-dynamic-batching-max-tokens", "0"},
           {"--inference-dynamic-batching-max-tokens is 0"});
+  refused({"--prompt", "x", "--inference-dynamic-batching-num-cuda-graphs", "-1"},
+          {"--inference-dynamic-batching-num-cuda-graphs is -1"});
   refused({"--prompt", "x", "--top-p", "1.5"}, {"--top-p is 1.5"});
   refused({"--prompt", "x", "--min-p", "-1"}, {"--min-p is -1"});
   refused({"--prompt", "x", "--repetition-penalty", "0"}, {"--repetition-penalty is 0"});

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "base/error.h"
 #include "nn/attention.h"
 
@@ -119,6 +121,38 @@ TEST_F(State, PartsOfSeveralSequencesDoNotMeet) {
   EXPECT_EQ(rows(out, 0, 3), rows(of_x, 2, 3));
   EXPECT_EQ(rows(out, 3, 3), rows(of_y, 33, 3));
   EXPECT_EQ(rows(out, 6, 1), rows(of_z, 40, 1));
+}
+
+// With block tables that are wider than any sequence needs, at a place of the caller's.
+TEST_F(State, PaddingSeesNothingAndIsPutNowhere) {
+  const Tensor x = floats(4, 1);
+  const std::vector<float> expected = whole(x);
+  const std::vector<int32_t> pages = {0};
+  next(x, pages, 0, 3);
+  const std::vector<float> before = to_floats(state_.keys(1));
+  const SequencePart padding{.begin = -1, .count = 1, .tables = {}};
+  const std::vector<SequencePart> parts = {
+      padding, {.begin = 3, .count = 1, .tables = {pages}}, padding};
+  const std::vector<int32_t> indices = state_.indices(parts, 4);
+  EXPECT_EQ(indices,
+            (std::vector<int32_t>{-1, 3, -1, -1, 3, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}));
+  Tensor place = Tensor::empty(runtime_.arena(MemoryClass::activations), {20}, DType::i32, "place");
+  std::vector<int32_t> filled = indices;
+  filled.resize(20);
+  copy_from(place, std::span<const int32_t>(filled));
+  Tensor all =
+      Tensor::empty(runtime_.arena(MemoryClass::activations), {3, kHidden}, DType::f32, "all");
+  std::vector<float> values(3 * kHidden, 0.5f);
+  std::ranges::copy(to_floats(x.slice(0, 3, 1)), values.begin() + kHidden);
+  copy_from(all, std::span<const float>(values));
+  const std::vector<SequencePart> counts(3, padding);
+  const std::vector<float> out = run(all, {0, 3, 0}, state_.over(place, counts, 4));
+  EXPECT_EQ(rows(out, 1, 1), rows(expected, 3, 1));
+  EXPECT_EQ(rows(out, 0, 1), rows(out, 2, 1));
+  std::vector<float> after = to_floats(state_.keys(1));
+  int64_t changed = 0;
+  for (size_t i = 0; i < after.size(); ++i) changed += after[i] != before[i] ? 1 : 0;
+  EXPECT_EQ(changed, kKeyHeads * kHeadSize) << "the keys of one token";
 }
 
 TEST_F(State, APageIsReadByAllWhoName) {

@@ -1,0 +1,149 @@
+#include "inference/decode_passes.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+
+namespace megatron::inference {
+namespace {
+
+constexpr int64_t kLeastBlocks = 8;  // of a table; few more cost nothing
+constexpr size_t kMostForms = 64;
+
+// The largest of the powers of two below `most`, and it.
+std::vector<int64_t> row_counts_up_to(int64_t most, int64_t number) {
+  std::vector<int64_t> counts;
+  for (int64_t count = 1; count < most; count *= 2) counts.push_back(count);
+  counts.push_back(most);
+  if (std::ssize(counts) > number) counts.erase(counts.begin(), counts.end() - number);
+  return counts;
+}
+
+int64_t widest_table(const DecodePassOptions& options, const nn::SequenceState& state) {
+  const int64_t size = state.shape().block_size;
+  return (options.longest + size - 1) / size;
+}
+
+std::vector<nn::SequencePart> padding(int64_t rows) {
+  return std::vector<nn::SequencePart>(static_cast<size_t>(rows),
+                                       {.begin = -1, .count = 1, .tables = {}});
+}
+
+}  // namespace
+
+DecodePasses::DecodePasses(const models::Stage& stage, Runtime& runtime, nn::SequenceState& state,
+                           const DecodePassOptions& options)
+    : stage_(stage),
+      runtime_(runtime),
+      state_(state),
+      options_(options),
+      row_counts_(row_counts_up_to(options.max_rows, options.row_counts)),
+      draws_(runtime, options.max_rows) {
+  MG_ASSERT(stage.part().embedding && stage.part().head);
+  const auto groups = static_cast<int64_t>(state.groups().size());
+  const int64_t of_row = 3 + groups * (1 + widest_table(options, state));
+  integers_ = Tensor::empty(runtime.arena(MemoryClass::activations), {options.max_rows * of_row},
+                            DType::i32, "decode.integers");
+  if (options.record) arenas_.emplace(runtime);
+}
+
+DecodePasses::Shape DecodePasses::shape_of(const ForwardPassPlan& plan) const {
+  const int64_t size = state_.shape().block_size;
+  int64_t longest = 0;
+  for (const PassRow& row : plan.rows) longest = std::max(longest, row.begin + 1);
+  int64_t blocks = kLeastBlocks;
+  while (blocks * size < longest) blocks *= 2;
+  return {.rows = *std::ranges::lower_bound(row_counts_, std::ssize(plan.rows)),
+          .blocks = std::min(blocks, widest_table(options_, state_)),
+          .context_class = stage_.model()->context_class(plan.context)};
+}
+
+void DecodePasses::fill(const ForwardPassPlan& plan, const Shape& shape) {
+  if (!runtime_.device().has_data()) return;
+  const auto rows = static_cast<size_t>(shape.rows);
+  std::vector<int32_t> values(2 * rows);
+  std::vector<nn::SequencePart> parts = padding(shape.rows);
+  for (size_t r = 0; r < plan.rows.size(); ++r) {
+    const PassRow& row = plan.rows[r];
+    values[r] = row.tokens[0];
+    values[rows + r] = static_cast<int32_t>(row.begin);
+    parts[r].begin = row.begin;
+    for (const size_t group : plan.groups) parts[r].tables.emplace_back((*row.pages)[group]);
+  }
+  const std::vector<int32_t> indices = state_.indices(parts, shape.blocks);
+  values.insert(values.end(), indices.begin(), indices.end());
+  Tensor filled = integers_.slice(0, 0, static_cast<int64_t>(values.size()));
+  copy_from(filled, std::span<const int32_t>(values), runtime_.stream());
+}
+
+Tensor DecodePasses::compute(const Shape& shape, int64_t context) {
+  const int64_t rows = shape.rows;
+  nn::Batch batch{.sequences = 1,
+                  .length = rows,
+                  .tokens = integers_.slice(0, 0, rows),
+                  .positions = integers_.slice(0, rows, rows)};
+  batch.continuation = state_.over(integers_.slice(0, 2 * rows, integers_.size(0) - 2 * rows),
+                                   padding(rows), shape.blocks);
+  batch.context = context;
+  Tape tape(runtime_, Tape::Mode::infer);
+  const Bundle out = models::forward(stage_, tape, {}, batch, models::Phase::evaluate);
+  Tensor logits = stage_.loss_logits(tape, out);
+  if (options_.choices > 0) draws_.queue(logits, options_.choices);
+  return logits;
+}
+
+bool DecodePasses::recordable(const Shape& shape) const {
+  return options_.record && runtime_.device().kind == DeviceKind::cuda &&
+         shape.context_class <= 0 && runtime_.stream().watcher() == nullptr &&
+         (options_.tensor == nullptr || options_.tensor->queued());
+}
+
+// Null: no pass of this shape has been run.
+DecodePasses::Form* DecodePasses::form_of(const Shape& shape) {
+  const auto found = std::ranges::find(forms_, shape, &Form::shape);
+  if (found == forms_.end()) return nullptr;
+  forms_.splice(forms_.begin(), forms_, found);
+  return &*found;
+}
+
+void DecodePasses::launch(Form& form) {
+  form.work->queue();
+  if (options_.tensor != nullptr)
+    options_.tensor->queued_again(runtime_.stream(), "recorded decode pass");
+  logits_ = form.logits;
+  ++counts_.launched;
+}
+
+void DecodePasses::run(const ForwardPassPlan& plan, std::span<const double> rules) {
+  const Shape shape = shape_of(plan);
+  logits_ = {};  // its memory is free for the next ones
+  rows_ = std::ssize(plan.rows);
+  drawn_ = options_.choices > 0 && draw_any(rules);
+  fill(plan, shape);
+  if (options_.choices > 0) draws_.fill(rules, shape.rows);
+  std::optional<OwnArenas::Use> own;
+  if (arenas_) own.emplace(*arenas_, runtime_);
+  const bool records = recordable(shape);
+  Form* const form = records ? form_of(shape) : nullptr;
+  if (form == nullptr) {
+    logits_ = compute(shape, plan.context);
+    if (!records) return;
+    if (forms_.size() == kMostForms) forms_.pop_back();
+    forms_.push_front({.shape = shape, .work = {}, .logits = {}});
+    return;
+  }
+  if (form->work && form->work->memory_is_free()) return launch(*form);
+  form->work.reset();
+  PartRecording recording(runtime_);
+  form->logits = compute(shape, plan.context).unowned();
+  form->work = recording.finish();
+  ++counts_.recorded;
+  launch(*form);
+}
+
+DeviceDraws DecodePasses::draws() const {
+  if (!drawn_ || !runtime_.device().has_data()) return {};
+  return draws_.read(logits_.size(0), rows_);
+}
+
+}  // namespace megatron::inference
