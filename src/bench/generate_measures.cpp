@@ -103,8 +103,10 @@ double GenerateMeasures::decode(int64_t prompt, int64_t count, int64_t sequences
       bytes * 1e-6, bytes / token * 1e-9, 100 * bytes / token / bandwidth,
       host ? "reading" : "copy", before * 1e-9, after * 1e-9);
   if (s.graph_launches > 0)
-    fmt::print("  {} of {} passes were launched as CUDA graphs, {} of which were captured\n",
-               s.graph_launches, s.steps, s.graphs_recorded);
+    fmt::print(
+        "  {} of {} passes were launched as CUDA graphs, {} of which were captured, with {:.1f} MB "
+        "of their own\n",
+        s.graph_launches, s.steps, s.graphs_recorded, static_cast<double>(s.graph_bytes) * 1e-6);
   return rate;
 }
 

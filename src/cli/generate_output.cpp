@@ -114,8 +114,9 @@ void print_statistics(const inference::Statistics& s) {
         fmt::format(", {:.1f} tokens/s", static_cast<double>(s.decoded_tokens) / s.decode_seconds);
   }
   if (s.graph_launches > 0) {
-    line += fmt::format(" | {} of {} passes launched as CUDA graphs ({} captured)",
-                        s.graph_launches, s.steps, s.graphs_recorded);
+    line += fmt::format(" | {} of {} passes launched as CUDA graphs ({} captured, {:.1f} MB)",
+                        s.graph_launches, s.steps, s.graphs_recorded,
+                        static_cast<double>(s.graph_bytes) * 1e-6);
   }
   fmt::print(stderr, "{}\n", line);
 }

@@ -111,7 +111,7 @@ void DecodePasses::launch(Form& form) {
   if (options_.tensor != nullptr)
     options_.tensor->queued_again(runtime_.stream(), "recorded decode pass");
   logits_ = form.logits;
-  ++counts_.launched;
+  ++launched_;
 }
 
 void DecodePasses::run(const ForwardPassPlan& plan, std::span<const double> rules) {
@@ -137,8 +137,16 @@ void DecodePasses::run(const ForwardPassPlan& plan, std::span<const double> rule
   PartRecording recording(runtime_);
   form->logits = compute(shape, plan.context).unowned();
   form->work = recording.finish();
-  ++counts_.recorded;
+  ++recorded_;
   launch(*form);
+}
+
+DecodePassCounts DecodePasses::counts() const {
+  DecodePassCounts counts{.recorded = recorded_, .launched = launched_};
+  if (arenas_)
+    for (const MemoryClass of : {MemoryClass::activations, MemoryClass::communication})
+      counts.bytes += arenas_->high_water(of);
+  return counts;
 }
 
 DeviceDraws DecodePasses::draws() const {

@@ -30,6 +30,7 @@ struct DecodePassOptions {
 struct DecodePassCounts {
   int64_t recorded = 0;  // passes that were recorded
   int64_t launched = 0;  // that were launched as graphs, including those
+  int64_t bytes = 0;     // of the passes' own memory
 };
 
 // A pass has the shape of a few that there are: as many rows as the next power of two, and block tables as wide as the
@@ -61,7 +62,7 @@ class DecodePasses {
   // Nothing that was recorded is launched any more: parameters may lie elsewhere.
   void forget() { forms_.clear(); }
 
-  const DecodePassCounts& counts() const { return counts_; }
+  DecodePassCounts counts() const;
 
  private:
   struct Shape {
@@ -93,7 +94,7 @@ class DecodePasses {
   Tensor logits_;                    // of the last pass, padded
   int64_t rows_ = 0;                 // of it
   bool drawn_ = false;               // any of them
-  DecodePassCounts counts_;
+  int64_t recorded_ = 0, launched_ = 0;
 };
 
 }  // namespace megatron::inference

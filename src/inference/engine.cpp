@@ -119,8 +119,10 @@ Statistics Engine::statistics() const {
   s.preemptions = scheduler_.preemptions();
   s.cached_tokens = scheduler_.cached_tokens();
   if (decode_passes_) {
-    s.graphs_recorded = decode_passes_->counts().recorded;
-    s.graph_launches = decode_passes_->counts().launched;
+    const DecodePassCounts counts = decode_passes_->counts();
+    s.graphs_recorded = counts.recorded;
+    s.graph_launches = counts.launched;
+    s.graph_bytes = counts.bytes;
   }
   return s;
 }

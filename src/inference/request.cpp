@@ -59,6 +59,7 @@ Statistics& Statistics::operator+=(const Statistics& more) {
   preemptions += more.preemptions;
   graphs_recorded += more.graphs_recorded;
   graph_launches += more.graph_launches;
+  graph_bytes = std::max(graph_bytes, more.graph_bytes);
   return *this;
 }
 

@@ -67,6 +67,8 @@ struct Statistics {
   int64_t preemptions = 0;    // requests that gave back their pages, to be read anew
   // Passes of one token a text that were recorded as CUDA graphs, and that were launched as such, those included.
   int64_t graphs_recorded = 0, graph_launches = 0;
+  int64_t graph_bytes =
+      0;  // that such passes have beside all other memory; of several engines the most
 
   Statistics& operator+=(const Statistics& more);
 };

@@ -330,6 +330,7 @@ void EngineThread::publish(const inference::Engine& engine) {
              .cached_tokens = done.cached_tokens,
              .preemptions = done.preemptions,
              .graph_launches = done.graph_launches,
+             .graph_bytes = done.graph_bytes,
              .blocks = cache.blocks,
              .used_blocks = cache.used,
              .shareable_blocks = cache.found,

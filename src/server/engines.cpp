@@ -34,6 +34,7 @@ void add(EngineCounts& sum, const EngineCounts& more) {
   sum.used_blocks += more.used_blocks;
   sum.shareable_blocks += more.shareable_blocks;
   sum.cache_bytes += more.cache_bytes;
+  sum.graph_bytes += more.graph_bytes;
 }
 
 }  // namespace

@@ -103,6 +103,9 @@ std::string Metrics::text(std::span<const EngineCounts> replicas) const {
   text += by_replica("megatron_cuda_graph_launches_total", "counter",
                      "Passes of one token a text that were launched as CUDA graphs.", replicas,
                      &EngineCounts::graph_launches);
+  text += by_replica("megatron_cuda_graph_bytes", "gauge",
+                     "Bytes of memory of their own that such passes have.", replicas,
+                     &EngineCounts::graph_bytes);
   text += by_replica("megatron_cache_blocks", "gauge", "Blocks of the cache of keys and values.",
                      replicas, &EngineCounts::blocks);
   text += by_replica("megatron_cache_bytes", "gauge", "Bytes of the cache of keys and values.",

@@ -35,7 +35,7 @@ struct EngineCounts {
   int64_t prompt_tokens = 0, generated_tokens = 0;
   int64_t cached_tokens = 0;  // of prompts, that were not computed anew
   int64_t preemptions = 0;
-  int64_t graph_launches = 0;
+  int64_t graph_launches = 0, graph_bytes = 0;
   int64_t blocks = 0, used_blocks = 0, shareable_blocks = 0;  // of the cache of keys and values
   int64_t cache_bytes = 0;
 };

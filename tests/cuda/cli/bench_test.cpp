@@ -141,7 +141,7 @@ TEST(CudaBench, GenerateAndGemm) {
   EXPECT_EQ(text.code, 0) << text.err;
   for (const char* part :
        {"decode, batch of 1", "decode, batch of 2", "prefill of 4 tokens", "CUDA shim on the CPU",
-        "1 of 3 passes were launched as CUDA graphs, 1 of which were captured"})
+        "1 of 3 passes were launched as CUDA graphs, 1 of which were captured, with "})
     EXPECT_TRUE(has(text.out, part)) << part << "\n" << text.out;
   const Outcome gemm = place.run(words("bench gemm --device cuda --seconds 0.01 --threads 1"));
   EXPECT_EQ(gemm.code, 0) << gemm.err;

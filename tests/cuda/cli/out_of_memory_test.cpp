@@ -93,7 +93,7 @@ TEST(CudaOutOfMemory, EndsARunCleanlyWhereverItComes) {
   std::string last;
   while ((last = error_after(place, --enough, "", &checkpoints)).empty()) continue;
   EXPECT_EQ(checkpoints, 2);
-  EXPECT_NE(last.find("cudaGraphInstantiate (not needed with --cuda-graph-impl none) failed"),
+  EXPECT_NE(last.find("cudaGraphInstantiate (not needed with --cuda-graph-impl none, or "),
             std::string::npos)
       << last;
 }

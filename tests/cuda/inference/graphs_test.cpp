@@ -126,6 +126,7 @@ TEST_P(DecodeGraphsOfType, HaveTheBitsOfPassesWithoutThem) {
   EXPECT_EQ(graphs.numbers, eager.numbers);
   EXPECT_EQ(eager.statistics.graph_launches, 0);
   EXPECT_EQ(eager.statistics.graphs_recorded, 0);
+  EXPECT_EQ(eager.statistics.graph_bytes, 0);
   // The products of this device have a row's bits whatever the number of rows: so rows of padding
   // change nothing.
   for (const auto& [id, numbers] : graphs.numbers) {
@@ -154,6 +155,7 @@ TEST_F(DecodeGraphs, AreRecordedOnceAShape) {
   const Statistics first = three_texts(6);  // the first token is of the prompt's pass
   EXPECT_EQ(first.graphs_recorded, 1);
   EXPECT_EQ(first.graph_launches, 4);
+  EXPECT_GE(first.graph_bytes, 4 * kGraphVocabulary * 4) << "the logits at least";
   const Statistics second = three_texts(6);
   EXPECT_EQ(second.graphs_recorded, 1);
   EXPECT_EQ(second.graph_launches, 4 + 5);
