@@ -43,6 +43,12 @@ double flops_of(const Args&) {
   return 0;
 }
 inline double flops_of(const GemmArgs& a) { return product_flops(a); }
+inline double flops_of(const GroupedGemmArgs& a) {
+  return 2 * static_cast<double>(a.out.elements()) * static_cast<double>(a.a.size(1));
+}
+inline double flops_of(const GroupedGradientArgs& a) {
+  return 2 * static_cast<double>(a.dy.elements()) * static_cast<double>(a.x.size(1));
+}
 inline double flops_of(const AttentionArgs& a) { return attention_flops(a, 2); }
 inline double flops_of(const AttentionBackwardArgs& a) { return attention_flops(a, 5); }
 

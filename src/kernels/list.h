@@ -64,6 +64,17 @@ inline constexpr std::tuple kKernels{
     Kernel<&Table::gate>{"gate"},
     Kernel<&Table::gate_backward>{"gate_backward"},
     Kernel<&Table::squared_error>{"squared_error", false},
+    Kernel<&Table::route>{"route"},
+    Kernel<&Table::route_backward>{"route_backward"},
+    Kernel<&Table::router_sums>{"router_sums"},
+    Kernel<&Table::router_loss_backward>{"router_loss_backward"},
+    Kernel<&Table::expert_rows>{"expert_rows"},
+    Kernel<&Table::take_rows>{"take_rows"},
+    Kernel<&Table::sum_rows>{"sum_rows"},
+    Kernel<&Table::scale_rows>{"scale_rows"},
+    Kernel<&Table::scale_rows_backward>{"scale_rows_backward"},
+    Kernel<&Table::grouped_gemm>{"grouped_gemm"},
+    Kernel<&Table::grouped_gradient>{"grouped_gradient"},
 };
 static_assert(sizeof(Table) == std::tuple_size_v<decltype(kKernels)> * sizeof(void (*)()),
               "each member of Table stands in kKernels once");

@@ -15,13 +15,17 @@
 #include "kernels/dropout.h"
 #include "kernels/elementwise.h"
 #include "kernels/embedding.h"
+#include "kernels/expert_rows.h"
 #include "kernels/gate.h"
 #include "kernels/gemm.h"
+#include "kernels/grouped_gemm.h"
 #include "kernels/head_norm.h"
 #include "kernels/norm.h"
 #include "kernels/optimizer.h"
 #include "kernels/put_rows.h"
 #include "kernels/rope.h"
+#include "kernels/route.h"
+#include "kernels/router_loss.h"
 #include "kernels/sample.h"
 #include "kernels/scale.h"
 #include "kernels/soft_cap.h"
@@ -75,6 +79,17 @@ struct Table {
   void (*gate)(const GateArgs&, Stream&) = nullptr;
   void (*gate_backward)(const GateBackwardArgs&, Stream&) = nullptr;
   void (*squared_error)(const SquaredErrorArgs&, Stream&) = nullptr;
+  void (*route)(const RouteArgs&, Stream&) = nullptr;
+  void (*route_backward)(const RouteBackwardArgs&, Stream&) = nullptr;
+  void (*router_sums)(const RouterSumsArgs&, Stream&) = nullptr;
+  void (*router_loss_backward)(const RouterLossBackwardArgs&, Stream&) = nullptr;
+  void (*expert_rows)(const ExpertRowsArgs&, Stream&) = nullptr;
+  void (*take_rows)(const TakeRowsArgs&, Stream&) = nullptr;
+  void (*sum_rows)(const SumRowsArgs&, Stream&) = nullptr;
+  void (*scale_rows)(const ScaleRowsArgs&, Stream&) = nullptr;
+  void (*scale_rows_backward)(const ScaleRowsBackwardArgs&, Stream&) = nullptr;
+  void (*grouped_gemm)(const GroupedGemmArgs&, Stream&) = nullptr;
+  void (*grouped_gradient)(const GroupedGradientArgs&, Stream&) = nullptr;
 };
 
 // Throws Error for a back-end that this build does not have.

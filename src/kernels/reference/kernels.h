@@ -53,5 +53,16 @@ void sample(const SampleArgs& args, Stream& stream);
 void gate(const GateArgs& args, Stream& stream);
 void gate_backward(const GateBackwardArgs& args, Stream& stream);
 void squared_error(const SquaredErrorArgs& args, Stream& stream);
+void route(const RouteArgs& args, Stream& stream);
+void route_backward(const RouteBackwardArgs& args, Stream& stream);
+void router_sums(const RouterSumsArgs& args, Stream& stream);
+void router_loss_backward(const RouterLossBackwardArgs& args, Stream& stream);
+void expert_rows(const ExpertRowsArgs& args, Stream& stream);
+void take_rows(const TakeRowsArgs& args, Stream& stream);
+void sum_rows(const SumRowsArgs& args, Stream& stream);
+void scale_rows(const ScaleRowsArgs& args, Stream& stream);
+void scale_rows_backward(const ScaleRowsBackwardArgs& args, Stream& stream);
+void grouped_gemm(const GroupedGemmArgs& args, Stream& stream);
+void grouped_gradient(const GroupedGradientArgs& args, Stream& stream);
 
 }  // namespace megatron::kernels::reference

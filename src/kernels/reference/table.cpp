@@ -51,6 +51,17 @@ const Table& reference_table() {
       .gate = reference::gate,
       .gate_backward = reference::gate_backward,
       .squared_error = reference::squared_error,
+      .route = reference::route,
+      .route_backward = reference::route_backward,
+      .router_sums = reference::router_sums,
+      .router_loss_backward = reference::router_loss_backward,
+      .expert_rows = reference::expert_rows,
+      .take_rows = reference::take_rows,
+      .sum_rows = reference::sum_rows,
+      .scale_rows = reference::scale_rows,
+      .scale_rows_backward = reference::scale_rows_backward,
+      .grouped_gemm = reference::grouped_gemm,
+      .grouped_gradient = reference::grouped_gradient,
   };
   return table;
 }

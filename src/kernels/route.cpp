@@ -1,0 +1,103 @@
+#include "kernels/route.h"
+
+#include "kernels/check_rules.h"
+#include "kernels/router_loss.h"
+
+namespace megatron::kernels {
+namespace {
+
+void check_logits(const Rules& rules, const Tensor& logits) {
+  rules.require(logits.defined() && logits.rank() == 2 && is_wide(logits) &&
+                    logits.is_contiguous() && logits.size(1) > 0,
+                "logits f32 or f64 [T,E], E > 0");
+}
+
+void check_form(const Rules& rules, const RouterForm& form, int64_t experts, int64_t k) {
+  rules.require(k > 0 && k <= experts, "0 < k <= E");
+  rules.require(form.groups > 0 && experts % form.groups == 0, "E divisible by groups");
+  const int64_t size = experts / form.groups;
+  rules.require(form.chosen_groups > 0 && form.chosen_groups <= form.groups &&
+                    form.chosen_groups * size >= k,
+                "chosen groups have k experts");
+  rules.require(form.group_best > 0 && form.group_best <= size, "0 < group_best <= E / groups");
+  rules.require(!form.softmax_first || form.score == RouterScore::softmax,
+                "softmax_first of a softmax");
+}
+
+void check_chosen(const Rules& rules, const Tensor& experts, int64_t tokens) {
+  rules.require(experts.defined() && experts.rank() == 2, "experts [T,k]");
+  rules.dense(experts, {tokens, experts.size(1)}, DType::i32, "experts i32 [T,k]");
+}
+
+// Of the segments that tokens are in.
+int64_t check_segments(const Rules& rules, const Tensor& logits, const Tensor& counts,
+                       const Tensor& mask) {
+  rules.require(counts.defined() && counts.rank() == 2 && counts.size(0) > 0, "counts [S,E]");
+  const int64_t segments = counts.size(0);
+  rules.dense(counts, {segments, logits.size(1)}, logits.dtype(), "counts [S,E] as logits");
+  rules.require(logits.size(0) % segments == 0, "T divisible by S");
+  if (mask.defined()) rules.dense(mask, {logits.size(0)}, logits.dtype(), "mask [T] as logits");
+  return segments;
+}
+
+}  // namespace
+
+void check(const RouteArgs& args) {
+  const Rules rules("route", {{"logits", args.logits},
+                              {"bias", args.bias},
+                              {"selection", args.selection},
+                              {"experts", args.experts},
+                              {"weights", args.weights}});
+  check_logits(rules, args.logits);
+  const int64_t tokens = args.logits.size(0), experts = args.logits.size(1);
+  const DType type = args.logits.dtype();
+  check_chosen(rules, args.experts, tokens);
+  check_form(rules, args.form, experts, args.experts.size(1));
+  rules.dense(args.weights, args.experts.shape(), type, "weights [T,k] as logits");
+  if (args.bias.defined()) rules.dense(args.bias, {experts}, type, "bias [E] as logits");
+  if (args.selection.defined())
+    rules.dense(args.selection, {tokens, experts}, type, "selection as logits");
+}
+
+void check(const RouteBackwardArgs& args) {
+  const Rules rules("route_backward", {{"logits", args.logits},
+                                       {"experts", args.experts},
+                                       {"dweights", args.dweights},
+                                       {"dlogits", args.dlogits}});
+  check_logits(rules, args.logits);
+  const DType type = args.logits.dtype();
+  check_chosen(rules, args.experts, args.logits.size(0));
+  check_form(rules, args.form, args.logits.size(1), args.experts.size(1));
+  rules.dense(args.dweights, args.experts.shape(), type, "dweights [T,k] as logits");
+  rules.dense(args.dlogits, args.logits.shape(), type, "dlogits as logits");
+}
+
+void check(const RouterSumsArgs& args) {
+  const Rules rules("router_sums", {{"logits", args.logits},
+                                    {"mask", args.mask},
+                                    {"sums", args.sums},
+                                    {"counts", args.counts},
+                                    {"squares", args.squares},
+                                    {"entropy", args.entropy}});
+  check_logits(rules, args.logits);
+  rules.require(args.k > 0 && args.k <= args.logits.size(1), "0 < k <= E");
+  const int64_t segments = check_segments(rules, args.logits, args.counts, args.mask);
+  const DType type = args.logits.dtype();
+  rules.dense(args.sums, args.counts.shape(), type, "sums as counts");
+  rules.dense(args.squares, {segments}, type, "squares [S] as logits");
+  rules.dense(args.entropy, {segments}, type, "entropy [S] as logits");
+}
+
+void check(const RouterLossBackwardArgs& args) {
+  const Rules rules("router_loss_backward", {{"logits", args.logits},
+                                             {"mask", args.mask},
+                                             {"counts", args.counts},
+                                             {"weight", args.weight},
+                                             {"dlogits", args.dlogits}});
+  check_logits(rules, args.logits);
+  check_segments(rules, args.logits, args.counts, args.mask);
+  rules.scalar(args.weight, "weight 0-d f64");
+  rules.dense(args.dlogits, args.logits.shape(), args.logits.dtype(), "dlogits as logits");
+}
+
+}  // namespace megatron::kernels

@@ -1,0 +1,61 @@
+// Which experts each token goes to, and with what weights (Shazeer et al. 2017; Fedus et al. 2022; DeepSeek-AI 2024,
+// 2.1.2).
+#pragma once
+
+#include "kernels/access.h"
+
+namespace megatron::kernels {
+
+enum class RouterScore { softmax, sigmoid, sqrt_softplus };
+
+struct RouterForm {
+  RouterScore score = RouterScore::softmax;
+  // Of softmax: over all experts, of which k are chosen then; else over the k of highest logits.
+  bool softmax_first = false;
+  bool normalised = false;  // divides the weights of a token by their sum + 1e-20
+  double scale = 1;         // of all weights, after that
+  // Of the experts in `groups` equal runs, those of the `chosen_groups` best groups alone can be chosen. A group is
+  // worth the sum of its `group_best` highest values.
+  int64_t groups = 1, chosen_groups = 1, group_best = 1;
+
+  bool operator==(const RouterForm&) const = default;
+};
+
+// s[t,:] = score(logits[t,:]), which is logits[t,:] itself for a softmax that comes after the choice. experts[t,:] are
+// the k experts of highest c = (selection where defined, else s) + bias, in descending order of it, and of equal ones
+// the lower number first; weights[t,:] their s, normalised and scaled as `form` says; neither selection nor bias changes
+// it. logits, selection f32 or f64 [T,E], bias [E] and weights [T,k] of that type, experts i32 [T,k], all contiguous.
+// NaN is the lowest value of c.
+struct RouteArgs {
+  RouterForm form;
+  Tensor logits, bias, selection;
+  Tensor experts, weights;
+};
+
+// dlogits [T,E] of the gradient `dweights` of weights, the choice being fixed.
+struct RouteBackwardArgs {
+  RouterForm form;
+  Tensor logits, experts, dweights;
+  Tensor dlogits;
+};
+
+void check(const RouteArgs& args);
+void check(const RouteBackwardArgs& args);
+
+template <class F>
+void visit(RouteArgs& a, F&& f) {
+  f("logits", Access::read, a.logits);
+  f("bias", Access::read, a.bias);
+  f("selection", Access::read, a.selection);
+  f("experts", Access::write, a.experts);
+  f("weights", Access::write, a.weights);
+}
+template <class F>
+void visit(RouteBackwardArgs& a, F&& f) {
+  f("logits", Access::read, a.logits);
+  f("experts", Access::read, a.experts);
+  f("dweights", Access::read, a.dweights);
+  f("dlogits", Access::write, a.dlogits);
+}
+
+}  // namespace megatron::kernels
