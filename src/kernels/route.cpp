@@ -72,6 +72,28 @@ void check(const RouteBackwardArgs& args) {
   rules.dense(args.dlogits, args.logits.shape(), type, "dlogits as logits");
 }
 
+void check(const ExpertCountsArgs& args) {
+  const Rules rules(
+      "expert_counts",
+      {{"experts", args.experts}, {"rows", args.rows}, {"counts", args.counts.out}});
+  rules.require(args.experts.defined() && args.experts.rank() == 2, "experts [T,k]");
+  check_chosen(rules, args.experts, args.experts.size(0));
+  if (args.rows.defined())
+    rules.dense(args.rows, args.experts.shape(), DType::i32, "rows i32 [T,k]");
+  const Tensor& counts = args.counts.out;
+  rules.require(counts.defined() && counts.rank() == 1 && is_wide(counts), "counts f32 or f64 [E]");
+  rules.dense(counts, counts.shape(), counts.dtype(), "counts [E] contiguous");
+  rules.require(args.counts.beta == 0 || args.counts.beta == 1, "beta is 0 or 1");
+}
+
+void check(const ExpertBiasArgs& args) {
+  const Rules rules("expert_bias", {{"counts", args.counts}, {"bias", args.bias}});
+  rules.require(args.bias.defined() && args.bias.rank() == 1 && is_wide(args.bias),
+                "bias f32 or f64 [E]");
+  rules.dense(args.bias, args.bias.shape(), args.bias.dtype(), "bias [E] contiguous");
+  rules.dense(args.counts, args.bias.shape(), args.bias.dtype(), "counts as bias");
+}
+
 void check(const RouterSumsArgs& args) {
   const Rules rules("router_sums", {{"logits", args.logits},
                                     {"mask", args.mask},

@@ -39,8 +39,23 @@ struct RouteBackwardArgs {
   Tensor dlogits;
 };
 
+// counts[e] = beta * counts[e] + how many of experts[t,j] are e, those left out whose rows[t,j] is below 0. experts, rows
+// i32 [T,k] (rows undefined: none is left out), counts f32 or f64 [E].
+struct ExpertCountsArgs {
+  Tensor experts, rows;
+  Accumulate counts;
+};
+
+// bias[e] += rate * sign(mean of counts - counts[e]) (Wang et al. 2024, algorithm 1). bias, counts f32 or f64 [E].
+struct ExpertBiasArgs {
+  double rate = 0;
+  Tensor counts, bias;
+};
+
 void check(const RouteArgs& args);
 void check(const RouteBackwardArgs& args);
+void check(const ExpertCountsArgs& args);
+void check(const ExpertBiasArgs& args);
 
 template <class F>
 void visit(RouteArgs& a, F&& f) {
@@ -56,6 +71,17 @@ void visit(RouteBackwardArgs& a, F&& f) {
   f("experts", Access::read, a.experts);
   f("dweights", Access::read, a.dweights);
   f("dlogits", Access::write, a.dlogits);
+}
+template <class F>
+void visit(ExpertCountsArgs& a, F&& f) {
+  f("experts", Access::read, a.experts);
+  f("rows", Access::read, a.rows);
+  f("counts", written(a.counts.beta), a.counts.out);
+}
+template <class F>
+void visit(ExpertBiasArgs& a, F&& f) {
+  f("counts", Access::read, a.counts);
+  f("bias", Access::update, a.bias);
 }
 
 }  // namespace megatron::kernels

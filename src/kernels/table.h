@@ -81,6 +81,8 @@ struct Table {
   void (*squared_error)(const SquaredErrorArgs&, Stream&) = nullptr;
   void (*route)(const RouteArgs&, Stream&) = nullptr;
   void (*route_backward)(const RouteBackwardArgs&, Stream&) = nullptr;
+  void (*expert_counts)(const ExpertCountsArgs&, Stream&) = nullptr;
+  void (*expert_bias)(const ExpertBiasArgs&, Stream&) = nullptr;
   void (*router_sums)(const RouterSumsArgs&, Stream&) = nullptr;
   void (*router_loss_backward)(const RouterLossBackwardArgs&, Stream&) = nullptr;
   void (*expert_rows)(const ExpertRowsArgs&, Stream&) = nullptr;

@@ -257,6 +257,30 @@ void route_backward(const RouteBackwardArgs& args, Stream&) {
                                     : route_backward_typed<float>(args);
 }
 
+void expert_counts(const ExpertCountsArgs& args, Stream&) {
+  check(args);
+  const Tensor& out = args.counts.out;
+  std::vector<double> counts(static_cast<size_t>(out.size(0)));
+  if (args.counts.beta != 0) counts = load<double>(out);
+  const std::vector<int64_t> experts = load_integers(args.experts);
+  const std::vector<int64_t> rows =
+      args.rows.defined() ? load_integers(args.rows) : std::vector<int64_t>();
+  for (size_t i = 0; i < experts.size(); ++i)
+    if (rows.empty() || rows[i] >= 0) counts[static_cast<size_t>(experts[i])] += 1;
+  store(out, counts);
+}
+
+void expert_bias(const ExpertBiasArgs& args, Stream&) {
+  check(args);
+  const std::vector<double> counts = load<double>(args.counts);
+  std::vector<double> bias = load<double>(args.bias);
+  const double mean = std::accumulate(counts.begin(), counts.end(), 0.0) /
+                      static_cast<double>(std::max<size_t>(1, counts.size()));
+  for (size_t e = 0; e < bias.size(); ++e)
+    bias[e] += args.rate * ((mean > counts[e] ? 1 : 0) - (mean < counts[e] ? 1 : 0));
+  store(args.bias, bias);
+}
+
 void router_sums(const RouterSumsArgs& args, Stream&) {
   check(args);
   args.logits.dtype() == DType::f64 ? sums_typed<double>(args) : sums_typed<float>(args);

@@ -53,6 +53,8 @@ const Table& reference_table() {
       .squared_error = reference::squared_error,
       .route = reference::route,
       .route_backward = reference::route_backward,
+      .expert_counts = reference::expert_counts,
+      .expert_bias = reference::expert_bias,
       .router_sums = reference::router_sums,
       .router_loss_backward = reference::router_loss_backward,
       .expert_rows = reference::expert_rows,

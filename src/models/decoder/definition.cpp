@@ -35,6 +35,10 @@ class DecoderDefinition final : public ModelDefinition,
                                [&](std::string_view pattern) { return matches(pattern, tensor); });
   }
   std::string_view base_prefix() const override { return family_.base_prefix; }
+  std::vector<MetricDefinition> metrics() const override {
+    if (v_.first_moe() == nullptr) return {};
+    return nn::router_metrics(v_.router);
+  }
   std::optional<TiedOutput> tied_output() const override;
   Model with(const ModelChanges& changes) const override;
   std::unique_ptr<Stage> build(Runtime& runtime, DType type, uint64_t seed,
@@ -57,6 +61,8 @@ class DecoderDefinition final : public ModelDefinition,
     return norm.has_bias() ? 2 * width : width;
   }
   int64_t count(const LayerValue& layer) const;
+  int64_t count(const nn::MlpConfig& mlp) const;
+  int64_t count(const nn::MoeConfig& moe) const;
   int64_t count(const nn::AttentionConfig& a, const nn::NormConfig& norm) const;
   double forward_flops(const LayerValue& layer, int64_t length) const;
 
@@ -74,14 +80,24 @@ int64_t DecoderDefinition::count(const nn::AttentionConfig& a, const nn::NormCon
   return size + (a.sinks == nn::Sinks::learned ? a.heads : 0);
 }
 
+int64_t DecoderDefinition::count(const nn::MlpConfig& mlp) const {
+  const int64_t h = v_.hidden_size, up = mlp.gated ? 2 * mlp.ffn : mlp.ffn;
+  return h * up + mlp.ffn * h + (mlp.bias ? up + h : 0);
+}
+
+int64_t DecoderDefinition::count(const nn::MoeConfig& moe) const {
+  const int64_t h = v_.hidden_size;
+  int64_t size = moe.experts * (h + count(moe.expert)) + (moe.router_bias ? moe.experts : 0);
+  if (moe.shared_ffn > 0) size += count(moe.shared()) + (moe.shared_gate ? h : 0);
+  return size;
+}
+
 int64_t DecoderDefinition::count(const LayerValue& layer) const {
   const int64_t h = v_.hidden_size;
   int64_t size = 0, branches = 0;
   if (const auto* a = layer.attention()) size += count(*a, layer.norm);
-  if (const auto* mlp = layer.mlp()) {
-    const int64_t up = mlp->gated ? 2 * mlp->ffn : mlp->ffn;
-    size += h * up + mlp->ffn * h + (mlp->bias ? up + h : 0);
-  }
+  if (const auto* mlp = layer.mlp()) size += count(*mlp);
+  if (const auto* moe = layer.moe()) size += count(*moe);
   for (const bool linear : {std::holds_alternative<LinearConfig>(layer.mixer),
                             std::holds_alternative<LinearConfig>(layer.feed_forward)})
     if (linear) size += h * h;
@@ -114,7 +130,15 @@ double DecoderDefinition::forward_flops(const LayerValue& layer, int64_t length)
     flops += 2 * t * h * ((a->output_gate ? 2 : 1) * q + 2 * k) + 2 * t * q * h +
              2 * 2 * a->seen_pairs(length) * q;
   }
-  if (const auto* mlp = layer.mlp()) flops += 2 * t * h * real(mlp->ffn) * (mlp->gated ? 3 : 2);
+  const auto of_mlp = [&](const nn::MlpConfig& mlp, double times) {
+    flops += times * 2 * t * h * real(mlp.ffn) * (mlp.gated ? 3 : 2);
+  };
+  if (const auto* mlp = layer.mlp()) of_mlp(*mlp, 1);
+  if (const auto* moe = layer.moe()) {
+    flops += 2 * t * h * real(moe->experts + (moe->shared_gate ? 1 : 0));
+    of_mlp(moe->expert, real(moe->choices));
+    of_mlp(moe->shared(), 1);
+  }
   for (const bool linear : {std::holds_alternative<LinearConfig>(layer.mixer),
                             std::holds_alternative<LinearConfig>(layer.feed_forward)})
     if (linear) flops += 2 * t * h * h;

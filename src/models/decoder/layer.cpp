@@ -40,6 +40,18 @@ class MlpSublayer final : public Sublayer {
   nn::Mlp mlp_;
 };
 
+class MoeSublayer final : public Sublayer {
+ public:
+  template <class... Args>
+  explicit MoeSublayer(Args&&... args) : moe_(std::forward<Args>(args)...) {}
+  Var operator()(Tape& tape, const Var& x_TH, const nn::Batch& batch, bool) const override {
+    return moe_(tape, x_TH, batch);
+  }
+
+ private:
+  nn::Moe moe_;
+};
+
 class LinearSublayer final : public Sublayer {
  public:
   LinearSublayer(nn::Builder& builder, const std::string& name, const LayerPlace& place)
@@ -120,6 +132,10 @@ std::unique_ptr<Sublayer> build_sublayer(nn::Builder& builder, const std::string
   if (std::holds_alternative<NoOp>(value)) return nullptr;
   if (std::holds_alternative<LinearConfig>(value))
     return std::make_unique<LinearSublayer>(builder, name, place);
+  if (const auto* moe = std::get_if<nn::MoeConfig>(&value))
+    return std::make_unique<MoeSublayer>(builder, name, place.model.hidden_size, *moe,
+                                         place.model.router, matrix_init(place.model),
+                                         output_init(place.model));
   return std::make_unique<MlpSublayer>(builder, name, place.model.hidden_size,
                                        std::get<nn::MlpConfig>(value), matrix_init(place.model),
                                        output_init(place.model));

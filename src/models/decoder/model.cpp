@@ -35,6 +35,7 @@ void describe(parallel::ParameterSpec& placed, const DecoderValue& value) {
   const std::string& name = placed.parameter.name;
   if (name == "embedding.weight") placed.role = parallel::Role::embedding;
   if (name == "output.weight" || name == "score.weight") placed.role = parallel::Role::output;
+  if (name.ends_with(".bias")) placed.decay = false;  // those of experts have two dims
   placed.width_multiplier = value.width_multiplier;
   placed.grows_both_ways = placed.role == parallel::Role::hidden && placed.whole.rank() == 2 &&
                            name != "position_embedding.weight";
@@ -65,6 +66,7 @@ DecoderModel::DecoderModel(Model model, const DecoderValue& value,
   build_layers(builder, seed);
   if (part.head) build_head(builder);
   list_parameters(builder);
+  list_states(builder);
   list_segments();
 }
 
@@ -130,6 +132,11 @@ void DecoderModel::list_parameters(nn::Builder& builder) {
     }
     parameters_.push_back(placed.get());
   }
+}
+
+void DecoderModel::list_states(nn::Builder& builder) {
+  owned_states_ = builder.take_states();
+  for (const auto& state : owned_states_) states_.push_back(state.get());
 }
 
 void DecoderModel::list_segments() {

@@ -30,6 +30,8 @@ class DecoderModel final : public Stage {
   const Span& head() const override { return head_; }
   std::span<parallel::ParameterSpec* const> parameters() const override { return parameters_; }
 
+  std::span<nn::ModuleState* const> states() const override { return states_; }
+
   Tensor loss_logits(Tape& tape, const Bundle& in) const override;
   std::vector<nn::LayerCache> layer_caches() const override;
 
@@ -39,6 +41,7 @@ class DecoderModel final : public Stage {
   void build_layers(nn::Builder& builder, uint64_t seed);
   void build_head(nn::Builder& builder);
   void list_parameters(nn::Builder& builder);
+  void list_states(nn::Builder& builder);
   void list_segments();
   Bundle embed(Tape& tape, const nn::Batch& batch, Phase phase) const;
   Var head_input(Tape& tape, const Bundle& in) const;
@@ -62,6 +65,8 @@ class DecoderModel final : public Stage {
   Output output_;
   std::vector<std::unique_ptr<parallel::ParameterSpec>> owned_;
   std::vector<parallel::ParameterSpec*> parameters_;
+  std::vector<std::unique_ptr<nn::ModuleState>> owned_states_;
+  std::vector<nn::ModuleState*> states_;
   std::vector<Segment> segments_;
   Span head_;
 };

@@ -29,25 +29,46 @@ class PlainDecoder {
   }
 
  private:
-  // A parameter of ours, put together from the tensors on disk.
+  // A parameter of ours, put together from the tensors on disk. Dims of ours are [rows], [rows, columns] or
+  // [experts, rows, columns].
   Row tensor(const std::string& name, const Shape& shape) const {
     Row result(static_cast<size_t>(shape.elements()));
-    const int64_t columns = shape.rank() == 2 ? shape[1] : 1;
     for (const parallel::CanonicalTensor& part : placement_of(map_, v_, name, shape).tensors) {
       const Row& stored = weights_.at(part.name);
-      const int64_t rows = part.global[0];
-      for (const parallel::Slice& slice : part.slices(0)) {
-        for (int64_t r = 0; r < slice.size; ++r) {
-          for (int64_t c = 0; c < columns; ++c) {
-            const int64_t theirs = slice.global_begin + r;
-            result[static_cast<size_t>((slice.local_begin + r) * columns + c)] =
-                stored[static_cast<size_t>(part.transposed ? c * rows + theirs
-                                                           : theirs * columns + c)];
-          }
+      for_each_element(part, [&](std::span<const int64_t> theirs, std::span<const int64_t> ours) {
+        std::vector<int64_t> at(theirs.begin(), theirs.end());
+        std::vector<int64_t> dims;
+        for (int d = 0; d < part.global.rank(); ++d) dims.push_back(part.global[d]);
+        if (part.transposed) {
+          std::swap(at.end()[-1], at.end()[-2]);
+          std::swap(dims.end()[-1], dims.end()[-2]);
         }
-      }
+        int64_t from = 0, to = 0;
+        for (size_t d = 0; d < at.size(); ++d) {
+          from = from * dims[d] + at[d];
+          to = to * shape[static_cast<int>(d)] + ours[d];
+        }
+        result[static_cast<size_t>(to)] = stored[static_cast<size_t>(from)];
+      });
     }
     return result;
+  }
+
+  // Calls f(indices in the tensor, indices in our parameter).
+  template <class F>
+  static void for_each_element(const parallel::CanonicalTensor& part, const F& f) {
+    std::vector<int64_t> theirs(static_cast<size_t>(part.global.rank())), ours(theirs);
+    const auto walk = [&](auto&& self, size_t axis) -> void {
+      if (axis == theirs.size()) return f(theirs, ours);
+      for (const parallel::Slice& slice : part.slices(static_cast<int>(axis))) {
+        for (int64_t i = 0; i < slice.size; ++i) {
+          theirs[axis] = slice.global_begin + i;
+          ours[axis] = slice.local_begin + i;
+          self(self, axis + 1);
+        }
+      }
+    };
+    walk(walk, 0);
   }
 
   Rows embedded(std::span<const int32_t> tokens) const {
@@ -272,24 +293,133 @@ class PlainDecoder {
   }
 
   Rows feed(const Rows& x, const std::string& name, const LayerValue& layer) const {
+    if (const nn::MoeConfig* moe = layer.moe()) return experts(x, name, *moe);
     const nn::MlpConfig* mlp = layer.mlp();
     if (mlp == nullptr) return linear(x, name + ".linear", v_.hidden_size, false);
-    const auto width = static_cast<size_t>(mlp->ffn);
+    return feed_forward(x, name, *mlp);
+  }
+
+  Rows feed_forward(const Rows& x, const std::string& name, const nn::MlpConfig& mlp) const {
     Rows inner;
-    for (const Row& row :
-         linear(x, name + ".up", mlp->gated ? 2 * mlp->ffn : mlp->ffn, mlp->bias)) {
-      Row y(width);
-      for (size_t f = 0; f < width; ++f) {
-        double gate = row[f], up = mlp->gated ? row[width + f] : 1;
-        if (mlp->gated && mlp->clamp > 0) {
-          gate = std::min(gate, mlp->clamp);
-          up = std::clamp(up, -mlp->clamp, mlp->clamp);
-        }
-        y[f] = activated(mlp->activation, gate) * (up + mlp->up_offset);
+    for (const Row& row : linear(x, name + ".up", mlp.gated ? 2 * mlp.ffn : mlp.ffn, mlp.bias))
+      inner.push_back(activated(row, mlp));
+    return linear(inner, name + ".down", v_.hidden_size, mlp.bias);
+  }
+
+  static Row activated(const Row& row, const nn::MlpConfig& mlp) {
+    const auto width = static_cast<size_t>(mlp.ffn);
+    Row y(width);
+    for (size_t f = 0; f < width; ++f) {
+      double gate = row[f], up = mlp.gated ? row[width + f] : 1;
+      if (mlp.gated && mlp.clamp > 0) {
+        gate = std::min(gate, mlp.clamp);
+        up = std::clamp(up, -mlp.clamp, mlp.clamp);
       }
-      inner.push_back(std::move(y));
+      y[f] = activated(mlp.activation, gate) * (up + mlp.up_offset);
     }
-    return linear(inner, name + ".down", v_.hidden_size, mlp->bias);
+    return y;
+  }
+
+  // Rows of expert e of [E,out,in] and [E,out], times x.
+  static Row product(const Row& matrices, const Row& biases, size_t e, size_t out, const Row& x) {
+    Row y(out);
+    for (size_t o = 0; o < out; ++o) {
+      if (!biases.empty()) y[o] = biases[e * out + o];
+      for (size_t i = 0; i < x.size(); ++i) y[o] += matrices[(e * out + o) * x.size() + i] * x[i];
+    }
+    return y;
+  }
+
+  struct Choice {
+    size_t expert;
+    double weight;
+  };
+
+  Rows experts(const Rows& x, const std::string& name, const nn::MoeConfig& moe) const {
+    const int64_t hidden = v_.hidden_size, count = moe.experts, ffn = moe.expert.ffn,
+                  inner = moe.expert.gated ? 2 * ffn : ffn;
+    const Row router = tensor(name + ".router.weight", {count, hidden}),
+              router_bias = moe.router_bias ? tensor(name + ".router.bias", {count}) : Row(),
+              correction = moe.correction_bias ? tensor(name + ".router.correction", {count}) : Row(),
+              up = tensor(name + ".experts.up.weight", {count, inner, hidden}),
+              down = tensor(name + ".experts.down.weight", {count, hidden, ffn});
+    const bool bias = moe.expert.bias;
+    const Row up_bias = bias ? tensor(name + ".experts.up.bias", {count, inner}) : Row(),
+              down_bias = bias ? tensor(name + ".experts.down.bias", {count, hidden}) : Row();
+    Rows y;
+    for (const Row& token : x) {
+      const Row logits =
+          product(router, router_bias, 0, static_cast<size_t>(count), token);
+      Row sum(token.size());
+      for (const Choice& choice : chosen(logits, correction, moe)) {
+        Row in = token;
+        if (moe.weights_on_input)
+          for (double& element : in) element *= choice.weight;
+        const Row a = activated(
+            product(up, up_bias, choice.expert, static_cast<size_t>(inner), in), moe.expert);
+        const Row out = product(down, down_bias, choice.expert, sum.size(), a);
+        for (size_t h = 0; h < sum.size(); ++h)
+          sum[h] += out[h] * (moe.weights_on_input ? 1 : choice.weight);
+      }
+      y.push_back(std::move(sum));
+    }
+    if (moe.shared_ffn > 0) add_shared(y, x, name, moe);
+    return y;
+  }
+
+  void add_shared(Rows& y, const Rows& x, const std::string& name, const nn::MoeConfig& moe) const {
+    const Rows shared = feed_forward(x, name + ".shared", moe.shared());
+    const Rows gate = moe.shared_gate ? linear(x, name + ".shared_gate", 1, false) : Rows();
+    for (size_t t = 0; t < y.size(); ++t)
+      for (size_t h = 0; h < y[t].size(); ++h)
+        y[t][h] += shared[t][h] / (gate.empty() ? 1 : 1 + std::exp(-gate[t][0]));
+  }
+
+  static std::vector<Choice> chosen(const Row& logits, const Row& correction,
+                                    const nn::MoeConfig& moe) {
+    const kernels::RouterForm& r = moe.router;
+    Row scores;
+    double all = 0;
+    for (const double x : logits) all += std::exp(x);
+    for (const double x : logits) {
+      const double sigmoid = 1 / (1 + std::exp(-x));
+      const bool softmax = r.score == kernels::RouterScore::softmax;
+      scores.push_back(softmax                                      ? std::exp(x) / all
+                       : r.score == kernels::RouterScore::sigmoid ? sigmoid
+                                                                    : std::sqrt(std::log1p(std::exp(x))));
+    }
+    Row values = r.score == kernels::RouterScore::softmax && !r.softmax_first ? logits : scores;
+    for (size_t e = 0; e < correction.size(); ++e) values[e] += correction[e];
+    leave_best_groups(values, r);
+    std::vector<Choice> choices;
+    double sum = 0;
+    for (int64_t j = 0; j < moe.choices; ++j) {
+      const auto best = static_cast<size_t>(std::ranges::max_element(values) - values.begin());
+      choices.push_back({best, scores[best]});
+      sum += scores[best];
+      values[best] = -INFINITY;
+    }
+    // A softmax of the chosen is that of all, divided by their sum.
+    const bool divides =
+        r.normalised || (r.score == kernels::RouterScore::softmax && !r.softmax_first);
+    for (Choice& choice : choices) choice.weight *= r.scale / (divides ? sum : 1);
+    return choices;
+  }
+
+  static void leave_best_groups(Row& values, const kernels::RouterForm& r) {
+    const size_t size = values.size() / static_cast<size_t>(r.groups);
+    std::vector<std::pair<double, size_t>> worth;
+    for (size_t g = 0; g < static_cast<size_t>(r.groups); ++g) {
+      Row group(values.begin() + static_cast<ptrdiff_t>(g * size),
+                values.begin() + static_cast<ptrdiff_t>((g + 1) * size));
+      std::ranges::sort(group, std::greater());
+      double sum = 0;
+      for (size_t i = 0; i < static_cast<size_t>(r.group_best); ++i) sum += group[i];
+      worth.emplace_back(-sum, g);
+    }
+    std::ranges::sort(worth);
+    for (size_t i = static_cast<size_t>(r.chosen_groups); i < worth.size(); ++i)
+      for (size_t e = 0; e < size; ++e) values[worth[i].second * size + e] = -INFINITY;
   }
 
   double cross_entropy(const Row& x, const Row& head, int32_t label) const {

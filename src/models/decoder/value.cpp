@@ -131,6 +131,38 @@ void check_mlp(const nn::MlpConfig& mlp) {
       "only: use --swiglu or --quick-geglu");
 }
 
+void check_moe(const nn::MoeConfig& moe) {
+  constexpr int64_t kMaxExperts = 1 << 12;
+  check_size(moe.experts, kMaxExperts, "num-experts");
+  MG_CHECK(moe.choices > 0 && moe.choices <= moe.experts,
+           "--moe-router-topk is {}; it must lie in [1, {}], the number of experts", moe.choices,
+           moe.experts);
+  const kernels::RouterForm& r = moe.router;
+  check_number(r.scale, r.scale > 0, "moe-router-topk-scaling-factor", "positive");
+  MG_CHECK(r.groups > 0 && moe.experts % r.groups == 0,
+           "--num-experts {} is not a multiple of --moe-router-num-groups {}; change one of them",
+           moe.experts, r.groups);
+  const int64_t size = moe.experts / r.groups;
+  MG_CHECK(r.chosen_groups > 0 && r.chosen_groups <= r.groups &&
+               r.chosen_groups * size >= moe.choices,
+           "--moe-router-group-topk is {}; of {} groups of {} experts it must lie in [{}, {}], so that "
+           "--moe-router-topk {} experts can be chosen",
+           r.chosen_groups, r.groups, size, (moe.choices + size - 1) / size, r.groups, moe.choices);
+  MG_CHECK(r.group_best > 0 && r.group_best <= size,
+           "a group of {} experts is valued by its best {}; the number must lie in [1, {}]", size,
+           r.group_best, size);
+  MG_CHECK(r.score != kernels::RouterScore::softmax || !moe.correction_bias,
+           "--moe-router-enable-expert-bias needs --moe-router-score-function sigmoid or "
+           "sqrtsoftplus");
+  MG_CHECK(!moe.weights_on_input || moe.choices == 1,
+           "--moe-apply-probs-on-input needs --moe-router-topk 1, not {}", moe.choices);
+  check_mlp(moe.expert);
+  if (moe.shared_ffn != 0)
+    check_size(moe.shared_ffn, kMaxWidth, "moe-shared-expert-intermediate-size");
+  MG_CHECK(moe.shared_ffn != 0 || !moe.shared_gate,
+           "--moe-shared-expert-gate needs --moe-shared-expert-intermediate-size");
+}
+
 void check_layer(const DecoderValue& model, const LayerValue& layer) {
   check_norm(layer.norm);
   check_number(layer.residual_multiplier, layer.residual_multiplier != 0, "residual-multiplier",
@@ -139,6 +171,7 @@ void check_layer(const DecoderValue& model, const LayerValue& layer) {
            "parallel attention and MLP must be pre-norm");
   if (const nn::AttentionConfig* a = layer.attention()) check_attention(model, *a);
   if (const nn::MlpConfig* mlp = layer.mlp()) check_mlp(*mlp);
+  if (const nn::MoeConfig* moe = layer.moe()) check_moe(*moe);
 }
 
 }  // namespace
@@ -153,6 +186,12 @@ const nn::MlpConfig* DecoderValue::first_mlp() const {
   const auto found =
       std::ranges::find_if(layers, [](const LayerValue& l) { return l.mlp() != nullptr; });
   return found == layers.end() ? nullptr : found->mlp();
+}
+
+const nn::MoeConfig* DecoderValue::first_moe() const {
+  const auto found =
+      std::ranges::find_if(layers, [](const LayerValue& l) { return l.moe() != nullptr; });
+  return found == layers.end() ? nullptr : found->moe();
 }
 
 void DecoderValue::check() const {
@@ -173,6 +212,12 @@ void DecoderValue::check() const {
                "in [0, 1)");
   check_number(attention_dropout, attention_dropout >= 0 && attention_dropout < 1,
                "attention-dropout", "in [0, 1)");
+  for (const auto& [coefficient, flag] :
+       {std::pair{router.aux_loss, "moe-aux-loss-coeff"},
+        {router.sequence_aux_loss, "moe-aux-loss-coeff"},
+        {router.z_loss, "moe-z-loss-coeff"},
+        {router.bias_update_rate, "moe-router-bias-update-rate"}})
+    check_number(coefficient, coefficient >= 0, flag, "0 or more");
   check_number(width_multiplier, width_multiplier > 0, "mup-width-mult", "positive");
   MG_CHECK(width_multiplier == 1 || !xavier_init,
            "--use-mup and --init-method-xavier-uniform are mutually exclusive: muP scales "

@@ -12,6 +12,7 @@
 #include "base/json.h"
 #include "nn/attention.h"
 #include "nn/mlp.h"
+#include "nn/moe.h"
 #include "nn/norm.h"
 #include "nn/rotary.h"
 
@@ -28,7 +29,7 @@ struct NoOp {
 
 struct LayerValue {
   using Mixer = std::variant<nn::AttentionConfig, LinearConfig, NoOp>;
-  using FeedForward = std::variant<nn::MlpConfig, LinearConfig, NoOp>;
+  using FeedForward = std::variant<nn::MlpConfig, LinearConfig, NoOp, nn::MoeConfig>;
   // sequential: x += mixer(norm(x)), then x += feed_forward(norm(x)). parallel: x += mixer(norm(x)) +
   // feed_forward(norm(x)) with two norms of the same x, or with one (Wang & Komatsuzaki 2021).
   enum class Order { sequential, parallel, parallel_one_norm };
@@ -47,6 +48,8 @@ struct LayerValue {
   nn::AttentionConfig* attention() { return std::get_if<nn::AttentionConfig>(&mixer); }
   const nn::MlpConfig* mlp() const { return std::get_if<nn::MlpConfig>(&feed_forward); }
   nn::MlpConfig* mlp() { return std::get_if<nn::MlpConfig>(&feed_forward); }
+  const nn::MoeConfig* moe() const { return std::get_if<nn::MoeConfig>(&feed_forward); }
+  nn::MoeConfig* moe() { return std::get_if<nn::MoeConfig>(&feed_forward); }
 };
 
 struct DecoderValue {
@@ -65,6 +68,7 @@ struct DecoderValue {
       -1;  // the last token is the last that is not this one; -1: the last of all
 
   double hidden_dropout = 0, attention_dropout = 0;
+  nn::RouterTraining router;
   // Initial values: standard deviation of matrices, those that give the output of a block having it
   // divided by sqrt(2 x layers); of the embeddings, where it is another; or Glorot & Bengio 2010.
   double init_method_std = 0.02;
@@ -77,9 +81,10 @@ struct DecoderValue {
 
   bool operator==(const DecoderValue&) const = default;
   int64_t num_layers() const { return static_cast<int64_t>(layers.size()); }
-  // Of the first layer that has attention, or an MLP; null: none has.
+  // Of the first layer that has attention, an MLP or experts; null: none has.
   const nn::AttentionConfig* first_attention() const;
   const nn::MlpConfig* first_mlp() const;
+  const nn::MoeConfig* first_moe() const;
 
   // Throws Error naming values that are out of range or do not go together, and their flags.
   void check() const;

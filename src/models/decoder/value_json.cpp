@@ -38,6 +38,11 @@ struct Names<nn::RopeScaling> {
   static constexpr std::array all = {"none", "linear", "dynamic", "llama3", "yarn", "longrope"};
 };
 
+template <>
+struct Names<kernels::RouterScore> {
+  static constexpr std::array all = {"softmax", "sigmoid", "sqrtsoftplus"};
+};
+
 // Calls f(name, field, always) for each field: `always` are written whatever their value.
 template <class F>
 void norm_fields(auto& n, F&& f) {
@@ -95,6 +100,25 @@ void mlp_fields(auto& m, F&& f) {
   f("mlp-bias", m.bias, true);
   f("activation-clamp", m.clamp, false);
   f("glu-linear-offset", m.up_offset, false);
+}
+
+template <class F>
+void moe_fields(auto& m, F&& f) {
+  f("num-experts", m.experts, true);
+  f("moe-router-topk", m.choices, true);
+  f("moe-router-score-function", m.router.score, false);
+  f("moe-router-pre-softmax", m.router.softmax_first, false);
+  f("moe-router-normalized", m.router.normalised, false);
+  f("moe-router-topk-scaling-factor", m.router.scale, false);
+  f("moe-router-num-groups", m.router.groups, false);
+  f("moe-router-group-topk", m.router.chosen_groups, false);
+  f("moe-router-group-best", m.router.group_best, false);
+  f("moe-router-bias", m.router_bias, false);
+  f("moe-router-enable-expert-bias", m.correction_bias, false);
+  f("moe-apply-probs-on-input", m.weights_on_input, false);
+  f("moe-shared-expert-intermediate-size", m.shared_ffn, false);
+  f("moe-shared-expert-gate", m.shared_gate, false);
+  mlp_fields(m.expert, f);
 }
 
 template <class F>
@@ -217,6 +241,7 @@ constexpr auto kNorm = [](auto& n, auto&& f) { norm_fields(n, f); };
 constexpr auto kRotary = [](auto& r, auto&& f) { rotary_fields(r, f); };
 constexpr auto kAttention = [](auto& a, auto&& f) { attention_fields(a, f); };
 constexpr auto kMlp = [](auto& m, auto&& f) { mlp_fields(m, f); };
+constexpr auto kMoe = [](auto& m, auto&& f) { moe_fields(m, f); };
 constexpr auto kLayer = [](auto& l, auto&& f) { layer_fields(l, f); };
 constexpr auto kModel = [](auto& v, auto&& f) { model_fields(v, f); };
 
@@ -224,7 +249,17 @@ constexpr auto kModel = [](auto& v, auto&& f) { model_fields(v, f); };
 template <class Variant>
 const char* other_kind(const Variant& part) {
   if (std::holds_alternative<LinearConfig>(part)) return "linear";
-  return std::holds_alternative<NoOp>(part) ? "none" : nullptr;
+  return std::holds_alternative<NoOp>(part) ? "none" : "moe";
+}
+
+// Whether a part is of kind "moe", which mixers are not.
+bool reads_moe(Reader&, const std::string&, LayerValue::Mixer&) { return false; }
+bool reads_moe(Reader& reader, const std::string& kind, LayerValue::FeedForward& part) {
+  if (kind != "moe") return false;
+  nn::MoeConfig moe;
+  kMoe(moe, reader);
+  part = moe;
+  return true;
 }
 
 template <class Usual, class Variant>
@@ -236,6 +271,7 @@ void read_part(Reader& reader, std::string_view name, Variant& part, auto fields
     part = usual;
   } else if (kind->as_string() == "linear") {
     part = LinearConfig{};
+  } else if (reads_moe(reader, kind->as_string(), part)) {
   } else {
     MG_CHECK(kind->as_string() == "none", "the model's description, {}: '{}' is unknown", name,
              kind->as_string());
@@ -253,6 +289,7 @@ void write_layer(Json::Object& to, const LayerValue& layer) {
     write(to, *mlp, kMlp);
   } else {
     to.emplace_back("feed-forward", other_kind(layer.feed_forward));
+    if (const auto* moe = layer.moe()) write(to, *moe, kMoe);
   }
   write(to, layer.norm, kNorm);
   write(to, layer, kLayer);

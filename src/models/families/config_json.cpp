@@ -446,7 +446,8 @@ FamilyTensors llama_tensors(const DecoderValue& value, std::vector<TensorName> l
                               {"attention.q_norm", "self_attn.q_norm"},
                               {"attention.k_norm", "self_attn.k_norm"}}};
   const nn::MlpConfig* mlp = value.first_mlp();
-  if (mlp != nullptr && mlp->gated) {
+  const nn::MoeConfig* moe = value.first_moe();
+  if (mlp != nullptr ? mlp->gated : moe != nullptr && moe->expert.gated) {
     map.layer.push_back({"mlp.up", "mlp.gate_proj", Take::gate});
     map.layer.push_back({"mlp.up", "mlp.up_proj", Take::up});
   } else {

@@ -67,6 +67,53 @@ CanonicalTensor grouped(CanonicalTensor tensor, const QkvRows& rows) {
   return tensor;
 }
 
+// Rows [begin, begin + rows) of each expert's matrix as tensors of their own.
+std::vector<CanonicalTensor> of_experts(const CanonicalTensor& all, int64_t begin, int64_t rows) {
+  std::vector<CanonicalTensor> tensors;
+  for (int64_t e = 0; e < all.global[0]; ++e) {
+    CanonicalTensor tensor = all;
+    tensor.name.replace(tensor.name.find('#'), 1, std::to_string(e));
+    tensor.stacked = true;
+    tensor.global.set(0, 1);
+    tensor.held = {{0, {{0, e, 1}}}};
+    if (rows != all.global[1]) {
+      tensor.global.set(1, rows);
+      tensor.held.push_back({1, {{0, begin, rows}}});
+    }
+    tensors.push_back(std::move(tensor));
+  }
+  return tensors;
+}
+
+// Rows of [gate | up] that are stored in turn.
+CanonicalTensor interleaved(CanonicalTensor tensor) {
+  const int64_t half = tensor.global[1] / 2;
+  parallel::AxisSlices held{.axis = 1, .slices = {}};
+  for (int64_t i = 0; i < half; ++i) {
+    held.slices.push_back({.global_begin = 2 * i, .local_begin = i, .size = 1});
+    held.slices.push_back({.global_begin = 2 * i + 1, .local_begin = half + i, .size = 1});
+  }
+  tensor.held = {std::move(held)};
+  tensor.transposed = tensor.global.rank() == 3;
+  return tensor;
+}
+
+std::vector<CanonicalTensor> taken_of_experts(Take take, CanonicalTensor tensor) {
+  const int64_t rows = tensor.global[1];
+  switch (take) {
+    case Take::experts: return of_experts(tensor, 0, rows);
+    case Take::experts_gate: return of_experts(tensor, 0, rows / 2);
+    case Take::experts_up: return of_experts(tensor, rows / 2, rows / 2);
+    case Take::experts_interleaved: return {interleaved(std::move(tensor))};
+    default: tensor.transposed = tensor.global.rank() == 3; return {std::move(tensor)};
+  }
+}
+
+bool is_of_experts(Take take) {
+  return take == Take::experts || take == Take::experts_gate || take == Take::experts_up ||
+         take == Take::experts_stored_in_out || take == Take::experts_interleaved;
+}
+
 CanonicalTensor taken(const TensorName& row, CanonicalTensor tensor, const DecoderValue& value,
                       const std::string& layer) {
   switch (row.take) {
@@ -95,14 +142,19 @@ parallel::Placement placement_of(const FamilyTensors& map, const DecoderValue& v
   for (const TensorName& row : name.layer.empty() ? map.outside : map.layer) {
     if (!names(row, name.rest)) continue;
     const std::string theirs = std::string(row.theirs) + name.rest.substr(row.ours.size());
-    placement.tensors.push_back(
-        taken(row, {.name = prefix + theirs, .global = shape}, value, name.layer));
+    CanonicalTensor whole{.name = prefix + theirs, .global = shape};
+    if (is_of_experts(row.take)) {
+      const std::vector<CanonicalTensor> all = taken_of_experts(row.take, std::move(whole));
+      placement.tensors.insert(placement.tensors.end(), all.begin(), all.end());
+    } else {
+      placement.tensors.push_back(taken(row, std::move(whole), value, name.layer));
+    }
   }
   MG_CHECK(!placement.tensors.empty(), "the family has no name for the parameter '{}'", parameter);
   // Several rows: together they are the parameter.
-  int64_t rows = 0;
-  for (const CanonicalTensor& tensor : placement.tensors) rows += tensor.global[0];
-  MG_ASSERT(rows == shape[0]);
+  int64_t elements = 0;
+  for (const CanonicalTensor& tensor : placement.tensors) elements += tensor.global.elements();
+  MG_ASSERT(elements == shape.elements());
   return placement;
 }
 

@@ -1,0 +1,91 @@
+#include "models/families/experts_json.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+
+namespace megatron::models {
+namespace {
+
+std::vector<int64_t> dense_layers(const DecoderValue& value) {
+  std::vector<int64_t> dense;
+  for (int64_t i = 0; i < value.num_layers(); ++i)
+    if (value.layers[static_cast<size_t>(i)].moe() == nullptr) dense.push_back(i);
+  return dense;
+}
+
+}  // namespace
+
+void set_experts(DecoderValue& value, const nn::MoeConfig& experts,
+                 const std::function<bool(int64_t layer)>& sparse) {
+  for (int64_t i = 0; i < value.num_layers(); ++i)
+    if (sparse(i)) value.layers[static_cast<size_t>(i)].feed_forward = experts;
+}
+
+bool is_sparse(const Json& j, int64_t layer) {
+  const int64_t step = integer(j, "decoder_sparse_step", 1);
+  if (const Json* dense = present(j, "mlp_only_layers")) {
+    MG_CHECK(dense->is_array() && std::ranges::all_of(dense->as_array(), &Json::is_integer),
+             "config.json has mlp_only_layers = {}; a list of layers is wanted", dense->dump());
+    for (const Json& index : dense->as_array())
+      if (index.as_integer() == layer) return false;
+  }
+  return (layer + 1) % step == 0;
+}
+
+void write_sparse_layers(const DecoderValue& value, Json& j) {
+  const std::vector<int64_t> dense = dense_layers(value);
+  const auto is_every = [&](int64_t step) {
+    for (int64_t i = 0; i < value.num_layers(); ++i)
+      if (((i + 1) % step == 0) == std::ranges::binary_search(dense, i)) return false;
+    return true;
+  };
+  int64_t step = 1;
+  while (step < value.num_layers() && !is_every(step)) ++step;
+  const bool listed = !is_every(step);
+  j.set("decoder_sparse_step", listed ? 1 : step);
+  j.set("mlp_only_layers",
+        listed ? Json(Json::Array(dense.begin(), dense.end())) : Json(Json::Array{}));
+}
+
+kernels::RouterForm read_softmax_router(const Json& j) {
+  return {.softmax_first = !boolean(j, "norm_topk_prob", false)};
+}
+
+bool normalises(const nn::MoeConfig& moe) {
+  return moe.router.normalised || !moe.router.softmax_first;
+}
+
+void read_aux_loss(const Json& j, double otherwise, DecoderValue& value) {
+  value.router.stated_aux_loss = number(j, "router_aux_loss_coef", otherwise);
+  value.router.states_router_logits = boolean(j, "output_router_logits", false);
+}
+
+void write_aux_loss(const DecoderValue& value, double otherwise, Json& j) {
+  j.set("output_router_logits", value.router.states_router_logits);
+  j.set("router_aux_loss_coef", value.router.stated_aux_loss.value_or(otherwise));
+}
+
+Json write_common_of_experts(const DecoderValue& value, const CommonDefaults& otherwise) {
+  if (value.first_mlp() != nullptr) return write_common(value, otherwise);
+  MG_CHECK(value.first_moe() != nullptr, "a model without experts");
+  DecoderValue dense = value;
+  for (LayerValue& layer : dense.layers)
+    if (const nn::MoeConfig* moe = layer.moe()) layer.feed_forward = nn::MlpConfig(moe->expert);
+  return write_common(dense, otherwise);
+}
+
+FamilyTensors expert_tensors(const DecoderValue& value, const ExpertNames& names,
+                             std::vector<TensorName> others) {
+  FamilyTensors map =
+      llama_tensors(value, {{"attention_norm", "input_layernorm"},
+                            {"mlp_norm", "post_attention_layernorm"}});
+  map.layer.push_back({"mlp.router.weight", names.router});
+  map.layer.push_back({"mlp.experts.up", names.gate, Take::experts_gate});
+  map.layer.push_back({"mlp.experts.up", names.up, Take::experts_up});
+  map.layer.push_back({"mlp.experts.down", names.down, Take::experts});
+  map.layer.insert(map.layer.end(), others.begin(), others.end());
+  return map;
+}
+
+}  // namespace megatron::models

@@ -1,0 +1,55 @@
+// Mixtral (Jiang et al. 2024): Mistral with eight experts in every layer, two of which a token goes through.
+#include "models/families/all.h"
+#include "models/families/experts_json.h"
+
+namespace megatron::models {
+namespace mixtral {
+namespace {
+
+constexpr CommonDefaults kDefaults{.norm_epsilon = 1e-5, .rope_theta = 1e6, .kv_heads = 8};
+constexpr double kAuxLoss = 0.001;
+
+DecoderValue read(const Json& j) {
+  refuse_unless(j, "router_jitter_noise", 0.0);
+  DecoderValue value = read_common(j, kDefaults);
+  read_windows(j, value, [](const Json&, int64_t) { return true; });
+  read_aux_loss(j, kAuxLoss, value);
+  const nn::MoeConfig experts{.experts = integer(j, "num_local_experts", 8),
+                              .choices = integer(j, "num_experts_per_tok", 2),
+                              .expert = *value.layers[0].mlp()};
+  set_experts(value, experts, [](int64_t) { return true; });
+  return value;
+}
+
+Json write(const DecoderValue& value) {
+  Json j = write_common_of_experts(value, kDefaults);
+  const nn::MoeConfig& moe = *value.first_moe();
+  const int64_t window = window_of(value);
+  j.set("architectures", Json::Array{"MixtralForCausalLM"});
+  j.set("model_type", "mixtral");
+  j.set("num_experts_per_tok", moe.choices);
+  j.set("num_local_experts", moe.experts);
+  j.set("router_jitter_noise", 0.0);
+  j.set("sliding_window", window > 0 ? Json(window) : Json());
+  write_aux_loss(value, kAuxLoss, j);
+  return j;
+}
+
+FamilyTensors tensors(const DecoderValue& value) {
+  return expert_tensors(value, {.router = "block_sparse_moe.gate.weight",
+                                .gate = "block_sparse_moe.experts.#.w1",
+                                .up = "block_sparse_moe.experts.#.w3",
+                                .down = "block_sparse_moe.experts.#.w2"});
+}
+
+}  // namespace
+}  // namespace mixtral
+
+const DecoderFamily kMixtral = {.name = "mixtral",
+                                .models = "Mixtral 8x7B, 8x22B",
+                                .read = mixtral::read,
+                                .write = mixtral::write,
+                                .tensors = mixtral::tensors,
+                                .surplus = kRotaryBuffers};
+
+}  // namespace megatron::models

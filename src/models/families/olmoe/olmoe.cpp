@@ -1,0 +1,58 @@
+// OLMoE (Muennighoff et al. 2024): experts in every layer, queries and keys normalised over all heads.
+#include "models/families/all.h"
+#include "models/families/experts_json.h"
+
+namespace megatron::models {
+namespace olmoe {
+namespace {
+
+constexpr CommonDefaults kDefaults{.norm_epsilon = 1e-5};
+constexpr double kAuxLoss = 0.01;
+
+DecoderValue read(const Json& j) {
+  DecoderValue value = read_common(j, kDefaults);
+  read_aux_loss(j, kAuxLoss, value);
+  const bool bias = boolean(j, "attention_bias", false);
+  const Json* clip = present(j, "clip_qkv");
+  for (LayerValue& layer : value.layers) {
+    nn::AttentionConfig& attention = *layer.attention();
+    attention.qk_norm = nn::QkNorm::full_width;
+    attention.qkv_bias = attention.output_bias = bias;
+    if (clip != nullptr) attention.qkv_clip = number(j, "clip_qkv", 0);
+  }
+  const nn::MoeConfig experts{.experts = integer(j, "num_experts", 64),
+                              .choices = integer(j, "num_experts_per_tok", 8),
+                              .router = read_softmax_router(j),
+                              .expert = *value.layers[0].mlp()};
+  set_experts(value, experts, [](int64_t) { return true; });
+  return value;
+}
+
+Json write(const DecoderValue& value) {
+  Json j = write_common_of_experts(value, kDefaults);
+  const nn::MoeConfig& moe = *value.first_moe();
+  const nn::AttentionConfig& attention = *value.first_attention();
+  j.set("architectures", Json::Array{"OlmoeForCausalLM"});
+  j.set("attention_bias", attention.qkv_bias);
+  j.set("clip_qkv", attention.qkv_clip > 0 ? Json(attention.qkv_clip) : Json());
+  j.set("model_type", "olmoe");
+  j.set("norm_topk_prob", normalises(moe));
+  j.set("num_experts", moe.experts);
+  j.set("num_experts_per_tok", moe.choices);
+  write_aux_loss(value, kAuxLoss, j);
+  return j;
+}
+
+FamilyTensors tensors(const DecoderValue& value) { return expert_tensors(value, {}); }
+
+}  // namespace
+}  // namespace olmoe
+
+const DecoderFamily kOlmoe = {.name = "olmoe",
+                              .models = "OLMoE 1B-7B",
+                              .read = olmoe::read,
+                              .write = olmoe::write,
+                              .tensors = olmoe::tensors,
+                              .surplus = kRotaryBuffers};
+
+}  // namespace megatron::models

@@ -1,0 +1,64 @@
+// Qwen3 with experts (Yang et al. 2025).
+#include "models/families/all.h"
+#include "models/families/experts_json.h"
+
+namespace megatron::models {
+namespace qwen3_moe {
+namespace {
+
+constexpr CommonDefaults kDefaults{.kv_heads = 4};
+constexpr double kAuxLoss = 0.001;
+
+DecoderValue read(const Json& j) {
+  DecoderValue value = read_common(j, kDefaults);
+  read_aux_loss(j, kAuxLoss, value);
+  const bool bias = boolean(j, "attention_bias", false);
+  for (LayerValue& layer : value.layers) {
+    layer.attention()->qk_norm = nn::QkNorm::head;
+    layer.attention()->qkv_bias = layer.attention()->output_bias = bias;
+  }
+  if (boolean(j, "use_sliding_window", false))
+    read_windows(j, value, [](const Json&, int64_t) { return true; });
+  nn::MoeConfig experts{.experts = integer(j, "num_local_experts", integer(j, "num_experts", 128)),
+                        .choices = integer(j, "num_experts_per_tok", 8),
+                        .router = read_softmax_router(j),
+                        .expert = *value.layers[0].mlp()};
+  experts.expert.ffn = integer(j, "moe_intermediate_size", 768);
+  set_experts(value, experts, [&](int64_t layer) { return is_sparse(j, layer); });
+  return value;
+}
+
+Json write(const DecoderValue& value) {
+  Json j = write_common_of_experts(value, kDefaults);
+  const nn::MoeConfig& moe = *value.first_moe();
+  const int64_t window = window_of(value);
+  j.set("architectures", Json::Array{"Qwen3MoeForCausalLM"});
+  j.set("attention_bias", value.first_attention()->qkv_bias);
+  j.set("model_type", "qwen3_moe");
+  j.set("moe_intermediate_size", moe.expert.ffn);
+  j.set("norm_topk_prob", normalises(moe));
+  j.set("num_experts_per_tok", moe.choices);
+  j.set("num_local_experts", moe.experts);
+  j.set("sliding_window", window > 0 ? Json(window) : Json());
+  j.set("use_sliding_window", window > 0);
+  write_sparse_layers(value, j);
+  write_aux_loss(value, kAuxLoss, j);
+  return j;
+}
+
+FamilyTensors tensors(const DecoderValue& value) { return expert_tensors(value, {}); }
+
+constexpr DecoderFamily::OlderKey kOlderKeys[] = {{"num_local_experts", "num_experts"}};
+
+}  // namespace
+}  // namespace qwen3_moe
+
+const DecoderFamily kQwen3Moe = {.name = "qwen3_moe",
+                                 .models = "Qwen3-30B-A3B, Qwen3-235B-A22B",
+                                 .read = qwen3_moe::read,
+                                 .write = qwen3_moe::write,
+                                 .tensors = qwen3_moe::tensors,
+                                 .older_keys = qwen3_moe::kOlderKeys,
+                                 .surplus = kRotaryBuffers};
+
+}  // namespace megatron::models

@@ -1,0 +1,77 @@
+// A feed-forward block of experts, of which each token goes through a few (Shazeer et al. 2017; Lepikhin et al. 2021).
+#pragma once
+
+#include <memory>
+#include <optional>
+
+
+#include "autograd/metrics.h"
+#include "kernels/route.h"
+#include "nn/batch.h"
+#include "nn/mlp.h"
+#include "ops/expert_rows.h"
+#include "ops/router.h"
+
+namespace megatron::nn {
+
+struct MoeConfig {
+  int64_t experts = 0, choices = 1;  // of a token
+  kernels::RouterForm router;
+  bool router_bias = false;  // of the logits
+  // A state that is added to the scores when experts are chosen, not to the weights (Wang et al. 2024).
+  bool correction_bias = false;
+  bool weights_on_input = false;  // of an expert, instead of what its down-projection reads
+  MlpConfig expert;
+  // An expert that every token goes through (Dai et al. 2024), 0: none; times the sigmoid of a gate.
+  int64_t shared_ffn = 0;
+  bool shared_gate = false;
+
+  bool operator==(const MoeConfig&) const = default;
+  MlpConfig shared() const;
+};
+
+// What keeps the load of experts even, in training alone. Coefficients of losses, 0: none, whose counts are those of a
+// micro-batch on one data-parallel rank (Fedus et al. 2022), or of each sequence (DeepSeek-AI 2024); of the logits' size
+// (Zoph et al. 2022).
+struct RouterTraining {
+  double aux_loss = 0, sequence_aux_loss = 0, z_loss = 0;
+  double bias_update_rate = 1e-3;  // of the correction bias
+  // What config.json states for transformers' own trainers: it is kept, and changes nothing here.
+  std::optional<double> stated_aux_loss;
+  bool states_router_logits = false;
+
+  bool operator==(const RouterTraining&) const = default;
+};
+
+// The names of their metrics, each a mean over tokens.
+inline constexpr std::string_view kAuxLoss = "aux_loss", kSequenceAuxLoss = "seq_aux_loss",
+                                  kRouterZLoss = "router_z_loss", kRouterEntropy = "router_entropy";
+std::vector<MetricDefinition> router_metrics(const RouterTraining& training);
+
+// Parameters <name>.router.weight [E,H] and .bias [E], .experts.up.weight [E,F,H] (gated: [E,2F,H] = [gate | up]) and
+// .bias, .experts.down.weight [E,H,F] and .bias, .shared.up, .shared.down as an Mlp's, .shared_gate.weight [1,H]; state
+// .router.correction [E].
+class Moe {
+ public:
+  Moe(Builder& builder, const std::string& name, int64_t hidden, const MoeConfig& config,
+      const RouterTraining& training, parallel::Init init, parallel::Init output_init);
+  Var operator()(Tape& tape, const Var& x_TH, const Batch& batch) const;
+
+ private:
+  Var through_experts(Tape& tape, const Var& x_TH, const ops::Routing& routing) const;
+  Var shared(Tape& tape, const Var& x_TH) const;
+  Var with_losses(Tape& tape, const Var& logits_TE, const Batch& batch) const;
+  Var add_balance_loss(Tape& tape, const Var& logits_TE, const Batch& batch, int64_t segments,
+                       double coefficient, double z, std::string_view metric) const;
+  ops::ExpertOrder order_of(Tape& tape, const ops::Routing& routing) const;
+
+  MoeConfig config_;
+  RouterTraining training_;
+  Weight router_, router_bias_;
+  ModuleState* correction_ = nullptr;
+  Weight up_, up_bias_, down_, down_bias_;
+  std::unique_ptr<Mlp> shared_;
+  Weight shared_gate_;
+};
+
+}  // namespace megatron::nn

@@ -1,0 +1,130 @@
+#include "ops/router.h"
+
+namespace megatron::ops {
+namespace {
+
+// In f32 (f64): the tensor, or a copy.
+Tensor widened(Backward& backward, const Tensor& t) {
+  const DType type = kernels::accumulator(t.dtype());
+  if (t.dtype() == type) return t;
+  Tensor wide = backward.empty(t.shape(), type, "router_logits.wide");
+  backward.kernels().copy({.x = t, .out = wide}, backward.stream());
+  return wide;
+}
+
+void logits_dgrad(Backward& backward) {
+  if (!backward.needs(0)) return;
+  const Tensor& dlogits = backward.gradient(0);
+  const Tensor w = widened(backward, backward.weight(0).value());
+  Tensor dx = backward.empty({dlogits.size(0), w.size(1)}, w.dtype(), "router_logits.dx");
+  backward.kernels().gemm({.a = dlogits, .b = w, .out = dx}, backward.stream());
+  const DType type = backward.weight(0).value().dtype();
+  if (type != dx.dtype()) {
+    Tensor rounded = backward.empty(dx.shape(), type, "router_logits.dx");
+    backward.kernels().copy({.x = dx, .out = rounded}, backward.stream());
+    dx = rounded;
+  }
+  backward.set(0, dx);
+}
+
+void logits_wgrad(Backward& backward) {
+  const GradSlot dw = backward.grad_slot(0);
+  const GradSlot db = backward.weights() < 2 ? GradSlot() : backward.grad_slot(1);
+  if (!dw.out.defined()) return;  // a bias is trained with its weight
+  backward.kernels().gemm({.a = backward.gradient(0),
+                           .b = widened(backward, backward.saved(0)),
+                           .out = dw.out,
+                           .transpose_a = true,
+                           .beta = dw.beta,
+                           .bias_gradient = db},
+                          backward.stream());
+}
+
+void route_dgrad(Backward& backward) {
+  if (!backward.needs(0)) return;
+  const Tensor& logits = backward.saved(0);
+  Tensor dlogits = backward.empty(logits.shape(), logits.dtype(), "route.dlogits");
+  backward.kernels().route_backward({.form = backward.attributes<kernels::RouterForm>(),
+                                     .logits = logits,
+                                     .experts = backward.saved(1),
+                                     .dweights = backward.gradient(0).view(backward.saved(1).shape()),
+                                     .dlogits = dlogits},
+                                    backward.stream());
+  backward.set(0, dlogits);
+}
+
+struct RouterLossAttributes {
+  kernels::RouterScore score;
+  double balance, z;
+};
+
+void router_loss_dgrad(Backward& backward) {
+  if (!backward.needs(0)) return;
+  const auto& loss = backward.attributes<RouterLossAttributes>();
+  const Tensor& logits = backward.saved(0);
+  Tensor dlogits = backward.empty(logits.shape(), logits.dtype(), "router_loss.dlogits");
+  backward.kernels().copy({.x = backward.gradient(0), .out = dlogits}, backward.stream());
+  backward.kernels().router_loss_backward({.score = loss.score,
+                                           .balance = loss.balance,
+                                           .z = loss.z,
+                                           .logits = logits,
+                                           .mask = backward.saved(3),
+                                           .counts = backward.saved(1),
+                                           .weight = backward.saved(2),
+                                           .dlogits = dlogits},
+                                          backward.stream());
+  backward.set(0, dlogits);
+}
+
+}  // namespace
+
+Var router_logits(Tape& tape, const Var& x, const Weight& weight, const Weight& bias) {
+  const Tensor& w = weight.value();
+  Tensor logits =
+      tape.empty({x.value.size(0), w.size(0)}, kernels::accumulator(w.dtype()), "router_logits");
+  tape.kernels().gemm({.a = x.value,
+                       .b = w,
+                       .out = logits,
+                       .transpose_b = true,
+                       .bias = bias ? bias.value() : Tensor()},
+                      tape.stream());
+  Node node{.name = "router_logits",
+            .inputs = {x.id},
+            .saved = {x.value},
+            .weights = {weight},
+            .dgrad = logits_dgrad,
+            .wgrad = logits_wgrad};
+  if (bias) node.weights.push_back(bias);
+  return tape.record_one(std::move(node), logits);
+}
+
+Routing route(Tape& tape, const Var& logits, int64_t k, const kernels::RouterForm& form,
+              const Tensor& bias, const Tensor& selection) {
+  const int64_t tokens = logits.value.size(0);
+  Tensor experts = tape.empty({tokens, k}, DType::i32, "route.experts");
+  Tensor weights = tape.empty({tokens, k}, logits.value.dtype(), "route.weights");
+  tape.kernels().route({.form = form,
+                        .logits = logits.value,
+                        .bias = bias,
+                        .selection = selection,
+                        .experts = experts,
+                        .weights = weights},
+                       tape.stream());
+  Node node{.name = "route",
+            .inputs = {logits.id},
+            .saved = {logits.value, experts},
+            .dgrad = route_dgrad};
+  node.attributes = form;
+  return {experts, tape.record_one(std::move(node), weights)};
+}
+
+Var add_router_loss(Tape& tape, const Var& logits, const RouterLoss& loss) {
+  Node node{.name = "router_loss",
+            .inputs = {logits.id},
+            .saved = {logits.value, loss.counts, loss.weight, loss.mask},
+            .dgrad = router_loss_dgrad};
+  node.attributes = RouterLossAttributes{loss.score, loss.balance, loss.z};
+  return tape.record_one(std::move(node), logits.value);
+}
+
+}  // namespace megatron::ops

@@ -1,0 +1,30 @@
+// A router of experts (kernels/route.h, kernels/router_loss.h).
+#pragma once
+
+#include "autograd/tape.h"
+
+namespace megatron::ops {
+
+// x w^T + b in f32 (f64 for f64), not rounded to the type of x: [T,E]. x [T,H], w [E,H], b [E] or none. Backward works in
+// f32, too, on a copy of x.
+Var router_logits(Tape& tape, const Var& x, const Weight& weight, const Weight& bias);
+
+struct Routing {
+  Tensor experts;  // i32 [T,k]
+  Var weights;     // f32 (f64) [T,k]
+};
+// k experts of each token. bias [E], selection [T,E] or undefined: kernels::RouteArgs. Saves the logits.
+Routing route(Tape& tape, const Var& logits, int64_t k, const kernels::RouterForm& form,
+              const Tensor& bias = {}, const Tensor& selection = {});
+
+// What a router's losses add to the objective: weight * (balance * sum over segments and experts of counts * p + z * sum
+// of l^2), kernels::RouterLossBackwardArgs.
+struct RouterLoss {
+  kernels::RouterScore score = kernels::RouterScore::softmax;
+  double balance = 0, z = 0;
+  Tensor mask, counts, weight;
+};
+// The logits themselves, whose gradient has that of the losses added to it.
+Var add_router_loss(Tape& tape, const Var& logits, const RouterLoss& loss);
+
+}  // namespace megatron::ops
