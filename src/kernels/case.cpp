@@ -32,6 +32,9 @@ void add_scale_cases(std::vector<Case>& cases);
 void add_squared_error_cases(std::vector<Case>& cases);
 void add_soft_cap_cases(std::vector<Case>& cases);
 void add_together_cases(std::vector<Case>& cases);
+void add_route_cases(std::vector<Case>& cases);
+void add_expert_rows_cases(std::vector<Case>& cases);
+void add_grouped_gemm_cases(std::vector<Case>& cases);
 
 std::vector<Case> cases() {
   std::vector<Case> all;
@@ -56,6 +59,9 @@ std::vector<Case> cases() {
   add_squared_error_cases(all);
   add_soft_cap_cases(all);
   add_together_cases(all);
+  add_route_cases(all);
+  add_expert_rows_cases(all);
+  add_grouped_gemm_cases(all);
   return all;
 }
 

@@ -16,9 +16,9 @@ void check_form(const Rules& rules, const RouterForm& form, int64_t experts, int
   rules.require(k > 0 && k <= experts, "0 < k <= E");
   rules.require(form.groups > 0 && experts % form.groups == 0, "E divisible by groups");
   const int64_t size = experts / form.groups;
-  rules.require(form.chosen_groups > 0 && form.chosen_groups <= form.groups &&
-                    form.chosen_groups * size >= k,
-                "chosen groups have k experts");
+  rules.require(
+      form.chosen_groups > 0 && form.chosen_groups <= form.groups && form.chosen_groups * size >= k,
+      "chosen groups have k experts");
   rules.require(form.group_best > 0 && form.group_best <= size, "0 < group_best <= E / groups");
   rules.require(!form.softmax_first || form.score == RouterScore::softmax,
                 "softmax_first of a softmax");

@@ -12,7 +12,8 @@ void multiply(const GroupedGemmArgs& args, Stream& stream) {
   const int64_t depth = args.a.size(1), columns = args.out.size(1);
   std::vector<C> out(static_cast<size_t>(args.out.elements()));
   for (int64_t g = 0; g < args.b.size(0); ++g) {
-    const int64_t begin = offsets[static_cast<size_t>(g)], end = offsets[static_cast<size_t>(g) + 1];
+    const int64_t begin = offsets[static_cast<size_t>(g)],
+                  end = offsets[static_cast<size_t>(g) + 1];
     for_rows(stream, end - begin, 16, [&](int64_t row) {
       const int64_t r = begin + row;
       C* sums = out.data() + r * columns;
@@ -35,7 +36,8 @@ void differentiate(const GroupedGradientArgs& args) {
   const bool biased = args.dbias.out.defined();
   std::vector<C> dw(static_cast<size_t>(to.elements())), dbias(to.size(0) * m);
   for (int64_t g = 0; g < to.size(0); ++g) {
-    for (int64_t r = offsets[static_cast<size_t>(g)]; r < offsets[static_cast<size_t>(g) + 1]; ++r) {
+    for (int64_t r = offsets[static_cast<size_t>(g)]; r < offsets[static_cast<size_t>(g) + 1];
+         ++r) {
       for (int64_t i = 0; i < m; ++i) {
         dbias[g * m + i] += dy[r * m + i];
         for (int64_t j = 0; j < n; ++j) dw[(g * m + i) * n + j] += dy[r * m + i] * x[r * n + j];

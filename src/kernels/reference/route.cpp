@@ -73,7 +73,8 @@ void limit_groups(const RouterForm& form, std::vector<C>& values) {
     worth.push_back(sum);
   }
   std::vector<bool> chosen(static_cast<size_t>(form.groups));
-  for (const int64_t g : highest<C>(worth, form.chosen_groups)) chosen[static_cast<size_t>(g)] = true;
+  for (const int64_t g : highest<C>(worth, form.chosen_groups))
+    chosen[static_cast<size_t>(g)] = true;
   for (size_t e = 0; e < values.size(); ++e)
     if (!chosen[e / size]) values[e] = -std::numeric_limits<C>::infinity();
 }
@@ -204,7 +205,8 @@ void sums_typed(const RouterSumsArgs& args) {
       sums[segment * experts + e] += p[e];
       if (p[e] > 0) entropy[segment] -= p[e] * std::log(p[e]);
     }
-    for (const int64_t e : highest(row, args.k)) counts[segment * experts + static_cast<size_t>(e)] += 1;
+    for (const int64_t e : highest(row, args.k))
+      counts[segment * experts + static_cast<size_t>(e)] += 1;
     squares[segment] += log_sum_exp(row) * log_sum_exp(row);
   }
   store(args.sums, sums);

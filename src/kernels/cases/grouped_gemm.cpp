@@ -1,0 +1,160 @@
+#include <fmt/core.h>
+
+#include <cmath>
+
+#include "kernels/cases/inputs.h"
+
+namespace megatron::kernels {
+namespace {
+
+enum class Spread {
+  uneven,  // 0 to 4 parts of the rows, groups without rows among them
+  even,
+  one,  // all rows are of the last but one
+};
+
+struct Groups {
+  int64_t groups = 1, rows = 1;  // rows of groups, `rest` of none
+  int64_t rest = 0;
+  int64_t k = 1, n = 1;  // rows of a, of out
+  Spread spread = Spread::uneven;
+  bool transpose_b = false, bias = false;
+  float beta = 0;
+  DType type = DType::f32;
+  Layout layout = {};
+  bool real = false;
+
+  std::string str() const {
+    constexpr const char* kSpreads[] = {"uneven", "even", "one"};
+    return fmt::format("g={} r={}+{} k={} n={} {} {}{}{}{}", groups, rows, rest, k, n,
+                       kSpreads[static_cast<size_t>(spread)], describe(type, layout),
+                       transpose_b ? " T" : "", bias ? " bias" : "",
+                       beta != 0 ? " accumulated" : "");
+  }
+  int64_t parts(int64_t group) const {
+    if (spread == Spread::even) return 1;
+    if (spread == Spread::one) return group == (groups > 1 ? groups - 2 : 0);
+    return (group * 7 + 3) % 5;
+  }
+  Tensor offsets(Inputs& inputs) const {
+    int64_t all = 0, before = 0;
+    for (int64_t g = 0; g < groups; ++g) all += parts(g);
+    std::vector<double> values = {0};
+    for (int64_t g = 0; g < groups; ++g)
+      values.push_back(static_cast<double>(rows * (before += parts(g)) / all));
+    return inputs.values("offsets", {groups + 1}, DType::i32, values);
+  }
+  // Rows of zeros make the rms of a result less than that of its other rows.
+  double zeros() const {
+    const double filled = spread == Spread::one ? 1 / static_cast<double>(groups) : 0.5;
+    return 1 / std::sqrt(filled);
+  }
+};
+
+// As gemm's.
+Case grouped_gemm_case(const Groups& g) {
+  return {.kernel = "grouped_gemm",
+          .name = g.str(),
+          .dtype = g.type,
+          .tolerance = tolerance(g.type, 1 + 0.4 * std::sqrt(static_cast<double>(g.k))),
+          .real = g.real,
+          .make = [g](Runtime& runtime) {
+            Inputs inputs(runtime);
+            const Shape b = g.transpose_b ? Shape{g.groups, g.n, g.k} : Shape{g.groups, g.k, g.n};
+            GroupedGemmArgs args{
+                .a = inputs.normal("a", {g.rows + g.rest, g.k}, g.type, 1, g.layout),
+                .b = inputs.normal("b", b, g.type, 1, g.layout)};
+            if (g.bias) args.bias = inputs.normal("bias", {g.groups, g.n}, g.type, 1, g.layout);
+            args.offsets = g.offsets(inputs);
+            args.out = inputs.output("out", {g.rows + g.rest, g.n}, g.type, g.layout);
+            args.transpose_b = g.transpose_b;
+            return inputs.call(
+                [args](Stream& stream, const Table& table) { table.grouped_gemm(args, stream); });
+          }};
+}
+
+// Sums over the rows of a group, of k columns by n.
+Case grouped_gradient_case(const Groups& g) {
+  const double walk = 1 + 0.4 * std::sqrt(static_cast<double>(g.rows));
+  return {.kernel = "grouped_gradient",
+          .name = g.str(),
+          .dtype = g.type,
+          .tolerance = tolerance(accumulator(g.type), walk) * g.zeros(),
+          .real = g.real,
+          .make = [g](Runtime& runtime) {
+            Inputs inputs(runtime);
+            const DType sums = accumulator(g.type);
+            const int64_t all = g.rows + g.rest;
+            const auto result = [&](const char* name, Shape shape) -> Accumulate {
+              if (g.beta == 0) return {inputs.output(name, shape, sums, g.layout), 0};
+              return {inputs.updated(name, inputs.normal(name, shape, sums, 1, g.layout)), g.beta};
+            };
+            GroupedGradientArgs args{.dy = inputs.normal("dy", {all, g.n}, g.type, 1, g.layout),
+                                     .x = inputs.normal("x", {all, g.k}, g.type, 1, g.layout),
+                                     .offsets = g.offsets(inputs)};
+            args.dw = result("dw", {g.groups, g.n, g.k});
+            if (g.bias) args.dbias = result("dbias", {g.groups, g.n});
+            return inputs.call([args](Stream& stream, const Table& table) {
+              table.grouped_gradient(args, stream);
+            });
+          }};
+}
+
+// Up and down of an expert; as many rows as 4096 tokens of 8 choices have, or 256 tokens.
+void add_real(std::vector<Groups>& list, DType type) {
+  for (const int64_t rows : {32768, 2048}) {
+    for (const auto& [k, n] : {std::pair{1024, 512}, {512, 1024}})
+      list.push_back({.groups = 64, .rows = rows, .k = k, .n = n, .type = type, .real = true});
+  }
+}
+
+std::vector<Groups> grouped_shapes() {
+  std::vector<Groups> list;
+  for (const DType type : {DType::f32, DType::bf16, DType::f16, DType::f64}) {
+    const auto add = [&](Groups g) {
+      g.type = type;
+      list.push_back(g);
+    };
+    add({});
+    add({.groups = 3, .rows = 0, .k = 4, .n = 5});
+    add({.groups = 3, .rows = 0, .rest = 4, .k = 4, .n = 5, .bias = true, .beta = 1});
+    add({.groups = 5,
+         .rows = 23,
+         .rest = 3,
+         .k = 13,
+         .n = 33,
+         .bias = true,
+         .layout = kMisaligned});
+    add({.groups = 4, .rows = 4, .k = 257, .n = 2, .spread = Spread::even});
+    add({.groups = 8, .rows = 40, .rest = 7, .k = 64, .n = 96, .beta = 1});
+    add({.groups = 3,
+         .rows = 201,
+         .k = 40,
+         .n = 72,
+         .spread = Spread::even,
+         .bias = true,
+         .beta = 1});
+    add({.groups = 6, .rows = 70, .k = 136, .n = 48, .spread = Spread::one});
+    add({.groups = 6, .rows = 300, .rest = 20, .k = 24, .n = 136, .bias = true});
+    add({.groups = 2, .rows = 5, .k = 8, .n = 0});
+    if (trained(type)) add_real(list, type);
+  }
+  return list;
+}
+
+}  // namespace
+
+void add_grouped_gemm_cases(std::vector<Case>& cases) {
+  for (Groups g : grouped_shapes()) {
+    g.beta = 0;
+    cases.push_back(grouped_gemm_case(g));
+    g.transpose_b = true;
+    cases.push_back(grouped_gemm_case(g));
+  }
+  for (const DType type : {DType::f32, DType::bf16, DType::f16, DType::f64})
+    cases.push_back(grouped_gemm_case(
+        {.groups = 2, .rows = 3, .rest = 1, .k = 0, .n = 5, .bias = true, .type = type}));
+  for (const Groups& g : grouped_shapes()) cases.push_back(grouped_gradient_case(g));
+}
+
+}  // namespace megatron::kernels

@@ -1,0 +1,321 @@
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+
+#include "base/philox.h"
+#include "kernels/cases/inputs.h"
+
+namespace megatron::kernels {
+namespace {
+
+// Of logits. Rounding must not decide which experts are chosen, since back-ends round differently.
+enum class Spacing {
+  apart,  // neighbours of a token by 6 / E, give or take a quarter of that
+  ties,   // whole numbers, many alike
+  nans,   // apart; every fifth is a NaN
+};
+
+struct Routing {
+  int64_t tokens = 1, experts = 4, k = 1;
+  RouterForm form = {};
+  bool bias = false, selection = false;
+  Spacing spacing = Spacing::apart;
+  DType type = DType::f32;
+  bool real = false;
+
+  std::string str() const {
+    constexpr const char* kScores[] = {"softmax", "sigmoid", "sqrt_softplus"};
+    std::string text = fmt::format("t={} e={} k={} {} {}", tokens, experts, k,
+                                   kScores[static_cast<size_t>(form.score)], name(type));
+    if (form.groups > 1)
+      text +=
+          fmt::format(" groups={}/{}, best {}", form.chosen_groups, form.groups, form.group_best);
+    for (const auto& [set, word] : {std::pair{form.softmax_first, " first"},
+                                    {form.normalised, " normalised"},
+                                    {form.scale != 1, " scaled"},
+                                    {bias, " bias"},
+                                    {selection, " selection"},
+                                    {spacing == Spacing::ties, " ties"},
+                                    {spacing == Spacing::nans, " nans"}}) {
+      if (set) text += word;
+    }
+    return text;
+  }
+};
+
+std::vector<double> row_of_logits(const RandomStream& stream, int64_t token, int64_t experts,
+                                  Spacing spacing) {
+  const auto bits = [&](int64_t e) {
+    return stream.bits(static_cast<uint64_t>(token * experts + e));
+  };
+  std::vector<double> row(static_cast<size_t>(experts));
+  if (spacing == Spacing::ties) {
+    for (int64_t e = 0; e < experts; ++e)
+      row[static_cast<size_t>(e)] = static_cast<double>(bits(e) % 5);
+    return row;
+  }
+  std::vector<int64_t> order(row.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::ranges::sort(order, {}, bits);
+  const double step = 6 / static_cast<double>(experts);
+  for (size_t rank = 0; rank < row.size(); ++rank) {
+    const int64_t e = order[rank];
+    const double noise = static_cast<double>(bits(e) & 0xffff) * 0x1p-18;
+    row[static_cast<size_t>(e)] = (static_cast<double>(rank) + noise) * step - 3;
+  }
+  if (spacing == Spacing::nans)
+    for (size_t e = static_cast<size_t>(token % 5); e < row.size(); e += 5)
+      row[e] = std::numeric_limits<double>::quiet_NaN();
+  return row;
+}
+
+Tensor router_logits(Inputs& inputs, const char* name, const Routing& r) {
+  const RandomStream stream(20261124, name);
+  std::vector<double> values;
+  for (int64_t t = 0; inputs.has_data() && t < r.tokens; ++t) {
+    const std::vector<double> row = row_of_logits(stream, t, r.experts, r.spacing);
+    values.insert(values.end(), row.begin(), row.end());
+  }
+  return inputs.values(name, {r.tokens, r.experts}, r.type, values);
+}
+
+// In steps that are wider than all scores of a token, so that no sum comes near another.
+Tensor bias_of(Inputs& inputs, const Routing& r) {
+  const bool plain = r.form.score == RouterScore::softmax && !r.form.softmax_first;
+  std::vector<double> values;
+  for (int64_t e = 0; e < r.experts; ++e)
+    values.push_back(static_cast<double>(e % 3 - 1) * (plain || r.selection ? 8 : 2));
+  return inputs.values("bias", {r.experts}, r.type, values);
+}
+
+RouteArgs route_args(Inputs& inputs, const Routing& r) {
+  RouteArgs args{.form = r.form, .logits = router_logits(inputs, "logits", r)};
+  if (r.bias) args.bias = bias_of(inputs, r);
+  if (r.selection) args.selection = router_logits(inputs, "selection", r);
+  args.experts = inputs.output("experts", {r.tokens, r.k}, DType::i32);
+  args.weights = inputs.output("weights", {r.tokens, r.k}, r.type);
+  return args;
+}
+
+// A probability is wrong by the rounding of its exponent, and by that of a sum over the experts.
+double router_roundings(const Routing& r) { return 16 + std::sqrt(static_cast<double>(r.experts)); }
+
+Case route_case(const Routing& r) {
+  return {.kernel = "route",
+          .name = r.str(),
+          .dtype = r.type,
+          .tolerance = tolerance(r.type, router_roundings(r)),
+          .real = r.real,
+          .make = [r](Runtime& runtime) {
+            Inputs inputs(runtime);
+            const RouteArgs args = route_args(inputs, r);
+            return inputs.call(
+                [args](Stream& stream, const Table& table) { table.route(args, stream); });
+          }};
+}
+
+// The choice is the forward's. Of the E gradients of a token, k may be all that are not zero.
+Case route_backward_case(const Routing& r) {
+  const double zeros = std::sqrt(static_cast<double>(r.experts) / static_cast<double>(r.k));
+  return {.kernel = "route_backward",
+          .name = r.str(),
+          .dtype = r.type,
+          .tolerance = tolerance(r.type, router_roundings(r)) * zeros,
+          .real = r.real,
+          .make = [r](Runtime& runtime) {
+            Inputs forward_inputs(runtime), inputs(runtime);
+            const RouteArgs f = route_args(forward_inputs, r);
+            table(inputs.forward_of(r.real)).route(f, runtime.stream());
+            const RouteBackwardArgs args{r.form, f.logits, f.experts,
+                                         inputs.normal("dweights", {r.tokens, r.k}, r.type),
+                                         inputs.output("dlogits", {r.tokens, r.experts}, r.type)};
+            return inputs.call(
+                [args](Stream& stream, const Table& table) { table.route_backward(args, stream); });
+          }};
+}
+
+std::vector<RouterForm> router_forms() {
+  std::vector<RouterForm> list = {{}, {.scale = 2.5}, {.softmax_first = true}};
+  for (const RouterScore score : {RouterScore::sigmoid, RouterScore::sqrt_softplus}) {
+    list.push_back({.score = score});
+    list.push_back({.score = score, .normalised = true, .scale = 2.5});
+  }
+  list.push_back({.softmax_first = true, .normalised = true, .scale = 0.5});
+  return list;
+}
+
+RouterForm with_groups(RouterForm form, int64_t groups, int64_t chosen, int64_t best) {
+  form.groups = groups;
+  form.chosen_groups = chosen;
+  form.group_best = best;
+  return form;
+}
+
+// Of DeepSeek-V3: sigmoid, 8 groups of experts.
+RouterForm deepseek() {
+  return with_groups({.score = RouterScore::sigmoid, .normalised = true, .scale = 2.5}, 8, 4, 2);
+}
+
+std::vector<Routing> routings() {
+  std::vector<Routing> list;
+  for (const DType type : {DType::f32, DType::f64}) {
+    const auto add = [&](Routing r) {
+      r.type = type;
+      list.push_back(r);
+    };
+    add({});
+    add({.tokens = 0, .experts = 8, .k = 2});
+    add({.tokens = 3, .experts = 1, .k = 1});
+    add({.tokens = 5, .experts = 7, .k = 7, .form = {.softmax_first = true}});
+    for (const RouterForm& form : router_forms()) {
+      add({.tokens = 7, .experts = 13, .k = 3, .form = form});
+      add({.tokens = 33, .experts = 64, .k = 8, .form = form, .bias = true});
+      add({.tokens = 9, .experts = 24, .k = 4, .form = with_groups(form, 4, 2, 2), .bias = true});
+      add({.tokens = 9, .experts = 20, .k = 2, .form = form, .bias = true, .selection = true});
+      add({.tokens = 70, .experts = 40, .k = 6, .form = form, .spacing = Spacing::ties});
+    }
+    add({.tokens = 19, .experts = 256, .k = 8, .form = deepseek()});
+    add({.tokens = 19, .experts = 48, .k = 4, .form = with_groups({}, 6, 1, 1), .selection = true});
+    add({.tokens = 5,
+         .experts = 512,
+         .k = 10,
+         .form = {.softmax_first = true, .normalised = true}});
+  }
+  for (const RouterForm& form :
+       {RouterForm{.softmax_first = true, .normalised = true}, RouterForm{}, deepseek()})
+    list.push_back({.tokens = 4096, .experts = 64, .k = 8, .form = form, .real = true});
+  list.push_back({.tokens = 4096, .experts = 8, .k = 2, .real = true});
+  return list;
+}
+
+struct Losses {
+  int64_t tokens = 1, experts = 2, k = 1, segments = 1;
+  RouterScore score = RouterScore::softmax;
+  bool mask = false;
+  Spacing spacing = Spacing::apart;
+  DType type = DType::f32;
+  bool real = false;
+
+  Routing routing() const {
+    return {.tokens = tokens,
+            .experts = experts,
+            .k = k,
+            .form = {.score = score},
+            .spacing = spacing,
+            .type = type};
+  }
+  std::string str() const {
+    return routing().str() + fmt::format(" s={}{}", segments, mask ? " mask" : "");
+  }
+  // Every third is left out, and all of the first segment.
+  Tensor make_mask(Inputs& inputs) const {
+    if (!mask) return {};
+    std::vector<double> values;
+    for (int64_t t = 0; t < tokens; ++t)
+      values.push_back(t % 3 == 1 || (segments > 1 && t < tokens / segments) ? 0 : 1);
+    return inputs.values("mask", {tokens}, type, values);
+  }
+};
+
+// Sums of terms of one sign.
+Case router_sums_case(const Losses& l) {
+  return {
+      .kernel = "router_sums",
+      .name = l.str(),
+      .dtype = l.type,
+      .tolerance = tolerance(
+          l.type, 16 + std::sqrt(static_cast<double>(std::max<int64_t>(l.tokens, 1) * l.experts))),
+      .real = l.real,
+      .make = [l](Runtime& runtime) {
+        Inputs inputs(runtime);
+        const Shape all{l.segments, l.experts};
+        const RouterSumsArgs args{l.score,
+                                  l.k,
+                                  router_logits(inputs, "logits", l.routing()),
+                                  l.make_mask(inputs),
+                                  inputs.output("sums", all, l.type),
+                                  inputs.output("counts", all, l.type),
+                                  inputs.output("squares", {l.segments}, l.type),
+                                  inputs.output("entropy", {l.segments}, l.type)};
+        return inputs.call(
+            [args](Stream& stream, const Table& table) { table.router_sums(args, stream); });
+      }};
+}
+
+// Balance and z are such that each adds about as much as is there.
+RouterLossBackwardArgs loss_backward_args(Inputs& inputs, const Losses& l) {
+  const int64_t choices = std::max<int64_t>(l.tokens / l.segments * l.k, 1);
+  const auto experts = static_cast<double>(l.experts);
+  RouterLossBackwardArgs args{.score = l.score,
+                              .balance = experts * experts / static_cast<double>(choices),
+                              .z = experts / 4,
+                              .logits = router_logits(inputs, "logits", l.routing()),
+                              .mask = l.make_mask(inputs)};
+  args.counts =
+      inputs.integers("counts", {l.segments, l.experts}, l.type, 0, 2 * choices / l.experts + 2);
+  args.weight = inputs.scalar("weight", 0.75);
+  args.dlogits = inputs.updated("dlogits", inputs.normal("dlogits", {l.tokens, l.experts}, l.type));
+  return args;
+}
+
+Case router_loss_backward_case(const Losses& l) {
+  return {.kernel = "router_loss_backward",
+          .name = l.str(),
+          .dtype = l.type,
+          .tolerance = 2 * tolerance(l.type, router_roundings(l.routing())),
+          .real = l.real,
+          .make = [l](Runtime& runtime) {
+            Inputs inputs(runtime);
+            const RouterLossBackwardArgs args = loss_backward_args(inputs, l);
+            return inputs.call([args](Stream& stream, const Table& table) {
+              table.router_loss_backward(args, stream);
+            });
+          }};
+}
+
+std::vector<Losses> losses() {
+  std::vector<Losses> list;
+  for (const RouterScore score :
+       {RouterScore::softmax, RouterScore::sigmoid, RouterScore::sqrt_softplus}) {
+    for (const DType type : {DType::f32, DType::f64}) {
+      const auto add = [&](Losses l) {
+        l.score = score;
+        l.type = type;
+        list.push_back(l);
+      };
+      add({});
+      add({.tokens = 0, .experts = 3, .k = 2, .segments = 2});
+      add({.tokens = 7, .experts = 13, .k = 3});
+      add({.tokens = 33, .experts = 24, .k = 2, .segments = 3, .mask = true});
+      add({.tokens = 70, .experts = 64, .k = 8, .segments = 2, .spacing = Spacing::ties});
+      add({.tokens = 300, .experts = 20, .k = 20, .mask = true});
+      add({.tokens = 5, .experts = 512, .k = 8, .segments = 5});
+    }
+    list.push_back({.tokens = 4096, .experts = 64, .k = 8, .score = score, .real = true});
+  }
+  list.push_back(
+      {.tokens = 4096, .experts = 64, .k = 8, .segments = 4, .mask = true, .real = true});
+  return list;
+}
+
+}  // namespace
+
+void add_route_cases(std::vector<Case>& cases) {
+  for (const Routing& r : routings()) cases.push_back(route_case(r));
+  cases.push_back(route_case({.tokens = 11,
+                              .experts = 24,
+                              .k = 5,
+                              .form = {.score = RouterScore::sigmoid, .normalised = true},
+                              .spacing = Spacing::nans}));
+  for (const Routing& r : routings()) {
+    // The one weight of a token would always be 1, and its gradient what rounding leaves of 0.
+    if (!r.form.normalised || r.k > 1) cases.push_back(route_backward_case(r));
+  }
+  for (const Losses& l : losses()) cases.push_back(router_sums_case(l));
+  for (const Losses& l : losses()) cases.push_back(router_loss_backward_case(l));
+}
+
+}  // namespace megatron::kernels
