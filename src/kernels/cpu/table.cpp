@@ -13,6 +13,7 @@
 #include "kernels/cpu/norm.h"
 #include "kernels/cpu/optimizer.h"
 #include "kernels/cpu/products/gemm.h"
+#include "kernels/cpu/products/grouped_gemm.h"
 #include "kernels/cpu/put_rows.h"
 #include "kernels/cpu/rope.h"
 #include "kernels/cpu/sample.h"
@@ -69,6 +70,8 @@ const Table& cpu_table() {
       .gate = cpu::gate,
       .gate_backward = cpu::gate_backward,
       .squared_error = cpu::squared_error,
+      .grouped_gemm = cpu::grouped_gemm,
+      .grouped_gradient = cpu::grouped_gradient,
   };
   return table;
 }

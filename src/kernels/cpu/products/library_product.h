@@ -1,4 +1,4 @@
-// Whole products as a caller of oneDNN would make them: what kernels/cpu/products/gemm.cpp is measured
+// Whole products as a caller of oneDNN would make them: what kernels/cpu/products/problem.cpp is measured
 // against.
 #pragma once
 

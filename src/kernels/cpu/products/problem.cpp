@@ -1,0 +1,368 @@
+#include "kernels/cpu/products/problem.h"
+
+#include <algorithm>
+
+#include "kernels/cpu/products/amx_products.h"
+#include "kernels/cpu/products/bf16_products.h"
+#include "kernels/cpu/products/block_size.h"
+#include "kernels/cpu/products/few_rows.h"
+#include "kernels/cpu/products/panels.h"
+#include "kernels/cpu/rows_ahead.h"
+#include "kernels/cpu/thread_buffer.h"
+
+namespace megatron::kernels::cpu {
+
+namespace {
+
+int64_t count(int64_t size, int64_t part) { return (size + part - 1) / part; }
+
+// The part of a problem that one block computes: rows [i, i + m), columns [j, j + n) of product `g`, a
+// sum over [k, k + depth).
+struct Block {
+  int64_t g, i, j, m, n, k, depth;
+};
+
+const std::byte* a_at(const Problem& p, const Block& block, int64_t k) {
+  k += block.k;
+  const int64_t offset = p.transpose_a ? k * p.lda + block.i : block.i * p.lda + k;
+  return p.a + (block.g * p.batch_a + offset) * size_of(p.in);
+}
+const std::byte* b_at(const Problem& p, const Block& block, int64_t k) {
+  k += block.k;
+  const int64_t offset = p.transpose_b ? block.j * p.ldb + k : k * p.ldb + block.j;
+  return p.b + (block.g * p.batch_b + offset) * size_of(p.in);
+}
+std::byte* out_at(const Problem& p, const Block& block) {
+  return p.out + (block.g * p.batch_c + block.i * p.ldc + block.j) * size_of(p.result);
+}
+const std::byte* bias_at(const Problem& p, const Block& block) {
+  if (p.bias == nullptr) return nullptr;
+  return p.bias + (block.g * p.batch_bias + block.j) * size_of(p.bias_type);
+}
+
+double load(const std::byte* p, DType type, int64_t i) {
+  if (type == DType::f64) return reinterpret_cast<const double*>(p)[i];
+  if (type == DType::f32) return reinterpret_cast<const float*>(p)[i];
+  return static_cast<float>(reinterpret_cast<const bf16*>(p)[i]);
+}
+
+// out = sums + bias + (accumulate ? out : 0), rounded once. sums: rows of block.n, or null for
+// zeros.
+template <class Sum, class Out>
+void store(const Problem& p, const Block& block, const Sum* sums) {
+  const std::byte* bias = bias_at(p, block);
+  Out* out = reinterpret_cast<Out*>(out_at(p, block));
+  for (int64_t i = 0; i < block.m; ++i, out += p.ldc) {
+    for (int64_t j = 0; j < block.n; ++j) {
+      Sum value = sums == nullptr ? Sum{0} : sums[i * block.n + j];
+      if (bias != nullptr) value += static_cast<Sum>(load(bias, p.bias_type, j));
+      if (p.accumulate) value += static_cast<Sum>(out[j]);
+      out[j] = static_cast<Out>(value);
+    }
+  }
+}
+
+// A product over nothing.
+void store_zeros(const Problem& p, const Block& block) {
+  if (p.result == DType::f64) return store<double, double>(p, block, nullptr);
+  if (p.result == DType::f32) return store<float, float>(p, block, nullptr);
+  store<float, bf16>(p, block, nullptr);
+}
+
+// A block of a product in words and panels. Each sum is one chain over k in ascending order (of
+// tile_product), begun at 0, wherever the element stands: it depends neither on the block nor on the
+// cuts of k.
+//
+// A slice of k at a time. All of b's slice lies in panels in the second-level cache; rows of a come
+// through in groups, and a strip of them stays in the first-level cache while all panels pass by.
+// So b is packed once for all rows of a block, and a copy of a is made once for all its columns.
+class PanelProduct {
+ public:
+  // The largest block (kernels/cpu/products/block_size.h).
+  static BlockSize largest(WordKind kind) { return largest_block(kind, second_level_cache()); }
+
+  PanelProduct(const Problem& p, const Block& block, WordKind kind)
+      : p_(p),
+        block_(block),
+        kind_(kind),
+        strip_(tile_strip(kind)),
+        group_(kGroup / strip_ * strip_),
+        few_(block.m <= group_),
+        stride_(largest(kind).n + 16) {
+    // For every kind, so that they do not grow when the first product of another one comes.
+    sums_ = reinterpret_cast<float*>(thread_buffer(Slot::c, kMostRows * (kMostColumns + 16) * 4));
+    rows_ = reinterpret_cast<uint32_t*>(thread_buffer(Slot::a, kGroup * kDepth * 4));
+    panels_ = reinterpret_cast<uint32_t*>(
+        thread_buffer(Slot::b, kMostColumns / kPanel * kPanelWords * 4));
+  }
+
+  void run() {
+    if (!p_.transpose_a && p_.transpose_b && takes_few_rows(kind_, p_.in, block_.m))
+      return run_few_rows();
+    // With few rows, packing is nearly all the work: each panel is used while the first-level cache
+    // holds it.
+    const int64_t columns = few_ ? kPanel : block_.n;
+    const int64_t step = kDepth * per_word();
+    for (int64_t k = 0; k < block_.depth; k += step) {
+      const Slice slice{k, std::min(step, block_.depth - k)};
+      for (int64_t j = 0; j < block_.n; j += columns) {
+        const Block right = part(0, 0, j, std::min(columns, block_.n - j));
+        pack_columns(right, slice);
+        for (int64_t i = 0; i < block_.m; i += group_) {
+          const Block group = part(i, std::min(group_, block_.m - i), j, right.n);
+          if (!few_ || j == 0) pack_rows(group, slice);
+          multiply_group(group, slice);
+        }
+      }
+    }
+  }
+
+ private:
+  // Words of k in a slice; rows of a in a group at most; words from one panel to the next: a line more
+  // than they hold, as in rows of sums, since multiples of 4 KB share places of the caches.
+  static constexpr int64_t kDepth = kSliceWords, kGroup = 64;
+  static constexpr int64_t kPanelWords = kDepth * kPanel + 16;
+  static_assert(2 * kDepth % kChainCut == 0 && kDepth <= kAmxTurnedWords);
+
+  struct Slice {
+    int64_t k, depth;
+  };
+
+  // Nothing is packed but a.
+  void run_few_rows() {
+    const int64_t step = kGroup * kDepth / block_.m / kDepth * kDepth * per_word();
+    for (int64_t k = 0; k < block_.depth; k += step) {
+      const Slice slice{k, std::min(step, block_.depth - k)};
+      pack_rows(block_, slice);
+      few_rows_product_nt(kind_, {.m = block_.m,
+                                  .n = block_.n,
+                                  .elements = slice.depth,
+                                  .a = rows_,
+                                  .a_row = words(kind_, slice.depth),
+                                  .b = {b_at(p_, block_, k), p_.ldb, p_.in},
+                                  .c = sums_,
+                                  .ldc = stride_,
+                                  .accumulate = k > 0});
+    }
+    store(block_, sums_);
+  }
+
+  int64_t per_word() const { return kind_ == WordKind::f32 ? 1 : 2; }
+  Block part(int64_t i, int64_t m, int64_t j, int64_t n) const {
+    Block part = block_;
+    part.i += i;
+    part.j += j;
+    part.m = m;
+    part.n = n;
+    return part;
+  }
+
+  void pack_columns(const Block& right, const Slice& slice) {
+    const std::byte* b = b_at(p_, right, slice.k);
+    const int64_t width = words(kind_, slice.depth);
+    if (!p_.transpose_b) {
+      return rows_to_panels(kind_, {b, p_.ldb, p_.in}, slice.depth, width * per_word(), right.n,
+                            kPanelWords, panels_);
+    }
+    const int64_t panel_bytes = kPanel * p_.ldb * size_of(p_.in);
+    const int64_t end = block_.j + block_.n;
+    for (int64_t j = 0; j < right.n; j += kPanel, b += panel_bytes) {
+      const bool ahead = !few_ && right.j + j + 2 * kPanel <= end;
+      transpose_to_panel(kind_, {b, p_.ldb, p_.in}, std::min(kPanel, right.n - j), slice.depth,
+                         ahead ? b + panel_bytes : nullptr, panels_ + j / kPanel * kPanelWords);
+    }
+  }
+
+  void pack_rows(const Block& group, const Slice& slice) {
+    const MatrixRows from{a_at(p_, group, slice.k), p_.lda, p_.in};
+    const int64_t width = words(kind_, slice.depth);
+    if (p_.transpose_a && kind_ == WordKind::bf16_amx) {
+      static_assert(kAmxStrip == kPanel);
+      return rows_to_panels(kind_, from, slice.depth, 2 * width, group.m, width * kPanel, rows_);
+    }
+    if (p_.transpose_a) return rows_to_strips(kind_, from, slice.depth, group.m, strip_, rows_);
+    rows_to_words(kind_, from, group.m, slice.depth, rows_);
+  }
+
+  RowsAhead group_after(const Block& group, const Slice& slice) const {
+    const int64_t rows = std::min(group_, block_.i + block_.m - group.i - group.m);
+    if (rows <= 0) return {};
+    const int64_t size = size_of(p_.in), stride = p_.lda * size;
+    Block next = group;
+    next.i += group_;
+    const std::byte* a = a_at(p_, next, slice.k);
+    return p_.transpose_a ? RowsAhead(a, slice.depth, rows * size, stride)
+                          : RowsAhead(a, rows, slice.depth * size, stride);
+  }
+
+  // The rows of b behind those of a panel: of the next panel, or the first of the next slice.
+  RowsAhead panel_after(const Block& group, const Slice& slice) const {
+    if (!p_.transpose_b) return {};
+    Block next = group;
+    Slice of = slice;
+    next.j += kPanel;
+    if (next.j >= block_.j + block_.n) {
+      next.j = block_.j;
+      of = {slice.k + slice.depth, std::min(slice.depth, block_.depth - slice.k - slice.depth)};
+    }
+    const int64_t rows = std::min(kPanel, block_.j + block_.n - next.j), size = size_of(p_.in);
+    if (of.depth <= 0) return {};
+    return RowsAhead(b_at(p_, next, of.k), rows, of.depth * size, p_.ldb * size);
+  }
+
+  // Memory is asked for while products are made: of few rows that of b, which all their time goes for.
+  void multiply_group(const Block& group, const Slice& slice) {
+    const int64_t width = words(kind_, slice.depth);
+    float* sums = sums_ + (group.i - block_.i) * stride_ + (group.j - block_.j);
+    RowsAhead next = few_ ? panel_after(group, slice) : group_after(group, slice);
+    const int64_t share =
+        few_ ? count(next.all(), count(group.m, strip_)) : next.all() * strip_ / group_;
+    for (int64_t i = 0; i < group.m; i += strip_) {
+      next.lines(share);
+      tile_product(kind_, {.m = std::min(strip_, group.m - i),
+                           .n = round_up(group.n, kPanel),
+                           .k = width,
+                           .a = rows_ + i * width,
+                           .a_row = p_.transpose_a ? 1 : width,
+                           .a_step = p_.transpose_a ? strip_ : 1,
+                           .b = panels_,
+                           .panel = kPanelWords,
+                           .c = sums + i * stride_,
+                           .ldc = stride_,
+                           .accumulate = slice.k > 0});
+    }
+    if (slice.k + slice.depth == block_.depth) store(group, sums);
+  }
+
+  void store(const Block& group, const float* sums) const {
+    store_sums({.rows = group.m,
+                .columns = group.n,
+                .sums = sums,
+                .sums_stride = stride_,
+                .bias = bias_at(p_, group),
+                .bias_type = p_.bias_type,
+                .accumulate = p_.accumulate,
+                .out = out_at(p_, group),
+                .out_stride = p_.ldc,
+                .out_type = p_.result});
+  }
+
+  const Problem& p_;
+  const Block& block_;
+  WordKind kind_;
+  int64_t strip_,
+      group_;  // rows of a that tile_product takes at a time, and that are copied at a time
+  bool few_;
+  int64_t stride_;  // floats from one row of sums to the next
+  float* sums_;
+  uint32_t *rows_, *panels_;
+};
+
+// f64 has no tiles: row k of b times column k of a, added to the block's sums; one chain of sums
+// an element.
+void run_f64(const Problem& p, const Block& block) {
+  double* sums = reinterpret_cast<double*>(thread_buffer(Slot::c, block.m * block.n * 8));
+  double* row = reinterpret_cast<double*>(thread_buffer(Slot::b, block.n * 8));
+  const double* a = reinterpret_cast<const double*>(a_at(p, block, 0));
+  const double* b = reinterpret_cast<const double*>(b_at(p, block, 0));
+  const int64_t a_row = p.transpose_a ? 1 : p.lda, a_col = p.transpose_a ? p.lda : 1;
+  const int64_t b_row = p.transpose_b ? 1 : p.ldb, b_col = p.transpose_b ? p.ldb : 1;
+  std::fill_n(sums, block.m * block.n, 0.0);
+  for (int64_t k = 0; k < block.depth; ++k) {
+    for (int64_t j = 0; j < block.n; ++j) row[j] = b[k * b_row + j * b_col];
+    for (int64_t i = 0; i < block.m; ++i) {
+      const double factor = a[i * a_row + k * a_col];
+      double* to = sums + i * block.n;
+      for (int64_t j = 0; j < block.n; ++j) to[j] += factor * row[j];
+    }
+  }
+  store<double, double>(p, block, sums);
+}
+
+// The blocks of a problem: each product in rows of about the same height, numbered one product after
+// the other.
+class Blocks {
+ public:
+  Blocks(const Problem& p, const BlockSize& size)
+      : p_(p), size_(size), columns_(count(p.n, size.n)) {
+    if (p.row_cuts == nullptr) return;
+    begins_.push_back(0);
+    for (int64_t g = 0; g < p.batch; ++g)
+      begins_.push_back(begins_.back() + count(p.rows(g).size(), size.m) * columns_);
+  }
+
+  int64_t count_all() const { return begins_.empty() ? p_.batch * of_product() : begins_.back(); }
+  Block operator[](int64_t index) const {
+    int64_t g = 0;
+    if (begins_.empty()) {
+      g = index / of_product();
+      index %= of_product();
+    } else {
+      g = std::ranges::upper_bound(begins_, index) - begins_.begin() - 1;
+      index -= begins_[static_cast<size_t>(g)];
+    }
+    const Range rows = p_.rows(g), depth = p_.depth(g);
+    Block block{.g = g,
+                .i = rows.begin + index / columns_ * size_.m,
+                .j = index % columns_ * size_.n,
+                .m = 0,
+                .n = 0,
+                .k = depth.begin,
+                .depth = depth.size()};
+    block.m = std::min(size_.m, rows.end - block.i);
+    block.n = std::min(size_.n, p_.n - block.j);
+    return block;
+  }
+
+ private:
+  int64_t of_product() const { return count(p_.m, size_.m) * columns_; }
+
+  const Problem& p_;
+  BlockSize size_;
+  int64_t columns_;
+  std::vector<int64_t> begins_;  // of products whose rows are cut
+};
+
+int64_t most_rows(const Problem& p) {
+  if (p.row_cuts == nullptr) return p.m;
+  int64_t most = 0;
+  for (int64_t g = 0; g < p.batch; ++g) most = std::max(most, p.rows(g).size());
+  return most;
+}
+
+// Sums in panels know nothing of blocks, so that these may be cut for the threads: as large as they
+// can be, since each packs its own operands, but as many for each thread.
+BlockSize panel_blocks(const Problem& p, WordKind kind, int64_t threads) {
+  constexpr int64_t kLeast = 64, kMany = 4;
+  const BlockSize most = PanelProduct::largest(kind);
+  const int64_t m = most_rows(p);
+  int64_t rows = count(m, most.m), cols = count(p.n, most.n);
+  for (;;) {
+    const BlockSize size{round_up(count(m, rows), tile_strip(kind)),
+                         round_up(count(p.n, cols), kPanel)};
+    const int64_t blocks =
+        p.row_cuts == nullptr ? p.batch * rows * cols : Blocks(p, size).count_all();
+    const bool even = (p.row_cuts == nullptr && blocks % threads == 0) || blocks >= kMany * threads;
+    if (even || std::max(size.m, size.n) <= kLeast) return size;
+    ++(size.m >= size.n ? rows : cols);
+  }
+}
+
+void run(const Problem& p, const Block& block, WordKind kind) {
+  if (block.depth == 0) return store_zeros(p, block);
+  if (p.in == DType::f64) return run_f64(p, block);
+  PanelProduct(p, block, kind).run();
+}
+
+}  // namespace
+
+void compute(const Problem& p, Stream& stream) {
+  if (p.batch * most_rows(p) * p.n == 0) return;
+  const WordKind kind = word_kind(p.in, bf16_products());
+  const bool panels = p.in != DType::f64 && p.k > 0;
+  const Blocks blocks(p, panels ? panel_blocks(p, kind, stream.pool().size()) : BlockSize{64, 64});
+  stream.pool().parallel_for(blocks.count_all(),
+                             [&](int64_t index, int) { run(p, blocks[index], kind); });
+}
+
+}  // namespace megatron::kernels::cpu

@@ -1,0 +1,46 @@
+// Matrix products of one shape, or of groups of rows, as plain numbers: what gemm and the grouped
+// products of the host are made of.
+#pragma once
+
+#include <cstddef>
+
+#include "base/dtype.h"
+#include "device/stream.h"
+
+namespace megatron::kernels::cpu {
+
+struct Range {
+  int64_t begin, end;
+  int64_t size() const { return end - begin; }
+};
+
+// out[g] = a[g] b[g] + bias[g] + (accumulate ? out[g] : 0), for g in [0, batch), rounded once; strides in
+// elements. a is [m,k], b [k,n], out [m,n], bias [n] or null. Each sum is one chain over k in ascending
+// order, whatever m, n and the blocks are.
+struct Problem {
+  int64_t batch = 1, m = 0, n = 0, k = 0;
+  const std::byte* a = nullptr;
+  const std::byte* b = nullptr;
+  std::byte* out = nullptr;
+  const std::byte* bias = nullptr;
+  int64_t lda = 0, ldb = 0, ldc = 0;
+  int64_t batch_a = 0, batch_b = 0, batch_c = 0, batch_bias = 0;
+  bool transpose_a = false, transpose_b = false, accumulate = false;
+  DType in = DType::f32, result = DType::f32, bias_type = DType::f32;
+
+  // Product g has but a range of [0, m) or of [0, k), that from cuts[g] to cuts[g + 1].
+  const int32_t* row_cuts = nullptr;
+  const int32_t* depth_cuts = nullptr;
+
+  Range rows(int64_t g) const { return range(row_cuts, g, m); }
+  Range depth(int64_t g) const { return range(depth_cuts, g, k); }
+
+ private:
+  static Range range(const int32_t* cuts, int64_t g, int64_t all) {
+    return cuts == nullptr ? Range{0, all} : Range{cuts[g], cuts[g + 1]};
+  }
+};
+
+void compute(const Problem& problem, Stream& stream);
+
+}  // namespace megatron::kernels::cpu
