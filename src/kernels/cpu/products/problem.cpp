@@ -100,8 +100,8 @@ class PanelProduct {
     if (!p_.transpose_a && p_.transpose_b && takes_few_rows(kind_, p_.in, block_.m))
       return run_few_rows();
     // With few rows, packing is nearly all the work: each panel is used while the first-level cache
-    // holds it.
-    const int64_t columns = few_ ? kPanel : block_.n;
+    // holds it. But rows of b are read as they lie, all panels of them at once.
+    const int64_t columns = few_ && p_.transpose_b ? kPanel : block_.n;
     const int64_t step = kDepth * per_word();
     for (int64_t k = 0; k < block_.depth; k += step) {
       const Slice slice{k, std::min(step, block_.depth - k)};
@@ -197,7 +197,12 @@ class PanelProduct {
 
   // The rows of b behind those of a panel: of the next panel, or the first of the next slice.
   RowsAhead panel_after(const Block& group, const Slice& slice) const {
-    if (!p_.transpose_b) return {};
+    const int64_t end = slice.k + slice.depth;
+    if (!p_.transpose_b) {
+      const int64_t rows = std::min(slice.depth, block_.depth - end), size = size_of(p_.in);
+      if (rows <= 0) return {};
+      return RowsAhead(b_at(p_, group, end), rows, group.n * size, p_.ldb * size);
+    }
     Block next = group;
     Slice of = slice;
     next.j += kPanel;
