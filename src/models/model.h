@@ -14,6 +14,7 @@
 #include "autograd/metrics.h"
 #include "base/json.h"
 #include "models/model_flags.h"
+#include "nn/router_training.h"
 #include "parallel/layer_layout.h"
 #include "parallel/model_ranks.h"
 
@@ -47,6 +48,7 @@ class Model {
 struct ModelChanges {
   std::optional<int64_t> num_layers;
   std::optional<double> hidden_dropout, attention_dropout;
+  std::optional<nn::RouterTraining> router;
 };
 
 // Tensors by their names in Hugging Face's format, elements in the layout on disk.

@@ -141,6 +141,7 @@ void ModelFlags::fields(Fields& f) {
       "no-bias-gelu-fusion", &bias_gelu_fusion, false,
       "exact GELU, x Phi(x), which Megatron-LM computes when it does not fuse GELU with the "
       "bias; else the tanh approximation");
+  moe.fields(f);
   f.common({"num-layers", "hidden-size", "num-attention-heads", "vocab-size"});
   const auto type_text = [this] {
     switch (position_embedding) {
@@ -186,6 +187,11 @@ void ModelFlags::fields(Fields& f) {
            : quick_geglu  ? "with --quick-geglu no other GELU is computed"
                           : "";
   });
+  f.of({"moe-layer-freq", "moe-ffn-hidden-size", "moe-router-topk", "moe-router-score-function",
+        "moe-router-pre-softmax", "moe-router-topk-scaling-factor", "moe-router-num-groups",
+        "moe-router-group-topk", "moe-router-enable-expert-bias", "moe-apply-probs-on-input",
+        "moe-shared-expert-intermediate-size", "moe-shared-expert-gate"},
+       [this] { return moe.num_experts ? "" : "there is no --num-experts"; });
   f.of({"init-method-std"}, [this] {
     return init_method_xavier_uniform ? "--init-method-xavier-uniform draws the weights" : "";
   });
@@ -198,7 +204,9 @@ std::string ModelFlags::first_shape_flag() const {
   typed.fields(now);
   plain.fields(defaults);
   for (const auto& [name, value] : changed(now, defaults))
-    if (std::ranges::find(kBeside, name) == kBeside.end()) return name;
+    if (std::ranges::find(kBeside, name) == kBeside.end() &&
+        std::ranges::find(kMoeTrainingFlags, name) == std::end(kMoeTrainingFlags))
+      return name;
   return {};
 }
 

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "base/fields.h"
+#include "models/moe_flags.h"
 #include "nn/norm.h"
 
 namespace megatron::models {
@@ -56,9 +57,10 @@ struct ModelFlags {
   double mup_embedding_mult = 1, mup_attn_scale_power = 1;
   std::optional<double> mup_output_mult;
   std::optional<std::string> model_family;
+  MoeFlags moe;
 
   void fields(Fields& fields);
-  // One that differs from its default, but for the vocabulary and dropouts, which go with a model
+  // One that differs from its default, but for the vocabulary, dropouts and kMoeTrainingFlags, which go with a model
   // that a config.json describes; empty when there is none.
   std::string first_shape_flag() const;
   // Of a model's: key heads; num_attention_heads must be there.

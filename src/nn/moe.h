@@ -2,13 +2,13 @@
 #pragma once
 
 #include <memory>
-#include <optional>
 
 
 #include "autograd/metrics.h"
 #include "kernels/route.h"
 #include "nn/batch.h"
 #include "nn/mlp.h"
+#include "nn/router_training.h"
 #include "ops/expert_rows.h"
 #include "ops/router.h"
 
@@ -28,19 +28,6 @@ struct MoeConfig {
 
   bool operator==(const MoeConfig&) const = default;
   MlpConfig shared() const;
-};
-
-// What keeps the load of experts even, in training alone. Coefficients of losses, 0: none, whose counts are those of a
-// micro-batch on one data-parallel rank (Fedus et al. 2022), or of each sequence (DeepSeek-AI 2024); of the logits' size
-// (Zoph et al. 2022).
-struct RouterTraining {
-  double aux_loss = 0, sequence_aux_loss = 0, z_loss = 0;
-  double bias_update_rate = 1e-3;  // of the correction bias
-  // What config.json states for transformers' own trainers: it is kept, and changes nothing here.
-  std::optional<double> stated_aux_loss;
-  bool states_router_logits = false;
-
-  bool operator==(const RouterTraining&) const = default;
 };
 
 // The names of their metrics, each a mean over tokens.

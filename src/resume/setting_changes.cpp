@@ -31,6 +31,8 @@ Json result_settings(const settings::TrainSettings& settings, const models::Mode
         "on-non-finite", "global-batch-size", "rampup-batch-size", "step-batch-size-schedule",
         "iterations-to-skip"})
     add(flag);
+  if (flags.moe.num_experts)
+    for (const auto* flag : models::kMoeTrainingFlags) add(flag);
   if (!settings.batch.per_token_loss) add("micro-batch-size");  // the loss is their mean
   if (settings.precision.fp16) {
     for (const auto* flag :

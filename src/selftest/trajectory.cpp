@@ -192,6 +192,21 @@ void run_rank(const checkpoint::ModelDirectory& files, const models::Model& mode
   }
 }
 
+// The metric is the mean over the layers that have one, which the file lists.
+void compare_aux_loss(Expected& expected, int64_t k, const training::StepReport& step,
+                      Report& report) {
+  if (!expected.contains("aux_loss")) return;
+  const std::vector<double> all = expected.doubles("aux_loss");
+  const auto layers = static_cast<size_t>(expected.shape("aux_loss")[1]);
+  const auto row = all.begin() + static_cast<ptrdiff_t>(static_cast<size_t>(k) * layers);
+  const double mean = std::accumulate(row, row + static_cast<ptrdiff_t>(layers), 0.0) /
+                      static_cast<double>(layers);
+  const auto found = std::ranges::find(step.metrics, nn::kAuxLoss, &MetricValue::name);
+  const double value = found == step.metrics.end() ? NAN : found->value;
+  report.compare("aux_loss", fmt::format("step {}", k), relative_error(value, mean),
+                 tolerance::kTrajectoryLossRelative);
+}
+
 Report run_case(const std::string& directory, const Case& c, DeviceKind device,
                 const VerifyOptions& options) {
   Report report(fmt::format("{} on {} in {}{}", directory, name(device),
@@ -199,7 +214,8 @@ Report run_case(const std::string& directory, const Case& c, DeviceKind device,
   const checkpoint::ModelDirectory files(c.start);
   const models::Model model = models::model_from_directory(c.start)->with(
       {.hidden_dropout = c.shape.hidden_dropout.value_or(0),
-       .attention_dropout = c.shape.attention_dropout.value_or(0)});
+       .attention_dropout = c.shape.attention_dropout.value_or(0),
+       .router = c.shape.moe.training()});
   const Tokens tokens(directory + "/tokens.safetensors", c, model);
   Run run;
   for (const std::string_view state : kStates) run.states[std::string(state)];
@@ -221,6 +237,7 @@ Report run_case(const std::string& directory, const Case& c, DeviceKind device,
     comparison.scalar("loss", k, step.loss, tolerance::kTrajectoryLossRelative);
     comparison.scalar("grad_norm", k, step.gradient_norm,
                       tolerance::kTrajectoryGradientNormRelative);
+    compare_aux_loss(expected, k, step, report);
     comparison.scalar("lr", k, rate.at(k * batch), tolerance::kStoredFp32);
     comparison.scalar("weight_decay", k, decay.at(k * batch), tolerance::kStoredFp32);
     if (c.optimizer.config.method != optim::Method::lion) continue;

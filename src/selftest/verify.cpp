@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <mutex>
 #include <optional>
 
@@ -10,6 +11,7 @@
 #include "checkpoint/model_directory.h"
 #include "comm/gpu/staged.h"
 #include "comm/threads.h"
+#include "kernels/observer.h"
 #include "selftest/canonical.h"
 #include "selftest/expected.h"
 #include "selftest/verify_batch.h"
@@ -23,8 +25,30 @@ namespace {
 struct Results {
   std::mutex mutex;
   TensorMap values;  // "hidden.0", "hidden.head", "logits"
+  std::map<int64_t, std::vector<double>> router_logits;  // [T,E], by layer
   GatheredTensors gradients;
   double loss = 0, divisor = 1;
+};
+
+// Sees the logits of a layer's router. The gate of a shared expert is a router of one expert.
+class RouterWatcher final : public kernels::Observer {
+ public:
+  explicit RouterWatcher(Stream& stream) : stream_(stream) { stream_.watch(this); }
+  ~RouterWatcher() override { stream_.watch(nullptr); }
+  RouterWatcher(const RouterWatcher&) = delete;
+  RouterWatcher& operator=(const RouterWatcher&) = delete;
+
+  void after(const kernels::Call& call) override {
+    if (call.kernel != "route") return;
+    for (const kernels::Operand& operand : call.operands)
+      if (operand.name == "logits" && operand.tensor.size(1) > 1) logits_ = operand.tensor;
+  }
+  // Of the calls since the last one; undefined: there was none.
+  Tensor take() { return std::exchange(logits_, {}); }
+
+ private:
+  Stream& stream_;
+  Tensor logits_;
 };
 
 // One rank's part of a model.
@@ -49,6 +73,10 @@ class Subject {
   // All rows of what tensor-parallel ranks may hold slices of.
   std::vector<double> all_rows(Tensor rows);
   std::vector<double> flowing_value(const Bundle& bundle);
+  void keep_router(int64_t layer, std::vector<double> logits, Results& results) const {
+    const std::lock_guard lock(results.mutex);
+    results.router_logits[layer] = std::move(logits);
+  }
   void keep(const std::string& name, std::vector<double> values, Results& results) const {
     const std::lock_guard lock(results.mutex);
     results.values[name] = std::move(values);
@@ -96,11 +124,15 @@ void Subject::forward(const corpus::HostBatch& host, const std::string& prefix, 
         .wait(runtime_.stream());
     bundle = {{"hidden", Var(hidden)}, {"residual", Var()}};
   }
+  RouterWatcher router(runtime_.stream());
   for (const models::Segment& segment : stage.segments()) {
     bundle = tape.span(segment.span, bundle, [&](Tape& t, const Bundle& in) {
       return segment.forward(t, in, batch, models::Phase::evaluate);
     });
-    keep(fmt::format("{}hidden.{}", prefix, place++), flowing_value(bundle), results);
+    keep(fmt::format("{}hidden.{}", prefix, place), flowing_value(bundle), results);
+    if (const Tensor logits = router.take(); logits.defined() && prefix.empty())
+      keep_router(place, all_rows(logits), results);
+    ++place;
   }
   if (!stage.part().head) {
     stages
@@ -161,6 +193,50 @@ void compare_forward(Expected& expected, const Results& results, const ExpectedB
     report.compare(logits ? "logits" : "hidden states", name, difference,
                    tolerance::kGoldenLogitsAbsolute);
   }
+}
+
+// experts * sum over experts of f p, p the mean probability of an expert over the tokens of all layers, f the mean
+// number of a token's choices that are that expert: how transformers defines it.
+double pooled_aux_loss(const std::map<int64_t, std::vector<double>>& layers, size_t tokens,
+                       int64_t choices) {
+  std::vector<double> p, f;
+  double rows = 0;
+  for (const auto& [layer, logits] : layers) {
+    const size_t experts = logits.size() / tokens;
+    p.resize(experts);
+    f.resize(experts);
+    for (size_t t = 0; t < tokens; ++t, ++rows) {
+      std::vector<std::pair<double, size_t>> order;
+      double sum = 0;
+      for (size_t e = 0; e < experts; ++e) {
+        order.emplace_back(-logits[t * experts + e], e);
+        sum += std::exp(logits[t * experts + e]);
+      }
+      for (size_t e = 0; e < experts; ++e) p[e] += std::exp(logits[t * experts + e]) / sum;
+      std::ranges::sort(order);
+      for (size_t j = 0; j < static_cast<size_t>(choices); ++j) f[order[j].second] += 1;
+    }
+  }
+  double loss = 0;
+  for (size_t e = 0; e < p.size(); ++e) loss += f[e] / rows * p[e] / rows;
+  return loss * static_cast<double>(p.size());
+}
+
+void compare_routers(Expected& expected, const Results& results, const models::Model& model,
+                     const ExpectedBatch& batch, Report& report) {
+  if (results.router_logits.empty()) return;
+  int64_t place = 0;
+  for (const auto& [layer, logits] : results.router_logits) {
+    const std::string name = fmt::format("router_logits.{}", place++);
+    if (expected.contains(name))
+      report.compare("router logits", name, largest_difference(logits, expected.doubles(name)),
+                     tolerance::kGoldenLogitsAbsolute);
+  }
+  if (!expected.contains("aux_loss")) return;
+  const double loss = pooled_aux_loss(results.router_logits, batch.host.tokens.size(),
+                                      model->flags().moe.topk);
+  report.compare("loss", "aux_loss", relative_error(loss, expected.doubles("aux_loss").at(0)),
+                 tolerance::kGoldenLossRelative);
 }
 
 void compare_gradients(Expected& expected, Results& results, Report& report) {
@@ -240,6 +316,7 @@ std::vector<Report> verify(const std::string& directory, const VerifyOptions& op
       subject.backward(batch, results);
     });
     compare_forward(expected, results, batch, report);
+    compare_routers(expected, results, model, batch, report);
     compare_gradients(expected, results, report);
     if (greedy) compare_greedy(*greedy, results, model->vocab_size(), report);
     expected.report_unused(report);

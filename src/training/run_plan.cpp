@@ -43,7 +43,8 @@ models::Model find_model(const settings::TrainSettings& s, const ShapeSource& so
   } else {
     model = models::model_from_config_json(source.config, source.path())
                 ->with({.hidden_dropout = s.shape.hidden_dropout,
-                        .attention_dropout = s.shape.attention_dropout});
+                        .attention_dropout = s.shape.attention_dropout,
+                        .router = s.shape.moe.training()});
   }
   models::require_language_model(model, "training on text");
   MG_CHECK(model->vocab_size() >= vocabulary.size,

@@ -184,6 +184,11 @@ Model DecoderDefinition::with(const ModelChanges& changes) const {
   }
   other.hidden_dropout = changes.hidden_dropout.value_or(v_.hidden_dropout);
   other.attention_dropout = changes.attention_dropout.value_or(v_.attention_dropout);
+  if (changes.router) {
+    other.router = *changes.router;
+    other.router.stated_aux_loss = v_.router.stated_aux_loss;
+    other.router.states_router_logits = v_.router.states_router_logits;
+  }
   return decoder_model(other, family_, form_);
 }
 

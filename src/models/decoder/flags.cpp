@@ -157,6 +157,57 @@ nn::MlpConfig mlp_of(const ModelFlags& f, int64_t hidden) {
           .up_offset = f.glu_linear_offset};
 }
 
+nn::MoeConfig moe_of(const ModelFlags& f, const nn::MlpConfig& mlp) {
+  const MoeFlags& m = f.moe;
+  nn::MoeConfig moe{.experts = required(m.num_experts, "num-experts"),
+                    .choices = m.topk,
+                    .router = {.score = m.score,
+                               .softmax_first = m.pre_softmax,
+                               .normalised = m.score != kernels::RouterScore::softmax && m.topk > 1,
+                               .scale = m.topk_scaling_factor.value_or(1)},
+                    .correction_bias = m.enable_expert_bias,
+                    .weights_on_input = m.apply_probs_on_input,
+                    .expert = mlp,
+                    .shared_ffn = m.shared_ffn.value_or(0),
+                    .shared_gate = m.shared_expert_gate};
+  moe.expert.ffn = sized(m.ffn_hidden_size, mlp.ffn, "moe-ffn-hidden-size");
+  const bool softmax = m.score == kernels::RouterScore::softmax;
+  MG_CHECK(softmax || !m.pre_softmax,
+           "--moe-router-pre-softmax applies to --moe-router-score-function softmax only");
+  MG_CHECK(!softmax || m.topk > 1 || m.pre_softmax,
+           "--moe-router-topk 1 with a softmax over the chosen expert gives every token the weight "
+           "1; add --moe-router-pre-softmax");
+  MG_CHECK(m.num_groups.has_value() == m.group_topk.has_value(),
+           "--moe-router-num-groups and --moe-router-group-topk go together; give both");
+  if (!m.num_groups) return moe;
+  moe.router.groups = *m.num_groups;
+  moe.router.chosen_groups = *m.group_topk;
+  if (moe.router.chosen_groups > 0)
+    moe.router.group_best = std::max<int64_t>(1, m.topk / moe.router.chosen_groups);
+  return moe;
+}
+
+// As Megatron-LM: with a number N, layers 0, N, 2N and so on.
+bool has_experts(const std::vector<bool>& listed, int64_t every, int64_t layer) {
+  return listed.empty() ? layer % every == 0 : listed[static_cast<size_t>(layer)];
+}
+
+void apply_experts(const ModelFlags& f, DecoderValue& value) {
+  if (!f.moe.num_experts) return;
+  const std::string& freq = f.moe.layer_freq;
+  int64_t every = 0;
+  const auto [end, error] = std::from_chars(freq.data(), freq.data() + freq.size(), every);
+  std::vector<bool> listed;
+  if (error != std::errc() || end != freq.data() + freq.size()) {
+    listed = layer_pattern("moe-layer-freq", freq, value.num_layers(), false);
+  } else {
+    MG_CHECK(every > 0, "--moe-layer-freq is {}; it must be positive", every);
+  }
+  const nn::MoeConfig moe = moe_of(f, *value.layers[0].mlp());
+  for (int64_t i = 0; i < value.num_layers(); ++i)
+    if (has_experts(listed, every, i)) value.layers[static_cast<size_t>(i)].feed_forward = moe;
+}
+
 // Yang et al. 2022, as Megatron-LM reads it: by the ratio of this model's width to that of the one whose
 // settings it takes over.
 void apply_mup(const ModelFlags& f, DecoderValue& value) {
@@ -203,7 +254,11 @@ DecoderValue value_of(const ModelFlags& f, int64_t seq_length) {
                                                     .norm = norm});
   value.final_norm = norm;
   if (rotates(f)) value.rotary["default"] = rotary_of(f);
+  MG_CHECK(!f.moe.num_experts || (!f.heterogeneous_layers && !f.heterogeneous_layers_json),
+           "--num-experts and --heterogeneous-layers-config-path are mutually exclusive");
   apply_layer_list(f, value);
+  apply_experts(f, value);
+  value.router = f.moe.training();
   apply_patterns(f, value);
   value.untied = f.untie;
   value.hidden_dropout = f.hidden_dropout.value_or(0.1);
@@ -259,6 +314,40 @@ void set_pattern_flags(const DecoderValue& value, ModelFlags& f) {
   if (!value.rotary.empty() && !all_rotated) f.no_rope_freq = list(unrotated);
 }
 
+void set_expert_flags(const DecoderValue& value, ModelFlags& f) {
+  const nn::MoeConfig* moe = value.first_moe();
+  if (moe == nullptr) return;
+  MoeFlags& m = f.moe;
+  m.num_experts = moe->experts;
+  m.topk = moe->choices;
+  m.ffn_hidden_size = moe->expert.ffn;
+  m.score = moe->router.score;
+  m.pre_softmax = moe->router.softmax_first;
+  m.enable_expert_bias = moe->correction_bias;
+  m.apply_probs_on_input = moe->weights_on_input;
+  m.shared_expert_gate = moe->shared_gate;
+  if (moe->router.scale != 1) m.topk_scaling_factor = moe->router.scale;
+  if (moe->shared_ffn > 0) m.shared_ffn = moe->shared_ffn;
+  if (moe->router.groups > 1) {
+    m.num_groups = moe->router.groups;
+    m.group_topk = moe->router.chosen_groups;
+  }
+  std::string list;
+  for (const LayerValue& layer : value.layers) list += layer.moe() != nullptr ? ",1" : ",0";
+  if (list.find('0') != list.npos) m.layer_freq = "[" + list.substr(1) + "]";
+  if (value.router.z_loss != 0) m.z_loss_coeff = value.router.z_loss;
+  m.bias_update_rate = value.router.bias_update_rate;
+  m.load_balancing_type.clear();
+  m.aux_loss_coeff.clear();
+  const auto add_loss = [&](const char* type, double coefficient) {
+    m.load_balancing_type.emplace_back(type);
+    m.aux_loss_coeff.push_back(fmt::format("{}", coefficient));
+  };
+  if (value.router.aux_loss != 0 || value.router.sequence_aux_loss == 0)
+    add_loss("aux_loss", value.router.aux_loss);
+  if (value.router.sequence_aux_loss != 0) add_loss("seq_aux_loss", value.router.sequence_aux_loss);
+}
+
 }  // namespace
 
 ModelFlags flags_of(const DecoderValue& value) {
@@ -267,7 +356,10 @@ ModelFlags flags_of(const DecoderValue& value) {
   const nn::AttentionConfig a = attention == nullptr
                                     ? nn::AttentionConfig{.heads = 1, .kv_heads = 1, .head_size = 1}
                                     : *attention;
-  const nn::MlpConfig m = mlp == nullptr ? nn::MlpConfig{.ffn = 1} : *mlp;
+  const nn::MoeConfig* moe = value.first_moe();
+  const nn::MlpConfig m = mlp != nullptr   ? *mlp
+                          : moe != nullptr ? moe->expert
+                                           : nn::MlpConfig{.ffn = 1};
   const nn::NormConfig& norm = value.layers.at(0).norm;
   ModelFlags f;
   f.num_layers = value.num_layers();
@@ -285,6 +377,7 @@ ModelFlags flags_of(const DecoderValue& value) {
     f.position_embedding =
         value.learned_positions ? PositionEmbedding::learned_absolute : PositionEmbedding::none;
   set_pattern_flags(value, f);
+  set_expert_flags(value, f);
   f.normalization = norm.kind;
   f.norm_epsilon = norm.epsilon;
   f.layernorm_1p = norm.one_plus;

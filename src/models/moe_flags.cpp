@@ -1,0 +1,95 @@
+#include "models/moe_flags.h"
+
+#include <charconv>
+#include <cmath>
+
+#include "base/error.h"
+
+namespace megatron::models {
+namespace {
+
+double coefficient(const std::string& text) {
+  double value = 0;
+  const char* end = text.data() + text.size();
+  const auto [at, error] = std::from_chars(text.data(), end, value);
+  MG_CHECK(error == std::errc() && at == end && std::isfinite(value) && value >= 0,
+           "--moe-aux-loss-coeff is '{}'; it must be a number, 0 or more", text);
+  return value;
+}
+
+}  // namespace
+
+void MoeFlags::fields(Fields& f) {
+  f.add("num-experts", &num_experts,
+        "experts of each layer that has them, in place of one feed-forward block; default none");
+  f.add("moe-layer-freq", &layer_freq,
+        "layers with experts: every N-th, or one 0 or 1 (with) per layer, \"([0]*1+[1]*26)\"");
+  f.add("moe-ffn-hidden-size", &ffn_hidden_size,
+        "width of an expert; default --ffn-hidden-size");
+  f.add("moe-router-topk", &topk, "experts that each token goes through");
+  f.add_enum<kernels::RouterScore>(
+      "moe-router-score-function", &score,
+      {{"softmax", kernels::RouterScore::softmax},
+       {"sigmoid", kernels::RouterScore::sigmoid},
+       {"sqrtsoftplus", kernels::RouterScore::sqrt_softplus}},
+      "function from router logits to expert scores; other than softmax, the scores of a token's "
+      "experts are divided by their sum");
+  f.add_switch("moe-router-pre-softmax", &pre_softmax, true,
+               "softmax over all experts before a token's experts are chosen; else over the chosen "
+               "ones");
+  f.add("moe-router-topk-scaling-factor", &topk_scaling_factor,
+        "factor of the weights of a token's experts; default 1");
+  f.add("moe-router-num-groups", &num_groups,
+        "experts in so many equal groups, of which a token uses --moe-router-group-topk");
+  f.add("moe-router-group-topk", &group_topk, "groups of experts that a token may use");
+  f.add_switch("moe-router-enable-expert-bias", &enable_expert_bias, true,
+               "balance the experts by a bias on their scores that only affects which experts are "
+               "chosen, updated once a step; needs --moe-router-score-function sigmoid or "
+               "sqrtsoftplus");
+  f.add("moe-router-bias-update-rate", &bias_update_rate,
+        "how much --moe-router-enable-expert-bias raises or lowers a bias per step");
+  f.add_switch("moe-apply-probs-on-input", &apply_probs_on_input, true,
+               "multiply an expert's input by its weight instead of its activations; needs "
+               "--moe-router-topk 1");
+  f.add("moe-shared-expert-intermediate-size", &shared_ffn,
+        "width of a shared expert, which every token goes through; default none");
+  f.add_switch("moe-shared-expert-gate", &shared_expert_gate, true,
+               "multiply the shared expert's output by a sigmoid gate computed from its input");
+  f.add("moe-router-load-balancing-type", &load_balancing_type,
+        "losses that balance the experts' load: aux_loss (over a micro-batch), seq_aux_loss (over "
+        "each sequence), none");
+  f.add("moe-aux-loss-coeff", &aux_loss_coeff,
+        "coefficient of each of --moe-router-load-balancing-type; 0: none");
+  f.add("moe-z-loss-coeff", &z_loss_coeff,
+        "coefficient of the router z-loss, which keeps router logits small; default none");
+}
+
+nn::RouterTraining MoeFlags::training() const {
+  nn::RouterTraining training{.z_loss = z_loss_coeff.value_or(0),
+                              .bias_update_rate = bias_update_rate};
+  MG_CHECK(aux_loss_coeff.size() == load_balancing_type.size() || aux_loss_coeff.size() == 1,
+           "--moe-aux-loss-coeff has {} values and --moe-router-load-balancing-type {}; give one "
+           "for each",
+           aux_loss_coeff.size(), load_balancing_type.size());
+  for (size_t i = 0; i < load_balancing_type.size(); ++i) {
+    const std::string& type = load_balancing_type[i];
+    const double value = coefficient(aux_loss_coeff[aux_loss_coeff.size() == 1 ? 0 : i]);
+    if (type == "aux_loss") {
+      training.aux_loss = value;
+    } else if (type == "seq_aux_loss") {
+      training.sequence_aux_loss = value;
+    } else {
+      MG_CHECK(type == "none",
+               "--moe-router-load-balancing-type {} is not supported; use aux_loss, seq_aux_loss "
+               "or none",
+               type);
+      MG_CHECK(value == 0 || load_balancing_type.size() > 1,
+               "--moe-aux-loss-coeff is {} with --moe-router-load-balancing-type none; leave one "
+               "of them out",
+               value);
+    }
+  }
+  return training;
+}
+
+}  // namespace megatron::models

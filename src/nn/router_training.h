@@ -1,0 +1,20 @@
+#pragma once
+
+#include <optional>
+
+namespace megatron::nn {
+
+// What keeps the load of experts even, in training alone. Coefficients of losses, 0: none, whose counts are those of a
+// micro-batch on one data-parallel rank (Fedus et al. 2022), or of each sequence (DeepSeek-AI 2024); of the logits' size
+// (Zoph et al. 2022).
+struct RouterTraining {
+  double aux_loss = 0, sequence_aux_loss = 0, z_loss = 0;
+  double bias_update_rate = 1e-3;  // of the correction bias
+  // What config.json states for transformers' own trainers: it is kept, and changes nothing here.
+  std::optional<double> stated_aux_loss;
+  bool states_router_logits = false;
+
+  bool operator==(const RouterTraining&) const = default;
+};
+
+}  // namespace megatron::nn
