@@ -117,6 +117,16 @@ void embedding(const EmbeddingArgs& args, Stream& stream) {
                   stream);
 }
 
+void take_rows(const TakeRowsArgs& args, Stream& stream) {
+  const Table& plain = plain_table(stream.device().kind);
+  if (!widens(args, stream)) return plain.take_rows(args, stream);
+  check(args);
+  TakeRowsArgs rows = args;
+  rows.x = args.x.view_as(DType::bf16);
+  rows.out = args.out.view_as(DType::bf16);
+  plain.take_rows(rows, stream);
+}
+
 // Each part is rounded to f16.
 void gemm(const GemmArgs& args, Stream& stream) {
   if (!widens(args, stream) || !has_epilogue(args)) return Entry<&Table::gemm>::run(args, stream);
@@ -137,6 +147,7 @@ Table widened(const Table& plain) {
   t.add_rms_norm = add_norm<&Table::add_rms_norm>;
   t.add_layer_norm = add_norm<&Table::add_layer_norm>;
   t.embedding = embedding;
+  t.take_rows = take_rows;
   return t;
 }
 

@@ -8,6 +8,7 @@
 #include "kernels/cpu/dropout.h"
 #include "kernels/cpu/elementwise.h"
 #include "kernels/cpu/embedding.h"
+#include "kernels/cpu/expert_rows.h"
 #include "kernels/cpu/gate.h"
 #include "kernels/cpu/head_norm.h"
 #include "kernels/cpu/norm.h"
@@ -16,10 +17,12 @@
 #include "kernels/cpu/products/grouped_gemm.h"
 #include "kernels/cpu/put_rows.h"
 #include "kernels/cpu/rope.h"
+#include "kernels/cpu/route.h"
 #include "kernels/cpu/sample.h"
 #include "kernels/cpu/scale.h"
 #include "kernels/cpu/soft_cap.h"
 #include "kernels/cpu/squared_error.h"
+#include "kernels/cpu/token_rows.h"
 
 namespace megatron::kernels {
 
@@ -70,6 +73,15 @@ const Table& cpu_table() {
       .gate = cpu::gate,
       .gate_backward = cpu::gate_backward,
       .squared_error = cpu::squared_error,
+      .route = cpu::route,
+      .route_backward = cpu::route_backward,
+      .router_sums = cpu::router_sums,
+      .router_loss_backward = cpu::router_loss_backward,
+      .expert_rows = cpu::expert_rows,
+      .take_rows = cpu::take_rows,
+      .sum_rows = cpu::sum_rows,
+      .scale_rows = cpu::scale_rows,
+      .scale_rows_backward = cpu::scale_rows_backward,
       .grouped_gemm = cpu::grouped_gemm,
       .grouped_gradient = cpu::grouped_gradient,
   };

@@ -1,0 +1,146 @@
+#include "kernels/cpu/expert_rows.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+namespace megatron::kernels::cpu {
+
+namespace {
+
+int64_t segment_slots(const ExpertRowsArgs& args) {
+  return (args.segment > 0 ? args.segment : args.experts.size(0)) * args.experts.size(1);
+}
+bool keeps_largest(const ExpertRowsArgs& args) {
+  return args.capacity > 0 && args.kept == KeptRows::largest;
+}
+
+// A counting sort on the calling thread: it reads a number a slot two or three times, which is
+// little beside a row.
+template <class Weight>
+class CountingSort {
+ public:
+  CountingSort(const ExpertRowsArgs& args, int32_t* scratch)
+      : args_(args),
+        experts_(args.experts.data<int32_t>()),
+        slots_(args.slots.data<int32_t>()),
+        rows_(args.rows.data<int32_t>()),
+        all_(args.experts.elements()),
+        segment_(segment_slots(args)),
+        groups_(args.offsets.size(0) - 1),
+        most_(args.slots.size(0)),
+        counts_(scratch),
+        next_(scratch + groups_),
+        begins_(scratch + 2 * groups_),
+        by_group_(scratch + 3 * groups_) {}
+
+  void run() {
+    place_groups();
+    std::fill_n(slots_, most_, -1);
+    for (int64_t begin = 0; begin < all_; begin += segment_) {
+      const int64_t end = begin + segment_;
+      if (keeps_largest(args_)) drop_smallest(begin, end);
+      std::fill_n(counts_, groups_, 0);
+      for (int64_t s = begin; s < end; ++s) place(s);
+    }
+  }
+
+ private:
+  int64_t group_of(int64_t slot) const {
+    const int64_t group = experts_[slot] - args_.first;
+    return group < groups_ ? group : -1;  // below first: negative, too
+  }
+  // counts_ of a segment.
+  void count(int64_t begin, int64_t end) {
+    std::fill_n(counts_, groups_, 0);
+    for (int64_t s = begin; s < end; ++s)
+      if (const int64_t g = group_of(s); g >= 0) ++counts_[g];
+  }
+
+  // offsets, and the row that comes next in each group.
+  void place_groups() {
+    const int64_t segments = all_ == 0 ? 1 : all_ / segment_;
+    std::fill_n(next_, groups_, 0);
+    for (int64_t k = 0; k < segments && !args_.padded && all_ > 0; ++k) {
+      count(k * segment_, (k + 1) * segment_);
+      for (int64_t g = 0; g < groups_; ++g)
+        next_[g] += static_cast<int32_t>(
+            args_.capacity > 0 ? std::min<int64_t>(counts_[g], args_.capacity) : counts_[g]);
+    }
+    int32_t* offsets = args_.offsets.data<int32_t>();
+    const int64_t room =
+        args_.capacity * (args_.segment > 0 ? args_.experts.size(0) / args_.segment : 1);
+    int64_t row = 0;
+    for (int64_t g = 0; g < groups_; ++g) {
+      const int64_t height = args_.padded ? room : next_[g];
+      next_[g] = offsets[g] = static_cast<int32_t>(std::min(row, most_));
+      row += height;
+    }
+    offsets[groups_] = static_cast<int32_t>(std::min(row, most_));
+  }
+
+  // The row of a slot whose turn it is; dropped ones are marked by -1.
+  void place(int64_t slot) {
+    const int64_t g = group_of(slot);
+    const bool dropped = keeps_largest(args_) && rows_[slot] < 0;
+    const bool full = g >= 0 && args_.capacity > 0 && counts_[g] >= args_.capacity;
+    rows_[slot] = -1;
+    if (g < 0 || dropped || full) return;
+    ++counts_[g];
+    if (next_[g] >= most_) return;
+    slots_[next_[g]] = static_cast<int32_t>(slot);
+    rows_[slot] = next_[g]++;
+  }
+
+  // Marks, in the rows of slots [begin, end), those beyond the capacity: slots go by their group first.
+  void drop_smallest(int64_t begin, int64_t end) {
+    const Weight* weights = args_.weights.data<Weight>();
+    const auto weight = [&](int32_t s) {
+      return std::isnan(weights[s]) ? -std::numeric_limits<Weight>::infinity() : weights[s];
+    };
+    count(begin, end);
+    for (int32_t g = 0, at = 0; g < groups_; ++g) {
+      begins_[g] = at;
+      at += counts_[g];
+    }
+    for (int64_t s = begin; s < end; ++s) {
+      rows_[s] = 0;
+      if (const int64_t g = group_of(s); g >= 0) by_group_[begins_[g]++] = static_cast<int32_t>(s);
+    }
+    for (int64_t g = 0; g < groups_; ++g) {  // begins_[g] is its end now
+      if (counts_[g] <= args_.capacity) continue;
+      int32_t* last = by_group_ + begins_[g];
+      int32_t* first = last - counts_[g];
+      int32_t* cut = first + args_.capacity;
+      std::nth_element(first, cut, last, [&](int32_t a, int32_t b) {
+        return weight(a) != weight(b) ? weight(a) > weight(b) : a < b;
+      });
+      for (; cut < last; ++cut) rows_[*cut] = -1;
+    }
+  }
+
+  const ExpertRowsArgs& args_;
+  const int32_t* experts_;
+  int32_t *slots_, *rows_;
+  int64_t all_, segment_, groups_, most_;
+  int32_t *counts_, *next_, *begins_;  // of each group
+  int32_t* by_group_;                  // slots of a segment
+};
+
+}  // namespace
+
+Tensor expert_rows_scratch(const ExpertRowsArgs& args, Stream& stream) {
+  const int64_t slots = keeps_largest(args) ? segment_slots(args) : 0;
+  return Tensor::empty(stream.scratch(), {3 * (args.offsets.size(0) - 1) + slots + 1}, DType::i32,
+                       "counts of experts");
+}
+
+void expert_rows(const ExpertRowsArgs& args, Stream& stream) {
+  check(args);
+  const Tensor scratch = expert_rows_scratch(args, stream);
+  if (args.weights.defined() && args.weights.dtype() == DType::f64)
+    return CountingSort<double>(args, scratch.data<int32_t>()).run();
+  CountingSort<float>(args, scratch.data<int32_t>()).run();
+}
+
+}  // namespace megatron::kernels::cpu

@@ -1,0 +1,17 @@
+// The host's routing and its losses; contracts in kernels/route.h and kernels/router_loss.h.
+#pragma once
+
+#include "device/stream.h"
+#include "kernels/route.h"
+#include "kernels/router_loss.h"
+
+namespace megatron::kernels::cpu {
+
+void route(const RouteArgs& args, Stream& stream);
+void route_backward(const RouteBackwardArgs& args, Stream& stream);
+
+void router_sums(const RouterSumsArgs& args, Stream& stream);
+void router_loss_backward(const RouterLossBackwardArgs& args, Stream& stream);
+Tensor router_sums_scratch(const RouterSumsArgs& args, Stream& stream);
+
+}  // namespace megatron::kernels::cpu
