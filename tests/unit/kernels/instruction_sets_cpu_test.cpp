@@ -12,6 +12,7 @@
 #include "kernels/cpu/norm.h"
 #include "kernels/cpu/optimizer.h"
 #include "kernels/cpu/rope.h"
+#include "kernels/cpu/token_rows.h"
 #include "unit/kernels/cpu_maker.h"
 #include "unit/kernels/instruction_sets.h"
 
@@ -41,6 +42,12 @@ Results run_all(DType type) {
   for (const DType to : {DType::f32, DType::bf16})
     copy({x.transpose(0, 1), equal({width, rows}, to)}, stream);
   column_sum({x, {equal({width}, DType::f32), 0}}, stream);
+  sum_rows({x, maker.integers({5, 2, -1, 0, 1, 1, 3, 4}).view({2, 4}), equal({2, width}, type)},
+           stream);
+  const Tensor factors = maker.normal({rows}, DType::f32);
+  scale_rows({x, factors, equal({rows, width}, type)}, stream);
+  scale_rows_backward({x, factors, d, equal({rows, width}, type), equal({rows}, DType::f32)},
+                      stream);
   const Tensor g = maker.normal({1000}, DType::f32);
   sum_of_squares({g, equal({1}, DType::f64)}, stream);
   Tensor samples = maker.empty({2}, DType::i64);

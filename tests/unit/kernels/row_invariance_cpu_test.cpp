@@ -10,6 +10,7 @@
 #include "kernels/cpu/embedding.h"
 #include "kernels/cpu/norm.h"
 #include "kernels/cpu/products/gemm.h"
+#include "kernels/cpu/products/grouped_gemm.h"
 #include "kernels/cpu/rope.h"
 #include "unit/kernels/cpu_maker.h"
 #include "unit/kernels/instruction_sets.h"
@@ -113,6 +114,41 @@ TEST(ProductRows, DoNotDependOnTheirNumberOnAnyInstructionSet) {
         part.out = maker.empty({count, 97}, kind.out);
         gemm(part, maker.stream());
         EXPECT_TRUE(same_rows(part.out, all.out, count)) << str(kind) << " rows " << count;
+      }
+    }
+  });
+}
+
+// Groups of one row, of few, of none, and of many; rows of no group at the end.
+TEST(ProductRows, OfGroupsAreThoseOfGemm) {
+  const std::vector<int32_t> offsets = {0, 1, 6, 6, 83, 92};
+  const int64_t groups = std::ssize(offsets) - 1, rows = 95, inputs = 301, outputs = 97;
+  for_each_target([&](int64_t) {
+    for (const Kind& kind : kinds()) {
+      if (kind.in != kind.out) continue;
+      const UseBf16Products use(kind.products);
+      for (const bool transposed : {true, false}) {
+        Maker maker;
+        const Shape b =
+            transposed ? Shape{groups, outputs, inputs} : Shape{groups, inputs, outputs};
+        const GroupedGemmArgs all{.a = uniform(maker, {rows, inputs}, kind.in, 1),
+                                  .b = uniform(maker, b, kind.in, 2),
+                                  .bias = uniform(maker, {groups, outputs}, kind.in, 3),
+                                  .offsets = maker.integers(offsets),
+                                  .out = maker.empty({rows, outputs}, kind.out),
+                                  .transpose_b = transposed};
+        grouped_gemm(all, maker.stream());
+        for (int64_t g = 0; g < groups; ++g) {
+          const int64_t first = offsets[static_cast<size_t>(g)];
+          const int64_t count = offsets[static_cast<size_t>(g) + 1] - first;
+          const GemmArgs one{.a = all.a.slice(0, first, count),
+                             .b = all.b.select(0, g),
+                             .out = maker.empty({count, outputs}, kind.out),
+                             .transpose_b = transposed,
+                             .bias = all.bias.select(0, g)};
+          gemm(one, maker.stream());
+          EXPECT_TRUE(same_rows(one.out, all.out, first)) << str(kind) << " group " << g;
+        }
       }
     }
   });
