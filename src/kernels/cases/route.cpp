@@ -301,9 +301,67 @@ std::vector<Losses> losses() {
   return list;
 }
 
+struct Counted {
+  int64_t tokens = 1, k = 1, experts = 4;
+  bool rows = false;
+  float beta = 0;
+  DType type = DType::f32;
+};
+
+Case counts_case(const Counted& c) {
+  return {.kernel = "expert_counts",
+          .name = fmt::format("t={} k={} e={}{} beta={} {}", c.tokens, c.k, c.experts,
+                              c.rows ? " rows" : "", c.beta, name(c.type)),
+          .dtype = c.type,
+          .tolerance = tolerance(DType::f64, 1),  // whole numbers
+          .make = [c](Runtime& runtime) {
+            Inputs inputs(runtime);
+            const Shape slots = {c.tokens, c.k};
+            ExpertCountsArgs args{
+                .experts = inputs.integers("experts", slots, DType::i32, 0, c.experts),
+                .counts = {.beta = c.beta}};
+            if (c.rows) args.rows = inputs.integers("rows", slots, DType::i32, -2, 3);
+            args.counts.out =
+                c.beta == 0
+                    ? inputs.output("counts", {c.experts}, c.type)
+                    : inputs.updated("counts", inputs.integers("counts", {c.experts}, c.type, 0, 9));
+            return inputs.call(
+                [args](Stream& stream, const Table& table) { table.expert_counts(args, stream); });
+          }};
+}
+
+Case bias_case(int64_t experts, DType type) {
+  return {.kernel = "expert_bias",
+          .name = fmt::format("e={} {}", experts, name(type)),
+          .dtype = type,
+          .tolerance = tolerance(type, 1),
+          .make = [=](Runtime& runtime) {
+            Inputs inputs(runtime);
+            const ExpertBiasArgs args{
+                .rate = 0.25,
+                .counts = inputs.integers("counts", {experts}, type, 0, 5),
+                .bias = inputs.updated("bias", inputs.normal("bias", {experts}, type))};
+            return inputs.call(
+                [args](Stream& stream, const Table& table) { table.expert_bias(args, stream); });
+          }};
+}
+
+void add_count_cases(std::vector<Case>& cases) {
+  for (const DType type : {DType::f32, DType::f64}) {
+    for (const Counted& c : {Counted{}, Counted{.tokens = 0}, Counted{.tokens = 7, .k = 3, .rows = true},
+                             Counted{.tokens = 700, .k = 8, .experts = 64, .beta = 1}}) {
+      Counted typed = c;
+      typed.type = type;
+      cases.push_back(counts_case(typed));
+    }
+    for (const int64_t experts : {1, 5, 300}) cases.push_back(bias_case(experts, type));
+  }
+}
+
 }  // namespace
 
 void add_route_cases(std::vector<Case>& cases) {
+  add_count_cases(cases);
   for (const Routing& r : routings()) cases.push_back(route_case(r));
   cases.push_back(route_case({.tokens = 11,
                               .experts = 24,

@@ -75,6 +75,8 @@ const Table& cpu_table() {
       .squared_error = cpu::squared_error,
       .route = cpu::route,
       .route_backward = cpu::route_backward,
+      .expert_counts = cpu::expert_counts,
+      .expert_bias = cpu::expert_bias,
       .router_sums = cpu::router_sums,
       .router_loss_backward = cpu::router_loss_backward,
       .expert_rows = cpu::expert_rows,

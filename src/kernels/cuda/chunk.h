@@ -49,7 +49,7 @@ __device__ Vector<T, N> load_chunk(const T* p, int64_t count, bool whole) {
     }
   } else {
 #pragma unroll
-    for (int j = 0; j < N; ++j) to.at[j] = j < count ? p[j] : from_float<T>(0.0f);
+    for (int j = 0; j < N; ++j) to.at[j] = j < count ? p[j] : T(0.0f);
   }
   return to;
 }

@@ -4,6 +4,7 @@
 
 #include "kernels/cuda/elements.h"
 #include "kernels/cuda/elementwise.h"
+#include "kernels/cuda/wide.h"
 #include "kernels/table.h"
 
 namespace megatron::kernels::cuda {
@@ -270,12 +271,6 @@ void run(const CopyArgs& args, Stream& stream) {
              layout_of(args.x, args.out), stream);
 }
 
-template <class F>
-void for_floating_type(DType type, F&& f) {
-  if (type == DType::f64) return f(double{});
-  for_storage_type("copy", type, f);
-}
-
 }  // namespace
 
 void copy(const CopyArgs& args, Stream& stream) {
@@ -289,8 +284,8 @@ void copy(const CopyArgs& args, Stream& stream) {
       default: return run<uint64_t, uint64_t>(args, stream);
     }
   }
-  for_floating_type(args.x.dtype(), [&](auto from) {
-    for_floating_type(args.out.dtype(), [&](auto to) {
+  for_floating_type("copy", args.x.dtype(), [&](auto from) {
+    for_floating_type("copy", args.out.dtype(), [&](auto to) {
       using From = decltype(from);
       using To = decltype(to);
       if constexpr (!std::is_same_v<From, To>) run<From, To>(args, stream);

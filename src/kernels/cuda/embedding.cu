@@ -1,5 +1,6 @@
 #include "kernels/cuda/elements.h"
 #include "kernels/cuda/embedding.h"
+#include "kernels/cuda/gather_rows.h"
 #include "kernels/cuda/reduce.h"
 #include "kernels/cuda_scratch/embedding.h"
 #include "kernels/table.h"
@@ -21,40 +22,6 @@ struct Ids {
     return row >= 0 && row < rows ? row : -1;
   }
 };
-
-// Rows as units of bytes: a warp copies kAtOnce of them a lane.
-template <class Unit>
-__global__ void __launch_bounds__(kThreads)
-    gather(Ids ids, const Unit* table, Unit* out, int64_t width, int64_t slabs) {
-  constexpr int kAtOnce = 4;
-  const int lane = threadIdx.x % kWarp;
-  const int64_t item = int64_t{blockIdx.x} * kWarps + threadIdx.x / kWarp, token = item / slabs;
-  if (token >= ids.tokens) return;
-  const int64_t row = ids.row(token), begin = (item - token * slabs) * kWarp * kAtOnce + lane;
-  Unit units[kAtOnce];
-#pragma unroll
-  for (int u = 0; u < kAtOnce; ++u) {
-    const int64_t i = begin + u * kWarp;
-    units[u] = row >= 0 && i < width ? table[row * width + i] : Unit{};
-  }
-#pragma unroll
-  for (int u = 0; u < kAtOnce; ++u) {
-    const int64_t i = begin + u * kWarp;
-    if (i < width) out[token * width + i] = units[u];
-  }
-}
-
-template <class Unit>
-void run_gather(const EmbeddingArgs& args, const Ids& ids, Stream& stream) {
-  constexpr int64_t kSlab = 4 * kWarp;
-  const int64_t bytes = args.table.size(1) * size_of(args.table.dtype());
-  const int64_t width = bytes / static_cast<int64_t>(sizeof(Unit)), slabs = ceil_div(width, kSlab);
-  if (ids.tokens == 0 || width == 0) return;
-  launch("embedding", gather<Unit>,
-         Grid{dim3(static_cast<unsigned>(ceil_div(ids.tokens * slabs, kWarps)))}, stream, ids,
-         static_cast<const Unit*>(args.table.address()), static_cast<Unit*>(args.out.address()),
-         width, slabs);
-}
 
 // For the gradient the tokens are listed by row. counts[row] tokens name a row; its list lies in
 // tokens before ends[row]. hits are the rows with a list, in any order, and totals the number of
@@ -313,16 +280,8 @@ Ids ids_of(const Args& args, const Tensor& table) {
 
 void embedding(const EmbeddingArgs& args, Stream& stream) {
   check(args);
-  for_storage_type("embedding", args.table.dtype(), [&](auto type) {
-    using Wide = Vector<uint32_t, 4>;
-    using Narrow = std::conditional_t<sizeof(type) == 2, uint16_t, uint32_t>;
-    const auto* table = static_cast<const Wide*>(args.table.address());
-    const auto* out = static_cast<const Wide*>(args.out.address());
-    const int64_t bytes = args.table.size(1) * static_cast<int64_t>(sizeof(type));
-    const bool wide = bytes % kVectorBytes == 0 && aligned<1>(table) && aligned<1>(out);
-    const Ids ids = ids_of(args, args.table);
-    wide ? run_gather<Wide>(args, ids, stream) : run_gather<Narrow>(args, ids, stream);
-  });
+  const Ids ids = ids_of(args, args.table);
+  gather_rows("embedding", ids, ids.tokens, args.table, args.out, stream);
 }
 
 void embedding_backward(const EmbeddingBackwardArgs& args, Stream& stream) {

@@ -15,9 +15,10 @@ __device__ T warp_sum(T x) {
     x += __shfl_xor_sync(kAllLanes, x, distance);
   return x;
 }
-__device__ inline float warp_max(float x) {
+template <class T>
+__device__ T warp_max(T x) {
   for (int distance = kWarp / 2; distance > 0; distance /= 2)
-    x = fmaxf(x, __shfl_xor_sync(kAllLanes, x, distance));
+    x = max(x, __shfl_xor_sync(kAllLanes, x, distance));
   return x;
 }
 

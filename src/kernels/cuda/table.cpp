@@ -8,13 +8,16 @@
 #include "kernels/cuda/dropout.h"
 #include "kernels/cuda/elementwise.h"
 #include "kernels/cuda/embedding.h"
+#include "kernels/cuda/expert_rows.h"
 #include "kernels/cuda/gate.h"
+#include "kernels/cuda/grouped_gemm/grouped_gemm.h"
 #include "kernels/cuda/head_norm.h"
 #include "kernels/cuda/norm.h"
 #include "kernels/cuda/optimizer.h"
 #include "kernels/cuda/products/gemm.h"
 #include "kernels/cuda/put_rows.h"
 #include "kernels/cuda/rope.h"
+#include "kernels/cuda/route.h"
 #include "kernels/cuda/sample.h"
 #include "kernels/cuda/scale.h"
 #include "kernels/cuda/soft_cap.h"
@@ -70,6 +73,19 @@ const Table& cuda_table() {
       .gate = cuda::gate,
       .gate_backward = cuda::gate_backward,
       .squared_error = cuda::squared_error,
+      .route = cuda::route,
+      .route_backward = cuda::route_backward,
+      .expert_counts = cuda::expert_counts,
+      .expert_bias = cuda::expert_bias,
+      .router_sums = cuda::router_sums,
+      .router_loss_backward = cuda::router_loss_backward,
+      .expert_rows = cuda::expert_rows,
+      .take_rows = cuda::take_rows,
+      .sum_rows = cuda::sum_rows,
+      .scale_rows = cuda::scale_rows,
+      .scale_rows_backward = cuda::scale_rows_backward,
+      .grouped_gemm = cuda::grouped_gemm,
+      .grouped_gradient = cuda::grouped_gradient,
   };
   return table;
 }

@@ -1,0 +1,60 @@
+// A tile of a grouped product in fused multiply-adds, in f32 or f64: each element's terms are added in order of depth.
+#pragma once
+
+#include "kernels/cuda/grouped_gemm/operand.h"
+
+namespace megatron::kernels::cuda {
+
+template <class T, bool kInsideA, bool kInsideB>
+struct PlainTile {
+  static constexpr int kRows = 64, kColumns = 64, kDepth = 16;
+  // A thread's results: kOwn neighbouring rows and columns.
+  static constexpr int kOwn = 4, kAcross = kColumns / kOwn, kPitch = kRows + kOwn;
+  static_assert(kRows == kColumns && kRows / kOwn * kAcross == kProductThreads);
+  using Sum = Wide<T>;
+
+  template <bool kInside>
+  __device__ static void fetch(const Operand<T, kInside>& from, int64_t first, int64_t depth,
+                               Sum (&tile)[kDepth][kPitch]) {
+#pragma unroll
+    for (int c = static_cast<int>(threadIdx.x); c < kDepth * kRows; c += kProductThreads) {
+      const int i = kInside ? c / kDepth : c % kRows, d = kInside ? c % kDepth : c / kRows;
+      const bool there = i < from.places && first + d < depth;
+      const int64_t at = kInside ? i * from.pitch + first + d : (first + d) * from.pitch + i;
+      tile[d][i] = there ? widen(from.data[at]) : Sum(0);
+    }
+  }
+
+  // Calls store(row, column, values) for every kOwn neighbours of a row that begin inside of the tile. Every thread of
+  // the block calls this.
+  template <class Store>
+  __device__ static void multiply(const Operand<T, kInsideA>& a, const Operand<T, kInsideB>& b,
+                                  int64_t depth, const Store& store) {
+    alignas(16) __shared__ Sum a_tile[kDepth][kPitch];
+    alignas(16) __shared__ Sum b_tile[kDepth][kPitch];
+    const int row = static_cast<int>(threadIdx.x) / kAcross * kOwn;
+    const int column = static_cast<int>(threadIdx.x) % kAcross * kOwn;
+    Vector<Sum, kOwn> sums[kOwn] = {};
+    for (int64_t first = 0; first < depth; first += kDepth) {
+      fetch(a, first, depth, a_tile);
+      fetch(b, first, depth, b_tile);
+      __syncthreads();
+#pragma unroll
+      for (int d = 0; d < kDepth; ++d) {
+        const Vector<Sum, kOwn> x = load_chunk<kOwn>(a_tile[d] + row, kOwn, true);
+        const Vector<Sum, kOwn> y = load_chunk<kOwn>(b_tile[d] + column, kOwn, true);
+#pragma unroll
+        for (int i = 0; i < kOwn; ++i)
+#pragma unroll
+          for (int j = 0; j < kOwn; ++j) sums[i].at[j] = std::fma(x.at[i], y.at[j], sums[i].at[j]);
+      }
+      __syncthreads();
+    }
+    if (column >= b.places) return;
+#pragma unroll
+    for (int i = 0; i < kOwn; ++i)
+      if (row + i < a.places) store(row + i, column, sums[i]);
+  }
+};
+
+}  // namespace megatron::kernels::cuda

@@ -1,0 +1,19 @@
+#include "kernels/cuda_scratch/route.h"
+
+#include <algorithm>
+
+namespace megatron::kernels::cuda {
+RouterBlocks::RouterBlocks(const RouterSumsArgs& args)
+    : segments(args.counts.size(0)), tokens(args.logits.size(0) / segments) {
+  constexpr int64_t kLeastTokens = 32, kMostBlocks = 256;
+  height = std::max(kLeastTokens, (tokens + kMostBlocks - 1) / kMostBlocks);
+  count = (tokens + height - 1) / height;
+}
+
+Tensor router_sums_scratch(const RouterSumsArgs& args, Stream& stream) {
+  const RouterBlocks blocks(args);
+  const Shape shape = {blocks.segments, blocks.count, 2 * args.logits.size(1) + 2};
+  return Tensor::empty(stream.scratch(), shape, args.logits.dtype(), "partial sums of the router");
+}
+
+}  // namespace megatron::kernels::cuda
