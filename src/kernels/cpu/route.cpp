@@ -9,8 +9,8 @@ namespace megatron::kernels::cpu {
 
 namespace {
 
-// Tokens of a block: an exponential takes about as long as a hundred elements of other kernels.
-int64_t tokens_per_block(int64_t experts) { return rows_per_block(100 * experts); }
+// Tokens of a block: an expert of a token takes about as long as 32 elements of other kernels.
+int64_t tokens_per_block(int64_t experts) { return rows_per_block(32 * experts); }
 
 bool softmax_of_chosen(const RouterForm& form) {
   return form.score == RouterScore::softmax && !form.softmax_first;
@@ -27,9 +27,9 @@ class Router {
         k_(args.experts.size(1)),
         scores_(static_cast<size_t>(experts_)),
         choice_(scores_),
-        best_(static_cast<size_t>(std::max(experts_, form_.groups))),
         worth_(static_cast<size_t>(form_.groups)),
-        found_(best_.size()) {}
+        found_(scores_.size()),
+        highest_(experts_) {}
 
   void run(int64_t token) {
     const C* logits = args_.logits.data<C>() + token * experts_;
@@ -43,7 +43,7 @@ class Router {
     }
     if (form_.chosen_groups < form_.groups) leave_best_groups();
     int32_t* chosen = args_.experts.data<int32_t>() + token * k_;
-    find_highest(choice_.data(), experts_, k_, chosen, best_.data());
+    highest_.find(choice_.data(), experts_, k_, chosen);
     weigh(chosen, args_.weights.data<C>() + token * k_);
   }
 
@@ -54,7 +54,7 @@ class Router {
     } else if (form_.score == RouterScore::softmax) {
       std::copy_n(logits, experts_, scores_.data());
     } else {
-      for (int64_t e = 0; e < experts_; ++e) scores_[e] = score_of(form_.score, logits[e]);
+      score_row(form_.score, logits, experts_, scores_.data());
     }
   }
 
@@ -62,11 +62,11 @@ class Router {
     const int64_t size = experts_ / form_.groups;
     for (int64_t g = 0; g < form_.groups; ++g) {
       const C* group = choice_.data() + g * size;
-      find_highest(group, size, form_.group_best, found_.data(), best_.data());
+      highest_.find(group, size, form_.group_best, found_.data());
       worth_[g] = 0;
       for (int64_t i = 0; i < form_.group_best; ++i) worth_[g] += group[found_[i]];
     }
-    find_highest(worth_.data(), form_.groups, form_.chosen_groups, found_.data(), best_.data());
+    highest_.find(worth_.data(), form_.groups, form_.chosen_groups, found_.data());
     std::sort(found_.begin(), found_.begin() + form_.chosen_groups);
     int64_t next = 0;
     for (int64_t g = 0; g < form_.groups; ++g) {
@@ -90,8 +90,9 @@ class Router {
   const RouteArgs& args_;
   const RouterForm& form_;
   int64_t experts_, k_;
-  std::vector<C> scores_, choice_, best_, worth_;
+  std::vector<C> scores_, choice_, worth_;
   std::vector<int32_t> found_;
+  Highest<C> highest_;
 };
 
 template <class C>
@@ -112,11 +113,13 @@ class RouteGradient {
     const C* dweights = args_.dweights.data<C>() + token * k_;
     C* dlogits = args_.dlogits.data<C>() + token * experts_;
     if (form_.softmax_first) softmax_row(logits, experts_, p_.data());
+    const C* scores = form_.softmax_first ? p_.data() : logits;
     for (int64_t j = 0; j < k_; ++j) {
-      w_[j] = chosen_score(logits, chosen[j]);
+      w_[j] = scores[chosen[j]];
       dw_[j] = dweights[j] * static_cast<C>(form_.scale);
     }
     if (softmax_of_chosen(form_)) softmax_row(w_.data(), k_, w_.data());
+    if (form_.score != RouterScore::softmax) score_row(form_.score, w_.data(), k_, w_.data());
     if (form_.normalised) normalised_row_gradient(w_.data(), dw_.data(), k_, dw_.data());
     if (softmax_of_chosen(form_)) softmax_row_gradient(w_.data(), dw_.data(), k_, dw_.data());
     std::fill_n(dlogits, experts_, C{0});
@@ -129,12 +132,6 @@ class RouteGradient {
   }
 
  private:
-  C chosen_score(const C* logits, int32_t expert) const {
-    if (form_.softmax_first) return p_[static_cast<size_t>(expert)];
-    if (form_.score == RouterScore::softmax) return logits[expert];
-    return score_of(form_.score, logits[expert]);
-  }
-
   const RouteBackwardArgs& args_;
   const RouterForm& form_;
   int64_t experts_, k_;

@@ -25,8 +25,8 @@ class TokenSums {
         sums_(sums),
         counts_(sums + experts_),
         p_(static_cast<size_t>(experts_)),
-        best_(static_cast<size_t>(args.k)),
-        found_(best_.size()) {
+        found_(static_cast<size_t>(args.k)),
+        highest_(experts_) {
     std::fill_n(sums, partial_width(args), C{0});
   }
 
@@ -42,7 +42,7 @@ class TokenSums {
       entropy = divide_scores(logits);
     }
     for (int64_t e = 0; e < experts_; ++e) sums_[e] += p_[e];
-    find_highest(logits, experts_, args_.k, found_.data(), best_.data());
+    highest_.find(logits, experts_, args_.k, found_.data());
     for (const int32_t e : found_) counts_[e] += 1;
     sums_[2 * experts_] += log_sum * log_sum;
     sums_[2 * experts_ + 1] += entropy;
@@ -52,7 +52,8 @@ class TokenSums {
   // The entropy of scores that are divided by their sum.
   C divide_scores(const C* logits) {
     C sum = kLeastRouterSum<C>, entropy = 0;
-    for (int64_t e = 0; e < experts_; ++e) sum += p_[e] = score_of(args_.score, logits[e]);
+    score_row(args_.score, logits, experts_, p_.data());
+    for (const C s : p_) sum += s;
     for (int64_t e = 0; e < experts_; ++e) {
       p_[e] /= sum;
       if (p_[e] > 0) entropy -= p_[e] * std::log(p_[e]);
@@ -63,8 +64,9 @@ class TokenSums {
   const RouterSumsArgs& args_;
   int64_t experts_;
   C *sums_, *counts_;
-  std::vector<C> p_, best_;
+  std::vector<C> p_;
   std::vector<int32_t> found_;
+  Highest<C> highest_;
 };
 
 template <class C>
@@ -120,7 +122,7 @@ class LossGradient {
     if (args_.score == RouterScore::softmax) {
       softmax_row_gradient(p_.data(), g_.data(), experts_, g_.data());
     } else {
-      for (int64_t e = 0; e < experts_; ++e) s_[e] = score_of(args_.score, logits[e]);
+      score_row(args_.score, logits, experts_, s_.data());
       normalised_row_gradient(s_.data(), g_.data(), experts_, g_.data());
       for (int64_t e = 0; e < experts_; ++e) g_[e] *= score_slope(args_.score, logits[e], s_[e]);
     }

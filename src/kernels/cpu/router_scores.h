@@ -2,9 +2,11 @@
 #pragma once
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <vector>
 
 #include "kernels/route.h"
 
@@ -22,25 +24,18 @@ C softplus_of(C x) {
   return std::max<C>(x, 0) + std::log1p(std::exp(-std::abs(x)));
 }
 
-// Of sigmoid and sqrt_softplus; and the slope where the score is s.
-template <class C>
-C score_of(RouterScore kind, C x) {
-  return kind == RouterScore::sigmoid ? sigmoid_of(x) : std::sqrt(softplus_of(x));
-}
+// s = sigmoid or sqrt_softplus of n values.
+void score_row(RouterScore kind, const float* x, int64_t n, float* s);
+void score_row(RouterScore kind, const double* x, int64_t n, double* s);
+// The slope of the score s of x.
 template <class C>
 C score_slope(RouterScore kind, C x, C s) {
   return kind == RouterScore::sigmoid ? s * (1 - s) : sigmoid_of(x) / (2 * s);
 }
 
 // p = softmax of n values, which p may be; gives their log sum exp.
-template <class C>
-C softmax_row(const C* x, int64_t n, C* p) {
-  const C most = *std::max_element(x, x + n);
-  C sum = 0;
-  for (int64_t e = 0; e < n; ++e) sum += p[e] = std::exp(x[e] - most);
-  for (int64_t e = 0; e < n; ++e) p[e] /= sum;
-  return most + std::log(sum);
-}
+float softmax_row(const float* x, int64_t n, float* p);
+double softmax_row(const double* x, int64_t n, double* p);
 
 // dx of softmax's p and dp.
 template <class C>
@@ -59,22 +54,43 @@ void normalised_row_gradient(const C* w, const C* dout, int64_t n, C* dw) {
   for (int64_t j = 0; j < n; ++j) dw[j] = (dout[j] - dot) / sum;
 }
 
-// The indices of the k highest of n values, in descending order, of equal ones the lower first; NaN is
-// the lowest. best has room for k values.
-template <class C>
-void find_highest(const C* values, int64_t n, int64_t k, int32_t* indices, C* best) {
-  int64_t found = 0;
-  for (int64_t e = 0; e < n; ++e) {
-    const C value = std::isnan(values[e]) ? -std::numeric_limits<C>::infinity() : values[e];
-    if (found == k && !(value > best[k - 1])) continue;
-    int64_t place = found < k ? found++ : k - 1;
-    for (; place > 0 && best[place - 1] < value; --place) {
-      best[place] = best[place - 1];
-      indices[place] = indices[place - 1];
-    }
-    best[place] = value;
-    indices[place] = static_cast<int32_t>(e);
-  }
+// Whole numbers in the order of the values; NaN is as minus infinity, zeros are alike.
+inline int32_t order_of(float value) {
+  if (std::isnan(value)) value = -std::numeric_limits<float>::infinity();
+  const auto bits = std::bit_cast<int32_t>(value + 0.0f);
+  return bits < 0 ? bits ^ std::numeric_limits<int32_t>::max() : bits;
 }
+inline int64_t order_of(double value) {
+  if (std::isnan(value)) value = -std::numeric_limits<double>::infinity();
+  const auto bits = std::bit_cast<int64_t>(value + 0.0);
+  return bits < 0 ? bits ^ std::numeric_limits<int64_t>::max() : bits;
+}
+
+// Finds the k highest of n values, k at most n. The compiler makes vectors of its passes, of which
+// there are k: no branch depends on the values.
+template <class C>
+class Highest {
+ public:
+  explicit Highest(int64_t most) : order_(static_cast<size_t>(most)) {}
+
+  // Their indices in descending order of the values, of equal ones the lower first; NaN is the lowest.
+  void find(const C* values, int64_t n, int64_t k, int32_t* indices) {
+    Order* order = order_.data();
+    for (int64_t e = 0; e < n; ++e) order[e] = order_of(values[e]);
+    for (int64_t j = 0; j < k; ++j) {
+      Order most = kTaken;
+      for (int64_t e = 0; e < n; ++e) most = std::max(most, order[e]);
+      int64_t e = 0;
+      while (order[e] != most) ++e;
+      order[e] = kTaken;
+      indices[j] = static_cast<int32_t>(e);
+    }
+  }
+
+ private:
+  using Order = decltype(order_of(C()));
+  static constexpr Order kTaken = std::numeric_limits<Order>::min();  // below that of any value
+  std::vector<Order> order_;
+};
 
 }  // namespace megatron::kernels::cpu

@@ -12,6 +12,7 @@
 #include "kernels/cpu/norm.h"
 #include "kernels/cpu/optimizer.h"
 #include "kernels/cpu/rope.h"
+#include "kernels/cpu/route.h"
 #include "kernels/cpu/token_rows.h"
 #include "unit/kernels/cpu_maker.h"
 #include "unit/kernels/instruction_sets.h"
@@ -108,6 +109,21 @@ Results run_all(DType type) {
        near({rows}, DType::f32), near({rows, width}, type)},
       stream);
   if (type != DType::f32) return r;
+  for (const RouterForm& form : {RouterForm{.softmax_first = true, .normalised = true},
+                                 RouterForm{.score = RouterScore::sigmoid, .scale = 2}}) {
+    const Tensor experts = equal({rows, 5}, DType::i32), dweights = maker.normal({rows, 5}, type);
+    route({.form = form, .logits = x, .experts = experts, .weights = near({rows, 5}, type)},
+          stream);
+    route_backward({form, x, experts, dweights, near({rows, width}, type)}, stream);
+    router_sums({.score = form.score,
+                 .k = 5,
+                 .logits = x,
+                 .sums = near({2, width}, type),
+                 .counts = equal({2, width}, type),
+                 .squares = near({2}, type),
+                 .entropy = near({2}, type)},
+                stream);
+  }
   const Tensor labels = maker.integers({0, 5, 9, 77, 3, 3}),
                weights = maker.values({1, 1, 1, 1, 1, 1}, type), stats = near({1, rows, 3}, type),
                exponentials = near({rows, width}, type);
