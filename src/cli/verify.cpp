@@ -79,6 +79,14 @@ int verify(const Arguments& arguments) {
              "pipeline-parallel size; the layers need not divide evenly");
   fields.add("data-parallel-size", &data_parallel,
              "data-parallel size: ranks that share the sequences, or each step's micro-batches");
+  int64_t expert_parallel = 1;
+  std::optional<int64_t> expert_tensor_parallel;
+  fields.add("expert-model-parallel-size", &expert_parallel,
+             "expert-parallel size: data- and tensor-parallel ranks that the experts are split "
+             "over");
+  fields.add("expert-tensor-parallel-size", &expert_tensor_parallel,
+             "ranks that each expert's matrices are split over; default "
+             "--tensor-model-parallel-size");
   parallel::Sharding sharding = parallel::Sharding::none;
   fields.add_enum<parallel::Sharding>("data-parallel-sharding-strategy", &sharding,
                                       {{"no_shard", parallel::Sharding::none},
@@ -96,13 +104,21 @@ int verify(const Arguments& arguments) {
   if (done) return *done;
   for (const auto& [axis, size] : {std::pair{"tensor-model", tensor_parallel},
                                    {"pipeline-model", pipeline_parallel},
-                                   {"data", data_parallel}}) {
+                                   {"data", data_parallel},
+                                   {"expert-model", expert_parallel},
+                                   {"expert-tensor", expert_tensor_parallel.value_or(1)}}) {
     MG_CHECK(size >= 1 && size <= 64, "--{}-parallel-size is {}; it must lie in [1, 64]", axis,
              size);
   }
   MG_CHECK(!sequence_parallel || tensor_parallel > 1,
            "--sequence-parallel divides tokens among tensor-parallel ranks: give "
            "--tensor-model-parallel-size, too");
+  MG_CHECK(sequence_parallel || tensor_parallel == 1 ||
+               (expert_parallel == 1 &&
+                expert_tensor_parallel.value_or(tensor_parallel) == tensor_parallel),
+           "--expert-model-parallel-size {} and --expert-tensor-parallel-size {} with "
+           "--tensor-model-parallel-size {} need --sequence-parallel: give it, too",
+           expert_parallel, expert_tensor_parallel.value_or(tensor_parallel), tensor_parallel);
   runtime.ranks = tensor_parallel * pipeline_parallel * data_parallel;
   runtime.check();
   runtime.limit_instruction_set();
@@ -129,6 +145,9 @@ int verify(const Arguments& arguments) {
                                            .tensor_parallel = static_cast<int>(tensor_parallel),
                                            .pipeline_parallel = static_cast<int>(pipeline_parallel),
                                            .data_parallel = static_cast<int>(data_parallel),
+                                           .expert_parallel = static_cast<int>(expert_parallel),
+                                           .expert_tensor_parallel = static_cast<int>(
+                                               expert_tensor_parallel.value_or(0)),
                                            .sharding = sharding,
                                            .sequence_parallel = sequence_parallel};
   size_t refused = 0;

@@ -1,10 +1,16 @@
 // T tokens, H hidden, E experts, k choices of a token, R rows of experts, F of an expert's feed-forward
 #include "nn/moe.h"
 
+#include <algorithm>
+
+#include "base/error.h"
 #include "ops/elementwise.h"
+#include "parallel/collectives.h"
 
 namespace megatron::nn {
 namespace {
+
+using parallel::RankGroup;
 
 // Sum of the weights with which the tokens' losses enter the objective: what a mean over the tokens is worth in it.
 Tensor objective_weight(Tape& tape, const Batch& batch) {
@@ -19,10 +25,11 @@ Tensor scaled(Tape& tape, const Tensor& x, double factor) {
   return out;
 }
 
-void report_mean(Tape& tape, std::string_view metric, const Tensor& sums, double factor) {
+void report_mean(Tape& tape, std::string_view metric, const Tensor& sums, double factor,
+                 bool divided) {
   Tensor ones = tape.empty(sums.shape(), sums.dtype(), "moe.ones");
   tape.kernels().fill({.out = ones, .value = 1}, tape.stream());
-  tape.report(metric, {.values = scaled(tape, sums, factor), .weights = ones});
+  tape.report(metric, {.values = scaled(tape, sums, factor), .weights = ones, .divided = divided});
 }
 
 }  // namespace
@@ -46,7 +53,13 @@ std::vector<MetricDefinition> router_metrics(const RouterTraining& training) {
 
 Moe::Moe(Builder& builder, const std::string& name, int64_t hidden, const MoeConfig& config,
          const RouterTraining& training, parallel::Init init, parallel::Init output_init)
-    : config_(config), training_(training) {
+    : config_(config),
+      tensor_(builder.tensor()),
+      ranks_(builder.ranks().expert_ranks()),
+      held_(parallel::share_of(config.experts, builder.ranks().size(RankGroup::expert),
+                               builder.ranks().rank(RankGroup::expert))),
+      adds_bias_(builder.ranks().rank(RankGroup::expert_tensor) == 0),
+      training_(training) {
   const int64_t experts = config.experts, ffn = config.expert.ffn,
                 up = config.expert.gated ? 2 * ffn : ffn;
   router_ = builder.add(name + ".router.weight", {experts, hidden}, init);
@@ -60,11 +73,22 @@ Moe::Moe(Builder& builder, const std::string& name, int64_t hidden, const MoeCon
                {.rate = rate, .counts = state.observed, .bias = state.value()}, stream);
          }});
   }
-  up_ = builder.add(name + ".experts.up.weight", {experts, up, hidden}, init);
-  down_ = builder.add(name + ".experts.down.weight", {experts, hidden, ffn}, output_init);
+  const parallel::Division by_expert{
+      .axis = 0, .blocks = {experts}, .group = RankGroup::expert};
+  const auto by_width = [&](int axis, std::vector<int64_t> blocks) {
+    return parallel::Division{
+        .axis = axis, .blocks = std::move(blocks), .group = RankGroup::expert_tensor};
+  };
+  const std::vector<int64_t> rows(config.expert.gated ? 2 : 1, ffn);  // of [gate | up]
+  up_ = builder.add(name + ".experts.up.weight", {experts, up, hidden}, init,
+                    {.divisions = {by_expert, by_width(1, rows)}});
+  down_ = builder.add(name + ".experts.down.weight", {experts, hidden, ffn}, output_init,
+                      {.divisions = {by_expert, by_width(2, {ffn})}});
   if (config.expert.bias) {
-    up_bias_ = builder.add(name + ".experts.up.bias", {experts, up}, zeros());
-    down_bias_ = builder.add(name + ".experts.down.bias", {experts, hidden}, zeros());
+    up_bias_ = builder.add(name + ".experts.up.bias", {experts, up}, zeros(),
+                           {.divisions = {by_expert, by_width(1, rows)}});
+    down_bias_ = builder.add(name + ".experts.down.bias", {experts, hidden}, zeros(),
+                             {.divisions = {by_expert}});
   }
   if (config.shared_ffn == 0) return;
   shared_ = std::make_unique<Mlp>(builder, name + ".shared", hidden, config.shared(), init,
@@ -79,42 +103,54 @@ Var Moe::operator()(Tape& tape, const Var& x_TH, const Batch& batch) const {
   const ops::Routing routing =
       ops::route(tape, logits_TE, config_.choices, config_.router,
                  correction_ == nullptr ? Tensor() : correction_->value());
+  observe(tape, routing.experts);
   const Var y_TH = through_experts(tape, x_TH, routing);
   return shared_ == nullptr ? y_TH : ops::add(tape, y_TH, shared(tape, x_TH));
 }
 
-ops::ExpertOrder Moe::order_of(Tape& tape, const ops::Routing& routing) const {
-  const Shape& slots = routing.experts.shape();
-  ops::ExpertOrder order{
-      .offsets = tape.empty({config_.experts + 1}, DType::i32, "moe.offsets"),
-      .slots = tape.empty({slots.elements()}, DType::i32, "moe.slots"),
-      .rows = tape.empty(slots, DType::i32, "moe.rows")};
-  tape.kernels().expert_rows({.experts = routing.experts,
+void Moe::observe(Tape& tape, const Tensor& experts) const {
+  if (correction_ == nullptr) return;
+  if (const Tensor observed = correction_->observe(tape); observed.defined())
+    tape.kernels().expert_counts({.experts = experts, .counts = {observed, 1}}, tape.stream());
+}
+
+// Of all tokens, those that go to experts of this rank.
+ops::ExpertOrder Moe::order_of(Tape& tape, const Tensor& experts) const {
+  const int64_t most = std::min(config_.choices, held_.size) * experts.size(0);
+  ops::ExpertOrder order{.offsets = tape.empty({held_.size + 1}, DType::i32, "moe.offsets"),
+                         .slots = tape.empty({most}, DType::i32, "moe.slots"),
+                         .rows = tape.empty(experts.shape(), DType::i32, "moe.rows")};
+  tape.kernels().expert_rows({.experts = experts,
+                              .first = held_.global_begin,
                               .offsets = order.offsets,
                               .slots = order.slots,
                               .rows = order.rows},
                              tape.stream());
-  if (correction_ == nullptr) return order;
-  if (const Tensor observed = correction_->observe(tape); observed.defined())
-    tape.kernels().expert_counts(
-        {.experts = routing.experts, .rows = order.rows, .counts = {observed, 1}}, tape.stream());
+  // The host sees its own memory: no more rows than there are.
+  if (ranks_.group != nullptr && order.offsets.device().is_host() &&
+      order.offsets.device().has_data())
+    order.slots = order.slots.slice(0, 0, order.offsets.data<int32_t>()[held_.size]);
   return order;
 }
 
 // The weight of an expert multiplies what its down-projection reads, so that the sum over a token's experts is one of
 // rows as they are.
 Var Moe::through_experts(Tape& tape, const Var& x_TH, const ops::Routing& routing) const {
-  const ops::ExpertOrder order = order_of(tape, routing);
-  Var x_RH = ops::to_experts(tape, x_TH, order);
-  const Var weights_R = ops::weights_of_rows(tape, routing.weights, order);
+  const Tensor experts = parallel::to_expert_ranks(tape, routing.experts, ranks_, "expert choices");
+  const Var weights = parallel::to_expert_ranks(tape, routing.weights, ranks_, "expert weights");
+  const Var x = parallel::to_expert_ranks(tape, x_TH, ranks_, "expert tokens");
+  const ops::ExpertOrder order = order_of(tape, experts);
+  Var x_RH = ops::to_experts(tape, x, order);
+  const Var weights_R = ops::weights_of_rows(tape, weights, order);
   if (config_.weights_on_input) x_RH = ops::scale_rows(tape, x_RH, weights_R);
   const Var v_RF = ops::grouped_linear(tape, x_RH, up_, up_bias_, order.offsets);
   const MlpConfig& mlp = config_.expert;
   Var y_RF = ops::activation(tape, v_RF, mlp.activation, mlp.gated, mlp.clamp, mlp.up_offset);
   if (!config_.weights_on_input && !mlp.bias) y_RF = ops::scale_rows(tape, y_RF, weights_R);
-  Var y_RH = ops::grouped_linear(tape, y_RF, down_, down_bias_, order.offsets);
+  Var y_RH = ops::grouped_linear(tape, y_RF, down_, down_bias_, order.offsets, adds_bias_);
   if (!config_.weights_on_input && mlp.bias) y_RH = ops::scale_rows(tape, y_RH, weights_R);
-  return ops::from_experts(tape, y_RH, order);
+  return parallel::from_expert_ranks(tape, ops::from_experts(tape, y_RH, order), ranks_,
+                                     "expert results");
 }
 
 Var Moe::shared(Tape& tape, const Var& x_TH) const {
@@ -127,22 +163,55 @@ Var Moe::shared(Tape& tape, const Var& x_TH) const {
   return ops::scale_rows(tape, y_TH, factor_T);
 }
 
+// Runs of this rank's tokens that are of one sequence each. With divided tokens a sequence may lie on several ranks, or a
+// rank may have several.
+int64_t Moe::own_sequences(const Batch& batch, int64_t tokens) const {
+  if (!tensor_.divides_tokens()) return batch.sequences;
+  MG_CHECK(tokens % batch.length == 0 || batch.length % tokens == 0,
+           "--moe-router-load-balancing-type seq_aux_loss with --sequence-parallel: {} "
+           "tensor-parallel ranks have {} of {} tokens each, parts of several sequences of {}; "
+           "make --micro-batch-size a multiple or a divisor of --tensor-model-parallel-size",
+           tensor_.size(), tokens, batch.sequences * batch.length, batch.length);
+  return std::max<int64_t>(1, tokens / batch.length);
+}
+
 Var Moe::with_losses(Tape& tape, const Var& logits_TE, const Batch& batch) const {
   if (!tape.recording()) return logits_TE;
-  Var logits = add_balance_loss(tape, logits_TE, batch, 1, training_.aux_loss, training_.z_loss,
-                                training_.aux_loss != 0 ? kAuxLoss : std::string_view());
-  if (training_.sequence_aux_loss != 0)
-    logits = add_balance_loss(tape, logits, batch, batch.sequences, training_.sequence_aux_loss, 0,
-                              kSequenceAuxLoss);
-  return logits;
+  const int64_t tokens = logits_TE.value.size(0);
+  Var logits = add_balance_loss(tape, logits_TE, batch,
+                                {.coefficient = training_.aux_loss,
+                                 .z = training_.z_loss,
+                                 .metric = training_.aux_loss != 0 ? kAuxLoss : ""});
+  if (training_.sequence_aux_loss == 0) return logits;
+  const int64_t segments = own_sequences(batch, tokens);
+  return add_balance_loss(
+      tape, logits, batch,
+      {.segments = segments,
+       .ranks = static_cast<int>(std::max<int64_t>(1, batch.length / (tokens / segments))),
+       .all = batch.sequences,
+       .coefficient = training_.sequence_aux_loss,
+       .metric = kSequenceAuxLoss});
+}
+
+// The counts of segments that lie on `ranks` tensor-parallel ranks in a row are those of all of these.
+void Moe::sum_counts(Tape& tape, const Tensor& counts, int ranks) const {
+  if (!tensor_.divides_tokens() || ranks == 1) return;
+  if (ranks == tensor_.size()) return parallel::sum_in_place(tape, counts, *tensor_.group, "expert load");
+  // Those of each sequence on several of the ranks: gathered, and added up by this rank.
+  const int64_t experts = counts.size(1);
+  const Tensor all = parallel::gathered_rows(tape, counts, *tensor_.group, "expert load",
+                                             MemoryClass::activations);
+  const int64_t first = tensor_.rank() / ranks * ranks;
+  tape.kernels().column_sum(
+      {.x = all.slice(0, first, ranks), .out = {.out = counts.view({experts})}}, tape.stream());
 }
 
 // A loss is coefficient * E / (k n^2) * sum over e of counts[e] p[e] for each segment of n tokens, and the mean of those
 // of all segments; values E / n * sums with the counts as their weights have it as their mean.
-Var Moe::add_balance_loss(Tape& tape, const Var& logits_TE, const Batch& batch, int64_t segments,
-                          double coefficient, double z, std::string_view metric) const {
+Var Moe::add_balance_loss(Tape& tape, const Var& logits_TE, const Batch& batch,
+                          const BalanceLoss& loss) const {
   const Tensor& logits = logits_TE.value;
-  const int64_t tokens = logits.size(0), experts = logits.size(1);
+  const int64_t tokens = logits.size(0), experts = logits.size(1), segments = loss.segments;
   const DType type = logits.dtype();
   const auto results = [&](Shape shape) { return tape.empty(shape, type, "moe.router_sums"); };
   const Tensor sums = results({segments, experts}), counts = results({segments, experts}),
@@ -156,22 +225,27 @@ Var Moe::add_balance_loss(Tape& tape, const Var& logits_TE, const Batch& batch, 
                               .squares = squares,
                               .entropy = entropy},
                              tape.stream());
-  const double length = static_cast<double>(tokens / segments),
+  const bool divided = tensor_.divides_tokens();
+  const int ranks = loss.ranks > 0 ? loss.ranks : divided ? tensor_.size() : 1;
+  sum_counts(tape, counts, ranks);
+  const double own = static_cast<double>(tokens / segments), length = own * ranks,
                scale = static_cast<double>(experts) / length;
-  if (!metric.empty())
-    tape.report(metric, {.values = scaled(tape, sums, scale).view({segments * experts}),
-                         .weights = counts.view({segments * experts})});
-  if (segments == 1) {
-    report_mean(tape, kRouterEntropy, entropy, 1 / length);
-    if (z != 0) report_mean(tape, kRouterZLoss, squares, 1 / length);
+  // Each rank of a segment reports the counts of all and sums of its own.
+  if (!loss.metric.empty())
+    tape.report(loss.metric, {.values = scaled(tape, sums, scale * ranks).view({segments * experts}),
+                              .weights = counts.view({segments * experts}),
+                              .divided = divided});
+  if (loss.all == 1) {
+    report_mean(tape, kRouterEntropy, entropy, 1 / own, divided);
+    if (loss.z != 0) report_mean(tape, kRouterZLoss, squares, 1 / own, divided);
   }
-  if (coefficient == 0 && z == 0) return logits_TE;
-  const auto all = static_cast<double>(segments);
+  if (loss.coefficient == 0 && loss.z == 0) return logits_TE;
+  const auto all = static_cast<double>(loss.all);
   return ops::add_router_loss(
       tape, logits_TE,
       {.score = score,
-       .balance = coefficient * scale / (static_cast<double>(config_.choices) * length * all),
-       .z = z / (length * all),
+       .balance = loss.coefficient * scale / (static_cast<double>(config_.choices) * length * all),
+       .z = loss.z / (length * all),
        .counts = counts,
        .weight = objective_weight(tape, batch)});
 }

@@ -35,6 +35,7 @@ inline constexpr std::string_view kAuxLoss = "aux_loss", kSequenceAuxLoss = "seq
                                   kRouterZLoss = "router_z_loss", kRouterEntropy = "router_entropy";
 std::vector<MetricDefinition> router_metrics(const RouterTraining& training);
 
+// Experts are divided among the ranks of RankGroup::expert, their feed-forwards' widths among those of expert_tensor.
 // Parameters <name>.router.weight [E,H] and .bias [E], .experts.up.weight [E,F,H] (gated: [E,2F,H] = [gate | up]) and
 // .bias, .experts.down.weight [E,H,F] and .bias, .shared.up, .shared.down as an Mlp's, .shared_gate.weight [1,H]; state
 // .router.correction [E].
@@ -48,11 +49,25 @@ class Moe {
   Var through_experts(Tape& tape, const Var& x_TH, const ops::Routing& routing) const;
   Var shared(Tape& tape, const Var& x_TH) const;
   Var with_losses(Tape& tape, const Var& logits_TE, const Batch& batch) const;
-  Var add_balance_loss(Tape& tape, const Var& logits_TE, const Batch& batch, int64_t segments,
-                       double coefficient, double z, std::string_view metric) const;
-  ops::ExpertOrder order_of(Tape& tape, const ops::Routing& routing) const;
+  struct BalanceLoss {
+    int64_t segments = 1;  // of this rank's tokens
+    int ranks = 0;         // that a segment lies on; 0: all that divide the tokens
+    int64_t all = 1;       // segments of the micro-batch
+    double coefficient = 0, z = 0;
+    std::string_view metric;  // empty: not reported
+  };
+  Var add_balance_loss(Tape& tape, const Var& logits_TE, const Batch& batch,
+                       const BalanceLoss& loss) const;
+  int64_t own_sequences(const Batch& batch, int64_t tokens) const;
+  void sum_counts(Tape& tape, const Tensor& counts, int ranks) const;
+  void observe(Tape& tape, const Tensor& experts) const;
+  ops::ExpertOrder order_of(Tape& tape, const Tensor& experts) const;
 
   MoeConfig config_;
+  parallel::TensorParallel tensor_;
+  parallel::ExpertRanks ranks_;
+  parallel::Slice held_;  // of the experts
+  bool adds_bias_;        // of the down-projections, of which ranks add up slices
   RouterTraining training_;
   Weight router_, router_bias_;
   ModuleState* correction_ = nullptr;

@@ -131,12 +131,12 @@ Var scale_rows(Tape& tape, const Var& x, const Var& factors) {
 }
 
 Var grouped_linear(Tape& tape, const Var& x, const Weight& weight, const Weight& bias,
-                   const Tensor& offsets) {
+                   const Tensor& offsets, bool adds_bias) {
   const Tensor& w = weight.value();
   Tensor y = tape.empty({x.value.size(0), w.size(1)}, w.dtype(), "grouped_linear.y");
   tape.kernels().grouped_gemm({.a = x.value,
                                .b = w,
-                               .bias = bias ? bias.value() : Tensor(),
+                               .bias = bias && adds_bias ? bias.value() : Tensor(),
                                .offsets = offsets,
                                .out = y,
                                .transpose_b = true},

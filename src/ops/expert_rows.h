@@ -28,7 +28,8 @@ Var scale_rows(Tape& tape, const Var& x, const Var& factors);
 // y[r,:] = x[r,:] w[g]^T + b[g] of the group g that row r belongs to; w [G,out,in], b [G,out] or none, x [R,in],
 // offsets i32 [G+1]; rows behind the last group are zero. Weight gradients go to their slots, zeros for a group without
 // rows, and can run apart from the input's.
+// adds_bias false: y is without b, whose gradient is formed all the same; another rank of those that add up y adds it.
 Var grouped_linear(Tape& tape, const Var& x, const Weight& weight, const Weight& bias,
-                   const Tensor& offsets);
+                   const Tensor& offsets, bool adds_bias = true);
 
 }  // namespace megatron::ops

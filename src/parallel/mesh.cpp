@@ -252,7 +252,8 @@ Mesh Mesh::build(const Layout& layout, comm::Group& world) {
         AxisSet(Axis::pp), AxisSet{Axis::dp, Axis::cp}, AxisSet{Axis::tp, Axis::pp}}) {
     mesh.groups_[axes] = mesh.made(lists(dense, world.size(), axes), text_of(axes));
   }
-  for (const AxisSet axes : {AxisSet(Axis::tp), AxisSet(Axis::ep), AxisSet(Axis::dp)}) {
+  for (const AxisSet axes :
+       {AxisSet(Axis::tp), AxisSet(Axis::ep), AxisSet(Axis::dp), AxisSet{Axis::tp, Axis::ep}}) {
     mesh.expert_groups_[axes] =
         mesh.made(lists(experts, world.size(), axes), "expert-" + text_of(axes));
   }

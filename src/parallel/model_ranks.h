@@ -1,6 +1,7 @@
 // The groups of ranks that share the modules of a model.
 #pragma once
 
+#include "parallel/expert_tokens.h"
 #include "parallel/tensor_parallel.h"
 
 namespace megatron::parallel {
@@ -11,6 +12,7 @@ struct ModelRanks {
   comm::Group* context = nullptr;        // slices of each sequence
   comm::Group* expert = nullptr;         // some of the experts each
   comm::Group* expert_tensor = nullptr;  // slices of each expert's matrices
+  comm::Group* experts = nullptr;        // all experts between them: those of both groups
 
   comm::Group* group(RankGroup which) const {
     switch (which) {
@@ -20,6 +22,9 @@ struct ModelRanks {
       case RankGroup::expert_tensor: return expert_tensor;
     }
     return nullptr;
+  }
+  ExpertRanks expert_ranks() const {
+    return {.group = experts, .own_tokens = tensor.size() == 1 || tensor.divides_tokens()};
   }
   int size(RankGroup which) const { return group(which) == nullptr ? 1 : group(which)->size(); }
   int rank(RankGroup which) const { return group(which) == nullptr ? 0 : group(which)->rank(); }

@@ -69,7 +69,8 @@ ModelRanks Ranks::modules() const {
   return {.tensor = {unless_single(&mesh_.group(Axis::tp)), tensor_async_.get(), options_.sequence},
           .context = unless_single(&mesh_.group(Axis::cp)),
           .expert = unless_single(&mesh_.expert_group(Axis::ep)),
-          .expert_tensor = unless_single(&mesh_.expert_group(Axis::tp))};
+          .expert_tensor = unless_single(&mesh_.expert_group(Axis::tp)),
+          .experts = unless_single(&mesh_.expert_group({Axis::tp, Axis::ep}))};
 }
 
 // Without shards every rank of `all` holds the same, and one of those in norm() counts it.
@@ -105,6 +106,7 @@ double Ranks::seconds() const {
   const ModelRanks m = modules();
   std::set<const comm::Group*> groups = {&world(),  &data(),        m.tensor.group,  m.tensor.async,
                                          m.context, m.expert,       m.expert_tensor, stages(),
+                                         m.experts,
                                          norm(),    stages_async(), embedding_.get()};
   const DataParallelGroups data_groups = data_parallel();
   for (const Replicas* r : {&data_groups.dense, &data_groups.expert})

@@ -276,7 +276,10 @@ void compare_greedy(const corpus::HostBatch& greedy, const Results& results, int
 }  // namespace
 
 training::ModelLayout VerifyOptions::layout() const {
-  return {.ranks = {.layout = {.tp = tensor_parallel, .pp = pipeline_parallel},
+  return {.ranks = {.layout = {.tp = tensor_parallel,
+                               .ep = expert_parallel,
+                               .pp = pipeline_parallel,
+                               .etp = expert_tensor_parallel},
                     .sequence = sequence_parallel,
                     .pipeline = {.stages = pipeline_parallel}},
           .layers = {.uneven = true}};
@@ -291,6 +294,8 @@ std::string VerifyOptions::text() const {
   if (sequence_parallel) text += ", sequence parallel";
   add("pipeline", pipeline_parallel);
   add("data", data_parallel);
+  add("expert", expert_parallel);
+  add("expert tensor", expert_tensor_parallel);
   if (sharding != parallel::Sharding::none) text += ", sharded";
   return text;
 }
@@ -305,7 +310,6 @@ std::vector<Report> verify(const std::string& directory, const VerifyOptions& op
     Report report(fmt::format("{} on {} in {}{}", directory, name(device),
                               device == DeviceKind::reference ? "f64" : "f32", options.text()));
     const ExpectedBatch batch = read_expected_batch(expected, model);
-    batch.share(0, options.data_parallel);  // refused here, not on each rank
     const auto greedy = read_greedy_batch(expected, batch.host, model);
     Results results;
     comm::run_ranks(options.ranks(), [&](comm::Group& world) {

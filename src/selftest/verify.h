@@ -18,6 +18,9 @@ struct VerifyOptions {
   // The model is divided among so many ranks, as threads; layers as evenly as they can be. Data-parallel
   // ranks share the sequences.
   int tensor_parallel = 1, pipeline_parallel = 1, data_parallel = 1;
+  // Of the tensor- and data-parallel ranks, those that the experts and each expert's matrices are divided among;
+  // expert_tensor_parallel 0: as tensor_parallel.
+  int expert_parallel = 1, expert_tensor_parallel = 0;
   parallel::Sharding sharding = parallel::Sharding::none;  // what they divide
   bool sequence_parallel = false;  // the tensor-parallel ranks divide the tokens, too
 

@@ -85,25 +85,30 @@ std::vector<bool> read_padding(Expected& expected, const corpus::HostBatch& batc
 }  // namespace
 
 corpus::HostBatch ExpectedBatch::share(int rank, int ranks) const {
-  MG_CHECK(host.sequences % ranks == 0,
-           "{} sequences cannot be divided among {} data-parallel ranks; change "
-           "--data-parallel-size",
-           host.sequences, ranks);
-  const int64_t count = host.sequences / ranks;
+  const int64_t count = (host.sequences + ranks - 1) / ranks;
+  std::vector<int64_t> numbers;
+  for (int64_t i = rank * count; i < (rank + 1) * count; ++i)
+    numbers.push_back(i < host.sequences ? i : 0);
   const auto part = [&](const auto& all) {
-    using Values = std::decay_t<decltype(all)>;
-    const auto size = std::ssize(all) / ranks;
-    return Values(all.begin() + rank * size, all.begin() + (rank + 1) * size);
+    std::decay_t<decltype(all)> rows;
+    const int64_t size = std::ssize(all) / host.sequences;
+    for (const int64_t i : numbers)
+      rows.insert(rows.end(), all.begin() + i * size, all.begin() + (i + 1) * size);
+    return rows;
   };
-  return {.sequences = count,
-          .length = host.length,
-          .tokens = part(host.tokens),
-          .positions = part(host.positions),
-          .labels = part(host.labels),
-          .targets = part(host.targets),
-          .loss_mask = part(host.loss_mask),
-          .sample_ids = part(host.sample_ids),
-          .segment_starts = part(host.segment_starts)};
+  corpus::HostBatch batch{.sequences = count,
+                          .length = host.length,
+                          .tokens = part(host.tokens),
+                          .positions = part(host.positions),
+                          .labels = part(host.labels),
+                          .targets = part(host.targets),
+                          .loss_mask = part(host.loss_mask),
+                          .sample_ids = part(host.sample_ids),
+                          .segment_starts = part(host.segment_starts)};
+  for (int64_t i = 0; i < count; ++i)
+    if (rank * count + i >= host.sequences)
+      std::fill_n(batch.loss_mask.begin() + i * host.length, host.length, 0);
+  return batch;
 }
 
 ExpectedBatch read_expected_batch(Expected& expected, const models::Model& model) {

@@ -16,7 +16,8 @@ struct ExpectedBatch {
   std::vector<int64_t> score_rows;
   std::vector<bool> padding;  // [B*S]: nothing is expected of these rows; empty: no row is padding
 
-  // The part of data-parallel rank `rank` of `ranks`. Throws Error where sequences cannot be divided.
+  // The part of data-parallel rank `rank` of `ranks`, of as many sequences on each: where there are too few, a rank gets
+  // others whose tokens do not count.
   corpus::HostBatch share(int rank, int ranks) const;
 };
 

@@ -19,6 +19,12 @@ void ParallelSettings::fields(Fields& f) {
   f.add_switch("sequence-parallel", &sequence_parallel, true,
                "tensor-parallel ranks also split the tokens (sequence dimension) outside the "
                "matrix multiplications");
+  f.add("expert-model-parallel-size", &expert_parallel,
+        "expert-parallel size: data- and tensor-parallel ranks that the experts of every layer are "
+        "split over");
+  f.add("expert-tensor-parallel-size", &expert_tensor_parallel,
+        "ranks that the matrices of every expert are split over; default "
+        "--tensor-model-parallel-size");
   f.add("pipeline-model-parallel-size", &pipeline_parallel,
         "pipeline-parallel size: stages, one rank each, that the layers are split over");
   f.add_switch("use-tp-pp-dp-mapping", &tp_pp_dp_mapping, true,
@@ -295,14 +301,15 @@ void ParallelSettings::check_sizes() const {
            "use 1 (--recompute-granularity full and --tensor-model-parallel-size with "
            "--sequence-parallel lower the memory of a sequence)",
            context_parallel);
-  MG_CHECK(expert_parallel == 1,
-           "--expert-model-parallel-size is {}: mixture-of-experts layers are not supported yet: "
-           "use 1",
-           expert_parallel);
-  MG_CHECK(expert_tensor_parallel.value_or(1) == 1,
-           "--expert-tensor-parallel-size is {}: mixture-of-experts layers are not supported yet: "
-           "leave it out",
-           *expert_tensor_parallel);
+  const bool divides_tokens = tensor_parallel == 1 || sequence_parallel;
+  MG_CHECK(expert_parallel == 1 || divides_tokens,
+           "--expert-model-parallel-size {} with --tensor-model-parallel-size {} needs "
+           "--sequence-parallel: give it, too",
+           expert_parallel, tensor_parallel);
+  MG_CHECK(expert_tensor_parallel.value_or(tensor_parallel) == tensor_parallel || divides_tokens,
+           "--expert-tensor-parallel-size {} differs from --tensor-model-parallel-size {}, which "
+           "needs --sequence-parallel: give it, or leave --expert-tensor-parallel-size out",
+           *expert_tensor_parallel, tensor_parallel);
   check_positive(layers_per_virtual_stage, "num-layers-per-virtual-pipeline-stage");
   check_positive(bucket_size, "ddp-bucket-size");
   check_positive(num_buckets, "ddp-num-buckets");
@@ -347,6 +354,7 @@ parallel::Layout ParallelSettings::mesh_layout() const {
   layout.pp = static_cast<int>(pipeline_parallel);
   layout.cp = static_cast<int>(context_parallel);
   layout.ep = static_cast<int>(expert_parallel);
+  layout.etp = static_cast<int>(expert_tensor_parallel.value_or(0));
   layout.instances = static_cast<int>(optimizer_instances);
   if (tp_pp_dp_mapping) layout.order = "tp-cp-ep-pp-dp";
   return layout;

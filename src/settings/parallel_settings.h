@@ -17,7 +17,8 @@ namespace megatron::settings {
 
 struct ParallelSettings {
   int64_t tensor_parallel = 1, pipeline_parallel = 1;
-  int64_t context_parallel = 1, expert_parallel = 1;  // no flags: 1, others are refused
+  int64_t context_parallel = 1;  // no flag: 1, others are refused
+  int64_t expert_parallel = 1;
   std::optional<int64_t> expert_tensor_parallel;
   bool sequence_parallel = false;
   bool tp_pp_dp_mapping = false;  // --use-tp-pp-dp-mapping
