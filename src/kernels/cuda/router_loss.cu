@@ -60,7 +60,7 @@ __device__ void add_token(const RouterSums<C>& work, const C* logits, C* row, in
 // A block has a block of a segment's tokens, a warp each at a time: of the shared memory a row for
 // each warp, one of sums, and counts.
 template <class C>
-__global__ void __launch_bounds__(kThreads) sum_tokens(RouterSums<C> work) {
+__global__ void __launch_bounds__(kThreads, 2) sum_tokens(RouterSums<C> work) {
   __shared__ TokenSums<C> of_warps[kThreads / kWarp];
   const int warp = warp_of_row(), warps = static_cast<int>(blockDim.x) / kWarp, n = work.experts;
   C *rows = reinterpret_cast<C*>(dynamic_shared()), *sums = rows + warps * n,

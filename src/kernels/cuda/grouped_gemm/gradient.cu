@@ -16,7 +16,8 @@ struct GroupedGradient {
 
 // Blocks of a group one after another.
 template <class Tile, class T>
-__global__ void __launch_bounds__(kProductThreads) sum_products(GroupedGradient<T> g) {
+__global__ void __launch_bounds__(kProductThreads, kProductBlocks)
+    sum_products(GroupedGradient<T> g) {
   const int of_group = g.row_tiles * g.column_tiles,
             group = static_cast<int>(blockIdx.x) / of_group;
   const int tile = static_cast<int>(blockIdx.x) - group * of_group;

@@ -9,7 +9,8 @@
 
 namespace megatron::kernels::cuda {
 
-inline constexpr int kProductThreads = 256;
+// Threads of a block, and blocks that share a multiprocessor's registers.
+inline constexpr int kProductThreads = 256, kProductBlocks = 2;
 
 // From the tile's first place on. kDepthInside: a place is a row in memory, and depth lies along it; else the rows are
 // depths, and places lie along them.

@@ -18,7 +18,7 @@ struct GroupedProduct {
 };
 
 template <class Tile, class T, bool kTransposed>
-__global__ void __launch_bounds__(kProductThreads)
+__global__ void __launch_bounds__(kProductThreads, kProductBlocks)
     multiply_groups(GroupedProduct<T, kTransposed> p) {
   const int number = static_cast<int>(blockIdx.x) / p.column_tiles;
   const RowTile tile = find_row_tile(p.offsets, p.groups, p.rows, Tile::kRows, number);

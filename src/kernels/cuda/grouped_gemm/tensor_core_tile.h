@@ -17,14 +17,14 @@ struct OperandTile {
   alignas(16) T at[kHeight * kPitch];
 
   // Depths from `first` on; zeros from `depth` on and beyond the operand's places. They are there when each thread has
-  // waited for its copies and met the others.
+  // waited for its copies and met the others. One copy after another: sums leave few registers for addresses.
   __device__ void fetch(const Operand<T, kDepthInside>& from, int64_t first, int64_t depth) {
     constexpr int N = kChunk<T>, kChunks = kWidth / N;
     const int64_t height = kDepthInside ? from.places : depth - first;
     const int64_t width = kDepthInside ? depth - first : from.places;
     const T* data = from.data + (kDepthInside ? first : first * from.pitch);
     if (from.whole) {
-#pragma unroll
+#pragma unroll 1
       for (int c = static_cast<int>(threadIdx.x); c < kHeight * kChunks; c += kProductThreads) {
         const int i = c / kChunks, d = c % kChunks * N;
         const bool there = i < height && d < width;
@@ -32,7 +32,7 @@ struct OperandTile {
                                  there);
       }
     } else {
-#pragma unroll 4
+#pragma unroll 1
       for (int c = static_cast<int>(threadIdx.x); c < kHeight * kWidth; c += kProductThreads) {
         const int i = c / kWidth, d = c % kWidth;
         const bool there = i < height && d < width;
