@@ -1,5 +1,6 @@
 #include "models/moe_flags.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 
@@ -62,11 +63,36 @@ void MoeFlags::fields(Fields& f) {
         "coefficient of each of --moe-router-load-balancing-type; 0: none");
   f.add("moe-z-loss-coeff", &z_loss_coeff,
         "coefficient of the router z-loss, which keeps router logits small; default none");
+  f.add("moe-expert-capacity-factor", &capacity_factor,
+        "training: tokens of an expert at most, as a multiple of the mean; those above are dropped; "
+        "default no limit");
+  f.add_enum<kernels::KeptRows>("moe-token-drop-policy", &drop_policy,
+                                {{"probs", kernels::KeptRows::largest},
+                                 {"position", kernels::KeptRows::first}},
+                                "tokens kept within --moe-expert-capacity-factor: those of largest "
+                                "weight or the first");
+  f.add_switch("moe-pad-expert-input-to-capacity", &pad_to_capacity, true,
+               "give every expert as many rows as --moe-expert-capacity-factor allows, so that "
+               "shapes are fixed");
+  f.add_enum<bool>("moe-capacity-scope", &capacity_of_sequence,
+                   {{"sequence", true}, {"microbatch", false}},
+                   "tokens that --moe-expert-capacity-factor counts over: each sequence, which does "
+                   "not depend on the layout, or a rank's micro-batch, as Megatron-LM does");
+  f.of({"moe-token-drop-policy", "moe-pad-expert-input-to-capacity", "moe-capacity-scope"},
+       [this] { return capacity_factor ? "" : "there is no --moe-expert-capacity-factor"; });
 }
 
 nn::RouterTraining MoeFlags::training() const {
   nn::RouterTraining training{.z_loss = z_loss_coeff.value_or(0),
-                              .bias_update_rate = bias_update_rate};
+                              .bias_update_rate = bias_update_rate,
+                              .capacity_factor = std::max(0.0, capacity_factor.value_or(0)),
+                              .capacity_of_sequence = capacity_of_sequence,
+                              .padded = pad_to_capacity,
+                              .kept = drop_policy};
+  MG_CHECK(std::isfinite(training.capacity_factor),
+           "--moe-expert-capacity-factor is {}; it must be a number above 0", *capacity_factor);
+  MG_CHECK(!pad_to_capacity || training.capacity_factor > 0,
+           "--moe-pad-expert-input-to-capacity needs --moe-expert-capacity-factor");
   MG_CHECK(aux_loss_coeff.size() == load_balancing_type.size() || aux_loss_coeff.size() == 1,
            "--moe-aux-loss-coeff has {} values and --moe-router-load-balancing-type {}; give one "
            "for each",

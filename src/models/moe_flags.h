@@ -23,6 +23,9 @@ struct MoeFlags {
   std::vector<std::string> aux_loss_coeff = {"0"};
   std::optional<double> z_loss_coeff;
   double bias_update_rate = 1e-3;
+  std::optional<double> capacity_factor;
+  kernels::KeptRows drop_policy = kernels::KeptRows::largest;
+  bool pad_to_capacity = false, capacity_of_sequence = true;
 
   void fields(Fields& fields);
   // Throws Error naming a coefficient that is no number, or lists that do not go together.
@@ -32,6 +35,7 @@ struct MoeFlags {
 // Those of fields() that describe no model.
 inline constexpr const char* kMoeTrainingFlags[] = {
     "moe-router-load-balancing-type", "moe-aux-loss-coeff", "moe-z-loss-coeff",
-    "moe-router-bias-update-rate"};
+    "moe-router-bias-update-rate",    "moe-expert-capacity-factor", "moe-token-drop-policy",
+    "moe-pad-expert-input-to-capacity", "moe-capacity-scope"};
 
 }  // namespace megatron::models

@@ -2,6 +2,7 @@
 #include "nn/moe.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "base/error.h"
 #include "ops/elementwise.h"
@@ -11,6 +12,9 @@ namespace megatron::nn {
 namespace {
 
 using parallel::RankGroup;
+
+// Also in a forward pass that records nothing because backward runs it again.
+bool trains(const Tape& tape) { return tape.pass() != Pass::evaluate; }
 
 // Sum of the weights with which the tokens' losses enter the objective: what a mean over the tokens is worth in it.
 Tensor objective_weight(Tape& tape, const Batch& batch) {
@@ -98,59 +102,109 @@ Moe::Moe(Builder& builder, const std::string& name, int64_t hidden, const MoeCon
 }
 
 Var Moe::operator()(Tape& tape, const Var& x_TH, const Batch& batch) const {
+  return tape.module("moe", {{"x", x_TH}},
+                     [this, &batch](Tape& t, const Bundle& in) {
+                       return Bundle{{"y", mixture(t, in["x"], batch)}};
+                     },
+                     {})["y"];
+}
+
+Var Moe::mixture(Tape& tape, const Var& x_TH, const Batch& batch) const {
   Var logits_TE = ops::router_logits(tape, x_TH, router_, router_bias_);
   logits_TE = with_losses(tape, logits_TE, batch);
   const ops::Routing routing =
       ops::route(tape, logits_TE, config_.choices, config_.router,
                  correction_ == nullptr ? Tensor() : correction_->value());
-  observe(tape, routing.experts);
-  const Var y_TH = through_experts(tape, x_TH, routing);
+  const Var y_TH = through_experts(tape, x_TH, routing, batch);
   return shared_ == nullptr ? y_TH : ops::add(tape, y_TH, shared(tape, x_TH));
 }
 
-void Moe::observe(Tape& tape, const Tensor& experts) const {
+// Each rank counts what goes to its own experts; the ranks' counts are added up.
+void Moe::observe(Tape& tape, const Tensor& experts, const Tensor& rows) const {
   if (correction_ == nullptr) return;
   if (const Tensor observed = correction_->observe(tape); observed.defined())
-    tape.kernels().expert_counts({.experts = experts, .counts = {observed, 1}}, tape.stream());
+    tape.kernels().expert_counts({.experts = experts, .rows = rows, .counts = {observed, 1}},
+                                 tape.stream());
+}
+
+Moe::Capacity Moe::capacity_of(Tape& tape, int64_t own_tokens, const Batch& batch) const {
+  if (training_.capacity_factor <= 0 || !trains(tape)) return {};
+  const int64_t segment = training_.capacity_of_sequence ? batch.length : own_tokens;
+  const bool whole = !tensor_.divides_tokens() ||
+                     (ranks_.gathers() && ranks_.group->size() % tensor_.size() == 0);
+  MG_CHECK(whole || own_tokens % segment == 0,
+           "--moe-capacity-scope sequence: {} tensor-parallel ranks divide the {} tokens of a "
+           "sequence, and no rank sees all of them; use --moe-capacity-scope microbatch, or an "
+           "--expert-tensor-parallel-size of {}",
+           tensor_.size(), segment, tensor_.size());
+  const double mean = static_cast<double>(segment * config_.choices) /
+                      static_cast<double>(config_.experts);
+  return {.segment = segment,
+          .rows = std::max<int64_t>(
+              1, static_cast<int64_t>(std::ceil(mean * training_.capacity_factor)))};
 }
 
 // Of all tokens, those that go to experts of this rank.
-ops::ExpertOrder Moe::order_of(Tape& tape, const Tensor& experts) const {
-  const int64_t most = std::min(config_.choices, held_.size) * experts.size(0);
+ops::ExpertOrder Moe::order_of(Tape& tape, const Tensor& experts, const Tensor& weights,
+                               const Capacity& capacity) const {
+  const bool padded = capacity.rows > 0 && training_.padded;
+  const int64_t tokens = experts.size(0),
+                most = padded ? held_.size * capacity.rows * (tokens / capacity.segment)
+                              : std::min(config_.choices, held_.size) * tokens;
   ops::ExpertOrder order{.offsets = tape.empty({held_.size + 1}, DType::i32, "moe.offsets"),
                          .slots = tape.empty({most}, DType::i32, "moe.slots"),
                          .rows = tape.empty(experts.shape(), DType::i32, "moe.rows")};
   tape.kernels().expert_rows({.experts = experts,
+                              .weights = weights,
                               .first = held_.global_begin,
+                              .capacity = capacity.rows,
+                              .segment = capacity.segment,
+                              .kept = training_.kept,
+                              .padded = padded,
                               .offsets = order.offsets,
                               .slots = order.slots,
                               .rows = order.rows},
                              tape.stream());
+  observe(tape, experts, order.rows);
   // The host sees its own memory: no more rows than there are.
-  if (ranks_.group != nullptr && order.offsets.device().is_host() &&
-      order.offsets.device().has_data())
+  const Device device = order.offsets.device();
+  if ((ranks_.group != nullptr || capacity.rows > 0) && device.is_host() && device.has_data())
     order.slots = order.slots.slice(0, 0, order.offsets.data<int32_t>()[held_.size]);
   return order;
 }
 
 // The weight of an expert multiplies what its down-projection reads, so that the sum over a token's experts is one of
-// rows as they are.
-Var Moe::through_experts(Tape& tape, const Var& x_TH, const ops::Routing& routing) const {
+// rows as they are; after a bias it multiplies the result.
+Var Moe::through_experts(Tape& tape, const Var& x_TH, const ops::Routing& routing,
+                         const Batch& batch) const {
   const Tensor experts = parallel::to_expert_ranks(tape, routing.experts, ranks_, "expert choices");
   const Var weights = parallel::to_expert_ranks(tape, routing.weights, ranks_, "expert weights");
   const Var x = parallel::to_expert_ranks(tape, x_TH, ranks_, "expert tokens");
-  const ops::ExpertOrder order = order_of(tape, experts);
+  const ops::ExpertOrder order =
+      order_of(tape, experts, weights.value, capacity_of(tape, x_TH.value.size(0), batch));
   Var x_RH = ops::to_experts(tape, x, order);
   const Var weights_R = ops::weights_of_rows(tape, weights, order);
   if (config_.weights_on_input) x_RH = ops::scale_rows(tape, x_RH, weights_R);
   const Var v_RF = ops::grouped_linear(tape, x_RH, up_, up_bias_, order.offsets);
-  const MlpConfig& mlp = config_.expert;
-  Var y_RF = ops::activation(tape, v_RF, mlp.activation, mlp.gated, mlp.clamp, mlp.up_offset);
-  if (!config_.weights_on_input && !mlp.bias) y_RF = ops::scale_rows(tape, y_RF, weights_R);
-  Var y_RH = ops::grouped_linear(tape, y_RF, down_, down_bias_, order.offsets, adds_bias_);
-  if (!config_.weights_on_input && mlp.bias) y_RH = ops::scale_rows(tape, y_RH, weights_R);
+  const Bundle inner =
+      tape.module("moe_act", {{"v", v_RF}, {"weights", weights_R}},
+                  [this](Tape& t, const Bundle& in) {
+                    return Bundle{{"y", activated(t, in["v"], in["weights"])}};
+                  },
+                  {"y"});
+  Var y_RH = ops::grouped_linear(tape, inner["y"], down_, down_bias_, order.offsets, adds_bias_);
+  if (!config_.weights_on_input && config_.expert.bias)
+    y_RH = ops::scale_rows(tape, y_RH, weights_R);
   return parallel::from_expert_ranks(tape, ops::from_experts(tape, y_RH, order), ranks_,
                                      "expert results");
+}
+
+Var Moe::activated(Tape& tape, const Var& v_RF, const Var& weights_R) const {
+  const MlpConfig& mlp = config_.expert;
+  const Var y_RF =
+      ops::activation(tape, v_RF, mlp.activation, mlp.gated, mlp.clamp, mlp.up_offset);
+  if (config_.weights_on_input || mlp.bias) return y_RF;
+  return ops::scale_rows(tape, y_RF, weights_R);
 }
 
 Var Moe::shared(Tape& tape, const Var& x_TH) const {
@@ -176,7 +230,7 @@ int64_t Moe::own_sequences(const Batch& batch, int64_t tokens) const {
 }
 
 Var Moe::with_losses(Tape& tape, const Var& logits_TE, const Batch& batch) const {
-  if (!tape.recording()) return logits_TE;
+  if (!trains(tape)) return logits_TE;
   const int64_t tokens = logits_TE.value.size(0);
   Var logits = add_balance_loss(tape, logits_TE, batch,
                                 {.coefficient = training_.aux_loss,

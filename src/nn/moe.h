@@ -38,7 +38,7 @@ std::vector<MetricDefinition> router_metrics(const RouterTraining& training);
 // Experts are divided among the ranks of RankGroup::expert, their feed-forwards' widths among those of expert_tensor.
 // Parameters <name>.router.weight [E,H] and .bias [E], .experts.up.weight [E,F,H] (gated: [E,2F,H] = [gate | up]) and
 // .bias, .experts.down.weight [E,H,F] and .bias, .shared.up, .shared.down as an Mlp's, .shared_gate.weight [1,H]; state
-// .router.correction [E].
+// .router.correction [E]. Modules of a tape: "moe", all of it; "moe_act", what lies between an expert's two products.
 class Moe {
  public:
   Moe(Builder& builder, const std::string& name, int64_t hidden, const MoeConfig& config,
@@ -46,7 +46,10 @@ class Moe {
   Var operator()(Tape& tape, const Var& x_TH, const Batch& batch) const;
 
  private:
-  Var through_experts(Tape& tape, const Var& x_TH, const ops::Routing& routing) const;
+  Var mixture(Tape& tape, const Var& x_TH, const Batch& batch) const;
+  Var through_experts(Tape& tape, const Var& x_TH, const ops::Routing& routing,
+                      const Batch& batch) const;
+  Var activated(Tape& tape, const Var& v_RF, const Var& weights_R) const;
   Var shared(Tape& tape, const Var& x_TH) const;
   Var with_losses(Tape& tape, const Var& logits_TE, const Batch& batch) const;
   struct BalanceLoss {
@@ -60,8 +63,14 @@ class Moe {
                        const BalanceLoss& loss) const;
   int64_t own_sequences(const Batch& batch, int64_t tokens) const;
   void sum_counts(Tape& tape, const Tensor& counts, int ranks) const;
-  void observe(Tape& tape, const Tensor& experts) const;
-  ops::ExpertOrder order_of(Tape& tape, const Tensor& experts) const;
+  // Tokens in a row that a capacity is counted over, and the rows that it leaves an expert.
+  struct Capacity {
+    int64_t segment = 0, rows = 0;
+  };
+  Capacity capacity_of(Tape& tape, int64_t own_tokens, const Batch& batch) const;
+  ops::ExpertOrder order_of(Tape& tape, const Tensor& experts, const Tensor& weights,
+                            const Capacity& capacity) const;
+  void observe(Tape& tape, const Tensor& experts, const Tensor& rows) const;
 
   MoeConfig config_;
   parallel::TensorParallel tensor_;

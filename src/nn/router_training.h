@@ -2,6 +2,8 @@
 
 #include <optional>
 
+#include "kernels/expert_rows.h"
+
 namespace megatron::nn {
 
 // What keeps the load of experts even, in training alone. Coefficients of losses, 0: none, whose counts are those of a
@@ -10,6 +12,11 @@ namespace megatron::nn {
 struct RouterTraining {
   double aux_loss = 0, sequence_aux_loss = 0, z_loss = 0;
   double bias_update_rate = 1e-3;  // of the correction bias
+  // Rows of an expert at most, as a multiple of the mean, of each sequence or of a rank's micro-batch; 0: no limit.
+  // padded: always so many. Passes that are not differentiated have no limit.
+  double capacity_factor = 0;
+  bool capacity_of_sequence = true, padded = false;
+  kernels::KeptRows kept = kernels::KeptRows::largest;
   // What config.json states for transformers' own trainers: it is kept, and changes nothing here.
   std::optional<double> stated_aux_loss;
   bool states_router_logits = false;

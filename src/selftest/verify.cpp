@@ -281,7 +281,8 @@ training::ModelLayout VerifyOptions::layout() const {
                                .pp = pipeline_parallel,
                                .etp = expert_tensor_parallel},
                     .sequence = sequence_parallel,
-                    .pipeline = {.stages = pipeline_parallel}},
+                    .pipeline = {.stages = pipeline_parallel},
+                    .sharding = sharding},
           .layers = {.uneven = true}};
 }
 

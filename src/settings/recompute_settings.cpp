@@ -12,16 +12,15 @@ namespace {
 using Granularity = models::RecomputeOptions::Granularity;
 using Method = models::RecomputeOptions::Method;
 
-constexpr std::array<std::string_view, 4> kModules = {"core_attn", "mlp", "mlp_act", "layernorm"};
-constexpr std::string_view kModulesText = "core_attn, mlp, mlp_act and layernorm";
+constexpr std::array<std::string_view, 6> kModules = {"core_attn", "mlp",     "mlp_act",
+                                                      "layernorm", "moe", "moe_act"};
+constexpr std::string_view kModulesText = "core_attn, mlp, mlp_act, layernorm, moe and moe_act";
 
 // What Megatron-LM can recompute of layers that these models do not have.
 struct Foreign {
   std::string_view module, of;
 };
-constexpr std::array<Foreign, 9> kForeign = {{{"moe_act", "mixture-of-experts layers"},
-                                              {"mla_up_proj", "multi-latent attention"},
-                                              {"moe", "mixture-of-experts layers"},
+constexpr std::array<Foreign, 7> kForeign = {{{"mla_up_proj", "multi-latent attention"},
                                               {"shared_experts", "mixture-of-experts layers"},
                                               {"gdn_norm_out", "gated delta net layers"},
                                               {"gdp_in_proj", "gated delta product layers"},
@@ -60,7 +59,8 @@ void RecomputeSettings::fields(Fields& f) {
         "with granularity selective: core_attn (attention's output, the default), mlp (all "
         "activations between the feed-forward block's two linear layers), mlp_act (of those the "
         "activation function's output alone, with no matrix product repeated), layernorm (the "
-        "output of norms)");
+        "output of norms), moe (all of a layer of experts but its input), moe_act (mlp_act of "
+        "experts)");
   f.add_switch(
       "distribute-saved-activations", &distribute, true,
       "with granularity full and --tensor-model-parallel-size above 1: each tensor-parallel rank "

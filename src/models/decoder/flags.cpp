@@ -337,6 +337,10 @@ void set_expert_flags(const DecoderValue& value, ModelFlags& f) {
   if (list.find('0') != list.npos) m.layer_freq = "[" + list.substr(1) + "]";
   if (value.router.z_loss != 0) m.z_loss_coeff = value.router.z_loss;
   m.bias_update_rate = value.router.bias_update_rate;
+  if (value.router.capacity_factor > 0) m.capacity_factor = value.router.capacity_factor;
+  m.drop_policy = value.router.kept;
+  m.pad_to_capacity = value.router.padded;
+  m.capacity_of_sequence = value.router.capacity_of_sequence;
   m.load_balancing_type.clear();
   m.aux_loss_coeff.clear();
   const auto add_loss = [&](const char* type, double coefficient) {
