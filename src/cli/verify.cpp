@@ -140,16 +140,16 @@ int verify(const Arguments& arguments) {
     directories.clear();
   }
   const bool only_rewrite = rewrite && !fs::exists(directories[0] + "/expected.safetensors");
-  const selftest::VerifyOptions options = {.devices = devices_named(device),
-                                           .threads = runtime.threads_per_rank(),
-                                           .tensor_parallel = static_cast<int>(tensor_parallel),
-                                           .pipeline_parallel = static_cast<int>(pipeline_parallel),
-                                           .data_parallel = static_cast<int>(data_parallel),
-                                           .expert_parallel = static_cast<int>(expert_parallel),
-                                           .expert_tensor_parallel = static_cast<int>(
-                                               expert_tensor_parallel.value_or(0)),
-                                           .sharding = sharding,
-                                           .sequence_parallel = sequence_parallel};
+  const selftest::VerifyOptions options = {
+      .devices = devices_named(device),
+      .threads = runtime.threads_per_rank(),
+      .tensor_parallel = static_cast<int>(tensor_parallel),
+      .pipeline_parallel = static_cast<int>(pipeline_parallel),
+      .data_parallel = static_cast<int>(data_parallel),
+      .expert_parallel = static_cast<int>(expert_parallel),
+      .expert_tensor_parallel = static_cast<int>(expert_tensor_parallel.value_or(0)),
+      .sharding = sharding,
+      .sequence_parallel = sequence_parallel};
   size_t refused = 0;
   for (const std::string& directory : only_rewrite ? std::vector<std::string>() : directories)
     refused += !verify_one(directory, directories.size() == 1, options, reports);

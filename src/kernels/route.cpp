@@ -73,9 +73,8 @@ void check(const RouteBackwardArgs& args) {
 }
 
 void check(const ExpertCountsArgs& args) {
-  const Rules rules(
-      "expert_counts",
-      {{"experts", args.experts}, {"rows", args.rows}, {"counts", args.counts.out}});
+  const Rules rules("expert_counts",
+                    {{"experts", args.experts}, {"rows", args.rows}, {"counts", args.counts.out}});
   rules.require(args.experts.defined() && args.experts.rank() == 2, "experts [T,k]");
   check_chosen(rules, args.experts, args.experts.size(0));
   if (args.rows.defined())

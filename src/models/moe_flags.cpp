@@ -25,8 +25,7 @@ void MoeFlags::fields(Fields& f) {
         "experts of each layer that has them, in place of one feed-forward block; default none");
   f.add("moe-layer-freq", &layer_freq,
         "layers with experts: every N-th, or one 0 or 1 (with) per layer, \"([0]*1+[1]*26)\"");
-  f.add("moe-ffn-hidden-size", &ffn_hidden_size,
-        "width of an expert; default --ffn-hidden-size");
+  f.add("moe-ffn-hidden-size", &ffn_hidden_size, "width of an expert; default --ffn-hidden-size");
   f.add("moe-router-topk", &topk, "experts that each token goes through");
   f.add_enum<kernels::RouterScore>(
       "moe-router-score-function", &score,
@@ -63,21 +62,22 @@ void MoeFlags::fields(Fields& f) {
         "coefficient of each of --moe-router-load-balancing-type; 0: none");
   f.add("moe-z-loss-coeff", &z_loss_coeff,
         "coefficient of the router z-loss, which keeps router logits small; default none");
-  f.add("moe-expert-capacity-factor", &capacity_factor,
-        "training: tokens of an expert at most, as a multiple of the mean; those above are dropped; "
-        "default no limit");
-  f.add_enum<kernels::KeptRows>("moe-token-drop-policy", &drop_policy,
-                                {{"probs", kernels::KeptRows::largest},
-                                 {"position", kernels::KeptRows::first}},
-                                "tokens kept within --moe-expert-capacity-factor: those of largest "
-                                "weight or the first");
+  f.add(
+      "moe-expert-capacity-factor", &capacity_factor,
+      "training: tokens of an expert at most, as a multiple of the mean; those above are dropped; "
+      "default no limit");
+  f.add_enum<kernels::KeptRows>(
+      "moe-token-drop-policy", &drop_policy,
+      {{"probs", kernels::KeptRows::largest}, {"position", kernels::KeptRows::first}},
+      "tokens kept within --moe-expert-capacity-factor: those of largest "
+      "weight or the first");
   f.add_switch("moe-pad-expert-input-to-capacity", &pad_to_capacity, true,
                "give every expert as many rows as --moe-expert-capacity-factor allows, so that "
                "shapes are fixed");
-  f.add_enum<bool>("moe-capacity-scope", &capacity_of_sequence,
-                   {{"sequence", true}, {"microbatch", false}},
-                   "tokens that --moe-expert-capacity-factor counts over: each sequence, which does "
-                   "not depend on the layout, or a rank's micro-batch, as Megatron-LM does");
+  f.add_enum<bool>(
+      "moe-capacity-scope", &capacity_of_sequence, {{"sequence", true}, {"microbatch", false}},
+      "tokens that --moe-expert-capacity-factor counts over: each sequence, which does "
+      "not depend on the layout, or a rank's micro-batch, as Megatron-LM does");
   f.of({"moe-token-drop-policy", "moe-pad-expert-input-to-capacity", "moe-capacity-scope"},
        [this] { return capacity_factor ? "" : "there is no --moe-expert-capacity-factor"; });
 }

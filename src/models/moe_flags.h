@@ -34,8 +34,8 @@ struct MoeFlags {
 
 // Those of fields() that describe no model.
 inline constexpr const char* kMoeTrainingFlags[] = {
-    "moe-router-load-balancing-type", "moe-aux-loss-coeff", "moe-z-loss-coeff",
-    "moe-router-bias-update-rate",    "moe-expert-capacity-factor", "moe-token-drop-policy",
+    "moe-router-load-balancing-type",   "moe-aux-loss-coeff",         "moe-z-loss-coeff",
+    "moe-router-bias-update-rate",      "moe-expert-capacity-factor", "moe-token-drop-policy",
     "moe-pad-expert-input-to-capacity", "moe-capacity-scope"};
 
 }  // namespace megatron::models

@@ -75,7 +75,8 @@ struct RecomputeOptions {
   // first `layers` layers of a chunk does, the others keep everything.
   enum class Method { uniform, block } method = Method::uniform;
   int64_t layers = 1;
-  std::vector<std::string> modules;  // of selective: "core_attn", "mlp", "mlp_act", "layernorm", "moe", "moe_act"
+  std::vector<std::string>
+      modules;  // of selective: "core_attn", "mlp", "mlp_act", "layernorm", "moe", "moe_act"
   bool distribute =
       false;  // --distribute-saved-activations: each tensor rank keeps a slice of them
   const parallel::TensorParallel* tensor = nullptr;  // of `distribute`: those ranks; borrowed

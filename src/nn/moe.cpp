@@ -16,11 +16,16 @@ using parallel::RankGroup;
 // Also in a forward pass that records nothing because backward runs it again.
 bool trains(const Tape& tape) { return tape.pass() != Pass::evaluate; }
 
-// Sum of the weights with which the tokens' losses enter the objective: what a mean over the tokens is worth in it.
-Tensor objective_weight(Tape& tape, const Batch& batch) {
-  Tensor weight = tape.empty({}, DType::f64, "moe.objective_weight");
-  tape.kernels().sum({.x = batch.loss_weights, .out = weight}, tape.stream());
-  return weight;
+// Sums of the weights with which the losses of tokens enter the objective, f64 [count], of `count` runs of tokens in a
+// row from `first` on: what a mean over such a run is worth in it.
+Tensor objective_weights(Tape& tape, const Batch& batch, int64_t first, int64_t count,
+                         int64_t length) {
+  Tensor weights = tape.empty({count}, DType::f64, "moe.objective_weights");
+  for (int64_t i = 0; i < count; ++i)
+    tape.kernels().sum({.x = batch.loss_weights.slice(0, first + i * length, length),
+                        .out = weights.slice(0, i, 1).view({})},
+                       tape.stream());
+  return weights;
 }
 
 Tensor scaled(Tape& tape, const Tensor& x, double factor) {
@@ -64,6 +69,11 @@ Moe::Moe(Builder& builder, const std::string& name, int64_t hidden, const MoeCon
                                builder.ranks().rank(RankGroup::expert))),
       adds_bias_(builder.ranks().rank(RankGroup::expert_tensor) == 0),
       training_(training) {
+  const int ranks = builder.ranks().size(RankGroup::expert);
+  MG_CHECK(config.experts % ranks == 0,
+           "{} experts cannot be divided evenly among {} ranks; change "
+           "--expert-model-parallel-size or --num-experts",
+           config.experts, ranks);
   const int64_t experts = config.experts, ffn = config.expert.ffn,
                 up = config.expert.gated ? 2 * ffn : ffn;
   router_ = builder.add(name + ".router.weight", {experts, hidden}, init);
@@ -77,8 +87,7 @@ Moe::Moe(Builder& builder, const std::string& name, int64_t hidden, const MoeCon
                {.rate = rate, .counts = state.observed, .bias = state.value()}, stream);
          }});
   }
-  const parallel::Division by_expert{
-      .axis = 0, .blocks = {experts}, .group = RankGroup::expert};
+  const parallel::Division by_expert{.axis = 0, .blocks = {experts}, .group = RankGroup::expert};
   const auto by_width = [&](int axis, std::vector<int64_t> blocks) {
     return parallel::Division{
         .axis = axis, .blocks = std::move(blocks), .group = RankGroup::expert_tensor};
@@ -95,8 +104,8 @@ Moe::Moe(Builder& builder, const std::string& name, int64_t hidden, const MoeCon
                              {.divisions = {by_expert}});
   }
   if (config.shared_ffn == 0) return;
-  shared_ = std::make_unique<Mlp>(builder, name + ".shared", hidden, config.shared(), init,
-                                  output_init);
+  shared_ =
+      std::make_unique<Mlp>(builder, name + ".shared", hidden, config.shared(), init, output_init);
   if (config.shared_gate)
     shared_gate_ = builder.add(name + ".shared_gate.weight", {1, hidden}, init);
 }
@@ -112,9 +121,8 @@ Var Moe::operator()(Tape& tape, const Var& x_TH, const Batch& batch) const {
 Var Moe::mixture(Tape& tape, const Var& x_TH, const Batch& batch) const {
   Var logits_TE = ops::router_logits(tape, x_TH, router_, router_bias_);
   logits_TE = with_losses(tape, logits_TE, batch);
-  const ops::Routing routing =
-      ops::route(tape, logits_TE, config_.choices, config_.router,
-                 correction_ == nullptr ? Tensor() : correction_->value());
+  const ops::Routing routing = ops::route(tape, logits_TE, config_.choices, config_.router,
+                                          correction_ == nullptr ? Tensor() : correction_->value());
   const Var y_TH = through_experts(tape, x_TH, routing, batch);
   return shared_ == nullptr ? y_TH : ops::add(tape, y_TH, shared(tape, x_TH));
 }
@@ -130,15 +138,15 @@ void Moe::observe(Tape& tape, const Tensor& experts, const Tensor& rows) const {
 Moe::Capacity Moe::capacity_of(Tape& tape, int64_t own_tokens, const Batch& batch) const {
   if (training_.capacity_factor <= 0 || !trains(tape)) return {};
   const int64_t segment = training_.capacity_of_sequence ? batch.length : own_tokens;
-  const bool whole = !tensor_.divides_tokens() ||
-                     (ranks_.gathers() && ranks_.group->size() % tensor_.size() == 0);
+  const bool whole =
+      !tensor_.divides_tokens() || (ranks_.gathers() && ranks_.group->size() % tensor_.size() == 0);
   MG_CHECK(whole || own_tokens % segment == 0,
            "--moe-capacity-scope sequence: {} tensor-parallel ranks divide the {} tokens of a "
            "sequence, and no rank sees all of them; use --moe-capacity-scope microbatch, or an "
            "--expert-tensor-parallel-size of {}",
            tensor_.size(), segment, tensor_.size());
-  const double mean = static_cast<double>(segment * config_.choices) /
-                      static_cast<double>(config_.experts);
+  const double mean =
+      static_cast<double>(segment * config_.choices) / static_cast<double>(config_.experts);
   return {.segment = segment,
           .rows = std::max<int64_t>(
               1, static_cast<int64_t>(std::ceil(mean * training_.capacity_factor)))};
@@ -186,12 +194,11 @@ Var Moe::through_experts(Tape& tape, const Var& x_TH, const ops::Routing& routin
   const Var weights_R = ops::weights_of_rows(tape, weights, order);
   if (config_.weights_on_input) x_RH = ops::scale_rows(tape, x_RH, weights_R);
   const Var v_RF = ops::grouped_linear(tape, x_RH, up_, up_bias_, order.offsets);
-  const Bundle inner =
-      tape.module("moe_act", {{"v", v_RF}, {"weights", weights_R}},
-                  [this](Tape& t, const Bundle& in) {
-                    return Bundle{{"y", activated(t, in["v"], in["weights"])}};
-                  },
-                  {"y"});
+  const Bundle inner = tape.module("moe_act", {{"v", v_RF}, {"weights", weights_R}},
+                                   [this](Tape& t, const Bundle& in) {
+                                     return Bundle{{"y", activated(t, in["v"], in["weights"])}};
+                                   },
+                                   {"y"});
   Var y_RH = ops::grouped_linear(tape, inner["y"], down_, down_bias_, order.offsets, adds_bias_);
   if (!config_.weights_on_input && config_.expert.bias)
     y_RH = ops::scale_rows(tape, y_RH, weights_R);
@@ -201,8 +208,7 @@ Var Moe::through_experts(Tape& tape, const Var& x_TH, const ops::Routing& routin
 
 Var Moe::activated(Tape& tape, const Var& v_RF, const Var& weights_R) const {
   const MlpConfig& mlp = config_.expert;
-  const Var y_RF =
-      ops::activation(tape, v_RF, mlp.activation, mlp.gated, mlp.clamp, mlp.up_offset);
+  const Var y_RF = ops::activation(tape, v_RF, mlp.activation, mlp.gated, mlp.clamp, mlp.up_offset);
   if (config_.weights_on_input || mlp.bias) return y_RF;
   return ops::scale_rows(tape, y_RF, weights_R);
 }
@@ -217,40 +223,47 @@ Var Moe::shared(Tape& tape, const Var& x_TH) const {
   return ops::scale_rows(tape, y_TH, factor_T);
 }
 
-// Runs of this rank's tokens that are of one sequence each. With divided tokens a sequence may lie on several ranks, or a
-// rank may have several.
-int64_t Moe::own_sequences(const Batch& batch, int64_t tokens) const {
-  if (!tensor_.divides_tokens()) return batch.sequences;
-  MG_CHECK(tokens % batch.length == 0 || batch.length % tokens == 0,
-           "--moe-router-load-balancing-type seq_aux_loss with --sequence-parallel: {} "
-           "tensor-parallel ranks have {} of {} tokens each, parts of several sequences of {}; "
-           "make --micro-batch-size a multiple or a divisor of --tensor-model-parallel-size",
-           tensor_.size(), tokens, batch.sequences * batch.length, batch.length);
-  return std::max<int64_t>(1, tokens / batch.length);
-}
-
+// The loss of a micro-batch counts what all of its tokens chose; those of sequences do not depend on which others there
+// are.
 Var Moe::with_losses(Tape& tape, const Var& logits_TE, const Batch& batch) const {
   if (!trains(tape)) return logits_TE;
-  const int64_t tokens = logits_TE.value.size(0);
-  Var logits = add_balance_loss(tape, logits_TE, batch,
-                                {.coefficient = training_.aux_loss,
-                                 .z = training_.z_loss,
-                                 .metric = training_.aux_loss != 0 ? kAuxLoss : ""});
-  if (training_.sequence_aux_loss == 0) return logits;
-  const int64_t segments = own_sequences(batch, tokens);
-  return add_balance_loss(
-      tape, logits, batch,
-      {.segments = segments,
-       .ranks = static_cast<int>(std::max<int64_t>(1, batch.length / (tokens / segments))),
-       .all = batch.sequences,
-       .coefficient = training_.sequence_aux_loss,
-       .metric = kSequenceAuxLoss});
+  Var logits = logits_TE;
+  if (training_.aux_loss != 0)
+    logits = add_balance_loss(tape, logits, batch,
+                              {.ranks = tensor_.divides_tokens() ? tensor_.size() : 1,
+                               .coefficient = training_.aux_loss,
+                               .metric = kAuxLoss});
+  return add_balance_loss(tape, logits, batch,
+                          sequence_loss(batch.length, logits_TE.value.size(0), batch.sequences));
+}
+
+// Of divided tokens a sequence may lie on several ranks, or a rank may have several.
+Moe::BalanceLoss Moe::sequence_loss(int64_t length, int64_t own, int64_t sequences) const {
+  BalanceLoss loss{.coefficient = training_.sequence_aux_loss,
+                   .z = training_.z_loss,
+                   .metric = training_.sequence_aux_loss != 0 ? kSequenceAuxLoss : "",
+                   .reports_rest = true};
+  if (!tensor_.divides_tokens()) {
+    loss.segments = sequences;
+    return loss;
+  }
+  const bool whole = own % length == 0, parts = length % own == 0;
+  MG_CHECK(whole || parts || (loss.coefficient == 0 && loss.z == 0),
+           "--moe-router-load-balancing-type seq_aux_loss and --moe-z-loss-coeff with "
+           "--sequence-parallel: {} tensor-parallel ranks have {} of {} tokens each, parts of "
+           "several sequences of {}; make --micro-batch-size a multiple or a divisor of "
+           "--tensor-model-parallel-size",
+           tensor_.size(), own, sequences * length, length);
+  if (whole) loss.segments = own / length;
+  if (parts) loss.ranks = static_cast<int>(length / own);
+  return loss;
 }
 
 // The counts of segments that lie on `ranks` tensor-parallel ranks in a row are those of all of these.
 void Moe::sum_counts(Tape& tape, const Tensor& counts, int ranks) const {
   if (!tensor_.divides_tokens() || ranks == 1) return;
-  if (ranks == tensor_.size()) return parallel::sum_in_place(tape, counts, *tensor_.group, "expert load");
+  if (ranks == tensor_.size())
+    return parallel::sum_in_place(tape, counts, *tensor_.group, "expert load");
   // Those of each sequence on several of the ranks: gathered, and added up by this rank.
   const int64_t experts = counts.size(1);
   const Tensor all = parallel::gathered_rows(tape, counts, *tensor_.group, "expert load",
@@ -260,8 +273,8 @@ void Moe::sum_counts(Tape& tape, const Tensor& counts, int ranks) const {
       {.x = all.slice(0, first, ranks), .out = {.out = counts.view({experts})}}, tape.stream());
 }
 
-// A loss is coefficient * E / (k n^2) * sum over e of counts[e] p[e] for each segment of n tokens, and the mean of those
-// of all segments; values E / n * sums with the counts as their weights have it as their mean.
+// A loss is coefficient * E / (k n^2) * sum over e of counts[e] p[e] for a segment of n tokens; values E / n * sums with
+// the counts as their weights have it as their mean.
 Var Moe::add_balance_loss(Tape& tape, const Var& logits_TE, const Batch& batch,
                           const BalanceLoss& loss) const {
   const Tensor& logits = logits_TE.value;
@@ -280,28 +293,29 @@ Var Moe::add_balance_loss(Tape& tape, const Var& logits_TE, const Batch& batch,
                               .entropy = entropy},
                              tape.stream());
   const bool divided = tensor_.divides_tokens();
-  const int ranks = loss.ranks > 0 ? loss.ranks : divided ? tensor_.size() : 1;
-  sum_counts(tape, counts, ranks);
-  const double own = static_cast<double>(tokens / segments), length = own * ranks,
-               scale = static_cast<double>(experts) / length;
+  sum_counts(tape, counts, loss.ranks);
+  const int64_t own = tokens / segments, length = own * loss.ranks;
+  const double n = static_cast<double>(length), scale = static_cast<double>(experts) / n;
   // Each rank of a segment reports the counts of all and sums of its own.
   if (!loss.metric.empty())
-    tape.report(loss.metric, {.values = scaled(tape, sums, scale * ranks).view({segments * experts}),
-                              .weights = counts.view({segments * experts}),
-                              .divided = divided});
-  if (loss.all == 1) {
-    report_mean(tape, kRouterEntropy, entropy, 1 / own, divided);
-    if (loss.z != 0) report_mean(tape, kRouterZLoss, squares, 1 / own, divided);
+    tape.report(loss.metric,
+                {.values = scaled(tape, sums, scale * loss.ranks).view({segments * experts}),
+                 .weights = counts.view({segments * experts}),
+                 .divided = divided});
+  if (loss.reports_rest) {
+    const double one = 1 / static_cast<double>(own);
+    report_mean(tape, kRouterEntropy, entropy, one, divided);
+    if (loss.z != 0) report_mean(tape, kRouterZLoss, squares, one, divided);
   }
   if (loss.coefficient == 0 && loss.z == 0) return logits_TE;
-  const auto all = static_cast<double>(loss.all);
+  const int64_t first = divided ? tensor_.rank() * tokens / length * length : 0;
   return ops::add_router_loss(
       tape, logits_TE,
       {.score = score,
-       .balance = loss.coefficient * scale / (static_cast<double>(config_.choices) * length * all),
-       .z = loss.z / (length * all),
+       .balance = loss.coefficient * scale / (static_cast<double>(config_.choices) * n),
+       .z = loss.z / n,
        .counts = counts,
-       .weight = objective_weight(tape, batch)});
+       .weight = objective_weights(tape, batch, first, segments, length)});
 }
 
 }  // namespace megatron::nn

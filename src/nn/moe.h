@@ -3,7 +3,6 @@
 
 #include <memory>
 
-
 #include "autograd/metrics.h"
 #include "kernels/route.h"
 #include "nn/batch.h"
@@ -54,14 +53,14 @@ class Moe {
   Var with_losses(Tape& tape, const Var& logits_TE, const Batch& batch) const;
   struct BalanceLoss {
     int64_t segments = 1;  // of this rank's tokens
-    int ranks = 0;         // that a segment lies on; 0: all that divide the tokens
-    int64_t all = 1;       // segments of the micro-batch
+    int ranks = 1;         // that a segment lies on
     double coefficient = 0, z = 0;
     std::string_view metric;  // empty: not reported
+    bool reports_rest = false;
   };
+  BalanceLoss sequence_loss(int64_t length, int64_t own, int64_t sequences) const;
   Var add_balance_loss(Tape& tape, const Var& logits_TE, const Batch& batch,
                        const BalanceLoss& loss) const;
-  int64_t own_sequences(const Batch& batch, int64_t tokens) const;
   void sum_counts(Tape& tape, const Tensor& counts, int ranks) const;
   // Tokens in a row that a capacity is counted over, and the rows that it leaves an expert.
   struct Capacity {

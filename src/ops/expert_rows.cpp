@@ -61,7 +61,8 @@ void weights_dgrad(Backward& backward) {
   if (!backward.needs(0)) return;
   const Tensor& dout = backward.gradient(0);
   const RowMap rows = rows_of(backward);
-  const Tensor dx = add_up(backward.tape(), dout.view({dout.size(0), 1}), rows, "weights_of_rows.dx");
+  const Tensor dx =
+      add_up(backward.tape(), dout.view({dout.size(0), 1}), rows, "weights_of_rows.dx");
   backward.set(0, dx.view({dx.size(0) / rows.choices, rows.choices}));
 }
 
@@ -114,7 +115,10 @@ Var from_experts(Tape& tape, const Var& y, const ExpertOrder& order) {
 
 Var weights_of_rows(Tape& tape, const Var& weights, const ExpertOrder& order) {
   const int64_t slots = weights.value.elements();
-  const RowMap rows{.index = order.slots, .inverse = order.rows.view({slots, 1}), .share = 1, .choices = order.choices()};
+  const RowMap rows{.index = order.slots,
+                    .inverse = order.rows.view({slots, 1}),
+                    .share = 1,
+                    .choices = order.choices()};
   Tensor out = take(tape, weights.value.view({slots, 1}), rows, "weights_of_rows");
   return tape.record_one(node_of("weights_of_rows", weights, rows, weights_dgrad),
                          out.view({order.row_count()}));

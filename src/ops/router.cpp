@@ -44,12 +44,13 @@ void route_dgrad(Backward& backward) {
   if (!backward.needs(0)) return;
   const Tensor& logits = backward.saved(0);
   Tensor dlogits = backward.empty(logits.shape(), logits.dtype(), "route.dlogits");
-  backward.kernels().route_backward({.form = backward.attributes<kernels::RouterForm>(),
-                                     .logits = logits,
-                                     .experts = backward.saved(1),
-                                     .dweights = backward.gradient(0).view(backward.saved(1).shape()),
-                                     .dlogits = dlogits},
-                                    backward.stream());
+  backward.kernels().route_backward(
+      {.form = backward.attributes<kernels::RouterForm>(),
+       .logits = logits,
+       .experts = backward.saved(1),
+       .dweights = backward.gradient(0).view(backward.saved(1).shape()),
+       .dlogits = dlogits},
+      backward.stream());
   backward.set(0, dlogits);
 }
 
@@ -64,15 +65,18 @@ void router_loss_dgrad(Backward& backward) {
   const Tensor& logits = backward.saved(0);
   Tensor dlogits = backward.empty(logits.shape(), logits.dtype(), "router_loss.dlogits");
   backward.kernels().copy({.x = backward.gradient(0), .out = dlogits}, backward.stream());
-  backward.kernels().router_loss_backward({.score = loss.score,
-                                           .balance = loss.balance,
-                                           .z = loss.z,
-                                           .logits = logits,
-                                           .mask = backward.saved(3),
-                                           .counts = backward.saved(1),
-                                           .weight = backward.saved(2),
-                                           .dlogits = dlogits},
-                                          backward.stream());
+  const Tensor &counts = backward.saved(1), &weight = backward.saved(2);
+  const int64_t segments = counts.size(0), length = logits.size(0) / segments;
+  for (int64_t s = 0; s < segments; ++s) {
+    backward.kernels().router_loss_backward({.score = loss.score,
+                                             .balance = loss.balance,
+                                             .z = loss.z,
+                                             .logits = logits.slice(0, s * length, length),
+                                             .counts = counts.slice(0, s, 1),
+                                             .weight = weight.slice(0, s, 1).view({}),
+                                             .dlogits = dlogits.slice(0, s * length, length)},
+                                            backward.stream());
+  }
   backward.set(0, dlogits);
 }
 
@@ -121,7 +125,7 @@ Routing route(Tape& tape, const Var& logits, int64_t k, const kernels::RouterFor
 Var add_router_loss(Tape& tape, const Var& logits, const RouterLoss& loss) {
   Node node{.name = "router_loss",
             .inputs = {logits.id},
-            .saved = {logits.value, loss.counts, loss.weight, loss.mask},
+            .saved = {logits.value, loss.counts, loss.weight},
             .dgrad = router_loss_dgrad};
   node.attributes = RouterLossAttributes{loss.score, loss.balance, loss.z};
   return tape.record_one(std::move(node), logits.value);

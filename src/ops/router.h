@@ -17,12 +17,12 @@ struct Routing {
 Routing route(Tape& tape, const Var& logits, int64_t k, const kernels::RouterForm& form,
               const Tensor& bias = {}, const Tensor& selection = {});
 
-// What a router's losses add to the objective: weight * (balance * sum over segments and experts of counts * p + z * sum
-// of l^2), kernels::RouterLossBackwardArgs.
+// What a router's losses add to the objective: the sum over segments s of weight[s] * (balance * sum over experts of
+// counts[s] * p + z * sum of l^2), kernels::RouterLossBackwardArgs. counts f32 (f64) [S,E], weight f64 [S].
 struct RouterLoss {
   kernels::RouterScore score = kernels::RouterScore::softmax;
   double balance = 0, z = 0;
-  Tensor mask, counts, weight;
+  Tensor counts, weight;
 };
 // The logits themselves, whose gradient has that of the losses added to it.
 Var add_router_loss(Tape& tape, const Var& logits, const RouterLoss& loss);

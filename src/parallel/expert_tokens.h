@@ -9,7 +9,8 @@
 namespace megatron::parallel {
 
 struct ExpertRanks {
-  comm::Group* group = nullptr;  // borrowed; null: one rank, for which every call here is the identity
+  comm::Group* group =
+      nullptr;  // borrowed; null: one rank, for which every call here is the identity
   // Whether each rank has tokens of its own; else all have the same ones (tensor-parallel ranks that do not divide them).
   bool own_tokens = true;
 

@@ -104,10 +104,9 @@ comm::Group* Ranks::norm() const {
 
 double Ranks::seconds() const {
   const ModelRanks m = modules();
-  std::set<const comm::Group*> groups = {&world(),  &data(),        m.tensor.group,  m.tensor.async,
-                                         m.context, m.expert,       m.expert_tensor, stages(),
-                                         m.experts,
-                                         norm(),    stages_async(), embedding_.get()};
+  std::set<const comm::Group*> groups = {&world(),  &data(),  m.tensor.group,  m.tensor.async,
+                                         m.context, m.expert, m.expert_tensor, stages(),
+                                         m.experts, norm(),   stages_async(),  embedding_.get()};
   const DataParallelGroups data_groups = data_parallel();
   for (const Replicas* r : {&data_groups.dense, &data_groups.expert})
     for (const comm::Group* g : {r->shards, r->async, r->instances, r->instances_async})

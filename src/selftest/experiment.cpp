@@ -58,6 +58,8 @@ std::string Layout::str() const {
   if (pipeline.chunks > 1) text += fmt::format(" x {}", pipeline.chunks);
   text += fmt::format(", DP {}", dp);
   if (sharding != parallel::Sharding::none) text += fmt::format(" {}", parallel::name(sharding));
+  if (ep > 1) text += fmt::format(", EP {}", ep);
+  if (etp > 0) text += fmt::format(", ETP {}", etp);
   if (instances > 1) text += fmt::format(" in {} instances", instances);
   text += recompute_text(recompute);
   if (overlap) text += ", overlap";
@@ -70,12 +72,14 @@ std::string Layout::str() const {
 }
 
 training::ModelLayout Layout::model_layout() const {
-  return {.ranks = {.layout = {.tp = tp, .pp = pipeline.stages, .instances = instances},
-                    .sequence = sequence,
-                    .pipeline = pipeline,
-                    .sharding = sharding,
-                    .async = overlap},
-          .layers = layers};
+  return {
+      .ranks = {.layout =
+                    {.tp = tp, .ep = ep, .pp = pipeline.stages, .etp = etp, .instances = instances},
+                .sequence = sequence,
+                .pipeline = pipeline,
+                .sharding = sharding,
+                .async = overlap},
+      .layers = layers};
 }
 
 // A rank's model, with its parameters drawn, and its step.

@@ -19,6 +19,7 @@ inline constexpr int64_t kBucketElements = 4096;
 // How the steps are spread.
 struct Layout {
   int tp = 1, dp = 1;
+  int ep = 1, etp = 0;  // of models with experts; etp 0: as tp
   bool sequence = false;
   parallel::PipelineShape pipeline;
   parallel::LayerPlacement layers = {.uneven = true};

@@ -263,7 +263,7 @@ const std::vector<Fault>& faults() {
        false, [](const MatrixRow& row) { return row.layout.sequence; },
        with_group<UnreducedPartialGradients>},
       {"tied-gradient-twice", "the last stage's gradient of the tied embedding is added twice",
-       false, [](const MatrixRow& row) { return !row.llama && ends_on_two_stages(row); },
+       false, [](const MatrixRow& row) { return row.model == 1 && ends_on_two_stages(row); },
        with_group<TiedGradientTwice>},
   };
   return all;

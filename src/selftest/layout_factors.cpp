@@ -25,7 +25,9 @@ enum Axis : size_t {
   kRecompute,
   kOverlap,
   kOffload,
-  kTied,
+  kModel,
+  kExpert,
+  kExpertTensor,
   kMicroBatch,
 };
 
@@ -75,6 +77,10 @@ class LayoutCheck {
     });
   }
 
+  std::string sizes() const {
+    return said([this](std::vector<SettingNote>&) { settings_.parallel.check_sizes(); });
+  }
+
   std::string micro_batches() const {
     const int64_t at_once = settings_.data_parallel * settings_.micro_batch;
     if (limits_.sequences % at_once != 0) {
@@ -92,6 +98,24 @@ class LayoutCheck {
       settings_.recompute.check(most_layers(), settings_.parallel.tensor_parallel,
                                 settings_.parallel.sequence_parallel, notes);
     });
+  }
+
+  // Only a model with experts has ranks for them.
+  std::string experts() const {
+    const bool divides = settings_.parallel.expert_parallel > 1 ||
+                         settings_.parallel.expert_tensor_parallel.has_value();
+    if (settings_.model == 2 || !divides) return {};
+    return "the model has no experts";
+  }
+
+  std::string expert_ranks() const {
+    try {
+      parallel::rank_lists(settings_.parallel.mesh_layout(), static_cast<int>(settings_.ranks()),
+                           parallel::Axis::ep, true);
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return {};
   }
 
   std::string offload() const {
@@ -144,6 +168,8 @@ class Rules {
     using Check = LayoutCheck;
     // Those of fewer factors first: they say more plainly what is wrong.
     add({kTensor, kSequence}, &Check::parallel);
+    add({kModel, kExpert, kExpertTensor}, &Check::experts);
+    add({kTensor, kPipeline, kData, kInstances, kExpert, kExpertTensor}, &Check::expert_ranks);
     add({kPipeline, kSchedule}, &Check::parallel);
     add({kSharding, kInstances}, &Check::parallel, {{kData, 1}});
     add({kData, kInstances}, &Check::parallel, {{kSharding, 1}});
@@ -156,6 +182,7 @@ class Rules {
     add({kPipeline, kSchedule, kOffload}, &Check::offload);
     add({kPipeline, kSchedule, kRecompute}, &Check::recompute);
     add({kPipeline, kSchedule, kData, kMicroBatch}, &Check::micro_batches);
+    add({kTensor, kSequence, kExpert, kExpertTensor}, &Check::sizes);
     add({kTensor, kSequence, kPipeline, kSchedule, kData, kSharding, kInstances, kOverlap},
         &Check::parallel);
   }
@@ -210,7 +237,9 @@ const std::vector<Factor>& layout_factors() {
       {"recompute", {"none", "selective", "full-uniform", "full-block"}},
       {"overlap", {"off", "on"}},
       {"offload", {"none", "optimizer", "activations"}},
-      {"tied", {"no", "yes"}},
+      {"model", {"llama", "gpt2", "experts"}},
+      {"ep", {"1", "2", "4"}},
+      {"etp", {"tp", "1"}},
       {"micro-batch", {"1", "2"}},
   };
   return factors;
@@ -245,7 +274,11 @@ LayoutSettings layout_settings(const Row& row, const LayoutLimits& limits) {
   result.offload.num_layers = value(row, kOffload) == "activations" ? 1 : 0;
   result.data_parallel = number(row, kData);
   result.micro_batch = number(row, kMicroBatch);
-  result.tied = value(row, kTied) == "yes";
+  const auto& models = layout_factors()[kModel].values;
+  result.model =
+      static_cast<size_t>(std::ranges::find(models, value(row, kModel)) - models.begin());
+  parallel.expert_parallel = number(row, kExpert);
+  if (value(row, kExpertTensor) == "1") parallel.expert_tensor_parallel = 1;
   return result;
 }
 

@@ -21,13 +21,13 @@ struct LayoutSettings {
   settings::RecomputeSettings recompute;
   settings::OffloadSettings offload;
   int64_t data_parallel = 1, micro_batch = 1;
-  bool tied = false;
+  size_t model = 0;  // of the matrix: llama, gpt2, experts
 
   int64_t ranks() const { return parallel.model_ranks() * data_parallel; }
 };
 
-// tp, sequence, pp, schedule, dp, sharding, instances, recompute, overlap, offload, tied and
-// micro-batch, each with its simplest value first.
+// tp, sequence, pp, schedule, dp, sharding, instances, recompute, overlap, offload, model, ep, etp
+// and micro-batch, each with its simplest value first.
 const std::vector<Factor>& layout_factors();
 
 // Open values become their factor's first. Layers that the virtual stages of the pipeline cannot share

@@ -21,7 +21,7 @@ namespace megatron::selftest {
 // DP 3 of a sharded optimizer, whose tensor-parallel ranks would close small buckets at unlike places.
 struct MatrixRow {
   int number = 0;
-  bool llama = false;  // untied; else a tied GPT-2
+  size_t model = 0;  // an untied Llama, a tied GPT-2, a Llama with experts
   Layout layout;
   std::string str() const;  // "gpt2, TP 2 SP, PP 2 1f1b, DP 2 optim, micro-batch 1"
 };
@@ -46,7 +46,7 @@ class LayoutMatrix {
 enum class Precisions { all, fp64, fp32 };
 
 // Runs rows on ranks that are threads. Each row: on the fp64 reference against one rank within
-// 1e-10; in fp32 on the device against one rank within kLayoutFp32, and bit for bit against the same
+// 1e-10; in fp32 on the device against one rank within kLayoutFp32 (but for experts), and bit for bit against the same
 // tensor- and data-parallel ranks without stages, sharding, recompute, overlap and offload where
 // DESIGN's rules of equal bits hold: with sharded gradients and several micro-batches sums are
 // added in another order (docs/decisions). Compared are the loss, every parameter's gradient, the

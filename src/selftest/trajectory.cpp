@@ -199,8 +199,8 @@ void compare_aux_loss(Expected& expected, int64_t k, const training::StepReport&
   const std::vector<double> all = expected.doubles("aux_loss");
   const auto layers = static_cast<size_t>(expected.shape("aux_loss")[1]);
   const auto row = all.begin() + static_cast<ptrdiff_t>(static_cast<size_t>(k) * layers);
-  const double mean = std::accumulate(row, row + static_cast<ptrdiff_t>(layers), 0.0) /
-                      static_cast<double>(layers);
+  const double mean =
+      std::accumulate(row, row + static_cast<ptrdiff_t>(layers), 0.0) / static_cast<double>(layers);
   const auto found = std::ranges::find(step.metrics, nn::kAuxLoss, &MetricValue::name);
   const double value = found == step.metrics.end() ? NAN : found->value;
   report.compare("aux_loss", fmt::format("step {}", k), relative_error(value, mean),

@@ -24,7 +24,7 @@ namespace {
 // What a model makes of a batch, put together by its ranks.
 struct Results {
   std::mutex mutex;
-  TensorMap values;  // "hidden.0", "hidden.head", "logits"
+  TensorMap values;                                      // "hidden.0", "hidden.head", "logits"
   std::map<int64_t, std::vector<double>> router_logits;  // [T,E], by layer
   GatheredTensors gradients;
   double loss = 0, divisor = 1;
@@ -233,8 +233,8 @@ void compare_routers(Expected& expected, const Results& results, const models::M
                      tolerance::kGoldenLogitsAbsolute);
   }
   if (!expected.contains("aux_loss")) return;
-  const double loss = pooled_aux_loss(results.router_logits, batch.host.tokens.size(),
-                                      model->flags().moe.topk);
+  const double loss =
+      pooled_aux_loss(results.router_logits, batch.host.tokens.size(), model->flags().moe.topk);
   report.compare("loss", "aux_loss", relative_error(loss, expected.doubles("aux_loss").at(0)),
                  tolerance::kGoldenLossRelative);
 }

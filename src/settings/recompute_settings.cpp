@@ -12,7 +12,7 @@ namespace {
 using Granularity = models::RecomputeOptions::Granularity;
 using Method = models::RecomputeOptions::Method;
 
-constexpr std::array<std::string_view, 6> kModules = {"core_attn", "mlp",     "mlp_act",
+constexpr std::array<std::string_view, 6> kModules = {"core_attn", "mlp", "mlp_act",
                                                       "layernorm", "moe", "moe_act"};
 constexpr std::string_view kModulesText = "core_attn, mlp, mlp_act, layernorm, moe and moe_act";
 

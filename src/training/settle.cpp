@@ -164,11 +164,34 @@ void settle_planned(settings::TrainSettings& s) {
   s.optimizer.decay(s.batch);
 }
 
+void check_experts(const settings::ParallelSettings& parallel, const models::Model& model,
+                   std::vector<SettingNote>& notes) {
+  const std::optional<int64_t> experts = model->flags().moe.num_experts;
+  if (!experts) {
+    MG_CHECK(parallel.expert_parallel == 1,
+             "--expert-model-parallel-size is {}, but the model has no experts: use 1, or give "
+             "--num-experts",
+             parallel.expert_parallel);
+    MG_CHECK(!parallel.expert_tensor_parallel,
+             "--expert-tensor-parallel-size is {}, but the model has no experts: leave it out",
+             *parallel.expert_tensor_parallel);
+    return;
+  }
+  MG_CHECK(*experts % parallel.expert_parallel == 0,
+           "{} experts cannot be divided evenly by --expert-model-parallel-size {}: change one of "
+           "them",
+           *experts, parallel.expert_parallel);
+  if (parallel.expert_dispatcher == "alltoall")
+    notes.push_back(
+        {"moe-token-dispatcher-type", "allgather", "the only one there is; results are the same"});
+}
+
 std::vector<SettingNote> settle_layout(settings::TrainSettings& s, const models::Model& model) {
   std::vector<SettingNote> notes;
   const data::BatchSchedule& schedule = s.batch.schedule;
   s.parallel.check(s.runtime.rank_count(), model->num_layers(), schedule.micro_batches(0),
                    *s.batch.seq_length, notes);
+  check_experts(s.parallel, model, notes);
   const parallel::PipelineShape shape = s.parallel.pipeline(model->num_layers());
   check_groups(s, shape);
   int64_t least = model->num_layers(), most = 0;

@@ -322,9 +322,9 @@ Case counts_case(const Counted& c) {
                 .counts = {.beta = c.beta}};
             if (c.rows) args.rows = inputs.integers("rows", slots, DType::i32, -2, 3);
             args.counts.out =
-                c.beta == 0
-                    ? inputs.output("counts", {c.experts}, c.type)
-                    : inputs.updated("counts", inputs.integers("counts", {c.experts}, c.type, 0, 9));
+                c.beta == 0 ? inputs.output("counts", {c.experts}, c.type)
+                            : inputs.updated("counts",
+                                             inputs.integers("counts", {c.experts}, c.type, 0, 9));
             return inputs.call(
                 [args](Stream& stream, const Table& table) { table.expert_counts(args, stream); });
           }};
@@ -348,8 +348,9 @@ Case bias_case(int64_t experts, DType type) {
 
 void add_count_cases(std::vector<Case>& cases) {
   for (const DType type : {DType::f32, DType::f64}) {
-    for (const Counted& c : {Counted{}, Counted{.tokens = 0}, Counted{.tokens = 7, .k = 3, .rows = true},
-                             Counted{.tokens = 700, .k = 8, .experts = 64, .beta = 1}}) {
+    for (const Counted& c :
+         {Counted{}, Counted{.tokens = 0}, Counted{.tokens = 7, .k = 3, .rows = true},
+          Counted{.tokens = 700, .k = 8, .experts = 64, .beta = 1}}) {
       Counted typed = c;
       typed.type = type;
       cases.push_back(counts_case(typed));

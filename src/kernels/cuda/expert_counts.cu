@@ -8,7 +8,8 @@ namespace {
 // A block an expert: integers, so that their order does not matter.
 template <class C>
 __global__ void __launch_bounds__(kThreads)
-    count_choices(int64_t slots, const int32_t* experts, const int32_t* rows, float beta, C* counts) {
+    count_choices(int64_t slots, const int32_t* experts, const int32_t* rows, float beta,
+                  C* counts) {
   __shared__ int partial[kWarp];
   const int expert = static_cast<int>(blockIdx.x);
   int count = 0;
@@ -41,8 +42,8 @@ Grid blocks_of(int64_t count) {
 template <class C>
 void count_as(const ExpertCountsArgs& args, Stream& stream) {
   const Tensor& out = args.counts.out;
-  launch("expert_counts", count_choices<C>, blocks_of(out.size(0)), stream,
-         args.experts.elements(), static_cast<const int32_t*>(args.experts.address()),
+  launch("expert_counts", count_choices<C>, blocks_of(out.size(0)), stream, args.experts.elements(),
+         static_cast<const int32_t*>(args.experts.address()),
          args.rows.defined() ? static_cast<const int32_t*>(args.rows.address()) : nullptr,
          args.counts.beta, static_cast<C*>(out.address()));
 }

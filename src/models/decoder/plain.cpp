@@ -340,7 +340,8 @@ class PlainDecoder {
                   inner = moe.expert.gated ? 2 * ffn : ffn;
     const Row router = tensor(name + ".router.weight", {count, hidden}),
               router_bias = moe.router_bias ? tensor(name + ".router.bias", {count}) : Row(),
-              correction = moe.correction_bias ? tensor(name + ".router.correction", {count}) : Row(),
+              correction =
+                  moe.correction_bias ? tensor(name + ".router.correction", {count}) : Row(),
               up = tensor(name + ".experts.up.weight", {count, inner, hidden}),
               down = tensor(name + ".experts.down.weight", {count, hidden, ffn});
     const bool bias = moe.expert.bias;
@@ -348,15 +349,14 @@ class PlainDecoder {
               down_bias = bias ? tensor(name + ".experts.down.bias", {count, hidden}) : Row();
     Rows y;
     for (const Row& token : x) {
-      const Row logits =
-          product(router, router_bias, 0, static_cast<size_t>(count), token);
+      const Row logits = product(router, router_bias, 0, static_cast<size_t>(count), token);
       Row sum(token.size());
       for (const Choice& choice : chosen(logits, correction, moe)) {
         Row in = token;
         if (moe.weights_on_input)
           for (double& element : in) element *= choice.weight;
-        const Row a = activated(
-            product(up, up_bias, choice.expert, static_cast<size_t>(inner), in), moe.expert);
+        const Row a = activated(product(up, up_bias, choice.expert, static_cast<size_t>(inner), in),
+                                moe.expert);
         const Row out = product(down, down_bias, choice.expert, sum.size(), a);
         for (size_t h = 0; h < sum.size(); ++h)
           sum[h] += out[h] * (moe.weights_on_input ? 1 : choice.weight);
@@ -384,9 +384,10 @@ class PlainDecoder {
     for (const double x : logits) {
       const double sigmoid = 1 / (1 + std::exp(-x));
       const bool softmax = r.score == kernels::RouterScore::softmax;
-      scores.push_back(softmax                                      ? std::exp(x) / all
-                       : r.score == kernels::RouterScore::sigmoid ? sigmoid
-                                                                    : std::sqrt(std::log1p(std::exp(x))));
+      scores.push_back(softmax ? std::exp(x) / all
+                       : r.score == kernels::RouterScore::sigmoid
+                           ? sigmoid
+                           : std::sqrt(std::log1p(std::exp(x))));
     }
     Row values = r.score == kernels::RouterScore::softmax && !r.softmax_first ? logits : scores;
     for (size_t e = 0; e < correction.size(); ++e) values[e] += correction[e];

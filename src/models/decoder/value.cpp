@@ -143,11 +143,11 @@ void check_moe(const nn::MoeConfig& moe) {
            "--num-experts {} is not a multiple of --moe-router-num-groups {}; change one of them",
            moe.experts, r.groups);
   const int64_t size = moe.experts / r.groups;
-  MG_CHECK(r.chosen_groups > 0 && r.chosen_groups <= r.groups &&
-               r.chosen_groups * size >= moe.choices,
-           "--moe-router-group-topk is {}; of {} groups of {} experts it must lie in [{}, {}], so that "
-           "--moe-router-topk {} experts can be chosen",
-           r.chosen_groups, r.groups, size, (moe.choices + size - 1) / size, r.groups, moe.choices);
+  MG_CHECK(
+      r.chosen_groups > 0 && r.chosen_groups <= r.groups && r.chosen_groups * size >= moe.choices,
+      "--moe-router-group-topk is {}; of {} groups of {} experts it must lie in [{}, {}], so that "
+      "--moe-router-topk {} experts can be chosen",
+      r.chosen_groups, r.groups, size, (moe.choices + size - 1) / size, r.groups, moe.choices);
   MG_CHECK(r.group_best > 0 && r.group_best <= size,
            "a group of {} experts is valued by its best {}; the number must lie in [1, {}]", size,
            r.group_best, size);
@@ -212,11 +212,10 @@ void DecoderValue::check() const {
                "in [0, 1)");
   check_number(attention_dropout, attention_dropout >= 0 && attention_dropout < 1,
                "attention-dropout", "in [0, 1)");
-  for (const auto& [coefficient, flag] :
-       {std::pair{router.aux_loss, "moe-aux-loss-coeff"},
-        {router.sequence_aux_loss, "moe-aux-loss-coeff"},
-        {router.z_loss, "moe-z-loss-coeff"},
-        {router.bias_update_rate, "moe-router-bias-update-rate"}})
+  for (const auto& [coefficient, flag] : {std::pair{router.aux_loss, "moe-aux-loss-coeff"},
+                                          {router.sequence_aux_loss, "moe-aux-loss-coeff"},
+                                          {router.z_loss, "moe-z-loss-coeff"},
+                                          {router.bias_update_rate, "moe-router-bias-update-rate"}})
     check_number(coefficient, coefficient >= 0, flag, "0 or more");
   check_number(width_multiplier, width_multiplier > 0, "mup-width-mult", "positive");
   MG_CHECK(width_multiplier == 1 || !xavier_init,

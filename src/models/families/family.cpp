@@ -12,10 +12,11 @@
 namespace megatron::models {
 namespace {
 
-constexpr std::array kFamilies = {&kGpt2,     &kLlama,       &kQwen2,      &kQwen3,   &kMistral,
-                                  &kGemma2,   &kGemma3Text,  &kPhi3,       &kOlmo2,   &kGranite,
-                                  &kNemotron, &kNemotronNas, &kStarcoder2, &kGptNeox, &kFalcon,
-                                  &kCohere2,  &kMixtral, &kQwen2Moe, &kQwen3Moe, &kOlmoe, &kGlm4Moe, &kGptOss, &kLlama4Text, &kMegatron};
+constexpr std::array kFamilies = {&kGpt2,     &kLlama,       &kQwen2,      &kQwen3,    &kMistral,
+                                  &kGemma2,   &kGemma3Text,  &kPhi3,       &kOlmo2,    &kGranite,
+                                  &kNemotron, &kNemotronNas, &kStarcoder2, &kGptNeox,  &kFalcon,
+                                  &kCohere2,  &kMixtral,     &kQwen2Moe,   &kQwen3Moe, &kOlmoe,
+                                  &kGlm4Moe,  &kGptOss,      &kLlama4Text, &kMegatron};
 
 constexpr DecoderFamily::Key kKeys[] = {{"--num-layers", "num_hidden_layers"},
                                         {"--ffn-hidden-size", "intermediate_size"},

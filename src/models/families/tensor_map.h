@@ -19,11 +19,11 @@ enum class Take {
   v,
   gate,  // the rows of the gate of [gate | up]
   up,
-  experts,        // of [E, ...], a tensor for each expert, whose number stands for '#'
-  experts_gate,   // the same of the rows of the gate of [gate | up]
+  experts,       // of [E, ...], a tensor for each expert, whose number stands for '#'
+  experts_gate,  // the same of the rows of the gate of [gate | up]
   experts_up,
   experts_stored_in_out,  // all of [E, out, in], stored as [E, in, out]
-  experts_interleaved,    // all of [E, gate | up, in], stored as [E, in, gate and up in turn]; biases alike
+  experts_interleaved,  // all of [E, gate | up, in], stored as [E, in, gate and up in turn]; biases alike
   grouped,  // all of [q | k | v], stored as one block a key head: its queries, its key, its value
 };
 

@@ -7,8 +7,7 @@ namespace megatron::models {
 namespace glm4_moe {
 namespace {
 
-constexpr CommonDefaults kDefaults{
-    .norm_epsilon = 1e-5, .rotary_fraction = 0.5, .kv_heads = 8};
+constexpr CommonDefaults kDefaults{.norm_epsilon = 1e-5, .rotary_fraction = 0.5, .kv_heads = 8};
 
 DecoderValue read(const Json& j) {
   DecoderValue value = read_common(j, kDefaults);

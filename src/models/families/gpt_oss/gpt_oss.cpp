@@ -22,16 +22,15 @@ DecoderValue read(const Json& j) {
     layer.attention()->sinks = nn::Sinks::learned;
   }
   read_windows(j, value, [](const Json&, int64_t layer) { return layer % 2 == 0; });
-  const nn::MoeConfig experts{
-      .experts = integer(j, "num_local_experts", 128),
-      .choices = integer(j, "num_experts_per_tok", 4),
-      .router_bias = true,
-      .expert = {.ffn = value.layers[0].mlp()->ffn,
-                 .activation = kernels::Activation::quick_gelu,
-                 .gated = true,
-                 .bias = true,
-                 .clamp = number(j, "swiglu_limit", 7),
-                 .up_offset = 1}};
+  const nn::MoeConfig experts{.experts = integer(j, "num_local_experts", 128),
+                              .choices = integer(j, "num_experts_per_tok", 4),
+                              .router_bias = true,
+                              .expert = {.ffn = value.layers[0].mlp()->ffn,
+                                         .activation = kernels::Activation::quick_gelu,
+                                         .gated = true,
+                                         .bias = true,
+                                         .clamp = number(j, "swiglu_limit", 7),
+                                         .up_offset = 1}};
   set_experts(value, experts, [](int64_t) { return true; });
   return value;
 }
@@ -55,19 +54,18 @@ Json write(const DecoderValue& value) {
 }
 
 FamilyTensors tensors(const DecoderValue& value) {
-  FamilyTensors map =
-      llama_tensors(value, {{"attention_norm", "input_layernorm"},
-                            {"mlp_norm", "post_attention_layernorm"},
-                            {"attention.sinks", "self_attn.sinks"},
-                            {"mlp.router", "mlp.router"}});
-  map.layer.push_back({"mlp.experts.up.weight", "mlp.experts.gate_up_proj",
-                       Take::experts_interleaved});
-  map.layer.push_back({"mlp.experts.up.bias", "mlp.experts.gate_up_proj_bias",
-                       Take::experts_interleaved});
-  map.layer.push_back({"mlp.experts.down.weight", "mlp.experts.down_proj",
-                       Take::experts_stored_in_out});
-  map.layer.push_back({"mlp.experts.down.bias", "mlp.experts.down_proj_bias",
-                       Take::experts_stored_in_out});
+  FamilyTensors map = llama_tensors(value, {{"attention_norm", "input_layernorm"},
+                                            {"mlp_norm", "post_attention_layernorm"},
+                                            {"attention.sinks", "self_attn.sinks"},
+                                            {"mlp.router", "mlp.router"}});
+  map.layer.push_back(
+      {"mlp.experts.up.weight", "mlp.experts.gate_up_proj", Take::experts_interleaved});
+  map.layer.push_back(
+      {"mlp.experts.up.bias", "mlp.experts.gate_up_proj_bias", Take::experts_interleaved});
+  map.layer.push_back(
+      {"mlp.experts.down.weight", "mlp.experts.down_proj", Take::experts_stored_in_out});
+  map.layer.push_back(
+      {"mlp.experts.down.bias", "mlp.experts.down_proj_bias", Take::experts_stored_in_out});
   return map;
 }
 

@@ -66,7 +66,8 @@ DecoderValue read(const Json& j) {
   experts.shared_ffn = experts.expert.ffn;
   const std::vector<int64_t> listed = integers(j, "moe_layers");
   const int64_t step = integer(j, "interleave_moe_layer_step", 1);
-  for (LayerValue& layer : value.layers) layer.mlp()->ffn = integer(j, "intermediate_size_mlp", 16384);
+  for (LayerValue& layer : value.layers)
+    layer.mlp()->ffn = integer(j, "intermediate_size_mlp", 16384);
   set_experts(value, experts, [&](int64_t layer) {
     if (present(j, "moe_layers") == nullptr) return (layer + 1) % step == 0;
     return std::ranges::find(listed, layer) != listed.end();
@@ -119,9 +120,8 @@ Json write(const DecoderValue& value) {
 }
 
 FamilyTensors tensors(const DecoderValue& value) {
-  FamilyTensors map =
-      llama_tensors(value, {{"attention_norm", "input_layernorm"},
-                            {"mlp_norm", "post_attention_layernorm"}});
+  FamilyTensors map = llama_tensors(
+      value, {{"attention_norm", "input_layernorm"}, {"mlp_norm", "post_attention_layernorm"}});
   std::erase_if(map.layer, [](const TensorName& row) { return row.ours.starts_with("mlp."); });
   const TensorName rows[] = {
       {"mlp.up", "feed_forward.gate_proj", Take::gate},
