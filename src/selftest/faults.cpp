@@ -16,7 +16,9 @@ namespace {
 // Calls of the computation, by the begin of their names.
 constexpr std::string_view kGradients = "gradients, bucket", kPartial = "partial gradients, bucket",
                            kTiedGradients = "tied gradients", kParameters = "parameters, bucket",
-                           kLossStats = "vocabulary_loss, stats";
+                           kLossStats = "vocabulary_loss, stats", kStates = "step.states",
+                           kExpertChoices = "expert choices", kExpertResults = "expert results",
+                           kExpertLoad = "expert load";
 
 template <class T>
 void scale(std::span<T> values, double factor) {
@@ -86,6 +88,59 @@ class CountedTwiceInLoss final : public PassingGroup<CountedTwiceInLoss> {
       for (int64_t token = 0; token < in.size(0); ++token)
         scale(in.select(0, token).slice(0, 1, 1), size());
     }
+    return PassingGroup::all_gather(in, out, stream, call);
+  }
+};
+
+class OwnExpertBias final : public PassingGroup<OwnExpertBias> {
+ public:
+  using PassingGroup::PassingGroup;
+  comm::Work all_reduce(Tensor t, comm::Reduce op, Stream& stream, std::string_view call) override {
+    if (call.starts_with(kStates)) return {};
+    return PassingGroup::all_reduce(t, op, stream, call);
+  }
+};
+
+// Tokens that chose expert 0 go to expert 1, and the reverse.
+class SwappedExperts final : public PassingGroup<SwappedExperts> {
+ public:
+  using PassingGroup::PassingGroup;
+  comm::Work all_gather(Tensor in, Tensor out, Stream& stream, std::string_view call) override {
+    comm::Work work = PassingGroup::all_gather(in, out, stream, call);
+    if (!call.starts_with(kExpertChoices)) return work;
+    work.wait(stream);
+    for (int32_t& expert : out.span<int32_t>())
+      if (expert <= 1) expert = 1 - expert;
+    return {};
+  }
+};
+
+// Every token gets what the experts made of the one before it.
+class MisplacedExpertResults final : public PassingGroup<MisplacedExpertResults> {
+ public:
+  using PassingGroup::PassingGroup;
+  comm::Work reduce_scatter(Tensor in, Tensor out, comm::Reduce op, Stream& stream,
+                            std::string_view call) override {
+    comm::Work work = PassingGroup::reduce_scatter(in, out, op, stream, call);
+    if (call != kExpertResults) return work;
+    work.wait(stream);
+    const auto row = out.bytes() / out.size(0);
+    auto* begin = static_cast<std::byte*>(out.raw());
+    std::rotate(begin, begin + (out.bytes() - row), begin + out.bytes());
+    return {};
+  }
+};
+
+// The balance loss counts the choices of every token twice.
+class ExpertLoadTwice final : public PassingGroup<ExpertLoadTwice> {
+ public:
+  using PassingGroup::PassingGroup;
+  comm::Work all_reduce(Tensor t, comm::Reduce op, Stream& stream, std::string_view call) override {
+    if (call.starts_with(kExpertLoad)) scale(t, 2);
+    return PassingGroup::all_reduce(t, op, stream, call);
+  }
+  comm::Work all_gather(Tensor in, Tensor out, Stream& stream, std::string_view call) override {
+    if (call.starts_with(kExpertLoad)) scale(in, 2);
     return PassingGroup::all_gather(in, out, stream, call);
   }
 };
@@ -213,6 +268,9 @@ Environment with_shifted_labels() {
   return with_kernels([](kernels::Table& table) { table.cross_entropy = shifted_cross_entropy; });
 }
 
+bool has_experts(const MatrixRow& row) { return row.model == 2; }
+bool has_ep(const MatrixRow& row) { return has_experts(row) && row.layout.ep > 1; }
+
 }  // namespace
 
 const std::vector<Fault>& faults() {
@@ -265,6 +323,18 @@ const std::vector<Fault>& faults() {
       {"tied-gradient-twice", "the last stage's gradient of the tied embedding is added twice",
        false, [](const MatrixRow& row) { return row.model == 1 && ends_on_two_stages(row); },
        with_group<TiedGradientTwice>},
+      {"own-expert-bias",
+       "every rank moves the correction bias of its routers by the load of its own tokens alone",
+       false, [](const MatrixRow& row) { return has_experts(row) && row.layout.dp > 1; },
+       with_group<OwnExpertBias>},
+      {"swapped-experts", "tokens of expert 0 go to expert 1, and the reverse", false, has_ep,
+       with_group<SwappedExperts>},
+      {"misplaced-expert-results", "every token gets what the experts made of the one before it",
+       false, has_ep, with_group<MisplacedExpertResults>},
+      {"expert-load-twice",
+       "under sequence parallelism the balance loss counts the choices of every token twice", false,
+       [](const MatrixRow& row) { return has_experts(row) && row.layout.sequence; },
+       with_group<ExpertLoadTwice>},
   };
   return all;
 }

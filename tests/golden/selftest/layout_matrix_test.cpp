@@ -143,15 +143,20 @@ TEST_P(LayoutFault, IsCaughtByARowThatNamesATensor) {
 INSTANTIATE_TEST_SUITE_P(
     Faults, LayoutFault,
     ::testing::Values(
-        Wrong{"dropped-all-reduce", "gradients of transformer.h.0.attn.c_attn.weight", nullptr},
-        Wrong{"loss-off-by-log-tp", "gradients of lm_head.weight", nullptr},
-        Wrong{"gradient-averaged-twice", "gradients of lm_head.weight, fp64: error 0.5", nullptr},
-        Wrong{"stale-parameters", "parameters of lm_head.weight", "FAILED: gradients of"},
-        Wrong{"swapped-stages", "gradients of model.layers.0.mlp.down_proj.weight", nullptr},
-        Wrong{"unreduced-norm-gradient", "gradients of model.layers.0.input_layernorm.weight",
-              "FAILED: gradients of model.layers.0.mlp"},
+        Wrong{"dropped-all-reduce", "gradients of layers.0.attention.qkv.weight", nullptr},
+        Wrong{"loss-off-by-log-tp", "gradients of final_norm.weight", nullptr},
+        Wrong{"gradient-averaged-twice", "gradients of embedding.weight, fp64: error 0.667",
+              nullptr},
+        Wrong{"stale-parameters", "parameters of embedding.weight", "FAILED: gradients of"},
+        Wrong{"swapped-stages", "gradients of layers.0.mlp.down.weight", nullptr},
+        Wrong{"unreduced-norm-gradient", "gradients of layers.0.attention_norm.weight",
+              "FAILED: gradients of layers.0.mlp."},
         Wrong{"tied-gradient-twice", "gradients of transformer.wte.weight",
-              "FAILED: gradients of transformer.h"}),
+              "FAILED: gradients of transformer.h"},
+        Wrong{"own-expert-bias", "parameters of embedding.weight", "FAILED: gradients of"},
+        Wrong{"swapped-experts", "gradients of layers.1.mlp.experts.up.weight", nullptr},
+        Wrong{"misplaced-expert-results", "gradients of layers.1.mlp.router.weight", nullptr},
+        Wrong{"expert-load-twice", "gradients of layers.1.mlp.router.weight", nullptr}),
     [](const auto& info) {
       std::string name = info.param.fault;
       std::ranges::replace(name, '-', '_');
@@ -163,7 +168,7 @@ TEST(LayoutFaults, AreNamedWithTheRowsThatCatchThem) {
   ASSERT_EQ(ran.summary.failed.size(), 1u) << ran.text;
   EXPECT_EQ(ran.summary.failed[0].find("row "), 0u);
   EXPECT_NE(ran.text.find("FAILED  row "), std::string::npos) << ran.text;
-  EXPECT_NE(ran.text.find("layernorm.weight, fp64: error "), std::string::npos) << ran.text;
+  EXPECT_NE(ran.text.find("norm.weight, fp64: error "), std::string::npos) << ran.text;
 }
 
 TEST(LayoutFaults, HaveATestEachAndAreRefusedWhereNothingComesToThem) {
@@ -172,7 +177,7 @@ TEST(LayoutFaults, HaveATestEachAndAreRefusedWhereNothingComesToThem) {
     EXPECT_TRUE(fault.in_checks || fault.in_row) << fault.name;
     return fault.in_row != nullptr;
   });
-  EXPECT_EQ(in_matrix, 7);
+  EXPECT_EQ(in_matrix, 11);
   EXPECT_THROW(run_matrix({.fault = "off-by-one-label"}), Error);
   EXPECT_THROW(run({.fault = "swapped-stages"}, [](std::string_view) {}), Error);
 }
