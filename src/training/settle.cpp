@@ -164,8 +164,9 @@ void settle_planned(settings::TrainSettings& s) {
   s.optimizer.decay(s.batch);
 }
 
-void check_experts(const settings::ParallelSettings& parallel, const models::Model& model,
+void check_experts(const settings::TrainSettings& s, const models::Model& model,
                    std::vector<SettingNote>& notes) {
+  const settings::ParallelSettings& parallel = s.parallel;
   const std::optional<int64_t> experts = model->flags().moe.num_experts;
   if (!experts) {
     MG_CHECK(parallel.expert_parallel == 1,
@@ -175,6 +176,11 @@ void check_experts(const settings::ParallelSettings& parallel, const models::Mod
     MG_CHECK(!parallel.expert_tensor_parallel,
              "--expert-tensor-parallel-size is {}, but the model has no experts: leave it out",
              *parallel.expert_tensor_parallel);
+    for (const std::string& module : s.recompute.modules)
+      MG_CHECK(!module.starts_with("moe"),
+               "--recompute-modules: '{}' belongs to mixture-of-experts layers, which this model "
+               "does not have",
+               module);
     return;
   }
   MG_CHECK(*experts % parallel.expert_parallel == 0,
@@ -191,7 +197,7 @@ std::vector<SettingNote> settle_layout(settings::TrainSettings& s, const models:
   const data::BatchSchedule& schedule = s.batch.schedule;
   s.parallel.check(s.runtime.rank_count(), model->num_layers(), schedule.micro_batches(0),
                    *s.batch.seq_length, notes);
-  check_experts(s.parallel, model, notes);
+  check_experts(s, model, notes);
   const parallel::PipelineShape shape = s.parallel.pipeline(model->num_layers());
   check_groups(s, shape);
   int64_t least = model->num_layers(), most = 0;

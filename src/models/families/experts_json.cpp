@@ -67,8 +67,8 @@ void write_aux_loss(const DecoderValue& value, double otherwise, Json& j) {
 }
 
 Json write_common_of_experts(const DecoderValue& value, const CommonDefaults& otherwise) {
-  if (value.first_mlp() != nullptr) return write_common(value, otherwise);
   MG_CHECK(value.first_moe() != nullptr, "a model without experts");
+  if (value.first_mlp() != nullptr) return write_common(value, otherwise);
   DecoderValue dense = value;
   for (LayerValue& layer : dense.layers)
     if (const nn::MoeConfig* moe = layer.moe()) layer.feed_forward = nn::MlpConfig(moe->expert);

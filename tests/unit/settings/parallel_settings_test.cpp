@@ -88,7 +88,7 @@ TEST(ParallelSettings, Mesh) {
             0);
 }
 
-TEST(ParallelSettings, ContextAndExpertsAreRefusedByName) {
+TEST(ParallelSettings, ContextAndUndividedExpertsAreRefusedByName) {
   const auto error = [](const auto& set) {
     settings::ParallelSettings settings;
     set(settings);
@@ -100,13 +100,21 @@ TEST(ParallelSettings, ContextAndExpertsAreRefusedByName) {
     }
     return std::string();
   };
-  expect_in(error([](settings::ParallelSettings& s) { s.context_parallel = 2; }),
+  using Settings = settings::ParallelSettings;
+  expect_in(error([](Settings& s) { s.context_parallel = 2; }),
             {"--context-parallel-size is 2", "use 1"});
-  expect_in(error([](settings::ParallelSettings& s) { s.expert_parallel = 2; }),
-            {"--expert-model-parallel-size is 2", "use 1"});
-  expect_in(error([](settings::ParallelSettings& s) { s.expert_tensor_parallel = 2; }),
-            {"--expert-tensor-parallel-size is 2", "leave it out"});
-  EXPECT_EQ(error([](settings::ParallelSettings& s) { s.expert_tensor_parallel = 1; }), "");
+  expect_in(error([](Settings& s) { s.tensor_parallel = s.expert_parallel = 2; }),
+            {"--expert-model-parallel-size 2", "--tensor-model-parallel-size 2",
+             "--sequence-parallel"});
+  expect_in(error([](Settings& s) { s.tensor_parallel = 2, s.expert_tensor_parallel = 1; }),
+            {"--expert-tensor-parallel-size 1", "--tensor-model-parallel-size 2",
+             "--sequence-parallel"});
+  for (const auto& [ep, etp] : {std::pair{1, 1}, {2, 2}, {4, 1}})
+    EXPECT_EQ(error([ep = ep, etp = etp](Settings& s) {
+                s.expert_parallel = ep;
+                s.expert_tensor_parallel = etp;
+              }),
+              "");
 }
 
 TEST(ParallelSettings, SequenceParallelism) {
