@@ -13,6 +13,7 @@
 #include "ops/elementwise.h"
 #include "ops/embedding.h"
 #include "ops/gate.h"
+#include "ops/gradient_check_experts.h"
 #include "ops/head_norm.h"
 #include "ops/linear.h"
 #include "ops/linear_cross_entropy.h"
@@ -428,6 +429,7 @@ std::vector<GradientCase> gradient_cases() {
   add_elementwise_cases(cases);
   add_norm_cases(cases);
   add_attention_cases(cases);
+  add_expert_cases(cases);
   return cases;
 }
 

@@ -1,0 +1,186 @@
+#include "ops/gradient_check_experts.h"
+
+#include "ops/expert_rows.h"
+#include "ops/router.h"
+
+namespace megatron::ops {
+namespace {
+
+using Result = GradientCase::Result;
+using Vars = std::span<const Var>;
+using Weights = std::span<const Weight>;
+
+constexpr int64_t kTokens = 5, kChoices = 2, kExperts = 4;
+
+template <class T>
+Tensor made(Tape& tape, DType type, const Shape& shape, const std::vector<T>& values) {
+  Tensor t = tape.empty(shape, type, "gradient_check.experts");
+  copy_from(t, std::span<const T>(values));
+  return t;
+}
+
+// Expert 2 has no token. With a capacity, of two, each expert has as many rows: one of expert 1 and both of expert 2
+// have no slot, and neither have the last tokens of the other two a row.
+ExpertOrder some_order(Tape& tape, int64_t capacity) {
+  const int64_t rows = capacity > 0 ? kExperts * capacity : kTokens * kChoices;
+  const Shape slots = {kTokens, kChoices};
+  ExpertOrder order{.offsets = tape.empty({kExperts + 1}, DType::i32, "gradient_check.offsets"),
+                    .slots = tape.empty({rows}, DType::i32, "gradient_check.slots"),
+                    .rows = tape.empty(slots, DType::i32, "gradient_check.rows")};
+  tape.kernels().expert_rows(
+      {.experts = made<int32_t>(tape, DType::i32, slots, {3, 0, 0, 1, 3, 0, 3, 0, 0, 3}),
+       .capacity = capacity,
+       .padded = capacity > 0,
+       .offsets = order.offsets,
+       .slots = order.slots,
+       .rows = order.rows},
+      tape.stream());
+  return order;
+}
+
+void add_router_cases(std::vector<GradientCase>& cases) {
+  cases.push_back({"router_logits", {{5, 3}}, {{4, 3}}, [](Tape& t, Vars x, Weights w) {
+                     return Result{{router_logits(t, x[0], w[0], {})}};
+                   }});
+  cases.push_back(
+      {"router_logits with bias", {{5, 3}}, {{4, 3}, {4}}, [](Tape& t, Vars x, Weights w) {
+         return Result{{router_logits(t, x[0], w[0], w[1])}};
+       }});
+  struct Kind {
+    const char* name;
+    kernels::RouterForm form;
+    bool bias = false, selection = false;
+    int64_t k = 2;
+  };
+  using kernels::RouterScore;
+  for (const Kind& kind :
+       {Kind{"route", {}}, Kind{"route, softmax of all", {.softmax_first = true, .scale = 0.7}},
+        Kind{"route, softmax of all normalised", {.softmax_first = true, .normalised = true}},
+        Kind{"route, sigmoid", {.score = RouterScore::sigmoid, .scale = 2}},
+        Kind{"route, sigmoid of one", {.score = RouterScore::sigmoid}, false, false, 1},
+        Kind{"route, sigmoid of groups with bias",
+             {.score = RouterScore::sigmoid,
+              .normalised = true,
+              .scale = 2.5,
+              .groups = 3,
+              .chosen_groups = 2,
+              .group_best = 2},
+             true},
+        Kind{"route, square root of softplus",
+             {.score = RouterScore::sqrt_softplus, .normalised = true},
+             true},
+        Kind{"route by a selection", {}, false, true}, Kind{"route to all", {}, false, false, 6}}) {
+    cases.push_back({kind.name, {{3, 6}}, {}, [kind](Tape& t, Vars x, Weights) {
+                       const DType type = x[0].value.dtype();
+                       const Tensor bias =
+                           made<double>(t, type, {6}, {0.5, -1, 0.25, 0, 1.5, -0.5});
+                       std::vector<double> chosen(18);
+                       for (size_t i = 0; i < chosen.size(); ++i)
+                         chosen[i] = static_cast<double>(i * 7 % 18);
+                       const Tensor selection = made<double>(t, type, {3, 6}, chosen);
+                       return Result{{route(t, x[0], kind.k, kind.form, kind.bias ? bias : Tensor(),
+                                            kind.selection ? selection : Tensor())
+                                          .weights}};
+                     }});
+  }
+}
+
+// What RouterLoss says it adds, written with the sums of the forward kernel; of six tokens in two segments.
+Result loss_of_router(Tape& tape, const Var& logits, kernels::RouterScore score, bool balance) {
+  constexpr int64_t kSegments = 2, kRouted = 6;
+  const DType type = logits.value.dtype();
+  const Tensor mask = made<double>(tape, type, {kRouted}, {1, 1, 0, 1, 1, 1});
+  const auto results = [&](const Shape& shape) {
+    return tape.empty(shape, type, "gradient_check.sums");
+  };
+  const Tensor sums = results({kSegments, kExperts}), counts = results({kSegments, kExperts}),
+               squares = results({kSegments}), entropy = results({kSegments});
+  tape.kernels().router_sums({.score = score,
+                              .k = kChoices,
+                              .logits = logits.value,
+                              .mask = mask,
+                              .sums = sums,
+                              .counts = counts,
+                              .squares = squares,
+                              .entropy = entropy},
+                             tape.stream());
+  const std::vector<double> fixed = {1, 0, 2, 1, 3, 1, 0, 2};
+  const Tensor loads = made<double>(tape, type, {kSegments, kExperts}, fixed);
+  const Tensor weight = made<double>(tape, DType::f64, {}, {1.5});
+  const Var out = add_router_loss(tape, logits,
+                                  {.score = score,
+                                   .balance = balance ? 0.4 : 0,
+                                   .z = balance ? 0 : 0.3,
+                                   .mask = mask,
+                                   .counts = loads,
+                                   .weight = weight});
+  std::vector<double> factors;
+  for (const double load : fixed) factors.push_back(1.5 * 0.4 * load);
+  if (balance) return {{out}, sums, made<double>(tape, type, {kSegments, kExperts}, factors)};
+  return {{out}, squares, made<double>(tape, type, {kSegments}, {1.5 * 0.3, 1.5 * 0.3})};
+}
+
+void add_loss_cases(std::vector<GradientCase>& cases) {
+  using kernels::RouterScore;
+  for (const auto& [name, score] : {std::pair{"softmax", RouterScore::softmax},
+                                    {"sigmoid", RouterScore::sigmoid},
+                                    {"square root of softplus", RouterScore::sqrt_softplus}}) {
+    for (const bool balance : {true, false})
+      cases.push_back({fmt::format("add_router_loss, {}, {}", balance ? "balance" : "z", name),
+                       {{6, kExperts}},
+                       {},
+                       [score = score, balance](Tape& t, Vars x, Weights) {
+                         return loss_of_router(t, x[0], score, balance);
+                       }});
+  }
+}
+
+void add_row_cases(std::vector<GradientCase>& cases) {
+  for (const int64_t capacity : {0, 2}) {
+    const std::string full = capacity > 0 ? " with a capacity" : "";
+    const int64_t rows = capacity > 0 ? kExperts * capacity : kTokens * kChoices;
+    cases.push_back({"to_experts" + full, {{kTokens, 3}}, {}, [=](Tape& t, Vars x, Weights) {
+                       return Result{{to_experts(t, x[0], some_order(t, capacity))}};
+                     }});
+    cases.push_back({"from_experts" + full, {{rows, 3}}, {}, [=](Tape& t, Vars x, Weights) {
+                       return Result{{from_experts(t, x[0], some_order(t, capacity))}};
+                     }});
+    cases.push_back(
+        {"weights_of_rows" + full, {{kTokens, kChoices}}, {}, [=](Tape& t, Vars x, Weights) {
+           return Result{{weights_of_rows(t, x[0], some_order(t, capacity))}};
+         }});
+    cases.push_back(
+        {"grouped_linear" + full, {{rows, 3}}, {{kExperts, 5, 3}}, [=](Tape& t, Vars x, Weights w) {
+           const ExpertOrder order = some_order(t, capacity);
+           return Result{{grouped_linear(t, x[0], w[0], {}, order.offsets)}};
+         }});
+    cases.push_back({"grouped_linear with bias" + full,
+                     {{rows, 3}},
+                     {{kExperts, 5, 3}, {kExperts, 5}},
+                     [=](Tape& t, Vars x, Weights w) {
+                       const ExpertOrder order = some_order(t, capacity);
+                       return Result{{grouped_linear(t, x[0], w[0], w[1], order.offsets)}};
+                     }});
+  }
+  cases.push_back({"scale_rows", {{6, 3}, {6}}, {}, [](Tape& t, Vars x, Weights) {
+                     return Result{{scale_rows(t, x[0], x[1])}};
+                   }});
+  // Rows behind the last group.
+  cases.push_back({"grouped_linear of no expert but one",
+                   {{4, 3}},
+                   {{3, 2, 3}, {3, 2}},
+                   [](Tape& t, Vars x, Weights w) {
+                     const Tensor offsets = made<int32_t>(t, DType::i32, {4}, {0, 0, 3, 3});
+                     return Result{{grouped_linear(t, x[0], w[0], w[1], offsets)}};
+                   }});
+}
+
+}  // namespace
+
+void add_expert_cases(std::vector<GradientCase>& cases) {
+  add_router_cases(cases);
+  add_loss_cases(cases);
+  add_row_cases(cases);
+}
+
+}  // namespace megatron::ops
