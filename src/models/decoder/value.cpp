@@ -120,8 +120,8 @@ void check_attention(const DecoderValue& model, const nn::AttentionConfig& a) {
   check_rotary(found->first, found->second, a.head_size);
 }
 
-void check_mlp(const nn::MlpConfig& mlp) {
-  check_size(mlp.ffn, kMaxWidth, "ffn-hidden-size");
+void check_mlp(const nn::MlpConfig& mlp, std::string_view width = "ffn-hidden-size") {
+  check_size(mlp.ffn, kMaxWidth, width);
   check_number(mlp.clamp, mlp.clamp >= 0, "activation-func-clamp-value", "positive");
   MG_CHECK(std::isfinite(mlp.up_offset), "--glu-linear-offset is {}; it must be finite",
            mlp.up_offset);
@@ -156,7 +156,7 @@ void check_moe(const nn::MoeConfig& moe) {
            "sqrtsoftplus");
   MG_CHECK(!moe.weights_on_input || moe.choices == 1,
            "--moe-apply-probs-on-input needs --moe-router-topk 1, not {}", moe.choices);
-  check_mlp(moe.expert);
+  check_mlp(moe.expert, "moe-ffn-hidden-size");
   if (moe.shared_ffn != 0)
     check_size(moe.shared_ffn, kMaxWidth, "moe-shared-expert-intermediate-size");
   MG_CHECK(moe.shared_ffn != 0 || !moe.shared_gate,

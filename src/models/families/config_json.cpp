@@ -293,7 +293,6 @@ Json write_rope_parameters(const nn::RotaryConfig& rotary, double fraction) {
     p.set("beta_slow", rotary.beta_slow);
     if (rotary.mscale != 0) p.set("mscale", rotary.mscale);
     if (rotary.mscale_all_dim != 0) p.set("mscale_all_dim", rotary.mscale_all_dim);
-    if (!rotary.truncate) p.set("truncate", false);
   }
   if (rotary.attention_factor != 0) p.set("attention_factor", rotary.attention_factor);
   if (scaling != RopeScaling::none && scaling != RopeScaling::longrope)
@@ -314,6 +313,7 @@ Json write_rope_parameters(const nn::RotaryConfig& rotary, double fraction) {
   }
   if (scaling == RopeScaling::longrope)
     p.set("short_factor", Json::Array(rotary.short_factor.begin(), rotary.short_factor.end()));
+  if (scaling == RopeScaling::yarn && !rotary.truncate) p.set("truncate", false);
   return p;
 }
 

@@ -20,6 +20,10 @@ void set_experts(DecoderValue& value, const nn::MoeConfig& experts,
                  const std::function<bool(int64_t layer)>& sparse) {
   for (int64_t i = 0; i < value.num_layers(); ++i)
     if (sparse(i)) value.layers[static_cast<size_t>(i)].feed_forward = experts;
+  MG_CHECK(value.first_moe() != nullptr,
+           "config.json gives none of its {} layers experts; a model without them has another "
+           "model_type",
+           value.num_layers());
 }
 
 bool is_sparse(const Json& j, int64_t layer) {

@@ -8,7 +8,7 @@
 
 namespace megatron::models {
 
-// Experts in place of the MLP in every layer for which `sparse` is true.
+// Experts in place of the MLP in every layer for which `sparse` is true. Throws Error where it is true of none.
 void set_experts(DecoderValue& value, const nn::MoeConfig& experts,
                  const std::function<bool(int64_t layer)>& sparse);
 

@@ -209,6 +209,42 @@ const std::vector<Bad> kBad = {
      "rope_parameters",
      R"({"full_attention": {}, "sliding_attention": {"rope_type": "yarn"}})",
      {"rope_type", "yarn", "default"}},
+    // Experts.
+    {"mixtral", "num_experts_per_tok", "6", {"num_experts_per_tok", "6", "[1, 5]"}},
+    {"mixtral", "num_local_experts", "0", {"num_local_experts", "0", "positive"}},
+    {"mixtral", "num_local_experts", "5000", {"num_local_experts", "5000", "4096"}},
+    {"mixtral", "router_jitter_noise", "0.1", {"router_jitter_noise", "0.1", "0"}},
+    {"mixtral", "router_aux_loss_coef", R"("small")", {"router_aux_loss_coef", "small"}},
+    {"olmoe", "num_experts_per_tok", "7", {"num_experts_per_tok", "7", "[1, 6]"}},
+    {"olmoe", "num_experts", "5000", {"num_experts", "5000", "4096"}},
+    {"olmoe", "norm_topk_prob", "3", {"norm_topk_prob", "3"}},
+    {"olmoe", "intermediate_size", "999999999", {"intermediate_size", "999999999"}},
+    {"glm4_moe", "n_group", "3", {"n_routed_experts", "8", "n_group", "3"}},
+    {"glm4_moe", "topk_group", "3", {"topk_group", "3", "2 groups of 4 experts"}},
+    {"glm4_moe", "num_experts_per_tok", "5", {"topk_group", "1", "num_experts_per_tok", "5"}},
+    {"glm4_moe", "n_routed_experts", "2", {"num_experts_per_tok", "3", "[1, 2]"}},
+    {"glm4_moe", "routed_scaling_factor", "0", {"routed_scaling_factor", "0"}},
+    {"glm4_moe", "first_k_dense_replace", "-1", {"first_k_dense_replace", "-1"}},
+    {"glm4_moe", "first_k_dense_replace", R"("one")", {"first_k_dense_replace", "one"}},
+    {"glm4_moe", "first_k_dense_replace", "3", {"none of its 3 layers", "model_type"}},
+    {"glm4_moe", "moe_intermediate_size", "999999999", {"moe_intermediate_size", "999999999"}},
+    {"qwen2_moe", "mlp_only_layers", "3", {"mlp_only_layers", "3", "list"}},
+    {"qwen2_moe", "mlp_only_layers", R"(["a"])", {"mlp_only_layers", "a", "list"}},
+    {"qwen2_moe", "mlp_only_layers", "[0, 1, 2]", {"none of its 3 layers", "model_type"}},
+    {"qwen2_moe", "decoder_sparse_step", "0", {"decoder_sparse_step", "0"}},
+    {"qwen2_moe",
+     "shared_expert_intermediate_size",
+     "999999999",
+     {"shared_expert_intermediate_size", "999999999"}},
+    {"qwen3_moe", "decoder_sparse_step", "7", {"none of its 4 layers", "model_type"}},
+    {"gpt_oss", "hidden_act", R"("gelu")", {"hidden_act", "gelu", "silu"}},
+    {"gpt_oss", "swiglu_alpha", "2", {"swiglu_alpha", "2", "1.702"}},
+    {"gpt_oss", "swiglu_limit", "-1", {"swiglu_limit", "-1"}},
+    {"gpt_oss", "num_experts_per_tok", "8", {"num_experts_per_tok", "8", "[1, 5]"}},
+    {"llama4_text", "num_experts_per_tok", "2", {"num_experts_per_tok", "2", "1"}},
+    {"llama4_text", "moe_layers", "3", {"moe_layers", "3", "list"}},
+    {"llama4_text", "moe_layers", "[9]", {"none of its 4 layers", "model_type"}},
+    {"llama4_text", "no_rope_layers", "[1]", {"num_hidden_layers", "4", "1", "no_rope_layers"}},
     {"gemma3_text", "rope_parameters", R"({"full_attention": 3})", {"rope_parameters", "3"}},
     {"cohere2", "rope_parameters", R"({"rope_theta": -1})", {"rope_theta", "-1"}},
 };
@@ -235,6 +271,10 @@ struct Obstacle {
   void (*change)(DecoderValue&);
   std::vector<const char*> parts;
 };
+
+void with_experts(DecoderValue& value) {
+  for (LayerValue& layer : value.layers) layer.feed_forward = testing::plain_experts();
+}
 
 TEST(BadSave, NamesWhatTheFamilyCannotHold) {
   const auto as_it_is = [](DecoderValue&) {};
@@ -266,7 +306,38 @@ TEST(BadSave, NamesWhatTheFamilyCannotHold) {
       {"starcoder2", as_it_is, {"final-norm", "only say", "LayerNorm"}},
       {"falcon", as_it_is, {"parallel_attn = false", "only true"}},
       {"gpt_neox", as_it_is, {"final-norm", "only say", "LayerNorm"}},
-      {"cohere2", as_it_is, {"rotary.default", "\"rotary-interleaved\": true"}}};
+      {"cohere2", as_it_is, {"rotary.default", "\"rotary-interleaved\": true"}},
+      {"mixtral", as_it_is, {"without experts"}},
+      {"qwen2_moe", as_it_is, {"without experts"}},
+      {"qwen3_moe", as_it_is, {"without experts"}},
+      {"olmoe", as_it_is, {"without experts"}},
+      {"glm4_moe", as_it_is, {"without experts"}},
+      {"gpt_oss", as_it_is, {"without experts"}},
+      {"llama4_text", as_it_is, {"without experts"}},
+      {"llama", with_experts, {"without an MLP"}},
+      {"mixtral",
+       [](DecoderValue& v) {
+         with_experts(v);
+         v.layers[1].moe()->shared_ffn = 8;
+       },
+       {"in layer 1", "moe-shared-expert-intermediate-size 8", "only say its default"}},
+      {"mixtral",
+       [](DecoderValue& v) {
+         with_experts(v);
+         v.layers[2].feed_forward = v.layers[0].moe()->expert;
+       },
+       {"in layer 2"}},
+      {"qwen3_moe",
+       [](DecoderValue& v) {
+         with_experts(v);
+         for (LayerValue& layer : v.layers) layer.attention()->qk_norm = nn::QkNorm::head;
+         v.layers[1].moe()->choices = 3;
+       },
+       {"in layer 1", "moe-router-topk 3", "only say 2"}},
+      {"olmoe", with_experts, {"layer 0", "qk-norm", "full-width"}},
+      {"glm4_moe", with_experts, {"glm4_moe"}},
+      {"gpt_oss", with_experts, {"layer 0"}},
+      {"llama4_text", with_experts, {"num_experts_per_tok", "2", "1"}}};
   for (const auto& [family, change, parts] : obstacles) {
     DecoderValue value = testing::plain_decoder();
     change(value);

@@ -17,18 +17,25 @@ TEST(Families, AgreeWithThePlainOracle) {
   for (const auto& [name, model] : models) {
     Runtime runtime({DeviceKind::reference, 0}, 1);
     const auto stage = model.build(runtime, DType::f64, 0);
-    testing::fill_with_noise(stage->parameters());
+    std::vector<parallel::ParameterSpec*> saved(stage->parameters().begin(),
+                                                stage->parameters().end());
+    for (nn::ModuleState* state : stage->states()) saved.push_back(&state->placed);
+    testing::fill_with_noise(saved);
     PlainTensors weights;
-    for (const parallel::ParameterSpec* placed : stage->parameters()) {
+    for (const parallel::ParameterSpec* placed : saved) {
       const std::vector<double> values = to_doubles(placed->parameter.value);
       for_each_run(*placed, [&](const parallel::CanonicalTensor& part, int64_t canonical,
                                 int64_t local, int64_t size) {
         std::vector<double>& stored = weights[part.name];
         stored.resize(static_cast<size_t>(part.global.elements()));
+        const int rank = part.global.rank();
+        const int64_t columns = rank < 2 ? 1 : part.global[rank - 1],
+                      rows = rank < 2 ? 1 : part.global[rank - 2];
         for (int64_t i = 0; i < size; ++i) {
-          const int64_t at = canonical + i;
-          const int64_t columns = part.global.rank() == 2 ? part.global[1] : 1;
-          const int64_t there = part.transposed ? at % columns * part.global[0] + at / columns : at;
+          const int64_t at = canonical + i, row = at / columns % rows,
+                        matrix = at / (rows * columns);
+          const int64_t there =
+              part.transposed ? (matrix * columns + at % columns) * rows + row : at;
           stored[static_cast<size_t>(there)] = values[static_cast<size_t>(local + i)];
         }
       });

@@ -15,9 +15,11 @@ namespace megatron::testing {
 
 // Directories of the golden vectors `hf` that differ in more than how they are stored.
 inline constexpr const char* kFamilyDirectories[] = {
-    "gpt2",   "llama",    "llama3",     "llama_linear", "llama_dynamic", "llama_yarn", "mistral",
-    "qwen2",  "qwen3",    "gemma2",     "gemma3_text",  "phi3",          "olmo2",      "granite",
-    "falcon", "nemotron", "starcoder2", "cohere2",      "gpt_neox"};
+    "gpt2",     "llama",      "llama3",    "llama_linear", "llama_dynamic", "llama_yarn",
+    "mistral",  "qwen2",      "qwen3",     "gemma2",       "gemma3_text",   "phi3",
+    "olmo2",    "granite",    "falcon",    "nemotron",     "starcoder2",    "cohere2",
+    "gpt_neox", "mixtral",    "qwen2_moe", "qwen3_moe",    "olmoe",         "glm4_moe",
+    "gpt_oss",  "llama4_text"};
 
 inline std::string family_directory(const std::string& name) {
   return std::string(MEGATRON_GOLDEN) + "/hf/" + name;
@@ -40,6 +42,15 @@ inline models::DecoderValue plain_decoder() {
   value.untied = true;
   value.init_method_std = 0.2;
   return value;
+}
+
+// Four experts, of which each token goes through two.
+inline nn::MoeConfig plain_experts() {
+  nn::MoeConfig experts{
+      .experts = 4,
+      .choices = 2,
+      .expert = {.ffn = 12, .activation = kernels::Activation::silu, .gated = true}};
+  return experts;
 }
 
 // What no family of the golden vectors has.
@@ -97,6 +108,45 @@ inline std::vector<std::pair<std::string, models::DecoderValue>> other_decoders(
     v.embedding_scale = 1.5;
     v.logits_scale = 0.7;
     v.logits_soft_cap = 2;
+  });
+  const auto add_experts = [&](const std::string& name, auto change) {
+    add(name, [&](DecoderValue& v) {
+      for (size_t i = 1; i < v.layers.size(); ++i) {
+        nn::MoeConfig experts = plain_experts();
+        change(experts);
+        v.layers[i].feed_forward = experts;
+      }
+    });
+  };
+  using kernels::RouterScore;
+  add_experts("a layer without experts before two with; one expert", [](nn::MoeConfig& m) {
+    m.experts = m.choices = 1;
+    m.router.softmax_first = true;
+  });
+  add_experts("every expert for every token", [](nn::MoeConfig& m) { m.choices = m.experts; });
+  add_experts("groups of experts, chosen with a correction", [](nn::MoeConfig& m) {
+    m.experts = 8;
+    m.router = {.score = RouterScore::sigmoid,
+                .normalised = true,
+                .scale = 2.5,
+                .groups = 4,
+                .chosen_groups = 2,
+                .group_best = 2};
+    m.correction_bias = true;
+    m.shared_ffn = 20;
+  });
+  add_experts("square roots of softplus; biases of router and experts; a gated shared expert",
+              [](nn::MoeConfig& m) {
+                m.router = {.score = RouterScore::sqrt_softplus};
+                m.router_bias = m.expert.bias = true;
+                m.shared_ffn = 16;
+                m.shared_gate = true;
+              });
+  add_experts("weights on the input of experts that are not gated", [](nn::MoeConfig& m) {
+    m.choices = 1;
+    m.router = {.score = RouterScore::sigmoid, .scale = 0.5};
+    m.weights_on_input = true;
+    m.expert = {.ffn = 20, .activation = kernels::Activation::squared_relu};
   });
   return all;
 }

@@ -9,8 +9,19 @@ namespace {
 
 constexpr CommonDefaults kDefaults{.norm_epsilon = 1e-5, .rotary_fraction = 0.5, .kv_heads = 8};
 
+// Of first_k_dense_replace, which may be 0.
+int64_t first_sparse(const Json& j) {
+  const Json* dense = present(j, "first_k_dense_replace");
+  if (dense == nullptr) return 1;
+  MG_CHECK(dense->is_integer() && dense->as_integer() >= 0,
+           "config.json has first_k_dense_replace = {}; a number of layers is wanted",
+           dense->dump());
+  return dense->as_integer();
+}
+
 DecoderValue read(const Json& j) {
   DecoderValue value = read_common(j, kDefaults);
+  value.router.states_router_logits = boolean(j, "output_router_logits", false);
   const bool bias = boolean(j, "attention_bias", false),
              normalised_heads = boolean(j, "use_qk_norm", false);
   for (LayerValue& layer : value.layers) {
@@ -29,13 +40,12 @@ DecoderValue read(const Json& j) {
   experts.router.group_best = experts.router.groups > 1 ? 2 : 1;
   experts.expert.ffn = integer(j, "moe_intermediate_size", 1408);
   experts.shared_ffn = experts.expert.ffn * integer(j, "n_shared_experts", 1);
-  const Json* first = present(j, "first_k_dense_replace");
-  const int64_t dense = first == nullptr ? 1 : first->as_integer();
+  const int64_t dense = first_sparse(j);
   set_experts(value, experts, [&](int64_t layer) { return layer >= dense; });
   return value;
 }
 
-int64_t first_sparse(const DecoderValue& value) {
+int64_t first_sparse_of(const DecoderValue& value) {
   int64_t first = 0;
   while (value.layers[static_cast<size_t>(first)].moe() == nullptr) ++first;
   return first;
@@ -50,7 +60,7 @@ Json write(const DecoderValue& value) {
            moe.expert.ffn);
   j.set("architectures", Json::Array{"Glm4MoeForCausalLM"});
   j.set("attention_bias", attention.qkv_bias);
-  j.set("first_k_dense_replace", first_sparse(value));
+  j.set("first_k_dense_replace", first_sparse_of(value));
   j.set("model_type", "glm4_moe");
   j.set("moe_intermediate_size", moe.expert.ffn);
   j.set("n_group", moe.router.groups);
@@ -58,6 +68,8 @@ Json write(const DecoderValue& value) {
   j.set("n_shared_experts", moe.shared_ffn / moe.expert.ffn);
   j.set("norm_topk_prob", moe.router.normalised);
   j.set("num_experts_per_tok", moe.choices);
+  j.set("num_nextn_predict_layers", 0);
+  j.set("output_router_logits", value.router.states_router_logits);
   j.set("routed_scaling_factor", moe.router.scale);
   j.set("topk_group", moe.router.chosen_groups);
   j.set("use_qk_norm", attention.qk_norm == nn::QkNorm::head);
@@ -72,6 +84,8 @@ FamilyTensors tensors(const DecoderValue& value) {
                          {"mlp.shared.down", "mlp.shared_experts.down_proj"}});
 }
 
+constexpr DecoderFamily::Key kKeys[] = {{"--num-experts", "n_routed_experts"}};
+
 }  // namespace
 }  // namespace glm4_moe
 
@@ -80,6 +94,7 @@ const DecoderFamily kGlm4Moe = {.name = "glm4_moe",
                                 .read = glm4_moe::read,
                                 .write = glm4_moe::write,
                                 .tensors = glm4_moe::tensors,
+                                .keys = glm4_moe::kKeys,
                                 .surplus = kRotaryBuffers};
 
 }  // namespace megatron::models

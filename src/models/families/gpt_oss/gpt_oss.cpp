@@ -69,6 +69,10 @@ FamilyTensors tensors(const DecoderValue& value) {
   return map;
 }
 
+constexpr DecoderFamily::Key kKeys[] = {{"--activation-func-clamp-value", "swiglu_limit"},
+                                        {"--moe-ffn-hidden-size", "intermediate_size"},
+                                        {"--num-experts", "num_local_experts"}};
+
 }  // namespace
 }  // namespace gpt_oss
 
@@ -76,6 +80,7 @@ const DecoderFamily kGptOss = {.name = "gpt_oss",
                                .models = "gpt-oss-20b, gpt-oss-120b",
                                .read = gpt_oss::read,
                                .write = gpt_oss::write,
-                               .tensors = gpt_oss::tensors};
+                               .tensors = gpt_oss::tensors,
+                               .keys = gpt_oss::kKeys};
 
 }  // namespace megatron::models

@@ -35,6 +35,7 @@ void read_attention(const Json& j, DecoderValue& value) {
            value.num_layers(), rotated.size());
   const bool bias = boolean(j, "attention_bias", false), norm = boolean(j, "use_qk_norm", true),
              tuned = boolean(j, "attn_temperature_tuning", true);
+  const double scale = tuned ? number(j, "attn_scale", kAttnScale) : 0;
   for (int64_t i = 0; i < value.num_layers(); ++i) {
     nn::AttentionConfig& a = *value.layers[static_cast<size_t>(i)].attention();
     a.qkv_bias = a.output_bias = bias;
@@ -46,15 +47,15 @@ void read_attention(const Json& j, DecoderValue& value) {
       continue;
     }
     a.rotary.clear();
-    if (tuned)
-      a.temperature = {.scale = number(j, "attn_scale", kAttnScale),
-                       .step = integer(j, "floor_scale", kFloorScale)};
+    if (scale != 0)
+      a.temperature = {.scale = scale, .step = integer(j, "floor_scale", kFloorScale)};
   }
   value.rotary.at("default").interleaved = true;
 }
 
 DecoderValue read(const Json& j) {
   refuse_unless(j, "router_jitter_noise", 0.0);
+  refuse_unless(j, "num_experts_per_tok", 1);
   DecoderValue value = read_common(j, kDefaults);
   read_aux_loss(j, kAuxLoss, value);
   read_attention(j, value);
@@ -137,6 +138,10 @@ FamilyTensors tensors(const DecoderValue& value) {
   return map;
 }
 
+constexpr DecoderFamily::Key kKeys[] = {{"--moe-ffn-hidden-size", "intermediate_size"},
+                                        {"--ffn-hidden-size", "intermediate_size_mlp"},
+                                        {"--num-experts", "num_local_experts"}};
+
 }  // namespace
 }  // namespace llama4_text
 
@@ -144,6 +149,7 @@ const DecoderFamily kLlama4Text = {.name = "llama4_text",
                                    .models = "Llama 4 Scout, Maverick (text)",
                                    .read = llama4_text::read,
                                    .write = llama4_text::write,
-                                   .tensors = llama4_text::tensors};
+                                   .tensors = llama4_text::tensors,
+                                   .keys = llama4_text::kKeys};
 
 }  // namespace megatron::models

@@ -42,6 +42,9 @@ FamilyTensors tensors(const DecoderValue& value) {
                                 .down = "block_sparse_moe.experts.#.w2"});
 }
 
+constexpr DecoderFamily::Key kKeys[] = {{"--moe-ffn-hidden-size", "intermediate_size"},
+                                        {"--num-experts", "num_local_experts"}};
+
 }  // namespace
 }  // namespace mixtral
 
@@ -50,6 +53,7 @@ const DecoderFamily kMixtral = {.name = "mixtral",
                                 .read = mixtral::read,
                                 .write = mixtral::write,
                                 .tensors = mixtral::tensors,
+                                .keys = mixtral::kKeys,
                                 .surplus = kRotaryBuffers};
 
 }  // namespace megatron::models

@@ -45,6 +45,8 @@ Json write(const DecoderValue& value) {
 
 FamilyTensors tensors(const DecoderValue& value) { return expert_tensors(value, {}); }
 
+constexpr DecoderFamily::Key kKeys[] = {{"--moe-ffn-hidden-size", "intermediate_size"}};
+
 }  // namespace
 }  // namespace olmoe
 
@@ -53,6 +55,7 @@ const DecoderFamily kOlmoe = {.name = "olmoe",
                               .read = olmoe::read,
                               .write = olmoe::write,
                               .tensors = olmoe::tensors,
+                              .keys = olmoe::kKeys,
                               .surplus = kRotaryBuffers};
 
 }  // namespace megatron::models

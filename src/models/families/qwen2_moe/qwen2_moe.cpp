@@ -45,7 +45,7 @@ Json write(const DecoderValue& value) {
   j.set("num_experts_per_tok", moe.choices);
   j.set("qkv_bias", value.first_attention()->qkv_bias);
   j.set("shared_expert_intermediate_size", moe.shared_ffn);
-  j.set("sliding_window", window > 0 ? Json(window) : Json());
+  j.set("sliding_window", window);
   j.set("use_sliding_window", window > 0);
   write_sparse_layers(value, j);
   write_aux_loss(value, kAuxLoss, j);

@@ -50,6 +50,8 @@ FamilyTensors tensors(const DecoderValue& value) { return expert_tensors(value, 
 
 constexpr DecoderFamily::OlderKey kOlderKeys[] = {{"num_local_experts", "num_experts"}};
 
+constexpr DecoderFamily::Key kKeys[] = {{"--num-experts", "num_local_experts"}};
+
 }  // namespace
 }  // namespace qwen3_moe
 
@@ -58,6 +60,7 @@ const DecoderFamily kQwen3Moe = {.name = "qwen3_moe",
                                  .read = qwen3_moe::read,
                                  .write = qwen3_moe::write,
                                  .tensors = qwen3_moe::tensors,
+                                 .keys = qwen3_moe::kKeys,
                                  .older_keys = qwen3_moe::kOlderKeys,
                                  .surplus = kRotaryBuffers};
 
