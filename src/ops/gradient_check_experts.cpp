@@ -87,9 +87,8 @@ void add_router_cases(std::vector<GradientCase>& cases) {
 
 // What RouterLoss says it adds, written with the sums of the forward kernel; of six tokens in two segments.
 Result loss_of_router(Tape& tape, const Var& logits, kernels::RouterScore score, bool balance) {
-  constexpr int64_t kSegments = 2, kRouted = 6;
+  constexpr int64_t kSegments = 2;
   const DType type = logits.value.dtype();
-  const Tensor mask = made<double>(tape, type, {kRouted}, {1, 1, 0, 1, 1, 1});
   const auto results = [&](const Shape& shape) {
     return tape.empty(shape, type, "gradient_check.sums");
   };
@@ -98,7 +97,6 @@ Result loss_of_router(Tape& tape, const Var& logits, kernels::RouterScore score,
   tape.kernels().router_sums({.score = score,
                               .k = kChoices,
                               .logits = logits.value,
-                              .mask = mask,
                               .sums = sums,
                               .counts = counts,
                               .squares = squares,
@@ -106,18 +104,19 @@ Result loss_of_router(Tape& tape, const Var& logits, kernels::RouterScore score,
                              tape.stream());
   const std::vector<double> fixed = {1, 0, 2, 1, 3, 1, 0, 2};
   const Tensor loads = made<double>(tape, type, {kSegments, kExperts}, fixed);
-  const Tensor weight = made<double>(tape, DType::f64, {}, {1.5});
+  const std::vector<double> weights = {1.5, 0.5};
+  const Tensor weight = made<double>(tape, DType::f64, {kSegments}, weights);
   const Var out = add_router_loss(tape, logits,
                                   {.score = score,
                                    .balance = balance ? 0.4 : 0,
                                    .z = balance ? 0 : 0.3,
-                                   .mask = mask,
                                    .counts = loads,
                                    .weight = weight});
   std::vector<double> factors;
-  for (const double load : fixed) factors.push_back(1.5 * 0.4 * load);
+  for (size_t i = 0; i < fixed.size(); ++i)
+    factors.push_back(weights[i / kExperts] * 0.4 * fixed[i]);
   if (balance) return {{out}, sums, made<double>(tape, type, {kSegments, kExperts}, factors)};
-  return {{out}, squares, made<double>(tape, type, {kSegments}, {1.5 * 0.3, 1.5 * 0.3})};
+  return {{out}, squares, made<double>(tape, type, {kSegments}, {weights[0] * 0.3, weights[1] * 0.3})};
 }
 
 void add_loss_cases(std::vector<GradientCase>& cases) {

@@ -186,7 +186,9 @@ TEST_F(BadLayout, Memory) {
   refused(full + "--recompute-num-layers 7 --pipeline-model-parallel-size 2",
           {"--recompute-num-layers is 7", "[1, 6]"});
   refused("--recompute-activations --recompute-modules moe",
-          {"'moe'", "core_attn, mlp, mlp_act and layernorm"});
+          {"'moe'", "mixture-of-experts layers"});
+  refused("--recompute-activations --recompute-modules mla_up_proj",
+          {"'mla_up_proj'", "core_attn, mlp, mlp_act, layernorm, moe and moe_act"});
   refused(full + "--distribute-saved-activations", {"--tensor-model-parallel-size is 1"});
   refused("--cpu-offloading-num-layers 12", {"--cpu-offloading-num-layers is 12", "[0, 11]"});
   refused("--cpu-offloading-num-layers 2 --recompute-activations", {"drop it"});
