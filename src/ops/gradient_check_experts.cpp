@@ -116,7 +116,8 @@ Result loss_of_router(Tape& tape, const Var& logits, kernels::RouterScore score,
   for (size_t i = 0; i < fixed.size(); ++i)
     factors.push_back(weights[i / kExperts] * 0.4 * fixed[i]);
   if (balance) return {{out}, sums, made<double>(tape, type, {kSegments, kExperts}, factors)};
-  return {{out}, squares, made<double>(tape, type, {kSegments}, {weights[0] * 0.3, weights[1] * 0.3})};
+  return {
+      {out}, squares, made<double>(tape, type, {kSegments}, {weights[0] * 0.3, weights[1] * 0.3})};
 }
 
 void add_loss_cases(std::vector<GradientCase>& cases) {

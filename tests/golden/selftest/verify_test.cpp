@@ -273,6 +273,56 @@ TEST(Verify, SaysWhichLayoutsCannotBe) {
   expect_refused("train/gpt2_mask_microbatch", {.data_parallel = 8}, {"--data-parallel-size", "8"});
 }
 
+struct ExpertLayout {
+  const char* directory;
+  VerifyOptions options;
+};
+class DividedExperts : public ::testing::TestWithParam<ExpertLayout> {};
+
+// Experts among data-parallel ranks, among tensor-parallel ranks that divide the tokens, and each sliced; five experts on
+// five ranks, of which three have no sequence.
+TEST_P(DividedExperts, GiveWhatTransformersComputed) {
+  const auto& [directory, options] = GetParam();
+  for (const Report& report : verify(vectors(directory), options))
+    EXPECT_TRUE(report.passed()) << report.text();
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Layouts, DividedExperts,
+    ::testing::Values(ExpertLayout{"hf/mixtral", {.data_parallel = 5, .expert_parallel = 5}},
+                      ExpertLayout{"hf/gpt_oss", {.tensor_parallel = 2, .sequence_parallel = true}},
+                      ExpertLayout{"hf/qwen2_moe", {.data_parallel = 2, .expert_parallel = 2}},
+                      ExpertLayout{"hf/qwen3_moe",
+                                   {.tensor_parallel = 2,
+                                    .pipeline_parallel = 2,
+                                    .expert_parallel = 2,
+                                    .expert_tensor_parallel = 1,
+                                    .sequence_parallel = true}},
+                      ExpertLayout{"hf/olmoe", {.tensor_parallel = 2}},
+                      ExpertLayout{"hf/glm4_moe",
+                                   {.tensor_parallel = 2,
+                                    .data_parallel = 2,
+                                    .expert_parallel = 2,
+                                    .sequence_parallel = true}},
+                      ExpertLayout{"hf/llama4_text",
+                                   {.data_parallel = 2,
+                                    .expert_parallel = 2,
+                                    .sharding = parallel::Sharding::parameters}}),
+    [](const auto& info) { return std::string(info.param.directory).substr(3); });
+
+TEST(Verify, TrajectoriesOfExpertsOnDividedTokens) {
+  const VerifyOptions options{.tensor_parallel = 2, .sequence_parallel = true};
+  for (const char* name : {"train/mixtral_aux", "train/gpt_oss"}) {
+    for (const Report& report : verify_trajectory(vectors(name), options))
+      EXPECT_TRUE(report.passed()) << report.text();
+  }
+}
+
+TEST(Verify, ExpertsThatCannotBeDividedAreRefused) {
+  expect_refused("hf/mixtral", {.data_parallel = 2, .expert_parallel = 2},
+                 {"5 experts", "2 ranks", "--expert-model-parallel-size"});
+}
+
 TEST(Verify, RanksMayBeMoreThanSequences) {
   const auto reports =
       verify(vectors("hf/llama"), {.devices = {DeviceKind::cpu}, .data_parallel = 3});

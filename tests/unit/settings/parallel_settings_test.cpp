@@ -103,12 +103,12 @@ TEST(ParallelSettings, ContextAndUndividedExpertsAreRefusedByName) {
   using Settings = settings::ParallelSettings;
   expect_in(error([](Settings& s) { s.context_parallel = 2; }),
             {"--context-parallel-size is 2", "use 1"});
-  expect_in(error([](Settings& s) { s.tensor_parallel = s.expert_parallel = 2; }),
-            {"--expert-model-parallel-size 2", "--tensor-model-parallel-size 2",
-             "--sequence-parallel"});
-  expect_in(error([](Settings& s) { s.tensor_parallel = 2, s.expert_tensor_parallel = 1; }),
-            {"--expert-tensor-parallel-size 1", "--tensor-model-parallel-size 2",
-             "--sequence-parallel"});
+  expect_in(
+      error([](Settings& s) { s.tensor_parallel = s.expert_parallel = 2; }),
+      {"--expert-model-parallel-size 2", "--tensor-model-parallel-size 2", "--sequence-parallel"});
+  expect_in(
+      error([](Settings& s) { s.tensor_parallel = 2, s.expert_tensor_parallel = 1; }),
+      {"--expert-tensor-parallel-size 1", "--tensor-model-parallel-size 2", "--sequence-parallel"});
   for (const auto& [ep, etp] : {std::pair{1, 1}, {2, 2}, {4, 1}})
     EXPECT_EQ(error([ep = ep, etp = etp](Settings& s) {
                 s.expert_parallel = ep;
