@@ -1,5 +1,7 @@
 #include "settings/settings.h"
 
+#include <algorithm>
+
 #include "settings/presets.h"
 
 namespace megatron::settings {
@@ -67,7 +69,10 @@ Fields TrainSettings::fields() {
   shape.fields(f);
   Names of_shape;
   for (const Field& field : f.all())
-    if (field.name != "preset" && !field.name.ends_with("dropout")) of_shape.push_back(field.name);
+    if (field.name != "preset" && !field.name.ends_with("dropout") &&
+        std::ranges::find(models::kMoeTrainingFlags, field.name) ==
+            std::end(models::kMoeTrainingFlags))
+      of_shape.push_back(field.name);
   for (Field& field : f.all()) {
     if (!field.idle) continue;
     field.idle = [this, idle = std::move(field.idle)] {

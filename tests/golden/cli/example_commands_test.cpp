@@ -208,7 +208,7 @@ TEST(ExampleCommands, PassWithFlagsThatOnlyLog) {
       "--log-energy --log-max-attention-logit --log-device-memory-used --log-memory-interval 100 "
       "--no-barrier-with-level-1-timing --tensorboard-queue-size 5 --logging-level 40 "
       "--otel-enabled --use-pytorch-profiler --nvtx-ranges --rerun-mode validate_results "
-      "--record-memory-history --grad-reduce-in-bf16 --num-experts 1";
+      "--record-memory-history --grad-reduce-in-bf16 --expert-model-parallel-size 1";
   for (const Example& example : {kGpt3Large, kLlama8b}) {
     settings::TrainSettings settings;
     Arguments words = without(words_of(example.flags), example.refused);

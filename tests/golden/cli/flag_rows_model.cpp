@@ -7,6 +7,9 @@ std::vector<FlagRow> model_flags() {
   const std::string yarn =
       "--position-embedding-type yarn --rotary-scaling-factor 2 "
       "--yarn-original-max-position-embeddings 512";
+  const std::string experts = "--num-experts 4", idle = "--bf16",
+                    sigmoid = experts + " --moe-router-score-function sigmoid";
+  const std::string groups = experts + " --moe-router-num-groups 2 --moe-router-group-topk 1";
   const std::string grouped = "--num-attention-heads 4 --group-query-attention";
   return {
       {"preset", "loss", "--preset gpt2-124m", "!hidden-dropout"},
@@ -63,6 +66,34 @@ std::vector<FlagRow> model_flags() {
        R"({"attention":{"no_op":true},"ffn":{"no_op":true}}]})",
        rope + " --normalization RMSNorm --swiglu --disable-bias-linear"},
       {"attention-output-gate", "shape", "--attention-output-gate"},
+      {"num-experts", "shape", experts},
+      {"moe-layer-freq", "shape", "--moe-layer-freq 2", experts, "", "", idle},
+      {"moe-ffn-hidden-size", "shape", "--moe-ffn-hidden-size 24", experts,
+       "--moe-ffn-hidden-size 64", "", idle},
+      {"moe-router-topk", "loss", "--moe-router-topk 3", experts, "", "", idle},
+      {"moe-router-score-function", "loss", "--moe-router-score-function sqrtsoftplus", experts, "",
+       "", idle},
+      {"moe-router-pre-softmax", "loss", "--moe-router-pre-softmax", experts, "", "", idle},
+      {"moe-router-topk-scaling-factor", "loss", "--moe-router-topk-scaling-factor 2", experts,
+       "--moe-router-topk-scaling-factor 1", "", idle},
+      {"moe-router-num-groups", "loss", "--moe-router-num-groups 2",
+       experts + " --moe-router-group-topk 1 --moe-router-num-groups 1", "", "", idle},
+      {"moe-router-group-topk", "loss", "--moe-router-group-topk 2", groups, "", "", idle},
+      {"moe-router-enable-expert-bias", "shape", "--moe-router-enable-expert-bias", sigmoid, "", "",
+       idle},
+      {"moe-router-bias-update-rate", "loss", "--moe-router-bias-update-rate 0.5",
+       sigmoid + " --moe-router-enable-expert-bias", "", "", idle},
+      {"moe-apply-probs-on-input", "loss", "--moe-apply-probs-on-input",
+       sigmoid + " --moe-router-topk 1", "", "", idle},
+      {"moe-shared-expert-intermediate-size", "shape", "--moe-shared-expert-intermediate-size 24",
+       experts, "", "", idle},
+      {"moe-shared-expert-gate", "shape", "--moe-shared-expert-gate",
+       experts + " --moe-shared-expert-intermediate-size 24", "", "", idle},
+      {"moe-router-load-balancing-type", "log", "--moe-router-load-balancing-type seq_aux_loss",
+       experts + " --moe-aux-loss-coeff 0.1", "", "", idle},
+      {"moe-aux-loss-coeff", "loss", "--moe-aux-loss-coeff 0.1", experts, "", "", idle},
+      {"moe-z-loss-coeff", "loss", "--moe-z-loss-coeff 0.1", experts, "--moe-z-loss-coeff 0", "",
+       idle},
       {"use-mup", "loss", "--use-mup"},
       {"mup-base-hidden-size", "loss", "--mup-base-hidden-size 8", "--use-mup", "", "", "--bf16"},
       {"mup-base-head-dim", "loss", "--mup-base-head-dim 4", "--use-mup", "", "", "--bf16"},

@@ -69,15 +69,15 @@ TEST(FlagTable, Counts) {
     if (row.verdict != Verdict::supported) ++reasons[std::string(row.why)];
   }
   EXPECT_EQ(table.today().size(), 878u);
-  EXPECT_EQ(verdicts[Verdict::supported], 242);
-  EXPECT_EQ(verdicts[Verdict::ignored], 190);
-  EXPECT_EQ(verdicts[Verdict::refused], 446);
+  EXPECT_EQ(verdicts[Verdict::supported], 259);
+  EXPECT_EQ(verdicts[Verdict::ignored], 215);
+  EXPECT_EQ(verdicts[Verdict::refused], 404);
   const std::map<std::string, int> expected = {
       {"absent", 9},
       {"activation", 1},
       {"always", 13},
       {"attention-shape", 5},
-      {"buffers", 2},
+      {"buffers", 5},
       {"checkpoint-format", 3},
       {"checkpoint-shape", 3},
       {"context-parallel", 4},
@@ -85,21 +85,24 @@ TEST(FlagTable, Counts) {
       {"data-source", 2},
       {"debug-files", 4},
       {"distillation", 11},
-      {"dumps", 4},
+      {"dumps", 10},
       {"encoder", 22},
-      {"experts", 76},
+      {"expert-capacity", 4},
+      {"expert-form", 3},
+      {"expert-memory", 5},
+      {"experts", 3},
       {"fault-tests", 11},
       {"fine-tuning-data", 3},
       {"follows", 1},
       {"fp32-sums", 1},
       {"frozen", 1},
       {"fsdp", 7},
-      {"gpu", 20},
+      {"gpu", 27},
       {"graph-parts", 2},
       {"host", 10},
       {"imagined-ranks", 1},
       {"index-cache", 2},
-      {"inference", 58},
+      {"inference", 59},
       {"infilling", 11},
       {"initial-weights", 1},
       {"iteration-number", 1},
@@ -110,7 +113,7 @@ TEST(FlagTable, Counts) {
       {"log-elsewhere", 3},
       {"log-files", 2},
       {"loss-checks", 5},
-      {"low-precision", 23},
+      {"low-precision", 27},
       {"masks", 1},
       {"master-weights", 1},
       {"module-offload", 2},
@@ -120,13 +123,13 @@ TEST(FlagTable, Counts) {
       {"no-positions", 1},
       {"older-engine", 3},
       {"one-implementation", 2},
-      {"one-kernel", 22},
+      {"one-kernel", 27},
       {"other-signal", 2},
       {"outer-sharding", 2},
-      {"overlap", 23},
+      {"overlap", 27},
       {"phases", 1},
       {"positions", 4},
-      {"precision-choice", 7},
+      {"precision-choice", 8},
       {"python", 4},
       {"python-code", 1},
       {"pytorch-profiler", 6},
@@ -139,6 +142,7 @@ TEST(FlagTable, Counts) {
       {"rerun", 1},
       {"reshard", 1},
       {"residual-form", 7},
+      {"routing", 5},
       {"self-tests", 1},
       {"sparse-attention", 22},
       {"state-space", 12},
@@ -150,8 +154,9 @@ TEST(FlagTable, Counts) {
       {"tokenizer-files", 2},
       {"tokenizer-variant", 2},
       {"torch-files", 28},
-      {"transport", 3},
-      {"unmeasured", 2},
+      {"transport", 8},
+      {"unmeasured", 3},
+      {"upcycling", 2},
       {"vision", 24},
       {"weight-shards", 5},
       {"yaml-layout", 1},
@@ -463,7 +468,7 @@ TEST(FlagTable, FlagsAreToldFromMisspellings) {
 
 TEST(FlagTable, TheProgramRefuses) {
   for (const std::string flag :
-       {"train --context-parallel-size 2", "plan --num-experts 8",
+       {"train --context-parallel-size 2", "plan --moe-expert-capacity-factor 2",
         "train --expert-model-parallel-size 2", "bench step --fp8-hybrid",
         "train --save-params-interval 5", "eval --perform-rl-step", "train --yaml-cfg x.yaml",
         "train --pipeline-model-parallel-split-rank 2", "preprocess --data-impl lazy",
