@@ -1,0 +1,131 @@
+// Runs of models with experts: other layouts give what one rank gives, auxiliary losses and correction biases among it,
+// and a run goes on to the bit.
+#include "dist/training/runs.h"
+
+namespace megatron::training {
+namespace {
+
+constexpr const char* kExperts =
+    "--num-experts 4 --moe-ffn-hidden-size 24 --moe-layer-freq [0,1,1,1] "
+    "--moe-router-score-function sigmoid --moe-router-enable-expert-bias "
+    "--moe-router-bias-update-rate 0.02 --moe-shared-expert-intermediate-size 16 "
+    "--moe-router-load-balancing-type aux_loss seq_aux_loss --moe-aux-loss-coeff 0.05 0.03 "
+    "--moe-z-loss-coeff 0.01";
+
+double metric(const IterationReport& report, std::string_view name) {
+  const auto found = std::ranges::find(report.metrics, name, &MetricValue::name);
+  return found == report.metrics.end() ? NAN : found->value;
+}
+
+class ExpertRuns : public ::testing::Test {
+ protected:
+  settings::TrainSettings settings(const std::string& name, const std::string& flags = "") const {
+    settings::TrainSettings s = with_flags(deep_llama(), std::string(kExperts) + " " + flags);
+    s.batch.train_iters = 4;
+    s.checkpoint.save = folder_ / name;
+    return s;
+  }
+  static Tensors corrections(const SavedTensors& saved) {
+    Tensors found = saved.weights;
+    std::erase_if(found, [](const auto& entry) {
+      return entry.first.find("router.correction") == std::string::npos;
+    });
+    return found;
+  }
+
+  TemporaryDirectory folder_;
+};
+
+// Eight sequences of a step as micro-batches of two, whichever rank has them. By SGD, which does not magnify rounding.
+TEST_F(ExpertRuns, OfOtherLayoutsAreThoseOfOneRank) {
+  const std::string sgd = "--optimizer sgd --lr 0.1 ";
+  const TrainResult one = run(settings("one", sgd));
+  const SavedTensors expected = saved_tensors(one.saved);
+  const Tensors biases = corrections(expected);
+  ASSERT_EQ(biases.size(), 3u);
+  for (const auto& [name, values] : biases) {
+    ASSERT_EQ(values.size(), 4u) << name;
+    EXPECT_NE(values, std::vector<double>(4)) << name;
+    for (const double value : values) EXPECT_LE(std::abs(value), 4 * 0.02 + 1e-6) << name;
+  }
+  const std::vector<std::pair<const char*, std::string>> layouts = {
+      {"recompute",
+       "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1"},
+      {"replicas", kReplicas},
+      {"sharded", "--ranks 2 --data-parallel-sharding-strategy optim_grads_params"},
+      {"tensor", kTensor},
+      {"stages", "--pipeline-model-parallel-size 2"}};
+  for (const auto& [name, flags] : layouts) {
+    SCOPED_TRACE(name);
+    const TrainResult found = run(settings(name, sgd + flags));
+    EXPECT_LE(distance(losses(found), losses(one)), tolerance::kLayoutFp32);
+    EXPECT_LE(distance(norms(found), norms(one)), tolerance::kLayoutFp32);
+    for (const char* loss : {"aux_loss", "seq_aux_loss", "router_z_loss", "router_entropy"})
+      for (size_t i = 0; i < one.iterations.size(); ++i)
+        EXPECT_NEAR(metric(found.iterations[i], loss), metric(one.iterations[i], loss), 1e-4)
+            << loss << " of step " << i;
+    const SavedTensors saved = saved_tensors(found.saved);
+    EXPECT_LE(distance(saved.weights, expected.weights), tolerance::kLayoutFp32);
+    EXPECT_EQ(corrections(saved), biases);
+  }
+}
+
+TEST_F(ExpertRuns, GoOnToTheBit) {
+  for (const char* flags : {"", "--bf16 --ranks 2 --use-distributed-optimizer"}) {
+    const std::string name = *flags == '\0' ? "f32" : "bf16";
+    const TrainResult straight = run(settings(name + "a", flags));
+    settings::TrainSettings s = settings(name + "b", flags);
+    s.checkpoint.load = s.checkpoint.save;
+    s.checkpoint.exit_interval = 2;
+    std::vector<double> all = losses(run(s));
+    s.checkpoint.exit_interval.reset();
+    const TrainResult rest = run(s);
+    ASSERT_EQ(rest.first_iteration, 2);
+    for (const double loss : losses(rest)) all.push_back(loss);
+    EXPECT_TRUE(same_bits(all, losses(straight))) << flags;
+    const SavedTensors ours = saved_tensors(rest.saved), theirs = saved_tensors(straight.saved);
+    EXPECT_EQ(corrections(ours).size(), 3u);
+    EXPECT_EQ(ours.weights, theirs.weights) << flags;
+    EXPECT_EQ(ours.states, theirs.states) << flags;
+  }
+}
+
+// What balances the load changes gradients, and the loss that is reported only by them.
+TEST_F(ExpertRuns, LossesOfTheRouterTrain) {
+  const TrainResult with = run(settings("with")),
+                    without = run(settings("without",
+                                           "--moe-router-load-balancing-type none "
+                                           "--moe-aux-loss-coeff 0 "
+                                           "--moe-z-loss-coeff 0"));
+  EXPECT_EQ(losses(with)[0], losses(without)[0]);
+  EXPECT_NE(norms(with)[0], norms(without)[0]);
+  EXPECT_NE(losses(with)[3], losses(without)[3]);
+  // Even loads give 1; k experts of E at most E / k.
+  EXPECT_GE(metric(with.iterations[0], "aux_loss"), 0.9);
+  EXPECT_LE(metric(with.iterations[0], "aux_loss"), 2);
+  EXPECT_TRUE(std::isnan(metric(without.iterations[0], "aux_loss")));
+}
+
+TEST_F(ExpertRuns, OfTheSmallestSizes) {
+  const std::string alone =
+      " --moe-layer-freq 1 --moe-router-load-balancing-type aux_loss"
+      " --moe-aux-loss-coeff 0.05";
+  for (const std::string& flags :
+       {std::string("--num-experts 1 --moe-router-topk 1"), std::string("--moe-router-topk 4"),
+        std::string("--num-experts 7 --moe-router-topk 1"),
+        std::string("--seq-length 2 --micro-batch-size 1")}) {
+    SCOPED_TRACE(flags);
+    const auto trained = [&](const std::string& ranks) {
+      settings::TrainSettings s = settings("", flags + alone + ranks);
+      s.checkpoint.save.reset();
+      return run(s);
+    };
+    const TrainResult one = trained(""), two = trained(" --ranks 2");
+    ASSERT_EQ(one.iterations.size(), 4u);
+    for (const double loss : losses(one)) EXPECT_TRUE(std::isfinite(loss));
+    EXPECT_LE(distance(losses(two), losses(one)), tolerance::kLayoutFp32);
+  }
+}
+
+}  // namespace
+}  // namespace megatron::training
