@@ -91,8 +91,6 @@ nn::RouterTraining MoeFlags::training() const {
                               .kept = drop_policy};
   MG_CHECK(std::isfinite(training.capacity_factor),
            "--moe-expert-capacity-factor is {}; it must be a number above 0", *capacity_factor);
-  MG_CHECK(!pad_to_capacity || training.capacity_factor > 0,
-           "--moe-pad-expert-input-to-capacity needs --moe-expert-capacity-factor");
   MG_CHECK(aux_loss_coeff.size() == load_balancing_type.size() || aux_loss_coeff.size() == 1,
            "--moe-aux-loss-coeff has {} values and --moe-router-load-balancing-type {}; give one "
            "for each",

@@ -25,9 +25,6 @@ void ParallelSettings::fields(Fields& f) {
   f.add("expert-tensor-parallel-size", &expert_tensor_parallel,
         "ranks that the matrices of every expert are split over; default "
         "--tensor-model-parallel-size");
-  f.add("moe-token-dispatcher-type", &expert_dispatcher, {"allgather", "alltoall"},
-        "how expert-parallel ranks get their tokens: allgather (every rank gets all of them); "
-        "alltoall is computed as allgather, too");
   f.add("pipeline-model-parallel-size", &pipeline_parallel,
         "pipeline-parallel size: stages, one rank each, that the layers are split over");
   f.add_switch("use-tp-pp-dp-mapping", &tp_pp_dp_mapping, true,

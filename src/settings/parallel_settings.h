@@ -20,7 +20,6 @@ struct ParallelSettings {
   int64_t context_parallel = 1;  // no flag: 1, others are refused
   int64_t expert_parallel = 1;
   std::optional<int64_t> expert_tensor_parallel;
-  std::string expert_dispatcher = "allgather";
   bool sequence_parallel = false;
   bool tp_pp_dp_mapping = false;  // --use-tp-pp-dp-mapping
   // Pipeline.

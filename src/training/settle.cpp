@@ -164,8 +164,7 @@ void settle_planned(settings::TrainSettings& s) {
   s.optimizer.decay(s.batch);
 }
 
-void check_experts(const settings::TrainSettings& s, const models::Model& model,
-                   std::vector<SettingNote>& notes) {
+void check_experts(const settings::TrainSettings& s, const models::Model& model) {
   const settings::ParallelSettings& parallel = s.parallel;
   const std::optional<int64_t> experts = model->flags().moe.num_experts;
   if (!experts) {
@@ -187,9 +186,6 @@ void check_experts(const settings::TrainSettings& s, const models::Model& model,
            "{} experts cannot be divided evenly by --expert-model-parallel-size {}: change one of "
            "them",
            *experts, parallel.expert_parallel);
-  if (parallel.expert_dispatcher == "alltoall")
-    notes.push_back(
-        {"moe-token-dispatcher-type", "allgather", "the only one there is; results are the same"});
 }
 
 std::vector<SettingNote> settle_layout(settings::TrainSettings& s, const models::Model& model) {
@@ -197,7 +193,7 @@ std::vector<SettingNote> settle_layout(settings::TrainSettings& s, const models:
   const data::BatchSchedule& schedule = s.batch.schedule;
   s.parallel.check(s.runtime.rank_count(), model->num_layers(), schedule.micro_batches(0),
                    *s.batch.seq_length, notes);
-  check_experts(s, model, notes);
+  check_experts(s, model);
   const parallel::PipelineShape shape = s.parallel.pipeline(model->num_layers());
   check_groups(s, shape);
   int64_t least = model->num_layers(), most = 0;
