@@ -35,6 +35,14 @@ constexpr std::array kPresets = {
            "--position-embedding-type rope --rotary-base 10000 --normalization RMSNorm --swiglu "
            "--disable-bias-linear --untie-embeddings-and-output-weights --hidden-dropout 0 "
            "--attention-dropout 0 --seq-length 1024 --micro-batch-size 4"},
+    Preset{"moe-300m",
+           "--num-layers 12 --hidden-size 768 --num-attention-heads 12 --vocab-size 32000 "
+           "--num-experts 64 --moe-router-topk 8 --moe-ffn-hidden-size 128 "
+           "--moe-router-pre-softmax --moe-aux-loss-coeff 0.01 "
+           "--group-query-attention --num-query-groups 4 "
+           "--position-embedding-type rope --rotary-base 10000 --normalization RMSNorm --swiglu "
+           "--disable-bias-linear --untie-embeddings-and-output-weights --hidden-dropout 0 "
+           "--attention-dropout 0 --seq-length 1024 --micro-batch-size 4"},
     Preset{"llama-1b",
            "--num-layers 16 --hidden-size 2048 --num-attention-heads 32 --vocab-size 128256 "
            "--ffn-hidden-size 8192 --group-query-attention --num-query-groups 8 "

@@ -12,6 +12,16 @@ constexpr const char* kExperts =
     "--moe-router-load-balancing-type aux_loss seq_aux_loss --moe-aux-loss-coeff 0.05 0.03 "
     "--moe-z-loss-coeff 0.01";
 
+constexpr const char* kExpertRanks = "--ranks 2 --expert-model-parallel-size 2";
+constexpr const char* kShardedExperts =
+    "--ranks 4 --expert-model-parallel-size 2 --use-distributed-optimizer";
+constexpr const char* kExpertsOfTensorRanks =
+    "--ranks 4 --tensor-model-parallel-size 2 --sequence-parallel --expert-model-parallel-size 2 "
+    "--expert-tensor-parallel-size 1";
+constexpr const char* kSlicedExperts =
+    "--ranks 4 --tensor-model-parallel-size 2 --sequence-parallel --expert-model-parallel-size 2 "
+    "--data-parallel-sharding-strategy optim_grads_params";
+
 double metric(const IterationReport& report, std::string_view name) {
   const auto found = std::ranges::find(report.metrics, name, &MetricValue::name);
   return found == report.metrics.end() ? NAN : found->value;
@@ -54,7 +64,10 @@ TEST_F(ExpertRuns, OfOtherLayoutsAreThoseOfOneRank) {
       {"replicas", kReplicas},
       {"sharded", "--ranks 2 --data-parallel-sharding-strategy optim_grads_params"},
       {"tensor", kTensor},
-      {"stages", "--pipeline-model-parallel-size 2"}};
+      {"stages", "--pipeline-model-parallel-size 2"},
+      {"experts", kExpertRanks},
+      {"sharded experts", kShardedExperts},
+      {"experts of tensor ranks", kExpertsOfTensorRanks}};
   for (const auto& [name, flags] : layouts) {
     SCOPED_TRACE(name);
     const TrainResult found = run(settings(name, sgd + flags));
@@ -87,6 +100,51 @@ TEST_F(ExpertRuns, GoOnToTheBit) {
     EXPECT_EQ(corrections(ours).size(), 3u);
     EXPECT_EQ(ours.weights, theirs.weights) << flags;
     EXPECT_EQ(ours.states, theirs.states) << flags;
+  }
+}
+
+TEST_F(ExpertRuns, GoOnWithOtherExpertRanks) {
+  const std::vector<double> one = losses(run(settings("one")));
+  const std::string staged = std::string(kExpertRanks) + " --pipeline-model-parallel-size 2 --ranks 4";
+  int number = 0;
+  for (const auto& [before, after] :
+       {std::pair<std::string, std::string>{"", kShardedExperts},
+        {kShardedExperts, kExpertsOfTensorRanks},
+        {kExpertsOfTensorRanks, staged},
+        {staged, kSlicedExperts},
+        {kSlicedExperts, "--ranks 4 --expert-model-parallel-size 4"}}) {
+    SCOPED_TRACE(before + " to " + after);
+    const std::string name = std::to_string(number++);
+    settings::TrainSettings s = settings(name, before);
+    s.checkpoint.load = s.checkpoint.save;
+    s.checkpoint.exit_interval = 2;
+    std::vector<double> all = losses(run(s));
+    s = settings(name, after);
+    s.checkpoint.load = s.checkpoint.save;
+    const TrainResult rest = run(s);
+    ASSERT_EQ(rest.first_iteration, 2);
+    for (const double loss : losses(rest)) all.push_back(loss);
+    EXPECT_LE(distance(all, one), tolerance::kLayoutFp32);
+  }
+}
+
+// What a capacity of each sequence drops does not depend on the ranks, nor on whether rows are padded to it.
+TEST_F(ExpertRuns, DropTheSameTokensInEveryLayout) {
+  const std::string capacity = "--moe-expert-capacity-factor 0.75 ";
+  int number = 0;
+  for (const std::string policy : {"probs", "position"}) {
+    const std::string flags = capacity + "--moe-token-drop-policy " + policy + " ";
+    const std::vector<double> one = losses(run(settings("one " + policy, flags)));
+    EXPECT_NE(one[0], losses(run(settings("all " + policy)))[0]);
+    for (const std::string& layout :
+         {std::string("--moe-pad-expert-input-to-capacity"), std::string(kExpertRanks),
+          std::string("--moe-pad-expert-input-to-capacity ") + kShardedExperts,
+          std::string("--recompute-granularity selective --recompute-modules moe"),
+          std::string("--recompute-granularity selective --recompute-modules moe_act"),
+          std::string(kSlicedExperts)}) {
+      SCOPED_TRACE(layout);
+      EXPECT_LE(distance(losses(run(settings(std::to_string(number++), flags + layout))), one), tolerance::kLayoutFp32);
+    }
   }
 }
 

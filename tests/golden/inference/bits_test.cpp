@@ -34,6 +34,24 @@ TEST(Bits, TinyLlama) {
   }
 }
 
+// Experts with one row and with many of them.
+TEST(Bits, TinyExperts) {
+  for (const auto& [type, products] : kernels::cpu::types_and_ways()) {
+    const kernels::cpu::UseBf16Products use(products);
+    models::ModelFlags flags = llama_shape(2, 64, 4, 2, 97, 320);
+    flags.moe.num_experts = 8;
+    flags.moe.topk = 3;
+    flags.moe.ffn_hidden_size = 48;
+    RandomModel m(flags, type);
+    if (slow(products)) {
+      expect_bits_of_one_pass(m, {33}, {3}, {7});
+      continue;
+    }
+    expect_bits_of_one_pass(m, {1, 2, 65}, {1, 9}, kPieces);
+    expect_bits_of_one_pass(m, {300}, {3}, {64, 512});
+  }
+}
+
 // The matrices of GPT-2 124M, two layers of its twelve.
 TEST(Bits, WidthsOf124M) {
   for (const DType type : {DType::f32, DType::bf16}) {
