@@ -95,7 +95,14 @@ void fill(const TensorFiles& files, const HeldTensor& tensor) {
   if (covered < value.elements()) std::memset(value.raw(), 0, static_cast<size_t>(value.bytes()));
   for (const CanonicalTensor& part : tensor.placement->tensors) {
     const std::string stored = tensor.prefix + part.name;
-    read_part(part, files.bytes(stored), files.find(stored)->dtype, tensor);
+    if (const Mxfp4Tensor* packed = files.mxfp4(stored)) {
+      MG_CHECK(part.transposed && part.global.rank() == 3,
+               "'{}': tensor '{}' is in MXFP4, which is supported for experts of GPT-OSS only",
+               files.folder(), stored);
+      read_part(part, *packed, tensor);
+    } else {
+      read_part(part, files.bytes(stored), files.find(stored)->dtype, tensor);
+    }
   }
 }
 

@@ -71,12 +71,27 @@ ModelDirectory::ModelDirectory(std::string path) : path_(std::move(path)) {
            path_);
   config_ = Json::read(path_ + "/config.json");
   MG_CHECK(config_.is_object(), "'{}/config.json' is not a JSON object", path_);
+  const bool packed = take_mxfp4(config_, path_ + "/config.json");
 
   find_weights();
   const std::string single(torch_ ? kTorchFile : kSingleFile);
   tensors_ = TensorFiles(path_, indexed_ ? files_of_index() : std::vector{single});
   check_index();
   metadata_ = tensors_.file(0).metadata();
+  if (packed) join_mxfp4();
+}
+
+void ModelDirectory::join_mxfp4() {
+  const size_t count = tensors_.join_mxfp4();
+  for (const std::string& name : tensor_names()) {
+    if (tensors_.mxfp4(name) == nullptr) continue;
+    shard_of_.emplace(name, shard_of_.at(name + std::string(kMxfp4Blocks)));
+    for (const std::string_view part : {kMxfp4Blocks, kMxfp4Scales})
+      shard_of_.erase(name + std::string(part));
+  }
+  log::info(
+      "'{}' has {} tensors in MXFP4: they are read as bf16 and saved in the type of the model",
+      path_, count);
 }
 
 // Which format is read, and whether by its index.

@@ -1,6 +1,7 @@
 // A Hugging Face model directory: config.json, weights in one file or in shards with an index,
 // tokenizer files. Weights are safetensors files, or those that torch.save wrote (torch_file.h);
-// where both are there, safetensors.
+// where both are there, safetensors. Experts in MXFP4 (mxfp4.h), if config.json says so, are tensors
+// like any other, of bf16.
 #pragma once
 
 #include <map>
@@ -32,7 +33,7 @@ class ModelDirectory {
   explicit ModelDirectory(std::string path);
 
   const std::string& path() const { return path_; }
-  const Json& config() const { return config_; }
+  const Json& config() const { return config_; }  // without quantization_config
   const TensorFiles& tensors() const { return tensors_; }
   std::vector<std::string> tensor_names() const { return tensors_.tensor_names(); }
   const TensorInfo* find(std::string_view name) const { return tensors_.find(name); }
@@ -50,6 +51,7 @@ class ModelDirectory {
   void find_weights();
   std::vector<std::string> files_of_index();
   void check_index();
+  void join_mxfp4();
 
   std::string path_;
   Json config_;

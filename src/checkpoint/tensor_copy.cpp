@@ -12,7 +12,8 @@ namespace {
 
 using parallel::CanonicalTensor;
 
-constexpr int64_t kTile = 32;  // rows and columns of a transposed copy at a time
+constexpr int64_t kDecoded = 4096;  // elements of MXFP4 at a time
+constexpr int64_t kTile = 32;       // rows and columns of a transposed copy at a time
 
 // n elements, `from_step` and `to_step` elements apart. Neither side need be aligned.
 using CopyRow = void (*)(const std::byte* from, int64_t from_step, std::byte* to, int64_t to_step,
@@ -152,6 +153,32 @@ int64_t read_part(const CanonicalTensor& part, std::span<const std::byte> stored
   for (const Block& b : blocks_of(part, held.shape, held.begin, value.elements())) {
     copy_block(b, {stored.data(), dtype, b.stored},
                {static_cast<std::byte*>(value.raw()), value.dtype(), b.local});
+    elements += b.elements();
+  }
+  return elements;
+}
+
+int64_t read_part(const CanonicalTensor& part, const Mxfp4Tensor& stored, const HeldTensor& held) {
+  MG_ASSERT(part.transposed && part.stored_shape() == stored.info().shape);
+  CanonicalTensor in_order = part;  // blocks lie along our rows
+  in_order.transposed = false;
+  const Tensor& value = held.value;
+  MG_ASSERT(value.is_contiguous());
+  const CopyRow copy = conversion(DType::bf16, value.dtype());
+  std::array<bf16, kDecoded> decoded;
+  int64_t elements = 0;
+  for (const Block& b : blocks_of(in_order, held.shape, held.begin, value.elements())) {
+    for (int64_t r = 0; r < b.rows; ++r) {
+      for (int64_t c = 0; c < b.columns; c += kDecoded) {
+        const int64_t n = std::min(kDecoded, b.columns - c);
+        stored.decode(b.stored.begin + r * b.stored.row + c,
+                      std::span(decoded).first(static_cast<size_t>(n)));
+        copy(reinterpret_cast<const std::byte*>(decoded.data()), 1,
+             static_cast<std::byte*>(value.raw()) +
+                 (b.local.begin + r * b.local.row + c * b.local.column) * size_of(value.dtype()),
+             b.local.column, n);
+      }
+    }
     elements += b.elements();
   }
   return elements;

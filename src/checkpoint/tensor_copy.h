@@ -6,6 +6,7 @@
 #include <span>
 
 #include "checkpoint/held_tensor.h"
+#include "checkpoint/mxfp4.h"
 #include "checkpoint/tensor_blocks.h"
 
 namespace megatron::checkpoint {
@@ -21,6 +22,9 @@ bool convertible(DType from, DType to);
 // many elements that are. Placements that do not fit are InternalErrors.
 int64_t read_part(const parallel::CanonicalTensor& part, std::span<const std::byte> stored,
                   DType dtype, const HeldTensor& held);
+// The same of experts in MXFP4, whose part is transposed; as little is decoded at a time.
+int64_t read_part(const parallel::CanonicalTensor& part, const Mxfp4Tensor& stored,
+                  const HeldTensor& held);
 // The same of a parameter that is held whole.
 void read_part(const parallel::CanonicalTensor& part, std::span<const std::byte> stored,
                DType dtype, const Tensor& value);

@@ -5,6 +5,14 @@
 #include "checkpoint/torch_file.h"
 
 namespace megatron::checkpoint {
+namespace {
+
+// What is before `ending`; empty where a name does not end so.
+std::string_view stem(std::string_view name, std::string_view ending) {
+  return name.ends_with(ending) ? name.substr(0, name.size() - ending.size()) : std::string_view();
+}
+
+}  // namespace
 
 std::unique_ptr<TensorFile> open_tensor_file(const std::string& path) {
   if (path.ends_with(".safetensors")) return std::make_unique<SafetensorsFile>(path);
@@ -20,6 +28,40 @@ TensorFiles::TensorFiles(const std::string& folder, std::span<const std::string>
   }
 }
 
+size_t TensorFiles::join_mxfp4() {
+  for (size_t i = 0; i < files_.size(); ++i) {
+    const std::string& path = files_[i]->path();
+    for (const TensorInfo& info : files_[i]->tensors()) {
+      const std::string name(stem(info.name, kMxfp4Blocks));
+      if (const std::string_view of = stem(info.name, kMxfp4Scales); !of.empty())
+        MG_CHECK(find(fmt::format("{}{}", of, kMxfp4Blocks)) != nullptr || mxfp4_.contains(of),
+                 "'{}': tensor '{}' is a scale of MXFP4 without '{}{}', the values that it scales",
+                 path, info.name, of, kMxfp4Blocks);
+      if (name.empty()) continue;
+      const std::string scales = fmt::format("{}{}", name, kMxfp4Scales);
+      const auto found = tensors_.find(scales);
+      MG_CHECK(found != tensors_.end(),
+               "'{}': tensor '{}' is in MXFP4, but its scales '{}' are "
+               "missing",
+               path, info.name, scales);
+      MG_CHECK(find(name) == nullptr,
+               "'{}': tensor '{}' is there twice: as it is, and in MXFP4 as "
+               "'{}'",
+               path, name, info.name);
+      const auto& [file, scale_info] = found->second;
+      const Mxfp4Tensor& joined =
+          mxfp4_
+              .emplace(name, Mxfp4Tensor(info, files_[i]->bytes(info), *scale_info,
+                                         files_[file]->bytes(*scale_info), path))
+              .first->second;
+      tensors_.erase(found);
+      tensors_.erase(info.name);
+      tensors_.emplace(joined.info().name, std::pair(i, &joined.info()));
+    }
+  }
+  return mxfp4_.size();
+}
+
 void TensorFiles::check_unique() const {
   for (size_t i = 0; i < files_.size(); ++i) {
     for (const TensorInfo& info : files_[i]->tensors()) {
@@ -33,7 +75,11 @@ void TensorFiles::check_unique() const {
 std::vector<std::string> TensorFiles::tensor_names() const {
   std::vector<std::string> names;
   for (const auto& file : files_) {
-    for (const TensorInfo& info : file->tensors()) names.push_back(info.name);
+    for (const TensorInfo& info : file->tensors()) {
+      const std::string_view packed = stem(info.name, kMxfp4Blocks);
+      if (tensors_.contains(info.name)) names.push_back(info.name);
+      else if (mxfp4_.contains(packed)) names.emplace_back(packed);
+    }
   }
   return names;
 }
@@ -46,8 +92,29 @@ const TensorInfo* TensorFiles::find(std::string_view name) const {
 std::span<const std::byte> TensorFiles::bytes(std::string_view name) const {
   const auto found = tensors_.find(name);
   MG_CHECK(found != tensors_.end(), "'{}' has no tensor '{}'", folder_, name);
+  MG_ASSERT(!mxfp4_.contains(name));
   const auto& [file, info] = found->second;
   return files_[file]->bytes(*info);
+}
+
+const Mxfp4Tensor* TensorFiles::mxfp4(std::string_view name) const {
+  const auto found = mxfp4_.find(name);
+  return found == mxfp4_.end() ? nullptr : &found->second;
+}
+
+std::vector<std::byte> TensorFiles::read(std::string_view name, int64_t begin,
+                                         int64_t count) const {
+  if (const Mxfp4Tensor* packed = mxfp4(name)) {
+    std::vector<bf16> values(static_cast<size_t>(count));
+    packed->decode_stored(begin, values);
+    const auto result = std::as_bytes(std::span(values));
+    return {result.begin(), result.end()};
+  }
+  const std::span<const std::byte> all = bytes(name);
+  const int64_t size = size_of(find(name)->dtype);
+  const auto part =
+      all.subspan(static_cast<size_t>(begin * size), static_cast<size_t>(count * size));
+  return {part.begin(), part.end()};
 }
 
 }  // namespace megatron::checkpoint

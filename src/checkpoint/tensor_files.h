@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "checkpoint/held_tensor.h"
+#include "checkpoint/mxfp4.h"
 #include "checkpoint/tensor_file.h"
 
 namespace megatron::checkpoint {
@@ -26,20 +27,29 @@ class TensorFiles {
 
   // Throws Error naming a tensor that lies in two files, and both.
   void check_unique() const;
+  // From now on tensors in MXFP4 are listed and found by the name and shape of those that they stand
+  // for, instead of their blocks and scales. Throws Error naming what does not belong together.
+  // Returns the number of tensors.
+  size_t join_mxfp4();
 
   bool empty() const { return files_.empty(); }
   const std::string& folder() const { return folder_; }
   const std::vector<std::string>& names() const { return names_; }  // of the files
   const TensorFile& file(size_t index) const { return *files_[index]; }
-  std::vector<std::string> tensor_names() const;                  // in the order of the files
-  const TensorInfo* find(std::string_view name) const;            // null when absent
-  std::span<const std::byte> bytes(std::string_view name) const;  // throws Error when absent
+  std::vector<std::string> tensor_names() const;        // in the order of the files
+  const TensorInfo* find(std::string_view name) const;  // null when absent
+  // Throws Error when absent; those in MXFP4 have none.
+  std::span<const std::byte> bytes(std::string_view name) const;
+  const Mxfp4Tensor* mxfp4(std::string_view name) const;  // null for any other
+  // A copy of the bytes of `count` elements from number `begin` on, in MXFP4 or not.
+  std::vector<std::byte> read(std::string_view name, int64_t begin, int64_t count) const;
 
  private:
   std::string folder_;
   std::vector<std::string> names_;
   std::vector<std::unique_ptr<TensorFile>> files_;
   std::map<std::string_view, std::pair<size_t, const TensorInfo*>, std::less<>> tensors_;
+  std::map<std::string, Mxfp4Tensor, std::less<>> mxfp4_;
 };
 
 // Fills each value from the stored tensors that its placement names, converted to its type; only

@@ -1,0 +1,91 @@
+#include "checkpoint/mxfp4.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "base/error.h"
+
+namespace megatron::checkpoint {
+namespace {
+
+constexpr int64_t kBlock = 32;  // values that share a scale
+constexpr int64_t kBlockBytes = kBlock / 2;
+constexpr int kScaleBias = 127;
+constexpr std::array<float, 16> kValues = {0,    .5F,  1,  1.5F,  2,  3,  4,  6,
+                                           -0.F, -.5F, -1, -1.5F, -2, -3, -4, -6};
+constexpr std::string_view kKey = "quantization_config";
+
+float factor_of(std::byte scale) {
+  return std::ldexp(1.F, std::to_integer<int>(scale) - kScaleBias);
+}
+
+}  // namespace
+
+bool take_mxfp4(Json& config, const std::string& path) {
+  const Json* const quantization = config.find(kKey);
+  if (quantization == nullptr) return false;
+  if (!quantization->is_null()) {
+    const Json* const method =
+        quantization->is_object() ? quantization->find("quant_method") : nullptr;
+    MG_CHECK(method != nullptr && method->is_string(),
+             "'{}': {} is not an object with a quant_method", path, kKey);
+    MG_CHECK(
+        method->as_string() == "mxfp4",
+        "'{}': the weights are quantized by the method '{}', which is not supported; supported "
+        "is mxfp4. Use a directory with weights in bf16, fp16 or fp32",
+        path, method->as_string());
+  }
+  const bool packed = !quantization->is_null();
+  std::erase_if(config.as_object(), [](const Json::Member& m) { return m.first == kKey; });
+  return packed;
+}
+
+Mxfp4Tensor::Mxfp4Tensor(const TensorInfo& blocks, std::span<const std::byte> block_bytes,
+                         const TensorInfo& scales, std::span<const std::byte> scale_bytes,
+                         const std::string& file)
+    : blocks_(block_bytes), scales_(scale_bytes) {
+  for (const TensorInfo* info : {&blocks, &scales})
+    MG_CHECK(info->dtype == DType::u8, "'{}': tensor '{}' is {}; MXFP4 needs u8", file, info->name,
+             name(info->dtype));
+  const Shape& s = blocks.shape;
+  MG_CHECK(s.rank() == 4 && s[3] == kBlockBytes,
+           "'{}': tensor '{}' has shape {}; MXFP4 needs [experts, rows, columns / {}, {}]", file,
+           blocks.name, s.str(), kBlock, kBlockBytes);
+  const Shape wanted{s[0], s[1], s[2]};
+  MG_CHECK(scales.shape == wanted, "'{}': tensor '{}' has shape {}; that of '{}' needs {}", file,
+           scales.name, scales.shape.str(), blocks.name, wanted.str());
+  info_ = {.name = blocks.name.substr(0, blocks.name.size() - kMxfp4Blocks.size()),
+           .dtype = DType::bf16,
+           .shape = Shape{s[0], s[2] * kBlock, s[1]}};
+  info_.end = static_cast<int64_t>(blocks_.size()) * 2 * size_of(DType::bf16);
+}
+
+void Mxfp4Tensor::decode(int64_t begin, std::span<bf16> out) const {
+  const int64_t end = begin + static_cast<int64_t>(out.size());
+  MG_ASSERT(begin >= 0 && end <= info_.shape.elements());
+  bf16* to = out.data();
+  for (int64_t i = begin; i < end;) {
+    const int64_t block = i / kBlock, stop = std::min((block + 1) * kBlock, end);
+    const float factor = factor_of(scales_[static_cast<size_t>(block)]);
+    std::array<bf16, kValues.size()> values;
+    for (size_t v = 0; v < values.size(); ++v) values[v] = bf16(kValues[v] * factor);
+    for (; i < stop; ++i) {
+      const int bits = std::to_integer<int>(blocks_[static_cast<size_t>(i / 2)]);
+      *to++ = values[static_cast<size_t>(i % 2 == 0 ? bits & 15 : bits >> 4)];
+    }
+  }
+}
+
+void Mxfp4Tensor::decode_stored(int64_t begin, std::span<bf16> out) const {
+  const int64_t columns = info_.shape[1], rows = info_.shape[2];
+  MG_ASSERT(begin >= 0 && begin + static_cast<int64_t>(out.size()) <= info_.shape.elements());
+  for (bf16& value : out) {
+    const int64_t row = begin % rows, column = begin / rows % columns,
+                  expert = begin / rows / columns;
+    decode((expert * rows + row) * columns + column, std::span(&value, 1));
+    ++begin;
+  }
+}
+
+}  // namespace megatron::checkpoint
