@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/files.h"
 #include "base/log.h"
+#include "checkpoint/mxfp4.h"
 #include "settings/recipes.h"
 #include "tokenizers/tokenizer_file.h"
 #include "training/whole_model.h"
@@ -31,8 +32,10 @@ NamedFiles files_at(const std::string& path, std::initializer_list<std::string_v
 }  // namespace
 
 ShapeSource directory_source(const std::string& directory) {
-  return {
-      .name = directory, .directory = directory, .config = Json::read(directory + "/config.json")};
+  ShapeSource source{.name = directory, .directory = directory};
+  source.config = Json::read(source.path());
+  if (source.config.is_object()) checkpoint::take_mxfp4(source.config, source.path());
+  return source;
 }
 
 ShapeSource config_source(const settings::TrainSettings& s) {

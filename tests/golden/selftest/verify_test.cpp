@@ -114,6 +114,19 @@ INSTANTIATE_TEST_SUITE_P(Vectors, TorchModel,
                                            std::pair{"llama_sharded", "llama_bf16"}),
                          [](const auto& info) { return std::string(info.param.first); });
 
+// GPT-OSS as released.
+TEST(Mxfp4Model, IsWrittenAgainInBf16) {
+  const TemporaryDirectory folder;
+  const Report report = verify_rewrite(vectors("mxfp4/released"), folder / "out");
+  EXPECT_TRUE(report.passed()) << report.text();
+  EXPECT_EQ(Json::read(folder / "out/config.json").find("quantization_config"), nullptr);
+  for (const std::string& directory : {vectors("mxfp4/released"), folder / "out"}) {
+    const Report same = compare_directories(vectors("mxfp4/bf16"), directory);
+    EXPECT_TRUE(same.passed()) << same.text();
+    EXPECT_EQ(report.compared(), same.compared());
+  }
+}
+
 // The published GPT-2 was saved from the model without its head: its names lack "transformer.", and it has
 // the buffers of a mask.
 TEST(Gpt2, WithoutThePrefixOfItsNames) {
