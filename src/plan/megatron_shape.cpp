@@ -1,6 +1,7 @@
 #include "plan/megatron_shape.h"
 
 #include "base/error.h"
+#include "models/layer_pattern.h"
 
 namespace megatron::plan {
 namespace {
@@ -78,6 +79,20 @@ MegatronShape megatron_shape(const models::ModelFlags& model, int64_t padded_voc
   s.untie_embeddings_and_output_weights = model.untie;
   s.add_bias_linear = model.add_bias_linear;
   s.rms_norm = model.normalization == nn::Normalization::rms_norm;
+  const models::MoeFlags& moe = model.moe;
+  if (moe.num_experts) {
+    s.num_experts = moe.num_experts;
+    s.moe_router_topk = moe.topk;
+    s.moe_ffn_hidden_size = moe.ffn_hidden_size;
+    s.moe_shared_expert_intermediate_size = moe.shared_ffn;
+    s.moe_shared_expert_gate = moe.shared_expert_gate;
+    if (moe.layer_freq.find_first_not_of("0123456789") == std::string::npos) {
+      s.moe_layer_freq.every = std::stoll(moe.layer_freq);
+    } else {
+      s.moe_layer_freq.layers =
+          models::parse_layer_list("moe-layer-freq", moe.layer_freq, s.num_layers);
+    }
+  }
   return s;
 }
 

@@ -103,7 +103,7 @@ class Teller {
   void shape_of_flags() {
     const models::ModelFlags& f = now_.shape;
     const models::ModelFlags c = d_.model->flags();
-    if (!f.ffn_hidden_size)
+    if (!f.ffn_hidden_size && !c.moe.num_experts)
       note("ffn-hidden-size", *c.ffn_hidden_size,
            c.swiglu ? fmt::format("8/3 x hidden size {}, rounded down to a multiple of 64",
                                   *c.hidden_size)

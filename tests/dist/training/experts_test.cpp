@@ -105,7 +105,8 @@ TEST_F(ExpertRuns, GoOnToTheBit) {
 
 TEST_F(ExpertRuns, GoOnWithOtherExpertRanks) {
   const std::vector<double> one = losses(run(settings("one")));
-  const std::string staged = std::string(kExpertRanks) + " --pipeline-model-parallel-size 2 --ranks 4";
+  const std::string staged =
+      std::string(kExpertRanks) + " --pipeline-model-parallel-size 2 --ranks 4";
   int number = 0;
   for (const auto& [before, after] :
        {std::pair<std::string, std::string>{"", kShardedExperts},
@@ -143,7 +144,8 @@ TEST_F(ExpertRuns, DropTheSameTokensInEveryLayout) {
           std::string("--recompute-granularity selective --recompute-modules moe_act"),
           std::string(kSlicedExperts)}) {
       SCOPED_TRACE(layout);
-      EXPECT_LE(distance(losses(run(settings(std::to_string(number++), flags + layout))), one), tolerance::kLayoutFp32);
+      EXPECT_LE(distance(losses(run(settings(std::to_string(number++), flags + layout))), one),
+                tolerance::kLayoutFp32);
     }
   }
 }
