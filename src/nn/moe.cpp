@@ -119,6 +119,9 @@ Var Moe::operator()(Tape& tape, const Var& x_TH, const Batch& batch) const {
 }
 
 Var Moe::mixture(Tape& tape, const Var& x_TH, const Batch& batch) const {
+  if (trains(tape) && tensor_.divides_tokens())
+    training_.check_divided(batch.length, x_TH.value.size(0), tensor_.size(),
+                            ranks_.group == nullptr ? 1 : ranks_.group->size());
   Var logits_TE = ops::router_logits(tape, x_TH, router_, router_bias_);
   logits_TE = with_losses(tape, logits_TE, batch);
   const ops::Routing routing = ops::route(tape, logits_TE, config_.choices, config_.router,
@@ -138,13 +141,6 @@ void Moe::observe(Tape& tape, const Tensor& experts, const Tensor& rows) const {
 Moe::Capacity Moe::capacity_of(Tape& tape, int64_t own_tokens, const Batch& batch) const {
   if (training_.capacity_factor <= 0 || !trains(tape)) return {};
   const int64_t segment = training_.capacity_of_sequence ? batch.length : own_tokens;
-  const bool whole =
-      !tensor_.divides_tokens() || (ranks_.gathers() && ranks_.group->size() % tensor_.size() == 0);
-  MG_CHECK(whole || own_tokens % segment == 0,
-           "--moe-capacity-scope sequence: {} tensor-parallel ranks divide the {} tokens of a "
-           "sequence, and no rank sees all of them; use --moe-capacity-scope microbatch, or an "
-           "--expert-tensor-parallel-size of {}",
-           tensor_.size(), segment, tensor_.size());
   const double mean =
       static_cast<double>(segment * config_.choices) / static_cast<double>(config_.experts);
   return {.segment = segment,
@@ -248,12 +244,6 @@ Moe::BalanceLoss Moe::sequence_loss(int64_t length, int64_t own, int64_t sequenc
     return loss;
   }
   const bool whole = own % length == 0, parts = length % own == 0;
-  MG_CHECK(whole || parts || (loss.coefficient == 0 && loss.z == 0),
-           "--moe-router-load-balancing-type seq_aux_loss and --moe-z-loss-coeff with "
-           "--sequence-parallel: {} tensor-parallel ranks have {} of {} tokens each, parts of "
-           "several sequences of {}; make --micro-batch-size a multiple or a divisor of "
-           "--tensor-model-parallel-size",
-           tensor_.size(), own, sequences * length, length);
   if (whole) loss.segments = own / length;
   if (parts) loss.ranks = static_cast<int>(length / own);
   return loss;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <optional>
 
 #include "kernels/expert_rows.h"
@@ -22,6 +23,9 @@ struct RouterTraining {
   bool states_router_logits = false;
 
   bool operator==(const RouterTraining&) const = default;
+  // Throws Error naming the flags where `tensor_ranks` ranks that divide sequences of `length` tokens, `own` each, cannot
+  // tell what a loss or a capacity of each sequence counts. expert_ranks: those that see each other's tokens.
+  void check_divided(int64_t length, int64_t own, int tensor_ranks, int expert_ranks) const;
 };
 
 }  // namespace megatron::nn

@@ -186,6 +186,12 @@ void check_experts(const settings::TrainSettings& s, const models::Model& model)
            "{} experts cannot be divided evenly by --expert-model-parallel-size {}: change one of "
            "them",
            *experts, parallel.expert_parallel);
+  const int64_t tensor = parallel.tensor_parallel, length = *s.batch.seq_length;
+  if (!parallel.sequence_parallel || tensor == 1) return;
+  const int64_t width = parallel.expert_tensor_parallel.value_or(tensor);
+  s.shape.moe.training().check_divided(length, *s.batch.micro_batch_size * length / tensor,
+                                       static_cast<int>(tensor),
+                                       static_cast<int>(width * parallel.expert_parallel));
 }
 
 std::vector<SettingNote> settle_layout(settings::TrainSettings& s, const models::Model& model) {
