@@ -3,13 +3,11 @@
 
 #include <memory>
 
-#include "autograd/metrics.h"
 #include "kernels/route.h"
 #include "nn/batch.h"
 #include "nn/mlp.h"
-#include "nn/router_training.h"
+#include "nn/router.h"
 #include "ops/expert_rows.h"
-#include "ops/router.h"
 
 namespace megatron::nn {
 
@@ -29,15 +27,10 @@ struct MoeConfig {
   MlpConfig shared() const;
 };
 
-// The names of their metrics, each a mean over tokens.
-inline constexpr std::string_view kAuxLoss = "aux_loss", kSequenceAuxLoss = "seq_aux_loss",
-                                  kRouterZLoss = "router_z_loss", kRouterEntropy = "router_entropy";
-std::vector<MetricDefinition> router_metrics(const RouterTraining& training);
-
 // Experts are divided among the ranks of RankGroup::expert, their feed-forwards' widths among those of expert_tensor.
-// Parameters <name>.router.weight [E,H] and .bias [E], .experts.up.weight [E,F,H] (gated: [E,2F,H] = [gate | up]) and
-// .bias, .experts.down.weight [E,H,F] and .bias, .shared.up, .shared.down as an Mlp's, .shared_gate.weight [1,H]; state
-// .router.correction [E]. Modules of a tape: "moe", all of it; "moe_act", what lies between an expert's two products.
+// Parameters those of <name>.router, .experts.up.weight [E,F,H] (gated: [E,2F,H] = [gate | up]) and .bias,
+// .experts.down.weight [E,H,F] and .bias, .shared.up, .shared.down as an Mlp's, .shared_gate.weight [1,H]. Modules of a
+// tape: "moe", all of it; "moe_act", what lies between an expert's two products.
 class Moe {
  public:
   Moe(Builder& builder, const std::string& name, int64_t hidden, const MoeConfig& config,
@@ -50,18 +43,6 @@ class Moe {
                       const Batch& batch) const;
   Var activated(Tape& tape, const Var& v_RF, const Var& weights_R) const;
   Var shared(Tape& tape, const Var& x_TH) const;
-  Var with_losses(Tape& tape, const Var& logits_TE, const Batch& batch) const;
-  struct BalanceLoss {
-    int64_t segments = 1;  // of this rank's tokens
-    int ranks = 1;         // that a segment lies on
-    double coefficient = 0, z = 0;
-    std::string_view metric;  // empty: not reported
-    bool reports_rest = false;
-  };
-  BalanceLoss sequence_loss(int64_t length, int64_t own, int64_t sequences) const;
-  Var add_balance_loss(Tape& tape, const Var& logits_TE, const Batch& batch,
-                       const BalanceLoss& loss) const;
-  void sum_counts(Tape& tape, const Tensor& counts, int ranks) const;
   // Tokens in a row that a capacity is counted over, and the rows that it leaves an expert.
   struct Capacity {
     int64_t segment = 0, rows = 0;
@@ -77,8 +58,8 @@ class Moe {
   parallel::Slice held_;  // of the experts
   bool adds_bias_;        // of the down-projections, of which ranks add up slices
   RouterTraining training_;
-  Weight router_, router_bias_;
-  ModuleState* correction_ = nullptr;
+  Router router_;
+  ModuleState* correction_;  // null: none
   Weight up_, up_bias_, down_, down_bias_;
   std::unique_ptr<Mlp> shared_;
   Weight shared_gate_;

@@ -1,0 +1,161 @@
+// T tokens, H hidden, E experts, k choices of a token
+#include "nn/router.h"
+
+#include "nn/moe.h"
+#include "parallel/collectives.h"
+
+namespace megatron::nn {
+namespace {
+
+// Sums of the weights with which the losses of tokens enter the objective, f64 [count], of `count` runs of tokens in a
+// row from `first` on: what a mean over such a run is worth in it.
+Tensor objective_weights(Tape& tape, const Batch& batch, int64_t first, int64_t count,
+                         int64_t length) {
+  Tensor weights = tape.empty({count}, DType::f64, "moe.objective_weights");
+  for (int64_t i = 0; i < count; ++i)
+    tape.kernels().sum({.x = batch.loss_weights.slice(0, first + i * length, length),
+                        .out = weights.slice(0, i, 1).view({})},
+                       tape.stream());
+  return weights;
+}
+
+Tensor scaled(Tape& tape, const Tensor& x, double factor) {
+  Tensor out = tape.empty(x.shape(), x.dtype(), "moe.metric");
+  tape.kernels().scale({.factor = factor, .x = x, .out = out}, tape.stream());
+  return out;
+}
+
+void report_mean(Tape& tape, std::string_view metric, const Tensor& sums, double factor,
+                 bool divided) {
+  Tensor ones = tape.empty(sums.shape(), sums.dtype(), "moe.ones");
+  tape.kernels().fill({.out = ones, .value = 1}, tape.stream());
+  tape.report(metric, {.values = scaled(tape, sums, factor), .weights = ones, .divided = divided});
+}
+
+}  // namespace
+
+std::vector<MetricDefinition> router_metrics(const RouterTraining& training) {
+  std::vector<MetricDefinition> metrics;
+  const auto add = [&](std::string_view name) { metrics.push_back({.name = std::string(name)}); };
+  if (training.aux_loss != 0) add(kAuxLoss);
+  if (training.sequence_aux_loss != 0) add(kSequenceAuxLoss);
+  if (training.z_loss != 0) add(kRouterZLoss);
+  add(kRouterEntropy);
+  return metrics;
+}
+
+Router::Router(Builder& builder, const std::string& name, int64_t hidden, const MoeConfig& config,
+               const RouterTraining& training, parallel::Init init)
+    : form_(config.router),
+      choices_(config.choices),
+      tensor_(builder.tensor()),
+      training_(training) {
+  weight_ = builder.add(name + ".weight", {config.experts, hidden}, init);
+  if (config.router_bias) bias_ = builder.add(name + ".bias", {config.experts}, zeros());
+  if (config.correction_bias) {
+    correction_ = &builder.add_state(
+        name + ".correction", {config.experts}, zeros(),
+        {.observed = {},
+         .update = [rate = training.bias_update_rate](const ModuleState& state, Stream& stream) {
+           kernels::table(stream).expert_bias(
+               {.rate = rate, .counts = state.observed, .bias = state.value()}, stream);
+         }});
+  }
+}
+
+ops::Routing Router::operator()(Tape& tape, const Var& x_TH, const Batch& batch) const {
+  const Var logits_TE = with_losses(tape, ops::router_logits(tape, x_TH, weight_, bias_), batch);
+  return ops::route(tape, logits_TE, choices_, form_,
+                    correction_ == nullptr ? Tensor() : correction_->value());
+}
+
+// The loss of a micro-batch counts what all of its tokens chose; those of sequences do not depend on which others there
+// are.
+Var Router::with_losses(Tape& tape, const Var& logits_TE, const Batch& batch) const {
+  if (!trains(tape)) return logits_TE;
+  Var logits = logits_TE;
+  if (training_.aux_loss != 0)
+    logits = add_balance_loss(tape, logits, batch,
+                              {.ranks = tensor_.divides_tokens() ? tensor_.size() : 1,
+                               .coefficient = training_.aux_loss,
+                               .metric = kAuxLoss});
+  return add_balance_loss(tape, logits, batch,
+                          sequence_loss(batch.length, logits_TE.value.size(0), batch.sequences));
+}
+
+// Of divided tokens a sequence may lie on several ranks, or a rank may have several.
+Router::BalanceLoss Router::sequence_loss(int64_t length, int64_t own, int64_t sequences) const {
+  BalanceLoss loss{.coefficient = training_.sequence_aux_loss,
+                   .z = training_.z_loss,
+                   .metric = training_.sequence_aux_loss != 0 ? kSequenceAuxLoss : "",
+                   .reports_rest = true};
+  if (!tensor_.divides_tokens()) {
+    loss.segments = sequences;
+    return loss;
+  }
+  const bool whole = own % length == 0, parts = length % own == 0;
+  if (whole) loss.segments = own / length;
+  if (parts) loss.ranks = static_cast<int>(length / own);
+  return loss;
+}
+
+// The counts of segments that lie on `ranks` tensor-parallel ranks in a row are those of all of these.
+void Router::sum_counts(Tape& tape, const Tensor& counts, int ranks) const {
+  if (!tensor_.divides_tokens() || ranks == 1) return;
+  if (ranks == tensor_.size())
+    return parallel::sum_in_place(tape, counts, *tensor_.group, "expert load");
+  // Those of each sequence on several of the ranks: gathered, and added up by this rank.
+  const int64_t experts = counts.size(1);
+  const Tensor all = parallel::gathered_rows(tape, counts, *tensor_.group, "expert load",
+                                             MemoryClass::activations);
+  const int64_t first = tensor_.rank() / ranks * ranks;
+  tape.kernels().column_sum(
+      {.x = all.slice(0, first, ranks), .out = {.out = counts.view({experts})}}, tape.stream());
+}
+
+// A loss is coefficient * E / (k n^2) * sum over e of counts[e] p[e] for a segment of n tokens; values E / n * sums with
+// the counts as their weights have it as their mean.
+Var Router::add_balance_loss(Tape& tape, const Var& logits_TE, const Batch& batch,
+                             const BalanceLoss& loss) const {
+  const Tensor& logits = logits_TE.value;
+  const int64_t tokens = logits.size(0), experts = logits.size(1), segments = loss.segments;
+  const DType type = logits.dtype();
+  const auto results = [&](Shape shape) { return tape.empty(shape, type, "moe.router_sums"); };
+  const Tensor sums = results({segments, experts}), counts = results({segments, experts}),
+               squares = results({segments}), entropy = results({segments});
+  const auto score = form_.score;
+  tape.kernels().router_sums({.score = score,
+                              .k = choices_,
+                              .logits = logits,
+                              .sums = sums,
+                              .counts = counts,
+                              .squares = squares,
+                              .entropy = entropy},
+                             tape.stream());
+  const bool divided = tensor_.divides_tokens();
+  sum_counts(tape, counts, loss.ranks);
+  const int64_t own = tokens / segments, length = own * loss.ranks;
+  const double n = static_cast<double>(length), scale = static_cast<double>(experts) / n;
+  // Each rank of a segment reports the counts of all and sums of its own.
+  if (!loss.metric.empty())
+    tape.report(loss.metric,
+                {.values = scaled(tape, sums, scale * loss.ranks).view({segments * experts}),
+                 .weights = counts.view({segments * experts}),
+                 .divided = divided});
+  if (loss.reports_rest) {
+    const double one = 1 / static_cast<double>(own);
+    report_mean(tape, kRouterEntropy, entropy, one, divided);
+    if (loss.z != 0) report_mean(tape, kRouterZLoss, squares, one, divided);
+  }
+  if (loss.coefficient == 0 && loss.z == 0) return logits_TE;
+  const int64_t first = divided ? tensor_.rank() * tokens / length * length : 0;
+  return ops::add_router_loss(
+      tape, logits_TE,
+      {.score = score,
+       .balance = loss.coefficient * scale / (static_cast<double>(choices_) * n),
+       .z = loss.z / n,
+       .counts = counts,
+       .weight = objective_weights(tape, batch, first, segments, length)});
+}
+
+}  // namespace megatron::nn

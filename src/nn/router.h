@@ -1,0 +1,59 @@
+// Which experts each token goes to, and what training adds so that their load stays even (kernels/route.h,
+// kernels/router_loss.h).
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "autograd/metrics.h"
+#include "kernels/route.h"
+#include "nn/batch.h"
+#include "nn/builder.h"
+#include "nn/router_training.h"
+#include "ops/router.h"
+
+namespace megatron::nn {
+
+struct MoeConfig;
+
+// The names of their metrics, each a mean over tokens.
+inline constexpr std::string_view kAuxLoss = "aux_loss", kSequenceAuxLoss = "seq_aux_loss",
+                                  kRouterZLoss = "router_z_loss", kRouterEntropy = "router_entropy";
+std::vector<MetricDefinition> router_metrics(const RouterTraining& training);
+
+// Also in a forward pass that records nothing because backward runs it again.
+inline bool trains(const Tape& tape) { return tape.pass() != Pass::evaluate; }
+
+// Parameters <name>.weight [E,H] and .bias [E]; state .correction [E].
+class Router {
+ public:
+  Router(Builder& builder, const std::string& name, int64_t hidden, const MoeConfig& config,
+         const RouterTraining& training, parallel::Init init);
+  // Of this rank's tokens x [T,H].
+  ops::Routing operator()(Tape& tape, const Var& x_TH, const Batch& batch) const;
+  // Added to the scores when experts are chosen; null: none. Observes how many tokens each expert had.
+  ModuleState* correction() const { return correction_; }
+
+ private:
+  Var with_losses(Tape& tape, const Var& logits_TE, const Batch& batch) const;
+  struct BalanceLoss {
+    int64_t segments = 1;  // of this rank's tokens
+    int ranks = 1;         // that a segment lies on
+    double coefficient = 0, z = 0;
+    std::string_view metric;  // empty: not reported
+    bool reports_rest = false;
+  };
+  BalanceLoss sequence_loss(int64_t length, int64_t own, int64_t sequences) const;
+  Var add_balance_loss(Tape& tape, const Var& logits_TE, const Batch& batch,
+                       const BalanceLoss& loss) const;
+  void sum_counts(Tape& tape, const Tensor& counts, int ranks) const;
+
+  kernels::RouterForm form_;
+  int64_t choices_;
+  parallel::TensorParallel tensor_;
+  RouterTraining training_;
+  Weight weight_, bias_;
+  ModuleState* correction_ = nullptr;
+};
+
+}  // namespace megatron::nn
