@@ -71,7 +71,7 @@ class TinyModel final : public models::Stage {
       : inner_(config.model().build(runtime, type, seed, part, ranks)) {}
   const models::Model& model() const override { return inner_->model(); }
   const parallel::ModelPart& part() const override { return inner_->part(); }
-  std::span<const models::Segment> segments() const override { return inner_->segments(); }
+  std::span<const models::Block> blocks() const override { return inner_->blocks(); }
   Tensor loss(Tape& tape, const Bundle& in, const nn::Batch& batch) const override {
     return inner_->loss(tape, in, batch);
   }

@@ -142,16 +142,16 @@ class ToyStage final : public models::Stage {
       return placement;
     };
     nn::Builder builder(runtime, type, placement, ranks);
-    for (const models::Segment& segment : inner_->segments()) {
-      const std::string& name = segment.span.name;
+    for (const models::Block& block : inner_->blocks()) {
+      const std::string& name = blocks_.emplace_back(block).span.name;
       if (!name.starts_with("layers.")) {
-        segments_.push_back(toy.states ? counted(segment, add_seen(builder)) : segment);
+        if (toy.states) count(blocks_.back(), add_seen(builder));
         continue;
       }
-      Parameter& gain = builder.add(name + ".mlp.gain", {model_->hidden_size()}, nn::ones(),
-                                    {.type = kernels::accumulator(type)});
-      segments_.push_back(with_gain(segment, gain));
-      if (toy.states) segments_.back() = with_loss(segments_.back(), add_running(builder, name));
+      add_gain(blocks_.back(),
+               builder.add(name + ".mlp.gain", {model_->hidden_size()}, nn::ones(),
+                           {.type = kernels::accumulator(type)}));
+      if (toy.states) add_loss(blocks_.back(), add_running(builder, name));
     }
     owned_ = builder.take_states();
     for (const auto& state : owned_) states_.push_back(state.get());
@@ -162,7 +162,7 @@ class ToyStage final : public models::Stage {
   std::span<nn::ModuleState* const> states() const override { return states_; }
   const models::Model& model() const override { return model_; }
   const parallel::ModelPart& part() const override { return inner_->part(); }
-  std::span<const models::Segment> segments() const override { return segments_; }
+  std::span<const models::Block> blocks() const override { return blocks_; }
   Tensor loss(Tape& tape, const Bundle& in, const nn::Batch& batch) const override {
     return inner_->loss(tape, in, batch);
   }
@@ -204,16 +204,12 @@ class ToyStage final : public models::Stage {
                              {.observed = Shape{hidden + 1}, .update = update_running});
   }
 
-  static models::Segment with_gain(const models::Segment& segment, Parameter& gain) {
-    Span span = segment.span;
-    span.parameters.push_back(&gain);
-    return {std::move(span),
-            [&gain, layer = segment.forward](Tape& tape, const Bundle& in, const nn::Batch& batch,
-                                             models::Phase phase) {
-              Bundle out = layer(tape, in, batch, phase);
-              out.set("hidden", gained(tape, out["hidden"], gain));
-              return out;
-            }};
+  static void add_gain(models::Block& block, Parameter& gain) {
+    block.span.parameters.push_back(&gain);
+    block.segments.push_back(
+        [&gain](Tape& tape, models::Flow& flow, const nn::Batch&, models::Phase) {
+          flow.bundle.set("hidden", gained(tape, flow.bundle["hidden"], gain));
+        });
   }
 
   static bool has_data(const Tensor& tensor) {
@@ -221,10 +217,8 @@ class ToyStage final : public models::Stage {
   }
 
   // Each rank sees all tokens, and counts those in its rows of the vocabulary.
-  static models::Segment counted(const models::Segment& segment, const nn::ModuleState& state) {
-    const auto forward = [&state, embed = segment.forward](Tape& tape, const Bundle& in,
-                                                           const nn::Batch& batch,
-                                                           models::Phase phase) {
+  static void count(models::Block& block, const nn::ModuleState& state) {
+    const auto count = [&state](Tape& tape, models::Flow&, const nn::Batch& batch, models::Phase) {
       if (const Tensor seen = state.observe(tape); has_data(seen)) {
         std::vector<double> counts(static_cast<size_t>(seen.elements()));
         const int64_t first = state.placed.placement.tensors[0].slices(0)[0].global_begin;
@@ -233,21 +227,18 @@ class ToyStage final : public models::Stage {
             ++counts[static_cast<size_t>(id - first)];
         add_to(seen, counts);
       }
-      return embed(tape, in, batch, phase);
     };
-    return {segment.span, forward};
+    block.segments.insert(block.segments.begin(), count);
   }
 
-  models::Segment with_loss(const models::Segment& segment, const nn::ModuleState& running) const {
-    const auto forward = [tensor = tensor_, coefficient = toy_.coefficient, &running,
-                          layer = segment.forward](Tape& tape, const Bundle& in,
-                                                   const nn::Batch& batch, models::Phase phase) {
-      const Bundle out = layer(tape, in, batch, phase);
-      const Var &hidden = out["hidden"], &residual = out["residual"];
+  void add_loss(models::Block& block, const nn::ModuleState& running) const {
+    const auto add = [tensor = tensor_, coefficient = toy_.coefficient, &running](
+                         Tape& tape, models::Flow& flow, const nn::Batch& batch, models::Phase) {
+      const Var &hidden = flow.bundle["hidden"], &residual = flow.bundle["residual"];
       const parallel::Slice own = tensor.tokens(batch.loss_weights.size(0));
       const Tensor weights = batch.loss_weights.slice(0, own.global_begin, own.size);
       const bool divided = tensor.divides_tokens();
-      if (!hidden.value.device().has_data()) return out;
+      if (!hidden.value.device().has_data()) return;
       if (const Tensor seen = running.observe(tape); has_data(seen)) {
         std::vector<double> sums(static_cast<size_t>(seen.elements()));
         const std::vector<double> x = flowing_values(hidden.value, residual.value);
@@ -259,16 +250,15 @@ class ToyStage final : public models::Stage {
       ops::auxiliary_loss(tape, mean_square(tape, hidden, residual, running.value()), weights,
                           {.metric = "square", .coefficient = coefficient, .divided = divided});
       tape.report("tokens", {.values = weights, .divided = divided});
-      return out;
     };
-    return {segment.span, forward};
+    block.segments.push_back(add);
   }
 
   models::Model model_;
   Toy toy_;
   std::unique_ptr<Stage> inner_;
   parallel::TensorParallel tensor_;
-  std::vector<models::Segment> segments_;
+  std::vector<models::Block> blocks_;
   std::vector<std::unique_ptr<nn::ModuleState>> owned_;
   std::vector<nn::ModuleState*> states_;
   std::vector<std::unique_ptr<parallel::ParameterSpec>> gains_;

@@ -54,13 +54,21 @@ void Tape::mark(const Span& span, bool end) {
   record(std::move(node), {});
 }
 
-Bundle Tape::span(const Span& span, const Bundle& in, const SpanFunction& forward) {
+void Tape::begin_span(const Span& span) {
   tell(span, pass_, true);
   mark(span, false);
-  Bundle out =
-      span.recompute && recording() ? record_stretch(&span, in, forward, {}) : forward(*this, in);
+}
+
+void Tape::end_span(const Span& span) {
   mark(span, true);
   tell(span, pass_, false);
+}
+
+Bundle Tape::span(const Span& span, const Bundle& in, const SpanFunction& forward) {
+  begin_span(span);
+  Bundle out =
+      span.recompute && recording() ? record_stretch(&span, in, forward, {}) : forward(*this, in);
+  end_span(span);
   return out;
 }
 

@@ -35,6 +35,7 @@ Tape::Tape(Runtime& runtime, Mode mode, const kernels::Table* table)
 void Tape::clear() {
   while (!nodes_.empty()) nodes_.pop_back();
   deferred_.clear();
+  stops_.clear();
   gradients_.clear();
   leaves_.clear();
   remade_.clear();
@@ -149,31 +150,43 @@ void Tape::backward(BackwardPart part) {
     deferred_.clear();
     return;
   }
-  for (; !nodes_.empty(); nodes_.pop_back()) {
-    Node& node = nodes_.back();
-    std::vector<Tensor> output_gradients;
-    bool reached = node.root;
-    for (const int id : node.outputs) {
-      const auto index = static_cast<size_t>(id);
-      output_gradients.push_back(leaves_[index] ? gradients_[index] : std::move(gradients_[index]));
-      reached = reached || output_gradients.back().defined();
-    }
-    if (!reached) {
-      // Nothing depends on it: its weights still count as done, with a zero gradient for this
-      // micro-batch.
-      for (const Weight& weight : node.weights) gradient_done(weight);
-      continue;
-    }
-    for (Saved& saved : node.saved) saved.restore(*this);
-    Backward backward(*this, node, output_gradients, part);
-    if (node.dgrad != nullptr) node.dgrad(backward);
-    const bool has_weights = node.wgrad != nullptr;
-    if (part == BackwardPart::all || !has_weights) {
-      run_wgrad(node, output_gradients, part);
-    } else {
-      deferred_.push_back({std::move(node), std::move(output_gradients)});
-    }
+  stops_.clear();
+  while (!nodes_.empty()) run_last_node(part);
+}
+
+void Tape::backward_to_stop(BackwardPart part) {
+  MG_ASSERT(recording() && part != BackwardPart::weight);
+  const size_t end = stops_.empty() ? 0 : stops_.back();
+  if (!stops_.empty()) stops_.pop_back();
+  while (nodes_.size() > end) run_last_node(part);
+}
+
+// And drops it.
+void Tape::run_last_node(BackwardPart part) {
+  Node& node = nodes_.back();
+  std::vector<Tensor> output_gradients;
+  bool reached = node.root;
+  for (const int id : node.outputs) {
+    const auto index = static_cast<size_t>(id);
+    output_gradients.push_back(leaves_[index] ? gradients_[index] : std::move(gradients_[index]));
+    reached = reached || output_gradients.back().defined();
   }
+  if (!reached) {
+    // Nothing depends on it: its weights still count as done, with a zero gradient for this
+    // micro-batch.
+    for (const Weight& weight : node.weights) gradient_done(weight);
+    return nodes_.pop_back();
+  }
+  for (Saved& saved : node.saved) saved.restore(*this);
+  Backward backward(*this, node, output_gradients, part);
+  if (node.dgrad != nullptr) node.dgrad(backward);
+  const bool has_weights = node.wgrad != nullptr;
+  if (part == BackwardPart::all || !has_weights) {
+    run_wgrad(node, output_gradients, part);
+  } else {
+    deferred_.push_back({std::move(node), std::move(output_gradients)});
+  }
+  nodes_.pop_back();
 }
 
 }  // namespace megatron

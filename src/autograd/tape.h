@@ -127,6 +127,9 @@ class Tape {
   using SpanFunction = std::function<Bundle(Tape&, const Bundle&)>;
   // Runs forward(tape, in) as a span, recomputed where the span says so.
   Bundle span(const Span& span, const Bundle& in, const SpanFunction& forward);
+  // The beginning and the end of a span that is not recomputed, where it is not one function.
+  void begin_span(const Span& span);
+  void end_span(const Span& span);
 
   // Runs forward(tape, in) and keeps nothing inside but `in`; backward runs it again, bit for bit
   // alike (Chen et al. 2016). Spans inside are reported to the listeners, in backward as
@@ -154,6 +157,12 @@ class Tape {
   // Runs the recorded nodes in reverse. BackwardPart::input leaves the weight gradients (and what they
   // need) to a later BackwardPart::weight. After BackwardPart::all or BackwardPart::weight the tape is empty.
   void backward(BackwardPart part = BackwardPart::all);
+  // A place where backward_to_stop() ends: after what has been recorded so far.
+  void stop() {
+    if (recording()) stops_.push_back(nodes_.size());
+  }
+  // As backward(), but no further than to the last stop that it has not reached yet; without one, to the end.
+  void backward_to_stop(BackwardPart part = BackwardPart::all);
   size_t nodes() const { return nodes_.size(); }
   // Of the nodes recorded since there were `first`.
   void for_each_saved(size_t first, const std::function<void(Saved&)>& f);
@@ -165,6 +174,7 @@ class Tape {
   friend class Backward;
   void accumulate(int id, Tensor gradient);
   void run_wgrad(Node& node, std::span<const Tensor> output_gradients, BackwardPart part);
+  void run_last_node(BackwardPart part);
   class Stretch;
   Bundle record_stretch(const Span* span, const Bundle& in, const SpanFunction& forward,
                         Names remade);
@@ -185,6 +195,7 @@ class Tape {
   std::deque<Node> nodes_;        // and gradients_: grow without large blocks of memory
   std::deque<Tensor> gradients_;  // by Var id
   std::vector<bool> leaves_;      // by Var id: the gradient outlives backward
+  std::vector<size_t> stops_;     // numbers of nodes
   struct Deferred {
     Node node;
     std::vector<Tensor> output_gradients;

@@ -14,48 +14,47 @@ namespace {
 using Granularity = RecomputeOptions::Granularity;
 using Method = RecomputeOptions::Method;
 
-// One forward pass over the segments of a chunk.
+Bundle run(const Block& layer, Tape& tape, const Bundle& in, const nn::Batch& batch, Phase phase) {
+  Flow flow{.bundle = in, .under_way = {}};
+  for (const Segment& segment : layer.segments) segment(tape, flow, batch, phase);
+  return std::move(flow.bundle);
+}
+
+// One forward pass over the layers of a chunk.
 class Forward {
  public:
-  Forward(std::span<const Segment> segments, Tape& tape, const nn::Batch& batch, Phase phase)
-      : segments_(segments), tape_(tape), batch_(batch), phase_(phase) {}
+  Forward(std::span<const Block> layers, Tape& tape, const nn::Batch& batch, Phase phase)
+      : layers_(layers), tape_(tape), batch_(batch), phase_(phase) {}
 
-  Bundle one(size_t i, const Bundle& in) {
-    return run(segments_[i].span, segments_[i], tape_, in, batch_, phase_);
-  }
+  Bundle one(size_t i, const Bundle& in) { return layers_[i](tape_, in, batch_, phase_); }
 
   // Keeps its input only.
   Bundle recomputed(size_t i, const Bundle& in) {
-    Span span = segments_[i].span;
+    Span span = layers_[i].span;
     span.recompute = true;
-    return run(span, segments_[i], tape_, flowing_alone(in), batch_, phase_);
+    return tape_.span(span, flowing_alone(in),
+                      [&layer = layers_[i], &batch = batch_, phase = phase_](
+                          Tape& t, const Bundle& b) { return run(layer, t, b, batch, phase); });
   }
-  // Segments [first, last) the same, together.
+  // Layers [first, last) the same, together.
   Bundle recomputed(size_t first, size_t last, const Bundle& in) {
     if (last == first + 1) return recomputed(first, in);
-    const auto stretch = segments_.subspan(first, last - first);
+    const auto stretch = layers_.subspan(first, last - first);
     return tape_.recompute(flowing_alone(in), [stretch, &batch = batch_, phase = phase_](
                                                   Tape& tape, const Bundle& from) {
       Bundle bundle = from;
-      for (const Segment& segment : stretch)
-        bundle = run(segment.span, segment, tape, bundle, batch, phase);
+      for (const Block& layer : stretch) bundle = layer(tape, bundle, batch, phase);
       return bundle;
     });
   }
 
  private:
-  static Bundle run(const Span& span, const Segment& segment, Tape& tape, const Bundle& in,
-                    const nn::Batch& batch, Phase phase) {
-    return tape.span(span, in, [&segment, &batch, phase](Tape& t, const Bundle& b) {
-      return segment.forward(t, b, batch, phase);
-    });
-  }
   // One tensor in place of two.
   Bundle flowing_alone(const Bundle& in) {
     return {{"hidden", flowing(tape_, in)}, {"residual", Var()}};
   }
 
-  std::span<const Segment> segments_;
+  std::span<const Block> layers_;
   Tape& tape_;
   const nn::Batch& batch_;
   Phase phase_;
@@ -90,7 +89,19 @@ Bundle forward_kept(Forward& pass, Tape& tape, size_t begin, size_t end, Bundle 
   return bundle;
 }
 
+// The first layer takes no residual of the virtual stage before.
+Bundle entering(const Stage& stage, Bundle in) {
+  if (!stage.part().embedding && !in.contains("residual")) in.set("residual", Var());
+  return in;
+}
+
 }  // namespace
+
+Bundle Block::operator()(Tape& tape, const Bundle& in, const nn::Batch& batch, Phase phase) const {
+  return tape.span(span, in, [this, &batch, phase](Tape& t, const Bundle& b) {
+    return run(*this, t, b, batch, phase);
+  });
+}
 
 Var flowing(Tape& tape, const Bundle& bundle) {
   const Var& hidden = bundle["hidden"];
@@ -102,12 +113,11 @@ Bundle forward(const Stage& stage, Tape& tape, const Bundle& in, const nn::Batch
                Phase phase, const RecomputeOptions& recompute, const OffloadOptions& offload) {
   MG_ASSERT(recompute.layers > 0 && offload.layers >= 0);
   MG_ASSERT(offload.layers == 0 || recompute.granularity == Granularity::none);
-  const auto segments = stage.segments();
-  Forward pass(segments, tape, batch, phase);
-  Bundle bundle = in;
-  if (!stage.part().embedding && !bundle.contains("residual")) bundle.set("residual", Var());
+  const auto layers = stage.blocks();
+  Forward pass(layers, tape, batch, phase);
+  Bundle bundle = entering(stage, in);
   // The embedding's input is the batch, which is kept anyhow.
-  const size_t begin = stage.part().embedding ? 1 : 0, end = segments.size();
+  const size_t begin = stage.part().embedding ? 1 : 0, end = layers.size();
   if (begin == 1) bundle = pass.one(0, bundle);
   if (!tape.recording() || recompute.granularity == Granularity::none)
     return forward_kept(pass, tape, begin, end, std::move(bundle),
@@ -126,6 +136,41 @@ Bundle forward(const Stage& stage, Tape& tape, const Bundle& in, const nn::Batch
   bundle = forward_full(pass, begin, end, std::move(bundle), recompute);
   tape.keep_inputs({});
   return bundle;
+}
+
+ForwardInParts::ForwardInParts(const Stage& stage, Tape& tape, const Bundle& in,
+                               const nn::Batch& batch, Phase phase,
+                               const RecomputeOptions& recompute)
+    : stage_(stage),
+      tape_(tape),
+      batch_(batch),
+      phase_(phase),
+      flow_{.bundle = entering(stage, in), .under_way = {}} {
+  MG_ASSERT(recompute.granularity != Granularity::full);
+  if (recompute.granularity == Granularity::selective) recompute_ = recompute.modules;
+}
+
+void ForwardInParts::advance() {
+  const auto layers = stage_.blocks();
+  tape_.recompute_modules(recompute_);
+  while (layer_ < layers.size()) {
+    const Block& layer = layers[layer_];
+    if (segment_ == 0) tape_.begin_span(layer.span);
+    layer.segments[segment_](tape_, flow_, batch_, phase_);
+    if (++segment_ < layer.segments.size()) {
+      tape_.stop();
+      break;
+    }
+    tape_.end_span(layer.span);
+    segment_ = 0;
+    ++layer_;
+  }
+  tape_.recompute_modules({});
+}
+
+Bundle ForwardInParts::finish() {
+  while (layer_ < stage_.blocks().size()) advance();
+  return std::move(flow_.bundle);
 }
 
 Tensor head_loss(const Stage& stage, Tape& tape, const Bundle& in, const nn::Batch& batch) {

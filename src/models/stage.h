@@ -1,9 +1,10 @@
-// What training, pipelines and the planner see of a model: a list of segments with their
-// parameters.
+// What training, pipelines and the planner see of a model: blocks, their segments and parameters.
 #pragma once
 
+#include <any>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -21,12 +22,22 @@ namespace megatron::models {
 // What a forward pass is for: dropout acts in train only.
 enum class Phase { train, evaluate };
 
-// A stretch of the model that can be scheduled and recomputed by itself. It takes and gives a
-// Bundle with "hidden" and "residual" [T,H]: the value that flows is hidden + residual (residual
-// undefined: hidden alone).
-struct Segment {
+// What flows from part to part of a layer.
+struct Flow {
+  Bundle bundle;
+  std::any under_way;  // within a layer: what its next part goes on with
+};
+// A stretch of the model that can be scheduled by itself.
+using Segment = std::function<void(Tape&, Flow&, const nn::Batch&, Phase)>;
+// What is recomputed, gathered and offloaded together: the embedding, or a layer. Several segments where calls to other
+// ranks may be under way between them. The first takes and the last gives a Bundle with "hidden" and "residual" [T,H]:
+// the value that flows is hidden + residual (residual undefined: hidden alone).
+struct Block {
   Span span;
-  std::function<Bundle(Tape&, const Bundle&, const nn::Batch&, Phase)> forward;
+  std::vector<Segment> segments;
+
+  // All of them, as a span of the tape.
+  Bundle operator()(Tape& tape, const Bundle& in, const nn::Batch& batch, Phase phase) const;
 };
 
 // A chunk of a model that one pipeline stage holds; all of it where there is one.
@@ -37,8 +48,8 @@ class Stage {
   virtual const Model& model() const = 0;  // that it is a part of
   virtual const parallel::ModelPart& part() const = 0;
   // In order; with part().embedding the first is the embedding, which takes an empty bundle.
-  virtual std::span<const Segment> segments() const = 0;
-  // With part().head, after the last segment: loss of each token [T] (parallel/vocabulary.h; of a score that
+  virtual std::span<const Block> blocks() const = 0;
+  // With part().head, after the last layer: loss of each token [T] (parallel/vocabulary.h; of a score that
   // is a number ops/squared_error.h), and the logits [T,V], or scores [T, score_labels].
   virtual Tensor loss(Tape& tape, const Bundle& in, const nn::Batch& batch) const = 0;
   virtual Var logits(Tape& tape, const Bundle& in) const = 0;
@@ -88,12 +99,34 @@ struct OffloadOptions {
   int64_t layers = 0;
 };
 
-// Runs every segment of a chunk as a span of the tape. in: what the virtual stage before gave ("hidden"
+// Runs every layer of a chunk as a span of the tape. in: what the virtual stage before gave ("hidden"
 // alone); empty for the first. batch must outlive the tape. Recompute and offload change no bit,
 // and nothing at all where the tape does not record.
 Bundle forward(const Stage& stage, Tape& tape, const Bundle& in, const nn::Batch& batch,
                Phase phase, const RecomputeOptions& recompute = {},
                const OffloadOptions& offload = {});
+
+// The same forward pass in parts, each of which ends between two segments of a layer, where backward can stop, too
+// (Tape::stop). All that is given is borrowed. Without offload, and without recompute of whole layers.
+class ForwardInParts {
+ public:
+  ForwardInParts(const Stage& stage, Tape& tape, const Bundle& in, const nn::Batch& batch,
+                 Phase phase, const RecomputeOptions& recompute);
+  // To the next such place, or to the end of the last layer; where that has been reached: nothing.
+  void advance();
+  // advance() until the end.
+  Bundle finish();
+
+ private:
+  const Stage& stage_;
+  Tape& tape_;
+  const nn::Batch& batch_;
+  Phase phase_;
+  std::vector<std::string> recompute_;
+  Flow flow_;
+  size_t layer_ = 0, segment_ = 0;  // that come next
+};
+
 // hidden + residual, what goes to the next virtual stage: [T,H] (tokens divided: [T/n,H]).
 Var flowing(Tape& tape, const Bundle& bundle);
 

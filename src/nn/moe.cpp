@@ -66,18 +66,42 @@ Moe::Moe(Builder& builder, const std::string& name, int64_t hidden, const MoeCon
 Var Moe::operator()(Tape& tape, const Var& x_TH, const Batch& batch) const {
   return tape.module("moe", {{"x", x_TH}},
                      [this, &batch](Tape& t, const Bundle& in) {
-                       return Bundle{{"y", mixture(t, in["x"], batch)}};
+                       Tokens tokens = send(t, in["x"], batch);
+                       compute(t, tokens, batch);
+                       return Bundle{{"y", receive(t, tokens)}};
                      },
                      {})["y"];
 }
 
-Var Moe::mixture(Tape& tape, const Var& x_TH, const Batch& batch) const {
+Moe::Tokens Moe::send(Tape& tape, const Var& x_TH, const Batch& batch) const {
   if (trains(tape) && tensor_.divides_tokens())
     training_.check_divided(batch.length, x_TH.value.size(0), tensor_.size(),
                             ranks_.group == nullptr ? 1 : ranks_.group->size());
   const ops::Routing routing = router_(tape, x_TH, batch);
-  const Var y_TH = through_experts(tape, x_TH, routing, batch);
-  return shared_ == nullptr ? y_TH : ops::add(tape, y_TH, shared(tape, x_TH));
+  Tokens sent{.x_TH = x_TH};
+  sent.choices =
+      parallel::send_to_expert_ranks(tape, routing.experts, ranks_, "expert choices");
+  sent.weights =
+      parallel::send_to_expert_ranks(tape, routing.weights, ranks_, nullptr, "expert weights");
+  if (ranks_.dispatcher == parallel::TokenDispatcher::alltoall)
+    sent.routes = parallel::token_routes(tape, sent.choices.end(tape), config_.experts, ranks_);
+  sent.tokens = parallel::send_to_expert_ranks(tape, x_TH, ranks_, sent.routes, "expert tokens");
+  return sent;
+}
+
+void Moe::compute(Tape& tape, Tokens& sent, const Batch& batch) const {
+  if (shared_ != nullptr) sent.shared_TH = shared(tape, sent.x_TH);
+  const Tensor experts = sent.choices.end(tape);
+  const Var weights = sent.weights.end(tape), x = sent.tokens.end(tape);
+  const ops::ExpertOrder order =
+      order_of(tape, experts, weights.value, capacity_of(tape, sent.x_TH.value.size(0), batch));
+  sent.results = parallel::send_back(tape, through_experts(tape, x, weights, order), ranks_,
+                                     sent.routes, "expert results");
+}
+
+Var Moe::receive(Tape& tape, const Tokens& sent) const {
+  const Var y_TH = sent.results.end(tape);
+  return shared_ == nullptr ? y_TH : ops::add(tape, y_TH, sent.shared_TH);
 }
 
 // Each rank counts what goes to its own experts; the ranks' counts are added up.
@@ -129,13 +153,8 @@ ops::ExpertOrder Moe::order_of(Tape& tape, const Tensor& experts, const Tensor& 
 
 // The weight of an expert multiplies what its down-projection reads, so that the sum over a token's experts is one of
 // rows as they are; after a bias it multiplies the result.
-Var Moe::through_experts(Tape& tape, const Var& x_TH, const ops::Routing& routing,
-                         const Batch& batch) const {
-  const Tensor experts = parallel::to_expert_ranks(tape, routing.experts, ranks_, "expert choices");
-  const Var weights = parallel::to_expert_ranks(tape, routing.weights, ranks_, "expert weights");
-  const Var x = parallel::to_expert_ranks(tape, x_TH, ranks_, "expert tokens");
-  const ops::ExpertOrder order =
-      order_of(tape, experts, weights.value, capacity_of(tape, x_TH.value.size(0), batch));
+Var Moe::through_experts(Tape& tape, const Var& x, const Var& weights,
+                         const ops::ExpertOrder& order) const {
   Var x_RH = ops::to_experts(tape, x, order);
   const Var weights_R = ops::weights_of_rows(tape, weights, order);
   if (config_.weights_on_input) x_RH = ops::scale_rows(tape, x_RH, weights_R);
@@ -148,8 +167,7 @@ Var Moe::through_experts(Tape& tape, const Var& x_TH, const ops::Routing& routin
   Var y_RH = ops::grouped_linear(tape, inner["y"], down_, down_bias_, order.offsets, adds_bias_);
   if (!config_.weights_on_input && config_.expert.bias)
     y_RH = ops::scale_rows(tape, y_RH, weights_R);
-  return parallel::from_expert_ranks(tape, ops::from_experts(tape, y_RH, order), ranks_,
-                                     "expert results");
+  return ops::from_experts(tape, y_RH, order);
 }
 
 Var Moe::activated(Tape& tape, const Var& v_RF, const Var& weights_R) const {

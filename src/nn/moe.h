@@ -37,10 +37,24 @@ class Moe {
       const RouterTraining& training, parallel::Init init, parallel::Init output_init);
   Var operator()(Tape& tape, const Var& x_TH, const Batch& batch) const;
 
+  // The same in three parts, between which calls to other ranks are under way: tokens are routed and begin to travel;
+  // the shared expert, then this rank's experts compute, and what they made begins to travel; it is there.
+  struct Tokens {
+    Var x_TH;
+    parallel::ChoicesInTransit choices;
+    std::shared_ptr<const parallel::TokenRoutes> routes;
+    parallel::InTransit weights, tokens, results;
+    Var shared_TH;
+  };
+  Tokens send(Tape& tape, const Var& x_TH, const Batch& batch) const;
+  void compute(Tape& tape, Tokens& tokens, const Batch& batch) const;
+  Var receive(Tape& tape, const Tokens& tokens) const;
+  // Whether a forward pass may stop between them.
+  bool stops() const { return ranks_.stops; }
+
  private:
-  Var mixture(Tape& tape, const Var& x_TH, const Batch& batch) const;
-  Var through_experts(Tape& tape, const Var& x_TH, const ops::Routing& routing,
-                      const Batch& batch) const;
+  Var through_experts(Tape& tape, const Var& x, const Var& weights,
+                      const ops::ExpertOrder& order) const;
   Var activated(Tape& tape, const Var& v_RF, const Var& weights_R) const;
   Var shared(Tape& tape, const Var& x_TH) const;
   // Tokens in a row that a capacity is counted over, and the rows that it leaves an expert.

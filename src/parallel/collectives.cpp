@@ -17,10 +17,6 @@ Tensor copied(Tape& tape, const Tensor& x, MemoryClass memory, std::string_view 
   return copy;
 }
 
-Tensor contiguous(Tape& tape, const Tensor& x, std::string_view label) {
-  return x.is_contiguous() ? x : copied(tape, x, MemoryClass::communication, label);
-}
-
 int64_t share_of_rows(const Tensor& x, const comm::Group& group) {
   MG_CHECK(x.size(0) % group.size() == 0, "{} rows cannot be divided evenly among {} ranks",
            x.size(0), group.size());
@@ -51,6 +47,10 @@ void gather_columns_dgrad(Backward& backward) {
 
 Tensor communication_buffer(Tape& tape, Shape shape, DType dtype, std::string_view label) {
   return make(tape, MemoryClass::communication, shape, dtype, label);
+}
+
+Tensor contiguous(Tape& tape, const Tensor& x, std::string_view label) {
+  return x.is_contiguous() ? x : copied(tape, x, MemoryClass::communication, label);
 }
 
 void sum_in_place(Tape& tape, const Tensor& x, comm::Group& group, std::string_view call) {

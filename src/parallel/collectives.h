@@ -11,6 +11,8 @@ namespace megatron::parallel {
 inline bool alone(const comm::Group* group) { return group == nullptr || group->size() == 1; }
 
 Tensor communication_buffer(Tape& tape, Shape shape, DType dtype, std::string_view label);
+// x itself where it is contiguous.
+Tensor contiguous(Tape& tape, const Tensor& x, std::string_view label);
 
 // Sum over the ranks, in x, which must be contiguous.
 void sum_in_place(Tape& tape, const Tensor& x, comm::Group& group, std::string_view call);

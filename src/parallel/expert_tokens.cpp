@@ -1,74 +1,248 @@
+// n ranks, T tokens of each, N numbers of a token
 #include "parallel/expert_tokens.h"
 
 #include <fmt/core.h>
 
+#include "base/error.h"
 #include "parallel/collectives.h"
 
 namespace megatron::parallel {
-namespace {
+namespace detail {
 
-struct ExpertTokensAttributes {
+// A call and what it is part of. Forward and backward have one each, one after the other.
+struct Transit {
   ExpertRanks ranks;
+  std::shared_ptr<const TokenRoutes> routes;
   std::string_view name;
-  std::string gradient() const { return fmt::format("{}, gradient", name); }
+  bool back = false;  // of send_back()
+  comm::Work work;
+  Tensor arriving;
 };
 
-Tensor summed(Tape& tape, const Tensor& x, comm::Group& group, std::string_view call) {
-  Tensor sum = tape.empty(x.shape(), x.dtype(), call);
-  tape.kernels().copy({.x = x, .out = sum}, tape.stream());
-  sum_in_place(tape, sum, group, call);
+}  // namespace detail
+
+namespace {
+
+using detail::Transit;
+using Shared = std::shared_ptr<Transit>;
+
+comm::Group& group_of(const ExpertRanks& ranks) {
+  return ranks.async != nullptr ? *ranks.async : *ranks.group;
+}
+
+Tensor buffer(Tape& tape, int64_t rows, const Tensor& like, std::string_view label) {
+  return tape.empty({rows, like.size(1)}, like.dtype(), label);
+}
+
+Tensor taken(Tape& tape, const Tensor& x, const Tensor& index, int64_t share,
+             std::string_view label) {
+  Tensor out = buffer(tape, index.size(0), x, label);
+  tape.kernels().take_rows({.x = x, .index = index, .share = share, .out = out}, tape.stream());
+  return out;
+}
+
+void begun(Tape& tape, Transit& t, comm::Work work, Tensor arriving) {
+  t.work = std::move(work);
+  t.arriving = std::move(arriving);
+  if (t.ranks.async == nullptr) std::exchange(t.work, {}).wait(tape.stream());
+}
+
+// Rows of this rank's tokens, to all ranks.
+void begin_spread(Tape& tape, Transit& t, const Tensor& x, std::string_view call) {
+  comm::Group& group = group_of(t.ranks);
+  if (t.routes == nullptr) {
+    Tensor all = buffer(tape, group.size() * x.size(0), x, call);
+    return begun(tape, t,
+                 group.all_gather(contiguous(tape, x, call), all, tape.stream(), call), all);
+  }
+  const TokenRoutes& r = *t.routes;
+  const Tensor rows = taken(tape, contiguous(tape, x, call), r.sent, group.size(), call),
+               received = buffer(tape, r.received.size(0), x, call);
+  begun(tape, t,
+        group.all_to_all(rows, received, r.send_counts, r.receive_counts, tape.stream(), call),
+        received);
+}
+
+// All ranks' rows for this rank's tokens, to be added up.
+void begin_collect(Tape& tape, Transit& t, const Tensor& partial, std::string_view call) {
+  comm::Group& group = group_of(t.ranks);
+  if (t.routes == nullptr) {
+    MG_ASSERT(partial.size(0) % group.size() == 0);
+    Tensor own = buffer(tape, partial.size(0) / group.size(), partial, call);
+    return begun(tape, t,
+                 group.reduce_scatter(contiguous(tape, partial, call), own, comm::Reduce::sum,
+                                      tape.stream(), call),
+                 own);
+  }
+  const TokenRoutes& r = *t.routes;
+  const Tensor rows = taken(tape, contiguous(tape, partial, call), r.received, 1, call),
+               back = buffer(tape, r.sent.size(0), partial, call);
+  begun(tape, t,
+        group.all_to_all(rows, back, r.receive_counts, r.send_counts, tape.stream(), call), back);
+}
+
+Tensor end_call(Tape& tape, Transit& t, bool spread) {
+  std::exchange(t.work, {}).wait(tape.stream());
+  const Tensor arrived = std::exchange(t.arriving, {});
+  if (t.routes == nullptr) return arrived;
+  if (spread) return taken(tape, arrived, t.routes->received_rows, 1, t.name);
+  Tensor sum = buffer(tape, t.routes->sent_rows.size(0), arrived, t.name);
+  tape.kernels().sum_rows({.x = arrived, .index = t.routes->sent_rows, .out = sum}, tape.stream());
   return sum;
 }
 
-void to_experts_dgrad(Backward& backward) {
-  if (!backward.needs(0)) return;
-  const auto& a = backward.attributes<ExpertTokensAttributes>();
+// Backward of InTransit::end(): the call of the gradient begins.
+void end_dgrad(Backward& backward) {
+  Transit& t = *backward.attributes<Shared>();
+  const std::string call = fmt::format("{}, gradient", t.name);
   const Tensor& dout = backward.gradient(0);
+  if (t.back) begin_spread(backward.tape(), t, dout, call);
+  else begin_collect(backward.tape(), t, dout, call);
+  backward.set(0, t.arriving);
+}
+
+// Backward of its beginning: it ends.
+void begin_dgrad(Backward& backward) {
+  Transit& t = *backward.attributes<Shared>();
+  Tensor gradient = end_call(backward.tape(), t, t.back);
+  if (backward.needs(0)) backward.set(0, std::move(gradient));
+}
+
+// Of tokens that all ranks have alike, the sums over the ranks.
+void sum_dgrad(Backward& backward) {
+  if (!backward.needs(0)) return;
+  const Transit& t = *backward.attributes<Shared>();
+  const Tensor& dout = backward.gradient(0);
+  if (t.back) return backward.set(0, dout);
   Tape& tape = backward.tape();
-  backward.set(0, a.ranks.gathers() ? scattered_rows(tape, dout, *a.ranks.group, a.gradient())
-                                    : summed(tape, dout, *a.ranks.group, a.gradient()));
+  const std::string call = fmt::format("{}, gradient", t.name);
+  Tensor sum = tape.empty(dout.shape(), dout.dtype(), call);
+  tape.kernels().copy({.x = dout, .out = sum}, tape.stream());
+  sum_in_place(tape, sum, *t.ranks.group, call);
+  backward.set(0, std::move(sum));
 }
 
-void from_experts_dgrad(Backward& backward) {
-  if (!backward.needs(0)) return;
-  const auto& a = backward.attributes<ExpertTokensAttributes>();
-  const Tensor& dout = backward.gradient(0);
-  if (!a.ranks.gathers()) return backward.set(0, dout);
-  backward.set(0, gathered_rows(backward.tape(), dout, *a.ranks.group, a.gradient(),
-                                MemoryClass::activations));
-}
-
-Var recorded(Tape& tape, const Var& x, Tensor value, const ExpertRanks& ranks,
-             std::string_view name, void (*dgrad)(Backward&)) {
-  Node node{.name = name, .inputs = {x.id}, .dgrad = dgrad};
-  node.attributes = ExpertTokensAttributes{ranks, name};
+Var recorded(Tape& tape, const Var& x, Tensor value, const Shared& state,
+             void (*dgrad)(Backward&)) {
+  Node node{.name = state->name, .inputs = {x.id}, .dgrad = dgrad};
+  node.attributes = state;
   return tape.record_one(std::move(node), std::move(value));
+}
+
+// One of `ranks` holds experts [first, first + size).
+Slice held_by(int rank, int64_t experts, const ExpertRanks& ranks) {
+  return share_of(experts, ranks.group->size() / ranks.width, rank / ranks.width);
+}
+
+bool chooses(std::span<const int32_t> choices, const Slice& held) {
+  for (const int32_t expert : choices)
+    if (expert >= held.global_begin && expert < held.global_begin + held.size) return true;
+  return false;
+}
+
+Tensor integers(Tape& tape, const std::vector<int32_t>& values, const Shape& shape) {
+  Tensor tensor = tape.empty(shape, DType::i32, "expert routes");
+  copy_bytes_from(tensor, std::as_bytes(std::span(values)));
+  return tensor;
 }
 
 }  // namespace
 
-Var to_expert_ranks(Tape& tape, const Var& x, const ExpertRanks& ranks, std::string_view name) {
-  if (ranks.group == nullptr) return x;
-  return recorded(tape, x, to_expert_ranks(tape, x.value, ranks, name), ranks, name,
-                  to_experts_dgrad);
-}
-
-Tensor to_expert_ranks(Tape& tape, const Tensor& x, const ExpertRanks& ranks,
-                       std::string_view name) {
-  if (!ranks.gathers()) return x;
-  return gathered_rows(tape, x, *ranks.group, name, MemoryClass::activations);
-}
-
-Var from_expert_ranks(Tape& tape, const Var& partial, const ExpertRanks& ranks,
-                      std::string_view name) {
-  if (ranks.group == nullptr) return partial;
-  Tensor sum = partial.value;
-  if (ranks.gathers()) {
-    sum = scattered_rows(tape, sum, *ranks.group, name);
-  } else {
-    sum_in_place(tape, sum, *ranks.group, name);
+std::shared_ptr<const TokenRoutes> token_routes(Tape& tape, const Tensor& choices, int64_t experts,
+                                                const ExpertRanks& ranks) {
+  const Device device = choices.device();
+  if (!ranks.gathers() || ranks.dispatcher != TokenDispatcher::alltoall || !device.is_host() ||
+      !device.has_data())
+    return nullptr;
+  tape.stream().synchronize();
+  const int n = ranks.group->size(), self = ranks.group->rank();
+  const int64_t k = choices.size(1), tokens = choices.size(0) / n;
+  const auto of = [all = std::span<const int32_t>(choices.span<int32_t>()), k](int64_t token) {
+    return all.subspan(static_cast<size_t>(token * k), static_cast<size_t>(k));
+  };
+  auto routes = std::make_shared<TokenRoutes>();
+  std::vector<int32_t> sent, received;
+  std::vector<int32_t> sent_rows(static_cast<size_t>(tokens * n), -1),
+      received_rows(static_cast<size_t>(choices.size(0)), -1);
+  const Slice own = held_by(self, experts, ranks);
+  for (int rank = 0; rank < n; ++rank) {
+    const Slice theirs = held_by(rank, experts, ranks);
+    const size_t sent_before = sent.size(), received_before = received.size();
+    for (int64_t t = 0; t < tokens; ++t) {
+      if (chooses(of(self * tokens + t), theirs)) {
+        sent_rows[static_cast<size_t>(t * n + rank)] = static_cast<int32_t>(sent.size());
+        sent.push_back(static_cast<int32_t>(t * n + rank));
+      }
+      const int64_t there = rank * tokens + t;
+      if (chooses(of(there), own)) {
+        received_rows[static_cast<size_t>(there)] = static_cast<int32_t>(received.size());
+        received.push_back(static_cast<int32_t>(there));
+      }
+    }
+    routes->send_counts.push_back(static_cast<int64_t>(sent.size() - sent_before));
+    routes->receive_counts.push_back(static_cast<int64_t>(received.size() - received_before));
   }
-  return recorded(tape, partial, std::move(sum), ranks, name, from_experts_dgrad);
+  routes->sent = integers(tape, sent, {static_cast<int64_t>(sent.size())});
+  routes->sent_rows = integers(tape, sent_rows, {tokens, n});
+  routes->received = integers(tape, received, {static_cast<int64_t>(received.size())});
+  routes->received_rows = integers(tape, received_rows, {choices.size(0)});
+  return routes;
+}
+
+InTransit send_to_expert_ranks(Tape& tape, const Var& x, const ExpertRanks& ranks,
+                               const std::shared_ptr<const TokenRoutes>& routes,
+                               std::string_view name) {
+  InTransit sent;
+  sent.var_ = x;
+  if (ranks.group == nullptr) return sent;
+  const auto state = std::make_shared<Transit>(
+      Transit{.ranks = ranks, .routes = routes, .name = name, .work = {}, .arriving = {}});
+  if (!ranks.gathers()) {
+    sent.var_ = recorded(tape, x, x.value, state, sum_dgrad);
+    return sent;
+  }
+  begin_spread(tape, *state, x.value, name);
+  sent.var_ = recorded(tape, x, state->arriving, state, begin_dgrad);
+  sent.state_ = state;
+  return sent;
+}
+
+InTransit send_back(Tape& tape, const Var& partial, const ExpertRanks& ranks,
+                    const std::shared_ptr<const TokenRoutes>& routes, std::string_view name) {
+  InTransit sent;
+  sent.var_ = partial;
+  if (ranks.group == nullptr) return sent;
+  const auto state = std::make_shared<Transit>(Transit{
+      .ranks = ranks, .routes = routes, .name = name, .back = true, .work = {}, .arriving = {}});
+  if (!ranks.gathers()) {
+    sum_in_place(tape, partial.value, *ranks.group, name);
+    sent.var_ = recorded(tape, partial, partial.value, state, sum_dgrad);
+    return sent;
+  }
+  begin_collect(tape, *state, partial.value, name);
+  sent.var_ = recorded(tape, partial, state->arriving, state, begin_dgrad);
+  sent.state_ = state;
+  return sent;
+}
+
+Var InTransit::end(Tape& tape) const {
+  if (state_ == nullptr) return var_;
+  return recorded(tape, var_, end_call(tape, *state_, !state_->back), state_, end_dgrad);
+}
+
+ChoicesInTransit send_to_expert_ranks(Tape& tape, const Tensor& x, const ExpertRanks& ranks,
+                                      std::string_view name) {
+  if (!ranks.gathers()) return {.work = {}, .all = x};
+  comm::Group& group = group_of(ranks);
+  Tensor all = buffer(tape, group.size() * x.size(0), x, name);
+  comm::Work work = group.all_gather(contiguous(tape, x, name), all, tape.stream(), name);
+  if (ranks.async == nullptr) std::exchange(work, {}).wait(tape.stream());
+  return {.work = std::move(work), .all = all};
+}
+
+Tensor ChoicesInTransit::end(Tape& tape) const {
+  work.wait(tape.stream());
+  return all;
 }
 
 }  // namespace megatron::parallel

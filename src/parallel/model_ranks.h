@@ -13,6 +13,9 @@ struct ModelRanks {
   comm::Group* expert = nullptr;         // some of the experts each
   comm::Group* expert_tensor = nullptr;  // slices of each expert's matrices
   comm::Group* experts = nullptr;        // all experts between them: those of both groups
+  comm::Group* experts_async = nullptr;  // the same, for calls that overlap with compute
+  TokenDispatcher dispatcher = TokenDispatcher::allgather;
+  bool expert_stops = false;  // forward passes may stop at their calls
 
   comm::Group* group(RankGroup which) const {
     switch (which) {
@@ -24,7 +27,12 @@ struct ModelRanks {
     return nullptr;
   }
   ExpertRanks expert_ranks() const {
-    return {.group = experts, .own_tokens = tensor.size() == 1 || tensor.divides_tokens()};
+    return {.group = experts,
+            .own_tokens = tensor.size() == 1 || tensor.divides_tokens(),
+            .async = experts_async,
+            .stops = expert_stops,
+            .dispatcher = dispatcher,
+            .width = size(RankGroup::expert_tensor)};
   }
   int size(RankGroup which) const { return group(which) == nullptr ? 1 : group(which)->size(); }
   int rank(RankGroup which) const { return group(which) == nullptr ? 0 : group(which)->rank(); }

@@ -123,14 +123,13 @@ class Pipeline::Execution {
     switch (action.kind) {
       case Action::Kind::forward: {
         const Tensor input = take(false, virtual_stage == 0, action);
-        put(false, work_.forward(action.chunk, action.micro_batch, input), virtual_stage,
-            virtual_stage + 1, action);
+        put(false, work_.forward(action, input), virtual_stage, virtual_stage + 1, action);
         return;
       }
       case Action::Kind::backward: {
         const Tensor gradient = take(true, virtual_stage + 1 == shape_.virtual_stages(), action);
-        Tensor to_input = work_.backward(action.chunk, action.micro_batch, gradient, weights);
-        put(true, std::move(to_input), virtual_stage, virtual_stage - 1, action);
+        put(true, work_.backward(action, gradient, weights), virtual_stage, virtual_stage - 1,
+            action);
         return;
       }
       case Action::Kind::weight: return work_.weight(action.chunk, action.micro_batch);
@@ -139,7 +138,7 @@ class Pipeline::Execution {
 
   // What an action needs, when it is there; undefined at the model's ends.
   Tensor take(bool gradient, bool at_end, const Action& action) {
-    if (at_end) return {};
+    if (at_end || !action.begins()) return {};
     Prepared::Place place =
         std::exchange(prepared_.place(gradient, action.chunk, action.micro_batch), {});
     place.work.wait(runtime_.stream());
@@ -151,8 +150,8 @@ class Pipeline::Execution {
   // it is sent, which is the next thing this stage does with it.
   void put(bool gradient, Tensor made, int virtual_stage, int next, const Action& action) {
     const bool at_end = next < 0 || next == shape_.virtual_stages();
-    MG_ASSERT(made.defined() != at_end);
-    if (at_end) return;
+    MG_ASSERT(made.defined() == (action.ends() && !at_end));
+    if (!made.defined()) return;
     if (shape_.stage_of(next) == stage_)
       prepared_.place(gradient, shape_.chunk_of(next), action.micro_batch).tensor = std::move(made);
     else made_ = {std::move(made), gradient, shape_.chunk_of(virtual_stage), action.micro_batch};

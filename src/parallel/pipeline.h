@@ -47,12 +47,14 @@ std::vector<std::vector<Step>> with_transfers(const PipelineShape& shape,
 class StageWork {
  public:
   virtual ~StageWork() = default;
+  // The first part gets its input, the last one gives what it made; between them, and for the others, undefined.
+  //
   // input: undefined for the model's first virtual stage. Gives what goes to the next virtual stage; undefined for
   // the last one.
-  virtual Tensor forward(int chunk, int micro_batch, const Tensor& input) = 0;
-  // gradient: of what forward gave; undefined for the last virtual stage. part: input leaves the weights'
-  // gradients to weight(). Gives the input's gradient; undefined for the first virtual stage.
-  virtual Tensor backward(int chunk, int micro_batch, const Tensor& gradient, bool weights) = 0;
+  virtual Tensor forward(const Action& action, const Tensor& input) = 0;
+  // gradient: of what forward gave; undefined for the last virtual stage. Without `weights`, weight() forms the
+  // weights' gradients. Gives the input's gradient; undefined for the first virtual stage.
+  virtual Tensor backward(const Action& action, const Tensor& gradient, bool weights) = 0;
   virtual void weight(int chunk, int micro_batch) = 0;
   // Memory for what is to be received for an action (activation: [T, H] of that micro-batch); asked
   // for once for the activation and once for the gradient. With variable shapes it has the type,

@@ -44,6 +44,8 @@ Ranks::Ranks(const RanksOptions& options, comm::Group& world)
   }
   comm::Group& stages = mesh_.group(Axis::pp);
   embedding_ = embedding_group(options_.pipeline, stages);
+  if (options_.async_experts)
+    experts_async_ = async(&mesh_.expert_group({Axis::tp, Axis::ep}));
   if (!options_.async) return;
   tensor_async_ = async(&mesh_.group(Axis::tp));
   stages_async_ = async(&stages);
@@ -70,7 +72,10 @@ ModelRanks Ranks::modules() const {
           .context = unless_single(&mesh_.group(Axis::cp)),
           .expert = unless_single(&mesh_.expert_group(Axis::ep)),
           .expert_tensor = unless_single(&mesh_.expert_group(Axis::tp)),
-          .experts = unless_single(&mesh_.expert_group({Axis::tp, Axis::ep}))};
+          .experts = unless_single(&mesh_.expert_group({Axis::tp, Axis::ep})),
+          .experts_async = experts_async_.get(),
+          .dispatcher = options_.dispatcher,
+          .expert_stops = experts_async_ != nullptr && options_.pipeline.parts > 1};
 }
 
 // Without shards every rank of `all` holds the same, and one of those in norm() counts it.
@@ -106,7 +111,7 @@ double Ranks::seconds() const {
   const ModelRanks m = modules();
   std::set<const comm::Group*> groups = {&world(),  &data(),  m.tensor.group,  m.tensor.async,
                                          m.context, m.expert, m.expert_tensor, stages(),
-                                         m.experts, norm(),   stages_async(),  embedding_.get()};
+                                         m.experts, m.experts_async, norm(), stages_async(), embedding_.get()};
   const DataParallelGroups data_groups = data_parallel();
   for (const Replicas* r : {&data_groups.dense, &data_groups.expert})
     for (const comm::Group* g : {r->shards, r->async, r->instances, r->instances_async})

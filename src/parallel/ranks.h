@@ -17,6 +17,8 @@ struct RanksOptions {
   PipelineShape pipeline;  // its stages are layout.pp
   Sharding sharding = Sharding::none;
   bool async = false;  // make the groups for calls that overlap with compute
+  bool async_experts = false;  // that of tokens on their way to experts, too
+  TokenDispatcher dispatcher = TokenDispatcher::allgather;
 };
 
 class Ranks {
@@ -64,7 +66,7 @@ class Ranks {
   RanksOptions options_;
   Mesh mesh_;
   OwnReplicas dense_, expert_;
-  std::unique_ptr<comm::Group> embedding_, norm_, tensor_async_, stages_async_;
+  std::unique_ptr<comm::Group> embedding_, norm_, tensor_async_, stages_async_, experts_async_;
 };
 
 }  // namespace megatron::parallel

@@ -43,21 +43,42 @@ void check_groups(int stages, int micro_batches, int group) {
       micro_batches, group, rest, stages, stages);
 }
 
+// `warm_up` forwards, then a forward and a backward in turn, then the other backwards.
+Schedule alternating(const Schedule& forwards, const Schedule& backwards, size_t warm_up,
+                     int parts) {
+  Schedule schedule;
+  schedule.reserve(2 * forwards.size() * static_cast<size_t>(parts));
+  for (size_t k = 0; k < forwards.size() + warm_up; ++k) {
+    const bool forward = k < forwards.size(), backward = k >= warm_up;
+    if (!forward || !backward) {
+      schedule.push_back(forward ? forwards[k] : backwards[k - warm_up]);
+      continue;
+    }
+    for (int part = 0; part < parts; ++part) {
+      for (Action action : {forwards[k], backwards[k - warm_up]}) {
+        action.part = part;
+        action.parts = parts;
+        schedule.push_back(action);
+      }
+    }
+  }
+  return schedule;
+}
+
+// Backward goes through the chunks the other way.
+Schedule backwards_of(Schedule forwards, int chunks) {
+  for (Action& action : forwards)
+    action = {Action::Kind::backward, chunks - 1 - action.chunk, action.micro_batch};
+  return forwards;
+}
+
 }  // namespace
 
 Schedule one_f_one_b(int stage, int stages, int micro_batches) {
   MG_ASSERT(stages >= 1 && stage >= 0 && stage < stages && micro_batches >= 0);
-  const int warm_up = std::min(stages - stage - 1, micro_batches);
-  Schedule schedule;
-  schedule.reserve(2 * static_cast<size_t>(micro_batches));
-  for (int m = 0; m < warm_up; ++m) schedule.push_back({Action::Kind::forward, 0, m});
-  for (int m = warm_up; m < micro_batches; ++m) {
-    schedule.push_back({Action::Kind::forward, 0, m});
-    schedule.push_back({Action::Kind::backward, 0, m - warm_up});
-  }
-  for (int m = micro_batches - warm_up; m < micro_batches; ++m)
-    schedule.push_back({Action::Kind::backward, 0, m});
-  return schedule;
+  const Schedule forwards = forwards_in_groups(micro_batches, 1, stages);
+  return alternating(forwards, backwards_of(forwards, 1),
+                     static_cast<size_t>(std::min(stages - stage - 1, micro_batches)), 1);
 }
 
 int interleaved_warm_up(int stage, int stages, int micro_batches, int chunks, int group) {
@@ -70,19 +91,22 @@ Schedule interleaved(int stage, int stages, int micro_batches, int chunks, int g
   check_groups(stages, micro_batches, group);
 
   const Schedule forwards = forwards_in_groups(micro_batches, chunks, group);
-  const size_t total = forwards.size();
-  const auto warm_up =
-      static_cast<size_t>(interleaved_warm_up(stage, stages, micro_batches, chunks, group));
-  Schedule schedule;
-  schedule.reserve(2 * total);
-  for (size_t k = 0; k < total + warm_up; ++k) {
-    if (k < total) schedule.push_back(forwards[k]);
-    if (k < warm_up) continue;
-    const Action& like = forwards[k - warm_up];  // backward goes through the chunks the other way
-    schedule.push_back({Action::Kind::backward, chunks - 1 - like.chunk, like.micro_batch});
-  }
-  return schedule;
+  return alternating(
+      forwards, backwards_of(forwards, chunks),
+      static_cast<size_t>(interleaved_warm_up(stage, stages, micro_batches, chunks, group)), 1);
 }
+
+Schedule overlapped(int stage, int stages, int micro_batches, int chunks, int group, int parts) {
+  MG_ASSERT(stages >= 1 && stage >= 0 && stage < stages && chunks >= 1 && micro_batches >= 0);
+  if (micro_batches == 0) return {};
+  if (chunks > 1) check_groups(stages, micro_batches, group);
+  const Schedule forwards = forwards_in_groups(micro_batches, chunks, group);
+  const int warm_up = interleaved_warm_up(stage, stages, micro_batches, chunks, group) + 1;
+  return alternating(forwards, backwards_of(forwards, chunks),
+                     std::min(static_cast<size_t>(warm_up), forwards.size()), parts);
+}
+
+int most_parts(int64_t layers) { return static_cast<int>(1 + 2 * layers); }
 
 std::string_view name(ScheduleKind kind) {
   switch (kind) {
@@ -114,6 +138,10 @@ int PipelineShape::chunk_of(int virtual_stage) const {
 }
 
 Schedule PipelineShape::schedule(int stage, int micro_batches) const {
+  if (parts > 1) {
+    MG_ASSERT(kind == ScheduleKind::one_f_one_b || kind == ScheduleKind::interleaved);
+    return overlapped(stage, stages, micro_batches, chunks, group == 0 ? stages : group, parts);
+  }
   switch (kind) {
     case ScheduleKind::one_f_one_b:
       MG_ASSERT(chunks == 1);
@@ -155,8 +183,8 @@ int live_micro_batches(const Schedule& schedule) {
   int live = 0, most = 0;
   for (const Action& action : schedule) {
     const auto ends = split.contains(action.chunk) ? Action::Kind::weight : Action::Kind::backward;
-    if (action.kind == Action::Kind::forward) most = std::max(most, ++live);
-    if (action.kind == ends) --live;
+    if (action.kind == Action::Kind::forward && action.begins()) most = std::max(most, ++live);
+    if (action.kind == ends && action.ends()) --live;
   }
   return most;
 }

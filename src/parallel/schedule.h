@@ -2,6 +2,7 @@
 // (parallel/pipeline.h), the planner simulates it, tests check it without any model.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string_view>
 #include <vector>
@@ -14,6 +15,12 @@ struct Action {
   enum class Kind { forward, backward, weight } kind = Kind::forward;
   int chunk = 0;  // of the model's chunks that the stage holds
   int micro_batch = 0;
+  // The range of the chunk's segments: forward and backward may be cut where calls to other ranks are under way, and
+  // go on in a later action. Parts of a chunk that has fewer such places are empty.
+  int part = 0, parts = 1;
+
+  bool begins() const { return part == 0; }
+  bool ends() const { return part + 1 == parts; }
   bool operator==(const Action&) const = default;
 };
 using Schedule = std::vector<Action>;
@@ -31,6 +38,15 @@ Schedule interleaved(int stage, int stages, int micro_batches, int chunks, int g
 // Its forwards before the first backward's forward: 2 (stages - stage - 1) + (chunks - 1) group, at
 // most all of them.
 int interleaved_warm_up(int stage, int stages, int micro_batches, int chunks, int group);
+
+// 1F1B and interleaved 1F1B where each forward of the steady state takes turns, part by part, with the backward of
+// another micro-batch, so that the calls of the one are under way while the other computes (DeepSeek-AI 2024, section
+// 3.2.1, for one direction). warm_up: forwards before, one more than interleaved_warm_up() (chunks 1: of 1F1B, too),
+// for the two must not be of the same micro-batch; group: of interleaved.
+Schedule overlapped(int stage, int stages, int micro_batches, int chunks, int group, int parts);
+
+// Parts that a chunk of so many layers has at most: a layer of experts may be cut in two places.
+int most_parts(int64_t layers);
 
 // ZB-H1 (Qi et al. 2024, section 2.2): 1F1B's memory, its idle time cut to a third by weight
 // gradients that are computed later.
@@ -50,6 +66,7 @@ struct PipelineShape {
   ScheduleKind kind = ScheduleKind::one_f_one_b;
   int stages = 1, chunks = 1;  // chunks: of each stage
   int group = 0;               // of interleaved; 0: stages
+  int parts = 1;               // above 1, of 1f1b and interleaved: overlapped(), with so many parts of a chunk
 
   // The place of a chunk along the model, 0 .. stages * chunks - 1, and back. Interleaved: chunk c
   // of stage s is virtual stage c * stages + s; zb-v: chunk 0 of stage s is virtual stage s, chunk 1 is 2 stages -

@@ -56,14 +56,15 @@ class SimulatedRun {
     const int virtual_stage = shape_.virtual_stage(stage, action.chunk);
     double ready = done.empty() ? 0 : done.back().end;
     if (!can_begin(action, virtual_stage, ready)) return false;
-    const double end = ready + duration(stage, action);
-    end_of(action.kind, virtual_stage, action.micro_batch) = end;
+    const double end = ready + duration(stage, action) / action.parts;
+    if (action.ends()) end_of(action.kind, virtual_stage, action.micro_batch) = end;
     done.push_back({ready, end});
     return true;
   }
 
   // Moves `ready` to when all that the action needs is there; false while some of it is not.
   bool can_begin(const Action& action, int virtual_stage, double& ready) {
+    if (!action.begins()) return true;
     const int m = action.micro_batch;
     switch (action.kind) {
       case Action::Kind::forward:

@@ -27,7 +27,7 @@ std::vector<Message> messages_of(const PipelineShape& shape, const std::vector<S
   for (int s = 0; s < shape.stages; ++s) {
     const Schedule& list = stages[static_cast<size_t>(s)];
     for (size_t i = 0; i < list.size(); ++i) {
-      if (list[i].kind == Kind::weight) continue;
+      if (list[i].kind == Kind::weight || !list[i].ends()) continue;
       const bool gradient = list[i].kind == Kind::backward;
       const int from = shape.virtual_stage(s, list[i].chunk);
       const int to = gradient ? from - 1 : from + 1;

@@ -71,7 +71,7 @@ class Counter {
 
 std::vector<ParameterCount> count_parameters(const models::Stage& stage) {
   Counter counter(stage);
-  for (const models::Segment& segment : stage.segments()) counter.add(segment.span);
+  for (const models::Block& block : stage.blocks()) counter.add(block.span);
   counter.add(stage.head());
   return counter.take();
 }

@@ -106,7 +106,7 @@ std::vector<double> Subject::flowing_value(const Bundle& bundle) {
   return values;
 }
 
-// Segment by segment, so that all that flows between them is seen.
+// Block by block, so that all that flows between them is seen.
 void Subject::forward(const corpus::HostBatch& host, const std::string& prefix, Results& results) {
   const models::Stage& stage = model_.parts.chunk(0);
   comm::Group* const stages = model_.ranks.stages();
@@ -125,10 +125,8 @@ void Subject::forward(const corpus::HostBatch& host, const std::string& prefix, 
     bundle = {{"hidden", Var(hidden)}, {"residual", Var()}};
   }
   RouterWatcher router(runtime_.stream());
-  for (const models::Segment& segment : stage.segments()) {
-    bundle = tape.span(segment.span, bundle, [&](Tape& t, const Bundle& in) {
-      return segment.forward(t, in, batch, models::Phase::evaluate);
-    });
+  for (const models::Block& block : stage.blocks()) {
+    bundle = block(tape, bundle, batch, models::Phase::evaluate);
     keep(fmt::format("{}hidden.{}", prefix, place), flowing_value(bundle), results);
     if (const Tensor logits = router.take(); logits.defined() && prefix.empty())
       keep_router(place, all_rows(logits), results);

@@ -52,6 +52,15 @@ void ParallelSettings::fields(Fields& f) {
         "bubble)");
   f.add_switch("no-overlap-p2p-communication", &overlap_p2p, false,
                "stages wait for each message instead of overlapping it with compute");
+  f.add("moe-token-dispatcher-type", &token_dispatcher,
+        "how tokens reach the ranks of their experts: allgather: every rank gets all tokens; "
+        "alltoall: on a CPU a rank gets those alone that its experts need. Results are the same");
+  f.add_switch("moe-shared-expert-overlap", &overlap_shared_expert, true,
+               "compute the shared expert while tokens travel to the experts' ranks");
+  f.add_switch("overlap-moe-expert-parallel-comm", &overlap_experts, true,
+               "overlap the travel of tokens with the compute of another micro-batch: its forward "
+               "takes turns with this one's backward, and one more micro-batch is kept in memory "
+               "(with pipeline stages up to twice as many)");
   f.add_switch("use-distributed-optimizer", &distributed_optimizer, true,
                "shard the optimizer state over data-parallel ranks (ZeRO-1)");
   f.add("data-parallel-sharding-strategy", &sharding_strategy,
@@ -266,6 +275,18 @@ void Check::check_sharding() {
 }
 
 void Check::check_overlap() {
+  MG_CHECK(s_.token_dispatcher != "flex",
+           "--moe-token-dispatcher-type flex chooses the fused kernels of DeepEP, HybridEP or NCCL "
+           "EP, libraries that this program does not use; use alltoall or allgather");
+  MG_CHECK(s_.token_dispatcher == "allgather" || s_.token_dispatcher == "alltoall",
+           "--moe-token-dispatcher-type is '{}'; it is allgather or alltoall", s_.token_dispatcher);
+  const bool alone = s_.expert_parallel * s_.expert_tensor_parallel.value_or(1) == 1;
+  for (const auto& [given, flag] :
+       {std::pair{s_.overlap_experts, "overlap-moe-expert-parallel-comm"},
+        {s_.overlap_shared_expert, "moe-shared-expert-overlap"},
+        {s_.token_dispatcher == "alltoall", "moe-token-dispatcher-type"}})
+    if (given && alone)
+      notes_.push_back({flag, "none", "--expert-model-parallel-size 1: tokens do not travel"});
   if (s_.overlap_param_gather) {
     MG_CHECK(s_.sharding() != Sharding::none,
              "--overlap-param-gather needs parameters to gather: give --use-distributed-optimizer "
@@ -328,6 +349,29 @@ void ParallelSettings::check(int ranks, int64_t num_layers, int64_t micro_batche
   Check(*this, notes).run(ranks, num_layers, micro_batches, seq_length);
 }
 
+void ParallelSettings::check_overlapped_experts(bool recomputes, bool offloads) const {
+  constexpr std::string_view kFlag = "--overlap-moe-expert-parallel-comm";
+  if (!overlap_experts) return;
+  MG_CHECK(!schedule || schedule->starts_with("1f1b") || *schedule == "interleaved",
+           "{}: --pipeline-schedule {} has no forward and backward passes side by side; use 1f1b or "
+           "interleaved",
+           kFlag, *schedule);
+  MG_CHECK(!recomputes,
+           "{} stops forward and backward passes within layers, which --recompute-granularity full "
+           "and --recompute-modules moe run as a whole; recompute other modules (moe_act, "
+           "core_attn, mlp, layernorm), or drop one of them",
+           kFlag);
+  MG_CHECK(!offloads,
+           "{} cannot be combined with --cpu-offloading-num-layers, which expects layers one after "
+           "another; drop one of them",
+           kFlag);
+  MG_CHECK(sharding() != Sharding::parameters,
+           "{} works on layers of two micro-batches at once, but with "
+           "--data-parallel-sharding-strategy optim_grads_params the parameters of one layer are "
+           "there at a time; use optim_grads, or drop one of them",
+           kFlag);
+}
+
 PipelineShape ParallelSettings::pipeline(int64_t num_layers) const {
   PipelineShape shape;
   shape.stages = static_cast<int>(pipeline_parallel);
@@ -338,6 +382,11 @@ PipelineShape ParallelSettings::pipeline(int64_t num_layers) const {
   if (shape.kind == ScheduleKind::zero_bubble_v && chunks == 0) shape.chunks = 2;
   if (shape.kind == ScheduleKind::interleaved)
     shape.group = static_cast<int>(microbatch_group.value_or(0));
+  if (!overlap_experts || expert_parallel * expert_tensor_parallel.value_or(1) == 1) return shape;
+  int64_t most = 0;
+  for (const parallel::ModelPart& part : parallel::place_layers(num_layers, shape, placement()))
+    most = std::max(most, part.layers);
+  shape.parts = parallel::most_parts(most);
   return shape;
 }
 
@@ -397,6 +446,8 @@ parallel::RanksOptions ParallelSettings::ranks_options(int64_t num_layers) const
   options.sharding = sharding();
   options.async = tensor_parallel > 1 || overlap_grad_reduce || overlap_param_gather ||
                   (pipeline_parallel > 1 && overlap_p2p);
+  options.async_experts = overlap_experts || overlap_shared_expert;
+  if (token_dispatcher == "alltoall") options.dispatcher = parallel::TokenDispatcher::alltoall;
   return options;
 }
 

@@ -20,6 +20,9 @@ struct ParallelSettings {
   int64_t context_parallel = 1;  // no flag: 1, others are refused
   int64_t expert_parallel = 1;
   std::optional<int64_t> expert_tensor_parallel;
+  std::string token_dispatcher = "allgather";  // --moe-token-dispatcher-type
+  bool overlap_shared_expert = false;          // --moe-shared-expert-overlap
+  bool overlap_experts = false;                // --overlap-moe-expert-parallel-comm
   bool sequence_parallel = false;
   bool tp_pp_dp_mapping = false;  // --use-tp-pp-dp-mapping
   // Pipeline.
@@ -46,6 +49,10 @@ struct ParallelSettings {
   // a step and rank; 0: not known.
   void check(int ranks, int64_t num_layers, int64_t micro_batches, int64_t seq_length,
              std::vector<SettingNote>& notes) const;
+
+  // Throws Error where calls to ranks of experts are to overlap with compute and other settings do not go with it.
+  // recomputes: layers with experts as a whole; offloads: what layers keep.
+  void check_overlapped_experts(bool recomputes, bool offloads) const;
 
   // What follows from settings that check() takes.
   parallel::Layout mesh_layout() const;

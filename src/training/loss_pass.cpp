@@ -30,7 +30,8 @@ void LossPass::run(std::span<const corpus::HostBatch> micro_batches, const OnLos
   on_losses_ = nullptr;
 }
 
-Tensor LossPass::forward(int chunk, int micro_batch, const Tensor& input) {
+Tensor LossPass::forward(const parallel::Action& action, const Tensor& input) {
+  const int chunk = action.chunk, micro_batch = action.micro_batch;
   work_reporter_.long_phase(phase_, done_ + micro_batch);
   const models::Stage& stage = *model_.chunks[static_cast<size_t>(chunk)];
   const nn::Batch& batch = device_batch_->fill(batches_[static_cast<size_t>(micro_batch)],
@@ -57,7 +58,7 @@ size_t LossPass::together() const {
   return virtual_stages == 1 ? 1 : 2 * static_cast<size_t>(virtual_stages);
 }
 
-Tensor LossPass::backward(int, int, const Tensor&, bool) { MG_ASSERT(false); }
+Tensor LossPass::backward(const parallel::Action&, const Tensor&, bool) { MG_ASSERT(false); }
 void LossPass::weight(int, int) { MG_ASSERT(false); }
 
 Tensor LossPass::receive_into(int, int micro_batch) {

@@ -42,8 +42,8 @@ class LossPass final : private parallel::StageWork {
   Runtime& runtime() const { return runtime_; }
 
  private:
-  Tensor forward(int chunk, int micro_batch, const Tensor& input) override;
-  Tensor backward(int chunk, int micro_batch, const Tensor& gradient, bool weights) override;
+  Tensor forward(const parallel::Action& action, const Tensor& input) override;
+  Tensor backward(const parallel::Action& action, const Tensor& gradient, bool weights) override;
   void weight(int chunk, int micro_batch) override;
   Tensor receive_into(int chunk, int micro_batch) override;
 

@@ -80,7 +80,11 @@ class Search final : public kernels::Observer, public StepListener {
   void is_norm() { norm_ = true; }
 
   void enter(const Span& span, Pass pass) override { spans_.push_back({span.name, pass}); }
-  void leave(const Span&, Pass) override { spans_.pop_back(); }
+  void leave(const Span& span, Pass pass) override {
+    std::erase_if(spans_, [&](const Open& open) {
+      return open.name == span.name && open.pass == pass;
+    });
+  }
 
   // What a call reads may be overwritten by it, so it is looked at before.
   void before(const kernels::Call& call) override {

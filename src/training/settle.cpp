@@ -210,6 +210,10 @@ std::vector<SettingNote> settle_layout(settings::TrainSettings& s, const models:
   }
   s.recompute.check(most, s.parallel.tensor_parallel, s.parallel.sequence_parallel, notes);
   s.offload.check(least, s.recompute.any(), notes);
+  s.parallel.check_overlapped_experts(
+      s.recompute.granularity == "full" || std::ranges::find(s.recompute.modules, "moe") !=
+                                               s.recompute.modules.end(),
+      s.offload.num_layers > 0);
   s.graphs.check(s.runtime.device_kind(), s.parallel, s.data_parallel(), s.offload, notes);
   s.optimizer.config.offload_fraction = s.offload.fraction();
   MG_CHECK(

@@ -24,7 +24,7 @@ std::vector<parallel::ParameterSpec*> placed_of(std::span<models::Stage* const> 
 std::vector<const Span*> spans_of(std::span<models::Stage* const> chunks) {
   std::vector<const Span*> spans;
   for (const models::Stage* chunk : chunks) {
-    for (const models::Segment& segment : chunk->segments()) spans.push_back(&segment.span);
+    for (const models::Block& block : chunk->blocks()) spans.push_back(&block.span);
     if (chunk->part().head) spans.push_back(&chunk->head());
   }
   return spans;
@@ -204,14 +204,23 @@ class TrainStep::Timed {
   double begin_;
 };
 
-Tensor TrainStep::forward(int chunk, int micro_batch, const Tensor& input) {
-  action_ = {parallel::Action::Kind::forward, chunk, micro_batch};
+TrainStep::InFlight& TrainStep::begin_forward(const parallel::Action& action) {
+  InFlight& slot = take_place(action.chunk, action.micro_batch);
+  slot.filled = &slot.batch.fill(batches_[static_cast<size_t>(action.micro_batch)],
+                                 chunks_[static_cast<size_t>(action.chunk)]->model(),
+                                 options_.loss_scope, loss_scale_.value());
+  return slot;
+}
+
+Tensor TrainStep::forward(const parallel::Action& action, const Tensor& input) {
+  action_ = action;
+  const int micro_batch = action.micro_batch;
   work_reporter_.phase("forward", micro_batch);
   const Timed timed(*this, times_.forward, 2);
-  const models::Stage& stage = *chunks_[static_cast<size_t>(chunk)];
-  InFlight& slot = take_place(chunk, micro_batch);
-  const nn::Batch& batch = slot.batch.fill(batches_[static_cast<size_t>(micro_batch)],
-                                           stage.model(), options_.loss_scope, loss_scale_.value());
+  if (ranks_.pipeline().parts > 1) return forward_part(action, input);
+  const models::Stage& stage = *chunks_[static_cast<size_t>(action.chunk)];
+  InFlight& slot = begin_forward(action);
+  const nn::Batch& batch = *slot.filled;
   if (in_parts()) return forward_in_parts(slot, stage, input, batch);
   if (slot.recorded != nullptr && slot.recorded->begin(batch, {}, {.first = micro_batch == 0},
                                                        recordable(micro_batch)) == Way::replay)
@@ -221,15 +230,22 @@ Tensor TrainStep::forward(int chunk, int micro_batch, const Tensor& input) {
 
 Tensor TrainStep::forward_of(InFlight& slot, const models::Stage& stage, int micro_batch,
                              const Tensor& input, const nn::Batch& batch) {
+  const Bundle in = input_of(slot, input);
+  return output_of(slot, stage, micro_batch,
+                   models::forward(stage, *slot.tape, in, batch, models::Phase::train,
+                                   options_.recompute, options_.offload),
+                   batch);
+}
+
+Bundle TrainStep::input_of(InFlight& slot, const Tensor& input) {
   if (slot.tape == nullptr) make_tape(slot);
-  Bundle in;
-  if (input.defined()) {
-    slot.input = slot.tape->leaf(input);
-    in.set("hidden", slot.input);
-  }
-  const Bundle out = models::forward(stage, *slot.tape, in, batch, models::Phase::train,
-                                     options_.recompute, options_.offload);
-  slot.input.value = {};  // what reads it keeps it
+  if (!input.defined()) return {};
+  slot.input = slot.tape->leaf(input);
+  return {{"hidden", std::exchange(slot.input, Var({}, slot.input.id))}};  // what reads it keeps it
+}
+
+Tensor TrainStep::output_of(InFlight& slot, const models::Stage& stage, int micro_batch,
+                            const Bundle& out, const nn::Batch& batch) {
   if (!stage.part().head) {
     slot.output = models::flowing(*slot.tape, out);
     return std::exchange(slot.output.value, {});  // backward needs its gradient only
@@ -241,11 +257,43 @@ Tensor TrainStep::forward_of(InFlight& slot, const models::Stage& stage, int mic
   return {};
 }
 
-Tensor TrainStep::backward(int chunk, int micro_batch, const Tensor& gradient, bool weights) {
-  action_ = {parallel::Action::Kind::backward, chunk, micro_batch};
+// What is under way when a forward and a backward pass stop is the other's compute time.
+Tensor TrainStep::forward_part(const parallel::Action& action, const Tensor& input) {
+  const models::Stage& stage = *chunks_[static_cast<size_t>(action.chunk)];
+  InFlight& slot = action.begins() ? begin_forward(action)
+                                   : in_flight(action.chunk, action.micro_batch);
+  if (action.begins()) {
+    const Bundle in = input_of(slot, input);
+    slot.pass.emplace(stage, *slot.tape, in, *slot.filled, models::Phase::train,
+                      options_.recompute);
+  }
+  if (!action.ends()) {
+    slot.pass->advance();
+    return {};
+  }
+  const Bundle out = slot.pass->finish();
+  slot.pass.reset();
+  return output_of(slot, stage, action.micro_batch, out, *slot.filled);
+}
+
+Tensor TrainStep::backward_part(const parallel::Action& action, const Tensor& gradient) {
+  InFlight& slot = in_flight(action.chunk, action.micro_batch);
+  if (action.ends()) {
+    slot.taken = false;
+    return backward_of(slot, gradient, true);
+  }
+  if (gradient.defined()) slot.tape->set_gradient(slot.output, gradient);
+  slot.tape->backward_to_stop();
+  return {};
+}
+
+Tensor TrainStep::backward(const parallel::Action& action, const Tensor& gradient, bool weights) {
+  action_ = action;
+  const int micro_batch = action.micro_batch;
   work_reporter_.phase("backward", micro_batch);
   const Timed timed(*this, times_.backward, 2);
-  InFlight& slot = in_flight(chunk, micro_batch);
+  if (action.parts > 1) return backward_part(action, gradient);
+  InFlight& slot = in_flight(action.chunk, micro_batch);
   slot.taken = !weights;
   if (in_parts()) {
     MG_ASSERT(weights);

@@ -136,19 +136,27 @@ class TrainStep final : private parallel::StageWork {
   struct InFlight {
     corpus::DeviceBatch batch;
     bool taken = false;
+    const nn::Batch* filled = nullptr;  // of `batch`
     std::unique_ptr<Tape> tape;
+    std::optional<models::ForwardInParts> pass;  // under way
     Var input, output;  // from and to the virtual stages before and after the chunk
     // Where micro-batches are recorded; the others, of pipelines only.
     std::unique_ptr<CudaGraphRunner> recorded;
     std::unique_ptr<OwnArenas> memory;  // of forward: what backward needs
     Tensor received;                    // a copy of what came from the virtual stage before
   };
-  Tensor forward(int chunk, int micro_batch, const Tensor& input) override;
-  Tensor backward(int chunk, int micro_batch, const Tensor& gradient, bool weights) override;
+  Tensor forward(const parallel::Action& action, const Tensor& input) override;
+  Tensor backward(const parallel::Action& action, const Tensor& gradient, bool weights) override;
   void weight(int chunk, int micro_batch) override;
   Tensor receive_into(int chunk, int micro_batch) override;
+  InFlight& begin_forward(const parallel::Action& action);
+  Bundle input_of(InFlight& slot, const Tensor& input);
   Tensor forward_of(InFlight& slot, const models::Stage& stage, int micro_batch,
                     const Tensor& input, const nn::Batch& batch);
+  Tensor output_of(InFlight& slot, const models::Stage& stage, int micro_batch, const Bundle& out,
+                   const nn::Batch& batch);
+  Tensor forward_part(const parallel::Action& action, const Tensor& input);
+  Tensor backward_part(const parallel::Action& action, const Tensor& gradient);
   Tensor backward_of(InFlight& slot, const Tensor& gradient, bool weights);
   bool in_parts() const { return records_ && ranks_.stages() != nullptr; }
   Tensor forward_in_parts(InFlight& slot, const models::Stage& stage, const Tensor& input,

@@ -1,5 +1,7 @@
 #include "training/work_reporter.h"
 
+#include <algorithm>
+
 namespace megatron::training {
 
 void WorkReporter::phase(std::string_view name, int64_t micro_batch, bool may_be_long) {
@@ -14,9 +16,11 @@ void WorkReporter::enter(const Span& span, Pass) {
   doing_->layer(span.name);
 }
 
-void WorkReporter::leave(const Span&, Pass) {
+// Spans of two micro-batches may be open at once.
+void WorkReporter::leave(const Span& span, Pass) {
   if (doing_ == nullptr) return;
-  if (!spans_.empty()) spans_.pop_back();
+  if (const auto last = std::find(spans_.rbegin(), spans_.rend(), span.name); last != spans_.rend())
+    spans_.erase(std::next(last).base());
   doing_->layer(spans_.empty() ? std::string_view() : std::string_view(spans_.back()));
 }
 

@@ -8,7 +8,7 @@ namespace megatron::models {
 namespace {
 
 // One entry of the list, whose errors name the layer.
-class Block {
+class JsonBlock {
   template <class Get>
   auto read(std::string_view key, Get get) const {
     try {
@@ -19,14 +19,14 @@ class Block {
   }
 
  public:
-  Block(const Json& json, std::string where) : json_(json), where_(std::move(where)) {
+  JsonBlock(const Json& json, std::string where) : json_(json), where_(std::move(where)) {
     MG_CHECK(json.is_object(), "{} is {}; expected an object", where_, json.dump());
   }
   const Json* find(std::string_view key) const {
     const Json* value = json_.find(key);
     return value == nullptr || value->is_null() ? nullptr : value;
   }
-  Block block(std::string_view key, std::string_view other) const {
+  JsonBlock block(std::string_view key, std::string_view other) const {
     const Json* value = find(key);
     if (value == nullptr) value = find(other);
     MG_CHECK(value != nullptr, "{} has no '{}'", where_, key);
@@ -59,7 +59,7 @@ class Block {
   std::string where_;
 };
 
-void apply_attention(const Block& block, LayerValue& layer) {
+void apply_attention(const JsonBlock& block, LayerValue& layer) {
   if (block.flag("no_op")) {
     layer.mixer = NoOp{};
   } else if (block.flag("replace_with_linear")) {
@@ -79,7 +79,7 @@ void apply_attention(const Block& block, LayerValue& layer) {
   }
 }
 
-void apply_mlp(const Block& block, int64_t hidden, LayerValue& layer) {
+void apply_mlp(const JsonBlock& block, int64_t hidden, LayerValue& layer) {
   if (block.flag("no_op")) {
     layer.feed_forward = NoOp{};
   } else if (block.flag("replace_with_linear")) {
@@ -107,7 +107,7 @@ void apply_blocks(const Json& list, std::string_view where, DecoderValue& value)
            "{} lists {} layers; --num-layers is {}", where, list.as_array().size(),
            value.num_layers());
   for (size_t i = 0; i < value.layers.size(); ++i) {
-    const Block block(list.as_array()[i], fmt::format("{}, layer {}", where, i));
+    const JsonBlock block(list.as_array()[i], fmt::format("{}, layer {}", where, i));
     apply_attention(block.block("attention", "attention"), value.layers[i]);
     apply_mlp(block.block("ffn", "mlp"), value.hidden_size, value.layers[i]);
   }

@@ -47,6 +47,14 @@ class MoeSublayer final : public Sublayer {
   Var operator()(Tape& tape, const Var& x_TH, const nn::Batch& batch, bool) const override {
     return moe_(tape, x_TH, batch);
   }
+  int parts() const override { return moe_.stops() ? 3 : 1; }
+  void run_part(int part, Tape& tape, Parted& parted, const nn::Batch& batch,
+                bool) const override {
+    if (part == 0) parted.under_way = moe_.send(tape, parted.x_TH, batch);
+    auto& tokens = std::any_cast<nn::Moe::Tokens&>(parted.under_way);
+    if (part == 1) moe_.compute(tape, tokens, batch);
+    if (part == 2) parted.y_TH = moe_.receive(tape, tokens);
+  }
 
  private:
   nn::Moe moe_;
@@ -65,6 +73,11 @@ class LinearSublayer final : public Sublayer {
 };
 
 }  // namespace
+
+void Sublayer::run_part(int, Tape& tape, Parted& parted, const nn::Batch& batch,
+                        bool train) const {
+  parted.y_TH = (*this)(tape, parted.x_TH, batch, train);
+}
 
 parallel::Init matrix_init(const DecoderValue& model) {
   if (model.xavier_init) return nn::xavier_uniform();
@@ -176,6 +189,48 @@ nn::LayerCache DecoderLayer::cache() const {
   return mixer_.sublayer == nullptr ? nn::LayerCache{} : mixer_.sublayer->cache();
 }
 
+std::vector<Segment> DecoderLayer::segments() const {
+  const bool one_after_another = order_ == LayerValue::Order::sequential ||
+                                 mixer_.sublayer == nullptr || feed_forward_.sublayer == nullptr;
+  const int parts = one_after_another && feed_forward_.sublayer != nullptr
+                        ? feed_forward_.sublayer->parts()
+                        : 1;
+  if (parts == 1)
+    return {[this](Tape& tape, Flow& flow, const nn::Batch& batch, Phase phase) {
+      flow.bundle = forward(tape, flow.bundle, batch, phase);
+    }};
+  std::vector<Segment> segments;
+  for (int part = 0; part < parts; ++part)
+    segments.push_back([this, part](Tape& tape, Flow& flow, const nn::Batch& batch, Phase phase) {
+      forward_part(part, tape, flow, batch, phase);
+    });
+  return segments;
+}
+
+// The mixer and what the feed-forward begins with, then the rest of its parts.
+void DecoderLayer::forward_part(int part, Tape& tape, Flow& flow, const nn::Batch& batch,
+                                Phase phase) const {
+  const bool train = phase == Phase::train;
+  struct Between {
+    Sublayer::Parted feed_forward;
+    Var sum;
+  };
+  if (part == 0) {
+    Entered in =
+        enter(tape, feed_forward_, sequential(tape, mixer_, flow.bundle, batch, train));
+    flow.bundle = {};
+    flow.under_way = Between{.feed_forward = {.x_TH = std::move(in.x), .y_TH = {}, .under_way = {}},
+                             .sum = std::move(in.sum)};
+  }
+  auto& between = std::any_cast<Between&>(flow.under_way);
+  feed_forward_.sublayer->run_part(part, tape, between.feed_forward, batch, train);
+  if (part + 1 < feed_forward_.sublayer->parts()) return;
+  flow.bundle = {
+      {"hidden", leave(tape, feed_forward_, std::move(between.feed_forward.y_TH), batch, train)},
+      {"residual", std::move(between.sum)}};
+  flow.under_way.reset();
+}
+
 Bundle DecoderLayer::forward(Tape& tape, const Bundle& in, const nn::Batch& batch,
                              Phase phase) const {
   const bool train = phase == Phase::train;
@@ -185,26 +240,33 @@ Bundle DecoderLayer::forward(Tape& tape, const Bundle& in, const nn::Batch& batc
   return sequential(tape, feed_forward_, sequential(tape, mixer_, in, batch, train), batch, train);
 }
 
+DecoderLayer::Entered DecoderLayer::enter(Tape& tape, const Branch& branch,
+                                          const Bundle& in) const {
+  if (branch.norm != nullptr) {
+    auto [normed, residual] = (*branch.norm)(tape, in["hidden"], residual_of(in));
+    return {std::move(normed), std::move(residual)};
+  }
+  const Var x = flowing(tape, in);
+  return {x, x};
+}
+
 // What is added to the residual stream.
-Var DecoderLayer::result(Tape& tape, const Branch& branch, const Var& x, const nn::Batch& batch,
-                         bool train) const {
-  Var y = (*branch.sublayer)(tape, x, batch, train);
+Var DecoderLayer::leave(Tape& tape, const Branch& branch, Var y, const nn::Batch& batch,
+                        bool train) const {
   if (branch.post_norm != nullptr) y = (*branch.post_norm)(tape, y, Var()).normed;
   return (*branch.dropout)(tape, ops::scale(tape, y, residual_multiplier_), batch, train);
+}
+
+Var DecoderLayer::result(Tape& tape, const Branch& branch, const Var& x, const nn::Batch& batch,
+                         bool train) const {
+  return leave(tape, branch, (*branch.sublayer)(tape, x, batch, train), batch, train);
 }
 
 Bundle DecoderLayer::sequential(Tape& tape, const Branch& branch, const Bundle& in,
                                 const nn::Batch& batch, bool train) const {
   if (branch.sublayer == nullptr) return in;
-  Var x, sum;
-  if (branch.norm != nullptr) {
-    const auto [normed, residual] = (*branch.norm)(tape, in["hidden"], residual_of(in));
-    x = normed;
-    sum = residual;
-  } else {
-    x = sum = flowing(tape, in);
-  }
-  return {{"hidden", result(tape, branch, x, batch, train)}, {"residual", sum}};
+  const Entered entered = enter(tape, branch, in);
+  return {{"hidden", result(tape, branch, entered.x, batch, train)}, {"residual", entered.sum}};
 }
 
 Bundle DecoderLayer::parallel(Tape& tape, const Bundle& in, const nn::Batch& batch,

@@ -18,6 +18,14 @@ class Sublayer {
  public:
   virtual ~Sublayer() = default;
   virtual Var operator()(Tape& tape, const Var& x_TH, const nn::Batch& batch, bool train) const = 0;
+  // The same in parts, between which calls to other ranks are under way.
+  struct Parted {
+    Var x_TH, y_TH;  // given to the first part; there after the last one
+    std::any under_way;
+  };
+  virtual int parts() const { return 1; }
+  virtual void run_part(int part, Tape& tape, Parted& parted, const nn::Batch& batch,
+                        bool train) const;
   // Of what inference keeps of a sequence; without heads: nothing.
   virtual nn::LayerCache cache() const { return {}; }
 };
@@ -57,8 +65,8 @@ class DecoderLayer {
  public:
   // Named "layers.<index>" of the model.
   DecoderLayer(nn::Builder& builder, const LayerPlace& place);
-  // Bundles as a Segment's.
-  Bundle forward(Tape& tape, const Bundle& in, const nn::Batch& batch, Phase phase) const;
+  // Of its Block (models/stage.h), which this must outlive.
+  std::vector<Segment> segments() const;
   nn::LayerCache cache() const;
 
  private:
@@ -71,6 +79,14 @@ class DecoderLayer {
   template <class Value>
   Branch build_branch(nn::Builder& builder, const std::string& name, const Value& value,
                       const LayerPlace& place, bool norm) const;
+  // What a branch works on, and the residual stream that its result is added to.
+  struct Entered {
+    Var x, sum;
+  };
+  Bundle forward(Tape& tape, const Bundle& in, const nn::Batch& batch, Phase phase) const;
+  void forward_part(int part, Tape& tape, Flow& flow, const nn::Batch& batch, Phase phase) const;
+  Entered enter(Tape& tape, const Branch& branch, const Bundle& in) const;
+  Var leave(Tape& tape, const Branch& branch, Var y, const nn::Batch& batch, bool train) const;
   Var result(Tape& tape, const Branch& branch, const Var& x, const nn::Batch& batch,
              bool train) const;
   Bundle sequential(Tape& tape, const Branch& branch, const Bundle& in, const nn::Batch& batch,

@@ -67,7 +67,7 @@ DecoderModel::DecoderModel(Model model, const DecoderValue& value,
   if (part.head) build_head(builder);
   list_parameters(builder);
   list_states(builder);
-  list_segments();
+  list_blocks();
 }
 
 void DecoderModel::build_embedding(nn::Builder& builder, uint64_t seed) {
@@ -139,7 +139,7 @@ void DecoderModel::list_states(nn::Builder& builder) {
   for (const auto& state : owned_states_) states_.push_back(state.get());
 }
 
-void DecoderModel::list_segments() {
+void DecoderModel::list_blocks() {
   std::unordered_map<std::string, std::vector<Parameter*>> by_span;
   for (const auto& placed : owned_)
     by_span[span_of(placed->parameter.name)].push_back(&placed->parameter);
@@ -150,18 +150,17 @@ void DecoderModel::list_segments() {
     return found;
   };
   if (part_.embedding) {
-    segments_.push_back(
+    blocks_.push_back(
         {{.name = "embedding", .parameters = parameters_below({"embedding", "position_embedding"})},
-         [this](Tape& tape, const Bundle&, const nn::Batch& batch, Phase phase) {
-           return embed(tape, batch, phase);
-         }});
+         {[this](Tape& tape, Flow& flow, const nn::Batch& batch, Phase phase) {
+           flow.bundle = embed(tape, batch, phase);
+         }}});
   }
   for (int64_t i = 0; i < part_.layers; ++i) {
     const DecoderLayer* layer = layers_[static_cast<size_t>(i)].get();
     const std::string name = layer_name(part_.first_layer + i);
-    segments_.push_back({{.name = name, .parameters = parameters_below({name})},
-                         [layer](Tape& tape, const Bundle& in, const nn::Batch& batch,
-                                 Phase phase) { return layer->forward(tape, in, batch, phase); }});
+    blocks_.push_back(
+        {{.name = name, .parameters = parameters_below({name})}, layer->segments()});
   }
   if (part_.head) {
     const std::string output = value_.score_labels > 0 ? "score"

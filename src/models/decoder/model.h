@@ -23,7 +23,7 @@ class DecoderModel final : public Stage {
   const Model& model() const override { return model_; }
   const parallel::ModelPart& part() const override { return part_; }
 
-  std::span<const Segment> segments() const override { return segments_; }
+  std::span<const Block> blocks() const override { return blocks_; }
   Tensor loss(Tape& tape, const Bundle& in, const nn::Batch& batch) const override;
   Var logits(Tape& tape, const Bundle& in) const override;
   Var final_norm(Tape& tape, const Bundle& in) const override;
@@ -42,7 +42,7 @@ class DecoderModel final : public Stage {
   void build_head(nn::Builder& builder);
   void list_parameters(nn::Builder& builder);
   void list_states(nn::Builder& builder);
-  void list_segments();
+  void list_blocks();
   Bundle embed(Tape& tape, const nn::Batch& batch, Phase phase) const;
   Var head_input(Tape& tape, const Bundle& in) const;
 
@@ -67,7 +67,7 @@ class DecoderModel final : public Stage {
   std::vector<parallel::ParameterSpec*> parameters_;
   std::vector<std::unique_ptr<nn::ModuleState>> owned_states_;
   std::vector<nn::ModuleState*> states_;
-  std::vector<Segment> segments_;
+  std::vector<Block> blocks_;
   Span head_;
 };
 

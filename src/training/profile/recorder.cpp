@@ -76,10 +76,13 @@ void Recorder::enter(const Span& span, Pass pass) {
   spans_.push_back({fmt::format("{} {}", megatron::name(pass), span.name), now_seconds()});
 }
 
-void Recorder::leave(const Span&, Pass) {
-  MG_ASSERT(!spans_.empty());
-  const Open open = std::move(spans_.back());
-  spans_.pop_back();
+// Spans of two micro-batches may be open at once.
+void Recorder::leave(const Span& span, Pass pass) {
+  const auto found =
+      std::ranges::find(spans_, fmt::format("{} {}", megatron::name(pass), span.name), &Open::name);
+  MG_ASSERT(found != spans_.end());
+  const Open open = std::move(*found);
+  spans_.erase(found);
   const int micro_batch = step_ == nullptr ? -1 : step_->micro_batch();
   add(Track::span, open.name, open.begin, fmt::format(R"({{"micro_batch":{}}})", micro_batch));
 }

@@ -37,7 +37,7 @@ Gradients run(parallel::Sharding sharding, bool overlap, const Options& options)
         comm::async(world.split(0, world.rank(), world.size()));
     const testing::TinyModel model(config, runtime, DType::f32, 77, {0, config.num_layers}, {});
     std::vector<const Span*> spans;
-    for (const Segment& segment : model.segments()) spans.push_back(&segment.span);
+    for (const Block& block : model.blocks()) spans.push_back(&block.span);
     spans.push_back(&model.head());
     parallel::DataParallel dp(
         {model.parameters().begin(), model.parameters().end()}, spans,

@@ -71,7 +71,18 @@ class ToyWork : public StageWork {
         rows_(rows),
         gradients(static_cast<size_t>(shape.chunks)) {}
 
-  Tensor forward(int chunk, int micro_batch, const Tensor& input) override {
+  // All of it in the first part; the last one gives the result.
+  Tensor forward(const Action& action, const Tensor& input) override {
+    if (action.begins()) made_[action.kind] = forward_of(action.chunk, action.micro_batch, input);
+    return action.ends() ? std::exchange(made_[action.kind], {}) : Tensor();
+  }
+  Tensor backward(const Action& action, const Tensor& gradient, bool weights) override {
+    if (action.begins())
+      made_[action.kind] = backward_of(action.chunk, action.micro_batch, gradient, weights);
+    return action.ends() ? std::exchange(made_[action.kind], {}) : Tensor();
+  }
+
+  Tensor forward_of(int chunk, int micro_batch, const Tensor& input) {
     const int virtual_stage = shape_.virtual_stage(stage_, chunk);
     EXPECT_EQ(input.defined(), virtual_stage != 0);
     std::vector<double> x(static_cast<size_t>(rows_.of(micro_batch) * kHidden));
@@ -88,7 +99,7 @@ class ToyWork : public StageWork {
     return {};
   }
 
-  Tensor backward(int chunk, int micro_batch, const Tensor& gradient, bool weights) override {
+  Tensor backward_of(int chunk, int micro_batch, const Tensor& gradient, bool weights) {
     const int virtual_stage = shape_.virtual_stage(stage_, chunk);
     EXPECT_EQ(gradient.defined(), virtual_stage + 1 < shape_.virtual_stages());
     std::vector<double> dy(inputs_.at({chunk, micro_batch}).size(), 1.0);
@@ -129,6 +140,7 @@ class ToyWork : public StageWork {
   Runtime& runtime_;
   const Rows rows_;
   std::map<std::pair<int, int>, std::vector<double>> inputs_, output_gradients_;
+  std::map<Action::Kind, Tensor> made_;
 
  public:
   std::vector<Gradients> gradients;  // of each chunk
@@ -213,6 +225,8 @@ void check_run(const PipelineShape& shape, const std::vector<int>& micro_batch_c
 void check_all(const PipelineOptions& options) {
   for (int stages = 1; stages <= 4; ++stages) {
     check_run({ScheduleKind::one_f_one_b, stages, 1, 0}, {1, 2, 7, 2}, options);
+    check_run({ScheduleKind::one_f_one_b, stages, 1, 0, 3}, {1, 2, 7, 2}, options);
+    check_run({ScheduleKind::interleaved, stages, 2, 0, 3}, {stages, 3 * stages}, options);
     check_run({ScheduleKind::zero_bubble_h1, stages, 1, 0}, {1, 5, 8, 5}, options);
     check_run({ScheduleKind::zero_bubble_v, stages, 2, 0}, {1, 4, 9, 4}, options);
     for (int chunks = 1; chunks <= 4; ++chunks) {
@@ -239,9 +253,9 @@ TEST(Pipeline, VariableShapes) {
 class FailingWork final : public ToyWork {
  public:
   using ToyWork::ToyWork;
-  Tensor backward(int chunk, int micro_batch, const Tensor& gradient, bool weights) override {
-    MG_CHECK(micro_batch != 2, "micro-batch 2 fails");
-    return ToyWork::backward(chunk, micro_batch, gradient, weights);
+  Tensor backward(const Action& action, const Tensor& gradient, bool weights) override {
+    MG_CHECK(action.micro_batch != 2, "micro-batch 2 fails");
+    return ToyWork::backward(action, gradient, weights);
   }
 };
 
@@ -326,13 +340,13 @@ class SlowWork final : public ToyWork {
  public:
   using ToyWork::ToyWork;
   static constexpr std::chrono::milliseconds kAction{4};
-  Tensor forward(int chunk, int micro_batch, const Tensor& input) override {
+  Tensor forward(const Action& action, const Tensor& input) override {
     std::this_thread::sleep_for(kAction);
-    return ToyWork::forward(chunk, micro_batch, input);
+    return ToyWork::forward(action, input);
   }
-  Tensor backward(int chunk, int micro_batch, const Tensor& gradient, bool weights) override {
+  Tensor backward(const Action& action, const Tensor& gradient, bool weights) override {
     std::this_thread::sleep_for(kAction);
-    return ToyWork::backward(chunk, micro_batch, gradient, weights);
+    return ToyWork::backward(action, gradient, weights);
   }
   void weight(int chunk, int micro_batch) override {
     std::this_thread::sleep_for(kAction);

@@ -150,6 +150,43 @@ TEST_F(ExpertRuns, DropTheSameTokensInEveryLayout) {
   }
 }
 
+// How tokens travel, and what is computed meanwhile, changes no bit.
+TEST_F(ExpertRuns, HowTokensTravelChangesNoBit) {
+  const std::string all_to_all = "--moe-token-dispatcher-type alltoall ",
+                    beside = "--overlap-moe-expert-parallel-comm ";
+  int number = 0;
+  for (const std::string& layout :
+       {std::string(kExpertRanks), std::string(kExpertRanks) + " --bf16",
+        std::string(kSlicedExperts), std::string(kExpertsOfTensorRanks),
+        std::string("--ranks 4 --expert-model-parallel-size 4 --use-distributed-optimizer "
+                    "--moe-expert-capacity-factor 0.75 --micro-batch-size 1"),
+        std::string(kExpertRanks) + " --ranks 4 --pipeline-model-parallel-size 2 "
+                                    "--micro-batch-size 1"}) {
+    const auto trained = [&](const std::string& flags) {
+      settings::TrainSettings s =
+          settings(std::to_string(number++), layout + " " + flags);
+      s.batch.train_iters = 2;
+      return run(s);
+    };
+    const TrainResult waited = trained("");
+    const SavedTensors expected = saved_tensors(waited.saved);
+    std::vector<std::string> ways = {all_to_all, all_to_all + "--moe-shared-expert-overlap"};
+    if (layout != kSlicedExperts) {  // whose parameters are there a layer at a time
+      ways.push_back(beside + "--recompute-granularity selective --recompute-modules moe_act");
+      ways.push_back(beside + all_to_all);
+    }
+    if (layout.find("pipeline") != std::string::npos)
+      ways.push_back(beside + "--num-virtual-stages-per-pipeline-rank 2");
+    for (const std::string& way : ways) {
+      SCOPED_TRACE(layout + " " + way);
+      const TrainResult found = trained(way);
+      EXPECT_TRUE(same_bits(losses(found), losses(waited)));
+      EXPECT_TRUE(same_bits(norms(found), norms(waited)));
+      EXPECT_EQ(saved_tensors(found.saved).weights, expected.weights);
+    }
+  }
+}
+
 // What balances the load changes gradients, and the loss that is reported only by them.
 TEST_F(ExpertRuns, LossesOfTheRouterTrain) {
   const TrainResult with = run(settings("with")),

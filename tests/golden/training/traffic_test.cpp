@@ -143,7 +143,7 @@ TEST(Traffic, OfTensorParallelism) {
 SpanElements padded(const RunOf& run, TrainedModel& trained) {
   std::vector<const Span*> spans;
   const models::Stage& stage = *trained.parts.chunks()[0];
-  for (const models::Segment& segment : stage.segments()) spans.push_back(&segment.span);
+  for (const models::Block& block : stage.blocks()) spans.push_back(&block.span);
   spans.push_back(&stage.head());
   const int64_t unit = 64 / size_of(run.type);
   const parallel::BucketRules rules{.shards = run.data.sharding == Sharding::none ? 1 : run.ranks,

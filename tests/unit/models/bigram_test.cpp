@@ -20,7 +20,7 @@ class BigramModel final : public Stage {
 
   const Model& model() const override { return model_; }
   const parallel::ModelPart& part() const override { return part_; }
-  std::span<const Segment> segments() const override { return segments_; }
+  std::span<const Block> blocks() const override { return blocks_; }
   const Span& head() const override { return head_; }
   std::span<parallel::ParameterSpec* const> parameters() const override { return parameters_; }
   Var final_norm(Tape& tape, const Bundle& in) const override {
@@ -44,7 +44,7 @@ class BigramModel final : public Stage {
   std::unique_ptr<nn::AddNorm> norm_;
   std::vector<std::unique_ptr<parallel::ParameterSpec>> owned_;
   std::vector<parallel::ParameterSpec*> parameters_;
-  std::vector<Segment> segments_;
+  std::vector<Block> blocks_;
   Span head_{.name = "head"};
 };
 
@@ -67,10 +67,11 @@ BigramModel::BigramModel(const Model& model, Runtime& runtime, DType type,
                                                   nn::normal(1), 1);
   owned_ = builder.take();
   for (const auto& placed : owned_) parameters_.push_back(placed.get());
-  segments_.push_back(
-      {{.name = "embedding"}, [this](Tape& tape, const Bundle&, const nn::Batch& batch, Phase) {
-         return Bundle{{"hidden", embedding_->look_up(tape, batch.tokens, 0)}, {"residual", Var()}};
-       }});
+  blocks_.push_back(
+      {{.name = "embedding"}, {[this](Tape& tape, Flow& flow, const nn::Batch& batch, Phase) {
+         flow.bundle = {{"hidden", embedding_->look_up(tape, batch.tokens, 0)},
+                        {"residual", Var()}};
+       }}});
 }
 
 Tensor BigramModel::loss(Tape& tape, const Bundle& in, const nn::Batch& batch) const {

@@ -194,10 +194,10 @@ TEST(ModelParts, HoldTheirLayersUnderTheNamesOfTheWhole) {
       }
     }
     EXPECT_EQ(joined, names);
-    EXPECT_EQ(first.segments().size(), 2u);
-    EXPECT_EQ(first.segments()[0].span.name, "embedding");
-    EXPECT_EQ(middle.segments()[0].span.name, "layers.1");
-    EXPECT_EQ(last.segments()[0].span.name, "layers.2");
+    EXPECT_EQ(first.blocks().size(), 2u);
+    EXPECT_EQ(first.blocks()[0].span.name, "embedding");
+    EXPECT_EQ(middle.blocks()[0].span.name, "layers.1");
+    EXPECT_EQ(last.blocks()[0].span.name, "layers.2");
     EXPECT_EQ(last.head().name, "head");
     EXPECT_EQ(last.head().parameters.back()->name, untied ? "output.weight" : "embedding.weight");
     EXPECT_EQ(middle.layer_caches().size(), 1U);

@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
 #include <string>
+#include <tuple>
 
 #include "base/error.h"
 #include "base/json.h"
@@ -183,6 +185,47 @@ TEST(Interleaved, RefusalsNameNumbersAndFlags) {
   EXPECT_TRUE(interleaved(0, 4, 0, 2, 4).empty());
   // Evaluation takes any number.
   EXPECT_EQ((PipelineShape{ScheduleKind::interleaved, 4, 2, 0}.forward_only(1, 3).size()), 6u);
+}
+
+// The parts of a pair take turns; what is in the pair is never of one micro-batch, all parts run in order, and stages
+// never wait for one another for ever.
+TEST(Overlapped, PairsOfDifferentMicroBatchesTakeTurns) {
+  using Kind = Action::Kind;
+  constexpr int kParts = 4;
+  for (const auto& [stages, chunks] :
+       {std::pair{1, 1}, {2, 1}, {4, 1}, {7, 1}, {2, 2}, {3, 2}, {4, 3}}) {
+    for (const int micro_batches : {stages, 2 * stages, 4 * stages}) {
+      const PipelineShape shape{
+          chunks == 1 ? ScheduleKind::one_f_one_b : ScheduleKind::interleaved, stages, chunks, 0,
+          kParts};
+      for (int stage = 0; stage < stages; ++stage) {
+        const Schedule schedule = shape.schedule(stage, micro_batches);
+        std::map<std::tuple<Kind, int, int>, int> done;  // parts, of kParts
+        for (size_t i = 0; i < schedule.size(); ++i) {
+          const Action& a = schedule[i];
+          int& parts = done[{a.kind, a.chunk, a.micro_batch}];
+          EXPECT_EQ(parts, a.part * kParts / a.parts);
+          parts += kParts / a.parts;
+          if (a.kind == Kind::backward) {
+            EXPECT_EQ((done[{Kind::forward, a.chunk, a.micro_batch}]), kParts);
+          }
+          if (a.parts == 1 || a.kind == Kind::backward) continue;
+          const Action& other = schedule.at(i + 1);
+          EXPECT_EQ(other.kind, Kind::backward);
+          EXPECT_EQ(other.part, a.part);
+          EXPECT_FALSE(other.chunk == a.chunk && other.micro_batch == a.micro_batch);
+        }
+        EXPECT_EQ(done.size(), static_cast<size_t>(2 * chunks * micro_batches));
+        for (const auto& [action, parts] : done) EXPECT_EQ(parts, kParts);
+        const int warm_up =
+            interleaved_warm_up(stage, stages, micro_batches, chunks, stages) + 1;
+        EXPECT_EQ(live_micro_batches(schedule), std::min(warm_up + 1, chunks * micro_batches));
+      }
+      // Every stage is idle only while the first micro-batches come and the last ones go.
+      const Simulated step = simulate(shape, micro_batches);
+      EXPECT_LE(step.seconds, 3.0 * chunks * (micro_batches + 2.0 * stages)) << stages << chunks;
+    }
+  }
 }
 
 TEST(PipelineShape, PiecesAndBack) {

@@ -115,9 +115,11 @@ class Checker {
   // What an action needs is there, and what it makes.
   void act(int stage, const Action& action) {
     const int virtual_stage = shape_.virtual_stage(stage, action.chunk);
-    if (action.kind == Kind::forward) need(stage, false, virtual_stage - 1, action.micro_batch);
-    if (action.kind == Kind::backward) need(stage, true, virtual_stage + 1, action.micro_batch);
-    if (action.kind != Kind::weight)
+    if (action.kind == Kind::forward && action.begins())
+      need(stage, false, virtual_stage - 1, action.micro_batch);
+    if (action.kind == Kind::backward && action.begins())
+      need(stage, true, virtual_stage + 1, action.micro_batch);
+    if (action.kind != Kind::weight && action.ends())
       made_.insert({action.kind == Kind::backward, virtual_stage, action.micro_batch});
   }
 
@@ -240,9 +242,9 @@ TEST(Transfers, AThousandRandomSchedulesNeverDeadlock) {
   }
 }
 
-void check_kind(ScheduleKind kind, int chunks, std::mt19937& random) {
+void check_kind(ScheduleKind kind, int chunks, std::mt19937& random, int parts = 1) {
   for (int stages = 1; stages <= 8; ++stages) {
-    const PipelineShape shape{kind, stages, chunks, 0};
+    const PipelineShape shape{kind, stages, chunks, 0, parts};
     for (const int micro_batches : {1, 2, 3, 4, 6, 7, 8, 9, 13, 16, 20}) {
       const int rest = micro_batches % stages;
       if (kind == ScheduleKind::interleaved && (rest != 0 || micro_batches < stages)) continue;
@@ -266,6 +268,9 @@ TEST(Transfers, NoBuiltInScheduleDeadlocks) {
   check_kind(ScheduleKind::zero_bubble_h1, 1, random);
   check_kind(ScheduleKind::zero_bubble_v, 2, random);
   for (int chunks = 1; chunks <= 4; ++chunks) check_kind(ScheduleKind::interleaved, chunks, random);
+  check_kind(ScheduleKind::one_f_one_b, 1, random, 3);
+  for (int chunks = 2; chunks <= 4; ++chunks)
+    check_kind(ScheduleKind::interleaved, chunks, random, 3);
 }
 
 // With two stages the one before and the one after are the same: activations and gradients share
