@@ -28,14 +28,25 @@ class Mlp {
         up_(builder, name + ".up", hidden, std::vector<int64_t>(config.gated ? 2 : 1, config.ffn),
             config.bias, init),
         down_(builder, name + ".down", config.ffn, hidden, config.bias, output_init) {}
-  Var operator()(Tape& tape, const Var& x_TH) const {
+  Var operator()(Tape& tape, const Var& x_TH) const { return down(tape, up(tape, x_TH)); }
+
+  // Its two halves: f(up x), what f read with it where it is an epilogue; and the down-projection of that.
+  struct Inner {
+    Var y, v;  // v: undefined where f is no epilogue
+  };
+  Inner up(Tape& tape, const Var& x_TH) const {
     const bool apart = tape.recomputes("mlp_act") && !tape.recomputes("mlp");
     if (config_.activation == kernels::Activation::gelu_tanh && !config_.gated && !apart)
       return with_gelu(tape, x_TH);
-    const Bundle inner = tape.module(
-        "mlp", {{"x", x_TH}},
-        [this](Tape& t, const Bundle& in) { return activated(t, up_(t, in["x"])); }, {"y"});
-    return down_(tape, inner["y"]);
+    return {.y = tape.module("mlp", {{"x", x_TH}},
+                             [this](Tape& t, const Bundle& in) {
+                               return activated(t, up_(t, in["x"]));
+                             },
+                             {"y"})["y"]};
+  }
+  Var down(Tape& tape, const Inner& inner) const {
+    if (!inner.v.value.defined()) return down_(tape, inner.y);
+    return down_(tape, ops::Gelu{inner.v, inner.y});
   }
 
  private:
@@ -48,7 +59,7 @@ class Mlp {
         },
         {"y"});
   }
-  Var with_gelu(Tape& tape, const Var& x_TH) const {
+  Inner with_gelu(Tape& tape, const Var& x_TH) const {
     const bool differentiated = tape.recording();
     const Bundle inner = tape.module("mlp", {{"x", x_TH}},
                                      [this, differentiated](Tape& t, const Bundle& in) {
@@ -56,7 +67,7 @@ class Mlp {
                                        return Bundle{{"v", g.x}, {"y", g.y}};
                                      },
                                      {"v", "y"});
-    return down_(tape, ops::Gelu{inner["v"], inner["y"]});
+    return {.y = inner["y"], .v = inner["v"]};
   }
 
   MlpConfig config_;

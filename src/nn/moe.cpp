@@ -90,13 +90,15 @@ Moe::Tokens Moe::send(Tape& tape, const Var& x_TH, const Batch& batch) const {
 }
 
 void Moe::compute(Tape& tape, Tokens& sent, const Batch& batch) const {
-  if (shared_ != nullptr) sent.shared_TH = shared(tape, sent.x_TH);
+  Mlp::Inner inner;
+  if (shared_ != nullptr) inner = shared_->up(tape, sent.x_TH);
   const Tensor experts = sent.choices.end(tape);
   const Var weights = sent.weights.end(tape), x = sent.tokens.end(tape);
   const ops::ExpertOrder order =
       order_of(tape, experts, weights.value, capacity_of(tape, sent.x_TH.value.size(0), batch));
   sent.results = parallel::send_back(tape, through_experts(tape, x, weights, order), ranks_,
                                      sent.routes, "expert results");
+  if (shared_ != nullptr) sent.shared_TH = shared_result(tape, sent.x_TH, inner);
 }
 
 Var Moe::receive(Tape& tape, const Tokens& sent) const {
@@ -177,8 +179,8 @@ Var Moe::activated(Tape& tape, const Var& v_RF, const Var& weights_R) const {
   return ops::scale_rows(tape, y_RF, weights_R);
 }
 
-Var Moe::shared(Tape& tape, const Var& x_TH) const {
-  const Var y_TH = (*shared_)(tape, x_TH);
+Var Moe::shared_result(Tape& tape, const Var& x_TH, const Mlp::Inner& inner) const {
+  const Var y_TH = shared_->down(tape, inner);
   if (!shared_gate_) return y_TH;
   const Var logit_T1 = ops::router_logits(tape, x_TH, shared_gate_, {});
   const ops::Routing gate =  // one expert, whose weight is its sigmoid

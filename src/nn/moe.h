@@ -38,7 +38,8 @@ class Moe {
   Var operator()(Tape& tape, const Var& x_TH, const Batch& batch) const;
 
   // The same in three parts, between which calls to other ranks are under way: tokens are routed and begin to travel;
-  // the shared expert, then this rank's experts compute, and what they made begins to travel; it is there.
+  // this rank's experts compute, and what they made begins to travel; it is there. The shared expert's two halves are
+  // computed while they travel.
   struct Tokens {
     Var x_TH;
     parallel::ChoicesInTransit choices;
@@ -56,7 +57,7 @@ class Moe {
   Var through_experts(Tape& tape, const Var& x, const Var& weights,
                       const ops::ExpertOrder& order) const;
   Var activated(Tape& tape, const Var& v_RF, const Var& weights_R) const;
-  Var shared(Tape& tape, const Var& x_TH) const;
+  Var shared_result(Tape& tape, const Var& x_TH, const Mlp::Inner& inner) const;
   // Tokens in a row that a capacity is counted over, and the rows that it leaves an expert.
   struct Capacity {
     int64_t segment = 0, rows = 0;
