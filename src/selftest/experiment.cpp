@@ -63,6 +63,8 @@ std::string Layout::str() const {
   if (instances > 1) text += fmt::format(" in {} instances", instances);
   text += recompute_text(recompute);
   if (overlap) text += ", overlap";
+  if (pipeline.parts > 1) text += " of two micro-batches";
+  if (ep > 1 && dispatcher == parallel::TokenDispatcher::alltoall) text += ", all-to-all";
   if (offload.layers > 0) text += ", activations offloaded";
   if (optimizer_offload > 0) text += ", optimizer offloaded";
   if (bucket_elements != kBucketElements) text += fmt::format(", buckets of {}", bucket_elements);
@@ -78,7 +80,9 @@ training::ModelLayout Layout::model_layout() const {
                 .sequence = sequence,
                 .pipeline = pipeline,
                 .sharding = sharding,
-                .async = overlap},
+                .async = overlap,
+                .async_experts = overlap,
+                .dispatcher = dispatcher},
       .layers = layers};
 }
 

@@ -27,6 +27,7 @@ struct Layout {
   int instances = 1;
   models::RecomputeOptions recompute;
   bool overlap = false;
+  parallel::TokenDispatcher dispatcher = parallel::TokenDispatcher::allgather;
   models::OffloadOptions offload;  // of activations
   double optimizer_offload = 0;    // share of the optimizer's state in host memory
   int64_t micro_batch = 8;

@@ -55,6 +55,13 @@ std::string layout_text(int64_t virtual_stages, int64_t num_layers) {
   return text + 'L';
 }
 
+// Micro-batches beside each other, where no other value stands against it.
+bool may_overlap_experts(const LayoutSettings& s) {
+  return !s.recompute.granularity.value_or("").starts_with("full") && s.offload.num_layers == 0 &&
+         !s.parallel.schedule->starts_with("zb") &&
+         *s.parallel.sharding_strategy != "optim_grads_params";
+}
+
 int64_t chunks_of(const std::string& schedule) {
   return schedule == "interleaved" || schedule == "zb-v" ? 2 : 1;
 }
@@ -263,6 +270,9 @@ LayoutSettings layout_settings(const Row& row, const LayoutLimits& limits) {
   parallel.overlap_p2p = parallel.overlap_grad_reduce = overlap;
   parallel.overlap_param_gather = overlap && *parallel.sharding_strategy != "no_shard";
 
+  parallel.overlap_shared_expert = overlap;
+  if (overlap) parallel.token_dispatcher = "alltoall";
+
   const std::string& recompute = value(row, kRecompute);
   if (recompute == "selective") result.recompute.granularity = recompute;
   if (recompute == "full-uniform" || recompute == "full-block") {
@@ -279,6 +289,7 @@ LayoutSettings layout_settings(const Row& row, const LayoutLimits& limits) {
       static_cast<size_t>(std::ranges::find(models, value(row, kModel)) - models.begin());
   parallel.expert_parallel = number(row, kExpert);
   if (value(row, kExpertTensor) == "1") parallel.expert_tensor_parallel = 1;
+  parallel.overlap_experts = overlap && may_overlap_experts(result);
   return result;
 }
 

@@ -26,6 +26,7 @@ struct LayoutSettings {
   int64_t ranks() const { return parallel.model_ranks() * data_parallel; }
 };
 
+// Overlap of experts' calls and all-to-all go with "overlap", as far as other values allow.
 // tp, sequence, pp, schedule, dp, sharding, instances, recompute, overlap, offload, model, ep, etp
 // and micro-batch, each with its simplest value first.
 const std::vector<Factor>& layout_factors();

@@ -25,6 +25,7 @@ Layout layout_of(const LayoutSettings& s) {
           .instances = static_cast<int>(s.parallel.optimizer_instances),
           .recompute = s.recompute.options(),
           .overlap = s.parallel.overlap_grad_reduce,
+          .dispatcher = s.parallel.ranks_options(kLimits.num_layers).dispatcher,
           .offload = s.offload.options(),
           .optimizer_offload = s.offload.fraction(),
           .micro_batch = s.micro_batch};
