@@ -26,6 +26,9 @@ void MoeFlags::fields(Fields& f) {
   f.add("moe-layer-freq", &layer_freq,
         "layers with experts: every N-th, or one 0 or 1 (with) per layer, \"([0]*1+[1]*26)\"");
   f.add("moe-ffn-hidden-size", &ffn_hidden_size, "width of an expert; default --ffn-hidden-size");
+  f.add("moe-latent-size", &latent_size,
+        "width of what experts take and give, between two projections from and to --hidden-size, "
+        "which the router and the shared expert see; default none");
   f.add("moe-router-topk", &topk, "experts that each token goes through");
   f.add_enum<kernels::RouterScore>(
       "moe-router-score-function", &score,

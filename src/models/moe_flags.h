@@ -11,7 +11,8 @@
 namespace megatron::models {
 
 struct MoeFlags {
-  std::optional<int64_t> num_experts, ffn_hidden_size, shared_ffn, num_groups, group_topk;
+  std::optional<int64_t> num_experts, ffn_hidden_size, latent_size, shared_ffn, num_groups,
+      group_topk;
   std::string layer_freq = "1";  // layers with experts: every N-th, or a 1 (with) or 0 a layer
   int64_t topk = 2;
   kernels::RouterScore score = kernels::RouterScore::softmax;

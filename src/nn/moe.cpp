@@ -1,4 +1,4 @@
-// T tokens, H hidden, E experts, k choices of a token, R rows of experts, F of an expert's feed-forward
+// T tokens, H hidden (of experts: or latent), E experts, k choices of a token, R rows of experts, F of an expert's feed-forward
 #include "nn/moe.h"
 
 #include <algorithm>
@@ -40,20 +40,28 @@ Moe::Moe(Builder& builder, const std::string& name, int64_t hidden, const MoeCon
            config.experts, ranks);
   const int64_t experts = config.experts, ffn = config.expert.ffn,
                 up = config.expert.gated ? 2 * ffn : ffn;
+  const int64_t width = config.latent > 0 ? config.latent : hidden;  // of what experts see
+  if (config.latent > 0) {
+    const bool bias = config.expert.bias;
+    latent_in_ =
+        std::make_unique<ReplicatedLinear>(builder, name + ".latent_in", hidden, width, bias, init);
+    latent_out_ = std::make_unique<ReplicatedLinear>(builder, name + ".latent_out", width, hidden,
+                                                     bias, output_init);
+  }
   const parallel::Division by_expert{.axis = 0, .blocks = {experts}, .group = RankGroup::expert};
   const auto by_width = [&](int axis, std::vector<int64_t> blocks) {
     return parallel::Division{
         .axis = axis, .blocks = std::move(blocks), .group = RankGroup::expert_tensor};
   };
   const std::vector<int64_t> rows(config.expert.gated ? 2 : 1, ffn);  // of [gate | up]
-  up_ = builder.add(name + ".experts.up.weight", {experts, up, hidden}, init,
+  up_ = builder.add(name + ".experts.up.weight", {experts, up, width}, init,
                     {.divisions = {by_expert, by_width(1, rows)}});
-  down_ = builder.add(name + ".experts.down.weight", {experts, hidden, ffn}, output_init,
+  down_ = builder.add(name + ".experts.down.weight", {experts, width, ffn}, output_init,
                       {.divisions = {by_expert, by_width(2, {ffn})}});
   if (config.expert.bias) {
     up_bias_ = builder.add(name + ".experts.up.bias", {experts, up}, zeros(),
                            {.divisions = {by_expert, by_width(1, rows)}});
-    down_bias_ = builder.add(name + ".experts.down.bias", {experts, hidden}, zeros(),
+    down_bias_ = builder.add(name + ".experts.down.bias", {experts, width}, zeros(),
                              {.divisions = {by_expert}});
   }
   if (config.shared_ffn == 0) return;
@@ -85,7 +93,8 @@ Moe::Tokens Moe::send(Tape& tape, const Var& x_TH, const Batch& batch) const {
       parallel::send_to_expert_ranks(tape, routing.weights, ranks_, nullptr, "expert weights");
   if (ranks_.dispatcher == parallel::TokenDispatcher::alltoall)
     sent.routes = parallel::token_routes(tape, sent.choices.end(tape), config_.experts, ranks_);
-  sent.tokens = parallel::send_to_expert_ranks(tape, x_TH, ranks_, sent.routes, "expert tokens");
+  const Var own = latent_in_ == nullptr ? x_TH : (*latent_in_)(tape, x_TH);
+  sent.tokens = parallel::send_to_expert_ranks(tape, own, ranks_, sent.routes, "expert tokens");
   return sent;
 }
 
@@ -102,7 +111,8 @@ void Moe::compute(Tape& tape, Tokens& sent, const Batch& batch) const {
 }
 
 Var Moe::receive(Tape& tape, const Tokens& sent) const {
-  const Var y_TH = sent.results.end(tape);
+  const Var y = sent.results.end(tape);
+  const Var y_TH = latent_out_ == nullptr ? y : (*latent_out_)(tape, y);
   return shared_ == nullptr ? y_TH : ops::add(tape, y_TH, sent.shared_TH);
 }
 

@@ -6,6 +6,7 @@
 #include "kernels/route.h"
 #include "nn/batch.h"
 #include "nn/mlp.h"
+#include "nn/replicated_linear.h"
 #include "nn/router.h"
 #include "ops/expert_rows.h"
 
@@ -19,6 +20,8 @@ struct MoeConfig {
   bool correction_bias = false;
   bool weights_on_input = false;  // of an expert, instead of what its down-projection reads
   MlpConfig expert;
+  // Width of what experts take and give, between two projections from and to the hidden size; 0: that itself.
+  int64_t latent = 0;
   // An expert that every token goes through (Dai et al. 2024), 0: none; times the sigmoid of a gate.
   int64_t shared_ffn = 0;
   bool shared_gate = false;
@@ -29,8 +32,10 @@ struct MoeConfig {
 
 // Experts are divided among the ranks of RankGroup::expert, their feed-forwards' widths among those of expert_tensor.
 // Parameters those of <name>.router, .experts.up.weight [E,F,H] (gated: [E,2F,H] = [gate | up]) and .bias,
-// .experts.down.weight [E,H,F] and .bias, .shared.up, .shared.down as an Mlp's, .shared_gate.weight [1,H]. Modules of a
-// tape: "moe", all of it; "moe_act", what lies between an expert's two products.
+// .experts.down.weight [E,H,F] and .bias, .shared.up, .shared.down as an Mlp's, .shared_gate.weight [1,H]. With a latent
+// width L, experts have it in the place of H, and every rank has all of <name>.latent_in.weight [L,H] and
+// .latent_out.weight [H,L] and, if experts have biases, theirs. Modules of a tape: "moe", all of it; "moe_act", what lies
+// between an expert's two products.
 class Moe {
  public:
   Moe(Builder& builder, const std::string& name, int64_t hidden, const MoeConfig& config,
@@ -76,6 +81,7 @@ class Moe {
   Router router_;
   ModuleState* correction_;  // null: none
   Weight up_, up_bias_, down_, down_bias_;
+  std::unique_ptr<ReplicatedLinear> latent_in_, latent_out_;
   std::unique_ptr<Mlp> shared_;
   Weight shared_gate_;
 };

@@ -5,16 +5,19 @@
 
 namespace megatron::nn {
 
-// y = x w^T, of which every tensor-parallel rank has all of w, on the tokens that it has between the
-// matrices; parameter <name>.weight [H,H].
+// y = x w^T + b, of which every tensor-parallel rank has all of w and b, on the tokens that it has between the
+// matrices; parameters <name>.weight [out,in], <name>.bias [out].
 class ReplicatedLinear {
  public:
-  ReplicatedLinear(Builder& builder, const std::string& name, int64_t hidden, parallel::Init init)
-      : weight_(builder.add(name + ".weight", {hidden, hidden}, init)) {}
-  Var operator()(Tape& tape, const Var& x) const { return ops::linear(tape, x, weight_); }
+  ReplicatedLinear(Builder& builder, const std::string& name, int64_t in, int64_t out, bool bias,
+                   parallel::Init init)
+      : weight_(builder.add(name + ".weight", {out, in}, init)) {
+    if (bias) bias_ = builder.add(name + ".bias", {out}, zeros());
+  }
+  Var operator()(Tape& tape, const Var& x) const { return ops::linear(tape, x, weight_, bias_); }
 
  private:
-  Weight weight_;
+  Weight weight_, bias_;
 };
 
 }  // namespace megatron::nn

@@ -84,6 +84,7 @@ MegatronShape megatron_shape(const models::ModelFlags& model, int64_t padded_voc
     s.num_experts = moe.num_experts;
     s.moe_router_topk = moe.topk;
     s.moe_ffn_hidden_size = moe.ffn_hidden_size;
+    s.moe_latent_size = moe.latent_size;
     s.moe_shared_expert_intermediate_size = moe.shared_ffn;
     s.moe_shared_expert_gate = moe.shared_expert_gate;
     if (moe.layer_freq.find_first_not_of("0123456789") == std::string::npos) {

@@ -35,6 +35,7 @@ Layout layout_of(const LayoutSettings& s) {
 models::ModelFlags with_experts(models::ModelFlags flags) {
   flags.moe.num_experts = 4;
   flags.moe.ffn_hidden_size = 24;
+  flags.moe.latent_size = 20;
   flags.moe.layer_freq = "[0,1,1,1]";
   flags.moe.score = kernels::RouterScore::sigmoid;
   flags.moe.enable_expert_bias = true;

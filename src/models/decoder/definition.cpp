@@ -61,7 +61,7 @@ class DecoderDefinition final : public ModelDefinition,
     return norm.has_bias() ? 2 * width : width;
   }
   int64_t count(const LayerValue& layer) const;
-  int64_t count(const nn::MlpConfig& mlp) const;
+  int64_t count(const nn::MlpConfig& mlp, int64_t width) const;
   int64_t count(const nn::MoeConfig& moe) const;
   int64_t count(const nn::AttentionConfig& a, const nn::NormConfig& norm) const;
   double forward_flops(const LayerValue& layer, int64_t length) const;
@@ -80,15 +80,17 @@ int64_t DecoderDefinition::count(const nn::AttentionConfig& a, const nn::NormCon
   return size + (a.sinks == nn::Sinks::learned ? a.heads : 0);
 }
 
-int64_t DecoderDefinition::count(const nn::MlpConfig& mlp) const {
-  const int64_t h = v_.hidden_size, up = mlp.gated ? 2 * mlp.ffn : mlp.ffn;
-  return h * up + mlp.ffn * h + (mlp.bias ? up + h : 0);
+int64_t DecoderDefinition::count(const nn::MlpConfig& mlp, int64_t width) const {
+  const int64_t up = mlp.gated ? 2 * mlp.ffn : mlp.ffn;
+  return width * up + mlp.ffn * width + (mlp.bias ? up + width : 0);
 }
 
 int64_t DecoderDefinition::count(const nn::MoeConfig& moe) const {
-  const int64_t h = v_.hidden_size;
-  int64_t size = moe.experts * (h + count(moe.expert)) + (moe.router_bias ? moe.experts : 0);
-  if (moe.shared_ffn > 0) size += count(moe.shared()) + (moe.shared_gate ? h : 0);
+  const int64_t h = v_.hidden_size, l = moe.latent;
+  int64_t size =
+      moe.experts * (h + count(moe.expert, l > 0 ? l : h)) + (moe.router_bias ? moe.experts : 0);
+  if (l > 0) size += 2 * h * l + (moe.expert.bias ? h + l : 0);
+  if (moe.shared_ffn > 0) size += count(moe.shared(), h) + (moe.shared_gate ? h : 0);
   return size;
 }
 
@@ -96,7 +98,7 @@ int64_t DecoderDefinition::count(const LayerValue& layer) const {
   const int64_t h = v_.hidden_size;
   int64_t size = 0, branches = 0;
   if (const auto* a = layer.attention()) size += count(*a, layer.norm);
-  if (const auto* mlp = layer.mlp()) size += count(*mlp);
+  if (const auto* mlp = layer.mlp()) size += count(*mlp, h);
   if (const auto* moe = layer.moe()) size += count(*moe);
   for (const bool linear : {std::holds_alternative<LinearConfig>(layer.mixer),
                             std::holds_alternative<LinearConfig>(layer.feed_forward)})
@@ -130,14 +132,15 @@ double DecoderDefinition::forward_flops(const LayerValue& layer, int64_t length)
     flops += 2 * t * h * ((a->output_gate ? 2 : 1) * q + 2 * k) + 2 * t * q * h +
              2 * 2 * a->seen_pairs(length) * q;
   }
-  const auto of_mlp = [&](const nn::MlpConfig& mlp, double times) {
-    flops += times * 2 * t * h * real(mlp.ffn) * (mlp.gated ? 3 : 2);
+  const auto of_mlp = [&](const nn::MlpConfig& mlp, double width, double times) {
+    flops += times * 2 * t * width * real(mlp.ffn) * (mlp.gated ? 3 : 2);
   };
-  if (const auto* mlp = layer.mlp()) of_mlp(*mlp, 1);
+  if (const auto* mlp = layer.mlp()) of_mlp(*mlp, h, 1);
   if (const auto* moe = layer.moe()) {
     flops += 2 * t * h * real(moe->experts + (moe->shared_gate ? 1 : 0));
-    of_mlp(moe->expert, real(moe->choices));
-    of_mlp(moe->shared(), 1);
+    of_mlp(moe->expert, moe->latent > 0 ? real(moe->latent) : h, real(moe->choices));
+    flops += 2 * 2 * t * h * real(moe->latent);
+    of_mlp(moe->shared(), h, 1);
   }
   for (const bool linear : {std::holds_alternative<LinearConfig>(layer.mixer),
                             std::holds_alternative<LinearConfig>(layer.feed_forward)})

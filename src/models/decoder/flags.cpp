@@ -168,6 +168,7 @@ nn::MoeConfig moe_of(const ModelFlags& f, const nn::MlpConfig& mlp) {
                     .correction_bias = m.enable_expert_bias,
                     .weights_on_input = m.apply_probs_on_input,
                     .expert = mlp,
+                    .latent = m.latent_size ? required(m.latent_size, "moe-latent-size") : 0,
                     .shared_ffn = m.shared_ffn.value_or(0),
                     .shared_gate = m.shared_expert_gate};
   moe.expert.ffn = sized(m.ffn_hidden_size, mlp.ffn, "moe-ffn-hidden-size");
@@ -327,6 +328,7 @@ void set_expert_flags(const DecoderValue& value, ModelFlags& f) {
   m.apply_probs_on_input = moe->weights_on_input;
   m.shared_expert_gate = moe->shared_gate;
   if (moe->router.scale != 1) m.topk_scaling_factor = moe->router.scale;
+  if (moe->latent > 0) m.latent_size = moe->latent;
   if (moe->shared_ffn > 0) m.shared_ffn = moe->shared_ffn;
   if (moe->router.groups > 1) {
     m.num_groups = moe->router.groups;

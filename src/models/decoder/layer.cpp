@@ -63,7 +63,8 @@ class MoeSublayer final : public Sublayer {
 class LinearSublayer final : public Sublayer {
  public:
   LinearSublayer(nn::Builder& builder, const std::string& name, const LayerPlace& place)
-      : linear_(builder, name + ".linear", place.model.hidden_size, matrix_init(place.model)) {}
+      : linear_(builder, name + ".linear", place.model.hidden_size, place.model.hidden_size, false,
+                matrix_init(place.model)) {}
   Var operator()(Tape& tape, const Var& x_TH, const nn::Batch&, bool) const override {
     return linear_(tape, x_TH);
   }

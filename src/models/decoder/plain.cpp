@@ -336,23 +336,25 @@ class PlainDecoder {
   };
 
   Rows experts(const Rows& x, const std::string& name, const nn::MoeConfig& moe) const {
-    const int64_t hidden = v_.hidden_size, count = moe.experts, ffn = moe.expert.ffn,
+    const int64_t hidden = v_.hidden_size, width = moe.latent > 0 ? moe.latent : hidden,
+                  count = moe.experts, ffn = moe.expert.ffn,
                   inner = moe.expert.gated ? 2 * ffn : ffn;
     const Row router = tensor(name + ".router.weight", {count, hidden}),
               router_bias = moe.router_bias ? tensor(name + ".router.bias", {count}) : Row(),
               correction =
                   moe.correction_bias ? tensor(name + ".router.correction", {count}) : Row(),
-              up = tensor(name + ".experts.up.weight", {count, inner, hidden}),
-              down = tensor(name + ".experts.down.weight", {count, hidden, ffn});
+              up = tensor(name + ".experts.up.weight", {count, inner, width}),
+              down = tensor(name + ".experts.down.weight", {count, width, ffn});
     const bool bias = moe.expert.bias;
     const Row up_bias = bias ? tensor(name + ".experts.up.bias", {count, inner}) : Row(),
-              down_bias = bias ? tensor(name + ".experts.down.bias", {count, hidden}) : Row();
+              down_bias = bias ? tensor(name + ".experts.down.bias", {count, width}) : Row();
+    const Rows seen = moe.latent > 0 ? linear(x, name + ".latent_in", width, bias) : x;
     Rows y;
-    for (const Row& token : x) {
-      const Row logits = product(router, router_bias, 0, static_cast<size_t>(count), token);
-      Row sum(token.size());
+    for (size_t t = 0; t < x.size(); ++t) {
+      const Row logits = product(router, router_bias, 0, static_cast<size_t>(count), x[t]);
+      Row sum(static_cast<size_t>(width));
       for (const Choice& choice : chosen(logits, correction, moe)) {
-        Row in = token;
+        Row in = seen[t];
         if (moe.weights_on_input)
           for (double& element : in) element *= choice.weight;
         const Row a = activated(product(up, up_bias, choice.expert, static_cast<size_t>(inner), in),
@@ -363,6 +365,7 @@ class PlainDecoder {
       }
       y.push_back(std::move(sum));
     }
+    if (moe.latent > 0) y = linear(y, name + ".latent_out", hidden, bias);
     if (moe.shared_ffn > 0) add_shared(y, x, name, moe);
     return y;
   }

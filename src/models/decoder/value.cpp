@@ -157,6 +157,7 @@ void check_moe(const nn::MoeConfig& moe) {
   MG_CHECK(!moe.weights_on_input || moe.choices == 1,
            "--moe-apply-probs-on-input needs --moe-router-topk 1, not {}", moe.choices);
   check_mlp(moe.expert, "moe-ffn-hidden-size");
+  if (moe.latent != 0) check_size(moe.latent, kMaxHidden, "moe-latent-size");
   if (moe.shared_ffn != 0)
     check_size(moe.shared_ffn, kMaxWidth, "moe-shared-expert-intermediate-size");
   MG_CHECK(moe.shared_ffn != 0 || !moe.shared_gate,

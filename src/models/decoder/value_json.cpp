@@ -116,6 +116,7 @@ void moe_fields(auto& m, F&& f) {
   f("moe-router-bias", m.router_bias, false);
   f("moe-router-enable-expert-bias", m.correction_bias, false);
   f("moe-apply-probs-on-input", m.weights_on_input, false);
+  f("moe-latent-size", m.latent, false);
   f("moe-shared-expert-intermediate-size", m.shared_ffn, false);
   f("moe-shared-expert-gate", m.shared_gate, false);
   mlp_fields(m.expert, f);

@@ -70,6 +70,7 @@ std::vector<FlagRow> model_flags() {
       {"moe-layer-freq", "shape", "--moe-layer-freq 2", experts, "", "", idle},
       {"moe-ffn-hidden-size", "shape", "--moe-ffn-hidden-size 24", experts,
        "--moe-ffn-hidden-size 64", "", idle},
+      {"moe-latent-size", "shape", "--moe-latent-size 24", experts, "", "", idle},
       {"moe-router-topk", "loss", "--moe-router-topk 3", experts, "", "", idle},
       {"moe-router-score-function", "loss", "--moe-router-score-function sqrtsoftplus", experts, "",
        "", idle},

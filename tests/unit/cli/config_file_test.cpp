@@ -263,10 +263,11 @@ TEST_F(ConfigFile, MegatronsOtherFlagsAreTreatedAsOnACommandLine) {
   EXPECT_EQ(train.value("micro-batch-size"), "4");
   ASSERT_EQ(train.notes.size(), 2u);
   EXPECT_TRUE(has(train.notes[1], "--use-flash-attn"));
-  EXPECT_TRUE(has(error("num-layers: 1\nmoe-latent-size: 8\n"),
-                  "run.yaml:2: --moe-latent-size 8 is refused: it "));
-  const std::string two = error("moe-latent-size: 8\n", {"--context-parallel-size", "2"});
-  EXPECT_TRUE(has(two, "\n  run.yaml:1: --moe-latent-size 8 is refused: it ")) << two;
+  EXPECT_TRUE(has(error("num-layers: 1\nmoe-mlp-glu-interleave-size: 8\n"),
+                  "run.yaml:2: --moe-mlp-glu-interleave-size 8 is refused: it "));
+  const std::string two =
+      error("moe-mlp-glu-interleave-size: 8\n", {"--context-parallel-size", "2"});
+  EXPECT_TRUE(has(two, "\n  run.yaml:1: --moe-mlp-glu-interleave-size 8 is refused: it ")) << two;
   EXPECT_TRUE(has(two, "\n  --context-parallel-size 2 is refused: it ")) << two;
   EXPECT_TRUE(has(error("batch-size: 4\n", {"--lr", "x"}), "--lr is 'x'"));
   EXPECT_TRUE(has(error("num-workers: x\n"), "run.yaml:1: --num-workers is 'x'"));

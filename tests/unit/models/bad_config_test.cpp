@@ -324,6 +324,12 @@ TEST(BadSave, NamesWhatTheFamilyCannotHold) {
       {"mixtral",
        [](DecoderValue& v) {
          with_experts(v);
+         for (LayerValue& layer : v.layers) layer.moe()->latent = 8;
+       },
+       {"moe-latent-size 8", "only say its default"}},
+      {"mixtral",
+       [](DecoderValue& v) {
+         with_experts(v);
          v.layers[2].feed_forward = v.layers[0].moe()->expert;
        },
        {"in layer 2"}},

@@ -142,6 +142,15 @@ inline std::vector<std::pair<std::string, models::DecoderValue>> other_decoders(
                 m.shared_ffn = 16;
                 m.shared_gate = true;
               });
+  add_experts("experts of a latent width with a shared expert of the whole", [](nn::MoeConfig& m) {
+    m.latent = 10;
+    m.shared_ffn = 16;
+  });
+  add_experts("experts of a latent width with biases", [](nn::MoeConfig& m) {
+    m.latent = 7;
+    m.expert.bias = true;
+    m.expert.gated = false;
+  });
   add_experts("weights on the input of experts that are not gated", [](nn::MoeConfig& m) {
     m.choices = 1;
     m.router = {.score = RouterScore::sigmoid, .scale = 0.5};
