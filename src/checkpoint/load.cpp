@@ -110,18 +110,23 @@ void fill(const TensorFiles& files, const HeldTensor& tensor) {
 
 void load(const TensorFiles& files, std::span<const HeldTensor> tensors,
           std::span<const WholeTensor> whole, std::span<const std::string> ignored,
-          std::string_view owner) {
+          std::string_view owner, const std::function<void(int64_t)>& progress) {
   Differences differences(owner);
   for (const WholeTensor& tensor : whole) differences.compare(files, tensor);
   differences.find_surplus(files, ignored);
   differences.check(files.folder());
   check_held(tensors, whole, owner);
-  for (const HeldTensor& tensor : tensors) fill(files, tensor);
+  int64_t filled = 0;
+  for (const HeldTensor& tensor : tensors) {
+    fill(files, tensor);
+    if (progress) progress(++filled);
+  }
 }
 
 void load(const ModelDirectory& directory, std::span<const HeldTensor> tensors,
-          std::span<const WholeTensor> whole, std::span<const std::string> ignored) {
-  load(directory.tensors(), tensors, whole, ignored, "the model");
+          std::span<const WholeTensor> whole, std::span<const std::string> ignored,
+          const std::function<void(int64_t)>& progress) {
+  load(directory.tensors(), tensors, whole, ignored, "the model", progress);
 }
 
 void load(const ModelDirectory& directory, std::span<ParameterSpec* const> parameters,

@@ -4,6 +4,7 @@
 // like any other, of bf16.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -65,8 +66,10 @@ class ModelDirectory {
 // values' types; nothing else is read. Every tensor of `whole` (the same on all ranks) must be
 // there with its shape, and every tensor there must belong to it, but for the names in `ignored`:
 // one Error lists all that is missing, surplus or of another shape, on every rank alike.
+// progress: how many of `tensors` are filled.
 void load(const ModelDirectory& directory, std::span<const HeldTensor> tensors,
-          std::span<const WholeTensor> whole, std::span<const std::string> ignored = {});
+          std::span<const WholeTensor> whole, std::span<const std::string> ignored = {},
+          const std::function<void(int64_t)>& progress = {});
 // The same of a model that is not divided.
 void load(const ModelDirectory& directory, std::span<parallel::ParameterSpec* const> parameters,
           std::span<const std::string> ignored = {});

@@ -1,6 +1,7 @@
 // Several files as one set of named tensors.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <span>
@@ -56,9 +57,9 @@ class TensorFiles {
 // what this rank holds of them is read. Every tensor of `whole` must be there with its shape, and
 // every tensor there must be in `whole`, but for the names in `ignored`: one Error lists all that
 // is missing, surplus or of another shape, on every rank alike. `owner` is whose tensors they are
-// in it: "the model".
+// in it: "the model". progress: how many of `tensors` are filled.
 void load(const TensorFiles& files, std::span<const HeldTensor> tensors,
           std::span<const WholeTensor> whole, std::span<const std::string> ignored,
-          std::string_view owner);
+          std::string_view owner, const std::function<void(int64_t)>& progress = {});
 
 }  // namespace megatron::checkpoint

@@ -35,7 +35,8 @@ struct LocalData {
 };
 
 bool needs_shape(const TrainSettings& s) {
-  if (s.run.model || s.run.model_config || s.checkpoint.use_checkpoint_args) return false;
+  if (s.run.model || s.run.model_config || s.checkpoint.upcycle || s.checkpoint.use_checkpoint_args)
+    return false;
   const bool from_checkpoint = s.checkpoint.load || s.checkpoint.pretrained_checkpoint;
   return !from_checkpoint || !s.shape.first_shape_flag().empty();
 }

@@ -7,6 +7,7 @@
 #include "models/decoder/flags.h"
 #include "models/families/family.h"
 #include "models/stage.h"
+#include "models/upcycling.h"
 
 namespace megatron::models {
 
@@ -20,6 +21,13 @@ std::unique_ptr<Stage> Model::build(Runtime& runtime, DType type, uint64_t seed)
   auto stage = build(runtime, type, seed, {.layers = definition_->num_layers()}, {});
   parallel::allocate(tensors_of(*stage), runtime);
   return stage;
+}
+
+UpcycledModel ModelDefinition::upcycled(const UpcyclingFlags&) const {
+  fail(
+      "--moe-use-upcycling: a model of type {} has no feed-forward blocks that could become "
+      "experts",
+      family());
 }
 
 std::vector<std::string_view> family_names() {
@@ -68,15 +76,7 @@ void require_language_model(const Model& model, std::string_view purpose) {
 
 Model model_from_flags(const ModelFlags& flags, int64_t seq_length) {
   const DecoderValue value = value_of(flags, seq_length);
-  if (!flags.model_family) return decoder_model(value);
-  const DecoderFamily& family = family_named(*flags.model_family);
-  DecoderValue plain = value;  // dropout is a setting of training
-  plain.hidden_dropout = plain.attention_dropout = 0;
-  const std::string in_the_way = obstacle(family, plain);
-  MG_CHECK(in_the_way.empty(),
-           "--model-family {} cannot represent the model that the flags describe: {}", family.name,
-           in_the_way);
-  return decoder_model(value, family);
+  return decoder_model(value, family_to_save(value, flags.model_family));
 }
 
 }  // namespace megatron::models

@@ -22,6 +22,8 @@ namespace megatron::models {
 
 class ModelDefinition;
 class Stage;
+struct UpcyclingFlags;
+struct UpcycledModel;
 
 // Copies share the definition, which never changes.
 class Model {
@@ -107,6 +109,9 @@ class ModelDefinition {
   };
   virtual std::optional<TiedOutput> tied_output() const { return {}; }
   virtual Model with(const ModelChanges& changes) const = 0;
+  // The model with experts that begin as its feed-forward blocks (models/upcycling.h). Throws Error naming the flags
+  // that do not fit it.
+  virtual UpcycledModel upcycled(const UpcyclingFlags& flags) const;
   virtual std::unique_ptr<Stage> build(Runtime& runtime, DType type, uint64_t seed,
                                        const parallel::ModelPart& part,
                                        const parallel::ModelRanks& ranks) const = 0;

@@ -38,6 +38,16 @@ void CheckpointSettings::fields(Fields& f) {
   f.add("pretrained-checkpoint", &pretrained_checkpoint,
         "folder of checkpoints, or Hugging Face directory, whose weights the run starts from (as "
         "--load with --finetune) if --load has no checkpoint yet");
+  f.add_switch("moe-use-upcycling", &upcycle, true,
+               "start at step 0 with a model whose --num-experts experts begin as copies of the "
+               "feed-forward blocks of a dense one, that of --model (or --load, or "
+               "--pretrained-checkpoint)");
+  f.add(
+      "moe-upcycling-granularity", &upcycling_granularity,
+      "--moe-use-upcycling: parts that a feed-forward block is divided into, of which each expert "
+      "is one");
+  f.of({"moe-upcycling-granularity"},
+       [this] { return upcycle ? "" : "there is no --moe-use-upcycling"; });
   f.add_switch("use-checkpoint-args", &use_checkpoint_args, true,
                "take the model's shape from the checkpoint of --load, overriding flags");
   f.add_switch("no-load-optim", &load_optimizer, false,

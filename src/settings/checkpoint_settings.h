@@ -18,6 +18,9 @@ struct CheckpointSettings {
   bool exit_on_missing_checkpoint = false;
   bool finetune = false;
   std::optional<std::string> pretrained_checkpoint;
+  // Experts are made of the feed-forward blocks of --model.
+  bool upcycle = false;
+  int64_t upcycling_granularity = 1;
   bool use_checkpoint_args = false;
   bool load_optimizer = true, load_rng = true;
   bool override_scheduler = false, use_checkpoint_scheduler = false;

@@ -130,6 +130,7 @@ class Teller {
     // These are not the model's, where they are given.
     if (typed.hidden_dropout) typed.hidden_dropout = taken.hidden_dropout = std::nullopt;
     if (typed.attention_dropout) typed.attention_dropout = taken.attention_dropout = std::nullopt;
+    if (now_.checkpoint.upcycle) typed.model_family.reset();
     if (typed.vocab_size == taken.vocab_size) typed.vocab_size = taken.vocab_size = std::nullopt;
     Fields now, defaults, given;
     taken.fields(now);
@@ -139,8 +140,13 @@ class Teller {
       const std::string value = now.all()[i].get(), usual = defaults.all()[i].get(),
                         text = given.all()[i].get();
       const bool overruled = text != usual && text != value;
-      if (value == usual && !overruled) continue;
-      note(now.all()[i].name, value,
+      if ((value == usual && !overruled) || (value == text && text != usual)) continue;
+      const std::string& name = now.all()[i].name;
+      if (now_.checkpoint.upcycle && name.ends_with("ffn-hidden-size")) {
+        note(name, value, "--moe-upcycling-granularity: a part of the dense model's");
+        continue;
+      }
+      note(name, value,
            fmt::format(
                "config.json of {}{}", d_.shape_source,
                overruled ? fmt::format(", which overrides the flags given ({})", text) : ""));
@@ -212,7 +218,11 @@ class Teller {
 
   void checkpoint() {
     const settings::CheckpointSettings &g = given_.checkpoint, &c = now_.checkpoint;
-    if (c.load != g.load)
+    if (c.upcycle && now_.run.model != given_.run.model)
+      note("model", *now_.run.model,
+           g.pretrained_checkpoint ? "--moe-use-upcycling with --pretrained-checkpoint"
+                                   : "--moe-use-upcycling with --load");
+    if (c.load && c.load != g.load)
       note("load", *c.load,
            g.load ? fmt::format("--pretrained-checkpoint: {} has none yet", *g.load)
                   : "--pretrained-checkpoint");

@@ -60,6 +60,9 @@ void RankRun::fill_model(const resume::Beginning& beginning) {
 
 // A checkpoint has every state; weights alone may come from where there was none.
 void RankRun::load_weights(const resume::Beginning& beginning) {
+  if (plan_.upcycled)
+    return load_upcycled(*beginning.weights, *plan_.upcycled, model_.step,
+                         static_cast<uint64_t>(s_.runtime.seed), runtime_, lead());
   std::vector<std::string> absent;
   if (beginning.checkpoint == nullptr) absent = absent_states(plan_.whole, *beginning.weights);
   if (!absent.empty()) {

@@ -33,6 +33,34 @@ ShapeSource shape_source(const settings::TrainSettings& s, const resume::Beginni
   return directory_source(beginning.weights->path());
 }
 
+// Flags may describe the dense model, too, as in Megatron-LM.
+void check_dense_flags(const settings::TrainSettings& s, const models::Model& dense,
+                       const std::string& path) {
+  models::ModelFlags flags = s.shape;
+  flags.moe = {};
+  flags.model_family.reset();
+  MG_CHECK(!flags.vocab_size || *flags.vocab_size == dense->vocab_size(),
+           "--vocab-size is {}, but the dense model in {} has {} tokens; leave it out",
+           flags.vocab_size.value_or(0), path, dense->vocab_size());
+  if (flags.first_shape_flag().empty()) return;
+  flags.vocab_size = dense->vocab_size();
+  flags.max_position_embeddings = dense->max_position_embeddings();
+  const std::string different = resume::differences(
+      dense->describe(), models::model_from_flags(flags, *s.batch.seq_length)->describe());
+  MG_CHECK(different.empty(),
+           "the dense model that the flags describe is not the one in {}: {}. Leave its flags out: "
+           "with --moe-use-upcycling the directory gives all that those of experts do not",
+           path, different);
+}
+
+models::UpcycledModel upcycled_model(const settings::TrainSettings& s, const ShapeSource& source) {
+  const models::Model dense = models::model_from_config_json(source.config, source.path());
+  check_dense_flags(s, dense, source.directory);
+  return dense->upcycled({.moe = s.shape.moe,
+                          .granularity = s.checkpoint.upcycling_granularity,
+                          .family = s.shape.model_family});
+}
+
 models::Model find_model(const settings::TrainSettings& s, const ShapeSource& source,
                          const corpus::Vocabulary& vocabulary) {
   models::Model model;
@@ -41,7 +69,8 @@ models::Model find_model(const settings::TrainSettings& s, const ShapeSource& so
     flags.vocab_size = vocabulary.size;
     model = models::model_from_flags(flags, *s.batch.seq_length);
   } else {
-    model = models::model_from_config_json(source.config, source.path())
+    model = (s.checkpoint.upcycle ? upcycled_model(s, source).model
+                                  : models::model_from_config_json(source.config, source.path()))
                 ->with({.hidden_dropout = s.shape.hidden_dropout,
                         .attention_dropout = s.shape.attention_dropout,
                         .router = s.shape.moe.training()});
@@ -74,10 +103,14 @@ NamedFiles find_companions(const corpus::Vocabulary& vocabulary, const std::stri
 }
 
 // A model that began as a Hugging Face directory keeps that directory's config.json but for the
-// stored type.
+// stored type; one with experts made of a dense model has another.
 SavedFiles describe_checkpoints(const RunPlan& plan, const ShapeSource& source) {
   Json config = plan.model->config_json(plan.settings.precision.type());
-  if (!source.directory.empty()) {
+  if (plan.settings.checkpoint.upcycle) {
+    for (const auto* key : {"bos_token_id", "eos_token_id", "pad_token_id"})
+      if (const Json* id = source.config.find(key); id != nullptr && !id->is_null())
+        config.set(key, *id);
+  } else if (!source.directory.empty()) {
     Json original = source.config;
     original.set(original.contains("torch_dtype") ? "torch_dtype" : "dtype", config["dtype"]);
     config = std::move(original);
@@ -221,6 +254,11 @@ void claim_save_directory(RunPlan& plan, comm::Group& processes) {
            "step 0 and would overwrite them; choose another --save, or drop --finetune to resume "
            "from them",
            *c.save, steps.back());
+  MG_CHECK(steps.empty() || own || !c.upcycle,
+           "--save {} contains a run's checkpoints up to iteration {}, and --moe-use-upcycling "
+           "starts a new one; to resume from them, drop it and its flags and give --load {} alone, "
+           "or else choose another --save",
+           *c.save, steps.back(), *c.save);
   MG_CHECK(steps.empty() || own,
            "--save {} contains a run's checkpoints up to iteration {}, which this run would "
            "overwrite; add --load {} to resume from them, choose another --save, or remove it",
@@ -333,10 +371,15 @@ RunPlan make_run_plan(const settings::TrainSettings& given, comm::Group& process
   require_memory(plan.expected);
   if (plan.beginning.weights != nullptr) {
     check_architecture(plan.model, *plan.beginning.weights);
-  } else if (s.checkpoint.finetune && s.run.model) {
+  } else if ((s.checkpoint.finetune || s.checkpoint.upcycle) && s.run.model) {
     ThreadPool pool(s.runtime.threads_per_rank());
     resume::require_whole_model(source.directory, pool);
     plan.beginning.weights = std::make_shared<const checkpoint::ModelDirectory>(source.directory);
+    if (s.checkpoint.upcycle)
+      plan.upcycled = {
+          .experts = upcycled_model(s, source),
+          .dense = whole_model(models::model_from_config_json(source.config, source.path()),
+                               s.precision.type())};
   }
   settle_beginning(plan);
   if (s.checkpoint.save) plan.saved = describe_checkpoints(plan, source);

@@ -16,6 +16,7 @@
 #include "training/checkpointer.h"
 #include "training/model_source.h"
 #include "training/plan/make_plan.h"
+#include "training/upcycled_weights.h"
 #include "training/whole_model.h"
 
 namespace megatron::training {
@@ -28,6 +29,7 @@ struct RunPlan {
   corpus::Corpus corpus;
   models::Model model;
   resume::Beginning beginning;
+  std::optional<UpcycledWeights> upcycled;  // what beginning.weights, a dense model's, become
   std::optional<resume::SaveDirectory::Lock> lock;  // of --save
   SavedFiles saved;                                 // of the checkpoints
   WholeModel whole;  // their tensors; empty where none is read or written

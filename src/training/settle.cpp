@@ -1,6 +1,7 @@
 #include "training/settle.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/error.h"
 #include "corpus/corpus.h"
@@ -25,12 +26,32 @@ void check_order(const settings::RunSettings& run) {
            "--validation-set-names needs --multiple-validation-sets");
 }
 
+// What --load says of the dense model is what --model says; a run that has not begun resumes nothing.
+void settle_upcycling(settings::TrainSettings& s) {
+  settings::CheckpointSettings& c = s.checkpoint;
+  if (!c.upcycle) return;
+  MG_CHECK(
+      !s.run.model_config,
+      "--moe-use-upcycling needs the weights of a dense model, and --model-config {} has none; "
+      "give --model DIR instead",
+      *s.run.model_config);
+  if (s.run.model) return;
+  std::optional<std::string>& dense = c.pretrained_checkpoint ? c.pretrained_checkpoint : c.load;
+  MG_CHECK(dense,
+           "--moe-use-upcycling needs a dense model: give its directory with --model (or --load)");
+  s.run.model = std::exchange(dense, std::nullopt);
+  if (c.load) return;
+  c.exit_on_missing_checkpoint = c.use_checkpoint_args = false;
+  c.load_optimizer = c.load_rng = true;
+}
+
 // A model that exists has a number of tokens besides its shape.
 void check_shape_source(const settings::TrainSettings& s) {
   const std::optional<std::string>&model = s.run.model, &config = s.run.model_config;
   if (!model && !config) return;
   MG_CHECK(!model || !config, "--model {} and --model-config {} both give the model; drop one",
            *model, *config);
+  if (s.checkpoint.upcycle) return;  // compared with the directory's
   const std::string flag = s.shape.first_shape_flag();
   MG_CHECK(flag.empty(), "--{} and --model{} {} both give the model's shape; drop one", flag,
            model ? "" : "-config", model ? *model : *config);
@@ -122,6 +143,7 @@ RunSamples samples_of_run(const settings::TrainSettings& s, int64_t last_sample)
 }
 
 void settle(settings::TrainSettings& s) {
+  settle_upcycling(s);
   const int64_t model_ranks = s.parallel.model_ranks();
   s.settle_ranks();
   s.runtime.check();

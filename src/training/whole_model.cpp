@@ -109,7 +109,8 @@ std::vector<std::string> dropped_tensors(const models::Model& model,
 
 void load_weights(const checkpoint::ModelDirectory& directory,
                   std::vector<checkpoint::HeldTensor> held, const WholeModel& whole,
-                  std::span<const std::string> absent) {
+                  std::span<const std::string> absent,
+                  const std::function<void(int64_t)>& progress) {
   const auto is_absent = [&](const std::string& name) {
     return std::ranges::find(absent, name) != absent.end();
   };
@@ -120,7 +121,8 @@ void load_weights(const checkpoint::ModelDirectory& directory,
   std::erase_if(present, [&](const auto& tensor) { return is_absent(tensor.name); });
   const std::string prefix = lacking_prefix(whole.model, directory);
   const NamesWithout names(prefix, held, present);
-  checkpoint::load(directory, held, present, dropped_tensors(whole.model, directory, prefix));
+  checkpoint::load(directory, held, present, dropped_tensors(whole.model, directory, prefix),
+                   progress);
 }
 
 std::string absent_states_text(const std::string& directory, std::span<const std::string> absent) {

@@ -1,6 +1,7 @@
 // All tensors of a model and of its optimizer, as checkpoints name them, whichever ranks hold them.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -35,10 +36,12 @@ std::vector<std::string> absent_states(const WholeModel& whole,
 // What a directory that was saved from the model without its head lacks in front of every name; "": nothing.
 std::string lacking_prefix(const models::Model& model, const checkpoint::ModelDirectory& directory);
 // Fills `held` as checkpoint::load does, but for tensors named in `absent`, which keep their values. Tensors of
-// the directory that the model's family knows and does not need are dropped, and logged.
+// the directory that the model's family knows and does not need are dropped, and logged. progress: how many of
+// `held` are filled.
 void load_weights(const checkpoint::ModelDirectory& directory,
                   std::vector<checkpoint::HeldTensor> held, const WholeModel& whole,
-                  std::span<const std::string> absent);
+                  std::span<const std::string> absent,
+                  const std::function<void(int64_t)>& progress = {});
 // "'DIR' lacks the module states 2 (NAME, NAME): they begin as in a new model"
 std::string absent_states_text(const std::string& directory, std::span<const std::string> absent);
 // What this rank holds of an optimizer's state.

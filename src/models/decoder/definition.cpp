@@ -5,6 +5,7 @@
 #include "models/decoder/flags.h"
 #include "models/decoder/model.h"
 #include "models/decoder/plain.h"
+#include "models/decoder/upcycling.h"
 
 namespace megatron::models {
 namespace {
@@ -41,6 +42,9 @@ class DecoderDefinition final : public ModelDefinition,
   }
   std::optional<TiedOutput> tied_output() const override;
   Model with(const ModelChanges& changes) const override;
+  UpcycledModel upcycled(const UpcyclingFlags& flags) const override {
+    return upcycled_decoder(v_, family_, form_, flags);
+  }
   std::unique_ptr<Stage> build(Runtime& runtime, DType type, uint64_t seed,
                                const parallel::ModelPart& part,
                                const parallel::ModelRanks& ranks) const override {

@@ -157,56 +157,12 @@ nn::MlpConfig mlp_of(const ModelFlags& f, int64_t hidden) {
           .up_offset = f.glu_linear_offset};
 }
 
-nn::MoeConfig moe_of(const ModelFlags& f, const nn::MlpConfig& mlp) {
-  const MoeFlags& m = f.moe;
-  nn::MoeConfig moe{.experts = required(m.num_experts, "num-experts"),
-                    .choices = m.topk,
-                    .router = {.score = m.score,
-                               .softmax_first = m.pre_softmax,
-                               .normalised = m.score != kernels::RouterScore::softmax && m.topk > 1,
-                               .scale = m.topk_scaling_factor.value_or(1)},
-                    .correction_bias = m.enable_expert_bias,
-                    .weights_on_input = m.apply_probs_on_input,
-                    .expert = mlp,
-                    .latent = m.latent_size ? required(m.latent_size, "moe-latent-size") : 0,
-                    .shared_ffn = m.shared_ffn.value_or(0),
-                    .shared_gate = m.shared_expert_gate};
-  moe.expert.ffn = sized(m.ffn_hidden_size, mlp.ffn, "moe-ffn-hidden-size");
-  const bool softmax = m.score == kernels::RouterScore::softmax;
-  MG_CHECK(softmax || !m.pre_softmax,
-           "--moe-router-pre-softmax applies to --moe-router-score-function softmax only");
-  MG_CHECK(!softmax || m.topk > 1 || m.pre_softmax,
-           "--moe-router-topk 1 with a softmax over the chosen expert gives every token the weight "
-           "1; add --moe-router-pre-softmax");
-  MG_CHECK(m.num_groups.has_value() == m.group_topk.has_value(),
-           "--moe-router-num-groups and --moe-router-group-topk go together; give both");
-  if (!m.num_groups) return moe;
-  moe.router.groups = *m.num_groups;
-  moe.router.chosen_groups = *m.group_topk;
-  if (moe.router.chosen_groups > 0)
-    moe.router.group_best = std::max<int64_t>(1, m.topk / moe.router.chosen_groups);
-  return moe;
-}
-
-// As Megatron-LM: with a number N, layers 0, N, 2N and so on.
-bool has_experts(const std::vector<bool>& listed, int64_t every, int64_t layer) {
-  return listed.empty() ? layer % every == 0 : listed[static_cast<size_t>(layer)];
-}
-
 void apply_experts(const ModelFlags& f, DecoderValue& value) {
   if (!f.moe.num_experts) return;
-  const std::string& freq = f.moe.layer_freq;
-  int64_t every = 0;
-  const auto [end, error] = std::from_chars(freq.data(), freq.data() + freq.size(), every);
-  std::vector<bool> listed;
-  if (error != std::errc() || end != freq.data() + freq.size()) {
-    listed = layer_pattern("moe-layer-freq", freq, value.num_layers(), false);
-  } else {
-    MG_CHECK(every > 0, "--moe-layer-freq is {}; it must be positive", every);
-  }
-  const nn::MoeConfig moe = moe_of(f, *value.layers[0].mlp());
-  for (int64_t i = 0; i < value.num_layers(); ++i)
-    if (has_experts(listed, every, i)) value.layers[static_cast<size_t>(i)].feed_forward = moe;
+  const nn::MoeConfig moe = moe_of(f.moe, *value.layers[0].mlp());
+  const std::vector<bool> chosen = expert_layers(f.moe, value.num_layers());
+  for (size_t i = 0; i < chosen.size(); ++i)
+    if (chosen[i]) value.layers[i].feed_forward = moe;
 }
 
 // Yang et al. 2022, as Megatron-LM reads it: by the ratio of this model's width to that of the one whose
@@ -239,6 +195,49 @@ void apply_layer_list(const ModelFlags& f, DecoderValue& value) {
 }
 
 }  // namespace
+
+nn::MoeConfig moe_of(const MoeFlags& m, const nn::MlpConfig& mlp) {
+  nn::MoeConfig moe{.experts = required(m.num_experts, "num-experts"),
+                    .choices = m.topk,
+                    .router = {.score = m.score,
+                               .softmax_first = m.pre_softmax,
+                               .normalised = m.score != kernels::RouterScore::softmax && m.topk > 1,
+                               .scale = m.topk_scaling_factor.value_or(1)},
+                    .correction_bias = m.enable_expert_bias,
+                    .weights_on_input = m.apply_probs_on_input,
+                    .expert = mlp,
+                    .latent = m.latent_size ? required(m.latent_size, "moe-latent-size") : 0,
+                    .shared_ffn = m.shared_ffn.value_or(0),
+                    .shared_gate = m.shared_expert_gate};
+  moe.expert.ffn = sized(m.ffn_hidden_size, mlp.ffn, "moe-ffn-hidden-size");
+  const bool softmax = m.score == kernels::RouterScore::softmax;
+  MG_CHECK(softmax || !m.pre_softmax,
+           "--moe-router-pre-softmax applies to --moe-router-score-function softmax only");
+  MG_CHECK(!softmax || m.topk > 1 || m.pre_softmax,
+           "--moe-router-topk 1 with a softmax over the chosen expert gives every token the weight "
+           "1; add --moe-router-pre-softmax");
+  MG_CHECK(m.num_groups.has_value() == m.group_topk.has_value(),
+           "--moe-router-num-groups and --moe-router-group-topk go together; give both");
+  if (!m.num_groups) return moe;
+  moe.router.groups = *m.num_groups;
+  moe.router.chosen_groups = *m.group_topk;
+  if (moe.router.chosen_groups > 0)
+    moe.router.group_best = std::max<int64_t>(1, m.topk / moe.router.chosen_groups);
+  return moe;
+}
+
+// As Megatron-LM: with a number N, layers 0, N, 2N and so on.
+std::vector<bool> expert_layers(const MoeFlags& m, int64_t layers) {
+  int64_t every = 0;
+  const char* const last = m.layer_freq.data() + m.layer_freq.size();
+  const auto [end, error] = std::from_chars(m.layer_freq.data(), last, every);
+  if (error != std::errc() || end != last)
+    return layer_pattern("moe-layer-freq", m.layer_freq, layers, false);
+  MG_CHECK(every > 0, "--moe-layer-freq is {}; it must be positive", every);
+  std::vector<bool> chosen;
+  for (int64_t i = 0; i < layers; ++i) chosen.push_back(i % every == 0);
+  return chosen;
+}
 
 DecoderValue value_of(const ModelFlags& f, int64_t seq_length) {
   DecoderValue value;

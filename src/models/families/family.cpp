@@ -189,6 +189,19 @@ const DecoderFamily& family_for(const DecoderValue& value) {
   return kMegatron;
 }
 
+const DecoderFamily& family_to_save(const DecoderValue& value,
+                                    const std::optional<std::string>& named) {
+  if (!named) return family_for(value);
+  const DecoderFamily& family = family_named(*named);
+  DecoderValue plain = value;
+  plain.hidden_dropout = plain.attention_dropout = 0;
+  const std::string in_the_way = obstacle(family, plain);
+  MG_CHECK(in_the_way.empty(),
+           "--model-family {} cannot represent the model that the flags describe: {}", family.name,
+           in_the_way);
+  return family;
+}
+
 DecoderValue read_config(const DecoderFamily& family, const Json& config) {
   MG_CHECK(config.is_object(), "config.json is {}; a JSON object is wanted", config.dump());
   try {

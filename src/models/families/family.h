@@ -52,6 +52,9 @@ const DecoderFamily& family_named(std::string_view name);
 // Of a value that flags describe: the first that can hold it, or could without dropout; the last one
 // (megatron) holds any value.
 const DecoderFamily& family_for(const DecoderValue& value);
+// That of --model-family, where it is given. Throws Error where it cannot hold the value.
+const DecoderFamily& family_to_save(const DecoderValue& value,
+                                    const std::optional<std::string>& named);
 
 // Checked. Throws Error naming the key and the value that is not supported.
 DecoderValue read_config(const DecoderFamily& family, const Json& config);

@@ -1,0 +1,20 @@
+// The weights of a dense model as those of one with experts.
+#pragma once
+
+#include "models/upcycling.h"
+#include "training/whole_model.h"
+
+namespace megatron::training {
+
+struct UpcycledWeights {
+  models::UpcycledModel experts;
+  WholeModel dense;  // its tensors
+};
+
+// Fills the shards and states of a step of the model with experts: what comes from the directory of the dense one, of
+// which only this rank's part is read, and initial values of the rest. tells: shows progress, and logs what was done.
+// Throws Error as load_weights() does.
+void load_upcycled(const checkpoint::ModelDirectory& directory, const UpcycledWeights& weights,
+                   const TrainStep& step, uint64_t seed, Runtime& runtime, bool tells);
+
+}  // namespace megatron::training
