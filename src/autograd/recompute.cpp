@@ -16,6 +16,7 @@ class Tape::Stretch final : public Source {
         listeners_(tape.span_listeners_),
         gradient_listener_(tape.gradient_listener_) {}
 
+  Once& once() { return once_; }
   void add_input(const std::string& name, Saved saved, bool needs_gradient) {
     inputs_.push_back({name, std::move(saved), needs_gradient});
   }
@@ -68,6 +69,7 @@ class Tape::Stretch final : public Source {
     tape_->gradient_listener_ = gradient_listener_;
     tape_->span_listeners_ = listeners_;
     tape_->pass_ = Pass::recompute;
+    tape_->made_ = &once_;
     Bundle in;
     for (Input& input : inputs_) {
       input.saved.restore(outer);
@@ -92,6 +94,7 @@ class Tape::Stretch final : public Source {
   GradientListener* gradient_listener_;
   std::vector<Input> inputs_;
   std::vector<Output> outputs_;
+  Once once_;
   std::unique_ptr<Tape> tape_;  // from run() until all gradients are made
 };
 
@@ -102,6 +105,8 @@ Bundle Tape::record_stretch(const Span* span, const Bundle& in, const SpanFuncti
   discarded.pass_ = pass_;
   discarded.metrics_ = metrics_;
   const auto stretch = std::make_shared<Stretch>(*this, span, forward);
+  discarded.made_ = made_;
+  discarded.keeps_ = &stretch->once();
   using Shared = std::shared_ptr<Stretch>;
   Node node{.name = "recompute",
             .dgrad = [](Backward& backward) { backward.attributes<Shared>()->dgrad(backward); },
@@ -137,6 +142,13 @@ Bundle Tape::record_stretch(const Span* span, const Bundle& in, const SpanFuncti
 
 Bundle Tape::recompute(const Bundle& in, const SpanFunction& forward, Names remade) {
   return recording() ? record_stretch(nullptr, in, forward, remade) : forward(*this, in);
+}
+
+Tensor Tape::once(const std::function<Tensor()>& make) {
+  if (pass_ == Pass::recompute) MG_ASSERT(made_ != nullptr && made_->next < made_->made.size());
+  Tensor tensor = pass_ == Pass::recompute ? made_->made[made_->next++] : make();
+  if (keeps_ != nullptr) keeps_->made.push_back(tensor);
+  return tensor;
 }
 
 bool Tape::recomputes(std::string_view module) const {

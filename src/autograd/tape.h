@@ -150,6 +150,11 @@ class Tape {
   }
   bool recomputes(std::string_view module) const;
 
+  // What forward makes of more than its inputs, such as a sum over the micro-batches so far: make() in
+  // Pass::forward, and the same tensor again where backward runs forward again. Calls come in the same
+  // order each time.
+  Tensor once(const std::function<Tensor()>& make);
+
   // The gradient of a Var: set before backward (a stage's outputs), read after it (leaves).
   void set_gradient(const Var& var, Tensor gradient);
   Tensor gradient(const Var& var) const;  // undefined when none arrived
@@ -180,6 +185,11 @@ class Tape {
                         Names remade);
   void tell(const Span& span, Pass pass, bool enters);
   void mark(const Span& span, bool end);
+  // Results of once(), in order, and the next one that is asked for again.
+  struct Once {
+    std::vector<Tensor> made;
+    size_t next = 0;
+  };
   // As a node that takes `var` keeps a tensor of it.
   Saved saved(const Tensor& tensor, int var) const;
 
@@ -189,6 +199,8 @@ class Tape {
   GradientListener* gradient_listener_ = nullptr;
   std::vector<SpanListener*> span_listeners_;
   Metrics* metrics_ = nullptr;
+  Once* made_ = nullptr;   // in Pass::recompute: by the pass before
+  Once* keeps_ = nullptr;  // what is made; null: it is not made again
   Pass pass_;
   Keeper keeper_;
   std::vector<std::string> modules_;

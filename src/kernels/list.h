@@ -67,6 +67,7 @@ inline constexpr std::tuple kKernels{
     Kernel<&Table::route>{"route"},
     Kernel<&Table::route_backward>{"route_backward"},
     Kernel<&Table::expert_counts>{"expert_counts", false},
+    Kernel<&Table::expert_shares>{"expert_shares", false},
     Kernel<&Table::expert_bias>{"expert_bias", false},
     Kernel<&Table::router_sums>{"router_sums"},
     Kernel<&Table::router_loss_backward>{"router_loss_backward"},

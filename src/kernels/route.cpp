@@ -85,6 +85,14 @@ void check(const ExpertCountsArgs& args) {
   rules.require(args.counts.beta == 0 || args.counts.beta == 1, "beta is 0 or 1");
 }
 
+void check(const ExpertSharesArgs& args) {
+  const Rules rules("expert_shares", {{"counts", args.counts}, {"shares", args.shares}});
+  rules.require(args.counts.defined() && args.counts.rank() == 1 && is_wide(args.counts),
+                "counts f32 or f64 [E]");
+  rules.dense(args.counts, args.counts.shape(), args.counts.dtype(), "counts [E] contiguous");
+  rules.dense(args.shares, args.counts.shape(), args.counts.dtype(), "shares as counts");
+}
+
 void check(const ExpertBiasArgs& args) {
   const Rules rules("expert_bias", {{"counts", args.counts}, {"bias", args.bias}});
   rules.require(args.bias.defined() && args.bias.rank() == 1 && is_wide(args.bias),

@@ -46,6 +46,11 @@ struct ExpertCountsArgs {
   Accumulate counts;
 };
 
+// shares[e] = counts[e] / sum of counts; 0 where the sum is 0. counts, shares f32 or f64 [E], of one type.
+struct ExpertSharesArgs {
+  Tensor counts, shares;
+};
+
 // bias[e] += rate * sign(mean of counts - counts[e]) (Wang et al. 2024, algorithm 1). bias, counts f32 or f64 [E].
 struct ExpertBiasArgs {
   double rate = 0;
@@ -55,6 +60,7 @@ struct ExpertBiasArgs {
 void check(const RouteArgs& args);
 void check(const RouteBackwardArgs& args);
 void check(const ExpertCountsArgs& args);
+void check(const ExpertSharesArgs& args);
 void check(const ExpertBiasArgs& args);
 
 template <class F>
@@ -77,6 +83,11 @@ void visit(ExpertCountsArgs& a, F&& f) {
   f("experts", Access::read, a.experts);
   f("rows", Access::read, a.rows);
   f("counts", written(a.counts.beta), a.counts.out);
+}
+template <class F>
+void visit(ExpertSharesArgs& a, F&& f) {
+  f("counts", Access::read, a.counts);
+  f("shares", Access::write, a.shares);
 }
 template <class F>
 void visit(ExpertBiasArgs& a, F&& f) {

@@ -82,6 +82,7 @@ struct Table {
   void (*route)(const RouteArgs&, Stream&) = nullptr;
   void (*route_backward)(const RouteBackwardArgs&, Stream&) = nullptr;
   void (*expert_counts)(const ExpertCountsArgs&, Stream&) = nullptr;
+  void (*expert_shares)(const ExpertSharesArgs&, Stream&) = nullptr;
   void (*expert_bias)(const ExpertBiasArgs&, Stream&) = nullptr;
   void (*router_sums)(const RouterSumsArgs&, Stream&) = nullptr;
   void (*router_loss_backward)(const RouterLossBackwardArgs&, Stream&) = nullptr;

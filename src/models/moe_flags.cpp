@@ -60,7 +60,7 @@ void MoeFlags::fields(Fields& f) {
                "multiply the shared expert's output by a sigmoid gate computed from its input");
   f.add("moe-router-load-balancing-type", &load_balancing_type,
         "losses that balance the experts' load: aux_loss (over a micro-batch), seq_aux_loss (over "
-        "each sequence), none");
+        "each sequence), global_aux_loss (over the step so far), none");
   f.add("moe-aux-loss-coeff", &aux_loss_coeff,
         "coefficient of each of --moe-router-load-balancing-type; 0: none");
   f.add("moe-z-loss-coeff", &z_loss_coeff,
@@ -105,10 +105,12 @@ nn::RouterTraining MoeFlags::training() const {
       training.aux_loss = value;
     } else if (type == "seq_aux_loss") {
       training.sequence_aux_loss = value;
+    } else if (type == "global_aux_loss") {
+      training.global_aux_loss = value;
     } else {
       MG_CHECK(type == "none",
-               "--moe-router-load-balancing-type {} is not supported; use aux_loss, seq_aux_loss "
-               "or none",
+               "--moe-router-load-balancing-type {} is not supported; use aux_loss, seq_aux_loss, "
+               "global_aux_loss or none",
                type);
       MG_CHECK(value == 0 || load_balancing_type.size() > 1,
                "--moe-aux-loss-coeff is {} with --moe-router-load-balancing-type none; leave one "

@@ -65,6 +65,9 @@ class Stage {
   // Those that training changes without a gradient.
   virtual std::span<nn::ModuleState* const> states() const { return {}; }
 
+  // Sums over the micro-batches of a step.
+  virtual std::span<nn::StepSum* const> step_sums() const { return {}; }
+
   // What inference keeps of the tokens that it has read, by attention layer.
   virtual std::vector<nn::LayerCache> layer_caches() const = 0;
 };

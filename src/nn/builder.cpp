@@ -66,4 +66,9 @@ ModuleState& Builder::add_state(const std::string& name, Shape shape, parallel::
   return *states_.back();
 }
 
+StepSum& Builder::add_step_sum(Shape shape, DType type) {
+  step_sums_.push_back(std::make_unique<StepSum>(StepSum{std::move(shape), type, {}}));
+  return *step_sums_.back();
+}
+
 }  // namespace megatron::nn

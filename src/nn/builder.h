@@ -51,12 +51,15 @@ class Builder {
   ModuleState& add_state(const std::string& name, Shape shape, parallel::Init init,
                          StateOptions options);
 
+  StepSum& add_step_sum(Shape shape, DType type);
+
   Runtime& runtime() const { return runtime_; }
   DType type() const { return type_; }
   const parallel::ModelRanks& ranks() const { return ranks_; }
   const parallel::TensorParallel& tensor() const { return ranks_.tensor; }
   std::vector<std::unique_ptr<parallel::ParameterSpec>> take() { return std::move(parameters_); }
   std::vector<std::unique_ptr<ModuleState>> take_states() { return std::move(states_); }
+  std::vector<std::unique_ptr<StepSum>> take_step_sums() { return std::move(step_sums_); }
 
  private:
   void place(parallel::ParameterSpec& placed, const std::string& name, Shape shape, DType type,
@@ -68,6 +71,7 @@ class Builder {
   parallel::ModelRanks ranks_;
   std::vector<std::unique_ptr<parallel::ParameterSpec>> parameters_;
   std::vector<std::unique_ptr<ModuleState>> states_;
+  std::vector<std::unique_ptr<StepSum>> step_sums_;
 };
 
 inline parallel::Init normal(double standard_deviation) {

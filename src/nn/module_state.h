@@ -34,6 +34,13 @@ struct ModuleState {
   }
 };
 
+// What a module adds up in forward over the micro-batches of a step. It is zero when a step begins; nobody saves it.
+struct StepSum {
+  Shape shape;
+  DType type;
+  Tensor value;  // undefined unless the model is trained
+};
+
 // Gives the values memory, in the parameters' arena.
 void allocate(std::span<ModuleState* const> states, Runtime& runtime);
 // Their initial values, the same in any layout.

@@ -39,6 +39,7 @@ std::vector<MetricDefinition> router_metrics(const RouterTraining& training) {
   const auto add = [&](std::string_view name) { metrics.push_back({.name = std::string(name)}); };
   if (training.aux_loss != 0) add(kAuxLoss);
   if (training.sequence_aux_loss != 0) add(kSequenceAuxLoss);
+  if (training.global_aux_loss != 0) add(kGlobalAuxLoss);
   if (training.z_loss != 0) add(kRouterZLoss);
   add(kRouterEntropy);
   return metrics;
@@ -49,9 +50,12 @@ Router::Router(Builder& builder, const std::string& name, int64_t hidden, const 
     : form_(config.router),
       choices_(config.choices),
       tensor_(builder.tensor()),
+      data_(builder.ranks().data),
       training_(training) {
   weight_ = builder.add(name + ".weight", {config.experts, hidden}, init);
   if (config.router_bias) bias_ = builder.add(name + ".bias", {config.experts}, zeros());
+  if (training.global_aux_loss != 0)
+    step_counts_ = &builder.add_step_sum({config.experts}, kernels::accumulator(builder.type()));
   if (config.correction_bias) {
     correction_ = &builder.add_state(
         name + ".correction", {config.experts}, zeros(),
@@ -70,17 +74,25 @@ ops::Routing Router::operator()(Tape& tape, const Var& x_TH, const Batch& batch)
 }
 
 // The loss of a micro-batch counts what all of its tokens chose; those of sequences do not depend on which others there
-// are.
+// are. That of the step weighs each sequence by itself, so that it does not matter which micro-batch has it.
 Var Router::with_losses(Tape& tape, const Var& logits_TE, const Batch& batch) const {
   if (!trains(tape)) return logits_TE;
   Var logits = logits_TE;
+  const int ranks = tensor_.divides_tokens() ? tensor_.size() : 1;
   if (training_.aux_loss != 0)
+    logits =
+        add_balance_loss(tape, logits, batch,
+                         {.ranks = ranks, .coefficient = training_.aux_loss, .metric = kAuxLoss});
+  const BalanceLoss of_sequences =
+      sequence_loss(batch.length, logits_TE.value.size(0), batch.sequences);
+  if (training_.global_aux_loss != 0)
     logits = add_balance_loss(tape, logits, batch,
-                              {.ranks = tensor_.divides_tokens() ? tensor_.size() : 1,
-                               .coefficient = training_.aux_loss,
-                               .metric = kAuxLoss});
-  return add_balance_loss(tape, logits, batch,
-                          sequence_loss(batch.length, logits_TE.value.size(0), batch.sequences));
+                              {.segments = of_sequences.segments,
+                               .ranks = of_sequences.ranks,
+                               .coefficient = training_.global_aux_loss,
+                               .metric = kGlobalAuxLoss,
+                               .of_step = true});
+  return add_balance_loss(tape, logits, batch, of_sequences);
 }
 
 // Of divided tokens a sequence may lie on several ranks, or a rank may have several.
@@ -113,16 +125,37 @@ void Router::sum_counts(Tape& tape, const Tensor& counts, int ranks) const {
       {.x = all.slice(0, first, ranks), .out = {.out = counts.view({experts})}}, tape.stream());
 }
 
+// Of each expert among all choices of the step so far, for each segment the same [S,E]; counts are this micro-batch's.
+Tensor Router::shares_of_step(Tape& tape, const Tensor& counts) const {
+  return tape.once([&] {
+    Tensor seen = tape.empty({counts.size(1)}, counts.dtype(), "moe.counts_of_step");
+    tape.kernels().column_sum({.x = counts, .out = {.out = seen}}, tape.stream());
+    if (tensor_.divides_tokens()) parallel::sum_in_place(tape, seen, *tensor_.group, "expert load");
+    if (data_ != nullptr) parallel::sum_in_place(tape, seen, *data_, "expert load of the step");
+    if (const Tensor& sum = step_counts_->value; sum.defined()) {
+      tape.kernels().add({.a = sum, .b = seen, .out = sum}, tape.stream());
+      seen = sum;
+    }
+    const Tensor shares = tape.empty(counts.shape(), counts.dtype(), "moe.shares");
+    for (int64_t s = 0; s < counts.size(0); ++s)
+      tape.kernels().expert_shares(
+          {.counts = seen, .shares = shares.slice(0, s, 1).view(seen.shape())}, tape.stream());
+    return shares;
+  });
+}
+
 // A loss is coefficient * E / (k n^2) * sum over e of counts[e] p[e] for a segment of n tokens; values E / n * sums with
-// the counts as their weights have it as their mean.
+// the counts as their weights have it as their mean. Of a step's shares of all choices: coefficient * E / n * sum over e
+// of shares[e] p[e].
 Var Router::add_balance_loss(Tape& tape, const Var& logits_TE, const Batch& batch,
                              const BalanceLoss& loss) const {
   const Tensor& logits = logits_TE.value;
   const int64_t tokens = logits.size(0), experts = logits.size(1), segments = loss.segments;
   const DType type = logits.dtype();
   const auto results = [&](Shape shape) { return tape.empty(shape, type, "moe.router_sums"); };
-  const Tensor sums = results({segments, experts}), counts = results({segments, experts}),
-               squares = results({segments}), entropy = results({segments});
+  Tensor counts = results({segments, experts});
+  const Tensor sums = results({segments, experts}), squares = results({segments}),
+               entropy = results({segments});
   const auto score = form_.score;
   tape.kernels().router_sums({.score = score,
                               .k = choices_,
@@ -133,7 +166,11 @@ Var Router::add_balance_loss(Tape& tape, const Var& logits_TE, const Batch& batc
                               .entropy = entropy},
                              tape.stream());
   const bool divided = tensor_.divides_tokens();
-  sum_counts(tape, counts, loss.ranks);
+  if (loss.of_step) {
+    counts = shares_of_step(tape, counts);
+  } else {
+    sum_counts(tape, counts, loss.ranks);
+  }
   const int64_t own = tokens / segments, length = own * loss.ranks;
   const double n = static_cast<double>(length), scale = static_cast<double>(experts) / n;
   // Each rank of a segment reports the counts of all and sums of its own.
@@ -149,13 +186,13 @@ Var Router::add_balance_loss(Tape& tape, const Var& logits_TE, const Batch& batc
   }
   if (loss.coefficient == 0 && loss.z == 0) return logits_TE;
   const int64_t first = divided ? tensor_.rank() * tokens / length * length : 0;
-  return ops::add_router_loss(
-      tape, logits_TE,
-      {.score = score,
-       .balance = loss.coefficient * scale / (static_cast<double>(choices_) * n),
-       .z = loss.z / n,
-       .counts = counts,
-       .weight = objective_weights(tape, batch, first, segments, length)});
+  return ops::add_router_loss(tape, logits_TE,
+                              {.score = score,
+                               .balance = loss.coefficient * scale /
+                                          ((loss.of_step ? 1 : static_cast<double>(choices_) * n)),
+                               .z = loss.z / n,
+                               .counts = counts,
+                               .weight = objective_weights(tape, batch, first, segments, length)});
 }
 
 }  // namespace megatron::nn

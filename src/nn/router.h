@@ -18,6 +18,7 @@ struct MoeConfig;
 
 // The names of their metrics, each a mean over tokens.
 inline constexpr std::string_view kAuxLoss = "aux_loss", kSequenceAuxLoss = "seq_aux_loss",
+                                  kGlobalAuxLoss = "global_aux_loss",
                                   kRouterZLoss = "router_z_loss", kRouterEntropy = "router_entropy";
 std::vector<MetricDefinition> router_metrics(const RouterTraining& training);
 
@@ -42,18 +43,22 @@ class Router {
     double coefficient = 0, z = 0;
     std::string_view metric;  // empty: not reported
     bool reports_rest = false;
+    bool of_step = false;  // counts all tokens of the step so far
   };
   BalanceLoss sequence_loss(int64_t length, int64_t own, int64_t sequences) const;
   Var add_balance_loss(Tape& tape, const Var& logits_TE, const Batch& batch,
                        const BalanceLoss& loss) const;
+  Tensor shares_of_step(Tape& tape, const Tensor& counts) const;
   void sum_counts(Tape& tape, const Tensor& counts, int ranks) const;
 
   kernels::RouterForm form_;
   int64_t choices_;
   parallel::TensorParallel tensor_;
+  comm::Group* data_;  // see other tokens of the step; null: one rank
   RouterTraining training_;
   Weight weight_, bias_;
   ModuleState* correction_ = nullptr;
+  StepSum* step_counts_ = nullptr;  // [E] of the global loss
 };
 
 }  // namespace megatron::nn

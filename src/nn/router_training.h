@@ -8,10 +8,10 @@
 namespace megatron::nn {
 
 // What keeps the load of experts even, in training alone. Coefficients of losses, 0: none, whose counts are those of a
-// micro-batch on one data-parallel rank (Fedus et al. 2022), or of each sequence (DeepSeek-AI 2024); of the logits' size
-// (Zoph et al. 2022).
+// micro-batch on one data-parallel rank (Fedus et al. 2022), of each sequence (DeepSeek-AI 2024), or of the step so far
+// on all data-parallel ranks (Qiu et al. 2025); of the logits' size (Zoph et al. 2022).
 struct RouterTraining {
-  double aux_loss = 0, sequence_aux_loss = 0, z_loss = 0;
+  double aux_loss = 0, sequence_aux_loss = 0, global_aux_loss = 0, z_loss = 0;
   double bias_update_rate = 1e-3;  // of the correction bias
   // Rows of an expert at most, as a multiple of the mean, of each sequence or of a rank's micro-batch; 0: no limit.
   // padded: always so many. Passes that are not differentiated have no limit.

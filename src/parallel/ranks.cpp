@@ -75,7 +75,8 @@ ModelRanks Ranks::modules() const {
           .experts = unless_single(&mesh_.expert_group({Axis::tp, Axis::ep})),
           .experts_async = experts_async_.get(),
           .dispatcher = options_.dispatcher,
-          .expert_stops = experts_async_ != nullptr && options_.pipeline.parts > 1};
+          .expert_stops = experts_async_ != nullptr && options_.pipeline.parts > 1,
+          .data = unless_single(&data())};
 }
 
 // Without shards every rank of `all` holds the same, and one of those in norm() counts it.

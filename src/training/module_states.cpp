@@ -10,8 +10,13 @@ namespace megatron::training {
 ModuleStates::ModuleStates(std::span<models::Stage* const> chunks, const parallel::Ranks& ranks,
                            Runtime& runtime)
     : ranks_(ranks), runtime_(runtime) {
-  for (const models::Stage* chunk : chunks)
+  for (const models::Stage* chunk : chunks) {
     states_.insert(states_.end(), chunk->states().begin(), chunk->states().end());
+    step_sums_.insert(step_sums_.end(), chunk->step_sums().begin(), chunk->step_sums().end());
+  }
+  for (nn::StepSum* sum : step_sums_)
+    sum->value = Tensor::empty(runtime.arena(MemoryClass::gradients), sum->shape, sum->type,
+                               "sum of a step");
   if (states_.empty()) return;
   nn::allocate(states_, runtime);
   const DType type = states_[0]->value().dtype();
@@ -46,6 +51,8 @@ void ModuleStates::begin_step() {
   Stream& stream = runtime_.stream();
   for (const Buffer& buffer : buffers_)
     kernels::table(stream).fill({.out = buffer.memory, .value = 0}, stream);
+  for (const nn::StepSum* sum : step_sums_)
+    kernels::table(stream).fill({.out = sum->value, .value = 0}, stream);
 }
 
 void ModuleStates::update_step() {

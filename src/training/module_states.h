@@ -1,4 +1,5 @@
-// The module states of what a rank trains: their memory, and their change once a step.
+// The module states of what a rank trains: their memory, and their change once a step; and the sums that its modules
+// make over the micro-batches of a step.
 #pragma once
 
 #include <optional>
@@ -18,7 +19,7 @@ class ModuleStates {
                Runtime& runtime);
 
   std::span<nn::ModuleState* const> all() const { return states_; }
-  void begin_step();   // nothing is observed yet
+  void begin_step();   // nothing is observed or added up yet
   void update_step();  // collective over the ranks that share a state
 
  private:
@@ -35,6 +36,7 @@ class ModuleStates {
   const parallel::Ranks& ranks_;
   Runtime& runtime_;
   std::vector<nn::ModuleState*> states_;
+  std::vector<nn::StepSum*> step_sums_;
   std::vector<Buffer> buffers_;
 };
 

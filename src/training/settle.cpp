@@ -237,6 +237,12 @@ std::vector<SettingNote> settle_layout(settings::TrainSettings& s, const models:
                                                s.recompute.modules.end(),
       s.offload.num_layers > 0);
   s.graphs.check(s.runtime.device_kind(), s.parallel, s.data_parallel(), s.offload, notes);
+  MG_CHECK(s.shape.moe.training().global_aux_loss == 0 || s.data_parallel() == 1 ||
+               !s.graphs.record_after(s.parallel) || s.runtime.device_kind() != DeviceKind::cuda,
+           "--cuda-graph-impl local captures micro-batches without messages between data-parallel "
+           "ranks, but --moe-router-load-balancing-type global_aux_loss adds up what {} of them "
+           "count in each; use --cuda-graph-impl none, or aux_loss",
+           s.data_parallel());
   s.optimizer.config.offload_fraction = s.offload.fraction();
   MG_CHECK(
       s.optimizer.config.method != optim::Method::muon ||

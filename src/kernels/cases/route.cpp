@@ -330,6 +330,21 @@ Case counts_case(const Counted& c) {
           }};
 }
 
+Case shares_case(int64_t experts, bool zeros, DType type) {
+  return {.kernel = "expert_shares",
+          .name = fmt::format("e={}{} {}", experts, zeros ? " zeros" : "", name(type)),
+          .dtype = type,
+          .tolerance = tolerance(type, 2),
+          .make = [=](Runtime& runtime) {
+            Inputs inputs(runtime);
+            const ExpertSharesArgs args{
+                .counts = inputs.integers("counts", {experts}, type, 0, zeros ? 1 : 500),
+                .shares = inputs.output("shares", {experts}, type)};
+            return inputs.call(
+                [args](Stream& stream, const Table& table) { table.expert_shares(args, stream); });
+          }};
+}
+
 Case bias_case(int64_t experts, DType type) {
   return {.kernel = "expert_bias",
           .name = fmt::format("e={} {}", experts, name(type)),
@@ -355,7 +370,11 @@ void add_count_cases(std::vector<Case>& cases) {
       typed.type = type;
       cases.push_back(counts_case(typed));
     }
-    for (const int64_t experts : {1, 5, 300}) cases.push_back(bias_case(experts, type));
+    for (const int64_t experts : {1, 5, 300}) {
+      cases.push_back(bias_case(experts, type));
+      cases.push_back(shares_case(experts, false, type));
+    }
+    cases.push_back(shares_case(7, true, type));
   }
 }
 

@@ -17,6 +17,16 @@ void count(const ExpertCountsArgs& args) {
 }
 
 template <class C>
+void divide_by_sum(const ExpertSharesArgs& args) {
+  const C* counts = args.counts.data<C>();
+  C* shares = args.shares.data<C>();
+  double sum = 0;
+  for (int64_t e = 0; e < args.counts.size(0); ++e) sum += static_cast<double>(counts[e]);
+  for (int64_t e = 0; e < args.counts.size(0); ++e)
+    shares[e] = sum == 0 ? C{0} : static_cast<C>(static_cast<double>(counts[e]) / sum);
+}
+
+template <class C>
 void balance(const ExpertBiasArgs& args) {
   const C* counts = args.counts.data<C>();
   C* bias = args.bias.data<C>();
@@ -36,6 +46,11 @@ void balance(const ExpertBiasArgs& args) {
 void expert_counts(const ExpertCountsArgs& args, Stream&) {
   check(args);
   args.counts.out.dtype() == DType::f64 ? count<double>(args) : count<float>(args);
+}
+
+void expert_shares(const ExpertSharesArgs& args, Stream&) {
+  check(args);
+  args.counts.dtype() == DType::f64 ? divide_by_sum<double>(args) : divide_by_sum<float>(args);
 }
 
 void expert_bias(const ExpertBiasArgs& args, Stream&) {

@@ -76,6 +76,7 @@ const Table& cpu_table() {
       .route = cpu::route,
       .route_backward = cpu::route_backward,
       .expert_counts = cpu::expert_counts,
+      .expert_shares = cpu::expert_shares,
       .expert_bias = cpu::expert_bias,
       .router_sums = cpu::router_sums,
       .router_loss_backward = cpu::router_loss_backward,

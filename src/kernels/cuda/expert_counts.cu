@@ -23,6 +23,18 @@ __global__ void __launch_bounds__(kThreads)
 // One block. Counts are whole numbers, whose sum is exact in f64.
 template <class C>
 __global__ void __launch_bounds__(kThreads)
+    divide_by_sum(int64_t experts, const C* counts, C* shares) {
+  __shared__ double partial[kWarp];
+  double sum = 0;
+  for (int64_t e = threadIdx.x; e < experts; e += kThreads) sum += static_cast<double>(counts[e]);
+  sum = block_sum(sum, partial);
+  for (int64_t e = threadIdx.x; e < experts; e += kThreads)
+    shares[e] = sum == 0 ? C(0) : static_cast<C>(static_cast<double>(counts[e]) / sum);
+}
+
+// One block. Counts are whole numbers, whose sum is exact in f64.
+template <class C>
+__global__ void __launch_bounds__(kThreads)
     move_bias(int64_t experts, double rate, const C* counts, C* bias) {
   __shared__ double partial[kWarp];
   double sum = 0;
@@ -49,6 +61,12 @@ void count_as(const ExpertCountsArgs& args, Stream& stream) {
 }
 
 template <class C>
+void divide_as(const ExpertSharesArgs& args, Stream& stream) {
+  launch("expert_shares", divide_by_sum<C>, blocks_of(1), stream, args.counts.size(0),
+         static_cast<const C*>(args.counts.address()), static_cast<C*>(args.shares.address()));
+}
+
+template <class C>
 void move_as(const ExpertBiasArgs& args, Stream& stream) {
   launch("expert_bias", move_bias<C>, blocks_of(1), stream, args.bias.size(0), args.rate,
          static_cast<const C*>(args.counts.address()), static_cast<C*>(args.bias.address()));
@@ -61,6 +79,13 @@ void expert_counts(const ExpertCountsArgs& args, Stream& stream) {
   if (args.counts.out.elements() == 0) return;
   args.counts.out.dtype() == DType::f64 ? count_as<double>(args, stream)
                                         : count_as<float>(args, stream);
+}
+
+void expert_shares(const ExpertSharesArgs& args, Stream& stream) {
+  check(args);
+  if (args.counts.elements() == 0) return;
+  args.counts.dtype() == DType::f64 ? divide_as<double>(args, stream)
+                                    : divide_as<float>(args, stream);
 }
 
 void expert_bias(const ExpertBiasArgs& args, Stream& stream) {

@@ -10,6 +10,7 @@ namespace megatron::kernels::cuda {
 void route(const RouteArgs& args, Stream& stream);
 void route_backward(const RouteBackwardArgs& args, Stream& stream);
 void expert_counts(const ExpertCountsArgs& args, Stream& stream);
+void expert_shares(const ExpertSharesArgs& args, Stream& stream);
 void expert_bias(const ExpertBiasArgs& args, Stream& stream);
 
 void router_sums(const RouterSumsArgs& args, Stream& stream);

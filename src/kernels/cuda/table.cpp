@@ -76,6 +76,7 @@ const Table& cuda_table() {
       .route = cuda::route,
       .route_backward = cuda::route_backward,
       .expert_counts = cuda::expert_counts,
+      .expert_shares = cuda::expert_shares,
       .expert_bias = cuda::expert_bias,
       .router_sums = cuda::router_sums,
       .router_loss_backward = cuda::router_loss_backward,

@@ -56,6 +56,7 @@ void squared_error(const SquaredErrorArgs& args, Stream& stream);
 void route(const RouteArgs& args, Stream& stream);
 void route_backward(const RouteBackwardArgs& args, Stream& stream);
 void expert_counts(const ExpertCountsArgs& args, Stream& stream);
+void expert_shares(const ExpertSharesArgs& args, Stream& stream);
 void expert_bias(const ExpertBiasArgs& args, Stream& stream);
 void router_sums(const RouterSumsArgs& args, Stream& stream);
 void router_loss_backward(const RouterLossBackwardArgs& args, Stream& stream);

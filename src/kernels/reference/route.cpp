@@ -272,6 +272,14 @@ void expert_counts(const ExpertCountsArgs& args, Stream&) {
   store(out, counts);
 }
 
+void expert_shares(const ExpertSharesArgs& args, Stream&) {
+  check(args);
+  std::vector<double> shares = load<double>(args.counts);
+  const double sum = std::accumulate(shares.begin(), shares.end(), 0.0);
+  for (double& share : shares) share = sum == 0 ? 0 : share / sum;
+  store(args.shares, shares);
+}
+
 void expert_bias(const ExpertBiasArgs& args, Stream&) {
   check(args);
   const std::vector<double> counts = load<double>(args.counts);

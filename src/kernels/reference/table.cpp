@@ -54,6 +54,7 @@ const Table& reference_table() {
       .route = reference::route,
       .route_backward = reference::route_backward,
       .expert_counts = reference::expert_counts,
+      .expert_shares = reference::expert_shares,
       .expert_bias = reference::expert_bias,
       .router_sums = reference::router_sums,
       .router_loss_backward = reference::router_loss_backward,

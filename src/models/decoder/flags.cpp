@@ -348,9 +348,11 @@ void set_expert_flags(const DecoderValue& value, ModelFlags& f) {
     m.load_balancing_type.emplace_back(type);
     m.aux_loss_coeff.push_back(fmt::format("{}", coefficient));
   };
-  if (value.router.aux_loss != 0 || value.router.sequence_aux_loss == 0)
+  if (value.router.aux_loss != 0 ||
+      (value.router.sequence_aux_loss == 0 && value.router.global_aux_loss == 0))
     add_loss("aux_loss", value.router.aux_loss);
   if (value.router.sequence_aux_loss != 0) add_loss("seq_aux_loss", value.router.sequence_aux_loss);
+  if (value.router.global_aux_loss != 0) add_loss("global_aux_loss", value.router.global_aux_loss);
 }
 
 }  // namespace

@@ -137,6 +137,8 @@ void DecoderModel::list_parameters(nn::Builder& builder) {
 void DecoderModel::list_states(nn::Builder& builder) {
   owned_states_ = builder.take_states();
   for (const auto& state : owned_states_) states_.push_back(state.get());
+  owned_step_sums_ = builder.take_step_sums();
+  for (const auto& sum : owned_step_sums_) step_sums_.push_back(sum.get());
 }
 
 void DecoderModel::list_blocks() {

@@ -31,6 +31,7 @@ class DecoderModel final : public Stage {
   std::span<parallel::ParameterSpec* const> parameters() const override { return parameters_; }
 
   std::span<nn::ModuleState* const> states() const override { return states_; }
+  std::span<nn::StepSum* const> step_sums() const override { return step_sums_; }
 
   Tensor loss_logits(Tape& tape, const Bundle& in) const override;
   std::vector<nn::LayerCache> layer_caches() const override;
@@ -68,6 +69,8 @@ class DecoderModel final : public Stage {
   std::vector<std::unique_ptr<nn::ModuleState>> owned_states_;
   std::vector<nn::ModuleState*> states_;
   std::vector<Block> blocks_;
+  std::vector<std::unique_ptr<nn::StepSum>> owned_step_sums_;
+  std::vector<nn::StepSum*> step_sums_;
   Span head_;
 };
 

@@ -215,6 +215,7 @@ void DecoderValue::check() const {
                "attention-dropout", "in [0, 1)");
   for (const auto& [coefficient, flag] : {std::pair{router.aux_loss, "moe-aux-loss-coeff"},
                                           {router.sequence_aux_loss, "moe-aux-loss-coeff"},
+                                          {router.global_aux_loss, "moe-aux-loss-coeff"},
                                           {router.z_loss, "moe-z-loss-coeff"},
                                           {router.bias_update_rate, "moe-router-bias-update-rate"}})
     check_number(coefficient, coefficient >= 0, flag, "0 or more");

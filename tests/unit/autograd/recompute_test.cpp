@@ -223,5 +223,28 @@ TEST_F(RecomputeTest, InferringRunsOnceAndKeepsNothing) {
   EXPECT_EQ(in_use(), before);
 }
 
+// A number that forward makes of what came before, in a stretch of its own and inside of another one.
+TEST_F(RecomputeTest, WhatIsMadeOnceIsTheSameAgain) {
+  int made = 0;
+  std::vector<double> seen;
+  const auto counting = [&](Tape& tape, const Bundle& in) {
+    const Tensor once = tape.once([&] {
+      Tensor t = tape.empty({1}, DType::f64, "once");
+      copy_from(t, std::span<const double>(std::vector{static_cast<double>(++made)}));
+      return t;
+    });
+    seen.push_back(to_doubles(once)[0]);
+    return Bundle{{"y", product(tape, in["x"], a)}};
+  };
+  const auto twice = [&](Tape& tape, const Bundle& in) {
+    const Bundle first = tape.recompute(in, counting);
+    return tape.recompute({{"x", first["y"]}}, counting);
+  };
+  run([&](Tape& tape, const Var& x) { return tape.recompute({{"x", x}}, twice)["y"]; });
+  EXPECT_EQ(made, 2);
+  // Forward; again for the outer stretch; and, from behind, for each inner one.
+  EXPECT_EQ(seen, (std::vector<double>{1, 2, 1, 2, 2, 1}));
+}
+
 }  // namespace
 }  // namespace megatron

@@ -1,0 +1,138 @@
+// What balances experts over more tokens than a rank's own: in fp64, steps of other layouts are those of one rank.
+#include "base/tolerances.h"
+#include "golden/selftest/support.h"
+#include "selftest/experiment.h"
+
+namespace megatron::selftest {
+namespace {
+
+constexpr int64_t kSequences = 4, kLength = 8;
+
+struct Routed {
+  const char* name;
+  std::function<void(models::MoeFlags&)> change;
+  bool of_step = false;  // depends on which tokens of the step came before
+};
+
+void PrintTo(const Routed& routed, std::ostream* out) { *out << routed.name; }
+
+models::Model model_of(const Routed& routed) {
+  TinyModel tiny = tiny_models()[1];
+  models::ModelFlags& flags = tiny.flags;
+  flags.num_layers = 2;
+  flags.moe.num_experts = 4;
+  flags.moe.ffn_hidden_size = 12;
+  routed.change(flags.moe);
+  return tiny.model();
+}
+
+parallel::PipelineShape two_stages() { return {.stages = 2}; }
+models::RecomputeOptions layers() {
+  return {.granularity = models::RecomputeOptions::Granularity::full};
+}
+models::RecomputeOptions module(const char* name) {
+  return {.granularity = models::RecomputeOptions::Granularity::selective, .modules = {name}};
+}
+
+class Routing : public ::testing::TestWithParam<Routed> {
+ protected:
+  selftest::Outcome run(const Layout& layout) const {
+    return experiment_.run(layout, {optim::Method::sgd});
+  }
+  // Layouts whose ranks have the micro-batches of the first one.
+  void expect_equal(const Layout& one, const std::vector<Layout>& others) const {
+    const selftest::Outcome expected = run(one);
+    EXPECT_EQ(expected.complaints, std::vector<std::string>());
+    for (const Layout& layout : others) {
+      Report report;
+      compare_outcomes(layout.str(), run(layout), expected, tolerance::kLayoutFp64, report);
+      EXPECT_TRUE(report.passed()) << report.text();
+      EXPECT_GT(report.compared(), 10);
+    }
+  }
+
+  const Environment environment_;
+  const Experiment experiment_{model_of(GetParam()),
+                               DeviceKind::reference,
+                               DType::f64,
+                               DType::f64,
+                               settings::LossScope::token,
+                               kSequences,
+                               kLength,
+                               environment_};
+};
+
+TEST_P(Routing, DoesNotDependOnTheLayout) {
+  expect_equal({.micro_batch = 2},
+               {{.tp = 2, .sequence = true, .micro_batch = 2},
+                {.tp = 2, .micro_batch = 2},
+                {.pipeline = two_stages(), .micro_batch = 2},
+                {.pipeline = two_stages(), .recompute = layers(), .micro_batch = 2},
+                {.recompute = layers(), .micro_batch = 2},
+                {.recompute = module("moe"), .micro_batch = 2}});
+}
+
+TEST_P(Routing, DoesNotDependOnDataParallelRanks) {
+  if (GetParam().of_step) {
+    expect_equal({.micro_batch = 4}, {{.dp = 2, .micro_batch = 2},
+                                      {.dp = 2, .recompute = layers(), .micro_batch = 2},
+                                      {.dp = 2, .ep = 2, .micro_batch = 2}});
+    return;
+  }
+  expect_equal({.micro_batch = 2},
+               {{.dp = 2, .micro_batch = 2},
+                {.dp = 2, .ep = 2, .recompute = layers(), .micro_batch = 2},
+                {.tp = 2, .dp = 2, .ep = 2, .etp = 1, .sequence = true, .micro_batch = 2}});
+}
+
+// The first step begins as the pass before it did, which nothing of it is left of.
+TEST_P(Routing, BeginsEveryStepAnew) {
+  const selftest::Outcome outcome = run({.micro_batch = 1});
+  double squares = 0;
+  for (const auto& [name, values] : outcome.gradients) squares += norm(values) * norm(values);
+  EXPECT_NEAR(outcome.gradient_norms.at(0), std::sqrt(squares), 1e-10 * std::sqrt(squares));
+}
+
+// With one micro-batch, all of the step is counted.
+TEST_P(Routing, CountsWhatCameBefore) {
+  if (!GetParam().of_step) GTEST_SKIP() << "does not count the step";
+  EXPECT_NE(run({.micro_batch = 1}).gradient_norms.at(0),
+            run({.micro_batch = 4}).gradient_norms.at(0));
+  // Of a step of one sequence, it is the sequence's.
+  const auto of_one = [&](const char* type) {
+    const Routed alone{"alone", [&](models::MoeFlags& m) {
+                         m.load_balancing_type = {type};
+                         m.aux_loss_coeff = {"0.3"};
+                       }};
+    return Experiment(model_of(alone), DeviceKind::reference, DType::f64, DType::f64,
+                      settings::LossScope::token, 1, kLength, environment_)
+        .run({.micro_batch = 1}, {optim::Method::sgd})
+        .gradient_norms;
+  };
+  const std::vector<double> global = of_one("global_aux_loss"), sequence = of_one("seq_aux_loss");
+  for (size_t i = 0; i < global.size(); ++i)
+    EXPECT_NEAR(global[i], sequence[i], 1e-10 * sequence[i]) << i;
+}
+
+// Steps of one method are changed by it.
+TEST_P(Routing, Acts) {
+  const Routed plain{"plain", [](models::MoeFlags&) {}};
+  const Experiment without(model_of(plain), DeviceKind::reference, DType::f64, DType::f64,
+                           settings::LossScope::token, kSequences, kLength, environment_);
+  const selftest::Outcome with = run({.micro_batch = 2}),
+                          other = without.run({.micro_batch = 2}, {optim::Method::sgd});
+  EXPECT_NE(with.losses.at(optim::Method::sgd).back(), other.losses.at(optim::Method::sgd).back());
+}
+
+INSTANTIATE_TEST_SUITE_P(Experts, Routing,
+                         ::testing::Values(Routed{"global_loss",
+                                                  [](models::MoeFlags& m) {
+                                                    m.load_balancing_type = {"global_aux_loss",
+                                                                             "seq_aux_loss"};
+                                                    m.aux_loss_coeff = {"0.3", "0.1"};
+                                                  },
+                                                  true}),
+                         [](const auto& info) { return info.param.name; });
+
+}  // namespace
+}  // namespace megatron::selftest
