@@ -33,6 +33,8 @@ void add_squared_error_cases(std::vector<Case>& cases);
 void add_soft_cap_cases(std::vector<Case>& cases);
 void add_together_cases(std::vector<Case>& cases);
 void add_route_cases(std::vector<Case>& cases);
+void add_noise_cases(std::vector<Case>& cases);
+void add_expert_balance_cases(std::vector<Case>& cases);
 void add_expert_rows_cases(std::vector<Case>& cases);
 void add_grouped_gemm_cases(std::vector<Case>& cases);
 
@@ -60,6 +62,8 @@ std::vector<Case> cases() {
   add_soft_cap_cases(all);
   add_together_cases(all);
   add_route_cases(all);
+  add_noise_cases(all);
+  add_expert_balance_cases(all);
   add_expert_rows_cases(all);
   add_grouped_gemm_cases(all);
   return all;

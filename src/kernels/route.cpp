@@ -30,13 +30,11 @@ void check_chosen(const Rules& rules, const Tensor& experts, int64_t tokens) {
 }
 
 // Of the segments that tokens are in.
-int64_t check_segments(const Rules& rules, const Tensor& logits, const Tensor& counts,
-                       const Tensor& mask) {
+int64_t check_segments(const Rules& rules, const Tensor& logits, const Tensor& counts) {
   rules.require(counts.defined() && counts.rank() == 2 && counts.size(0) > 0, "counts [S,E]");
   const int64_t segments = counts.size(0);
   rules.dense(counts, {segments, logits.size(1)}, logits.dtype(), "counts [S,E] as logits");
   rules.require(logits.size(0) % segments == 0, "T divisible by S");
-  if (mask.defined()) rules.dense(mask, {logits.size(0)}, logits.dtype(), "mask [T] as logits");
   return segments;
 }
 
@@ -103,14 +101,13 @@ void check(const ExpertBiasArgs& args) {
 
 void check(const RouterSumsArgs& args) {
   const Rules rules("router_sums", {{"logits", args.logits},
-                                    {"mask", args.mask},
                                     {"sums", args.sums},
                                     {"counts", args.counts},
                                     {"squares", args.squares},
                                     {"entropy", args.entropy}});
   check_logits(rules, args.logits);
   rules.require(args.k > 0 && args.k <= args.logits.size(1), "0 < k <= E");
-  const int64_t segments = check_segments(rules, args.logits, args.counts, args.mask);
+  const int64_t segments = check_segments(rules, args.logits, args.counts);
   const DType type = args.logits.dtype();
   rules.dense(args.sums, args.counts.shape(), type, "sums as counts");
   rules.dense(args.squares, {segments}, type, "squares [S] as logits");
@@ -119,12 +116,11 @@ void check(const RouterSumsArgs& args) {
 
 void check(const RouterLossBackwardArgs& args) {
   const Rules rules("router_loss_backward", {{"logits", args.logits},
-                                             {"mask", args.mask},
                                              {"counts", args.counts},
                                              {"weight", args.weight},
                                              {"dlogits", args.dlogits}});
   check_logits(rules, args.logits);
-  check_segments(rules, args.logits, args.counts, args.mask);
+  check_segments(rules, args.logits, args.counts);
   rules.scalar(args.weight, "weight 0-d f64");
   rules.dense(args.dlogits, args.logits.shape(), args.logits.dtype(), "dlogits as logits");
 }

@@ -11,21 +11,20 @@ namespace megatron::kernels {
 //   counts[s,e]  how many have e among their k highest logits (of equal ones the lower number)
 //   squares[s]   of l[t]^2
 //   entropy[s]   of -sum over e of p[t,e] log p[t,e]
-// mask f32 (f64) [T], or undefined: tokens where it is 0 are left out. logits f32 or f64 [T,E], all results of that
-// type, [S,E] and [S], contiguous. Sums are in blocks fixed by the shape.
+// logits f32 or f64 [T,E], all results of that type, [S,E] and [S], contiguous. Sums are in blocks fixed by the shape.
 struct RouterSumsArgs {
   RouterScore score = RouterScore::softmax;
   int64_t k = 1;
-  Tensor logits, mask;
+  Tensor logits;
   Tensor sums, counts, squares, entropy;
 };
 
 // dlogits[t,:] += weight * d/dlogits[t,:] (balance * sum over e of counts[s,e] p[t,e] + z * l[t]^2), s being the segment
-// of t, the counts fixed; nothing where the mask is 0. counts may be those of other tokens, too. weight: 0-d f64.
+// of t, the counts fixed. counts may be those of other tokens, too. weight: 0-d f64.
 struct RouterLossBackwardArgs {
   RouterScore score = RouterScore::softmax;
   double balance = 0, z = 0;
-  Tensor logits, mask, counts, weight;
+  Tensor logits, counts, weight;
   Tensor dlogits;
 };
 
@@ -35,7 +34,6 @@ void check(const RouterLossBackwardArgs& args);
 template <class F>
 void visit(RouterSumsArgs& a, F&& f) {
   f("logits", Access::read, a.logits);
-  f("mask", Access::read, a.mask);
   f("sums", Access::write, a.sums);
   f("counts", Access::write, a.counts);
   f("squares", Access::write, a.squares);
@@ -44,7 +42,6 @@ void visit(RouterSumsArgs& a, F&& f) {
 template <class F>
 void visit(RouterLossBackwardArgs& a, F&& f) {
   f("logits", Access::read, a.logits);
-  f("mask", Access::read, a.mask);
   f("counts", Access::read, a.counts);
   f("weight", Access::read, a.weight);
   f("dlogits", Access::update, a.dlogits);

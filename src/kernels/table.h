@@ -15,11 +15,13 @@
 #include "kernels/dropout.h"
 #include "kernels/elementwise.h"
 #include "kernels/embedding.h"
+#include "kernels/expert_balance.h"
 #include "kernels/expert_rows.h"
 #include "kernels/gate.h"
 #include "kernels/gemm.h"
 #include "kernels/grouped_gemm.h"
 #include "kernels/head_norm.h"
+#include "kernels/noise.h"
 #include "kernels/norm.h"
 #include "kernels/optimizer.h"
 #include "kernels/put_rows.h"
@@ -84,6 +86,11 @@ struct Table {
   void (*expert_counts)(const ExpertCountsArgs&, Stream&) = nullptr;
   void (*expert_shares)(const ExpertSharesArgs&, Stream&) = nullptr;
   void (*expert_bias)(const ExpertBiasArgs&, Stream&) = nullptr;
+  void (*jitter)(const JitterArgs&, Stream&) = nullptr;
+  void (*random_logits)(const RandomLogitsArgs&, Stream&) = nullptr;
+  void (*sinkhorn)(const SinkhornArgs&, Stream&) = nullptr;
+  void (*expert_thresholds)(const ExpertThresholdsArgs&, Stream&) = nullptr;
+  void (*threshold_bias)(const ThresholdBiasArgs&, Stream&) = nullptr;
   void (*router_sums)(const RouterSumsArgs&, Stream&) = nullptr;
   void (*router_loss_backward)(const RouterLossBackwardArgs&, Stream&) = nullptr;
   void (*expert_rows)(const ExpertRowsArgs&, Stream&) = nullptr;

@@ -194,7 +194,6 @@ std::vector<Routing> routings() {
 struct Losses {
   int64_t tokens = 1, experts = 2, k = 1, segments = 1;
   RouterScore score = RouterScore::softmax;
-  bool mask = false;
   Spacing spacing = Spacing::apart;
   DType type = DType::f32;
   bool real = false;
@@ -207,17 +206,7 @@ struct Losses {
             .spacing = spacing,
             .type = type};
   }
-  std::string str() const {
-    return routing().str() + fmt::format(" s={}{}", segments, mask ? " mask" : "");
-  }
-  // Every third is left out, and all of the first segment.
-  Tensor make_mask(Inputs& inputs) const {
-    if (!mask) return {};
-    std::vector<double> values;
-    for (int64_t t = 0; t < tokens; ++t)
-      values.push_back(t % 3 == 1 || (segments > 1 && t < tokens / segments) ? 0 : 1);
-    return inputs.values("mask", {tokens}, type, values);
-  }
+  std::string str() const { return routing().str() + fmt::format(" s={}", segments); }
 };
 
 // Sums of terms of one sign.
@@ -235,7 +224,6 @@ Case router_sums_case(const Losses& l) {
         const RouterSumsArgs args{l.score,
                                   l.k,
                                   router_logits(inputs, "logits", l.routing()),
-                                  l.make_mask(inputs),
                                   inputs.output("sums", all, l.type),
                                   inputs.output("counts", all, l.type),
                                   inputs.output("squares", {l.segments}, l.type),
@@ -252,8 +240,7 @@ RouterLossBackwardArgs loss_backward_args(Inputs& inputs, const Losses& l) {
   RouterLossBackwardArgs args{.score = l.score,
                               .balance = experts * experts / static_cast<double>(choices),
                               .z = experts / 4,
-                              .logits = router_logits(inputs, "logits", l.routing()),
-                              .mask = l.make_mask(inputs)};
+                              .logits = router_logits(inputs, "logits", l.routing())};
   args.counts =
       inputs.integers("counts", {l.segments, l.experts}, l.type, 0, 2 * choices / l.experts + 2);
   args.weight = inputs.scalar("weight", 0.75);
@@ -289,15 +276,14 @@ std::vector<Losses> losses() {
       add({});
       add({.tokens = 0, .experts = 3, .k = 2, .segments = 2});
       add({.tokens = 7, .experts = 13, .k = 3});
-      add({.tokens = 33, .experts = 24, .k = 2, .segments = 3, .mask = true});
+      add({.tokens = 33, .experts = 24, .k = 2, .segments = 3});
       add({.tokens = 70, .experts = 64, .k = 8, .segments = 2, .spacing = Spacing::ties});
-      add({.tokens = 300, .experts = 20, .k = 20, .mask = true});
+      add({.tokens = 300, .experts = 20, .k = 20});
       add({.tokens = 5, .experts = 512, .k = 8, .segments = 5});
     }
     list.push_back({.tokens = 4096, .experts = 64, .k = 8, .score = score, .real = true});
   }
-  list.push_back(
-      {.tokens = 4096, .experts = 64, .k = 8, .segments = 4, .mask = true, .real = true});
+  list.push_back({.tokens = 4096, .experts = 64, .k = 8, .segments = 4, .real = true});
   return list;
 }
 

@@ -16,17 +16,6 @@ HWY_BEFORE_NAMESPACE();
 namespace megatron::kernels::cpu {
 namespace HWY_NAMESPACE {
 
-// In the order of load_two.
-template <class T, size_t N>
-HWY_INLINE std::array<PhiloxWords, N> words_of_twos(const PhiloxRow& random, int64_t channel) {
-  const auto group = static_cast<uint32_t>(channel / 4);
-  if constexpr (sizeof(T) == sizeof(bf16)) {
-    return random.even_and_odd<N>(group);
-  } else {
-    return random.consecutive<N>(group);
-  }
-}
-
 template <class T>
 void dropout_row(const T* x, Output<T> out, int64_t width, const PhiloxRow& random,
                  uint32_t threshold, float scale) {

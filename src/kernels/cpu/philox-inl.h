@@ -131,6 +131,17 @@ class PhiloxRow {
   uint64_t after_first_, after_second_[2], after_third_;
 };
 
+// Words of the channels from `channel` on, a multiple of 4, in the order of load_two.
+template <class T, size_t N>
+HWY_INLINE std::array<PhiloxWords, N> words_of_twos(const PhiloxRow& random, int64_t channel) {
+  const auto group = static_cast<uint32_t>(channel / 4);
+  if constexpr (sizeof(T) == sizeof(bf16)) {
+    return random.even_and_odd<N>(group);
+  } else {
+    return random.consecutive<N>(group);
+  }
+}
+
 }  // namespace HWY_NAMESPACE
 }  // namespace megatron::kernels::cpu
 HWY_AFTER_NAMESPACE();

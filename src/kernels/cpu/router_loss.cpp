@@ -31,7 +31,6 @@ class TokenSums {
   }
 
   void add(int64_t token) {
-    if (args_.mask.defined() && args_.mask.data<C>()[token] == 0) return;
     const C* logits = args_.logits.data<C>() + token * experts_;
     const C log_sum = softmax_row(logits, experts_, p_.data());
     C entropy = 0;
@@ -113,7 +112,6 @@ class LossGradient {
         g_(p_) {}
 
   void run(int64_t token) {
-    if (args_.mask.defined() && args_.mask.data<C>()[token] == 0) return;
     const C* logits = args_.logits.data<C>() + token * experts_;
     const C* counts = args_.counts.data<C>() + token / segment_ * experts_;
     C* dlogits = args_.dlogits.data<C>() + token * experts_;

@@ -4,6 +4,7 @@
 #include "kernels/cpu/cross_entropy.h"
 #include "kernels/cpu/elementwise.h"
 #include "kernels/cpu/embedding.h"
+#include "kernels/cpu/expert_balance.h"
 #include "kernels/cpu/expert_rows.h"
 #include "kernels/cpu/head_norm.h"
 #include "kernels/cpu/norm.h"
@@ -42,6 +43,8 @@ const Table& cpu_scratch_table() {
       .embedding_backward = ask<cpu::embedding_backward_scratch, EmbeddingBackwardArgs>,
       .cross_entropy = ask<cpu::cross_entropy_scratch, CrossEntropyArgs>,
       .column_sum = ask<cpu::column_sum_scratch, ColumnSumArgs>,
+      .sinkhorn = ask<cpu::sinkhorn_scratch, SinkhornArgs>,
+      .expert_thresholds = ask<cpu::expert_thresholds_scratch, ExpertThresholdsArgs>,
       .router_sums = ask<cpu::router_sums_scratch, RouterSumsArgs>,
       .expert_rows = ask<cpu::expert_rows_scratch, ExpertRowsArgs>,
   };

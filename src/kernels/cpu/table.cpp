@@ -8,9 +8,11 @@
 #include "kernels/cpu/dropout.h"
 #include "kernels/cpu/elementwise.h"
 #include "kernels/cpu/embedding.h"
+#include "kernels/cpu/expert_balance.h"
 #include "kernels/cpu/expert_rows.h"
 #include "kernels/cpu/gate.h"
 #include "kernels/cpu/head_norm.h"
+#include "kernels/cpu/noise.h"
 #include "kernels/cpu/norm.h"
 #include "kernels/cpu/optimizer.h"
 #include "kernels/cpu/products/gemm.h"
@@ -78,6 +80,11 @@ const Table& cpu_table() {
       .expert_counts = cpu::expert_counts,
       .expert_shares = cpu::expert_shares,
       .expert_bias = cpu::expert_bias,
+      .jitter = cpu::jitter,
+      .random_logits = cpu::random_logits,
+      .sinkhorn = cpu::sinkhorn,
+      .expert_thresholds = cpu::expert_thresholds,
+      .threshold_bias = cpu::threshold_bias,
       .router_sums = cpu::router_sums,
       .router_loss_backward = cpu::router_loss_backward,
       .expert_rows = cpu::expert_rows,

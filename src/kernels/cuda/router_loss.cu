@@ -14,7 +14,7 @@ struct RouterSums {
   RouterScore score;
   int k, experts;
   int64_t tokens, height, blocks;  // of a segment
-  const C *logits, *mask;
+  const C* logits;
   C* partials;
 
   __device__ int64_t columns() const { return 2 * int64_t{experts} + 2; }
@@ -77,7 +77,7 @@ __global__ void __launch_bounds__(kThreads, 2) sum_tokens(RouterSums<C> work) {
   TokenSums<C> mine{};
   for (int64_t of_first_warp = begin; of_first_warp < end; of_first_warp += warps) {
     const int64_t token = of_first_warp + warp;
-    if (token < end && (work.mask == nullptr || work.mask[token] != 0)) {
+    if (token < end) {
       add_token(work, work.logits + token * n, row, counts, mine);
     } else {
       for (int e = lane_of_row(); e < n; e += kWarp) row[e] = 0;
@@ -138,7 +138,7 @@ struct RouterLoss {
   double balance, z;
   int64_t tokens, of_segment;
   int experts;
-  const C *logits, *mask, *counts;
+  const C *logits, *counts;
   const double* weight;
   C* dlogits;
 };
@@ -147,7 +147,7 @@ struct RouterLoss {
 template <class C>
 __global__ void __launch_bounds__(kThreads) differentiate_losses(RouterLoss<C> work) {
   const int64_t token = token_of_warp();
-  if (token >= work.tokens || (work.mask != nullptr && work.mask[token] == 0)) return;
+  if (token >= work.tokens) return;
   const int lane = lane_of_row(), n = work.experts;
   const C *row = work.logits + token * n, *counts = work.counts + token / work.of_segment * n;
   C* to = work.dlogits + token * n;
@@ -181,7 +181,6 @@ void run(const RouterSumsArgs& args, Stream& stream) {
                            .height = blocks.height,
                            .blocks = blocks.count,
                            .logits = address_of<C>(args.logits),
-                           .mask = address_of<C>(args.mask),
                            .partials = address_of<C>(partials)};
   if (blocks.count > 0) {
     const int64_t row = work.experts * static_cast<int64_t>(sizeof(C));
@@ -209,7 +208,6 @@ void run(const RouterLossBackwardArgs& args, Stream& stream) {
                            .of_segment = tokens / args.counts.size(0),
                            .experts = static_cast<int>(args.logits.size(1)),
                            .logits = address_of<C>(args.logits),
-                           .mask = address_of<C>(args.mask),
                            .counts = address_of<C>(args.counts),
                            .weight = address_of<double>(args.weight),
                            .dlogits = address_of<C>(args.dlogits)};

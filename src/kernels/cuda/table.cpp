@@ -8,10 +8,12 @@
 #include "kernels/cuda/dropout.h"
 #include "kernels/cuda/elementwise.h"
 #include "kernels/cuda/embedding.h"
+#include "kernels/cuda/expert_balance.h"
 #include "kernels/cuda/expert_rows.h"
 #include "kernels/cuda/gate.h"
 #include "kernels/cuda/grouped_gemm/grouped_gemm.h"
 #include "kernels/cuda/head_norm.h"
+#include "kernels/cuda/noise.h"
 #include "kernels/cuda/norm.h"
 #include "kernels/cuda/optimizer.h"
 #include "kernels/cuda/products/gemm.h"
@@ -78,6 +80,11 @@ const Table& cuda_table() {
       .expert_counts = cuda::expert_counts,
       .expert_shares = cuda::expert_shares,
       .expert_bias = cuda::expert_bias,
+      .jitter = cuda::jitter,
+      .random_logits = cuda::random_logits,
+      .sinkhorn = cuda::sinkhorn,
+      .expert_thresholds = cuda::expert_thresholds,
+      .threshold_bias = cuda::threshold_bias,
       .router_sums = cuda::router_sums,
       .router_loss_backward = cuda::router_loss_backward,
       .expert_rows = cuda::expert_rows,

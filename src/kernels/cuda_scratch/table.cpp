@@ -3,6 +3,7 @@
 #include "kernels/cuda_scratch/attention.h"
 #include "kernels/cuda_scratch/elementwise.h"
 #include "kernels/cuda_scratch/embedding.h"
+#include "kernels/cuda_scratch/expert_balance.h"
 #include "kernels/cuda_scratch/expert_rows.h"
 #include "kernels/cuda_scratch/gemm.h"
 #include "kernels/cuda_scratch/library_attention.h"
@@ -46,6 +47,8 @@ const Table& cuda_scratch_table() {
       .softmax_backward = ask<cuda::softmax_backward_scratch, SoftmaxBackwardArgs>,
       .embedding_backward = ask<cuda::embedding_backward_scratch, EmbeddingBackwardArgs>,
       .column_sum = ask<cuda::column_sum_scratch, ColumnSumArgs>,
+      .sinkhorn = ask<cuda::sinkhorn_scratch, SinkhornArgs>,
+      .expert_thresholds = ask<cuda::expert_thresholds_scratch, ExpertThresholdsArgs>,
       .router_sums = ask<cuda::router_sums_scratch, RouterSumsArgs>,
       .expert_rows = ask<cuda::expert_rows_scratch, ExpertRowsArgs>,
   };

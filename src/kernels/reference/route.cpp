@@ -190,14 +190,13 @@ std::vector<C> probabilities(RouterScore kind, std::span<const C> logits) {
 
 template <class C>
 void sums_typed(const RouterSumsArgs& args) {
-  const std::vector<C> logits = load<C>(args.logits), mask = load<C>(args.mask);
+  const std::vector<C> logits = load<C>(args.logits);
   const auto tokens = static_cast<size_t>(args.logits.size(0)),
              experts = static_cast<size_t>(args.logits.size(1)),
              segments = static_cast<size_t>(args.counts.size(0));
   std::vector<C> sums(segments * experts), counts(sums.size()), squares(segments),
       entropy(segments);
   for (size_t t = 0; t < tokens; ++t) {
-    if (!mask.empty() && mask[t] == 0) continue;
     const auto row = std::span<const C>(logits).subspan(t * experts, experts);
     const std::vector<C> p = probabilities(args.score, row);
     const size_t segment = t / (tokens / segments);
@@ -217,8 +216,7 @@ void sums_typed(const RouterSumsArgs& args) {
 
 template <class C>
 void loss_backward_typed(const RouterLossBackwardArgs& args) {
-  const std::vector<C> logits = load<C>(args.logits), mask = load<C>(args.mask),
-                       counts = load<C>(args.counts);
+  const std::vector<C> logits = load<C>(args.logits), counts = load<C>(args.counts);
   std::vector<C> dlogits = load<C>(args.dlogits);
   const auto tokens = static_cast<size_t>(args.logits.size(0)),
              experts = static_cast<size_t>(args.logits.size(1)),
@@ -226,7 +224,6 @@ void loss_backward_typed(const RouterLossBackwardArgs& args) {
   const double weight = scalar(args.weight);
   const auto balance = static_cast<C>(weight * args.balance), z = static_cast<C>(weight * args.z);
   for (size_t t = 0; t < tokens; ++t) {
-    if (!mask.empty() && mask[t] == 0) continue;
     const auto row = std::span<const C>(logits).subspan(t * experts, experts);
     const size_t segment = t / (tokens / segments);
     const std::vector<C> p = softmax(row);

@@ -1,0 +1,78 @@
+#include <algorithm>
+#include <cmath>
+
+#include "base/philox.h"
+#include "kernels/reference/elements.h"
+#include "kernels/reference/kernels.h"
+
+namespace megatron::kernels::reference {
+namespace {
+
+// The words of a channel's counter.
+class NoiseWords {
+ public:
+  NoiseWords(const NoiseRows& rows, int64_t count) : first_(rows.first_row) {
+    const uint64_t key = rows.seed * 0x9E3779B97F4A7C15ull ^ rows.stream;
+    key_ = {static_cast<uint32_t>(key), static_cast<uint32_t>(key >> 32)};
+    if (rows.sample_ids.defined()) samples_ = load_integers(rows.sample_ids);
+    const int64_t samples = std::max<int64_t>(1, static_cast<int64_t>(samples_.size()));
+    length_ = rows.length > 0 ? rows.length : std::max<int64_t>(1, count / samples);
+  }
+
+  int64_t sample(int64_t row) const { return samples_[(first_ + row) / length_]; }
+  int64_t position(int64_t row) const { return (first_ + row) % length_; }
+  PhiloxCounter operator()(int64_t sample, int64_t position, int64_t group) const {
+    const auto number = static_cast<uint64_t>(sample);
+    return philox({static_cast<uint32_t>(group), static_cast<uint32_t>(position),
+                   static_cast<uint32_t>(number), static_cast<uint32_t>(number >> 32)},
+                  key_);
+  }
+
+ private:
+  PhiloxKey key_;
+  std::vector<int64_t> samples_;
+  int64_t first_, length_;
+};
+
+template <class C>
+void jitter_typed(const JitterArgs& args) {
+  std::vector<C> x = load<C>(args.x);
+  const int64_t rows = args.x.size(0), channels = args.x.size(1);
+  const NoiseWords words(args.rows, rows);
+  for (int64_t row = 0; row < rows; ++row) {
+    for (int64_t i = 0; i < channels; ++i) {
+      const uint32_t word = words(words.sample(row), words.position(row), i / 4)[i % 4];
+      const C u = static_cast<C>(word >> 8) / static_cast<C>(1 << 24);
+      x[row * channels + i] *= 1 + static_cast<C>(args.width) * (2 * u - 1);
+    }
+  }
+  store(args.out, x);
+}
+
+}  // namespace
+
+void jitter(const JitterArgs& args, Stream&) {
+  check(args);
+  args.x.dtype() == DType::f64 ? jitter_typed<double>(args) : jitter_typed<float>(args);
+}
+
+void random_logits(const RandomLogitsArgs& args, Stream&) {
+  check(args);
+  using Of = RandomLogitsArgs::Of;
+  const int64_t rows = args.out.size(0), experts = args.out.size(1);
+  const NoiseWords words(args.rows, rows);
+  std::vector<double> out = load<double>(args.x);
+  out.resize(static_cast<size_t>(rows * experts));
+  for (int64_t row = 0; row < rows; ++row) {
+    const int64_t sample = args.of == Of::all ? 0 : words.sample(row),
+                  position = args.of == Of::token ? words.position(row) : 0;
+    for (int64_t e = 0; e < experts; ++e) {
+      double sum = 0;
+      for (const uint32_t word : words(sample, position, e)) sum += word;
+      out[row * experts + e] += args.scale * (std::sqrt(3.0) * (sum / 4294967296.0 - 2));
+    }
+  }
+  store(args.out, out);
+}
+
+}  // namespace megatron::kernels::reference
