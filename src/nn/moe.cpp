@@ -22,8 +22,9 @@ MlpConfig MoeConfig::shared() const {
   return config;
 }
 
-Moe::Moe(Builder& builder, const std::string& name, int64_t hidden, const MoeConfig& config,
-         const RouterTraining& training, parallel::Init init, parallel::Init output_init)
+Moe::Moe(Builder& builder, const std::string& name, int64_t layer, int64_t hidden,
+         const MoeConfig& config, const RouterTraining& training, parallel::Init init,
+         parallel::Init output_init)
     : config_(config),
       tensor_(builder.tensor()),
       ranks_(builder.ranks().expert_ranks()),
@@ -31,7 +32,8 @@ Moe::Moe(Builder& builder, const std::string& name, int64_t hidden, const MoeCon
                                builder.ranks().rank(RankGroup::expert))),
       adds_bias_(builder.ranks().rank(RankGroup::expert_tensor) == 0),
       training_(training),
-      router_(builder, name + ".router", hidden, config, training, init),
+      load_(layer, config.experts),
+      router_(builder, name + ".router", layer, hidden, config, training, init),
       correction_(router_.correction()) {
   const int ranks = builder.ranks().size(RankGroup::expert);
   MG_CHECK(config.experts % ranks == 0,
@@ -86,6 +88,7 @@ Moe::Tokens Moe::send(Tape& tape, const Var& x_TH, const Batch& batch) const {
     training_.check_divided(batch.length, x_TH.value.size(0), tensor_.size(),
                             ranks_.group == nullptr ? 1 : ranks_.group->size());
   const ops::Routing routing = router_(tape, x_TH, batch);
+  observe(tape, routing.experts);
   Tokens sent{.x_TH = x_TH};
   sent.choices =
       parallel::send_to_expert_ranks(tape, routing.experts, ranks_, "expert choices");
@@ -116,8 +119,16 @@ Var Moe::receive(Tape& tape, const Tokens& sent) const {
   return shared_ == nullptr ? y_TH : ops::add(tape, y_TH, sent.shared_TH);
 }
 
+// What each rank's own tokens choose, by what biases.
+void Moe::observe(const Tape& tape, const Tensor& experts) const {
+  if (tensor_.divides_tokens() || tensor_.rank() == 0) load_.count_chosen(tape, experts);
+  if (correction_ != nullptr) load_.take_bias(tape, correction_->value());
+}
+
 // Each rank counts what goes to its own experts; the ranks' counts are added up.
-void Moe::observe(Tape& tape, const Tensor& experts, const Tensor& rows) const {
+void Moe::observe_rows(Tape& tape, const Tensor& experts, const Tensor& rows) const {
+  const bool first_slice = adds_bias_;
+  if (training_.capacity_factor > 0 && first_slice) load_.count_kept(tape, experts, rows);
   if (correction_ == nullptr) return;
   if (const Tensor observed = correction_->observe(tape); observed.defined())
     tape.kernels().expert_counts({.experts = experts, .rows = rows, .counts = {observed, 1}},
@@ -155,7 +166,7 @@ ops::ExpertOrder Moe::order_of(Tape& tape, const Tensor& experts, const Tensor& 
                               .slots = order.slots,
                               .rows = order.rows},
                              tape.stream());
-  observe(tape, experts, order.rows);
+  observe_rows(tape, experts, order.rows);
   // The host sees its own memory: no more rows than there are.
   const Device device = order.offsets.device();
   if ((ranks_.group != nullptr || capacity.rows > 0) && device.is_host() && device.has_data())

@@ -5,6 +5,7 @@
 
 #include "kernels/route.h"
 #include "nn/batch.h"
+#include "nn/expert_load.h"
 #include "nn/mlp.h"
 #include "nn/replicated_linear.h"
 #include "nn/router.h"
@@ -38,8 +39,10 @@ struct MoeConfig {
 // between an expert's two products.
 class Moe {
  public:
-  Moe(Builder& builder, const std::string& name, int64_t hidden, const MoeConfig& config,
-      const RouterTraining& training, parallel::Init init, parallel::Init output_init);
+  // layer: its number in the model, of its metrics.
+  Moe(Builder& builder, const std::string& name, int64_t layer, int64_t hidden,
+      const MoeConfig& config, const RouterTraining& training, parallel::Init init,
+      parallel::Init output_init);
   Var operator()(Tape& tape, const Var& x_TH, const Batch& batch) const;
 
   // The same in three parts, between which calls to other ranks are under way: tokens are routed and begin to travel;
@@ -70,7 +73,8 @@ class Moe {
   Capacity capacity_of(Tape& tape, int64_t own_tokens, const Batch& batch) const;
   ops::ExpertOrder order_of(Tape& tape, const Tensor& experts, const Tensor& weights,
                             const Capacity& capacity) const;
-  void observe(Tape& tape, const Tensor& experts, const Tensor& rows) const;
+  void observe(const Tape& tape, const Tensor& experts) const;
+  void observe_rows(Tape& tape, const Tensor& experts, const Tensor& rows) const;
 
   MoeConfig config_;
   parallel::TensorParallel tensor_;
@@ -78,6 +82,7 @@ class Moe {
   parallel::Slice held_;  // of the experts
   bool adds_bias_;        // of the down-projections, of which ranks add up slices
   RouterTraining training_;
+  ExpertLoad load_;
   Router router_;
   ModuleState* correction_;  // null: none
   Weight up_, up_bias_, down_, down_bias_;

@@ -25,29 +25,39 @@ Tensor scaled(Tape& tape, const Tensor& x, double factor) {
   return out;
 }
 
-void report_mean(Tape& tape, std::string_view metric, const Tensor& sums, double factor,
-                 bool divided) {
+void report_mean(Tape& tape, std::string_view metric, int64_t layer, const Tensor& sums,
+                 double factor, bool divided) {
   Tensor ones = tape.empty(sums.shape(), sums.dtype(), "moe.ones");
   tape.kernels().fill({.out = ones, .value = 1}, tape.stream());
-  tape.report(metric, {.values = scaled(tape, sums, factor), .weights = ones, .divided = divided});
+  tape.report(
+      metric,
+      {.values = scaled(tape, sums, factor), .weights = ones, .divided = divided, .layer = layer});
 }
 
 }  // namespace
 
-std::vector<MetricDefinition> router_metrics(const RouterTraining& training) {
-  std::vector<MetricDefinition> metrics;
-  const auto add = [&](std::string_view name) { metrics.push_back({.name = std::string(name)}); };
+std::vector<MetricDefinition> router_metrics(const std::vector<ExpertLayer>& layers,
+                                             const RouterTraining& training) {
+  std::vector<MetricDefinition> metrics = expert_metrics(layers, training);
+  if (layers.empty()) return metrics;
+  std::vector<int64_t> numbers;
+  for (const ExpertLayer& layer : layers) numbers.push_back(layer.layer);
+  const auto add = [&](std::string_view name) {
+    metrics.push_back({.name = std::string(name), .layers = numbers});
+  };
   if (training.aux_loss != 0) add(kAuxLoss);
   if (training.sequence_aux_loss != 0) add(kSequenceAuxLoss);
   if (training.global_aux_loss != 0) add(kGlobalAuxLoss);
   if (training.z_loss != 0) add(kRouterZLoss);
   add(kRouterEntropy);
+  metrics.back().least_stands_out = true;  // the router that decides most
   return metrics;
 }
 
-Router::Router(Builder& builder, const std::string& name, int64_t hidden, const MoeConfig& config,
-               const RouterTraining& training, parallel::Init init)
-    : form_(config.router),
+Router::Router(Builder& builder, const std::string& name, int64_t layer, int64_t hidden,
+               const MoeConfig& config, const RouterTraining& training, parallel::Init init)
+    : layer_(layer),
+      form_(config.router),
       choices_(config.choices),
       tensor_(builder.tensor()),
       data_(builder.ranks().data),
@@ -178,11 +188,12 @@ Var Router::add_balance_loss(Tape& tape, const Var& logits_TE, const Batch& batc
     tape.report(loss.metric,
                 {.values = scaled(tape, sums, scale * loss.ranks).view({segments * experts}),
                  .weights = counts.view({segments * experts}),
-                 .divided = divided});
+                 .divided = divided,
+                 .layer = layer_});
   if (loss.reports_rest) {
     const double one = 1 / static_cast<double>(own);
-    report_mean(tape, kRouterEntropy, entropy, one, divided);
-    if (loss.z != 0) report_mean(tape, kRouterZLoss, squares, one, divided);
+    report_mean(tape, kRouterEntropy, layer_, entropy, one, divided);
+    if (loss.z != 0) report_mean(tape, kRouterZLoss, layer_, squares, one, divided);
   }
   if (loss.coefficient == 0 && loss.z == 0) return logits_TE;
   const int64_t first = divided ? tensor_.rank() * tokens / length * length : 0;

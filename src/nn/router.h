@@ -9,6 +9,7 @@
 #include "kernels/route.h"
 #include "nn/batch.h"
 #include "nn/builder.h"
+#include "nn/expert_load.h"
 #include "nn/router_training.h"
 #include "ops/router.h"
 
@@ -16,11 +17,12 @@ namespace megatron::nn {
 
 struct MoeConfig;
 
-// The names of their metrics, each a mean over tokens.
+// The names of their metrics, each a mean over tokens, of every layer with experts; besides those of expert_load.h.
 inline constexpr std::string_view kAuxLoss = "aux_loss", kSequenceAuxLoss = "seq_aux_loss",
                                   kGlobalAuxLoss = "global_aux_loss",
                                   kRouterZLoss = "router_z_loss", kRouterEntropy = "router_entropy";
-std::vector<MetricDefinition> router_metrics(const RouterTraining& training);
+std::vector<MetricDefinition> router_metrics(const std::vector<ExpertLayer>& layers,
+                                             const RouterTraining& training);
 
 // Also in a forward pass that records nothing because backward runs it again.
 inline bool trains(const Tape& tape) { return tape.pass() != Pass::evaluate; }
@@ -28,8 +30,9 @@ inline bool trains(const Tape& tape) { return tape.pass() != Pass::evaluate; }
 // Parameters <name>.weight [E,H] and .bias [E]; state .correction [E].
 class Router {
  public:
-  Router(Builder& builder, const std::string& name, int64_t hidden, const MoeConfig& config,
-         const RouterTraining& training, parallel::Init init);
+  // layer: its number in the model, of its metrics.
+  Router(Builder& builder, const std::string& name, int64_t layer, int64_t hidden,
+         const MoeConfig& config, const RouterTraining& training, parallel::Init init);
   // Of this rank's tokens x [T,H].
   ops::Routing operator()(Tape& tape, const Var& x_TH, const Batch& batch) const;
   // Added to the scores when experts are chosen; null: none. Observes how many tokens each expert had.
@@ -51,6 +54,7 @@ class Router {
   Tensor shares_of_step(Tape& tape, const Tensor& counts) const;
   void sum_counts(Tape& tape, const Tensor& counts, int ranks) const;
 
+  int64_t layer_;
   kernels::RouterForm form_;
   int64_t choices_;
   parallel::TensorParallel tensor_;

@@ -246,6 +246,9 @@ class HistoryReader {
     keep(flops_per_second_, row[kFlopsPerSecond]);
     keep(peak_shares_, row[kPeakShare]);
     history_.steps.add(row);
+    if (!parser_.has("layer_metrics")) return;
+    by_layer_ = parser_.line();
+    history_.layer_metrics_iteration = static_cast<int64_t>(parser_.iteration());
   }
 
   static void keep(std::vector<float>& values, double value) {
@@ -289,6 +292,10 @@ class HistoryReader {
              history_.path,
              history_.damages.empty() ? std::string() : " (" + history_.damages.front() + ")");
     history_.elapsed = elapsed_;
+    try {
+      if (!by_layer_.empty()) history_.layer_metrics = Json::parse(by_layer_)["layer_metrics"];
+    } catch (const Error&) {  // such as a key that comes twice
+    }
     history_.median_tokens_per_second = median(tokens_per_second_);
     history_.median_flops_per_second = median(flops_per_second_);
     history_.median_peak_share = median(peak_shares_);
@@ -308,6 +315,7 @@ class HistoryReader {
   LogLineParser parser_;
   std::vector<double> limits_;
   int64_t records_ = 0;
+  std::string by_layer_;  // the last step's line with "layer_metrics"
   double elapsed_ = 0, session_elapsed_ = 0, session_time_ = kNone;
   std::vector<float> tokens_per_second_, flops_per_second_, peak_shares_;  // of every step
 };

@@ -68,6 +68,9 @@ struct RunHistory {
   std::string name, path;  // path: the JSONL file
   std::vector<Session> sessions;
   Curve steps;
+  // The "layer_metrics" of the last step that has them, and its iteration; null: none has.
+  Json layer_metrics;
+  int64_t layer_metrics_iteration = 0;
   std::vector<ValidationCurve> validations;  // one a set
   Records samples, saves, notes;
   double first_time = 0, last_time = 0, elapsed = 0;  // last_time: of the last record

@@ -104,6 +104,10 @@ void LogLineParser::read_step() {
   }
 }
 
+bool LogLineParser::has(std::string_view key) const {
+  return state_->fields.at_key(key).error() == simdjson::SUCCESS;
+}
+
 Json LogLineParser::record() const { return Json::parse(line_, "the line"); }
 
 }  // namespace megatron::report

@@ -27,6 +27,8 @@ class LogLineParser {
   double iteration() const { return row_[kIteration]; }
   // A step: its row, kElapsed not set yet.
   std::array<double, kStepColumns>& row() { return row_; }
+  bool has(std::string_view key) const;
+  std::string_view line() const { return line_; }
   Json record() const;  // all of it
 
  private:

@@ -77,6 +77,7 @@ std::string report_page(const std::vector<RunHistory>& histories, const std::str
                             {"style", std::string(kPageCss)},
                             {"figures", key_figures(histories)},
                             {"memory", section("memory", "Memory", memory_by_class(histories))},
+                            {"layers", section("layers", "Layers", metrics_by_layer(histories))},
                             {"samples", section("samples", "Samples", samples(histories))},
                             {"configuration",
                              section("configuration", "Configuration", configuration(histories))},

@@ -37,8 +37,11 @@ class DecoderDefinition final : public ModelDefinition,
   }
   std::string_view base_prefix() const override { return family_.base_prefix; }
   std::vector<MetricDefinition> metrics() const override {
-    if (v_.first_moe() == nullptr) return {};
-    return nn::router_metrics(v_.router);
+    std::vector<nn::ExpertLayer> layers;
+    for (int64_t i = 0; i < num_layers(); ++i)
+      if (const auto* moe = v_.layers[static_cast<size_t>(i)].moe())
+        layers.push_back({i, moe->experts, moe->correction_bias});
+    return nn::router_metrics(layers, v_.router);
   }
   std::optional<TiedOutput> tied_output() const override;
   Model with(const ModelChanges& changes) const override;

@@ -64,12 +64,20 @@ std::string in_one_line(const std::string& text) {
 
 namespace {
 
+// "expert_load 1.4 (2.31 layer 17)": of all layers, and of the one that stands out.
+std::string metric_text(const MetricValue& m) {
+  const MetricValue::Layer* layer = m.outstanding();
+  const std::string text =
+      in_one_line(m.name) + " " + figure(m.layers.empty() ? "{:.4g}" : "{:.3g}", m.value);
+  if (layer == nullptr) return text;
+  return fmt::format("{} ({} layer {})", text, figure("{:.3g}", layer->value), layer->layer);
+}
+
 // What of a step gives way on a line, the first to stay first.
 std::vector<std::string> lesser_figures(const StepRecord& r) {
   std::vector<std::string> parts;
   if (r.skipped > 0) parts.push_back(fmt::format("{} skipped", r.skipped));
-  for (const MetricValue& m : r.metrics)
-    parts.push_back(in_one_line(m.name) + " " + figure("{:.4g}", m.value));
+  for (const MetricValue& m : r.metrics) parts.push_back(metric_text(m));
   if (r.loss_scale != 0) parts.push_back("loss scale " + figure("{:.10g}", r.loss_scale));
   if (r.parameter_norm != 0) parts.push_back("params norm " + figure("{:.3f}", r.parameter_norm));
   if (r.zero_gradients >= 0) parts.push_back(fmt::format("{} zeros", r.zero_gradients));

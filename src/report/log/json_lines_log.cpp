@@ -6,6 +6,7 @@
 #include <cmath>
 #include <filesystem>
 #include <optional>
+#include <set>
 #include <system_error>
 
 #include "base/error.h"
@@ -36,6 +37,26 @@ Json machine(const RunRecord& run) {
   if (const int64_t bytes = available_memory(); bytes > 0)
     object.emplace_back("memory_bytes", bytes);
   object.emplace_back("device", readable(run.device));
+  return object;
+}
+
+// The layers of all, and of each metric that layers report a value a layer; null: no metric is of layers.
+Json layer_metrics(const std::vector<MetricValue>& metrics) {
+  std::set<int64_t> layers;
+  for (const MetricValue& m : metrics)
+    for (const MetricValue::Layer& layer : m.layers) layers.insert(layer.layer);
+  if (layers.empty()) return {};
+  Json::Array numbers;
+  for (const int64_t layer : layers) numbers.emplace_back(layer);
+  Json::Object object = {{"layer", std::move(numbers)}};
+  for (const MetricValue& m : metrics) {
+    if (m.layers.empty()) continue;
+    Json::Array values(layers.size());
+    for (const auto& [layer, value] : m.layers)
+      values[static_cast<size_t>(std::distance(layers.begin(), layers.find(layer)))] =
+          number(value);
+    object.emplace_back(readable(m.name), std::move(values));
+  }
   return object;
 }
 
@@ -92,6 +113,8 @@ Json to_json(const StepRecord& r, double time) {
     Json::Object metrics;
     for (const MetricValue& m : r.metrics) metrics.emplace_back(readable(m.name), number(m.value));
     line.emplace_back("metrics", std::move(metrics));
+    if (Json layers = layer_metrics(r.metrics); !layers.is_null())
+      line.emplace_back("layer_metrics", std::move(layers));
   }
   line.emplace_back("weight_decay", number(r.weight_decay));
   if (r.loss_scale != 0) line.emplace_back("loss_scale", number(r.loss_scale));

@@ -11,7 +11,8 @@
 //    "machine":{"cpu":..,"cores":..,"memory_bytes":..,"device":..}, "precision":"bf16", "peak_flops":.., "flop_formula":"..",
 //    "train_iters":n, "seq_length":n, "consumed_tokens":<before this start>}
 //   {"type":"step", "time":.., "iteration":n, "consumed_samples":n, "consumed_tokens":n, "loss":x, "learning_rate":x,
-//    "gradient_norm":x, "parameter_norm":x, "zero_gradients":n, "metrics":{"z_loss":x,...}, "weight_decay":x, "loss_scale":x, "skipped":n, "global_batch_size":n, "steps":<of this interval>, "seconds":<a step>,
+//    "gradient_norm":x, "parameter_norm":x, "zero_gradients":n, "metrics":{"z_loss":x,...},
+//    "layer_metrics":{"layer":[n,...], "expert_load":[x,...], ...}, "weight_decay":x, "loss_scale":x, "skipped":n, "global_batch_size":n, "steps":<of this interval>, "seconds":<a step>,
 //    "tokens_per_second":x, "overall_tokens_per_second":x, "flops_per_second":x, "peak_share":<0 to 1>, "data_wait":<share of the time>,
 //    "communication_wait":<share>, "save_wait":<share>, "seconds_left":x,
 //    "timers":{"forward-backward":{"least":s,"most":s},...}, "memory":{"parameters":bytes, ...one a MemoryClass, "process":bytes}}

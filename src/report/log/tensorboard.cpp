@@ -219,7 +219,11 @@ void TensorBoard::step(const StepRecord& r, double time) {
   all.emplace_back("weight-decay", r.weight_decay);
   if (r.parameter_norm != 0) all.emplace_back("params-norm", r.parameter_norm);
   if (r.zero_gradients >= 0) all.emplace_back("num-zeros", static_cast<double>(r.zero_gradients));
-  for (const MetricValue& m : r.metrics) all.emplace_back(readable(m.name), m.value);
+  for (const MetricValue& m : r.metrics) {
+    all.emplace_back(readable(m.name), m.value);
+    for (const auto& [layer, value] : m.layers)
+      all.emplace_back(fmt::format("{}/layer_{}", readable(m.name), layer), value);
+  }
   for (const TimerFigure& f : r.timer_points)
     all.emplace_back(fmt::format("{}-time", f.name), f.most());
   if (r.loss_scale != 0) all.emplace_back("loss-scale", r.loss_scale);

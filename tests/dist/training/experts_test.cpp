@@ -27,6 +27,13 @@ double metric(const IterationReport& report, std::string_view name) {
   return found == report.metrics.end() ? NAN : found->value;
 }
 
+const std::vector<MetricValue::Layer>& layers(const IterationReport& report,
+                                              std::string_view name) {
+  const auto found = std::ranges::find(report.metrics, name, &MetricValue::name);
+  EXPECT_NE(found, report.metrics.end()) << name;
+  return found->layers;
+}
+
 class ExpertRuns : public ::testing::Test {
  protected:
   settings::TrainSettings settings(const std::string& name, const std::string& flags = "") const {
@@ -77,6 +84,16 @@ TEST_F(ExpertRuns, OfOtherLayoutsAreThoseOfOneRank) {
       for (size_t i = 0; i < one.iterations.size(); ++i)
         EXPECT_NEAR(metric(found.iterations[i], loss), metric(one.iterations[i], loss), 1e-4)
             << loss << " of step " << i;
+    for (const char* figure : {"expert_load", "expert_bias_range", "router_entropy"})
+      for (size_t i = 0; i < one.iterations.size(); ++i) {
+        const auto &mine = layers(found.iterations[i], figure),
+                   &wanted = layers(one.iterations[i], figure);
+        ASSERT_EQ(mine.size(), 3u);
+        for (size_t l = 0; l < 3; ++l) {
+          EXPECT_EQ(mine[l].layer, static_cast<int64_t>(l) + 1);
+          EXPECT_NEAR(mine[l].value, wanted[l].value, 1e-4) << figure << " of step " << i;
+        }
+      }
     const SavedTensors saved = saved_tensors(found.saved);
     EXPECT_LE(distance(saved.weights, expected.weights), tolerance::kLayoutFp32);
     EXPECT_EQ(corrections(saved), biases);
@@ -135,7 +152,9 @@ TEST_F(ExpertRuns, DropTheSameTokensInEveryLayout) {
   int number = 0;
   for (const std::string policy : {"probs", "position"}) {
     const std::string flags = capacity + "--moe-token-drop-policy " + policy + " ";
-    const std::vector<double> one = losses(run(settings("one " + policy, flags)));
+    const TrainResult alone = run(settings("one " + policy, flags));
+    const std::vector<double> one = losses(alone);
+    EXPECT_GT(metric(alone.iterations[0], "dropped_share"), 0.05);
     EXPECT_NE(one[0], losses(run(settings("all " + policy)))[0]);
     for (const std::string& layout :
          {std::string("--moe-pad-expert-input-to-capacity"), std::string(kExpertRanks),
@@ -144,8 +163,11 @@ TEST_F(ExpertRuns, DropTheSameTokensInEveryLayout) {
           std::string("--recompute-granularity selective --recompute-modules moe_act"),
           std::string(kSlicedExperts)}) {
       SCOPED_TRACE(layout);
-      EXPECT_LE(distance(losses(run(settings(std::to_string(number++), flags + layout))), one),
-                tolerance::kLayoutFp32);
+      const TrainResult found = run(settings(std::to_string(number++), flags + layout));
+      EXPECT_LE(distance(losses(found), one), tolerance::kLayoutFp32);
+      for (size_t l = 0; l < 3; ++l)
+        EXPECT_EQ(layers(found.iterations[0], "dropped_share")[l].value,
+                  layers(alone.iterations[0], "dropped_share")[l].value);
     }
   }
 }

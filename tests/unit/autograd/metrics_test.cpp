@@ -81,6 +81,43 @@ TEST_F(MetricsTest, CountOnceWhereRanksReportTheSame) {
   EXPECT_EQ(copy.values()[0].value, 8);
 }
 
+TEST_F(MetricsTest, OfLayersStandApart) {
+  Metrics layers({{.name = "mean", .layers = {1, 4}},
+                  {.name = "counts",
+                   .kind = MetricDefinition::Kind::tally,
+                   .layers = {1, 4},
+                   .width = 2,
+                   .figures = {{"first", [](int64_t, std::span<const double> t) { return t[0]; }},
+                               {"layer and second",
+                                [](int64_t layer, std::span<const double> t) {
+                                  return static_cast<double>(layer) + t[1];
+                                }}}}},
+                 runtime, true);
+  layers.begin_step(runtime);
+  Tape tape(runtime);
+  EXPECT_FALSE(tape.tally("counts", 4).defined());  // nobody collects
+  tape.collect(&layers);
+  tape.report("mean", {.values = values, .weights = weights, .layer = 4});
+  tape.report("mean", {.values = weights, .weights = values, .layer = 1});
+  Tensor tally = tape.tally("counts", 4);
+  copy_from(tally, std::vector<double>{7, 0.5});
+  const std::vector<MetricValue> found = layers.values();
+  ASSERT_EQ(found.size(), 3u);
+  EXPECT_EQ(found[0].value, (18 + 18) / 12.0);
+  EXPECT_EQ(found[0].layers.at(0).value, 18 / 8.0);
+  EXPECT_EQ(found[0].layers.at(1).value, 18 / 4.0);
+  EXPECT_EQ(found[0].outstanding()->layer, 4);
+  EXPECT_EQ(found[1].value, 7 / 2.0);
+  EXPECT_EQ(found[2].name, "layer and second");
+  EXPECT_EQ(found[2].layers.at(0).value, 1);
+  EXPECT_EQ(found[2].layers.at(1).value, 4.5);
+  EXPECT_THROW(tape.report("mean", {.values = values, .weights = weights}), InternalError);
+  EXPECT_THROW(tape.tally("counts", 2), InternalError);
+  Tape evaluation(runtime, Tape::Mode::infer);
+  evaluation.collect(&layers);
+  EXPECT_FALSE(evaluation.tally("counts", 4).defined());
+}
+
 TEST_F(MetricsTest, HaveNamesThatTheModelKnows) {
   Tape tape(runtime);
   tape.report("other", {.values = values});  // nobody collects

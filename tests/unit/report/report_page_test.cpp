@@ -35,6 +35,30 @@ std::string plain_log() {
          line("end", 5, "\"reason\":\"done\",\"text\":\"\"");
 }
 
+TEST(ReportPage, HasATableOfMetricsByLayerOfTheLastStep) {
+  const LogFolder folder;
+  const auto step = [](int iteration, const std::string& metrics) {
+    return line("step", iteration, "\"loss\":5.0,\"layer_metrics\":" + metrics);
+  };
+  const std::string page = page_of({folder.run(
+      "a", run_line(0, 1000) + step(1, "{\"layer\":[1,4],\"expert_load\":[9.5,9.25]}") +
+               step(2, "{\"layer\":[1,4],\"<b>\":[1.25,null],\"expert_load\":[1.5,3.0]}"))});
+  EXPECT_TRUE(has(page, "<th scope=\"col\">expert_load</th>"));
+  EXPECT_TRUE(has(page,
+                  "<th scope=\"row\">4</th><td>–</td><td>3<i class=\"level\" "
+                  "style=\"width:100.0%\"></i></td>"));
+  EXPECT_TRUE(has(page, "<td>1.5<i class=\"level\" style=\"width:50.0%\"></i></td>"));
+  EXPECT_TRUE(has(page, "&lt;b&gt;"));
+  EXPECT_TRUE(has(page, "iteration 2"));
+  EXPECT_FALSE(has(page, "9.5"));
+  for (const char* bad : {"7", "[1]", "{}", "{\"layer\":3}", "{\"layer\":[1],\"x\":5}",
+                          "{\"layer\":[1],\"layer\":[2]}"})
+    EXPECT_TRUE(
+        has(page_of({folder.run("b", run_line(0, 1000) + step(1, bad))}), "Training report"))
+        << bad;
+  EXPECT_FALSE(has(page_of({folder.run("c", plain_log())}), "Metrics by layer"));
+}
+
 TEST(ReportMarkup, EscapesText) {
   EXPECT_EQ(html("<a href=\"x\">&'"), "&lt;a href=&quot;x&quot;&gt;&amp;&#39;");
   EXPECT_EQ(html(std::string_view("a\0b\x1b\n\x7f", 6)),

@@ -197,6 +197,28 @@ TEST(Metrics, AreInEveryLogByName) {
       << megatron_line(r, some_run(), 0);
 }
 
+TEST(Metrics, OfLayersAreMeanAndOutstandingLayerOnTheConsoleAndAllInTheFile) {
+  report::StepRecord r = some_step(12);
+  r.metrics = {{"expert_load", 1.5, {}}, {"entropy", 2, {{1, 3}, {4, 1}}, true}, {"plain", 7}};
+  for (int64_t layer = 0; layer < 64; ++layer)
+    r.metrics[0].layers.push_back({layer, layer == 17 ? 2.3125 : 1.25});
+  const std::string line = report::console_line(r, some_run());
+  EXPECT_NE(line.find("3m05s left | expert_load 1.5 (2.31 layer 17) | "), std::string::npos)
+      << line;
+  EXPECT_LE(line.size(), 120u);
+  const Json json = report::to_json(r, 0);
+  EXPECT_EQ(json["metrics"]["expert_load"], Json(1.5));
+  const Json& layers = json["layer_metrics"];
+  ASSERT_EQ(layers["layer"].as_array().size(), 64u);
+  EXPECT_EQ(layers["expert_load"].as_array().at(17), Json(2.3125));
+  EXPECT_EQ(layers["entropy"].as_array().at(4), Json(1.0));
+  EXPECT_TRUE(layers["entropy"].as_array().at(2).is_null());
+  EXPECT_FALSE(layers.contains("plain"));
+  r.metrics = {r.metrics[1]};
+  const std::string least = report::console_line(r, some_run());
+  EXPECT_NE(least.find("entropy 2 (1 layer 4)"), std::string::npos) << least;
+}
+
 TEST(Interval, CountsSkippedSteps) {
   report::Interval interval;
   for (const int64_t skipped : {1, 0, 1}) {

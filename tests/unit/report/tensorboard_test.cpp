@@ -77,6 +77,19 @@ TEST(EventFile, ScalarsAndTextsReadBack) {
   EXPECT_EQ(events[3].texts.at("sample"), std::string(1000, 'x'));
 }
 
+TEST(TensorBoard, HasMetricsOfEachLayer) {
+  const TemporaryDirectory folder;
+  report::TensorBoard board(folder.path(), some_run(), 1);
+  report::StepRecord r = some_step(1);
+  r.metrics = {{"expert_load", 1.5, {{1, 1.25}, {4, 1.75}}}};
+  board.step(r, 2);
+  const std::vector<Event> events = read_events(read_file(event_files(folder.path()).at(0)));
+  const auto& scalars = events.back().scalars;
+  EXPECT_EQ(scalars.at("expert_load"), 1.5f);
+  EXPECT_EQ(scalars.at("expert_load/layer_1"), 1.25f);
+  EXPECT_EQ(scalars.at("expert_load/layer_4"), 1.75f);
+}
+
 TEST(TensorBoard, TagsOfMegatronOverIterationsAndOverSamples) {
   const TemporaryDirectory folder;
   report::TensorBoard board(folder.path(), some_run(), 1);

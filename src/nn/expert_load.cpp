@@ -1,0 +1,94 @@
+// A layer's tally: of its E experts the choices, those that have a row, and the biases as all ranks together have them;
+// then how many ranks these are of.
+#include "nn/expert_load.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <map>
+#include <numeric>
+
+namespace megatron::nn {
+namespace {
+
+constexpr std::string_view kTally = "experts";
+constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
+
+using Numbers = std::span<const double>;
+
+int64_t tally_width(int64_t experts) { return 3 * experts + 1; }
+
+double sum(Numbers numbers) { return std::accumulate(numbers.begin(), numbers.end(), 0.0); }
+
+double fullest_over_mean(Numbers chosen) {
+  const double all = sum(chosen);
+  return all == 0 ? kNone : std::ranges::max(chosen) * static_cast<double>(chosen.size()) / all;
+}
+
+double dropped_share(Numbers chosen, Numbers kept) {
+  const double all = sum(chosen);
+  return all == 0 ? kNone : (all - sum(kept)) / all;
+}
+
+double range(Numbers biases, double ranks) {
+  if (ranks == 0) return kNone;
+  const auto [least, most] = std::ranges::minmax(biases);
+  return (most - least) / ranks;
+}
+
+}  // namespace
+
+std::vector<MetricDefinition> expert_metrics(const std::vector<ExpertLayer>& layers,
+                                             const RouterTraining& training) {
+  if (layers.empty()) return {};
+  std::map<int64_t, size_t> experts;
+  MetricDefinition tally{.name = std::string(kTally), .kind = MetricDefinition::Kind::tally};
+  for (const ExpertLayer& layer : layers) {
+    tally.layers.push_back(layer.layer);
+    tally.width = std::max(tally.width, tally_width(layer.experts));
+    experts[layer.layer] = static_cast<size_t>(layer.experts);
+  }
+  // of: gets the choices, those with a row, the biases, and the number of ranks.
+  const auto add = [&](std::string_view name, auto of) {
+    tally.figures.push_back({std::string(name), [experts, of](int64_t layer, Numbers t) {
+                               const size_t n = experts.at(layer);
+                               return of(t.first(n), t.subspan(n, n), t.subspan(2 * n, n),
+                                         t[3 * n]);
+                             }});
+  };
+  add(kExpertLoad,
+      [](Numbers chosen, Numbers, Numbers, double) { return fullest_over_mean(chosen); });
+  if (training.capacity_factor > 0)
+    add(kDroppedShare,
+        [](Numbers chosen, Numbers kept, Numbers, double) { return dropped_share(chosen, kept); });
+  if (std::ranges::any_of(layers, &ExpertLayer::correction_bias))
+    add(kBiasRange,
+        [](Numbers, Numbers, Numbers biases, double ranks) { return range(biases, ranks); });
+  return {std::move(tally)};
+}
+
+Tensor ExpertLoad::part(const Tape& tape, Part part) const {
+  const Tensor tally = tape.tally(kTally, layer_);
+  if (!tally.defined()) return tally;
+  return tally.slice(0, static_cast<int64_t>(part) * experts_, part == Part::ranks ? 1 : experts_);
+}
+
+void ExpertLoad::count_chosen(const Tape& tape, const Tensor& experts) const {
+  if (const Tensor counts = part(tape, Part::chosen); counts.defined())
+    tape.kernels().expert_counts({.experts = experts, .counts = {counts, 1}}, tape.stream());
+}
+
+void ExpertLoad::count_kept(const Tape& tape, const Tensor& experts, const Tensor& rows) const {
+  if (const Tensor counts = part(tape, Part::kept); counts.defined())
+    tape.kernels().expert_counts({.experts = experts, .rows = rows, .counts = {counts, 1}},
+                                 tape.stream());
+}
+
+void ExpertLoad::take_bias(const Tape& tape, const Tensor& bias) const {
+  const Tensor biases = part(tape, Part::bias);
+  if (!biases.defined()) return;
+  tape.kernels().copy({.x = bias, .out = biases}, tape.stream());
+  tape.kernels().fill({.out = part(tape, Part::ranks), .value = 1}, tape.stream());
+}
+
+}  // namespace megatron::nn

@@ -1,0 +1,134 @@
+// Loads, drops and biases of a layer whose router is fixed, against counts by hand.
+#include "nn/expert_load.h"
+
+#include <gtest/gtest.h>
+
+#include "nn/moe.h"
+
+namespace megatron::nn {
+namespace {
+
+constexpr int64_t kLayer = 3, kRouted = 8, kWide = 2, kExperts = 4;
+
+MoeConfig layer_config() {
+  return {.experts = kExperts, .choices = 2, .correction_bias = true, .expert = {.ffn = 4}};
+}
+
+// Tokens are of two kinds: the first goes to experts 0 and 1, the second to 3 and 2.
+class ExpertLoadTest : public ::testing::Test {
+ protected:
+  explicit ExpertLoadTest(const RouterTraining& training = {})
+      : training_(training),
+        metrics_(router_metrics({{kLayer, kExperts, true}}, training), runtime_, true) {}
+
+  void SetUp() override {
+    placed_ = builder_.take();
+    states_ = builder_.take_states();
+    std::vector<parallel::ParameterSpec*> all;
+    for (const auto& p : placed_) all.push_back(p.get());
+    parallel::allocate(all, runtime_);
+    allocate(std::vector{states_[0].get()}, runtime_);
+    for (const auto& p : placed_) {
+      Tensor& value = p->parameter.value;
+      copy_from(value, std::vector<double>(static_cast<size_t>(value.elements()), 0.25));
+    }
+    copy_from(placed_[0]->parameter.value, std::vector<double>{9, -9, 8, -8, -8, 8, -9, 9});
+    copy_from(states_[0]->placed.parameter.value, std::vector<double>{0.5, -0.25, 0.125, 0});
+    metrics_.begin_step(runtime_);
+  }
+  void forward(Tape& tape, const std::vector<int>& kinds) {
+    std::vector<double> x;
+    for (const int kind : kinds) x.insert(x.end(), {kind == 0 ? 1.0 : 0.0, kind == 0 ? 0.0 : 1.0});
+    Tensor t = Tensor::empty(runtime_.arena(MemoryClass::activations), {kRouted, kWide}, DType::f32,
+                             "test");
+    copy_from(t, std::span<const double>(x));
+    tape.collect(&metrics_);
+    const Var y = moe_(tape, tape.leaf(t), batch_);
+    if (!tape.recording()) return;
+    tape.set_gradient(y, t);
+    for (const auto& p : placed_)
+      p->parameter.uses[0] = {.grad =
+                                  Tensor::empty(runtime_.arena(MemoryClass::gradients),
+                                                p->parameter.value.shape(), DType::f32, "test")};
+    tape.backward();
+  }
+  void forward(const std::vector<int>& kinds) {
+    Tape tape(runtime_);
+    forward(tape, kinds);
+  }
+  double figure(std::string_view name) const {
+    for (const MetricValue& m : metrics_.values())
+      if (m.name == name && m.layers.size() == 1 && m.layers[0].layer == kLayer)
+        return m.layers[0].value;
+    ADD_FAILURE() << "no " << name;
+    return 0;
+  }
+
+  const Batch batch_{.sequences = 1, .length = kRouted};  // backward reads it, too
+  RouterTraining training_;
+  Runtime runtime_{{DeviceKind::cpu}, 1};
+  Builder builder_{runtime_,
+                   DType::f32,
+                   [](const std::string& name, const Shape& shape) {
+                     parallel::Placement placement;
+                     placement.tensors = {{name, shape, {{0, {{0, 0, shape[0]}}}}}};
+                     return placement;
+                   },
+                   {}};
+  Moe moe_{builder_, "moe", kLayer, kWide, layer_config(), training_, zeros(), zeros()};
+  Metrics metrics_;
+  std::vector<std::unique_ptr<parallel::ParameterSpec>> placed_;
+  std::vector<std::unique_ptr<ModuleState>> states_;
+};
+
+const std::vector<int> kOneKind(8, 0), kUneven = {0, 0, 1, 0, 0, 1, 0, 0};
+
+TEST_F(ExpertLoadTest, IsExpertsOverChoicesWhereAllTokensGoToTheSame) {
+  forward(kOneKind);
+  EXPECT_EQ(figure(kExpertLoad), 4.0 / 2);
+  EXPECT_EQ(figure(kBiasRange), 0.75);
+  for (const MetricValue& m : metrics_.values()) EXPECT_NE(m.name, kDroppedShare);
+}
+
+// 6, 6, 2, 2 choices and 8, 8, 0, 0: the step's are 14, 14, 2, 2 of a mean of 8.
+TEST_F(ExpertLoadTest, IsThatOfAllMicroBatches) {
+  forward(kUneven);
+  EXPECT_EQ(figure(kExpertLoad), 6 / 4.0);
+  forward(kOneKind);
+  EXPECT_EQ(figure(kExpertLoad), 14 / 8.0);
+  EXPECT_EQ(figure(kBiasRange), 0.75);
+  metrics_.begin_step(runtime_);
+  forward(kUneven);
+  EXPECT_EQ(figure(kExpertLoad), 6 / 4.0);
+}
+
+TEST_F(ExpertLoadTest, CountsNoRecomputeAndNoEvaluation) {
+  const std::vector<std::string> modules = {"moe"};
+  Tape tape(runtime_);
+  tape.recompute_modules(modules);
+  forward(tape, kUneven);
+  Tape evaluation(runtime_, Tape::Mode::infer);
+  forward(evaluation, kOneKind);
+  forward(kUneven);
+  EXPECT_EQ(figure(kExpertLoad), 6 / 4.0);
+  metrics_.begin_step(runtime_);
+  forward(evaluation, kOneKind);
+  EXPECT_TRUE(std::isnan(figure(kExpertLoad)));
+}
+
+class DroppedShareTest : public ExpertLoadTest {
+ protected:
+  DroppedShareTest() : ExpertLoadTest({.capacity_factor = 1}) {}
+};
+
+// An expert takes 4: of 6, 6, 2, 2 choices 4 are dropped, of 8, 8 half.
+TEST_F(DroppedShareTest, IsOfAllChoices) {
+  forward(kUneven);
+  EXPECT_EQ(figure(kDroppedShare), 4 / 16.0);
+  EXPECT_EQ(figure(kExpertLoad), 6 / 4.0);  // as the router chose
+  forward(kOneKind);
+  EXPECT_EQ(figure(kDroppedShare), 12 / 32.0);
+}
+
+}  // namespace
+}  // namespace megatron::nn
