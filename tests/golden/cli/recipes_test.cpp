@@ -51,6 +51,22 @@ settings::TrainSettings settings_of(Words arguments) {
   return settings;
 }
 
+models::Model model_named(const std::string& name) {
+  return models::model_from_config_json(Json::parse(*settings::model_config_text(name)));
+}
+
+// Parameters that a token meets: all but the experts that its router leaves out.
+int64_t active_parameters(const models::Model& model) {
+  const models::ModelFlags flags = model->flags();
+  const std::string& freq = flags.moe.layer_freq;
+  const int64_t sparse = freq.starts_with('[') ? std::ranges::count(freq, '1') : *flags.num_layers,
+                width = flags.moe.ffn_hidden_size.value_or(*flags.ffn_hidden_size),
+                hidden = *flags.hidden_size,
+                biases = flags.add_bias_linear ? 2 * width + hidden : 0;
+  return model->parameter_count() -
+         sparse * (*flags.moe.num_experts - flags.moe.topk) * (3 * hidden * width + biases);
+}
+
 // Nothing is printed during its life.
 struct Quiet {
   Quiet() {
@@ -85,6 +101,12 @@ TEST_P(Recipes, HaveThePublishedTensorsAndFit) {
   constexpr double kGpu = 79;
   const plan::Plan plan = training::make_plan(s, {.samples = false, .device_memory = kGpu});
   EXPECT_EQ(static_cast<double>(plan.parameter_count()), stated(GetParam(), "Parameters"));
+  if (s.run.model_config) {
+    const models::Model model = model_named(*s.run.model_config);
+    if (model->flags().moe.num_experts) {
+      EXPECT_EQ(static_cast<double>(active_parameters(model)), stated(GetParam(), "Active"));
+    }
+  }
   int64_t rank = 0;
   for (const plan::MemoryUse& stage : plan.stages)
     rank =
@@ -148,17 +170,18 @@ TEST(ModelConfig, IsSavedInItsFamily) {
 
 class PublishedModels : public ::testing::TestWithParam<std::string> {};
 
-models::Model model_named(const std::string& name) {
-  return models::model_from_config_json(Json::parse(*settings::model_config_text(name)));
-}
-
 // Keys of an object and of those within it with their values, of sizes the keys alone; what lists say
 // comes together.
 void flatten(const Json& json, const std::string& key, std::set<std::string>& lines) {
   static const std::set<std::string> kSizes = {
-      "count",         "embedding-multiplier", "ffn-hidden-size", "hidden-size",
-      "kv-channels",   "num-attention-heads",  "num-layers",      "num-query-groups",
-      "softmax-scale", "vocab-size",           "window-size"};
+      "attention-chunk-size", "count",
+      "embedding-multiplier", "ffn-hidden-size",
+      "hidden-size",          "kv-channels",
+      "moe-router-topk",      "moe-shared-expert-intermediate-size",
+      "num-attention-heads",  "num-experts",
+      "num-layers",           "num-query-groups",
+      "softmax-scale",        "vocab-size",
+      "window-size"};
   if (json.is_object()) {
     for (const auto& [name, value] : json.as_object()) flatten(value, name, lines);
   } else if (json.is_array()) {
