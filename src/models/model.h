@@ -100,6 +100,12 @@ class ModelDefinition {
     static_cast<void>(tensor);
     return false;
   }
+  // "model.layers.46" of a tensor of a layer that predicts tokens beyond the next one, which published directories number
+  // behind the last; the model has none, and it is dropped, too. "": another tensor.
+  virtual std::string prediction_layer(std::string_view tensor) const {
+    static_cast<void>(tensor);
+    return {};
+  }
   // Directories saved from the model without its head lack this in front of every name; "": there are none.
   virtual std::string_view base_prefix() const { return {}; }
   // Where the output layer is the table of tokens: the name that its own tensor would have, and the table's. A

@@ -191,7 +191,8 @@ void ModelFlags::fields(Fields& f) {
         "moe-router-score-function", "moe-router-pre-softmax", "moe-router-topk-scaling-factor",
         "moe-router-num-groups", "moe-router-group-topk", "moe-router-enable-expert-bias",
         "moe-apply-probs-on-input", "moe-shared-expert-intermediate-size", "moe-shared-expert-gate",
-        "moe-router-load-balancing-type", "moe-aux-loss-coeff", "moe-z-loss-coeff"},
+        "moe-router-load-balancing-type", "moe-aux-loss-coeff", "moe-z-loss-coeff",
+        "moe-expert-capacity-factor"},
        [this] { return moe.num_experts ? "" : "there is no --num-experts"; });
   f.of({"moe-router-bias-update-rate"}, [this] {
     return moe.enable_expert_bias ? "" : "there is no --moe-router-enable-expert-bias";

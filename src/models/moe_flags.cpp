@@ -81,8 +81,11 @@ void MoeFlags::fields(Fields& f) {
       "moe-capacity-scope", &capacity_of_sequence, {{"sequence", true}, {"microbatch", false}},
       "tokens that --moe-expert-capacity-factor counts over: each sequence, which does "
       "not depend on the layout, or a rank's micro-batch, as Megatron-LM does");
-  f.of({"moe-token-drop-policy", "moe-pad-expert-input-to-capacity", "moe-capacity-scope"},
-       [this] { return capacity_factor ? "" : "there is no --moe-expert-capacity-factor"; });
+  f.of({"moe-token-drop-policy", "moe-pad-expert-input-to-capacity", "moe-capacity-scope"}, [this] {
+    return !capacity_factor        ? "there is no --moe-expert-capacity-factor"
+           : *capacity_factor <= 0 ? "--moe-expert-capacity-factor is no limit unless above 0"
+                                   : "";
+  });
 }
 
 nn::RouterTraining MoeFlags::training() const {

@@ -56,6 +56,7 @@ std::set<std::string> expected_files(const checkpoint::ModelDirectory& before) {
 std::string reason_to_drop(const models::Model& model, const std::string& prefix,
                            const std::string& name) {
   if (model->is_surplus(prefix + name)) return "is not needed";
+  if (!model->prediction_layer(prefix + name).empty()) return "predicts tokens beyond the next";
   const auto tied = model->tied_output();
   if (tied && name == tied->output) return fmt::format("is {}", tied->table);
   return "";

@@ -83,6 +83,23 @@ class NamesWithout {
   std::vector<parallel::Placement> placements_;
 };
 
+// Tensors of the directory's layers that predict tokens beyond the next one; logged by layer.
+std::vector<std::string> prediction_tensors(const models::Model& model,
+                                            const checkpoint::ModelDirectory& directory,
+                                            const std::string& prefix) {
+  std::vector<std::string> tensors, layers;
+  for (const std::string& name : directory.tensor_names()) {
+    const std::string layer = model->prediction_layer(prefix + name);
+    if (layer.empty()) continue;
+    tensors.push_back(name);
+    if (std::ranges::find(layers, layer) == layers.end()) layers.push_back(layer);
+  }
+  if (!layers.empty())
+    log::info("'{}' has {} tensors of layers for multi-token prediction, which are left out: {}",
+              directory.path(), tensors.size(), checkpoint::counted(layers));
+  return tensors;
+}
+
 // Tensors of the directory that the model needs not.
 std::vector<std::string> dropped_tensors(const models::Model& model,
                                          const checkpoint::ModelDirectory& directory,
@@ -102,6 +119,7 @@ std::vector<std::string> dropped_tensors(const models::Model& model,
   if (!dropped.empty())
     log::info("'{}' has {} that the model does not need", directory.path(),
               checkpoint::counted(dropped));
+  std::ranges::copy(prediction_tensors(model, directory, prefix), std::back_inserter(dropped));
   return dropped;
 }
 

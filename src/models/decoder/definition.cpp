@@ -35,6 +35,13 @@ class DecoderDefinition final : public ModelDefinition,
     return std::ranges::any_of(family_.surplus,
                                [&](std::string_view pattern) { return matches(pattern, tensor); });
   }
+  std::string prediction_layer(std::string_view tensor) const override {
+    for (int64_t i = 0; i < family_.prediction_layers; ++i) {
+      const std::string layer = "model.layers." + std::to_string(v_.num_layers() + i);
+      if (tensor.starts_with(layer + ".")) return layer;
+    }
+    return {};
+  }
   std::string_view base_prefix() const override { return family_.base_prefix; }
   std::vector<MetricDefinition> metrics() const override {
     std::vector<nn::ExpertLayer> layers;

@@ -163,6 +163,11 @@ void apply_experts(const ModelFlags& f, DecoderValue& value) {
   const std::vector<bool> chosen = expert_layers(f.moe, value.num_layers());
   for (size_t i = 0; i < chosen.size(); ++i)
     if (chosen[i]) value.layers[i].feed_forward = moe;
+  MG_CHECK(
+      value.first_moe() != nullptr,
+      "--moe-layer-freq is '{}', which gives none of the {} layers experts; change it, or leave "
+      "--num-experts out",
+      f.moe.layer_freq, value.num_layers());
 }
 
 // Yang et al. 2022, as Megatron-LM reads it: by the ratio of this model's width to that of the one whose
@@ -213,12 +218,15 @@ nn::MoeConfig moe_of(const MoeFlags& m, const nn::MlpConfig& mlp) {
   const bool softmax = m.score == kernels::RouterScore::softmax;
   MG_CHECK(softmax || !m.pre_softmax,
            "--moe-router-pre-softmax applies to --moe-router-score-function softmax only");
-  MG_CHECK(!softmax || m.topk > 1 || m.pre_softmax,
+  MG_CHECK(!softmax || m.topk != 1 || m.pre_softmax,
            "--moe-router-topk 1 with a softmax over the chosen expert gives every token the weight "
            "1; add --moe-router-pre-softmax");
   MG_CHECK(m.num_groups.has_value() == m.group_topk.has_value(),
            "--moe-router-num-groups and --moe-router-group-topk go together; give both");
   if (!m.num_groups) return moe;
+  MG_CHECK(*m.num_groups > 0 && *m.num_groups <= moe.experts,
+           "--moe-router-num-groups is {}; it must lie in [1, {}], the number of experts",
+           *m.num_groups, moe.experts);
   moe.router.groups = *m.num_groups;
   moe.router.chosen_groups = *m.group_topk;
   if (moe.router.chosen_groups > 0)

@@ -40,6 +40,8 @@ struct DecoderFamily {
   // Tensors of published directories that no computation needs (buffers of masks and angles): dropped
   // when read. '*' stands for a layer's number.
   std::span<const std::string_view> surplus = {};
+  // Layers behind the last in published directories that predict tokens beyond the next one: dropped when read.
+  int64_t prediction_layers = 0;
   // What the names of all tensors but the head's begin with, where directories are published that were saved
   // from the model without its head, and lack it.
   std::string_view base_prefix = {};

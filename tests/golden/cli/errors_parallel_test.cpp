@@ -204,5 +204,76 @@ TEST_F(BadLayout, Memory) {
   refused("--distributed-timeout-minutes -1", {"--distributed-timeout-minutes is -1", "[0, 1e6]"});
 }
 
+TEST_F(BadLayout, RanksOfExperts) {
+  const std::string experts = "--num-experts 6 ", ep = "--expert-model-parallel-size ",
+                    etp = "--expert-tensor-parallel-size ";
+  refused(experts + "--ranks 4 " + ep + "4", {"6 experts cannot be divided evenly", ep + "4"});
+  refused(experts + "--ranks 2 " + ep + "3",
+          {"2 ranks cannot be divided by " + ep + "3", "--ranks"}, "plan");
+  refused(experts + "--ranks 2 " + etp + "4", {"2 ranks cannot be divided by " + etp + "4"});
+  for (const std::string& flag : {ep, etp})
+    for (const std::string value : {"0", "-2"})
+      refused(experts + flag + value, {flag + "is " + value + "; it must lie in [1, "});
+  const std::string tensor = "--ranks 2 --tensor-model-parallel-size 2 ";
+  refused(experts + tensor + ep + "2",
+          {ep + "2 with --tensor-model-parallel-size 2 needs", "--sequence-parallel"});
+  refused(experts + tensor + etp + "1", {etp + "1 differs", "needs --sequence-parallel", "leave"});
+  refused("--ranks 2 " + ep + "2", {"the model has no experts", "give --num-experts"});
+  refused(tensor + "--sequence-parallel " + etp + "1", {"the model has no experts: leave it out"});
+}
+
+TEST_F(BadLayout, Experts) {
+  const std::string experts = "--num-experts 8 ", topk = "--moe-router-topk ",
+                    groups = "--moe-router-num-groups ", best = "--moe-router-group-topk ",
+                    freq = "--moe-layer-freq=";
+  for (const std::string value : {"9", "0", "-1"})
+    refused(experts + topk + value, {topk + "is " + value + "; it must lie in [1, 8]"});
+  refused(experts + topk + "1", {topk + "1 with a softmax", "--moe-router-pre-softmax"});
+  refused("--num-experts -4", {"--num-experts is -4; it must lie in [1, "});
+  refused("--num-experts 5000", {"--num-experts is 5000; it must lie in [1, 4096]"});
+  for (const std::string value : {"0", "-4", "9"})
+    refused(experts + best + "1 " + groups + value, {groups + "is " + value, "[1, 8]"});
+  refused(experts + best + "1 " + groups + "3",
+          {"--num-experts 8 is not a multiple of", groups + "3"});
+  refused(experts + groups + "4", {best, "give both"});
+  for (const std::string value : {"5", "0", "-1"})
+    refused(experts + groups + "4 " + best + value, {best + "is " + value, "[1, 4]"});
+  refused(experts + groups + "8 " + best + "1", {best + "is 1", "[2, 8]", topk + "2 experts"});
+  refused(experts + freq + "[0,1]", {"'[0,1]', which lists 2 layers; --num-layers is 12"});
+  refused(experts + freq + "([0]*1+[1]*19)", {"([0]*1+[1]*19)", "more numbers than the 12 layers"});
+  refused(experts + freq + "[0]*12",
+          {"[0]*12", "none of the 12 layers", "leave --num-experts out"});
+  refused(experts + freq + "([1]*11+[2])", {"each number must be 0 or 1, not 2"});
+  for (const std::string value : {"0", "-1"})
+    refused(experts + freq + value, {"--moe-layer-freq is " + value + "; it must be positive"});
+  for (const std::string flag : {"--moe-ffn-hidden-size", "--moe-shared-expert-intermediate-size"})
+    refused(experts + flag + " -8", {flag + " is -8; it must lie in [1, "});
+  for (const std::string flag : {"--moe-z-loss-coeff", "--moe-router-bias-update-rate"})
+    refused(experts + flag + " -1", {flag + " is -1; it must be 0 or more"});
+  refused(experts + "--moe-aux-loss-coeff=-0.1", {"--moe-aux-loss-coeff is '-0.1'", "0 or more"});
+  refused(experts + "--moe-router-topk-scaling-factor -1", {"is -1; it must be positive"});
+  refused(experts + "--moe-expert-capacity-factor inf", {"'inf'", "give a finite number"});
+}
+
+// Dropless: they do nothing, which is said.
+TEST_F(BadLayout, CapacityThatThereIsNot) {
+  const std::string factor = "--moe-expert-capacity-factor";
+  const auto noted = [&](const std::string& flags, const std::string& note) {
+    Words line = {"plan"};
+    line.insert(line.end(), kRun.begin(), kRun.end());
+    for (const std::string& word : words_of(flags + " --no-time")) line.push_back(word);
+    const Outcome r = place_.run(line);
+    EXPECT_EQ(r.code, 0) << r.err;
+    EXPECT_NE((r.out + r.err).find(note), std::string::npos) << note << " in\n" << r.out << r.err;
+  };
+  for (const std::string flag :
+       {"--moe-pad-expert-input-to-capacity", "--moe-token-drop-policy position"}) {
+    noted("--num-experts 8 " + flag, flag + " does nothing: there is no " + factor);
+    noted("--num-experts 8 " + factor + " -1 " + flag,
+          flag + " does nothing: " + factor + " is no");
+  }
+  noted(factor + " 2", factor + " 2 does nothing: there is no --num-experts");
+}
+
 }  // namespace
 }  // namespace megatron::testing

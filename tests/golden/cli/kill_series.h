@@ -15,9 +15,16 @@
 
 namespace megatron::testing {
 
+// Four experts on two ranks, whose routers have states and losses.
+inline constexpr const char* kExpertRanks =
+    "--num-experts 4 --moe-ffn-hidden-size 64 --expert-model-parallel-size 2 "
+    "--moe-router-score-function sigmoid --moe-router-enable-expert-bias --moe-aux-loss-coeff 0.01";
+
 class KillSeries {
  public:
-  KillSeries(int ranks, int kills, unsigned seed) : ranks_(ranks), kills_(kills), random_(seed) {}
+  // flags: besides those of a small dense model.
+  KillSeries(int ranks, int kills, unsigned seed, std::string flags = "")
+      : flags_(std::move(flags)), ranks_(ranks), kills_(kills), random_(seed) {}
 
   void run() {
     ASSERT_EQ(place_.run(command("whole")).code, 0);
@@ -64,7 +71,8 @@ class KillSeries {
         "--num-layers 2 --hidden-size 128 --num-attention-heads 4 --seq-length 32 "
         "--vocab-size 5000 --mock-data --micro-batch-size 2 --global-batch-size 4 --lr 1e-3 "
         "--lr-decay-style cosine --train-iters 24 --save-interval 2 --save-keep 3 --log-interval 1 "
-        "--threads 1");
+        "--threads 1 " +
+        flags_);
     for (std::string word; words >> word;) flags.push_back(word);
     for (const std::string& more : {std::string("--ranks"), std::to_string(ranks_),
                                     std::string("--save"), folder, std::string("--load"), folder})
@@ -153,6 +161,7 @@ class KillSeries {
   }
 
   Workplace place_;
+  std::string flags_;
   int ranks_, kills_;
   std::mt19937 random_;
 };

@@ -19,5 +19,11 @@ INSTANTIATE_TEST_SUITE_P(Series, Kill,
                                   std::to_string(std::get<1>(info.param));
                          });
 
+class KillOfExperts : public ::testing::TestWithParam<unsigned> {};
+
+TEST_P(KillOfExperts, FiveTimes) { KillSeries(2, 5, 100 + GetParam(), kExpertRanks).run(); }
+
+INSTANTIATE_TEST_SUITE_P(Series, KillOfExperts, ::testing::Values(0U, 1U));
+
 }  // namespace
 }  // namespace megatron::testing
