@@ -239,6 +239,16 @@ void shifted_cross_entropy(const kernels::CrossEntropyArgs& args, Stream& stream
   kernels::table(stream).cross_entropy(shifted, stream);
 }
 
+// One segment of all tokens, and as many rows for it as its sequences would have together.
+void capacity_of_all_tokens(const kernels::ExpertRowsArgs& args, Stream& stream) {
+  kernels::ExpertRowsArgs all = args;
+  if (args.capacity > 0 && !args.padded) {
+    all.segment = args.experts.size(0);
+    all.capacity = args.capacity * (all.segment / args.segment);
+  }
+  kernels::table(stream).expert_rows(all, stream);
+}
+
 Environment with_kernels(void (*change)(kernels::Table&)) {
   auto tables = std::make_shared<std::map<DeviceKind, kernels::Table>>();
   for (const DeviceKind kind : {DeviceKind::reference, DeviceKind::cpu}) {
@@ -268,8 +278,18 @@ Environment with_shifted_labels() {
   return with_kernels([](kernels::Table& table) { table.cross_entropy = shifted_cross_entropy; });
 }
 
+Environment with_capacity_of_all_tokens() {
+  return with_kernels([](kernels::Table& table) { table.expert_rows = capacity_of_all_tokens; });
+}
+
 bool has_experts(const MatrixRow& row) { return row.model == 2; }
 bool has_ep(const MatrixRow& row) { return has_experts(row) && row.layout.ep > 1; }
+// One rank counts over micro-batches of two sequences.
+bool counts_other_tokens(const MatrixRow& row) {
+  const Layout& layout = row.layout;
+  const int ranks = layout.ep * (layout.etp == 0 ? layout.tp : layout.etp) / layout.tp;
+  return row.drops_tokens && (ranks > 1 || layout.micro_batch != 2);
+}
 
 }  // namespace
 
@@ -335,6 +355,10 @@ const std::vector<Fault>& faults() {
        "under sequence parallelism the balance loss counts the choices of every token twice", false,
        [](const MatrixRow& row) { return has_experts(row) && row.layout.sequence; },
        with_group<ExpertLoadTwice>},
+      {"capacity-of-all-tokens",
+       "an expert's capacity is counted over the tokens of all ranks that share the experts, "
+       "instead of over each sequence",
+       false, counts_other_tokens, with_capacity_of_all_tokens},
   };
   return all;
 }

@@ -11,7 +11,7 @@ namespace megatron::selftest {
 namespace {
 
 constexpr LayoutLimits kLimits;
-constexpr size_t kExperts = 2;  // of matrix_models()
+constexpr size_t kExperts = 2, kDroppingExperts = 3;  // of matrix_models()
 
 Layout layout_of(const LayoutSettings& s) {
   return {.tp = static_cast<int>(s.parallel.tensor_parallel),
@@ -47,12 +47,24 @@ models::ModelFlags with_experts(models::ModelFlags flags) {
   return flags;
 }
 
+models::ModelFlags with_capacity(models::ModelFlags flags) {
+  flags.moe.capacity_factor = 0.75;
+  return flags;
+}
+
+// Whether the ranks that share a layer's experts see all tokens of a sequence.
+bool sees_sequences(const Layout& layout) {
+  const int expert_ranks = layout.ep * (layout.etp == 0 ? layout.tp : layout.etp);
+  return !layout.sequence || expert_ranks % layout.tp == 0;
+}
+
 // Four layers, so that four stages have one each; four heads for four ranks.
 std::vector<TinyModel> matrix_models() {
   std::vector<TinyModel> all = tiny_models();
   all.resize(2);
   std::swap(all[0], all[1]);
   all.push_back({"experts", with_experts(all[0].flags)});
+  all.push_back({"experts of a capacity", with_capacity(all.back().flags)});
   for (TinyModel& m : all) {
     m.flags.num_layers = kLimits.num_layers;
     m.flags.num_attention_heads = 4;
@@ -95,15 +107,19 @@ MatrixRow uneven_buckets() {
 
 std::string MatrixRow::str() const {
   constexpr const char* kNames[] = {"llama", "gpt2", "experts"};
-  return fmt::format("{}, {}", kNames[model], layout.str());
+  return fmt::format("{}{}, {}", kNames[model], drops_tokens ? " of a capacity" : "", layout.str());
 }
 
 LayoutMatrix::LayoutMatrix(int strength)
     : strength_(strength), covering_(cover(layout_factors(), layout_refusal(kLimits), strength)) {
+  int counting = 0;  // rows whose experts could have a capacity
   for (const Row& row : covering_.rows) {
     const int number = static_cast<int>(rows_.size());
     const LayoutSettings settings = layout_settings(row, kLimits);
     rows_.push_back({.number = number, .model = settings.model, .layout = layout_of(settings)});
+    MatrixRow& added = rows_.back();
+    if (added.model != kExperts || !sees_sequences(added.layout)) continue;
+    added.drops_tokens = counting++ % 2 == 0;
   }
   rows_.push_back(uneven_buckets());
   rows_.back().number = static_cast<int>(covering_.rows.size());
@@ -140,7 +156,8 @@ const Outcome& MatrixRun::State::outcome(const MatrixRow& row, DeviceKind device
   const auto found = known.find(key);
   if (found != known.end()) return found->second;
   const DType type = device == DeviceKind::reference ? DType::f64 : DType::f32;
-  const Experiment experiment(models[row.model], device, type, type, settings::LossScope::token,
+  const models::Model& model = models[row.drops_tokens ? kDroppingExperts : row.model];
+  const Experiment experiment(model, device, type, type, settings::LossScope::token,
                               kLimits.sequences, kLimits.seq_length, environment);
   return known.emplace(key, experiment.run(row.layout, {optim::Method::sgd, optim::Method::adam}))
       .first->second;

@@ -22,6 +22,8 @@ namespace megatron::selftest {
 struct MatrixRow {
   int number = 0;
   size_t model = 0;  // an untied Llama, a tied GPT-2, a Llama with experts
+  // Its experts have a capacity: in every other row with experts whose ranks see whole sequences.
+  bool drops_tokens = false;
   Layout layout;
   std::string str() const;  // "gpt2, TP 2 SP, PP 2 1f1b, DP 2 optim, micro-batch 1"
 };
