@@ -58,11 +58,22 @@ void MoeFlags::fields(Fields& f) {
         "width of a shared expert, which every token goes through; default none");
   f.add_switch("moe-shared-expert-gate", &shared_expert_gate, true,
                "multiply the shared expert's output by a sigmoid gate computed from its input");
-  f.add("moe-router-load-balancing-type", &load_balancing_type,
-        "losses that balance the experts' load: aux_loss (over a micro-batch), seq_aux_loss (over "
-        "each sequence), global_aux_loss (over the step so far), none");
+  f.add(
+      "moe-router-load-balancing-type", &load_balancing_type,
+      "losses that balance the experts' load: aux_loss (over a micro-batch), seq_aux_loss (over "
+      "each sequence), global_aux_loss (over the step so far), none; or, alone, sinkhorn (an even "
+      "assignment of a micro-batch) or quantile_balancing (a bias from quantiles of the scores)");
   f.add("moe-aux-loss-coeff", &aux_loss_coeff,
         "coefficient of each of --moe-router-load-balancing-type; 0: none");
+  f.add("moe-router-quantile-balancing-ema", &quantile_ema,
+        "share of the bias of quantile_balancing that a step leaves; 0: each step sets it anew");
+  f.add("moe-input-jitter-eps", &input_jitter,
+        "training: multiply the router's input by random factors within this of 1; default none");
+  f.add_switch("moe-router-force-load-balancing", &force_load_balancing, true,
+               "training: random logits in place of the router's, for an even load in benchmarks");
+  f.add("moe-router-force-biased", &force_biased,
+        "training: standard deviation of random numbers added to each expert's logits, for an "
+        "uneven load in benchmarks: new ones in each sequence, or below 0 always the same");
   f.add("moe-z-loss-coeff", &z_loss_coeff,
         "coefficient of the router z-loss, which keeps router logits small; default none");
   f.add(
@@ -81,6 +92,11 @@ void MoeFlags::fields(Fields& f) {
       "moe-capacity-scope", &capacity_of_sequence, {{"sequence", true}, {"microbatch", false}},
       "tokens that --moe-expert-capacity-factor counts over: each sequence, which does "
       "not depend on the layout, or a rank's micro-batch, as Megatron-LM does");
+  f.of({"moe-router-quantile-balancing-ema"}, [this] {
+    return std::ranges::find(load_balancing_type, "quantile_balancing") == load_balancing_type.end()
+               ? "--moe-router-load-balancing-type is not quantile_balancing"
+               : "";
+  });
   f.of({"moe-token-drop-policy", "moe-pad-expert-input-to-capacity", "moe-capacity-scope"}, [this] {
     return !capacity_factor        ? "there is no --moe-expert-capacity-factor"
            : *capacity_factor <= 0 ? "--moe-expert-capacity-factor is no limit unless above 0"
@@ -91,12 +107,27 @@ void MoeFlags::fields(Fields& f) {
 nn::RouterTraining MoeFlags::training() const {
   nn::RouterTraining training{.z_loss = z_loss_coeff.value_or(0),
                               .bias_update_rate = bias_update_rate,
+                              .quantile_ema = quantile_ema,
+                              .input_jitter = input_jitter.value_or(0),
+                              .random_logits = force_load_balancing,
+                              .logits_bias = force_biased.value_or(0),
                               .capacity_factor = std::max(0.0, capacity_factor.value_or(0)),
                               .capacity_of_sequence = capacity_of_sequence,
                               .padded = pad_to_capacity,
                               .kept = drop_policy};
   MG_CHECK(std::isfinite(training.capacity_factor),
            "--moe-expert-capacity-factor is {}; it must be a number above 0", *capacity_factor);
+  MG_CHECK(training.input_jitter >= 0 && training.input_jitter <= 1,
+           "--moe-input-jitter-eps is {}; it must lie in [0, 1]", training.input_jitter);
+  MG_CHECK(std::isfinite(training.logits_bias),
+           "--moe-router-force-biased is {}; it must be finite", training.logits_bias);
+  MG_CHECK(quantile_ema >= 0 && quantile_ema < 1,
+           "--moe-router-quantile-balancing-ema is {}; it must lie in [0, 1)", quantile_ema);
+  set_balancing(training);
+  return training;
+}
+
+void MoeFlags::set_balancing(nn::RouterTraining& training) const {
   MG_CHECK(aux_loss_coeff.size() == load_balancing_type.size() || aux_loss_coeff.size() == 1,
            "--moe-aux-loss-coeff has {} values and --moe-router-load-balancing-type {}; give one "
            "for each",
@@ -111,17 +142,21 @@ nn::RouterTraining MoeFlags::training() const {
     } else if (type == "global_aux_loss") {
       training.global_aux_loss = value;
     } else {
-      MG_CHECK(type == "none",
+      training.sinkhorn |= type == "sinkhorn";
+      training.quantile |= type == "quantile_balancing";
+      MG_CHECK(type == "none" || training.sinkhorn || training.quantile,
                "--moe-router-load-balancing-type {} is not supported; use aux_loss, seq_aux_loss, "
-               "global_aux_loss or none",
+               "global_aux_loss, sinkhorn, quantile_balancing or none",
                type);
-      MG_CHECK(value == 0 || load_balancing_type.size() > 1,
-               "--moe-aux-loss-coeff is {} with --moe-router-load-balancing-type none; leave one "
+      MG_CHECK(value == 0 || (type == "none" && load_balancing_type.size() > 1),
+               "--moe-aux-loss-coeff is {} with --moe-router-load-balancing-type {}; leave one "
                "of them out",
-               value);
+               value, type);
+      MG_CHECK(type == "none" || load_balancing_type.size() == 1,
+               "--moe-router-load-balancing-type {} cannot be combined with others; give it alone",
+               type);
     }
   }
-  return training;
 }
 
 }  // namespace megatron::models

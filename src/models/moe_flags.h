@@ -23,7 +23,9 @@ struct MoeFlags {
   std::vector<std::string> load_balancing_type = {"aux_loss"};
   std::vector<std::string> aux_loss_coeff = {"0"};
   std::optional<double> z_loss_coeff;
-  double bias_update_rate = 1e-3;
+  double bias_update_rate = 1e-3, quantile_ema = 0;
+  std::optional<double> input_jitter, force_biased;
+  bool force_load_balancing = false;
   std::optional<double> capacity_factor;
   kernels::KeptRows drop_policy = kernels::KeptRows::largest;
   bool pad_to_capacity = false, capacity_of_sequence = true;
@@ -31,12 +33,23 @@ struct MoeFlags {
   void fields(Fields& fields);
   // Throws Error naming a coefficient that is no number, or lists that do not go together.
   nn::RouterTraining training() const;
+
+ private:
+  void set_balancing(nn::RouterTraining& training) const;
 };
 
 // Those of fields() that describe no model.
-inline constexpr const char* kMoeTrainingFlags[] = {
-    "moe-router-load-balancing-type",   "moe-aux-loss-coeff",         "moe-z-loss-coeff",
-    "moe-router-bias-update-rate",      "moe-expert-capacity-factor", "moe-token-drop-policy",
-    "moe-pad-expert-input-to-capacity", "moe-capacity-scope"};
+inline constexpr const char* kMoeTrainingFlags[] = {"moe-router-load-balancing-type",
+                                                    "moe-aux-loss-coeff",
+                                                    "moe-z-loss-coeff",
+                                                    "moe-router-bias-update-rate",
+                                                    "moe-expert-capacity-factor",
+                                                    "moe-token-drop-policy",
+                                                    "moe-pad-expert-input-to-capacity",
+                                                    "moe-capacity-scope",
+                                                    "moe-router-quantile-balancing-ema",
+                                                    "moe-input-jitter-eps",
+                                                    "moe-router-force-load-balancing",
+                                                    "moe-router-force-biased"};
 
 }  // namespace megatron::models

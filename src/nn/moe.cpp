@@ -24,7 +24,7 @@ MlpConfig MoeConfig::shared() const {
 
 Moe::Moe(Builder& builder, const std::string& name, int64_t layer, int64_t hidden,
          const MoeConfig& config, const RouterTraining& training, parallel::Init init,
-         parallel::Init output_init)
+         parallel::Init output_init, uint64_t seed)
     : config_(config),
       tensor_(builder.tensor()),
       ranks_(builder.ranks().expert_ranks()),
@@ -33,7 +33,7 @@ Moe::Moe(Builder& builder, const std::string& name, int64_t layer, int64_t hidde
       adds_bias_(builder.ranks().rank(RankGroup::expert_tensor) == 0),
       training_(training),
       load_(layer, config.experts),
-      router_(builder, name + ".router", layer, hidden, config, training, init),
+      router_(builder, name + ".router", layer, hidden, config, training, init, seed),
       correction_(router_.correction()) {
   const int ranks = builder.ranks().size(RankGroup::expert);
   MG_CHECK(config.experts % ranks == 0,

@@ -39,10 +39,10 @@ struct MoeConfig {
 // between an expert's two products.
 class Moe {
  public:
-  // layer: its number in the model, of its metrics.
+  // layer: its number in the model, of its metrics; seed: of the router's random numbers.
   Moe(Builder& builder, const std::string& name, int64_t layer, int64_t hidden,
       const MoeConfig& config, const RouterTraining& training, parallel::Init init,
-      parallel::Init output_init);
+      parallel::Init output_init, uint64_t seed);
   Var operator()(Tape& tape, const Var& x_TH, const Batch& batch) const;
 
   // The same in three parts, between which calls to other ranks are under way: tokens are routed and begin to travel;

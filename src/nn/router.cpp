@@ -1,6 +1,10 @@
 // T tokens, H hidden, E experts, k choices of a token
 #include "nn/router.h"
 
+#include <cmath>
+
+#include "base/error.h"
+#include "base/philox.h"
 #include "nn/moe.h"
 #include "parallel/collectives.h"
 
@@ -55,8 +59,11 @@ std::vector<MetricDefinition> router_metrics(const std::vector<ExpertLayer>& lay
 }
 
 Router::Router(Builder& builder, const std::string& name, int64_t layer, int64_t hidden,
-               const MoeConfig& config, const RouterTraining& training, parallel::Init init)
+               const MoeConfig& config, const RouterTraining& training, parallel::Init init,
+               uint64_t seed)
     : layer_(layer),
+      name_(name),
+      seed_(seed),
       form_(config.router),
       choices_(config.choices),
       tensor_(builder.tensor()),
@@ -66,7 +73,22 @@ Router::Router(Builder& builder, const std::string& name, int64_t layer, int64_t
   if (config.router_bias) bias_ = builder.add(name + ".bias", {config.experts}, zeros());
   if (training.global_aux_loss != 0)
     step_counts_ = &builder.add_step_sum({config.experts}, kernels::accumulator(builder.type()));
-  if (config.correction_bias) {
+  MG_CHECK(!training.quantile || config.correction_bias,
+           "--moe-router-load-balancing-type quantile_balancing changes a correction bias, which "
+           "this model's routers do not have; use aux_loss");
+  MG_CHECK(!training.quantile || (form_.groups == 1 && choices_ < config.experts),
+           "--moe-router-load-balancing-type quantile_balancing is for routers without groups that "
+           "choose some of the experts, not {} of {} in {} groups; use aux_loss",
+           choices_, config.experts, form_.groups);
+  if (config.correction_bias && training.quantile) {
+    correction_ = &builder.add_state(
+        name + ".correction", {config.experts}, zeros(),
+        {.observed = Shape{config.experts + 1},
+         .update = [ema = training.quantile_ema](const ModuleState& state, Stream& stream) {
+           kernels::table(stream).threshold_bias(
+               {.ema = ema, .sums = state.observed, .bias = state.value()}, stream);
+         }});
+  } else if (config.correction_bias) {
     correction_ = &builder.add_state(
         name + ".correction", {config.experts}, zeros(),
         {.observed = {},
@@ -78,15 +100,76 @@ Router::Router(Builder& builder, const std::string& name, int64_t layer, int64_t
 }
 
 ops::Routing Router::operator()(Tape& tape, const Var& x_TH, const Batch& batch) const {
-  const Var logits_TE = with_losses(tape, ops::router_logits(tape, x_TH, weight_, bias_), batch);
+  const bool training = trains(tape);
+  const Var in_TH =
+      training ? ops::jitter(tape, x_TH, training_.input_jitter, noise_of(batch, ".jitter")) : x_TH;
+  Var logits_TE = ops::router_logits(tape, in_TH, weight_, bias_);
+  if (training) logits_TE = with_losses(tape, with_noise(tape, logits_TE, batch), batch);
+  if (training_.quantile) observe_thresholds(tape, logits_TE.value);
   return ops::route(tape, logits_TE, choices_, form_,
-                    correction_ == nullptr ? Tensor() : correction_->value());
+                    correction_ == nullptr ? Tensor() : correction_->value(),
+                    training && training_.sinkhorn ? even_choice(tape, logits_TE.value) : Tensor());
+}
+
+// Random numbers of this rank's tokens, whichever those are.
+kernels::NoiseRows Router::noise_of(const Batch& batch, std::string_view what) const {
+  kernels::NoiseRows rows{.seed = seed_,
+                          .stream = hash_name(name_ + std::string(what)),
+                          .sample_ids = batch.sample_ids};
+  if (tensor_.divides_tokens()) {
+    rows.first_row = tensor_.tokens(batch.sequences * batch.length).global_begin;
+    rows.length = batch.length;
+  }
+  return rows;
+}
+
+Var Router::with_noise(Tape& tape, const Var& logits_TE, const Batch& batch) const {
+  using Of = kernels::RandomLogitsArgs::Of;
+  Var logits = logits_TE;
+  if (training_.random_logits)
+    logits = ops::random_logits(tape, logits,
+                                {.replaces = true, .rows = noise_of(batch, ".random_logits")});
+  if (training_.logits_bias == 0) return logits;
+  return ops::random_logits(tape, logits,
+                            {.scale = std::abs(training_.logits_bias),
+                             .of = training_.logits_bias < 0 ? Of::all : Of::sample,
+                             .rows = noise_of(batch, ".logits_bias")});
+}
+
+// Of all tokens of the micro-batch.
+Tensor Router::all_rows(Tape& tape, const Tensor& logits_TE) const {
+  if (!tensor_.divides_tokens()) return logits_TE;
+  return parallel::gathered_rows(tape, logits_TE, *tensor_.group, "router logits",
+                                 MemoryClass::activations);
+}
+
+Tensor Router::even_choice(Tape& tape, const Tensor& logits_TE) const {
+  const Tensor all = all_rows(tape, logits_TE);
+  const Tensor choice = tape.empty(all.shape(), all.dtype(), "moe.sinkhorn");
+  tape.kernels().sinkhorn({.logits = all, .out = choice}, tape.stream());
+  if (!tensor_.divides_tokens()) return choice;
+  return choice.slice(0, tensor_.rank() * logits_TE.size(0), logits_TE.size(0));
+}
+
+// Each micro-batch adds its thresholds, and one to their number.
+void Router::observe_thresholds(Tape& tape, const Tensor& logits_TE) const {
+  const Tensor observed = correction_->observe(tape);
+  if (!observed.defined()) return;
+  const Tensor all = all_rows(tape, logits_TE);
+  const Tensor seen = tape.empty(observed.shape(), observed.dtype(), "moe.thresholds");
+  tape.kernels().fill({.out = seen, .value = 1}, tape.stream());
+  tape.kernels().expert_thresholds({.form = form_,
+                                    .k = choices_,
+                                    .logits = all,
+                                    .bias = correction_->value(),
+                                    .thresholds = seen.slice(0, 0, all.size(1))},
+                                   tape.stream());
+  tape.kernels().add({.a = observed, .b = seen, .out = observed}, tape.stream());
 }
 
 // The loss of a micro-batch counts what all of its tokens chose; those of sequences do not depend on which others there
 // are. That of the step weighs each sequence by itself, so that it does not matter which micro-batch has it.
 Var Router::with_losses(Tape& tape, const Var& logits_TE, const Batch& batch) const {
-  if (!trains(tape)) return logits_TE;
   Var logits = logits_TE;
   const int ranks = tensor_.divides_tokens() ? tensor_.size() : 1;
   if (training_.aux_loss != 0)

@@ -30,15 +30,21 @@ inline bool trains(const Tape& tape) { return tape.pass() != Pass::evaluate; }
 // Parameters <name>.weight [E,H] and .bias [E]; state .correction [E].
 class Router {
  public:
-  // layer: its number in the model, of its metrics.
+  // layer: its number in the model, of its metrics; seed: of the random numbers of training.
   Router(Builder& builder, const std::string& name, int64_t layer, int64_t hidden,
-         const MoeConfig& config, const RouterTraining& training, parallel::Init init);
+         const MoeConfig& config, const RouterTraining& training, parallel::Init init,
+         uint64_t seed);
   // Of this rank's tokens x [T,H].
   ops::Routing operator()(Tape& tape, const Var& x_TH, const Batch& batch) const;
-  // Added to the scores when experts are chosen; null: none. Observes how many tokens each expert had.
-  ModuleState* correction() const { return correction_; }
+  // The correction bias, where it is to observe how many tokens each expert had; else null.
+  ModuleState* correction() const { return training_.quantile ? nullptr : correction_; }
 
  private:
+  kernels::NoiseRows noise_of(const Batch& batch, std::string_view what) const;
+  Var with_noise(Tape& tape, const Var& logits_TE, const Batch& batch) const;
+  Tensor all_rows(Tape& tape, const Tensor& logits_TE) const;
+  Tensor even_choice(Tape& tape, const Tensor& logits_TE) const;
+  void observe_thresholds(Tape& tape, const Tensor& logits_TE) const;
   Var with_losses(Tape& tape, const Var& logits_TE, const Batch& batch) const;
   struct BalanceLoss {
     int64_t segments = 1;  // of this rank's tokens
@@ -55,6 +61,8 @@ class Router {
   void sum_counts(Tape& tape, const Tensor& counts, int ranks) const;
 
   int64_t layer_;
+  std::string name_;
+  uint64_t seed_;
   kernels::RouterForm form_;
   int64_t choices_;
   parallel::TensorParallel tensor_;

@@ -13,6 +13,18 @@ namespace megatron::nn {
 struct RouterTraining {
   double aux_loss = 0, sequence_aux_loss = 0, global_aux_loss = 0, z_loss = 0;
   double bias_update_rate = 1e-3;  // of the correction bias
+  // Experts are chosen by an even assignment of a micro-batch's tokens (kernels::SinkhornArgs), the weights staying as
+  // they are.
+  bool sinkhorn = false;
+  // The correction bias is set by what each expert's score would have to lose for an even load in each micro-batch
+  // (kernels::ExpertThresholdsArgs), the mean of a step's, of which it keeps a moving average.
+  bool quantile = false;
+  double quantile_ema = 0;
+  double input_jitter = 0;     // width of random factors of the router's input (Fedus et al. 2022)
+  bool random_logits = false;  // in place of the router's: an even load
+  // Standard deviation of random numbers that are added to an expert's logits: alike for the tokens of a sequence, or
+  // where it is below 0 the same ones always; 0: none.
+  double logits_bias = 0;
   // Rows of an expert at most, as a multiple of the mean, of each sequence or of a rank's micro-batch; 0: no limit.
   // padded: always so many. Passes that are not differentiated have no limit.
   double capacity_factor = 0;

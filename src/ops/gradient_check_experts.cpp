@@ -46,6 +46,18 @@ void add_router_cases(std::vector<GradientCase>& cases) {
       {"router_logits with bias", {{5, 3}}, {{4, 3}, {4}}, [](Tape& t, Vars x, Weights w) {
          return Result{{router_logits(t, x[0], w[0], w[1])}};
        }});
+  const auto noise = [](Tape& t) {
+    const std::vector<int64_t> numbers = {3, 5};
+    Tensor samples = t.empty({2}, DType::i64, "gradient_check.samples");
+    copy_bytes_from(samples, std::as_bytes(std::span(numbers)));
+    return kernels::NoiseRows{7, 11, samples};
+  };
+  cases.push_back({"jitter", {{6, 5}}, {}, [noise](Tape& t, Vars x, Weights) {
+                     return Result{{jitter(t, x[0], 0.4, noise(t))}};
+                   }});
+  cases.push_back({"random_logits", {{6, 5}}, {}, [noise](Tape& t, Vars x, Weights) {
+                     return Result{{random_logits(t, x[0], {.scale = 0.5, .rows = noise(t)})}};
+                   }});
   struct Kind {
     const char* name;
     kernels::RouterForm form;

@@ -40,6 +40,19 @@ void logits_wgrad(Backward& backward) {
                           backward.stream());
 }
 
+void jitter_dgrad(Backward& backward) {
+  if (!backward.needs(0)) return;
+  auto args = backward.attributes<kernels::JitterArgs>();
+  args.x = backward.gradient(0);
+  args.out = backward.empty(args.x.shape(), args.x.dtype(), "jitter.dx");
+  backward.kernels().jitter(args, backward.stream());
+  backward.set(0, args.out);
+}
+
+void random_logits_dgrad(Backward& backward) {
+  if (backward.needs(0)) backward.set(0, backward.gradient(0));
+}
+
 void route_dgrad(Backward& backward) {
   if (!backward.needs(0)) return;
   const Tensor& logits = backward.saved(0);
@@ -100,6 +113,27 @@ Var router_logits(Tape& tape, const Var& x, const Weight& weight, const Weight& 
             .wgrad = logits_wgrad};
   if (bias) node.weights.push_back(bias);
   return tape.record_one(std::move(node), logits);
+}
+
+Var jitter(Tape& tape, const Var& x, double width, const kernels::NoiseRows& rows) {
+  if (width == 0) return x;
+  Tensor out = tape.empty(x.value.shape(), x.value.dtype(), "jitter");
+  tape.kernels().jitter({.width = width, .rows = rows, .x = x.value, .out = out}, tape.stream());
+  Node node{.name = "jitter", .inputs = {x.id}, .dgrad = jitter_dgrad};
+  node.attributes = kernels::JitterArgs{.width = width, .rows = rows};
+  return tape.record_one(std::move(node), out);
+}
+
+Var random_logits(Tape& tape, const Var& logits, const RandomLogits& random) {
+  Tensor out = tape.empty(logits.value.shape(), logits.value.dtype(), "random_logits");
+  tape.kernels().random_logits({.scale = random.scale,
+                                .of = random.of,
+                                .rows = random.rows,
+                                .x = random.replaces ? Tensor() : logits.value,
+                                .out = out},
+                               tape.stream());
+  return tape.record_one(
+      {.name = "random_logits", .inputs = {logits.id}, .dgrad = random_logits_dgrad}, out);
 }
 
 Routing route(Tape& tape, const Var& logits, int64_t k, const kernels::RouterForm& form,

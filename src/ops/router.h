@@ -9,6 +9,19 @@ namespace megatron::ops {
 // f32, too, on a copy of x.
 Var router_logits(Tape& tape, const Var& x, const Weight& weight, const Weight& bias);
 
+// x times random factors (kernels::JitterArgs), x [T,H]; x itself for a width of 0.
+Var jitter(Tape& tape, const Var& x, double width, const kernels::NoiseRows& rows);
+
+// Random numbers added to the logits, or with `replaces` in their place (kernels::RandomLogitsArgs). The gradient goes
+// through to the logits as it is.
+struct RandomLogits {
+  double scale = 1;
+  kernels::RandomLogitsArgs::Of of = kernels::RandomLogitsArgs::Of::token;
+  bool replaces = false;
+  kernels::NoiseRows rows;
+};
+Var random_logits(Tape& tape, const Var& logits, const RandomLogits& random);
+
 struct Routing {
   Tensor experts;  // i32 [T,k]
   Var weights;     // f32 (f64) [T,k]

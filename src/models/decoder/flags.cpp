@@ -157,6 +157,29 @@ nn::MlpConfig mlp_of(const ModelFlags& f, int64_t hidden) {
           .up_offset = f.glu_linear_offset};
 }
 
+// What chooses experts by more than their scores.
+void check_balancing(const MoeFlags& m, const nn::RouterTraining& training, int64_t experts) {
+  const bool softmax = m.score == kernels::RouterScore::softmax;
+  MG_CHECK(!softmax || !m.enable_expert_bias,
+           "--moe-router-enable-expert-bias needs --moe-router-score-function sigmoid or "
+           "sqrtsoftplus");
+  MG_CHECK(!training.quantile || !m.enable_expert_bias,
+           "--moe-router-load-balancing-type quantile_balancing has a bias of its own; leave out "
+           "--moe-router-enable-expert-bias");
+  MG_CHECK(!training.quantile || m.topk < experts,
+           "--moe-router-load-balancing-type quantile_balancing needs a --moe-router-topk below "
+           "--num-experts {}, not {}",
+           experts, m.topk);
+  MG_CHECK(!m.num_groups || (!training.quantile && !training.sinkhorn),
+           "--moe-router-load-balancing-type sinkhorn and quantile_balancing choose among all "
+           "experts; leave out --moe-router-num-groups {}",
+           *m.num_groups);
+  MG_CHECK(!training.sinkhorn || softmax || m.topk == 1,
+           "--moe-router-load-balancing-type sinkhorn weighs {} experts by a softmax; leave out "
+           "--moe-router-score-function",
+           m.topk);
+}
+
 void apply_experts(const ModelFlags& f, DecoderValue& value) {
   if (!f.moe.num_experts) return;
   const nn::MoeConfig moe = moe_of(f.moe, *value.layers[0].mlp());
@@ -202,13 +225,14 @@ void apply_layer_list(const ModelFlags& f, DecoderValue& value) {
 }  // namespace
 
 nn::MoeConfig moe_of(const MoeFlags& m, const nn::MlpConfig& mlp) {
+  const nn::RouterTraining training = m.training();
   nn::MoeConfig moe{.experts = required(m.num_experts, "num-experts"),
                     .choices = m.topk,
                     .router = {.score = m.score,
                                .softmax_first = m.pre_softmax,
                                .normalised = m.score != kernels::RouterScore::softmax && m.topk > 1,
                                .scale = m.topk_scaling_factor.value_or(1)},
-                    .correction_bias = m.enable_expert_bias,
+                    .correction_bias = m.enable_expert_bias || training.quantile,
                     .weights_on_input = m.apply_probs_on_input,
                     .expert = mlp,
                     .latent = m.latent_size ? required(m.latent_size, "moe-latent-size") : 0,
@@ -218,6 +242,12 @@ nn::MoeConfig moe_of(const MoeFlags& m, const nn::MlpConfig& mlp) {
   const bool softmax = m.score == kernels::RouterScore::softmax;
   MG_CHECK(softmax || !m.pre_softmax,
            "--moe-router-pre-softmax applies to --moe-router-score-function softmax only");
+  check_balancing(m, training, moe.experts);
+  if (training.sinkhorn) {
+    moe.router.score = m.topk == 1 ? kernels::RouterScore::sigmoid : kernels::RouterScore::softmax;
+    moe.router.softmax_first = m.topk > 1;
+    return moe;
+  }
   MG_CHECK(!softmax || m.topk != 1 || m.pre_softmax,
            "--moe-router-topk 1 with a softmax over the chosen expert gives every token the weight "
            "1; add --moe-router-pre-softmax");
@@ -331,7 +361,7 @@ void set_expert_flags(const DecoderValue& value, ModelFlags& f) {
   m.ffn_hidden_size = moe->expert.ffn;
   m.score = moe->router.score;
   m.pre_softmax = moe->router.softmax_first;
-  m.enable_expert_bias = moe->correction_bias;
+  m.enable_expert_bias = moe->correction_bias && !value.router.quantile;
   m.apply_probs_on_input = moe->weights_on_input;
   m.shared_expert_gate = moe->shared_gate;
   if (moe->router.scale != 1) m.topk_scaling_factor = moe->router.scale;
@@ -350,12 +380,18 @@ void set_expert_flags(const DecoderValue& value, ModelFlags& f) {
   m.drop_policy = value.router.kept;
   m.pad_to_capacity = value.router.padded;
   m.capacity_of_sequence = value.router.capacity_of_sequence;
+  m.quantile_ema = value.router.quantile_ema;
+  if (value.router.input_jitter != 0) m.input_jitter = value.router.input_jitter;
+  if (value.router.logits_bias != 0) m.force_biased = value.router.logits_bias;
+  m.force_load_balancing = value.router.random_logits;
   m.load_balancing_type.clear();
   m.aux_loss_coeff.clear();
   const auto add_loss = [&](const char* type, double coefficient) {
     m.load_balancing_type.emplace_back(type);
     m.aux_loss_coeff.push_back(fmt::format("{}", coefficient));
   };
+  if (value.router.sinkhorn || value.router.quantile)
+    return add_loss(value.router.sinkhorn ? "sinkhorn" : "quantile_balancing", 0);
   if (value.router.aux_loss != 0 ||
       (value.router.sequence_aux_loss == 0 && value.router.global_aux_loss == 0))
     add_loss("aux_loss", value.router.aux_loss);

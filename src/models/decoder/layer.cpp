@@ -149,7 +149,7 @@ std::unique_ptr<Sublayer> build_sublayer(nn::Builder& builder, const std::string
   if (const auto* moe = std::get_if<nn::MoeConfig>(&value))
     return std::make_unique<MoeSublayer>(builder, name, place.index, place.model.hidden_size, *moe,
                                          place.model.router, matrix_init(place.model),
-                                         output_init(place.model));
+                                         output_init(place.model), place.seed);
   return std::make_unique<MlpSublayer>(builder, name, place.model.hidden_size,
                                        std::get<nn::MlpConfig>(value), matrix_init(place.model),
                                        output_init(place.model));

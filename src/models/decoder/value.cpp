@@ -151,9 +151,6 @@ void check_moe(const nn::MoeConfig& moe) {
   MG_CHECK(r.group_best > 0 && r.group_best <= size,
            "a group of {} experts is valued by its best {}; the number must lie in [1, {}]", size,
            r.group_best, size);
-  MG_CHECK(r.score != kernels::RouterScore::softmax || !moe.correction_bias,
-           "--moe-router-enable-expert-bias needs --moe-router-score-function sigmoid or "
-           "sqrtsoftplus");
   MG_CHECK(!moe.weights_on_input || moe.choices == 1,
            "--moe-apply-probs-on-input needs --moe-router-topk 1, not {}", moe.choices);
   check_mlp(moe.expert, "moe-ffn-hidden-size");

@@ -93,27 +93,6 @@ TEST_P(Routing, BeginsEveryStepAnew) {
   EXPECT_NEAR(outcome.gradient_norms.at(0), std::sqrt(squares), 1e-10 * std::sqrt(squares));
 }
 
-// With one micro-batch, all of the step is counted.
-TEST_P(Routing, CountsWhatCameBefore) {
-  if (!GetParam().of_step) GTEST_SKIP() << "does not count the step";
-  EXPECT_NE(run({.micro_batch = 1}).gradient_norms.at(0),
-            run({.micro_batch = 4}).gradient_norms.at(0));
-  // Of a step of one sequence, it is the sequence's.
-  const auto of_one = [&](const char* type) {
-    const Routed alone{"alone", [&](models::MoeFlags& m) {
-                         m.load_balancing_type = {type};
-                         m.aux_loss_coeff = {"0.3"};
-                       }};
-    return Experiment(model_of(alone), DeviceKind::reference, DType::f64, DType::f64,
-                      settings::LossScope::token, 1, kLength, environment_)
-        .run({.micro_batch = 1}, {optim::Method::sgd})
-        .gradient_norms;
-  };
-  const std::vector<double> global = of_one("global_aux_loss"), sequence = of_one("seq_aux_loss");
-  for (size_t i = 0; i < global.size(); ++i)
-    EXPECT_NEAR(global[i], sequence[i], 1e-10 * sequence[i]) << i;
-}
-
 // Steps of one method are changed by it.
 TEST_P(Routing, Acts) {
   const Routed plain{"plain", [](models::MoeFlags&) {}};
@@ -124,15 +103,62 @@ TEST_P(Routing, Acts) {
   EXPECT_NE(with.losses.at(optim::Method::sgd).back(), other.losses.at(optim::Method::sgd).back());
 }
 
-INSTANTIATE_TEST_SUITE_P(Experts, Routing,
-                         ::testing::Values(Routed{"global_loss",
-                                                  [](models::MoeFlags& m) {
-                                                    m.load_balancing_type = {"global_aux_loss",
-                                                                             "seq_aux_loss"};
-                                                    m.aux_loss_coeff = {"0.3", "0.1"};
-                                                  },
-                                                  true}),
-                         [](const auto& info) { return info.param.name; });
+void balance_step(models::MoeFlags& m) {
+  m.load_balancing_type = {"global_aux_loss", "seq_aux_loss"};
+  m.aux_loss_coeff = {"0.3", "0.1"};
+}
+void sinkhorn(models::MoeFlags& m) { m.load_balancing_type = {"sinkhorn"}; }
+void sinkhorn_of_one(models::MoeFlags& m) {
+  m.load_balancing_type = {"sinkhorn"};
+  m.topk = 1;
+}
+void quantiles(models::MoeFlags& m) {
+  m.load_balancing_type = {"quantile_balancing"};
+  m.quantile_ema = 0.25;
+}
+void quantiles_of_sigmoids(models::MoeFlags& m) {
+  m.load_balancing_type = {"quantile_balancing"};
+  m.score = kernels::RouterScore::sigmoid;
+}
+
+// Gradient norms of a few steps of so many sequences.
+std::vector<double> norms_of(const Routed& routed, int64_t sequences, int64_t micro_batch) {
+  const Environment environment;
+  return Experiment(model_of(routed), DeviceKind::reference, DType::f64, DType::f64,
+                    settings::LossScope::token, sequences, kLength, environment)
+      .run({.micro_batch = micro_batch}, {optim::Method::sgd})
+      .gradient_norms;
+}
+
+TEST(GlobalLoss, CountsWhatCameBefore) {
+  const Routed routed{"step", balance_step};
+  EXPECT_NE(norms_of(routed, kSequences, 1).at(0), norms_of(routed, kSequences, kSequences).at(0));
+}
+
+TEST(GlobalLoss, OfAStepOfOneSequenceIsTheSequences) {
+  const auto of_one = [](const char* type) {
+    const auto change = [type](models::MoeFlags& m) {
+      m.load_balancing_type = {type};
+      m.aux_loss_coeff = {"0.3"};
+    };
+    return norms_of({type, change}, 1, 1);
+  };
+  const std::vector<double> global = of_one("global_aux_loss"), sequence = of_one("seq_aux_loss");
+  for (size_t i = 0; i < global.size(); ++i)
+    EXPECT_NEAR(global[i], sequence[i], 1e-10 * sequence[i]) << i;
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Experts, Routing,
+    ::testing::Values(Routed{"global_loss", balance_step, true}, Routed{"sinkhorn", sinkhorn},
+                      Routed{"sinkhorn_of_one", sinkhorn_of_one}, Routed{"quantiles", quantiles},
+                      Routed{"quantiles_of_sigmoids", quantiles_of_sigmoids},
+                      Routed{"jitter", [](models::MoeFlags& m) { m.input_jitter = 0.1; }},
+                      Routed{"random_logits",
+                             [](models::MoeFlags& m) { m.force_load_balancing = true; }},
+                      Routed{"biased", [](models::MoeFlags& m) { m.force_biased = 2; }},
+                      Routed{"always_biased", [](models::MoeFlags& m) { m.force_biased = -2; }}),
+    [](const auto& info) { return info.param.name; });
 
 }  // namespace
 }  // namespace megatron::selftest

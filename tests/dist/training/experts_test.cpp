@@ -120,6 +120,32 @@ TEST_F(ExpertRuns, GoOnToTheBit) {
   }
 }
 
+// The bias of quantile balancing is a state as that of --moe-router-enable-expert-bias.
+TEST_F(ExpertRuns, GoOnWithTheBiasOfQuantiles) {
+  const auto quantiles = [&](const std::string& name) {
+    settings::TrainSettings s =
+        with_flags(deep_llama(),
+                   "--num-experts 4 --moe-ffn-hidden-size 24 --moe-router-load-balancing-type "
+                   "quantile_balancing --moe-router-quantile-balancing-ema 0.5");
+    s.batch.train_iters = 4;
+    s.checkpoint.save = folder_ / name;
+    return s;
+  };
+  const TrainResult straight = run(quantiles("a"));
+  settings::TrainSettings s = quantiles("b");
+  s.checkpoint.load = s.checkpoint.save;
+  s.checkpoint.exit_interval = 2;
+  run(s);
+  s.checkpoint.exit_interval.reset();
+  const TrainResult rest = run(s);
+  ASSERT_EQ(rest.first_iteration, 2);
+  const Tensors biases = corrections(saved_tensors(rest.saved));
+  ASSERT_EQ(biases.size(), 4u);
+  for (const auto& [name, values] : biases) EXPECT_NE(values, std::vector<double>(4)) << name;
+  EXPECT_EQ(biases, corrections(saved_tensors(straight.saved)));
+  EXPECT_EQ(saved_tensors(rest.saved).weights, saved_tensors(straight.saved).weights);
+}
+
 TEST_F(ExpertRuns, GoOnWithOtherExpertRanks) {
   const std::vector<double> one = losses(run(settings("one")));
   const std::string staged =

@@ -142,7 +142,7 @@ TEST(FlagTable, Counts) {
       {"rerun", 1},
       {"reshard", 1},
       {"residual-form", 7},
-      {"routing", 5},
+      {"routing", 1},
       {"self-tests", 1},
       {"sparse-attention", 22},
       {"state-space", 12},

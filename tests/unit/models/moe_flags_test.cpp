@@ -1,0 +1,98 @@
+// Flags of what balances experts: what they become, and which are refused.
+#include "models/moe_flags.h"
+
+#include <gtest/gtest.h>
+
+#include "models/model.h"
+#include "text.h"
+
+namespace megatron::models {
+namespace {
+
+using testing::error_of;
+using testing::has;
+
+ModelFlags routed(const std::function<void(MoeFlags&)>& change) {
+  ModelFlags flags;
+  flags.num_layers = 2;
+  flags.hidden_size = 16;
+  flags.num_attention_heads = 2;
+  flags.vocab_size = 32;
+  flags.moe.num_experts = 4;
+  change(flags.moe);
+  return flags;
+}
+std::string refusal(const std::function<void(MoeFlags&)>& change) {
+  return error_of([&] { model_from_flags(routed(change), 16); });
+}
+
+TEST(MoeFlags, TypesOfBalancingAreRead) {
+  MoeFlags flags;
+  flags.load_balancing_type = {"global_aux_loss", "aux_loss"};
+  flags.aux_loss_coeff = {"0.5", "0.25"};
+  EXPECT_EQ(flags.training().global_aux_loss, 0.5);
+  EXPECT_EQ(flags.training().aux_loss, 0.25);
+  flags.aux_loss_coeff = {"0"};
+  flags.load_balancing_type = {"sinkhorn"};
+  EXPECT_TRUE(flags.training().sinkhorn);
+  flags.load_balancing_type = {"quantile_balancing"};
+  EXPECT_TRUE(flags.training().quantile);
+}
+
+TEST(MoeFlags, AModelSaysWhatItWasMadeOf) {
+  const ModelFlags flags = model_from_flags(routed([](MoeFlags& m) {
+                                              m.load_balancing_type = {"quantile_balancing"};
+                                              m.quantile_ema = 0.5;
+                                              m.input_jitter = 0.25;
+                                              m.force_biased = -2;
+                                              m.force_load_balancing = true;
+                                            }),
+                                            16)
+                               ->flags();
+  EXPECT_EQ(flags.moe.load_balancing_type, std::vector<std::string>{"quantile_balancing"});
+  EXPECT_FALSE(flags.moe.enable_expert_bias);
+  EXPECT_EQ(flags.moe.quantile_ema, 0.5);
+  EXPECT_EQ(flags.moe.input_jitter, 0.25);
+  EXPECT_EQ(flags.moe.force_biased, -2);
+  EXPECT_TRUE(flags.moe.force_load_balancing);
+}
+
+TEST(MoeFlags, WhatDoesNotGoTogetherIsRefused) {
+  const auto type = [](std::vector<std::string> types, const std::string& coefficient) {
+    return [=](MoeFlags& m) {
+      m.load_balancing_type = types;
+      m.aux_loss_coeff = {coefficient};
+    };
+  };
+  EXPECT_TRUE(has(refusal(type({"sinkhorn"}, "0.1")), "--moe-aux-loss-coeff is 0.1"));
+  EXPECT_TRUE(has(refusal(type({"sinkhorn", "aux_loss"}, "0")), "sinkhorn cannot be combined"));
+  EXPECT_TRUE(has(refusal(type({"aux_loss", "quantile_balancing"}, "0")),
+                  "quantile_balancing cannot be combined"));
+  EXPECT_TRUE(has(refusal(type({"even"}, "0")), "even is not supported; use aux_loss"));
+  const auto quantile = [](auto change) {
+    return [change](MoeFlags& m) {
+      m.load_balancing_type = {"quantile_balancing"};
+      change(m);
+    };
+  };
+  EXPECT_TRUE(has(refusal(quantile([](MoeFlags& m) { m.topk = 4; })), "below --num-experts 4"));
+  EXPECT_TRUE(has(refusal(quantile([](MoeFlags& m) { m.num_groups = m.group_topk = 2; })),
+                  "leave out --moe-router-num-groups 2"));
+  EXPECT_TRUE(has(refusal(quantile([](MoeFlags& m) {
+                    m.score = kernels::RouterScore::sigmoid;
+                    m.enable_expert_bias = true;
+                  })),
+                  "leave out --moe-router-enable-expert-bias"));
+  EXPECT_TRUE(has(refusal(quantile([](MoeFlags& m) { m.quantile_ema = 1; })),
+                  "--moe-router-quantile-balancing-ema is 1; it must lie in [0, 1)"));
+  EXPECT_TRUE(has(refusal([](MoeFlags& m) { m.input_jitter = 1.5; }),
+                  "--moe-input-jitter-eps is 1.5; it must lie in [0, 1]"));
+  EXPECT_TRUE(has(refusal([](MoeFlags& m) {
+                    m.load_balancing_type = {"sinkhorn"};
+                    m.score = kernels::RouterScore::sigmoid;
+                  }),
+                  "leave out --moe-router-score-function"));
+}
+
+}  // namespace
+}  // namespace megatron::models
