@@ -192,7 +192,8 @@ void ModelFlags::fields(Fields& f) {
         "moe-router-num-groups", "moe-router-group-topk", "moe-router-enable-expert-bias",
         "moe-apply-probs-on-input", "moe-shared-expert-intermediate-size", "moe-shared-expert-gate",
         "moe-router-load-balancing-type", "moe-aux-loss-coeff", "moe-z-loss-coeff",
-        "moe-expert-capacity-factor"},
+        "moe-expert-capacity-factor", "moe-input-jitter-eps", "moe-router-force-load-balancing",
+        "moe-router-force-biased"},
        [this] { return moe.num_experts ? "" : "there is no --num-experts"; });
   f.of({"moe-router-bias-update-rate"}, [this] {
     return moe.enable_expert_bias ? "" : "there is no --moe-router-enable-expert-bias";
