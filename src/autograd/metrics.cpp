@@ -115,6 +115,9 @@ std::vector<MetricValue> Metrics::values() const {
     const auto sums =
         std::span(all).subspan(static_cast<size_t>(begins_[i]), static_cast<size_t>(size_of(d)));
     if (d.kind != Kind::tally) values.push_back(reported(d, sums));
+    const auto width = static_cast<size_t>(d.width);
+    for (size_t l = 0; d.check && l < d.layers.size(); ++l)
+      d.check(d.layers[l], sums.subspan(l * width, width));
     for (const TallyFigure& figure : d.figures) values.push_back(tallied(d, figure, sums));
   }
   return values;

@@ -18,7 +18,7 @@ class Tape;
 // What the log has of a layer's tally.
 struct TallyFigure {
   std::string name;
-  // NaN: nothing was counted. May throw Error: the step then fails before it changes anything.
+  // NaN: nothing was counted.
   std::function<double(int64_t layer, std::span<const double> tally)> of;
 };
 
@@ -33,6 +33,8 @@ struct MetricDefinition {
   bool least_stands_out = false;     // of the layers, the one with the least; else with the most
   int64_t width = 0;
   std::vector<TallyFigure> figures = {};
+  // Of a tally: throws Error where a layer's lets the step fail, before it changes anything.
+  std::function<void(int64_t layer, std::span<const double> tally)> check = nullptr;
 };
 
 struct MetricReport {
@@ -84,7 +86,7 @@ class Metrics {
 
   // f64: of each layer of a definition the sum of values and that of weights, or its tally; to be added over ranks.
   const Tensor& sums() const { return sums_; }
-  // Of these sums; their device's work is done. Throws what a TallyFigure does.
+  // Of these sums; their device's work is done. Throws what a definition's check does.
   std::vector<MetricValue> values() const;
 
  private:

@@ -97,6 +97,10 @@ void MoeFlags::fields(Fields& f) {
                ? "--moe-router-load-balancing-type is not quantile_balancing"
                : "";
   });
+  f.add(
+      "moe-expert-rank-capacity-factor", &rank_capacity_factor,
+      "training: room for tokens of a rank's experts, as a multiple of an even load, 1 or more; a "
+      "step that needs more ends the run; default as much as any load can need");
   f.of({"moe-token-drop-policy", "moe-pad-expert-input-to-capacity", "moe-capacity-scope"}, [this] {
     return !capacity_factor        ? "there is no --moe-expert-capacity-factor"
            : *capacity_factor <= 0 ? "--moe-expert-capacity-factor is no limit unless above 0"
@@ -112,6 +116,7 @@ nn::RouterTraining MoeFlags::training() const {
                               .random_logits = force_load_balancing,
                               .logits_bias = force_biased.value_or(0),
                               .capacity_factor = std::max(0.0, capacity_factor.value_or(0)),
+                              .rank_capacity_factor = rank_capacity_factor.value_or(0),
                               .capacity_of_sequence = capacity_of_sequence,
                               .padded = pad_to_capacity,
                               .kept = drop_policy};
@@ -123,6 +128,15 @@ nn::RouterTraining MoeFlags::training() const {
            "--moe-router-force-biased is {}; it must be finite", training.logits_bias);
   MG_CHECK(quantile_ema >= 0 && quantile_ema < 1,
            "--moe-router-quantile-balancing-ema is {}; it must lie in [0, 1)", quantile_ema);
+  MG_CHECK(
+      !rank_capacity_factor || (std::isfinite(*rank_capacity_factor) && *rank_capacity_factor >= 1),
+      "--moe-expert-rank-capacity-factor is {}; it must be 1 or more: an even load needs 1",
+      *rank_capacity_factor);
+  MG_CHECK(!rank_capacity_factor || training.capacity_factor <= 0,
+           "--moe-expert-rank-capacity-factor {} with --moe-expert-capacity-factor {}: the latter "
+           "already bounds what the experts of a rank take, each by so many times the mean; leave "
+           "one of them out",
+           *rank_capacity_factor, training.capacity_factor);
   set_balancing(training);
   return training;
 }

@@ -26,7 +26,7 @@ struct MoeFlags {
   double bias_update_rate = 1e-3, quantile_ema = 0;
   std::optional<double> input_jitter, force_biased;
   bool force_load_balancing = false;
-  std::optional<double> capacity_factor;
+  std::optional<double> capacity_factor, rank_capacity_factor;
   kernels::KeptRows drop_policy = kernels::KeptRows::largest;
   bool pad_to_capacity = false, capacity_of_sequence = true;
 
@@ -45,6 +45,7 @@ inline constexpr const char* kMoeTrainingFlags[] = {"moe-router-load-balancing-t
                                                     "moe-router-bias-update-rate",
                                                     "moe-expert-capacity-factor",
                                                     "moe-token-drop-policy",
+                                                    "moe-expert-rank-capacity-factor",
                                                     "moe-pad-expert-input-to-capacity",
                                                     "moe-capacity-scope",
                                                     "moe-router-quantile-balancing-ema",

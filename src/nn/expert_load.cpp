@@ -1,5 +1,5 @@
-// A layer's tally: of its E experts the choices, those that have a row, and the biases as all ranks together have them;
-// then how many ranks these are of.
+// A layer's tally: of its E experts the choices, those that have a row, and the biases, added over ranks; how many ranks
+// these are of; the rows that a rank has room for, added over ranks, and how many these are.
 #include "nn/expert_load.h"
 
 #include <algorithm>
@@ -7,6 +7,8 @@
 #include <limits>
 #include <map>
 #include <numeric>
+
+#include "base/error.h"
 
 namespace megatron::nn {
 namespace {
@@ -16,7 +18,7 @@ constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
 
 using Numbers = std::span<const double>;
 
-int64_t tally_width(int64_t experts) { return 3 * experts + 1; }
+int64_t tally_width(int64_t experts) { return 3 * experts + 3; }
 
 double sum(Numbers numbers) { return std::accumulate(numbers.begin(), numbers.end(), 0.0); }
 
@@ -34,6 +36,22 @@ double range(Numbers biases, double ranks) {
   if (ranks == 0) return kNone;
   const auto [least, most] = std::ranges::minmax(biases);
   return (most - least) / ranks;
+}
+
+// Choices of a step without a row were lost in one place at worst: with room for those, too, it suffices.
+void check_room(int64_t layer, Numbers tally, size_t experts, double factor) {
+  const double chosen = sum(tally.first(experts)),
+               lost = chosen - sum(tally.subspan(experts, experts));
+  if (lost <= 0) return;
+  const double room = tally[3 * experts + 1] / tally[3 * experts + 2];
+  const double enough = std::ceil(100 * factor * (1 + lost / room)) / 100;
+  fail(
+      "layer {}: {:.0f} of the step's {:.0f} choices of experts found no room among the {:.0f} "
+      "rows "
+      "that --moe-expert-rank-capacity-factor {} gives the experts of a rank. No weight was "
+      "changed. Resume with a larger one ({} is enough for this step; results do not depend on "
+      "it), or without the flag, which makes room for any load",
+      layer, lost, chosen, room, factor, enough);
 }
 
 }  // namespace
@@ -64,13 +82,21 @@ std::vector<MetricDefinition> expert_metrics(const std::vector<ExpertLayer>& lay
   if (std::ranges::any_of(layers, &ExpertLayer::correction_bias))
     add(kBiasRange,
         [](Numbers, Numbers, Numbers biases, double ranks) { return range(biases, ranks); });
+  if (training.rank_capacity_factor > 0)
+    tally.check = [experts, factor = training.rank_capacity_factor](int64_t layer, Numbers t) {
+      check_room(layer, t, experts.at(layer), factor);
+    };
   return {std::move(tally)};
 }
 
 Tensor ExpertLoad::part(const Tape& tape, Part part) const {
   const Tensor tally = tape.tally(kTally, layer_);
   if (!tally.defined()) return tally;
-  return tally.slice(0, static_cast<int64_t>(part) * experts_, part == Part::ranks ? 1 : experts_);
+  switch (part) {
+    case Part::bias_ranks: return tally.slice(0, 3 * experts_, 1);
+    case Part::room: return tally.slice(0, 3 * experts_ + 1, 2);
+    default: return tally.slice(0, static_cast<int64_t>(part) * experts_, experts_);
+  }
 }
 
 void ExpertLoad::count_chosen(const Tape& tape, const Tensor& experts) const {
@@ -84,11 +110,22 @@ void ExpertLoad::count_kept(const Tape& tape, const Tensor& experts, const Tenso
                                  tape.stream());
 }
 
+void ExpertLoad::fill(const Tensor& out, double value, const Tape& tape) const {
+  tape.kernels().fill({.out = out, .value = value}, tape.stream());
+}
+
+void ExpertLoad::take_room(const Tape& tape, int64_t rows) const {
+  const Tensor room = part(tape, Part::room);
+  if (!room.defined()) return;
+  fill(room.slice(0, 0, 1), static_cast<double>(rows), tape);
+  fill(room.slice(0, 1, 1), 1, tape);
+}
+
 void ExpertLoad::take_bias(const Tape& tape, const Tensor& bias) const {
   const Tensor biases = part(tape, Part::bias);
   if (!biases.defined()) return;
   tape.kernels().copy({.x = bias, .out = biases}, tape.stream());
-  tape.kernels().fill({.out = part(tape, Part::ranks), .value = 1}, tape.stream());
+  fill(part(tape, Part::bias_ranks), 1, tape);
 }
 
 }  // namespace megatron::nn

@@ -20,7 +20,8 @@ struct ExpertLayer {
   bool correction_bias = false;
 };
 
-// layers: those with experts, ascending. None: no metric.
+// layers: those with experts, ascending. None: no metric. With a rank_capacity_factor, choices without a row let the
+// step fail on all ranks, by an Error that names the layer, the limit and the flag.
 std::vector<MetricDefinition> expert_metrics(const std::vector<ExpertLayer>& layers,
                                              const RouterTraining& training);
 
@@ -34,11 +35,14 @@ class ExpertLoad {
   void count_chosen(const Tape& tape, const Tensor& experts) const;
   // Those with a row, rows i32 [T,k] (kernels/expert_rows.h).
   void count_kept(const Tape& tape, const Tensor& experts, const Tensor& rows) const;
+  // The rows that a rank's experts have room for, the same on every rank and whenever it is called. On every rank.
+  void take_room(const Tape& tape, int64_t rows) const;
   // bias f32 (f64) [E], the same whenever a rank calls it in a step. On every rank.
   void take_bias(const Tape& tape, const Tensor& bias) const;
 
  private:
-  enum class Part { chosen, kept, bias, ranks };
+  enum class Part { chosen, kept, bias, bias_ranks, room };
+  void fill(const Tensor& out, double value, const Tape& tape) const;
   Tensor part(const Tape& tape, Part part) const;
 
   int64_t layer_, experts_;

@@ -128,7 +128,8 @@ void Moe::observe(const Tape& tape, const Tensor& experts) const {
 // Each rank counts what goes to its own experts; the ranks' counts are added up.
 void Moe::observe_rows(Tape& tape, const Tensor& experts, const Tensor& rows) const {
   const bool first_slice = adds_bias_;
-  if (training_.capacity_factor > 0 && first_slice) load_.count_kept(tape, experts, rows);
+  const bool bounded = training_.capacity_factor > 0 || training_.rank_capacity_factor > 0;
+  if (bounded && first_slice) load_.count_kept(tape, experts, rows);
   if (correction_ == nullptr) return;
   if (const Tensor observed = correction_->observe(tape); observed.defined())
     tape.kernels().expert_counts({.experts = experts, .rows = rows, .counts = {observed, 1}},
@@ -145,13 +146,27 @@ Moe::Capacity Moe::capacity_of(Tape& tape, int64_t own_tokens, const Batch& batc
               1, static_cast<int64_t>(std::ceil(mean * training_.capacity_factor)))};
 }
 
+// Of this rank's experts, of `tokens` in all.
+int64_t Moe::most_rows(Tape& tape, int64_t tokens, const Capacity& capacity) const {
+  const int64_t any = std::min(config_.choices, held_.size) * tokens;
+  if (capacity.rows > 0) {
+    const int64_t most = held_.size * capacity.rows * (tokens / capacity.segment);
+    return training_.padded ? most : std::min(any, most);
+  }
+  if (training_.rank_capacity_factor <= 0 || !trains(tape)) return any;
+  const double even = static_cast<double>(tokens * config_.choices * held_.size) /
+                      static_cast<double>(config_.experts);
+  const double room = std::ceil(even * training_.rank_capacity_factor);
+  const int64_t most = room < static_cast<double>(any) ? static_cast<int64_t>(room) : any;
+  load_.take_room(tape, most);
+  return most;
+}
+
 // Of all tokens, those that go to experts of this rank.
 ops::ExpertOrder Moe::order_of(Tape& tape, const Tensor& experts, const Tensor& weights,
                                const Capacity& capacity) const {
   const bool padded = capacity.rows > 0 && training_.padded;
-  const int64_t tokens = experts.size(0),
-                most = padded ? held_.size * capacity.rows * (tokens / capacity.segment)
-                              : std::min(config_.choices, held_.size) * tokens;
+  const int64_t most = most_rows(tape, experts.size(0), capacity);
   ops::ExpertOrder order{.offsets = tape.empty({held_.size + 1}, DType::i32, "moe.offsets"),
                          .slots = tape.empty({most}, DType::i32, "moe.slots"),
                          .rows = tape.empty(experts.shape(), DType::i32, "moe.rows")};

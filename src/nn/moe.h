@@ -71,6 +71,7 @@ class Moe {
     int64_t segment = 0, rows = 0;
   };
   Capacity capacity_of(Tape& tape, int64_t own_tokens, const Batch& batch) const;
+  int64_t most_rows(Tape& tape, int64_t tokens, const Capacity& capacity) const;
   ops::ExpertOrder order_of(Tape& tape, const Tensor& experts, const Tensor& weights,
                             const Capacity& capacity) const;
   void observe(const Tape& tape, const Tensor& experts) const;

@@ -28,6 +28,9 @@ struct RouterTraining {
   // Rows of an expert at most, as a multiple of the mean, of each sequence or of a rank's micro-batch; 0: no limit.
   // padded: always so many. Passes that are not differentiated have no limit.
   double capacity_factor = 0;
+  // Rows that a rank's experts have room for, as a multiple of what an even load gives them; 0: for any load. A step
+  // that needs more fails (nn/expert_load.h).
+  double rank_capacity_factor = 0;
   bool capacity_of_sequence = true, padded = false;
   kernels::KeptRows kept = kernels::KeptRows::largest;
   // What config.json states for transformers' own trainers: it is kept, and changes nothing here.

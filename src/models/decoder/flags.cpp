@@ -377,6 +377,8 @@ void set_expert_flags(const DecoderValue& value, ModelFlags& f) {
   if (value.router.z_loss != 0) m.z_loss_coeff = value.router.z_loss;
   m.bias_update_rate = value.router.bias_update_rate;
   if (value.router.capacity_factor > 0) m.capacity_factor = value.router.capacity_factor;
+  if (value.router.rank_capacity_factor > 0)
+    m.rank_capacity_factor = value.router.rank_capacity_factor;
   m.drop_policy = value.router.kept;
   m.pad_to_capacity = value.router.padded;
   m.capacity_of_sequence = value.router.capacity_of_sequence;

@@ -235,6 +235,28 @@ TEST_F(ExpertRuns, HowTokensTravelChangesNoBit) {
   }
 }
 
+// Room for any load and for twice an even one give the same bits; too little ends the run before the first update, on
+// all ranks, whatever is recomputed.
+TEST_F(ExpertRuns, HaveRoomForWhatTheirRanksExpertsAreGiven) {
+  const std::string room = " --moe-expert-rank-capacity-factor ";
+  EXPECT_TRUE(same_bits(losses(run(settings("any", kExpertRanks))),
+                        losses(run(settings("two", kExpertRanks + room + "2")))));
+  for (const std::string& flags :
+       {std::string(kExpertRanks), std::string(kExpertsOfTensorRanks), std::string(kSlicedExperts),
+        kExpertRanks + std::string(" --recompute-granularity selective "
+                                   "--recompute-modules moe")}) {
+    SCOPED_TRACE(flags);
+    try {
+      run(settings("none", flags + room + "1"));
+      ADD_FAILURE() << "every load was even";
+    } catch (const Error& error) {
+      EXPECT_NE(std::string(error.what()).find("--moe-expert-rank-capacity-factor 1 gives"),
+                std::string::npos)
+          << error.what();
+    }
+  }
+}
+
 // What balances the load changes gradients, and the loss that is reported only by them.
 TEST_F(ExpertRuns, LossesOfTheRouterTrain) {
   const TrainResult with = run(settings("with")),

@@ -193,6 +193,10 @@ TEST_F(BadLayout, Memory) {
           {"--moe-capacity-scope sequence", "--expert-tensor-parallel-size of 2"});
   refused(experts + "--micro-batch-size 3 --global-batch-size 6 --moe-z-loss-coeff 0.1",
           {"--moe-z-loss-coeff", "--sequence-parallel", "--micro-batch-size"});
+  refused("--num-experts 4 --moe-expert-rank-capacity-factor 0.5",
+          {"--moe-expert-rank-capacity-factor is 0.5", "1 or more"});
+  refused("--num-experts 4 --moe-expert-rank-capacity-factor 2 --moe-expert-capacity-factor 1",
+          {"--moe-expert-rank-capacity-factor 2 with --moe-expert-capacity-factor 1"});
   refused("--recompute-activations --recompute-modules moe",
           {"'moe'", "mixture-of-experts layers"});
   refused("--recompute-activations --recompute-modules mla_up_proj",

@@ -103,6 +103,8 @@ std::vector<FlagRow> model_flags() {
        idle},
       {"moe-expert-capacity-factor", "loss", "--moe-expert-capacity-factor 0.5", experts,
        "--moe-expert-capacity-factor 0", "", idle},
+      {"moe-expert-rank-capacity-factor", "memory", "--moe-expert-rank-capacity-factor 1.5",
+       experts + " --ranks 2 --expert-model-parallel-size 2", "", "", idle},
       {"moe-token-drop-policy", "loss", "--moe-token-drop-policy position",
        experts + " --moe-expert-capacity-factor 0.5", "", "", experts},
       {"moe-pad-expert-input-to-capacity", "memory", "--moe-pad-expert-input-to-capacity",

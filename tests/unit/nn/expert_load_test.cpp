@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "base/error.h"
 #include "nn/moe.h"
 
 namespace megatron::nn {
@@ -128,6 +129,36 @@ TEST_F(DroppedShareTest, IsOfAllChoices) {
   EXPECT_EQ(figure(kExpertLoad), 6 / 4.0);  // as the router chose
   forward(kOneKind);
   EXPECT_EQ(figure(kDroppedShare), 12 / 32.0);
+}
+
+// One rank's experts take all choices, for which any factor makes room.
+class RankCapacityTest : public ExpertLoadTest {
+ protected:
+  RankCapacityTest() : ExpertLoadTest({.rank_capacity_factor = 1}) {}
+};
+
+TEST_F(RankCapacityTest, OfOneRankIsNeverReached) {
+  forward(kOneKind);
+  EXPECT_EQ(figure(kExpertLoad), 2);
+}
+
+// Room for 10 rows: 16 choices, of which 10 have one, on two ranks that both say so.
+TEST(ExpertMetrics, LetAStepFailWithChoicesThatFoundNoRoom) {
+  const auto definitions = expert_metrics({{5, 2, false}}, {.rank_capacity_factor = 1.25});
+  ASSERT_EQ(definitions.size(), 1u);
+  std::vector<double> tally = {12, 4, 6, 4, 0, 0, 0, 20, 2};
+  ASSERT_EQ(definitions[0].width, std::ssize(tally));
+  try {
+    definitions[0].check(5, tally);
+    FAIL();
+  } catch (const Error& error) {
+    const std::string text = error.what();
+    for (const char* part : {"layer 5: 6 of the step's 16", "10 rows",
+                             "--moe-expert-rank-capacity-factor 1.25", "(2 is enough"})
+      EXPECT_NE(text.find(part), std::string::npos) << text;
+  }
+  tally[2] = 12;
+  EXPECT_NO_THROW(definitions[0].check(5, tally));
 }
 
 }  // namespace
