@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 
 #include "base/error.h"
 #include "base/philox.h"
@@ -48,6 +49,27 @@ int64_t index_end(const OperandForm& form, const WorkItem& item) {
   return 0;
 }
 
+const OperandForm* operand_of(const WorkItem& item, std::string_view name) {
+  const auto found = std::ranges::find(item.operands, name, &OperandForm::name);
+  return found == item.operands.end() ? nullptr : &*found;
+}
+
+// Of experts that are loaded alike: as many rows each, as many choices each, rows one after another.
+std::optional<int64_t> expert_index(const OperandForm& form, const WorkItem& item, int64_t i) {
+  if (form.name == "offsets")
+    for (const char* rows : {"a", "dy"})
+      if (const OperandForm* operand = operand_of(item, rows))
+        return operand->shape[0] * i / std::max<int64_t>(form.shape.elements() - 1, 1);
+  if (form.name == "experts") {
+    for (const char* table : {"dlogits", "counts", "offsets"})
+      if (const OperandForm* operand = operand_of(item, table))
+        return i % std::max<int64_t>(operand->shape[-1] - (operand->name == "offsets" ? 1 : 0), 1);
+  }
+  if (form.name == "index")
+    if (const OperandForm* x = operand_of(item, "x")) return i % std::max<int64_t>(x->shape[0], 1);
+  return std::nullopt;
+}
+
 double number_for(std::string_view name) {
   if (name == "lr") return 1e-4;
   if (name == "weight_decay") return 0.01;
@@ -65,6 +87,7 @@ double value_at(const OperandForm& form, const WorkItem& item, int64_t i) {
   }
   if (form.name == "q_positions" || form.name == "k_positions")
     return static_cast<double>(i % form.shape[-1]);
+  if (const auto index = expert_index(form, item, i)) return static_cast<double>(*index);
   if (form.name == "sample_ids") return static_cast<double>(i);
   return is_floating(form.type) ? number_for(form.name) : 0;
 }

@@ -62,5 +62,30 @@ TEST(ReplayMemory, AScalarWithinATensorIsOfTheTensor) {
   EXPECT_EQ(tensors[1].bytes(), 64);
 }
 
+// Products of experts take no time where no row is an expert's.
+TEST(ReplayMemory, RowsAreDividedEvenlyAmongExperts) {
+  using kernels::Access;
+  Runtime runtime({DeviceKind::cpu, 0}, 1);
+  ReplayMemory memory(runtime, int64_t{2} << 20);
+  const auto integers = [](std::string_view name, Shape shape, int storage) {
+    OperandForm form{.name = name, .shape = shape, .type = DType::i32, .storage = storage};
+    form.strides = {shape.rank() == 1 ? 1 : shape[1], 1};
+    return form;
+  };
+  const auto values = [&](const WorkItem& item, size_t operand) {
+    return to_doubles(memory.operands(item)[operand]);
+  };
+  const OperandForm offsets = integers("offsets", {5}, 1);
+  const std::vector<double> even = {0, 2, 5, 7, 10};
+  EXPECT_EQ(values({.operands = {matrix("a", Access::read, 10, 0), offsets}}, 1), even);
+  EXPECT_EQ(values({.operands = {matrix("dy", Access::read, 10, 0), offsets}}, 1), even);
+  EXPECT_EQ(values({.operands = {matrix("x", Access::read, 3, 0), integers("index", {5}, 1)}}, 1),
+            (std::vector<double>{0, 1, 2, 0, 1}));
+  OperandForm counts{.name = "counts", .access = Access::update, .shape = {3}, .storage = 1};
+  counts.strides[0] = 1;
+  EXPECT_EQ(values({.operands = {integers("experts", {2, 2}, 0), counts}}, 0),
+            (std::vector<double>{0, 1, 2, 0}));
+}
+
 }  // namespace
 }  // namespace megatron::plan
