@@ -6,7 +6,7 @@
 namespace megatron::selftest {
 namespace {
 
-constexpr int64_t kSequences = 4, kLength = 8;
+constexpr int64_t kStepSequences = 4, kLength = 8;
 
 struct Routed {
   const char* name;
@@ -57,7 +57,7 @@ class Routing : public ::testing::TestWithParam<Routed> {
                                DType::f64,
                                DType::f64,
                                settings::LossScope::token,
-                               kSequences,
+                               kStepSequences,
                                kLength,
                                environment_};
 };
@@ -97,7 +97,7 @@ TEST_P(Routing, BeginsEveryStepAnew) {
 TEST_P(Routing, Acts) {
   const Routed plain{"plain", [](models::MoeFlags&) {}};
   const Experiment without(model_of(plain), DeviceKind::reference, DType::f64, DType::f64,
-                           settings::LossScope::token, kSequences, kLength, environment_);
+                           settings::LossScope::token, kStepSequences, kLength, environment_);
   const selftest::Outcome with = run({.micro_batch = 2}),
                           other = without.run({.micro_batch = 2}, {optim::Method::sgd});
   EXPECT_NE(with.losses.at(optim::Method::sgd).back(), other.losses.at(optim::Method::sgd).back());
@@ -132,7 +132,7 @@ std::vector<double> norms_of(const Routed& routed, int64_t sequences, int64_t mi
 
 TEST(GlobalLoss, CountsWhatCameBefore) {
   const Routed routed{"step", balance_step};
-  EXPECT_NE(norms_of(routed, kSequences, 1).at(0), norms_of(routed, kSequences, kSequences).at(0));
+  EXPECT_NE(norms_of(routed, kStepSequences, 1).at(0), norms_of(routed, kStepSequences, kStepSequences).at(0));
 }
 
 TEST(GlobalLoss, OfAStepOfOneSequenceIsTheSequences) {
