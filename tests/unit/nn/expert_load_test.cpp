@@ -76,7 +76,7 @@ class ExpertLoadTest : public ::testing::Test {
                      return placement;
                    },
                    {}};
-  Moe moe_{builder_, "moe", kLayer, kWide, layer_config(), training_, zeros(), zeros()};
+  Moe moe_{builder_, "moe", kLayer, kWide, layer_config(), training_, zeros(), zeros(), 1};
   Metrics metrics_;
   std::vector<std::unique_ptr<parallel::ParameterSpec>> placed_;
   std::vector<std::unique_ptr<ModuleState>> states_;
