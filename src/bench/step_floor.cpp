@@ -103,6 +103,33 @@ ProductRates gemm_rates(const plan::WorkItem& item, LibraryRates& library) {
   return rates;
 }
 
+// Evenly loaded experts, as the library would do them: a batch of products, one an expert.
+ProductRates grouped_rates(const plan::WorkItem& item, LibraryRates& library) {
+  const bool gradient = item.kernel == "grouped_gradient", transpose_b = (item.form & 2) != 0;
+  const plan::OperandForm &rows = operand(item, gradient ? "x" : "a"),
+                          &out = operand(item, gradient ? "dw" : "out");
+  const int64_t groups = operand(item, "offsets").shape[0] - 1,
+                each = std::max<int64_t>(1, rows.shape[0] / groups);
+  ProductRates rates{.kernel = std::string(item.kernel),
+                     .form = gradient      ? "T N"
+                             : transpose_b ? "N T"
+                                           : "N N",
+                     .m = gradient ? out.shape[-2] : each,
+                     .n = out.shape[-1],
+                     .k = gradient ? each : rows.shape[-1]};
+  library.measure({.batch = groups,
+                   .m = rates.m,
+                   .n = rates.n,
+                   .k = rates.k,
+                   .a = gradient ? Order::columns : Order::rows,
+                   .b = transpose_b && !gradient ? Order::columns : Order::rows,
+                   .accumulate = out.access == kernels::Access::update,
+                   .in = rows.type,
+                   .out = out.type},
+                  rates);
+  return rates;
+}
+
 // Attention as the library would do it: batched products of all pairs at their rates, of which the
 // seen ones count. Scores and probabilities [T,S], in the type of q.
 ProductRates attention_rates(const plan::WorkItem& item, bool backward, LibraryRates& library) {
@@ -133,6 +160,12 @@ ProductRates attention_rates(const plan::WorkItem& item, bool backward, LibraryR
   rates.packed = count / packed;
   rates.transposed = count / transposed;
   return rates;
+}
+
+ProductRates product_rates(const plan::WorkItem& item, LibraryRates& library) {
+  if (item.kernel == "gemm") return gemm_rates(item, library);
+  if (item.kernel.starts_with("grouped")) return grouped_rates(item, library);
+  return attention_rates(item, item.kernel != "attention", library);
 }
 
 }  // namespace
@@ -179,9 +212,7 @@ StepFloor measure_floor(const models::Model& model, const settings::TrainSetting
       found->bytes += static_cast<double>(item.calls) * item.cost.bytes;
       continue;
     }
-    ProductRates rates = item.kernel == "gemm"
-                             ? gemm_rates(item, library)
-                             : attention_rates(item, item.kernel != "attention", library);
+    ProductRates rates = product_rates(item, library);
     rates.calls = item.calls;
     rates.flops = item.cost.flops;
     rates.own = rates.flops / own_seconds(item, runtime, seconds);

@@ -87,6 +87,7 @@ int form_of(const Args&) {
 inline int form_of(const GemmArgs& a) {
   return (a.transpose_a ? 1 : 0) + (a.transpose_b ? 2 : 0) + 4 * static_cast<int>(a.epilogue);
 }
+inline int form_of(const GroupedGemmArgs& a) { return a.transpose_b ? 2 : 0; }  // as of a gemm
 inline int form_of(const ActivationArgs& a) { return static_cast<int>(a.function); }
 inline int form_of(const ActivationBackwardArgs& a) { return static_cast<int>(a.function); }
 template <class Args>
