@@ -187,12 +187,25 @@ void ModelFlags::fields(Fields& f) {
            : quick_geglu  ? "with --quick-geglu no other GELU is computed"
                           : "";
   });
-  f.of({"moe-layer-freq", "moe-ffn-hidden-size", "moe-latent-size", "moe-router-topk",
-        "moe-router-score-function", "moe-router-pre-softmax", "moe-router-topk-scaling-factor",
-        "moe-router-num-groups", "moe-router-group-topk", "moe-router-enable-expert-bias",
-        "moe-apply-probs-on-input", "moe-shared-expert-intermediate-size", "moe-shared-expert-gate",
-        "moe-router-load-balancing-type", "moe-aux-loss-coeff", "moe-z-loss-coeff",
-        "moe-expert-capacity-factor", "moe-input-jitter-eps", "moe-router-force-load-balancing",
+  f.of({"moe-layer-freq",
+        "moe-ffn-hidden-size",
+        "moe-latent-size",
+        "moe-router-topk",
+        "moe-router-score-function",
+        "moe-router-pre-softmax",
+        "moe-router-topk-scaling-factor",
+        "moe-router-num-groups",
+        "moe-router-group-topk",
+        "moe-router-enable-expert-bias",
+        "moe-apply-probs-on-input",
+        "moe-shared-expert-intermediate-size",
+        "moe-shared-expert-gate",
+        "moe-router-load-balancing-type",
+        "moe-aux-loss-coeff",
+        "moe-z-loss-coeff",
+        "moe-expert-capacity-factor",
+        "moe-input-jitter-eps",
+        "moe-router-force-load-balancing",
         "moe-router-force-biased"},
        [this] { return moe.num_experts ? "" : "there is no --num-experts"; });
   f.of({"moe-router-bias-update-rate"}, [this] {

@@ -38,11 +38,10 @@ class Mlp {
     const bool apart = tape.recomputes("mlp_act") && !tape.recomputes("mlp");
     if (config_.activation == kernels::Activation::gelu_tanh && !config_.gated && !apart)
       return with_gelu(tape, x_TH);
-    return {.y = tape.module("mlp", {{"x", x_TH}},
-                             [this](Tape& t, const Bundle& in) {
-                               return activated(t, up_(t, in["x"]));
-                             },
-                             {"y"})["y"]};
+    return {.y = tape.module(
+                "mlp", {{"x", x_TH}},
+                [this](Tape& t, const Bundle& in) { return activated(t, up_(t, in["x"])); },
+                {"y"})["y"]};
   }
   Var down(Tape& tape, const Inner& inner) const {
     if (!inner.v.value.defined()) return down_(tape, inner.y);

@@ -90,8 +90,7 @@ Moe::Tokens Moe::send(Tape& tape, const Var& x_TH, const Batch& batch) const {
   const ops::Routing routing = router_(tape, x_TH, batch);
   observe(tape, routing.experts);
   Tokens sent{.x_TH = x_TH};
-  sent.choices =
-      parallel::send_to_expert_ranks(tape, routing.experts, ranks_, "expert choices");
+  sent.choices = parallel::send_to_expert_ranks(tape, routing.experts, ranks_, "expert choices");
   sent.weights =
       parallel::send_to_expert_ranks(tape, routing.weights, ranks_, nullptr, "expert weights");
   if (ranks_.dispatcher == parallel::TokenDispatcher::alltoall)

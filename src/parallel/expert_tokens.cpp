@@ -52,8 +52,8 @@ void begin_spread(Tape& tape, Transit& t, const Tensor& x, std::string_view call
   comm::Group& group = group_of(t.ranks);
   if (t.routes == nullptr) {
     Tensor all = buffer(tape, group.size() * x.size(0), x, call);
-    return begun(tape, t,
-                 group.all_gather(contiguous(tape, x, call), all, tape.stream(), call), all);
+    return begun(tape, t, group.all_gather(contiguous(tape, x, call), all, tape.stream(), call),
+                 all);
   }
   const TokenRoutes& r = *t.routes;
   const Tensor rows = taken(tape, contiguous(tape, x, call), r.sent, group.size(), call),
@@ -77,8 +77,8 @@ void begin_collect(Tape& tape, Transit& t, const Tensor& partial, std::string_vi
   const TokenRoutes& r = *t.routes;
   const Tensor rows = taken(tape, contiguous(tape, partial, call), r.received, 1, call),
                back = buffer(tape, r.sent.size(0), partial, call);
-  begun(tape, t,
-        group.all_to_all(rows, back, r.receive_counts, r.send_counts, tape.stream(), call), back);
+  begun(tape, t, group.all_to_all(rows, back, r.receive_counts, r.send_counts, tape.stream(), call),
+        back);
 }
 
 Tensor end_call(Tape& tape, Transit& t, bool spread) {

@@ -23,8 +23,9 @@ struct ExpertRanks {
       nullptr;  // borrowed; null: one rank, for which every call here is the identity
   // Whether each rank has tokens of its own; else all have the same ones (tensor-parallel ranks that do not divide them).
   bool own_tokens = true;
-  comm::Group* async = nullptr;  // the same ranks, for calls that overlap with compute; null: they are waited for
-  bool stops = false;            // a forward pass may stop while a call is under way (models::ForwardInParts)
+  comm::Group* async =
+      nullptr;  // the same ranks, for calls that overlap with compute; null: they are waited for
+  bool stops = false;  // a forward pass may stop while a call is under way (models::ForwardInParts)
   TokenDispatcher dispatcher = TokenDispatcher::allgather;
   int width = 1;  // ranks in a row that hold slices of the same experts
 
@@ -35,9 +36,9 @@ struct ExpertRanks {
 // holds an expert, in the order of ranks and tokens; and what comes from the others.
 struct TokenRoutes {
   std::vector<int64_t> send_counts, receive_counts;  // rows, of each rank
-  Tensor sent;          // i32 [S]: token * n + rank of each row
-  Tensor sent_rows;     // i32 [T,n]: its inverse, -1: none
-  Tensor received;      // i32 [R]: token among those of all ranks [n T]
+  Tensor sent;                                       // i32 [S]: token * n + rank of each row
+  Tensor sent_rows;                                  // i32 [T,n]: its inverse, -1: none
+  Tensor received;       // i32 [R]: token among those of all ranks [n T]
   Tensor received_rows;  // i32 [n T]: its inverse, -1: none
 };
 

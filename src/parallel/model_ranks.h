@@ -15,8 +15,8 @@ struct ModelRanks {
   comm::Group* experts = nullptr;        // all experts between them: those of both groups
   comm::Group* experts_async = nullptr;  // the same, for calls that overlap with compute
   TokenDispatcher dispatcher = TokenDispatcher::allgather;
-  bool expert_stops = false;  // forward passes may stop at their calls
-  comm::Group* data = nullptr;           // see other tokens of the same step
+  bool expert_stops = false;    // forward passes may stop at their calls
+  comm::Group* data = nullptr;  // see other tokens of the same step
 
   comm::Group* group(RankGroup which) const {
     switch (which) {

@@ -44,8 +44,7 @@ Ranks::Ranks(const RanksOptions& options, comm::Group& world)
   }
   comm::Group& stages = mesh_.group(Axis::pp);
   embedding_ = embedding_group(options_.pipeline, stages);
-  if (options_.async_experts)
-    experts_async_ = async(&mesh_.expert_group({Axis::tp, Axis::ep}));
+  if (options_.async_experts) experts_async_ = async(&mesh_.expert_group({Axis::tp, Axis::ep}));
   if (!options_.async) return;
   tensor_async_ = async(&mesh_.group(Axis::tp));
   stages_async_ = async(&stages);
@@ -110,9 +109,10 @@ comm::Group* Ranks::norm() const {
 
 double Ranks::seconds() const {
   const ModelRanks m = modules();
-  std::set<const comm::Group*> groups = {&world(),  &data(),  m.tensor.group,  m.tensor.async,
-                                         m.context, m.expert, m.expert_tensor, stages(),
-                                         m.experts, m.experts_async, norm(), stages_async(), embedding_.get()};
+  std::set<const comm::Group*> groups = {
+      &world(), &data(),         m.tensor.group,  m.tensor.async, m.context,
+      m.expert, m.expert_tensor, stages(),        m.experts,      m.experts_async,
+      norm(),   stages_async(),  embedding_.get()};
   const DataParallelGroups data_groups = data_parallel();
   for (const Replicas* r : {&data_groups.dense, &data_groups.expert})
     for (const comm::Group* g : {r->shards, r->async, r->instances, r->instances_async})

@@ -16,7 +16,7 @@ struct RanksOptions {
   bool sequence = false;   // of tensor parallelism
   PipelineShape pipeline;  // its stages are layout.pp
   Sharding sharding = Sharding::none;
-  bool async = false;  // make the groups for calls that overlap with compute
+  bool async = false;          // make the groups for calls that overlap with compute
   bool async_experts = false;  // that of tokens on their way to experts, too
   TokenDispatcher dispatcher = TokenDispatcher::allgather;
 };

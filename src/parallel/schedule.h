@@ -66,7 +66,7 @@ struct PipelineShape {
   ScheduleKind kind = ScheduleKind::one_f_one_b;
   int stages = 1, chunks = 1;  // chunks: of each stage
   int group = 0;               // of interleaved; 0: stages
-  int parts = 1;               // above 1, of 1f1b and interleaved: overlapped(), with so many parts of a chunk
+  int parts = 1;  // above 1, of 1f1b and interleaved: overlapped(), with so many parts of a chunk
 
   // The place of a chunk along the model, 0 .. stages * chunks - 1, and back. Interleaved: chunk c
   // of stage s is virtual stage c * stages + s; zb-v: chunk 0 of stage s is virtual stage s, chunk 1 is 2 stages -

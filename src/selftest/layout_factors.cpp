@@ -271,7 +271,7 @@ LayoutSettings layout_settings(const Row& row, const LayoutLimits& limits) {
   parallel.overlap_param_gather = overlap && *parallel.sharding_strategy != "no_shard";
 
   parallel.overlap_shared_expert = overlap;
-  if (overlap) parallel.token_dispatcher = "alltoall";
+  if (overlap) parallel.token_dispatcher = settings::ParallelSettings::Dispatcher::alltoall;
 
   const std::string& recompute = value(row, kRecompute);
   if (recompute == "selective") result.recompute.granularity = recompute;

@@ -47,10 +47,8 @@ models::ModelFlags with_experts(models::ModelFlags flags) {
   return flags;
 }
 
-// The first tokens are kept: which of nearly equal weights is the largest may hang on a rounding.
 models::ModelFlags with_capacity(models::ModelFlags flags) {
   flags.moe.capacity_factor = 0.75;
-  flags.moe.drop_policy = kernels::KeptRows::first;
   return flags;
 }
 

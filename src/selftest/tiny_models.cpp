@@ -71,9 +71,15 @@ corpus::HostBatch random_batch(const models::Model& model, int64_t first, int64_
                                int64_t length) {
   corpus::HostBatch batch{.sequences = sequences, .length = length};
   const RandomStream tokens(5, "tokens"), counted(5, "counted");
-  const auto token = [&](int64_t index) {
-    return static_cast<int32_t>(tokens.bits(static_cast<uint64_t>(index)) %
+  const auto drawn = [&](int64_t index) {
+    return static_cast<int64_t>(tokens.bits(static_cast<uint64_t>(index)) %
                                 static_cast<uint64_t>(model->vocab_size()));
+  };
+  // The second differs from the first: two equal ones would be equal in every layer, and which of them a capacity of
+  // experts drops would hang on a rounding.
+  const auto token = [&](int64_t index) {
+    const bool again = index % (length + 1) == 1 && drawn(index) == drawn(index - 1);
+    return static_cast<int32_t>((drawn(index) + (again ? 1 : 0)) % model->vocab_size());
   };
   for (int64_t s = first; s < first + sequences; ++s) {
     batch.sample_ids.push_back(s);

@@ -52,9 +52,13 @@ void ParallelSettings::fields(Fields& f) {
         "bubble)");
   f.add_switch("no-overlap-p2p-communication", &overlap_p2p, false,
                "stages wait for each message instead of overlapping it with compute");
-  f.add("moe-token-dispatcher-type", &token_dispatcher,
-        "how tokens reach the ranks of their experts: allgather: every rank gets all tokens; "
-        "alltoall: on a CPU a rank gets those alone that its experts need. Results are the same");
+  f.add_enum<Dispatcher>("moe-token-dispatcher-type", &token_dispatcher,
+                         {{"allgather", Dispatcher::allgather},
+                          {"alltoall", Dispatcher::alltoall},
+                          {"flex", Dispatcher::flex}},
+                         "how tokens reach the ranks of their experts: every rank gets all tokens, "
+                         "or (alltoall, on a CPU) those alone that its experts need; results are "
+                         "the same; flex is not supported");
   f.add_switch("moe-shared-expert-overlap", &overlap_shared_expert, true,
                "compute the shared expert while tokens travel to the experts' ranks");
   f.add_switch("overlap-moe-expert-parallel-comm", &overlap_experts, true,
@@ -275,16 +279,15 @@ void Check::check_sharding() {
 }
 
 void Check::check_overlap() {
-  MG_CHECK(s_.token_dispatcher != "flex",
+  MG_CHECK(s_.token_dispatcher != ParallelSettings::Dispatcher::flex,
            "--moe-token-dispatcher-type flex chooses the fused kernels of DeepEP, HybridEP or NCCL "
            "EP, libraries that this program does not use; use alltoall or allgather");
-  MG_CHECK(s_.token_dispatcher == "allgather" || s_.token_dispatcher == "alltoall",
-           "--moe-token-dispatcher-type is '{}'; it is allgather or alltoall", s_.token_dispatcher);
   const bool alone = s_.expert_parallel * s_.expert_tensor_parallel.value_or(1) == 1;
   for (const auto& [given, flag] :
        {std::pair{s_.overlap_experts, "overlap-moe-expert-parallel-comm"},
         {s_.overlap_shared_expert, "moe-shared-expert-overlap"},
-        {s_.token_dispatcher == "alltoall", "moe-token-dispatcher-type"}})
+        {s_.token_dispatcher == ParallelSettings::Dispatcher::alltoall,
+         "moe-token-dispatcher-type"}})
     if (given && alone)
       notes_.push_back({flag, "none", "--expert-model-parallel-size 1: tokens do not travel"});
   if (s_.overlap_param_gather) {
@@ -352,10 +355,11 @@ void ParallelSettings::check(int ranks, int64_t num_layers, int64_t micro_batche
 void ParallelSettings::check_overlapped_experts(bool recomputes, bool offloads) const {
   constexpr std::string_view kFlag = "--overlap-moe-expert-parallel-comm";
   if (!overlap_experts) return;
-  MG_CHECK(!schedule || schedule->starts_with("1f1b") || *schedule == "interleaved",
-           "{}: --pipeline-schedule {} has no forward and backward passes side by side; use 1f1b or "
-           "interleaved",
-           kFlag, *schedule);
+  MG_CHECK(
+      !schedule || schedule->starts_with("1f1b") || *schedule == "interleaved",
+      "{}: --pipeline-schedule {} has no forward and backward passes side by side; use 1f1b or "
+      "interleaved",
+      kFlag, *schedule);
   MG_CHECK(!recomputes,
            "{} stops forward and backward passes within layers, which --recompute-granularity full "
            "and --recompute-modules moe run as a whole; recompute other modules (moe_act, "
@@ -447,7 +451,8 @@ parallel::RanksOptions ParallelSettings::ranks_options(int64_t num_layers) const
   options.async = tensor_parallel > 1 || overlap_grad_reduce || overlap_param_gather ||
                   (pipeline_parallel > 1 && overlap_p2p);
   options.async_experts = overlap_experts || overlap_shared_expert;
-  if (token_dispatcher == "alltoall") options.dispatcher = parallel::TokenDispatcher::alltoall;
+  if (token_dispatcher == Dispatcher::alltoall)
+    options.dispatcher = parallel::TokenDispatcher::alltoall;
   return options;
 }
 

@@ -20,9 +20,10 @@ struct ParallelSettings {
   int64_t context_parallel = 1;  // no flag: 1, others are refused
   int64_t expert_parallel = 1;
   std::optional<int64_t> expert_tensor_parallel;
-  std::string token_dispatcher = "allgather";  // --moe-token-dispatcher-type
-  bool overlap_shared_expert = false;          // --moe-shared-expert-overlap
-  bool overlap_experts = false;                // --overlap-moe-expert-parallel-comm
+  // --moe-token-dispatcher-type; flex is refused by check(), with the reason.
+  enum class Dispatcher { allgather, alltoall, flex } token_dispatcher = Dispatcher::allgather;
+  bool overlap_shared_expert = false;  // --moe-shared-expert-overlap
+  bool overlap_experts = false;        // --overlap-moe-expert-parallel-comm
   bool sequence_parallel = false;
   bool tp_pp_dp_mapping = false;  // --use-tp-pp-dp-mapping
   // Pipeline.

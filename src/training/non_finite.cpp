@@ -81,9 +81,8 @@ class Search final : public kernels::Observer, public StepListener {
 
   void enter(const Span& span, Pass pass) override { spans_.push_back({span.name, pass}); }
   void leave(const Span& span, Pass pass) override {
-    std::erase_if(spans_, [&](const Open& open) {
-      return open.name == span.name && open.pass == pass;
-    });
+    std::erase_if(spans_,
+                  [&](const Open& open) { return open.name == span.name && open.pass == pass; });
   }
 
   // What a call reads may be overwritten by it, so it is looked at before.

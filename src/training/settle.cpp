@@ -233,8 +233,8 @@ std::vector<SettingNote> settle_layout(settings::TrainSettings& s, const models:
   s.recompute.check(most, s.parallel.tensor_parallel, s.parallel.sequence_parallel, notes);
   s.offload.check(least, s.recompute.any(), notes);
   s.parallel.check_overlapped_experts(
-      s.recompute.granularity == "full" || std::ranges::find(s.recompute.modules, "moe") !=
-                                               s.recompute.modules.end(),
+      s.recompute.granularity == "full" ||
+          std::ranges::find(s.recompute.modules, "moe") != s.recompute.modules.end(),
       s.offload.num_layers > 0);
   s.graphs.check(s.runtime.device_kind(), s.parallel, s.data_parallel(), s.offload, notes);
   MG_CHECK(s.shape.moe.training().global_aux_loss == 0 || s.data_parallel() == 1 ||

@@ -260,8 +260,8 @@ Tensor TrainStep::output_of(InFlight& slot, const models::Stage& stage, int micr
 // What is under way when a forward and a backward pass stop is the other's compute time.
 Tensor TrainStep::forward_part(const parallel::Action& action, const Tensor& input) {
   const models::Stage& stage = *chunks_[static_cast<size_t>(action.chunk)];
-  InFlight& slot = action.begins() ? begin_forward(action)
-                                   : in_flight(action.chunk, action.micro_batch);
+  InFlight& slot =
+      action.begins() ? begin_forward(action) : in_flight(action.chunk, action.micro_batch);
   if (action.begins()) {
     const Bundle in = input_of(slot, input);
     slot.pass.emplace(stage, *slot.tape, in, *slot.filled, models::Phase::train,

@@ -48,8 +48,7 @@ class MoeSublayer final : public Sublayer {
     return moe_(tape, x_TH, batch);
   }
   int parts() const override { return moe_.stops() ? 3 : 1; }
-  void run_part(int part, Tape& tape, Parted& parted, const nn::Batch& batch,
-                bool) const override {
+  void run_part(int part, Tape& tape, Parted& parted, const nn::Batch& batch, bool) const override {
     if (part == 0) parted.under_way = moe_.send(tape, parted.x_TH, batch);
     auto& tokens = std::any_cast<nn::Moe::Tokens&>(parted.under_way);
     if (part == 1) moe_.compute(tape, tokens, batch);
@@ -75,8 +74,7 @@ class LinearSublayer final : public Sublayer {
 
 }  // namespace
 
-void Sublayer::run_part(int, Tape& tape, Parted& parted, const nn::Batch& batch,
-                        bool train) const {
+void Sublayer::run_part(int, Tape& tape, Parted& parted, const nn::Batch& batch, bool train) const {
   parted.y_TH = (*this)(tape, parted.x_TH, batch, train);
 }
 
@@ -193,9 +191,8 @@ nn::LayerCache DecoderLayer::cache() const {
 std::vector<Segment> DecoderLayer::segments() const {
   const bool one_after_another = order_ == LayerValue::Order::sequential ||
                                  mixer_.sublayer == nullptr || feed_forward_.sublayer == nullptr;
-  const int parts = one_after_another && feed_forward_.sublayer != nullptr
-                        ? feed_forward_.sublayer->parts()
-                        : 1;
+  const int parts =
+      one_after_another && feed_forward_.sublayer != nullptr ? feed_forward_.sublayer->parts() : 1;
   if (parts == 1)
     return {[this](Tape& tape, Flow& flow, const nn::Batch& batch, Phase phase) {
       flow.bundle = forward(tape, flow.bundle, batch, phase);
@@ -217,8 +214,7 @@ void DecoderLayer::forward_part(int part, Tape& tape, Flow& flow, const nn::Batc
     Var sum;
   };
   if (part == 0) {
-    Entered in =
-        enter(tape, feed_forward_, sequential(tape, mixer_, flow.bundle, batch, train));
+    Entered in = enter(tape, feed_forward_, sequential(tape, mixer_, flow.bundle, batch, train));
     flow.bundle = {};
     flow.under_way = Between{.feed_forward = {.x_TH = std::move(in.x), .y_TH = {}, .under_way = {}},
                              .sum = std::move(in.sum)};

@@ -161,8 +161,7 @@ void DecoderModel::list_blocks() {
   for (int64_t i = 0; i < part_.layers; ++i) {
     const DecoderLayer* layer = layers_[static_cast<size_t>(i)].get();
     const std::string name = layer_name(part_.first_layer + i);
-    blocks_.push_back(
-        {{.name = name, .parameters = parameters_below({name})}, layer->segments()});
+    blocks_.push_back({{.name = name, .parameters = parameters_below({name})}, layer->segments()});
   }
   if (part_.head) {
     const std::string output = value_.score_labels > 0 ? "score"

@@ -52,14 +52,9 @@ class Routing : public ::testing::TestWithParam<Routed> {
   }
 
   const Environment environment_;
-  const Experiment experiment_{model_of(GetParam()),
-                               DeviceKind::reference,
-                               DType::f64,
-                               DType::f64,
-                               settings::LossScope::token,
-                               kStepSequences,
-                               kLength,
-                               environment_};
+  const Experiment experiment_{
+      model_of(GetParam()),       DeviceKind::reference, DType::f64, DType::f64,
+      settings::LossScope::token, kStepSequences,        kLength,    environment_};
 };
 
 TEST_P(Routing, DoesNotDependOnTheLayout) {
@@ -132,7 +127,8 @@ std::vector<double> norms_of(const Routed& routed, int64_t sequences, int64_t mi
 
 TEST(GlobalLoss, CountsWhatCameBefore) {
   const Routed routed{"step", balance_step};
-  EXPECT_NE(norms_of(routed, kStepSequences, 1).at(0), norms_of(routed, kStepSequences, kStepSequences).at(0));
+  EXPECT_NE(norms_of(routed, kStepSequences, 1).at(0),
+            norms_of(routed, kStepSequences, kStepSequences).at(0));
 }
 
 TEST(GlobalLoss, OfAStepOfOneSequenceIsTheSequences) {

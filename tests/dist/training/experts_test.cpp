@@ -211,8 +211,7 @@ TEST_F(ExpertRuns, HowTokensTravelChangesNoBit) {
         std::string(kExpertRanks) + " --ranks 4 --pipeline-model-parallel-size 2 "
                                     "--micro-batch-size 1"}) {
     const auto trained = [&](const std::string& flags) {
-      settings::TrainSettings s =
-          settings(std::to_string(number++), layout + " " + flags);
+      settings::TrainSettings s = settings(std::to_string(number++), layout + " " + flags);
       s.batch.train_iters = 2;
       return run(s);
     };

@@ -123,9 +123,7 @@ void expect_share(Beside beside) {
   EXPECT_LT(best, 0.7);
 }
 
-TEST(OverlappedExperts, BesideAnotherMicroBatch) {
-  expect_share(Beside::micro_batch);
-}
+TEST(OverlappedExperts, BesideAnotherMicroBatch) { expect_share(Beside::micro_batch); }
 
 TEST(OverlappedExperts, BesideTheSharedExpert) { expect_share(Beside::shared_expert); }
 

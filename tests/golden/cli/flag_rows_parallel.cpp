@@ -5,6 +5,7 @@ namespace {
 
 std::vector<FlagRow> axis_flags() {
   const std::string two = "--ranks 2 ", four = "--ranks 4 --global-batch-size 4 ";
+  const std::string experts = two + "--num-experts 4 --expert-model-parallel-size 2 ";
   // The first stage waits for the loss over a large vocabulary, far longer than the rows' limits and
   // than three looks of the watchdog, 10 ms apart.
   const std::string waiting =
@@ -18,6 +19,13 @@ std::vector<FlagRow> axis_flags() {
        two + "--num-experts 4"},
       {"expert-tensor-parallel-size", "memory", "--expert-tensor-parallel-size 1",
        two + "--num-experts 4 --tensor-model-parallel-size 2 --sequence-parallel"},
+      {"moe-token-dispatcher-type", "trace", "--moe-token-dispatcher-type alltoall",
+       experts + "--profile --profile-step-start 0 --profile-step-end 1 --profile-dir {w}/trace",
+       "--moe-token-dispatcher-type allgather"},
+      {"moe-shared-expert-overlap", "threads", "--moe-shared-expert-overlap",
+       experts + "--moe-shared-expert-intermediate-size 8"},
+      {"overlap-moe-expert-parallel-comm", "memory", "--overlap-moe-expert-parallel-comm",
+       experts + "--global-batch-size 4"},
       {"distributed-backend", "gpu", "--distributed-backend nccl"},
       {"distributed-timeout-minutes", "error", "--distributed-timeout-minutes 0.000001", waiting,
        "", "", "--distributed-timeout-seconds-after-init 600 " + waiting},

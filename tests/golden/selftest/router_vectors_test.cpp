@@ -214,7 +214,7 @@ TEST_P(RouterVectors, LossesAndTheirGradients) {
                                       .balance = balance,
                                       .z = z,
                                       .logits = logits,
-                                               .counts = counts,
+                                      .counts = counts,
                                       .weight = of({}, {1}, DType::f64),
                                       .dlogits = dlogits},
                                      stream());
@@ -224,8 +224,7 @@ TEST_P(RouterVectors, LossesAndTheirGradients) {
     const auto width = static_cast<double>(experts), choices = static_cast<double>(k),
                sequences = static_cast<double>(batch);
     const double coefficient = c["coeff"].as_number() * width / choices,
-                 counted = static_cast<double>(tokens),
-                 length_of_one = counted / sequences,
+                 counted = static_cast<double>(tokens), length_of_one = counted / sequences,
                  everywhere = static_cast<double>(integer(c, "global_total_tokens"));
     const Sums whole = sums_of(1), each = sums_of(batch);
     EXPECT_EQ(to_doubles(whole.counts), numbers(c, "tokens_per_expert")) << name;

@@ -195,9 +195,8 @@ TEST(Overlapped, PairsOfDifferentMicroBatchesTakeTurns) {
   for (const auto& [stages, chunks] :
        {std::pair{1, 1}, {2, 1}, {4, 1}, {7, 1}, {2, 2}, {3, 2}, {4, 3}}) {
     for (const int micro_batches : {stages, 2 * stages, 4 * stages}) {
-      const PipelineShape shape{
-          chunks == 1 ? ScheduleKind::one_f_one_b : ScheduleKind::interleaved, stages, chunks, 0,
-          kParts};
+      const PipelineShape shape{chunks == 1 ? ScheduleKind::one_f_one_b : ScheduleKind::interleaved,
+                                stages, chunks, 0, kParts};
       for (int stage = 0; stage < stages; ++stage) {
         const Schedule schedule = shape.schedule(stage, micro_batches);
         std::map<std::tuple<Kind, int, int>, int> done;  // parts, of kParts
@@ -217,8 +216,7 @@ TEST(Overlapped, PairsOfDifferentMicroBatchesTakeTurns) {
         }
         EXPECT_EQ(done.size(), static_cast<size_t>(2 * chunks * micro_batches));
         for (const auto& [action, parts] : done) EXPECT_EQ(parts, kParts);
-        const int warm_up =
-            interleaved_warm_up(stage, stages, micro_batches, chunks, stages) + 1;
+        const int warm_up = interleaved_warm_up(stage, stages, micro_batches, chunks, stages) + 1;
         EXPECT_EQ(live_micro_batches(schedule), std::min(warm_up + 1, chunks * micro_batches));
       }
       // Every stage is idle only while the first micro-batches come and the last ones go.

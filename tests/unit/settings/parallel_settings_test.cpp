@@ -260,6 +260,37 @@ TEST(ParallelSettings, Overlap) {
   expect_in(notes_of("--no-overlap-p2p-communication"), {"no other stages"});
 }
 
+TEST(ParallelSettings, CallsToRanksOfExperts) {
+  const std::string experts = "--expert-model-parallel-size 2 ",
+                    beside = experts + "--overlap-moe-expert-parallel-comm ";
+  EXPECT_EQ(of(experts).pipeline(8).parts, 1);
+  EXPECT_EQ(of("--overlap-moe-expert-parallel-comm").pipeline(8).parts, 1);
+  EXPECT_EQ(of(beside).pipeline(8).parts, 17);
+  EXPECT_EQ(of(beside + "--pipeline-model-parallel-size 2").pipeline(8).parts, 9);
+  EXPECT_FALSE(of(experts).ranks_options(8).async_experts);
+  EXPECT_TRUE(of(beside).ranks_options(8).async_experts);
+  EXPECT_TRUE(of(experts + "--moe-shared-expert-overlap").ranks_options(8).async_experts);
+  EXPECT_EQ(of("--moe-token-dispatcher-type alltoall").ranks_options(8).dispatcher,
+            parallel::TokenDispatcher::alltoall);
+  expect_in(refusal_of_flags("--moe-token-dispatcher-type flex"), {"flex", "DeepEP", "alltoall"});
+  expect_in(notes_of("--overlap-moe-expert-parallel-comm"), {"tokens do not travel"});
+  const auto refused = [&](const std::string& flags, bool recomputes, bool offloads) {
+    try {
+      of(beside + flags).check_overlapped_experts(recomputes, offloads);
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  EXPECT_EQ(refused("", false, false), "");
+  expect_in(refused("", true, false), {"--recompute-granularity full", "moe_act"});
+  expect_in(refused("", false, true), {"--cpu-offloading-num-layers"});
+  expect_in(refused("--data-parallel-sharding-strategy optim_grads_params", false, false),
+            {"optim_grads_params", "use optim_grads"});
+  expect_in(refused("--pipeline-schedule zb-h1 --pipeline-model-parallel-size 2", false, false),
+            {"zb-h1", "use 1f1b"});
+}
+
 TEST(ParallelSettings, Buckets) {
   EXPECT_EQ(of("--overlap-grad-reduce --ddp-bucket-size 7").data_parallel(100).bucket_elements, 7);
   EXPECT_EQ(of("--overlap-grad-reduce --ddp-num-buckets 3").data_parallel(100).bucket_elements, 34);
