@@ -121,7 +121,7 @@ Var Moe::receive(Tape& tape, const Tokens& sent) const {
 // What each rank's own tokens choose, by what biases.
 void Moe::observe(const Tape& tape, const Tensor& experts) const {
   if (tensor_.divides_tokens() || tensor_.rank() == 0) load_.count_chosen(tape, experts);
-  if (correction_ != nullptr) load_.take_bias(tape, correction_->value());
+  if (const Tensor bias = router_.bias(); bias.defined()) load_.take_bias(tape, bias);
 }
 
 // Each rank counts what goes to its own experts; the ranks' counts are added up.

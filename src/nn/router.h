@@ -36,6 +36,8 @@ class Router {
          uint64_t seed);
   // Of this rank's tokens x [T,H].
   ops::Routing operator()(Tape& tape, const Var& x_TH, const Batch& batch) const;
+  // What is added to the scores when experts are chosen [E]; undefined: nothing.
+  Tensor bias() const { return correction_ == nullptr ? Tensor() : correction_->value(); }
   // The correction bias, where it is to observe how many tokens each expert had; else null.
   ModuleState* correction() const { return training_.quantile ? nullptr : correction_; }
 
