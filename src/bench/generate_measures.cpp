@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "base/clock.h"
 #include "base/median.h"
@@ -28,20 +29,34 @@ GenerateMeasures::GenerateMeasures(const models::Model& model, Runtime& runtime,
   models::initialize(*stage_, 1, runtime.stream());
 }
 
-// What the decode pass of a token reads: every weight but the position table and, of the embedding,
-// what serves as output weights; keys and values of the tokens before.
-double GenerateMeasures::bytes_of_a_token(double position) const {
+// Of the experts' weights, those that a pass of so many tokens reads, whose choices are random.
+double GenerateMeasures::share_of_experts(int64_t tokens) const {
+  const models::MoeFlags moe = stage_->model()->flags().moe;
+  if (!moe.num_experts) return 1;
+  const double chosen = static_cast<double>(moe.topk) / static_cast<double>(*moe.num_experts);
+  return 1 - std::pow(1 - chosen, static_cast<double>(tokens));
+}
+
+// What a decode pass of so many sequences reads of weights, and of one sequence's keys and values: every weight but the
+// position table and, of the embedding, what serves as output weights, and experts that no token goes to; keys and
+// values of the tokens before.
+double GenerateMeasures::bytes_of_a_token(double position, int64_t sequences) const {
   const std::vector<plan::ParameterCount> counts = plan::count_parameters(*stage_);
   const bool untied =
       std::ranges::any_of(counts, [](const auto& c) { return c.group == "output"; });
   int64_t weights = 0;
   for (const plan::ParameterCount& c : counts)
     if (c.group != "position" && !(untied && c.group == "embedding")) weights += c.count;
+  double left_out = 0;
+  for (const parallel::ParameterSpec* placed : stage_->parameters())
+    if (placed->parameter.name.find(".experts.") != std::string::npos)
+      left_out += static_cast<double>(placed->parameter.value.elements()) *
+                  (1 - share_of_experts(sequences));
   double cache = 0;  // elements of a token
   for (const nn::CacheGroup& group : nn::cache_groups(stage_->layer_caches()))
     cache += static_cast<double>(group.token_elements);
   const DType type = stage_->parameters()[0]->parameter.value.dtype();
-  return static_cast<double>(size_of(type)) * (static_cast<double>(weights) + cache * position);
+  return static_cast<double>(size_of(type)) * (static_cast<double>(weights) - left_out + cache * position);
 }
 
 std::vector<int32_t> GenerateMeasures::prompt_of(int64_t length, int64_t number) const {
@@ -88,8 +103,8 @@ double GenerateMeasures::decode(int64_t prompt, int64_t count, int64_t sequences
   const double token = median(tokens(prompt, count, sequences, s));
   const double after = sample(), bandwidth = (before + after) / 2;
   const double middle = static_cast<double>(prompt) + static_cast<double>(count) / 2;
-  const double weights = bytes_of_a_token(0);
-  const double cache = bytes_of_a_token(middle) - weights;
+  const double weights = bytes_of_a_token(0, sequences);
+  const double cache = bytes_of_a_token(middle, sequences) - weights;
   const double bytes = weights + cache * static_cast<double>(sequences);
   const double rate = static_cast<double>(sequences) / token;
   const double all = s.prefill_seconds + s.decode_seconds;

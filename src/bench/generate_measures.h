@@ -33,7 +33,8 @@ class GenerateMeasures {
                              inference::Statistics& statistics);
   double prefill_seconds(int64_t prompt);
   double forward_seconds(int64_t length);
-  double bytes_of_a_token(double position) const;
+  double share_of_experts(int64_t tokens) const;
+  double bytes_of_a_token(double position, int64_t sequences) const;
 
   Runtime& runtime_;
   const int64_t cuda_graphs_;
