@@ -56,7 +56,8 @@ double GenerateMeasures::bytes_of_a_token(double position, int64_t sequences) co
   for (const nn::CacheGroup& group : nn::cache_groups(stage_->layer_caches()))
     cache += static_cast<double>(group.token_elements);
   const DType type = stage_->parameters()[0]->parameter.value.dtype();
-  return static_cast<double>(size_of(type)) * (static_cast<double>(weights) - left_out + cache * position);
+  return static_cast<double>(size_of(type)) *
+         (static_cast<double>(weights) - left_out + cache * position);
 }
 
 std::vector<int32_t> GenerateMeasures::prompt_of(int64_t length, int64_t number) const {
