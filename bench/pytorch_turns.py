@@ -1,0 +1,115 @@
+"""What the comparisons with PyTorch share: its step and that of `megatron bench step` take turns, each in a process of
+its own, and their tokens/s are printed side by side."""
+
+import argparse
+import importlib.util
+import os
+import re
+import statistics
+import subprocess
+import sys
+import time
+
+
+def parser(description, modes):
+    """modes: of PyTorch; each begins with the type of the megatron that it is compared with, fp32 or bf16."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--megatron", required=True, help="path of the program")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=3, help="timed steps of a round")
+    parser.add_argument("--threads", type=int, default=0, help="0: all cores")
+    parser.add_argument("--instruction-set", choices=["auto", "avx2"], default="auto")
+    parser.add_argument("--modes", default=",".join(modes), help="of PyTorch")
+    parser.add_argument("--num-layers", type=int, default=12)
+    parser.add_argument("--seq-length", type=int, default=1024)
+    parser.add_argument("--micro-batch-size", type=int, default=4)
+    parser.add_argument("--only", choices=modes, help=argparse.SUPPRESS)
+    return parser
+
+
+def time_steps(torch, a, model, vocabulary, step_loss):
+    """Prints the loss of the first step, tokens/s of each other one. step_loss(ids, labels): what is minimised, and the
+    cross-entropy alone."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=6e-4, betas=(0.9, 0.999), weight_decay=0.01, fused=True)
+    shape = (a.micro_batch_size, a.seq_length)
+    for step in range(a.steps + 1):
+        ids, labels = (torch.randint(vocabulary, shape) for _ in range(2))
+        begin = time.perf_counter()
+        objective, loss = step_loss(ids, labels)
+        objective.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        loss = loss.item()
+        print(shape[0] * shape[1] / (time.perf_counter() - begin) if step > 0 else loss, flush=True)
+
+
+def pytorch(a, mode):
+    command = [sys.executable] + sys.argv + ["--only", mode]
+    held = dict(os.environ)
+    if a.instruction_set == "avx2":
+        held |= {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2", "MKL_ENABLE_INSTRUCTIONS": "AVX2"}
+    done = subprocess.run(command, capture_output=True, text=True, env=held)
+    if done.returncode != 0:
+        last = done.stderr.strip().splitlines()[-1:] or ["no message"]
+        print(f"PyTorch {mode}: left out: {last[0]}", flush=True)
+        return []
+    loss, *speeds = (float(line) for line in done.stdout.split())
+    print(f"PyTorch {mode}: {statistics.median(speeds):.0f} tokens/s, loss {loss:.4f} at the first step", flush=True)
+    return speeds
+
+
+def megatron(a, bf16, flags):
+    command = [a.megatron, "bench", "step", "--no-floor", "--train-iters", str(a.steps + 1)] + flags
+    for name in ("num_layers", "seq_length", "micro_batch_size"):
+        command += ["--" + name.replace("_", "-"), str(getattr(a, name))]
+    if a.threads:
+        command += ["--threads", str(a.threads)]
+    command += ["--instruction-set", a.instruction_set]
+    if bf16:
+        command.append("--bf16")
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode != 0:
+        sys.exit(done.stdout + done.stderr)
+    speed = re.search(r"^(\d+) tokens/s.*GEMM peak.*$", done.stdout, re.M)
+    loss = re.search(r"^loss \S+ at the first step", done.stdout, re.M)
+    print(f"megatron: {speed.group(0)}, {loss.group(0)}", flush=True)
+    return [float(speed.group(1))]
+
+
+def print_speeds(speeds):
+    medians = {name: statistics.median(values) for name, values in speeds.items() if values}
+    for name, value in medians.items():
+        low, high = min(speeds[name]), max(speeds[name])
+        print(f"{name:<24} {value:8.1f}   ({low:.1f} to {high:.1f})")
+    for name, value in medians.items():
+        kind = name.removeprefix("PyTorch ").split("-")[0]
+        if name.startswith("PyTorch ") and "megatron " + kind in medians:
+            print(f"megatron {kind} is {medians['megatron ' + kind] / value:.2f} times {name}")
+
+
+def compare(a, known, pytorch_steps, megatron_flags):
+    """known: the modes of PyTorch; pytorch_steps(a, mode) calls time_steps()."""
+    if importlib.util.find_spec("torch") is None:
+        print("PyTorch is not installed for", sys.executable + ": nothing to compare with")
+        return
+    if a.only:
+        pytorch_steps(a, a.only)
+        return
+    modes = a.modes.split(",")
+    if not set(modes) <= set(known):
+        sys.exit(f"--modes is {a.modes}; known: {', '.join(known)}")
+    speeds = {}
+    for _ in range(a.rounds):
+        for mode in list(modes):
+            measured = pytorch(a, mode)
+            if not measured:
+                modes.remove(mode)
+            speeds.setdefault("PyTorch " + mode, []).extend(measured)
+        for kind in sorted({mode.split("-")[0] for mode in modes}):
+            speeds.setdefault("megatron " + kind, []).extend(megatron(a, kind == "bf16", megatron_flags))
+    import torch
+
+    threads = a.threads or torch.get_num_threads()
+    print(f"PyTorch {torch.__version__}, {threads} threads; tokens/s, median of all rounds")
+    print_speeds(speeds)
