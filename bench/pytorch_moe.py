@@ -2,7 +2,7 @@
 """The training step of `megatron bench step --preset moe-300m` against the same step in PyTorch on this CPU.
 
 12 layers of 64 experts, of which each token takes 8: the softmax of fp32 logits over all experts, then the 8 highest;
-auxiliary loss 0.01, AdamW, gradients clipped at norm 1, random tokens. PyTorch computes the experts
+auxiliary loss 0.01, fused AdamW, gradients clipped at norm 1, random tokens. PyTorch computes the experts
   loop     one after another, each on the tokens that chose it (index_select, index_add)
   grouped  by torch._grouped_mm, of rows in the order of experts (left out where this PyTorch has none for the CPU)
   padded   by torch.bmm, of as many rows for every expert as the fullest one has

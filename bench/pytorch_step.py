@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """The training step of `megatron bench step` against the same step in PyTorch on this CPU.
 
-GPT-2 124M, sequence 1024, micro-batch 4, AdamW, gradients clipped at norm 1, no dropout, random tokens. PyTorch runs in
-fp32, in bf16 (parameters and AdamW's moments in bf16: its fastest form), under bf16 autocast with fp32 parameters, and
-in bf16 with torch.compile. The two take turns, round by round, each in a process of its own; figures are tokens/s of the
-median step, the first of each process left out. With --instruction-set avx2 both keep to AVX2 (ATEN_CPU_CAPABILITY,
-ONEDNN_MAX_CPU_ISA and MKL_ENABLE_INSTRUCTIONS hold PyTorch and its libraries to it).
+GPT-2 124M, sequence 1024, micro-batch 4, fused AdamW, gradients clipped at norm 1, no dropout, random tokens. PyTorch
+runs in fp32, in bf16 (parameters and AdamW's moments in bf16: its fastest form), under bf16 autocast with fp32
+parameters, and in bf16 with torch.compile. The two take turns, round by round, each in a process of its own; figures
+are tokens/s of the median step, the first of each process left out. With --instruction-set avx2 both keep to AVX2
+(ATEN_CPU_CAPABILITY, ONEDNN_MAX_CPU_ISA and MKL_ENABLE_INSTRUCTIONS hold PyTorch and its libraries to it).
 
     bench/pytorch_step.py --megatron build/release/megatron [--rounds 3] [--steps 3] [--modes fp32,bf16,...]
 """
