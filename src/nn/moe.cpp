@@ -93,7 +93,7 @@ Moe::Tokens Moe::send(Tape& tape, const Var& x_TH, const Batch& batch) const {
   sent.choices = parallel::send_to_expert_ranks(tape, routing.experts, ranks_, "expert choices");
   sent.weights =
       parallel::send_to_expert_ranks(tape, routing.weights, ranks_, nullptr, "expert weights");
-  if (ranks_.dispatcher == parallel::TokenDispatcher::alltoall)
+  if (ranks_.dispatcher == parallel::TokenDispatcher::alltoall && x_TH.value.device().is_host())
     sent.routes = parallel::token_routes(tape, sent.choices.end(tape), config_.experts, ranks_);
   const Var own = latent_in_ == nullptr ? x_TH : (*latent_in_)(tape, x_TH);
   sent.tokens = parallel::send_to_expert_ranks(tape, own, ranks_, sent.routes, "expert tokens");
@@ -112,7 +112,7 @@ void Moe::compute(Tape& tape, Tokens& sent, const Batch& batch) const {
   if (shared_ != nullptr) sent.shared_TH = shared_result(tape, sent.x_TH, inner);
 }
 
-Var Moe::receive(Tape& tape, const Tokens& sent) const {
+Var Moe::receive(Tape& tape, Tokens& sent) const {
   const Var y = sent.results.end(tape);
   const Var y_TH = latent_out_ == nullptr ? y : (*latent_out_)(tape, y);
   return shared_ == nullptr ? y_TH : ops::add(tape, y_TH, sent.shared_TH);

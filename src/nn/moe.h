@@ -57,7 +57,7 @@ class Moe {
   };
   Tokens send(Tape& tape, const Var& x_TH, const Batch& batch) const;
   void compute(Tape& tape, Tokens& tokens, const Batch& batch) const;
-  Var receive(Tape& tape, const Tokens& tokens) const;
+  Var receive(Tape& tape, Tokens& tokens) const;
   // Whether a forward pass may stop between them.
   bool stops() const { return ranks_.stops; }
 

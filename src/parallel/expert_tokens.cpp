@@ -225,8 +225,9 @@ InTransit send_back(Tape& tape, const Var& partial, const ExpertRanks& ranks,
   return sent;
 }
 
-Var InTransit::end(Tape& tape) const {
-  if (state_ == nullptr) return var_;
+Var InTransit::end(Tape& tape) {
+  if (state_ == nullptr) return std::exchange(var_, {});
+  var_.value = {};  // rows that arrived go with end_call()
   return recorded(tape, var_, end_call(tape, *state_, !state_->back), state_, end_dgrad);
 }
 

@@ -51,7 +51,7 @@ class InTransit {
  public:
   InTransit() = default;
   // Waits, and gives what has arrived. Once.
-  Var end(Tape& tape) const;
+  Var end(Tape& tape);
 
  private:
   friend InTransit send_to_expert_ranks(Tape&, const Var&, const ExpertRanks&,

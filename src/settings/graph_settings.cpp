@@ -41,7 +41,7 @@ void GraphSettings::check(DeviceKind device, const ParallelSettings& parallel, i
            "--cuda-graph-impl full_iteration also captures the optimizer, whose learning rate "
            "and clipping change from step to step here; use local, which captures whole "
            "micro-batches");
-  MG_CHECK(!parallel.overlap_experts,
+  MG_CHECK(!parallel.overlap_experts || !parallel.expert_tokens_travel(),
            "--cuda-graph-impl local captures a forward or backward pass as one, but with "
            "--overlap-moe-expert-parallel-comm the passes of two micro-batches take turns; drop "
            "one of them");

@@ -282,14 +282,13 @@ void Check::check_overlap() {
   MG_CHECK(s_.token_dispatcher != ParallelSettings::Dispatcher::flex,
            "--moe-token-dispatcher-type flex chooses the fused kernels of DeepEP, HybridEP or NCCL "
            "EP, libraries that this program does not use; use alltoall or allgather");
-  const bool alone = s_.expert_parallel * s_.expert_tensor_parallel.value_or(1) == 1;
   for (const auto& [given, flag] :
        {std::pair{s_.overlap_experts, "overlap-moe-expert-parallel-comm"},
         {s_.overlap_shared_expert, "moe-shared-expert-overlap"},
         {s_.token_dispatcher == ParallelSettings::Dispatcher::alltoall,
          "moe-token-dispatcher-type"}})
-    if (given && alone)
-      notes_.push_back({flag, "none", "--expert-model-parallel-size 1: tokens do not travel"});
+    if (given && !s_.expert_tokens_travel())
+      notes_.push_back({flag, "none", "no rank's tokens go to experts of another"});
   if (s_.overlap_param_gather) {
     MG_CHECK(s_.sharding() != Sharding::none,
              "--overlap-param-gather needs parameters to gather: give --use-distributed-optimizer "
@@ -354,7 +353,7 @@ void ParallelSettings::check(int ranks, int64_t num_layers, int64_t micro_batche
 
 void ParallelSettings::check_overlapped_experts(bool recomputes, bool offloads) const {
   constexpr std::string_view kFlag = "--overlap-moe-expert-parallel-comm";
-  if (!overlap_experts) return;
+  if (!overlap_experts || !expert_tokens_travel()) return;
   MG_CHECK(
       !schedule || schedule->starts_with("1f1b") || *schedule == "interleaved",
       "{}: --pipeline-schedule {} has no forward and backward passes side by side; use 1f1b or "
@@ -386,7 +385,7 @@ PipelineShape ParallelSettings::pipeline(int64_t num_layers) const {
   if (shape.kind == ScheduleKind::zero_bubble_v && chunks == 0) shape.chunks = 2;
   if (shape.kind == ScheduleKind::interleaved)
     shape.group = static_cast<int>(microbatch_group.value_or(0));
-  if (!overlap_experts || expert_parallel * expert_tensor_parallel.value_or(1) == 1) return shape;
+  if (!overlap_experts || !expert_tokens_travel()) return shape;
   int64_t most = 0;
   for (const parallel::ModelPart& part : parallel::place_layers(num_layers, shape, placement()))
     most = std::max(most, part.layers);
@@ -450,7 +449,7 @@ parallel::RanksOptions ParallelSettings::ranks_options(int64_t num_layers) const
   options.sharding = sharding();
   options.async = tensor_parallel > 1 || overlap_grad_reduce || overlap_param_gather ||
                   (pipeline_parallel > 1 && overlap_p2p);
-  options.async_experts = overlap_experts || overlap_shared_expert;
+  options.async_experts = (overlap_experts || overlap_shared_expert) && expert_tokens_travel();
   if (token_dispatcher == Dispatcher::alltoall)
     options.dispatcher = parallel::TokenDispatcher::alltoall;
   return options;

@@ -55,6 +55,13 @@ struct ParallelSettings {
   // recomputes: layers with experts as a whole; offloads: what layers keep.
   void check_overlapped_experts(bool recomputes, bool offloads) const;
 
+  // Whether tokens go to other ranks' experts: not where one rank has all experts, or tensor-parallel ranks have the
+  // same tokens.
+  bool expert_tokens_travel() const {
+    return expert_parallel * expert_tensor_parallel.value_or(tensor_parallel) > 1 &&
+           (tensor_parallel == 1 || sequence_parallel);
+  }
+
   // What follows from settings that check() takes.
   parallel::Layout mesh_layout() const;
   parallel::PipelineShape pipeline(int64_t num_layers) const;

@@ -155,11 +155,16 @@ class Search final : public kernels::Observer, public StepListener {
       samples = low == high ? fmt::format(", sample {}", low)
                             : fmt::format(", samples {} to {}", low, high);
     }
-    if (spans_.empty())
+    // Of two micro-batches whose passes take turns, the one that goes on is in the layer that it was in.
+    const bool forward = step_.action()->kind == parallel::Action::Kind::forward;
+    const auto open = std::find_if(spans_.rbegin(), spans_.rend(), [&](const Open& span) {
+      return (span.pass == Pass::forward) == forward;
+    });
+    if (open == spans_.rend())
       return fmt::format("outside all layers (micro-batch {}{}, rank {})", micro_batch, samples,
                          rank_);
-    return fmt::format("in {} ({} of micro-batch {}{}, rank {})", spans_.back().name,
-                       name(spans_.back().pass), micro_batch, samples, rank_);
+    return fmt::format("in {} ({} of micro-batch {}{}, rank {})", open->name, name(open->pass),
+                       micro_batch, samples, rank_);
   }
 
   // Of a call whose inputs are finite; those that it has written over are gone.

@@ -216,8 +216,31 @@ void check_experts(const settings::TrainSettings& s, const models::Model& model)
                                        static_cast<int>(width * parallel.expert_parallel));
 }
 
+// Flags about tokens on their way to experts, of a model that has none of what they are about.
+void leave_out_idle_overlap(settings::TrainSettings& s, const models::Model& model,
+                            std::vector<SettingNote>& notes) {
+  using Dispatcher = settings::ParallelSettings::Dispatcher;
+  const models::MoeFlags moe = model->flags().moe;
+  settings::ParallelSettings& p = s.parallel;
+  const auto idle = [&](bool given, std::string_view flag, std::string_view why) {
+    if (given) notes.push_back({std::string(flag), "none", std::string(why)});
+  };
+  const std::string_view none = "the model has no experts";
+  if (!moe.num_experts) {
+    idle(p.overlap_experts, "overlap-moe-expert-parallel-comm", none);
+    idle(p.token_dispatcher == Dispatcher::alltoall, "moe-token-dispatcher-type", none);
+    p.overlap_experts = false;
+    if (p.token_dispatcher == Dispatcher::alltoall) p.token_dispatcher = Dispatcher::allgather;
+  }
+  if (moe.shared_ffn.value_or(0) > 0) return;
+  idle(p.overlap_shared_expert, "moe-shared-expert-overlap",
+       moe.num_experts ? "the model has no shared expert" : none);
+  p.overlap_shared_expert = false;
+}
+
 std::vector<SettingNote> settle_layout(settings::TrainSettings& s, const models::Model& model) {
   std::vector<SettingNote> notes;
+  leave_out_idle_overlap(s, model, notes);
   const data::BatchSchedule& schedule = s.batch.schedule;
   s.parallel.check(s.runtime.rank_count(), model->num_layers(), schedule.micro_batches(0),
                    *s.batch.seq_length, notes);

@@ -363,6 +363,7 @@ void TrainStep::forward_backward(std::span<const corpus::HostBatch> micro_batche
     pipeline_.run(count, *this);
   } catch (...) {
     for_each_recorded([](CudaGraphRunner& recorded) { recorded.drop(); });
+    drop_tapes();
     throw;
   }
   action_.reset();
@@ -382,8 +383,15 @@ void TrainStep::expect(int64_t micro_batches) {
   make_totals(micro_batches);
 }
 
+void TrainStep::drop_tapes() {
+  for (InFlight& slot : in_flight_) {
+    slot.pass.reset();
+    slot.tape.reset();
+  }
+}
+
 StepListener* TrainStep::listen(StepListener* listener) {
-  for (InFlight& slot : in_flight_) slot.tape.reset();  // a tape keeps its listeners
+  drop_tapes();  // which keep their listeners
   return std::exchange(listener_, listener);
 }
 

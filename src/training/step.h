@@ -168,6 +168,7 @@ class TrainStep final : private parallel::StageWork {
   Tensor sent(int micro_batch);
   void take_loss(const InFlight& slot, int micro_batch);
   void end(InFlight& slot);
+  void drop_tapes();
   bool recordable(int micro_batch) const;
   InFlight make_slot();
   void make_tape(InFlight& slot);

@@ -28,7 +28,13 @@ class WorkReporter final : public SpanListener {
 
  private:
   comm::Doing* doing_;
-  std::vector<std::string> spans_;  // open ones
+  struct Open {
+    std::string name;
+    bool forward = false;
+  };
+  void report_layer(bool forward);
+
+  std::vector<Open> spans_;
 };
 
 }  // namespace megatron::training

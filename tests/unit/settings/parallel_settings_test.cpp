@@ -273,7 +273,11 @@ TEST(ParallelSettings, CallsToRanksOfExperts) {
   EXPECT_EQ(of("--moe-token-dispatcher-type alltoall").ranks_options(8).dispatcher,
             parallel::TokenDispatcher::alltoall);
   expect_in(refusal_of_flags("--moe-token-dispatcher-type flex"), {"flex", "DeepEP", "alltoall"});
-  expect_in(notes_of("--overlap-moe-expert-parallel-comm"), {"tokens do not travel"});
+  expect_in(notes_of("--overlap-moe-expert-parallel-comm"), {"experts of another"});
+  const std::string tensor = "--overlap-moe-expert-parallel-comm --tensor-model-parallel-size 2 ";
+  EXPECT_EQ(of(tensor).pipeline(8).parts, 1);  // which all have the same tokens
+  EXPECT_EQ(of(tensor + "--sequence-parallel").pipeline(8).parts, 17);
+  of("--overlap-moe-expert-parallel-comm").check_overlapped_experts(true, true);
   const auto refused = [&](const std::string& flags, bool recomputes, bool offloads) {
     try {
       of(beside + flags).check_overlapped_experts(recomputes, offloads);
