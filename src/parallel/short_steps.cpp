@@ -13,7 +13,8 @@ constexpr int64_t kSpare = 6;
 // A list repeats itself once the pipeline is full: that of an interleaved one every group, another
 // at the latest every as many micro-batches as there are stages, whose messages go round.
 ShortSteps short_steps(const PipelineShape& shape, int stage, int64_t all) {
-  if (shape.stages == 1) return {std::min<int64_t>(all, 2), std::min<int64_t>(all, 3)};
+  if (shape.stages == 1 && shape.parts == 1)
+    return {std::min<int64_t>(all, 2), std::min<int64_t>(all, 3)};
   const bool groups = shape.kind == ScheduleKind::interleaved;
   const int64_t together = groups ? std::max(shape.group, shape.stages) : 1;
   const int64_t period = groups ? together : shape.stages;

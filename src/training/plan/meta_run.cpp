@@ -119,8 +119,8 @@ MetaRun::MetaRun(const settings::TrainSettings& s, const models::Model& model, i
   trained_.step.begin(s.optimizer.config);
 }
 
-// The optimizer's arena grows when a schedule makes steps of more micro-batches. Without a
-// pipeline, the others do not from the second step on.
+// The optimizer's arena grows when a schedule makes steps of more micro-batches. The others do not
+// from the second step on, where micro-batches follow one another.
 void MetaRun::run(int64_t consumed, const corpus::Vocabulary& vocabulary, bool with_samples) {
   const int64_t begin = s_.batch.schedule.iterations_within(consumed);
   const std::vector<BatchPhase> phases = phases_of(s_, begin, consumed);
@@ -133,7 +133,8 @@ void MetaRun::run(int64_t consumed, const corpus::Vocabulary& vocabulary, bool w
     write = [&] { sample_once(*vocabulary.tokenizer); };
   trained_.step.expect(first);
   const auto [less, more] = samples(last);
-  if (trained_.ranks.pipeline().stages > 1) {
+  const parallel::PipelineShape& pipeline = trained_.ranks.pipeline();
+  if (pipeline.stages > 1 || pipeline.parts > 1) {
     const std::vector<BatchPhase> some = thinned(phases);
     exact_ = some.size() == phases.size();
     run_pipeline(some, begin, expect_all, write);

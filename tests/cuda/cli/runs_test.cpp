@@ -180,7 +180,13 @@ INSTANTIATE_TEST_SUITE_P(Runs, CudaPlan,
                                            "--max-position-embeddings 128 --attention-dropout 0",
                                            "--bf16 --micro-batch-size 1 --seq-length 128 "
                                            "--max-position-embeddings 128 --attention-dropout 0 "
-                                           "--allow-nondeterministic"));
+                                           "--allow-nondeterministic",
+                                           "--num-experts 4 --moe-router-topk 2 --ranks 2 "
+                                           "--expert-model-parallel-size 2 "
+                                           "--moe-expert-rank-capacity-factor 1.75",
+                                           "--num-experts 4 --moe-router-topk 2 --ranks 2 "
+                                           "--expert-model-parallel-size 2 --global-batch-size 24 "
+                                           "--overlap-moe-expert-parallel-comm"));
 
 TEST(CudaPlanChoice, ARunSaysHowLargePartsOfAttentionMayBe) {
   const Workplace place;

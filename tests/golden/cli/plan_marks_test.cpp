@@ -105,6 +105,7 @@ class Cases {
     whole_validation_set();
     optimizers();
     llamas();
+    experts();
   }
   std::vector<Case> take() { return std::move(all_); }
 
@@ -258,6 +259,23 @@ class Cases {
           "--bf16 --reset-attention-mask --global-batch-size 4", "--clip-grad 0", "--fp16",
           "--seq-length 700 --max-position-embeddings 700"})
       add(kLlama, flags);
+  }
+  // A capacity that is padded makes the rows of experts the same, whatever the router chooses.
+  void experts() {
+    begin("Experts");
+    for (const char* flags :
+         {"", "--overlap-moe-expert-parallel-comm", "--overlap-moe-expert-parallel-comm --bf16",
+          "--overlap-moe-expert-parallel-comm --global-batch-size 132 --eval-interval 2 "
+          "--eval-iters 3",
+          "--overlap-moe-expert-parallel-comm --ranks 4 --pipeline-model-parallel-size 2 "
+          "--global-batch-size 72",
+          "--overlap-moe-expert-parallel-comm --ranks 4 --pipeline-model-parallel-size 2 "
+          "--num-virtual-stages-per-pipeline-rank 2"})
+      add(kDeep, std::string("--num-experts 4 --moe-router-topk 2 --moe-ffn-hidden-size 32 "
+                             "--moe-layer-freq 2 --moe-expert-capacity-factor 1 "
+                             "--moe-pad-expert-input-to-capacity --ranks 2 "
+                             "--expert-model-parallel-size 2 ") +
+                     flags);
   }
   void begin(const std::string& group) {
     group_ = group;

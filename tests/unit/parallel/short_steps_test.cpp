@@ -11,7 +11,7 @@
 namespace megatron::parallel {
 namespace {
 
-// A step: what it is, of which chunk, and how far its micro-batch is from the last one begun.
+// A step: what it is and which part of it, of which chunk, and how far its micro-batch is from the last one begun.
 using List = std::vector<std::array<int, 3>>;
 
 List list_of(const PipelineShape& shape, int stage, int64_t micro_batches, Receives receives) {
@@ -28,7 +28,8 @@ List list_of(const PipelineShape& shape, int stage, int64_t micro_batches, Recei
       continue;
     }
     if (action.kind == Action::Kind::forward && action.chunk == 0) begun = action.micro_batch;
-    list.push_back({static_cast<int>(action.kind), action.chunk, action.micro_batch - begun});
+    list.push_back({static_cast<int>(action.kind) + 100 * action.part, action.chunk,
+                    action.micro_batch - begun});
   }
   return list;
 }
@@ -77,6 +78,20 @@ TEST(ShortSteps, StandForLongOnesInGroups) {
                         .group = group},
                        all);
         }
+}
+
+TEST(ShortSteps, StandForLongOnesWherePassesTakeTurns) {
+  for (const int stages : {1, 2, 3, 7})
+    for (const int64_t all : {100, 101, 107})
+      expect_stand({.kind = ScheduleKind::one_f_one_b, .stages = stages, .parts = 5}, all);
+  for (const int stages : {2, 3})
+    for (const int64_t all : {20 * stages, 17 * (stages + 1) + stages})
+      expect_stand({.kind = ScheduleKind::interleaved,
+                    .stages = stages,
+                    .chunks = 2,
+                    .group = all % stages == 0 ? stages : stages + 1,
+                    .parts = 3},
+                   all);
 }
 
 TEST(ShortSteps, AreTheStepItselfWhereItIsShort) {
