@@ -53,21 +53,22 @@ MetricValue tallied(const MetricDefinition& d, const TallyFigure& figure,
 
 }  // namespace
 
-Metrics::Metrics(std::vector<MetricDefinition> definitions, Runtime& runtime, bool first_copy)
+Metrics::Metrics(std::vector<MetricDefinition> definitions, bool first_copy)
     : definitions_(std::move(definitions)), first_copy_(first_copy) {
-  if (empty()) return;
-  int64_t elements = 0;
   for (const MetricDefinition& d : definitions_) {
     MG_ASSERT(d.kind != Kind::tally || (d.width > 0 && !d.layers.empty()));
-    begins_.push_back(elements);
-    elements += size_of(d);
+    begins_.push_back(size_);
+    size_ += size_of(d);
   }
-  sums_ =
-      Tensor::empty(runtime.arena(MemoryClass::optimizer), {elements}, DType::f64, "step.metrics");
 }
 
-void Metrics::begin_step(Runtime& runtime) {
-  if (!empty()) kernels::table(runtime.stream()).fill({.out = sums_, .value = 0}, runtime.stream());
+void Metrics::use(const Tensor& sums) {
+  MG_ASSERT(sums.dtype() == DType::f64 && sums.elements() == size_);
+  sums_ = sums;
+}
+
+void Metrics::begin_step(Stream& stream) {
+  if (!empty()) kernels::table(stream).fill({.out = sums_, .value = 0}, stream);
 }
 
 Metrics::Place Metrics::place_of(std::string_view name, int64_t layer) const {
@@ -106,14 +107,11 @@ Tensor Metrics::tally(std::string_view name, int64_t layer) const {
   return sums_.slice(0, begin, definition.width);
 }
 
-std::vector<MetricValue> Metrics::values() const {
-  if (empty()) return {};
-  const std::vector<double> all = to_doubles(sums_);
+std::vector<MetricValue> Metrics::values(std::span<const double> all) const {
   std::vector<MetricValue> values;
   for (size_t i = 0; i < definitions_.size(); ++i) {
     const MetricDefinition& d = definitions_[i];
-    const auto sums =
-        std::span(all).subspan(static_cast<size_t>(begins_[i]), static_cast<size_t>(size_of(d)));
+    const auto sums = all.subspan(static_cast<size_t>(begins_[i]), static_cast<size_t>(size_of(d)));
     if (d.kind != Kind::tally) values.push_back(reported(d, sums));
     const auto width = static_cast<size_t>(d.width);
     for (size_t l = 0; d.check && l < d.layers.size(); ++l)

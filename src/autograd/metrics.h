@@ -12,7 +12,7 @@
 
 namespace megatron {
 
-class Runtime;
+class Stream;
 class Tape;
 
 // What the log has of a layer's tally.
@@ -75,19 +75,22 @@ struct MetricValue {
 class Metrics {
  public:
   // first_copy: whether reports that are not divided count on this rank, as on one of those that
-  // make the same. Takes memory of the runtime where there are definitions.
-  Metrics(std::vector<MetricDefinition> definitions, Runtime& runtime, bool first_copy);
+  // make the same.
+  Metrics(std::vector<MetricDefinition> definitions, bool first_copy);
 
   bool empty() const { return definitions_.empty(); }
-  void begin_step(Runtime& runtime);
+  // Numbers that they need, and memory for them: f64 [size()].
+  int64_t size() const { return size_; }
+  void use(const Tensor& sums);
+  void begin_step(Stream& stream);
   void add(std::string_view name, const MetricReport& report, const Tape& tape);
   // f64 [width] of a tally, zeros when a step begins.
   Tensor tally(std::string_view name, int64_t layer) const;
 
   // f64: of each layer of a definition the sum of values and that of weights, or its tally; to be added over ranks.
   const Tensor& sums() const { return sums_; }
-  // Of these sums; their device's work is done. Throws what a definition's check does.
-  std::vector<MetricValue> values() const;
+  // Of these sums, as the host has them. Throws what a definition's check does.
+  std::vector<MetricValue> values(std::span<const double> sums) const;
 
  private:
   struct Place {
@@ -98,6 +101,7 @@ class Metrics {
 
   std::vector<MetricDefinition> definitions_;
   std::vector<int64_t> begins_;  // in sums_, of each definition
+  int64_t size_ = 0;
   bool first_copy_;
   Tensor sums_;
 };

@@ -69,7 +69,7 @@ TrainStep::TrainStep(std::span<models::Stage* const> chunks, DType type,
       data_parallel_(placed_of(chunks), spans_of(chunks), ranks.data_parallel(), runtime,
                      options.data_parallel),
       pipeline_(ranks.pipeline(), ranks.stages(), ranks.stages_async(), runtime, options.pipeline),
-      metrics_(chunks[0]->model()->metrics(), runtime, tensor_.rank() == 0),
+      metrics_(chunks[0]->model()->metrics(), tensor_.rank() == 0),
       states_(chunks, ranks, runtime),
       loss_scale_(options.loss_scale.value_or(optim::LossScaleSettings{.constant = 1})),
       type_(type) {
@@ -351,9 +351,9 @@ void TrainStep::forward_backward(std::span<const corpus::HostBatch> micro_batche
   const TimedPart part(listener_, StepPart::forward_backward);
   const int count = static_cast<int>(micro_batches.size());
   data_parallel_.begin_step(count);
-  metrics_.begin_step(runtime_);
-  states_.begin_step();
   make_totals(expected_ > 0 ? expected_ : count);
+  metrics_.begin_step(runtime_.stream());
+  states_.begin_step();
   batches_ = micro_batches;
   make_room();
   for_each_recorded([](CudaGraphRunner& recorded) { recorded.begin_step(); });
@@ -374,8 +374,10 @@ void TrainStep::forward_backward(std::span<const corpus::HostBatch> micro_batche
 
 void TrainStep::make_totals(int64_t micro_batches) {
   if (totals_.defined() && totals_.size(0) == micro_batches + 1) return;
-  totals_ = Tensor::empty(runtime_.arena(MemoryClass::optimizer), {micro_batches + 1}, DType::f64,
-                          "step.totals");
+  sums_ = Tensor::empty(runtime_.arena(MemoryClass::optimizer),
+                        {micro_batches + 1 + metrics_.size()}, DType::f64, "step.totals");
+  totals_ = sums_.slice(0, 0, micro_batches + 1);
+  if (!metrics_.empty()) metrics_.use(sums_.slice(0, micro_batches + 1, metrics_.size()));
 }
 
 void TrainStep::expect(int64_t micro_batches) {
@@ -424,9 +426,10 @@ StepReport TrainStep::accumulate(std::span<const corpus::HostBatch> micro_batche
     return report;
   }
   runtime_.stream().synchronize();
-  const std::vector<double> totals = to_doubles(totals_);
+  const std::vector<double> sums = to_doubles(sums_);
+  const auto totals = std::span(sums).first(sums.size() - static_cast<size_t>(metrics_.size()));
   report.tokens = totals.back();
-  report.metrics = metrics_.values();
+  report.metrics = metrics_.values(std::span(sums).subspan(totals.size()));
   MG_CHECK(report.tokens > 0,
            "no token of this step counts: the loss mask excludes every label; check the data and "
            "--eod-mask-loss");

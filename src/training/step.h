@@ -217,7 +217,9 @@ class TrainStep final : private parallel::StageWork {
   std::optional<parallel::Action> action_;
   report::StepTimes times_;  // of the step under way
   int64_t expected_ = 0;     // micro-batches; 0: those that are given
-  Tensor totals_;            // f64: loss sum of each micro-batch, then the counted tokens
+  // f64, which the host reads at once: the totals, loss sum of each micro-batch and then the counted
+  // tokens, and the metrics' sums.
+  Tensor sums_, totals_;
 };
 
 // Sum of the losses of the counted tokens, and their number.

@@ -182,6 +182,7 @@ int64_t shim_alive(const char* name) {
   if (what == "communicators") return m.communicators;
   if (what == "pageable") return m.pageable_bytes;
   if (what == "to host") return m.to_host_bytes;
+  if (what == "copies to host") return m.to_host_copies;
   if (what == "bytes") {
     for (const size_t used : m.used) sum += static_cast<int64_t>(used);
     return sum;

@@ -120,7 +120,7 @@ struct Machine {
   std::map<uint64_t, int> references;
   uint64_t next_handle = 1;
   size_t used[kMaxDevices] = {};
-  int64_t pageable_bytes = 0, to_host_bytes = 0;  // that copies were asked for
+  int64_t pageable_bytes = 0, to_host_bytes = 0, to_host_copies = 0;  // that were asked for
 
   std::unordered_map<const void*, size_t> dynamic_shared;  // that kernels may have
   std::map<const void*, int64_t> launches;                 // of kernels; the first one loads it

@@ -267,8 +267,10 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpy
                   "cudaMemcpyAsync: the pointers are not of that direction");
   const bool pageable = source == Place::pageable || target == Place::pageable;
   if (pageable) machine().pageable_bytes += static_cast<int64_t>(bytes);
-  if (source == Place::device && target != Place::device)
+  if (source == Place::device && target != Place::device) {
     machine().to_host_bytes += static_cast<int64_t>(bytes);
+    ++machine().to_host_copies;
+  }
   if (source != Place::pageable)
     return queue_copy(stream, "copy", [=] { return copy_bytes(to, from, bytes); });
   if (const cudaError_t error =
