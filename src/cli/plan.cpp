@@ -1,6 +1,7 @@
 #include <langinfo.h>
 #include <locale.h>
 
+#include <cmath>
 #include <string_view>
 
 #include "base/error.h"
@@ -38,6 +39,10 @@ int plan(const Arguments& arguments) {
   fields.begin_group("measurement");
   fields.add_switch("no-time", &options.time, false,
                     "do not estimate the step time, which takes a few seconds of running kernels");
+  fields.add("moe-skew", &options.expert_skew,
+             "load of the fullest expert-parallel rank over the mean, of one rank that of the "
+             "fullest expert (the metric expert_load of a run): memory and step time are given for "
+             "an even load and for this one");
   fields.begin_group("device");
   fields.add("nproc-per-node", &ranks_here,
              "ranks (one process each) per machine of a multi-machine run, as in torchrun; "
@@ -45,7 +50,7 @@ int plan(const Arguments& arguments) {
   fields.add("device-memory", &options.device_memory,
              "GiB of memory per GPU, with --device cuda; default: this machine's GPUs, or an "
              "H200 if there is none");
-  fields.common({"json", "no-time", "nproc-per-node", "device-memory"});
+  fields.common({"json", "no-time", "moe-skew", "nproc-per-node", "device-memory"});
   const auto take_ranks_here = [&] {
     if (ranks_here) settings.runtime.plan_for(*ranks_here);
   };
@@ -58,8 +63,8 @@ int plan(const Arguments& arguments) {
                           .fields = of_train};
   std::vector<std::string> notes;
   if (const auto code = parse_training(
-          "megatron plan [flags of megatron train] [--json] [--no-time] [--nproc-per-node N] "
-          "[--device-memory GIB]",
+          "megatron plan [flags of megatron train] [--json] [--no-time] [--moe-skew X] "
+          "[--nproc-per-node N] [--device-memory GIB]",
           "What a training run will need, without running it: parameters, memory by class, "
           "FLOPs, communication\nand the time of a step on this machine. Takes the flags of "
           "megatron train; the data need not exist,\nand --lr and --train-iters need not be "
@@ -69,6 +74,8 @@ int plan(const Arguments& arguments) {
   }
   MG_CHECK(options.device_memory.value_or(1) > 0 && options.device_memory.value_or(1) <= 1e6,
            "--device-memory is {}; it must lie in (0, 1e6] GiB", *options.device_memory);
+  MG_CHECK(options.expert_skew.value_or(1) >= 1 && std::isfinite(options.expert_skew.value_or(1)),
+           "--moe-skew is {}; it must be 1 (an even load) or more", *options.expert_skew);
   require_flags(settings, "plan", arguments);
   for (const std::string& note : notes) log::info("{}", note);
   const plan::Plan found = naming_places(fields, [&] {

@@ -153,12 +153,25 @@ int64_t Moe::most_rows(Tape& tape, int64_t tokens, const Capacity& capacity) con
     return training_.padded ? most : std::min(any, most);
   }
   if (training_.rank_capacity_factor <= 0 || !trains(tape)) return any;
-  const double even = static_cast<double>(tokens * config_.choices * held_.size) /
-                      static_cast<double>(config_.experts);
-  const double room = std::ceil(even * training_.rank_capacity_factor);
-  const int64_t most = room < static_cast<double>(any) ? static_cast<int64_t>(room) : any;
+  const int64_t most = rows_at(training_.rank_capacity_factor, tokens, any);
   load_.take_room(tape, most);
   return most;
+}
+
+// Of this rank's experts at so many times an even load, at most `most`.
+int64_t Moe::rows_at(double load, int64_t tokens, int64_t most) const {
+  const double even = static_cast<double>(tokens * config_.choices * held_.size) /
+                      static_cast<double>(config_.experts);
+  const double rows = std::ceil(even * load);
+  return rows < static_cast<double>(most) ? static_cast<int64_t>(rows) : most;
+}
+
+// The host sees its own memory: no more rows than there are. A plan's are those of a load.
+int64_t Moe::existing_rows(const Tensor& offsets, int64_t tokens, int64_t most, bool padded) const {
+  const Device device = offsets.device();
+  if (device.is_host()) return offsets.data<int32_t>()[held_.size];
+  const bool planned = !device.has_data() && ranks_.planned_load > 0 && !padded;
+  return planned ? rows_at(ranks_.planned_load, tokens, most) : most;
 }
 
 // Of all tokens, those that go to experts of this rank.
@@ -181,10 +194,9 @@ ops::ExpertOrder Moe::order_of(Tape& tape, const Tensor& experts, const Tensor& 
                               .rows = order.rows},
                              tape.stream());
   observe_rows(tape, experts, order.rows);
-  // The host sees its own memory: no more rows than there are.
-  const Device device = order.offsets.device();
-  if ((ranks_.group != nullptr || capacity.rows > 0) && device.is_host() && device.has_data())
-    order.slots = order.slots.slice(0, 0, order.offsets.data<int32_t>()[held_.size]);
+  if (ranks_.group != nullptr || capacity.rows > 0)
+    order.slots =
+        order.slots.slice(0, 0, existing_rows(order.offsets, experts.size(0), most, padded));
   return order;
 }
 

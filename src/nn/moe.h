@@ -72,6 +72,8 @@ class Moe {
   };
   Capacity capacity_of(Tape& tape, int64_t own_tokens, const Batch& batch) const;
   int64_t most_rows(Tape& tape, int64_t tokens, const Capacity& capacity) const;
+  int64_t rows_at(double load, int64_t tokens, int64_t most) const;
+  int64_t existing_rows(const Tensor& offsets, int64_t tokens, int64_t most, bool padded) const;
   ops::ExpertOrder order_of(Tape& tape, const Tensor& experts, const Tensor& weights,
                             const Capacity& capacity) const;
   void observe(const Tape& tape, const Tensor& experts) const;

@@ -28,6 +28,9 @@ struct ExpertRanks {
   bool stops = false;  // a forward pass may stop while a call is under way (models::ForwardInParts)
   TokenDispatcher dispatcher = TokenDispatcher::allgather;
   int width = 1;  // ranks in a row that hold slices of the same experts
+  // Of plans, on devices without data: rows of this rank's experts, where they are some, over an even load; 0: all that
+  // may be.
+  double planned_load = 0;
 
   bool gathers() const { return group != nullptr && own_tokens; }
 };

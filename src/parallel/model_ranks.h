@@ -15,8 +15,9 @@ struct ModelRanks {
   comm::Group* experts = nullptr;        // all experts between them: those of both groups
   comm::Group* experts_async = nullptr;  // the same, for calls that overlap with compute
   TokenDispatcher dispatcher = TokenDispatcher::allgather;
-  bool expert_stops = false;    // forward passes may stop at their calls
-  comm::Group* data = nullptr;  // see other tokens of the same step
+  bool expert_stops = false;       // forward passes may stop at their calls
+  double planned_expert_load = 0;  // ExpertRanks::planned_load
+  comm::Group* data = nullptr;     // see other tokens of the same step
 
   comm::Group* group(RankGroup which) const {
     switch (which) {
@@ -33,7 +34,8 @@ struct ModelRanks {
             .async = experts_async,
             .stops = expert_stops,
             .dispatcher = dispatcher,
-            .width = size(RankGroup::expert_tensor)};
+            .width = size(RankGroup::expert_tensor),
+            .planned_load = planned_expert_load};
   }
   int size(RankGroup which) const { return group(which) == nullptr ? 1 : group(which)->size(); }
   int rank(RankGroup which) const { return group(which) == nullptr ? 0 : group(which)->rank(); }

@@ -75,6 +75,7 @@ ModelRanks Ranks::modules() const {
           .experts_async = experts_async_.get(),
           .dispatcher = options_.dispatcher,
           .expert_stops = experts_async_ != nullptr && options_.pipeline.parts > 1,
+          .planned_expert_load = options_.planned_expert_load,
           .data = unless_single(&data())};
 }
 

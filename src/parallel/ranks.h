@@ -19,6 +19,7 @@ struct RanksOptions {
   bool async = false;          // make the groups for calls that overlap with compute
   bool async_experts = false;  // that of tokens on their way to experts, too
   TokenDispatcher dispatcher = TokenDispatcher::allgather;
+  double planned_expert_load = 0;  // ExpertRanks::planned_load
 };
 
 class Ranks {

@@ -4,11 +4,13 @@
 #include <array>
 
 #include "base/error.h"
+#include "plan/expert_rows.h"
 
 namespace megatron::plan {
 namespace {
 
-constexpr double kProducts = 740e12, kSmallProducts = 715e12, kBandwidth = 4.2e12;
+constexpr double kProducts = 740e12, kSmallProducts = 715e12, kSingleProducts = 50e12,
+                 kBandwidth = 4.2e12;
 constexpr int64_t kLargeProduct = 4096;  // each of its sizes
 
 // FLOP/s of causal attention in cuDNN 9.19 with heads of 128, from this length on.
@@ -25,6 +27,7 @@ constexpr AttentionRate kSmallHeads = {0, 400e12, 330e12};  // of 64 or less
 
 enum class Part {
   linears,
+  experts,
   head,
   attention,
   attention_backward,
@@ -36,7 +39,8 @@ enum class Part {
   other,
   optimizer
 };
-constexpr std::array<std::string_view, 11> kNames = {"linear layers",
+constexpr std::array<std::string_view, 12> kNames = {"linear layers",
+                                                     "experts",
                                                      "output layer",
                                                      "attention forward",
                                                      "attention backward",
@@ -96,6 +100,7 @@ class Sums {
     for (const WorkItem& item : work.kernels) {
       if (item.calls == 0) continue;
       if (item.kernel == "gemm") add_product(item);
+      else if (is_expert_product(item)) add_grouped(item);
       else if (item.kernel == "attention") add_attention(item, Part::attention);
       else if (item.kernel == "attention_backward") add_attention(item, Part::attention_backward);
       else add(part_of(item.kernel), item, item.cost.bytes / kBandwidth);
@@ -129,6 +134,9 @@ class Sums {
   }
 
   void add_product(const WorkItem& item) {
+    if (operand(item, "a").type == DType::f32)
+      return add(Part::experts, item,
+                 std::max(item.cost.flops / kSingleProducts, item.cost.bytes / kBandwidth));
     const OperandForm &a = operand(item, "a"), &out = operand(item, "out");
     const bool gradient = (item.form & 1) != 0;  // a transposed: of a weight
     const int64_t m = out.shape[-2], n = out.shape[-1], k = a.shape[gradient ? -2 : -1];
@@ -144,6 +152,11 @@ class Sums {
         static_cast<double>(item.calls) * std::max(adding / 2, moving - computing);
   }
 
+  void add_grouped(const WorkItem& item) {
+    add(Part::experts, item,
+        std::max(item.cost.flops / kSmallProducts, item.cost.bytes / kBandwidth));
+  }
+
   void add_attention(const WorkItem& item, Part part) {
     const OperandForm &q = operand(item, "q"), &k = operand(item, "k");
     AttentionRate rate = kSmallHeads;
@@ -157,14 +170,20 @@ class Sums {
   std::array<double, kNames.size()> seconds_{}, flops_{};
 };
 
+bool is_half(DType type) { return type == DType::bf16 || type == DType::f16; }
+
+// Routers compute in fp32, whatever the model does.
 bool known(const StepWork& work) {
-  return std::ranges::none_of(work.kernels, [](const WorkItem& item) {
-    if (item.calls == 0) return false;
-    if (item.kernel == "muon_momentum") return true;
-    if (item.kernel != "gemm") return false;
-    const DType type = operand(item, "a").type;
-    return type != DType::bf16 && type != DType::f16;
-  });
+  bool all = true, any = false;
+  for (const WorkItem& item : work.kernels) {
+    if (item.calls == 0) continue;
+    if (item.kernel == "muon_momentum") return false;
+    if (item.kernel != "gemm" && item.kernel != "grouped_gemm") continue;
+    const bool of_half = is_half(operand(item, "a").type);
+    all = all && of_half;
+    any = any || of_half;
+  }
+  return all || any;
 }
 
 }  // namespace

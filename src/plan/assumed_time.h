@@ -17,7 +17,8 @@ struct AssumedRun {
   double stretch = 1;    // by which a pipeline's idle time lengthens the micro-batches
 };
 
-// Products run at 740 TFLOP/s, smaller ones at 715; attention by its heads' size and the length of
+// Products run at 740 TFLOP/s, smaller ones and those of experts at 715, those of
+// routers, in fp32, at 50; attention by its heads' size and the length of
 // its sequences; the rest moves its bytes at 4.2 TB/s. A weight's gradient is added up during its
 // product, which hides half of that, or as much as its arithmetic takes. Communication between
 // ranks is not in it. keeping: the same step without recompute, from which `work` differs by what

@@ -20,6 +20,7 @@ std::vector<MemoryPart> memory_parts(const MemoryUse& memory);
 std::string derived_section(const Plan& plan);
 std::string parameter_section(const Plan& plan);
 std::string memory_section(const Plan& plan, const PageStyle& style);
+std::string experts_section(const Plan& plan);
 std::string flops_section(const Plan& plan);
 std::string traffic_section(const Plan& plan);
 std::string kernel_section(const Plan& plan);

@@ -29,6 +29,12 @@ std::string Plan::memory_text() const {
                         : fmt::format("its cgroup ({}) allows {}", cgroup, bytes);
 }
 
+int64_t Plan::rank_bytes() const {
+  int64_t most = memory.arena_bytes() + memory.host;
+  for (const MemoryUse& stage : stages) most = std::max(most, stage.arena_bytes() + stage.host);
+  return most;
+}
+
 int64_t Plan::process_bytes() const {
   const auto bytes = [this](const MemoryUse& use) {
     return (gpu ? offloaded(use) : use.arena_bytes()) + use.host;

@@ -84,6 +84,26 @@ struct AssumedTime {
   double micro_batch_seconds = 0, step_seconds = 0;
 };
 
+// Rows that the experts of a rank have in a layer, of a micro-batch (plan/expert_rows.h).
+struct ExpertRows {
+  enum class Bound { any_load, expert_capacity, rank_capacity };
+  Bound bound = Bound::any_load;  // what gives the buffers their size
+  double factor = 0;              // of a capacity
+  int64_t room = 0;               // rows of the buffers
+  double even = 0;                // rows of an even load
+  double most = 1;       // load of the fullest rank (not divided: expert) over the mean, at most
+  bool divided = false;  // a rank holds some of the experts; else all
+  bool padded = false;   // every row of the buffers is computed
+  bool fixed = false;    // buffers take their memory whatever is in them
+};
+// The run where the fullest rank, not divided: expert, has `load` times the mean.
+struct ExpertLoad {
+  double load = 1;
+  int64_t rows = 0;               // of the fullest rank's experts, in a layer
+  int64_t bytes = 0;              // of a rank's memory, of the stage that takes the most
+  std::optional<double> seconds;  // of a step, estimated for this machine or assumed of a GPU
+};
+
 struct Plan {
   std::string model;   // "124M parameters, 12 layers, hidden 768, vocabulary 50257"
   std::string device;  // "cpu"
@@ -108,10 +128,13 @@ struct Plan {
   double peak = 0;                     // FLOP/s of matrix products of all ranks; 0: not measured
   std::string peak_origin;             // "kept from 2026-11-23 04:24 UTC ...", "measured now ..."
   std::optional<MegatronEstimate> megatron;
+  std::optional<ExpertRows> experts;     // of a model with experts; other figures: of full buffers
+  std::vector<ExpertLoad> loads;         // of --moe-skew: an even one, and that
   std::vector<SettingNote> derived;      // settings that nobody gave, or that are run otherwise
   std::vector<std::string> suggestions;  // flags with which a run would fit that does not
 
   int64_t parameter_count() const;
+  int64_t rank_bytes() const;     // of a rank of the stage that takes the most
   int64_t process_bytes() const;  // of the host's memory, of a process with ranks_here ranks
   int64_t gpu_bytes() const;      // of the fullest GPU; 0 without one
   bool fits_gpu() const { return !gpu || gpu_bytes() <= gpu->bytes; }

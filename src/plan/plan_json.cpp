@@ -3,6 +3,7 @@
 #include <cmath>
 #include <map>
 
+#include "plan/expert_rows.h"
 #include "plan/known_gpus.h"
 #include "plan/shortage.h"
 #include "plan/speed.h"
@@ -110,6 +111,33 @@ Json traffic(const Plan& plan) {
   return list;
 }
 
+std::string_view bound_name(ExpertRows::Bound bound) {
+  switch (bound) {
+    case ExpertRows::Bound::expert_capacity: return "expert_capacity";
+    case ExpertRows::Bound::rank_capacity: return "rank_capacity";
+    case ExpertRows::Bound::any_load: break;
+  }
+  return "any_load";
+}
+
+Json experts(const Plan& plan) {
+  if (!plan.experts) return Json();
+  const ExpertRows& rows = *plan.experts;
+  Json::Array loads;
+  for (const ExpertLoad& load : plan.loads)
+    loads.push_back(Json::Object{{"load", load.load},
+                                 {"rows", load.rows},
+                                 {"rank_bytes", load.bytes},
+                                 {"step_seconds", or_null(load.seconds)}});
+  return Json::Object{
+      {"rows", rows.room},
+      {"even_rows", rows_at(rows, 1)},
+      {"bound", bound_name(rows.bound)},
+      {"factor", rows.bound == ExpertRows::Bound::any_load ? Json() : Json(rows.factor)},
+      {"fixed", rows.fixed},
+      {"loads", std::move(loads)}};
+}
+
 Json derived(const Plan& plan) {
   Json::Array list;
   for (const SettingNote& note : plan.derived)
@@ -170,6 +198,7 @@ Json to_json(const Plan& plan) {
                       {"iterations", plan.iterations},
                       {"parameters", parameters(plan)},
                       {"memory", memory(plan)},
+                      {"experts", experts(plan)},
                       {"flops", std::move(flops)},
                       {"traffic", traffic(plan)},
                       {"kernels", kernels(plan)},

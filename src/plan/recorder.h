@@ -25,6 +25,7 @@ struct OperandForm {
 
   int64_t bytes() const { return shape.elements() * size_of(type); }
   int64_t end() const;  // bytes from `offset`'s origin to behind the last element
+  bool operator==(const OperandForm&) const = default;
 };
 
 // Calls of a kernel that do the same work: operands of the same shapes, strides, types and sharing

@@ -54,12 +54,13 @@ const OperandForm* operand_of(const WorkItem& item, std::string_view name) {
   return found == item.operands.end() ? nullptr : &*found;
 }
 
-// Of experts that are loaded alike: as many rows each, as many choices each, rows one after another.
-std::optional<int64_t> expert_index(const OperandForm& form, const WorkItem& item, int64_t i) {
+// As many choices of each expert, rows one after another.
+std::optional<int64_t> expert_index(const OperandForm& form, const WorkItem& item,
+                                    const ExpertFill& fill, int64_t i) {
   if (form.name == "offsets")
     for (const char* rows : {"a", "dy"})
       if (const OperandForm* operand = operand_of(item, rows))
-        return operand->shape[0] * i / std::max<int64_t>(form.shape.elements() - 1, 1);
+        return rows_before(fill, operand->shape[0], i, form.shape.elements() - 1);
   if (form.name == "experts") {
     for (const char* table : {"dlogits", "counts", "offsets"})
       if (const OperandForm* operand = operand_of(item, table))
@@ -78,7 +79,7 @@ double number_for(std::string_view name) {
 }
 
 // Of integers, and of what a kernel divides by or takes roots of.
-double value_at(const OperandForm& form, const WorkItem& item, int64_t i) {
+double value_at(const OperandForm& form, const WorkItem& item, const ExpertFill& fill, int64_t i) {
   if (form.name == "ids" || form.name == "labels")
     return static_cast<double>((i * 7919 + 13) % std::max<int64_t>(index_end(form, item), 1));
   if (form.name == "positions") {
@@ -87,7 +88,7 @@ double value_at(const OperandForm& form, const WorkItem& item, int64_t i) {
   }
   if (form.name == "q_positions" || form.name == "k_positions")
     return static_cast<double>(i % form.shape[-1]);
-  if (const auto index = expert_index(form, item, i)) return static_cast<double>(*index);
+  if (const auto index = expert_index(form, item, fill, i)) return static_cast<double>(*index);
   if (form.name == "sample_ids") return static_cast<double>(i);
   return is_floating(form.type) ? number_for(form.name) : 0;
 }
@@ -111,7 +112,7 @@ Tensor ReplayMemory::small(const OperandForm& form, const WorkItem& item) {
                            "replay.values");
   std::vector<double> values(static_cast<size_t>(form.shape.elements()));
   for (size_t i = 0; i < values.size(); ++i)
-    values[i] = value_at(form, item, static_cast<int64_t>(i));
+    values[i] = value_at(form, item, fill_, static_cast<int64_t>(i));
   Stream& stream = runtime_.stream();
   if (form.type == DType::i64) {
     copy_from(t, std::span<const int64_t>(whole<int64_t>(values)), stream);

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "device/stream.h"
+#include "plan/expert_rows.h"
 #include "plan/recorder.h"
 
 namespace megatron::plan {
@@ -14,8 +15,9 @@ namespace megatron::plan {
 // only read holds small random numbers; indices are in range, counts and weights positive.
 class ReplayMemory {
  public:
-  // cold: bytes that all pools have together, at least.
-  ReplayMemory(Runtime& runtime, int64_t cold) : runtime_(runtime), cold_(cold) {}
+  // cold: bytes that all pools have together, at least. fill: of products of experts.
+  ReplayMemory(Runtime& runtime, int64_t cold, const ExpertFill& fill = {})
+      : runtime_(runtime), cold_(cold), fill_(fill) {}
 
   // The operands of a call, in their order. Contents of written ones are what earlier calls left.
   std::vector<Tensor> operands(const WorkItem& item);
@@ -32,6 +34,7 @@ class ReplayMemory {
 
   Runtime& runtime_;
   int64_t cold_;
+  ExpertFill fill_;
   std::map<std::pair<DType, bool>, Pool> pools_;
 };
 

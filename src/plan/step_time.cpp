@@ -48,6 +48,9 @@ class Replay {
         collectives_(work.collectives.size()) {
     for (const WorkItem& item : work.kernels)
       expected_.push_back(run.ranks * by_rates(item.cost, rates));
+    if (run.measured != nullptr) take_measured(*run.measured);
+    for (const std::vector<double>& samples : collectives_)
+      known_collectives_.push_back(!samples.empty());
     order_.resize(work.kernels.size());
     std::iota(order_.begin(), order_.end(), size_t{0});
     std::erase_if(order_, [&](size_t i) { return !can_be_made(i); });
@@ -59,7 +62,7 @@ class Replay {
 
   void run(comm::Group& world) {
     Runtime runtime(run_.device, run_.threads);
-    ReplayMemory memory(runtime, std::min(run_.touched, kColdest) / run_.ranks);
+    ReplayMemory memory(runtime, std::min(run_.touched, kColdest) / run_.ranks, run_.experts);
     CallClock clock(runtime);
     for (int round = 0; goes_on(world, round); ++round) {
       for (const size_t index : order_) {
@@ -86,9 +89,18 @@ class Replay {
     return seconds;
   }
 
+  void take_measured(const MeasuredCalls& measured) {
+    const auto take = [&](const auto& items, std::vector<std::vector<double>>& samples) {
+      for (size_t i = 0; i < items.size(); ++i)
+        if (const auto seconds = measured.seconds(items[i])) samples[i] = {*seconds};
+    };
+    take(work_.kernels, kernels_);
+    take(work_.collectives, collectives_);
+  }
+
   bool can_be_made(size_t index) const {
     const WorkItem& item = work_.kernels[index];
-    return item.calls > 0 && largest_operand(item) <= most_bytes(run_) &&
+    return kernels_[index].empty() && item.calls > 0 && largest_operand(item) <= most_bytes(run_) &&
            expected_[index] <= kLongestCall;
   }
 
@@ -123,7 +135,8 @@ class Replay {
   void time_collectives(comm::Group& world, Runtime& runtime) {
     for (size_t i = 0; i < work_.collectives.size(); ++i) {
       const CollectiveItem& item = work_.collectives[i];
-      if (item.calls == 0 || item.collective != "all_reduce" || item.ranks != world.size())
+      if (item.calls == 0 || item.collective != "all_reduce" || item.ranks != world.size() ||
+          known_collectives_[i])
         continue;
       const int64_t bytes = std::min(item.bytes, most_bytes(run_));
       const Tensor t = Tensor::empty(runtime.arena(MemoryClass::communication),
@@ -144,6 +157,7 @@ class Replay {
   std::vector<double> expected_;  // seconds of a call, by item
   std::vector<size_t> order_;
   std::vector<std::vector<double>> kernels_, collectives_;  // samples of rank 0
+  std::vector<bool> known_collectives_;
   bool goes_on_ = true;
 };
 
@@ -196,6 +210,7 @@ std::optional<StepTime> estimate_step_time(const StepWork& work, const TimedRun&
                 .peak = peak,
                 .bandwidth = bandwidth};
   scale(work, rates, run.ranks, time.kernels);
+  if (run.measured != nullptr) run.measured->add(work, time);
   const double kernels = sum(work.kernels, time.kernels);
   time.seconds = sum(work.collectives, time.collectives) +
                  (run.device.kind == DeviceKind::cuda ? std::max(run.host_seconds, kernels)

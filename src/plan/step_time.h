@@ -7,7 +7,9 @@
 #include <vector>
 
 #include "device/device.h"
+#include "plan/expert_rows.h"
 #include "plan/kept_rates.h"
+#include "plan/measured_calls.h"
 #include "plan/recorder.h"
 
 namespace megatron::plan {
@@ -20,6 +22,9 @@ struct TimedRun {
   double host_seconds = 0;  // of a step, besides its kernels: ops, tape, memory
   int64_t touched = 0;      // bytes that a step uses: caches are no colder than that
   RateKeeping rates;        // of peak and bandwidth
+  ExpertFill experts;       // of the buffers that experts have
+  // Not null: calls that it has are not made, and those that are made are added to it.
+  MeasuredCalls* measured = nullptr;
 };
 
 struct StepTime {

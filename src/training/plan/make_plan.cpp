@@ -9,6 +9,7 @@
 #include "device/cuda_plugin.h"
 #include "models/stage.h"
 #include "plan/assumed_time.h"
+#include "plan/expert_rows.h"
 #include "plan/figures.h"
 #include "plan/flops.h"
 #include "plan/known_gpus.h"
@@ -20,6 +21,7 @@
 #include "training/plan/attention_workspace.h"
 #include "training/plan/many_layers.h"
 #include "training/plan/meta_run.h"
+#include "training/plan/planned_experts.h"
 #include "training/plan/suggestions.h"
 #include "training/run_plan.h"
 #include "training/trained_model.h"
@@ -67,37 +69,48 @@ double pipeline_stretch(const parallel::PipelineShape& shape, int64_t micro_batc
   return step.seconds / (step.seconds - *std::ranges::max_element(step.idle));
 }
 
+plan::ExpertFill fill_of(const plan::Plan& p, const PlanOptions& options) {
+  if (!p.experts || !options.expert_load) return {};
+  return plan::fill_at(*p.experts, *options.expert_load);
+}
+
 void add_time(plan::Plan& p, MetaRun& run, const settings::TrainSettings& s,
-              const plan::RateKeeping& rates) {
+              const PlanOptions& options) {
   const double host = run.host_seconds();
-  const auto time = plan::estimate_step_time(run.work(), {.device = s.runtime.device_value(),
-                                                          .type = s.precision.type(),
-                                                          .ranks = s.runtime.ranks_here(),
-                                                          .threads = p.threads,
-                                                          .host_seconds = host,
-                                                          .touched = p.memory.arena_bytes(),
-                                                          .rates = rates});
+  const plan::ExpertFill fill = fill_of(p, options);
+  const plan::StepWork work = plan::filled(run.work(), fill);
+  const auto time = plan::estimate_step_time(work, {.device = s.runtime.device_value(),
+                                                    .type = s.precision.type(),
+                                                    .ranks = s.runtime.ranks_here(),
+                                                    .threads = p.threads,
+                                                    .host_seconds = host,
+                                                    .touched = p.memory.arena_bytes(),
+                                                    .rates = options.rates,
+                                                    .experts = fill,
+                                                    .measured = options.measured});
   if (!time) return;
   p.step_seconds = time->seconds * pipeline_stretch(run.ranks().pipeline(), p.micro_batches);
   p.peak = time->peak.value * p.ranks / p.ranks_here;
   p.peak_origin = time->peak.origin();
-  p.kernels = plan::kernel_work(run.work(), time->kernels);
+  p.kernels = plan::kernel_work(work, time->kernels);
 }
 
 // run: that of `rank`.
 void add_assumed_time(plan::Plan& p, const MetaRun& run, int rank, const settings::TrainSettings& s,
-                      const models::Model& model) {
+                      const models::Model& model, const PlanOptions& options) {
   if (p.type != DType::bf16 && p.type != DType::f16) return;
-  plan::StepWork keeping = run.work();
+  const plan::ExpertFill fill = fill_of(p, options);
+  const plan::StepWork work = plan::filled(run.work(), fill);
+  plan::StepWork keeping = work;
   if (s.recompute.any()) {
     settings::TrainSettings without = s;
     without.recompute = {};
     MetaRun again(without, model, rank);
     again.run(0, {}, false);
-    keeping = again.work();
+    keeping = plan::filled(again.work(), fill);
   }
   p.assumed =
-      plan::assumed_time(run.work(), keeping,
+      plan::assumed_time(work, keeping,
                          {.micro_batches = p.micro_batches,
                           .vocabulary = model->vocab_size(),
                           .tensor_ranks = static_cast<int>(s.parallel.tensor_parallel),
@@ -192,8 +205,9 @@ plan::Plan plan_by_run(const settings::TrainSettings& s, const models::Model& mo
   std::unique_ptr<MetaRun> first, busiest;  // rank 0; one of the stage with the most to compute
   int busiest_rank = 0;
   for (const int rank : ranks_of_stages(s)) {
-    auto run = std::make_unique<MetaRun>(s, model, rank);
+    auto run = std::make_unique<MetaRun>(s, model, rank, options.expert_load.value_or(0));
     run->run(consumed, vocabulary, options.samples);
+    if (!p.experts) p.experts = experts_of(run->work(), s, model);
     p.stages.push_back(run->memory());
     p.exact = p.exact && run->exact();
     const bool more = busiest == nullptr || flops_of(run->work()) > flops_of(busiest->work());
@@ -211,8 +225,9 @@ plan::Plan plan_by_run(const settings::TrainSettings& s, const models::Model& mo
   p.traffic = plan::traffic_work(run.work());
   MetaRun& timed = busiest == nullptr ? run : *busiest;
   if (options.time && p.fits()) {
-    if (p.gpu && cuda_state().plugin == nullptr) add_assumed_time(p, timed, busiest_rank, s, model);
-    else add_time(p, timed, s, options.rates);
+    if (p.gpu && cuda_state().plugin == nullptr)
+      add_assumed_time(p, timed, busiest_rank, s, model, options);
+    else add_time(p, timed, s, options);
   }
   return p;
 }
@@ -249,6 +264,20 @@ plan::Plan plan_of(const settings::TrainSettings& s, const models::Model& model,
   return plan_by_run(s, model, vocabulary, options, consumed);
 }
 
+void add_loads(plan::Plan& p, const settings::TrainSettings& s, const models::Model& model,
+               const corpus::Vocabulary& vocabulary, const PlanOptions& options, int64_t consumed) {
+  check_skew(*options.expert_skew, p.experts);
+  for (const double load : {1.0, *options.expert_skew}) {
+    PlanOptions at = options;
+    at.expert_load = load;
+    const plan::Plan q = plan_of(s, model, vocabulary, at, consumed);
+    p.loads.push_back({.load = load,
+                       .rows = plan::rows_at(*p.experts, load),
+                       .bytes = q.rank_bytes(),
+                       .seconds = q.assumed ? q.assumed->step_seconds : q.step_seconds});
+  }
+}
+
 }  // namespace
 
 StepOptions step_options(const settings::TrainSettings& settings, const models::Model& model) {
@@ -272,9 +301,13 @@ ModelLayout model_layout(const settings::TrainSettings& settings, const models::
 plan::Plan make_plan(settings::TrainSettings& settled, const models::Model& model,
                      const corpus::Vocabulary& vocabulary, const PlanOptions& options,
                      int64_t consumed) {
+  plan::MeasuredCalls measured;
+  PlanOptions compared = options;
+  if (options.expert_skew) compared.measured = &measured;
   plan::Plan p = with_attention_workspace(settled, [&](const settings::TrainSettings& s) {
-    return plan_of(s, model, vocabulary, options, consumed);
+    return plan_of(s, model, vocabulary, compared, consumed);
   });
+  if (options.expert_skew) add_loads(p, settled, model, vocabulary, compared, consumed);
   if (p.fits()) return p;
   const PlanOptions of_suggestions{.samples = false, .device_memory = options.device_memory};
   p.suggestions = find_suggestions(

@@ -6,6 +6,7 @@
 #include "corpus/vocabulary.h"
 #include "models/stage.h"
 #include "plan/kept_rates.h"
+#include "plan/measured_calls.h"
 #include "plan/plan.h"
 #include "plan/recorder.h"
 #include "settings/settings.h"
@@ -21,6 +22,11 @@ struct PlanOptions {
   // that is planned for (plan/known_gpus.h).
   std::optional<double> device_memory;
   plan::RateKeeping rates;  // of the machine's rates, which the estimate of the time takes
+  // Plan the run at an even load of experts and at this one, too: of the fullest expert-parallel rank
+  // over the mean, of one rank that of the fullest expert. At least 1, a number.
+  std::optional<double> expert_skew;
+  std::optional<double> expert_load;        // plan this one alone, in place of full buffers
+  plan::MeasuredCalls* measured = nullptr;  // of plans that are compared
 };
 
 // The options that the steps of a run have.

@@ -114,6 +114,7 @@ std::optional<plan::Plan> deepened(const std::array<plan::Plan, 3>& plans, const
     work.bytes = line([i](const plan::Plan& p) { return p.traffic[i].bytes; });
     work.sent = line([i](const plan::Plan& p) { return p.traffic[i].sent; });
   }
+  whole.experts = plans[2].experts;
   whole.exact = false;
   if (!line.straight()) return std::nullopt;
   return whole;

@@ -104,16 +104,24 @@ int64_t most_memory(const settings::TrainSettings& s) {
   return gpu ? 8 * plan::kPlannedGpuMemory : available_memory();
 }
 
+ModelLayout planned_layout(const settings::TrainSettings& s, const models::Model& model,
+                           double expert_load) {
+  ModelLayout layout = model_layout(s, model);
+  if (s.runtime.device_kind() != DeviceKind::cuda) layout.ranks.planned_expert_load = expert_load;
+  return layout;
+}
+
 }  // namespace
 
-MetaRun::MetaRun(const settings::TrainSettings& s, const models::Model& model, int rank)
+MetaRun::MetaRun(const settings::TrainSettings& s, const models::Model& model, int rank,
+                 double expert_load)
     : s_(s),
       model_(model),
       group_(comm::simulated(rank, s.runtime.rank_count())),
       observed_(comm::observed(*group_, recorder_)),
       runtime_({DeviceKind::meta, 0}, s.runtime.threads_per_rank(), s.runtime.device_kind()),
-      trained_(model, s.precision.type(), 0, model_layout(s, model), *observed_, runtime_,
-               step_options(s, model)),
+      trained_(model, s.precision.type(), 0, planned_layout(s, model, expert_load), *observed_,
+               runtime_, step_options(s, model)),
       batch_(empty_batch(s)) {
   s.runtime.limit_kernels(runtime_.stream());
   trained_.step.begin(s.optimizer.config);

@@ -35,7 +35,9 @@ int64_t last_stage(const settings::TrainSettings& settings);
 class MetaRun {
  public:
   // Settings and configuration outlive this.
-  MetaRun(const settings::TrainSettings& settings, const models::Model& model, int rank);
+  // expert_load: of the rank, over the mean, where its experts' buffers have the rows that there are; 0: full ones.
+  MetaRun(const settings::TrainSettings& settings, const models::Model& model, int rank,
+          double expert_load = 0);
 
   // consumed: samples before it. with_samples: those of --sample-interval.
   void run(int64_t consumed, const corpus::Vocabulary& vocabulary, bool with_samples);

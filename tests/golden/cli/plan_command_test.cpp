@@ -221,6 +221,65 @@ TEST_F(PlanCommand, TellsWhereTheMarksStandForOthers) {
   EXPECT_FALSE(Json::parse(json.out)["memory"]["exact"].as_bool());
 }
 
+// A rank's experts have from a quarter of the rows (an even load) to all of them.
+Words experts() {
+  return with(small(), {"--num-experts", "8", "--moe-router-topk", "2", "--ranks", "4",
+                        "--expert-model-parallel-size", "4", "--global-batch-size", "4"});
+}
+
+int64_t rank_bytes(const Json& plan, size_t load) {
+  return plan["experts"]["loads"].as_array().at(load)["rank_bytes"].as_integer();
+}
+
+TEST_F(PlanCommand, MemoryOfAHostGoesByTheLoadOfExperts) {
+  const auto at = [&](const std::string& skew) {
+    return json_of(with(experts(), {"--no-time", "--moe-skew", skew}));
+  };
+  const Json uneven = at("1.5"), most = at("4");
+  EXPECT_EQ(uneven["experts"]["rows"].as_integer(), 4 * 32 * 2);
+  EXPECT_EQ(uneven["experts"]["bound"].as_string(), "any_load");
+  EXPECT_FALSE(uneven["experts"]["fixed"].as_bool());
+  const Json::Array& loads = uneven["experts"]["loads"].as_array();
+  ASSERT_EQ(loads.size(), 2u);
+  EXPECT_EQ(loads[0]["load"].as_number(), 1);
+  EXPECT_EQ(loads[0]["rows"].as_integer(), 64);
+  EXPECT_EQ(loads[1]["rows"].as_integer(), 96);
+  EXPECT_LT(rank_bytes(uneven, 0), rank_bytes(uneven, 1));
+  EXPECT_LT(rank_bytes(uneven, 1), rank_bytes(most, 1));
+  EXPECT_EQ(rank_bytes(uneven, 0), rank_bytes(most, 0));
+  EXPECT_EQ(rank_bytes(most, 1), most["memory"]["rank"]["total"].as_integer());
+  EXPECT_EQ(most["memory"]["rank"], uneven["memory"]["rank"]);
+}
+
+// Of the fullest expert, where each rank has all of them.
+TEST_F(PlanCommand, TheTimeOfBothLoadsIsEstimated) {
+  const Outcome page = place_.run(with(small(), {"--num-experts", "4", "--moe-ffn-hidden-size",
+                                                 "32", "--moe-skew", "2", "--train-iters", "2"}));
+  EXPECT_EQ(page.code, 0) << page.err;
+  const size_t table = page.out.find("Load of the fullest expert over the mean  1 (balanced)");
+  ASSERT_NE(table, page.out.npos) << page.out;
+  const std::string text = page.out.substr(table, page.out.find("\n\n", table) - table);
+  EXPECT_NE(text.find("\n  step "), text.npos) << text;
+  EXPECT_EQ(text.find("n/a"), text.npos) << text;
+  EXPECT_NE(text.find("memory is the same at any load"), text.npos) << text;
+}
+
+TEST_F(PlanCommand, LoadsOfExpertsThatCannotBeAreRefused) {
+  const auto refused = [&](const Words& flags, const std::string& part) {
+    expect_error(with(experts(), with(flags, {"--no-time"})), part);
+  };
+  refused({"--moe-skew", "0.5"}, "--moe-skew is 0.5; it must be 1 (an even load) or more");
+  refused({"--moe-skew", "nan"}, "--moe-skew");
+  refused({"--moe-skew", "4.5"}, "--moe-skew is 4.5; it must lie in [1, 4]");
+  refused({"--moe-skew", "2", "--moe-expert-rank-capacity-factor", "1.5"},
+          "[1, 1.5], --moe-expert-rank-capacity-factor 1.5; a step that needs more fails");
+  refused({"--moe-skew", "2", "--moe-expert-capacity-factor", "1.25"},
+          "[1, 1.25], what --moe-expert-capacity-factor 1.25 leaves");
+  expect_error(with(small(), {"--moe-skew", "2", "--no-time"}), "no layer has experts");
+  expect_error(with(small(), {"--moe-skew", "4.5", "--num-experts", "8", "--no-time"}),
+               "at which every token chooses the same experts");
+}
+
 // The same plan, before the first step.
 TEST_F(PlanCommand, TrainPrintsItFirst) {
   Words words =

@@ -97,6 +97,25 @@ TEST(PlanGpu, TheTimeOfAMicroBatchIsAssumedByItem) {
   EXPECT_TRUE(assumed("--no-time").is_null());
 }
 
+// Buffers of experts are fixed; a fuller rank computes more.
+TEST(PlanGpu, TheLoadOfExpertsChangesTheTimeAlone) {
+  const Workplace place;
+  const Outcome r = place.run(
+      plan("--num-layers 2 --hidden-size 2048 --moe-ffn-hidden-size 4096 --num-attention-heads 16 "
+           "--vocab-size 1000 --seq-length 2048 --num-experts 16 --moe-router-topk 2 --ranks 4 "
+           "--expert-model-parallel-size 4 --micro-batch-size 1 --moe-skew 2 --json"));
+  ASSERT_EQ(r.code, 0) << r.err;
+  const Json all = Json::parse(r.out), experts = all["experts"];
+  const Json &even = experts["loads"].as_array().at(0), &uneven = experts["loads"].as_array().at(1);
+  EXPECT_TRUE(experts["fixed"].as_bool());
+  for (const Json* load : {&even, &uneven})
+    EXPECT_EQ((*load)["rank_bytes"].as_integer(), all["memory"]["rank"]["total"].as_integer());
+  const auto seconds = [](const Json& load) { return load["step_seconds"].as_number(); };
+  // Two products of 4096 rows more in each of two layers, forward and twice in backward.
+  EXPECT_NEAR(seconds(uneven) - seconds(even), 2 * 3 * 2 * 2.0 * 4096 * 2048 * 4096 / 715e12, 1e-6);
+  EXPECT_GT(all["time"]["assumed"]["step_seconds"].as_number(), seconds(uneven));
+}
+
 // Of the parts that can be recomputed those are suggested that repeat the least work and are enough.
 TEST(PlanGpu, TheLeastRecomputeThatFitsIsSuggested) {
   const Workplace place;

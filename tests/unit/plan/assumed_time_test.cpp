@@ -102,6 +102,21 @@ TEST_F(AssumedTimeTest, RecomputeIsWhatComesOnTop) {
   EXPECT_DOUBLE_EQ(time->step_seconds, 3 * once);
 }
 
+TEST_F(AssumedTimeTest, ProductsOfExpertsAreSmall) {
+  const auto experts = [&](int64_t rows, int64_t count) {
+    kernels().grouped_gemm({.a = tensor({rows, 2048}),
+                            .b = tensor({count, 2048, 1024}),
+                            .offsets = tensor({count + 1}, DType::i32),
+                            .out = tensor({rows, 1024})},
+                           runtime_.stream());
+    const StepWork work = recorder_.take();
+    return seconds(assumed_time(work, work, {}), "experts");
+  };
+  EXPECT_DOUBLE_EQ(experts(65536, 8), 2.0 * 65536 * 2048 * 1024 / 715e12);
+  // Few rows of many experts are as long as their weights take to be read.
+  EXPECT_NEAR(experts(64, 128), 128 * 2.0 * 2048 * 1024 / 4.2e12, 1e-6);
+}
+
 TEST_F(AssumedTimeTest, NothingIsAssumedOfFp32) {
   product(64, 64, 64, DType::f32);
   const StepWork work = recorder_.take();

@@ -1,0 +1,28 @@
+// Times of calls that several plans share, so that their steps differ by what they do otherwise, not by noise.
+#pragma once
+
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "plan/recorder.h"
+
+namespace megatron::plan {
+
+struct StepTime;
+
+class MeasuredCalls {
+ public:
+  // Keeps the times of the calls that were estimated first.
+  void add(const StepWork& work, const StepTime& time);
+  // Seconds of a call that does the same work. nullopt: none was, or how long it takes depends on more than its operands'
+  // forms (products of experts).
+  std::optional<double> seconds(const WorkItem& item) const;
+  std::optional<double> seconds(const CollectiveItem& item) const;
+
+ private:
+  std::vector<std::pair<WorkItem, double>> kernels_;
+  std::vector<std::pair<CollectiveItem, double>> collectives_;
+};
+
+}  // namespace megatron::plan

@@ -1,0 +1,60 @@
+// Which buffers of experts' rows the page is of; or the run at an even load and at another one.
+#include <fmt/core.h>
+
+#include "plan/expert_rows.h"
+#include "plan/figures.h"
+#include "plan/grid.h"
+#include "plan/known_gpus.h"
+#include "plan/page_sections.h"
+
+namespace megatron::plan {
+namespace {
+
+std::string room_text(const ExpertRows& rows) {
+  switch (rows.bound) {
+    case ExpertRows::Bound::expert_capacity:
+      return fmt::format("--moe-expert-capacity-factor {:g}", rows.factor);
+    case ExpertRows::Bound::rank_capacity:
+      return fmt::format("--moe-expert-rank-capacity-factor {:g}", rows.factor);
+    case ExpertRows::Bound::any_load: break;
+  }
+  return rows.divided ? "worst case: any choice of the router fits"
+                      : "one for each choice of a token";
+}
+
+std::string memory_note(const ExpertRows& rows) {
+  if (rows.padded) return "Rows are padded to the capacity: memory is the same at any load";
+  if (!rows.divided) return "All experts are on each rank: memory is the same at any load";
+  return rows.fixed ? "On a GPU these buffers are fixed: memory is the same at any load"
+                    : "On a CPU memory is that of the rows that exist, not of the buffers";
+}
+
+}  // namespace
+
+std::string experts_section(const Plan& plan) {
+  if (!plan.experts) return "";
+  const ExpertRows& rows = *plan.experts;
+  if (plan.loads.empty())
+    return fmt::format("Experts' buffers: {} rows a layer ({}); even load: {}\n", rows.room,
+                       room_text(rows), rows_at(rows, 1));
+  std::vector<std::string> head = {fmt::format("Load of the fullest {} over the mean",
+                                               rows.divided ? "expert-parallel rank" : "expert")},
+                           there = {fmt::format("  rows of {} in a layer",
+                                                rows.divided ? "its experts" : "all experts")},
+                           memory = {"  memory of the rank"},
+                           time = {plan.assumed
+                                       ? fmt::format("  step, assumed of an {}", kPlannedGpu)
+                                       : "  step"};
+  for (const ExpertLoad& load : plan.loads) {
+    head.push_back(load.load == 1 ? "1 (balanced)" : fmt::format("{:g}", load.load));
+    there.push_back(std::to_string(load.rows));
+    memory.push_back(bytes_text(static_cast<double>(load.bytes)));
+    time.push_back(text_or_unknown(load.seconds));
+  }
+  Grid grid(std::move(head));
+  for (auto* row : {&there, &memory, &time}) grid.add(std::move(*row));
+  return fmt::format("{}  {}\n  The rest of this page is of full buffers: {} rows ({})\n",
+                     grid.text(), memory_note(rows), rows.room, room_text(rows));
+}
+
+}  // namespace megatron::plan
