@@ -39,6 +39,7 @@ int64_t counted(const char* what) {
 struct Copied {
   int64_t copies = 0, bytes = 0;
   size_t metrics = 0;
+  RecordedCounts recorded;  // of all steps
 };
 
 // In the last of three steps of two micro-batches.
@@ -56,7 +57,8 @@ Copied last_step(const models::ModelFlags& flags, bool recorded) {
     const std::vector<corpus::HostBatch> batches = {tokens_of(2 * step), tokens_of(2 * step + 1)};
     const int64_t copies = counted("copies to host"), bytes = counted("to host");
     const StepReport report = model.step.run(batches, {.learning_rate = 1e-2});
-    last = {counted("copies to host") - copies, counted("to host") - bytes, report.metrics.size()};
+    last = {counted("copies to host") - copies, counted("to host") - bytes, report.metrics.size(),
+            model.step.recorded()};
   }
   return last;
 }
@@ -81,6 +83,18 @@ TEST(ExpertStep, CopiesAsOftenToTheHostAsADenseOne) {
     EXPECT_EQ(all.copies, plain.copies);
     EXPECT_GE(all.metrics, 5U);
   }
+}
+
+// Whose shapes are fixed, too, by its capacity: as many micro-batches are recorded and replayed as of a dense model.
+TEST(ExpertStep, PaddedToItsCapacityIsOneGraphAMicroBatch) {
+  models::ModelFlags flags = with_experts();
+  flags.moe.capacity_factor = 1;
+  flags.moe.pad_to_capacity = true;
+  const Copied padded = last_step(flags, true), plain = last_step(dense(), true);
+  EXPECT_GT(padded.recorded.replayed, 0);
+  EXPECT_EQ(padded.recorded.recorded, plain.recorded.recorded);
+  EXPECT_EQ(padded.recorded.replayed, plain.recorded.replayed);
+  EXPECT_EQ(padded.copies, plain.copies);
 }
 
 }  // namespace
