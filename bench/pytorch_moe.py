@@ -125,12 +125,7 @@ def build(torch, a, way):
             angles = torch.outer(torch.arange(a.seq_length), 10000.0 ** (-torch.arange(0, width, 2) / width))
             self.register_buffer("cos", angles.cos().repeat(1, 2))
             self.register_buffer("sin", angles.sin().repeat(1, 2))
-            self.apply(self.initialize)
-
-        @staticmethod
-        def initialize(module):
-            if isinstance(module, (nn.Linear, nn.Embedding)):
-                nn.init.normal_(module.weight, std=0.02)
+            pytorch_turns.draw_weights(torch, self)
 
         def forward(self, ids, labels):
             x, aux_losses = self.tokens(ids), 0

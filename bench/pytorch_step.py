@@ -49,12 +49,7 @@ def build(torch, a):
             self.positions = nn.Embedding(a.seq_length, a.hidden_size)
             self.layers = nn.ModuleList(Layer() for _ in range(a.num_layers))
             self.norm = nn.LayerNorm(a.hidden_size)
-            self.apply(self.initialize)
-
-        @staticmethod
-        def initialize(module):
-            if isinstance(module, (nn.Linear, nn.Embedding)):
-                nn.init.normal_(module.weight, std=0.02)
+            pytorch_turns.draw_weights(torch, self)
 
         def forward(self, ids, labels):
             x = self.tokens(ids) + self.positions.weight

@@ -27,6 +27,12 @@ def parser(description, modes):
     return parser
 
 
+def draw_weights(torch, model):
+    for module in model.modules():
+        if isinstance(module, (torch.nn.Linear, torch.nn.Embedding)):
+            torch.nn.init.normal_(module.weight, std=0.02)
+
+
 def time_steps(torch, a, model, vocabulary, step_loss):
     """Prints the loss of the first step, tokens/s of each other one. step_loss(ids, labels): what is minimised, and the
     cross-entropy alone."""

@@ -93,7 +93,7 @@ Moe::Tokens Moe::send(Tape& tape, const Var& x_TH, const Batch& batch) const {
   sent.choices = parallel::send_to_expert_ranks(tape, routing.experts, ranks_, "expert choices");
   sent.weights =
       parallel::send_to_expert_ranks(tape, routing.weights, ranks_, nullptr, "expert weights");
-  if (ranks_.dispatcher == parallel::TokenDispatcher::alltoall && x_TH.value.device().is_host())
+  if (ranks_.dispatcher == parallel::TokenDispatcher::alltoall)
     sent.routes = parallel::token_routes(tape, sent.choices.end(tape), config_.experts, ranks_);
   const Var own = latent_in_ == nullptr ? x_TH : (*latent_in_)(tape, x_TH);
   sent.tokens = parallel::send_to_expert_ranks(tape, own, ranks_, sent.routes, "expert tokens");

@@ -189,40 +189,36 @@ std::shared_ptr<const TokenRoutes> token_routes(Tape& tape, const Tensor& choice
   return routes;
 }
 
-InTransit send_to_expert_ranks(Tape& tape, const Var& x, const ExpertRanks& ranks,
-                               const std::shared_ptr<const TokenRoutes>& routes,
-                               std::string_view name) {
+// x: tokens on their way there, or (back) partial results, which a sum of the same tokens overwrites.
+InTransit InTransit::begin(Tape& tape, const Var& x, const ExpertRanks& ranks,
+                           const std::shared_ptr<const TokenRoutes>& routes, std::string_view name,
+                           bool back) {
   InTransit sent;
   sent.var_ = x;
   if (ranks.group == nullptr) return sent;
-  const auto state = std::make_shared<Transit>(
-      Transit{.ranks = ranks, .routes = routes, .name = name, .work = {}, .arriving = {}});
+  const auto state = std::make_shared<Transit>(Transit{
+      .ranks = ranks, .routes = routes, .name = name, .back = back, .work = {}, .arriving = {}});
   if (!ranks.gathers()) {
+    if (back) sum_in_place(tape, x.value, *ranks.group, name);
     sent.var_ = recorded(tape, x, x.value, state, sum_dgrad);
     return sent;
   }
-  begin_spread(tape, *state, x.value, name);
+  if (back) begin_collect(tape, *state, x.value, name);
+  else begin_spread(tape, *state, x.value, name);
   sent.var_ = recorded(tape, x, state->arriving, state, begin_dgrad);
   sent.state_ = state;
   return sent;
 }
 
+InTransit send_to_expert_ranks(Tape& tape, const Var& x, const ExpertRanks& ranks,
+                               const std::shared_ptr<const TokenRoutes>& routes,
+                               std::string_view name) {
+  return InTransit::begin(tape, x, ranks, routes, name, false);
+}
+
 InTransit send_back(Tape& tape, const Var& partial, const ExpertRanks& ranks,
                     const std::shared_ptr<const TokenRoutes>& routes, std::string_view name) {
-  InTransit sent;
-  sent.var_ = partial;
-  if (ranks.group == nullptr) return sent;
-  const auto state = std::make_shared<Transit>(Transit{
-      .ranks = ranks, .routes = routes, .name = name, .back = true, .work = {}, .arriving = {}});
-  if (!ranks.gathers()) {
-    sum_in_place(tape, partial.value, *ranks.group, name);
-    sent.var_ = recorded(tape, partial, partial.value, state, sum_dgrad);
-    return sent;
-  }
-  begin_collect(tape, *state, partial.value, name);
-  sent.var_ = recorded(tape, partial, state->arriving, state, begin_dgrad);
-  sent.state_ = state;
-  return sent;
+  return InTransit::begin(tape, partial, ranks, routes, name, true);
 }
 
 Var InTransit::end(Tape& tape) {

@@ -62,6 +62,10 @@ class InTransit {
                                         std::string_view);
   friend InTransit send_back(Tape&, const Var&, const ExpertRanks&,
                              const std::shared_ptr<const TokenRoutes>&, std::string_view);
+  static InTransit begin(Tape& tape, const Var& x, const ExpertRanks& ranks,
+                         const std::shared_ptr<const TokenRoutes>& routes, std::string_view name,
+                         bool back);
+
   Var var_;
   std::shared_ptr<detail::Transit> state_;  // null: var_ is there
 };

@@ -232,6 +232,11 @@ void leave_out_idle_overlap(settings::TrainSettings& s, const models::Model& mod
     p.overlap_experts = false;
     if (p.token_dispatcher == Dispatcher::alltoall) p.token_dispatcher = Dispatcher::allgather;
   }
+  if (p.token_dispatcher == Dispatcher::alltoall && s.runtime.device_kind() == DeviceKind::cuda) {
+    notes.push_back({"moe-token-dispatcher-type", "allgather",
+                     "on a GPU only the device knows how many rows go where"});
+    p.token_dispatcher = Dispatcher::allgather;
+  }
   if (moe.shared_ffn.value_or(0) > 0) return;
   idle(p.overlap_shared_expert, "moe-shared-expert-overlap",
        moe.num_experts ? "the model has no shared expert" : none);
