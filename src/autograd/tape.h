@@ -107,8 +107,8 @@ class Tape {
   void report(std::string_view metric, const MetricReport& report) {
     if (pass_ == Pass::forward && metrics_ != nullptr) metrics_->add(metric, report, *this);
   }
-  // Where a layer counts what the step has a tally of, on one of the ranks that see the same; undefined where report()
-  // would add nothing.
+  // Where a layer counts what the step has a tally of; undefined where report() would add nothing. The ranks' counts
+  // are added up: of ranks that see the same tokens, one counts.
   Tensor tally(std::string_view metric, int64_t layer) const {
     return pass_ == Pass::forward && metrics_ != nullptr ? metrics_->tally(metric, layer)
                                                          : Tensor();

@@ -12,7 +12,7 @@ namespace megatron::kernels {
 // sequence in the whole run (so that it also stands for the step). positions are 0..T-1. out may be x;
 // the gradient is the same call on dout. keep of element (sample, position, channel) in stream s:
 // word channel % 4 of philox(counter {channel / 4, position, low 32 bits of sample, high 32 bits},
-// key {low, high 32 bits of seed * 0x9E3779B97F4A7C15 ^ s}) >= p * 2^32. For attention: channel is
+// key {low, high 32 bits of philox_key(seed, s)}) >= p * 2^32. For attention: channel is
 // the key's position, position the query's, and s of head n is mix_stream(stream, n).
 struct DropoutArgs {
   struct Mask {
@@ -27,6 +27,10 @@ struct DropoutArgs {
   Mask mask;
   Tensor x, out;
 };
+
+constexpr uint64_t philox_key(uint64_t seed, uint64_t stream) {
+  return seed * 0x9E3779B97F4A7C15ull ^ stream;
+}
 
 constexpr uint64_t mix_stream(uint64_t stream, uint64_t index) {
   return (stream ^ (index + 1)) * 0xff51afd7ed558ccdull;

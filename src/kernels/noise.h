@@ -1,9 +1,11 @@
 // Noise of training, whose random numbers depend on what an element is, as the mask of dropout does (kernels/dropout.h).
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "kernels/access.h"
+#include "kernels/dropout.h"
 
 namespace megatron::kernels {
 
@@ -13,6 +15,14 @@ struct NoiseRows {
   uint64_t seed = 0, stream = 0;
   Tensor sample_ids;  // i64 [B]
   int64_t first_row = 0, length = 0;
+
+  uint64_t key() const { return philox_key(seed, stream); }
+  // T, of a tensor of so many rows.
+  int64_t length_of(int64_t rows) const {
+    if (length > 0) return length;
+    const int64_t samples = sample_ids.defined() ? std::max<int64_t>(1, sample_ids.elements()) : 1;
+    return std::max<int64_t>(1, rows / samples);
+  }
 };
 
 // out = x * (1 + width * (2 u - 1)), u = floor(word / 2^8) / 2^24: a factor uniform in [1 - width, 1 + width) (Fedus et

@@ -47,8 +47,7 @@ void check_room(int64_t layer, Numbers tally, size_t experts, double factor) {
   const double enough = std::ceil(100 * factor * (1 + lost / room)) / 100;
   fail(
       "layer {}: {:.0f} of the step's {:.0f} choices of experts found no room among the {:.0f} "
-      "rows "
-      "that --moe-expert-rank-capacity-factor {} gives the experts of a rank. No weight was "
+      "rows that --moe-expert-rank-capacity-factor {} gives the experts of a rank. No weight was "
       "changed. Resume with a larger one ({} is enough for this step; results do not depend on "
       "it), or without the flag, which makes room for any load",
       layer, lost, chosen, room, factor, enough);

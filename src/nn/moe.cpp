@@ -9,11 +9,8 @@
 #include "parallel/collectives.h"
 
 namespace megatron::nn {
-namespace {
 
 using parallel::RankGroup;
-
-}  // namespace
 
 MlpConfig MoeConfig::shared() const {
   MlpConfig config = expert;

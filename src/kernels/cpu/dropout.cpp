@@ -57,7 +57,7 @@ void dropout_rows(const DropoutArgs& args, Stream& stream) {
     const int64_t positions =
         mask.length > 0 ? mask.length : rows / std::max<int64_t>(1, mask.sample_ids.elements());
     const int64_t* samples = mask.sample_ids.data<int64_t>();
-    const uint64_t key = mask.seed * 0x9E3779B97F4A7C15ull ^ mask.stream;
+    const uint64_t key = philox_key(mask.seed, mask.stream);
     const auto threshold =
         static_cast<uint32_t>(std::ceil(static_cast<double>(mask.p) * 4294967296.0));
     const float scale = 1.0f / (1.0f - mask.p);

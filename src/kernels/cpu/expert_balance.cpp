@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <functional>
+#include <limits>
 #include <vector>
 
 #include "kernels/cpu/blocks.h"

@@ -33,9 +33,8 @@ void jitter_row(const T* x, T* out, int64_t width, const PhiloxRow& random, floa
 void jitter_rows(const JitterArgs& args, Stream& stream) {
   const int64_t rows = args.x.size(0), width = args.x.size(1);
   const NoiseRows& noise = args.rows;
-  const int64_t samples = std::max<int64_t>(1, noise.sample_ids.elements());
-  const int64_t length = noise.length > 0 ? noise.length : rows / samples;
-  const uint64_t key = noise.seed * 0x9E3779B97F4A7C15ull ^ noise.stream;
+  const int64_t length = noise.length_of(rows);
+  const uint64_t key = noise.key();
   const int64_t* ids = noise.sample_ids.data<int64_t>();
   for_storage_type("jitter", args.x.dtype(), [&](auto type) {
     using T = decltype(type);

@@ -21,11 +21,9 @@ template <class C>
 void fill_logits(const RandomLogitsArgs& args, Stream& stream) {
   const NoiseRows& noise = args.rows;
   const int64_t rows = args.out.size(0), experts = args.out.size(1);
-  const int64_t samples =
-      noise.sample_ids.defined() ? std::max<int64_t>(1, noise.sample_ids.elements()) : 1;
-  const int64_t length = noise.length > 0 ? noise.length : std::max<int64_t>(1, rows / samples);
-  const uint64_t seed = noise.seed * 0x9E3779B97F4A7C15ull ^ noise.stream;
-  const PhiloxKey key = {static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32)};
+  const int64_t length = noise.length_of(rows);
+  const PhiloxKey key = {static_cast<uint32_t>(noise.key()),
+                         static_cast<uint32_t>(noise.key() >> 32)};
   for_blocks(stream, rows, rows_per_block(32 * experts), [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
       const int64_t of_all = noise.first_row + row;

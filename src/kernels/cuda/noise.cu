@@ -21,12 +21,10 @@ struct NoisePlaces {
 };
 
 NoisePlaces places_of(const NoiseRows& noise, int64_t rows) {
-  const int64_t samples =
-      noise.sample_ids.defined() ? std::max<int64_t>(1, noise.sample_ids.elements()) : 1;
   return {.samples = noise.sample_ids.defined() ? address_of<int64_t>(noise.sample_ids) : nullptr,
           .first_row = noise.first_row,
-          .length = noise.length > 0 ? noise.length : std::max<int64_t>(1, rows / samples),
-          .key = dropout_key(noise.seed, noise.stream)};
+          .length = noise.length_of(rows),
+          .key = noise.key()};
 }
 
 // A thread has the four channels of a counter.

@@ -9,8 +9,7 @@ namespace megatron::kernels::reference {
 class Keep {
  public:
   Keep(const DropoutArgs::Mask& mask, uint64_t stream)
-      : threshold_(static_cast<double>(mask.p) * 0x1p32),
-        key_(mask.seed * 0x9E3779B97F4A7C15ull ^ stream) {}
+      : threshold_(static_cast<double>(mask.p) * 0x1p32), key_(philox_key(mask.seed, stream)) {}
 
   bool operator()(int64_t sample, int64_t position, int64_t channel) const {
     const PhiloxCounter words = philox({static_cast<uint32_t>(channel / 4),

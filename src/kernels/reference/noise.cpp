@@ -1,4 +1,3 @@
-#include <algorithm>
 #include <cmath>
 
 #include "base/philox.h"
@@ -11,12 +10,11 @@ namespace {
 // The words of a channel's counter.
 class NoiseWords {
  public:
-  NoiseWords(const NoiseRows& rows, int64_t count) : first_(rows.first_row) {
-    const uint64_t key = rows.seed * 0x9E3779B97F4A7C15ull ^ rows.stream;
+  NoiseWords(const NoiseRows& rows, int64_t count)
+      : first_(rows.first_row), length_(rows.length_of(count)) {
+    const uint64_t key = rows.key();
     key_ = {static_cast<uint32_t>(key), static_cast<uint32_t>(key >> 32)};
     if (rows.sample_ids.defined()) samples_ = load_integers(rows.sample_ids);
-    const int64_t samples = std::max<int64_t>(1, static_cast<int64_t>(samples_.size()));
-    length_ = rows.length > 0 ? rows.length : std::max<int64_t>(1, count / samples);
   }
 
   int64_t sample(int64_t row) const { return samples_[(first_ + row) / length_]; }

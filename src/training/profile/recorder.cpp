@@ -78,11 +78,12 @@ void Recorder::enter(const Span& span, Pass pass) {
 
 // Spans of two micro-batches may be open at once.
 void Recorder::leave(const Span& span, Pass pass) {
-  const auto found =
-      std::ranges::find(spans_, fmt::format("{} {}", megatron::name(pass), span.name), &Open::name);
-  MG_ASSERT(found != spans_.end());
+  const std::string name = fmt::format("{} {}", megatron::name(pass), span.name);
+  const auto found = std::find_if(spans_.rbegin(), spans_.rend(),
+                                  [&](const Open& open) { return open.name == name; });
+  MG_ASSERT(found != spans_.rend());
   const Open open = std::move(*found);
-  spans_.erase(found);
+  spans_.erase(std::next(found).base());
   const int micro_batch = step_ == nullptr ? -1 : step_->micro_batch();
   add(Track::span, open.name, open.begin, fmt::format(R"({{"micro_batch":{}}})", micro_batch));
 }

@@ -156,7 +156,7 @@ TileDropout RowBlock::draw(const AttentionSizes& sizes, const TilePlace& place,
   const auto sample_id = static_cast<uint64_t>(mask.sample_ids.data<int64_t>()[sample]);
   for (int64_t i = 0; i < count; ++i) {
     const auto number = static_cast<uint64_t>(mask.first_head + head(sizes, i));
-    const uint64_t key = mask.seed * 0x9E3779B97F4A7C15ull ^ mix_stream(mask.stream, number);
+    const uint64_t key = philox_key(mask.seed, mix_stream(mask.stream, number));
     random_row(place.key, place.keys, static_cast<uint32_t>(position[i]), sample_id, key,
                words + i * kKeyColumns);
   }
