@@ -1,6 +1,7 @@
 #include "autograd/metrics.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "autograd/tape.h"
 #include "base/error.h"
@@ -18,10 +19,16 @@ int64_t size_of(const MetricDefinition& d) {
   return width_of(d) * std::max<int64_t>(1, std::ssize(d.layers));
 }
 
+// Of the layers that have a number.
 double mean_of(const std::vector<MetricValue::Layer>& layers) {
   double sum = 0;
-  for (const auto& [layer, value] : layers) sum += value;
-  return sum / static_cast<double>(layers.size());
+  int64_t count = 0;
+  for (const auto& [layer, value] : layers) {
+    if (std::isnan(value)) continue;
+    sum += value;
+    ++count;
+  }
+  return sum / static_cast<double>(count);
 }
 
 // sums: of every layer, values and weights in turn.

@@ -52,8 +52,8 @@ struct MetricValue {
     double value = 0;
   };
   std::string name;
-  double value =
-      0;  // of all layers, of a tally their mean; NaN: a mean of which nothing was reported
+  // Of all layers; of a tally, the mean of those that have a number. NaN: nothing was reported.
+  double value = 0;
   std::vector<Layer> layers = {};
   bool least_stands_out = false;
 

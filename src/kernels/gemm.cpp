@@ -61,6 +61,9 @@ void check(const GemmArgs& args) {
       args.out.dtype() == args.a.dtype() || (is_16_bit(args.a) && args.out.dtype() == DType::f32),
       "out of the type of a, or f32 for bf16 and f16");
   rules.require(args.beta == 0 || args.beta == 1, "beta is 0 or 1");
+  rules.require(!args.double_sums || (rank == 2 && args.epilogue == Epilogue::none &&
+                                      accumulator_of(args.out, args.a.dtype())),
+                "double_sums in 2-D without an epilogue, out f32 (f64)");
   check_epilogue(rules, args);
   if (!args.bias.defined()) return;
   rules.require(rank == 2, "bias in 2-D only");

@@ -204,6 +204,7 @@ void ModelFlags::fields(Fields& f) {
         "moe-aux-loss-coeff",
         "moe-z-loss-coeff",
         "moe-expert-capacity-factor",
+        "moe-router-dtype",
         "moe-input-jitter-eps",
         "moe-router-force-load-balancing",
         "moe-router-force-biased"},

@@ -67,6 +67,9 @@ void MoeFlags::fields(Fields& f) {
         "coefficient of each of --moe-router-load-balancing-type; 0: none");
   f.add("moe-router-quantile-balancing-ema", &quantile_ema,
         "share of the bias of quantile_balancing that a step leaves; 0: each step sets it anew");
+  f.add_enum<bool>("moe-router-dtype", &double_logits, {{"fp32", false}, {"fp64", true}},
+                   "precision of the products that make router logits, and of their gradients, in "
+                   "training runs; logits and scores are rounded to fp32");
   f.add("moe-input-jitter-eps", &input_jitter,
         "training: multiply the router's input by random factors within this of 1; default none");
   f.add_switch("moe-router-force-load-balancing", &force_load_balancing, true,
@@ -112,6 +115,7 @@ nn::RouterTraining MoeFlags::training() const {
   nn::RouterTraining training{.z_loss = z_loss_coeff.value_or(0),
                               .bias_update_rate = bias_update_rate,
                               .quantile_ema = quantile_ema,
+                              .double_logits = double_logits,
                               .input_jitter = input_jitter.value_or(0),
                               .random_logits = force_load_balancing,
                               .logits_bias = force_biased.value_or(0),

@@ -25,7 +25,7 @@ struct MoeFlags {
   std::optional<double> z_loss_coeff;
   double bias_update_rate = 1e-3, quantile_ema = 0;
   std::optional<double> input_jitter, force_biased;
-  bool force_load_balancing = false;
+  bool force_load_balancing = false, double_logits = false;
   std::optional<double> capacity_factor, rank_capacity_factor;
   kernels::KeptRows drop_policy = kernels::KeptRows::largest;
   bool pad_to_capacity = false, capacity_of_sequence = true;
@@ -49,6 +49,7 @@ inline constexpr const char* kMoeTrainingFlags[] = {"moe-router-load-balancing-t
                                                     "moe-pad-expert-input-to-capacity",
                                                     "moe-capacity-scope",
                                                     "moe-router-quantile-balancing-ema",
+                                                    "moe-router-dtype",
                                                     "moe-input-jitter-eps",
                                                     "moe-router-force-load-balancing",
                                                     "moe-router-force-biased"};

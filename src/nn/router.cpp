@@ -103,7 +103,7 @@ ops::Routing Router::operator()(Tape& tape, const Var& x_TH, const Batch& batch)
   const bool training = trains(tape);
   const Var in_TH =
       training ? ops::jitter(tape, x_TH, training_.input_jitter, noise_of(batch, ".jitter")) : x_TH;
-  Var logits_TE = ops::router_logits(tape, in_TH, weight_, bias_);
+  Var logits_TE = ops::router_logits(tape, in_TH, weight_, bias_, training_.double_logits);
   if (training) logits_TE = with_losses(tape, with_noise(tape, logits_TE, batch), batch);
   if (training_.quantile) observe_thresholds(tape, logits_TE.value);
   return ops::route(tape, logits_TE, choices_, form_,

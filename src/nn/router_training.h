@@ -7,7 +7,7 @@
 
 namespace megatron::nn {
 
-// What keeps the load of experts even, in training alone. Coefficients of losses, 0: none, whose counts are those of a
+// What routers do in training runs alone, most of it to keep the load of experts even. Coefficients of losses, 0: none, whose counts are those of a
 // micro-batch on one data-parallel rank (Fedus et al. 2022), of each sequence (DeepSeek-AI 2024), or of the step so far
 // on all data-parallel ranks (Qiu et al. 2025); of the logits' size (Zoph et al. 2022).
 struct RouterTraining {
@@ -20,6 +20,7 @@ struct RouterTraining {
   // (kernels::ExpertThresholdsArgs), the mean of a step's, of which it keeps a moving average.
   bool quantile = false;
   double quantile_ema = 0;
+  bool double_logits = false;  // their products and sums in f64, where the model's are in f32
   double input_jitter = 0;     // width of random factors of the router's input (Fedus et al. 2022)
   bool random_logits = false;  // in place of the router's: an even load
   // Standard deviation of random numbers that are added to an expert's logits: alike for the tokens of a sequence, or

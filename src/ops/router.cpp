@@ -12,12 +12,18 @@ Tensor widened(Backward& backward, const Tensor& t) {
   return wide;
 }
 
+struct LogitsAttributes {
+  bool double_sums;
+};
+
 void logits_dgrad(Backward& backward) {
   if (!backward.needs(0)) return;
   const Tensor& dlogits = backward.gradient(0);
   const Tensor w = widened(backward, backward.weight(0).value());
   Tensor dx = backward.empty({dlogits.size(0), w.size(1)}, w.dtype(), "router_logits.dx");
-  backward.kernels().gemm({.a = dlogits, .b = w, .out = dx}, backward.stream());
+  const bool double_sums = backward.attributes<LogitsAttributes>().double_sums;
+  backward.kernels().gemm({.a = dlogits, .b = w, .out = dx, .double_sums = double_sums},
+                          backward.stream());
   const DType type = backward.weight(0).value().dtype();
   if (type != dx.dtype()) {
     Tensor rounded = backward.empty(dx.shape(), type, "router_logits.dx");
@@ -36,7 +42,8 @@ void logits_wgrad(Backward& backward) {
                            .out = dw.out,
                            .transpose_a = true,
                            .beta = dw.beta,
-                           .bias_gradient = db},
+                           .bias_gradient = db,
+                           .double_sums = backward.attributes<LogitsAttributes>().double_sums},
                           backward.stream());
 }
 
@@ -95,7 +102,8 @@ void router_loss_dgrad(Backward& backward) {
 
 }  // namespace
 
-Var router_logits(Tape& tape, const Var& x, const Weight& weight, const Weight& bias) {
+Var router_logits(Tape& tape, const Var& x, const Weight& weight, const Weight& bias,
+                  bool double_sums) {
   const Tensor& w = weight.value();
   Tensor logits =
       tape.empty({x.value.size(0), w.size(0)}, kernels::accumulator(w.dtype()), "router_logits");
@@ -103,7 +111,8 @@ Var router_logits(Tape& tape, const Var& x, const Weight& weight, const Weight& 
                        .b = w,
                        .out = logits,
                        .transpose_b = true,
-                       .bias = bias ? bias.value() : Tensor()},
+                       .bias = bias ? bias.value() : Tensor(),
+                       .double_sums = double_sums},
                       tape.stream());
   Node node{.name = "router_logits",
             .inputs = {x.id},
@@ -111,6 +120,7 @@ Var router_logits(Tape& tape, const Var& x, const Weight& weight, const Weight& 
             .weights = {weight},
             .dgrad = logits_dgrad,
             .wgrad = logits_wgrad};
+  node.attributes = LogitsAttributes{double_sums};
   if (bias) node.weights.push_back(bias);
   return tape.record_one(std::move(node), logits);
 }

@@ -3,6 +3,8 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
+
 #include "base/error.h"
 #include "parallel/collectives.h"
 
@@ -34,9 +36,18 @@ Tensor buffer(Tape& tape, int64_t rows, const Tensor& like, std::string_view lab
   return tape.empty({rows, like.size(1)}, like.dtype(), label);
 }
 
-Tensor taken(Tape& tape, const Tensor& x, const Tensor& index, int64_t share,
+// The first `rows` of a buffer for as many as any choices need, so that its place does not depend on them: what a plan
+// finds is enough.
+Tensor traveling(Tape& tape, int64_t rows, int64_t most, const Tensor& like,
+                 std::string_view label) {
+  return buffer(tape, most, like, label).slice(0, 0, rows);
+}
+
+// most: 0 for as many as there are.
+Tensor taken(Tape& tape, const Tensor& x, const Tensor& index, int64_t share, int64_t most,
              std::string_view label) {
-  Tensor out = buffer(tape, index.size(0), x, label);
+  const int64_t rows = index.size(0);
+  const Tensor out = traveling(tape, rows, std::max(rows, most), x, label);
   tape.kernels().take_rows({.x = x, .index = index, .share = share, .out = out}, tape.stream());
   return out;
 }
@@ -56,8 +67,9 @@ void begin_spread(Tape& tape, Transit& t, const Tensor& x, std::string_view call
                  all);
   }
   const TokenRoutes& r = *t.routes;
-  const Tensor rows = taken(tape, contiguous(tape, x, call), r.sent, group.size(), call),
-               received = buffer(tape, r.received.size(0), x, call);
+  const int64_t most = r.most();
+  const Tensor rows = taken(tape, contiguous(tape, x, call), r.sent, group.size(), most, call),
+               received = traveling(tape, r.received.size(0), most, x, call);
   begun(tape, t,
         group.all_to_all(rows, received, r.send_counts, r.receive_counts, tape.stream(), call),
         received);
@@ -75,8 +87,9 @@ void begin_collect(Tape& tape, Transit& t, const Tensor& partial, std::string_vi
                  own);
   }
   const TokenRoutes& r = *t.routes;
-  const Tensor rows = taken(tape, contiguous(tape, partial, call), r.received, 1, call),
-               back = buffer(tape, r.sent.size(0), partial, call);
+  const int64_t most = r.most();
+  const Tensor rows = taken(tape, contiguous(tape, partial, call), r.received, 1, most, call),
+               back = traveling(tape, r.sent.size(0), most, partial, call);
   begun(tape, t, group.all_to_all(rows, back, r.receive_counts, r.send_counts, tape.stream(), call),
         back);
 }
@@ -85,7 +98,7 @@ Tensor end_call(Tape& tape, Transit& t, bool spread) {
   std::exchange(t.work, {}).wait(tape.stream());
   const Tensor arrived = std::exchange(t.arriving, {});
   if (t.routes == nullptr) return arrived;
-  if (spread) return taken(tape, arrived, t.routes->received_rows, 1, t.name);
+  if (spread) return taken(tape, arrived, t.routes->received_rows, 1, 0, t.name);
   Tensor sum = buffer(tape, t.routes->sent_rows.size(0), arrived, t.name);
   tape.kernels().sum_rows({.x = arrived, .index = t.routes->sent_rows, .out = sum}, tape.stream());
   return sum;
@@ -140,10 +153,27 @@ bool chooses(std::span<const int32_t> choices, const Slice& held) {
   return false;
 }
 
-Tensor integers(Tape& tape, const std::vector<int32_t>& values, const Shape& shape) {
-  Tensor tensor = tape.empty(shape, DType::i32, "expert routes");
+// In the first places of a tensor of `most`.
+Tensor integers(Tape& tape, const std::vector<int32_t>& values, int64_t most) {
+  Tensor tensor = tape.empty({most}, DType::i32, "expert routes")
+                      .slice(0, 0, static_cast<int64_t>(values.size()));
   copy_bytes_from(tensor, std::as_bytes(std::span(values)));
   return tensor;
+}
+
+// As many as there can be, of plans: each of `all` tokens to every rank.
+std::shared_ptr<const TokenRoutes> routes_to_all(Tape& tape, int64_t all, int ranks) {
+  const auto integers = [&](const Shape& shape) {
+    return tape.empty(shape, DType::i32, "expert routes");
+  };
+  const std::vector<int64_t> counts(static_cast<size_t>(ranks), all / ranks);
+  auto routes = std::make_shared<TokenRoutes>();
+  routes->send_counts = routes->receive_counts = counts;
+  routes->sent = integers({all});
+  routes->sent_rows = integers({all / ranks, ranks});
+  routes->received = integers({all});
+  routes->received_rows = integers({all});
+  return routes;
 }
 
 }  // namespace
@@ -151,9 +181,9 @@ Tensor integers(Tape& tape, const std::vector<int32_t>& values, const Shape& sha
 std::shared_ptr<const TokenRoutes> token_routes(Tape& tape, const Tensor& choices, int64_t experts,
                                                 const ExpertRanks& ranks) {
   const Device device = choices.device();
-  if (!ranks.gathers() || ranks.dispatcher != TokenDispatcher::alltoall || !device.is_host() ||
-      !device.has_data())
-    return nullptr;
+  if (!ranks.gathers() || ranks.dispatcher != TokenDispatcher::alltoall) return nullptr;
+  if (!device.has_data()) return routes_to_all(tape, choices.size(0), ranks.group->size());
+  if (!device.is_host()) return nullptr;
   tape.stream().synchronize();
   const int n = ranks.group->size(), self = ranks.group->rank();
   const int64_t k = choices.size(1), tokens = choices.size(0) / n;
@@ -182,10 +212,11 @@ std::shared_ptr<const TokenRoutes> token_routes(Tape& tape, const Tensor& choice
     routes->send_counts.push_back(static_cast<int64_t>(sent.size() - sent_before));
     routes->receive_counts.push_back(static_cast<int64_t>(received.size() - received_before));
   }
-  routes->sent = integers(tape, sent, {static_cast<int64_t>(sent.size())});
-  routes->sent_rows = integers(tape, sent_rows, {tokens, n});
-  routes->received = integers(tape, received, {static_cast<int64_t>(received.size())});
-  routes->received_rows = integers(tape, received_rows, {choices.size(0)});
+  const int64_t all = choices.size(0);
+  routes->sent = integers(tape, sent, all);
+  routes->sent_rows = integers(tape, sent_rows, all).view({tokens, n});
+  routes->received = integers(tape, received, all);
+  routes->received_rows = integers(tape, received_rows, all);
   return routes;
 }
 

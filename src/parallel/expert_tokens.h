@@ -43,6 +43,8 @@ struct TokenRoutes {
   Tensor sent_rows;                                  // i32 [T,n]: its inverse, -1: none
   Tensor received;       // i32 [R]: token among those of all ranks [n T]
   Tensor received_rows;  // i32 [n T]: its inverse, -1: none
+
+  int64_t most() const { return received_rows.size(0); }  // S and R at most
 };
 
 namespace detail {
@@ -71,7 +73,7 @@ class InTransit {
 };
 
 // Of all ranks' choices, i32 [n T, k] of `experts` experts, which this reads on the host. Null: all tokens go to all
-// ranks.
+// ranks. Of a plan's, on a device without data: as many rows as any choices need.
 std::shared_ptr<const TokenRoutes> token_routes(Tape& tape, const Tensor& choices, int64_t experts,
                                                 const ExpertRanks& ranks);
 

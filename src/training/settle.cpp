@@ -216,7 +216,13 @@ void check_experts(const settings::TrainSettings& s, const models::Model& model)
                                        static_cast<int>(width * parallel.expert_parallel));
 }
 
-// Flags about tokens on their way to experts, of a model that has none of what they are about.
+bool has_one_micro_batch(const data::BatchSchedule& schedule) {
+  return std::ranges::all_of(schedule.stages(), [&](const data::BatchSchedule::Stage& stage) {
+    return schedule.micro_batches(stage.begin) == 1;
+  });
+}
+
+// Flags about tokens on their way to experts, where there is nothing of what they are about.
 void leave_out_idle_overlap(settings::TrainSettings& s, const models::Model& model,
                             std::vector<SettingNote>& notes) {
   using Dispatcher = settings::ParallelSettings::Dispatcher;
@@ -231,6 +237,10 @@ void leave_out_idle_overlap(settings::TrainSettings& s, const models::Model& mod
     idle(p.token_dispatcher == Dispatcher::alltoall, "moe-token-dispatcher-type", none);
     p.overlap_experts = false;
     if (p.token_dispatcher == Dispatcher::alltoall) p.token_dispatcher = Dispatcher::allgather;
+  } else if (p.overlap_experts && has_one_micro_batch(s.batch.schedule)) {
+    idle(true, "overlap-moe-expert-parallel-comm",
+         "each step has one micro-batch on a rank, and no other to overlap it with");
+    p.overlap_experts = false;
   }
   if (p.token_dispatcher == Dispatcher::alltoall && s.runtime.device_kind() == DeviceKind::cuda) {
     notes.push_back({"moe-token-dispatcher-type", "allgather",

@@ -22,6 +22,7 @@ struct Product {
   Epilogue epilogue = Epilogue::none;
   bool aux = false;
   enum class Sums { none, written, added } bias_gradient = Sums::none;
+  bool double_sums = false;
   Layout layout;
   bool real = false, large = false;
 
@@ -39,6 +40,7 @@ struct Product {
                                     {epilogue == Epilogue::gelu, " gelu"},
                                     {epilogue == Epilogue::gelu_gradient, " gelu gradient"},
                                     {epilogue == Epilogue::gelu && aux, " aux"},
+                                    {double_sums, " double sums"},
                                     {bias_gradient != Sums::none, " bias gradient"},
                                     {bias_gradient == Sums::added, " added"}}) {
       if (set) text += word;
@@ -79,7 +81,10 @@ void add_epilogue(const Product& p, Inputs& inputs, GemmArgs& args) {
 
 Case::Call make(const Product& p, Runtime& runtime) {
   Inputs inputs(runtime);
-  GemmArgs args{.transpose_a = p.transpose_a, .transpose_b = p.transpose_b, .beta = p.beta};
+  GemmArgs args{.transpose_a = p.transpose_a,
+                .transpose_b = p.transpose_b,
+                .beta = p.beta,
+                .double_sums = p.double_sums};
   args.a = p.transpose_a ? matrices(inputs, "a", p, p.k, p.m, p.broadcast_a)
                          : matrices(inputs, "a", p, p.m, p.k, p.broadcast_a);
   if (p.windows) {
@@ -97,8 +102,11 @@ Case::Call make(const Product& p, Runtime& runtime) {
 }
 
 // The rounding errors of a sum of K normal products walk to 0.4 sqrt(K) u of its rms sqrt(K). An
-// epilogue adds a function within 8 u (cases/activation.cpp), of sums that may have been rounded.
+// epilogue adds a function within 8 u (cases/activation.cpp), of sums that may have been rounded. Sums in f64 of
+// other numbers are rounded once, but for those of a bias's gradient.
 double bound(const Product& p) {
+  if (p.double_sums && p.in != DType::f64 && p.bias_gradient == Product::Sums::none)
+    return tolerance(p.out, 1);
   const double walk = 1 + 0.4 * std::sqrt(static_cast<double>(p.k));
   return p.epilogue == Epilogue::none ? tolerance(p.out, walk) : 2 * tolerance(p.out, walk + 8);
 }
@@ -158,6 +166,50 @@ std::vector<Product> real_products(DType type) {
                   .heads = true,
                   .real = true});
   return list;
+}
+
+// Of a router with 64 experts: logits, and the gradients of its input and of its weight and bias.
+std::vector<Product> router_products(DType type, int64_t tokens, int64_t width) {
+  constexpr int64_t kExperts = 64;
+  return {{.m = tokens,
+           .k = width,
+           .n = kExperts,
+           .transpose_b = true,
+           .bias = true,
+           .in = type,
+           .double_sums = true},
+          {.m = tokens, .k = kExperts, .n = width, .double_sums = true},
+          {.m = kExperts,
+           .k = tokens,
+           .n = width,
+           .transpose_a = true,
+           .beta = 1,
+           .bias_gradient = Product::Sums::added,
+           .double_sums = true}};
+}
+
+void add_double_sums(std::vector<Product>& list, DType type) {
+  const DType out = accumulator(type);
+  for (const auto& [a, b] : {std::pair{false, false}, {false, true}, {true, false}, {true, true}}) {
+    const Product p{.m = 7,
+                    .k = 13,
+                    .n = 33,
+                    .transpose_a = a,
+                    .transpose_b = b,
+                    .in = type,
+                    .out = out,
+                    .double_sums = true};
+    list.push_back(p);
+    list.push_back(p);
+    list.back().m = 70;
+    list.back().k = 530;
+    list.back().beta = 1;
+    list.back().bias = true;
+    list.back().layout = kMisaligned;
+  }
+  list.push_back(
+      {.m = 3, .k = 0, .n = 5, .bias = true, .in = type, .out = out, .double_sums = true});
+  list.push_back({.m = 0, .k = 4, .n = 5, .in = type, .out = out, .double_sums = true});
 }
 
 // Of a GPT's feed-forward block: up and gelu, what reaches it from the product that reads it, and
@@ -287,6 +339,7 @@ void add_gemm_cases(std::vector<Case>& cases) {
     add({.m = 9, .k = 33, .n = 7, .transpose_a = true, .in = type, .out = type, .windows = true});
     std::vector<Product> more;
     add_small_epilogues(more, type);
+    add_double_sums(more, type);
     for (const Product& p : more) add(p);
   }
   for (const DType type : {DType::bf16, DType::f16}) {
@@ -300,6 +353,13 @@ void add_gemm_cases(std::vector<Case>& cases) {
            .beta = beta,
            .in = type,
            .layout = kPadded});
+    }
+  }
+  for (const DType type : {DType::f32, DType::bf16}) {
+    for (Product p : router_products(type, 40, 72)) add(p);
+    for (Product p : router_products(type, 4096, 2048)) {
+      p.real = true;
+      add(p);
     }
   }
   for (const DType type : {DType::f32, DType::bf16, DType::f16}) {

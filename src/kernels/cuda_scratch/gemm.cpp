@@ -24,7 +24,7 @@ GemmScratch gemm_scratch(const GemmArgs& args, Stream& stream) {
   GemmScratch scratch;
   const Accumulate& sums = args.bias_gradient;
   if (sums.out.defined()) column_sum_scratch({.x = args.a, .out = sums}, stream);
-  if (args.out.elements() == 0) return scratch;
+  if (args.out.elements() == 0 || args.double_sums) return scratch;
   Arena& arena = stream.scratch();
   const auto dense = [&](const Tensor& like, DType type, const char* label) {
     return Tensor::empty(arena, like.shape(), type, label);

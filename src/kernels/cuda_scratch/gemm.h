@@ -17,7 +17,7 @@ inline constexpr int64_t kWorkspaceAlignment = 256;
 // Undefined where the call does not need it. Operands are copied where cuBLASLt cannot read them as
 // they lie: matrices with rows that overlap, a bias of another type than out or not aligned to 16
 // bytes; it writes the gradient of a bias, so that one to add to, or not aligned, goes by scratch.
-// Nothing is asked for where out is empty. A call with a bias's gradient asks for column_sum's
+// Nothing is asked for where out is empty, or with double_sums. A call with a bias's gradient asks for column_sum's
 // scratch before, and lets it go: whether cuBLASLt has the product with it is not known before it
 // is asked.
 struct GemmScratch {

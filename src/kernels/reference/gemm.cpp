@@ -63,7 +63,8 @@ void multiply(const GemmArgs& args, Stream& stream) {
 
 void gemm(const GemmArgs& args, Stream& stream) {
   check(args);
-  args.a.dtype() == DType::f64 ? multiply<double>(args, stream) : multiply<float>(args, stream);
+  args.a.dtype() == DType::f64 || args.double_sums ? multiply<double>(args, stream)
+                                                   : multiply<float>(args, stream);
 }
 
 }  // namespace megatron::kernels::reference

@@ -383,6 +383,7 @@ void set_expert_flags(const DecoderValue& value, ModelFlags& f) {
   m.pad_to_capacity = value.router.padded;
   m.capacity_of_sequence = value.router.capacity_of_sequence;
   m.quantile_ema = value.router.quantile_ema;
+  m.double_logits = value.router.double_logits;
   if (value.router.input_jitter != 0) m.input_jitter = value.router.input_jitter;
   if (value.router.logits_bias != 0) m.force_biased = value.router.logits_bias;
   m.force_load_balancing = value.router.random_logits;

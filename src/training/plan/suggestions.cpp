@@ -21,17 +21,21 @@ constexpr int64_t kShortestSequence = 128;
 constexpr double kHalfMoments = 0.75, kNoMoments = 0.5;
 
 // Parts of layers that can be recomputed together, those that repeat the least work first: passes
-// over norms and activations, attention, the first product of feed-forward blocks. The last takes
-// the least memory.
+// over norms and activations, attention, the first product of feed-forward blocks (of experts, all of them). The last
+// takes the least memory. stops: passes stop within layers of experts, which cannot be recomputed as a whole then.
 using Parts = std::vector<std::string>;
-std::array<Parts, 7> recomputed_parts() {
-  return {{{"layernorm"},
-           {"mlp_act"},
-           {"mlp_act", "layernorm"},
-           {"core_attn", "mlp_act", "layernorm"},
-           {"mlp"},
-           {"mlp", "layernorm"},
-           {"core_attn", "mlp", "layernorm"}}};
+std::array<Parts, 7> recomputed_parts(const models::MoeFlags& moe, bool stops) {
+  const bool experts = moe.num_experts.has_value(), dense = !experts || moe.layer_freq != "1";
+  Parts act, all;
+  if (dense) act = {"mlp_act"}, all = {"mlp"};
+  if (experts) act.emplace_back("moe_act"), all.emplace_back(stops ? "moe_act" : "moe");
+  const auto joined = [](Parts parts, const Parts& more) {
+    parts.insert(parts.end(), more.begin(), more.end());
+    return parts;
+  };
+  const Parts norm = {"layernorm"}, attention = {"core_attn"};
+  return {{norm, act, joined(act, norm), joined(attention, joined(act, norm)), all,
+           joined(all, norm), joined(attention, joined(all, norm))}};
 }
 
 bool contains_all(const Parts& modules, const Parts& of) {
@@ -142,7 +146,8 @@ class Suggestions {
   // The parts that repeat the least work of those with which the run fits.
   void recompute_parts() {
     if (s_.recompute.granularity == "full") return;
-    const auto sets = recomputed_parts();
+    const auto sets = recomputed_parts(
+        model_->flags().moe, s_.parallel.overlap_experts && s_.parallel.expert_tokens_travel());
     if (!trials_.fits(with_parts(sets.back()))) return;
     const bool selective = s_.recompute.granularity == "selective";
     std::string flags = selective ? "" : "--recompute-granularity selective ";

@@ -177,8 +177,16 @@ TEST_P(ExtremeRouting, LossAndGradientsOfOneRankAreRight) {
 TEST_P(ExtremeRouting, RanksOfExpertsGiveWhatOneRankGives) {
   const Load& load = GetParam();
   const Found one = measure(load, one_rank());
+  constexpr auto kTravel = parallel::TokenDispatcher::alltoall;
   std::vector<Layout> layouts = {
       {.dp = 2, .ep = 2, .micro_batch = 1},
+      {.dp = 4, .ep = 4, .dispatcher = kTravel, .micro_batch = 1},
+      {.dp = 2,
+       .ep = 2,
+       .pipeline = {.parts = parallel::most_parts(2)},
+       .overlap = true,
+       .dispatcher = kTravel,
+       .micro_batch = 1},
       {.dp = 4, .ep = 4, .micro_batch = 1},
       {.dp = 4, .ep = 2, .sharding = parallel::Sharding::parameters, .micro_batch = 1}};
   if (load.length > 1)
@@ -223,9 +231,7 @@ Marks marks_of(const Load& load, const Layout& layout, comm::Group& world, Runti
   return marks;
 }
 
-TEST_P(ExtremeRouting, TakesNoMoreMemoryThanPlanned) {
-  const Load& load = GetParam();
-  const Layout layout{.dp = 2, .ep = 2, .micro_batch = 1};
+void expect_within_plan(const Load& load, const Layout& layout) {
   const std::unique_ptr<comm::Group> group = comm::simulated(0, layout.ranks());
   Runtime shapes_only({DeviceKind::meta, 0}, 1, DeviceKind::cpu);
   const Marks planned = marks_of(load, layout, *group, shapes_only);
@@ -235,10 +241,25 @@ TEST_P(ExtremeRouting, TakesNoMoreMemoryThanPlanned) {
         Runtime runtime({DeviceKind::cpu, 0}, 1);
         const Marks marks = marks_of(load, layout, world, runtime);
         for (size_t i = 0; i < marks.size(); ++i)
-          EXPECT_LE(marks[i], planned[i]) << name(static_cast<MemoryClass>(i));
+          EXPECT_LE(marks[i], planned[i]) << name(static_cast<MemoryClass>(i)) << " of rank "
+                                          << world.rank() << ", " << layout.str();
       },
       20);
   EXPECT_GT(planned[static_cast<size_t>(MemoryClass::activations)], 0);
+}
+
+TEST_P(ExtremeRouting, TakesNoMoreMemoryThanPlanned) {
+  Layout layout{.dp = 2, .ep = 2, .micro_batch = 1};
+  for (const auto dispatcher :
+       {parallel::TokenDispatcher::allgather, parallel::TokenDispatcher::alltoall}) {
+    layout.dispatcher = dispatcher;
+    layout.overlap = false;
+    layout.pipeline.parts = 1;
+    expect_within_plan(GetParam(), layout);
+    layout.overlap = true;
+    layout.pipeline.parts = parallel::most_parts(2);
+    expect_within_plan(GetParam(), layout);
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(

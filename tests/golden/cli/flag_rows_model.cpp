@@ -95,6 +95,8 @@ std::vector<FlagRow> model_flags() {
       {"moe-aux-loss-coeff", "loss", "--moe-aux-loss-coeff 0.1", experts, "", "", idle},
       {"moe-router-quantile-balancing-ema", "loss", "--moe-router-quantile-balancing-ema 0.5",
        experts + " --moe-router-load-balancing-type quantile_balancing", "", "", experts},
+      {"moe-router-dtype", "loss", "--moe-router-dtype fp64", experts, "--moe-router-dtype fp32",
+       "", idle},
       {"moe-input-jitter-eps", "loss", "--moe-input-jitter-eps 0.1", experts, "", "", idle},
       {"moe-router-force-load-balancing", "loss", "--moe-router-force-load-balancing", experts, "",
        "", idle},

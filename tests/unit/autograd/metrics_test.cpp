@@ -96,6 +96,8 @@ TEST_F(MetricsTest, OfLayersStandApart) {
                    .layers = {1, 4},
                    .width = 2,
                    .figures = {{"first", [](int64_t, std::span<const double> t) { return t[0]; }},
+                               {"of counted layers",
+                                [](int64_t, std::span<const double> t) { return 7 / t[0] * t[0]; }},
                                {"layer and second",
                                 [](int64_t layer, std::span<const double> t) {
                                   return static_cast<double>(layer) + t[1];
@@ -110,15 +112,17 @@ TEST_F(MetricsTest, OfLayersStandApart) {
   Tensor tally = tape.tally("counts", 4);
   copy_from(tally, std::vector<double>{7, 0.5});
   const std::vector<MetricValue> found = found_of(layers);
-  ASSERT_EQ(found.size(), 3u);
+  ASSERT_EQ(found.size(), 4u);
   EXPECT_EQ(found[0].value, (18 + 18) / 12.0);
   EXPECT_EQ(found[0].layers.at(0).value, 18 / 8.0);
   EXPECT_EQ(found[0].layers.at(1).value, 18 / 4.0);
   EXPECT_EQ(found[0].outstanding()->layer, 4);
   EXPECT_EQ(found[1].value, 7 / 2.0);
-  EXPECT_EQ(found[2].name, "layer and second");
-  EXPECT_EQ(found[2].layers.at(0).value, 1);
-  EXPECT_EQ(found[2].layers.at(1).value, 4.5);
+  EXPECT_TRUE(std::isnan(found[2].layers.at(0).value));  // nothing was counted in layer 1
+  EXPECT_EQ(found[2].value, 7);
+  EXPECT_EQ(found[3].name, "layer and second");
+  EXPECT_EQ(found[3].layers.at(0).value, 1);
+  EXPECT_EQ(found[3].layers.at(1).value, 4.5);
   EXPECT_THROW(tape.report("mean", {.values = values, .weights = weights}), InternalError);
   EXPECT_THROW(tape.tally("counts", 2), InternalError);
   Tape evaluation(runtime, Tape::Mode::infer);

@@ -53,6 +53,67 @@ TEST_F(TapeTest, InputThenWeightIsAll) {
   }
 }
 
+TEST_F(TapeTest, BackwardEndsAtStopsInReverse) {
+  const Tensor x = drawn({kRows, kWidth}, "x"), dy = drawn({kRows, kWidth}, "dy");
+  for (const BackwardPart part : {BackwardPart::all, BackwardPart::input}) {
+    std::vector<std::vector<double>> whole;
+    for (const bool stops : {false, true}) {
+      Parameter a = parameter("a"), b = parameter("b"), c = parameter("c");
+      Tape tape(runtime);
+      const Var in = tape.leaf(x);
+      const Var of_a = product(tape, in, a);
+      tape.stop();
+      const Var of_b = product(tape, product(tape, of_a, b), b);
+      tape.stop();
+      tape.set_gradient(product(tape, of_b, c), dy);
+      if (stops) {
+        EXPECT_EQ(tape.nodes(), 4u);
+        tape.backward_to_stop(part);
+        EXPECT_EQ(tape.nodes(), 3u);
+        tape.backward_to_stop(part);
+        EXPECT_EQ(tape.nodes(), 1u);
+        tape.backward_to_stop(part);
+        EXPECT_EQ(tape.nodes(), 0u);
+        tape.backward_to_stop(part);  // there is nothing left
+      } else {
+        tape.backward(part);
+      }
+      if (part == BackwardPart::input) {
+        EXPECT_FALSE(a.uses[0].started);
+        tape.backward(BackwardPart::weight);
+      }
+      const std::vector<std::vector<double>> found = {to_doubles(tape.gradient(in)), gradient(a),
+                                                      gradient(b), gradient(c)};
+      if (stops) {
+        EXPECT_EQ(found, whole);
+      }
+      whole = found;
+    }
+  }
+}
+
+// backward() knows no stops, and those of one micro-batch are not those of the next.
+TEST_F(TapeTest, StopsGoWithWhatIsRecorded) {
+  const Tensor x = drawn({kRows, kWidth}, "x"), dy = drawn({kRows, kWidth}, "dy");
+  Parameter a = parameter("a");
+  Tape tape(runtime);
+  const auto record = [&] {
+    const Var y = product(tape, tape.leaf(x), a);
+    tape.stop();
+    tape.set_gradient(product(tape, y, a), dy);
+  };
+  record();
+  tape.backward();
+  EXPECT_EQ(tape.nodes(), 0u);
+  record();
+  tape.clear();
+  record();
+  tape.backward_to_stop();
+  EXPECT_EQ(tape.nodes(), 1u);
+  tape.backward_to_stop();
+  EXPECT_EQ(tape.nodes(), 0u);
+}
+
 TEST_F(TapeTest, ListenersHearSpansAndGradientsInOrder) {
   Parameter a = parameter("a"), b = parameter("b");
   const Tensor x = drawn({kRows, kWidth}, "x"), dy = drawn({kRows, kWidth}, "dy");

@@ -446,5 +446,54 @@ TEST(Tiles, OfAmxAreTheSumsOfTheirDefinition) {
   }
 }
 
+TEST(DoubleSums, AreThoseOfF64RoundedOnce) {
+  ProductMaker make;
+  const auto wide = [&](const Tensor& t) {
+    Tensor copy = make.empty(t.shape(), DType::f64);
+    copy_from(copy, to_doubles(t));
+    return copy;
+  };
+  const Sizes size{70, 33, 700};
+  for_each_target([&](int64_t) {
+    for (const DType type : {DType::f32, DType::bf16}) {
+      for (const auto& [ta, tb] :
+           {std::pair{false, false}, {false, true}, {true, false}, {true, true}}) {
+        GemmArgs args{.transpose_a = ta, .transpose_b = tb, .beta = 1, .double_sums = true};
+        args.a = make.matrix(ta ? Shape{size.k, size.m} : Shape{size.m, size.k}, type, 3);
+        args.b = make.matrix(tb ? Shape{size.n, size.k} : Shape{size.k, size.n}, type);
+        args.out = make.matrix({size.m, size.n}, DType::f32, 5);
+        args.bias = make.matrix({size.n}, type);
+        const GemmArgs in_f64{.a = wide(args.a),
+                              .b = wide(args.b),
+                              .out = wide(args.out),
+                              .transpose_a = ta,
+                              .transpose_b = tb,
+                              .beta = 1,
+                              .bias = wide(args.bias)};
+        gemm(args, make.stream());
+        gemm(in_f64, make.stream());
+        const std::vector<double> got = to_doubles(args.out), want = to_doubles(in_f64.out);
+        for (size_t i = 0; i < want.size(); ++i)
+          ASSERT_EQ(got[i], static_cast<double>(static_cast<float>(want[i])))
+              << name(type) << " " << ta << tb << " element " << i;
+      }
+    }
+  });
+}
+
+// Terms whose f32 sum loses all that is left of them.
+TEST(DoubleSums, KeepWhatF32Loses) {
+  ProductMaker make;
+  Tensor a = make.empty({1, 3}, DType::f32), b = make.empty({1, 3}, DType::f32);
+  const Tensor out = make.empty({1, 1}, DType::f32);
+  copy_from(a, std::vector<double>{1e8, 1, -1e8});
+  copy_from(b, std::vector<double>{1, 1, 1});
+  for (const bool double_sums : {false, true}) {
+    gemm({.a = a, .b = b, .out = out, .transpose_b = true, .double_sums = double_sums},
+         make.stream());
+    EXPECT_EQ(to_doubles(out)[0], double_sums ? 1 : 0);
+  }
+}
+
 }  // namespace
 }  // namespace megatron::kernels::cpu

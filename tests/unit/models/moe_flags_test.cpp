@@ -44,6 +44,7 @@ TEST(MoeFlags, AModelSaysWhatItWasMadeOf) {
                                               m.load_balancing_type = {"quantile_balancing"};
                                               m.quantile_ema = 0.5;
                                               m.input_jitter = 0.25;
+                                              m.double_logits = true;
                                               m.force_biased = -2;
                                               m.force_load_balancing = true;
                                             }),
@@ -53,6 +54,7 @@ TEST(MoeFlags, AModelSaysWhatItWasMadeOf) {
   EXPECT_FALSE(flags.moe.enable_expert_bias);
   EXPECT_EQ(flags.moe.quantile_ema, 0.5);
   EXPECT_EQ(flags.moe.input_jitter, 0.25);
+  EXPECT_TRUE(flags.moe.double_logits);
   EXPECT_EQ(flags.moe.force_biased, -2);
   EXPECT_TRUE(flags.moe.force_load_balancing);
 }

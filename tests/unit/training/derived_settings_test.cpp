@@ -55,6 +55,19 @@ TEST(DerivedSettings, OfTheShape) {
     EXPECT_FALSE(notes.contains(given)) << given;
 }
 
+TEST(DerivedSettings, OfOverlapWithoutAnotherMicroBatch) {
+  settings::TrainSettings s = small();
+  s.shape.moe.num_experts = 4;
+  s.parallel.expert_parallel = 2;
+  s.parallel.overlap_experts = true;
+  s.batch.micro_batch_size = 1;
+  s.batch.global_batch_size = 4;
+  EXPECT_FALSE(notes_of(s).contains("overlap-moe-expert-parallel-comm"));
+  s.batch.global_batch_size = 2;
+  EXPECT_EQ(notes_of(s)["overlap-moe-expert-parallel-comm"],
+            "none: each step has one micro-batch on a rank, and no other to overlap it with");
+}
+
 TEST(DerivedSettings, OfTheModelsDirectory) {
   settings::TrainSettings s = small();
   const std::string llama = std::string(MEGATRON_GOLDEN) + "/hf/llama";

@@ -5,6 +5,7 @@
 #include "kernels/cpu/products/amx_products.h"
 #include "kernels/cpu/products/bf16_products.h"
 #include "kernels/cpu/products/block_size.h"
+#include "kernels/cpu/products/double_product.h"
 #include "kernels/cpu/products/few_rows.h"
 #include "kernels/cpu/products/panels.h"
 #include "kernels/cpu/rows_ahead.h"
@@ -46,15 +47,14 @@ double load(const std::byte* p, DType type, int64_t i) {
   return static_cast<float>(reinterpret_cast<const bf16*>(p)[i]);
 }
 
-// out = sums + bias + (accumulate ? out : 0), rounded once. sums: rows of block.n, or null for
-// zeros.
+// out = sums + bias + (accumulate ? out : 0), rounded once. sums: rows `stride` apart, or null for zeros.
 template <class Sum, class Out>
-void store(const Problem& p, const Block& block, const Sum* sums) {
+void store(const Problem& p, const Block& block, const Sum* sums, int64_t stride = 0) {
   const std::byte* bias = bias_at(p, block);
   Out* out = reinterpret_cast<Out*>(out_at(p, block));
   for (int64_t i = 0; i < block.m; ++i, out += p.ldc) {
     for (int64_t j = 0; j < block.n; ++j) {
-      Sum value = sums == nullptr ? Sum{0} : sums[i * block.n + j];
+      Sum value = sums == nullptr ? Sum{0} : sums[i * stride + j];
       if (bias != nullptr) value += static_cast<Sum>(load(bias, p.bias_type, j));
       if (p.accumulate) value += static_cast<Sum>(out[j]);
       out[j] = static_cast<Out>(value);
@@ -263,25 +263,18 @@ class PanelProduct {
   uint32_t *rows_, *panels_;
 };
 
-// f64 has no tiles: row k of b times column k of a, added to the block's sums; one chain of sums
-// an element.
-void run_f64(const Problem& p, const Block& block) {
-  double* sums = reinterpret_cast<double*>(thread_buffer(Slot::c, block.m * block.n * 8));
-  double* row = reinterpret_cast<double*>(thread_buffer(Slot::b, block.n * 8));
-  const double* a = reinterpret_cast<const double*>(a_at(p, block, 0));
-  const double* b = reinterpret_cast<const double*>(b_at(p, block, 0));
-  const int64_t a_row = p.transpose_a ? 1 : p.lda, a_col = p.transpose_a ? p.lda : 1;
-  const int64_t b_row = p.transpose_b ? 1 : p.ldb, b_col = p.transpose_b ? p.ldb : 1;
-  std::fill_n(sums, block.m * block.n, 0.0);
-  for (int64_t k = 0; k < block.depth; ++k) {
-    for (int64_t j = 0; j < block.n; ++j) row[j] = b[k * b_row + j * b_col];
-    for (int64_t i = 0; i < block.m; ++i) {
-      const double factor = a[i * a_row + k * a_col];
-      double* to = sums + i * block.n;
-      for (int64_t j = 0; j < block.n; ++j) to[j] += factor * row[j];
-    }
-  }
-  store<double, double>(p, block, sums);
+void run_double(const Problem& p, const Block& block) {
+  const int64_t stride = double_stride(block.n);
+  auto* sums = reinterpret_cast<double*>(thread_buffer(Slot::c, block.m * stride * 8));
+  double_product({.m = block.m,
+                  .n = block.n,
+                  .k = block.depth,
+                  .type = p.in,
+                  .a = {a_at(p, block, 0), p.transpose_a ? 1 : p.lda, p.transpose_a ? p.lda : 1},
+                  .b = {b_at(p, block, 0), p.transpose_b ? p.ldb : 1, p.transpose_b ? 1 : p.ldb},
+                  .c = sums});
+  p.result == DType::f64 ? store<double, double>(p, block, sums, stride)
+                         : store<double, float>(p, block, sums, stride);
 }
 
 // The blocks of a problem: each product in rows of about the same height, numbered one product after
@@ -328,6 +321,8 @@ class Blocks {
   std::vector<int64_t> begins_;  // of products whose rows are cut
 };
 
+bool in_double(const Problem& p) { return p.double_sums || p.in == DType::f64; }
+
 int64_t most_rows(const Problem& p) {
   if (p.row_cuts == nullptr) return p.m;
   int64_t most = 0;
@@ -355,7 +350,7 @@ BlockSize panel_blocks(const Problem& p, WordKind kind, int64_t threads) {
 
 void run(const Problem& p, const Block& block, WordKind kind) {
   if (block.depth == 0) return store_zeros(p, block);
-  if (p.in == DType::f64) return run_f64(p, block);
+  if (in_double(p)) return run_double(p, block);
   PanelProduct(p, block, kind).run();
 }
 
@@ -364,7 +359,7 @@ void run(const Problem& p, const Block& block, WordKind kind) {
 void compute(const Problem& p, Stream& stream) {
   if (p.batch * most_rows(p) * p.n == 0) return;
   const WordKind kind = word_kind(p.in, bf16_products());
-  const bool panels = p.in != DType::f64 && p.k > 0;
+  const bool panels = !in_double(p) && p.k > 0;
   const Blocks blocks(p, panels ? panel_blocks(p, kind, stream.pool().size()) : BlockSize{64, 64});
   stream.pool().parallel_for(blocks.count_all(),
                              [&](int64_t index, int) { run(p, blocks[index], kind); });

@@ -27,6 +27,7 @@ struct Problem {
   int64_t batch_a = 0, batch_b = 0, batch_c = 0, batch_bias = 0;
   bool transpose_a = false, transpose_b = false, accumulate = false;
   DType in = DType::f32, result = DType::f32, bias_type = DType::f32;
+  bool double_sums = false;  // of any type; those of f64 always are
 
   // Product g has but a range of [0, m) or of [0, k), that from cuts[g] to cuts[g + 1].
   const int32_t* row_cuts = nullptr;

@@ -1,17 +1,17 @@
-// A tile of a grouped product in fused multiply-adds, in f32 or f64: each element's terms are added in order of depth.
+// A tile of a product in fused multiply-adds, in f32 or f64: each element's terms are added in order of depth.
 #pragma once
 
 #include "kernels/cuda/grouped_gemm/operand.h"
 
 namespace megatron::kernels::cuda {
 
-template <class T, bool kInsideA, bool kInsideB>
+template <class T, bool kInsideA, bool kInsideB, class Sums = Wide<T>>
 struct PlainTile {
   static constexpr int kRows = 64, kColumns = 64, kDepth = 16;
   // A thread's results: kOwn neighbouring rows and columns.
   static constexpr int kOwn = 4, kAcross = kColumns / kOwn, kPitch = kRows + kOwn;
   static_assert(kRows == kColumns && kRows / kOwn * kAcross == kProductThreads);
-  using Sum = Wide<T>;
+  using Sum = Sums;
 
   template <bool kInside>
   __device__ static void fetch(const Operand<T, kInside>& from, int64_t first, int64_t depth,
@@ -21,7 +21,7 @@ struct PlainTile {
       const int i = kInside ? c / kDepth : c % kRows, d = kInside ? c % kDepth : c / kRows;
       const bool there = i < from.places && first + d < depth;
       const int64_t at = kInside ? i * from.pitch + first + d : (first + d) * from.pitch + i;
-      tile[d][i] = there ? widen(from.data[at]) : Sum(0);
+      tile[d][i] = there ? static_cast<Sum>(widen(from.data[at])) : Sum(0);
     }
   }
 

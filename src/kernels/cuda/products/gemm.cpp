@@ -9,6 +9,7 @@
 #include "kernels/cuda/elementwise.h"
 #include "kernels/cuda/numbers.h"
 #include "kernels/cuda/partial_rows.h"
+#include "kernels/cuda/products/double_gemm.h"
 #include "kernels/cuda/products/product_plans.h"
 #include "kernels/cuda/table.h"
 #include "kernels/cuda_scratch/gemm.h"
@@ -141,14 +142,15 @@ bool fused(const GemmArgs& args, Stream& stream) {
 
 void gemm(const GemmArgs& args, Stream& stream) {
   check(args);
-  if (args.a.dtype() == DType::f64) refuse_type("gemm", DType::f64);
+  if (args.a.dtype() == DType::f64 && !args.double_sums) refuse_type("gemm", DType::f64);
   if (has_epilogue(args)) {
-    const bool done = fused(args, stream);
+    const bool done = !args.double_sums && fused(args, stream);
     ++(done ? stream.calls().epilogues_fused : stream.calls().epilogues_separate);
     if (!done) gemm_by_parts(args, cuda_table(), stream);
     return;
   }
   if (args.out.elements() == 0) return;
+  if (args.double_sums) return double_gemm(args, stream);
   const GemmScratch scratch = gemm_scratch(args, stream);
   const Call call = prepare(args, scratch, stream);
   ProductPlans::of(stream).run(call.product, call.pointers);

@@ -1,4 +1,4 @@
-// CUDA's matrix product, by cuBLASLt; contract in kernels/gemm.h.
+// CUDA's matrix product, by cuBLASLt; contract in kernels/gemm.h. With double_sums, a kernel of our own.
 #pragma once
 
 #include "device/stream.h"
@@ -6,7 +6,7 @@
 
 namespace megatron::kernels::cuda {
 
-// Types f32 (no TF32), bf16 and f16 with f32 sums; f64 throws Error. Where a call's sums are split
+// Types f32 (no TF32), bf16 and f16 with f32 sums; f64 with double_sums only, else it throws Error. Where a call's sums are split
 // over K, the parts are f32 and are added in a fixed order, so that the same call gives the same
 // bits in every run on one kind of GPU with one version of cuBLASLt. What the contract promises of
 // the forward form does not hold: cuBLASLt takes other kernels for other sizes, so that an

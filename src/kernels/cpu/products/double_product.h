@@ -1,0 +1,28 @@
+// Products with sums in f64.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "base/dtype.h"
+
+namespace megatron::kernels::cpu {
+
+// c [m,n] = a b; rows of c double_stride(n) apart. Each element is one chain of fused multiply-adds in ascending k, begun
+// at 0: its bits depend on no other size.
+struct DoubleProduct {
+  // Of elements of `type` (f64, f32, bf16), from one place along m (n) to the next, and along k.
+  struct Operand {
+    const std::byte* at;
+    int64_t place, step;
+  };
+  int64_t m, n, k;
+  DType type;
+  Operand a, b;
+  double* c;
+};
+
+void double_product(const DoubleProduct& product);
+int64_t double_stride(int64_t n);
+
+}  // namespace megatron::kernels::cpu
