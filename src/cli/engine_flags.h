@@ -6,6 +6,7 @@
 #include "base/fields.h"
 #include "comm/processes.h"
 #include "inference/engine.h"
+#include "inference/engine_groups.h"
 
 namespace megatron::cli {
 
@@ -29,12 +30,15 @@ class EngineRankFlags {
   // Throws Error naming the flag, and where a launcher started another number of processes.
   void check(const comm::Processes& processes) const;
 
-  int tensor() const { return static_cast<int>(tensor_); }
-  int stages() const { return static_cast<int>(stages_); }
-  int ranks() const { return tensor() * stages(); }
+  inference::EngineLayout layout() const {
+    return {.tensor = static_cast<int>(tensor_),
+            .stages = static_cast<int>(stages_),
+            .experts = static_cast<int>(experts_)};
+  }
+  int ranks() const { return layout().ranks(); }
 
  private:
-  int64_t tensor_ = 1, stages_ = 1;
+  int64_t tensor_ = 1, stages_ = 1, experts_ = 1;
 };
 
 }  // namespace megatron::cli

@@ -115,7 +115,7 @@ void ServeSettings::join(const comm::Processes& processes) {
            "--replicas is {}, but --tensor-model-parallel-size {} times "
            "--pipeline-model-parallel-size {} divides the model among {} ranks, and replicas share "
            "one that is whole; use one replica, or start several servers",
-           server.replicas, ranks.tensor(), ranks.stages(), ranks.ranks());
+           server.replicas, ranks.layout().tensor, ranks.layout().stages, ranks.ranks());
   runtime.ranks = ranks.ranks();
   runtime.join(processes);
   runtime.check();

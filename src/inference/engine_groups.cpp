@@ -7,9 +7,9 @@
 namespace megatron::inference {
 namespace {
 
-std::unique_ptr<comm::Group> stages_descending(int tensor, int stages, comm::Group& world) {
-  MG_ASSERT(world.size() == tensor * stages);
-  const int stage = stages - 1 - world.rank() / tensor;
+std::unique_ptr<comm::Group> stages_descending(const EngineLayout& layout, comm::Group& world) {
+  MG_ASSERT(world.size() == layout.ranks() && layout.tensor % layout.experts == 0);
+  const int tensor = layout.tensor, stage = layout.stages - 1 - world.rank() / tensor;
   auto grid = world.split(0, stage * tensor + world.rank() % tensor, world.size());
   grid->set_name("engine");
   return grid;
@@ -17,9 +17,15 @@ std::unique_ptr<comm::Group> stages_descending(int tensor, int stages, comm::Gro
 
 }  // namespace
 
-EngineGroups::EngineGroups(int tensor, int stages, comm::Group& world)
-    : grid_(stages_descending(tensor, stages, world)),
-      ranks_({.layout = {.tp = tensor, .pp = stages}, .pipeline = {.stages = stages}}, *grid_),
+EngineGroups::EngineGroups(const EngineLayout& layout, comm::Group& world)
+    : layout_(layout),
+      grid_(stages_descending(layout, world)),
+      ranks_({.layout = {.tp = layout.tensor,
+                         .ep = layout.experts,
+                         .pp = layout.stages,
+                         .etp = layout.tensor / layout.experts},
+              .pipeline = {.stages = layout.stages}},
+             *grid_),
       host_(std::make_unique<Runtime>(Device{DeviceKind::cpu, 0}, 1)) {}
 
 std::unique_ptr<models::Stage> EngineGroups::build(const models::Model& model, Runtime& runtime,
@@ -29,6 +35,9 @@ std::unique_ptr<models::Stage> EngineGroups::build(const models::Model& model, R
            "--pipeline-model-parallel-size is {}, but the model has only {} layers; each stage "
            "needs one",
            shape.stages, model->num_layers());
+  MG_CHECK(layout_.experts == 1 || model->flags().moe.num_experts,
+           "--expert-model-parallel-size is {}, but the model has no experts; leave it out",
+           layout_.experts);
   const auto parts = parallel::place_layers(model->num_layers(), shape, {.uneven = true});
   auto stage = model.build(runtime, type, seed, parts[static_cast<size_t>(ranks_.stage())],
                            ranks_.modules());
@@ -38,7 +47,7 @@ std::unique_ptr<models::Stage> EngineGroups::build(const models::Model& model, R
 
 EngineRanks EngineGroups::ranks(bool led) const {
   if (grid_->size() == 1) return {};
-  const int tensor = ranks_.tensor().size();
+  const int tensor = layout_.tensor;
   return {.all = grid_.get(),
           .stages = ranks_.stages(),
           .host = &host_->stream(),

@@ -262,7 +262,8 @@ Outcome tensor_parallel(comm::GpuBackend backend, int64_t graphs) {
         const Device device{DeviceKind::cuda, world.rank()};
         Runtime runtime(device, 1);
         std::unique_ptr<comm::Group> made;
-        const inference::EngineGroups groups(2, 1, comm::for_device(world, device, made, backend));
+        const inference::EngineGroups groups({.tensor = 2},
+                                             comm::for_device(world, device, made, backend));
         const auto stage =
             groups.build(models::model_from_flags(windowed(), 0), runtime, DType::f32, 1);
         models::initialize(*stage, 7, runtime.stream());

@@ -28,6 +28,7 @@ constexpr int64_t kDividedVocabulary = 96, kDividedPositions = 192;
 struct Division {
   int tensor = 1, stages = 1;
   bool led = false;  // rank 0 alone calls its engine
+  int experts = 1;
 };
 
 // What each rank does with its part of RandomModel's model.
@@ -36,7 +37,8 @@ using RankBody =
 
 inline void on_parts(const RandomModel& m, const Division& d, const RankBody& body) {
   each_rank(d.tensor * d.stages, DeviceKind::cpu, [&](comm::Group& world, Runtime& runtime) {
-    const inference::EngineGroups groups(d.tensor, d.stages, world);
+    const inference::EngineGroups groups(
+        {.tensor = d.tensor, .stages = d.stages, .experts = d.experts}, world);
     const auto stage = groups.build(m.model.model(), runtime, m.type(), 1);
     models::initialize(*stage, 7, runtime.stream());
     const EngineRanks ranks = groups.ranks(d.led);

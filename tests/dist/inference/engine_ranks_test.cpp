@@ -144,6 +144,45 @@ TEST(TensorParallelEngines, AreCloseToOneRank) {
   }
 }
 
+// Each has whole experts, or slices of some.
+TEST(ExpertParallelEngines, AreCloseToOneRank) {
+  models::ModelFlags flags = windows_shape(3);
+  flags.moe.num_experts = 4;
+  flags.moe.shared_ffn = 16;
+  flags.moe.layer_freq = "[0,1,1]";
+  RandomModel m(flags, DType::f32);
+  const std::vector<Request> requests = divided_requests(0);
+  const std::vector<Generation> expected = each_alone(m, requests);
+  for (const Division& d : {Division{.tensor = 2, .stages = 2, .led = true, .experts = 2},
+                            Division{.tensor = 4, .experts = 2}}) {
+    SCOPED_TRACE(fmt::format("tensor {}, stages {}, experts {}", d.tensor, d.stages, d.experts));
+    // Of two heads of keys, two of four ranks have the same one.
+    const auto of_ranks = run_divided(m, d, requests, d.tensor > 2 ? 16 : 8);
+    expect_near(of_ranks[0], expected);
+    for (const auto& results : of_ranks)
+      for (size_t i = 0; i < requests.size(); ++i)
+        EXPECT_EQ(numbers_of(results[i]), numbers_of(of_ranks[0][i]));
+  }
+}
+
+TEST(ExpertParallelEngines, AreForModelsWhoseExpertsCanBeDivided) {
+  const auto none = [](const models::Stage&, Runtime&, const EngineRanks&) {};
+  models::ModelFlags flags = windows_shape(1);
+  const auto refusal = [&] {
+    RandomModel m(flags, DType::f32);
+    try {
+      on_parts(m, {.tensor = 2, .experts = 2}, none);
+    } catch (const Error& e) {
+      return std::string(e.what());
+    }
+    return std::string();
+  };
+  EXPECT_NE(refusal().find("--expert-model-parallel-size is 2, but the model has no experts"),
+            std::string::npos);
+  flags.moe.num_experts = 3;
+  EXPECT_NE(refusal().find("3 experts cannot be divided evenly among 2 ranks"), std::string::npos);
+}
+
 // Log-probabilities of prompts, one after the other.
 std::vector<double> scores_of(const models::Stage& stage, Runtime& runtime,
                               const EngineRanks& ranks = {}) {

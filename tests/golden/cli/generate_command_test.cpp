@@ -150,6 +150,11 @@ TEST_F(GenerateCommand, PipelineStagesGiveTheTextOfOneRank) {
           {"--pipeline-model-parallel-size is 3", "only 2 layers"});
   refused({"--prompt", "x", "--tensor-model-parallel-size", "0"},
           {"--tensor-model-parallel-size is 0", "[1, 1024]"});
+  refused({"--prompt", "x", "--expert-model-parallel-size", "2"},
+          {"--expert-model-parallel-size is 2; it must divide --tensor-model-parallel-size, 1"});
+  refused(
+      {"--prompt", "x", "--expert-model-parallel-size", "2", "--tensor-model-parallel-size", "2"},
+      {"--expert-model-parallel-size is 2, but the model has no experts"});
   refused({"--prompt", "x", "--pipeline-model-parallel-size", "2", "--output", "small.jsonl",
            "--inference-dynamic-batching-buffer-size-gb", "1e-6"},
           {"--inference-dynamic-batching-buffer-size-gb is 0.000"});
