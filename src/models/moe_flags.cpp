@@ -111,6 +111,14 @@ void MoeFlags::fields(Fields& f) {
   });
 }
 
+bool MoeFlags::names_losses_without_coefficient() const {
+  const nn::RouterTraining r = training();
+  const bool none = r.aux_loss == 0 && r.sequence_aux_loss == 0 && r.global_aux_loss == 0 &&
+                    !r.sinkhorn && !r.quantile;
+  return none && load_balancing_type != MoeFlags().load_balancing_type &&
+         load_balancing_type != std::vector<std::string>{"none"};
+}
+
 nn::RouterTraining MoeFlags::training() const {
   nn::RouterTraining training{.z_loss = z_loss_coeff.value_or(0),
                               .bias_update_rate = bias_update_rate,

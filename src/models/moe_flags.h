@@ -33,6 +33,8 @@ struct MoeFlags {
   void fields(Fields& fields);
   // Throws Error naming a coefficient that is no number, or lists that do not go together.
   nn::RouterTraining training() const;
+  // Whether losses are chosen, other than by default, of which none is added.
+  bool names_losses_without_coefficient() const;
 
  private:
   void set_balancing(nn::RouterTraining& training) const;

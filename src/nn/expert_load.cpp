@@ -1,5 +1,6 @@
 // A layer's tally: of its E experts the choices, those that have a row, and the biases, added over ranks; how many ranks
-// these are of; the rows that a rank has room for, added over ranks, and how many these are.
+// these are of; the rows that a rank has room for and those that any load needs, added over ranks, and how many these
+// are.
 #include "nn/expert_load.h"
 
 #include <algorithm>
@@ -18,7 +19,7 @@ constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
 
 using Numbers = std::span<const double>;
 
-int64_t tally_width(int64_t experts) { return 3 * experts + 3; }
+int64_t tally_width(int64_t experts) { return 3 * experts + 4; }
 
 double sum(Numbers numbers) { return std::accumulate(numbers.begin(), numbers.end(), 0.0); }
 
@@ -38,19 +39,23 @@ double range(Numbers biases, double ranks) {
   return (most - least) / ranks;
 }
 
-// Choices of a step without a row were lost in one place at worst: with room for those, too, it suffices.
+// Choices of a step without a row were lost in one place at worst: with room for those, too, it suffices. An even load
+// times the factor is more than room - 1.
 void check_room(int64_t layer, Numbers tally, size_t experts, double factor) {
   const double chosen = sum(tally.first(experts)),
                lost = chosen - sum(tally.subspan(experts, experts));
   if (lost <= 0) return;
-  const double room = tally[3 * experts + 1] / tally[3 * experts + 2];
-  const double enough = std::ceil(100 * factor * (1 + lost / room)) / 100;
+  const double ranks = tally[3 * experts + 3];
+  const double room = tally[3 * experts + 1] / ranks, most = tally[3 * experts + 2] / ranks;
+  const double enough = std::ceil(100 * factor * (room + lost) / std::max(1.0, room - 1)) / 100;
+  const bool bounds = room > 1 && enough * (room - 1) / factor < most;
   fail(
       "layer {}: {:.0f} of the step's {:.0f} choices of experts found no room among the {:.0f} "
       "rows that --moe-expert-rank-capacity-factor {} gives the experts of a rank. No weight was "
-      "changed. Resume with a larger one ({} is enough for this step; results do not depend on "
-      "it), or without the flag, which makes room for any load",
-      layer, lost, chosen, room, factor, enough);
+      "changed. Resume with a larger one{}, or without the flag, which makes room for any load, "
+      "{:.0f} rows; results do not depend on it",
+      layer, lost, chosen, room, factor,
+      bounds ? fmt::format(" ({} is enough for this step)", enough) : "", most);
 }
 
 }  // namespace
@@ -93,7 +98,7 @@ Tensor ExpertLoad::part(const Tape& tape, Part part) const {
   if (!tally.defined()) return tally;
   switch (part) {
     case Part::bias_ranks: return tally.slice(0, 3 * experts_, 1);
-    case Part::room: return tally.slice(0, 3 * experts_ + 1, 2);
+    case Part::room: return tally.slice(0, 3 * experts_ + 1, 3);
     default: return tally.slice(0, static_cast<int64_t>(part) * experts_, experts_);
   }
 }
@@ -113,11 +118,12 @@ void ExpertLoad::fill(const Tensor& out, double value, const Tape& tape) const {
   tape.kernels().fill({.out = out, .value = value}, tape.stream());
 }
 
-void ExpertLoad::take_room(const Tape& tape, int64_t rows) const {
+void ExpertLoad::take_room(const Tape& tape, int64_t rows, int64_t most) const {
   const Tensor room = part(tape, Part::room);
   if (!room.defined()) return;
   fill(room.slice(0, 0, 1), static_cast<double>(rows), tape);
-  fill(room.slice(0, 1, 1), 1, tape);
+  fill(room.slice(0, 1, 1), static_cast<double>(most), tape);
+  fill(room.slice(0, 2, 1), 1, tape);
 }
 
 void ExpertLoad::take_bias(const Tape& tape, const Tensor& bias) const {

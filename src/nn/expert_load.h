@@ -35,8 +35,9 @@ class ExpertLoad {
   void count_chosen(const Tape& tape, const Tensor& experts) const;
   // Those with a row, rows i32 [T,k] (kernels/expert_rows.h).
   void count_kept(const Tape& tape, const Tensor& experts, const Tensor& rows) const;
-  // The rows that a rank's experts have room for, the same on every rank and whenever it is called. On every rank.
-  void take_room(const Tape& tape, int64_t rows) const;
+  // The rows that a rank's experts have room for, and those that any load needs at most, the same on every rank and
+  // whenever it is called. On every rank.
+  void take_room(const Tape& tape, int64_t rows, int64_t most) const;
   // bias f32 (f64) [E], the same whenever a rank calls it in a step. On every rank.
   void take_bias(const Tape& tape, const Tensor& bias) const;
 

@@ -151,7 +151,7 @@ int64_t Moe::most_rows(Tape& tape, int64_t tokens, const Capacity& capacity) con
   }
   if (training_.rank_capacity_factor <= 0 || !trains(tape)) return any;
   const int64_t most = rows_at(training_.rank_capacity_factor, tokens, any);
-  load_.take_room(tape, most);
+  load_.take_room(tape, most, any);
   return most;
 }
 

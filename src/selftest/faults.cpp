@@ -122,7 +122,19 @@ class MisplacedExpertResults final : public PassingGroup<MisplacedExpertResults>
   comm::Work reduce_scatter(Tensor in, Tensor out, comm::Reduce op, Stream& stream,
                             std::string_view call) override {
     comm::Work work = PassingGroup::reduce_scatter(in, out, op, stream, call);
-    if (call != kExpertResults) return work;
+    return misplaced(std::move(work), out, stream, call);
+  }
+  comm::Work all_to_all(Tensor in, Tensor out, std::span<const int64_t> send_counts,
+                        std::span<const int64_t> receive_counts, Stream& stream,
+                        std::string_view call) override {
+    comm::Work work = PassingGroup::all_to_all(in, out, send_counts, receive_counts, stream, call);
+    return misplaced(std::move(work), out, stream, call);
+  }
+
+ private:
+  static comm::Work misplaced(comm::Work work, const Tensor& out, Stream& stream,
+                              std::string_view call) {
+    if (call != kExpertResults || out.size(0) == 0) return work;
     work.wait(stream);
     const auto row = out.bytes() / out.size(0);
     auto* begin = static_cast<std::byte*>(out.raw());

@@ -232,9 +232,11 @@ void Check::check_schedule(const PipelineShape& shape, int64_t micro_batches) {
            "not determine the placement: use --pipeline-model-parallel-layout",
            s_.decoder_first_layers ? "--decoder-first-pipeline-num-layers"
                                    : "--decoder-last-pipeline-num-layers");
-  // Throws where the groups do not fit.
+  // Throws where the groups do not fit. In parts or not; which schedules have them, check_overlapped_experts() says.
+  PipelineShape whole = shape;
+  whole.parts = 1;
   if (micro_batches > 0 && micro_batches <= kMostRanks)
-    shape.schedule(0, static_cast<int>(micro_batches));
+    whole.schedule(0, static_cast<int>(micro_batches));
   if (shape.stages == 1 && !s_.overlap_p2p)
     notes_.push_back({"no-overlap-p2p-communication", "none",
                       "--pipeline-model-parallel-size 1: there are no other stages to "

@@ -1,5 +1,7 @@
 #include "training/settle.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -247,6 +249,14 @@ void leave_out_idle_overlap(settings::TrainSettings& s, const models::Model& mod
                      "on a GPU only the device knows how many rows go where"});
     p.token_dispatcher = Dispatcher::allgather;
   }
+  if (moe.num_experts && s.shape.moe.names_losses_without_coefficient())
+    notes.push_back({"moe-aux-loss-coeff", "0",
+                     fmt::format("the default: --moe-router-load-balancing-type {} adds no loss",
+                                 fmt::join(s.shape.moe.load_balancing_type, " "))});
+  if (s.shape.moe.rank_capacity_factor && p.expert_parallel == 1) {
+    idle(true, "moe-expert-rank-capacity-factor", "no rank holds some of the experts alone");
+    s.shape.moe.rank_capacity_factor.reset();
+  }
   if (moe.shared_ffn.value_or(0) > 0) return;
   idle(p.overlap_shared_expert, "moe-shared-expert-overlap",
        moe.num_experts ? "the model has no shared expert" : none);
@@ -281,6 +291,17 @@ std::vector<SettingNote> settle_layout(settings::TrainSettings& s, const models:
            "ranks, but --moe-router-load-balancing-type global_aux_loss adds up what {} of them "
            "count in each; use --cuda-graph-impl none, or aux_loss",
            s.data_parallel());
+  const int64_t expert_ranks =
+      s.parallel.expert_parallel *
+      s.parallel.expert_tensor_parallel.value_or(s.parallel.tensor_parallel);
+  MG_CHECK(
+      !model->flags().moe.num_experts || expert_ranks == 1 || !s.graphs.record_after(s.parallel) ||
+          s.runtime.device_kind() != DeviceKind::cuda,
+      "--cuda-graph-impl local captures no messages between the ranks that divide the experts, "
+      "of which --expert-model-parallel-size {} and --expert-tensor-parallel-size {} make {}; "
+      "use --cuda-graph-impl none",
+      s.parallel.expert_parallel,
+      s.parallel.expert_tensor_parallel.value_or(s.parallel.tensor_parallel), expert_ranks);
   s.optimizer.config.offload_fraction = s.offload.fraction();
   MG_CHECK(
       s.optimizer.config.method != optim::Method::muon ||

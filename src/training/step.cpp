@@ -372,12 +372,16 @@ void TrainStep::forward_backward(std::span<const corpus::HostBatch> micro_batche
   data_parallel_.finish();
 }
 
+// Recorded work has the addresses of the metrics' sums; these stay where they are when the number of micro-batches
+// changes.
 void TrainStep::make_totals(int64_t micro_batches) {
+  if (!metrics_.empty() && !metrics_.sums().defined())
+    metrics_.use(Tensor::empty(runtime_.arena(MemoryClass::optimizer), {metrics_.size()},
+                               DType::f64, "step.metrics"));
   if (totals_.defined() && totals_.size(0) == micro_batches + 1) return;
   sums_ = Tensor::empty(runtime_.arena(MemoryClass::optimizer),
                         {micro_batches + 1 + metrics_.size()}, DType::f64, "step.totals");
   totals_ = sums_.slice(0, 0, micro_batches + 1);
-  if (!metrics_.empty()) metrics_.use(sums_.slice(0, micro_batches + 1, metrics_.size()));
 }
 
 void TrainStep::expect(int64_t micro_batches) {
@@ -419,6 +423,9 @@ StepReport TrainStep::accumulate(std::span<const corpus::HostBatch> micro_batche
     ranks_.world()
         .all_reduce(metrics_.sums(), comm::Reduce::sum, runtime_.stream(), "step.metrics")
         .wait(runtime_.stream());
+    kernels::table(runtime_.stream())
+        .copy({.x = metrics_.sums(), .out = sums_.slice(0, count + 1, metrics_.size())},
+              runtime_.stream());
   }
   StepReport report{.loss_scale = loss_scale_.value()};
   if (!runtime_.device().has_data()) {

@@ -1,5 +1,8 @@
-// What a step of a model with experts copies to the host: metrics and all, in as many copies as a dense one's.
+// A step of a model with experts: what it copies to the host, metrics and all, in as many copies as a dense one's, and
+// what it says when it is recorded.
 #include <gtest/gtest.h>
+
+#include <cmath>
 
 #include "device/cuda_plugin.h"
 #include "nn/expert_load.h"
@@ -70,7 +73,7 @@ TEST(ExpertStep, CopiesAsOftenToTheHostAsADenseOne) {
     ASSERT_GT(plain.copies, 0);
     const Copied loads = last_step(with_experts(), recorded);
     EXPECT_EQ(loads.copies, plain.copies);
-    EXPECT_EQ(loads.bytes - plain.bytes, 8 * kLayers * (3 * kExperts + 3 + 2));
+    EXPECT_EQ(loads.bytes - plain.bytes, 8 * kLayers * (3 * kExperts + 4 + 2));
     EXPECT_EQ(loads.metrics, 2U);  // expert_load, router_entropy
 
     models::ModelFlags flags = with_experts();
@@ -83,6 +86,40 @@ TEST(ExpertStep, CopiesAsOftenToTheHostAsADenseOne) {
     EXPECT_EQ(all.copies, plain.copies);
     EXPECT_GE(all.metrics, 5U);
   }
+}
+
+// Losses and every layer's metrics of steps whose number of micro-batches changes.
+std::vector<double> numbers_of_steps(bool recorded) {
+  models::ModelFlags flags = with_experts();
+  flags.moe.aux_loss_coeff = {"0.01"};
+  const auto alone = comm::single();
+  Runtime runtime({DeviceKind::cuda, 0}, 1);
+  StepOptions options;
+  if (recorded) options.record_after = 1;
+  TrainedModel model(models::model_from_flags(flags, kTokens), DType::f32, 3, {}, *alone, runtime,
+                     options);
+  model.initialize(5);
+  model.step.begin({});
+  std::vector<double> numbers;
+  int64_t sample = 0;
+  for (const int64_t count : {2, 2, 3, 5, 3, 2}) {
+    std::vector<corpus::HostBatch> batches;
+    for (int64_t i = 0; i < count; ++i) batches.push_back(tokens_of(sample++));
+    const StepReport report = model.step.run(batches, {.learning_rate = 1e-2});
+    numbers.push_back(report.loss);
+    for (const MetricValue& metric : report.metrics) {
+      numbers.push_back(metric.value);
+      for (const MetricValue::Layer& layer : metric.layers) numbers.push_back(layer.value);
+    }
+  }
+  EXPECT_EQ(model.step.recorded().replayed > 0, recorded);
+  return numbers;
+}
+
+TEST(ExpertStep, LogsTheSameWhenItIsRecordedAndBatchesChange) {
+  const std::vector<double> launched = numbers_of_steps(false);
+  for (const double number : launched) EXPECT_TRUE(std::isfinite(number));
+  EXPECT_EQ(numbers_of_steps(true), launched);
 }
 
 // Whose shapes are fixed, too, by its capacity: as many micro-batches are recorded and replayed as of a dense model.

@@ -163,6 +163,8 @@ TEST(CudaGraphsRefused, ByNameBeforeStep0) {
   refused(local + "--ranks 2 --use-megatron-fsdp --data-parallel-sharding-strategy optim_grads",
           {"optim_grads", "use optim"});
   refused(local + "--cpu-offloading-num-layers 1", {"--cpu-offloading-num-layers 1"});
+  refused(local + "--num-experts 4 --ranks 2 --expert-model-parallel-size 2",
+          {"--expert-model-parallel-size 2", "use --cuda-graph-impl none"});
   refused("--cuda-graph-impl transformer_engine", {"transformer_engine", "use local"});
   refused("--external-cuda-graph", {"transformer_engine", "use local"});
   refused("--cuda-graph-impl full_iteration", {"full_iteration", "use local"});

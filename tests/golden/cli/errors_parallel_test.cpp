@@ -84,6 +84,21 @@ TEST_F(BadLayout, Sizes) {
           "plan");
 }
 
+TEST_F(BadLayout, OverlappedExperts) {
+  const std::string beside =
+      "--num-experts 4 --expert-model-parallel-size 2 --overlap-moe-expert-parallel-comm ";
+  for (const std::string schedule : {"zb-h1", "zb-v"})
+    refused(beside + "--ranks 4 --pipeline-model-parallel-size 2 --pipeline-schedule " + schedule,
+            {"--overlap-moe-expert-parallel-comm: --pipeline-schedule " + schedule,
+             "use 1f1b or interleaved"},
+            "plan");
+  const std::string two = beside + "--ranks 2 ";
+  refused(two + "--recompute-granularity full", {"--recompute-granularity full", "moe_act"});
+  refused(two + "--cpu-offloading-num-layers 1", {"--cpu-offloading-num-layers"}, "plan");
+  refused(two + "--data-parallel-sharding-strategy optim_grads_params",
+          {"optim_grads_params", "use optim_grads"});
+}
+
 TEST_F(BadLayout, Chunks) {
   const std::string two = "--pipeline-model-parallel-size 2 ",
                     chunks = "--num-virtual-stages-per-pipeline-rank ",
