@@ -168,24 +168,27 @@ std::vector<Product> real_products(DType type) {
   return list;
 }
 
-// Of a router with 64 experts: logits, and the gradients of its input and of its weight and bias.
+// Of a router with 64 experts: logits, and with f32 the gradients of its input and of its weight and bias, which are
+// computed from copies in that type.
 std::vector<Product> router_products(DType type, int64_t tokens, int64_t width) {
   constexpr int64_t kExperts = 64;
-  return {{.m = tokens,
-           .k = width,
-           .n = kExperts,
-           .transpose_b = true,
-           .bias = true,
-           .in = type,
-           .double_sums = true},
-          {.m = tokens, .k = kExperts, .n = width, .double_sums = true},
-          {.m = kExperts,
-           .k = tokens,
-           .n = width,
-           .transpose_a = true,
-           .beta = 1,
-           .bias_gradient = Product::Sums::added,
-           .double_sums = true}};
+  std::vector<Product> list = {{.m = tokens,
+                                .k = width,
+                                .n = kExperts,
+                                .transpose_b = true,
+                                .bias = true,
+                                .in = type,
+                                .double_sums = true}};
+  if (type != DType::f32) return list;
+  list.push_back({.m = tokens, .k = kExperts, .n = width, .double_sums = true});
+  list.push_back({.m = kExperts,
+                  .k = tokens,
+                  .n = width,
+                  .transpose_a = true,
+                  .beta = 1,
+                  .bias_gradient = Product::Sums::added,
+                  .double_sums = true});
+  return list;
 }
 
 void add_double_sums(std::vector<Product>& list, DType type) {
