@@ -73,11 +73,34 @@ std::string metric_text(const MetricValue& m) {
   return fmt::format("{} ({} layer {})", text, figure("{:.3g}", layer->value), layer->layer);
 }
 
+using Parts = std::vector<std::string>;
+
+constexpr std::string_view kBetween = " | ", kIndent = "   ";
+
+size_t width_of(const Parts& parts) {
+  size_t width = 0;
+  for (const std::string& part : parts) width += kBetween.size() + part.size();
+  return width;
+}
+
+// Lines of their own, below that of the step.
+std::string lines_below(const Parts& parts) {
+  std::string text, line;
+  for (const std::string& part : parts) {
+    if (line.size() + kBetween.size() + part.size() > kConsoleColumns) line.clear();
+    text += line.empty() ? "\n" : "";
+    const std::string added = (line.empty() ? std::string(kIndent) : std::string(kBetween)) + part;
+    text += added;
+    line += added;
+  }
+  return text;
+}
+
 // What of a step gives way on a line, the first to stay first.
-std::vector<std::string> lesser_figures(const StepRecord& r) {
-  std::vector<std::string> parts;
+Parts lesser_figures(const StepRecord& r, const Parts& metrics) {
+  Parts parts;
   if (r.skipped > 0) parts.push_back(fmt::format("{} skipped", r.skipped));
-  for (const MetricValue& m : r.metrics) parts.push_back(metric_text(m));
+  parts.insert(parts.end(), metrics.begin(), metrics.end());
   if (r.loss_scale != 0) parts.push_back("loss scale " + figure("{:.10g}", r.loss_scale));
   if (r.parameter_norm != 0) parts.push_back("params norm " + figure("{:.3f}", r.parameter_norm));
   if (r.zero_gradients >= 0) parts.push_back(fmt::format("{} zeros", r.zero_gradients));
@@ -102,11 +125,14 @@ std::string console_line(const StepRecord& r, const RunRecord& run) {
   line += fmt::format(" | {} left", std::isfinite(r.seconds_left) && r.seconds_left >= 0
                                         ? format_duration(r.seconds_left)
                                         : "n/a");
-  for (const std::string& part : lesser_figures(r)) {
-    if (line.size() + 3 + part.size() > kConsoleColumns) break;
-    line += " | " + part;
+  Parts metrics;
+  for (const MetricValue& m : r.metrics) metrics.push_back(metric_text(m));
+  const bool fit = line.size() + width_of(metrics) <= kConsoleColumns;
+  for (const std::string& part : lesser_figures(r, fit ? metrics : Parts())) {
+    if (line.size() + kBetween.size() + part.size() > kConsoleColumns) break;
+    line += std::string(kBetween) + part;
   }
-  return line;
+  return fit ? line : line + lines_below(metrics);
 }
 
 std::string closing_line(const RunTotals& t, const RunRecord& run) {

@@ -9,8 +9,9 @@ namespace megatron::report {
 
 inline constexpr int kConsoleColumns = 120;
 
-// At most kConsoleColumns: loss, tokens/s of a step and of the run in all, time left, and of the
-// rest (docs/log.md has the order) as much as fits; the JSON lines have everything.
+// Lines of at most kConsoleColumns: loss, tokens/s of a step and of the run in all, time left, and of the rest
+// (docs/log.md has the order) as much as fits on the first, the JSON lines have everything; then metrics, where they do
+// not all fit on that.
 std::string console_line(const StepRecord& record, const RunRecord& run);
 std::string console_line(const ValidationRecord& record);
 // In one line: what would break or colour it is escaped.
