@@ -4,7 +4,6 @@
 
 #include <algorithm>
 
-#include "base/error.h"
 #include "bench/call_timing.h"
 #include "kernels/cpu/products/library_product.h"
 #include "plan/machine_rates.h"
@@ -27,12 +26,6 @@ double own_seconds(const plan::WorkItem& item, Runtime& runtime, double seconds)
   for (int i = 0; i < 16; ++i) sets.push_back(memory.operands(item));
   return best_seconds(runtime, seconds,
                       [&](size_t turn) { item.again(sets[turn % sets.size()], runtime.stream()); });
-}
-
-const plan::OperandForm& operand(const plan::WorkItem& item, std::string_view name) {
-  const auto found = std::ranges::find(item.operands, name, &plan::OperandForm::name);
-  MG_ASSERT(found != item.operands.end());
-  return *found;
 }
 
 class LibraryRates {
@@ -81,7 +74,7 @@ class LibraryRates {
 };
 
 ProductRates gemm_rates(const plan::WorkItem& item, LibraryRates& library) {
-  const plan::OperandForm &a = operand(item, "a"), &out = operand(item, "out");
+  const plan::OperandForm &a = item.operand("a"), &out = item.operand("out");
   const bool transpose_a = (item.form & 1) != 0, transpose_b = (item.form & 2) != 0;
   ProductRates rates{
       .kernel = "gemm",
@@ -106,9 +99,9 @@ ProductRates gemm_rates(const plan::WorkItem& item, LibraryRates& library) {
 // Evenly loaded experts, as the library would do them: a batch of products, one an expert.
 ProductRates grouped_rates(const plan::WorkItem& item, LibraryRates& library) {
   const bool gradient = item.kernel == "grouped_gradient", transpose_b = (item.form & 2) != 0;
-  const plan::OperandForm &rows = operand(item, gradient ? "x" : "a"),
-                          &out = operand(item, gradient ? "dw" : "out");
-  const int64_t groups = operand(item, "offsets").shape[0] - 1,
+  const plan::OperandForm &rows = item.operand(gradient ? "x" : "a"),
+                          &out = item.operand(gradient ? "dw" : "out");
+  const int64_t groups = item.operand("offsets").shape[0] - 1,
                 each = std::max<int64_t>(1, rows.shape[0] / groups);
   ProductRates rates{.kernel = std::string(item.kernel),
                      .form = gradient      ? "T N"
@@ -133,7 +126,7 @@ ProductRates grouped_rates(const plan::WorkItem& item, LibraryRates& library) {
 // Attention as the library would do it: batched products of all pairs at their rates, of which the
 // seen ones count. Scores and probabilities [T,S], in the type of q.
 ProductRates attention_rates(const plan::WorkItem& item, bool backward, LibraryRates& library) {
-  const plan::OperandForm &q = operand(item, "q"), &k = operand(item, "k");
+  const plan::OperandForm &q = item.operand("q"), &k = item.operand("k");
   const int64_t heads = q.shape[0] * q.shape[2], T = q.shape[1], S = k.shape[1], D = q.shape[3];
   const auto product = [&](int64_t m, int64_t n, int64_t depth, Order a, Order b) {
     return LibraryProduct{

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 
-#include "base/error.h"
 #include "bench/call_timing.h"
 #include "plan/replay_memory.h"
 #include "training/plan/make_plan.h"
@@ -34,13 +33,8 @@ std::string sizes(const Shape& shape) {
 }
 
 std::string shape_text(const plan::WorkItem& item) {
-  const auto operand = [&](std::string_view name) -> const plan::OperandForm& {
-    const auto found = std::ranges::find(item.operands, name, &plan::OperandForm::name);
-    MG_ASSERT(found != item.operands.end());
-    return *found;
-  };
   if (item.kernel == "gemm") {
-    const plan::OperandForm &a = operand("a"), &out = operand("out");
+    const plan::OperandForm &a = item.operand("a"), &out = item.operand("out");
     const bool transpose_a = (item.form & 1) != 0, transpose_b = (item.form & 2) != 0;
     return fmt::format("{} {} {} x {} {}{}", transpose_a ? 'T' : 'N', transpose_b ? 'T' : 'N',
                        sizes(out.shape), a.shape[transpose_a ? -2 : -1], name(a.type),
@@ -48,7 +42,7 @@ std::string shape_text(const plan::WorkItem& item) {
   }
   const bool attends = item.kernel.starts_with("attention");
   if (attends) {
-    const plan::OperandForm &q = operand("q"), &k = operand("k");
+    const plan::OperandForm &q = item.operand("q"), &k = item.operand("k");
     return fmt::format("{}, keys {} x {} {}", sizes(q.shape), k.shape[1], k.shape[2], name(q.type));
   }
   const auto bytes = [](const plan::OperandForm& form) { return form.bytes(); };

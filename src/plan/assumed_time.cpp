@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 
-#include "base/error.h"
 #include "plan/expert_rows.h"
 
 namespace megatron::plan {
@@ -85,10 +84,25 @@ Part part_of(std::string_view kernel) {
   return found == kKernels.end() ? Part::other : found->part;
 }
 
-const OperandForm& operand(const WorkItem& item, std::string_view name) {
-  const auto found = std::ranges::find(item.operands, name, &OperandForm::name);
-  MG_ASSERT(found != item.operands.end());
-  return *found;
+bool is_half(DType type) { return type == DType::bf16 || type == DType::f16; }
+
+// Products are out [m,n] over k.
+struct Sizes {
+  int64_t m, n, k;
+  bool gradient;  // a transposed: of a weight
+};
+Sizes sizes_of(const WorkItem& item) {
+  const OperandForm &a = item.operand("a"), &out = item.operand("out");
+  const bool gradient = (item.form & 1) != 0;
+  return {out.shape[-2], out.shape[-1], a.shape[gradient ? -2 : -1], gradient};
+}
+
+// In fp32, whatever the model's type: from or to the logits of experts, or of the gate of a shared one.
+bool is_router_product(const WorkItem& item, int64_t experts) {
+  const auto [m, n, k, gradient] = sizes_of(item);
+  const auto is_logits = [&](int64_t size) { return size == experts || size == 1; };
+  return experts > 0 && item.operand("a").type == DType::f32 &&
+         (gradient ? is_logits(m) : is_logits(n) || is_logits(k));
 }
 
 // Seconds, operations and bytes of a step by part.
@@ -134,12 +148,11 @@ class Sums {
   }
 
   void add_product(const WorkItem& item) {
-    if (operand(item, "a").type == DType::f32)
+    if (is_router_product(item, run_.experts))
       return add(Part::experts, item,
                  std::max(item.cost.flops / kSingleProducts, item.cost.bytes / kBandwidth));
-    const OperandForm &a = operand(item, "a"), &out = operand(item, "out");
-    const bool gradient = (item.form & 1) != 0;  // a transposed: of a weight
-    const int64_t m = out.shape[-2], n = out.shape[-1], k = a.shape[gradient ? -2 : -1];
+    const auto [m, n, k, gradient] = sizes_of(item);
+    const OperandForm& out = item.operand("out");
     const double rate = std::min({m, n, k}) >= kLargeProduct ? kProducts : kSmallProducts,
                  computing = item.cost.flops / rate, moving = item.cost.bytes / kBandwidth;
     const Part part =
@@ -158,7 +171,7 @@ class Sums {
   }
 
   void add_attention(const WorkItem& item, Part part) {
-    const OperandForm &q = operand(item, "q"), &k = operand(item, "k");
+    const OperandForm &q = item.operand("q"), &k = item.operand("k");
     AttentionRate rate = kSmallHeads;
     if (q.shape[-1] > 64)
       for (const AttentionRate& known : kAttention)
@@ -170,27 +183,22 @@ class Sums {
   std::array<double, kNames.size()> seconds_{}, flops_{};
 };
 
-bool is_half(DType type) { return type == DType::bf16 || type == DType::f16; }
-
-// Routers compute in fp32, whatever the model does.
-bool known(const StepWork& work) {
-  bool all = true, any = false;
-  for (const WorkItem& item : work.kernels) {
-    if (item.calls == 0) continue;
+// Products of half precision, but for those of routers.
+bool known(const StepWork& work, int64_t experts) {
+  return std::ranges::all_of(work.kernels, [&](const WorkItem& item) {
+    if (item.calls == 0) return true;
     if (item.kernel == "muon_momentum") return false;
-    if (item.kernel != "gemm" && item.kernel != "grouped_gemm") continue;
-    const bool of_half = is_half(operand(item, "a").type);
-    all = all && of_half;
-    any = any || of_half;
-  }
-  return all || any;
+    if (item.kernel != "gemm" && item.kernel != "grouped_gemm") return true;
+    return is_half(item.operand("a").type) ||
+           (item.kernel == "gemm" && is_router_product(item, experts));
+  });
 }
 
 }  // namespace
 
 std::optional<AssumedTime> assumed_time(const StepWork& work, const StepWork& keeping,
                                         const AssumedRun& run) {
-  if (!known(work)) return std::nullopt;
+  if (!known(work, run.experts)) return std::nullopt;
   Sums sums(run), kept(run);
   sums.add(work);
   kept.add(keeping);

@@ -14,6 +14,7 @@ struct AssumedRun {
   int64_t micro_batches = 1;  // of the step, of this rank
   int64_t vocabulary = 0;
   int tensor_ranks = 1;  // that divide it
+  int64_t experts = 0;   // of a layer; 0: none
   double stretch = 1;    // by which a pipeline's idle time lengthens the micro-batches
 };
 
@@ -22,7 +23,8 @@ struct AssumedRun {
 // its sequences; the rest moves its bytes at 4.2 TB/s. A weight's gradient is added up during its
 // product, which hides half of that, or as much as its arithmetic takes. Communication between
 // ranks is not in it. keeping: the same step without recompute, from which `work` differs by what
-// is recomputed. nullopt: not of products in bf16 or fp16, or products of the optimizer among them.
+// is recomputed. nullopt: other products than those of routers are not in
+// bf16 or fp16, or products of the optimizer among them.
 std::optional<AssumedTime> assumed_time(const StepWork& work, const StepWork& keeping,
                                         const AssumedRun& run);
 

@@ -4,22 +4,14 @@
 #include <cmath>
 
 namespace megatron::plan {
-namespace {
-
-const OperandForm* operand_of(const WorkItem& item, std::string_view name) {
-  const auto found = std::ranges::find(item.operands, name, &OperandForm::name);
-  return found == item.operands.end() ? nullptr : &*found;
-}
-
-}  // namespace
 
 std::optional<ExpertRows> expert_rows(const StepWork& work, int64_t experts) {
   std::optional<ExpertRows> found;
   for (const WorkItem& item : work.kernels) {
     if (item.kernel != "expert_rows" || item.calls == 0) continue;
-    const Shape& choices = operand_of(item, "experts")->shape;
-    const int64_t held = operand_of(item, "offsets")->shape[0] - 1,
-                  room = operand_of(item, "slots")->shape[0];
+    const Shape& choices = item.operand("experts").shape;
+    const int64_t held = item.operand("offsets").shape[0] - 1,
+                  room = item.operand("slots").shape[0];
     if (found && found->room >= room) continue;
     const auto d = [](int64_t value) { return static_cast<double>(value); };
     found = {.room = room,
@@ -53,7 +45,7 @@ StepWork filled(StepWork work, const ExpertFill& fill) {
     const double share = static_cast<double>(fill.rows) / static_cast<double>(room);
     item.cost.flops *= share;
     for (const char* name : {"a", "dy", "x"})  // `out` is written as a whole
-      if (const OperandForm* rows = operand_of(item, name))
+      if (const OperandForm* rows = item.find(name))
         item.cost.bytes -= (1 - share) * static_cast<double>(rows->bytes());
   }
   return work;

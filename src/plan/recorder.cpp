@@ -69,6 +69,17 @@ DType type_of(const WorkItem& item) {
 
 }  // namespace
 
+const OperandForm* WorkItem::find(std::string_view name) const {
+  const auto found = std::ranges::find(operands, name, &OperandForm::name);
+  return found == operands.end() ? nullptr : &*found;
+}
+
+const OperandForm& WorkItem::operand(std::string_view name) const {
+  const OperandForm* found = find(name);
+  MG_ASSERT(found != nullptr);
+  return *found;
+}
+
 int64_t OperandForm::end() const {
   if (shape.elements() == 0) return offset;
   int64_t last = 0;

@@ -37,6 +37,9 @@ struct WorkItem {
   std::vector<OperandForm> operands;
   kernels::Call::Again again;
   int64_t calls = 0;
+
+  const OperandForm* find(std::string_view name) const;  // null: the calls have none
+  const OperandForm& operand(std::string_view name) const;
 };
 
 struct CollectiveItem {

@@ -4,7 +4,6 @@
 #include <cstring>
 #include <optional>
 
-#include "base/error.h"
 #include "base/philox.h"
 
 namespace megatron::plan {
@@ -49,25 +48,20 @@ int64_t index_end(const OperandForm& form, const WorkItem& item) {
   return 0;
 }
 
-const OperandForm* operand_of(const WorkItem& item, std::string_view name) {
-  const auto found = std::ranges::find(item.operands, name, &OperandForm::name);
-  return found == item.operands.end() ? nullptr : &*found;
-}
-
 // As many choices of each expert, rows one after another.
 std::optional<int64_t> expert_index(const OperandForm& form, const WorkItem& item,
                                     const ExpertFill& fill, int64_t i) {
   if (form.name == "offsets")
     for (const char* rows : {"a", "dy"})
-      if (const OperandForm* operand = operand_of(item, rows))
+      if (const OperandForm* operand = item.find(rows))
         return rows_before(fill, operand->shape[0], i, form.shape.elements() - 1);
   if (form.name == "experts") {
     for (const char* table : {"dlogits", "counts", "offsets"})
-      if (const OperandForm* operand = operand_of(item, table))
+      if (const OperandForm* operand = item.find(table))
         return i % std::max<int64_t>(operand->shape[-1] - (operand->name == "offsets" ? 1 : 0), 1);
   }
   if (form.name == "index")
-    if (const OperandForm* x = operand_of(item, "x")) return i % std::max<int64_t>(x->shape[0], 1);
+    if (const OperandForm* x = item.find("x")) return i % std::max<int64_t>(x->shape[0], 1);
   return std::nullopt;
 }
 

@@ -58,15 +58,24 @@ std::vector<Part> state_parts(const Plan& plan, double state) {
           {what + "the position embeddings", state * positions / all}};
 }
 
+std::string expert_rows_text(const Plan& plan) {
+  const auto& rows = plan.experts;
+  if (!rows || !rows->divided || rows->padded || rows->bound != ExpertRows::Bound::any_load)
+    return "";
+  return fmt::format(
+      " (with room for {} rows of experts a layer, for any load; an even one has {:.0f})",
+      rows->room, rows->even);
+}
+
 std::vector<Part> parts_of(const Plan& plan, const MemoryUse& use) {
   std::vector<Part> parts;
   const bool device = !plan.gpu || !plan.fits_gpu();  // where the arenas lie is short
   if (device) {
     using enum MemoryClass;
     parts = state_parts(plan, of(use, {parameters, gradients, optimizer}));
-    parts.push_back({fmt::format("activations of micro-batches of {} of {}",
+    parts.push_back({fmt::format("activations of micro-batches of {} of {}{}",
                                  amount_text(plan.micro_batch_size, "sequence"),
-                                 amount_text(plan.length, "token")),
+                                 amount_text(plan.length, "token"), expert_rows_text(plan)),
                      of(use, {activations, scratch})});
     parts.push_back({"buffers of communication", of(use, {communication})});
   }

@@ -114,6 +114,7 @@ void add_assumed_time(plan::Plan& p, const MetaRun& run, int rank, const setting
                          {.micro_batches = p.micro_batches,
                           .vocabulary = model->vocab_size(),
                           .tensor_ranks = static_cast<int>(s.parallel.tensor_parallel),
+                          .experts = model->flags().moe.num_experts.value_or(0),
                           .stretch = pipeline_stretch(run.ranks().pipeline(), p.micro_batches)});
 }
 

@@ -21,8 +21,10 @@ std::optional<plan::ExpertRows> experts_of(const plan::StepWork& work,
     return factor > 0 && static_cast<double>(rows->room) >= factor * rows->even;
   };
   rows->padded = training.capacity_factor > 0 && training.padded;
-  const bool of_each = !rows->divided && training.capacity_factor > 0;
-  if (of_each || bounds(training.capacity_factor)) {
+  const bool bounded = rows->divided ? bounds(training.capacity_factor)
+                                     : training.capacity_factor > 0 &&
+                                           (training.capacity_factor < rows->most || rows->padded);
+  if (bounded) {
     rows->bound = plan::ExpertRows::Bound::expert_capacity;
     rows->factor = training.capacity_factor;
     if (!rows->divided) rows->most = std::clamp(rows->factor, 1.0, rows->most);

@@ -29,7 +29,10 @@ SuggestionTrials::SuggestionTrials(const settings::TrainSettings& s, const model
 }
 
 models::Model SuggestionTrials::model_of(const settings::TrainSettings& s) const {
-  if (s.run.model || !s_.shape.num_layers) return model_;
+  if (s.run.model || !s_.shape.num_layers) {
+    const nn::RouterTraining router = s.shape.moe.training();
+    return router == s_.shape.moe.training() ? model_ : model_->with({.router = router});
+  }
   models::ModelFlags flags = s.shape;
   flags.vocab_size = model_->vocab_size();
   if (s.shape.vocab_size && s_.shape.vocab_size)
@@ -57,7 +60,7 @@ std::optional<plan::Plan> SuggestionTrials::tried(settings::TrainSettings s,
 
 bool SuggestionTrials::fits(const settings::TrainSettings& s) const {
   if (state_ > share_of_a_rank_) return false;
-  const auto p = tried(s, model_, last_batch());
+  const auto p = tried(s, model_of(s), last_batch());
   return p && p->fits();
 }
 

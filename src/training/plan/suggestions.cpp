@@ -114,13 +114,16 @@ class Suggestions {
   void keep_the_result() {
     suggest_several_machines(trials_, "", s_);
     if (s_.data_parallel() > 1 && s_.runtime.launched_here == 0) {
-      const int64_t one = s_.parallel.model_ranks();
+      const settings::ParallelSettings& p = s_.parallel;
+      const int64_t experts = p.expert_parallel * p.expert_tensor_parallel.value_or(1);
+      const int64_t one = std::max(p.model_ranks(), experts * p.pipeline_parallel);
       give({fmt::format("--ranks {}", one)},
            [one](settings::TrainSettings& s) { s.runtime.ranks = one; });
     }
     if (*s_.batch.micro_batch_size > 1)
       give({"--micro-batch-size 1"},
            [](settings::TrainSettings& s) { s.batch.micro_batch_size = 1; });
+    limit_expert_rows();
     if (s_.offload.num_layers == 0) recompute_parts();
     if (s_.offload.num_layers == 0 && !s_.recompute.any()) {
       give({"--recompute-granularity full --recompute-method uniform --recompute-num-layers 1"},
@@ -141,6 +144,19 @@ class Suggestions {
       const auto [change, s] = with_moments();
       put(change, s);
     }
+  }
+
+  // Buffers of divided experts for twice an even load, or for less, where they are for any: a step that needs more fails
+  // before it changes anything.
+  void limit_expert_rows() {
+    const auto& rows = trials_.plan().experts;
+    if (!rows || !rows->divided || s_.shape.moe.capacity_factor.value_or(0) > 0 ||
+        s_.shape.moe.rank_capacity_factor)
+      return;
+    const double load = rows->most > 2 ? 2 : 1.5;
+    if (rows->most <= load) return;
+    give({fmt::format("--moe-expert-rank-capacity-factor {:g}", load)},
+         [load](settings::TrainSettings& s) { s.shape.moe.rank_capacity_factor = load; });
   }
 
   // The parts that repeat the least work of those with which the run fits.

@@ -231,6 +231,17 @@ int64_t rank_bytes(const Json& plan, size_t load) {
   return plan["experts"]["loads"].as_array().at(load)["rank_bytes"].as_integer();
 }
 
+// Of all experts on a rank, a capacity of what any load is bounds nothing.
+TEST_F(PlanCommand, ACapacityBoundsUndividedExpertsBelowTheirWorstLoad) {
+  const auto bound = [&](const std::string& factor) {
+    const Json plan = json_of(with(small(), {"--num-experts", "8", "--moe-router-topk", "2",
+                                             "--no-time", "--moe-expert-capacity-factor", factor}));
+    return plan["experts"]["bound"].as_string();
+  };
+  EXPECT_EQ(bound("3.9"), "expert_capacity");
+  EXPECT_EQ(bound("4"), "any_load");
+}
+
 TEST_F(PlanCommand, MemoryOfAHostGoesByTheLoadOfExperts) {
   const auto at = [&](const std::string& skew) {
     return json_of(with(experts(), {"--no-time", "--moe-skew", skew}));

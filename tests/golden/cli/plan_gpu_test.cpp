@@ -116,6 +116,31 @@ TEST(PlanGpu, TheLoadOfExpertsChangesTheTimeAlone) {
   EXPECT_GT(all["time"]["assumed"]["step_seconds"].as_number(), seconds(uneven));
 }
 
+// Where buffers for any load are too large, the cause says so, and a rank's room for twice an even one is suggested.
+TEST(PlanGpu, RoomForExpertsIsSaidAndSuggested) {
+  const Workplace place;
+  const auto memory = [&](const std::string& flags) {
+    const Outcome r = place.run(
+        plan("--num-layers 4 --hidden-size 1024 --moe-ffn-hidden-size 1024 --num-attention-heads 8 "
+             "--vocab-size 1000 --seq-length 2048 --num-experts 64 --moe-router-topk 8 --ranks 8 "
+             "--expert-model-parallel-size 8 --micro-batch-size 8 --global-batch-size 64 "
+             "--device-memory 20 --no-time --json " +
+             flags));
+    EXPECT_EQ(r.code, 0) << r.err;
+    return Json::parse(r.out)["memory"];
+  };
+  const Json any = memory("");
+  EXPECT_FALSE(any["fits"].as_bool());
+  EXPECT_NE(any["cause"].as_string().find("room for 1048576 rows of experts a layer, for any load; "
+                                          "an even one has 131072"),
+            std::string::npos)
+      << any["cause"].as_string();
+  std::string all;
+  for (const Json& one : any["suggestions"].as_array()) all += one.as_string() + "\n";
+  EXPECT_NE(all.find("--moe-expert-rank-capacity-factor 2 (needs "), std::string::npos) << all;
+  EXPECT_TRUE(memory("--moe-expert-rank-capacity-factor 2")["fits"].as_bool());
+}
+
 // Of the parts that can be recomputed those are suggested that repeat the least work and are enough.
 TEST(PlanGpu, TheLeastRecomputeThatFitsIsSuggested) {
   const Workplace place;

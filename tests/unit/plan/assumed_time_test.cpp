@@ -117,6 +117,31 @@ TEST_F(AssumedTimeTest, ProductsOfExpertsAreSmall) {
   EXPECT_NEAR(experts(64, 128), 128 * 2.0 * 2048 * 1024 / 4.2e12, 1e-6);
 }
 
+// Forward reads bf16; backward has f32 on both sides.
+TEST_F(AssumedTimeTest, ProductsOfRoutersAreInFp32) {
+  const auto backward = [&](int64_t experts) {
+    kernels().gemm({.a = tensor({4096, experts}, DType::f32),
+                    .b = tensor({experts, 2048}, DType::f32),
+                    .out = tensor({4096, 2048}, DType::f32)},
+                   runtime_.stream());
+    kernels().gemm({.a = tensor({4096, experts}, DType::f32),
+                    .b = tensor({4096, 2048}, DType::f32),
+                    .out = tensor({experts, 2048}, DType::f32),
+                    .transpose_a = true},
+                   runtime_.stream());
+  };
+  backward(64);
+  backward(1);  // of a shared expert's gate
+  const StepWork work = recorder_.take();
+  const double computing = 2 * 2.0 * 4096 * 2048 * 64 / 50e12;
+  const auto time = assumed_time(work, work, {.experts = 64});
+  ASSERT_TRUE(time.has_value());
+  EXPECT_GE(seconds(time, "experts"), computing);
+  EXPECT_EQ(seconds(time, "linear layers"), -1);  // there are none
+  EXPECT_FALSE(assumed_time(work, work, {.experts = 32}).has_value());
+  EXPECT_FALSE(assumed_time(work, work, {}).has_value());
+}
+
 TEST_F(AssumedTimeTest, NothingIsAssumedOfFp32) {
   product(64, 64, 64, DType::f32);
   const StepWork work = recorder_.take();
