@@ -380,6 +380,52 @@ TEST_P(RouterVectors, UpdateOfACorrectionBias) {
   expect_near(to_doubles(bias), numbers(c, "out"), "bias");
 }
 
+TEST_P(RouterVectors, EvenAssignmentsAndTheirChoices) {
+  int compared = 0;
+  for (const Json& c : cases("sinkhorn")) {
+    const std::string name = c["name"].as_string();
+    const int64_t k = c["topk"].as_integer();
+    const Tensor logits = loaded(c, "logits"), even = empty(logits.shape());
+    kernels().sinkhorn({.tolerance = c["tol"].as_number(), .logits = logits, .out = even},
+                       stream());
+    expect_near(to_doubles(even), numbers(c, "normalised"), name);
+    const Shape chosen = {logits.size(0), k};
+    const Tensor experts = empty(chosen, DType::i32), weights = empty(chosen);
+    const RouterForm form =
+        k == 1 ? RouterForm{.score = RouterScore::sigmoid} : RouterForm{.softmax_first = true};
+    kernels().route(
+        {.form = form, .logits = logits, .selection = even, .experts = experts, .weights = weights},
+        stream());
+    const Numbers found = to_doubles(experts), scores = numbers(c, "scores_top1");
+    EXPECT_EQ(found, numbers(c, "top1")) << name;
+    Numbers of_chosen;
+    for (size_t i = 0; i < found.size(); ++i)
+      of_chosen.push_back(scores[i / static_cast<size_t>(k) * static_cast<size_t>(logits.size(1)) +
+                                 static_cast<size_t>(found[i])]);
+    expect_near(to_doubles(weights), of_chosen, name);
+    ++compared;
+  }
+  EXPECT_EQ(compared, 2);
+}
+
+// Scores are logits here. What is taken off them is a bias with the other sign.
+TEST_P(RouterVectors, QuantilesOfScores) {
+  const Json c = case_named("quantile");
+  const int64_t k = c["topk"].as_integer();
+  const Tensor scores = loaded(c, "scores");
+  Numbers beta = numbers(c, "beta");
+  for (double& b : beta) b = -b;
+  const Tensor bias = of({scores.size(1)}, beta), thresholds = empty(bias.shape());
+  const Shape chosen = {scores.size(0), k};
+  const Tensor experts = empty(chosen, DType::i32), weights = empty(chosen);
+  kernels().route({.logits = scores, .bias = bias, .experts = experts, .weights = weights},
+                  stream());
+  EXPECT_EQ(to_doubles(experts), numbers(c, "indices"));
+  kernels().expert_thresholds({.k = k, .logits = scores, .bias = bias, .thresholds = thresholds},
+                              stream());
+  expect_near(to_doubles(thresholds), numbers(c, "new_beta_local"), "thresholds");
+}
+
 INSTANTIATE_TEST_SUITE_P(Devices, RouterVectors,
                          ::testing::Values(DeviceKind::cpu, DeviceKind::reference),
                          [](const auto& info) { return std::string(name(info.param)); });
