@@ -137,9 +137,10 @@ Moe::Capacity Moe::capacity_of(Tape& tape, int64_t own_tokens, const Batch& batc
   const int64_t segment = training_.capacity_of_sequence ? batch.length : own_tokens;
   const double mean =
       static_cast<double>(segment * config_.choices) / static_cast<double>(config_.experts);
-  return {.segment = segment,
-          .rows = std::max<int64_t>(
-              1, static_cast<int64_t>(std::ceil(mean * training_.capacity_factor)))};
+  // No token chooses an expert twice.
+  const double rows =
+      std::clamp(std::ceil(mean * training_.capacity_factor), 1.0, static_cast<double>(segment));
+  return {.segment = segment, .rows = static_cast<int64_t>(rows)};
 }
 
 // Of this rank's experts, of `tokens` in all.

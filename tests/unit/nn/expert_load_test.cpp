@@ -133,6 +133,17 @@ TEST_F(DroppedShareTest, IsOfAllChoices) {
   EXPECT_EQ(figure(kDroppedShare), 12 / 32.0);
 }
 
+class LargeCapacityTest : public ExpertLoadTest {
+ protected:
+  LargeCapacityTest() : ExpertLoadTest({.capacity_factor = 1e300, .padded = true}) {}
+};
+
+// However large, it has no more rows than there are tokens.
+TEST_F(LargeCapacityTest, DropsNothing) {
+  forward(kOneKind);
+  EXPECT_EQ(figure(kDroppedShare), 0);
+}
+
 // One rank's experts take all choices, for which any factor makes room.
 class RankCapacityTest : public ExpertLoadTest {
  protected:
