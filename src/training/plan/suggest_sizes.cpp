@@ -25,7 +25,7 @@ void suggest_several_machines(Trials& trials, const std::string& flags, settings
   const plan::Plan& p = trials.plan();
   if (!s.runtime.launched_by.empty() || !p.fits_gpu() || p.ranks_here == 1) return;
   s.runtime.launched_here = 1;
-  auto found = trials.tried(s, trials.model(), trials.last_batch());
+  auto found = trials.tried(s, trials.model_of(s), trials.last_batch());
   if (!found || !found->fits()) return;
   const int64_t program = found->program;  // each process has its own
   for (int here = p.ranks_here - 1; here >= 1; --here) {
@@ -34,7 +34,7 @@ void suggest_several_machines(Trials& trials, const std::string& flags, settings
     found->program = here * program;
     if (!found->fits()) continue;
     s.runtime.launched_here = here;
-    found = trials.tried(s, trials.model(), trials.last_batch());
+    found = trials.tried(s, trials.model_of(s), trials.last_batch());
     if (!found || !found->fits()) return;
     trials.suggest(fmt::format("{}--nproc-per-node {}", flags, here),
                    fmt::format("{} on each of {} machines like this", text(found->process_bytes()),

@@ -29,8 +29,8 @@ class SuggestionTrials {
   const models::Model& model() const { return model_; }
   const plan::Plan& plan() const { return plan_; }
 
-  // The settings' own model with their number of positions; where flags give the shape, with what
-  // they say.
+  // The settings' own model with their number of positions and training of routers; where flags give the shape, with
+  // what they say.
   models::Model model_of(const settings::TrainSettings& s) const;
   // Global batch size at the end of the run.
   int64_t last_batch() const;
