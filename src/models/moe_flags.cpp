@@ -160,6 +160,9 @@ void MoeFlags::set_balancing(nn::RouterTraining& training) const {
            aux_loss_coeff.size(), load_balancing_type.size());
   for (size_t i = 0; i < load_balancing_type.size(); ++i) {
     const std::string& type = load_balancing_type[i];
+    MG_CHECK(std::ranges::count(load_balancing_type, type) == 1,
+             "--moe-router-load-balancing-type names {} more than once; leave out all but one",
+             type);
     const double value = coefficient(aux_loss_coeff[aux_loss_coeff.size() == 1 ? 0 : i]);
     if (type == "aux_loss") {
       training.aux_loss = value;

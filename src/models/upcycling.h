@@ -33,7 +33,7 @@ struct UpcycledModel {
   Model model;
   // By a parameter's name and the shape of all ranks' slices together.
   std::function<Source(const std::string& name, const Shape& whole)> source;
-  std::string summary;  // "8 experts in each of 32 layers, ..."
+  std::string summary;  // for the log
 };
 
 }  // namespace megatron::models

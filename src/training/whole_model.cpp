@@ -83,14 +83,16 @@ class NamesWithout {
   std::vector<parallel::Placement> placements_;
 };
 
-// Tensors of the directory's layers that predict tokens beyond the next one; logged by layer.
+// Tensors of the directory's layers that predict tokens beyond the next one, which have a projection of the embedding and
+// the last hidden state; logged by layer.
 std::vector<std::string> prediction_tensors(const models::Model& model,
                                             const checkpoint::ModelDirectory& directory,
                                             const std::string& prefix) {
   std::vector<std::string> tensors, layers;
   for (const std::string& name : directory.tensor_names()) {
     const std::string layer = model->prediction_layer(prefix + name);
-    if (layer.empty()) continue;
+    if (layer.empty() || directory.find(without(prefix, layer + ".eh_proj.weight")) == nullptr)
+      continue;
     tensors.push_back(name);
     if (std::ranges::find(layers, layer) == layers.end()) layers.push_back(layer);
   }

@@ -174,6 +174,9 @@ void check_balancing(const MoeFlags& m, const nn::RouterTraining& training, int6
            "--moe-router-load-balancing-type sinkhorn and quantile_balancing choose among all "
            "experts; leave out --moe-router-num-groups {}",
            *m.num_groups);
+  MG_CHECK(!training.sinkhorn || !m.enable_expert_bias,
+           "--moe-router-load-balancing-type sinkhorn chooses experts without a bias; leave out "
+           "--moe-router-enable-expert-bias");
   MG_CHECK(!training.sinkhorn || softmax || m.topk == 1,
            "--moe-router-load-balancing-type sinkhorn weighs {} experts by a softmax; leave out "
            "--moe-router-score-function",

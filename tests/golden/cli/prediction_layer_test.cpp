@@ -44,6 +44,14 @@ TEST_F(PredictionLayer, IsLeftOutWithOneLine) {
   EXPECT_EQ(Json::parse(more.out)["loss"], Json::parse(whole.out)["loss"]);
 }
 
+// Else it is one that config.json does not count.
+TEST_F(PredictionLayer, HasTheProjectionOfOne) {
+  const Outcome third = eval(with_tensors("third", {"model.layers.3.input_layernorm.weight"}));
+  EXPECT_EQ(third.code, 2);
+  EXPECT_NE(third.err.find("model.layers.3.input_layernorm.weight"), std::string::npos)
+      << third.err;
+}
+
 TEST_F(PredictionLayer, IsOneAndOfItsFamilyOnly) {
   const Outcome second = eval(with_tensors("second", {"model.layers.4.eh_proj.weight"}));
   EXPECT_EQ(second.code, 2);

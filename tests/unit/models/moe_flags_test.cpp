@@ -87,6 +87,15 @@ TEST(MoeFlags, WhatDoesNotGoTogetherIsRefused) {
                   "leave out --moe-router-enable-expert-bias"));
   EXPECT_TRUE(has(refusal(quantile([](MoeFlags& m) { m.quantile_ema = 1; })),
                   "--moe-router-quantile-balancing-ema is 1; it must lie in [0, 1)"));
+  EXPECT_TRUE(has(refusal([](MoeFlags& m) {
+                    m.load_balancing_type = {"sinkhorn"};
+                    m.topk = 1;
+                    m.score = kernels::RouterScore::sigmoid;
+                    m.enable_expert_bias = true;
+                  }),
+                  "sinkhorn chooses experts without a bias"));
+  EXPECT_TRUE(has(refusal([](MoeFlags& m) { m.load_balancing_type = {"aux_loss", "aux_loss"}; }),
+                  "names aux_loss more than once"));
   EXPECT_TRUE(has(refusal([](MoeFlags& m) { m.input_jitter = 1.5; }),
                   "--moe-input-jitter-eps is 1.5; it must lie in [0, 1]"));
   EXPECT_TRUE(has(refusal([](MoeFlags& m) {
