@@ -33,7 +33,22 @@ ShapeSource shape_source(const settings::TrainSettings& s, const resume::Beginni
   return directory_source(beginning.weights->path());
 }
 
-// Flags may describe the dense model, too, as in Megatron-LM.
+// A model like that of `own` but for what `given` says otherwise than by default. Where they have a word for it: positions
+// may follow from --seq-length, and the vocabulary from the tokenizer.
+models::Model changed_model(const models::ModelFlags& own, models::ModelFlags given,
+                            int64_t seq_length) {
+  models::ModelFlags result = own, plain;
+  Fields of_result, of_given, defaults;
+  result.fields(of_result);
+  given.fields(of_given);
+  plain.fields(defaults);
+  for (const auto& [name, value] : changed(of_given, defaults))
+    if (name != "vocab-size" && name != "max-position-embeddings" && !name.ends_with("dropout"))
+      of_result.find(name)->set({value});
+  return models::model_from_flags(result, seq_length);
+}
+
+// Flags may describe the dense model, too, or some of it.
 void check_dense_flags(const settings::TrainSettings& s, const models::Model& dense,
                        const std::string& path) {
   models::ModelFlags flags = s.shape;
@@ -43,10 +58,11 @@ void check_dense_flags(const settings::TrainSettings& s, const models::Model& de
            "--vocab-size is {}, but the dense model in {} has {} tokens; leave it out",
            flags.vocab_size.value_or(0), path, dense->vocab_size());
   if (flags.first_shape_flag().empty()) return;
-  flags.vocab_size = dense->vocab_size();
-  flags.max_position_embeddings = dense->max_position_embeddings();
-  const std::string different = resume::differences(
-      dense->describe(), models::model_from_flags(flags, *s.batch.seq_length)->describe());
+  models::ModelFlags own = dense->flags();
+  own.model_family.reset();
+  const std::string different =
+      resume::differences(changed_model(own, {}, *s.batch.seq_length)->describe(),
+                          changed_model(own, flags, *s.batch.seq_length)->describe());
   MG_CHECK(different.empty(),
            "the dense model that the flags describe is not the one in {}: {}. Leave its flags out: "
            "with --moe-use-upcycling the directory gives all that those of experts do not",

@@ -100,6 +100,12 @@ TEST_F(UpcycledRuns, AreRefusedBeforeTheFirstStep) {
   EXPECT_EQ(has(error_of(s), "the dense model that the flags describe is not the one in"), "");
   s = upcycled("wrong", "--vocab-size 98");
   EXPECT_EQ(has(error_of(s), "--vocab-size is 98, but"), "");
+  s = upcycled("wrong");
+  s.shape = with_flags({}, std::string(kExperts) + "--swiglu --num-layers 5").shape;
+  EXPECT_EQ(has(error_of(s), "num-layers 4 in the checkpoint and 5 now"), "");
+  s = upcycled("part");
+  s.shape = with_flags({}, std::string(kExperts) + "--swiglu --num-layers 4").shape;
+  EXPECT_EQ(error_of(s), "");
   EXPECT_FALSE(std::filesystem::exists(folder_ / "wrong"));
   run(upcycled("there"));
   EXPECT_EQ(has(error_of(upcycled("there")), "drop it and its flags and give --load"), "");
