@@ -36,9 +36,10 @@ std::string shape_text(const plan::WorkItem& item) {
   if (item.kernel == "gemm") {
     const plan::OperandForm &a = item.operand("a"), &out = item.operand("out");
     const bool transpose_a = (item.form & 1) != 0, transpose_b = (item.form & 2) != 0;
-    return fmt::format("{} {} {} x {} {}{}", transpose_a ? 'T' : 'N', transpose_b ? 'T' : 'N',
+    return fmt::format("{} {} {} x {} {}{}{}", transpose_a ? 'T' : 'N', transpose_b ? 'T' : 'N',
                        sizes(out.shape), a.shape[transpose_a ? -2 : -1], name(a.type),
-                       out.access == kernels::Access::update ? " added" : "");
+                       out.access == kernels::Access::update ? " added" : "",
+                       (item.form & kernels::kDoubleSums) != 0 ? ", sums in f64" : "");
   }
   const bool attends = item.kernel.starts_with("attention");
   if (attends) {

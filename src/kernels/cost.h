@@ -84,9 +84,10 @@ template <class Args>
 int form_of(const Args&) {
   return 0;
 }
+inline constexpr int kDoubleSums = 16;  // in the form of a gemm
 inline int form_of(const GemmArgs& a) {
   return (a.transpose_a ? 1 : 0) + (a.transpose_b ? 2 : 0) + 4 * static_cast<int>(a.epilogue) +
-         (a.double_sums ? 16 : 0);
+         (a.double_sums ? kDoubleSums : 0);
 }
 inline int form_of(const GroupedGemmArgs& a) { return a.transpose_b ? 2 : 0; }  // as of a gemm
 inline int form_of(const ActivationArgs& a) { return static_cast<int>(a.function); }

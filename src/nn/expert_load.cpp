@@ -47,15 +47,15 @@ void check_room(int64_t layer, Numbers tally, size_t experts, double factor) {
   if (lost <= 0) return;
   const double ranks = tally[3 * experts + 3];
   const double room = tally[3 * experts + 1] / ranks, most = tally[3 * experts + 2] / ranks;
-  const double enough = std::ceil(100 * factor * (room + lost) / std::max(1.0, room - 1)) / 100;
-  const bool bounds = room > 1 && enough * (room - 1) / factor < most;
+  const auto enough = [&] { return std::ceil(100 * factor * (room + lost) / (room - 1)) / 100; };
+  const bool below_any_load = room > 1 && room + lost < most;
   fail(
       "layer {}: {:.0f} of the step's {:.0f} choices of experts found no room among the {:.0f} "
       "rows that --moe-expert-rank-capacity-factor {} gives the experts of a rank. No weight was "
       "changed. Resume with a larger one{}, or without the flag, which makes room for any load, "
       "{:.0f} rows; results do not depend on it",
       layer, lost, chosen, room, factor,
-      bounds ? fmt::format(" ({} is enough for this step)", enough) : "", most);
+      below_any_load ? fmt::format(" ({} is enough for this step)", enough()) : "", most);
 }
 
 }  // namespace

@@ -7,9 +7,10 @@
 
 namespace megatron::nn {
 
-// What routers do in training runs alone, most of it to keep the load of experts even. Coefficients of losses, 0: none, whose counts are those of a
-// micro-batch on one data-parallel rank (Fedus et al. 2022), of each sequence (DeepSeek-AI 2024), or of the step so far
-// on all data-parallel ranks (Qiu et al. 2025); of the logits' size (Zoph et al. 2022).
+// What routers do in training runs alone, most of it to keep the load of experts even. Coefficients of losses, 0:
+// none, whose counts are those of a micro-batch on one data-parallel rank (Fedus et al. 2022), of each sequence
+// (DeepSeek-AI 2024), or of the step so far on all data-parallel ranks (Qiu et al. 2025); of the logits' size (Zoph
+// et al. 2022).
 struct RouterTraining {
   double aux_loss = 0, sequence_aux_loss = 0, global_aux_loss = 0, z_loss = 0;
   double bias_update_rate = 1e-3;  // of the correction bias

@@ -5,8 +5,9 @@
 
 namespace megatron::ops {
 
-// x w^T + b in f32 (f64 for f64), not rounded to the type of x: [T,E]. x [T,H], w [E,H], b [E] or none. Backward works in
-// f32, too, on a copy of x. double_sums: products and sums, of forward and backward, are in f64 and rounded to f32 once.
+// x w^T + b in f32 (f64 for f64), not rounded to the type of x: [T,E]. x [T,H], w [E,H], b [E] or none. Backward
+// works in f32, too, on a copy of x. double_sums: products and sums, of forward and backward, are in f64 and rounded
+// to f32 once.
 Var router_logits(Tape& tape, const Var& x, const Weight& weight, const Weight& bias,
                   bool double_sums = false);
 

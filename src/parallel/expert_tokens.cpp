@@ -3,8 +3,6 @@
 
 #include <fmt/core.h>
 
-#include <algorithm>
-
 #include "base/error.h"
 #include "parallel/collectives.h"
 
@@ -43,11 +41,9 @@ Tensor traveling(Tape& tape, int64_t rows, int64_t most, const Tensor& like,
   return buffer(tape, most, like, label).slice(0, 0, rows);
 }
 
-// most: 0 for as many as there are.
 Tensor taken(Tape& tape, const Tensor& x, const Tensor& index, int64_t share, int64_t most,
              std::string_view label) {
-  const int64_t rows = index.size(0);
-  const Tensor out = traveling(tape, rows, std::max(rows, most), x, label);
+  const Tensor out = traveling(tape, index.size(0), most, x, label);
   tape.kernels().take_rows({.x = x, .index = index, .share = share, .out = out}, tape.stream());
   return out;
 }
@@ -98,7 +94,7 @@ Tensor end_call(Tape& tape, Transit& t, bool spread) {
   std::exchange(t.work, {}).wait(tape.stream());
   const Tensor arrived = std::exchange(t.arriving, {});
   if (t.routes == nullptr) return arrived;
-  if (spread) return taken(tape, arrived, t.routes->received_rows, 1, 0, t.name);
+  if (spread) return taken(tape, arrived, t.routes->received_rows, 1, t.routes->most(), t.name);
   Tensor sum = buffer(tape, t.routes->sent_rows.size(0), arrived, t.name);
   tape.kernels().sum_rows({.x = arrived, .index = t.routes->sent_rows, .out = sum}, tape.stream());
   return sum;
@@ -153,27 +149,26 @@ bool chooses(std::span<const int32_t> choices, const Slice& held) {
   return false;
 }
 
-// In the first places of a tensor of `most`.
-Tensor integers(Tape& tape, const std::vector<int32_t>& values, int64_t most) {
-  Tensor tensor = tape.empty({most}, DType::i32, "expert routes")
-                      .slice(0, 0, static_cast<int64_t>(values.size()));
-  copy_bytes_from(tensor, std::as_bytes(std::span(values)));
-  return tensor;
+// Those with the most rows, not filled: each of `all` tokens goes to every rank.
+TokenRoutes routes_to_all(Tape& tape, int64_t all, int ranks) {
+  const auto integers = [&] { return tape.empty({all}, DType::i32, "expert routes"); };
+  const std::vector<int64_t> counts(static_cast<size_t>(ranks), all / ranks);
+  return {.send_counts = counts,
+          .receive_counts = counts,
+          .sent = integers(),
+          .sent_rows = integers().view({all / ranks, ranks}),
+          .received = integers(),
+          .received_rows = integers()};
 }
 
-// As many as there can be, of plans: each of `all` tokens to every rank.
-std::shared_ptr<const TokenRoutes> routes_to_all(Tape& tape, int64_t all, int ranks) {
-  const auto integers = [&](const Shape& shape) {
-    return tape.empty(shape, DType::i32, "expert routes");
-  };
-  const std::vector<int64_t> counts(static_cast<size_t>(ranks), all / ranks);
-  auto routes = std::make_shared<TokenRoutes>();
-  routes->send_counts = routes->receive_counts = counts;
-  routes->sent = integers({all});
-  routes->sent_rows = integers({all / ranks, ranks});
-  routes->received = integers({all});
-  routes->received_rows = integers({all});
-  return routes;
+void fill(Tensor& tensor, const std::vector<int32_t>& values) {
+  copy_bytes_from(tensor, std::as_bytes(std::span(values)));
+}
+
+// The first elements, with these values.
+void fill_first(Tensor& tensor, const std::vector<int32_t>& values) {
+  tensor = tensor.slice(0, 0, static_cast<int64_t>(values.size()));
+  fill(tensor, values);
 }
 
 }  // namespace
@@ -182,15 +177,16 @@ std::shared_ptr<const TokenRoutes> token_routes(Tape& tape, const Tensor& choice
                                                 const ExpertRanks& ranks) {
   const Device device = choices.device();
   if (!ranks.gathers() || ranks.dispatcher != TokenDispatcher::alltoall) return nullptr;
-  if (!device.has_data()) return routes_to_all(tape, choices.size(0), ranks.group->size());
-  if (!device.is_host()) return nullptr;
+  if (device.has_data() && !device.is_host()) return nullptr;
+  auto routes =
+      std::make_shared<TokenRoutes>(routes_to_all(tape, choices.size(0), ranks.group->size()));
+  if (!device.has_data()) return routes;
   tape.stream().synchronize();
   const int n = ranks.group->size(), self = ranks.group->rank();
   const int64_t k = choices.size(1), tokens = choices.size(0) / n;
   const auto of = [all = std::span<const int32_t>(choices.span<int32_t>()), k](int64_t token) {
     return all.subspan(static_cast<size_t>(token * k), static_cast<size_t>(k));
   };
-  auto routes = std::make_shared<TokenRoutes>();
   std::vector<int32_t> sent, received;
   std::vector<int32_t> sent_rows(static_cast<size_t>(tokens * n), -1),
       received_rows(static_cast<size_t>(choices.size(0)), -1);
@@ -209,14 +205,14 @@ std::shared_ptr<const TokenRoutes> token_routes(Tape& tape, const Tensor& choice
         received.push_back(static_cast<int32_t>(there));
       }
     }
-    routes->send_counts.push_back(static_cast<int64_t>(sent.size() - sent_before));
-    routes->receive_counts.push_back(static_cast<int64_t>(received.size() - received_before));
+    const auto r = static_cast<size_t>(rank);
+    routes->send_counts[r] = static_cast<int64_t>(sent.size() - sent_before);
+    routes->receive_counts[r] = static_cast<int64_t>(received.size() - received_before);
   }
-  const int64_t all = choices.size(0);
-  routes->sent = integers(tape, sent, all);
-  routes->sent_rows = integers(tape, sent_rows, all).view({tokens, n});
-  routes->received = integers(tape, received, all);
-  routes->received_rows = integers(tape, received_rows, all);
+  fill_first(routes->sent, sent);
+  fill(routes->sent_rows, sent_rows);
+  fill_first(routes->received, received);
+  fill(routes->received_rows, received_rows);
   return routes;
 }
 

@@ -188,6 +188,7 @@ bool known(const StepWork& work, int64_t experts) {
   return std::ranges::all_of(work.kernels, [&](const WorkItem& item) {
     if (item.calls == 0) return true;
     if (item.kernel == "muon_momentum") return false;
+    if (item.kernel == "gemm" && (item.form & kernels::kDoubleSums) != 0) return false;
     if (item.kernel != "gemm" && item.kernel != "grouped_gemm") return true;
     return is_half(item.operand("a").type) ||
            (item.kernel == "gemm" && is_router_product(item, experts));

@@ -23,8 +23,8 @@ struct AssumedRun {
 // its sequences; the rest moves its bytes at 4.2 TB/s. A weight's gradient is added up during its
 // product, which hides half of that, or as much as its arithmetic takes. Communication between
 // ranks is not in it. keeping: the same step without recompute, from which `work` differs by what
-// is recomputed. nullopt: other products than those of routers are not in
-// bf16 or fp16, or products of the optimizer among them.
+// is recomputed. nullopt: of other products than routers' that are not in bf16 or fp16, of sums in
+// fp64, or of products of the optimizer.
 std::optional<AssumedTime> assumed_time(const StepWork& work, const StepWork& keeping,
                                         const AssumedRun& run);
 

@@ -43,6 +43,10 @@ struct ParallelSettings {
   void fields(Fields& fields);
   // Ranks that one replica of the model takes: tp x pp x cp.
   int64_t model_ranks() const;
+  // Those that hold the experts of a layer between them.
+  int64_t expert_ranks() const {
+    return expert_parallel * expert_tensor_parallel.value_or(tensor_parallel);
+  }
   // Throws Error naming a size that no run can have.
   void check_sizes() const;
   // Throws Error naming the values and flags that cannot go together, and what to change; adds a
@@ -58,8 +62,7 @@ struct ParallelSettings {
   // Whether tokens go to other ranks' experts: not where one rank has all experts, or tensor-parallel ranks have the
   // same tokens.
   bool expert_tokens_travel() const {
-    return expert_parallel * expert_tensor_parallel.value_or(tensor_parallel) > 1 &&
-           (tensor_parallel == 1 || sequence_parallel);
+    return expert_ranks() > 1 && (tensor_parallel == 1 || sequence_parallel);
   }
 
   // What follows from settings that check() takes.

@@ -33,19 +33,19 @@ ShapeSource shape_source(const settings::TrainSettings& s, const resume::Beginni
   return directory_source(beginning.weights->path());
 }
 
-// A model like that of `own` but for what `given` says otherwise than by default. Where they have a word for it: positions
-// may follow from --seq-length, and the vocabulary from the tokenizer.
-models::Model changed_model(const models::ModelFlags& own, models::ModelFlags given,
+// Of `flags` with the values of `given` that are no defaults, but for positions, which may follow from --seq-length,
+// and the vocabulary, which follows from the tokenizer.
+models::Model changed_model(models::ModelFlags flags, models::ModelFlags given,
                             int64_t seq_length) {
-  models::ModelFlags result = own, plain;
-  Fields of_result, of_given, defaults;
-  result.fields(of_result);
+  models::ModelFlags plain;
+  Fields of_flags, of_given, defaults;
+  flags.fields(of_flags);
   given.fields(of_given);
   plain.fields(defaults);
   for (const auto& [name, value] : changed(of_given, defaults))
     if (name != "vocab-size" && name != "max-position-embeddings" && !name.ends_with("dropout"))
-      of_result.find(name)->set({value});
-  return models::model_from_flags(result, seq_length);
+      of_flags.find(name)->set({value});
+  return models::model_from_flags(flags, seq_length);
 }
 
 // Flags may describe the dense model, too, or some of it.

@@ -212,10 +212,9 @@ void check_experts(const settings::TrainSettings& s, const models::Model& model)
            *experts, parallel.expert_parallel);
   const int64_t tensor = parallel.tensor_parallel, length = *s.batch.seq_length;
   if (!parallel.sequence_parallel || tensor == 1) return;
-  const int64_t width = parallel.expert_tensor_parallel.value_or(tensor);
   s.shape.moe.training().check_divided(length, *s.batch.micro_batch_size * length / tensor,
                                        static_cast<int>(tensor),
-                                       static_cast<int>(width * parallel.expert_parallel));
+                                       static_cast<int>(parallel.expert_ranks()));
 }
 
 bool has_one_micro_batch(const data::BatchSchedule& schedule) {
@@ -291,17 +290,14 @@ std::vector<SettingNote> settle_layout(settings::TrainSettings& s, const models:
            "ranks, but --moe-router-load-balancing-type global_aux_loss adds up what {} of them "
            "count in each; use --cuda-graph-impl none, or aux_loss",
            s.data_parallel());
-  const int64_t expert_ranks =
-      s.parallel.expert_parallel *
-      s.parallel.expert_tensor_parallel.value_or(s.parallel.tensor_parallel);
   MG_CHECK(
-      !model->flags().moe.num_experts || expert_ranks == 1 || !s.graphs.record_after(s.parallel) ||
-          s.runtime.device_kind() != DeviceKind::cuda,
+      !model->flags().moe.num_experts || s.parallel.expert_ranks() == 1 ||
+          !s.graphs.record_after(s.parallel) || s.runtime.device_kind() != DeviceKind::cuda,
       "--cuda-graph-impl local captures no messages between the ranks that divide the experts, "
-      "of which --expert-model-parallel-size {} and --expert-tensor-parallel-size {} make {}; "
+      "but --expert-model-parallel-size {} and --expert-tensor-parallel-size {} make {} of them; "
       "use --cuda-graph-impl none",
-      s.parallel.expert_parallel,
-      s.parallel.expert_tensor_parallel.value_or(s.parallel.tensor_parallel), expert_ranks);
+      s.parallel.expert_parallel, s.parallel.expert_ranks() / s.parallel.expert_parallel,
+      s.parallel.expert_ranks());
   s.optimizer.config.offload_fraction = s.offload.fraction();
   MG_CHECK(
       s.optimizer.config.method != optim::Method::muon ||

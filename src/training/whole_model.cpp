@@ -83,8 +83,8 @@ class NamesWithout {
   std::vector<parallel::Placement> placements_;
 };
 
-// Tensors of the directory's layers that predict tokens beyond the next one, which have a projection of the embedding and
-// the last hidden state; logged by layer.
+// Tensors of the directory's layers that predict tokens beyond the next one, which have a projection of the embedding
+// and the last hidden state; logged by layer.
 std::vector<std::string> prediction_tensors(const models::Model& model,
                                             const checkpoint::ModelDirectory& directory,
                                             const std::string& prefix) {

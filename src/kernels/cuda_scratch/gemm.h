@@ -14,12 +14,11 @@ int64_t product_workspace(int64_t products, int64_t m, int64_t n);
 // are aligned to, and more than its documentation says.
 inline constexpr int64_t kWorkspaceAlignment = 256;
 
-// Undefined where the call does not need it. Operands are copied where cuBLASLt cannot read them as
-// they lie: matrices with rows that overlap, a bias of another type than out or not aligned to 16
-// bytes; it writes the gradient of a bias, so that one to add to, or not aligned, goes by scratch.
-// Nothing is asked for where out is empty, or with double_sums. A call with a bias's gradient asks for column_sum's
-// scratch before, and lets it go: whether cuBLASLt has the product with it is not known before it
-// is asked.
+// Undefined where the call does not need it. Operands are copied where cuBLASLt cannot read them as they lie:
+// matrices with rows that overlap, a bias of another type than out or not aligned to 16 bytes; it writes the gradient
+// of a bias, so that one to add to, or not aligned, goes by scratch. Nothing is asked for where out is empty, or with
+// double_sums. A call with a bias's gradient asks for column_sum's scratch before, and lets it go: whether cuBLASLt
+// has the product with it is not known before it is asked.
 struct GemmScratch {
   Tensor workspace;      // u8 [product_workspace], and room to align it
   Tensor a, b;           // contiguous

@@ -85,13 +85,13 @@ size_t width_of(const Parts& parts) {
 
 // Lines of their own, below that of the step.
 std::string lines_below(const Parts& parts) {
-  std::string text, line;
+  std::string text;
+  size_t width = kConsoleColumns;  // of the last one
   for (const std::string& part : parts) {
-    if (line.size() + kBetween.size() + part.size() > kConsoleColumns) line.clear();
-    text += line.empty() ? "\n" : "";
-    const std::string added = (line.empty() ? std::string(kIndent) : std::string(kBetween)) + part;
-    text += added;
-    line += added;
+    const bool fits = width + kBetween.size() + part.size() <= kConsoleColumns;
+    const std::string added = fmt::format("{}{}", fits ? kBetween : kIndent, part);
+    text += fits ? added : "\n" + added;
+    width = added.size() + (fits ? width : 0);
   }
   return text;
 }

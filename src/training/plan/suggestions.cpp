@@ -114,9 +114,8 @@ class Suggestions {
   void keep_the_result() {
     suggest_several_machines(trials_, "", s_);
     if (s_.data_parallel() > 1 && s_.runtime.launched_here == 0) {
-      const settings::ParallelSettings& p = s_.parallel;
-      const int64_t experts = p.expert_parallel * p.expert_tensor_parallel.value_or(1);
-      const int64_t one = std::max(p.model_ranks(), experts * p.pipeline_parallel);
+      const int64_t one = std::max(s_.parallel.model_ranks(),
+                                   s_.parallel.expert_ranks() * s_.parallel.pipeline_parallel);
       give({fmt::format("--ranks {}", one)},
            [one](settings::TrainSettings& s) { s.runtime.ranks = one; });
     }
@@ -146,8 +145,8 @@ class Suggestions {
     }
   }
 
-  // Buffers of divided experts for twice an even load, or for less, where they are for any: a step that needs more fails
-  // before it changes anything.
+  // Buffers of divided experts for twice an even load, or for less, where they are for any: a step
+  // that needs more fails before it changes anything.
   void limit_expert_rows() {
     const auto& rows = trials_.plan().experts;
     if (!rows || !rows->divided || s_.shape.moe.capacity_factor.value_or(0) > 0 ||

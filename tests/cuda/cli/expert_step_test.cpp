@@ -45,16 +45,24 @@ struct Copied {
   RecordedCounts recorded;  // of all steps
 };
 
+// On one GPU; recorded: from the second step on.
+struct Trained {
+  Trained(const models::ModelFlags& flags, bool recorded)
+      : model(models::model_from_flags(flags, kTokens), DType::f32, 3, {}, *alone, runtime,
+              {.record_after = recorded ? std::optional<int64_t>(1) : std::nullopt}) {
+    model.initialize(5);
+    model.step.begin({});
+  }
+
+  const std::unique_ptr<comm::Group> alone = comm::single();
+  Runtime runtime{{DeviceKind::cuda, 0}, 1};
+  TrainedModel model;
+};
+
 // In the last of three steps of two micro-batches.
 Copied last_step(const models::ModelFlags& flags, bool recorded) {
-  const auto alone = comm::single();
-  Runtime runtime({DeviceKind::cuda, 0}, 1);
-  StepOptions options;
-  if (recorded) options.record_after = 1;
-  TrainedModel model(models::model_from_flags(flags, kTokens), DType::f32, 3, {}, *alone, runtime,
-                     options);
-  model.initialize(5);
-  model.step.begin({});
+  Trained trained(flags, recorded);
+  TrainedModel& model = trained.model;
   Copied last;
   for (int64_t step = 0; step < 3; ++step) {
     const std::vector<corpus::HostBatch> batches = {tokens_of(2 * step), tokens_of(2 * step + 1)};
@@ -92,14 +100,8 @@ TEST(ExpertStep, CopiesAsOftenToTheHostAsADenseOne) {
 std::vector<double> numbers_of_steps(bool recorded) {
   models::ModelFlags flags = with_experts();
   flags.moe.aux_loss_coeff = {"0.01"};
-  const auto alone = comm::single();
-  Runtime runtime({DeviceKind::cuda, 0}, 1);
-  StepOptions options;
-  if (recorded) options.record_after = 1;
-  TrainedModel model(models::model_from_flags(flags, kTokens), DType::f32, 3, {}, *alone, runtime,
-                     options);
-  model.initialize(5);
-  model.step.begin({});
+  Trained trained(flags, recorded);
+  TrainedModel& model = trained.model;
   std::vector<double> numbers;
   int64_t sample = 0;
   for (const int64_t count : {2, 2, 3, 5, 3, 2}) {

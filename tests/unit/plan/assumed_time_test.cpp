@@ -142,6 +142,17 @@ TEST_F(AssumedTimeTest, ProductsOfRoutersAreInFp32) {
   EXPECT_FALSE(assumed_time(work, work, {}).has_value());
 }
 
+TEST_F(AssumedTimeTest, NothingIsAssumedOfSumsInF64) {
+  kernels().gemm({.a = tensor({4096, 2048}),
+                  .b = tensor({64, 2048}),
+                  .out = tensor({4096, 64}, DType::f32),
+                  .transpose_b = true,
+                  .double_sums = true},
+                 runtime_.stream());
+  const StepWork work = recorder_.take();
+  EXPECT_FALSE(assumed_time(work, work, {.experts = 64}).has_value());
+}
+
 TEST_F(AssumedTimeTest, NothingIsAssumedOfFp32) {
   product(64, 64, 64, DType::f32);
   const StepWork work = recorder_.take();

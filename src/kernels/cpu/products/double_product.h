@@ -8,8 +8,8 @@
 
 namespace megatron::kernels::cpu {
 
-// c [m,n] = a b; rows of c double_stride(n) apart. Each element is one chain of fused multiply-adds in ascending k, begun
-// at 0: its bits depend on no other size.
+// c [m,n] = a b; rows of c double_stride(n) apart. Each element is one chain of fused multiply-adds in ascending k,
+// begun at 0: its bits depend on no other size.
 struct DoubleProduct {
   // Of elements of `type` (f64, f32, bf16), from one place along m (n) to the next, and along k.
   struct Operand {
