@@ -30,8 +30,8 @@ endif()
 
 # What a shared object and a program must have in common: the headers that both compile.
 function(megatron_cuda_interface out)
-  file(GLOB headers CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/base/*.h ${CMAKE_SOURCE_DIR}/src/device/*.h
-    ${CMAKE_SOURCE_DIR}/src/tensor/*.h ${CMAKE_SOURCE_DIR}/src/kernels/*.h ${CMAKE_SOURCE_DIR}/src/comm/*.h)
+  file(GLOB headers CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/base/*.h ${PROJECT_SOURCE_DIR}/src/device/*.h
+    ${PROJECT_SOURCE_DIR}/src/tensor/*.h ${PROJECT_SOURCE_DIR}/src/kernels/*.h ${PROJECT_SOURCE_DIR}/src/comm/*.h)
   set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${headers})
   set(all "${CMAKE_CXX_COMPILER_VERSION}")
   foreach(header ${headers})
@@ -45,7 +45,7 @@ endfunction()
 megatron_cuda_interface(MEGATRON_CUDA_INTERFACE)
 # Tells a source file; source properties hold in the folder that sets them.
 function(megatron_cuda_tell file)
-  set_property(SOURCE ${CMAKE_SOURCE_DIR}/src/${file} APPEND PROPERTY COMPILE_DEFINITIONS
+  set_property(SOURCE ${PROJECT_SOURCE_DIR}/src/${file} APPEND PROPERTY COMPILE_DEFINITIONS
     MEGATRON_CUDA_INTERFACE="${MEGATRON_CUDA_INTERFACE}")
 endfunction()
 
@@ -69,9 +69,9 @@ endfunction()
 # megatron_cuda_sources(OUT [WITHOUT folder...]): the plugin's sources.
 function(megatron_cuda_sources out)
   cmake_parse_arguments(PLUGIN "" "" "WITHOUT" ${ARGN})
-  file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/device/cuda/*.cpp ${CMAKE_SOURCE_DIR}/src/kernels/cuda/*.cpp
-    ${CMAKE_SOURCE_DIR}/src/kernels/cuda/*.cu ${CMAKE_SOURCE_DIR}/src/comm/gpu/nccl/*.cpp
-    ${CMAKE_SOURCE_DIR}/src/comm/gpu/nccl/*.cu)
+  file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/device/cuda/*.cpp ${PROJECT_SOURCE_DIR}/src/kernels/cuda/*.cpp
+    ${PROJECT_SOURCE_DIR}/src/kernels/cuda/*.cu ${PROJECT_SOURCE_DIR}/src/comm/gpu/nccl/*.cpp
+    ${PROJECT_SOURCE_DIR}/src/comm/gpu/nccl/*.cu)
   foreach(folder ${PLUGIN_WITHOUT})
     list(FILTER sources EXCLUDE REGEX "/src/${folder}/")
   endforeach()
@@ -80,7 +80,7 @@ endfunction()
 
 # The rooms that a plugin is linked with, each with copies of its own of what it calls; it exports its entries only.
 function(megatron_cuda_link target)
-  target_link_libraries(${target} PRIVATE kernels)
+  target_link_libraries(${target} PRIVATE megatron_kernels megatron_compiler)
   target_link_options(${target} PRIVATE -Wl,--exclude-libs,ALL -Wl,--no-undefined)
   target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-Wno-unknown-pragmas>)  # #pragma unroll
   set_target_properties(${target} PROPERTIES OUTPUT_NAME megatron_cuda CXX_VISIBILITY_PRESET hidden
@@ -97,7 +97,7 @@ function(megatron_cuda_plugin)
   megatron_cuda_link(megatron_cuda)
   megatron_cuda_libraries(libraries)
   string(REPLACE ";" "," code "${MEGATRON_CUDA_ARCHITECTURES}")
-  set_property(SOURCE ${CMAKE_SOURCE_DIR}/src/device/cuda/build.cpp APPEND PROPERTY COMPILE_DEFINITIONS
+  set_property(SOURCE ${PROJECT_SOURCE_DIR}/src/device/cuda/build.cpp APPEND PROPERTY COMPILE_DEFINITIONS
     MEGATRON_CUDA_LIBRARIES="${libraries}" MEGATRON_CUDA_CODE="${code}")
   foreach(architecture ${MEGATRON_CUDA_ARCHITECTURES})
     megatron_cuda_code(options ${architecture})
@@ -108,16 +108,16 @@ function(megatron_cuda_plugin)
     "$<$<COMPILE_LANGUAGE:CUDA>:SHELL:-Werror all-warnings --expt-relaxed-constexpr -lineinfo -Xptxas -v>")
   target_include_directories(megatron_cuda SYSTEM PRIVATE ${MEGATRON_CUDNN_HEADERS} ${MEGATRON_NCCL_HEADERS})
   target_link_libraries(megatron_cuda PRIVATE CUDA::cudart_static ${CMAKE_DL_LIBS})
-  set_target_properties(megatron_cuda PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR} CUDA_RUNTIME_LIBRARY Static)
+  set_target_properties(megatron_cuda PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR} CUDA_RUNTIME_LIBRARY Static)
 endfunction()
 
 # CUDA's runtime for the CPU, as the library cuda_shim with its headers.
 function(megatron_cuda_shim_library)
-  file(GLOB shim CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/cuda_shim/*.cpp)
+  file(GLOB shim CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/cuda_shim/*.cpp)
   add_library(cuda_shim STATIC ${shim})
-  target_include_directories(cuda_shim BEFORE PUBLIC ${CMAKE_SOURCE_DIR}/tests/cuda_shim/include)
+  target_include_directories(cuda_shim BEFORE PUBLIC ${PROJECT_SOURCE_DIR}/tests/cuda_shim/include)
   target_compile_options(cuda_shim PUBLIC -Wno-unknown-pragmas)                            # #pragma unroll
-  target_link_libraries(cuda_shim PUBLIC base fmt::fmt Threads::Threads ${CMAKE_DL_LIBS})
+  target_link_libraries(cuda_shim PUBLIC megatron_base megatron_compiler fmt::fmt Threads::Threads ${CMAKE_DL_LIBS})
   set_target_properties(cuda_shim PROPERTIES POSITION_INDEPENDENT_CODE ON CXX_VISIBILITY_PRESET hidden)
 endfunction()
 
@@ -130,7 +130,7 @@ function(megatron_cuda_shim folder)
   set_property(SOURCE ${kernels} APPEND PROPERTY COMPILE_OPTIONS -x c++)
   megatron_cuda_tell(device/cuda/plugin.cpp)
   add_library(megatron_cuda_shim MODULE ${sources} $<TARGET_OBJECTS:cuda_shim>)
-  target_include_directories(megatron_cuda_shim BEFORE PRIVATE ${CMAKE_SOURCE_DIR}/tests/cuda_shim/include)
+  target_include_directories(megatron_cuda_shim BEFORE PRIVATE ${PROJECT_SOURCE_DIR}/tests/cuda_shim/include)
   megatron_cuda_link(megatron_cuda_shim)
   # It has none of NVIDIA's libraries, and its kernels run anywhere.
   target_compile_definitions(megatron_cuda_shim PRIVATE MEGATRON_CUDA_LIBRARIES="" MEGATRON_CUDA_CODE="")

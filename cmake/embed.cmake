@@ -1,7 +1,7 @@
 # megatron_embed_page(ROOM FOLDER): the files of FOLDER/page become constants of the program (FOLDER/page_sources.cpp.in).
 # Scripts follow one another in the order of their names here. A change of a file configures anew.
 function(megatron_embed_page room folder)
-  if(NOT TARGET ${room})
+  if(NOT TARGET megatron_${room})
     return()
   endif()
   set(PAGE_SCRIPT "")
@@ -14,23 +14,23 @@ function(megatron_embed_page room folder)
   file(GLOB files ${folder}/page/*)
   set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${files})
   configure_file(${folder}/page_sources.cpp.in ${CMAKE_CURRENT_BINARY_DIR}/${room}_page_sources.cpp @ONLY)
-  target_sources(${room} PRIVATE ${CMAKE_CURRENT_BINARY_DIR}/${room}_page_sources.cpp)
+  target_sources(megatron_${room} PRIVATE ${CMAKE_CURRENT_BINARY_DIR}/${room}_page_sources.cpp)
 endfunction()
 
 # megatron_embed_chat(ROOM FOLDER): FOLDER/page/chat.html becomes a constant of the program (FOLDER/chat_page.cpp.in).
 function(megatron_embed_chat room folder)
-  if(NOT TARGET ${room})
+  if(NOT TARGET megatron_${room})
     return()
   endif()
   file(READ ${folder}/page/chat.html CHAT_PAGE)
   set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${folder}/page/chat.html)
   configure_file(${folder}/chat_page.cpp.in ${CMAKE_CURRENT_BINARY_DIR}/${room}_chat_page.cpp @ONLY)
-  target_sources(${room} PRIVATE ${CMAKE_CURRENT_BINARY_DIR}/${room}_chat_page.cpp)
+  target_sources(megatron_${room} PRIVATE ${CMAKE_CURRENT_BINARY_DIR}/${room}_chat_page.cpp)
 endfunction()
 
 # megatron_embed_flags(ROOM FOLDER): the tables of FOLDER become constants of the program (FOLDER/embedded.cpp.in).
 function(megatron_embed_flags room folder)
-  if(NOT TARGET ${room})
+  if(NOT TARGET megatron_${room})
     return()
   endif()
   file(READ ${folder}/table.tsv TABLE)
@@ -39,19 +39,19 @@ function(megatron_embed_flags room folder)
   set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS
     ${folder}/table.tsv ${folder}/older.tsv ${folder}/reasons.tsv)
   configure_file(${folder}/embedded.cpp.in ${CMAKE_CURRENT_BINARY_DIR}/${room}_flag_tables.cpp @ONLY)
-  target_sources(${room} PRIVATE ${CMAKE_CURRENT_BINARY_DIR}/${room}_flag_tables.cpp)
+  target_sources(megatron_${room} PRIVATE ${CMAKE_CURRENT_BINARY_DIR}/${room}_flag_tables.cpp)
 endfunction()
 
 # megatron_embed_recipes(ROOM FOLDER SOURCE): the files FOLDER/*.yaml and FOLDER/models/*.json, those of `twins` too, become
 # constants of the program, by their paths without the end (SOURCE/embedded_recipes.cpp.in).
 function(megatron_embed_recipes room folder source)
-  if(NOT TARGET ${room})
+  if(NOT TARGET megatron_${room})
     return()
   endif()
   megatron_list_files(RECIPES ${folder} yaml)
   megatron_list_files(MODELS ${folder}/models json)
   configure_file(${source}/embedded_recipes.cpp.in ${CMAKE_CURRENT_BINARY_DIR}/${room}_recipes.cpp @ONLY)
-  target_sources(${room} PRIVATE ${CMAKE_CURRENT_BINARY_DIR}/${room}_recipes.cpp)
+  target_sources(megatron_${room} PRIVATE ${CMAKE_CURRENT_BINARY_DIR}/${room}_recipes.cpp)
 endfunction()
 
 # megatron_list_files(VARIABLE FOLDER END): {"a", R"(content of FOLDER/a.END)"}, ... sorted by name; those of FOLDER/twins

@@ -1,4 +1,4 @@
-# Finds the MPI that MEGATRON_MPI asks for: the target mpi, MEGATRON_MPI_FOUND (openmpi, mpich, other or empty), the launcher
+# Finds the MPI that MEGATRON_MPI asks for: the target megatron_mpi, MEGATRON_MPI_FOUND (openmpi, mpich, other or empty), the launcher
 # MEGATRON_MPIEXEC, and which folder of src/comm is built. Debian's Open MPI and MPICH lie side by side, each with a .pc file;
 # find_package(MPI) finds what a cluster's modules bring.
 set(mpi_choices auto openmpi mpich off)
@@ -7,8 +7,8 @@ if(NOT MEGATRON_MPI IN_LIST mpi_choices)
 endif()
 
 set(MEGATRON_MPI_FOUND "")
-add_library(mpi INTERFACE)
-target_compile_definitions(mpi INTERFACE OMPI_SKIP_MPICXX=1 MPICH_SKIP_MPICXX=1)  # C's interface only
+add_library(megatron_mpi INTERFACE)
+target_compile_definitions(megatron_mpi INTERFACE OMPI_SKIP_MPICXX=1 MPICH_SKIP_MPICXX=1)  # C's interface only
 foreach(kind openmpi mpich)
   if(MEGATRON_MPI_FOUND OR NOT MEGATRON_MPI MATCHES "^(auto|${kind})$")
     continue()
@@ -20,7 +20,7 @@ foreach(kind openmpi mpich)
   endif()
   if(mpi_${kind}_FOUND)
     set(MEGATRON_MPI_FOUND ${kind})
-    target_link_libraries(mpi INTERFACE PkgConfig::mpi_${kind})
+    target_link_libraries(megatron_mpi INTERFACE PkgConfig::mpi_${kind})
     # The launcher of the same installation, by its own name where there are several.
     find_program(MEGATRON_MPIEXEC_${kind} NAMES mpirun.${kind} mpirun HINTS ${mpi_${kind}_PREFIX}/bin)
     set(MEGATRON_MPIEXEC "${MEGATRON_MPIEXEC_${kind}}")
@@ -32,7 +32,7 @@ if(MEGATRON_MPI STREQUAL auto AND NOT MEGATRON_MPI_FOUND)
   find_package(MPI QUIET COMPONENTS CXX)
   if(MPI_CXX_FOUND)
     set(MEGATRON_MPI_FOUND other)
-    target_link_libraries(mpi INTERFACE MPI::MPI_CXX)
+    target_link_libraries(megatron_mpi INTERFACE MPI::MPI_CXX)
     set(MEGATRON_MPIEXEC "${MPIEXEC_EXECUTABLE}")
   endif()
 endif()
@@ -40,7 +40,8 @@ endif()
 if(MEGATRON_MPI_FOUND)
   message(STATUS "MPI: ${MEGATRON_MPI_FOUND}, launched by ${MEGATRON_MPIEXEC}")
   set(MEGATRON_COMM_WITHOUT alone)
-  set(MEGATRON_COMM_LIBRARIES mpi)
+  megatron_export(megatron_mpi mpi)
+  set(MEGATRON_COMM_LIBRARIES megatron_mpi)
 else()
   message(STATUS "MPI: none; ranks are threads of one process")
   set(MEGATRON_COMM_WITHOUT mpi)

@@ -1,9 +1,9 @@
-# Compiler settings of every target. No -ffast-math, no -march=native, no fused contraction: an element gets the same bits
+# Compiler settings of every target of this project; a project that uses its libraries keeps its own. No -ffast-math, no -march=native, no fused contraction: an element gets the same bits
 # on every machine and at every index.
-add_library(megatron_settings INTERFACE)
-target_include_directories(megatron_settings INTERFACE ${CMAKE_SOURCE_DIR}/src)
+add_library(megatron_compiler INTERFACE)
+target_include_directories(megatron_compiler INTERFACE ${PROJECT_SOURCE_DIR}/src)
 # Designated initialisers leave fields at their defaults on purpose; -Wrestrict has false alarms in GCC 12 (its bug 105329).
-target_compile_options(megatron_settings INTERFACE
+target_compile_options(megatron_compiler INTERFACE
   "$<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Werror;-Wno-missing-field-initializers;-Wno-restrict;-ffp-contract=off;-fno-math-errno>"
   "$<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Werror,-Wno-missing-field-initializers,-ffp-contract=off,-fno-math-errno>")
 set(CMAKE_CXX_FLAGS_RELEASE "-O3 -DNDEBUG")
@@ -24,7 +24,7 @@ if(MEGATRON_CCACHE)
   # Precompiled headers are cached where their macros and times are left to the compiler, and shared by build folders where
   # paths in these are relative.
   set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros
-    CCACHE_BASEDIR=${CMAKE_BINARY_DIR} ${MEGATRON_CCACHE})
+    CCACHE_BASEDIR=${PROJECT_BINARY_DIR} ${MEGATRON_CCACHE})
 endif()
 find_program(MEGATRON_MOLD mold)
 if(MEGATRON_MOLD)
