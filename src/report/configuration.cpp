@@ -69,6 +69,24 @@ const std::string* find(const Values& values, const std::string& key) {
   return nullptr;
 }
 
+// Flags and environment of each run. What of the environment any run gives by a flag stands there alone:
+// "train_iters" as --train-iters.
+std::vector<Values> settings_of(const std::vector<const Json*>& runs) {
+  std::vector<Values> all;
+  for (const Json* run : runs) all.push_back(flags_of(*run));
+  std::vector<Values> flags = all;
+  for (size_t i = 0; i < runs.size(); ++i) {
+    for (auto& [key, value] : environment_of(*runs[i])) {
+      std::string flag = "--" + key;
+      std::replace(flag.begin(), flag.end(), '_', '-');
+      const bool given = std::ranges::any_of(
+          flags, [&](const Values& values) { return find(values, flag) != nullptr; });
+      if (!given) all[i].emplace_back(key, std::move(value));
+    }
+  }
+  return all;
+}
+
 // Keys as rows, runs as columns; `missing` stands where a run has no such key.
 std::string comparison(const std::string& label, const std::vector<RunHistory>& histories,
                        const std::vector<Values>& all, bool only_different,
@@ -99,13 +117,8 @@ std::string comparison(const std::string& label, const std::vector<RunHistory>& 
 }
 
 std::string changes(const Json& before, const Json& after) {
-  const auto list = [](const Json& run) {
-    Values values = flags_of(run);
-    const Values environment = environment_of(run);
-    values.insert(values.end(), environment.begin(), environment.end());
-    return values;
-  };
-  const Values a = list(before), b = list(after);
+  const std::vector<Values> settings = settings_of({&before, &after});
+  const Values &a = settings[0], &b = settings[1];
   std::string result;
   const auto tell = [&result](const std::string& key, const std::string& from,
                               const std::string& to) {
@@ -183,16 +196,17 @@ std::string commands(const std::vector<RunHistory>& histories) {
 }  // namespace
 
 std::string configuration(const std::vector<RunHistory>& histories) {
-  std::vector<Values> flags, environment, both;
+  std::vector<const Json*> runs;
+  std::vector<Values> flags, environment;
   for (const RunHistory& h : histories) {
-    flags.push_back(flags_of(h.sessions.back().run));
-    environment.push_back(environment_of(h.sessions.back().run));
-    both.push_back(flags.back());
-    both.back().insert(both.back().end(), environment.back().begin(), environment.back().end());
+    runs.push_back(&h.sessions.back().run);
+    flags.push_back(flags_of(*runs.back()));
+    environment.push_back(environment_of(*runs.back()));
   }
   std::string result;
   if (histories.size() > 1)
-    result += "<h3>What differs</h3>\n" + comparison("Setting", histories, both, true, "not given");
+    result += "<h3>What differs</h3>\n" +
+              comparison("Setting", histories, settings_of(runs), true, "not given");
   result += commands(histories);
   result += "<h3>Sessions</h3>\n" + sessions(histories);
   result += "<details><summary>All flags that differ from their defaults</summary>\n" +

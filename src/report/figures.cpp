@@ -2,6 +2,7 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -34,7 +35,9 @@ Figure best_validation(const RunHistory& h) {
 }
 
 Figure running_time(const RunHistory& h) {
-  const size_t restarts = h.sessions.size() - 1;
+  // A session that found the run done, or ended before its first step, is none.
+  const auto trained = std::ranges::count_if(h.sessions, &Session::trained);
+  const auto restarts = std::max<std::ptrdiff_t>(trained - 1, 0);
   std::string detail = restarts == 0   ? "no restart"
                        : restarts == 1 ? "1 restart"
                                        : fmt::format("{} restarts", restarts);

@@ -182,6 +182,8 @@ class HistoryReader {
 
   void take() {
     if (parser_.type() == "run") return begin_session();
+    if (parser_.type() == "step" && !history_.sessions.empty())
+      history_.sessions.back().trained = true;
     if (parser_.iteration() > limits_[history_.sessions.size()]) {
       ++history_.replaced;
       return;

@@ -70,7 +70,8 @@ std::string list(const std::vector<double>& values) {
 std::string one_run(const RunHistory& history) {
   std::vector<double> restarts, saves;
   for (size_t i = 1; i < history.sessions.size(); ++i)
-    restarts.push_back(static_cast<double>(history.sessions[i].iteration));
+    if (const Session& s = history.sessions[i]; s.trained)
+      restarts.push_back(static_cast<double>(s.iteration));
   for (const Json& r : history.saves.kept)
     if (const double at = number_of(r, "iteration"); at >= 0 && at < 1e15) saves.push_back(at);
   return fmt::format(

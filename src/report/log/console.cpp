@@ -16,6 +16,12 @@ std::string figure(std::string_view format, double value) {
   return std::isfinite(value) ? fmt::format(fmt::runtime(format), value) : "n/a";
 }
 
+// Three decimals, or "1.234e+30" for one that has exploded or vanished, so that the line keeps its other figures.
+std::string norm_text(double norm) {
+  const bool plain = norm == 0 || (norm >= 1e-3 && norm < 1e5);
+  return figure(plain ? "{:.3f}" : "{:.3e}", norm);
+}
+
 // Four decimals, or as many digits where these would say nothing. A loss is known also where it is
 // NaN or infinite.
 std::string loss_text(double loss) {
@@ -102,10 +108,10 @@ Parts lesser_figures(const StepRecord& r, const Parts& metrics) {
   if (r.skipped > 0) parts.push_back(fmt::format("{} skipped", r.skipped));
   parts.insert(parts.end(), metrics.begin(), metrics.end());
   if (r.loss_scale != 0) parts.push_back("loss scale " + figure("{:.10g}", r.loss_scale));
-  if (r.parameter_norm != 0) parts.push_back("params norm " + figure("{:.3f}", r.parameter_norm));
+  if (r.parameter_norm != 0) parts.push_back("params norm " + norm_text(r.parameter_norm));
   if (r.zero_gradients >= 0) parts.push_back(fmt::format("{} zeros", r.zero_gradients));
   parts.push_back("lr " + figure("{:.2e}", r.learning_rate));
-  parts.push_back("grad norm " + figure("{:.3f}", r.gradient_norm));
+  parts.push_back("grad norm " + norm_text(r.gradient_norm));
   parts.push_back(percent(r.peak_share) + " of peak");
   parts.push_back(figure("{:.4g}", r.flops_per_second * 1e-12) + " TFLOP/s");
   parts.push_back(figure("{:.1f}", 1000 * r.seconds) + " ms a step");

@@ -174,6 +174,29 @@ TEST(ReportPage, TellsWhatChangedBetweenSessions) {
   EXPECT_TRUE(has(page, "<code>--lr</code> 0.001 → 0.004"));
 }
 
+// A setting that is a flag and a fact of the run is told once.
+TEST(ReportPage, ASettingIsListedOnce) {
+  const LogFolder folder;
+  const auto with_iters = [](std::string line, const std::string& iters) {
+    line.replace(line.find("\"lr\":\"0.001\""), 12, "\"train-iters\":\"" + iters + "\"");
+    return line.replace(line.find("\"train_iters\":100"), 17, "\"train_iters\":" + iters);
+  };
+  const std::string log = with_iters(run_line(0, 1000), "4") + step_line(4, 1004, "2"),
+                    longer = with_iters(run_line(4, 3000), "6") + step_line(5, 3001, "2");
+  const std::string page = page_of({folder.run("a", log + longer), folder.run("b", log)});
+  EXPECT_TRUE(has(page, "<code>--train-iters</code> 4 → 6"));
+  EXPECT_TRUE(has(page, "<td>6</td><td>4</td>"));
+  EXPECT_FALSE(has(page, "<code>train_iters</code> 4 → 6"));
+}
+
+TEST(ReportPage, RestartsAreSessionsThatTrained) {
+  const LogFolder folder;
+  const std::string found_done = run_line(3, 2000) + line("end", 3, "\"reason\":\"done\"");
+  EXPECT_TRUE(has(page_of({folder.run("a", plain_log() + found_done)}), "no restart"));
+  const std::string resumed = run_line(3, 3000) + step_line(4, 3001, "2");
+  EXPECT_TRUE(has(page_of({folder.run("b", plain_log() + found_done + resumed)}), "1 restart"));
+}
+
 TEST(ReportPage, DataOfTheCurvesIsJson) {
   const LogFolder folder;
   const auto histories = report::read_histories(

@@ -126,6 +126,18 @@ TEST(Console, SkippedStepsAndTheLossScaleComeBeforeTheRest) {
             std::string::npos);
 }
 
+TEST(Console, AnExplodingNormLeavesTheOtherFiguresTheirPlace) {
+  report::StepRecord r = some_step(12);
+  r.gradient_norm = 1.5;
+  const std::string usual = report::console_line(r, some_run());
+  r.gradient_norm = 1.2345e37;
+  const std::string exploded = report::console_line(r, some_run());
+  EXPECT_NE(exploded.find(" | grad norm 1.235e+37 | "), std::string::npos) << exploded;
+  EXPECT_EQ(std::ranges::count(exploded, '|'), std::ranges::count(usual, '|')) << exploded;
+  r.gradient_norm = 2e-7;
+  EXPECT_NE(report::console_line(r, some_run()).find("grad norm 2.000e-07"), std::string::npos);
+}
+
 TEST(Console, TheClosingLineHasBothRates) {
   report::RunTotals t{.steps = 40,
                       .tokens = 1200000,
