@@ -40,9 +40,9 @@ int plan(const Arguments& arguments) {
   fields.add_switch("no-time", &options.time, false,
                     "do not estimate the step time, which takes a few seconds of running kernels");
   fields.add("moe-skew", &options.expert_skew,
-             "load of the fullest expert-parallel rank over the mean, of one rank that of the "
-             "fullest expert (the metric expert_load of a run): memory and step time are given for "
-             "an even load and for this one");
+             "expected load of experts that the plan is of: of the fullest expert-parallel rank "
+             "over the mean, of one rank that of the fullest expert (the metric expert_load of a "
+             "run); default 1, a balanced one. The worst load stands beside it");
   fields.begin_group("device");
   fields.add("nproc-per-node", &ranks_here,
              "ranks (one process each) per machine of a multi-machine run, as in torchrun; "
@@ -60,7 +60,8 @@ int plan(const Arguments& arguments) {
                                 take_ranks_here();
                                 training::check_settings(settings, true);
                               },
-                          .fields = of_train};
+                          .fields = of_train,
+                          .recipe = &options.recipe};
   std::vector<std::string> notes;
   if (const auto code = parse_training(
           "megatron plan [flags of megatron train] [--json] [--no-time] [--moe-skew X] "
@@ -76,6 +77,8 @@ int plan(const Arguments& arguments) {
            "--device-memory is {}; it must lie in (0, 1e6] GiB", *options.device_memory);
   MG_CHECK(options.expert_skew.value_or(1) >= 1 && std::isfinite(options.expert_skew.value_or(1)),
            "--moe-skew is {}; it must be 1 (an even load) or more", *options.expert_skew);
+  options.skew_given = options.expert_skew.has_value();
+  if (!options.skew_given) options.expert_skew = 1;
   require_flags(settings, "plan", arguments);
   for (const std::string& note : notes) log::info("{}", note);
   const plan::Plan found = naming_places(fields, [&] {

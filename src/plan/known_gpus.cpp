@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cctype>
+#include <utility>
 
 namespace megatron::plan {
 namespace {
@@ -29,6 +30,16 @@ std::optional<DataSheet> data_sheet(std::string_view device) {
     return sheet;
   }
   return std::nullopt;
+}
+
+PlannedGpu planned_gpu(std::string_view recipe) {
+  constexpr std::array<std::pair<std::string_view, PlannedGpu>, 3> kGpus = {
+      {{"xa100", {"A100", int64_t{79} << 30, true}},
+       {"xh100", {"H100", int64_t{79} << 30, true}},
+       {"xh200", {kPlannedGpu, kPlannedGpuMemory, true}}}};
+  for (const auto& [end, gpu] : kGpus)
+    if (recipe.ends_with(end)) return gpu;
+  return {kPlannedGpu, kPlannedGpuMemory};
 }
 
 }  // namespace megatron::plan

@@ -10,24 +10,21 @@
 namespace megatron::plan {
 namespace {
 
-// Ranks that see different sequences.
-int64_t replicas(const Plan& p) {
-  const int64_t sequences = p.micro_batches * p.micro_batch_size;
-  return sequences > 0 ? p.sequences / sequences : p.ranks;
-}
-
 std::string layout(const Plan& p) {
-  const auto stages = static_cast<int64_t>(p.stages.empty() ? 1 : p.stages.size());
-  const int64_t data = replicas(p), tensor = p.ranks / std::max<int64_t>(1, data * stages);
-  const std::string divided =
-      data == p.ranks ? ""
-                      : fmt::format(" (tensor {} x pipeline {} x data {})", tensor, stages, data);
+  std::string divided;
+  if (p.ranks > 1) {
+    const PlanAxes& a = p.axes;
+    const std::string experts =
+        a.expert == 0 ? "" : fmt::format("; experts {} x tensor {}", a.expert, a.expert_tensor);
+    divided = fmt::format(" (tensor {} x pipeline {} x data {}{})", a.tensor, a.pipeline, a.data,
+                          experts);
+  }
   return fmt::format("{} on {}, {}{} x {}", name(p.type), p.device, amount_text(p.ranks, "rank"),
                      divided, amount_text(p.threads, "thread"));
 }
 
 std::string batch(const Plan& p) {
-  const int64_t data = replicas(p);
+  const int64_t data = p.axes.data;
   return fmt::format("{} of {} = {} x {} of {}", amount_text(p.sequences, "sequence"),
                      amount_text(p.length, "token"),
                      amount_text(data, data == p.ranks ? "rank" : "data-parallel rank"),

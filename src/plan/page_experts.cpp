@@ -1,4 +1,4 @@
-// Which buffers of experts' rows the page is of; or the run at an even load and at another one.
+// The run at the load of experts that the page is of, and at the worst.
 #include <fmt/core.h>
 
 #include "plan/expert_rows.h"
@@ -34,9 +34,7 @@ std::string memory_note(const ExpertRows& rows) {
 std::string experts_section(const Plan& plan) {
   if (!plan.experts) return "";
   const ExpertRows& rows = *plan.experts;
-  if (plan.loads.empty())
-    return fmt::format("Experts' buffers: {} rows a layer ({}); even load: {}\n", rows.room,
-                       room_text(rows), rows_at(rows, 1));
+  if (plan.loads.empty()) return "";
   std::vector<std::string> head = {fmt::format("Load of the fullest {} over the mean",
                                                rows.divided ? "expert-parallel rank" : "expert")},
                            there = {fmt::format("  rows of {} in a layer",
@@ -46,15 +44,19 @@ std::string experts_section(const Plan& plan) {
                                        ? fmt::format("  step, assumed of an {}", kPlannedGpu)
                                        : "  step"};
   for (const ExpertLoad& load : plan.loads) {
-    head.push_back(load.load == 1 ? "1 (balanced)" : fmt::format("{:g}", load.load));
+    const bool worst = &load == &plan.loads.back();
+    head.push_back(worst            ? fmt::format("{:.4g} (the worst)", load.load)
+                   : load.load == 1 ? "1 (balanced)"
+                                    : fmt::format("{:g}", load.load));
     there.push_back(std::to_string(load.rows));
     memory.push_back(bytes_text(static_cast<double>(load.bytes)));
     time.push_back(text_or_unknown(load.seconds));
   }
   Grid grid(std::move(head));
   for (auto* row : {&there, &memory, &time}) grid.add(std::move(*row));
-  return fmt::format("{}  {}\n  The rest of this page is of full buffers: {} rows ({})\n",
-                     grid.text(), memory_note(rows), rows.room, room_text(rows));
+  return fmt::format("{}  {}\n  Buffers have {} rows ({}); the other figures are of load {:g}\n",
+                     grid.text(), memory_note(rows), rows.room, room_text(rows),
+                     plan.loads.front().load);
 }
 
 }  // namespace megatron::plan

@@ -102,7 +102,11 @@ std::string memory_section(const Plan& plan, const PageStyle& style) {
   const std::vector<MemoryPart> parts = memory_parts(plan.memory);
   const int64_t sum = plan.memory.arena_bytes() + plan.memory.host;
   std::vector<BarPart> bar;
-  Grid legend({fmt::format("Memory of a rank: {}", bytes_text(sum))});
+  const std::string worst =
+      plan.worst_stages.empty() || plan.rank_bytes() <= sum
+          ? ""
+          : fmt::format("; at the worst load of experts {}", bytes_text(plan.rank_bytes()));
+  Grid legend({fmt::format("Memory of a rank: {}{}", bytes_text(sum), worst)});
   for (size_t i = 0; i < parts.size(); ++i) {
     bar.push_back({marks.parts[i], parts[i].bytes});
     if (parts[i].bytes == 0) continue;

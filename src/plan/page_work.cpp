@@ -126,7 +126,10 @@ std::string time_section(const Plan& plan) {
   if (!plan.step_seconds) {
     const bool elsewhere = plan.gpu && !plan.gpu->assumed.empty();
     return fmt::format("Estimated on this machine: {}{}\n", kUnknown,
-                       elsewhere ? " (which has no GPU to measure)" : "");
+                       !elsewhere ? ""
+                       : plan.gpu->known_rates
+                           ? " (which has no GPU to measure)"
+                           : fmt::format(" (which has no {} to measure)", plan.gpu->name));
   }
   return fmt::format(
       "Estimated on this machine\n  {}\n{}", time_line(plan),

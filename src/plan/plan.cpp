@@ -29,31 +29,41 @@ std::string Plan::memory_text() const {
                         : fmt::format("its cgroup ({}) allows {}", cgroup, bytes);
 }
 
+namespace {
+
+// A rank of each stage, as full as it can be.
+std::vector<MemoryUse> fullest_ranks(const Plan& plan) {
+  if (!plan.worst_stages.empty()) return plan.worst_stages;
+  return plan.stages.empty() ? std::vector<MemoryUse>{plan.memory} : plan.stages;
+}
+
+}  // namespace
+
 int64_t Plan::rank_bytes() const {
-  int64_t most = memory.arena_bytes() + memory.host;
-  for (const MemoryUse& stage : stages) most = std::max(most, stage.arena_bytes() + stage.host);
+  int64_t most = 0;
+  for (const MemoryUse& stage : fullest_ranks(*this))
+    most = std::max(most, stage.arena_bytes() + stage.host);
   return most;
 }
 
 int64_t Plan::process_bytes() const {
-  const auto bytes = [this](const MemoryUse& use) {
-    return (gpu ? offloaded(use) : use.arena_bytes()) + use.host;
-  };
-  if (stages.empty()) return program + ranks_here * bytes(memory);
+  const std::vector<MemoryUse> held = fullest_ranks(*this);
   int64_t sum = 0, most = 0;
-  for (const MemoryUse& stage : stages) {
-    sum += bytes(stage);
-    most = std::max(most, bytes(stage));
+  for (const MemoryUse& stage : held) {
+    const int64_t bytes = (gpu ? offloaded(stage) : stage.arena_bytes()) + stage.host;
+    sum += bytes;
+    most = std::max(most, bytes);
   }
-  return program + (ranks_here == ranks ? sum * (ranks / static_cast<int>(stages.size()))
-                                        : most * ranks_here);
+  return program + (ranks_here == ranks && !stages.empty()
+                        ? sum * (ranks / static_cast<int>(held.size()))
+                        : most * ranks_here);
 }
 
 int64_t Plan::gpu_bytes() const {
   if (!gpu) return 0;
-  const auto bytes = [](const MemoryUse& use) { return use.arena_bytes() - offloaded(use); };
-  int64_t most = bytes(memory);
-  for (const MemoryUse& stage : stages) most = std::max(most, bytes(stage));
+  int64_t most = 0;
+  for (const MemoryUse& stage : fullest_ranks(*this))
+    most = std::max(most, stage.arena_bytes() - offloaded(stage));
   return gpu->ranks * most + gpu->processes * GpuMemory::kOverhead;
 }
 

@@ -61,11 +61,12 @@ struct MegatronEstimate {
 
 // The GPU that ranks of a CUDA run compute on.
 struct GpuMemory {
-  std::string name;     // "NVIDIA H200"
-  int64_t bytes = 0;    // that it has
-  int ranks = 1;        // of this machine that share one, at most
-  int processes = 1;    // they belong to
-  std::string assumed;  // "": a GPU of this machine; else why it is another
+  std::string name;         // "NVIDIA H200"
+  int64_t bytes = 0;        // that it has
+  int ranks = 1;            // of this machine that share one, at most
+  int processes = 1;        // they belong to
+  std::string assumed;      // "": a GPU of this machine; else why it is another
+  bool known_rates = true;  // there are rates to assume of it (plan/assumed_time.h)
   // What the driver's context and the libraries' code take in each process, and what arenas map
   // ahead of their use; an allowance.
   static constexpr int64_t kOverhead = int64_t{1} << 30;
@@ -96,7 +97,7 @@ struct ExpertRows {
   bool padded = false;   // every row of the buffers is computed
   bool fixed = false;    // buffers take their memory whatever is in them
 };
-// The run where the fullest rank, not divided: expert, has `load` times the mean.
+// The run where the fullest rank, not divided: expert, has `load` times the mean. `rows`: those of the fullest rank.
 struct ExpertLoad {
   double load = 1;
   int64_t rows = 0;               // of the fullest rank's experts, in a layer
@@ -104,23 +105,32 @@ struct ExpertLoad {
   std::optional<double> seconds;  // of a step, estimated for this machine or assumed of a GPU
 };
 
+// How ranks divide a model and its samples. Experts: over the ranks of a stage.
+struct PlanAxes {
+  int64_t tensor = 1, pipeline = 1, data = 1;
+  int64_t expert = 1, expert_tensor = 1;  // 0: a model without experts
+};
+
 struct Plan {
   std::string model;   // "124M parameters, 12 layers, hidden 768, vocabulary 50257"
   std::string device;  // "cpu"
   DType type = DType::f32;
   int ranks = 1, ranks_here = 1, threads = 1;  // of the run; on this machine; of a rank
-  int64_t sequences = 0, length = 0;           // of a global batch
+  PlanAxes axes;
+  int64_t sequences = 0, length = 0;  // of a global batch
   int64_t micro_batches = 0, micro_batch_size = 0;
   int64_t iterations = 0;
   std::vector<ParameterCount> parameters;
   std::vector<FlopCount> flops;   // formula "model" first
   MemoryUse memory;               // of rank 0
   std::vector<MemoryUse> stages;  // of a rank of each pipeline stage
-  bool exact = true;              // false: they may be some per cent off
-  int64_t program = 0;            // bytes of a process besides its ranks
-  int64_t machine = 0;            // bytes of memory for this process; 0: not known
-  std::string cgroup;             // "": machine is what the machine has; else the limit's file
-  std::optional<GpuMemory> gpu;   // of a CUDA run, whose arenas but `offload` lie there
+  // The same where experts have the worst load, if the figures are of another; else empty.
+  std::vector<MemoryUse> worst_stages;
+  bool exact = true;             // false: they may be some per cent off
+  int64_t program = 0;           // bytes of a process besides its ranks
+  int64_t machine = 0;           // bytes of memory for this process; 0: not known
+  std::string cgroup;            // "": machine is what the machine has; else the limit's file
+  std::optional<GpuMemory> gpu;  // of a CUDA run, whose arenas but `offload` lie there
   std::vector<KernelWork> kernels;
   std::vector<TrafficWork> traffic;
   std::optional<double> step_seconds;  // estimated for this machine
@@ -128,15 +138,18 @@ struct Plan {
   double peak = 0;                     // FLOP/s of matrix products of all ranks; 0: not measured
   std::string peak_origin;             // "kept from 2026-11-23 04:24 UTC ...", "measured now ..."
   std::optional<MegatronEstimate> megatron;
-  std::optional<ExpertRows> experts;     // of a model with experts; other figures: of full buffers
-  std::vector<ExpertLoad> loads;         // of --moe-skew: an even one, and that
+  std::optional<ExpertRows> experts;  // of a model with experts
+  std::vector<ExpertLoad>
+      loads;  // that of the other figures, and the worst; empty: they are of full buffers
   std::vector<SettingNote> derived;      // settings that nobody gave, or that are run otherwise
   std::vector<std::string> suggestions;  // flags with which a run would fit that does not
 
   int64_t parameter_count() const;
-  int64_t rank_bytes() const;     // of a rank of the stage that takes the most
-  int64_t process_bytes() const;  // of the host's memory, of a process with ranks_here ranks
-  int64_t gpu_bytes() const;      // of the fullest GPU; 0 without one
+  // At the worst load of experts: the memory of a rank of the stage that takes the most; of the host's memory, that of a
+  // process with ranks_here ranks; of the fullest GPU, 0 without one.
+  int64_t rank_bytes() const;
+  int64_t process_bytes() const;
+  int64_t gpu_bytes() const;
   bool fits_gpu() const { return !gpu || gpu_bytes() <= gpu->bytes; }
   // "the machine has 24.1 GB", "its cgroup (FILE) allows 200 MB".
   std::string memory_text() const;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <numeric>
 #include <utility>
 
 #include "base/error.h"
@@ -346,6 +347,14 @@ int64_t ParallelSettings::model_ranks() const {
   for (const int64_t size : {tensor_parallel, pipeline_parallel, context_parallel})
     product *= std::clamp<int64_t>(size, 0, kMostRanks);
   return product;
+}
+
+int64_t ParallelSettings::least_ranks() const {
+  const auto size = [](int64_t given) { return std::clamp<int64_t>(given, 1, kMostRanks); };
+  const int64_t of_stage =
+      std::lcm(size(tensor_parallel) * size(context_parallel) * size(optimizer_instances),
+               size(expert_parallel) * size(expert_tensor_parallel.value_or(tensor_parallel)));
+  return std::min(of_stage, int64_t{1} << 40) * size(pipeline_parallel);
 }
 
 void ParallelSettings::check(int ranks, int64_t num_layers, int64_t micro_batches,

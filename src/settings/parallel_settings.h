@@ -47,6 +47,9 @@ struct ParallelSettings {
   int64_t expert_ranks() const {
     return expert_parallel * expert_tensor_parallel.value_or(tensor_parallel);
   }
+  // The fewest ranks that a run with these sizes can have: a replica of the model for each optimizer instance, and in
+  // each stage all experts of a layer.
+  int64_t least_ranks() const;
   // Throws Error naming a size that no run can have.
   void check_sizes() const;
   // Throws Error naming the values and flags that cannot go together, and what to change; adds a

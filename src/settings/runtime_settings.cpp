@@ -15,7 +15,8 @@ namespace megatron::settings {
 void RuntimeSettings::fields(Fields& f) {
   f.begin_group("parallelism");
   f.add("ranks", &ranks,
-        "number of ranks, as threads of this process; default the product of the parallel sizes, "
+        "number of ranks, as threads of this process; default the least that the parallel sizes "
+        "need, "
         "or the launched processes");
   f.begin_group("device");
   f.add("threads", &threads, "CPU threads per rank; default cores / ranks");
@@ -234,10 +235,11 @@ void RuntimeSettings::check() const {
            rank_count(), launched_here);
   const bool many_hosts = planned || launched_here > 0;
   const int64_t most = many_hosts ? 65536 : 1024;
-  MG_CHECK(ranks.value_or(1) >= 1 && ranks.value_or(1) <= most,
-           "--ranks is {} (by default the product of the parallel sizes); {}it must lie in [1, "
-           "{}]",
-           *ranks, many_hosts ? "" : "as threads of one process ", most);
+  MG_CHECK(
+      ranks.value_or(1) >= 1 && ranks.value_or(1) <= most,
+      "--ranks is {} (by default the least that the parallel sizes need); {}it must lie in [1, "
+      "{}]",
+      *ranks, many_hosts ? "" : "as threads of one process ", most);
   MG_CHECK(threads.value_or(1) >= 1 && threads.value_or(1) <= 1024,
            "--threads is {}; it must lie in [1, 1024]", *threads);
   MG_CHECK(planned || threads.value_or(1) * ranks_here() <= 1024,

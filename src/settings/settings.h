@@ -38,10 +38,10 @@ struct TrainSettings {
   ProfileSettings profile;
 
   Fields fields();
-  // The number of ranks, where it is not given, is the product of the parallel sizes.
+  // The number of ranks, where it is not given, is the least that the parallel sizes need.
   void settle_ranks() {
     parallel.check_sizes();
-    if (!runtime.ranks) runtime.ranks = parallel.model_ranks();
+    if (!runtime.ranks) runtime.ranks = parallel.least_ranks();
   }
   // Ranks that see different samples.
   int data_parallel() const {

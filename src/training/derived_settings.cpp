@@ -48,7 +48,7 @@ class Teller {
     if (!r.launched_by.empty()) {
       note("ranks", r.rank_count(), r.launched_by);
     } else if (!given_.runtime.ranks && r.rank_count() > 1) {
-      note("ranks", r.rank_count(), "the product of the parallel sizes");
+      note("ranks", r.rank_count(), "the least that the parallel sizes need");
     }
     if (auto hosts = r.hosts_note()) notes_.push_back(std::move(*hosts));
     if (auto device = r.device_note()) notes_.push_back(std::move(*device));

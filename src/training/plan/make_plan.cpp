@@ -31,7 +31,7 @@ namespace {
 
 // Of a CUDA run. Ranks of a machine take its GPUs in turn (RuntimeSettings::device_value).
 std::optional<plan::GpuMemory> gpu_of(const settings::TrainSettings& s,
-                                      std::optional<double> device_memory) {
+                                      const PlanOptions& options) {
   if (s.runtime.device_kind() != DeviceKind::cuda) return std::nullopt;
   const int here = s.runtime.ranks_here();
   plan::GpuMemory gpu;
@@ -40,16 +40,18 @@ std::optional<plan::GpuMemory> gpu_of(const settings::TrainSettings& s,
     const CudaDevice& least = *std::ranges::min_element(plugin->devices(), {}, &CudaDevice::memory);
     gpu = {.name = least.name, .bytes = least.memory, .ranks = (here + devices - 1) / devices};
   } else {
-    gpu = {.name = std::string(plan::kPlannedGpu),
-           .bytes = plan::kPlannedGpuMemory,
-           .assumed = fmt::format("there is no GPU here, so one of {} GiB is assumed for each rank "
+    const plan::PlannedGpu planned = plan::planned_gpu(options.recipe);
+    gpu = {.name = std::string(planned.name),
+           .bytes = planned.memory,
+           .assumed = fmt::format("there is no GPU here, so {} of {} GiB is assumed for each rank "
                                   "(--device-memory GIB for another)",
-                                  plan::kPlannedGpuMemory >> 30)};
+                                  planned.of_recipe ? "the recipe's" : "one", planned.memory >> 30),
+           .known_rates = planned.name == plan::kPlannedGpu};
   }
-  if (device_memory) {
+  if (options.device_memory) {
     constexpr double kGiB = 1 << 30;
-    gpu.bytes = static_cast<int64_t>(*device_memory * kGiB);
-    gpu.name = fmt::format("{:g} GiB", *device_memory);
+    gpu.bytes = static_cast<int64_t>(*options.device_memory * kGiB);
+    gpu.name = fmt::format("{:g} GiB", *options.device_memory);
     gpu.assumed = "from --device-memory";
   }
   gpu.processes = s.runtime.launched_here > 0 ? gpu.ranks : 1;
@@ -98,7 +100,7 @@ void add_time(plan::Plan& p, MetaRun& run, const settings::TrainSettings& s,
 // run: that of `rank`.
 void add_assumed_time(plan::Plan& p, const MetaRun& run, int rank, const settings::TrainSettings& s,
                       const models::Model& model, const PlanOptions& options) {
-  if (p.type != DType::bf16 && p.type != DType::f16) return;
+  if ((p.type != DType::bf16 && p.type != DType::f16) || !p.gpu->known_rates) return;
   const plan::ExpertFill fill = fill_of(p, options);
   const plan::StepWork work = plan::filled(run.work(), fill);
   plan::StepWork keeping = work;
@@ -169,6 +171,16 @@ plan::MegatronLayout megatron_layout(const settings::TrainSettings& s, const mod
   return layout;
 }
 
+plan::PlanAxes axes_of(const settings::TrainSettings& s, const models::Model& model) {
+  const settings::ParallelSettings& p = s.parallel;
+  const bool experts = model->flags().moe.num_experts.has_value();
+  return {.tensor = p.tensor_parallel,
+          .pipeline = p.pipeline_parallel,
+          .data = s.data_parallel(),
+          .expert = experts ? p.expert_parallel : 0,
+          .expert_tensor = p.expert_tensor_parallel.value_or(p.tensor_parallel)};
+}
+
 // What follows from the settings and the shape alone.
 plan::Plan plan_without_run(const settings::TrainSettings& s, const models::Model& model,
                             const corpus::Vocabulary& vocabulary, const PlanOptions& options) {
@@ -181,6 +193,7 @@ plan::Plan plan_without_run(const settings::TrainSettings& s, const models::Mode
           .ranks = s.runtime.rank_count(),
           .ranks_here = s.runtime.ranks_here(),
           .threads = s.runtime.threads_per_rank(),
+          .axes = axes_of(s, model),
           .sequences = schedule.batch(last),
           .length = *s.batch.seq_length,
           .micro_batches = schedule.micro_batches(last),
@@ -191,7 +204,7 @@ plan::Plan plan_without_run(const settings::TrainSettings& s, const models::Mode
           .program = report::resident_bytes() * std::max(1, s.runtime.launched_here),
           .machine = limits.memory,
           .cgroup = limits.memory_limit_file,
-          .gpu = gpu_of(s, options.device_memory),
+          .gpu = gpu_of(s, options),
           .megatron = plan::megatron_estimate(model->flags(), vocabulary.padded_size,
                                               megatron_layout(s, model))};
 }
@@ -265,18 +278,25 @@ plan::Plan plan_of(const settings::TrainSettings& s, const models::Model& model,
   return plan_by_run(s, model, vocabulary, options, consumed);
 }
 
-void add_loads(plan::Plan& p, const settings::TrainSettings& s, const models::Model& model,
-               const corpus::Vocabulary& vocabulary, const PlanOptions& options, int64_t consumed) {
-  check_skew(*options.expert_skew, p.experts);
-  for (const double load : {1.0, *options.expert_skew}) {
-    PlanOptions at = options;
-    at.expert_load = load;
-    const plan::Plan q = plan_of(s, model, vocabulary, at, consumed);
-    p.loads.push_back({.load = load,
-                       .rows = plan::rows_at(*p.experts, load),
-                       .bytes = q.rank_bytes(),
-                       .seconds = q.assumed ? q.assumed->step_seconds : q.step_seconds});
-  }
+// The plan at the expected load of experts, beside `worst`, that of full buffers.
+plan::Plan at_expected_load(const plan::Plan& worst, const settings::TrainSettings& s,
+                            const models::Model& model, const corpus::Vocabulary& vocabulary,
+                            const PlanOptions& options, int64_t consumed) {
+  const double load = std::min(*options.expert_skew, worst.experts->most);
+  PlanOptions at = options;
+  at.expert_load = load;
+  plan::Plan p = plan_of(s, model, vocabulary, at, consumed);
+  const auto at_load = [](double value, int64_t rows, const plan::Plan& of) {
+    return plan::ExpertLoad{.load = value,
+                            .rows = rows,
+                            .bytes = of.rank_bytes(),
+                            .seconds = of.assumed ? of.assumed->step_seconds : of.step_seconds};
+  };
+  p.loads = {at_load(load, plan::rows_at(*p.experts, load), p),
+             at_load(worst.experts->most, worst.experts->room, worst)};
+  p.worst_stages = worst.stages;
+  p.program = worst.program;  // as it was before any plan
+  return p;
 }
 
 }  // namespace
@@ -308,9 +328,12 @@ plan::Plan make_plan(settings::TrainSettings& settled, const models::Model& mode
   plan::Plan p = with_attention_workspace(settled, [&](const settings::TrainSettings& s) {
     return plan_of(s, model, vocabulary, compared, consumed);
   });
-  if (options.expert_skew) add_loads(p, settled, model, vocabulary, compared, consumed);
+  if (options.skew_given) check_skew(*options.expert_skew, p.experts);
+  if (options.expert_skew && p.experts)
+    p = at_expected_load(p, settled, model, vocabulary, compared, consumed);
   if (p.fits()) return p;
-  const PlanOptions of_suggestions{.samples = false, .device_memory = options.device_memory};
+  const PlanOptions of_suggestions{
+      .samples = false, .device_memory = options.device_memory, .recipe = options.recipe};
   p.suggestions = find_suggestions(
       settled, model, p, [&](const settings::TrainSettings& other, const models::Model& shape) {
         return plan_of(other, shape, vocabulary, of_suggestions, 0);

@@ -22,10 +22,13 @@ struct PlanOptions {
   // that is planned for (plan/known_gpus.h).
   std::optional<double> device_memory;
   plan::RateKeeping rates;  // of the machine's rates, which the estimate of the time takes
-  // Plan the run at an even load of experts and at this one, too: of the fullest expert-parallel rank
-  // over the mean, of one rank that of the fullest expert. At least 1, a number.
+  // A model with experts is planned at this load of them, and at the worst, too: that of the fullest expert-parallel
+  // rank over the mean, of one rank that of the fullest expert. At least 1, a number. Without it buffers are full, which
+  // is the worst load.
   std::optional<double> expert_skew;
-  std::optional<double> expert_load;        // plan this one alone, in place of full buffers
+  bool skew_given = false;            // by --moe-skew, so that a model without experts is an error
+  std::optional<double> expert_load;  // plan this one alone, in place of full buffers
+  std::string recipe;  // of --recipe, whose name has the GPU that it is for; or empty
   plan::MeasuredCalls* measured = nullptr;  // of plans that are compared
 };
 

@@ -243,23 +243,46 @@ TEST_F(PlanCommand, ACapacityBoundsUndividedExpertsBelowTheirWorstLoad) {
 }
 
 TEST_F(PlanCommand, MemoryOfAHostGoesByTheLoadOfExperts) {
-  const auto at = [&](const std::string& skew) {
-    return json_of(with(experts(), {"--no-time", "--moe-skew", skew}));
+  const auto at = [&](const Words& skew) {
+    return json_of(with(experts(), with({"--no-time"}, skew)));
   };
-  const Json uneven = at("1.5"), most = at("4");
+  const Json even = at({}), uneven = at({"--moe-skew", "1.5"});
   EXPECT_EQ(uneven["experts"]["rows"].as_integer(), 4 * 32 * 2);
   EXPECT_EQ(uneven["experts"]["bound"].as_string(), "any_load");
   EXPECT_FALSE(uneven["experts"]["fixed"].as_bool());
   const Json::Array& loads = uneven["experts"]["loads"].as_array();
   ASSERT_EQ(loads.size(), 2u);
-  EXPECT_EQ(loads[0]["load"].as_number(), 1);
-  EXPECT_EQ(loads[0]["rows"].as_integer(), 64);
-  EXPECT_EQ(loads[1]["rows"].as_integer(), 96);
+  EXPECT_EQ(loads[0]["load"].as_number(), 1.5);
+  EXPECT_EQ(loads[0]["rows"].as_integer(), 96);
+  EXPECT_EQ(loads[1]["load"].as_number(), 4);
+  EXPECT_EQ(loads[1]["rows"].as_integer(), 256);
+  EXPECT_EQ(even["experts"]["loads"].as_array()[0]["rows"].as_integer(), 64);
+  EXPECT_LT(rank_bytes(even, 0), rank_bytes(uneven, 0));
   EXPECT_LT(rank_bytes(uneven, 0), rank_bytes(uneven, 1));
-  EXPECT_LT(rank_bytes(uneven, 1), rank_bytes(most, 1));
-  EXPECT_EQ(rank_bytes(uneven, 0), rank_bytes(most, 0));
-  EXPECT_EQ(rank_bytes(most, 1), most["memory"]["rank"]["total"].as_integer());
-  EXPECT_EQ(most["memory"]["rank"], uneven["memory"]["rank"]);
+  EXPECT_EQ(rank_bytes(even, 1), rank_bytes(uneven, 1));
+  // The figures are of the expected load.
+  EXPECT_EQ(rank_bytes(uneven, 0), uneven["memory"]["rank"]["total"].as_integer());
+}
+
+TEST_F(PlanCommand, TheFirstLinesNameEveryAxis) {
+  Words words = with(experts(), {"--no-time"});
+  words.erase(std::ranges::find(words, "--ranks"), std::ranges::find(words, "--ranks") + 2);
+  Outcome page = place_.run(words);  // of ranks as many as the experts need
+  EXPECT_NE(page.out.find("4 ranks (tensor 1 x pipeline 1 x data 4; experts 4 x tensor 1)"),
+            std::string::npos)
+      << page.out << page.err;
+  EXPECT_NE(page.out.find("Memory of a rank: "), std::string::npos);
+  EXPECT_NE(page.out.find("; at the worst load of experts "), std::string::npos) << page.out;
+}
+
+TEST_F(PlanCommand, ARecipeIsPlannedForItsGpu) {
+  const Words of = {"--tokenizer-type", "NullTokenizer", "--vocab-size", "32000"};
+  const Outcome page = place_.run(with({"plan", "--recipe", "llama2_7b_8xa100"}, of));
+  EXPECT_NE(page.out.find("A100: there is no GPU here, so the recipe's of 79 GiB is assumed"),
+            std::string::npos)
+      << page.out << page.err;
+  EXPECT_NE(page.out.find("n/a (which has no A100 to measure)"), std::string::npos);
+  EXPECT_EQ(page.out.find("H200"), std::string::npos);
 }
 
 // Of the fullest expert, where each rank has all of them.
@@ -267,7 +290,7 @@ TEST_F(PlanCommand, TheTimeOfBothLoadsIsEstimated) {
   const Outcome page = place_.run(with(small(), {"--num-experts", "4", "--moe-ffn-hidden-size",
                                                  "32", "--moe-skew", "2", "--train-iters", "2"}));
   EXPECT_EQ(page.code, 0) << page.err;
-  const size_t table = page.out.find("Load of the fullest expert over the mean  1 (balanced)");
+  const size_t table = page.out.find("Load of the fullest expert over the mean     2  ");
   ASSERT_NE(table, page.out.npos) << page.out;
   const std::string text = page.out.substr(table, page.out.find("\n\n", table) - table);
   EXPECT_NE(text.find("\n  step "), text.npos) << text;

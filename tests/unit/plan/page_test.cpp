@@ -11,7 +11,7 @@ namespace {
 
 constexpr const char* kPage =
     R"(11.4M parameters, 4 layers, hidden 256, vocabulary 8192
-bf16 on cpu, 2 ranks x 1 thread
+bf16 on cpu, 2 ranks (tensor 1 x pipeline 1 x data 2) x 1 thread
 A step: 16 sequences of 512 tokens = 2 ranks x 2 micro-batches of 4
 
 Parameters             embedding  position   norm  attention    mlp  total
@@ -140,8 +140,8 @@ TEST(PlanSummary, Lines) {
   const std::vector<std::string> lines = summary(small_plan());
   ASSERT_EQ(lines.size(), 5U);
   EXPECT_EQ(lines[0],
-            "plan: 11.4M parameters, 4 layers, hidden 256, vocabulary 8192; bf16 on cpu, 2 ranks x "
-            "1 thread");
+            "plan: 11.4M parameters, 4 layers, hidden 256, vocabulary 8192; bf16 on cpu, 2 ranks "
+            "(tensor 1 x pipeline 1 x data 2) x 1 thread");
   EXPECT_EQ(lines[1],
             "a step: 16 sequences of 512 tokens = 2 ranks x 2 micro-batches of 4; 300 GFLOP, 28.0 "
             "MB sent by a rank");

@@ -13,6 +13,7 @@ inline Plan small_plan() {
          .ranks = 2,
          .ranks_here = 2,
          .threads = 1,
+         .axes = {.data = 2, .expert = 0},
          .sequences = 16,
          .length = 512,
          .micro_batches = 2,
