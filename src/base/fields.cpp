@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <limits>
 #include <memory>
 
 #include "base/error.h"
@@ -41,6 +42,10 @@ double parse_number(const std::string& name, const std::string& text) {
            text);
   MG_CHECK(error == std::errc() && at == end && std::isfinite(value),
            "--{} is '{}'; give a finite number such as 0.1 or 3e-4", name, text);
+  // Steps compute in fp32, where a larger number would be infinite.
+  MG_CHECK(std::abs(value) <= std::numeric_limits<float>::max(),
+           "--{} is '{}', which is beyond fp32's largest number, 3.4e38; give a smaller one", name,
+           text);
   return value;
 }
 
@@ -223,6 +228,11 @@ std::vector<std::pair<std::string, std::string>> changed(const Fields& fields,
     const Field& field = fields.all()[i];
     MG_ASSERT(field.name == defaults.all()[i].name);
     std::string value = field.get();
+    // "a-b_c" is a second spelling of "a-b-c", of the same value.
+    std::string dashes = field.name;
+    std::replace(dashes.begin(), dashes.end(), '_', '-');
+    const auto same = [&](const auto& other) { return other.first == dashes; };
+    if (dashes != field.name && std::ranges::any_of(values, same)) continue;
     if (value != defaults.all()[i].get()) values.emplace_back(field.name, std::move(value));
   }
   return values;
@@ -255,9 +265,9 @@ std::string nearest(std::string_view word, const std::vector<std::string>& candi
   for (const std::string& candidate : candidates) {
     const size_t longer = std::max(word.size(), candidate.size());
     if (longer > kLongestWord) continue;
-    // Near: at most a third of the letters wrong (rounded up), and at least one right.
+    // Near: at most a quarter of the letters wrong (rounded up), and at least one right.
     const size_t distance = edit_distance(word, candidate);
-    if (distance > (longer + 2) / 3 || distance >= longer || distance >= best_distance) continue;
+    if (distance > (longer + 3) / 4 || distance >= longer || distance >= best_distance) continue;
     best = candidate;
     best_distance = distance;
   }

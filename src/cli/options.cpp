@@ -31,12 +31,13 @@ bool is_flag(std::string_view argument) {
          argument.substr(0, argument.find('=')).find_first_of(" \t\n") == argument.npos;
 }
 
-// megatrons: whether the command knows Megatron-LM's flags besides its own.
-[[noreturn]] void unknown_flag(const std::string& flag, const Fields& fields, bool megatrons) {
+// The error for a flag that does not exist. megatrons: the command takes Megatron-LM's flags besides its own.
+std::string unknown_flag(const std::string& flag, const Fields& fields, bool megatrons) {
   const FlagTable table;
   if (table.find(flag) != nullptr) {
-    fail("{} is a flag of Megatron-LM that this command does not have; see --help for those it has",
-         flag);
+    return fmt::format(
+        "{} is a flag of Megatron-LM that this command does not have; see --help for those it has",
+        flag);
   }
   std::vector<std::string> known = {"help"};  // without dashes, which every flag has
   for (const Field& field : fields.all()) known.push_back(field.name);
@@ -46,8 +47,8 @@ bool is_flag(std::string_view argument) {
   }
   const std::string near =
       nearest(flag.substr(std::min(flag.find_first_not_of('-'), flag.size())), known);
-  if (near.empty()) fail("there is no flag {}; see --help", flag);
-  fail("there is no flag {}; did you mean --{}? See --help", flag, near);
+  if (near.empty()) return fmt::format("there is no flag {}; see --help", flag);
+  return fmt::format("there is no flag {}; did you mean --{}? See --help", flag, near);
 }
 
 // A flag of the command line with its values; either a field of the command or a row of the table
@@ -58,7 +59,8 @@ struct Item {
   std::vector<std::string> values;
 };
 
-// Cuts arguments into flags with their values, and sets fields from them.
+// Cuts arguments into flags with their values, and sets fields from them. Throws Error for flags that do not exist, all in
+// one; with `foreign`, ForeignFlags::finish() does.
 class Parser {
  public:
   // foreign: null where the command takes none of Megatron-LM's flags but its own fields.
@@ -72,11 +74,12 @@ class Parser {
       if (argument == "--") {
         while (at < arguments.size()) take_positional(arguments[at++]);
       } else if (is_flag(argument)) {
-        items.push_back(cut_flag(argument, arguments, at));
+        if (auto item = cut_flag(argument, arguments, at)) items.push_back(std::move(*item));
       } else {
         take_positional(argument);
       }
     }
+    throw_together(unknown_);
     for (const Positional& p : positional_) {
       if (p.required && p.values->empty()) fail("{} is needed: {}; see --help", p.name, p.doc);
     }
@@ -98,13 +101,21 @@ class Parser {
   }
 
  private:
-  Item cut_flag(const std::string& argument, const Arguments& arguments, size_t& at) const {
+  // Nothing for a flag that does not exist, whose values are passed over.
+  std::optional<Item> cut_flag(const std::string& argument, const Arguments& arguments,
+                               size_t& at) {
     const size_t equals = argument.find('=');
     const std::string flag = argument.substr(0, equals);
     Field* field = flag.starts_with("--") ? fields_.find(flag.substr(2)) : nullptr;
     Item item{field, nullptr, {}};
     if (field == nullptr && foreign_ != nullptr) item.row = foreign_->find(flag);
-    if (field == nullptr && item.row == nullptr) unknown_flag(flag, fields_, foreign_ != nullptr);
+    if (field == nullptr && item.row == nullptr) {
+      while (at < arguments.size() && !is_flag(arguments[at])) ++at;
+      const std::string error = unknown_flag(flag, fields_, foreign_ != nullptr);
+      if (foreign_ != nullptr) foreign_->refuse(error);
+      else unknown_.push_back(error);
+      return std::nullopt;
+    }
     if (equals != argument.npos) {
       item.values.push_back(argument.substr(equals + 1));
     } else if (field != nullptr ? !field->is_switch : !item.row->is_switch()) {
@@ -139,6 +150,7 @@ class Parser {
   std::vector<std::vector<std::string>> collected_ =
       std::vector<std::vector<std::string>>(fields_.all().size());  // by field, for those of many
   size_t taken_ = 0;
+  std::vector<std::string> unknown_;  // an error for each flag that does not exist
 };
 
 // "True" of a YAML file as "true"; anything else as it is.
@@ -182,7 +194,7 @@ void set_from_entry(const ConfigEntry& entry, Fields& fields, ForeignFlags& fore
              entry.name);
     return;
   }
-  if (!known) unknown_flag("--" + name, fields, true);
+  if (!known) return foreign.refuse(entry.where + ": " + unknown_flag("--" + name, fields, true));
   const bool is_switch = field != nullptr ? field->is_switch : row->is_switch();
   const bool many =
       field != nullptr ? field->many : row->many() || row->verdict == Verdict::refused;
@@ -368,6 +380,7 @@ std::optional<int> parse_training(const std::string& usage, const std::string& d
     fields.all()[i].where = all.all()[i].where;
   }
   notes = reading.notes(fields);
+  if (print.recipe != nullptr) *print.recipe = config.recipe;
   if (!config.print) return std::nullopt;
   std::vector<std::string> heads = {usage.substr(0, usage.find(" [")) +
                                     ": every setting; a file for --config"};

@@ -1,4 +1,5 @@
 #include <signal.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -54,6 +55,29 @@ void say_why_it_ends() {
   ::signal(SIGBUS, end_at_bus_error);
 }
 
+// Threads have stacks of the size that the limit allows, and with less than this they overflow.
+constexpr rlim_t kLeastStack = 512 << 10;
+
+void check_stack() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_STACK, &limit) != 0 || limit.rlim_cur >= kLeastStack) return;
+  fail(
+      "stacks are limited to {} KiB (ulimit -s); the program needs {} KiB: 'ulimit -s 8192' sets "
+      "the "
+      "usual limit",
+      limit.rlim_cur >> 10, kLeastStack >> 10);
+}
+
+// Throws Error unless all of standard output was written.
+void check_written() {
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return;
+  std::clearerr(stdout);
+  // The reason of an earlier failure is lost; a further byte fails for the same one.
+  if (std::fputc('\n', stdout) == '\n' && std::fflush(stdout) == 0)
+    fail("standard output could not be written for a while, and a part of it is missing");
+  fail("standard output cannot be written: {}", write_failure(errno));
+}
+
 void print_commands(std::string_view name, std::string_view summary,
                     std::span<const Subcommand> commands) {
   fmt::print("{}\n\nUsage: {} COMMAND [flags]\n\n", summary, name);
@@ -107,7 +131,10 @@ int tell_failure(std::string_view prefix) {
     log::error("{}{}", prefix, e.what());
     return 2;
   } catch (const std::system_error& e) {
-    log::error("{}{}", prefix, e.what());
+    const bool output = std::ferror(stdout) != 0;
+    log::error("{}{}", prefix,
+               output ? "standard output cannot be written: " + write_failure(e.code().value())
+                      : e.what());
     return 2;
   } catch (const std::bad_alloc&) {
     log::error(
@@ -139,17 +166,16 @@ int with_processes(const std::function<int(comm::Processes&)>& body) {
 
 int run(const Arguments& arguments) {
   occupy_standard_streams();
-  if (!arguments.empty() && arguments[0] == "--version") {
-    fmt::print("megatron {}\n", version());
-    return 0;
-  }
   say_why_it_ends();
   try {
-    const int code = dispatch(
-        "megatron", "Trains transformers, from raw text to a model, on one CPU or many ranks.",
-        kCommands, arguments);
-    MG_CHECK(std::fflush(stdout) == 0 && std::ferror(stdout) == 0,
-             "the output cannot be written: {}", write_failure(errno));
+    check_stack();
+    int code = 0;
+    if (!arguments.empty() && arguments[0] == "--version") fmt::print("megatron {}\n", version());
+    else
+      code = dispatch("megatron",
+                      "Trains transformers, from raw text to a model, on one CPU or many ranks.",
+                      kCommands, arguments);
+    check_written();
     return code;
   } catch (...) {
     return tell_failure("");

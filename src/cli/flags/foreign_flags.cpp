@@ -64,6 +64,13 @@ std::string shown(const FlagRow& row, const std::string& value) {
 
 }  // namespace
 
+void throw_together(const std::vector<std::string>& errors) {
+  if (errors.empty()) return;
+  if (errors.size() == 1) throw Error(errors[0]);
+  throw Error(
+      fmt::format("{} flags cannot be taken:\n  {}", errors.size(), fmt::join(errors, "\n  ")));
+}
+
 void ForeignFlags::take(const FlagRow& row, const std::vector<std::string>& values) {
   if (row.verdict == Verdict::supported) return set_other_spelling(row, values);
   if (row.verdict == Verdict::ignored || row.is_switch()) check_values(row, values);
@@ -135,7 +142,7 @@ void ForeignFlags::note_ignored() {
     if (!flags.empty())
       text += fmt::format("{}{} ({})", text.empty() ? "" : "; ", flags, reason.it);
   }
-  if (!text.empty()) notes_.push_back("ignored, because they have no effect here: " + text);
+  if (!text.empty()) notes_.push_back("ignored, for they do nothing here: " + text);
 }
 
 // condition: "--position-embedding-type rope" or, of a switch, "--swiglu"
@@ -153,15 +160,11 @@ void ForeignFlags::finish() {
       });
   accepted_.insert(accepted_.end(), holding, refused_.end());
   refused_.erase(holding, refused_.end());
-  const auto line = [&](const Refused& r) {
-    return fmt::format("{} is refused: it {}", r.shown, table_.reason(*r.row));
-  };
-  if (refused_.size() == 1) throw Error(line(refused_[0]));
-  if (!refused_.empty()) {
-    std::string text = fmt::format("{} flags of Megatron-LM are refused:", refused_.size());
-    for (const Refused& r : refused_) text += "\n  " + line(r);
-    throw Error(text);
-  }
+  std::vector<std::string> errors;
+  for (const Refused& r : refused_)
+    errors.push_back(fmt::format("{} is refused: it {}", r.shown, table_.reason(*r.row)));
+  errors.insert(errors.end(), unknown_.begin(), unknown_.end());
+  throw_together(errors);
   note_spellings();
   note_ignored();
 }

@@ -1,6 +1,7 @@
 // Flags of Megatron-LM that a command has no field for.
 #pragma once
 
+#include <algorithm>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -9,6 +10,9 @@
 #include "cli/flags/table.h"
 
 namespace megatron::cli {
+
+// Throws Error with one error, or with a list of several; nothing for none.
+void throw_together(const std::vector<std::string>& errors);
 
 class ForeignFlags {
  public:
@@ -25,6 +29,11 @@ class ForeignFlags {
 
   // Those that are taken from now on stand in this line of a file, "run.yaml:3"; empty: in none.
   void stand_in(const std::string& where) { place_ = where.empty() ? "" : where + ": "; }
+
+  // An error of finish(), for a flag that nobody has.
+  void refuse(const std::string& error) {
+    if (std::ranges::find(unknown_, error) == unknown_.end()) unknown_.push_back(error);
+  }
 
   // Throws one Error that names all that were refused, each with its reason. After all fields are
   // set.
@@ -52,6 +61,7 @@ class ForeignFlags {
   FlagTable table_;
   std::vector<const FlagRow*> ignored_;
   std::vector<Refused> refused_;
+  std::vector<std::string> unknown_;
   std::vector<Refused> accepted_;  // that ask for what happens anyway
   std::vector<Spelling> spellings_;
   std::vector<std::string> notes_;

@@ -187,10 +187,27 @@ TEST_F(Commands, AnOutputThatCannotBeWritten) {
   const std::string line = std::string(MEGATRON_BINARY) + " tokenizer decode --tokenizer-model " +
                            kTokenizer + " 50 > /dev/full 2> " + (place_ / "err");
   EXPECT_EQ(WEXITSTATUS(std::system(line.c_str())), 2);
-  EXPECT_NE(read_file(place_ / "err").find("the output cannot be written: No space left"),
+  EXPECT_NE(read_file(place_ / "err").find("standard output cannot be written: No space left"),
             std::string::npos);
+  for (const char* sink : {"> /dev/full", ">&-"}) {
+    EXPECT_EQ(
+        WEXITSTATUS(std::system(
+            fmt::format("{} --version {} 2> {}", MEGATRON_BINARY, sink, place_ / "err").c_str())),
+        2);
+    EXPECT_NE(read_file(place_ / "err").find("standard output cannot be written: "),
+              std::string::npos)
+        << sink;
+  }
   expect(2, {"tokenizer", "train", "--input", "none.txt", "--output", "err/t"},
          {"--output err/t cannot be created", "err is a file"});
+}
+
+TEST_F(Commands, AStackThatIsTooSmallIsRefused) {
+  const std::string line = fmt::format("ulimit -s 64; {} plan --help > {} 2> {}", MEGATRON_BINARY,
+                                       place_ / "out", place_ / "err");
+  EXPECT_EQ(WEXITSTATUS(std::system(line.c_str())), 2);
+  EXPECT_NE(read_file(place_ / "err").find("stacks are limited to 64 KiB (ulimit -s)"),
+            std::string::npos);
 }
 
 TEST_F(Commands, AVocabularyThatWasNotReached) {

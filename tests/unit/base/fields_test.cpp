@@ -166,6 +166,27 @@ TEST(Fields, SwitchesReadTheirSavedText) {
   EXPECT_TRUE(s.bias);
 }
 
+TEST(Fields, ANumberBeyondFp32IsOutOfRange) {
+  Settings s;
+  EXPECT_NE(s.error("lr", {"1e308"}).find("--lr is '1e308', which is beyond fp32's largest number"),
+            std::string::npos);
+  EXPECT_EQ(s.error("lr", {"-3e38"}), "no error");
+}
+
+TEST(Fields, ASecondSpellingHasNotChangedAsWell) {
+  bool on = false;
+  Fields fields, defaults;
+  for (Fields* all : {&fields, &defaults})
+    for (const char* name : {"use-opt-param", "use-opt_param"})
+      all->add_switch(name, &on, true, "");
+  bool off = false;
+  for (Field& field : defaults.all())
+    field.get = [&off] { return std::string(off ? "" : "false"); };
+  on = true;
+  using Changes = std::vector<std::pair<std::string, std::string>>;
+  EXPECT_EQ(changed(fields, defaults), (Changes{{"use-opt-param", "true"}}));
+}
+
 TEST(Fields, OneNameOnce) {
   Settings s;
   EXPECT_THROW(s.fields.add("lr", &s.rate, "Again."), InternalError);

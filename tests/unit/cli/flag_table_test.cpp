@@ -70,11 +70,10 @@ TEST(FlagTable, Counts) {
   }
   EXPECT_EQ(table.today().size(), 878u);
   EXPECT_EQ(verdicts[Verdict::supported], 276);
-  EXPECT_EQ(verdicts[Verdict::ignored], 212);
-  EXPECT_EQ(verdicts[Verdict::refused], 390);
+  EXPECT_EQ(verdicts[Verdict::ignored], 213);
+  EXPECT_EQ(verdicts[Verdict::refused], 389);
   const std::map<std::string, int> expected = {
       {"absent", 9},
-      {"activation", 1},
       {"always", 14},
       {"attention-shape", 5},
       {"buffers", 5},
@@ -88,7 +87,8 @@ TEST(FlagTable, Counts) {
       {"dumps", 10},
       {"encoder", 22},
       {"expert-form", 2},
-      {"expert-memory", 5},
+      {"expert-memory", 4},
+      {"expert-recompute", 1},
       {"experts", 1},
       {"fault-tests", 11},
       {"fine-tuning-data", 3},
@@ -122,7 +122,7 @@ TEST(FlagTable, Counts) {
       {"no-positions", 1},
       {"older-engine", 3},
       {"one-implementation", 2},
-      {"one-kernel", 26},
+      {"one-kernel", 27},
       {"other-signal", 2},
       {"outer-sharding", 2},
       {"overlap", 25},
@@ -286,7 +286,7 @@ TEST(FlagTable, IgnoredFlagsOfALineAreToldTogether) {
             std::nullopt);
   EXPECT_EQ(train.value("num-layers"), "3");
   ASSERT_EQ(train.notes.size(), 1u);
-  EXPECT_TRUE(train.notes[0].starts_with("ignored, because they have no effect here: "));
+  EXPECT_TRUE(train.notes[0].starts_with("ignored, for they do nothing here: "));
   EXPECT_TRUE(has(train.notes[0], "--use-flash-attn, --transformer-impl ("));
   EXPECT_TRUE(has(train.notes[0], "; --num-workers ("));
   EXPECT_TRUE(has(train.error({"--num-workers", "many"}), "--num-workers is 'many'"));
@@ -298,10 +298,15 @@ TEST(FlagTable, AllRefusedFlagsOfALineAreToldTogether) {
   const std::string text =
       Train().error({"--context-parallel-size", "8", "--num-layers", "3", "--fp8-format", "hybrid",
                      "--offload-modules", "mlp", "core_attn", "--use-flash-attn"});
-  EXPECT_TRUE(text.starts_with("3 flags of Megatron-LM are refused:\n"));
+  EXPECT_TRUE(text.starts_with("3 flags cannot be taken:\n"));
   EXPECT_TRUE(has(text, "\n  --context-parallel-size 8 is refused: it "));
   EXPECT_TRUE(has(text, "\n  --fp8-format hybrid is refused: it requests "));
   EXPECT_TRUE(has(text, "\n  --offload-modules mlp core_attn is refused: it offloads "));
+  const std::string mixed =
+      Train().error({"--fp8-format", "hybrid", "--modelopt-enabled", "--num-layres", "3"});
+  EXPECT_TRUE(mixed.starts_with("3 flags cannot be taken:\n")) << mixed;
+  EXPECT_TRUE(has(mixed, "\n  there is no flag --modelopt-enabled; see --help")) << mixed;
+  EXPECT_TRUE(has(mixed, "\n  there is no flag --num-layres; did you mean --num-layers?"));
   EXPECT_EQ(Train().error({"--context-parallel-size=2", "--context-parallel-size=1"}), "");
   EXPECT_EQ(Train().error({"--exit-signal", "SIGINT"}), "") << "the handler listens to it anyway";
   EXPECT_TRUE(has(Train().error({"--exit-signal", "SIGHUP"}), "--exit-signal SIGHUP is refused"));
@@ -479,7 +484,7 @@ TEST(FlagTable, TheProgramRefuses) {
   EXPECT_EQ(code, 2);
   EXPECT_TRUE(has(text, "  --seq-length INT: ")) << text;
   EXPECT_TRUE(has(text, "\nmicro-batch-size: 3\n")) << text;
-  EXPECT_TRUE(has(text, "# ignored, because they have no effect here: --use-flash-attn (")) << text;
+  EXPECT_TRUE(has(text, "# ignored, for they do nothing here: --use-flash-attn (")) << text;
 }
 
 }  // namespace
