@@ -546,5 +546,36 @@ class FlagTable(unittest.TestCase):
         self.assertIn("--new\tTEXT\t3\t\trefused\tunsorted\t\n", table)
 
 
+
+PROMISES = {
+    "README.md": "It adds\nnumbers.\n\n| capability | state |\n|---|---|\n| Sums | tested |\n| Clouds | untested |\n\n",
+    "docs/promises.md": (
+        "# Promises\n\n## Sums\n\n| promise | page | shown by |\n|---|---|---|\n"
+        "| It adds numbers | README.md | `tests/unit/sum_test.cpp` Sum.Adds |\n"
+        "\n## Clouds\n\n| promise | page | shown by |\n|---|---|---|\n| numbers. | README.md | untested |\n"
+    ),
+    "tests/unit/sum_test.cpp": "TEST(Sum, Adds) {}\n",
+}
+
+
+class Promises(unittest.TestCase):
+    def output_with(self, path="README.md", old="", new=""):
+        with tempfile.TemporaryDirectory() as folder:
+            for name, text in PROMISES.items():
+                file = Path(folder) / name
+                file.parent.mkdir(parents=True, exist_ok=True)
+                file.write_text(text.replace(old, new) if name == path and old else text)
+            done = subprocess.run([TOOLS / "check_promises", folder], text=True, stdout=subprocess.PIPE)
+            self.assertEqual(done.returncode != 0, bool(old), done.stdout)
+            return done.stdout
+
+    def test_what_no_longer_holds_is_named(self):
+        self.assertIn("2 promises, 1 with a test, 1 untested", self.output_with())
+        self.assertIn("README.md does not say 'It adds numbers'", self.output_with(old="adds", new="takes"))
+        self.assertIn("has no test Sum.Adds", self.output_with("tests/unit/sum_test.cpp", "Adds", "Takes"))
+        self.assertIn("no tests/unit/s_test.cpp", self.output_with("docs/promises.md", "sum_test", "s_test"))
+        self.assertIn("'Sums' the state done,", self.output_with(old="| tested", new="| done"))
+        self.assertIn("'Clouds' the state None,", self.output_with(old="| Clouds | untested |\n", new=""))
+
 if __name__ == "__main__":
     unittest.main()
