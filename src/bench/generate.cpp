@@ -68,7 +68,7 @@ int measure_generate(const ReadFlags& read) {
            "--prompt-tokens is {} and --max-tokens {}; there must be 1 and 2, and together no more "
            "than the model's {} positions",
            prompt, max_tokens, positions);
-  MG_CHECK(batch > 0, "--batch-size is {}; it must be positive", batch);
+  MG_CHECK(batch > 0 && batch <= 65536, "--batch-size is {}; it must lie in [1, 65536]", batch);
   inference::EngineOptions{.cuda_graphs = flags.cuda_graphs}.check();
   runtime_settings.check();
   training::begin_on_device(runtime_settings);

@@ -7,19 +7,24 @@
 
 namespace megatron::inference {
 
+// Sizes of a pass are products of these, which 64 bits hold.
+constexpr int64_t kMostRequests = int64_t{1} << 20, kMostTokens = int64_t{1} << 28;
+
 void EngineOptions::check() const {
-  MG_CHECK(max_requests > 0, "--inference-dynamic-batching-max-requests is {}; it must be positive",
-           max_requests);
-  MG_CHECK(max_tokens > 0, "--inference-dynamic-batching-max-tokens is {}; it must be positive",
-           max_tokens);
+  MG_CHECK(max_requests > 0 && max_requests <= kMostRequests,
+           "--inference-dynamic-batching-max-requests is {}; it must lie in [1, {}]", max_requests,
+           kMostRequests);
+  MG_CHECK(max_tokens > 0 && max_tokens <= kMostTokens,
+           "--inference-dynamic-batching-max-tokens is {}; it must lie in [1, {}]", max_tokens,
+           kMostTokens);
   MG_CHECK(vocabulary >= 0, "the vocabulary to sample from has {} ids; give 0 for the model's own",
            vocabulary);
   MG_CHECK(max_length >= 0,
            "--inference-max-seq-length is {}; give 0 for as many tokens as the model has positions",
            max_length);
-  MG_CHECK(block_size > 0 && block_size % kernels::kPageKeys == 0,
-           "--inference-dynamic-batching-block-size is {}; it must be a multiple of {}", block_size,
-           kernels::kPageKeys);
+  MG_CHECK(block_size > 0 && block_size % kernels::kPageKeys == 0 && block_size <= kMostTokens,
+           "--inference-dynamic-batching-block-size is {}; it must be a multiple of {}, at most {}",
+           block_size, kernels::kPageKeys, kMostTokens);
   MG_CHECK(cuda_graphs >= 0,
            "--inference-dynamic-batching-num-cuda-graphs is {}; give 0 for none, or a positive "
            "number",

@@ -155,8 +155,9 @@ Evaluation::Evaluation(EvaluationSettings settings, bool show)
 }
 
 void Evaluation::check() const {
-  MG_CHECK(s_.micro_batch_size > 0, "--micro-batch-size is {}; it must be positive",
-           s_.micro_batch_size);
+  constexpr int64_t kMostSequences = int64_t{1} << 20;
+  MG_CHECK(s_.micro_batch_size > 0 && s_.micro_batch_size <= kMostSequences,
+           "--micro-batch-size is {}; it must lie in [1, {}]", s_.micro_batch_size, kMostSequences);
   MG_CHECK(s_.samples.value_or(1) > 0, "--eval-samples is {}; it must be positive", *s_.samples);
   s_.runtime.check();
   MG_CHECK(length_ > 0 && length_ <= model_->max_position_embeddings(),

@@ -377,6 +377,10 @@ TEST_F(GenerateCommand, RefusesWhatMakesNoSense) {
   refused({"--prompt", "x", "--max-tokens", "-1"}, {"--max-tokens is -1"});
   refused({"--prompt", "x", "--inference-dynamic-batching-max-requests", "0"},
           {"--inference-dynamic-batching-max-requests is 0"});
+  for (const char* flag : {"max-requests", "max-tokens", "block-size"})
+    refused({"--prompt", "x", std::string("--inference-dynamic-batching-") + flag,
+             "9223372036854775807"},
+            {std::string(flag) + " is 9223372036854775807; it must "});
   refused({"--prompt", "x", "--inference-dynamic-batching-max-tokens", "0"},
           {"--inference-dynamic-batching-max-tokens is 0"});
   refused({"--prompt", "x", "--inference-dynamic-batching-num-cuda-graphs", "-1"},

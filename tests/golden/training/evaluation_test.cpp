@@ -282,6 +282,9 @@ TEST_F(EvaluationOf, RefusesWhatCannotBeMeant) {
   s.samples = 3;
   refused(s, "--eval-samples");
   s = text;
+  s.micro_batch_size = INT64_MAX;
+  refused(s, "--micro-batch-size is 9223372036854775807; it must lie in");
+  s = text;
   s.stride = 129;
   refused(s, "--stride is 129");
   s = text;
