@@ -89,7 +89,7 @@ void check_command(const LaunchSettings& settings, const Arguments& command) {
 
 // A rank of another launcher would start ranks of its own.
 void check_not_a_rank() {
-  const auto place = comm::process_place(comm::environment());
+  const auto place = comm::find_mpi_launch(comm::environment()).place;
   MG_CHECK(!place || (!place->source.starts_with("OMPI_") && !place->source.starts_with("PMI")),
            "megatron launch runs as rank {} of {} itself ({} is set): it starts the launcher, not "
            "the other way round",

@@ -153,6 +153,7 @@ int tell_failure(std::string_view prefix) {
 int with_processes(const std::function<int(comm::Processes&)>& body) {
   comm::Processes processes;
   if (!processes.lead()) log::set_level(log::Level::error);
+  if (!processes.note().empty()) log::info("{}", processes.note());
   try {
     return body(processes);
   } catch (...) {

@@ -161,11 +161,12 @@ std::optional<ProcessPlace> read_slurm(const Reader& reader) {
                   tasks_of_node(reader, "SLURM_STEP_TASKS_PER_NODE", node ? node->value : 0));
 }
 
-// PMIx names a rank only; the number of ranks comes from the launcher that speaks PMIx.
-std::optional<ProcessPlace> read_pmix(const Reader& reader) {
+// Slurm's place. PMIx names a rank only; the number of ranks comes from the launcher that speaks
+// PMIx.
+std::optional<ProcessPlace> read_slurm_or_pmix(const Reader& reader) {
   const auto rank = reader.number("PMIX_RANK");
-  if (!rank) return std::nullopt;
   auto place = read_slurm(reader);
+  if (!rank) return place;
   MG_CHECK(place.has_value(),
            "the environment variable PMIX_RANK is set, but nothing gives the number of ranks "
            "(OMPI_COMM_WORLD_SIZE, or SLURM_STEP_NUM_TASKS in a Slurm step): start the program "
@@ -175,19 +176,16 @@ std::optional<ProcessPlace> read_pmix(const Reader& reader) {
   return place;
 }
 
-}  // namespace
+// RANK and WORLD_SIZE with all that processes need to meet. One process needs nothing else.
+std::optional<ProcessPlace> read_complete_rendezvous(const Reader& reader) {
+  for (const auto name : {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"})
+    if (!reader.text(name)) return std::nullopt;
+  return read(reader, kRendezvous);
+}
 
-std::optional<ProcessPlace> process_place(const Variable& variable) {
-  const Reader reader(variable);
-  if (auto place = read(reader, kOpenMpi)) {
-    if (const auto pmix = reader.number("PMIX_RANK"))
-      check_same({place->source, place->rank}, *pmix);
-    return place;
-  }
-  if (auto place = read(reader, kPmi)) return place;
-  if (auto place = read_pmix(reader)) return place;
-  if (auto place = read_slurm(reader)) return place;
-  // RANK or WORLD_SIZE alone may be anybody's variable; both are a launcher's.
+// Where no other launcher names a place. RANK or WORLD_SIZE alone may be anybody's variable; both
+// are a launcher's.
+std::optional<ProcessPlace> read_rendezvous(const Reader& reader) {
   const bool both = reader.text(kRendezvous.rank) && reader.text(kRendezvous.size);
   if (!both && !reader.text("MASTER_ADDR")) return std::nullopt;
   auto place = read(reader, kRendezvous);
@@ -198,6 +196,92 @@ std::optional<ProcessPlace> process_place(const Variable& variable) {
            "launcher set them",
            place->rank, place->size);
   return place;
+}
+
+// The place that MPI's launchers and Slurm name.
+std::optional<ProcessPlace> read_mpi(const Reader& reader) {
+  std::optional<ProcessPlace> one;
+  for (const Names& names : {kOpenMpi, kPmi}) {
+    const auto place = read(reader, names);
+    if (!place) continue;
+    if (!one) one = place;
+    if (place->size == 1) continue;
+    if (const auto pmix = reader.number("PMIX_RANK"); pmix && names.rank == kOpenMpi.rank)
+      check_same({place->source, place->rank}, *pmix);
+    return place;
+  }
+  const auto slurm = one ? read_slurm(reader) : read_slurm_or_pmix(reader);
+  return one && (!slurm || slurm->size == 1) ? one : slurm;
+}
+
+// "SLURM_PROCID=0, SLURM_STEP_NUM_TASKS=1"; empty where the variables are not set or name `place`.
+std::string other_place(const Reader& reader, std::string_view rank, std::string_view size,
+                        const ProcessPlace& place) {
+  std::string text;
+  bool same = true;
+  for (const auto& [name, value] : {std::pair{rank, place.rank}, std::pair{size, place.size}}) {
+    const auto found = reader.text(name);
+    if (!found) continue;
+    same = same && *found == std::to_string(value);
+    text += fmt::format("{}{}={}", text.empty() ? "" : ", ", name, *found);
+  }
+  return same ? "" : text;
+}
+
+// What other launchers than the place's say.
+std::string note_of_others(const Reader& reader, const ProcessPlace& place) {
+  std::string others;
+  const auto add = [&](std::string_view rank, std::string_view size) {
+    const std::string text = other_place(reader, rank, size, place);
+    if (!text.empty()) others += (others.empty() ? "" : "; ") + text;
+  };
+  add(kOpenMpi.rank, kOpenMpi.size);
+  add(kPmi.rank, kPmi.size);
+  if (is_step(reader))
+    add("SLURM_PROCID",
+        reader.text("SLURM_STEP_NUM_TASKS") ? "SLURM_STEP_NUM_TASKS" : "SLURM_NTASKS");
+  if (reader.text(kRendezvous.size)) add(kRendezvous.rank, kRendezvous.size);
+  if (others.empty()) return {};
+  return fmt::format(
+      "{} makes this process rank {} of {}; variables of another launcher name another place and "
+      "are not used: {}",
+      place.source, place.rank, place.size, others);
+}
+
+// Of a process that no launcher started.
+std::string note_alone(const Reader& reader) {
+  std::string why;
+  if (const auto tasks = reader.text("SLURM_NTASKS"); tasks && *tasks != "1")
+    why = fmt::format("SLURM_NTASKS is {}, but it is not a task of a Slurm step", *tasks);
+  for (const std::string_view name : {kRendezvous.rank, kRendezvous.size})
+    if (const auto value = reader.text(name);
+        why.empty() && value && (name == kRendezvous.rank || *value != "1"))
+      why = fmt::format("{} is {}, but {} and MASTER_ADDR are not set", name, *value,
+                        name == kRendezvous.rank ? kRendezvous.size : kRendezvous.rank);
+  if (why.empty()) return {};
+  return fmt::format(
+      "this process runs alone: {}. Several processes are started with 'megatron launch', mpirun, "
+      "srun or torchrun",
+      why);
+}
+
+}  // namespace
+
+Launch find_launch(const Variable& variable) {
+  const Reader reader(variable);
+  std::optional<ProcessPlace> place = read_complete_rendezvous(reader);
+  if (!place || place->size == 1) {
+    if (auto mpi = read_mpi(reader); mpi && (!place || mpi->size > 1)) place = mpi;
+  }
+  if (!place) place = read_rendezvous(reader);
+  if (!place) return {std::nullopt, note_alone(reader)};
+  return {place, note_of_others(reader, *place)};
+}
+
+Launch find_mpi_launch(const Variable& variable) {
+  return find_launch([&variable](std::string_view name) {
+    return name == kRendezvous.rank || name == kRendezvous.size ? std::nullopt : variable(name);
+  });
 }
 
 Variable environment() {

@@ -25,7 +25,7 @@ void Processes::run(int ranks, const std::function<void(Group& world)>& body, Wa
   MG_CHECK(ranks == size(),
            "{} ranks were asked for, but the launcher started {} processes ({}), and each is one "
            "rank",
-           ranks, size(), place_->source);
+           ranks, size(), launch_.place->source);
   body_begins(limits);
   body(group());
   body_ended();

@@ -21,12 +21,27 @@ struct ProcessPlace {
   std::string source;                  // "OMPI_COMM_WORLD_RANK"
 };
 
-// Reads OMPI_COMM_WORLD_*, PMI_*, PMIX_*, SLURM_* (only of a job step, not of a batch script
-// itself) or RANK / WORLD_SIZE (with MASTER_ADDR), in this order; none: the process was started by
-// itself. Pure: `variable` gives the environment. Throws Error naming variables that contradict
-// each other or are no numbers.
+// What the environment says of a process's launch.
+struct Launch {
+  std::optional<ProcessPlace> place;  // none: the process was started by itself
+  // One line for the log: variables of other launchers that name another place and are not used, or
+  // variables that suggest several processes where this one runs alone. Empty: there are none.
+  std::string note;
+};
+
+// The innermost launcher names the place. It is the first of these that has several processes, else
+// the first that names a place:
+//   RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, all of them (torchrun, Kubernetes)
+//   OMPI_COMM_WORLD_*, PMI_*, PMIX_* (with the size of a Slurm step)
+//   SLURM_*, of a job step only, not of a batch script itself
+//   RANK and WORLD_SIZE of one process
+// An empty variable counts as absent. Pure: `variable` gives the environment. Throws Error naming
+// variables that contradict each other or are no numbers, and sets that are incomplete where no
+// other launcher names a place.
 using Variable = std::function<std::optional<std::string>(std::string_view name)>;
-std::optional<ProcessPlace> process_place(const Variable& variable);
+Launch find_launch(const Variable& variable);
+// The same without RANK and WORLD_SIZE: of a process that an MPI launcher or srun has just started.
+Launch find_mpi_launch(const Variable& variable);
 Variable environment();  // that of this process
 
 // The processes of a run. One object a process, made before threads are. Where a launcher started
@@ -48,11 +63,12 @@ class Processes {
   Processes(const Processes&) = delete;
   Processes& operator=(const Processes&) = delete;
 
-  bool launched() const { return place_.has_value(); }
-  int rank() const { return place_ ? place_->rank : 0; }
-  int size() const { return place_ ? place_->size : 1; }
-  int local_rank() const { return place_ ? place_->local_rank : 0; }
-  int local_size() const { return place_ ? place_->local_size : 1; }  // on this host
+  bool launched() const { return launch_.place.has_value(); }
+  const std::string& note() const { return launch_.note; }  // Launch::note
+  int rank() const { return launch_.place ? launch_.place->rank : 0; }
+  int size() const { return launch_.place ? launch_.place->size : 1; }
+  int local_rank() const { return launch_.place ? launch_.place->local_rank : 0; }
+  int local_size() const { return launch_.place ? launch_.place->local_size : 1; }  // on this host
   bool lead() const { return rank() == 0; }
   // All processes; single() where there is one. Reductions are bit for bit those of threads.
   Group& group();
@@ -76,7 +92,7 @@ class Processes {
   struct State;
   // Seconds that the processes of a rendezvous have to come.
   static constexpr double kRendezvousSeconds = 300;
-  bool meets() const { return place_ && place_->size > 1 && place_->source == "RANK"; }
+  bool meets() const { return size() > 1 && launch_.place->source == "RANK"; }
   void body_begins(WaitLimits limits);
   void body_ended();
   Star* star();  // null: MPI's, or one process
@@ -84,7 +100,7 @@ class Processes {
   void abort_star(int code);
   void be_quiet() const;  // this process says itself why it ends
 
-  std::optional<ProcessPlace> place_;
+  Launch launch_;
   bool aborted_ = false;
   std::unique_ptr<State> state_;
 };

@@ -14,14 +14,14 @@ struct Processes::State {
   int exceptions = std::uncaught_exceptions();
 };
 
-Processes::Processes(int64_t) : place_(process_place(environment())) {
+Processes::Processes(int64_t) : launch_(find_launch(environment())) {
   if (size() > 1 && !meets()) {
     wait_for_lead();
     fail(
         "a launcher started {} processes ({}), but this program was built without MPI: install "
         "libopenmpi-dev and openmpi-bin (or libmpich-dev and mpich) and rebuild it, or start one "
         "process with {} ranks as its threads",
-        size(), place_->source, size());
+        size(), launch_.place->source, size());
   }
   state_ = std::make_unique<State>();
   if (meets())

@@ -53,7 +53,8 @@ class Guard {
     Pipe out = make_pipe(), err = make_pipe();
     ChildOptions options;
     options.words = words;
-    options.unset = {kListenAddressVariable};
+    // The rank is the launcher's, not that of a torchrun around launch.
+    options.unset = {kListenAddressVariable, "RANK", "WORLD_SIZE"};
     options.output = out.write.get();
     options.error_output = err.write.get();
     options.at_parents_end = SIGKILL;
@@ -187,7 +188,7 @@ int guard(const std::vector<std::string>& words, const Variable& variable) {
   const auto listen_address = variable(kListenAddressVariable);
   MG_CHECK(listen_address.has_value(),
            "--guard is for megatron launch itself, which starts it on each rank; leave it out");
-  const auto place = process_place(variable);
+  const auto place = find_mpi_launch(variable).place;
   MG_CHECK(place.has_value(),
            "the launcher on host {} sets no environment variable with a process's rank; use Open "
            "MPI, MPICH, Intel MPI or srun",

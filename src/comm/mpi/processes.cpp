@@ -21,7 +21,8 @@ struct Processes::State {
 
 namespace {
 
-std::string other_launcher(const ProcessPlace& place, const Session& session) {
+std::string other_launcher(const Launch& launch, const Session& session) {
+  const ProcessPlace& place = *launch.place;
   const std::string& library = session.library();
   const std::string slurm = library.starts_with("Open MPI") ? " or 'srun --mpi=pmix'"
                             : library.starts_with("MPICH")  ? " or 'srun --mpi=pmi2'"
@@ -29,15 +30,15 @@ std::string other_launcher(const ProcessPlace& place, const Session& session) {
   return fmt::format(
       "the launcher named rank {} of {} processes ({}), but {}, which this program was built with, "
       "found rank {} of {}: that launcher is not one of {}. Start the program with 'megatron "
-      "launch', or with the mpirun of {}{}",
+      "launch', or with the mpirun of {}{}{}",
       place.rank, place.size, place.source, library, session.rank(), session.size(), library,
-      library, slurm);
+      library, slurm, launch.note.empty() ? "" : ". " + launch.note);
 }
 
 }  // namespace
 
 Processes::Processes(int64_t largest_message)
-    : place_(process_place(environment())), state_(std::make_unique<State>()) {
+    : launch_(find_launch(environment())), state_(std::make_unique<State>()) {
   MG_ASSERT(largest_message > 0);
   if (size() == 1) {
     state_->world = single();
@@ -50,12 +51,12 @@ Processes::Processes(int64_t largest_message)
   state_->signal.emplace();
   state_->session = std::make_shared<Session>();
   const Session& session = *state_->session;
-  if (session.size() != place_->size || session.rank() != place_->rank) {
+  if (session.size() != launch_.place->size || session.rank() != launch_.place->rank) {
     wait_for_lead();
-    throw Error(other_launcher(*place_, session));
+    throw Error(other_launcher(launch_, session));
   }
-  place_->local_rank = session.local_rank();
-  place_->local_size = session.local_size();
+  launch_.place->local_rank = session.local_rank();
+  launch_.place->local_size = session.local_size();
   state_->world = mpi_world(state_->session, largest_message);
   state_->watch = std::make_unique<Watch>(state_->session, *state_->signal);
 }

@@ -10,16 +10,16 @@ namespace {
 
 using Environment = std::map<std::string, std::string, std::less<>>;
 
-std::optional<ProcessPlace> place(const Environment& environment) {
-  return process_place([&](std::string_view name) -> std::optional<std::string> {
+Variable variables(const Environment& environment) {
+  return [&environment](std::string_view name) -> std::optional<std::string> {
     const auto found = environment.find(name);
     return found == environment.end() ? std::nullopt : std::optional(found->second);
-  });
+  };
 }
 
 // "2 of 4, 0 of 2 here, by OMPI_COMM_WORLD_RANK".
 std::string text(const Environment& environment) {
-  const auto p = place(environment);
+  const auto p = find_launch(variables(environment)).place;
   if (!p) return "none";
   return fmt::format("{} of {}, {} of {} here, by {}", p->rank, p->size, p->local_rank,
                      p->local_size, p->source);
@@ -138,14 +138,105 @@ TEST(ProcessPlace, RankAndWorldSizeNeedAMasterAddress) {
   expect_error({{"MASTER_ADDR", "host0"}, {"RANK", "1"}}, {"RANK is set", "WORLD_SIZE is not"});
 }
 
-TEST(ProcessPlace, TheInnermostLauncherCounts) {
-  // mpirun inside of a job, whose daemon srun started as task 1 of 2.
-  const Environment slurm = with(kStep, {{"SLURM_PROCID", "1"}});
-  EXPECT_EQ(text(with(slurm, kOpenMpi)), "2 of 4, 0 of 2 here, by OMPI_COMM_WORLD_RANK");
-  EXPECT_EQ(text(with(slurm, kHydra)), "3 of 6, 1 of 2 here, by PMI_RANK");
-  EXPECT_EQ(text(with(kBatch, kOpenMpi)), "2 of 4, 0 of 2 here, by OMPI_COMM_WORLD_RANK");
-  EXPECT_EQ(text(with(kTorchrun, kStep)), "5 of 7, 1 of 2 here, by SLURM_PROCID");
-  EXPECT_EQ(text(with(kHydra, kOpenMpi)), "2 of 4, 0 of 2 here, by OMPI_COMM_WORLD_RANK");
+// Sets of one process, as outer launchers have them.
+const Environment kOneOfOpenMpi = {
+    {"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_SIZE", "1"}, {"PMIX_RANK", "0"}};
+const Environment kOneOfHydra = {{"PMI_RANK", "0"}, {"PMI_SIZE", "1"}};
+const Environment kOneOfSlurm = {{"SLURM_JOB_ID", "7"},         {"SLURM_STEP_ID", "0"},
+                                 {"SLURM_NTASKS", "1"},         {"SLURM_PROCID", "0"},
+                                 {"SLURM_STEP_NUM_TASKS", "1"}, {"SLURM_LOCALID", "0"}};
+const Environment kOneOfTorchrun = {
+    {"RANK", "0"}, {"WORLD_SIZE", "1"}, {"MASTER_ADDR", "host0"}, {"MASTER_PORT", "29500"}};
+// One task a node of srun, whose torchrun starts four.
+const Environment kTaskANode = with(kOneOfSlurm, {{"SLURM_NTASKS", "2"},
+                                                  {"SLURM_STEP_NUM_TASKS", "2"},
+                                                  {"SLURM_PROCID", "1"},
+                                                  {"SLURM_NODEID", "1"}});
+const Environment kShell = {{"SLURM_JOB_ID", "17"}, {"SLURM_NTASKS", "4"}};
+
+Environment without(Environment a, std::initializer_list<const char*> names) {
+  for (const char* name : names) a.erase(name);
+  return a;
+}
+
+struct Nesting {
+  const char* what;
+  Environment environment;
+  std::string place;  // begins text()
+  std::string note;   // is in the note; "": there is none
+};
+
+std::vector<Nesting> nestings() {
+  const std::string torch = "1 of 8, 1 of 4 here, by RANK", ompi = "2 of 4, 0 of 2 here, by OMPI",
+                    hydra = "3 of 6, 1 of 2 here, by PMI_RANK",
+                    slurm = "5 of 7, 1 of 2 here, by SLURM_PROCID";
+  const Environment half = without(kTorchrun, {"MASTER_PORT"});
+  return {
+      {"torchrun in a step of one", with(kOneOfSlurm, kTorchrun), torch,
+       "SLURM_PROCID=0, SLURM_ST"},
+      {"torchrun in a task a node", with(kTaskANode, kTorchrun), torch, "SLURM_STEP_NUM_TASKS=2"},
+      {"torchrun in mpirun -np 1", with(kOneOfOpenMpi, kTorchrun), torch, "OMPI_COMM_WORLD_SIZE=1"},
+      {"torchrun in mpirun", with(kOpenMpi, kTorchrun), torch, "OMPI_COMM_WORLD_RANK=2"},
+      {"torchrun in mpiexec -n 1", with(kOneOfHydra, kTorchrun), torch, "PMI_RANK=0, PMI_SIZE=1"},
+      {"torchrun in a task of PMIx", with(with(kTaskANode, {{"PMIX_RANK", "1"}}), kTorchrun), torch,
+       "SLURM_PROCID=1"},
+      {"torchrun in PMIx alone", with({{"PMIX_RANK", "1"}}, kTorchrun), torch, ""},
+      {"torchrun in a batch script", with(kBatch, kTorchrun), torch, ""},
+      {"torchrun in a shell of salloc", with(kShell, kTorchrun), torch, ""},
+      {"torchrun of one in all", with(with(kOneOfSlurm, kOneOfOpenMpi), kOneOfTorchrun),
+       "0 of 1, 0 of 1 here, by RANK", ""},
+      {"variables made from srun's",
+       with(kStep,
+            {{"RANK", "5"}, {"WORLD_SIZE", "7"}, {"MASTER_ADDR", "a"}, {"MASTER_PORT", "1"}}),
+       "5 of 7, 0 of 1 here, by RANK", ""},
+      {"mpirun in torchrun of one", with(kOneOfTorchrun, kOpenMpi), ompi, "RANK=0, WORLD_SIZE=1"},
+      {"mpiexec in torchrun of one", with(kOneOfTorchrun, kHydra), hydra, "RANK=0, WORLD_SIZE=1"},
+      {"srun in torchrun of one", with(kOneOfTorchrun, kStep), slurm, "RANK=0, WORLD_SIZE=1"},
+      {"mpirun in a step", with(kStep, kOpenMpi), ompi, "SLURM_PROCID=5, SLURM_STEP_NUM_TASKS=7"},
+      {"mpirun in a batch script", with(kBatch, kOpenMpi), ompi, ""},
+      {"mpirun in mpiexec", with(kHydra, kOpenMpi), ompi, "PMI_RANK=3, PMI_SIZE=6"},
+      {"mpiexec in a step", with(kStep, kHydra), hydra, "SLURM_PROCID=5"},
+      {"mpiexec in mpirun -np 1", with(kOneOfOpenMpi, kHydra), hydra, "OMPI_COMM_WORLD_SIZE=1"},
+      {"srun in mpirun -np 1", with(kOneOfOpenMpi, with(kStep, {{"PMIX_RANK", "5"}})), slurm,
+       "OMPI_COMM_WORLD_RANK=0"},
+      {"mpirun -np 1 in a step of one", with(kOneOfSlurm, kOneOfOpenMpi),
+       "0 of 1, 0 of 1 here, by OMPI", ""},
+      {"mpirun with half of torchrun's", with(half, kOpenMpi), ompi, "RANK=1, WORLD_SIZE=8"},
+      {"srun with half of torchrun's", with(without(kTorchrun, {"RANK"}), kStep), slurm,
+       "WORLD_SIZE=8"},
+      {"srun with the address alone", with({{"MASTER_ADDR", "a"}, {"MASTER_PORT", "1"}}, kStep),
+       slurm, ""},
+      {"srun with empty variables of torchrun",
+       with({{"RANK", ""}, {"WORLD_SIZE", ""}, {"MASTER_ADDR", ""}}, kStep), slurm, ""},
+      {"torchrun with empty ones of srun and mpirun",
+       with({{"SLURM_STEP_ID", ""}, {"SLURM_PROCID", ""}, {"OMPI_COMM_WORLD_RANK", ""}}, kTorchrun),
+       torch, ""},
+      {"a batch script without srun", kBatch, "none", "SLURM_NTASKS is 4, but it is not a task"},
+      {"an interactive step", with(kStep, {{"SLURM_STEP_ID", "4294967290"}}), "none",
+       "SLURM_NTASKS is 7"},
+      {"a shell of salloc", kShell, "none", "SLURM_NTASKS is 4"},
+      {"a shell of salloc for one", {{"SLURM_JOB_ID", "17"}, {"SLURM_NTASKS", "1"}}, "none", ""},
+      {"a rank alone", {{"RANK", "1"}}, "none", "RANK is 1, but WORLD_SIZE"},
+      {"a size alone", {{"WORLD_SIZE", "8"}}, "none", "WORLD_SIZE is 8, but RANK"},
+      {"nothing", {{"HOME", "/root"}}, "none", ""},
+  };
+}
+
+TEST(ProcessPlace, TheInnermostLauncherCountsAndTheOthersAreNamed) {
+  for (const Nesting& n : nestings()) {
+    EXPECT_EQ(text(n.environment).substr(0, n.place.size()), n.place) << n.what;
+    const std::string note = find_launch(variables(n.environment)).note;
+    EXPECT_EQ(note.empty(), n.note.empty()) << n.what << ": " << note;
+    EXPECT_NE(note.find(n.note), note.npos) << n.what << ": " << note;
+    EXPECT_EQ(note.find('\n'), note.npos) << n.what;
+  }
+}
+
+TEST(ProcessPlace, WhatMpiHasJustStartedIsNoRankOfATorchrunAround) {
+  const auto place = [](const Environment& e) { return find_mpi_launch(variables(e)).place; };
+  EXPECT_EQ(place(with(kTorchrun, kOpenMpi))->source, "OMPI_COMM_WORLD_RANK");
+  EXPECT_EQ(place(with(kTorchrun, kStep))->source, "SLURM_PROCID");
+  EXPECT_FALSE(place(kTorchrun).has_value());
 }
 
 TEST(ProcessPlace, ContradictionsAndHalves) {
