@@ -211,8 +211,11 @@ void serve_requests(const ServeSettings& settings, ServingRanks& ranks, SignalWa
                     std::atomic<bool>& loading) {
   Served served(settings, ranks);
   loading = false;
-  log::info("serving {} at http://{}:{}{}{}", served.text->name(), settings.server.host,
-            served.http->port(), settings.server.service.keys.empty() ? "" : ", API keys needed",
+  const std::string& host = settings.server.host;
+  const bool brackets = host.find(':') != host.npos;  // an IPv6 address
+  log::info("serving {} at http://{}:{}{}{}", served.text->name(),
+            brackets ? "[" + host + "]" : host, served.http->port(),
+            settings.server.service.keys.empty() ? "" : ", API keys needed",
             ranks.count() == 1 ? "" : fmt::format(", divided among {} ranks", ranks.count()));
   while (!watch.caught()) {
     const std::string failure = ranks.failure();
@@ -220,8 +223,10 @@ void serve_requests(const ServeSettings& settings, ServingRanks& ranks, SignalWa
              ranks.count(), failure);
     std::this_thread::sleep_for(kTick);
   }
-  log::info("{}: no new requests; running ones have {} s", signal_name(*watch.caught()),
-            settings.drain_timeout);
+  log::info(
+      "{}: no new requests; running ones have {} s; another signal, a second or more later, "
+      "ends the server at once",
+      signal_name(*watch.caught()), settings.drain_timeout);
   if (!served.http->drain(settings.drain_timeout))
     log::warning("requests that were not finished after {} s were stopped", settings.drain_timeout);
 }
@@ -266,7 +271,7 @@ int serve(const Arguments& arguments) {
           parse("megatron serve --load DIR [flags]",
                 "Serves a model over HTTP, with the API of OpenAI (completions, chats, models), "
                 "tokenizing, metrics and a page to chat with it. SIGTERM or SIGINT ends it once "
-                "running requests are finished.",
+                "running requests are finished, a second one at once.",
                 fields, {}, arguments)) {
     return *code;
   }

@@ -1,6 +1,6 @@
-#include <array>
 #include <csignal>
 #include <filesystem>
+#include <vector>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -13,7 +13,22 @@ namespace megatron::cli {
 namespace {
 
 constexpr int kStoppedBySignal = 4;
-constexpr std::array kExitSignals = {SIGTERM, SIGINT, SIGUSR1};
+
+// The loss of the terminal is one of them unless it is ignored, as nohup has it.
+std::vector<int> exit_signals() {
+  std::vector<int> signals = {SIGTERM, SIGINT, SIGUSR1};
+  struct sigaction hang_up {};
+  sigaction(SIGHUP, nullptr, &hang_up);
+  if (hang_up.sa_handler != SIG_IGN) signals.push_back(SIGHUP);
+  return signals;
+}
+
+void tell_signal(int signal) {
+  log::info(
+      "{}: the run saves and ends after its step; another signal, a second or more later, "
+      "ends it at once",
+      signal_name(signal));
+}
 
 // How a run that was ended before its last step goes on.
 std::string how_to_go_on(const settings::CheckpointSettings& c) {
@@ -63,7 +78,7 @@ int train(const Arguments& arguments) {
   require_flags(settings, "train", arguments);
   // Before any thread is made, so that no signal ends the process behind the run's back.
   std::optional<SignalWatch> signals;
-  if (settings.checkpoint.exit_signal_handler) signals.emplace(kExitSignals);
+  if (settings.checkpoint.exit_signal_handler) signals.emplace(exit_signals(), tell_signal);
   const training::TrainHooks hooks{.signals = signals ? &*signals : nullptr};
   return with_processes([&](comm::Processes& processes) {
     for (const std::string& note : notes) log::info("{}", note);

@@ -105,6 +105,18 @@ HttpAnswer Service::error(const ApiError& error) const {
 
 HttpAnswer Service::unreadable(int status) { return error(error_of_status(status)); }
 
+// What looks after the server is to learn that it is there, if busy.
+HttpAnswer Service::beyond_limit(const HttpRequest& request, int64_t connections) {
+  const Route* route = find(request);
+  if (route != nullptr && route->answer == &Service::health && request.method == "GET")
+    return health(request);
+  return error({503, "server_error",
+                fmt::format("{} clients are connected, and this server takes no more "
+                            "(--max-connections); try again later",
+                            connections),
+                "", "too_many_connections"});
+}
+
 std::optional<HttpAnswer> Service::refuse(const HttpRequest& request) {
   if (request.method == "OPTIONS" && !options_.cors_origin.empty()) return std::nullopt;
   const Route* route = find(request);

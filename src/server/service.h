@@ -23,6 +23,7 @@ class Service final : public HttpHandler {
   std::optional<HttpAnswer> refuse(const HttpRequest& request) override;
   HttpAnswer answer(const HttpRequest& request) override;
   HttpAnswer unreadable(int status) override;
+  HttpAnswer beyond_limit(const HttpRequest& request, int64_t connections) override;
   void done(const std::string& method, const std::string& path, int status, double seconds,
             const std::string& note) override;
 

@@ -1,4 +1,5 @@
-// Threads for connections: as many as there are, up to a limit.
+// Threads for connections: one for each that is open, up to a limit. One beyond it is given to the
+// thread that accepts connections.
 #pragma once
 
 #include <httplib.h>
@@ -19,13 +20,11 @@ class ConnectionThreads final : public httplib::TaskQueue {
   // Its result is httplib's, whose versions have different ones.
   using Enqueued = decltype(std::declval<httplib::TaskQueue&>().enqueue(std::function<void()>()));
   Enqueued enqueue(std::function<void()> serve) override {
-    {
-      const std::lock_guard lock(mutex_);
-      waiting_.push_back(std::move(serve));
-      if (idle_ < waiting_.size() && threads_.size() < most_)
-        threads_.emplace_back([this] { work(); });
+    if (take(serve)) {
+      wake_.notify_one();
+    } else {
+      serve();
     }
-    wake_.notify_one();
     return static_cast<Enqueued>(true);
   }
 
@@ -40,6 +39,15 @@ class ConnectionThreads final : public httplib::TaskQueue {
   }
 
  private:
+  bool take(std::function<void()>& serve) {
+    const std::lock_guard lock(mutex_);
+    if (open_ == most_) return false;
+    ++open_;
+    waiting_.push_back(std::move(serve));
+    if (idle_ < waiting_.size()) threads_.emplace_back([this] { work(); });
+    return true;
+  }
+
   void work() {
     std::unique_lock lock(mutex_);
     while (true) {
@@ -52,6 +60,7 @@ class ConnectionThreads final : public httplib::TaskQueue {
       lock.unlock();
       serve();
       lock.lock();
+      --open_;
     }
   }
 
@@ -60,7 +69,8 @@ class ConnectionThreads final : public httplib::TaskQueue {
   std::condition_variable wake_;
   std::deque<std::function<void()>> waiting_;
   std::vector<std::thread> threads_;
-  size_t idle_ = 0;
+  size_t idle_ = 0;  // threads
+  size_t open_ = 0;  // connections that wait for a thread or have one
   bool ends_ = false;
 };
 

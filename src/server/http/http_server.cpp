@@ -14,6 +14,7 @@
 #include "base/log.h"
 #include "server/http/connection.h"
 #include "server/http/connection_threads.h"
+#include "server/http/refused_connections.h"
 
 namespace megatron::server {
 namespace {
@@ -40,9 +41,11 @@ bool gives_length_clearly(const httplib::Request& request) {
 class HttpServer::Implementation final : public httplib::Server {
  public:
   Implementation(const HttpLimits& limits, HttpHandler& handler)
-      : limits_(limits), handler_(handler) {
+      : limits_(limits),
+        handler_(handler),
+        refused_([this](std::string_view bytes) { return refusal(bytes); }) {
     new_task_queue = [this] {
-      return new ConnectionThreads(static_cast<size_t>(limits_.connections) + kRefusing);
+      return new ConnectionThreads(static_cast<size_t>(limits_.connections));
     };
     set_keep_alive_max_count(1'000'000);
     set_keep_alive_timeout(static_cast<time_t>(limits.idle_seconds));
@@ -64,7 +67,10 @@ class HttpServer::Implementation final : public httplib::Server {
         host, port);
     // httplib lets 5 clients wait to be accepted; those beyond are reset where many come at once.
     ::listen(socket_, kBacklog);
-    thread_ = std::thread([this] { listen_after_bind(); });
+    thread_ = std::thread([this] {
+      accepting_ = std::this_thread::get_id();
+      listen_after_bind();
+    });
     while (!is_running()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     return bound;
   }
@@ -77,8 +83,7 @@ class HttpServer::Implementation final : public httplib::Server {
   }
 
  private:
-  static constexpr size_t kRefusing = 4;  // threads for connections beyond the limit
-  static constexpr int kBacklog = 1024;   // clients that wait to be accepted
+  static constexpr int kBacklog = 1024;  // clients that wait to be accepted
 
   // What is known of the request that a thread answers.
   struct Exchange {
@@ -94,6 +99,7 @@ class HttpServer::Implementation final : public httplib::Server {
   HandlerResponse explain(const httplib::Request& request, httplib::Response& response);
   bool process_and_close_socket(socket_t socket) override;
   void serve(Connection& connection);
+  std::string refusal(std::string_view bytes);
   template <class S, class F>
   static bool process(S& server, Connection& connection, bool& closed, const F& setup);
 
@@ -109,6 +115,8 @@ class HttpServer::Implementation final : public httplib::Server {
   std::atomic<bool> stopping_ = false;
   std::mutex mutex_;
   std::map<std::thread::id, Exchange> exchanges_;
+  std::thread::id accepting_;
+  RefusedConnections refused_;
 };
 
 void HttpServer::Implementation::route() {
@@ -206,12 +214,12 @@ httplib::Server::HandlerResponse HttpServer::Implementation::explain(
 }
 
 bool HttpServer::Implementation::process_and_close_socket(socket_t socket) {
-  Connection connection(socket, limits_, stopping_);
-  {
-    const std::lock_guard lock(mutex_);
-    if (std::ssize(exchanges_) < limits_.connections)
-      exchanges_[std::this_thread::get_id()].connection = &connection;
+  if (std::this_thread::get_id() == accepting_) {  // beyond the limit (ConnectionThreads)
+    refused_.add(socket);
+    return true;
   }
+  Connection connection(socket, limits_, stopping_);
+  exchange().connection = &connection;
   try {
     serve(connection);
   } catch (const std::exception& e) {
@@ -223,23 +231,6 @@ bool HttpServer::Implementation::process_and_close_socket(socket_t socket) {
 }
 
 void HttpServer::Implementation::serve(Connection& connection) {
-  bool accepted = false;
-  {
-    const std::lock_guard lock(mutex_);
-    accepted = exchanges_.contains(std::this_thread::get_id());
-  }
-  if (!accepted) {
-    const HttpAnswer answer = handler_.unreadable(503);
-    const std::string text = fmt::format(
-        "HTTP/1.1 503 Service Unavailable\r\nContent-Type: {}\r\nContent-Length: "
-        "{}\r\nRetry-After: "
-        "1\r\nConnection: close\r\n\r\n{}",
-        answer.content_type, answer.body.size(), answer.body);
-    connection.write(text.data(), text.size());
-    connection.close_after_answer();
-    handler_.done("-", "-", 503, 0, "too many connections");
-    return;
-  }
   const auto setup = [&](httplib::Request& request) {
     connection.begin_body();
     request.headers.erase("Accept-Encoding");  // answers are not compressed
@@ -254,6 +245,25 @@ void HttpServer::Implementation::serve(Connection& connection) {
     if (!process(*this, connection, closed, setup) || closed || connection.closes() || stopping_)
       return;
   }
+}
+
+// Only the first line is looked at, where it came in one piece.
+std::string HttpServer::Implementation::refusal(std::string_view bytes) {
+  const std::string_view line = bytes.substr(0, bytes.find("\r\n"));
+  const size_t space = line.find(' '), end = line.find_first_of(" ?", space + 1);
+  HttpRequest request{.header = [](const std::string&) { return ""; },
+                      .client_gone = [] { return false; }};
+  if (end != line.npos && end > space) {
+    request.method = line.substr(0, space);
+    request.path = line.substr(space + 1, end - space - 1);
+  }
+  const HttpAnswer answer = handler_.beyond_limit(request, limits_.connections);
+  std::string text = fmt::format("HTTP/1.1 {} {}\r\nContent-Type: {}\r\nContent-Length: {}\r\n",
+                                 answer.status, answer.status == 200 ? "OK" : "Service Unavailable",
+                                 answer.content_type, answer.body.size());
+  for (const auto& [name, value] : answer.headers) text += name + ": " + value + "\r\n";
+  handler_.done(request.method, request.path, answer.status, 0, answer.note);
+  return text + "Connection: close\r\n\r\n" + answer.body;
 }
 
 // Versions of httplib differ in what it is given.

@@ -111,6 +111,54 @@ TEST_F(ServeCommand, ReadsOtherWeights) {
   EXPECT_EQ(server.wait().code, 0);
 }
 
+// Its address is one that a browser takes.
+TEST_F(ServeCommand, ListensOnIPv6) {
+  Background server = place_->start(serve({"--host", "::1"}));
+  const int port = served_port(*place_, server, "[::1]");
+  ASSERT_GT(port, 0) << server.wait().err;
+  const httplib::Result health = httplib::Client("::1", port).Get("/health");
+  ASSERT_TRUE(health);
+  EXPECT_EQ(health->status, 200);
+  server.kill(SIGTERM);
+  EXPECT_EQ(server.wait().code, 0);
+}
+
+// Its running text would take much longer; a signal that comes with the first is no second one.
+TEST_F(ServeCommand, ASecondSignalEndsItAtOnce) {
+  Outcome r = place_->run(
+      words("train --hidden-size 16 --num-attention-heads 2 --micro-batch-size 1 --train-iters 1 "
+            "--lr 1e-5 --mock-data --tokenizer-model t --num-layers 1 --seq-length 64 "
+            "--max-position-embeddings 100000 --save long"));
+  ASSERT_EQ(r.code, 0) << r.err;
+  Background server =
+      place_->start(words("serve --load long --port 0 --threads 1 --drain-timeout 1000"));
+  const int port = port_of(server);
+  ASSERT_GT(port, 0) << server.wait().err;
+  const std::string said = place_->path() + ".err";
+  const auto wait_for = [&](const std::string& part) {
+    while (!server.ended() && read_file(said).find(part) == std::string::npos)
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  };
+  std::thread asks([&] {
+    httplib::Client("127.0.0.1", port)
+        .Post("/v1/completions",
+              R"({"prompt": "x", "ignore_eos": true, "max_tokens": 99000, "stream": true})",
+              "application/json");
+  });
+  httplib::Client client("127.0.0.1", port);
+  for (std::string metrics; metrics.find("requests_running{replica=\"0\"} 1") == metrics.npos;)
+    metrics = client.Get("/metrics")->body;
+  server.kill(SIGINT);
+  server.kill(SIGTERM);
+  wait_for("SIGINT: no new requests");
+  std::this_thread::sleep_for(std::chrono::milliseconds(1300));
+  EXPECT_FALSE(server.ended());
+  server.kill(SIGINT);
+  r = server.wait();
+  asks.join();
+  EXPECT_EQ(r.code, 128 + SIGINT) << r.err;
+}
+
 TEST_F(ServeCommand, RefusesWhatMakesNoSense) {
   write_file(*place_ / "empty", "\n# none\n");
   write_file(*place_ / "bad.jinja", "{% if %}");

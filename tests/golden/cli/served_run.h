@@ -28,9 +28,10 @@ inline void make_served_run(const Workplace& place, const std::string& shape,
   ASSERT_EQ(r.code, 0) << r.err;
 }
 
-// The port, once the server says it; 0: it has ended.
-inline int served_port(const Workplace& place, const Background& server) {
-  const std::string before = "http://127.0.0.1:";
+// The port, once the server says it; 0: it has ended. host: as its address has it.
+inline int served_port(const Workplace& place, const Background& server,
+                       const std::string& host = "127.0.0.1") {
+  const std::string before = "http://" + host + ":";
   while (!server.ended()) {
     const std::string file = place.path() + ".err";
     const std::string log = std::filesystem::exists(file) ? read_file(file) : "";

@@ -1,5 +1,6 @@
 // What `megatron train` does round the steps.
 #include <chrono>
+#include <csignal>
 #include <thread>
 
 #include "base/json.h"
@@ -82,6 +83,24 @@ TEST_F(TrainingRun, APromptThatDoesNotFitIsRefusedBeforeTheFirstStep) {
   EXPECT_EQ(r.code, 2);
   EXPECT_NE(r.err.find("--sample-prompt"), std::string::npos) << r.err;
   EXPECT_FALSE(std::filesystem::exists(place_ / "out"));
+}
+
+// The loss of the terminal: the run saves and ends, but goes on where nohup has it ignored.
+TEST_F(TrainingRun, AHangUpEndsItAfterASaveUnlessItIsIgnored) {
+  const Words handled = {"--exit-signal-handler", "--save-interval", "1000"};
+  for (const bool ignored : {false, true}) {
+    const std::string folder = ignored ? "ignored" : "ended";
+    std::signal(SIGHUP, ignored ? SIG_IGN : SIG_DFL);
+    Background child = place_.start(command(100, folder, handled));
+    std::signal(SIGHUP, SIG_DFL);
+    const std::string log = place_ / (folder + "/log.jsonl");
+    while (!child.ended() && (!std::filesystem::exists(log) || records(folder, "step").size() < 5))
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    child.kill(SIGHUP);
+    const Outcome r = child.wait();
+    EXPECT_EQ(r.code, ignored ? 0 : 4) << r.err;
+    EXPECT_EQ(records(folder, "end").back()["reason"].as_string(), ignored ? "done" : "signal");
+  }
 }
 
 // Exit code 4, a checkpoint of the step it came to, and the same command goes on with the same

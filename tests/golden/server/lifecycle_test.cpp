@@ -52,6 +52,10 @@ class RawClient {
   void write(const std::string& text) const {
     EXPECT_EQ(send(socket_, text.data(), text.size(), MSG_NOSIGNAL), std::ssize(text));
   }
+  // The server may have closed it.
+  void try_write(const std::string& text) const {
+    send(socket_, text.data(), text.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+  }
   void post(const std::string& path, const std::string& body) const {
     write("POST " + path + " HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n" +
           "Content-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body);
@@ -220,12 +224,68 @@ TEST_F(Lifecycle, ConnectionsBeyondTheLimitAreRefused) {
     EXPECT_TRUE(client->read_some().starts_with("HTTP/1.1 200"));
   }
   const RawClient third(served.server->port());
-  EXPECT_TRUE(third.read_all().starts_with("HTTP/1.1 503"));
+  const std::string refused = third.read_all();
+  EXPECT_TRUE(refused.starts_with("HTTP/1.1 503")) << refused;
+  EXPECT_NE(refused.find(R"("code": "too_many_connections")"), refused.npos) << refused;
+  EXPECT_NE(refused.find("Retry-After: 1"), refused.npos) << refused;
   first.leave();
   EXPECT_TRUE(comes([&] {
     RawClient next(served.server->port());
     next.write("GET /health HTTP/1.1\r\nConnection: close\r\n\r\n");
     return next.read_all().starts_with("HTTP/1.1 200");
+  }));
+}
+
+// More than a server holds, of clients that send a part of a request, nothing, or too much, and wait:
+// others are told at once, and whoever looks after the server learns that it is there.
+TEST_F(Lifecycle, HalfOpenConnectionsHoldUpNobody) {
+  server::ServerOptions options = served_options();
+  options.http.connections = 20;
+  const ServedModel served(options);
+  std::vector<std::unique_ptr<RawClient>> clients;
+  const std::string parts[] = {"POST /v1/completions HTTP/1.1\r\nContent-Le", "",
+                               "GET /" + std::string(20000, 'x')};
+  const auto begin = steady_clock::now();
+  for (size_t i = 0; i < 300; ++i) {
+    clients.push_back(std::make_unique<RawClient>(served.server->port()));
+    clients.back()->try_write(parts[i % std::size(parts)]);
+  }
+  for (const auto& [path, status] : {std::pair{"/health", "200"}, {"/v1/models", "503"}}) {
+    RawClient asks(served.server->port());
+    asks.write(std::string("GET ") + path + " HTTP/1.1\r\nHost: x\r\n\r\n");
+    const std::string answer = asks.read_all();
+    EXPECT_TRUE(answer.starts_with(std::string("HTTP/1.1 ") + status)) << path << answer;
+  }
+  EXPECT_LT(steady_clock::now() - begin, std::chrono::seconds(4));  // headers may take 10
+  clients.clear();
+  EXPECT_TRUE(comes([&] {
+    const httplib::Result models = served.client().Get("/v1/models");
+    return models && models->status == 200;
+  }));
+}
+
+// A body that comes byte by byte, and an answer that is not read.
+TEST_F(Lifecycle, SlowClientsLoseTheirPlace) {
+  server::ServerOptions options = served_options();
+  options.http.connections = 2;
+  options.http.body_seconds = options.http.write_seconds = 0.2;
+  const ServedModel served(options);
+  RawClient slow(served.server->port()), deaf(served.server->port());
+  std::string requests;
+  for (int i = 0; i < 2000; ++i) requests += "GET / HTTP/1.1\r\n\r\n";
+  deaf.write(requests);  // the answers are more than a socket holds
+  slow.write(
+      "POST /tokenize HTTP/1.1\r\nContent-Type: application/json\r\nContent-Length: 900\r\n\r\n");
+  for (int i = 0; i < 30; ++i) {
+    slow.try_write(" ");
+    std::this_thread::sleep_for(milliseconds(10));
+  }
+  EXPECT_TRUE(slow.read_all().starts_with("HTTP/1.1 408"));
+  EXPECT_TRUE(comes([&] {  // both places are free
+    httplib::Client one = served.client(), other = served.client();
+    one.set_keep_alive(true);
+    const httplib::Result first = one.Get("/v1/models"), second = other.Get("/v1/models");
+    return first && second && first->status == 200 && second->status == 200;
   }));
 }
 

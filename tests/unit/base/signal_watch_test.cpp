@@ -5,9 +5,13 @@
 
 #include <array>
 #include <csignal>
+#include <future>
+#include <thread>
 
 namespace megatron {
 namespace {
+
+using std::chrono::milliseconds;
 
 constexpr std::array kWatched = {SIGTERM, SIGUSR1};
 
@@ -16,6 +20,7 @@ TEST(SignalWatch, ASignalWaitsUntilItIsTaken) {
   EXPECT_EQ(watch.caught(), std::nullopt);
   kill(getpid(), SIGUSR1);
   EXPECT_EQ(watch.caught(), SIGUSR1);
+  kill(getpid(), SIGTERM);
   EXPECT_EQ(watch.caught(), SIGUSR1);
 }
 
@@ -29,15 +34,35 @@ TEST(SignalWatch, WhatIsNotTakenEndsNothing) {
   SUCCEED();
 }
 
-TEST(SignalWatch, TheSecondSignalActsAtOnce) {
+TEST(SignalWatch, TheFirstIsToldWhileNobodyAsks) {
+  std::promise<int> told;
+  SignalWatch watch(kWatched, [&](int signal) { told.set_value(signal); });
+  kill(getpid(), SIGTERM);
+  EXPECT_EQ(told.get_future().get(), SIGTERM);
+}
+
+// To a process and to its group, or one behind the other by a launcher: it is one signal.
+TEST(SignalWatch, SignalsCloseTogetherAreOne) {
+  SignalWatch watch(kWatched);
+  for (const int signal : {SIGTERM, SIGUSR1, SIGTERM}) {
+    kill(getpid(), signal);
+    std::this_thread::sleep_for(milliseconds(70));  // longer than between two looks of the watch
+    EXPECT_EQ(watch.caught(), SIGTERM);
+  }
+}
+
+// The program need not ask: it may be in the middle of a long step.
+TEST(SignalWatch, ALaterSignalActsAtOnce) {
   EXPECT_EXIT(
       {
-        SignalWatch watch(kWatched);
+        const SignalWatch watch(kWatched, {}, milliseconds(1));
         kill(getpid(), SIGTERM);
-        if (watch.caught() == SIGTERM) kill(getpid(), SIGTERM);
+        std::this_thread::sleep_for(milliseconds(300));
+        kill(getpid(), SIGUSR1);
+        std::this_thread::sleep_for(milliseconds(5000));
         _exit(0);
       },
-      ::testing::KilledBySignal(SIGTERM), "");
+      ::testing::KilledBySignal(SIGUSR1), "");
 }
 
 }  // namespace

@@ -1,0 +1,57 @@
+// Connections beyond the limit of a server: one thread answers and closes all of them.
+#pragma once
+
+#include <array>
+#include <chrono>
+#include <functional>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+namespace megatron::server {
+
+// None can hold up another one or the thread that accepts connections, whatever its client sends or
+// leaves out: it has a moment for the beginning of its request, then it is answered, and closed once
+// the client has read that. Of more than `kMost` the oldest are closed earlier.
+class RefusedConnections {
+ public:
+  // Bytes of the answer to a request that begins with `bytes`, maybe none. Must not throw.
+  using Answer = std::function<std::string(std::string_view bytes)>;
+
+  explicit RefusedConnections(Answer answer);
+  ~RefusedConnections();  // closes those that are open
+  RefusedConnections(const RefusedConnections&) = delete;
+  RefusedConnections& operator=(const RefusedConnections&) = delete;
+
+  void add(int socket);  // owns it from now on
+
+ private:
+  static constexpr size_t kMost = 64;
+  using Time = std::chrono::steady_clock::time_point;
+  struct Open {
+    int socket;
+    Time until;  // for the first bytes, then for the end
+    bool answered = false;
+  };
+
+  void run();
+  bool take_new();
+  void wait();
+  bool serve(Open& open, bool readable);
+  void close_at_once(Open& open);
+  void answer(Open& open, std::string_view bytes) const;
+
+  const Answer answer_;
+  const int wake_;  // an eventfd
+  std::mutex mutex_;
+  std::vector<int> new_;
+  bool ends_ = false;
+  // Of the thread alone.
+  std::vector<Open> open_;  // oldest first
+  std::array<char, 65536> buffer_;
+  std::thread thread_;
+};
+
+}  // namespace megatron::server
