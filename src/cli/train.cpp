@@ -17,7 +17,7 @@ constexpr int kStoppedBySignal = 4;
 // The loss of the terminal is one of them unless it is ignored, as nohup has it.
 std::vector<int> exit_signals() {
   std::vector<int> signals = {SIGTERM, SIGINT, SIGUSR1};
-  struct sigaction hang_up {};
+  struct sigaction hang_up{};
   sigaction(SIGHUP, nullptr, &hang_up);
   if (hang_up.sa_handler != SIG_IGN) signals.push_back(SIGHUP);
   return signals;

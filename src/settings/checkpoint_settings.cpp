@@ -65,9 +65,10 @@ void CheckpointSettings::fields(Fields& f) {
   f.add("exit-interval", &exit_interval, "save and end after each multiple of this many steps");
   f.add("exit-duration-in-mins", &exit_duration_in_mins,
         "save and end after the step in which the run's age reaches this many minutes");
-  f.add_switch("exit-signal-handler", &exit_signal_handler, true,
-               "on SIGTERM, SIGINT, SIGUSR1 or SIGHUP: finish the step, save, and exit with code 4; "
-               "another signal, a second or more later, ends the run at once");
+  f.add_switch(
+      "exit-signal-handler", &exit_signal_handler, true,
+      "on SIGTERM, SIGINT, SIGUSR1 or SIGHUP: finish the step, save, and exit with code 4; "
+      "another signal, a second or more later, ends the run at once");
 }
 
 void CheckpointSettings::check() const {
