@@ -63,7 +63,8 @@ Fields ServeSettings::fields() {
         "all); default none");
   f.begin_group("limits");
   f.add("max-waiting-requests", &server.max_waiting,
-        "texts that may wait for a place; more are refused with status 429");
+        "texts that may wait for a place; with as many, further requests are refused with status "
+        "429");
   f.add("request-timeout", &server.request_timeout, "seconds until a request is given up");
   f.add("drain-timeout", &drain_timeout,
         "after SIGTERM or SIGINT, seconds that running requests may take to finish");

@@ -144,29 +144,6 @@ void read_tool_choice(const Parameters& p, const TextModel& model, ChatRequest& 
       read_grammar(p, "tools", [&] { return model.grammars().json_schema(schema); });
 }
 
-void read_response_format(const Parameters& p, const TextModel& model, ChatRequest& r) {
-  const std::optional<Parameters> format = p.object("response_format");
-  if (!format) return;
-  const std::string type = format->text("type").value_or("");
-  if (type == "text") return;
-  if (r.generation.grammar)
-    format->fail("type", "cannot be used together with a tool that must be called or guided_*");
-  if (type == "json_object") {
-    r.generation.grammar =
-        read_grammar(*format, "type", [&] { return model.grammars().json_object(); });
-  } else if (type == "json_schema") {
-    const std::optional<Parameters> of = format->object("json_schema");
-    const Json* schema = of ? of->find("schema") : nullptr;
-    if (schema == nullptr)
-      format->fail("json_schema", "must be {\"name\": ..., \"schema\": {...}}");
-    r.generation.grammar =
-        read_grammar(*of, "schema", [&] { return model.grammars().json_schema(*schema); });
-  } else {
-    format->fail("type", "is " + shown(Json(type)) +
-                             "; it must be \"text\", \"json_object\" or \"json_schema\"");
-  }
-}
-
 // A JSON object of variables must not take the place of what the request itself gives.
 Json::Object read_variables(const Parameters& p) {
   const Json* given = p.find("chat_template_kwargs");
@@ -231,12 +208,18 @@ ChatRequest read_chat(const Json& body, const TextModel& model) {
   if (r.calls_tools && !r.must_call && model.tool_format() == ToolFormat::none)
     p.fail("tools", "cannot be used: the chat template of this model has no form for their calls");
   r.parallel_tool_calls = p.boolean("parallel_tool_calls").value_or(true);
-  read_response_format(p, model, r);
+  read_response_format(p, model, r.generation);
   const Json* modalities = p.find("modalities");
   if (modalities != nullptr && *modalities != Json(Json::Array{"text"}))
     p.fail("modalities", "must be [\"text\"]; this model writes text alone");
-  p.refuse({"functions", "function_call", "audio", "prediction", "web_search_options", "echo",
-            "best_of", "suffix"});
+  p.refuse({"functions",
+            "function_call",
+            "audio",
+            "prediction",
+            "web_search_options",
+            "echo",
+            "suffix",
+            {"best_of", 1}});
   return r;
 }
 

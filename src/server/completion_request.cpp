@@ -61,7 +61,8 @@ CompletionRequest read_completion(const Json& body, const TextModel& model) {
   r.echo = p.boolean("echo").value_or(false);
   if (r.generation.max_tokens == 0 && !r.echo)
     p.fail("max_tokens", "is 0, which needs echo: true; else nothing would be answered");
-  p.refuse({"suffix", "response_format", "tools"});
+  read_response_format(p, model, r.generation);
+  p.refuse({"suffix", "tools"});
   r.prompts = read_prompts(p, "prompt", model);
   const auto texts = static_cast<int64_t>(r.prompts.size()) * r.best_of;
   if (texts > kMostTexts)

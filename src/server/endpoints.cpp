@@ -20,16 +20,31 @@ std::string usage_note(int64_t prompt_tokens, int64_t generated_tokens) {
   return fmt::format("{} prompt tokens, {} generated", prompt_tokens, generated_tokens);
 }
 
+namespace {
+
+Json description(const TextModel& model) {
+  return Json::Object{{"id", model.name()},
+                      {"object", "model"},
+                      {"created", model.created()},
+                      {"owned_by", "megatron"},
+                      {"max_model_len", model.context()},
+                      {"chat", model.has_chat()}};
+}
+
+}  // namespace
+
 HttpAnswer list_models(const Api& api, const HttpRequest&) {
-  const TextModel& model = api.model;
   Json::Array models;
-  models.emplace_back(Json::Object{{"id", model.name()},
-                                   {"object", "model"},
-                                   {"created", model.created()},
-                                   {"owned_by", "megatron"},
-                                   {"max_model_len", model.context()},
-                                   {"chat", model.has_chat()}});
+  models.push_back(description(api.model));
   return {.body = Json(Json::Object{{"object", "list"}, {"data", std::move(models)}}).dump()};
+}
+
+HttpAnswer show_model(const Api& api, const HttpRequest& request) {
+  std::string_view id = request.path;  // decoded by the HTTP server
+  id.remove_prefix(std::string_view("/v1/models/").size());
+  if (id.ends_with('/')) id.remove_suffix(1);
+  check_model(id, api.model);
+  return {.body = description(api.model).dump()};
 }
 
 HttpAnswer tokenize(const Api& api, const HttpRequest& request) {

@@ -24,6 +24,7 @@ struct Api {
 };
 
 HttpAnswer list_models(const Api& api, const HttpRequest& request);
+HttpAnswer show_model(const Api& api, const HttpRequest& request);  // /v1/models/{id}
 HttpAnswer complete_text(const Api& api, const HttpRequest& request);
 HttpAnswer complete_chat(const Api& api, const HttpRequest& request);
 HttpAnswer embed(const Api& api, const HttpRequest& request);

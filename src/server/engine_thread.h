@@ -81,8 +81,9 @@ class EngineThread {
   EngineThread(const EngineThread&) = delete;
   EngineThread& operator=(const EngineThread&) = delete;
 
-  // All or none; returns when the engine has taken them. Throws ApiError 429 where too many wait,
-  // 503 when draining, and Error for a request that the engine refuses.
+  // All or none, however many; returns when the engine has taken them. Throws ApiError 429 where as many
+  // as may are submitted and not finished, 503 when draining, and Error for a request that the engine
+  // refuses.
   std::unique_ptr<EngineCall> submit(std::vector<inference::Request> requests,
                                      std::optional<Clock::time_point> deadline = {});
 

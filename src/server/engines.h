@@ -43,8 +43,8 @@ class Engines {
   ~Engines();  // what runs is stopped
 
   // As EngineThread's. What is submitted ends with the weights that it began with. It goes to the replica that has
-  // most of its prompts in the cache, of equal ones to the one with the fewest texts; to another where that one has too
-  // many.
+  // most of its prompts in the cache, of equal ones to the one with the fewest texts; to another where that one takes
+  // no more.
   std::unique_ptr<EngineCall> submit(std::vector<inference::Request> requests,
                                      std::optional<Clock::time_point> deadline = {});
   std::vector<float> embedding(std::vector<int32_t> tokens);

@@ -148,10 +148,42 @@ GenerationParameters read_generation(const Parameters& p, const TextModel& model
   g.priority = p.integer("priority", -100, 100).value_or(0);
   g.grammar = read_guided(p, model);
   read_stream(p, g);
-  p.refuse({"guided_grammar", "structured_outputs", "bad_words", "allowed_token_ids",
-            "use_beam_search", "length_penalty", "prompt_logprobs", "truncate_prompt_tokens",
-            "typical_p", "logits_processors", "multi_modal_data"});
+  p.refuse({"guided_grammar",
+            "structured_outputs",
+            "bad_words",
+            "allowed_token_ids",
+            "use_beam_search",
+            "early_stopping",
+            "prompt_logprobs",
+            "truncate_prompt_tokens",
+            "include_stop_str_in_output",
+            "logits_processors",
+            "multi_modal_data",
+            {"length_penalty", 1},
+            {"typical_p", 1},
+            {"skip_special_tokens", true}});
   return g;
+}
+
+void read_response_format(const Parameters& p, const TextModel& model, GenerationParameters& g) {
+  const std::optional<Parameters> format = p.object("response_format");
+  if (!format) return;
+  const std::string type = format->text("type").value_or("");
+  if (type == "text") return;
+  if (g.grammar)
+    format->fail("type", "cannot be used together with a tool that must be called or guided_*");
+  if (type == "json_object") {
+    g.grammar = read_grammar(*format, "type", [&] { return model.grammars().json_object(); });
+  } else if (type == "json_schema") {
+    const std::optional<Parameters> of = format->object("json_schema");
+    const Json* schema = of ? of->find("schema") : nullptr;
+    if (schema == nullptr)
+      format->fail("json_schema", "must be {\"name\": ..., \"schema\": {...}}");
+    g.grammar = read_grammar(*of, "schema", [&] { return model.grammars().json_schema(*schema); });
+  } else {
+    format->fail("type", "is " + shown(Json(type)) +
+                             "; it must be \"text\", \"json_object\" or \"json_schema\"");
+  }
 }
 
 SharedGrammar read_grammar(const Parameters& p, std::string_view name,
@@ -164,10 +196,13 @@ SharedGrammar read_grammar(const Parameters& p, std::string_view name,
 }
 
 void check_model(const Parameters& p, const TextModel& model) {
-  const std::optional<std::string> name = p.text("model");
-  if (!name || *name == model.name()) return;
+  if (const std::optional<std::string> name = p.text("model")) check_model(*name, model);
+}
+
+void check_model(std::string_view name, const TextModel& model) {
+  if (name == model.name()) return;
   throw ApiError(404, "invalid_request_error",
-                 fmt::format("there is no model {}; this server has {}", shown(Json(*name)),
+                 fmt::format("there is no model {}; this server has {}", shown(Json(name)),
                              shown(Json(model.name()))),
                  "model", "model_not_found");
 }

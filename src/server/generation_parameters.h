@@ -36,12 +36,16 @@ struct GenerationParameters {
 GenerationParameters read_generation(const Parameters& p, const TextModel& model,
                                      std::initializer_list<std::string_view> max_tokens_names);
 
+// Holds the text to the form that `response_format` names. Throws ApiError 400.
+void read_response_format(const Parameters& p, const TextModel& model, GenerationParameters& g);
+
 // What `compile` gives. Throws ApiError 400 naming the field where it throws Error.
 SharedGrammar read_grammar(const Parameters& p, std::string_view name,
                            const std::function<SharedGrammar()>& compile);
 
 // Throws ApiError 404 for another model's name; none given is this one.
 void check_model(const Parameters& p, const TextModel& model);
+void check_model(std::string_view name, const TextModel& model);
 
 // Tokens that may follow a prompt: what is asked for, else `usual`, else all that there is room
 // for. Throws ApiError 400 of `field` for a prompt, or a prompt with its text, beyond the context.

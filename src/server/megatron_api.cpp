@@ -58,8 +58,15 @@ MegatronRequest read_megatron(const Json& body, const TextModel& model) {
   if (const auto seed = p.integer("random_seed", 0, INT64_MAX))
     g.seed = static_cast<uint64_t>(*seed);
   p.boolean("no_log");  // no text is logged anyway
-  p.refuse({"top_p_decay", "top_p_bound", "beam_width", "stop_token", "length_penalty",
-            "stop_on_eol", "stop_on_double_eol", "prevent_newline_after_colon", "top_n_logprobs"});
+  p.refuse({"top_p_decay",
+            "top_p_bound",
+            "beam_width",
+            "stop_token",
+            "stop_on_eol",
+            "stop_on_double_eol",
+            "prevent_newline_after_colon",
+            "top_n_logprobs",
+            {"length_penalty", 1}});
   r.prompts = read_megatron_prompts(p, model);
   return r;
 }

@@ -5,7 +5,10 @@
 namespace megatron::server {
 namespace {
 
-bool asks_for_nothing(const Json& value) {
+bool changes_nothing(const Json& value, const Json& neutral) {
+  if (!neutral.is_null())
+    return value.is_number() && neutral.is_number() ? value.as_number() == neutral.as_number()
+                                                    : value == neutral;
   if (value.is_bool()) return !value.as_bool();
   if (value.is_number()) return value.as_number() == 0;
   if (value.is_string()) return value.as_string().empty();
@@ -96,11 +99,11 @@ std::optional<Parameters> Parameters::object(std::string_view name) const {
   return Parameters(*value, name_of(name) + ".");
 }
 
-void Parameters::refuse(std::initializer_list<std::string_view> names) const {
-  for (const std::string_view name : names) {
+void Parameters::refuse(std::initializer_list<Unsupported> fields) const {
+  for (const auto& [name, neutral] : fields) {
     const Json* value = find(name);
-    if (value != nullptr && !asks_for_nothing(*value))
-      fail(name, "is not supported by this server; leave it out");
+    if (value != nullptr && !changes_nothing(*value, neutral))
+      fail(name, "is " + shown(*value) + ", which this server does not support; leave it out");
   }
 }
 

@@ -6,11 +6,23 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "base/json.h"
 #include "server/api_error.h"
 
 namespace megatron::server {
+
+// A field that is not supported, with the value that changes nothing; without one that is false, 0, "",
+// an empty list or object.
+struct Unsupported {
+  Unsupported(const char* field) : name(field) {}
+  Unsupported(const char* field, Json changes_nothing)
+      : name(field), neutral(std::move(changes_nothing)) {}
+
+  std::string_view name;
+  Json neutral;
+};
 
 // A field that is null counts as absent. All throw ApiError 400 naming the field, its value and
 // what is accepted.
@@ -27,9 +39,8 @@ class Parameters {
   const Json::Array* array(std::string_view name) const;
   std::optional<Parameters> object(std::string_view name) const;
 
-  // Fields that would change the answer, and that this server does not know: they are refused,
-  // unless they ask for nothing (false, 0, "", an empty list or object).
-  void refuse(std::initializer_list<std::string_view> names) const;
+  // Throws ApiError for a field whose value would change the answer.
+  void refuse(std::initializer_list<Unsupported> fields) const;
 
   // The field's name in errors.
   std::string name_of(std::string_view name) const { return path_ + std::string(name); }

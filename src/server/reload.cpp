@@ -11,6 +11,8 @@ HttpAnswer reload(const Api& api, const HttpRequest& request) {
   const std::optional<std::string> directory = p.text("load");
   if (directory && directory->empty())
     p.fail("load", "is empty; give a directory, or leave it out to read the same one again");
+  if (directory && directory->find('\0') != directory->npos)
+    p.fail("load", "contains a zero byte, which no path has; give a directory");
   const Clock::time_point begin = Clock::now();
   api.engine.reload(directory);
   const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();

@@ -35,6 +35,7 @@ Service::Service(const Api& api, Metrics& metrics, ServiceOptions options)
 std::span<const Service::Route> Service::routes() {
   static constexpr Route kRoutes[] = {
       {"GET", "/v1/models", &Service::of_api<list_models>},
+      {"GET", "/v1/models/{id}", &Service::of_api<show_model>},
       {"POST", "/v1/completions", &Service::of_api<complete_text>},
       {"POST", "/completions", &Service::of_api<complete_text>},
       {"POST", "/v1/chat/completions", &Service::of_api<complete_chat>},
@@ -52,14 +53,22 @@ std::span<const Service::Route> Service::routes() {
   return kRoutes;
 }
 
-// Of the request's path: that of its method, else one of another method; null: no such path.
-const Service::Route* Service::find(const HttpRequest& request) {
-  const std::string_view method =
-      request.method == "HEAD" ? "GET" : std::string_view(request.method);
+bool Service::Route::has(std::string_view asked) const {
+  constexpr std::string_view kId = "{id}";
+  if (!path.ends_with(kId)) return asked == path;
+  const std::string_view before = path.substr(0, path.size() - kId.size());
+  return asked.size() > before.size() && asked.starts_with(before);
+}
+
+// Of a path, with or without a slash at its end: that of the method, else one of another method; null:
+// no such path.
+const Service::Route* Service::find(const std::string& method, std::string_view path) {
+  if (path.size() > 1 && path.ends_with('/')) path.remove_suffix(1);
+  const std::string_view wanted = method == "HEAD" ? "GET" : std::string_view(method);
   const Route* of_path = nullptr;
   for (const Route& route : routes()) {
-    if (route.path != request.path) continue;
-    if (route.method == method) return &route;
+    if (!route.has(path)) continue;
+    if (route.method == wanted) return &route;
     of_path = &route;
   }
   return of_path;
@@ -164,8 +173,8 @@ HttpAnswer Service::answer(const HttpRequest& request) {
 
 void Service::done(const std::string& method, const std::string& path, int status, double seconds,
                    const std::string& note) {
-  const bool known = std::ranges::find(routes(), path, &Route::path) != routes().end();
-  const std::string_view endpoint = known ? std::string_view(path) : "other";
+  const Route* route = find(method, path);
+  const std::string_view endpoint = route != nullptr ? route->path : "other";
   metrics_.answered(endpoint, status);
   log::info("{} {} {} in {:.3f} s{}{}", is_method(method) ? method : "-", endpoint, status, seconds,
             note.empty() ? "" : ": ", note);

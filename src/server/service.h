@@ -28,11 +28,13 @@ class Service final : public HttpHandler {
             const std::string& note) override;
 
  private:
-  // admin: with a key, and only of a server that has some.
+  // path: "{id}" at its end is any text. admin: with a key, and only of a server that has some.
   struct Route {
     std::string_view method, path;
     HttpAnswer (Service::*answer)(const HttpRequest&) const;
     enum class Who { with_key, anyone, admin } who = Who::with_key;
+
+    bool has(std::string_view asked) const;
   };
   template <HttpAnswer (*Endpoint)(const Api&, const HttpRequest&)>
   HttpAnswer of_api(const HttpRequest& request) const {
@@ -42,7 +44,10 @@ class Service final : public HttpHandler {
   HttpAnswer metrics(const HttpRequest& request) const;
   HttpAnswer page(const HttpRequest& request) const;
   static std::span<const Route> routes();
-  static const Route* find(const HttpRequest& request);
+  static const Route* find(const std::string& method, std::string_view path);
+  static const Route* find(const HttpRequest& request) {
+    return find(request.method, request.path);
+  }
 
   HttpAnswer error(const ApiError& error) const;
   HttpAnswer with_origin(HttpAnswer answer) const;

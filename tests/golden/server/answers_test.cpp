@@ -304,6 +304,18 @@ TEST_F(Answers, ModelsTokensAndHealth) {
       served_->get("/tokenize", R"({"messages": [{"role": "user", "content": "A"}]})")["count"],
       Json(6));
   EXPECT_EQ(served_->get("/detokenize", R"({"tokens": [65, 195, 169]})")["prompt"], Json("Aé"));
+  for (const char* path : {"/v1/models/tiny", "/v1/models/t%69ny"}) {
+    const httplib::Result one = served_->client().Get(path);
+    ASSERT_TRUE(one);
+    EXPECT_EQ(one->status, 200) << path;
+    EXPECT_EQ(Json::parse(one->body), model);
+  }
+  for (const char* path : {"/v1/models/tin", "/v1/models/org%2Ftiny", "/v1/models/a%00b"}) {
+    const httplib::Result none = served_->client().Get(path);
+    ASSERT_TRUE(none);
+    EXPECT_EQ(none->status, 404) << path;
+    EXPECT_EQ(Json::parse(none->body)["error"]["code"], Json("model_not_found"));
+  }
   const httplib::Result health = served_->client().Get("/health");
   ASSERT_TRUE(health);
   EXPECT_EQ(health->status, 200);

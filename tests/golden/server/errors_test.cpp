@@ -150,6 +150,33 @@ TEST_F(Errors, FieldsOfChats) {
   EXPECT_NE(result->body.find("no_chat_template"), std::string::npos) << result->body;
 }
 
+// What clients send of fields that are not there changes nothing, or is refused by the field.
+TEST_F(Errors, ValuesThatChangeNothingAreTaken) {
+  const std::string both = R"("max_tokens": 1, "length_penalty": 1.0, "typical_p": 1, "best_of": 1,
+      "repetition_penalty": 1, "early_stopping": false, "use_beam_search": false, "min_p": 0,
+      "top_k": -1, "presence_penalty": 0, "guided_json": null, "guided_regex": null,
+      "guided_choice": null, "guided_grammar": null, "response_format": {"type": "text"},
+      "logit_bias": {}, "skip_special_tokens": true, "include_stop_str_in_output": false,
+      "bad_words": [], "suffix": "", "tools": [], "audio": null})";
+  served_->get("/v1/completions", R"({"prompt": "x", )" + both);
+  served_->get("/v1/chat/completions",
+               R"({"messages": [{"role": "user", "content": "x"}], )" + both);
+  const std::vector<Refusal> unsupported = {
+      {R"("length_penalty": 0.5)", "length_penalty"},
+      {R"("length_penalty": 0)", "length_penalty"},
+      {R"("typical_p": 0.9)", "typical_p"},
+      {R"("early_stopping": true)", "early_stopping"},
+      {R"("use_beam_search": true)", "use_beam_search"},
+      {R"("skip_special_tokens": false)", "skip_special_tokens"},
+      {R"("include_stop_str_in_output": true)", "include_stop_str_in_output"},
+      {R"("response_format": {"type": "yaml"})", "response_format.type"}};
+  refused("/v1/completions", R"({"prompt": "x", )", unsupported, "}");
+  refused("/v1/chat/completions", R"({"messages": [{"role": "user", "content": "x"}], )",
+          unsupported, "}");
+  refused("/v1/chat/completions", R"({"messages": [{"role": "user", "content": "x"}], )",
+          {{R"("best_of": 2)", "best_of"}}, "}");
+}
+
 TEST_F(Errors, FieldsOfEmbeddings) {
   const std::string x200(200, 'x');
   refused("/v1/embeddings", "{",
@@ -219,6 +246,20 @@ TEST_F(Errors, PathsMethodsAndTypes) {
     ASSERT_TRUE(result);
     EXPECT_TRUE(Json::parse(result->body)["error"]["message"].is_string());
   }
+}
+
+TEST_F(Errors, ASlashAtTheEndOfAPathIsNothing) {
+  auto client = served_->client();
+  for (const char* path : {"/v1/models/", "/health/", "/metrics/", "/v1/models/tiny/"}) {
+    const httplib::Result result = client.Get(path);
+    ASSERT_TRUE(result);
+    EXPECT_EQ(result->status, 200) << path;
+  }
+  EXPECT_EQ(served_->get("/tokenize/", R"({"prompt": "x"})")["count"], Json(1));
+  EXPECT_EQ(client.Get("/v1/completions/")->status, 405);
+  EXPECT_EQ(client.Get("/health//")->status, 404);
+  EXPECT_NE(client.Get("/metrics")->body.find(R"({endpoint="/health",status="200"})"),
+            std::string::npos);
 }
 
 TEST_F(Errors, BodiesThatAreTooLarge) {

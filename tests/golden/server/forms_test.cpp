@@ -45,6 +45,9 @@ TEST_F(Forms, ASchema) {
   const std::string format =
       R"("response_format": {"type": "json_schema", "json_schema": {"name": "s", "schema": )" +
       std::string(kSchema) + "}}";
+  const std::string completed = text(R"("max_tokens": 100, )" + format);
+  EXPECT_EQ(text(R"("max_tokens": 100, "guided_json": )" + std::string(kSchema)), completed);
+  EXPECT_TRUE(Json::parse(completed)["ok"].is_bool()) << completed;
   const Json choice = chat(format + R"(, "n": 3)");
   EXPECT_EQ(choice["finish_reason"], Json("stop"));
   const Json value = Json::parse(choice["message"]["content"].as_string());

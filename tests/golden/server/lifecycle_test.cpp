@@ -131,6 +131,19 @@ TEST_F(Lifecycle, TooManyAreRefused) {
   EXPECT_EQ(served.post("/v1/completions", body)->status, 200);
 }
 
+// Most that a request may ask for, of a server with places for 2 texts in all: they wait for each other.
+TEST_F(Lifecycle, ARequestMayHaveMoreTextsThanThereArePlaces) {
+  const ServedModel served(long_options());
+  for (const char* many : {R"("n": 128)", R"("best_of": 128)"}) {
+    const httplib::Result result = served.post(
+        "/v1/completions",
+        std::string(R"({"prompt": "x", "ignore_eos": true, "max_tokens": 2, )") + many + "}");
+    ASSERT_TRUE(result);
+    EXPECT_EQ(result->status, 200) << result->body;
+  }
+  EXPECT_EQ(served.server->counts().generated_tokens, 2 * 128 * 2);
+}
+
 TEST_F(Lifecycle, Deadlines) {
   server::ServerOptions options = long_options();
   options.request_timeout = 0.05;

@@ -159,6 +159,7 @@ TEST_F(Reload, WhatFailsChangesNothing) {
     EXPECT_TRUE(has(result->body, part)) << result->body;
   };
   refused(R"({"load": "nowhere"})", 400, "'nowhere' is not there");
+  refused(R"({"load": "a\u0000b"})", 400, "load contains a zero byte");
   refused(R"({"load": ""})", 400, "load is empty");
   refused(R"({"load": 3})", 400, "load is 3");
   refused("[", 400, "");

@@ -52,6 +52,8 @@ TEST(Parameters, WhatAsksForNothingIsNotRefused) {
   p.refuse({"a", "b", "c", "d", "e", "f", "no such field"});
   EXPECT_EQ(param_of([&] { p.refuse({"a", "g"}); }), "g");
   EXPECT_EQ(param_of([&] { p.refuse({"h"}); }), "h");
+  p.refuse({{"g", true}, {"c", ""}, {"no such field", 1}});
+  EXPECT_EQ(param_of([&] { p.refuse({{"b", 1}}); }), "b");
 }
 
 TEST(Parameters, ValuesAreShownShort) {
