@@ -3,9 +3,11 @@
 #include <unistd.h>
 
 #include "base/error.h"
-#include "base/files.h"
 #include "base/json.h"
 #include "cli/command.h"
+#include "data/input_file.h"
+#include "data/input_list.h"
+#include "data/json_record.h"
 
 namespace megatron::cli {
 namespace {
@@ -32,22 +34,19 @@ void for_each_line(const std::string& text, F&& f) {
 
 // {"prompt": TEXT, ...}, or as Megatron-LM has it {"text": TEXT, ...}.
 std::string prompt_of(const std::string& line, const std::string& origin) {
-  const Json json = Json::parse(line, origin);
-  const Json* value = nullptr;
-  if (json.is_object()) value = json.contains("prompt") ? json.find("prompt") : json.find("text");
+  const Json json = data::parse_record(line, origin);
+  const char* const key = json.is_object() && json.contains("prompt") ? "prompt" : "text";
+  const Json* const value = json.is_object() ? json.find(key) : nullptr;
   MG_CHECK(value != nullptr && value->is_string(),
            "{} is not a prompt; a line of JSON looks like {{\"prompt\": \"Once upon\"}}", origin);
+  data::check_text(value->as_string(), fmt::format("{}: '{}'", origin, key));
   return value->as_string();
 }
 
-bool is_json_lines(const std::string& path) {
-  return path.ends_with(".jsonl") || path.ends_with(".json");
-}
-
 std::vector<std::string> read_prompt_file(const std::string& path, bool a_line) {
-  const std::string text = read_file(path);
+  const std::string text = data::read_unpacked(path);
   std::vector<std::string> prompts;
-  if (is_json_lines(path)) {
+  if (data::named_like_json_lines(path)) {
     for_each_line(text, [&](int64_t number, const std::string& line) {
       prompts.push_back(prompt_of(line, fmt::format("{} line {}", path, number)));
     });
@@ -73,7 +72,8 @@ void PromptSettings::fields(Fields& f) {
   f.begin_group("prompts");
   f.add("prompt", &prompts, "prompts; - reads standard input");
   f.add("prompt-file", &file,
-        "file with the prompt; .jsonl: one prompt per line, as {\"prompt\": TEXT}");
+        "file with the prompt, may be compressed (gzip, zstd); .jsonl: one prompt per line, as "
+        "{\"prompt\": TEXT}");
   f.add_switch("prompt-a-line", &a_line, true, "each line of --prompt-file is a prompt");
   f.add_switch("interactive", &interactive, true,
                "read lines and continue the text so far; the default on a terminal when there is "
@@ -87,7 +87,7 @@ bool PromptSettings::is_conversation() const {
 std::vector<std::string> PromptSettings::read() const {
   MG_CHECK(prompts.empty() || !file, "--prompt and --prompt-file are both given; use one of them");
   MG_CHECK(!a_line || file, "--prompt-a-line needs --prompt-file");
-  MG_CHECK(!a_line || !is_json_lines(*file),
+  MG_CHECK(!a_line || !data::named_like_json_lines(*file),
            "--prompt-file {} already has one prompt per line; drop --prompt-a-line", *file);
   if (file) return read_prompt_file(*file, a_line);
   if (prompts.empty()) return {read_prompt_from_input()};

@@ -5,13 +5,16 @@
 #include <unistd.h>
 #include <zlib.h>
 #include <zstd.h>
+#include <zstd_errors.h>
 
 #include <algorithm>
+#include <bit>
 #include <cerrno>
 #include <cstring>
 #include <vector>
 
 #include "base/error.h"
+#include "base/machine_limits.h"
 
 namespace megatron::data {
 namespace {
@@ -46,12 +49,13 @@ class PlainFile final : public ByteSource {
   int64_t consumed() const override { return consumed_; }
   int64_t size() const override { return begin_.st_size; }
 
-  // The file's first bytes, without moving on.
-  std::string front() const {
-    char bytes[kMagicBytes];
-    const ssize_t got = ::pread(file_, bytes, sizeof bytes, 0);
+  // Up to `count` bytes from a place on, without moving on.
+  std::string peek(int64_t offset, size_t count) const {
+    std::string bytes(count, '\0');
+    const ssize_t got = ::pread(file_, bytes.data(), count, offset);
     MG_CHECK(got >= 0, "cannot read {}: {}", path_, std::strerror(errno));
-    return std::string(bytes, static_cast<size_t>(got));
+    bytes.resize(static_cast<size_t>(got));
+    return bytes;
   }
   const std::string& path() const { return path_; }
 
@@ -158,11 +162,42 @@ class GzipFile final : public PackedFile {
   bool inside_ = false, any_ = false;
 };
 
+// The largest window (base-2 logarithm) that frames may need: 128 MiB, zstd's own default, or more
+// where that is at most half of the memory.
+int largest_window(int64_t memory) {
+  int log = 27;
+  const int most = ZSTD_dParam_getBounds(ZSTD_d_windowLogMax).upperBound;
+  while (log < most && int64_t{1} << (log + 1) <= memory / 2) ++log;
+  return log;
+}
+
+// Bytes of the window that a frame needs, by its header (RFC 8878, 3.1.1.1).
+uint64_t window_of(std::string_view header) {
+  constexpr size_t kDescriptor = 4;  // behind the magic number
+  const auto byte = [&](size_t at) -> uint64_t {
+    return at < header.size() ? static_cast<unsigned char>(header[at]) : 0;
+  };
+  const uint64_t descriptor = byte(kDescriptor);
+  if ((descriptor & 0x20) == 0) {
+    const uint64_t window = byte(kDescriptor + 1), base = uint64_t{1} << (10 + (window >> 3));
+    return base + base / 8 * (window & 7);
+  }
+  // The window of a single segment is all of its content.
+  constexpr size_t kIdBytes[] = {0, 1, 2, 4}, kSizeBytes[] = {1, 2, 4, 8};
+  const size_t begin = kDescriptor + 1 + kIdBytes[descriptor & 3];
+  uint64_t size = 0;
+  for (size_t i = kSizeBytes[descriptor >> 6]; i > 0; --i) size = size << 8 | byte(begin + i - 1);
+  return size;
+}
+
 class ZstdFile final : public PackedFile {
  public:
-  explicit ZstdFile(std::unique_ptr<PlainFile> file)
-      : PackedFile(std::move(file)), stream_(ZSTD_createDStream()) {
+  ZstdFile(std::unique_ptr<PlainFile> file, int64_t memory)
+      : PackedFile(std::move(file)),
+        stream_(ZSTD_createDStream()),
+        window_log_(largest_window(memory)) {
     MG_CHECK(stream_ != nullptr, "zstd cannot start: out of memory");
+    ZSTD_DCtx_setParameter(stream_, ZSTD_d_windowLogMax, window_log_);
   }
   ~ZstdFile() override { ZSTD_freeDStream(stream_); }
 
@@ -171,9 +206,10 @@ class ZstdFile final : public PackedFile {
     while (target.pos == 0 && !out.empty()) {
       const bool more = fill();
       if (!more && !inside_) break;
+      if (!inside_) frame_ = file_->consumed() - static_cast<int64_t>(end_ - begin_);
       ZSTD_inBuffer source{packed_.data() + begin_, end_ - begin_, 0};
       const size_t left = ZSTD_decompressStream(stream_, &target, &source);
-      if (ZSTD_isError(left)) damaged(fmt::format("damaged ({})", ZSTD_getErrorName(left)));
+      if (ZSTD_isError(left)) refuse(left);
       begin_ += source.pos;
       inside_ = left != 0;
       if (!more && target.pos == 0 && inside_) damaged("truncated");
@@ -182,21 +218,47 @@ class ZstdFile final : public PackedFile {
   }
 
  private:
+  [[noreturn]] void refuse(size_t error) const {
+    const bool too_large = ZSTD_getErrorCode(error) == ZSTD_error_frameParameter_windowTooLarge;
+    if (!too_large && ZSTD_getErrorCode(error) != ZSTD_error_memory_allocation)
+      damaged(fmt::format("damaged ({})", ZSTD_getErrorName(error)));
+    constexpr size_t kLongestHeader = 18;
+    const uint64_t window = window_of(file_->peek(frame_, kLongestHeader));
+    const int needed = static_cast<int>(std::bit_width(window - 1));
+    const std::string what =
+        fmt::format("cannot read {}: the zstd frame at its byte {} needs a window of {} MiB",
+                    file_->path(), frame_, window >> 20);
+    MG_CHECK(needed <= ZSTD_dParam_getBounds(ZSTD_d_windowLogMax).upperBound,
+             "{}, more than zstd ever uses: the file is damaged", what);
+    fail("{}, but {} leave room for at most {} MiB; unpack it first, with zstd -d --long={} {}",
+         what, available_memory_text(), (uint64_t{1} << window_log_) >> 20, needed, file_->path());
+  }
+
   ZSTD_DStream* stream_;
+  int window_log_;
+  int64_t frame_ = 0;  // where the current frame begins in the file
   bool inside_ = false;
 };
 
-bool starts_zstd_frame(std::string_view front) {
-  return front.size() == kMagicBytes && front.substr(1) == "\xb5\x2f\xfd" && front[0] == '\x28';
+// The magic number of a frame, or of one that is skipped, little-endian: 0xfd2fb528, or 0x184d2a50
+// to 0x184d2a5f.
+bool starts_zstd(std::string_view front) {
+  return front.size() == kMagicBytes &&
+         (front == "\x28\xb5\x2f\xfd" ||
+          ((front[0] & 0xf0) == 0x50 && front.substr(1) == "\x2a\x4d\x18"));
 }
 
 }  // namespace
 
 std::unique_ptr<ByteSource> ByteSource::open(const std::string& path) {
+  return open(path, available_memory());
+}
+
+std::unique_ptr<ByteSource> ByteSource::open(const std::string& path, int64_t memory) {
   auto file = std::make_unique<PlainFile>(path);
-  const std::string front = file->front();
+  const std::string front = file->peek(0, kMagicBytes);
   if (front.starts_with("\x1f\x8b")) return std::make_unique<GzipFile>(std::move(file));
-  if (starts_zstd_frame(front)) return std::make_unique<ZstdFile>(std::move(file));
+  if (starts_zstd(front)) return std::make_unique<ZstdFile>(std::move(file), memory);
   return file;
 }
 

@@ -1,5 +1,6 @@
 // The bytes of a file as they are meant: plain, or unpacked from gzip or zstd, which are known by
-// the file's first bytes. Several gzip members or zstd frames one behind the other are one text.
+// the file's first bytes. Several gzip members or zstd frames one behind the other are one text;
+// zstd's skippable frames hold none of it.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +13,10 @@ namespace megatron::data {
 class ByteSource {
  public:
   // Throws Error naming the path and the reason.
+  //   memory: bytes that this process may use, of which a zstd window may take half (128 MiB where
+  //   that is more, 2 GiB at most); default available_memory()
   static std::unique_ptr<ByteSource> open(const std::string& path);
+  static std::unique_ptr<ByteSource> open(const std::string& path, int64_t memory);
   virtual ~ByteSource() = default;
 
   // Fills the front of `out`; the number of bytes, 0 at the end. Throws Error naming the path when

@@ -2,8 +2,12 @@
 
 #include <algorithm>
 #include <cstring>
+#include <filesystem>
+#include <new>
+#include <tuple>
 
 #include "base/error.h"
+#include "base/files.h"
 
 namespace megatron::data {
 namespace {
@@ -12,6 +16,14 @@ constexpr size_t kBufferBytes = 1 << 18;
 constexpr size_t kMaxText = size_t{1} << 30;
 
 }  // namespace
+
+void LineBlock::Buffer::resize(size_t size) {
+  char* const bytes = static_cast<char*>(std::realloc(bytes_.get(), size));
+  if (bytes == nullptr) throw std::bad_alloc();
+  std::ignore = bytes_.release();
+  bytes_.reset(bytes);
+  size_ = size;
+}
 
 InputFile::InputFile(std::string path)
     : path_(std::move(path)), source_(ByteSource::open(path_)), buffer_(kBufferBytes) {}
@@ -41,8 +53,9 @@ bool InputFile::append_line(std::string& text) {
     const size_t count = stop != nullptr
                              ? static_cast<size_t>(static_cast<const char*>(stop) - from) + 1
                              : end_ - begin_;
+    MG_CHECK(text.size() + count <= kMaxText, "{}:{}: the line is longer than 1 GiB", path_,
+             line_number_);
     text.append(from, count);
-    MG_CHECK(text.size() <= kMaxText, "{}:{}: the line is longer than 1 GiB", path_, line_number_);
     begin_ += count;
     if (stop != nullptr) break;
   } while (fill());
@@ -52,23 +65,27 @@ bool InputFile::append_line(std::string& text) {
 std::string InputFile::rest() {
   std::string text;
   while (begin_ != end_ || fill()) {
+    MG_CHECK(text.size() + (end_ - begin_) <= kMaxText,
+             "{} holds more than 1 GiB of text, the most that is read as a whole; split it", path_);
     text.append(buffer_.data() + begin_, end_ - begin_);
     begin_ = end_;
-    MG_CHECK(text.size() <= kMaxText,
-             "{} is larger than 1 GiB and would be one document: split it, use JSON lines, or "
-             "leave --whole-files out",
-             path_);
   }
   return text;
 }
 
+std::string read_unpacked(const std::string& path) {
+  std::error_code error;
+  if (!std::filesystem::is_regular_file(path, error)) return read_file(path, kMaxText);
+  return InputFile(path).rest();
+}
+
 // buffer_ holds the beginning of a line that the block before could not take whole.
 bool InputFile::next_block(LineBlock& block, size_t bytes) {
-  std::vector<char>& out = block.buffer_;
-  if (out.size() < bytes + LineBlock::kPadding || out.size() > 4 * (bytes + LineBlock::kPadding))
-    out = std::vector<char>(std::max(bytes, end_ - begin_) + LineBlock::kPadding);
+  LineBlock::Buffer& out = block.buffer_;
   size_t size = end_ - begin_, searched = 0, whole = 0;
-  if (out.size() < size + LineBlock::kPadding) out.resize(size + LineBlock::kPadding);
+  if (out.size() > 4 * (bytes + LineBlock::kPadding)) out.reset();
+  if (const size_t least = std::max(bytes, size) + LineBlock::kPadding; out.size() < least)
+    out.resize(least);
   std::memcpy(out.data(), buffer_.data() + begin_, size);
   begin_ = end_ = 0;
   bool ended = false;
@@ -96,7 +113,7 @@ bool InputFile::next_block(LineBlock& block, size_t bytes) {
   block.size_ = whole;
   block.first_line_ = line_number_ + 1;
   block.line_count_ = std::count(out.data(), out.data() + whole, '\n');
-  if (whole > 0 && out[whole - 1] != '\n') ++block.line_count_;
+  if (whole > 0 && out.data()[whole - 1] != '\n') ++block.line_count_;
   line_number_ += block.line_count_;
   return whole > 0;
 }

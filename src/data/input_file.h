@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <cstdlib>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -23,7 +24,22 @@ class LineBlock {
 
  private:
   friend class InputFile;
-  std::vector<char> buffer_;
+  // Memory that grows without a second copy of what is in it, as a long line needs.
+  class Buffer {
+   public:
+    char* data() const { return bytes_.get(); }
+    size_t size() const { return bytes_ ? size_ : 0; }
+    void resize(size_t size);  // throws std::bad_alloc
+    void reset() { bytes_.reset(); }
+
+   private:
+    struct Free {
+      void operator()(char* bytes) const { std::free(bytes); }
+    };
+    std::unique_ptr<char, Free> bytes_;
+    size_t size_ = 0;
+  };
+  Buffer buffer_;
   size_t size_ = 0;
   int64_t first_line_ = 0, line_count_ = 0;
 };
@@ -60,5 +76,8 @@ class InputFile {
   size_t begin_ = 0, end_ = 0;
   int64_t line_number_ = 0;
 };
+
+// A whole file, unpacked where it is compressed; a pipe as it is. Throws Error above 1 GiB.
+std::string read_unpacked(const std::string& path);
 
 }  // namespace megatron::data

@@ -22,11 +22,6 @@ std::string_view without_packing(std::string_view path) {
   return path;
 }
 
-bool named_like_json_lines(std::string_view path) {
-  path = without_packing(path);
-  return path.ends_with(".jsonl") || path.ends_with(".ndjson") || path.ends_with(".json");
-}
-
 class Listing {
  public:
   explicit Listing(TextKind kind) : kind_(kind) {}
@@ -109,6 +104,11 @@ class Listing {
 };
 
 }  // namespace
+
+bool named_like_json_lines(std::string_view path) {
+  path = without_packing(path);
+  return path.ends_with(".jsonl") || path.ends_with(".ndjson") || path.ends_with(".json");
+}
 
 std::vector<InputEntry> list_inputs(const std::vector<std::string>& paths, TextKind kind) {
   Listing listing(kind);

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace megatron::data {
@@ -17,6 +18,9 @@ struct InputEntry {
   int64_t bytes = 0;  // as it lies on the disk
   bool json_lines = false;
 };
+
+// Whether a file holds JSON lines, by its name.
+bool named_like_json_lines(std::string_view path);
 
 // The files of each path, in the order of the paths. A path is a file; a directory: its files,
 // recursively, sorted by path, hidden ones left out and one that is reached under several names

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/json.h"
+#include "data/json_record.h"
 
 namespace megatron::data {
 
@@ -16,13 +17,16 @@ static_assert(LineBlock::kPadding >= simdjson::SIMDJSON_PADDING);
 struct JsonLineParser::State {
   simdjson::dom::parser parser;
   std::vector<bool> found;
-  Json whole;  // of a line with numbers beyond 64 bits
+  Json whole;  // a line that simdjson refuses, but json_record.h does not
 };
 
 namespace {
 
 [[noreturn]] void fail_type(std::string_view key) {
   fail("the value of '{}' is neither a string nor a list of strings", key);
+}
+[[noreturn]] void fail_missing(std::string_view key) {
+  fail("the key '{}' is missing (--json-keys or --json-key chooses the keys)", key);
 }
 [[noreturn]] void fail_item(std::string_view key) {
   fail("the list '{}' contains something that is not a string", key);
@@ -54,11 +58,14 @@ std::span<const std::vector<std::string_view>> JsonLineParser::parse(std::string
   simdjson::dom::element document;
   const simdjson::error_code error =
       state_->parser.parse(line.data(), line.size(), false).get(document);
-  if (error == simdjson::NUMBER_ERROR) {
-    parse_large_numbers(line);
+  if (error != simdjson::SUCCESS) {
+    ReadRecord record = read_record(line);
+    MG_CHECK(record.value.has_value(), "bad JSON at byte {} of the line: {}", record.end,
+             simdjson::error_message(error));
+    state_->whole = std::move(*record.value);
+    take_from_whole();
     return texts_;
   }
-  MG_CHECK(error == simdjson::SUCCESS, "bad JSON: {}", simdjson::error_message(error));
   MG_CHECK(document.is_object(), "expected one JSON object per line");
   state_->found.assign(keys_.size(), false);
   const simdjson::dom::object object = document.get_object();
@@ -69,38 +76,29 @@ std::span<const std::vector<std::string_view>> JsonLineParser::parse(std::string
     take_texts(field.value, *key, texts_[i]);
     state_->found[i] = true;
   }
-  for (size_t i = 0; i < keys_.size(); ++i) {
-    MG_CHECK(state_->found[i],
-             "the key '{}' is missing (--json-keys or --json-key chooses the "
-             "keys)",
-             keys_[i]);
-  }
+  for (size_t i = 0; i < keys_.size(); ++i)
+    if (!state_->found[i]) fail_missing(keys_[i]);
   return texts_;
 }
 
-// Integers above 64 bits are JSON too.
-void JsonLineParser::parse_large_numbers(std::string_view line) {
-  try {
-    state_->whole = Json::parse(line);
-  } catch (const Error& error) {
-    fail("bad JSON: {}", error.what());
-  }
+void JsonLineParser::take_from_whole() {
   MG_CHECK(state_->whole.is_object(), "expected one JSON object per line");
   for (size_t i = 0; i < keys_.size(); ++i) {
     const Json* const value = state_->whole.find(keys_[i]);
-    MG_CHECK(value != nullptr,
-             "the key '{}' is missing (--json-keys or --json-key chooses the "
-             "keys)",
-             keys_[i]);
+    if (value == nullptr) fail_missing(keys_[i]);
     texts_[i].clear();
+    const auto take = [&](const std::string& text) {
+      check_text(text, "'" + keys_[i] + "'");
+      texts_[i].push_back(text);
+    };
     if (value->is_string()) {
-      texts_[i].push_back(value->as_string());
+      take(value->as_string());
       continue;
     }
     if (!value->is_array()) fail_type(keys_[i]);
     for (const Json& item : value->as_array()) {
       if (!item.is_string()) fail_item(keys_[i]);
-      texts_[i].push_back(item.as_string());
+      take(item.as_string());
     }
   }
 }

@@ -1,5 +1,5 @@
 // Files with one JSON object a line. Each key asked for holds a text or a list of texts
-// (sentences); what else a record holds does not matter.
+// (sentences); what else a record holds does not matter, as far as json_record.h reads it.
 #pragma once
 
 #include <memory>
@@ -20,13 +20,13 @@ class JsonLineParser {
 
   // For each key its texts, which are valid until the next call. At least LineBlock::kPadding bytes
   // behind the line must be readable. Of a repeated key the last value counts. Throws Error for bad
-  // JSON (text that is not UTF-8 too), a missing key or a value of another type; it does not name
-  // the place.
+  // JSON (text that is not UTF-8 too), a missing key, a value of another type or a lone surrogate
+  // in it; it does not name the file.
   std::span<const std::vector<std::string_view>> parse(std::string_view line);
 
  private:
   struct State;
-  void parse_large_numbers(std::string_view line);
+  void take_from_whole();
 
   std::vector<std::string> keys_;
   std::vector<std::vector<std::string_view>> texts_;

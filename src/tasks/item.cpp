@@ -1,18 +1,30 @@
 #include "tasks/item.h"
 
 #include <charconv>
+#include <cmath>
 
 #include "base/error.h"
 #include "base/shorten.h"
+#include "data/json_record.h"
 
 namespace megatron::tasks {
 namespace {
 
-std::string shown(const Json& value) { return shortened(value.dump(), 100); }
+// Numbers that are not finite and lone surrogates cannot be written as JSON.
+std::string shown(const Json& value) {
+  if (value.is_number() && !std::isfinite(value.as_number()))
+    return fmt::format("{}", value.as_number());
+  try {
+    return shortened(value.dump(), 100);
+  } catch (const Error&) {
+    return "a value with a lone surrogate or a number that is not finite";
+  }
+}
 
 }  // namespace
 
-Item::Item(std::string_view line, std::string place) : Item(Json::parse(line, place), place) {}
+Item::Item(std::string_view line, std::string place)
+    : Item(data::parse_record(line, place), place) {}
 
 Item::Item(Json json, std::string place) : json_(std::move(json)), place_(std::move(place)) {
   MG_CHECK(json_.is_object(), "{}: the line is {}, not a JSON object", place_, shown(json_));
@@ -31,7 +43,12 @@ const Json& Item::get(std::string_view field) const {
 const std::string& Item::text(std::string_view field) const {
   const Json& value = get(field);
   if (!value.is_string()) refuse(field, fmt::format("is {}; it must be a text", shown(value)));
-  return value.as_string();
+  return checked(value, field);
+}
+
+const std::string& Item::checked(const Json& text, std::string_view field) const {
+  data::check_text(text.as_string(), fmt::format("{}: field '{}'", place_, field));
+  return text.as_string();
 }
 
 std::optional<std::string> Item::optional_text(std::string_view field) const {
@@ -47,7 +64,7 @@ std::vector<std::string> Item::texts(std::string_view field) const {
   for (const Json& one : value.as_array()) {
     if (!one.is_string())
       refuse(field, fmt::format("contains {}; it must be a list of texts", shown(one)));
-    texts.push_back(one.as_string());
+    texts.push_back(checked(one, field));
   }
   return texts;
 }

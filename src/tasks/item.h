@@ -36,6 +36,7 @@ class Item {
 
  private:
   const Json& get(std::string_view field) const;
+  const std::string& checked(const Json& text, std::string_view field) const;
 
   Json json_;
   std::string place_;

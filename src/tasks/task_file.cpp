@@ -5,7 +5,7 @@
 
 #include "base/error.h"
 #include "base/fields.h"
-#include "base/files.h"
+#include "data/input_file.h"
 #include "tasks/extraction.h"
 #include "tasks/format.h"
 #include "tokenizers/unicode/utf8.h"
@@ -16,7 +16,7 @@ namespace {
 namespace fs = std::filesystem;
 
 std::vector<Item> read_items(const std::string& path) {
-  const std::string text = read_file(path);
+  const std::string text = data::read_unpacked(path);
   std::vector<Item> items;
   int64_t number = 0;
   for (size_t begin = 0; begin < text.size();) {
@@ -31,6 +31,13 @@ std::vector<Item> read_items(const std::string& path) {
   }
   MG_CHECK(!items.empty(), "{} has no line; a task has one example a line", path);
   return items;
+}
+
+// The file's name without what says that it holds JSON lines, and maybe compressed ones.
+std::string name_of(const fs::path& path) {
+  const std::string suffix = path.extension().string();
+  const bool packed = suffix == ".gz" || suffix == ".zst";
+  return (packed ? path.stem().stem() : path.stem()).string();
 }
 
 bool is_header(const Item& item) { return item.has("task") && item.json()["task"].is_object(); }
@@ -130,7 +137,7 @@ std::vector<Example> read_shots(const std::string& path, const Format& format) {
 Task read_task(const std::string& path) {
   const std::vector<Item> items = read_items(path);
   std::span<const Item> lines(items);
-  Task task{.name = fs::path(path).stem().string(), .path = path};
+  Task task{.name = name_of(path), .path = path};
   std::optional<Item> header;
   if (is_header(items[0])) {
     header.emplace(items[0].json()["task"], items[0].place() + ", field 'task'");

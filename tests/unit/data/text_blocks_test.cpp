@@ -66,6 +66,66 @@ TEST(ByteSource, UnpacksByTheFirstBytes) {
   }
 }
 
+// A skippable frame, and a frame of one raw block that asks for a window of 2^log bytes.
+std::string skippable(const std::string& content, int kind = 0) {
+  return std::string{static_cast<char>(0x50 + kind),    '\x2a', '\x4d', '\x18',
+                     static_cast<char>(content.size()), '\0',   '\0',   '\0'} +
+         content;
+}
+std::string with_window(const std::string& text, int log) {
+  const auto block = static_cast<uint32_t>(text.size() << 3 | 1);
+  return "\x28\xb5\x2f\xfd" +
+         std::string{'\0', static_cast<char>((log - 10) << 3), static_cast<char>(block),
+                     static_cast<char>(block >> 8), '\0'} +
+         text;
+}
+
+TEST(ByteSource, LeavesSkippableFramesOut) {
+  const TemporaryDirectory folder;
+  const std::string path = folder / "any.name", text = some_text(300000), size(4, '\1');
+  for (const std::string& bytes :
+       {skippable(size) + zstd(text), skippable("", 15) + skippable(size, 7) + zstd(text),
+        zstd(text) + skippable(size) + zstd("") + skippable(some_text(200))}) {
+    write_file(path, bytes);
+    EXPECT_TRUE(read_all(path, 1 << 16) == text);
+    EXPECT_TRUE(read_all(path, 1001) == text);
+    write_file(path, bytes.substr(0, bytes.size() - 1));
+    EXPECT_NE(error_of([&] { read_all(path, 4096); }).find("truncated"), std::string::npos);
+  }
+  write_file(path, skippable(size));
+  EXPECT_EQ(read_all(path, 100), "");
+  write_file(path, skippable(size) + "no frame at all");
+  EXPECT_NE(error_of([&] { read_all(path, 100); }).find("damaged"), std::string::npos);
+}
+
+TEST(ByteSource, WindowsMayTakeHalfOfTheMemory) {
+  const TemporaryDirectory folder;
+  const std::string path = folder / "long.zst";
+  const auto read = [&](const std::string& bytes, int64_t memory) {
+    write_file(path, bytes);
+    std::string text(100, '\0');
+    text.resize(ByteSource::open(path, memory)->read(text));
+    return text;
+  };
+  constexpr int64_t kGib = int64_t{1} << 30;
+  EXPECT_EQ(read(with_window("far back", 31), 4 * kGib), "far back");
+  EXPECT_EQ(read(with_window("far back", 28), kGib / 2), "far back");
+  EXPECT_EQ(read(with_window("near", 27), 0), "near");
+  testing::expect_contains(
+      error_of([&] { read(skippable("1234") + with_window("far", 31), 4 * kGib - 1); }),
+      {"long.zst: the zstd frame at its byte 12 needs a window of 2048 MiB", "at most 1024 MiB",
+       "zstd -d --long=31 "});
+  testing::expect_contains(error_of([&] { read(with_window("far", 28), 0); }),
+                           {"window of 256 MiB", "at most 128 MiB", "zstd -d --long=28 "});
+  testing::expect_contains(error_of([&] { read(with_window("far", 40), 64 * kGib); }),
+                           {"1048576 MiB", "damaged"});
+  // A single segment, whose window is its content: 300 MiB.
+  const std::string single{'\x28', '\xb5', '\x2f', '\xfd', '\xa0', '\0',
+                           '\0',   '\xc0', '\x12', '\1',   '\0',   '\0'};
+  testing::expect_contains(error_of([&] { read(single, kGib / 2); }),
+                           {"window of 300 MiB", "at most 256 MiB", "zstd -d --long=29 "});
+}
+
 TEST(ByteSource, TellsDamage) {
   const TemporaryDirectory folder;
   const std::string path = folder / "a.jsonl.zst", text = some_text(300000);
@@ -227,12 +287,51 @@ TEST(JsonLineParser, SurvivesAnyBytes) {
   ASSERT_EQ(parse(good)[0][0].size(), 9u);
 }
 
-TEST(JsonLineParser, TakesLargeNumbers) {
+// What json.loads accepts does not stop a run where it is in keys that are not read.
+TEST(JsonLineParser, SkipsWhatItDoesNotRead) {
   JsonLineParser parser({"text"});
-  std::string line = R"({"id": 123456789012345678901234567890, "text": ["a", "b"]})";
-  line.reserve(line.size() + LineBlock::kPadding);
-  ASSERT_EQ(parser.parse(line)[0].size(), 2u);
-  EXPECT_EQ(parser.parse(line)[0][1], "b");
+  std::string line;
+  const auto parse = [&](const std::string& bytes) {
+    line = bytes;
+    line.reserve(line.size() + LineBlock::kPadding);
+    return parser.parse(line)[0];
+  };
+  using Texts = std::vector<std::string_view>;
+  for (const std::string& other :
+       {std::string(R"("n": 123456789012345678901234567890)"), "\"n\": -" + std::string(400, '7'),
+        "\"n\": 0." + std::string(400, '7') + "e-9", std::string(R"("n": [1e999, {"m": -1E+400}])"),
+        std::string(R"("n": NaN, "m": [Infinity, -Infinity])"),
+        std::string(R"("n": "\ud83d", "n": "\ude00\ud83d\ud83d\ude00")"),
+        std::string(R"("\udc00": {"\ud800": null}, "n": [{}, [], true, false, ""])")}) {
+    EXPECT_EQ(parse("{" + other + R"(, "text": ["a\/\n", "\u00e9\ud83d\ude00"]})"),
+              (Texts{"a/\n", "\u00e9\U0001F600"}));
+    EXPECT_EQ(parse(R"( {"text" : "b", )" + other + " , \"text\" :\t\"last\" } \r"), Texts{"last"});
+    for (const char* bad :
+         {"", ",}", "}}", "] }", ", 1}", ", \"x\": 01}", ", \"x\": 1.}", ", \"x\": .5}",
+          ", \"x\": 1e}", ", \"x\": nan}", ", \"x\": \"\\ud80\"}", ", \"x\": \"\\q\"}",
+          ", \"x\": \"\t\"}", ", \"x\": \"}", ", \"x\": [1,]}", ", \"x\": \"\xff\"}", ", \"x\"}"})
+      EXPECT_TRUE(error_of([&] {
+                    parse("{" + other + R"(, "text": "a")" + bad);
+                  }).starts_with("bad JSON at byte "))
+          << other << bad;
+  }
+  EXPECT_TRUE(error_of([&] { parse("1e999"); }).starts_with("expected one JSON object"));
+  EXPECT_TRUE(error_of([&] { parse(R"({"n": 1e999})"); }).starts_with("the key 'text' is missing"));
+  EXPECT_TRUE(error_of([&] {
+                parse(std::string(2000, '[') + "1e999");
+              }).starts_with("bad JSON at byte 1024 "));
+}
+
+TEST(JsonLineParser, NamesALoneSurrogate) {
+  JsonLineParser parser({"text", "title"});
+  std::string line;
+  for (const char* text : {R"({"title": "a", "text": "ab\ud83dz"})",
+                           R"({"text": ["x", "\u0061b\uD83D\u0041"], "title": "a"})"}) {
+    line = text;
+    line.reserve(line.size() + LineBlock::kPadding);
+    testing::expect_contains(error_of([&] { parser.parse(line); }),
+                             {"'text' has the escape \\ud83d at byte 2", "lone surrogate"});
+  }
 }
 
 }  // namespace

@@ -59,7 +59,7 @@ TEST(TextSource, NamesFileAndLineOfABadRecord) {
            {"{\"other\": \"a\"}", "missing"},
            {"{\"text\": [1]}", "not a string"},
            {"{\"text\": \"\xff\"}", "bad JSON"},
-           {"{\"text\": \"\\ud800\"}", "bad JSON"}}) {
+           {"{\"text\": \"\\ud800\"}", "lone surrogate"}}) {
     write_file(folder / "a.jsonl", std::string("{\"text\": \"fine\"}\n") + line + "\n");
     const std::string message = error_of([&] { read_all(folder / "a.jsonl"); });
     EXPECT_NE(message.find("a.jsonl:2"), std::string::npos) << message;

@@ -1,4 +1,6 @@
 // What the lines of a task file become, and how those are refused that are none.
+#include <zstd.h>
+
 #include "unit/tasks/support.h"
 
 namespace megatron::testing {
@@ -117,6 +119,29 @@ TEST_F(TaskFile, EveryBadLineIsNamed) {
   refused(R"({"question": "q", "choices": ["a"], "answer": "B"})", {"line 1", "'answer' is \"B\""});
   refused(R"({"question": "q", "answer": "42"})", {"line 1", "'answer'", "#### "});
   refused(R"({"ctx_a": "q", "endings": ["a"]})", {"line 1", "'activity_label' is missing"});
+}
+
+TEST_F(TaskFile, FieldsThatAreNotReadDoNotMatter) {
+  const Task t =
+      task(R"({"text": "a b", "n": 1e999, "m": NaN, "\udc00": "\ud83d", "id": 1, "id": 2})"
+           "\n");
+  EXPECT_EQ(t.examples.at(0).target, " b");
+  refused(R"({"text": "a \ud83d"})", {"task.jsonl line 1: field 'text'", "\\ud83d", "surrogate"});
+  refused(R"({"context": "x", "choices": ["a", "\udc00"], "gold": 0})", {"'choices'", "\\udc00"});
+  refused(R"({"text": ["\ud83d"]})", {"line 1: field 'text' is", "a text"});
+  refused(R"({"text": NaN})", {"line 1: field 'text' is nan"});
+}
+
+// Compressed files are known by their first bytes, here pzstd's.
+TEST_F(TaskFile, MayBeCompressed) {
+  const std::string text = "{\"text\": \"a b\"}\n";
+  std::string packed("\x50\x2a\x4d\x18\x04\0\0\0abcd", 12);
+  packed.resize(12 + ZSTD_compressBound(text.size()));
+  packed.resize(12 +
+                ZSTD_compress(packed.data() + 12, packed.size() - 12, text.data(), text.size(), 1));
+  const Task t = tasks::read_task(file("words.jsonl.zst", packed));
+  EXPECT_EQ(t.name, "words");
+  EXPECT_EQ(t.examples.at(0).target, " b");
 }
 
 TEST_F(TaskFile, BadSettingsAreNamed) {

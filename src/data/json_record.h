@@ -1,0 +1,32 @@
+// One line of a file of JSON lines, read as Python's json.loads reads it.
+//
+// Beyond the letter of JSON these are accepted: numbers of any size (infinite where a double holds
+// none), NaN, Infinity and -Infinity, repeated keys, of which the last counts, and escapes of lone
+// surrogates: \ud83d without the second half that would make a character of it. Data sets crawled
+// from the web have all of them, mostly under keys that nobody reads. A lone surrogate becomes
+// three bytes that are not UTF-8, which check_text() finds where a text is read.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <string_view>
+
+#include "base/json.h"
+
+namespace megatron::data {
+
+// Throws Error naming `origin` and the place for what json.loads refuses, too.
+Json parse_record(std::string_view line, std::string_view origin);
+
+// The same without a message; `end`: how far the line could be read.
+struct ReadRecord {
+  std::optional<Json> value;
+  size_t end = 0;
+};
+ReadRecord read_record(std::string_view line);
+
+// Throws Error naming `what`, such as the text's key, and the escape where the text holds a lone
+// surrogate.
+void check_text(std::string_view text, std::string_view what);
+
+}  // namespace megatron::data
