@@ -2,22 +2,32 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <limits>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <numeric>
 
 #include "base/error.h"
 #include "base/files.h"
+#include "base/shorten.h"
 
 namespace megatron {
 namespace {
 
 constexpr size_t kMaximumDepth = 512;
+constexpr size_t kMaximumDigits = 4300;  // of an integer, as in Python
+constexpr int kOutOfRange = 406;         // the parser's number of that error
+
+// Its range has all integers of so many digits, so that the parser hands them over.
+using Parser =
+    nlohmann::basic_json<std::map, std::vector, std::string, bool, int64_t, uint64_t, long double>;
+static_assert(std::numeric_limits<long double>::max_exponent10 > kMaximumDigits);
 
 const char* kind(const Json& value) {
   if (value.is_null()) return "null";
   if (value.is_bool()) return "a boolean";
-  if (value.is_integer()) return "an integer";
+  if (value.is_integer() || value.is_wide_integer()) return "an integer";
   if (value.is_number()) return "a floating-point number";
   if (value.is_string()) return "a string";
   return value.is_array() ? "an array" : "an object";
@@ -64,15 +74,18 @@ class Builder {
   bool null() { return add(Json()); }
   bool boolean(bool value) { return add(value); }
   bool number_integer(int64_t value) { return add(value); }
-  bool number_unsigned(uint64_t value) {
-    if (value <= static_cast<uint64_t>(std::numeric_limits<int64_t>::max())) {
-      return add(static_cast<int64_t>(value));
+  bool number_unsigned(uint64_t value) { return add(value); }
+  bool number_float(long double, const std::string& text) {
+    if (text.find_first_of(".eE") == text.npos) {
+      if (text.size() - (text[0] == '-' ? 1 : 0) > kMaximumDigits) fail_at_number(text);
+      return add(Json::wide_integer(text));
     }
-    return add(static_cast<double>(value));
+    const double value = std::strtod(text.c_str(), nullptr);
+    if (!std::isfinite(value)) fail_at_number(text);
+    return add(value);
   }
-  bool number_float(double value, const std::string&) { return add(value); }
   bool string(std::string& value) { return add(std::move(value)); }
-  bool binary(nlohmann::json::binary_t&) { return false; }
+  bool binary(Parser::binary_t&) { return false; }
   bool start_object(size_t) { return open(true); }
   bool start_array(size_t) { return open(false); }
   bool key(std::string& name) {
@@ -92,16 +105,13 @@ class Builder {
     stack_.pop_back();
     return add(std::move(value));
   }
-  bool parse_error(size_t position, const std::string& token,
-                   const nlohmann::json::exception& error) {
+  bool parse_error(size_t position, const std::string& token, const Parser::exception& error) {
+    if (error.id == kOutOfRange) fail_at_number(token);
     std::string_view reason = error.what();
     if (const size_t end = reason.find("] "); end != reason.npos) reason.remove_prefix(end + 2);
-    // Only errors of syntax carry "parse error at line L, column C: "; the place is added here.
-    const bool syntax = reason.starts_with("parse error at ");
-    if (syntax) reason.remove_prefix(reason.find(": ") + 2);
-    // A syntax error is at the last character read, a number out of range at its beginning.
-    const size_t back = syntax ? 1 : token.size();
-    fail_at(text_, origin_, position - std::min(position, back), reason);
+    // "parse error at line L, column C: " goes, and the place of the last character read is added.
+    if (reason.starts_with("parse error at ")) reason.remove_prefix(reason.find(": ") + 2);
+    fail_at(text_, origin_, position - std::min<size_t>(position, 1), reason);
   }
 
   Json result;
@@ -114,6 +124,17 @@ class Builder {
     Json::Object object;
     std::vector<size_t> ends;  // where each key of the object ends in the text
   };
+
+  // The cursor stands behind the character that ended the number, or at the end of the text.
+  [[noreturn]] void fail_at_number(const std::string& number) const {
+    const size_t begin = text_.rfind(number, cursor);
+    if (number.find_first_of(".eE") == number.npos)
+      fail_at(text_, origin_, begin,
+              fmt::format("the integer {} has {} digits; the limit is {}", shortened(number, 40),
+                          number.size() - (number[0] == '-' ? 1 : 0), kMaximumDigits));
+    fail_at(text_, origin_, begin,
+            fmt::format("the number {} is outside of [-1.8e308, 1.8e308]", shortened(number, 40)));
+  }
 
   bool open(bool is_object) {
     if (stack_.size() == kMaximumDepth) {
@@ -187,6 +208,7 @@ class Writer {
     if (value.is_null()) out += "null";
     else if (value.is_bool()) out += value.as_bool() ? "true" : "false";
     else if (value.is_integer()) out += fmt::format("{}", value.as_integer());
+    else if (value.is_wide_integer()) out += value.wide_digits();
     else if (value.is_number()) write_double(value.as_number());
     else if (value.is_string()) write_string(value.as_string());
     else if (value.is_array()) write_array(value.as_array());
@@ -287,8 +309,14 @@ Json::~Json() = default;
 bool Json::operator==(const Json&) const = default;
 
 Json::Json(uint64_t value) : value_(static_cast<int64_t>(value)) {
-  MG_CHECK(value <= static_cast<uint64_t>(std::numeric_limits<int64_t>::max()),
-           "{} is too large: JSON integers here go up to 9223372036854775807", value);
+  if (value > static_cast<uint64_t>(std::numeric_limits<int64_t>::max()))
+    value_ = WideInteger{fmt::format("{}", value)};
+}
+
+Json Json::wide_integer(std::string digits) {
+  Json json;
+  json.value_ = WideInteger{std::move(digits)};
+  return json;
 }
 
 bool Json::as_bool() const {
@@ -299,6 +327,8 @@ bool Json::as_bool() const {
 int64_t Json::as_integer() const {
   if (is_integer()) return std::get<int64_t>(value_);
   MG_CHECK(is_number(), "expected an integer, found {}", kind(*this));
+  MG_CHECK(!is_wide_integer(), "the integer {} does not fit in 64 bits",
+           shortened(wide_digits(), 40));
   const double value = std::get<double>(value_);
   MG_CHECK(value == std::trunc(value), "expected an integer, found {}", value);
   // -2^63 is left out as well: a double of that value may stand for a smaller integer of the text.
@@ -308,8 +338,19 @@ int64_t Json::as_integer() const {
 
 double Json::as_number() const {
   if (is_integer()) return static_cast<double>(std::get<int64_t>(value_));
+  if (is_wide_integer()) {
+    const double value = std::strtod(wide_digits().c_str(), nullptr);
+    MG_CHECK(std::isfinite(value), "the integer {} is outside of [-1.8e308, 1.8e308]",
+             shortened(wide_digits(), 40));
+    return value;
+  }
   MG_CHECK(is_number(), "expected a number, found {}", kind(*this));
   return std::get<double>(value_);
+}
+
+const std::string& Json::wide_digits() const {
+  MG_CHECK(is_wide_integer(), "expected an integer beyond 64 bits, found {}", kind(*this));
+  return std::get<WideInteger>(value_).digits;
 }
 
 const std::string& Json::as_string() const {
@@ -368,7 +409,7 @@ Json Json::parse(std::string_view text, std::string_view origin) {
   Builder builder(text, origin);
   const CursorIterator begin(text.data(), &builder.cursor);
   const CursorIterator end(text.data() + text.size(), &builder.cursor);
-  const bool good = nlohmann::json::sax_parse(begin, end, &builder);
+  const bool good = Parser::sax_parse(begin, end, &builder);
   MG_ASSERT(good);
   return std::move(builder.result);
 }

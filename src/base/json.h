@@ -1,4 +1,5 @@
 // JSON values. Objects keep the order of their keys; integers and floating-point numbers are apart.
+// An integer beyond 64 bits keeps its decimal digits: it is a number, but not is_integer().
 // The parser behind it is nlohmann-json, which only json.cpp sees. For JSON lines and large files
 // use simdjson where they are read.
 #pragma once
@@ -28,18 +29,22 @@ class Json {
   Json(bool value) : value_(value) {}
   Json(int value) : value_(static_cast<int64_t>(value)) {}
   Json(int64_t value) : value_(value) {}
-  Json(uint64_t value);  // throws Error above the range of int64
+  Json(uint64_t value);
   Json(double value) : value_(value) {}
   Json(std::string value) : value_(std::move(value)) {}
   Json(std::string_view value) : value_(std::string(value)) {}
   Json(const char* value) : value_(std::string(value)) {}
   Json(Array value) : value_(std::move(value)) {}
   Json(Object value) : value_(std::move(value)) {}
+  static Json wide_integer(std::string digits);  // as wide_digits() returns them
 
   bool is_null() const { return std::holds_alternative<std::monostate>(value_); }
   bool is_bool() const { return std::holds_alternative<bool>(value_); }
   bool is_integer() const { return std::holds_alternative<int64_t>(value_); }
-  bool is_number() const { return is_integer() || std::holds_alternative<double>(value_); }
+  bool is_wide_integer() const { return std::holds_alternative<WideInteger>(value_); }
+  bool is_number() const {
+    return is_integer() || is_wide_integer() || std::holds_alternative<double>(value_);
+  }
   bool is_string() const { return std::holds_alternative<std::string>(value_); }
   bool is_array() const { return std::holds_alternative<Array>(value_); }
   bool is_object() const { return std::holds_alternative<Object>(value_); }
@@ -48,6 +53,7 @@ class Json {
   bool as_bool() const;
   int64_t as_integer() const;  // also a float with an integral value
   double as_number() const;
+  const std::string& wide_digits() const;  // of an integer beyond 64 bits: "-9223372036854775809"
   const std::string& as_string() const;
   const Array& as_array() const;
   Array& as_array();
@@ -62,8 +68,8 @@ class Json {
 
   bool operator==(const Json&) const;
 
-  // Throws Error with `origin`, line and column on bad JSON, on a repeated key, and on nesting
-  // deeper than 512.
+  // Throws Error with `origin`, line and column on bad JSON, on a repeated key, on nesting deeper
+  // than 512, on integers of more than 4300 digits and on other numbers beyond the range of double.
   static Json parse(std::string_view text, std::string_view origin = "JSON");
   static Json read(const std::string& path);
   // indent < 0: one line. Non-ASCII text is written as it is (ensure_ascii: \u escapes).
@@ -72,7 +78,12 @@ class Json {
   std::string dump(int indent = -1, bool ensure_ascii = false) const;
 
  private:
-  std::variant<std::monostate, bool, int64_t, double, std::string, Array, Object> value_;
+  struct WideInteger {
+    std::string digits;
+    bool operator==(const WideInteger&) const = default;
+  };
+  std::variant<std::monostate, bool, int64_t, double, WideInteger, std::string, Array, Object>
+      value_;
 };
 
 }  // namespace megatron

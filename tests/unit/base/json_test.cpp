@@ -135,18 +135,40 @@ TEST(Json, LimitsDepth) {
   expect_error(objects, "nested deeper than 512");
 }
 
-TEST(Json, IntegersBeyond64BitsBecomeNumbersThatAreNotIntegers) {
+TEST(Json, IntegersBeyond64BitsKeepTheirDigits) {
   EXPECT_EQ(Json::parse("9223372036854775807").as_integer(), std::numeric_limits<int64_t>::max());
   EXPECT_EQ(Json::parse("-9223372036854775808").as_integer(), std::numeric_limits<int64_t>::min());
-  for (const char* text : {"9223372036854775808", "18446744073709551615", "-9223372036854775809",
-                           "1000000000000000019884624838656", "1e30"}) {
-    const Json json = Json::parse(text);
-    EXPECT_FALSE(json.is_integer()) << text;
-    EXPECT_EQ(json.as_number(), std::strtod(text, nullptr)) << text;
+  for (const std::string& text :
+       {std::string("9223372036854775808"), std::string("18446744073709551615"),
+        std::string("-9223372036854775809"), std::string("1000000000000000019884624838656"),
+        std::string(4300, '7'), "-" + std::string(4300, '7')}) {
+    const Json json = Json::parse("[" + text + "]").as_array()[0];
+    EXPECT_TRUE(json.is_wide_integer() && json.is_number() && !json.is_integer()) << text;
+    EXPECT_EQ(json.wide_digits(), text);
+    EXPECT_EQ(json.dump(), text);
+    EXPECT_EQ(json, Json::wide_integer(text));
     EXPECT_THROW(json.as_integer(), Error) << text;
+    if (text.size() < 300) {
+      EXPECT_EQ(json.as_number(), std::strtod(text.c_str(), nullptr)) << text;
+    } else {
+      EXPECT_THROW(json.as_number(), Error);
+    }
   }
-  EXPECT_THROW(Json(std::numeric_limits<uint64_t>::max()), Error);
+  EXPECT_FALSE(Json::parse("1e30").is_wide_integer());
+  EXPECT_THROW(Json::parse("1e30").as_integer(), Error);
+  EXPECT_EQ(Json(std::numeric_limits<uint64_t>::max()).dump(), "18446744073709551615");
   EXPECT_EQ(Json(uint64_t{7}).as_integer(), 7);
+}
+
+TEST(Json, RefusesNumbersBeyondItsLimits) {
+  const std::string digits(4301, '7');
+  expect_error("[1,\n " + digits + "]",
+               "line 2, column 2: the integer 777777777777 ... 777777777777 has 4301 "
+               "digits; the limit is 4300");
+  expect_error("{\"a\": -" + digits + digits, "line 1, column 7: the integer -77777777777 ... ");
+  expect_error("[1e999]", "line 1, column 2: the number 1e999 is outside of [-1.8e308, 1.8e308]");
+  expect_error("-1.5e4999", "line 1, column 1: the number -1.5e4999 is outside");
+  expect_error("1e99999", "line 1, column 1: the number 1e99999 is outside");
 }
 
 TEST(Json, RefusesNumbersThatAreNotFinite) {
