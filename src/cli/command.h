@@ -37,9 +37,11 @@ int launch(const Arguments& arguments);
 // ended early by a signal, after a save.
 int run(const Arguments& arguments);
 
-// Runs what takes part in a run of several processes, where a launcher started them. A failure is
-// reported, by rank 0 where all have it, and ends all of them. Ranks above 0 say nothing else.
-int with_processes(const std::function<int(comm::Processes&)>& body);
+// Runs what takes part in a run of several processes, where a launcher started them with the same
+// settings (training/same_settings.h). A failure is reported, by rank 0 where all have it, and ends
+// all of them. Ranks above 0 say nothing else. command, fields: of the sub-command, and its flags.
+int with_processes(std::string_view command, const Fields& fields,
+                   const std::function<int(comm::Processes&)>& body);
 
 // All of standard input. Throws Error where it cannot be read.
 std::string read_standard_input();

@@ -77,7 +77,7 @@ int evaluate(const Arguments& arguments) {
           fields, arguments, notes)) {
     return *code;
   }
-  return with_processes([&](comm::Processes& processes) {
+  return with_processes("eval", fields, [&](comm::Processes& processes) {
     for (const std::string& note : notes) log::info("{}", note);
     return naming_places(fields, [&] {
       tasks.check_flags(fields);

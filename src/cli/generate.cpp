@@ -357,9 +357,9 @@ int generate(const Arguments& arguments) {
           fields, {}, arguments)) {
     return *code;
   }
-  settings.check();
-  settings.flags_of_texts = flags_of_texts(fields);
-  return with_processes([&](comm::Processes& processes) {
+  return with_processes("generate", fields, [&](comm::Processes& processes) {
+    settings.check();
+    settings.flags_of_texts = flags_of_texts(fields);
     settings.join(processes);
     run_ranks(settings, processes);
     return 0;

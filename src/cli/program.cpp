@@ -14,6 +14,8 @@
 #include "base/standard_streams.h"
 #include "base/version.h"
 #include "cli/command.h"
+#include "device/stream.h"
+#include "training/same_settings.h"
 
 namespace megatron::cli {
 namespace {
@@ -148,13 +150,23 @@ int tell_failure(std::string_view prefix) {
   }
 }
 
+void require_same_settings(comm::Processes& processes, std::string_view command,
+                           const Fields& fields) {
+  if (processes.size() == 1) return;
+  Runtime host({DeviceKind::cpu, 0}, 1);
+  training::require_same(processes.group(), host.stream(),
+                         training::compared_settings(command, fields, processes.size()));
+}
+
 }  // namespace
 
-int with_processes(const std::function<int(comm::Processes&)>& body) {
+int with_processes(std::string_view command, const Fields& fields,
+                   const std::function<int(comm::Processes&)>& body) {
   comm::Processes processes;
   if (!processes.lead()) log::set_level(log::Level::error);
   if (!processes.note().empty()) log::info("{}", processes.note());
   try {
+    require_same_settings(processes, command, fields);
     return body(processes);
   } catch (...) {
     processes.wait_for_lead();

@@ -276,10 +276,10 @@ int serve(const Arguments& arguments) {
                 fields, {}, arguments)) {
     return *code;
   }
-  settings.check();
   const int signals[] = {SIGTERM, SIGINT};
   SignalWatch watch(signals);  // before other threads
-  return with_processes([&](comm::Processes& processes) {
+  return with_processes("serve", fields, [&](comm::Processes& processes) {
+    settings.check();
     settings.join(processes);
     run_ranks(settings, processes, watch);
     return 0;

@@ -75,12 +75,12 @@ int train(const Arguments& arguments) {
           }})) {
     return *code;
   }
-  require_flags(settings, "train", arguments);
   // Before any thread is made, so that no signal ends the process behind the run's back.
   std::optional<SignalWatch> signals;
   if (settings.checkpoint.exit_signal_handler) signals.emplace(exit_signals(), tell_signal);
   const training::TrainHooks hooks{.signals = signals ? &*signals : nullptr};
-  return with_processes([&](comm::Processes& processes) {
+  return with_processes("train", fields, [&](comm::Processes& processes) {
+    require_flags(settings, "train", arguments);
     for (const std::string& note : notes) log::info("{}", note);
     return naming_places(fields,
                          [&] { return exit_code(training::train(settings, hooks, &processes)); });

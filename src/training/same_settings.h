@@ -1,0 +1,36 @@
+// Processes of a run that were started with different settings would train a mixture of two models,
+// or wait for each other for ever. Before anything else they compare what they were started with.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/fields.h"
+#include "training/same_values.h"
+
+namespace megatron::training {
+
+// How the processes' values of a flag are compared.
+enum class Comparison {
+  value,        // as text; what same_settings.cpp does not list
+  presence,     // whether it is given
+  path,         // as an absolute path
+  device,       // the kind of device that it resolves to
+  file,         // content of the file that it names, or the text where it names none
+  texts,        // content of the files that --input lists
+  tokenizer,    // content of a tokenizer's file or directory
+  token_files,  // weights, and content of token files
+  checkpoint,   // the checkpoint or model that it leads to, and its content
+  nothing,      // may differ
+};
+Comparison comparison_of(std::string_view flag);
+// The flags that are not compared by value.
+std::vector<std::string_view> flags_with_own_comparison();
+
+// The command with the program's version, then each setting but those that may differ. What cannot be
+// read has the reason as its value. ranks: of the run.
+std::vector<ComparedSetting> compared_settings(std::string_view command, const Fields& fields,
+                                               int ranks);
+
+}  // namespace megatron::training
