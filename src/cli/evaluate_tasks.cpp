@@ -5,8 +5,8 @@
 #include "base/error.h"
 #include "checkpoint/fingerprint.h"
 #include "checkpoint/model_directory.h"
+#include "inference/end_tokens.h"
 #include "resume/found_checkpoints.h"
-#include "server/text_model.h"
 #include "tokenizers/tokenizer.h"
 #include "training/model_source.h"
 
@@ -33,13 +33,6 @@ struct Loaded {
              "the tokenizer has {} tokens but the model {}; they do not match",
              tokenizer.vocabulary_size(), model->vocab_size());
     stage = training::load_model(directory, model, runtime, s.bf16 ? DType::bf16 : DType::f32, 0);
-  }
-
-  std::vector<int32_t> end_tokens() const {
-    std::vector<int32_t> tokens = server::end_tokens_of(directory.path());
-    for (const auto& end : {tokenizer.eod(), tokenizer.eos()})
-      if (end) tokens.push_back(*end);
-    return tokens;
   }
 
   Json identity(bool bf16) const {
@@ -83,13 +76,14 @@ int TaskCommand::run(const training::EvaluationSettings& s, bool json,
   engine_.check();
   const tasks::TaskEvaluation evaluation(settings_);
   Loaded loaded(s);
-  const std::vector<tasks::TaskResult> results =
-      evaluation.run({.stage = *loaded.stage,
-                      .runtime = loaded.runtime,
-                      .tokenizer = loaded.tokenizer,
-                      .options = {.engine = engine_.options(), .end_tokens = loaded.end_tokens()},
-                      .identity = loaded.identity(s.bf16)},
-                     true);
+  const std::vector<tasks::TaskResult> results = evaluation.run(
+      {.stage = *loaded.stage,
+       .runtime = loaded.runtime,
+       .tokenizer = loaded.tokenizer,
+       .options = {.engine = engine_.options(),
+                   .end_tokens = inference::end_tokens(loaded.directory.path(), loaded.tokenizer)},
+       .identity = loaded.identity(s.bf16)},
+      true);
   fmt::print("{}", json ? tasks::json(results).dump(2) + "\n" : tasks::table(results));
   return 0;
 }

@@ -15,6 +15,7 @@
 #include "cli/generate_prompts.h"
 #include "cli/generate_sampling.h"
 #include "cli/model_rank.h"
+#include "inference/end_tokens.h"
 #include "inference/follow.h"
 #include "resume/found_checkpoints.h"
 #include "settings/settings.h"
@@ -116,12 +117,17 @@ struct TextModel {
              "--logprobs is {}, but the tokenizer has only {} tokens", *s.logprobs,
              tokenizer.vocabulary_size());
     s.sampling.check_ids(tokenizer.vocabulary_size());
+    end_tokens = s.sampling.stop_tokens;
+    if (s.sampling.ignore_eos) return;
+    const std::vector<int32_t> own = inference::end_tokens(directory.path(), tokenizer);
+    end_tokens.insert(end_tokens.end(), own.begin(), own.end());
   }
 
   checkpoint::ModelDirectory directory;
   models::Model model;
   std::string tokenizer_path;
   tokenizers::Tokenizer tokenizer;
+  std::vector<int32_t> end_tokens;  // those of --stop-token-ids, too
 };
 
 // numbers: of the prompts, which name their random numbers; else 0, 1, ... Called for each token, and for each prompt
@@ -141,9 +147,7 @@ class Session {
         tokenizer_(text.tokenizer),
         rank_(rank),
         followers_(rank.ranks),
-        end_tokens_(settings.sampling.stop_tokens) {
-    if (!settings.sampling.ignore_eos && tokenizer_.eod()) end_tokens_.push_back(*tokenizer_.eod());
-  }
+        end_tokens_(text.end_tokens) {}
 
   const tokenizers::Tokenizer& tokenizer() const { return tokenizer_; }
   std::span<const int32_t> end_tokens() const { return end_tokens_; }

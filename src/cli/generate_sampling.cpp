@@ -56,13 +56,15 @@ std::vector<int32_t> parse_ids(const std::vector<std::string>& values) {
 void SamplingSettings::fields(Fields& f) {
   f.begin_group("sampling");
   f.add("max-tokens", &max_tokens, "max tokens to generate per prompt");
-  f.add("min-tokens", &options.min_tokens,
-        "no end-of-document token, nor one of --stop-token-ids, is sampled before this many tokens "
-        "are generated");
+  f.add(
+      "min-tokens", &options.min_tokens,
+      "no token that ends a text, nor one of --stop-token-ids, is sampled before this many tokens "
+      "are generated");
   f.add("stop", &stop, "texts that end the generation; they are not part of the output");
   f.add("stop-token-ids", &stop_token_ids_,
-        "ids of tokens that end the generation, as an end-of-document token does");
-  f.add_switch("ignore-eos", &ignore_eos, true, "continue after an end-of-document token");
+        "ids of tokens that end the generation, as the model's end tokens do");
+  f.add_switch("ignore-eos", &ignore_eos, true,
+               "continue after the model's end tokens (eos_token_id)");
   f.add("temperature", &options.temperature,
         "sampling temperature; 1: the model's own distribution; 0: greedy");
   f.add("top-k", &options.top_k, "sample from the k most likely tokens; 0: all");

@@ -15,6 +15,7 @@
 #include "cli/command.h"
 #include "cli/engine_flags.h"
 #include "cli/serving_ranks.h"
+#include "inference/end_tokens.h"
 #include "resume/found_checkpoints.h"
 #include "resume/trainer_state.h"
 #include "server/server.h"
@@ -175,14 +176,12 @@ struct Served {
   server::TextModel::Parts text_parts(const ServeSettings& s, const std::string& directory) const {
     server::TextModel::Parts parts{.name = s.served_model_name.value_or(name_of(*s.load)),
                                    .tokenizer = tokenizers::Tokenizer::load(tokenizer_path),
-                                   .end_tokens = server::end_tokens_of(directory),
                                    .context = model->max_position_embeddings(),
                                    .created = server::seconds_since_1970()};
     MG_CHECK(parts.tokenizer.vocabulary_size() <= model->vocab_size(),
              "the tokenizer has {} tokens but the model {}; they do not match",
              parts.tokenizer.vocabulary_size(), model->vocab_size());
-    for (const auto& end : {parts.tokenizer.eod(), parts.tokenizer.eos()})
-      if (end) parts.end_tokens.push_back(*end);
+    parts.end_tokens = inference::end_tokens(directory, parts.tokenizer);
     if (s.server.engine.max_length > 0)
       parts.context = std::min(parts.context, s.server.engine.max_length);
     parts.chat = tokenizers::ChatTemplate::load(directory);

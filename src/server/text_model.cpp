@@ -1,8 +1,5 @@
 #include "server/text_model.h"
 
-#include <algorithm>
-#include <filesystem>
-
 #include "server/api_error.h"
 
 namespace megatron::server {
@@ -64,23 +61,6 @@ std::string TextModel::token_bytes(int32_t id) const {
   const std::string two = codec.decode(twice, false);
   bytes = two.size() >= one.size() ? two.substr(one.size()) : one;
   return has(bytes, "\xef\xbf\xbd") ? tokenizer().token(id) : bytes;
-}
-
-std::vector<int32_t> end_tokens_of(const std::string& directory) {
-  for (const char* name : {"/generation_config.json", "/config.json"}) {
-    const std::string path = directory + name;
-    if (!std::filesystem::exists(path)) continue;
-    const Json json = Json::read(path);
-    const Json* ids = json.is_object() ? json.find("eos_token_id") : nullptr;
-    if (ids == nullptr || ids->is_null()) continue;
-    std::vector<int32_t> tokens;
-    if (ids->is_integer()) tokens.push_back(static_cast<int32_t>(ids->as_integer()));
-    if (ids->is_array())
-      for (const Json& id : ids->as_array())
-        tokens.push_back(static_cast<int32_t>(id.as_integer()));
-    return tokens;
-  }
-  return {};
 }
 
 }  // namespace megatron::server

@@ -66,8 +66,4 @@ class TextModel {
 // The format that a template's source shows.
 ToolFormat tool_format_of(std::string_view template_source);
 
-// End tokens that the files of a model directory name: eos_token_id of generation_config.json, else
-// of config.json.
-std::vector<int32_t> end_tokens_of(const std::string& directory);
-
 }  // namespace megatron::server

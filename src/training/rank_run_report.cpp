@@ -196,7 +196,7 @@ void RankRun::write_samples(int64_t iteration) {
     for (const std::string& prompt : s_.run.sample_prompt)
       log_->sample({iteration, prompt,
                     sample_text(whole, runtime_, *plan_.vocabulary.tokenizer, prompt,
-                                s_.run.sample_tokens)});
+                                s_.run.sample_tokens, plan_.end_tokens)});
   });
   world_.barrier("sample.end");
 }

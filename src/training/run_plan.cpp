@@ -12,6 +12,7 @@
 #include "base/log.h"
 #include "base/machine_limits.h"
 #include "base/progress.h"
+#include "inference/end_tokens.h"
 #include "plan/page.h"
 #include "plan/parameters.h"
 #include "resume/found_checkpoints.h"
@@ -136,6 +137,16 @@ SavedFiles describe_checkpoints(const RunPlan& plan, const ShapeSource& source) 
     if (t.eos()) config.set("eos_token_id", *t.eos());
   }
   return {std::move(config), find_companions(plan.vocabulary, source.directory)};
+}
+
+// Samples end where the texts of the run's checkpoints do.
+std::vector<int32_t> find_end_tokens(const RunPlan& plan, const ShapeSource& source) {
+  const SavedFiles files = describe_checkpoints(plan, source);
+  std::vector<inference::NamedConfig> configs;
+  for (const auto& [name, content] : files.companions)
+    if (name == "generation_config.json") configs.push_back({name, Json::parse(content, name)});
+  configs.push_back({"config.json", files.config});
+  return inference::end_tokens(configs, *plan.vocabulary.tokenizer);
 }
 
 // A model's directory brings its tokenizer, or else its number of tokens.
@@ -399,6 +410,7 @@ RunPlan make_run_plan(const settings::TrainSettings& given, comm::Group& process
   }
   settle_beginning(plan);
   if (s.checkpoint.save) plan.saved = describe_checkpoints(plan, source);
+  if (s.run.sample_interval) plan.end_tokens = find_end_tokens(plan, source);
   check_extension(plan);
   open_data(plan);
   check_data_order(plan);

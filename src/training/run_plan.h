@@ -32,6 +32,7 @@ struct RunPlan {
   std::optional<UpcycledWeights> upcycled;  // what beginning.weights, a dense model's, become
   std::optional<resume::SaveDirectory::Lock> lock;  // of --save
   SavedFiles saved;                                 // of the checkpoints
+  std::vector<int32_t> end_tokens;                  // of the samples of --sample-interval
   WholeModel whole;  // their tensors; empty where none is read or written
   optim::LearningRate learning_rate;
   optim::WeightDecay weight_decay;

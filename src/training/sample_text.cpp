@@ -6,11 +6,11 @@ namespace megatron::training {
 
 std::string sample_text(const models::Stage& model, Runtime& runtime,
                         const tokenizers::Tokenizer& tokenizer, const std::string& prompt,
-                        int64_t tokens) {
+                        int64_t tokens, const std::vector<int32_t>& end_tokens) {
   inference::Request request{.prompt = tokenizer.encode(prompt, true), .max_tokens = tokens};
   request.sampling.temperature = 0.8;
   const bool has_data = runtime.device().has_data();
-  if (has_data && tokenizer.eod()) request.end_tokens = {*tokenizer.eod()};
+  if (has_data) request.end_tokens = end_tokens;
   // Memory apart, which graphs need, is not in the plan of a run.
   const inference::EngineOptions options{.vocabulary = tokenizer.vocabulary_size(),
                                          .cuda_graphs = 0};

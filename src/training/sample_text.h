@@ -1,6 +1,8 @@
 #pragma once
 
+#include <cstdint>
 #include <string>
+#include <vector>
 
 #include "models/stage.h"
 #include "tokenizers/tokenizer.h"
@@ -11,6 +13,6 @@ namespace megatron::training {
 // default, but cooler. On meta as many tokens as may be, without meaning.
 std::string sample_text(const models::Stage& model, Runtime& runtime,
                         const tokenizers::Tokenizer& tokenizer, const std::string& prompt,
-                        int64_t tokens);
+                        int64_t tokens, const std::vector<int32_t>& end_tokens = {});
 
 }  // namespace megatron::training

@@ -321,6 +321,19 @@ TEST_F(GenerateCommand, BiasesAndTokensThatEndAText) {
   EXPECT_EQ(tokens(with(close, {"--frequency-penalty", "1"})), (Ids{40, 40, 41, 40, 41, 40}));
 }
 
+TEST_F(GenerateCommand, EndsAtTheTokensOfTheGenerationConfig) {
+  const Words flags = {"--prompt",     "Hello there", "--max-tokens", "6",
+                       "--logit-bias", "50:100",      "--output",     "ends.jsonl"};
+  const std::string config =
+      file("run/iter_0000001/generation_config.json", R"({"eos_token_id": [3, 50]})");
+  run(flags);
+  EXPECT_EQ(lines("ends.jsonl")[0]["tokens"].as_array().size(), 1u);
+  EXPECT_EQ(lines("ends.jsonl")[0]["finish"].as_string(), "end_token");
+  run(with(flags, {"--ignore-eos"}));
+  EXPECT_EQ(lines("ends.jsonl")[0]["tokens"].as_array().size(), 6u);
+  std::filesystem::remove(config);
+}
+
 TEST_F(GenerateCommand, EndsAtThePositionsAndKeepsTheEndOfALongPrompt) {
   std::string many;
   for (int i = 0; i < 100; ++i) many += "x ";

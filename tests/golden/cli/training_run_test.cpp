@@ -5,6 +5,7 @@
 
 #include "base/json.h"
 #include "golden/cli/tiny_run.h"
+#include "tokenizers/tokenizer.h"
 
 namespace megatron::testing {
 namespace {
@@ -73,6 +74,28 @@ TEST_F(TrainingRun, WritesTheSameSamplesOnAnyLayout) {
         Words{"--ranks", "4", "--tensor-model-parallel-size", "2",
               "--data-parallel-sharding-strategy", "optim_grads_params"}})
     EXPECT_EQ(texts("many" + std::to_string(number++), layout), one);
+}
+
+// Where every token ends a text, a sample has one.
+TEST_F(TrainingRun, SamplesEndAtTheModelsEndTokens) {
+  const auto text = [&](const std::string& folder, const Words& more) {
+    const Outcome r = place_.run(
+        with(command(2, folder,
+                     {"--sample-interval", "2", "--sample-prompt", "The", "--sample-tokens", "4"}),
+             more));
+    EXPECT_EQ(r.code, 0) << r.err;
+    return records(folder, "sample").at(0)["text"].as_string();
+  };
+  const std::string whole = text("whole", {});
+  std::filesystem::copy(vectors("indexed/preprocess/tokenizer_bpe2k"), place_ / "t");
+  Json::Array all;
+  for (int64_t id = 0; id < tokenizers::Tokenizer::load(place_ / "t").vocabulary_size(); ++id)
+    all.emplace_back(id);
+  write_file(place_ / "t/generation_config.json",
+             Json(Json::Object{{"eos_token_id", std::move(all)}}).dump());
+  const std::string one = text("one", {"--tokenizer-model", place_ / "t"});
+  EXPECT_TRUE(whole.starts_with(one));
+  EXPECT_LT(one.size(), whole.size());
 }
 
 TEST_F(TrainingRun, APromptThatDoesNotFitIsRefusedBeforeTheFirstStep) {
