@@ -90,10 +90,11 @@ std::string tokenizer_content(const std::string& path) {
 
 std::string token_files_content(const std::string& prefix,
                                 const std::optional<std::string>& cache_path, ThreadPool& pool) {
+  constexpr size_t kSoonRead = size_t{64} << 20;  // up to here a file costs more than another pass
   const data::IndexedDataset set(prefix, {.map_tokens = false});
   data::SourceFacts facts(set, data::index_cache_directory(set.path(), cache_path));
   const std::string index = facts.content(pool);
-  facts.remember();
+  if (set.index_bytes().size() > kSoonRead) facts.remember();
   return digest(index + samples_of(set.path() + ".bin"));
 }
 

@@ -74,6 +74,17 @@ TEST_F(SameSettings, DataAndCheckpointsAreComparedByContent) {
                  "--load differs between ranks: run (iteration 2 of 1, 2, content ");
 }
 
+TEST_F(SameSettings, CommandsThatReadAModelCompareTheirsToo) {
+  for (const char* command :
+       {"eval --load run --input data.idx", "generate --load run --prompt a", "serve --load run"}) {
+    const auto processes = over_tcp(*place_, {words(command), with(words(command), {"--bf16"})});
+    EXPECT_TRUE(has(processes[0].text,
+                    "--bf16 differs between ranks: false on rank 0; true on rank 1; start"))
+        << processes[0].text;
+    EXPECT_EQ(processes[1].code, 2) << command;
+  }
+}
+
 // A flag that is missing on one rank is found out before that rank fails alone.
 TEST_F(SameSettings, AFlagThatIsNeededAndMissingOnOneRankIsNamed) {
   Words less = train();
