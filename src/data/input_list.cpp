@@ -1,6 +1,5 @@
 #include "data/input_list.h"
 
-#include <glob.h>
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -9,6 +8,7 @@
 #include <string_view>
 
 #include "base/error.h"
+#include "data/path_pattern.h"
 
 namespace megatron::data {
 namespace {
@@ -47,14 +47,8 @@ class Listing {
   }
 
   void add_matches(const std::string& pattern) {
-    glob_t found{};
-    const int code = glob(pattern.c_str(), GLOB_BRACE, nullptr, &found);
-    std::vector<std::string> matches;
-    for (size_t i = 0; code == 0 && i < found.gl_pathc; ++i)
-      matches.emplace_back(found.gl_pathv[i]);
-    globfree(&found);
+    const std::vector<std::string> matches = matching_paths(pattern);
     MG_CHECK(!matches.empty(), "no file matches the pattern {} (--input)", pattern);
-    std::sort(matches.begin(), matches.end());
     for (const std::string& match : matches) {
       struct stat status{};
       MG_CHECK(stat(match.c_str(), &status) == 0,

@@ -239,8 +239,38 @@ TEST(InputList, ExpandsPatterns) {
   EXPECT_EQ(names("x?.jsonl"), (Names{"x1.jsonl*", "x2.jsonl*"}));
   EXPECT_EQ(names("{y.txt,x1*}"), (Names{"x1.jsonl*", "y.txt"}));
   EXPECT_EQ(names("strange[1].jsonl"), (Names{"strange[1].jsonl*"}));  // a file of that name
+  EXPECT_EQ(names("{x{2,1},strange\\[1\\]}.json{,l}"),
+            (Names{"strange[1].jsonl*", "x1.jsonl*", "x2.jsonl*"}));
+  EXPECT_EQ(names("{x1,x1}.jsonl"), (Names{"x1.jsonl*", "x1.jsonl*"}));
+  write_file(folder / "d{e,f/z.txt", "z");
+  write_file(folder / "d1/.hidden.txt", "z");
+  write_file(folder / "d1/a.txt", "z");
+  EXPECT_EQ(names("d*/*.txt"), (Names{"d1/a.txt", "d{e,f/z.txt"}));
+  EXPECT_EQ(names("d{e,f/*"), (Names{"d{e,f/z.txt"}));  // braces without an end
+  EXPECT_EQ(names("d\\{e,f/?.txt"), (Names{"d{e,f/z.txt"}));
+  EXPECT_EQ(names("d1/.h*"), (Names{"d1/.hidden.txt"}));
+  EXPECT_EQ(names("d1*/"), (Names{"d1/a.txt"}));  // a directory's files
   EXPECT_EQ(names("y.txt", TextKind::json_lines), (Names{"y.txt*"}));
   EXPECT_NE(error_of([&] { names("z*"); }).find("z* (--input)"), std::string::npos);
+}
+
+// A billion alternatives, or ways through directories, are refused at once.
+TEST(InputList, APatternMayNotStandForTooManyPaths) {
+  const TemporaryDirectory folder;
+  for (const char* name : {"a/x", "b/x", "c/x"}) write_file(folder / name, "z");
+  const auto refused = [&](const std::string& pattern) {
+    testing::expect_contains(
+        error_of([&] { list_inputs({folder / pattern}, TextKind::automatic); }),
+        {"--input ", "more than 1000000 paths, or 256 MiB"});
+  };
+  const auto repeated = [](const std::string& part, int times) {
+    std::string all;
+    for (int i = 0; i < times; ++i) all += part;
+    return all;
+  };
+  refused(repeated("{a,b}", 30));
+  refused(repeated("*/../", 30) + "*");
+  refused(repeated("{", 30000) + repeated("}", 30000) + repeated("{}", 30000));
 }
 
 // A line is any bytes: parsing either gives texts or says what is wrong.
