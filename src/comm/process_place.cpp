@@ -161,7 +161,7 @@ std::optional<ProcessPlace> read_slurm(const Reader& reader) {
                   tasks_of_node(reader, "SLURM_STEP_TASKS_PER_NODE", node ? node->value : 0));
 }
 
-// Slurm's place. PMIx names a rank only; the number of ranks comes from the launcher that speaks
+// The place of a Slurm step. PMIx names a rank only; the number of ranks comes from the launcher that speaks
 // PMIx.
 std::optional<ProcessPlace> read_slurm_or_pmix(const Reader& reader) {
   const auto rank = reader.number("PMIX_RANK");
@@ -176,15 +176,15 @@ std::optional<ProcessPlace> read_slurm_or_pmix(const Reader& reader) {
   return place;
 }
 
-// RANK and WORLD_SIZE with all that processes need to meet. One process needs nothing else.
+// The place by RANK and WORLD_SIZE if MASTER_ADDR and MASTER_PORT are set, too.
 std::optional<ProcessPlace> read_complete_rendezvous(const Reader& reader) {
   for (const auto name : {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"})
     if (!reader.text(name)) return std::nullopt;
   return read(reader, kRendezvous);
 }
 
-// Where no other launcher names a place. RANK or WORLD_SIZE alone may be anybody's variable; both
-// are a launcher's.
+// The place by RANK and WORLD_SIZE if no other launcher names one. One of the two alone may be
+// anybody's variable; both are a launcher's.
 std::optional<ProcessPlace> read_rendezvous(const Reader& reader) {
   const bool both = reader.text(kRendezvous.rank) && reader.text(kRendezvous.size);
   if (!both && !reader.text("MASTER_ADDR")) return std::nullopt;
@@ -198,7 +198,7 @@ std::optional<ProcessPlace> read_rendezvous(const Reader& reader) {
   return place;
 }
 
-// The place that MPI's launchers and Slurm name.
+// The place that MPI's launchers or Slurm name.
 std::optional<ProcessPlace> read_mpi(const Reader& reader) {
   std::optional<ProcessPlace> one;
   for (const Names& names : {kOpenMpi, kPmi}) {
@@ -228,7 +228,7 @@ std::string other_place(const Reader& reader, std::string_view rank, std::string
   return same ? "" : text;
 }
 
-// What other launchers than the place's say.
+// A line about variables of launchers other than the place's.
 std::string note_of_others(const Reader& reader, const ProcessPlace& place) {
   std::string others;
   const auto add = [&](std::string_view rank, std::string_view size) {
@@ -248,7 +248,7 @@ std::string note_of_others(const Reader& reader, const ProcessPlace& place) {
       place.source, place.rank, place.size, others);
 }
 
-// Of a process that no launcher started.
+// A line about variables that suggest a launch, for a process that no launcher started.
 std::string note_alone(const Reader& reader) {
   std::string why;
   if (const auto tasks = reader.text("SLURM_NTASKS"); tasks && *tasks != "1")

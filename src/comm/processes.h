@@ -21,7 +21,7 @@ struct ProcessPlace {
   std::string source;                  // "OMPI_COMM_WORLD_RANK"
 };
 
-// What the environment says of a process's launch.
+// A process's place among those that a launcher started, as its environment gives it.
 struct Launch {
   std::optional<ProcessPlace> place;  // none: the process was started by itself
   // One line for the log: variables of other launchers that name another place and are not used, or

@@ -40,7 +40,7 @@ std::string samples_of(const std::string& path) {
   return text;
 }
 
-// Files that make a model what it is, by name.
+// Digest of the names and content of a model's files: configuration, tokenizer and weights.
 std::string model_content(const std::string& directory) {
   constexpr std::array<std::string_view, 7> kRead = {".json",  ".safetensors", ".bin",  ".txt",
                                                      ".model", ".tiktoken",    ".jinja"};
@@ -58,7 +58,7 @@ std::string model_content(const std::string& directory) {
   return digest(lines);
 }
 
-// The checkpoint that a run resumes from, or that is read as a model.
+// Step of the checkpoint that a run resumes from, or that is read as a model.
 int64_t chosen_step(const resume::SaveDirectory& folder, const std::vector<int64_t>& steps,
                     std::optional<int64_t> step) {
   if (!step) try {

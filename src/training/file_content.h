@@ -1,4 +1,5 @@
-// What files that settings name hold, as short texts: equal where the content is, whatever the paths.
+// Short texts for the content of files that settings name: equal if the content is, whatever the
+// paths.
 #pragma once
 
 #include <optional>
@@ -21,7 +22,7 @@ std::string tokenizer_content(const std::string& path);
 // (data/source_facts.h), and size and a few pieces of .bin.
 std::string token_files_content(const std::string& prefix,
                                 const std::optional<std::string>& cache_path, ThreadPool& pool);
-// What --load finds at a path: "iteration 4 of 2, 4, content 5d41402abc4b2a76" in a folder of
+// The checkpoint or model at a path: "iteration 4 of 2, 4, content 5d41402abc4b2a76" in a folder of
 // checkpoints, "content ..." of a model directory, "no checkpoint" or "nothing". A model's content
 // is that of its small files and weights; optimizer files are left to the checksums of a checkpoint.
 std::string checkpoint_content(const std::string& path, std::optional<int64_t> step);

@@ -26,6 +26,7 @@ struct Rule {
 // docs/running.md has the same list for users.
 constexpr Rule kRules[] = {
     {"preset", Comparison::nothing},  // its flags are compared
+    {"ranks", Comparison::nothing},   // each process compares it with the number of processes
     {"threads", Comparison::nothing},
     {"instruction-set", Comparison::nothing},  // same bits
     {"num-dataset-builder-threads", Comparison::nothing},

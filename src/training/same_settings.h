@@ -11,9 +11,9 @@
 
 namespace megatron::training {
 
-// How the processes' values of a flag are compared.
+// How the values of a flag are compared.
 enum class Comparison {
-  value,        // as text; what same_settings.cpp does not list
+  value,        // as text; the default for flags that same_settings.cpp does not list
   presence,     // whether it is given
   path,         // as an absolute path
   device,       // the kind of device that it resolves to

@@ -67,7 +67,8 @@ bool are_same(comm::Group& ranks, Stream& stream, const std::vector<ComparedSett
   return true;
 }
 
-// Those of `own` that rank 0 has otherwise or lacks, and those that it alone has.
+// Settings of `own` that differ from rank 0's or that rank 0 lacks, then those that only rank 0 has,
+// as not given.
 std::vector<ComparedSetting> others(const std::vector<ComparedSetting>& own,
                                     const std::vector<ComparedSetting>& first) {
   std::map<std::string, const ComparedSetting*> of_first;
@@ -125,7 +126,7 @@ std::string sentence(const Row& row) {
   return row.name + " differs between ranks: " + text;
 }
 
-// different: of each rank, what it has otherwise than rank 0.
+// different: by rank, the packed settings that differ from rank 0's.
 std::vector<Row> differing_rows(const std::vector<ComparedSetting>& first,
                                 const std::vector<std::string>& different) {
   std::vector<Row> rows;
