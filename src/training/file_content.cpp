@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/files.h"
+#include "data/bin_file.h"
 #include "data/index_cache.h"
 #include "data/indexed_dataset.h"
 #include "data/source_facts.h"
@@ -28,15 +29,17 @@ std::string digest(std::string_view text) {
   return digest(std::as_bytes(std::span(text.data(), text.size())));
 }
 
-// Size, and digests of a few pieces.
+// Size, and digests of a few pieces. Nothing is mapped, as with --no-mmap-bin-files.
 std::string samples_of(const std::string& path) {
-  constexpr size_t kWhole = size_t{1} << 20, kPieces = 8, kPiece = size_t{4} << 10;
-  const MappedFile file(path);
-  const std::span<const std::byte> bytes = file.bytes();
-  std::string text = fmt::format("{}", bytes.size());
-  if (bytes.size() <= kWhole) return text + " " + digest(bytes);
-  for (size_t i = 0; i < kPieces; ++i)
-    text += " " + digest(bytes.subspan((bytes.size() - kPiece) * i / (kPieces - 1), kPiece));
+  constexpr int64_t kWhole = int64_t{1} << 20, kPieces = 8, kPiece = int64_t{4} << 10;
+  const data::BinFile file(path, false);
+  const int64_t size = file.size(), pieces = size <= kWhole ? 1 : kPieces;
+  std::vector<std::byte> piece(static_cast<size_t>(pieces == 1 ? size : kPiece));
+  std::string text = fmt::format("{}", size);
+  for (int64_t i = 0; i < pieces; ++i) {
+    file.read(pieces == 1 ? 0 : (size - kPiece) * i / (pieces - 1), piece);
+    text += " " + digest(piece);
+  }
   return text;
 }
 
@@ -71,7 +74,7 @@ int64_t chosen_step(const resume::SaveDirectory& folder, const std::vector<int64
 
 }  // namespace
 
-std::string file_content(const std::string& path) { return digest(MappedFile(path).bytes()); }
+std::string file_content(const std::string& path) { return digest(read_file(path)); }
 
 std::string sampled_content(std::span<const std::string> paths) {
   std::string lines;

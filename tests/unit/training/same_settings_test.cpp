@@ -119,6 +119,13 @@ TEST(SameSettings, FilesAreComparedByContent) {
   EXPECT_EQ(with("model", {at / "m"}), with("model", {at / "n"}));
   write_file(at / "n/model.safetensors", std::string(5000, 'b'));
   EXPECT_NE(with("model", {at / "m"}), with("model", {at / "n"}));
+  std::string large(size_t{2} << 20, 'a');  // of which samples are read
+  for (const char* name : {"m/model.safetensors", "n/model.safetensors"})
+    write_file(at / name, large);
+  EXPECT_EQ(with("model", {at / "m"}), with("model", {at / "n"}));
+  large.back() = 'b';
+  write_file(at / "n/model.safetensors", large);
+  EXPECT_NE(with("model", {at / "m"}), with("model", {at / "n"}));
   EXPECT_TRUE(has(with("load", {at / "k"}), "--load=iteration 4 of 2, 4, content "));
   write_file(at / "k/latest_checkpointed_iteration.txt", "2\n");
   EXPECT_TRUE(has(with("load", {at / "k"}), "--load=iteration 2 of 2, 4, content "));
