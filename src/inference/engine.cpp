@@ -40,6 +40,15 @@ nn::SequenceState make_state(const nn::SequenceStateShape& shape, DType type, Ru
   return std::move(*state);
 }
 
+// Of a token among those below logits.size(), as most_likely() orders them.
+int64_t rank_of(int32_t token, std::span<const float> logits) {
+  const float own = logits[static_cast<size_t>(token)];
+  int64_t before = 0;
+  for (size_t id = 0; id < logits.size(); ++id)
+    before += logits[id] > own || (logits[id] == own && id < static_cast<size_t>(token)) ? 1 : 0;
+  return before + 1;
+}
+
 }  // namespace
 
 Engine::Engine(const models::Stage& stage, Runtime& runtime, const EngineOptions& options,
@@ -203,33 +212,36 @@ std::vector<Engine::WantedAlternatives> Engine::wanted_alternatives(
   int64_t begin = 0;  // token of the pass
   for (size_t r = 0; r < rows.size(); begin += rows[r++].count) {
     const Sequence& s = *rows[r].sequence;
-    if (!s.request.prompt_alternatives || s.request.logprobs <= 0) continue;
+    if (s.request.prompt_alternatives < 0) continue;
     for (int64_t i = std::max<int64_t>(s.scored - s.read, 0); i < std::ssize(plan.rows[r].labels);
          ++i)
-      wanted.push_back(
-          {.row = r, .token = static_cast<int32_t>(begin + i), .count = s.request.logprobs});
+      wanted.push_back({.row = r,
+                        .token = static_cast<int32_t>(begin + i),
+                        .label = plan.rows[r].labels[static_cast<size_t>(i)],
+                        .count = s.request.prompt_alternatives});
   }
   return wanted;
 }
 
-std::vector<std::vector<Draw>> Engine::alternatives_of(ForwardPass& pass,
-                                                       std::span<const WantedAlternatives> wanted) {
+std::vector<PromptAlternatives> Engine::alternatives_of(
+    ForwardPass& pass, std::span<const WantedAlternatives> wanted) {
   constexpr size_t kTokens = 64;  // whose logits are in memory at once
-  std::vector<std::vector<Draw>> alternatives;
+  std::vector<PromptAlternatives> alternatives(wanted.size());
   for (size_t at = 0; at < wanted.size(); at += kTokens) {
     const auto part = wanted.subspan(at, std::min(kTokens, wanted.size() - at));
     std::vector<int32_t> tokens;
     for (const WantedAlternatives& w : part) tokens.push_back(w.token);
     const Logits logits = pass.logits_after(tokens);
     std::vector<std::vector<int32_t>> most(part.size());
-    runtime_.pool().parallel_for(std::ssize(part), [&](int64_t i, int) {
-      most[static_cast<size_t>(i)] =
-          most_likely(logits.row(i).first(static_cast<size_t>(vocabulary_)),
-                      part[static_cast<size_t>(i)].count);
+    runtime_.pool().parallel_for(std::ssize(part), [&](int64_t n, int) {
+      const auto i = static_cast<size_t>(n);
+      const auto row = logits.row(i).first(static_cast<size_t>(vocabulary_));
+      most[i] = most_likely(row, part[i].count);
+      if (part[i].label < vocabulary_) alternatives[at + i].rank = rank_of(part[i].label, row);
     });
     const std::vector<std::vector<double>> losses = logits.losses(most);
     for (size_t i = 0; i < part.size(); ++i) {
-      std::vector<Draw>& given = alternatives.emplace_back();
+      std::vector<Draw>& given = alternatives[at + i].likely;
       for (size_t k = 0; k < most[i].size(); ++k) given.push_back({most[i][k], 0.0 - losses[i][k]});
     }
   }

@@ -28,12 +28,11 @@ namespace megatron::inference {
 // What a step gave a request. After the update with `finish` its id is forgotten.
 struct RequestUpdate {
   RequestId id = 0;
-  std::vector<double> prompt_log_probabilities;  // of the prompt tokens read now, in order
-  // At each of those tokens the most likely ones, most likely first; with Request::prompt_alternatives.
-  std::vector<std::vector<Draw>> prompt_alternatives;
-  std::vector<GeneratedToken> tokens;  // in order; a step may give several
-  std::optional<Finish> finish;        // never Finish::stop
-  std::string error;                   // with Finish::failed: why
+  std::vector<double> prompt_log_probabilities;         // of the prompt tokens read now, in order
+  std::vector<PromptAlternatives> prompt_alternatives;  // at each of those tokens, where wanted
+  std::vector<GeneratedToken> tokens;                   // in order; a step may give several
+  std::optional<Finish> finish;                         // never Finish::stop
+  std::string error;                                    // with Finish::failed: why
 };
 
 // How full the cache of keys and values is, in blocks of all groups of layers.
@@ -103,16 +102,16 @@ class Engine {
   Updates run_pass(const Rows& rows, double begin);
   void give_scores(const Rows& rows, const ForwardPassPlan& plan, std::span<const double> losses,
                    Updates& updates);
-  // A token of the pass whose successor's alternatives are wanted.
+  // A token of the pass whose successor's alternatives are wanted; label: that successor.
   struct WantedAlternatives {
     size_t row = 0;
-    int32_t token = 0;
+    int32_t token = 0, label = 0;
     int64_t count = 0;
   };
   std::vector<WantedAlternatives> wanted_alternatives(const Rows& rows,
                                                       const ForwardPassPlan& plan) const;
-  std::vector<std::vector<Draw>> alternatives_of(ForwardPass& pass,
-                                                 std::span<const WantedAlternatives> wanted);
+  std::vector<PromptAlternatives> alternatives_of(ForwardPass& pass,
+                                                  std::span<const WantedAlternatives> wanted);
   // Of a pass: the rows whose next token is drawn from it, and their sequences.
   struct Drawing {
     std::vector<size_t> rows;

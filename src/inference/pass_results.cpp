@@ -10,7 +10,10 @@ std::string packed(const PassResults& results) {
   ByteWriter bytes;
   bytes.put(results.losses);
   bytes.put(results.prompt_alternatives.size());
-  for (const std::vector<Draw>& alternatives : results.prompt_alternatives) bytes.put(alternatives);
+  for (const PromptAlternatives& alternatives : results.prompt_alternatives) {
+    bytes.put(alternatives.likely);
+    bytes.put(alternatives.rank);
+  }
   bytes.put(results.drawn.size());
   for (const DrawnToken& drawn : results.drawn) {
     bytes.put(drawn.token.draw);
@@ -26,7 +29,10 @@ PassResults unpacked(const std::string& packed) {
   PassResults results;
   bytes.get(results.losses);
   results.prompt_alternatives.resize(bytes.get<size_t>());
-  for (std::vector<Draw>& alternatives : results.prompt_alternatives) bytes.get(alternatives);
+  for (PromptAlternatives& alternatives : results.prompt_alternatives) {
+    bytes.get(alternatives.likely);
+    bytes.get(alternatives.rank);
+  }
   results.drawn.resize(bytes.get<size_t>());
   for (DrawnToken& drawn : results.drawn) {
     bytes.get(drawn.token.draw);

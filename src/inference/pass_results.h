@@ -18,8 +18,8 @@ struct DrawnToken {
 };
 
 struct PassResults {
-  std::vector<double> losses;                          // of each token [T]; empty: none are wanted
-  std::vector<std::vector<Draw>> prompt_alternatives;  // of the tokens of prompts that want them
+  std::vector<double> losses;                           // of each token [T]; empty: none are wanted
+  std::vector<PromptAlternatives> prompt_alternatives;  // of the tokens of prompts that want them
   std::vector<DrawnToken> drawn;  // of the sequences that are ready; empty: none draws
 };
 

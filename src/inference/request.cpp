@@ -26,6 +26,10 @@ void Request::check(const models::Model& model, int64_t vocabulary, OptionName n
   MG_CHECK(logprobs >= -1 && logprobs <= vocabulary,
            "{} is {}, but there are only {} tokens to choose from", name("logprobs"), logprobs,
            vocabulary);
+  MG_CHECK(prompt_alternatives <= vocabulary && (prompt_alternatives < 0 || logprobs >= 0),
+           "request {} wants {} alternatives at each token of its prompt; it must be up to {}, and "
+           "with log-probabilities",
+           number, prompt_alternatives, vocabulary);
   MG_CHECK(first_scored >= 1 && first_scored <= length,
            "request {} wants log-probabilities from token {} on, but its prompt has {}: give a "
            "token from 1 to {}",

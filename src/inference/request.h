@@ -23,7 +23,8 @@ struct Request {
   int64_t first_scored =
       1;  // with logprobs: those of the prompt are given from this token on; what
           // is cached of the tokens before it is not read again
-  bool prompt_alternatives = false;  // of the `logprobs` most likely at each of those tokens, too
+  // With logprobs: so many of the most likely tokens at each of those, too, and its rank; -1: neither.
+  int64_t prompt_alternatives = -1;
   // The text that is generated is held to `grammar`, over `token_bytes` of the model's tokenizer; null: it is free.
   std::shared_ptr<const Grammar> grammar;
   std::shared_ptr<const TokenBytes> token_bytes;
@@ -42,6 +43,14 @@ struct Request {
 struct Draw {
   int32_t token = 0;
   double log_probability = 0;
+};
+
+// What the model finds most likely in the place of a prompt's token, most likely first, and the rank of
+// the token itself among all that may be drawn: 1 is the most likely, of equal ones the lowest id; 0
+// where it is none of those.
+struct PromptAlternatives {
+  std::vector<Draw> likely;
+  int64_t rank = 0;
 };
 
 struct GeneratedToken {

@@ -50,7 +50,7 @@ class Choice {
   std::string finish_reason() const;                       // "stop" or "length"
   int64_t generated_tokens() const { return generated_; }  // those that ended the text, too
   const std::vector<double>& prompt_log_probabilities() const { return of_prompt_; }
-  const std::vector<std::vector<inference::Draw>>& prompt_alternatives() const {
+  const std::vector<inference::PromptAlternatives>& prompt_alternatives() const {
     return prompt_alternatives_;
   }
   double log_probability() const { return log_probability_; }  // of all generated tokens
@@ -69,7 +69,7 @@ class Choice {
   int64_t generated_ = 0;
   double log_probability_ = 0;
   std::vector<double> of_prompt_;
-  std::vector<std::vector<inference::Draw>> prompt_alternatives_;
+  std::vector<inference::PromptAlternatives> prompt_alternatives_;
   size_t decoded_ = 0, certain_ = 0;  // bytes that the stream gave, and of the text
   Piece new_;
 };

@@ -14,10 +14,13 @@ std::vector<ChoicePlan> plan(const ChatRequest& r, const RenderedPrompt& prompt,
   const uint64_t seed = random_seed();
   const int64_t room =
       room_for_text(model, std::ssize(prompt.tokens), r.generation.max_tokens, {}, "messages");
+  require_prompt_logprobs(r.generation, std::ssize(prompt.tokens));
   std::vector<ChoicePlan> plans;
   for (int64_t i = 0; i < r.generation.n; ++i) {
     plans.push_back(plan_choice(r.generation, model, prompt.tokens, room, plans.size(), seed));
     if (r.logprobs) plans.back().request.logprobs = r.top_logprobs;
+    if (i == 0 && r.generation.prompt_logprobs)
+      score_prompt(plans.back(), *r.generation.prompt_logprobs);
     if (r.calls_tools && !r.must_call) plans.back().options.shown_special = model.tool_tokens();
   }
   return plans;
@@ -48,7 +51,14 @@ class ChatCompletion {
       if (!end.calls.empty()) message.emplace_back("tool_calls", calls(end.calls, false));
       choices.push_back(choice(c, "message", std::move(message), piece, reason(c, end)));
     }
-    return frame_.of("chat.completion", std::move(choices), all_usage());
+    Json answer = frame_.of("chat.completion", std::move(choices), all_usage());
+    if (const auto most = request_.generation.prompt_logprobs) {
+      const Choice& first = generation_.choices()[0];
+      answer.set("prompt_logprobs",
+                 prompt_logprobs(model_, prompt_.tokens, first.prompt_log_probabilities(),
+                                 first.prompt_alternatives(), *most));
+    }
+    return answer;
   }
 
   void stream(const EventWriter& events, const std::function<bool()>& client_gone) {

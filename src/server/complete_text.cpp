@@ -19,7 +19,9 @@ std::vector<ChoicePlan> plan(const CompletionRequest& r, const TextModel& model)
     for (int64_t i = 0; i < r.best_of; ++i) {
       plans.push_back(plan_choice(r.generation, model, prompt.tokens, room, plans.size(), seed));
       plans.back().request.logprobs = r.logprobs.value_or(-1);
-      plans.back().request.prompt_alternatives = r.echo;
+      if (r.echo && r.logprobs.value_or(0) > 0) score_prompt(plans.back(), *r.logprobs);
+      if (i == 0 && r.generation.prompt_logprobs)
+        score_prompt(plans.back(), *r.generation.prompt_logprobs);
       plans.back().options.gives_end_token = true;
     }
   }
@@ -43,8 +45,13 @@ class Completion {
   Json whole(const std::function<bool()>& client_gone) {
     generation_.finish(client_gone);
     Json::Array choices;
-    for (size_t p = 0; p < request_.prompts.size(); ++p)
-      for (const size_t c : best_of(p)) choices.push_back(choice(c, choices.size(), take(c), true));
+    for (size_t p = 0; p < request_.prompts.size(); ++p) {
+      const Json scores = scores_of(p);
+      for (const size_t c : best_of(p)) {
+        choices.push_back(choice(c, choices.size(), take(c), true));
+        if (!scores.is_null()) choices.back().set("prompt_logprobs", scores);
+      }
+    }
     return frame(std::move(choices), all_usage());
   }
 
@@ -84,6 +91,15 @@ class Completion {
     return chosen;
   }
 
+  // Log-probabilities of a prompt's tokens, where they are asked for: the first of its texts has them.
+  Json scores_of(size_t prompt) const {
+    if (!request_.generation.prompt_logprobs) return Json();
+    const Choice& choice = generation_.choices()[prompt * static_cast<size_t>(request_.best_of)];
+    return prompt_logprobs(model_, request_.prompts[prompt].tokens,
+                           choice.prompt_log_probabilities(), choice.prompt_alternatives(),
+                           *request_.generation.prompt_logprobs);
+  }
+
   // What a choice has got; the prompt first where it is echoed.
   Piece take(size_t c) {
     Choice& choice = generation_.choices()[c];
@@ -93,7 +109,7 @@ class Completion {
       const Prompt& prompt = request_.prompts[c / static_cast<size_t>(request_.best_of)];
       if (request_.logprobs)
         logprobs_[c].add_prompt(prompt.text, prompt.tokens, choice.prompt_log_probabilities(),
-                                choice.prompt_alternatives());
+                                choice.prompt_alternatives(), *request_.logprobs);
       if (request_.logprobs) logprobs_[c].add(piece);
       piece.text = prompt.text + piece.text;
     } else if (request_.logprobs) {

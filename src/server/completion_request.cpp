@@ -68,6 +68,9 @@ CompletionRequest read_completion(const Json& body, const TextModel& model) {
   if (texts > kMostTexts)
     p.fail("n", fmt::format("of {} for each of {} prompts makes {} texts; at most {} are allowed",
                             r.best_of, r.prompts.size(), texts, kMostTexts));
+  int64_t tokens = 0;
+  for (const Prompt& prompt : r.prompts) tokens += std::ssize(prompt.tokens);
+  require_prompt_logprobs(r.generation, tokens * r.generation.n);
   return r;
 }
 

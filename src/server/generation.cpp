@@ -40,6 +40,11 @@ ChoicePlan plan_choice(const GenerationParameters& parameters, const TextModel& 
   return plan;
 }
 
+void score_prompt(ChoicePlan& plan, int64_t alternatives) {
+  plan.request.logprobs = std::max<int64_t>(plan.request.logprobs, 0);
+  plan.request.prompt_alternatives = std::max(plan.request.prompt_alternatives, alternatives);
+}
+
 Generation::Generation(const TextModel& model, Engines& engine, std::vector<ChoicePlan> plans,
                        std::optional<Clock::time_point> deadline) {
   std::vector<inference::Request> requests;

@@ -92,6 +92,14 @@ SharedGrammar read_guided(const Parameters& p, const TextModel& model) {
   return read_grammar(p, "guided_choice", [&] { return grammars.choice(texts); });
 }
 
+void read_prompt_logprobs(const Parameters& p, const TextModel& model, GenerationParameters& g) {
+  g.prompt_logprobs = p.integer("prompt_logprobs", 0, std::min(kMostLogprobs, model.vocabulary()));
+  if (!g.stream || !g.prompt_logprobs) return;
+  if (*g.prompt_logprobs > 0)
+    p.fail("prompt_logprobs", "cannot be streamed; leave out stream or prompt_logprobs");
+  g.prompt_logprobs.reset();  // 0 in a stream is none, as in vLLM
+}
+
 void read_stream(const Parameters& p, GenerationParameters& g) {
   g.stream = p.boolean("stream").value_or(false);
   const std::optional<Parameters> options = p.object("stream_options");
@@ -148,13 +156,13 @@ GenerationParameters read_generation(const Parameters& p, const TextModel& model
   g.priority = p.integer("priority", -100, 100).value_or(0);
   g.grammar = read_guided(p, model);
   read_stream(p, g);
+  read_prompt_logprobs(p, model, g);
   p.refuse({"guided_grammar",
             "structured_outputs",
             "bad_words",
             "allowed_token_ids",
             "use_beam_search",
             "early_stopping",
-            "prompt_logprobs",
             "truncate_prompt_tokens",
             "include_stop_str_in_output",
             "logits_processors",
@@ -193,6 +201,17 @@ SharedGrammar read_grammar(const Parameters& p, std::string_view name,
   } catch (const Error& e) {
     p.fail(name, std::string("cannot be used: ") + e.what());
   }
+}
+
+void require_prompt_logprobs(const GenerationParameters& parameters, int64_t tokens) {
+  if (!parameters.prompt_logprobs) return;
+  const int64_t all = tokens * (1 + *parameters.prompt_logprobs);
+  if (all > kMostPromptLogprobs)
+    throw invalid_request(
+        fmt::format("prompt_logprobs {} for {} tokens of prompts makes {} log-probabilities; at "
+                    "most {} are answered at once",
+                    *parameters.prompt_logprobs, tokens, all, kMostPromptLogprobs),
+        "prompt_logprobs");
 }
 
 void check_model(const Parameters& p, const TextModel& model) {

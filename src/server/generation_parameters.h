@@ -21,6 +21,7 @@ struct GenerationParameters {
   std::map<int32_t, double> logit_bias;  // by token
   std::optional<uint64_t> seed;
   std::optional<int64_t> max_tokens;
+  std::optional<int64_t> prompt_logprobs;  // alternatives of each token of the prompt
   std::vector<std::string> stops;
   std::vector<int32_t> stop_tokens;
   SharedGrammar grammar;  // that the text is held to; null: none
@@ -43,6 +44,9 @@ void read_response_format(const Parameters& p, const TextModel& model, Generatio
 SharedGrammar read_grammar(const Parameters& p, std::string_view name,
                            const std::function<SharedGrammar()>& compile);
 
+// Throws ApiError 400 where prompt_logprobs of prompts with so many tokens in all are too many.
+void require_prompt_logprobs(const GenerationParameters& parameters, int64_t tokens);
+
 // Throws ApiError 404 for another model's name; none given is this one.
 void check_model(const Parameters& p, const TextModel& model);
 void check_model(std::string_view name, const TextModel& model);
@@ -53,7 +57,8 @@ int64_t room_for_text(const TextModel& model, int64_t prompt_tokens,
                       const std::optional<int64_t>& asked, std::optional<int64_t> usual,
                       const char* field = "prompt");
 
-constexpr int64_t kMostTexts = 128;    // of a request
-constexpr int64_t kMostLogprobs = 20;  // alternatives of a token
+constexpr int64_t kMostTexts = 128;               // of a request
+constexpr int64_t kMostPromptLogprobs = 1 << 20;  // of an answer, those of alternatives included
+constexpr int64_t kMostLogprobs = 20;             // alternatives of a token
 
 }  // namespace megatron::server

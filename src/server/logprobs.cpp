@@ -23,6 +23,10 @@ Json::Object chat_entry(const TextModel& model, const inference::Draw& draw) {
           {"bytes", std::move(bytes)}};
 }
 
+std::span<const inference::Draw> first(const inference::PromptAlternatives& at, int64_t most) {
+  return std::span(at.likely).first(std::min(at.likely.size(), static_cast<size_t>(most)));
+}
+
 }  // namespace
 
 Json log_probability(double value) { return std::max(value, -9999.0); }
@@ -47,6 +51,32 @@ Json chat_logprobs(const TextModel& model, std::span<const TextToken> tokens) {
     content.emplace_back(std::move(entry));
   }
   return Json::Object{{"content", std::move(content)}, {"refusal", Json()}};
+}
+
+Json prompt_logprobs(const TextModel& model, std::span<const int32_t> tokens,
+                     std::span<const double> log_probabilities,
+                     std::span<const inference::PromptAlternatives> alternatives, int64_t most) {
+  Json::Array all = {Json()};
+  for (size_t i = 0; i < alternatives.size(); ++i) {
+    Json::Object by_id;
+    const auto put = [&](const inference::Draw& draw, int64_t rank) {
+      std::string text;
+      tokenizers::append_lossy(model.token_bytes(draw.token), true, text);
+      by_id.emplace_back(std::to_string(draw.token),
+                         Json::Object{{"logprob", log_probability(draw.log_probability)},
+                                      {"rank", rank},
+                                      {"decoded_token", std::move(text)}});
+    };
+    const int32_t own = tokens[i + 1];
+    put({own, log_probabilities[i]}, alternatives[i].rank);
+    int64_t rank = 0;
+    for (const inference::Draw& draw : first(alternatives[i], most)) {
+      ++rank;
+      if (draw.token != own) put(draw, rank);
+    }
+    all.emplace_back(std::move(by_id));
+  }
+  return Json(std::move(all));
 }
 
 void CompletionLogprobs::append(const std::string& token, Json log_probability, Json alternatives,
@@ -74,15 +104,16 @@ Json CompletionLogprobs::by_name(std::span<const inference::Draw> alternatives,
 
 void CompletionLogprobs::add_prompt(std::string_view text, std::span<const int32_t> tokens,
                                     std::span<const double> log_probabilities,
-                                    std::span<const std::vector<inference::Draw>> alternatives) {
+                                    std::span<const inference::PromptAlternatives> alternatives,
+                                    int64_t most) {
   tokenizers::DecodeStream stream(model_.tokenizer());
   int64_t at = 0;
   for (size_t i = 0; i < tokens.size(); ++i) {
     const bool known = i > 0 && i - 1 < log_probabilities.size();
     append(token_name(model_, tokens[i]),
            known ? log_probability(log_probabilities[i - 1]) : Json(),
-           i > 0 && i - 1 < alternatives.size()
-               ? by_name(alternatives[i - 1], {tokens[i], log_probabilities[i - 1]})
+           most > 0 && i > 0 && i - 1 < alternatives.size()
+               ? by_name(first(alternatives[i - 1], most), {tokens[i], log_probabilities[i - 1]})
                : Json(),
            at);
     at += count_characters(stream.push(tokens[i]));

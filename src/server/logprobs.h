@@ -19,10 +19,11 @@ class CompletionLogprobs {
   explicit CompletionLogprobs(const TextModel& model) : model_(model) {}
 
   // The prompt, where it stands before the text. log_probabilities: of its tokens from the second
-  // on. alternatives: at each of those, or none at all.
+  // on. alternatives: at each of those, of which `most` count, or none at all.
   void add_prompt(std::string_view text, std::span<const int32_t> tokens,
                   std::span<const double> log_probabilities,
-                  std::span<const std::vector<inference::Draw>> alternatives = {});
+                  std::span<const inference::PromptAlternatives> alternatives = {},
+                  int64_t most = 0);
   void add(const Piece& piece);
   Json take();  // what was added since the last time
 
@@ -37,6 +38,12 @@ class CompletionLogprobs {
   int64_t characters_ = 0;  // in them, and in the prompt
   Json::Array tokens_, log_probabilities_, alternatives_, offsets_;
 };
+
+// The tokens of a prompt as vLLM's `prompt_logprobs` has them: null, then for each an object by token id
+// of {logprob, rank, decoded_token}: of the token itself and of the `most` most likely ones.
+Json prompt_logprobs(const TextModel& model, std::span<const int32_t> tokens,
+                     std::span<const double> log_probabilities,
+                     std::span<const inference::PromptAlternatives> alternatives, int64_t most);
 
 // A log-probability as JSON, which has no infinity: -9999 at least.
 Json log_probability(double value);

@@ -116,8 +116,8 @@ class Asking {
     const TokenPair& pair = question.continuations[part.number];
     request.prompt = pair.tokens;
     request.max_tokens = 0;
-    request.logprobs = question.wants_greedy ? 1 : 0;
-    request.prompt_alternatives = question.wants_greedy;
+    request.logprobs = 0;
+    request.prompt_alternatives = question.wants_greedy ? 1 : -1;
     request.first_scored = pair.context;
     return request;
   }
@@ -138,7 +138,7 @@ class Asking {
       const auto at = static_cast<size_t>(pair.context + running.scored++);
       if (question.wants_greedy)
         answer.is_greedy =
-            answer.is_greedy && update.prompt_alternatives[i][0].token == pair.tokens[at];
+            answer.is_greedy && update.prompt_alternatives[i].likely[0].token == pair.tokens[at];
     }
     bool ended = update.finish.has_value();
     for (const inference::GeneratedToken& token : update.tokens) {

@@ -144,6 +144,35 @@ TEST(TensorParallelEngines, AreCloseToOneRank) {
   }
 }
 
+TEST(TensorParallelEngines, GiveTheAlternativesOfPrompts) {
+  RandomModel m(windows_shape(3), DType::f32);
+  const Request request{.prompt = random_tokens(50, kDividedVocabulary, 3),
+                        .max_tokens = 0,
+                        .logprobs = 0,
+                        .prompt_alternatives = 3};
+  const auto alternatives = [&](Engine& e) {
+    e.submit(request);
+    std::vector<int64_t> all;  // ranks and tokens
+    while (!e.idle()) {
+      for (const RequestUpdate& update : e.step()) {
+        for (const auto& at : update.prompt_alternatives) {
+          all.push_back(at.rank);
+          for (const auto& draw : at.likely) all.push_back(draw.token);
+        }
+      }
+    }
+    return all;
+  };
+  Engine one(m.model, m.runtime, {});
+  const std::vector<int64_t> expected = alternatives(one);
+  EXPECT_EQ(expected.size(), 49u * 4);
+  for (const Division& d : {Division{.tensor = 2}, Division{.tensor = 2, .stages = 2, .led = true}})
+    on_parts(m, d, [&](const models::Stage& stage, Runtime& runtime, const EngineRanks& ranks) {
+      Engine e(stage, runtime, {}, ranks);
+      EXPECT_EQ(alternatives(e), expected);
+    });
+}
+
 // Each has whole experts, or slices of some.
 TEST(ExpertParallelEngines, AreCloseToOneRank) {
   models::ModelFlags flags = windows_shape(3);

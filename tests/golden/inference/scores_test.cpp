@@ -17,7 +17,7 @@ constexpr int64_t kScoredVocabulary = 97, kScoredPositions = 256;
 
 struct Scores {
   std::vector<double> log_probabilities;
-  std::vector<std::vector<Draw>> alternatives;
+  std::vector<inference::PromptAlternatives> alternatives;
 };
 
 class PromptScores : public ::testing::Test {
@@ -87,21 +87,23 @@ TEST_F(PromptScores, AlternativesAreTheLargestLogits) {
                                   .max_tokens = 1,
                                   .logprobs = 3,
                                   .first_scored = 5,
-                                  .prompt_alternatives = true});
+                                  .prompt_alternatives = 3});
     ASSERT_EQ(scores.log_probabilities.size(), 95u);
     ASSERT_EQ(scores.alternatives.size(), 95u);
     for (size_t i = 0; i < 95; ++i) {
       const std::span<const float> row(&logits[(i + 4) * kScoredVocabulary], kScoredVocabulary);
       const std::vector<int32_t> expected = inference::most_likely(row, 3);
-      ASSERT_EQ(scores.alternatives[i].size(), 3u);
+      ASSERT_EQ(scores.alternatives[i].likely.size(), 3u);
+      const std::vector<int32_t> ranked = inference::most_likely(row, kScoredVocabulary);
+      EXPECT_EQ(ranked[static_cast<size_t>(scores.alternatives[i].rank - 1)], prompt[i + 5]);
       for (size_t k = 0; k < 3; ++k) {
-        const Draw& draw = scores.alternatives[i][k];
+        const Draw& draw = scores.alternatives[i].likely[k];
         EXPECT_EQ(draw.token, expected[k]) << i;
         if (draw.token == prompt[i + 5]) {
           EXPECT_EQ(draw.log_probability, scores.log_probabilities[i]);
         }
       }
-      EXPECT_GE(scores.alternatives[i][0].log_probability, scores.log_probabilities[i]);
+      EXPECT_GE(scores.alternatives[i].likely[0].log_probability, scores.log_probabilities[i]);
     }
   }
 }

@@ -121,6 +121,47 @@ TEST_F(Answers, Echo) {
     EXPECT_EQ(after[i + 5].as_integer(), offsets[i].as_integer() + 5);
 }
 
+// As vLLM answers them: of each token but the first its own and the most likely ones, by id.
+TEST_F(Answers, LogprobsOfPrompts) {
+  const std::string more = R"("max_tokens": 3, "seed": 3, )";
+  const Json answer = served_->get("/v1/completions", R"({"prompt": ["Hallo", "A"], "n": 2, )" +
+                                                          more + R"("prompt_logprobs": 2})");
+  const auto& choices = answer["choices"].as_array();
+  EXPECT_EQ(choices[0]["prompt_logprobs"], choices[1]["prompt_logprobs"]);
+  EXPECT_EQ(choices[2]["prompt_logprobs"], Json(Json::Array{Json()}));
+  EXPECT_TRUE(choices[0]["logprobs"].is_null());
+  const auto& tokens = choices[0]["prompt_logprobs"].as_array();
+  const auto own = Answers::own("Hallo", 0, {}, 0, 0);
+  ASSERT_EQ(tokens.size(), 5u);
+  EXPECT_TRUE(tokens[0].is_null());
+  for (size_t i = 1; i < 5; ++i) {
+    const std::string text(1, "Hallo"[i]);
+    const Json& one = tokens[i][std::to_string(static_cast<int>(text[0]))];
+    EXPECT_EQ(one["logprob"].as_number(), own.prompt_log_probabilities[i - 1]);
+    EXPECT_EQ(one["decoded_token"], Json(text));
+    const int64_t rank = one["rank"].as_integer();
+    EXPECT_EQ(tokens[i].as_object().size(), rank <= 2 ? 2u : 3u);
+    for (const auto& [id, other] : tokens[i].as_object()) {
+      EXPECT_EQ(other["rank"].as_integer() < rank,
+                other["logprob"].as_number() > one["logprob"].as_number());
+    }
+  }
+  // It changes nothing else, and stands beside fewer alternatives of the text.
+  const Json plain =
+      served_->get("/v1/completions",
+                   R"({"prompt": "Hallo", "echo": true, "logprobs": 1, )" + more + R"("n": 1})");
+  const Json both = served_->get("/v1/completions", R"({"prompt": "Hallo", "echo": true,
+      "logprobs": 1, "prompt_logprobs": 2, )" + more + R"("n": 1})");
+  EXPECT_EQ(both["choices"].as_array()[0]["logprobs"], plain["choices"].as_array()[0]["logprobs"]);
+  EXPECT_EQ(both["choices"].as_array()[0]["prompt_logprobs"], choices[0]["prompt_logprobs"]);
+
+  const Json chat = served_->get("/v1/chat/completions", R"({"messages": [{"role": "user",
+      "content": "x"}], "prompt_logprobs": 0, )" + more + R"("n": 1})");
+  ASSERT_EQ(chat["prompt_logprobs"].as_array().size(), 6u);  // "u:x\na:"
+  EXPECT_EQ(chat["prompt_logprobs"].as_array()[2].as_object().size(), 1u);
+  EXPECT_EQ(chat["prompt_logprobs"].as_array()[2]["120"]["decoded_token"], Json("x"));
+}
+
 TEST_F(Answers, BestOfAnswersTheMostProbable) {
   const std::string same = R"("prompt": "x", "seed": 11, "max_tokens": 6, "logprobs": 0)";
   const Json all = served_->get("/v1/completions", R"({"n": 6, )" + same + "}");

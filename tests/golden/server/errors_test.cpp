@@ -83,6 +83,10 @@ TEST_F(Errors, FieldsOfCompletions) {
        {R"("stream": true, "stream_options": {"include_usage": 1})",
         "stream_options.include_usage"},
        {R"("suffix": "end")", "suffix"},
+       {R"("prompt_logprobs": 21)", "prompt_logprobs"},
+       {R"("prompt_logprobs": -1)", "prompt_logprobs"},
+       {R"("prompt_logprobs": true)", "prompt_logprobs"},
+       {R"("prompt_logprobs": 1, "stream": true)", "prompt_logprobs"},
        {R"("guided_json": {"type": "object"})", "guided_json"}},
       "}");
   refused(path, R"({"prompt": )",

@@ -96,6 +96,15 @@ TEST(CompletionRequest, Defaults) {
   EXPECT_FALSE(r.generation.stream);
 }
 
+TEST(CompletionRequest, LogprobsOfPromptsHaveALimit) {
+  GenerationParameters g;
+  require_prompt_logprobs(g, INT64_MAX);
+  g.prompt_logprobs = 20;
+  require_prompt_logprobs(g, kMostPromptLogprobs / 21);
+  EXPECT_EQ(param_of([&] { require_prompt_logprobs(g, kMostPromptLogprobs / 20); }),
+            "prompt_logprobs");
+}
+
 TEST(CompletionRequest, RoomForText) {
   EXPECT_EQ(room_for_text(model(), 10, 40, {}), 40);
   EXPECT_EQ(room_for_text(model(), 10, {}, {}), 40);
