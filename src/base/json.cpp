@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "base/files.h"
+#include "base/lfs_pointer.h"
 #include "base/shorten.h"
 
 namespace megatron {
@@ -414,7 +415,11 @@ Json Json::parse(std::string_view text, std::string_view origin) {
   return std::move(builder.result);
 }
 
-Json Json::read(const std::string& path) { return parse(read_file(path), path); }
+Json Json::read(const std::string& path) {
+  const std::string text = read_file(path);
+  refuse_lfs_pointer(text, path);
+  return parse(text, path);
+}
 
 std::string Json::dump(int indent, bool ensure_ascii) const {
   Writer writer(indent, ensure_ascii);

@@ -18,6 +18,8 @@ struct HeldTensor {
   Tensor value;
   Shape shape;
   int64_t begin = 0;
+  // Elements that no part covers keep their values when it is loaded; else they become zero.
+  bool keeps_rest = false;
 };
 
 std::vector<HeldTensor> held(

@@ -1,6 +1,7 @@
 #include <cstring>
 #include <map>
 #include <set>
+#include <utility>
 
 #include "base/error.h"
 #include "checkpoint/model_directory.h"
@@ -26,8 +27,8 @@ class Differences {
     } else if (info->shape != wanted.shape) {
       shapes_.push_back(fmt::format("{}: {} there, {} in {}", wanted.name, info->shape.str(),
                                     wanted.shape.str(), owner_));
-    } else if (!convertible(info->dtype, wanted.dtype)) {
-      types_.push_back(fmt::format("{}: {} there, {} in {}", wanted.name, name(info->dtype),
+    } else if (!info->foreign_type.empty() || !convertible(info->dtype, wanted.dtype)) {
+      types_.push_back(fmt::format("{}: {} there, {} in {}", wanted.name, type_name(*info),
                                    name(wanted.dtype), owner_));
     }
   }
@@ -39,13 +40,18 @@ class Differences {
     }
   }
 
-  void check(const std::string& path) const {
+  // The surplus is dropped. Returns it.
+  std::vector<std::string> take_surplus() { return std::exchange(surplus_, {}); }
+
+  // advice: what to do about surplus tensors.
+  void check(const std::string& path, std::string_view advice = "") const {
     std::string text;
     const auto add = [&text](const std::vector<std::string>& names, std::string_view what) {
       if (!names.empty()) text += fmt::format("\n  {}: {}", what, counted(names));
     };
     add(missing_, "missing");
     add(surplus_, fmt::format("not in {}", owner_));
+    if (!surplus_.empty()) text += advice;
     add(shapes_, "with a different shape");
     add(types_, "with a type that cannot be converted (f64, f32, bf16 and f16 can)");
     MG_CHECK(text.empty(), "the tensors of '{}' do not match {} that its settings describe:{}",
@@ -81,7 +87,7 @@ void fill(const TensorFiles& files, const HeldTensor& tensor) {
   if (!value.device().has_data()) return;
   if (!value.device().is_host()) {
     HeldTensor here = tensor;
-    here.value = on_host(value, false);
+    here.value = on_host(value, tensor.keeps_rest);
     fill(files, here);
     return copy_bytes_from(value, bytes_of(here.value));
   }
@@ -92,7 +98,8 @@ void fill(const TensorFiles& files, const HeldTensor& tensor) {
   }
   MG_ASSERT(covered <= value.elements());
   // What no part covers is padding, which is zero.
-  if (covered < value.elements()) std::memset(value.raw(), 0, static_cast<size_t>(value.bytes()));
+  if (covered < value.elements() && !tensor.keeps_rest)
+    std::memset(value.raw(), 0, static_cast<size_t>(value.bytes()));
   for (const CanonicalTensor& part : tensor.placement->tensors) {
     const std::string stored = tensor.prefix + part.name;
     if (const Mxfp4Tensor* packed = files.mxfp4(stored)) {
@@ -106,6 +113,17 @@ void fill(const TensorFiles& files, const HeldTensor& tensor) {
   }
 }
 
+void fill_all(const TensorFiles& files, std::span<const HeldTensor> tensors,
+              std::span<const WholeTensor> whole, std::string_view owner,
+              const std::function<void(int64_t)>& progress) {
+  check_held(tensors, whole, owner);
+  int64_t filled = 0;
+  for (const HeldTensor& tensor : tensors) {
+    fill(files, tensor);
+    if (progress) progress(++filled);
+  }
+}
+
 }  // namespace
 
 void load(const TensorFiles& files, std::span<const HeldTensor> tensors,
@@ -115,18 +133,32 @@ void load(const TensorFiles& files, std::span<const HeldTensor> tensors,
   for (const WholeTensor& tensor : whole) differences.compare(files, tensor);
   differences.find_surplus(files, ignored);
   differences.check(files.folder());
-  check_held(tensors, whole, owner);
-  int64_t filled = 0;
-  for (const HeldTensor& tensor : tensors) {
-    fill(files, tensor);
-    if (progress) progress(++filled);
-  }
+  fill_all(files, tensors, whole, owner, progress);
 }
 
-void load(const ModelDirectory& directory, std::span<const HeldTensor> tensors,
-          std::span<const WholeTensor> whole, std::span<const std::string> ignored,
-          const std::function<void(int64_t)>& progress) {
-  load(directory.tensors(), tensors, whole, ignored, "the model", progress);
+std::vector<std::string> load(const ModelDirectory& directory, std::span<const HeldTensor> tensors,
+                              std::span<const WholeTensor> whole,
+                              std::span<const std::string> ignored,
+                              const std::function<void(int64_t)>& progress) {
+  constexpr std::string_view kOwner = "the model";
+  const TensorFiles& files = directory.tensors();
+  Differences differences(kOwner);
+  for (const WholeTensor& tensor : whole) {
+    const std::string* const trouble = directory.trouble(tensor.name);
+    MG_CHECK(trouble == nullptr,
+             "'{}' does not have the tensor '{}', which the model needs: {}; download the "
+             "directory again",
+             directory.path(), tensor.name, *trouble);
+    differences.compare(files, tensor);
+  }
+  differences.find_surplus(files, ignored);
+  std::vector<std::string> surplus;
+  if (directory.options().ignore_surplus) surplus = differences.take_surplus();
+  differences.check(directory.path(),
+                    "; if it computes the same without them, --ignore-surplus-tensors leaves them "
+                    "out");
+  fill_all(files, tensors, whole, kOwner, progress);
+  return surplus;
 }
 
 void load(const ModelDirectory& directory, std::span<ParameterSpec* const> parameters,

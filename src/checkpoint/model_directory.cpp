@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "checkpoint/checkpoint_directory.h"
 #include "checkpoint/name_list.h"
 
 namespace megatron::checkpoint {
@@ -46,6 +47,17 @@ ShardMap read_index(const std::string& path, std::string_view ending) {
   return shard_of;
 }
 
+// What the names of the parts of one set of weights have in common: "model--of-00004.safetensors" of
+// "model-00003-of-00004.safetensors". "": another name.
+std::string series_of(std::string_view name) {
+  const size_t of = name.rfind("-of-"),
+               dash = of == name.npos || of == 0 ? of : name.rfind('-', of - 1);
+  if (of == name.npos || dash == name.npos || dash + 1 == of) return {};
+  const std::string_view number = name.substr(dash + 1, of - dash - 1);
+  const bool digits = std::ranges::all_of(number, [](char c) { return c >= '0' && c <= '9'; });
+  return digits ? fmt::format("{}{}", name.substr(0, dash + 1), name.substr(of)) : std::string();
+}
+
 }  // namespace
 
 bool is_torch_weights(std::string_view file) {
@@ -61,7 +73,8 @@ std::string safetensors_name(std::string_view file) {
   return fmt::format("{}{}{}", standard ? "model" : "", file, kEnding);
 }
 
-ModelDirectory::ModelDirectory(std::string path) : path_(std::move(path)) {
+ModelDirectory::ModelDirectory(std::string path, const ReadingOptions& options)
+    : path_(std::move(path)), options_(options) {
   std::error_code error;
   MG_CHECK(present(path_), "the model directory '{}' does not exist", path_);
   MG_CHECK(fs::is_directory(path_, error),
@@ -74,9 +87,13 @@ ModelDirectory::ModelDirectory(std::string path) : path_(std::move(path)) {
   const bool packed = take_mxfp4(config_, path_ + "/config.json");
 
   find_weights();
+  const bool strict = is_checkpoint(path_);
+  const std::string_view ending = torch_ ? kTorchEnding : kEnding;
+  const ShardMap index =
+      indexed_ ? read_index(path_ + "/" + std::string(this->index()), ending) : ShardMap();
   const std::string single(torch_ ? kTorchFile : kSingleFile);
-  tensors_ = TensorFiles(path_, indexed_ ? files_of_index() : std::vector{single});
-  check_index();
+  tensors_ = TensorFiles(path_, indexed_ ? files_of_index(index, strict) : std::vector{single});
+  place_tensors(index, strict);
   metadata_ = tensors_.file(0).metadata();
   if (packed) join_mxfp4();
 }
@@ -112,40 +129,68 @@ void ModelDirectory::find_weights() {
               has(kTorchFile) ? kTorchFile : kTorchIndex);
 }
 
-// Fills shard_of_; returns the files in it, which are all there.
-std::vector<std::string> ModelDirectory::files_of_index() {
-  shard_of_ = read_index(path_ + "/" + std::string(index()), torch_ ? kTorchEnding : kEnding);
-  std::set<std::string> names;
-  for (const auto& [tensor, file] : shard_of_) names.insert(file);
+// The files that the index names and the others of their series, without those that do not exist.
+std::vector<std::string> ModelDirectory::files_of_index(const ShardMap& index, bool strict) const {
+  std::set<std::string> names, series;
   std::vector<std::string> absent;
+  for (const auto& [tensor, file] : index) names.insert(file);
   for (const std::string& name : names) {
     if (!present(path_ + "/" + name)) absent.push_back(name);
+    if (const std::string one = series_of(name); !one.empty()) series.insert(one);
   }
-  MG_CHECK(absent.empty(), "'{}' lacks files that {} names: {}", path_, index(), counted(absent));
+  MG_CHECK(absent.empty() || (!strict && absent.size() < names.size()),
+           "'{}' lacks files that {} names: {}", path_, this->index(), counted(absent));
+  for (const std::string& name : absent) names.erase(name);
+  std::error_code error;
+  for (const fs::directory_entry& entry : fs::directory_iterator(path_, error)) {
+    const std::string name = entry.path().filename().string();
+    if (!strict && series.contains(series_of(name))) names.insert(name);
+  }
   return {names.begin(), names.end()};
 }
 
-// Each tensor lies in the file that the index names, and in no other.
-void ModelDirectory::check_index() {
-  std::vector<std::string> surplus, missing;
-  std::map<std::string_view, const TensorFile*> files;
-  for (size_t i = 0; i < tensors_.names().size(); ++i) {
-    const std::string& name = tensors_.names()[i];
-    files.emplace(name, &tensors_.file(i));
-    for (const TensorInfo& info : tensors_.file(i).tensors()) {
-      const auto shard =
-          indexed_ ? shard_of_.find(info.name) : shard_of_.emplace(info.name, name).first;
-      if (shard == shard_of_.end() || shard->second != name)
-        surplus.push_back(name + ": " + info.name);
-    }
+// Of a tensor that several files hold, the one that the index names is read.
+void ModelDirectory::place_tensors(const ShardMap& index, bool strict) {
+  std::map<std::string_view, std::vector<size_t>> holders;
+  for (size_t i = 0; i < tensors_.names().size(); ++i)
+    for (const TensorInfo& info : tensors_.file(i).tensors()) holders[info.name].push_back(i);
+  std::vector<std::string> not_there, not_named;
+  for (const auto& [tensor, files] : holders) {
+    const auto told = index.find(tensor);
+    const auto named = std::ranges::find_if(files, [&](size_t i) {
+      return told != index.end() && tensors_.names()[i] == told->second;
+    });
+    const size_t chosen = named == files.end() ? files[0] : *named;
+    tensors_.choose(tensor, chosen);
+    shard_of_.emplace(tensor, tensors_.names()[chosen]);
+    for (const size_t i : files)
+      if (indexed_ && (named == files.end() || i != chosen))
+        not_named.push_back(fmt::format("{}: {}", tensors_.names()[i], tensor));
+    if (named == files.end() && files.size() > 1)
+      trouble_.emplace(tensor, fmt::format("it is in '{}' and in '{}', and the index names neither",
+                                           tensors_.names()[files[0]], tensors_.names()[files[1]]));
   }
-  for (const auto& [tensor, file] : shard_of_) {
-    if (files.at(file)->find(tensor) == nullptr) missing.push_back(file + ": " + tensor);
+  for (const auto& [tensor, file] : index) {
+    const auto found = holders.find(tensor);
+    const bool opened = std::ranges::find(tensors_.names(), file) != tensors_.names().end();
+    if (found == holders.end())
+      trouble_.emplace(tensor, fmt::format("the index says that it is in '{}', which {}", file,
+                                           opened ? "does not hold it" : "does not exist"));
+    if (shard_of_.contains(tensor) ? shard_of_.find(tensor)->second != file : true)
+      not_there.push_back(fmt::format("{}: {}", file, tensor));
   }
-  MG_CHECK(missing.empty() && surplus.empty(),
-           "{} of '{}' and its files do not agree. Named by the index but not in the file: {}. "
-           "In a file but not so named by the index: {}",
-           index(), path_, counted(missing), counted(surplus));
+  if (not_there.empty() && not_named.empty()) return;
+  disagreement_ = fmt::format(
+      "{} of '{}' and its files do not agree. Named by the index but not in the file: {}. In a "
+      "file "
+      "but not so named by the index: {}",
+      this->index(), path_, counted(not_there), counted(not_named));
+  MG_CHECK(!strict, "{}", disagreement_);
+}
+
+const std::string* ModelDirectory::trouble(std::string_view tensor) const {
+  const auto found = trouble_.find(tensor);
+  return found == trouble_.end() ? nullptr : &found->second;
 }
 
 }  // namespace megatron::checkpoint

@@ -27,11 +27,16 @@ bool is_torch_weights(std::string_view file);
 // always safetensors: "model-00001-of-00002.safetensors" for "pytorch_model-00001-of-00002.bin".
 std::string safetensors_name(std::string_view file);
 
+struct ReadingOptions {
+  bool ignore_surplus = false;  // tensors that the model does not have are left out, not errors
+};
+
 class ModelDirectory {
  public:
-  // Opens and checks config.json, the index and every file it names. Throws Error naming what is
-  // missing, surplus (a tensor in a shard but not in the index, or the reverse) or damaged.
-  explicit ModelDirectory(std::string path);
+  // Opens and checks config.json and the files of weights. Where an index and its files disagree,
+  // what the files hold counts (disagreement()); in a checkpoint, which this program wrote, that
+  // is an error. Throws Error naming what is missing or damaged.
+  explicit ModelDirectory(std::string path, const ReadingOptions& options = {});
 
   const std::string& path() const { return path_; }
   const Json& config() const { return config_; }  // without quantization_config
@@ -39,6 +44,12 @@ class ModelDirectory {
   std::vector<std::string> tensor_names() const { return tensors_.tensor_names(); }
   const TensorInfo* find(std::string_view name) const { return tensors_.find(name); }
   std::span<const std::byte> bytes(std::string_view name) const { return tensors_.bytes(name); }
+  const ReadingOptions& options() const { return options_; }
+  // How an index and its files disagree, as a sentence; "": they agree.
+  const std::string& disagreement() const { return disagreement_; }
+  // Why a tensor that the index or a file names cannot be read: "the index says that it is in
+  // 'FILE', which does not exist". Null: it can, or neither names it.
+  const std::string* trouble(std::string_view tensor) const;
   // File name of each tensor: a directory that is written again has it in safetensors_name() of it.
   const std::map<std::string, std::string, std::less<>>& shard_map() const { return shard_of_; }
   const std::vector<std::pair<std::string, std::string>>& metadata() const {
@@ -50,26 +61,31 @@ class ModelDirectory {
  private:
   std::string_view index() const { return torch_ ? kTorchIndex : kIndex; }
   void find_weights();
-  std::vector<std::string> files_of_index();
-  void check_index();
+  using ShardMap = std::map<std::string, std::string, std::less<>>;
+  std::vector<std::string> files_of_index(const ShardMap& index, bool strict) const;
+  void place_tensors(const ShardMap& index, bool strict);
   void join_mxfp4();
 
   std::string path_;
+  ReadingOptions options_;
   Json config_;
   TensorFiles tensors_;
-  std::map<std::string, std::string, std::less<>> shard_of_;
+  std::map<std::string, std::string, std::less<>> shard_of_, trouble_;
+  std::string disagreement_;
   bool indexed_ = false, torch_ = false;
   std::vector<std::pair<std::string, std::string>> metadata_;
 };
 
 // Fills what this rank holds of a model from the tensors that the placements name, converted to the
 // values' types; nothing else is read. Every tensor of `whole` (the same on all ranks) must be
-// there with its shape, and every tensor there must belong to it, but for the names in `ignored`:
-// one Error lists all that is missing, surplus or of another shape, on every rank alike.
-// progress: how many of `tensors` are filled.
-void load(const ModelDirectory& directory, std::span<const HeldTensor> tensors,
-          std::span<const WholeTensor> whole, std::span<const std::string> ignored = {},
-          const std::function<void(int64_t)>& progress = {});
+// there with its shape, and every tensor there must belong to it, but for the names in `ignored`
+// and with ReadingOptions::ignore_surplus: one Error lists all that is missing, surplus or of
+// another shape or type, on every rank alike. progress: how many of `tensors` are filled. Returns
+// the names that were left out besides `ignored`.
+std::vector<std::string> load(const ModelDirectory& directory, std::span<const HeldTensor> tensors,
+                              std::span<const WholeTensor> whole,
+                              std::span<const std::string> ignored = {},
+                              const std::function<void(int64_t)>& progress = {});
 // The same of a model that is not divided.
 void load(const ModelDirectory& directory, std::span<parallel::ParameterSpec* const> parameters,
           std::span<const std::string> ignored = {});

@@ -46,8 +46,8 @@ Mxfp4Tensor::Mxfp4Tensor(const TensorInfo& blocks, std::span<const std::byte> bl
                          const std::string& file)
     : blocks_(block_bytes), scales_(scale_bytes) {
   for (const TensorInfo* info : {&blocks, &scales})
-    MG_CHECK(info->dtype == DType::u8, "'{}': tensor '{}' is {}; MXFP4 needs u8", file, info->name,
-             name(info->dtype));
+    MG_CHECK(info->dtype == DType::u8 && info->foreign_type.empty(),
+             "'{}': tensor '{}' is {}; MXFP4 needs u8", file, info->name, type_name(*info));
   const Shape& s = blocks.shape;
   MG_CHECK(s.rank() == 4 && s[3] == kBlockBytes,
            "'{}': tensor '{}' has shape {}; MXFP4 needs [experts, rows, columns / {}, {}]", file,

@@ -22,21 +22,24 @@ constexpr std::string_view kMetadata = "__metadata__";
 struct TypeName {
   DType type;
   std::string_view name;
+  int64_t foreign_bits = 0;  // bits of an element of a type that no tensor of ours has
+  int64_t bits() const { return foreign_bits > 0 ? foreign_bits : 8 * size_of(type); }
 };
-constexpr std::array<TypeName, 10> kTypes = {{{DType::f64, "F64"},
-                                              {DType::f32, "F32"},
-                                              {DType::bf16, "BF16"},
-                                              {DType::f16, "F16"},
-                                              {DType::i64, "I64"},
-                                              {DType::i32, "I32"},
-                                              {DType::i16, "I16"},
-                                              {DType::i8, "I8"},
-                                              {DType::u16, "U16"},
-                                              {DType::u8, "U8"}}};
+constexpr TypeName kTypes[] = {{DType::f64, "F64"},           {DType::f32, "F32"},
+                               {DType::bf16, "BF16"},         {DType::f16, "F16"},
+                               {DType::i64, "I64"},           {DType::i32, "I32"},
+                               {DType::i16, "I16"},           {DType::i8, "I8"},
+                               {DType::u16, "U16"},           {DType::u8, "U8"},
+                               {DType::u8, "BOOL", 8},        {DType::u8, "U32", 32},
+                               {DType::u8, "U64", 64},        {DType::u8, "C64", 64},
+                               {DType::u8, "F8_E4M3", 8},     {DType::u8, "F8_E5M2", 8},
+                               {DType::u8, "F8_E8M0", 8},     {DType::u8, "F8_E4M3FNUZ", 8},
+                               {DType::u8, "F8_E5M2FNUZ", 8}, {DType::u8, "F6_E2M3", 6},
+                               {DType::u8, "F6_E3M2", 6},     {DType::u8, "F4", 4}};
 
 std::string_view format_name(DType type) {
   for (const TypeName& t : kTypes) {
-    if (t.type == type) return t.name;
+    if (t.type == type && t.foreign_bits == 0) return t.name;
   }
   MG_ASSERT(false);
 }
@@ -55,7 +58,9 @@ class EntryParser {
   }
 
   TensorInfo parse(const std::string& name, int64_t data_bytes) const {
-    TensorInfo info{name, dtype(), shape()};
+    const TypeName& type = this->type();
+    TensorInfo info{name, type.type, shape()};
+    if (type.foreign_bits > 0) info.foreign_type = type.name;
     const std::vector<int64_t> range = numbers(offsets_, "data_offsets");
     MG_CHECK(range.size() == 2, "{}: data_offsets has {} numbers; it must have 2", where_,
              range.size());
@@ -64,27 +69,25 @@ class EntryParser {
     MG_CHECK(info.begin <= info.end && info.end <= data_bytes,
              "{}: data_offsets [{}, {}] do not lie in the {} bytes of data of the file", where_,
              info.begin, info.end, data_bytes);
-    const std::optional<int64_t> bytes = byte_count(info.shape, info.dtype);
-    MG_CHECK(bytes.has_value(), "{}: the shape {} is too large: its bytes do not fit in 64 bits",
-             where_, info.shape.str());
+    const std::optional<int64_t> bytes = byte_count(info.shape, type.bits());
+    MG_CHECK(bytes.has_value(),
+             "{}: the shape {} of {} is too large (its bytes must fit in 64 bits) or ends within a "
+             "byte",
+             where_, info.shape.str(), type.name);
     MG_CHECK(*bytes == info.end - info.begin,
              "{}: data_offsets [{}, {}] span {} bytes, but the shape {} of {} needs {}", where_,
-             info.begin, info.end, info.end - info.begin, info.shape.str(), format_name(info.dtype),
-             *bytes);
+             info.begin, info.end, info.end - info.begin, info.shape.str(), type.name, *bytes);
     return info;
   }
 
  private:
-  DType dtype() const {
+  const TypeName& type() const {
     MG_CHECK(dtype_ != nullptr && dtype_->is_string(), "{}: dtype is missing or not a string",
              where_);
     for (const TypeName& t : kTypes) {
-      if (t.name == dtype_->as_string()) return t.type;
+      if (t.name == dtype_->as_string()) return t;
     }
-    fail(
-        "{}: the type '{}' is not supported; supported are F64, F32, BF16, F16, I64, I32, I16, "
-        "I8, U16 and U8",
-        where_, dtype_->as_string());
+    fail("{}: the type '{}' is none of the safetensors format", where_, dtype_->as_string());
   }
 
   Shape shape() const {
@@ -194,6 +197,8 @@ std::vector<To> numbers(std::span<const std::byte> bytes, DType type) {
 const TensorInfo& existing(const SafetensorsFile& file, std::string_view name) {
   const TensorInfo* const info = file.find(name);
   MG_CHECK(info != nullptr, "'{}' has no tensor '{}'", file.path(), name);
+  MG_CHECK(info->foreign_type.empty(), "'{}': tensor '{}' has the type {}, which cannot be read",
+           file.path(), name, info->foreign_type);
   return *info;
 }
 
@@ -269,7 +274,7 @@ std::string safetensors_head(const std::string& path, std::span<TensorInfo> tens
     MG_CHECK(names.insert(tensor.name).second,
              "cannot write '{}': two tensors are named '{}', or the name is reserved", path,
              tensor.name);
-    const std::optional<int64_t> bytes = byte_count(tensor.shape, tensor.dtype);
+    const std::optional<int64_t> bytes = byte_count(tensor.shape, 8 * size_of(tensor.dtype));
     tensor.begin = end;
     MG_CHECK(bytes.has_value() && !__builtin_add_overflow(tensor.begin, *bytes, &end),
              "cannot write '{}': tensor '{}' of shape {} is too large", path, tensor.name,

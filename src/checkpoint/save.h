@@ -31,6 +31,8 @@ struct Contents {
   std::function<DType(const std::string& name)>
       dtype;                             // of a weight on disk; default: the tensor's
   const ModelDirectory* like = nullptr;  // keep its shard map and metadata
+  std::function<std::string(const std::string& name)>
+      name_in_like;  // of a weight; default: the same
   int64_t shard_bytes = int64_t{5} << 30;
   std::vector<std::string> copied_files;  // paths, to be put next to the weights
   std::vector<std::pair<std::string, std::string>> written_files;  // names and content

@@ -123,10 +123,13 @@ std::string shard_name(std::string_view kind, size_t index, size_t count) {
 }
 
 // The files and the order of `like`; tensors that it does not have come last in its last file.
-std::vector<PlannedFile> files_like(std::vector<PlannedTensor> tensors,
-                                    const ModelDirectory& like) {
-  std::map<std::string_view, PlannedTensor*> remaining;
-  for (PlannedTensor& tensor : tensors) remaining.emplace(tensor.name, &tensor);
+std::vector<PlannedFile> files_like(std::vector<PlannedTensor> tensors, const ModelDirectory& like,
+                                    const std::function<std::string(const std::string&)>& name_in) {
+  const auto name_of = [&](const PlannedTensor& tensor) {
+    return name_in ? name_in(tensor.name) : tensor.name;
+  };
+  std::map<std::string, PlannedTensor*, std::less<>> remaining;
+  for (PlannedTensor& tensor : tensors) remaining.emplace(name_of(tensor), &tensor);
   std::vector<PlannedFile> files;
   std::string last(kSingleFile);
   for (const std::string& name : like.tensor_names()) {
@@ -140,7 +143,7 @@ std::vector<PlannedFile> files_like(std::vector<PlannedTensor> tensors,
   if (remaining.empty()) return files;
   if (files.empty() || files.back().name != last) files.push_back({.name = last});
   for (const PlannedTensor& tensor : tensors) {
-    if (remaining.contains(tensor.name)) files.back().tensors.push_back(tensor);
+    if (remaining.contains(name_of(tensor))) files.back().tensors.push_back(tensor);
   }
   return files;
 }
@@ -149,7 +152,8 @@ std::vector<PlannedFile> model_files(const Contents& contents) {
   std::vector<PlannedTensor> tensors =
       planned(contents.whole_model, contents.model, contents.dtype);
   MG_CHECK(!tensors.empty(), "there are no tensors to save");
-  if (contents.like != nullptr) return files_like(std::move(tensors), *contents.like);
+  if (contents.like != nullptr)
+    return files_like(std::move(tensors), *contents.like, contents.name_in_like);
   std::vector<PlannedFile> files = shards(std::move(tensors), contents.shard_bytes);
   for (size_t i = 0; i < files.size(); ++i)
     files[i].name =

@@ -22,10 +22,17 @@ struct TensorInfo {
   DType dtype = DType::f32;
   Shape shape;
   int64_t begin = 0, end = 0;  // bytes within the file's data; end - begin: how many there are
+  // The file's name of an element type that no tensor of ours has ("BOOL", "F8_E4M3"). Such a tensor
+  // can be listed and left out; its dtype says nothing.
+  std::string_view foreign_type = {};
 };
 
-// Bytes of a tensor; none when they, or a stride of the shape, would not fit in 64 bits.
-std::optional<int64_t> byte_count(const Shape& shape, DType type);
+// Name of the type of a tensor's elements: "f32", or the file's for a foreign one.
+std::string_view type_name(const TensorInfo& info);
+
+// Bytes of a tensor whose elements have `bits` bits each; none when they, or a stride of the shape,
+// would not fit in 64 bits, or the last byte would not be full.
+std::optional<int64_t> byte_count(const Shape& shape, int64_t bits);
 
 // A file mapped for reading, and the tensors that its format says are there. Formats check all of
 // it when they open it: what is listed here can be read. Usable from several threads.
@@ -43,7 +50,7 @@ class TensorFile {
   virtual std::span<const std::byte> bytes(const TensorInfo& info) const = 0;
 
  protected:
-  explicit TensorFile(const std::string& path) : file_(path) {}
+  explicit TensorFile(const std::string& path);
   void index_names();  // once tensors_ is complete
 
   MappedFile file_;

@@ -72,12 +72,18 @@ void TensorFiles::check_unique() const {
   }
 }
 
+void TensorFiles::choose(std::string_view tensor, size_t file) {
+  const TensorInfo* const info = files_[file]->find(tensor);
+  MG_ASSERT(info != nullptr);
+  tensors_[info->name] = {file, info};
+}
+
 std::vector<std::string> TensorFiles::tensor_names() const {
   std::vector<std::string> names;
   for (const auto& file : files_) {
     for (const TensorInfo& info : file->tensors()) {
       const std::string_view packed = stem(info.name, kMxfp4Blocks);
-      if (tensors_.contains(info.name)) names.push_back(info.name);
+      if (const TensorInfo* found = find(info.name); found == &info) names.push_back(info.name);
       else if (mxfp4_.contains(packed)) names.emplace_back(packed);
     }
   }

@@ -28,6 +28,9 @@ class TensorFiles {
 
   // Throws Error naming a tensor that lies in two files, and both.
   void check_unique() const;
+  // Of a tensor that lies in several files, the one in `file` is listed, found and read from now on;
+  // before, the first.
+  void choose(std::string_view tensor, size_t file);
   // From now on tensors in MXFP4 are listed and found by the name and shape of those that they stand
   // for, instead of their blocks and scales. Throws Error naming what does not belong together.
   // Returns the number of tensors.

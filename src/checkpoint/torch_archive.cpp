@@ -1,8 +1,8 @@
 #include "checkpoint/torch_archive.h"
 
 #include <algorithm>
-#include <array>
 #include <cstring>
+#include <iterator>
 #include <utility>
 #include <vector>
 
@@ -17,11 +17,7 @@ using Storages = std::map<std::string_view, TorchStorage>;
 
 constexpr std::string_view kUntyped = "torch.storage.UntypedStorage";
 
-struct TorchTypeNames {
-  DType type;
-  std::string_view dtype, storage;  // storage "": only in untyped ones
-};
-constexpr std::array<TorchTypeNames, 11> kTorchTypes = {{
+constexpr TorchType kTorchTypes[] = {
     {DType::f64, "torch.float64", "torch.DoubleStorage"},
     {DType::f32, "torch.float32", "torch.FloatStorage"},
     {DType::bf16, "torch.bfloat16", "torch.BFloat16Storage"},
@@ -32,13 +28,24 @@ constexpr std::array<TorchTypeNames, 11> kTorchTypes = {{
     {DType::i8, "torch.int8", "torch.CharStorage"},
     {DType::u16, "torch.uint16", ""},
     {DType::u8, "torch.uint8", "torch.ByteStorage"},
-    {DType::u8, "torch.bool", "torch.BoolStorage"},
-}};
+    {DType::u8, "torch.bool", "torch.BoolStorage", 1},
+    {DType::u8, "torch.uint32", "", 4},
+    {DType::u8, "torch.uint64", "", 8},
+    {DType::u8, "torch.complex32", "", 4},
+    {DType::u8, "torch.complex64", "torch.ComplexFloatStorage", 8},
+    {DType::u8, "torch.complex128", "torch.ComplexDoubleStorage", 16},
+    {DType::u8, "torch.float8_e4m3fn", "", 1},
+    {DType::u8, "torch.float8_e5m2", "", 1},
+    {DType::u8, "torch.float8_e4m3fnuz", "", 1},
+    {DType::u8, "torch.float8_e5m2fnuz", "", 1},
+    {DType::u8, "torch.float8_e8m0fnu", "", 1},
+    {DType::u8, "torch.float4_e2m1fn_x2", "", 1},
+};
 
 std::vector<std::string_view> known_names() {
   std::vector<std::string_view> names = {kRebuildTensor2, kRebuildTensor3, kRebuildParameter,
                                          kUntyped};
-  for (const TorchTypeNames& type : kTorchTypes) {
+  for (const TorchType& type : kTorchTypes) {
     names.push_back(type.dtype);
     if (!type.storage.empty()) names.push_back(type.storage);
   }
@@ -68,12 +75,12 @@ TorchStorage parse_id(const PickleValue& id, const std::string& path) {
            path, items[2]->text);
   TorchStorage storage{.key = items[2]->text, .elements = items[4]->integer};
   if (items[1]->is_global(kUntyped)) return storage;
-  const auto type = std::ranges::find(kTorchTypes, items[1]->text, &TorchTypeNames::storage);
-  MG_CHECK(type != kTorchTypes.end(),
+  const auto type = std::ranges::find(kTorchTypes, items[1]->text, &TorchType::storage);
+  MG_CHECK(type != std::end(kTorchTypes),
            "'{}': the storage '{}' is of the type '{}', which is no type of a "
            "storage",
            path, storage.key, items[1]->text);
-  storage.dtype = type->type;
+  storage.type = type;
   return storage;
 }
 
@@ -82,7 +89,7 @@ Storages storages_of(const Pickle& object, const std::string& path) {
   for (const PickleValue* value : object.persistent()) {
     const TorchStorage storage = parse_id(*value->items[0], path);
     const TorchStorage& first = storages.emplace(storage.key, storage).first->second;
-    MG_CHECK(first.dtype == storage.dtype && first.elements == storage.elements,
+    MG_CHECK(first.type == storage.type && first.elements == storage.elements,
              "'{}' is damaged: the storage '{}' has two types or sizes", path, storage.key);
   }
   return storages;
@@ -91,7 +98,7 @@ Storages storages_of(const Pickle& object, const std::string& path) {
 // Bytes that the pickle says a storage has; none above 64 bits.
 std::optional<uint64_t> wanted_bytes(const TorchStorage& storage) {
   int64_t bytes = 0;
-  const int64_t size = storage.dtype ? size_of(*storage.dtype) : 1;
+  const int64_t size = storage.type != nullptr ? storage.type->size() : 1;
   if (__builtin_mul_overflow(storage.elements, size, &bytes)) return std::nullopt;
   return static_cast<uint64_t>(bytes);
 }
@@ -140,7 +147,7 @@ TorchArchive open_zip(std::span<const std::byte> file, const std::string& path) 
         storage.bytes.size() == wanted_bytes(storage),
         "'{}' is damaged: the storage '{}' has {} bytes, but its pickle says {} elements of {}",
         path, key, storage.bytes.size(), storage.elements,
-        storage.dtype ? name(*storage.dtype) : "one byte");
+        storage.type != nullptr ? storage.type->dtype : "one byte");
   }
   return {std::move(object), std::move(storages)};
 }
@@ -250,9 +257,9 @@ const TorchStorage& TorchArchive::storage(const PickleValue& value, std::string_
   return storages.find(value.items[0]->items[2]->text)->second;
 }
 
-std::optional<DType> torch_dtype(std::string_view name) {
-  const auto type = std::ranges::find(kTorchTypes, name, &TorchTypeNames::dtype);
-  return type == kTorchTypes.end() ? std::nullopt : std::optional(type->type);
+const TorchType* torch_dtype(std::string_view name) {
+  const auto type = std::ranges::find(kTorchTypes, name, &TorchType::dtype);
+  return type == std::end(kTorchTypes) ? nullptr : type;
 }
 
 }  // namespace megatron::checkpoint

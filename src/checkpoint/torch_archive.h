@@ -4,7 +4,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
-#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -14,10 +13,20 @@
 
 namespace megatron::checkpoint {
 
+// An element type by torch's names.
+struct TorchType {
+  DType type;
+  std::string_view dtype;     // "torch.bfloat16"
+  std::string_view storage;   // "torch.BFloat16Storage"; "": only in untyped storages
+  int64_t foreign_bytes = 0;  // bytes of an element of a type that no tensor of ours has
+
+  int64_t size() const { return foreign_bytes > 0 ? foreign_bytes : size_of(type); }
+};
+
 // Elements one after another, in which tensors lie.
 struct TorchStorage {
   std::string_view key;
-  std::optional<DType> dtype;        // none: untyped
+  const TorchType* type = nullptr;   // null: untyped
   int64_t elements = 0;              // bytes of an untyped one
   std::span<const std::byte> bytes;  // in the file
 };
@@ -43,7 +52,7 @@ inline constexpr std::string_view kRebuildTensor2 = "torch._utils._rebuild_tenso
                                   kRebuildTensor3 = "torch._utils._rebuild_tensor_v3",
                                   kRebuildParameter = "torch._utils._rebuild_parameter";
 
-// The type that a dtype of torch's ("torch.bfloat16") is here; none for other names. bool is u8.
-std::optional<DType> torch_dtype(std::string_view name);
+// The type of a dtype's name ("torch.bfloat16"); null for other names.
+const TorchType* torch_dtype(std::string_view name);
 
 }  // namespace megatron::checkpoint

@@ -94,11 +94,12 @@ void copy_elements(const std::byte* from, const Shape& shape, std::span<const in
 
 void copy_elements(const std::byte* from, const TensorInfo& info, std::span<const int64_t> strides,
                    std::byte* out) {
-  switch (size_of(info.dtype)) {
+  switch ((info.end - info.begin) / info.shape.elements()) {
     case 1: return copy_elements<uint8_t>(from, info.shape, strides, 0, out);
     case 2: return copy_elements<uint16_t>(from, info.shape, strides, 0, out);
     case 4: return copy_elements<uint32_t>(from, info.shape, strides, 0, out);
     case 8: return copy_elements<uint64_t>(from, info.shape, strides, 0, out);
+    case 16: return copy_elements<std::array<uint64_t, 2>>(from, info.shape, strides, 0, out);
     default: MG_ASSERT(false);
   }
 }
@@ -111,16 +112,16 @@ bool calls(const PickleValue& value, std::string_view name, size_t fewest, size_
 }
 
 // The type of the elements of a storage, of a tensor that may name it.
-DType dtype_of(const TorchStorage& storage, const PickleValue* named, const std::string& where) {
-  std::optional<DType> dtype = storage.dtype;
+const TorchType& type_of(const TorchStorage& storage, const PickleValue* named,
+                         const std::string& where) {
+  const TorchType* type = storage.type;
   if (named != nullptr) {
-    MG_CHECK(named->is(Kind::global) && torch_dtype(named->text), "{}: its type is no dtype",
-             where);
-    dtype = torch_dtype(named->text);
+    type = named->is(Kind::global) ? torch_dtype(named->text) : nullptr;
+    MG_CHECK(type != nullptr, "{}: its type is no dtype", where);
   }
-  MG_CHECK(dtype && storage.dtype.value_or(*dtype) == *dtype,
+  MG_CHECK(type != nullptr && (storage.type == nullptr || storage.type == type),
            "{} has no type, or another one than its storage", where);
-  return *dtype;
+  return *type;
 }
 
 }  // namespace
@@ -156,12 +157,14 @@ void TorchFile::add(const TorchArchive& archive, const std::string& name,
            "{} is a view of another one (its conjugate or negative); save its values", where);
   const TorchStorage& storage = archive.storage(*arguments[0], where);
   const Layout layout = layout_of(arguments, where);
-  TensorInfo info{name, dtype_of(storage, has_dtype ? arguments[6] : nullptr, where), layout.shape};
-  const std::optional<int64_t> bytes = byte_count(info.shape, info.dtype);
+  const TorchType& type = type_of(storage, has_dtype ? arguments[6] : nullptr, where);
+  TensorInfo info{name, type.type, layout.shape};
+  if (type.foreign_bytes > 0) info.foreign_type = type.dtype;
+  const int64_t size = type.size();
+  const std::optional<int64_t> bytes = byte_count(info.shape, 8 * size);
   MG_CHECK(bytes.has_value(), "{}: the shape {} is too large: its bytes do not fit in 64 bits",
            where, info.shape.str());
-  const int64_t size = size_of(info.dtype),
-                stored = static_cast<int64_t>(storage.bytes.size()) / size;
+  const int64_t stored = static_cast<int64_t>(storage.bytes.size()) / size;
   check_inside(layout, stored, where);
   const std::byte* const first = storage.bytes.data() + layout.offset * size;
   if (*bytes > 0 && is_contiguous(layout)) info.begin = first - file_.bytes().data();

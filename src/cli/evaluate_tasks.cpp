@@ -14,15 +14,16 @@ namespace megatron::cli {
 namespace {
 
 // Flags of `megatron eval` that tasks know besides their own.
-constexpr std::string_view kShared[] = {"load",   "tokenizer-model", "bf16", "threads",
-                                        "device", "instruction-set", "json"};
+constexpr std::string_view kShared[] = {
+    "load",   "tokenizer-model", "bf16", "threads",
+    "device", "instruction-set", "json", "ignore-surplus-tensors"};
 
 bool is_of_tasks(const Field& field) { return field.group == "tasks" || field.group == "engine"; }
 
 // A model with its tokenizer.
 struct Loaded {
   explicit Loaded(const training::EvaluationSettings& s)
-      : directory(resume::resolve_model_directory(*s.load)),
+      : directory(resume::resolve_model_directory(*s.load), s.reading),
         model(models::model_from_directory(directory.path())),
         tokenizer_path(training::tokenizer_path(s.data.tokenizer_model, directory.path())),
         tokenizer(tokenizers::Tokenizer::load(tokenizer_path)),

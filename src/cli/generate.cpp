@@ -18,6 +18,7 @@
 #include "inference/end_tokens.h"
 #include "inference/follow.h"
 #include "resume/found_checkpoints.h"
+#include "settings/reading_flags.h"
 #include "settings/settings.h"
 #include "tokenizers/tokenizer.h"
 #include "training/device_flag.h"
@@ -35,6 +36,7 @@ struct GenerateSettings {
   std::optional<int64_t> logprobs;
   bool bf16 = false;
   settings::RuntimeSettings runtime;
+  checkpoint::ReadingOptions reading;
 
   Fields fields();
   void check();
@@ -47,6 +49,7 @@ Fields GenerateSettings::fields() {
   Fields f;
   f.begin_group("model");
   f.add("load", &load, "Hugging Face model directory, or the --save directory of a run");
+  settings::add_reading_flags(f, reading);
   f.add("tokenizer-model", &tokenizer_model,
         "tokenizer.json or its directory; default the model's");
   prompts.fields(f);
@@ -105,7 +108,7 @@ void print(const std::string& text) {
 // A model with its tokenizer, checked before any weight is read.
 struct TextModel {
   explicit TextModel(const GenerateSettings& s)
-      : directory(resume::resolve_model_directory(*s.load)),
+      : directory(resume::resolve_model_directory(*s.load), s.reading),
         model(models::model_from_directory(directory.path())),
         tokenizer_path(training::tokenizer_path(s.tokenizer_model, directory.path())),
         tokenizer(tokenizers::Tokenizer::load(tokenizer_path)) {

@@ -52,7 +52,7 @@ void print_groups(const std::vector<TensorInfo>& tensors) {
   int64_t elements = 0, bytes = 0;
   for (const TensorInfo& t : tensors) {
     std::string pattern = layer_pattern(t.name);
-    const std::string key = fmt::format("{} {} {}", pattern, name(t.dtype), t.shape.str());
+    const std::string key = fmt::format("{} {} {}", pattern, type_name(t), t.shape.str());
     const auto [place, is_new] = places.emplace(key, groups.size());
     if (is_new) groups.push_back({std::move(pattern), &t});
     Group& group = groups[place->second];
@@ -63,7 +63,7 @@ void print_groups(const std::vector<TensorInfo>& tensors) {
   }
   for (const Group& g : groups) {
     fmt::print("  {:<56} {:<5} {:<20} {:>8}{}\n", g.count == 1 ? g.first->name : g.pattern,
-               name(g.first->dtype), g.first->shape.str(), bytes_text(g.bytes),
+               type_name(*g.first), g.first->shape.str(), bytes_text(g.bytes),
                g.count == 1 ? "" : fmt::format("  in {} tensors", g.count));
   }
   fmt::print("{} tensors, {} elements, {}{}\n", tensors.size(), elements, bytes_text(bytes),
@@ -76,7 +76,7 @@ void print_tensors(const std::vector<TensorInfo>& tensors, bool all,
   if (!all) return print_groups(tensors);
   int64_t elements = 0, bytes = 0;
   for (const TensorInfo& t : tensors) {
-    fmt::print("  {:<56} {:<5} {:<20} {:>8}{}\n", t.name, name(t.dtype), t.shape.str(),
+    fmt::print("  {:<56} {:<5} {:<20} {:>8}{}\n", t.name, type_name(t), t.shape.str(),
                bytes_text(t.end - t.begin), remark(t.name));
     elements += t.shape.elements();
     bytes += t.end - t.begin;
@@ -172,6 +172,7 @@ void inspect_model(const std::string& path, bool tensors) {
   fmt::print("{}: Hugging Face model of type {}{}\n", path,
              directory.config()["model_type"].as_string(),
              directory.is_torch() ? ", in files of torch.save" : "");
+  if (!directory.disagreement().empty()) fmt::print("{}\n", directory.disagreement());
   print_shape(directory);
   print_tensors(tensors_of(directory), tensors, [](const std::string&) { return std::string(); });
 }

@@ -15,6 +15,7 @@ struct ModelRankOptions {
   EngineRankFlags ranks;
   settings::RuntimeSettings runtime;
   DType type = DType::f32;
+  checkpoint::ReadingOptions reading = {};
 };
 
 // With its part of the weights of a directory. Made collectively over the world, which outlives it.

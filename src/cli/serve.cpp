@@ -19,6 +19,7 @@
 #include "resume/found_checkpoints.h"
 #include "resume/trainer_state.h"
 #include "server/server.h"
+#include "settings/reading_flags.h"
 #include "settings/settings.h"
 #include "training/device_flag.h"
 #include "training/model_source.h"
@@ -34,12 +35,13 @@ struct ServeSettings {
   bool bf16 = false;
   double drain_timeout = 30;
   settings::RuntimeSettings runtime;
+  checkpoint::ReadingOptions reading;
 
   Fields fields();
   void check();
   void join(const comm::Processes& processes);
   ModelRankOptions rank_options() const {
-    return {ranks, runtime, bf16 ? DType::bf16 : DType::f32};
+    return {ranks, runtime, bf16 ? DType::bf16 : DType::f32, reading};
   }
 };
 
@@ -47,6 +49,7 @@ Fields ServeSettings::fields() {
   Fields f;
   f.begin_group("model");
   f.add("load", &load, "Hugging Face model directory, or the --save directory of a run");
+  settings::add_reading_flags(f, reading);
   f.add("tokenizer-model", &tokenizer_model,
         "tokenizer.json or its directory; default the model's");
   f.add("chat-template", &chat_template,
@@ -132,7 +135,7 @@ void ServeSettings::join(const comm::Processes& processes) {
 // What is served, in the order in which it must be taken down.
 struct Served {
   Served(ServeSettings s, ServingRanks& ranks) : ranks_of_model(ranks) {
-    const checkpoint::ModelDirectory directory(resume::resolve_model_directory(*s.load));
+    const checkpoint::ModelDirectory directory(resume::resolve_model_directory(*s.load), s.reading);
     model = models::model_from_directory(directory.path());
     models::require_language_model(model, "megatron serve");
     tokenizer_path = training::tokenizer_path(s.tokenizer_model, directory.path());
@@ -140,8 +143,8 @@ struct Served {
     text.emplace(text_parts(s, directory.path()));
     server::ServedWeights weights = load(s, directory);
     s.server.load_weights = [this, s](const std::optional<std::string>& other) {
-      const checkpoint::ModelDirectory now(
-          resume::resolve_model_directory(other.value_or(*s.load)));
+      const checkpoint::ModelDirectory now(resume::resolve_model_directory(other.value_or(*s.load)),
+                                           s.reading);
       check_same(s, now.path());
       return load(s, now);
     };

@@ -83,7 +83,7 @@ std::shared_ptr<ModelRank> ServingRanks::make(const std::string& directory) {
     require_all(error);
   };
   on_all([&] {
-    files.emplace(directory);
+    files.emplace(directory, options_.reading);
     model = models::model_from_directory(files->path());
   });
   on_all([&] { rank = std::make_shared<ModelRank>(options_, *files, model, world_); });

@@ -3,9 +3,11 @@
 #include <filesystem>
 
 #include "base/error.h"
+#include "base/tolerances.h"
 #include "cli/command.h"
 #include "selftest/compare_directories.h"
 #include "selftest/trajectory.h"
+#include "settings/reading_flags.h"
 #include "settings/settings.h"
 
 namespace megatron::cli {
@@ -63,6 +65,12 @@ int verify(const Arguments& arguments) {
   std::optional<std::string> against;
   fields.add("against", &against,
              "compare the weights and config.json with those of this directory, tensor by tensor");
+  std::optional<double> tolerance;
+  fields.add("tolerance", &tolerance,
+             fmt::format("--against: how far a tensor may be from the other one, |a - b| / |b| "
+                         "(2-norms); 0: equal values; default {:g} where both are fp32 or fp64, as "
+                         "layouts of one run may differ, else 0",
+                         tolerance::kLayoutFp32));
   fields.add("device", &device, {"cpu", "reference", "both", "cuda"},
              "cpu and cuda compute in fp32, reference in fp64 with plain loops; both: cpu and "
              "reference");
@@ -94,6 +102,8 @@ int verify(const Arguments& arguments) {
                                        {"optim_grads", parallel::Sharding::gradients},
                                        {"optim_grads_params", parallel::Sharding::parameters}},
                                       "what is sharded over the data-parallel ranks");
+  checkpoint::ReadingOptions reading;
+  settings::add_reading_flags(fields, reading);
   const std::vector<Positional> positional = {
       {"DIR", "Hugging Face directories with expected.safetensors, or folders with case.json",
        &directories}};
@@ -119,7 +129,22 @@ int verify(const Arguments& arguments) {
            "--expert-model-parallel-size {} and --expert-tensor-parallel-size {} with "
            "--tensor-model-parallel-size {} need --sequence-parallel: give it, too",
            expert_parallel, expert_tensor_parallel.value_or(tensor_parallel), tensor_parallel);
-  runtime.ranks = tensor_parallel * pipeline_parallel * data_parallel;
+  const int64_t dense = tensor_parallel * data_parallel,
+                experts = expert_parallel * expert_tensor_parallel.value_or(tensor_parallel);
+  MG_CHECK(dense % experts == 0,
+           "--expert-model-parallel-size {} times --expert-tensor-parallel-size {} does not divide "
+           "the {} ranks of --tensor-model-parallel-size {} times --data-parallel-size {}: change "
+           "one of them",
+           expert_parallel, expert_tensor_parallel.value_or(tensor_parallel), dense,
+           tensor_parallel, data_parallel);
+  MG_CHECK(
+      dense * pipeline_parallel <= 1024,
+      "the tensor-, pipeline- and data-parallel sizes make {} ranks; as threads of one process "
+      "at most 1024 are possible: lower one of them",
+      dense * pipeline_parallel);
+  MG_CHECK(!tolerance || (against && *tolerance >= 0),
+           "--tolerance {} needs --against DIR, and cannot be negative", tolerance.value_or(0));
+  runtime.ranks = dense * pipeline_parallel;
   runtime.check();
   runtime.limit_instruction_set();
   MG_CHECK(!rewrite || directories.size() == 1, "--rewrite takes one directory, but {} are given",
@@ -131,11 +156,11 @@ int verify(const Arguments& arguments) {
     while (directory.size() > 1 && directory.ends_with('/')) directory.pop_back();
   std::vector<selftest::Report> reports;
   if (rewrite) {
-    reports.push_back(selftest::verify_rewrite(directories[0], *rewrite));
+    reports.push_back(selftest::verify_rewrite(directories[0], *rewrite, reading));
     fmt::print("{}", reports.back().text());
   }
   if (against) {
-    reports.push_back(selftest::compare_directories(directories[0], *against));
+    reports.push_back(selftest::compare_directories(directories[0], *against, tolerance));
     fmt::print("{}", reports.back().text());
     directories.clear();
   }
@@ -149,7 +174,8 @@ int verify(const Arguments& arguments) {
       .expert_parallel = static_cast<int>(expert_parallel),
       .expert_tensor_parallel = static_cast<int>(expert_tensor_parallel.value_or(0)),
       .sharding = sharding,
-      .sequence_parallel = sequence_parallel};
+      .sequence_parallel = sequence_parallel,
+      .reading = reading};
   size_t refused = 0;
   for (const std::string& directory : only_rewrite ? std::vector<std::string>() : directories)
     refused += !verify_one(directory, directories.size() == 1, options, reports);

@@ -115,7 +115,7 @@ Beginning find_beginning(const settings::CheckpointSettings& s, bool weights_onl
   if (weights_only && is_model(path)) {
     ThreadPool pool(threads);
     require_whole_model(path, pool);
-    return {.weights = std::make_shared<const checkpoint::ModelDirectory>(path)};
+    return {.weights = std::make_shared<const checkpoint::ModelDirectory>(path, s.reading)};
   }
   std::error_code error;
   MG_CHECK(!fs::exists(path, error) || fs::is_directory(path, error),

@@ -3,7 +3,10 @@
 #include <algorithm>
 #include <cmath>
 #include <set>
+#include <span>
+#include <vector>
 
+#include "base/tolerances.h"
 #include "checkpoint/model_directory.h"
 #include "checkpoint/safetensors.h"
 
@@ -13,24 +16,73 @@ namespace {
 // Elements of a stored tensor at once.
 constexpr int64_t kAtOnce = int64_t{1} << 20;
 
-double largest_difference_of(const std::string& name, const checkpoint::ModelDirectory& a,
-                             const checkpoint::ModelDirectory& b) {
-  const checkpoint::TensorInfo& info = *a.find(name);
-  double worst = 0;
-  for (int64_t begin = 0; begin < info.shape.elements(); begin += kAtOnce) {
-    const int64_t count = std::min(kAtOnce, info.shape.elements() - begin);
-    const auto part = [&](const checkpoint::ModelDirectory& of) {
-      return checkpoint::SafetensorsFile::doubles_of(of.tensors().read(name, begin, count),
-                                                     of.find(name)->dtype);
-    };
-    const std::vector<double> x = part(a), y = part(b);
-    for (size_t i = 0; i < x.size(); ++i) {
-      if (x[i] == y[i] || (std::isnan(x[i]) && std::isnan(y[i]))) continue;
-      const double difference = std::abs(x[i] - y[i]);
-      worst = std::isnan(difference) ? static_cast<double>(INFINITY) : std::max(worst, difference);
-    }
+// What one tensor of the first directory is to that of the second.
+struct Distance {
+  std::string name;
+  double largest = 0;  // difference of an element
+  double difference = 0,
+         squares = 0;  // sums of squares: of the differences, of the second's elements
+  int64_t elements = 0;
+  double tolerance = 0;
+};
+
+void add(Distance& d, std::span<const double> x, std::span<const double> y) {
+  for (size_t i = 0; i < x.size(); ++i) {
+    if (std::isfinite(y[i])) d.squares += y[i] * y[i];
+    if (x[i] == y[i] || (std::isnan(x[i]) && std::isnan(y[i]))) continue;
+    double difference = std::abs(x[i] - y[i]);
+    if (std::isnan(difference)) difference = static_cast<double>(INFINITY);
+    d.largest = std::max(d.largest, difference);
+    d.difference += difference * difference;
   }
-  return worst;
+}
+
+bool is_wide(const checkpoint::TensorInfo& info) {
+  return info.dtype == DType::f32 || info.dtype == DType::f64;
+}
+
+// Of tensors of one shape.
+Distance distance(const std::string& name, const checkpoint::ModelDirectory& a,
+                  const checkpoint::ModelDirectory& b) {
+  const checkpoint::TensorInfo &x = *a.find(name), &y = *b.find(name);
+  Distance d{.name = name,
+             .elements = x.shape.elements(),
+             .tolerance = is_wide(x) && is_wide(y) ? tolerance::kLayoutFp32 : 0};
+  if (!x.foreign_type.empty() || !y.foreign_type.empty()) {  // the bytes, which mean nothing here
+    const bool same =
+        type_name(x) == type_name(y) && std::ranges::equal(a.bytes(name), b.bytes(name));
+    d.largest = d.difference = same ? 0 : static_cast<double>(INFINITY);
+    return d;
+  }
+  for (int64_t begin = 0; begin < d.elements; begin += kAtOnce) {
+    const int64_t count = std::min(kAtOnce, d.elements - begin);
+    const auto part = [&](const checkpoint::ModelDirectory& of, DType type) {
+      return checkpoint::SafetensorsFile::doubles_of(of.tensors().read(name, begin, count), type);
+    };
+    add(d, part(a, x.dtype), part(b, y.dtype));
+  }
+  return d;
+}
+
+void report_distances(std::span<const Distance> all, std::optional<double> tolerance,
+                      Report& report) {
+  double squares = 0, elements = 0;
+  for (const Distance& d : all) {
+    squares += d.squares;
+    elements += static_cast<double>(d.elements);
+  }
+  const double rms = elements > 0 ? std::sqrt(squares / elements) : 0;
+  const Distance* worst = nullptr;
+  for (const Distance& d : all) {
+    report.compare(
+        "tensors", d.name,
+        tolerance::tensor_metric(std::sqrt(d.difference), std::sqrt(d.squares), rms, d.elements),
+        tolerance.value_or(d.tolerance));
+    if (worst == nullptr || d.largest > worst->largest) worst = &d;
+  }
+  if (worst != nullptr && worst->largest > 0)
+    report.note(fmt::format("largest difference of an element: {:.3g}, in {}", worst->largest,
+                            worst->name));
 }
 
 void compare_configs(const Json& a, const Json& b, Report& report) {
@@ -47,11 +99,15 @@ void compare_configs(const Json& a, const Json& b, Report& report) {
 
 }  // namespace
 
-Report compare_directories(const std::string& directory, const std::string& other) {
+Report compare_directories(const std::string& directory, const std::string& other,
+                           std::optional<double> tolerance) {
   Report report(fmt::format("{} against {}", directory, other));
   const checkpoint::ModelDirectory a(directory), b(other);
   compare_configs(a.config(), b.config(), report);
+  for (const checkpoint::ModelDirectory* one : {&a, &b})
+    if (!one->disagreement().empty()) report.note(one->disagreement());
   const std::vector<std::string> names = a.tensor_names();
+  std::vector<Distance> distances;
   for (const std::string& name : names) {
     const checkpoint::TensorInfo &x = *a.find(name), *y = b.find(name);
     if (y == nullptr) {
@@ -61,12 +117,12 @@ Report compare_directories(const std::string& directory, const std::string& othe
           fmt::format("{} has shape {} here and {} there{}", name, x.shape.str(), y->shape.str(),
                       x.shape.elements() == y->shape.elements() ? ", as many elements" : ""));
     } else {
-      if (x.dtype != y->dtype)
-        report.note(fmt::format("{} is {} here and {} there", name, megatron::name(x.dtype),
-                                megatron::name(y->dtype)));
-      report.compare("tensors", name, largest_difference_of(name, a, b), 0);
+      if (type_name(x) != type_name(*y))
+        report.note(fmt::format("{} is {} here and {} there", name, type_name(x), type_name(*y)));
+      distances.push_back(distance(name, a, b));
     }
   }
+  report_distances(distances, tolerance, report);
   for (const std::string& name : b.tensor_names())
     if (a.find(name) == nullptr) report.fail(fmt::format("{} is not in {}", name, directory));
   return report;

@@ -1,15 +1,18 @@
 // Two Hugging Face directories, tensor by tensor.
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "selftest/report.h"
 
 namespace megatron::selftest {
 
-// Each tensor of either: equal (whatever type it is stored in), or the largest difference, which is a failure
-// above 0, as are one that only one of them has and one of another shape. config.json: keys that differ. Reads
-// weights, computes nothing. Throws Error when a directory cannot be read.
-Report compare_directories(const std::string& directory, const std::string& other);
+// The distance of each tensor of either by tolerance::tensor_metric, and the largest difference of all elements. A
+// failure is a distance above `tolerance` (default: kLayoutFp32 where both are stored in fp32 or fp64, else 0), a
+// tensor that only one of them has, and one of another shape. config.json: keys that differ. Reads weights, computes
+// nothing. Throws Error when a directory cannot be read.
+Report compare_directories(const std::string& directory, const std::string& other,
+                           std::optional<double> tolerance = {});
 
 }  // namespace megatron::selftest

@@ -25,7 +25,7 @@ void Report::compare(std::string_view kind, const std::string& tensor, double er
   double share = kInfinity;
   if (good) share = error == 0 ? 0 : error / tolerance;
   else if (!std::isnan(error) && tolerance > 0) share = error / tolerance;
-  if (share > found->share) {
+  if (share > found->share || (share == found->share && error > found->error)) {
     found->share = share;
     found->error = error;
     found->tolerance = tolerance;

@@ -1,12 +1,13 @@
 #include <algorithm>
 #include <filesystem>
+#include <map>
 #include <set>
 
 #include "base/error.h"
 #include "checkpoint/save.h"
 #include "models/stage.h"
 #include "selftest/verify.h"
-#include "training/whole_model.h"
+#include "training/stored_names.h"
 
 namespace megatron::selftest {
 namespace {
@@ -52,20 +53,11 @@ std::set<std::string> expected_files(const checkpoint::ModelDirectory& before) {
   return names;
 }
 
-// Why a stored tensor is not written again; "" for those that are. prefix: which its names lack.
-std::string reason_to_drop(const models::Model& model, const std::string& prefix,
-                           const std::string& name) {
-  if (model->is_surplus(prefix + name)) return "is not needed";
-  if (!model->prediction_layer(prefix + name).empty()) return "predicts tokens beyond the next";
-  const auto tied = model->tied_output();
-  if (tied && name == tied->output) return fmt::format("is {}", tied->table);
-  return "";
-}
-
+// written: the tensor's name in `after`.
 void compare_tensor(const checkpoint::ModelDirectory& before,
-                    const checkpoint::ModelDirectory& after, const std::string& prefix,
-                    const std::string& name, Report& report) {
-  const checkpoint::TensorInfo &a = *before.find(name), *b = after.find(prefix + name);
+                    const checkpoint::ModelDirectory& after, const std::string& name,
+                    const std::string& written, Report& report) {
+  const checkpoint::TensorInfo &a = *before.find(name), *b = after.find(written);
   if (b == nullptr) return report.fail(fmt::format("{} was not written", name));
   if (a.dtype != b->dtype)
     return report.fail(fmt::format("{} was {} and is {}", name, megatron::name(a.dtype),
@@ -73,14 +65,14 @@ void compare_tensor(const checkpoint::ModelDirectory& before,
   if (!(a.shape == b->shape))
     return report.fail(fmt::format("{} was {} and is {}", name, a.shape.str(), b->shape.str()));
   const std::string& from = before.shard_map().find(name)->second;
-  const std::string& to = after.shard_map().find(prefix + name)->second;
+  const std::string& to = after.shard_map().find(written)->second;
   if (checkpoint::safetensors_name(from) != to)
     return report.fail(fmt::format("{} moved from {} to {}", name, from, to));
   int64_t different = 0;
   for (int64_t begin = 0; begin < a.shape.elements(); begin += kElementsAtOnce) {
     const int64_t count = std::min(kElementsAtOnce, a.shape.elements() - begin);
     const std::vector<std::byte> x = before.tensors().read(name, begin, count),
-                                 y = after.tensors().read(prefix + name, begin, count);
+                                 y = after.tensors().read(written, begin, count);
     for (size_t i = 0; i < x.size(); ++i) different += x[i] != y[i];
   }
   report.compare("tensor bytes", name, static_cast<double>(different), 0);
@@ -88,45 +80,50 @@ void compare_tensor(const checkpoint::ModelDirectory& before,
 
 }  // namespace
 
-Report verify_rewrite(const std::string& directory, const std::string& out) {
+Report verify_rewrite(const std::string& directory, const std::string& out,
+                      const checkpoint::ReadingOptions& reading) {
   Report report(fmt::format("{} written again as {}", directory, out));
-  const checkpoint::ModelDirectory before(directory);
+  const checkpoint::ModelDirectory before(directory, reading);
   const std::vector<std::string> names = before.tensor_names();
   const models::Model definition = models::model_from_directory(directory);
-  const std::string prefix = training::lacking_prefix(definition, before);
-  const auto stored = [&](const std::string& name) {
-    const checkpoint::TensorInfo* info = before.find(name);
-    if (info == nullptr && name.starts_with(prefix)) info = before.find(name.substr(prefix.size()));
-    MG_CHECK(info != nullptr, "'{}' has no tensor '{}'", before.path(), name);
-    return info->dtype;
-  };
   const bool wide = std::ranges::any_of(
-      names, [&](const std::string& name) { return stored(name) == DType::f64; });
+      names, [&](const std::string& name) { return before.find(name)->dtype == DType::f64; });
   Runtime runtime({wide ? DeviceKind::reference : DeviceKind::cpu, 0}, 1);
   const auto model = definition.build(runtime, wide ? DType::f64 : DType::f32, 0);
   const std::vector<parallel::ParameterSpec*> tensors = models::tensors_of(*model);
   const training::WholeModel whole = training::whole_model(*model);
-  training::load_weights(before, checkpoint::held(tensors), whole, {});
-  checkpoint::save(out,
-                   {.config = before.config(),
-                    .model = checkpoint::held(tensors),
-                    .dtype = stored,
-                    .like = &before,
-                    .copied_files = other_files(before)},
-                   runtime.stream());
+  training::load_weights(before, checkpoint::held(tensors), whole);
+  const training::StoredNames stored(whole, before);
+  checkpoint::save(
+      out,
+      {.config = before.config(),
+       .model = checkpoint::held(tensors),
+       .dtype = [&](const std::string& name) { return before.find(stored.of(name))->dtype; },
+       .like = &before,
+       .name_in_like = [&](const std::string& name) { return stored.of(name); },
+       .copied_files = other_files(before)},
+      runtime.stream());
 
   const checkpoint::ModelDirectory after(out);
+  std::map<std::string, std::string> written;
+  for (const checkpoint::WholeTensor& tensor : whole.weights)
+    written.emplace(stored.of(tensor.name), tensor.name);
+  const auto renamed =
+      std::ranges::find_if(written, [](const auto& w) { return w.first != w.second; });
+  if (renamed != written.end())
+    report.note(fmt::format("tensors are written by the model's names: {} as {}", renamed->first,
+                            renamed->second));
+  std::map<std::string, std::string> dropped;
+  for (const auto& one : stored.left_out()) dropped.emplace(one.name, one.reason);
   for (const std::string& name : names) {
-    const std::string reason = reason_to_drop(definition, prefix, name);
-    if (reason.empty()) compare_tensor(before, after, prefix, name, report);
-    else report.note(fmt::format("{} {} and was dropped", name, reason));
+    if (const auto found = written.find(name); found != written.end())
+      compare_tensor(before, after, name, found->second, report);
+    else
+      report.note(fmt::format("{} {} and was dropped", name,
+                              dropped.contains(name) ? dropped[name] : "is not in the model"));
   }
-  if (!prefix.empty()) report.note(fmt::format("names are written with {} before them", prefix));
-  for (const std::string& name : after.tensor_names()) {
-    const bool known = before.find(name) != nullptr ||
-                       (name.starts_with(prefix) && before.find(name.substr(prefix.size())));
-    if (!known) report.fail(fmt::format("{} is new", name));
-  }
+  for (const std::string& name : after.tensor_names())
+    if (before.find(stored.of(name)) == nullptr) report.fail(fmt::format("{} is new", name));
   if (!(before.config() == after.config())) report.fail("config.json changed");
   const std::set<std::string> had = expected_files(before), has = file_names(after);
   for (const std::string& file : had)

@@ -167,7 +167,8 @@ void run_rank(const checkpoint::ModelDirectory& files, const models::Model& mode
   training::TrainedModel trained(
       model, type, 0, options.layout(), world, runtime,
       {.loss_scope = c.batch.scope(), .data_parallel = {.sharding = options.sharding}});
-  training::load_weights(files, trained.held(), training::whole_model(model, type), {});
+  training::load_weights(files, trained.held(), training::whole_model(model, type),
+                         {.tells = world.rank() == 0});
   trained.step.begin(c.optimizer.config);
   run.start.add(trained.shards(), value_of);
   const optim::LearningRate rate = c.optimizer.learning_rate(c.batch);
@@ -211,7 +212,7 @@ Report run_case(const std::string& directory, const Case& c, DeviceKind device,
                 const VerifyOptions& options) {
   Report report(fmt::format("{} on {} in {}{}", directory, name(device),
                             device == DeviceKind::reference ? "f64" : "f32", options.text()));
-  const checkpoint::ModelDirectory files(c.start);
+  const checkpoint::ModelDirectory files(c.start, options.reading);
   const models::Model model = models::model_from_directory(c.start)->with(
       {.hidden_dropout = c.shape.hidden_dropout.value_or(0),
        .attention_dropout = c.shape.attention_dropout.value_or(0),

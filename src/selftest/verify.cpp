@@ -61,7 +61,8 @@ class Subject {
         model_(model, type_, 0, options.layout(), world, runtime_,
                {.data_parallel = {.sharding = options.sharding}}),
         device_batch_(runtime_, type_) {
-    training::load_weights(directory, model_.held(), training::whole_model(model, type_), {});
+    training::load_weights(directory, model_.held(), training::whole_model(model, type_),
+                           {.tells = world.rank() == 0});
     model_.step.begin({.method = optim::Method::sgd, .sgd_momentum = 0});
   }
 
@@ -300,7 +301,7 @@ std::string VerifyOptions::text() const {
 }
 
 std::vector<Report> verify(const std::string& directory, const VerifyOptions& options) {
-  const checkpoint::ModelDirectory files(directory);
+  const checkpoint::ModelDirectory files(directory, options.reading);
   const models::Model model =
       models::model_from_directory(directory)->with({.hidden_dropout = 0, .attention_dropout = 0});
   std::vector<Report> reports;

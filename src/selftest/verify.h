@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "checkpoint/model_directory.h"
 #include "device/device.h"
 #include "selftest/report.h"
 #include "training/trained_model.h"
@@ -23,6 +24,7 @@ struct VerifyOptions {
   int expert_parallel = 1, expert_tensor_parallel = 0;
   parallel::Sharding sharding = parallel::Sharding::none;  // what they divide
   bool sequence_parallel = false;  // the tensor-parallel ranks divide the tokens, too
+  checkpoint::ReadingOptions reading = {};
 
   int ranks() const { return tensor_parallel * pipeline_parallel * data_parallel; }
   training::ModelLayout layout() const;
@@ -38,6 +40,7 @@ std::vector<Report> verify(const std::string& directory, const VerifyOptions& op
 // Loads the directory and saves it to `out`, which must not exist; then compares the file set, and
 // name, type, shape, file and bytes of every tensor that the model needs. Of weights that torch.save
 // wrote the files are compared by their names in safetensors (checkpoint::safetensors_name).
-Report verify_rewrite(const std::string& directory, const std::string& out);
+Report verify_rewrite(const std::string& directory, const std::string& out,
+                      const checkpoint::ReadingOptions& reading = {});
 
 }  // namespace megatron::selftest

@@ -1,6 +1,7 @@
 #include "settings/checkpoint_settings.h"
 
 #include "base/error.h"
+#include "settings/reading_flags.h"
 
 namespace megatron::settings {
 
@@ -38,6 +39,7 @@ void CheckpointSettings::fields(Fields& f) {
   f.add("pretrained-checkpoint", &pretrained_checkpoint,
         "folder of checkpoints, or Hugging Face directory, whose weights the run starts from (as "
         "--load with --finetune) if --load has no checkpoint yet");
+  add_reading_flags(f, reading);
   f.add_switch("moe-use-upcycling", &upcycle, true,
                "start at step 0 with a model whose --num-experts experts begin as copies of the "
                "feed-forward blocks of a dense one, that of --model (or --load, or "

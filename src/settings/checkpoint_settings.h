@@ -5,6 +5,7 @@
 #include <string>
 
 #include "base/fields.h"
+#include "checkpoint/model_directory.h"
 
 namespace megatron::settings {
 
@@ -21,6 +22,7 @@ struct CheckpointSettings {
   // Experts are made of the feed-forward blocks of --model.
   bool upcycle = false;
   int64_t upcycling_granularity = 1;
+  checkpoint::ReadingOptions reading;
   bool use_checkpoint_args = false;
   bool load_optimizer = true, load_rng = true;
   bool override_scheduler = false, use_checkpoint_scheduler = false;

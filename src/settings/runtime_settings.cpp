@@ -243,8 +243,8 @@ void RuntimeSettings::check() const {
   MG_CHECK(threads.value_or(1) >= 1 && threads.value_or(1) <= 1024,
            "--threads is {}; it must lie in [1, 1024]", *threads);
   MG_CHECK(planned || threads.value_or(1) * ranks_here() <= 1024,
-           "--threads {} for each of --ranks {} makes {} threads; at most 1024 are possible: "
-           "lower one of them",
+           "--threads {} for each of {} ranks makes {} threads; at most 1024 are possible: lower "
+           "--threads or the number of ranks",
            threads.value_or(1), ranks_here(), threads.value_or(1) * ranks_here());
   MG_CHECK(attention_workspace_mib.value_or(1) >= 1 && attention_workspace_mib.value_or(1) <= 65536,
            "--attention-workspace-mib is {}; it must lie in [1, 65536]", *attention_workspace_mib);

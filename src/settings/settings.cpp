@@ -54,7 +54,9 @@ void replace_by_command_line(Fields& f, const Names& of_shape) {
   either({"model"}, {"model-config"});
   f.replace({"model"}, of_shape);
   f.replace({"model-config"}, of_shape);
-  f.replace(of_shape, {"model"}, differs);
+  Names without_tokens = of_shape;  // --vocab-size may exceed the directory's
+  std::erase(without_tokens, "vocab-size");
+  f.replace(without_tokens, {"model"}, differs);
 }
 
 }  // namespace

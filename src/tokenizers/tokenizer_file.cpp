@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/files.h"
+#include "base/lfs_pointer.h"
 #include "tokenizers/definition.h"
 #include "tokenizers/sentence_piece/sentence_piece.h"
 #include "tokenizers/sentence_piece/sentence_piece_model.h"
@@ -186,6 +187,7 @@ TokenizerFile read_tokenizer_file(const std::string& path) {
     file.path = (fs::path(path) / name).string();
   }
   file.content = read_file(file.path);
+  refuse_lfs_pointer(file.content, file.path);
   const auto kind = kind_of(file);
   MG_CHECK(kind,
            "{}: not a supported tokenizer file (it has {} bytes and begins with '{}'); supported "

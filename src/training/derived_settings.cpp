@@ -142,6 +142,10 @@ class Teller {
       const bool overruled = text != usual && text != value;
       if ((value == usual && !overruled) || (value == text && text != usual)) continue;
       const std::string& name = now.all()[i].name;
+      if (d_.grown && name == "vocab-size") {
+        note(name, value, fmt::format("the tokenizer has more tokens than {}", d_.shape_source));
+        continue;
+      }
       if (now_.checkpoint.upcycle && name.ends_with("ffn-hidden-size")) {
         note(name, value, "--moe-upcycling-granularity: a part of the dense model's");
         continue;

@@ -11,6 +11,7 @@
 #include "data/input_list.h"
 #include "data/text_source.h"
 #include "resume/found_checkpoints.h"
+#include "settings/reading_flags.h"
 
 namespace megatron::training {
 namespace {
@@ -47,6 +48,7 @@ Json finite_or_null(double value) { return std::isfinite(value) ? Json(value) : 
 void EvaluationSettings::fields(Fields& f) {
   f.begin_group("input");
   f.add("load", &load, "Hugging Face model directory, or the --save directory of a run");
+  settings::add_reading_flags(f, reading);
   f.add("input", &text.paths,
         "text instead of a data set: files, directories or quoted patterns, as preprocess reads "
         "them; each document is scored separately");
@@ -116,7 +118,7 @@ Json EvaluationResult::json() const {
 Evaluation::Evaluation(EvaluationSettings settings, bool show)
     : s_(std::move(settings)),
       show_(show),
-      directory_(model_directory(s_.load)),
+      directory_(model_directory(s_.load), s_.reading),
       model_(models::model_from_directory(directory_.path())) {
   models::require_language_model(model_, "megatron eval");
   length_ = s_.seq_length.value_or(model_->max_position_embeddings());

@@ -19,6 +19,7 @@ struct EvaluationSettings {
   std::optional<int64_t> samples, seq_length, stride;
   int64_t micro_batch_size = 4;
   bool bf16 = false;
+  checkpoint::ReadingOptions reading;
   corpus::TextInput text;  // paths empty: a data set
   std::optional<std::string> per_document;
   settings::DataSettings data;

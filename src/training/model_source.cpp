@@ -95,13 +95,14 @@ std::string tokenizer_path(const std::optional<std::string>& given,
 namespace {
 
 void fill(const models::Stage& stage, const WholeModel& whole,
-          const checkpoint::ModelDirectory& directory, uint64_t seed, Stream& stream) {
+          const checkpoint::ModelDirectory& directory, uint64_t seed, Stream& stream, bool tells) {
   const std::vector<std::string> absent = absent_states(whole, directory);
   if (!absent.empty()) {
     nn::initialize(stage.states(), seed, stream);
-    log::warning("{}", absent_states_text(directory.path(), absent));
+    if (tells) log::warning("{}", absent_states_text(directory.path(), absent));
   }
-  load_weights(directory, checkpoint::held(models::tensors_of(stage)), whole, absent);
+  load_weights(directory, checkpoint::held(models::tensors_of(stage)), whole,
+               {.absent = absent, .tells = tells});
 }
 
 }  // namespace
@@ -110,7 +111,7 @@ std::unique_ptr<models::Stage> load_model(const checkpoint::ModelDirectory& dire
                                           const models::Model& model, Runtime& runtime, DType type,
                                           uint64_t seed) {
   auto stage = model.build(runtime, type, seed);
-  fill(*stage, whole_model(*stage), directory, seed, runtime.stream());
+  fill(*stage, whole_model(*stage), directory, seed, runtime.stream(), true);
   return stage;
 }
 
@@ -119,9 +120,9 @@ std::unique_ptr<models::Stage> load_model(const checkpoint::ModelDirectory& dire
                                           const inference::EngineGroups& ranks, Runtime& runtime,
                                           DType type, uint64_t seed) {
   auto stage = ranks.build(model, runtime, type, seed);
-  const bool divided = ranks.ranks(false).all != nullptr;
-  fill(*stage, divided ? whole_model(model, type) : whole_model(*stage), directory, seed,
-       runtime.stream());
+  const comm::Group* const all = ranks.ranks(false).all;
+  fill(*stage, all != nullptr ? whole_model(model, type) : whole_model(*stage), directory, seed,
+       runtime.stream(), all == nullptr || all->rank() == 0);
   return stage;
 }
 

@@ -63,13 +63,30 @@ void RankRun::load_weights(const resume::Beginning& beginning) {
   if (plan_.upcycled)
     return load_upcycled(*beginning.weights, *plan_.upcycled, model_.step,
                          static_cast<uint64_t>(s_.runtime.seed), runtime_, lead());
+  if (plan_.stored_tokens > 0) draw_new_tokens(*beginning.weights);
   std::vector<std::string> absent;
   if (beginning.checkpoint == nullptr) absent = absent_states(plan_.whole, *beginning.weights);
   if (!absent.empty()) {
     nn::initialize(model_.step.states(), static_cast<uint64_t>(s_.runtime.seed), runtime_.stream());
     if (lead()) log::warning("{}", absent_states_text(beginning.weights->path(), absent));
   }
-  training::load_weights(*beginning.weights, model_.held(), plan_.whole, absent);
+  training::load_weights(*beginning.weights, model_.held(), plan_.whole,
+                         {.absent = absent, .tells = lead(), .stored_tokens = plan_.stored_tokens});
+}
+
+// All rows of the embedding and the output layer; those of the directory are read over them.
+void RankRun::draw_new_tokens(const checkpoint::ModelDirectory& directory) {
+  for (const parallel::Shard& shard : model_.step.shards()) {
+    const std::string& name = shard.placed->placement.tensors.at(0).name;
+    if (name == plan_.whole.table || name == plan_.whole.head)
+      parallel::initialize(shard, static_cast<uint64_t>(s_.runtime.seed), runtime_.stream());
+  }
+  if (!lead()) return;
+  log::info(
+      "the vocabulary of '{}' grows from {} to {} tokens: the new rows of {}{} begin as in a "
+      "new model with --seed {}",
+      directory.path(), plan_.stored_tokens, plan_.model->vocab_size(), plan_.whole.table,
+      plan_.whole.head.empty() ? "" : " and " + plan_.whole.head, s_.runtime.seed);
 }
 
 // What the checkpoints will take, before the first step; or that there will be none.

@@ -37,6 +37,7 @@ class RankRun {
   }
   void fill_model(const resume::Beginning& beginning);
   void load_weights(const resume::Beginning& beginning);
+  void draw_new_tokens(const checkpoint::ModelDirectory& directory);
   void announce_saves() const;
   corpus::Prefetcher read_ahead() const;
   void tune_gemms(corpus::Prefetcher& data);

@@ -24,6 +24,10 @@
 namespace megatron::training {
 namespace {
 
+int64_t source_tokens(const ShapeSource& source) {
+  return models::model_from_config_json(source.config, source.path())->vocab_size();
+}
+
 ShapeSource shape_source(const settings::TrainSettings& s, const resume::Beginning& beginning) {
   if (s.run.model) return directory_source(resume::resolve_model_directory(*s.run.model));
   if (s.checkpoint.use_checkpoint_args && beginning.weights != nullptr)
@@ -160,6 +164,25 @@ corpus::Vocabulary find_vocabulary(settings::TrainSettings& s, const ShapeSource
   if (s.data.tokenizer_model) return corpus::open_vocabulary(s.data, {});
   return corpus::open_vocabulary(
       s.data, models::model_from_config_json(source.config, source.path())->vocab_size());
+}
+
+// The model of a directory with as many tokens as --vocab-size says, or else the tokenizer, where
+// they are more than the directory's. Returns the vocabulary of the run. `source` gets the new size.
+template <class FindVocabulary>
+corpus::Vocabulary grow_vocabulary(const settings::TrainSettings& s, ShapeSource& source,
+                                   const FindVocabulary& find) {
+  if (!s.run.model || s.checkpoint.upcycle) return find();
+  const std::optional<int64_t>& asked = s.shape.vocab_size;
+  const int64_t stored = source_tokens(source);
+  MG_CHECK(
+      !asked || *asked >= stored,
+      "--vocab-size is {}, but the model in {} has {} tokens, of which none can be taken away; "
+      "give {} or more",
+      asked.value_or(0), source.name, stored, stored);
+  if (asked) source.config.set("vocab_size", *asked);
+  corpus::Vocabulary vocabulary = find();
+  if (!asked && vocabulary.size > stored) source.config.set("vocab_size", vocabulary.size);
+  return vocabulary;
 }
 
 // The tokens that a tokenizer of this type mostly has; 0: not known.
@@ -350,7 +373,9 @@ SettledRun settle_run(const settings::TrainSettings& given) {
     source = directory_source(resume::resolve_model_directory(*s.checkpoint.load));
   }
   std::optional<SettingNote> assumed;
-  run.vocabulary = vocabulary_for_plan(s, source, assumed, run.stands_in);
+  const int64_t stored = s.run.model ? source_tokens(source) : 0;
+  run.vocabulary = grow_vocabulary(
+      s, source, [&] { return vocabulary_for_plan(s, source, assumed, run.stands_in); });
   run.model = find_model(s, source, run.vocabulary);
   const std::vector<SettingNote> layout = settle_layout(s, run.model);
   if (!run.stands_in) {
@@ -361,7 +386,8 @@ SettledRun settle_run(const settings::TrainSettings& given) {
                                 .settings = s,
                                 .model = run.model,
                                 .vocabulary = run.vocabulary,
-                                .shape_source = source.name});
+                                .shape_source = source.name,
+                                .grown = s.run.model && run.model->vocab_size() > stored});
   run.notes.insert(run.notes.end(), layout.begin(), layout.end());
   if (assumed) {
     std::erase_if(run.notes, [&](const SettingNote& n) { return n.flag == assumed->flag; });
@@ -384,8 +410,9 @@ RunPlan make_run_plan(const settings::TrainSettings& given, comm::Group& process
                                           processes, s.runtime.threads_per_rank());
   plan.beginning.state.seed =
       plan.beginning.checkpoint ? plan.beginning.state.seed : s.runtime.seed;
-  const ShapeSource source = shape_source(s, plan.beginning);
-  plan.vocabulary = find_vocabulary(s, source);
+  ShapeSource source = shape_source(s, plan.beginning);
+  const int64_t stored = s.run.model ? source_tokens(source) : 0;
+  plan.vocabulary = grow_vocabulary(s, source, [&] { return find_vocabulary(s, source); });
   plan.model = find_model(s, source, plan.vocabulary);
   if (composed) plan.model = composed(plan.model);
   const std::vector<SettingNote> layout = settle_layout(s, plan.model);
@@ -401,7 +428,9 @@ RunPlan make_run_plan(const settings::TrainSettings& given, comm::Group& process
   } else if ((s.checkpoint.finetune || s.checkpoint.upcycle) && s.run.model) {
     ThreadPool pool(s.runtime.threads_per_rank());
     resume::require_whole_model(source.directory, pool);
-    plan.beginning.weights = std::make_shared<const checkpoint::ModelDirectory>(source.directory);
+    plan.beginning.weights =
+        std::make_shared<const checkpoint::ModelDirectory>(source.directory, s.checkpoint.reading);
+    if (plan.model->vocab_size() > stored) plan.stored_tokens = stored;
     if (s.checkpoint.upcycle)
       plan.upcycled = {
           .experts = upcycled_model(s, source),
@@ -421,6 +450,7 @@ RunPlan make_run_plan(const settings::TrainSettings& given, comm::Group& process
        .model = plan.model,
        .vocabulary = plan.vocabulary,
        .shape_source = source.name,
+       .grown = s.run.model && plan.model->vocab_size() > stored,
        .resumed = plan.beginning.checkpoint ? &plan.beginning.state : nullptr,
        .resumed_from = plan.beginning.checkpoint ? plan.beginning.checkpoint->path() : ""});
   plan.notes.insert(plan.notes.end(), layout.begin(), layout.end());

@@ -30,6 +30,8 @@ struct RunPlan {
   models::Model model;
   resume::Beginning beginning;
   std::optional<UpcycledWeights> upcycled;  // what beginning.weights, a dense model's, become
+  // Tokens of beginning.weights, where they are fewer than the model's; 0: as many.
+  int64_t stored_tokens = 0;
   std::optional<resume::SaveDirectory::Lock> lock;  // of --save
   SavedFiles saved;                                 // of the checkpoints
   std::vector<int32_t> end_tokens;                  // of the samples of --sample-interval

@@ -57,10 +57,6 @@ void check_shape_source(const settings::TrainSettings& s) {
   const std::string flag = s.shape.first_shape_flag();
   MG_CHECK(flag.empty(), "--{} and --model{} {} both give the model's shape; drop one", flag,
            model ? "" : "-config", model ? *model : *config);
-  if (!model) return;
-  MG_CHECK(!s.shape.vocab_size,
-           "--vocab-size {} and --model {} both give the number of tokens; drop one",
-           *s.shape.vocab_size, *s.run.model);
 }
 
 void check_run(const settings::TrainSettings& s) {

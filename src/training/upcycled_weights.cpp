@@ -49,9 +49,9 @@ void load_upcycled(const checkpoint::ModelDirectory& directory, const UpcycledWe
   }
   std::optional<Progress> progress;
   if (tells) progress.emplace("upcycling", std::ssize(held), "tensors");
-  load_weights(directory, held, weights.dense, {}, [&](int64_t filled) {
-    if (progress) progress->update(filled);
-  });
+  load_weights(directory, held, weights.dense, {.tells = tells, .progress = [&](int64_t filled) {
+                                                  if (progress) progress->update(filled);
+                                                }});
   for (size_t i = 0; i < sources.size(); ++i)
     if (const Tensor& value = step.shards()[i].value; sources[i].factor != 1)
       kernels::table(stream).scale({.factor = sources[i].factor, .x = value, .out = value}, stream);

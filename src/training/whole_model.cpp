@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "checkpoint/name_list.h"
+#include "training/stored_names.h"
 #include "training/trained_model.h"
 
 namespace megatron::training {
@@ -25,6 +26,12 @@ WholeModel whole_model(const models::Model& model, DType type,
 WholeModel whole_model(const models::Stage& undivided) {
   const std::vector<parallel::ParameterSpec*> tensors = models::tensors_of(undivided);
   WholeModel whole{.weights = checkpoint::whole_tensors(tensors), .model = undivided.model()};
+  for (const parallel::ParameterSpec* tensor : tensors) {
+    const std::string &name = tensor->parameter.name,
+                      &stored = tensor->placement.tensors.at(0).name;
+    if (name == "embedding.weight") whole.table = stored;
+    if (name == "output.weight" || name == "score.weight") whole.head = stored;
+  }
   for (const nn::ModuleState* state : undivided.states())
     for (const parallel::CanonicalTensor& part : state->placed.placement.tensors)
       whole.states.push_back(part.name);
@@ -43,106 +50,104 @@ std::vector<checkpoint::HeldTensor> held_weights(const TrainStep& step) {
 
 std::vector<std::string> absent_states(const WholeModel& whole,
                                        const checkpoint::ModelDirectory& directory) {
+  const StoredNames names(whole, directory);
   std::vector<std::string> absent;
-  std::ranges::copy_if(whole.states, std::back_inserter(absent),
-                       [&](const std::string& name) { return directory.find(name) == nullptr; });
+  std::ranges::copy_if(whole.states, std::back_inserter(absent), [&](const std::string& name) {
+    return directory.find(names.of(name)) == nullptr;
+  });
   return absent;
-}
-
-std::string lacking_prefix(const models::Model& model,
-                           const checkpoint::ModelDirectory& directory) {
-  const std::string prefix(model->base_prefix());
-  for (const std::string& name : directory.tensor_names())
-    if (name.starts_with(prefix)) return {};
-  return prefix;
 }
 
 namespace {
 
-std::string without(const std::string& prefix, const std::string& name) {
-  return name.starts_with(prefix) ? name.substr(prefix.size()) : name;
-}
-
-// Placements by the names of a directory that lacks a prefix.
-class NamesWithout {
+// What is read of the directory, by its names and shapes.
+class StoredTensors {
  public:
-  NamesWithout(const std::string& prefix, std::span<checkpoint::HeldTensor> held,
-               std::span<checkpoint::WholeTensor> whole) {
-    if (prefix.empty()) return;
-    placements_.reserve(held.size());  // held tensors point into it
-    for (checkpoint::HeldTensor& tensor : held) {
-      placements_.push_back(*tensor.placement);
-      for (parallel::CanonicalTensor& part : placements_.back().tensors)
-        part.name = without(prefix, part.name);
-      tensor.placement = &placements_.back();
+  StoredTensors(std::vector<checkpoint::HeldTensor> held, const WholeModel& whole,
+                const StoredNames& names, const LoadOptions& options)
+      : held_(std::move(held)), whole_(whole.weights) {
+    const auto is_absent = [&](const std::string& name) {
+      return std::ranges::find(options.absent, name) != options.absent.end();
+    };
+    std::erase_if(held_, [&](const checkpoint::HeldTensor& tensor) {
+      return is_absent(tensor.placement->tensors.at(0).name);
+    });
+    std::erase_if(whole_, [&](const auto& tensor) { return is_absent(tensor.name); });
+    const auto is_smaller = [&](const std::string& name) {
+      return options.stored_tokens > 0 && (name == whole.table || name == whole.head);
+    };
+    placements_.reserve(held_.size());  // held tensors point into it
+    for (checkpoint::HeldTensor& tensor : held_) {
+      parallel::Placement& placement = placements_.emplace_back(*tensor.placement);
+      tensor.placement = &placement;
+      for (parallel::CanonicalTensor& part : placement.tensors) {
+        if (is_smaller(part.name)) {
+          keep_first_rows(part, options.stored_tokens);
+          tensor.keeps_rest = true;
+        }
+        part.name = names.of(part.name);
+      }
     }
-    for (checkpoint::WholeTensor& tensor : whole) tensor.name = without(prefix, tensor.name);
+    for (checkpoint::WholeTensor& tensor : whole_) {
+      if (is_smaller(tensor.name)) tensor.shape.set(0, options.stored_tokens);
+      tensor.name = names.of(tensor.name);
+    }
   }
 
+  std::span<const checkpoint::HeldTensor> held() const { return held_; }
+  std::span<const checkpoint::WholeTensor> whole() const { return whole_; }
+
  private:
+  static void keep_first_rows(parallel::CanonicalTensor& part, int64_t rows) {
+    std::vector<parallel::Slice> slices = part.slices(0);
+    for (parallel::Slice& slice : slices)
+      slice.size = std::clamp(rows - slice.global_begin, int64_t{0}, slice.size);
+    std::erase_if(slices, [](const parallel::Slice& slice) { return slice.size == 0; });
+    std::erase_if(part.held, [](const parallel::AxisSlices& held) { return held.axis == 0; });
+    part.held.push_back({0, std::move(slices)});
+    part.global.set(0, rows);
+  }
+
+  std::vector<checkpoint::HeldTensor> held_;
+  std::vector<checkpoint::WholeTensor> whole_;
   std::vector<parallel::Placement> placements_;
 };
 
-// Tensors of the directory's layers that predict tokens beyond the next one, which have a projection of the embedding
-// and the last hidden state; logged by layer.
-std::vector<std::string> prediction_tensors(const models::Model& model,
-                                            const checkpoint::ModelDirectory& directory,
-                                            const std::string& prefix) {
-  std::vector<std::string> tensors, layers;
-  for (const std::string& name : directory.tensor_names()) {
-    const std::string layer = model->prediction_layer(prefix + name);
-    if (layer.empty() || directory.find(without(prefix, layer + ".eh_proj.weight")) == nullptr)
-      continue;
-    tensors.push_back(name);
-    if (std::ranges::find(layers, layer) == layers.end()) layers.push_back(layer);
+void log_left_out(const checkpoint::ModelDirectory& directory, const StoredNames& names,
+                  const std::vector<std::string>& surplus) {
+  if (!directory.disagreement().empty())
+    log::warning("{}. What the files hold is read", directory.disagreement());
+  std::vector<std::string> unneeded, predicting, layers;
+  for (const StoredNames::LeftOut& one : names.left_out()) {
+    (one.layer.empty() ? unneeded : predicting).push_back(one.name);
+    if (!one.layer.empty() && std::ranges::find(layers, one.layer) == layers.end())
+      layers.push_back(one.layer);
   }
+  if (!unneeded.empty())
+    log::info("'{}' has {} that the model does not need", directory.path(),
+              checkpoint::counted(unneeded));
   if (!layers.empty())
     log::info("'{}' has {} tensors of layers for multi-token prediction, which are left out: {}",
-              directory.path(), tensors.size(), checkpoint::counted(layers));
-  return tensors;
-}
-
-// Tensors of the directory that the model needs not.
-std::vector<std::string> dropped_tensors(const models::Model& model,
-                                         const checkpoint::ModelDirectory& directory,
-                                         const std::string& prefix) {
-  std::vector<std::string> dropped;
-  for (const std::string& name : directory.tensor_names())
-    if (model->is_surplus(prefix + name)) dropped.push_back(name);
-  auto tied = model->tied_output();
-  if (tied) tied->table = without(prefix, tied->table);
-  if (tied && directory.find(tied->output) != nullptr && directory.find(tied->table) != nullptr) {
-    MG_CHECK(std::ranges::equal(directory.bytes(tied->output), directory.bytes(tied->table)),
-             "'{}' has {} and {}, which differ, although its config.json ties them "
-             "(tie_word_embeddings); set that to false",
-             directory.path(), tied->output, tied->table);
-    dropped.push_back(tied->output);
-  }
-  if (!dropped.empty())
-    log::info("'{}' has {} that the model does not need", directory.path(),
-              checkpoint::counted(dropped));
-  std::ranges::copy(prediction_tensors(model, directory, prefix), std::back_inserter(dropped));
-  return dropped;
+              directory.path(), predicting.size(), checkpoint::counted(layers));
+  if (!surplus.empty())
+    log::warning(
+        "--ignore-surplus-tensors: '{}' has tensors that the model does not have, which "
+        "are left out: {}",
+        directory.path(), checkpoint::counted(surplus));
 }
 
 }  // namespace
 
 void load_weights(const checkpoint::ModelDirectory& directory,
                   std::vector<checkpoint::HeldTensor> held, const WholeModel& whole,
-                  std::span<const std::string> absent,
-                  const std::function<void(int64_t)>& progress) {
-  const auto is_absent = [&](const std::string& name) {
-    return std::ranges::find(absent, name) != absent.end();
-  };
-  std::erase_if(held, [&](const checkpoint::HeldTensor& tensor) {
-    return is_absent(tensor.placement->tensors.at(0).name);
-  });
-  std::vector<checkpoint::WholeTensor> present = whole.weights;
-  std::erase_if(present, [&](const auto& tensor) { return is_absent(tensor.name); });
-  const std::string prefix = lacking_prefix(whole.model, directory);
-  const NamesWithout names(prefix, held, present);
-  checkpoint::load(directory, held, present, dropped_tensors(whole.model, directory, prefix),
-                   progress);
+                  const LoadOptions& options) {
+  const StoredNames names(whole, directory);
+  const StoredTensors tensors(std::move(held), whole, names, options);
+  std::vector<std::string> left_out;
+  for (const StoredNames::LeftOut& one : names.left_out()) left_out.push_back(one.name);
+  const std::vector<std::string> surplus =
+      checkpoint::load(directory, tensors.held(), tensors.whole(), left_out, options.progress);
+  if (options.tells) log_left_out(directory, names, surplus);
 }
 
 std::string absent_states_text(const std::string& directory, std::span<const std::string> absent) {

@@ -17,6 +17,7 @@ class TrainStep;
 struct WholeModel {
   std::vector<checkpoint::WholeTensor> weights, optimizer;
   std::vector<std::string> states;  // names of those weights that are module states
+  std::string table, head;  // names of the embedding and of the output layer; head "": it is tied
   models::Model model;
 };
 
@@ -33,15 +34,19 @@ std::vector<checkpoint::HeldTensor> held_weights(const TrainStep& step);
 // code that has no such state.
 std::vector<std::string> absent_states(const WholeModel& whole,
                                        const checkpoint::ModelDirectory& directory);
-// What a directory that was saved from the model without its head lacks in front of every name; "": nothing.
-std::string lacking_prefix(const models::Model& model, const checkpoint::ModelDirectory& directory);
-// Fills `held` as checkpoint::load does, but for tensors named in `absent`, which keep their values. Tensors of
-// the directory that the model's family knows and does not need are dropped, and logged. progress: how many of
-// `held` are filled.
+struct LoadOptions {
+  std::span<const std::string> absent = {};  // tensors that keep their values
+  bool tells = true;                         // this rank logs what was left out
+  // Tokens that the directory has, where they are fewer than the model's: the rows of the others keep
+  // their values. 0: as many.
+  int64_t stored_tokens = 0;
+  std::function<void(int64_t)> progress = {};  // how many of `held` are filled
+};
+// Fills `held` as checkpoint::load does, from tensors by any of the names of StoredNames. Tensors of
+// the directory that the model's family knows and does not need are left out.
 void load_weights(const checkpoint::ModelDirectory& directory,
                   std::vector<checkpoint::HeldTensor> held, const WholeModel& whole,
-                  std::span<const std::string> absent,
-                  const std::function<void(int64_t)>& progress = {});
+                  const LoadOptions& options = {});
 // "'DIR' lacks the module states 2 (NAME, NAME): they begin as in a new model"
 std::string absent_states_text(const std::string& directory, std::span<const std::string> absent);
 // What this rank holds of an optimizer's state.

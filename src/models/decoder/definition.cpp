@@ -32,13 +32,16 @@ class DecoderDefinition final : public ModelDefinition,
   Json describe() const override { return to_json(v_); }
   Json config_json(DType stored) const override { return write_config(family_, v_, stored, form_); }
   bool is_surplus(std::string_view tensor) const override {
-    return std::ranges::any_of(family_.surplus,
-                               [&](std::string_view pattern) { return matches(pattern, tensor); });
+    return std::ranges::any_of(family_.buffers, [&](std::string_view pattern) {
+      return matches(pattern, behind_prefix(tensor));
+    });
   }
   std::string prediction_layer(std::string_view tensor) const override {
     for (int64_t i = 0; i < family_.prediction_layers; ++i) {
-      const std::string layer = "model.layers." + std::to_string(v_.num_layers() + i);
-      if (tensor.starts_with(layer + ".")) return layer;
+      const std::string layer = "layers." + std::to_string(v_.num_layers() + i);
+      const std::string_view rest = behind_prefix(tensor);
+      if (rest.starts_with(layer + "."))
+        return std::string(tensor.substr(0, tensor.size() - rest.size())) + layer;
     }
     return {};
   }
@@ -78,6 +81,12 @@ class DecoderDefinition final : public ModelDefinition,
   int64_t count(const nn::MlpConfig& mlp, int64_t width) const;
   int64_t count(const nn::MoeConfig& moe) const;
   int64_t count(const nn::AttentionConfig& a, const nn::NormConfig& norm) const;
+  // A tensor's name without the base model's prefix, which files may lack or have twice.
+  std::string_view behind_prefix(std::string_view tensor) const {
+    const std::string_view prefix = family_.base_prefix;
+    while (!prefix.empty() && tensor.starts_with(prefix)) tensor.remove_prefix(prefix.size());
+    return tensor;
+  }
   double forward_flops(const LayerValue& layer, int64_t length) const;
 
   const DecoderValue v_;

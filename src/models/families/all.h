@@ -10,8 +10,4 @@ extern const DecoderFamily kGpt2, kGptNeox, kLlama, kMistral, kQwen2, kQwen3, kG
     kQwen2Moe, kQwen3Moe, kOlmoe, kGlm4Moe, kGptOss, kLlama4Text;
 extern const DecoderFamily kMegatron;  // any value
 
-// Angles that older files of families with rotary positions hold.
-inline constexpr std::string_view kRotaryBuffers[] = {
-    "model.layers.*.self_attn.rotary_emb.inv_freq"};
-
 }  // namespace megatron::models

@@ -16,6 +16,11 @@ namespace megatron::models {
 // rope_scaling, torch_dtype). Both are read; what is read in a form is written in it.
 enum class ConfigForm { transformers_5, older };
 
+// Angles of families with rotary positions: inv_freq, cos_cached, sin_cached and others, of each layer or of the
+// model. The module that they lie in has no weights.
+inline constexpr std::string_view kRotaryBuffers[] = {"layers.*.self_attn.rotary_emb.",
+                                                      "rotary_emb.", "rotary_emb_local."};
+
 struct DecoderFamily {
   std::string_view name;  // model_type of its config.json
   // What a user trains and downloads under it: for the table of supported models.
@@ -37,14 +42,14 @@ struct DecoderFamily {
     std::string_view now, before;
   };
   std::span<const OlderKey> older_keys = {};
-  // Tensors of published directories that no computation needs (buffers of masks and angles): dropped
-  // when read. '*' stands for a layer's number.
-  std::span<const std::string_view> surplus = {};
+  // Buffers of published directories that are computed anyway (masks, angles), by their names behind base_prefix:
+  // left out when read. See matches().
+  std::span<const std::string_view> buffers = kRotaryBuffers;
   // Layers behind the last in published directories that predict tokens beyond the next one: dropped when read.
   int64_t prediction_layers = 0;
-  // What the names of all tensors but the head's begin with, where directories are published that were saved
-  // from the model without its head, and lack it.
-  std::string_view base_prefix = {};
+  // What the names of all tensors but the head's begin with. Files that were saved from the model without its head
+  // lack it.
+  std::string_view base_prefix = "model.";
 };
 
 // In the order in which a family is looked for that can hold a value.

@@ -160,14 +160,13 @@ parallel::Placement placement_of(const FamilyTensors& map, const DecoderValue& v
 
 bool matches(std::string_view pattern, std::string_view name) {
   const size_t star = pattern.find('*');
-  if (star == pattern.npos) return pattern == name;
-  const std::string_view before = pattern.substr(0, star), after = pattern.substr(star + 1);
-  if (!name.starts_with(before) || !name.ends_with(after) ||
-      name.size() <= before.size() + after.size())
-    return false;
-  const std::string_view number =
-      name.substr(before.size(), name.size() - before.size() - after.size());
-  return std::ranges::all_of(number, [](char c) { return c >= '0' && c <= '9'; });
+  if (star == pattern.npos)
+    return pattern.ends_with('.') ? name.starts_with(pattern) && name.size() > pattern.size()
+                                  : name == pattern;
+  if (!name.starts_with(pattern.substr(0, star))) return false;
+  const std::string_view rest = name.substr(star);
+  const size_t digits = std::min(rest.find_first_not_of("0123456789"), rest.size());
+  return digits > 0 && matches(pattern.substr(star + 1), rest.substr(digits));
 }
 
 }  // namespace megatron::models

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "checkpoint/safetensors.h"
+#include "raw_tensors.h"
 #include "support.h"
 
 namespace megatron::checkpoint {
@@ -116,8 +117,11 @@ TEST(ModelDirectory, ChecksIndicesOfTorch) {
   };
   EXPECT_EQ(error(R"({"weight_map":{"a":"1.bin"}})"), "");
   EXPECT_TRUE(contains(error(R"({"weight_map":{"a":"3.bin"}})"), "1 (3.bin)"));
-  EXPECT_TRUE(contains(error(R"({"weight_map":{"a":"1.bin","b":"1.bin"}})"), "1 (1.bin: b)"));
-  EXPECT_TRUE(contains(error(R"({"weight_map":{"a":"1.bin","b":"2.bin"}})"), "1 (2.bin: a)"));
+  EXPECT_EQ(error(R"({"weight_map":{"a":"1.bin","b":"1.bin"}})"), "");
+  const ModelDirectory directory(folder.path());
+  EXPECT_TRUE(contains(directory.disagreement(), "1 (1.bin: b)"));
+  EXPECT_EQ(*directory.trouble("b"),
+            "the index says that it is in '1.bin', which does not hold it");
   EXPECT_TRUE(contains(error(R"({"weight_map":{"a":"../1.bin"}})"), "not a plain file name"));
   EXPECT_TRUE(contains(error(R"({"weight_map":{"a":"1.safetensors"}})"), "ending in .bin"));
   write_file(folder / kTorchFile, "x");
@@ -161,14 +165,8 @@ TEST(ModelDirectory, RefusesBadIndices) {
       {R"({"weight_map":{"a":""}})", "not a plain file name"},
       {R"({"weight_map":{"a":"x.bin"}})", "not a plain file name"},
       {R"({"weight_map":{"a":"x\u0000.safetensors"}})", "not a plain file name"},
-      {R"({"weight_map":{"a":"1.safetensors","b":"3.safetensors"}})", "1 (3.safetensors)"},
-      {R"({"weight_map":{"a":"1.safetensors"}})",
-       "not so named by the index: 1 (1.safetensors: b)"},
-      {R"({"weight_map":{"a":"1.safetensors","b":"1.safetensors","c":"1.safetensors"}})",
-       "but not in the file: 1 (1.safetensors: c)"},
-      // Each holds the other's tensor, and `a` lies in both.
-      {R"({"weight_map":{"a":"1.safetensors","b":"2.safetensors"}})",
-       "2 (1.safetensors: b, 2.safetensors: a)"},
+      {R"({"weight_map":{"a":"3.safetensors","b":"4.safetensors"}})",
+       "2 (3.safetensors, 4.safetensors)"},
   };
   const TemporaryDirectory folder;
   write_file(folder / "config.json", "{}");
@@ -178,6 +176,105 @@ TEST(ModelDirectory, RefusesBadIndices) {
     write_file(folder / kIndex, c.index);
     EXPECT_TRUE(contains(open_error(folder), c.reason)) << c.index << "\n" << open_error(folder);
   }
+}
+
+// What the files hold is read, and the rest is told.
+TEST(ModelDirectory, ReadsFilesThatAnIndexDoesNotDescribe) {
+  const TemporaryDirectory folder;
+  write_file(folder / "config.json", "{}");
+  write_tensor_file(folder / "m-1-of-3.safetensors", {"a", "b"});
+  write_tensor_file(folder / "m-2-of-3.safetensors", {"a", "c", "d"});
+  write_tensor_file(folder / "m-1-of-2.safetensors", {"other"});
+  const auto open = [&](const std::string& weights) {
+    std::string text = weights;  // "a 1" is a in m-1-of-3
+    write_file(folder / kIndex, R"({"weight_map":{)" + text + "}}");
+    return std::make_unique<ModelDirectory>(folder.path());
+  };
+  const auto in = [](const std::string& tensor, int file) {
+    return fmt::format(R"("{}":"m-{}-of-3.safetensors")", tensor, file);
+  };
+  const std::string whole = in("b", 1) + "," + in("c", 2) + "," + in("d", 2);
+  // Of `a`, which lies in two files, the index's.
+  const auto second = open(whole + "," + in("a", 2));
+  EXPECT_EQ(second->shard_map().at("a"), "m-2-of-3.safetensors");
+  EXPECT_EQ(second->tensor_names(), (std::vector<std::string>{"b", "a", "c", "d"}));
+  EXPECT_TRUE(contains(second->disagreement(), "1 (m-1-of-3.safetensors: a)"));
+  EXPECT_EQ(second->trouble("a"), nullptr);
+  // Named by neither: which one is meant is not known.
+  EXPECT_EQ(*open(whole)->trouble("a"),
+            "it is in 'm-1-of-3.safetensors' and in 'm-2-of-3.safetensors', and the index names "
+            "neither");
+  // In another file than it says, in one that it does not name, and in one that does not exist.
+  const auto wrong = open(in("a", 1) + "," + in("c", 1) + "," + in("e", 3));
+  EXPECT_NE(wrong->find("b"), nullptr);
+  EXPECT_NE(wrong->find("c"), nullptr);
+  EXPECT_NE(wrong->find("d"), nullptr);
+  EXPECT_EQ(wrong->find("other"), nullptr);
+  EXPECT_EQ(*wrong->trouble("e"),
+            "the index says that it is in 'm-3-of-3.safetensors', which does not exist");
+  Model model;
+  model.add("b", Shape{1}, DType::f32);
+  const std::vector<std::string> ignored = {"a", "c", "d"};
+  load(*wrong, model.parameters(), ignored);
+  model.add("e", Shape{1}, DType::f32);
+  EXPECT_TRUE(
+      contains(error_of([&] { load(*wrong, model.parameters(), ignored); }),
+               "does not have the tensor 'e', which the model needs: the index says that it "
+               "is in 'm-3-of-3.safetensors', which does not exist"));
+  // What this program saved is not read so.
+  write_file(folder / kTrainerState, "{}");
+  EXPECT_TRUE(contains(open_error(folder), "1 (m-3-of-3.safetensors)"));
+}
+
+TEST(ModelDirectory, NamesPointersOfGitLfs) {
+  const TemporaryDirectory folder;
+  const std::string pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 9\n";
+  const auto expect = [&](std::string_view file) {
+    EXPECT_TRUE(contains(open_error(folder),
+                         fmt::format("{}' is a Git LFS pointer, not the file itself; run git lfs "
+                                     "pull",
+                                     file)))
+        << open_error(folder);
+  };
+  write_file(folder / "config.json", "{}");
+  write_file(folder / kTorchFile, pointer);
+  expect(kTorchFile);
+  write_file(folder / kSingleFile, pointer);
+  expect(kSingleFile);
+  std::filesystem::remove(folder / kSingleFile);
+  write_file(folder / kIndex, pointer);
+  expect(kIndex);
+  write_file(folder / "config.json", pointer);
+  expect("config.json");
+}
+
+TEST(Load, RefusesTypesThatNoModelHas) {
+  const TemporaryDirectory folder;
+  write_file(folder / "config.json", "{}");
+  const std::pair<const char*, size_t> types[] = {
+      {"BOOL", 4},    {"U16", 8},     {"U32", 16},        {"U64", 32},       {"C64", 32},
+      {"F8_E4M3", 4}, {"F8_E5M2", 4}, {"F8_E8M0", 4},     {"F6_E2M3", 3},    {"F6_E3M2", 3},
+      {"F4", 2},      {"I8", 4},      {"F8_E4M3FNUZ", 4}, {"F8_E5M2FNUZ", 4}};
+  for (const auto& [type, bytes] : types) {
+    megatron::testing::write_raw(
+        folder / kSingleFile,
+        {{"a", "F32", "[1]", std::string(4, '\0')}, {"b", type, "[4]", std::string(bytes, '\1')}});
+    const ModelDirectory directory(folder.path(), {.ignore_surplus = true});
+    Model model;
+    model.add("a", Shape{1}, DType::f32);
+    const std::vector<HeldTensor> held = checkpoint::held(model.parameters());
+    EXPECT_EQ(load(directory, held, whole_tensors(held)), std::vector<std::string>{"b"}) << type;
+    EXPECT_EQ(directory.bytes("b").size(), bytes) << type;
+    model.add("b", Shape{4}, DType::f32);
+    const std::string error = error_of([&] { load(directory, model.parameters()); });
+    const bool foreign = std::string_view(type) != "U16" && std::string_view(type) != "I8";
+    EXPECT_TRUE(contains(
+        error, foreign ? fmt::format("1 (b: {} there, f32 in the model)", type) : "1 (b: "))
+        << error;
+  }
+  megatron::testing::write_raw(folder / kSingleFile, {{"b", "F4", "[3]", std::string(2, '\1')}});
+  EXPECT_TRUE(contains(open_error(folder),
+                       "the shape [3] of F4 is too large (its bytes must fit in 64 bits) or ends"));
 }
 
 TEST(Load, ConvertsBetweenAllTypes) {

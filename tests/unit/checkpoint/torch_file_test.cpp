@@ -36,7 +36,15 @@ TEST(TorchFile, HasTheValuesOfEveryTypeAndView) {
     EXPECT_EQ(file.tensors().front().name, "float64");  // in the order of the state dict
     EXPECT_EQ(file.tensors().back().name, "scalar_inside");
     expect_equal(file, wanted);
+    EXPECT_EQ(type_name(*file.find("bool")), "torch.bool");
   }
+}
+
+TEST(TorchFile, ListsTypesThatNoModelHas) {
+  EXPECT_EQ(type_name(TorchFile(torch_vector("small/complex.bin")).tensors().at(0)),
+            "torch.complex64");
+  EXPECT_EQ(type_name(TorchFile(torch_vector("small/float8.bin")).tensors().at(0)),
+            "torch.float8_e4m3fn");
 }
 
 TEST(TorchFile, ContiguousTensorsAreViewsAndSharedOnesTheSame) {
@@ -66,8 +74,6 @@ TEST(TorchFile, RefusesWhatItDoesNotRead) {
       {"system_legacy.bin", "needs 'posix.system'"},
       {"module.bin", "needs 'torch.nn.modules.linear.Linear'"},
       {"sparse.bin", "needs 'torch._utils._rebuild_sparse_tensor'"},
-      {"complex.bin", "needs 'torch.ComplexFloatStorage'"},
-      {"float8.bin", "needs 'torch.float8_e4m3fn'"},
       {"nested.bin", "'state_dict' is no tensor"},
       {"list.bin", "no dict of tensors"},
       {"key.bin", "one of the keys is no text"},
@@ -75,7 +81,8 @@ TEST(TorchFile, RefusesWhatItDoesNotRead) {
       {"compressed.bin", "data.pkl' is compressed (method 8)"},
       {"big_endian.bin", "big-endian machine"},
       {"no_storage.bin", "there is no storage '1' (the entry types_2/data/1)"},
-      {"short_storage.bin", "the storage '1' has 4 bytes, but its pickle says 24 elements of f32"},
+      {"short_storage.bin",
+       "the storage '1' has 4 bytes, but its pickle says 24 elements of torch.float32"},
   };
   for (const auto& c : cases) {
     const std::string error = torch_error(c.name);
@@ -149,7 +156,8 @@ TEST(TorchFile, RefusesOtherFormats) {
     return error_of([&] { TorchFile opened(file.path()); });
   };
   EXPECT_TRUE(contains(error(""), "no file of torch.save"));
-  EXPECT_TRUE(contains(error("version https://git-lfs.github.com/spec/v1\n"), "neither as a zip"));
+  EXPECT_TRUE(
+      contains(error("version https://git-lfs.github.com/spec/v1\n"), "is a Git LFS pointer"));
   EXPECT_TRUE(contains(error("\x80\x02}."), "neither its magic number"));
   EXPECT_TRUE(contains(error("PK\x03\x04"), "it may have been copied or downloaded in part"));
   const std::string empty_zip = "PK\x05\x06" + std::string(18, '\0');

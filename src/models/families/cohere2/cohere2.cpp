@@ -61,7 +61,6 @@ const DecoderFamily kCohere2 = {.name = "cohere2",
                                 .read = cohere2::read,
                                 .write = cohere2::write,
                                 .tensors = cohere2::tensors,
-                                .keys = cohere2::kKeys,
-                                .surplus = kRotaryBuffers};
+                                .keys = cohere2::kKeys};
 
 }  // namespace megatron::models

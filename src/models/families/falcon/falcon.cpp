@@ -90,6 +90,8 @@ FamilyTensors tensors(const DecoderValue& value) {
 constexpr DecoderFamily::Key kKeys[] = {{"--norm-epsilon", "layer_norm_epsilon"},
                                         {"--num-query-groups", "num_kv_heads"},
                                         {"--ffn-hidden-size", "ffn_hidden_size"}};
+constexpr std::string_view kBuffers[] = {"h.*.self_attention.rotary_emb.",
+                                         "h.*.self_attention.maybe_rotary.", "rotary_emb."};
 
 }  // namespace
 }  // namespace falcon
@@ -99,6 +101,8 @@ const DecoderFamily kFalcon = {.name = "falcon",
                                .read = falcon::read,
                                .write = falcon::write,
                                .tensors = falcon::tensors,
-                               .keys = falcon::kKeys};
+                               .keys = falcon::kKeys,
+                               .buffers = falcon::kBuffers,
+                               .base_prefix = "transformer."};
 
 }  // namespace megatron::models

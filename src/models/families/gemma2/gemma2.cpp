@@ -49,7 +49,6 @@ const DecoderFamily kGemma2 = {.name = "gemma2",
                                .models = "Gemma 2",
                                .read = gemma2::read,
                                .write = gemma2::write,
-                               .tensors = gemma2::tensors,
-                               .surplus = kRotaryBuffers};
+                               .tensors = gemma2::tensors};
 
 }  // namespace megatron::models

@@ -84,7 +84,6 @@ const DecoderFamily kGemma3Text = {.name = "gemma3_text",
                                    .models = "Gemma 3 (text)",
                                    .read = gemma3_text::read,
                                    .write = gemma3_text::write,
-                                   .tensors = gemma3_text::tensors,
-                                   .surplus = kRotaryBuffers};
+                                   .tensors = gemma3_text::tensors};
 
 }  // namespace megatron::models

@@ -95,7 +95,6 @@ const DecoderFamily kGlm4Moe = {.name = "glm4_moe",
                                 .write = glm4_moe::write,
                                 .tensors = glm4_moe::tensors,
                                 .keys = glm4_moe::kKeys,
-                                .surplus = kRotaryBuffers,
                                 .prediction_layers = 1};
 
 }  // namespace megatron::models

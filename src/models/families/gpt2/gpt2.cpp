@@ -93,8 +93,7 @@ constexpr DecoderFamily::Key kKeys[] = {{"--num-layers", "n_layer"},
                                         {"--attention-dropout", "attn_pdrop"},
                                         {"--norm-epsilon", "layer_norm_epsilon"},
                                         {"--init-method-std", "initializer_range"}};
-constexpr std::string_view kSurplus[] = {"transformer.h.*.attn.bias",
-                                         "transformer.h.*.attn.masked_bias"};
+constexpr std::string_view kBuffers[] = {"h.*.attn.bias", "h.*.attn.masked_bias"};
 
 }  // namespace
 }  // namespace gpt2
@@ -105,7 +104,7 @@ const DecoderFamily kGpt2 = {.name = "gpt2",
                              .write = gpt2::write,
                              .tensors = gpt2::tensors,
                              .keys = gpt2::kKeys,
-                             .surplus = gpt2::kSurplus,
+                             .buffers = gpt2::kBuffers,
                              .base_prefix = "transformer."};
 
 }  // namespace megatron::models

@@ -60,9 +60,9 @@ FamilyTensors tensors(const DecoderValue&) {
                     {"mlp.down", "mlp.dense_4h_to_h"}}};
 }
 
-constexpr std::string_view kBuffers[] = {"gpt_neox.layers.*.attention.bias",
-                                         "gpt_neox.layers.*.attention.masked_bias",
-                                         "gpt_neox.layers.*.attention.rotary_emb.inv_freq"};
+constexpr std::string_view kBuffers[] = {"layers.*.attention.bias",
+                                         "layers.*.attention.masked_bias",
+                                         "layers.*.attention.rotary_emb.", "rotary_emb."};
 constexpr DecoderFamily::Key kKeys[] = {{"--norm-epsilon", "layer_norm_eps"}};
 constexpr DecoderFamily::OlderKey kOlderKeys[] = {{"partial_rotary_factor", "rotary_pct"},
                                                   {"rope_theta", "rotary_emb_base"}};
@@ -77,6 +77,7 @@ const DecoderFamily kGptNeox = {.name = "gpt_neox",
                                 .tensors = gpt_neox::tensors,
                                 .keys = gpt_neox::kKeys,
                                 .older_keys = gpt_neox::kOlderKeys,
-                                .surplus = gpt_neox::kBuffers};
+                                .buffers = gpt_neox::kBuffers,
+                                .base_prefix = "gpt_neox."};
 
 }  // namespace megatron::models

@@ -68,7 +68,6 @@ const DecoderFamily kGranite = {.name = "granite",
                                 .read = granite::read,
                                 .write = granite::write,
                                 .tensors = granite::tensors,
-                                .keys = granite::kKeys,
-                                .surplus = kRotaryBuffers};
+                                .keys = granite::kKeys};
 
 }  // namespace megatron::models

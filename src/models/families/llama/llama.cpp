@@ -41,7 +41,6 @@ const DecoderFamily kLlama = {.name = "llama",
                               .models = "Llama 1 to 3.3",
                               .read = llama::read,
                               .write = llama::write,
-                              .tensors = llama::tensors,
-                              .surplus = kRotaryBuffers};
+                              .tensors = llama::tensors};
 
 }  // namespace megatron::models

@@ -55,6 +55,8 @@ const DecoderFamily kMegatron = {.name = "megatron",
                                  .read = megatron::read,
                                  .write = megatron::write,
                                  .tensors = megatron::tensors,
-                                 .keys = megatron::kKeys};
+                                 .keys = megatron::kKeys,
+                                 .buffers = {},
+                                 .base_prefix = ""};
 
 }  // namespace megatron::models

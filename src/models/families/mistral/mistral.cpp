@@ -33,7 +33,6 @@ const DecoderFamily kMistral = {.name = "mistral",
                                 .models = "Mistral 7B, Mistral NeMo, Mistral Small",
                                 .read = mistral::read,
                                 .write = mistral::write,
-                                .tensors = mistral::tensors,
-                                .surplus = kRotaryBuffers};
+                                .tensors = mistral::tensors};
 
 }  // namespace megatron::models

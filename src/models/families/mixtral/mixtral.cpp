@@ -53,7 +53,6 @@ const DecoderFamily kMixtral = {.name = "mixtral",
                                 .read = mixtral::read,
                                 .write = mixtral::write,
                                 .tensors = mixtral::tensors,
-                                .keys = mixtral::kKeys,
-                                .surplus = kRotaryBuffers};
+                                .keys = mixtral::kKeys};
 
 }  // namespace megatron::models

@@ -51,7 +51,6 @@ const DecoderFamily kNemotron = {.name = "nemotron",
                                  .read = nemotron::read,
                                  .write = nemotron::write,
                                  .tensors = nemotron::tensors,
-                                 .keys = nemotron::kKeys,
-                                 .surplus = kRotaryBuffers};
+                                 .keys = nemotron::kKeys};
 
 }  // namespace megatron::models

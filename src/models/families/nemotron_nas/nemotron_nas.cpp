@@ -67,7 +67,6 @@ const DecoderFamily kNemotronNas = {.name = "nemotron-nas",
                                     .models = "Llama-Nemotron Super, Ultra",
                                     .read = nemotron_nas::read,
                                     .write = nemotron_nas::write,
-                                    .tensors = nemotron_nas::tensors,
-                                    .surplus = kRotaryBuffers};
+                                    .tensors = nemotron_nas::tensors};
 
 }  // namespace megatron::models

@@ -40,7 +40,6 @@ const DecoderFamily kOlmo2 = {.name = "olmo2",
                               .models = "OLMo 2",
                               .read = olmo2::read,
                               .write = olmo2::write,
-                              .tensors = olmo2::tensors,
-                              .surplus = kRotaryBuffers};
+                              .tensors = olmo2::tensors};
 
 }  // namespace megatron::models

@@ -55,7 +55,6 @@ const DecoderFamily kOlmoe = {.name = "olmoe",
                               .read = olmoe::read,
                               .write = olmoe::write,
                               .tensors = olmoe::tensors,
-                              .keys = olmoe::kKeys,
-                              .surplus = kRotaryBuffers};
+                              .keys = olmoe::kKeys};
 
 }  // namespace megatron::models

@@ -58,7 +58,6 @@ const DecoderFamily kPhi3 = {.name = "phi3",
                              .read = phi3::read,
                              .write = phi3::write,
                              .tensors = phi3::tensors,
-                             .keys = phi3::kKeys,
-                             .surplus = kRotaryBuffers};
+                             .keys = phi3::kKeys};
 
 }  // namespace megatron::models

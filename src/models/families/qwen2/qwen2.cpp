@@ -43,7 +43,6 @@ const DecoderFamily kQwen2 = {.name = "qwen2",
                               .models = "Qwen2, Qwen2.5",
                               .read = qwen2::read,
                               .write = qwen2::write,
-                              .tensors = qwen2::tensors,
-                              .surplus = kRotaryBuffers};
+                              .tensors = qwen2::tensors};
 
 }  // namespace megatron::models

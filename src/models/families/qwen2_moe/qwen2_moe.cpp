@@ -67,7 +67,6 @@ const DecoderFamily kQwen2Moe = {.name = "qwen2_moe",
                                  .models = "Qwen1.5-MoE, Qwen2-57B-A14B",
                                  .read = qwen2_moe::read,
                                  .write = qwen2_moe::write,
-                                 .tensors = qwen2_moe::tensors,
-                                 .surplus = kRotaryBuffers};
+                                 .tensors = qwen2_moe::tensors};
 
 }  // namespace megatron::models

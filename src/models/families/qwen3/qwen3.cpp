@@ -47,7 +47,6 @@ const DecoderFamily kQwen3 = {.name = "qwen3",
                               .models = "Qwen3 (dense)",
                               .read = qwen3::read,
                               .write = qwen3::write,
-                              .tensors = qwen3::tensors,
-                              .surplus = kRotaryBuffers};
+                              .tensors = qwen3::tensors};
 
 }  // namespace megatron::models

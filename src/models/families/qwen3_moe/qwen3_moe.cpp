@@ -61,7 +61,6 @@ const DecoderFamily kQwen3Moe = {.name = "qwen3_moe",
                                  .write = qwen3_moe::write,
                                  .tensors = qwen3_moe::tensors,
                                  .keys = qwen3_moe::kKeys,
-                                 .older_keys = qwen3_moe::kOlderKeys,
-                                 .surplus = kRotaryBuffers};
+                                 .older_keys = qwen3_moe::kOlderKeys};
 
 }  // namespace megatron::models

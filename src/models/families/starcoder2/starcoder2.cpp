@@ -66,7 +66,6 @@ const DecoderFamily kStarcoder2 = {.name = "starcoder2",
                                    .read = starcoder2::read,
                                    .write = starcoder2::write,
                                    .tensors = starcoder2::tensors,
-                                   .keys = starcoder2::kKeys,
-                                   .surplus = kRotaryBuffers};
+                                   .keys = starcoder2::kKeys};
 
 }  // namespace megatron::models

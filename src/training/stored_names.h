@@ -1,0 +1,38 @@
+// What a directory calls the tensors of a model, and which of its own it has besides them.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "checkpoint/model_directory.h"
+#include "training/whole_model.h"
+
+namespace megatron::training {
+
+// Published files differ from the family's own names in three ways that are read: the base model's
+// prefix ("model.") is absent, as where it was saved without its head; it is there once more; a tied
+// matrix stands under the head's name alone.
+class StoredNames {
+ public:
+  // Throws Error where the two copies of a tied matrix differ, and where a base model lacks a head
+  // that is not tied.
+  StoredNames(const WholeModel& whole, const checkpoint::ModelDirectory& directory);
+
+  // The name in the directory of a tensor of the model; the same one where the directory has none.
+  const std::string& of(const std::string& tensor) const;
+
+  // A tensor of the directory that no computation needs.
+  struct LeftOut {
+    std::string name;
+    std::string reason;      // a predicate: "is not needed"
+    std::string layer = {};  // the layer for multi-token prediction that it belongs to
+  };
+  const std::vector<LeftOut>& left_out() const { return left_out_; }
+
+ private:
+  std::map<std::string, std::string, std::less<>> stored_;  // names that differ
+  std::vector<LeftOut> left_out_;
+};
+
+}  // namespace megatron::training

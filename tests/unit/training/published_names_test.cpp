@@ -1,0 +1,167 @@
+// Directories of every family, with the names and the further tensors that published files have.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "base/error.h"
+#include "training/model_source.h"
+#include "training/stored_names.h"
+#include "unit/checkpoint/raw_tensors.h"
+#include "unit/checkpoint/support.h"
+#include "unit/models/family_models.h"
+
+namespace megatron::training {
+namespace {
+
+using testing::RawTensor;
+using Tensors = std::vector<RawTensor>;
+
+class PublishedNames : public ::testing::TestWithParam<const char*> {
+ protected:
+  void SetUp() override {
+    original_ = testing::family_directory(GetParam());
+    tensors_ = testing::read_raw(original_ + "/model.safetensors");
+    model_ = models::model_from_directory(original_);
+    prefix_ = model_->base_prefix();
+    tied_ = model_->tied_output();
+    expected_ = values(original_);
+  }
+
+  // Of all parameters and states, in their order.
+  std::vector<std::vector<double>> values(const std::string& directory) {
+    const auto stage =
+        load_model(checkpoint::ModelDirectory(directory), model_, runtime_, DType::f64, 0);
+    std::vector<std::vector<double>> all;
+    for (const parallel::ParameterSpec* tensor : models::tensors_of(*stage))
+      all.push_back(to_doubles(tensor->parameter.value));
+    return all;
+  }
+
+  std::string directory_with(const Tensors& tensors) {
+    std::filesystem::copy_file(original_ + "/config.json", folder_ / "config.json",
+                               std::filesystem::copy_options::overwrite_existing);
+    testing::write_raw(folder_ / "model.safetensors", tensors);
+    return folder_.path();
+  }
+  void expect_same(const Tensors& tensors) {
+    EXPECT_EQ(values(directory_with(tensors)), expected_);
+  }
+  std::string error(const Tensors& tensors) {
+    try {
+      values(directory_with(tensors));
+    } catch (const Error& e) {
+      return e.what();
+    }
+    return "";
+  }
+
+  template <class Rename>
+  Tensors renamed(const Rename& rename) const {
+    Tensors all = tensors_;
+    for (RawTensor& tensor : all) tensor.name = rename(tensor.name);
+    return all;
+  }
+  Tensors without_prefix() const {
+    return renamed([&](const std::string& name) {
+      return name.starts_with(prefix_) ? name.substr(prefix_.size()) : name;
+    });
+  }
+  // Types that no model has among them.
+  Tensors buffers(const std::string& prefix) const {
+    const std::string model(model_->family());
+    const std::string mask(4, '\1'), angles(24, '\0');
+    if (model == "gpt2")
+      return {{prefix + "h.2.attn.bias", "BOOL", "[1,1,2,2]", mask},
+              {prefix + "h.0.attn.masked_bias", "F32", "[]", mask}};
+    const std::string angle = model == "gpt_neox" ? "layers.1.attention.rotary_emb."
+                              : model == "falcon" ? "h.1.self_attention.rotary_emb."
+                                                  : "layers.1.self_attn.rotary_emb.";
+    Tensors all;
+    if (model == "gpt_neox")
+      all = {{prefix + "layers.2.attention.bias", "U8", "[1,1,2,2]", mask},
+             {prefix + "layers.10.attention.masked_bias", "F16", "[2]", mask}};
+    for (const std::string& place : {angle, std::string("rotary_emb.")}) {
+      all.push_back({prefix + place + "inv_freq", "U64", "[3]", angles});
+      all.push_back({prefix + place + "cos_cached", "F8_E4M3", "[1,1,4,6]", angles});
+      all.push_back({prefix + place + "sin_cached", "F32", "[1,1,1,6]", angles});
+    }
+    return all;
+  }
+  Tensors joined(Tensors all, const Tensors& more) const {
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
+  }
+
+  const checkpoint::TemporaryDirectory folder_;
+  Runtime runtime_{{DeviceKind::reference, 0}, 1};
+  std::string original_, prefix_;
+  Tensors tensors_;
+  models::Model model_;
+  std::optional<models::ModelDefinition::TiedOutput> tied_;
+  std::vector<std::vector<double>> expected_;
+};
+
+TEST_P(PublishedNames, LoadOfABaseModelSavedAlone) {
+  ASSERT_NE(prefix_, "");
+  expect_same(joined(without_prefix(), buffers("")));
+}
+
+TEST_P(PublishedNames, LoadBehindAPrefixTooMany) {
+  expect_same(joined(renamed([&](const std::string& name) { return prefix_ + name; }),
+                     buffers(prefix_ + prefix_)));
+}
+
+TEST_P(PublishedNames, LeaveOutBuffersAndNothingElse) {
+  expect_same(joined(tensors_, buffers(prefix_)));
+  Tensors surplus = buffers(prefix_);
+  surplus.push_back({prefix_ + "layers.0.self_attn.rotary.inv_freq", "F32", "[1]", "0000"});
+  EXPECT_NE(error(joined(tensors_, surplus))
+                .find("not in the model: 1 (" + surplus.back().name +
+                      "); if it computes the same without them, --ignore-surplus-tensors"),
+            std::string::npos)
+      << error(joined(tensors_, surplus));
+  const std::string directory = directory_with(joined(tensors_, surplus));
+  const auto stage = load_model(checkpoint::ModelDirectory(directory, {.ignore_surplus = true}),
+                                model_, runtime_, DType::f64, 0);
+  EXPECT_EQ(to_doubles(models::tensors_of(*stage)[0]->parameter.value), expected_[0]);
+}
+
+TEST_P(PublishedNames, LoadAHeadThatStandsForTheEmbedding) {
+  const std::string head = tied_ ? tied_->output : whole_model(model_, DType::f64).head;
+  if (!tied_) {
+    Tensors base = without_prefix();
+    std::erase_if(base, [&](const RawTensor& tensor) { return tensor.name == head; });
+    EXPECT_NE(error(base).find("has no " + head + ": it was saved without the model's head"),
+              std::string::npos)
+        << error(base);
+    return;
+  }
+  const auto to_head = [&](const std::string& name) {
+    if (name == tied_->table) return head;
+    return name.starts_with(prefix_) ? name.substr(prefix_.size()) : name;
+  };
+  expect_same(renamed([&](const std::string& name) { return name == tied_->table ? head : name; }));
+  expect_same(renamed(to_head));
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, PublishedNames,
+                         ::testing::ValuesIn(testing::kFamilyDirectories));
+
+// A state of a module, which may be absent, must not be overlooked.
+TEST(StoredNames, FindAStateWithoutItsPrefix) {
+  const std::string original = testing::family_directory("glm4_moe");
+  const checkpoint::TemporaryDirectory folder;
+  std::filesystem::copy_file(original + "/config.json", folder / "config.json");
+  Tensors tensors = testing::read_raw(original + "/model.safetensors");
+  for (RawTensor& tensor : tensors)
+    if (tensor.name.starts_with("model.")) tensor.name = tensor.name.substr(6);
+  testing::write_raw(folder / "model.safetensors", tensors);
+  const WholeModel whole = whole_model(models::model_from_directory(original), DType::f32);
+  ASSERT_FALSE(whole.states.empty());
+  const checkpoint::ModelDirectory directory(folder.path());
+  EXPECT_EQ(absent_states(whole, directory), std::vector<std::string>());
+  EXPECT_EQ(StoredNames(whole, directory).of("model.norm.weight"), "norm.weight");
+}
+
+}  // namespace
+}  // namespace megatron::training
