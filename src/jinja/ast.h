@@ -40,6 +40,7 @@ struct Expression {
     filter,       // operands[0] | name(arguments)
     test,         // operands[0] is name(arguments)
     negative,     // -operands[0]
+    positive,     // +operands[0]
     negation,     // not operands[0]
     both,         // operands[0] and operands[1]
     either,       // operands[0] or operands[1]
@@ -97,7 +98,7 @@ struct Statement {
     loop,        // target in value if condition: body, otherwise
     macro,       // text: name; parameters, body
     call,        // value: a call, with (parameters) body as its caller
-    with,        // assignments, body
+    with,        // assignments, body; also autoescape false, which has a scope alone
     generation,  // body
     leave,       // break
     next,        // continue
@@ -114,6 +115,7 @@ struct Statement {
   std::vector<Assignment> assignments;
   // A macro's body reads these names, so that the arguments left over are no error.
   bool reads_varargs = false, reads_kwargs = false, reads_caller = false;
+  bool recursive = false;  // a loop whose `loop` can be called
 };
 
 // The variable that holds what a block wrote; no template can name it.

@@ -4,20 +4,24 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 
 #include "base/error.h"
 
 namespace megatron::jinja {
 
 struct Limits {
-  int64_t steps = 50'000'000;        // evaluated nodes, and work in proportion to what they handle
-  int64_t output_bytes = 256 << 20;  // of the rendered text, or of one string on the way to it
-  int depth = 1500;                  // nodes that are evaluated within one another
+  int64_t steps = 50'000'000;       // evaluated nodes, and work in proportion to what they handle
+  int64_t output_bytes = 64 << 20;  // of the rendered text, or of one string on the way to it
+  int64_t live_bytes = 256 << 20;   // of all values and pieces of output that exist at once
+  int depth = 1500;                 // nodes that are evaluated within one another
 };
 
 class Budget {
  public:
   explicit Budget(const Limits& limits) : limits_(limits), left_(limits.steps) {}
+  Budget(const Budget&) = delete;
+  Budget& operator=(const Budget&) = delete;
 
   void spend(int64_t steps) {
     left_ -= steps;
@@ -34,6 +38,40 @@ class Budget {
     spend(static_cast<int64_t>(bytes / 32));
   }
   void spend_items(size_t items) { spend(static_cast<int64_t>(items / 4)); }
+  // Throws Error if so many bytes more may not be held.
+  void check_memory(size_t bytes) const {
+    MG_CHECK(static_cast<int64_t>(bytes) <= limits_.live_bytes - live_,
+             "the values of the template take more than {} bytes at once (limit `live_bytes`)",
+             limits_.live_bytes);
+  }
+
+  // Bytes that a value or a piece of output takes, counted as long as it lives; the budget must
+  // live longer. Without a budget (an input, a constant) nothing is counted.
+  class Held {
+   public:
+    Held() = default;
+    Held(Budget* budget, size_t bytes) : budget_(budget) { grow(bytes); }
+    Held(Held&& other) noexcept
+        : budget_(std::exchange(other.budget_, nullptr)), bytes_(other.bytes_) {}
+    Held& operator=(Held&& other) noexcept {
+      std::swap(budget_, other.budget_);
+      std::swap(bytes_, other.bytes_);
+      return *this;
+    }
+    ~Held() {
+      if (budget_ != nullptr) budget_->live_ -= bytes_;
+    }
+    void grow(size_t bytes) {
+      if (budget_ == nullptr) return;
+      budget_->check_memory(bytes);
+      bytes_ += static_cast<int64_t>(bytes);
+      budget_->live_ += static_cast<int64_t>(bytes);
+    }
+
+   private:
+    Budget* budget_ = nullptr;
+    int64_t bytes_ = 0;
+  };
 
   // One level of nested evaluation, as long as it lives.
   class Level {
@@ -56,6 +94,7 @@ class Budget {
  private:
   Limits limits_;
   int64_t left_;
+  int64_t live_ = 0;
   int depth_ = 0;
 };
 

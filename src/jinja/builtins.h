@@ -1,5 +1,5 @@
-// What templates name: filters, tests, and the methods of texts and dicts. The first positional
-// argument of each is the value it is applied to.
+// What templates name: filters, tests, and the members of values. The first positional argument of
+// each is the value it is applied to.
 #pragma once
 
 #include <span>
@@ -19,19 +19,32 @@ struct NamedNative {
 // Throw Error, which lists those there are, where there is none of that name.
 Native find_filter(std::string_view name);
 Native find_test(std::string_view name);  // gives a boolean
+bool has_filter(std::string_view name);
 Native find_in(std::span<const NamedNative> natives,
                std::string_view name);  // null: none
-std::optional<Value> method_of(const Value& value, std::string_view name);
 
+std::span<const NamedNative> text_filters();
+std::span<const NamedNative> number_filters();
 std::span<const NamedNative> sequence_filters();
+std::span<const NamedNative> text_methods();
+
+// A method or another member of a value that is no object; none where there is none.
+std::optional<Value> member_of(const Value& value, std::string_view name, Budget& budget);
+// True if Python's value has the method and it would change the value.
+bool is_mutating(const Value& value, std::string_view name);
 
 // The value of "a.b.0" in `value`, as the parameter `attribute` of filters finds it.
 Value attribute_path(const Value& value, const Value& path, Budget& budget);
 
 // Pieces that methods and filters share.
-std::vector<std::string_view> split_lines(std::string_view text);
+Values pairs_of(const Value& dict, Budget& budget);
+std::string subject(Call& call);  // the value as a text, whose length is spent
+Value wordwrap(Call& call);       // the filter
+std::vector<std::string_view> split_lines(std::string_view text, Budget& budget,
+                                          bool with_ends = false);
 std::string replace_all(std::string_view text, std::string_view from, std::string_view to,
                         int64_t most, Budget& budget);
+std::string centered(std::string_view text, int64_t width, std::string_view fill, Budget& budget);
 std::string strip_text(const std::string& text, const Parameters& p, bool left, bool right,
                        Budget& budget);  // p: the text, maybe the letters that go
 

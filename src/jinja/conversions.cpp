@@ -1,15 +1,21 @@
 #include "jinja/conversions.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 
 #include "base/error.h"
+#include "jinja/numbers.h"
 #include "jinja/operators.h"
 #include "jinja/unicode.h"
 
 namespace megatron::jinja {
 namespace {
+
+std::string escape_of(char32_t c) {
+  const auto code = static_cast<uint32_t>(c);
+  if (c < 0x100) return fmt::format("\\x{:02x}", code);
+  return c < 0x10000 ? fmt::format("\\u{:04x}", code) : fmt::format("\\U{:08x}", code);
+}
 
 class Writer {
  public:
@@ -27,7 +33,7 @@ class Writer {
     } else if (value.is_dict()) {
       write_dict(value.as_dict());
     } else if (value.is_object()) {
-      out_ += "<" + value.as_object()->type_name() + ">";
+      put(value.as_object()->shown(budget_));
     } else {
       out_ += to_text(value, budget_);
     }
@@ -51,12 +57,15 @@ class Writer {
 
   void write_sequence(const Sequence& sequence) {
     using Form = Sequence::Form;
-    if (sequence.form == Form::range || sequence.form == Form::iterator) {
-      out_ += sequence.form == Form::range ? sequence.shown : "<generator>";
-      return;
+    if (sequence.form == Form::iterator) return put("<generator>");
+    if (sequence.form == Form::range) {
+      const auto& [begin, end, step] = sequence.range;
+      return put(
+          fmt::format("range({}, {}{})", begin, end, step == 1 ? "" : fmt::format(", {}", step)));
     }
-    const bool tuple = sequence.form == Form::tuple, view = sequence.form == Form::view;
-    if (view) out_ += sequence.shown + "(";
+    const bool tuple = sequence.form == Form::tuple || sequence.form == Form::group;
+    const bool view = sequence.form == Form::view;
+    if (view) out_ += sequence.type + "(";
     out_ += tuple ? "(" : "[";
     write_elements(sequence.elements);
     if (tuple && sequence.elements.size() == 1) out_ += ",";
@@ -87,8 +96,7 @@ class JsonWriter {
     budget_.spend(1);
     if (value.is_text()) {
       write_text(value.bytes());
-    } else if (value.is_sequence() &&
-               (value.is_form(Sequence::Form::list) || value.is_form(Sequence::Form::tuple))) {
+    } else if (value.is_list_or_tuple()) {
       write_list(value.as_sequence().elements, depth);
     } else if (value.is_dict()) {
       write_dict(value.as_dict(), depth);
@@ -103,10 +111,10 @@ class JsonWriter {
   std::string take() { return std::move(out_); }
 
  private:
-  static std::string scalar_text(const Value& value) {
+  std::string scalar_text(const Value& value) {
     if (value.is_none()) return "null";
     if (value.is_boolean()) return value.as_boolean() ? "true" : "false";
-    if (value.is_integer()) return fmt::format("{}", value.as_whole());
+    if (value.is_integer()) return text_of_integer(value, budget_);
     if (!value.is_real()) return "";
     const double number = value.as_number();
     if (std::isnan(number)) return "NaN";
@@ -114,7 +122,7 @@ class JsonWriter {
     return repr_of_real(number);
   }
 
-  static std::string key_text(const Value& key) {
+  std::string key_text(const Value& key) {
     if (key.is_text()) return key.bytes();
     const std::string scalar = scalar_text(key);
     MG_CHECK(!scalar.empty(), "keys must be str, int, float, bool or None, not {}",
@@ -198,7 +206,7 @@ std::string to_text(const Value& value, Budget& budget) {
   if (value.is_undefined()) return "";
   if (value.is_none()) return "None";
   if (value.is_boolean()) return value.as_boolean() ? "True" : "False";
-  if (value.is_integer()) return fmt::format("{}", value.as_whole());
+  if (value.is_integer()) return text_of_integer(value, budget);
   if (value.is_real()) return repr_of_real(value.as_number());
   return repr(value, budget);
 }
@@ -207,6 +215,16 @@ std::string repr(const Value& value, Budget& budget) {
   Writer writer(budget);
   writer.write(value);
   return writer.take();
+}
+
+std::string ascii(const std::string& shown) {
+  std::string out;
+  for (size_t at = 0; at < shown.size();) {
+    const char32_t c = next_code_point(shown, at);
+    if (c < 0x80) out += static_cast<char>(c);
+    else out += escape_of(c);
+  }
+  return out;
 }
 
 std::string repr_of_text(std::string_view text) {
@@ -223,31 +241,10 @@ std::string repr_of_text(std::string_view text) {
     } else if (is_printable(c)) {
       append_utf8(out, c);
     } else {
-      const auto code = static_cast<uint32_t>(c);
-      out += c < 0x100     ? fmt::format("\\x{:02x}", code)
-             : c < 0x10000 ? fmt::format("\\u{:04x}", code)
-                           : fmt::format("\\U{:08x}", code);
+      out += escape_of(c);
     }
   }
   return out + quote;
-}
-
-std::string repr_of_real(double value) {
-  if (std::isnan(value)) return "nan";
-  if (std::isinf(value)) return value < 0 ? "-inf" : "inf";
-  char buffer[64];
-  const auto end =
-      std::to_chars(buffer, buffer + sizeof buffer, value, std::chars_format::scientific);
-  const std::string scientific(buffer, end.ptr);  // d.ddde[+-]xx
-  const size_t mark = scientific.find('e');
-  int exponent = 0;
-  const char* digits = scientific.data() + mark + 1;
-  if (*digits == '+') ++digits;
-  std::from_chars(digits, scientific.data() + scientific.size(), exponent);
-  if (exponent < -4 || exponent >= 16) return scientific;
-  const auto fixed = std::to_chars(buffer, buffer + sizeof buffer, value, std::chars_format::fixed);
-  const std::string text(buffer, fixed.ptr);
-  return text.find('.') == std::string::npos ? text + ".0" : text;
 }
 
 std::string to_json(const Value& value, const JsonStyle& style, Budget& budget) {

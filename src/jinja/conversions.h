@@ -13,7 +13,7 @@ namespace megatron::jinja {
 std::string to_text(const Value& value, Budget& budget);  // str()
 std::string repr(const Value& value, Budget& budget);
 std::string repr_of_text(std::string_view text);
-std::string repr_of_real(double value);  // the shortest text that reads back to the same value
+std::string ascii(const std::string& shown);  // \x, \u and \U for what is not ASCII
 
 struct JsonStyle {
   bool ensure_ascii = false;

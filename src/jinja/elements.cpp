@@ -1,5 +1,6 @@
 // Attributes, elements, slices, ranges and iteration.
 #include <algorithm>
+#include <limits>
 
 #include "base/error.h"
 #include "jinja/builtins.h"
@@ -28,8 +29,7 @@ std::optional<size_t> index_in(int64_t index, size_t size) {
 }
 
 bool has_elements_by_index(const Value& value) {
-  return value.is_form(Sequence::Form::list) || value.is_form(Sequence::Form::tuple) ||
-         value.is_form(Sequence::Form::range);
+  return value.is_list_or_tuple() || value.is_form(Sequence::Form::range);
 }
 
 std::optional<Value> subscript(const Value& value, const Value& key, Budget& budget) {
@@ -43,15 +43,15 @@ std::optional<Value> subscript(const Value& value, const Value& key, Budget& bud
       if (equal(name, key, budget)) return member;
     return std::nullopt;
   }
-  if (!key.is_whole()) return std::nullopt;
+  if (!key.is_whole() || key.is_big()) return std::nullopt;
   if (value.is_text()) {
     const Text& text = value.as_text();
     const auto at = index_in(key.as_whole(), static_cast<size_t>(text.length));
     if (!at) return std::nullopt;
-    if (text.ascii()) return Value::text(text.bytes.substr(*at, 1));
+    if (text.ascii()) return Value::text(text.bytes.substr(*at, 1), &budget);
     budget.spend_bytes(text.bytes.size());
     const auto index = static_cast<int64_t>(*at);
-    return Value::text(std::string(substring(text.bytes, index, index + 1)));
+    return Value::text(std::string(substring(text.bytes, index, index + 1)), &budget);
   }
   if (!has_elements_by_index(value)) return std::nullopt;
   const Values& elements = value.as_sequence().elements;
@@ -68,7 +68,9 @@ int64_t slice_part(const Value& part, int64_t initial) {
   MG_CHECK(part.is_whole(),
            "slice indices must be integers or None or have an __index__ method, not {}",
            part.type_name());
-  return part.as_whole();
+  if (!part.is_big()) return part.as_whole();
+  return part.as_big().is_negative() ? std::numeric_limits<int64_t>::min()
+                                     : std::numeric_limits<int64_t>::max();
 }
 
 Bounds bounds_of(const Value& begin, const Value& end, const Value& step, int64_t length) {
@@ -89,26 +91,36 @@ Bounds bounds_of(const Value& begin, const Value& end, const Value& step, int64_
   return bounds;
 }
 
+Value range_of(Values elements, std::array<int64_t, 3> range, Budget& budget) {
+  Value value = Value::sequence(Sequence::Form::range, std::move(elements), &budget);
+  value.as_sequence().range = range;
+  return value;
+}
+
 }  // namespace
 
-Value attribute_of(const Value& value, std::string_view name) {
+Value attribute_of(const Value& value, std::string_view name, Budget& budget) {
   check_defined(value);
   if (value.is_object()) {
-    if (auto found = value.as_object()->attribute(name)) return *found;
+    if (auto found = value.as_object()->attribute(name, budget)) return *found;
     return no_attribute(value, name);
   }
-  if (auto method = method_of(value, name)) return *method;
+  if (auto member = member_of(value, name, budget)) return *member;
   if (value.is_dict()) {
-    if (const Value* found = value.as_dict().find(name)) return *found;
+    budget.spend_items(value.as_dict().members.size());
+    const Value* found = value.as_dict().find(name);
+    if (found != nullptr && !is_mutating(value, name)) return *found;
   }
+  if (is_mutating(value, name) || (name.starts_with("__") && name.ends_with("__")))
+    return Value::undefined(
+        fmt::format("access to attribute '{}' of '{}' object is unsafe.", name, value.type_name()));
   return no_attribute(value, name);
 }
 
 Value element_of(const Value& value, const Value& key, Budget& budget) {
   check_defined(value);
   if (auto found = subscript(value, key, budget)) return *found;
-  if (key.is_text()) return attribute_of(value, key.bytes());
-  check_defined(key);
+  if (key.is_text()) return attribute_of(value, key.bytes(), budget);
   return Value::undefined(fmt::format("{} has no element {}", owner(value), repr(key, budget)));
 }
 
@@ -123,11 +135,13 @@ Value slice_of(const Value& value, const Value& begin, const Value& end, const V
   if (value.is_text() && plain) {
     const Text& text = value.as_text();
     budget.spend_bytes(text.bytes.size());
-    return Value::text(std::string(substring(text.bytes, bounds.begin, bounds.end)));
+    return Value::text(std::string(substring(text.bytes, bounds.begin, bounds.end)), &budget);
   }
   std::vector<char32_t> letters;
-  if (value.is_text()) letters = code_points(value.bytes());
   budget.spend_items(static_cast<size_t>(length));
+  budget.check_memory(static_cast<size_t>(length) *
+                      (value.is_text() ? sizeof(char32_t) : sizeof(Value)));
+  if (value.is_text()) letters = code_points(value.bytes());
   Values elements;
   std::string text;
   for (int64_t i = bounds.begin; bounds.step > 0 ? i < bounds.end : i > bounds.end;
@@ -136,9 +150,13 @@ Value slice_of(const Value& value, const Value& begin, const Value& end, const V
     if (value.is_text()) append_utf8(text, letters[at]);
     if (!value.is_text()) elements.push_back(value.as_sequence().elements[at]);
   }
-  if (value.is_text()) return Value::text(std::move(text));
-  if (value.is_form(Sequence::Form::range)) return Value::list(std::move(elements));
-  return Value::sequence(value.as_sequence().form, std::move(elements));
+  if (value.is_text()) return Value::text(std::move(text), &budget);
+  if (value.is_tuple()) return Value::tuple(std::move(elements), &budget);
+  if (!value.is_form(Sequence::Form::range)) return Value::list(std::move(elements), &budget);
+  const auto& [first, last, stride] = value.as_sequence().range;
+  return range_of(
+      std::move(elements),
+      {first + bounds.begin * stride, first + bounds.end * stride, stride * bounds.step}, budget);
 }
 
 Value make_range(int64_t begin, int64_t end, int64_t step, Budget& budget) {
@@ -156,9 +174,7 @@ Value make_range(int64_t begin, int64_t end, int64_t step, Budget& budget) {
   Values elements;
   for (uint64_t i = 0; i < count; ++i)
     elements.push_back(Value::integer(begin + static_cast<int64_t>(i) * step));
-  return Value::sequence(Sequence::Form::range, std::move(elements),
-                         step == 1 ? fmt::format("range({}, {})", begin, end)
-                                   : fmt::format("range({}, {}, {})", begin, end, step));
+  return range_of(std::move(elements), {begin, end, step}, budget);
 }
 
 Values elements_of(const Value& value, Budget& budget) {
@@ -169,7 +185,7 @@ Values elements_of(const Value& value, Budget& budget) {
     for (size_t at = 0; at < value.bytes().size();) {
       std::string letter;
       append_utf8(letter, next_code_point(value.bytes(), at));
-      elements.push_back(Value::text(std::move(letter)));
+      elements.push_back(Value::text(std::move(letter), &budget));
     }
     return elements;
   }
@@ -181,6 +197,7 @@ Values elements_of(const Value& value, Budget& budget) {
   MG_CHECK(value.is_sequence(), "'{}' object is not iterable", value.type_name());
   Sequence& sequence = value.as_sequence();
   budget.spend_items(sequence.elements.size());
+  budget.check_memory(sequence.elements.size() * sizeof(Value));
   const auto first = sequence.elements.begin() + static_cast<std::ptrdiff_t>(sequence.taken);
   elements.assign(first, sequence.elements.end());
   if (sequence.form == Sequence::Form::iterator) sequence.taken = sequence.elements.size();
@@ -191,6 +208,10 @@ int64_t length_of(const Value& value) {
   if (value.is_undefined()) return 0;
   if (value.is_text()) return value.as_text().length;
   if (value.is_dict()) return static_cast<int64_t>(value.as_dict().members.size());
+  if (value.is_object()) {
+    if (const auto* loop = dynamic_cast<const Loop*>(value.as_object().get()))
+      return static_cast<int64_t>(loop->elements.size());
+  }
   MG_CHECK(value.is_sequence() && !value.is_form(Sequence::Form::iterator),
            "object of type '{}' has no len()", value.type_name());
   return static_cast<int64_t>(value.as_sequence().elements.size());

@@ -1,8 +1,9 @@
 #include "jinja/expression_parser.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cstdlib>
+
+#include "jinja/numbers.h"
 
 namespace megatron::jinja {
 namespace {
@@ -155,9 +156,11 @@ ExpressionPtr ExpressionParser::parse_concatenation() {
 ExpressionPtr ExpressionParser::parse_unary(bool with_filters) {
   const Level level(*this);
   ExpressionPtr value;
-  if (tokens_.is_sign("-")) {
-    const int line = tokens_.take().line;
-    value = make(Expression::Kind::negative, line, list_of(parse_unary(false)));
+  if (tokens_.is_sign("-") || tokens_.is_sign("+")) {
+    const Token sign = tokens_.take();
+    const bool minus = sign.text == "-";
+    value = make(minus ? Expression::Kind::negative : Expression::Kind::positive, sign.line,
+                 list_of(parse_unary(false)));
   } else {
     value = parse_primary();
   }
@@ -201,14 +204,13 @@ ExpressionPtr ExpressionParser::parse_number() {
     constant->constant = Value::real(std::strtod(token.text.c_str(), nullptr));
     return constant;
   }
-  int64_t number = 0;
-  const char* end = token.text.data() + token.text.size();
-  const auto result = std::from_chars(token.text.data(), end, number);
-  if (result.ec == std::errc::result_out_of_range)
-    tokens_.refuse(fmt::format("the integer {} has more than 64 bits", token.text), token.line);
-  if (number != 0 && token.text[0] == '0')
-    tokens_.refuse(fmt::format("'{}' is not a number", token.text), token.line);
-  constant->constant = Value::integer(number);
+  const std::optional<Value> number = read_integer(token.text, 0);
+  if (!number && token.text.size() > BigInteger::kMostDigits)
+    tokens_.refuse(fmt::format("an integer has {} digits; the limit is {}", token.text.size(),
+                               BigInteger::kMostDigits),
+                   token.line);
+  if (!number) tokens_.refuse(fmt::format("'{}' is not a number", token.text), token.line);
+  constant->constant = *number;
   return constant;
 }
 
@@ -284,23 +286,50 @@ ExpressionPtr ExpressionParser::parse_subscript(ExpressionPtr value) {
     node->name = name;
     return node;
   }
-  const auto at_end = [&] { return tokens_.is_sign(":") || tokens_.is_sign("]"); };
-  std::vector<ExpressionPtr> operands = list_of(std::move(value));
-  ExpressionPtr first = at_end() ? nullptr : parse_tuple();
-  if (!tokens_.is_sign(":")) {
-    if (first == nullptr) tokens_.refuse("unexpected ']'");
-    tokens_.expect_sign("]");
-    operands.push_back(std::move(first));
-    return make(Expression::Kind::element, open.line, std::move(operands));
+  std::vector<ExpressionPtr> parts;
+  bool many = false;
+  while (!tokens_.is_sign("]")) {
+    if (!parts.empty()) {
+      tokens_.expect_sign(",");
+      many = true;
+      if (tokens_.is_sign("]")) break;
+    }
+    parts.push_back(parse_subscribed());
   }
+  if (parts.empty()) tokens_.refuse("expected token 'end of subscript', got ']'");
+  tokens_.expect_sign("]");
+  if (!many && parts[0]->kind == Expression::Kind::slice) {
+    parts[0]->operands[0] = std::move(value);
+    grow(*parts[0], parts[0]->operands[0].get());
+    return std::move(parts[0]);
+  }
+  for (const ExpressionPtr& part : parts)
+    if (part->kind == Expression::Kind::slice && part->operands[0] == nullptr)
+      tokens_.refuse("a slice cannot be one of several subscripts", open.line);
+  ExpressionPtr key =
+      many ? make(Expression::Kind::tuple, open.line, std::move(parts)) : std::move(parts[0]);
+  return make(Expression::Kind::element, open.line, list_of(std::move(value), std::move(key)));
+}
+
+// What stands between brackets: an expression, or a slice of what is not known yet.
+ExpressionPtr ExpressionParser::parse_subscribed() {
+  const auto at_end = [&] {
+    return tokens_.is_sign(":") || tokens_.is_sign("]") || tokens_.is_sign(",");
+  };
+  const int line = tokens_.current().line;
+  ExpressionPtr first = at_end() ? nullptr : parse();
+  if (!tokens_.is_sign(":")) {
+    if (first == nullptr) tokens_.refuse(fmt::format("unexpected '{}'", tokens_.current().text));
+    return first;
+  }
+  std::vector<ExpressionPtr> operands(1);
   operands.push_back(std::move(first));
   while (tokens_.skip_sign(":")) {
     if (operands.size() > 3) tokens_.unexpected("]");
     operands.push_back(at_end() ? nullptr : parse());
   }
   operands.resize(4);
-  tokens_.expect_sign("]");
-  return make(Expression::Kind::slice, open.line, std::move(operands));
+  return make(Expression::Kind::slice, line, std::move(operands));
 }
 
 ExpressionPtr ExpressionParser::parse_filters(ExpressionPtr value, bool from_name) {

@@ -40,6 +40,7 @@ class ExpressionParser {
   ExpressionPtr parse_parentheses();
   ExpressionPtr parse_postfix(ExpressionPtr value, bool with_filters = false);
   ExpressionPtr parse_subscript(ExpressionPtr value);
+  ExpressionPtr parse_subscribed();
   ExpressionPtr parse_filter(ExpressionPtr value);
   ExpressionPtr parse_test(ExpressionPtr value);
   ExpressionPtr parse_call(ExpressionPtr callee);

@@ -1,8 +1,10 @@
 #include "jinja/interpreter.h"
 
 #include <algorithm>
+#include <exception>
 
 #include "jinja/builtins.h"
+#include "jinja/construct.h"
 #include "jinja/conversions.h"
 #include "jinja/operators.h"
 #include "jinja/unicode.h"
@@ -30,8 +32,42 @@ class Interpreter::InScope {
   std::shared_ptr<Scope> outer_;
 };
 
+// The statement or expression that runs, as long as it succeeds.
+class Interpreter::At {
+ public:
+  At(Interpreter& interpreter, const Statement& statement) : At(interpreter) {
+    interpreter.statement_ = &statement;
+    interpreter.expression_ = nullptr;
+  }
+  At(Interpreter& interpreter, const Expression& expression) : At(interpreter) {
+    interpreter.expression_ = &expression;
+  }
+  ~At() {
+    if (std::uncaught_exceptions() > exceptions_) return;
+    interpreter_.statement_ = statement_;
+    interpreter_.expression_ = expression_;
+  }
+  At(const At&) = delete;
+  At& operator=(const At&) = delete;
+
+ private:
+  explicit At(Interpreter& interpreter)
+      : interpreter_(interpreter),
+        statement_(interpreter.statement_),
+        expression_(interpreter.expression_) {}
+
+  Interpreter& interpreter_;
+  const Statement* statement_;
+  const Expression* expression_;
+  const int exceptions_ = std::uncaught_exceptions();
+};
+
 Interpreter::Interpreter(std::string name, const Variables& variables, const Limits& limits)
-    : name_(std::move(name)), budget_(limits), scope_(std::make_shared<Scope>()) {
+    : name_(std::move(name)),
+      budget_(limits),
+      scope_(std::make_shared<Scope>()),
+      out_held_(&budget_, 0),
+      kept_(&budget_, 0) {
   scope_->variables = standard_functions();
   auto given = std::make_shared<Scope>();
   given->variables = variables;
@@ -47,35 +83,53 @@ Interpreter::~Interpreter() {
 }
 
 Rendering Interpreter::render(const Body& body) {
+  const auto line = [&] {
+    return expression_ != nullptr  ? expression_->line
+           : statement_ != nullptr ? statement_->line
+                                   : 1;
+  };
   try {
     execute(body);
-  } catch (const TemplateError&) {
-    throw;
   } catch (const Raised& error) {
-    throw TemplateError(name_, line_, error.what(), true);
+    throw TemplateError(name_, line(), error.what(), true);
   } catch (const Error& error) {
-    throw TemplateError(name_, line_, error.what());
+    throw TemplateError(name_, line(), error.what(), false, construct_of(statement_, expression_));
   }
   return {std::move(root_), std::move(generation_)};
+}
+
+void Interpreter::keep(std::shared_ptr<Namespace> object) {
+  kept_.grow(sizeof(Namespace) + sizeof(object));
+  namespaces_.push_back(std::move(object));
+}
+
+// The current scope outlives its block, and may hold what holds it.
+void Interpreter::keep_scope() {
+  if (!captured_scopes_.empty() && captured_scopes_.back() == scope_) return;
+  kept_.grow(sizeof(Scope) + sizeof(scope_) + scope_->variables.capacity() * 64);
+  captured_scopes_.push_back(scope_);
 }
 
 void Interpreter::write(std::string_view text) {
   budget_.spend_bytes(text.size());
   budget_.check_length(out_->size() + text.size());
+  out_held_.grow(text.size());
   out_->append(text);
 }
 
-std::string Interpreter::capture(const Body& body, Flow* flow) {
+template <class Run>
+std::string Interpreter::capture(Run run) {
   std::string text;
   std::string* const outer = std::exchange(out_, &text);
+  Budget::Held outer_held = std::exchange(out_held_, Budget::Held(&budget_, 0));
   try {
-    const Flow result = execute(body);
-    if (flow != nullptr) *flow = result;
+    run();
   } catch (...) {
     out_ = outer;
     throw;
   }
   out_ = outer;
+  out_held_ = std::move(outer_held);
   return text;
 }
 
@@ -90,7 +144,7 @@ Interpreter::Flow Interpreter::execute(const Body& body) {
 
 Interpreter::Flow Interpreter::execute(const Statement& statement) {
   budget_.spend(1);
-  line_ = statement.line;
+  const At at(*this, statement);
   switch (statement.kind) {
     case Statement::Kind::text: write(statement.text); break;
     case Statement::Kind::output: {
@@ -128,9 +182,9 @@ Interpreter::Flow Interpreter::run_captured(const Statement& statement) {
   Value value;
   {
     InScope inner(*this);
-    std::string text = capture(statement.body, &flow);
+    std::string text = capture([&] { flow = execute(statement.body); });
     if (flow != Flow::on) return flow;
-    inner.scope().set(kCaptured, Value::text(std::move(text)));
+    inner.scope().set(kCaptured, Value::text(std::move(text), &budget_));
     value = evaluate(*statement.value);
   }
   if (statement.kind == Statement::Kind::set_block) {
@@ -162,8 +216,19 @@ Values Interpreter::selected(const Statement& statement, Values elements) {
 }
 
 Interpreter::Flow Interpreter::run_for(const Statement& statement) {
-  Values elements = elements_of(evaluate(*statement.value), budget_);
-  const auto loop = std::make_shared<Loop>(selected(statement, std::move(elements)));
+  const Value value = evaluate(*statement.value);
+  return run_loop(statement, elements_of(value, budget_), 0);
+}
+
+Interpreter::Flow Interpreter::run_loop(const Statement& statement, Values elements,
+                                        int64_t level) {
+  const auto loop = std::make_shared<Loop>(selected(statement, std::move(elements)), budget_);
+  loop->statement = &statement;
+  loop->level = level;
+  if (statement.recursive) {
+    loop->scope = scope_;
+    keep_scope();
+  }
   struct Forget {  // what changed() saw may hold the loop itself
     Loop& loop;
     ~Forget() { loop.last_seen.reset(); }
@@ -182,12 +247,20 @@ Interpreter::Flow Interpreter::run_for(const Statement& statement) {
   return Flow::on;
 }
 
+Value Interpreter::call_loop(const Loop& loop, const Value& elements) {
+  const Budget::Level level(budget_);
+  const InScope inner(*this, loop.scope);
+  std::string text =
+      capture([&] { run_loop(*loop.statement, elements_of(elements, budget_), loop.level + 1); });
+  return Value::text(std::move(text), &budget_);
+}
+
 std::shared_ptr<Macro> Interpreter::make_macro(const Statement& statement) {
   auto macro = std::make_shared<Macro>();
   macro->statement = &statement;
   macro->scope = scope_;
-  if (captured_scopes_.empty() || captured_scopes_.back() != scope_)
-    captured_scopes_.push_back(scope_);
+  kept_.grow(sizeof(Macro));
+  keep_scope();
   return macro;
 }
 
@@ -206,7 +279,7 @@ void Interpreter::bind_extra_arguments(const Macro& macro, Call& call, size_t us
   if (statement.reads_kwargs) {
     std::vector<std::pair<Value, Value>> members;
     for (const auto& [name, value] : call.keyword) members.emplace_back(Value::text(name), value);
-    scope_->set("kwargs", Value::dict(std::move(members)));
+    scope_->set("kwargs", Value::dict(std::move(members), &budget_));
   } else if (!call.keyword.empty()) {
     const std::string& name = call.keyword[0].first;
     MG_CHECK(name != "caller",
@@ -217,7 +290,7 @@ void Interpreter::bind_extra_arguments(const Macro& macro, Call& call, size_t us
   }
   if (statement.reads_varargs) {
     const auto first = call.positional.begin() + static_cast<std::ptrdiff_t>(used);
-    scope_->set("varargs", Value::tuple(Values(first, call.positional.end())));
+    scope_->set("varargs", Value::tuple(Values(first, call.positional.end()), &budget_));
   } else {
     MG_CHECK(used == call.positional.size(), "macro '{}' takes not more than {} argument(s)",
              statement.text, statement.parameters.size());
@@ -248,7 +321,7 @@ Value Interpreter::call_macro(const Macro& macro, Call& call) {
     }
   }
   bind_extra_arguments(macro, call, used);
-  return Value::text(capture(statement.body));
+  return Value::text(capture([&] { execute(statement.body); }), &budget_);
 }
 
 void Interpreter::run_call(const Statement& statement) {
@@ -260,7 +333,7 @@ void Interpreter::run_generation(const Statement& statement) {
   std::string text;
   {
     const InScope inner(*this);
-    text = capture(statement.body);
+    text = capture([&] { execute(statement.body); });
   }
   counted_ += count_code_points(std::string_view(root_).substr(counted_bytes_));
   counted_bytes_ = root_.size();
@@ -270,7 +343,7 @@ void Interpreter::run_generation(const Statement& statement) {
 
 void Interpreter::assign(const Target& target, const Value& value) {
   if (!target.member.empty()) {
-    const Value* owner = scope_->find(target.name);
+    const Value* owner = scope_->find(target.name, budget_);
     auto* space = owner != nullptr && owner->is_object()
                       ? dynamic_cast<Namespace*>(owner->as_object().get())
                       : nullptr;
@@ -306,17 +379,21 @@ bool Interpreter::test(std::string_view name, Values positional, Keywords keywor
 // ---- expressions
 
 Value Interpreter::evaluate(const Expression& expression) {
+  const At at(*this, expression);
   const Budget::Level level(budget_);
   budget_.spend(1);
-  line_ = expression.line;
+  return evaluate_kind(expression);
+}
+
+Value Interpreter::evaluate_kind(const Expression& expression) {
   const auto operand = [&](size_t i) { return evaluate(*expression.operands[i]); };
   switch (expression.kind) {
     case Expression::Kind::constant: return expression.constant;
     case Expression::Kind::name: return evaluate_name(expression);
-    case Expression::Kind::list: return Value::list(evaluate_all(expression.operands));
-    case Expression::Kind::tuple: return Value::tuple(evaluate_all(expression.operands));
+    case Expression::Kind::list: return Value::list(evaluate_all(expression.operands), &budget_);
+    case Expression::Kind::tuple: return Value::tuple(evaluate_all(expression.operands), &budget_);
     case Expression::Kind::dict: return evaluate_dict(expression);
-    case Expression::Kind::attribute: return attribute_of(operand(0), expression.name);
+    case Expression::Kind::attribute: return attribute_of(operand(0), expression.name, budget_);
     case Expression::Kind::element: {
       const Value value = operand(0);
       return element_of(value, operand(1), budget_);
@@ -331,13 +408,13 @@ Value Interpreter::evaluate(const Expression& expression) {
     case Expression::Kind::filter:
     case Expression::Kind::test: {
       Call call = evaluate_arguments(expression);
-      line_ = expression.line;
       if (expression.kind == Expression::Kind::filter)
         return filter(expression.name, std::move(call.positional), std::move(call.keyword));
       return Value::boolean(
           test(expression.name, std::move(call.positional), std::move(call.keyword)));
     }
     case Expression::Kind::negative: return negative(operand(0));
+    case Expression::Kind::positive: return positive(operand(0));
     case Expression::Kind::negation: return Value::boolean(!operand(0).truth());
     case Expression::Kind::both: {
       Value left = operand(0);
@@ -363,7 +440,7 @@ Value Interpreter::evaluate_or_none(const ExpressionPtr& expression) {
 }
 
 Value Interpreter::evaluate_name(const Expression& expression) {
-  const Value* found = scope_->find(expression.name);
+  const Value* found = scope_->find(expression.name, budget_);
   return found != nullptr ? *found
                           : Value::undefined(fmt::format("'{}' is undefined", expression.name));
 }
@@ -382,7 +459,7 @@ Value Interpreter::evaluate_dict(const Expression& expression) {
     check_hashable(key);
     insert_member(members, key, evaluate(*expression.operands[i + 1]), budget_);
   }
-  return Value::dict(std::move(members));
+  return Value::dict(std::move(members), &budget_);
 }
 
 // The first positional argument is what a filter or a test is applied to.
@@ -414,14 +491,11 @@ Value Interpreter::evaluate_call(const Expression& expression, Value caller) {
   const Value callee = evaluate(*expression.operands[0]);
   Call call = evaluate_arguments(expression);
   if (caller.is_object()) call.keyword.emplace_back("caller", std::move(caller));
-  line_ = expression.line;
   check_defined(callee);
   MG_CHECK(callee.is_object() && callee.as_object()->callable(), "'{}' object is not callable",
            callee.type_name());
   const Budget::Level level(budget_);
-  Value result = callee.as_object()->call(call);
-  line_ = expression.line;
-  return result;
+  return callee.as_object()->call(call);
 }
 
 Value Interpreter::evaluate_compare(const Expression& expression) {
@@ -437,11 +511,14 @@ Value Interpreter::evaluate_compare(const Expression& expression) {
 Value Interpreter::evaluate_concatenation(const Expression& expression) {
   std::string text;
   for (const Value& part : evaluate_all(expression.operands)) {
-    text += to_text(part, budget_);
-    budget_.check_length(text.size());
+    const std::string shown = part.is_text() ? "" : to_text(part, budget_);
+    const std::string& bytes = part.is_text() ? part.bytes() : shown;
+    budget_.check_length(text.size() + bytes.size());
+    budget_.check_memory(text.size() + bytes.size());
+    text += bytes;
   }
   budget_.spend_bytes(text.size());
-  return Value::text(std::move(text));
+  return Value::text(std::move(text), &budget_);
 }
 
 Value Interpreter::evaluate_conditional(const Expression& expression) {

@@ -27,17 +27,21 @@ class Interpreter {
   Value filter(std::string_view name, Values positional, Keywords keyword);
   bool test(std::string_view name, Values positional, Keywords keyword);
   Value call_macro(const Macro& macro, Call& call);
+  Value call_loop(const Loop& loop, const Value& elements);
   // A namespace may hold itself: the interpreter keeps each, and empties it in the end.
-  void keep(std::shared_ptr<Namespace> object) { namespaces_.push_back(std::move(object)); }
+  void keep(std::shared_ptr<Namespace> object);
 
  private:
   enum class Flow { on, leave, next };
   class InScope;
+  class At;
 
   Flow execute(const Body& body);
   Flow execute(const Statement& statement);
   Flow run_condition(const Statement& statement);
   Flow run_for(const Statement& statement);
+  Flow run_loop(const Statement& statement, Values elements, int64_t level);
+  void keep_scope();
   Flow run_captured(const Statement& statement);
   Flow run_with(const Statement& statement);
   void run_call(const Statement& statement);
@@ -46,10 +50,12 @@ class Interpreter {
   void assign(const Target& target, const Value& value);
   void bind_extra_arguments(const Macro& macro, Call& call, size_t used);
   std::shared_ptr<Macro> make_macro(const Statement& statement);
-  std::string capture(const Body& body, Flow* flow = nullptr);
+  template <class Run>
+  std::string capture(Run run);  // what is written while `run` runs
   void write(std::string_view text);
 
   Value evaluate(const Expression& expression);
+  Value evaluate_kind(const Expression& expression);
   Value evaluate_or_none(const ExpressionPtr& expression);
   Value evaluate_name(const Expression& expression);
   Value evaluate_dict(const Expression& expression);
@@ -65,12 +71,16 @@ class Interpreter {
   std::shared_ptr<Scope> scope_;
   std::string root_;           // the rendered text
   std::string* out_ = &root_;  // or what a block writes
-  int line_ = 1;
+  Budget::Held out_held_;
+  // What runs: after an error, what failed.
+  const Statement* statement_ = nullptr;
+  const Expression* expression_ = nullptr;  // within it; null: the statement itself
   std::vector<std::pair<int64_t, int64_t>> generation_;
   size_t counted_bytes_ = 0;  // of root_, whose code points were counted
   int64_t counted_ = 0;
   std::vector<std::shared_ptr<Namespace>> namespaces_;
-  std::vector<std::shared_ptr<Scope>> captured_scopes_;  // that macros refer to
+  std::vector<std::shared_ptr<Scope>> captured_scopes_;  // that macros and loops refer to
+  Budget::Held kept_;
 };
 
 }  // namespace megatron::jinja

@@ -9,6 +9,8 @@ namespace {
 
 bool is_decimal_digit(char c) { return c >= '0' && c <= '9'; }
 
+bool is_octal_digit(char c) { return c >= '0' && c <= '7'; }
+
 int hex_value(char c) {
   if (is_decimal_digit(c)) return c - '0';
   if (c >= 'a' && c <= 'f') return c - 'a' + 10;
@@ -198,28 +200,47 @@ class Lexer {
     move_to(end);
   }
 
-  bool digit_at(size_t at) const { return at < source_.size() && is_decimal_digit(source_[at]); }
-
-  size_t digits_from(size_t at) const {
-    while (digit_at(at)) ++at;
+  // Behind a run of digits of the base, with single underscores between them; `at` if there is none.
+  size_t digits_from(size_t at, int base = 10) const {
+    const auto digit = [&](size_t i) {
+      const int value = i < source_.size() ? hex_value(source_[i]) : -1;
+      return value >= 0 && value < base;
+    };
+    while (digit(at) ||
+           (starts("_", at) && digit(at + 1) && at > 0 && hex_value(source_[at - 1]) >= 0))
+      ++at;
     return at;
+  }
+
+  // Behind 0x1f, 0o17, 0b11; `at_` where it is none.
+  size_t prefixed_end() const {
+    const char letter = at_ + 1 < source_.size() ? static_cast<char>(source_[at_ + 1] | 0x20) : 0;
+    const int base = letter == 'x' ? 16 : letter == 'o' ? 8 : letter == 'b' ? 2 : 0;
+    if (source_[at_] != '0' || base == 0) return at_;
+    const size_t first = at_ + 2 + (starts("_", at_ + 2) ? 1 : 0), end = digits_from(first, base);
+    return end > first ? end : at_;
   }
 
   void lex_number() {
     const bool behind_dot = !tokens_.empty() && tokens_.back().kind == Token::Kind::sign &&
                             tokens_.back().text == "." && source_[at_ - 1] == '.';
-    size_t end = digits_from(at_);
+    size_t end = prefixed_end();
+    const bool prefixed = end > at_;
+    if (!prefixed) end = digits_from(at_);
     bool real = false;
-    if (!behind_dot && starts(".", end) && digit_at(end + 1)) {
+    const auto follows = [&](size_t at) { return digits_from(at) > at && source_[at] != '_'; };
+    if (!behind_dot && !prefixed && starts(".", end) && follows(end + 1)) {
       real = true;
       end = digits_from(end + 1);
     }
-    if (!behind_dot && (starts("e", end) || starts("E", end))) {
+    if (!behind_dot && !prefixed && (starts("e", end) || starts("E", end))) {
       const size_t exponent = end + (starts("+", end + 1) || starts("-", end + 1) ? 2 : 1);
-      real = real || digit_at(exponent);
-      if (digit_at(exponent)) end = digits_from(exponent);
+      real = real || follows(exponent);
+      if (follows(exponent)) end = digits_from(exponent);
     }
-    put(real ? Token::Kind::real : Token::Kind::integer, source_.substr(at_, end - at_));
+    std::string number = source_.substr(at_, end - at_);
+    std::erase(number, '_');
+    put(real ? Token::Kind::real : Token::Kind::integer, std::move(number));
     move_to(end);
   }
 
@@ -254,12 +275,29 @@ class Lexer {
       value += kLetters[known];
     } else if (c == 'x' || c == 'u' || c == 'U') {
       append_code_point(value, escaped_number(at, c == 'x' ? 2 : c == 'u' ? 4 : 8));
-    } else if (c == 'N' || is_decimal_digit(c)) {
-      refuse(fmt::format("the escape \\{} is not supported: write \\uXXXX", c));
+    } else if (c == 'N') {
+      append_code_point(value, named_letter(at));
+    } else if (is_octal_digit(c)) {
+      uint32_t number = static_cast<uint32_t>(c - '0');
+      for (int i = 0; i < 2 && at < source_.size() && is_octal_digit(source_[at]); ++i, ++at)
+        number = number * 8 + static_cast<uint32_t>(source_[at] - '0');
+      append_code_point(value, number);
     } else {
       value += '\\';
       value += c;
     }
+  }
+
+  // at: behind \N.
+  uint32_t named_letter(size_t& at) const {
+    const size_t end = source_.find('}', at);
+    if (!starts("{", at) || end == std::string::npos)
+      refuse("the escape \\N needs a name in braces: \\N{DASH}");
+    const std::string name = source_.substr(at + 1, end - at - 1);
+    at = end + 1;
+    const std::optional<char32_t> letter = code_point_named(name);
+    if (!letter) refuse(fmt::format("the escape \\N{{{}}} names no character", name));
+    return static_cast<uint32_t>(*letter);
   }
 
   uint32_t escaped_number(size_t& at, int digits) const {

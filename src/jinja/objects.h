@@ -11,11 +11,11 @@
 #include <vector>
 
 #include "base/error.h"
+#include "jinja/budget.h"
 #include "jinja/value.h"
 
 namespace megatron::jinja {
 
-class Budget;
 struct Statement;
 using Keywords = std::vector<std::pair<std::string, Value>>;
 
@@ -54,13 +54,15 @@ class Parameters {
 
 // A function of this program, or a method with the value it belongs to.
 struct Function : Object {
-  explicit Function(Native function, std::optional<Value> owner = std::nullopt);
+  explicit Function(Native function, std::optional<Value> owner = std::nullopt,
+                    Budget* budget = nullptr);
   std::string type_name() const override { return "builtin_function_or_method"; }
   bool callable() const override { return true; }
   Value call(Call& call) override;
 
   Native native;
   std::optional<Value> self;
+  Budget::Held held;
 };
 
 // A block with a scope of its own (loop, macro, with, ...) sees the variables around it and sets
@@ -69,13 +71,14 @@ struct Scope {
   std::shared_ptr<Scope> parent;
   std::vector<std::pair<std::string, Value>> variables;
 
-  const Value* find(std::string_view name) const;
+  const Value* find(std::string_view name, Budget& budget) const;
   void set(std::string_view name, Value value);
 };
 
 struct Namespace : Object {
   std::string type_name() const override { return "Namespace"; }
-  std::optional<Value> attribute(std::string_view name) const override;
+  std::string shown(Budget& budget) const override;
+  std::optional<Value> attribute(std::string_view name, Budget& budget) const override;
   void set(const std::string& name,
            Value value);  // names that begin with _ are refused
 
@@ -84,6 +87,8 @@ struct Namespace : Object {
 
 struct Macro : Object {
   std::string type_name() const override { return "Macro"; }
+  std::string shown(Budget& budget) const override;
+  std::optional<Value> attribute(std::string_view name, Budget& budget) const override;
   bool callable() const override { return true; }
   Value call(Call& call) override;
 
@@ -91,19 +96,27 @@ struct Macro : Object {
   std::shared_ptr<Scope> scope;          // where it was defined
 };
 
-// The variable `loop`.
+// The variable `loop`. A recursive one is called with the elements of the level below.
 struct Loop : Object, std::enable_shared_from_this<Loop> {
-  explicit Loop(Values loop_elements);
+  Loop(Values loop_elements, Budget& budget);
   std::string type_name() const override { return "LoopContext"; }
-  std::optional<Value> attribute(std::string_view name) const override;
+  std::string shown(Budget& budget) const override;
+  std::optional<Value> attribute(std::string_view name, Budget& budget) const override;
+  bool callable() const override { return true; }
+  Value call(Call& call) override;
 
   Values elements;
   int64_t index = 0;                // from 0
+  int64_t level = 0;                // of a recursive loop
   std::optional<Values> last_seen;  // by changed(); emptied when the loop ends
+  const Statement* statement = nullptr;
+  std::shared_ptr<Scope> scope;  // where a recursive loop stands
+  Budget::Held held;
 };
 
-// range, dict, namespace, raise_exception.
+// range, dict, namespace, cycler, joiner, raise_exception.
 Keywords standard_functions();
+Value dict_from_keys(Call& call);
 
 // Thrown by raise_exception(); it becomes a TemplateError where the line is known.
 class Raised : public Error {

@@ -1,13 +1,81 @@
 #include "jinja/operators.h"
 
 #include <algorithm>
-#include <cmath>
-#include <limits>
 
 #include "base/error.h"
+#include "jinja/formatting.h"
+#include "jinja/numbers.h"
+#include "jinja/unicode.h"
 
 namespace megatron::jinja {
 namespace {
+
+[[noreturn]] void unsupported(Operator op, const Value& left, const Value& right) {
+  fail("unsupported operand type(s) for {}: '{}' and '{}'", sign_of(op), left.type_name(),
+       right.type_name());
+}
+
+Value add(const Value& left, const Value& right, Budget& budget) {
+  if (left.is_text() && right.is_text()) {
+    budget.spend_bytes(left.bytes().size() + right.bytes().size());
+    budget.check_memory(left.bytes().size() + right.bytes().size());
+    return Value::text(left.bytes() + right.bytes(), &budget);
+  }
+  if (left.is_list_or_tuple()) {
+    const Sequence& first = left.as_sequence();
+    MG_CHECK(right.is_list_or_tuple() && left.is_tuple() == right.is_tuple(),
+             "can only concatenate {} (not \"{}\") to {}", left.type_name(), right.type_name(),
+             left.type_name());
+    const Sequence& second = right.as_sequence();
+    const size_t size = first.elements.size() + second.elements.size();
+    budget.spend_items(size);
+    budget.check_memory(size * sizeof(Value));
+    Values elements;
+    elements.reserve(size);
+    elements.insert(elements.end(), first.elements.begin(), first.elements.end());
+    elements.insert(elements.end(), second.elements.begin(), second.elements.end());
+    return left.is_tuple() ? Value::tuple(std::move(elements), &budget)
+                           : Value::list(std::move(elements), &budget);
+  }
+  MG_CHECK(!left.is_text(), "can only concatenate str (not \"{}\") to str", right.type_name());
+  unsupported(Operator::add, left, right);
+}
+
+Value repeat(const Value& value, const Value& by, Budget& budget) {
+  const int64_t times = by.as_whole();
+  const size_t count = times < 0 ? 0 : static_cast<size_t>(times);
+  const size_t unit = value.is_text() ? value.bytes().size() : value.as_sequence().elements.size();
+  MG_CHECK(unit == 0 || count < (size_t{1} << 40) / unit, "a value repeated {} times is too long",
+           times);
+  const size_t total = unit == 0 ? 0 : unit * count;
+  budget.check_memory(total * (value.is_text() ? 1 : sizeof(Value)));
+  if (value.is_text()) {
+    budget.spend_bytes(total);
+    std::string text;
+    text.reserve(total);
+    while (text.size() < total) text += value.bytes();
+    return Value::text(std::move(text), &budget);
+  }
+  budget.spend(static_cast<int64_t>(total));
+  Values elements;
+  elements.reserve(total);
+  const Values& source = value.as_sequence().elements;
+  while (elements.size() < total) elements.insert(elements.end(), source.begin(), source.end());
+  return value.is_tuple() ? Value::tuple(std::move(elements), &budget)
+                          : Value::list(std::move(elements), &budget);
+}
+
+Value multiply(const Value& left, const Value& right, Budget& budget) {
+  const auto repeats = [](const Value& value) {
+    return value.is_text() || value.is_list_or_tuple();
+  };
+  if (repeats(left) && right.is_whole()) return repeat(left, right, budget);
+  if (repeats(right) && left.is_whole()) return repeat(right, left, budget);
+  MG_CHECK(!repeats(left), "can't multiply sequence by non-int of type '{}'", right.type_name());
+  unsupported(Operator::multiply, left, right);
+}
+
+}  // namespace
 
 std::string_view sign_of(Operator op) {
   switch (op) {
@@ -22,164 +90,16 @@ std::string_view sign_of(Operator op) {
   return "";
 }
 
-[[noreturn]] void unsupported(Operator op, const Value& left, const Value& right) {
-  fail("unsupported operand type(s) for {}: '{}' and '{}'", sign_of(op), left.type_name(),
-       right.type_name());
-}
-
-[[noreturn]] void too_large() { fail("an integer does not fit in 64 bits; use a float"); }
-
-int64_t floor_divide(int64_t a, int64_t b) {
-  if (a == std::numeric_limits<int64_t>::min() && b == -1) too_large();
-  return a / b - ((a % b != 0 && (a < 0) != (b < 0)) ? 1 : 0);
-}
-
-int64_t modulo(int64_t a, int64_t b) {
-  if (b == -1) return 0;
-  const int64_t rest = a % b;
-  return rest != 0 && (rest < 0) != (b < 0) ? rest + b : rest;
-}
-
-int64_t integer_power(int64_t base, int64_t exponent) {
-  int64_t result = 1;
-  while (true) {
-    if ((exponent & 1) != 0 && __builtin_mul_overflow(result, base, &result)) too_large();
-    exponent >>= 1;
-    if (exponent == 0) return result;
-    if (__builtin_mul_overflow(base, base, &base)) too_large();
-  }
-}
-
-Value whole_result(Operator op, int64_t a, int64_t b) {
-  int64_t result = 0;
-  switch (op) {
-    case Operator::add:
-      if (__builtin_add_overflow(a, b, &result)) too_large();
-      return Value::integer(result);
-    case Operator::subtract:
-      if (__builtin_sub_overflow(a, b, &result)) too_large();
-      return Value::integer(result);
-    case Operator::multiply:
-      if (__builtin_mul_overflow(a, b, &result)) too_large();
-      return Value::integer(result);
-    case Operator::divide:
-      MG_CHECK(b != 0, "division by zero");
-      return Value::real(static_cast<double>(a) / static_cast<double>(b));
-    case Operator::floor_divide:
-      MG_CHECK(b != 0, "integer division or modulo by zero");
-      return Value::integer(floor_divide(a, b));
-    case Operator::modulo:
-      MG_CHECK(b != 0, "integer modulo by zero");
-      return Value::integer(modulo(a, b));
-    case Operator::power:
-      if (b >= 0) return Value::integer(integer_power(a, b));
-      MG_CHECK(a != 0, "0.0 cannot be raised to a negative power");
-      return Value::real(std::pow(static_cast<double>(a), static_cast<double>(b)));
-  }
-  return Value();
-}
-
-double real_modulo(double a, double b) {
-  const double rest = std::fmod(a, b);
-  if (rest == 0) return std::copysign(0.0, b);
-  return (rest < 0) != (b < 0) ? rest + b : rest;
-}
-
-double real_floor_divide(double a, double b) {
-  const double quotient = (a - real_modulo(a, b)) / b;
-  const double floor = std::floor(quotient);
-  return quotient - floor > 0.5 ? floor + 1 : floor;
-}
-
-Value real_result(Operator op, double a, double b) {
-  switch (op) {
-    case Operator::add: return Value::real(a + b);
-    case Operator::subtract: return Value::real(a - b);
-    case Operator::multiply: return Value::real(a * b);
-    case Operator::divide: MG_CHECK(b != 0, "float division by zero"); return Value::real(a / b);
-    case Operator::floor_divide:
-      MG_CHECK(b != 0, "float floor division by zero");
-      return Value::real(real_floor_divide(a, b));
-    case Operator::modulo: MG_CHECK(b != 0, "float modulo"); return Value::real(real_modulo(a, b));
-    case Operator::power: {
-      MG_CHECK(a != 0 || b >= 0, "0.0 cannot be raised to a negative power");
-      MG_CHECK(a >= 0 || b == std::floor(b), "a negative number to a power that is not whole");
-      const double result = std::pow(a, b);
-      MG_CHECK(!std::isinf(result) || std::isinf(a) || std::isinf(b), "Result too large");
-      return Value::real(result);
-    }
-  }
-  return Value();
-}
-
-bool is_list_or_tuple(const Value& value) {
-  return value.is_form(Sequence::Form::list) || value.is_form(Sequence::Form::tuple);
-}
-
-Value add(const Value& left, const Value& right, Budget& budget) {
-  if (left.is_text() && right.is_text()) {
-    budget.spend_bytes(left.bytes().size() + right.bytes().size());
-    return Value::text(left.bytes() + right.bytes());
-  }
-  if (is_list_or_tuple(left)) {
-    const Sequence& first = left.as_sequence();
-    MG_CHECK(right.is_form(first.form), "can only concatenate {} (not \"{}\") to {}",
-             left.type_name(), right.type_name(), left.type_name());
-    const Sequence& second = right.as_sequence();
-    Values elements = first.elements;
-    budget.spend_items(elements.size() + second.elements.size());
-    elements.insert(elements.end(), second.elements.begin(), second.elements.end());
-    return Value::sequence(first.form, std::move(elements));
-  }
-  MG_CHECK(!left.is_text(), "can only concatenate str (not \"{}\") to str", right.type_name());
-  unsupported(Operator::add, left, right);
-}
-
-Value repeat(const Value& value, int64_t times, Budget& budget) {
-  const size_t count = times < 0 ? 0 : static_cast<size_t>(times);
-  const size_t unit = value.is_text() ? value.bytes().size() : value.as_sequence().elements.size();
-  MG_CHECK(unit == 0 || count < (size_t{1} << 40) / unit, "a value repeated {} times is too long",
-           times);
-  if (value.is_text()) {
-    budget.spend_bytes(unit * count);
-    std::string text;
-    text.reserve(unit * count);
-    for (size_t i = 0; unit > 0 && i < count; ++i) text += value.bytes();
-    return Value::text(std::move(text));
-  }
-  budget.spend(static_cast<int64_t>(unit * count));
-  Values elements;
-  const Values& source = value.as_sequence().elements;
-  for (size_t i = 0; unit > 0 && i < count; ++i)
-    elements.insert(elements.end(), source.begin(), source.end());
-  return Value::sequence(value.as_sequence().form, std::move(elements));
-}
-
-Value multiply(const Value& left, const Value& right, Budget& budget) {
-  const auto repeats = [](const Value& value) {
-    return value.is_text() || is_list_or_tuple(value);
-  };
-  if (repeats(left) && right.is_whole()) return repeat(left, right.as_whole(), budget);
-  if (repeats(right) && left.is_whole()) return repeat(right, left.as_whole(), budget);
-  MG_CHECK(!repeats(left), "can't multiply sequence by non-int of type '{}'", right.type_name());
-  unsupported(Operator::multiply, left, right);
-}
-
-}  // namespace
-
 void check_defined(const Value& value) {
   MG_CHECK(!value.is_undefined(), "{}", value.as_missing().reason);
 }
 
 Value calculate(Operator op, const Value& left, const Value& right, Budget& budget) {
-  MG_CHECK(op != Operator::modulo || !left.is_text(),
-           "text % values is not supported; use the filter format, or ~");
   check_defined(left);
+  if (op == Operator::modulo && left.is_text())
+    return Value::text(percent_format(left.bytes(), right, budget), &budget);
   check_defined(right);
-  if (left.is_whole() && right.is_whole())
-    return whole_result(op, left.as_whole(), right.as_whole());
-  if (left.is_number() && right.is_number())
-    return real_result(op, left.as_number(), right.as_number());
+  if (left.is_number() && right.is_number()) return calculate_numbers(op, left, right, budget);
   if (op == Operator::add) return add(left, right, budget);
   if (op == Operator::multiply) return multiply(left, right, budget);
   unsupported(op, left, right);
@@ -189,24 +109,23 @@ Value negative(const Value& value) {
   check_defined(value);
   if (value.is_real()) return Value::real(-value.as_number());
   MG_CHECK(value.is_whole(), "bad operand type for unary -: '{}'", value.type_name());
-  return whole_result(Operator::subtract, 0, value.as_whole());
+  return Value::integer(-value.as_big());
+}
+
+Value positive(const Value& value) {
+  check_defined(value);
+  MG_CHECK(value.is_number(), "bad operand type for unary +: '{}'", value.type_name());
+  return value.is_boolean() ? Value::integer(value.as_whole()) : value;
 }
 
 namespace {
 
-// An integer of 64 bits is exact in a long double of x86-64 and of AArch64.
-int compare_numbers(const Value& left, const Value& right) {
-  const auto exact = [](const Value& value) -> long double {
-    return value.is_real() ? static_cast<long double>(value.as_number())
-                           : static_cast<long double>(value.as_whole());
-  };
-  const long double a = exact(left), b = exact(right);
-  return a < b ? -1 : a > b ? 1 : a == b ? 0 : 2;  // 2: not a number
-}
-
 bool equal_sequences(const Sequence& left, const Sequence& right, Budget& budget) {
   if (&left == &right) return true;
-  return left.form == right.form && left.form != Sequence::Form::iterator &&
+  const auto form = [](const Sequence& sequence) {
+    return sequence.form == Sequence::Form::group ? Sequence::Form::tuple : sequence.form;
+  };
+  return form(left) == form(right) && left.form != Sequence::Form::iterator &&
          std::equal(left.elements.begin(), left.elements.end(), right.elements.begin(),
                     right.elements.end(),
                     [&](const Value& a, const Value& b) { return equal(a, b, budget); });
@@ -242,8 +161,8 @@ int order_of(Order wanted, const Value& left, const Value& right, Budget& budget
     const int order = left.bytes().compare(right.bytes());
     return order < 0 ? -1 : order > 0 ? 1 : 0;
   }
-  const bool sequences = left.is_form(Sequence::Form::list) || left.is_form(Sequence::Form::tuple);
-  if (!sequences || !right.is_form(left.as_sequence().form)) no_order(left, right, wanted);
+  const bool sequences = left.is_list_or_tuple() && right.is_list_or_tuple();
+  if (!sequences || left.is_tuple() != right.is_tuple()) no_order(left, right, wanted);
   const Values& a = left.as_sequence().elements;
   const Values& b = right.as_sequence().elements;
   for (size_t i = 0; i < a.size() && i < b.size(); ++i)
@@ -257,7 +176,7 @@ bool contains(const Value& container, const Value& element, Budget& budget) {
     MG_CHECK(element.is_text(), "'in <string>' requires string as left operand, not {}",
              element.type_name());
     budget.spend_bytes(container.bytes().size());
-    return container.bytes().find(element.bytes()) != std::string::npos;
+    return find_text(container.bytes(), element.bytes()) != std::string::npos;
   }
   if (container.is_dict()) {
     check_hashable(element);
@@ -311,7 +230,7 @@ bool equal(const Value& left, const Value& right, Budget& budget) {
 }
 
 void check_hashable(const Value& key) {
-  if (key.is_form(Sequence::Form::tuple)) {
+  if (key.is_tuple()) {
     for (const Value& element : key.as_sequence().elements) check_hashable(element);
     return;
   }

@@ -1,5 +1,5 @@
 // Python's operators on values. What Python refuses throws Error in its words; an undefined operand
-// throws Error with its reason. Integers have 64 bits: a result beyond them throws Error.
+// throws Error with its reason.
 #pragma once
 
 #include <string_view>
@@ -13,6 +13,8 @@ enum class Operator { add, subtract, multiply, divide, floor_divide, modulo, pow
 
 Value calculate(Operator op, const Value& left, const Value& right, Budget& budget);
 Value negative(const Value& value);
+Value positive(const Value& value);
+std::string_view sign_of(Operator op);  // as messages name it
 
 enum class Order { less, less_equal, greater, greater_equal, equal, not_equal, in, not_in };
 bool compared(Order order, const Value& left, const Value& right, Budget& budget);
@@ -23,7 +25,7 @@ void insert_member(std::vector<std::pair<Value, Value>>& members, const Value& k
                    Budget& budget);
 
 // x.name and x[key] as jinja2 looks them up: what is not there is undefined.
-Value attribute_of(const Value& value, std::string_view name);
+Value attribute_of(const Value& value, std::string_view name, Budget& budget);
 Value element_of(const Value& value, const Value& key, Budget& budget);
 // x[begin:end:step]; none where a part is left out.
 Value slice_of(const Value& value, const Value& begin, const Value& end, const Value& step,

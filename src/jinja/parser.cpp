@@ -103,11 +103,13 @@ class StatementParser {
       if (loops_ == 0) tokens_.refuse(fmt::format("'{}' outside loop", tag), name.line);
       return make(tag == "break" ? Statement::Kind::leave : Statement::Kind::next, name.line);
     }
-    for (const char* known :
-         {"include", "import", "from", "extends", "block", "autoescape", "do", "print"}) {
+    if (tag == "print") return parse_print(name.line);
+    if (tag == "autoescape") return parse_autoescape(name.line);
+    for (const char* known : {"include", "import", "from", "extends", "block"}) {
       if (tag != known) continue;
-      tokens_.refuse(fmt::format("the tag '{}' is not supported; supported are if, for, set, "
-                                 "macro, call, filter, with, generation, raw, break and continue",
+      tokens_.refuse(fmt::format("the tag '{}' is not supported, for a chat template is one text; "
+                                 "supported are if, for, set, macro, call, filter, with, print, "
+                                 "generation, raw, break and continue",
                                  tag),
                      name.line);
     }
@@ -146,11 +148,13 @@ class StatementParser {
 
   Statement parse_for(int line) {
     Statement statement = make(Statement::Kind::loop, line);
+    if (tokens_.is_name("loop"))
+      tokens_.refuse("Can't assign to special loop variable in for-loop target");
     statement.target = expressions_.parse_target(false);
     if (!tokens_.skip_name("in")) tokens_.unexpected("in");
     statement.value = expressions_.parse_tuple(false, "recursive");
     if (tokens_.skip_name("if")) statement.condition = expressions_.parse();
-    if (tokens_.is_name("recursive")) tokens_.refuse("recursive loops are not supported");
+    statement.recursive = tokens_.skip_name("recursive");
     tokens_.expect(Token::Kind::block_end);
     ++loops_;
     statement.body = parse_body({"endfor", "else"});
@@ -196,6 +200,26 @@ class StatementParser {
       statement.assignments.push_back(std::move(assignment));
     }
     statement.body = parse_block({"endwith"});
+    return statement;
+  }
+
+  // {% print a, b %}: the values one behind another.
+  Statement parse_print(int line) {
+    Statement statement = make(Statement::Kind::with, line);
+    while (!tokens_.is(Token::Kind::block_end)) {
+      if (!statement.body.empty()) tokens_.expect_sign(",");
+      Statement output = make(Statement::Kind::output, line);
+      output.value = expressions_.parse();
+      statement.body.push_back(std::move(output));
+    }
+    return statement;
+  }
+
+  Statement parse_autoescape(int line) {
+    Statement statement = make(Statement::Kind::with, line);
+    if (!tokens_.skip_name("false") && !tokens_.skip_name("False"))
+      tokens_.refuse("autoescape is not supported but with false: a chat is no HTML", line);
+    statement.body = parse_block({"endautoescape"});
     return statement;
   }
 

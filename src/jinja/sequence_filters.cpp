@@ -16,7 +16,8 @@ namespace {
 using Keyed = std::vector<std::pair<Value, Value>>;  // a key to sort by, and what is sorted
 
 Value list(Call& call) {
-  return Value::list(elements_of(*Parameters(call, "list", {"value"}, 1)[0], call.budget));
+  return Value::list(elements_of(*Parameters(call, "list", {"value"}, 1)[0], call.budget),
+                     &call.budget);
 }
 
 Value length(Call& call) {
@@ -46,24 +47,16 @@ Value reverse(Call& call) {
   const Parameters p(call, "reverse", {"value"}, 1);
   Values elements = elements_of(*p[0], call.budget);
   std::reverse(elements.begin(), elements.end());
-  if (!p[0]->is_text()) return Value::iterator(std::move(elements));
+  if (!p[0]->is_text()) return Value::iterator(std::move(elements), &call.budget);
   std::string text;
   for (const Value& letter : elements) text += letter.bytes();
-  return Value::text(std::move(text));
-}
-
-Values pairs_of(const Value& dict, Budget& budget) {
-  Values pairs;
-  for (const auto& [key, value] : dict.as_dict().members)
-    pairs.push_back(Value::tuple({key, value}));
-  budget.spend(static_cast<int64_t>(pairs.size()));
-  return pairs;
+  return Value::text(std::move(text), &call.budget);
 }
 
 Value items(Call& call) {
   const Parameters p(call, "items", {"value"}, 1);
   MG_CHECK(p[0]->is_dict() || p[0]->is_undefined(), "Can only get item pairs from a mapping.");
-  return Value::iterator(p[0]->is_dict() ? pairs_of(*p[0], call.budget) : Values());
+  return Value::iterator(p[0]->is_dict() ? pairs_of(*p[0], call.budget) : Values(), &call.budget);
 }
 
 // What a filter looks at in an element: its attribute, where parameter `i` names one.
@@ -83,21 +76,24 @@ Value join(Call& call) {
     call.budget.check_length(text.size());
   }
   call.budget.spend_bytes(text.size());
-  return Value::text(std::move(text));
+  return Value::text(std::move(text), &call.budget);
 }
 
-Value folded(const Value& value, bool case_sensitive) {
-  return value.is_text() && !case_sensitive ? Value::text(to_lower(value.bytes())) : value;
+Value folded(const Value& value, bool case_sensitive, Budget& budget) {
+  if (!value.is_text() || case_sensitive) return value;
+  budget.spend_bytes(value.bytes().size());
+  return Value::text(to_lower(value.bytes()), &budget);
 }
 
-Value sorted(Keyed keyed, bool reverse, Budget& budget) {
+Values sorted(Keyed keyed, bool reverse, Budget& budget) {
+  const Budget::Held held(&budget, 2 * keyed.capacity() * sizeof(keyed[0]));
   std::stable_sort(keyed.begin(), keyed.end(), [&](const auto& a, const auto& b) {
     return reverse ? compared(Order::less, b.first, a.first, budget)
                    : compared(Order::less, a.first, b.first, budget);
   });
   Values elements;
   for (auto& [key, element] : keyed) elements.push_back(std::move(element));
-  return Value::list(std::move(elements));
+  return elements;
 }
 
 // The attribute may be several, "a,b": the second decides where the first is the same.
@@ -118,11 +114,13 @@ Value sort(Call& call) {
   for (const Value& element : elements_of(*p[0], call.budget)) {
     Values keys;
     for (const Value& path : paths)
-      keys.push_back(folded(attribute_path(element, path, call.budget), p.flag(2, false)));
-    keyed.emplace_back(paths.empty() ? folded(element, p.flag(2, false)) : Value::list(keys),
+      keys.push_back(
+          folded(attribute_path(element, path, call.budget), p.flag(2, false), call.budget));
+    keyed.emplace_back(paths.empty() ? folded(element, p.flag(2, false), call.budget)
+                                     : Value::list(keys, &call.budget),
                        element);
   }
-  return sorted(std::move(keyed), p.flag(1, false), call.budget);
+  return Value::list(sorted(std::move(keyed), p.flag(1, false), call.budget), &call.budget);
 }
 
 Value dictsort(Call& call) {
@@ -134,16 +132,16 @@ Value dictsort(Call& call) {
   Keyed keyed;
   for (const Value& pair : pairs_of(*p[0], call.budget)) {
     const Value& key = pair.as_sequence().elements[by == "key" ? 0 : 1];
-    keyed.emplace_back(folded(key, p.flag(1, false)), pair);
+    keyed.emplace_back(folded(key, p.flag(1, false), call.budget), pair);
   }
-  return sorted(std::move(keyed), p.flag(3, false), call.budget);
+  return Value::list(sorted(std::move(keyed), p.flag(3, false), call.budget), &call.budget);
 }
 
 Value unique(Call& call) {
   const Parameters p(call, "unique", {"value", "case_sensitive", "attribute"}, 1);
   Values seen, kept;
   for (const Value& element : elements_of(*p[0], call.budget)) {
-    const Value key = folded(part_of(element, p, 2, call.budget), p.flag(1, false));
+    const Value key = folded(part_of(element, p, 2, call.budget), p.flag(1, false), call.budget);
     check_hashable(key);
     const bool known = std::any_of(seen.begin(), seen.end(), [&](const Value& other) {
       return equal(other, key, call.budget);
@@ -152,7 +150,7 @@ Value unique(Call& call) {
     seen.push_back(key);
     kept.push_back(element);
   }
-  return Value::iterator(std::move(kept));
+  return Value::iterator(std::move(kept), &call.budget);
 }
 
 template <Order better>
@@ -161,7 +159,7 @@ Value extreme(Call& call) {
                      {"value", "case_sensitive", "attribute"}, 1);
   Value best = Value::undefined("No aggregated item, sequence was empty."), best_key;
   for (const Value& element : elements_of(*p[0], call.budget)) {
-    Value key = folded(part_of(element, p, 2, call.budget), p.flag(1, false));
+    Value key = folded(part_of(element, p, 2, call.budget), p.flag(1, false), call.budget);
     if (!best.is_undefined() && !compared(better, key, best_key, call.budget)) continue;
     best = element;
     best_key = std::move(key);
@@ -180,20 +178,78 @@ Value sum(Call& call) {
 
 Value batch(Call& call) {
   const Parameters p(call, "batch", {"value", "linecount", "fill_with"}, 2);
-  const auto size = static_cast<size_t>(std::clamp<int64_t>(p.whole(1, 1), 1, 1 << 24));
+  const auto size = static_cast<size_t>(std::max<int64_t>(p.whole(1, 1), 1));
   Values rows, row;
   for (Value& element : elements_of(*p[0], call.budget)) {
     row.push_back(std::move(element));
-    if (row.size() == size) rows.push_back(Value::list(std::exchange(row, {})));
+    if (row.size() == size) rows.push_back(Value::list(std::exchange(row, {}), &call.budget));
   }
   if (!row.empty()) {
     if (p.given_and_not_none(2)) {
       call.budget.spend(static_cast<int64_t>(size));
+      call.budget.check_memory(size * sizeof(Value));
       row.resize(size, *p[2]);
     }
-    rows.push_back(Value::list(std::move(row)));
+    rows.push_back(Value::list(std::move(row), &call.budget));
   }
-  return Value::iterator(std::move(rows));
+  return Value::iterator(std::move(rows), &call.budget);
+}
+
+Value slice(Call& call) {
+  const Parameters p(call, "slice", {"value", "slices", "fill_with"}, 2);
+  const Values elements = elements_of(*p[0], call.budget);
+  const int64_t slices = p.whole(1, 1);
+  MG_CHECK(slices != 0, "integer division or modulo by zero");
+  Values rows;
+  auto next = elements.begin();
+  for (int64_t i = 0; i < slices; ++i) {
+    const bool longer = i < std::ssize(elements) % slices;
+    const auto end = next + std::ssize(elements) / slices + (longer ? 1 : 0);
+    Values row(next, end);
+    if (!longer && p.given_and_not_none(2)) row.push_back(*p[2]);
+    next = end;
+    call.budget.spend(1);
+    rows.push_back(Value::list(std::move(row), &call.budget));
+  }
+  return Value::iterator(std::move(rows), &call.budget);
+}
+
+// Lists of the elements that have the same attribute, each with it, in its order.
+Value groupby(Call& call) {
+  const Parameters p(call, "groupby", {"value", "attribute", "default", "case_sensitive"}, 2);
+  const auto key_of = [&](const Value& element) {
+    Value key = attribute_path(element, *p[1], call.budget);
+    return key.is_undefined() && p.given_and_not_none(2) ? *p[2] : key;
+  };
+  Keyed keyed;
+  for (const Value& element : elements_of(*p[0], call.budget))
+    keyed.emplace_back(folded(key_of(element), p.flag(3, false), call.budget), element);
+  Values groups, members;
+  Value key;
+  const auto close = [&] {
+    if (members.empty()) return;
+    const Value first = key_of(members[0]);
+    Value all = Value::list(std::exchange(members, {}), &call.budget);
+    groups.push_back(Value::sequence(Sequence::Form::group, {first, std::move(all)}, &call.budget));
+  };
+  for (const Value& element : sorted(std::move(keyed), false, call.budget)) {
+    Value next = folded(key_of(element), p.flag(3, false), call.budget);
+    if (!members.empty() && !equal(next, key, call.budget)) close();
+    key = std::move(next);
+    members.push_back(element);
+  }
+  close();
+  return Value::list(std::move(groups), &call.budget);
+}
+
+Value attr(Call& call) {
+  const Parameters p(call, "attr", {"obj", "name"}, 2);
+  const std::string name = to_text(*p[1], call.budget);
+  check_defined(*p[0]);
+  // Unlike obj.name, it never is a key of a dict.
+  if (p[0]->is_object() || member_of(*p[0], name, call.budget))
+    return attribute_of(*p[0], name, call.budget);
+  return attribute_of(p[0]->is_dict() ? Value::dict({}, &call.budget) : *p[0], name, call.budget);
 }
 
 // The arguments of a filter or test that runs on `element`: those of `call` from `rest` on.
@@ -218,7 +274,7 @@ Value map_attribute(Call& call, const Value& source) {
     Value value = attribute_path(element, *path, call.budget);
     mapped.push_back(value.is_undefined() && initial != nullptr ? *initial : std::move(value));
   }
-  return Value::iterator(std::move(mapped));
+  return Value::iterator(std::move(mapped), &call.budget);
 }
 
 Value map(Call& call) {
@@ -231,7 +287,7 @@ Value map(Call& call) {
     mapped.push_back(
         call.interpreter.filter(name, forwarded(call, std::move(element), 2), call.keyword));
   }
-  return Value::iterator(std::move(mapped));
+  return Value::iterator(std::move(mapped), &call.budget);
 }
 
 template <bool wanted, bool by_attribute>
@@ -249,14 +305,16 @@ Value select(Call& call) {
               : part.truth();
     if (holds == wanted) kept.push_back(std::move(element));
   }
-  return Value::iterator(std::move(kept));
+  return Value::iterator(std::move(kept), &call.budget);
 }
 
-constexpr std::array kFilters = {
+constexpr std::array kSequenceFilters = {
+    NamedNative{"attr", attr},
     NamedNative{"batch", batch},
     NamedNative{"count", length},
     NamedNative{"dictsort", dictsort},
     NamedNative{"first", first},
+    NamedNative{"groupby", groupby},
     NamedNative{"items", items},
     NamedNative{"join", join},
     NamedNative{"last", last},
@@ -270,6 +328,7 @@ constexpr std::array kFilters = {
     NamedNative{"reverse", reverse},
     NamedNative{"select", select<true, false>},
     NamedNative{"selectattr", select<true, true>},
+    NamedNative{"slice", slice},
     NamedNative{"sort", sort},
     NamedNative{"sum", sum},
     NamedNative{"unique", unique},
@@ -293,6 +352,14 @@ Value attribute_path(const Value& value, const Value& path, Budget& budget) {
   return current;
 }
 
-std::span<const NamedNative> sequence_filters() { return kFilters; }
+Values pairs_of(const Value& dict, Budget& budget) {
+  Values pairs;
+  budget.spend(static_cast<int64_t>(dict.as_dict().members.size()));
+  for (const auto& [key, value] : dict.as_dict().members)
+    pairs.push_back(Value::tuple({key, value}, &budget));
+  return pairs;
+}
+
+std::span<const NamedNative> sequence_filters() { return kSequenceFilters; }
 
 }  // namespace megatron::jinja

@@ -1,8 +1,7 @@
 // Jinja as chat templates use it: what jinja2's immutable sandbox renders with trim_blocks,
-// lstrip_blocks, loop controls and the tag `generation`. The tags, filters, tests and methods there
-// are stand in parser.cpp, filters.cpp, sequence_filters.cpp, tests.cpp and methods.cpp; every
-// other one is refused by its name. Integers have 64 bits, and text has no marks of being safe
-// HTML.
+// lstrip_blocks, loop controls and the tag `generation`. Tags stand in parser.cpp, filters in
+// *_filters.cpp, tests in tests.cpp, methods in text_methods.cpp and members.cpp; what is not there
+// is refused by its name. Integers have up to 4300 digits. Text has no marks of being safe HTML.
 #pragma once
 
 #include <memory>
@@ -17,21 +16,29 @@
 
 namespace megatron::jinja {
 
-// What is wrong in a template or went wrong in rendering it; what() names template and line too.
+// What is wrong in a template or went wrong in rendering it; what() names template, line and the
+// construct ("filter 'int'", "{% for %}"), too.
 class TemplateError : public Error {
  public:
-  TemplateError(const std::string& name, int line, const std::string& reason, bool raised = false)
-      : Error(fmt::format("template {}, line {}: {}", name, line, reason)),
+  TemplateError(const std::string& name, int line, const std::string& reason, bool raised = false,
+                const std::string& construct = "")
+      : Error(fmt::format("template {}, {}: {}", name, place(line, construct), reason)),
         reason_(reason),
+        place_(place(line, construct)),
         line_(line),
         raised_(raised) {}
 
   const std::string& reason() const { return reason_; }
+  const std::string& place() const { return place_; }  // "line 3, filter 'int'"
   int line() const { return line_; }
   bool raised() const { return raised_; }  // by the template itself: raise_exception()
 
  private:
-  std::string reason_;
+  static std::string place(int line, const std::string& construct) {
+    return fmt::format("line {}{}{}", line, construct.empty() ? "" : ", ", construct);
+  }
+
+  std::string reason_, place_;
   int line_;
   bool raised_;
 };
@@ -54,7 +61,7 @@ class Template {
   Template& operator=(Template&&) noexcept;
 
   // Throws TemplateError naming template and line; its reason() is what raise_exception was given,
-  // or Python's words. The functions range, dict, namespace and raise_exception are there always; a
+  // or Python's words. The functions of standard_functions() (objects.h) are there always; a
   // variable of that name hides one.
   Rendering render(const Variables& variables, const Limits& limits = {}) const;
   bool reads(const std::string& variable) const;  // whether it stands anywhere in the template

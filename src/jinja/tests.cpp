@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "jinja/budget.h"
 #include "jinja/builtins.h"
+#include "jinja/conversions.h"
 #include "jinja/operators.h"
 #include "jinja/unicode.h"
 
@@ -17,8 +18,8 @@ const Value& only(const Call& call) {
 }
 
 const Value& other(const Call& call) {
-  MG_CHECK(call.positional.size() == 2 && call.keyword.empty(), "the test takes 1 argument");
-  return call.positional[1];
+  MG_CHECK(call.positional.size() + call.keyword.size() == 2, "the test takes 1 argument");
+  return call.keyword.empty() ? call.positional[1] : call.keyword[0].second;
 }
 
 template <bool (Value::*holds)() const>
@@ -49,19 +50,21 @@ Value callable(Call& call) {
                         (value.is_object() && value.as_object()->callable()));
 }
 
-// Some letter is of the wanted case and none of the other.
 template <bool (*wanted)(char32_t), bool (*against)(char32_t)>
 Value cased(Call& call) {
   const Value& value = only(call);
-  if (!value.is_text()) return Value::boolean(false);
-  call.budget.spend_bytes(value.bytes().size());
-  bool found = false;
-  for (const char32_t c : code_points(value.bytes())) {
-    if (against(c) || is_title(c)) return Value::boolean(false);
-    found = found || wanted(c);
-  }
-  return Value::boolean(found);
+  const std::string text = to_text(value, call.budget);
+  call.budget.spend_bytes(text.size());
+  return Value::boolean(is_cased(text, wanted, against));
 }
+
+Value names_filter(Call& call) {
+  const Value& name = only(call);
+  return Value::boolean(name.is_text() && has_filter(name.bytes()));
+}
+
+Value names_test(Call& call);
+Value escaped(Call& call) { return Value::boolean((only(call), false)); }
 
 bool divides(const Value& value, const Value& by, int64_t rest, Budget& budget) {
   return equal(calculate(Operator::modulo, value, by, budget), Value::integer(rest), budget);
@@ -96,8 +99,10 @@ constexpr std::array kTests = {
     NamedNative{"divisibleby", divisible},
     NamedNative{"eq", is<Order::equal>},
     NamedNative{"equalto", is<Order::equal>},
+    NamedNative{"escaped", escaped},
     NamedNative{"even", halves<0>},
     NamedNative{"false", is_constant<false>},
+    NamedNative{"filter", names_filter},
     NamedNative{"float", kind<&Value::is_real>},
     NamedNative{"ge", is<Order::greater_equal>},
     NamedNative{"greaterthan", is<Order::greater>},
@@ -117,10 +122,16 @@ constexpr std::array kTests = {
     NamedNative{"sameas", same},
     NamedNative{"sequence", has_elements<true>},
     NamedNative{"string", kind<&Value::is_text>},
+    NamedNative{"test", names_test},
     NamedNative{"true", is_constant<true>},
     NamedNative{"undefined", kind<&Value::is_undefined>},
     NamedNative{"upper", cased<is_upper, is_lower>},
 };
+
+Value names_test(Call& call) {
+  const Value& name = only(call);
+  return Value::boolean(name.is_text() && find_in(kTests, name.bytes()) != nullptr);
+}
 
 }  // namespace
 

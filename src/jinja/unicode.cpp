@@ -5,6 +5,7 @@
 #include <unicode/utf8.h>
 
 #include <algorithm>
+#include <cstring>
 #include <memory>
 
 #include "base/error.h"
@@ -50,7 +51,7 @@ size_t byte_offset(std::string_view text, int64_t index) {
   return at;
 }
 
-bool is_cased(char32_t c) { return is_upper(c) || is_lower(c) || is_title(c); }
+bool has_case(char32_t c) { return is_upper(c) || is_lower(c) || is_title(c); }
 
 // The lower case of a word without its first letter; the whole word decides on a final sigma.
 std::string lower_rest(std::string_view word) {
@@ -117,6 +118,20 @@ std::string_view substring(std::string_view text, int64_t begin, int64_t end) {
   return text.substr(first, byte_offset(text.substr(first), end - begin));
 }
 
+size_t find_text(std::string_view text, std::string_view part, size_t from) {
+  if (part.empty()) return from <= text.size() ? from : std::string_view::npos;
+  if (from >= text.size()) return std::string_view::npos;
+  const void* found = memmem(text.data() + from, text.size() - from, part.data(), part.size());
+  return found == nullptr ? std::string_view::npos
+                          : static_cast<size_t>(static_cast<const char*>(found) - text.data());
+}
+
+size_t rfind_text(std::string_view text, std::string_view part) {
+  const std::string backwards(text.rbegin(), text.rend()), wanted(part.rbegin(), part.rend());
+  const size_t found = find_text(backwards, wanted);
+  return found == std::string_view::npos ? found : text.size() - found - part.size();
+}
+
 bool is_space(char32_t c) {
   return u_isUWhiteSpace(static_cast<UChar32>(c)) || (c >= 0x1C && c <= 0x1F);
 }
@@ -127,17 +142,57 @@ bool is_printable(char32_t c) {
   return (U_GET_GC_MASK(static_cast<UChar32>(c)) & kHidden) == 0;
 }
 
-bool is_word(char32_t c) {
-  return c == '_' || is_letter(c) ||
-         u_getIntPropertyValue(static_cast<UChar32>(c), UCHAR_NUMERIC_TYPE) != U_NT_NONE;
+bool is_word(char32_t c) { return c == '_' || is_letter(c) || is_numeric(c); }
+
+bool is_numeric(char32_t c) {
+  return u_getIntPropertyValue(static_cast<UChar32>(c), UCHAR_NUMERIC_TYPE) != U_NT_NONE;
+}
+
+bool is_digit(char32_t c) {
+  const int type = u_getIntPropertyValue(static_cast<UChar32>(c), UCHAR_NUMERIC_TYPE);
+  return type == U_NT_DECIMAL || type == U_NT_DIGIT;
+}
+
+std::optional<char32_t> code_point_named(const std::string& name) {
+  for (const UCharNameChoice choice : {U_UNICODE_CHAR_NAME, U_CHAR_NAME_ALIAS}) {
+    UErrorCode status = U_ZERO_ERROR;
+    const UChar32 letter = u_charFromName(choice, name.c_str(), &status);
+    if (U_SUCCESS(status)) return static_cast<char32_t>(letter);
+  }
+  return std::nullopt;
+}
+
+bool is_identifier(std::string_view text) {
+  bool first = true;
+  for (size_t at = 0; at < text.size(); first = false) {
+    const char32_t c = next_code_point(text, at);
+    const UProperty property = first ? UCHAR_XID_START : UCHAR_XID_CONTINUE;
+    if (c != '_' && !u_hasBinaryProperty(static_cast<UChar32>(c), property)) return false;
+  }
+  return !text.empty();
 }
 
 bool is_letter(char32_t c) { return (U_GET_GC_MASK(static_cast<UChar32>(c)) & U_GC_L_MASK) != 0; }
 
 bool is_decimal(char32_t c) { return (U_GET_GC_MASK(static_cast<UChar32>(c)) & U_GC_ND_MASK) != 0; }
+int decimal_value(char32_t c) {
+  return is_decimal(c) ? u_charDigitValue(static_cast<UChar32>(c)) : -1;
+}
 bool is_upper(char32_t c) { return u_isUUppercase(static_cast<UChar32>(c)); }
 bool is_lower(char32_t c) { return u_isULowercase(static_cast<UChar32>(c)); }
 bool is_title(char32_t c) { return (U_GET_GC_MASK(static_cast<UChar32>(c)) & U_GC_LT_MASK) != 0; }
+
+bool is_cased(std::string_view text, bool (*wanted)(char32_t), bool (*against)(char32_t)) {
+  bool found = false;
+  for (size_t at = 0; at < text.size();) {
+    const char32_t c = next_code_point(text, at);
+    if (against(c) || is_title(c)) return false;
+    found = found || wanted(c);
+  }
+  return found;
+}
+
+std::string to_folded(std::string_view text) { return mapped(text, ucasemap_utf8FoldCase); }
 
 std::string to_upper(std::string_view text) { return mapped(text, ucasemap_utf8ToUpper); }
 
@@ -150,7 +205,7 @@ std::string to_title(std::string_view text) {
   for (size_t at = 0; at < text.size();) {
     const size_t begin = at;
     const char32_t c = next_code_point(text, at);
-    const bool cased = is_cased(c);
+    const bool cased = has_case(c);
     if (within && cased) continue;
     if (within) result += lower_rest(text.substr(word, begin - word));
     const std::string_view letter = text.substr(begin, at - begin);

@@ -2,6 +2,7 @@
 // immutable and shared; only objects (namespaces, iterators) change.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -12,6 +13,8 @@
 #include <vector>
 
 #include "base/json.h"
+#include "jinja/big_integer.h"
+#include "jinja/budget.h"
 
 namespace megatron::jinja {
 
@@ -24,32 +27,38 @@ struct Missing {       // jinja2.Undefined
   std::string reason;  // "'x' is undefined"
 };
 
+// Each keeps the memory that it takes in the budget of its render.
 struct Text {
   std::string bytes;   // UTF-8
   int64_t length = 0;  // code points
+  Budget::Held held;
   bool ascii() const { return length == static_cast<int64_t>(bytes.size()); }
 };
 
 struct Sequence {
-  enum class Form { list, tuple, range, view, iterator };
+  enum class Form { list, tuple, group, range, view, iterator };  // group: a tuple of groupby
   Form form = Form::list;
   std::vector<Value> elements;
-  std::string shown;  // a range: repr(); a view of a dict: its type, "dict_items"
-  int depth = 1;      // nesting
-  size_t taken = 0;   // of an iterator: elements that were given out; they come once only
+  std::string type;  // of a view of a dict: "dict_items"
+  int depth = 1;     // nesting
+  size_t taken = 0;  // of an iterator: elements that were given out; they come once only
+  Budget::Held held;
+  std::array<int64_t, 3> range{};  // start, stop and step of one
 };
 
 struct Dict {
   std::vector<std::pair<Value, Value>> members;  // in order of insertion, keys differ
   int depth = 1;
+  Budget::Held held;
   const Value* find(std::string_view key) const;
 };
 
 // Values with behaviour: functions, macros, namespaces, loop.
 struct Object {
   virtual ~Object() = default;
-  virtual std::string type_name() const = 0;  // as Python's error messages name it
-  virtual std::optional<Value> attribute(std::string_view name) const;
+  virtual std::string type_name() const = 0;        // as Python's error messages name it
+  virtual std::string shown(Budget& budget) const;  // repr()
+  virtual std::optional<Value> attribute(std::string_view name, Budget& budget) const;
   virtual bool callable() const { return false; }
   virtual Value call(Call& call);
   int depth = 0;  // nesting of the values within; 0 where the interpreter ends cycles
@@ -61,36 +70,48 @@ class Value {
   static Value undefined(std::string reason);
   static Value boolean(bool value) { return Value(Data(value)); }
   static Value integer(int64_t value) { return Value(Data(value)); }
+  static Value integer(const BigInteger& value);
   static Value real(double value) { return Value(Data(value)); }
-  static Value text(std::string bytes);
-  static Value list(Values elements) { return sequence(Sequence::Form::list, std::move(elements)); }
-  static Value tuple(Values elements) {
-    return sequence(Sequence::Form::tuple, std::move(elements));
+  // What a template makes is counted in its budget; constants and inputs have none.
+  static Value text(std::string bytes, Budget* budget = nullptr);
+  static Value list(Values elements, Budget* budget) {
+    return sequence(Sequence::Form::list, std::move(elements), budget);
+  }
+  static Value tuple(Values elements, Budget* budget) {
+    return sequence(Sequence::Form::tuple, std::move(elements), budget);
   }
   // A Python generator: true however many elements it has, without length, used up by reading.
-  static Value iterator(Values elements);
-  static Value sequence(Sequence::Form form, Values elements, std::string shown = "");
-  static Value dict(std::vector<std::pair<Value, Value>> members);  // keys must differ
+  static Value iterator(Values elements, Budget* budget) {
+    return sequence(Sequence::Form::iterator, std::move(elements), budget);
+  }
+  static Value sequence(Sequence::Form form, Values elements, Budget* budget,
+                        std::string type = "");
+  // The keys must differ.
+  static Value dict(std::vector<std::pair<Value, Value>> members, Budget* budget);
   static Value object(std::shared_ptr<Object> object) { return Value(Data(std::move(object))); }
   static Value from(const Json& json);
 
   bool is_undefined() const { return holds<std::shared_ptr<const Missing>>(); }
   bool is_none() const { return holds<std::monostate>(); }
   bool is_boolean() const { return holds<bool>(); }
-  bool is_integer() const { return holds<int64_t>(); }
+  bool is_integer() const { return holds<int64_t>() || is_big(); }
+  bool is_big() const { return holds<std::shared_ptr<const BigInteger>>(); }  // beyond 64 bits
   bool is_real() const { return holds<double>(); }
   bool is_number() const { return is_integer() || is_real() || is_boolean(); }
   bool is_whole() const { return is_integer() || is_boolean(); }  // Python's bool is an int
   bool is_text() const { return holds<std::shared_ptr<const Text>>(); }
   bool is_sequence() const { return holds<std::shared_ptr<Sequence>>(); }
+  bool is_tuple() const { return is_form(Sequence::Form::tuple) || is_form(Sequence::Form::group); }
+  bool is_list_or_tuple() const { return is_form(Sequence::Form::list) || is_tuple(); }
   bool is_form(Sequence::Form form) const { return is_sequence() && as_sequence().form == form; }
   bool is_dict() const { return holds<std::shared_ptr<const Dict>>(); }
   bool is_object() const { return holds<std::shared_ptr<Object>>(); }
 
-  // Each must be of that kind (as_whole also boolean; as_number any number).
+  // Each must be of that kind (as_whole, as_big also boolean; as_number any number).
   bool as_boolean() const { return std::get<bool>(data_); }
-  int64_t as_whole() const { return is_boolean() ? as_boolean() : std::get<int64_t>(data_); }
-  double as_number() const;
+  int64_t as_whole() const;   // throws Error beyond 64 bits
+  BigInteger as_big() const;  // of any size
+  double as_number() const;   // throws Error where an integer is beyond the range of double
   const Missing& as_missing() const { return *std::get<std::shared_ptr<const Missing>>(data_); }
   const Text& as_text() const { return *std::get<std::shared_ptr<const Text>>(data_); }
   const std::string& bytes() const { return as_text().bytes; }
@@ -106,9 +127,10 @@ class Value {
   bool same(const Value& other) const;  // Python's `is`
 
  private:
-  using Data = std::variant<std::monostate, std::shared_ptr<const Missing>, bool, int64_t, double,
-                            std::shared_ptr<const Text>, std::shared_ptr<Sequence>,
-                            std::shared_ptr<const Dict>, std::shared_ptr<Object>>;
+  using Data =
+      std::variant<std::monostate, std::shared_ptr<const Missing>, bool, int64_t,
+                   std::shared_ptr<const BigInteger>, double, std::shared_ptr<const Text>,
+                   std::shared_ptr<Sequence>, std::shared_ptr<const Dict>, std::shared_ptr<Object>>;
   explicit Value(Data data) : data_(std::move(data)) {}
   template <class T>
   bool holds() const {

@@ -70,7 +70,7 @@ struct Clock : jinja::Object {
   bool callable() const override { return true; }
   jinja::Value call(jinja::Call& call) override {
     const jinja::Parameters p(call, "strftime_now", {"format"}, 1);
-    return jinja::Value::text(format_time(p.text(0), now));
+    return jinja::Value::text(format_time(p.text(0), now), &call.budget);
   }
 
   std::chrono::local_seconds now;

@@ -44,9 +44,61 @@ TEST(Limits, Output) {
   expect_error("{% for i in range(90000) %}" + repeated("a", 100) + "{% endfor %}",
                "(limit `output_bytes`)");
   expect_error("{{ ('a' * 100000) | replace('', 'b' * 100000) }}", "limit");
-  expect_error("{{ '%999999999d' | format(1) }}", "is not supported");
+  for (const char* wide :
+       {"'%999999999d' % 1", "'%-999999999s' % 1", "'%.999999999d' % 1", "'%*d' % (999999999, 1)",
+        "'{:>999999999}'.format(1)", "'{:0999999999,}'.format(1)", "'{:{}}'.format('a', 999999999)",
+        "'a'.center(999999999)", "'1'.zfill(999999999)", "'a' | center(999999999)",
+        "'\\t'.expandtabs(999999999)"}) {
+    expect_error("{{ " + std::string(wide) + " }}", "(limit `output_bytes`)");
+  }
+  expect_error("{{ '%.999999999f' % 1 }}",
+               "a precision of 999999999 is too large; the limit is 10000");
+  expect_error("{{ '%99999999999999999999d' % 1 }}", "Too many decimal digits in format string");
+  expect_error("{{ (['aa'] * 90000) | join('b' * 1000) }}", "(limit `output_bytes`)");
+  expect_error("{{ ('b' * 1000).join(['aa'] * 90000) }}", "(limit `output_bytes`)");
   expect_error("{{ 'a' | indent(99999999) }}", "the limit is 1000");
   expect_error("{{ [1] * 4611686018427387904 }}", "too long");
+}
+
+// Values that exist at once, in less than 40 MB where each of these would take gigabytes.
+TEST(Limits, LiveBytes) {
+  constexpr Limits kLive{.steps = 5'000'000, .output_bytes = 1 << 20, .live_bytes = 4 << 20};
+  const std::string grow = "{% set n = namespace(x=[1]) %}{% for i in range(40) %}";
+  for (const std::string& source : {
+           grow + "{% set n.x = n.x + n.x %}{% endfor %}",
+           grow + "{% set n.x = n.x * 2 %}{% endfor %}",
+           grow + "{% set n.x = (n.x ~ n.x) | list %}{% endfor %}",
+           std::string("{% set n = namespace(x=[]) %}{% for i in range(90) %}"
+                       "{% set n.x = [n.x, 'a' * 100000] %}{% endfor %}"),
+           std::string("{{ [1] | batch(1000000, 0) | list }}"),
+           std::string("{{ [1] | slice(10000000) | list }}"),
+           std::string("{{ ('a' * 1000000) | list }}"),
+           std::string("{{ ('a ' * 400000).split() | length }}"),
+           std::string("{{ ('a\\n' * 400000).splitlines() | length }}"),
+           std::string("{{ ([1] * 90000) | map('attr', 'bit_length') | list | length }}"),
+           std::string("{{ ('a' * 90000) | map('upper') | list | length }}"),
+           std::string("{% macro m(n) %}{{ 'a' * 100000 }}{{ m(n) }}{% endmacro %}{{ m(1) }}"),
+           std::string("{% for i in range(90000) %}{% set x = namespace() %}{% endfor %}"),
+           std::string("{% for i in range(90000) %}{% macro m() %}{% endmacro %}{% endfor %}"),
+           std::string("{{ [[1] * 100000, [2] * 100000] }}"),
+       }) {
+    const std::string result = rendered(source, "{}", kLive);
+    EXPECT_NE(result.find("(limit `live_bytes`)"), std::string::npos) << source << "\n"
+                                                                      << result.substr(0, 200);
+  }
+  // What is over is not counted.
+  EXPECT_EQ(
+      rendered("{% for i in range(30) %}{% set x = [0] * 100000 %}{% endfor %}ok", "{}", kLive),
+      "ok");
+}
+
+TEST(Limits, Recursion) {
+  expect_error("{% for i in [1] recursive %}{{ loop([1]) }}{% endfor %}", "(limit `depth`)");
+  expect_error("{% macro m() %}{% call m() %}{{ caller() }}{% endcall %}{% endmacro %}{{ m() }}",
+               "(limit `depth`)");
+  EXPECT_EQ(rendered("{% set n = namespace() %}{% for i in range(20000) %}{% set p = n.x %}"
+                     "{% for j in [1] recursive %}{% set n.x = loop %}{% endfor %}{% endfor %}ok"),
+            "ok");
 }
 
 TEST(Limits, RepeatedParts) {  // a value of few parts that is shown as exponentially many

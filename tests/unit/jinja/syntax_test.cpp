@@ -70,7 +70,7 @@ TEST(Errors, NameTemplateAndLine) {
     Template::parse("a\nb\n{{ x.y }}", "models/t.jinja").render({});
     FAIL();
   } catch (const TemplateError& error) {
-    EXPECT_STREQ(error.what(), "template models/t.jinja, line 3: 'x' is undefined");
+    EXPECT_STREQ(error.what(), "template models/t.jinja, line 3, attribute 'y': 'x' is undefined");
     EXPECT_FALSE(error.raised());
   }
   try {
@@ -92,12 +92,12 @@ TEST(Errors, Syntax) {
   EXPECT_EQ(rendered("{{ (1] }}"), "line 1: unexpected ']', expected ')'");
   EXPECT_EQ(rendered("{# a"), "line 1: Missing end of comment tag");
   EXPECT_EQ(rendered("{% raw %}"), "line 1: Missing end of raw directive");
-  EXPECT_EQ(rendered("{{ '\\N{DASH}' }}"),
-            "line 1: the escape \\N is not supported: write \\uXXXX");
+  EXPECT_EQ(rendered("{{ '\\N{NOPE}' }}"), "line 1: the escape \\N{NOPE} names no character");
   EXPECT_EQ(rendered("\xff"), "line 1: the template is not valid UTF-8");
-  EXPECT_EQ(rendered("{% include 'a' %}"),
-            "line 1: the tag 'include' is not supported; supported are if, for, set, macro, call, "
-            "filter, with, generation, raw, break and continue");
+  EXPECT_EQ(
+      rendered("{% include 'a' %}"),
+      "line 1: the tag 'include' is not supported, for a chat template is one text; supported "
+      "are if, for, set, macro, call, filter, with, print, generation, raw, break and continue");
   EXPECT_EQ(rendered("{% macro m() %}{% break %}{% endmacro %}"), "line 1: 'break' outside loop");
 }
 
@@ -110,16 +110,40 @@ TEST(Errors, WhatIsLeftOutIsNamed) {
   const auto begins = [](const std::string& source, const std::string& reason) {
     EXPECT_EQ(rendered(source).substr(0, reason.size()), reason) << source;
   };
-  begins("{{ 1 }}\n{{ 'a' | center(9) }}",
-         "line 2: filter 'center' is not supported; supported are");
-  begins("{{ 1 is escaped }}", "line 1: test 'escaped' is not supported; supported are");
-  begins("\n{{ 'a'.zfill(3) }}", "line 2: 'str object' has no attribute 'zfill'");
-  begins("{{ '%d' % 1 }}", "line 1: text % values is not supported");
-  begins("{{ '{:>8}'.format(1) }}", "line 1: format: '{:>8}' is not supported");
-  begins("{{ '%x' | format(1) }}", "line 1: format: '%x' is not supported");
-  begins("{% for i in [1] recursive %}{% endfor %}", "line 1: recursive loops are not supported");
-  begins("{% for i in [1] %}{{ loop.depth }}{% endfor %}", "line 1: loop.depth is not supported");
-  begins("{% print 1 %}", "line 1: the tag 'print' is not supported");
+  begins("{{ 1 }}\n{{ 'a' | nope(9) }}", "line 2: filter 'nope' is not supported; supported are");
+  begins("{{ [1] | random }}", "line 1: filter 'random' is not supported: a chat is rendered the");
+  begins("{{ 1 is nope }}", "line 1: test 'nope' is not supported; supported are");
+  begins("\n{{ 'a'.nope(3) }}", "line 2: 'str object' has no attribute 'nope'");
+  begins("{{ 'a'.encode() }}",
+         "line 1: str.encode() is not supported: templates have no values of");
+  begins("{% autoescape true %}{% endautoescape %}",
+         "line 1: autoescape is not supported but with");
+  begins("{% block a %}{% endblock %}", "line 1: the tag 'block' is not supported, for");
+}
+
+TEST(Errors, NameTheConstruct) {
+  const auto place = [](const std::string& source) {
+    try {
+      Template::parse(source, "t").render({{"x", Value()}});
+    } catch (const TemplateError& error) {
+      return error.place();
+    }
+    return std::string("no error");
+  };
+  EXPECT_EQ(place("\n{{ [x, 1 ] | sort }}"), "line 2, filter 'sort'");
+  EXPECT_EQ(place("{{ x is divisibleby 2 }}"), "line 1, test 'divisibleby'");
+  EXPECT_EQ(place("{{ [1,\n'a' + x] }}"), "line 2, operator +");
+  EXPECT_EQ(place("{{ x < 1 }}"), "line 1, comparison");
+  EXPECT_EQ(place("{{ ['a'][0:'b'] }}"), "line 1, slice");
+  EXPECT_EQ(place("{{ x.strip() }}"), "line 1, call of .strip");
+  EXPECT_EQ(place("{{ y.a.b }}"), "line 1, attribute 'a'");
+  EXPECT_EQ(place("{% for i in [1] %}{{ i }}{% endfor %}\n{% for i in x %}{% endfor %}"),
+            "line 2, {% for %}");
+  EXPECT_EQ(place("{% set a, b = [1] %}"), "line 1, {% set %}");
+  EXPECT_EQ(place("{% macro m() %}\n{{ 1 // 0 }}{% endmacro %}{{ m() ~ 'a' }}"),
+            "line 2, operator //");
+  EXPECT_EQ(place("{% macro m() %}{{ 1 }}{% endmacro %}{{ m() }}\n{{ m(2) }}"),
+            "line 2, call of m");
 }
 
 }  // namespace

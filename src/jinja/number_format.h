@@ -1,0 +1,37 @@
+// Numbers as Python's format() and % write them, before they are aligned.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "jinja/budget.h"
+#include "jinja/value.h"
+
+namespace megatron::jinja {
+
+// Digits as they stand between a sign and what follows them.
+struct Digits {
+  std::string prefix;  // "-", "+0x"
+  std::string whole;   // digits in front of the point
+  std::string rest;    // point, further digits, exponent, "%"
+};
+
+struct NumberStyle {
+  char type = '\0';  // as in Python's specifications
+  char sign = '-';   // '+', ' ': what stands in front of numbers that are not negative
+  bool alternate = false;
+  bool no_negative_zero = false;
+  std::optional<int64_t> precision;
+};
+
+// type: d, b, o, x or X; precision: digits at least.
+Digits integer_digits(const Value& whole, const NumberStyle& style, Budget& budget);
+// type: e, E, f, F, g, G, %, n, or none for str() with as many digits as the precision says.
+Digits real_digits(double value, const NumberStyle& style, Budget& budget);
+
+// Separators between groups of digits; zeros in front until there are `least` letters.
+std::string grouped(std::string_view digits, char separator, size_t group, size_t least);
+
+}  // namespace megatron::jinja
