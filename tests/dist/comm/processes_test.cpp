@@ -154,11 +154,14 @@ TEST(Launcher, OfAnotherKindIsToldSo) {
   const std::string kind = MEGATRON_MPI;
   const std::string other =
       kind == "mpich" ? "OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=2 " : "PMI_RANK=0 PMI_SIZE=2 ";
-  const Launched run = run_line(container_settings() + other + this_program() + " --scenario=place",
-                                testing::kHangSeconds);
+  const std::string around = "RANK=0 WORLD_SIZE=1 MASTER_ADDR=localhost MASTER_PORT=1 ";
+  const Launched run =
+      run_line(container_settings() + other + around + this_program() + " --scenario=place",
+               testing::kHangSeconds);
   EXPECT_EQ(run.code, 3) << run.text;
   if (has_mpi()) {
-    expect_contains(run.text, {"rank 0 of 2 processes", "found rank 0 of 1", "megatron launch"});
+    expect_contains(run.text, {"rank 0 of 2 processes", "found rank 0 of 1", "megatron launch",
+                               "are not used: RANK=0, WORLD_SIZE=1"});
   } else {
     expect_contains(run.text, {"started 2 processes", "without MPI", "libopenmpi-dev"});
   }
