@@ -111,6 +111,11 @@ Contexts::Pool Contexts::draw(Pool& pool, const Example& example) {
 }
 
 std::string Contexts::next() {
+  const std::string& text = task_.examples.at(at_).text;
+  return next_preamble() + text;
+}
+
+std::string Contexts::next_preamble() {
   const Example& example = task_.examples.at(at_++);
   std::string context = task_.description_of(example);
   if (task_.num_fewshot > 0) {
@@ -120,7 +125,7 @@ std::string Contexts::next() {
         context += task_.target_delimiter + shot->answer() + task_.fewshot_delimiter;
     }
   }
-  return context + example.text;
+  return context;
 }
 
 TokenPair encode_pair(const tokenizers::Tokenizer& tokenizer, const TokenOptions& options,

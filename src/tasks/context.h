@@ -19,6 +19,7 @@ class Contexts {
   // Throws Error where there are too few examples to choose from.
   explicit Contexts(const Task& task);
   std::string next();
+  std::string next_preamble();  // the same without the text
 
  private:
   using Pool = std::vector<const Example*>;

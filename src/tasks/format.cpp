@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "jinja/unicode.h"
+#include "tasks/published_choices.h"
 
 namespace megatron::tasks {
 namespace {
@@ -123,10 +124,24 @@ constexpr NameArray<2> kGsm8k = {"question", "answer"}, kMultipleChoice = {"cont
                        kLoglikelihood = {"context", "continuation"},
                        kGeneration = {"context", "target"};
 constexpr NameArray<1> kLambada = {"text"};
+constexpr NameArray<2> kArc = {"question", "answerKey"}, kBoolq = {"question", "passage"},
+                       kTruthfulqaMc1 = {"question", "mc1_targets"},
+                       kTruthfulqaMc2 = {"question", "mc2_targets"};
+constexpr NameArray<3> kPiqa = {"goal", "sol1", "sol2"},
+                       kWinogrande = {"sentence", "option1", "option2"};
 
 // The first whose fields a line has is its format.
 constexpr Format kFormats[] = {
     {"hellaswag", TaskKind::multiple_choice, kHellaswag, read_hellaswag, nothing},
+    {"arc_easy", TaskKind::multiple_choice, kArc, read_arc, nothing},
+    {"arc_challenge", TaskKind::multiple_choice, kArc, read_arc, nothing},
+    {"piqa", TaskKind::multiple_choice, kPiqa, read_piqa, nothing, "label"},
+    {"winogrande", TaskKind::multiple_input, kWinogrande, read_winogrande, nothing},
+    {"boolq", TaskKind::multiple_choice, kBoolq, read_boolq, nothing},
+    {"truthfulqa_mc1", TaskKind::multiple_choice, kTruthfulqaMc1, read_truthfulqa_mc1,
+     truthfulqa_defaults},
+    {"truthfulqa_mc2", TaskKind::true_choices, kTruthfulqaMc2, read_truthfulqa_mc2,
+     truthfulqa_defaults},
     {"mmlu", TaskKind::multiple_choice, kMmlu, read_mmlu, mmlu_defaults},
     {"gsm8k", TaskKind::generation, kGsm8k, read_gsm8k, gsm8k_defaults},
     {"multiple_choice", TaskKind::multiple_choice, kMultipleChoice, read_multiple_choice, nothing},
@@ -142,6 +157,13 @@ std::span<const Format> formats() { return kFormats; }
 const Format* find_format(std::string_view name) {
   const auto at = std::ranges::find(kFormats, name, &Format::name);
   return at == std::end(kFormats) ? nullptr : at;
+}
+
+std::string format_names() {
+  std::string names;
+  for (const Format& format : kFormats)
+    names += (names.empty() ? "" : ", ") + std::string(format.name);
+  return names;
 }
 
 const Format& format_of(const Item& item) {
@@ -161,9 +183,8 @@ Example read_example(const Format& format, const Item& item) {
   example.place = item.place();
   format.read(item, example);
   for (size_t i = 0; i < example.choices.size(); ++i)
-    if (example.choices[i].empty())
-      item.refuse(format.name == "hellaswag" ? "endings" : "choices",
-                  fmt::format("has an empty text as choice {}", i));
+    MG_CHECK(!example.choices[i].empty(), "{}: choice {} of the line is an empty text",
+             item.place(), i);
   example.source = item.json();
   return example;
 }

@@ -22,6 +22,7 @@ class Item {
   const std::string& place() const { return place_; }
   const Json& json() const { return json_; }
   bool has(std::string_view field) const { return json_.contains(field); }
+  void set(std::string_view field, std::string text) { json_.set(field, std::move(text)); }
 
   // Each throws Error naming place and field where it is missing or of another type.
   const std::string& text(std::string_view field) const;

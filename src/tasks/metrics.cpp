@@ -4,7 +4,6 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
-#include <vector>
 
 #include "data/random_state.h"
 
@@ -62,6 +61,17 @@ Estimate pooled(std::span<const Part> parts) {
   }
   const auto n = static_cast<double>(size), freedom = n - static_cast<double>(parts.size());
   return {sum / n, freedom > 0 ? std::sqrt(variance / freedom / n) : kNone};
+}
+
+double share_of_true(std::span<const double> log_likelihoods, const std::vector<bool>& is_true) {
+  const double most = log_likelihoods[largest(log_likelihoods)];
+  double all = 0, right = 0;
+  for (size_t i = 0; i < log_likelihoods.size(); ++i) {
+    const double probability = std::exp(log_likelihoods[i] - most);
+    all += probability;
+    if (is_true[i]) right += probability;
+  }
+  return right / all;
 }
 
 size_t largest(std::span<const double> values) {

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "base/thread_pool.h"
 
@@ -26,6 +27,9 @@ struct Part {
   int64_t size = 0;
 };
 Estimate pooled(std::span<const Part> parts);
+
+// The probability of those that are true, of that of all.
+double share_of_true(std::span<const double> log_likelihoods, const std::vector<bool>& is_true);
 
 size_t largest(std::span<const double> values);  // the first of the largest
 

@@ -15,6 +15,8 @@ std::vector<Metric> metrics_of(const Task& task) {
   switch (task.kind) {
     case TaskKind::loglikelihood: return {{"perplexity", true}, {"acc"}};
     case TaskKind::multiple_choice: return {{"acc"}, {"acc_norm"}, {"acc_bytes"}};
+    case TaskKind::multiple_input:
+    case TaskKind::true_choices: return {{"acc"}};
     case TaskKind::generation: break;
   }
   if (task.filters.empty()) return {{"exact_match"}};

@@ -26,18 +26,18 @@ void add_continuation(const Answer& answer, Json::Object& line, Json::Object& me
   metrics.emplace_back("acc", answer.is_greedy ? 1.0 : 0.0);
 }
 
+Json::Array as_array(std::span<const double> values) { return {values.begin(), values.end()}; }
+
 void add_choices(const Example& example, const Answer& answer, Json::Object& line,
                  Json::Object& metrics) {
-  Json::Array values;
   std::vector<double> by_character, by_byte;
   for (size_t i = 0; i < example.choices.size(); ++i) {
     const double value = answer.log_likelihoods[i];
     const std::string& choice = example.choices[i];
-    values.emplace_back(value);
     by_character.push_back(value / static_cast<double>(jinja::count_code_points(choice)));
     by_byte.push_back(value / static_cast<double>(choice.size()));
   }
-  line.emplace_back("loglikelihoods", std::move(values));
+  line.emplace_back("loglikelihoods", as_array(answer.log_likelihoods));
   line.emplace_back("gold", example.gold);
   const auto is_right = [&](std::span<const double> scores) {
     return static_cast<int64_t>(largest(scores)) == example.gold ? 1.0 : 0.0;
@@ -45,6 +45,23 @@ void add_choices(const Example& example, const Answer& answer, Json::Object& lin
   metrics.emplace_back("acc", is_right(answer.log_likelihoods));
   metrics.emplace_back("acc_norm", is_right(by_character));
   metrics.emplace_back("acc_bytes", is_right(by_byte));
+}
+
+void add_inputs(const Example& example, const Answer& answer, Json::Object& line,
+                Json::Object& metrics) {
+  line.emplace_back("loglikelihoods", as_array(answer.log_likelihoods));
+  line.emplace_back("gold", example.gold);
+  const bool is_right = static_cast<int64_t>(largest(answer.log_likelihoods)) == example.gold;
+  metrics.emplace_back("acc", is_right ? 1.0 : 0.0);
+}
+
+void add_true_choices(const Example& example, const Answer& answer, Json::Object& line,
+                      Json::Object& metrics) {
+  Json::Array labels;
+  for (const bool is_true : example.is_true) labels.emplace_back(is_true ? 1 : 0);
+  line.emplace_back("loglikelihoods", as_array(answer.log_likelihoods));
+  line.emplace_back("labels", std::move(labels));
+  metrics.emplace_back("acc", share_of_true(answer.log_likelihoods, example.is_true));
 }
 
 void add_text(const Task& task, const Example& example, const Answer& answer, Json::Object& line,
@@ -64,24 +81,31 @@ void add_text(const Task& task, const Example& example, const Answer& answer, Js
   line.emplace_back("extracted", std::move(all));
 }
 
-Question question_of(const Task& task, const Example& example, const std::string& context,
+// preamble: what stands before the example's text.
+Question question_of(const Task& task, const Example& example, const std::string& preamble,
                      const AskedModel& model, const TokenOptions& options) {
   Question question{.place = example.place};
-  const auto add = [&](const std::string& continuation) {
+  const auto add = [&](const std::string& text, const std::string& continuation) {
     question.continuations.push_back(
-        encode_pair(model.tokenizer, options, context, continuation, example.place));
+        encode_pair(model.tokenizer, options, preamble + text, continuation, example.place));
   };
   switch (task.kind) {
     case TaskKind::loglikelihood:
-      add(example.target);
+      add(example.text, example.target);
       question.wants_greedy = true;
       break;
     case TaskKind::multiple_choice:
-      for (const std::string& choice : example.choices) add(task.target_delimiter + choice);
+    case TaskKind::true_choices:
+      for (const std::string& choice : example.choices)
+        add(example.text, task.target_delimiter + choice);
+      break;
+    case TaskKind::multiple_input:
+      for (const std::string& input : example.inputs)
+        add(input, task.target_delimiter + example.target);
       break;
     case TaskKind::generation:
-      question.prompt =
-          encode_context(model.tokenizer, options, context, task.max_gen_toks, example.place);
+      question.prompt = encode_context(model.tokenizer, options, preamble + example.text,
+                                       task.max_gen_toks, example.place);
       question.max_tokens = task.max_gen_toks;
       question.until = task.until;
   }
@@ -94,7 +118,7 @@ void TaskSettings::fields(Fields& f) {
   f.begin_group("tasks");
   f.add("tasks", &files,
         "JSONL files of tasks instead of a data set: multiple choice, continuations and "
-        "generation, scored as lm-evaluation-harness does");
+        "generation, scored as lm-evaluation-harness does; FORMAT=FILE says what the lines are");
   f.add("num-fewshot", &num_fewshot,
         "examples with answers before each; default as the task's file says, else 5 for gsm8k and "
         "0 for others");
@@ -112,17 +136,23 @@ void TaskSettings::check() const {
   MG_CHECK(limit.value_or(1) > 0, "--limit is {}; it must be positive", *limit);
 }
 
-void TaskSettings::check_output() const {
+void TaskSettings::check_output(const std::vector<std::string>& inputs) const {
   if (!output) return;
   megatron::check_output({*output, "--output", {"an output of eval --tasks", is_task_lines}},
-                         files);
+                         inputs);
 }
 
 TaskEvaluation::TaskEvaluation(TaskSettings settings) : s_(std::move(settings)) {
   s_.check();
+  std::vector<std::string> inputs;
   for (const std::string& file : s_.files) {
     Task task = read_task(file);
-    if (s_.num_fewshot) task.num_fewshot = *s_.num_fewshot;
+    inputs.push_back(task.path);
+    if (s_.num_fewshot && task.text_has_shots) {
+      log::info("{}: --num-fewshot does not count, as each text begins with examples", task.name);
+    } else if (s_.num_fewshot) {
+      task.num_fewshot = *s_.num_fewshot;
+    }
     for (const Task& other : tasks_)
       MG_CHECK(other.name != task.name,
                "--tasks: {} and {} are both called {}; give one another name in its first line: "
@@ -131,7 +161,7 @@ TaskEvaluation::TaskEvaluation(TaskSettings settings) : s_(std::move(settings)) 
     const Contexts enough(task);
     tasks_.push_back(std::move(task));
   }
-  s_.check_output();
+  s_.check_output(inputs);
 }
 
 size_t TaskEvaluation::size(const Task& task) const {
@@ -160,6 +190,7 @@ Json TaskEvaluation::settings_of(const AskedModel& model) const {
     Json::Object one = {{"task", task.name},
                         {"file", checkpoint::fingerprint(task.path)},
                         {"num_fewshot", task.num_fewshot}};
+    if (!task.named_format.empty()) one.emplace_back("format", task.named_format);
     if (!task.shots.empty())
       one.emplace_back("fewshot_file", checkpoint::fingerprint(task.shots_path));
     files.emplace_back(std::move(one));
@@ -195,6 +226,8 @@ std::string TaskEvaluation::line_of(int64_t number, const Answer& answer) const 
   switch (task.kind) {
     case TaskKind::loglikelihood: add_continuation(answer, line, metrics); break;
     case TaskKind::multiple_choice: add_choices(example, answer, line, metrics); break;
+    case TaskKind::multiple_input: add_inputs(example, answer, line, metrics); break;
+    case TaskKind::true_choices: add_true_choices(example, answer, line, metrics); break;
     case TaskKind::generation: add_text(task, example, answer, line, metrics);
   }
   line.emplace_back("metrics", std::move(metrics));
@@ -211,9 +244,9 @@ std::vector<Question> TaskEvaluation::questions(const AskedModel& model,
   for (const Task& task : tasks_) {
     Contexts contexts(task);
     for (size_t e = 0; e < size(task); ++e, ++number) {
-      const std::string context = contexts.next();
+      const std::string preamble = contexts.next_preamble();
       if (lines.has(number)) continue;
-      all.push_back(question_of(task, task.examples[e], context, model, options));
+      all.push_back(question_of(task, task.examples[e], preamble, model, options));
       numbers.push_back(number);
     }
   }

@@ -24,8 +24,8 @@ struct TaskSettings {
   bool add_bos_token = false;
 
   void fields(Fields& fields);
-  void check() const;         // throws Error naming the flag
-  void check_output() const;  // --output
+  void check() const;                                               // throws Error naming the flag
+  void check_output(const std::vector<std::string>& inputs) const;  // --output
 };
 
 struct TaskResult {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <sstream>
 
 #include "base/error.h"
 #include "base/fields.h"
@@ -40,7 +41,15 @@ std::string name_of(const fs::path& path) {
   return (packed ? path.stem().stem() : path.stem()).string();
 }
 
-bool is_header(const Item& item) { return item.has("task") && item.json()["task"].is_object(); }
+// The settings in the first line, where it has any: it is then no example, and taken out.
+std::optional<Item> take_header(std::vector<Item>& items, const std::string& path) {
+  const Json* const settings = items[0].json().find("task");
+  if (settings == nullptr || !settings->is_object()) return std::nullopt;
+  Item header(*settings, items[0].place() + ", field 'task'");
+  items.erase(items.begin());
+  MG_CHECK(!items.empty(), "{} has settings, but no example behind them", path);
+  return header;
+}
 
 std::vector<Filter> read_filters(const Item& header) {
   const Json& list = header.json()["filters"];
@@ -79,6 +88,7 @@ constexpr Setting kSettings[] = {
          h.refuse(name, "is '" + sampler + "'; it must be first_n or random");
        task.sampler = sampler == "random" ? Sampler::random : Sampler::first_n;
      }},
+    {"labels_file", [](const Item&, std::string_view, Task&) {}},
     {"target_delimiter", [](const Item& h, std::string_view name,
                             Task& task) { task.target_delimiter = h.text(name); }},
     {"fewshot_delimiter", [](const Item& h, std::string_view name,
@@ -116,9 +126,28 @@ void apply(const Item& header, Task& task) {
 const Format& named_format(const Item& header) {
   const Format* format = find_format(header.text("format"));
   if (format != nullptr) return *format;
-  std::string known;
-  for (const Format& one : formats()) known += (known.empty() ? "" : ", ") + std::string(one.name);
-  header.refuse("format", "is '" + header.text("format") + "'; it must be one of " + known);
+  header.refuse("format",
+                "is '" + header.text("format") + "'; it must be one of " + format_names());
+}
+
+// Lines without the label that their format has get those of the file of labels, in their order.
+void add_labels(std::span<Item> lines, const Format& format, const std::string& path,
+                const std::optional<Item>& header) {
+  if (format.labels.empty() || lines[0].has(format.labels)) return;
+  const bool named = header && header->has("labels_file");
+  const std::string name = named ? header->text("labels_file") : name_of(path) + "-labels.lst";
+  const std::string file = (fs::path(path).parent_path() / name).string();
+  MG_CHECK(
+      named || fs::exists(file),
+      "{}: field '{}' is missing, and there is no file {} with the labels of all lines; put it "
+      "there, or name it in the first line: {{\"task\": {{\"labels_file\": NAME}}}}",
+      lines[0].place(), format.labels, file);
+  std::istringstream labels(data::read_unpacked(file));
+  std::vector<std::string> all;
+  for (std::string label; labels >> label;) all.push_back(label);
+  MG_CHECK(all.size() == lines.size(), "{} has {} labels, but {} has {} lines; each needs one",
+           file, all.size(), path, lines.size());
+  for (size_t i = 0; i < all.size(); ++i) lines[i].set(format.labels, all[i]);
 }
 
 std::vector<Example> examples_of(std::span<const Item> items, const Format& format) {
@@ -128,40 +157,50 @@ std::vector<Example> examples_of(std::span<const Item> items, const Format& form
 }
 
 std::vector<Example> read_shots(const std::string& path, const Format& format) {
-  const std::vector<Item> items = read_items(path);
-  return examples_of(std::span(items).subspan(is_header(items[0]) ? 1 : 0), format);
+  std::vector<Item> items = read_items(path);
+  const std::optional<Item> header = take_header(items, path);
+  add_labels(items, format, path, header);
+  return examples_of(items, format);
+}
+
+// The file of "FORMAT=FILE"; sets the format. A file whose own name has that form is meant as such.
+std::string file_of(const std::string& given, const Format** format) {
+  const size_t equals = given.find('=');
+  if (equals == given.npos || fs::exists(given)) return given;
+  *format = find_format(given.substr(0, equals));
+  MG_CHECK(*format != nullptr, "--tasks {}: there is no such file, and no task '{}'; tasks are {}",
+           given, given.substr(0, equals), format_names());
+  return given.substr(equals + 1);
 }
 
 }  // namespace
 
-Task read_task(const std::string& path) {
-  const std::vector<Item> items = read_items(path);
-  std::span<const Item> lines(items);
+Task read_task(const std::string& given) {
+  const Format* format = nullptr;
+  const std::string path = file_of(given, &format);
   Task task{.name = name_of(path), .path = path};
-  std::optional<Item> header;
-  if (is_header(items[0])) {
-    header.emplace(items[0].json()["task"], items[0].place() + ", field 'task'");
-    lines = lines.subspan(1);
-    MG_CHECK(!lines.empty(), "{} has settings, but no example behind them", path);
-  }
-  const Format& format =
-      header && header->has("format") ? named_format(*header) : format_of(lines[0]);
-  task.kind = format.kind;
+  if (format != nullptr) task.name = task.named_format = format->name;
+  std::vector<Item> lines = read_items(path);
+  const std::optional<Item> header = take_header(lines, path);
+  if (format == nullptr)
+    format = header && header->has("format") ? &named_format(*header) : &format_of(lines[0]);
+  task.kind = format->kind;
   if (header &&
       header->has("fewshot_delimiter"))  // which ends a text, unless `until` says otherwise
     task.fewshot_delimiter = header->text("fewshot_delimiter");
-  format.defaults(task);
+  format->defaults(task);
   if (header) apply(*header, task);
-  task.examples = examples_of(lines, format);
+  add_labels(lines, *format, path, header);
+  task.examples = examples_of(lines, *format);
   if (header && header->has("fewshot_file")) {
     task.shots_path = (fs::path(path).parent_path() / header->text("fewshot_file")).string();
-    task.shots = read_shots(task.shots_path, format);
+    task.shots = read_shots(task.shots_path, *format);
   }
   if (header && task.kind != TaskKind::generation)
     for (const char* name :
          {"until", "max_gen_toks", "filters", "regexes_to_ignore", "ignore_case"})
       if (header->has(name))
-        header->refuse(name, fmt::format("is a setting of generation; {} is not", format.name));
+        header->refuse(name, fmt::format("is a setting of generation; {} is not", format->name));
   check_patterns(task);
   return task;
 }

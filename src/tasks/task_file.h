@@ -7,6 +7,7 @@
 //   num_fewshot        examples with answers before each
 //   fewshot_file       where they come from, beside this file; default the file itself
 //   fewshot_sampler    first_n or random
+//   labels_file        of piqa: the labels, one a line, beside this file; default STEM-labels.lst, if lines have none
 //   target_delimiter   between text and answer; default a space
 //   fewshot_delimiter  behind an answer; default an empty line
 //   until, max_gen_toks                                       of generation
@@ -20,7 +21,8 @@
 
 namespace megatron::tasks {
 
+// given: FILE, or FORMAT=FILE, which is what {"task": {"task": FORMAT, "format": FORMAT}} in the first line would be.
 // Throws Error naming file, line and field for anything that cannot be read, and for a file without an example.
-Task read_task(const std::string& path);
+Task read_task(const std::string& given);
 
 }  // namespace megatron::tasks

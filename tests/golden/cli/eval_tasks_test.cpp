@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <cmath>
 #include <random>
 #include <thread>
 
@@ -75,6 +76,45 @@ TEST_F(EvalTasks, TableAndJson) {
   EXPECT_GE(json["all"]["acc_norm"].as_number(), 0);
   const Json one = Json::parse(run({"--tasks", sample("mmlu"), "--limit", "1", "--json"}).out);
   EXPECT_TRUE(one["tasks"]["mmlu"]["acc_stderr"].is_null());
+}
+
+// Beginnings of a sentence, and true ones among choices, as continuations one by one.
+TEST_F(EvalTasks, PublishedChoices) {
+  const auto evaluate = [](const Words& tasks) {
+    run(with({"--output", "answers.jsonl", "--tasks"}, tasks));
+    std::istringstream text(read_file(*place_ / "answers.jsonl"));
+    std::filesystem::remove(*place_ / "answers.jsonl");
+    std::vector<Json> lines;
+    for (std::string line; std::getline(text, line);) lines.push_back(Json::parse(line));
+    return lines;
+  };
+  const auto continuation = [](const std::string& context, const std::string& text) {
+    return Json(Json::Object{{"context", context}, {"continuation", text}}).dump() + "\n";
+  };
+  const auto wino = evaluate({sample("winogrande")}).at(1);
+  const std::string begin = "The suitcase did not fit in the car because the ";
+  write_file(*place_ / "one.jsonl", continuation(begin + "suitcase", " was too small.") +
+                                        continuation(begin + "car", " was too small."));
+  const auto one = evaluate({"one.jsonl"});
+  for (size_t i = 0; i < 2; ++i)
+    EXPECT_EQ(wino["loglikelihoods"].as_array()[i], one[i]["loglikelihood"]);
+  EXPECT_EQ(wino["metrics"].as_object().size(), 1u);
+
+  const std::string truthful = sample("truthfulqa");
+  const auto two = evaluate({"truthfulqa_mc1=" + truthful, "truthfulqa_mc2=" + truthful});
+  ASSERT_EQ(two.size(), 12u);
+  EXPECT_EQ(two[6]["task"].as_string(), "truthfulqa_mc2");
+  const Json::Array& first = two[0]["loglikelihoods"].as_array();
+  const Json::Array& second = two[6]["loglikelihoods"].as_array();  // has another one in between
+  EXPECT_EQ(first, (Json::Array{second[0], second[2], second[3]}));
+  double all = 0, right = 0;
+  for (size_t i = 0; i < 4; ++i) {
+    all += std::exp(second[i].as_number());
+    if (i < 2) right += std::exp(second[i].as_number());
+  }
+  EXPECT_NEAR(two[6]["metrics"]["acc"].as_number(), right / all, 1e-12);
+  const Outcome shots = run({"--tasks", "truthfulqa_mc1=" + truthful, "--num-fewshot", "3"});
+  expect_contains(shots.err, {"truthfulqa_mc1: --num-fewshot does not count"});
 }
 
 // Neither the batch nor the cache changes a bit.

@@ -27,7 +27,8 @@ std::string sample(const std::string& name) {
 // Learns the samples for some seconds, so that some answers are right.
 void make_model(const Workplace& place) {
   std::string lines;
-  for (const char* name : {"lambada", "gsm8k", "hellaswag", "mmlu"}) {
+  for (const char* name :
+       {"lambada", "gsm8k", "hellaswag", "mmlu", "piqa", "boolq", "winogrande"}) {
     std::istringstream file(read_file(sample(name)));
     for (std::string line; std::getline(file, line);) {
       const Json item = Json::parse(line);
@@ -85,10 +86,12 @@ TEST(LmEval, GivesTheSameNumbers) {
   ASSERT_NO_FATAL_FAILURE(make_model(place));
   std::string runs;
   for (const char* shots : {"0", "2"}) {
-    const Outcome r =
-        place.run(with({"eval", "--load", "model", "--json", "--num-fewshot", shots, "--output",
-                        std::string("ours") + shots + ".jsonl", "--tasks"},
-                       {sample("lambada"), sample("hellaswag"), sample("mmlu"), sample("gsm8k")}));
+    const Outcome r = place.run(
+        with({"eval", "--load", "model", "--json", "--num-fewshot", shots, "--output",
+              std::string("ours") + shots + ".jsonl", "--tasks"},
+             {sample("lambada"), sample("hellaswag"), sample("mmlu"), sample("gsm8k"),
+              sample("arc_easy"), sample("piqa"), sample("winogrande"), sample("boolq"),
+              "truthfulqa_mc1=" + sample("truthfulqa"), "truthfulqa_mc2=" + sample("truthfulqa")}));
     ASSERT_EQ(r.code, 0) << r.err;
     write_file(place / ("ours" + std::string(shots) + ".json"), r.out);
     const Json scores = Json::parse(r.out)["tasks"];
@@ -107,7 +110,7 @@ TEST(LmEval, GivesTheSameNumbers) {
   server.kill(SIGTERM);
   server.wait();
   EXPECT_EQ(code, 0) << said;
-  EXPECT_NE(said.find("all equal: 402 numbers"), std::string::npos) << said;
+  EXPECT_NE(said.find("all equal: 698 numbers"), std::string::npos) << said;
 }
 
 }  // namespace

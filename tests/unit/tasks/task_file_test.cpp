@@ -111,7 +111,7 @@ TEST_F(TaskFile, EveryBadLineIsNamed) {
   };
   refused(choice(R"("choices": [], "gold": 0)"), {"line 1", "'choices' is []"});
   refused(choice(R"("choices": ["a", 1], "gold": 0)"), {"line 1", "'choices' contains 1"});
-  refused(choice(R"("choices": ["a", ""], "gold": 0)"), {"line 1", "'choices'", "choice 1"});
+  refused(choice(R"("choices": ["a", ""], "gold": 0)"), {"line 1: choice 1", "empty"});
   refused(choice(R"("choices": ["a"], "gold": 1)"), {"line 1", "'gold' is 1", "from 0 to 0"});
   refused(choice(R"("choices": ["a"], "gold": "x")"), {"line 1", "'gold' is \"x\""});
   refused(choice(R"("choices": ["a"])"), {"line 1", "'gold' is missing"});

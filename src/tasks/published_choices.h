@@ -1,0 +1,18 @@
+// Multiple choice in the lines that ARC, PIQA, WinoGrande, BoolQ and TruthfulQA are published in, with the prompts of
+// lm-evaluation-harness' task files. What the fields are: tasks/format.h.
+#pragma once
+
+#include "tasks/item.h"
+#include "tasks/task.h"
+
+namespace megatron::tasks {
+
+void read_arc(const Item& item, Example& example);
+void read_piqa(const Item& item, Example& example);
+void read_winogrande(const Item& item, Example& example);
+void read_boolq(const Item& item, Example& example);
+void read_truthfulqa_mc1(const Item& item, Example& example);
+void read_truthfulqa_mc2(const Item& item, Example& example);
+void truthfulqa_defaults(Task& task);
+
+}  // namespace megatron::tasks
