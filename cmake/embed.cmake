@@ -17,13 +17,20 @@ function(megatron_embed_page room folder)
   target_sources(megatron_${room} PRIVATE ${CMAKE_CURRENT_BINARY_DIR}/${room}_page_sources.cpp)
 endfunction()
 
-# megatron_embed_chat(ROOM FOLDER): FOLDER/page/chat.html becomes a constant of the program (FOLDER/chat_page.cpp.in).
+# megatron_embed_chat(ROOM FOLDER): FOLDER/page/chat.html with its style and scripts becomes a constant of the program
+# (FOLDER/chat_page.cpp.in).
 function(megatron_embed_chat room folder)
   if(NOT TARGET megatron_${room})
     return()
   endif()
   file(READ ${folder}/page/chat.html CHAT_PAGE)
-  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${folder}/page/chat.html)
+  file(READ ${folder}/page/chat.css style)
+  file(READ ${folder}/page/markdown.js markdown)
+  file(READ ${folder}/page/chat.js chat)
+  string(REPLACE "@CHAT_STYLE@" "${style}" CHAT_PAGE "${CHAT_PAGE}")
+  string(REPLACE "@CHAT_SCRIPT@" "${markdown}\n${chat}" CHAT_PAGE "${CHAT_PAGE}")
+  file(GLOB files ${folder}/page/*)
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${files})
   configure_file(${folder}/chat_page.cpp.in ${CMAKE_CURRENT_BINARY_DIR}/${room}_chat_page.cpp @ONLY)
   target_sources(megatron_${room} PRIVATE ${CMAKE_CURRENT_BINARY_DIR}/${room}_chat_page.cpp)
 endfunction()

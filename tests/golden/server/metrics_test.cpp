@@ -47,7 +47,11 @@ TEST(ServedPage, IsWhole) {
   EXPECT_TRUE(has(page->get_header_value("Content-Security-Policy"), "default-src 'none'"));
   EXPECT_TRUE(page->body.starts_with("<!doctype html>"));
   EXPECT_TRUE(page->body.ends_with("</html>\n"));
-  for (const char* part : {"http:", "https:", "//cdn", "src=", "@import"})
+  for (const char* part : {"http:", "https:", "//cdn", "src=", "@import", "@CHAT"})
+    EXPECT_FALSE(has(page->body, part)) << part;
+  // Ways in which what a model writes could become a part of the page's code.
+  for (const char* part : {"innerHTML", "outerHTML", "insertAdjacentHTML", "document.write",
+                           "eval(", "DOMParser", "setHTML", "createContextualFragment", "onclick"})
     EXPECT_FALSE(has(page->body, part)) << part;
   for (const char* part : {"dir=\"auto\"", "overflow-wrap: anywhere", "prefers-color-scheme"})
     EXPECT_TRUE(has(page->body, part)) << part;

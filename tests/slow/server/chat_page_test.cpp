@@ -137,6 +137,66 @@ TEST_F(ChatPage, ShowsTheAnswerAndItsProbabilities) {
   expect_no_complaint();
 }
 
+// The kinds of markup, each token of which still has its probability, and nothing else of HTML.
+TEST_F(ChatPage, ShowsMarkdown) {
+  const std::string answer =
+      "# Top\n- a **b** *c*\n  1. d `e*f*`\n\n|g|h|\n|-|-:|\n|i|j|\n\n> k\n\n```sh\nl "
+      "<b>m</b>\n```\n"
+      "[n](https://o.p) [q](javascript:r) <img src=x onerror=s()>\n\n***\nt ~~u~~";
+  serve("md", answer);
+  open();
+  say("md");
+  const auto shown = [&] {
+    return page().text(
+        "document.querySelector('.message.model .text').innerHTML"
+        ".replace(/<span class=\"token\">(.*?)<\\/span>/gs, '$1')"
+        ".replace(/ (dir|class|title|target|rel|style)=\"[^\"]*\"/g, '')");
+  };
+  EXPECT_EQ(
+      shown(),
+      "<h2>Top</h2><ul><li><p>a <strong>b</strong> <em>c</em></p><ol start=\"1\"><li><p>d "
+      "<code>e*f*</code></p></li></ol></li></ul><div><table><thead><tr><th>g</th><th>h</th>"
+      "</tr></thead><tbody><tr><td>i</td><td>j</td></tr></tbody></table></div><blockquote><p>k"
+      "</p></blockquote><pre data-language=\"sh\"><code>l &lt;b&gt;m&lt;/b&gt;\n</code></pre>"
+      "<p><a href=\"https://o.p/\">n</a> [q](javascript:r) &lt;img src=x onerror=s()&gt;</p>"
+      "<hr><p>t <del>u</del></p>");
+  EXPECT_EQ(page().text("getComputedStyle(document.querySelector('td + td')).textAlign"), "right");
+  EXPECT_EQ(page().value("[...document.querySelectorAll('pre .token')].length"),
+            Json(int64_t{std::ssize(std::string("l <b>m</b>\n"))}));
+  const std::string all = shown();
+  for (const Screen& screen : kScreens) {
+    page().set_screen(screen);
+    expect_within_width();
+  }
+  click("plain");
+  EXPECT_EQ(page().text(kLastText), answer);
+  click("plain");
+  EXPECT_EQ(shown(), all);
+  expect_no_complaint();
+}
+
+// What is shown of a part stays what it is in the whole, however the text is cut.
+TEST_F(ChatPage, MarkdownDoesNotDependOnHowItComes) {
+  serve("x", "y");
+  open();
+  EXPECT_EQ(page().text(R"JS((() => {
+    const sources = ["a | b\n--|--\n1 | 2\n\n- c\n  ```\n  d\n  ```\n- e\nf\n\n> g\n> > h\ni",
+      "**a *b*** `c` [d](https://e) <https://f>\n***\n1. g\n\n   h\n10) i\n# j\nk  \nl\*"];
+    const draw = (source, step) => {
+      const answer = new Answer(document.createElement("div"));
+      answer.box.replaceChildren();
+      for (let at = 0; at < source.length; at += step) {
+        answer.add(source.slice(at, at + step), []);
+        answer.draw();
+      }
+      return answer.box.innerHTML.replace(/<\/?span[^>]*>/g, "");
+    };
+    const different = sources.filter((source) => draw(source, 1) !== draw(source, 1000));
+    return different.join("; ");
+  })())JS"),
+            "");
+}
+
 TEST_F(ChatPage, RightToLeftTextBeginsOnTheRight) {
   const std::string message = "שלום עולם", answer = "مرحبا بالعالم";
   serve(message, answer);
@@ -146,7 +206,8 @@ TEST_F(ChatPage, RightToLeftTextBeginsOnTheRight) {
   const auto gaps = [&](const std::string& who) {  // between the text and its box, on both sides
     return page().value(fmt::format(R"JS((() => {{
       const box = document.querySelector('.message.{} .text'), range = document.createRange();
-      range.selectNodeContents(box);
+      range.setStart(box.querySelector('.token') ?? box, 0);
+      range.setEnd([...box.querySelectorAll('.token')].at(-1) ?? box, 1);
       const outer = box.getBoundingClientRect(), text = range.getBoundingClientRect();
       return [text.left - outer.left, outer.right - text.right];
     }})())JS",
