@@ -52,8 +52,10 @@ Fields ServeSettings::fields() {
   settings::add_reading_flags(f, reading);
   f.add("tokenizer-model", &tokenizer_model,
         "tokenizer.json or its directory; default the model's");
-  f.add("chat-template", &chat_template,
-        "file with a Jinja chat template; default the model directory's");
+  f.add(
+      "chat-template", &chat_template,
+      "file with a Jinja chat template; default the model directory's, else roles and contents as "
+      "plain lines");
   f.add("served-model-name", &served_model_name,
         "name of the model in requests and answers; default the last part of --load");
   f.begin_group("network");
@@ -189,6 +191,10 @@ struct Served {
       parts.context = std::min(parts.context, s.server.engine.max_length);
     parts.chat = tokenizers::ChatTemplate::load(directory);
     if (s.chat_template) parts.chat.set_template(read_file(*s.chat_template), *s.chat_template);
+    if (parts.chat.empty())
+      log::warning(
+          "the model has no chat template: chats are given to it as lines of roles and contents "
+          "(docs/serve.md); --chat-template FILE gives one");
     return parts;
   }
 

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 
+#include "server/plain_chat.h"
+
 namespace megatron::server {
 namespace {
 
@@ -159,12 +161,7 @@ Json::Object read_variables(const Parameters& p) {
 
 }  // namespace
 
-tokenizers::Chat read_messages(const Parameters& p, const TextModel& model) {
-  if (!model.has_chat())
-    throw invalid_request(
-        "this model has no chat template; use /v1/completions, or start the server with "
-        "--chat-template FILE",
-        "messages", "no_chat_template");
+tokenizers::Chat read_messages(const Parameters& p) {
   const Json::Array* messages = p.array("messages");
   if (messages == nullptr || messages->empty())
     p.fail("messages", messages == nullptr ? "is missing" : "is empty; give at least one message");
@@ -202,13 +199,16 @@ ChatRequest read_chat(const Json& body, const TextModel& model) {
   const int64_t most = std::min(kMostLogprobs, model.vocabulary());
   r.top_logprobs = p.integer("top_logprobs", 0, most).value_or(0);
   if (r.top_logprobs > 0 && !r.logprobs) p.fail("top_logprobs", "needs logprobs: true");
-  r.chat = read_messages(p, model);
+  r.chat = read_messages(p);
   read_tool_choice(p, model, r);
   if (!r.calls_tools) r.chat.tools.reset();
   if (r.calls_tools && !r.must_call && model.tool_format() == ToolFormat::none)
     p.fail("tools", "cannot be used: the chat template of this model has no form for their calls");
   r.parallel_tool_calls = p.boolean("parallel_tool_calls").value_or(true);
   read_response_format(p, model, r.generation);
+  if (!model.has_chat_template() && !r.generation.grammar)
+    r.generation.stops.insert(r.generation.stops.end(), kPlainChatStops.begin(),
+                              kPlainChatStops.end());
   const Json* modalities = p.find("modalities");
   if (modalities != nullptr && *modalities != Json(Json::Array{"text"}))
     p.fail("modalities", "must be [\"text\"]; this model writes text alone");
@@ -228,11 +228,12 @@ RenderedPrompt render(const tokenizers::Chat& chat, const TextModel& model) {
   try {
     prompt.text = model.chat().render(chat).text;
   } catch (const jinja::TemplateError& e) {
-    throw invalid_request("the chat template refuses the messages: " + e.reason(), "messages");
+    const std::string what = e.raised() ? "refuses the messages" : "fails in " + e.place();
+    throw invalid_request("the chat template " + what + ": " + e.reason(), "messages");
   } catch (const Error& e) {
     throw invalid_request(std::string("the messages cannot be rendered: ") + e.what(), "messages");
   }
-  prompt.tokens = model.encode(prompt.text, false);
+  prompt.tokens = model.encode(prompt.text, !model.has_chat_template());
   return prompt;
 }
 

@@ -19,7 +19,7 @@ struct ChatRequest {
 ChatRequest read_chat(const Json& body, const TextModel& model);
 
 // messages, tools and what else the template reads, of requests for chats and for their tokens.
-tokenizers::Chat read_messages(const Parameters& p, const TextModel& model);
+tokenizers::Chat read_messages(const Parameters& p);
 
 struct RenderedPrompt {
   std::string text;

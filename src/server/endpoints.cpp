@@ -28,7 +28,7 @@ Json description(const TextModel& model) {
                       {"created", model.created()},
                       {"owned_by", "megatron"},
                       {"max_model_len", model.context()},
-                      {"chat", model.has_chat()}};
+                      {"chat", model.has_chat_template()}};
 }
 
 }  // namespace
@@ -54,7 +54,7 @@ HttpAnswer tokenize(const Api& api, const HttpRequest& request) {
   std::vector<int32_t> tokens;
   if (p.find("messages") != nullptr) {
     if (p.find("prompt") != nullptr) p.fail("prompt", "and messages are both given; use one");
-    tokens = render(read_messages(p, api.model), api.model).tokens;
+    tokens = render(read_messages(p), api.model).tokens;
   } else {
     const std::optional<std::string> text = p.text("prompt");
     if (!text) p.fail("prompt", "is missing; give prompt or messages");

@@ -1,6 +1,7 @@
 #include "server/text_model.h"
 
 #include "server/api_error.h"
+#include "server/plain_chat.h"
 
 namespace megatron::server {
 namespace {
@@ -18,8 +19,13 @@ ToolFormat tool_format_of(std::string_view source) {
 }
 
 TextModel::TextModel(Parts parts)
-    : parts_(std::move(parts)), grammars_(std::make_unique<Grammars>(parts_.tokenizer)) {
-  if (!has_chat()) return;
+    : parts_(std::move(parts)),
+      has_chat_template_(!parts_.chat.empty()),
+      grammars_(std::make_unique<Grammars>(parts_.tokenizer)) {
+  if (!has_chat_template_) {
+    parts_.chat.set_template(std::string(kPlainChatTemplate), "of plain chats");
+    return;
+  }
   const std::string& source = parts_.chat.source(true);
   tool_format_ = tool_format_of(source);
   reasons_ = has(source, "</think>");

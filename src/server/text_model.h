@@ -41,8 +41,8 @@ class TextModel {
   int64_t context() const { return parts_.context; }
   int64_t created() const { return parts_.created; }
 
-  bool has_chat() const { return !parts_.chat.empty(); }
-  const tokenizers::ChatTemplate& chat() const { return parts_.chat; }
+  bool has_chat_template() const { return has_chat_template_; }
+  const tokenizers::ChatTemplate& chat() const { return parts_.chat; }  // else the plain one
   ToolFormat tool_format() const { return tool_format_; }
   bool reasons() const { return reasons_; }  // its template knows <think>
   // Special tokens that begin a call of tools: they are part of the text where tools are given.
@@ -57,6 +57,7 @@ class TextModel {
 
  private:
   Parts parts_;
+  bool has_chat_template_;
   ToolFormat tool_format_ = ToolFormat::none;
   bool reasons_ = false;
   std::vector<int32_t> tool_tokens_;

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "golden/server/support.h"
+#include "server/chat_request.h"
 #include "tokenizers/base64.h"
 
 namespace megatron::testing {
@@ -301,6 +302,37 @@ TEST_F(Answers, ChatsContinueTheRenderedTemplate) {
     EXPECT_EQ(Json(said[c]), choice["message"]["content"]);
     EXPECT_EQ(Json(logprobs[c]), choice["logprobs"]["content"]);
   }
+}
+
+// The plain form of chats, and what ends an answer in it.
+TEST_F(Answers, ChatsOfAModelWithoutATemplate) {
+  ServedModel bare(served_options(), "");
+  const auto prompt = [&](const std::string& rest) {
+    const std::string messages =
+        R"({"messages": [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "hi"})";
+    return bare
+        .get("/detokenize",
+             Json(Json::Object{{"tokens", bare.get("/tokenize", messages + rest)["tokens"]}})
+                 .dump())["prompt"]
+        .as_string();
+  };
+  EXPECT_EQ(prompt("]}"), "system:\nBe kind.\n\nuser:\nhi\n\nassistant:\n");
+  EXPECT_EQ(prompt(R"(, {"role": "assistant", "content": "So"}], "continue_final_message": true})"),
+            "system:\nBe kind.\n\nuser:\nhi\n\nassistant:\nSo");
+  EXPECT_EQ(prompt(R"(], "tools": [{"type": "function", "function": {"name": "f"}}]})"),
+            "tools:\n[{\"type\": \"function\", \"function\": {\"name\": \"f\"}}]\n\n"
+            "system:\nBe kind.\n\nuser:\nhi\n\nassistant:\n");
+  const std::string chat =
+      R"({"messages": [{"role": "user", "content": "hi"}], "seed": 1, "max_tokens": 8})";
+  const Json answer = bare.get("/v1/chat/completions", chat);
+  EXPECT_EQ(answer["usage"]["prompt_tokens"].as_integer(), 21);
+  const httplib::Result models = bare.client().Get("/v1/models");
+  ASSERT_TRUE(models);
+  EXPECT_FALSE(Json::parse(models->body)["data"].as_array()[0]["chat"].as_bool());
+  const server::ChatRequest read = server::read_chat(Json::parse(chat), bare.text);
+  EXPECT_EQ(read.generation.stops,
+            (std::vector<std::string>{"\n\nuser:", "\n\nassistant:", "\n\nsystem:", "\n\ntool:"}));
+  EXPECT_TRUE(server::read_chat(Json::parse(chat), served_->text).generation.stops.empty());
 }
 
 TEST_F(Answers, ChatsGoOnWithAMessageAndWithVariables) {

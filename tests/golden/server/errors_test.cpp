@@ -146,12 +146,6 @@ TEST_F(Errors, FieldsOfChats) {
            {R"("functions": [{"name": "f"}])", "functions"}},
           "}");
   refused(path, "{", {{"", "messages"}}, "}");
-  const ServedModel bare(served_options(), "");
-  const httplib::Result result =
-      bare.post("/v1/chat/completions", R"({"messages": [{"role": "user", "content": "x"}]})");
-  ASSERT_TRUE(result);
-  EXPECT_EQ(result->status, 400);
-  EXPECT_NE(result->body.find("no_chat_template"), std::string::npos) << result->body;
 }
 
 // What clients send of fields that are not there changes nothing, or is refused by the field.
