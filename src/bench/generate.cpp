@@ -63,7 +63,7 @@ int measure_generate(const ReadFlags& read) {
   settings::RuntimeSettings& runtime_settings = flags.runtime;
   const bool bf16 = flags.bf16;
   const models::Model model = models::model_from_flags(flags.shape, 1024);
-  const int64_t positions = model->max_position_embeddings();
+  const int64_t positions = model->context_length();
   MG_CHECK(prompt > 0 && max_tokens >= 2 && prompt + std::min(max_tokens, positions) <= positions,
            "--prompt-tokens is {} and --max-tokens {}; there must be 1 and 2, and together no more "
            "than the model's {} positions",

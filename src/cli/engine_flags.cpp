@@ -11,7 +11,8 @@ void EngineFlags::fields(Fields& f) {
   f.add("inference-dynamic-batching-max-tokens", &options_.max_tokens,
         "tokens of a forward pass: the next ones of texts, and pieces of prompts");
   f.add("inference-max-seq-length", &options_.max_length,
-        "max tokens of prompt and text; 0: the model's positions");
+        "max tokens of prompt and text, in place of the context length that config.json gives; 0: "
+        "that length");
   f.add("inference-dynamic-batching-buffer-size-gb", &buffer_gb_,
         "GB for the KV cache; default what the texts that are generated at once can need, at most "
         "half of the memory that is left");

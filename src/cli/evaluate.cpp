@@ -81,6 +81,7 @@ int evaluate(const Arguments& arguments) {
     for (const std::string& note : notes) log::info("{}", note);
     return naming_places(fields, [&] {
       tasks.check_flags(fields);
+      s.max_length = tasks.max_length();
       training::begin_on_device(s.runtime);
       s.runtime.join(processes);
       return tasks.is_asked() ? tasks.run(s, json, processes) : run_evaluation(s, json, processes);

@@ -16,15 +16,19 @@ namespace {
 // Flags of `megatron eval` that tasks know besides their own.
 constexpr std::string_view kShared[] = {
     "load",   "tokenizer-model", "bf16", "threads",
-    "device", "instruction-set", "json", "ignore-surplus-tensors"};
+    "device", "instruction-set", "json", "ignore-surplus-tensors", "inference-max-seq-length"};
 
-bool is_of_tasks(const Field& field) { return field.group == "tasks" || field.group == "engine"; }
+bool is_of_tasks(const Field& field) {
+  return field.name != "inference-max-seq-length" &&
+         (field.group == "tasks" || field.group == "engine");
+}
 
 // A model with its tokenizer.
 struct Loaded {
-  explicit Loaded(const training::EvaluationSettings& s)
+  Loaded(const training::EvaluationSettings& s, int64_t max_length)
       : directory(resume::resolve_model_directory(*s.load), s.reading),
-        model(models::model_from_directory(directory.path())),
+        model(models::with_context_length(models::model_from_directory(directory.path()),
+                                          max_length)),
         tokenizer_path(training::tokenizer_path(s.data.tokenizer_model, directory.path())),
         tokenizer(tokenizers::Tokenizer::load(tokenizer_path)),
         runtime(s.runtime.device_value(), s.runtime.threads_per_rank()) {
@@ -76,7 +80,7 @@ int TaskCommand::run(const training::EvaluationSettings& s, bool json,
   MG_CHECK(s.load.has_value(), "--load DIR is needed: the model to evaluate");
   engine_.check();
   const tasks::TaskEvaluation evaluation(settings_);
-  Loaded loaded(s);
+  Loaded loaded(s, max_length());
   const std::vector<tasks::TaskResult> results = evaluation.run(
       {.stage = *loaded.stage,
        .runtime = loaded.runtime,

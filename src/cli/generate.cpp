@@ -109,7 +109,8 @@ void print(const std::string& text) {
 struct TextModel {
   explicit TextModel(const GenerateSettings& s)
       : directory(resume::resolve_model_directory(*s.load), s.reading),
-        model(models::model_from_directory(directory.path())),
+        model(models::with_context_length(models::model_from_directory(directory.path()),
+                                          s.engine.options().max_length)),
         tokenizer_path(training::tokenizer_path(s.tokenizer_model, directory.path())),
         tokenizer(tokenizers::Tokenizer::load(tokenizer_path)) {
     models::require_language_model(model, "megatron generate");
@@ -173,7 +174,7 @@ class Session {
   // Where a prompt leaves no room: its last tokens, so that what is asked for fits, but at least
   // half of the positions.
   void fit(std::vector<int32_t>& tokens) const {
-    const int64_t positions = model_->max_position_embeddings();
+    const int64_t positions = model_->context_length();
     const auto length = static_cast<int64_t>(tokens.size());
     if (length <= positions) return;
     const int64_t kept = positions - std::min(settings_.sampling.max_tokens, positions / 2);

@@ -87,7 +87,7 @@ void print_tensors(const std::vector<TensorInfo>& tensors, bool all,
 models::Model print_shape(const checkpoint::ModelDirectory& directory) {
   const models::Model model = models::model_from_directory(directory.path());
   const models::ModelFlags f = model->flags();
-  const int64_t positions = model->max_position_embeddings();
+  const int64_t positions = model->context_length();
   fmt::print(
       "{} layers, hidden {}, feed-forward {}, {} heads ({} key heads) of {}, vocabulary {}, {} "
       "positions, {}, {}\n",

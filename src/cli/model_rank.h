@@ -16,6 +16,7 @@ struct ModelRankOptions {
   settings::RuntimeSettings runtime;
   DType type = DType::f32;
   checkpoint::ReadingOptions reading = {};
+  int64_t max_length = 0;  // --inference-max-seq-length, for models that are loaded later
 };
 
 // With its part of the weights of a directory. Made collectively over the world, which outlives it.

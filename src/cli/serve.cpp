@@ -41,7 +41,10 @@ struct ServeSettings {
   void check();
   void join(const comm::Processes& processes);
   ModelRankOptions rank_options() const {
-    return {ranks, runtime, bf16 ? DType::bf16 : DType::f32, reading};
+    return {.ranks = ranks,
+            .runtime = runtime,
+            .type = bf16 ? DType::bf16 : DType::f32,
+            .max_length = server.engine.max_length};
   }
 };
 
@@ -138,7 +141,8 @@ void ServeSettings::join(const comm::Processes& processes) {
 struct Served {
   Served(ServeSettings s, ServingRanks& ranks) : ranks_of_model(ranks) {
     const checkpoint::ModelDirectory directory(resume::resolve_model_directory(*s.load), s.reading);
-    model = models::model_from_directory(directory.path());
+    model = models::with_context_length(models::model_from_directory(directory.path()),
+                                        s.server.engine.max_length);
     models::require_language_model(model, "megatron serve");
     tokenizer_path = training::tokenizer_path(s.tokenizer_model, directory.path());
     tokenizer_files = training::tokenizer_files(tokenizer_path);
@@ -181,14 +185,12 @@ struct Served {
   server::TextModel::Parts text_parts(const ServeSettings& s, const std::string& directory) const {
     server::TextModel::Parts parts{.name = s.served_model_name.value_or(name_of(*s.load)),
                                    .tokenizer = tokenizers::Tokenizer::load(tokenizer_path),
-                                   .context = model->max_position_embeddings(),
+                                   .context = model->context_length(),
                                    .created = server::seconds_since_1970()};
     MG_CHECK(parts.tokenizer.vocabulary_size() <= model->vocab_size(),
              "the tokenizer has {} tokens but the model {}; they do not match",
              parts.tokenizer.vocabulary_size(), model->vocab_size());
     parts.end_tokens = inference::end_tokens(directory, parts.tokenizer);
-    if (s.server.engine.max_length > 0)
-      parts.context = std::min(parts.context, s.server.engine.max_length);
     parts.chat = tokenizers::ChatTemplate::load(directory);
     if (s.chat_template) parts.chat.set_template(read_file(*s.chat_template), *s.chat_template);
     if (parts.chat.empty())

@@ -85,6 +85,7 @@ std::shared_ptr<ModelRank> ServingRanks::make(const std::string& directory) {
   on_all([&] {
     files.emplace(directory, options_.reading);
     model = models::model_from_directory(files->path());
+    if (options_.max_length > 0) model = model->with({.context_length = options_.max_length});
   });
   on_all([&] { rank = std::make_shared<ModelRank>(options_, *files, model, world_); });
   return rank;

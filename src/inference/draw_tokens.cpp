@@ -19,7 +19,7 @@ std::optional<Finish> finish_of(Sequence& s, int32_t id, const models::Model& mo
   }
   const int64_t length = s.length() + 1;
   if (length - std::ssize(request.prompt) >= request.max_tokens) return Finish::length;
-  if (length > model->max_position_embeddings()) return Finish::positions;
+  if (length > model->context_length()) return Finish::positions;
   return {};
 }
 

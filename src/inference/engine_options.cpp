@@ -20,7 +20,7 @@ void EngineOptions::check() const {
   MG_CHECK(vocabulary >= 0, "the vocabulary to sample from has {} ids; give 0 for the model's own",
            vocabulary);
   MG_CHECK(max_length >= 0,
-           "--inference-max-seq-length is {}; give 0 for as many tokens as the model has positions",
+           "--inference-max-seq-length is {}; give 0 for the context length of the model",
            max_length);
   MG_CHECK(block_size > 0 && block_size % kernels::kPageKeys == 0 && block_size <= kMostTokens,
            "--inference-dynamic-batching-block-size is {}; it must be a multiple of {}, at most {}",
@@ -39,7 +39,7 @@ int64_t EngineOptions::drawn_vocabulary(const models::Model& model) const {
 
 int64_t EngineOptions::longest_text(const models::Model& model) const {
   check();
-  const int64_t positions = model->max_position_embeddings();
+  const int64_t positions = model->context_length();
   return max_length > 0 ? std::min(max_length, positions) : positions;
 }
 

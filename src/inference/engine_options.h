@@ -13,7 +13,7 @@ struct EngineOptions {
   int64_t vocabulary = 0;    // only ids below it are drawn; 0: all that the model knows
   int64_t max_requests = 8;  // that run at once; the others wait
   int64_t max_tokens = 512;  // of a forward pass
-  int64_t max_length = 0;    // tokens of prompt and text of a request; 0: the positions
+  int64_t max_length = 0;    // tokens of prompt and text of a request; 0: the context length
   int64_t block_size = 64;   // tokens of a page of the KV cache; a multiple of 32
   int64_t cache_bytes =
       0;  // of the KV cache of each rank; 0: max_requests texts of max_length tokens

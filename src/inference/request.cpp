@@ -9,9 +9,9 @@ namespace megatron::inference {
 void Request::check(const models::Model& model, int64_t vocabulary, OptionName name) const {
   const auto length = static_cast<int64_t>(prompt.size());
   MG_CHECK(length > 0, "the prompt of request {} is empty; give some text", number);
-  MG_CHECK(length <= model->max_position_embeddings(),
+  MG_CHECK(length <= model->context_length(),
            "the prompt of request {} has {} tokens, but the model only {} positions; shorten it",
-           number, length, model->max_position_embeddings());
+           number, length, model->context_length());
   for (const int32_t id : prompt) {
     MG_CHECK(id >= 0 && id < model->vocab_size(),
              "the prompt of request {} contains token {}, but the model's ids are [0, {}): this is "
@@ -47,7 +47,7 @@ void Request::check(const models::Model& model, int64_t vocabulary, OptionName n
 
 int64_t Request::longest(const models::Model& model) const {
   const auto length = static_cast<int64_t>(prompt.size());
-  return length + std::min(max_tokens, model->max_position_embeddings() - length);
+  return length + std::min(max_tokens, model->context_length() - length);
 }
 
 Statistics& Statistics::operator+=(const Statistics& more) {

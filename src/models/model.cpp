@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "models/decoder/definition.h"
 #include "models/decoder/flags.h"
 #include "models/families/family.h"
@@ -67,6 +68,14 @@ Model model_from_directory(const std::string& directory) {
   return model_from_config_json(Json::read(path), path);
 }
 
+Model with_context_length(const Model& model, int64_t length) {
+  if (length == 0) return model;
+  if (length > model->context_length())
+    log::info("--inference-max-seq-length {} is above the model's context length of {} tokens",
+              length, model->context_length());
+  return model->with({.context_length = length});
+}
+
 void require_language_model(const Model& model, std::string_view purpose) {
   MG_CHECK(model->score_labels() == 0,
            "the model classifies text (its config.json has a ForSequenceClassification "
@@ -75,8 +84,10 @@ void require_language_model(const Model& model, std::string_view purpose) {
 }
 
 Model model_from_flags(const ModelFlags& flags, int64_t seq_length) {
-  const DecoderValue value = value_of(flags, seq_length);
-  return decoder_model(value, family_to_save(value, flags.model_family));
+  DecoderValue value = value_of(flags, seq_length);
+  const DecoderFamily& family = family_to_save(value, flags.model_family);
+  zero_default_dropouts(family, flags, value);
+  return decoder_model(value, family);
 }
 
 }  // namespace megatron::models

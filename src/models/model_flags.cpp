@@ -126,8 +126,10 @@ void ModelFlags::fields(Fields& f) {
                "own weights instead of the "
                "embedding's");
   f.add("hidden-dropout", &hidden_dropout,
-        "dropout after the embedding, attention and feed-forward blocks; default 0.1");
-  f.add("attention-dropout", &attention_dropout, "dropout on attention probabilities; default 0.1");
+        "dropout after the embedding, attention and feed-forward blocks; default 0.1, or 0 if the "
+        "model's family has none in its config.json (--model-family megatron has)");
+  f.add("attention-dropout", &attention_dropout,
+        "dropout on attention probabilities; default as that of --hidden-dropout");
   f.add("init-method-std", &init_method_std,
         "standard deviation of the initial weights; divided by sqrt(2 x layers) for the output "
         "projections of blocks");

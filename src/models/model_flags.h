@@ -30,7 +30,8 @@ struct ModelFlags {
   bool add_bias_linear = true;
   bool add_qkv_bias = false;
   bool untie = false;
-  std::optional<double> hidden_dropout, attention_dropout;  // default 0.1
+  std::optional<double> hidden_dropout,
+      attention_dropout;  // default 0.1, or 0: zero_default_dropouts()
   double init_method_std = 0.02;
   std::optional<double> embedding_init_method_std;
   bool init_method_xavier_uniform = false;

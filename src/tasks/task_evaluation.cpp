@@ -238,7 +238,7 @@ std::vector<Question> TaskEvaluation::questions(const AskedModel& model,
                                                 const ResumableLines& lines,
                                                 std::vector<int64_t>& numbers) const {
   const TokenOptions options{.add_bos_token = s_.add_bos_token,
-                             .positions = model.stage.model()->max_position_embeddings()};
+                             .positions = model.stage.model()->context_length()};
   std::vector<Question> all;
   int64_t number = 0;
   for (const Task& task : tasks_) {

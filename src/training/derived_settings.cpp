@@ -119,6 +119,15 @@ class Teller {
                              f.num_query_groups));
     if (!f.max_position_embeddings)
       note("max-position-embeddings", *c.max_position_embeddings, "--seq-length");
+    const auto dropout = [&](const char* flag, bool given, double value) {
+      if (!given && value == 0)
+        note(flag, 0,
+             fmt::format("a config.json of type {} has no such dropout; --model-family "
+                         "megatron has",
+                         d_.model->family()));
+    };
+    dropout("hidden-dropout", f.hidden_dropout.has_value(), *c.hidden_dropout);
+    dropout("attention-dropout", f.attention_dropout.has_value(), *c.attention_dropout);
     if (f.vocab_size && *f.vocab_size != *c.vocab_size)
       note("vocab-size", *c.vocab_size,
            fmt::format("the tokenizer has more tokens than --vocab-size {}", *f.vocab_size));

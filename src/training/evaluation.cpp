@@ -119,9 +119,10 @@ Evaluation::Evaluation(EvaluationSettings settings, bool show)
     : s_(std::move(settings)),
       show_(show),
       directory_(model_directory(s_.load), s_.reading),
-      model_(models::model_from_directory(directory_.path())) {
+      model_(models::with_context_length(models::model_from_directory(directory_.path()),
+                                         s_.max_length)) {
   models::require_language_model(model_, "megatron eval");
-  length_ = s_.seq_length.value_or(model_->max_position_embeddings());
+  length_ = s_.seq_length.value_or(model_->context_length());
   stride_ = s_.stride.value_or(length_);
   check();
   check_outputs();
@@ -163,8 +164,9 @@ void Evaluation::check() const {
   MG_CHECK(s_.samples.value_or(1) > 0, "--eval-samples is {}; it must be positive", *s_.samples);
   s_.runtime.check();
   MG_CHECK(length_ > 0 && length_ <= model_->max_position_embeddings(),
-           "--seq-length is {}, but the model has only {} positions", length_,
-           model_->max_position_embeddings());
+           "--seq-length is {}, but the model has only {} positions; lower it, or raise "
+           "--inference-max-seq-length",
+           length_, model_->max_position_embeddings());
   MG_CHECK(stride_ > 0 && stride_ <= length_,
            "--stride is {}; it must lie in [1, {}], the --seq-length", stride_, length_);
   const bool text = !s_.text.paths.empty();

@@ -18,6 +18,7 @@ struct EvaluationSettings {
   std::string set = "valid";
   std::optional<int64_t> samples, seq_length, stride;
   int64_t micro_batch_size = 4;
+  int64_t max_length = 0;  // context length of the model; 0: its own
   bool bf16 = false;
   checkpoint::ReadingOptions reading;
   corpus::TextInput text;  // paths empty: a data set

@@ -268,7 +268,7 @@ void check_prompts(const settings::RunSettings& run, const corpus::Vocabulary& v
   if (!run.sample_interval) return;
   MG_CHECK(vocabulary.tokenizer != nullptr,
            "--sample-interval needs a tokenizer: give --tokenizer-model");
-  const int64_t room = model->max_position_embeddings() - 1;
+  const int64_t room = model->context_length() - 1;
   for (const std::string& prompt : run.sample_prompt) {
     const auto tokens = static_cast<int64_t>(vocabulary.tokenizer->encode(prompt, true).size());
     MG_CHECK(tokens > 0 && tokens <= room,

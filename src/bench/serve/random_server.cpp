@@ -9,7 +9,7 @@ namespace {
 
 server::TextModel::Parts text_parts(const models::Model& model, const std::string& name,
                                     int64_t max_length) {
-  const int64_t positions = model->max_position_embeddings();
+  const int64_t positions = model->context_length();
   return {.name = name,
           .tokenizer = tokenizers::Tokenizer(tokenizers::make_null_codec(model->vocab_size(), 0)),
           .end_tokens = {0},

@@ -190,7 +190,7 @@ int measure(const ServeFlags& flags) {
     const models::Model model = models::model_from_flags(flags.shape, 1024);
     load.vocabulary = flags.vocabulary.value_or(model->vocab_size());
     check_fit(load.lengths, load.shared_prefix,
-              {.name = "the model", .context = model->max_position_embeddings()});
+              {.name = "the model", .context = model->context_length()});
     server::ServerOptions options = flags.server;
     options.http.connections = kMostAtOnce;
     training::begin_on_device(flags.runtime);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/error.h"
 #include "models/decoder/flags.h"
 #include "models/decoder/model.h"
 #include "models/decoder/plain.h"
@@ -22,7 +23,8 @@ class DecoderDefinition final : public ModelDefinition,
   int64_t num_layers() const override { return v_.num_layers(); }
   int64_t hidden_size() const override { return v_.hidden_size; }
   int64_t vocab_size() const override { return v_.vocab_size; }
-  int64_t max_position_embeddings() const override { return v_.max_position_embeddings; }
+  int64_t max_position_embeddings() const override { return v_.positions(); }
+  int64_t context_length() const override { return v_.context_length(); }
   int64_t score_labels() const override { return v_.score_labels; }
   int64_t score_padding() const override { return v_.score_pad_token; }
   int64_t parameter_count() const override;
@@ -207,6 +209,15 @@ Model DecoderDefinition::with(const ModelChanges& changes) const {
     const auto count = static_cast<size_t>(*changes.num_layers);
     for (size_t i = 0; other.layers.size() < count; ++i) other.layers.push_back(v_.layers[i]);
     other.layers.resize(count);
+  }
+  if (changes.context_length) {
+    MG_CHECK(*changes.context_length > 0 && *changes.context_length <= kMaxPositions,
+             "--inference-max-seq-length is {}; it must lie in [1, {}]", *changes.context_length,
+             kMaxPositions);
+    MG_CHECK(!v_.learned_positions || *changes.context_length <= v_.max_position_embeddings,
+             "--inference-max-seq-length is {}, but the model has learned {} positions; lower it",
+             *changes.context_length, v_.max_position_embeddings);
+    other.context = changes.context_length;
   }
   other.hidden_dropout = changes.hidden_dropout.value_or(v_.hidden_dropout);
   other.attention_dropout = changes.attention_dropout.value_or(v_.attention_dropout);

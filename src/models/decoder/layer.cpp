@@ -97,10 +97,12 @@ parallel::Init output_init(const DecoderValue& model) {
 
 void PositionTables::add(const nn::AttentionConfig& a, const DecoderValue& model, Runtime& runtime,
                          DType type) {
-  const int64_t positions = model.max_position_embeddings;
-  if (!a.rotary.empty())
-    rotary_.try_emplace({a.rotary, a.head_size}, runtime, type, positions, a.head_size,
-                        model.rotary.at(a.rotary));
+  const int64_t positions = model.positions();
+  if (!a.rotary.empty()) {
+    nn::RotaryConfig rotary = model.rotary.at(a.rotary);
+    rotary.attention_factor = rotary.amplitude(model.max_position_embeddings);
+    rotary_.try_emplace({a.rotary, a.head_size}, runtime, type, positions, a.head_size, rotary);
+  }
   const TemperatureKey key{a.temperature.scale, a.temperature.step, a.head_size};
   if (a.temperature.scale != 0 && !temperatures_.contains(key))
     temperatures_[key] =

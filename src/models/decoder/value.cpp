@@ -192,11 +192,27 @@ const nn::MoeConfig* DecoderValue::first_moe() const {
   return found == layers.end() ? nullptr : found->moe();
 }
 
+int64_t DecoderValue::context_length() const {
+  if (context) return *context;
+  if (rotary.size() != 1) return max_position_embeddings;
+  const nn::RotaryConfig& r = rotary.begin()->second;
+  const bool yarn = r.scaling == nn::RopeScaling::yarn;
+  const bool extends =
+      yarn || r.scaling == nn::RopeScaling::linear || r.scaling == nn::RopeScaling::dynamic;
+  if (!extends || !(r.factor > 1)) return max_position_embeddings;
+  const int64_t before = yarn ? r.original_positions : max_position_embeddings;
+  return std::llround(std::min(r.factor * static_cast<double>(before), 0x1p62));
+}
+
 void DecoderValue::check() const {
   check_size(num_layers(), kMaxLayers, "num-layers");
   check_size(hidden_size, kMaxHidden, "hidden-size");
   check_size(vocab_size, kMaxVocabulary, "vocab-size");
   check_size(max_position_embeddings, kMaxPositions, "max-position-embeddings");
+  MG_CHECK(context_length() > 0 && context_length() <= kMaxPositions,
+           "the RoPE scaling extends the context to {} tokens; the number must lie in [1, {}]: "
+           "lower its factor",
+           context_length(), kMaxPositions);
   const LayerValue* before = nullptr;
   for (const LayerValue& layer : layers) {
     if (before == nullptr || !(layer == *before)) check_layer(*this, layer);

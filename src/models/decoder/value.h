@@ -2,6 +2,7 @@
 // (models/decoder/model.h) builds any of them.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -54,6 +55,7 @@ struct LayerValue {
 
 struct DecoderValue {
   int64_t vocab_size = 0, hidden_size = 0, max_position_embeddings = 0;
+  std::optional<int64_t> context;  // in place of context_length()'s rule; in no file
   bool learned_positions = false;
   double embedding_scale = 1;                      // of looked-up rows
   bool rounds_embedding_scale = false;             // to the model's type, as Gemma does
@@ -81,6 +83,12 @@ struct DecoderValue {
 
   bool operator==(const DecoderValue&) const = default;
   int64_t num_layers() const { return static_cast<int64_t>(layers.size()); }
+  // Tokens of the longest text that the model is made for: max_position_embeddings, which linear and dynamic scaling
+  // multiply by their factor; the original context times the factor with YaRN. With llama3, longrope and tables of
+  // several names (Gemma 3) max_position_embeddings is that of the scaled model already.
+  int64_t context_length() const;
+  // Positions that tables have: enough for texts of training and of inference.
+  int64_t positions() const { return std::max(max_position_embeddings, context_length()); }
   // Of the first layer that has attention, an MLP or experts; null: none has.
   const nn::AttentionConfig* first_attention() const;
   const nn::MlpConfig* first_mlp() const;

@@ -1,10 +1,10 @@
 #include "models/families/config_json.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 
 #include "base/error.h"
+#include "models/families/rotary_json.h"
 
 namespace megatron::models {
 namespace {
@@ -28,55 +28,6 @@ T read(std::string_view key, const Json& value, T (Json::*get)() const) {
   }
 }
 
-struct ScalingName {
-  std::string_view name;
-  nn::RopeScaling scaling;
-};
-constexpr std::array kScalings = {ScalingName{"default", nn::RopeScaling::none},
-                                  ScalingName{"linear", nn::RopeScaling::linear},
-                                  ScalingName{"dynamic", nn::RopeScaling::dynamic},
-                                  ScalingName{"llama3", nn::RopeScaling::llama3},
-                                  ScalingName{"yarn", nn::RopeScaling::yarn},
-                                  ScalingName{"longrope", nn::RopeScaling::longrope},
-                                  ScalingName{"su", nn::RopeScaling::longrope}};
-
-nn::RopeScaling scaling_named(const std::string& name) {
-  for (const ScalingName& known : kScalings)
-    if (known.name == name) return known.scaling;
-  fail(
-      "config.json has rope_type = '{}'; supported: default, linear, dynamic, llama3, yarn, "
-      "longrope",
-      name);
-}
-
-// Without some keys a kind of scaling is nothing.
-const Json& needed(const Json& parameters, std::string_view key) {
-  const Json* value = present(parameters, key);
-  MG_CHECK(value != nullptr, "config.json has rope_parameters (rope_scaling) = {} without {}",
-           parameters.dump(), key);
-  return *value;
-}
-
-double needed_number(const Json& parameters, std::string_view key) {
-  return read(key, needed(parameters, key), &Json::as_number);
-}
-
-std::vector<double> needed_numbers(const Json& parameters, std::string_view key) {
-  std::vector<double> values;
-  for (const Json& value : read(key, needed(parameters, key), &Json::as_array))
-    values.push_back(read(key, value, &Json::as_number));
-  return values;
-}
-
-void read_yarn(const Json& p, nn::RotaryConfig& rotary) {
-  rotary.beta_fast = number(p, "beta_fast", 32);
-  rotary.beta_slow = number(p, "beta_slow", 1);
-  rotary.mscale = number(p, "mscale", 0);
-  rotary.mscale_all_dim = number(p, "mscale_all_dim", 0);
-  rotary.attention_factor = number(p, "attention_factor", 0);
-  rotary.truncate = boolean(p, "truncate", true);
-}
-
 }  // namespace
 
 const Json* present(const Json& config, std::string_view key) {
@@ -96,19 +47,37 @@ int64_t integer(const Json& config, std::string_view key, std::optional<int64_t>
   return *otherwise;
 }
 
-double number(const Json& config, std::string_view key, double otherwise) {
+int64_t count(const Json& config, std::string_view key) {
   const Json* value = present(config, key);
-  return value == nullptr ? otherwise : read(key, *value, &Json::as_number);
+  const bool good = value != nullptr && value->is_number() && value->as_number() >= 0;
+  MG_CHECK(good, "config.json has {} = {}; a number of 0 or more is wanted", key,
+           value == nullptr ? "null" : value->dump());
+  return read(key, *value, &Json::as_integer);
 }
 
-bool boolean(const Json& config, std::string_view key, bool otherwise) {
+double number(const Json& config, std::string_view key, std::optional<double> otherwise) {
   const Json* value = present(config, key);
-  return value == nullptr ? otherwise : read(key, *value, &Json::as_bool);
+  MG_CHECK(value != nullptr || otherwise.has_value(), "config.json has no '{}'", key);
+  return value == nullptr ? *otherwise : read(key, *value, &Json::as_number);
 }
 
-std::string text(const Json& config, std::string_view key, std::string otherwise) {
+double positive(const Json& config, std::string_view key, std::optional<double> otherwise) {
+  const double value = number(config, key, otherwise);
+  MG_CHECK(value > 0 && std::isfinite(value),
+           "config.json has {} = {}; a positive number is wanted", key, value);
+  return value;
+}
+
+bool boolean(const Json& config, std::string_view key, std::optional<bool> otherwise) {
   const Json* value = present(config, key);
-  return value == nullptr ? otherwise : read(key, *value, &Json::as_string);
+  MG_CHECK(value != nullptr || otherwise.has_value(), "config.json has no '{}'", key);
+  return value == nullptr ? *otherwise : read(key, *value, &Json::as_bool);
+}
+
+std::string text(const Json& config, std::string_view key, std::optional<std::string> otherwise) {
+  const Json* value = present(config, key);
+  MG_CHECK(value != nullptr || otherwise.has_value(), "config.json has no '{}'", key);
+  return value == nullptr ? *otherwise : read(key, *value, &Json::as_string);
 }
 
 void refuse_unless(const Json& config, std::string_view key, const Json& value) {
@@ -117,10 +86,9 @@ void refuse_unless(const Json& config, std::string_view key, const Json& value) 
            key, there->dump(), value.dump());
 }
 
-kernels::Activation activation(const Json& config, std::string_view key,
-                               std::string_view otherwise) {
+kernels::Activation activation(const Json& config, std::string_view key) {
   using kernels::Activation;
-  const std::string name = text(config, key, std::string(otherwise));
+  const std::string name = text(config, key);
   if (name == "gelu_new" || name == "gelu_pytorch_tanh" || name == "gelu_fast")
     return Activation::gelu_tanh;
   if (name == "gelu") return Activation::gelu_erf;
@@ -156,188 +124,104 @@ std::string stored_name(DType type) {
   }
 }
 
-DecoderValue read_common(const Json& j, const CommonDefaults& otherwise) {
+DecoderValue read_common(const Json& j, const CommonForm& form) {
   DecoderValue value;
   const int64_t layers = integer(j, "num_hidden_layers");
   MG_CHECK(layers <= 1 << 16, "config.json has num_hidden_layers = {}; the most is {}", layers,
            1 << 16);
   value.hidden_size = integer(j, "hidden_size");
   value.vocab_size = integer(j, "vocab_size");
-  value.max_position_embeddings = integer(j, "max_position_embeddings", 2048);
-  value.untied = !boolean(j, "tie_word_embeddings", otherwise.tied);
+  value.max_position_embeddings = integer(j, "max_position_embeddings");
+  value.untied = !boolean(j, "tie_word_embeddings");
   nn::AttentionConfig attention{.heads = integer(j, "num_attention_heads"), .rotary = "default"};
-  attention.kv_heads = integer(j, "num_key_value_heads",
-                               otherwise.kv_heads > 0 ? otherwise.kv_heads : attention.heads);
-  if (present(j, "head_dim") == nullptr && otherwise.head_size == 0) {
+  attention.kv_heads = integer(j, "num_key_value_heads", attention.heads);
+  if (present(j, "head_dim") == nullptr) {
     MG_CHECK(value.hidden_size % attention.heads == 0,
              "config.json has hidden_size = {}, which is not a multiple of num_attention_heads = "
-             "{}, and "
-             "no head_dim",
+             "{}, and no head_dim",
              value.hidden_size, attention.heads);
     attention.head_size = value.hidden_size / attention.heads;
   } else {
-    attention.head_size = integer(j, "head_dim", otherwise.head_size);
+    attention.head_size = integer(j, "head_dim");
   }
-  const nn::MlpConfig mlp{
-      .ffn = integer(j, "intermediate_size"),
-      .activation = activation(j, otherwise.activation_key, otherwise.activation),
-      .gated = otherwise.gated};
-  const nn::NormConfig norm{.kind = otherwise.norm,
-                            .epsilon = number(j, otherwise.epsilon_key, otherwise.norm_epsilon)};
+  const nn::MlpConfig mlp{.ffn = integer(j, "intermediate_size"),
+                          .activation = activation(j, form.activation_key),
+                          .gated = form.gated};
+  const nn::NormConfig norm{.kind = form.norm, .epsilon = positive(j, form.epsilon_key)};
   value.layers.assign(static_cast<size_t>(layers),
                       {.mixer = attention, .feed_forward = mlp, .norm = norm});
   value.final_norm = norm;
   value.attention_dropout = number(j, "attention_dropout", 0);
-  value.init_method_std = number(j, "initializer_range", 0.02);
-  value.rotary["default"] = read_rotary(j, otherwise, value.max_position_embeddings);
+  value.init_method_std = number(j, "initializer_range");
+  value.rotary["default"] = read_rotary(j, form.partial_rotary);
   return value;
 }
 
-Json write_common(const DecoderValue& value, const CommonDefaults& otherwise) {
+Json write_common(const DecoderValue& value, const CommonForm& form) {
   const nn::AttentionConfig* a = value.first_attention();
   const nn::MlpConfig* mlp = value.first_mlp();
   MG_CHECK(a != nullptr && mlp != nullptr, "a model without attention or without an MLP");
   const auto rotary = value.rotary.find(a->rotary);
-  const bool dynamic =
-      rotary != value.rotary.end() && rotary->second.scaling == nn::RopeScaling::dynamic;
   Json j(Json::Object{});
   j.set("attention_dropout", value.attention_dropout);
   j.set("head_dim", a->head_size);
-  j.set(otherwise.activation_key, activation_name(mlp->activation));
+  j.set(form.activation_key, activation_name(mlp->activation));
   j.set("hidden_size", value.hidden_size);
   j.set("initializer_range", value.init_method_std);
   j.set("intermediate_size", mlp->ffn);
-  j.set("max_position_embeddings",
-        dynamic ? rotary->second.original_positions : value.max_position_embeddings);
+  j.set("max_position_embeddings", value.max_position_embeddings);
   j.set("num_attention_heads", a->heads);
   j.set("num_hidden_layers", value.num_layers());
   j.set("num_key_value_heads", a->kv_heads);
-  j.set(otherwise.epsilon_key, value.layers[0].norm.epsilon);
+  j.set(form.epsilon_key, value.layers[0].norm.epsilon);
   if (rotary != value.rotary.end())
-    j.set("rope_parameters", write_rope_parameters(rotary->second, otherwise.rotary_fraction));
+    j.set("rope_parameters", write_rotary(rotary->second, form.partial_rotary));
   j.set("tie_word_embeddings", !value.untied);
   j.set("vocab_size", value.vocab_size);
   return j;
 }
 
-nn::RotaryConfig read_rotary(const Json& config, const CommonDefaults& otherwise,
-                             int64_t& max_positions) {
-  const Json* parameters = present(config, "rope_parameters");
-  if (parameters == nullptr) parameters = present(config, "rope_scaling");
-  return read_rope_parameters(config, parameters == nullptr ? Json(Json::Object{}) : *parameters,
-                              otherwise, max_positions);
-}
-
-nn::RotaryConfig read_rope_parameters(const Json& config, const Json& p,
-                                      const CommonDefaults& otherwise, int64_t& max_positions) {
-  MG_CHECK(p.is_object(),
-           "config.json has rope_parameters (rope_scaling) = {}; an object is wanted", p.dump());
-  nn::RotaryConfig rotary;
-  const std::string type = text(p, "rope_type", text(p, "type", "default"));
-  rotary.scaling = scaling_named(type);
-  rotary.base = number(p, "rope_theta", number(config, "rope_theta", otherwise.rope_theta));
-  rotary.fraction = number(p, "partial_rotary_factor",
-                           number(config, "partial_rotary_factor", otherwise.rotary_fraction));
-  const int64_t before = integer(config, "original_max_position_embeddings",
-                                 integer(p, "original_max_position_embeddings", max_positions));
-  using nn::RopeScaling;
-  switch (rotary.scaling) {
-    case RopeScaling::none: return rotary;
-    case RopeScaling::linear: rotary.factor = needed_number(p, "factor"); return rotary;
-    case RopeScaling::dynamic: {
-      rotary.factor = needed_number(p, "factor");
-      rotary.original_positions = max_positions;
-      MG_CHECK(
-          rotary.factor >= 1 && rotary.factor * static_cast<double>(max_positions) <= 1e9,
-          "config.json scales rotary positions by a factor of {}; it must be 1 or more and give at "
-          "most 1e9 positions",
-          rotary.factor);
-      max_positions = std::llround(rotary.factor * static_cast<double>(max_positions));
-      return rotary;
-    }
-    case RopeScaling::llama3:
-      rotary.factor = needed_number(p, "factor");
-      rotary.low_freq_factor = needed_number(p, "low_freq_factor");
-      rotary.high_freq_factor = needed_number(p, "high_freq_factor");
-      needed(p, "original_max_position_embeddings");
-      rotary.original_positions = integer(p, "original_max_position_embeddings");
-      return rotary;
-    case RopeScaling::yarn:
-      rotary.original_positions = before;
-      // The factor may follow from the two contexts, where both are there.
-      rotary.factor =
-          before == max_positions
-              ? needed_number(p, "factor")
-              : number(p, "factor",
-                       static_cast<double>(max_positions) / static_cast<double>(before));
-      read_yarn(p, rotary);
-      return rotary;
-    case RopeScaling::longrope:
-      rotary.original_positions = before;
-      rotary.short_factor = needed_numbers(p, "short_factor");
-      rotary.long_factor = needed_numbers(p, "long_factor");
-      rotary.attention_factor = number(p, "attention_factor", 0);
-      return rotary;
-  }
-  MG_ASSERT(false);
-}
-
-Json write_rope_parameters(const nn::RotaryConfig& rotary, double fraction) {
-  using nn::RopeScaling;
-  Json p(Json::Object{});
-  const RopeScaling scaling = rotary.scaling;
-  const bool extended = scaling == RopeScaling::yarn || scaling == RopeScaling::llama3 ||
-                        scaling == RopeScaling::longrope;
-  if (scaling == RopeScaling::yarn) {
-    p.set("beta_fast", rotary.beta_fast);
-    p.set("beta_slow", rotary.beta_slow);
-    if (rotary.mscale != 0) p.set("mscale", rotary.mscale);
-    if (rotary.mscale_all_dim != 0) p.set("mscale_all_dim", rotary.mscale_all_dim);
-  }
-  if (rotary.attention_factor != 0) p.set("attention_factor", rotary.attention_factor);
-  if (scaling != RopeScaling::none && scaling != RopeScaling::longrope)
-    p.set("factor", rotary.factor);
-  if (scaling == RopeScaling::llama3) {
-    p.set("high_freq_factor", rotary.high_freq_factor);
-    p.set("low_freq_factor", rotary.low_freq_factor);
-  }
-  if (scaling == RopeScaling::longrope)
-    p.set("long_factor", Json::Array(rotary.long_factor.begin(), rotary.long_factor.end()));
-  if (extended) p.set("original_max_position_embeddings", rotary.original_positions);
-  if (rotary.fraction != 1 || fraction != 1) p.set("partial_rotary_factor", rotary.fraction);
-  p.set("rope_theta", rotary.base);
-  for (const ScalingName& known : kScalings) {
-    if (known.scaling != scaling) continue;
-    p.set("rope_type", known.name);
-    break;
-  }
-  if (scaling == RopeScaling::longrope)
-    p.set("short_factor", Json::Array(rotary.short_factor.begin(), rotary.short_factor.end()));
-  if (scaling == RopeScaling::yarn && !rotary.truncate) p.set("truncate", false);
-  return p;
-}
-
-void read_windows(const Json& j, DecoderValue& value, bool (*sliding)(const Json&, int64_t layer)) {
+std::vector<bool> listed_layers(const Json& j, int64_t layers, std::string_view kind) {
+  std::vector<bool> listed;
   const Json* types = present(j, "layer_types");
-  MG_CHECK(types == nullptr ||
-               (types->is_array() && std::ssize(types->as_array()) == value.num_layers()),
+  if (types == nullptr) return listed;
+  MG_CHECK(types->is_array() && std::ssize(types->as_array()) == layers,
            "config.json has num_hidden_layers = {} and layer_types = {}; it must list one a layer",
-           value.num_layers(), types->dump());
-  const int64_t window = integer(j, "sliding_window", 0);
-  for (int64_t i = 0; i < value.num_layers(); ++i) {
-    bool slides = window > 0 && sliding(j, i);
-    if (types != nullptr) {
-      const std::string type = read(
-          "layer_types", [&] { return types->as_array()[static_cast<size_t>(i)].as_string(); });
-      MG_CHECK(type == "full_attention" || type == "sliding_attention",
-               "config.json has '{}' in layer_types; supported: full_attention, sliding_attention",
-               type);
-      slides = type == "sliding_attention";
-      MG_CHECK(!slides || window > 0,
-               "config.json has sliding_attention in layer_types and no sliding_window");
-    }
-    if (slides) value.layers[static_cast<size_t>(i)].attention()->window = window;
+           layers, types->dump());
+  for (const Json& entry : types->as_array()) {
+    const std::string type = entry.is_string() ? entry.as_string() : entry.dump();
+    MG_CHECK(type == "full_attention" || type == kind,
+             "config.json has '{}' in layer_types; supported: full_attention, {}", type, kind);
+    listed.push_back(type == kind);
   }
+  return listed;
+}
+
+void read_windows(const Json& j, DecoderValue& value, const LayerTest& sliding) {
+  const std::vector<bool> listed = listed_layers(j, value.num_layers(), "sliding_attention");
+  for (int64_t i = 0; i < value.num_layers(); ++i) {
+    const auto at = static_cast<size_t>(i);
+    if (listed.empty() ? !sliding(i) : !listed[at]) continue;
+    MG_CHECK(present(j, "sliding_window") != nullptr,
+             "config.json has no sliding_window, which layer {} needs for sliding attention; give "
+             "layer_types if all layers have full attention",
+             i);
+    value.layers[at].attention()->window = integer(j, "sliding_window");
+  }
+}
+
+void read_optional_windows(const Json& given, DecoderValue& value, const LayerTest& sliding) {
+  Json j = given;
+  const bool used = boolean(j, "use_sliding_window");
+  if (!used) j.set("sliding_window", Json());
+  const bool none = present(j, "sliding_window") == nullptr;
+  read_windows(j, value, [&](int64_t layer) { return !none && sliding(layer); });
+}
+
+void read_window(const Json& j, DecoderValue& value) {
+  if (present(j, "sliding_window") == nullptr) return;
+  const int64_t window = integer(j, "sliding_window");
+  for (LayerValue& layer : value.layers) layer.attention()->window = window;
 }
 
 Json layer_types(const DecoderValue& value) {
@@ -369,8 +253,8 @@ void set_score_scale(nn::AttentionConfig& attention, double scale) {
 }
 
 void read_gemma(const Json& j, DecoderValue& value) {
-  const auto scalar = static_cast<double>(integer(j, "query_pre_attn_scalar", 256));
-  const bool bias = boolean(j, "attention_bias", false);
+  const auto scalar = static_cast<double>(integer(j, "query_pre_attn_scalar"));
+  const bool bias = boolean(j, "attention_bias");
   for (LayerValue& layer : value.layers) {
     layer.norm.one_plus = true;
     layer.norm_after = true;

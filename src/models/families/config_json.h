@@ -1,7 +1,8 @@
 // What the config.json of several families have in common: values by their keys, activations and types by
-// their names, rotary positions in both forms.
+// their names, Llama's keys. Rotary positions: rotary_json.h.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -16,50 +17,44 @@ namespace megatron::models {
 
 // The value of a key; null where it is absent or null.
 const Json* present(const Json& config, std::string_view key);
-// A positive number. Absent: `otherwise`; 0 then stands for one that depends on other keys. These
-// throw Error naming the key and the value.
+// The value of a key, or `otherwise` where it is absent or null. Throws Error naming the key and the value of another
+// type, and where there is neither. integer() and positive() are above 0.
 int64_t integer(const Json& config, std::string_view key, std::optional<int64_t> otherwise = {});
-double number(const Json& config, std::string_view key, double otherwise);
-bool boolean(const Json& config, std::string_view key, bool otherwise);
-std::string text(const Json& config, std::string_view key, std::string otherwise);
+int64_t count(const Json& config, std::string_view key);  // 0 or more
+double number(const Json& config, std::string_view key, std::optional<double> otherwise = {});
+double positive(const Json& config, std::string_view key, std::optional<double> otherwise = {});
+bool boolean(const Json& config, std::string_view key, std::optional<bool> otherwise = {});
+std::string text(const Json& config, std::string_view key,
+                 std::optional<std::string> otherwise = {});
 // Throws Error where the key is there with another value.
 void refuse_unless(const Json& config, std::string_view key, const Json& value);
 
-kernels::Activation activation(const Json& config, std::string_view key,
-                               std::string_view otherwise);
+kernels::Activation activation(const Json& config, std::string_view key);
 std::string activation_name(kernels::Activation activation);
 std::string stored_name(DType type);  // "bfloat16"
 
-// What the keys of Llama's config.json say, which most families share: sizes, heads, RMSNorm, a gated
-// MLP without biases, one rotary table "default" and, of `otherwise`, what a family has where a key is
-// absent.
-struct CommonDefaults {
-  double norm_epsilon = 1e-6, rope_theta = 10000, rotary_fraction = 1;
-  int64_t kv_heads = 0;   // 0: as many as heads
-  int64_t head_size = 0;  // 0: hidden size / heads
-  bool tied = false;
-  std::string_view activation = "silu";
+// How a family spells the keys that Llama's config.json has, and where its decoder differs from Llama's: RMSNorm, a
+// gated MLP without biases, one rotary table "default" that rotates whole heads.
+struct CommonForm {
   std::string_view activation_key = "hidden_act", epsilon_key = "rms_norm_eps";
   nn::Normalization norm = nn::Normalization::rms_norm;
   bool gated = true;
+  bool partial_rotary = false;  // partial_rotary_factor of each head's dims are rotated
 };
-DecoderValue read_common(const Json& config, const CommonDefaults& otherwise = {});
-// The keys that read_common() reads, but for rope_parameters: of the first layer.
-Json write_common(const DecoderValue& value, const CommonDefaults& otherwise = {});
-// A rotary config from rope_parameters, or rope_theta and rope_scaling. max_positions may grow: dynamic scaling
-// extends it.
-nn::RotaryConfig read_rotary(const Json& config, const CommonDefaults& otherwise,
-                             int64_t& max_positions);
-// The same of one object like rope_parameters.
-nn::RotaryConfig read_rope_parameters(const Json& config, const Json& parameters,
-                                      const CommonDefaults& otherwise, int64_t& max_positions);
-// fraction: what the family has where partial_rotary_factor is absent.
-Json write_rope_parameters(const nn::RotaryConfig& rotary, double fraction = 1);
+DecoderValue read_common(const Json& config, const CommonForm& form = {});
+// The keys that read_common() reads, those of layers from the first.
+Json write_common(const DecoderValue& value, const CommonForm& form = {});
 
-// sliding_window and layer_types ("full_attention", "sliding_attention") of the layers; `sliding` says by
-// layer index what holds where layer_types is absent.
-void read_windows(const Json& config, DecoderValue& value,
-                  bool (*sliding)(const Json&, int64_t layer));
+// True for each layer that layer_types lists as `kind`; the others have full attention. Empty: the key is absent.
+std::vector<bool> listed_layers(const Json& config, int64_t layers, std::string_view kind);
+// sliding_window in the layers that layer_types lists as sliding_attention or, where it is absent, `sliding` says.
+// Throws Error if there is one and no sliding_window.
+using LayerTest = std::function<bool(int64_t layer)>;
+void read_windows(const Json& config, DecoderValue& value, const LayerTest& sliding);
+// The same where use_sliding_window says whether sliding_window counts.
+void read_optional_windows(const Json& config, DecoderValue& value, const LayerTest& sliding);
+// sliding_window of every layer, or of none, whatever layer_types says.
+void read_window(const Json& config, DecoderValue& value);
 Json layer_types(const DecoderValue& value);
 int64_t window_of(const DecoderValue& value);  // of the first layer that has one; 0: none has
 int64_t first_window(

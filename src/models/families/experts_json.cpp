@@ -27,7 +27,7 @@ void set_experts(DecoderValue& value, const nn::MoeConfig& experts,
 }
 
 bool is_sparse(const Json& j, int64_t layer) {
-  const int64_t step = integer(j, "decoder_sparse_step", 1);
+  const int64_t step = integer(j, "decoder_sparse_step");
   if (const Json* dense = present(j, "mlp_only_layers")) {
     MG_CHECK(dense->is_array() && std::ranges::all_of(dense->as_array(), &Json::is_integer),
              "config.json has mlp_only_layers = {}; a list of layers is wanted", dense->dump());
@@ -53,16 +53,16 @@ void write_sparse_layers(const DecoderValue& value, Json& j) {
 }
 
 kernels::RouterForm read_softmax_router(const Json& j) {
-  return {.softmax_first = !boolean(j, "norm_topk_prob", false)};
+  return {.softmax_first = !boolean(j, "norm_topk_prob")};
 }
 
 bool normalises(const nn::MoeConfig& moe) {
   return moe.router.normalised || !moe.router.softmax_first;
 }
 
-void read_aux_loss(const Json& j, double otherwise, DecoderValue& value) {
-  value.router.stated_aux_loss = number(j, "router_aux_loss_coef", otherwise);
-  value.router.states_router_logits = boolean(j, "output_router_logits", false);
+void read_aux_loss(const Json& j, DecoderValue& value) {
+  value.router.stated_aux_loss = number(j, "router_aux_loss_coef");
+  value.router.states_router_logits = boolean(j, "output_router_logits");
 }
 
 void write_aux_loss(const DecoderValue& value, double otherwise, Json& j) {
@@ -70,13 +70,13 @@ void write_aux_loss(const DecoderValue& value, double otherwise, Json& j) {
   j.set("router_aux_loss_coef", value.router.stated_aux_loss.value_or(otherwise));
 }
 
-Json write_common_of_experts(const DecoderValue& value, const CommonDefaults& otherwise) {
+Json write_common_of_experts(const DecoderValue& value, const CommonForm& form) {
   MG_CHECK(value.first_moe() != nullptr, "a model without experts");
-  if (value.first_mlp() != nullptr) return write_common(value, otherwise);
+  if (value.first_mlp() != nullptr) return write_common(value, form);
   DecoderValue dense = value;
   for (LayerValue& layer : dense.layers)
     if (const nn::MoeConfig* moe = layer.moe()) layer.feed_forward = nn::MlpConfig(moe->expert);
-  return write_common(dense, otherwise);
+  return write_common(dense, form);
 }
 
 FamilyTensors expert_tensors(const DecoderValue& value, const ExpertNames& names,

@@ -23,12 +23,12 @@ bool normalises(const nn::MoeConfig& moe);
 
 // router_aux_loss_coef and output_router_logits, which transformers reads together. They do not train the model here:
 // --moe-aux-loss-coeff does.
-void read_aux_loss(const Json& config, double otherwise, DecoderValue& value);
+void read_aux_loss(const Json& config, DecoderValue& value);
 void write_aux_loss(const DecoderValue& value, double otherwise, Json& config);
 
 // write_common() of a model whose layers may all have experts: intermediate_size is that of the layers without, or, where
 // there are none, of an expert.
-Json write_common_of_experts(const DecoderValue& value, const CommonDefaults& otherwise = {});
+Json write_common_of_experts(const DecoderValue& value, const CommonForm& form = {});
 
 // llama_tensors() and those of the router and of each expert, whose number stands for '#'.
 struct ExpertNames {

@@ -46,6 +46,9 @@ constexpr DecoderFamily::Key kKeys[] = {
     {"--embedding-multiplier", "embedding_multiplier"},
     {"--residual-multiplier", "residual_multiplier"}};
 
+// A setting of training that no family has and every reader ignores.
+constexpr std::string_view kWidthMultiplier = "mup_width_multiplier";
+
 // A message about flags, said of the keys that they stand for in this family's file.
 std::string with_keys(std::string text, const DecoderFamily& family) {
   for (const auto keys : {family.keys, std::span<const DecoderFamily::Key>(kKeys)})
@@ -53,6 +56,28 @@ std::string with_keys(std::string text, const DecoderFamily& family) {
       for (size_t at = 0; (at = text.find(key.flag, at)) != text.npos; at += key.key.size())
         text.replace(at, key.flag.size(), key.key);
   return text;
+}
+
+// Null is a value of these keys, as it is in transformers' classes; of others it is the default.
+constexpr std::string_view kNullable[] = {"sliding_window", "attention_chunk_size",
+                                          "num_key_value_heads", "attn_logit_softcapping",
+                                          "final_logit_softcapping"};
+
+Json with_defaults(const DecoderFamily& family, Json config) {
+  for (const DecoderFamily::Alias& alias : family.aliases)
+    if (const Json* value = present(config, alias.other)) config.set(alias.key, *value);
+  const Json defaults = Json::parse(family.defaults);
+  for (const auto& [key, value] : defaults.as_object()) {
+    const bool nullable = std::ranges::find(kNullable, key) != std::end(kNullable);
+    if (nullable ? !config.contains(key) : present(config, key) == nullptr) config.set(key, value);
+  }
+  return config;
+}
+
+DecoderValue read(const DecoderFamily& family, const Json& config) {
+  DecoderValue value = family.read(with_defaults(family, config));
+  value.width_multiplier = number(config, kWidthMultiplier, 1);
+  return value;
 }
 
 // A head that the value has not is another model.
@@ -70,7 +95,7 @@ void check_head(const DecoderFamily& family, const Json& config, const DecoderVa
   if (head == (value.score_labels > 0 ? kScores : kText)) return;
   Json scored = config;
   scored.set("architectures", Json::Array{model + std::string(kScores)});
-  const bool has_scores = family.read(scored).score_labels > 0;
+  const bool has_scores = read(family, scored).score_labels > 0;
   fail("config.json has architectures = '{}'; supported of {}: {}{}{}", name, family.name, model,
        kText, has_scores ? ", " + model + std::string(kScores) : "");
 }
@@ -106,6 +131,13 @@ std::string first_difference(const DecoderValue& value, const DecoderValue& back
                      first_difference(alone(*ours), alone(*theirs)));
 }
 
+std::string dropout_obstacle(std::string_view flag, double value) {
+  return fmt::format(
+      "it has {} {}; the file has none: use {} 0 or, for a model described by flags, "
+      "--model-family megatron, which holds any",
+      flag, value, flag);
+}
+
 // Objects of transformers are sorted by their keys.
 Json sorted(Json config) {
   std::ranges::stable_sort(config.as_object(), {}, &Json::Member::first);
@@ -135,19 +167,10 @@ Json older(Json config, const DecoderFamily& family) {
   return config;
 }
 
-// A setting of training that no family has and every reader ignores.
-constexpr std::string_view kWidthMultiplier = "mup_width_multiplier";
-
 Json written(const DecoderFamily& family, const DecoderValue& value) {
   Json config = family.write(value);
   if (value.width_multiplier != 1) config.set(kWidthMultiplier, value.width_multiplier);
   return config;
-}
-
-DecoderValue read(const DecoderFamily& family, const Json& config) {
-  DecoderValue value = family.read(config);
-  value.width_multiplier = number(config, kWidthMultiplier, 1);
-  return value;
 }
 
 }  // namespace
@@ -162,18 +185,24 @@ const DecoderFamily& family_named(std::string_view name) {
   fail("there is no model type '{}'; supported: {}", name, fmt::join(names, ", "));
 }
 
+void zero_default_dropouts(const DecoderFamily& family, const ModelFlags& flags,
+                           DecoderValue& value) {
+  const DecoderValue back = read(family, written(family, value));
+  if (!flags.hidden_dropout && back.hidden_dropout != value.hidden_dropout)
+    value.hidden_dropout = 0;
+  if (!flags.attention_dropout && back.attention_dropout != value.attention_dropout)
+    value.attention_dropout = 0;
+}
+
 std::string obstacle(const DecoderFamily& family, const DecoderValue& value) {
   try {
     const DecoderValue back = read(family, written(family, value));
     if (std::string difference = first_difference(value, back); !difference.empty())
       return difference;
     if (back.hidden_dropout != value.hidden_dropout)
-      return fmt::format("it has --hidden-dropout {}; the file has none: use --hidden-dropout 0",
-                         value.hidden_dropout);
+      return dropout_obstacle("--hidden-dropout", value.hidden_dropout);
     if (back.attention_dropout != value.attention_dropout)
-      return fmt::format(
-          "it has --attention-dropout {}; the file has none: use --attention-dropout 0",
-          value.attention_dropout);
+      return dropout_obstacle("--attention-dropout", value.attention_dropout);
   } catch (const Error& error) {
     return error.what();
   }

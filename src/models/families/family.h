@@ -9,6 +9,7 @@
 #include "base/json.h"
 #include "models/decoder/value.h"
 #include "models/families/tensor_map.h"
+#include "models/model_flags.h"
 
 namespace megatron::models {
 
@@ -25,12 +26,21 @@ struct DecoderFamily {
   std::string_view name;  // model_type of its config.json
   // What a user trains and downloads under it: for the table of supported models.
   std::string_view models;
-  // Throws Error naming the key and the value that is not supported. Sizes are checked later.
+  // Throws Error naming the key and the value that is not supported. Sizes are checked later. The config has a value for
+  // each key of `defaults`.
   DecoderValue (*read)(const Json& config);
   // The keys that transformers 5 writes, but for dtype. Of any value: where it cannot be said in this file,
   // read() gives another value or throws.
   Json (*write)(const DecoderValue& value);
   FamilyTensors (*tensors)(const DecoderValue& value);
+  // Values of keys that a config.json may leave out, as a JSON object: those of the class that transformers has for the
+  // type. Empty: the keys that read() asks for must be there.
+  std::string_view defaults = "{}";
+  // Other names of keys; a value under such a name wins.
+  struct Alias {
+    std::string_view other, key;
+  };
+  std::span<const Alias> aliases = {};
   // Flags, and the keys of the file that say the same where Llama's have other names. One that begins
   // another one's name comes after it.
   struct Key {
@@ -62,6 +72,10 @@ const DecoderFamily& family_for(const DecoderValue& value);
 // That of --model-family, where it is given. Throws Error where it cannot hold the value.
 const DecoderFamily& family_to_save(const DecoderValue& value,
                                     const std::optional<std::string>& named);
+
+// Sets dropouts to 0 that the flags do not give and that the family's config.json cannot hold.
+void zero_default_dropouts(const DecoderFamily& family, const ModelFlags& flags,
+                           DecoderValue& value);
 
 // Checked. Throws Error naming the key and the value that is not supported.
 DecoderValue read_config(const DecoderFamily& family, const Json& config);

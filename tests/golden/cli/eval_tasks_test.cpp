@@ -204,7 +204,7 @@ TEST_F(EvalTasks, RefusesWhatMakesNoSense) {
   refused({"--tasks", "bad.jsonl", "--stride", "3"}, {"--stride", "--tasks"});
   refused({"--tasks", "bad.jsonl", "--mock-data"}, {"--mock-data", "--tasks"});
   refused({"--input", "bad.jsonl", "--limit", "3"}, {"--limit", "--tasks"});
-  refused({"--input", "bad.jsonl", "--inference-max-seq-length", "64"}, {"--tasks"});
+  refused({"--input", "bad.jsonl", "--inference-dynamic-batching-max-requests", "4"}, {"--tasks"});
 }
 
 }  // namespace

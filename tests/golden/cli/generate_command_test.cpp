@@ -346,6 +346,51 @@ TEST_F(GenerateCommand, EndsAtThePositionsAndKeepsTheEndOfALongPrompt) {
   EXPECT_EQ(line["finish"].as_string(), "positions");
 }
 
+// Of rotary positions there are as many as a text needs; learned ones end with their table.
+TEST_F(GenerateCommand, TheContextLengthIsAFlag) {
+  const Outcome made = place_->run({"train",
+                                    "--num-layers",
+                                    "1",
+                                    "--hidden-size",
+                                    "16",
+                                    "--num-attention-heads",
+                                    "2",
+                                    "--position-embedding-type",
+                                    "rope",
+                                    "--seq-length",
+                                    "64",
+                                    "--micro-batch-size",
+                                    "1",
+                                    "--train-iters",
+                                    "1",
+                                    "--lr",
+                                    "1e-5",
+                                    "--mock-data",
+                                    "--tokenizer-model",
+                                    "t",
+                                    "--save",
+                                    "rotary"});
+  ASSERT_EQ(made.code, 0) << made.err;
+  int texts = 0;
+  const auto length = [&](const Words& flags, bool says) {
+    const std::string output = "context" + std::to_string(texts++) + ".jsonl";
+    const Outcome r =
+        place_->run(with({"generate", "--load", "rotary", "--threads", "1", "--prompt",
+                          "Hello there", "--max-tokens", "200", "--ignore-eos", "--output", output},
+                         flags));
+    EXPECT_EQ(r.code, 0) << r.err;
+    EXPECT_EQ(r.err.find("above the model's context length of 64") != std::string::npos, says)
+        << r.err;
+    const Json line = lines(output).at(0);
+    return line["prompt_tokens"].as_array().size() + line["tokens"].as_array().size();
+  };
+  EXPECT_EQ(length({}, false), 65U);
+  EXPECT_EQ(length({"--inference-max-seq-length", "100"}, true), 101U);
+  EXPECT_EQ(length({"--inference-max-seq-length", "20"}, false), 21U);
+  refused({"--prompt", "a", "--inference-max-seq-length", "65"},
+          {"--inference-max-seq-length is 65", "64 positions"});
+}
+
 TEST_F(GenerateCommand, SaysHowFastItWas) {
   const Outcome r = run({"--prompt", "Hello there", "--max-tokens", "5", "--ignore-eos"});
   EXPECT_NE(r.err.find(" prompt tokens, "), std::string::npos) << r.err;

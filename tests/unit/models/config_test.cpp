@@ -79,7 +79,7 @@ TEST(Config, RefusesAbsurdSizes) {
 }
 
 TEST(Config, NamesAMissingKey) {
-  Json config = config_of("llama");
+  Json config = testing::written_config("nemotron-nas");  // no class of transformers has defaults
   auto& members = config.as_object();
   std::erase_if(members, [](const Json::Member& m) { return m.first == "hidden_size"; });
   expect_parts(refusal(config), {"hidden_size"});
@@ -203,9 +203,56 @@ TEST(Config, FlagsHaveAFamily) {
   flags.swiglu = true;
   flags.add_bias_linear = false;
   EXPECT_EQ(model_from_flags(flags, 8)->family(), "llama");
-  EXPECT_THROW(model_from_flags(flags, 8)->config_json(DType::f32), Error);  // of its dropout
-  flags.hidden_dropout = 0;
+  // Without flags the dropouts are what the family can say.
+  EXPECT_EQ(model_from_flags(flags, 8)->flags().hidden_dropout, 0);
+  EXPECT_EQ(model_from_flags(flags, 8)->flags().attention_dropout, 0.1);
+  EXPECT_NO_THROW(model_from_flags(flags, 8)->config_json(DType::f32));
+  flags.hidden_dropout = 0.1;
   EXPECT_EQ(model_from_flags(flags, 8)->family(), "llama");
+  try {
+    model_from_flags(flags, 8)->config_json(DType::f32);
+    ADD_FAILURE() << "no error";
+  } catch (const Error& error) {
+    expect_parts(error.what(), {"llama", "--hidden-dropout 0.1", "--model-family megatron"});
+  }
+  flags.model_family = "megatron";
+  EXPECT_NO_THROW(model_from_flags(flags, 8)->config_json(DType::f32));
+}
+
+// What texts inference reads: more positions than the file has where its scaling extends them.
+TEST(Config, ContextLengthFollowsTheScaling) {
+  const auto length = [](const std::string& name, int64_t positions, const char* scaling) {
+    Json config = config_of(name);
+    config.set("max_position_embeddings", positions);
+    if (*scaling != 0) config.set("rope_scaling", Json::parse(scaling));
+    return model_from_config_json(config)->context_length();
+  };
+  EXPECT_EQ(length("llama", 128, ""), 128);
+  constexpr const char* kYarn =
+      R"({"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128})";
+  EXPECT_EQ(length("llama", 128, kYarn), 512);
+  EXPECT_EQ(length("llama", 512, kYarn), 512);
+  EXPECT_EQ(length("qwen3", 160, kYarn), 512);
+  EXPECT_EQ(length("llama", 128, R"({"type": "linear", "factor": 2.5})"), 320);
+  EXPECT_EQ(length("llama", 128, R"({"type": "dynamic", "factor": 3})"), 384);
+  EXPECT_EQ(length("llama3", 128, ""), 128);
+  EXPECT_EQ(length("phi3", 128, ""), 128);
+  EXPECT_EQ(length("gemma3_text", 128, ""), 128);  // linear by 8 in the file
+  EXPECT_EQ(length("gpt_oss", 128, ""), 128);      // YaRN by 4 over 32
+}
+
+TEST(Config, ContextLengthCanBeSet) {
+  const Model model = model_from_config_json(config_of("llama_yarn"));
+  const Model longer = model->with({.context_length = 1000});
+  EXPECT_EQ(longer->context_length(), 1000);
+  EXPECT_EQ(longer->max_position_embeddings(), 1000);  // its tables
+  EXPECT_EQ(longer->config_json(DType::f32), model->config_json(DType::f32));
+  const Model shorter = model->with({.context_length = 10});
+  EXPECT_EQ(shorter->context_length(), 10);
+  const Model learned = model_from_config_json(config_of("gpt2"));
+  EXPECT_EQ(learned->with({.context_length = 64})->context_length(), 64);
+  EXPECT_THROW(learned->with({.context_length = 65}), Error);
+  EXPECT_THROW(model->with({.context_length = int64_t{1} << 40}), Error);
 }
 
 // A family stays what config.json said, whatever changes in the model.

@@ -2,27 +2,29 @@
 // interleaved, in layers with a window only; scaled logits.
 #include "models/families/all.h"
 #include "models/families/config_json.h"
+#include "models/families/rotary_json.h"
 
 namespace megatron::models {
 namespace cohere2 {
 namespace {
 
-constexpr CommonDefaults kDefaults{.norm_epsilon = 1e-5,
-                                   .tied = true,
-                                   .epsilon_key = "layer_norm_eps",
-                                   .norm = nn::Normalization::layer_norm};
+constexpr std::string_view kDefaults = R"({
+  "vocab_size": 256000, "hidden_size": 8192, "intermediate_size": 22528, "num_hidden_layers": 40,
+  "num_attention_heads": 64, "hidden_act": "silu", "max_position_embeddings": 8192,
+  "initializer_range": 0.02, "layer_norm_eps": 1e-5, "logit_scale": 0.0625,
+  "tie_word_embeddings": true, "rope_theta": 10000.0, "attention_bias": false,
+  "attention_dropout": 0.0, "sliding_window": 4096, "sliding_window_pattern": 4})";
+
+constexpr CommonForm kForm{.epsilon_key = "layer_norm_eps", .norm = nn::Normalization::layer_norm};
 
 DecoderValue read(const Json& j) {
-  DecoderValue value = read_common(j, kDefaults);
+  DecoderValue value = read_common(j, kForm);
   value.rotary["default"].interleaved = true;
-  value.logits_scale = number(j, "logit_scale", 0.0625);
+  value.logits_scale = number(j, "logit_scale");
   value.final_norm.bias = false;
-  const bool bias = boolean(j, "attention_bias", false);
-  read_windows(j, value, [](const Json& config, int64_t layer) {
-    const int64_t pattern =
-        integer(config, "sliding_window_pattern", integer(config, "_sliding_window_pattern", 4));
-    return (layer + 1) % pattern != 0;
-  });
+  const bool bias = boolean(j, "attention_bias");
+  const int64_t pattern = integer(j, "sliding_window_pattern");
+  read_windows(j, value, [&](int64_t layer) { return (layer + 1) % pattern != 0; });
   for (LayerValue& layer : value.layers) {
     layer.order = LayerValue::Order::parallel_one_norm;
     layer.norm.bias = false;
@@ -34,9 +36,9 @@ DecoderValue read(const Json& j) {
 }
 
 Json write(const DecoderValue& value) {
-  Json j = write_common(value, kDefaults);
+  Json j = write_common(value, kForm);
   const auto rotary = value.rotary.find("default");
-  if (rotary != value.rotary.end()) j.set("rope_parameters", write_rope_parameters(rotary->second));
+  if (rotary != value.rotary.end()) j.set("rope_parameters", write_rotary(rotary->second));
   j.set("architectures", Json::Array{"Cohere2ForCausalLM"});
   j.set("attention_bias", value.first_attention()->qkv_bias);
   j.set("layer_types", layer_types(value));
@@ -61,6 +63,7 @@ const DecoderFamily kCohere2 = {.name = "cohere2",
                                 .read = cohere2::read,
                                 .write = cohere2::write,
                                 .tensors = cohere2::tensors,
+                                .defaults = cohere2::kDefaults,
                                 .keys = cohere2::kKeys};
 
 }  // namespace megatron::models

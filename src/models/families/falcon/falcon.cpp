@@ -8,31 +8,35 @@ namespace megatron::models {
 namespace falcon {
 namespace {
 
-constexpr CommonDefaults kDefaults{.norm_epsilon = 1e-5,
-                                   .tied = true,
-                                   .activation = "gelu",
-                                   .activation_key = "activation",
-                                   .epsilon_key = "layer_norm_epsilon",
-                                   .norm = nn::Normalization::layer_norm,
-                                   .gated = false};
+constexpr std::string_view kDefaults = R"({
+  "vocab_size": 65024, "hidden_size": 4544, "num_hidden_layers": 32, "num_attention_heads": 71,
+  "activation": "gelu", "layer_norm_epsilon": 1e-5, "initializer_range": 0.02,
+  "hidden_dropout": 0.0, "attention_dropout": 0.0, "alibi": false,
+  "new_decoder_architecture": false, "multi_query": true, "parallel_attn": true, "bias": false,
+  "max_position_embeddings": 2048, "rope_theta": 10000.0, "tie_word_embeddings": true})";
+
+constexpr DecoderFamily::Alias kAliases[] = {{"n_layer", "num_hidden_layers"},
+                                             {"n_head", "num_attention_heads"},
+                                             {"n_head_kv", "num_kv_heads"},
+                                             {"n_embed", "hidden_size"}};
+constexpr CommonForm kForm{.activation_key = "activation",
+                           .epsilon_key = "layer_norm_epsilon",
+                           .norm = nn::Normalization::layer_norm,
+                           .gated = false};
 
 DecoderValue read(const Json& given) {
   refuse_unless(given, "alibi", false);
-  Json j = given;  // older names, and those of other families
-  for (const auto& [older, name] : {std::pair{"n_layer", "num_hidden_layers"},
-                                    {"n_head", "num_attention_heads"},
-                                    {"n_head_kv", "num_kv_heads"}})
-    if (present(j, older) != nullptr) j.set(name, j[older]);
-  const bool grouped = boolean(j, "new_decoder_architecture", false);
+  Json j = given;  // with the names of other families
+  const bool grouped = boolean(j, "new_decoder_architecture");
   const int64_t heads = integer(j, "num_attention_heads");
-  j.set("num_key_value_heads", grouped                           ? integer(j, "num_kv_heads", heads)
-                               : boolean(j, "multi_query", true) ? 1
-                                                                 : heads);
+  j.set("num_key_value_heads", grouped                     ? integer(j, "num_kv_heads", heads)
+                               : boolean(j, "multi_query") ? 1
+                                                           : heads);
   j.set("intermediate_size", integer(j, "ffn_hidden_size", 4 * integer(j, "hidden_size")));
   j.set("head_dim", Json());
-  DecoderValue value = read_common(j, kDefaults);
-  value.hidden_dropout = number(j, "hidden_dropout", 0);
-  const bool bias = boolean(j, "bias", false), parallel = boolean(j, "parallel_attn", true);
+  DecoderValue value = read_common(j, kForm);
+  value.hidden_dropout = number(j, "hidden_dropout");
+  const bool bias = boolean(j, "bias"), parallel = boolean(j, "parallel_attn");
   const int64_t norms = integer(j, "num_ln_in_parallel_attn", grouped ? 2 : 1);
   MG_CHECK(norms == 1 || (norms == 2 && grouped),
            "config.json has num_ln_in_parallel_attn = {}; supported: 1, or 2 with "
@@ -49,7 +53,7 @@ DecoderValue read(const Json& given) {
 }
 
 Json write(const DecoderValue& value) {
-  Json j = write_common(value, kDefaults);
+  Json j = write_common(value, kForm);
   const Json ffn = j["intermediate_size"], kv_heads = j["num_key_value_heads"];
   std::erase_if(j.as_object(), [](const Json::Member& member) {
     return member.first == "num_key_value_heads" || member.first == "head_dim" ||
@@ -101,8 +105,8 @@ const DecoderFamily kFalcon = {.name = "falcon",
                                .read = falcon::read,
                                .write = falcon::write,
                                .tensors = falcon::tensors,
-                               .keys = falcon::kKeys,
-                               .buffers = falcon::kBuffers,
-                               .base_prefix = "transformer."};
+                               .defaults = falcon::kDefaults,
+                               .aliases = falcon::kAliases,
+                               .keys = falcon::kKeys};
 
 }  // namespace megatron::models

@@ -1,30 +1,56 @@
 // Gemma 3, its text model (Gemma Team 2025): Gemma 2 with norms of queries and keys in place of soft caps, and
 // rotary positions of their own for layers with a window.
+#include "base/error.h"
 #include "models/families/all.h"
 #include "models/families/config_json.h"
+#include "models/families/rotary_json.h"
 
 namespace megatron::models {
 namespace gemma3_text {
 namespace {
 
-constexpr CommonDefaults kDefaults{.rope_theta = 1e6,
-                                   .tied = true,
-                                   .activation = "gelu_pytorch_tanh",
-                                   .activation_key = "hidden_activation"};
+constexpr std::string_view kDefaults = R"({
+  "vocab_size": 262208, "hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 26,
+  "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256,
+  "hidden_activation": "gelu_pytorch_tanh", "max_position_embeddings": 131072,
+  "initializer_range": 0.02, "rms_norm_eps": 1e-6, "tie_word_embeddings": true,
+  "rope_theta": 1000000.0, "rope_local_base_freq": 10000.0, "attention_bias": false,
+  "attention_dropout": 0.0, "query_pre_attn_scalar": 256, "sliding_window": 4096,
+  "sliding_window_pattern": 6})";
 
-// {"sliding_attention": {...}, "full_attention": {...}}, or rope_theta, rope_local_base_freq and rope_scaling.
-void read_rotaries(const Json& j, DecoderValue& value) {
-  const Json* both = present(j, "rope_parameters");
-  const Json none(Json::Object{});
-  const bool nested = both != nullptr && both->is_object() && both->contains("full_attention");
-  const Json* local = nested ? present(*both, "sliding_attention") : nullptr;
-  value.rotary.clear();
-  value.rotary["global"] = nested ? read_rope_parameters(j, (*both)["full_attention"], kDefaults,
-                                                         value.max_position_embeddings)
-                                  : read_rotary(j, kDefaults, value.max_position_embeddings);
-  value.rotary["local"] = {.base = number(local == nullptr ? none : *local, "rope_theta",
-                                          number(j, "rope_local_base_freq", 10000))};
-  if (local != nullptr) refuse_unless(*local, "rope_type", "default");
+constexpr CommonForm kForm{.activation_key = "hidden_activation"};
+
+// rope_parameters {"full_attention": {...}, "sliding_attention": {...}}; or rope_theta and rope_local_base_freq, and
+// rope_scaling, whose members replace those of full_attention. As in transformers, a flat rope_parameters, which other
+// types have, counts for nothing, truncate is read beside the blocks, and the original context in them alone.
+void read_rotaries(const Json& given, DecoderValue& value) {
+  Json j = given;
+  j.set("original_max_position_embeddings", Json());
+  const Json *both = present(j, "rope_parameters"), *scaling = present(j, "rope_scaling");
+  MG_CHECK(both == nullptr || both->is_object(),
+           "config.json has rope_parameters = {}; an object is wanted", both->dump());
+  const auto block = [&](std::string_view key) {
+    const Json* there = both == nullptr ? nullptr : present(*both, key);
+    Json members = there == nullptr ? Json(Json::Object{{"rope_type", "default"}}) : *there;
+    MG_CHECK(members.is_object(), "config.json has rope_parameters.{} = {}; an object is wanted",
+             key, members.dump());
+    const Json* truncate = both == nullptr ? nullptr : both->find("truncate");
+    members.set("truncate", truncate == nullptr ? Json(true) : *truncate);
+    return members;
+  };
+  Json global = block("full_attention");
+  if (scaling != nullptr) {
+    MG_CHECK(scaling->is_object() && (both == nullptr || both->contains("full_attention")),
+             "config.json has rope_scaling = {} for the members of rope_parameters.full_attention, "
+             "and rope_parameters = {}",
+             scaling->dump(), both == nullptr ? "null" : both->dump());
+    for (const auto& [key, member] : scaling->as_object()) global.set(key, member);
+  }
+  value.rotary["global"] = read_rotary_block(
+      j, global, scaling != nullptr ? "rope_scaling" : "rope_parameters.full_attention");
+  j.set("rope_theta", Json(j["rope_local_base_freq"]));
+  value.rotary["local"] =
+      read_rotary_block(j, block("sliding_attention"), "rope_parameters.sliding_attention");
   for (LayerValue& layer : value.layers)
     layer.attention()->rotary = layer.attention()->window > 0 ? "local" : "global";
 }
@@ -34,27 +60,25 @@ DecoderValue read(const Json& j) {
   Json plain = j;
   plain.set("rope_parameters", Json());
   plain.set("rope_scaling", Json());
-  DecoderValue value = read_common(plain, kDefaults);
+  DecoderValue value = read_common(plain, kForm);
+  value.rotary.clear();
   read_gemma(j, value);
   for (LayerValue& layer : value.layers) {
     layer.attention()->qk_norm = nn::QkNorm::head;
     layer.attention()->soft_cap = number(j, "attn_logit_softcapping", 0);
   }
   value.logits_soft_cap = number(j, "final_logit_softcapping", 0);
-  read_windows(j, value, [](const Json& config, int64_t layer) {
-    const int64_t pattern =
-        integer(config, "sliding_window_pattern", integer(config, "_sliding_window_pattern", 6));
-    return (layer + 1) % pattern != 0;
-  });
+  const int64_t pattern = integer(j, "sliding_window_pattern");
+  read_windows(j, value, [&](int64_t layer) { return (layer + 1) % pattern != 0; });
   read_rotaries(j, value);
   return value;
 }
 
 Json write(const DecoderValue& value) {
-  Json j = write_common(value, kDefaults);
+  Json j = write_common(value, kForm);
   const auto table = [&](const std::string& name) {
     const auto found = value.rotary.find(name);
-    return write_rope_parameters(found == value.rotary.end() ? nn::RotaryConfig{} : found->second);
+    return write_rotary(found == value.rotary.end() ? nn::RotaryConfig{} : found->second);
   };
   const double cap = value.first_attention()->soft_cap;
   j.set("architectures", Json::Array{"Gemma3ForCausalLM"});
@@ -84,6 +108,7 @@ const DecoderFamily kGemma3Text = {.name = "gemma3_text",
                                    .models = "Gemma 3 (text)",
                                    .read = gemma3_text::read,
                                    .write = gemma3_text::write,
-                                   .tensors = gemma3_text::tensors};
+                                   .tensors = gemma3_text::tensors,
+                                   .defaults = gemma3_text::kDefaults};
 
 }  // namespace megatron::models

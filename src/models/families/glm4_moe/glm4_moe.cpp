@@ -7,40 +7,40 @@ namespace megatron::models {
 namespace glm4_moe {
 namespace {
 
-constexpr CommonDefaults kDefaults{.norm_epsilon = 1e-5, .rotary_fraction = 0.5, .kv_heads = 8};
+constexpr std::string_view kDefaults = R"({
+  "vocab_size": 151552, "hidden_size": 4096, "intermediate_size": 10944, "num_hidden_layers": 46,
+  "num_attention_heads": 96, "num_key_value_heads": 8, "hidden_act": "silu",
+  "max_position_embeddings": 131072, "initializer_range": 0.02, "rms_norm_eps": 1e-5,
+  "tie_word_embeddings": false, "rope_theta": 10000.0, "partial_rotary_factor": 0.5,
+  "attention_bias": false, "attention_dropout": 0.0, "moe_intermediate_size": 1408,
+  "num_experts_per_tok": 8, "output_router_logits": false, "n_shared_experts": 1,
+  "n_routed_experts": 128, "routed_scaling_factor": 1.0, "n_group": 1, "topk_group": 1,
+  "first_k_dense_replace": 1, "norm_topk_prob": true, "use_qk_norm": false})";
 
-// Of first_k_dense_replace, which may be 0.
-int64_t first_sparse(const Json& j) {
-  const Json* dense = present(j, "first_k_dense_replace");
-  if (dense == nullptr) return 1;
-  MG_CHECK(dense->is_integer() && dense->as_integer() >= 0,
-           "config.json has first_k_dense_replace = {}; a number of layers is wanted",
-           dense->dump());
-  return dense->as_integer();
-}
+constexpr CommonForm kForm{.partial_rotary = true};
+constexpr DecoderFamily::Alias kAliases[] = {{"num_local_experts", "n_routed_experts"}};
 
 DecoderValue read(const Json& j) {
-  DecoderValue value = read_common(j, kDefaults);
-  value.router.states_router_logits = boolean(j, "output_router_logits", false);
-  const bool bias = boolean(j, "attention_bias", false),
-             normalised_heads = boolean(j, "use_qk_norm", false);
+  DecoderValue value = read_common(j, kForm);
+  value.router.states_router_logits = boolean(j, "output_router_logits");
+  const bool bias = boolean(j, "attention_bias"), normalised_heads = boolean(j, "use_qk_norm");
   for (LayerValue& layer : value.layers) {
     layer.attention()->qkv_bias = bias;  // of the output there is none
     if (normalised_heads) layer.attention()->qk_norm = nn::QkNorm::head;
   }
-  nn::MoeConfig experts{.experts = integer(j, "n_routed_experts", 128),
-                        .choices = integer(j, "num_experts_per_tok", 8),
+  nn::MoeConfig experts{.experts = integer(j, "n_routed_experts"),
+                        .choices = integer(j, "num_experts_per_tok"),
                         .router = {.score = kernels::RouterScore::sigmoid,
-                                   .normalised = boolean(j, "norm_topk_prob", true),
-                                   .scale = number(j, "routed_scaling_factor", 1),
-                                   .groups = integer(j, "n_group", 1),
-                                   .chosen_groups = integer(j, "topk_group", 1)},
+                                   .normalised = boolean(j, "norm_topk_prob"),
+                                   .scale = number(j, "routed_scaling_factor"),
+                                   .groups = integer(j, "n_group"),
+                                   .chosen_groups = integer(j, "topk_group")},
                         .correction_bias = true,
                         .expert = *value.layers[0].mlp()};
   experts.router.group_best = experts.router.groups > 1 ? 2 : 1;
-  experts.expert.ffn = integer(j, "moe_intermediate_size", 1408);
-  experts.shared_ffn = experts.expert.ffn * integer(j, "n_shared_experts", 1);
-  const int64_t dense = first_sparse(j);
+  experts.expert.ffn = integer(j, "moe_intermediate_size");
+  experts.shared_ffn = experts.expert.ffn * integer(j, "n_shared_experts");
+  const int64_t dense = count(j, "first_k_dense_replace");
   set_experts(value, experts, [&](int64_t layer) { return layer >= dense; });
   return value;
 }
@@ -52,7 +52,7 @@ int64_t first_sparse_of(const DecoderValue& value) {
 }
 
 Json write(const DecoderValue& value) {
-  Json j = write_common_of_experts(value, kDefaults);
+  Json j = write_common_of_experts(value, kForm);
   const nn::MoeConfig& moe = *value.first_moe();
   const nn::AttentionConfig& attention = *value.first_attention();
   MG_CHECK(moe.shared_ffn % moe.expert.ffn == 0,
@@ -94,6 +94,8 @@ const DecoderFamily kGlm4Moe = {.name = "glm4_moe",
                                 .read = glm4_moe::read,
                                 .write = glm4_moe::write,
                                 .tensors = glm4_moe::tensors,
+                                .defaults = glm4_moe::kDefaults,
+                                .aliases = glm4_moe::kAliases,
                                 .keys = glm4_moe::kKeys,
                                 .prediction_layers = 1};
 

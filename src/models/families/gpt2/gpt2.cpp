@@ -7,6 +7,16 @@ namespace megatron::models {
 namespace gpt2 {
 namespace {
 
+constexpr std::string_view kDefaults = R"({
+  "vocab_size": 50257, "n_positions": 1024, "n_embd": 768, "n_layer": 12, "n_head": 12,
+  "activation_function": "gelu_new", "resid_pdrop": 0.1, "attn_pdrop": 0.1,
+  "layer_norm_epsilon": 1e-5, "initializer_range": 0.02, "tie_word_embeddings": true})";
+
+constexpr DecoderFamily::Alias kAliases[] = {{"hidden_size", "n_embd"},
+                                             {"max_position_embeddings", "n_positions"},
+                                             {"num_attention_heads", "n_head"},
+                                             {"num_hidden_layers", "n_layer"}};
+
 DecoderValue read(const Json& j) {
   for (const auto key :
        {"scale_attn_by_inverse_layer_idx", "reorder_and_upcast_attn", "add_cross_attention"})
@@ -17,15 +27,15 @@ DecoderValue read(const Json& j) {
   value.vocab_size = integer(j, "vocab_size");
   value.max_position_embeddings = integer(j, "n_positions");
   value.learned_positions = true;
-  value.untied = !boolean(j, "tie_word_embeddings", true);
-  value.hidden_dropout = number(j, "resid_pdrop", 0.1);
-  value.attention_dropout = number(j, "attn_pdrop", 0.1);
-  value.init_method_std = number(j, "initializer_range", 0.02);
+  value.untied = !boolean(j, "tie_word_embeddings");
+  value.hidden_dropout = number(j, "resid_pdrop");
+  value.attention_dropout = number(j, "attn_pdrop");
+  value.init_method_std = number(j, "initializer_range");
   const int64_t heads = integer(j, "n_head");
   MG_CHECK(value.hidden_size % heads == 0,
            "config.json has n_embd = {}, which is not a multiple of n_head = {}", value.hidden_size,
            heads);
-  const nn::NormConfig norm{.epsilon = number(j, "layer_norm_epsilon", 1e-5)};
+  const nn::NormConfig norm{.epsilon = positive(j, "layer_norm_epsilon")};
   const LayerValue layer{
       .mixer = nn::AttentionConfig{.heads = heads,
                                    .kv_heads = heads,
@@ -33,7 +43,7 @@ DecoderValue read(const Json& j) {
                                    .qkv_bias = true,
                                    .output_bias = true},
       .feed_forward = nn::MlpConfig{.ffn = integer(j, "n_inner", 4 * value.hidden_size),
-                                    .activation = activation(j, "activation_function", "gelu_new"),
+                                    .activation = activation(j, "activation_function"),
                                     .bias = true},
       .norm = norm};
   const int64_t layers = integer(j, "n_layer");
@@ -103,6 +113,8 @@ const DecoderFamily kGpt2 = {.name = "gpt2",
                              .read = gpt2::read,
                              .write = gpt2::write,
                              .tensors = gpt2::tensors,
+                             .defaults = gpt2::kDefaults,
+                             .aliases = gpt2::kAliases,
                              .keys = gpt2::kKeys,
                              .buffers = gpt2::kBuffers,
                              .base_prefix = "transformer."};

@@ -7,25 +7,29 @@ namespace megatron::models {
 namespace gpt_neox {
 namespace {
 
-constexpr CommonDefaults kDefaults{.norm_epsilon = 1e-5,
-                                   .rotary_fraction = 0.25,
-                                   .activation = "gelu",
-                                   .epsilon_key = "layer_norm_eps",
-                                   .norm = nn::Normalization::layer_norm,
-                                   .gated = false};
+constexpr std::string_view kDefaults = R"({
+  "vocab_size": 50432, "hidden_size": 6144, "num_hidden_layers": 44, "num_attention_heads": 64,
+  "intermediate_size": 24576, "hidden_act": "gelu", "attention_dropout": 0.0,
+  "hidden_dropout": 0.0, "max_position_embeddings": 2048, "initializer_range": 0.02,
+  "layer_norm_eps": 1e-5, "tie_word_embeddings": false, "use_parallel_residual": true,
+  "rotary_emb_base": 10000.0, "rotary_pct": 0.25, "attention_bias": true})";
+
+constexpr CommonForm kForm{.epsilon_key = "layer_norm_eps",
+                           .norm = nn::Normalization::layer_norm,
+                           .gated = false,
+                           .partial_rotary = true};
 
 DecoderValue read(const Json& given) {
-  Json j = given;  // older names
-  if (present(j, "rotary_pct") != nullptr) j.set("partial_rotary_factor", j["rotary_pct"]);
-  if (present(j, "rotary_emb_base") != nullptr) j.set("rope_theta", j["rotary_emb_base"]);
+  Json j = given;  // these keys of other families are not read
+  j.set("partial_rotary_factor", j["rotary_pct"]);
+  j.set("rope_theta", j["rotary_emb_base"]);
   refuse_unless(j, "is_decoder", false);
   const int64_t heads = integer(j, "num_attention_heads");
   refuse_unless(j, "num_key_value_heads", heads);
   refuse_unless(j, "head_dim", integer(j, "hidden_size") / heads);
-  DecoderValue value = read_common(j, kDefaults);
-  value.hidden_dropout = number(j, "hidden_dropout", 0);
-  const bool parallel = boolean(j, "use_parallel_residual", true),
-             bias = boolean(j, "attention_bias", true);
+  DecoderValue value = read_common(j, kForm);
+  value.hidden_dropout = number(j, "hidden_dropout");
+  const bool parallel = boolean(j, "use_parallel_residual"), bias = boolean(j, "attention_bias");
   for (LayerValue& layer : value.layers) {
     layer.order = parallel ? LayerValue::Order::parallel : LayerValue::Order::sequential;
     layer.attention()->qkv_bias = layer.attention()->output_bias = bias;
@@ -35,7 +39,7 @@ DecoderValue read(const Json& given) {
 }
 
 Json write(const DecoderValue& value) {
-  Json j = write_common(value, kDefaults);
+  Json j = write_common(value, kForm);
   std::erase_if(j.as_object(), [](const Json::Member& member) {
     return member.first == "num_key_value_heads" || member.first == "head_dim";
   });
@@ -75,6 +79,7 @@ const DecoderFamily kGptNeox = {.name = "gpt_neox",
                                 .read = gpt_neox::read,
                                 .write = gpt_neox::write,
                                 .tensors = gpt_neox::tensors,
+                                .defaults = gpt_neox::kDefaults,
                                 .keys = gpt_neox::kKeys,
                                 .older_keys = gpt_neox::kOlderKeys,
                                 .buffers = gpt_neox::kBuffers,

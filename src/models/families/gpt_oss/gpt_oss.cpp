@@ -7,36 +7,46 @@ namespace megatron::models {
 namespace gpt_oss {
 namespace {
 
-constexpr CommonDefaults kDefaults{
-    .norm_epsilon = 1e-5, .rope_theta = 150000, .kv_heads = 8, .head_size = 64};
-constexpr double kAuxLoss = 0.9;
+constexpr std::string_view kDefaults = R"({
+  "num_hidden_layers": 36, "num_local_experts": 128, "vocab_size": 201088, "hidden_size": 2880,
+  "intermediate_size": 2880, "head_dim": 64, "num_attention_heads": 64, "num_key_value_heads": 8,
+  "sliding_window": 128, "tie_word_embeddings": false, "hidden_act": "silu",
+  "initializer_range": 0.02, "max_position_embeddings": 131072, "rms_norm_eps": 1e-5,
+  "rope_theta": 150000.0, "attention_dropout": 0.0, "num_experts_per_tok": 4,
+  "swiglu_alpha": 1.702, "swiglu_limit": 7.0, "router_aux_loss_coef": 0.001,
+  "output_router_logits": false, "attention_bias": true,
+  "rope_parameters": {"rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0,
+                      "truncate": false, "original_max_position_embeddings": 4096}})";
+
+constexpr double kAuxLoss = 0.001;
+constexpr DecoderFamily::Alias kAliases[] = {{"num_experts", "num_local_experts"}};
 
 DecoderValue read(const Json& j) {
   refuse_unless(j, "hidden_act", "silu");
   refuse_unless(j, "swiglu_alpha", 1.702);
-  DecoderValue value = read_common(j, kDefaults);
-  read_aux_loss(j, kAuxLoss, value);
-  const bool bias = boolean(j, "attention_bias", true);
+  DecoderValue value = read_common(j);
+  read_aux_loss(j, value);
+  const bool bias = boolean(j, "attention_bias");
   for (LayerValue& layer : value.layers) {
     layer.attention()->qkv_bias = layer.attention()->output_bias = bias;
     layer.attention()->sinks = nn::Sinks::learned;
   }
-  read_windows(j, value, [](const Json&, int64_t layer) { return layer % 2 == 0; });
-  const nn::MoeConfig experts{.experts = integer(j, "num_local_experts", 128),
-                              .choices = integer(j, "num_experts_per_tok", 4),
+  read_windows(j, value, [](int64_t layer) { return layer % 2 == 0; });
+  const nn::MoeConfig experts{.experts = integer(j, "num_local_experts"),
+                              .choices = integer(j, "num_experts_per_tok"),
                               .router_bias = true,
                               .expert = {.ffn = value.layers[0].mlp()->ffn,
                                          .activation = kernels::Activation::quick_gelu,
                                          .gated = true,
                                          .bias = true,
-                                         .clamp = number(j, "swiglu_limit", 7),
+                                         .clamp = number(j, "swiglu_limit"),
                                          .up_offset = 1}};
   set_experts(value, experts, [](int64_t) { return true; });
   return value;
 }
 
 Json write(const DecoderValue& value) {
-  Json j = write_common_of_experts(value, kDefaults);
+  Json j = write_common_of_experts(value);
   const nn::MoeConfig& moe = *value.first_moe();
   const int64_t window = window_of(value);
   j.set("architectures", Json::Array{"GptOssForCausalLM"});
@@ -81,6 +91,8 @@ const DecoderFamily kGptOss = {.name = "gpt_oss",
                                .read = gpt_oss::read,
                                .write = gpt_oss::write,
                                .tensors = gpt_oss::tensors,
+                               .defaults = gpt_oss::kDefaults,
+                               .aliases = gpt_oss::kAliases,
                                .keys = gpt_oss::kKeys};
 
 }  // namespace megatron::models

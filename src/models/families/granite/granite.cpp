@@ -9,20 +9,24 @@ namespace megatron::models {
 namespace granite {
 namespace {
 
-constexpr CommonDefaults kDefaults{.rope_theta = 10000};
+constexpr std::string_view kDefaults = R"({
+  "vocab_size": 32000, "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32,
+  "num_attention_heads": 32, "hidden_act": "silu", "max_position_embeddings": 2048,
+  "initializer_range": 0.02, "rms_norm_eps": 1e-6, "tie_word_embeddings": false,
+  "rope_theta": 10000.0, "attention_bias": false, "attention_dropout": 0.0, "mlp_bias": false,
+  "embedding_multiplier": 1.0, "logits_scaling": 1.0, "residual_multiplier": 1.0,
+  "attention_multiplier": 1.0})";
 
 DecoderValue read(const Json& j) {
-  DecoderValue value = read_common(j, kDefaults);
-  const bool attention_bias = boolean(j, "attention_bias", false),
-             mlp_bias = boolean(j, "mlp_bias", false);
-  const double logits = number(j, "logits_scaling", 1);
+  DecoderValue value = read_common(j);
+  const bool attention_bias = boolean(j, "attention_bias"), mlp_bias = boolean(j, "mlp_bias");
+  const double logits = number(j, "logits_scaling");
   MG_CHECK(logits != 0, "config.json has logits_scaling = 0; logits are divided by it");
-  const double scale = number(j, "attention_multiplier", 1);
-  MG_CHECK(scale > 0, "config.json has attention_multiplier = {}; it must be positive", scale);
-  value.embedding_scale = number(j, "embedding_multiplier", 1);
+  const double scale = positive(j, "attention_multiplier");
+  value.embedding_scale = number(j, "embedding_multiplier");
   value.logits_scale = 1 / logits;
   for (LayerValue& layer : value.layers) {
-    layer.residual_multiplier = number(j, "residual_multiplier", 1);
+    layer.residual_multiplier = number(j, "residual_multiplier");
     set_score_scale(*layer.attention(), scale);
     layer.attention()->qkv_bias = layer.attention()->output_bias = attention_bias;
     layer.mlp()->bias = mlp_bias;
@@ -41,7 +45,7 @@ double divisor(double scale) {
 }
 
 Json write(const DecoderValue& value) {
-  Json j = write_common(value, kDefaults);
+  Json j = write_common(value);
   j.set("architectures", Json::Array{"GraniteForCausalLM"});
   j.set("attention_bias", value.first_attention()->qkv_bias);
   j.set("attention_multiplier", value.first_attention()->score_scale());
@@ -68,6 +72,7 @@ const DecoderFamily kGranite = {.name = "granite",
                                 .read = granite::read,
                                 .write = granite::write,
                                 .tensors = granite::tensors,
+                                .defaults = granite::kDefaults,
                                 .keys = granite::kKeys};
 
 }  // namespace megatron::models

@@ -7,12 +7,16 @@ namespace megatron::models {
 namespace llama {
 namespace {
 
+constexpr std::string_view kDefaults = R"({
+  "vocab_size": 32000, "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32,
+  "num_attention_heads": 32, "hidden_act": "silu", "max_position_embeddings": 2048,
+  "initializer_range": 0.02, "rms_norm_eps": 1e-6, "tie_word_embeddings": false,
+  "rope_theta": 10000.0, "attention_bias": false, "attention_dropout": 0.0, "mlp_bias": false})";
+
 DecoderValue read(const Json& j) {
-  refuse_unless(j, "pretraining_tp", 1);
   DecoderValue value = read_common(j);
   read_score_head(j, value);
-  const bool attention_bias = boolean(j, "attention_bias", false),
-             mlp_bias = boolean(j, "mlp_bias", false);
+  const bool attention_bias = boolean(j, "attention_bias"), mlp_bias = boolean(j, "mlp_bias");
   for (LayerValue& layer : value.layers) {
     layer.attention()->qkv_bias = layer.attention()->output_bias = attention_bias;
     layer.mlp()->bias = mlp_bias;
@@ -41,6 +45,7 @@ const DecoderFamily kLlama = {.name = "llama",
                               .models = "Llama 1 to 3.3",
                               .read = llama::read,
                               .write = llama::write,
-                              .tensors = llama::tensors};
+                              .tensors = llama::tensors,
+                              .defaults = llama::kDefaults};
 
 }  // namespace megatron::models

@@ -10,8 +10,18 @@ namespace megatron::models {
 namespace llama4_text {
 namespace {
 
-constexpr CommonDefaults kDefaults{
-    .norm_epsilon = 1e-5, .rope_theta = 500000, .kv_heads = 8, .head_size = 128};
+constexpr std::string_view kDefaults = R"({
+  "vocab_size": 202048, "hidden_size": 5120, "intermediate_size": 8192,
+  "intermediate_size_mlp": 16384, "num_hidden_layers": 48, "num_attention_heads": 40,
+  "num_key_value_heads": 8, "head_dim": 128, "hidden_act": "silu",
+  "max_position_embeddings": 131072, "initializer_range": 0.02, "rms_norm_eps": 1e-5,
+  "tie_word_embeddings": false, "attention_dropout": 0.0, "num_experts_per_tok": 1,
+  "num_local_experts": 16, "interleave_moe_layer_step": 1, "use_qk_norm": true,
+  "output_router_logits": false, "router_aux_loss_coef": 0.001, "router_jitter_noise": 0.0,
+  "rope_theta": 500000.0, "no_rope_layer_interval": 4, "attention_chunk_size": 8192,
+  "attn_temperature_tuning": true, "floor_scale": 8192, "attn_scale": 0.1,
+  "attention_bias": false})";
+
 constexpr double kAuxLoss = 0.001, kAttnScale = 0.1;
 constexpr int64_t kFloorScale = 8192;
 
@@ -27,28 +37,29 @@ std::vector<int64_t> integers(const Json& j, std::string_view key) {
 }
 
 void read_attention(const Json& j, DecoderValue& value) {
-  const int64_t interval = integer(j, "no_rope_layer_interval", 4),
-                chunk = integer(j, "attention_chunk_size", 8192);
+  const int64_t interval = integer(j, "no_rope_layer_interval");
+  const bool has_chunks = present(j, "attention_chunk_size") != nullptr;
+  const std::vector<bool> chunked = listed_layers(j, value.num_layers(), "chunked_attention");
   const std::vector<int64_t> rotated = integers(j, "no_rope_layers");  // 1: the layer has positions
   MG_CHECK(rotated.empty() || std::ssize(rotated) == value.num_layers(),
            "config.json has num_hidden_layers = {} and {} numbers in no_rope_layers",
            value.num_layers(), rotated.size());
-  const bool bias = boolean(j, "attention_bias", false), norm = boolean(j, "use_qk_norm", true),
-             tuned = boolean(j, "attn_temperature_tuning", true);
-  const double scale = tuned ? number(j, "attn_scale", kAttnScale) : 0;
+  const bool bias = boolean(j, "attention_bias"), norm = boolean(j, "use_qk_norm"),
+             tuned = boolean(j, "attn_temperature_tuning");
+  const double scale = tuned ? number(j, "attn_scale") : 0;
   for (int64_t i = 0; i < value.num_layers(); ++i) {
     nn::AttentionConfig& a = *value.layers[static_cast<size_t>(i)].attention();
     a.qkv_bias = a.output_bias = bias;
     const bool turns =
         rotated.empty() ? (i + 1) % interval != 0 : rotated[static_cast<size_t>(i)] != 0;
+    if (chunked.empty() ? turns && has_chunks : chunked[static_cast<size_t>(i)])
+      a.chunk = integer(j, "attention_chunk_size");
     if (turns) {
-      a.chunk = chunk;
       if (norm) a.qk_norm = nn::QkNorm::l2;
       continue;
     }
     a.rotary.clear();
-    if (scale != 0)
-      a.temperature = {.scale = scale, .step = integer(j, "floor_scale", kFloorScale)};
+    if (scale != 0) a.temperature = {.scale = scale, .step = integer(j, "floor_scale")};
   }
   value.rotary.at("default").interleaved = true;
 }
@@ -56,19 +67,18 @@ void read_attention(const Json& j, DecoderValue& value) {
 DecoderValue read(const Json& j) {
   refuse_unless(j, "router_jitter_noise", 0.0);
   refuse_unless(j, "num_experts_per_tok", 1);
-  DecoderValue value = read_common(j, kDefaults);
-  read_aux_loss(j, kAuxLoss, value);
+  DecoderValue value = read_common(j);
+  read_aux_loss(j, value);
   read_attention(j, value);
-  nn::MoeConfig experts{.experts = integer(j, "num_local_experts", 16),
-                        .choices = integer(j, "num_experts_per_tok", 1),
+  nn::MoeConfig experts{.experts = integer(j, "num_local_experts"),
+                        .choices = integer(j, "num_experts_per_tok"),
                         .router = {.score = kernels::RouterScore::sigmoid},
                         .weights_on_input = true,
                         .expert = *value.layers[0].mlp()};
   experts.shared_ffn = experts.expert.ffn;
   const std::vector<int64_t> listed = integers(j, "moe_layers");
-  const int64_t step = integer(j, "interleave_moe_layer_step", 1);
-  for (LayerValue& layer : value.layers)
-    layer.mlp()->ffn = integer(j, "intermediate_size_mlp", 16384);
+  const int64_t step = integer(j, "interleave_moe_layer_step");
+  for (LayerValue& layer : value.layers) layer.mlp()->ffn = integer(j, "intermediate_size_mlp");
   set_experts(value, experts, [&](int64_t layer) {
     if (present(j, "moe_layers") == nullptr) return (layer + 1) % step == 0;
     return std::ranges::find(listed, layer) != listed.end();
@@ -79,15 +89,17 @@ DecoderValue read(const Json& j) {
 void write_attention(const DecoderValue& value, Json& j) {
   Json::Array rotated, types;
   nn::Temperature temperature;
+  Json chunk;
   for (const LayerValue& layer : value.layers) {
     const nn::AttentionConfig& a = *layer.attention();
+    if (a.chunk > 0) chunk = a.chunk;
     rotated.emplace_back(a.rotary.empty() ? 0 : 1);
     types.emplace_back(a.chunk > 0 ? "chunked_attention" : "full_attention");
     if (a.temperature.scale != 0) temperature = a.temperature;
   }
   const nn::AttentionConfig& first = *value.first_attention();
   j.set("attention_bias", first.qkv_bias);
-  j.set("attention_chunk_size", first.chunk);
+  j.set("attention_chunk_size", chunk);
   const bool tuned = temperature.scale != 0;
   j.set("attn_scale", tuned ? temperature.scale : kAttnScale);
   j.set("attn_temperature_tuning", tuned);
@@ -99,7 +111,7 @@ void write_attention(const DecoderValue& value, Json& j) {
 }
 
 Json write(const DecoderValue& value) {
-  Json j = write_common_of_experts(value, kDefaults);
+  Json j = write_common_of_experts(value);
   const nn::MoeConfig& moe = *value.first_moe();
   Json::Array sparse;
   for (int64_t i = 0; i < value.num_layers(); ++i)
@@ -150,6 +162,7 @@ const DecoderFamily kLlama4Text = {.name = "llama4_text",
                                    .read = llama4_text::read,
                                    .write = llama4_text::write,
                                    .tensors = llama4_text::tensors,
+                                   .defaults = llama4_text::kDefaults,
                                    .keys = llama4_text::kKeys};
 
 }  // namespace megatron::models

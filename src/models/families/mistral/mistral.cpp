@@ -6,9 +6,16 @@ namespace megatron::models {
 namespace mistral {
 namespace {
 
+constexpr std::string_view kDefaults = R"({
+  "vocab_size": 32000, "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32,
+  "num_attention_heads": 32, "num_key_value_heads": 8, "hidden_act": "silu",
+  "max_position_embeddings": 131072, "initializer_range": 0.02, "rms_norm_eps": 1e-6,
+  "tie_word_embeddings": false, "rope_theta": 10000.0, "sliding_window": 4096,
+  "attention_dropout": 0.0})";
+
 DecoderValue read(const Json& j) {
-  DecoderValue value = read_common(j, {.kv_heads = 8});
-  read_windows(j, value, [](const Json&, int64_t) { return true; });
+  DecoderValue value = read_common(j);
+  read_window(j, value);
   return value;
 }
 
@@ -33,6 +40,7 @@ const DecoderFamily kMistral = {.name = "mistral",
                                 .models = "Mistral 7B, Mistral NeMo, Mistral Small",
                                 .read = mistral::read,
                                 .write = mistral::write,
-                                .tensors = mistral::tensors};
+                                .tensors = mistral::tensors,
+                                .defaults = mistral::kDefaults};
 
 }  // namespace megatron::models

@@ -6,23 +6,31 @@ namespace megatron::models {
 namespace mixtral {
 namespace {
 
-constexpr CommonDefaults kDefaults{.norm_epsilon = 1e-5, .rope_theta = 1e6, .kv_heads = 8};
+constexpr std::string_view kDefaults = R"({
+  "vocab_size": 32000, "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32,
+  "num_attention_heads": 32, "num_key_value_heads": 8, "hidden_act": "silu",
+  "max_position_embeddings": 131072, "initializer_range": 0.02, "rms_norm_eps": 1e-5,
+  "tie_word_embeddings": false, "rope_theta": 1000000.0, "attention_dropout": 0.0,
+  "num_experts_per_tok": 2, "num_local_experts": 8, "output_router_logits": false,
+  "router_aux_loss_coef": 0.001, "router_jitter_noise": 0.0})";
+
+constexpr DecoderFamily::Alias kAliases[] = {{"num_experts", "num_local_experts"}};
 constexpr double kAuxLoss = 0.001;
 
 DecoderValue read(const Json& j) {
   refuse_unless(j, "router_jitter_noise", 0.0);
-  DecoderValue value = read_common(j, kDefaults);
-  read_windows(j, value, [](const Json&, int64_t) { return true; });
-  read_aux_loss(j, kAuxLoss, value);
-  const nn::MoeConfig experts{.experts = integer(j, "num_local_experts", 8),
-                              .choices = integer(j, "num_experts_per_tok", 2),
+  DecoderValue value = read_common(j);
+  read_window(j, value);
+  read_aux_loss(j, value);
+  const nn::MoeConfig experts{.experts = integer(j, "num_local_experts"),
+                              .choices = integer(j, "num_experts_per_tok"),
                               .expert = *value.layers[0].mlp()};
   set_experts(value, experts, [](int64_t) { return true; });
   return value;
 }
 
 Json write(const DecoderValue& value) {
-  Json j = write_common_of_experts(value, kDefaults);
+  Json j = write_common_of_experts(value);
   const nn::MoeConfig& moe = *value.first_moe();
   const int64_t window = window_of(value);
   j.set("architectures", Json::Array{"MixtralForCausalLM"});
@@ -53,6 +61,8 @@ const DecoderFamily kMixtral = {.name = "mixtral",
                                 .read = mixtral::read,
                                 .write = mixtral::write,
                                 .tensors = mixtral::tensors,
+                                .defaults = mixtral::kDefaults,
+                                .aliases = mixtral::kAliases,
                                 .keys = mixtral::kKeys};
 
 }  // namespace megatron::models

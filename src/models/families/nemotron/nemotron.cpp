@@ -7,17 +7,21 @@ namespace megatron::models {
 namespace nemotron {
 namespace {
 
-constexpr CommonDefaults kDefaults{.norm_epsilon = 1e-5,
-                                   .rotary_fraction = 0.5,
-                                   .activation = "relu2",
-                                   .epsilon_key = "norm_eps",
-                                   .norm = nn::Normalization::layer_norm,
-                                   .gated = false};
+constexpr std::string_view kDefaults = R"({
+  "vocab_size": 256000, "hidden_size": 6144, "intermediate_size": 24576, "num_hidden_layers": 32,
+  "num_attention_heads": 48, "hidden_act": "relu2", "max_position_embeddings": 4096,
+  "initializer_range": 0.0134, "norm_eps": 1e-5, "tie_word_embeddings": false,
+  "rope_theta": 10000.0, "partial_rotary_factor": 0.5, "attention_bias": false,
+  "attention_dropout": 0.0, "mlp_bias": false})";
+
+constexpr CommonForm kForm{.epsilon_key = "norm_eps",
+                           .norm = nn::Normalization::layer_norm,
+                           .gated = false,
+                           .partial_rotary = true};
 
 DecoderValue read(const Json& j) {
-  DecoderValue value = read_common(j, kDefaults);
-  const bool attention_bias = boolean(j, "attention_bias", false),
-             mlp_bias = boolean(j, "mlp_bias", false);
+  DecoderValue value = read_common(j, kForm);
+  const bool attention_bias = boolean(j, "attention_bias"), mlp_bias = boolean(j, "mlp_bias");
   for (LayerValue& layer : value.layers) {
     layer.norm.one_plus = true;
     layer.attention()->qkv_bias = layer.attention()->output_bias = attention_bias;
@@ -28,7 +32,7 @@ DecoderValue read(const Json& j) {
 }
 
 Json write(const DecoderValue& value) {
-  Json j = write_common(value, kDefaults);
+  Json j = write_common(value, kForm);
   j.set("architectures", Json::Array{"NemotronForCausalLM"});
   j.set("attention_bias", value.first_attention()->qkv_bias);
   j.set("mlp_bias", value.first_mlp()->bias);
@@ -51,6 +55,7 @@ const DecoderFamily kNemotron = {.name = "nemotron",
                                  .read = nemotron::read,
                                  .write = nemotron::write,
                                  .tensors = nemotron::tensors,
+                                 .defaults = nemotron::kDefaults,
                                  .keys = nemotron::kKeys};
 
 }  // namespace megatron::models

@@ -9,7 +9,9 @@ namespace megatron::models {
 namespace nemotron_nas {
 namespace {
 
-constexpr CommonDefaults kDefaults{.norm_epsilon = 1e-5};
+constexpr std::string_view kDefaults = R"({
+  "hidden_act": "silu", "max_position_embeddings": 2048, "initializer_range": 0.02,
+  "rms_norm_eps": 1e-5, "tie_word_embeddings": false, "rope_theta": 10000.0})";
 
 DecoderValue read(const Json& given) {
   const Json* blocks = present(given, "block_configs");
@@ -19,13 +21,13 @@ DecoderValue read(const Json& given) {
   Json j = given;  // the blocks have these
   j.set("num_key_value_heads", Json());
   j.set("intermediate_size", 1);
-  DecoderValue value = read_common(j, kDefaults);
+  DecoderValue value = read_common(j);
   apply_blocks(*blocks, "config.json, block_configs", value);
   return value;
 }
 
 Json write(const DecoderValue& value) {
-  Json j = write_common(value, kDefaults);
+  Json j = write_common(value);
   const auto kind = [](bool no_op, bool linear) {
     return Json(Json::Object{{"no_op", no_op}, {"replace_with_linear", linear}});
   };
@@ -67,6 +69,7 @@ const DecoderFamily kNemotronNas = {.name = "nemotron-nas",
                                     .models = "Llama-Nemotron Super, Ultra",
                                     .read = nemotron_nas::read,
                                     .write = nemotron_nas::write,
-                                    .tensors = nemotron_nas::tensors};
+                                    .tensors = nemotron_nas::tensors,
+                                    .defaults = nemotron_nas::kDefaults};
 
 }  // namespace megatron::models

@@ -6,11 +6,15 @@ namespace megatron::models {
 namespace olmo2 {
 namespace {
 
-constexpr CommonDefaults kDefaults{.norm_epsilon = 1e-5, .rope_theta = 500000};
+constexpr std::string_view kDefaults = R"({
+  "vocab_size": 50304, "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32,
+  "num_attention_heads": 32, "hidden_act": "silu", "max_position_embeddings": 2048,
+  "initializer_range": 0.02, "tie_word_embeddings": false, "rope_theta": 10000.0,
+  "attention_bias": false, "attention_dropout": 0.0, "rms_norm_eps": 1e-5})";
 
 DecoderValue read(const Json& j) {
-  DecoderValue value = read_common(j, kDefaults);
-  const bool bias = boolean(j, "attention_bias", false);
+  DecoderValue value = read_common(j);
+  const bool bias = boolean(j, "attention_bias");
   for (LayerValue& layer : value.layers) {
     layer.norm_before = false;
     layer.norm_after = true;
@@ -21,7 +25,7 @@ DecoderValue read(const Json& j) {
 }
 
 Json write(const DecoderValue& value) {
-  Json j = write_common(value, kDefaults);
+  Json j = write_common(value);
   j.set("architectures", Json::Array{"Olmo2ForCausalLM"});
   j.set("attention_bias", value.first_attention()->qkv_bias);
   j.set("model_type", "olmo2");
@@ -40,6 +44,7 @@ const DecoderFamily kOlmo2 = {.name = "olmo2",
                               .models = "OLMo 2",
                               .read = olmo2::read,
                               .write = olmo2::write,
-                              .tensors = olmo2::tensors};
+                              .tensors = olmo2::tensors,
+                              .defaults = olmo2::kDefaults};
 
 }  // namespace megatron::models

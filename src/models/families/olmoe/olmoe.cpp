@@ -6,13 +6,21 @@ namespace megatron::models {
 namespace olmoe {
 namespace {
 
-constexpr CommonDefaults kDefaults{.norm_epsilon = 1e-5};
+constexpr std::string_view kDefaults = R"({
+  "vocab_size": 50304, "hidden_size": 2048, "intermediate_size": 2048, "num_hidden_layers": 16,
+  "num_attention_heads": 16, "hidden_act": "silu", "max_position_embeddings": 4096,
+  "initializer_range": 0.02, "rms_norm_eps": 1e-5, "tie_word_embeddings": false,
+  "rope_theta": 10000.0, "attention_bias": false, "attention_dropout": 0.0,
+  "num_experts_per_tok": 8, "num_experts": 64, "output_router_logits": false,
+  "router_aux_loss_coef": 0.01, "norm_topk_prob": false})";
+
+constexpr DecoderFamily::Alias kAliases[] = {{"num_local_experts", "num_experts"}};
 constexpr double kAuxLoss = 0.01;
 
 DecoderValue read(const Json& j) {
-  DecoderValue value = read_common(j, kDefaults);
-  read_aux_loss(j, kAuxLoss, value);
-  const bool bias = boolean(j, "attention_bias", false);
+  DecoderValue value = read_common(j);
+  read_aux_loss(j, value);
+  const bool bias = boolean(j, "attention_bias");
   const Json* clip = present(j, "clip_qkv");
   for (LayerValue& layer : value.layers) {
     nn::AttentionConfig& attention = *layer.attention();
@@ -20,8 +28,8 @@ DecoderValue read(const Json& j) {
     attention.qkv_bias = attention.output_bias = bias;
     if (clip != nullptr) attention.qkv_clip = number(j, "clip_qkv", 0);
   }
-  const nn::MoeConfig experts{.experts = integer(j, "num_experts", 64),
-                              .choices = integer(j, "num_experts_per_tok", 8),
+  const nn::MoeConfig experts{.experts = integer(j, "num_experts"),
+                              .choices = integer(j, "num_experts_per_tok"),
                               .router = read_softmax_router(j),
                               .expert = *value.layers[0].mlp()};
   set_experts(value, experts, [](int64_t) { return true; });
@@ -29,7 +37,7 @@ DecoderValue read(const Json& j) {
 }
 
 Json write(const DecoderValue& value) {
-  Json j = write_common_of_experts(value, kDefaults);
+  Json j = write_common_of_experts(value);
   const nn::MoeConfig& moe = *value.first_moe();
   const nn::AttentionConfig& attention = *value.first_attention();
   j.set("architectures", Json::Array{"OlmoeForCausalLM"});
@@ -55,6 +63,8 @@ const DecoderFamily kOlmoe = {.name = "olmoe",
                               .read = olmoe::read,
                               .write = olmoe::write,
                               .tensors = olmoe::tensors,
+                              .defaults = olmoe::kDefaults,
+                              .aliases = olmoe::kAliases,
                               .keys = olmoe::kKeys};
 
 }  // namespace megatron::models

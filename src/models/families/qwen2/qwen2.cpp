@@ -7,15 +7,19 @@ namespace megatron::models {
 namespace qwen2 {
 namespace {
 
+constexpr std::string_view kDefaults = R"({
+  "vocab_size": 151936, "hidden_size": 4096, "intermediate_size": 22016, "num_hidden_layers": 32,
+  "num_attention_heads": 32, "num_key_value_heads": 32, "hidden_act": "silu",
+  "max_position_embeddings": 32768, "initializer_range": 0.02, "rms_norm_eps": 1e-6,
+  "tie_word_embeddings": false, "rope_theta": 10000.0, "use_sliding_window": false,
+  "sliding_window": 4096, "max_window_layers": 28, "attention_dropout": 0.0})";
+
 DecoderValue read(const Json& j) {
-  DecoderValue value = read_common(j, {.kv_heads = 32});
+  DecoderValue value = read_common(j);
   read_score_head(j, value);
   for (LayerValue& layer : value.layers) layer.attention()->qkv_bias = true;
-  if (boolean(j, "use_sliding_window", false)) {
-    read_windows(j, value, [](const Json& config, int64_t layer) {
-      return layer >= integer(config, "max_window_layers", 28);
-    });
-  }
+  read_optional_windows(
+      j, value, [first = count(j, "max_window_layers")](int64_t layer) { return layer >= first; });
   return value;
 }
 
@@ -43,6 +47,7 @@ const DecoderFamily kQwen2 = {.name = "qwen2",
                               .models = "Qwen2, Qwen2.5",
                               .read = qwen2::read,
                               .write = qwen2::write,
-                              .tensors = qwen2::tensors};
+                              .tensors = qwen2::tensors,
+                              .defaults = qwen2::kDefaults};
 
 }  // namespace megatron::models

@@ -7,32 +7,40 @@ namespace megatron::models {
 namespace qwen2_moe {
 namespace {
 
-constexpr CommonDefaults kDefaults{.kv_heads = 16};
+constexpr std::string_view kDefaults = R"({
+  "vocab_size": 151936, "hidden_size": 2048, "intermediate_size": 5632, "num_hidden_layers": 24,
+  "num_attention_heads": 16, "num_key_value_heads": 16, "hidden_act": "silu",
+  "max_position_embeddings": 32768, "initializer_range": 0.02, "rms_norm_eps": 1e-6,
+  "tie_word_embeddings": false, "rope_theta": 10000.0, "use_sliding_window": false,
+  "sliding_window": 4096, "max_window_layers": 28, "attention_dropout": 0.0,
+  "decoder_sparse_step": 1, "moe_intermediate_size": 1408,
+  "shared_expert_intermediate_size": 5632, "num_experts_per_tok": 4, "num_experts": 60,
+  "norm_topk_prob": false, "output_router_logits": false, "router_aux_loss_coef": 0.001,
+  "qkv_bias": true})";
+
 constexpr double kAuxLoss = 0.001;
 
 DecoderValue read(const Json& j) {
-  DecoderValue value = read_common(j, kDefaults);
-  read_aux_loss(j, kAuxLoss, value);
-  const bool bias = boolean(j, "qkv_bias", true);
+  DecoderValue value = read_common(j);
+  read_aux_loss(j, value);
+  const bool bias = boolean(j, "qkv_bias");
   for (LayerValue& layer : value.layers) layer.attention()->qkv_bias = bias;
-  if (boolean(j, "use_sliding_window", false)) {
-    read_windows(j, value, [](const Json& config, int64_t layer) {
-      return layer >= integer(config, "max_window_layers", 28);
-    });
-  }
-  nn::MoeConfig experts{.experts = integer(j, "num_experts", 60),
-                        .choices = integer(j, "num_experts_per_tok", 4),
+  read_optional_windows(j, value, [end = count(j, "max_window_layers")](int64_t layer) {
+    return layer % 2 == 0 && layer < end;
+  });
+  nn::MoeConfig experts{.experts = integer(j, "num_experts"),
+                        .choices = integer(j, "num_experts_per_tok"),
                         .router = read_softmax_router(j),
                         .expert = *value.layers[0].mlp(),
-                        .shared_ffn = integer(j, "shared_expert_intermediate_size", 5632),
+                        .shared_ffn = integer(j, "shared_expert_intermediate_size"),
                         .shared_gate = true};
-  experts.expert.ffn = integer(j, "moe_intermediate_size", 1408);
+  experts.expert.ffn = integer(j, "moe_intermediate_size");
   set_experts(value, experts, [&](int64_t layer) { return is_sparse(j, layer); });
   return value;
 }
 
 Json write(const DecoderValue& value) {
-  Json j = write_common_of_experts(value, kDefaults);
+  Json j = write_common_of_experts(value);
   const nn::MoeConfig& moe = *value.first_moe();
   const int64_t window = window_of(value);
   j.set("architectures", Json::Array{"Qwen2MoeForCausalLM"});
@@ -67,6 +75,7 @@ const DecoderFamily kQwen2Moe = {.name = "qwen2_moe",
                                  .models = "Qwen1.5-MoE, Qwen2-57B-A14B",
                                  .read = qwen2_moe::read,
                                  .write = qwen2_moe::write,
-                                 .tensors = qwen2_moe::tensors};
+                                 .tensors = qwen2_moe::tensors,
+                                 .defaults = qwen2_moe::kDefaults};
 
 }  // namespace megatron::models

@@ -7,18 +7,23 @@ namespace megatron::models {
 namespace qwen3 {
 namespace {
 
+constexpr std::string_view kDefaults = R"({
+  "vocab_size": 151936, "hidden_size": 4096, "intermediate_size": 22016, "num_hidden_layers": 32,
+  "num_attention_heads": 32, "num_key_value_heads": 32, "head_dim": 128, "hidden_act": "silu",
+  "max_position_embeddings": 32768, "initializer_range": 0.02, "rms_norm_eps": 1e-6,
+  "tie_word_embeddings": false, "rope_theta": 10000.0, "use_sliding_window": false,
+  "sliding_window": 4096, "max_window_layers": 28, "attention_dropout": 0.0,
+  "attention_bias": false})";
+
 DecoderValue read(const Json& j) {
-  DecoderValue value = read_common(j, {.kv_heads = 32, .head_size = 128});
-  const bool bias = boolean(j, "attention_bias", false);
+  DecoderValue value = read_common(j);
+  const bool bias = boolean(j, "attention_bias");
   for (LayerValue& layer : value.layers) {
     layer.attention()->qk_norm = nn::QkNorm::head;
     layer.attention()->qkv_bias = layer.attention()->output_bias = bias;
   }
-  if (boolean(j, "use_sliding_window", false)) {
-    read_windows(j, value, [](const Json& config, int64_t layer) {
-      return layer >= integer(config, "max_window_layers", 28);
-    });
-  }
+  read_optional_windows(
+      j, value, [first = count(j, "max_window_layers")](int64_t layer) { return layer >= first; });
   return value;
 }
 
@@ -47,6 +52,7 @@ const DecoderFamily kQwen3 = {.name = "qwen3",
                               .models = "Qwen3 (dense)",
                               .read = qwen3::read,
                               .write = qwen3::write,
-                              .tensors = qwen3::tensors};
+                              .tensors = qwen3::tensors,
+                              .defaults = qwen3::kDefaults};
 
 }  // namespace megatron::models

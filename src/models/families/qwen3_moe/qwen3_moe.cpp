@@ -6,30 +6,39 @@ namespace megatron::models {
 namespace qwen3_moe {
 namespace {
 
-constexpr CommonDefaults kDefaults{.kv_heads = 4};
+constexpr std::string_view kDefaults = R"({
+  "vocab_size": 151936, "hidden_size": 2048, "intermediate_size": 6144, "num_hidden_layers": 24,
+  "num_attention_heads": 32, "num_key_value_heads": 4, "hidden_act": "silu",
+  "max_position_embeddings": 32768, "initializer_range": 0.02, "rms_norm_eps": 1e-6,
+  "tie_word_embeddings": false, "rope_theta": 10000.0, "attention_bias": false,
+  "use_sliding_window": false, "sliding_window": 4096, "attention_dropout": 0.0,
+  "decoder_sparse_step": 1, "moe_intermediate_size": 768, "num_experts_per_tok": 8,
+  "num_experts": 128, "norm_topk_prob": false, "output_router_logits": false,
+  "router_aux_loss_coef": 0.001})";
+
+constexpr DecoderFamily::Alias kAliases[] = {{"num_local_experts", "num_experts"}};
 constexpr double kAuxLoss = 0.001;
 
 DecoderValue read(const Json& j) {
-  DecoderValue value = read_common(j, kDefaults);
-  read_aux_loss(j, kAuxLoss, value);
-  const bool bias = boolean(j, "attention_bias", false);
+  DecoderValue value = read_common(j);
+  read_aux_loss(j, value);
+  const bool bias = boolean(j, "attention_bias");
   for (LayerValue& layer : value.layers) {
     layer.attention()->qk_norm = nn::QkNorm::head;
     layer.attention()->qkv_bias = layer.attention()->output_bias = bias;
   }
-  if (boolean(j, "use_sliding_window", false))
-    read_windows(j, value, [](const Json&, int64_t) { return true; });
-  nn::MoeConfig experts{.experts = integer(j, "num_local_experts", integer(j, "num_experts", 128)),
-                        .choices = integer(j, "num_experts_per_tok", 8),
+  if (boolean(j, "use_sliding_window")) read_window(j, value);
+  nn::MoeConfig experts{.experts = integer(j, "num_experts"),
+                        .choices = integer(j, "num_experts_per_tok"),
                         .router = read_softmax_router(j),
                         .expert = *value.layers[0].mlp()};
-  experts.expert.ffn = integer(j, "moe_intermediate_size", 768);
+  experts.expert.ffn = integer(j, "moe_intermediate_size");
   set_experts(value, experts, [&](int64_t layer) { return is_sparse(j, layer); });
   return value;
 }
 
 Json write(const DecoderValue& value) {
-  Json j = write_common_of_experts(value, kDefaults);
+  Json j = write_common_of_experts(value);
   const nn::MoeConfig& moe = *value.first_moe();
   const int64_t window = window_of(value);
   j.set("architectures", Json::Array{"Qwen3MoeForCausalLM"});
@@ -60,6 +69,8 @@ const DecoderFamily kQwen3Moe = {.name = "qwen3_moe",
                                  .read = qwen3_moe::read,
                                  .write = qwen3_moe::write,
                                  .tensors = qwen3_moe::tensors,
+                                 .defaults = qwen3_moe::kDefaults,
+                                 .aliases = qwen3_moe::kAliases,
                                  .keys = qwen3_moe::kKeys,
                                  .older_keys = qwen3_moe::kOlderKeys};
 

@@ -7,19 +7,21 @@ namespace megatron::models {
 namespace starcoder2 {
 namespace {
 
-constexpr CommonDefaults kDefaults{.norm_epsilon = 1e-5,
-                                   .kv_heads = 2,
-                                   .tied = true,
-                                   .activation = "gelu_pytorch_tanh",
-                                   .epsilon_key = "norm_epsilon",
-                                   .norm = nn::Normalization::layer_norm,
-                                   .gated = false};
+constexpr std::string_view kDefaults = R"({
+  "vocab_size": 49152, "hidden_size": 3072, "intermediate_size": 12288, "num_hidden_layers": 30,
+  "num_attention_heads": 24, "num_key_value_heads": 2, "hidden_act": "gelu_pytorch_tanh",
+  "max_position_embeddings": 4096, "initializer_range": 0.018042, "norm_epsilon": 1e-5,
+  "rope_theta": 10000.0, "attention_dropout": 0.0, "residual_dropout": 0.0,
+  "embedding_dropout": 0.0, "use_bias": true, "tie_word_embeddings": true})";
+
+constexpr CommonForm kForm{
+    .epsilon_key = "norm_epsilon", .norm = nn::Normalization::layer_norm, .gated = false};
 
 DecoderValue read(const Json& j) {
-  DecoderValue value = read_common(j, kDefaults);
-  const bool bias = boolean(j, "use_bias", true);
-  value.hidden_dropout = number(j, "residual_dropout", 0);
-  const double embedding_dropout = number(j, "embedding_dropout", value.hidden_dropout);
+  DecoderValue value = read_common(j, kForm);
+  const bool bias = boolean(j, "use_bias");
+  value.hidden_dropout = number(j, "residual_dropout");
+  const double embedding_dropout = number(j, "embedding_dropout");
   MG_CHECK(embedding_dropout == value.hidden_dropout,
            "config.json has embedding_dropout = {} and residual_dropout = {}; both are one dropout "
            "here: make them "
@@ -29,12 +31,12 @@ DecoderValue read(const Json& j) {
     layer.attention()->qkv_bias = layer.attention()->output_bias = bias;
     layer.mlp()->bias = bias;
   }
-  read_windows(j, value, [](const Json&, int64_t) { return true; });
+  read_window(j, value);
   return value;
 }
 
 Json write(const DecoderValue& value) {
-  Json j = write_common(value, kDefaults);
+  Json j = write_common(value, kForm);
   const int64_t window = window_of(value);
   j.set("architectures", Json::Array{"Starcoder2ForCausalLM"});
   j.set("embedding_dropout", value.hidden_dropout);
@@ -66,6 +68,7 @@ const DecoderFamily kStarcoder2 = {.name = "starcoder2",
                                    .read = starcoder2::read,
                                    .write = starcoder2::write,
                                    .tensors = starcoder2::tensors,
+                                   .defaults = starcoder2::kDefaults,
                                    .keys = starcoder2::kKeys};
 
 }  // namespace megatron::models
