@@ -155,7 +155,7 @@ std::vector<std::string> load(const ModelDirectory& directory, std::span<const H
   std::vector<std::string> surplus;
   if (directory.options().ignore_surplus) surplus = differences.take_surplus();
   differences.check(directory.path(),
-                    "; if it computes the same without them, --ignore-surplus-tensors leaves them "
+                    "; if the model does without them, --ignore-surplus-tensors leaves them "
                     "out");
   fill_all(files, tensors, whole, kOwner, progress);
   return surplus;

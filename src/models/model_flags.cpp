@@ -21,7 +21,9 @@ void ModelFlags::fields(Fields& f) {
         "--group-query-attention");
   f.add("max-position-embeddings", &max_position_embeddings,
         "longest sequence the model supports; default --seq-length");
-  f.add("vocab-size", &vocab_size, "vocabulary size; default the tokenizer's");
+  f.add("vocab-size", &vocab_size,
+        "vocabulary size; default the tokenizer's; with --model it may exceed the directory's: the "
+        "new tokens begin untrained");
   f.add_enum<PositionEmbedding>("position-embedding-type", &position_embedding,
                                 {{"learned_absolute", PositionEmbedding::learned_absolute},
                                  {"rope", PositionEmbedding::rope},

@@ -161,7 +161,8 @@ corpus::Vocabulary find_vocabulary(settings::TrainSettings& s, const ShapeSource
   if (!s.data.tokenizer_model && !s.data.tokenizer_type && !s.data.mock_data && has_tokenizer) {
     s.data.tokenizer_model = source.directory;
   }
-  if (s.data.tokenizer_model) return corpus::open_vocabulary(s.data, {});
+  if (s.data.tokenizer_model || (s.run.model && s.data.vocab_file))
+    return corpus::open_vocabulary(s.data, s.run.model ? s.shape.vocab_size : std::nullopt);
   return corpus::open_vocabulary(
       s.data, models::model_from_config_json(source.config, source.path())->vocab_size());
 }

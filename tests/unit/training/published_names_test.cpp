@@ -117,7 +117,7 @@ TEST_P(PublishedNames, LeaveOutBuffersAndNothingElse) {
   surplus.push_back({prefix_ + "layers.0.self_attn.rotary.inv_freq", "F32", "[1]", "0000"});
   EXPECT_NE(error(joined(tensors_, surplus))
                 .find("not in the model: 1 (" + surplus.back().name +
-                      "); if it computes the same without them, --ignore-surplus-tensors"),
+                      "); if the model does without them, --ignore-surplus-tensors"),
             std::string::npos)
       << error(joined(tensors_, surplus));
   const std::string directory = directory_with(joined(tensors_, surplus));
