@@ -107,6 +107,8 @@ const DecoderFamily kFalcon = {.name = "falcon",
                                .tensors = falcon::tensors,
                                .defaults = falcon::kDefaults,
                                .aliases = falcon::kAliases,
-                               .keys = falcon::kKeys};
+                               .keys = falcon::kKeys,
+                               .buffers = falcon::kBuffers,
+                               .base_prefix = "transformer."};
 
 }  // namespace megatron::models
