@@ -62,15 +62,18 @@ TEST(SameSettings, EachFlagIsComparedOrListed) {
   }
 }
 
-TEST(SameSettings, TheListNamesFlagsThatThereAre) {
+TEST(SameSettings, TheListNamesFlagsThatThereAreAndSoDoesItsPage) {
+  const std::string page = read_file(MEGATRON_TEST_SOURCES "/../docs/running.md");
   settings::TrainSettings settings;
   EvaluationSettings evaluation;
   Fields train = settings.fields(), eval;
   evaluation.fields(eval);
-  for (const std::string_view flag : flags_with_own_comparison())
+  for (const std::string_view flag : flags_with_own_comparison()) {
     EXPECT_TRUE(train.find(flag) != nullptr || eval.find(flag) != nullptr ||
                 kOfCommands.contains(flag))
         << flag;
+    EXPECT_TRUE(has(page, fmt::format("`--{}`", flag))) << flag;
+  }
 }
 
 class Folder {
