@@ -228,6 +228,7 @@ class ZstdFile final : public PackedFile {
     const std::string what =
         fmt::format("cannot read {}: the zstd frame at its byte {} needs a window of {} MiB",
                     file_->path(), frame_, window >> 20);
+    MG_CHECK(too_large, "{}, which cannot be allocated", what);
     MG_CHECK(needed <= ZSTD_dParam_getBounds(ZSTD_d_windowLogMax).upperBound,
              "{}, more than zstd ever uses: the file is damaged", what);
     fail("{}, but {} leave room for at most {} MiB; unpack it first, with zstd -d --long={} {}",
@@ -250,15 +251,13 @@ bool starts_zstd(std::string_view front) {
 
 }  // namespace
 
-std::unique_ptr<ByteSource> ByteSource::open(const std::string& path) {
-  return open(path, available_memory());
-}
-
-std::unique_ptr<ByteSource> ByteSource::open(const std::string& path, int64_t memory) {
+std::unique_ptr<ByteSource> ByteSource::open(const std::string& path,
+                                             std::optional<int64_t> memory) {
   auto file = std::make_unique<PlainFile>(path);
   const std::string front = file->peek(0, kMagicBytes);
   if (front.starts_with("\x1f\x8b")) return std::make_unique<GzipFile>(std::move(file));
-  if (starts_zstd(front)) return std::make_unique<ZstdFile>(std::move(file), memory);
+  if (starts_zstd(front))
+    return std::make_unique<ZstdFile>(std::move(file), memory ? *memory : available_memory());
   return file;
 }
 

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 
@@ -15,8 +16,8 @@ class ByteSource {
   // Throws Error naming the path and the reason.
   //   memory: bytes that this process may use, of which a zstd window may take half (128 MiB where
   //   that is more, 2 GiB at most); default available_memory()
-  static std::unique_ptr<ByteSource> open(const std::string& path);
-  static std::unique_ptr<ByteSource> open(const std::string& path, int64_t memory);
+  static std::unique_ptr<ByteSource> open(const std::string& path,
+                                          std::optional<int64_t> memory = {});
   virtual ~ByteSource() = default;
 
   // Fills the front of `out`; the number of bytes, 0 at the end. Throws Error naming the path when
