@@ -59,8 +59,9 @@ CompletionRequest read_completion(const Json& body, const TextModel& model) {
     p.fail("best_of", "is more than n, which cannot be streamed; leave out stream or best_of");
   r.logprobs = p.integer("logprobs", 0, std::min(kMostLogprobs, model.vocabulary()));
   r.echo = p.boolean("echo").value_or(false);
-  if (r.generation.max_tokens == 0 && !r.echo)
-    p.fail("max_tokens", "is 0, which needs echo: true; else nothing would be answered");
+  if (r.generation.max_tokens == 0 && !r.echo && !r.generation.prompt_logprobs)
+    p.fail("max_tokens",
+           "is 0, which needs echo: true or prompt_logprobs; else nothing would be answered");
   read_response_format(p, model, r.generation);
   p.refuse({"suffix", "tools"});
   r.prompts = read_prompts(p, "prompt", model);

@@ -67,7 +67,7 @@ class Client {
   std::string sampled() {
     return part("/v1/completions",
                 R"({"prompt": ["Hello there", "A man"], "max_tokens": 30, "n": 2, "seed": 7,
-                    "logprobs": 2, "echo": true})",
+                    "logprobs": 2, "echo": true, "prompt_logprobs": 3})",
                 "choices");
   }
   std::string embeddings() {

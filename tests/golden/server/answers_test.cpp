@@ -156,6 +156,10 @@ TEST_F(Answers, LogprobsOfPrompts) {
   EXPECT_EQ(both["choices"].as_array()[0]["logprobs"], plain["choices"].as_array()[0]["logprobs"]);
   EXPECT_EQ(both["choices"].as_array()[0]["prompt_logprobs"], choices[0]["prompt_logprobs"]);
 
+  const Json scored = served_->get("/v1/completions",
+                                   R"({"prompt": "Hallo", "max_tokens": 0, "prompt_logprobs": 2})");
+  EXPECT_EQ(scored["choices"].as_array()[0]["prompt_logprobs"], choices[0]["prompt_logprobs"]);
+
   const Json chat = served_->get("/v1/chat/completions", R"({"messages": [{"role": "user",
       "content": "x"}], "prompt_logprobs": 0, )" + more + R"("n": 1})");
   ASSERT_EQ(chat["prompt_logprobs"].as_array().size(), 6u);  // "u:x\na:"
