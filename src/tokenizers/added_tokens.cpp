@@ -2,13 +2,16 @@
 
 #include <algorithm>
 
+#include "base/error.h"
+#include "tokenizers/limits.h"
 #include "tokenizers/unicode/utf8.h"
 
 namespace megatron::tokenizers {
 namespace {
 
-size_t spaces_begin(std::string_view text, size_t end) {
-  while (end > 0) {
+// Where the white space before `end` begins, from `first` on.
+size_t spaces_begin(std::string_view text, size_t first, size_t end) {
+  while (end > first) {
     const size_t start = character_start_before(text, end);
     if (!is_white_space(character_at(text, start))) break;
     end = start;
@@ -40,6 +43,8 @@ int32_t AddedTokens::child(int32_t node, unsigned char byte) const {
 
 void AddedTokens::add(std::string_view text, int32_t id, const AddedToken& token) {
   if (text.empty()) return;
+  MG_CHECK(text.size() <= kLongestToken, "an added token ('{}...') has {} bytes; the limit is {}",
+           text.substr(0, 16), text.size(), kLongestToken);
   starts_[static_cast<unsigned char>(text[0])] = true;
   int32_t node = 0;
   for (const char c : text) {
@@ -92,9 +97,9 @@ void AddedTokens::split(TextView view, bool find_special, FunctionRef<void(TextV
     position = end;
     if (entry.single_word && !is_alone(text, begin, end)) continue;
     if (entry.special && !find_special) continue;
-    if (entry.lstrip) begin = std::max(spaces_begin(text, begin), done);
+    if (entry.lstrip) begin = begin > done ? spaces_begin(text, done, begin) : done;
     if (begin >= end) continue;  // white space that the token before took
-    if (entry.rstrip) end = spaces_end(text, end);
+    if (entry.rstrip) end = done >= end ? done : spaces_end(text, end);  // done: the same run's
     flush(begin);
     on_token(entry.id, view.part(begin, end));
     done = end;

@@ -7,6 +7,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/json.h"
@@ -56,6 +57,12 @@ class Codec {
 
   // The roles of tokens that the tokenizer's own file names: "eos", "bos", "pad", "eod", ...
   virtual std::optional<int32_t> role(std::string_view name) const;
+
+  // "bos_token" and other names with the contents of their tokens, where the files next to the
+  // tokenizer, which say so, are part of it; null where they are not.
+  virtual const std::vector<std::pair<std::string, std::string>>* named_tokens() const {
+    return nullptr;
+  }
 
   // What a directory needs to open it again.
   struct File {

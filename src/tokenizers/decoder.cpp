@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "tokenizers/byte_level.h"
+#include "tokenizers/limits.h"
 #include "tokenizers/regex/regex.h"
 #include "tokenizers/unicode/utf8.h"
 
@@ -13,9 +14,22 @@ namespace {
 using Parts = std::vector<std::string>;
 
 void replace_all(std::string& text, std::string_view from, std::string_view to) {
-  if (from.empty()) return;
-  for (size_t at = text.find(from); at != std::string::npos; at = text.find(from, at + to.size()))
-    text.replace(at, from.size(), to);
+  size_t at = from.empty() ? std::string::npos : text.find(from);
+  if (at == std::string::npos) return;
+  std::string result;
+  size_t done = 0;
+  for (; at != std::string::npos; at = text.find(from, done)) {
+    result.append(text, done, at - done).append(to);
+    done = at + from.size();
+    check_growth(result.size(), text.size(), "the decoder's Replace");
+  }
+  text = result.append(text, done);
+}
+
+size_t size_of(const Parts& parts) {
+  size_t size = 0;
+  for (const std::string& part : parts) size += part.size() + 1;
+  return size;
 }
 
 // English as it is written: no space before punctuation and short forms.
@@ -122,7 +136,11 @@ class DecoderSequence final : public Decoder {
   explicit DecoderSequence(std::vector<std::unique_ptr<Decoder>> steps)
       : steps_(std::move(steps)) {}
   void run(Parts& parts) const override {
-    for (const auto& step : steps_) step->run(parts);
+    const size_t before = size_of(parts);
+    for (const auto& step : steps_) {
+      step->run(parts);
+      check_growth(size_of(parts), before, "a Sequence of decoders");
+    }
   }
   bool is_bytewise() const override { return steps_.size() == 1 && steps_[0]->is_bytewise(); }
   Joining joining() const override;
@@ -131,6 +149,7 @@ class DecoderSequence final : public Decoder {
     std::string text(token);
     for (const auto& step : steps_) {
       if (const auto* known = dynamic_cast<const Step*>(step.get())) known->change(text);
+      check_growth(text.size(), token.size(), "a Sequence of decoders");
     }
     bytes += text;
   }
@@ -217,8 +236,10 @@ std::unique_ptr<Decoder> make_strip(const Json& settings) {
   const bool drops_space = content == " " && start == 1 && stop == 0;
   const auto run = [=](Parts& parts) {
     for (std::string& part : parts) {
-      for (int64_t i = 0; i < start && part.starts_with(content); ++i)
-        part.erase(0, content.size());
+      size_t begin = 0;
+      for (int64_t i = 0; i < start && part.compare(begin, content.size(), content) == 0; ++i)
+        begin += content.size();
+      part.erase(0, begin);
       for (int64_t i = 0; i < stop && part.ends_with(content); ++i)
         part.resize(part.size() - content.size());
     }
@@ -247,6 +268,7 @@ std::unique_ptr<Decoder> make_replace(const Json& settings) {
       Regex::Match match;
       while (from <= part.size() && regex->find(part, from, match, scratch)) {
         result.append(part, done, match.begin - done).append(content);
+        check_growth(result.size(), part.size(), "the decoder's Replace");
         done = from = match.end;
         if (match.begin < match.end) continue;
         if (from == part.size()) break;

@@ -2,8 +2,10 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/json.h"
@@ -25,6 +27,8 @@ struct Merge {
   int32_t left = 0, right = 0, joined = 0;
 };
 
+using NamedTokens = std::vector<std::pair<std::string, std::string>>;
+
 struct Definition {
   // The file's members in order; "added_tokens" is null and "model" lacks vocab and merges.
   // Truncation and padding are kept and written again, but encode applies neither.
@@ -34,6 +38,9 @@ struct Definition {
   Vocabulary vocabulary;       // of the model
   std::vector<Merge> merges;   // BPE: by rank
   std::vector<double> scores;  // Unigram: of each id
+  // "bos_token" and other names with the contents of their tokens, where the files next to the
+  // tokenizer are part of it.
+  std::optional<NamedTokens> named_tokens;
 
   const Json& member(std::string_view name) const;  // null where the file has none
 };

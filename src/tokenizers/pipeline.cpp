@@ -10,6 +10,7 @@
 #include "tokenizers/codec.h"
 #include "tokenizers/decoder.h"
 #include "tokenizers/definition.h"
+#include "tokenizers/limits.h"
 #include "tokenizers/models/model.h"
 #include "tokenizers/normalizers/normalizer.h"
 #include "tokenizers/post_processor.h"
@@ -41,6 +42,9 @@ class Pipeline final : public Codec {
     return contains(id) && special_[static_cast<size_t>(id)];
   }
   std::string token(int32_t id) const override { return std::string(text_of(id)); }
+  const NamedTokens* named_tokens() const override {
+    return definition_.named_tokens ? &*definition_.named_tokens : nullptr;
+  }
   std::vector<File> files() const override {
     return {{"tokenizer.json", write_definition(definition_)}};
   }
@@ -54,6 +58,7 @@ class Pipeline final : public Codec {
                                      // the vocabulary; where offsets are asked for
     std::vector<Range> ranges;       // of a piece's tokens
     const EncodeOptions& options;
+    size_t size = 0, normalized = 0;  // bytes of the text; and behind the normaliser
 
     void add_token(int32_t id, TextView found) {
       ids.push_back(id);
@@ -96,6 +101,8 @@ class Pipeline final : public Codec {
 
 Pipeline::Pipeline(Definition definition)
     : definition_(std::move(definition)), vocabulary_(definition_.vocabulary) {
+  for (const char* part : {"normalizer", "pre_tokenizer", "post_processor", "decoder"})
+    check_components(definition_.member(part), part);
   normalizer_ = make_normalizer(definition_.member("normalizer"));
   pre_tokenizer_ = make_pre_tokenizer(definition_.member("pre_tokenizer"));
   model_ = make_model(definition_, pre_tokenizer_ && pre_tokenizer_->byte_level());
@@ -114,6 +121,7 @@ Pipeline::Pipeline(Definition definition)
 void Pipeline::add_tokens() {
   const int64_t count = vocabulary_.count();
   int64_t largest = -1;  // of the added tokens
+  size_t read = 0, normalized = 0;
   for (AddedToken& token : definition_.added_tokens) {
     check_utf8(token.content, "an added token");
     const auto known = vocabulary_.find(token.content);
@@ -134,14 +142,20 @@ void Pipeline::add_tokens() {
     if (token.normalized && normalizer_) normalizer_->normalize(text);
     const bool changed = text.bytes() != token.content;
     if (changed) normalized_texts_.emplace(id, text.bytes());
+    read += token.content.size();
+    check_growth(normalized += text.bytes().size(), read, "the normalizer, of all added tokens,");
     // A special token that the normaliser changes is decoded in its new spelling and then, as in
-    // the original, not known as special.
+    // the original, not known as special, unless another one is spelt so.
     special_.resize(std::max(special_.size(), static_cast<size_t>(id) + 1));
     if (token.special && !changed) special_[static_cast<size_t>(id)] = true;
     (token.normalized ? normalized_tokens_ : raw_tokens_).add(text.bytes(), id, token);
   }
   MG_CHECK(vocabulary_.count() > 0, "the vocabulary is empty");
   special_.resize(static_cast<size_t>(vocabulary_.size()));
+  for (const auto& [id, text] : normalized_texts_) {
+    const auto spelt = vocabulary_.find(text);
+    if (spelt && special_[static_cast<size_t>(*spelt)]) special_[static_cast<size_t>(id)] = true;
+  }
 }
 
 std::unique_ptr<Scratch> Pipeline::borrow() const {
@@ -170,7 +184,10 @@ void Pipeline::encode_raw(TextView text, Scratch& scratch, Output& out) const {
 
 void Pipeline::encode_rest(TextView rest, Scratch& scratch, Output& out) const {
   Text text(rest);
-  if (normalizer_) normalizer_->normalize(text);
+  if (normalizer_) {
+    normalizer_->normalize(text);
+    check_growth(out.normalized += text.bytes().size(), out.size, "the normalizer");
+  }
   normalized_tokens_.split(
       text.view(), out.options.find_special_tokens,
       [&](TextView part) { encode_normalized(part, scratch, out); },
@@ -224,7 +241,7 @@ void Pipeline::encode(std::string_view text, const EncodeOptions& options,
            "a text of {} bytes is too long for offsets; the limit is 4 GB", text.size());
   std::unique_ptr<Scratch> scratch = borrow();
   const PostProcessor& around = post_processor_;
-  Output out{ids, offsets, {}, {}, options};
+  Output out{ids, offsets, {}, {}, options, text.size()};
   if (options.add_special_tokens) ids.insert(ids.end(), around.before.begin(), around.before.end());
   const size_t first = ids.size();
   std::vector<Range> origins, found;

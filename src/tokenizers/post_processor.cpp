@@ -20,6 +20,11 @@ int32_t checked_id(const Json& value) {
   return static_cast<int32_t>(id);
 }
 
+void check_count(size_t tokens) {
+  constexpr size_t kMost = 4096;
+  MG_CHECK(tokens <= kMost, "post_processor: more than {} tokens are put round a text", kMost);
+}
+
 PostProcessor make_template(const Json& settings) {
   PostProcessor result;
   bool behind = false;
@@ -34,6 +39,7 @@ PostProcessor make_template(const Json& settings) {
     }
     const std::string& name = piece["SpecialToken"]["id"].as_string();
     for (const Json& id : settings["special_tokens"][name]["ids"].as_array()) {
+      check_count(result.before.size() + result.after.size() + 1);
       (behind ? result.after : result.before).push_back(checked_id(id));
     }
   }

@@ -35,6 +35,14 @@ void take_names(const Json& file, const std::string& where, const Codec& codec, 
   }
 }
 
+std::optional<int32_t> configured(const Codec& codec, std::string_view key) {
+  const auto* named = codec.named_tokens();
+  if (!named) return std::nullopt;
+  for (const auto& [name, content] : *named)
+    if (name == std::string(key) + "_token" && !content.empty()) return codec.find(content);
+  return std::nullopt;
+}
+
 bool contains(const Codec& codec, int64_t id) {
   return id >= 0 && id < codec.size() && codec.contains(static_cast<int32_t>(id));
 }
@@ -68,9 +76,13 @@ SpecialTokens find_special_tokens(const std::string& directory, const Codec& cod
   SpecialTokens tokens;
   const Ids ids = {{"bos", &tokens.bos}, {"eos", &tokens.eos}, {"pad", &tokens.pad}};
   tokens.config = read_optional(directory, "tokenizer_config.json");
-  take_names(tokens.config, "tokenizer_config.json", codec, ids);
-  take_names(read_optional(directory, "special_tokens_map.json"), "special_tokens_map.json", codec,
-             ids);
+  if (codec.named_tokens()) {
+    for (const auto& [key, id] : ids) *id = configured(codec, key);
+  } else {
+    take_names(tokens.config, "tokenizer_config.json", codec, ids);
+    take_names(read_optional(directory, "special_tokens_map.json"), "special_tokens_map.json",
+               codec, ids);
+  }
   take_ids(read_optional(directory, "config.json"), codec, ids);
   for (const auto& [key, id] : ids) {
     if (!*id) *id = codec.role(key);
@@ -89,10 +101,25 @@ SpecialTokens find_special_tokens(const std::string& directory, const Codec& cod
 }
 
 Json write_tokenizer_config(const SpecialTokens& tokens, const Codec& codec) {
-  if (!tokens.config.is_null()) return tokens.config;
+  if (!tokens.config.is_null()) {
+    Json config = tokens.config;
+    if (const auto* named = codec.named_tokens()) {
+      // special_tokens_map.json, which may say otherwise, is not kept; tokenizer.json has all added
+      // tokens, but where the configuration has some, transformers takes no other.
+      std::erase_if(config.as_object(),
+                    [](const Json::Member& m) { return m.first == "added_tokens_decoder"; });
+      for (const auto& [name, content] : *named) {
+        const Json* given = config.find(name);
+        const Json* text = given && given->is_object() ? given->find("content") : given;
+        if (!text || *text != Json(content)) config.set(name, content);
+      }
+    }
+    return config;
+  }
   Json config{Json::Object{}};
   const std::string name = codec.hugging_face_class();
   if (!name.empty()) config.set("tokenizer_class", name);
+  if (!name.empty() && codec.role("bos")) config.set("add_bos_token", true);  // SentencePiece's
   config.set("clean_up_tokenization_spaces", false);
   if (tokens.bos) config.set("bos_token", codec.token(*tokens.bos));
   if (tokens.eos) config.set("eos_token", codec.token(*tokens.eos));

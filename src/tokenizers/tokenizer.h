@@ -20,8 +20,8 @@ class Tokenizer {
  public:
   // path: a file or a directory with one. Known are tokenizer.json; GPT-2's vocab.json next to
   // merges.txt; a SentencePiece .model; TikToken files (.tiktoken, or Megatron-LM's .json list); a
-  // BERT vocab.txt. Names of special tokens come from the files next to it: tokenizer_config.json,
-  // then special_tokens_map.json, then config.json, then the usual names ("<|endoftext|>", "</s>",
+  // BERT vocab.txt. Names of special tokens, and tokens that the file lacks, come from the files
+  // next to it (transformers/directory.h), then config.json, then the usual names ("</s>",
   // ...). Throws Error naming the file and what is wrong in it.
   static Tokenizer load(const std::string& path);
   // directory: where the files with the names of special tokens lie; "" for none.

@@ -7,10 +7,10 @@
 #include "base/error.h"
 #include "base/files.h"
 #include "base/lfs_pointer.h"
-#include "tokenizers/definition.h"
 #include "tokenizers/sentence_piece/sentence_piece.h"
 #include "tokenizers/sentence_piece/sentence_piece_model.h"
 #include "tokenizers/tik_token/tik_token.h"
+#include "tokenizers/transformers/directory.h"
 #include "tokenizers/unicode/utf8.h"
 
 namespace megatron::tokenizers {
@@ -31,11 +31,6 @@ Json read_config(const TokenizerFile& file, const char* name) {
   Json json = Json::read(path.string());
   MG_CHECK(json.is_object(), "{}: expected a JSON object", path.string());
   return json;
-}
-
-bool flag(const Json& config, std::string_view key, bool otherwise) {
-  const Json* value = config.find(key);
-  return value && value->is_bool() ? value->as_bool() : otherwise;
 }
 
 // "model": { at any depth: in a vocabulary the token "model" has a number.
@@ -149,19 +144,11 @@ std::unique_ptr<Codec> make_tik_token_codec(const TokenizerFile& file) {
 }
 
 std::unique_ptr<Codec> make_unnamed_codec(const TokenizerFile& file) {
-  const Json config = read_config(file, "tokenizer_config.json");
+  if (auto definition = open_definition(file)) return make_pipeline(std::move(*definition));
   switch (file.kind) {
-    case Kind::gpt2:
-      return make_pipeline(
-          parse_gpt2(file.content, read_file(sibling(file, "merges.txt").string())));
-    case Kind::sentence_piece:
-      return make_sentence_piece(file.content, {.add_bos = flag(config, "add_bos_token", true),
-                                                .add_eos = flag(config, "add_eos_token", false)});
     case Kind::tik_token: return make_tik_token_codec(file);
     case Kind::tik_token_list: return make_tik_token_list(file.content, {});
-    case Kind::bert:
-      return make_pipeline(parse_bert(file.content, flag(config, "do_lower_case", true)));
-    default: return make_pipeline(parse_definition(file.content));
+    default: return make_sentence_piece(file.content, {});
   }
 }
 
@@ -196,7 +183,8 @@ TokenizerFile read_tokenizer_file(const std::string& path) {
            file.path, file.content.size(), [&] {
              std::string begin;
              append_lossy(std::string_view(file.content).substr(0, 16), true, begin);
-             std::ranges::replace_if(begin, [](char c) { return c >= 0 && c < 32; }, ' ');
+             std::ranges::replace_if(
+                 begin, [](char c) { return c >= 0 && c < 32; }, ' ');
              return begin;
            }());
   file.kind = *kind;

@@ -33,9 +33,9 @@ TokenizerFile read_tokenizer_file(const std::string& path);
 bool has_tokenizer_file(const std::string& directory);
 
 // The file's codec with what the files next to it say: merges.txt; tiktoken_config.json (pat_str,
-// special_tokens); tokenizer_config.json (do_lower_case of a BERT vocabulary; add_bos_token, by
-// default true, and add_eos_token, by default false, of a SentencePiece model). Throws Error naming
-// the file.
+// special_tokens); what transformers reads (transformers/directory.h). A SentencePiece model that
+// lies alone puts its beginning-of-sequence token before a text that gets special tokens, and is
+// read by the SentencePiece library. Throws Error naming the file.
 std::unique_ptr<Codec> make_codec(const TokenizerFile& file);
 
 }  // namespace megatron::tokenizers

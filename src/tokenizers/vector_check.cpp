@@ -56,6 +56,8 @@ class Line {
       check_stream();
     } else if (json_.contains("bytes_hex")) {
       check_bytes();
+    } else if (json_.contains("size")) {
+      check_tokens();
     } else if (json_.contains("ids_json")) {
       check_difference();
     } else if (json_.contains("text")) {
@@ -139,6 +141,17 @@ class Line {
     std::string bytes;
     for (const int32_t id : ids) tokenizer_.codec().append_bytes(id, bytes);
     expect("decoded_hex", bytes, bytes_of_hex(json_["decoded_hex"].as_string()));
+  }
+
+  void check_tokens() {
+    check_fields({"size", "bos", "eos", "pad", "opened_by"});
+    const auto number = [](std::optional<int32_t> id) { return Ids{id.value_or(-1)}; };
+    expect("size", Ids{tokenizer_.vocabulary_size()}, read_ids(Json::Array{json_["size"]}));
+    const std::pair<const char*, std::optional<int32_t>> tokens[] = {
+        {"bos", tokenizer_.bos()}, {"eos", tokenizer_.eos()}, {"pad", tokenizer_.pad()}};
+    for (const auto& [name, id] : tokens)
+      if (const Json* wanted = json_.find(name))
+        expect(name, number(id), read_ids(Json::Array{*wanted}));
   }
 
   void check_difference() {

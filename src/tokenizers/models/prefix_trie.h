@@ -17,17 +17,32 @@ class PrefixTrie {
   // Calls found(id, size) for each token at the begin of `text`, the shortest first.
   template <class F>
   void for_each_prefix(std::string_view text, F&& found) const {
-    if (text.empty()) return;
-    int32_t node = first_[static_cast<unsigned char>(text[0])];
-    for (size_t size = 1; node >= 0; ++size) {
-      const Node& here = nodes_[static_cast<size_t>(node)];
-      if (here.id >= 0) found(here.id, size);
-      if (size == text.size()) return;
-      node = child(here, static_cast<unsigned char>(text[size]));
-    }
+    walk(
+        text.size(), [&](size_t i) { return text[i]; }, found);
+  }
+  // The same for `before` and `text` one behind the other. Gives the bytes that were looked at.
+  template <class F>
+  size_t for_each_prefix(std::string_view before, std::string_view text, F&& found) const {
+    return walk(
+        before.size() + text.size(),
+        [&](size_t i) { return i < before.size() ? before[i] : text[i - before.size()]; }, found);
   }
 
  private:
+  template <class Byte, class F>
+  size_t walk(size_t count, Byte&& byte, F&& found) const {
+    if (count == 0) return 0;
+    int32_t node = first_[static_cast<unsigned char>(byte(0))];
+    size_t size = 1;
+    for (; node >= 0; ++size) {
+      const Node& here = nodes_[static_cast<size_t>(node)];
+      if (here.id >= 0) found(here.id, size);
+      if (size == count) break;
+      node = child(here, static_cast<unsigned char>(byte(size)));
+    }
+    return size;
+  }
+
   struct Node {
     int32_t children = 0;  // the first of them; they stand together, by byte
     int32_t id = -1;

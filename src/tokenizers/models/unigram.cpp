@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "tokenizers/byte_level.h"
+#include "tokenizers/limits.h"
 #include "tokenizers/models/model.h"
 #include "tokenizers/models/prefix_trie.h"
 #include "tokenizers/unicode/utf8.h"
@@ -31,6 +32,11 @@ class Unigram final : public Model {
     const Json* fallback = settings.find("byte_fallback");
     byte_fallback_ = fallback && !fallback->is_null() && fallback->as_bool();
     MG_CHECK(!scores_.empty(), "the vocabulary is empty");
+    for (int32_t id = 0; id < vocabulary_.size(); ++id) {
+      MG_CHECK(vocabulary_.text(id).size() <= kLongestToken,
+               "token {} of the vocabulary has {} bytes; the limit is {}", id,
+               vocabulary_.text(id).size(), kLongestToken);
+    }
     for (const double score : scores_)
       MG_CHECK(std::isfinite(score), "a token has the score {}; scores must be finite", score);
     unknown_score_ = *std::ranges::min_element(scores_) - kUnknownPenalty;

@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "tokenizers/models/model.h"
+#include "tokenizers/models/prefix_trie.h"
 #include "tokenizers/unicode/utf8.h"
 
 namespace megatron::tokenizers {
@@ -43,7 +44,7 @@ class WordLevel final : public Model {
 class WordPiece final : public Model {
  public:
   explicit WordPiece(const Definition& definition)
-      : vocabulary_(definition.vocabulary), unknown_(unknown_of(definition)) {
+      : trie_(definition.vocabulary), unknown_(unknown_of(definition)) {
     const Json& settings = definition.member("model");
     if (const Json* prefix = settings.find("continuing_subword_prefix"))
       prefix_ = prefix->as_string();
@@ -70,26 +71,30 @@ class WordPiece final : public Model {
 
   // False when the tokens do not cover the piece.
   bool cut(std::string_view piece, std::vector<int32_t>& ids, std::vector<Range>* ranges) const {
-    std::string text;
+    constexpr size_t kSteps = 1 << 20, kStepsPerByte = 1024;
+    size_t steps = 0;
     for (size_t begin = 0; begin < piece.size();) {
-      text = begin > 0 ? prefix_ : "";
-      const size_t offset = text.size();
-      text += piece.substr(begin);
-      std::optional<int32_t> found = vocabulary_.find(text);
-      while (!found) {
-        text.resize(character_start_before(text, text.size()));
-        if (text.size() <= offset) return false;
-        found = vocabulary_.find(text);
-      }
-      const size_t end = begin + text.size() - offset;
-      ids.push_back(*found);
+      const std::string_view prefix = begin > 0 ? std::string_view(prefix_) : "";
+      int32_t longest = -1;
+      size_t end = begin;
+      steps += trie_.for_each_prefix(prefix, piece.substr(begin), [&](int32_t id, size_t size) {
+        if (size <= prefix.size()) return;
+        longest = id;
+        end = begin + size - prefix.size();
+      });
+      MG_CHECK(steps <= kSteps + kStepsPerByte * piece.size(),
+               "WordPiece: a word of {} bytes needs too many steps; lower "
+               "max_input_chars_per_word, which is {}",
+               piece.size(), limit_);
+      if (longest < 0) return false;
+      ids.push_back(longest);
       if (ranges) ranges->push_back({static_cast<uint32_t>(begin), static_cast<uint32_t>(end)});
       begin = end;
     }
     return true;
   }
 
-  const Vocabulary& vocabulary_;
+  PrefixTrie trie_;
   int32_t unknown_;
   std::string prefix_ = "##";
   int64_t limit_ = 100;

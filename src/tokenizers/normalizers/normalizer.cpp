@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "tokenizers/limits.h"
 #include "tokenizers/normalizers/normalizer_kinds.h"
 
 namespace megatron::tokenizers {
@@ -14,7 +15,11 @@ class NormalizerSequence final : public Normalizer {
       : steps_(std::move(steps)) {}
 
   void normalize(Text& text) const override {
-    for (const auto& step : steps_) step->normalize(text);
+    const size_t before = text.bytes().size();
+    for (const auto& step : steps_) {
+      step->normalize(text);
+      check_growth(text.bytes().size(), before, "a Sequence of normalizers");
+    }
   }
 
  private:

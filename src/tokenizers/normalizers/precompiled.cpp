@@ -1,6 +1,7 @@
 #include <array>
 #include <optional>
 
+#include "tokenizers/limits.h"
 #include "tokenizers/normalizers/character_map.h"
 #include "tokenizers/normalizers/normalizer_kinds.h"
 #include "tokenizers/settings.h"
@@ -94,9 +95,12 @@ class Precompiled final : public Normalizer {
     const std::string_view bytes = text.bytes();
     std::optional<MappedText> mapped;
     size_t kept = 0;  // up to here the text is written
+    size_t inserted = 0;
+    const size_t before = bytes.size();
     const auto look_up = [&](size_t begin, size_t end) {
       const auto replacement = map_.find_shortest(bytes.substr(begin, end - begin));
       if (!replacement) return false;
+      check_growth(inserted += replacement->size(), before, "the normalizer Precompiled");
       if (!mapped) mapped.emplace(text);
       mapped->keep(kept, begin);
       mapped->replace(bytes.substr(begin, end - begin), *replacement);

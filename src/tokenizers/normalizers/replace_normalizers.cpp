@@ -2,6 +2,7 @@
 #include <optional>
 #include <vector>
 
+#include "tokenizers/limits.h"
 #include "tokenizers/normalizers/normalizer_kinds.h"
 #include "tokenizers/pre_tokenizers/spans.h"
 #include "tokenizers/settings.h"
@@ -48,7 +49,8 @@ class Prepend final : public Normalizer {
 // Writes the text with `content` for each match among its spans.
 class Replacement {
  public:
-  Replacement(Text& text, std::string_view content) : text_(text), content_(content) {}
+  Replacement(Text& text, std::string_view content)
+      : text_(text), content_(content), size_(text.bytes().size()) {}
   ~Replacement() {
     if (edit_) edit_->keep_all();
   }
@@ -56,6 +58,7 @@ class Replacement {
 
   void add(Span span) {
     if (!span.match) return;
+    check_growth(inserted_ += content_.size(), size_, "the normalizer Replace");
     if (!edit_) edit_.emplace(text_);
     edit_->keep(span.begin - edit_->position());
     edit_->skip(span.end - span.begin);
@@ -65,6 +68,7 @@ class Replacement {
  private:
   Text& text_;
   std::string_view content_;
+  size_t size_, inserted_ = 0;  // of the old text; bytes
   std::optional<TextEdit> edit_;
 };
 

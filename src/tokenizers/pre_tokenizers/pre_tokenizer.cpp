@@ -1,5 +1,6 @@
 #include "tokenizers/pre_tokenizers/pre_tokenizer.h"
 
+#include <algorithm>
 #include <vector>
 
 #include "base/error.h"
@@ -46,6 +47,13 @@ std::unique_ptr<PreTokenizer> make_sequence(const Json& settings, bool is_last) 
   for (const Json& step : settings["pretokenizers"].as_array()) {
     if (does_something(step)) parts.push_back(&step);
   }
+  constexpr auto kSpelling = 4;
+  const auto spelling = std::ranges::count_if(
+      parts, [](const Json* part) { return (*part)["type"].as_string() == "ByteLevel"; });
+  MG_CHECK(spelling <= kSpelling,
+           "pre_tokenizer: there are {} ByteLevel steps, and each but the last doubles the text; "
+           "the limit is {}",
+           spelling, kSpelling);
   std::vector<std::unique_ptr<PreTokenizer>> steps;
   for (const Json* part : parts) steps.push_back(make(*part, is_last && part == parts.back()));
   return std::make_unique<PreTokenizerSequence>(std::move(steps));

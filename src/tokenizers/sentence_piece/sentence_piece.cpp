@@ -17,7 +17,6 @@ class SentencePiece final : public Codec {
  public:
   SentencePiece(SentencePieceModel model, const SentencePieceOptions& options)
       : bytes_(std::move(model.bytes)),
-        algorithm_(model.algorithm),
         options_(options),
         longest_text_(std::numeric_limits<int32_t>::max() / model.longest_replacement - 16) {
     try {
@@ -80,9 +79,6 @@ class SentencePiece final : public Codec {
   }
 
   std::vector<File> files() const override { return {{"tokenizer.model", bytes_}}; }
-  std::string hugging_face_class() const override {
-    return algorithm_ == SentencePieceModel::Algorithm::bpe ? "LlamaTokenizer" : "T5Tokenizer";
-  }
 
  private:
   static void check(const sentencepiece::util::Status& status) {
@@ -91,7 +87,6 @@ class SentencePiece final : public Codec {
 
   Processor processor_;
   std::string bytes_;
-  SentencePieceModel::Algorithm algorithm_;
   SentencePieceOptions options_;
   size_t longest_text_;
 };

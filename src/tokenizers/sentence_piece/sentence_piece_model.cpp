@@ -128,7 +128,13 @@ SentencePieceModel::Piece parse_piece(std::string_view message, size_t offset) {
 }
 
 void parse_trainer(std::string_view message, size_t offset, SentencePieceModel& model) {
-  constexpr uint64_t kModelType = 3, kUnknownSurface = 44, kUnknownPiece = 45, kPadPiece = 48;
+  constexpr uint64_t kModelType = 3, kByteFallback = 35, kUnknownId = 40, kPadId = 43,
+                     kUnknownSurface = 44, kUnknownPiece = 45, kPadPiece = 48;
+  int64_t pad_id = -1;
+  std::string surface, pad_piece;
+  int64_t* const ids[] = {&model.unknown_id, &model.bos_id, &model.eos_id, &pad_id};
+  std::string* const texts[] = {&surface, &model.unknown_piece, &model.bos_piece, &model.eos_piece,
+                                &pad_piece};
   WireReader reader(message, offset);
   while (const auto field = reader.next()) {
     if (field->number == kModelType) {
@@ -139,26 +145,38 @@ void parse_trainer(std::string_view message, size_t offset, SentencePieceModel& 
                : field->value == 4 ? "characters"
                                    : "unknown");
       model.algorithm = static_cast<SentencePieceModel::Algorithm>(field->value);
+    } else if (field->number == kByteFallback) {
+      reader.check_type(*field, WireField::varint);
+      model.byte_fallback = field->value != 0;
+    } else if (field->number >= kUnknownId && field->number <= kPadId) {
+      reader.check_type(*field, WireField::varint);
+      *ids[field->number - kUnknownId] = static_cast<int32_t>(field->value);
     } else if (field->number >= kUnknownSurface && field->number <= kPadPiece) {
       reader.check_type(*field, WireField::bytes);
       check_utf8(field->text, field->number >= kUnknownPiece ? "the name of a special piece"
                                                              : "the text for unknown pieces");
+      *texts[field->number - kUnknownSurface] = field->text;
     }
   }
 }
 
-// Gives the longest replacement's size.
-size_t parse_normalizer(std::string_view message, size_t offset, bool* removes_extra_spaces) {
-  constexpr uint64_t kMap = 2, kRemoveExtraSpaces = 4;
+// Gives the longest replacement's size. model: null for the denormaliser.
+size_t parse_normalizer(std::string_view message, size_t offset, SentencePieceModel* model) {
+  constexpr uint64_t kMap = 2, kAddPrefix = 3, kRemoveExtraSpaces = 4, kEscapeSpaces = 5;
   size_t longest = 0;
   WireReader reader(message, offset);
   while (const auto field = reader.next()) {
     if (field->number == kMap) {
       reader.check_type(*field, WireField::bytes);
       longest = std::max(longest, check_normalization_map(field->text));
-    } else if (field->number == kRemoveExtraSpaces) {
+      if (model) model->normalization_map = field->text;
+    } else if (field->number >= kAddPrefix && field->number <= kEscapeSpaces) {
       reader.check_type(*field, WireField::varint);
-      if (removes_extra_spaces) *removes_extra_spaces = field->value != 0;
+      if (!model) continue;
+      bool& flag = field->number == kAddPrefix           ? model->adds_prefix
+                   : field->number == kRemoveExtraSpaces ? model->removes_extra_spaces
+                                                         : model->escapes_spaces;
+      flag = field->value != 0;
     }
   }
   return longest;
@@ -213,8 +231,7 @@ SentencePieceModel parse_sentence_piece(std::string_view bytes) {
     size_t longest = 0;
     if (field->number == kPieces) model.pieces.push_back(parse_piece(field->text, offset));
     if (field->number == kTrainer) parse_trainer(field->text, offset, model);
-    if (field->number == kNormalizer)
-      longest = parse_normalizer(field->text, offset, &model.removes_extra_spaces);
+    if (field->number == kNormalizer) longest = parse_normalizer(field->text, offset, &model);
     if (field->number == kDenormalizer) longest = parse_normalizer(field->text, offset, nullptr);
     model.longest_replacement = std::max(model.longest_replacement, longest);
     if (field->number != kSelfTest)
