@@ -14,9 +14,22 @@ namespace megatron::cli {
 namespace {
 
 // Flags of `megatron eval` that tasks know besides their own.
-constexpr std::string_view kShared[] = {
-    "load",   "tokenizer-model", "bf16", "threads",
-    "device", "instruction-set", "json", "ignore-surplus-tensors", "inference-max-seq-length"};
+constexpr std::string_view kShared[] = {"load",
+                                        "tokenizer-type",
+                                        "tokenizer-model",
+                                        "vocab-file",
+                                        "merge-file",
+                                        "tokenizer-special-tokens",
+                                        "vocab-extra-ids",
+                                        "tiktoken-pattern",
+                                        "tiktoken-num-special-tokens",
+                                        "bf16",
+                                        "threads",
+                                        "device",
+                                        "instruction-set",
+                                        "json",
+                                        "ignore-surplus-tensors",
+                                        "inference-max-seq-length"};
 
 bool is_of_tasks(const Field& field) {
   return field.name != "inference-max-seq-length" &&
@@ -29,27 +42,22 @@ struct Loaded {
       : directory(resume::resolve_model_directory(*s.load), s.reading),
         model(models::with_context_length(models::model_from_directory(directory.path()),
                                           max_length)),
-        tokenizer_path(training::tokenizer_path(s.data.tokenizer_model, directory.path())),
-        tokenizer(tokenizers::Tokenizer::load(tokenizer_path)),
+        tokenizer(training::open_tokenizer(s.data, directory.path(), model->vocab_size())),
         runtime(s.runtime.device_value(), s.runtime.threads_per_rank()) {
     models::require_language_model(model, "megatron eval");
     resume::require_whole_model(directory.path(), runtime.pool());
-    MG_CHECK(tokenizer.vocabulary_size() <= model->vocab_size(),
-             "the tokenizer has {} tokens but the model {}; they do not match",
-             tokenizer.vocabulary_size(), model->vocab_size());
     stage = training::load_model(directory, model, runtime, s.bf16 ? DType::bf16 : DType::f32, 0);
   }
 
   Json identity(bool bf16) const {
     return Json::Object{{"the model", checkpoint::fingerprint(directory.path())},
-                        {"the tokenizer", checkpoint::fingerprint(tokenizer_path)},
+                        {"the tokenizer", checkpoint::fingerprint(tokenizer.path)},
                         {"--bf16", bf16}};
   }
 
   checkpoint::ModelDirectory directory;
   models::Model model;
-  std::string tokenizer_path;
-  tokenizers::Tokenizer tokenizer;
+  training::ModelTokenizer tokenizer;
   Runtime runtime;
   std::unique_ptr<models::Stage> stage;
 };
@@ -81,12 +89,13 @@ int TaskCommand::run(const training::EvaluationSettings& s, bool json,
   engine_.check();
   const tasks::TaskEvaluation evaluation(settings_);
   Loaded loaded(s, max_length());
+  const tokenizers::Tokenizer& tokenizer = *loaded.tokenizer.tokenizer;
   const std::vector<tasks::TaskResult> results = evaluation.run(
       {.stage = *loaded.stage,
        .runtime = loaded.runtime,
-       .tokenizer = loaded.tokenizer,
+       .tokenizer = tokenizer,
        .options = {.engine = engine_.options(),
-                   .end_tokens = inference::end_tokens(loaded.directory.path(), loaded.tokenizer)},
+                   .end_tokens = inference::end_tokens(loaded.directory.path(), tokenizer)},
        .identity = loaded.identity(s.bf16)},
       true);
   fmt::print("{}", json ? tasks::json(results).dump(2) + "\n" : tasks::table(results));

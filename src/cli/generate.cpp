@@ -28,7 +28,8 @@ namespace megatron::cli {
 namespace {
 
 struct GenerateSettings {
-  std::optional<std::string> load, tokenizer_model, output;
+  std::optional<std::string> load, output;
+  settings::TokenizerSettings tokenizer;
   PromptSettings prompts;
   SamplingSettings sampling;
   EngineFlags engine;
@@ -50,10 +51,10 @@ Fields GenerateSettings::fields() {
   f.begin_group("model");
   f.add("load", &load, "Hugging Face model directory, or the --save directory of a run");
   settings::add_reading_flags(f, reading);
-  f.add("tokenizer-model", &tokenizer_model,
-        "tokenizer.json or its directory; default the model's");
   prompts.fields(f);
   sampling.fields(f);
+  f.begin_group("tokenizer");
+  tokenizer.fields(f);
   f.begin_group("output");
   f.add("logprobs", &logprobs,
         "print the log-probability of each token, and of this many most likely alternatives");
@@ -67,8 +68,9 @@ Fields GenerateSettings::fields() {
   f.begin_group("device");
   f.add("threads", &runtime.threads, "CPU threads per rank; default cores / ranks");
   runtime.add_device(f);
-  f.common({"load", "prompt", "prompt-file", "interactive", "max-tokens", "stop", "temperature",
-            "top-k", "top-p", "seed", "logprobs", "output", "bf16", "threads", "device"});
+  f.common({"load", "tokenizer-model", "prompt", "prompt-file", "interactive", "max-tokens", "stop",
+            "temperature", "top-k", "top-p", "seed", "logprobs", "output", "bf16", "threads",
+            "device"});
   return f;
 }
 
@@ -95,7 +97,8 @@ void GenerateSettings::check_output() const {
   if (!output) return;
   std::vector<std::string> inputs;
   if (prompts.file) inputs.push_back(*prompts.file);
-  if (tokenizer_model) inputs.push_back(*tokenizer_model);
+  for (const auto& file : {tokenizer.tokenizer_model, tokenizer.vocab_file, tokenizer.merge_file})
+    if (file) inputs.push_back(*file);
   megatron::check_output({*output, "--output", {"an output of generate", is_generate_output}},
                          inputs);
 }
@@ -111,12 +114,9 @@ struct TextModel {
       : directory(resume::resolve_model_directory(*s.load), s.reading),
         model(models::with_context_length(models::model_from_directory(directory.path()),
                                           s.engine.options().max_length)),
-        tokenizer_path(training::tokenizer_path(s.tokenizer_model, directory.path())),
-        tokenizer(tokenizers::Tokenizer::load(tokenizer_path)) {
+        opened(training::open_tokenizer(s.tokenizer, directory.path(), model->vocab_size())),
+        tokenizer(*opened.tokenizer) {
     models::require_language_model(model, "megatron generate");
-    MG_CHECK(tokenizer.vocabulary_size() <= model->vocab_size(),
-             "the tokenizer has {} tokens but the model {}; they do not match",
-             tokenizer.vocabulary_size(), model->vocab_size());
     MG_CHECK(s.logprobs.value_or(0) <= tokenizer.vocabulary_size(),
              "--logprobs is {}, but the tokenizer has only {} tokens", *s.logprobs,
              tokenizer.vocabulary_size());
@@ -129,8 +129,8 @@ struct TextModel {
 
   checkpoint::ModelDirectory directory;
   models::Model model;
-  std::string tokenizer_path;
-  tokenizers::Tokenizer tokenizer;
+  training::ModelTokenizer opened;
+  const tokenizers::Tokenizer& tokenizer;
   std::vector<int32_t> end_tokens;  // those of --stop-token-ids, too
 };
 
@@ -161,7 +161,7 @@ class Session {
   // Not empty: before the first text stands the token of a beginning, or the end of another
   // document.
   std::vector<int32_t> encode(const std::string& prompt) const {
-    std::vector<int32_t> tokens = tokenizer_.encode(prompt, true);
+    std::vector<int32_t> tokens = tokenizer_.encode(prompt, settings_.tokenizer.hf_include_special_tokens);
     if (!tokens.empty()) return tokens;
     const std::optional<int32_t> begin = tokenizer_.bos() ? tokenizer_.bos() : tokenizer_.eod();
     MG_CHECK(
@@ -239,7 +239,7 @@ void write_continuations(Session& session, const GenerateSettings& s, const Text
                          const std::vector<std::string>& prompts) {
   ContinuationLines lines({.output = *s.output,
                            .model = model.directory.path(),
-                           .tokenizer = model.tokenizer_path,
+                           .tokenizer = model.opened.path,
                            .flags = s.flags_of_texts,
                            .with_logprobs = s.logprobs.has_value()},
                           prompts);

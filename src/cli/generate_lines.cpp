@@ -23,7 +23,12 @@ Json settings_of(const ContinuationLines::Source& source, const std::vector<std:
 Json::Object flags_of_texts(const Fields& fields) {
   Json::Object flags;
   for (const Field& field : fields.all()) {
-    if (field.group != "sampling" && field.name != "logprobs" && field.name != "bf16") continue;
+    // The file of --tokenizer-model counts by its content.
+    const bool of_tokenizer =
+        field.group == "tokenizer" && field.given && field.name != "tokenizer-model";
+    if (field.group != "sampling" && field.name != "logprobs" && field.name != "bf16" &&
+        !of_tokenizer)
+      continue;
     Json value(field.get());
     if (field.many) {
       Json::Array values;

@@ -190,6 +190,7 @@ struct Served {
     MG_CHECK(parts.tokenizer.vocabulary_size() <= model->vocab_size(),
              "the tokenizer has {} tokens but the model {}; they do not match",
              parts.tokenizer.vocabulary_size(), model->vocab_size());
+    training::report_missing_tokens(parts.tokenizer.vocabulary_size(), model->vocab_size());
     parts.end_tokens = inference::end_tokens(directory, parts.tokenizer);
     parts.chat = tokenizers::ChatTemplate::load(directory);
     if (s.chat_template) parts.chat.set_template(read_file(*s.chat_template), *s.chat_template);

@@ -12,6 +12,7 @@
 #include "tokenizers/sentence_piece/sentence_piece.h"
 #include "tokenizers/tik_token/tik_token.h"
 #include "tokenizers/tokenizer_file.h"
+#include "tokenizers/transformers/directory.h"
 
 namespace megatron::corpus {
 namespace {
@@ -159,7 +160,7 @@ void Opener::open_hugging_face() {
              "a tokenizer.json where --tokenizer-special-tokens is given");
   take(make(file.path,
             [&] {
-              tokenizers::Definition definition = tokenizers::parse_definition(file.content);
+              tokenizers::Definition definition = *tokenizers::open_definition(file);
               add_special_tokens(definition, s_.tokenizer_special_tokens);
               return tokenizers::make_pipeline(std::move(definition));
             }),
@@ -187,7 +188,11 @@ void Opener::open_sentence_piece() {
   const TokenizerFile file = read_model();
   check_kind(file, Kind::sentence_piece, "a SentencePiece .model");
   v_.add_special_tokens = false;
-  take(tokenizers::make_codec(file), file.directory());
+  // Megatron-LM's types read the model and nothing else.
+  take(s_.tokenizer_type
+           ? make(file.path, [&] { return tokenizers::make_sentence_piece(file.content, {}); })
+           : tokenizers::make_codec(file),
+       file.directory());
   MG_CHECK(
       s_.ignore_extra_whitespaces || !tokenizers::removes_extra_spaces(file.content),
       "--no-tokenizer-sentencepiece-ignore-extra-whitespaces (or "
@@ -258,25 +263,39 @@ void Opener::open_bytes() {
 // Flags of other families, which would be read by nobody.
 void check_family_flags(const settings::TokenizerSettings& s, std::string_view type,
                         Family family) {
-  const auto only = [&](bool given, std::string_view flag, bool fits) {
-    MG_CHECK(!given || fits, "--{} has no meaning for the tokenizer {}; leave it out", flag, type);
+  // readers: the types that the flag is for.
+  const auto only = [&](bool given, std::string_view flag, bool fits, std::string_view readers) {
+    MG_CHECK(!given || fits,
+             "--{} is read by --tokenizer-type {}, but the tokenizer is {}{}: give such a type, or "
+             "leave the flag out",
+             flag, readers, type,
+             s.tokenizer_type    ? ""
+             : s.tokenizer_model ? " (what --tokenizer-model holds)"
+                                 : " (the default without --tokenizer-model)");
   };
   const settings::TokenizerSettings defaults;
   const bool plain = family == Family::gpt2 || family == Family::bert;
-  only(s.merge_file.has_value(), "merge-file", family == Family::gpt2);
-  only(s.vocab_file.has_value(), "vocab-file", plain);
+  constexpr std::string_view kBert = "BertWordPieceLowerCase or BertWordPieceCase",
+                             kTikToken = "TikTokenizer", kNull = "NullTokenizer";
+  only(s.merge_file.has_value(), "merge-file", family == Family::gpt2,
+       "GPT2BPETokenizer (with --vocab-file)");
+  only(s.vocab_file.has_value(), "vocab-file", plain,
+       "BertWordPieceLowerCase, BertWordPieceCase or GPT2BPETokenizer (with --merge-file)");
   only(s.tokenizer_model.has_value(), "tokenizer-model",
-       !plain && family != Family::null && family != Family::bytes);
-  only(s.vocab_extra_ids != 0, "vocab-extra-ids", family == Family::bert);
+       !plain && family != Family::null && family != Family::bytes,
+       "HuggingFaceTokenizer, SentencePieceTokenizer or TikTokenizer");
+  only(s.vocab_extra_ids != 0, "vocab-extra-ids", family == Family::bert, kBert);
   only(s.tiktoken_pattern.has_value(), "tiktoken-pattern",
-       family == Family::tik_token || family == Family::null);  // which cuts no text
+       family == Family::tik_token || family == Family::null, kTikToken);  // ids cut no text
   only(s.tiktoken_num_special_tokens != defaults.tiktoken_num_special_tokens,
-       "tiktoken-num-special-tokens", family == Family::tik_token);
-  only(s.null_tokenizer_eod_id.has_value(), "null-tokenizer-eod-id", family == Family::null);
+       "tiktoken-num-special-tokens", family == Family::tik_token, kTikToken);
+  only(s.null_tokenizer_eod_id.has_value(), "null-tokenizer-eod-id", family == Family::null, kNull);
   only(s.null_tokenizer_pad_id != defaults.null_tokenizer_pad_id, "null-tokenizer-pad-id",
-       family == Family::null);
+       family == Family::null, kNull);
   only(!s.tokenizer_special_tokens.empty(), "tokenizer-special-tokens",
-       plain || family == Family::hugging_face || family == Family::tik_token);
+       plain || family == Family::hugging_face || family == Family::tik_token,
+       "HuggingFaceTokenizer, GPT2BPETokenizer, TikTokenizer, BertWordPieceLowerCase or "
+       "BertWordPieceCase");
 }
 
 // The type that the settings name, or that the file is.

@@ -131,6 +131,8 @@ Evaluation::Evaluation(EvaluationSettings settings, bool show)
   if (!s_.data.tokenizer_model && !s_.data.tokenizer_type && !s_.data.mock_data)
     s_.data.tokenizer_model = tokenizer_path({}, directory_.path());
   const corpus::Vocabulary vocabulary = corpus::open_vocabulary(s_.data, model_->vocab_size());
+  if (!vocabulary.directory.empty())
+    report_missing_tokens(vocabulary.tokenizer->vocabulary_size(), model_->vocab_size());
   MG_CHECK(vocabulary.eod >= 0 || !(s_.text.append_eod || s_.text.prepend_eod),
            "--append-eod and --prepend-eod: the tokenizer {} has no end-of-document token",
            vocabulary.directory);

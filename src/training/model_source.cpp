@@ -9,6 +9,7 @@
 #include "base/files.h"
 #include "base/log.h"
 #include "checkpoint/mxfp4.h"
+#include "corpus/vocabulary.h"
 #include "settings/recipes.h"
 #include "tokenizers/tokenizer_file.h"
 #include "training/whole_model.h"
@@ -90,6 +91,26 @@ std::string tokenizer_path(const std::optional<std::string>& given,
            "tokenizer's file or directory)",
            model_directory);
   return model_directory;
+}
+
+ModelTokenizer open_tokenizer(settings::TokenizerSettings flags, const std::string& model_directory,
+                              int64_t vocab_size) {
+  const bool named = flags.tokenizer_type || flags.tokenizer_model || flags.vocab_file;
+  if (!named) flags.tokenizer_model = tokenizer_path({}, model_directory);
+  corpus::Vocabulary vocabulary = corpus::open_vocabulary(flags, vocab_size);
+  report_missing_tokens(vocabulary.tokenizer->vocabulary_size(), vocab_size);
+  return {std::move(vocabulary.tokenizer),
+          vocabulary.directory.empty() ? model_directory : std::move(vocabulary.directory)};
+}
+
+void report_missing_tokens(int64_t tokenizer_size, int64_t vocab_size) {
+  constexpr int64_t kMultiple = 64, kMostPadding = 1024;  // of what publishers pad to
+  const int64_t missing = vocab_size - tokenizer_size;
+  if (missing <= 0 || (vocab_size % kMultiple == 0 && missing < kMostPadding)) return;
+  log::warning(
+      "the tokenizer has {} tokens and the model {}: the ids from {} on have no text (is it the "
+      "tokenizer of this model?)",
+      tokenizer_size, vocab_size, tokenizer_size);
 }
 
 namespace {

@@ -12,6 +12,7 @@
 #include "models/stage.h"
 #include "resume/save_directory.h"
 #include "settings/settings.h"
+#include "tokenizers/tokenizer.h"
 
 namespace megatron::training {
 
@@ -19,6 +20,18 @@ namespace megatron::training {
 // Throws Error when neither holds one.
 std::string tokenizer_path(const std::optional<std::string>& given,
                            const std::string& model_directory);
+
+// The tokenizer of a model: the one that flags name, by Megatron-LM's rules, or that of the model's
+// directory.
+struct ModelTokenizer {
+  std::shared_ptr<const tokenizers::Tokenizer> tokenizer;
+  std::string path;  // the tokenizer's directory or file, or the model's for one without files
+};
+// Throws Error where there is none, and where it has more tokens than the model.
+ModelTokenizer open_tokenizer(settings::TokenizerSettings flags, const std::string& model_directory,
+                              int64_t vocab_size);
+// Warns where a model has more tokens than its tokenizer, and more than a vocabulary is padded by.
+void report_missing_tokens(int64_t tokenizer_size, int64_t vocab_size);
 
 // All of a model, with the weights of a directory.
 std::unique_ptr<models::Stage> load_model(const checkpoint::ModelDirectory& directory,

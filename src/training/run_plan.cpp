@@ -101,6 +101,8 @@ models::Model find_model(const settings::TrainSettings& s, const ShapeSource& so
            "the model has {} tokens but the tokenizer {}; they do not match{}", model->vocab_size(),
            vocabulary.size,
            s.run.model_config ? fmt::format(": give --vocab-size {}", vocabulary.size) : "");
+  if (source && vocabulary.tokenizer && !vocabulary.directory.empty())
+    report_missing_tokens(vocabulary.tokenizer->vocabulary_size(), model->vocab_size());
   check_length(s.batch, model);
   return model;
 }

@@ -465,5 +465,21 @@ TEST_F(GenerateCommand, RefusesWhatMakesNoSense) {
   refused({"--interactive", "--output", "x"}, {"--output"});
 }
 
+TEST_F(GenerateCommand, TakesTheTokenizerOfFlags) {
+  const Words common = {"--prompt", "the cat", "--max-tokens", "4", "--temperature", "0"};
+  const std::string own = run(common).out;
+  EXPECT_EQ(run(with(common, {"--tokenizer-type", "HuggingFaceTokenizer", "--tokenizer-model", "t"}))
+                .out,
+            own);
+  const Words ids = {"--tokenizer-type", "NullTokenizer", "--prompt", "5 6 7", "--max-tokens", "2"};
+  EXPECT_TRUE(run(ids).out.starts_with("5 6 7"));
+  EXPECT_NE(run(with(common, {"--tokenizer-model", "bare"}))
+                .err.find("the tokenizer has 300 tokens and the model 400: the ids from 300 on "
+                          "have no text"),
+            std::string::npos);
+  refused({"--prompt", "x", "--vocab-file", "v"},
+          {"--vocab-file is read by", "BertWordPieceLowerCase", "NullTokenizer"});
+}
+
 }  // namespace
 }  // namespace megatron::testing
