@@ -82,7 +82,8 @@ void ServeFlags::server_fields(Fields& f) {
   f.add("inference-max-seq-length", &server.engine.max_length,
         "max tokens of prompt and text; 0: the model's positions");
   f.add("max-waiting-requests", &server.max_waiting,
-        "texts that may wait for a place; more are refused with status 429");
+        "texts that may wait for a place; with as many, further requests are refused with status "
+        "429");
   shape.fields(f);
   f.begin_group("device");
   training::add_bench_device(f, runtime);
