@@ -204,7 +204,12 @@ ExpressionPtr ExpressionParser::parse_number() {
     constant->constant = Value::real(std::strtod(token.text.c_str(), nullptr));
     return constant;
   }
-  const std::optional<Value> number = read_integer(token.text, 0);
+  std::optional<Value> number;
+  try {
+    number = read_integer(token.text, 0);
+  } catch (const Error& error) {  // too many digits of base 16
+    tokens_.refuse(error.what(), token.line);
+  }
   if (!number && token.text.size() > BigInteger::kMostDigits)
     tokens_.refuse(fmt::format("an integer has {} digits; the limit is {}", token.text.size(),
                                BigInteger::kMostDigits),

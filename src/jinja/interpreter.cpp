@@ -158,7 +158,7 @@ Interpreter::Flow Interpreter::execute(const Statement& statement) {
     case Statement::Kind::condition: return run_condition(statement);
     case Statement::Kind::loop: return run_for(statement);
     case Statement::Kind::macro:
-      scope_->set(statement.text, Value::object(make_macro(statement)));
+      scope_->set(statement.text, Value::object(make_macro(statement)), budget_);
       break;
     case Statement::Kind::call: run_call(statement); break;
     case Statement::Kind::with: return run_with(statement);
@@ -184,7 +184,7 @@ Interpreter::Flow Interpreter::run_captured(const Statement& statement) {
     InScope inner(*this);
     std::string text = capture([&] { flow = execute(statement.body); });
     if (flow != Flow::on) return flow;
-    inner.scope().set(kCaptured, Value::text(std::move(text), &budget_));
+    inner.scope().set(kCaptured, Value::text(std::move(text), &budget_), budget_);
     value = evaluate(*statement.value);
   }
   if (statement.kind == Statement::Kind::set_block) {
@@ -237,7 +237,7 @@ Interpreter::Flow Interpreter::run_loop(const Statement& statement, Values eleme
     budget_.spend(1);
     loop->index = static_cast<int64_t>(i);
     InScope inner(*this);
-    inner.scope().set("loop", Value::object(loop));
+    inner.scope().set("loop", Value::object(loop), budget_);
     assign(statement.target, loop->elements[i]);
     if (execute(statement.body) == Flow::leave) return Flow::on;
   }
@@ -274,12 +274,12 @@ void Interpreter::bind_extra_arguments(const Macro& macro, Call& call, size_t us
       call.keyword.erase(it);
       break;
     }
-    scope_->set("caller", std::move(caller));
+    scope_->set("caller", std::move(caller), budget_);
   }
   if (statement.reads_kwargs) {
     std::vector<std::pair<Value, Value>> members;
     for (const auto& [name, value] : call.keyword) members.emplace_back(Value::text(name), value);
-    scope_->set("kwargs", Value::dict(std::move(members), &budget_));
+    scope_->set("kwargs", Value::dict(std::move(members), &budget_), budget_);
   } else if (!call.keyword.empty()) {
     const std::string& name = call.keyword[0].first;
     MG_CHECK(name != "caller",
@@ -290,7 +290,7 @@ void Interpreter::bind_extra_arguments(const Macro& macro, Call& call, size_t us
   }
   if (statement.reads_varargs) {
     const auto first = call.positional.begin() + static_cast<std::ptrdiff_t>(used);
-    scope_->set("varargs", Value::tuple(Values(first, call.positional.end()), &budget_));
+    scope_->set("varargs", Value::tuple(Values(first, call.positional.end()), &budget_), budget_);
   } else {
     MG_CHECK(used == call.positional.size(), "macro '{}' takes not more than {} argument(s)",
              statement.text, statement.parameters.size());
@@ -305,19 +305,21 @@ Value Interpreter::call_macro(const Macro& macro, Call& call) {
   for (size_t i = 0; i < statement.parameters.size(); ++i) {
     const Parameter& parameter = statement.parameters[i];
     if (i < used) {
-      scope_->set(parameter.name, call.positional[i]);
+      scope_->set(parameter.name, call.positional[i], budget_);
       continue;
     }
+    budget_.spend_items(call.keyword.size());
     const auto named = std::find_if(call.keyword.begin(), call.keyword.end(),
                                     [&](const auto& pair) { return pair.first == parameter.name; });
     if (named != call.keyword.end()) {
-      scope_->set(parameter.name, named->second);
+      scope_->set(parameter.name, named->second, budget_);
       call.keyword.erase(named);
     } else if (parameter.initial != nullptr) {
-      scope_->set(parameter.name, evaluate(*parameter.initial));
+      scope_->set(parameter.name, evaluate(*parameter.initial), budget_);
     } else {
       scope_->set(parameter.name,
-                  Value::undefined(fmt::format("parameter '{}' was not provided", parameter.name)));
+                  Value::undefined(fmt::format("parameter '{}' was not provided", parameter.name)),
+                  budget_);
     }
   }
   bind_extra_arguments(macro, call, used);
@@ -348,11 +350,11 @@ void Interpreter::assign(const Target& target, const Value& value) {
                       ? dynamic_cast<Namespace*>(owner->as_object().get())
                       : nullptr;
     MG_CHECK(space != nullptr, "cannot assign attribute on non-namespace object");
-    space->set(target.member, value);
+    space->set(target.member, value, budget_);
     return;
   }
   if (!target.many) {
-    scope_->set(target.name, value);
+    scope_->set(target.name, value, budget_);
     return;
   }
   MG_CHECK(!value.is_number() && !value.is_none() && !value.is_object(),

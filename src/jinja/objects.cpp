@@ -60,7 +60,8 @@ const Value* Scope::find(std::string_view name, Budget& budget) const {
   return nullptr;
 }
 
-void Scope::set(std::string_view name, Value value) {
+void Scope::set(std::string_view name, Value value, Budget& budget) {
+  budget.spend_items(variables.size());
   for (auto& [key, old] : variables) {
     if (key != name) continue;
     old = std::move(value);
@@ -80,12 +81,12 @@ std::optional<Value> Namespace::attribute(std::string_view name, Budget& budget)
   return found != nullptr ? std::optional(*found) : std::nullopt;
 }
 
-void Namespace::set(const std::string& name, Value value) {
+void Namespace::set(const std::string& name, Value value, Budget& budget) {
   MG_CHECK(name.substr(0, 1) != "_",
            "Chat templates cannot store underscore-prefixed attributes on a namespace, but got "
            "'{}'. Please rename the attribute.",
            name);
-  members.set(name, std::move(value));
+  members.set(name, std::move(value), budget);
 }
 
 // ---- macros and loops
@@ -281,7 +282,7 @@ Value make_namespace(Call& call) {
   call.interpreter.keep(object);
   for (auto& [key, value] : members_of(call, "namespace")) {
     MG_CHECK(key.is_text(), "a namespace's attribute must have a name, not {}", key.type_name());
-    object->set(key.bytes(), value);
+    object->set(key.bytes(), value, call.budget);
   }
   return Value::object(object);
 }

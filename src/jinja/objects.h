@@ -72,15 +72,15 @@ struct Scope {
   std::vector<std::pair<std::string, Value>> variables;
 
   const Value* find(std::string_view name, Budget& budget) const;
-  void set(std::string_view name, Value value);
+  void set(std::string_view name, Value value, Budget& budget);
 };
 
 struct Namespace : Object {
   std::string type_name() const override { return "Namespace"; }
   std::string shown(Budget& budget) const override;
   std::optional<Value> attribute(std::string_view name, Budget& budget) const override;
-  void set(const std::string& name,
-           Value value);  // names that begin with _ are refused
+  void set(const std::string& name, Value value,
+           Budget& budget);  // names that begin with _ are refused
 
   Scope members;
 };

@@ -70,6 +70,7 @@ struct Clock : jinja::Object {
   bool callable() const override { return true; }
   jinja::Value call(jinja::Call& call) override {
     const jinja::Parameters p(call, "strftime_now", {"format"}, 1);
+    call.budget.spend_bytes(p.text(0).size() * 9);  // the room that the result is given
     return jinja::Value::text(format_time(p.text(0), now), &call.budget);
   }
 

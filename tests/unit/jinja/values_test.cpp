@@ -87,6 +87,7 @@ TEST(Numbers, HaveUpTo4300Digits) {
             longer);
   EXPECT_EQ(rendered("{{ " + std::string(5000, '7') + " }}"),
             "line 1: an integer has 5000 digits; the limit is 4300");
+  EXPECT_EQ(rendered("{{ 0x" + std::string(5000, 'f') + " }}"), longer);
 }
 
 // (a // b) * b + a % b = a, for random numbers of all sizes; quotients of two or three words are

@@ -132,6 +132,16 @@ TEST(ChatRequest, TheTemplatesRefusalIsAnswered) {
     EXPECT_NE(std::string(e.what()).find("only users"), std::string::npos) << e.what();
     EXPECT_EQ(std::string(e.what()).find("secret"), std::string::npos) << e.what();
   }
+  const TextModel broken = model("\n{{ messages[0].x.y }}");
+  try {
+    render(r.chat, broken);
+    ADD_FAILURE();
+  } catch (const ApiError& e) {
+    EXPECT_NE(std::string(e.what()).find("the chat template fails in line 2, attribute 'y': "),
+              std::string::npos)
+        << e.what();
+    EXPECT_EQ(std::string(e.what()).find("secret"), std::string::npos) << e.what();
+  }
 }
 
 // Arguments of calls are text in requests, and objects for templates.
@@ -148,6 +158,24 @@ TEST(ChatRequest, EarlierCallsOfTools) {
                            {"role": "tool", "tool_call_id": "1", "content": "9"}]})"),
                                   with_tools);
   EXPECT_EQ(render(r.chat, with_tools).text, "system|d|;assistant||f=3;tool|9|;");
+}
+
+TEST(ChatRequest, IntegersBeyond64BitsAreRenderedAsTheyAreWritten) {
+  const TextModel shows = model(
+      "{# <tool_call> #}{{ tools[0].function.parameters | tojson }}{% for m in messages %}"
+      "{% for c in m.tool_calls %}{{ c.function.arguments | tojson }}{% endfor %}{% endfor %}"
+      "{{ id + 1 }}");
+  const std::string schema =
+      R"({"maximum": 18446744073709551615, "minimum": -9223372036854775809})";
+  const ChatRequest r = read_chat(Json::parse(R"({"messages": [{"role": "user", "content": "x"},
+                      {"role": "assistant", "tool_calls": [{"id": "c", "type": "function", "function":
+                       {"name": "f", "arguments": "{\"id\": 18446744073709551615}"}}]}],
+                      "chat_template_kwargs": {"id": 99999999999999999999},
+                      "tools": [{"type": "function", "function": {"name": "f", "parameters": )" +
+                                              schema + "}}]}"),
+                                  shows);
+  EXPECT_EQ(render(r.chat, shows).text,
+            schema + R"({"id": 18446744073709551615})" + "100000000000000000000");
 }
 
 TEST(ChatRequest, ToolsNeedAForm) {

@@ -42,6 +42,8 @@ TEST(ToolCalls, Hermes) {
 <tool_call>{"name": "g"}</tool_call>)",
          "Let me see.|f({})|g({})");
   expect(R"(<tool_call>{"name": "f", "arguments": {"x": "é"}})", R"(|f({"x": "é"}))");
+  const std::string wide = R"({"x": 18446744073709551615, "y": [-9223372036854775809]})";
+  expect(R"(<tool_call>{"name": "f", "arguments": )" + wide + "}", "|f(" + wide + ")");
 }
 
 TEST(ToolCalls, WhatIsNoCallIsSaid) {
