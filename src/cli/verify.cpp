@@ -137,11 +137,11 @@ int verify(const Arguments& arguments) {
            "one of them",
            expert_parallel, expert_tensor_parallel.value_or(tensor_parallel), dense,
            tensor_parallel, data_parallel);
-  MG_CHECK(
-      dense * pipeline_parallel <= 1024,
-      "the tensor-, pipeline- and data-parallel sizes make {} ranks; as threads of one process "
-      "at most 1024 are possible: lower one of them",
-      dense * pipeline_parallel);
+  MG_CHECK(dense * pipeline_parallel <= 1024,
+           "--tensor-model-parallel-size {} times --pipeline-model-parallel-size {} times "
+           "--data-parallel-size {} makes {} ranks; as threads of one process at most 1024 are "
+           "possible: lower one of them",
+           tensor_parallel, pipeline_parallel, data_parallel, dense * pipeline_parallel);
   MG_CHECK(!tolerance || (against && *tolerance >= 0),
            "--tolerance {} needs --against DIR, and cannot be negative", tolerance.value_or(0));
   runtime.ranks = dense * pipeline_parallel;

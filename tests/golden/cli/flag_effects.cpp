@@ -24,6 +24,7 @@
 #include "plan/plan_json.h"
 #include "training/plan/make_plan.h"
 #include "training/trainer.h"
+#include "unit/checkpoint/raw_tensors.h"
 
 namespace {
 
@@ -356,6 +357,12 @@ void FlagBench::prepare() {
              R"({"block_configs": [{"attention": {"n_heads_in_group": 2}, "ffn": {"no_op": true}},
                  {"attention": {"replace_with_linear": true}, "mlp": {"ffn_hidden_size": 24}}]})");
   write_file(data + "/vocab.txt", "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nab\nhello\n12\n");
+  const std::string llama = std::string(MEGATRON_GOLDEN) + "/hf/llama";
+  std::vector<RawTensor> tensors = read_raw(llama + "/model.safetensors");
+  tensors.push_back({"surplus", "BOOL", "[1]", "1"});
+  fs::create_directories(data + "/surplus");
+  fs::copy_file(llama + "/config.json", data + "/surplus/config.json");
+  write_raw(data + "/surplus/model.safetensors", tensors);
 }
 
 std::vector<std::string> FlagBench::words(const FlagRow& row, const std::string& more,

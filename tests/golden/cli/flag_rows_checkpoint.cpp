@@ -28,6 +28,9 @@ std::vector<FlagRow> loading_flags() {
       {"finetune", "resumed", "--finetune", kGoOn, "", kSaved},
       {"pretrained-checkpoint", "resumed", "--pretrained-checkpoint {w}/run",
        "--lr-decay-iters 5 --load {w}/none", "", kSaved},
+      {"ignore-surplus-tensors", "end", "--ignore-surplus-tensors",
+       "!num-layers !hidden-size !num-attention-heads !vocab-size --finetune "
+       "--model {data}/surplus"},
       {"moe-use-upcycling", "end", "--moe-use-upcycling",
        "--lr-decay-iters 5 --num-experts 4 --load {w}/run", "", kSaved},
       {"moe-upcycling-granularity", "shape", "--moe-upcycling-granularity 2",

@@ -48,6 +48,20 @@ TEST(VerifyCommand, DividesTokensOfModelsAndTrajectories) {
   EXPECT_NE(run_captured({"verify", vectors("hf/gpt2"), "--sequence-parallel"}).code, 0);
 }
 
+TEST(VerifyCommand, SuggestsFlagsThatItHas) {
+  for (const Arguments& flags :
+       {Arguments{"--data-parallel-size", "2", "--expert-model-parallel-size", "3"},
+        Arguments{"--tensor-model-parallel-size", "64", "--pipeline-model-parallel-size", "64"},
+        Arguments{"--threads", "600", "--data-parallel-size", "2"}}) {
+    Arguments arguments = {"verify", vectors("hf/gpt2")};
+    arguments.insert(arguments.end(), flags.begin(), flags.end());
+    ::testing::internal::CaptureStderr();
+    EXPECT_EQ(run_captured(arguments).code, 2);
+    const std::string error = ::testing::internal::GetCapturedStderr();
+    EXPECT_TRUE(has(error, flags[0]) && !has(error, "--ranks")) << error;
+  }
+}
+
 TEST(VerifyCommand, FailsWithOneWeightChanged) {
   const TemporaryDirectory directory;
   const std::string model = directory / "gpt2";
