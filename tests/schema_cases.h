@@ -246,7 +246,7 @@ inline int check_random_schema(const tokenizers::Tokenizer& tokenizer,
   std::mt19937_64 random(seed);
   const Json schema = RandomSchema(random).draw();
   const SchemaValidator validator(schema);
-  const auto grammar = Grammar::from_json_schema(schema);
+  const auto grammar = Grammar::from_json_schema(schema, true);
   int texts = 0;
   const auto check = [&](const Matcher& start, std::vector<int32_t> ids, int patience) {
     const auto more = RandomText(tokens, random).draw(start, patience);

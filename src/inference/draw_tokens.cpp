@@ -76,6 +76,7 @@ void draw_on_host(std::span<Sequence* const> ready, std::span<const size_t> rows
       labels[r] = {id};
     } catch (const Error& error) {
       drawn[r].error = error.what();
+      drawn[r].by_grammar = dynamic_cast<const GrammarLimit*>(&error) != nullptr;
       return;
     }
     if (request.logprobs <= 0) return;

@@ -355,6 +355,7 @@ void Engine::append(Sequence& s, DrawnToken drawn, RequestUpdate& update) {
   } else if (!drawn.error.empty()) {
     update.finish = Finish::failed;
     update.error = std::move(drawn.error);
+    update.by_grammar = drawn.by_grammar;
   } else {
     s.tokens.push_back(drawn.token.draw.token);
     update.tokens.push_back(std::move(drawn.token));

@@ -33,6 +33,8 @@ struct RequestUpdate {
   std::vector<GeneratedToken> tokens;                   // in order; a step may give several
   std::optional<Finish> finish;                         // never Finish::stop
   std::string error;                                    // with Finish::failed: why
+  bool by_grammar =
+      false;  // with Finish::failed: the request's grammar has too many readings of the text
 };
 
 // How full the cache of keys and values is, in blocks of all groups of layers.

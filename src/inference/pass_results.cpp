@@ -20,6 +20,7 @@ std::string packed(const PassResults& results) {
     bytes.put(drawn.token.alternatives);
     bytes.put(drawn.finish);
     bytes.put(drawn.error);
+    bytes.put(drawn.by_grammar);
   }
   return bytes.take();
 }
@@ -39,6 +40,7 @@ PassResults unpacked(const std::string& packed) {
     bytes.get(drawn.token.alternatives);
     bytes.get(drawn.finish);
     bytes.get(drawn.error);
+    bytes.get(drawn.by_grammar);
   }
   MG_ASSERT(bytes.at_end());
   return results;

@@ -15,6 +15,7 @@ struct DrawnToken {
   GeneratedToken token;
   std::optional<Finish> finish;  // the token is the last
   std::string error;
+  bool by_grammar = false;  // it is the grammar's
 };
 
 struct PassResults {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 
+#include "server/forms.h"
 #include "server/plain_chat.h"
 
 namespace megatron::server {
@@ -95,29 +96,6 @@ std::optional<Json::Array> read_tools(const Parameters& p) {
   return *tools;
 }
 
-// A call of one of the tools, or of the one of this name.
-Json schema_of_call(const Parameters& p, const Json::Array& tools, const std::string& only) {
-  Json::Array calls;
-  for (const Json& tool : tools) {
-    const Json& function = tool["function"];
-    if (!only.empty() && function["name"].as_string() != only) continue;
-    const Json* given = function.find("parameters");
-    Json parameters = given != nullptr && given->is_object() ? *given : Json(Json::Object{});
-    if (!parameters.contains("type")) parameters.set("type", "object");
-    const Json* strict = function.find("strict");
-    if (strict == nullptr || *strict != Json(true)) parameters = strict_schema(parameters);
-    calls.emplace_back(Json::Object{
-        {"type", "object"},
-        {"properties", Json::Object{{"name", Json::Object{{"const", function["name"]}}},
-                                    {"arguments", std::move(parameters)}}},
-        {"required", Json::Array{"name", "arguments"}},
-        {"additionalProperties", false}});
-  }
-  if (calls.empty()) p.fail("tool_choice", "names a function that is not among the tools");
-  if (calls.size() == 1) return calls[0];
-  return Json::Object{{"anyOf", std::move(calls)}};
-}
-
 void read_tool_choice(const Parameters& p, const TextModel& model, ChatRequest& r) {
   const Json* choice = p.find("tool_choice");
   const bool has_tools = r.chat.tools.has_value();
@@ -141,9 +119,10 @@ void read_tool_choice(const Parameters& p, const TextModel& model, ChatRequest& 
   if (only.empty() && text == "auto") return;
   if (!has_tools) p.fail("tool_choice", "needs tools");
   r.must_call = true;
-  const Json schema = schema_of_call(p, *r.chat.tools, only);
+  const std::vector<inference::ToolSchema> schemas = tool_schemas(*r.chat.tools, only);
+  if (schemas.empty()) p.fail("tool_choice", "names a function that is not among the tools");
   r.generation.grammar =
-      read_grammar(p, "tools", [&] { return model.grammars().json_schema(schema); });
+      read_grammar(p, "tools", [&] { return model.grammars().tool_calls(schemas); });
 }
 
 // A JSON object of variables must not take the place of what the request itself gives.

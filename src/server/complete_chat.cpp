@@ -4,6 +4,7 @@
 #include "server/chat_request.h"
 #include "server/chat_text.h"
 #include "server/completion_answer.h"
+#include "server/forms.h"
 #include "server/logprobs.h"
 
 namespace megatron::server {
@@ -153,8 +154,9 @@ class ChatCompletion {
 HttpAnswer complete_chat(const Api& api, const HttpRequest& request) {
   ChatRequest read = read_chat(parse_body(request.body), api.model);
   const bool streams = read.generation.stream;
+  const SharedGrammar grammar = read.generation.grammar;
   const auto completion = std::make_shared<ChatCompletion>(api, std::move(read));
-  return answer_completion(completion, streams, request);
+  return with_unenforced(answer_completion(completion, streams, request), grammar);
 }
 
 }  // namespace megatron::server

@@ -4,6 +4,7 @@
 
 #include "server/completion_answer.h"
 #include "server/completion_request.h"
+#include "server/forms.h"
 #include "server/logprobs.h"
 
 namespace megatron::server {
@@ -152,8 +153,9 @@ class Completion {
 HttpAnswer complete_text(const Api& api, const HttpRequest& request) {
   CompletionRequest read = read_completion(parse_body(request.body), api.model);
   const bool streams = read.generation.stream;
+  const SharedGrammar grammar = read.generation.grammar;
   const auto completion = std::make_shared<Completion>(api, std::move(read));
-  return answer_completion(completion, streams, request);
+  return with_unenforced(answer_completion(completion, streams, request), grammar);
 }
 
 }  // namespace megatron::server

@@ -12,7 +12,7 @@ namespace {
 double seconds(Clock::duration time) { return std::chrono::duration<double>(time).count(); }
 
 std::string_view name(Failure failure) {
-  constexpr std::string_view kNames[] = {"deadline", "error", "stopped"};
+  constexpr std::string_view kNames[] = {"deadline", "error", "stopped", "grammar"};
   return kNames[static_cast<size_t>(failure)];
 }
 
@@ -269,7 +269,7 @@ void EngineThread::deliver(inference::RequestUpdate update) {
     EngineEvent event{job.request, std::move(update), std::nullopt};
     if (finish == inference::Finish::failed) {
       log::error("a request failed: {}", event.update.error);
-      event.failure = Failure::engine;
+      event.failure = event.update.by_grammar ? Failure::grammar : Failure::engine;
     }
     job.mailbox->events.push_back(std::move(event));
   }

@@ -26,6 +26,7 @@ enum class Failure {
   deadline,  // it was not finished in time
   engine,    // a pass of the engine failed
   stopped,   // the server ended before it was finished
+  grammar,   // its grammar has too many readings of the text: see update.error
 };
 
 // What one of the requests that were submitted together got. After `update.finish` or `failure`

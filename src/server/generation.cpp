@@ -9,10 +9,12 @@ namespace {
 
 constexpr std::chrono::milliseconds kTick{100};
 
-[[noreturn]] void fail_with(Failure failure) {
+[[noreturn]] void fail_with(Failure failure, const std::string& reason) {
   switch (failure) {
     case Failure::deadline: throw deadline_exceeded();
     case Failure::stopped: throw server_draining();
+    case Failure::grammar:
+      throw invalid_request("the text cannot go on in its form: " + reason, "", "grammar_limit");
     case Failure::engine: break;
   }
   throw ApiError(500, "server_error", "the model could not compute this text", "", "engine_error");
@@ -65,7 +67,7 @@ bool Generation::advance(const std::function<bool()>& client_gone) {
     const std::vector<EngineEvent> events = call_->wait(kTick);
     for (const EngineEvent& event : events) {
       if (choices_[event.request].finished()) continue;  // by a stop string
-      if (event.failure) fail_with(*event.failure);
+      if (event.failure) fail_with(*event.failure, event.update.error);
       if (choices_[event.request].take(event.update)) call_->cancel(event.request);
     }
     if (client_gone()) throw ClientGone();

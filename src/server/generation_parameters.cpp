@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <charconv>
 
+#include "server/forms.h"
+
 namespace megatron::server {
 namespace {
 
@@ -64,32 +66,6 @@ std::map<int32_t, double> read_logit_bias(const Parameters& p, int64_t vocabular
     biases[id] = bias.as_number();
   }
   return biases;
-}
-
-// The forms that vLLM's clients ask for.
-SharedGrammar read_guided(const Parameters& p, const TextModel& model) {
-  const Json* schema = p.find("guided_json");
-  const std::optional<std::string> pattern = p.text("guided_regex");
-  const Json::Array* choice = p.array("guided_choice");
-  const int given = (schema != nullptr ? 1 : 0) + (pattern ? 1 : 0) + (choice != nullptr ? 1 : 0);
-  if (given > 1) p.fail("guided_json", "guided_regex and guided_choice exclude each other");
-  Grammars& grammars = model.grammars();
-  if (schema != nullptr) {
-    return read_grammar(p, "guided_json", [&] {
-      return schema->is_string() ? grammars.json_schema(Json::parse(schema->as_string()))
-                                 : grammars.json_schema(*schema);
-    });
-  }
-  if (pattern) return read_grammar(p, "guided_regex", [&] { return grammars.regex(*pattern); });
-  if (choice == nullptr) return nullptr;
-  std::vector<std::string> texts;
-  for (const Json& text : *choice) {
-    if (!text.is_string() || text.as_string().empty())
-      p.fail("guided_choice", "contains " + shown(text) + "; it must hold strings, none empty");
-    texts.push_back(text.as_string());
-  }
-  if (texts.empty()) p.fail("guided_choice", "is empty; give at least one text");
-  return read_grammar(p, "guided_choice", [&] { return grammars.choice(texts); });
 }
 
 void read_prompt_logprobs(const Parameters& p, const TextModel& model, GenerationParameters& g) {
@@ -154,11 +130,10 @@ GenerationParameters read_generation(const Parameters& p, const TextModel& model
   g.stop_tokens = read_stop_tokens(p, model.vocabulary());
   g.ignore_eos = p.boolean("ignore_eos").value_or(false);
   g.priority = p.integer("priority", -100, 100).value_or(0);
-  g.grammar = read_guided(p, model);
+  g.grammar = read_form(p, model);
   read_stream(p, g);
   read_prompt_logprobs(p, model, g);
   p.refuse({"guided_grammar",
-            "structured_outputs",
             "bad_words",
             "allowed_token_ids",
             "use_beam_search",
@@ -187,7 +162,9 @@ void read_response_format(const Parameters& p, const TextModel& model, Generatio
     const Json* schema = of ? of->find("schema") : nullptr;
     if (schema == nullptr)
       format->fail("json_schema", "must be {\"name\": ..., \"schema\": {...}}");
-    g.grammar = read_grammar(*of, "schema", [&] { return model.grammars().json_schema(*schema); });
+    const bool strict = of->boolean("strict").value_or(false);
+    g.grammar =
+        read_grammar(*of, "schema", [&] { return model.grammars().json_schema(*schema, strict); });
   } else {
     format->fail("type", "is " + shown(Json(type)) +
                              "; it must be \"text\", \"json_object\" or \"json_schema\"");

@@ -1,28 +1,41 @@
 #include "server/grammars.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "base/error.h"
+#include "base/log.h"
+#include "inference/constraint/matcher.h"
 
 namespace megatron::server {
 namespace {
 
-constexpr size_t kMostKept = 64;
+constexpr size_t kListedBytes = 1000;
 
-std::string escaped(const std::string& text) {
-  constexpr std::string_view kSyntax = "\\^$.|?*+()[]{}/";
+// As the fragment of a URI.
+std::string percent_encoded(std::string_view pointer) {
+  constexpr std::string_view kPlain = "-._~/#$&'()*+;=:@!?";
   std::string out;
-  for (const char c : text) {
-    if (kSyntax.find(c) != kSyntax.npos) out += '\\';
-    out += c;
+  for (const char c : pointer) {
+    const bool plain = (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') ||
+                       kPlain.find(c) != kPlain.npos;
+    out += plain ? std::string(1, c) : fmt::format("%{:02X}", static_cast<uint8_t>(c));
   }
   return out;
 }
 
+// Finds the first tokens, so that what cannot be begun is an error of the request.
+void check_start(const SharedGrammar& grammar,
+                 const std::shared_ptr<const inference::TokenBytes>& tokens) {
+  inference::Matcher matcher(grammar, tokens);
+  std::vector<uint64_t> mask(tokens->words());
+  bool complete = false;
+  matcher.allowed(mask, complete);
+}
+
 }  // namespace
 
-Grammars::Grammars(const tokenizers::Tokenizer& tokenizer) {
+Grammars::Grammars(const tokenizers::Tokenizer& tokenizer, size_t max_bytes)
+    : max_bytes_(max_bytes) {
   try {
     token_bytes_ = std::make_shared<const inference::TokenBytes>(tokenizer);
   } catch (const Error& e) {
@@ -40,26 +53,64 @@ SharedGrammar Grammars::kept(const std::string& key, F&& compile) {
   static_cast<void>(token_bytes());
   {
     const std::lock_guard lock(mutex_);
-    const auto found = std::ranges::find(kept_, key, &std::pair<std::string, SharedGrammar>::first);
-    if (found != kept_.end()) {
-      kept_.splice(kept_.begin(), kept_, found);
-      return found->second;
+    const auto found = index_.find(key);
+    if (found != index_.end()) {
+      kept_.splice(kept_.begin(), kept_, found->second);
+      const SharedGrammar grammar = found->second->grammar;
+      found->second->may_grow = true;
+      keep_within_bounds();
+      return grammar;
     }
   }
   SharedGrammar made = compile();
+  check_start(made, token_bytes_);
+  const size_t bytes = made->bytes() + 2 * key.size();
+  MG_CHECK(bytes <= max_bytes_,
+           "the grammar takes {} bytes of memory; the limit is {}; lower its bounds of lengths, "
+           "items and repeats, or divide it",
+           bytes, max_bytes_);
+  if (!made->unenforced().empty())
+    log::info("texts are not held to these keywords of a schema: {}", unenforced_list(*made));
   const std::lock_guard lock(mutex_);
-  kept_.emplace_front(key, made);
-  if (kept_.size() > kMostKept) kept_.pop_back();
+  if (index_.contains(key)) return made;  // another thread was faster
+  kept_.push_front({key, made});
+  index_.emplace(kept_.front().key, kept_.begin());
+  keep_within_bounds();
   return made;
+}
+
+// Forgets those that were not used for the longest time. The last one stays.
+void Grammars::keep_within_bounds() {
+  size_t all = 0;
+  for (Entry& entry : kept_) {
+    if (entry.may_grow) {
+      entry.may_grow = entry.grammar.use_count() > 1;
+      entry.bytes = sizeof(Entry) + 2 * entry.key.size() + entry.grammar->bytes();
+    }
+    all += entry.bytes;
+  }
+  while (all > max_bytes_ && kept_.size() > 1) {
+    all -= kept_.back().bytes;
+    index_.erase(kept_.back().key);
+    kept_.pop_back();
+  }
 }
 
 SharedGrammar Grammars::json_object() {
   return kept("object", [] { return inference::Grammar::from_json_object(); });
 }
 
-SharedGrammar Grammars::json_schema(const Json& schema) {
-  return kept("schema " + schema.dump(),
-              [&] { return inference::Grammar::from_json_schema(schema); });
+SharedGrammar Grammars::json_schema(const Json& schema, bool strict) {
+  return kept((strict ? "strict " : "schema ") + schema.dump(),
+              [&] { return inference::Grammar::from_json_schema(schema, strict); });
+}
+
+SharedGrammar Grammars::tool_calls(std::span<const inference::ToolSchema> tools) {
+  Json::Array key;
+  for (const inference::ToolSchema& tool : tools)
+    key.push_back(Json::Array{tool.name, tool.parameters, tool.strict});
+  return kept("tools " + Json(std::move(key)).dump(),
+              [&] { return inference::Grammar::from_tool_calls(tools); });
 }
 
 SharedGrammar Grammars::regex(const std::string& pattern) {
@@ -67,47 +118,21 @@ SharedGrammar Grammars::regex(const std::string& pattern) {
 }
 
 SharedGrammar Grammars::choice(const std::vector<std::string>& texts) {
-  std::string pattern;
-  for (const std::string& text : texts) pattern += (pattern.empty() ? "" : "|") + escaped(text);
-  return regex(pattern);
+  return kept("choice " + Json(Json::Array(texts.begin(), texts.end())).dump(),
+              [&] { return inference::Grammar::from_texts(texts); });
 }
 
-Json strict_schema(const Json& schema) {
-  if (schema.is_array()) {
-    Json::Array all;
-    for (const Json& one : schema.as_array()) all.push_back(strict_schema(one));
-    return Json(std::move(all));
+std::string unenforced_list(const inference::Grammar& grammar) {
+  std::string list;
+  size_t left = grammar.unenforced().size();
+  for (const std::string& pointer : grammar.unenforced()) {
+    const std::string next = (list.empty() ? "" : ", ") + percent_encoded(pointer);
+    if (list.size() + next.size() > kListedBytes) break;
+    list += next;
+    --left;
   }
-  if (!schema.is_object()) return schema;
-  Json::Object strict;
-  const bool is_object_type = schema.contains("properties") ||
-                              (schema.contains("type") && schema["type"] == Json("object"));
-  for (const auto& [key, value] : schema.as_object()) {
-    if (key == "default" || key == "examples" || key == "example" || key == "deprecated" ||
-        key == "readOnly" || key == "writeOnly" || key == "title" || key == "description")
-      continue;
-    if (is_object_type && (key == "required" || key == "additionalProperties")) continue;
-    if (key == "properties" || key == "$defs" || key == "definitions") {
-      Json::Object named;
-      if (!value.is_object()) return schema;
-      for (const auto& [name, one] : value.as_object())
-        named.emplace_back(name, strict_schema(one));
-      strict.emplace_back(key, std::move(named));
-    } else if (key == "items" || key == "anyOf") {
-      strict.emplace_back(key, strict_schema(value));
-    } else {
-      strict.emplace_back(key, value);
-    }
-  }
-  if (!is_object_type) return Json(std::move(strict));
-  Json whole(std::move(strict));
-  if (!whole.contains("type")) whole.set("type", "object");
-  if (!whole.contains("properties")) whole.set("properties", Json::Object{});
-  Json::Array names;
-  for (const auto& [name, one] : whole["properties"].as_object()) names.emplace_back(name);
-  whole.set("required", std::move(names));
-  whole.set("additionalProperties", false);
-  return whole;
+  if (left > 0) list += fmt::format("{}and {} more", list.empty() ? "" : ", ", left);
+  return list;
 }
 
 }  // namespace megatron::server

@@ -4,7 +4,9 @@
 #include <list>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "base/json.h"
@@ -14,14 +16,19 @@ namespace megatron::server {
 
 using SharedGrammar = std::shared_ptr<const inference::Grammar>;
 
-// Keeps those that were asked for last. May be used by many threads at once.
+// Keeps those that were asked for last, as many as max_bytes of memory hold together with what they
+// remember of texts; a grammar that needs more alone is refused. May be used by many threads at once.
 class Grammars {
  public:
-  // Of tokens of this tokenizer. All throw Error for what cannot be compiled.
-  explicit Grammars(const tokenizers::Tokenizer& tokenizer);
+  static constexpr size_t kMaxBytes = size_t{256} << 20;
+
+  // Of tokens of this tokenizer. All throw Error for what cannot be compiled, for a grammar whose
+  // first tokens take too long to find, and for one that the tokens cannot spell.
+  explicit Grammars(const tokenizers::Tokenizer& tokenizer, size_t max_bytes = kMaxBytes);
 
   SharedGrammar json_object();
-  SharedGrammar json_schema(const Json& schema);
+  SharedGrammar json_schema(const Json& schema, bool strict);
+  SharedGrammar tool_calls(std::span<const inference::ToolSchema> tools);
   SharedGrammar regex(const std::string& pattern);
   SharedGrammar choice(const std::vector<std::string>& texts);  // one of them
 
@@ -29,18 +36,27 @@ class Grammars {
   const std::shared_ptr<const inference::TokenBytes>& token_bytes() const;
 
  private:
+  struct Entry {
+    std::string key;
+    SharedGrammar grammar;
+    size_t bytes = 0;
+    bool may_grow = true;  // a request may have used it since `bytes` was found
+  };
+
   template <class F>
   SharedGrammar kept(const std::string& key, F&& compile);
+  void keep_within_bounds();
 
+  const size_t max_bytes_;
   std::shared_ptr<const inference::TokenBytes> token_bytes_;
   std::string why_not_;  // there are no bytes of tokens
   std::mutex mutex_;
-  std::list<std::pair<std::string, SharedGrammar>> kept_;  // used last first
+  std::list<Entry> kept_;  // used last first
+  std::unordered_map<std::string_view, std::list<Entry>::iterator> index_;
 };
 
-// A schema of the strict kind for values that also satisfy `schema`, as tools describe their
-// parameters: every object has all of its properties and no other, and what says nothing of a
-// value (default, examples) is left out.
-Json strict_schema(const Json& schema);
+// The keywords that a grammar does not hold texts to, as JSON pointers in ASCII, up to about 1000
+// bytes; "" where there are none.
+std::string unenforced_list(const inference::Grammar& grammar);
 
 }  // namespace megatron::server

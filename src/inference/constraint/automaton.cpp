@@ -159,9 +159,10 @@ Automaton::Frontier Automaton::step(Frontier frontier, uint8_t byte) {
 }
 
 Automaton::Frontier Automaton::find_step(Frontier frontier, uint8_t byte_class) {
-  MG_CHECK(work_ < kMaximumWork,
-           "the tokens that may come next take too long to find: the grammar has too many readings "
-           "of this text; bound its repeats, or let its alternatives begin differently");
+  if (work_ >= kMaximumWork)
+    throw GrammarLimit(
+        "the tokens that may come next take too long to find: the grammar has too many readings of "
+        "this text; bound its repeats, or let its alternatives begin differently");
   Frontier next = 0;
   if (byte_class == class_of_[' '] && is_blank(frontier)) {
     next = frontier;
@@ -219,6 +220,15 @@ Automaton::Frontier Automaton::accept(Frontier frontier, int32_t token) {
 bool Automaton::is_full() const {
   const std::lock_guard lock(mutex_);
   return frames_.numbers() + frontiers_.numbers() + steps_.size() / 2 > kMaximumNumbers;
+}
+
+size_t Automaton::bytes() const {
+  const std::lock_guard lock(mutex_);
+  return sizeof(Automaton) + sizeof(Network::Rule) * rules_.capacity() + edges_.bytes() +
+         empties_.bytes() + calls_.bytes() + sizeof(int32_t) * rule_ending_.capacity() +
+         frames_.bytes() + frontiers_.bytes() + sizeof(Frontier) * steps_.capacity() + mask_bytes_ +
+         sizeof(uint64_t) * (open_.capacity() + found_.capacity()) + seen_.bytes() +
+         sizeof(Frontier) * path_.capacity();
 }
 
 Automaton::Frontier Automaton::adopt(const Automaton& other, Frontier frontier) {

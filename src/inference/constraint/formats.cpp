@@ -72,8 +72,22 @@ std::string uuid_pattern() {
   return h + "{8}-" + h + "{4}-" + h + "{4}-" + h + "{4}-" + h + "{12}";
 }
 
-constexpr std::array<std::string_view, 9> kNames = {
-    "date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid"};
+// RFC 3986, with a scheme.
+std::string uri_pattern() {
+  const std::string plain = "A-Za-z0-9._~!$&'()*+,;=", percent = "%[0-9A-Fa-f]{2}";
+  const auto any = [&](const std::string& more) {
+    return "(?:[" + plain + more + "-]|" + percent + ")";
+  };
+  const std::string p = any(":@");
+  const std::string authority =
+      "(?:" + any(":") + "*@)?(?:" + any("") + "*|\\[" + ipv6_pattern() + "\\])(?::[0-9]*)?";
+  const std::string path = "(?:/" + p + "*)*";
+  return "[A-Za-z][A-Za-z0-9+.-]*:(?://" + authority + path + "|/(?:" + p + "+" + path + ")?|" + p +
+         "+" + path + ")?(?:[?]" + any(":@/?") + "*)?(?:#" + any(":@/?") + "*)?";
+}
+
+constexpr std::array<std::string_view, 10> kNames = {
+    "date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uri", "uuid"};
 
 }  // namespace
 
@@ -86,6 +100,7 @@ std::string format_pattern(std::string_view format) {
   if (format == "hostname") return hostname_pattern();
   if (format == "ipv4") return ipv4_pattern();
   if (format == "ipv6") return ipv6_pattern();
+  if (format == "uri") return uri_pattern();
   if (format == "uuid") return uuid_pattern();
   return {};
 }

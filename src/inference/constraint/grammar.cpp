@@ -7,23 +7,36 @@
 #include "inference/constraint/automaton.h"
 #include "inference/constraint/json_text.h"
 #include "inference/constraint/pattern.h"
-#include "inference/constraint/schema.h"
 
 namespace megatron::inference {
 
-Grammar::Grammar(Network network) : network_(std::move(network)) {}
+Grammar::Grammar(Network network, std::vector<std::string> unenforced)
+    : network_(std::move(network)), unenforced_(std::move(unenforced)) {}
 Grammar::~Grammar() = default;
 
-std::shared_ptr<const Grammar> Grammar::from_json_schema(const Json& schema) {
+std::shared_ptr<const Grammar> Grammar::from_json_schema(const Json& schema, bool strict) {
   Network network;
-  add_schema(network, schema);
-  return std::make_shared<const Grammar>(std::move(network));
+  std::vector<std::string> unenforced = add_schema(network, schema, strict);
+  return std::make_shared<const Grammar>(std::move(network), std::move(unenforced));
+}
+
+std::shared_ptr<const Grammar> Grammar::from_tool_calls(std::span<const ToolSchema> tools) {
+  Network network;
+  std::vector<std::string> unenforced = add_tool_calls(network, tools);
+  return std::make_shared<const Grammar>(std::move(network), std::move(unenforced));
 }
 
 std::shared_ptr<const Grammar> Grammar::from_json_object() {
   Network network;
   const Network::Rule whole = network.rules()[0];
   JsonText(network).add_any_object(whole.start, whole.final);
+  return std::make_shared<const Grammar>(std::move(network));
+}
+
+std::shared_ptr<const Grammar> Grammar::from_texts(const std::vector<std::string>& texts) {
+  Network network;
+  const Network::Rule whole = network.rules()[0];
+  JsonText(network).add_texts(whole.start, whole.final, texts);
   return std::make_shared<const Grammar>(std::move(network));
 }
 
@@ -49,6 +62,13 @@ std::shared_ptr<Automaton> Grammar::automaton(
     automata_.push_back(made);
   }
   return made;
+}
+
+size_t Grammar::bytes() const {
+  const std::lock_guard lock(mutex_);
+  size_t all = sizeof(Grammar) + network_.bytes();
+  for (const auto& automaton : automata_) all += automaton->bytes();
+  return all;
 }
 
 }  // namespace megatron::inference

@@ -34,6 +34,12 @@ int32_t InternedLists::intern(std::span<const uint64_t> list) {
   return id;
 }
 
+size_t InternedLists::bytes() const {
+  constexpr size_t kNode = 32;  // of a hash table
+  return sizeof(uint64_t) * numbers_.capacity() + sizeof(size_t) * begins_.capacity() +
+         kNode * ids_.size() + sizeof(void*) * ids_.bucket_count();
+}
+
 void NumberSet::clear() {
   count_ = 0;
   if (++round_ != 0) return;

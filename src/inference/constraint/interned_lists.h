@@ -20,6 +20,7 @@ class InternedLists {
   std::span<const uint64_t> operator[](int32_t id) const;
   int32_t count() const { return static_cast<int32_t>(begins_.size()) - 1; }
   size_t numbers() const { return numbers_.size(); }
+  size_t bytes() const;  // of memory, about
 
  private:
   struct Hash {
@@ -49,6 +50,7 @@ class NumberSet {
  public:
   void clear();
   bool insert(uint64_t number);  // whether it is new
+  size_t bytes() const { return sizeof(Slot) * slots_.capacity(); }
 
  private:
   void grow();

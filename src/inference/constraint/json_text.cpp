@@ -1,5 +1,6 @@
 #include "inference/constraint/json_text.h"
 
+#include <algorithm>
 #include <map>
 #include <utility>
 
@@ -126,21 +127,20 @@ void JsonText::add_key(int32_t from, int32_t to, std::string_view key) {
   add_separator(behind, to, ':');
 }
 
-void JsonText::add_list(int32_t from, int32_t to, const std::vector<int32_t>& rules,
+void JsonText::add_list(int32_t from, int32_t to, const std::vector<std::vector<int32_t>>& rules,
                         int64_t minimum, int64_t maximum) {
-  const auto add_item = [&](int32_t before, int32_t behind) {
-    for (const int32_t rule : rules) network_.add_call(before, behind, rule);
-  };
+  const auto listed = std::ssize(rules) - 1;
   int32_t before = network_.add_state();
   network_.add_bytes(from, before, '[', '[');
   if (minimum == 0) network_.add_bytes(before, to, ']', ']');
   if (maximum == 0) return;
   for (int64_t count = 1;; ++count) {
     const int32_t behind = network_.add_state();
-    add_item(before, behind);
+    for (const int32_t rule : rules[static_cast<size_t>(std::min(count - 1, listed))])
+      network_.add_call(before, behind, rule);
     if (count >= minimum) network_.add_bytes(behind, to, ']', ']');
     if (count == maximum) return;
-    const bool repeats = maximum < 0 && count >= minimum && count > 1;
+    const bool repeats = maximum < 0 && count >= minimum && count > std::max<int64_t>(listed, 1);
     const int32_t next = repeats ? before : network_.add_state();
     add_separator(behind, next, ',');
     if (repeats) return;
@@ -148,20 +148,20 @@ void JsonText::add_list(int32_t from, int32_t to, const std::vector<int32_t>& ru
   }
 }
 
-std::vector<int32_t> JsonText::any_values() {
-  if (scalar_ >= 0) return {scalar_, array_, object_};
-  scalar_ = network_.add_rule();
-  array_ = network_.add_rule();
-  object_ = network_.add_rule();
+const std::vector<int32_t>& JsonText::any_values() {
+  if (!any_values_.empty()) return any_values_;
+  const int32_t scalar = network_.add_rule(), array = network_.add_rule(),
+                object = network_.add_rule();
+  any_values_ = {scalar, array, object};
   const auto rule = [&](int32_t index) { return network_.rules()[static_cast<size_t>(index)]; };
-  const Network::Rule scalar = rule(scalar_), array = rule(array_), object = rule(object_);
+  const Network::Rule of_scalar = rule(scalar), of_array = rule(array), of_object = rule(object);
   for (const char* text : {"null", "true", "false"})
-    network_.add_text(scalar.start, scalar.final, text);
-  add_string(scalar.start, scalar.final);
-  add_any_number(network_, scalar.start, scalar.final);
-  add_list(array.start, array.final, {scalar_, array_, object_}, 0, -1);
-  add_any_object(object.start, object.final);
-  return {scalar_, array_, object_};
+    network_.add_text(of_scalar.start, of_scalar.final, text);
+  add_string(of_scalar.start, of_scalar.final);
+  add_any_number(network_, of_scalar.start, of_scalar.final);
+  add_list(of_array.start, of_array.final, {any_values_}, 0, -1);
+  add_any_object(of_object.start, of_object.final);
+  return any_values_;
 }
 
 void JsonText::add_any_object(int32_t from, int32_t to) {

@@ -23,20 +23,22 @@ class JsonText {
   // One of the texts.
   void add_texts(int32_t from, int32_t to, const std::vector<std::string>& texts);
   void add_key(int32_t from, int32_t to, std::string_view key);  // with its colon
-  // A list of at least `minimum` and at most `maximum` (-1: any number of) texts of `rules`.
-  void add_list(int32_t from, int32_t to, const std::vector<int32_t>& rules, int64_t minimum,
-                int64_t maximum);
+  // A list of at least `minimum` and at most `maximum` items (-1: any number). rules: of each item;
+  // the last ones are those of all further items.
+  void add_list(int32_t from, int32_t to, const std::vector<std::vector<int32_t>>& rules,
+                int64_t minimum, int64_t maximum);
   // Any object, with any values of any depth. Keys may repeat.
   void add_any_object(int32_t from, int32_t to);
+  const std::vector<int32_t>& any_values();  // rules that together have any value
 
  private:
   int32_t character();    // rule: one character between quotes
   int32_t string_rest();  // rule: a string behind its first quote
-  std::vector<int32_t> any_values();
   void add_character(int32_t from, int32_t to);
 
   Network& network_;
-  int32_t character_ = -1, string_rest_ = -1, object_ = -1, array_ = -1, scalar_ = -1;
+  int32_t character_ = -1, string_rest_ = -1;
+  std::vector<int32_t> any_values_;  // scalars, arrays, objects
 };
 
 }  // namespace megatron::inference

@@ -1,17 +1,29 @@
 #include "inference/constraint/network.h"
 
-#include "base/error.h"
-
 namespace megatron::inference {
 
 Network::Network() { add_rule(); }
 
 int32_t Network::add_state() {
-  MG_CHECK(states_ < kMaximumStates,
-           "the grammar needs more than {} states; lower its bounds of lengths, items and repeats, "
-           "or divide it",
-           kMaximumStates);
+  if (states_ == kMaximumStates)
+    throw GrammarLimit(
+        fmt::format("the grammar needs more than {} states; lower its bounds of lengths, items and "
+                    "repeats, or divide it",
+                    kMaximumStates));
   return states_++;
+}
+
+void Network::check_edges() const {
+  if (edges_.size() + empties_.size() + calls_.size() < kMaximumEdges) return;
+  throw GrammarLimit(
+      fmt::format("the grammar needs more than {} edges; lower its bounds of lengths, items and "
+                  "repeats, or divide it",
+                  kMaximumEdges));
+}
+
+size_t Network::bytes() const {
+  return sizeof(Rule) * rules_.capacity() + sizeof(Edge) * edges_.capacity() +
+         sizeof(Empty) * empties_.capacity() + sizeof(Call) * calls_.capacity();
 }
 
 int32_t Network::add_rule() {
@@ -21,7 +33,18 @@ int32_t Network::add_rule() {
 }
 
 void Network::add_bytes(int32_t from, int32_t to, uint8_t first, uint8_t last) {
+  check_edges();
   edges_.push_back({from, to, first, last});
+}
+
+void Network::add_empty(int32_t from, int32_t to) {
+  check_edges();
+  empties_.push_back({from, to});
+}
+
+void Network::add_call(int32_t from, int32_t to, int32_t rule) {
+  check_edges();
+  calls_.push_back({from, rule, to});
 }
 
 void Network::add_text(int32_t from, int32_t to, std::string_view text) {

@@ -3,16 +3,26 @@
 #pragma once
 
 #include <bitset>
+#include <cstddef>
 #include <cstdint>
 #include <string_view>
 #include <vector>
 
+#include "base/error.h"
+
 namespace megatron::inference {
+
+// A grammar is larger than its budgets of states, edges or steps allow.
+class GrammarLimit : public Error {
+ public:
+  using Error::Error;
+};
 
 class Network {
  public:
   using Bytes = std::bitset<256>;
   static constexpr int32_t kMaximumStates = 400'000;
+  static constexpr size_t kMaximumEdges = 2'000'000;  // of all kinds
 
   struct Edge {
     int32_t from, to;
@@ -30,15 +40,15 @@ class Network {
 
   Network();  // with rule 0, the whole text
 
-  // Throws Error above kMaximumStates.
+  // Throws GrammarLimit above kMaximumStates, as the functions that add edges do above kMaximumEdges.
   int32_t add_state();
   // A rule reads at least one byte before it calls another one or ends (rule 0 may do as it likes):
   // no rule then calls itself without reading.
   int32_t add_rule();
   void add_bytes(int32_t from, int32_t to, uint8_t first, uint8_t last);
   void add_text(int32_t from, int32_t to, std::string_view text);  // exactly these bytes
-  void add_empty(int32_t from, int32_t to) { empties_.push_back({from, to}); }
-  void add_call(int32_t from, int32_t to, int32_t rule) { calls_.push_back({from, rule, to}); }
+  void add_empty(int32_t from, int32_t to);
+  void add_call(int32_t from, int32_t to, int32_t rule);
 
   int32_t states() const { return states_; }
   const std::vector<Rule>& rules() const { return rules_; }
@@ -46,10 +56,14 @@ class Network {
   const std::vector<Empty>& empties() const { return empties_; }
   const std::vector<Call>& calls() const { return calls_; }
 
+  size_t bytes() const;  // of memory
+
   // By state: whether a text of `allowed` bytes leads from it to the end of its rule.
   std::vector<bool> live(const Bytes& allowed) const;
 
  private:
+  void check_edges() const;
+
   int32_t states_ = 0;
   std::vector<Rule> rules_;
   std::vector<Edge> edges_;
@@ -72,6 +86,7 @@ struct Grouped {
     for (const T& item : all) items[next[static_cast<size_t>(key_of(item))]++] = item;
   }
   Grouped() = default;
+  size_t bytes() const { return 4 * begin.capacity() + sizeof(T) * items.capacity(); }
 
   struct View {
     const T *first, *last;

@@ -14,6 +14,7 @@ namespace megatron::inference {
 namespace {
 
 constexpr int64_t kIntegerDigits = 18, kDigits = 15;
+constexpr int64_t kWidestInteger = 20;  // digits of the largest integer of 64 bits without a sign
 
 // Bounds of a magnitude; digit i counts from that of 10^(whole - 1).
 struct Limit {
@@ -127,7 +128,13 @@ class Magnitudes {
 void add_magnitudes(Network& network, int32_t from, int32_t to, const NumberRange& range,
                     const NumberRange::Bound& low, const std::optional<NumberRange::Bound>& high) {
   FreeStates free_states;
-  for (int64_t whole = 1; whole <= (range.integer ? kIntegerDigits : kDigits); ++whole) {
+  int64_t most_digits = range.integer ? kIntegerDigits : kDigits;
+  for (const auto* bound : {&low.value, high ? &high->value : nullptr}) {
+    if (bound == nullptr || !range.integer) continue;
+    const auto whole_digits = static_cast<int64_t>(bound->digits.size()) - bound->places;
+    if (whole_digits <= kWidestInteger) most_digits = std::max(most_digits, whole_digits);
+  }
+  for (int64_t whole = 1; whole <= most_digits; ++whole) {
     const auto least = limit_of(low.value, low.exclusive, whole);
     if (!least) continue;
     std::optional<Limit> most;
@@ -144,8 +151,7 @@ void add_magnitudes(Network& network, int32_t from, int32_t to, const NumberRang
 }  // namespace
 
 Decimal::Decimal(const Json& number) {
-  std::string text = number.is_integer() ? fmt::format("{}", number.as_integer())
-                                         : fmt::format("{}", number.as_number());
+  std::string text = number.dump();
   if (text[0] == '-') negative = true, text.erase(0, 1);
   int64_t exponent = 0;
   if (const size_t e = text.find('e'); e != std::string::npos) {
@@ -164,6 +170,10 @@ Decimal::Decimal(const Json& number) {
     text.insert(0, static_cast<size_t>(places) + 1 - text.size(), '0');
   digits = text;
   if (is_zero()) negative = false;
+}
+
+std::string Decimal::text() const {
+  return fmt::format("{}{}e-{}", negative ? "-" : "", digits, places);
 }
 
 void add_number(Network& network, int32_t from, int32_t to, const NumberRange& range) {

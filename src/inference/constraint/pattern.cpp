@@ -13,8 +13,8 @@ using Kind = RegexNode::Kind;
 
 class PatternCompiler {
  public:
-  PatternCompiler(Network& network, std::string_view pattern, Spelling spelling)
-      : network_(network), pattern_(pattern), spelling_(spelling) {}
+  PatternCompiler(CharacterGraph& graph, std::string_view pattern)
+      : graph_(graph), pattern_(pattern) {}
 
   // `node` is all of the pattern, or one of its alternatives; begins, ends: it is anchored there.
   void add_whole(const RegexNode& node, int32_t from, int32_t to, bool begins, bool ends) {
@@ -40,32 +40,32 @@ class PatternCompiler {
       return add_whole(parts[0], from, to, begins, ends);
     if (!begins) from = add_anything(from);
     if (ends) return add_sequence(parts, from, to);
-    const int32_t behind = network_.add_state();
+    const int32_t behind = graph_.add_state();
     add_sequence(parts, from, behind);
-    network_.add_empty(add_anything(behind), to);
+    graph_.add_empty(add_anything(behind), to);
   }
 
  private:
   // Any text from `state`; gives the state behind it.
   int32_t add_anything(int32_t state) {
-    const int32_t loop = network_.add_state();
-    network_.add_empty(state, loop);
-    add_characters(network_, loop, loop, {0, CharacterSet::kLast}, spelling_);
+    const int32_t loop = graph_.add_state();
+    graph_.add_empty(state, loop);
+    graph_.add_set(loop, loop, {0, CharacterSet::kLast});
     return loop;
   }
 
   void add_sequence(std::span<const RegexNode> parts, int32_t from, int32_t to) {
     for (const RegexNode& part : parts) {
-      const int32_t next = network_.add_state();
+      const int32_t next = graph_.add_state();
       add(part, from, next);
       from = next;
     }
-    network_.add_empty(from, to);
+    graph_.add_empty(from, to);
   }
 
   void add(const RegexNode& node, int32_t from, int32_t to) {
     switch (node.kind) {
-      case Kind::set: return add_characters(network_, from, to, node.set, spelling_);
+      case Kind::set: return graph_.add_set(from, to, node.set);
       case Kind::sequence: return add_sequence(node.parts, from, to);
       case Kind::repeat: return add_repeat(node, from, to);
       case Kind::alternatives:
@@ -82,38 +82,44 @@ class PatternCompiler {
   void add_repeat(const RegexNode& node, int32_t from, int32_t to) {
     const RegexNode& part = node.parts[0];
     for (uint32_t i = 0; i < node.minimum; ++i) {
-      const int32_t next = network_.add_state();
+      const int32_t next = graph_.add_state();
       add(part, from, next);
       from = next;
     }
     if (node.maximum == RegexNode::kEndless) {
-      const int32_t loop = network_.add_state();
-      network_.add_empty(from, loop);
+      const int32_t loop = graph_.add_state();
+      graph_.add_empty(from, loop);
       add(part, loop, loop);
-      network_.add_empty(loop, to);
+      graph_.add_empty(loop, to);
       return;
     }
     for (uint32_t i = node.minimum; i < node.maximum; ++i) {
-      network_.add_empty(from, to);
-      const int32_t next = network_.add_state();
+      graph_.add_empty(from, to);
+      const int32_t next = graph_.add_state();
       add(part, from, next);
       from = next;
     }
-    network_.add_empty(from, to);
+    graph_.add_empty(from, to);
   }
 
-  Network& network_;
+  CharacterGraph& graph_;
   std::string_view pattern_;
-  Spelling spelling_;
 };
 
 }  // namespace
 
+CharacterGraph pattern_graph(std::string_view pattern, Matching matching) {
+  const RegexNode node = parse_pattern(pattern);
+  CharacterGraph graph;
+  const bool whole = matching == Matching::whole;
+  PatternCompiler(graph, pattern)
+      .add_whole(node, CharacterGraph::kStart, CharacterGraph::kFinal, whole, whole);
+  return graph;
+}
+
 void add_pattern(Network& network, int32_t from, int32_t to, std::string_view pattern,
                  Matching matching, Spelling spelling) {
-  const RegexNode node = parse_pattern(pattern);
-  const bool whole = matching == Matching::whole;
-  PatternCompiler(network, pattern, spelling).add_whole(node, from, to, whole, whole);
+  pattern_graph(pattern, matching).emit(network, from, to, spelling);
 }
 
 }  // namespace megatron::inference

@@ -9,7 +9,7 @@
 
 #include <string_view>
 
-#include "inference/constraint/characters.h"
+#include "inference/constraint/character_graph.h"
 #include "tokenizers/regex/regex_syntax.h"
 
 namespace megatron::inference {
@@ -25,7 +25,9 @@ enum class Matching : uint8_t {
 };
 
 // The texts that `pattern` matches. Throws Error as parse_pattern does, and for an anchor that does
-// not stand at an end of the pattern or of one of its alternatives.
+// not stand at an end of the pattern or of one of its alternatives; GrammarLimit where it is too
+// large.
+CharacterGraph pattern_graph(std::string_view pattern, Matching matching);
 void add_pattern(Network& network, int32_t from, int32_t to, std::string_view pattern,
                  Matching matching, Spelling spelling);
 

@@ -1,31 +1,51 @@
-// JSON schemas to texts of JSON: the strict subset of OpenAI's structured outputs.
+// JSON schemas (2020-12, and what drafts 4 to 7 and OpenAPI write differently) to texts of JSON.
 //
-//   type                    string, number, integer, boolean, null, object, array; a list of them
-//   enum, const, anyOf
-//   $defs, definitions, $ref   "#" and pointers within the schema; recursion is allowed
-//   object                  properties, required (all of them), additionalProperties (false)
-//   array                   items, minItems, maxItems
-//   string                  pattern (somewhere in the string), format, minLength and maxLength (not
-//                           together with pattern or format)
-//   number, integer         minimum, maximum, exclusiveMinimum, exclusiveMaximum; multipleOf: a
-//                           whole number up to 1000, or for numbers 0.1, 0.01, ... down to 1e-9
-//   title, description, $schema, $id, $comment   say nothing about the text
+// Texts are held to
+//   any type           type (also a list), nullable, enum, const, allOf, anyOf, true and false
+//   oneOf              as anyOf; noted unless types, constants or required properties tell its
+//                      schemas apart
+//   $ref               "#" and pointers within the schema, also recursive
+//   object             properties, required, additionalProperties, minProperties, maxProperties;
+//                      patternProperties (the values of several patterns are noted)
+//   array              items, prefixItems, additionalItems, minItems, maxItems
+//   string             pattern, format, minLength, maxLength
+//   number, integer    minimum, maximum, exclusiveMinimum, exclusiveMaximum; multipleOf: a whole
+//                      number up to 1000, or 0.1, 0.01, ... down to 1e-9; format: int32, int64,
+//                      double
 //
-// Properties come in the schema's order. Strings without pattern, format, enum and const are any
-// strings of JSON; the others spell each character in one way (characters.h). Numbers are those of
-// number_range.h. Between tokens there is no white space, but for at most one space behind ',' and
-// ':'.
+// What describes a value (title, default, ...) says nothing about the text. Every other keyword, and
+// a value of those above that a grammar cannot hold, is noted: texts satisfy all that is not noted.
+// In a strict schema it is refused, and objects have additionalProperties false and all of their
+// properties required, as OpenAI's structured outputs do.
+//
+// Properties come in the schema's order, then others; an object that lists properties has others
+// only where additionalProperties or patternProperties speak of them. Strings without pattern,
+// format, enum and const are any strings of JSON; the others spell each character in one way
+// (characters.h). Numbers are those of number_range.h. Between tokens there is no white space, but
+// for at most one space behind ',' and ':'.
 #pragma once
+
+#include <span>
+#include <string>
+#include <vector>
 
 #include "base/json.h"
 #include "inference/constraint/network.h"
 
 namespace megatron::inference {
 
-// As rule 0 of `network`. Throws Error naming the place in the schema (a JSON pointer) and what is
-// wrong there: any other keyword, one that is not its type's, values that it cannot have, more than
-// 5000 properties or definitions, 1000 values of enums, 10 nested objects and arrays, or 50 nested
-// unions, or something that no value satisfies.
-void add_schema(Network& network, const Json& schema);
+// As rule 0 of `network`. Gives the keywords that are noted, as JSON pointers ("#/properties/a/not").
+// Throws Error naming the place in the schema and what is wrong there, or that no value satisfies it;
+// GrammarLimit where it is too large.
+std::vector<std::string> add_schema(Network& network, const Json& schema, bool strict);
+
+struct ToolSchema {
+  std::string name;
+  Json parameters;
+  bool strict = false;
+};
+// As rule 0: {"name": ..., "arguments": ...} of one of the tools. The pointers of each begin with its
+// name ("search#/properties/a/not").
+std::vector<std::string> add_tool_calls(Network& network, std::span<const ToolSchema> tools);
 
 }  // namespace megatron::inference

@@ -2,246 +2,260 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
+#include <numeric>
+#include <set>
 #include <span>
+#include <string>
 
-#include "base/error.h"
+#include "inference/constraint/formats.h"
 
 namespace megatron::inference {
 namespace {
 
-using Names = std::span<const std::string_view>;
-
-constexpr int64_t kMaximumCount = 100'000;
 constexpr int64_t kMaximumDivisor = 1000;
 
-constexpr std::array<std::string_view, 7> kAnnotations = {
-    "title", "description", "$schema", "$id", "$comment", "$defs", "definitions"};
-constexpr std::array<std::string_view, 7> kTypes = {"string", "number", "integer", "boolean",
-                                                    "null",   "object", "array"};
-constexpr std::array<std::string_view, 4> kOfString = {"pattern", "format", "minLength",
-                                                       "maxLength"};
-constexpr std::array<std::string_view, 5> kOfNumber = {"minimum", "maximum", "exclusiveMinimum",
-                                                       "exclusiveMaximum", "multipleOf"};
-constexpr std::array<std::string_view, 3> kOfObject = {"properties", "required",
-                                                       "additionalProperties"};
-constexpr std::array<std::string_view, 3> kOfArray = {"items", "minItems", "maxItems"};
-// Keywords that decide what kind of schema it is.
-constexpr std::array<std::string_view, 4> kForms = {"$ref", "anyOf", "enum", "const"};
+constexpr std::string_view kAnnotations[] = {"title",
+                                             "description",
+                                             "default",
+                                             "example",
+                                             "examples",
+                                             "xml",
+                                             "deprecated",
+                                             "readOnly",
+                                             "writeOnly",
+                                             "discriminator",
+                                             "$schema",
+                                             "contentEncoding",
+                                             "contentMediaType",
+                                             "contentSchema",
+                                             "externalDocs",
+                                             "$id",
+                                             "id",
+                                             "$anchor",
+                                             "$comment",
+                                             "$vocabulary",
+                                             "$defs",
+                                             "definitions",
+                                             "propertyOrdering"};
+// Keywords of any type that are held to; then and else go with "if".
+constexpr std::string_view kOfAnyType[] = {"$ref",  "type",  "nullable", "enum", "const",
+                                           "allOf", "anyOf", "oneOf",    "then", "else"};
+constexpr std::string_view kOfString[] = {"pattern", "minLength", "maxLength"};
+constexpr std::string_view kOfNumber[] = {"minimum", "maximum", "exclusiveMinimum",
+                                          "exclusiveMaximum", "multipleOf"};
+constexpr std::string_view kOfObject[] = {
+    "properties",    "required",      "additionalProperties", "patternProperties", "minProperties",
+    "maxProperties", "propertyNames", "dependentRequired",    "dependentSchemas",  "dependencies"};
+constexpr std::string_view kOfArray[] = {"items",    "prefixItems", "additionalItems",
+                                         "minItems", "maxItems",    "uniqueItems",
+                                         "contains", "minContains", "maxContains"};
 
-Names keywords_of(std::string_view type) {
-  if (type == "string") return kOfString;
-  if (type == "number" || type == "integer") return kOfNumber;
-  if (type == "object") return kOfObject;
-  if (type == "array") return kOfArray;
-  return {};
-}
+struct NamedType {
+  std::string_view name;
+  uint8_t type;
+};
+constexpr NamedType kTypes[] = {{"string", json_type::kString},   {"number", json_type::kNumber},
+                                {"integer", json_type::kInteger}, {"boolean", json_type::kBoolean},
+                                {"null", json_type::kNull},       {"object", json_type::kObject},
+                                {"array", json_type::kArray}};
 
-bool has(Names names, std::string_view name) {
+bool has(std::span<const std::string_view> names, std::string_view name) {
   return std::ranges::find(names, name) != names.end();
 }
 
-template <class List>
-std::string joined(const List& names) {
-  std::string all;
-  for (const std::string_view name : names) {
-    if (!all.empty()) all += ", ";
-    all += name;
-  }
-  return all;
-}
-
-bool is_known(std::string_view key) {
-  return key == "type" || has(kAnnotations, key) || has(kForms, key) || has(kOfString, key) ||
-         has(kOfNumber, key) || has(kOfObject, key) || has(kOfArray, key);
-}
-
-// Each keyword belongs to one of the types.
-void check_type_keywords(const SchemaPlace& place) {
-  const std::vector<std::string> types = types_of(place);
-  for (const auto& [key, value] : place.schema->as_object()) {
-    if (key == "type" || has(kAnnotations, key)) continue;
-    const std::string& name = key;
-    if (std::ranges::none_of(types, [&](auto& type) { return has(keywords_of(type), name); }))
-      place.refuse(
-          fmt::format("'{}' says nothing about the type {}; leave it out", key, joined(types)));
-  }
-}
-
-std::string escaped(std::string_view key) {
-  std::string out;
-  for (const char c : key) out += c == '~' ? "~0" : c == '/' ? "~1" : std::string(1, c);
-  return out;
-}
-
-std::string unescaped(std::string_view token) {
-  std::string out;
-  for (size_t i = 0; i < token.size(); ++i) {
-    if (token[i] == '~' && i + 1 < token.size() && (token[i + 1] == '0' || token[i + 1] == '1')) {
-      out += token[++i] == '0' ? '~' : '/';
-    } else {
-      out += token[i];
-    }
-  }
-  return out;
-}
-
-const Json& number_at(const SchemaPlace& place, std::string_view key) {
-  const Json& value = (*place.schema)[key];
-  if (!value.is_number()) place.refuse(fmt::format("'{}' is not a number", key));
+const Json& number_at(const SchemaPlace& place, std::string_view keyword) {
+  const Json& value = (*place.schema)[keyword];
+  if (!value.is_number()) place.refuse(fmt::format("'{}' is not a number", keyword));
   return value;
 }
 
-// The tighter of a bound and the one that is there.
-void tighten(std::optional<NumberRange::Bound>& bound, double& value, const Json& number,
-             bool exclusive, bool is_minimum) {
-  const double other = number.as_number();
-  const bool tighter =
-      !bound || (is_minimum ? other > value : other < value) || (other == value && exclusive);
-  if (!tighter) return;
-  bound = NumberRange::Bound{Decimal(number), exclusive};
-  value = other;
+// Below, at or above 0 where a is below, at or above b.
+int compare(const Decimal& a, const Decimal& b) {
+  if (a.negative != b.negative) return a.negative ? -1 : 1;
+  const int sign = a.negative ? -1 : 1;
+  const auto whole = [](const Decimal& d) {
+    return static_cast<int64_t>(d.digits.size()) - d.places;
+  };
+  if (whole(a) != whole(b)) return whole(a) < whole(b) ? -sign : sign;
+  const int order = a.digits.compare(b.digits);
+  return order < 0 ? -sign : order > 0 ? sign : 0;
 }
 
-void read_divisor(const SchemaPlace& place, NumberRange& range) {
-  const Json& number = number_at(place, "multipleOf");
-  const Decimal divisor(number);
+void tighten(std::optional<NumberRange::Bound>& bound, const Decimal& value, bool exclusive,
+             bool is_minimum) {
+  const int order = bound ? compare(value, bound->value) : 0;
+  const bool tighter = !bound || (is_minimum ? order > 0 : order < 0) || (order == 0 && exclusive);
+  if (tighter) bound = NumberRange::Bound{value, exclusive};
+}
+
+void read_divisor(NumberRange& range, SchemaReader& reader, const SchemaPlace& place) {
+  const Decimal divisor(number_at(place, "multipleOf"));
   if (divisor.negative || divisor.is_zero()) place.refuse("'multipleOf' is not above 0");
-  if (divisor.places == 0) {
-    range.integer = true;  // multiples of whole numbers are whole
-    if (divisor.digits.size() > 4 || std::stol(divisor.digits) > kMaximumDivisor)
-      place.refuse(fmt::format("'multipleOf' is {}; whole numbers up to {} are supported",
-                               divisor.digits, kMaximumDivisor));
-    range.divisor = std::stol(divisor.digits);
-    return;
-  }
   const bool power = divisor.digits.find_first_not_of('0') == divisor.digits.size() - 1 &&
                      divisor.digits.back() == '1';
-  if (range.integer || !power || divisor.places > 9)
-    place.refuse(
-        "'multipleOf' is supported for whole numbers and, where the type is number, for 0.1, 0.01 "
-        "and so on down to 0.000000001");
-  range.most_places = divisor.places;
+  if (divisor.places > 0) {
+    if (power && divisor.places <= 9 && !range.integer) {
+      range.most_places = std::min(range.most_places, divisor.places);
+    } else if (!(power && range.integer)) {  // every integer is a multiple of 0.1, 0.01, ...
+      reader.note(place, "multipleOf",
+                  "it must be a whole number up to 1000, or 0.1, 0.01 and so on down to "
+                  "0.000000001");
+    }
+    return;
+  }
+  const int64_t whole = divisor.digits.size() > 4 ? kMaximumDivisor + 1 : std::stol(divisor.digits);
+  const int64_t both = std::lcm(range.divisor, whole);
+  if (whole > kMaximumDivisor || both > kMaximumDivisor)
+    return reader.note(
+        place, "multipleOf",
+        fmt::format("it is {}{}; whole numbers up to {} are", divisor.digits,
+                    range.divisor > 1 ? " beside another one" : "", kMaximumDivisor));
+  range.integer = true;  // multiples of whole numbers are whole
+  range.divisor = both;
+}
+
+void read_number_format(NumberRange& range, SchemaReader& reader, const SchemaPlace& place) {
+  const Json& format = (*place.schema)["format"];
+  if (format == Json("int32")) {
+    tighten(range.minimum, Decimal(Json(int64_t{INT32_MIN})), false, true);
+    tighten(range.maximum, Decimal(Json(int64_t{INT32_MAX})), false, false);
+  } else if (format != Json("int64") && format != Json("double") &&
+             !(format.is_string() && !format_pattern(format.as_string()).empty())) {
+    reader.note(place, "format", "of numbers int32, int64 and double are known");
+  }
 }
 
 }  // namespace
 
-void SchemaPlace::refuse(std::string_view reason) const {
-  fail("the JSON schema at '{}': {}", pointer, reason);
+bool is_annotation(std::string_view keyword) {
+  return has(kAnnotations, keyword) || keyword.starts_with("x-");
 }
 
-SchemaPlace SchemaPlace::child(std::string_view key) const {
-  return {&(*schema)[key], pointer + "/" + escaped(key)};
+uint8_t types_of_keyword(std::string_view keyword) {
+  if (has(kOfString, keyword)) return json_type::kString;
+  if (has(kOfNumber, keyword)) return json_type::kNumber;
+  if (has(kOfObject, keyword)) return json_type::kObject;
+  if (has(kOfArray, keyword)) return json_type::kArray;
+  return keyword == "format" ? json_type::kString | json_type::kNumber : 0;
 }
 
-SchemaPlace SchemaPlace::child(size_t index) const {
-  return {&schema->as_array()[index], pointer + "/" + std::to_string(index)};
-}
-
-void check_keywords(const SchemaPlace& place) {
-  if (!place.schema->is_object())
-    place.refuse(place.schema->is_bool() ? "true and false are not supported as schemas"
-                                         : "a schema must be an object");
-  for (const auto& [key, value] : place.schema->as_object()) {
-    if (!is_known(key)) place.refuse(fmt::format("the keyword '{}' is not supported", key));
-  }
-  for (const std::string_view form : kForms) {
-    if (!place.schema->contains(form)) continue;
-    const bool takes_type = form == "enum" || form == "const";
-    for (const auto& [key, value] : place.schema->as_object()) {
-      if (key != form && !has(kAnnotations, key) && !(takes_type && key == "type"))
-        place.refuse(fmt::format("'{}' cannot stand beside '{}'", key, form));
-    }
-    return;
-  }
-  if (!place.schema->contains("type"))
-    place.refuse("it has none of 'type', 'enum', 'const', 'anyOf' and '$ref'; one is needed");
-  check_type_keywords(place);
-}
-
-SchemaPlace resolve(const Json& root, const SchemaPlace& place, std::string_view pointer) {
-  SchemaPlace at{&root, "#"};
-  if (!pointer.starts_with('#') || (pointer.size() > 1 && pointer[1] != '/'))
-    place.refuse(fmt::format("'$ref' is '{}'; supported are '#' and '#/...'", pointer));
-  std::string_view rest = pointer.substr(1);
-  while (!rest.empty()) {
-    const size_t end = std::min(rest.find('/', 1), rest.size());
-    const std::string token = unescaped(rest.substr(1, end - 1));
-    rest.remove_prefix(end);
-    size_t index = 0;
-    const auto [stop, error] = std::from_chars(token.data(), token.data() + token.size(), index);
-    const bool is_index = error == std::errc() && stop == token.data() + token.size();
-    if (at.schema->is_object() && at.schema->contains(token)) {
-      at = at.child(token);
-    } else if (at.schema->is_array() && is_index && index < at.schema->as_array().size()) {
-      at = at.child(index);
-    } else {
-      place.refuse(
-          fmt::format("'$ref' is '{}', and there is no '{}' in '{}'", pointer, token, at.pointer));
-    }
-  }
-  return at;
-}
-
-std::vector<std::string> types_of(const SchemaPlace& place) {
+uint8_t types_named(const SchemaPlace& place) {
   const Json& value = (*place.schema)["type"];
-  std::vector<std::string> types;
+  uint8_t types = 0;
   const auto add = [&](const Json& one) {
     if (!one.is_string()) place.refuse("'type' is no string and no list of strings");
-    const std::string& name = one.as_string();
-    if (!has(kTypes, name))
-      place.refuse(fmt::format("the type '{}' is not known; known are {}", name, joined(kTypes)));
-    if (std::ranges::find(types, name) != types.end())
-      place.refuse(fmt::format("the type '{}' is named twice", name));
-    types.push_back(name);
+    const auto* known =
+        std::ranges::find(kTypes, std::string_view(one.as_string()), &NamedType::name);
+    if (known == std::end(kTypes)) {
+      std::string names;
+      for (const NamedType& type : kTypes)
+        names += (names.empty() ? "" : ", ") + std::string(type.name);
+      place.refuse(fmt::format("the type '{}' is not known; known are {}", one.as_string(), names));
+    }
+    types |= known->type;
   };
   if (value.is_array()) {
     for (const Json& one : value.as_array()) add(one);
   } else {
     add(value);
   }
-  if (types.empty()) place.refuse("'type' is an empty list: no value satisfies it");
+  if (types == 0) place.refuse("'type' is an empty list: no value satisfies it");
+  const Json* nullable = place.find("nullable");
+  if (nullable != nullptr && *nullable == Json(true)) types |= json_type::kNull;
   return types;
 }
 
-CountBounds count_bounds(const SchemaPlace& place, std::string_view minimum,
-                         std::string_view maximum) {
-  CountBounds bounds;
-  const auto read = [&](std::string_view key, int64_t& value) {
-    if (!place.schema->contains(key)) return;
-    const Decimal number(number_at(place, key));
+void note_others(SchemaReader& reader, const SchemaPlace& place) {
+  for (const auto& [keyword, value] : place.schema->as_object()) {
+    if (is_annotation(keyword) || has(kOfAnyType, keyword) || types_of_keyword(keyword) != 0)
+      continue;
+    reader.note(place, keyword, "texts cannot be held to it");
+  }
+}
+
+void check_strict_object(const SchemaPlace& place) {
+  const Json *additional = place.find("additionalProperties"),
+             *properties = place.find("properties"), *list = place.find("required");
+  if (additional == nullptr || *additional != Json(false))
+    place.refuse("'additionalProperties' must be false in a strict schema");
+  if (properties == nullptr) place.refuse("'properties' is missing");
+  if (!properties->is_object()) place.refuse("'properties' is not an object");
+  std::set<std::string_view> required;
+  if (list != nullptr && list->is_array()) {
+    for (const Json& name : list->as_array())
+      if (name.is_string()) required.insert(name.as_string());
+  }
+  for (const auto& [name, schema] : properties->as_object()) {
+    if (!required.erase(name))
+      place.refuse(
+          fmt::format("the property '{}' is not required; in a strict schema all must be "
+                      "(one that may be left out can be null)",
+                      name));
+  }
+  if (!required.empty())
+    place.refuse(fmt::format("'required' names '{}', which is no property", *required.begin()));
+}
+
+void narrow(CountBounds& bounds, SchemaReader& reader, const SchemaPlace& place,
+            std::string_view minimum, std::string_view maximum, int64_t most_held) {
+  const auto read = [&](std::string_view keyword) {
+    const Decimal number(number_at(place, keyword));
     if (number.negative || number.places > 0)
-      place.refuse(fmt::format("'{}' is no whole number of at least 0", key));
-    if (number.digits.size() > 6 || std::stol(number.digits) > kMaximumCount)
-      place.refuse(fmt::format("'{}' is {}; the limit is {}", key, number.digits, kMaximumCount));
-    value = std::stol(number.digits);
+      place.refuse(fmt::format("'{}' is no whole number of at least 0", keyword));
+    return number.digits.size() > 6 ? kMaximumCount + 1 : std::stol(number.digits);
   };
-  read(minimum, bounds.minimum);
-  read(maximum, bounds.maximum);
-  if (bounds.maximum >= 0 && bounds.minimum > bounds.maximum)
-    place.refuse(fmt::format("'{}' {} is above '{}' {}: no value satisfies both", minimum,
-                             bounds.minimum, maximum, bounds.maximum));
-  return bounds;
+  if (place.find(minimum) != nullptr) {
+    bounds.minimum = std::max(bounds.minimum, read(minimum));
+    if (bounds.minimum > kMaximumCount)
+      place.refuse(fmt::format("'{}' is {}; the limit is {}", minimum,
+                               (*place.schema)[minimum].dump(), kMaximumCount));
+  }
+  if (place.find(maximum) == nullptr) return;
+  const int64_t most = read(maximum);
+  if (most > most_held)
+    return reader.note(
+        place, maximum,
+        fmt::format("it is {}; the limit is {}", (*place.schema)[maximum].dump(), most_held));
+  if (bounds.maximum < 0 || most < bounds.maximum) bounds.maximum = most;
 }
 
 bool has_number_bounds(const SchemaPlace& place) {
-  return std::ranges::any_of(kOfNumber, [&](auto key) { return place.schema->contains(key); });
+  return place.find("format") != nullptr || std::ranges::any_of(kOfNumber, [&](auto keyword) {
+           return place.find(keyword) != nullptr;
+         });
 }
 
-NumberRange number_range(const SchemaPlace& place, bool integer) {
-  NumberRange range;
-  range.integer = integer;
-  double lowest = 0, highest = 0;
-  for (const bool exclusive : {false, true}) {
-    const std::string_view low = exclusive ? "exclusiveMinimum" : "minimum";
-    const std::string_view high = exclusive ? "exclusiveMaximum" : "maximum";
-    if (place.schema->contains(low))
-      tighten(range.minimum, lowest, number_at(place, low), exclusive, true);
-    if (place.schema->contains(high))
-      tighten(range.maximum, highest, number_at(place, high), exclusive, false);
+void narrow(NumberRange& range, SchemaReader& reader, const SchemaPlace& place) {
+  for (const bool is_minimum : {true, false}) {
+    const std::string_view inclusive = is_minimum ? "minimum" : "maximum";
+    const std::string_view exclusive = is_minimum ? "exclusiveMinimum" : "exclusiveMaximum";
+    auto& bound = is_minimum ? range.minimum : range.maximum;
+    const Json* draft_4 = place.find(exclusive);  // true: the other bound is exclusive
+    const bool is_flag = draft_4 != nullptr && draft_4->is_bool();
+    if (place.find(inclusive) != nullptr)
+      tighten(bound, Decimal(number_at(place, inclusive)), is_flag && draft_4->as_bool(),
+              is_minimum);
+    if (draft_4 != nullptr && !is_flag)
+      tighten(bound, Decimal(number_at(place, exclusive)), true, is_minimum);
   }
-  if (place.schema->contains("multipleOf")) read_divisor(place, range);
-  return range;
+  if (place.find("multipleOf") != nullptr) read_divisor(range, reader, place);
+  if (place.find("format") != nullptr) read_number_format(range, reader, place);
+}
+
+bool contains(const NumberRange& range, const Json& number) {
+  const Decimal value(number);
+  const auto outside = [&](const std::optional<NumberRange::Bound>& bound, int sign) {
+    if (!bound) return false;
+    const int order = sign * compare(value, bound->value);
+    return order < 0 || (order == 0 && bound->exclusive);
+  };
+  if (outside(range.minimum, 1) || outside(range.maximum, -1)) return false;
+  if (range.integer && value.places > 0) return false;
+  if (value.places > range.most_places && range.most_places < 15) return false;
+  if (range.divisor == 1) return true;
+  int64_t rest = 0;
+  for (const char digit : value.digits) rest = (rest * 10 + (digit - '0')) % range.divisor;
+  return rest == 0;
 }
 
 }  // namespace megatron::inference

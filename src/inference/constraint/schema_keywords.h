@@ -1,43 +1,36 @@
-// What one schema says, read and checked in form: the place of each complaint is in its message.
+// Keywords of JSON schemas and their values, checked in form. All throw Error with the place.
 #pragma once
 
 #include <cstdint>
-#include <optional>
-#include <string>
 #include <string_view>
-#include <vector>
 
-#include "base/json.h"
 #include "inference/constraint/number_range.h"
+#include "inference/constraint/schema_reader.h"
 
 namespace megatron::inference {
 
-// A schema and where it stands: a JSON pointer ("#/properties/a").
-struct SchemaPlace {
-  const Json* schema;
-  std::string pointer;
+bool is_annotation(std::string_view keyword);  // says nothing about values
+// The types that a keyword says something about; 0 for one that is not a type's.
+uint8_t types_of_keyword(std::string_view keyword);
+uint8_t types_named(const SchemaPlace& place);  // by "type", and OpenAPI's "nullable"
+// Notes the keywords of a schema that no text is held to, whatever its type.
+void note_others(SchemaReader& reader, const SchemaPlace& place);
 
-  // Throws Error with the place and `reason`.
-  [[noreturn]] void refuse(std::string_view reason) const;
-  SchemaPlace child(std::string_view key) const;  // of an object that has it
-  SchemaPlace child(size_t index) const;          // of an array
-};
+// That an object of a strict schema has properties, requires all of them, and allows no others.
+void check_strict_object(const SchemaPlace& place);
 
-// Throws Error where it is no object, has a keyword that is not known, or keywords that say nothing
-// for its types or beside each other.
-void check_keywords(const SchemaPlace& place);
-
-// The schema that "$ref" names, "#" or "#/...".
-SchemaPlace resolve(const Json& root, const SchemaPlace& place, std::string_view pointer);
-
-std::vector<std::string> types_of(const SchemaPlace& place);  // not empty
+constexpr int64_t kMaximumCount = 100'000;
 
 struct CountBounds {
   int64_t minimum = 0, maximum = -1;  // -1: none
 };
-CountBounds count_bounds(const SchemaPlace& place, std::string_view minimum,
-                         std::string_view maximum);
-NumberRange number_range(const SchemaPlace& place, bool integer);
+// Narrows `bounds` to those of a place. A maximum above `most_held` is noted, and not held to.
+void narrow(CountBounds& bounds, SchemaReader& reader, const SchemaPlace& place,
+            std::string_view minimum, std::string_view maximum, int64_t most_held);
+
 bool has_number_bounds(const SchemaPlace& place);
+// Narrows `range`; a multipleOf and a format that cannot be held to are noted.
+void narrow(NumberRange& range, SchemaReader& reader, const SchemaPlace& place);
+bool contains(const NumberRange& range, const Json& number);
 
 }  // namespace megatron::inference

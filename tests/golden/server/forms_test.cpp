@@ -106,6 +106,50 @@ TEST_F(Forms, ACallThatMustBeMade) {
   }
 }
 
+TEST_F(Forms, StructuredOutputs) {
+  const auto of = [](const std::string& form) {
+    return text(R"("max_tokens": 60, "structured_outputs": {)" + form + "}");
+  };
+  EXPECT_EQ(of(R"("regex": "a{3}")"), "aaa");
+  EXPECT_EQ(of(R"("choice": ["only"], "json": null)"), "only");
+  EXPECT_TRUE(Json::parse(of(R"("json": )" + std::string(kSchema)))["ok"].is_bool());
+  EXPECT_EQ(of(R"("json_object": true)").substr(0, 1), "{");
+  EXPECT_EQ(param(R"("structured_outputs": {"grammar": "root ::= x"})"),
+            "structured_outputs.grammar");
+  EXPECT_EQ(param(R"("structured_outputs": {"json": {}, "regex": "a"})"),
+            "structured_outputs.json");
+  EXPECT_EQ(param(R"("structured_outputs": {"json": {}, "json_object": true})"),
+            "structured_outputs.json_object");
+  EXPECT_EQ(param(R"("structured_outputs": {"json": {}}, "guided_regex": "a")"),
+            "structured_outputs");
+}
+
+// They are named in a header; a strict schema is refused for them.
+TEST_F(Forms, KeywordsThatAreNotHeldTo) {
+  const std::string schema = R"({"type": "object", "required": ["n"], "additionalProperties": false,
+      "properties": {"n": {"type": "integer", "minimum": 1, "maximum": 9, "not": {"const": 3}}}})";
+  const std::string format =
+      R"("response_format": {"type": "json_schema", "json_schema": {"name": "s", "schema": )" +
+      schema;
+  const std::string tool = R"("tools": [{"type": "function", "function": {"name": "f",
+      "parameters": )" + schema;
+  const auto header = [](const std::string& path, const std::string& fields) {
+    const httplib::Result result = served_->post(path, "{" + fields + "}");
+    if (!result || result->status != 200) return std::string("no answer");
+    return result->get_header_value("X-Unenforced-Keywords");
+  };
+  const std::string messages = R"("messages": [{"role": "user", "content": "x"}], )";
+  const std::string chats = "/v1/chat/completions", at = "#/properties/n/not";
+  EXPECT_EQ(header(chats, messages + format + "}}"), at);
+  EXPECT_EQ(header(chats, messages + R"("stream": true, )" + format + "}}"), at);
+  EXPECT_EQ(header(chats, messages + tool + R"(}}], "tool_choice": "required")"), "f" + at);
+  EXPECT_EQ(header("/v1/completions", R"("prompt": "x", "guided_json": )" + schema), at);
+  EXPECT_EQ(header("/v1/completions", R"("prompt": "x", "guided_json": )" + std::string(kSchema)),
+            "");
+  EXPECT_EQ(param(format + R"(, "strict": true}})"), "response_format.json_schema.schema");
+  EXPECT_EQ(param(tool + R"(, "strict": true}}], "tool_choice": "required")"), "tools");
+}
+
 TEST_F(Forms, WhatCannotBeHeldTo) {
   EXPECT_EQ(param(R"("response_format": {"type": "json_schema", "json_schema": {"name": "s"}})"),
             "response_format.json_schema");
@@ -122,6 +166,19 @@ TEST_F(Forms, WhatCannotBeHeldTo) {
             "tool_choice");
   EXPECT_EQ(param(tools + R"("tool_choice": {"type": "function"})"), "tool_choice");
   EXPECT_EQ(param(R"("priority": 101)"), "priority");
+}
+
+// A pattern with too many readings is the request's error, also in the middle of a text.
+TEST_F(Forms, PatternsThatAreAmbiguous) {
+  std::string letters;
+  for (char c = 'a'; c <= 'z'; ++c) letters += {c, '?', static_cast<char>(c - 'a' + 'A'), '?'};
+  const httplib::Result result = served_->post(
+      "/v1/completions", R"({"prompt": "x", "guided_regex": "x(?:)" + letters + R"(){1000}1"})");
+  ASSERT_TRUE(result);
+  EXPECT_EQ(result->status, 400);
+  const Json error = Json::parse(result->body)["error"];
+  EXPECT_EQ(error["code"], Json("grammar_limit"));
+  EXPECT_NE(error["message"].as_string().find("too many readings"), std::string::npos);
 }
 
 TEST_F(Forms, BiasesAndPenalties) {

@@ -11,7 +11,7 @@ namespace megatron::inference {
 namespace {
 
 std::shared_ptr<const Grammar> of(std::string_view schema) {
-  return Grammar::from_json_schema(Json::parse(schema));
+  return Grammar::from_json_schema(Json::parse(schema), true);
 }
 
 void expect_texts(std::string_view schema, const std::vector<std::string>& good,
@@ -118,21 +118,15 @@ TEST(ConstraintSchema, KeepsReadingsApart) {
 }
 
 TEST(ConstraintSchema, NamesThePlaceOfAnError) {
-  expect_schema_error(
-      with_property(R"({"type":"string","default":"x"})"),
-      "the JSON schema at '#/properties/a': the keyword 'default' is not supported");
+  expect_schema_error(with_property(R"({"type":"string","not":{"const":"x"}})"),
+                      "the JSON schema at '#/properties/a': the keyword 'not' is not supported");
   expect_schema_error(with_property(R"({"type":"array","items":{"oneOf":[]}})"),
-                      "'#/properties/a/items': the keyword 'oneOf'");
+                      "'#/properties/a/items': 'oneOf' is not a list");
   expect_schema_error(R"({"anyOf":[{"type":"null"},{"type":"nil"}]})",
                       "'#/anyOf/1': the type 'nil'");
-  expect_schema_error(R"({"type":"null","$defs":{"x~/":{"type":"text"}}})", "'#/$defs/x~0~1'");
-  expect_schema_error(R"({"type":"string","minimum":1})",
-                      "'minimum' says nothing about the type string");
-  expect_schema_error(R"({"anyOf":[{"type":"null"}],"type":"null"})",
-                      "'type' cannot stand beside 'anyOf'");
-  expect_schema_error(R"({})", "has none of 'type'");
-  expect_schema_error(R"(true)", "true and false are not supported");
-  expect_schema_error(R"([])", "must be an object");
+  expect_schema_error(R"({"$ref":"#/$defs/x~0~1","$defs":{"x~/":{"type":"text"}}})",
+                      "'#/$defs/x~0~1'");
+  expect_schema_error(R"([])", "a schema is an object, true or false");
 }
 
 TEST(ConstraintSchema, WantsClosedObjectsWithAllProperties) {
@@ -164,58 +158,26 @@ TEST(ConstraintSchema, RefusesWhatNothingSatisfies) {
                       "no integer");
   expect_schema_error(R"({"type":"number","exclusiveMinimum":2,"exclusiveMaximum":2})",
                       "no number");
-  expect_schema_error(R"({"type":"string","pattern":"[^\\s\\S]"})", "no string matches");
-  expect_schema_error(R"({"enum":["a"],"type":"integer"})", "the value \"a\" is not of its type");
-  expect_schema_error(with_property(R"({"$ref":"#"})"), "each contains another one, without end");
+  expect_schema_error(R"({"type":"string","pattern":"[^\\s\\S]"})", "no string satisfies");
+  expect_schema_error(R"({"enum":["a"],"type":"integer"})", "no value satisfies it");
+  expect_schema_error(with_property(R"({"$ref":"#"})"), "contains another one, without end");
   expect_schema_error(R"({"$ref":"#"})", "without end");
   expect_schema_error(R"({"$ref":"#/$defs/b"})", "there is no '$defs' in '#'");
   expect_schema_error(R"({"$ref":"other.json"})", "supported are '#' and '#/...'");
 }
 
 TEST(ConstraintSchema, RefusesWhatItCannotHold) {
-  expect_schema_error(R"({"type":"string","pattern":"(?=a)b"})",
-                      "'#': the pattern '(?=a)b' at byte 3");
-  expect_schema_error(R"({"type":"string","pattern":"a","maxLength":3})",
-                      "together with 'pattern'");
-  expect_schema_error(R"({"type":"string","pattern":"a","format":"date"})",
-                      "'pattern' and 'format'");
-  expect_schema_error(R"({"type":"string","format":"phone"})",
-                      "the format 'phone' is not supported");
-  expect_schema_error(R"({"type":"number","multipleOf":0.3})", "'multipleOf' is supported for");
-  expect_schema_error(R"({"type":"integer","multipleOf":0.1})", "'multipleOf' is supported for");
+  expect_schema_error(
+      R"({"type":"string","pattern":"(?=a)b"})",
+      "'#': the keyword 'pattern' is not supported: the pattern '(?=a)b' at byte 3");
+  expect_schema_error(R"({"type":"string","format":"phone"})", "the format 'phone' is not known");
+  expect_schema_error(R"({"type":"number","multipleOf":0.3})", "must be a whole number up to 1000");
+  expect_schema_error(R"({"oneOf":[{"type":"integer"},{"type":"number"}]})",
+                      "more than one of its schemas may be satisfied");
   expect_schema_error(R"({"type":"integer","multipleOf":1001})", "up to 1000");
   expect_schema_error(R"({"type":"integer","multipleOf":0})", "not above 0");
   expect_schema_error(R"({"type":"string","maxLength":-1})", "'maxLength' is no whole number");
   expect_schema_error(R"({"type":"string","maxLength":1000000})", "the limit is 100000");
-}
-
-std::string nested_arrays(int count) {
-  std::string text = R"({"type":"null"})";
-  for (int i = 0; i < count; ++i) text = R"({"type":"array","items":)" + text + "}";
-  return text;
-}
-
-TEST(ConstraintSchema, HasLimits) {
-  EXPECT_NO_THROW(of(nested_arrays(10)));
-  expect_schema_error(nested_arrays(11), "nested deeper than 10");
-  Json deep = Json::Object{{"type", "null"}};
-  for (int i = 0; i < 60; ++i) deep = Json::Object{{"anyOf", Json::Array{deep}}};
-  EXPECT_THROW(Grammar::from_json_schema(deep), Error);
-
-  std::string properties, required, values;
-  for (int i = 0; i < 5001; ++i) {
-    const std::string name = "\"p" + std::to_string(i) + "\"";
-    properties += (i ? "," : "") + name + R"(:{"type":"null"})";
-    required += (i ? "," : "") + name;
-    if (i < 1001) values += (i ? "," : "") + std::to_string(i);
-  }
-  expect_schema_error(R"({"type":"object","properties":{)" + properties + R"(},"required":[)" +
-                          required + R"(],"additionalProperties":false})",
-                      "more than 5000 properties");
-  expect_schema_error(R"({"enum":[)" + values + "]}", "more than 1000 values");
-  expect_schema_error(
-      R"({"type":"array","items":{"type":"string","pattern":"^([a-z]{1000}){1000}$"}})",
-      "needs more than 400000 states");
 }
 
 TEST(ConstraintSchema, ReadsAnyObject) {

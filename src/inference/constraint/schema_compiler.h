@@ -1,0 +1,78 @@
+// From the alternatives of a schema to rules of a network.
+#pragma once
+
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "inference/constraint/character_graph.h"
+#include "inference/constraint/json_text.h"
+#include "inference/constraint/schema_keywords.h"
+
+namespace megatron::inference {
+
+class SchemaCompiler {
+ public:
+  // most_held: lengths and counts up to which maxLength, maxItems and maxProperties are held to.
+  SchemaCompiler(Network& network, int64_t most_held)
+      : network_(network), text_(network), most_held_(most_held) {}
+
+  // Any value that satisfies the document.
+  void add_document(int32_t from, int32_t to, const SchemaDocument& document);
+  // A call of one of the tools, whose arguments satisfy the document of its name.
+  void add_calls(int32_t from, int32_t to, std::span<const SchemaDocument> tools);
+  // Makes the rules that are still to be made, and checks that each document has a value.
+  void finish();
+  std::vector<std::string> notes() const {
+    return {reader_.notes().begin(), reader_.notes().end()};
+  }
+
+ private:
+  struct Rule {  // one that is to be made
+    int32_t rule;
+    Alternative values;  // of one type
+  };
+  struct Needed {
+    int32_t state;  // some text must lead from it
+    const SchemaPlace* place;
+    std::string reason;
+  };
+  struct ObjectShape;
+
+  const std::vector<int32_t>& rules_of(Conjunction schemas);
+  int32_t rule_of(uint8_t type, const Conjunction& places);
+  int32_t rule_of(std::vector<std::string> values);
+  Json::Array satisfying(const Alternative& alternative);
+  void add_value(int32_t from, int32_t to, Conjunction schemas);
+  void add_type(int32_t from, int32_t to, const Alternative& values);
+
+  ObjectShape shape_of(const Conjunction& places);
+  void add_object(int32_t from, int32_t to, const Conjunction& places);
+  int32_t other_names(const ObjectShape& shape);
+  void add_array(int32_t from, int32_t to, const Conjunction& places);
+  void add_string(int32_t from, int32_t to, const Conjunction& places);
+  void add_number(int32_t from, int32_t to, const Conjunction& places, bool integer);
+
+  std::vector<CharacterGraph> text_conditions(const Conjunction& places);
+  // A state behind `from` from which some text must lead; else the schema may have no value, for
+  // this reason.
+  int32_t needed(int32_t from, const SchemaPlace& place, std::string reason);
+
+  Network& network_;
+  JsonText text_;
+  const int64_t most_held_;
+  SchemaReader reader_;
+  // By the numbers of places: rules of any value, and of those of a type; and of lists of texts.
+  std::map<std::vector<size_t>, std::vector<int32_t>> rules_;
+  std::map<std::pair<uint8_t, std::vector<size_t>>, int32_t> typed_;
+  std::map<std::vector<std::string>, int32_t> listed_;
+  size_t pattern_steps_ = 0;  // of intersections
+  std::vector<Rule> queue_;
+  std::vector<Needed> needed_;
+  std::vector<std::pair<int32_t, const SchemaPlace*>> documents_;  // by their first state
+};
+
+}  // namespace megatron::inference

@@ -1,0 +1,113 @@
+// What JSON schemas say, before it becomes a grammar: keywords checked in form, references followed,
+// and schemas that hold together brought into alternatives.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/json.h"
+#include "inference/constraint/network.h"
+
+namespace megatron::inference {
+
+struct SchemaDocument {
+  const Json* root;
+  std::string name;  // in front of '#' in pointers
+  bool strict;       // what cannot be held to is refused, and objects have all of their properties
+};
+
+// A schema and where it stands.
+struct SchemaPlace {
+  const Json* schema;
+  const SchemaDocument* document;
+  std::string pointer;  // "#/properties/a", in the document
+  size_t number;        // in the order in which places were found
+
+  [[noreturn]] void refuse(std::string_view reason) const;  // throws Error with the place
+  const Json* find(std::string_view keyword) const {
+    return schema->is_object() ? schema->find(keyword) : nullptr;
+  }
+};
+
+// A limit that was met at a place.
+class PlacedLimit : public GrammarLimit {
+ public:
+  PlacedLimit(const SchemaPlace& place, std::string_view reason);
+};
+
+struct ByNumber {
+  bool operator()(const SchemaPlace* a, const SchemaPlace* b) const {
+    return a->number < b->number;
+  }
+};
+// Schemas all of which a value must satisfy.
+using Conjunction = std::set<const SchemaPlace*, ByNumber>;
+
+namespace json_type {
+constexpr uint8_t kNull = 1, kBoolean = 2, kInteger = 4, kFraction = 8, kString = 16, kArray = 32,
+                  kObject = 64, kNumber = kInteger | kFraction, kAll = 127;
+}  // namespace json_type
+
+uint8_t type_of(const Json& value);
+bool same_value(const Json& a, const Json& b);  // as JSON Schema compares: 1 is 1.0
+
+struct Alternative {
+  uint8_t types = json_type::kAll;
+  std::optional<Json::Array> values;  // one of these
+  Conjunction places;                 // whose keywords for the types hold
+};
+
+class SchemaReader {
+ public:
+  static constexpr size_t kMaximumSteps = 1'000'000;
+
+  const SchemaPlace& root(const SchemaDocument& document);
+  // A part of `place`: `schema` under a keyword, or under a name or index of the keyword's value.
+  const SchemaPlace& child(const SchemaPlace& place, const Json& schema, std::string_view keyword);
+  const SchemaPlace& child(const SchemaPlace& place, const Json& schema, std::string_view keyword,
+                           std::string_view name);
+  // The schema that "$ref" of `place` names: "#" or "#/...", maybe percent-encoded.
+  const SchemaPlace& target(const SchemaPlace& place);
+
+  // The keyword is not held to. Refuses it in a strict document.
+  void note(const SchemaPlace& place, std::string_view keyword, std::string_view reason);
+  const std::set<std::string>& notes() const { return notes_; }
+  // Throws PlacedLimit once kMaximumSteps were taken in all.
+  void spend(const SchemaPlace& place, size_t steps);
+
+  // A value satisfies all of `conjunction` where it satisfies one of the alternatives. A reference
+  // that leads back to itself, with no value in between, has none.
+  std::vector<Alternative> alternatives(const Conjunction& conjunction);
+  // The first such reference; null: there was none.
+  const SchemaPlace* endless() const { return endless_; }
+
+ private:
+  class Expansion;
+
+  const SchemaPlace& place_of(const Json& schema, const SchemaDocument& document,
+                              std::string pointer);
+  bool exclude_each_other(const SchemaPlace& place, const Json::Array& branches,
+                          std::string_view keyword);
+  bool values_differ(const SchemaPlace& place,
+                     const std::vector<std::vector<Alternative>>& branches);
+  bool disjoint(const SchemaPlace& place, const Alternative& a, const Alternative& b);
+  std::set<std::string_view> required_names(const Alternative& alternative);
+  static bool has_no_place_for(const Alternative& alternative, std::string_view name);
+  std::optional<Json::Array> constants_of(const Alternative& alternative, std::string_view name);
+
+  std::deque<SchemaPlace> places_;
+  std::map<const Json*, const SchemaPlace*> known_;
+  std::set<std::string> notes_;
+  std::set<const SchemaPlace*> compared_;  // whose oneOf was looked at
+  const SchemaPlace* endless_ = nullptr;
+  size_t steps_ = 0;
+};
+
+}  // namespace megatron::inference
