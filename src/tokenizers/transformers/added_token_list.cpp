@@ -38,8 +38,8 @@ void AddedTokenList::add(AddedToken token) {
   }
   const AddedToken& kept = tokens_[place->second];
   if (given < 0 || given == kept.id) return;
-  const std::string line = fmt::format("'{}' has {}, not {}", kept.content, kept.id, given);
-  if (std::ranges::find(moved_, line) == moved_.end()) moved_.push_back(line);
+  if (moved_.empty()) moved_ = fmt::format("'{}' has {}, not {}", kept.content, kept.id, given);
+  all_moved_.insert(kept.content);
 }
 
 std::vector<AddedToken> AddedTokenList::take() {
@@ -47,7 +47,7 @@ std::vector<AddedToken> AddedTokenList::take() {
     log::warning(
         "Hugging Face numbers added tokens behind the vocabulary, whatever id their file gives: "
         "{}{}",
-        moved_[0], moved_.size() > 1 ? fmt::format(", and {} more", moved_.size() - 1) : "");
+        moved_, all_moved_.size() > 1 ? fmt::format(", and {} more", all_moved_.size() - 1) : "");
   }
   std::ranges::stable_sort(tokens_, {}, &AddedToken::id);
   return std::move(tokens_);

@@ -3,6 +3,7 @@
 
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "tokenizers/definition.h"
@@ -31,7 +32,8 @@ class AddedTokenList {
   std::vector<AddedToken> tokens_;
   std::unordered_map<std::string, size_t> places_;  // in tokens_, by content
   int64_t largest_ = -1;                            // id
-  std::vector<std::string> moved_;                  // what is said of tokens with another id
+  std::string moved_;                               // what is said of the first with another id
+  std::unordered_set<std::string> all_moved_;       // their contents
 };
 
 }  // namespace megatron::tokenizers

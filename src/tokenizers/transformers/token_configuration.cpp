@@ -4,6 +4,7 @@
 #include <array>
 #include <charconv>
 #include <filesystem>
+#include <set>
 #include <utility>
 
 #include "base/error.h"
@@ -36,6 +37,13 @@ void erase(Json& object, std::string_view key) {
 bool is_empty(const Json* value) {
   return !value || value->is_null() || (value->is_array() && value->as_array().empty()) ||
          (value->is_object() && value->as_object().empty());
+}
+
+// Names are looked up one by one.
+void check_names(size_t count) {
+  constexpr size_t kMost = 8192;
+  MG_CHECK(count <= kMost, "{}: there are {} names in one object; the limit is {}", kConfig, count,
+           kMost);
 }
 
 ConfiguredToken configured(const AddedToken& token) { return {token, true}; }
@@ -115,6 +123,7 @@ void TokenConfiguration::take_added(int64_t id, ConfiguredToken token) {
 // Members "..._token" that are strings.
 void TokenConfiguration::move_own_names() {
   Json::Object& members = members_.as_object();
+  check_names(members.size());
   std::erase_if(members, [&](const Json::Member& m) {
     const bool own = m.first.ends_with("_token") && !is_standard(m.first) && m.second.is_string();
     if (own) own_names_.set(m.first, m.second);
@@ -125,6 +134,7 @@ void TokenConfiguration::move_own_names() {
 // extra_special_tokens that are an object: names and their tokens.
 void TokenConfiguration::move_extra_names() {
   if (const Json* extra = members_.find("extra_special_tokens"); extra && extra->is_object()) {
+    check_names(extra->as_object().size());
     for (const auto& [name, value] : extra->as_object()) own_names_.set(name, value);
     erase(members_, "extra_special_tokens");
   }
@@ -133,6 +143,7 @@ void TokenConfiguration::move_extra_names() {
 void TokenConfiguration::read_special_tokens_map(const std::string& directory) {
   const Json map = read_object(directory, kMap);
   if (map.is_null()) return;
+  check_names(map.as_object().size());
   for (const auto& [key, value] : map.as_object()) {
     if (value.is_object() && key != "extra_special_tokens") {
       Json token = value;
@@ -141,9 +152,11 @@ void TokenConfiguration::read_special_tokens_map(const std::string& directory) {
     } else if (key == "extra_special_tokens" && value.is_array()) {
       Json::Array tokens;
       if (const Json& before = member(key); before.is_array()) tokens = before.as_array();
+      std::set<std::string> known;
+      for (const Json& token : tokens) known.insert(token.dump());
       for (Json token : value.as_array()) {
         if (token.is_object()) token.set("special", true);
-        if (std::ranges::find(tokens, token) == tokens.end()) tokens.push_back(std::move(token));
+        if (known.insert(token.dump()).second) tokens.push_back(std::move(token));
       }
       members_.set(key, std::move(tokens));
     } else {
@@ -156,10 +169,10 @@ void TokenConfiguration::read_special_tokens_map(const std::string& directory) {
 void TokenConfiguration::read_added_tokens(const std::string& directory) {
   const Json file = read_object(directory, kAdded);
   if (file.is_null()) return;
-  std::vector<std::string> special;  // objects of tokenizer_config.json do not count
+  std::set<std::string, std::less<>> special;  // objects of tokenizer_config.json do not count
   const auto take = [&](const Json& value, std::string_view name) {
     if (!value.is_null() && !(value.is_object() && value.contains("__type")))
-      special.push_back(read_configured_token(value, kConfig, name).token.content);
+      special.insert(read_configured_token(value, kConfig, name).token.content);
   };
   for (const std::string_view name : kNames) take(member(name), name);
   if (const Json& extra = member("extra_special_tokens"); extra.is_array())
@@ -167,7 +180,7 @@ void TokenConfiguration::read_added_tokens(const std::string& directory) {
   for (const auto& [content, id] : file.as_object()) {
     MG_CHECK(id.is_integer(), "{}: '{}' has the id {}; it must be an integer", kAdded, content,
              id.dump());
-    const bool is_special = std::ranges::find(special, content) != special.end();
+    const bool is_special = special.contains(content);
     take_added(id.as_integer(),
                configured({.content = content, .normalized = !is_special, .special = is_special}));
   }

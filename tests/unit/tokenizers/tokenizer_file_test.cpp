@@ -151,6 +151,24 @@ TEST_F(TokenizerFileTest, SentencePieceFollowsTheConfiguration) {
   EXPECT_EQ(Tokenizer::load(place_.string()).encode("the", true), wanted);
 }
 
+TEST_F(TokenizerFileTest, ConfigurationsSayWhatIsWrong) {
+  write("tokenizer.model", read_file(kTokenizers + "sentencepiece/bpe_unk/tokenizer.model"));
+  write("tokenizer_config.json", R"({"tokenizer_class": "T5Tokenizer"})");
+  EXPECT_NE(refused().find("tokenizer.model: for T5Tokenizer, transformers adds tokens"),
+            std::string::npos);
+  write("tokenizer_config.json", R"({"eos_token": 5})");
+  EXPECT_NE(refused().find("tokenizer_config.json: 'eos_token' is 5; a token is a string or "),
+            std::string::npos);
+  write("tokenizer_config.json", R"({"added_tokens_decoder": {"x": {"content": "<x>"}}})");
+  EXPECT_NE(refused().find("'x' in added_tokens_decoder is not an id"), std::string::npos);
+  std::string names;
+  for (int i = 0; i < 9000; ++i)
+    names += (i == 0 ? "" : ",") + std::string("\"t") + std::to_string(i) + "_token\": \"x\"";
+  write("tokenizer_config.json", R"({"extra_special_tokens": {)" + names + "}}");
+  EXPECT_NE(refused().find("there are 9000 names in one object; the limit is 8192"),
+            std::string::npos);
+}
+
 // What save() writes opens again and encodes the same.
 TEST_F(TokenizerFileTest, SavesEveryKind) {
   const std::string text = "Hello  w\xc3\xb6rld, 123\n\nthe <|im_start|> \xe4\xb8\xad\xe6\x96\x87";
