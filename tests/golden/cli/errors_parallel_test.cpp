@@ -64,7 +64,7 @@ TEST_F(BadLayout, Sizes) {
     refused(flag + " 99999999999999999999", {flag, "99999999999999999999"});
     refused(flag + " two", {flag + " is 'two'; give an integer"});
     refused(flag + " 1.5", {flag + " is '1.5'"});
-    refused(flag + " 2000", {"--ranks is 2000 (by default the product of the parallel",
+    refused(flag + " 2000", {"--ranks is 2000 (by default the least that the parallel",
                              "it must lie in [1, 1024]"});
     refused(flag + " 2 --ranks 3",
             {"3 ranks cannot be divided", axis + " parallel 2", "change --ranks"});

@@ -468,9 +468,9 @@ TEST_F(GenerateCommand, RefusesWhatMakesNoSense) {
 TEST_F(GenerateCommand, TakesTheTokenizerOfFlags) {
   const Words common = {"--prompt", "the cat", "--max-tokens", "4", "--temperature", "0"};
   const std::string own = run(common).out;
-  EXPECT_EQ(run(with(common, {"--tokenizer-type", "HuggingFaceTokenizer", "--tokenizer-model", "t"}))
-                .out,
-            own);
+  EXPECT_EQ(
+      run(with(common, {"--tokenizer-type", "HuggingFaceTokenizer", "--tokenizer-model", "t"})).out,
+      own);
   const Words ids = {"--tokenizer-type", "NullTokenizer", "--prompt", "5 6 7", "--max-tokens", "2"};
   EXPECT_TRUE(run(ids).out.starts_with("5 6 7"));
   EXPECT_NE(run(with(common, {"--tokenizer-model", "bare"}))

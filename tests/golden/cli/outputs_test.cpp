@@ -66,7 +66,7 @@ TEST_F(Commands, FlagsReachTheirChecks) {
   expect(2, with(train, {"--lr", "-1"}), {"lr", "-1"});
   expect(2, with(train, {"--lr", "1", "--bf16=no"}), {"--bf16", "no"});
   expect(2, with(train, {"--lr", "1", "--threads", "1024", "--ranks", "2"}),
-         {"--threads 1024", "--ranks 2", "2048", "1024"});
+         {"--threads 1024", "2 ranks", "2048", "1024"});
   expect(2, {"trian"}, {"no command 'trian'; did you mean 'train'? See megatron --help"});
   const std::string help = place_.run({"train", "--help"}).out;
   EXPECT_NE(help.find("\nUsage: megatron train [flags]\n"), std::string::npos) << help;
@@ -281,7 +281,8 @@ TEST_F(Commands, GenerationOfALongPrompt) {
   const Words generate = {"generate",     "--load", "run",          "--temperature", "100",
                           "--max-tokens", "40",     "--ignore-eos", "--prompt"};
   expect(0, with(generate, {"it is a prompt of 29 letters."}), {"29 tokens", "16 positions"});
-  EXPECT_TRUE(expect(0, with(generate, {"qq"}), {}).err.starts_with("2 prompt tokens"));
+  const std::string whole = expect(0, with(generate, {"qq"}), {"2 prompt tokens"}).err;
+  EXPECT_EQ(whole.find("positions"), whole.npos) << whole;
 }
 
 }  // namespace
