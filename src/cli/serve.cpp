@@ -195,7 +195,7 @@ struct Served {
     parts.chat = tokenizers::ChatTemplate::load(directory);
     if (s.chat_template) parts.chat.set_template(read_file(*s.chat_template), *s.chat_template);
     if (parts.chat.empty())
-      log::warning(
+      log::info(
           "the model has no chat template: chats are given to it as lines of roles and contents "
           "(docs/serve.md); --chat-template FILE gives one");
     return parts;
