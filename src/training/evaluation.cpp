@@ -128,7 +128,8 @@ Evaluation::Evaluation(EvaluationSettings settings, bool show)
   check_outputs();
   ThreadPool pool(s_.runtime.threads_per_rank());
   resume::require_whole_model(directory_.path(), pool);
-  if (!s_.data.tokenizer_model && !s_.data.tokenizer_type && !s_.data.mock_data)
+  if (!s_.data.tokenizer_model && !s_.data.tokenizer_type && !s_.data.vocab_file &&
+      !s_.data.mock_data)
     s_.data.tokenizer_model = tokenizer_path({}, directory_.path());
   const corpus::Vocabulary vocabulary = corpus::open_vocabulary(s_.data, model_->vocab_size());
   if (!vocabulary.directory.empty())

@@ -160,7 +160,8 @@ corpus::Vocabulary find_vocabulary(settings::TrainSettings& s, const ShapeSource
   if (!source) return corpus::open_vocabulary(s.data, s.shape.vocab_size);
   const bool has_tokenizer =
       !source.directory.empty() && tokenizers::has_tokenizer_file(source.directory);
-  if (!s.data.tokenizer_model && !s.data.tokenizer_type && !s.data.mock_data && has_tokenizer) {
+  if (!s.data.tokenizer_model && !s.data.tokenizer_type && !s.data.vocab_file &&
+      !s.data.mock_data && has_tokenizer) {
     s.data.tokenizer_model = source.directory;
   }
   if (s.data.tokenizer_model || (s.run.model && s.data.vocab_file))
