@@ -100,6 +100,7 @@ HttpAnswer Service::page(const HttpRequest&) const {
 HttpAnswer Service::with_origin(HttpAnswer answer) const {
   if (options_.cors_origin.empty()) return answer;
   answer.headers.emplace_back("Access-Control-Allow-Origin", options_.cors_origin);
+  answer.headers.emplace_back("Access-Control-Expose-Headers", "X-Unenforced-Keywords");
   answer.headers.emplace_back("Vary", "Origin");
   return answer;
 }

@@ -323,6 +323,7 @@ TEST_F(Errors, OtherOriginsOnlyWhereAllowed) {
   ASSERT_TRUE(asked);
   EXPECT_EQ(asked->status, 204);
   EXPECT_EQ(asked->get_header_value("Access-Control-Allow-Origin"), "https://example.com");
+  EXPECT_EQ(asked->get_header_value("Access-Control-Expose-Headers"), "X-Unenforced-Keywords");
   EXPECT_EQ(client.Get("/v1/models")->get_header_value("Access-Control-Allow-Origin"),
             "https://example.com");
 }
