@@ -49,7 +49,7 @@ class TokenConfiguration {
   const std::map<int64_t, ConfiguredToken>& added_tokens() const { return added_; }
   std::map<int64_t, ConfiguredToken>& added_tokens() { return added_; }
   // extra_special_tokens or, where the configuration has no such member, `pieces` (the control and
-  // user-defined ones of a SentencePiece model) or, where there are none, additional_special_tokens.
+  // user-defined ones of a SentencePiece model) or, without any, additional_special_tokens.
   std::vector<ConfiguredToken> extra_tokens(const std::vector<ConfiguredToken>& pieces) const;
 
  private:
