@@ -161,7 +161,8 @@ class Session {
   // Not empty: before the first text stands the token of a beginning, or the end of another
   // document.
   std::vector<int32_t> encode(const std::string& prompt) const {
-    std::vector<int32_t> tokens = tokenizer_.encode(prompt, settings_.tokenizer.hf_include_special_tokens);
+    std::vector<int32_t> tokens =
+        tokenizer_.encode(prompt, settings_.tokenizer.hf_include_special_tokens);
     if (!tokens.empty()) return tokens;
     const std::optional<int32_t> begin = tokenizer_.bos() ? tokenizer_.bos() : tokenizer_.eod();
     MG_CHECK(

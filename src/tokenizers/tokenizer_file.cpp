@@ -183,8 +183,7 @@ TokenizerFile read_tokenizer_file(const std::string& path) {
            file.path, file.content.size(), [&] {
              std::string begin;
              append_lossy(std::string_view(file.content).substr(0, 16), true, begin);
-             std::ranges::replace_if(
-                 begin, [](char c) { return c >= 0 && c < 32; }, ' ');
+             std::ranges::replace_if(begin, [](char c) { return c >= 0 && c < 32; }, ' ');
              return begin;
            }());
   file.kind = *kind;

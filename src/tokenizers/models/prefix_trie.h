@@ -17,8 +17,7 @@ class PrefixTrie {
   // Calls found(id, size) for each token at the begin of `text`, the shortest first.
   template <class F>
   void for_each_prefix(std::string_view text, F&& found) const {
-    walk(
-        text.size(), [&](size_t i) { return text[i]; }, found);
+    walk(text.size(), [&](size_t i) { return text[i]; }, found);
   }
   // The same for `before` and `text` one behind the other. Gives the bytes that were looked at.
   template <class F>

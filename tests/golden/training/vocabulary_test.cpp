@@ -266,8 +266,7 @@ TEST_F(VocabularyTest, RefusesByNameWithTheReason) {
             std::string::npos);
   s_ = {};
   s_.tiktoken_num_special_tokens = 5;
-  EXPECT_NE(refused(s_, 100).find("--tiktoken-num-special-tokens is read by"),
-            std::string::npos);
+  EXPECT_NE(refused(s_, 100).find("--tiktoken-num-special-tokens is read by"), std::string::npos);
   s_ = {};
   s_.tokenizer_type = "ByteTokenizer";
   s_.null_tokenizer_pad_id = 5;
