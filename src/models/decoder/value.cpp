@@ -12,7 +12,7 @@ namespace {
 
 // Far above any model, and small enough that no product of sizes leaves 63 bits.
 constexpr int64_t kMaxLayers = 1 << 16, kMaxHidden = 1 << 20, kMaxWidth = 1 << 24,
-                  kMaxHeadSize = 1 << 16;
+                  kMaxHeads = 1 << 14, kMaxHeadSize = 1 << 16;
 
 void check_size(int64_t value, int64_t limit, std::string_view flag) {
   MG_CHECK(value > 0 && value <= limit, "--{} is {}; it must lie in [1, {}]", flag, value, limit);
@@ -83,8 +83,8 @@ void check_rotary(const std::string& name, const nn::RotaryConfig& r, int64_t he
 }
 
 void check_attention(const DecoderValue& model, const nn::AttentionConfig& a) {
-  check_size(a.heads, kMaxHidden, "num-attention-heads");
-  check_size(a.kv_heads, kMaxHidden, "num-query-groups");
+  check_size(a.heads, kMaxHeads, "num-attention-heads");
+  check_size(a.kv_heads, kMaxHeads, "num-query-groups");
   MG_CHECK(
       a.heads % a.kv_heads == 0,
       "--num-attention-heads {} is not a multiple of --num-query-groups {}; change one of them",

@@ -87,8 +87,10 @@ struct DecoderValue {
   // multiply by their factor; the original context times the factor with YaRN. With llama3, longrope and tables of
   // several names (Gemma 3) max_position_embeddings is that of the scaled model already.
   int64_t context_length() const;
-  // Positions that tables have: enough for texts of training and of inference.
-  int64_t positions() const { return std::max(max_position_embeddings, context_length()); }
+  // Positions that tables have: enough for texts of training and of inference, or for those of a given context.
+  int64_t positions() const {
+    return context ? *context : std::max(max_position_embeddings, context_length());
+  }
   // Of the first layer that has attention, an MLP or experts; null: none has.
   const nn::AttentionConfig* first_attention() const;
   const nn::MlpConfig* first_mlp() const;

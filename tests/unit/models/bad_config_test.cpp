@@ -197,6 +197,8 @@ const std::vector<Bad> kBad = {
      R"({"type": "linear", "factor": 2})",
      {"rope_type", "longrope", "linear"}},
     {"gemma2", "sliding_window", "null", {"sliding_window", "layer 0"}},
+    {"qwen3", "num_attention_heads", "1048576", {"num_attention_heads", "1048576", "16384"}},
+    {"olmoe", "clip_qkv", "-1", {"clip_qkv is -1", "0 or more"}},
     {"llama",
      "rope_parameters",
      R"({"rope_type": "llama3", "factor": 8, "low_freq_factor": 4, "high_freq_factor": 1, )"

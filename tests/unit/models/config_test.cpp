@@ -249,6 +249,7 @@ TEST(Config, ContextLengthCanBeSet) {
   EXPECT_EQ(longer->config_json(DType::f32), model->config_json(DType::f32));
   const Model shorter = model->with({.context_length = 10});
   EXPECT_EQ(shorter->context_length(), 10);
+  EXPECT_EQ(shorter->max_position_embeddings(), 10);
   const Model learned = model_from_config_json(config_of("gpt2"));
   EXPECT_EQ(learned->with({.context_length = 64})->context_length(), 64);
   EXPECT_THROW(learned->with({.context_length = 65}), Error);

@@ -55,6 +55,21 @@ TEST(DerivedSettings, OfTheShape) {
     EXPECT_FALSE(notes.contains(given)) << given;
 }
 
+TEST(DerivedSettings, OfDropoutsThatTheFamilyCannotHold) {
+  settings::TrainSettings s = small();
+  s.shape.hidden_dropout.reset();
+  s.shape.attention_dropout.reset();
+  EXPECT_FALSE(notes_of(s).contains("hidden-dropout")) << "GPT-2 has 0.1";
+  s.shape.position_embedding = models::PositionEmbedding::rope;
+  s.shape.normalization = nn::Normalization::rms_norm;
+  s.shape.swiglu = true;
+  s.shape.add_bias_linear = false;
+  const auto notes = notes_of(s);
+  EXPECT_EQ(notes.at("hidden-dropout"),
+            "0: a config.json of type llama has no such dropout; --model-family megatron has");
+  EXPECT_FALSE(notes.contains("attention-dropout")) << "Llama has 0.1";
+}
+
 TEST(DerivedSettings, OfOverlapWithoutAnotherMicroBatch) {
   settings::TrainSettings s = small();
   s.shape.moe.num_experts = 4;

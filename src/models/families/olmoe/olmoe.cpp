@@ -53,7 +53,8 @@ Json write(const DecoderValue& value) {
 
 FamilyTensors tensors(const DecoderValue& value) { return expert_tensors(value, {}); }
 
-constexpr DecoderFamily::Key kKeys[] = {{"--moe-ffn-hidden-size", "intermediate_size"}};
+constexpr DecoderFamily::Key kKeys[] = {{"--moe-ffn-hidden-size", "intermediate_size"},
+                                        {"--clip-qkv", "clip_qkv"}};
 
 }  // namespace
 }  // namespace olmoe
