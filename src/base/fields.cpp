@@ -265,7 +265,8 @@ std::string nearest(std::string_view word, const std::vector<std::string>& candi
   for (const std::string& candidate : candidates) {
     const size_t longer = std::max(word.size(), candidate.size());
     if (longer > kLongestWord) continue;
-    // Near: at most a quarter of the letters wrong (rounded up), and at least one right.
+    // A candidate is near if at most a quarter of its letters are wrong (rounded up) and at least
+    // one is right.
     const size_t distance = edit_distance(word, candidate);
     if (distance > (longer + 3) / 4 || distance >= longer || distance >= best_distance) continue;
     best = candidate;

@@ -17,10 +17,11 @@ namespace megatron {
 namespace {
 
 constexpr size_t kMaximumDepth = 512;
-constexpr size_t kMaximumDigits = 4300;  // of an integer, as in Python
-constexpr int kOutOfRange = 406;         // the parser's number of that error
+constexpr size_t kMaximumDigits = 4300;  // limit on the digits of an integer, as in Python
+constexpr int kOutOfRange = 406;         // the parser's id of an out-of-range error
 
-// Its range has all integers of so many digits, so that the parser hands them over.
+// long double can hold every integer with kMaximumDigits digits, so the parser does not reject them
+// as out of range.
 using Parser =
     nlohmann::basic_json<std::map, std::vector, std::string, bool, int64_t, uint64_t, long double>;
 static_assert(std::numeric_limits<long double>::max_exponent10 > kMaximumDigits);
@@ -110,7 +111,8 @@ class Builder {
     if (error.id == kOutOfRange) fail_at_number(token);
     std::string_view reason = error.what();
     if (const size_t end = reason.find("] "); end != reason.npos) reason.remove_prefix(end + 2);
-    // "parse error at line L, column C: " goes, and the place of the last character read is added.
+    // Removes the prefix "parse error at line L, column C: " and adds the place of the last
+    // character read.
     if (reason.starts_with("parse error at ")) reason.remove_prefix(reason.find(": ") + 2);
     fail_at(text_, origin_, position - std::min<size_t>(position, 1), reason);
   }

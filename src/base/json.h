@@ -53,7 +53,8 @@ class Json {
   bool as_bool() const;
   int64_t as_integer() const;  // also a float with an integral value
   double as_number() const;
-  const std::string& wide_digits() const;  // of an integer beyond 64 bits: "-9223372036854775809"
+  // Digits of an integer beyond 64 bits: "-9223372036854775809".
+  const std::string& wide_digits() const;
   const std::string& as_string() const;
   const Array& as_array() const;
   Array& as_array();

@@ -46,7 +46,8 @@ void SignalWatch::drop() const {
   while (take() > 0) continue;
 }
 
-// It stays pending: others may see by that, too, that the process is to end (comm/mpi/watch.h).
+// The signal stays pending, because other code also uses it to see that the process is to end
+// (comm/mpi/watch.h).
 std::optional<int> SignalWatch::caught() {
   sigset_t pending;
   if (caught_ == 0 && sigpending(&pending) == 0) {

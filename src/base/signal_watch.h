@@ -15,10 +15,10 @@
 namespace megatron {
 
 // While one lives, the signals named are held back in this thread and every thread started after
-// it: the first is there for caught(). One that comes at least `apart` later does what it would have
-// done without the watch, however long the program takes to its next caught(). Those in between are
-// the first again, as launchers and terminals send a signal to a process and to its group. One object
-// a process at a time, made before other threads.
+// it: the first is there for caught(). One that comes at least `apart` later does what it would
+// have done without the watch, however long the program takes to its next caught(). Those in
+// between are the first again, as launchers and terminals send a signal to a process and to its
+// group. One object a process at a time, made before other threads.
 class SignalWatch {
  public:
   static constexpr std::chrono::milliseconds kApart{1000};
@@ -33,12 +33,12 @@ class SignalWatch {
   SignalWatch(const SignalWatch&) = delete;
   SignalWatch& operator=(const SignalWatch&) = delete;
 
-  // The first signal that has come. Of any thread.
+  // The first signal that has come. May be called from any thread.
   std::optional<int> caught();
 
  private:
   void run();
-  int take() const;  // takes a signal that is pending; 0 or less: none
+  int take() const;  // takes a pending signal; 0 or less if there is none
   void drop() const;
 
   sigset_t watched_, before_;

@@ -40,7 +40,7 @@ class Differences {
     }
   }
 
-  // The surplus is dropped. Returns it.
+  // Returns the names of the surplus tensors and forgets them, so that they are no error.
   std::vector<std::string> take_surplus() { return std::exchange(surplus_, {}); }
 
   // advice: what to do about surplus tensors.

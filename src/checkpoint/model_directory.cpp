@@ -47,8 +47,9 @@ ShardMap read_index(const std::string& path, std::string_view ending) {
   return shard_of;
 }
 
-// What the names of the parts of one set of weights have in common: "model--of-00004.safetensors" of
-// "model-00003-of-00004.safetensors". "": another name.
+// Returns the part of a shard's file name that all shards of one set of weights share:
+// "model--of-00004.safetensors" for "model-00003-of-00004.safetensors". Returns "" for a name of
+// another form.
 std::string series_of(std::string_view name) {
   const size_t of = name.rfind("-of-"),
                dash = of == name.npos || of == 0 ? of : name.rfind('-', of - 1);
@@ -129,7 +130,7 @@ void ModelDirectory::find_weights() {
               has(kTorchFile) ? kTorchFile : kTorchIndex);
 }
 
-// The files that the index names and the others of their series, without those that do not exist.
+// Returns the existing files among those that the index names and the other shards of their series.
 std::vector<std::string> ModelDirectory::files_of_index(const ShardMap& index, bool strict) const {
   std::set<std::string> names, series;
   std::vector<std::string> absent;
@@ -149,7 +150,8 @@ std::vector<std::string> ModelDirectory::files_of_index(const ShardMap& index, b
   return {names.begin(), names.end()};
 }
 
-// Of a tensor that several files hold, the one that the index names is read.
+// Chooses the file that each tensor is read from. If several files hold a tensor, the file that the
+// index names is used.
 void ModelDirectory::place_tensors(const ShardMap& index, bool strict) {
   std::map<std::string_view, std::vector<size_t>> holders;
   for (size_t i = 0; i < tensors_.names().size(); ++i)

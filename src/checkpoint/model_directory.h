@@ -45,10 +45,10 @@ class ModelDirectory {
   const TensorInfo* find(std::string_view name) const { return tensors_.find(name); }
   std::span<const std::byte> bytes(std::string_view name) const { return tensors_.bytes(name); }
   const ReadingOptions& options() const { return options_; }
-  // How an index and its files disagree, as a sentence; "": they agree.
+  // A sentence that says how the index and its files disagree, or "" if they agree.
   const std::string& disagreement() const { return disagreement_; }
-  // Why a tensor that the index or a file names cannot be read: "the index says that it is in
-  // 'FILE', which does not exist". Null: it can, or neither names it.
+  // The reason why a tensor that the index or a file names cannot be read: "the index says that it
+  // is in 'FILE', which does not exist". Null if it can be read, or if neither names it.
   const std::string* trouble(std::string_view tensor) const;
   // File name of each tensor: a directory that is written again has it in safetensors_name() of it.
   const std::map<std::string, std::string, std::less<>>& shard_map() const { return shard_of_; }

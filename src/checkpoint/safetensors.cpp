@@ -22,7 +22,7 @@ constexpr std::string_view kMetadata = "__metadata__";
 struct TypeName {
   DType type;
   std::string_view name;
-  int64_t foreign_bits = 0;  // bits of an element of a type that no tensor of ours has
+  int64_t foreign_bits = 0;  // bits of an element whose type has no DType
   int64_t bits() const { return foreign_bits > 0 ? foreign_bits : 8 * size_of(type); }
 };
 constexpr TypeName kTypes[] = {{DType::f64, "F64"},           {DType::f32, "F32"},

@@ -22,8 +22,8 @@ struct TensorInfo {
   DType dtype = DType::f32;
   Shape shape;
   int64_t begin = 0, end = 0;  // bytes within the file's data; end - begin: how many there are
-  // The file's name of an element type that no tensor of ours has ("BOOL", "F8_E4M3"). Such a tensor
-  // can be listed and left out; its dtype says nothing.
+  // The file's name of an element type that no tensor of ours has ("BOOL", "F8_E4M3"). Such a
+  // tensor can be listed and left out; its dtype says nothing.
   std::string_view foreign_type = {};
 };
 

@@ -28,8 +28,8 @@ class TensorFiles {
 
   // Throws Error naming a tensor that lies in two files, and both.
   void check_unique() const;
-  // Of a tensor that lies in several files, the one in `file` is listed, found and read from now on;
-  // before, the first.
+  // Selects the copy of a tensor that several files hold: from now on the one in `file` is listed,
+  // found and read. Until then it is the first.
   void choose(std::string_view tensor, size_t file);
   // From now on tensors in MXFP4 are listed and found by the name and shape of those that they stand
   // for, instead of their blocks and scales. Throws Error naming what does not belong together.

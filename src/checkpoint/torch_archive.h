@@ -18,7 +18,7 @@ struct TorchType {
   DType type;
   std::string_view dtype;     // "torch.bfloat16"
   std::string_view storage;   // "torch.BFloat16Storage"; "": only in untyped storages
-  int64_t foreign_bytes = 0;  // bytes of an element of a type that no tensor of ours has
+  int64_t foreign_bytes = 0;  // bytes of an element whose type has no DType
 
   int64_t size() const { return foreign_bytes > 0 ? foreign_bytes : size_of(type); }
 };

@@ -16,9 +16,9 @@ struct TorchArchive;
 struct PickleValue;
 
 // A state dict: tensors by name, in its order. Nothing of the file is executed (pickle.h). Opening
-// checks names, types, and each tensor's elements against its storage. Tensors whose elements do not
-// lie one after another (transposed ones, slices) are put together in memory when they are first
-// asked for, and stay there. Throws Error naming file, tensor, value and limit.
+// checks names, types, and each tensor's elements against its storage. Tensors whose elements do
+// not lie one after another (transposed ones, slices) are put together in memory when they are
+// first asked for, and stay there. Throws Error naming file, tensor, value and limit.
 class TorchFile : public TensorFile {
  public:
   explicit TorchFile(const std::string& path);

@@ -37,9 +37,10 @@ int launch(const Arguments& arguments);
 // ended early by a signal, after a save.
 int run(const Arguments& arguments);
 
-// Runs what takes part in a run of several processes, where a launcher started them with the same
-// settings (training/same_settings.h). A failure is reported, by rank 0 where all have it, and ends
-// all of them. Ranks above 0 say nothing else. command, fields: of the sub-command, and its flags.
+// Runs `body` in a run of several processes, which a launcher must have started with the same
+// settings (training/same_settings.h). A failure is reported, by rank 0 if all ranks have it, and
+// ends all processes. Ranks above 0 print nothing else. command, fields: the sub-command and its
+// flags.
 int with_processes(std::string_view command, const Fields& fields,
                    const std::function<int(comm::Processes&)>& body);
 

@@ -131,7 +131,7 @@ struct TextModel {
   models::Model model;
   training::ModelTokenizer opened;
   const tokenizers::Tokenizer& tokenizer;
-  std::vector<int32_t> end_tokens;  // those of --stop-token-ids, too
+  std::vector<int32_t> end_tokens;  // includes those of --stop-token-ids
 };
 
 // numbers: of the prompts, which name their random numbers; else 0, 1, ... Called for each token, and for each prompt

@@ -31,7 +31,8 @@ bool is_flag(std::string_view argument) {
          argument.substr(0, argument.find('=')).find_first_of(" \t\n") == argument.npos;
 }
 
-// The error for a flag that does not exist. megatrons: the command takes Megatron-LM's flags besides its own.
+// The error for a flag that does not exist. megatrons: the command takes Megatron-LM's flags
+// besides its own.
 std::string unknown_flag(const std::string& flag, const Fields& fields, bool megatrons) {
   const FlagTable table;
   if (table.find(flag) != nullptr) {
@@ -59,8 +60,8 @@ struct Item {
   std::vector<std::string> values;
 };
 
-// Cuts arguments into flags with their values, and sets fields from them. Throws Error for flags that do not exist, all in
-// one; with `foreign`, ForeignFlags::finish() does.
+// Cuts arguments into flags with their values, and sets fields from them. Throws Error for flags
+// that do not exist, all in one; with `foreign`, ForeignFlags::finish() does.
 class Parser {
  public:
   // foreign: null where the command takes none of Megatron-LM's flags but its own fields.
@@ -101,7 +102,7 @@ class Parser {
   }
 
  private:
-  // Nothing for a flag that does not exist, whose values are passed over.
+  // Returns nothing for a flag that does not exist, and skips its values.
   std::optional<Item> cut_flag(const std::string& argument, const Arguments& arguments,
                                size_t& at) {
     const size_t equals = argument.find('=');

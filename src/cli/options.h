@@ -39,7 +39,7 @@ std::optional<int> parse(const std::string& usage, const std::string& descriptio
 struct PrintConfig {
   // Throws Error for settings that the command would refuse before it opens a file.
   std::function<void()> check = [] {};
-  size_t fields = SIZE_MAX;       // so many are printed, of the first
+  size_t fields = SIZE_MAX;       // number of fields printed, from the first
   std::string* recipe = nullptr;  // becomes what --recipe names, also without --print-config
 };
 

@@ -74,7 +74,8 @@ void check_stack() {
 void check_written() {
   if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return;
   std::clearerr(stdout);
-  // The reason of an earlier failure is lost; a further byte fails for the same one.
+  // The reason of an earlier write error is no longer known, so writes another byte, which fails
+  // for the same reason.
   if (std::fputc('\n', stdout) == '\n' && std::fflush(stdout) == 0)
     fail("standard output could not be written for a while, and a part of it is missing");
   fail("standard output cannot be written: {}", write_failure(errno));

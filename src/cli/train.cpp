@@ -14,7 +14,7 @@ namespace {
 
 constexpr int kStoppedBySignal = 4;
 
-// The loss of the terminal is one of them unless it is ignored, as nohup has it.
+// SIGHUP, the loss of the terminal, is one of them unless it is ignored, as under nohup.
 std::vector<int> exit_signals() {
   std::vector<int> signals = {SIGTERM, SIGINT, SIGUSR1};
   struct sigaction hang_up{};

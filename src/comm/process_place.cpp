@@ -161,8 +161,8 @@ std::optional<ProcessPlace> read_slurm(const Reader& reader) {
                   tasks_of_node(reader, "SLURM_STEP_TASKS_PER_NODE", node ? node->value : 0));
 }
 
-// The place of a Slurm step. PMIx names a rank only; the number of ranks comes from the launcher that speaks
-// PMIx.
+// The place of a Slurm step. PMIx names a rank only; the number of ranks comes from the launcher
+// that speaks PMIx.
 std::optional<ProcessPlace> read_slurm_or_pmix(const Reader& reader) {
   const auto rank = reader.number("PMIX_RANK");
   auto place = read_slurm(reader);
@@ -183,8 +183,8 @@ std::optional<ProcessPlace> read_complete_rendezvous(const Reader& reader) {
   return read(reader, kRendezvous);
 }
 
-// The place by RANK and WORLD_SIZE if no other launcher names one. One of the two alone may be
-// anybody's variable; both are a launcher's.
+// The place by RANK and WORLD_SIZE if no other launcher names one. Both must be set: one alone may
+// come from any program.
 std::optional<ProcessPlace> read_rendezvous(const Reader& reader) {
   const bool both = reader.text(kRendezvous.rank) && reader.text(kRendezvous.size);
   if (!both && !reader.text("MASTER_ADDR")) return std::nullopt;

@@ -40,7 +40,8 @@ struct Launch {
 // other launcher names a place.
 using Variable = std::function<std::optional<std::string>(std::string_view name)>;
 Launch find_launch(const Variable& variable);
-// The same without RANK and WORLD_SIZE: of a process that an MPI launcher or srun has just started.
+// The same without RANK and WORLD_SIZE, for a process that an MPI launcher or srun has just
+// started.
 Launch find_mpi_launch(const Variable& variable);
 Variable environment();  // that of this process
 

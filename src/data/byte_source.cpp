@@ -49,7 +49,7 @@ class PlainFile final : public ByteSource {
   int64_t consumed() const override { return consumed_; }
   int64_t size() const override { return begin_.st_size; }
 
-  // Up to `count` bytes from a place on, without moving on.
+  // Reads up to `count` bytes from an offset without moving the position.
   std::string peek(int64_t offset, size_t count) const {
     std::string bytes(count, '\0');
     const ssize_t got = ::pread(file_, bytes.data(), count, offset);

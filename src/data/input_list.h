@@ -19,7 +19,7 @@ struct InputEntry {
   bool json_lines = false;
 };
 
-// Whether a file holds JSON lines, by its name.
+// True if a file's name says that it holds JSON lines.
 bool named_like_json_lines(std::string_view path);
 
 // The files of each path, in the order of the paths. A path is a file; a directory: its files,

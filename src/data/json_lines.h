@@ -1,5 +1,5 @@
 // Files with one JSON object a line. Each key asked for holds a text or a list of texts
-// (sentences); what else a record holds does not matter, as far as json_record.h reads it.
+// (sentences). Other members of a record are ignored as long as json_record.h can read them.
 #pragma once
 
 #include <memory>

@@ -11,9 +11,9 @@
 namespace megatron::data {
 namespace {
 
-constexpr int kMaximumDepth = 1024;  // simdjson's
+constexpr int kMaximumDepth = 1024;  // limit of simdjson
 
-// Each member function reads one thing from the place on; false: it is not there.
+// Each member function reads one item at the current place. Returns false if it is not there.
 class Reader {
  public:
   explicit Reader(std::string_view text) : text_(text) {}
@@ -111,7 +111,8 @@ class Reader {
     return false;
   }
 
-  // uXXXX, and the second half of a pair behind it; the place is then that of the last digit.
+  // Reads uXXXX and, for a surrogate, the second half of the pair behind it. The place is then that
+  // of the last digit.
   bool read_unicode(std::string& out) {
     uint32_t code = 0, low = 0;
     if (!hex_digits(at_ + 1, code)) return false;

@@ -15,7 +15,7 @@
 
 namespace megatron::data {
 
-// Throws Error naming `origin` and the place for what json.loads refuses, too.
+// Throws Error naming `origin` and the place if json.loads would refuse the line, too.
 Json parse_record(std::string_view line, std::string_view origin);
 
 // The same without a message; `end`: how far the line could be read.
@@ -25,7 +25,7 @@ struct ReadRecord {
 };
 ReadRecord read_record(std::string_view line);
 
-// Throws Error naming `what`, such as the text's key, and the escape where the text holds a lone
+// Throws Error naming `what` (such as the text's key) and the escape if the text holds a lone
 // surrogate.
 void check_text(std::string_view text, std::string_view what);
 

@@ -15,7 +15,7 @@
 namespace megatron::data {
 namespace {
 
-// Begins and ends, each one behind, of the alternatives of a pattern's first pair of braces.
+// Half-open ranges [begin, end) of the alternatives in a pattern's first pair of braces.
 using Alternatives = std::vector<std::pair<size_t, size_t>>;
 
 std::optional<Alternatives> first_braces(std::string_view pattern) {
@@ -35,14 +35,14 @@ std::optional<Alternatives> first_braces(std::string_view pattern) {
       --depth;
     }
   }
-  return std::nullopt;  // none, or one that has no end and stands for itself
+  return std::nullopt;  // no brace, or one without an end, which is a literal
 }
 
 std::vector<std::string> names_in(const std::string& folder) {
   std::vector<std::string> names;
   const auto close = [](DIR* directory) { closedir(directory); };
   const std::unique_ptr<DIR, decltype(close)> directory(opendir(folder.c_str()), close);
-  if (directory == nullptr) return names;  // what cannot be read has no match in it
+  if (directory == nullptr) return names;  // an unreadable directory has no matches
   while (const dirent* const entry = readdir(directory.get())) names.emplace_back(entry->d_name);
   return names;
 }
@@ -73,7 +73,7 @@ class Expansion {
   std::vector<std::string> found;
 
  private:
-  // Everything that `rest`, which has no braces, matches behind `path`.
+  // All paths below `path` that match `rest`, which has no braces.
   void walk(std::string path, std::string_view rest) {
     for (;;) {
       const size_t slash = rest.find('/');

@@ -1,4 +1,4 @@
-// Paths by a pattern of *, ?, [...] and {a,b}, as shells have it.
+// Finds paths by a shell pattern of *, ?, [...] and {a,b}.
 #pragma once
 
 #include <string>

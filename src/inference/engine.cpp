@@ -40,7 +40,8 @@ nn::SequenceState make_state(const nn::SequenceStateShape& shape, DType type, Ru
   return std::move(*state);
 }
 
-// Of a token among those below logits.size(), as most_likely() orders them.
+// Rank of a token among the ids below logits.size(), in the order of most_likely(): 1 is the most
+// likely.
 int64_t rank_of(int32_t token, std::span<const float> logits) {
   const float own = logits[static_cast<size_t>(token)];
   int64_t before = 0;

@@ -28,11 +28,12 @@ namespace megatron::inference {
 // What a step gave a request. After the update with `finish` its id is forgotten.
 struct RequestUpdate {
   RequestId id = 0;
-  std::vector<double> prompt_log_probabilities;         // of the prompt tokens read now, in order
-  std::vector<PromptAlternatives> prompt_alternatives;  // at each of those tokens, where wanted
+  // For the prompt tokens read in this step, in order.
+  std::vector<double> prompt_log_probabilities;
+  std::vector<PromptAlternatives> prompt_alternatives;  // for each of those tokens, if requested
   std::vector<GeneratedToken> tokens;                   // in order; a step may give several
   std::optional<Finish> finish;                         // never Finish::stop
-  std::string error;                                    // with Finish::failed: why
+  std::string error;                                    // with Finish::failed: the reason
   bool by_grammar =
       false;  // with Finish::failed: the request's grammar has too many readings of the text
 };
@@ -104,7 +105,7 @@ class Engine {
   Updates run_pass(const Rows& rows, double begin);
   void give_scores(const Rows& rows, const ForwardPassPlan& plan, std::span<const double> losses,
                    Updates& updates);
-  // A token of the pass whose successor's alternatives are wanted; label: that successor.
+  // A token of the pass for whose successor alternatives are wanted. label: the successor.
   struct WantedAlternatives {
     size_t row = 0;
     int32_t token = 0, label = 0;

@@ -7,7 +7,7 @@
 
 namespace megatron::inference {
 
-// Sizes of a pass are products of these, which 64 bits hold.
+// The sizes of a pass are products of these numbers and must fit in 64 bits.
 constexpr int64_t kMostRequests = int64_t{1} << 20, kMostTokens = int64_t{1} << 28;
 
 void EngineOptions::check() const {

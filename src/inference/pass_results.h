@@ -15,12 +15,14 @@ struct DrawnToken {
   GeneratedToken token;
   std::optional<Finish> finish;  // the token is the last
   std::string error;
-  bool by_grammar = false;  // it is the grammar's
+  bool by_grammar = false;  // the error comes from the grammar
 };
 
 struct PassResults {
-  std::vector<double> losses;                           // of each token [T]; empty: none are wanted
-  std::vector<PromptAlternatives> prompt_alternatives;  // of the tokens of prompts that want them
+  // Losses of the tokens [T]; empty if none are wanted.
+  std::vector<double> losses;
+  // For the tokens of prompts that request them.
+  std::vector<PromptAlternatives> prompt_alternatives;
   std::vector<DrawnToken> drawn;  // of the sequences that are ready; empty: none draws
 };
 

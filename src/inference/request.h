@@ -23,7 +23,8 @@ struct Request {
   int64_t first_scored =
       1;  // with logprobs: those of the prompt are given from this token on; what
           // is cached of the tokens before it is not read again
-  // With logprobs: so many of the most likely tokens at each of those, too, and its rank; -1: neither.
+  // Used with logprobs: number of most likely tokens to return at each scored prompt token, beside
+  // that token's rank. -1: neither is returned.
   int64_t prompt_alternatives = -1;
   // The text that is generated is held to `grammar`, over `token_bytes` of the model's tokenizer; null: it is free.
   std::shared_ptr<const Grammar> grammar;
@@ -45,9 +46,9 @@ struct Draw {
   double log_probability = 0;
 };
 
-// What the model finds most likely in the place of a prompt's token, most likely first, and the rank of
-// the token itself among all that may be drawn: 1 is the most likely, of equal ones the lowest id; 0
-// where it is none of those.
+// The most likely tokens in the place of a prompt token, most likely first, and the rank of the
+// prompt token itself among all tokens that may be drawn. Rank 1 is the most likely token, ties go
+// to the lower id, and 0 means that the token may not be drawn.
 struct PromptAlternatives {
   std::vector<Draw> likely;
   int64_t rank = 0;

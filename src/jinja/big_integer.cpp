@@ -172,7 +172,7 @@ std::optional<int64_t> BigInteger::small() const {
 
 double BigInteger::nearest() const {
   const int64_t drop = std::max<int64_t>(bits() - 64, 0);
-  uint64_t top = 0;  // the highest 64 bits; the last of them stands for all that follow, too
+  uint64_t top = 0;  // the highest 64 bits; the last of them is also set if any lower bit is
   for (int64_t i = bits() - 1; i >= drop; --i)
     top = top << 1 | (limbs_[static_cast<size_t>(i / 32)] >> (i % 32) & 1u);
   for (int64_t i = 0; i < drop && (top & 1) == 0; ++i)
@@ -264,7 +264,8 @@ BigInteger BigInteger::shifted(int64_t bits) const {
 }
 
 double BigInteger::ratio(const BigInteger& by) const {
-  // Scaled so that the quotient has 65 bits or more; a rest only has to be seen in its last bit.
+  // Scales the dividend so that the quotient has at least 65 bits; a remainder then only sets the
+  // last bit.
   const int64_t scale = 66 - (bits() - by.bits());
   const BigInteger above = scale > 0 ? shifted(scale) : *this;
   const BigInteger below = scale < 0 ? by.shifted(-scale) : by;

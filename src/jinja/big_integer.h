@@ -16,15 +16,15 @@ class BigInteger {
   static constexpr size_t kMostDigits = 4300;
 
   BigInteger(int64_t value);
-  // digits: of a base from 2 to 36, and nothing else.
+  // digits: only digits of a base from 2 to 36.
   static BigInteger parse(std::string_view digits, int base = 10);
   static BigInteger truncated(double value);  // must be finite
 
   bool is_negative() const { return negative_; }
   bool is_zero() const { return limbs_.empty(); }
-  size_t size() const { return limbs_.size(); }  // in words of 32 bits
-  int64_t bits() const;                          // of the absolute value
-  std::optional<int64_t> small() const;          // if it fits
+  size_t size() const { return limbs_.size(); }  // size in words of 32 bits
+  int64_t bits() const;                          // bits of the absolute value
+  std::optional<int64_t> small() const;          // the value if it fits in 64 bits
   double nearest() const;                        // throws Error beyond the range of double
   std::string text(int base = 10) const;
 

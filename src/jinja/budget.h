@@ -12,8 +12,8 @@ namespace megatron::jinja {
 
 struct Limits {
   int64_t steps = 50'000'000;       // evaluated nodes, and work in proportion to what they handle
-  int64_t output_bytes = 64 << 20;  // of the rendered text, or of one string on the way to it
-  int64_t live_bytes = 256 << 20;   // of all values and pieces of output that exist at once
+  int64_t output_bytes = 64 << 20;  // bytes of the rendered text, or of one intermediate string
+  int64_t live_bytes = 256 << 20;   // bytes of all values and pieces of output that exist at once
   int depth = 1500;                 // nodes that are evaluated within one another
 };
 
@@ -38,7 +38,7 @@ class Budget {
     spend(static_cast<int64_t>(bytes / 32));
   }
   void spend_items(size_t items) { spend(static_cast<int64_t>(items / 4)); }
-  // Throws Error if so many bytes more may not be held.
+  // Throws Error if `bytes` more would exceed live_bytes.
   void check_memory(size_t bytes) const {
     MG_CHECK(static_cast<int64_t>(bytes) <= limits_.live_bytes - live_,
              "the values of the template take more than {} bytes at once (limit `live_bytes`)",

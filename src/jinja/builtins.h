@@ -1,4 +1,4 @@
-// What templates name: filters, tests, and the members of values. The first positional argument of
+// Filters, tests and members of values that templates can name. The first positional argument of
 // each is the value it is applied to.
 #pragma once
 
@@ -28,7 +28,8 @@ std::span<const NamedNative> number_filters();
 std::span<const NamedNative> sequence_filters();
 std::span<const NamedNative> text_methods();
 
-// A method or another member of a value that is no object; none where there is none.
+// Returns a method or another member of a value that is no object, or none if it has no such
+// member.
 std::optional<Value> member_of(const Value& value, std::string_view name, Budget& budget);
 // True if Python's value has the method and it would change the value.
 bool is_mutating(const Value& value, std::string_view name);

@@ -13,7 +13,8 @@ namespace megatron::jinja {
 std::string to_text(const Value& value, Budget& budget);  // str()
 std::string repr(const Value& value, Budget& budget);
 std::string repr_of_text(std::string_view text);
-std::string ascii(const std::string& shown);  // \x, \u and \U for what is not ASCII
+// Writes \x, \u and \U for characters that are not ASCII.
+std::string ascii(const std::string& shown);
 
 struct JsonStyle {
   bool ensure_ascii = false;

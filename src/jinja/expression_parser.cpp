@@ -316,7 +316,7 @@ ExpressionPtr ExpressionParser::parse_subscript(ExpressionPtr value) {
   return make(Expression::Kind::element, open.line, list_of(std::move(value), std::move(key)));
 }
 
-// What stands between brackets: an expression, or a slice of what is not known yet.
+// Parses the text between brackets: an expression, or a slice, whose operand is not known yet.
 ExpressionPtr ExpressionParser::parse_subscribed() {
   const auto at_end = [&] {
     return tokens_.is_sign(":") || tokens_.is_sign("]") || tokens_.is_sign(",");

@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::array kTables = {text_filters, number_filters, sequence_filters};
 
-// Filters of jinja2 that are left out, and why.
+// Filters of jinja2 that are not supported, with the reason.
 constexpr std::array<std::pair<std::string_view, std::string_view>, 4> kLeftOut = {{
     {"random", "a chat is rendered the same each time"},
     {"pprint", "use tojson(indent=2)"},

@@ -16,11 +16,11 @@ std::string percent_format(std::string_view format, const Value& values, Budget&
 // spec: [[fill]align][sign][z][#][0][width][grouping][.precision][type]
 std::string format_value(const Value& value, std::string_view spec, Budget& budget);
 
-// The field that "{0}" or "{name}" names.
+// Returns the field that "{0}" or "{name}" names.
 using FieldLookup = std::function<Value(const std::string& name)>;
 std::string format_fields(std::string_view format, const FieldLookup& lookup, Budget& budget);
 
-// `text` in a line of `width` code points, with as many of `fill` (UTF-8) as that takes.
+// Pads `text` to `width` code points with `fill` (UTF-8).
 enum class Align { left, right, center };
 std::string aligned(std::string_view text, int64_t width, std::string_view fill, Align align,
                     Budget& budget);

@@ -32,7 +32,7 @@ class Interpreter::InScope {
   std::shared_ptr<Scope> outer_;
 };
 
-// The statement or expression that runs, as long as it succeeds.
+// Marks the statement or expression that runs. If it fails, the mark stays.
 class Interpreter::At {
  public:
   At(Interpreter& interpreter, const Statement& statement) : At(interpreter) {
@@ -103,7 +103,7 @@ void Interpreter::keep(std::shared_ptr<Namespace> object) {
   namespaces_.push_back(std::move(object));
 }
 
-// The current scope outlives its block, and may hold what holds it.
+// Keeps the current scope: it outlives its block, and it may be part of a reference cycle.
 void Interpreter::keep_scope() {
   if (!captured_scopes_.empty() && captured_scopes_.back() == scope_) return;
   kept_.grow(sizeof(Scope) + sizeof(scope_) + scope_->variables.capacity() * 64);

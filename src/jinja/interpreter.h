@@ -51,7 +51,7 @@ class Interpreter {
   void bind_extra_arguments(const Macro& macro, Call& call, size_t used);
   std::shared_ptr<Macro> make_macro(const Statement& statement);
   template <class Run>
-  std::string capture(Run run);  // what is written while `run` runs
+  std::string capture(Run run);  // returns the text written while `run` runs
   void write(std::string_view text);
 
   Value evaluate(const Expression& expression);
@@ -70,16 +70,16 @@ class Interpreter {
   Budget budget_;
   std::shared_ptr<Scope> scope_;
   std::string root_;           // the rendered text
-  std::string* out_ = &root_;  // or what a block writes
+  std::string* out_ = &root_;  // or the text that a block writes
   Budget::Held out_held_;
-  // What runs: after an error, what failed.
+  // The statement that runs, or that failed after an error.
   const Statement* statement_ = nullptr;
-  const Expression* expression_ = nullptr;  // within it; null: the statement itself
+  const Expression* expression_ = nullptr;  // the expression within it; null: the statement itself
   std::vector<std::pair<int64_t, int64_t>> generation_;
-  size_t counted_bytes_ = 0;  // of root_, whose code points were counted
+  size_t counted_bytes_ = 0;  // bytes of root_ whose code points were counted
   int64_t counted_ = 0;
   std::vector<std::shared_ptr<Namespace>> namespaces_;
-  std::vector<std::shared_ptr<Scope>> captured_scopes_;  // that macros and loops refer to
+  std::vector<std::shared_ptr<Scope>> captured_scopes_;  // scopes that macros and loops refer to
   Budget::Held kept_;
 };
 

@@ -200,7 +200,8 @@ class Lexer {
     move_to(end);
   }
 
-  // Behind a run of digits of the base, with single underscores between them; `at` if there is none.
+  // Returns the index behind a run of digits of the base, with single underscores between them, or
+  // `at` if there is none.
   size_t digits_from(size_t at, int base = 10) const {
     const auto digit = [&](size_t i) {
       const int value = i < source_.size() ? hex_value(source_[i]) : -1;
@@ -212,7 +213,7 @@ class Lexer {
     return at;
   }
 
-  // Behind 0x1f, 0o17, 0b11; `at_` where it is none.
+  // Returns the index behind a number such as 0x1f, 0o17 or 0b11, or `at_` if there is none.
   size_t prefixed_end() const {
     const char letter = at_ + 1 < source_.size() ? static_cast<char>(source_[at_ + 1] | 0x20) : 0;
     const int base = letter == 'x' ? 16 : letter == 'o' ? 8 : letter == 'b' ? 2 : 0;

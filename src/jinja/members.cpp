@@ -1,5 +1,5 @@
-// Members of values: methods and other attributes of lists, tuples, dicts, ranges and numbers, and
-// where those of texts are found.
+// Methods and other attributes of lists, tuples, dicts, ranges and numbers. Those of texts are
+// looked up here, too.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -43,7 +43,7 @@ Value view(Call& call) {
                          std::string("dict_") + name);
 }
 
-Value copy(Call& call) {  // values do not change: it is the same
+Value copy(Call& call) {  // dicts are immutable, so the value is its own copy
   const Parameters p(call, "copy", {"self"}, 1);
   return *p[0];
 }
@@ -132,7 +132,7 @@ std::span<const NamedNative> methods_of(const Value& value) {
   return {};
 }
 
-// What is no method.
+// Members that are data, not methods.
 std::optional<Value> data_member(const Value& value, std::string_view name) {
   if (value.is_number()) {
     if (name == "real") return positive(value);

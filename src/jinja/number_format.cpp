@@ -56,7 +56,8 @@ std::string general(double value, int64_t precision, int64_t most, bool alternat
   return text;
 }
 
-// As str() writes it, or of so many significant digits: always with a point or an exponent.
+// Writes the number as str() does, or with the given number of significant digits, always with a
+// point or an exponent.
 std::string plain(double value, const std::optional<int64_t>& precision, bool alternate) {
   if (!precision) {
     const std::string text = repr_of_real(value);

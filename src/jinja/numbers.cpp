@@ -11,7 +11,7 @@
 namespace megatron::jinja {
 namespace {
 
-// The result in 64 bits, if the operation has one.
+// Returns the result if it fits in 64 bits.
 std::optional<int64_t> small_result(Operator op, int64_t a, int64_t b) {
   int64_t result = 0;
   bool overflow = true;
@@ -102,8 +102,8 @@ Value real_result(Operator op, double a, double b) {
   return Value();
 }
 
-// Digits of all scripts as ASCII, without the underscores that stand between digits (or letters, as
-// those of base 16); none where one stands elsewhere.
+// Returns digits of all scripts as ASCII, without the underscores between digits (or letters, as in
+// base 16). Returns none if an underscore stands elsewhere.
 std::optional<std::string> plain_digits(std::string_view text, bool letters) {
   std::string out;
   bool digit = false, underscore = false;
@@ -136,7 +136,7 @@ int digit_value(char c) {
   return lower >= 'a' && lower <= 'z' ? lower - 'a' + 10 : 99;
 }
 
-// The base that a prefix like "0x" names, which goes; 0: none.
+// Removes a prefix such as "0x" and returns the base that it names; 0 if there is none.
 int64_t prefixed_base(std::string_view& digits, int64_t wanted) {
   if (digits.size() < 3 || digits[0] != '0') return 0;
   const char letter = static_cast<char>(digits[1] | 0x20);
@@ -150,7 +150,7 @@ BigInteger ten_to(int64_t exponent) {
   return BigInteger(10).to_power(static_cast<uint64_t>(exponent));
 }
 
-// `whole` to a multiple of 10^places; above: a fraction follows it.
+// Rounds `whole` to a multiple of 10^places. above: a fraction follows it.
 BigInteger rounded_whole(const BigInteger& whole, int64_t places, bool above) {
   const BigInteger unit = ten_to(places);
   auto [quotient, rest] = whole.divided(unit);

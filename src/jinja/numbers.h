@@ -15,10 +15,10 @@ namespace megatron::jinja {
 Value calculate_numbers(Operator op, const Value& left, const Value& right, Budget& budget);
 int compare_numbers(const Value& left, const Value& right);  // -1, 0, 1; 2: one is not a number
 
-// round(): to nearest at a decimal place, the exact half to even.
+// round(): rounds to nearest at a decimal place; an exact half goes to even.
 Value rounded(const Value& number, int64_t places);
 Value absolute_value(const Value& number);
-// int(): towards zero. None for infinities and what is not a number.
+// int(): rounds towards zero. Returns none for infinities and NaN.
 std::optional<Value> truncated(double number);
 std::optional<Value> read_integer(std::string_view text, int64_t base);  // int(text, base)
 std::optional<double> read_real(std::string_view text);                  // float(text)

@@ -243,7 +243,7 @@ Value range(Call& call) {
   return make_range(p.whole(0, 0), p.whole(1, 0), p.whole(2, 1), call.budget);
 }
 
-// Of a dict or of pairs, if one is given, and of the keywords.
+// Collects the members of a dict or of pairs, if one is given, and those of the keywords.
 std::vector<std::pair<Value, Value>> members_of(Call& call, const char* function) {
   std::vector<std::pair<Value, Value>> members;
   MG_CHECK(call.positional.size() <= 1, "{} expected at most 1 argument, got {}", function,

@@ -107,10 +107,10 @@ struct Loop : Object, std::enable_shared_from_this<Loop> {
 
   Values elements;
   int64_t index = 0;                // from 0
-  int64_t level = 0;                // of a recursive loop
+  int64_t level = 0;                // nesting level of a recursive loop
   std::optional<Values> last_seen;  // by changed(); emptied when the loop ends
   const Statement* statement = nullptr;
-  std::shared_ptr<Scope> scope;  // where a recursive loop stands
+  std::shared_ptr<Scope> scope;  // the scope that a recursive loop stands in
   Budget::Held held;
 };
 

@@ -214,7 +214,8 @@ Value slice(Call& call) {
   return Value::iterator(std::move(rows), &call.budget);
 }
 
-// Lists of the elements that have the same attribute, each with it, in its order.
+// Groups elements by an attribute: lists of the elements with the same value, each with that value,
+// in its order.
 Value groupby(Call& call) {
   const Parameters p(call, "groupby", {"value", "attribute", "default", "case_sensitive"}, 2);
   const auto key_of = [&](const Value& element) {
@@ -246,7 +247,7 @@ Value attr(Call& call) {
   const Parameters p(call, "attr", {"obj", "name"}, 2);
   const std::string name = to_text(*p[1], call.budget);
   check_defined(*p[0]);
-  // Unlike obj.name, it never is a key of a dict.
+  // Unlike obj.name, this never returns the value of a dict's key.
   if (p[0]->is_object() || member_of(*p[0], name, call.budget))
     return attribute_of(*p[0], name, call.budget);
   return attribute_of(p[0]->is_dict() ? Value::dict({}, &call.budget) : *p[0], name, call.budget);

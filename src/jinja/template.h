@@ -1,7 +1,7 @@
 // Jinja as chat templates use it: what jinja2's immutable sandbox renders with trim_blocks,
 // lstrip_blocks, loop controls and the tag `generation`. Tags stand in parser.cpp, filters in
-// *_filters.cpp, tests in tests.cpp, methods in text_methods.cpp and members.cpp; what is not there
-// is refused by its name. Integers have up to 4300 digits. Text has no marks of being safe HTML.
+// *_filters.cpp, tests in tests.cpp, methods in text_methods.cpp and members.cpp; anything else is
+// refused by its name. Integers have up to 4300 digits. Texts are not marked as safe HTML.
 #pragma once
 
 #include <memory>
@@ -16,8 +16,8 @@
 
 namespace megatron::jinja {
 
-// What is wrong in a template or went wrong in rendering it; what() names template, line and the
-// construct ("filter 'int'", "{% for %}"), too.
+// An error in a template or in rendering it. what() also names the template, the line and the
+// construct ("filter 'int'", "{% for %}").
 class TemplateError : public Error {
  public:
   TemplateError(const std::string& name, int line, const std::string& reason, bool raised = false,

@@ -137,7 +137,7 @@ std::string escape_html(std::string_view text) {
   return out;
 }
 
-// query: within a query string, where a slash is quoted and a space is a plus.
+// query: the text is for a query string, in which a slash is quoted and a space becomes a plus.
 std::string quote_url(std::string_view text, bool query) {
   const std::string_view marks = query ? "_.-~" : "_.-~/";
   std::string out;
@@ -151,7 +151,7 @@ std::string quote_url(std::string_view text, bool query) {
   return out;
 }
 
-// A text, or pairs of a name and a value.
+// Takes a text, or pairs of a name and a value.
 Value urlencode(Call& call) {
   const Parameters p(call, "urlencode", {"value"}, 1);
   if (!p[0]->is_dict() && !p[0]->is_sequence())

@@ -37,9 +37,9 @@ Value strip(Call& call) {
 
 // ---- pieces
 
-// The first word (right: the last) goes from the text, and the whitespace at that end.
+// Removes the first word (right: the last) from the text, and the whitespace at that end.
 std::string_view take_word(std::string_view& text, bool right) {
-  size_t end = 0;  // right: where the last word begins
+  size_t end = 0;  // with right: the index at which the last word begins
   for (size_t at = 0; at < text.size();) {
     const bool space = is_space(next_code_point(text, at));
     if (!right && space) break;
@@ -50,7 +50,7 @@ std::string_view take_word(std::string_view& text, bool right) {
   return word;
 }
 
-// Cuts at runs of whitespace, at most `most` times; less than 0: at all.
+// Cuts at runs of whitespace, at most `most` times, or at all of them if `most` is less than 0.
 Values split_at_space(std::string_view text, int64_t most, bool right, Call& call) {
   Values parts;
   text = strip_space(text, !right, right);
@@ -278,7 +278,7 @@ Value expandtabs(Call& call) {
 bool is_ascii(char32_t c) { return c < 0x80; }
 bool is_alphanumeric(char32_t c) { return is_letter(c) || is_numeric(c); }
 
-// All letters are of a kind; of_empty: of none.
+// True if all letters are of `kind`. of_empty: the result for an empty text.
 template <bool (*kind)(char32_t), bool of_empty>
 Value all(Call& call) {
   const Parameters p(call, "str.is...", {"self"}, 1);
@@ -289,7 +289,7 @@ Value all(Call& call) {
   return Value::boolean(true);
 }
 
-// Some letter is of the wanted case, and none of the other.
+// True if some letter is of the wanted case and none is of the other.
 template <bool (*wanted)(char32_t), bool (*against)(char32_t)>
 Value has_case_only(Call& call) {
   const Parameters p(call, "str.is...", {"self"}, 1);

@@ -19,7 +19,7 @@ std::vector<char32_t> code_points(std::string_view text);
 // Code points [begin, end); 0 <= begin.
 std::string_view substring(std::string_view text, int64_t begin, int64_t end);
 
-// As find and rfind of std::string, but in linear time whatever is searched for.
+// Work like find and rfind of std::string, but always in linear time.
 size_t find_text(std::string_view text, std::string_view part, size_t from = 0);
 size_t rfind_text(std::string_view text, std::string_view part);
 
@@ -30,14 +30,15 @@ bool is_letter(char32_t c);                                         // str.isalp
 bool is_decimal(char32_t c);                                        // str.isdecimal
 bool is_digit(char32_t c);                                          // str.isdigit
 bool is_numeric(char32_t c);                                        // str.isnumeric
-std::optional<char32_t> code_point_named(const std::string& name);  // of \N{...}
+std::optional<char32_t> code_point_named(const std::string& name);  // the character of \N{...}
 bool is_identifier(std::string_view text);
-int decimal_value(char32_t c);  // of a decimal digit; -1: it is none
+int decimal_value(char32_t c);  // value of a decimal digit; -1: it is none
 bool is_upper(char32_t c);
 bool is_lower(char32_t c);
 bool is_title(char32_t c);  // also upper case
 
-// Some letter is of the wanted case (is_upper, is_lower), and none of the other or in title case.
+// True if some letter is of the wanted case (is_upper, is_lower), and none of the other or in title
+// case.
 bool is_cased(std::string_view text, bool (*wanted)(char32_t), bool (*against)(char32_t));
 
 std::string to_upper(std::string_view text);

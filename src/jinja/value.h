@@ -27,7 +27,7 @@ struct Missing {       // jinja2.Undefined
   std::string reason;  // "'x' is undefined"
 };
 
-// Each keeps the memory that it takes in the budget of its render.
+// Each kind of value below counts its memory in the budget of its render (`held`).
 struct Text {
   std::string bytes;   // UTF-8
   int64_t length = 0;  // code points
@@ -39,11 +39,11 @@ struct Sequence {
   enum class Form { list, tuple, group, range, view, iterator };  // group: a tuple of groupby
   Form form = Form::list;
   std::vector<Value> elements;
-  std::string type;  // of a view of a dict: "dict_items"
+  std::string type;  // for a view of a dict: "dict_items"
   int depth = 1;     // nesting
-  size_t taken = 0;  // of an iterator: elements that were given out; they come once only
+  size_t taken = 0;  // for an iterator: elements that were already read; each is read once only
   Budget::Held held;
-  std::array<int64_t, 3> range{};  // start, stop and step of one
+  std::array<int64_t, 3> range{};  // for a range: start, stop and step
 };
 
 struct Dict {
@@ -56,7 +56,7 @@ struct Dict {
 // Values with behaviour: functions, macros, namespaces, loop.
 struct Object {
   virtual ~Object() = default;
-  virtual std::string type_name() const = 0;        // as Python's error messages name it
+  virtual std::string type_name() const = 0;        // the name in Python's error messages
   virtual std::string shown(Budget& budget) const;  // repr()
   virtual std::optional<Value> attribute(std::string_view name, Budget& budget) const;
   virtual bool callable() const { return false; }
@@ -72,7 +72,7 @@ class Value {
   static Value integer(int64_t value) { return Value(Data(value)); }
   static Value integer(const BigInteger& value);
   static Value real(double value) { return Value(Data(value)); }
-  // What a template makes is counted in its budget; constants and inputs have none.
+  // budget: counts values that a template makes; null for constants and inputs.
   static Value text(std::string bytes, Budget* budget = nullptr);
   static Value list(Values elements, Budget* budget) {
     return sequence(Sequence::Form::list, std::move(elements), budget);
@@ -107,10 +107,11 @@ class Value {
   bool is_dict() const { return holds<std::shared_ptr<const Dict>>(); }
   bool is_object() const { return holds<std::shared_ptr<Object>>(); }
 
-  // Each must be of that kind (as_whole, as_big also boolean; as_number any number).
+  // The value must be of the kind asked for (as_whole and as_big also take a boolean, as_number any
+  // number).
   bool as_boolean() const { return std::get<bool>(data_); }
   int64_t as_whole() const;   // throws Error beyond 64 bits
-  BigInteger as_big() const;  // of any size
+  BigInteger as_big() const;  // an integer of any size
   double as_number() const;   // throws Error where an integer is beyond the range of double
   const Missing& as_missing() const { return *std::get<std::shared_ptr<const Missing>>(data_); }
   const Text& as_text() const { return *std::get<std::shared_ptr<const Text>>(data_); }

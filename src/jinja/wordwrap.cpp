@@ -25,8 +25,8 @@ class Chunker {
  public:
   Chunker(const Letters& letters, bool at_hyphens) : letters_(letters), at_hyphens_(at_hyphens) {}
 
-  // The end of the chunk that begins at `begin`: a run of blanks, a dash between words, or a word
-  // as far as it may be cut.
+  // Returns the end of the chunk that begins at `begin`: a run of blanks, a dash between words, or
+  // a word up to the place where it may be cut.
   size_t end_of_chunk(size_t begin) const {
     size_t end = begin;
     while (end < letters_.size() && is_blank(letters_[end])) ++end;
@@ -46,8 +46,8 @@ class Chunker {
  private:
   char32_t at(size_t i) const { return i < letters_.size() ? letters_[i] : U'\0'; }
 
-  // A word may be cut at `end`, behind a hyphen: two letters (or a letter, a hyphen and a letter or
-  // mark) stand in front of it, and two letters behind it.
+  // True if a word may be cut at `end`, behind a hyphen: two letters (or a letter, a hyphen and a
+  // letter or mark) stand in front of it, and two letters behind it.
   bool hyphen_before(size_t end, size_t begin) const {
     if (letters_[end - 1] != '-' || end < begin + 2) return false;
     const auto letter = [&](size_t i) { return is_name_letter(at(i)); };
@@ -56,7 +56,7 @@ class Chunker {
     return end >= 4 && is_word_or_mark(at(end - 2)) && at(end - 3) == '-' && letter(end - 4);
   }
 
-  // A dash of two hyphens or more begins at `end`, with words on both sides.
+  // True if a dash of two hyphens or more begins at `end`, with words on both sides.
   bool dash_follows(size_t end) const {
     if (!is_word_or_mark(letters_[end - 1]) || at(end) != '-' || at(end + 1) != '-') return false;
     size_t behind = end;

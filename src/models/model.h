@@ -50,7 +50,7 @@ class Model {
 struct ModelChanges {
   std::optional<int64_t> num_layers;
   std::optional<int64_t>
-      context_length;  // a positive number; above that of learned positions: Error
+      context_length;  // positive; Error if above the number of learned positions
   std::optional<double> hidden_dropout, attention_dropout;
   std::optional<nn::RouterTraining> router;
 };
@@ -69,8 +69,9 @@ class ModelDefinition {
   virtual int64_t vocab_size() const = 0;
   // Positions that the model has tables for: the longest text that it can compute.
   virtual int64_t max_position_embeddings() const = 0;
-  // Tokens of the longest text that it is made for, which inference goes by: with linear, dynamic and YaRN scaling more
-  // than config.json has positions, or as many as ModelChanges said.
+  // Tokens of the longest text that the model is made for; inference uses it as its limit. It
+  // exceeds the positions in config.json with linear, dynamic and YaRN scaling. ModelChanges can
+  // set it.
   virtual int64_t context_length() const { return max_position_embeddings(); }
   // > 0: it is no language model, but scores a text, at its last token: by one number (a reward model), or
   // with a logit a class.
@@ -142,8 +143,8 @@ std::vector<std::string_view> family_names();
 Model model_from_config_json(const Json& config, const std::string& path = "config.json");
 // Of <directory>/config.json.
 Model model_from_directory(const std::string& directory);
-// The model with texts of `length` tokens (--inference-max-seq-length), which is logged if it is above the model's own
-// context length. 0: the model as it is.
+// Returns the model with a context length of `length` tokens (--inference-max-seq-length), and logs
+// it if it is above the model's own. 0 keeps the model as it is.
 Model with_context_length(const Model& model, int64_t length);
 // Throws Error where the model scores texts: `purpose`, "megatron generate", needs a language model.
 void require_language_model(const Model& model, std::string_view purpose);

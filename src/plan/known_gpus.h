@@ -23,9 +23,10 @@ inline constexpr int64_t kPlannedGpuMemory = int64_t{139} << 30;
 struct PlannedGpu {
   std::string_view name;
   int64_t memory = 0;      // bytes that a process can have
-  bool of_recipe = false;  // else it is kPlannedGpu
+  bool of_recipe = false;  // true if a recipe names it; otherwise it is kPlannedGpu
 };
-// The one in the name of a recipe, as "8xh100" in llama3_8b_8xh100; else the one above.
+// Returns the GPU in the name of a recipe, such as "8xh100" in llama3_8b_8xh100, or else
+// kPlannedGpu.
 PlannedGpu planned_gpu(std::string_view recipe);
 
 }  // namespace megatron::plan

@@ -1,4 +1,4 @@
-// The run at the load of experts that the page is of, and at the worst.
+// Writes the figures of the run at the page's load of experts and at the worst load.
 #include <fmt/core.h>
 
 #include "plan/expert_rows.h"

@@ -31,7 +31,7 @@ std::string Plan::memory_text() const {
 
 namespace {
 
-// A rank of each stage, as full as it can be.
+// Memory of a rank of each stage at the worst load of experts.
 std::vector<MemoryUse> fullest_ranks(const Plan& plan) {
   if (!plan.worst_stages.empty()) return plan.worst_stages;
   return plan.stages.empty() ? std::vector<MemoryUse>{plan.memory} : plan.stages;

@@ -62,11 +62,11 @@ struct MegatronEstimate {
 // The GPU that ranks of a CUDA run compute on.
 struct GpuMemory {
   std::string name;         // "NVIDIA H200"
-  int64_t bytes = 0;        // that it has
-  int ranks = 1;            // of this machine that share one, at most
-  int processes = 1;        // they belong to
-  std::string assumed;      // "": a GPU of this machine; else why it is another
-  bool known_rates = true;  // there are rates to assume of it (plan/assumed_time.h)
+  int64_t bytes = 0;        // memory that it has
+  int ranks = 1;            // most ranks of this machine that share one
+  int processes = 1;        // number of processes that these ranks belong to
+  std::string assumed;      // "" for a GPU of this machine; else the reason for another one
+  bool known_rates = true;  // true if rates of it are known (plan/assumed_time.h)
   // What the driver's context and the libraries' code take in each process, and what arenas map
   // ahead of their use; an allowance.
   static constexpr int64_t kOverhead = int64_t{1} << 30;
@@ -97,15 +97,18 @@ struct ExpertRows {
   bool padded = false;   // every row of the buffers is computed
   bool fixed = false;    // buffers take their memory whatever is in them
 };
-// The run where the fullest rank, not divided: expert, has `load` times the mean. `rows`: those of the fullest rank.
+// The run if the fullest rank has `load` times the mean load. If experts are not divided, it is the
+// fullest expert.
 struct ExpertLoad {
   double load = 1;
-  int64_t rows = 0;               // of the fullest rank's experts, in a layer
-  int64_t bytes = 0;              // of a rank's memory, of the stage that takes the most
-  std::optional<double> seconds;  // of a step, estimated for this machine or assumed of a GPU
+  int64_t rows = 0;   // rows of the fullest rank's experts in a layer
+  int64_t bytes = 0;  // memory of a rank of the stage that takes the most
+  // Seconds of a step, estimated for this machine or assumed for a GPU.
+  std::optional<double> seconds;
 };
 
-// How ranks divide a model and its samples. Experts: over the ranks of a stage.
+// Number of ranks along each axis that divides a model and its samples. Experts are divided over
+// the ranks of a stage.
 struct PlanAxes {
   int64_t tensor = 1, pipeline = 1, data = 1;
   int64_t expert = 1, expert_tensor = 1;  // 0: a model without experts
@@ -117,20 +120,21 @@ struct Plan {
   DType type = DType::f32;
   int ranks = 1, ranks_here = 1, threads = 1;  // of the run; on this machine; of a rank
   PlanAxes axes;
-  int64_t sequences = 0, length = 0;  // of a global batch
+  int64_t sequences = 0, length = 0;  // sequences of a global batch, and their length in tokens
   int64_t micro_batches = 0, micro_batch_size = 0;
   int64_t iterations = 0;
   std::vector<ParameterCount> parameters;
   std::vector<FlopCount> flops;   // formula "model" first
   MemoryUse memory;               // of rank 0
   std::vector<MemoryUse> stages;  // of a rank of each pipeline stage
-  // The same where experts have the worst load, if the figures are of another; else empty.
+  // `stages` at the worst load of experts, if the other figures have a different load; else empty.
   std::vector<MemoryUse> worst_stages;
-  bool exact = true;             // false: they may be some per cent off
-  int64_t program = 0;           // bytes of a process besides its ranks
-  int64_t machine = 0;           // bytes of memory for this process; 0: not known
-  std::string cgroup;            // "": machine is what the machine has; else the limit's file
-  std::optional<GpuMemory> gpu;  // of a CUDA run, whose arenas but `offload` lie there
+  bool exact = true;    // false if the figures may be some per cent off
+  int64_t program = 0;  // bytes of a process besides its ranks
+  int64_t machine = 0;  // bytes of memory for this process; 0: not known
+  // File of the limit in `machine`; "": it is all of the machine's memory.
+  std::string cgroup;
+  std::optional<GpuMemory> gpu;  // for a CUDA run; all arenas except `offload` lie there
   std::vector<KernelWork> kernels;
   std::vector<TrafficWork> traffic;
   std::optional<double> step_seconds;  // estimated for this machine
@@ -138,15 +142,17 @@ struct Plan {
   double peak = 0;                     // FLOP/s of matrix products of all ranks; 0: not measured
   std::string peak_origin;             // "kept from 2026-11-23 04:24 UTC ...", "measured now ..."
   std::optional<MegatronEstimate> megatron;
-  std::optional<ExpertRows> experts;  // of a model with experts
+  std::optional<ExpertRows> experts;  // set for a model with experts
   std::vector<ExpertLoad>
-      loads;  // that of the other figures, and the worst; empty: they are of full buffers
+      // The load of the other figures, and the worst; empty if the figures have full buffers.
+      loads;
   std::vector<SettingNote> derived;      // settings that nobody gave, or that are run otherwise
   std::vector<std::string> suggestions;  // flags with which a run would fit that does not
 
   int64_t parameter_count() const;
-  // At the worst load of experts: the memory of a rank of the stage that takes the most; of the host's memory, that of a
-  // process with ranks_here ranks; of the fullest GPU, 0 without one.
+  // Bytes at the worst load of experts. rank_bytes(): a rank of the stage that takes the most.
+  // process_bytes(): host memory of a process with ranks_here ranks. gpu_bytes(): the fullest GPU,
+  // 0 without one.
   int64_t rank_bytes() const;
   int64_t process_bytes() const;
   int64_t gpu_bytes() const;

@@ -69,8 +69,8 @@ const std::string* find(const Values& values, const std::string& key) {
   return nullptr;
 }
 
-// Flags and environment of each run. What of the environment any run gives by a flag stands there alone:
-// "train_iters" as --train-iters.
+// Flags and environment of each run. An entry of the environment that any run sets by a flag is
+// listed only as that flag: "train_iters" as --train-iters.
 std::vector<Values> settings_of(const std::vector<const Json*>& runs) {
   std::vector<Values> all;
   for (const Json* run : runs) all.push_back(flags_of(*run));

@@ -62,7 +62,7 @@ struct Session {  // from a start or restart to the next
   double time = 0;     // when it began, seconds since 1970
   double elapsed = 0;  // of the run, before it
   std::optional<Json> end;
-  bool trained = false;  // it has a record of a step
+  bool trained = false;  // true if it has a record of a step
 };
 
 struct RunHistory {

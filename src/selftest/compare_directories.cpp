@@ -16,12 +16,12 @@ namespace {
 // Elements of a stored tensor at once.
 constexpr int64_t kAtOnce = int64_t{1} << 20;
 
-// What one tensor of the first directory is to that of the second.
+// Difference between a tensor of the first directory and that of the second.
 struct Distance {
   std::string name;
-  double largest = 0;  // difference of an element
+  double largest = 0;  // largest difference of an element
   double difference = 0,
-         squares = 0;  // sums of squares: of the differences, of the second's elements
+         squares = 0;  // sums of squares of the differences and of the second's elements
   int64_t elements = 0;
   double tolerance = 0;
 };
@@ -41,14 +41,14 @@ bool is_wide(const checkpoint::TensorInfo& info) {
   return info.dtype == DType::f32 || info.dtype == DType::f64;
 }
 
-// Of tensors of one shape.
+// Compares two tensors, which must have the same shape.
 Distance distance(const std::string& name, const checkpoint::ModelDirectory& a,
                   const checkpoint::ModelDirectory& b) {
   const checkpoint::TensorInfo &x = *a.find(name), &y = *b.find(name);
   Distance d{.name = name,
              .elements = x.shape.elements(),
              .tolerance = is_wide(x) && is_wide(y) ? tolerance::kLayoutFp32 : 0};
-  if (!x.foreign_type.empty() || !y.foreign_type.empty()) {  // the bytes, which mean nothing here
+  if (!x.foreign_type.empty() || !y.foreign_type.empty()) {  // only the bytes can be compared
     const bool same =
         type_name(x) == type_name(y) && std::ranges::equal(a.bytes(name), b.bytes(name));
     d.largest = d.difference = same ? 0 : static_cast<double>(INFINITY);

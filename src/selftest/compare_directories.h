@@ -8,10 +8,11 @@
 
 namespace megatron::selftest {
 
-// The distance of each tensor of either by tolerance::tensor_metric, and the largest difference of all elements. A
-// failure is a distance above `tolerance` (default: kLayoutFp32 where both are stored in fp32 or fp64, else 0), a
-// tensor that only one of them has, and one of another shape. config.json: keys that differ. Reads weights, computes
-// nothing. Throws Error when a directory cannot be read.
+// Reports the distance of each tensor by tolerance::tensor_metric, the largest difference of all
+// elements, and the keys of config.json that differ. These are failures: a distance above
+// `tolerance` (default: kLayoutFp32 if both are stored in fp32 or fp64, else 0), a tensor that only
+// one directory has, and a tensor with two shapes. Reads weights, computes nothing. Throws Error
+// when a directory cannot be read.
 Report compare_directories(const std::string& directory, const std::string& other,
                            std::optional<double> tolerance = {});
 

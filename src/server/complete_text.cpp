@@ -92,7 +92,7 @@ class Completion {
     return chosen;
   }
 
-  // Log-probabilities of a prompt's tokens, where they are asked for: the first of its texts has them.
+  // Log-probabilities of a prompt's tokens, if requested. The first text of the prompt has them.
   Json scores_of(size_t prompt) const {
     if (!request_.generation.prompt_logprobs) return Json();
     const Choice& choice = generation_.choices()[prompt * static_cast<size_t>(request_.best_of)];

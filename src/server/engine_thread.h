@@ -82,9 +82,9 @@ class EngineThread {
   EngineThread(const EngineThread&) = delete;
   EngineThread& operator=(const EngineThread&) = delete;
 
-  // All or none, however many; returns when the engine has taken them. Throws ApiError 429 where as many
-  // as may are submitted and not finished, 503 when draining, and Error for a request that the engine
-  // refuses.
+  // Submits all requests or none, and returns when the engine has taken them. Throws ApiError 429
+  // if that would exceed the limit of unfinished requests, ApiError 503 when draining, and Error
+  // for a request that the engine refuses.
   std::unique_ptr<EngineCall> submit(std::vector<inference::Request> requests,
                                      std::optional<Clock::time_point> deadline = {});
 

@@ -42,9 +42,9 @@ class Engines {
   Engines(ServedWeights weights, const EnginesOptions& options, Metrics& metrics);
   ~Engines();  // what runs is stopped
 
-  // As EngineThread's. What is submitted ends with the weights that it began with. It goes to the replica that has
-  // most of its prompts in the cache, of equal ones to the one with the fewest texts; to another where that one takes
-  // no more.
+  // Work like EngineThread's functions. Requests end with the weights that they began with. They go
+  // to the replica that has most of their prompts in the cache; of equal replicas to the one with
+  // the fewest texts, and to another one if that is full.
   std::unique_ptr<EngineCall> submit(std::vector<inference::Request> requests,
                                      std::optional<Clock::time_point> deadline = {});
   std::vector<float> embedding(std::vector<int32_t> tokens);

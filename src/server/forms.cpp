@@ -11,7 +11,7 @@ struct FormFields {
   std::string_view schema, regex, choice;
 };
 
-// Null: none of the fields is given.
+// Returns null if none of the fields is given.
 SharedGrammar read_fields(const Parameters& p, const TextModel& model, const FormFields& names) {
   const Json* schema = p.find(names.schema);
   const std::optional<std::string> pattern = p.text(names.regex);

@@ -1,4 +1,4 @@
-// What a request holds its texts to: fields of vLLM's names, and calls of tools.
+// Grammars that a request sets for its texts, by fields with vLLM's names or by calls of tools.
 #pragma once
 
 #include <string>
@@ -10,15 +10,15 @@
 
 namespace megatron::server {
 
-// Of guided_json, guided_regex, guided_choice or structured_outputs; null: none is given. Throws
-// ApiError 400.
+// Returns the grammar of guided_json, guided_regex, guided_choice or structured_outputs, or null if
+// none is given. Throws ApiError 400.
 SharedGrammar read_form(const Parameters& p, const TextModel& model);
 
-// The parameters of the tools, or of the one of this name ("": all). One without parameters takes
-// none.
+// Returns the parameter schemas of the tool named `only`, or of all tools if that is "". A tool
+// without parameters takes none.
 std::vector<inference::ToolSchema> tool_schemas(const Json::Array& tools, const std::string& only);
 
-// Adds the header X-Unenforced-Keywords where there are such.
+// Adds the header X-Unenforced-Keywords if the grammar has unenforced keywords.
 HttpAnswer with_unenforced(HttpAnswer answer, const SharedGrammar& grammar);
 
 }  // namespace megatron::server

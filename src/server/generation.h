@@ -24,7 +24,7 @@ ChoicePlan plan_choice(const GenerationParameters& parameters, const TextModel& 
                        const std::vector<int32_t>& prompt, int64_t room, uint64_t number,
                        uint64_t seed);
 
-// Has the engine score the prompt, with so many alternatives at each token.
+// Makes the engine score the prompt, with the given number of alternatives at each token.
 void score_prompt(ChoicePlan& plan, int64_t alternatives);
 
 // Thrown where nobody waits for the answer any more.

@@ -27,7 +27,7 @@ struct GenerationParameters {
   SharedGrammar grammar;  // that the text is held to; null: none
   bool ignore_eos = false, stream = false, include_usage = false;
 
-  // seed: of a request that gives none.
+  // seed: most texts of a request that gives none.
   inference::SamplingOptions sampling(uint64_t seed_of_request) const;
   // Tokens that end the text.
   std::vector<int32_t> end_tokens(const TextModel& model) const;
@@ -44,7 +44,8 @@ void read_response_format(const Parameters& p, const TextModel& model, Generatio
 SharedGrammar read_grammar(const Parameters& p, std::string_view name,
                            const std::function<SharedGrammar()>& compile);
 
-// Throws ApiError 400 where prompt_logprobs of prompts with so many tokens in all are too many.
+// Throws ApiError 400 if prompt_logprobs for this total number of prompt tokens exceeds
+// kMostPromptLogprobs.
 void require_prompt_logprobs(const GenerationParameters& parameters, int64_t tokens);
 
 // Throws ApiError 404 for another model's name; none given is this one.
@@ -58,7 +59,7 @@ int64_t room_for_text(const TextModel& model, int64_t prompt_tokens,
                       const char* field = "prompt");
 
 constexpr int64_t kMostTexts = 128;               // of a request
-constexpr int64_t kMostPromptLogprobs = 1 << 20;  // of an answer, those of alternatives included
-constexpr int64_t kMostLogprobs = 20;             // alternatives of a token
+constexpr int64_t kMostPromptLogprobs = 1 << 20;  // most of an answer, including alternatives
+constexpr int64_t kMostLogprobs = 20;             // most alternatives of a token
 
 }  // namespace megatron::server

@@ -11,7 +11,7 @@ namespace {
 
 constexpr size_t kListedBytes = 1000;
 
-// As the fragment of a URI.
+// Encodes a JSON pointer as the fragment of a URI.
 std::string percent_encoded(std::string_view pointer) {
   constexpr std::string_view kPlain = "-._~/#$&'()*+;=:@!?";
   std::string out;
@@ -23,7 +23,7 @@ std::string percent_encoded(std::string_view pointer) {
   return out;
 }
 
-// Finds the first tokens, so that what cannot be begun is an error of the request.
+// Finds the first tokens, so that a grammar that no token can begin is an error of the request.
 void check_start(const SharedGrammar& grammar,
                  const std::shared_ptr<const inference::TokenBytes>& tokens) {
   inference::Matcher matcher(grammar, tokens);
@@ -79,7 +79,7 @@ SharedGrammar Grammars::kept(const std::string& key, F&& compile) {
   return made;
 }
 
-// Forgets those that were not used for the longest time. The last one stays.
+// Removes the least recently used grammars. The last one stays.
 void Grammars::keep_within_bounds() {
   size_t all = 0;
   for (Entry& entry : kept_) {

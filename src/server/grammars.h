@@ -16,14 +16,15 @@ namespace megatron::server {
 
 using SharedGrammar = std::shared_ptr<const inference::Grammar>;
 
-// Keeps those that were asked for last, as many as max_bytes of memory hold together with what they
-// remember of texts; a grammar that needs more alone is refused. May be used by many threads at once.
+// Cache of the grammars that were used last, within max_bytes of memory, which includes the states
+// that they cache. A grammar that needs more alone is refused. May be used by many threads at once.
 class Grammars {
  public:
   static constexpr size_t kMaxBytes = size_t{256} << 20;
 
-  // Of tokens of this tokenizer. All throw Error for what cannot be compiled, for a grammar whose
-  // first tokens take too long to find, and for one that the tokens cannot spell.
+  // Makes grammars over the tokens of `tokenizer`. The functions below throw Error for a grammar
+  // that cannot be compiled, whose first tokens take too long to find, or that the tokens cannot
+  // spell.
   explicit Grammars(const tokenizers::Tokenizer& tokenizer, size_t max_bytes = kMaxBytes);
 
   SharedGrammar json_object();
@@ -51,12 +52,12 @@ class Grammars {
   std::shared_ptr<const inference::TokenBytes> token_bytes_;
   std::string why_not_;  // there are no bytes of tokens
   std::mutex mutex_;
-  std::list<Entry> kept_;  // used last first
+  std::list<Entry> kept_;  // most recently used first
   std::unordered_map<std::string_view, std::list<Entry>::iterator> index_;
 };
 
-// The keywords that a grammar does not hold texts to, as JSON pointers in ASCII, up to about 1000
-// bytes; "" where there are none.
+// The keywords that a grammar does not enforce, as JSON pointers in ASCII, up to about 1000 bytes;
+// "" if there are none.
 std::string unenforced_list(const inference::Grammar& grammar);
 
 }  // namespace megatron::server

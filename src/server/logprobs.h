@@ -18,8 +18,9 @@ class CompletionLogprobs {
  public:
   explicit CompletionLogprobs(const TextModel& model) : model_(model) {}
 
-  // The prompt, where it stands before the text. log_probabilities: of its tokens from the second
-  // on. alternatives: at each of those, of which `most` count, or none at all.
+  // Adds the prompt if the answer repeats it before the text. log_probabilities: those of its
+  // tokens from the second on. alternatives: those at each of these tokens, of which `most` are
+  // used, or empty.
   void add_prompt(std::string_view text, std::span<const int32_t> tokens,
                   std::span<const double> log_probabilities,
                   std::span<const inference::PromptAlternatives> alternatives = {},
@@ -39,8 +40,9 @@ class CompletionLogprobs {
   Json::Array tokens_, log_probabilities_, alternatives_, offsets_;
 };
 
-// The tokens of a prompt as vLLM's `prompt_logprobs` has them: null, then for each an object by token id
-// of {logprob, rank, decoded_token}: of the token itself and of the `most` most likely ones.
+// The tokens of a prompt in the form of vLLM's `prompt_logprobs`: null for the first, then for each
+// an object by token id of {logprob, rank, decoded_token}, for the token itself and the `most` most
+// likely ones.
 Json prompt_logprobs(const TextModel& model, std::span<const int32_t> tokens,
                      std::span<const double> log_probabilities,
                      std::span<const inference::PromptAlternatives> alternatives, int64_t most);

@@ -13,8 +13,8 @@
 
 namespace megatron::server {
 
-// A field that is not supported, with the value that changes nothing; without one that is false, 0, "",
-// an empty list or object.
+// A field that is not supported, with the value that changes nothing. By default that is false, 0,
+// "", or an empty list or object.
 struct Unsupported {
   Unsupported(const char* field) : name(field) {}
   Unsupported(const char* field, Json changes_nothing)

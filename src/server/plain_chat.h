@@ -1,5 +1,5 @@
-// How chats are given to a model without a chat template: a line with the role, the content, an
-// empty line. docs/serve.md describes it.
+// Format of chats for models without a chat template: a line with the role, the content, an empty
+// line. docs/serve.md describes it.
 #pragma once
 
 #include <array>
@@ -18,7 +18,7 @@ tools:
 {%- endfor %}
 {{- "assistant:\n" if add_generation_prompt }})";
 
-// What begins another message ends the model's.
+// Stop texts: the beginning of another message ends the model's message.
 inline constexpr std::array<std::string_view, 4> kPlainChatStops = {
     "\n\nuser:", "\n\nassistant:", "\n\nsystem:", "\n\ntool:"};
 

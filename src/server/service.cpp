@@ -60,8 +60,8 @@ bool Service::Route::has(std::string_view asked) const {
   return asked.size() > before.size() && asked.starts_with(before);
 }
 
-// Of a path, with or without a slash at its end: that of the method, else one of another method; null:
-// no such path.
+// Returns the route of a path, with or without a slash at its end: the one with this method, or
+// else one with another method. Returns null if there is no such path.
 const Service::Route* Service::find(const std::string& method, std::string_view path) {
   if (path.size() > 1 && path.ends_with('/')) path.remove_suffix(1);
   const std::string_view wanted = method == "HEAD" ? "GET" : std::string_view(method);
@@ -115,7 +115,7 @@ HttpAnswer Service::error(const ApiError& error) const {
 
 HttpAnswer Service::unreadable(int status) { return error(error_of_status(status)); }
 
-// What looks after the server is to learn that it is there, if busy.
+// Health checks are answered as usual, so that they see a busy server as alive.
 HttpAnswer Service::beyond_limit(const HttpRequest& request, int64_t connections) {
   const Route* route = find(request);
   if (route != nullptr && route->answer == &Service::health && request.method == "GET")

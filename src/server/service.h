@@ -28,7 +28,8 @@ class Service final : public HttpHandler {
             const std::string& note) override;
 
  private:
-  // path: "{id}" at its end is any text. admin: with a key, and only of a server that has some.
+  // path: "{id}" at its end matches any text. admin: the route needs a key; a server without keys
+  // answers 403.
   struct Route {
     std::string_view method, path;
     HttpAnswer (Service::*answer)(const HttpRequest&) const;

@@ -42,7 +42,8 @@ class TextModel {
   int64_t created() const { return parts_.created; }
 
   bool has_chat_template() const { return has_chat_template_; }
-  const tokenizers::ChatTemplate& chat() const { return parts_.chat; }  // else the plain one
+  // The model's template, or the plain one.
+  const tokenizers::ChatTemplate& chat() const { return parts_.chat; }
   ToolFormat tool_format() const { return tool_format_; }
   bool reasons() const { return reasons_; }  // its template knows <think>
   // Special tokens that begin a call of tools: they are part of the text where tools are given.

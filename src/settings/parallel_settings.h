@@ -47,8 +47,8 @@ struct ParallelSettings {
   int64_t expert_ranks() const {
     return expert_parallel * expert_tensor_parallel.value_or(tensor_parallel);
   }
-  // The fewest ranks that a run with these sizes can have: a replica of the model for each optimizer instance, and in
-  // each stage all experts of a layer.
+  // The smallest number of ranks for these sizes: a replica of the model for each optimizer
+  // instance, and all experts of a layer in each stage.
   int64_t least_ranks() const;
   // Throws Error naming a size that no run can have.
   void check_sizes() const;

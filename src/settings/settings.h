@@ -38,7 +38,7 @@ struct TrainSettings {
   ProfileSettings profile;
 
   Fields fields();
-  // The number of ranks, where it is not given, is the least that the parallel sizes need.
+  // If the number of ranks is not given, it is the smallest that the parallel sizes need.
   void settle_ranks() {
     parallel.check_sizes();
     if (!runtime.ranks) runtime.ranks = parallel.least_ranks();

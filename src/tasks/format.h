@@ -12,9 +12,10 @@ namespace megatron::tasks {
 // lambada          {"text": TEXT}: its last word is to be continued with
 // hellaswag        {"activity_label", "ctx_a", "ctx_b", "endings": [TEXT...], "label": NUMBER}
 // mmlu             {"question", "choices": [TEXT...], "answer": NUMBER, "subject" (may be absent)}
-// arc_easy, arc_challenge  {"question", "choices": {"text": [TEXT...], "label": [TEXT...]}, "answerKey": LABEL}, or
+// arc_easy, arc_challenge {"question", "choices": {"text": [TEXT...], "label": [TEXT...]},
+// "answerKey": LABEL}, or
 //                  {"question": {"stem", "choices": [{"text", "label"}...]}, "answerKey": LABEL}
-// piqa             {"goal", "sol1", "sol2", "label": 0 or 1}; the label may stand in a file beside this one
+// piqa             {"goal", "sol1", "sol2", "label": 0 or 1}; the label may be in a file beside it
 // winogrande       {"sentence": TEXT with "_", "option1", "option2", "answer": "1" or "2"}
 // boolq            {"question", "passage", "label" or "answer": 0, 1, true or false}
 // truthfulqa_mc1   {"question", "mc1_targets": {"choices": [TEXT...], "labels": [0 or 1...]}}
@@ -30,7 +31,7 @@ struct Format {
   std::span<const std::string_view> fields;  // by which a line is recognised
   void (*read)(const Item& item, Example& example);
   void (*defaults)(Task& task);  // what lm-evaluation-harness' task of that name sets
-  std::string_view labels = {};  // field that may come from a file of labels instead
+  std::string_view labels = {};  // name of the field that may come from a file of labels instead
 };
 
 std::span<const Format> formats();

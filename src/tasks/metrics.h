@@ -28,7 +28,7 @@ struct Part {
 };
 Estimate pooled(std::span<const Part> parts);
 
-// The probability of those that are true, of that of all.
+// Share of the true choices in the probability of all choices.
 double share_of_true(std::span<const double> log_likelihoods, const std::vector<bool>& is_true);
 
 size_t largest(std::span<const double> values);  // the first of the largest

@@ -7,7 +7,7 @@
 namespace megatron::tasks {
 namespace {
 
-// A field that is an object, or an object in a list, as a line of its own.
+// Returns an object in a field or list as an item of its own.
 Item part(const Item& item, std::string_view field, const Json& json) {
   return Item(json, item.place() + ", field '" + std::string(field) + "'");
 }
@@ -19,7 +19,7 @@ std::string question_prompt(const std::string& question) {
   return "Question: " + question + "\nAnswer:";
 }
 
-// The text in which truthfulqa's questions stand.
+// The prompt around each of truthfulqa's questions.
 constexpr std::string_view kTruthfulPrompt =
     "Q: What is human life expectancy in the United States?\n"
     "A: Human life expectancy in the United States is 78 years.\n\n"
@@ -53,8 +53,8 @@ std::vector<bool> read_targets(const Item& item, std::string_view field, Example
 
 }  // namespace
 
-// The lines of Hugging Face's data set have two lists of choices; those of the first publication
-// have a list of choices, within the question.
+// Hugging Face's data set has two lists of choices in a line. The first publication has one list of
+// choices, within the question.
 void read_arc(const Item& item, Example& example) {
   std::vector<std::string> labels;
   if (item.json()["question"].is_object()) {
@@ -90,7 +90,8 @@ void read_piqa(const Item& item, Example& example) {
   example.gold = item.index("label", 2);
 }
 
-// Which beginning, with one option or the other in place of "_", makes the end the most likely?
+// Compares the likelihood of the sentence's end behind two beginnings: one with each option in
+// place of "_".
 void read_winogrande(const Item& item, Example& example) {
   const std::string& sentence = item.text("sentence");
   const size_t gap = sentence.find('_');
@@ -106,7 +107,7 @@ void read_winogrande(const Item& item, Example& example) {
   example.text = example.inputs[static_cast<size_t>(example.gold)];
 }
 
-// "label" is that of SuperGLUE, "answer" that of the first publication.
+// SuperGLUE calls the field "label", the first publication "answer".
 void read_boolq(const Item& item, Example& example) {
   example.text = item.text("passage") + "\nQuestion: " + item.text("question") + "?\nAnswer:";
   example.choices = {"no", "yes"};
@@ -116,7 +117,7 @@ void read_boolq(const Item& item, Example& example) {
   example.gold = is_bool ? int64_t{value->as_bool()} : item.index(field, 2);
 }
 
-// The first choice is the true one, which is why the harness does not look.
+// The first choice must be the true one: lm-evaluation-harness assumes that without a check.
 void read_truthfulqa_mc1(const Item& item, Example& example) {
   if (!read_targets(item, "mc1_targets", example)[0])
     item.refuse("mc1_targets", "does not have 1 as its first label: the true choice comes first");

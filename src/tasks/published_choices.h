@@ -1,5 +1,5 @@
-// Multiple choice in the lines that ARC, PIQA, WinoGrande, BoolQ and TruthfulQA are published in, with the prompts of
-// lm-evaluation-harness' task files. What the fields are: tasks/format.h.
+// Multiple choice in the lines that ARC, PIQA, WinoGrande, BoolQ and TruthfulQA are published in,
+// with the prompts of lm-evaluation-harness' task files. tasks/format.h lists the fields.
 #pragma once
 
 #include "tasks/item.h"

@@ -14,8 +14,8 @@ namespace megatron::tasks {
 enum class TaskKind {
   loglikelihood,    // how likely is a continuation, and is it the greedy one
   multiple_choice,  // which of some continuations is the most likely
-  multiple_input,   // behind which of some texts is a continuation the most likely
-  true_choices,     // how much of the probability of some continuations have those that are true
+  multiple_input,   // which of some texts makes a continuation the most likely
+  true_choices,     // which share of the probability of some continuations the true ones have
   generation        // does the text that follows contain the answer
 };
 
@@ -23,10 +23,10 @@ struct Example {
   std::string place;                 // "FILE line 3"
   std::string subject;               // that its description names; "": none
   std::string text;                  // what the model reads, without description and other examples
-  std::vector<std::string> choices;  // of multiple_choice and true_choices
-  std::vector<std::string> inputs;   // of multiple_input; `text` is the right one
-  int64_t gold = 0;                  // the right one of either
-  std::vector<bool> is_true;         // of true_choices, each
+  std::vector<std::string> choices;  // choices of multiple_choice and true_choices
+  std::vector<std::string> inputs;   // inputs of multiple_input; `text` is the right one
+  int64_t gold = 0;                  // index of the right choice or input
+  std::vector<bool> is_true;         // for each choice of true_choices
   std::string target;                // of the other kinds
   Json source;                       // the line
 
@@ -49,7 +49,7 @@ enum class Sampler {
 
 struct Task {
   std::string name, path;
-  std::string named_format;  // of its lines, where it is given before the file's name
+  std::string named_format;  // format of the lines, if it is given before the file's name
   TaskKind kind = TaskKind::multiple_choice;
   std::vector<Example> examples;
 
@@ -59,7 +59,7 @@ struct Task {
   std::string shots_path;  // their file
   int64_t num_fewshot = 0;
   Sampler sampler = Sampler::random;
-  bool text_has_shots = false;  // texts hold examples already: --num-fewshot does not count
+  bool text_has_shots = false;  // texts already contain examples, so --num-fewshot is ignored
   std::optional<std::string> description;  // before all; none: description_of() the subject
   std::string target_delimiter = " ";      // between text and answer
   std::string fewshot_delimiter = "\n\n";  // behind an answer

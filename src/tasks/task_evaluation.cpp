@@ -81,7 +81,7 @@ void add_text(const Task& task, const Example& example, const Answer& answer, Js
   line.emplace_back("extracted", std::move(all));
 }
 
-// preamble: what stands before the example's text.
+// preamble: the text before the example's text.
 Question question_of(const Task& task, const Example& example, const std::string& preamble,
                      const AskedModel& model, const TokenOptions& options) {
   Question question{.place = example.place};

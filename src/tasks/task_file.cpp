@@ -34,14 +34,14 @@ std::vector<Item> read_items(const std::string& path) {
   return items;
 }
 
-// The file's name without what says that it holds JSON lines, and maybe compressed ones.
+// The file's name without the extensions for JSON lines and for compression.
 std::string name_of(const fs::path& path) {
   const std::string suffix = path.extension().string();
   const bool packed = suffix == ".gz" || suffix == ".zst";
   return (packed ? path.stem().stem() : path.stem()).string();
 }
 
-// The settings in the first line, where it has any: it is then no example, and taken out.
+// Returns the settings if the first line has any, and removes that line, which is no example.
 std::optional<Item> take_header(std::vector<Item>& items, const std::string& path) {
   const Json* const settings = items[0].json().find("task");
   if (settings == nullptr || !settings->is_object()) return std::nullopt;
@@ -130,7 +130,7 @@ const Format& named_format(const Item& header) {
                 "is '" + header.text("format") + "'; it must be one of " + format_names());
 }
 
-// Lines without the label that their format has get those of the file of labels, in their order.
+// Fills in missing labels from the file of labels, in the order of the lines.
 void add_labels(std::span<Item> lines, const Format& format, const std::string& path,
                 const std::optional<Item>& header) {
   if (format.labels.empty() || lines[0].has(format.labels)) return;
@@ -163,7 +163,8 @@ std::vector<Example> read_shots(const std::string& path, const Format& format) {
   return examples_of(items, format);
 }
 
-// The file of "FORMAT=FILE"; sets the format. A file whose own name has that form is meant as such.
+// The file of "FORMAT=FILE"; sets the format. A file whose own name has that form is taken as a
+// file.
 std::string file_of(const std::string& given, const Format** format) {
   const size_t equals = given.find('=');
   if (equals == given.npos || fs::exists(given)) return given;

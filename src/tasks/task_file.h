@@ -7,7 +7,8 @@
 //   num_fewshot        examples with answers before each
 //   fewshot_file       where they come from, beside this file; default the file itself
 //   fewshot_sampler    first_n or random
-//   labels_file        of piqa: the labels, one a line, beside this file; default STEM-labels.lst, if lines have none
+//   labels_file        for piqa: file of labels, one a line, beside this file; used if lines
+//                      have none; default STEM-labels.lst
 //   target_delimiter   between text and answer; default a space
 //   fewshot_delimiter  behind an answer; default an empty line
 //   until, max_gen_toks                                       of generation
@@ -21,8 +22,9 @@
 
 namespace megatron::tasks {
 
-// given: FILE, or FORMAT=FILE, which is what {"task": {"task": FORMAT, "format": FORMAT}} in the first line would be.
-// Throws Error naming file, line and field for anything that cannot be read, and for a file without an example.
+// given: FILE or FORMAT=FILE. The latter means the same as {"task": {"task": FORMAT, "format":
+// FORMAT}} in the first line. Throws Error naming file, line and field for anything that cannot be
+// read, and for a file without an example.
 Task read_task(const std::string& given);
 
 }  // namespace megatron::tasks

@@ -9,7 +9,7 @@
 namespace megatron::tokenizers {
 namespace {
 
-// Where the white space before `end` begins, from `first` on.
+// Returns the index, at least `first`, at which the white space before `end` begins.
 size_t spaces_begin(std::string_view text, size_t first, size_t end) {
   while (end > first) {
     const size_t start = character_start_before(text, end);

@@ -58,8 +58,8 @@ class Codec {
   // The roles of tokens that the tokenizer's own file names: "eos", "bos", "pad", "eod", ...
   virtual std::optional<int32_t> role(std::string_view name) const;
 
-  // "bos_token" and other names with the contents of their tokens, where the files next to the
-  // tokenizer, which say so, are part of it; null where they are not.
+  // "bos_token" and other names with the contents of their tokens, if the files next to the
+  // tokenizer, which have these names, are part of it; otherwise null.
   virtual const std::vector<std::pair<std::string, std::string>>* named_tokens() const {
     return nullptr;
   }

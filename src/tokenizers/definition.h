@@ -38,7 +38,7 @@ struct Definition {
   Vocabulary vocabulary;       // of the model
   std::vector<Merge> merges;   // BPE: by rank
   std::vector<double> scores;  // Unigram: of each id
-  // "bos_token" and other names with the contents of their tokens, where the files next to the
+  // "bos_token" and other names with the contents of their tokens, if the files next to the
   // tokenizer are part of it.
   std::optional<NamedTokens> named_tokens;
 

@@ -1,5 +1,5 @@
-// What a tokenizer file may cost: limits that depend on sizes alone, so that a file which was made
-// to do harm, or is damaged, is an error instead of endless work.
+// Limits on the work that a tokenizer file may cause. They depend on sizes alone, so that a
+// malicious or damaged file is an error instead of endless work.
 #pragma once
 
 #include <cstddef>
@@ -9,15 +9,15 @@
 
 namespace megatron::tokenizers {
 
-// Throws Error naming `part` where a text of `before` bytes has become `bytes`: more than 32 times
-// as many and 64 KiB. The most that Unicode's normal forms need is 18 times.
+// Throws Error naming `part` if a text has grown from `before` bytes to more than 32 times as many
+// and 64 KiB. Unicode's normal forms need 18 times at most.
 void check_growth(size_t bytes, size_t before, std::string_view part);
 
-// Throws Error naming `part` ("normalizer", ...) where there are more than 64 components in it, or
-// Sequences more than 16 levels deep.
+// Throws Error naming `part` ("normalizer", ...) if it has more than 64 components, or Sequences
+// more than 16 levels deep.
 void check_components(const Json& settings, std::string_view part);
 
-// Of a token that is looked for at each place of a text.
+// Limit on the bytes of a token that is looked for at each place of a text.
 inline constexpr size_t kLongestToken = 8192;
 
 }  // namespace megatron::tokenizers

@@ -58,7 +58,7 @@ class Pipeline final : public Codec {
                                      // the vocabulary; where offsets are asked for
     std::vector<Range> ranges;       // of a piece's tokens
     const EncodeOptions& options;
-    size_t size = 0, normalized = 0;  // bytes of the text; and behind the normaliser
+    size_t size = 0, normalized = 0;  // bytes of the text before and after the normaliser
 
     void add_token(int32_t id, TextView found) {
       ids.push_back(id);

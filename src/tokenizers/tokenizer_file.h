@@ -32,10 +32,10 @@ TokenizerFile read_tokenizer_file(const std::string& path);
 // The same without an error: whether `directory` has one.
 bool has_tokenizer_file(const std::string& directory);
 
-// The file's codec with what the files next to it say: merges.txt; tiktoken_config.json (pat_str,
-// special_tokens); what transformers reads (transformers/directory.h). A SentencePiece model that
-// lies alone puts its beginning-of-sequence token before a text that gets special tokens, and is
-// read by the SentencePiece library. Throws Error naming the file.
+// Makes the file's codec. It also uses the files next to it: merges.txt, tiktoken_config.json
+// (pat_str, special_tokens), and those that transformers reads (transformers/directory.h). A
+// SentencePiece model without such files is used as the SentencePiece library does, and puts its
+// beginning-of-sequence token before texts that get special tokens. Throws Error naming the file.
 std::unique_ptr<Codec> make_codec(const TokenizerFile& file);
 
 }  // namespace megatron::tokenizers

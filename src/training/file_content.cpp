@@ -29,7 +29,7 @@ std::string digest(std::string_view text) {
   return digest(std::as_bytes(std::span(text.data(), text.size())));
 }
 
-// Size, and digests of a few pieces. Nothing is mapped, as with --no-mmap-bin-files.
+// Digests the size and a few pieces. Files are not mapped, as with --no-mmap-bin-files.
 std::string samples_of(const std::string& path) {
   constexpr int64_t kWhole = int64_t{1} << 20, kPieces = 8, kPiece = int64_t{4} << 10;
   const data::BinFile file(path, false);
@@ -93,7 +93,8 @@ std::string tokenizer_content(const std::string& path) {
 
 std::string token_files_content(const std::string& prefix,
                                 const std::optional<std::string>& cache_path, ThreadPool& pool) {
-  constexpr size_t kSoonRead = size_t{64} << 20;  // up to here a file costs more than another pass
+  // Bytes up to which a cache entry costs more than reading again.
+  constexpr size_t kSoonRead = size_t{64} << 20;
   const data::IndexedDataset set(prefix, {.map_tokens = false});
   data::SourceFacts facts(set, data::index_cache_directory(set.path(), cache_path));
   const std::string index = facts.content(pool);

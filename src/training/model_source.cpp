@@ -104,7 +104,8 @@ ModelTokenizer open_tokenizer(settings::TokenizerSettings flags, const std::stri
 }
 
 void report_missing_tokens(int64_t tokenizer_size, int64_t vocab_size) {
-  constexpr int64_t kMultiple = 64, kMostPadding = 1024;  // of what publishers pad to
+  // Multiple to which publishers pad, and the most padding.
+  constexpr int64_t kMultiple = 64, kMostPadding = 1024;
   const int64_t missing = vocab_size - tokenizer_size;
   if (missing <= 0 || (vocab_size % kMultiple == 0 && missing < kMostPadding)) return;
   log::warning(

@@ -27,10 +27,10 @@ struct ModelTokenizer {
   std::shared_ptr<const tokenizers::Tokenizer> tokenizer;
   std::string path;  // the tokenizer's directory or file, or the model's for one without files
 };
-// Throws Error where there is none, and where it has more tokens than the model.
+// Throws Error if there is none or if it has more tokens than the model.
 ModelTokenizer open_tokenizer(settings::TokenizerSettings flags, const std::string& model_directory,
                               int64_t vocab_size);
-// Warns where a model has more tokens than its tokenizer, and more than a vocabulary is padded by.
+// Warns if a model has more tokens than its tokenizer and the usual padding of a vocabulary.
 void report_missing_tokens(int64_t tokenizer_size, int64_t vocab_size);
 
 // All of a model, with the weights of a directory.

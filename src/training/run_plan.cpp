@@ -145,7 +145,7 @@ SavedFiles describe_checkpoints(const RunPlan& plan, const ShapeSource& source) 
   return {std::move(config), find_companions(plan.vocabulary, source.directory)};
 }
 
-// Samples end where the texts of the run's checkpoints do.
+// Samples end at the same tokens as texts of the run's checkpoints.
 std::vector<int32_t> find_end_tokens(const RunPlan& plan, const ShapeSource& source) {
   const SavedFiles files = describe_checkpoints(plan, source);
   std::vector<inference::NamedConfig> configs;
@@ -170,8 +170,8 @@ corpus::Vocabulary find_vocabulary(settings::TrainSettings& s, const ShapeSource
       s.data, models::model_from_config_json(source.config, source.path())->vocab_size());
 }
 
-// The model of a directory with as many tokens as --vocab-size says, or else the tokenizer, where
-// they are more than the directory's. Returns the vocabulary of the run. `source` gets the new size.
+// Grows the vocabulary of a directory's model to --vocab-size, or else to the tokenizer's size, if
+// that is larger. Returns the vocabulary of the run and sets the new size in `source`.
 template <class FindVocabulary>
 corpus::Vocabulary grow_vocabulary(const settings::TrainSettings& s, ShapeSource& source,
                                    const FindVocabulary& find) {

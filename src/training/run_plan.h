@@ -30,11 +30,12 @@ struct RunPlan {
   models::Model model;
   resume::Beginning beginning;
   std::optional<UpcycledWeights> upcycled;  // what beginning.weights, a dense model's, become
-  // Tokens of beginning.weights, where they are fewer than the model's; 0: as many.
+  // Tokens of beginning.weights if they have fewer than the model; 0 if they have as many.
   int64_t stored_tokens = 0;
   std::optional<resume::SaveDirectory::Lock> lock;  // of --save
   SavedFiles saved;                                 // of the checkpoints
-  std::vector<int32_t> end_tokens;                  // of the samples of --sample-interval
+  // Tokens that end the samples of --sample-interval.
+  std::vector<int32_t> end_tokens;
   WholeModel whole;  // their tensors; empty where none is read or written
   optim::LearningRate learning_rate;
   optim::WeightDecay weight_decay;

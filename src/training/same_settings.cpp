@@ -28,7 +28,7 @@ constexpr Rule kRules[] = {
     {"preset", Comparison::nothing},  // its flags are compared
     {"ranks", Comparison::nothing},   // each process compares it with the number of processes
     {"threads", Comparison::nothing},
-    {"instruction-set", Comparison::nothing},  // same bits
+    {"instruction-set", Comparison::nothing},  // results have the same bits
     {"num-dataset-builder-threads", Comparison::nothing},
     {"no-mmap-bin-files", Comparison::nothing},
     {"data-cache-path", Comparison::nothing},
@@ -40,7 +40,7 @@ constexpr Rule kRules[] = {
     {"wandb-exp-name", Comparison::nothing},
     {"wandb-entity", Comparison::nothing},
     {"wandb-save-dir", Comparison::nothing},
-    // Rank 0 alone uses these.
+    // Only rank 0 uses these.
     {"prompt-file", Comparison::nothing},
     {"output", Comparison::nothing},
     {"host", Comparison::nothing},
@@ -49,7 +49,7 @@ constexpr Rule kRules[] = {
     {"chat-template", Comparison::nothing},
     {"served-model-name", Comparison::nothing},
     {"json", Comparison::nothing},
-    // That they are given makes steps or evaluations of another kind.
+    // Their presence, not their value, changes the kind of steps or evaluations.
     {"tensorboard-dir", Comparison::presence},
     {"per-document", Comparison::presence},
     {"save", Comparison::path},

@@ -28,8 +28,8 @@ Comparison comparison_of(std::string_view flag);
 // The flags that are not compared by value.
 std::vector<std::string_view> flags_with_own_comparison();
 
-// The command with the program's version, then each setting but those that may differ. What cannot be
-// read has the reason as its value. ranks: of the run.
+// The command with the program's version, then each setting except those that may differ. A setting
+// that cannot be read has the reason as its value. ranks: number of ranks of the run.
 std::vector<ComparedSetting> compared_settings(std::string_view command, const Fields& fields,
                                                int ranks);
 

@@ -48,8 +48,8 @@ std::string values_of(const std::vector<ComparedSetting>& settings) {
   return bytes;
 }
 
-// The digest of 128 bits travels as four numbers and their negatives: the ranks' largest of both
-// are the same number where all have it.
+// Reduces the 128-bit digest as four numbers and their negatives by maximum. Both maxima have the
+// same magnitude only if all ranks have the same number.
 bool are_same(comm::Group& ranks, Stream& stream, const std::vector<ComparedSetting>& own) {
   constexpr size_t kParts = 4, kDigits = 8;
   const std::string bytes = values_of(own), digest = data::digest(std::as_bytes(std::span(bytes)));
@@ -67,8 +67,8 @@ bool are_same(comm::Group& ranks, Stream& stream, const std::vector<ComparedSett
   return true;
 }
 
-// Settings of `own` that differ from rank 0's or that rank 0 lacks, then those that only rank 0 has,
-// as not given.
+// Returns the settings of `own` that differ from rank 0's or that rank 0 lacks, then those that
+// only rank 0 has, marked as not given.
 std::vector<ComparedSetting> others(const std::vector<ComparedSetting>& own,
                                     const std::vector<ComparedSetting>& first) {
   std::map<std::string, const ComparedSetting*> of_first;
@@ -96,7 +96,7 @@ std::string rank_list(const std::vector<int>& ranks) {
   return (ranks.size() == 1 ? "rank " : "ranks ") + text;
 }
 
-// A setting as each rank has it.
+// The values of a setting on all ranks.
 struct Row {
   std::string name;
   std::vector<ComparedSetting> by_rank;
@@ -105,7 +105,8 @@ struct Row {
 
 std::string sentence(const Row& row) {
   constexpr size_t kMostValues = 4;
-  std::vector<std::pair<const ComparedSetting*, std::vector<int>>> groups;  // of equal values
+  // Ranks with equal values.
+  std::vector<std::pair<const ComparedSetting*, std::vector<int>>> groups;
   size_t untold = 0;
   for (size_t r = 0; r < row.by_rank.size(); ++r) {
     const ComparedSetting& own = row.by_rank[r];

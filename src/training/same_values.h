@@ -11,7 +11,7 @@ namespace megatron::training {
 struct ComparedSetting {
   std::string name;   // "--lr"; "--data-path, data set 2"
   std::string value;  // what must be the same
-  std::string shown;  // the same for errors, with the process's own path
+  std::string shown;  // the value as errors show it, with the process's own path
 };
 
 // Collective. Throws the same Error on all ranks where `own` is not the same on all: it names each

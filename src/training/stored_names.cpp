@@ -19,7 +19,7 @@ std::vector<std::string> candidates(const std::string& tensor, const std::string
   return names;
 }
 
-// Empty: none of them is there.
+// Returns "" if none of them is there.
 std::string find_any(const ModelDirectory& directory, const std::vector<std::string>& names) {
   for (const std::string& name : names)
     if (directory.find(name) != nullptr) return name;

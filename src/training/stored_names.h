@@ -1,4 +1,5 @@
-// What a directory calls the tensors of a model, and which of its own it has besides them.
+// Maps the tensors of a model to their names in a directory, and lists the directory's other
+// tensors.
 #pragma once
 
 #include <map>
@@ -11,15 +12,16 @@
 namespace megatron::training {
 
 // Published files differ from the family's own names in three ways that are read: the base model's
-// prefix ("model.") is absent, as where it was saved without its head; it is there once more; a tied
-// matrix stands under the head's name alone.
+// prefix ("model.") is absent, as where it was saved without its head; it is there once more; a
+// tied matrix stands under the head's name alone.
 class StoredNames {
  public:
   // Throws Error where the two copies of a tied matrix differ, and where a base model lacks a head
   // that is not tied.
   StoredNames(const WholeModel& whole, const checkpoint::ModelDirectory& directory);
 
-  // The name in the directory of a tensor of the model; the same one where the directory has none.
+  // Returns the name in the directory of a tensor of the model, or `tensor` itself if the directory
+  // has no name for it.
   const std::string& of(const std::string& tensor) const;
 
   // A tensor of the directory that no computation needs.

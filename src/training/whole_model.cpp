@@ -60,7 +60,7 @@ std::vector<std::string> absent_states(const WholeModel& whole,
 
 namespace {
 
-// What is read of the directory, by its names and shapes.
+// The tensors to be read, with the names and shapes that the directory has.
 class StoredTensors {
  public:
   StoredTensors(std::vector<checkpoint::HeldTensor> held, const WholeModel& whole,

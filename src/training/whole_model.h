@@ -36,14 +36,15 @@ std::vector<std::string> absent_states(const WholeModel& whole,
                                        const checkpoint::ModelDirectory& directory);
 struct LoadOptions {
   std::span<const std::string> absent = {};  // tensors that keep their values
-  bool tells = true;                         // this rank logs what was left out
-  // Tokens that the directory has, where they are fewer than the model's: the rows of the others keep
-  // their values. 0: as many.
+  // True if this rank logs the tensors that were left out.
+  bool tells = true;
+  // Tokens of the directory if they are fewer than the model's: rows of the other tokens keep their
+  // values. 0 if there are as many.
   int64_t stored_tokens = 0;
   std::function<void(int64_t)> progress = {};  // how many of `held` are filled
 };
-// Fills `held` as checkpoint::load does, from tensors by any of the names of StoredNames. Tensors of
-// the directory that the model's family knows and does not need are left out.
+// Fills `held` as checkpoint::load does, from tensors by any of the names of StoredNames. Tensors
+// of the directory that the model's family knows and does not need are left out.
 void load_weights(const checkpoint::ModelDirectory& directory,
                   std::vector<checkpoint::HeldTensor> held, const WholeModel& whole,
                   const LoadOptions& options = {});

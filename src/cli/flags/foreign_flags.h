@@ -11,7 +11,7 @@
 
 namespace megatron::cli {
 
-// Throws Error with one error, or with a list of several; nothing for none.
+// Throws Error with the only error or with a list of several. Does nothing if there are none.
 void throw_together(const std::vector<std::string>& errors);
 
 class ForeignFlags {
@@ -30,7 +30,7 @@ class ForeignFlags {
   // Those that are taken from now on stand in this line of a file, "run.yaml:3"; empty: in none.
   void stand_in(const std::string& where) { place_ = where.empty() ? "" : where + ": "; }
 
-  // An error of finish(), for a flag that nobody has.
+  // The error that finish() reports for a flag that neither program has.
   void refuse(const std::string& error) {
     if (std::ranges::find(unknown_, error) == unknown_.end()) unknown_.push_back(error);
   }

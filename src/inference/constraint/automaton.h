@@ -43,7 +43,7 @@ class Automaton {
   // Whether so much is remembered that it is time for a new one; adopt gives a frontier of `other`,
   // an automaton of the same network and tokens, there.
   bool is_full() const;
-  size_t bytes() const;  // of memory, about
+  size_t bytes() const;  // approximate bytes of memory
   Frontier adopt(const Automaton& other, Frontier frontier);
 
   const std::shared_ptr<const TokenBytes>& tokens() const { return tokens_; }

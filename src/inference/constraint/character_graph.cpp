@@ -160,7 +160,7 @@ class CharacterGraph::Product {
     follow(place, 0, CharacterSet(0, CharacterSet::kLast), next, state);
   }
 
-  // Edges of the graphs from `graph` on whose characters are among `set`.
+  // Edges of the graphs from `graph` on that read characters of `set`.
   void follow(const Place& place, size_t graph, const CharacterSet& set, Place& next,
               int32_t state) {
     if (graph == graphs_.size()) {
@@ -201,8 +201,8 @@ CharacterGraph CharacterGraph::intersection(std::span<const CharacterGraph> grap
 void CharacterGraph::emit(Network& network, int32_t from, int32_t to, Spelling spelling) const {
   std::vector<int32_t> state_of = {from, to};
   while (state_of.size() < states()) state_of.push_back(network.add_state());
-  // Characters of one byte have edges of their own; those of a set that is used more than once and
-  // that need more bytes, a rule.
+  // One-byte characters get edges of their own. Longer characters get a rule if their set is used
+  // more than once.
   CharacterSet plain(spelling == Spelling::json ? 0x20 : 0, 0x7f), unusual('"', '"');
   unusual.add('\\', '\\');
   unusual.complement();

@@ -18,13 +18,13 @@ class CharacterGraph {
   using CharacterSet = tokenizers::CharacterSet;
   static constexpr int32_t kStart = 0, kFinal = 1;
   static constexpr size_t kMaximumStates = 400'000;
-  static constexpr size_t kMaximumSteps = 4'000'000;  // of intersections
+  static constexpr size_t kMaximumSteps = 4'000'000;  // limit for intersections
 
   CharacterGraph() : edges_(2), empties_(2) {}
-  // All texts but these.
+  // The complement: all texts but these.
   static CharacterGraph all_but(std::span<const std::string_view> texts);
-  // The texts of all graphs, of at least `minimum` characters and at most `maximum` (-1: no limit).
-  // Adds what it takes to `steps`, and throws GrammarLimit once those are more than kMaximumSteps.
+  // The texts that all graphs accept, with at least `minimum` and at most `maximum` characters (-1:
+  // no limit). Adds its work to `steps`. Throws GrammarLimit if that exceeds kMaximumSteps.
   static CharacterGraph intersection(std::span<const CharacterGraph> graphs, int64_t minimum,
                                      int64_t maximum, size_t& steps);
 
@@ -33,9 +33,9 @@ class CharacterGraph {
   void add_empty(int32_t from, int32_t to);
 
   size_t states() const { return edges_.size(); }
-  // Adds what it takes to `steps`.
+  // Adds its work to `steps`.
   bool contains(std::string_view text, size_t& steps) const;
-  // The same texts as bytes.
+  // Adds the same texts, as bytes, to `network`.
   void emit(Network& network, int32_t from, int32_t to, Spelling spelling) const;
 
  private:
@@ -54,7 +54,7 @@ class CharacterGraph {
   std::vector<std::vector<Edge>> edges_;       // by state
   std::vector<std::vector<int32_t>> empties_;  // by state
   std::vector<CharacterSet> sets_;
-  std::vector<uint32_t> uses_;  // of each set, by edges
+  std::vector<uint32_t> uses_;  // number of edges that use each set
   std::map<CharacterSet, uint32_t, Before> known_;
 };
 

@@ -21,8 +21,8 @@ class Automaton;
 // written (Automaton) is kept with it.
 class Grammar {
  public:
-  // Texts of JSON that satisfy a schema: see schema.h for what is read, for what a strict schema is,
-  // and for the errors.
+  // Texts of JSON that satisfy a schema: see schema.h for what is read, for what a strict schema
+  // is, and for the errors.
   static std::shared_ptr<const Grammar> from_json_schema(const Json& schema, bool strict = false);
   // A call of one of the tools, as JSON.
   static std::shared_ptr<const Grammar> from_tool_calls(std::span<const ToolSchema> tools);
@@ -31,13 +31,13 @@ class Grammar {
   // Texts that the pattern matches as a whole: see pattern.h. Throws Error where it matches none.
   static std::shared_ptr<const Grammar> from_regex(std::string_view pattern);
 
-  // Rule 0 of the network is not empty. unenforced: keywords of its schema that it does not hold
-  // texts to, as JSON pointers.
+  // Rule 0 of the network must not be empty. unenforced: keywords of the schema that the grammar
+  // does not enforce, as JSON pointers.
   explicit Grammar(Network network, std::vector<std::string> unenforced = {});
   ~Grammar();
   const Network& network() const { return network_; }
   const std::vector<std::string>& unenforced() const { return unenforced_; }
-  // Bytes of memory, with what its automata remember by now.
+  // Bytes of memory, including the states that its automata have cached so far.
   size_t bytes() const;
 
   // The automaton for a tokenizer, one for all requests; a new one where it is full.

@@ -35,7 +35,7 @@ int32_t InternedLists::intern(std::span<const uint64_t> list) {
 }
 
 size_t InternedLists::bytes() const {
-  constexpr size_t kNode = 32;  // of a hash table
+  constexpr size_t kNode = 32;  // approximate bytes of a hash table's node
   return sizeof(uint64_t) * numbers_.capacity() + sizeof(size_t) * begins_.capacity() +
          kNode * ids_.size() + sizeof(void*) * ids_.bucket_count();
 }

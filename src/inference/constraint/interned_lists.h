@@ -20,7 +20,7 @@ class InternedLists {
   std::span<const uint64_t> operator[](int32_t id) const;
   int32_t count() const { return static_cast<int32_t>(begins_.size()) - 1; }
   size_t numbers() const { return numbers_.size(); }
-  size_t bytes() const;  // of memory, about
+  size_t bytes() const;  // approximate bytes of memory
 
  private:
   struct Hash {

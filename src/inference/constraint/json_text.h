@@ -23,8 +23,8 @@ class JsonText {
   // One of the texts.
   void add_texts(int32_t from, int32_t to, const std::vector<std::string>& texts);
   void add_key(int32_t from, int32_t to, std::string_view key);  // with its colon
-  // A list of at least `minimum` and at most `maximum` items (-1: any number). rules: of each item;
-  // the last ones are those of all further items.
+  // A list of at least `minimum` and at most `maximum` items (-1: any number). rules: the rules of
+  // each item; the last entry holds for all further items.
   void add_list(int32_t from, int32_t to, const std::vector<std::vector<int32_t>>& rules,
                 int64_t minimum, int64_t maximum);
   // Any object, with any values of any depth. Keys may repeat.

@@ -22,7 +22,7 @@ class Network {
  public:
   using Bytes = std::bitset<256>;
   static constexpr int32_t kMaximumStates = 400'000;
-  static constexpr size_t kMaximumEdges = 2'000'000;  // of all kinds
+  static constexpr size_t kMaximumEdges = 2'000'000;  // limit for edges of all kinds together
 
   struct Edge {
     int32_t from, to;
@@ -40,7 +40,8 @@ class Network {
 
   Network();  // with rule 0, the whole text
 
-  // Throws GrammarLimit above kMaximumStates, as the functions that add edges do above kMaximumEdges.
+  // Throws GrammarLimit above kMaximumStates, as the functions that add edges do above
+  // kMaximumEdges.
   int32_t add_state();
   // A rule reads at least one byte before it calls another one or ends (rule 0 may do as it likes):
   // no rule then calls itself without reading.
@@ -56,7 +57,7 @@ class Network {
   const std::vector<Empty>& empties() const { return empties_; }
   const std::vector<Call>& calls() const { return calls_; }
 
-  size_t bytes() const;  // of memory
+  size_t bytes() const;  // bytes of memory
 
   // By state: whether a text of `allowed` bytes leads from it to the end of its rule.
   std::vector<bool> live(const Bytes& allowed) const;

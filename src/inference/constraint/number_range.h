@@ -20,7 +20,7 @@ struct Decimal {
   explicit Decimal(const Json& number);
   Decimal() = default;
   bool is_zero() const { return digits == "0"; }
-  // The same for the same number.
+  // Equal numbers have equal texts.
   std::string text() const;
 };
 
@@ -36,8 +36,8 @@ struct NumberRange {
 };
 
 // Integers of up to 18 digits, or of up to 20 where a bound has as many; other numbers without an
-// exponent and of up to 15 digits, so that two of them are two doubles. Nothing is added where no
-// number lies within the bounds.
+// exponent and of up to 15 digits, so that two of them are two doubles. Adds nothing if no number
+// lies within the bounds.
 void add_number(Network& network, int32_t from, int32_t to, const NumberRange& range);
 
 // Any number whose double is finite: up to 18 digits before the point and behind it, an exponent of

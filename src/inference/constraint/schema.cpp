@@ -8,8 +8,8 @@
 namespace megatron::inference {
 namespace {
 
-// Compiles what `add` adds. Where that is too large, a second time with large bounds noted, if no
-// schema is strict.
+// Compiles the rules that `add` adds. If they are too large and no schema is strict, compiles again
+// with large bounds noted instead of enforced.
 template <class Add>
 std::vector<std::string> compile(Network& network, bool strict, Add&& add) {
   constexpr int64_t kUsuallyHeld = 1000;

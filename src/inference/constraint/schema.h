@@ -13,10 +13,10 @@
 //                      number up to 1000, or 0.1, 0.01, ... down to 1e-9; format: int32, int64,
 //                      double
 //
-// What describes a value (title, default, ...) says nothing about the text. Every other keyword, and
-// a value of those above that a grammar cannot hold, is noted: texts satisfy all that is not noted.
-// In a strict schema it is refused, and objects have additionalProperties false and all of their
-// properties required, as OpenAI's structured outputs do.
+// Annotations (title, default, ...) do not restrict texts. Every other keyword, and a value of a
+// keyword above that a grammar cannot enforce, is noted: texts satisfy all keywords that are not
+// noted. A strict schema refuses such keywords, and its objects must have additionalProperties
+// false and require all of their properties, as in OpenAI's structured outputs.
 //
 // Properties come in the schema's order, then others; an object that lists properties has others
 // only where additionalProperties or patternProperties speak of them. Strings without pattern,
@@ -34,9 +34,9 @@
 
 namespace megatron::inference {
 
-// As rule 0 of `network`. Gives the keywords that are noted, as JSON pointers ("#/properties/a/not").
-// Throws Error naming the place in the schema and what is wrong there, or that no value satisfies it;
-// GrammarLimit where it is too large.
+// Adds the schema as rule 0 of `network`. Returns the noted keywords as JSON pointers
+// ("#/properties/a/not"). Throws Error naming the place in the schema and the problem there, or
+// saying that no value satisfies it. Throws GrammarLimit if it is too large.
 std::vector<std::string> add_schema(Network& network, const Json& schema, bool strict);
 
 struct ToolSchema {
@@ -44,8 +44,8 @@ struct ToolSchema {
   Json parameters;
   bool strict = false;
 };
-// As rule 0: {"name": ..., "arguments": ...} of one of the tools. The pointers of each begin with its
-// name ("search#/properties/a/not").
+// Adds {"name": ..., "arguments": ...} for a call of any of the tools as rule 0. The JSON pointers
+// for each tool begin with its name ("search#/properties/a/not").
 std::vector<std::string> add_tool_calls(Network& network, std::span<const ToolSchema> tools);
 
 }  // namespace megatron::inference

@@ -12,7 +12,7 @@ namespace {
 
 using namespace json_type;
 
-// Whether it says nothing about values.
+// True if the schema does not restrict values.
 bool is_free(const SchemaPlace& place) {
   if (place.schema->is_bool()) return place.schema->as_bool();
   return place.schema->is_object() &&
@@ -134,7 +134,7 @@ const std::vector<int32_t>& SchemaCompiler::rules_of(Conjunction schemas) {
   return rules;
 }
 
-// One for all that say the same of the type.
+// Conjunctions that restrict the type in the same way share one rule.
 int32_t SchemaCompiler::rule_of(uint8_t type, const Conjunction& places) {
   Alternative values{type, std::nullopt, {}};
   std::vector<size_t> numbers;
@@ -226,7 +226,7 @@ void SchemaCompiler::add_array(int32_t from, int32_t to, const Conjunction& plac
     if (place->find("contains") != nullptr)
       reader_.note(*place, "contains", "texts cannot be held to it");
   }
-  std::vector<std::vector<int32_t>> rules;  // by item; the last ones are those of all others
+  std::vector<std::vector<int32_t>> rules;  // by item; the last entry holds for all further items
   for (size_t i = 0; i <= prefix; ++i) {
     Conjunction schemas;
     for (const SchemaPlace* place : places) {
@@ -249,7 +249,7 @@ void SchemaCompiler::add_array(int32_t from, int32_t to, const Conjunction& plac
   text_.add_list(from, to, rules, bounds.minimum, bounds.maximum);
 }
 
-// Each pattern and format that a grammar can hold.
+// Each pattern and format that a grammar can enforce.
 std::vector<CharacterGraph> SchemaCompiler::text_conditions(const Conjunction& places) {
   std::vector<CharacterGraph> conditions;
   for (const SchemaPlace* place : places) {

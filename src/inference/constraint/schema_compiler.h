@@ -1,4 +1,4 @@
-// From the alternatives of a schema to rules of a network.
+// Compiles the alternatives of a schema to rules of a network.
 #pragma once
 
 #include <map>
@@ -16,7 +16,7 @@ namespace megatron::inference {
 
 class SchemaCompiler {
  public:
-  // most_held: lengths and counts up to which maxLength, maxItems and maxProperties are held to.
+  // most_held: the largest maxLength, maxItems and maxProperties that are enforced.
   SchemaCompiler(Network& network, int64_t most_held)
       : network_(network), text_(network), most_held_(most_held) {}
 
@@ -24,14 +24,14 @@ class SchemaCompiler {
   void add_document(int32_t from, int32_t to, const SchemaDocument& document);
   // A call of one of the tools, whose arguments satisfy the document of its name.
   void add_calls(int32_t from, int32_t to, std::span<const SchemaDocument> tools);
-  // Makes the rules that are still to be made, and checks that each document has a value.
+  // Makes the queued rules and checks that each document has a value.
   void finish();
   std::vector<std::string> notes() const {
     return {reader_.notes().begin(), reader_.notes().end()};
   }
 
  private:
-  struct Rule {  // one that is to be made
+  struct Rule {  // a queued rule
     int32_t rule;
     Alternative values;  // of one type
   };
@@ -65,11 +65,12 @@ class SchemaCompiler {
   JsonText text_;
   const int64_t most_held_;
   SchemaReader reader_;
-  // By the numbers of places: rules of any value, and of those of a type; and of lists of texts.
+  // Rules of any value and rules values of one type by the numbers of their places, and rules of
+  // lists of texts.
   std::map<std::vector<size_t>, std::vector<int32_t>> rules_;
   std::map<std::pair<uint8_t, std::vector<size_t>>, int32_t> typed_;
   std::map<std::vector<std::string>, int32_t> listed_;
-  size_t pattern_steps_ = 0;  // of intersections
+  size_t pattern_steps_ = 0;  // steps that intersections took
   std::vector<Rule> queue_;
   std::vector<Needed> needed_;
   std::vector<std::pair<int32_t, const SchemaPlace*>> documents_;  // by their first state

@@ -37,7 +37,7 @@ constexpr std::string_view kAnnotations[] = {"title",
                                              "$defs",
                                              "definitions",
                                              "propertyOrdering"};
-// Keywords of any type that are held to; then and else go with "if".
+// Keywords of any type that are enforced. "then" and "else" are noted with "if".
 constexpr std::string_view kOfAnyType[] = {"$ref",  "type",  "nullable", "enum", "const",
                                            "allOf", "anyOf", "oneOf",    "then", "else"};
 constexpr std::string_view kOfString[] = {"pattern", "minLength", "maxLength"};
@@ -69,7 +69,7 @@ const Json& number_at(const SchemaPlace& place, std::string_view keyword) {
   return value;
 }
 
-// Below, at or above 0 where a is below, at or above b.
+// Returns a number below, at or above 0 if a is below, at or above b.
 int compare(const Decimal& a, const Decimal& b) {
   if (a.negative != b.negative) return a.negative ? -1 : 1;
   const int sign = a.negative ? -1 : 1;

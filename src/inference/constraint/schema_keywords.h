@@ -9,14 +9,15 @@
 
 namespace megatron::inference {
 
-bool is_annotation(std::string_view keyword);  // says nothing about values
+bool is_annotation(std::string_view keyword);  // true if it does not restrict values
 // The types that a keyword says something about; 0 for one that is not a type's.
 uint8_t types_of_keyword(std::string_view keyword);
-uint8_t types_named(const SchemaPlace& place);  // by "type", and OpenAPI's "nullable"
-// Notes the keywords of a schema that no text is held to, whatever its type.
+uint8_t types_named(const SchemaPlace& place);  // types by "type" and OpenAPI's "nullable"
+// Notes the keywords of a schema that are not enforced for any type.
 void note_others(SchemaReader& reader, const SchemaPlace& place);
 
-// That an object of a strict schema has properties, requires all of them, and allows no others.
+// Throws Error unless an object of a strict schema has properties, requires all of them and allows
+// no others.
 void check_strict_object(const SchemaPlace& place);
 
 constexpr int64_t kMaximumCount = 100'000;
@@ -24,12 +25,12 @@ constexpr int64_t kMaximumCount = 100'000;
 struct CountBounds {
   int64_t minimum = 0, maximum = -1;  // -1: none
 };
-// Narrows `bounds` to those of a place. A maximum above `most_held` is noted, and not held to.
+// Narrows `bounds` to those of a place. A maximum above `most_held` is noted and not enforced.
 void narrow(CountBounds& bounds, SchemaReader& reader, const SchemaPlace& place,
             std::string_view minimum, std::string_view maximum, int64_t most_held);
 
 bool has_number_bounds(const SchemaPlace& place);
-// Narrows `range`; a multipleOf and a format that cannot be held to are noted.
+// Narrows `range`; a multipleOf and a format that cannot be enforced are noted.
 void narrow(NumberRange& range, SchemaReader& reader, const SchemaPlace& place);
 bool contains(const NumberRange& range, const Json& number);
 

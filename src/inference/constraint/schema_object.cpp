@@ -10,7 +10,7 @@
 namespace megatron::inference {
 namespace {
 
-// What one schema says about the properties of an object.
+// The keywords of one schema for the properties of an object.
 struct ObjectKeywords {
   struct Pattern {
     std::string_view text;
@@ -95,7 +95,7 @@ struct SchemaCompiler::ObjectShape {
   std::vector<Property> properties;
   bool has_others = false;
   Conjunction others;                           // schemas of the values of other properties
-  std::vector<CharacterGraph> name_conditions;  // of other properties
+  std::vector<CharacterGraph> name_conditions;  // conditions on the names of other properties
   CountBounds count;
 };
 
@@ -190,7 +190,7 @@ void SchemaCompiler::add_object(int32_t from, int32_t to, const Conjunction& pla
   if (count.maximum >= 0 && count.minimum > count.maximum)
     from = needed(from, **places.begin(), "'minProperties' is above 'maxProperties'");
 
-  // States by the number of properties so far, as far as it matters.
+  // States by the number of properties so far, up to the largest number that matters.
   const auto most = static_cast<size_t>(std::max({int64_t{1}, count.minimum, count.maximum}));
   const auto add_states = [&] {
     std::vector<int32_t> states(most + 1);

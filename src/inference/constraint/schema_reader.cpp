@@ -14,7 +14,7 @@
 namespace megatron::inference {
 namespace {
 
-constexpr size_t kMaximumReferences = 100;  // one behind the other, to a constant
+constexpr size_t kMaximumReferences = 100;  // limit for consecutive references to a constant
 
 std::string escaped(std::string_view key) {
   std::string out;
@@ -57,7 +57,7 @@ uint8_t types_of_values(const Json::Array& values) {
   return types;
 }
 
-// The types that a schema which names none is meant for.
+// The types that a schema without "type" applies to, by its keywords.
 uint8_t implied_types(const Conjunction& places) {
   uint8_t types = 0;
   for (const SchemaPlace* place : places) {
@@ -92,7 +92,7 @@ PlacedLimit::PlacedLimit(const SchemaPlace& place, std::string_view reason)
     : GrammarLimit(fmt::format("the JSON schema at '{}{}': {}", place.document->name, place.pointer,
                                reason)) {}
 
-// Alternatives that are not complete yet, each with what it has still to satisfy.
+// Incomplete alternatives, each with the schemas that it has still to satisfy.
 class SchemaReader::Expansion {
  public:
   Expansion(SchemaReader& reader, bool for_texts) : reader_(reader), for_texts_(for_texts) {}
@@ -129,7 +129,7 @@ class SchemaReader::Expansion {
     return std::make_shared<const Chain>(Chain{&place, std::move(before)});
   }
 
-  // False where no value satisfies it.
+  // Returns false if no value satisfies it.
   bool read_all(Open& one) {
     while (!one.pending.empty()) {
       const Pending next = std::move(one.pending.back());
@@ -246,7 +246,7 @@ class SchemaReader::Expansion {
   }
 
   SchemaReader& reader_;
-  // False: schemas are only compared, by what they say and no more.
+  // False if schemas are only compared: types that their keywords imply are then not used.
   const bool for_texts_;
   std::vector<Open> open_;  // the first alternative last
   std::vector<Alternative> found_;
@@ -324,7 +324,7 @@ void SchemaReader::spend(const SchemaPlace& place, size_t steps) {
                                        kMaximumSteps));
 }
 
-// Whether no value satisfies two of the branches. False, too, where there are too many to compare.
+// True if no value satisfies two of the branches. Also false if there are too many to compare.
 bool SchemaReader::exclude_each_other(const SchemaPlace& place, const Json::Array& branches,
                                       std::string_view keyword) {
   constexpr size_t kMaximumCompared = 400;
@@ -364,8 +364,8 @@ bool SchemaReader::values_differ(const SchemaPlace& place,
   return true;
 }
 
-// By their types, their values, a property that both require with other values, or one that one
-// requires and the other has no place for.
+// True if the two differ in their types or values, if both require a property with different
+// values, or if one requires a property that the other does not allow.
 bool SchemaReader::disjoint(const SchemaPlace& place, const Alternative& a, const Alternative& b) {
   const auto differ = [&](const Json::Array& ones, const Json::Array& others) {
     spend(place, ones.size() * others.size());
@@ -412,7 +412,7 @@ bool SchemaReader::has_no_place_for(const Alternative& alternative, std::string_
   });
 }
 
-// The values that a property may have; nothing: they are not written out.
+// The values that a property may have, or nothing if they are not listed.
 std::optional<Json::Array> SchemaReader::constants_of(const Alternative& alternative,
                                                       std::string_view name) {
   for (const SchemaPlace* place : alternative.places) {

@@ -1,5 +1,5 @@
-// What JSON schemas say, before it becomes a grammar: keywords checked in form, references followed,
-// and schemas that hold together brought into alternatives.
+// Reads JSON schemas before they become a grammar: checks the form of keywords, follows references,
+// and turns schemas that hold together into alternatives.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ namespace megatron::inference {
 struct SchemaDocument {
   const Json* root;
   std::string name;  // in front of '#' in pointers
-  bool strict;       // what cannot be held to is refused, and objects have all of their properties
+  bool strict;       // keywords that cannot be enforced are errors, and objects have all properties
 };
 
 // A schema and where it stands.
@@ -36,7 +36,7 @@ struct SchemaPlace {
   }
 };
 
-// A limit that was met at a place.
+// A limit that was exceeded at a place.
 class PlacedLimit : public GrammarLimit {
  public:
   PlacedLimit(const SchemaPlace& place, std::string_view reason);
@@ -60,8 +60,8 @@ bool same_value(const Json& a, const Json& b);  // as JSON Schema compares: 1 is
 
 struct Alternative {
   uint8_t types = json_type::kAll;
-  std::optional<Json::Array> values;  // one of these
-  Conjunction places;                 // whose keywords for the types hold
+  std::optional<Json::Array> values;  // the value is one of these
+  Conjunction places;                 // places whose keywords for the types hold
 };
 
 class SchemaReader {
@@ -76,10 +76,10 @@ class SchemaReader {
   // The schema that "$ref" of `place` names: "#" or "#/...", maybe percent-encoded.
   const SchemaPlace& target(const SchemaPlace& place);
 
-  // The keyword is not held to. Refuses it in a strict document.
+  // Notes that the keyword is not enforced. Throws Error in a strict document.
   void note(const SchemaPlace& place, std::string_view keyword, std::string_view reason);
   const std::set<std::string>& notes() const { return notes_; }
-  // Throws PlacedLimit once kMaximumSteps were taken in all.
+  // Throws PlacedLimit if more than kMaximumSteps steps were taken in all.
   void spend(const SchemaPlace& place, size_t steps);
 
   // A value satisfies all of `conjunction` where it satisfies one of the alternatives. A reference
@@ -105,7 +105,7 @@ class SchemaReader {
   std::deque<SchemaPlace> places_;
   std::map<const Json*, const SchemaPlace*> known_;
   std::set<std::string> notes_;
-  std::set<const SchemaPlace*> compared_;  // whose oneOf was looked at
+  std::set<const SchemaPlace*> compared_;  // places whose oneOf was compared
   const SchemaPlace* endless_ = nullptr;
   size_t steps_ = 0;
 };

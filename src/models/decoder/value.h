@@ -55,7 +55,7 @@ struct LayerValue {
 
 struct DecoderValue {
   int64_t vocab_size = 0, hidden_size = 0, max_position_embeddings = 0;
-  std::optional<int64_t> context;  // in place of context_length()'s rule; in no file
+  std::optional<int64_t> context;  // replaces the rule of context_length(); not stored in files
   bool learned_positions = false;
   double embedding_scale = 1;                      // of looked-up rows
   bool rounds_embedding_scale = false;             // to the model's type, as Gemma does
@@ -83,9 +83,10 @@ struct DecoderValue {
 
   bool operator==(const DecoderValue&) const = default;
   int64_t num_layers() const { return static_cast<int64_t>(layers.size()); }
-  // Tokens of the longest text that the model is made for: max_position_embeddings, which linear and dynamic scaling
-  // multiply by their factor; the original context times the factor with YaRN. With llama3, longrope and tables of
-  // several names (Gemma 3) max_position_embeddings is that of the scaled model already.
+  // Tokens of the longest text that the model is made for. It is max_position_embeddings,
+  // multiplied by the factor of linear and dynamic scaling; with YaRN it is the original context
+  // times the factor. With llama3, longrope and several named tables (Gemma 3)
+  // max_position_embeddings already is that of the scaled model.
   int64_t context_length() const;
   // Positions that tables have: enough for texts of training and of inference, or for those of a given context.
   int64_t positions() const {

@@ -17,8 +17,9 @@ namespace megatron::models {
 
 // The value of a key; null where it is absent or null.
 const Json* present(const Json& config, std::string_view key);
-// The value of a key, or `otherwise` where it is absent or null. Throws Error naming the key and the value of another
-// type, and where there is neither. integer() and positive() are above 0.
+// Returns the value of a key, or `otherwise` if the key is absent or null. Throws Error naming the
+// key and its value if it has another type, or if there is neither. Results of integer() and
+// positive() are above 0.
 int64_t integer(const Json& config, std::string_view key, std::optional<int64_t> otherwise = {});
 int64_t count(const Json& config, std::string_view key);  // 0 or more
 double number(const Json& config, std::string_view key, std::optional<double> otherwise = {});
@@ -33,8 +34,9 @@ kernels::Activation activation(const Json& config, std::string_view key);
 std::string activation_name(kernels::Activation activation);
 std::string stored_name(DType type);  // "bfloat16"
 
-// How a family spells the keys that Llama's config.json has, and where its decoder differs from Llama's: RMSNorm, a
-// gated MLP without biases, one rotary table "default" that rotates whole heads.
+// A family's spelling of the keys in Llama's config.json, and its differences from Llama's decoder,
+// which has RMSNorm, a gated MLP without biases and one rotary table "default" that rotates whole
+// heads.
 struct CommonForm {
   std::string_view activation_key = "hidden_act", epsilon_key = "rms_norm_eps";
   nn::Normalization norm = nn::Normalization::rms_norm;
@@ -42,18 +44,20 @@ struct CommonForm {
   bool partial_rotary = false;  // partial_rotary_factor of each head's dims are rotated
 };
 DecoderValue read_common(const Json& config, const CommonForm& form = {});
-// The keys that read_common() reads, those of layers from the first.
+// Returns the keys that read_common() reads; keys of layers have the first layer's values.
 Json write_common(const DecoderValue& value, const CommonForm& form = {});
 
-// True for each layer that layer_types lists as `kind`; the others have full attention. Empty: the key is absent.
+// True for each layer that layer_types lists as `kind`; the others have full attention. Empty: the
+// key is absent.
 std::vector<bool> listed_layers(const Json& config, int64_t layers, std::string_view kind);
-// sliding_window in the layers that layer_types lists as sliding_attention or, where it is absent, `sliding` says.
-// Throws Error if there is one and no sliding_window.
+// Sets sliding_window in the layers that layer_types lists as sliding_attention, or, if that key is
+// absent, in those for which `sliding` is true. Throws Error if there is such a layer and no
+// sliding_window.
 using LayerTest = std::function<bool(int64_t layer)>;
 void read_windows(const Json& config, DecoderValue& value, const LayerTest& sliding);
-// The same where use_sliding_window says whether sliding_window counts.
+// The same for families in which use_sliding_window turns sliding_window on.
 void read_optional_windows(const Json& config, DecoderValue& value, const LayerTest& sliding);
-// sliding_window of every layer, or of none, whatever layer_types says.
+// Sets sliding_window in every layer, or in none, and ignores layer_types.
 void read_window(const Json& config, DecoderValue& value);
 Json layer_types(const DecoderValue& value);
 int64_t window_of(const DecoderValue& value);  // of the first layer that has one; 0: none has

@@ -58,7 +58,7 @@ std::string with_keys(std::string text, const DecoderFamily& family) {
   return text;
 }
 
-// Null is a value of these keys, as it is in transformers' classes; of others it is the default.
+// For these keys null is a value, as in transformers' classes. For other keys it means the default.
 constexpr std::string_view kNullable[] = {"sliding_window", "attention_chunk_size",
                                           "num_key_value_heads", "attn_logit_softcapping",
                                           "final_logit_softcapping"};

@@ -17,8 +17,8 @@ namespace megatron::models {
 // rope_scaling, torch_dtype). Both are read; what is read in a form is written in it.
 enum class ConfigForm { transformers_5, older };
 
-// Angles of families with rotary positions: inv_freq, cos_cached, sin_cached and others, of each layer or of the
-// model. The module that they lie in has no weights.
+// Buffers with the angles of rotary positions: inv_freq, cos_cached, sin_cached and others, for
+// each layer or for the model. Their module has no weights.
 inline constexpr std::string_view kRotaryBuffers[] = {"layers.*.self_attn.rotary_emb.",
                                                       "rotary_emb.", "rotary_emb_local."};
 
@@ -26,15 +26,15 @@ struct DecoderFamily {
   std::string_view name;  // model_type of its config.json
   // What a user trains and downloads under it: for the table of supported models.
   std::string_view models;
-  // Throws Error naming the key and the value that is not supported. Sizes are checked later. The config has a value for
-  // each key of `defaults`.
+  // Throws Error naming the key and the value that is not supported. Sizes are checked later. The
+  // config has a value for each key of `defaults`.
   DecoderValue (*read)(const Json& config);
   // The keys that transformers 5 writes, but for dtype. Of any value: where it cannot be said in this file,
   // read() gives another value or throws.
   Json (*write)(const DecoderValue& value);
   FamilyTensors (*tensors)(const DecoderValue& value);
-  // Values of keys that a config.json may leave out, as a JSON object: those of the class that transformers has for the
-  // type. Empty: the keys that read() asks for must be there.
+  // JSON object with the values of keys that a config.json may leave out, from transformers' class
+  // for the type. If it is empty, all keys that read() asks for must be there.
   std::string_view defaults = "{}";
   // Other names of keys; a value under such a name wins.
   struct Alias {
@@ -52,13 +52,13 @@ struct DecoderFamily {
     std::string_view now, before;
   };
   std::span<const OlderKey> older_keys = {};
-  // Buffers of published directories that are computed anyway (masks, angles), by their names behind base_prefix:
-  // left out when read. See matches().
+  // Patterns (see matches()) for buffers in published directories that are computed anyway (masks,
+  // angles), by their names behind base_prefix. They are not read.
   std::span<const std::string_view> buffers = kRotaryBuffers;
   // Layers behind the last in published directories that predict tokens beyond the next one: dropped when read.
   int64_t prediction_layers = 0;
-  // What the names of all tensors but the head's begin with. Files that were saved from the model without its head
-  // lack it.
+  // Prefix of all tensor names except the head's. Files that were saved from the model without its
+  // head lack it.
   std::string_view base_prefix = "model.";
 };
 
@@ -73,7 +73,7 @@ const DecoderFamily& family_for(const DecoderValue& value);
 const DecoderFamily& family_to_save(const DecoderValue& value,
                                     const std::optional<std::string>& named);
 
-// Sets dropouts to 0 that the flags do not give and that the family's config.json cannot hold.
+// Sets each dropout to 0 that the flags do not set and that the family's config.json cannot hold.
 void zero_default_dropouts(const DecoderFamily& family, const ModelFlags& flags,
                            DecoderValue& value);
 

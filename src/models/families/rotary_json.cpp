@@ -50,7 +50,7 @@ class Block {
 
   RopeScaling scaling() const { return *scaling_; }
   std::string path(std::string_view key) const { return name_ + "." + std::string(key); }
-  // Null: the key is absent, or null.
+  // Returns null if the key is absent or null.
   const Json* find(std::string_view key) const { return present(members_, path(key)); }
   bool contains(std::string_view key) const { return members_.contains(path(key)); }
 
@@ -72,7 +72,7 @@ class Block {
   int64_t integer(std::string_view key, int64_t otherwise) const {
     return models::integer(members_, path(key), otherwise);
   }
-  // Without some keys a kind of scaling means nothing.
+  // Throws Error if a key is absent that the kind of scaling needs.
   double needed(std::string_view key) const {
     check(key, find(key) != nullptr);
     return models::positive(members_, path(key));
@@ -121,8 +121,8 @@ void read_yarn(const Block& p, nn::RotaryConfig& rotary) {
   rotary.truncate = p.boolean("truncate", !p.contains("truncate"));  // null is false
 }
 
-// An explicit factor stands for the ratio of the two contexts, from which the attention factor follows (Ding et al.
-// 2024).
+// An explicit factor stands for the ratio of the two contexts, from which the attention factor
+// follows (Ding et al. 2024).
 double longrope_attention(double factor, int64_t original) {
   return factor <= 1 ? 1
                      : std::sqrt(1 + std::log(factor) / std::log(static_cast<double>(original)));

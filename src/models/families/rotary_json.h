@@ -1,5 +1,6 @@
-// Rotary positions in config.json, in both forms: rope_parameters, or rope_theta and rope_scaling. As in transformers,
-// rope_scaling counts where both blocks are there, unless it is empty.
+// Reads and writes rotary positions in config.json, in both forms: rope_parameters, or rope_theta
+// and rope_scaling. If both blocks are there, rope_scaling is used unless it is empty, as in
+// transformers.
 #pragma once
 
 #include <string>
@@ -9,10 +10,11 @@
 
 namespace megatron::models {
 
-// partial: the family rotates partial_rotary_factor of each head. Another family whose file has a factor other than 1
-// ignores it without scaling, as transformers does, and is refused with it: no version of transformers runs that.
+// partial: the family rotates partial_rotary_factor of each head. Other families ignore a factor
+// other than 1 if there is no scaling, as transformers does. With scaling, Error is thrown: no
+// version of transformers runs that.
 nn::RotaryConfig read_rotary(const Json& config, bool partial = false);
-// The same of one block, which error messages call `name`.
+// The same for one block, which error messages call `name`.
 nn::RotaryConfig read_rotary_block(const Json& config, const Json& block, const std::string& name,
                                    bool partial = false);
 // rope_parameters.

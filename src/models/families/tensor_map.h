@@ -45,7 +45,8 @@ struct FamilyTensors {
 parallel::Placement placement_of(const FamilyTensors& map, const DecoderValue& value,
                                  const std::string& parameter, const Shape& shape);
 
-// "layers.3.x" where pattern is "layers.*.x"; also "layers.3.x.y" where it ends in a dot, "layers.*.x.".
+// "layers.3.x" where pattern is "layers.*.x"; also "layers.3.x.y" where it ends in a dot,
+// "layers.*.x.".
 bool matches(std::string_view pattern, std::string_view name);
 
 }  // namespace megatron::models

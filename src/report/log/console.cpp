@@ -16,7 +16,8 @@ std::string figure(std::string_view format, double value) {
   return std::isfinite(value) ? fmt::format(fmt::runtime(format), value) : "n/a";
 }
 
-// Three decimals, or "1.234e+30" for one that has exploded or vanished, so that the line keeps its other figures.
+// Three decimals, or "1.234e+30" for one that has exploded or vanished, so that the line keeps its
+// other figures.
 std::string norm_text(double norm) {
   const bool plain = norm == 0 || (norm >= 1e-3 && norm < 1e5);
   return figure(plain ? "{:.3f}" : "{:.3e}", norm);

@@ -1,5 +1,5 @@
-// Threads for connections: one for each that is open, up to a limit. One beyond it is given to the
-// thread that accepts connections.
+// Threads for connections: one for each open connection, up to a limit. A connection beyond the
+// limit is given to the thread that accepts connections.
 #pragma once
 
 #include <httplib.h>
@@ -69,8 +69,8 @@ class ConnectionThreads final : public httplib::TaskQueue {
   std::condition_variable wake_;
   std::deque<std::function<void()>> waiting_;
   std::vector<std::thread> threads_;
-  size_t idle_ = 0;  // threads
-  size_t open_ = 0;  // connections that wait for a thread or have one
+  size_t idle_ = 0;  // threads without a connection
+  size_t open_ = 0;  // connections that have a thread or wait for one
   bool ends_ = false;
 };
 

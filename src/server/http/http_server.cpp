@@ -247,7 +247,7 @@ void HttpServer::Implementation::serve(Connection& connection) {
   }
 }
 
-// Only the first line is looked at, where it came in one piece.
+// Reads only the first line, and only if it came in one piece.
 std::string HttpServer::Implementation::refusal(std::string_view bytes) {
   const std::string_view line = bytes.substr(0, bytes.find("\r\n"));
   const size_t space = line.find(' '), end = line.find_first_of(" ?", space + 1);

@@ -51,8 +51,8 @@ class HttpHandler {
   virtual HttpAnswer answer(const HttpRequest& request) = 0;  // must not throw
   // The answer to what could not be read as a request.
   virtual HttpAnswer unreadable(int status) = 0;
-  // The answer to a request on a connection beyond the limit, which has no body; method and path are
-  // "" where they are not known. Must not throw.
+  // The answer to a request on a connection beyond the limit. The request has no body, and its
+  // method and path are "" if they are not known. Must not throw.
   virtual HttpAnswer beyond_limit(const HttpRequest& request, int64_t connections) = 0;
   // An answer was written.
   virtual void done(const std::string& method, const std::string& path, int status, double seconds,

@@ -57,7 +57,7 @@ void RefusedConnections::run() {
   for (Open& open : open_) close_at_once(open);
 }
 
-// False: the thread is to end.
+// Returns false if the thread is to end.
 bool RefusedConnections::take_new() {
   const std::lock_guard lock(mutex_);
   for (const int socket : std::exchange(new_, {}))
@@ -65,10 +65,10 @@ bool RefusedConnections::take_new() {
   return !ends_;
 }
 
-// Until something comes or a time is over; serves those that it is for.
+// Waits until bytes arrive or a time limit ends, and serves the connections concerned.
 void RefusedConnections::wait() {
   std::vector<pollfd> files = {{wake_, POLLIN, 0}};
-  int longest = -1;  // milliseconds; for ever
+  int longest = -1;  // milliseconds; -1 waits without a limit
   for (const Open& open : open_) {
     files.push_back({open.socket, POLLIN, 0});
     const auto left = std::chrono::ceil<milliseconds>(open.until - steady_clock::now()).count();
@@ -82,7 +82,7 @@ void RefusedConnections::wait() {
   std::erase_if(open_, [&](Open& open) { return !serve(open, files[file++].revents != 0); });
 }
 
-// False: it is over, and closed.
+// Returns false if the connection is done and closed.
 bool RefusedConnections::serve(Open& open, bool readable) {
   ssize_t n = 0;
   if (readable) n = recv(open.socket, buffer_.data(), buffer_.size(), MSG_DONTWAIT);
@@ -96,7 +96,7 @@ bool RefusedConnections::serve(Open& open, bool readable) {
   return false;
 }
 
-// What has come is read first: a socket that is closed with bytes unread may take the answer with it.
+// Reads the received bytes first: closing a socket with unread bytes may discard the answer.
 void RefusedConnections::close_at_once(Open& open) {
   const ssize_t n = recv(open.socket, buffer_.data(), buffer_.size(), MSG_DONTWAIT);
   if (!open.answered) answer(open, {buffer_.data(), static_cast<size_t>(std::max<ssize_t>(n, 0))});

@@ -12,27 +12,28 @@
 
 namespace megatron::server {
 
-// None can hold up another one or the thread that accepts connections, whatever its client sends or
-// leaves out: it has a moment for the beginning of its request, then it is answered, and closed once
-// the client has read that. Of more than `kMost` the oldest are closed earlier.
+// No connection can delay another one or the thread that accepts connections, regardless of what
+// its client sends or omits. It has a short time for the beginning of its request, then it is
+// answered, and it is closed once the client has read the answer. If there are more than `kMost`,
+// the oldest are closed earlier.
 class RefusedConnections {
  public:
   // Bytes of the answer to a request that begins with `bytes`, maybe none. Must not throw.
   using Answer = std::function<std::string(std::string_view bytes)>;
 
   explicit RefusedConnections(Answer answer);
-  ~RefusedConnections();  // closes those that are open
+  ~RefusedConnections();  // closes the open connections
   RefusedConnections(const RefusedConnections&) = delete;
   RefusedConnections& operator=(const RefusedConnections&) = delete;
 
-  void add(int socket);  // owns it from now on
+  void add(int socket);  // takes ownership of the socket
 
  private:
   static constexpr size_t kMost = 64;
   using Time = std::chrono::steady_clock::time_point;
   struct Open {
     int socket;
-    Time until;  // for the first bytes, then for the end
+    Time until;  // deadline for the first bytes, then for the end
     bool answered = false;
   };
 
@@ -48,7 +49,7 @@ class RefusedConnections {
   std::mutex mutex_;
   std::vector<int> new_;
   bool ends_ = false;
-  // Of the thread alone.
+  // The members below are used by the thread only.
   std::vector<Open> open_;  // oldest first
   std::array<char, 65536> buffer_;
   std::thread thread_;

@@ -19,7 +19,8 @@ class PrefixTrie {
   void for_each_prefix(std::string_view text, F&& found) const {
     walk(text.size(), [&](size_t i) { return text[i]; }, found);
   }
-  // The same for `before` and `text` one behind the other. Gives the bytes that were looked at.
+  // The same for the concatenation of `before` and `text`. Returns the number of bytes that were
+  // read.
   template <class F>
   size_t for_each_prefix(std::string_view before, std::string_view text, F&& found) const {
     return walk(

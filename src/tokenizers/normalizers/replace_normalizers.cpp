@@ -68,7 +68,7 @@ class Replacement {
  private:
   Text& text_;
   std::string_view content_;
-  size_t size_, inserted_ = 0;  // of the old text; bytes
+  size_t size_, inserted_ = 0;  // bytes of the old text, and bytes inserted
   std::optional<TextEdit> edit_;
 };
 

@@ -43,7 +43,7 @@ void add_merges(Definition& definition, int32_t id, F&& fits) {
   }
 }
 
-// Dividing a piece costs its length for each of its letters.
+// Dividing a piece takes time in the square of its length.
 void check_sizes(const Model& model) {
   constexpr size_t kSteps = size_t{1} << 34;
   size_t steps = 0;

@@ -160,7 +160,7 @@ void parse_trainer(std::string_view message, size_t offset, SentencePieceModel& 
   }
 }
 
-// Gives the longest replacement's size. model: null for the denormaliser.
+// Returns the size of the longest replacement. model: null for the denormaliser.
 size_t parse_normalizer(std::string_view message, size_t offset, SentencePieceModel* model) {
   constexpr uint64_t kMap = 2, kAddPrefix = 3, kRemoveExtraSpaces = 4, kEscapeSpaces = 5;
   size_t longest = 0;

@@ -20,12 +20,12 @@ struct SentencePieceModel {
                            kByte = 6;
 
   Algorithm algorithm = Algorithm::unigram;
-  // Of its normaliser: one space of many and none at the ends; a space before the text; spaces
-  // written as U+2581.
+  // Settings of the normaliser: it collapses runs of spaces and strips them at the ends; it puts a
+  // space before the text; it writes spaces as U+2581.
   bool removes_extra_spaces = true, adds_prefix = true, escapes_spaces = true;
   std::string_view normalization_map;  // part of the bytes that were read; "" where there is none
   bool byte_fallback = false;
-  int64_t unknown_id = 0, bos_id = 1, eos_id = 2;  // below 0: it has none
+  int64_t unknown_id = 0, bos_id = 1, eos_id = 2;  // below 0 if the model has none
   std::string unknown_piece = "<unk>", bos_piece = "<s>", eos_piece = "</s>";
   std::vector<Piece> pieces;       // by id
   size_t longest_replacement = 3;  // bytes that one byte of a text can become by normalisation

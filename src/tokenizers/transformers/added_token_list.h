@@ -1,4 +1,4 @@
-// Added tokens with the ids that Hugging Face's tokenizers give them.
+// Added tokens with the largest ids that Hugging Face's tokenizers give them.
 #pragma once
 
 #include <string>
@@ -16,13 +16,14 @@ class AddedTokenList {
   explicit AddedTokenList(const Vocabulary& vocabulary) : vocabulary_(vocabulary) {}
 
   bool contains(const std::string& content) const { return places_.contains(content); }
-  // A token of the vocabulary keeps its id; a new one gets the next behind the vocabulary and the
-  // tokens before. A token that is there already takes over the new one's properties, but stays
-  // special. An empty one is left out. token.id: of its file; -1 where it has none. Throws Error
-  // where the id belongs to another token, which needs a vocabulary with holes.
+  // A token of the vocabulary keeps its id; a new one gets the next id behind the vocabulary and
+  // the tokens added before. A token that was already added takes over the new properties, but
+  // stays special. Empty tokens are left out. token.id: the id in the token's file, or -1. Throws
+  // Error if the id belongs to another token, which happens if the vocabulary has holes.
   void add(AddedToken token);
 
-  // By id. A warning names tokens whose id is not the one of their file.
+  // Returns the tokens in the order of their ids. Warns of tokens whose id differs from that in
+  // their file.
   std::vector<AddedToken> take();
 
  private:
@@ -30,10 +31,11 @@ class AddedTokenList {
 
   const Vocabulary& vocabulary_;
   std::vector<AddedToken> tokens_;
-  std::unordered_map<std::string, size_t> places_;  // in tokens_, by content
+  std::unordered_map<std::string, size_t> places_;  // indices in tokens_ by content
   int64_t largest_ = -1;                            // id
-  std::string moved_;                               // what is said of the first with another id
-  std::unordered_set<std::string> all_moved_;       // their contents
+  // Warning text for the first token with another id.
+  std::string moved_;
+  std::unordered_set<std::string> all_moved_;  // contents of all such tokens
 };
 
 }  // namespace megatron::tokenizers

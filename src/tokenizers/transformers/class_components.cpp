@@ -18,7 +18,7 @@ void set_tokens(TokenConfiguration& configuration, const Tokens& tokens) {
     configuration.set_default(name, token ? Json(token) : Json());
 }
 
-// False where the member is absent or null.
+// Returns false if the member is absent or null.
 bool is_true(const TokenConfiguration& configuration, std::string_view key) {
   const Json& value = configuration.member(key);
   MG_CHECK(value.is_null() || value.is_bool(),
@@ -104,7 +104,7 @@ void apply_gpt2(TokenConfiguration& c, Definition& d, Json normalizer) {
   d.settings.set("decoder", byte_level(true, true));
 }
 
-// letters: what a word is made of.
+// letters: pattern of the letters that words consist of.
 void apply_qwen(TokenConfiguration& c, Definition& d, std::string_view letters,
                 std::string_view other_than) {
   set_tokens(

@@ -1,5 +1,5 @@
-// The classes of transformers (5.24) that keep of a file its vocabulary, merges and post-processor,
-// and make all other components themselves.
+// Tokenizer classes of transformers (5.24) that use only the vocabulary, merges and post-processor
+// of a file, and make all other components themselves.
 #pragma once
 
 #include <string_view>
@@ -9,9 +9,9 @@
 
 namespace megatron::tokenizers {
 
-// Gives the configuration the tokens that the class has by default, and the definition its
-// components: LlamaTokenizer, GemmaTokenizer, GPT2Tokenizer, CodeGenTokenizer, GPTNeoXTokenizer,
-// Qwen2Tokenizer and Qwen3_5Tokenizer. Other classes change nothing.
+// Sets the class's default tokens in the configuration and its components in the definition, for
+// LlamaTokenizer, GemmaTokenizer, GPT2Tokenizer, CodeGenTokenizer, GPTNeoXTokenizer, Qwen2Tokenizer
+// and Qwen3_5Tokenizer. Other classes change nothing.
 void apply_class(std::string_view name, TokenConfiguration& configuration, Definition& definition);
 
 }  // namespace megatron::tokenizers

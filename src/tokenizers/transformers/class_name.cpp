@@ -18,8 +18,8 @@ bool has_word(std::string_view words, std::string_view word) {
 struct Registered {
   std::string_view name, model_types;
 };
-// Classes by model_type. Left out are those of models with classes that are not known here: a
-// directory of theirs names its class.
+// Classes by model_type. Models whose classes are not known here are left out: their directories
+// name the class.
 constexpr auto kRegistered = std::to_array<Registered>({
     {kPlainClass,
      "arctic aria beam bigbird_pegasus camembertv2-base canary chatlm cohere_asr ernie4_5 "
@@ -113,7 +113,7 @@ std::string class_name(const TokenConfiguration& configuration, std::string_view
   if (named.empty()) return by_model.empty() ? std::string(kPlainClass) : std::string(by_model);
   if (configuration.is_set("auto_map")) return found(named);
   const bool wrongly_named = has_word(kWronglyNamed, model_type);
-  // Llama 3 and others name LlamaTokenizer, which knows no byte-level BPE.
+  // Llama 3 and others name LlamaTokenizer, which has no byte-level BPE.
   if (named == "LlamaTokenizer" && !wrongly_named && json.find("\"ByteLevel\"") != json.npos)
     return std::string(kPlainClass);
   if (by_model.empty() || by_model == named) return found(named);

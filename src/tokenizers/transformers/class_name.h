@@ -1,4 +1,4 @@
-// Which of its classes transformers' AutoTokenizer opens a directory with, and what each does.
+// Finds the class with which transformers' AutoTokenizer opens a directory.
 #pragma once
 
 #include <string>
@@ -8,15 +8,14 @@
 
 namespace megatron::tokenizers {
 
-// The class that takes a file as it is.
+// The class that uses tokenizer.json as it is.
 inline constexpr std::string_view kPlainClass = "TokenizersBackend";
 
-// json: the content of tokenizer.json; ""
-// where there is none. The order in which config.json and tokenizer_config.json count is that of
-// transformers 5.24.
+// json: the content of tokenizer.json, or "" if there is none. config.json and
+// tokenizer_config.json have the precedence of transformers 5.24.
 std::string class_name(const TokenConfiguration& configuration, std::string_view json);
 
-// Whether the class makes components of its own from a vocabulary, in ways that are not known here.
+// True if the class makes its own components from a vocabulary in ways that are not known here.
 bool is_other_class(std::string_view name);
 
 }  // namespace megatron::tokenizers

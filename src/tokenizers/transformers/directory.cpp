@@ -18,7 +18,7 @@ namespace megatron::tokenizers {
 namespace {
 
 using Kind = TokenizerFile::Kind;
-// One directory on its way to a definition.
+// Builds a definition from one directory.
 class Opening {
  public:
   Opening(const TokenizerFile& file, std::string class_name, TokenConfiguration configuration)
@@ -30,7 +30,7 @@ class Opening {
     const bool other = is_other_class(class_) && file_.kind != Kind::bert;
     if (other) warn_of_components();
     if (class_ != kPlainClass && !is_other_class(class_)) {
-      d_.added_tokens.clear();  // they count only where the configuration has them
+      d_.added_tokens.clear();  // they are used only if the configuration has them
       apply_class(class_, c_, d_);
     }
     if (const Json& padding = d_.member("padding"); padding.is_object())
@@ -140,7 +140,7 @@ void Opening::add_tokens() {
   d_.added_tokens = list.take();
 }
 
-// Where there is no tokenizer.json, add_bos_token and add_eos_token say what is put round a text.
+// Without tokenizer.json, add_bos_token and add_eos_token say which tokens are put around a text.
 void Opening::put_tokens_around() {
   const bool has_json = file_.kind == Kind::hugging_face, neox = class_ == "GPTNeoXTokenizer";
   const bool given = !has_json && (c_.is_set("add_bos_token") || c_.is_set("add_eos_token"));

@@ -1,5 +1,5 @@
-// A directory's tokenizer as transformers' AutoTokenizer (5.24) opens it: the file, and what the
-// files next to it add to it and change in it.
+// A directory's tokenizer as transformers' AutoTokenizer (5.24) opens it: its file, with the
+// additions and changes from the files next to it.
 #pragma once
 
 #include <optional>
@@ -9,8 +9,8 @@
 
 namespace megatron::tokenizers {
 
-// Nothing for files that have a codec of their own: TikToken's, and a SentencePiece model in a
-// directory without tokenizer_config.json and without a config.json that names a model_type.
+// Returns nothing for files that have a codec of their own: TikToken's, and a SentencePiece model
+// in a directory without tokenizer_config.json and without a config.json that names a model_type.
 //
 // Tokens that only the configuration has are numbered behind the vocabulary, those of
 // added_tokens_decoder (or added_tokens.json) in the order of the ids there, then those that have a

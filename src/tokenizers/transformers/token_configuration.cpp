@@ -39,7 +39,7 @@ bool is_empty(const Json* value) {
          (value->is_object() && value->as_object().empty());
 }
 
-// Names are looked up one by one.
+// Limit on the names, which are looked up one by one.
 void check_names(size_t count) {
   constexpr size_t kMost = 8192;
   MG_CHECK(count <= kMost, "{}: there are {} names in one object; the limit is {}", kConfig, count,

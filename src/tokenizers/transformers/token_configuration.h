@@ -1,6 +1,6 @@
-// What the files next to a tokenizer say of its tokens: tokenizer_config.json, and, unless that has
-// added_tokens_decoder, special_tokens_map.json and added_tokens.json. The rules are those of
-// transformers 5.24.
+// Reads the settings of tokens in the files next to a tokenizer: tokenizer_config.json, and, unless
+// that has added_tokens_decoder, special_tokens_map.json and added_tokens.json. The rules are those
+// of transformers 5.24.
 #pragma once
 
 #include <map>
@@ -15,28 +15,29 @@ namespace megatron::tokenizers {
 
 struct ConfiguredToken {
   AddedToken token;
-  // False: whether it is looked for in the normalised text follows from `token.special`.
+  // If false, `token.special` decides whether the token is looked for in the normalised text.
   bool normalized_is_given = false;
 };
 
-// A string, which is a special token, or an object. Throws Error naming `where` and `name`.
+// Reads a string, which is a special token, or an object. Throws Error naming `where` and `name`.
 ConfiguredToken read_configured_token(const Json& value, std::string_view where,
                                       std::string_view name);
 
 class TokenConfiguration {
  public:
-  // definition: the tokenizer.json in the directory, whose added tokens count; null where there is
-  // none. Throws Error naming the file that is malformed.
+  // definition: the directory's tokenizer.json, whose added tokens are used; null if there is none.
+  // Throws Error naming the file that is malformed.
   TokenConfiguration(const std::string& directory, const Definition* definition);
 
-  // Whether the directory says how transformers opens it: it has tokenizer_config.json, or a
+  // True if the directory says how transformers opens it: it has tokenizer_config.json, or a
   // config.json with a model_type.
   bool exists() const { return exists_; }
   const Json& model_config() const { return model_config_; }  // config.json
-  // A member of tokenizer_config.json; null where it is absent. is_set: present, if only as null.
+  // A member of tokenizer_config.json; null if it is absent. is_set(): true if it is present, even
+  // as null.
   const Json& member(std::string_view key) const;
   bool is_set(std::string_view key) const { return members_.contains(key); }
-  // Gives a member that is absent: a class's default.
+  // Sets a member that is absent to a class's default.
   void set_default(std::string_view key, Json value);
 
   // bos_token, eos_token, unk_token, sep_token, pad_token, cls_token, mask_token, then the names
@@ -62,9 +63,9 @@ class TokenConfiguration {
 
   bool exists_ = false;
   Json members_, model_config_;
-  Json own_names_{Json::Object{}};  // of named tokens that transformers has no name for
+  Json own_names_{Json::Object{}};  // named tokens that transformers has no name for
   std::map<int64_t, ConfiguredToken> added_;
-  std::map<std::string, ConfiguredToken, std::less<>> by_content_;  // of the added tokens
+  std::map<std::string, ConfiguredToken, std::less<>> by_content_;  // added tokens by content
 };
 
 }  // namespace megatron::tokenizers

@@ -278,7 +278,7 @@ plan::Plan plan_of(const settings::TrainSettings& s, const models::Model& model,
   return plan_by_run(s, model, vocabulary, options, consumed);
 }
 
-// The plan at the expected load of experts, beside `worst`, that of full buffers.
+// The plan at the expected load of experts. `worst` is the plan for full buffers.
 plan::Plan at_expected_load(const plan::Plan& worst, const settings::TrainSettings& s,
                             const models::Model& model, const corpus::Vocabulary& vocabulary,
                             const PlanOptions& options, int64_t consumed) {
@@ -295,7 +295,7 @@ plan::Plan at_expected_load(const plan::Plan& worst, const settings::TrainSettin
   p.loads = {at_load(load, plan::rows_at(*p.experts, load), p),
              at_load(worst.experts->most, worst.experts->room, worst)};
   p.worst_stages = worst.stages;
-  p.program = worst.program;  // as it was before any plan
+  p.program = worst.program;  // measured before any plan was made
   return p;
 }
 

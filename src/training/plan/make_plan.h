@@ -22,13 +22,14 @@ struct PlanOptions {
   // that is planned for (plan/known_gpus.h).
   std::optional<double> device_memory;
   plan::RateKeeping rates;  // of the machine's rates, which the estimate of the time takes
-  // A model with experts is planned at this load of them, and at the worst, too: that of the fullest expert-parallel
-  // rank over the mean, of one rank that of the fullest expert. At least 1, a number. Without it buffers are full, which
-  // is the worst load.
+  // Load of the fullest expert-parallel rank over the mean (of the fullest expert if there is one
+  // rank), at least 1 and finite. A model with experts is planned at this load and at the worst
+  // load. Without a value only the worst load is planned, in which buffers are full.
   std::optional<double> expert_skew;
-  bool skew_given = false;            // by --moe-skew, so that a model without experts is an error
-  std::optional<double> expert_load;  // plan this one alone, in place of full buffers
-  std::string recipe;  // of --recipe, whose name has the GPU that it is for; or empty
+  // Given by --moe-skew; a model without experts is then an error.
+  bool skew_given = false;
+  std::optional<double> expert_load;  // plans this load alone instead of full buffers
+  std::string recipe;  // value of --recipe, whose name has the GPU that it is for; or empty
   plan::MeasuredCalls* measured = nullptr;  // of plans that are compared
 };
 
