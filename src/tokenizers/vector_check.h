@@ -10,8 +10,8 @@
 //                       is not checked
 //   text, ids_json, ids_model  encoding where a tokenizer.json and the SentencePiece model that it
 //                       was made of differ
-//   size                size of the vocabulary; bos, eos, pad, where they are given; opened_by is not
-//                       checked
+//   size                size of the vocabulary; bos, eos, pad, where they are given; opened_by is
+//                       not checked
 //   messages            a chat and its rendering (chat_cases.h)
 // A field that the kind does not have, and a file without lines, are failures.
 #pragma once

@@ -210,8 +210,8 @@ function showThought(message) {
   return new Answer(box);
 }
 
-// Of a chat, whose last message is the user's; that one goes back into the input where it cannot be
-// answered.
+// Answers a chat whose last message is the user's. If that fails, the message goes back into the
+// input.
 async function answer(chat) {
   const message = show("model", "");
   let thought = null, said = null, reason = null, failed = false, next = 0;
