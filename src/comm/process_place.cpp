@@ -1,3 +1,4 @@
+#include <array>
 #include <charconv>
 #include <climits>
 #include <cstdlib>
@@ -170,7 +171,7 @@ std::optional<ProcessPlace> read_slurm_or_pmix(const Reader& reader) {
   MG_CHECK(place.has_value(),
            "the environment variable PMIX_RANK is set, but nothing gives the number of ranks "
            "(OMPI_COMM_WORLD_SIZE, or SLURM_STEP_NUM_TASKS in a Slurm step): start the program "
-           "with 'megatron launch', mpirun or srun");
+           "with 'megatron launch', mpirun or srun, or unset PMIX_RANK if no launcher set it");
   check_same(*rank, {"SLURM_PROCID", place->rank});
   place->source = rank->name;
   return place;
@@ -258,6 +259,18 @@ std::string note_alone(const Reader& reader) {
         why.empty() && value && (name == kRendezvous.rank || *value != "1"))
       why = fmt::format("{} is {}, but {} and MASTER_ADDR are not set", name, *value,
                         name == kRendezvous.rank ? kRendezvous.size : kRendezvous.rank);
+  // Ranks and sizes by launchers that are not read: torchrun's local ones, MVAPICH, Flux, PALS, IBM's jsrun.
+  constexpr std::array kOthers = {
+      "LOCAL_WORLD_SIZE",   "MV2_COMM_WORLD_SIZE", "FLUX_JOB_SIZE",
+      "JSM_NAMESPACE_SIZE", "LOCAL_RANK",          "MV2_COMM_WORLD_RANK",
+      "FLUX_TASK_RANK",     "PALS_RANKID",         "JSM_NAMESPACE_RANK"};
+  for (const std::string_view name : kOthers) {
+    const auto value = reader.text(name);
+    const bool alone = name.ends_with("SIZE") ? value == "1" : value == "0";
+    if (why.empty() && value && !alone)
+      why = fmt::format("{} is {}, but neither RANK and WORLD_SIZE nor MPI's variables are set",
+                        name, *value);
+  }
   if (why.empty()) return {};
   return fmt::format(
       "this process runs alone: {}. Several processes are started with 'megatron launch', mpirun, "

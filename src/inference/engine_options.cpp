@@ -8,7 +8,7 @@
 namespace megatron::inference {
 
 // The sizes of a pass are products of these numbers and must fit in 64 bits.
-constexpr int64_t kMostRequests = int64_t{1} << 20, kMostTokens = int64_t{1} << 28;
+constexpr int64_t kMostRequests = int64_t{1} << 40, kMostTokens = int64_t{1} << 28;
 
 void EngineOptions::check() const {
   MG_CHECK(max_requests > 0 && max_requests <= kMostRequests,

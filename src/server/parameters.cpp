@@ -61,9 +61,9 @@ std::optional<int64_t> Parameters::integer(std::string_view name, int64_t least,
   const int64_t found = whole ? value->as_integer() : 0;
   if (!whole || found < least || found > most) {
     const std::string range =
-        most == INT64_MAX
-            ? (least == INT64_MIN ? std::string() : fmt::format(" of {} or more", least))
-            : fmt::format(" from {} to {}", least, most);
+        most == INT64_MAX ? (least == INT64_MIN ? std::string(" of 64 bits")
+                                                : fmt::format(" of 64 bits, {} or more", least))
+                          : fmt::format(" from {} to {}", least, most);
     fail(name, fmt::format("is {}; it must be an integer{}", shown(*value), range));
   }
   return found;

@@ -31,7 +31,7 @@ std::string digest(std::string_view text) {
 
 // Digests the size and a few pieces. Files are not mapped, as with --no-mmap-bin-files.
 std::string samples_of(const std::string& path) {
-  constexpr int64_t kWhole = int64_t{1} << 20, kPieces = 8, kPiece = int64_t{4} << 10;
+  constexpr int64_t kWhole = int64_t{8} << 20, kPieces = 32, kPiece = int64_t{64} << 10;
   const data::BinFile file(path, false);
   const int64_t size = file.size(), pieces = size <= kWhole ? 1 : kPieces;
   std::vector<std::byte> piece(static_cast<size_t>(pieces == 1 ? size : kPiece));

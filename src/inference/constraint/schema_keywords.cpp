@@ -50,6 +50,9 @@ constexpr std::string_view kOfArray[] = {"items",    "prefixItems", "additionalI
                                          "minItems", "maxItems",    "uniqueItems",
                                          "contains", "minContains", "maxContains"};
 
+// Digits before the point of the widest numbers that texts have (number_range.cpp).
+constexpr int64_t kMostDigits = 20;
+
 struct NamedType {
   std::string_view name;
   uint8_t type;
@@ -139,7 +142,7 @@ uint8_t types_of_keyword(std::string_view keyword) {
   return keyword == "format" ? json_type::kString | json_type::kNumber : 0;
 }
 
-uint8_t types_named(const SchemaPlace& place) {
+uint8_t types_named(SchemaReader& reader, const SchemaPlace& place) {
   const Json& value = (*place.schema)["type"];
   uint8_t types = 0;
   const auto add = [&](const Json& one) {
@@ -150,9 +153,10 @@ uint8_t types_named(const SchemaPlace& place) {
       std::string names;
       for (const NamedType& type : kTypes)
         names += (names.empty() ? "" : ", ") + std::string(type.name);
-      place.refuse(fmt::format("the type '{}' is not known; known are {}", one.as_string(), names));
+      reader.note(place, "type",
+                  fmt::format("'{}' is not known; known are {}", one.as_string(), names));
     }
-    types |= known->type;
+    types |= known == std::end(kTypes) ? json_type::kAll : known->type;
   };
   if (value.is_array()) {
     for (const Json& one : value.as_array()) add(one);
@@ -167,7 +171,8 @@ uint8_t types_named(const SchemaPlace& place) {
 
 void note_others(SchemaReader& reader, const SchemaPlace& place) {
   for (const auto& [keyword, value] : place.schema->as_object()) {
-    if (is_annotation(keyword) || has(kOfAnyType, keyword) || types_of_keyword(keyword) != 0)
+    if (is_annotation(keyword) || has(kOfAnyType, keyword) || types_of_keyword(keyword) != 0 ||
+        place.find(keyword) == nullptr)
       continue;
     reader.note(place, keyword, "texts cannot be held to it");
   }
@@ -206,9 +211,12 @@ void narrow(CountBounds& bounds, SchemaReader& reader, const SchemaPlace& place,
   };
   if (place.find(minimum) != nullptr) {
     bounds.minimum = std::max(bounds.minimum, read(minimum));
-    if (bounds.minimum > kMaximumCount)
-      place.refuse(fmt::format("'{}' is {}; the limit is {}", minimum,
-                               (*place.schema)[minimum].dump(), kMaximumCount));
+    if (bounds.minimum > kMaximumCount) {
+      bounds.minimum = kMaximumCount;
+      reader.note(
+          place, minimum,
+          fmt::format("it is {}; the limit is {}", (*place.schema)[minimum].dump(), kMaximumCount));
+    }
   }
   if (place.find(maximum) == nullptr) return;
   const int64_t most = read(maximum);
@@ -232,11 +240,17 @@ void narrow(NumberRange& range, SchemaReader& reader, const SchemaPlace& place) 
     auto& bound = is_minimum ? range.minimum : range.maximum;
     const Json* draft_4 = place.find(exclusive);  // true: the other bound is exclusive
     const bool is_flag = draft_4 != nullptr && draft_4->is_bool();
-    if (place.find(inclusive) != nullptr)
-      tighten(bound, Decimal(number_at(place, inclusive)), is_flag && draft_4->as_bool(),
-              is_minimum);
-    if (draft_4 != nullptr && !is_flag)
-      tighten(bound, Decimal(number_at(place, exclusive)), true, is_minimum);
+    const auto take = [&](std::string_view keyword, bool is_exclusive) {
+      const Decimal value(number_at(place, keyword));
+      const int64_t digits = static_cast<int64_t>(value.digits.size()) - value.places;
+      if (digits > kMostDigits &&
+          value.negative != is_minimum)  // no number that is written satisfies it
+        return reader.note(place, keyword,
+                           fmt::format("numbers have up to {} digits", kMostDigits));
+      tighten(bound, value, is_exclusive, is_minimum);
+    };
+    if (place.find(inclusive) != nullptr) take(inclusive, is_flag && draft_4->as_bool());
+    if (draft_4 != nullptr && !is_flag) take(exclusive, true);
   }
   if (place.find("multipleOf") != nullptr) read_divisor(range, reader, place);
   if (place.find("format") != nullptr) read_number_format(range, reader, place);

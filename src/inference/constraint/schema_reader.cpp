@@ -147,7 +147,7 @@ class SchemaReader::Expansion {
     if (!place.schema->is_object()) place.refuse("a schema is an object, true or false");
     note_others(reader_, place);
     if (place.find("type") != nullptr) {
-      const uint8_t types = types_named(place);
+      const uint8_t types = types_named(reader_, place);
       if (place.document->strict && (types & json_type::kObject) != 0 && !place.find("const") &&
           !place.find("enum"))
         check_strict_object(place);
@@ -286,7 +286,7 @@ const SchemaPlace& SchemaReader::target(const SchemaPlace& place) {
   if (!reference.is_string()) place.refuse("'$ref' is not a string");
   const std::string& written = reference.as_string();
   if (!written.starts_with('#') || (written.size() > 1 && written[1] != '/'))
-    place.refuse(fmt::format("'$ref' is '{}'; supported are '#' and '#/...'", written));
+    return named_target(place, written);
   const std::string decoded = percent_decoded(written.substr(1));
   const Json* at = place.document->root;
   std::string pointer = "#";
@@ -307,6 +307,37 @@ const SchemaPlace& SchemaReader::target(const SchemaPlace& place) {
     pointer += "/" + escaped(token);
   }
   return place_of(*at, *place.document, std::move(pointer));
+}
+
+// Schemas within the document may have names: "$anchor", or "$id" as it is written.
+const SchemaPlace& SchemaReader::named_target(const SchemaPlace& place,
+                                              const std::string& written) {
+  struct Visited {
+    const Json* schema;
+    std::string pointer;
+  };
+  std::vector<Visited> open = {{place.document->root, "#"}};
+  while (!open.empty()) {
+    const Visited at = std::move(open.back());
+    open.pop_back();
+    spend(place, 1);
+    if (at.schema->is_array()) {
+      const Json::Array& elements = at.schema->as_array();
+      for (size_t i = 0; i < elements.size(); ++i)
+        open.push_back({&elements[i], fmt::format("{}/{}", at.pointer, i)});
+    }
+    if (!at.schema->is_object()) continue;
+    const Json *anchor = at.schema->find("$anchor"), *id = at.schema->find("$id");
+    const bool found =
+        (anchor != nullptr && written.starts_with('#') && *anchor == Json(written.substr(1))) ||
+        (id != nullptr && *id == Json(written));
+    if (found) return place_of(*at.schema, *place.document, at.pointer);
+    for (const auto& [key, value] : at.schema->as_object())
+      open.push_back({&value, at.pointer + "/" + escaped(key)});
+  }
+  static const Json kAnyValue(true);
+  note(place, "$ref", fmt::format("no schema in this document is called '{}'", written));
+  return place_of(kAnyValue, *place.document, place.pointer + "/$ref");
 }
 
 void SchemaReader::note(const SchemaPlace& place, std::string_view keyword,

@@ -29,6 +29,11 @@ class Opening {
     if (file_.kind == Kind::sentence_piece) read_pieces();
     const bool other = is_other_class(class_) && file_.kind != Kind::bert;
     if (other) warn_of_components();
+    if (c_.member("split_special_tokens") == Json(true))
+      log::warning(
+          "{}: split_special_tokens is true, which is not done here: special tokens in a text are "
+          "tokens",
+          file_.directory());
     if (class_ != kPlainClass && !is_other_class(class_)) {
       d_.added_tokens.clear();  // they are used only if the configuration has them
       apply_class(class_, c_, d_);
@@ -47,8 +52,10 @@ class Opening {
   void put_tokens_around();
   void warn_of_components() const {
     log::warning(
-        "{}: for {}, transformers makes normalizer, pre-tokenizer and decoder itself; those of {} "
-        "are used, which may differ where it was not written by transformers",
+        "{}: for {}, transformers makes normalizer, pre-tokenizer, decoder, special tokens and "
+        "what "
+        "is put around a text itself; those of {} and its configuration are used, which may differ "
+        "where it was not written by transformers",
         file_.directory(), class_, std::filesystem::path(file_.path).filename().string());
   }
 

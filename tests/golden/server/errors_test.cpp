@@ -87,7 +87,7 @@ TEST_F(Errors, FieldsOfCompletions) {
        {R"("prompt_logprobs": -1)", "prompt_logprobs"},
        {R"("prompt_logprobs": true)", "prompt_logprobs"},
        {R"("prompt_logprobs": 1, "stream": true)", "prompt_logprobs"},
-       {R"("guided_json": {"type": "any"})", "guided_json"}},
+       {R"("guided_json": {"type": 3})", "guided_json"}},
       "}");
   refused(path, R"({"prompt": )",
           {{"3", "prompt"},

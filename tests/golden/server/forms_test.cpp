@@ -154,7 +154,7 @@ TEST_F(Forms, WhatCannotBeHeldTo) {
   EXPECT_EQ(param(R"("response_format": {"type": "json_schema", "json_schema": {"name": "s"}})"),
             "response_format.json_schema");
   EXPECT_EQ(param(R"("response_format": {"type": "json_schema",
-                                         "json_schema": {"schema": {"type": "nothing"}}})"),
+                                         "json_schema": {"schema": {"type": 7}}})"),
             "response_format.json_schema.schema");
   EXPECT_EQ(param(R"("guided_regex": "[")"), "guided_regex");
   EXPECT_EQ(param(R"("guided_regex": "a", "guided_choice": ["b"])"), "guided_json");

@@ -218,6 +218,12 @@ std::vector<Nesting> nestings() {
       {"a shell of salloc for one", {{"SLURM_JOB_ID", "17"}, {"SLURM_NTASKS", "1"}}, "none", ""},
       {"a rank alone", {{"RANK", "1"}}, "none", "RANK is 1, but WORLD_SIZE"},
       {"a size alone", {{"WORLD_SIZE", "8"}}, "none", "WORLD_SIZE is 8, but RANK"},
+      {"torchrun's local variables alone",
+       {{"LOCAL_RANK", "1"}, {"LOCAL_WORLD_SIZE", "2"}},
+       "none",
+       "LOCAL_WORLD_SIZE is 2, but neither"},
+      {"a launcher that is not read", {{"PALS_RANKID", "3"}}, "none", "PALS_RANKID is 3"},
+      {"local variables of one", {{"LOCAL_RANK", "0"}, {"LOCAL_WORLD_SIZE", "1"}}, "none", ""},
       {"nothing", {{"HOME", "/root"}}, "none", ""},
   };
 }
