@@ -188,7 +188,7 @@ Json::Array SchemaCompiler::satisfying(const Alternative& alternative) {
       size_t steps = 0;
       const bool fits =
           std::ranges::all_of(conditions, [&](auto& one) { return one.contains(text, steps); });
-      reader_.spend(**alternative.places.begin(), steps);
+      if (!conditions.empty()) reader_.spend(**alternative.places.begin(), steps);
       if (!fits) continue;
     }
     found.push_back(value);

@@ -191,10 +191,8 @@ TEST_F(MutatedInputs, TorchFiles) {
 }
 
 TEST_F(MutatedInputs, IndexFiles) {
-  std::vector<std::string> seeds;
-  for (const char* name : {"i8_docs", "i32_docs", "u16_items", "i32_multimodal"})
-    seeds.push_back(read_file(kGolden + "indexed/" + name + ".idx"));
-  write("d.bin", read_file(kGolden + "indexed/i32_docs.bin") + std::string(4096, '\1'));
+  const std::vector<std::string> seeds = {read_file(kGolden + "indexed/i8_docs.idx")};
+  write("d.bin", read_file(kGolden + "indexed/i8_docs.bin"));
   read_all(".idx", 150'000, seeds, [&](const std::string& bytes) {
     write("d.idx", bytes);
     const data::IndexedDataset dataset(folder_ + "/d");
@@ -225,7 +223,7 @@ TEST_F(MutatedInputs, Templates) {
       "{% for m in messages %}{% if m.role == 'user' and loop.first %}{{ '[INST] ' + m.content | "
       "trim ~ ' [/INST]' }}"
       "{% else %}{{ raise_exception('no ' ~ m.role) }}{% endif %}{% endfor %}",
-      "{%- macro f(a, b=2, *c) -%}{{ a * b }}{%- endmacro -%}{% set ns = namespace(n=0) %}{% for i "
+      "{%- macro f(a, b=2) -%}{{ a * b }}{%- endmacro -%}{% set ns = namespace(n=0) %}{% for i "
       "in range(9) if i % 2 %}"
       "{% set ns.n = ns.n + i ** 2 %}{{ f(i) }}{% endfor %}{{ ns.n | tojson(indent=2) }}{{ "
       "x[1:-1:2] | join(',') }}",
