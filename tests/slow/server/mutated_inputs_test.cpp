@@ -297,8 +297,8 @@ TEST_F(MutatedInputs, Requests) {
       post("/v1/chat/completions",
            R"({"messages": [{"role": "user", "content": "a"}], "max_tokens": 1, "stream": true})"),
       post("/tokenize", R"({"prompt": "text", "add_special_tokens": true})"),
-      "POST /detokenize HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\nConnection: "
-      "close\r\n\r\n"
+      "POST /detokenize HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
+      "Transfer-Encoding: chunked\r\nConnection: close\r\n\r\n"
       "12\r\n{\"tokens\": [65, 66\r\n2\r\n]}\r\n0\r\n\r\n"};
   size_t sent = 0;
   read_all("HTTP", 60'000, seeds, [&](const std::string& bytes) {
