@@ -259,7 +259,8 @@ std::string note_alone(const Reader& reader) {
         why.empty() && value && (name == kRendezvous.rank || *value != "1"))
       why = fmt::format("{} is {}, but {} and MASTER_ADDR are not set", name, *value,
                         name == kRendezvous.rank ? kRendezvous.size : kRendezvous.rank);
-  // Ranks and sizes by launchers that are not read: torchrun's local ones, MVAPICH, Flux, PALS, IBM's jsrun.
+  // Ranks and sizes by launchers that are not read: torchrun's local ones, MVAPICH, Flux, PALS,
+  // IBM's jsrun.
   constexpr std::array kOthers = {
       "LOCAL_WORLD_SIZE",   "MV2_COMM_WORLD_SIZE", "FLUX_JOB_SIZE",
       "JSM_NAMESPACE_SIZE", "LOCAL_RANK",          "MV2_COMM_WORLD_RANK",

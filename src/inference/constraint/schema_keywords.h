@@ -12,7 +12,8 @@ namespace megatron::inference {
 bool is_annotation(std::string_view keyword);  // true if it does not restrict values
 // The types that a keyword says something about; 0 for one that is not a type's.
 uint8_t types_of_keyword(std::string_view keyword);
-// Types by "type" and OpenAPI's "nullable". A name that is not known is noted, and the type is then free.
+// Types by "type" and OpenAPI's "nullable". A name that is not known is noted, and the type is then
+// free.
 uint8_t types_named(SchemaReader& reader, const SchemaPlace& place);
 // Notes the keywords of a schema that are not enforced for any type.
 void note_others(SchemaReader& reader, const SchemaPlace& place);

@@ -31,8 +31,8 @@ struct SchemaPlace {
   size_t number;        // in the order in which places were found
 
   [[noreturn]] void refuse(std::string_view reason) const;  // throws Error with the place
-  // Null if the keyword is absent. Serializers write absent keywords as null, which is read so in schemas that are not
-  // strict; "const" may be null.
+  // Null if the keyword is absent. Serializers write absent keywords as null, which is read so in
+  // schemas that are not strict; "const" may be null.
   const Json* find(std::string_view keyword) const {
     const Json* value = schema->is_object() ? schema->find(keyword) : nullptr;
     const bool absent =
@@ -78,8 +78,8 @@ class SchemaReader {
   const SchemaPlace& child(const SchemaPlace& place, const Json& schema, std::string_view keyword);
   const SchemaPlace& child(const SchemaPlace& place, const Json& schema, std::string_view keyword,
                            std::string_view name);
-  // The schema that "$ref" of `place` names: "#" or "#/...", maybe percent-encoded, or the name of a schema in the
-  // document. Any other name is noted, and any value satisfies it.
+  // The schema that "$ref" of `place` names: "#" or "#/...", maybe percent-encoded, or the name of
+  // a schema in the document. Any other name is noted, and any value satisfies it.
   const SchemaPlace& target(const SchemaPlace& place);
 
   // Notes that the keyword is not enforced. Throws Error in a strict document.

@@ -1,5 +1,5 @@
-// A decoder-only transformer as a value: a list of layers and a few numbers, from which one composition
-// (models/decoder/model.h) builds any of them.
+// A decoder-only transformer as a value: a list of layers and a few numbers, from which one
+// composition (models/decoder/model.h) builds any of them.
 #pragma once
 
 #include <algorithm>
@@ -19,8 +19,8 @@
 
 namespace megatron::models {
 
-// In place of attention or MLP: one matrix [H,H], or nothing at all, not even the norm (Bercovich et al.
-// 2024).
+// In place of attention or MLP: one matrix [H,H], or nothing at all, not even the norm (Bercovich
+// et al. 2024).
 struct LinearConfig {
   bool operator==(const LinearConfig&) const = default;
 };
@@ -31,16 +31,16 @@ struct NoOp {
 struct LayerValue {
   using Mixer = std::variant<nn::AttentionConfig, LinearConfig, NoOp>;
   using FeedForward = std::variant<nn::MlpConfig, LinearConfig, NoOp, nn::MoeConfig>;
-  // sequential: x += mixer(norm(x)), then x += feed_forward(norm(x)). parallel: x += mixer(norm(x)) +
-  // feed_forward(norm(x)) with two norms of the same x, or with one (Wang & Komatsuzaki 2021).
+  // sequential: x += mixer(norm(x)), then x += feed_forward(norm(x)). parallel: x += mixer(norm(x))
+  // + feed_forward(norm(x)) with two norms of the same x, or with one (Wang & Komatsuzaki 2021).
   enum class Order { sequential, parallel, parallel_one_norm };
 
   Mixer mixer;
   FeedForward feed_forward;
   Order order = Order::sequential;
   nn::NormConfig norm;  // of all norms of the layer
-  // Norms before mixer and feed-forward (of x), and after them (of what is added to x). An order other
-  // than sequential has those before only.
+  // Norms before mixer and feed-forward (of x), and after them (of what is added to x). An order
+  // other than sequential has those before only.
   bool norm_before = true, norm_after = false;
   double residual_multiplier = 1;  // of what is added to x
 
@@ -76,9 +76,10 @@ struct DecoderValue {
   double init_method_std = 0.02;
   std::optional<double> embedding_init_std;
   bool xavier_init = false;
-  // How many times wider the model is than the one whose settings it takes over (muP; Yang et al. 2022):
-  // matrices between embedding and output begin with their standard deviation divided by its square root,
-  // and optimizers scale their learning rates (ParameterSpec::width_multiplier). It acts in training alone.
+  // How many times wider the model is than the one whose settings it takes over (muP; Yang et al.
+  // 2022): matrices between embedding and output begin with their standard deviation divided by its
+  // square root, and optimizers scale their learning rates (ParameterSpec::width_multiplier). It
+  // acts in training alone.
   double width_multiplier = 1;
 
   bool operator==(const DecoderValue&) const = default;
@@ -88,7 +89,8 @@ struct DecoderValue {
   // times the factor. With llama3, longrope and several named tables (Gemma 3)
   // max_position_embeddings already is that of the scaled model.
   int64_t context_length() const;
-  // Positions that tables have: enough for texts of training and of inference, or for those of a given context.
+  // Positions that tables have: enough for texts of training and of inference, or for those of a
+  // given context.
   int64_t positions() const {
     return context ? *context : std::max(max_position_embeddings, context_length());
   }
@@ -101,8 +103,8 @@ struct DecoderValue {
   void check() const;
 };
 
-// By the names of flags; what is at its default is left out, but for sizes. All layers alike: their fields
-// stand beside the others, else "layers" lists runs of equal layers.
+// By the names of flags; what is at its default is left out, but for sizes. All layers alike: their
+// fields stand beside the others, else "layers" lists runs of equal layers.
 Json to_json(const DecoderValue& value);
 // Throws Error naming a key that is missing, unknown or of another type.
 DecoderValue decoder_from_json(const Json& json);
