@@ -39,10 +39,12 @@ ShardMap read_index(const std::string& path, std::string_view ending) {
   ShardMap shard_of;
   for (const auto& [tensor, file] : weights->as_object()) {
     MG_CHECK(file.is_string(), "'{}': the file of tensor '{}' is not a string", path, tensor);
-    MG_CHECK(is_file_name(file.as_string(), ending),
+    std::string_view name = file.as_string();
+    if (name.starts_with("./")) name.remove_prefix(2);
+    MG_CHECK(is_file_name(name, ending),
              "'{}': tensor '{}' is said to be in {}, which is not a plain file name ending in {}",
              path, tensor, file.dump(), ending);
-    shard_of.emplace(tensor, file.as_string());
+    shard_of.emplace(tensor, name);
   }
   return shard_of;
 }
@@ -122,9 +124,14 @@ void ModelDirectory::find_weights() {
   torch_ = !safetensors;
   const std::string_view single = torch_ ? kTorchFile : kSingleFile;
   indexed_ = has(index());
-  MG_CHECK(!indexed_ || !has(single),
-           "'{}' has both {} and {}; remove the one that is not to be used", path_, single,
-           index());
+  if (indexed_ && has(single)) {
+    MG_CHECK(!is_checkpoint(path_),
+             "'{}' has both {} and {}; remove the one that is not to be used", path_, single,
+             index());
+    log::info("'{}' has both {} and {}: {} is read, as in transformers", path_, single, index(),
+              single);
+    indexed_ = false;
+  }
   if (safetensors && torch)
     log::info("'{}' has weights twice: {} is read, {} is not", path_, indexed_ ? kIndex : single,
               has(kTorchFile) ? kTorchFile : kTorchIndex);

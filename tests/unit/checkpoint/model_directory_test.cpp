@@ -124,8 +124,10 @@ TEST(ModelDirectory, ChecksIndicesOfTorch) {
             "the index says that it is in '1.bin', which does not hold it");
   EXPECT_TRUE(contains(error(R"({"weight_map":{"a":"../1.bin"}})"), "not a plain file name"));
   EXPECT_TRUE(contains(error(R"({"weight_map":{"a":"1.safetensors"}})"), "ending in .bin"));
+  EXPECT_EQ(error(R"({"weight_map":{"a":"./1.bin"}})"), "");
+  EXPECT_TRUE(contains(error(R"({"weight_map":{"a":"././1.bin"}})"), "not a plain file name"));
   write_file(folder / kTorchFile, "x");
-  EXPECT_TRUE(contains(error(R"({"weight_map":{"a":"1.bin"}})"), "has both pytorch_model.bin and"));
+  EXPECT_TRUE(contains(error(R"({"weight_map":{"a":"1.bin"}})"), "is no file of torch.save"));
 }
 
 TEST(ModelDirectory, TellsWhatIsNotThere) {
@@ -146,8 +148,25 @@ TEST(ModelDirectory, TellsWhatIsNotThere) {
   EXPECT_TRUE(contains(open_error(folder), "model.safetensors' is not a safetensors file"));
   write_tensor_file(folder / "model.safetensors", {"a"});
   EXPECT_EQ(open_error(folder), "");
+  write_file(folder / "trainer_state.json", "{}");
   write_file(folder / kIndex, "{}");
   EXPECT_TRUE(contains(open_error(folder), "has both"));
+}
+
+// As transformers: one file of all weights goes before an index, whatever that says.
+TEST(ModelDirectory, ReadsASingleFileBesideAnIndex) {
+  const TemporaryDirectory folder;
+  write_file(folder / "config.json", "{}");
+  write_tensor_file(folder / kSingleFile, {"a"});
+  write_tensor_file(folder / "1.safetensors", {"a", "b"});
+  for (const char* index : {R"({"weight_map":{"a":"model.safetensors"}})", "{}",
+                            R"({"weight_map":{"a":"1.safetensors","b":"1.safetensors"}})"}) {
+    write_file(folder / kIndex, index);
+    const ModelDirectory directory(folder.path());
+    EXPECT_EQ(directory.tensor_names(), std::vector<std::string>{"a"});
+    EXPECT_FALSE(directory.has_index());
+    EXPECT_EQ(directory.disagreement(), "");
+  }
 }
 
 TEST(ModelDirectory, RefusesBadIndices) {
