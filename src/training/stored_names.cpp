@@ -1,8 +1,12 @@
 #include "training/stored_names.h"
 
 #include <algorithm>
+#include <set>
+#include <unordered_set>
 
 #include "base/error.h"
+#include "checkpoint/safetensors.h"
+#include "models/absent_keys.h"
 
 namespace megatron::training {
 namespace {
@@ -10,27 +14,111 @@ namespace {
 using checkpoint::ModelDirectory;
 using TiedOutput = models::ModelDefinition::TiedOutput;
 
-// Names under which files may have a tensor, in the order in which they are looked for.
-std::vector<std::string> candidates(const std::string& tensor, const std::string& prefix) {
-  std::vector<std::string> names = {tensor};
-  if (prefix.empty()) return names;
-  if (tensor.starts_with(prefix)) names.push_back(tensor.substr(prefix.size()));
-  names.push_back(prefix + tensor);
-  return names;
+// Returns a tensor's name without the components that wrappers of modules add to it: data-parallel
+// and sharded modules, compiled ones, those that recompute.
+std::string without_wrappers(std::string_view name) {
+  constexpr std::string_view kWrappers[] = {"module.", "_orig_mod.", "_fsdp_wrapped_module.",
+                                            "_checkpoint_wrapped_module."};
+  std::string plain;
+  while (!name.empty()) {
+    const size_t end = std::min(name.find('.'), name.size() - 1) + 1;
+    const std::string_view component = name.substr(0, end);
+    if (std::ranges::find(kWrappers, component) == std::end(kWrappers)) plain += component;
+    name.remove_prefix(end);
+  }
+  return plain;
 }
 
-// Returns "" if none of them is there.
-std::string find_any(const ModelDirectory& directory, const std::vector<std::string>& names) {
-  for (const std::string& name : names)
-    if (directory.find(name) != nullptr) return name;
-  for (const std::string& name : names)
-    if (directory.trouble(name) != nullptr) return name;
-  return {};
-}
+// Finds the tensors of a model among the names of a directory.
+class NameSearch {
+ public:
+  NameSearch(const WholeModel& whole, const ModelDirectory& directory)
+      : directory_(directory), family_prefix_(whole.model->base_prefix()) {
+    for (const std::string& name : directory.tensor_names()) {
+      const auto [place, is_new] = by_plain_.emplace(without_wrappers(name), name);
+      if (!is_new && place->first == name) place->second = name;
+    }
+    prefix_ = find_prefix(whole);
+  }
+
+  const std::string& prefix() const { return prefix_; }
+
+  // Returns "" if the directory has no name for the tensor.
+  std::string find(const std::string& tensor) const {
+    std::vector<std::string> names = {tensor};
+    if (!family_prefix_.empty() && tensor.starts_with(family_prefix_)) {
+      const std::string rest = tensor.substr(family_prefix_.size());
+      names.insert(names.end(), {prefix_ + rest, rest});
+    } else {
+      // A head lies beside the base model.
+      if (prefix_.ends_with(family_prefix_))
+        names.push_back(prefix_.substr(0, prefix_.size() - family_prefix_.size()) + tensor);
+      names.push_back(prefix_ + tensor);
+    }
+    names.push_back(family_prefix_ + tensor);
+    for (const std::string& name : names)
+      if (const auto found = by_plain_.find(name); found != by_plain_.end()) return found->second;
+    for (const std::string& name : names)
+      if (directory_.trouble(name) != nullptr) return name;
+    return {};
+  }
+
+  bool has(const std::string& tensor) const { return directory_.find(find(tensor)) != nullptr; }
+
+  // Returns the name that the family gives to a tensor of the directory.
+  std::string family_name(const std::string& stored) const {
+    const std::string plain = without_wrappers(stored);
+    return plain.starts_with(prefix_) ? family_prefix_ + plain.substr(prefix_.size()) : plain;
+  }
+
+ private:
+  // Returns what stands in front of most tensors of the base model, preferably the family's prefix.
+  std::string find_prefix(const WholeModel& whole) const {
+    std::unordered_set<std::string_view> base;
+    for (const checkpoint::WholeTensor& tensor : whole.weights)
+      if (tensor.name.starts_with(family_prefix_))
+        base.insert(std::string_view(tensor.name).substr(family_prefix_.size()));
+    std::map<std::string_view, int64_t> counts;
+    for (const auto& [plain, name] : by_plain_) {
+      const std::string_view view = plain;
+      for (size_t at = 0; at < view.size(); at = std::min(view.find('.', at), view.size() - 1) + 1)
+        if (base.contains(view.substr(at))) ++counts[view.substr(0, at)];
+    }
+    std::string_view best = family_prefix_;
+    for (const auto& [prefix, count] : counts)
+      if (count > counts[best]) best = prefix;
+    return std::string(best);
+  }
+
+  const ModelDirectory& directory_;
+  const std::string family_prefix_;
+  std::string prefix_;
+  std::map<std::string, std::string, std::less<>> by_plain_;  // names without wrappers
+};
 
 void check_equal(const ModelDirectory& directory, const std::string& output,
                  const std::string& table) {
-  MG_CHECK(std::ranges::equal(directory.bytes(output), directory.bytes(table)),
+  const checkpoint::TensorInfo &a = *directory.find(output), &b = *directory.find(table);
+  // Copies of different types are equal if their values are.
+  const auto same_values = [&] {
+    constexpr int64_t kElementsAtOnce = 1 << 20;
+    const auto values = [&](const std::string& name, DType type, int64_t begin, int64_t count) {
+      return checkpoint::SafetensorsFile::doubles_of(directory.tensors().read(name, begin, count),
+                                                     type);
+    };
+    for (int64_t begin = 0; begin < a.shape.elements(); begin += kElementsAtOnce) {
+      const int64_t count = std::min(kElementsAtOnce, a.shape.elements() - begin);
+      if (values(output, a.dtype, begin, count) != values(table, b.dtype, begin, count))
+        return false;
+    }
+    return true;
+  };
+  const bool comparable =
+      a.shape == b.shape && a.foreign_type.empty() && b.foreign_type.empty() && a.dtype != b.dtype;
+  const bool equal = comparable
+                         ? same_values()
+                         : std::ranges::equal(directory.bytes(output), directory.bytes(table));
+  MG_CHECK(equal,
            "'{}' has {} and {}, which differ, although its config.json ties them "
            "(tie_word_embeddings); set that to false",
            directory.path(), output, table);
@@ -52,12 +140,12 @@ void check_equal(const ModelDirectory& directory, const std::string& output,
 
 StoredNames::StoredNames(const WholeModel& whole, const ModelDirectory& directory) {
   const models::Model& model = whole.model;
-  const std::string prefix(model->base_prefix());
+  const NameSearch search(whole, directory);
+  prefix_ = search.prefix();
   const std::optional<TiedOutput> tied = model->tied_output();
-  const std::string output =
-      tied ? find_any(directory, candidates(tied->output, prefix)) : std::string();
+  const std::string output = tied ? search.find(tied->output) : std::string();
   for (const checkpoint::WholeTensor& tensor : whole.weights) {
-    std::string found = find_any(directory, candidates(tensor.name, prefix));
+    std::string found = search.find(tensor.name);
     if (tied && tensor.name == tied->table && !output.empty()) {
       if (found.empty()) {
         found = output;
@@ -70,12 +158,20 @@ StoredNames::StoredNames(const WholeModel& whole, const ModelDirectory& director
       fail_without_head(whole, directory);
     if (!found.empty() && found != tensor.name) stored_.emplace(tensor.name, std::move(found));
   }
-  for (const std::string& name : directory.tensor_names()) {
+  std::set<std::string_view> needed;
+  for (const checkpoint::WholeTensor& tensor : whole.weights) needed.insert(of(tensor.name));
+  for (const std::string& stored : directory.tensor_names()) {
+    if (needed.contains(stored)) continue;
+    const std::string name = search.family_name(stored);
     const std::string layer = model->prediction_layer(name);
     if (model->is_surplus(name)) {
-      left_out_.push_back({name, "is not needed"});
-    } else if (!layer.empty() && directory.find(layer + ".eh_proj.weight") != nullptr) {
-      left_out_.push_back({name, "predicts tokens beyond the next", layer});
+      left_out_.push_back({stored, "is not needed"});
+    } else if (!layer.empty() && search.has(layer + ".eh_proj.weight")) {
+      left_out_.push_back({stored, "predicts tokens beyond the next", layer});
+    } else if (const auto key = models::absent_key(model, directory.config(), name); !key.empty()) {
+      left_out_.push_back({.name = stored,
+                           .reason = fmt::format("is not used, as config.json has no {}", key),
+                           .absent_key = std::string(key)});
     }
   }
 }

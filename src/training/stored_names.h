@@ -11,9 +11,11 @@
 
 namespace megatron::training {
 
-// Published files differ from the family's own names in three ways that are read: the base model's
-// prefix ("model.") is absent, as where it was saved without its head; it is there once more; a
-// tied matrix stands under the head's name alone.
+// Published files differ from the family's own names in three ways that are read. In place of the
+// base model's prefix ("model.") they have another one, or none: a base model saved alone, a model
+// that is a part of a larger one ("language_model.model."), or a doubled prefix. Wrappers of a
+// module have left components in the names ("module.", "_orig_mod."). A tied matrix stands under
+// the head's name alone.
 class StoredNames {
  public:
   // Throws Error where the two copies of a tied matrix differ, and where a base model lacks a head
@@ -23,16 +25,20 @@ class StoredNames {
   // Returns the name in the directory of a tensor of the model, or `tensor` itself if the directory
   // has no name for it.
   const std::string& of(const std::string& tensor) const;
+  // What the directory's names have in place of the base model's prefix.
+  const std::string& prefix() const { return prefix_; }
 
   // A tensor of the directory that no computation needs.
   struct LeftOut {
     std::string name;
-    std::string reason;      // a predicate: "is not needed"
-    std::string layer = {};  // the layer for multi-token prediction that it belongs to
+    std::string reason;           // a predicate: "is not needed"
+    std::string layer = {};       // the layer for multi-token prediction that it belongs to
+    std::string absent_key = {};  // key of config.json that is absent, and by which it is not used
   };
   const std::vector<LeftOut>& left_out() const { return left_out_; }
 
  private:
+  std::string prefix_;
   std::map<std::string, std::string, std::less<>> stored_;  // names that differ
   std::vector<LeftOut> left_out_;
 };

@@ -113,12 +113,22 @@ class StoredTensors {
   std::vector<parallel::Placement> placements_;
 };
 
-void log_left_out(const checkpoint::ModelDirectory& directory, const StoredNames& names,
-                  const std::vector<std::string>& surplus) {
+void log_left_out(const checkpoint::ModelDirectory& directory, const models::Model& model,
+                  const StoredNames& names, const std::vector<std::string>& surplus) {
   if (!directory.disagreement().empty())
     log::warning("{}. What the files hold is read", directory.disagreement());
-  std::vector<std::string> unneeded, predicting, layers;
+  if (!names.prefix().empty() && names.prefix() != model->base_prefix())
+    log::info("'{}' has names that begin with '{}' in place of '{}'", directory.path(),
+              names.prefix(), model->base_prefix());
+  std::vector<std::string> unneeded, predicting, layers, unused;
+  std::string keys;
   for (const StoredNames::LeftOut& one : names.left_out()) {
+    if (!one.absent_key.empty()) {
+      unused.push_back(one.name);
+      if (keys.find(one.absent_key) == keys.npos)
+        keys += (keys.empty() ? "" : ", ") + one.absent_key;
+      continue;
+    }
     (one.layer.empty() ? unneeded : predicting).push_back(one.name);
     if (!one.layer.empty() && std::ranges::find(layers, one.layer) == layers.end())
       layers.push_back(one.layer);
@@ -129,6 +139,11 @@ void log_left_out(const checkpoint::ModelDirectory& directory, const StoredNames
   if (!layers.empty())
     log::info("'{}' has {} tensors of layers for multi-token prediction, which are left out: {}",
               directory.path(), predicting.size(), checkpoint::counted(layers));
+  if (!unused.empty())
+    log::warning(
+        "the config.json of '{}' has no {}, so that the model does without {}, as in transformers; "
+        "set it to true if the model was trained with them",
+        directory.path(), keys, checkpoint::counted(unused));
   if (!surplus.empty())
     log::warning(
         "--ignore-surplus-tensors: '{}' has tensors that the model does not have, which "
@@ -147,7 +162,7 @@ void load_weights(const checkpoint::ModelDirectory& directory,
   for (const StoredNames::LeftOut& one : names.left_out()) left_out.push_back(one.name);
   const std::vector<std::string> surplus =
       checkpoint::load(directory, tensors.held(), tensors.whole(), left_out, options.progress);
-  if (options.tells) log_left_out(directory, names, surplus);
+  if (options.tells) log_left_out(directory, whole.model, names, surplus);
 }
 
 std::string absent_states_text(const std::string& directory, std::span<const std::string> absent) {

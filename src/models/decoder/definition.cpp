@@ -34,9 +34,10 @@ class DecoderDefinition final : public ModelDefinition,
   Json describe() const override { return to_json(v_); }
   Json config_json(DType stored) const override { return write_config(family_, v_, stored, form_); }
   bool is_surplus(std::string_view tensor) const override {
-    return std::ranges::any_of(family_.buffers, [&](std::string_view pattern) {
-      return matches(pattern, behind_prefix(tensor));
-    });
+    const std::string_view rest = behind_prefix(tensor);
+    return is_computed_buffer(rest) ||
+           std::ranges::any_of(family_.buffers,
+                               [&](std::string_view pattern) { return matches(pattern, rest); });
   }
   std::string prediction_layer(std::string_view tensor) const override {
     for (int64_t i = 0; i < family_.prediction_layers; ++i) {

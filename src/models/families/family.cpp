@@ -175,6 +175,18 @@ Json written(const DecoderFamily& family, const DecoderValue& value) {
 
 }  // namespace
 
+bool is_computed_buffer(std::string_view name) {
+  constexpr std::string_view kModules[] = {"rotary_emb", "rotary_emb_local", "maybe_rotary"};
+  constexpr std::string_view kBuffers[] = {"inv_freq",    "original_inv_freq", "cos_cached",
+                                           "sin_cached",  "freqs_cis",         "masked_bias",
+                                           "causal_mask", "attention_mask",    "position_ids"};
+  for (size_t dot = name.find('.'); dot != name.npos; dot = name.find('.')) {
+    if (std::ranges::find(kModules, name.substr(0, dot)) != std::end(kModules)) return true;
+    name.remove_prefix(dot + 1);
+  }
+  return std::ranges::find(kBuffers, name) != std::end(kBuffers);
+}
+
 std::span<const DecoderFamily* const> families() { return kFamilies; }
 
 const DecoderFamily& family_named(std::string_view name) {

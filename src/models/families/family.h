@@ -17,10 +17,9 @@ namespace megatron::models {
 // rope_scaling, torch_dtype). Both are read; what is read in a form is written in it.
 enum class ConfigForm { transformers_5, older };
 
-// Buffers with the angles of rotary positions: inv_freq, cos_cached, sin_cached and others, for
-// each layer or for the model. Their module has no weights.
-inline constexpr std::string_view kRotaryBuffers[] = {"layers.*.self_attn.rotary_emb.",
-                                                      "rotary_emb.", "rotary_emb_local."};
+// True if a tensor of a published directory is a buffer that any family computes anyway, by its
+// name: all of a module for rotary angles (rotary_emb.inv_freq), and masks (causal_mask).
+bool is_computed_buffer(std::string_view name);
 
 struct DecoderFamily {
   std::string_view name;  // model_type of its config.json
@@ -52,9 +51,9 @@ struct DecoderFamily {
     std::string_view now, before;
   };
   std::span<const OlderKey> older_keys = {};
-  // Patterns (see matches()) for buffers in published directories that are computed anyway (masks,
-  // angles), by their names behind base_prefix. They are not read.
-  std::span<const std::string_view> buffers = kRotaryBuffers;
+  // Patterns (see matches()) for other buffers in published directories that are computed anyway,
+  // by their names behind base_prefix. They are not read.
+  std::span<const std::string_view> buffers = {};
   // Layers behind the last in published directories that predict tokens beyond the next one: dropped when read.
   int64_t prediction_layers = 0;
   // Prefix of all tensor names except the head's. Files that were saved from the model without its

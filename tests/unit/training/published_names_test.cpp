@@ -1,6 +1,8 @@
 // Directories of every family, with the names and the further tensors that published files have.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstring>
 #include <filesystem>
 
 #include "base/error.h"
@@ -111,10 +113,59 @@ TEST_P(PublishedNames, LoadBehindAPrefixTooMany) {
                      buffers(prefix_ + prefix_)));
 }
 
+// The base model is a part of a larger one, or another program's; its head lies beside it.
+TEST_P(PublishedNames, LoadBehindForeignPrefixes) {
+  for (const std::string foreign : {"language_model.model.", "model.language_model.",
+                                    "model.text_model.", "transformer.", "decoder.", "llm."}) {
+    const bool outer = foreign.ends_with("." + prefix_);
+    const std::string before = foreign.substr(0, outer ? foreign.size() - prefix_.size() : 0);
+    expect_same(joined(renamed([&](const std::string& name) {
+                         return name.starts_with(prefix_) ? foreign + name.substr(prefix_.size())
+                                                          : before + name;
+                       }),
+                       buffers(foreign)));
+  }
+  for (const std::string foreign : {"language_model.", "base_model.model.", "pretrained_model."})
+    expect_same(joined(renamed([&](const std::string& name) { return foreign + name; }),
+                       buffers(foreign + prefix_)));
+}
+
+TEST_P(PublishedNames, LoadNamesWithWrappers) {
+  const auto with_inner = [](std::string name, const std::string& wrapper) {
+    for (const std::string layers : {"layers.", ".h."})
+      if (const size_t at = name.find(layers); at != name.npos)
+        return name.insert(name.find('.', at + layers.size()) + 1, wrapper);
+    return name;
+  };
+  for (const std::string wrapper :
+       {"module.", "_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module."}) {
+    expect_same(renamed([&](const std::string& name) { return wrapper + name; }));
+    expect_same(renamed([&](const std::string& name) { return with_inner(name, wrapper); }));
+    expect_same(renamed(
+        [&](const std::string& name) { return "module." + with_inner("model." + name, wrapper); }));
+  }
+}
+
+TEST_P(PublishedNames, LoadTheTextModelBesideOtherWeights) {
+  Tensors tensors = renamed([](const std::string& name) { return "language_model." + name; });
+  tensors.push_back({"vision_tower.layers.0.norm.weight", "F32", "[1]", "0000"});
+  EXPECT_NE(error(tensors).find("not in the model: 1 (vision_tower.layers.0.norm.weight)"),
+            std::string::npos)
+      << error(tensors);
+  const std::string directory = directory_with(tensors);
+  const auto stage = load_model(checkpoint::ModelDirectory(directory, {.ignore_surplus = true}),
+                                model_, runtime_, DType::f64, 0);
+  EXPECT_EQ(to_doubles(models::tensors_of(*stage)[0]->parameter.value), expected_[0]);
+}
+
 TEST_P(PublishedNames, LeaveOutBuffersAndNothingElse) {
   expect_same(joined(tensors_, buffers(prefix_)));
+  const std::string angles(24, '\0');
+  for (const std::string name : {"rotary_emb_local.inv_freq", "rotary_emb.long_inv_freq",
+                                 "layers.0.self_attn.inv_freq", "freqs_cis", "causal_mask"})
+    expect_same(joined(tensors_, {{prefix_ + name, "F32", "[6]", angles}}));
   Tensors surplus = buffers(prefix_);
-  surplus.push_back({prefix_ + "layers.0.self_attn.rotary.inv_freq", "F32", "[1]", "0000"});
+  surplus.push_back({prefix_ + "layers.0.self_attn.rotary.weight", "F32", "[1]", "0000"});
   EXPECT_NE(error(joined(tensors_, surplus))
                 .find("not in the model: 1 (" + surplus.back().name +
                       "); if the model does without them, --ignore-surplus-tensors"),
@@ -144,8 +195,57 @@ TEST_P(PublishedNames, LoadAHeadThatStandsForTheEmbedding) {
   expect_same(renamed(to_head));
 }
 
+// Copies of a tied matrix are equal by their values, in whatever types they are.
+TEST_P(PublishedNames, LoadTiedCopiesOfTwoTypes) {
+  if (!tied_) GTEST_SKIP() << "the head is not tied";
+  Tensors tensors = tensors_;
+  RawTensor head = *std::ranges::find(tensors_, tied_->table, &RawTensor::name);
+  ASSERT_EQ(head.dtype, "F32");
+  std::string wide;
+  for (size_t at = 0; at < head.bytes.size(); at += sizeof(float)) {
+    float value = 0;
+    std::memcpy(&value, head.bytes.data() + at, sizeof value);
+    const double exact = value;
+    wide.append(reinterpret_cast<const char*>(&exact), sizeof exact);
+  }
+  tensors.push_back({tied_->output, "F64", head.shape, wide});
+  expect_same(tensors);
+  ++tensors.back().bytes[0];
+  EXPECT_NE(error(tensors).find("which differ"), std::string::npos) << error(tensors);
+}
+
 INSTANTIATE_TEST_SUITE_P(Families, PublishedNames,
                          ::testing::ValuesIn(testing::kFamilyDirectories));
+
+// A config.json that leaves such a key at its default describes the model without them.
+TEST(PublishedTensors, AreLeftOutByKeysThatConfigJsonLacks) {
+  const std::string original = testing::family_directory("glm4_moe");
+  const checkpoint::TemporaryDirectory folder;
+  const Tensors tensors = testing::read_raw(original + "/model.safetensors");
+  const auto error_with = [&](const Json& config, const Tensors& stored) -> std::string {
+    write_file(folder / "config.json", config.dump());
+    testing::write_raw(folder / "model.safetensors", stored);
+    Runtime runtime({DeviceKind::reference, 0}, 1);
+    try {
+      load_model(checkpoint::ModelDirectory(folder.path()),
+                 models::model_from_directory(folder.path()), runtime, DType::f64, 0);
+    } catch (const Error& e) {
+      return e.what();
+    }
+    return "";
+  };
+  const Json given = Json::read(original + "/config.json");
+  for (const char* key : {"attention_bias", "use_qk_norm"}) {
+    Json config = given;
+    std::erase_if(config.as_object(), [&](const Json::Member& m) { return m.first == key; });
+    EXPECT_EQ(error_with(config, tensors), "");
+    config.set(key, false);
+    EXPECT_NE(error_with(config, tensors).find("not in the model"), std::string::npos) << key;
+  }
+  Tensors more = tensors;
+  more.push_back({"model.layers.0.mlp.up_proj.bias", "F32", "[1]", "0000"});
+  EXPECT_NE(error_with(given, more).find("not in the model: 1"), std::string::npos);
+}
 
 // A state of a module, which may be absent, must not be overlooked.
 TEST(StoredNames, FindAStateWithoutItsPrefix) {

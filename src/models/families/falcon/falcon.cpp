@@ -94,8 +94,6 @@ FamilyTensors tensors(const DecoderValue& value) {
 constexpr DecoderFamily::Key kKeys[] = {{"--norm-epsilon", "layer_norm_epsilon"},
                                         {"--num-query-groups", "num_kv_heads"},
                                         {"--ffn-hidden-size", "ffn_hidden_size"}};
-constexpr std::string_view kBuffers[] = {"h.*.self_attention.rotary_emb.",
-                                         "h.*.self_attention.maybe_rotary.", "rotary_emb."};
 
 }  // namespace
 }  // namespace falcon
@@ -108,7 +106,6 @@ const DecoderFamily kFalcon = {.name = "falcon",
                                .defaults = falcon::kDefaults,
                                .aliases = falcon::kAliases,
                                .keys = falcon::kKeys,
-                               .buffers = falcon::kBuffers,
                                .base_prefix = "transformer."};
 
 }  // namespace megatron::models

@@ -103,7 +103,7 @@ constexpr DecoderFamily::Key kKeys[] = {{"--num-layers", "n_layer"},
                                         {"--attention-dropout", "attn_pdrop"},
                                         {"--norm-epsilon", "layer_norm_epsilon"},
                                         {"--init-method-std", "initializer_range"}};
-constexpr std::string_view kBuffers[] = {"h.*.attn.bias", "h.*.attn.masked_bias"};
+constexpr std::string_view kBuffers[] = {"h.*.attn.bias"};
 
 }  // namespace
 }  // namespace gpt2

@@ -64,9 +64,7 @@ FamilyTensors tensors(const DecoderValue&) {
                     {"mlp.down", "mlp.dense_4h_to_h"}}};
 }
 
-constexpr std::string_view kBuffers[] = {"layers.*.attention.bias",
-                                         "layers.*.attention.masked_bias",
-                                         "layers.*.attention.rotary_emb.", "rotary_emb."};
+constexpr std::string_view kBuffers[] = {"layers.*.attention.bias"};
 constexpr DecoderFamily::Key kKeys[] = {{"--norm-epsilon", "layer_norm_eps"}};
 constexpr DecoderFamily::OlderKey kOlderKeys[] = {{"partial_rotary_factor", "rotary_pct"},
                                                   {"rope_theta", "rotary_emb_base"}};
