@@ -1,6 +1,7 @@
 #include "nn/rotary.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 
 #include "base/error.h"
@@ -52,6 +53,18 @@ void scale_yarn(const RotaryConfig& c, std::vector<double>& frequencies) {
     const double ramp = std::clamp((static_cast<double>(i) - low) / (high - low), 0.0, 1.0);
     frequencies[i] *= ramp / c.factor + (1 - ramp);
   }
+}
+
+// Rows of the first table. Tables on the host grow with the texts, as a model may claim far more
+// positions than any text has. Those of a GPU do not, as captured graphs hold their addresses.
+int64_t first_rows(int64_t rows, const Device& device) {
+  constexpr int64_t kFirst = 1 << 17;
+  return device.is_host() ? std::min(rows, kFirst) : rows;
+}
+
+int64_t more_rows(int64_t length, int64_t positions, const Device& device) {
+  if (!device.is_host()) return positions;
+  return std::min(positions, static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(length))));
 }
 
 }  // namespace
@@ -116,18 +129,22 @@ RotaryTables::RotaryTables(Runtime& runtime, DType model_type, int64_t positions
       positions_(positions),
       head_size_(head_size),
       config_(config) {
-  const bool limited = config.depends_on_length();
-  within_ = make(limited ? std::min(config.original_positions, positions) : positions,
-                 limited ? std::min(config.original_positions, positions) : positions);
+  const int64_t rows =
+      config.depends_on_length() ? std::min(config.original_positions, positions) : positions;
+  within_ = make(rows, first_rows(rows, runtime.device()));
 }
 
 RotaryTable RotaryTables::of(int64_t length) const {
-  if (!config_.depends_on_length() || length <= config_.original_positions) return within_;
+  const bool beyond = config_.depends_on_length() && length > config_.original_positions;
+  if (!beyond && length <= within_.cos.size(0)) return within_;
   const std::lock_guard lock(mutex_);
-  if (beyond_.cos.defined() && config_.same_table(length, beyond_length_)) return beyond_;
+  if (beyond_.cos.defined() && length <= beyond_.cos.size(0) &&
+      config_.same_table(length, beyond_length_))
+    return beyond_;
   // A table of dynamic scaling is of no use beyond its length.
-  const bool dynamic = config_.scaling == RopeScaling::dynamic;
-  beyond_ = make(length, dynamic ? std::max(length, within_.cos.size(0)) : positions_);
+  const bool dynamic = beyond && config_.scaling == RopeScaling::dynamic;
+  beyond_ = make(length, dynamic ? std::max(length, within_.cos.size(0))
+                                 : more_rows(length, positions_, runtime_.device()));
   beyond_length_ = length;
   return beyond_;
 }

@@ -111,6 +111,11 @@ void check_attention(const DecoderValue& model, const nn::AttentionConfig& a) {
              "the head size is {}; an attention temperature needs an even one: change "
              "--kv-channels or --num-attention-heads",
              a.head_size);
+    constexpr int64_t kMost = 1 << 24;
+    MG_CHECK(model.positions() <= kMost,
+             "--max-position-embeddings is {}; with an attention temperature, which has a table of "
+             "all positions, the most is {}",
+             model.positions(), kMost);
   }
   if (a.rotary.empty()) return;
   const auto found = model.rotary.find(a.rotary);
@@ -208,7 +213,9 @@ void DecoderValue::check() const {
   check_size(num_layers(), kMaxLayers, "num-layers");
   check_size(hidden_size, kMaxHidden, "hidden-size");
   check_size(vocab_size, kMaxVocabulary, "vocab-size");
-  check_size(max_position_embeddings, kMaxPositions, "max-position-embeddings");
+  constexpr int64_t kMostLearned = 1 << 20;  // rows of a table that is allocated
+  check_size(max_position_embeddings, learned_positions ? kMostLearned : kMaxPositions,
+             "max-position-embeddings");
   MG_CHECK(context_length() > 0 && context_length() <= kMaxPositions,
            "the RoPE scaling extends the context to {} tokens; the number must lie in [1, {}]: "
            "lower its factor",
