@@ -110,7 +110,7 @@ Var Attention::project(Tape& tape, const Var& x_TH) const {
 
 ops::AttentionOptions Attention::options(const Batch& batch, bool train) const {
   ops::AttentionOptions options;
-  options.scale = config_.score_scale();
+  options.scale = config_.score_scale() / (lost_amplitude() * lost_amplitude());
   options.soft_cap = config_.soft_cap;
   options.window = config_.window;
   options.chunk = config_.chunk;
@@ -137,8 +137,15 @@ Var Attention::normed(Tape& tape, const Var& x, const Norm& norm, int64_t heads)
                               .weight = norm.weight,
                               .bias = norm.bias,
                               .weight_offset = c.weight_offset(),
-                              .eps = c.epsilon},
+                              .eps = c.epsilon / (lost_amplitude() * lost_amplitude())},
                              full ? heads * config_.head_size : 0, tensor_);
+}
+
+// In Llama 4 norms by length come after the rotation and undo the amplitude of its angles. Here
+// they come before it.
+double Attention::lost_amplitude() const {
+  if (config_.qk_norm != QkNorm::l2 || place_.rotary == nullptr) return 1;
+  return place_.rotary->config().amplitude(0);
 }
 
 bool Attention::changes_heads() const {

@@ -76,6 +76,7 @@ class Attention {
   Var project(Tape& tape, const Var& x_TH) const;  // this rank's [q | k | v] [T, (N+2K) D]
   ops::AttentionOptions options(const Batch& batch, bool train) const;
   ops::Rotary rotary(const Batch& batch) const;
+  double lost_amplitude() const;
   bool changes_heads() const;  // between projection and rotation
   ops::Heads changed(Tape& tape, ops::PackedHeads&& packed) const;
   Var normed(Tape& tape, const Var& x, const Norm& norm, int64_t heads) const;

@@ -167,7 +167,10 @@ class PlainDecoder {
                   const nn::NormConfig& norm) const {
     if (a.qk_norm == nn::QkNorm::none) return;
     nn::NormConfig kind = norm;
-    if (a.qk_norm == nn::QkNorm::l2) kind.kind = nn::Normalization::rms_norm;
+    if (a.qk_norm == nn::QkNorm::l2) {
+      kind.kind = nn::Normalization::rms_norm;
+      kind.epsilon /= std::pow(amplitude(a), 2);  // the norm comes after the rotation in Llama 4
+    }
     const auto width = static_cast<int64_t>(x.at(0).size());
     const int64_t row = a.qk_norm == nn::QkNorm::full_width ? width : a.head_size;
     Row weight, bias;
@@ -183,11 +186,15 @@ class PlainDecoder {
     }
   }
 
+  double amplitude(const nn::AttentionConfig& a) const {
+    return a.rotary.empty() ? 1 : v_.rotary.at(a.rotary).amplitude(v_.max_position_embeddings);
+  }
+
   void rotate(Rows& x, const nn::AttentionConfig& a) const {
     if (a.rotary.empty()) return;
     const nn::RotaryConfig& r = v_.rotary.at(a.rotary);
     const Row frequencies = r.frequencies(a.head_size, static_cast<int64_t>(x.size()));
-    const double amplitude = r.amplitude(v_.max_position_embeddings);
+    const double amplitude = a.qk_norm == nn::QkNorm::l2 ? 1 : this->amplitude(a);
     const size_t half = frequencies.size();
     for (size_t t = 0; t < x.size(); ++t) {
       for (size_t head = 0; head < x[t].size(); head += static_cast<size_t>(a.head_size)) {

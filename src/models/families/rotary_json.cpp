@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "models/families/config_json.h"
 
 namespace megatron::models {
@@ -40,6 +41,11 @@ class Block {
       members_.set(path(key), value);
     }
     const std::string type = text("rope_type", text("type", "default"));
+    if (find("rope_type") == nullptr && find("type") == nullptr && find("factor") != nullptr)
+      log::warning(
+          "config.json has {} = {} and no {}: positions are not scaled, as in transformers; name "
+          "the type (linear, dynamic, yarn, llama3 or longrope) if they are to be",
+          path("factor"), find("factor")->dump(), path("rope_type"));
     for (const ScalingName& known : kScalings)
       if (known.name == type) scaling_ = known.scaling;
     MG_CHECK(scaling_.has_value(),

@@ -69,6 +69,9 @@ TEST(Config, RefusesAbsurdSizes) {
                {"num_hidden_layers", "1099511627776", "65536"});
   expect_parts(refusal("gpt2", "n_embd", int64_t{1} << 40), {"n_embd", "1099511627776", "1048576"});
   expect_parts(refusal("gpt2", "n_layer", 0), {"n_layer", "0"});
+  expect_parts(refusal("gpt2", "n_positions", 1 << 21), {"n_positions", "2097152", "1048576"});
+  expect_parts(refusal("llama4_text", "max_position_embeddings", 1 << 25),
+               {"max_position_embeddings", "33554432", "16777216"});
   expect_parts(refusal("llama", "num_key_value_heads", -1), {"num_key_value_heads", "-1"});
   expect_parts(refusal("llama", "num_key_value_heads", 3), {"4", "3"});
   expect_parts(refusal("llama", "vocab_size", 1e300), {"vocab_size"});
@@ -239,6 +242,27 @@ TEST(Config, ContextLengthFollowsTheScaling) {
   EXPECT_EQ(length("phi3", 128, ""), 128);
   EXPECT_EQ(length("gemma3_text", 128, ""), 128);  // linear by 8 in the file
   EXPECT_EQ(length("gpt_oss", 128, ""), 128);      // YaRN by 4 over 32
+}
+
+// As in transformers, which calls such a block one without scaling.
+TEST(Config, AFactorWithoutATypeScalesNothingAndIsTold) {
+  for (const char* key : {"rope_scaling", "rope_parameters"}) {
+    Json config = config_of("llama");
+    config.set(key, Json::parse(R"({"factor": 4.0, "rope_theta": 10000.0})"));
+    ::testing::internal::CaptureStderr();
+    const Model model = model_from_config_json(config);
+    const std::string log = ::testing::internal::GetCapturedStderr();
+    EXPECT_EQ(model->describe(), model_from_config_json(config_of("llama"))->describe());
+    EXPECT_NE(log.find(std::string(key) + ".factor = 4"), std::string::npos) << log;
+  }
+}
+
+// transformers reads the key for Gemma 2 alone.
+TEST(Config, Gemma3HasNoSoftCapOfScores) {
+  Json config = config_of("gemma3_text");
+  config.set("attn_logit_softcapping", 50.0);
+  EXPECT_EQ(model_from_config_json(config)->describe(),
+            model_from_config_json(config_of("gemma3_text"))->describe());
 }
 
 TEST(Config, ContextLengthCanBeSet) {

@@ -64,6 +64,30 @@ TEST(Families, AgreeWithThePlainOracle) {
   }
 }
 
+// Llama 4 normalises heads after it has rotated them, so that the amplitude of the angles is lost.
+TEST(Families, NormsWithoutWeightsUndoTheAmplitude) {
+  const auto losses = [](double amplitude) {
+    DecoderValue value = testing::plain_decoder();
+    value.rotary["default"] = {.scaling = nn::RopeScaling::yarn,
+                               .factor = 4,
+                               .original_positions = 8,
+                               .attention_factor = amplitude};
+    for (LayerValue& layer : value.layers) {
+      layer.norm.epsilon = 1e-14;
+      layer.attention()->qk_norm = nn::QkNorm::l2;
+    }
+    Runtime runtime({DeviceKind::reference, 0}, 1);
+    const auto stage = decoder_model(value).build(runtime, DType::f64, 0);
+    const testing::TinyConfig sizes{.vocab_size = value.vocab_size};
+    const nn::Batch batch = testing::tiny_batch(runtime, sizes, DType::f64);
+    Tape tape(runtime, Tape::Mode::infer);
+    return to_doubles(
+        head_loss(*stage, tape, forward(*stage, tape, {}, batch, Phase::evaluate), batch));
+  };
+  const std::vector<double> one = losses(1), three = losses(3);
+  for (size_t i = 0; i < one.size(); ++i) EXPECT_NEAR(three[i], one[i], 1e-10 * one[i]) << i;
+}
+
 TEST(Families, ParametersAreCounted) {
   for (const auto& [name, model] : testing::family_models()) {
     Runtime meta({DeviceKind::meta, 0}, 1);

@@ -68,14 +68,17 @@ inline std::vector<std::pair<std::string, models::DecoderValue>> other_decoders(
     v.layers[1].attention()->window = 3;
     v.layers[2].attention()->chunk = 5;
   });
-  add("norms of heads without weights, clamped gates", [](DecoderValue& v) {
-    for (models::LayerValue& layer : v.layers) {
-      layer.attention()->qk_norm = nn::QkNorm::l2;
-      layer.mlp()->activation = kernels::Activation::quick_gelu;
-      layer.mlp()->clamp = 0.5;
-      layer.mlp()->up_offset = 1;
-    }
-  });
+  add("norms of heads without weights after angles with an amplitude, clamped gates",
+      [](DecoderValue& v) {
+        v.rotary["default"] = {
+            .scaling = nn::RopeScaling::yarn, .factor = 4, .original_positions = 8};
+        for (models::LayerValue& layer : v.layers) {
+          layer.attention()->qk_norm = nn::QkNorm::l2;
+          layer.mlp()->activation = kernels::Activation::quick_gelu;
+          layer.mlp()->clamp = 0.5;
+          layer.mlp()->up_offset = 1;
+        }
+      });
   add("queries, keys and values clipped, before norms and after; a gate; a temperature",
       [](DecoderValue& v) {
         v.layers[0].attention()->qkv_clip = 0.3;

@@ -1,6 +1,7 @@
 // Gemma 3, its text model (Gemma Team 2025): Gemma 2 with norms of queries and keys in place of soft caps, and
 // rotary positions of their own for layers with a window.
 #include "base/error.h"
+#include "base/log.h"
 #include "models/families/all.h"
 #include "models/families/config_json.h"
 #include "models/families/rotary_json.h"
@@ -64,10 +65,12 @@ DecoderValue read(const Json& j) {
   DecoderValue value = read_common(plain, kForm);
   value.rotary.clear();
   read_gemma(j, value);
-  for (LayerValue& layer : value.layers) {
-    layer.attention()->qk_norm = nn::QkNorm::head;
-    layer.attention()->soft_cap = number(j, "attn_logit_softcapping", 0);
-  }
+  if (number(j, "attn_logit_softcapping", 0) != 0)
+    log::warning(
+        "config.json has attn_logit_softcapping = {}, which is ignored, as in transformers: the "
+        "attention of a gemma3_text has no soft cap",
+        number(j, "attn_logit_softcapping"));
+  for (LayerValue& layer : value.layers) layer.attention()->qk_norm = nn::QkNorm::head;
   value.logits_soft_cap = number(j, "final_logit_softcapping", 0);
   const int64_t pattern = integer(j, "sliding_window_pattern");
   read_windows(j, value, [&](int64_t layer) { return (layer + 1) % pattern != 0; });
@@ -81,9 +84,8 @@ Json write(const DecoderValue& value) {
     const auto found = value.rotary.find(name);
     return write_rotary(found == value.rotary.end() ? nn::RotaryConfig{} : found->second);
   };
-  const double cap = value.first_attention()->soft_cap;
   j.set("architectures", Json::Array{"Gemma3ForCausalLM"});
-  j.set("attn_logit_softcapping", cap > 0 ? Json(cap) : Json());
+  j.set("attn_logit_softcapping", Json());
   j.set("final_logit_softcapping",
         value.logits_soft_cap > 0 ? Json(value.logits_soft_cap) : Json());
   j.set("layer_types", layer_types(value));
