@@ -179,6 +179,7 @@ class Printer {
     for_each_group([&](const Group& group, const std::vector<const Field*>& fields) {
       if (group.name == name) print_whole(group, fields);
     });
+    if (name == kRules) print_rules();
   }
 
   void print_all() const {
@@ -188,11 +189,14 @@ class Printer {
       if (!std::exchange(first, false)) fmt::print("\n");
       print_whole(group, fields);
     });
+    if (!help_.rules.empty()) fmt::print("\n");
+    print_rules();
   }
 
   std::vector<std::string> groups() const {
     std::vector<std::string> names;
     for_each_group([&](const Group& group, const auto&) { names.emplace_back(group.name); });
+    if (!help_.rules.empty()) names.emplace_back(kRules);
     return names;
   }
 
@@ -216,6 +220,12 @@ class Printer {
     for (const Entry& entry : kHelpItself) print_entry(entry, kColumn);
   }
 
+  void print_rules() const {
+    if (!help_.rules.empty()) fmt::print("{}: flags that exclude or need each other\n", kRules);
+    for (const std::string& rule : help_.rules) print_entry({"-", rule}, 4);
+  }
+
+  static constexpr std::string_view kRules = "rules";
   const Help& help_;
 };
 
@@ -277,6 +287,8 @@ int print_search(const Help& help, const std::string& given) {
     ++found;
   }
   const bool own = found > 0;
+  for (const std::string& rule : help.rules)
+    if (rule.find("--" + word) != rule.npos) print_entry({"-", rule}, 4);
   if (help.megatrons) {
     std::fflush(stdout);
     found += print_megatrons(help.fields, word);

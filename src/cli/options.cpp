@@ -15,6 +15,7 @@
 #include "cli/layers.h"
 #include "settings/presets.h"
 #include "settings/recipes.h"
+#include "settings/rules.h"
 
 namespace megatron::cli {
 namespace {
@@ -372,7 +373,8 @@ std::optional<int> parse_training(const std::string& usage, const std::string& d
   Fields all = fields;
   config.fields(all, fields.find("train-iters") != nullptr);
   const std::vector<Positional> no_positional;
-  const Help help{usage, description, all, no_positional, true};
+  Help help{usage, description, all, no_positional, true};
+  if (fields.find("train-iters") != nullptr) help.rules = settings::rule_sentences();
   if (const auto code = print_help(help, arguments)) return code;
   Reading reading(all, own, arguments);
   reading.read(config);

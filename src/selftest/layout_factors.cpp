@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/setting_note.h"
 #include "parallel/layer_layout.h"
+#include "settings/rules.h"
 
 namespace megatron::selftest {
 namespace {
@@ -102,8 +103,9 @@ class LayoutCheck {
 
   std::string recompute() const {
     return said([this](std::vector<SettingNote>& notes) {
-      settings_.recompute.check(most_layers(), settings_.parallel.tensor_parallel,
-                                settings_.parallel.sequence_parallel, notes);
+      settings_.recompute.check(most_layers(), notes);
+      check_rules(settings::RuleScope::memory,
+                  {.parallel = settings_.parallel, .recompute = settings_.recompute});
     });
   }
 
@@ -127,7 +129,11 @@ class LayoutCheck {
 
   std::string offload() const {
     return said([this](std::vector<SettingNote>& notes) {
-      settings_.offload.check(least_layers(), settings_.recompute.any(), notes);
+      settings_.offload.check(least_layers(), notes);
+      check_rules(settings::RuleScope::memory,
+                  {.parallel = settings_.parallel,
+                   .recompute = settings_.recompute,
+                   .offload = settings_.offload});
     });
   }
 

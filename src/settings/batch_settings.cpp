@@ -55,12 +55,8 @@ int64_t integer(const std::string& text, std::string_view flag) {
 
 data::BatchSchedule make_schedule(const BatchSettings& s) {
   const std::vector<std::string>& ramp = s.rampup_batch_size;
-  if (s.step_batch_size_schedule) {
-    MG_CHECK(ramp.empty() && !s.decrease_batch_size,
-             "--step-batch-size-schedule cannot be combined with {}: drop one",
-             ramp.empty() ? "--decrease-batch-size-if-needed" : "--rampup-batch-size");
+  if (s.step_batch_size_schedule)
     return data::BatchSchedule::steps(*s.step_batch_size_schedule, *s.seq_length);
-  }
   if (ramp.empty()) return data::BatchSchedule::constant(*s.global_batch_size);
   constexpr std::string_view kFlag = "rampup-batch-size";
   MG_CHECK(ramp.size() == 3, "--{} takes three numbers, START INCREMENT SAMPLES, and got {}", kFlag,
@@ -80,19 +76,12 @@ void BatchSettings::finalize(int data_parallel) {
   };
   positive(seq_length, "seq-length", models::kMaxPositions);
   positive(micro_batch_size, "micro-batch-size");
-  MG_CHECK(!train_iters || !train_samples,
-           "--train-iters {} and --train-samples {} are both given; give one", *train_iters,
-           *train_samples);
   if (train_samples) {
     positive(train_samples, "train-samples", int64_t{1} << 53);
   } else {
     positive(train_iters, "train-iters");
   }
-  if (step_batch_size_schedule) {
-    MG_CHECK(!global_batch_size,
-             "--global-batch-size {} and --step-batch-size-schedule are both given; give one",
-             *global_batch_size);
-  } else {
+  if (!step_batch_size_schedule) {
     if (!global_batch_size) global_batch_size = *micro_batch_size * data_parallel;
     positive(global_batch_size, "global-batch-size");
   }

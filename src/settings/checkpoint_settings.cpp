@@ -85,29 +85,6 @@ void CheckpointSettings::check() const {
   MG_CHECK(!ckpt_step || *ckpt_step >= 0, "--ckpt-step is {}; it cannot be negative", *ckpt_step);
   for (const auto& [folder, flag] : {std::pair{&save, "save"}, {&load, "load"}})
     MG_CHECK(!*folder || !(*folder)->empty(), "--{} is empty; give the name of a folder", flag);
-  const auto needs_save = [this](bool given, std::string_view flag) {
-    MG_CHECK(!given || save, "--{} needs --save DIR: where to write checkpoints", flag);
-  };
-  needs_save(save_interval.has_value(), "save-interval");
-  needs_save(save_keep.has_value(), "save-keep");
-  needs_save(save_retain_interval.has_value(), "save-retain-interval");
-  needs_save(async_save, "async-save");
-  needs_save(exit_on_save_failure, "exit-on-save-failure");
-  needs_save(exit_signal_handler, "exit-signal-handler");
-  const auto needs_load = [this](bool given, std::string_view flag) {
-    MG_CHECK(!given || load, "--{} needs --load DIR: where the checkpoints are", flag);
-  };
-  needs_load(ckpt_step.has_value(), "ckpt-step");
-  needs_load(exit_on_missing_checkpoint, "exit-on-missing-checkpoint");
-  needs_load(use_checkpoint_args, "use-checkpoint-args");
-  needs_load(!load_optimizer, "no-load-optim");
-  needs_load(!load_rng, "no-load-rng");
-  needs_load(override_scheduler, "override-opt-param-scheduler");
-  needs_load(use_checkpoint_scheduler, "use-checkpoint-opt-param-scheduler");
-  MG_CHECK(
-      !override_scheduler || !use_checkpoint_scheduler,
-      "--override-opt-param-scheduler and --use-checkpoint-opt-param-scheduler contradict each "
-      "other; drop one");
 }
 
 }  // namespace megatron::settings

@@ -23,8 +23,7 @@ void GraphSettings::fields(Fields& f) {
        [this] { return impl == "none" ? "--cuda-graph-impl is none" : ""; });
 }
 
-void GraphSettings::check(DeviceKind device, const ParallelSettings& parallel, int data_parallel,
-                          const OffloadSettings& offload, std::vector<SettingNote>& notes) const {
+void GraphSettings::check(DeviceKind device, std::vector<SettingNote>& notes) const {
   MG_CHECK(warmup_steps >= 0 && warmup_steps <= 1'000'000'000,
            "--cuda-graph-warmup-steps is {}; it must lie in [0, 1e9]", warmup_steps);
   if (impl == "none") return;
@@ -41,28 +40,6 @@ void GraphSettings::check(DeviceKind device, const ParallelSettings& parallel, i
            "--cuda-graph-impl full_iteration also captures the optimizer, whose learning rate "
            "and clipping change from step to step here; use local, which captures whole "
            "micro-batches");
-  MG_CHECK(!parallel.overlap_experts || !parallel.expert_tokens_travel(),
-           "--cuda-graph-impl local captures a forward or backward pass as one, but with "
-           "--overlap-moe-expert-parallel-comm the passes of two micro-batches take turns; drop "
-           "one of them");
-  MG_CHECK(parallel.context_parallel == 1,
-           "--cuda-graph-impl local captures forward and backward without messages between ranks, "
-           "but with --context-parallel-size {} attention exchanges them; drop one of them",
-           parallel.context_parallel);
-  MG_CHECK(!computes_weights_later(parallel),
-           "--cuda-graph-impl local captures the backward of a micro-batch as one, but "
-           "--pipeline-schedule {} computes weight gradients apart from it; use 1f1b or "
-           "interleaved, or drop one of them",
-           parallel.schedule.value_or(""));
-  MG_CHECK(data_parallel == 1 || parallel.sharding() < parallel::Sharding::gradients,
-           "--cuda-graph-impl local needs gradients and parameters at fixed addresses, but with "
-           "--data-parallel-sharding-strategy {} they are allocated and freed in every "
-           "micro-batch; use optim, or --cuda-graph-impl none",
-           parallel::name(parallel.sharding()));
-  MG_CHECK(offload.num_layers == 0,
-           "--cuda-graph-impl local captures the device's work only, but "
-           "--cpu-offloading-num-layers {} moves activations to host memory; drop one of them",
-           offload.num_layers);
 }
 
 std::optional<int64_t> GraphSettings::record_after(const ParallelSettings& parallel) const {

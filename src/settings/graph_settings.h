@@ -8,7 +8,6 @@
 #include "base/fields.h"
 #include "base/setting_note.h"
 #include "device/device.h"
-#include "settings/offload_settings.h"
 #include "settings/parallel_settings.h"
 
 namespace megatron::settings {
@@ -19,10 +18,9 @@ struct GraphSettings {
 
   void fields(Fields& fields);
   // Throws Error naming what cannot be recorded; on another device than CUDA a note says that
-  // nothing is. data_parallel: ranks.
-  void check(DeviceKind device, const ParallelSettings& parallel, int data_parallel,
-             const OffloadSettings& offload, std::vector<SettingNote>& notes) const;
-  // StepOptions::record_after; absent, too, for ranks that check() refuses.
+  // nothing is.
+  void check(DeviceKind device, std::vector<SettingNote>& notes) const;
+  // StepOptions::record_after; absent, too, for ranks that the rules (rules.h) refuse.
   std::optional<int64_t> record_after(const ParallelSettings& parallel) const;
 };
 

@@ -18,16 +18,11 @@ void OffloadSettings::fields(Fields& f) {
         "1");
 }
 
-void OffloadSettings::check(int64_t chunk_layers, bool recomputes,
-                            std::vector<SettingNote>& notes) const {
+void OffloadSettings::check(int64_t chunk_layers, std::vector<SettingNote>& notes) const {
   MG_CHECK(num_layers >= 0 && (num_layers == 0 || num_layers < chunk_layers),
            "--cpu-offloading-num-layers is {}; it must lie in [0, {}], fewer than the layers of "
            "a pipeline stage's chunk: the last one is needed immediately",
            num_layers, std::max<int64_t>(chunk_layers - 1, 0));
-  MG_CHECK(num_layers == 0 || !recomputes,
-           "--cpu-offloading-num-layers {} offloads saved activations, but recomputation does "
-           "not save them; drop it, or --recompute-granularity and --recompute-activations",
-           num_layers);
   const double fraction = optimizer_fraction.value_or(1);
   MG_CHECK(fraction >= 0 && fraction <= 1,
            "--optimizer-offload-fraction is {}; it must lie in [0, 1]", fraction);

@@ -18,7 +18,7 @@ struct OffloadSettings {
   void fields(Fields& fields);
   // Throws Error naming the values and flags that cannot go together, and what to change; adds a
   // note for each that has no effect. chunk_layers: the least layers of a pipeline stage's chunk.
-  void check(int64_t chunk_layers, bool recomputes, std::vector<SettingNote>& notes) const;
+  void check(int64_t chunk_layers, std::vector<SettingNote>& notes) const;
   // After check().
   models::OffloadOptions options() const { return {.layers = num_layers}; }
   // Share of the elements whose optimizer state lies in host memory.

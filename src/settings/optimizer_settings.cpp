@@ -160,35 +160,11 @@ void OptimizerSettings::add_muon_fields(Fields& f) {
                             "non-matrix parameters");
 }
 
-// Megatron-LM: flags of one unit only.
-void OptimizerSettings::check_unit(const BatchSettings& batch) const {
-  const bool by_samples = batch.train_samples.has_value();
-  const auto refuse = [&](bool given, std::string_view flag, std::string_view instead) {
-    MG_CHECK(!given, "--{} cannot be combined with --{}: the run counts in {}; use --{}", flag,
-             by_samples ? "train-samples" : "train-iters", by_samples ? "samples" : "iterations",
-             instead);
-  };
-  if (by_samples) {
-    refuse(lr_decay_iters.has_value(), "lr-decay-iters", "lr-decay-samples");
-    refuse(lr_warmup_iters != 0, "lr-warmup-iters", "lr-warmup-samples");
-    refuse(lr_wsd_decay_iters.has_value(), "lr-wsd-decay-iters", "lr-wsd-decay-samples");
-  } else {
-    refuse(lr_decay_samples.has_value(), "lr-decay-samples", "lr-decay-iters");
-    refuse(lr_warmup_samples != 0, "lr-warmup-samples", "lr-warmup-iters");
-    refuse(lr_wsd_decay_samples.has_value(), "lr-wsd-decay-samples", "lr-wsd-decay-iters");
-  }
-}
-
 // In the unit of the run, in which the flags are given.
 void OptimizerSettings::check_warmup(const BatchSettings& batch) const {
   const bool by_samples = batch.train_samples.has_value();
   const std::string unit = by_samples ? "samples" : "iters";
   const int64_t warmup = by_samples ? lr_warmup_samples : lr_warmup_iters;
-  MG_CHECK(
-      !lr_warmup_fraction || warmup == 0,
-      "--lr-warmup-fraction {} and --lr-warmup-{} {} both say how long the learning rate warms "
-      "up: give one",
-      *lr_warmup_fraction, unit, warmup);
   const std::optional<int64_t>& given = by_samples ? lr_decay_samples : lr_decay_iters;
   const int64_t decay =
       given.value_or(by_samples ? batch.scheduled_samples() : batch.scheduled_iters());
@@ -205,10 +181,7 @@ void OptimizerSettings::check_warmup(const BatchSettings& batch) const {
 
 optim::LearningRate OptimizerSettings::learning_rate(const BatchSettings& batch) const {
   MG_CHECK(lr.has_value(), "--lr is needed");
-  check_unit(batch);
   check_warmup(batch);
-  MG_CHECK(!decoupled_min_lr || decoupled_lr, "--decoupled-min-lr {} needs --decoupled-lr",
-           *decoupled_min_lr);
   MG_CHECK(!lr_warmup_fraction || (*lr_warmup_fraction >= 0 && *lr_warmup_fraction < 1),
            "--lr-warmup-fraction is {}; it must lie in [0, 1)", *lr_warmup_fraction);
   const auto samples = [&](int64_t iterations, std::string_view flag) {
@@ -235,9 +208,6 @@ optim::LearningRate OptimizerSettings::learning_rate(const BatchSettings& batch)
 
 // The last iterations before --lr-decay-iters, in samples.
 double OptimizerSettings::wsd_samples(const BatchSettings& batch) const {
-  MG_CHECK(lr_wsd_decay_iters || lr_wsd_decay_samples,
-           "--lr-decay-style WSD needs --{}: how long the final decay is",
-           batch.train_samples ? "lr-wsd-decay-samples" : "lr-wsd-decay-iters");
   if (lr_wsd_decay_samples) return static_cast<double>(*lr_wsd_decay_samples);
   const int64_t last = lr_decay_iters.value_or(batch.scheduled_iters());
   MG_CHECK(*lr_wsd_decay_iters > 0, "--lr-wsd-decay-iters is {}; it must be positive",

@@ -38,7 +38,6 @@ struct OptimizerSettings {
   void add_rule_fields(Fields& fields);
   void add_muon_fields(Fields& fields);
   void name_modes(Fields& fields) const;
-  void check_unit(const BatchSettings& batch) const;
   void check_warmup(const BatchSettings& batch) const;
   double wsd_samples(const BatchSettings& batch) const;
 };

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "settings/rules.h"
 
 namespace megatron::settings {
 
@@ -148,19 +149,18 @@ class Check {
     s_.check_sizes();
     parallel::rank_lists(s_.mesh_layout(), ranks, parallel::Axis::tp);
     check_sequence(seq_length);
-    check_chunks();
+    check_rules(RuleScope::parallel, {.parallel = s_});
     const PipelineShape shape = s_.pipeline(num_layers);
     check_schedule(shape, micro_batches);
     parallel::place_layers(num_layers, shape, s_.placement());
-    check_sharding();
+    tell_sharding();
     check_overlap();
   }
 
  private:
   void check_sequence(int64_t seq_length);
-  void check_chunks() const;
   void check_schedule(const PipelineShape& shape, int64_t micro_batches);
-  void check_sharding();
+  void tell_sharding();
   void check_overlap();
 
   const ParallelSettings& s_;
@@ -178,28 +178,6 @@ void Check::check_sequence(int64_t seq_length) {
            "--sequence-parallel divides the tokens by it: change one of them, or drop "
            "--sequence-parallel",
            seq_length, s_.tensor_parallel);
-}
-
-void Check::check_chunks() const {
-  const std::array<std::pair<bool, std::string_view>, 3> given = {
-      std::pair{s_.layers_per_virtual_stage.has_value(), "--num-layers-per-virtual-pipeline-stage"},
-      {s_.virtual_stages.has_value(), "--num-virtual-stages-per-pipeline-rank"},
-      {!s_.layout.empty(), "--pipeline-model-parallel-layout"}};
-  std::string_view first;
-  for (const auto& [is_given, flag] : given) {
-    if (!is_given) continue;
-    MG_CHECK(first.empty(), "{} and {} both say how many chunks a stage holds: drop one", first,
-             flag);
-    first = flag;
-  }
-  const bool ends = s_.decoder_first_layers || s_.decoder_last_layers;
-  MG_CHECK(
-      !s_.layers_per_virtual_stage || !ends,
-      "--num-layers-per-virtual-pipeline-stage {} cannot be combined with {}, with which stages "
-      "differ: use --num-virtual-stages-per-pipeline-rank",
-      *s_.layers_per_virtual_stage,
-      s_.decoder_first_layers ? "--decoder-first-pipeline-num-layers"
-                              : "--decoder-last-pipeline-num-layers");
 }
 
 void Check::check_schedule(const PipelineShape& shape, int64_t micro_batches) {
@@ -228,11 +206,6 @@ void Check::check_schedule(const PipelineShape& shape, int64_t micro_batches) {
       notes_.push_back({"microbatch-group-size-per-virtual-pipeline-stage", "none",
                         fmt::format("--pipeline-schedule {}: only interleaved has groups", kind)});
   }
-  MG_CHECK(!v || (!s_.decoder_first_layers && !s_.decoder_last_layers),
-           "--pipeline-schedule zb-v keeps both ends of the model on the first stage, so {} does "
-           "not determine the placement: use --pipeline-model-parallel-layout",
-           s_.decoder_first_layers ? "--decoder-first-pipeline-num-layers"
-                                   : "--decoder-last-pipeline-num-layers");
   // Throws where the groups do not fit. In parts or not; which schedules have them, check_overlapped_experts() says.
   PipelineShape whole = shape;
   whole.parts = 1;
@@ -244,41 +217,18 @@ void Check::check_schedule(const PipelineShape& shape, int64_t micro_batches) {
                       "communicate with"});
 }
 
-void Check::check_sharding() {
-  const Sharding result = s_.sharding();
-  const std::string value(name(result));
-  const bool fsdp = s_.use_megatron_fsdp || s_.use_custom_fsdp;
-  constexpr std::string_view kStrategy = "data-parallel-sharding-strategy";
+void Check::tell_sharding() {
   const auto note = [&](std::string cause) {
-    notes_.push_back({std::string(kStrategy), value, std::move(cause)});
+    notes_.push_back(
+        {"data-parallel-sharding-strategy", std::string(name(s_.sharding())), std::move(cause)});
   };
-  if (s_.use_torch_fsdp2) {
-    MG_CHECK(!fsdp, "--use-torch-fsdp2 and {} both shard the parameters: drop one",
-             s_.use_megatron_fsdp ? "--use-megatron-fsdp" : "--use-custom-fsdp");
-    MG_CHECK(!s_.distributed_optimizer,
-             "--use-torch-fsdp2 also shards the optimizer state and cannot be combined with "
-             "--use-distributed-optimizer: drop one");
-    MG_CHECK(result == Sharding::parameters,
-             "--use-torch-fsdp2 means --data-parallel-sharding-strategy optim_grads_params, but "
-             "{} is given: drop one of them",
-             value);
-    note("--use-torch-fsdp2: the same sharding, implemented here");
-  } else if (fsdp) {
-    note(fmt::format("{}: the same sharding, implemented here",
-                     s_.use_megatron_fsdp ? "--use-megatron-fsdp" : "--use-custom-fsdp"));
-  } else if (s_.sharding_strategy) {
-    MG_CHECK(
-        !s_.distributed_optimizer || result != Sharding::none,
-        "--data-parallel-sharding-strategy no_shard and --use-distributed-optimizer contradict "
-        "each other: drop one");
+  for (const auto& [given, flag] : {std::pair{s_.use_torch_fsdp2, "--use-torch-fsdp2"},
+                                    {s_.use_megatron_fsdp, "--use-megatron-fsdp"},
+                                    {s_.use_custom_fsdp, "--use-custom-fsdp"}})
+    if (given) return note(fmt::format("{}: the same sharding, implemented here", flag));
+  if (s_.sharding_strategy)
     note("it works on its own here; Megatron-LM reads it only with --use-megatron-fsdp");
-  } else if (s_.distributed_optimizer) {
-    note("--use-distributed-optimizer");
-  }
-  MG_CHECK(s_.optimizer_instances == 1 || result != Sharding::none,
-           "--num-distributed-optimizer-instances {} needs --use-distributed-optimizer or another "
-           "--data-parallel-sharding-strategy than no_shard",
-           s_.optimizer_instances);
+  else if (s_.distributed_optimizer) note("--use-distributed-optimizer");
 }
 
 void Check::check_overlap() {
@@ -292,16 +242,6 @@ void Check::check_overlap() {
          "moe-token-dispatcher-type"}})
     if (given && !s_.expert_tokens_travel())
       notes_.push_back({flag, "none", "no rank's tokens go to experts of another"});
-  if (s_.overlap_param_gather) {
-    MG_CHECK(s_.sharding() != Sharding::none,
-             "--overlap-param-gather needs parameters to gather: give --use-distributed-optimizer "
-             "or another --data-parallel-sharding-strategy than no_shard");
-    MG_CHECK(s_.overlap_grad_reduce,
-             "--overlap-param-gather needs --overlap-grad-reduce: give it, too");
-  }
-  MG_CHECK(!s_.bucket_size || !s_.num_buckets,
-           "--ddp-bucket-size {} and --ddp-num-buckets {} both say how large a bucket is: drop one",
-           *s_.bucket_size, *s_.num_buckets);
   if (s_.overlap_grad_reduce || !(s_.bucket_size || s_.num_buckets)) return;
   notes_.push_back({s_.bucket_size ? "ddp-bucket-size" : "ddp-num-buckets", "none",
                     "one bucket without --overlap-grad-reduce"});
@@ -327,15 +267,7 @@ void ParallelSettings::check_sizes() const {
            "use 1 (--recompute-granularity full and --tensor-model-parallel-size with "
            "--sequence-parallel lower the memory of a sequence)",
            context_parallel);
-  const bool divides_tokens = tensor_parallel == 1 || sequence_parallel;
-  MG_CHECK(expert_parallel == 1 || divides_tokens,
-           "--expert-model-parallel-size {} with --tensor-model-parallel-size {} needs "
-           "--sequence-parallel: give it, too",
-           expert_parallel, tensor_parallel);
-  MG_CHECK(expert_tensor_parallel.value_or(tensor_parallel) == tensor_parallel || divides_tokens,
-           "--expert-tensor-parallel-size {} differs from --tensor-model-parallel-size {}, which "
-           "needs --sequence-parallel: give it, or leave --expert-tensor-parallel-size out",
-           *expert_tensor_parallel, tensor_parallel);
+  check_rules(RuleScope::sizes, {.parallel = *this});
   check_positive(layers_per_virtual_stage, "num-layers-per-virtual-pipeline-stage");
   check_positive(bucket_size, "ddp-bucket-size");
   check_positive(num_buckets, "ddp-num-buckets");
@@ -360,30 +292,6 @@ int64_t ParallelSettings::least_ranks() const {
 void ParallelSettings::check(int ranks, int64_t num_layers, int64_t micro_batches,
                              int64_t seq_length, std::vector<SettingNote>& notes) const {
   Check(*this, notes).run(ranks, num_layers, micro_batches, seq_length);
-}
-
-void ParallelSettings::check_overlapped_experts(bool recomputes, bool offloads) const {
-  constexpr std::string_view kFlag = "--overlap-moe-expert-parallel-comm";
-  if (!overlap_experts || !expert_tokens_travel()) return;
-  MG_CHECK(
-      !schedule || schedule->starts_with("1f1b") || *schedule == "interleaved",
-      "{}: --pipeline-schedule {} has no forward and backward passes side by side; use 1f1b or "
-      "interleaved",
-      kFlag, *schedule);
-  MG_CHECK(!recomputes,
-           "{} stops forward and backward passes within layers, which --recompute-granularity full "
-           "and --recompute-modules moe run as a whole; recompute other modules (moe_act, "
-           "core_attn, mlp, layernorm), or drop one of them",
-           kFlag);
-  MG_CHECK(!offloads,
-           "{} cannot be combined with --cpu-offloading-num-layers, which expects layers one after "
-           "another; drop one of them",
-           kFlag);
-  MG_CHECK(sharding() != Sharding::parameters,
-           "{} works on layers of two micro-batches at once, but with "
-           "--data-parallel-sharding-strategy optim_grads_params the parameters of one layer are "
-           "there at a time; use optim_grads, or drop one of them",
-           kFlag);
 }
 
 PipelineShape ParallelSettings::pipeline(int64_t num_layers) const {

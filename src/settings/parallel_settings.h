@@ -58,10 +58,6 @@ struct ParallelSettings {
   void check(int ranks, int64_t num_layers, int64_t micro_batches, int64_t seq_length,
              std::vector<SettingNote>& notes) const;
 
-  // Throws Error where calls to ranks of experts are to overlap with compute and other settings do not go with it.
-  // recomputes: layers with experts as a whole; offloads: what layers keep.
-  void check_overlapped_experts(bool recomputes, bool offloads) const;
-
   // Whether tokens go to other ranks' experts: not where one rank has all experts, or tensor-parallel ranks have the
   // same tokens.
   bool expert_tokens_travel() const {

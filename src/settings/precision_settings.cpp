@@ -31,19 +31,11 @@ void PrecisionSettings::fields(Fields& f) {
 }
 
 void PrecisionSettings::check() const {
-  MG_CHECK(!bf16 || !fp16, "--bf16 and --fp16 are mutually exclusive; give one of them");
   const optim::LossScaleSettings plain, &s = loss_scaling;
   const auto check = [&](std::string_view flag, auto value, auto usual, double least) {
-    if (value == usual) return;
-    MG_CHECK(static_cast<double>(value) >= least && static_cast<double>(value) <= 0x1p64,
+    MG_CHECK(value == usual ||
+                 (static_cast<double>(value) >= least && static_cast<double>(value) <= 0x1p64),
              "--{} is {}; it must be at least {} and at most 2^64", flag, value, least);
-    MG_CHECK(fp16, "--{} is {}, but the loss is scaled only with --fp16: add --fp16, or drop --{}",
-             flag, value, flag);
-    MG_CHECK(
-        flag == "loss-scale" || s.constant.value_or(0) == 0,
-        "--{} applies to a dynamic loss scale, but --loss-scale {} is constant; give one or the "
-        "other",
-        flag, s.constant.value_or(0));
   };
   check("loss-scale", s.constant.value_or(0), 0.0, 0x1p-64);
   check("initial-loss-scale", s.initial, plain.initial, 0x1p-64);
@@ -55,10 +47,6 @@ void PrecisionSettings::check() const {
       "--initial-loss-scale is {} and --min-loss-scale {}: the initial scale cannot be below the "
       "minimum",
       s.initial, s.least);
-  MG_CHECK(
-      check_for_nan_in_loss_and_grad || on_non_finite == OnNonFinite::stop,
-      "--on-non-finite skip needs the check that --no-check-for-nan-in-loss-and-grad turns off; "
-      "give one of them");
 }
 
 }  // namespace megatron::settings

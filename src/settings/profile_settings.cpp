@@ -41,8 +41,6 @@ void ProfileSettings::check(int rank_count) const {
            "--profile-step-end is {} and --profile-step-start {}, which leaves no step to trace: "
            "tracing starts at step {}",
            step_end, step_start, step_start + 1);
-  MG_CHECK(!directory || profile, "--profile-dir {} has no effect without --profile; add it",
-           directory.value_or(""));
   MG_CHECK(!directory || !directory->empty(), "--profile-dir is empty; give the name of a folder");
   for (const std::string& rank : ranks) parse_rank(rank, rank_count);
 }

@@ -68,29 +68,9 @@ void RecomputeSettings::fields(Fields& f) {
   f.common({"recompute-granularity"});
 }
 
-void RecomputeSettings::check(int64_t chunk_layers, int64_t tensor_parallel, bool sequence_parallel,
-                              std::vector<SettingNote>& notes) const {
+void RecomputeSettings::check(int64_t chunk_layers, std::vector<SettingNote>& notes) const {
   MG_CHECK(!granularity || *granularity == "full" || *granularity == "selective",
            "--recompute-granularity is '{}'; it is full or selective", granularity.value_or(""));
-  MG_CHECK(!activations || granularity != "full",
-           "--recompute-activations means --recompute-granularity selective, but full is given; "
-           "drop one of them");
-  const Granularity chosen = options().granularity;
-  const auto full_only = [&](bool given, std::string_view flag) {
-    MG_CHECK(!given || chosen == Granularity::full,
-             "--{} applies to --recompute-granularity full, but {}; {}, or drop --{}", flag,
-             chosen == Granularity::none ? "nothing is recomputed" : "selective is given",
-             chosen == Granularity::none ? "add that" : "choose that", flag);
-  };
-  full_only(method.has_value(), "recompute-method");
-  full_only(num_layers.has_value(), "recompute-num-layers");
-  full_only(distribute, "distribute-saved-activations");
-  MG_CHECK(
-      modules.empty() || chosen == Granularity::selective,
-      "--recompute-modules chooses parts of layers, but {}; {}, or drop it",
-      chosen == Granularity::full ? "--recompute-granularity full recomputes whole layers"
-                                  : "nothing is recomputed",
-      chosen == Granularity::full ? "choose selective" : "add --recompute-granularity selective");
   for (const std::string& module : modules) check_module(module);
   MG_CHECK(!method || *method == "uniform" || *method == "block",
            "--recompute-method is '{}'; it is uniform or block", method.value_or(""));
@@ -98,14 +78,6 @@ void RecomputeSettings::check(int64_t chunk_layers, int64_t tensor_parallel, boo
            "--recompute-num-layers is {}; it must lie in [1, {}], the layers of a pipeline stage's "
            "chunk",
            num_layers.value_or(1), chunk_layers);
-  if (distribute) {
-    MG_CHECK(tensor_parallel > 1,
-             "--distribute-saved-activations shards saved activations over tensor-parallel "
-             "ranks, but --tensor-model-parallel-size is 1; raise it, or drop the flag");
-    MG_CHECK(!sequence_parallel,
-             "--distribute-saved-activations cannot be combined with --sequence-parallel, which "
-             "already shards the layers' inputs; drop it");
-  }
   if (activations && !granularity)
     notes.push_back({"recompute-granularity", "selective", "--recompute-activations"});
 }

@@ -22,8 +22,7 @@ struct RecomputeSettings {
   // Throws Error naming the values and flags that cannot go together, and what to change; adds a
   // note of what was derived. chunk_layers: the most layers of a pipeline stage's
   // chunk.
-  void check(int64_t chunk_layers, int64_t tensor_parallel, bool sequence_parallel,
-             std::vector<SettingNote>& notes) const;
+  void check(int64_t chunk_layers, std::vector<SettingNote>& notes) const;
   bool any() const { return activations || granularity.has_value(); }
   // After check(); without `tensor`, which of `distribute` the caller sets.
   models::RecomputeOptions options() const;

@@ -106,10 +106,6 @@ void RunSettings::check(const BatchSettings& batch, int ranks) const {
   positive(eval_micro_batch_size, "eval-micro-batch-size");
   MG_CHECK(start_eval_at_iter.value_or(0) >= 0, "--start-eval-at-iter is {}; it cannot be negative",
            *start_eval_at_iter);
-  MG_CHECK(!start_eval_at_iter || eval_interval,
-           "--start-eval-at-iter needs --eval-interval: the steps between evaluations");
-  MG_CHECK(!full_validation || eval_interval || skip_train,
-           "--full-validation needs --eval-interval: the steps between evaluations");
   const int64_t together = eval_micro_batch(batch) * ranks;
   MG_CHECK((!eval_global_batch_size && !eval_micro_batch_size) || eval_batch(batch) % together == 0,
            "--eval-global-batch-size is {}, which is not a multiple of micro-batch size {} "

@@ -9,6 +9,7 @@
 #include "corpus/corpus.h"
 #include "data/requested_samples.h"
 #include "settings/recipes.h"
+#include "settings/rules.h"
 #include "training/model_source.h"
 
 namespace megatron::training {
@@ -20,66 +21,28 @@ void check_order(const settings::RunSettings& run) {
            "reads its own: use single or cyclic");
   MG_CHECK(run.dataloader_type == "single" || run.dataloader_type == "cyclic",
            "--dataloader-type is '{}'; single and cyclic are supported", run.dataloader_type);
-  MG_CHECK(run.data_sharding || run.dataloader_type == "cyclic",
-           "--no-data-sharding applies to --dataloader-type cyclic only; drop it");
-  MG_CHECK(!run.multiple_validation_sets || run.full_validation,
-           "--multiple-validation-sets needs --full-validation");
-  MG_CHECK(run.validation_set_names.empty() || run.multiple_validation_sets,
-           "--validation-set-names needs --multiple-validation-sets");
 }
 
 // What --load says of the dense model is what --model says; a run that has not begun resumes nothing.
 void settle_upcycling(settings::TrainSettings& s) {
   settings::CheckpointSettings& c = s.checkpoint;
-  if (!c.upcycle) return;
-  MG_CHECK(
-      !s.run.model_config,
-      "--moe-use-upcycling needs the weights of a dense model, and --model-config {} has none; "
-      "give --model DIR instead",
-      *s.run.model_config);
-  if (s.run.model) return;
+  if (!c.upcycle || s.run.model || s.run.model_config) return;
   std::optional<std::string>& dense = c.pretrained_checkpoint ? c.pretrained_checkpoint : c.load;
-  MG_CHECK(dense,
-           "--moe-use-upcycling needs a dense model: give its directory with --model (or --load)");
   s.run.model = std::exchange(dense, std::nullopt);
   if (c.load) return;
   c.exit_on_missing_checkpoint = c.use_checkpoint_args = false;
   c.load_optimizer = c.load_rng = true;
 }
 
-// A model that exists has a number of tokens besides its shape.
-void check_shape_source(const settings::TrainSettings& s) {
-  const std::optional<std::string>&model = s.run.model, &config = s.run.model_config;
-  if (!model && !config) return;
-  MG_CHECK(!model || !config, "--model {} and --model-config {} both give the model; drop one",
-           *model, *config);
-  if (s.checkpoint.upcycle) return;  // compared with the directory's
-  const std::string flag = s.shape.first_shape_flag();
-  MG_CHECK(flag.empty(), "--{} and --model{} {} both give the model's shape; drop one", flag,
-           model ? "" : "-config", model ? *model : *config);
-}
-
 void check_run(const settings::TrainSettings& s) {
   const settings::RunSettings& run = s.run;
   MG_CHECK(run.eval_iters >= 0, "--eval-iters is {}; it cannot be negative", run.eval_iters);
-  MG_CHECK(!run.skip_train || run.eval_iters > 0 || run.full_validation,
-           "--skip-train only evaluates, but --eval-iters 0 disables evaluation; give another "
-           "--eval-iters, or --full-validation");
   run.check(s.batch, s.data_parallel());
-  MG_CHECK(run.sample_interval.has_value() == !run.sample_prompt.empty(),
-           "--sample-interval and --sample-prompt TEXT belong together: how often to generate, "
-           "and the prompt; give both or neither");
   MG_CHECK(run.sample_tokens > 0, "--sample-tokens is {}; it must be positive", run.sample_tokens);
-  MG_CHECK(!s.checkpoint.finetune || run.model || s.checkpoint.load,
-           "--finetune starts from the weights of --model or --load, but neither is given");
   s.log.check();
   s.checkpoint.check();
   s.profile.check(s.runtime.rank_count());
   check_order(run);
-  MG_CHECK(!s.checkpoint.pretrained_checkpoint || !run.model,
-           "--pretrained-checkpoint {} and --model {} both give the weights; drop one",
-           *s.checkpoint.pretrained_checkpoint, *run.model);
-  check_shape_source(s);
   corpus::check_data(s.data, samples_of_run(s, s.batch.total_samples()).asked,
                      run.multiple_validation_sets, run.validation_set_names);
 }
@@ -103,10 +66,6 @@ void check_groups(const settings::TrainSettings& s, const parallel::PipelineShap
     }
   }
 }
-
-}  // namespace
-
-namespace {
 
 std::array<std::optional<int64_t>, 3> samples_of(const settings::TrainSettings& s,
                                                  int64_t iterations, int64_t train_samples) {
@@ -142,6 +101,11 @@ RunSamples samples_of_run(const settings::TrainSettings& s, int64_t last_sample)
 
 void settle(settings::TrainSettings& s) {
   settle_upcycling(s);
+  if (s.run.eval_iters == 0 && !s.run.full_validation) {  // as in Megatron-LM: no evaluation
+    s.run.eval_interval.reset();
+    s.run.start_eval_at_iter.reset();
+  }
+  settings::check_rules(settings::RuleScope::flags, s);
   const int64_t model_ranks = s.parallel.model_ranks();
   s.settle_ranks();
   s.runtime.check();
@@ -154,10 +118,6 @@ void settle(settings::TrainSettings& s) {
   s.batch.schedule_extended = s.checkpoint.override_scheduler;
   s.optimizer.config.check();
   s.precision.check();
-  if (s.run.eval_iters == 0 && !s.run.full_validation) {  // as in Megatron-LM: no evaluation
-    s.run.eval_interval.reset();
-    s.run.start_eval_at_iter.reset();
-  }
   check_run(s);
 }
 
@@ -273,19 +233,13 @@ std::vector<SettingNote> settle_layout(settings::TrainSettings& s, const models:
     least = std::min(least, part.layers);
     most = std::max(most, part.layers);
   }
-  s.recompute.check(most, s.parallel.tensor_parallel, s.parallel.sequence_parallel, notes);
-  s.offload.check(least, s.recompute.any(), notes);
-  s.parallel.check_overlapped_experts(
-      s.recompute.granularity == "full" ||
-          std::ranges::find(s.recompute.modules, "moe") != s.recompute.modules.end(),
-      s.offload.num_layers > 0);
-  s.graphs.check(s.runtime.device_kind(), s.parallel, s.data_parallel(), s.offload, notes);
-  MG_CHECK(s.shape.moe.training().global_aux_loss == 0 || s.data_parallel() == 1 ||
-               !s.graphs.record_after(s.parallel) || s.runtime.device_kind() != DeviceKind::cuda,
-           "--cuda-graph-impl local captures micro-batches without messages between data-parallel "
-           "ranks, but --moe-router-load-balancing-type global_aux_loss adds up what {} of them "
-           "count in each; use --cuda-graph-impl none, or aux_loss",
-           s.data_parallel());
+  s.recompute.check(most, notes);
+  s.offload.check(least, notes);
+  settings::check_rules(settings::RuleScope::memory, s);
+  settings::check_rules(settings::RuleScope::layout, s);
+  s.graphs.check(s.runtime.device_kind(), notes);
+  if (s.runtime.device_kind() == DeviceKind::cuda)
+    settings::check_rules(settings::RuleScope::graphs, s);
   MG_CHECK(
       !model->flags().moe.num_experts || s.parallel.expert_ranks() == 1 ||
           !s.graphs.record_after(s.parallel) || s.runtime.device_kind() != DeviceKind::cuda,
@@ -295,12 +249,6 @@ std::vector<SettingNote> settle_layout(settings::TrainSettings& s, const models:
       s.parallel.expert_parallel, s.parallel.expert_ranks() / s.parallel.expert_parallel,
       s.parallel.expert_ranks());
   s.optimizer.config.offload_fraction = s.offload.fraction();
-  MG_CHECK(
-      s.optimizer.config.method != optim::Method::muon ||
-          s.parallel.sharding() == parallel::Sharding::none,
-      "--optimizer muon needs whole matrices, but --use-distributed-optimizer or "
-      "--data-parallel-sharding-strategy {} shards them: drop the flag, or use adam, sgd or lion",
-      parallel::name(s.parallel.sharding()));
   return notes;
 }
 

@@ -277,22 +277,6 @@ TEST(ParallelSettings, CallsToRanksOfExperts) {
   const std::string tensor = "--overlap-moe-expert-parallel-comm --tensor-model-parallel-size 2 ";
   EXPECT_EQ(of(tensor).pipeline(8).parts, 1);  // which all have the same tokens
   EXPECT_EQ(of(tensor + "--sequence-parallel").pipeline(8).parts, 17);
-  of("--overlap-moe-expert-parallel-comm").check_overlapped_experts(true, true);
-  const auto refused = [&](const std::string& flags, bool recomputes, bool offloads) {
-    try {
-      of(beside + flags).check_overlapped_experts(recomputes, offloads);
-    } catch (const Error& error) {
-      return std::string(error.what());
-    }
-    return std::string();
-  };
-  EXPECT_EQ(refused("", false, false), "");
-  expect_in(refused("", true, false), {"--recompute-granularity full", "moe_act"});
-  expect_in(refused("", false, true), {"--cpu-offloading-num-layers"});
-  expect_in(refused("--data-parallel-sharding-strategy optim_grads_params", false, false),
-            {"optim_grads_params", "use optim_grads"});
-  expect_in(refused("--pipeline-schedule zb-h1 --pipeline-model-parallel-size 2", false, false),
-            {"zb-h1", "use 1f1b"});
 }
 
 TEST(ParallelSettings, Buckets) {

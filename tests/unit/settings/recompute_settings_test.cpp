@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
-#include "settings/offload_settings.h"
+#include "settings/rules.h"
 
 namespace megatron::settings {
 namespace {
@@ -31,7 +31,10 @@ std::string refusal(const settings::RecomputeSettings& s, int64_t tensor = 1,
                     bool sequence = false) {
   std::vector<SettingNote> notes;
   try {
-    s.check(4, tensor, sequence, notes);
+    s.check(4, notes);
+    check_rules(RuleScope::memory,
+                {.parallel = {.tensor_parallel = tensor, .sequence_parallel = sequence},
+                 .recompute = s});
   } catch (const Error& e) {
     return e.what();
   }
@@ -40,7 +43,8 @@ std::string refusal(const settings::RecomputeSettings& s, int64_t tensor = 1,
 std::string refusal(const settings::OffloadSettings& s, bool recomputes) {
   std::vector<SettingNote> notes;
   try {
-    s.check(4, recomputes, notes);
+    s.check(4, notes);
+    check_rules(RuleScope::memory, {.recompute = {.activations = recomputes}, .offload = s});
   } catch (const Error& e) {
     return e.what();
   }
@@ -77,7 +81,7 @@ TEST(RecomputeSettings, Full) {
 TEST(RecomputeSettings, Selective) {
   settings::RecomputeSettings s = recompute({{"recompute-activations", {}}});
   std::vector<SettingNote> notes;
-  s.check(4, 1, false, notes);
+  s.check(4, notes);
   ASSERT_EQ(notes.size(), 1u);
   EXPECT_EQ(notes[0].flag, "recompute-granularity");
   EXPECT_EQ(notes[0].value, "selective");
@@ -157,7 +161,7 @@ TEST(OffloadSettings, OptimizerByFraction) {
   settings::OffloadSettings s =
       of<settings::OffloadSettings>({{"optimizer-offload-fraction", {"0.25"}}});
   std::vector<SettingNote> notes;
-  s.check(4, false, notes);
+  s.check(4, notes);
   ASSERT_EQ(notes.size(), 1u);
   EXPECT_EQ(notes[0].flag, "optimizer-offload-fraction");
   EXPECT_EQ(s.fraction(), 0);

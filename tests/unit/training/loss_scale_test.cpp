@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
-#include "settings/precision_settings.h"
+#include "settings/rules.h"
 
 namespace megatron::training {
 namespace {
@@ -95,6 +95,7 @@ TEST(LossScale, GoesOnFromItsState) {
 std::string refusal(const settings::PrecisionSettings& s) {
   try {
     s.check();
+    check_rules(settings::RuleScope::flags, {.precision = s});
   } catch (const Error& error) {
     return error.what();
   }

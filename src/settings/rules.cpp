@@ -1,0 +1,367 @@
+#include "settings/rules.h"
+
+#include <algorithm>
+#include <functional>
+#include <map>
+
+#include "base/error.h"
+
+namespace megatron::settings {
+namespace {
+
+using S = TrainSettings;
+using enum RuleScope;
+
+// Values that rules speak of, besides those of flags; false: "".
+struct Derived {
+  std::string_view name;
+  std::string (*get)(const S&);
+  std::string_view stands_for = "";  // in rule_sentences()
+};
+
+std::string text(bool value) { return value ? "true" : ""; }
+
+const std::vector<Derived> kDerived = {
+    {"shape", [](const S& s) { return s.shape.first_shape_flag(); },
+     "num-layers (or another flag of the shape)"},
+    {"data-parallel", [](const S& s) { return fmt::format("{}", s.data_parallel()); }, "INT"},
+    {"sharding", [](const S& s) { return std::string(name(s.parallel.sharding())); }, "TEXT"},
+    {"frees-gradients",
+     [](const S& s) {
+       return text(s.data_parallel() > 1 && s.parallel.sharding() >= parallel::Sharding::gradients);
+     }},
+    {"sums-losses-of-ranks",
+     [](const S& s) {
+       return text(s.data_parallel() > 1 && s.shape.moe.training().global_aux_loss != 0);
+     }},
+    {"tensor-ranks-share-tokens",
+     [](const S& s) {
+       return text(s.parallel.tensor_parallel > 1 && !s.parallel.sequence_parallel);
+     }},
+    {"experts-are-split-as-layers",
+     [](const S& s) {
+       return text(s.parallel.expert_tensor_parallel == s.parallel.tensor_parallel);
+     }},
+    {"overlaps-experts",
+     [](const S& s) {
+       return text(s.parallel.overlap_experts && s.parallel.expert_tokens_travel());
+     }},
+    {"recomputes-experts",
+     [](const S& s) {
+       return text(s.recompute.granularity == "full" ||
+                   std::ranges::find(s.recompute.modules, "moe") != s.recompute.modules.end());
+     }},
+    {"zero-bubble",
+     [](const S& s) { return text(s.parallel.schedule.value_or("").starts_with("zb-")); }},
+};
+
+struct Rule {
+  RuleScope scope;
+  std::string_view flags;  // "a|b": broken by each of them that has not its default value ...
+  // ... where this holds, too: "a & !b & c=d", of flags that have not their default value, or have
+  // the value d, and of derived values.
+  std::string_view when;
+  // {flag}, {value}: of the one of `flags`; {twin}: that flag in the other unit of a run's length;
+  // {lr}: the value of --lr, or a derived one.
+  std::string_view sentence;
+};
+
+const std::vector<Rule> kRules = {
+    {flags, "moe-use-upcycling", "model-config",
+     "--moe-use-upcycling needs the weights of a dense model, and --model-config {model-config} "
+     "has none; give --model DIR instead"},
+    {flags, "moe-use-upcycling", "!model",
+     "--moe-use-upcycling needs a dense model: give its directory with --model (or --load)"},
+    {flags, "train-iters", "train-samples",
+     "--train-iters {train-iters} and --train-samples {train-samples} are both given; give one"},
+    {flags, "global-batch-size", "step-batch-size-schedule",
+     "--global-batch-size {global-batch-size} and --step-batch-size-schedule are both given; give "
+     "one"},
+    {flags, "rampup-batch-size|decrease-batch-size-if-needed", "step-batch-size-schedule",
+     "--step-batch-size-schedule cannot be combined with --{flag}: drop one"},
+    {flags, "bf16", "fp16", "--bf16 and --fp16 are mutually exclusive; give one of them"},
+    {flags, "loss-scale", "!loss-scale=0 & !fp16",
+     "--{flag} is {value}, but the loss is scaled only with --fp16: add --fp16, or drop --{flag}"},
+    {flags, "initial-loss-scale|min-loss-scale|loss-scale-window|hysteresis", "!fp16",
+     "--{flag} is {value}, but the loss is scaled only with --fp16: add --fp16, or drop --{flag}"},
+    {flags, "initial-loss-scale|min-loss-scale|loss-scale-window|hysteresis",
+     "loss-scale & !loss-scale=0",
+     "--{flag} applies to a dynamic loss scale, but --loss-scale {loss-scale} is constant; give "
+     "one or the other"},
+    {flags, "on-non-finite", "no-check-for-nan-in-loss-and-grad",
+     "--on-non-finite skip needs the check that --no-check-for-nan-in-loss-and-grad turns off; "
+     "give one of them"},
+    {flags, "skip-train", "eval-iters=0 & !full-validation",
+     "--skip-train only evaluates, but --eval-iters 0 disables evaluation; give another "
+     "--eval-iters, or --full-validation"},
+    {flags, "start-eval-at-iter", "!eval-interval",
+     "--start-eval-at-iter needs --eval-interval: the steps between evaluations"},
+    {flags, "full-validation", "!eval-interval & !skip-train",
+     "--full-validation needs --eval-interval: the steps between evaluations"},
+    {flags, "multiple-validation-sets", "!full-validation",
+     "--multiple-validation-sets needs --full-validation"},
+    {flags, "validation-set-names", "!multiple-validation-sets",
+     "--validation-set-names needs --multiple-validation-sets"},
+    {flags, "no-data-sharding", "dataloader-type=single",
+     "--no-data-sharding applies to --dataloader-type cyclic only; drop it"},
+    {flags, "sample-interval", "!sample-prompt",
+     "--sample-interval and --sample-prompt TEXT belong together: how often to generate, and the "
+     "prompt; give both or neither"},
+    {flags, "sample-prompt", "!sample-interval",
+     "--sample-interval and --sample-prompt TEXT belong together: how often to generate, and the "
+     "prompt; give both or neither"},
+    {flags, "finetune", "!model & !load",
+     "--finetune starts from the weights of --model or --load, but neither is given"},
+    {flags,
+     "save-interval|save-keep|save-retain-interval|async-save|exit-on-save-failure|exit-signal-"
+     "handler",
+     "!save", "--{flag} needs --save DIR: where to write checkpoints"},
+    {flags,
+     "ckpt-step|exit-on-missing-checkpoint|use-checkpoint-args|no-load-optim|no-load-rng|override-"
+     "opt-param-scheduler|use-checkpoint-opt-param-scheduler",
+     "!load", "--{flag} needs --load DIR: where the checkpoints are"},
+    {flags, "override-opt-param-scheduler", "use-checkpoint-opt-param-scheduler",
+     "--override-opt-param-scheduler and --use-checkpoint-opt-param-scheduler contradict each "
+     "other; drop one"},
+    {flags, "profile-dir", "!profile",
+     "--profile-dir {profile-dir} has no effect without --profile; add it"},
+    {flags, "pretrained-checkpoint", "model",
+     "--pretrained-checkpoint {pretrained-checkpoint} and --model {model} both give the weights; "
+     "drop one"},
+    {flags, "model-config", "model",
+     "--model {model} and --model-config {model-config} both give the model; drop one"},
+    {flags, "model|model-config", "shape & !moe-use-upcycling",
+     "--{shape} and --{flag} {value} both give the model's shape; drop one"},
+    {flags, "lr-decay-iters|lr-warmup-iters|lr-wsd-decay-iters", "train-samples",
+     "--{flag} cannot be combined with --train-samples: the run counts in samples; use --{twin}"},
+    {flags, "lr-decay-samples|lr-warmup-samples|lr-wsd-decay-samples", "!train-samples",
+     "--{flag} cannot be combined with --train-iters: the run counts in iterations; use --{twin}"},
+    {flags, "lr-warmup-iters|lr-warmup-samples", "lr-warmup-fraction",
+     "--lr-warmup-fraction {lr-warmup-fraction} and --{flag} {value} both say how long the "
+     "learning rate warms up: give one"},
+    {flags, "decoupled-min-lr", "!decoupled-lr",
+     "--decoupled-min-lr {decoupled-min-lr} needs --decoupled-lr"},
+    {flags, "lr-decay-style", "lr-decay-style=WSD & train-samples & !lr-wsd-decay-samples",
+     "--lr-decay-style WSD needs --lr-wsd-decay-samples: how long the final decay is"},
+    {flags, "lr-decay-style", "lr-decay-style=WSD & !train-samples & !lr-wsd-decay-iters",
+     "--lr-decay-style WSD needs --lr-wsd-decay-iters: how long the final decay is"},
+    {sizes, "expert-model-parallel-size", "tensor-ranks-share-tokens",
+     "--expert-model-parallel-size {value} with --tensor-model-parallel-size "
+     "{tensor-model-parallel-size} needs --sequence-parallel: give it, too"},
+    {sizes, "expert-tensor-parallel-size",
+     "tensor-ranks-share-tokens & !experts-are-split-as-layers",
+     "--expert-tensor-parallel-size {value} differs from --tensor-model-parallel-size "
+     "{tensor-model-parallel-size}, which needs --sequence-parallel: give it, or leave "
+     "--expert-tensor-parallel-size out"},
+    {parallel, "num-virtual-stages-per-pipeline-rank|pipeline-model-parallel-layout",
+     "num-layers-per-virtual-pipeline-stage",
+     "--num-layers-per-virtual-pipeline-stage and --{flag} both say how many chunks a stage holds: "
+     "drop one"},
+    {parallel, "pipeline-model-parallel-layout", "num-virtual-stages-per-pipeline-rank",
+     "--num-virtual-stages-per-pipeline-rank and --{flag} both say how many chunks a stage holds: "
+     "drop one"},
+    {parallel, "decoder-first-pipeline-num-layers|decoder-last-pipeline-num-layers",
+     "num-layers-per-virtual-pipeline-stage",
+     "--num-layers-per-virtual-pipeline-stage {num-layers-per-virtual-pipeline-stage} cannot be "
+     "combined with --{flag}, with which stages differ: use "
+     "--num-virtual-stages-per-pipeline-rank"},
+    {parallel, "decoder-first-pipeline-num-layers|decoder-last-pipeline-num-layers",
+     "pipeline-schedule=zb-v",
+     "--pipeline-schedule zb-v keeps both ends of the model on the first stage, so --{flag} does "
+     "not determine the placement: use --pipeline-model-parallel-layout"},
+    {parallel, "use-megatron-fsdp|use-custom-fsdp", "use-torch-fsdp2",
+     "--use-torch-fsdp2 and --{flag} both shard the parameters: drop one"},
+    {parallel, "use-distributed-optimizer", "use-torch-fsdp2",
+     "--use-torch-fsdp2 also shards the optimizer state and cannot be combined with "
+     "--use-distributed-optimizer: drop one"},
+    {parallel, "data-parallel-sharding-strategy", "use-torch-fsdp2 & !sharding=optim_grads_params",
+     "--use-torch-fsdp2 means --data-parallel-sharding-strategy optim_grads_params, but {value} is "
+     "given: drop one of them"},
+    {parallel, "use-distributed-optimizer",
+     "sharding=no_shard & !use-megatron-fsdp & !use-custom-fsdp",
+     "--data-parallel-sharding-strategy no_shard and --use-distributed-optimizer contradict each "
+     "other: drop one"},
+    {parallel, "num-distributed-optimizer-instances", "sharding=no_shard",
+     "--num-distributed-optimizer-instances {value} needs --use-distributed-optimizer or another "
+     "--data-parallel-sharding-strategy than no_shard"},
+    {parallel, "overlap-param-gather", "sharding=no_shard",
+     "--overlap-param-gather needs parameters to gather: give --use-distributed-optimizer or "
+     "another --data-parallel-sharding-strategy than no_shard"},
+    {parallel, "overlap-param-gather", "!overlap-grad-reduce",
+     "--overlap-param-gather needs --overlap-grad-reduce: give it, too"},
+    {parallel, "ddp-bucket-size", "ddp-num-buckets",
+     "--ddp-bucket-size {ddp-bucket-size} and --ddp-num-buckets {ddp-num-buckets} both say how "
+     "large a bucket is: drop one"},
+    {memory, "recompute-activations", "recompute-granularity=full",
+     "--recompute-activations means --recompute-granularity selective, but full is given; drop one "
+     "of them"},
+    {memory, "recompute-method|recompute-num-layers|distribute-saved-activations",
+     "!recompute-activations & !recompute-granularity",
+     "--{flag} applies to --recompute-granularity full, but nothing is recomputed; add that, or "
+     "drop --{flag}"},
+    {memory, "recompute-method|recompute-num-layers|distribute-saved-activations",
+     "!recompute-granularity=full",
+     "--{flag} applies to --recompute-granularity full, but selective is given; choose that, or "
+     "drop --{flag}"},
+    {memory, "recompute-modules", "recompute-granularity=full",
+     "--recompute-modules chooses parts of layers, but --recompute-granularity full recomputes "
+     "whole layers; choose selective, or drop it"},
+    {memory, "recompute-modules", "!recompute-activations & !recompute-granularity",
+     "--recompute-modules chooses parts of layers, but nothing is recomputed; add "
+     "--recompute-granularity selective, or drop it"},
+    {memory, "distribute-saved-activations", "tensor-model-parallel-size=1",
+     "--distribute-saved-activations shards saved activations over tensor-parallel ranks, but "
+     "--tensor-model-parallel-size is 1; raise it, or drop the flag"},
+    {memory, "distribute-saved-activations", "sequence-parallel",
+     "--distribute-saved-activations cannot be combined with --sequence-parallel, which already "
+     "shards the layers' inputs; drop it"},
+    {memory, "cpu-offloading-num-layers", "recompute-granularity",
+     "--cpu-offloading-num-layers {value} offloads saved activations, but recomputation does not "
+     "save them; drop it, or --recompute-granularity and --recompute-activations"},
+    {memory, "cpu-offloading-num-layers", "recompute-activations",
+     "--cpu-offloading-num-layers {value} offloads saved activations, but recomputation does not "
+     "save them; drop it, or --recompute-granularity and --recompute-activations"},
+    {layout, "overlap-moe-expert-parallel-comm", "overlaps-experts & zero-bubble",
+     "--{flag}: --pipeline-schedule {pipeline-schedule} has no forward and backward passes side by "
+     "side; use 1f1b or interleaved"},
+    {layout, "overlap-moe-expert-parallel-comm", "overlaps-experts & recomputes-experts",
+     "--{flag} stops forward and backward passes within layers, which --recompute-granularity full "
+     "and --recompute-modules moe run as a whole; recompute other modules (moe_act, core_attn, "
+     "mlp, layernorm), or drop one of them"},
+    {layout, "overlap-moe-expert-parallel-comm", "overlaps-experts & cpu-offloading-num-layers",
+     "--{flag} cannot be combined with --cpu-offloading-num-layers, which expects layers one after "
+     "another; drop one of them"},
+    {layout, "overlap-moe-expert-parallel-comm", "overlaps-experts & sharding=optim_grads_params",
+     "--{flag} works on layers of two micro-batches at once, but with "
+     "--data-parallel-sharding-strategy optim_grads_params the parameters of one layer are there "
+     "at a time; use optim_grads, or drop one of them"},
+    {layout, "optimizer", "optimizer=muon & !sharding=no_shard",
+     "--optimizer muon needs whole matrices, but --use-distributed-optimizer or "
+     "--data-parallel-sharding-strategy {sharding} shards them: drop the flag, or use adam, sgd or "
+     "lion"},
+    {graphs, "cuda-graph-impl", "overlaps-experts",
+     "--cuda-graph-impl local captures a forward or backward pass as one, but with "
+     "--overlap-moe-expert-parallel-comm the passes of two micro-batches take turns; drop one of "
+     "them"},
+    {graphs, "cuda-graph-impl", "zero-bubble",
+     "--cuda-graph-impl local captures the backward of a micro-batch as one, but "
+     "--pipeline-schedule {pipeline-schedule} computes weight gradients apart from it; use 1f1b or "
+     "interleaved, or drop one of them"},
+    {graphs, "cuda-graph-impl", "frees-gradients",
+     "--cuda-graph-impl local needs gradients and parameters at fixed addresses, but with "
+     "--data-parallel-sharding-strategy {sharding} they are allocated and freed in every "
+     "micro-batch; use optim, or --cuda-graph-impl none"},
+    {graphs, "cuda-graph-impl", "cpu-offloading-num-layers",
+     "--cuda-graph-impl local captures the device's work only, but --cpu-offloading-num-layers "
+     "{cpu-offloading-num-layers} moves activations to host memory; drop one of them"},
+    {graphs, "cuda-graph-impl", "sums-losses-of-ranks",
+     "--cuda-graph-impl local captures micro-batches without messages between data-parallel ranks, "
+     "but --moe-router-load-balancing-type global_aux_loss adds up what {data-parallel} of them "
+     "count in each; use --cuda-graph-impl none, or aux_loss"},
+};
+
+// With what `of` gives for each name in braces.
+std::string filled(std::string_view sentence,
+                   const std::function<std::string(std::string_view name)>& of) {
+  std::string text;
+  for (size_t open; (open = sentence.find('{')) != sentence.npos;) {
+    const size_t close = sentence.find('}', open);
+    text += std::string(sentence.substr(0, open)) + of(sentence.substr(open + 1, close - open - 1));
+    sentence.remove_prefix(close + 1);
+  }
+  return text + std::string(sentence);
+}
+
+std::vector<std::string_view> parts_of(std::string_view list, std::string_view mark) {
+  std::vector<std::string_view> parts;
+  for (size_t end; (end = list.find(mark)) != list.npos; list.remove_prefix(end + mark.size()))
+    parts.push_back(list.substr(0, end));
+  parts.push_back(list);
+  return parts;
+}
+
+// "lr-decay-samples" for "lr-decay-iters", and the other way round.
+std::string twin(std::string_view flag) {
+  const std::string stem(flag.substr(0, flag.rfind('-')));
+  return stem + (flag.ends_with("-iters") ? "-samples" : "-iters");
+}
+
+const Derived* derived(std::string_view name) {
+  const auto found = std::ranges::find(kDerived, name, &Derived::name);
+  return found == kDerived.end() ? nullptr : &*found;
+}
+
+// Settings by the names that rules have for them.
+class Named {
+ public:
+  explicit Named(const S& settings) : settings_(settings), fields_(settings_.fields()) {}
+
+  const Field& field(std::string_view name) {
+    const Field* const found = fields_.find(name);
+    MG_ASSERT(found != nullptr);
+    return *found;
+  }
+  std::string value(std::string_view name) {
+    const Derived* const one = derived(name);
+    return one != nullptr ? one->get(settings_) : field(name).get();
+  }
+  bool is_set(std::string_view name) {
+    static Named plain{S()};
+    return derived(name) != nullptr ? !value(name).empty() : value(name) != plain.value(name);
+  }
+  bool holds(std::string_view when) {
+    return std::ranges::all_of(parts_of(when, " & "), [this](std::string_view term) {
+      const bool wanted = !term.starts_with('!');
+      if (!wanted) term.remove_prefix(1);
+      const size_t equal = term.find('=');
+      return wanted == (equal == term.npos
+                            ? is_set(term)
+                            : value(term.substr(0, equal)) == term.substr(equal + 1));
+    });
+  }
+
+ private:
+  S settings_;
+  Fields fields_;
+};
+
+}  // namespace
+
+void check_rules(RuleScope scope, const TrainSettings& settings) {
+  Named named(settings);
+  for (const Rule& rule : kRules) {
+    if (rule.scope != scope) continue;
+    const auto flags = parts_of(rule.flags, "|");
+    const auto set = std::ranges::find_if(flags, [&](auto flag) { return named.is_set(flag); });
+    if (set == flags.end() || !named.holds(rule.when)) continue;
+    fail("{}", filled(rule.sentence, [&](std::string_view name) {
+           if (name == "flag") return std::string(*set);
+           return name == "twin" ? twin(*set) : named.value(name == "value" ? *set : name);
+         }));
+  }
+}
+
+std::vector<std::string> rule_sentences() {
+  Named named{S()};
+  std::vector<std::string> sentences;
+  for (const Rule& rule : kRules) {
+    const auto flags = parts_of(rule.flags, "|");
+    const auto each = [&](auto&& text_of) {
+      std::string all;
+      for (const std::string_view flag : flags)
+        all += (all.empty() ? "" : flag == flags.back() ? " or --" : ", --") + text_of(flag);
+      return all;
+    };
+    std::string sentence = filled(rule.sentence, [&](std::string_view name) {
+      if (name == "flag") return each([](std::string_view flag) { return std::string(flag); });
+      if (name == "twin") return each(twin);
+      if (const Derived* one = derived(name)) return std::string(one->stands_for);
+      return named.field(name == "value" ? flags[0] : name).type;
+    });
+    if (std::ranges::find(sentences, sentence) == sentences.end())
+      sentences.push_back(std::move(sentence));
+  }
+  return sentences;
+}
+
+}  // namespace megatron::settings

@@ -1,0 +1,28 @@
+// Settings that exclude or need each other: one table, which the checks, `--help rules`,
+// --help-search and docs/flags.md read. Limits of a single value stand with its settings.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "settings/settings.h"
+
+namespace megatron::settings {
+
+// Rules that are asked together, of settings that hold as they will be run.
+enum class RuleScope {
+  flags,     // of the command line alone
+  sizes,     // of parallel sizes
+  parallel,  // of ParallelSettings
+  memory,    // of recomputation and offloading, and the parallel settings
+  layout,    // of a model that is divided: what has no effect on it is left out
+  graphs,    // of a run on a GPU
+};
+
+// Throws Error with the sentence of the first rule that the settings break.
+void check_rules(RuleScope scope, const TrainSettings& settings);
+
+// All sentences, with "INT" or "TEXT" for values.
+std::vector<std::string> rule_sentences();
+
+}  // namespace megatron::settings
