@@ -1,7 +1,7 @@
 #include "training/derived_settings.h"
 
 #include <algorithm>
-#include <thread>
+#include <iterator>
 
 #include "base/error.h"
 #include "base/machine_limits.h"
@@ -12,17 +12,22 @@ namespace {
 class Teller {
  public:
   explicit Teller(const Derivation& derivation)
-      : d_(derivation), given_(derivation.given), now_(derivation.settings) {}
+      : d_(derivation),
+        given_(derivation.given),
+        now_(derivation.settings),
+        stages_(derivation.stages) {}
 
   std::vector<SettingNote> tell() {
     runtime();
-    batch();
+    told("global-batch-size");
+    told("train-iters");
     evaluation();
     d_.shape_source.empty() ? shape_of_flags() : shape_of_model();
     tokenizer();
     schedule();
     checkpoint();
     weights_and_biases();
+    notes_.insert(notes_.end(), stages_.begin(), stages_.end());
     return std::move(notes_);
   }
 
@@ -30,6 +35,13 @@ class Teller {
   template <class Value>
   void note(std::string_view flag, const Value& value, std::string cause) {
     notes_.push_back({std::string(flag), fmt::format("{}", value), std::move(cause)});
+  }
+
+  // What a stage said of a setting, in its place.
+  void told(std::string_view flag) {
+    const auto of_flag = [&](const SettingNote& note) { return note.flag == flag; };
+    std::ranges::copy_if(stages_, std::back_inserter(notes_), of_flag);
+    std::erase_if(stages_, of_flag);
   }
 
   void weights_and_biases() {
@@ -45,11 +57,7 @@ class Teller {
   void runtime() {
     const settings::RuntimeSettings& r = now_.runtime;
     const MachineLimits limits = machine_limits();
-    if (!r.launched_by.empty()) {
-      note("ranks", r.rank_count(), r.launched_by);
-    } else if (!given_.runtime.ranks && r.rank_count() > 1) {
-      note("ranks", r.rank_count(), "the least that the parallel sizes need");
-    }
+    told("ranks");
     if (auto hosts = r.hosts_note()) notes_.push_back(std::move(*hosts));
     if (auto device = r.device_note()) notes_.push_back(std::move(*device));
     if (auto set = r.instruction_set_note()) notes_.push_back(std::move(*set));
@@ -62,37 +70,12 @@ class Teller {
            fmt::format(
                "{} cores{} / {} on this machine", limits.processors,
                limits.processors_limit.empty() ? "" : fmt::format(" ({})", limits.processors_limit),
-               ranks_text(r.ranks_here())));
-  }
-
-  static std::string ranks_text(int ranks) {
-    return fmt::format("{} rank{}", ranks, ranks == 1 ? "" : "s");
-  }
-
-  void batch() {
-    const settings::BatchSettings &g = given_.batch, &b = now_.batch;
-    const int ranks = now_.data_parallel();
-    if (b.schedule.batch(0) != b.schedule.target(0)) {
-      note("global-batch-size", b.schedule.batch(0),
-           fmt::format("--decrease-batch-size-if-needed: {} is not a multiple of micro-batch "
-                       "size {} x {}",
-                       b.schedule.target(0), *b.micro_batch_size, ranks_text(ranks)));
-    } else if (g.step_batch_size_schedule) {
-      note("global-batch-size", *b.global_batch_size,
-           "the last one of --step-batch-size-schedule; also used for evaluations");
-    } else if (!g.global_batch_size) {
-      note("global-batch-size", *b.global_batch_size,
-           fmt::format("micro-batch size {} x {}", *b.micro_batch_size, ranks_text(ranks)));
-    }
-    if (g.train_samples)
-      note("train-iters", b.base_iters,
-           fmt::format("whole steps that --train-samples {} fill", *g.train_samples));
+               r.ranks_here() == 1 ? "1 rank" : fmt::format("{} ranks", r.ranks_here())));
   }
 
   void evaluation() {
     const settings::RunSettings& run = now_.run;
-    if (given_.run.eval_interval && !run.eval_interval)
-      note("eval-interval", "none", "--eval-iters 0: no evaluation");
+    told("eval-interval");
     if (!run.eval_interval && !run.skip_train) return;
     if (!run.eval_global_batch_size)
       note("eval-global-batch-size", now_.eval_batch(), "that of training");
@@ -167,9 +150,8 @@ class Teller {
   }
 
   void tokenizer() {
-    const settings::DataSettings &g = given_.data, &now = now_.data;
-    if (now.tokenizer_model != g.tokenizer_model)
-      note("tokenizer-model", *now.tokenizer_model, "the model's directory contains one");
+    const settings::DataSettings& now = now_.data;
+    told("tokenizer-model");
     const std::optional<std::string> type = now.type_by_flags();
     if (!now.tokenizer_type && type)
       note("tokenizer-type", *type,
@@ -230,16 +212,8 @@ class Teller {
   }
 
   void checkpoint() {
-    const settings::CheckpointSettings &g = given_.checkpoint, &c = now_.checkpoint;
-    if (c.upcycle && now_.run.model != given_.run.model)
-      note("model", *now_.run.model,
-           g.pretrained_checkpoint ? "--moe-use-upcycling with --pretrained-checkpoint"
-                                   : "--moe-use-upcycling with --load");
-    if (c.load && c.load != g.load)
-      note("load", *c.load,
-           g.load ? fmt::format("--pretrained-checkpoint: {} has none yet", *g.load)
-                  : "--pretrained-checkpoint");
-    if (c.finetune != g.finetune) note("finetune", c.finetune, "--pretrained-checkpoint");
+    const settings::CheckpointSettings& c = now_.checkpoint;
+    for (const char* flag : {"model", "load", "finetune"}) told(flag);
     if (c.save_retain_interval && !c.save_keep) note("save-keep", 1, "--save-retain-interval");
     if (d_.resumed != nullptr && d_.resumed->seed != now_.runtime.seed)
       note("seed", d_.resumed->seed,
@@ -251,7 +225,7 @@ class Teller {
 
   const Derivation& d_;
   const settings::TrainSettings &given_, &now_;
-  std::vector<SettingNote> notes_;
+  std::vector<SettingNote> stages_, notes_;
 };
 
 }  // namespace

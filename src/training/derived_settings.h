@@ -21,6 +21,7 @@ struct Derivation {
   const corpus::Vocabulary& vocabulary;
   std::string shape_source;  // whose config.json gave the shape (model_source.h); "": flags did
   bool grown = false;        // the tokenizer has more tokens than that config.json
+  std::vector<SettingNote> stages = {};  // what stages said (settle.h), in any order
   // Of the checkpoint that the run goes on from; null: it begins at step 0.
   const resume::TrainerState* resumed = nullptr;
   std::string resumed_from;  // its path

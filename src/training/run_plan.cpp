@@ -155,19 +155,12 @@ std::vector<int32_t> find_end_tokens(const RunPlan& plan, const ShapeSource& sou
   return inference::end_tokens(configs, *plan.vocabulary.tokenizer);
 }
 
-// A model's directory brings its tokenizer, or else its number of tokens.
-corpus::Vocabulary find_vocabulary(settings::TrainSettings& s, const ShapeSource& source) {
+// A model's directory brings its tokenizer (take_tokenizer()), or else its number of tokens.
+corpus::Vocabulary find_vocabulary(const settings::TrainSettings& s, const ShapeSource& source) {
   if (!source) return corpus::open_vocabulary(s.data, s.shape.vocab_size);
-  const bool has_tokenizer =
-      !source.directory.empty() && tokenizers::has_tokenizer_file(source.directory);
-  if (!s.data.tokenizer_model && !s.data.tokenizer_type && !s.data.vocab_file &&
-      !s.data.mock_data && has_tokenizer) {
-    s.data.tokenizer_model = source.directory;
-  }
   if (s.data.tokenizer_model || (s.run.model && s.data.vocab_file))
     return corpus::open_vocabulary(s.data, s.run.model ? s.shape.vocab_size : std::nullopt);
-  return corpus::open_vocabulary(
-      s.data, models::model_from_config_json(source.config, source.path())->vocab_size());
+  return corpus::open_vocabulary(s.data, source_tokens(source));
 }
 
 // Grows the vocabulary of a directory's model to --vocab-size, or else to the tokenizer's size, if
@@ -200,7 +193,7 @@ int64_t usual_vocabulary(const std::string& type) {
 
 // That of a run, but a plan needs no tokenizer: where its files are not here, only their number of
 // tokens is named.
-corpus::Vocabulary vocabulary_for_plan(settings::TrainSettings& s, const ShapeSource& source,
+corpus::Vocabulary vocabulary_for_plan(const settings::TrainSettings& s, const ShapeSource& source,
                                        std::optional<SettingNote>& assumed, bool& stands_in) {
   std::error_code error;
   const auto absent = [&](const std::optional<std::string>& path) {
@@ -280,18 +273,15 @@ void check_prompts(const settings::RunSettings& run, const corpus::Vocabulary& v
   }
 }
 
-// --pretrained-checkpoint is --load with --finetune until --load has a checkpoint.
-void settle_pretrained(settings::TrainSettings& s) {
-  settings::CheckpointSettings& c = s.checkpoint;
-  if (!c.pretrained_checkpoint) return;
-  if (c.load && !resume::SaveDirectory(*c.load).iterations().empty()) return;
-  c.load = c.pretrained_checkpoint;
-  c.finetune = true;
+// Whether --pretrained-checkpoint gives way to the run's own checkpoints.
+bool load_has_checkpoint(const settings::CheckpointSettings& c) {
+  return c.pretrained_checkpoint && c.load && !resume::SaveDirectory(*c.load).iterations().empty();
 }
 
 // A folder that other runs' checkpoints, or other things, lie in is not written to by accident.
-void claim_save_directory(RunPlan& plan, comm::Group& processes) {
-  const settings::CheckpointSettings& c = plan.settings.checkpoint;
+void claim_save_directory(const settings::TrainSettings& s, comm::Group& processes,
+                          std::optional<resume::SaveDirectory::Lock>& lock) {
+  const settings::CheckpointSettings& c = s.checkpoint;
   if (!c.save) return;
   std::error_code error;
   const resume::SaveDirectory folder(*c.save);
@@ -303,7 +293,7 @@ void claim_save_directory(RunPlan& plan, comm::Group& processes) {
            *c.save);
   const std::vector<int64_t> steps = folder.iterations();
   const bool own = c.load && std::filesystem::equivalent(*c.save, *c.load, error);
-  MG_CHECK(steps.empty() || !own || !c.finetune || plan.settings.run.model,
+  MG_CHECK(steps.empty() || !own || !c.finetune || s.run.model,
            "--save {} contains a run's checkpoints up to iteration {}, and --finetune starts at "
            "step 0 and would overwrite them; choose another --save, or drop --finetune to resume "
            "from them",
@@ -318,7 +308,7 @@ void claim_save_directory(RunPlan& plan, comm::Group& processes) {
            "overwrite; add --load {} to resume from them, choose another --save, or remove it",
            *c.save, steps.back(), *c.save);
   if (processes.rank() == 0 && folder.exists()) {
-    plan.lock.emplace(folder.lock());
+    lock.emplace(folder.lock());
     folder.mend();
   }
   processes.barrier("save.directory");  // nobody looks for checkpoints before
@@ -350,6 +340,71 @@ void require_hope(const settings::TrainSettings& s, const models::Model& model) 
       available_memory_text());
 }
 
+resume::Beginning find_beginning(const settings::TrainSettings& s, comm::Group& processes) {
+  resume::Beginning beginning = resume::find_beginning(
+      s.checkpoint, s.checkpoint.finetune && !s.run.model, processes, s.runtime.threads_per_rank());
+  if (beginning.checkpoint == nullptr) beginning.state.seed = s.runtime.seed;
+  return beginning;
+}
+
+// The vocabulary and the model of settled settings, and how ranks divide it; `source` gets the
+// number of tokens that it grows to.
+template <class FindVocabulary>
+SettledRun with_model(Settled settled, ShapeSource& source, const FindVocabulary& find,
+                      const std::function<models::Model(const models::Model&)>& composed = {}) {
+  SettledRun run;
+  settled.pass(take_tokenizer, source.directory);
+  run.vocabulary =
+      grow_vocabulary(settled.settings, source, [&] { return find(settled.settings, source); });
+  run.model = find_model(settled.settings, source, run.vocabulary);
+  if (composed) run.model = composed(run.model);
+  settled.pass(divide, run.model);
+  run.settings = std::move(settled.settings);
+  run.notes = std::move(settled.notes);
+  return run;
+}
+
+// stored: tokens of the directory that gives the model.
+Derivation derivation_of(const SettledRun& run, const settings::TrainSettings& given,
+                         const ShapeSource& source, int64_t stored) {
+  return {.given = given,
+          .settings = run.settings,
+          .model = run.model,
+          .vocabulary = run.vocabulary,
+          .shape_source = source.name,
+          .grown = run.settings.run.model && run.model->vocab_size() > stored,
+          .stages = run.notes};
+}
+
+// What the run will need. Throws Error where that is not here.
+plan::Plan expected_of(RunPlan& plan, bool lead) {
+  require_hope(plan.settings, plan.model);
+  plan::Plan expected = make_plan(plan.settings, plan.model, plan.vocabulary, {},
+                                  plan.beginning.state.consumed_samples);
+  if (!expected.fits() && lead)
+    for (const std::string& line : plan::summary(expected)) log::info("{}", line);
+  require_memory(expected);
+  return expected;
+}
+
+// The weights that the run begins with, where it does not go on from a checkpoint's.
+void find_weights(RunPlan& plan, const ShapeSource& source, int64_t stored) {
+  const settings::TrainSettings& s = plan.settings;
+  if (plan.beginning.weights != nullptr)
+    return check_architecture(plan.model, *plan.beginning.weights);
+  if (!(s.checkpoint.finetune || s.checkpoint.upcycle) || !s.run.model) return;
+  ThreadPool pool(s.runtime.threads_per_rank());
+  resume::require_whole_model(source.directory, pool);
+  plan.beginning.weights =
+      std::make_shared<const checkpoint::ModelDirectory>(source.directory, s.checkpoint.reading);
+  if (plan.model->vocab_size() > stored) plan.stored_tokens = stored;
+  if (s.checkpoint.upcycle)
+    plan.upcycled = {
+        .experts = upcycled_model(s, source),
+        .dense = whole_model(models::model_from_config_json(source.config, source.path()),
+                             s.precision.type())};
+}
+
 }  // namespace
 
 bool RunPlan::evaluates_test_set() const { return settings.run.evaluates_test_set(); }
@@ -363,9 +418,8 @@ int64_t RunPlan::last_sample() const {
 }
 
 SettledRun settle_run(const settings::TrainSettings& given) {
-  SettledRun run{.settings = given};
-  settings::TrainSettings& s = run.settings;
-  settle_planned(s);
+  Settled settled = settle_planned(given);
+  const settings::TrainSettings& s = settled.settings;
   s.runtime.limit_instruction_set();
   const bool by_flags = !s.shape.first_shape_flag().empty();
   ShapeSource source;
@@ -377,22 +431,17 @@ SettledRun settle_run(const settings::TrainSettings& given) {
     source = directory_source(resume::resolve_model_directory(*s.checkpoint.load));
   }
   std::optional<SettingNote> assumed;
+  bool stands_in = false;
   const int64_t stored = s.run.model ? source_tokens(source) : 0;
-  run.vocabulary = grow_vocabulary(
-      s, source, [&] { return vocabulary_for_plan(s, source, assumed, run.stands_in); });
-  run.model = find_model(s, source, run.vocabulary);
-  const std::vector<SettingNote> layout = settle_layout(s, run.model);
+  SettledRun run = with_model(std::move(settled), source, [&](const auto& now, const auto& of) {
+    return vocabulary_for_plan(now, of, assumed, stands_in);
+  });
+  run.stands_in = stands_in;
   if (!run.stands_in) {
-    check_prompts(s.run, run.vocabulary, run.model);
-    corpus::check_masks(s.data, run.vocabulary);
+    check_prompts(run.settings.run, run.vocabulary, run.model);
+    corpus::check_masks(run.settings.data, run.vocabulary);
   }
-  run.notes = derived_settings({.given = given,
-                                .settings = s,
-                                .model = run.model,
-                                .vocabulary = run.vocabulary,
-                                .shape_source = source.name,
-                                .grown = s.run.model && run.model->vocab_size() > stored});
-  run.notes.insert(run.notes.end(), layout.begin(), layout.end());
+  run.notes = derived_settings(derivation_of(run, given, source, stored));
   if (assumed) {
     std::erase_if(run.notes, [&](const SettingNote& n) { return n.flag == assumed->flag; });
     run.notes.push_back(*assumed);
@@ -402,45 +451,23 @@ SettledRun settle_run(const settings::TrainSettings& given) {
 
 RunPlan make_run_plan(const settings::TrainSettings& given, comm::Group& processes,
                       const std::function<models::Model(const models::Model&)>& composed) {
-  RunPlan plan{.began = now_seconds(), .settings = given};
-  settings::TrainSettings& s = plan.settings;
-  settle(s);
-  s.runtime.limit_instruction_set();
-  plan.learning_rate = s.optimizer.learning_rate(s.batch);
-  plan.weight_decay = s.optimizer.decay(s.batch);
-  settle_pretrained(s);
-  claim_save_directory(plan, processes);
-  plan.beginning = resume::find_beginning(s.checkpoint, s.checkpoint.finetune && !s.run.model,
-                                          processes, s.runtime.threads_per_rank());
-  plan.beginning.state.seed =
-      plan.beginning.checkpoint ? plan.beginning.state.seed : s.runtime.seed;
-  ShapeSource source = shape_source(s, plan.beginning);
-  const int64_t stored = s.run.model ? source_tokens(source) : 0;
-  plan.vocabulary = grow_vocabulary(s, source, [&] { return find_vocabulary(s, source); });
-  plan.model = find_model(s, source, plan.vocabulary);
-  if (composed) plan.model = composed(plan.model);
-  const std::vector<SettingNote> layout = settle_layout(s, plan.model);
+  RunPlan plan;
+  plan.began = now_seconds();
+  Settled settled = settle(given);
+  settled.settings.runtime.limit_instruction_set();
+  plan.learning_rate = settled.settings.optimizer.learning_rate(settled.settings.batch);
+  plan.weight_decay = settled.settings.optimizer.decay(settled.settings.batch);
+  settled.pass(take_pretrained, load_has_checkpoint(settled.settings.checkpoint));
+  claim_save_directory(settled.settings, processes, plan.lock);
+  plan.beginning = find_beginning(settled.settings, processes);
+  ShapeSource source = shape_source(settled.settings, plan.beginning);
+  const int64_t stored = settled.settings.run.model ? source_tokens(source) : 0;
+  static_cast<SettledRun&>(plan) =
+      with_model(std::move(settled), source, find_vocabulary, composed);
+  const settings::TrainSettings& s = plan.settings;
   check_prompts(s.run, plan.vocabulary, plan.model);
-  require_hope(s, plan.model);
-  plan.expected =
-      make_plan(s, plan.model, plan.vocabulary, {}, plan.beginning.state.consumed_samples);
-  if (!plan.expected.fits() && processes.rank() == 0)
-    for (const std::string& line : plan::summary(plan.expected)) log::info("{}", line);
-  require_memory(plan.expected);
-  if (plan.beginning.weights != nullptr) {
-    check_architecture(plan.model, *plan.beginning.weights);
-  } else if ((s.checkpoint.finetune || s.checkpoint.upcycle) && s.run.model) {
-    ThreadPool pool(s.runtime.threads_per_rank());
-    resume::require_whole_model(source.directory, pool);
-    plan.beginning.weights =
-        std::make_shared<const checkpoint::ModelDirectory>(source.directory, s.checkpoint.reading);
-    if (plan.model->vocab_size() > stored) plan.stored_tokens = stored;
-    if (s.checkpoint.upcycle)
-      plan.upcycled = {
-          .experts = upcycled_model(s, source),
-          .dense = whole_model(models::model_from_config_json(source.config, source.path()),
-                               s.precision.type())};
-  }
+  plan.expected = expected_of(plan, processes.rank() == 0);
+  find_weights(plan, source, stored);
   settle_beginning(plan);
   if (s.checkpoint.save) plan.saved = describe_checkpoints(plan, source);
   if (s.run.sample_interval) plan.end_tokens = find_end_tokens(plan, source);
@@ -448,16 +475,12 @@ RunPlan make_run_plan(const settings::TrainSettings& given, comm::Group& process
   open_data(plan);
   check_data_order(plan);
   make_save_directory(plan, processes);
-  plan.notes = derived_settings(
-      {.given = given,
-       .settings = s,
-       .model = plan.model,
-       .vocabulary = plan.vocabulary,
-       .shape_source = source.name,
-       .grown = s.run.model && plan.model->vocab_size() > stored,
-       .resumed = plan.beginning.checkpoint ? &plan.beginning.state : nullptr,
-       .resumed_from = plan.beginning.checkpoint ? plan.beginning.checkpoint->path() : ""});
-  plan.notes.insert(plan.notes.end(), layout.begin(), layout.end());
+  Derivation derivation = derivation_of(plan, given, source, stored);
+  if (plan.beginning.checkpoint != nullptr) {
+    derivation.resumed = &plan.beginning.state;
+    derivation.resumed_from = plan.beginning.checkpoint->path();
+  }
+  plan.notes = derived_settings(derivation);
   if (s.checkpoint.save || plan.beginning.weights != nullptr)
     plan.whole = whole_model(plan.model, s.precision.type(), &s.optimizer.config);
   return plan;

@@ -21,13 +21,20 @@
 
 namespace megatron::training {
 
-// What all ranks share.
-struct RunPlan {
-  double began = 0;  // seconds of the steady clock
+// A run without its files: what plans are made of. Needs no --lr, and --train-iters is 1 where not
+// given.
+struct SettledRun {
   settings::TrainSettings settings;
   corpus::Vocabulary vocabulary;
-  corpus::Corpus corpus;
   models::Model model;
+  std::vector<SettingNote> notes;  // settings that were derived or changed
+  bool stands_in = false;          // the tokenizer knows the number of tokens only
+};
+
+// What all ranks share.
+struct RunPlan : SettledRun {
+  double began = 0;  // seconds of the steady clock
+  corpus::Corpus corpus;
   resume::Beginning beginning;
   std::optional<UpcycledWeights> upcycled;  // what beginning.weights, a dense model's, become
   // Tokens of beginning.weights if they have fewer than the model; 0 if they have as many.
@@ -39,7 +46,6 @@ struct RunPlan {
   WholeModel whole;  // their tensors; empty where none is read or written
   optim::LearningRate learning_rate;
   optim::WeightDecay weight_decay;
-  std::vector<SettingNote> notes;              // settings that were derived or changed
   std::vector<resume::SettingChange> changes;  // of a resumed run, others than the checkpoint's
   int64_t train_samples = 0;                   // asked of the training set
   plan::Plan expected;                         // what the run will need
@@ -54,15 +60,6 @@ struct RunPlan {
   int64_t last_sample() const;
 };
 
-// A run without its files: what plans are made of. Needs no --lr, and --train-iters is 1 where not
-// given.
-struct SettledRun {
-  settings::TrainSettings settings;
-  corpus::Vocabulary vocabulary;
-  models::Model model;
-  std::vector<SettingNote> notes;
-  bool stands_in = false;  // the tokenizer knows the number of tokens only
-};
 // Opens no data; where a tokenizer's files are not here, its type gives the number of tokens, and a
 // note says so.
 SettledRun settle_run(const settings::TrainSettings& given);

@@ -10,6 +10,7 @@
 #include "data/requested_samples.h"
 #include "settings/recipes.h"
 #include "settings/rules.h"
+#include "tokenizers/tokenizer_file.h"
 #include "training/model_source.h"
 
 namespace megatron::training {
@@ -21,17 +22,6 @@ void check_order(const settings::RunSettings& run) {
            "reads its own: use single or cyclic");
   MG_CHECK(run.dataloader_type == "single" || run.dataloader_type == "cyclic",
            "--dataloader-type is '{}'; single and cyclic are supported", run.dataloader_type);
-}
-
-// What --load says of the dense model is what --model says; a run that has not begun resumes nothing.
-void settle_upcycling(settings::TrainSettings& s) {
-  settings::CheckpointSettings& c = s.checkpoint;
-  if (!c.upcycle || s.run.model || s.run.model_config) return;
-  std::optional<std::string>& dense = c.pretrained_checkpoint ? c.pretrained_checkpoint : c.load;
-  s.run.model = std::exchange(dense, std::nullopt);
-  if (c.load) return;
-  c.exit_on_missing_checkpoint = c.use_checkpoint_args = false;
-  c.load_optimizer = c.load_rng = true;
 }
 
 void check_run(const settings::TrainSettings& s) {
@@ -99,35 +89,119 @@ RunSamples samples_of_run(const settings::TrainSettings& s, int64_t last_sample)
   return samples;
 }
 
-void settle(settings::TrainSettings& s) {
-  settle_upcycling(s);
-  if (s.run.eval_iters == 0 && !s.run.full_validation) {  // as in Megatron-LM: no evaluation
-    s.run.eval_interval.reset();
-    s.run.start_eval_at_iter.reset();
+Settled take_dense_model(settings::TrainSettings s) {
+  settings::CheckpointSettings& c = s.checkpoint;
+  if (!c.upcycle || s.run.model || s.run.model_config) return {std::move(s)};
+  const std::string_view flag = c.pretrained_checkpoint ? "pretrained-checkpoint" : "load";
+  std::optional<std::string>& dense = c.pretrained_checkpoint ? c.pretrained_checkpoint : c.load;
+  s.run.model = std::exchange(dense, std::nullopt);
+  if (!c.load) {
+    c.exit_on_missing_checkpoint = c.use_checkpoint_args = false;
+    c.load_optimizer = c.load_rng = true;
   }
-  settings::check_rules(settings::RuleScope::flags, s);
-  const int64_t model_ranks = s.parallel.model_ranks();
+  const std::string model = s.run.model.value_or("");
+  return {std::move(s), {{"model", model, fmt::format("--moe-use-upcycling with --{}", flag)}}};
+}
+
+Settled leave_out_evaluation(settings::TrainSettings s) {
+  if (s.run.eval_iters != 0 || s.run.full_validation) return {std::move(s)};
+  s.run.start_eval_at_iter.reset();
+  const bool given = std::exchange(s.run.eval_interval, std::nullopt).has_value();
+  if (!given) return {std::move(s)};
+  return {std::move(s), {{"eval-interval", "none", "--eval-iters 0: no evaluation"}}};
+}
+
+Settled count_ranks(settings::TrainSettings s) {
+  const bool given = s.runtime.ranks.has_value();
   s.settle_ranks();
+  if (s.runtime.planned) s.runtime.plan_for_usual_hosts();
   s.runtime.check();
+  const int64_t model_ranks = s.parallel.model_ranks();
   MG_CHECK(model_ranks > 0 && s.runtime.rank_count() % model_ranks == 0,
            "{} ranks cannot be divided into tensor parallel {} x pipeline parallel {} x context "
            "parallel {}: change --ranks (or the number of processes) or one of these sizes",
            s.runtime.rank_count(), s.parallel.tensor_parallel, s.parallel.pipeline_parallel,
            s.parallel.context_parallel);
-  s.batch.finalize(s.data_parallel());
-  s.batch.schedule_extended = s.checkpoint.override_scheduler;
-  s.optimizer.config.check();
-  s.precision.check();
-  check_run(s);
+  const int ranks = s.runtime.rank_count();
+  const std::string& launched = s.runtime.launched_by;
+  std::vector<SettingNote> notes;
+  if (!launched.empty() || (!given && ranks > 1))
+    notes.push_back({"ranks", fmt::format("{}", ranks),
+                     launched.empty() ? "the least that the parallel sizes need" : launched});
+  return {std::move(s), std::move(notes)};
 }
 
-void settle_planned(settings::TrainSettings& s) {
-  s.runtime.planned = true;
-  s.settle_ranks();
-  s.runtime.plan_for_usual_hosts();
-  const bool open_end = !s.batch.train_iters && !s.batch.train_samples && !s.batch.extend_to_iters;
-  if (open_end) s.batch.train_iters = 1;
-  settle(s);
+Settled count_batches(settings::TrainSettings s) {
+  settings::BatchSettings& b = s.batch;
+  const bool global_given = b.global_batch_size.has_value();
+  const int ranks = s.data_parallel();
+  b.finalize(ranks);
+  b.schedule_extended = s.checkpoint.override_scheduler;
+  const std::string rounded = fmt::format("micro-batch size {} x {} rank{}", *b.micro_batch_size,
+                                          ranks, ranks == 1 ? "" : "s");
+  const auto size = [](int64_t value, std::string cause) {
+    return SettingNote{"global-batch-size", fmt::format("{}", value), std::move(cause)};
+  };
+  std::vector<SettingNote> notes;
+  if (b.schedule.batch(0) != b.schedule.target(0)) {
+    notes.push_back(size(b.schedule.batch(0),
+                         fmt::format("--decrease-batch-size-if-needed: {} is not a multiple of {}",
+                                     b.schedule.target(0), rounded)));
+  } else if (b.step_batch_size_schedule) {
+    notes.push_back(size(*b.global_batch_size,
+                         "the last one of --step-batch-size-schedule; also used for evaluations"));
+  } else if (!global_given) {
+    notes.push_back(size(*b.global_batch_size, rounded));
+  }
+  if (b.train_samples)
+    notes.push_back({"train-iters", fmt::format("{}", b.base_iters),
+                     fmt::format("whole steps that --train-samples {} fill", *b.train_samples)});
+  return {std::move(s), std::move(notes)};
+}
+
+Settled take_pretrained(settings::TrainSettings s, bool load_has_checkpoint) {
+  settings::CheckpointSettings& c = s.checkpoint;
+  if (!c.pretrained_checkpoint || load_has_checkpoint) return {std::move(s)};
+  constexpr const char* kFlag = "--pretrained-checkpoint";
+  const std::string cause = c.load ? fmt::format("{}: {} has none yet", kFlag, *c.load) : kFlag;
+  std::vector<SettingNote> notes;
+  if (c.load != c.pretrained_checkpoint) notes.push_back({"load", *c.pretrained_checkpoint, cause});
+  if (!c.finetune) notes.push_back({"finetune", "true", kFlag});
+  c.load = c.pretrained_checkpoint;
+  c.finetune = true;
+  return {std::move(s), std::move(notes)};
+}
+
+Settled take_tokenizer(settings::TrainSettings s, const std::string& directory) {
+  settings::DataSettings& d = s.data;
+  if (d.tokenizer_model || d.tokenizer_type || d.vocab_file || d.mock_data || directory.empty() ||
+      !tokenizers::has_tokenizer_file(directory))
+    return {std::move(s)};
+  d.tokenizer_model = directory;
+  return {std::move(s), {{"tokenizer-model", directory, "the model's directory contains one"}}};
+}
+
+Settled settle(const settings::TrainSettings& given) {
+  Settled run{given};
+  run.pass(take_dense_model);
+  run.pass(leave_out_evaluation);
+  settings::check_rules(settings::RuleScope::flags, run.settings);
+  run.pass(count_ranks);
+  run.pass(count_batches);
+  run.settings.optimizer.config.check();
+  run.settings.precision.check();
+  check_run(run.settings);
+  return run;
+}
+
+Settled settle_planned(const settings::TrainSettings& given) {
+  settings::TrainSettings planned = given;
+  settings::BatchSettings& batch = planned.batch;
+  planned.runtime.planned = true;
+  const bool open_end = !batch.train_iters && !batch.train_samples && !batch.extend_to_iters;
+  if (open_end) batch.train_iters = 1;
+  Settled run = settle(planned);
+  settings::TrainSettings& s = run.settings;
   if (open_end)  // so many that the batch size has grown
     s.batch.train_iters = s.batch.base_iters =
         s.batch.schedule.iterations_within(s.batch.schedule.stages().back().begin) + 1;
@@ -142,6 +216,7 @@ void settle_planned(settings::TrainSettings& s) {
   }
   rate.learning_rate(s.batch);
   s.optimizer.decay(s.batch);
+  return run;
 }
 
 void check_experts(const settings::TrainSettings& s, const models::Model& model) {
@@ -218,7 +293,7 @@ void leave_out_idle_overlap(settings::TrainSettings& s, const models::Model& mod
   p.overlap_shared_expert = false;
 }
 
-std::vector<SettingNote> settle_layout(settings::TrainSettings& s, const models::Model& model) {
+Settled divide(settings::TrainSettings s, const models::Model& model) {
   std::vector<SettingNote> notes;
   leave_out_idle_overlap(s, model, notes);
   const data::BatchSchedule& schedule = s.batch.schedule;
@@ -249,15 +324,12 @@ std::vector<SettingNote> settle_layout(settings::TrainSettings& s, const models:
       s.parallel.expert_parallel, s.parallel.expert_ranks() / s.parallel.expert_parallel,
       s.parallel.expert_ranks());
   s.optimizer.config.offload_fraction = s.offload.fraction();
-  return notes;
+  return {std::move(s), std::move(notes)};
 }
 
 void check_settings(const settings::TrainSettings& given, bool planned) {
-  settings::TrainSettings s = given;
-  if (planned) {
-    settle_planned(s);
-  } else {
-    settle(s);
+  const settings::TrainSettings s = (planned ? settle_planned(given) : settle(given)).settings;
+  if (!planned) {
     s.optimizer.learning_rate(s.batch);
     s.optimizer.decay(s.batch);
     corpus::require_data(s.data);
@@ -276,7 +348,7 @@ void check_settings(const settings::TrainSettings& given, bool planned) {
     model = models::model_from_flags(flags, *s.batch.seq_length);
   }
   check_length(s.batch, model);
-  settle_layout(s, model);
+  divide(s, model);
 }
 
 void check_length(const settings::BatchSettings& batch, const models::Model& model) {

@@ -1,9 +1,12 @@
-// Settings of a training run, checked and filled in as far as that takes no file.
+// Settings of a training run, checked and filled in as far as that takes no file: by stages, of
+// which each is a function from settings to those that follow.
 #pragma once
 
 #include <array>
 #include <cstdint>
 #include <optional>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "base/setting_note.h"
@@ -12,17 +15,43 @@
 
 namespace megatron::training {
 
-// Ranks, batch sizes, precision, and what of evaluation, checkpoints, log and data the flags say.
+// Settings after a stage, with a note for each that it derived or that will have another effect.
+struct Settled {
+  settings::TrainSettings settings;
+  std::vector<SettingNote> notes = {};
+
+  // After one more stage, too.
+  template <class Stage, class... More>
+  void pass(Stage&& stage, const More&... more) {
+    Settled next = stage(std::move(settings), more...);
+    settings = std::move(next.settings);
+    notes.insert(notes.end(), next.notes.begin(), next.notes.end());
+  }
+};
+
+// The model that --moe-use-upcycling begins with: what --load says of the dense one is what --model
+// says; a run that has not begun resumes nothing.
+Settled take_dense_model(settings::TrainSettings settings);
+// As in Megatron-LM, --eval-iters 0 means no evaluation.
+Settled leave_out_evaluation(settings::TrainSettings settings);
+// The least that parallel sizes need; of a plan, the machines that they are on.
+Settled count_ranks(settings::TrainSettings settings);
+// Batch sizes, their schedule, and the number of steps.
+Settled count_batches(settings::TrainSettings settings);
+// --pretrained-checkpoint is --load with --finetune until --load has a checkpoint.
+Settled take_pretrained(settings::TrainSettings settings, bool load_has_checkpoint);
+// The tokenizer that lies in the directory of the model, where flags name no other.
+Settled take_tokenizer(settings::TrainSettings settings, const std::string& directory);
+// How a model of this shape is divided, after settle().
+Settled divide(settings::TrainSettings settings, const models::Model& model);
+
+// All that the flags say: of ranks, batch sizes, precision, evaluation, checkpoints, log and data.
 // Throws Error naming the flag, its value and the limit.
-void settle(settings::TrainSettings& settings);
+Settled settle(const settings::TrainSettings& given);
 
 // The same of a run that is planned: --lr and --train-iters need not be given (one step is taken,
 // or so many that the batch size has grown), nor data, and the ranks need not be here.
-void settle_planned(settings::TrainSettings& settings);
-
-// How a model of this shape is divided, after settle(). Notes of what has no effect, or another.
-std::vector<SettingNote> settle_layout(settings::TrainSettings& settings,
-                                       const models::Model& model);
+Settled settle_planned(const settings::TrainSettings& given);
 
 // That the model has a position for each token. Throws Error.
 void check_length(const settings::BatchSettings& batch, const models::Model& model);
