@@ -1,0 +1,273 @@
+#include "training/micro_batch_pass.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/error.h"
+#include "kernels/table.h"
+
+namespace megatron::training {
+
+MicroBatchPass::MicroBatchPass(std::span<models::Stage* const> chunks, DType type,
+                               const parallel::Ranks& ranks, Runtime& runtime,
+                               const PassPartners& partners)
+    : chunks_(chunks.begin(), chunks.end()),
+      type_(type),
+      ranks_(ranks),
+      tensor_(ranks.tensor()),
+      runtime_(runtime),
+      with_(partners) {
+  if (!with_.options.record_after || runtime.stream().target().kind != DeviceKind::cuda) return;
+  MG_CHECK(!runtime.device().has_data() || tensor_.size() == 1 || tensor_.group->queued(),
+           "--cuda-graph-impl local cannot capture communication of tensor-parallel ranks "
+           "through host memory: give each rank its own GPU, for NCCL, or leave the flag out");
+  std::vector<Parameter*> parameters;
+  for (const models::Stage* chunk : chunks_)
+    for (parallel::ParameterSpec* placed : chunk->parameters())
+      parameters.push_back(&placed->parameter);
+  graphs_.emplace(StepGraphs::Runners{std::move(parameters), with_.data_parallel,
+                                      *with_.options.record_after, tensor_.group, tensor_.async},
+                  ranks.stages() != nullptr, runtime);
+}
+
+// With places for all that is between forward and backward at once.
+void MicroBatchPass::begin_step(std::span<const corpus::HostBatch> micro_batches, double loss_scale,
+                                int stage, bool rehearses) {
+  batches_ = micro_batches;
+  loss_scale_ = loss_scale;
+  rehearses_ = rehearses;
+  const parallel::Schedule schedule =
+      ranks_.pipeline().schedule(stage, static_cast<int>(batches_.size()));
+  const auto live = static_cast<size_t>(parallel::live_micro_batches(schedule));
+  while (in_flight_.size() < live) {
+    in_flight_.push_back({.batch = corpus::DeviceBatch(runtime_, type_)});
+    if (graphs_) in_flight_.back().graph = graphs_->make_slot();
+  }
+  for (InFlight& slot : in_flight_) {
+    slot.taken = false;
+    if (slot.graph != nullptr) slot.graph->runner.begin_step();
+  }
+  places_.assign(chunks_.size() * batches_.size(), 0);
+}
+
+void MicroBatchPass::drop() {
+  for (InFlight& slot : in_flight_)
+    if (slot.graph != nullptr) slot.graph->runner.drop();
+  drop_tapes();
+}
+
+void MicroBatchPass::drop_tapes() {
+  for (InFlight& slot : in_flight_) {
+    slot.pass.reset();
+    slot.tape.reset();
+  }
+}
+
+StepListener* MicroBatchPass::listen(StepListener* listener) {
+  drop_tapes();  // which keep their listeners
+  return std::exchange(listener_, listener);
+}
+
+// Data-parallel ranks that overlap exchanges with compute do so in the micro-batches at the ends of
+// the step.
+bool MicroBatchPass::recordable(int micro_batch) const {
+  const StepOptions& options = with_.options;
+  if (rehearses_ || options.timing_level >= 2 || listener_ != nullptr || options.spans != nullptr ||
+      options.table != nullptr || runtime_.stream().watcher() != nullptr)
+    return false;
+  if (ranks_.data().size() == 1) return true;
+  const bool first = micro_batch == 0, last = micro_batch + 1 == static_cast<int>(batches_.size());
+  return !(first && options.data_parallel.overlap_gather) &&
+         !(last && options.data_parallel.overlap_reduce);
+}
+
+RecordedCounts MicroBatchPass::recorded() const {
+  RecordedCounts counts;
+  for (const InFlight& slot : in_flight_) {
+    if (slot.graph == nullptr) continue;
+    counts.recorded += slot.graph->runner.counts().recorded;
+    counts.replayed += slot.graph->runner.counts().replayed;
+  }
+  return counts;
+}
+
+int64_t MicroBatchPass::own_memory(MemoryClass memory_class) const {
+  if (!graphs_) return 0;
+  int64_t bytes = graphs_->backward_memory(memory_class);
+  for (const InFlight& slot : in_flight_) bytes += slot.graph->own_memory(memory_class);
+  return bytes;
+}
+
+int64_t MicroBatchPass::most_own_memory(MemoryClass memory_class) const {
+  if (!graphs_) return 0;
+  int64_t most = 0;
+  for (const InFlight& slot : in_flight_)
+    most = std::max(most, slot.graph->own_memory(memory_class));
+  return most * static_cast<int64_t>(in_flight_.size()) + graphs_->backward_memory(memory_class);
+}
+
+size_t& MicroBatchPass::place_of(int chunk, int micro_batch) {
+  return places_[static_cast<size_t>(chunk) * batches_.size() + static_cast<size_t>(micro_batch)];
+}
+
+// The first one that is free, so that every step does the same, with the batch of the micro-batch.
+MicroBatchPass::InFlight& MicroBatchPass::take_place(const parallel::Action& action) {
+  const auto free = std::ranges::find(in_flight_, false, &InFlight::taken);
+  MG_ASSERT(free != in_flight_.end());
+  free->taken = true;
+  place_of(action.chunk, action.micro_batch) = static_cast<size_t>(free - in_flight_.begin());
+  free->filled =
+      &free->batch.fill(batches_[static_cast<size_t>(action.micro_batch)],
+                        stage(action.chunk).model(), with_.options.loss_scope, loss_scale_);
+  return *free;
+}
+
+void MicroBatchPass::make_tape(InFlight& slot) {
+  slot.tape = std::make_unique<Tape>(runtime_, Tape::Mode::record, with_.options.table);
+  slot.tape->listen(slot.graph ? static_cast<GradientListener*>(&slot.graph->runner)
+                               : &with_.data_parallel);
+  slot.tape->collect(&with_.totals.metrics());
+  slot.tape->listen(static_cast<SpanListener*>(&with_.reporter));
+  slot.tape->listen(static_cast<SpanListener*>(&with_.data_parallel));
+  if (with_.options.spans != nullptr) slot.tape->listen(with_.options.spans);
+  if (listener_ != nullptr) slot.tape->listen(static_cast<SpanListener*>(listener_));
+}
+
+StepGraphs::Pass MicroBatchPass::graph_pass(InFlight& slot, const parallel::Action& action,
+                                            bool sends) const {
+  const int micro_batch = action.micro_batch;
+  return {.slot = *slot.graph,
+          .batch = *slot.filled,
+          .work = {.chunk = action.chunk, .first = micro_batch == 0},
+          .recordable = recordable(micro_batch),
+          .sends = sends,
+          .message = [=, this](std::string_view label) { return message(micro_batch, label); },
+          .total = with_.totals.loss(micro_batch),
+          .make = {}};
+}
+
+Tensor MicroBatchPass::forward(const parallel::Action& action, const Tensor& input) {
+  action_ = action;
+  with_.reporter.phase("forward", action.micro_batch);
+  const StepTimer::Block timed(with_.timer, &report::StepTimes::forward, 2);
+  if (ranks_.pipeline().parts > 1) return forward_part(action, input);
+  InFlight& slot = take_place(action);
+  if (!graphs_) return forward_of(slot, action, input);
+  StepGraphs::Pass pass = graph_pass(slot, action, !stage(action.chunk).part().head);
+  pass.make = [&](const Tensor& in) { return forward_of(slot, action, in); };
+  return graphs_->forward(pass, input);
+}
+
+Tensor MicroBatchPass::forward_of(InFlight& slot, const parallel::Action& action,
+                                  const Tensor& input) {
+  const Bundle in = input_of(slot, input);
+  return output_of(
+      slot, action,
+      models::forward(stage(action.chunk), *slot.tape, in, *slot.filled, models::Phase::train,
+                      with_.options.recompute, with_.options.offload));
+}
+
+Bundle MicroBatchPass::input_of(InFlight& slot, const Tensor& input) {
+  if (slot.tape == nullptr) make_tape(slot);
+  if (!input.defined()) return {};
+  slot.input = slot.tape->leaf(input);
+  return {{"hidden", std::exchange(slot.input, Var({}, slot.input.id))}};  // what reads it keeps it
+}
+
+// What goes to the next virtual stage; of the last one, the loss goes to the totals.
+Tensor MicroBatchPass::output_of(InFlight& slot, const parallel::Action& action,
+                                 const Bundle& out) {
+  const models::Stage& chunk = stage(action.chunk);
+  if (!chunk.part().head) {
+    slot.output = models::flowing(*slot.tape, out);
+    return std::exchange(slot.output.value, {});  // backward needs its gradient only
+  }
+  const Tensor loss = models::head_loss(chunk, *slot.tape, out, *slot.filled);
+  const bool records = StepGraphs::records(slot.graph.get());
+  kernels::table(runtime_.stream())
+      .sum({.x = loss, .out = records ? graphs_->loss() : with_.totals.loss(action.micro_batch)},
+           runtime_.stream());
+  return {};
+}
+
+// What is under way when a forward and a backward pass stop is the other's compute time.
+Tensor MicroBatchPass::forward_part(const parallel::Action& action, const Tensor& input) {
+  InFlight& slot =
+      action.begins() ? take_place(action) : in_flight(action.chunk, action.micro_batch);
+  if (action.begins()) {
+    const Bundle in = input_of(slot, input);
+    slot.pass.emplace(stage(action.chunk), *slot.tape, in, *slot.filled, models::Phase::train,
+                      with_.options.recompute);
+  }
+  if (!action.ends()) {
+    slot.pass->advance();
+    return {};
+  }
+  const Bundle out = slot.pass->finish();
+  slot.pass.reset();
+  return output_of(slot, action, out);
+}
+
+Tensor MicroBatchPass::backward_part(const parallel::Action& action, const Tensor& gradient) {
+  InFlight& slot = in_flight(action.chunk, action.micro_batch);
+  if (action.ends()) {
+    slot.taken = false;
+    return backward_of(slot, gradient, true);
+  }
+  if (gradient.defined()) slot.tape->set_gradient(slot.output, gradient);
+  slot.tape->backward_to_stop();
+  return {};
+}
+
+Tensor MicroBatchPass::backward(const parallel::Action& action, const Tensor& gradient,
+                                bool weights) {
+  action_ = action;
+  with_.reporter.phase("backward", action.micro_batch);
+  const StepTimer::Block timed(with_.timer, &report::StepTimes::backward, 2);
+  if (action.parts > 1) return backward_part(action, gradient);
+  InFlight& slot = in_flight(action.chunk, action.micro_batch);
+  slot.taken = !weights;
+  if (!graphs_) return backward_of(slot, gradient, weights);
+  const bool sends = ranks_.stages() != nullptr && !stage(action.chunk).part().embedding;
+  StepGraphs::Pass pass = graph_pass(slot, action, sends);
+  pass.make = [&](const Tensor& of_output) { return backward_of(slot, of_output, weights); };
+  return graphs_->backward(pass, gradient);
+}
+
+Tensor MicroBatchPass::backward_of(InFlight& slot, const Tensor& gradient, bool weights) {
+  Tensor of_input;
+  if (gradient.defined()) slot.tape->set_gradient(slot.output, gradient);
+  slot.tape->backward(weights ? BackwardPart::all : BackwardPart::input);
+  if (slot.input.needs_gradient()) of_input = slot.tape->gradient(slot.input);
+  if (weights) end(slot);
+  return of_input;
+}
+
+void MicroBatchPass::weight(int chunk, int micro_batch) {
+  action_ = {parallel::Action::Kind::weight, chunk, micro_batch};
+  with_.reporter.phase("weight gradients", micro_batch);
+  const StepTimer::Block timed(with_.timer, &report::StepTimes::backward, 2);
+  InFlight& slot = in_flight(chunk, micro_batch);
+  slot.taken = false;
+  slot.tape->backward(BackwardPart::weight);
+  end(slot);
+}
+
+void MicroBatchPass::end(InFlight& slot) {
+  slot.input = slot.output = {};
+  slot.tape->clear();
+}
+
+Tensor MicroBatchPass::receive_into(int, int micro_batch) {
+  return message(micro_batch, "pipeline.received");
+}
+
+// What goes from stage to stage.
+Tensor MicroBatchPass::message(int micro_batch, std::string_view label) const {
+  const corpus::HostBatch& batch = batches_[static_cast<size_t>(micro_batch)];
+  const int64_t tokens = tensor_.tokens(batch.sequences * batch.length).size;
+  return Tensor::empty(runtime_.arena(MemoryClass::activations), {tokens, with_.options.hidden},
+                       type_, label);
+}
+
+}  // namespace megatron::training

@@ -1,0 +1,135 @@
+// Forward and backward of a step's micro-batches on one rank, in whatever order the pipeline's
+// schedule asks for them: the batch, the model and the loss of each.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "corpus/batch.h"
+#include "models/stage.h"
+#include "optim/loss_scale.h"
+#include "parallel/data_parallel.h"
+#include "parallel/pipeline.h"
+#include "parallel/ranks.h"
+#include "settings/batch_settings.h"
+#include "training/step_graphs.h"
+#include "training/step_timer.h"
+#include "training/step_totals.h"
+#include "training/work_reporter.h"
+
+namespace megatron::training {
+
+struct StepOptions {
+  settings::LossScope loss_scope = settings::LossScope::token;
+  models::RecomputeOptions recompute;  // its tensor ranks are the step's
+  models::OffloadOptions offload;
+  int64_t hidden = 0;        // of what travels between pipeline stages
+  bool check_finite = true;  // no update where the loss or a gradient is not finite
+  // With a scale (fp16), gradients that are not finite are an overflow of it, check_finite or not.
+  std::optional<optim::LossScaleSettings> loss_scale;
+  // On CUDA: micro-batches are recorded when so many steps are over (cuda_graph_runner.h).
+  // Absent: never. For parameters and gradients that stay where they are, tensor-parallel ranks
+  // that talk by NCCL; of pipelines, micro-batches of one shape, and schedules without actions for
+  // weights alone.
+  std::optional<int64_t> record_after;
+  parallel::DataParallelOptions data_parallel;
+  parallel::PipelineOptions pipeline;
+  const kernels::Table* table = nullptr;  // of forward and backward; default: the device's
+  SpanListener* spans = nullptr;          // called at every span of forward and backward
+  int64_t timing_level = 0;               // of StepReport::times
+};
+
+// Parts of a step, one after another.
+enum class StepPart { forward_backward, norm, update };
+std::string_view name(StepPart part);  // "forward and backward", "gradient norm", "update"
+
+// Called at the spans of a step's forward and backward, and at its parts.
+class StepListener : public SpanListener {
+ public:
+  virtual void began(StepPart) {}
+  virtual void ended(StepPart) {}
+};
+
+// Who passes work for and tell: the parts of one step, borrowed.
+struct PassPartners {
+  const StepOptions& options;
+  parallel::DataParallel& data_parallel;
+  StepTotals& totals;
+  StepTimer& timer;
+  WorkReporter& reporter;
+};
+
+class MicroBatchPass final : public parallel::StageWork {
+ public:
+  // chunks: what this rank holds of the model. All are borrowed.
+  MicroBatchPass(std::span<models::Stage* const> chunks, DType type, const parallel::Ranks& ranks,
+                 Runtime& runtime, const PassPartners& partners);
+
+  // Before the micro-batches of a step, which it borrows. stage: of the pipeline. rehearses:
+  // nothing is recorded.
+  void begin_step(std::span<const corpus::HostBatch> micro_batches, double loss_scale, int stage,
+                  bool rehearses);
+  void end_step() { action_.reset(); }
+  void drop();  // of a step that failed
+  StepListener* listen(StepListener* listener);
+  StepListener* listener() const { return listener_; }
+
+  const std::optional<parallel::Action>& action() const { return action_; }
+  RecordedCounts recorded() const;
+  int64_t own_memory(MemoryClass memory_class) const;
+  int64_t most_own_memory(MemoryClass memory_class) const;
+
+  Tensor forward(const parallel::Action& action, const Tensor& input) override;
+  Tensor backward(const parallel::Action& action, const Tensor& gradient, bool weights) override;
+  void weight(int chunk, int micro_batch) override;
+  Tensor receive_into(int chunk, int micro_batch) override;
+
+ private:
+  // A place for a micro-batch of a chunk between its forward and the end of its backward.
+  struct InFlight {
+    corpus::DeviceBatch batch;
+    bool taken = false;
+    const nn::Batch* filled = nullptr;  // of `batch`
+    std::unique_ptr<Tape> tape;
+    std::optional<models::ForwardInParts> pass;  // under way
+    Var input, output;  // from and to the virtual stages before and after the chunk
+    std::unique_ptr<StepGraphs::Slot> graph;  // where micro-batches are recorded
+  };
+  InFlight& take_place(const parallel::Action& action);
+  InFlight& in_flight(int chunk, int micro_batch) {
+    return in_flight_[place_of(chunk, micro_batch)];
+  }
+  size_t& place_of(int chunk, int micro_batch);
+  const models::Stage& stage(int chunk) const { return *chunks_[static_cast<size_t>(chunk)]; }
+  void make_tape(InFlight& slot);
+  void drop_tapes();
+  Bundle input_of(InFlight& slot, const Tensor& input);
+  Tensor output_of(InFlight& slot, const parallel::Action& action, const Bundle& out);
+  Tensor forward_of(InFlight& slot, const parallel::Action& action, const Tensor& input);
+  Tensor forward_part(const parallel::Action& action, const Tensor& input);
+  Tensor backward_part(const parallel::Action& action, const Tensor& gradient);
+  Tensor backward_of(InFlight& slot, const Tensor& gradient, bool weights);
+  void end(InFlight& slot);
+  StepGraphs::Pass graph_pass(InFlight& slot, const parallel::Action& action, bool sends) const;
+  Tensor message(int micro_batch, std::string_view label) const;
+  bool recordable(int micro_batch) const;
+
+  std::vector<models::Stage*> chunks_;
+  DType type_;
+  const parallel::Ranks& ranks_;
+  parallel::TensorParallel tensor_;
+  Runtime& runtime_;
+  PassPartners with_;
+  std::optional<StepGraphs> graphs_;
+  std::vector<InFlight> in_flight_;
+  std::vector<size_t> places_;                  // in these, of each chunk and micro-batch
+  std::span<const corpus::HostBatch> batches_;  // of the step under way
+  double loss_scale_ = 1;
+  bool rehearses_ = false;
+  StepListener* listener_ = nullptr;
+  std::optional<parallel::Action> action_;
+};
+
+}  // namespace megatron::training

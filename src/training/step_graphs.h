@@ -1,0 +1,79 @@
+// Micro-batches of a step that are recorded as CUDA graphs (cuda_graph_runner.h): in one part, or of
+// pipelines forward and backward in a part each. What comes from other stages and goes to them is
+// copied between the parts, since recorded work reads and writes the same places every time.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "device/own_arenas.h"
+#include "training/cuda_graph_runner.h"
+
+namespace megatron::training {
+
+class StepGraphs {
+ public:
+  // What its runners are made with (CudaGraphRunner), which is borrowed.
+  struct Runners {
+    std::vector<Parameter*> parameters;
+    GradientListener& gradients;
+    int64_t warm_up = 0;
+    comm::Group *ranks = nullptr, *async = nullptr;
+  };
+  // in_parts: of a pipeline.
+  StepGraphs(Runners runners, bool in_parts, Runtime& runtime);
+
+  // Of one micro-batch between its forward and the end of its backward.
+  struct Slot {
+    CudaGraphRunner runner;
+    std::optional<OwnArenas> memory;  // of forward in parts: what backward needs
+    Tensor received;                  // a copy of what came from the virtual stage before
+
+    int64_t own_memory(MemoryClass memory_class) const {
+      return memory ? memory->high_water(memory_class) : 0;
+    }
+  };
+  std::unique_ptr<Slot> make_slot();
+
+  // One of the passes of a micro-batch.
+  struct Pass {
+    Slot& slot;
+    const nn::Batch& batch;
+    CudaGraphRunner::Work work;
+    bool recordable = true;
+    bool sends = false;                                     // to another stage
+    std::function<Tensor(std::string_view label)> message;  // room for what stages send
+    Tensor total;                                           // where its loss goes
+    std::function<Tensor(const Tensor& input)> make;        // makes it eagerly, or to be recorded
+  };
+  // input: from another stage, or undefined. Gives what is to be sent, or undefined.
+  Tensor forward(const Pass& pass, const Tensor& input);
+  Tensor backward(const Pass& pass, const Tensor& gradient);
+
+  // 0-d f64: where a pass that is recorded sums its losses.
+  const Tensor& loss() const { return loss_; }
+  static bool records(const Slot* slot) {
+    return slot != nullptr && slot->runner.way() == CudaGraphRunner::Way::record;
+  }
+  int64_t backward_memory(MemoryClass memory_class) const;
+
+ private:
+  void copy(const Tensor& from, const Tensor& to);
+  void make_place(Tensor& place, const Pass& pass);
+  void make_unless_replayed(const Pass& pass, const Tensor& input);
+  void take_loss(const Pass& pass);
+  Tensor sent(const Pass& pass);
+
+  Runners runners_;
+  bool in_parts_;
+  Runtime& runtime_;
+  Tensor loss_;
+  // Of pipelines: what a forward or backward makes for another stage, and the gradient that it gets
+  // from one.
+  Tensor outgoing_, gradient_;
+  std::optional<OwnArenas> backward_memory_;  // of pipelines: no two are in backward at once
+};
+
+}  // namespace megatron::training
