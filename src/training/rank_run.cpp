@@ -7,19 +7,22 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "base/version.h"
 #include "comm/values.h"
 #include "data/sampler.h"
+#include "report/log/machine.h"
 #include "tensor/finite.h"
 #include "training/gradient_zeros.h"
 #include "training/non_finite.h"
 #include "training/plan/make_plan.h"
+#include "training/sample_text.h"
 #include "training/weights_norm.h"
+#include "training/whole_on_one.h"
 
 namespace megatron::training {
 
 RankRun::RankRun(const RunPlan& plan, double peak, comm::Group& world, const TrainHooks& hooks)
     : plan_(plan),
-      peak_(peak),
       s_(plan.settings),
       profile_(s_.profile, world),
       world_(profile_.world()),
@@ -30,11 +33,8 @@ RankRun::RankRun(const RunPlan& plan, double peak, comm::Group& world, const Tra
       model_(plan.model, s_.precision.type(), static_cast<uint64_t>(plan.beginning.state.seed),
              model_layout(s_, plan.model), world_, runtime_, step_options(s_, plan.model)),
       group_(model_.ranks.data()),
-      line_times_(s_.log.timing_log_level),
-      point_times_(s_.log.timing_log_level),
-      consumed_(plan.beginning.state.consumed_samples),
-      scheduled_(plan.beginning.state.scheduled_samples),
-      skipped_(plan.beginning.state.skipped_steps) {
+      counts_(RunCounts::of(plan.beginning.state)),
+      teller_(plan, peak, begin_, counts_, model_, world_) {
   s_.runtime.limit_kernels(runtime_.stream());
   gemm_choices_.emplace(s_, plan.beginning, world_, runtime_, files());
   passed_over_ = s_.run.skipped();
@@ -89,41 +89,24 @@ void RankRun::draw_new_tokens(const checkpoint::ModelDirectory& directory) {
       plan_.whole.head.empty() ? "" : " and " + plan_.whole.head, s_.runtime.seed);
 }
 
-// What the checkpoints will take, before the first step; or that there will be none.
-void RankRun::announce_saves() const {
-  if (!checkpointer_) {
-    log::info("no --save: no checkpoint is written, and the trained weights are lost at the end");
-    return;
-  }
-  const resume::SaveSpace space =
-      checkpointer_->space(plan_.first_iteration(), *s_.batch.train_iters);
-  if (space.fits()) log::info("{}", space.text());
-  else log::warning("{}", space.text());
-}
-
 TrainResult RankRun::loop() {
   if (checkpointer_ && plan_.iterations_left() > 0) checkpointer_->check_room();
-  if (lead() && !s_.run.skip_train && plan_.iterations_left() > 0) announce_saves();
+  if (lead() && !s_.run.skip_train && plan_.iterations_left() > 0) {
+    std::optional<resume::SaveSpace> space;
+    if (checkpointer_) space = checkpointer_->space(plan_.first_iteration(), *s_.batch.train_iters);
+    teller_.announce_saves(space);
+  }
   profile_.open(plan_.first_iteration(), s_.run.skip_train ? 0 : *s_.batch.train_iters,
                 s_.profile.directory.value_or(s_.checkpoint.save.value_or(".")), files());
-  loop_begin_ = now_seconds();
-  if (lead()) {
-    progress_.emplace("training", *s_.batch.train_iters, "steps", plan_.first_iteration());
-    log_.emplace(s_.log, s_.checkpoint.save.value_or(""), run_record(), &*progress_, hooks_.lines);
-    begin_progress_file();
-  }
-  if (lead()) {
-    for (const resume::SettingChange& change : plan_.changes)
-      log_->note(plan_.first_iteration(), false, change.text());
-  }
+  teller_.open(hooks_.lines);
   result_.first_iteration = plan_.first_iteration();
   int64_t last = plan_.first_iteration();
   try {
     if (s_.run.skip_train) {
       validate(last);
     } else if (plan_.iterations_left() > 0) {
-      corpus::Prefetcher data = read_ahead();
-      train_on(data);
+      StepFeed feed(plan_, counts_.consumed, group_);
+      train_on(feed);
     } else if (lead()) {
       log::info(
           "the run is already at step {} of {}: nothing is left to do; --extend-to-iters N "
@@ -134,46 +117,45 @@ TrainResult RankRun::loop() {
       test(s_.run.skip_train ? last : std::max(last, *s_.batch.train_iters));
   } catch (const std::exception& error) {
     if (!result_.iterations.empty()) last = result_.iterations.back().iteration;
-    if (log_) log_->end(last, report::EndReason::error, error.what(), totals());
+    teller_.end(last, report::EndReason::error, error.what());
     throw;
   }
   if (!result_.iterations.empty()) last = result_.iterations.back().iteration;
   finish_profile();
   result_.recorded = model_.step.recorded();
   tell_recorded();
-  if (log_) log_->end(last, result_.end, "", totals());
-  if (progress_) progress_->finish();
-  tell_totals();
+  teller_.end(last, result_.end);
   return std::move(result_);
 }
 
 // Times the GEMMs of a step, on the data of the first one. If that has one micro-batch, and later
 // steps have more, it is taken twice, so that gradients are added, too.
-void RankRun::tune_gemms(corpus::Prefetcher& data) {
+void RankRun::tune_gemms(StepFeed& feed) {
   if (!gemm_choices_->tunes()) return;
   model_.step.work_reporter().step(plan_.first_iteration() + 1, true);
-  read_step(data);
-  micro_batches_read_ = true;
-  std::vector<corpus::HostBatch> rehearsed = micro_batches_;
+  model_.step.work_reporter().phase("data");
+  const std::span<const corpus::HostBatch> first = feed.peek(counts_.consumed);
+  std::vector<corpus::HostBatch> rehearsed(first.begin(), first.end());
   if (rehearsed.size() == 1 &&
       s_.batch.schedule.last() > *s_.batch.micro_batch_size * group_.size())
     rehearsed.push_back(rehearsed[0]);
   gemm_choices_->make([&] { model_.step.rehearse(rehearsed); });
 }
 
-void RankRun::train_on(corpus::Prefetcher& data) {
-  tune_gemms(data);
+void RankRun::train_on(StepFeed& feed) {
+  tune_gemms(feed);
   const int64_t iterations = *s_.batch.train_iters;
   for (int64_t i = plan_.first_iteration() + 1; i <= iterations; ++i) {
     // The first step packs and asks for memory.
     model_.step.work_reporter().step(i, i == plan_.first_iteration() + 1);
     profile_.begin(i, model_.step, runtime_.stream());
     if (std::ranges::binary_search(passed_over_, i - 1)) {
-      pass_over(data);
+      read_step(feed);
+      counts_.consumed += s_.batch.schedule.batch(counts_.consumed);
     } else {
-      const IterationReport report = one_step(i, data);
-      take_times(report);
-      if (lead()) tell(report);
+      const IterationReport report = one_step(i, feed);
+      teller_.step(report);
+      if (lead()) result_.iterations.push_back(report);
       run_hook(report);
       if (s_.run.evaluates_after(i)) validate(i);
     }
@@ -196,69 +178,36 @@ std::optional<report::EndReason> RankRun::finish_iteration(int64_t i) {
   if (checkpointer_ && (end || (interval && i % *interval == 0))) {
     save(i, end.has_value());
   } else if (checkpointer_) {
-    tell_saved(checkpointer_->poll(false));
+    take_saved(checkpointer_->poll(false));
   }
   return end;
 }
 
-// While a step runs, the micro-batches of the next one are read.
-corpus::Prefetcher RankRun::read_ahead() const {
-  const data::Dataset& set = plan_.corpus.set(data::Split::train);
-  const data::SamplerShape shape{.total = set.size(),
-                                 .consumed = consumed_,
-                                 .micro_batch_size = *s_.batch.micro_batch_size,
-                                 .rank = group_.rank(),
-                                 .size = group_.size()};
-  std::unique_ptr<data::Sampler> sampler;
-  if (s_.run.dataloader_type == "cyclic") {
-    sampler = std::make_unique<data::CyclicSampler>(shape, s_.run.data_sharding);
-  } else {
-    sampler = std::make_unique<data::SequentialSampler>(shape);
-  }
-  const int64_t together = shape.micro_batch_size * shape.size;
-  return corpus::Prefetcher(set, std::move(sampler), *s_.batch.seq_length,
-                            (plan_.last_sample() - consumed_) / together,
-                            s_.batch.schedule.last() / together);
-}
-
-void RankRun::read_step(corpus::Prefetcher& data) {
-  if (std::exchange(micro_batches_read_, false)) return;
+std::span<const corpus::HostBatch> RankRun::read_step(StepFeed& feed) {
   model_.step.work_reporter().phase("data");
   const Profile::Scope part = profile_.scope(Track::data, "wait for data");
-  micro_batches_.resize(static_cast<size_t>(s_.batch.schedule.micro_batches(consumed_)));
-  for (corpus::HostBatch& micro_batch : micro_batches_) data.next(micro_batch);
+  return feed.read(counts_.consumed);
 }
 
-void RankRun::pass_over(corpus::Prefetcher& data) {
-  read_step(data);
-  consumed_ += s_.batch.schedule.batch(consumed_);
-}
-
-IterationReport RankRun::one_step(int64_t iteration, corpus::Prefetcher& data) {
-  const double begin = now_seconds(), waited = data.waited();
+IterationReport RankRun::one_step(int64_t iteration, StepFeed& feed) {
+  const double begin = now_seconds(), waited = feed.waited();
   const double communicated = model_.ranks.seconds();
   const CallCounts calls = runtime_.stream().calls();
   const data::BatchSchedule& schedule = s_.batch.schedule;
   Profile::Scope part = profile_.scope(Track::step, "step");
-  read_step(data);
+  const std::span<const corpus::HostBatch> micro_batches = read_step(feed);
   IterationReport report{.iteration = iteration,
-                         .batch = schedule.batch(consumed_),
-                         .learning_rate = plan_.learning_rate.at(scheduled_),
-                         .weight_decay = plan_.weight_decay.at(scheduled_),
-                         .data_wait = data.waited() - waited};
+                         .batch = schedule.batch(counts_.consumed),
+                         .learning_rate = plan_.learning_rate.at(counts_.scheduled),
+                         .weight_decay = plan_.weight_decay.at(counts_.scheduled),
+                         .data_wait = feed.waited() - waited};
   const StepReport step = model_.step.run(
-      micro_batches_, {.learning_rate = report.learning_rate,
-                       .weight_decay = report.weight_decay,
-                       .decoupled_learning_rate = plan_.learning_rate.decoupled_at(scheduled_)});
-  consumed_ += report.batch;
-  report.consumed = consumed_;
-  if (step.updated()) {
-    scheduled_ += report.batch;
-    skipped_in_row_ = 0;
-  } else {
-    ++skipped_;
-    ++skipped_in_row_;
-  }
+      micro_batches,
+      {.learning_rate = report.learning_rate,
+       .weight_decay = report.weight_decay,
+       .decoupled_learning_rate = plan_.learning_rate.decoupled_at(counts_.scheduled)});
+  counts_.add_step(report.batch, step.updated());
+  report.consumed = counts_.consumed;
   report.loss = step.loss;
   report.loss_scale = model_.step.options().loss_scale ? step.loss_scale : 0;
   report.outcome = step.outcome;
@@ -278,7 +227,7 @@ IterationReport RankRun::one_step(int64_t iteration, corpus::Prefetcher& data) {
     part.arguments =
         fmt::format(R"({{"iteration":{},"samples":{},"loss":{},"gradient_norm":{}}})", iteration,
                     report.batch, json_number(step.loss), json_number(step.gradient_norm));
-  if (step.outcome == StepOutcome::not_finite) not_finite(report);
+  if (step.outcome == StepOutcome::not_finite) not_finite(report, micro_batches);
   warn_of_skipped(report);
   return report;
 }
@@ -286,36 +235,33 @@ IterationReport RankRun::one_step(int64_t iteration, corpus::Prefetcher& data) {
 // A scale that cannot fall would leave out every step and say so in a number alone.
 void RankRun::warn_of_skipped(const IterationReport& report) {
   constexpr int64_t kMany = 50;  // 2^32 falls to 1 in 33 steps
-  if (!lead() || !model_.step.options().loss_scale || skipped_in_row_ != kMany) return;
-  const std::string text = fmt::format(
-      "the last {} steps were all skipped, at a loss scale of {}: nothing is being learned. "
-      "Lower --loss-scale or --min-loss-scale, or --lr, or train with --bf16",
-      kMany, report.loss_scale);
-  log::warning("{}", text);
-  log_->note(report.iteration, true, text);
+  if (!model_.step.options().loss_scale || counts_.skipped_in_row != kMany) return;
+  teller_.warn(report.iteration,
+               fmt::format("the last {} steps were all skipped, at a loss scale of {}: nothing is "
+                           "being learned. Lower --loss-scale or --min-loss-scale, or --lr, or "
+                           "train with --bf16",
+                           kMany, report.loss_scale));
 }
 
 // The weights and the optimizer are as they were before the step. What was reported once is not looked
 // for again.
-void RankRun::not_finite(const IterationReport& report) {
+void RankRun::not_finite(const IterationReport& report,
+                         std::span<const corpus::HostBatch> micro_batches) {
   const bool stop = s_.precision.on_non_finite == settings::OnNonFinite::stop;
   const std::string what =
       fmt::format("iteration {}: the loss is {} and the gradient norm {}", report.iteration,
                   unsigned_nan(report.loss), unsigned_nan(report.gradient_norm));
   std::string found;
-  if (!not_finite_reported_)
-    found = first_non_finite(model_.step, micro_batches_, world_, runtime_);
+  if (!not_finite_reported_) found = first_non_finite(model_.step, micro_batches, world_, runtime_);
   not_finite_reported_ = true;
   MG_CHECK(!stop,
            "{}. First: {}. The step was skipped and nothing was saved after it; lower --lr, "
            "check the data, or skip such steps with --on-non-finite skip",
            what, found);
-  if (!lead()) return;
-  const std::string text =
-      fmt::format("{}; the step is skipped{}", what,
-                  found.empty() ? fmt::format(" ({} so far)", skipped_) : ". First: " + found);
-  log::warning("{}", text);
-  log_->note(report.iteration, true, text);
+  teller_.warn(report.iteration,
+               fmt::format("{}; the step is skipped{}", what,
+                           found.empty() ? fmt::format(" ({} so far)", counts_.skipped)
+                                         : ". First: " + found));
 }
 
 // The other ranks stand still meanwhile.
@@ -330,11 +276,9 @@ void RankRun::save(int64_t iteration, bool last) {
   const Profile::Scope part = profile_.scope(Track::step, "save");
   model_.step.work_reporter().long_phase("save");
   const double begin = now_seconds();
-  if (progress_file_) saved_samples_[iteration] = consumed_;
-  tell_saved(checkpointer_->save(state(iteration), last));
-  const double seconds = now_seconds() - begin;
-  save_wait_ += seconds;
-  totals_.save_seconds += seconds;
+  teller_.save_begins(iteration);
+  take_saved(checkpointer_->save(state(iteration), last));
+  teller_.save_took(now_seconds() - begin);
 }
 
 // Why the run ends after this step, before its last; the same on all ranks.
@@ -356,9 +300,9 @@ std::optional<report::EndReason> RankRun::end_after(int64_t iteration) {
 
 resume::TrainerState RankRun::state(int64_t iteration) {
   return {.iteration = iteration,
-          .consumed_samples = consumed_,
-          .scheduled_samples = scheduled_,
-          .skipped_steps = skipped_,
+          .consumed_samples = counts_.consumed,
+          .scheduled_samples = counts_.scheduled,
+          .skipped_steps = counts_.skipped,
           .seed = plan_.beginning.state.seed,
           .precision = std::string(name(s_.precision.type())),
           .optimizer = std::string(optim::name(s_.optimizer.config.method)),
@@ -375,6 +319,72 @@ resume::TrainerState RankRun::state(int64_t iteration) {
           .train_iters = s_.batch.base_iters,
           .layout = resume::layout_of(s_, plan_.model->num_layers()),
           .gemm_tuning = gemm_choices_->json()};
+}
+
+// One evaluation's share of a set, as far as that goes, or all of it; `first` is its first sample.
+LossSum RankRun::evaluate_set(const data::Dataset& set, int64_t first) {
+  const int64_t micro_batch = s_.eval_micro_batch(), length = *s_.batch.seq_length;
+  if (s_.run.full_validation) return evaluate_all(model_.loss_pass, set, micro_batch, length);
+  const int64_t count = std::min(s_.run.eval_iters * s_.eval_batch(), set.size() - first);
+  return evaluate(model_.loss_pass, set, first, count, micro_batch, length);
+}
+
+void RankRun::validate(int64_t iteration) {
+  const Profile::Scope part = profile_.scope(Track::step, "validation");
+  model_.loss_pass.begin("validation");
+  const double begin = now_seconds();
+  const int64_t before = s_.run.skip_train ? 0 : s_.run.evaluations_before(iteration);
+  for (const corpus::NamedSet& set : plan_.corpus.validation) {
+    const LossSum sum = evaluate_set(*set.set, before * s_.run.eval_iters * s_.eval_batch());
+    result_.validation_loss = sum.mean();
+    teller_.evaluated(iteration, s_.run.multiple_validation_sets ? set.name : "valid", sum);
+  }
+  teller_.evaluation_took(now_seconds() - begin);
+}
+
+void RankRun::test(int64_t iteration) {
+  model_.loss_pass.begin("test");
+  const double begin = now_seconds();
+  const auto& set = plan_.corpus.sets[static_cast<size_t>(data::Split::test)];
+  if (set != nullptr && set->size() > 0)
+    teller_.evaluated(iteration, "test", evaluate_set(*set, 0));
+  teller_.evaluation_took(now_seconds() - begin);
+}
+
+void RankRun::finish_profile() {
+  Json::Array command;
+  for (const std::string& argument : report::command_line())
+    command.emplace_back(report::readable(argument));
+  const std::string summary = profile_.finish({{"rank", world_.rank()},
+                                               {"ranks", world_.size()},
+                                               {"model", plan_.model->describe()},
+                                               {"precision", name(s_.precision.type())},
+                                               {"threads", runtime_.pool().size()},
+                                               {"version", version()},
+                                               {"command", std::move(command)}});
+  if (!summary.empty()) log::info("{}", summary);
+}
+
+void RankRun::tell_recorded() const {
+  if (!lead() || !s_.graphs.record_after(s_.parallel) || runtime_.device().kind != DeviceKind::cuda)
+    return;
+  log::info("CUDA graphs: {} captured, {} micro-batches replayed", result_.recorded.recorded,
+            result_.recorded.replayed);
+}
+
+void RankRun::write_samples(int64_t iteration) {
+  model_.step.work_reporter().long_phase("samples");
+  on_first_rank(model_, plan_.model, s_.precision.type(), world_, [&](const models::Stage& whole) {
+    for (const std::string& prompt : s_.run.sample_prompt)
+      teller_.sample({iteration, prompt,
+                      sample_text(whole, runtime_, *plan_.vocabulary.tokenizer, prompt,
+                                  s_.run.sample_tokens, plan_.end_tokens)});
+  });
+  world_.barrier("sample.end");
+}
+
+void RankRun::take_saved(const std::vector<report::SaveRecord>& records) {
+  if (std::string path = teller_.saved(records); !path.empty()) result_.saved = std::move(path);
 }
 
 }  // namespace megatron::training

@@ -1,0 +1,71 @@
+// What a run tells of itself while it trains: on the console, in its log and in the file of
+// --log-progress. Rank 0 tells; the others take part where figures are of all ranks.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "report/log/progress_file.h"
+#include "report/log/run_log.h"
+#include "report/log/timers.h"
+#include "training/run_counts.h"
+#include "training/run_plan.h"
+#include "training/trained_model.h"
+#include "training/trainer.h"
+
+namespace megatron::training {
+
+class RunTeller {
+ public:
+  // peak: FLOP/s of this machine, all threads. begin: of the run, on the steady clock. All are
+  // borrowed.
+  RunTeller(const RunPlan& plan, double peak, double begin, const RunCounts& counts,
+            const TrainedModel& model, comm::Group& world);
+
+  bool tells() const { return world_.rank() == 0; }
+  // Before the first step; without a checkpointer there is no space.
+  void announce_saves(const std::optional<resume::SaveSpace>& space) const;
+  void open(std::FILE* lines);
+  // Collective where the step has a log line or a point of TensorBoard.
+  void step(const IterationReport& report);
+  void warn(int64_t iteration, const std::string& text);
+  void evaluated(int64_t iteration, const std::string& set, const LossSum& sum);
+  void sample(const report::SampleRecord& sample) { log_->sample(sample); }
+  void save_begins(int64_t iteration);
+  // Gives the path of the last one; none: "".
+  std::string saved(const std::vector<report::SaveRecord>& records);
+  void save_took(double seconds);
+  void evaluation_took(double seconds) { totals_.evaluation_seconds += seconds; }
+  // error: of a run that failed.
+  void end(int64_t last, report::EndReason reason, const std::string& error = "");
+
+ private:
+  report::RunRecord run_record() const;
+  report::RunTotals totals() const;
+  report::StepRecord record_of(const IterationReport& report);
+  double flops(int64_t samples) const;  // of the model
+  void take_times(const IterationReport& report);
+  void open_progress_file();
+  void tell_progress(int64_t iteration);
+
+  const RunPlan& plan_;
+  const settings::TrainSettings& s_;
+  double peak_;
+  const RunCounts& counts_;
+  const TrainedModel& model_;
+  comm::Group& world_;
+  double begin_, loop_begin_;  // of the run, and of the training loop: where its rates count from
+  report::RunTotals totals_;
+  std::optional<Progress> progress_;
+  std::optional<report::RunLog> log_;
+  std::optional<report::ProgressFile> progress_file_;  // with --log-progress
+  std::map<int64_t, int64_t> saved_samples_;           // consumed, by iteration of a save under way
+  report::Timers line_times_, point_times_;  // since the last log line, point of TensorBoard
+  std::vector<report::TimerFigure> line_figures_,
+      point_figures_;     // of this step, where it has them
+  double save_wait_ = 0;  // seconds since the last step's end
+};
+
+}  // namespace megatron::training
