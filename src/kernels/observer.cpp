@@ -3,7 +3,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "kernels/list.h"
+#include "kernels/for_each_kernel.h"
 
 namespace megatron::kernels {
 namespace {

@@ -3,13 +3,13 @@
 #include <string>
 
 #include "base/error.h"
-#include "kernels/list.h"
+#include "kernels/for_each_kernel.h"
 
 namespace megatron::kernels {
 std::vector<std::string_view> composed_kernels(const Table& table) {
   std::vector<std::string_view> names;
   for_each_kernel([&](const auto& kernel) {
-    if (kernel.hot && table.*kernel.member == nullptr) names.push_back(kernel.name);
+    if (kernel.heat == Heat::hot && table.*kernel.member == nullptr) names.push_back(kernel.name);
   });
   return names;
 }

@@ -7,7 +7,7 @@
 #include "base/error.h"
 #include "kernels/cpu/table.h"
 #include "kernels/epilogue.h"
-#include "kernels/list.h"
+#include "kernels/for_each_kernel.h"
 #include "kernels/meta/table.h"
 #include "kernels/table.h"
 

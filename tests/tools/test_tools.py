@@ -20,21 +20,13 @@ SOUND = {
     "src/cli/program.h": '#pragma once\n#include "tensor/tensor.h"\n',
 }
 
-TABLE = """
-struct Table {
-  void (*gemm)(const GemmArgs&, Stream&) = nullptr;
-  void (*add)(const AddArgs&, Stream&) = nullptr;
-  // Adds all elements.
-  // composed: ops::sum by add
-  void (*sum)(const SumArgs&, Stream&) = nullptr;
-};
-"""
 KERNEL_LIST = """
-inline constexpr std::tuple kKernels{
-    Kernel<&Table::gemm>{"gemm"},
-    Kernel<&Table::add>{"add"},
-    Kernel<&Table::sum>{"sum", false},
-};
+#define MEGATRON_SUM_KERNELS(X) \\
+  X(sum, SumArgs, cold)
+#define MEGATRON_KERNELS(X) \\
+  X(gemm, GemmArgs, hot) \\
+  X(add, AddArgs, hot) \\
+  MEGATRON_SUM_KERNELS(X)
 """
 CASES = """
 void gemm_cases(List& list) { list.push_back({.kernel = "gemm", .name = "tiny"}); }
@@ -66,7 +58,6 @@ void add_cases(List& cases) {
 }
 """
 COVERED = {
-    "src/kernels/table.h": TABLE,
     "src/kernels/list.h": KERNEL_LIST,
     "src/kernels/case.cpp": CASE_LIST,
     "src/ops/sums.h": OPS,
@@ -74,11 +65,14 @@ COVERED = {
     "src/ops/gradient_check.cpp": GRADIENT_CASES,
     "src/kernels/cases/all.cpp": CASES,
     "src/kernels/reference/table.cpp": (
-        "Table t() { return {.gemm = gemm, .add = add<float, double>, .sum = sum}; }"
+        "#define ENTRY(name, Args, heat) .name = reference::name,\nTable t() { return {MEGATRON_KERNELS(ENTRY)}; }"
     ),
-    "src/kernels/cpu/table.cpp": "Table t() { return {\n  .gemm = gemm,\n  .add = cpu::add,\n}; }",
+    "src/kernels/cpu/table.cpp": "Table t() { return {\n  .gemm = gemm,\n  .add = cpu::add,\n  .sum = cpu::sum,\n}; }",
     "src/kernels/cpu/products/gemm.cpp": "void gemm(const GemmArgs& a, Stream& s) { blocks(a, s); }\n",
     "src/kernels/cpu/add.cpp": "void add(A& a, S& s) { loop(a); }  // not reference::add\n",
+    "src/kernels/cpu/sum.cpp": (
+        "#define ENTRY(name, Args, heat) \\\n  void name(const Args& a, S& s) { run_##name(a); }\nMEGATRON_SUM_KERNELS(ENTRY)\n"
+    ),
 }
 
 
@@ -279,11 +273,11 @@ class Coverage(ToolTest):
         rows = {line.split()[0]: line.split()[1:] for line in output.splitlines()[:4]}
         self.assertEqual(rows["kernel"], ["hot", "case", "reference", "cpu"])
         self.assertEqual(rows["gemm"], ["yes", "yes", "own", "own"])
-        self.assertEqual(rows["sum"], ["-", "yes", "own", "null"])
+        self.assertEqual(rows["sum"], ["-", "yes", "own", "own"])
 
     def test_kernel_without_a_case(self):
         self.refused(
-            "src/kernels/table.h:7: kernel 'sum' has no Case",
+            "src/kernels/list.h:3: kernel 'sum' has no Case",
             src__kernels__cases__all_cpp=CASES.replace(
                 'one.kernel = "sum"', '// one.kernel = "sum"'
             ),
@@ -342,38 +336,14 @@ class Coverage(ToolTest):
         )
 
     def test_entry_that_is_null(self):
-        full = {
-            "reference": "Table t() { return {.gemm = gemm, .add = add, .sum = sum}; }",
-            "cpu": "Table t() { return {.gemm = gemm, .add = add, .sum = reference::sum}; }",
-        }
-        tables = {f"src__kernels__{b}__table_cpp": text for b, text in full.items()}
-        plain = {"src__kernels__table_h": TABLE.replace("composed:", "made of")}
-        self.accepted(**tables, **plain)
-        for backend, text in full.items():
-            sum_begin = text.index(", .sum")
+        for backend, text in (("reference", "add, .sum = sum"), ("cpu", "add, .sum = reference::sum")):
+            full = f"Table t() {{ return {{.gemm = gemm, .add = {text}}}; }}"
+            path = f"src__kernels__{backend}__table_cpp"
+            self.accepted(**{path: full})
+            begin = full.index(", .sum")
             for null in ("", ", .sum = nullptr"):
                 with self.subTest(backend=backend, null=null):
-                    changed = tables | {
-                        f"src__kernels__{backend}__table_cpp": text[:sum_begin] + null + "}; }"
-                    }
-                    self.accepted(**changed)
-                    self.refused(f"'sum' is null on {backend}, and its", **changed, **plain)
-
-    def test_comment_that_allows_null(self):
-        bare = TABLE.replace("  // composed: ops::sum by add\n", "")
-        self.refused("'sum' is null on cpu", src__kernels__table_h=bare)
-        beside = bare.replace("SumArgs&, Stream&) = nullptr;", "SumArgs&, Stream&);  // composed: a")
-        self.accepted(src__kernels__table_h=beside)
-        self.refused("is null", src__kernels__table_h=beside.replace("composed: a", "composed:"))
-        other = bare.replace("  void (*add)", "  // composed: ops::sum by add\n  void (*add)")
-        self.refused("'sum' is null on cpu", src__kernels__table_h=other)
-
-    def test_hot_kernel_is_never_composed(self):
-        self.refused(
-            "hot kernel 'add' is null on cpu",
-            src__kernels__table_h=TABLE.replace("  void (*add)", "  // composed: a\n  void (*add)"),
-            src__kernels__cpu__table_cpp="Table t() { return {.gemm = gemm}; }",
-        )
+                    self.refused(f"'sum' is null on {backend}", **{path: full[:begin] + null + "}; }"})
 
     def test_op_without_a_gradient_case(self):
         for name, line in (("add", 3), ("split", 4), ("loss", 5)):
@@ -389,21 +359,21 @@ class Coverage(ToolTest):
 
     def test_hot_kernel_that_is_absent(self):
         self.refused(
-            "hot kernel 'add' is null on cpu",
-            src__kernels__cpu__table_cpp="Table t() { return {.gemm = gemm}; }",
+            "kernel 'add' is null on cpu",
+            src__kernels__cpu__table_cpp="Table t() { return {.gemm = gemm, .sum = sum}; }",
         )
 
     def test_hot_kernel_that_is_nullptr(self):
         self.refused(
-            "src/kernels/cpu/table.cpp:2: hot kernel 'gemm' is null on cpu",
-            src__kernels__cpu__table_cpp="Table t() { return {\n.gemm = nullptr, .add = add}; }",
+            "src/kernels/cpu/table.cpp:2: kernel 'gemm' is null on cpu",
+            src__kernels__cpu__table_cpp="Table t() { return {\n.gemm = nullptr, .add = add, .sum = sum}; }",
         )
 
     def test_hot_kernel_that_is_the_references(self):
         self.refused(
             "src/kernels/cpu/table.cpp:1: hot kernel 'gemm' of cpu is not its own",
             src__kernels__cpu__table_cpp="Table t() { return {.gemm = reference::gemm, "
-            ".add = add}; }",
+            ".add = add, .sum = sum}; }",
         )
 
     def test_hot_kernel_that_calls_the_reference(self):
@@ -432,18 +402,16 @@ class Coverage(ToolTest):
         )
         self.assertIn("foreign", [l for l in output.splitlines() if l.startswith("sum")][0])
 
-    def test_list_that_is_absent_or_wrong(self):
-        self.refused("no list kKernels", src__kernels__list_h=None)
-        more = '    Kernel<&Table::gemv>{"gemv"},\n};'
-        self.refused("'gemv' is not in the table", src__kernels__list_h=KERNEL_LIST.replace("};", more))
+    def test_kernel_of_a_list_that_reaches_the_reference(self):
+        made = COVERED["src/kernels/cpu/sum.cpp"].replace("run_##name(a)", "reference::name(a)")
         self.refused(
-            "src/kernels/list.h:4: 'add' is called 'ad'",
-            src__kernels__list_h=KERNEL_LIST.replace('"add"', '"ad"'),
+            "hot kernel 'sum' of cpu is not its own: sum -> sum.cpp:3",
+            src__kernels__list_h=KERNEL_LIST.replace("SumArgs, cold", "SumArgs, hot"),
+            src__kernels__cpu__sum_cpp=made,
         )
-        self.refused(
-            "kernel 'sum' is not in list.h",
-            src__kernels__list_h=KERNEL_LIST.replace('    Kernel<&Table::sum>{"sum", false},\n', ""),
-        )
+
+    def test_list_that_is_absent_or_empty(self):
+        self.refused("no list MEGATRON_KERNELS", src__kernels__list_h="#define MEGATRON_KERNELS(X)\n")
 
     def test_back_end_without_a_table(self):
         self.refused("back-end cpu has no table.cpp", src__kernels__cpu__table_cpp=None)

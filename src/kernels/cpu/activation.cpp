@@ -1,8 +1,7 @@
-#include "kernels/cpu/activation.h"
-
 #include <limits>
 
 #include "kernels/cpu/blocks.h"
+#include "kernels/cpu/kernels.h"
 #include "kernels/cpu/rows_ahead.h"
 #include "kernels/cpu/simd_targets.h"
 #include "kernels/table.h"

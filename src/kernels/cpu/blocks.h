@@ -93,6 +93,11 @@ Tensor partial_rows(const RowBlocks& blocks, int64_t width, Stream& stream);
 // to.out = sum of the partial rows in ascending order + to.beta * to.out.
 void add_partial_rows(const Tensor& partials, const Accumulate& to, Stream& stream);
 
+template <class T>
+const T* data_or_null(const Tensor& tensor) {
+  return tensor.defined() ? tensor.data<T>() : nullptr;
+}
+
 // Calls f(T{}) with T the storage type (float or bf16). Throws Error naming the kernel and the type
 // for any other.
 [[noreturn]] void refuse_type(const char* kernel, DType type);

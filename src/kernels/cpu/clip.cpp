@@ -1,6 +1,5 @@
-#include "kernels/cpu/clip.h"
-
 #include "kernels/cpu/blocks.h"
+#include "kernels/cpu/kernels.h"
 #include "kernels/cpu/rows_ahead.h"
 #include "kernels/cpu/simd_targets.h"
 

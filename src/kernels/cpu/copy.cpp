@@ -7,7 +7,7 @@
 
 #include "base/error.h"
 #include "kernels/cpu/blocks.h"
-#include "kernels/cpu/elementwise.h"
+#include "kernels/cpu/kernels.h"
 #include "kernels/cpu/rows_ahead.h"
 #include "kernels/cpu/simd_targets.h"
 #include "kernels/table.h"

@@ -1,11 +1,11 @@
-#include "kernels/cpu/cross_entropy.h"
-
 #include <cmath>
 #include <limits>
 
 #include "base/error.h"
 #include "kernels/cpu/blocks.h"
+#include "kernels/cpu/kernels.h"
 #include "kernels/cpu/rows_ahead.h"
+#include "kernels/cpu/scratch.h"
 #include "kernels/cpu/simd_targets.h"
 #include "kernels/table.h"
 

@@ -1,10 +1,9 @@
-#include "kernels/cpu/draw.h"
-
 #include <algorithm>
 #include <array>
 #include <type_traits>
 
 #include "kernels/cpu/blocks.h"
+#include "kernels/cpu/kernels.h"
 #include "kernels/cpu/simd_targets.h"
 #include "kernels/draw_terms.h"
 #include "kernels/table.h"

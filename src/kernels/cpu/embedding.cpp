@@ -1,5 +1,3 @@
-#include "kernels/cpu/embedding.h"
-
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -7,7 +5,9 @@
 
 #include "base/error.h"
 #include "kernels/cpu/blocks.h"
+#include "kernels/cpu/kernels.h"
 #include "kernels/cpu/rows_ahead.h"
+#include "kernels/cpu/scratch.h"
 #include "kernels/cpu/simd_targets.h"
 #include "kernels/table.h"
 

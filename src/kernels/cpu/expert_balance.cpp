@@ -1,12 +1,12 @@
-#include "kernels/cpu/expert_balance.h"
-
 #include <algorithm>
 #include <cmath>
 #include <limits>
 #include <vector>
 
 #include "kernels/cpu/blocks.h"
+#include "kernels/cpu/kernels.h"
 #include "kernels/cpu/router_scores.h"
+#include "kernels/cpu/scratch.h"
 
 namespace megatron::kernels::cpu {
 namespace {

@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "kernels/cpu/route.h"
+#include "kernels/cpu/kernels.h"
 
 namespace megatron::kernels::cpu {
 namespace {

@@ -1,8 +1,9 @@
-#include "kernels/cpu/expert_rows.h"
-
 #include <algorithm>
 #include <cmath>
 #include <limits>
+
+#include "kernels/cpu/kernels.h"
+#include "kernels/cpu/scratch.h"
 
 namespace megatron::kernels::cpu {
 

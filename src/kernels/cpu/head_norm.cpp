@@ -1,10 +1,10 @@
-#include "kernels/cpu/head_norm.h"
-
 #include <cmath>
 #include <numeric>
 
 #include "kernels/cpu/blocks.h"
+#include "kernels/cpu/kernels.h"
 #include "kernels/cpu/rows_ahead.h"
+#include "kernels/cpu/scratch.h"
 #include "kernels/cpu/simd_targets.h"
 #include "kernels/table.h"
 

@@ -1,5 +1,5 @@
 #include "kernels/cpu/blocks.h"
-#include "kernels/cpu/noise.h"
+#include "kernels/cpu/kernels.h"
 #include "kernels/cpu/simd_targets.h"
 
 #undef HWY_TARGET_INCLUDE

@@ -1,9 +1,9 @@
-#include "kernels/cpu/norm.h"
-
 #include <cmath>
 
 #include "kernels/cpu/blocks.h"
+#include "kernels/cpu/kernels.h"
 #include "kernels/cpu/rows_ahead.h"
+#include "kernels/cpu/scratch.h"
 #include "kernels/cpu/simd_targets.h"
 #include "kernels/table.h"
 

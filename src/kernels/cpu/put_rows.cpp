@@ -1,8 +1,7 @@
-#include "kernels/cpu/put_rows.h"
-
 #include <cstring>
 
 #include "kernels/cpu/blocks.h"
+#include "kernels/cpu/kernels.h"
 
 namespace megatron::kernels::cpu {
 

@@ -3,7 +3,7 @@
 
 #include "base/philox.h"
 #include "kernels/cpu/blocks.h"
-#include "kernels/cpu/noise.h"
+#include "kernels/cpu/kernels.h"
 
 namespace megatron::kernels::cpu {
 namespace {

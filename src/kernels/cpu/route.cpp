@@ -1,8 +1,7 @@
-#include "kernels/cpu/route.h"
-
 #include <vector>
 
 #include "kernels/cpu/blocks.h"
+#include "kernels/cpu/kernels.h"
 #include "kernels/cpu/router_scores.h"
 
 namespace megatron::kernels::cpu {

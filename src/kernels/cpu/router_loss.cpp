@@ -1,8 +1,9 @@
 #include <vector>
 
 #include "kernels/cpu/blocks.h"
-#include "kernels/cpu/route.h"
+#include "kernels/cpu/kernels.h"
 #include "kernels/cpu/router_scores.h"
+#include "kernels/cpu/scratch.h"
 
 namespace megatron::kernels::cpu {
 

@@ -1,11 +1,10 @@
-#include "kernels/cpu/sample.h"
-
 #include <algorithm>
 #include <cmath>
 #include <span>
 #include <vector>
 
 #include "kernels/cpu/blocks.h"
+#include "kernels/cpu/kernels.h"
 
 namespace megatron::kernels::cpu {
 namespace {

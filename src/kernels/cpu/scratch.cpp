@@ -1,14 +1,8 @@
 // The scratch memory of the host's kernels: a table whose entries ask the arena for what a call of
 // the kernel takes, in the same order, by the functions that the kernels themselves ask with.
+#include "kernels/cpu/scratch.h"
+
 #include "kernels/cpu/attention/attention.h"
-#include "kernels/cpu/cross_entropy.h"
-#include "kernels/cpu/elementwise.h"
-#include "kernels/cpu/embedding.h"
-#include "kernels/cpu/expert_balance.h"
-#include "kernels/cpu/expert_rows.h"
-#include "kernels/cpu/head_norm.h"
-#include "kernels/cpu/norm.h"
-#include "kernels/cpu/route.h"
 #include "kernels/cpu/table.h"
 
 namespace megatron::kernels {

@@ -1,6 +1,5 @@
-#include "kernels/cpu/squared_error.h"
-
 #include "kernels/cpu/blocks.h"
+#include "kernels/cpu/kernels.h"
 
 namespace megatron::kernels::cpu {
 

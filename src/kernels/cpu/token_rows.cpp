@@ -1,10 +1,9 @@
-#include "kernels/cpu/token_rows.h"
-
 #include <cstring>
 #include <utility>
 #include <vector>
 
 #include "kernels/cpu/blocks.h"
+#include "kernels/cpu/kernels.h"
 #include "kernels/cpu/rows_ahead.h"
 #include "kernels/cpu/simd_targets.h"
 

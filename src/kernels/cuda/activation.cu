@@ -1,7 +1,7 @@
-#include "kernels/cuda/activation.h"
 #include "kernels/cuda/chunk.h"
 #include "kernels/cuda/divisor.h"
 #include "kernels/cuda/exponential.h"
+#include "kernels/cuda/kernels.h"
 #include "kernels/table.h"
 
 namespace megatron::kernels::cuda {

@@ -1,4 +1,4 @@
-#include "kernels/cuda/clip.h"
+#include "kernels/cuda/kernels.h"
 #include "kernels/cuda/row_chunks.h"
 
 namespace megatron::kernels::cuda {

@@ -3,7 +3,7 @@
 #include <type_traits>
 
 #include "kernels/cuda/elements.h"
-#include "kernels/cuda/elementwise.h"
+#include "kernels/cuda/kernels.h"
 #include "kernels/cuda/wide.h"
 #include "kernels/table.h"
 

@@ -1,5 +1,5 @@
-#include "kernels/cuda/cross_entropy.h"
 #include "kernels/cuda/dynamic_shared.h"
+#include "kernels/cuda/kernels.h"
 #include "kernels/cuda/logits.h"
 #include "kernels/table.h"
 
@@ -89,6 +89,7 @@ void losses(const CrossEntropyArgs& args, Stream& stream) {
 
 }  // namespace
 
+// A label outside of the vocabulary, where the contract leaves it open, gives loss NaN.
 void cross_entropy(const CrossEntropyArgs& args, Stream& stream) {
   check(args);
   for_storage_type("cross_entropy", args.logits.dtype(), [&](auto type) {

@@ -2,7 +2,7 @@
 #include <bit>
 
 #include "kernels/cuda/chunk.h"
-#include "kernels/cuda/draw.h"
+#include "kernels/cuda/kernels.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/numbers.h"
 #include "kernels/cuda/philox.h"

@@ -1,6 +1,6 @@
 #include "kernels/cuda/chunk.h"
 #include "kernels/cuda/divisor.h"
-#include "kernels/cuda/dropout.h"
+#include "kernels/cuda/kernels.h"
 #include "kernels/cuda/philox.h"
 #include "kernels/table.h"
 

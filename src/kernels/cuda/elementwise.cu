@@ -2,7 +2,7 @@
 #include <cstring>
 
 #include "kernels/cuda/elements.h"
-#include "kernels/cuda/elementwise.h"
+#include "kernels/cuda/kernels.h"
 #include "kernels/table.h"
 
 namespace megatron::kernels::cuda {

@@ -3,7 +3,7 @@
 
 #include "kernels/cuda/chunk.h"
 #include "kernels/cuda/dynamic_shared.h"
-#include "kernels/cuda/expert_balance.h"
+#include "kernels/cuda/kernels.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/router_rows.h"
 #include "kernels/cuda/router_warps.h"

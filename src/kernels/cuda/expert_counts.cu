@@ -1,6 +1,6 @@
 #include "kernels/cuda/elements.h"
+#include "kernels/cuda/kernels.h"
 #include "kernels/cuda/reduce.h"
-#include "kernels/cuda/route.h"
 
 namespace megatron::kernels::cuda {
 namespace {

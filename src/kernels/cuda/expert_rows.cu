@@ -2,7 +2,7 @@
 // become places in it, and each block puts its slots there in order.
 #include "kernels/cuda/chunk.h"
 #include "kernels/cuda/dynamic_shared.h"
-#include "kernels/cuda/expert_rows.h"
+#include "kernels/cuda/kernels.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/reduce.h"
 #include "kernels/cuda/router_warps.h"

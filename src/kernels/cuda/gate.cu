@@ -1,5 +1,5 @@
 #include "kernels/cuda/exponential.h"
-#include "kernels/cuda/gate.h"
+#include "kernels/cuda/kernels.h"
 #include "kernels/cuda/row_chunks.h"
 
 namespace megatron::kernels::cuda {

@@ -1,5 +1,5 @@
 #include "kernels/cuda/chunk.h"
-#include "kernels/cuda/head_norm.h"
+#include "kernels/cuda/kernels.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/numbers.h"
 #include "kernels/cuda/partial_rows.h"

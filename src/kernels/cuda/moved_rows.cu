@@ -1,6 +1,6 @@
 // Rows of tokens on their way to experts and back.
-#include "kernels/cuda/expert_rows.h"
 #include "kernels/cuda/gather_rows.h"
+#include "kernels/cuda/kernels.h"
 #include "kernels/cuda/row_chunks.h"
 #include "kernels/cuda/wide.h"
 

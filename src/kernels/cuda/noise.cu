@@ -1,7 +1,7 @@
 #include "kernels/cuda/chunk.h"
 #include "kernels/cuda/divisor.h"
+#include "kernels/cuda/kernels.h"
 #include "kernels/cuda/launch.h"
-#include "kernels/cuda/noise.h"
 #include "kernels/cuda/philox.h"
 #include "kernels/cuda/wide.h"
 

@@ -1,5 +1,5 @@
 #include "kernels/cuda/chunk.h"
-#include "kernels/cuda/norm.h"
+#include "kernels/cuda/kernels.h"
 #include "kernels/cuda/reduce.h"
 #include "kernels/table.h"
 

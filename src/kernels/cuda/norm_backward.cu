@@ -1,6 +1,6 @@
 #include "kernels/cuda/chunk.h"
 #include "kernels/cuda/dynamic_shared.h"
-#include "kernels/cuda/norm.h"
+#include "kernels/cuda/kernels.h"
 #include "kernels/cuda/partial_rows.h"
 #include "kernels/cuda/reduce.h"
 #include "kernels/cuda_scratch/norm.h"

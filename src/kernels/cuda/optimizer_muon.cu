@@ -1,7 +1,7 @@
 #include <cmath>
 #include <type_traits>
 
-#include "kernels/cuda/optimizer.h"
+#include "kernels/cuda/kernels.h"
 #include "kernels/cuda/optimizer_bodies.h"
 #include "kernels/cuda/reduce.h"
 #include "kernels/table.h"

@@ -1,5 +1,5 @@
 #include "kernels/cuda/elements.h"
-#include "kernels/cuda/elementwise.h"
+#include "kernels/cuda/kernels.h"
 #include "kernels/cuda/ordered_sum.h"
 #include "kernels/cuda/partial_rows.h"
 #include "kernels/cuda/reduce.h"

@@ -1,5 +1,5 @@
 #include "kernels/cuda/chunk.h"
-#include "kernels/cuda/rope.h"
+#include "kernels/cuda/kernels.h"
 #include "kernels/table.h"
 
 namespace megatron::kernels::cuda {

@@ -1,7 +1,7 @@
 #include "kernels/cuda/chunk.h"
 #include "kernels/cuda/dynamic_shared.h"
+#include "kernels/cuda/kernels.h"
 #include "kernels/cuda/launch.h"
-#include "kernels/cuda/route.h"
 #include "kernels/cuda/router_rows.h"
 #include "kernels/cuda/router_warps.h"
 #include "kernels/cuda/wide.h"

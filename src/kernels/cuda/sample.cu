@@ -1,9 +1,9 @@
 #include "kernels/cuda/chunk.h"
+#include "kernels/cuda/kernels.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/logits.h"
 #include "kernels/cuda/numbers.h"
 #include "kernels/cuda/reduce.h"
-#include "kernels/cuda/sample.h"
 #include "kernels/table.h"
 
 namespace megatron::kernels::cuda {

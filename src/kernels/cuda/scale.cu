@@ -1,5 +1,5 @@
 #include "kernels/cuda/elements.h"
-#include "kernels/cuda/scale.h"
+#include "kernels/cuda/kernels.h"
 
 namespace megatron::kernels::cuda {
 namespace {

@@ -1,5 +1,5 @@
 #include "kernels/cuda/elements.h"
-#include "kernels/cuda/soft_cap.h"
+#include "kernels/cuda/kernels.h"
 
 namespace megatron::kernels::cuda {
 namespace {

@@ -2,11 +2,10 @@
 #include <limits>
 
 #include "kernels/cuda/chunk.h"
-#include "kernels/cuda/elementwise.h"
 #include "kernels/cuda/exponential.h"
+#include "kernels/cuda/kernels.h"
 #include "kernels/cuda/sink_gradients.h"
 #include "kernels/cuda/soft_cap_of_scores.h"
-#include "kernels/cuda/softmax.h"
 #include "kernels/cuda/softmax_sum.h"
 #include "kernels/cuda_scratch/softmax.h"
 #include "kernels/table.h"

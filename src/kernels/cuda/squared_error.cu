@@ -1,7 +1,7 @@
 #include "kernels/cuda/chunk.h"
+#include "kernels/cuda/kernels.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/numbers.h"
-#include "kernels/cuda/squared_error.h"
 
 namespace megatron::kernels::cuda {
 namespace {

@@ -1,5 +1,5 @@
-#include "kernels/cuda/cross_entropy.h"
 #include "kernels/cuda/dynamic_shared.h"
+#include "kernels/cuda/kernels.h"
 #include "kernels/cuda/logits.h"
 #include "kernels/table.h"
 

@@ -4,7 +4,7 @@
 
 #include "kernels/cpu/table.h"
 #include "kernels/cuda_scratch/table.h"
-#include "kernels/list.h"
+#include "kernels/for_each_kernel.h"
 #include "kernels/table.h"
 
 namespace megatron::kernels {

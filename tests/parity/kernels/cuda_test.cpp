@@ -9,7 +9,7 @@
 #include "base/error.h"
 #include "device/cuda_plugin.h"
 #include "kernels/case.h"
-#include "kernels/list.h"
+#include "kernels/for_each_kernel.h"
 
 namespace megatron::kernels {
 namespace {

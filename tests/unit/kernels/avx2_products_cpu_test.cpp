@@ -4,9 +4,9 @@
 
 #include <algorithm>
 
+#include "kernels/cpu/kernels.h"
 #include "kernels/cpu/products/bf16_products.h"
 #include "kernels/cpu/products/block_size.h"
-#include "kernels/cpu/products/gemm.h"
 #include "kernels/instruction_set.h"
 #include "unit/kernels/cpu_maker.h"
 

@@ -5,11 +5,7 @@
 #include <limits>
 
 #include "base/error.h"
-#include "kernels/cpu/activation.h"
-#include "kernels/cpu/cross_entropy.h"
-#include "kernels/cpu/elementwise.h"
-#include "kernels/cpu/embedding.h"
-#include "kernels/cpu/norm.h"
+#include "kernels/cpu/kernels.h"
 #include "unit/kernels/cpu_maker.h"
 
 namespace megatron::kernels::cpu {

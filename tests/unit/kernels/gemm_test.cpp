@@ -1,5 +1,3 @@
-#include "kernels/cpu/products/gemm.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -10,6 +8,7 @@
 #include <tuple>
 
 #include "amx_emulator.h"
+#include "kernels/cpu/kernels.h"
 #include "kernels/cpu/products/few_rows.h"
 #include "unit/kernels/instruction_sets.h"
 

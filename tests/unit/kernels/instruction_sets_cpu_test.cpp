@@ -4,16 +4,7 @@
 #include <cmath>
 #include <limits>
 
-#include "kernels/cpu/activation.h"
-#include "kernels/cpu/cross_entropy.h"
-#include "kernels/cpu/draw.h"
-#include "kernels/cpu/dropout.h"
-#include "kernels/cpu/elementwise.h"
-#include "kernels/cpu/norm.h"
-#include "kernels/cpu/optimizer.h"
-#include "kernels/cpu/rope.h"
-#include "kernels/cpu/route.h"
-#include "kernels/cpu/token_rows.h"
+#include "kernels/cpu/kernels.h"
 #include "unit/kernels/cpu_maker.h"
 #include "unit/kernels/instruction_sets.h"
 

@@ -1,8 +1,7 @@
 // The host's optimizer steps, operation by operation.
 #include <bit>
 
-#include "kernels/cpu/elementwise.h"
-#include "kernels/cpu/optimizer.h"
+#include "kernels/cpu/kernels.h"
 #include "unit/kernels/cpu_maker.h"
 
 namespace megatron::kernels::cpu {

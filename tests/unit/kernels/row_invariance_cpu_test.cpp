@@ -4,14 +4,8 @@
 
 #include "amx_emulator.h"
 #include "base/philox.h"
-#include "kernels/cpu/activation.h"
 #include "kernels/cpu/attention/attention.h"
-#include "kernels/cpu/cross_entropy.h"
-#include "kernels/cpu/embedding.h"
-#include "kernels/cpu/norm.h"
-#include "kernels/cpu/products/gemm.h"
-#include "kernels/cpu/products/grouped_gemm.h"
-#include "kernels/cpu/rope.h"
+#include "kernels/cpu/kernels.h"
 #include "unit/kernels/cpu_maker.h"
 #include "unit/kernels/instruction_sets.h"
 

@@ -4,12 +4,7 @@
 
 #include "base/error.h"
 #include "base/philox.h"
-#include "kernels/cpu/cross_entropy.h"
-#include "kernels/cpu/dropout.h"
-#include "kernels/cpu/elementwise.h"
-#include "kernels/cpu/embedding.h"
-#include "kernels/cpu/norm.h"
-#include "kernels/cpu/rope.h"
+#include "kernels/cpu/kernels.h"
 #include "unit/kernels/cpu_maker.h"
 
 namespace megatron::kernels::cpu {

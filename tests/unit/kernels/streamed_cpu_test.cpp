@@ -2,16 +2,9 @@
 // below it, whatever the width and wherever a tensor begins.
 #include <hwy/targets.h>
 
-#include "kernels/cpu/activation.h"
 #include "kernels/cpu/attention/attention.h"
 #include "kernels/cpu/blocks.h"
-#include "kernels/cpu/cross_entropy.h"
-#include "kernels/cpu/elementwise.h"
-#include "kernels/cpu/embedding.h"
-#include "kernels/cpu/head_norm.h"
-#include "kernels/cpu/norm.h"
-#include "kernels/cpu/optimizer.h"
-#include "kernels/cpu/rope.h"
+#include "kernels/cpu/kernels.h"
 #include "unit/kernels/cpu_maker.h"
 
 namespace megatron::kernels::cpu {

@@ -2,7 +2,7 @@
 #include <bit>
 #include <cstring>
 
-#include "kernels/cpu/elementwise.h"
+#include "kernels/cpu/kernels.h"
 #include "kernels/table.h"
 #include "unit/kernels/cpu_maker.h"
 #include "unit/kernels/instruction_sets.h"

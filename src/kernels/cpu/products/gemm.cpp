@@ -1,5 +1,4 @@
-#include "kernels/cpu/products/gemm.h"
-
+#include "kernels/cpu/kernels.h"
 #include "kernels/cpu/products/problem.h"
 #include "kernels/cpu/table.h"
 #include "kernels/epilogue.h"

@@ -1,10 +1,9 @@
-#include "kernels/cpu/products/grouped_gemm.h"
-
 #include <algorithm>
 #include <cstring>
 
 #include "base/error.h"
 #include "kernels/cpu/blocks.h"
+#include "kernels/cpu/kernels.h"
 #include "kernels/cpu/products/problem.h"
 #include "kernels/cpu/rows_ahead.h"
 

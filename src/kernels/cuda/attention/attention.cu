@@ -1,10 +1,10 @@
 // Attention in f32, and of wide heads in bf16 and f16, by multiplications and additions in f32.
 #include <cmath>
 
-#include "kernels/cuda/attention/attention.h"
 #include "kernels/cuda/attention/forward.h"
 #include "kernels/cuda/attention/library_attention.h"
 #include "kernels/cuda/dynamic_shared.h"
+#include "kernels/cuda/kernels.h"
 #include "kernels/cuda_scratch/library_attention.h"
 #include "kernels/table.h"
 
@@ -148,6 +148,9 @@ void launch_forward(const ForwardCall<T>& work, const AttentionBlocks& blocks, S
 
 }  // namespace
 
+// The library's where it takes the call (library_attention.h), else our own: f32, bf16 and f16, heads
+// up to kAttentionWidth wide (an Error for others). On tensor cores (on_tensor_cores) weights and
+// gradients of scores are rounded to the type of the tensors before their products, as the library does.
 void attention(const AttentionArgs& args, Stream& stream) {
   check(args);
   ask_library_scratch(args, stream);

@@ -1,6 +1,6 @@
-#include "kernels/cuda/attention/attention.h"
 #include "kernels/cuda/attention/gradients.h"
 #include "kernels/cuda/attention/library_attention.h"
+#include "kernels/cuda/kernels.h"
 #include "kernels/cuda/sink_gradients.h"
 #include "kernels/cuda_scratch/library_attention.h"
 #include "kernels/table.h"

@@ -1,5 +1,5 @@
-#include "kernels/cuda/grouped_gemm/grouped_gemm.h"
 #include "kernels/cuda/grouped_gemm/tiles.h"
+#include "kernels/cuda/kernels.h"
 
 namespace megatron::kernels::cuda {
 namespace {

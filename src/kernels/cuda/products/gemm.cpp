@@ -1,4 +1,4 @@
-#include "kernels/cuda/products/gemm.h"
+#include "kernels/cuda_scratch/gemm.h"
 
 #include <algorithm>
 #include <array>
@@ -6,13 +6,12 @@
 #include "base/error.h"
 #include "device/cuda/runtime_call.h"
 #include "device/cuda/stream.h"
-#include "kernels/cuda/elementwise.h"
+#include "kernels/cuda/kernels.h"
 #include "kernels/cuda/numbers.h"
 #include "kernels/cuda/partial_rows.h"
 #include "kernels/cuda/products/double_gemm.h"
 #include "kernels/cuda/products/product_plans.h"
 #include "kernels/cuda/table.h"
-#include "kernels/cuda_scratch/gemm.h"
 #include "kernels/epilogue.h"
 #include "kernels/table.h"
 
@@ -140,6 +139,15 @@ bool fused(const GemmArgs& args, Stream& stream) {
 
 }  // namespace
 
+// By cuBLASLt; with double_sums, a kernel of our own.
+// Types f32 (no TF32), bf16 and f16 with f32 sums; f64 with double_sums only, else it throws Error. Where a call's
+// sums are split over K, the parts are f32 and are added in a fixed order, so that the same call gives the same bits
+// in every run on one kind of GPU with one version of cuBLASLt. What the contract promises of the forward form does
+// not hold: cuBLASLt takes other kernels for other sizes, so that an element's bits may depend on the number of rows
+// and columns, and on whether the tensors are aligned to 16 bytes.
+// Epilogues are cuBLASLt's where it has the product with them; else kernels of our own that follow
+// it, which round in between. cuBLASLt takes an aux whose rows are multiples of 8 values, aligned to
+// 16 bytes.
 void gemm(const GemmArgs& args, Stream& stream) {
   check(args);
   if (args.a.dtype() == DType::f64 && !args.double_sums) refuse_type("gemm", DType::f64);

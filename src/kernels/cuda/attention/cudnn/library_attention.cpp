@@ -11,7 +11,7 @@
 #include "kernels/cuda/attention/cudnn/attention_graph.h"
 #include "kernels/cuda/attention/cudnn/attention_run.h"
 #include "kernels/cuda/attention/cudnn_library.h"
-#include "kernels/cuda/elementwise.h"
+#include "kernels/cuda/kernels.h"
 
 namespace megatron::kernels::cuda {
 namespace {

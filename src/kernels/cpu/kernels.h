@@ -1,0 +1,13 @@
+// The host's kernels; contracts in kernels/*.h.
+#pragma once
+
+#include "device/stream.h"
+#include "kernels/table.h"
+
+namespace megatron::kernels::cpu {
+
+#define MEGATRON_DECLARE(name, Args, heat) void name(const Args& args, Stream& stream);
+MEGATRON_KERNELS(MEGATRON_DECLARE)
+#undef MEGATRON_DECLARE
+
+}  // namespace megatron::kernels::cpu

@@ -1,0 +1,28 @@
+// What calls of the host's kernels take of the scratch arena: the kernels ask by these functions, and plans do
+// (cpu_scratch_table).
+#pragma once
+
+#include "device/stream.h"
+#include "kernels/table.h"
+
+namespace megatron::kernels::cpu {
+
+// f32 gradients hold the exponentials until they are scaled, others have a row of each thread.
+Tensor cross_entropy_scratch(const CrossEntropyArgs& args, Stream& stream);
+Tensor column_sum_scratch(const ColumnSumArgs& args, Stream& stream);
+Tensor embedding_backward_scratch(const EmbeddingBackwardArgs& args, Stream& stream);
+// K [T,E], then c [E], sums of blocks of rows [blocks,E] and r [T], f64.
+Tensor sinkhorn_scratch(const SinkhornArgs& args, Stream& stream);
+// s - alpha, [E,T] of the type of logits.
+Tensor expert_thresholds_scratch(const ExpertThresholdsArgs& args, Stream& stream);
+Tensor expert_rows_scratch(const ExpertRowsArgs& args, Stream& stream);
+Tensor router_sums_scratch(const RouterSumsArgs& args, Stream& stream);
+
+// Partial sums of rows.
+struct NormPartials {
+  Tensor dweights, dbiases;  // dbiases: undefined where there is no bias
+};
+NormPartials norm_backward_scratch(const AddNormBackwardArgs& args, NormKind kind, Stream& stream);
+NormPartials head_norm_backward_scratch(const HeadNormBackwardArgs& args, Stream& stream);
+
+}  // namespace megatron::kernels::cpu

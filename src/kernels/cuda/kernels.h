@@ -1,0 +1,13 @@
+// CUDA's kernels; contracts in kernels/*.h.
+#pragma once
+
+#include "device/stream.h"
+#include "kernels/table.h"
+
+namespace megatron::kernels::cuda {
+
+#define MEGATRON_DECLARE(name, Args, heat) void name(const Args& args, Stream& stream);
+MEGATRON_KERNELS(MEGATRON_DECLARE)
+#undef MEGATRON_DECLARE
+
+}  // namespace megatron::kernels::cuda

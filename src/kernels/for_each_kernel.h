@@ -1,0 +1,41 @@
+// What goes through all kernels (observer.h, own_kernels.h, the table of meta) does it by for_each_kernel.
+#pragma once
+
+#include <cstddef>
+#include <string_view>
+#include <tuple>
+
+#include "kernels/table.h"
+
+namespace megatron::kernels {
+
+template <auto table_member>
+struct Kernel {
+  static constexpr auto member = table_member;
+  std::string_view name;
+  Heat heat;
+};
+
+#define MEGATRON_LIST(name, Args, heat) std::tuple{Kernel<&Table::name>{#name, Heat::heat}},
+inline constexpr auto kKernels = std::tuple_cat(MEGATRON_KERNELS(MEGATRON_LIST) std::tuple{});
+#undef MEGATRON_LIST
+
+// Calls f with each Kernel, in order.
+template <class F>
+constexpr void for_each_kernel(F&& f) {
+  std::apply([&f](const auto&... kernels) { (f(kernels), ...); }, kKernels);
+}
+
+// Checks a call of a kernel by the rules of its contract. Norms share their arguments.
+template <auto member, class Args>
+void check_call(const Args& args) {
+  if constexpr (requires { check(args); }) {
+    check(args);
+  } else if constexpr (requires { member == &Table::add_rms_norm; }) {
+    check(args, member == &Table::add_rms_norm ? NormKind::rms : NormKind::layer);
+  } else {
+    check(args, member == &Table::add_rms_norm_backward ? NormKind::rms : NormKind::layer);
+  }
+}
+
+}  // namespace megatron::kernels
