@@ -458,7 +458,7 @@ Value Interpreter::evaluate_dict(const Expression& expression) {
   std::vector<std::pair<Value, Value>> members;
   for (size_t i = 0; i < expression.operands.size(); i += 2) {
     const Value key = evaluate(*expression.operands[i]);
-    check_hashable(key);
+    check_hashable(key, budget_);
     insert_member(members, key, evaluate(*expression.operands[i + 1]), budget_);
   }
   return Value::dict(std::move(members), &budget_);

@@ -19,7 +19,7 @@ namespace {
 
 Value get(Call& call) {
   const Parameters p(call, "get", {"self", "key", "default"}, 2);
-  check_hashable(*p[1]);
+  check_hashable(*p[1], call.budget);
   call.budget.spend_items(p[0]->as_dict().members.size());
   for (const auto& [key, value] : p[0]->as_dict().members)
     if (equal(key, *p[1], call.budget)) return value;

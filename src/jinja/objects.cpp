@@ -258,7 +258,7 @@ std::vector<std::pair<Value, Value>> members_of(Call& call, const char* function
       MG_CHECK(pair.size() == 2,
                "dictionary update sequence element #{} has length {}; 2 is required", i,
                pair.size());
-      check_hashable(pair[0]);
+      check_hashable(pair[0], call.budget);
       insert_member(members, pair[0], pair[1], call.budget);
     }
   }
@@ -310,7 +310,7 @@ Value dict_from_keys(Call& call) {
   const Parameters p(call, "fromkeys", {"iterable", "value"}, 1);
   std::vector<std::pair<Value, Value>> members;
   for (const Value& key : elements_of(*p[0], call.budget)) {
-    check_hashable(key);
+    check_hashable(key, call.budget);
     insert_member(members, key, p.given(1) ? *p[1] : Value(), call.budget);
   }
   return Value::dict(std::move(members), &call.budget);

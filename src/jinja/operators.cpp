@@ -179,7 +179,7 @@ bool contains(const Value& container, const Value& element, Budget& budget) {
     return find_text(container.bytes(), element.bytes()) != std::string::npos;
   }
   if (container.is_dict()) {
-    check_hashable(element);
+    check_hashable(element, budget);
     for (const auto& [key, value] : container.as_dict().members)
       if (equal(key, element, budget)) return true;
     return false;
@@ -229,9 +229,10 @@ bool equal(const Value& left, const Value& right, Budget& budget) {
   return left.same(right);
 }
 
-void check_hashable(const Value& key) {
+void check_hashable(const Value& key, Budget& budget) {
   if (key.is_tuple()) {
-    for (const Value& element : key.as_sequence().elements) check_hashable(element);
+    budget.spend(1);
+    for (const Value& element : key.as_sequence().elements) check_hashable(element, budget);
     return;
   }
   MG_CHECK(!key.is_form(Sequence::Form::list) && !key.is_dict(), "unhashable type: '{}'",

@@ -19,7 +19,7 @@ std::string_view sign_of(Operator op);  // the name that messages use
 enum class Order { less, less_equal, greater, greater_equal, equal, not_equal, in, not_in };
 bool compared(Order order, const Value& left, const Value& right, Budget& budget);
 bool equal(const Value& left, const Value& right, Budget& budget);
-void check_hashable(const Value& key);
+void check_hashable(const Value& key, Budget& budget);
 // Adds a member to a dict under construction; a key that is there already gets the new value.
 void insert_member(std::vector<std::pair<Value, Value>>& members, const Value& key, Value value,
                    Budget& budget);

@@ -142,7 +142,7 @@ Value unique(Call& call) {
   Values seen, kept;
   for (const Value& element : elements_of(*p[0], call.budget)) {
     const Value key = folded(part_of(element, p, 2, call.budget), p.flag(1, false), call.budget);
-    check_hashable(key);
+    check_hashable(key, call.budget);
     const bool known = std::any_of(seen.begin(), seen.end(), [&](const Value& other) {
       return equal(other, key, call.budget);
     });

@@ -33,6 +33,14 @@ TEST(Limits, Steps) {
   expect_error(loop + "{% set x = range(90000) | list %}{% endfor %}", "(limit `steps`)");
   expect_error(loop + "{% if 'a' * 100000 == 'b' %}{% endif %}{% endfor %}", "(limit `steps`)");
   expect_error(loop + "{{ (['a'] * 90000) | sort | length }}{% endfor %}", "(limit `steps`)");
+  // A key of 2^60 tuples, each of the one before, twice.
+  const std::string pairs =
+      "{% set n = namespace(x=(1,)) %}{% for i in range(60) %}{% set n.x = (n.x, n.x) %}"
+      "{% endfor %}";
+  for (const char* use : {"{n.x: 1} | length", "n.x in {}", "{}.get(n.x)", "dict([[n.x, 1]])",
+                          "[n.x] | unique | list | length", "n.x | string",
+                          "'%s' % n.x", "n.x | tojson"})
+    expect_error(pairs + "{{ " + use + " }}", "limit `");
 }
 
 TEST(Limits, Output) {
