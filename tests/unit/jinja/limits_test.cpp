@@ -37,9 +37,9 @@ TEST(Limits, Steps) {
   const std::string pairs =
       "{% set n = namespace(x=(1,)) %}{% for i in range(60) %}{% set n.x = (n.x, n.x) %}"
       "{% endfor %}";
-  for (const char* use : {"{n.x: 1} | length", "n.x in {}", "{}.get(n.x)", "dict([[n.x, 1]])",
-                          "[n.x] | unique | list | length", "n.x | string",
-                          "'%s' % n.x", "n.x | tojson"})
+  for (const char* use :
+       {"{n.x: 1} | length", "n.x in {}", "{}.get(n.x)", "dict([[n.x, 1]])",
+        "[n.x] | unique | list | length", "n.x | string", "'%s' % n.x", "n.x | tojson"})
     expect_error(pairs + "{{ " + use + " }}", "limit `");
 }
 
