@@ -10,12 +10,14 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <map>
 #include <memory>
 #include <optional>
 
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/files.h"
+#include "base/signal_watch.h"
 #include "comm/launch/channel.h"
 #include "comm/launch/child.h"
 #include "comm/launch/line_merger.h"
@@ -35,18 +37,12 @@ void allow_files(int ranks) {
   ::setrlimit(RLIMIT_NOFILE, &limit);
 }
 
-// Waits for the reader; so do the ranks then.
-void print(int file, std::string_view text) {
-  while (!text.empty()) {
-    const ssize_t n = ::write(file, text.data(), text.size());
-    if (n < 0 && errno == EAGAIN) {
-      pollfd entry{file, POLLOUT, 0};
-      ::poll(&entry, 1, -1);
-      continue;
-    }
-    MG_CHECK(n >= 0 || errno == EINTR, "the output cannot be written: {}", write_failure(errno));
-    if (n > 0) text.remove_prefix(static_cast<size_t>(n));
-  }
+// With SIGHUP unless it is ignored, as under nohup: one that is blocked would come all the same.
+Descriptor signals_of_launch() {
+  struct sigaction hang_up{};
+  ::sigaction(SIGHUP, nullptr, &hang_up);
+  if (hang_up.sa_handler == SIG_IGN) return signal_file({SIGINT, SIGTERM, SIGUSR1, SIGCHLD});
+  return signal_file({SIGINT, SIGTERM, SIGUSR1, SIGHUP, SIGCHLD});
 }
 
 // A connection, from its first byte; its rank is known when its hello has come.
@@ -63,7 +59,7 @@ class Supervisor {
   explicit Supervisor(const Job& job)
       : job_(job),
         listener_(listen(job.other_hosts)),
-        signals_(signal_file({SIGINT, SIGTERM, SIGUSR1, SIGCHLD})),
+        signals_(signals_of_launch()),
         record_(job.ranks),
         out_lines_(job.ranks, job.prefix),
         error_lines_(job.ranks, job.prefix) {
@@ -135,14 +131,30 @@ class Supervisor {
     }
   }
 
+  // Waits for the reader; so do the ranks then. A terminal that has hung up takes nothing more, and the
+  // ranks may be saving.
+  void print(int file, std::string_view text) {
+    while (!text.empty()) {
+      const ssize_t n = ::write(file, text.data(), text.size());
+      if (n < 0 && errno == EAGAIN) {
+        pollfd entry{file, POLLOUT, 0};
+        ::poll(&entry, 1, -1);
+        continue;
+      }
+      if (n < 0 && errno == EIO && seen_[SIGHUP] > 0) return;
+      MG_CHECK(n >= 0 || errno == EINTR, "the output cannot be written: {}", write_failure(errno));
+      if (n > 0) text.remove_prefix(static_cast<size_t>(n));
+    }
+  }
+
   void say(const std::string& text) { print(STDERR_FILENO, "launch: " + text + "\n"); }
 
   void on_signal(int signal) {
     if (signal == SIGCHLD) return;
-    int& seen = signal == SIGINT ? interrupts_ : signal == SIGTERM ? terms_ : users_;
-    ++seen;
-    if (signal == SIGUSR1 && seen > 1) return;
-    if (seen > 1) {
+    // A shell and its terminal may both send SIGHUP, so a second one does not hurry.
+    const bool once = signal == SIGUSR1 || signal == SIGHUP;
+    if (++seen_[signal] > 1) {
+      if (once) return;
       say("second signal: ending the ranks at once");
       record_.ask_to_end(now_seconds());
       to_ranks(SIGKILL, true);
@@ -156,9 +168,8 @@ class Supervisor {
       end_launcher_at_ = now_seconds();
       return;
     }
-    const char* name = signal == SIGINT ? "SIGINT" : signal == SIGTERM ? "SIGTERM" : "SIGUSR1";
-    say(std::string(name) + " forwarded to the ranks" +
-        (signal == SIGUSR1 ? "" : "; send it again to end them at once"));
+    say(signal_name(signal) + " forwarded to the ranks" +
+        (once ? "" : "; send it again to end them at once"));
   }
 
   void to_ranks(int signal, bool end) {
@@ -310,7 +321,7 @@ class Supervisor {
   std::optional<int> ending_with_;
   std::vector<int> passed_on_;
   int launcher_status_ = 0, launcher_signal_ = SIGTERM;
-  int interrupts_ = 0, terms_ = 0, users_ = 0;
+  std::map<int, int> seen_;  // by signal
   bool released_ = false, launcher_noted_ = false;
 };
 

@@ -15,9 +15,9 @@ struct Job {
   bool other_hosts = false;    // ranks may be on other hosts
 };
 
-// Prints what the ranks write, whole lines, as they come. SIGINT, SIGTERM and SIGUSR1 go to the
-// ranks, each once; a second SIGINT or SIGTERM ends them at once. When a rank fails, the others get
-// 2 s to end by themselves (60 s when it has saved and ended), then SIGTERM, then SIGKILL. Gives
+// Prints what the ranks write, whole lines, as they come. SIGINT, SIGTERM, SIGUSR1 and SIGHUP go to
+// the ranks, each once; a second SIGINT or SIGTERM ends them at once. When a rank fails, the others
+// get 2 s to end by themselves (60 s when it has saved and ended), then SIGTERM, then SIGKILL. Gives
 // the exit code of the rank that failed first, 0 when all ended with 0. Throws Error when the
 // launcher cannot be started.
 int supervise(const Job& job);

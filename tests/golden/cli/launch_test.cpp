@@ -41,7 +41,7 @@ class Running {
     words.insert(words.begin(), {MEGATRON_BINARY, "launch"});
     child_ = fork();
     if (child_ != 0) return;
-    for (const int s : {SIGINT, SIGTERM, SIGUSR1}) signal(s, SIG_DFL);
+    for (const int s : {SIGINT, SIGTERM, SIGUSR1, SIGHUP}) signal(s, SIG_DFL);
     const int in = open("/dev/null", O_RDONLY), out = open(out_.c_str(), O_WRONLY | O_CREAT, 0600),
               err = open(err_.c_str(), O_WRONLY | O_CREAT, 0600);
     if (dup2(in, 0) < 0 || dup2(out, 1) < 0 || dup2(err, 2) < 0) _exit(126);
@@ -218,12 +218,16 @@ while true; do sleep 0.2; done)"));
 }
 
 TEST_F(LaunchHere, SignalsReachRanksWhichMayTakeTheirTime) {
-  for (const int signal : {SIGINT, SIGTERM, SIGUSR1}) {
-    Running run(place_, ranks(2, R"(trap 'sleep 2; echo saved; exit 4' INT TERM USR1
+  for (const int signal : {SIGINT, SIGTERM, SIGUSR1, SIGHUP}) {
+    Running run(place_, ranks(2, R"(trap 'sleep 2; echo saved; exit 4' INT TERM USR1 HUP
 echo ready $$
 while true; do sleep 0.1; done)"));
     run.ready(2);
     run.send(signal);
+    if (signal == SIGHUP) {  // a shell and its terminal send one each
+      EXPECT_TRUE(run.until([&] { return count(run.err(), "SIGHUP forwarded") == 1; }));
+      run.send(signal);
+    }
     EXPECT_EQ(run.code(), 4) << signal << run.err();
     EXPECT_EQ(count(run.out(), "saved\n"), 2u) << signal << run.out();
     EXPECT_NE(last_line(run.err()).find("all ranks ended early"), std::string::npos) << run.err();
