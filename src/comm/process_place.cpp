@@ -2,6 +2,7 @@
 #include <charconv>
 #include <climits>
 #include <cstdlib>
+#include <utility>
 
 #include "base/error.h"
 #include "comm/processes.h"
@@ -215,6 +216,13 @@ std::optional<ProcessPlace> read_mpi(const Reader& reader) {
   return one && (!slurm || slurm->size == 1) ? one : slurm;
 }
 
+// Ranks and sizes by launchers that are not read: MVAPICH, Flux, PALS, IBM's jsrun.
+constexpr std::array<std::pair<std::string_view, std::string_view>, 4> kNotRead = {
+    {{"MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE"},
+     {"FLUX_TASK_RANK", "FLUX_JOB_SIZE"},
+     {"PALS_RANKID", "PALS_SIZE"},
+     {"JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE"}}};
+
 // "SLURM_PROCID=0, SLURM_STEP_NUM_TASKS=1"; empty where the variables are not set or name `place`.
 std::string other_place(const Reader& reader, std::string_view rank, std::string_view size,
                         const ProcessPlace& place) {
@@ -242,6 +250,8 @@ std::string note_of_others(const Reader& reader, const ProcessPlace& place) {
     add("SLURM_PROCID",
         reader.text("SLURM_STEP_NUM_TASKS") ? "SLURM_STEP_NUM_TASKS" : "SLURM_NTASKS");
   if (reader.text(kRendezvous.size)) add(kRendezvous.rank, kRendezvous.size);
+  add("PMIX_RANK", {});
+  for (const auto& [rank, size] : kNotRead) add(rank, size);
   if (others.empty()) return {};
   return fmt::format(
       "{} makes this process rank {} of {}; variables of another launcher name another place and "
@@ -259,19 +269,15 @@ std::string note_alone(const Reader& reader) {
         why.empty() && value && (name == kRendezvous.rank || *value != "1"))
       why = fmt::format("{} is {}, but {} and MASTER_ADDR are not set", name, *value,
                         name == kRendezvous.rank ? kRendezvous.size : kRendezvous.rank);
-  // Ranks and sizes by launchers that are not read: torchrun's local ones, MVAPICH, Flux, PALS,
-  // IBM's jsrun.
-  constexpr std::array kOthers = {
-      "LOCAL_WORLD_SIZE",   "MV2_COMM_WORLD_SIZE", "FLUX_JOB_SIZE",
-      "JSM_NAMESPACE_SIZE", "LOCAL_RANK",          "MV2_COMM_WORLD_RANK",
-      "FLUX_TASK_RANK",     "PALS_RANKID",         "JSM_NAMESPACE_RANK"};
-  for (const std::string_view name : kOthers) {
-    const auto value = reader.text(name);
-    const bool alone = name.ends_with("SIZE") ? value == "1" : value == "0";
-    if (why.empty() && value && !alone)
+  const auto add = [&](std::string_view name, std::string_view alone) {
+    if (const auto value = reader.text(name); why.empty() && value && *value != alone)
       why = fmt::format("{} is {}, but neither RANK and WORLD_SIZE nor MPI's variables are set",
                         name, *value);
-  }
+  };
+  add(kRendezvous.local_size, "1");
+  for (const auto& [rank, size] : kNotRead) add(size, "1");
+  add(kRendezvous.local_rank, "0");
+  for (const auto& [rank, size] : kNotRead) add(rank, "0");
   if (why.empty()) return {};
   return fmt::format(
       "this process runs alone: {}. Several processes are started with 'megatron launch', mpirun, "
