@@ -2,11 +2,13 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <exception>
 #include <new>
 #include <system_error>
+#include <utility>
 
 #include "base/error.h"
 #include "base/files.h"
@@ -126,29 +128,33 @@ std::string read_standard_input() {
 
 namespace {
 
-// Prints the exception that is being handled; the exit code of its kind.
-int tell_failure(std::string_view prefix) {
+// The reason and the exit code of the exception that is being handled.
+std::pair<std::string, int> current_failure() {
   try {
     throw;
   } catch (const Error& e) {
-    log::error("{}{}", prefix, e.what());
-    return 2;
+    return {e.what(), 2};
   } catch (const std::system_error& e) {
     const bool output = std::ferror(stdout) != 0;
-    log::error("{}{}", prefix,
-               output ? "standard output cannot be written: " + write_failure(e.code().value())
-                      : e.what());
-    return 2;
+    return {
+        output ? "standard output cannot be written: " + write_failure(e.code().value()) : e.what(),
+        2};
   } catch (const std::bad_alloc&) {
-    log::error(
-        "{}the machine is out of memory; use a smaller --micro-batch-size or --seq-length, or "
+    return {
+        "the machine is out of memory; use a smaller --micro-batch-size or --seq-length, or "
         "fewer --ranks",
-        prefix);
-    return 2;
+        2};
   } catch (const std::exception& e) {
-    log::error("{}{}", prefix, e.what());
-    return 3;
+    return {e.what(), 3};
   }
+}
+
+// Whether this process has come to meet the others of its run, if it has any.
+bool met = false;
+
+bool is_of_ranks(const Arguments& arguments) {
+  constexpr std::string_view kOfRanks[] = {"train", "eval", "generate", "serve"};
+  return !arguments.empty() && std::ranges::find(kOfRanks, arguments[0]) != std::end(kOfRanks);
 }
 
 void require_same_settings(comm::Processes& processes, std::string_view command,
@@ -163,6 +169,7 @@ void require_same_settings(comm::Processes& processes, std::string_view command,
 
 int with_processes(std::string_view command, const Fields& fields,
                    const std::function<int(comm::Processes&)>& body) {
+  met = true;
   comm::Processes processes;
   if (!processes.lead()) log::set_level(log::Level::error);
   if (!processes.note().empty()) log::info("{}", processes.note());
@@ -171,8 +178,9 @@ int with_processes(std::string_view command, const Fields& fields,
     return body(processes);
   } catch (...) {
     processes.wait_for_lead();
-    const int code =
-        tell_failure(processes.size() > 1 ? fmt::format("rank {}: ", processes.rank()) : "");
+    const auto [reason, code] = current_failure();
+    const std::string rank = processes.size() > 1 ? fmt::format("rank {}: ", processes.rank()) : "";
+    log::error("{}{}", rank, reason);
     processes.abort(code);
     return code;
   }
@@ -192,7 +200,10 @@ int run(const Arguments& arguments) {
     check_written();
     return code;
   } catch (...) {
-    return tell_failure("");
+    const auto [reason, code] = current_failure();
+    log::error("{}", reason);
+    if (!met && is_of_ranks(arguments)) comm::tell_failed_start(reason);
+    return code;
   }
 }
 

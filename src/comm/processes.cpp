@@ -17,6 +17,7 @@ namespace {
 // that the lowest of those that fail is the one that reports.
 constexpr std::chrono::milliseconds kPatience{3000}, kTurn{50};
 constexpr int kTurns = 20;
+constexpr double kFailedStartSeconds = 10;
 
 }  // namespace
 
@@ -30,6 +31,16 @@ void Processes::run(int ranks, const std::function<void(Group& world)>& body, Wa
   body(group());
   body_ended();
   group().barrier("end of the run");
+}
+
+void tell_failed_start(const std::string& reason) {
+  try {
+    const std::optional<ProcessPlace> place = find_launch(environment()).place;
+    if (!place || place->size == 1 || place->source != "RANK") return;
+    tell_failed_start(rendezvous_address(environment()), place->rank, place->size, reason,
+                      kFailedStartSeconds);
+  } catch (const Error&) {  // nobody to tell
+  }
 }
 
 void Processes::end_star(bool failed) {

@@ -106,4 +106,8 @@ class Processes {
   std::unique_ptr<State> state_;
 };
 
+// Of a process that fails before it makes its Processes: the others of its run, where they meet over
+// TCP, fail with this reason, too, and do not wait for it. Waits for them, but only for seconds.
+void tell_failed_start(const std::string& reason);
+
 }  // namespace megatron::comm

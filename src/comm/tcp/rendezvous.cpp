@@ -19,6 +19,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/log.h"
 
 namespace megatron::comm {
 namespace {
@@ -26,6 +27,7 @@ namespace {
 constexpr uint32_t kMagic = 0x4d474331;  // "MGC1"
 constexpr std::chrono::milliseconds kRetryInterval{50};
 constexpr int kAddressSeconds = 10;          // for one of a name's addresses to answer
+constexpr double kConnectNotice = 5;         // seconds after which is said what is waited for
 constexpr size_t kPiece = size_t{64} << 20;  // of a frame: memory follows the bytes that came
 
 struct Head {
@@ -181,6 +183,7 @@ void Line::shut() { ::shutdown(socket_.get(), SHUT_RDWR); }
 
 Line connect_to(const RendezvousAddress& place, double seconds) {
   std::string why;
+  bool told = false;
   for (const double until = now_seconds() + seconds;;) {
     const int left = std::max(1, static_cast<int>(until - now_seconds()));
     launch::Descriptor socket = try_to_connect(place, std::min(left, kAddressSeconds), why);
@@ -192,6 +195,11 @@ Line connect_to(const RendezvousAddress& place, double seconds) {
              "rank 0 cannot be reached at {}:{} within {:g} s: {}. MASTER_ADDR must be the host of "
              "rank 0, and the port ({}) one that its firewall lets through",
              place.address, place.port, seconds, why, place.port_by);
+    if (!told && now_seconds() > until - seconds + kConnectNotice) {
+      told = true;
+      log::info("waiting for rank 0 at {}:{} (MASTER_ADDR, MASTER_PORT): {}; {:.0f} s are left",
+                place.address, place.port, why, until - now_seconds());
+    }
     std::this_thread::sleep_for(kRetryInterval);
   }
 }

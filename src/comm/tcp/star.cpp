@@ -30,7 +30,10 @@ using star::Kind;
 
 constexpr std::chrono::milliseconds kPause{50}, kEndInterval{2}, kLastWords{100};
 constexpr int kHelloSeconds = 10;
-constexpr double kGrace = 30;  // seconds, when rank 0 is gone
+constexpr double kGrace = 30;         // seconds, when rank 0 is gone
+constexpr double kNotice = 5;         // seconds after which is said who is waited for
+constexpr double kTelling = 10;       // seconds in which others hear that the run does not begin
+constexpr size_t kMostReason = 3000;  // bytes of it that others are told
 
 [[noreturn]] void end_process(int code) {
   std::fflush(nullptr);
@@ -53,8 +56,15 @@ std::optional<Hello> hello_of(const std::optional<Line::Frame>& frame) {
 
 class Center final : public Star {
  public:
-  Center(const RendezvousAddress& place, int size, double seconds)
-      : size_(size), run_(place.run), world_(std::make_shared<World>(size)), reception_(place) {
+  // own_failure: why this process has failed already, and nothing but that is told; empty: it has not.
+  Center(const RendezvousAddress& place, int size, double seconds,
+         const std::string& own_failure = {})
+      : size_(size),
+        run_(place.run),
+        failed_(!own_failure.empty()),
+        world_(std::make_shared<World>(size)),
+        failure_(failed_ ? failed_start(0, own_failure) : ""),
+        reception_(place) {
     std::vector<int> members;
     for (int r = 0; r < size; ++r) members.push_back(r);
     shared_ = std::make_shared<SharedGroup>(world_, std::move(members), kWorldId);
@@ -108,20 +118,39 @@ class Center final : public Star {
 
   void wait_for_all(const RendezvousAddress& place, double seconds) {
     std::unique_lock lock(mutex_);
-    const auto all = [this] { return static_cast<int>(lives_.size()) == size_ - 1; };
-    if (!changed_.wait_for(lock, std::chrono::duration<double>(seconds), all)) {
-      std::string missing;
-      for (int r = 1; r < size_; ++r)
-        if (!lives_.contains(r)) missing += fmt::format("{}{}", missing.empty() ? "" : ", ", r);
-      fail(
-          "of the {} ranks (WORLD_SIZE), these did not connect to {}:{} (MASTER_ADDR, "
-          "MASTER_PORT) within {:g} s: {}; check that they were started, and with the same "
-          "address",
-          size_, place.address, place.port, seconds, missing);
-    }
-    complete_ = true;
+    const auto over = [this] {
+      return static_cast<int>(lives_.size()) == size_ - 1 || !failure_.empty();
+    };
+    const auto wait = [&](double most, const auto& until) {
+      return changed_.wait_for(lock, std::chrono::duration<double>(most), until);
+    };
+    const double first = std::min(seconds, kNotice);
+    if (!wait(first, over) && first < seconds)
+      log::info(
+          "waiting for these of the {} ranks (WORLD_SIZE) to connect to {}:{} (MASTER_ADDR, "
+          "MASTER_PORT): {}; {:g} s are left",
+          size_, place.address, place.port, missing(), seconds - first);
+    if (!wait(seconds - first, over))
+      failure_ = fmt::format(
+          "of the {} ranks (WORLD_SIZE), these did not connect to {}:{} (MASTER_ADDR, MASTER_PORT) "
+          "within {:g} s: {}; check that they were started, and with the same address",
+          size_, place.address, place.port, seconds, missing());
+    complete_ = failure_.empty();
+    for (const auto& [rank, line] : lives_) told_.insert(rank);
     lock.unlock();
-    send_all(Kind::welcome, "");
+    if (complete_) return send_all(Kind::welcome, "");
+    send_all(Kind::refusal, failure_);
+    lock.lock();  // for those that come later
+    wait(std::min(seconds, kTelling),
+         [this] { return static_cast<int>(told_.size()) == size_ - 1; });
+    MG_CHECK(failed_, "{}", failure_);
+  }
+
+  std::string missing() const {
+    std::string ranks;
+    for (int r = 1; r < size_; ++r)
+      if (!lives_.contains(r)) ranks += fmt::format("{}{}", ranks.empty() ? "" : ", ", r);
+    return ranks;
   }
 
   void accept() {
@@ -167,6 +196,7 @@ class Center final : public Star {
             fmt::format("rank 0 belongs to the run '{}', but this process, rank {}, to '{}': "
                         "each run needs its own MASTER_PORT",
                         mine, hello->rank, theirs));
+      if (hello->part == star::kNoPart) return hear_failure(line, hello->rank);
       if (hello->part == 0) return live(line, hello->rank);
       if (auto group = part(*hello)) serve_calls(line, std::move(group), part_maker());
     } catch (const std::exception&) {  // the process is gone: its live connection shows it
@@ -174,10 +204,28 @@ class Center final : public Star {
     line.shut();
   }
 
+  void hear_failure(Line& line, int rank) {
+    const auto frame = line.receive(star::kMostHello);
+    line.shut();
+    const std::lock_guard lock(mutex_);
+    told_.insert(rank);
+    if (frame && !complete_ && failure_.empty()) failure_ = failed_start(rank, frame->bytes);
+    changed_.notify_all();
+  }
+
+  static std::string failed_start(int rank, std::string_view reason) {
+    return fmt::format("rank {} failed before the ranks had connected: {}", rank, reason);
+  }
+
   // Until the process ends, in whatever way.
   void live(Line& line, int rank) {
     {
       const std::lock_guard lock(mutex_);
+      if (!failure_.empty()) {
+        line.send(number(Kind::refusal), failure_);
+        told_.insert(rank);
+        return changed_.notify_all();
+      }
       if (!lives_.try_emplace(rank, &line).second)
         return line.send(number(Kind::refusal),
                          fmt::format("two processes claim to be rank {}", rank));
@@ -279,15 +327,17 @@ class Center final : public Star {
 
   const int size_;
   const std::string run_;
+  const bool failed_;
   const std::shared_ptr<World> world_;
   std::shared_ptr<SharedGroup> shared_;
   std::unique_ptr<Group> group_;
+  std::string failure_;  // why the run does not begin; empty: it may
   Reception reception_;
   std::mutex mutex_, sending_;
   std::condition_variable changed_;
   std::list<Served> served_;
-  std::map<int, Line*> lives_;  // by rank
-  std::set<int> joined_, gone_;
+  std::map<int, Line*> lives_;          // by rank
+  std::set<int> joined_, gone_, told_;  // told_: that know whether the run begins
   std::map<int64_t, std::unique_ptr<Group>> parts_;
   int64_t next_part_ = 1;
   bool complete_ = false, closed_ = false, ended_ = false;
@@ -394,6 +444,20 @@ std::unique_ptr<Star> make_star(const RendezvousAddress& place, int rank, int si
   MG_ASSERT(size > 1 && rank >= 0 && rank < size);
   if (rank == 0) return std::make_unique<Center>(place, size, seconds);
   return std::make_unique<Ray>(place, rank, size, seconds);
+}
+
+void tell_failed_start(const RendezvousAddress& place, int rank, int size, std::string reason,
+                       double seconds) {
+  MG_ASSERT(size > 1 && rank >= 0 && rank < size);
+  reason.resize(std::min(reason.size(), kMostReason));
+  if (rank == 0) {
+    Center(place, size, seconds, reason);
+    return;
+  }
+  Line line = Home(place, rank, size).connect(star::kNoPart, seconds);
+  line.send(number(Kind::stopped), reason);
+  line.set_patience(kHelloSeconds);
+  line.receive(star::kMostHello);  // until rank 0 has heard it
 }
 
 }  // namespace megatron::comm

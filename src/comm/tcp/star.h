@@ -27,5 +27,10 @@ class Star {
 // Returns when all processes have come; throws Error naming the place and those that have not within
 // `seconds`. size > 1. Where a process ends without end() the calls of all others throw.
 std::unique_ptr<Star> make_star(const RendezvousAddress& place, int rank, int size, double seconds);
+// In place of make_star() where a process fails before it: those that wait for it throw Error with
+// `reason`. Rank 0 waits up to `seconds` for the others, the others for rank 0. Throws Error where
+// rank 0 is not there, or its port is taken.
+void tell_failed_start(const RendezvousAddress& place, int rank, int size, std::string reason,
+                       double seconds);
 
 }  // namespace megatron::comm

@@ -22,12 +22,14 @@ enum class Kind : uint32_t {
   failure,    // from there: why all calls throw
   bye,        // either: the run is over
   abort,      // either: "CODE"
+  stopped,    // to rank 0, of a process that takes no part: why
 };
 
 inline uint32_t number(Kind kind) { return static_cast<uint32_t>(kind); }
 
 // Of a connection. part 0: news of ends; 1: calls of the group of all ranks; else of a group that a
-// split made, by its number. run: RendezvousAddress::run, the rest zeros.
+// split made, by its number; kNoPart: a process that takes no part. run: RendezvousAddress::run, the
+// rest zeros.
 struct Hello {
   int32_t rank = 0, size = 0;
   int64_t part = 0;
@@ -36,7 +38,7 @@ struct Hello {
 Hello hello_of(int rank, int size, int64_t part, std::string_view run);
 std::string_view run_of(const Hello& hello);
 
-constexpr int64_t kMostHello = 4096, kMostCall = int64_t{1} << 36;
+constexpr int64_t kNoPart = -1, kMostHello = 4096, kMostCall = int64_t{1} << 36;
 
 struct Call {
   enum class Operation : uint32_t {

@@ -67,6 +67,28 @@ TEST_F(SameSettings, LayoutsAndCommandsThatDifferAreNoHang) {
   expect_refused({words("eval --load run --input data.idx"), train()}, "eval on rank 0; megatron ");
 }
 
+// The others do not wait for a process that has ended because of its flags.
+TEST_F(SameSettings, ARankThatCannotReadItsFlagsIsNoHang) {
+  for (const size_t failed : {size_t{0}, size_t{1}}) {
+    std::vector<Words> ranks = {train(), train(), train()};
+    ranks[failed] = train({"--no-such-flag"});
+    const auto processes = over_tcp(*place_, ranks);
+    for (size_t r = 0; r < ranks.size(); ++r) {
+      const std::string& text = processes[r].text;
+      EXPECT_EQ(processes[r].code, 2) << text;
+      EXPECT_EQ(count(text, "there is no flag --no-such-flag"), 1u) << text;
+      EXPECT_EQ(count(text, fmt::format("rank {} failed before the ranks had connected: ", failed)),
+                r == failed ? 0u : 1u)
+          << text;
+    }
+  }
+  const Words wrong = words("generate --no-such-flag");
+  for (const Launched& process : over_tcp(*place_, {wrong, wrong})) {
+    EXPECT_EQ(process.code, 2) << process.text;
+    EXPECT_EQ(count(process.text, " error "), 1u) << process.text;
+  }
+}
+
 TEST_F(SameSettings, DataAndCheckpointsAreComparedByContent) {
   expect_refused({train(), other(train(), "--data-path", "changed")},
                  "--data-path differs between ranks: data (content ");

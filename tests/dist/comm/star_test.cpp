@@ -131,9 +131,44 @@ TEST(StarErrors, RanksThatDoNotComeAreNamed) {
   other.join();
   EXPECT_NE(text.find("within 0.5 s: 1;"), std::string::npos) << text;
   EXPECT_NE(text.find("localhost:" + std::to_string(place.port)), std::string::npos) << text;
-  EXPECT_NE(late.find("exited before all ranks had connected"), std::string::npos) << late;
+  EXPECT_EQ(late, text);
   const std::string nobody = error_of([&] { comm::make_star(place, 1, 3, 0.2); });
   EXPECT_NE(nobody.find("rank 0 cannot be reached at localhost:"), std::string::npos) << nobody;
+}
+
+// A process that fails before it connects tells the others why, whoever it is.
+TEST(StarErrors, ThoseThatWaitHearWhyAProcessDoesNotCome) {
+  for (const int failed : {0, 1}) {
+    const RendezvousAddress place{"localhost", free_port()};
+    std::vector<std::string> errors(3);
+    std::vector<std::thread> threads;
+    for (int r = 0; r < 3; ++r)
+      threads.emplace_back([&, r] {
+        errors[static_cast<size_t>(r)] = error_of([&] {
+          if (r == failed) return comm::tell_failed_start(place, r, 3, "no flag --x", 60);
+          comm::make_star(place, r, 3, 60);
+        });
+      });
+    for (std::thread& thread : threads) thread.join();
+    for (int r = 0; r < 3; ++r)
+      EXPECT_EQ(errors[static_cast<size_t>(r)],
+                r == failed ? ""
+                            : fmt::format("rank {} failed before the ranks had connected: no flag "
+                                          "--x",
+                                          failed));
+  }
+}
+
+TEST(StarErrors, WhereAllFailNobodyWaits) {
+  const RendezvousAddress place{"localhost", free_port()};
+  const double began = now_seconds();
+  std::vector<std::thread> threads;
+  for (int r = 0; r < 3; ++r)
+    threads.emplace_back([&, r] {
+      comm::tell_failed_start(place, r, 3, "no flag --x", 10 * testing::kHangSeconds);
+    });
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_LT(now_seconds() - began, testing::kHangSeconds);
 }
 
 TEST(StarErrors, ARankOfAnotherRunIsRefused) {
