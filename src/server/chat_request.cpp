@@ -192,7 +192,7 @@ ChatRequest read_chat(const Json& body, const TextModel& model) {
   if (modalities != nullptr && *modalities != Json(Json::Array{"text"}))
     p.fail("modalities", "must be [\"text\"]; this model writes text alone");
   p.refuse({"functions",
-            "function_call",
+            {"function_call", "none"},
             "audio",
             "prediction",
             "web_search_options",

@@ -158,7 +158,9 @@ TEST_F(Errors, ValuesThatChangeNothingAreTaken) {
       "bad_words": [], "suffix": "", "tools": [], "audio": null})";
   served_->get("/v1/completions", R"({"prompt": "x", )" + both);
   served_->get("/v1/chat/completions",
-               R"({"messages": [{"role": "user", "content": "x"}], )" + both);
+               R"({"messages": [{"role": "user", "content": "x"}], "functions": [],
+      "function_call": "none", )" +
+                   both);
   const std::vector<Refusal> unsupported = {
       {R"("length_penalty": 0.5)", "length_penalty"},
       {R"("length_penalty": 0)", "length_penalty"},
