@@ -153,6 +153,7 @@ class ToyStage final : public models::Stage {
       if (toy.states) add_loss(blocks_.back(), add_running(builder, name));
     }
     owned_ = builder.take_states();
+    states_.assign(inner_->states().begin(), inner_->states().end());
     for (const auto& state : owned_) states_.push_back(state.get());
     gains_ = builder.take();
     list_parameters();
@@ -280,8 +281,9 @@ class ToyDefinition final : public models::ModelDefinition,
   }
   double training_flops(int64_t length) const override { return inner_->training_flops(length); }
   std::vector<MetricDefinition> metrics() const override {
-    if (!toy_.states) return {};
-    return {{"square"}, {"tokens", MetricDefinition::Kind::count}};
+    std::vector<MetricDefinition> all = inner_->metrics();
+    if (toy_.states) all.insert(all.end(), {{"square"}, {"tokens", MetricDefinition::Kind::count}});
+    return all;
   }
   models::ModelFlags flags() const override { return inner_->flags(); }
   Json describe() const override { return inner_->describe(); }

@@ -143,7 +143,7 @@ class MisplacedExpertResults final : public PassingGroup<MisplacedExpertResults>
   }
 };
 
-// The balance loss counts the choices of every token twice.
+// The balance loss counts the choices of a divided sequence's tokens twice.
 class ExpertLoadTwice final : public PassingGroup<ExpertLoadTwice> {
  public:
   using PassingGroup::PassingGroup;
@@ -296,6 +296,16 @@ Environment with_capacity_of_all_tokens() {
 
 bool has_experts(const MatrixRow& row) { return row.model == 2; }
 bool has_ep(const MatrixRow& row) { return has_experts(row) && row.layout.ep > 1; }
+// Whether no rank sees all that its experts get.
+bool divides_loads(const MatrixRow& row) {
+  const Layout& layout = row.layout;
+  return has_experts(row) && (layout.dp > 1 || (layout.etp > 0 && layout.etp < layout.tp));
+}
+// A rank that has whole sequences asks no other for their counts.
+bool divides_sequences(const MatrixRow& row) {
+  const Layout& layout = row.layout;
+  return has_experts(row) && layout.sequence && layout.micro_batch < layout.tp;
+}
 // One rank counts over micro-batches of two sequences.
 bool counts_other_tokens(const MatrixRow& row) {
   const Layout& layout = row.layout;
@@ -357,16 +367,15 @@ const std::vector<Fault>& faults() {
        with_group<TiedGradientTwice>},
       {"own-expert-bias",
        "every rank moves the correction bias of its routers by the load of its own tokens alone",
-       false, [](const MatrixRow& row) { return has_experts(row) && row.layout.dp > 1; },
-       with_group<OwnExpertBias>},
+       false, divides_loads, with_group<OwnExpertBias>},
       {"swapped-experts", "tokens of expert 0 go to expert 1, and the reverse", false, has_ep,
        with_group<SwappedExperts>},
       {"misplaced-expert-results", "every token gets what the experts made of the one before it",
        false, has_ep, with_group<MisplacedExpertResults>},
       {"expert-load-twice",
-       "under sequence parallelism the balance loss counts the choices of every token twice", false,
-       [](const MatrixRow& row) { return has_experts(row) && row.layout.sequence; },
-       with_group<ExpertLoadTwice>},
+       "where sequence parallelism divides a sequence, the balance loss counts the choices of its "
+       "tokens twice",
+       false, divides_sequences, with_group<ExpertLoadTwice>},
       {"capacity-of-all-tokens",
        "an expert's capacity is counted over the tokens of all ranks that share the experts, "
        "instead of over each sequence",

@@ -52,10 +52,14 @@ models::ModelFlags with_capacity(models::ModelFlags flags) {
   return flags;
 }
 
+// Those that share a layer's experts.
+int expert_ranks(const Layout& layout) {
+  return layout.ep * (layout.etp == 0 ? layout.tp : layout.etp);
+}
+
 // Whether the ranks that share a layer's experts see all tokens of a sequence.
 bool sees_sequences(const Layout& layout) {
-  const int expert_ranks = layout.ep * (layout.etp == 0 ? layout.tp : layout.etp);
-  return !layout.sequence || expert_ranks % layout.tp == 0;
+  return !layout.sequence || expert_ranks(layout) % layout.tp == 0;
 }
 
 // Four layers, so that four stages have one each; four heads for four ranks.
@@ -84,8 +88,12 @@ Layout plain(const Layout& layout) {
           .micro_batch = layout.micro_batch};
 }
 
-bool keeps_bits(const Layout& layout) {
-  const bool reduces_each = layout.sharding >= parallel::Sharding::gradients && layout.dp > 1;
+// An expert may lie on several ranks where a dense parameter does not.
+bool keeps_bits(const MatrixRow& row) {
+  const Layout& layout = row.layout;
+  const bool replicated =
+      layout.dp > 1 || (row.model == kExperts && layout.tp > expert_ranks(layout));
+  const bool reduces_each = layout.sharding >= parallel::Sharding::gradients && replicated;
   const bool several = kLimits.sequences / layout.dp > layout.micro_batch;
   return layout.instances == 1 && !(reduces_each && several);
 }
@@ -182,7 +190,7 @@ Report MatrixRun::run(const MatrixRow& row) {
   };
   MatrixRow same = row;
   same.layout = plain(row.layout);
-  const bool bits = keeps_bits(row.layout) && same.str() != row.str();
+  const bool bits = keeps_bits(row) && same.str() != row.str();
   // Of experts a token may choose others where their scores differ by a rounding: fp32 has equal bits, or nothing.
   const bool experts = row.model == kExperts;
   if (state_->precisions != Precisions::fp32 || (experts && !bits))

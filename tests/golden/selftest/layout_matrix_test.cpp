@@ -164,6 +164,33 @@ INSTANTIATE_TEST_SUITE_P(
       return name;
     });
 
+// Of one data-parallel rank, whose tensor-parallel ranks have an expert's tokens in parts and sequences whole.
+MatrixRow with_whole_sequences() {
+  return {.model = 2, .layout = {.tp = 2, .etp = 1, .sequence = true, .micro_batch = 2}};
+}
+
+TEST(LayoutFaults, ComeToRowsByHowExpertsAndSequencesLie) {
+  const MatrixRow row = with_whole_sequences();
+  for (const auto& [name, comes] :
+       {std::pair{"own-expert-bias", true}, {"expert-load-twice", false}}) {
+    const Fault& fault = fault_named(name);
+    EXPECT_EQ(fault.in_row(row), comes) << name;
+    const Environment environment = fault.environment();
+    const Report report = MatrixRun(environment, Precisions::fp64).run(row);
+    EXPECT_EQ(report.passed(), !comes) << name << "\n" << report.text();
+  }
+}
+
+// Their gradients are added over ranks after every micro-batch, though those of dense layers are not.
+TEST(Matrix, ShardedGradientsOfExpertsOnSeveralRanksNeedNotHaveEqualBits) {
+  MatrixRow row = with_whole_sequences();
+  row.layout.sharding = parallel::Sharding::gradients;
+  const Environment environment;
+  const Report report = MatrixRun(environment).run(row);
+  EXPECT_TRUE(report.passed()) << report.text();
+  EXPECT_EQ(report.text().find("bit for bit"), std::string::npos) << report.text();
+}
+
 TEST(LayoutFaults, AreNamedWithTheRowsThatCatchThem) {
   const Ran ran = run_matrix({.fault = "unreduced-norm-gradient"});
   ASSERT_EQ(ran.summary.failed.size(), 1u) << ran.text;
