@@ -45,6 +45,24 @@ TEST(AuxiliaryLoss, IsThatOfOneRankInEveryKindOfLayout) {
   }
 }
 
+// The losses and biases of the model's own experts stay.
+TEST(AuxiliaryLoss, StandsBesideThoseOfExperts) {
+  TinyModel tiny = four_layers();
+  tiny.flags.moe.num_experts = 4;
+  tiny.flags.moe.ffn_hidden_size = 24;
+  tiny.flags.moe.score = kernels::RouterScore::sigmoid;
+  tiny.flags.moe.enable_expert_bias = true;
+  tiny.flags.moe.load_balancing_type = {"seq_aux_loss"};
+  tiny.flags.moe.aux_loss_coeff = {"0.1"};
+  const models::Model model = testing::toy_model()(tiny.model());
+  const Outcome expected = one_rank(model);
+  ASSERT_TRUE(expected.metrics.contains("square") && expected.metrics.contains("seq_aux_loss"));
+  Report report("experts");
+  compare_outcomes("EP 2", outcome_of(model, {.dp = 2, .ep = 2, .micro_batch = 2}), expected,
+                   tolerance::kLayoutFp64, report);
+  EXPECT_TRUE(report.passed()) << report.text();
+}
+
 // What is compared above is there: the gradient has the auxiliary loss in it, the main loss not.
 TEST(AuxiliaryLoss, ChangesGradientsAndNotTheMainLoss) {
   const models::Model plain = tiny_models().at(1).model();

@@ -164,7 +164,7 @@ INSTANTIATE_TEST_SUITE_P(
       return name;
     });
 
-// Of one data-parallel rank, whose tensor-parallel ranks have an expert's tokens in parts and sequences whole.
+// One data-parallel rank. Both tensor-parallel ranks have all experts, and whole sequences.
 MatrixRow with_whole_sequences() {
   return {.model = 2, .layout = {.tp = 2, .etp = 1, .sequence = true, .micro_batch = 2}};
 }
@@ -181,7 +181,7 @@ TEST(LayoutFaults, ComeToRowsByHowExpertsAndSequencesLie) {
   }
 }
 
-// Their gradients are added over ranks after every micro-batch, though those of dense layers are not.
+// Gradients of experts are added over ranks after every micro-batch, those of dense layers are not.
 TEST(Matrix, ShardedGradientsOfExpertsOnSeveralRanksNeedNotHaveEqualBits) {
   MatrixRow row = with_whole_sequences();
   row.layout.sharding = parallel::Sharding::gradients;
