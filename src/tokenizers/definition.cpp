@@ -3,6 +3,7 @@
 #include <simdjson.h>
 
 #include "base/error.h"
+#include "base/lfs_pointer.h"
 #include "tokenizers/pre_tokenizers/pre_tokenizer.h"
 
 namespace megatron::tokenizers {
@@ -259,6 +260,7 @@ Definition byte_level_definition(std::string_view pattern, bool add_prefix_space
 }
 
 Definition parse_gpt2(std::string_view vocabulary_json, std::string_view merges_text) {
+  refuse_lfs_pointer(merges_text, "merges.txt");
   Definition definition = byte_level_definition(kGpt2Pattern, false);
   with_simdjson(vocabulary_json, [&](const dom::element& root) {
     parse_vocabulary(root, definition.vocabulary);

@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/files.h"
+#include "base/lfs_pointer.h"
 #include "jinja/objects.h"
 #include "jinja/unicode.h"
 
@@ -203,7 +204,11 @@ void ChatTemplate::read_config(const Json& config, const std::string& origin) {
 void ChatTemplate::read_template_files(const std::string& directory) {
   const fs::path base(directory);
   const std::string alone = (base / "chat_template.jinja").string();
-  if (fs::exists(alone)) add_template("default", read_file(alone), alone);
+  if (fs::exists(alone)) {
+    const std::string text = read_file(alone);
+    refuse_lfs_pointer(text, alone);
+    add_template("default", text, alone);
+  }
   const fs::path more = base / "additional_chat_templates";
   std::vector<fs::path> files;
   if (fs::is_directory(more)) {

@@ -11,6 +11,8 @@
 #include "base/error.h"
 #include "base/files.h"
 #include "tokenizers/base64.h"
+#include "tokenizers/chat/chat_template.h"
+#include "tokenizers/definition.h"
 #include "tokenizers/tik_token/tik_token_file.h"
 #include "tokenizers/tokenizer.h"
 
@@ -274,6 +276,30 @@ TEST_F(TokenizerFileTest, DamagedTokenizerJson) {
   "vocab": {"h": 0, "e": 1, "l": 2, "o": 3, "he": 4, "ll": 5, "hell": 6},
   "merges": [["h", "e"], ["l", "l"], ["he", "ll"]]}})");
   damage((place_ / "tokenizer.json").string(), 600);
+}
+
+TEST(TokenizerFile, NamesMergesAndTemplatesThatArePointersOfGitLfs) {
+  const std::string pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 4\n";
+  const fs::path folder = fs::path(::testing::TempDir()) / "pointers_of_git_lfs";
+  fs::create_directories(folder);
+  std::ofstream(folder / "chat_template.jinja") << pointer;
+  const auto error_of = [](const auto& read) -> std::string {
+    try {
+      read();
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "";
+  };
+  EXPECT_NE(error_of([&] {
+              parse_gpt2(R"({"a": 0})", pointer);
+            }).find("'merges.txt' is a Git LFS pointer"),
+            std::string::npos);
+  EXPECT_NE(error_of([&] {
+              ChatTemplate::load(folder.string());
+            }).find("chat_template.jinja' is a Git LFS pointer"),
+            std::string::npos);
+  fs::remove_all(folder);
 }
 
 }  // namespace
