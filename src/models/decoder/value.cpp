@@ -213,9 +213,7 @@ void DecoderValue::check() const {
   check_size(num_layers(), kMaxLayers, "num-layers");
   check_size(hidden_size, kMaxHidden, "hidden-size");
   check_size(vocab_size, kMaxVocabulary, "vocab-size");
-  constexpr int64_t kMostLearned = 1 << 20;  // rows of a table that is allocated
-  check_size(max_position_embeddings, learned_positions ? kMostLearned : kMaxPositions,
-             "max-position-embeddings");
+  check_size(max_position_embeddings, kMaxPositions, "max-position-embeddings");
   MG_CHECK(context_length() > 0 && context_length() <= kMaxPositions,
            "the RoPE scaling extends the context to {} tokens; the number must lie in [1, {}]: "
            "lower its factor",
