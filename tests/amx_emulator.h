@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "kernels/cpu/products/bf16_products.h"
+#include "kernels/instruction_set.h"
 
 namespace megatron::kernels::cpu {
 
@@ -20,9 +21,13 @@ std::vector<std::pair<DType, Bf16Products>> types_and_ways();
 // bf16_products() while it lives.
 class UseBf16Products {
  public:
-  explicit UseBf16Products(Bf16Products products) { set_bf16_products_for_tests(products); }
+  explicit UseBf16Products(Bf16Products products) {
+    limit_instruction_set(products == Bf16Products::amx     ? InstructionSet::amx
+                          : products == Bf16Products::pairs ? InstructionSet::avx512_bf16
+                                                            : InstructionSet::avx512);
+  }
   UseBf16Products(const UseBf16Products&) = delete;
-  ~UseBf16Products() { set_bf16_products_for_tests({}); }
+  ~UseBf16Products() { limit_instruction_set(InstructionSet::newest); }
 };
 
 // Whether that is emulated: some microseconds an instruction.

@@ -60,7 +60,11 @@ VENDORS = [
     (r"nlohmann/", r"base/json\.cpp$", "base/json.cpp"),
     (r"spdlog/", r"base/log\.cpp$", "base/log.cpp"),
     (r"pcre2", r"(tokenizers|data)/", "tokenizers or data"),
-    (r"simdjson", r"(tokenizers|data|report)/", "tokenizers, data or report"),
+    (
+        r"simdjson",
+        r"(base/utf8\.cpp$|(tokenizers|data|report)/)",
+        "base/utf8.cpp, tokenizers, data or report",
+    ),
     (r"unicode/", r"(tokenizers|data|jinja)/", "tokenizers, data or jinja"),
     (r"sentencepiece", r"tokenizers/", "tokenizers"),
     (r"yaml-cpp", r"cli/", "cli"),

@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <iterator>
 
+#include "base/utf8.h"
+
 namespace megatron {
 namespace {
 
@@ -31,45 +33,23 @@ bool within(const Range (&ranges)[N], uint32_t character) {
   return range != std::end(ranges) && range->first <= character;
 }
 
-struct Character {
-  size_t bytes;
-  int columns;
-};
-
-// The first character of text that is not empty; a byte that begins none is one of its own.
-Character first_of(std::string_view text) {
-  const auto lead = static_cast<unsigned char>(text[0]);
-  size_t bytes = 1;
-  uint32_t value = lead < 0x80   ? lead
-                   : lead < 0xe0 ? lead & 0x1f
-                   : lead < 0xf0 ? lead & 0x0f
-                                 : lead & 0x07;
-  const size_t most = lead < 0xc0 ? 1 : lead < 0xe0 ? 2 : lead < 0xf0 ? 3 : 4;
-  while (bytes < most && bytes < text.size() && continues_character(text[bytes]))
-    value = value << 6 | (static_cast<unsigned char>(text[bytes++]) & 0x3f);
-  if (bytes < most) return {bytes, 1};  // cut short
-  return {bytes, within(kNone, value) ? 0 : within(kWide, value) ? 2 : 1};
+int columns_of(char32_t character) {
+  return within(kNone, character) ? 0 : within(kWide, character) ? 2 : 1;
 }
 
 }  // namespace
 
 int display_columns(std::string_view text) {
   int columns = 0;
-  while (!text.empty()) {
-    const Character character = first_of(text);
-    columns += character.columns;
-    text.remove_prefix(character.bytes);
-  }
+  for (size_t at = 0; at < text.size();) columns += columns_of(next_character(text, at));
   return columns;
 }
 
 std::string_view cut_columns(std::string_view text, int columns) {
   size_t end = 0;
-  while (end < text.size()) {
-    const Character character = first_of(text.substr(end));
-    columns -= character.columns;
+  for (size_t at = 0; at < text.size(); end = at) {
+    columns -= columns_of(next_character(text, at));
     if (columns < 0) break;
-    end += character.bytes;
   }
   return text.substr(0, end);
 }

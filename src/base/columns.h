@@ -6,11 +6,6 @@
 
 namespace megatron {
 
-// Whether a byte of UTF-8 text belongs to the character before it.
-inline bool continues_character(char byte) {
-  return (static_cast<unsigned char>(byte) & 0xc0) == 0x80;
-}
-
 // Columns of UTF-8 text: two for a wide character (East Asian, emoji), none for a combining one.
 int display_columns(std::string_view text);
 

@@ -12,6 +12,7 @@
 #include "base/files.h"
 #include "base/lfs_pointer.h"
 #include "base/shorten.h"
+#include "base/utf8.h"
 
 namespace megatron {
 namespace {
@@ -40,8 +41,7 @@ const char* kind(const Json& value) {
   const std::string_view before = text.substr(0, std::min(position, text.size()));
   const auto line = 1 + std::count(before.begin(), before.end(), '\n');
   const size_t line_begin = before.rfind('\n') + 1;  // npos + 1 is 0
-  const auto column = 1 + std::count_if(before.begin() + static_cast<ptrdiff_t>(line_begin),
-                                        before.end(), [](char c) { return (c & 0xc0) != 0x80; });
+  const auto column = 1 + count_characters(before.substr(line_begin));
   fail("{}, line {}, column {}: {}", origin, line, column, reason);
 }
 
@@ -179,30 +179,6 @@ class Builder {
   std::vector<size_t> order_;
 };
 
-// The code point at text[i], which moves behind it. Throws Error when the bytes are not UTF-8.
-uint32_t decode_utf8(std::string_view text, size_t* i) {
-  const auto byte = [&](size_t at) { return static_cast<unsigned char>(text[at]); };
-  const size_t begin = *i;
-  const uint32_t lead = byte(begin);
-  const size_t length = lead < 0x80   ? 1
-                        : lead < 0xc2 ? 0
-                        : lead < 0xe0 ? 2
-                        : lead < 0xf0 ? 3
-                        : lead < 0xf5 ? 4
-                                      : 0;
-  bool good = length != 0 && length <= text.size() - begin;
-  uint32_t code = length == 1 ? lead : lead & (0x7fu >> length);
-  for (size_t k = 1; good && k < length; ++k) {
-    good = (byte(begin + k) & 0xc0) == 0x80;
-    code = code << 6 | (byte(begin + k) & 0x3fu);
-  }
-  constexpr uint32_t kSmallest[] = {0, 0, 0x80, 0x800, 0x10000};
-  good = good && code >= kSmallest[length] && code <= 0x10ffff && (code < 0xd800 || code > 0xdfff);
-  MG_CHECK(good, "cannot write a string as JSON: byte {} (0x{:02x}) is not UTF-8", begin, lead);
-  *i = begin + length;
-  return code;
-}
-
 class Writer {
  public:
   Writer(int indent, bool ensure_ascii) : indent_(indent), ensure_ascii_(ensure_ascii) {}
@@ -230,10 +206,13 @@ class Writer {
   }
 
   void write_string(std::string_view text) {
+    const size_t bad = first_invalid_byte(text);
+    MG_CHECK(bad == text.size(), "cannot write a string as JSON: byte {} (0x{:02x}) is not UTF-8",
+             bad, static_cast<unsigned char>(text[bad]));
     out += '"';
     for (size_t i = 0; i < text.size();) {
       const size_t begin = i;
-      const uint32_t code = decode_utf8(text, &i);
+      const char32_t code = next_character(text, i);
       if (code == '"') out += "\\\"";
       else if (code == '\\') out += "\\\\";
       else if (code == '\n') out += "\\n";
@@ -241,19 +220,10 @@ class Writer {
       else if (code == '\t') out += "\\t";
       else if (code == '\f') out += "\\f";
       else if (code == '\b') out += "\\b";
-      else if (code < 0x20 || (ensure_ascii_ && code >= 0x7f)) write_escape(code);
+      else if (code < 0x20 || (ensure_ascii_ && code >= 0x7f)) out += json_escape(code);
       else out += text.substr(begin, i - begin);
     }
     out += '"';
-  }
-
-  void write_escape(uint32_t code) {
-    if (code < 0x10000) {
-      out += fmt::format("\\u{:04x}", code);
-    } else {
-      const uint32_t rest = code - 0x10000;
-      out += fmt::format("\\u{:04x}\\u{:04x}", 0xd800 + (rest >> 10), 0xdc00 + (rest & 0x3ff));
-    }
   }
 
   void write_array(const Json::Array& array) {

@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/divide.h"
 #include "base/progress.h"
 
 namespace megatron {
@@ -132,7 +133,7 @@ std::optional<Limit> processor_quota(const std::string& root) {
   const auto add = [&](const Words& quota, const std::string& file) {
     if (quota.size() != 2) return;  // microseconds of each period, or "max" or -1
     const int64_t time = number(quota[0]).value_or(0), period = number(quota[1]).value_or(0);
-    if (time > 0 && period > 0) take(least, (time + period - 1) / period, file);
+    if (time > 0 && period > 0) take(least, ceil_div(time, period), file);
   };
   if (const auto groups = hierarchy(root, ""))
     for (const std::string& folder : groups->folders())

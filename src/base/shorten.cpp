@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <string_view>
 
-#include "base/columns.h"
+#include "base/utf8.h"
 
 namespace megatron {
 namespace {
@@ -42,6 +42,11 @@ std::string shortened_line(std::string line, size_t most) {
 }
 
 }  // namespace
+
+std::string cut_short(std::string_view text, size_t most, std::string_view mark) {
+  const std::string_view kept = whole_characters(text, most);
+  return std::string(kept) + std::string(kept.size() < text.size() ? mark : "");
+}
 
 std::string shortened(const std::string& message, size_t most) {
   if (message.size() <= most) return message;

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "base/clock.h"
+#include "base/divide.h"
 #include "base/error.h"
 #include "device/cuda_plugin.h"
 #include "plan/call_clock.h"
@@ -71,9 +72,8 @@ void ColdCall::add_set(const SeenCall& call) {
   std::vector<Tensor> copies;
   for (const Extent& e : blocks) {
     const int64_t bytes = e.end - e.begin;
-    copies.push_back(Tensor::empty(runtime_.arena(MemoryClass::scratch),
-                                   {(bytes + e.size - 1) / e.size}, e.any.dtype(),
-                                   "bench.operand"));
+    copies.push_back(Tensor::empty(runtime_.arena(MemoryClass::scratch), {ceil_div(bytes, e.size)},
+                                   e.any.dtype(), "bench.operand"));
     if (runtime_.device().kind == DeviceKind::cuda) {
       cuda_plugin().copy(copies.back().address(), e.begin, bytes, runtime_.stream());
     } else {

@@ -189,13 +189,6 @@ void read_part(const CanonicalTensor& part, std::span<const std::byte> stored, D
   read_part(part, stored, dtype, {"", nullptr, value, value.shape(), 0});
 }
 
-void write_part(const CanonicalTensor& part, const Tensor& value, std::span<std::byte> stored,
-                DType dtype) {
-  check_size(part, stored.size(), dtype);
-  for (const Block& b : blocks_of(part, value.shape(), 0, value.elements()))
-    write_block(b, value, stored, dtype);
-}
-
 void write_block(const Block& block, const Tensor& value, std::span<std::byte> stored,
                  DType dtype) {
   copy_block(block, source_of(value, block.local), {stored.data(), dtype, block.stored});

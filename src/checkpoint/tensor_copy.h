@@ -28,8 +28,6 @@ int64_t read_part(const parallel::CanonicalTensor& part, const Mxfp4Tensor& stor
 // The same of a parameter that is held whole.
 void read_part(const parallel::CanonicalTensor& part, std::span<const std::byte> stored,
                DType dtype, const Tensor& value);
-void write_part(const parallel::CanonicalTensor& part, const Tensor& value,
-                std::span<std::byte> stored, DType dtype);
 
 // One block of blocks_of(), whose local side is `value`.
 void write_block(const Block& block, const Tensor& value, std::span<std::byte> stored, DType dtype);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <set>
 
+#include "base/divide.h"
 #include "checkpoint/exchange.h"
 
 namespace megatron::checkpoint {
@@ -35,7 +36,7 @@ void assign_writers(std::span<PlannedTensor* const> tensors, int ranks,
   }
   std::stable_sort(order.begin(), order.end(),
                    [&](size_t a, size_t b) { return tensors[a]->bytes() > tensors[b]->bytes(); });
-  const int64_t share = (total + ranks - 1) / ranks;
+  const int64_t share = ceil_div(total, ranks);
   std::vector<int64_t> loads(static_cast<size_t>(ranks));
   std::set<Load> by_load;
   for (int rank = 0; rank < ranks; ++rank) by_load.emplace(0, rank);

@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "base/files.h"
+#include "base/utf8.h"
 #include "data/json_lines.h"
 
 namespace megatron::cli {
@@ -130,7 +131,7 @@ std::string checked(std::string text, const std::string& path) {
   };
   MG_CHECK(zero == text.npos, "{}:{}: a zero byte; a configuration file is text in UTF-8", path,
            line_of(zero));
-  MG_CHECK(data::is_utf8(text), "{} is not UTF-8; a configuration file is text in UTF-8", path);
+  MG_CHECK(is_utf8(text), "{} is not UTF-8; a configuration file is text in UTF-8", path);
   // yaml-cpp takes the end of a file behind a line's end for the closing quote. Within quotes this
   // is one more character before the end, elsewhere a comment.
   if (text.ends_with('\n') || text.ends_with('\r')) text += '#';

@@ -9,11 +9,13 @@
 #include <map>
 #include <vector>
 
+#include "base/divide.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "base/machine_limits.h"
 #include "base/progress.h"
 #include "base/thread_pool.h"
+#include "base/utf8.h"
 #include "data/indexed_dataset.h"
 
 namespace megatron::cli {
@@ -57,7 +59,7 @@ class LengthCounts {
     const auto first = std::ranges::find_if(buckets_, is_used);
     const auto last = std::find_if(buckets_.rbegin(), buckets_.rend(), is_used).base();
     for (auto bucket = first; bucket != last; ++bucket) {
-      const auto cells = static_cast<size_t>((*bucket * kBarCells + most - 1) / most);
+      const auto cells = static_cast<size_t>(ceil_div(*bucket * kBarCells, most));
       fmt::print("  {:>21}  {:>12}  {}\n", range(bucket - buckets_.begin()), *bucket,
                  std::string(cells, '#'));
     }
@@ -78,15 +80,6 @@ class LengthCounts {
   int64_t least_ = std::numeric_limits<int64_t>::max();
 };
 
-// The first characters of UTF-8 text, white space as it is.
-std::string_view shortened(std::string_view text, int64_t characters) {
-  if (characters == 0) return text;
-  for (size_t i = 0; i < text.size(); ++i) {
-    if ((text[i] & 0xc0) != 0x80 && characters-- == 0) return text.substr(0, i);
-  }
-  return text;
-}
-
 // Tokens of which no more than `characters` characters can be asked for.
 void print_document(const data::IndexedDataset& set, int64_t document,
                     const DatasetInspection& inspection) {
@@ -105,7 +98,8 @@ void print_document(const data::IndexedDataset& set, int64_t document,
     set.read(sequence, 0, std::span<int32_t>(ids).subspan(at));
   }
   const std::string text = inspection.tokenizer->decode(ids, false);
-  const std::string_view shown = shortened(text, inspection.characters);
+  const std::string_view shown = std::string_view(text).substr(
+      0, inspection.characters == 0 ? text.size() : character_offset(text, inspection.characters));
   fmt::print("--- document {}: {} {}, {} tokens\n{}{}\n", document, end - begin,
              end - begin == 1 ? "sequence" : "sequences", tokens, shown,
              shown.size() < text.size() ? " ..." : "");

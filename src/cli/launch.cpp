@@ -3,7 +3,9 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/machine_limits.h"
 #include "base/program_path.h"
+#include "base/shell_line.h"
 #include "cli/command.h"
 #include "comm/launch/child.h"
 #include "comm/launch/guard.h"
@@ -23,19 +25,16 @@ constexpr const char* kGuard = "--guard";
 
 struct LaunchSettings {
   std::optional<int64_t> np;
-  std::optional<std::string> hosts, program;
+  std::optional<std::string> program;
   std::string launcher = "auto";
   bool prefix = true, dry_run = false;
 
   Fields fields() {
     Fields f;
     f.add("np", &np, "number of ranks, one process each; also written -np N");
-    f.add("hosts", &hosts,
-          "hosts and the number of ranks on each: a:4,b:4; default this machine, or the batch "
-          "system's allocation");
     f.add("launcher", &launcher,
-          "auto, mpirun, mpiexec, srun or the path of one; auto is srun inside a Slurm "
-          "allocation, else the launcher of the MPI this program was built with");
+          "auto, mpirun, mpiexec or the path of one; auto is the launcher of the MPI this program "
+          "was built with");
     f.add("program", &program,
           "program that each rank runs instead of this one, with COMMAND and its flags: another "
           "build, a profiler wrapper");
@@ -70,8 +69,12 @@ void check_np(const LaunchSettings& settings) {
   MG_CHECK(settings.np.has_value(),
            "-np is needed: how many ranks, as in megatron launch -np 2 train ...; see megatron "
            "launch --help");
-  MG_CHECK(*settings.np >= 1 && *settings.np <= comm::launch::kMostRanks,
-           "-np is {}; it must lie in [1, {}]", *settings.np, comm::launch::kMostRanks);
+  constexpr int64_t kMostRanksPerProcessor = 32;  // beyond which it would only thrash
+  const int64_t processors = available_processors();
+  MG_CHECK(*settings.np >= 1 && *settings.np <= kMostRanksPerProcessor * processors,
+           "-np is {}; it must lie in [1, {}], {} ranks for each of the {} processors of this "
+           "machine; use mpirun or srun for several machines",
+           *settings.np, kMostRanksPerProcessor * processors, kMostRanksPerProcessor, processors);
 }
 
 void check_command(const LaunchSettings& settings, const Arguments& command) {
@@ -96,6 +99,22 @@ void check_not_a_rank() {
            place->rank, place->size, place->source);
 }
 
+// srun does for ranks in a Slurm allocation what launch would.
+void check_not_in_slurm(const LaunchSettings& settings, const Arguments& program) {
+  const comm::Variable variable = comm::environment();
+  if (variable("SLURM_JOB_ID").value_or("").empty()) return;
+  Arguments words = {"srun", fmt::format("--ntasks={}", *settings.np), "--label",
+                     "--cpu-bind=none"};
+  // Which srun does not take from the allocation since Slurm 22.05.
+  if (const auto cpus = variable("SLURM_CPUS_PER_TASK"))
+    words.push_back("--cpus-per-task=" + *cpus);
+  const auto mpi = comm::launch::mpi_of(comm::mpi_library());
+  if (!settings.program && mpi)
+    words.push_back(*mpi == Mpi::open_mpi ? "--mpi=pmix" : "--mpi=pmi2");
+  words.insert(words.end(), program.begin(), program.end());
+  fail("in a Slurm allocation (SLURM_JOB_ID is set) srun starts the ranks: {}", shell_line(words));
+}
+
 // The MPI of the program that the ranks run, where it is known.
 std::optional<Mpi> program_mpi(const LaunchSettings& settings) {
   if (settings.program) return std::nullopt;
@@ -112,15 +131,14 @@ int start(const LaunchSettings& settings, const Arguments& command) {
   check_np(settings);
   check_command(settings, command);
   check_not_a_rank();
-  const std::optional<Mpi> mpi = program_mpi(settings);
-  const comm::launch::Launcher launcher = comm::launch::find_launcher(settings.launcher, mpi);
-  comm::launch::Situation situation = comm::launch::situation_here(launcher, mpi);
-  situation.ranks = static_cast<int>(*settings.np);
-  if (settings.hosts) situation.hosts = comm::launch::parse_hosts(*settings.hosts);
-  std::vector<comm::launch::Option> options = comm::launch::launch_options(launcher, situation);
-
   Arguments program = {settings.program.value_or(program_path())};
   program.insert(program.end(), command.begin(), command.end());
+  check_not_in_slurm(settings, program);
+  const Launcher launcher = comm::launch::find_launcher(settings.launcher, program_mpi(settings));
+  const auto ranks = static_cast<int>(*settings.np);
+  const std::vector<comm::launch::Option> options =
+      comm::launch::launch_options(launcher, comm::launch::situation_here(ranks));
+
   const auto command_line = [&](const Arguments& last) {
     Arguments words = {launcher.path};
     for (const comm::launch::Option& option : options)
@@ -128,24 +146,21 @@ int start(const LaunchSettings& settings, const Arguments& command) {
     words.insert(words.end(), last.begin(), last.end());
     return words;
   };
-  const std::string shown = comm::launch::shell_line(command_line(program));
+  const std::string shown = shell_line(command_line(program));
   const std::string reasons = comm::launch::explained(options);
   if (settings.dry_run) fmt::print("{}\n", shown);
-  fmt::print(stderr, "launch: {} rank{} with {} {}{}{}{}\n", situation.ranks,
-             situation.ranks == 1 ? "" : "s", name_of(launcher.mpi), launcher.version,
-             settings.dry_run ? "" : ": " + shown, reasons.empty() ? "" : "; ", reasons);
+  fmt::print(stderr, "launch: {} rank{} with {} {}{}{}{}\n", ranks, ranks == 1 ? "" : "s",
+             name_of(launcher.mpi), launcher.version, settings.dry_run ? "" : ": " + shown,
+             reasons.empty() ? "" : "; ", reasons);
   if (settings.dry_run) return 0;
 
   comm::launch::Job job;
-  job.other_hosts = !situation.hosts.empty() || situation.batch_system;
-  if (job.other_hosts) comm::launch::export_rendezvous(launcher, options);
   Arguments guarded = {program_path(), "launch", kGuard};
   guarded.insert(guarded.end(), program.begin(), program.end());
   job.words = command_line(guarded);
   job.launcher_name = launcher.path.substr(launcher.path.rfind('/') + 1);
-  job.tell_launcher = launcher.mpi == Mpi::slurm;
-  job.ranks = situation.ranks;
-  job.prefix = settings.prefix && situation.ranks > 1;
+  job.ranks = ranks;
+  job.prefix = settings.prefix && ranks > 1;
   return comm::launch::supervise(job);
 }
 
@@ -168,7 +183,7 @@ int launch(const Arguments& all) {
   name_ranks_flag(own);
   if (const auto code = parse(
           "megatron launch -np N [flags] COMMAND [flags of COMMAND]",
-          "Runs a command on N ranks, one process each, with this machine's MPI launcher. The "
+          "Runs a command on N ranks of this machine, one process each, with its MPI launcher. The "
           "output lines of all ranks are merged, prefixed with [rank]; when a rank fails, all "
           "are ended, and the exit code is that of the first to fail.",
           fields, {}, own)) {

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <optional>
 
+#include "base/shell_line.h"
 #include "corpus/corpus.h"
 #include "data/indexed_dataset.h"
 #include "report/log/machine.h"
@@ -150,20 +151,11 @@ bool is_accepted(TrainSettings settings, const Arguments& more, bool planned) {
   return true;
 }
 
-std::string quoted(const std::string& word) {
-  constexpr std::string_view kPlain =
-      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./+-=,:@%";
-  if (!word.empty() && word.find_first_not_of(kPlain) == word.npos) return word;
-  std::string text = "'";
-  for (const char c : word) text += c == '\'' ? std::string("'\\''") : std::string(1, c);
-  return text + "'";
-}
-
 // For a shell, in lines that end in a backslash.
 std::string shell_command(const std::string& command, const Arguments& words) {
   const std::vector<std::string> line = report::command_line();
   std::string text = "  ", last;
-  last = quoted(line.empty() ? "megatron" : line[0]) + " " + command;
+  last = shell_word(line.empty() ? "megatron" : line[0]) + " " + command;
   const auto end_flag = [&](const std::string& next) {
     const size_t begin = text.rfind('\n') == text.npos ? 0 : text.rfind('\n') + 1;
     if (text.size() - begin + last.size() > kWidth && text.size() > 2) text += "\\\n      ";
@@ -171,8 +163,8 @@ std::string shell_command(const std::string& command, const Arguments& words) {
     last = next;
   };
   for (const std::string& word : words) {
-    if (word.starts_with("--")) end_flag(quoted(word));
-    else last += " " + quoted(word);
+    if (word.starts_with("--")) end_flag(shell_word(word));
+    else last += " " + shell_word(word);
   }
   end_flag("");
   return text;

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "base/error.h"
+#include "comm/mixed.h"
 
 namespace megatron::comm {
 
@@ -28,14 +29,6 @@ std::array<int64_t, 7> numbers(const CallHeader& h) {
           h.root,
           h.has_data ? 1 : 0,
           static_cast<int64_t>(h.send_counts.size())};
-}
-
-// The finaliser of SplitMix64 (Steele, Lea, Flood 2014).
-uint64_t mixed(uint64_t x) {
-  x += 0x9e3779b97f4a7c15u;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-  return x ^ (x >> 31);
 }
 
 uint64_t digest(const CallHeader& header) {

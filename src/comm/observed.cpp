@@ -69,21 +69,18 @@ class Observed final : public Group {
   int size() const override { return group_.size(); }
 
   Work all_reduce(Tensor t, Reduce op, Stream& stream, std::string_view call) override {
-    const int64_t bytes = t.bytes();
-    return reported("all_reduce", call, bytes,
+    return reported("all_reduce", call, t.bytes(),
                     [&] { return group_.all_reduce(std::move(t), op, stream, call); });
   }
 
   Work all_gather(Tensor in, Tensor out, Stream& stream, std::string_view call) override {
-    const int64_t bytes = std::max(in.bytes(), out.bytes());
-    return reported("all_gather", call, bytes,
+    return reported("all_gather", call, std::max(in.bytes(), out.bytes()),
                     [&] { return group_.all_gather(std::move(in), std::move(out), stream, call); });
   }
 
   Work reduce_scatter(Tensor in, Tensor out, Reduce op, Stream& stream,
                       std::string_view call) override {
-    const int64_t bytes = std::max(in.bytes(), out.bytes());
-    return reported("reduce_scatter", call, bytes, [&] {
+    return reported("reduce_scatter", call, std::max(in.bytes(), out.bytes()), [&] {
       return group_.reduce_scatter(std::move(in), std::move(out), op, stream, call);
     });
   }
@@ -91,28 +88,24 @@ class Observed final : public Group {
   Work all_to_all(Tensor in, Tensor out, std::span<const int64_t> send_counts,
                   std::span<const int64_t> receive_counts, Stream& stream,
                   std::string_view call) override {
-    const int64_t bytes = std::max(in.bytes(), out.bytes());
-    return reported("all_to_all", call, bytes, [&] {
+    return reported("all_to_all", call, std::max(in.bytes(), out.bytes()), [&] {
       return group_.all_to_all(std::move(in), std::move(out), send_counts, receive_counts, stream,
                                call);
     });
   }
 
   Work broadcast(Tensor t, int root, Stream& stream, std::string_view call) override {
-    const int64_t bytes = t.bytes();
-    return reported("broadcast", call, bytes,
+    return reported("broadcast", call, t.bytes(),
                     [&] { return group_.broadcast(std::move(t), root, stream, call); });
   }
 
   Work send(Tensor t, int to, Stream& stream, std::string_view call) override {
-    const int64_t bytes = t.bytes();
-    return reported("send", call, bytes,
+    return reported("send", call, t.bytes(),
                     [&] { return group_.send(std::move(t), to, stream, call); });
   }
 
   Work recv(Tensor t, int from, Stream& stream, std::string_view call) override {
-    const int64_t bytes = t.bytes();
-    return reported("recv", call, bytes,
+    return reported("recv", call, t.bytes(),
                     [&] { return group_.recv(std::move(t), from, stream, call); });
   }
 

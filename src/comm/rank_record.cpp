@@ -7,18 +7,11 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/json.h"
+#include "comm/mixed.h"
 
 namespace megatron::comm {
 
 namespace {
-
-// The finaliser of SplitMix64 (Steele, Lea, Flood 2014).
-uint64_t mixed(uint64_t x) {
-  x += 0x9e3779b97f4a7c15u;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-  return x ^ (x >> 31);
-}
 
 int64_t& of_peer(std::vector<int64_t>& counts, int peer, const GroupRecord& group) {
   if (counts.empty()) counts.resize(group.members.size());

@@ -4,6 +4,7 @@
 #include <array>
 #include <type_traits>
 
+#include "base/divide.h"
 #include "base/error.h"
 
 namespace megatron::comm {
@@ -82,7 +83,7 @@ void reduce(std::span<const void* const> sources, std::span<void* const> destina
 
 void reduce(std::span<const void* const> sources, std::span<void* const> destinations, DType type,
             Reduce op, int64_t begin, int64_t end, ThreadPool& pool) {
-  const int64_t blocks = (end - begin + kThreadBlock - 1) / kThreadBlock;
+  const int64_t blocks = ceil_div(end - begin, kThreadBlock);
   if (blocks <= 1) return reduce(sources, destinations, type, op, begin, end);
   pool.parallel_for(blocks, [&](int64_t block, int) {
     const int64_t at = begin + block * kThreadBlock;

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "base/error.h"
+#include "base/utf8.h"
 
 namespace megatron::corpus {
 namespace {
@@ -78,7 +79,7 @@ bool BlockTokenizer::add_record(int64_t record, const data::TextBlock& block, in
         at += stride;
       }
     } else {
-      MG_CHECK(data::is_utf8(text),
+      MG_CHECK(is_utf8(text),
                "the text from this line on is not UTF-8; convert it (iconv -t UTF-8) or leave the "
                "file out");
       for (; at < ids_.size(); at += stride) add_document({&text, 1}, ids_[at]);

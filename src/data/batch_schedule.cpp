@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 
+#include "base/divide.h"
 #include "base/error.h"
 
 namespace megatron::data {
@@ -153,7 +154,7 @@ void BatchSchedule::walk(int64_t consumed, F&& f) const {
     const int64_t size = stages_[i].batch - stages_[i].batch % together_;
     const int64_t end = i + 1 < stages_.size() ? stages_[i + 1].begin : kForever;
     if (consumed >= end) continue;
-    const int64_t steps = (end - consumed + size - 1) / size;
+    const int64_t steps = ceil_div(end - consumed, size);
     if (!f(size, steps)) return;
     consumed += steps * size;
   }

@@ -7,6 +7,7 @@
 #include <numeric>
 #include <vector>
 
+#include "base/divide.h"
 #include "base/error.h"
 #include "base/thread_pool.h"
 
@@ -76,7 +77,7 @@ class SampleRows {
     ends_[0] = 0;
   }
 
-  int64_t blocks() const { return static_cast<int64_t>((documents_.size() + kBlock - 1) / kBlock); }
+  int64_t blocks() const { return ceil_div(std::ssize(documents_), kBlock); }
 
   // Blocks may be worked on at once, but must be begun in ascending order.
   void write_block(int64_t block, int thread) noexcept {
@@ -120,7 +121,7 @@ class SampleRows {
   // The first row k > 0 whose token is not among the first `tokens`.
   int64_t row_behind(int64_t tokens) const {
     const int64_t length = request_.sequence_length;
-    return std::max<int64_t>(1, (tokens + 1 - request_.extra_tokens + length - 1) / length);
+    return std::max<int64_t>(1, ceil_div(tokens + 1 - request_.extra_tokens, length));
   }
   void write(int64_t row, int64_t document, int64_t offset) {
     rows_[static_cast<size_t>(2 * row)] = static_cast<T>(document);

@@ -10,6 +10,7 @@
 #include <cstring>
 #include <limits>
 
+#include "base/divide.h"
 #include "base/error.h"
 #include "base/thread_pool.h"
 
@@ -224,8 +225,8 @@ void IndexedDataset::check_documents(int64_t begin, int64_t end) const {
 void IndexedDataset::check(ThreadPool& pool) const {
   constexpr int64_t kBlock = int64_t{1} << 20;
   if (checked_.load()) return;
-  const int64_t of_sequences = (sequences_ + kBlock - 1) / kBlock;
-  const int64_t of_documents = (documents_ + kBlock - 1) / kBlock;
+  const int64_t of_sequences = ceil_div(sequences_, kBlock);
+  const int64_t of_documents = ceil_div(documents_, kBlock);
   pool.parallel_for(of_sequences + of_documents, [&](int64_t block, int) {
     const bool documents = block >= of_sequences;
     const int64_t begin = (documents ? block - of_sequences : block) * kBlock;

@@ -54,6 +54,5 @@ class JsonLinesReader {
 };
 
 bool is_blank(std::string_view line);  // nothing but spaces, tabs and line ends
-bool is_utf8(std::string_view text);
 
 }  // namespace megatron::data

@@ -6,7 +6,7 @@
 #include <unordered_map>
 
 #include "base/error.h"
-#include "tokenizers/unicode/utf8.h"
+#include "base/utf8.h"
 
 namespace megatron::data {
 namespace {
@@ -117,12 +117,11 @@ class Reader {
     uint32_t code = 0, low = 0;
     if (!hex_digits(at_ + 1, code)) return false;
     at_ += 4;
-    if (code >> 10 == 0xd800 >> 10 && text_.substr(at_ + 1, 2) == "\\u" &&
-        hex_digits(at_ + 3, low) && low >> 10 == 0xdc00 >> 10) {
-      code = 0x10000 + ((code & 0x3ff) << 10 | (low & 0x3ff));
-      at_ += 6;
-    }
-    tokenizers::append_character(code, out);
+    std::optional<char32_t> joined;
+    if (text_.substr(at_ + 1, 2) == "\\u" && hex_digits(at_ + 3, low))
+      joined = joined_surrogates(code, low);
+    if (joined) at_ += 6;
+    append_character(joined.value_or(code), out);
     return true;
   }
 
@@ -166,7 +165,7 @@ class Reader {
 }  // namespace
 
 ReadRecord read_record(std::string_view line) {
-  if (const size_t bad = tokenizers::first_invalid_byte(line); bad < line.size()) return {{}, bad};
+  if (const size_t bad = first_invalid_byte(line); bad < line.size()) return {{}, bad};
   return Reader(line).read();
 }
 
@@ -180,14 +179,14 @@ Json parse_record(std::string_view line, std::string_view origin) {
 }
 
 void check_text(std::string_view text, std::string_view what) {
-  const size_t bad = tokenizers::first_invalid_byte(text);
+  const size_t bad = first_invalid_byte(text);
   if (bad == text.size()) return;
   fail(
       "{} has the escape \\u{:04x} at byte {} of its text: a lone surrogate, one half of a "
       "character "
       "whose other half is missing, which UTF-8 cannot hold; remove it, or put \\ufffd in its "
       "place",
-      what, static_cast<uint32_t>(tokenizers::character_at(text, bad)), bad);
+      what, static_cast<uint32_t>(character_at(text, bad)), bad);
 }
 
 }  // namespace megatron::data

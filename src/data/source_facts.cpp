@@ -7,6 +7,7 @@
 #include <numeric>
 #include <vector>
 
+#include "base/divide.h"
 #include "base/error.h"
 #include "base/files.h"
 #include "base/log.h"
@@ -95,7 +96,7 @@ std::string SourceFacts::content(ThreadPool& pool) {
   constexpr size_t kBlock = size_t{16} << 20;
   if (auto known = text(kContent); known && known->size() == 32) return *known;
   const auto bytes = source_.index_bytes();
-  std::vector<XXH128_canonical_t> blocks((bytes.size() + kBlock - 1) / kBlock);
+  std::vector<XXH128_canonical_t> blocks(static_cast<size_t>(ceil_div(std::ssize(bytes), kBlock)));
   pool.parallel_for(static_cast<int64_t>(blocks.size()), [&](int64_t block, int) {
     const size_t begin = static_cast<size_t>(block) * kBlock;
     const auto part = bytes.subspan(begin, std::min(kBlock, bytes.size() - begin));
@@ -113,7 +114,7 @@ int64_t SourceFacts::tokens(int64_t first, int64_t count, ThreadPool& pool) {
   const std::string key = fmt::format("tokens of {} sequences from {} on", count, first);
   if (const auto known = integer(key); known && *known >= 0) return *known;
   const Lengths lengths = source_.lengths();
-  std::vector<int64_t> sums(static_cast<size_t>((count + kBlock - 1) / kBlock));
+  std::vector<int64_t> sums(static_cast<size_t>(ceil_div(count, kBlock)));
   pool.parallel_for(static_cast<int64_t>(sums.size()), [&](int64_t block, int) {
     const int64_t begin = first + block * kBlock;
     const int64_t end = std::min(begin + kBlock, first + count);

@@ -1,6 +1,7 @@
 #include "data/text_source.h"
 
 #include "base/error.h"
+#include "base/utf8.h"
 #include "data/json_lines.h"
 #include "data/text_cutter.h"
 

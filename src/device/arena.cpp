@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "base/divide.h"
 #include "base/error.h"
 #include "base/machine_limits.h"
 #include "base/progress.h"
@@ -15,8 +16,6 @@ namespace megatron {
 namespace {
 
 constexpr int64_t kAlignment = 64;
-
-int64_t round_up(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
 constexpr int64_t kLeastRange = int64_t{1} << 28;
 constexpr int64_t kSmall = int64_t{4} << 20;  // bytes; whole pages
@@ -144,7 +143,7 @@ std::shared_ptr<Storage> Arena::allocate(int64_t bytes, std::string_view label) 
 }
 
 int64_t Arena::take(int64_t bytes, std::string_view label) {
-  const int64_t size = round_up(bytes);
+  const int64_t size = round_up(bytes, kAlignment);
   const std::lock_guard lock(mutex_);
   int64_t offset = end_;
   const auto best = free_by_size_.lower_bound({size, 0});
@@ -193,7 +192,7 @@ void Arena::grow(int64_t end, int64_t bytes, std::string_view label) {
 
 void Arena::give_back(int64_t offset, int64_t bytes) {
   const std::lock_guard lock(mutex_);
-  int64_t size = round_up(bytes);
+  int64_t size = round_up(bytes, kAlignment);
   in_use_ -= size;
   if (listener_ != nullptr) listener_->given_back(offset);
   auto next = free_by_offset_.lower_bound(offset);

@@ -4,6 +4,7 @@
 #include <functional>
 #include <string_view>
 
+#include "base/divide.h"
 #include "base/error.h"
 
 namespace megatron::inference {
@@ -11,8 +12,6 @@ namespace {
 
 // Roots and contents are numbers of one kind: roots have the highest bit.
 constexpr uint64_t kRoot = uint64_t{1} << 63;
-
-int64_t blocks_of(int64_t tokens, int64_t size) { return (tokens + size - 1) / size; }
 
 }  // namespace
 
@@ -28,9 +27,9 @@ BlockCache::BlockCache(BlockCacheOptions options) : options_(std::move(options))
 }
 
 int64_t BlockCache::blocks_for(size_t group, int64_t length, int64_t piece) const {
-  const int64_t all = blocks_of(length, options_.block_size), window = options_.windows[group];
+  const int64_t all = ceil_div(length, options_.block_size), window = options_.windows[group];
   if (window == 0) return all;
-  return std::min(all, blocks_of(window + piece, options_.block_size) + 1);
+  return std::min(all, ceil_div(window + piece, options_.block_size) + 1);
 }
 
 // The first block of which a token from `length` on sees any.
@@ -155,7 +154,7 @@ bool BlockCache::has_room(const SequenceBlocks& blocks, int64_t length, int64_t 
   for (size_t g = 0; g < groups_.size(); ++g) {
     const int64_t held = blocks.pages.empty() ? 0 : std::ssize(blocks.pages[g]);
     const int64_t more =
-        std::min(blocks_of(length, options_.block_size) - held, blocks_for(g, length, piece));
+        std::min(ceil_div(length, options_.block_size) - held, blocks_for(g, length, piece));
     if (more > available(g)) return false;
   }
   return true;
@@ -164,7 +163,7 @@ bool BlockCache::has_room(const SequenceBlocks& blocks, int64_t length, int64_t 
 bool BlockCache::extend(SequenceBlocks& blocks, int64_t length) {
   blocks.pages.resize(groups_.size());
   const auto missing = [&](size_t g) {
-    return blocks_of(length, options_.block_size) - std::ssize(blocks.pages[g]);
+    return ceil_div(length, options_.block_size) - std::ssize(blocks.pages[g]);
   };
   for (size_t g = 0; g < groups_.size(); ++g)
     if (missing(g) > available(g)) return false;

@@ -4,6 +4,7 @@
 #include <array>
 #include <limits>
 
+#include "base/divide.h"
 #include "base/error.h"
 #include "base/machine_limits.h"
 #include "comm/values.h"
@@ -24,7 +25,7 @@ std::vector<int64_t> pages_of(const std::vector<nn::CacheGroup>& groups, int64_t
     int64_t most = kWithoutLimit;
     if (bounded && group.window > 0) {
       const int64_t seen = group.window + options.max_tokens;
-      most = options.max_requests * ((seen + options.block_size - 1) / options.block_size + 1);
+      most = options.max_requests * (ceil_div(seen, options.block_size) + 1);
     }
     pages.push_back(std::min(blocks, most));
   }
@@ -74,7 +75,7 @@ CacheShape cache_shape(const models::Stage& stage, DType type, Runtime& runtime,
     for (const size_t group : shape.groups) shape.state.pages.push_back(shape.blocks.pages[group]);
     return shape.state.elements() * size_of(type);
   };
-  const int64_t of_one = (length + options.block_size - 1) / options.block_size;
+  const int64_t of_one = ceil_div(length, options.block_size);
   const int64_t most = options.max_requests * of_one;
   int64_t blocks = most, budget = options.cache_bytes;
   // Unasked, half of what memory is left; it need not all be there for one text.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/divide.h"
 #include "base/error.h"
 
 namespace megatron::inference {
@@ -21,7 +22,7 @@ std::vector<int64_t> row_counts_up_to(int64_t most, int64_t number) {
 
 int64_t widest_table(const DecodePassOptions& options, const nn::SequenceState& state) {
   const int64_t size = state.shape().block_size;
-  return (options.longest + size - 1) / size;
+  return ceil_div(options.longest, size);
 }
 
 std::vector<nn::SequencePart> padding(int64_t rows) {

@@ -173,7 +173,7 @@ class JsonWriter {
   void write_text(std::string_view text) {
     budget_.spend_bytes(text.size());
     out_ += '"';
-    for (size_t at = 0; at < text.size();) write_letter(next_code_point(text, at));
+    for (size_t at = 0; at < text.size();) write_letter(next_character(text, at));
     out_ += '"';
   }
 
@@ -183,14 +183,10 @@ class JsonWriter {
     if (known != std::string_view::npos) {
       out_ += '\\';
       out_ += kNames[known];
-    } else if (c < 0x20 || (style_.ensure_ascii && c >= 0x7F && c < 0x10000 && c != 0x7F)) {
-      out_ += fmt::format("\\u{:04x}", static_cast<uint32_t>(c));
-    } else if (style_.ensure_ascii && c >= 0x10000) {
-      const auto high = static_cast<uint32_t>(0xD800 + ((c - 0x10000) >> 10));
-      const auto low = static_cast<uint32_t>(0xDC00 + ((c - 0x10000) & 0x3FF));
-      out_ += fmt::format("\\u{:04x}\\u{:04x}", high, low);
+    } else if (c < 0x20 || (style_.ensure_ascii && c > 0x7F)) {
+      out_ += json_escape(c);
     } else {
-      append_utf8(out_, c);
+      append_character(c, out_);
     }
   }
 
@@ -220,7 +216,7 @@ std::string repr(const Value& value, Budget& budget) {
 std::string ascii(const std::string& shown) {
   std::string out;
   for (size_t at = 0; at < shown.size();) {
-    const char32_t c = next_code_point(shown, at);
+    const char32_t c = next_character(shown, at);
     if (c < 0x80) out += static_cast<char>(c);
     else out += escape_of(c);
   }
@@ -232,14 +228,14 @@ std::string repr_of_text(std::string_view text) {
   const char quote = single || text.find('"') != std::string_view::npos ? '\'' : '"';
   std::string out(1, quote);
   for (size_t at = 0; at < text.size();) {
-    const char32_t c = next_code_point(text, at);
+    const char32_t c = next_character(text, at);
     if (c == static_cast<char32_t>(quote) || c == '\\') {
       out += '\\';
       out += static_cast<char>(c);
     } else if (c == '\n' || c == '\r' || c == '\t') {
       out += c == '\n' ? "\\n" : c == '\r' ? "\\r" : "\\t";
     } else if (is_printable(c)) {
-      append_utf8(out, c);
+      append_character(c, out);
     } else {
       out += escape_of(c);
     }

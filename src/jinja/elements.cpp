@@ -147,7 +147,7 @@ Value slice_of(const Value& value, const Value& begin, const Value& end, const V
   for (int64_t i = bounds.begin; bounds.step > 0 ? i < bounds.end : i > bounds.end;
        i += bounds.step) {
     const auto at = static_cast<size_t>(i);
-    if (value.is_text()) append_utf8(text, letters[at]);
+    if (value.is_text()) append_character(letters[at], text);
     if (!value.is_text()) elements.push_back(value.as_sequence().elements[at]);
   }
   if (value.is_text()) return Value::text(std::move(text), &budget);
@@ -184,7 +184,7 @@ Values elements_of(const Value& value, Budget& budget) {
     budget.spend(value.as_text().length);
     for (size_t at = 0; at < value.bytes().size();) {
       std::string letter;
-      append_utf8(letter, next_code_point(value.bytes(), at));
+      append_character(next_character(value.bytes(), at), letter);
       elements.push_back(Value::text(std::move(letter), &budget));
     }
     return elements;

@@ -35,7 +35,7 @@ std::string character(const Value& code, const char* range_error) {
   MG_CHECK(number >= 0 && number < 0x110000, "{}", range_error);
   MG_CHECK(number < 0xD800 || number >= 0xE000, "the code point {} is not a character", number);
   std::string text;
-  append_utf8(text, static_cast<char32_t>(number));
+  append_character(static_cast<char32_t>(number), text);
   return text;
 }
 
@@ -151,7 +151,7 @@ class PercentFormat {
       digits.rest = text_of(style);
     }
     const auto length = static_cast<int64_t>(digits.prefix.size() + digits.whole.size()) +
-                        count_code_points(digits.rest);
+                        count_characters(digits.rest);
     budget_.check_length(static_cast<size_t>(width));
     const auto missing = static_cast<size_t>(std::max<int64_t>(width - length, 0));
     if (!left && !(zero && number)) put(std::string(missing, ' '));
@@ -188,10 +188,10 @@ class PercentFormat {
       return first_code_points(converted(argument(), type, budget_), style.precision);
     size_t at = at_ - 1;
     const size_t index = at;
-    const char32_t letter = next_code_point(format_, at);
+    const char32_t letter = next_character(format_, at);
     MG_CHECK(type == 'c', "unsupported format character '{}' (0x{:x}) at index {}",
              format_.substr(index, at - index), static_cast<uint32_t>(letter),
-             count_code_points(format_.substr(0, index)));
+             count_characters(format_.substr(0, index)));
     const Value value = argument();
     if (value.is_text() && value.as_text().length == 1) return value.bytes();
     MG_CHECK(value.is_whole(), "%c requires int or char");
@@ -226,7 +226,7 @@ Spec read_spec(std::string_view spec, const Value& value) {
   Spec s;
   size_t at = 0;
   size_t behind = 0;
-  if (!spec.empty()) next_code_point(spec, behind);
+  if (!spec.empty()) next_character(spec, behind);
   const bool filled = behind > 0 && is_align(spec, behind);
   if (filled) {
     s.fill = std::string(spec.substr(0, behind));
@@ -456,7 +456,7 @@ std::string format_fields(std::string_view format, const FieldLookup& lookup, Bu
 
 std::string aligned(std::string_view text, int64_t width, std::string_view fill, Align align,
                     Budget& budget) {
-  const auto missing = std::max<int64_t>(width - count_code_points(text), 0);
+  const auto missing = std::max<int64_t>(width - count_characters(text), 0);
   budget.check_length(static_cast<size_t>(std::min<int64_t>(missing, int64_t{1} << 40)) *
                       fill.size());
   const int64_t left = align == Align::left ? 0 : align == Align::right ? missing : missing / 2;

@@ -337,9 +337,9 @@ void Interpreter::run_generation(const Statement& statement) {
     const InScope inner(*this);
     text = capture([&] { execute(statement.body); });
   }
-  counted_ += count_code_points(std::string_view(root_).substr(counted_bytes_));
+  counted_ += count_characters(std::string_view(root_).substr(counted_bytes_));
   counted_bytes_ = root_.size();
-  generation_.emplace_back(counted_, counted_ + count_code_points(text));
+  generation_.emplace_back(counted_, counted_ + count_characters(text));
   write(text);
 }
 

@@ -184,7 +184,7 @@ class Lexer {
     if (c == '\'' || c == '"') return lex_string(c);
     if (is_decimal_digit(c)) return lex_number();
     size_t behind = at_;
-    const char32_t letter = next_code_point(source_, behind);
+    const char32_t letter = next_character(source_, behind);
     if (letter == '_' || is_letter(letter)) return lex_name();
     lex_sign(open);
   }
@@ -193,7 +193,7 @@ class Lexer {
     size_t end = at_;
     while (end < source_.size()) {
       size_t behind = end;
-      if (!is_word(next_code_point(source_, behind))) break;
+      if (!is_word(next_character(source_, behind))) break;
       end = behind;
     }
     put(Token::Kind::name, source_.substr(at_, end - at_));
@@ -314,7 +314,7 @@ class Lexer {
   void append_code_point(std::string& value, uint32_t code) const {
     if (code > 0x10FFFF || (code >= 0xD800 && code < 0xE000))
       refuse(fmt::format("the escape of {:x} is not a character", code));
-    append_utf8(value, code);
+    append_character(code, value);
   }
 
   void lex_sign(std::string& open) {
@@ -328,7 +328,7 @@ class Lexer {
     const char c = source_[at_];
     if (std::string_view("+-*/%~[](){}<>=.:|,;").find(c) == std::string_view::npos) {
       size_t behind = at_;
-      next_code_point(source_, behind);
+      next_character(source_, behind);
       refuse(fmt::format("unexpected character '{}'", source_.substr(at_, behind - at_)));
     }
     if (c == '(' || c == '[' || c == '{') open += c == '(' ? ')' : c == '[' ? ']' : '}';
@@ -352,7 +352,7 @@ class Lexer {
 }  // namespace
 
 std::vector<Token> tokenize(std::string_view source, const std::string& name) {
-  if (!is_valid_utf8(source)) throw TemplateError(name, 1, "the template is not valid UTF-8");
+  if (!is_utf8(source)) throw TemplateError(name, 1, "the template is not valid UTF-8");
   return Lexer(with_plain_newlines(source), name).run();
 }
 

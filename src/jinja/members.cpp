@@ -178,7 +178,7 @@ std::vector<std::string_view> split_lines(std::string_view text, Budget& budget,
   size_t begin = 0;
   for (size_t at = 0; at < text.size();) {
     const size_t end = at;
-    const char32_t c = next_code_point(text, at);
+    const char32_t c = next_character(text, at);
     const bool breaks = (c >= 0x0A && c <= 0x0D) || (c >= 0x1C && c <= 0x1E) || c == 0x85 ||
                         c == 0x2028 || c == 0x2029;
     if (!breaks) continue;
@@ -202,7 +202,7 @@ std::string replace_all(std::string_view text, std::string_view from, std::strin
     size_t behind = found + from.size();
     size_t kept = found;
     if (from.empty() && done > 0) {  // in front of each letter, and at the end
-      next_code_point(text, behind);
+      next_character(text, behind);
       kept = behind;
     }
     result += text.substr(at, kept - at);
@@ -217,7 +217,7 @@ std::string replace_all(std::string_view text, std::string_view from, std::strin
 }
 
 std::string centered(std::string_view text, int64_t width, std::string_view fill, Budget& budget) {
-  const int64_t length = count_code_points(text), missing = width - length;
+  const int64_t length = count_characters(text), missing = width - length;
   if (missing <= 0) return std::string(text);
   const int64_t left = missing / 2 + (missing & width & 1);
   return aligned(aligned(text, length + left, fill, Align::right, budget), width, fill, Align::left,

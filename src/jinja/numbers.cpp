@@ -108,7 +108,7 @@ std::optional<std::string> plain_digits(std::string_view text, bool letters) {
   std::string out;
   bool digit = false, underscore = false;
   for (size_t at = 0; at < text.size();) {
-    const char32_t c = next_code_point(text, at);
+    const char32_t c = next_character(text, at);
     if (c == '_') {
       if (!digit) return std::nullopt;
       digit = false;
@@ -123,7 +123,7 @@ std::optional<std::string> plain_digits(std::string_view text, bool letters) {
     if (value >= 0) {
       out += static_cast<char>('0' + value);
     } else {
-      append_utf8(out, c);
+      append_character(c, out);
     }
   }
   if (underscore) return std::nullopt;

@@ -26,14 +26,14 @@ std::string words_as_titles(std::string_view text) {
   std::string result;
   for (size_t at = 0; at < text.size();) {
     const auto between = [&](size_t i) {
-      const char32_t c = next_code_point(text, i);
+      const char32_t c = next_character(text, i);
       return is_space(c) || c == '-' || c == '(' || c == '{' || c == '[' || c == '<';
     };
     const size_t begin = at;
-    next_code_point(text, at);
+    next_character(text, at);
     const size_t first = at;
     if (!between(begin))
-      while (at < text.size() && !between(at)) next_code_point(text, at);
+      while (at < text.size() && !between(at)) next_character(text, at);
     result +=
         to_upper(text.substr(begin, first - begin)) + to_lower(text.substr(first, at - first));
   }
@@ -79,11 +79,11 @@ Value indent(Call& call) {
 Value truncate(Call& call) {
   const Parameters p(call, "truncate", {"s", "length", "killwords", "end", "leeway"}, 1);
   const std::string text = subject(call), end = p.text(3, "...");
-  const int64_t length = p.whole(1, 255), tail = count_code_points(end);
+  const int64_t length = p.whole(1, 255), tail = count_characters(end);
   const int64_t leeway = p.given_and_not_none(4) ? p.whole(4, 5) : 5;
   MG_CHECK(length >= tail, "expected length >= {}, got {}", tail, length);
   MG_CHECK(leeway >= 0, "expected leeway >= 0, got {}", leeway);
-  if (count_code_points(text) - leeway <= length) return Value::text(text, &call.budget);
+  if (count_characters(text) - leeway <= length) return Value::text(text, &call.budget);
   std::string_view kept = substring(text, 0, length - tail);
   if (!p.flag(2, false)) kept = kept.substr(0, kept.rfind(' '));
   return Value::text(std::string(kept) + end, &call.budget);
@@ -95,7 +95,7 @@ Value wordcount(Call& call) {
   bool within = false;
   const std::string text = subject(call);
   for (size_t at = 0; at < text.size();) {
-    const bool word = is_word(next_code_point(text, at));
+    const bool word = is_word(next_character(text, at));
     words += word && !within;
     within = word;
   }

@@ -41,7 +41,7 @@ Value strip(Call& call) {
 std::string_view take_word(std::string_view& text, bool right) {
   size_t end = 0;  // with right: the index at which the last word begins
   for (size_t at = 0; at < text.size();) {
-    const bool space = is_space(next_code_point(text, at));
+    const bool space = is_space(next_character(text, at));
     if (!right && space) break;
     if (!right || space) end = at;
   }
@@ -156,7 +156,7 @@ int64_t place_of(Call& call, const Parameters& p, bool right) {
   if (!part) return -1;
   const size_t at = right ? rfind_text(part->text, p.text(1)) : find_text(part->text, p.text(1));
   if (at == std::string_view::npos) return -1;
-  return part->begin + count_code_points(part->text.substr(0, at));
+  return part->begin + count_characters(part->text.substr(0, at));
 }
 
 template <bool right>
@@ -178,7 +178,7 @@ Value count_method(Call& call) {
   const std::optional<Window> part = window(call, p);
   const std::string& sub = p.text(1);
   if (!part) return Value::integer(0);
-  if (sub.empty()) return Value::integer(count_code_points(part->text) + 1);
+  if (sub.empty()) return Value::integer(count_characters(part->text) + 1);
   int64_t found = 0;
   for (size_t at = find_text(part->text, sub); at != std::string_view::npos;
        at = find_text(part->text, sub, at + sub.size()))
@@ -225,7 +225,7 @@ Value replace_method(Call& call) {
 
 std::string fill_letter(const Parameters& p) {
   const std::string fill = p.text(2, " ");
-  MG_CHECK(count_code_points(fill) == 1, "The fill character must be exactly one character long");
+  MG_CHECK(count_characters(fill) == 1, "The fill character must be exactly one character long");
   return fill;
 }
 
@@ -266,7 +266,7 @@ Value expandtabs(Call& call) {
       continue;
     }
     out += c;
-    if ((static_cast<unsigned char>(c) & 0xC0) != 0x80) ++column;
+    if (!continues_character(c)) ++column;
     if (c == '\n' || c == '\r') column = 0;
   }
   call.budget.spend_bytes(out.size());
@@ -285,7 +285,7 @@ Value all(Call& call) {
   const std::string& text = self(call);
   if (text.empty()) return Value::boolean(of_empty);
   for (size_t at = 0; at < text.size();)
-    if (!kind(next_code_point(text, at))) return Value::boolean(false);
+    if (!kind(next_character(text, at))) return Value::boolean(false);
   return Value::boolean(true);
 }
 
@@ -301,7 +301,7 @@ Value istitle(Call& call) {
   bool within = false, found = false;
   const std::string& text = self(call);
   for (size_t at = 0; at < text.size();) {
-    const char32_t c = next_code_point(text, at);
+    const char32_t c = next_character(text, at);
     const bool first = is_upper(c) || is_title(c), lower = !first && is_lower(c);
     if (first ? within : lower && !within) return Value::boolean(false);
     within = first || lower;
@@ -314,7 +314,7 @@ std::string swapped(std::string_view text) {
   std::string out;
   for (size_t at = 0; at < text.size();) {
     const size_t begin = at;
-    const char32_t c = next_code_point(text, at);
+    const char32_t c = next_character(text, at);
     const std::string_view letter = text.substr(begin, at - begin);
     out += is_upper(c) ? to_lower(letter) : is_lower(c) ? to_upper(letter) : std::string(letter);
   }
@@ -332,7 +332,7 @@ Value code_of(const Value& key) {
   if (!key.is_text()) return key;
   MG_CHECK(key.as_text().length == 1, "string keys in translate table must be of length 1");
   size_t at = 0;
-  return Value::integer(next_code_point(key.bytes(), at));
+  return Value::integer(next_character(key.bytes(), at));
 }
 
 Value maketrans(Call& call) {
@@ -359,9 +359,9 @@ Value translate(Call& call) {
   std::string out;
   const std::string& text = self(call);
   for (size_t at = 0; at < text.size();) {
-    const char32_t c = next_code_point(text, at);
+    const char32_t c = next_character(text, at);
     const Value to = element_of(*p[1], Value::integer(c), call.budget);
-    if (to.is_undefined()) append_utf8(out, c);
+    if (to.is_undefined()) append_character(c, out);
     else if (to.is_text()) out += to.bytes();
     else if (!to.is_none()) out += format_value(to, "c", call.budget);
     call.budget.check_length(out.size());

@@ -2,7 +2,6 @@
 
 #include <unicode/ucasemap.h>
 #include <unicode/uchar.h>
-#include <unicode/utf8.h>
 
 #include <algorithm>
 #include <cstring>
@@ -41,22 +40,12 @@ std::string title_letter(std::string_view letter) {
   return mapped(letter, to_title, U_TITLECASE_WHOLE_STRING | U_TITLECASE_NO_BREAK_ADJUSTMENT);
 }
 
-// Byte at which code point number `index` begins.
-size_t byte_offset(std::string_view text, int64_t index) {
-  size_t at = 0;
-  while (at < text.size()) {
-    if ((static_cast<unsigned char>(text[at]) & 0xC0) != 0x80 && index-- == 0) break;
-    ++at;
-  }
-  return at;
-}
-
 bool has_case(char32_t c) { return is_upper(c) || is_lower(c) || is_title(c); }
 
 // The lower case of a word without its first letter; the whole word decides on a final sigma.
 std::string lower_rest(std::string_view word) {
   size_t at = 0;
-  next_code_point(word, at);
+  next_character(word, at);
   return to_lower(word).substr(to_lower(word.substr(0, at)).size());
 }
 
@@ -64,14 +53,13 @@ template <class Drop>
 std::string_view strip(std::string_view text, bool left, bool right, Drop drop) {
   while (left && !text.empty()) {
     size_t at = 0;
-    if (!drop(next_code_point(text, at))) break;
+    if (!drop(next_character(text, at))) break;
     text.remove_prefix(at);
   }
   while (right && !text.empty()) {
-    size_t begin = text.size() - 1;
-    while (begin > 0 && (static_cast<unsigned char>(text[begin]) & 0xC0) == 0x80) --begin;
+    const size_t begin = character_start_before(text, text.size());
     size_t at = begin;
-    if (!drop(next_code_point(text, at))) break;
+    if (!drop(next_character(text, at))) break;
     text.remove_suffix(text.size() - begin);
   }
   return text;
@@ -79,43 +67,16 @@ std::string_view strip(std::string_view text, bool left, bool right, Drop drop) 
 
 }  // namespace
 
-bool is_valid_utf8(std::string_view text) {
-  const auto length = static_cast<int64_t>(text.size());
-  for (int64_t at = 0; at < length;) {
-    UChar32 c = 0;
-    U8_NEXT(text.data(), at, length, c);
-    if (c < 0) return false;
-  }
-  return true;
-}
-
-int64_t count_code_points(std::string_view text) {
-  return std::count_if(text.begin(), text.end(), [](char c) { return !U8_IS_TRAIL(c); });
-}
-
-char32_t next_code_point(std::string_view text, size_t& at) {
-  UChar32 c = 0;
-  U8_NEXT_OR_FFFD(text.data(), at, text.size(), c);
-  return static_cast<char32_t>(c);
-}
-
-void append_utf8(std::string& text, char32_t c) {
-  uint8_t bytes[U8_MAX_LENGTH];
-  int32_t size = 0;
-  U8_APPEND_UNSAFE(bytes, size, c);
-  text.append(reinterpret_cast<const char*>(bytes), static_cast<size_t>(size));
-}
-
 std::vector<char32_t> code_points(std::string_view text) {
   std::vector<char32_t> result;
-  for (size_t at = 0; at < text.size();) result.push_back(next_code_point(text, at));
+  for (size_t at = 0; at < text.size();) result.push_back(next_character(text, at));
   return result;
 }
 
 std::string_view substring(std::string_view text, int64_t begin, int64_t end) {
   if (end <= begin) return {};
-  const size_t first = byte_offset(text, begin);
-  return text.substr(first, byte_offset(text.substr(first), end - begin));
+  const size_t first = character_offset(text, begin);
+  return text.substr(first, character_offset(text.substr(first), end - begin));
 }
 
 size_t find_text(std::string_view text, std::string_view part, size_t from) {
@@ -165,7 +126,7 @@ std::optional<char32_t> code_point_named(const std::string& name) {
 bool is_identifier(std::string_view text) {
   bool first = true;
   for (size_t at = 0; at < text.size(); first = false) {
-    const char32_t c = next_code_point(text, at);
+    const char32_t c = next_character(text, at);
     const UProperty property = first ? UCHAR_XID_START : UCHAR_XID_CONTINUE;
     if (c != '_' && !u_hasBinaryProperty(static_cast<UChar32>(c), property)) return false;
   }
@@ -185,7 +146,7 @@ bool is_title(char32_t c) { return (U_GET_GC_MASK(static_cast<UChar32>(c)) & U_G
 bool is_cased(std::string_view text, bool (*wanted)(char32_t), bool (*against)(char32_t)) {
   bool found = false;
   for (size_t at = 0; at < text.size();) {
-    const char32_t c = next_code_point(text, at);
+    const char32_t c = next_character(text, at);
     if (against(c) || is_title(c)) return false;
     found = found || wanted(c);
   }
@@ -204,7 +165,7 @@ std::string to_title(std::string_view text) {
   bool within = false;
   for (size_t at = 0; at < text.size();) {
     const size_t begin = at;
-    const char32_t c = next_code_point(text, at);
+    const char32_t c = next_character(text, at);
     const bool cased = has_case(c);
     if (within && cased) continue;
     if (within) result += lower_rest(text.substr(word, begin - word));
@@ -220,7 +181,7 @@ std::string to_title(std::string_view text) {
 std::string to_capitalized(std::string_view text) {
   if (text.empty()) return {};
   size_t at = 0;
-  next_code_point(text, at);
+  next_character(text, at);
   return title_letter(text.substr(0, at)) + lower_rest(text);
 }
 

@@ -1,5 +1,5 @@
-// UTF-8 text as Python's str sees it: code points, whitespace, case. Case mapping and character
-// classes are those of ICU.
+// Text as Python's str sees it: whitespace, case. Case mapping and character classes are those of
+// ICU.
 #pragma once
 
 #include <cstdint>
@@ -8,13 +8,10 @@
 #include <string_view>
 #include <vector>
 
+#include "base/utf8.h"
+
 namespace megatron::jinja {
 
-bool is_valid_utf8(std::string_view text);
-int64_t count_code_points(std::string_view text);
-// The code point at byte `at`, which moves behind it. The text must be valid UTF-8.
-char32_t next_code_point(std::string_view text, size_t& at);
-void append_utf8(std::string& text, char32_t code_point);
 std::vector<char32_t> code_points(std::string_view text);
 // Code points [begin, end); 0 <= begin.
 std::string_view substring(std::string_view text, int64_t begin, int64_t end);

@@ -46,7 +46,7 @@ Value Value::integer(const BigInteger& value) {
 }
 
 Value Value::text(std::string bytes, Budget* budget) {
-  const int64_t length = count_code_points(bytes);
+  const int64_t length = count_characters(bytes);
   Budget::Held held(budget, bytes.capacity() + sizeof(Text));
   return Value(Data(std::make_shared<const Text>(Text{std::move(bytes), length, std::move(held)})));
 }

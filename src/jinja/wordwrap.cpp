@@ -80,7 +80,7 @@ bool all_blank(const Letters& letters) {
 std::string encoded(const std::vector<Letters>& chunks) {
   std::string text;
   for (const Letters& chunk : chunks)
-    for (const char32_t c : chunk) append_utf8(text, c);
+    for (const char32_t c : chunk) append_character(c, text);
   return text;
 }
 

@@ -1,5 +1,6 @@
 #include "kernels/elementwise.h"
 
+#include "base/divide.h"
 #include "kernels/check_rules.h"
 
 namespace megatron::kernels {
@@ -56,7 +57,7 @@ void check(const SumOfSquaresArgs& args) {
   rules.require(args.x.defined() && args.x.is_contiguous() &&
                     (args.x.dtype() == DType::f32 || args.x.dtype() == DType::f64),
                 "x contiguous f32 or f64");
-  rules.dense(args.partial, {(args.x.elements() + kNormBlock - 1) / kNormBlock}, DType::f64,
+  rules.dense(args.partial, {ceil_div(args.x.elements(), kNormBlock)}, DType::f64,
               "partial f64 [ceil(n / 16384)]");
 }
 

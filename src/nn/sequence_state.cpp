@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/divide.h"
 #include "base/error.h"
 #include "base/machine_limits.h"
 #include "ops/attention_sinks.h"
@@ -83,8 +84,7 @@ std::vector<Run> runs_of(std::span<const SequencePart> parts, int64_t block_size
     size_t end = i;
     Run run{.parts = {}, .first = token, .blocks = blocks};
     for (; end < parts.size() && parts[end].count == parts[i].count; ++end)
-      run.blocks =
-          std::max(run.blocks, (parts[end].begin + parts[end].count + block_size - 1) / block_size);
+      run.blocks = std::max(run.blocks, ceil_div(parts[end].begin + parts[end].count, block_size));
     run.parts = parts.subspan(i, end - i);
     token += run.sequences() * run.count();
     runs.push_back(run);

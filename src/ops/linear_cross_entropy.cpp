@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/divide.h"
+
 namespace megatron::ops {
 namespace {
 
@@ -30,7 +32,7 @@ Tensor loss_chunk(Stream& stream, int64_t rows, int64_t vocabulary, DType type, 
                   const char* label) {
   constexpr int64_t kUnit = 128;
   const bool padded = stream.target().kind == DeviceKind::cuda && !capped;
-  const int64_t apart = padded ? (vocabulary + kUnit - 1) / kUnit * kUnit : vocabulary;
+  const int64_t apart = padded ? round_up(vocabulary, kUnit) : vocabulary;
   return Tensor::empty(stream.scratch(), {rows, apart}, type, label).slice(1, 0, vocabulary);
 }
 

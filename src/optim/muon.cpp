@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/divide.h"
 #include "base/error.h"
 #include "kernels/table.h"
 
@@ -22,10 +23,6 @@ Tensor part(const Tensor& whole, int64_t begin, int64_t size) {
 DType wide_type(std::span<const parallel::ParameterSpec* const> parameters) {
   return parameters.empty() ? DType::f32
                             : kernels::accumulator(parameters[0]->parameter.value.dtype());
-}
-
-int64_t norm_blocks(int64_t elements) {
-  return (elements + kernels::kNormBlock - 1) / kernels::kNormBlock;
 }
 
 }  // namespace
@@ -119,7 +116,7 @@ Muon::Muon(const MuonConfig& config, std::span<const parallel::ParameterSpec* co
   x_rounded_ = held_ == multiplied_ ? Tensor() : buffer(largest, multiplied_, "muon.x.rounded");
   gram_rounded_ =
       held_ == multiplied_ ? Tensor() : buffer(square, multiplied_, "muon.gram.rounded");
-  partials_ = buffer(norm_blocks(largest), DType::f64, "muon.partials");
+  partials_ = buffer(ceil_div(largest, kernels::kNormBlock), DType::f64, "muon.partials");
   factor_ = Tensor::empty(runtime.arena(MemoryClass::optimizer), {}, DType::f64, "muon.factor");
 }
 
@@ -166,7 +163,7 @@ void Muon::iterate(const std::array<double, 3>& abc, const Tensor& x, Stream& st
 void Muon::orthogonalize(const Tensor& given, Stream& stream) {
   const kernels::Table& table = kernels::table(stream);
   const int64_t elements = given.elements();
-  const Tensor partials = partials_.slice(0, 0, norm_blocks(elements));
+  const Tensor partials = partials_.slice(0, 0, ceil_div(elements, kernels::kNormBlock));
   const Tensor x = held_ == given.dtype() ? given : matrix(x_, given.size(0), given.size(1));
   table.sum_of_squares({.x = given.view({elements}), .partial = partials}, stream);
   table.unit_norm({.x = given, .partials = partials, .out = x}, stream);

@@ -4,14 +4,13 @@
 #include <span>
 #include <vector>
 
+#include "base/divide.h"
 #include "kernels/elementwise.h"
 #include "optim/optimizer.h"
 
 namespace megatron::optim {
 
-inline int64_t blocks_of(int64_t elements) {
-  return (elements + kernels::kNormBlock - 1) / kernels::kNormBlock;
-}
+inline int64_t blocks_of(int64_t elements) { return ceil_div(elements, kernels::kNormBlock); }
 
 // Sums over blocks of kernels::kNormBlock elements of each parameter, row-major from its begin.
 struct NormSlots {

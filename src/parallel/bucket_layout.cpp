@@ -7,6 +7,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "base/divide.h"
 #include "base/error.h"
 #include "kernels/elementwise.h"
 
@@ -14,8 +15,6 @@ namespace megatron::parallel {
 namespace {
 
 constexpr int64_t kBlock = kernels::kNormBlock;
-
-int64_t rounded_up(int64_t value, int64_t unit) { return (value + unit - 1) / unit * unit; }
 
 // Whether n elements that begin at `begin` are cut only where blocks of theirs end, when every
 // `shard` elements are a border.
@@ -40,7 +39,7 @@ bool place(Bucket& bucket, int shards, int64_t shard, int64_t unit) {
     const auto begin = place_of(end, entry.room, shard);
     if (!begin || *begin + entry.room > shards * shard) return false;
     entry.begin = *begin;
-    end = rounded_up(*begin + entry.room, unit);
+    end = round_up(*begin + entry.room, unit);
   }
   return true;
 }
@@ -50,8 +49,8 @@ void place(Bucket& bucket, const BucketRules& rules) {
     return e.placed->partial ? 1 + static_cast<int>(*e.placed->partial) : 0;
   });
   int64_t total = 0;
-  for (const Bucket::Entry& entry : bucket.entries) total += rounded_up(entry.room, rules.unit);
-  bucket.shard = rounded_up((total + bucket.shards - 1) / bucket.shards, rules.unit);
+  for (const Bucket::Entry& entry : bucket.entries) total += round_up(entry.room, rules.unit);
+  bucket.shard = round_up(ceil_div(total, bucket.shards), rules.unit);
   if (bucket.shard == 0) bucket.shard = rules.unit;
   while (!place(bucket, bucket.shards, bucket.shard, rules.unit)) bucket.shard += rules.unit;
   for (const Bucket::Entry& entry : bucket.entries) {

@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 
+#include "base/divide.h"
 #include "base/error.h"
 #include "base/philox.h"
 #include "kernels/table.h"
@@ -165,7 +166,7 @@ std::vector<Slice> common(std::span<const Slice> of_part, std::span<const Slice>
 
 Slice share_of(int64_t total, int ranks, int rank) {
   MG_ASSERT(ranks > 0 && rank >= 0 && rank < ranks);
-  const int64_t share = (total + ranks - 1) / ranks, begin = std::min(total, rank * share);
+  const int64_t share = ceil_div(total, ranks), begin = std::min(total, rank * share);
   return {.global_begin = begin, .size = std::min(share, total - begin)};
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "autograd/tape.h"
+#include "base/divide.h"
 
 namespace megatron::parallel {
 namespace {
@@ -10,7 +11,7 @@ namespace {
 class KeptSlice final : public Source {
  public:
   KeptSlice(const Tensor& storage, Tape& tape, const TensorParallel& tp) : tp_(tp) {
-    const int64_t total = storage.elements(), share = (total + tp.size() - 1) / tp.size();
+    const int64_t total = storage.elements(), share = ceil_div(total, tp.size());
     const int64_t begin = std::min(total, share * tp.rank());
     const int64_t size = std::min(share, total - begin);
     slice_ = tape.empty({share}, storage.dtype(), "saved.slice");

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/divide.h"
 #include "base/error.h"
 #include "ops/embedding.h"
 #include "ops/linear.h"
@@ -16,7 +17,7 @@ namespace {
 // Rows of the first ranks: share_of(V, n, 0), known from what any rank holds. A rank without rows
 // begins at V.
 int64_t largest_share(int64_t first, int64_t rows, int rank) {
-  return rank == 0 ? rows : (first + rank - 1) / rank;
+  return rank == 0 ? rows : ceil_div(first, rank);
 }
 
 using PendingDx = std::shared_ptr<PendingSum>;

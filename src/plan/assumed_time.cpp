@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 
+#include "base/divide.h"
 #include "plan/expert_rows.h"
 
 namespace megatron::plan {
@@ -144,7 +145,7 @@ class Sums {
 
   bool of_vocabulary(int64_t size) const {
     const int64_t ranks = run_.tensor_ranks;
-    return size == run_.vocabulary / ranks || size == (run_.vocabulary + ranks - 1) / ranks;
+    return size == run_.vocabulary / ranks || size == ceil_div(run_.vocabulary, ranks);
   }
 
   void add_product(const WorkItem& item) {

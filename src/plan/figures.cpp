@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "base/progress.h"
+#include "base/utf8.h"
 
 namespace megatron::plan {
 namespace {
@@ -68,10 +69,7 @@ std::string text_or_unknown(const std::optional<double>& seconds) {
   return seconds ? seconds_text(*seconds) : kUnknown;
 }
 
-size_t columns(const std::string& text) {
-  return static_cast<size_t>(std::ranges::count_if(
-      text, [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; }));
-}
+size_t columns(const std::string& text) { return static_cast<size_t>(count_characters(text)); }
 
 std::string left(const std::string& text, size_t width) {
   const size_t taken = columns(text);

@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "base/clock.h"
+#include "base/divide.h"
 #include "base/error.h"
 #include "kernels/cpu/products/bf16_products.h"
 #include "kernels/cpu/products/library_product.h"
@@ -222,7 +223,7 @@ double BandwidthMeter::read_once() {
   const auto* words = static_cast<const uint64_t*>(from_.raw());
   const int64_t count = from_.bytes() / static_cast<int64_t>(sizeof(uint64_t));
   const double begin = now_seconds();
-  runtime_.pool().parallel_shares((count + kBlock - 1) / kBlock, [&](int64_t block, int) {
+  runtime_.pool().parallel_shares(ceil_div(count, kBlock), [&](int64_t block, int) {
     const int64_t first = block * kBlock;
     const uint64_t sum = sum_of_words(words + first, std::min(kBlock, count - first));
     read_.fetch_xor(sum, std::memory_order_relaxed);

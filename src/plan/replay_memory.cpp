@@ -4,6 +4,7 @@
 #include <cstring>
 #include <optional>
 
+#include "base/divide.h"
 #include "base/philox.h"
 
 namespace megatron::plan {
@@ -11,8 +12,6 @@ namespace {
 
 constexpr int64_t kAlignment = 4096;
 constexpr int64_t kPattern = int64_t{1} << 20;  // bytes of numbers that a pool repeats
-
-int64_t round_up(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
 // In +-[0.01, 0.05]: products and sums of them are no denormals.
 float small_number(uint64_t index) {
@@ -122,7 +121,7 @@ void ReplayMemory::reserve(DType type, bool written, int64_t bytes) {
   Pool& pool = pools_[{type, written}];
   if (!pool.memory.defined() || pool.memory.bytes() < bytes) {
     pool = {};
-    const int64_t size = std::max(bytes, round_up(cold_ / 2));
+    const int64_t size = std::max(bytes, round_up(cold_ / 2, kAlignment));
     pool.memory = Tensor::empty(runtime_.arena(MemoryClass::activations), {size / size_of(type)},
                                 type, "replay.operands");
     fill(pool.memory);
@@ -132,7 +131,7 @@ void ReplayMemory::reserve(DType type, bool written, int64_t bytes) {
 
 Tensor ReplayMemory::take(DType type, bool written, int64_t bytes) {
   Pool& pool = pools_[{type, written}];
-  const int64_t size = round_up(bytes);
+  const int64_t size = round_up(bytes, kAlignment);
   Tensor taken = pool.memory.slice(0, pool.next / size_of(type), size / size_of(type));
   pool.next += size;
   return taken;
@@ -164,7 +163,7 @@ std::vector<Tensor> ReplayMemory::operands(const WorkItem& item) {
   std::map<std::pair<DType, bool>, int64_t> together;
   for (size_t i = 0; i < count; ++i) {
     pooled[i] = pooled[i] || written[i];
-    if (pooled[i]) together[{item.operands[i].type, written[i]}] += round_up(bytes[i]);
+    if (pooled[i]) together[{item.operands[i].type, written[i]}] += round_up(bytes[i], kAlignment);
   }
   for (const auto& [pool, all] : together) reserve(pool.first, pool.second, all);
   std::vector<Tensor> memory(count), tensors;

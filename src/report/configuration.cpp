@@ -1,9 +1,10 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <cctype>
 
 #include "base/progress.h"
+#include "base/shell_line.h"
+#include "base/shorten.h"
 #include "report/figures.h"
 #include "report/markup.h"
 #include "report/tables.h"
@@ -15,17 +16,14 @@ using Values = std::vector<std::pair<std::string, std::string>>;  // in the orde
 
 constexpr size_t kShownSessions = 200, kLongestValue = 4000, kMostValues = 2000;
 
-std::string shortened(std::string text) {
-  if (text.size() > kLongestValue) text = text.substr(0, kLongestValue) + " …";
-  return text;
-}
+std::string shown(std::string_view text) { return cut_short(text, kLongestValue, " …"); }
 
 std::string value_text(std::string_view key, const Json& value) {
-  if (value.is_string()) return shortened(value.as_string());
+  if (value.is_string()) return shown(value.as_string());
   if (value.is_number() && key.ends_with("_bytes")) return format_bytes(value.as_number());
   if (value.is_number() && key.ends_with("_flops")) return flops(value.as_number());
   if (value.is_integer()) return grouped(value.as_integer());
-  return shortened(value.dump());
+  return shown(value.dump());
 }
 
 void flatten(const std::string& prefix, const Json& record, Values& values) {
@@ -141,25 +139,13 @@ std::string end_of(const Session& session) {
   return html(text.empty() || text == reason ? reason : reason + ": " + text);
 }
 
-std::string quoted_word(const std::string& word) {
-  constexpr std::string_view kPlain = "%+,-./:=@_";
-  const bool plain = !word.empty() && std::all_of(word.begin(), word.end(), [&](unsigned char c) {
-    return (c < 128 && std::isalnum(c) != 0) || kPlain.find(static_cast<char>(c)) != kPlain.npos;
-  });
-  if (plain) return word;
-  std::string result = "'";
-  for (const char c : word) result += c == '\'' ? std::string("'\\''") : std::string(1, c);
-  return result + "'";
-}
-
 std::string command_of(const Json& run) {
   const Json* command = run.find("command");
   if (command == nullptr || !command->is_array()) return "";
-  std::string line;
+  std::vector<std::string> words;
   for (const Json& word : command->as_array())
-    if (word.is_string())
-      line += (line.empty() ? "" : " ") + quoted_word(shortened(word.as_string()));
-  return line;
+    if (word.is_string()) words.push_back(shown(word.as_string()));
+  return shell_line(words);
 }
 
 std::string sessions(const std::vector<RunHistory>& histories) {

@@ -10,46 +10,18 @@
 
 #include "base/json.h"
 #include "base/progress.h"
+#include "base/utf8.h"
 
 namespace megatron::report {
-namespace {
-
-constexpr std::string_view kReplacement = "\xef\xbf\xbd";
-
-// Bytes of the character that begins here; 0: none does (Unicode 15, table 3-7).
-size_t character_bytes(std::string_view text) {
-  const auto byte = [&text](size_t i) { return static_cast<unsigned char>(text[i]); };
-  const unsigned char lead = byte(0);
-  if (lead < 0x80) return 1;
-  const size_t bytes = lead >= 0xf0 ? 4 : lead >= 0xe0 ? 3 : 2;
-  if (lead < 0xc2 || lead > 0xf4 || text.size() < bytes) return 0;
-  const unsigned char lowest = lead == 0xe0 ? 0xa0 : lead == 0xf0 ? 0x90 : 0x80;
-  const unsigned char highest = lead == 0xed ? 0x9f : lead == 0xf4 ? 0x8f : 0xbf;
-  if (byte(1) < lowest || byte(1) > highest) return 0;
-  for (size_t i = 2; i < bytes; ++i)
-    if ((byte(i) & 0xc0) != 0x80) return 0;
-  return bytes;
-}
-
-}  // namespace
 
 std::string printable(std::string_view text) {
-  std::string result;
-  result.reserve(text.size());
-  while (!text.empty()) {
-    const size_t bytes = character_bytes(text);
-    const auto c = static_cast<unsigned char>(text[0]);
-    if (bytes == 0) {
-      result += kReplacement;
-    } else if (c < 0x20 && c != '\t' && c != '\n') {
-      result += "\xe2\x90";
-      result += static_cast<char>(0x80 + c);
-    } else if (c == 0x7f) {
-      result += "\xe2\x90\xa1";
-    } else {
-      result += text.substr(0, bytes);
-    }
-    text.remove_prefix(std::max<size_t>(bytes, 1));
+  std::string valid, result;
+  append_lossy(text, true, valid);
+  result.reserve(valid.size());
+  for (const char c : valid) {
+    const bool control = (c >= 0 && c < 0x20 && c != '\t' && c != '\n') || c == 0x7f;
+    if (control) append_character(c == 0x7f ? 0x2421 : 0x2400 + static_cast<char32_t>(c), result);
+    else result += c;
   }
   return result;
 }
@@ -106,10 +78,6 @@ std::string grouped(int64_t value) {
   const size_t begin = value < 0 ? 1 : 0;
   for (size_t at = digits.size(); at > begin + 3;) digits.insert(at -= 3, ",");
   return digits;
-}
-
-std::string significant(double value, int digits) {
-  return std::isfinite(value) ? fmt::format("{:.{}g}", value, digits) : "–";
 }
 
 std::string count(double value) {

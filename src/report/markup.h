@@ -23,9 +23,7 @@ std::string script_string(std::string_view text);
 // all are the same, null when there is none at all.
 std::string script_numbers(const std::vector<double>& values, int digits);
 
-std::string grouped(int64_t value);  // "1,234,567"
-std::string significant(double value,
-                        int digits);            // "3.2146", "0.0003", "1.2e-07"; "–" if not finite
+std::string grouped(int64_t value);             // "1,234,567"
 std::string count(double value);                // "812", "16.4M", "8.19B"; "–" if not finite
 std::string duration(double seconds);           // "42s", "3m05s", "2h07m", "18d09h"
 std::string percent(double share);              // "41.3 %"; "–" if not finite

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "base/progress.h"
+#include "base/utf8.h"
 #include "report/figures.h"
 #include "report/markup.h"
 
@@ -77,11 +78,10 @@ std::string memory_bar(const RunHistory& history, double widest) {
 }
 
 std::string cut_text(std::string_view text) {
-  if (text.size() <= kLongestSample) return html(text);
-  size_t end = kLongestSample;
-  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xc0) == 0x80) --end;
-  return html(text.substr(0, end)) +
-         fmt::format("<i> … {} bytes more</i>", grouped(static_cast<int64_t>(text.size() - end)));
+  const std::string_view kept = whole_characters(text, kLongestSample);
+  if (kept.size() == text.size()) return html(text);
+  return html(kept) + fmt::format("<i> … {} bytes more</i>",
+                                  grouped(static_cast<int64_t>(text.size() - kept.size())));
 }
 
 std::string left_out(const Records& records, std::string_view what) {

@@ -7,6 +7,7 @@
 #include <optional>
 #include <utility>
 
+#include "base/divide.h"
 #include "base/error.h"
 #include "base/setting_note.h"
 #include "parallel/layer_layout.h"
@@ -158,9 +159,7 @@ class LayoutCheck {
     return settings_.parallel.pipeline(limits_.num_layers).virtual_stages();
   }
   int64_t least_layers() const { return limits_.num_layers / virtual_stages(); }
-  int64_t most_layers() const {
-    return (limits_.num_layers + virtual_stages() - 1) / virtual_stages();
-  }
+  int64_t most_layers() const { return ceil_div(limits_.num_layers, virtual_stages()); }
 
   const LayoutLimits& limits_;
   const LayoutSettings settings_;

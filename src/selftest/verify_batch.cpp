@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/divide.h"
 #include "base/error.h"
 
 namespace megatron::selftest {
@@ -85,7 +86,7 @@ std::vector<bool> read_padding(Expected& expected, const corpus::HostBatch& batc
 }  // namespace
 
 corpus::HostBatch ExpectedBatch::share(int rank, int ranks) const {
-  const int64_t count = (host.sequences + ranks - 1) / ranks;
+  const int64_t count = ceil_div(host.sequences, ranks);
   std::vector<int64_t> numbers;
   for (int64_t i = rank * count; i < (rank + 1) * count; ++i)
     numbers.push_back(i < host.sequences ? i : 0);

@@ -152,11 +152,8 @@ class ChatCompletion {
 }  // namespace
 
 HttpAnswer complete_chat(const Api& api, const HttpRequest& request) {
-  ChatRequest read = read_chat(parse_body(request.body), api.model);
-  const bool streams = read.generation.stream;
-  const SharedGrammar grammar = read.generation.grammar;
-  const auto completion = std::make_shared<ChatCompletion>(api, std::move(read));
-  return with_unenforced(answer_completion(completion, streams, request), grammar);
+  return answer_completion<ChatCompletion>(api, read_chat(parse_body(request.body), api.model),
+                                           request);
 }
 
 }  // namespace megatron::server

@@ -151,11 +151,8 @@ class Completion {
 }  // namespace
 
 HttpAnswer complete_text(const Api& api, const HttpRequest& request) {
-  CompletionRequest read = read_completion(parse_body(request.body), api.model);
-  const bool streams = read.generation.stream;
-  const SharedGrammar grammar = read.generation.grammar;
-  const auto completion = std::make_shared<Completion>(api, std::move(read));
-  return with_unenforced(answer_completion(completion, streams, request), grammar);
+  return answer_completion<Completion>(api, read_completion(parse_body(request.body), api.model),
+                                       request);
 }
 
 }  // namespace megatron::server

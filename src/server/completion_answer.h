@@ -7,6 +7,7 @@
 
 #include "server/endpoints.h"
 #include "server/event_stream.h"
+#include "server/forms.h"
 #include "server/identifier.h"
 
 namespace megatron::server {
@@ -36,17 +37,22 @@ class CompletionFrame {
   const bool has_usage_;
 };
 
-// Completion has: Json whole(client_gone); void stream(events, client_gone); std::string note().
-template <class Completion>
-HttpAnswer answer_completion(std::shared_ptr<Completion> completion, bool streams,
-                             const HttpRequest& request) {
+// Completion is made of an Api and the Request that was read, and has: Json whole(client_gone); void
+// stream(events, client_gone); std::string note().
+template <class Completion, class Request>
+HttpAnswer answer_completion(const Api& api, Request read, const HttpRequest& request) {
+  const bool streams = read.generation.stream;
+  const SharedGrammar grammar = read.generation.grammar;
+  const auto completion = std::make_shared<Completion>(api, std::move(read));
   if (streams) {
-    return event_stream([completion, gone = request.client_gone](
-                            const EventWriter& events) { completion->stream(events, gone); },
-                        [completion] { return completion->note(); });
+    return with_unenforced(
+        event_stream([completion, gone = request.client_gone](
+                         const EventWriter& events) { completion->stream(events, gone); },
+                     [completion] { return completion->note(); }),
+        grammar);
   }
   const Json whole = completion->whole(request.client_gone);
-  return {.body = whole.dump(), .note = completion->note()};
+  return with_unenforced({.body = whole.dump(), .note = completion->note()}, grammar);
 }
 
 }  // namespace megatron::server

@@ -3,21 +3,17 @@
 #include <algorithm>
 #include <utility>
 
-#include "tokenizers/unicode/utf8.h"
+#include "base/utf8.h"
 
 namespace megatron::server {
 namespace {
-
-int64_t count_characters(std::string_view text) {
-  return std::ranges::count_if(text, [](char c) { return (c & 0xc0) != 0x80; });
-}
 
 Json::Object chat_entry(const TextModel& model, const inference::Draw& draw) {
   const std::string raw = model.token_bytes(draw.token);
   Json::Array bytes;
   for (const char byte : raw) bytes.emplace_back(int64_t{static_cast<unsigned char>(byte)});
   std::string text;
-  tokenizers::append_lossy(raw, true, text);
+  append_lossy(raw, true, text);
   return {{"token", std::move(text)},
           {"logprob", log_probability(draw.log_probability)},
           {"bytes", std::move(bytes)}};
@@ -33,7 +29,7 @@ Json log_probability(double value) { return std::max(value, -9999.0); }
 
 std::string token_name(const TextModel& model, int32_t id) {
   const std::string raw = model.token_bytes(id);
-  if (tokenizers::first_invalid_byte(raw) == raw.size()) return raw;
+  if (first_invalid_byte(raw) == raw.size()) return raw;
   std::string name = "bytes:";
   for (const char byte : raw)
     name += fmt::format("\\x{:02x}", static_cast<unsigned>(static_cast<unsigned char>(byte)));
@@ -61,7 +57,7 @@ Json prompt_logprobs(const TextModel& model, std::span<const int32_t> tokens,
     Json::Object by_id;
     const auto put = [&](const inference::Draw& draw, int64_t rank) {
       std::string text;
-      tokenizers::append_lossy(model.token_bytes(draw.token), true, text);
+      append_lossy(model.token_bytes(draw.token), true, text);
       by_id.emplace_back(std::to_string(draw.token),
                          Json::Object{{"logprob", log_probability(draw.log_probability)},
                                       {"rank", rank},

@@ -2,6 +2,8 @@
 
 #include <cmath>
 
+#include "base/shorten.h"
+
 namespace megatron::server {
 namespace {
 
@@ -20,14 +22,11 @@ bool changes_nothing(const Json& value, const Json& neutral) {
 
 std::string shown(const Json& value) {
   constexpr size_t kMost = 40;
-  std::string text = value.is_string() || value.is_number() || value.is_bool() || value.is_null()
-                         ? value.dump()
-                     : value.is_array() ? "a list"
-                                        : "an object";
-  if (text.size() <= kMost) return text;
-  size_t end = kMost;
-  while (end > 0 && (text[end] & 0xc0) == 0x80) --end;  // no character is cut
-  return text.substr(0, end) + "...";
+  const std::string text =
+      value.is_string() || value.is_number() || value.is_bool() || value.is_null() ? value.dump()
+      : value.is_array()                                                           ? "a list"
+                                                                                   : "an object";
+  return cut_short(text, kMost);
 }
 
 Parameters::Parameters(const Json& object, std::string path)

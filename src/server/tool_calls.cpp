@@ -84,11 +84,15 @@ std::optional<ToolCall> call_of(const Json& value) {
 
 using Calls = std::optional<std::vector<ToolCall>>;
 
+std::optional<ToolCall> take_call(std::string_view& text) {
+  const std::optional<Json> value = take_value(text);
+  return value ? call_of(*value) : std::nullopt;
+}
+
 Calls hermes_calls(std::string_view text) {
   std::vector<ToolCall> calls;
   while (take_word(text, "<tool_call>")) {
-    const std::optional<Json> value = take_value(text);
-    const std::optional<ToolCall> call = value ? call_of(*value) : std::nullopt;
+    const std::optional<ToolCall> call = take_call(text);
     if (!call) return std::nullopt;
     calls.push_back(*call);
     take_word(text, "</tool_call>");  // it may be missing at the end
@@ -101,8 +105,7 @@ Calls llama_calls(std::string_view text) {
   std::vector<ToolCall> calls;
   take_word(text, "<|python_tag|>");
   do {
-    const std::optional<Json> value = take_value(text);
-    const std::optional<ToolCall> call = value ? call_of(*value) : std::nullopt;
+    const std::optional<ToolCall> call = take_call(text);
     if (!call) return std::nullopt;
     calls.push_back(*call);
   } while (take_word(text, ";"));

@@ -5,6 +5,7 @@
 #include <numeric>
 #include <utility>
 
+#include "base/divide.h"
 #include "base/error.h"
 #include "settings/rules.h"
 
@@ -349,8 +350,7 @@ parallel::DataParallelOptions ParallelSettings::data_parallel(int64_t parameters
   if (!overlap_grad_reduce) return options;
   if (bucket_size) options.bucket_elements = *bucket_size;
   if (num_buckets)
-    options.bucket_elements =
-        std::max<int64_t>(1, (parameters_of_rank + *num_buckets - 1) / *num_buckets);
+    options.bucket_elements = std::max<int64_t>(1, ceil_div(parameters_of_rank, *num_buckets));
   return options;
 }
 

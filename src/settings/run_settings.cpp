@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <charconv>
 
+#include "base/divide.h"
 #include "base/error.h"
 #include "settings/recipes.h"
 
@@ -78,8 +79,7 @@ std::vector<int64_t> RunSettings::skipped() const {
 
 int64_t RunSettings::evaluations_before(int64_t iteration) const {
   const int64_t interval = *eval_interval;
-  const int64_t first =
-      std::max<int64_t>(1, (start_eval_at_iter.value_or(0) + interval - 1) / interval);
+  const int64_t first = std::max<int64_t>(1, ceil_div(start_eval_at_iter.value_or(0), interval));
   return std::max<int64_t>(0, (iteration - 1) / interval - (first - 1));
 }
 

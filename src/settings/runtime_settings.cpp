@@ -85,9 +85,7 @@ int RuntimeSettings::threads_per_rank() const {
 }
 
 void RuntimeSettings::limit_instruction_set() const {
-  using kernels::InstructionSet;
-  kernels::limit_instruction_set(instruction_set == "avx2" ? InstructionSet::avx2
-                                                           : InstructionSet::newest);
+  if (instruction_set == "avx2") kernels::limit_instruction_set(kernels::InstructionSet::avx2);
 }
 
 DeviceKind RuntimeSettings::device_kind() const {

@@ -1,5 +1,6 @@
 #include "settings/tokenizer_settings.h"
 
+#include "base/divide.h"
 #include "base/error.h"
 
 namespace megatron::settings {
@@ -83,7 +84,7 @@ int64_t padded_vocabulary_size(const TokenizerSettings& s, int64_t size, int64_t
   }
   if (!s.pad_vocab_size) return size;
   const int64_t multiple = s.make_vocab_size_divisible_by * tensor_parallel;
-  return (size + multiple - 1) / multiple * multiple;
+  return round_up(size, multiple);
 }
 
 }  // namespace megatron::settings

@@ -1,9 +1,9 @@
 #include "tasks/extraction.h"
 
 #include "base/error.h"
+#include "base/utf8.h"
 #include "jinja/unicode.h"
 #include "tokenizers/regex/pcre_regex.h"
-#include "tokenizers/unicode/utf8.h"
 
 namespace megatron::tasks {
 namespace {
@@ -25,7 +25,7 @@ void for_each_match(const std::string& pattern, std::string_view text, F&& f) {
     at = groups[0].end;
     if (groups[0].begin < at) continue;
     if (at == text.size()) break;
-    at += static_cast<size_t>(tokenizers::character_size(text[at]));  // behind an empty match
+    at += static_cast<size_t>(character_size(text[at]));  // behind an empty match
   }
 }
 

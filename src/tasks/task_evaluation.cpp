@@ -34,7 +34,7 @@ void add_choices(const Example& example, const Answer& answer, Json::Object& lin
   for (size_t i = 0; i < example.choices.size(); ++i) {
     const double value = answer.log_likelihoods[i];
     const std::string& choice = example.choices[i];
-    by_character.push_back(value / static_cast<double>(jinja::count_code_points(choice)));
+    by_character.push_back(value / static_cast<double>(count_characters(choice)));
     by_byte.push_back(value / static_cast<double>(choice.size()));
   }
   line.emplace_back("loglikelihoods", as_array(answer.log_likelihoods));

@@ -6,10 +6,10 @@
 
 #include "base/error.h"
 #include "base/fields.h"
+#include "base/utf8.h"
 #include "data/input_file.h"
 #include "tasks/extraction.h"
 #include "tasks/format.h"
-#include "tokenizers/unicode/utf8.h"
 
 namespace megatron::tasks {
 namespace {
@@ -27,7 +27,7 @@ std::vector<Item> read_items(const std::string& path) {
     ++number;
     if (line.find_first_not_of(" \t\r") == line.npos) continue;
     const std::string place = fmt::format("{} line {}", path, number);
-    tokenizers::check_utf8(line, place);
+    check_utf8(line, place);
     items.emplace_back(line, place);
   }
   MG_CHECK(!items.empty(), "{} has no line; a task has one example a line", path);

@@ -6,6 +6,7 @@
 #include <mutex>
 #include <vector>
 
+#include "base/divide.h"
 #include "base/error.h"
 
 namespace megatron {
@@ -73,7 +74,7 @@ struct Rows {
     elements = t.elements();
     length = contiguous ? std::min(elements, kBlock) : t.size(-1);
     stride = contiguous ? 1 : t.stride(-1);
-    count = elements == 0 ? 0 : (elements + length - 1) / length;
+    count = elements == 0 ? 0 : ceil_div(elements, length);
   }
   int64_t length_of(int64_t row) const { return std::min(length, elements - row * length); }
   const std::byte* data(int64_t row) const {
@@ -102,7 +103,7 @@ NonFinite find_non_finite(const Tensor& tensor, bool minus_infinity_is_right, Th
   const Rows rows(here);
   std::mutex mutex;
   const int64_t together = std::max<int64_t>(1, kBlock / std::max<int64_t>(1, rows.length));
-  pool.parallel_for((rows.count + together - 1) / together, [&](int64_t block, int) {
+  pool.parallel_for(ceil_div(rows.count, together), [&](int64_t block, int) {
     for (int64_t row = block * together; row < std::min(rows.count, (block + 1) * together);
          ++row) {
       const NonFinite found = find_in(tensor.dtype(), rows.data(row), rows.length_of(row),

@@ -3,8 +3,9 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/utf8.h"
 #include "tokenizers/limits.h"
-#include "tokenizers/unicode/utf8.h"
+#include "tokenizers/unicode/unicode.h"
 
 namespace megatron::tokenizers {
 namespace {

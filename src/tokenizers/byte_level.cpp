@@ -5,7 +5,7 @@
 #include <charconv>
 #include <vector>
 
-#include "tokenizers/unicode/utf8.h"
+#include "base/utf8.h"
 
 namespace megatron::tokenizers {
 namespace {

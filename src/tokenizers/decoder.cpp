@@ -3,10 +3,10 @@
 #include <functional>
 
 #include "base/error.h"
+#include "base/utf8.h"
 #include "tokenizers/byte_level.h"
 #include "tokenizers/limits.h"
 #include "tokenizers/regex/regex.h"
-#include "tokenizers/unicode/utf8.h"
 
 namespace megatron::tokenizers {
 namespace {

@@ -161,13 +161,6 @@ Json write_model(const Json& settings, const Definition& definition) {
   return model;
 }
 
-Json byte_level(bool add_prefix_space, bool use_regex) {
-  return Json::Object{{"type", "ByteLevel"},
-                      {"add_prefix_space", add_prefix_space},
-                      {"trim_offsets", true},
-                      {"use_regex", use_regex}};
-}
-
 template <class F>
 void for_each_line(std::string_view text, F&& f) {
   while (!text.empty()) {
@@ -226,16 +219,23 @@ std::string write_definition(const Definition& definition) {
   return Json(std::move(members)).dump(2) + "\n";
 }
 
+Json byte_level_settings(bool add_prefix_space, bool use_regex) {
+  return Json::Object{{"type", "ByteLevel"},
+                      {"add_prefix_space", add_prefix_space},
+                      {"trim_offsets", true},
+                      {"use_regex", use_regex}};
+}
+
 Definition byte_level_definition(std::string_view pattern, bool add_prefix_space) {
-  Json pre_tokenizer = byte_level(add_prefix_space, true);
+  Json pre_tokenizer = byte_level_settings(add_prefix_space, true);
   if (pattern != kGpt2Pattern) {
     Json split = Json::Object{{"type", "Split"},
                               {"pattern", Json::Object{{"Regex", pattern}}},
                               {"behavior", "Isolated"},
                               {"invert", false}};
-    pre_tokenizer =
-        Json::Object{{"type", "Sequence"},
-                     {"pretokenizers", Json::Array{split, byte_level(add_prefix_space, false)}}};
+    pre_tokenizer = Json::Object{
+        {"type", "Sequence"},
+        {"pretokenizers", Json::Array{split, byte_level_settings(add_prefix_space, false)}}};
   }
   const Json model = Json::Object{{"type", "BPE"},
                                   {"dropout", nullptr},
@@ -253,8 +253,8 @@ Definition byte_level_definition(std::string_view pattern, bool add_prefix_space
                                      {"added_tokens", nullptr},
                                      {"normalizer", nullptr},
                                      {"pre_tokenizer", pre_tokenizer},
-                                     {"post_processor", byte_level(true, true)},
-                                     {"decoder", byte_level(true, true)},
+                                     {"post_processor", byte_level_settings(true, true)},
+                                     {"decoder", byte_level_settings(true, true)},
                                      {"model", model}};
   return definition;
 }

@@ -57,6 +57,9 @@ std::string write_definition(const Definition& definition);
 Merge find_merge(const Vocabulary& vocabulary, std::string_view left, std::string_view right,
                  std::string_view prefix = {});
 
+// The settings of a component of type ByteLevel.
+Json byte_level_settings(bool add_prefix_space, bool use_regex);
+
 // A definition of byte-level BPE with nothing in its vocabulary: GPT-2's components, or, when
 // `pattern` is not GPT-2's, a Split by it before ByteLevel.
 Definition byte_level_definition(std::string_view pattern, bool add_prefix_space);

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/utf8.h"
 #include "tokenizers/added_tokens.h"
 #include "tokenizers/codec.h"
 #include "tokenizers/decoder.h"
@@ -15,7 +16,6 @@
 #include "tokenizers/normalizers/normalizer.h"
 #include "tokenizers/post_processor.h"
 #include "tokenizers/pre_tokenizers/pre_tokenizer.h"
-#include "tokenizers/unicode/utf8.h"
 
 namespace megatron::tokenizers {
 namespace {

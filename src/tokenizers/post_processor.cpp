@@ -5,9 +5,9 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/utf8.h"
 #include "tokenizers/byte_level.h"
 #include "tokenizers/unicode/unicode.h"
-#include "tokenizers/unicode/utf8.h"
 #include "tokenizers/vocabulary.h"
 
 namespace megatron::tokenizers {

@@ -1,7 +1,7 @@
 #include "tokenizers/settings.h"
 
 #include "base/error.h"
-#include "tokenizers/unicode/utf8.h"
+#include "base/utf8.h"
 
 namespace megatron::tokenizers {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "tokenizers/unicode/utf8.h"
+#include "base/utf8.h"
 
 namespace megatron::tokenizers {
 

@@ -5,9 +5,9 @@
 
 #include "base/error.h"
 #include "base/files.h"
+#include "base/utf8.h"
 #include "tokenizers/special_tokens.h"
 #include "tokenizers/tokenizer_file.h"
-#include "tokenizers/unicode/utf8.h"
 
 namespace megatron::tokenizers {
 

@@ -7,11 +7,11 @@
 #include "base/error.h"
 #include "base/files.h"
 #include "base/lfs_pointer.h"
+#include "base/utf8.h"
 #include "tokenizers/sentence_piece/sentence_piece.h"
 #include "tokenizers/sentence_piece/sentence_piece_model.h"
 #include "tokenizers/tik_token/tik_token.h"
 #include "tokenizers/transformers/directory.h"
-#include "tokenizers/unicode/utf8.h"
 
 namespace megatron::tokenizers {
 namespace {

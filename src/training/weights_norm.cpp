@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "base/divide.h"
 #include "kernels/table.h"
 #include "tensor/tensor.h"
 
@@ -16,7 +17,7 @@ double weights_norm(std::span<const parallel::Shard> shards, const parallel::Ran
   for (const parallel::Shard& shard : shards) {
     if (!shard.counted) continue;
     Tensor x = shard.value;
-    const int64_t blocks = (x.elements() + kernels::kNormBlock - 1) / kernels::kNormBlock;
+    const int64_t blocks = ceil_div(x.elements(), kernels::kNormBlock);
     if (blocks == 0) continue;
     if (x.dtype() != DType::f32 && x.dtype() != DType::f64) {
       const Tensor wide = Tensor::empty(arena, x.shape(), DType::f32, "weights_norm.wide");

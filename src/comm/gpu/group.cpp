@@ -12,6 +12,7 @@
 #include <numeric>
 #include <thread>
 
+#include "base/divide.h"
 #include "base/error.h"
 #include "base/function_ref.h"
 #include "comm/arguments.h"
@@ -29,8 +30,6 @@ constexpr int64_t kChunk = int64_t{64}
 // Up to here, bytes of all ranks together, every rank gets all and adds all: one exchange, not two.
 constexpr int64_t kSmall = int64_t{64} << 10;
 constexpr int64_t kSliceUnit = 64;  // elements; slices begin at its multiples
-
-int64_t rounded_up(int64_t n) { return (n + kSliceUnit - 1) / kSliceUnit * kSliceUnit; }
 
 bool is_exact(DType type) { return size_of(type) != 2 && !is_floating(type); }
 // Whether NCCL's own reduction is the one that is asked for; its maximum forgets NaNs.
@@ -151,7 +150,7 @@ class GpuGroup final : public Group {
       if (is_nccls(t.dtype(), op))
         return lane.communicator().all_reduce(t.address(), t.elements(), t.dtype(), op,
                                               lane.stream());
-      const int64_t element = size_of(t.dtype()), chunk = rounded_up(kChunk / element);
+      const int64_t element = size_of(t.dtype()), chunk = round_up(kChunk / element, kSliceUnit);
       for (int64_t at = 0; at < t.elements(); at += chunk) {
         const Numbers part{data(t) + at * element, std::min(chunk, t.elements() - at), t.dtype()};
         if (part.bytes() * size() <= kSmall) reduce_all(lane, part, op);
@@ -179,7 +178,7 @@ class GpuGroup final : public Group {
                    if (is_nccls(in.dtype(), op))
                      return lane.communicator().reduce_scatter(in.address(), out.address(), n,
                                                                in.dtype(), op, lane.stream());
-                   const int64_t chunk = rounded_up(kChunk / element / size());
+                   const int64_t chunk = round_up(kChunk / element / size(), kSliceUnit);
                    for (int64_t at = 0; at < n; at += chunk) {
                      const int64_t here = std::min(chunk, n - at);
                      reduce_blocks(
@@ -386,7 +385,7 @@ class GpuGroup final : public Group {
 
   // Bytes for one part of every rank; given back at once, since only the lane's stream uses it.
   Tensor room(GpuLane& lane, const Numbers& part) const {
-    return Tensor::empty(lane.arena(), Shape{size() * rounded_up(part.count)}, part.type,
+    return Tensor::empty(lane.arena(), Shape{size() * round_up(part.count, kSliceUnit)}, part.type,
                          "parts of all ranks");
   }
 
@@ -394,7 +393,7 @@ class GpuGroup final : public Group {
   void reduce_blocks(GpuLane& lane, FunctionRef<Communicator::Piece(int)> block, Numbers sum,
                      Reduce op) {
     const Tensor parts = room(lane, sum);
-    const int64_t stride = rounded_up(sum.count);
+    const int64_t stride = round_up(sum.count, kSliceUnit);
     Pieces out, in;
     for (int r = 0; r < size(); ++r) {
       out.push_back(block(r));
@@ -414,7 +413,8 @@ class GpuGroup final : public Group {
 
   // Rank r reduces slice r and gives it to the others.
   void reduce_slices(GpuLane& lane, Numbers t, Reduce op) {
-    const int64_t element = size_of(t.type), share = rounded_up((t.count + size() - 1) / size());
+    const int64_t element = size_of(t.type),
+                  share = round_up(ceil_div(t.count, size()), kSliceUnit);
     const auto slice = [&](int r) {
       const int64_t begin = std::min(t.count, r * share), end = std::min(t.count, begin + share);
       return Communicator::Piece{t.data + begin * element, (end - begin) * element};

@@ -1,11 +1,10 @@
-// Messages between `megatron launch` and the guard of each rank, over TCP; and handles of the
-// system.
+// Messages between `megatron launch` and the guard of each rank, over a socket of this machine; and
+// handles of the system.
 #pragma once
 
 #include <cstdint>
 #include <deque>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -33,15 +32,13 @@ struct Pipe {
 };
 Pipe make_pipe();  // throws Error
 
-constexpr int kProtocol = 1;
-
 enum class MessageKind : uint8_t {
-  hello = 1,     // guard: a = rank, b = size, text = "TOKEN PROTOCOL HOST"
+  hello = 1,     // guard: a = rank, b = size
   output,        // guard: bytes of standard output
   error_output,  // guard: bytes of standard error
   ended,         // guard: a = the program's status as waitpid gives it, b = 1: it was asked to end
   signal,        // launch: a = signal for the program, b = 1: because the run ends
-  release,       // launch: the guard may end; a = 1: with the program's exit code, else with 0
+  release,       // launch: the guard may end
 };
 
 struct Message {
@@ -49,6 +46,8 @@ struct Message {
   int32_t a = 0, b = 0;
   std::string text;
 };
+
+constexpr size_t kMostBytes = size_t{64} << 10;  // of a message's text
 
 // A connected socket that never blocks. Throws Error for bytes that are no messages.
 class Channel {
@@ -60,36 +59,25 @@ class Channel {
   void flush();
   // Appends what has come; false when the other side is gone and all is read.
   bool receive(std::vector<Message>& messages);
-  size_t queued() const { return out_.size() - sent_; }
+  size_t queued() const { return queued_; }
 
  private:
   Descriptor socket_;
-  std::string in_, out_;
-  size_t sent_ = 0;
-  bool gone_ = false;
+  std::deque<std::string> out_;
+  size_t queued_ = 0;  // bytes
 };
 
-// Where a guard finds its launch, as one environment variable's value:
-// "TOKEN,PORT,ADDRESS,ADDRESS...".
-inline constexpr const char* kListenAddressVariable = "MEGATRON_LAUNCH";
+// The environment variable by which a guard finds its launch: the name of its socket.
+inline constexpr const char* kLaunchVariable = "MEGATRON_LAUNCH";
 
-struct ListenAddress {
-  std::string token;
-  int port = 0;
-  std::vector<std::string> addresses;  // numeric
-
-  std::string text() const;
-  static ListenAddress parse(std::string_view text);  // throws Error
-};
-
-// A socket that listens, on this machine's loopback or on all its addresses, with a fresh token.
+// A socket that listens, under a name of its own.
 struct Listener {
   Descriptor socket;
-  ListenAddress address;
+  std::string name;
 };
-Listener listen(bool other_hosts);
-Descriptor connect(const ListenAddress& listen_address);  // throws Error naming the addresses tried
-
-std::string host_name();
+Listener listen();
+// A connection of this user that has come; not open when there is none.
+Descriptor accept(const Listener& listener);
+Descriptor connect(const std::string& name);  // throws Error
 
 }  // namespace megatron::comm::launch

@@ -11,6 +11,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/shorten.h"
 #include "comm/launch/channel.h"
 #include "comm/launch/child.h"
 
@@ -25,12 +26,10 @@ constexpr double kUnreleased = 90;    // a guard does not outlive its run by mor
 
 class Guard {
  public:
-  Guard(const std::vector<std::string>& words, const ProcessPlace& place,
-        const ListenAddress& listen_address)
-      : channel_(connect(listen_address)),
+  Guard(const std::vector<std::string>& words, const ProcessPlace& place, const std::string& name)
+      : channel_(connect(name)),
         signals_(signal_file({SIGCHLD, SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2})) {
-    channel_.send({MessageKind::hello, place.rank, place.size,
-                   fmt::format("{} {} {}", listen_address.token, kProtocol, host_name())});
+    channel_.send({MessageKind::hello, place.rank, place.size, ""});
     start(words);
   }
 
@@ -54,14 +53,15 @@ class Guard {
     ChildOptions options;
     options.words = words;
     // The rank is the launcher's, not that of a torchrun around launch.
-    options.unset = {kListenAddressVariable, "RANK", "WORLD_SIZE"};
+    options.unset = {kLaunchVariable, "RANK", "WORLD_SIZE"};
     options.output = out.write.get();
     options.error_output = err.write.get();
     options.at_parents_end = SIGKILL;
     try {
       child_ = start_child(options);
     } catch (const Error& e) {
-      channel_.send({MessageKind::error_output, 0, 0, fmt::format("error: {}\n", e.what())});
+      channel_.send(
+          {MessageKind::error_output, 0, 0, fmt::format("error: {}\n", cut_short(e.what(), 4096))});
       finish(127 << 8);
     }
     output_ = std::move(out.read);
@@ -106,7 +106,7 @@ class Guard {
 
   // Sends what the program wrote; a file whose end is reached is closed.
   void pump(Descriptor& file, MessageKind kind) {
-    char buffer[65536];
+    char buffer[kMostBytes];
     while (file.open() && channel_.queued() <= kMostQueued) {
       const ssize_t n = ::read(file.get(), buffer, sizeof buffer);
       if (n < 0 && errno == EINTR) continue;
@@ -146,8 +146,7 @@ class Guard {
     const bool there = channel_.receive(messages);
     for (const Message& message : messages) {
       if (message.kind == MessageKind::release) {
-        released_ = true;
-        quiet_ = message.a == 0;
+        released_ = quiet_ = true;
       }
       if (message.kind != MessageKind::signal) continue;
       if (message.b != 0) asked_to_end_ = true;
@@ -185,15 +184,16 @@ class Guard {
 }  // namespace
 
 int guard(const std::vector<std::string>& words, const Variable& variable) {
-  const auto listen_address = variable(kListenAddressVariable);
-  MG_CHECK(listen_address.has_value(),
-           "--guard is for megatron launch itself, which starts it on each rank; leave it out");
+  const auto name = variable(kLaunchVariable);
+  MG_CHECK(
+      name.has_value(),
+      "--guard is for megatron launch itself, which starts it for each rank on its own machine; "
+      "leave it out");
   const auto place = find_mpi_launch(variable).place;
   MG_CHECK(place.has_value(),
-           "the launcher on host {} sets no environment variable with a process's rank; use Open "
-           "MPI, MPICH, Intel MPI or srun",
-           host_name());
-  return Guard(words, *place, ListenAddress::parse(*listen_address)).run();
+           "the launcher sets no environment variable with a process's rank; use that of Open MPI "
+           "or MPICH");
+  return Guard(words, *place, *name).run();
 }
 
 }  // namespace megatron::comm::launch

@@ -11,8 +11,8 @@
 namespace megatron::comm::launch {
 
 // Runs the program (words[0], with its arguments) as the rank that the environment names; gives its
-// exit code, 128 + signal when a signal ended it; 0 where launch has it and the launcher need not
-// know (Open MPI's takes a second to act on a code that others have reported already). Throws Error
+// exit code, 128 + signal when a signal ended it; 0 where launch has it (Open MPI's launcher takes a
+// second to act on a code that others have reported already). Throws Error
 // where the environment is not that of a rank of launch, or launch cannot be reached.
 int guard(const std::vector<std::string>& words, const Variable& variable);
 

@@ -1,11 +1,9 @@
 #include "comm/launch/machine.h"
 
-#include <sched.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
-#include <set>
 
 #include "base/error.h"
 #include "base/files.h"
@@ -21,13 +19,6 @@ bool is_set(const char* name) {
   return value != nullptr && *value != '\0';
 }
 
-bool in_slurm() { return is_set("SLURM_JOB_ID"); }
-
-bool in_batch_system() {
-  return in_slurm() || is_set("PBS_NODEFILE") || is_set("LSB_HOSTS") ||
-         is_set("LSB_DJOB_HOSTFILE") || is_set("PE_HOSTFILE");
-}
-
 bool in_container() {
   if (::access("/.dockerenv", F_OK) == 0 || ::access("/run/.containerenv", F_OK) == 0 ||
       is_set("container") || is_set("KUBERNETES_SERVICE_HOST")) {
@@ -40,25 +31,6 @@ bool in_container() {
   } catch (const Error&) {
     return false;
   }
-}
-
-// Cores that this process may use, hyper-threads of one core counted once: what Open MPI calls
-// slots.
-int usable_cores() {
-  cpu_set_t allowed;
-  CPU_ZERO(&allowed);
-  if (::sched_getaffinity(0, sizeof allowed, &allowed) != 0) return 1;
-  std::set<std::string> cores;
-  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
-    if (!CPU_ISSET(cpu, &allowed)) continue;
-    try {
-      cores.insert(read_file(
-          fmt::format("/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list", cpu)));
-    } catch (const Error&) {
-      cores.insert(std::to_string(cpu));
-    }
-  }
-  return std::max(1, static_cast<int>(cores.size()));
 }
 
 std::optional<std::string> in_path(const std::string& name) {
@@ -92,40 +64,16 @@ Launcher named_launcher(const std::string& path) {
            path);
   const auto launcher = launcher_at(path);
   MG_CHECK(launcher.has_value(),
-           "--launcher {}: `{} --version` does not say Open MPI, MPICH (HYDRA), Intel MPI or slurm",
-           path, path);
+           "--launcher {}: `{} --version` does not say Open MPI or MPICH (HYDRA)", path, path);
   return *launcher;
-}
-
-std::vector<std::string> variables_set() {
-  std::vector<std::string> names;
-  for (char** entry = environ; *entry != nullptr; ++entry) {
-    const std::string_view text = *entry;
-    names.emplace_back(text.substr(0, text.find('=')));
-  }
-  return names;
-}
-
-std::vector<std::string> slurm_mpi_types(const std::string& srun) {
-  const std::string text = output_of({srun, "--mpi=list"}, kVersionSeconds).value_or("");
-  std::vector<std::string> types;
-  for (const char* type : {"pmix", "pmi2"}) {
-    if (text.find(type) != text.npos) types.emplace_back(type);
-  }
-  return types;
 }
 
 }  // namespace
 
 Launcher find_launcher(const std::string& wanted, std::optional<Mpi> mpi) {
   if (wanted.find('/') != wanted.npos) return named_launcher(wanted);
-  MG_CHECK(wanted == "auto" || wanted == "mpirun" || wanted == "mpiexec" || wanted == "srun",
-           "--launcher is {}; it must be auto, mpirun, mpiexec, srun or a path with a /", wanted);
-  if (wanted == "srun" || (wanted == "auto" && in_slurm())) {
-    const auto path = in_path("srun");
-    if (path) return named_launcher(*path);
-    if (wanted == "srun") no_launcher("no srun", Mpi::slurm, "");
-  }
+  MG_CHECK(wanted == "auto" || wanted == "mpirun" || wanted == "mpiexec",
+           "--launcher is {}; it must be auto, mpirun, mpiexec or a path with a /", wanted);
   std::string others;
   for (const std::string& name : launcher_names(mpi)) {
     if (wanted != "auto" && !name.starts_with(wanted)) continue;
@@ -142,19 +90,8 @@ Launcher find_launcher(const std::string& wanted, std::optional<Mpi> mpi) {
               mpi, others);
 }
 
-Situation situation_here(const Launcher& launcher, std::optional<Mpi> program_mpi) {
-  Situation s;
-  s.batch_system = in_batch_system();
-  s.cores = usable_cores();
-  s.root = ::geteuid() == 0;
-  s.container = in_container();
-  s.variables = exported_variables(variables_set());
-  s.program_mpi = program_mpi;
-  if (launcher.mpi == Mpi::slurm) {
-    s.slurm_mpi_types = slurm_mpi_types(launcher.path);
-    if (is_set("SLURM_CPUS_PER_TASK")) s.slurm_cpus_per_task = std::getenv("SLURM_CPUS_PER_TASK");
-  }
-  return s;
+Situation situation_here(int ranks) {
+  return {.ranks = ranks, .root = ::geteuid() == 0, .container = in_container()};
 }
 
 }  // namespace megatron::comm::launch

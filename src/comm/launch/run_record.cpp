@@ -25,17 +25,9 @@ bool is_saved(int status) { return WIFEXITED(status) && WEXITSTATUS(status) == k
 
 }  // namespace
 
-void RunRecord::started(int rank, std::string host) {
-  Rank& r = ranks_[static_cast<size_t>(rank)];
-  r.running = true;
-  r.host = std::move(host);
-  ++started_;
-}
-
 void RunRecord::over(int rank, double now) {
   Rank& r = ranks_[static_cast<size_t>(rank)];
   r.over = true;
-  r.running = false;
   r.order = ended_++;
   if (r.good()) return;
   const bool saved = !r.is_lost && is_saved(r.status);
@@ -127,8 +119,8 @@ std::string RunRecord::verdict() const {
   }
   std::string what = "failed first, with " + words_of(rank->status);
   if (rank->asked) what = "was ended with " + words_of(rank->status);
-  if (rank->is_lost) what = "was lost: it or its host was killed";
-  return fmt::format("rank {} on {} {}", rank - ranks_.data(), rank->host, what);
+  if (rank->is_lost) what = "was lost: its guard was killed";
+  return fmt::format("rank {} {}", rank - ranks_.data(), what);
 }
 
 }  // namespace megatron::comm::launch

@@ -20,10 +20,10 @@ class RunRecord {
  public:
   explicit RunRecord(int ranks) : ranks_(static_cast<size_t>(ranks)) {}
 
-  void started(int rank, std::string host);
+  void started() { ++started_; }
   // status is waitpid's. asked: a launcher or this run made the rank end.
   void ended(int rank, int status, bool asked, double now);
-  void lost(int rank, double now);              // ended with its host or its guard: no status
+  void lost(int rank, double now);              // ended with its guard: no status
   void launcher_ended(int status, double now);  // waitpid's
 
   int started_count() const { return started_; }
@@ -38,8 +38,7 @@ class RunRecord {
 
  private:
   struct Rank {
-    std::string host;
-    bool running = false, over = false, asked = false, is_lost = false;
+    bool over = false, asked = false, is_lost = false;
     int status = 0;
     int order = 0;  // in which ranks ended
     bool good() const { return over && !is_lost && status == 0; }

@@ -58,7 +58,7 @@ class Supervisor {
  public:
   explicit Supervisor(const Job& job)
       : job_(job),
-        listener_(listen(job.other_hosts)),
+        listener_(listen()),
         signals_(signals_of_launch()),
         record_(job.ranks),
         out_lines_(job.ranks, job.prefix),
@@ -89,7 +89,7 @@ class Supervisor {
     const Descriptor nothing(::open("/dev/null", O_RDONLY | O_CLOEXEC));
     ChildOptions options;
     options.words = job_.words;
-    options.set = {{kListenAddressVariable, listener_.address.text()}};
+    options.set = {{kLaunchVariable, listener_.name}};
     options.input = ::isatty(STDIN_FILENO) != 0 ? nothing.get() : STDIN_FILENO;
     options.output = out.write.get();
     options.error_output = err.write.get();
@@ -192,11 +192,8 @@ class Supervisor {
   }
 
   void accept_guards() {
-    for (;;) {
-      Descriptor socket(::accept4(listener_.socket.get(), nullptr, nullptr, SOCK_CLOEXEC));
-      if (!socket.open()) return;
+    for (Descriptor socket; (socket = accept(listener_)).open();)
       peers_.push_back(std::make_unique<Peer>(std::move(socket)));
-    }
   }
 
   void serve(Peer& peer) {
@@ -207,7 +204,7 @@ class Supervisor {
       there = peer.channel.receive(messages);
       for (const Message& message : messages) take(peer, message);
     } catch (const Error& e) {
-      say(fmt::format("a connection to the ranks' port was closed: {}", e.what()));
+      say(fmt::format("a connection to the ranks' socket was closed: {}", e.what()));
     }
     if (there) return;
     peer.gone = true;
@@ -236,15 +233,13 @@ class Supervisor {
   }
 
   void greet(Peer& peer, const Message& message) {
-    const std::string start = fmt::format("{} {} ", listener_.address.token, kProtocol);
-    MG_CHECK(message.kind == MessageKind::hello && message.text.starts_with(start),
-             "it is not part of this run, or its megatron is a different version");
     const int rank = message.a;
-    MG_CHECK(message.b == job_.ranks && rank >= 0 && rank < job_.ranks && !known(rank),
+    MG_CHECK(message.kind == MessageKind::hello && message.b == job_.ranks && rank >= 0 &&
+                 rank < job_.ranks && !known(rank),
              "it claims to be rank {} of {}, but the launcher was to start {} ranks", rank,
              message.b, job_.ranks);
     peer.rank = rank;
-    record_.started(rank, message.text.substr(start.size()));
+    record_.started();
     for (const int signal : passed_on_) peer.channel.send({MessageKind::signal, signal, 0, ""});
     if (ending_with_) peer.channel.send({MessageKind::signal, *ending_with_, 1, ""});
   }
@@ -292,8 +287,7 @@ class Supervisor {
     if (record_.all_ended() && !released_) {
       released_ = true;
       for (const auto& peer : peers_) {
-        if (!peer->gone)
-          peer->channel.send({MessageKind::release, job_.tell_launcher ? 1 : 0, 0, ""});
+        if (!peer->gone) peer->channel.send({MessageKind::release, 0, 0, ""});
       }
       if (!end_launcher_at_) end_launcher_at_ = now + kGraceOfLauncher;
     }

@@ -11,8 +11,6 @@ struct Job {
   std::string launcher_name;       // before its own lines: "mpirun"
   int ranks = 1;
   bool prefix = true;
-  bool tell_launcher = false;  // exit codes of ranks go to the launcher too (Slurm's accounts)
-  bool other_hosts = false;    // ranks may be on other hosts
 };
 
 // Prints what the ranks write, whole lines, as they come. SIGINT, SIGTERM, SIGUSR1 and SIGHUP go to

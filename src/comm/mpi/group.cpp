@@ -4,6 +4,7 @@
 #include <cstring>
 #include <numeric>
 
+#include "base/divide.h"
 #include "base/error.h"
 #include "comm/arguments.h"
 #include "comm/call_time.h"
@@ -21,8 +22,6 @@ constexpr int64_t kChunk = int64_t{16} << 20;
 // Up to here, bytes of all ranks together, every rank gets all and adds all: one exchange, not two.
 constexpr int64_t kSmall = int64_t{32} << 10;
 constexpr int64_t kSliceUnit = 64;  // elements; slices begin at its multiples
-
-int64_t rounded_up(int64_t n) { return (n + kSliceUnit - 1) / kSliceUnit * kSliceUnit; }
 
 class MpiGroup final : public Group, public Member {
  public:
@@ -46,7 +45,7 @@ class MpiGroup final : public Group, public Member {
     std::byte* const data = host_data(t);
     if (data == nullptr) return done({std::move(t)});
     const int64_t element = size_of(t.dtype()), n = t.elements();
-    const int64_t chunk = rounded_up(kChunk / element);
+    const int64_t chunk = round_up(kChunk / element, kSliceUnit);
     for (int64_t at = 0; at < n; at += chunk) {
       const int64_t here = std::min(chunk, n - at);
       const Numbers numbers = {data + at * element, here, t.dtype()};
@@ -85,7 +84,7 @@ class MpiGroup final : public Group, public Member {
     agree(header, stream);
     std::byte *const from = host_data(in), *const to = host_data(out);
     const int64_t element = size_of(in.dtype()), n = out.elements();
-    const int64_t chunk = rounded_up(kChunk / element / size());
+    const int64_t chunk = round_up(kChunk / element / size(), kSliceUnit);
     for (int64_t at = 0; at < n && from != nullptr; at += chunk) {
       const int64_t here = std::min(chunk, n - at);
       const auto part = [&](int r) { return from + (r * n + at) * element; };
@@ -218,7 +217,7 @@ class MpiGroup final : public Group, public Member {
   // Every rank gets out(r) of every rank r. sources_ then names the ranks' numbers in rank order:
   // mine, and the others' in scratch_.
   void collect(Numbers mine, FunctionRef<Bytes(int rank)> out) {
-    const int64_t stride = rounded_up(mine.count) * size_of(mine.type);
+    const int64_t stride = round_up(mine.count, kSliceUnit) * size_of(mine.type);
     const auto needed = static_cast<size_t>(stride * size());
     if (scratch_.size() < needed) scratch_.resize(needed);
     const int64_t length = mine.count * size_of(mine.type);
@@ -236,7 +235,7 @@ class MpiGroup final : public Group, public Member {
 
   // Rank r reduces slice r and gives it to the others.
   void reduce_slices(Numbers t, Reduce op, Stream& stream) {
-    const int64_t share = rounded_up((t.count + size() - 1) / size());
+    const int64_t share = round_up(ceil_div(t.count, size()), kSliceUnit);
     const auto slice = [&](int r) {
       const int64_t begin = std::min(t.count, r * share), end = std::min(t.count, begin + share);
       return bytes(t.at(begin), (end - begin) * size_of(t.type));

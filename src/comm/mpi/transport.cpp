@@ -60,28 +60,27 @@ Transport::~Transport() {
   }
 }
 
-void Transport::start_send(Bytes bytes, int to, Tag tag, std::vector<MPI_Request>& requests) {
+template <class Start>
+void Transport::start(const char* name, Bytes bytes, std::vector<MPI_Request>& requests,
+                      Start start) {
   while (!bytes.empty()) {
     const Bytes piece = bytes.first(std::min(bytes.size(), static_cast<size_t>(largest_message_)));
     bytes = bytes.subspan(piece.size());
     MPI_Request& request = requests.emplace_back(MPI_REQUEST_NULL);
-    session_->call("send", [&] {
-      return MPI_Isend(piece.data(), as_count(piece.size()), MPI_BYTE, to, static_cast<int>(tag),
-                       communicator_, &request);
-    });
+    session_->call(name, [&] { return start(piece.data(), as_count(piece.size()), &request); });
   }
 }
 
+void Transport::start_send(Bytes bytes, int to, Tag tag, std::vector<MPI_Request>& requests) {
+  start("send", bytes, requests, [&](const void* data, int count, MPI_Request* request) {
+    return MPI_Isend(data, count, MPI_BYTE, to, static_cast<int>(tag), communicator_, request);
+  });
+}
+
 void Transport::start_receive(Bytes bytes, int from, Tag tag, std::vector<MPI_Request>& requests) {
-  while (!bytes.empty()) {
-    const Bytes piece = bytes.first(std::min(bytes.size(), static_cast<size_t>(largest_message_)));
-    bytes = bytes.subspan(piece.size());
-    MPI_Request& request = requests.emplace_back(MPI_REQUEST_NULL);
-    session_->call("receive", [&] {
-      return MPI_Irecv(piece.data(), as_count(piece.size()), MPI_BYTE, from, static_cast<int>(tag),
-                       communicator_, &request);
-    });
-  }
+  start("receive", bytes, requests, [&](void* data, int count, MPI_Request* request) {
+    return MPI_Irecv(data, count, MPI_BYTE, from, static_cast<int>(tag), communicator_, request);
+  });
 }
 
 void Transport::agree(const CallHeader& header) {

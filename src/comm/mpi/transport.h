@@ -48,6 +48,9 @@ class Transport {
  private:
   enum class Tag { envelope = 1, message = 2, collective = 3 };
 
+  // start(data, count, request): one message of a piece of `bytes`, which MPI counts by an int.
+  template <class Start>
+  void start(const char* name, Bytes bytes, std::vector<MPI_Request>& requests, Start start);
   void start_send(Bytes bytes, int to, Tag tag, std::vector<MPI_Request>& requests);
   void start_receive(Bytes bytes, int from, Tag tag, std::vector<MPI_Request>& requests);
   void finish(Session::Pace pace) {

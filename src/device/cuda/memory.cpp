@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "base/divide.h"
 #include "base/error.h"
 #include "base/machine_limits.h"
 #include "device/cuda/driver.h"
@@ -19,8 +20,6 @@ constexpr unsigned kSince = 10020;  // the version of CUDA that brought these fu
 // ranges, so that mapping stays rare and what all have mapped ahead is less than a plan leaves to
 // CUDA.
 constexpr int64_t kGrowth = 8, kLargestStep = int64_t{64} << 20, kAhead = 7 * kLargestStep;
-
-int64_t round_up(int64_t bytes, int64_t unit) { return (bytes + unit - 1) / unit * unit; }
 
 // Virtual memory management, by the driver.
 struct Driver {

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/utf8.h"
 #include "inference/constraint/interned_lists.h"
-#include "tokenizers/unicode/utf8.h"
 
 namespace megatron::inference {
 
@@ -52,9 +52,8 @@ std::vector<int32_t> CharacterGraph::closure(std::vector<int32_t> states) const 
 
 bool CharacterGraph::contains(std::string_view text, size_t& steps) const {
   std::vector<int32_t> states = closure({kStart});
-  for (size_t at = 0; at < text.size();
-       at += static_cast<size_t>(tokenizers::character_size(text[at]))) {
-    const char32_t c = tokenizers::character_at(text, at);
+  for (size_t at = 0; at < text.size(); at += static_cast<size_t>(character_size(text[at]))) {
+    const char32_t c = character_at(text, at);
     std::vector<int32_t> next;
     steps += 1 + states.size();
     for (const int32_t state : states) {
@@ -76,10 +75,8 @@ CharacterGraph CharacterGraph::all_but(std::span<const std::string_view> texts) 
   std::vector<Node> tree(1);
   for (const std::string_view text : texts) {
     size_t node = 0;
-    for (size_t at = 0; at < text.size();
-         at += static_cast<size_t>(tokenizers::character_size(text[at]))) {
-      const auto [found, is_new] =
-          tree[node].next.try_emplace(tokenizers::character_at(text, at), tree.size());
+    for (size_t at = 0; at < text.size(); at += static_cast<size_t>(character_size(text[at]))) {
+      const auto [found, is_new] = tree[node].next.try_emplace(character_at(text, at), tree.size());
       node = found->second;
       if (is_new) tree.emplace_back();
     }

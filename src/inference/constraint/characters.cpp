@@ -7,7 +7,7 @@
 #include <string>
 #include <utility>
 
-#include "tokenizers/unicode/utf8.h"
+#include "base/utf8.h"
 
 namespace megatron::inference {
 namespace {
@@ -22,7 +22,7 @@ using Sequence = std::vector<ByteRange>;  // one byte of each
 
 std::string utf8_of(char32_t c) {
   std::string bytes;
-  tokenizers::append_character(c, bytes);
+  append_character(c, bytes);
   return bytes;
 }
 

@@ -3,6 +3,8 @@
 #include <span>
 
 #include "base/error.h"
+#include "base/shorten.h"
+#include "base/utf8.h"
 
 namespace megatron::inference {
 namespace {
@@ -10,6 +12,8 @@ namespace {
 using tokenizers::CharacterSet;
 using tokenizers::RegexNode;
 using Kind = RegexNode::Kind;
+
+constexpr size_t kMaximumBytes = 10'000;
 
 class PatternCompiler {
  public:
@@ -107,6 +111,18 @@ class PatternCompiler {
 };
 
 }  // namespace
+
+RegexNode parse_pattern(std::string_view pattern) {
+  check_utf8(pattern, "the pattern");
+  try {
+    if (pattern.size() > kMaximumBytes)
+      throw tokenizers::RegexRefusal{
+          0, fmt::format("it has {} bytes; the limit is {}", pattern.size(), kMaximumBytes)};
+    return tokenizers::parse_regex(pattern, tokenizers::RegexSyntax::ecma_script);
+  } catch (const tokenizers::RegexRefusal& refusal) {
+    fail("the pattern '{}' at byte {}: {}", cut_short(pattern, 200), refusal.at, refusal.reason);
+  }
+}
 
 CharacterGraph pattern_graph(std::string_view pattern, Matching matching) {
   const RegexNode node = parse_pattern(pattern);

@@ -1,10 +1,5 @@
 // Regular expressions as JSON schemas write them (ECMA-262 with the flag u), without what no finite
-// automaton reads.
-//
-// Read are characters, '.', classes with ranges, the escapes \d \D \w \W \s \S \p{..} \P{..} \t \n
-// \v \f \r \0 \cX \xHH \uHHHH (also in pairs) \u{H..} and those of punctuation, groups (plain,
-// (?:..), (?<name>..)), alternatives, the quantifiers * + ? {m} {m,} {m,n} (also lazy, which
-// changes no language), and ^ and $ at the ends. \d and \w are those of ASCII.
+// automaton reads: what tokenizers/regex/regex_syntax.h says, with ^ and $ at the ends only.
 #pragma once
 
 #include <string_view>

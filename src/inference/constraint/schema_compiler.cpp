@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/utf8.h"
 #include "inference/constraint/formats.h"
 #include "inference/constraint/pattern.h"
 
@@ -183,7 +184,7 @@ Json::Array SchemaCompiler::satisfying(const Alternative& alternative) {
     if (value.is_number() && !contains(range, value)) continue;
     if (value.is_string()) {
       const std::string& text = value.as_string();
-      const auto size = std::ranges::count_if(text, [](char c) { return (c & 0xc0) != 0x80; });
+      const auto size = count_characters(text);
       if (size < lengths.minimum || (lengths.maximum >= 0 && size > lengths.maximum)) continue;
       size_t steps = 0;
       const bool fits =
@@ -296,9 +297,13 @@ void SchemaCompiler::add_string(int32_t from, int32_t to, const Conjunction& pla
   if (bounded || conditions.size() > 1)
     conditions = {
         CharacterGraph::intersection(conditions, bounds.minimum, bounds.maximum, pattern_steps_)};
+  add_quoted(from, to, conditions[0]);
+}
+
+void SchemaCompiler::add_quoted(int32_t from, int32_t to, const CharacterGraph& text) {
   const int32_t start = network_.add_state(), end = network_.add_state();
   network_.add_bytes(from, start, '"', '"');
-  conditions[0].emit(network_, start, end, Spelling::json);
+  text.emit(network_, start, end, Spelling::json);
   network_.add_bytes(end, to, '"', '"');
 }
 

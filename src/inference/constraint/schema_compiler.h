@@ -54,6 +54,7 @@ class SchemaCompiler {
   int32_t other_names(const ObjectShape& shape);
   void add_array(int32_t from, int32_t to, const Conjunction& places);
   void add_string(int32_t from, int32_t to, const Conjunction& places);
+  void add_quoted(int32_t from, int32_t to, const CharacterGraph& text);  // a JSON string
   void add_number(int32_t from, int32_t to, const Conjunction& places, bool integer);
 
   std::vector<CharacterGraph> text_conditions(const Conjunction& places);

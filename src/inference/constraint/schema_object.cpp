@@ -171,10 +171,7 @@ int32_t SchemaCompiler::other_names(const ObjectShape& shape) {
   }
   if (conditions.size() > 1)
     conditions = {CharacterGraph::intersection(conditions, 0, -1, pattern_steps_)};
-  const int32_t start = network_.add_state(), end = network_.add_state();
-  network_.add_bytes(from, start, '"', '"');
-  conditions[0].emit(network_, start, end, Spelling::json);
-  network_.add_bytes(end, to, '"', '"');
+  add_quoted(from, to, conditions[0]);
   return rule;
 }
 

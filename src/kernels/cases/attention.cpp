@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/divide.h"
 #include "kernels/cases/inputs.h"
 
 namespace megatron::kernels {
@@ -19,8 +20,7 @@ struct Heads {
   // Lengths of the documents that attention is confined to, again and again; each sample starts one
   // token later. With `positions`: begins are shuffled too.
   std::vector<int64_t> documents = {};
-  int64_t first_head = 0;  // of dropout
-  int64_t window = 0, chunk = 0;
+  int64_t first_head = 0, window = 0, chunk = 0;  // first_head: of dropout
   double soft_cap = 0;
   bool sinks = false;
   bool wide = false;   // gradients in f32
@@ -65,7 +65,7 @@ struct Heads {
 
 // Pages in an order of their own; the last sample reads the first page of the first one, too. Sample b has b keys fewer.
 void put_in_pages(Inputs& inputs, const Heads& h, AttentionArgs& args) {
-  const int64_t blocks = (h.keys + h.page - 1) / h.page, pages = h.batch * blocks + 1;
+  const int64_t blocks = ceil_div(h.keys, h.page), pages = h.batch * blocks + 1;
   const Shape shape = {pages, h.page, h.kv_heads, h.width};
   args.k = inputs.normal("k", shape, h.type);
   args.v = inputs.normal("v", shape, h.type);

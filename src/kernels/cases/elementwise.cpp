@@ -4,6 +4,7 @@
 #include <cmath>
 #include <initializer_list>
 
+#include "base/divide.h"
 #include "kernels/cases/inputs.h"
 
 namespace megatron::kernels {
@@ -143,7 +144,7 @@ Case sum_of_squares_case(int64_t n, DType type, Layout layout, bool real) {
             Inputs inputs(runtime);
             const SumOfSquaresArgs args{
                 inputs.normal("x", {n}, type, 1, layout),
-                inputs.output("partial", {(n + kNormBlock - 1) / kNormBlock}, DType::f64)};
+                inputs.output("partial", {ceil_div(n, kNormBlock)}, DType::f64)};
             return inputs.call(
                 [args](Stream& stream, const Table& table) { table.sum_of_squares(args, stream); });
           }};

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 
+#include "base/divide.h"
 #include "base/error.h"
 #include "base/philox.h"
 
@@ -32,7 +33,7 @@ void set_each(Runtime& runtime, Tensor& tensor, F&& value) {
   constexpr int64_t kBlock = 1 << 16;
   std::vector<float> values(static_cast<size_t>(tensor.elements()));
   const int64_t n = tensor.elements();
-  runtime.pool().parallel_for((n + kBlock - 1) / kBlock, [&](int64_t block, int) {
+  runtime.pool().parallel_for(ceil_div(n, kBlock), [&](int64_t block, int) {
     for (int64_t i = block * kBlock; i < std::min(n, (block + 1) * kBlock); ++i)
       values[static_cast<size_t>(i)] = value(i);
   });

@@ -3,6 +3,7 @@
 
 #include <fmt/core.h>
 
+#include "base/divide.h"
 #include "kernels/cases/inputs.h"
 
 namespace megatron::kernels {
@@ -113,8 +114,8 @@ CopyArgs copy_call(Maker& make, DType out) {
 SumOfSquaresArgs squares_call(Maker& make) {
   const Tensor x = make.wide("x", 1).view({make.listed().shape.elements()});
   return {.x = x,
-          .partial = make.inputs().output(
-              make.name("partial"), {(x.elements() + kNormBlock - 1) / kNormBlock}, DType::f64)};
+          .partial = make.inputs().output(make.name("partial"),
+                                          {ceil_div(x.elements(), kNormBlock)}, DType::f64)};
 }
 
 // A Case of a list of calls; `call` makes one.

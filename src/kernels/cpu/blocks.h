@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <initializer_list>
 
+#include "base/divide.h"
 #include "base/dtype.h"
 #include "device/stream.h"
 #include "kernels/norm.h"
@@ -16,8 +17,6 @@ namespace megatron::kernels::cpu {
 // Elements of one block of element-wise work: long enough to hide the cost of handing it out, short
 // enough for L2.
 inline constexpr int64_t kBlockElements = 32768;
-
-inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // Rows of a block, when a row has `width` elements.
 inline int64_t rows_per_block(int64_t width) {

@@ -14,7 +14,10 @@ InstructionSet limit = InstructionSet::newest;
 }  // namespace
 
 void limit_instruction_set(InstructionSet set) {
-  if (set == limit) return;
+  if ((set == InstructionSet::avx2) == (limit == InstructionSet::avx2)) {
+    limit = set;
+    return;
+  }
 #if defined(__x86_64__)
   hwy::DisableTargets(0);
   MG_CHECK((hwy::SupportedTargets() & HWY_AVX2) != 0,

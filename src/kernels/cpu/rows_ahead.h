@@ -5,6 +5,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "base/divide.h"
+
 namespace megatron::kernels::cpu {
 
 // The lines of rows of memory, a few at a time. What asks is always inlined: GCC 12 believes that a
@@ -32,7 +34,7 @@ class RowsAhead {
       --rows_;
     }
   }
-  int64_t all() const { return rows_ * ((row_bytes_ + kLineBytes - 1) / kLineBytes); }
+  int64_t all() const { return rows_ * (ceil_div(row_bytes_, kLineBytes)); }
 
  private:
   static constexpr int64_t kLineBytes = 64;

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "base/divide.h"
 #include "device/cuda/runtime_call.h"
 #include "device/cuda/stream.h"
 
@@ -14,8 +15,6 @@ namespace megatron::kernels::cuda {
 // Threads of a block of element-wise work, and bytes that a thread reads and writes at a time.
 inline constexpr int kThreads = 256;
 inline constexpr int kVectorBytes = 16;
-
-inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 struct Grid {
   dim3 blocks, threads = dim3(kThreads);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/divide.h"
 #include "base/error.h"
 
 namespace megatron::kernels::cuda {
@@ -12,8 +13,8 @@ AttentionBlocks blocks_of(const Args& args, int64_t row_tile, int64_t key_tile) 
   const Tensor &q = args.q, &k = args.k;
   AttentionBlocks blocks{.row_tile = row_tile, .key_tile = key_tile};
   const int64_t rows = q.size(1) * (q.size(2) / k.size(2));
-  blocks.row_blocks = (rows + row_tile - 1) / row_tile;
-  blocks.key_blocks = (args.keys() + key_tile - 1) / key_tile;
+  blocks.row_blocks = ceil_div(rows, row_tile);
+  blocks.key_blocks = ceil_div(args.keys(), key_tile);
   blocks.span_words = q.size(0) * (4 * blocks.row_blocks + 2 * blocks.key_blocks + 1);
   return blocks;
 }

@@ -2,17 +2,19 @@
 
 #include <algorithm>
 
+#include "base/divide.h"
+
 namespace megatron::kernels::cuda {
 
 int64_t column_sum_height(int64_t rows) {
   constexpr int64_t kLeast = 64, kMostBlocks = 128;
-  return std::max(kLeast, (rows + kMostBlocks - 1) / kMostBlocks);
+  return std::max(kLeast, ceil_div(rows, kMostBlocks));
 }
 
 Tensor column_sum_scratch(const ColumnSumArgs& args, Stream& stream) {
   const int64_t rows = args.x.size(0), height = column_sum_height(rows);
   if (rows <= height) return {};
-  return Tensor::empty(stream.scratch(), {(rows + height - 1) / height, args.x.size(1)}, DType::f32,
+  return Tensor::empty(stream.scratch(), {ceil_div(rows, height), args.x.size(1)}, DType::f32,
                        "partial sums of rows");
 }
 

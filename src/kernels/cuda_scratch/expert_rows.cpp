@@ -1,5 +1,7 @@
 #include "kernels/cuda_scratch/expert_rows.h"
 
+#include "base/divide.h"
+
 namespace megatron::kernels::cuda {
 
 SlotBlocks::SlotBlocks(const ExpertRowsArgs& args)
@@ -7,7 +9,7 @@ SlotBlocks::SlotBlocks(const ExpertRowsArgs& args)
       experts(args.offsets.size(0) - 1),
       segments(args.segment > 0 ? args.experts.size(0) / args.segment : 1),
       of_segment(segments > 0 ? slots / segments : 0),
-      blocks_of_segment((of_segment + kHeight - 1) / kHeight),
+      blocks_of_segment(ceil_div(of_segment, kHeight)),
       count(segments * blocks_of_segment) {}
 
 ExpertRowsScratch expert_rows_scratch(const ExpertRowsArgs& args, Stream& stream) {

@@ -3,13 +3,13 @@
 #include <algorithm>
 #include <initializer_list>
 
+#include "base/divide.h"
+
 namespace megatron::kernels::cuda {
 namespace {
 
 constexpr int64_t kSlack = 64 << 10;  // what a plan takes of any shape
 constexpr int64_t kMost = int64_t{4} << 30;
-
-int64_t round_up(int64_t x, int64_t to) { return (x + to - 1) / to * to; }
 
 // [B,T,N,D] as a library reads it: rows of D values, each aligned to 16 bytes. Blocks of an arena
 // are aligned to 64.

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/divide.h"
+
 namespace megatron::kernels::cuda {
 namespace {
 
@@ -11,14 +13,12 @@ namespace {
 constexpr int64_t kMostBlocks = 528;
 constexpr int64_t kLeastRows = 8;
 
-int64_t blocks_of(int64_t n, int64_t size) { return (n + size - 1) / size; }
-
 }  // namespace
 
 NormBlocks::NormBlocks(int64_t rows_)
     : rows(rows_),
-      height(std::max(kLeastRows, blocks_of(rows_, kMostBlocks))),
-      count(blocks_of(rows_, height)) {}
+      height(std::max(kLeastRows, ceil_div(rows_, kMostBlocks))),
+      count(ceil_div(rows_, height)) {}
 
 NormPartials norm_backward_scratch(const AddNormBackwardArgs& args, NormKind kind, Stream& stream) {
   const NormBlocks blocks(args.sum.size(0));

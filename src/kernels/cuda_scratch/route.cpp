@@ -2,12 +2,14 @@
 
 #include <algorithm>
 
+#include "base/divide.h"
+
 namespace megatron::kernels::cuda {
 RouterBlocks::RouterBlocks(const RouterSumsArgs& args)
     : segments(args.counts.size(0)), tokens(args.logits.size(0) / segments) {
   constexpr int64_t kLeastTokens = 32, kMostBlocks = 256;
-  height = std::max(kLeastTokens, (tokens + kMostBlocks - 1) / kMostBlocks);
-  count = (tokens + height - 1) / height;
+  height = std::max(kLeastTokens, ceil_div(tokens, kMostBlocks));
+  count = ceil_div(tokens, height);
 }
 
 Tensor router_sums_scratch(const RouterSumsArgs& args, Stream& stream) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <type_traits>
 
+#include "base/divide.h"
 #include "base/error.h"
 
 namespace megatron::kernels::reference {
@@ -124,7 +125,7 @@ void store_integers(const Tensor& tensor, const std::vector<int64_t>& values) {
 }
 
 void for_rows(Stream& stream, int64_t rows, int64_t rows_per_block, FunctionRef<void(int64_t)> f) {
-  const int64_t blocks = (rows + rows_per_block - 1) / rows_per_block;
+  const int64_t blocks = ceil_div(rows, rows_per_block);
   stream.pool().parallel_for(blocks, [&](int64_t block, int) {
     const int64_t end = std::min(rows, (block + 1) * rows_per_block);
     for (int64_t row = block * rows_per_block; row < end; ++row) f(row);

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <string_view>
 
+#include "base/divide.h"
 #include "base/error.h"
 #include "models/model_flags.h"
 
@@ -152,7 +153,7 @@ void check_moe(const nn::MoeConfig& moe) {
       r.chosen_groups > 0 && r.chosen_groups <= r.groups && r.chosen_groups * size >= moe.choices,
       "--moe-router-group-topk is {}; of {} groups of {} experts it must lie in [{}, {}], so that "
       "--moe-router-topk {} experts can be chosen",
-      r.chosen_groups, r.groups, size, (moe.choices + size - 1) / size, r.groups, moe.choices);
+      r.chosen_groups, r.groups, size, ceil_div(moe.choices, size), r.groups, moe.choices);
   MG_CHECK(r.group_best > 0 && r.group_best <= size,
            "a group of {} experts is valued by its best {}; the number must lie in [1, {}]", size,
            r.group_best, size);

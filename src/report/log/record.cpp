@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "tokenizers/unicode/utf8.h"
+#include "base/utf8.h"
 
 namespace megatron::report {
 
@@ -11,7 +11,7 @@ double perplexity(double loss) { return std::exp(std::isnan(loss) ? loss : std::
 
 std::string readable(std::string_view text) {
   std::string out;
-  tokenizers::append_lossy(text, true, out);
+  append_lossy(text, true, out);
   return out;
 }
 

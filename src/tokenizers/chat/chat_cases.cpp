@@ -5,6 +5,8 @@
 #include <filesystem>
 
 #include "base/error.h"
+#include "base/shorten.h"
+#include "base/utf8.h"
 
 namespace megatron::tokenizers {
 namespace {
@@ -28,22 +30,14 @@ bool is_field(std::string_view name) {
   return std::find(kFields.begin(), kFields.end(), name) != kFields.end();
 }
 
-std::string shown(std::string_view text) {
-  std::string line = Json(text).dump();
-  if (line.size() > 160) {
-    size_t end = 160;  // not within a character
-    while (end > 0 && (static_cast<unsigned char>(line[end]) & 0xC0) == 0x80) --end;
-    line = line.substr(0, end) + "...";
-  }
-  return line;
-}
+std::string shown(std::string_view text) { return cut_short(Json(text).dump(), 160); }
 
 // Where two texts part, with what follows in each.
 std::string difference(const std::string& wanted, const std::string& got) {
   const auto parts = std::mismatch(wanted.begin(), wanted.end(), got.begin(), got.end());
   auto at = static_cast<size_t>(parts.first - wanted.begin());
   const auto within = [](const std::string& text, size_t i) {
-    return i < text.size() && (static_cast<unsigned char>(text[i]) & 0xC0) == 0x80;
+    return i < text.size() && continues_character(text[i]);
   };
   while (at > 0 && (within(wanted, at) || within(got, at))) --at;
   return fmt::format("differs from byte {}: expected {}, got {}", at, shown(wanted.substr(at)),

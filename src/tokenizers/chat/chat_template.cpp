@@ -131,7 +131,7 @@ void cut_at_mark(RenderedChat& chat, const std::string& message) {
   const bool whole = chat.text.compare(mark, kMark.size(), kMark) == 0;
   chat.text.resize(mark);
   if (!whole) chat.text.resize(jinja::strip_space(chat.text, false, true).size());
-  const int64_t length = jinja::count_code_points(chat.text);
+  const int64_t length = count_characters(chat.text);
   for (auto& [begin, end] : chat.generation) {
     begin = std::min(begin, length);
     end = std::min(end, length);

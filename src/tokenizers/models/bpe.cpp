@@ -5,10 +5,10 @@
 #include <string>
 
 #include "base/error.h"
+#include "base/utf8.h"
 #include "tokenizers/byte_level.h"
 #include "tokenizers/models/bpe_merges.h"
 #include "tokenizers/models/model.h"
-#include "tokenizers/unicode/utf8.h"
 
 namespace megatron::tokenizers {
 namespace {

@@ -7,11 +7,11 @@
 #include <string>
 
 #include "base/error.h"
+#include "base/utf8.h"
 #include "tokenizers/byte_level.h"
 #include "tokenizers/limits.h"
 #include "tokenizers/models/model.h"
 #include "tokenizers/models/prefix_trie.h"
-#include "tokenizers/unicode/utf8.h"
 
 namespace megatron::tokenizers {
 namespace {

@@ -1,3 +1,4 @@
+#include "base/utf8.h"
 #include "tokenizers/normalizers/character_edit.h"
 #include "tokenizers/normalizers/normalizer_kinds.h"
 #include "tokenizers/settings.h"

@@ -4,8 +4,8 @@
 #include <optional>
 #include <string>
 
+#include "base/utf8.h"
 #include "tokenizers/text.h"
-#include "tokenizers/unicode/utf8.h"
 
 namespace megatron::tokenizers {
 

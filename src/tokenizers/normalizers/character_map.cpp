@@ -1,8 +1,8 @@
 #include "tokenizers/normalizers/character_map.h"
 
 #include "base/error.h"
+#include "base/utf8.h"
 #include "tokenizers/base64.h"
-#include "tokenizers/unicode/utf8.h"
 
 namespace megatron::tokenizers {
 namespace {

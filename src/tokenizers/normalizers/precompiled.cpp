@@ -1,23 +1,17 @@
 #include <array>
 #include <optional>
 
+#include "base/utf8.h"
 #include "tokenizers/limits.h"
 #include "tokenizers/normalizers/character_map.h"
 #include "tokenizers/normalizers/normalizer_kinds.h"
 #include "tokenizers/settings.h"
 #include "tokenizers/unicode/grapheme.h"
-#include "tokenizers/unicode/utf8.h"
 
 namespace megatron::tokenizers {
 namespace {
 
 constexpr size_t kWholeCluster = 6;  // clusters of fewer bytes are looked up whole
-
-size_t count_characters(std::string_view text) {
-  size_t count = 0;
-  for (const char c : text) count += (c & 0xc0) != 0x80;
-  return count;
-}
 
 // Writes the new text with Hugging Face's alignment: of a replacement's characters as many as there
 // were take the old ones' places and the rest are inserted; characters too many are dropped behind

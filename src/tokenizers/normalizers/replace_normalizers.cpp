@@ -2,6 +2,7 @@
 #include <optional>
 #include <vector>
 
+#include "base/utf8.h"
 #include "tokenizers/limits.h"
 #include "tokenizers/normalizers/normalizer_kinds.h"
 #include "tokenizers/pre_tokenizers/spans.h"

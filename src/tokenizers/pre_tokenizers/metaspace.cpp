@@ -1,4 +1,5 @@
 #include "base/error.h"
+#include "base/utf8.h"
 #include "tokenizers/pre_tokenizers/pre_tokenizer_kinds.h"
 #include "tokenizers/pre_tokenizers/spans.h"
 #include "tokenizers/settings.h"

@@ -4,10 +4,10 @@
 
 #include <string>
 
+#include "base/utf8.h"
 #include "tokenizers/pre_tokenizers/pre_tokenizer.h"
 #include "tokenizers/regex/regex.h"
 #include "tokenizers/text.h"
-#include "tokenizers/unicode/utf8.h"
 
 namespace megatron::tokenizers {
 

@@ -3,6 +3,7 @@
 #include <array>
 
 #include "base/error.h"
+#include "base/utf8.h"
 #include "tokenizers/pre_tokenizers/pre_tokenizer_kinds.h"
 #include "tokenizers/pre_tokenizers/spans.h"
 #include "tokenizers/settings.h"

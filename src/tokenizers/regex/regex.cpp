@@ -3,10 +3,10 @@
 #include <optional>
 
 #include "base/error.h"
+#include "base/utf8.h"
 #include "tokenizers/regex/pcre_regex.h"
 #include "tokenizers/regex/regex_program.h"
 #include "tokenizers/regex/regex_state.h"
-#include "tokenizers/unicode/utf8.h"
 
 namespace megatron::tokenizers {
 namespace {
@@ -24,8 +24,11 @@ RegexNode literal_node(std::string_view text) {
 
 std::optional<RegexProgram> program_of(std::string_view pattern, RegexSyntax syntax) {
   if (syntax == RegexSyntax::literal) return RegexProgram::compile(literal_node(pattern));
-  const std::optional<RegexNode> tree = parse_regex(pattern, syntax);
-  return tree ? RegexProgram::compile(*tree) : std::nullopt;
+  try {
+    return RegexProgram::compile(parse_regex(pattern, syntax));
+  } catch (const RegexRefusal&) {
+    return std::nullopt;
+  }
 }
 
 }  // namespace

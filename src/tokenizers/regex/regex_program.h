@@ -10,9 +10,9 @@
 #include <string_view>
 #include <vector>
 
+#include "base/utf8.h"
 #include "tokenizers/regex/regex.h"
 #include "tokenizers/regex/regex_syntax.h"
-#include "tokenizers/unicode/utf8.h"
 
 namespace megatron::tokenizers {
 

@@ -1,34 +1,38 @@
 #include "tokenizers/regex/regex_syntax.h"
 
+#include <fmt/core.h>
+
 #include <string>
 #include <utility>
 
-#include "tokenizers/unicode/utf8.h"
+#include "base/utf8.h"
 
 namespace megatron::tokenizers {
 namespace {
 
 using Kind = RegexNode::Kind;
 
-constexpr int kMaximumDepth = 50;
 constexpr uint32_t kMaximumCount = 1000;
 constexpr std::string_view kEscapable = "\\^$.|?*+()[]{}-/'\"!#%&,:;<=>@`~ _";
-
-struct Outside {};  // thrown: the pattern is not in the subset
 
 RegexNode node_of(CharacterSet set) { return {.kind = Kind::set, .set = std::move(set)}; }
 
 class Parser {
  public:
-  Parser(std::string_view pattern, RegexSyntax syntax) : pattern_(pattern), syntax_(syntax) {}
+  Parser(std::string_view pattern, RegexSyntax syntax)
+      : pattern_(pattern),
+        oniguruma_(syntax == RegexSyntax::oniguruma),
+        script_(syntax == RegexSyntax::ecma_script),
+        maximum_depth_(script_ ? 100 : 50) {}
 
   RegexNode parse() {
     RegexNode root = alternatives();
-    if (!at_end()) throw Outside();  // a ')' too many
+    if (!at_end()) refuse("')' without '('");
     return root;
   }
 
  private:
+  [[noreturn]] void refuse(std::string reason) const { throw RegexRefusal{at_, std::move(reason)}; }
   bool at_end() const { return at_ == pattern_.size(); }
   char peek() const { return at_end() ? '\0' : pattern_[at_]; }
   bool take(std::string_view text) {
@@ -37,10 +41,12 @@ class Parser {
     return true;
   }
   char32_t next() {
-    if (at_end()) throw Outside();
-    const char32_t c = character_at(pattern_, at_);
-    at_ += static_cast<size_t>(character_size(pattern_[at_]));
-    return c;
+    if (at_end()) refuse("it ends too early");
+    return next_character(pattern_, at_);
+  }
+  void deepen() {
+    if (++depth_ > maximum_depth_)
+      refuse(fmt::format("groups are nested deeper than {}", maximum_depth_));
   }
 
   RegexNode alternatives();
@@ -50,25 +56,26 @@ class Parser {
   RegexNode quantified(RegexNode node);
   bool count(uint32_t& minimum, uint32_t& maximum);
   CharacterSet bracket();
-  char32_t escaped_character(char32_t c);
-  char32_t hexadecimal(size_t digits);
-  bool escaped_set(char32_t c, bool in_bracket, CharacterSet& set);
+  std::optional<char32_t> bracket_character(CharacterSet& set);
+  bool escaped_set(bool in_bracket, CharacterSet& set);
+  CharacterSet any() const;
+  CharacterSet space() const;
   CharacterSet word(bool in_bracket) const;
-  RegexNode character(char32_t c) {
-    CharacterSet set(c, c);
-    if (any_case_) set.add_other_cases();
-    return node_of(std::move(set));
-  }
+  char32_t escaped_character();
+  char32_t escaped_script_character(char32_t c);
+  char32_t hexadecimal(size_t digits);
+  char32_t hexadecimal_in_braces();
 
   std::string_view pattern_;
-  RegexSyntax syntax_;
+  bool oniguruma_, script_;
+  int maximum_depth_;
   size_t at_ = 0;
   int depth_ = 0;
   bool any_case_ = false;
 };
 
 RegexNode Parser::alternatives() {
-  if (++depth_ > kMaximumDepth) throw Outside();
+  deepen();
   const bool any_case = any_case_;
   RegexNode node{.kind = Kind::alternatives};
   do {
@@ -82,9 +89,9 @@ RegexNode Parser::alternatives() {
 RegexNode Parser::sequence() {
   RegexNode node{.kind = Kind::sequence};
   while (!at_end() && peek() != '|' && peek() != ')') {
-    if (take("(?i)")) {
-      // Behind other text, engines differ in how far it reaches.
-      if (!node.parts.empty() && pattern_.find('|', at_) != std::string_view::npos) throw Outside();
+    if (!script_ && take("(?i)")) {
+      if (!node.parts.empty() && pattern_.find('|', at_) != std::string_view::npos)
+        refuse("behind other text, engines differ in how far (?i) reaches");
       any_case_ = true;
       continue;
     }
@@ -94,51 +101,54 @@ RegexNode Parser::sequence() {
 }
 
 RegexNode Parser::atom() {
+  CharacterSet set;
   switch (const char32_t c = next()) {
     case '(': return group();
     case '[': return node_of(bracket());
-    case '.': {
-      CharacterSet set('\n', '\n');
-      set.complement();
-      return node_of(std::move(set));
-    }
-    case '^':
-      return {.kind = syntax_ == RegexSyntax::oniguruma ? Kind::line_begin : Kind::text_begin};
-    case '$': return {.kind = syntax_ == RegexSyntax::oniguruma ? Kind::line_end : Kind::text_end};
+    case '.': return node_of(any());
+    case '^': return {.kind = oniguruma_ ? Kind::line_begin : Kind::text_begin};
+    case '$': return {.kind = oniguruma_ ? Kind::line_end : Kind::text_end};
     case '*':
     case '+':
-    case '?': throw Outside();
+    case '?': --at_; refuse("there is nothing to repeat");
     case '\\': {
-      const char32_t escaped = next();
-      if (escaped == 'A') return {.kind = Kind::text_begin};
-      if (escaped == 'z') return {.kind = Kind::text_end};
-      CharacterSet set;
-      if (!escaped_set(escaped, false, set)) return character(escaped_character(escaped));
-      if (any_case_) set.add_other_cases();
-      return node_of(std::move(set));
+      if (!script_ && take("A")) return {.kind = Kind::text_begin};
+      if (!script_ && take("z")) return {.kind = Kind::text_end};
+      if (escaped_set(false, set)) break;
+      const char32_t escaped = escaped_character();
+      set.add(escaped, escaped);
+      break;
     }
-    default: return character(c);
+    default: set.add(c, c);
   }
+  if (any_case_) set.add_other_cases();
+  return node_of(std::move(set));
 }
 
 RegexNode Parser::group() {
   RegexNode node{.kind = Kind::sequence};
   const bool any_case = any_case_;
-  if (take("?=")) {
+  if (script_ && (take("?=") || take("?!") || take("?<=") || take("?<!")))
+    refuse("look-ahead and look-behind are not supported; say what the text is, not what it isn't");
+  if (script_ && take("?<")) {
+    const size_t end = pattern_.find('>', at_);
+    if (end == std::string_view::npos) refuse("a group's name does not end");
+    at_ = end + 1;
+  } else if (!script_ && take("?=")) {
     node.kind = Kind::look_ahead;
-  } else if (take("?!")) {
+  } else if (!script_ && take("?!")) {
     node.kind = Kind::look_ahead;
     node.negated = true;
-  } else if (take("?>")) {
+  } else if (!script_ && take("?>")) {
     node.kind = Kind::atomic;
-  } else if (take("?i:")) {
+  } else if (!script_ && take("?i:")) {
     any_case_ = true;
   } else if (!take("?:") && peek() == '?') {
-    throw Outside();
+    refuse("groups are (..), (?:..) and (?<name>..); flags are not supported");
   }
   node.parts.push_back(alternatives());
   any_case_ = any_case;
-  if (!take(")")) throw Outside();
+  if (!take(")")) refuse("a group does not end");
   return node;
 }
 
@@ -150,48 +160,53 @@ bool Parser::count(uint32_t& minimum, uint32_t& maximum) {
     value = 0;
     while (at < pattern_.size() && pattern_[at] >= '0' && pattern_[at] <= '9') {
       value = value * 10 + static_cast<uint32_t>(pattern_[at++] - '0');
-      if (value > kMaximumCount) throw Outside();
+      if (value > kMaximumCount) refuse(fmt::format("counts go up to {}", kMaximumCount));
     }
     return at > begin;
   };
   const bool has_minimum = number(minimum);
+  if (!has_minimum && (script_ || pattern_.substr(at, 1) != ",")) return false;
   maximum = minimum;
-  if (at < pattern_.size() && pattern_[at] == ',') {
+  if (pattern_.substr(at, 1) == ",") {
     ++at;
     if (!number(maximum)) {
       if (!has_minimum) return false;
       maximum = RegexNode::kEndless;
     }
-  } else if (!has_minimum) {
-    return false;
   }
-  if (at >= pattern_.size() || pattern_[at] != '}' || maximum < minimum) return false;
+  if (pattern_.substr(at, 1) != "}") return false;
+  if (maximum < minimum)
+    refuse(fmt::format("the count {{{},{}}} has a maximum below its minimum", minimum, maximum));
   at_ = at + 1;
   return true;
 }
 
 RegexNode Parser::quantified(RegexNode node) {
   while (!at_end()) {
-    RegexNode repeat{.kind = Kind::repeat};
+    RegexNode repeat{.kind = Kind::repeat, .maximum = RegexNode::kEndless};
     bool counted = false;
     if (take("?")) {
-      repeat.minimum = 0, repeat.maximum = 1;
-    } else if (take("*")) {
-      repeat.minimum = 0, repeat.maximum = RegexNode::kEndless;
+      repeat.maximum = 1;
     } else if (take("+")) {
-      repeat.minimum = 1, repeat.maximum = RegexNode::kEndless;
+      repeat.minimum = 1;
     } else if (peek() == '{') {
-      if (!count(repeat.minimum, repeat.maximum)) throw Outside();
-      counted = true;
-    } else {
+      counted = count(repeat.minimum, repeat.maximum);
+      if (!counted && !script_) refuse("'{' begins no count");
+      if (!counted) return node;
+    } else if (!take("*")) {
       return node;
     }
-    if (node.kind >= Kind::look_ahead) throw Outside();
+    if (node.kind >= Kind::look_ahead) refuse("an anchor cannot be repeated");
     repeat.parts.push_back(std::move(node));
     node = std::move(repeat);
-    if (peek() == '?') throw Outside();  // lazy
+    if (script_) {
+      take("?");
+      if (peek() == '*' || peek() == '+' || peek() == '?') refuse("there is nothing to repeat");
+      return node;
+    }
+    if (peek() == '?') refuse("lazy quantifiers are not supported");
     // Behind {m,n}, Oniguruma reads '+' as one more quantifier.
-    if (peek() == '+' && (!counted || syntax_ == RegexSyntax::perl)) {
+    if (peek() == '+' && (!counted || !oniguruma_)) {
       ++at_;
       RegexNode atomic{.kind = Kind::atomic};
       atomic.parts.push_back(std::move(node));
@@ -201,10 +216,37 @@ RegexNode Parser::quantified(RegexNode node) {
   return node;
 }
 
+CharacterSet Parser::any() const {
+  CharacterSet set('\n', '\n');
+  if (script_) {
+    set.add('\r', '\r');
+    set.add(0x2028, 0x2029);
+  }
+  set.complement();
+  return set;
+}
+
+CharacterSet Parser::space() const {
+  if (!script_) return CharacterSet::white_space();
+  // White space and line terminators of ECMA-262.
+  CharacterSet set('\t', '\r');
+  for (const char32_t c : {0x20, 0xa0, 0x1680, 0x202f, 0x205f, 0x3000, 0xfeff}) set.add(c, c);
+  set.add(0x2000, 0x200a);
+  set.add(0x2028, 0x2029);
+  return set;
+}
+
 // Oniguruma's \w has no joiners, and outside of brackets the superscripts and fractions of Latin-1.
 CharacterSet Parser::word(bool in_bracket) const {
+  if (script_) {
+    CharacterSet ascii('0', '9');
+    ascii.add('A', 'Z');
+    ascii.add('_', '_');
+    ascii.add('a', 'z');
+    return ascii;
+  }
   CharacterSet set = CharacterSet::word();
-  if (syntax_ != RegexSyntax::oniguruma) return set;
+  if (!oniguruma_) return set;
   CharacterSet others(0x200c, 0x200d);
   others.complement();
   set.intersect(others);
@@ -215,27 +257,37 @@ CharacterSet Parser::word(bool in_bracket) const {
   return set;
 }
 
-bool Parser::escaped_set(char32_t c, bool in_bracket, CharacterSet& set) {
+// Behind '\': true and past it when it is a set.
+bool Parser::escaped_set(bool in_bracket, CharacterSet& set) {
+  const char c = peek();
   bool negated = c == 'S' || c == 'W' || c == 'D' || c == 'P';
   switch (c) {
     case 's':
-    case 'S': set = CharacterSet::white_space(); break;
+    case 'S': set = space(); break;
     case 'w':
     case 'W': set = word(in_bracket); break;
     case 'd':
-    case 'D': set = CharacterSet::of_categories(set_of(Category::Nd)); break;
+    case 'D':
+      set = script_ ? CharacterSet('0', '9') : CharacterSet::of_categories(set_of(Category::Nd));
+      break;
     case 'p':
     case 'P': {
-      if (!take("{")) throw Outside();
-      if (take("^")) negated = !negated;
       const size_t end = pattern_.find('}', at_);
-      if (end == std::string_view::npos) throw Outside();
-      if (!CharacterSet::property(pattern_.substr(at_, end - at_), set)) throw Outside();
-      at_ = end + 1;
+      if (pattern_.substr(at_ + 1, 1) != "{" || end == std::string_view::npos)
+        refuse("a property is written \\p{NAME}");
+      std::string_view name = pattern_.substr(at_ + 2, end - at_ - 2);
+      if (!script_ && name.starts_with("^")) {
+        negated = !negated;
+        name.remove_prefix(1);
+      }
+      if (!CharacterSet::property(name, set))
+        refuse(fmt::format("there is no property '{}' of Unicode", name));
+      at_ = end;
       break;
     }
     default: return false;
   }
+  ++at_;
   if (negated) set.complement();
   return true;
 }
@@ -244,96 +296,131 @@ char32_t Parser::hexadecimal(size_t digits) {
   char32_t value = 0;
   for (size_t i = 0; i < digits; ++i) {
     const std::optional<char32_t> digit = hexadecimal_digit(next());
-    if (!digit) throw Outside();
+    if (!digit) refuse("a hexadecimal digit is missing");
     value = value * 16 + *digit;
-    if (value > CharacterSet::kLast) throw Outside();
   }
   return value;
 }
 
-char32_t Parser::escaped_character(char32_t c) {
-  switch (c) {
+// Behind '{'.
+char32_t Parser::hexadecimal_in_braces() {
+  const size_t end = pattern_.find('}', at_);
+  if (end == std::string_view::npos || end == at_ || end - at_ > 6)
+    refuse("a character is written \\u{H} with 1 to 6 hexadecimal digits");
+  const char32_t c = hexadecimal(end - at_);
+  ++at_;
+  if (c > CharacterSet::kLast) refuse("characters go up to \\u{10FFFF}");
+  return c;
+}
+
+// Behind '\'.
+char32_t Parser::escaped_character() {
+  switch (const char32_t c = next()) {
     case 'n': return '\n';
     case 'r': return '\r';
     case 't': return '\t';
     case 'f': return '\f';
-    case 'a': return '\a';
-    case 'e': return 0x1b;
-    case 'x': {
-      if (!take("{")) return hexadecimal(2);
-      const size_t end = pattern_.find('}', at_);
-      if (end == std::string_view::npos || end == at_ || end - at_ > 6) throw Outside();
-      const char32_t value = hexadecimal(end - at_);
-      ++at_;
-      return value;
-    }
-    case 'u': return hexadecimal(4);
+    case 'x': return !script_ && take("{") ? hexadecimal_in_braces() : hexadecimal(2);
     default:
-      if (c >= 0x80 || kEscapable.find(static_cast<char>(c)) == std::string_view::npos)
-        throw Outside();
-      return c;
+      if (c < 0x80 && kEscapable.find(static_cast<char>(c)) != kEscapable.npos) return c;
+      if (script_) return escaped_script_character(c);
+      if (c == 'u') return hexadecimal(4);
+      if (c == 'a') return '\a';
+      if (c == 'e') return 0x1b;
+      refuse("an escape that is not known");
   }
+}
+
+// Those that ECMA-262 alone has, or that mean something else there.
+char32_t Parser::escaped_script_character(char32_t c) {
+  switch (c) {
+    case 'v': return '\v';
+    case 'u': {
+      if (take("{")) return hexadecimal_in_braces();
+      const char32_t first = hexadecimal(4);
+      if (first < 0xd800 || first > 0xdfff) return first;
+      std::optional<char32_t> joined;
+      if (first < 0xdc00 && take("\\u")) joined = joined_surrogates(first, hexadecimal(4));
+      if (!joined) refuse("a surrogate has no partner");
+      return *joined;
+    }
+    case 'c': {
+      const char32_t letter = next() | 0x20;
+      if (letter < 'a' || letter > 'z') refuse("a control character is written \\cA to \\cZ");
+      return letter - 'a' + 1;
+    }
+    case '0':
+      if (peek() >= '0' && peek() <= '9') refuse("octal escapes are not supported; write \\xHH");
+      return 0;
+    case 'b':
+    case 'B': refuse("word boundaries are not supported");
+    default:
+      if (c == 'k' || (c >= '1' && c <= '9')) refuse("back-references are not supported");
+      refuse("an escape that is not known");
+  }
+}
+
+// One character of a bracket; nothing when it is a set.
+std::optional<char32_t> Parser::bracket_character(CharacterSet& set) {
+  const char32_t c = next();
+  if (c != '\\') return c;
+  if (script_ && take("b")) return '\b';
+  if (escaped_set(true, set)) return std::nullopt;
+  return escaped_character();
 }
 
 // Behind '['.
 CharacterSet Parser::bracket() {
-  if (++depth_ > kMaximumDepth) throw Outside();
+  if (!script_) deepen();  // ECMA-262's do not nest
   const bool negated = take("^");
   CharacterSet all, left;  // left: the operands of && before this one
   bool has_left = false;
-  if (take("]")) all.add(']', ']');
+  if (take("]")) {
+    if (script_) {
+      --at_;
+      refuse("a class has no characters; write '\\]' for the bracket");
+    }
+    all.add(']', ']');
+  }
   while (!take("]")) {
-    if (peek() == '[' && pattern_.substr(at_ + 1, 1) == ":") throw Outside();
-    if (take("&&")) {
+    if (pattern_.substr(at_, 2) == "[:") refuse("classes in [:..:] are not supported; use \\p{..}");
+    if (!script_ && take("&&")) {
       if (has_left) all.intersect(left);
       left = std::exchange(all, {});
       has_left = true;
       continue;
     }
-    if (take("[")) {
+    if (!script_ && take("[")) {
       all.add(bracket());
       continue;
     }
-    char32_t first = next();
-    if (first == '\\') {
-      CharacterSet set;
-      const char32_t escaped = next();
-      if (escaped_set(escaped, true, set)) {
-        all.add(set);
-        continue;
-      }
-      first = escaped_character(escaped);
+    CharacterSet set;
+    const std::optional<char32_t> first = bracket_character(set);
+    if (!first) {
+      all.add(set);
+      continue;
     }
-    char32_t last = first;
-    if (peek() == '-' && at_ + 1 < pattern_.size() && pattern_[at_ + 1] != ']') {
+    std::optional<char32_t> last = first;
+    if (peek() == '-' && pattern_.substr(at_ + 1, 1) != "]") {
       ++at_;
-      last = next();
-      if (last == '[') throw Outside();
-      if (last == '\\') {
-        const char32_t escaped = next();
-        CharacterSet set;
-        if (escaped_set(escaped, true, set)) throw Outside();
-        last = escaped_character(escaped);
-      }
-      if (last < first) throw Outside();
+      if (!script_ && peek() == '[') refuse("a range of characters cannot end with a class");
+      last = bracket_character(set);
+      if (!last) refuse("a range of characters cannot end with a class");
+      if (*last < *first) refuse("a range of characters ends before it begins");
     }
-    all.add(first, last);
+    all.add(*first, *last);
   }
   if (has_left) all.intersect(left);
   if (any_case_) all.add_other_cases();
   if (negated) all.complement();
-  --depth_;
+  if (!script_) --depth_;
   return all;
 }
 
 }  // namespace
 
-std::optional<RegexNode> parse_regex(std::string_view pattern, RegexSyntax syntax) {
-  try {
-    return Parser(pattern, syntax).parse();
-  } catch (const Outside&) {
-    return std::nullopt;
-  }
+RegexNode parse_regex(std::string_view pattern, RegexSyntax syntax) {
+  return Parser(pattern, syntax).parse();
 }
 
 std::optional<char32_t> hexadecimal_digit(char32_t c) {

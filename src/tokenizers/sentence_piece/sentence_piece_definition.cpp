@@ -4,8 +4,8 @@
 #include <numeric>
 
 #include "base/error.h"
+#include "base/utf8.h"
 #include "tokenizers/base64.h"
-#include "tokenizers/unicode/utf8.h"
 
 namespace megatron::tokenizers {
 namespace {
@@ -106,9 +106,7 @@ std::string escaped(std::string_view text) {
 
 // Cuts out the user-defined pieces, longer ones first.
 Json split_at(std::vector<std::string_view> pieces) {
-  std::ranges::stable_sort(pieces, std::greater<>(), [](std::string_view piece) {
-    return std::ranges::count_if(piece, [](char c) { return (c & 0xc0) != 0x80; });
-  });
+  std::ranges::stable_sort(pieces, std::greater<>(), count_characters);
   std::string pattern;
   for (const std::string_view piece : pieces)
     pattern += (pattern.empty() ? "" : "|") + escaped(piece);

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "tokenizers/unicode/utf8.h"
+#include "base/utf8.h"
 
 namespace megatron::tokenizers {
 namespace {

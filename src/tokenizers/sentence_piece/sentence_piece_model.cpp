@@ -8,8 +8,8 @@
 #include <unordered_set>
 
 #include "base/error.h"
+#include "base/utf8.h"
 #include "tokenizers/sentence_piece/sentence_piece_map.h"
-#include "tokenizers/unicode/utf8.h"
 
 namespace megatron::tokenizers {
 namespace {

@@ -4,12 +4,12 @@
 #include <mutex>
 
 #include "base/error.h"
+#include "base/utf8.h"
 #include "tokenizers/added_tokens.h"
 #include "tokenizers/base64.h"
 #include "tokenizers/models/bpe_merges.h"
 #include "tokenizers/pre_tokenizers/pre_tokenizer.h"
 #include "tokenizers/tik_token/tik_token_file.h"
-#include "tokenizers/unicode/utf8.h"
 
 namespace megatron::tokenizers {
 namespace {

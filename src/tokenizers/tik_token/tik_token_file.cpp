@@ -5,9 +5,9 @@
 #include <charconv>
 
 #include "base/error.h"
+#include "base/utf8.h"
 #include "tokenizers/base64.h"
 #include "tokenizers/byte_level.h"
-#include "tokenizers/unicode/utf8.h"
 
 namespace megatron::tokenizers {
 namespace {

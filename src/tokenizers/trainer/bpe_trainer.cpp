@@ -6,12 +6,12 @@
 
 #include "base/error.h"
 #include "base/thread_pool.h"
+#include "base/utf8.h"
 #include "tokenizers/byte_level.h"
 #include "tokenizers/definition.h"
 #include "tokenizers/pre_tokenizers/pre_tokenizer.h"
 #include "tokenizers/trainer/merge_learner.h"
 #include "tokenizers/trainer/word_counts.h"
-#include "tokenizers/unicode/utf8.h"
 
 namespace megatron::tokenizers {
 namespace {

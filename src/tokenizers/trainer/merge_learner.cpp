@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <string>
 
+#include "base/utf8.h"
 #include "tokenizers/byte_level.h"
-#include "tokenizers/unicode/utf8.h"
 
 namespace megatron::tokenizers {
 

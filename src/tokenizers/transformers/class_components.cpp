@@ -39,12 +39,6 @@ Json split(Json pattern, const char* behavior) {
                       {"behavior", behavior},
                       {"invert", false}};
 }
-Json byte_level(bool add_prefix_space, bool use_regex) {
-  return Json::Object{{"type", "ByteLevel"},
-                      {"add_prefix_space", add_prefix_space},
-                      {"trim_offsets", true},
-                      {"use_regex", use_regex}};
-}
 
 // A model of another kind keeps its tokens, and has no merges.
 void set_bpe(Definition& definition, Json unknown, bool fuse_unknown, bool byte_fallback,
@@ -100,8 +94,8 @@ void apply_gemma(TokenConfiguration& c, Definition& d) {
 void apply_gpt2(TokenConfiguration& c, Definition& d, Json normalizer) {
   set_bpe(d, nullptr, false, false, "");
   d.settings.set("normalizer", std::move(normalizer));
-  d.settings.set("pre_tokenizer", byte_level(is_true(c, "add_prefix_space"), true));
-  d.settings.set("decoder", byte_level(true, true));
+  d.settings.set("pre_tokenizer", byte_level_settings(is_true(c, "add_prefix_space"), true));
+  d.settings.set("decoder", byte_level_settings(true, true));
 }
 
 // letters: pattern of the letters that words consist of.
@@ -116,10 +110,11 @@ void apply_qwen(TokenConfiguration& c, Definition& d, std::string_view letters,
       .append(R"(\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)");
   set_bpe(d, nullptr, false, false, "");
   d.settings.set("normalizer", Json::Object{{"type", "NFC"}});
-  d.settings.set("pre_tokenizer",
-                 sequence("pretokenizers", {split(Json::Object{{"Regex", pattern}}, "Isolated"),
-                                            byte_level(is_true(c, "add_prefix_space"), false)}));
-  d.settings.set("decoder", byte_level(true, true));
+  d.settings.set(
+      "pre_tokenizer",
+      sequence("pretokenizers", {split(Json::Object{{"Regex", pattern}}, "Isolated"),
+                                 byte_level_settings(is_true(c, "add_prefix_space"), false)}));
+  d.settings.set("decoder", byte_level_settings(true, true));
 }
 
 }  // namespace
@@ -137,7 +132,7 @@ void apply_class(std::string_view name, TokenConfiguration& c, Definition& d) {
                  {"pad_token", neox ? "<|padding|>" : nullptr}});
   apply_gpt2(c, d, neox ? Json(Json::Object{{"type", "NFC"}}) : Json());
   if (code_gen && d.member("post_processor").is_null()) {
-    Json trims = byte_level(true, true);
+    Json trims = byte_level_settings(true, true);
     trims.set("trim_offsets", false);
     d.settings.set("post_processor", std::move(trims));
   }

@@ -2,8 +2,8 @@
 
 #include <unicode/uchar.h>
 
+#include "base/utf8.h"
 #include "tokenizers/unicode/unicode.h"
-#include "tokenizers/unicode/utf8.h"
 
 namespace megatron::tokenizers {
 namespace {

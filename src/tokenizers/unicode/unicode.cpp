@@ -7,8 +7,8 @@
 #include <map>
 #include <vector>
 
+#include "base/utf8.h"
 #include "tokenizers/unicode/unicode_tables.h"
-#include "tokenizers/unicode/utf8.h"
 
 namespace megatron::tokenizers {
 namespace {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/divide.h"
 #include "base/error.h"
 #include "base/machine_limits.h"
 #include "base/progress.h"
@@ -38,7 +39,9 @@ std::optional<plan::GpuMemory> gpu_of(const settings::TrainSettings& s,
   if (const CudaPlugin* plugin = cuda_state().plugin; plugin != nullptr) {
     const auto devices = static_cast<int>(plugin->devices().size());
     const CudaDevice& least = *std::ranges::min_element(plugin->devices(), {}, &CudaDevice::memory);
-    gpu = {.name = least.name, .bytes = least.memory, .ranks = (here + devices - 1) / devices};
+    gpu = {.name = least.name,
+           .bytes = least.memory,
+           .ranks = static_cast<int>(ceil_div(here, devices))};
   } else {
     const plan::PlannedGpu planned = plan::planned_gpu(options.recipe);
     gpu = {.name = std::string(planned.name),

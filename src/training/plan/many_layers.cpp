@@ -4,6 +4,8 @@
 #include <cmath>
 #include <numeric>
 
+#include "base/divide.h"
+
 namespace megatron::training {
 namespace {
 
@@ -81,7 +83,7 @@ std::optional<Depths> depths_for(const settings::TrainSettings& s, int64_t num_l
   const parallel::PipelineShape shape = s.parallel.pipeline(num_layers);
   const int64_t together = shape.stages * std::max(1, shape.chunks);
   const int64_t unit = std::lcm(together, together * s.recompute.num_layers.value_or(1));
-  const int64_t apart = (kApart + unit - 1) / unit * unit;
+  const int64_t apart = round_up(kApart, unit);
   const int64_t last = num_layers % apart + 3 * apart;
   if (last >= num_layers) return std::nullopt;
   return Depths{{last - 2 * apart, last - apart, last}, num_layers};

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "base/clock.h"
+#include "base/divide.h"
 #include "base/machine_limits.h"
 #include "data/dataset.h"
 #include "plan/known_gpus.h"
@@ -77,7 +78,7 @@ std::vector<BatchPhase> phases_of(const settings::TrainSettings& s, int64_t begi
   for (size_t i = 0; i + 1 < stages.size() && stages[i + 1].begin <= last_stage(s); ++i) {
     if (stages[i + 1].begin <= samples) continue;
     const int64_t batch = schedule.batch(stages[i].begin);
-    const int64_t steps = (stages[i + 1].begin - samples + batch - 1) / batch;
+    const int64_t steps = ceil_div(stages[i + 1].begin - samples, batch);
     done += steps;
     samples += steps * batch;
     phases.push_back({schedule.micro_batches(stages[i].begin), done});
@@ -167,7 +168,7 @@ void MetaRun::run_pipeline(const std::vector<BatchPhase>& phases, int64_t begin,
   const settings::RunSettings& run = s_.run;
   constexpr auto kNever = std::numeric_limits<int64_t>::max();
   const auto every = [](int64_t interval, int64_t start) {
-    return [=](int64_t i) { return (std::max(i, start) + interval - 1) / interval * interval; };
+    return [=](int64_t i) { return round_up(std::max(i, start), interval); };
   };
   ArenaMarks marks(runtime_, {.make = [this](int64_t count) { step(count); },
                               .samples = [this](int64_t all) { return samples(all); }});

@@ -20,7 +20,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr const char* kRank = "R=${OMPI_COMM_WORLD_RANK:-${PMI_RANK:-$SLURM_PROCID}}\n";
+constexpr const char* kRank = "R=${OMPI_COMM_WORLD_RANK:-$PMI_RANK}\n";
 
 bool alive(pid_t process) {
   std::ifstream file(fmt::format("/proc/{}/stat", process));
@@ -101,10 +101,7 @@ class Running {
 
 class Launch : public ::testing::Test {
  protected:
-  void SetUp() override {
-    for (const char* name : {"SLURM_JOB_ID", "PBS_NODEFILE", "LSB_HOSTS", "PE_HOSTFILE"})
-      unsetenv(name);
-  }
+  void SetUp() override { unsetenv("SLURM_JOB_ID"); }
 
   Words ranks(int n, const std::string& script) const {
     return {"-np", std::to_string(n), "--program", "/bin/sh", "--", "-c", kRank + script};
@@ -122,12 +119,11 @@ class Launch : public ::testing::Test {
     std::ofstream(path) << fmt::format(
         R"(#!/bin/sh
 if [ "$1" = --version ]; then echo '{0}'; exit 0; fi
-if [ "$1" = --mpi=list ]; then echo 'MPI plugin types are... none cray_shasta pmi2'; exit 0; fi
 for word in "$@"; do echo "$word"; done > '{1}/arguments'
-n=$(echo "$1 $2" | sed -E 's/(-n |--ntasks=)([0-9]+).*/\2/')
+n=$(echo "$1 $2" | sed -E 's/(-n |-np )([0-9]+).*/\2/')
 while [ "$1" != "{2}" ]; do shift; done
 i=0; pids=
-while [ $i -lt $n ]; do {3}=$i {4}=$n SLURM_JOB_ID=9 SLURM_STEP_ID=0 "$@" & pids="$pids $!"; i=$((i+1)); done
+while [ $i -lt $n ]; do {3}=$i {4}=$n "$@" & pids="$pids $!"; i=$((i+1)); done
 code=0
 for pid in $pids; do wait $pid || code=$?; done
 exit $code
@@ -183,9 +179,9 @@ printf "end$R")"));
 
 TEST_F(LaunchHere, ArgumentsAndInputComeThroughUntouched) {
   const Outcome r = run({"--no-prefix", "-np", "1", "--program", "printf", "%s|", "a b", "", "-np",
-                         "'$(x)'", "--hosts"});
+                         "'$(x)'", "--launcher"});
   EXPECT_EQ(r.code, 0) << r.err;
-  EXPECT_EQ(r.out, "a b||-np|'$(x)'|--hosts|\n");
+  EXPECT_EQ(r.out, "a b||-np|'$(x)'|--launcher|\n");
   if (comm::mpi_library().empty()) return;
   const Outcome own = run({"-np", "2", "inspect", "--help"});  // this program, twice
   EXPECT_EQ(own.code, 0) << own.err;
@@ -198,8 +194,7 @@ TEST_F(LaunchHere, TheFirstFailureIsNamed) {
 sleep 600)"));
   EXPECT_EQ(r.code, 3) << r.err;
   const std::string last = last_line(r.err);
-  EXPECT_TRUE(last.starts_with("launch: rank 1 on ")) << r.err;
-  EXPECT_TRUE(last.ends_with(" failed first, with exit code 3")) << r.err;
+  EXPECT_EQ(last, "launch: rank 1 failed first, with exit code 3") << r.err;
   EXPECT_EQ(count(r.err, "\n[1] error: no such file\n"), 1u) << r.err;
 }
 
@@ -211,7 +206,7 @@ trap '' TERM INT
 while true; do sleep 0.2; done)"));
   const std::vector<pid_t> processes = run.ready(2);
   EXPECT_EQ(run.code(), 137);
-  EXPECT_NE(last_line(run.err()).find("rank 1 on "), std::string::npos) << run.err();
+  EXPECT_NE(last_line(run.err()).find("rank 1 "), std::string::npos) << run.err();
   EXPECT_NE(last_line(run.err()).find("with signal 9 (SIGKILL)"), std::string::npos) << run.err();
   EXPECT_LT(Clock::now() - start, std::chrono::seconds(kHangSeconds));
   for (const pid_t process : processes) EXPECT_FALSE(alive(process));
@@ -267,17 +262,18 @@ TEST_F(LaunchHere, AProgramThatDoesNotStartIsNamed) {
 TEST_F(Launch, LaunchersOfOtherKinds) {
   const std::string mpich =
       stand_in("mpiexec", "HYDRA build details:\n    Version:   4.0.2", "PMI_RANK", "PMI_SIZE");
-  const std::string slurm = stand_in("srun", "slurm-wlm 22.05.8", "SLURM_PROCID", "SLURM_NTASKS");
-  for (const std::string& launcher : {mpich, slurm}) {
+  const std::string open5 =
+      stand_in("mpirun", "mpirun (Open MPI) 5.0.3", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE");
+  for (const std::string& launcher : {mpich, open5}) {
     Words words = ranks(3, "echo rank $R; [ $R != 2 ] || exit 5");
     words.insert(words.begin(), {"--launcher", launcher});
     const Outcome r = run(words);
     EXPECT_EQ(r.code, 5) << r.err;
     for (const char* line : {"[0] rank 0\n", "[1] rank 1\n", "[2] rank 2\n"})
       EXPECT_EQ(count(r.out, line), 1u) << r.out;
-    EXPECT_NE(last_line(r.err).find("rank 2 on "), std::string::npos) << r.err;
+    EXPECT_NE(last_line(r.err).find("rank 2 "), std::string::npos) << r.err;
   }
-  EXPECT_EQ(count(read_file(place_ / "arguments"), "--kill-on-bad-exit=1\n"), 1u);
+  EXPECT_EQ(count(read_file(place_ / "arguments"), ":OVERSUBSCRIBE\n"), 1u);
 }
 
 TEST_F(Launch, ALauncherThatFailsIsHeard) {
@@ -296,10 +292,10 @@ TEST_F(Launch, ALauncherThatFailsIsHeard) {
 TEST_F(Launch, DryRunPrintsACommandThatCanBePasted) {
   const std::string mpich =
       stand_in("mpiexec", "HYDRA build details:\n    Version:   4.0.2", "PMI_RANK", "PMI_SIZE");
-  const Outcome r = run({"--launcher", mpich, "-np", "2", "--hosts", "a:1,b:1", "--program",
-                         "/opt/m", "--dry-run", "train", "--data-path", "my data"});
+  const Outcome r = run({"--launcher", mpich, "-np", "2", "--program", "/opt/m", "--dry-run",
+                         "train", "--data-path", "my data"});
   EXPECT_EQ(r.code, 0) << r.err;
-  EXPECT_EQ(r.out, mpich + " -n 2 -hosts a:1,b:1 /opt/m train --data-path 'my data'\n");
+  EXPECT_EQ(r.out, mpich + " -n 2 /opt/m train --data-path 'my data'\n");
   EXPECT_FALSE(std::filesystem::exists(place_ / "arguments"));
 }
 
@@ -312,13 +308,13 @@ TEST_F(Launch, BadInput) {
   refused({"train"}, {"-np is needed"});
   refused({}, {"-np is needed"});
   refused({"-np", "2"}, {"COMMAND is needed"});
-  refused({"-np", "0", "train"}, {"-np is 0", "[1, 65536]"});
+  refused({"-np", "0", "train"}, {"-np is 0", "it must lie in [1, "});
   refused({"-np", "-3", "train"}, {"-np is -3"});
-  refused({"-np", "70000", "train"}, {"-np is 70000", "[1, 65536]"});
+  refused({"-np", "70000", "train"}, {"-np is 70000", "several machines"});
   refused({"-np", "two", "train"}, {"--np", "two"});
   refused({"-np", "2", "trian"}, {"no command 'trian'", "did you mean 'train'"});
   refused({"-np", "2", "launch", "-np", "2", "train"}, {"launch cannot start launch"});
-  refused({"-np", "2", "--host", "a", "train"}, {"no flag --host", "--hosts"});
+  refused({"-np", "2", "--host", "a", "train"}, {"no flag --host"});
   refused({"--guard"}, {"--guard"});
   refused({"--guard", "true"}, {"for megatron launch itself"});
   const Words program = {"--program", "true", "x"};
@@ -326,13 +322,9 @@ TEST_F(Launch, BadInput) {
     words.insert(words.end(), program.begin(), program.end());
     return words;
   };
-  refused(with({"-np", "2", "--launcher", "slurm"}), {"--launcher is slurm", "srun or a path"});
+  refused(with({"-np", "2", "--launcher", "slurm"}), {"--launcher is slurm", "mpiexec or a path"});
   refused(with({"-np", "2", "--launcher", "/bin/no"}), {"--launcher /bin/no", "no program"});
   refused(with({"-np", "2", "--launcher", "/bin/true"}), {"/bin/true --version"});
-  const std::string mpich =
-      stand_in("mpiexec", "HYDRA build details:\n    Version:   4.0.2", "PMI_RANK", "PMI_SIZE");
-  refused(with({"--launcher", mpich, "-np", "2", "--hosts", "a:x"}), {"not a number of slots"});
-  refused(with({"--launcher", mpich, "-np", "4", "--hosts", "a:2,b"}), {"-np 4", "3 slots"});
   const Outcome help = run({"--help"});
   EXPECT_EQ(help.code, 0);
   EXPECT_NE(help.out.find("Usage: megatron launch -np N"), std::string::npos);
@@ -345,6 +337,15 @@ TEST_F(Launch, WithoutALauncherItSaysWhatToInstall) {
   setenv("PATH", path.c_str(), 1);
   EXPECT_EQ(r.code, 2);
   for (const char* part : {"PATH", "openmpi-bin", "megatron train --ranks"})
+    EXPECT_NE(r.err.find(part), std::string::npos) << r.err;
+}
+
+TEST_F(Launch, InASlurmAllocationItNamesSrun) {
+  setenv("SLURM_JOB_ID", "9", 1);
+  const Outcome r = run({"-np", "2", "--program", "/bin/echo", "a b"});
+  unsetenv("SLURM_JOB_ID");
+  EXPECT_EQ(r.code, 2);
+  for (const char* part : {"SLURM_JOB_ID", "srun --ntasks=2 --label --cpu-bind=none", "'a b'"})
     EXPECT_NE(r.err.find(part), std::string::npos) << r.err;
 }
 

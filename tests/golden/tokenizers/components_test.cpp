@@ -9,7 +9,6 @@
 #include "tokenizers/byte_level.h"
 #include "tokenizers/normalizers/normalizer.h"
 #include "tokenizers/pre_tokenizers/pre_tokenizer.h"
-#include "tokenizers/unicode/utf8.h"
 
 namespace megatron::tokenizers {
 namespace {

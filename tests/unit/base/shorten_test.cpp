@@ -50,5 +50,11 @@ TEST(Shorten, SequencesOfUtf8StayWhole) {
   }
 }
 
+TEST(Shorten, CutShortKeepsTheBeginning) {
+  EXPECT_EQ(cut_short("日日", 6), "日日");
+  EXPECT_EQ(cut_short("日日日", 7), "日日...");
+  EXPECT_EQ(cut_short("abcdef", 3, " …"), "abc …");
+}
+
 }  // namespace
 }  // namespace megatron

@@ -13,7 +13,7 @@ constexpr bool kTold = true, kByItself = false;
 
 RunRecord started(int ranks) {
   RunRecord record(ranks);
-  for (int rank = 0; rank < ranks; ++rank) record.started(rank, "h" + std::to_string(rank));
+  for (int rank = 0; rank < ranks; ++rank) record.started();
   return record;
 }
 
@@ -41,7 +41,7 @@ TEST(RunRecord, OneFailsAndOthersAreEndedInTime) {
   EXPECT_EQ(record.due(1000), Step::none);
   record.ended(2, killed(SIGKILL), kTold, 18);
   EXPECT_EQ(record.exit_code(), 3);
-  EXPECT_EQ(record.verdict(), "rank 1 on h1 failed first, with exit code 3");
+  EXPECT_EQ(record.verdict(), "rank 1 failed first, with exit code 3");
 }
 
 TEST(RunRecord, ASignalIsNamed) {
@@ -49,7 +49,7 @@ TEST(RunRecord, ASignalIsNamed) {
   record.ended(0, killed(SIGKILL), kByItself, 1);
   record.ended(1, exited(1), kByItself, 2);  // it saw that the other was gone
   EXPECT_EQ(record.exit_code(), 128 + SIGKILL);
-  EXPECT_EQ(record.verdict(), "rank 0 on h0 failed first, with signal 9 (SIGKILL)");
+  EXPECT_EQ(record.verdict(), "rank 0 failed first, with signal 9 (SIGKILL)");
 }
 
 TEST(RunRecord, TrainingThatWasEndedBySignalMaySave) {
@@ -78,7 +78,7 @@ TEST(RunRecord, WhoCalledMpiAbortIsNamed) {
   record.ended(0, killed(SIGTERM), kTold, 1);  // by the launcher, and heard of first
   record.ended(1, exited(7), kByItself, 1.1);
   EXPECT_EQ(record.exit_code(), 7);
-  EXPECT_EQ(record.verdict(), "rank 1 on h1 failed first, with exit code 7");
+  EXPECT_EQ(record.verdict(), "rank 1 failed first, with exit code 7");
 }
 
 TEST(RunRecord, TheLauncherMayBeTheOnlyOneToKnowTheCode) {
@@ -87,7 +87,7 @@ TEST(RunRecord, TheLauncherMayBeTheOnlyOneToKnowTheCode) {
   record.lost(1, 1);
   record.launcher_ended(exited(7), 1.2);
   EXPECT_EQ(record.exit_code(), 7);
-  EXPECT_EQ(record.verdict(), "rank 0 on h0 was lost: it or its host was killed");
+  EXPECT_EQ(record.verdict(), "rank 0 was lost: its guard was killed");
 }
 
 TEST(RunRecord, ALostRankIsAFailure) {
@@ -100,7 +100,7 @@ TEST(RunRecord, ALostRankIsAFailure) {
 
 TEST(RunRecord, TheLauncherFailsBeforeRanksStart) {
   RunRecord record(4);
-  record.started(0, "h0");
+  record.started();
   record.launcher_ended(exited(213), 1);
   EXPECT_TRUE(record.failed());
   EXPECT_EQ(record.exit_code(), 213);
@@ -119,7 +119,7 @@ TEST(RunRecord, AskedToEnd) {
   record.ended(0, killed(SIGKILL), kTold, 5.1);
   record.launcher_ended(killed(SIGSEGV), 5.2);  // whatever its launcher makes of it
   EXPECT_EQ(record.exit_code(), 128 + SIGKILL);
-  EXPECT_EQ(record.verdict(), "rank 0 on h0 was ended with signal 9 (SIGKILL)");
+  EXPECT_EQ(record.verdict(), "rank 0 was ended with signal 9 (SIGKILL)");
 }
 
 }  // namespace

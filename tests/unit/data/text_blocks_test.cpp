@@ -5,6 +5,7 @@
 
 #include <fstream>
 
+#include "base/utf8.h"
 #include "data/byte_source.h"
 #include "data/json_lines.h"
 #include "support.h"

@@ -153,6 +153,19 @@ TEST(ReportPage, HostileTextStaysText) {
   }
 }
 
+TEST(ReportPage, LongValuesAreCutBetweenCharacters) {
+  for (size_t before = 0; before < 3; ++before) {
+    std::string value(before, 'a');
+    for (int i = 0; i < 2000; ++i) value += "日";
+    const LogFolder folder;
+    const std::string page = page_of({folder.run(
+        "a", R"({"type":"run","schema":1,"time":1,"iteration":0,"flags":{"data-path":")" + value +
+                 "\"}}\n" + step_line(1, 2, "1.0"))});
+    EXPECT_TRUE(has(page, "日 …"));
+    EXPECT_FALSE(has(page, "\xef\xbf\xbd"));
+  }
+}
+
 TEST(ReportPage, ComparesRuns) {
   const LogFolder folder;
   std::string other = plain_log();

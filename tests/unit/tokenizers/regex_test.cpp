@@ -10,11 +10,11 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/utf8.h"
 #include "hang_limit.h"
 #include "tokenizers/models/word_cache.h"
 #include "tokenizers/pre_tokenizers/pre_tokenizer.h"
 #include "tokenizers/regex/pcre_regex.h"
-#include "tokenizers/unicode/utf8.h"
 
 namespace megatron::tokenizers {
 namespace {

@@ -1,4 +1,4 @@
-// UTF-8, vocabulary, regular expressions, pre-tokenizers.
+// Vocabulary, regular expressions, pre-tokenizers.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -7,7 +7,7 @@
 #include "base/error.h"
 #include "tokenizers/byte_level.h"
 #include "tokenizers/pre_tokenizers/pre_tokenizer.h"
-#include "tokenizers/unicode/utf8.h"
+#include "tokenizers/unicode/unicode.h"
 #include "tokenizers/vocabulary.h"
 
 namespace megatron::tokenizers {
@@ -15,34 +15,7 @@ namespace {
 
 using Strings = std::vector<std::string>;
 
-std::string lossy(std::string_view bytes) {
-  std::string out;
-  append_lossy(bytes, true, out);
-  return out;
-}
-
-TEST(Utf8, FindsTheFirstInvalidByte) {
-  EXPECT_EQ(first_invalid_byte("plain, and a long run of ASCII \xc3\xa9 \xf0\x9f\x98\x80"), 38u);
-  EXPECT_EQ(first_invalid_byte("ab\x80"), 2u);
-  EXPECT_EQ(first_invalid_byte("\xc0\xaf"), 0u);          // overlong
-  EXPECT_EQ(first_invalid_byte("a\xed\xa0\x80"), 1u);     // a surrogate
-  EXPECT_EQ(first_invalid_byte("\xf4\x90\x80\x80"), 0u);  // above U+10FFFF
-  EXPECT_EQ(first_invalid_byte("abc\xe2\x82"), 3u);       // cut off
-}
-
-TEST(Utf8, LossyReadingHasOneMarkForEachMaximalBrokenPart) {
-  EXPECT_EQ(lossy("a\xe2\x82"
-                  "b"),
-            "a\xef\xbf\xbd"
-            "b");
-  EXPECT_EQ(lossy("\xf0\x80\x80"), "\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd");
-  EXPECT_EQ(lossy("\xed\xa0\x80"), "\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd");
-  std::string out;
-  EXPECT_EQ(append_lossy("a\xe2\x82", false, out), 1u);
-  EXPECT_EQ(out, "a");
-}
-
-TEST(Utf8, WordCharactersAndSpaces) {
+TEST(Unicode, WordCharactersAndSpaces) {
   EXPECT_TRUE(is_white_space(0x85) && is_white_space(0x3000) && is_white_space('\t'));
   EXPECT_FALSE(is_white_space(0x180e) || is_white_space(0x200b) || is_white_space(0x1c));
   EXPECT_TRUE(is_word_character('_') && is_word_character(0x200d) && is_word_character(0xe9));

@@ -6,6 +6,7 @@
 #include <memory>
 #include <span>
 
+#include "base/divide.h"
 #include "device/stream.h"
 #include "kernels/attention.h"
 #include "kernels/cpu/attention/pack.h"
@@ -38,8 +39,8 @@ struct AttentionSizes {
   int64_t block_keys(int64_t block) const {
     return std::min(kKeyColumns, padded_keys - block * kKeyColumns);
   }
-  int64_t key_blocks() const { return (padded_keys + kKeyColumns - 1) / kKeyColumns; }
-  int64_t row_blocks() const { return (queries * group + kQueryRows - 1) / kQueryRows; }
+  int64_t key_blocks() const { return ceil_div(padded_keys, kKeyColumns); }
+  int64_t row_blocks() const { return ceil_div(queries * group, kQueryRows); }
 
   // Lowest and highest position of a key that query t of a sample sees.
   int32_t key_begin(int64_t sample, int64_t t) const;

@@ -46,14 +46,16 @@ Bf16Products find_products() {
   return has_tiles() && kernel_permits_tiles() ? Bf16Products::amx : Bf16Products::pairs;
 }
 
-std::optional<Bf16Products> for_tests;
-
 }  // namespace
 
 Bf16Products bf16_products() {
   static const Bf16Products products = find_products();
-  if (for_tests) return *for_tests;
-  return instruction_set_limit() == InstructionSet::newest ? products : Bf16Products::widened;
+  switch (instruction_set_limit()) {
+    case InstructionSet::newest: return products;
+    case InstructionSet::amx: return Bf16Products::amx;
+    case InstructionSet::avx512_bf16: return Bf16Products::pairs;
+    default: return Bf16Products::widened;
+  }
 }
 
 std::string_view remark_on_bf16_products() {
@@ -73,7 +75,5 @@ std::string_view remark_on_bf16_products() {
   }
   return "";
 }
-
-void set_bf16_products_for_tests(std::optional<Bf16Products> products) { for_tests = products; }
 
 }  // namespace megatron::kernels::cpu

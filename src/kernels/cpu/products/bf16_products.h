@@ -1,7 +1,6 @@
 // How the host multiplies bf16.
 #pragma once
 
-#include <optional>
 #include <string_view>
 
 #include "base/dtype.h"
@@ -18,9 +17,6 @@ enum class Bf16Products { amx, pairs, widened };
 Bf16Products bf16_products();
 // What a user should know of that; empty where there is nothing to say.
 std::string_view remark_on_bf16_products();
-
-// From now on bf16_products() gives this; nullopt: what the processor has. Not while kernels run.
-void set_bf16_products_for_tests(std::optional<Bf16Products> products);
 
 // The words that a product of that type sums over; f16 is not for the kernels of the host.
 inline WordKind word_kind(DType type, Bf16Products products) {

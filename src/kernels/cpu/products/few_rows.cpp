@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <type_traits>
 
+#include "base/divide.h"
 #include "base/error.h"
 #include "kernels/cpu/products/amx_products.h"
 #include "kernels/cpu/products/few_rows_avx2.h"
@@ -109,7 +110,7 @@ template <Form form, int64_t M>
 [[gnu::target("avx512f,avx512bw,avx512bf16")]] void product(const FewRowsProduct& p) {
   constexpr int64_t kLine = kLanes * in_memory_word(form);
   constexpr int64_t kInMemory = in_memory_word(form), kWords = kInMemory / in_word(form);
-  const int64_t lines = (p.elements + kLine - 1) / kLine;
+  const int64_t lines = ceil_div(p.elements, kLine);
   rows_ahead(p, 0).lines(kLanes * lines);
   for (int64_t j = 0; j < p.n; j += kLanes) {
     const Rows rows(p, j);
@@ -243,7 +244,7 @@ template <Form form, int64_t M, int64_t Parts>
       if (p.accumulate) load_part<form>(c + r * p.ldc + part * kPanel, sums[r][part]);
     }
   }
-  const int64_t width = (p.elements + kRows - 1) / kRows;
+  const int64_t width = ceil_div(p.elements, kRows);
   for (int64_t l = 0; l < width; ++l, row += kRows * stride) {
     const std::byte* const partner = kRows * l + 1 < p.elements ? row + stride : nullptr;
 #pragma GCC unroll 2

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/divide.h"
 #include "kernels/cpu/products/amx_products.h"
 #include "kernels/cpu/products/bf16_products.h"
 #include "kernels/cpu/products/block_size.h"
@@ -14,8 +15,6 @@
 namespace megatron::kernels::cpu {
 
 namespace {
-
-int64_t count(int64_t size, int64_t part) { return (size + part - 1) / part; }
 
 // The part of a problem that one block computes: rows [i, i + m), columns [j, j + n) of product `g`, a
 // sum over [k, k + depth).
@@ -221,7 +220,7 @@ class PanelProduct {
     float* sums = sums_ + (group.i - block_.i) * stride_ + (group.j - block_.j);
     RowsAhead next = few_ ? panel_after(group, slice) : group_after(group, slice);
     const int64_t share =
-        few_ ? count(next.all(), count(group.m, strip_)) : next.all() * strip_ / group_;
+        few_ ? ceil_div(next.all(), ceil_div(group.m, strip_)) : next.all() * strip_ / group_;
     for (int64_t i = 0; i < group.m; i += strip_) {
       next.lines(share);
       tile_product(kind_, {.m = std::min(strip_, group.m - i),
@@ -282,11 +281,11 @@ void run_double(const Problem& p, const Block& block) {
 class Blocks {
  public:
   Blocks(const Problem& p, const BlockSize& size)
-      : p_(p), size_(size), columns_(count(p.n, size.n)) {
+      : p_(p), size_(size), columns_(ceil_div(p.n, size.n)) {
     if (p.row_cuts == nullptr) return;
     begins_.push_back(0);
     for (int64_t g = 0; g < p.batch; ++g)
-      begins_.push_back(begins_.back() + count(p.rows(g).size(), size.m) * columns_);
+      begins_.push_back(begins_.back() + ceil_div(p.rows(g).size(), size.m) * columns_);
   }
 
   int64_t count_all() const { return begins_.empty() ? p_.batch * of_product() : begins_.back(); }
@@ -313,7 +312,7 @@ class Blocks {
   }
 
  private:
-  int64_t of_product() const { return count(p_.m, size_.m) * columns_; }
+  int64_t of_product() const { return ceil_div(p_.m, size_.m) * columns_; }
 
   const Problem& p_;
   BlockSize size_;
@@ -336,10 +335,10 @@ BlockSize panel_blocks(const Problem& p, WordKind kind, int64_t threads) {
   constexpr int64_t kLeast = 64, kMany = 4;
   const BlockSize most = PanelProduct::largest(kind);
   const int64_t m = most_rows(p);
-  int64_t rows = count(m, most.m), cols = count(p.n, most.n);
+  int64_t rows = ceil_div(m, most.m), cols = ceil_div(p.n, most.n);
   for (;;) {
-    const BlockSize size{round_up(count(m, rows), tile_strip(kind)),
-                         round_up(count(p.n, cols), kPanel)};
+    const BlockSize size{round_up(ceil_div(m, rows), tile_strip(kind)),
+                         round_up(ceil_div(p.n, cols), kPanel)};
     const int64_t blocks =
         p.row_cuts == nullptr ? p.batch * rows * cols : Blocks(p, size).count_all();
     const bool even = (p.row_cuts == nullptr && blocks % threads == 0) || blocks >= kMany * threads;

@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+#include "base/divide.h"
+
 namespace megatron::kernels::cpu {
 
 // The sum runs over 32-bit words: an f32 each, or a pair of bf16 (elements 2 l and 2 l + 1; an odd
@@ -18,7 +20,6 @@ inline constexpr int64_t kChainCut = 32;
 
 // The second factor lies in panels of this many columns.
 inline constexpr int64_t kPanel = 32;
-inline int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
 // c [m,n] = a b + (accumulate ? c : 0), with n a multiple of kPanel and k in words, at least 1.
 //   a: word (i, l) at a[i * a_row + l * a_step]: either way round, so that the caller need not copy

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 
+#include "base/divide.h"
 #include "base/error.h"
 #include "device/cuda/runtime_call.h"
 #include "device/cuda/stream.h"
@@ -31,9 +32,9 @@ uint32_t alignment(const void* p) {
 
 // The first multiple of kWorkspaceAlignment in it.
 void* aligned(const Tensor& workspace) {
-  constexpr uintptr_t kUnit = kWorkspaceAlignment;
-  const auto address = reinterpret_cast<uintptr_t>(workspace.address());
-  return reinterpret_cast<void*>((address + kUnit - 1) / kUnit * kUnit);
+  constexpr int64_t kUnit = kWorkspaceAlignment;
+  const auto address = reinterpret_cast<intptr_t>(workspace.address());
+  return reinterpret_cast<void*>(round_up(address, kUnit));
 }
 
 struct Call {

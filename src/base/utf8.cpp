@@ -1,12 +1,13 @@
-#include "tokenizers/unicode/utf8.h"
+#include "base/utf8.h"
 
 #include <simdjson.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "base/error.h"
 
-namespace megatron::tokenizers {
+namespace megatron {
 namespace {
 
 // What stands at `position`: a whole character, a broken part, or the start of a character that the
@@ -49,8 +50,10 @@ size_t ascii_prefix(std::string_view text, size_t position) {
 
 }  // namespace
 
+bool is_utf8(std::string_view text) { return simdjson::validate_utf8(text.data(), text.size()); }
+
 size_t first_invalid_byte(std::string_view text) {
-  if (simdjson::validate_utf8(text.data(), text.size())) return text.size();
+  if (is_utf8(text)) return text.size();
   size_t position = 0;
   while ((position = ascii_prefix(text, position)) < text.size()) {
     const Part part = part_at(text, position);
@@ -99,8 +102,31 @@ char32_t character_at(std::string_view text, size_t position) {
 size_t character_start_before(std::string_view text, size_t position) {
   do {
     --position;
-  } while ((static_cast<unsigned char>(text[position]) & 0xc0) == 0x80);
+  } while (continues_character(text[position]));
   return position;
+}
+
+char32_t next_character(std::string_view text, size_t& position) {
+  const Part part = part_at(text, position);
+  const char32_t c = part.kind == Part::whole ? character_at(text, position) : 0xfffd;
+  position += part.size;
+  return c;
+}
+
+int64_t count_characters(std::string_view text) {
+  return std::ranges::count_if(text, [](char c) { return !continues_character(c); });
+}
+
+size_t character_offset(std::string_view text, int64_t index) {
+  size_t at = 0;
+  while (at < text.size() && (continues_character(text[at]) || index-- != 0)) ++at;
+  return at;
+}
+
+std::string_view whole_characters(std::string_view text, size_t most) {
+  if (text.size() <= most) return text;
+  while (most > 0 && continues_character(text[most])) --most;
+  return text.substr(0, most);
 }
 
 void append_character(char32_t c, std::string& out) {
@@ -117,4 +143,16 @@ void append_character(char32_t c, std::string& out) {
   }
 }
 
-}  // namespace megatron::tokenizers
+std::string json_escape(char32_t c) {
+  const auto code = static_cast<uint32_t>(c);
+  if (code < 0x10000) return fmt::format("\\u{:04x}", code);
+  return fmt::format("\\u{:04x}\\u{:04x}", 0xd800 + ((code - 0x10000) >> 10),
+                     0xdc00 + (code & 0x3ff));
+}
+
+std::optional<char32_t> joined_surrogates(char32_t high, char32_t low) {
+  if (high >> 10 != 0xd800 >> 10 || low >> 10 != 0xdc00 >> 10) return std::nullopt;
+  return 0x10000 + ((high & 0x3ff) << 10 | (low & 0x3ff));
+}
+
+}  // namespace megatron
