@@ -16,7 +16,6 @@ void check_positions(const Rules& rules, const Tensor& q, const Tensor& k, const
   rules.dense(k, {batch, keys}, DType::i32, "k_positions i32 [B,S]");
 }
 
-// Of all four kernels' arguments but softmax_backward's.
 template <class Args>
 void check_bounds(const Rules& rules, const Args& args) {
   rules.require(args.window >= 0 && args.chunk >= 0, "window and chunk >= 0");
@@ -148,45 +147,6 @@ void check(const AttentionBackwardArgs& args) {
   check_scores(rules, args.soft_cap, args.sinks, q.size(2), q.dtype());
   check_dsinks(rules, args.sinks, args.dsinks, q.size(2), q.dtype());
   check_mask(rules, args.dropout, q.size(0));
-}
-
-void check(const SoftmaxArgs& args) {
-  const Rules rules("softmax", {{"s", args.s},
-                                {"p", args.p},
-                                {"lse", args.lse},
-                                {"q_positions", args.q_positions},
-                                {"k_positions", args.k_positions},
-                                {"window_start", args.window_start},
-                                {"sinks", args.sinks}});
-  rules.require(
-      args.s.defined() && args.s.rank() == 4 && args.s.is_contiguous() && is_float_type(args.s),
-      "s [B,N,T,S] contiguous");
-  const Shape s = args.s.shape();
-  rules.dense(args.p, s, args.s.dtype(), "p as s");
-  rules.dense(args.lse, {s[0], s[1], s[2]}, accumulator(args.s.dtype()), "lse f32 (f64) [B,N,T]");
-  check_positions(rules, args.q_positions, args.k_positions, args.window_start, s[0], s[2], s[3]);
-  check_bounds(rules, args);
-  check_scores(rules, args.soft_cap, args.sinks, s[1], args.s.dtype());
-}
-
-void check(const SoftmaxBackwardArgs& args) {
-  const Rules rules("softmax_backward", {{"p", args.p},
-                                         {"dp", args.dp},
-                                         {"ds", args.ds},
-                                         {"lse", args.lse},
-                                         {"sinks", args.sinks},
-                                         {"dsinks", args.dsinks.out}});
-  rules.require(
-      args.p.defined() && args.p.rank() == 4 && args.p.is_contiguous() && is_float_type(args.p),
-      "p [B,N,T,S] contiguous");
-  rules.dense(args.dp, args.p.shape(), args.p.dtype(), "dp as p");
-  rules.dense(args.ds, args.p.shape(), args.p.dtype(), "ds as p");
-  const Shape p = args.p.shape();
-  check_scores(rules, args.soft_cap, args.sinks, p[1], args.p.dtype());
-  check_dsinks(rules, args.sinks, args.dsinks, p[1], args.p.dtype());
-  if (args.soft_cap > 0 || args.dsinks.out.defined())
-    rules.dense(args.lse, {p[0], p[1], p[2]}, accumulator(args.p.dtype()),
-                "lse f32 (f64) [B,N,T] with soft_cap or dsinks");
 }
 
 }  // namespace megatron::kernels

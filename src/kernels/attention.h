@@ -77,27 +77,6 @@ struct AttentionBackwardArgs {
   int64_t keys() const { return k.size(1); }
 };
 
-// The two halves of the composed definition: p = softmax over the seen keys of s (scaled and capped
-// as above), s [B,N,T,S] -> p, with lse and sinks as above. ds = scale * p * (dp - delta) * (1 -
-// (c / soft_cap)^2), delta = sum(dp * p), c = log p + lse the capped score (soft_cap 0: without that
-// factor). lse [B,N,T] is read with soft_cap or dsinks; dsinks as above. p may be s, ds may be dp.
-struct SoftmaxArgs {
-  Tensor s, p, lse;
-  Tensor q_positions, k_positions, window_start;
-  bool causal = true;
-  double scale = 1;
-  int64_t window = 0, chunk = 0;
-  double soft_cap = 0;
-  Tensor sinks;
-};
-struct SoftmaxBackwardArgs {
-  Tensor p, dp, ds;
-  double scale = 1;
-  double soft_cap = 0;
-  Tensor lse, sinks;  // undefined where they are not read
-  Accumulate dsinks;
-};
-
 // The lowest position of a key that a query at `position` sees by window and chunk; 0 is no bound.
 constexpr int64_t lowest_seen(int64_t position, int64_t window, int64_t chunk) {
   int64_t begin = INT32_MIN;
@@ -108,8 +87,6 @@ constexpr int64_t lowest_seen(int64_t position, int64_t window, int64_t chunk) {
 
 void check(const AttentionArgs& args);
 void check(const AttentionBackwardArgs& args);
-void check(const SoftmaxArgs& args);
-void check(const SoftmaxBackwardArgs& args);
 
 template <class F>
 void visit(AttentionArgs& a, F&& f) {
@@ -141,25 +118,6 @@ void visit(AttentionBackwardArgs& a, F&& f) {
   f("dq", written(static_cast<float>(a.beta_q)), a.dq);
   f("dk", written(static_cast<float>(a.beta_kv)), a.dk);
   f("dv", written(static_cast<float>(a.beta_kv)), a.dv);
-  f("dsinks", written(a.dsinks.beta), a.dsinks.out);
-}
-template <class F>
-void visit(SoftmaxArgs& a, F&& f) {
-  f("s", Access::read, a.s);
-  f("q_positions", Access::read, a.q_positions);
-  f("k_positions", Access::read, a.k_positions);
-  f("window_start", Access::read, a.window_start);
-  f("sinks", Access::read, a.sinks);
-  f("p", Access::write, a.p);
-  f("lse", Access::write, a.lse);
-}
-template <class F>
-void visit(SoftmaxBackwardArgs& a, F&& f) {
-  f("p", Access::read, a.p);
-  f("dp", Access::read, a.dp);
-  f("lse", Access::read, a.lse);
-  f("sinks", Access::read, a.sinks);
-  f("ds", Access::write, a.ds);
   f("dsinks", written(a.dsinks.beta), a.dsinks.out);
 }
 

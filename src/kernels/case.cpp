@@ -16,7 +16,6 @@ void add_norm_cases(std::vector<Case>& cases);
 void add_activation_cases(std::vector<Case>& cases);
 void add_rope_cases(std::vector<Case>& cases);
 void add_attention_cases(std::vector<Case>& cases);
-void add_softmax_cases(std::vector<Case>& cases);
 void add_embedding_cases(std::vector<Case>& cases);
 void add_cross_entropy_cases(std::vector<Case>& cases);
 void add_draw_cases(std::vector<Case>& cases);
@@ -45,7 +44,6 @@ std::vector<Case> cases() {
   add_activation_cases(all);
   add_rope_cases(all);
   add_attention_cases(all);
-  add_softmax_cases(all);
   add_embedding_cases(all);
   add_cross_entropy_cases(all);
   add_draw_cases(all);

@@ -1,4 +1,4 @@
-// What goes through all kernels (observer.h, own_kernels.h, the table of meta) does it by for_each_kernel.
+// What goes through all kernels (observer.h, the table of meta) does it by for_each_kernel.
 #pragma once
 
 #include <cstddef>
@@ -13,10 +13,9 @@ template <auto table_member>
 struct Kernel {
   static constexpr auto member = table_member;
   std::string_view name;
-  Heat heat;
 };
 
-#define MEGATRON_LIST(name, Args, heat) std::tuple{Kernel<&Table::name>{#name, Heat::heat}},
+#define MEGATRON_LIST(name, Args, heat) std::tuple{Kernel<&Table::name>{#name}},
 inline constexpr auto kKernels = std::tuple_cat(MEGATRON_KERNELS(MEGATRON_LIST) std::tuple{});
 #undef MEGATRON_LIST
 

@@ -3,12 +3,6 @@
 // time in it, so that on a real device it must be the back-end's own.
 #pragma once
 
-namespace megatron::kernels {
-
-enum class Heat { hot, cold };
-
-}  // namespace megatron::kernels
-
 #define MEGATRON_KERNELS(X)                                    \
   X(gemm, GemmArgs, hot)                                       \
   X(add_rms_norm, AddNormArgs, hot)                            \
@@ -23,8 +17,6 @@ enum class Heat { hot, cold };
   X(rope, RopeArgs, hot)                                       \
   X(attention, AttentionArgs, hot)                             \
   X(attention_backward, AttentionBackwardArgs, hot)            \
-  X(softmax, SoftmaxArgs, cold)                                \
-  X(softmax_backward, SoftmaxBackwardArgs, cold)               \
   X(embedding, EmbeddingArgs, hot)                             \
   X(embedding_backward, EmbeddingBackwardArgs, hot)            \
   X(cross_entropy, CrossEntropyArgs, hot)                      \

@@ -1,5 +1,5 @@
-// The kernel table: one function pointer a kernel of list.h, filled by each back-end. In a table that is not filled whole
-// a null entry means that the op's composed definition is used; tools/check_coverage refuses any in a back-end's.
+// The kernel table: one function pointer a kernel of list.h, filled by each back-end; tools/check_coverage refuses a null
+// entry.
 #pragma once
 
 #include <span>

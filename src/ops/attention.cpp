@@ -264,7 +264,6 @@ Heads split_heads(Tape& tape, PackedHeads&& packed) {
 }
 
 Var attention(Tape& tape, const Heads& heads, const AttentionOptions& options) {
-  if (tape.kernels().attention == nullptr) return attention_composed(tape, heads, options);
   const QueriesKeysValues in{heads.q.value, heads.k.value, heads.v.value};
   const auto& [out, lse] = attend(tape, in, options);
   Node node{.name = "attention",
@@ -278,8 +277,6 @@ Var attention(Tape& tape, const Heads& heads, const AttentionOptions& options) {
 
 Var attention(Tape& tape, PackedHeads&& packed, const AttentionOptions& options) {
   MG_ASSERT(!packed.gated);
-  if (tape.kernels().attention == nullptr)
-    return attention_composed(tape, split_heads(tape, std::move(packed)), options);
   const auto& [out, lse] = attend(tape, rotated_parts(tape, packed), options);
   const Rotary& rotary = packed.rotary;
   Node node{.name = "packed_attention",

@@ -42,15 +42,12 @@ struct AttentionOptions {
   kernels::DropoutArgs::Mask dropout;
 };
 
-// out [B*S, N*D] = softmax(scale q k^T over the seen keys) v. Runs the fused kernel, or
-// attention_composed where there is none. The gradient of sinks goes to its slot.
+// out [B*S, N*D] = softmax(scale q k^T over the seen keys) v. The gradient of sinks goes to its
+// slot.
 Var attention(Tape& tape, const Heads& heads, const AttentionOptions& options);
 
 // attention(split_heads(packed)), bit for bit; of heads that are not gated. Its backward makes the gradient of qkv in one tensor,
 // where that of the two copies the gradients of q, k and v together.
 Var attention(Tape& tape, PackedHeads&& packed, const AttentionOptions& options);
-
-// The definition by matrix products and a softmax; stores the S x S probabilities. No dropout.
-Var attention_composed(Tape& tape, const Heads& heads, const AttentionOptions& options);
 
 }  // namespace megatron::ops

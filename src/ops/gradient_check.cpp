@@ -277,7 +277,7 @@ void add_attention_cases(std::vector<GradientCase>& cases) {
                    }});
   const Shape q = {kBatch, kLength, kHeads, kSize}, k = {kBatch, kLength, kKeyHeads, kSize};
   struct Kind {
-    bool composed = false, causal = true, drops = false, confined = false, sinks = false;
+    bool causal = true, drops = false, confined = false, sinks = false;
     int64_t window = 0, chunk = 0;
     double soft_cap = 0;
   };
@@ -294,8 +294,7 @@ void add_attention_cases(std::vector<GradientCase>& cases) {
                        if (kind.drops) options.dropout = half_dropped(t);
                        if (kind.confined) options.window_start = some_begins(t);
                        const Heads heads{x[0], x[1], x[2]};
-                       return Result{{kind.composed ? attention_composed(t, heads, options)
-                                                    : attention(t, heads, options)}};
+                       return Result{{attention(t, heads, options)}};
                      }});
   };
   attention_case("attention", {});
@@ -309,22 +308,12 @@ void add_attention_cases(std::vector<GradientCase>& cases) {
                      const DType type = kernels::accumulator(own.dtype());
                      return Result{{rotate(t, Var(own, x[0].id), some_rotary(t, type, true))}};
                    }});
-  attention_case("attention_composed", {.composed = true});
-  attention_case("attention_composed to all", {.composed = true, .causal = false});
-  attention_case("attention_composed confined to documents", {.composed = true, .confined = true});
-  for (const bool composed : {false, true}) {
-    const std::string name = composed ? "attention_composed" : "attention";
-    attention_case(name + " in a window", {.composed = composed, .window = 2});
-    attention_case(name + " in chunks", {.composed = composed, .chunk = 2});
-    attention_case(name + " with a soft cap", {.composed = composed, .soft_cap = 0.7});
-    attention_case(name + " with sinks", {.composed = composed, .sinks = true});
-    attention_case(name + " with all of these", {.composed = composed,
-                                                 .confined = true,
-                                                 .sinks = true,
-                                                 .window = 3,
-                                                 .chunk = 4,
-                                                 .soft_cap = 1.5});
-  }
+  attention_case("attention in a window", {.window = 2});
+  attention_case("attention in chunks", {.chunk = 2});
+  attention_case("attention with a soft cap", {.soft_cap = 0.7});
+  attention_case("attention with sinks", {.sinks = true});
+  attention_case("attention with all of these",
+                 {.confined = true, .sinks = true, .window = 3, .chunk = 4, .soft_cap = 1.5});
   cases.push_back(
       {"attention of split_heads, with sinks", {qkv}, {{kHeads}}, [=](Tape& t, Vars x, Weights w) {
          AttentionOptions options{.scale = 0.5f, .window = 3, .soft_cap = 2};

@@ -8,7 +8,6 @@
 #include "device/cuda_plugin.h"
 #include "device/stream.h"
 #include "kernels/instruction_set.h"
-#include "kernels/own_kernels.h"
 
 namespace megatron::settings {
 
@@ -66,10 +65,6 @@ void RuntimeSettings::add_device(Fields& f) {
   f.add("device", &device, {"auto", "cuda", "cpu", "reference"},
         "auto: cuda if a GPU is found, else cpu; reference: plain loops, slow, for checking");
   add_instruction_set(f);
-  f.add_switch(
-      "allow-composed", &allow_composed, true,
-      "run on a GPU even if some operation has no kernel there and has to be composed of several "
-      "others, slowly");
 }
 
 void RuntimeSettings::add_instruction_set(Fields& f) {
@@ -118,18 +113,6 @@ std::optional<SettingNote> RuntimeSettings::instruction_set_note() const {
                      "CPU kernels leave newer instructions of the processor unused"};
 }
 
-std::optional<SettingNote> RuntimeSettings::composed_note() const {
-  if (!allow_composed) return std::nullopt;
-  const std::string_view kind = name(device_kind());
-  std::string names;
-  for (const std::string_view one : kernels::composed_kernels(kernels::table(device_kind())))
-    names += (names.empty() ? "" : ", ") + std::string(one);
-  return SettingNote{"allow-composed", "true",
-                     fmt::format("{} has {}", kind,
-                                 names.empty() ? "a kernel for every operation of the step"
-                                               : "no kernel for " + names)};
-}
-
 std::optional<SettingNote> RuntimeSettings::order_note() const {
   if (!allow_nondeterministic) return std::nullopt;
   const DeviceKind kind = device_kind();
@@ -172,7 +155,6 @@ std::optional<SettingNote> RuntimeSettings::gemm_tuning_note() const {
 Device RuntimeSettings::device_value(int rank) const {
   const DeviceKind kind = device_kind();
   if (kind != DeviceKind::cuda) return {kind, 0};
-  if (!allow_composed) kernels::require_own_kernels(kernels::table(kind), kind);
   const int place = launched_by.empty() ? rank : launched_place;
   return {kind, place % static_cast<int>(cuda_plugin().devices().size())};
 }

@@ -23,7 +23,6 @@ inline constexpr int64_t kAttentionMib = 768, kLargeAttentionMib = 1280;
 struct RuntimeSettings {
   std::optional<int64_t> ranks, threads;
   std::string device = "auto";
-  bool allow_composed = false;
   std::string instruction_set = "auto";  // of the cpu device
   std::string distributed_backend = "auto";
   bool allow_nondeterministic = false;
@@ -62,8 +61,6 @@ struct RuntimeSettings {
   std::optional<SettingNote> device_note() const;
   // Of --instruction-set, where it is given.
   std::optional<SettingNote> instruction_set_note() const;
-  // Of --allow-composed: which kernels are.
-  std::optional<SettingNote> composed_note() const;
   // What --allow-nondeterministic does on this device.
   std::optional<SettingNote> order_note() const;
   // Whether GEMMs take the fastest of their algorithms: --gemm-tuning on, CUDA.
@@ -75,9 +72,7 @@ struct RuntimeSettings {
   // Of --gemm-tuning on: what it does here, or why it does nothing.
   std::optional<SettingNote> gemm_tuning_note() const;
   // Of a rank that is a thread of this process, or of the one that a process is: the ranks of a
-  // host take its GPUs in turn. Throws Error where there is no GPU and --device is cuda, and where
-  // CUDA has no kernel of its own for a part of a step (kernels/own_kernels.h), unless
-  // --allow-composed.
+  // host take its GPUs in turn. Throws Error where there is no GPU and --device is cuda.
   Device device_value(int rank = 0) const;
   comm::WaitLimits wait_limits() const;  // with calls between ranks
   comm::GpuBackend gpu_backend() const;

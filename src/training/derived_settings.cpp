@@ -61,7 +61,6 @@ class Teller {
     if (auto hosts = r.hosts_note()) notes_.push_back(std::move(*hosts));
     if (auto device = r.device_note()) notes_.push_back(std::move(*device));
     if (auto set = r.instruction_set_note()) notes_.push_back(std::move(*set));
-    if (auto composed = r.composed_note()) notes_.push_back(std::move(*composed));
     if (auto order = r.order_note()) notes_.push_back(std::move(*order));
     if (auto attention = r.attention_workspace_note()) notes_.push_back(std::move(*attention));
     if (auto tuning = r.gemm_tuning_note()) notes_.push_back(std::move(*tuning));

@@ -33,7 +33,6 @@ const Table& cpu_scratch_table() {
       .head_norm_backward = ask<cpu::head_norm_backward_scratch, HeadNormBackwardArgs>,
       .attention = ask<cpu::attention_scratch, AttentionArgs>,
       .attention_backward = ask<cpu::attention_backward_scratch, AttentionBackwardArgs>,
-      .softmax_backward = ask<cpu::softmax_backward_scratch, SoftmaxBackwardArgs>,
       .embedding_backward = ask<cpu::embedding_backward_scratch, EmbeddingBackwardArgs>,
       .cross_entropy = ask<cpu::cross_entropy_scratch, CrossEntropyArgs>,
       .column_sum = ask<cpu::column_sum_scratch, ColumnSumArgs>,

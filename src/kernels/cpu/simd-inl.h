@@ -146,14 +146,6 @@ HWY_INLINE int64_t before_line(Output<T> out, int64_t n) {
   const auto past = static_cast<int64_t>(reinterpret_cast<uintptr_t>(out.p) % kCacheLine);
   return std::min(n, (kCacheLine - past) % kCacheLine / static_cast<int64_t>(sizeof(T)));
 }
-// As for_vectors over [0, n), f's whole vectors at multiples of their size in `out` where that is
-// streamed, wherever its first element lies.
-template <class T, class F>
-HWY_INLINE void for_vectors_of(Output<T> out, int64_t n, F f) {
-  const int64_t head = before_line(out, n);
-  for (int64_t i = 0; i < head; i += kLanes) f(i, Part{std::min(kLanes, head - i)});
-  for_vectors(head, n, f);
-}
 
 // Two vectors of elements [i, i + 2 kLanes), in an order that depends on the type alone: of f32 as
 // they lie; of bf16 `a` has those at even places and `b` those at odd ones, which a shift and a

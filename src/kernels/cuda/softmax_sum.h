@@ -30,10 +30,6 @@ struct SoftmaxSum {
   __device__ float scaled_to(float top) const { return sum * exp_approx(most - shift(top)); }
 };
 
-__device__ inline SoftmaxSum warp_merge(SoftmaxSum mine) {
-  const float top = warp_max(mine.most);
-  return {top, warp_sum(mine.scaled_to(top))};
-}
 __device__ inline SoftmaxSum block_merge(SoftmaxSum mine, float* partial) {
   const float top = block_max(mine.most, partial);
   return {top, block_sum(mine.scaled_to(top), partial)};

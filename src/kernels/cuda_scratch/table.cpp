@@ -9,7 +9,6 @@
 #include "kernels/cuda_scratch/library_attention.h"
 #include "kernels/cuda_scratch/norm.h"
 #include "kernels/cuda_scratch/route.h"
-#include "kernels/cuda_scratch/softmax.h"
 
 namespace megatron::kernels {
 namespace {
@@ -44,7 +43,6 @@ const Table& cuda_scratch_table() {
       .head_norm_backward = ask<cuda::head_norm_backward_scratch, HeadNormBackwardArgs>,
       .attention = ask_attention,
       .attention_backward = ask_attention_backward,
-      .softmax_backward = ask<cuda::softmax_backward_scratch, SoftmaxBackwardArgs>,
       .embedding_backward = ask<cuda::embedding_backward_scratch, EmbeddingBackwardArgs>,
       .column_sum = ask<cuda::column_sum_scratch, ColumnSumArgs>,
       .sinkhorn = ask<cuda::sinkhorn_scratch, SinkhornArgs>,

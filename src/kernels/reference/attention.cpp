@@ -229,47 +229,6 @@ void differentiate(const AttentionBackwardArgs& args, Stream& stream) {
   differentiate_sinks(args.sinks, args.dsinks, lse, deltas, x.queries);
 }
 
-template <class C>
-void normalise(const SoftmaxArgs& args, Stream& stream) {
-  const std::vector<C> s = load<C>(args.s), sinks = load<C>(args.sinks);
-  const Score<C> score_of_product = score_of<C>(args);
-  const int64_t heads = args.s.size(1), queries = args.s.size(2), keys = args.s.size(3);
-  const Visibility visible(args, queries, keys);
-  const int64_t rows = args.s.size(0) * heads * queries;
-  std::vector<C> p(s.size()), lse(rows);
-  for_rows(stream, rows, 16, [&](int64_t row) {
-    std::vector<C> scores(s.begin() + row * keys, s.begin() + (row + 1) * keys);
-    for (C& score : scores) score = score_of_product(score);
-    lse[row] = softmax_row(scores, visible, row / (heads * queries), row % queries,
-                           sink_of(sinks, row / queries % heads));
-    std::copy(scores.begin(), scores.end(), p.begin() + row * keys);
-  });
-  store(args.p, p);
-  store(args.lse, lse);
-}
-
-template <class C>
-void differentiate(const SoftmaxBackwardArgs& args, Stream& stream) {
-  const std::vector<C> p = load<C>(args.p), dp = load<C>(args.dp), lse = load<C>(args.lse);
-  const int64_t keys = args.p.size(3), rows = args.p.size(0) * args.p.size(1) * args.p.size(2);
-  const Score<C> score = score_of<C>(args);
-  std::vector<C> ds(p.size()), deltas(rows);
-  for_rows(stream, rows, 16, [&](int64_t row) {
-    C delta = 0;
-    for (int64_t i = row * keys; i < (row + 1) * keys; ++i) delta += dp[i] * p[i];
-    for (int64_t i = row * keys; i < (row + 1) * keys; ++i) {
-      // A score whose p is 0 has no gradient, whatever it was.
-      const C of_product = score.cap == 0 ? score.scale
-                           : p[i] == 0    ? 0
-                                          : score.slope(std::log(p[i]) + lse[row]);
-      ds[i] = of_product * p[i] * (dp[i] - delta);
-    }
-    deltas[row] = delta;
-  });
-  store(args.ds, ds);
-  differentiate_sinks(args.sinks, args.dsinks, lse, deltas, args.p.size(2));
-}
-
 }  // namespace
 
 void attention(const AttentionArgs& args, Stream& stream) {
@@ -280,17 +239,6 @@ void attention(const AttentionArgs& args, Stream& stream) {
 void attention_backward(const AttentionBackwardArgs& args, Stream& stream) {
   check(args);
   args.q.dtype() == DType::f64 ? differentiate<double>(args, stream)
-                               : differentiate<float>(args, stream);
-}
-
-void softmax(const SoftmaxArgs& args, Stream& stream) {
-  check(args);
-  args.s.dtype() == DType::f64 ? normalise<double>(args, stream) : normalise<float>(args, stream);
-}
-
-void softmax_backward(const SoftmaxBackwardArgs& args, Stream& stream) {
-  check(args);
-  args.p.dtype() == DType::f64 ? differentiate<double>(args, stream)
                                : differentiate<float>(args, stream);
 }
 

@@ -109,7 +109,6 @@ std::vector<FlagRow> memory_flags() {
       {"distribute-saved-activations", "memory", "--distribute-saved-activations",
        full + "--num-layers 8 --ranks 2 --tensor-model-parallel-size 2"},
       {"cpu-offloading-num-layers", "memory", "--cpu-offloading-num-layers 1"},
-      {"allow-composed", "note", "--allow-composed"},
       {"instruction-set", "note", "--instruction-set avx2"},
       {"allow-nondeterministic", "gpu", "--allow-nondeterministic"},
       {"attention-workspace-mib", "note", "--attention-workspace-mib 64"},

@@ -68,15 +68,6 @@ bool same_bits(const std::vector<std::vector<double>>& a,
   });
 }
 
-// Whether CUDA has a kernel of its own.
-bool has_entry(std::string_view name) {
-  bool has = false;
-  for_each_kernel([&](const auto& kernel) {
-    if (kernel.name == name) has = table(DeviceKind::cuda).*kernel.member != nullptr;
-  });
-  return has;
-}
-
 class CudaParity : public ::testing::TestWithParam<Part> {
  protected:
   void SetUp() override { ASSERT_NE(cuda_state().plugin, nullptr) << cuda_state().why_not; }
@@ -84,7 +75,6 @@ class CudaParity : public ::testing::TestWithParam<Part> {
 
 // compare_with_reference runs it twice and wants the same bits.
 TEST_P(CudaParity, EqualsReference) {
-  if (!has_entry(GetParam().kernel)) GTEST_SKIP() << "composed on CUDA";
   Runtime runtime({DeviceKind::cuda}, 2);
   for (const Case& c : GetParam().cases) {
     try {
@@ -99,7 +89,6 @@ TEST_P(CudaParity, EqualsReference) {
 
 // A __syncthreads that is missing shows when the threads run in another order.
 TEST_P(CudaParity, OrderOfThreadsDoesNotMatter) {
-  if (!has_entry(GetParam().kernel)) GTEST_SKIP() << "composed on CUDA";
   if (!has_shim()) GTEST_SKIP() << "a GPU has an order of its own";
   Runtime runtime({DeviceKind::cuda}, 2);
   auto* const set = symbol<bool(const char*, int64_t)>("shim_set");
@@ -128,7 +117,7 @@ TEST(Cuda, DoublesAreRightOrRefusedInWords) {
   Runtime runtime({DeviceKind::cuda}, 1);
   int right = 0, refused = 0;
   for (const Case& c : cases()) {
-    if (c.real || c.dtype != DType::f64 || !has_entry(c.kernel)) continue;
+    if (c.real || c.dtype != DType::f64) continue;
     try {
       const CaseResult result = compare_with_reference(c, runtime);
       EXPECT_LE(result.worst, 1) << c.kernel << " " << c.name << ": " << result.output;

@@ -524,46 +524,5 @@ TEST(Attention, CarriesANanToTheOutput) {
   EXPECT_TRUE(std::isnan(got.out[0]) && std::isnan(got.lse[0]) && std::isnan(got.dk[0]));
 }
 
-// softmax and its backward against the definition, in place and apart.
-TEST(Softmax, MatchesPlainLoops) {
-  Runtime runtime({DeviceKind::cpu, 0}, 2);
-  Arena& arena = runtime.arena(MemoryClass::activations);
-  std::mt19937_64 random(3);
-  std::normal_distribution<double> normal;
-  constexpr int64_t kRows = 2 * 3 * 5, kKeys = 9;
-  for (const DType type : {DType::f64, DType::f32, DType::bf16}) {
-    const auto make = [&] {
-      Tensor t = Tensor::empty(arena, {2, 3, 5, kKeys}, type, "test");
-      std::vector<double> values(static_cast<size_t>(t.elements()));
-      for (double& v : values) v = 2 * normal(random);
-      copy_from(t, std::span<const double>(values));
-      return t;
-    };
-    SoftmaxArgs args{
-        .s = make(), .p = {}, .lse = {}, .q_positions = {}, .k_positions = {}, .scale = 0.5f};
-    args.p = args.s;
-    args.lse =
-        Tensor::empty(arena, {2, 3, 5}, type == DType::f64 ? DType::f64 : DType::f32, "test");
-    const Tensor dp = make();
-    const auto s = to_doubles(args.s), dp_before = to_doubles(dp);
-    softmax(args, runtime.stream());
-    softmax_backward({.p = args.p, .dp = dp, .ds = dp, .scale = 0.5f}, runtime.stream());
-    std::vector<double> p(s.size()), lse(kRows), ds(s.size());
-    for (int64_t row = 0; row < kRows; ++row) {
-      double sum = 0, delta = 0;
-      const auto at = [&](int64_t j) { return static_cast<size_t>(row * kKeys + j); };
-      const int64_t seen = row % 5 + 1;
-      for (int64_t j = 0; j < seen; ++j) sum += p[at(j)] = std::exp(0.5 * s[at(j)]);
-      for (int64_t j = 0; j < seen; ++j) delta += (p[at(j)] /= sum) * dp_before[at(j)];
-      for (int64_t j = 0; j < seen; ++j) ds[at(j)] = 0.5 * p[at(j)] * (dp_before[at(j)] - delta);
-      lse[static_cast<size_t>(row)] = std::log(sum);
-    }
-    const double tolerance = type == DType::f64 ? 1e-14 : type == DType::f32 ? 1e-6 : 0.02;
-    expect_close(to_doubles(args.p), p, tolerance, "p");
-    expect_close(to_doubles(args.lse), lse, type == DType::f64 ? 1e-14 : 1e-6, "lse");
-    expect_close(to_doubles(dp), ds, tolerance, "ds");
-  }
-}
-
 }  // namespace
 }  // namespace megatron::kernels::cpu

@@ -1,4 +1,4 @@
-// Gradients of every op by central differences, and the fused attention against its definition.
+// Gradients of every op by central differences, and the CPU's attention against the reference.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -50,9 +50,8 @@ TEST(Gradient, CheckNoticesAWrongGradient) {
   }
 }
 
-// Output and gradients of q, k, v of attention, fused or composed.
-std::vector<std::vector<double>> attend(Runtime& runtime, DType type, bool composed, bool causal,
-                                        bool confined) {
+// Output and gradients of q, k, v of attention.
+std::vector<std::vector<double>> attend(Runtime& runtime, DType type, bool causal, bool confined) {
   Tape tape(runtime);
   const Var q = tape.leaf(drawn(runtime, {2, 37, 6, 8}, type, 1)),
             k = tape.leaf(drawn(runtime, {2, 37, 3, 8}, type, 2)),
@@ -64,42 +63,24 @@ std::vector<std::vector<double>> attend(Runtime& runtime, DType type, bool compo
     for (int32_t i = 0; i < 2 * 37; ++i)
       options.window_start.data<int32_t>()[i] = i % 37 / (i < 37 ? 5 : 36) * (i < 37 ? 5 : 36);
   }
-  const Var out =
-      composed ? attention_composed(tape, {q, k, v}, options) : attention(tape, {q, k, v}, options);
+  const Var out = attention(tape, {q, k, v}, options);
   tape.set_gradient(out, drawn(runtime, out.value.shape(), type, 4));
   tape.backward();
   return {to_doubles(out.value), to_doubles(tape.gradient(q)), to_doubles(tape.gradient(k)),
           to_doubles(tape.gradient(v))};
 }
 
-TEST(Attention, FusedIsComposed) {
-  for (const auto& [kind, type, tolerance] : {std::tuple{DeviceKind::reference, DType::f64, 1e-13},
-                                              {DeviceKind::cpu, DType::f32, 1e-5}}) {
-    Runtime runtime({kind, 0}, 2);
-    for (const auto& [causal, confined] : {std::pair{true, false}, {false, false}, {true, true}}) {
-      const auto fused = attend(runtime, type, false, causal, confined),
-                 composed = attend(runtime, type, true, causal, confined);
-      for (size_t i = 0; i < fused.size(); ++i) {
-        double worst = 0;
-        for (size_t j = 0; j < fused[i].size(); ++j)
-          worst = std::max(worst, std::abs(fused[i][j] - composed[i][j]));
-        EXPECT_LE(worst, tolerance)
-            << name(kind) << " causal " << causal << " confined " << confined << " tensor " << i;
-      }
+TEST(Attention, OfTheCpuIsTheReferences) {
+  Runtime cpu({DeviceKind::cpu, 0}, 2), reference({DeviceKind::reference, 0}, 2);
+  for (const auto& [causal, confined] : {std::pair{true, false}, {false, false}, {true, true}}) {
+    const auto got = attend(cpu, DType::f32, causal, confined),
+               want = attend(reference, DType::f64, causal, confined);
+    for (size_t i = 0; i < got.size(); ++i) {
+      double worst = 0;
+      for (size_t j = 0; j < got[i].size(); ++j)
+        worst = std::max(worst, std::abs(got[i][j] - want[i][j]));
+      EXPECT_LE(worst, 1e-5) << "causal " << causal << " confined " << confined << " tensor " << i;
     }
-  }
-}
-
-TEST(Attention, RunsItsDefinitionWhereThereIsNoKernel) {
-  Runtime runtime({DeviceKind::reference, 0}, 1);
-  kernels::Table table = kernels::table(DeviceKind::reference);
-  table.attention = nullptr;
-  table.attention_backward = nullptr;
-  for (const GradientCase& c : gradient_cases()) {
-    if (!c.name.starts_with("attention") || c.name.starts_with("attention_composed") ||
-        c.name == "attention with dropout")
-      continue;
-    EXPECT_LE(gradient_error(c, runtime, &table).worst, tolerance::kDifferenceOp) << c.name;
   }
 }
 

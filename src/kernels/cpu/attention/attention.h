@@ -20,13 +20,4 @@ struct AttentionScratch {
 AttentionScratch attention_scratch(const AttentionArgs& args, Stream& stream);
 AttentionScratch attention_backward_scratch(const AttentionBackwardArgs& args, Stream& stream);
 
-// to[n] -= sum over the samples of sums [samples, N], in order.
-void add_sink_gradients(const double* sums, int64_t samples, const Accumulate& to);
-
-// Any of f64, f32 and bf16; in plain loops of f64, of keys with positions, and backward with a soft cap.
-void softmax(const SoftmaxArgs& args, Stream& stream);
-void softmax_backward(const SoftmaxBackwardArgs& args, Stream& stream);
-// Of dsinks, a term a row of p; null without.
-std::shared_ptr<Storage> softmax_backward_scratch(const SoftmaxBackwardArgs& args, Stream& stream);
-
 }  // namespace megatron::kernels::cpu

@@ -232,20 +232,18 @@ class KeyHeadGradient {
   GradientWorkspace& work_;
 };
 
-}  // namespace
-
+// to[n] -= sum over the samples of sums [samples, N], in order.
 void add_sink_gradients(const double* sums, int64_t samples, const Accumulate& to) {
   const int64_t heads = to.out.size(0);
-  const auto add = [&](auto* out) {
-    for (int64_t n = 0; n < heads; ++n) {
-      double sum = 0;
-      for (int64_t b = 0; b < samples; ++b) sum += sums[b * heads + n];
-      out[n] = static_cast<std::remove_reference_t<decltype(*out)>>(
-          (to.beta == 0 ? 0.0 : static_cast<double>(out[n])) - sum);
-    }
-  };
-  to.out.dtype() == DType::f64 ? add(to.out.data<double>()) : add(to.out.data<float>());
+  float* out = to.out.data<float>();
+  for (int64_t n = 0; n < heads; ++n) {
+    double sum = 0;
+    for (int64_t b = 0; b < samples; ++b) sum += sums[b * heads + n];
+    out[n] = static_cast<float>((to.beta == 0 ? 0.0 : static_cast<double>(out[n])) - sum);
+  }
 }
+
+}  // namespace
 
 AttentionScratch attention_backward_scratch(const AttentionBackwardArgs& args, Stream& stream) {
   const AttentionSizes sizes(args);
