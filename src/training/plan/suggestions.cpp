@@ -1,161 +1,269 @@
 #include "training/plan/suggestions.h"
 
-#include <fmt/ranges.h>
-
 #include <algorithm>
-#include <array>
+#include <limits>
+#include <optional>
+#include <sstream>
 #include <utility>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "parallel/schedule.h"
-#include "training/plan/suggest_sizes.h"
-#include "training/plan/suggestion_trials.h"
+#include "plan/figures.h"
+#include "plan/known_gpus.h"
+#include "training/plan/meta_run.h"
 
 namespace megatron::training {
 namespace {
 
+using settings::TrainSettings;
+
+constexpr double kMostSeconds = 20;  // for all plans of a run
 constexpr int64_t kShortestSequence = 128;
 
 // Of what a rank holds in parameters, gradients and moments, whatever its batches: 16 bytes a
 // parameter with Adam, in f32 and in bf16 alike.
 constexpr double kHalfMoments = 0.75, kNoMoments = 0.5;
 
+std::string joined(const std::string& flags, const std::string& more) {
+  return flags + (flags.empty() || more.empty() ? "" : " ") + more;
+}
+
+// Settings with flags, "--bf16 --ranks 2", in place of their own.
+TrainSettings with(TrainSettings s, const std::string& flags) {
+  Fields fields = s.fields();
+  std::istringstream in(flags);
+  Field* field = nullptr;
+  std::vector<std::string> values;
+  const auto assign = [&] {
+    if (field != nullptr) field->set(values);
+    values.clear();
+  };
+  for (std::string word; in >> word;) {
+    if (!word.starts_with("--")) {
+      values.push_back(word);
+      continue;
+    }
+    assign();
+    field = fields.find(word.substr(2));
+    MG_ASSERT(field != nullptr);
+  }
+  assign();
+  return s;
+}
+
 // Parts of layers that can be recomputed together, those that repeat the least work first: passes
 // over norms and activations, attention, the first product of feed-forward blocks (of experts, all of them). The last
 // takes the least memory. stops: passes stop within layers of experts, which cannot be recomputed as a whole then.
-using Parts = std::vector<std::string>;
-std::array<Parts, 7> recomputed_parts(const models::MoeFlags& moe, bool stops) {
+std::vector<std::string> recomputed_parts(const models::MoeFlags& moe, bool stops) {
   const bool experts = moe.num_experts.has_value(), dense = !experts || moe.layer_freq != "1";
-  Parts act, all;
-  if (dense) act = {"mlp_act"}, all = {"mlp"};
-  if (experts) act.emplace_back("moe_act"), all.emplace_back(stops ? "moe_act" : "moe");
-  const auto joined = [](Parts parts, const Parts& more) {
-    parts.insert(parts.end(), more.begin(), more.end());
-    return parts;
+  const auto of = [&](const char* of_dense, const char* of_experts) {
+    return joined(dense ? of_dense : "", experts ? of_experts : "");
   };
-  const Parts norm = {"layernorm"}, attention = {"core_attn"};
-  return {{norm, act, joined(act, norm), joined(attention, joined(act, norm)), all,
-           joined(all, norm), joined(attention, joined(all, norm))}};
+  const std::string act = of("mlp_act", "moe_act"), all = of("mlp", stops ? "moe_act" : "moe");
+  return {"layernorm",
+          act,
+          act + " layernorm",
+          "core_attn " + act + " layernorm",
+          all,
+          all + " layernorm",
+          "core_attn " + all + " layernorm"};
 }
 
-bool contains_all(const Parts& modules, const Parts& of) {
-  return std::ranges::all_of(of, [&](const std::string& module) {
-    return std::ranges::find(modules, module) != modules.end();
-  });
+bool contains_all(const std::vector<std::string>& modules, const std::string& of) {
+  std::istringstream in(of);
+  for (std::string module; in >> module;)
+    if (std::ranges::find(modules, module) == modules.end()) return false;
+  return true;
+}
+
+// Of the memory that decides: a GPU's, or this process's.
+int64_t needed(const plan::Plan& p) { return p.gpu ? p.gpu_bytes() : p.process_bytes(); }
+
+std::string text(int64_t bytes) { return plan::bytes_text(static_cast<double>(bytes)); }
+
+// Of all parameters.
+double share_of_the_vocabulary(const plan::Plan& p) {
+  int64_t count = 0;
+  for (const plan::ParameterCount& part : p.parameters)
+    if (part.group == "embedding" || part.group == "output") count += part.count;
+  return static_cast<double>(count) /
+         static_cast<double>(std::max<int64_t>(1, p.parameter_count()));
 }
 
 class Suggestions {
  public:
-  explicit Suggestions(SuggestionTrials& trials)
-      : trials_(trials), s_(trials.settings()), model_(trials.model()), all_(s_) {}
+  Suggestions(const TrainSettings& s, const models::Model& model, const plan::Plan& plan,
+              const PlanOf& plan_of)
+      : s_(s), model_(model), plan_(plan), plan_of_(plan_of) {
+    for (const plan::MemoryUse& stage : plan.stages) {
+      int64_t bytes = 0;
+      for (const MemoryClass c :
+           {MemoryClass::parameters, MemoryClass::gradients, MemoryClass::optimizer})
+        bytes += stage.arenas[static_cast<size_t>(c)];
+      state_ = std::min(state_, bytes);
+    }
+  }
 
-  void find() {
+  std::vector<std::string> find() {
     divide_further();
     keep_the_result();
-    keep_the_ranks();
-    const bool other = trials_.none();
-    if (trials_.none()) smaller_batch();
-    if (trials_.none()) less_state();
-    if (trials_.none()) shorter_sequences();
-    if (other) suggest_smaller_model(trials_);
+    const auto on_several = [](const std::string& one) {
+      return one.find("--nproc-per-node") != one.npos;
+    };
+    if (!kept_.empty() && std::ranges::none_of(found_, on_several)) several_machines(kept_);
+    const bool other = none();
+    if (none()) either([this](const auto& flags, double share) { least_batch(flags, share); });
+    if (none()) less_state();
+    if (none())
+      either([this](const auto& flags, double share) { shorter_sequences(flags, share); });
+    if (other) smaller_model();
     constexpr int kRanksOfAMachine = 8;
-    if (other || s_.runtime.ranks_here() > kRanksOfAMachine) suggest_gpus(trials_);
+    if (other || s_.runtime.ranks_here() > kRanksOfAMachine) gpus();
+    return found_;
   }
 
  private:
-  using Change = SuggestionTrials::Change;
+  bool none() const { return found_.empty(); }
+  // Of the machine's memory, or the GPU's.
+  int64_t room() const { return plan_.gpu ? plan_.gpu->bytes : plan_.machine; }
+  int64_t last_batch() const { return s_.batch.schedule.batch(last_stage(s_)); }
+
+  // The settings' own model with their number of positions and training of routers; where flags give the shape, with
+  // what they say.
+  models::Model model_of(const TrainSettings& s) const {
+    if (s.run.model || !s_.shape.num_layers) {
+      const nn::RouterTraining router = s.shape.moe.training();
+      return router == s_.shape.moe.training() ? model_ : model_->with({.router = router});
+    }
+    models::ModelFlags flags = s.shape;
+    flags.vocab_size = model_->vocab_size();
+    if (s.shape.vocab_size && s_.shape.vocab_size)
+      *flags.vocab_size += *s.shape.vocab_size - *s_.shape.vocab_size;
+    return models::model_from_flags(flags, *s.batch.seq_length);
+  }
+
+  // With a constant global batch: the last of the run, or what a flag says. nullopt: flags, or the
+  // model's sizes, forbid it, or the time for plans is over.
+  std::optional<plan::Plan> planned(TrainSettings s) const {
+    if (now_seconds() - began_ > kMostSeconds) return std::nullopt;
+    try {
+      const models::Model model = model_of(s);
+      s.optimizer.config.check();
+      s.batch.schedule = data::BatchSchedule::constant(
+          s.batch.global_batch_size == s_.batch.global_batch_size ? last_batch()
+                                                                  : *s.batch.global_batch_size);
+      s.batch.schedule.divide(*s.batch.micro_batch_size, s.data_parallel(), false);
+      std::vector<SettingNote> notes;
+      s.parallel.check(s.runtime.rank_count(), model->num_layers(),
+                       s.batch.schedule.micro_batches(0), *s.batch.seq_length, notes);
+      return plan_of_(s, model);
+    } catch (const Error&) {
+      return std::nullopt;
+    }
+  }
+
+  // The plan with flags, where it fits. share: of the state that ranks hold as it is: what remains
+  // of it at best.
+  std::optional<plan::Plan> fitting(const std::string& flags, double share = 1) const {
+    const TrainSettings s = with(s_, flags);
+    const int64_t of_a_rank =
+        (plan_.gpu ? plan_.gpu->bytes / plan_.gpu->ranks * s_.runtime.ranks_here()
+                   : plan_.machine) /
+        s.runtime.ranks_here();
+    if (share * static_cast<double>(state_) > static_cast<double>(of_a_rank)) return std::nullopt;
+    auto p = planned(s);
+    return p && p->fits() ? p : std::nullopt;
+  }
+  // Suggests flags with which the run fits; true: it does. other: it has another result.
+  bool put(const std::string& flags, double share = 1, bool other = false) {
+    const auto p = fitting(flags, share);
+    if (p) suggest(flags, text(needed(*p)), other);
+    return p.has_value();
+  }
+  // needs: "12 GB of each of 4 machines".
+  void suggest(const std::string& flags, const std::string& needs, bool other = false) {
+    found_.push_back(
+        fmt::format("{} (needs {}{})", flags, needs, other ? "; changes the result" : ""));
+  }
 
   // The same ranks, which hold less each.
   void divide_further() {
-    const int64_t replicas = s_.data_parallel();
-    if (replicas % 2 == 0) {
-      settings::TrainSettings s = s_;
-      s.parallel.tensor_parallel *= 2;
-      const std::string ranks =
-          s_.runtime.ranks ? "" : fmt::format(" --ranks {}", s_.runtime.rank_count());
-      put({fmt::format("--tensor-model-parallel-size {}{}", s.parallel.tensor_parallel, ranks),
-           0.5},
-          s);
-    }
+    const settings::ParallelSettings& p = s_.parallel;
+    const int replicas = s_.data_parallel();
+    if (replicas % 2 == 0)
+      put(fmt::format("--tensor-model-parallel-size {}", 2 * p.tensor_parallel), 0.5);
     if (replicas == 1 || s_.optimizer.config.method == optim::Method::muon) return;
-    const double share = 1.0 / static_cast<double>(replicas);
-    settings::TrainSettings s = s_;
-    if (s_.parallel.sharding() == parallel::Sharding::none) {
-      s.parallel.distributed_optimizer = true;
-      put({"--use-distributed-optimizer", share}, s);
-    }
-    if (s_.parallel.sharding() == parallel::Sharding::parameters) return;
-    s = s_;
-    s.parallel.distributed_optimizer = true;
-    s.parallel.sharding_strategy = "optim_grads_params";
-    put({"--use-distributed-optimizer --data-parallel-sharding-strategy optim_grads_params", share},
-        s);
+    if (p.sharding() == parallel::Sharding::none)
+      put("--use-distributed-optimizer", 1.0 / replicas);
+    if (p.sharding() != parallel::Sharding::parameters)
+      put("--use-distributed-optimizer --data-parallel-sharding-strategy optim_grads_params",
+          1.0 / replicas);
   }
 
-  // All changes together but for the number of ranks, on several machines, where those alone are
-  // not enough.
-  void keep_the_ranks() {
-    const auto on_several = [](const std::string& flags) {
-      return flags.find("--nproc-per-node") != flags.npos;
-    };
-    if (changes_ == 0 || std::ranges::any_of(trials_.found(), on_several)) return;
-    settings::TrainSettings s = all_;
-    s.runtime.ranks = s_.runtime.ranks;
-    std::string flags = together_.flags + " ";
-    if (all_.runtime.ranks != s_.runtime.ranks) {
-      const std::string ranks = fmt::format("--ranks {} ", *all_.runtime.ranks);
-      MG_ASSERT(flags.starts_with(ranks));
-      flags.erase(0, ranks.size());
+  // As many of the ranks on each of several machines as fit.
+  void several_machines(const std::string& flags) {
+    if (!s_.runtime.launched_by.empty() || !plan_.fits_gpu()) return;
+    TrainSettings s = with(s_, flags);
+    for (int here = plan_.ranks_here - 1; here >= 1; --here) {
+      if (plan_.ranks % here != 0 || (!plan_.gpu && state_ > plan_.machine / here)) continue;
+      s.runtime.launched_here = here;
+      const auto p = planned(s);
+      if (!p || !p->fits()) continue;
+      suggest(joined(flags, fmt::format("--nproc-per-node {}", here)),
+              fmt::format("{} on each of {} machines like this", text(p->process_bytes()),
+                          plan_.ranks / here));
+      return;
     }
-    if (flags != " " && !flags.empty()) suggest_several_machines(trials_, flags, s);
   }
 
   // Each by itself; all together where none is enough.
   void keep_the_result() {
-    suggest_several_machines(trials_, "", s_);
+    several_machines("");
     if (s_.data_parallel() > 1 && s_.runtime.launched_here == 0) {
-      const int64_t one = std::max(s_.parallel.model_ranks(),
-                                   s_.parallel.expert_ranks() * s_.parallel.pipeline_parallel);
-      give({fmt::format("--ranks {}", one)},
-           [one](settings::TrainSettings& s) { s.runtime.ranks = one; });
+      fewer_ranks_ = fmt::format(
+          "--ranks {}", std::max(s_.parallel.model_ranks(),
+                                 s_.parallel.expert_ranks() * s_.parallel.pipeline_parallel));
+      put(fewer_ranks_);
     }
-    if (*s_.batch.micro_batch_size > 1)
-      give({"--micro-batch-size 1"},
-           [](settings::TrainSettings& s) { s.batch.micro_batch_size = 1; });
-    limit_expert_rows();
+    int changes = fewer_ranks_.empty() ? 0 : 1;
+    const auto give = [&](bool helps, const std::string& flags) {
+      if (!helps) return;
+      put(flags);
+      kept_ = joined(kept_, flags);
+      ++changes;
+    };
+    give(*s_.batch.micro_batch_size > 1, "--micro-batch-size 1");
+    // Buffers of divided experts for twice an even load, or for less, where they are for any: a
+    // step that needs more fails before it changes anything.
+    const auto& rows = plan_.experts;
+    const double load = rows && rows->most > 2 ? 2 : 1.5;
+    give(rows && rows->divided && s_.shape.moe.capacity_factor.value_or(0) <= 0 &&
+             !s_.shape.moe.rank_capacity_factor && rows->most > load,
+         fmt::format("--moe-expert-rank-capacity-factor {:g}", load));
     if (s_.offload.num_layers == 0) recompute_parts();
-    if (s_.offload.num_layers == 0 && !s_.recompute.any()) {
-      give({"--recompute-granularity full --recompute-method uniform --recompute-num-layers 1"},
-           [](settings::TrainSettings& s) {
-             s.recompute.granularity = "full";
-             s.recompute.method = "uniform";
-             s.recompute.num_layers = 1;
-           });
-    }
-    if (s_.precision.type() == DType::f32)
-      give({"--bf16"}, [](settings::TrainSettings& s) { s.precision.bf16 = true; });
-    if (trials_.none() && changes_ > 1) put(together_, all_);
-    settings::TrainSettings one = s_;
-    const std::string moments = smaller_moments(one);
-    if (moments.empty()) return;
-    put({moments, kHalfMoments}, one);
-    if (trials_.none() && changes_ > 0) {
-      const auto [change, s] = with_moments();
-      put(change, s);
-    }
+    give(s_.offload.num_layers == 0 && !s_.recompute.any(),
+         "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1");
+    give(s_.precision.type() == DType::f32, "--bf16");
+    if (none() && changes > 1) put(together());
+    const optim::OptimizerConfig& optimizer = s_.optimizer.config;
+    if (optimizer.method != optim::Method::adam) return;
+    if (optimizer.exp_avg_type == DType::f32) moments_ = "--exp-avg-dtype bf16";
+    if (optimizer.exp_avg_sq_type == DType::f32)
+      moments_ = joined(moments_, "--exp-avg-sq-dtype bf16");
+    if (moments_.empty()) return;
+    put(moments_, kHalfMoments);
+    if (none() && changes > 0) put(joined(together(), moments_), kHalfMoments);
   }
 
-  // Buffers of divided experts for twice an even load, or for less, where they are for any: a step
-  // that needs more fails before it changes anything.
-  void limit_expert_rows() {
-    const auto& rows = trials_.plan().experts;
-    if (!rows || !rows->divided || s_.shape.moe.capacity_factor.value_or(0) > 0 ||
-        s_.shape.moe.rank_capacity_factor)
-      return;
-    const double load = rows->most > 2 ? 2 : 1.5;
-    if (rows->most <= load) return;
-    give({fmt::format("--moe-expert-rank-capacity-factor {:g}", load)},
-         [load](settings::TrainSettings& s) { s.shape.moe.rank_capacity_factor = load; });
+  // All flags that keep the result, but for the moments' types.
+  std::string together() const { return joined(fewer_ranks_, kept_); }
+  // Calls f with no flags, and where nothing was found with all that keep the result.
+  template <class F>
+  void either(F&& f) {
+    f(std::string(), 1);
+    const std::string all = joined(together(), moments_);
+    if (none() && !all.empty()) f(all, moments_.empty() ? 1 : kHalfMoments);
   }
 
   // The parts that repeat the least work of those with which the run fits.
@@ -163,125 +271,160 @@ class Suggestions {
     if (s_.recompute.granularity == "full") return;
     const auto sets = recomputed_parts(
         model_->flags().moe, s_.parallel.overlap_experts && s_.parallel.expert_tokens_travel());
-    if (!trials_.fits(with_parts(sets.back()))) return;
-    const bool selective = s_.recompute.granularity == "selective";
-    std::string flags = selective ? "" : "--recompute-granularity selective ";
-    flags += "--recompute-modules";
-    const Parts before = s_.recompute.options().modules;
-    for (const Parts& parts : sets) {
-      if (contains_all(before, parts)) continue;
-      if (put({fmt::format("{} {}", flags, fmt::join(parts, " "))}, with_parts(parts))) return;
-    }
-  }
-  settings::TrainSettings with_parts(const Parts& parts) const {
-    settings::TrainSettings s = s_;
-    s.recompute.granularity = "selective";
-    s.recompute.modules = parts;
-    return s;
-  }
-
-  // Puts Adam's moments in bf16. The flags; empty: there are none in f32.
-  static std::string smaller_moments(settings::TrainSettings& s) {
-    optim::OptimizerConfig& optimizer = s.optimizer.config;
-    std::string flags;
-    if (optimizer.method != optim::Method::adam) return flags;
-    if (optimizer.exp_avg_type == DType::f32) flags = "--exp-avg-dtype bf16";
-    if (optimizer.exp_avg_sq_type == DType::f32)
-      flags += (flags.empty() ? "" : " ") + std::string("--exp-avg-sq-dtype bf16");
-    optimizer.exp_avg_type = optimizer.exp_avg_sq_type = DType::bf16;
-    return flags;
+    const auto flags = [&](const std::string& parts) {
+      return joined(
+          s_.recompute.granularity == "selective" ? "" : "--recompute-granularity selective",
+          "--recompute-modules " + parts);
+    };
+    if (!fitting(flags(sets.back()))) return;
+    const std::vector<std::string> before = s_.recompute.options().modules;
+    for (const std::string& parts : sets)
+      if (!contains_all(before, parts) && put(flags(parts))) return;
   }
 
   // Where it is the batches read ahead that take the memory.
-  void smaller_batch() {
-    put_least_batch({"", 1, true}, s_);
-    const auto [all, s] = with_moments();
-    if (trials_.none() && !all.flags.empty()) put_least_batch(all, s);
+  void least_batch(const std::string& flags, double share) {
+    const TrainSettings s = with(s_, flags);
+    const parallel::PipelineShape shape = s.parallel.pipeline(model_->num_layers());
+    const int64_t together =
+        shape.kind == parallel::ScheduleKind::interleaved ? std::max(shape.group, shape.stages) : 1;
+    const int64_t least = *s.batch.micro_batch_size * s.data_parallel() * together;
+    if (least < last_batch())
+      put(joined(flags, fmt::format("--global-batch-size {}", least)), share, true);
   }
 
   // Lion's would be no less than Adam's with moments in bf16.
   void less_state() {
     if (s_.optimizer.config.method != optim::Method::adam) return;
     const std::string flags = "--optimizer sgd --sgd-momentum 0";
-    const auto sgd = [](settings::TrainSettings s) {
-      s.optimizer.config.method = optim::Method::sgd;
-      s.optimizer.config.sgd_momentum = 0;
-      return s;
-    };
-    put({flags, kNoMoments, true}, sgd(s_));
-    if (trials_.none() && changes_ > 0)
-      put({joined(together_.flags, flags), std::min(kNoMoments, together_.share), true}, sgd(all_));
+    if (!put(flags, kNoMoments, true) && !together().empty())
+      put(joined(together(), flags), kNoMoments, true);
   }
 
   // The longest of a half, a quarter and so on that fits.
-  void shorter_sequences() {
-    const auto put_shorter = [this](const Change& change, const settings::TrainSettings& of) {
-      for (int64_t length = *s_.batch.seq_length / 2; trials_.none() && length >= kShortestSequence;
-           length /= 2) {
-        settings::TrainSettings s = of;
-        s.batch.seq_length = length;
-        put({joined(change.flags, fmt::format("--seq-length {}", length)), change.share, true}, s);
-      }
+  void shorter_sequences(const std::string& flags, double share) {
+    for (int64_t length = *s_.batch.seq_length / 2; none() && length >= kShortestSequence;
+         length /= 2)
+      put(joined(flags, fmt::format("--seq-length {}", length)), share, true);
+  }
+
+  // The most layers that fit; fewer tokens where the vocabulary takes most; smaller matrices where
+  // nothing else is enough. Only where flags give the shape.
+  void smaller_model() {
+    const models::ModelFlags& shape = s_.shape;
+    if (s_.run.model || !shape.num_layers || room() == 0) return;
+    if (shape.vocab_size && share_of_the_vocabulary(plan_) > 0.5 &&
+        largest("--vocab-size", 64, *shape.vocab_size))
+      return;
+    if (fewer_layers("") || !none()) return;
+    const int64_t heads = *shape.num_attention_heads;
+    for (int64_t hidden = model_->hidden_size() / 2; hidden >= 2 * heads && hidden % heads == 0;
+         hidden /= 2) {
+      const std::string flags = fmt::format("--hidden-size {}", hidden);
+      if (put(flags, 0.25, true) || fewer_layers(flags)) return;
+    }
+  }
+  bool fewer_layers(const std::string& flags) {
+    const parallel::PipelineShape shape = s_.parallel.pipeline(model_->num_layers());
+    return largest(joined(flags, "--num-layers"), shape.stages * std::max(1, shape.chunks),
+                   model_->num_layers());
+  }
+  // Suggests the largest value of a size, in steps, below the run's own, by what two small ones need.
+  bool largest(const std::string& flag, int64_t step, int64_t present) {
+    const auto with_size = [&](int64_t size) { return fmt::format("{} {}", flag, size); };
+    const auto of = [&](int64_t size) {
+      const auto p = planned(with(s_, with_size(size)));
+      return p ? needed(*p) : std::numeric_limits<int64_t>::max();
     };
-    put_shorter({}, s_);
-    const auto [all, s] = with_moments();
-    if (!all.flags.empty()) put_shorter(all, s);
+    if (present <= step) return false;
+    int64_t size = step, bytes = of(step);
+    if (bytes > room()) return false;
+    const int64_t two = of(2 * step);
+    if (two <= room() && present > 2 * step) {
+      const int64_t slope = std::max<int64_t>(1, (two - bytes) / step);
+      size = std::min(present - step, step + (room() - bytes) / slope) / step * step;
+      for (int attempt = 0; attempt < 4 && size > 2 * step; ++attempt) {
+        bytes = of(size);
+        if (bytes <= room()) break;
+        size = (size - std::max(step, (bytes - room()) / slope + 1)) / step * step;
+      }
+      if (size <= 2 * step || bytes > room()) size = 2 * step, bytes = two;
+    }
+    suggest(with_size(size), text(bytes), true);
+    return true;
   }
 
-  template <class F>
-  void give(const Change& change, F&& apply) {
-    settings::TrainSettings one = s_;
-    apply(one);
-    apply(all_);
-    put(change, one);
-    together_ = {joined(together_.flags, change.flags), together_.share * change.share};
-    ++changes_;
+  // The run as it is on GPUs of the kind that plans are made for, or on as few of them as hold it:
+  // tensor-parallel ranks of one machine, then pipeline stages over machines.
+  void gpus() {
+    constexpr int64_t kOfAMachine = 8, kMostStages = 64;
+    constexpr double kBytes = 12;  // of a parameter, at least
+    const settings::ParallelSettings& p = s_.parallel;
+    const std::string device = joined(s_.runtime.device != "cuda" ? "--device cuda" : "",
+                                      s_.precision.type() == DType::f32 ? "--bf16" : "");
+    if (s_.runtime.device_kind() != DeviceKind::cuda && on_gpus(device, s_.runtime.rank_count()))
+      return;
+    int tries = 6;
+    const auto put = [&](int64_t tensor, int64_t stages) {
+      const int64_t ranks = tensor * stages;
+      if (tries == 0 || kBytes * static_cast<double>(plan_.parameter_count()) >
+                            static_cast<double>(ranks * plan::kPlannedGpuMemory))
+        return false;
+      --tries;
+      const auto flag = [](bool given, const char* name, int64_t value) {
+        return given ? fmt::format("--{} {}", name, value) : std::string();
+      };
+      std::string flags =
+          joined(device, flag(p.tensor_parallel != tensor, "tensor-model-parallel-size", tensor));
+      flags = joined(flags,
+                     flag(p.pipeline_parallel != stages, "pipeline-model-parallel-size", stages));
+      return on_gpus(joined(flags, flag(s_.runtime.rank_count() != ranks && s_.data_parallel() > 1,
+                                        "ranks", ranks)),
+                     ranks);
+    };
+    for (const int64_t tensor : {1, 2, 4, 8})
+      if (put(tensor, 1)) return;
+    for (int64_t stages = 2; stages <= kMostStages; ++stages)
+      if (model_->num_layers() % stages == 0 && put(kOfAMachine, stages)) return;
+  }
+  bool on_gpus(const std::string& flags, int64_t ranks) {
+    constexpr int64_t kHostMemory = int64_t{1} << 40;  // of a machine with eight such GPUs
+    if (flags.empty()) return false;
+    TrainSettings s = with(s_, flags);
+    s.runtime.ranks = ranks;
+    s.runtime.planned = true;
+    s.runtime.launched_here = 0;
+    s.runtime.launched_by.clear();
+    s.runtime.plan_for_usual_hosts();
+    const auto p = planned(s);
+    if (!p || !p->gpu || p->gpu->ranks > 1 || !p->fits_gpu() ||
+        p->process_bytes() > std::max(p->machine, kHostMemory))
+      return false;
+    suggest(flags,
+            fmt::format(
+                "{}{} {}{}", text(p->gpu_bytes()),
+                p->ranks == 1 ? " of one" : fmt::format(" of each of {}", p->ranks), p->gpu->name,
+                p->ranks > p->ranks_here ? fmt::format(", {} on a machine", p->ranks_here) : ""));
+    return true;
   }
 
-  static std::string joined(const std::string& flags, const std::string& more) {
-    return flags + (flags.empty() || more.empty() ? "" : " ") + more;
-  }
-
-  // All changes that keep the result.
-  std::pair<Change, settings::TrainSettings> with_moments() const {
-    settings::TrainSettings s = all_;
-    const std::string moments = smaller_moments(s);
-    const double share = moments.empty() ? 1 : kHalfMoments;
-    return {{joined(together_.flags, moments), std::min(share, together_.share)}, s};
-  }
-
-  bool put(const Change& change, const settings::TrainSettings& s) {
-    return trials_.put(change, s);
-  }
-
-  void put_least_batch(Change change, settings::TrainSettings s) {
-    const parallel::PipelineShape shape = s.parallel.pipeline(model_->num_layers());
-    const int64_t together =
-        shape.kind == parallel::ScheduleKind::interleaved ? std::max(shape.group, shape.stages) : 1;
-    const int64_t least = *s.batch.micro_batch_size * s.data_parallel() * together;
-    if (least >= trials_.last_batch()) return;
-    change.flags = joined(change.flags, fmt::format("--global-batch-size {}", least));
-    change.other = true;
-    trials_.put(change, s, least);
-  }
-
-  SuggestionTrials& trials_;
-  const settings::TrainSettings& s_;
+  const TrainSettings& s_;
   const models::Model& model_;
-  settings::TrainSettings
-      all_;          // with each change that keeps the result, but for the moments' types
-  Change together_;  // the flags of all_
-  int changes_ = 0;
+  const plan::Plan& plan_;
+  const PlanOf& plan_of_;
+  const double began_ = now_seconds();
+  // Bytes that a rank holds at least, whatever its batches.
+  int64_t state_ = std::numeric_limits<int64_t>::max();
+  // Flags that keep the result: of the number of ranks, of moments, and the others.
+  std::string fewer_ranks_, moments_, kept_;
+  std::vector<std::string> found_;
 };
 
 }  // namespace
 
-std::vector<std::string> find_suggestions(const settings::TrainSettings& settled,
-                                          const models::Model& model, const plan::Plan& plan,
-                                          const PlanOf& plan_of) {
-  SuggestionTrials trials(settled, model, plan, plan_of);
-  Suggestions(trials).find();
-  std::vector<std::string> found = trials.found();
+std::vector<std::string> find_suggestions(const TrainSettings& settled, const models::Model& model,
+                                          const plan::Plan& plan, const PlanOf& plan_of) {
+  std::vector<std::string> found = Suggestions(settled, model, plan, plan_of).find();
   if (found.empty())
     found.push_back("a smaller model, or more memory: none of the settings tried fits");
   return found;
