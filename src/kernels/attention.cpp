@@ -92,17 +92,7 @@ void check_samples(const Rules& rules, const Tensor& q, const Tensor& k) {
 }  // namespace
 
 void check(const AttentionArgs& args) {
-  const Rules rules("attention", {{"q", args.q},
-                                  {"k", args.k},
-                                  {"v", args.v},
-                                  {"out", args.out},
-                                  {"lse", args.lse},
-                                  {"q_positions", args.q_positions},
-                                  {"k_positions", args.k_positions},
-                                  {"block_table", args.block_table},
-                                  {"window_start", args.window_start},
-                                  {"sinks", args.sinks},
-                                  {"sample_ids", args.dropout.sample_ids}});
+  const Rules rules("attention", args);
   check_heads(rules, {&args.q, &args.out}, {&args.k, &args.v});
   const Tensor& q = args.q;
   rules.dense(args.lse, {q.size(0), q.size(2), q.size(1)}, accumulator(q.dtype()),
@@ -120,21 +110,7 @@ void check(const AttentionArgs& args) {
 }
 
 void check(const AttentionBackwardArgs& args) {
-  const Rules rules("attention_backward", {{"q", args.q},
-                                           {"k", args.k},
-                                           {"v", args.v},
-                                           {"out", args.out},
-                                           {"lse", args.lse},
-                                           {"dout", args.dout},
-                                           {"dq", args.dq},
-                                           {"dk", args.dk},
-                                           {"dv", args.dv},
-                                           {"q_positions", args.q_positions},
-                                           {"k_positions", args.k_positions},
-                                           {"window_start", args.window_start},
-                                           {"sinks", args.sinks},
-                                           {"dsinks", args.dsinks.out},
-                                           {"sample_ids", args.dropout.sample_ids}});
+  const Rules rules("attention_backward", args);
   check_heads(rules, {&args.q, &args.out, &args.dout}, {&args.k, &args.v});
   check_gradients(rules, args);
   const Tensor& q = args.q;

@@ -22,11 +22,7 @@ void check_tokens(const Rules& rules, const Tensor& labels, const Tensor& weight
 }  // namespace
 
 void check(const CrossEntropyArgs& args) {
-  const Rules rules("cross_entropy", {{"logits", args.logits},
-                                      {"labels", args.labels},
-                                      {"weights", args.weights},
-                                      {"loss", args.loss},
-                                      {"dlogits", args.dlogits}});
+  const Rules rules("cross_entropy", args);
   rules.require(has_rows(args.logits) && is_float_type(args.logits), "logits [T,V]");
   const int64_t rows = args.logits.size(0);
   const DType type = accumulator(args.logits.dtype());
@@ -40,11 +36,7 @@ void check(const CrossEntropyArgs& args) {
 }
 
 void check(const VocabularyStatsArgs& args) {
-  const Rules rules("vocabulary_stats", {{"logits", args.logits},
-                                         {"labels", args.labels},
-                                         {"weights", args.weights},
-                                         {"exponentials", args.exponentials},
-                                         {"stats", args.stats}});
+  const Rules rules("vocabulary_stats", args);
   rules.require(has_rows(args.logits) && is_wide(args.logits), "logits [T,V] f32 (f64)");
   const int64_t rows = args.logits.size(0);
   const DType type = args.logits.dtype();
@@ -57,15 +49,9 @@ void check(const VocabularyStatsArgs& args) {
 }
 
 void check(const VocabularyCrossEntropyArgs& args) {
-  const Rules rules("vocabulary_cross_entropy", {{"stats", args.stats},
-                                                 {"exponentials", args.exponentials},
-                                                 {"labels", args.labels},
-                                                 {"weights", args.weights},
-                                                 {"loss", args.loss},
-                                                 {"dlogits", args.dlogits}});
-  rules.require(args.stats.defined() && args.stats.rank() == 3 && args.stats.size(2) == 3 &&
-                    args.stats.is_contiguous() && is_wide(args.stats),
-                "stats f32 (f64) [ranks,T,3]");
+  const Rules rules("vocabulary_cross_entropy", args);
+  rules.contiguous(args.stats, 3, is_wide, "stats f32 (f64) [ranks,T,3]");
+  rules.require(args.stats.size(2) == 3, "stats f32 (f64) [ranks,T,3]");
   rules.require(args.rank >= 0 && args.rank < args.stats.size(0), "rank is one of the ranks");
   const int64_t rows = args.stats.size(1);
   const DType type = args.stats.dtype();

@@ -33,12 +33,7 @@ void check_epilogue(const Rules& rules, const GemmArgs& args) {
 }  // namespace
 
 void check(const GemmArgs& args) {
-  const Rules rules("gemm", {{"a", args.a},
-                             {"b", args.b},
-                             {"out", args.out},
-                             {"bias", args.bias},
-                             {"aux", args.aux},
-                             {"bias_gradient", args.bias_gradient.out}});
+  const Rules rules("gemm", args);
   rules.require(args.a.defined() && args.b.defined() && args.out.defined(), "a, b and out defined");
   const int rank = args.out.rank();
   rules.require((rank == 2 || rank == 3) && args.a.rank() == rank && args.b.rank() == rank,

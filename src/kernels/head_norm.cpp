@@ -21,13 +21,7 @@ void check_statistic(const Rules& rules, const Tensor& t, const Tensor& x, const
 }  // namespace
 
 void check(const HeadNormArgs& args) {
-  const Rules rules("head_norm", {{"x", args.x},
-                                  {"weight", args.weight},
-                                  {"bias", args.bias},
-                                  {"squares", args.squares},
-                                  {"out", args.out},
-                                  {"mean", args.mean},
-                                  {"rstd", args.rstd}});
+  const Rules rules("head_norm", args);
   const Tensor& x = args.x;
   check_rows(rules, x, {&args.out});
   const bool layer = args.kind == NormKind::layer;
@@ -43,15 +37,7 @@ void check(const HeadNormArgs& args) {
 }
 
 void check(const HeadNormBackwardArgs& args) {
-  const Rules rules("head_norm_backward", {{"x", args.x},
-                                           {"weight", args.weight},
-                                           {"dout", args.dout},
-                                           {"mean", args.mean},
-                                           {"rstd", args.rstd},
-                                           {"products", args.products},
-                                           {"dx", args.dx},
-                                           {"dweight", args.dweight.out},
-                                           {"dbias", args.dbias.out}});
+  const Rules rules("head_norm_backward", args);
   const Tensor& x = args.x;
   check_rows(rules, x, {&args.dout, &args.dx});
   const bool layer = args.kind == NormKind::layer;
@@ -73,8 +59,7 @@ void check(const HeadNormBackwardArgs& args) {
 }
 
 void check(const RowDotArgs& args) {
-  const Rules rules("row_dot",
-                    {{"a", args.a}, {"b", args.b}, {"weight", args.weight}, {"out", args.out}});
+  const Rules rules("row_dot", args);
   check_rows(rules, args.a, {&args.b});
   if (args.weight.defined())
     rules.dense(args.weight, {args.a.size(2)}, args.a.dtype(), "weight [W] as a");

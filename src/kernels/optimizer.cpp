@@ -23,28 +23,15 @@ void check_master(const Rules& rules, const MasterWeight& parameter, const Tenso
 }  // namespace
 
 void check(const GradScaleArgs& args) {
-  const Rules rules("grad_scale", {{"partials", args.partials},
-                                   {"divisor", args.divisor},
-                                   {"norm", args.norm},
-                                   {"scale", args.scale}});
-  rules.require(args.partials.defined() && args.partials.rank() == 1 &&
-                    args.partials.dtype() == DType::f64 && args.partials.is_contiguous(),
-                "partials f64 [n]");
+  const Rules rules("grad_scale", args);
+  rules.contiguous(args.partials, 1, is_f64, "partials f64 [n]");
   rules.scalar(args.divisor, "divisor 0-d f64");
   rules.scalar(args.norm, "norm 0-d f64");
   rules.scalar(args.scale, "scale 0-d f64");
 }
 
 void check(const AdamArgs& args) {
-  const Rules rules("adam", {{"value", args.parameter.value},
-                             {"remainder", args.parameter.remainder},
-                             {"grad", args.grad},
-                             {"exp_avg", args.exp_avg},
-                             {"exp_avg_sq", args.exp_avg_sq},
-                             {"lr", args.lr},
-                             {"weight_decay", args.weight_decay},
-                             {"step", args.step},
-                             {"scale", args.scale}});
+  const Rules rules("adam", args);
   check_master(rules, args.parameter, args.grad);
   for (const Tensor* moment : {&args.exp_avg, &args.exp_avg_sq}) {
     const bool narrow = moment->defined() && moment->dtype() == DType::bf16;
@@ -57,14 +44,7 @@ void check(const AdamArgs& args) {
 }
 
 void check(const SgdArgs& args) {
-  const Rules rules("sgd", {{"value", args.parameter.value},
-                            {"remainder", args.parameter.remainder},
-                            {"grad", args.grad},
-                            {"buffer", args.buffer},
-                            {"lr", args.lr},
-                            {"weight_decay", args.weight_decay},
-                            {"step", args.step},
-                            {"scale", args.scale}});
+  const Rules rules("sgd", args);
   check_master(rules, args.parameter, args.grad);
   rules.require(args.buffer.defined() == (args.momentum != 0), "a buffer with momentum only");
   if (args.buffer.defined())
@@ -75,13 +55,7 @@ void check(const SgdArgs& args) {
 }
 
 void check(const LionArgs& args) {
-  const Rules rules("lion", {{"value", args.parameter.value},
-                             {"remainder", args.parameter.remainder},
-                             {"grad", args.grad},
-                             {"exp_avg", args.exp_avg},
-                             {"lr", args.lr},
-                             {"weight_decay", args.weight_decay},
-                             {"scale", args.scale}});
+  const Rules rules("lion", args);
   check_master(rules, args.parameter, args.grad);
   rules.dense(args.exp_avg, args.grad.shape(), args.grad.dtype(), "exp_avg as grad");
   for (const Tensor* t : {&args.lr, &args.weight_decay, &args.scale})
@@ -89,10 +63,7 @@ void check(const LionArgs& args) {
 }
 
 void check(const MuonMomentumArgs& args) {
-  const Rules rules("muon_momentum", {{"grad", args.grad},
-                                      {"momentum", args.momentum},
-                                      {"scale", args.scale},
-                                      {"direction", args.direction}});
+  const Rules rules("muon_momentum", args);
   rules.require(args.grad.defined() && args.grad.is_contiguous() && is_wide(args.grad),
                 "grad f32 or f64, contiguous");
   rules.dense(args.momentum, args.grad.shape(), args.grad.dtype(), "momentum as grad");
@@ -101,18 +72,16 @@ void check(const MuonMomentumArgs& args) {
 }
 
 void check(const UnitNormArgs& args) {
-  const Rules rules("unit_norm", {{"x", args.x}, {"partials", args.partials}, {"out", args.out}});
+  const Rules rules("unit_norm", args);
   rules.require(args.x.defined() && args.x.is_contiguous() && is_wide(args.x),
                 "x f32 or f64, contiguous");
   const bool narrow = args.out.defined() && args.out.dtype() == DType::bf16;
   rules.dense(args.out, args.x.shape(), narrow ? DType::bf16 : args.x.dtype(), "out as x, or bf16");
-  rules.require(args.partials.defined() && args.partials.rank() == 1 &&
-                    args.partials.dtype() == DType::f64 && args.partials.is_contiguous(),
-                "partials f64 [n]");
+  rules.contiguous(args.partials, 1, is_f64, "partials f64 [n]");
 }
 
 void check(const WeightedSumArgs& args) {
-  const Rules rules("weighted_sum", {{"x", args.x}, {"y", args.y}, {"out", args.out}});
+  const Rules rules("weighted_sum", args);
   rules.require(args.x.defined() && args.y.defined() && args.out.defined(), "x, y and out defined");
   for (const Tensor* t : {&args.x, &args.y, &args.out}) {
     rules.require(t->is_contiguous() && t->shape() == args.x.shape() &&

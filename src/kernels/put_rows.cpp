@@ -5,7 +5,7 @@
 namespace megatron::kernels {
 
 void check(const PutRowsArgs& args) {
-  const Rules rules("put_rows", {{"x", args.x}, {"rows", args.rows}, {"out", args.out}});
+  const Rules rules("put_rows", args);
   rules.require(
       args.x.defined() && args.x.rank() == 3 && is_float_type(args.x) && last_is_dense(args.x),
       "x [T,K,D], last dim contiguous");

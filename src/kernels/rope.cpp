@@ -5,11 +5,7 @@
 namespace megatron::kernels {
 
 void check(const RopeArgs& args) {
-  const Rules rules("rope", {{"x", args.x},
-                             {"out", args.out},
-                             {"cos", args.cos},
-                             {"sin", args.sin},
-                             {"positions", args.positions}});
+  const Rules rules("rope", args);
   rules.require(
       args.x.defined() && args.x.rank() == 3 && last_is_dense(args.x) && is_float_type(args.x),
       "x [T,N,D], last dim contiguous");

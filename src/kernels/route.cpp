@@ -1,16 +1,10 @@
 #include "kernels/route.h"
 
-#include "kernels/check_rules.h"
 #include "kernels/router_loss.h"
+#include "kernels/row_rules.h"
 
 namespace megatron::kernels {
 namespace {
-
-void check_logits(const Rules& rules, const Tensor& logits) {
-  rules.require(logits.defined() && logits.rank() == 2 && is_wide(logits) &&
-                    logits.is_contiguous() && logits.size(1) > 0,
-                "logits f32 or f64 [T,E], E > 0");
-}
 
 void check_form(const Rules& rules, const RouterForm& form, int64_t experts, int64_t k) {
   rules.require(k > 0 && k <= experts, "0 < k <= E");
@@ -41,11 +35,7 @@ int64_t check_segments(const Rules& rules, const Tensor& logits, const Tensor& c
 }  // namespace
 
 void check(const RouteArgs& args) {
-  const Rules rules("route", {{"logits", args.logits},
-                              {"bias", args.bias},
-                              {"selection", args.selection},
-                              {"experts", args.experts},
-                              {"weights", args.weights}});
+  const Rules rules("route", args);
   check_logits(rules, args.logits);
   const int64_t tokens = args.logits.size(0), experts = args.logits.size(1);
   const DType type = args.logits.dtype();
@@ -58,10 +48,7 @@ void check(const RouteArgs& args) {
 }
 
 void check(const RouteBackwardArgs& args) {
-  const Rules rules("route_backward", {{"logits", args.logits},
-                                       {"experts", args.experts},
-                                       {"dweights", args.dweights},
-                                       {"dlogits", args.dlogits}});
+  const Rules rules("route_backward", args);
   check_logits(rules, args.logits);
   const DType type = args.logits.dtype();
   check_chosen(rules, args.experts, args.logits.size(0));
@@ -71,40 +58,30 @@ void check(const RouteBackwardArgs& args) {
 }
 
 void check(const ExpertCountsArgs& args) {
-  const Rules rules("expert_counts",
-                    {{"experts", args.experts}, {"rows", args.rows}, {"counts", args.counts.out}});
+  const Rules rules("expert_counts", args);
   rules.require(args.experts.defined() && args.experts.rank() == 2, "experts [T,k]");
   check_chosen(rules, args.experts, args.experts.size(0));
   if (args.rows.defined())
     rules.dense(args.rows, args.experts.shape(), DType::i32, "rows i32 [T,k]");
   const Tensor& counts = args.counts.out;
-  rules.require(counts.defined() && counts.rank() == 1 && is_wide(counts), "counts f32 or f64 [E]");
-  rules.dense(counts, counts.shape(), counts.dtype(), "counts [E] contiguous");
+  rules.contiguous(counts, 1, is_wide, "counts f32 or f64 [E]");
   rules.require(args.counts.beta == 0 || args.counts.beta == 1, "beta is 0 or 1");
 }
 
 void check(const ExpertSharesArgs& args) {
-  const Rules rules("expert_shares", {{"counts", args.counts}, {"shares", args.shares}});
-  rules.require(args.counts.defined() && args.counts.rank() == 1 && is_wide(args.counts),
-                "counts f32 or f64 [E]");
-  rules.dense(args.counts, args.counts.shape(), args.counts.dtype(), "counts [E] contiguous");
+  const Rules rules("expert_shares", args);
+  rules.contiguous(args.counts, 1, is_wide, "counts f32 or f64 [E]");
   rules.dense(args.shares, args.counts.shape(), args.counts.dtype(), "shares as counts");
 }
 
 void check(const ExpertBiasArgs& args) {
-  const Rules rules("expert_bias", {{"counts", args.counts}, {"bias", args.bias}});
-  rules.require(args.bias.defined() && args.bias.rank() == 1 && is_wide(args.bias),
-                "bias f32 or f64 [E]");
-  rules.dense(args.bias, args.bias.shape(), args.bias.dtype(), "bias [E] contiguous");
+  const Rules rules("expert_bias", args);
+  rules.contiguous(args.bias, 1, is_wide, "bias f32 or f64 [E]");
   rules.dense(args.counts, args.bias.shape(), args.bias.dtype(), "counts as bias");
 }
 
 void check(const RouterSumsArgs& args) {
-  const Rules rules("router_sums", {{"logits", args.logits},
-                                    {"sums", args.sums},
-                                    {"counts", args.counts},
-                                    {"squares", args.squares},
-                                    {"entropy", args.entropy}});
+  const Rules rules("router_sums", args);
   check_logits(rules, args.logits);
   rules.require(args.k > 0 && args.k <= args.logits.size(1), "0 < k <= E");
   const int64_t segments = check_segments(rules, args.logits, args.counts);
@@ -115,10 +92,7 @@ void check(const RouterSumsArgs& args) {
 }
 
 void check(const RouterLossBackwardArgs& args) {
-  const Rules rules("router_loss_backward", {{"logits", args.logits},
-                                             {"counts", args.counts},
-                                             {"weight", args.weight},
-                                             {"dlogits", args.dlogits}});
+  const Rules rules("router_loss_backward", args);
   check_logits(rules, args.logits);
   check_segments(rules, args.logits, args.counts);
   rules.scalar(args.weight, "weight 0-d f64");

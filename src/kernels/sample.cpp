@@ -5,7 +5,7 @@
 namespace megatron::kernels {
 
 void check(const SampleArgs& args) {
-  const Rules rules("sample", {{"logits", args.logits}, {"rules", args.rules}, {"ids", args.ids}});
+  const Rules rules("sample", args);
   rules.require(args.logits.defined() && args.logits.rank() == 2 && is_float_type(args.logits) &&
                     last_is_dense(args.logits) && args.logits.size(1) > 0 &&
                     args.logits.size(1) <= kMostSampled,
