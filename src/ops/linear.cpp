@@ -3,27 +3,22 @@
 namespace megatron::ops {
 namespace {
 
-void linear_dgrad(Backward& backward) {
-  if (!backward.needs(0)) return;
+void input_gradient(Backward& backward, kernels::Epilogue epilogue, const Tensor& aux) {
   const Tensor& dy = backward.gradient(0);
   const Tensor& w = backward.weight(0).value();
   Tensor dx = backward.empty({dy.size(0), w.size(1)}, w.dtype(), "linear.dx");
-  backward.kernels().gemm({.a = dy, .b = w, .out = dx}, backward.stream());
+  backward.kernels().gemm({.a = dy, .b = w, .out = dx, .epilogue = epilogue, .aux = aux},
+                          backward.stream());
   backward.set(0, dx);
 }
 
+void linear_dgrad(Backward& backward) {
+  if (backward.needs(0)) input_gradient(backward, kernels::Epilogue::none, {});
+}
+
 void linear_of_gelu_dgrad(Backward& backward) {
-  if (!backward.needs(0)) return;
-  const Tensor& dy = backward.gradient(0);
-  const Tensor& w = backward.weight(0).value();
-  Tensor dx = backward.empty({dy.size(0), w.size(1)}, w.dtype(), "linear.dx");
-  backward.kernels().gemm({.a = dy,
-                           .b = w,
-                           .out = dx,
-                           .epilogue = kernels::Epilogue::gelu_gradient,
-                           .aux = backward.saved(1)},
-                          backward.stream());
-  backward.set(0, dx);
+  if (backward.needs(0))
+    input_gradient(backward, kernels::Epilogue::gelu_gradient, backward.saved(1));
 }
 
 void linear_wgrad(Backward& backward) {

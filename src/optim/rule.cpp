@@ -16,6 +16,11 @@ double per_width(const parallel::ParameterSpec& placed) {
 template <auto entry, class Args>
 class OneCall : public Rule {
  public:
+  explicit OneCall(const OptimizerConfig& c) : c_(c) {}
+
+  double rate_multiplier(const parallel::ParameterSpec& placed) const override {
+    return per_width(placed);
+  }
   void update(const Target& target, const StepScalars& step, Stream& stream) final {
     (kernels::table(stream).*entry)(call(target, step), stream);
   }
@@ -29,18 +34,16 @@ class OneCall : public Rule {
 
  protected:
   virtual Args call(const Target& target, const StepScalars& step) const = 0;
+
+  const OptimizerConfig c_;
 };
 
 class Adam final : public OneCall<&kernels::Table::adam, kernels::AdamArgs> {
  public:
-  explicit Adam(const OptimizerConfig& c) : c_(c) {}
-
+  using OneCall::OneCall;
   std::vector<State> states(DType wide) const override {
     const auto type = [wide](DType chosen) { return chosen == DType::bf16 ? chosen : wide; };
     return {{"exp_avg", type(c_.exp_avg_type)}, {"exp_avg_sq", type(c_.exp_avg_sq_type)}};
-  }
-  double rate_multiplier(const parallel::ParameterSpec& placed) const override {
-    return per_width(placed);
   }
 
  private:
@@ -58,16 +61,13 @@ class Adam final : public OneCall<&kernels::Table::adam, kernels::AdamArgs> {
             .eps = c_.adam_eps * per_width(*t.placed),
             .decay = t.placed->decay};
   }
-
-  OptimizerConfig c_;
 };
 
 class Sgd final : public OneCall<&kernels::Table::sgd, kernels::SgdArgs> {
  public:
-  explicit Sgd(double momentum) : momentum_(momentum) {}
-
+  using OneCall::OneCall;
   std::vector<State> states(DType wide) const override {
-    if (momentum_ == 0) return {};
+    if (c_.sgd_momentum == 0) return {};
     return {{"momentum_buffer", wide}};
   }
   // The gradients of those matrices grow less with the width than those of vectors and embeddings.
@@ -84,21 +84,15 @@ class Sgd final : public OneCall<&kernels::Table::sgd, kernels::SgdArgs> {
             .weight_decay = step.weight_decay,
             .step = step.step,
             .scale = step.scale,
-            .momentum = momentum_,
+            .momentum = c_.sgd_momentum,
             .decay = t.placed->decay};
   }
-
-  double momentum_;
 };
 
 class Lion final : public OneCall<&kernels::Table::lion, kernels::LionArgs> {
  public:
-  Lion(double beta1, double beta2) : beta1_(beta1), beta2_(beta2) {}
-
+  using OneCall::OneCall;
   std::vector<State> states(DType wide) const override { return {{"exp_avg", wide}}; }
-  double rate_multiplier(const parallel::ParameterSpec& placed) const override {
-    return per_width(placed);
-  }
 
  private:
   kernels::LionArgs call(const Target& t, const StepScalars& step) const override {
@@ -108,12 +102,10 @@ class Lion final : public OneCall<&kernels::Table::lion, kernels::LionArgs> {
             .lr = t.learning_rate,
             .weight_decay = step.weight_decay,
             .scale = step.scale,
-            .beta1 = beta1_,
-            .beta2 = beta2_,
+            .beta1 = c_.lion_beta1,
+            .beta2 = c_.lion_beta2,
             .decay = t.placed->decay};
   }
-
-  double beta1_, beta2_;
 };
 
 }  // namespace
@@ -122,10 +114,10 @@ std::unique_ptr<Rule> make_adam(const OptimizerConfig& config) {
   return std::make_unique<Adam>(config);
 }
 std::unique_ptr<Rule> make_sgd(const OptimizerConfig& config) {
-  return std::make_unique<Sgd>(config.sgd_momentum);
+  return std::make_unique<Sgd>(config);
 }
 std::unique_ptr<Rule> make_lion(const OptimizerConfig& config) {
-  return std::make_unique<Lion>(config.lion_beta1, config.lion_beta2);
+  return std::make_unique<Lion>(config);
 }
 
 }  // namespace megatron::optim

@@ -155,19 +155,24 @@ void Experiment::train(const Layout& layout, comm::Group& world, optim::Method m
   if (sgd) parameters.add(step.shards(), [](const parallel::Shard& shard) { return shard.value; });
 }
 
-Outcome Experiment::run(const Layout& layout, const std::vector<optim::Method>& methods) const {
-  Outcome outcome;
-  GatheredTensors gradients, parameters;
+void Experiment::on_ranks(const Layout& layout, const std::function<void(comm::Group&)>& f) const {
   comm::run_ranks(
       layout.ranks(),
       [&](comm::Group& world) {
         const std::unique_ptr<comm::Group> wrapped = environment_.wrap(world);
         std::unique_ptr<comm::Group> made;
-        comm::Group& group = comm::for_device(wrapped ? *wrapped : world, {device_, 0}, made);
-        for (const optim::Method method : methods)
-          train(layout, group, method, outcome, gradients, parameters);
+        f(comm::for_device(wrapped ? *wrapped : world, {device_, 0}, made));
       },
       most_seconds(device_));
+}
+
+Outcome Experiment::run(const Layout& layout, const std::vector<optim::Method>& methods) const {
+  Outcome outcome;
+  GatheredTensors gradients, parameters;
+  on_ranks(layout, [&](comm::Group& group) {
+    for (const optim::Method method : methods)
+      train(layout, group, method, outcome, gradients, parameters);
+  });
   for (const auto& [kind, gathered] :
        {std::pair{"gradient", &gradients}, std::pair{"value", &parameters}}) {
     for (const std::string& name : gathered->different())
@@ -182,20 +187,13 @@ Outcome Experiment::run(const Layout& layout, const std::vector<optim::Method>& 
 
 TensorMap Experiment::gradients(const Layout& layout) const {
   GatheredTensors gathered;
-  comm::run_ranks(
-      layout.ranks(),
-      [&](comm::Group& world) {
-        const std::unique_ptr<comm::Group> wrapped = environment_.wrap(world);
-        std::unique_ptr<comm::Group> made;
-        Trial trial(*this, layout, optim::Method::sgd,
-                    comm::for_device(wrapped ? *wrapped : world, {device_, 0}, made));
-        double divisor = 1;
-        trial.model.step.accumulate(batches(layout, trial.model.ranks.data().rank(), 0), divisor);
-        gathered.add(
-            trial.model.shards(), [](const parallel::Shard& shard) { return shard.gradient; },
-            divisor);
-      },
-      most_seconds(device_));
+  on_ranks(layout, [&](comm::Group& group) {
+    Trial trial(*this, layout, optim::Method::sgd, group);
+    double divisor = 1;
+    trial.model.step.accumulate(batches(layout, trial.model.ranks.data().rank(), 0), divisor);
+    gathered.add(
+        trial.model.shards(), [](const parallel::Shard& shard) { return shard.gradient; }, divisor);
+  });
   return std::move(gathered.tensors());
 }
 

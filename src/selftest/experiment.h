@@ -1,6 +1,7 @@
 // A few training steps of a small model, spread over ranks that are threads, and what came of them.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -64,6 +65,8 @@ class Experiment {
  private:
   struct Trial;
   std::vector<corpus::HostBatch> batches(const Layout& layout, int rank, int step) const;
+  // Calls f on each rank, with the group of all as the environment makes it.
+  void on_ranks(const Layout& layout, const std::function<void(comm::Group&)>& f) const;
   void train(const Layout& layout, comm::Group& world, optim::Method method, Outcome& outcome,
              GatheredTensors& gradients, GatheredTensors& parameters) const;
 

@@ -30,21 +30,15 @@ void scale(const Tensor& t, double factor) {
   scale(t.span<float>(), factor);
 }
 
-class DroppedAllReduce final : public PassingGroup<DroppedAllReduce> {
+// All-reduces of the calls whose names begin so do nothing.
+template <const std::string_view& kCalls>
+class Unreduced final : public PassingGroup<Unreduced<kCalls>> {
  public:
-  using PassingGroup::PassingGroup;
+  using Passing = PassingGroup<Unreduced>;
+  using Passing::Passing;
   comm::Work all_reduce(Tensor t, comm::Reduce op, Stream& stream, std::string_view call) override {
-    if (call.starts_with(kGradients)) return {};
-    return PassingGroup::all_reduce(t, op, stream, call);
-  }
-};
-
-class UnreducedPartialGradients final : public PassingGroup<UnreducedPartialGradients> {
- public:
-  using PassingGroup::PassingGroup;
-  comm::Work all_reduce(Tensor t, comm::Reduce op, Stream& stream, std::string_view call) override {
-    if (call.starts_with(kPartial)) return {};
-    return PassingGroup::all_reduce(t, op, stream, call);
+    if (call.starts_with(kCalls)) return {};
+    return Passing::all_reduce(t, op, stream, call);
   }
 };
 
@@ -89,15 +83,6 @@ class CountedTwiceInLoss final : public PassingGroup<CountedTwiceInLoss> {
         scale(in.select(0, token).slice(0, 1, 1), size());
     }
     return PassingGroup::all_gather(in, out, stream, call);
-  }
-};
-
-class OwnExpertBias final : public PassingGroup<OwnExpertBias> {
- public:
-  using PassingGroup::PassingGroup;
-  comm::Work all_reduce(Tensor t, comm::Reduce op, Stream& stream, std::string_view call) override {
-    if (call.starts_with(kStates)) return {};
-    return PassingGroup::all_reduce(t, op, stream, call);
   }
 };
 
@@ -261,11 +246,11 @@ void capacity_of_all_tokens(const kernels::ExpertRowsArgs& args, Stream& stream)
   kernels::table(stream).expert_rows(all, stream);
 }
 
-Environment with_kernels(void (*change)(kernels::Table&)) {
+template <auto entry, auto changed>
+Environment with_kernel() {
   auto tables = std::make_shared<std::map<DeviceKind, kernels::Table>>();
-  for (const DeviceKind kind : {DeviceKind::reference, DeviceKind::cpu}) {
-    change(tables->emplace(kind, kernels::table(kind)).first->second);
-  }
+  for (const DeviceKind kind : {DeviceKind::reference, DeviceKind::cpu})
+    tables->emplace(kind, kernels::table(kind)).first->second.*entry = changed;
   Environment environment;
   environment.table = [tables](DeviceKind kind) { return &tables->at(kind); };
   return environment;
@@ -277,21 +262,6 @@ int shards_of(const MatrixRow& row) { return row.layout.dp / row.layout.instance
 bool ends_on_two_stages(const MatrixRow& row) {
   const parallel::PipelineShape& shape = row.layout.pipeline;
   return shape.stage_of(0) != shape.stage_of(shape.virtual_stages() - 1);
-}
-
-Environment with_doubled_gradient() {
-  return with_kernels(
-      [](kernels::Table& table) { table.embedding_backward = doubled_embedding_backward; });
-}
-Environment with_shifted_rope() {
-  return with_kernels([](kernels::Table& table) { table.rope = shifted_rope; });
-}
-Environment with_shifted_labels() {
-  return with_kernels([](kernels::Table& table) { table.cross_entropy = shifted_cross_entropy; });
-}
-
-Environment with_capacity_of_all_tokens() {
-  return with_kernels([](kernels::Table& table) { table.expert_rows = capacity_of_all_tokens; });
 }
 
 bool has_experts(const MatrixRow& row) { return row.model == 2; }
@@ -322,23 +292,23 @@ const std::vector<Fault>& faults() {
        "embedding_backward adds its gradient twice",
        true,
        {},
-       with_doubled_gradient},
+       with_kernel<&kernels::Table::embedding_backward, doubled_embedding_backward>},
       {"shifted-rope-pairing",
        "rope pairs (2i, 2i+1) for (i, i + half), and the reverse",
        true,
        {},
-       with_shifted_rope},
+       with_kernel<&kernels::Table::rope, shifted_rope>},
       {"off-by-one-label",
        "cross_entropy takes the label of the next token",
        true,
        {},
-       with_shifted_labels},
+       with_kernel<&kernels::Table::cross_entropy, shifted_cross_entropy>},
       {"dropped-all-reduce", "the all-reduce of gradients over data-parallel ranks does nothing",
        true,
        [](const MatrixRow& row) {
          return shards_of(row) > 1 && row.layout.sharding == Sharding::none;
        },
-       with_group<DroppedAllReduce>},
+       with_group<Unreduced<kGradients>>},
       {"loss-off-by-log-tp",
        "every rank's sum of exponentials counts once per tensor-parallel rank in the loss", false,
        [](const MatrixRow& row) { return row.layout.tp > 1; }, with_group<CountedTwiceInLoss>},
@@ -361,13 +331,13 @@ const std::vector<Fault>& faults() {
        "under sequence parallelism the partial gradients of a norm or bias, one per "
        "tensor-parallel rank, are not summed",
        false, [](const MatrixRow& row) { return row.layout.sequence; },
-       with_group<UnreducedPartialGradients>},
+       with_group<Unreduced<kPartial>>},
       {"tied-gradient-twice", "the last stage's gradient of the tied embedding is added twice",
        false, [](const MatrixRow& row) { return row.model == 1 && ends_on_two_stages(row); },
        with_group<TiedGradientTwice>},
       {"own-expert-bias",
        "every rank moves the correction bias of its routers by the load of its own tokens alone",
-       false, divides_loads, with_group<OwnExpertBias>},
+       false, divides_loads, with_group<Unreduced<kStates>>},
       {"swapped-experts", "tokens of expert 0 go to expert 1, and the reverse", false, has_ep,
        with_group<SwappedExperts>},
       {"misplaced-expert-results", "every token gets what the experts made of the one before it",
@@ -379,7 +349,8 @@ const std::vector<Fault>& faults() {
       {"capacity-of-all-tokens",
        "an expert's capacity is counted over the tokens of all ranks that share the experts, "
        "instead of over each sequence",
-       false, counts_other_tokens, with_capacity_of_all_tokens},
+       false, counts_other_tokens,
+       with_kernel<&kernels::Table::expert_rows, capacity_of_all_tokens>},
   };
   return all;
 }

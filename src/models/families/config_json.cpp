@@ -240,6 +240,11 @@ int64_t window_of(const DecoderValue& value) {
   return 0;
 }
 
+Json sliding_window(const DecoderValue& value) {
+  const int64_t window = window_of(value);
+  return window > 0 ? Json(window) : Json();
+}
+
 int64_t first_window(const DecoderValue& value) {
   const auto found = std::ranges::find_if(value.layers, [](const LayerValue& layer) {
     return layer.attention() != nullptr && layer.attention()->window > 0;
@@ -340,6 +345,18 @@ FamilyTensors llama_tensors(const DecoderValue& value, std::vector<TensorName> l
   map.layer.push_back({"mlp.down", "mlp.down_proj"});
   map.layer.insert(map.layer.end(), layer_norms.begin(), layer_norms.end());
   return map;
+}
+
+FamilyTensors llama_tensors(const DecoderValue& value) {
+  return llama_tensors(
+      value, {{"attention_norm", "input_layernorm"}, {"mlp_norm", "post_attention_layernorm"}});
+}
+
+FamilyTensors gemma_tensors(const DecoderValue& value) {
+  return llama_tensors(value, {{"attention_norm", "input_layernorm"},
+                               {"attention_post_norm", "post_attention_layernorm"},
+                               {"mlp_norm", "pre_feedforward_layernorm"},
+                               {"mlp_post_norm", "post_feedforward_layernorm"}});
 }
 
 }  // namespace megatron::models

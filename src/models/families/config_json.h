@@ -60,7 +60,8 @@ void read_optional_windows(const Json& config, DecoderValue& value, const LayerT
 // Sets sliding_window in every layer, or in none, and ignores layer_types.
 void read_window(const Json& config, DecoderValue& value);
 Json layer_types(const DecoderValue& value);
-int64_t window_of(const DecoderValue& value);  // of the first layer that has one; 0: none has
+int64_t window_of(const DecoderValue& value);    // of the first layer that has one; 0: none has
+Json sliding_window(const DecoderValue& value);  // the same; null: none has
 int64_t first_window(
     const DecoderValue& value);  // the first layer with a window; none: their number
 
@@ -78,7 +79,9 @@ void read_score_head(const Json& config, DecoderValue& value);
 // architectures: <name>ForCausalLM, or ForSequenceClassification with its labels.
 void write_score_head(const DecoderValue& value, const std::string& name, Json& config);
 
-// Tensors named as Llama's; norms is added to them.
+// Tensors named as Llama's; with other norms of layers, as Gemma 2's and 3's.
+FamilyTensors llama_tensors(const DecoderValue& value);
 FamilyTensors llama_tensors(const DecoderValue& value, std::vector<TensorName> layer_norms);
+FamilyTensors gemma_tensors(const DecoderValue& value);
 
 }  // namespace megatron::models

@@ -81,8 +81,7 @@ Json write_common_of_experts(const DecoderValue& value, const CommonForm& form) 
 
 FamilyTensors expert_tensors(const DecoderValue& value, const ExpertNames& names,
                              std::vector<TensorName> others) {
-  FamilyTensors map = llama_tensors(
-      value, {{"attention_norm", "input_layernorm"}, {"mlp_norm", "post_attention_layernorm"}});
+  FamilyTensors map = llama_tensors(value);
   map.layer.push_back({"mlp.router.weight", names.router});
   map.layer.push_back({"mlp.experts.up", names.gate, Take::experts_gate});
   map.layer.push_back({"mlp.experts.up", names.up, Take::experts_up});

@@ -44,7 +44,7 @@ Json write(const DecoderValue& value) {
   j.set("layer_types", layer_types(value));
   j.set("logit_scale", value.logits_scale);
   j.set("model_type", "cohere2");
-  j.set("sliding_window", window_of(value) > 0 ? Json(window_of(value)) : Json());
+  j.set("sliding_window", sliding_window(value));
   return j;
 }
 

@@ -38,16 +38,9 @@ Json write(const DecoderValue& value) {
         value.logits_soft_cap > 0 ? Json(value.logits_soft_cap) : Json());
   j.set("layer_types", layer_types(value));
   j.set("model_type", "gemma2");
-  j.set("sliding_window", window_of(value) > 0 ? Json(window_of(value)) : Json());
+  j.set("sliding_window", sliding_window(value));
   write_gemma(value, j);
   return j;
-}
-
-FamilyTensors tensors(const DecoderValue& value) {
-  return llama_tensors(value, {{"attention_norm", "input_layernorm"},
-                               {"attention_post_norm", "post_attention_layernorm"},
-                               {"mlp_norm", "pre_feedforward_layernorm"},
-                               {"mlp_post_norm", "post_feedforward_layernorm"}});
 }
 
 }  // namespace
@@ -57,7 +50,7 @@ const DecoderFamily kGemma2 = {.name = "gemma2",
                                .models = "Gemma 2",
                                .read = gemma2::read,
                                .write = gemma2::write,
-                               .tensors = gemma2::tensors,
+                               .tensors = gemma_tensors,
                                .defaults = gemma2::kDefaults};
 
 }  // namespace megatron::models

@@ -92,16 +92,9 @@ Json write(const DecoderValue& value) {
   j.set("model_type", "gemma3_text");
   j.set("rope_parameters",
         Json::Object{{"full_attention", table("global")}, {"sliding_attention", table("local")}});
-  j.set("sliding_window", window_of(value) > 0 ? Json(window_of(value)) : Json());
+  j.set("sliding_window", sliding_window(value));
   write_gemma(value, j);
   return j;
-}
-
-FamilyTensors tensors(const DecoderValue& value) {
-  return llama_tensors(value, {{"attention_norm", "input_layernorm"},
-                               {"attention_post_norm", "post_attention_layernorm"},
-                               {"mlp_norm", "pre_feedforward_layernorm"},
-                               {"mlp_post_norm", "post_feedforward_layernorm"}});
 }
 
 }  // namespace
@@ -111,7 +104,7 @@ const DecoderFamily kGemma3Text = {.name = "gemma3_text",
                                    .models = "Gemma 3 (text)",
                                    .read = gemma3_text::read,
                                    .write = gemma3_text::write,
-                                   .tensors = gemma3_text::tensors,
+                                   .tensors = gemma_tensors,
                                    .defaults = gemma3_text::kDefaults};
 
 }  // namespace megatron::models

@@ -48,7 +48,6 @@ DecoderValue read(const Json& j) {
 Json write(const DecoderValue& value) {
   Json j = write_common_of_experts(value);
   const nn::MoeConfig& moe = *value.first_moe();
-  const int64_t window = window_of(value);
   j.set("architectures", Json::Array{"GptOssForCausalLM"});
   j.set("attention_bias", value.first_attention()->qkv_bias);
   j.set("hidden_act", "silu");
@@ -56,7 +55,7 @@ Json write(const DecoderValue& value) {
   j.set("model_type", "gpt_oss");
   j.set("num_experts_per_tok", moe.choices);
   j.set("num_local_experts", moe.experts);
-  j.set("sliding_window", window > 0 ? Json(window) : Json());
+  j.set("sliding_window", sliding_window(value));
   j.set("swiglu_alpha", 1.702);
   j.set("swiglu_limit", moe.expert.clamp);
   write_aux_loss(value, kAuxLoss, j);

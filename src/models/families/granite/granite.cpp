@@ -57,11 +57,6 @@ Json write(const DecoderValue& value) {
   return j;
 }
 
-FamilyTensors tensors(const DecoderValue& value) {
-  return llama_tensors(
-      value, {{"attention_norm", "input_layernorm"}, {"mlp_norm", "post_attention_layernorm"}});
-}
-
 constexpr DecoderFamily::Key kKeys[] = {{"--output-multiplier", "logits_scaling"}};
 
 }  // namespace
@@ -71,7 +66,7 @@ const DecoderFamily kGranite = {.name = "granite",
                                 .models = "Granite 3 (dense)",
                                 .read = granite::read,
                                 .write = granite::write,
-                                .tensors = granite::tensors,
+                                .tensors = llama_tensors,
                                 .defaults = granite::kDefaults,
                                 .keys = granite::kKeys};
 

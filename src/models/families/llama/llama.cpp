@@ -33,11 +33,6 @@ Json write(const DecoderValue& value) {
   return j;
 }
 
-FamilyTensors tensors(const DecoderValue& value) {
-  return llama_tensors(
-      value, {{"attention_norm", "input_layernorm"}, {"mlp_norm", "post_attention_layernorm"}});
-}
-
 }  // namespace
 }  // namespace llama
 
@@ -45,7 +40,7 @@ const DecoderFamily kLlama = {.name = "llama",
                               .models = "Llama 1 to 3.3",
                               .read = llama::read,
                               .write = llama::write,
-                              .tensors = llama::tensors,
+                              .tensors = llama_tensors,
                               .defaults = llama::kDefaults};
 
 }  // namespace megatron::models

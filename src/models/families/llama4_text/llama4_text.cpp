@@ -133,8 +133,7 @@ Json write(const DecoderValue& value) {
 }
 
 FamilyTensors tensors(const DecoderValue& value) {
-  FamilyTensors map = llama_tensors(
-      value, {{"attention_norm", "input_layernorm"}, {"mlp_norm", "post_attention_layernorm"}});
+  FamilyTensors map = llama_tensors(value);
   std::erase_if(map.layer, [](const TensorName& row) { return row.ours.starts_with("mlp."); });
   const TensorName rows[] = {
       {"mlp.up", "feed_forward.gate_proj", Take::gate},

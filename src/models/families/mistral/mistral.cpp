@@ -21,16 +21,10 @@ DecoderValue read(const Json& j) {
 
 Json write(const DecoderValue& value) {
   Json j = write_common(value);
-  const int64_t window = window_of(value);
   j.set("architectures", Json::Array{"MistralForCausalLM"});
   j.set("model_type", "mistral");
-  j.set("sliding_window", window > 0 ? Json(window) : Json());
+  j.set("sliding_window", sliding_window(value));
   return j;
-}
-
-FamilyTensors tensors(const DecoderValue& value) {
-  return llama_tensors(
-      value, {{"attention_norm", "input_layernorm"}, {"mlp_norm", "post_attention_layernorm"}});
 }
 
 }  // namespace
@@ -40,7 +34,7 @@ const DecoderFamily kMistral = {.name = "mistral",
                                 .models = "Mistral 7B, Mistral NeMo, Mistral Small",
                                 .read = mistral::read,
                                 .write = mistral::write,
-                                .tensors = mistral::tensors,
+                                .tensors = llama_tensors,
                                 .defaults = mistral::kDefaults};
 
 }  // namespace megatron::models

@@ -32,13 +32,12 @@ DecoderValue read(const Json& j) {
 Json write(const DecoderValue& value) {
   Json j = write_common_of_experts(value);
   const nn::MoeConfig& moe = *value.first_moe();
-  const int64_t window = window_of(value);
   j.set("architectures", Json::Array{"MixtralForCausalLM"});
   j.set("model_type", "mixtral");
   j.set("num_experts_per_tok", moe.choices);
   j.set("num_local_experts", moe.experts);
   j.set("router_jitter_noise", 0.0);
-  j.set("sliding_window", window > 0 ? Json(window) : Json());
+  j.set("sliding_window", sliding_window(value));
   write_aux_loss(value, kAuxLoss, j);
   return j;
 }

@@ -40,11 +40,6 @@ Json write(const DecoderValue& value) {
   return j;
 }
 
-FamilyTensors tensors(const DecoderValue& value) {
-  return llama_tensors(
-      value, {{"attention_norm", "input_layernorm"}, {"mlp_norm", "post_attention_layernorm"}});
-}
-
 constexpr DecoderFamily::Key kKeys[] = {{"--norm-epsilon", "norm_eps"}};
 
 }  // namespace
@@ -54,7 +49,7 @@ const DecoderFamily kNemotron = {.name = "nemotron",
                                  .models = "Nemotron-4, Minitron",
                                  .read = nemotron::read,
                                  .write = nemotron::write,
-                                 .tensors = nemotron::tensors,
+                                 .tensors = llama_tensors,
                                  .defaults = nemotron::kDefaults,
                                  .keys = nemotron::kKeys};
 

@@ -55,8 +55,7 @@ Json write(const DecoderValue& value) {
 }
 
 FamilyTensors tensors(const DecoderValue& value) {
-  FamilyTensors map = llama_tensors(
-      value, {{"attention_norm", "input_layernorm"}, {"mlp_norm", "post_attention_layernorm"}});
+  FamilyTensors map = llama_tensors(value);
   map.layer.push_back({"attention.linear", "self_attn.linear_attn"});
   map.layer.push_back({"mlp.linear", "mlp.linear_mlp"});
   return map;

@@ -50,13 +50,12 @@ Json write(const DecoderValue& value) {
   const auto rotary = value.rotary.find(value.first_attention()->rotary);
   if (rotary != value.rotary.end() && rotary->second.original_positions > 0)
     j.set("original_max_position_embeddings", rotary->second.original_positions);
-  const int64_t window = window_of(value);
   j.set("architectures", Json::Array{"Phi3ForCausalLM"});
   j.set("embd_pdrop", value.hidden_dropout);
   j.set("model_type", "phi3");
   j.set("pad_token_id", Json());  // or transformers takes 32000, whatever the vocabulary
   j.set("resid_pdrop", value.hidden_dropout);
-  j.set("sliding_window", window > 0 ? Json(window) : Json());
+  j.set("sliding_window", sliding_window(value));
   return j;
 }
 

@@ -25,19 +25,13 @@ DecoderValue read(const Json& j) {
 
 Json write(const DecoderValue& value) {
   Json j = write_common(value);
-  const int64_t window = window_of(value);
   j.set("layer_types", layer_types(value));
   j.set("max_window_layers", first_window(value));
   j.set("model_type", "qwen2");
-  j.set("sliding_window", window > 0 ? Json(window) : Json());
-  j.set("use_sliding_window", window > 0);
+  j.set("sliding_window", sliding_window(value));
+  j.set("use_sliding_window", window_of(value) > 0);
   write_score_head(value, "Qwen2", j);
   return j;
-}
-
-FamilyTensors tensors(const DecoderValue& value) {
-  return llama_tensors(
-      value, {{"attention_norm", "input_layernorm"}, {"mlp_norm", "post_attention_layernorm"}});
 }
 
 }  // namespace
@@ -47,7 +41,7 @@ const DecoderFamily kQwen2 = {.name = "qwen2",
                               .models = "Qwen2, Qwen2.5",
                               .read = qwen2::read,
                               .write = qwen2::write,
-                              .tensors = qwen2::tensors,
+                              .tensors = llama_tensors,
                               .defaults = qwen2::kDefaults};
 
 }  // namespace megatron::models

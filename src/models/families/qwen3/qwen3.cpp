@@ -29,20 +29,14 @@ DecoderValue read(const Json& j) {
 
 Json write(const DecoderValue& value) {
   Json j = write_common(value);
-  const int64_t window = window_of(value);
   j.set("architectures", Json::Array{"Qwen3ForCausalLM"});
   j.set("attention_bias", value.first_attention()->qkv_bias);
   j.set("layer_types", layer_types(value));
   j.set("max_window_layers", first_window(value));
   j.set("model_type", "qwen3");
-  j.set("sliding_window", window > 0 ? Json(window) : Json());
-  j.set("use_sliding_window", window > 0);
+  j.set("sliding_window", sliding_window(value));
+  j.set("use_sliding_window", window_of(value) > 0);
   return j;
-}
-
-FamilyTensors tensors(const DecoderValue& value) {
-  return llama_tensors(
-      value, {{"attention_norm", "input_layernorm"}, {"mlp_norm", "post_attention_layernorm"}});
 }
 
 }  // namespace
@@ -52,7 +46,7 @@ const DecoderFamily kQwen3 = {.name = "qwen3",
                               .models = "Qwen3 (dense)",
                               .read = qwen3::read,
                               .write = qwen3::write,
-                              .tensors = qwen3::tensors,
+                              .tensors = llama_tensors,
                               .defaults = qwen3::kDefaults};
 
 }  // namespace megatron::models

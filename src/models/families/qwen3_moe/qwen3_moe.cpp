@@ -40,7 +40,6 @@ DecoderValue read(const Json& j) {
 Json write(const DecoderValue& value) {
   Json j = write_common_of_experts(value);
   const nn::MoeConfig& moe = *value.first_moe();
-  const int64_t window = window_of(value);
   j.set("architectures", Json::Array{"Qwen3MoeForCausalLM"});
   j.set("attention_bias", value.first_attention()->qkv_bias);
   j.set("model_type", "qwen3_moe");
@@ -48,8 +47,8 @@ Json write(const DecoderValue& value) {
   j.set("norm_topk_prob", normalises(moe));
   j.set("num_experts_per_tok", moe.choices);
   j.set("num_local_experts", moe.experts);
-  j.set("sliding_window", window > 0 ? Json(window) : Json());
-  j.set("use_sliding_window", window > 0);
+  j.set("sliding_window", sliding_window(value));
+  j.set("use_sliding_window", window_of(value) > 0);
   write_sparse_layers(value, j);
   write_aux_loss(value, kAuxLoss, j);
   return j;

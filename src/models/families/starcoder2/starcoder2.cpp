@@ -37,19 +37,17 @@ DecoderValue read(const Json& j) {
 
 Json write(const DecoderValue& value) {
   Json j = write_common(value, kForm);
-  const int64_t window = window_of(value);
   j.set("architectures", Json::Array{"Starcoder2ForCausalLM"});
   j.set("embedding_dropout", value.hidden_dropout);
   j.set("model_type", "starcoder2");
   j.set("residual_dropout", value.hidden_dropout);
-  j.set("sliding_window", window > 0 ? Json(window) : Json());
+  j.set("sliding_window", sliding_window(value));
   j.set("use_bias", value.first_mlp()->bias);
   return j;
 }
 
 FamilyTensors tensors(const DecoderValue& value) {
-  FamilyTensors map = llama_tensors(
-      value, {{"attention_norm", "input_layernorm"}, {"mlp_norm", "post_attention_layernorm"}});
+  FamilyTensors map = llama_tensors(value);
   for (TensorName& row : map.layer) {
     if (row.ours == "mlp.up") row.theirs = "mlp.c_fc";
     if (row.ours == "mlp.down") row.theirs = "mlp.c_proj";
