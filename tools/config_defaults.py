@@ -8,7 +8,10 @@ where the key is absent; `forms`, keys laid over `small` (null: a key of `small`
 makes of them, or null where it refuses them. The first form has all keys, the others those that differ from it. The
 test of this table is tests/unit/models/config_defaults_test.cpp.
 """
-import copy, dataclasses, json, pathlib
+import copy, dataclasses, json, pathlib, sys
+
+if sys.argv[1:] in (["-h"], ["--help"]):
+    sys.exit(print(__doc__.strip()))
 
 import transformers
 from transformers import CONFIG_MAPPING, PreTrainedConfig
