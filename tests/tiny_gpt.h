@@ -10,6 +10,7 @@
 
 #include "base/philox.h"
 #include "models/model.h"
+#include "models/model_flags.h"
 #include "models/stage.h"
 #include "tensor/tensor.h"
 

@@ -269,23 +269,14 @@ class ToyDefinition final : public models::ModelDefinition,
                             public std::enable_shared_from_this<ToyDefinition> {
  public:
   explicit ToyDefinition(models::Model inner, const Toy& toy = {})
-      : inner_(std::move(inner)), toy_(toy) {}
+      : ModelDefinition(facts_of(inner->facts())), inner_(std::move(inner)), toy_(toy) {}
 
-  std::string_view family() const override { return inner_->family(); }
-  int64_t num_layers() const override { return inner_->num_layers(); }
-  int64_t hidden_size() const override { return inner_->hidden_size(); }
-  int64_t vocab_size() const override { return inner_->vocab_size(); }
-  int64_t max_position_embeddings() const override { return inner_->max_position_embeddings(); }
-  int64_t parameter_count() const override {
-    return inner_->parameter_count() + inner_->num_layers() * inner_->hidden_size();
-  }
   double training_flops(int64_t length) const override { return inner_->training_flops(length); }
   std::vector<MetricDefinition> metrics() const override {
     std::vector<MetricDefinition> all = inner_->metrics();
     if (toy_.states) all.insert(all.end(), {{"square"}, {"tokens", MetricDefinition::Kind::count}});
     return all;
   }
-  models::ModelFlags flags() const override { return inner_->flags(); }
   Json describe() const override { return inner_->describe(); }
   Json config_json(DType stored) const override { return inner_->config_json(stored); }
   models::Model with(const models::ModelChanges& changes) const override {
@@ -305,6 +296,11 @@ class ToyDefinition final : public models::ModelDefinition,
   }
 
  private:
+  static models::ModelFacts facts_of(models::ModelFacts inner) {
+    inner.parameters += inner.num_layers * inner.hidden_size;
+    return inner;
+  }
+
   models::Model inner_;
   Toy toy_;
 };

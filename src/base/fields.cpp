@@ -80,11 +80,12 @@ std::string text_of(const std::optional<T>& value) {
 }
 
 template <class T>
-void bind(Field& field, T* value) {
+Field& bind(Field& field, T* value) {
   field.set = [name = field.name, value](const Values& values) { assign(name, values, value); };
   field.get = [value] { return text_of(*value); };
   field.restore = [value, initial = *value] { *value = initial; };
   field.initial = field.get();
+  return field;
 }
 
 // Optimal string alignment distance: insertion, deletion, replacement, exchange of two neighbours
@@ -109,39 +110,39 @@ size_t edit_distance(std::string_view a, std::string_view b) {
 
 }  // namespace
 
-void Fields::add(std::string_view name, int64_t* value, std::string_view doc) {
-  bind(append(name, "INT", doc), value);
+Field& Fields::add(std::string_view name, int64_t* value, std::string_view doc) {
+  return bind(append(name, "INT", doc), value);
 }
-void Fields::add(std::string_view name, double* value, std::string_view doc) {
-  bind(append(name, "FLOAT", doc), value);
+Field& Fields::add(std::string_view name, double* value, std::string_view doc) {
+  return bind(append(name, "FLOAT", doc), value);
 }
-void Fields::add(std::string_view name, std::string* value, std::string_view doc) {
-  bind(append(name, "TEXT", doc), value);
+Field& Fields::add(std::string_view name, std::string* value, std::string_view doc) {
+  return bind(append(name, "TEXT", doc), value);
 }
-void Fields::add(std::string_view name, std::optional<int64_t>* value, std::string_view doc) {
-  bind(append(name, "INT", doc), value);
+Field& Fields::add(std::string_view name, std::optional<int64_t>* value, std::string_view doc) {
+  return bind(append(name, "INT", doc), value);
 }
-void Fields::add(std::string_view name, std::optional<double>* value, std::string_view doc) {
-  bind(append(name, "FLOAT", doc), value);
+Field& Fields::add(std::string_view name, std::optional<double>* value, std::string_view doc) {
+  return bind(append(name, "FLOAT", doc), value);
 }
-void Fields::add(std::string_view name, std::optional<std::string>* value, std::string_view doc) {
-  bind(append(name, "TEXT", doc), value);
+Field& Fields::add(std::string_view name, std::optional<std::string>* value, std::string_view doc) {
+  return bind(append(name, "TEXT", doc), value);
 }
-void Fields::add(std::string_view name, std::vector<std::string>* value, std::string_view doc) {
+Field& Fields::add(std::string_view name, std::vector<std::string>* value, std::string_view doc) {
   Field& field = append(name, "TEXT ...", doc);
   field.many = true;
   field.get_all = [value] { return *value; };
-  bind(field, value);
+  return bind(field, value);
 }
 
-void Fields::add(std::string_view name, std::string* value, std::vector<std::string> choices,
-                 std::string_view doc) {
-  add_choice(
+Field& Fields::add(std::string_view name, std::string* value, std::vector<std::string> choices,
+                   std::string_view doc) {
+  return add_choice(
       name, std::move(choices), [value](const std::string& text) { *value = text; },
       [value] { return *value; }, doc);
 }
 
-void Fields::add_switch(std::string_view name, bool* value, bool to, std::string_view doc) {
+Field& Fields::add_switch(std::string_view name, bool* value, bool to, std::string_view doc) {
   Field& field = append(name, "", doc);
   field.is_switch = true;
   field.set = [name = field.name, value, to](const Values& values) {
@@ -154,6 +155,7 @@ void Fields::add_switch(std::string_view name, bool* value, bool to, std::string
   field.get = [value, to] { return std::string(*value == to ? "true" : "false"); };
   field.restore = [value, initial = *value] { *value = initial; };
   field.initial = field.get();
+  return field;
 }
 
 void Fields::replace(const std::vector<std::string>& flags, const std::vector<std::string>& others,
@@ -172,7 +174,7 @@ void Fields::of(const std::vector<std::string>& flags, const std::function<std::
   for (const std::string& flag : flags) {
     Field* const field = find(flag);
     MG_ASSERT(field != nullptr && !field->idle);
-    field->idle = idle;
+    field->of(idle);
   }
 }
 
@@ -180,7 +182,18 @@ void Fields::common(const std::vector<std::string>& flags) {
   for (const std::string& flag : flags) {
     Field* const field = find(flag);
     MG_ASSERT(field != nullptr);
-    field->common = true;
+    field->in_short_help();
+  }
+}
+
+void Fields::check() const {
+  for (const Field& field : fields_) {
+    const std::string text = field.range ? field.get() : "";
+    if (text.empty()) continue;  // not set
+    const int64_t value = parse_integer(field.name, text);
+    MG_CHECK(value >= field.range->first && value <= field.range->second,
+             "--{} is {}; it must lie in [{}, {}]", field.name, value, field.range->first,
+             field.range->second);
   }
 }
 
@@ -191,9 +204,9 @@ Field* Fields::find(std::string_view name) {
   return nullptr;
 }
 
-void Fields::add_choice(std::string_view name, std::vector<std::string> choices,
-                        std::function<void(const std::string&)> set,
-                        std::function<std::string()> get, std::string_view doc) {
+Field& Fields::add_choice(std::string_view name, std::vector<std::string> choices,
+                          std::function<void(const std::string&)> set,
+                          std::function<std::string()> get, std::string_view doc) {
   Field& field = append(name, "TEXT", doc);
   field.set = [name = field.name, choices, set](const Values& values) {
     const std::string& text = single(name, values);
@@ -208,6 +221,7 @@ void Fields::add_choice(std::string_view name, std::vector<std::string> choices,
   field.get = std::move(get);
   field.initial = field.get();
   field.restore = [set, initial = field.initial] { set(initial); };
+  return field;
 }
 
 Field& Fields::append(std::string_view name, std::string_view type, std::string_view doc) {
@@ -217,6 +231,8 @@ Field& Fields::append(std::string_view name, std::string_view type, std::string_
   field.type = type;
   field.doc = doc;
   field.group = group_;
+  field.idle = mode_;
+  field.beside_model = beside_model_;
   return field;
 }
 

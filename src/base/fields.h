@@ -1,5 +1,5 @@
-// One knob, one line: a component lists its settings here; flags, help text, validation, the saved
-// configuration and the flag documentation all follow from that list.
+// One knob, one row: name, value, help, range, what it depends on. A component lists its settings here; flags, help
+// text, validation, the saved configuration and the flag documentation all follow from that list.
 #pragma once
 
 #include <cstdint>
@@ -31,11 +31,33 @@ struct Field {
     std::function<bool(const Field&)> when;  // of this field's value
   };
   std::vector<Replaced> replaces;     // fields that it takes the place of: Fields::replace()
-  std::function<std::string()> idle;  // why it does nothing as others stand, or "": Fields::of()
-  bool given = false;                 // assign() was called
-  std::string group;                  // of the help: Fields::begin_group()
-  bool common = false;                // stands in the short help: Fields::common()
-  std::string where;                  // the line of a file that gave it, "run.yaml:3"
+  std::function<std::string()> idle;  // why it does nothing as others stand, or "": of()
+  std::optional<std::pair<int64_t, int64_t>> range;  // of an integer, both included: within()
+  bool beside_model = false;  // goes with a model that a file describes: with_any_model()
+  bool given = false;         // assign() was called
+  std::string group;          // of the help: Fields::begin_group()
+  bool common = false;        // stands in the short help: in_short_help(), Fields::common()
+  std::string where;          // the line of a file that gave it, "run.yaml:3"
+
+  // The rest of a row, behind Fields::add().
+  Field& within(int64_t least, int64_t most) {
+    range = {least, most};
+    return *this;
+  }
+  // why: "" where other settings leave it something to do, else what keeps it from that as it was
+  // set, "--optimizer is adam".
+  Field& of(std::function<std::string()> why) {
+    idle = std::move(why);
+    return *this;
+  }
+  Field& in_short_help() {
+    common = true;
+    return *this;
+  }
+  Field& with_any_model() {
+    beside_model = true;
+    return *this;
+  }
 
   void assign(const std::vector<std::string>& values) {
     set(values);
@@ -51,21 +73,21 @@ struct Field {
 
 class Fields {
  public:
-  void add(std::string_view name, int64_t* value, std::string_view doc);
-  void add(std::string_view name, double* value, std::string_view doc);
-  void add(std::string_view name, std::string* value, std::string_view doc);
-  void add(std::string_view name, std::optional<int64_t>* value, std::string_view doc);
-  void add(std::string_view name, std::optional<double>* value, std::string_view doc);
-  void add(std::string_view name, std::optional<std::string>* value, std::string_view doc);
-  void add(std::string_view name, std::vector<std::string>* value, std::string_view doc);
-  void add(std::string_view name, std::string* value, std::vector<std::string> choices,
-           std::string_view doc);
+  Field& add(std::string_view name, int64_t* value, std::string_view doc);
+  Field& add(std::string_view name, double* value, std::string_view doc);
+  Field& add(std::string_view name, std::string* value, std::string_view doc);
+  Field& add(std::string_view name, std::optional<int64_t>* value, std::string_view doc);
+  Field& add(std::string_view name, std::optional<double>* value, std::string_view doc);
+  Field& add(std::string_view name, std::optional<std::string>* value, std::string_view doc);
+  Field& add(std::string_view name, std::vector<std::string>* value, std::string_view doc);
+  Field& add(std::string_view name, std::string* value, std::vector<std::string> choices,
+             std::string_view doc);
   // A switch: its presence sets *value to `to`.
-  void add_switch(std::string_view name, bool* value, bool to, std::string_view doc);
+  Field& add_switch(std::string_view name, bool* value, bool to, std::string_view doc);
   // An enumeration with the names of its values.
   template <class E>
-  void add_enum(std::string_view name, E* value, std::vector<std::pair<std::string, E>> values,
-                std::string_view doc) {
+  Field& add_enum(std::string_view name, E* value, std::vector<std::pair<std::string, E>> values,
+                  std::string_view doc) {
     std::vector<std::string> names;
     for (const auto& [text, unused] : values) names.push_back(text);
     auto get = [value, values] {
@@ -77,7 +99,7 @@ class Fields {
       for (const auto& [t, v] : values)
         if (t == text) *value = v;
     };
-    add_choice(name, std::move(names), std::move(set), std::move(get), doc);
+    return add_choice(name, std::move(names), std::move(set), std::move(get), doc);
   }
 
   // Flags that do not go together: each of `flags`, given on the command line, takes the place of
@@ -87,28 +109,37 @@ class Fields {
       const std::vector<std::string>& flags, const std::vector<std::string>& others,
       const std::function<bool(const Field&)>& when = [](const Field&) { return true; });
 
-  // Flags of a mode of other settings. idle: "" in the mode, else what keeps them from doing
-  // anything as it was set, "--optimizer is adam".
+  // Field::of() of several.
   void of(const std::vector<std::string>& flags, const std::function<std::string()>& idle);
 
   // Name of the group, in help and documentation, of the fields that are added from now on. Commands
   // with many fields give each of theirs one (cli/help.h has the names).
   void begin_group(std::string_view name) { group_ = name; }
+  // What of() and with_any_model() say of one row, of those that are added from now on.
+  void begin_mode(std::function<std::string()> why = {}, bool with_any_model = false) {
+    mode_ = std::move(why);
+    beside_model_ = with_any_model;
+  }
   // Fields of the short help, which most users need.
   void common(const std::vector<std::string>& flags);
+
+  // Throws Error for the first that is not within its range, naming both.
+  void check() const;
 
   std::vector<Field>& all() { return fields_; }
   const std::vector<Field>& all() const { return fields_; }
   Field* find(std::string_view name);
 
  private:
-  void add_choice(std::string_view name, std::vector<std::string> choices,
-                  std::function<void(const std::string&)> set, std::function<std::string()> get,
-                  std::string_view doc);
+  Field& add_choice(std::string_view name, std::vector<std::string> choices,
+                    std::function<void(const std::string&)> set, std::function<std::string()> get,
+                    std::string_view doc);
   Field& append(std::string_view name, std::string_view type, std::string_view doc);
 
   std::vector<Field> fields_;
   std::string group_;
+  std::function<std::string()> mode_;
+  bool beside_model_ = false;
 };
 
 // Name and value of each field that differs from its namesake in `defaults`, of the same fields.

@@ -31,9 +31,9 @@ GenerateMeasures::GenerateMeasures(const models::Model& model, Runtime& runtime,
 
 // Of the experts' weights, those that a pass of so many tokens reads, whose choices are random.
 double GenerateMeasures::share_of_experts(int64_t tokens) const {
-  const models::MoeFlags moe = stage_->model()->flags().moe;
-  if (!moe.num_experts) return 1;
-  const double chosen = static_cast<double>(moe.topk) / static_cast<double>(*moe.num_experts);
+  const std::optional<models::ExpertFacts>& experts = stage_->model()->facts().experts;
+  if (!experts) return 1;
+  const double chosen = static_cast<double>(experts->chosen) / static_cast<double>(experts->count);
   return 1 - std::pow(1 - chosen, static_cast<double>(tokens));
 }
 

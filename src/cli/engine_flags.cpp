@@ -38,36 +38,31 @@ void EngineFlags::check() {
 
 void EngineRankFlags::fields(Fields& f) {
   f.begin_group("parallelism");
-  f.add("tensor-model-parallel-size", &tensor_,
-        "tensor-parallel size: ranks that the matrices of every layer are split over");
-  f.add("pipeline-model-parallel-size", &stages_,
-        "pipeline-parallel size: stages, one rank each, that the layers are split over");
-  f.add(
-      "expert-model-parallel-size", &experts_,
-      "expert-parallel size: parts of the tensor-parallel ranks with whole experts each, in place "
-      "of a slice of every expert; divides --tensor-model-parallel-size");
+  sizes_.size_fields(f, settings::ParallelSizes::Of::engine);
 }
 
 void EngineRankFlags::check(const comm::Processes& processes) const {
   constexpr int64_t kMost = 1024;
-  for (const auto& [name, size] : {std::pair{"--tensor-model-parallel-size", tensor_},
-                                   {"--pipeline-model-parallel-size", stages_},
-                                   {"--expert-model-parallel-size", experts_}})
-    MG_CHECK(size >= 1 && size <= kMost, "{} is {}; it must lie in [1, {}]", name, size, kMost);
+  settings::ParallelSizes sizes = sizes_;
+  Fields rows;
+  sizes.size_fields(rows, settings::ParallelSizes::Of::engine);
+  rows.check();
+  const auto [tensor, stages, experts] =
+      std::tuple(sizes.tensor_parallel, sizes.pipeline_parallel, sizes.expert_parallel);
   MG_CHECK(
-      tensor_ * stages_ <= kMost,
+      tensor * stages <= kMost,
       "--tensor-model-parallel-size {} times --pipeline-model-parallel-size {} is {} ranks; at "
       "most {} are possible: lower one of them",
-      tensor_, stages_, tensor_ * stages_, kMost);
+      tensor, stages, tensor * stages, kMost);
   MG_CHECK(
-      tensor_ % experts_ == 0,
+      tensor % experts == 0,
       "--expert-model-parallel-size is {}; it must divide --tensor-model-parallel-size, {}, whose "
       "ranks hold the experts",
-      experts_, tensor_);
+      experts, tensor);
   MG_CHECK(!processes.launched() || processes.size() == ranks(),
            "--tensor-model-parallel-size {} times --pipeline-model-parallel-size {} is {}, but {} "
            "were launched; give sizes whose product is {}, or start as many",
-           tensor_, stages_, ranks(), processes.description(), processes.size());
+           tensor, stages, ranks(), processes.description(), processes.size());
 }
 
 }  // namespace megatron::cli

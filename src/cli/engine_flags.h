@@ -7,6 +7,7 @@
 #include "comm/processes.h"
 #include "inference/engine.h"
 #include "inference/engine_groups.h"
+#include "settings/parallel_sizes.h"
 
 namespace megatron::cli {
 
@@ -31,14 +32,14 @@ class EngineRankFlags {
   void check(const comm::Processes& processes) const;
 
   inference::EngineLayout layout() const {
-    return {.tensor = static_cast<int>(tensor_),
-            .stages = static_cast<int>(stages_),
-            .experts = static_cast<int>(experts_)};
+    return {.tensor = static_cast<int>(sizes_.tensor_parallel),
+            .stages = static_cast<int>(sizes_.pipeline_parallel),
+            .experts = static_cast<int>(sizes_.expert_parallel)};
   }
   int ranks() const { return layout().ranks(); }
 
  private:
-  int64_t tensor_ = 1, stages_ = 1, experts_ = 1;
+  settings::ParallelSizes sizes_;
 };
 
 }  // namespace megatron::cli

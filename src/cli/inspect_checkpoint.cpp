@@ -86,15 +86,8 @@ void print_tensors(const std::vector<TensorInfo>& tensors, bool all,
 
 models::Model print_shape(const checkpoint::ModelDirectory& directory) {
   const models::Model model = models::model_from_directory(directory.path());
-  const models::ModelFlags f = model->flags();
   const int64_t positions = model->context_length();
-  fmt::print(
-      "{} layers, hidden {}, feed-forward {}, {} heads ({} key heads) of {}, vocabulary {}, {} "
-      "positions, {}, {}\n",
-      *f.num_layers, *f.hidden_size, *f.ffn_hidden_size, *f.num_attention_heads, f.query_groups(),
-      *f.kv_channels, *f.vocab_size, positions,
-      f.position_embedding == models::PositionEmbedding::rope ? "rotary" : "learned positions",
-      f.untie ? "untied" : "tied");
+  fmt::print("{}\n", model->facts().summary());
   fmt::print("{} parameters; {:.3g} FLOPs to train on a sequence of {} tokens\n",
              model->parameter_count(), model->training_flops(positions), positions);
   return model;

@@ -8,6 +8,7 @@
 #include "selftest/compare_directories.h"
 #include "selftest/trajectory.h"
 #include "settings/reading_flags.h"
+#include "settings/rules.h"
 #include "settings/settings.h"
 
 namespace megatron::cli {
@@ -76,25 +77,13 @@ int verify(const Arguments& arguments) {
              "reference");
   runtime.add_instruction_set(fields);
   fields.add("threads", &runtime.threads, "CPU threads per rank; default: cores / ranks");
-  int64_t tensor_parallel = 1, pipeline_parallel = 1, data_parallel = 1;
-  fields.add("tensor-model-parallel-size", &tensor_parallel,
-             "tensor-parallel size; ranks are threads");
-  bool sequence_parallel = false;
-  fields.add_switch("sequence-parallel", &sequence_parallel, true,
-                    "tensor-parallel ranks also split the tokens (sequence dimension) outside "
-                    "the matrix multiplications");
-  fields.add("pipeline-model-parallel-size", &pipeline_parallel,
-             "pipeline-parallel size; the layers need not divide evenly");
-  fields.add("data-parallel-size", &data_parallel,
-             "data-parallel size: ranks that share the sequences, or each step's micro-batches");
-  int64_t expert_parallel = 1;
-  std::optional<int64_t> expert_tensor_parallel;
-  fields.add("expert-model-parallel-size", &expert_parallel,
-             "expert-parallel size: data- and tensor-parallel ranks that the experts are split "
-             "over");
-  fields.add("expert-tensor-parallel-size", &expert_tensor_parallel,
-             "ranks that each expert's matrices are split over; default "
-             "--tensor-model-parallel-size");
+  settings::ParallelSizes sizes;
+  sizes.size_fields(fields, settings::ParallelSizes::Of::verify);
+  int64_t data_parallel = 1;
+  fields
+      .add("data-parallel-size", &data_parallel,
+           "data-parallel size: ranks that share the sequences, or each step's micro-batches")
+      .within(1, 64);
   parallel::Sharding sharding = parallel::Sharding::none;
   fields.add_enum<parallel::Sharding>("data-parallel-sharding-strategy", &sharding,
                                       {{"no_shard", parallel::Sharding::none},
@@ -109,42 +98,33 @@ int verify(const Arguments& arguments) {
        &directories}};
   const auto done =
       parse("megatron verify DIR [DIR ...] [flags]",
-            "Compares models and training runs with values that another system computed for them.",
+            "Compares models and training runs with values that another system computed for them. "
+            "Ranks are threads; the layers need not divide evenly among stages.",
             fields, positional, arguments);
   if (done) return *done;
-  for (const auto& [axis, size] : {std::pair{"tensor-model", tensor_parallel},
-                                   {"pipeline-model", pipeline_parallel},
-                                   {"data", data_parallel},
-                                   {"expert-model", expert_parallel},
-                                   {"expert-tensor", expert_tensor_parallel.value_or(1)}}) {
-    MG_CHECK(size >= 1 && size <= 64, "--{}-parallel-size is {}; it must lie in [1, 64]", axis,
-             size);
-  }
-  MG_CHECK(!sequence_parallel || tensor_parallel > 1,
+  fields.check();
+  const int64_t tensor = sizes.tensor_parallel;
+  MG_CHECK(!sizes.sequence_parallel || tensor > 1,
            "--sequence-parallel divides tokens among tensor-parallel ranks: give "
            "--tensor-model-parallel-size, too");
-  MG_CHECK(sequence_parallel || tensor_parallel == 1 ||
-               (expert_parallel == 1 &&
-                expert_tensor_parallel.value_or(tensor_parallel) == tensor_parallel),
-           "--expert-model-parallel-size {} and --expert-tensor-parallel-size {} with "
-           "--tensor-model-parallel-size {} need --sequence-parallel: give it, too",
-           expert_parallel, expert_tensor_parallel.value_or(tensor_parallel), tensor_parallel);
-  const int64_t dense = tensor_parallel * data_parallel,
-                experts = expert_parallel * expert_tensor_parallel.value_or(tensor_parallel);
-  MG_CHECK(dense % experts == 0,
+  settings::TrainSettings divided;
+  static_cast<settings::ParallelSizes&>(divided.parallel) = sizes;
+  check_rules(settings::RuleScope::sizes, divided);
+  const int64_t expert_tensor = sizes.expert_tensor_parallel.value_or(tensor),
+                dense = tensor * data_parallel, all = dense * sizes.pipeline_parallel;
+  MG_CHECK(dense % sizes.expert_ranks() == 0,
            "--expert-model-parallel-size {} times --expert-tensor-parallel-size {} does not divide "
            "the {} ranks of --tensor-model-parallel-size {} times --data-parallel-size {}: change "
            "one of them",
-           expert_parallel, expert_tensor_parallel.value_or(tensor_parallel), dense,
-           tensor_parallel, data_parallel);
-  MG_CHECK(dense * pipeline_parallel <= 1024,
+           sizes.expert_parallel, expert_tensor, dense, tensor, data_parallel);
+  MG_CHECK(all <= 1024,
            "--tensor-model-parallel-size {} times --pipeline-model-parallel-size {} times "
            "--data-parallel-size {} makes {} ranks; as threads of one process at most 1024 are "
            "possible: lower one of them",
-           tensor_parallel, pipeline_parallel, data_parallel, dense * pipeline_parallel);
+           tensor, sizes.pipeline_parallel, data_parallel, all);
   MG_CHECK(!tolerance || (against && *tolerance >= 0),
            "--tolerance {} needs --against DIR, and cannot be negative", tolerance.value_or(0));
-  runtime.ranks = dense * pipeline_parallel;
+  runtime.ranks = all;
   runtime.check();
   runtime.limit_instruction_set();
   MG_CHECK(!rewrite || directories.size() == 1, "--rewrite takes one directory, but {} are given",
@@ -168,13 +148,13 @@ int verify(const Arguments& arguments) {
   const selftest::VerifyOptions options = {
       .devices = devices_named(device),
       .threads = runtime.threads_per_rank(),
-      .tensor_parallel = static_cast<int>(tensor_parallel),
-      .pipeline_parallel = static_cast<int>(pipeline_parallel),
+      .tensor_parallel = static_cast<int>(tensor),
+      .pipeline_parallel = static_cast<int>(sizes.pipeline_parallel),
       .data_parallel = static_cast<int>(data_parallel),
-      .expert_parallel = static_cast<int>(expert_parallel),
-      .expert_tensor_parallel = static_cast<int>(expert_tensor_parallel.value_or(0)),
+      .expert_parallel = static_cast<int>(sizes.expert_parallel),
+      .expert_tensor_parallel = static_cast<int>(sizes.expert_tensor_parallel.value_or(0)),
       .sharding = sharding,
-      .sequence_parallel = sequence_parallel,
+      .sequence_parallel = sizes.sequence_parallel,
       .reading = reading};
   size_t refused = 0;
   for (const std::string& directory : only_rewrite ? std::vector<std::string>() : directories)

@@ -35,7 +35,7 @@ std::unique_ptr<models::Stage> EngineGroups::build(const models::Model& model, R
            "--pipeline-model-parallel-size is {}, but the model has only {} layers; each stage "
            "needs one",
            shape.stages, model->num_layers());
-  MG_CHECK(layout_.experts == 1 || model->flags().moe.num_experts,
+  MG_CHECK(layout_.experts == 1 || model->facts().experts,
            "--expert-model-parallel-size is {}, but the model has no experts; leave it out",
            layout_.experts);
   const auto parts = parallel::place_layers(model->num_layers(), shape, {.uneven = true});

@@ -89,10 +89,6 @@ class Parser {
 
 }  // namespace
 
-std::vector<int64_t> parse_layer_list(std::string_view flag, std::string_view text, int64_t most) {
-  return Parser(flag, text, most).all();
-}
-
 std::vector<bool> layer_pattern(std::string_view flag, const std::string& text, int64_t layers,
                                 bool every_nth) {
   std::vector<bool> pattern;
@@ -103,7 +99,7 @@ std::vector<bool> layer_pattern(std::string_view flag, const std::string& text, 
     for (int64_t i = 0; i < layers; ++i) pattern.push_back(((i + 1) % n == 0) == every_nth);
     return pattern;
   }
-  const std::vector<int64_t> list = parse_layer_list(flag, text, layers);
+  const std::vector<int64_t> list = Parser(flag, text, layers).all();
   MG_CHECK(std::ssize(list) == layers, "--{} is '{}', which lists {} layers; --num-layers is {}",
            flag, text, list.size(), layers);
   for (const int64_t value : list) {

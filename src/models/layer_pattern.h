@@ -8,12 +8,9 @@
 
 namespace megatron::models {
 
-// Lists of whole numbers, added (+) and repeated (*): "[1,0]*2+[1]", "([0]*3+[1]*5)". Throws Error naming the
-// flag, the text and the place where it does not follow this form, or where it gives more than `most` numbers.
-std::vector<int64_t> parse_layer_list(std::string_view flag, std::string_view text, int64_t most);
-
-// A whole number N (every N-th layer is `every_nth`, counted from 1, the others are not), or a list with a number
-// for each layer (1: `true`). Throws Error naming the flag and what does not fit.
+// A whole number N (every N-th layer is `every_nth`, counted from 1, the others are not), or lists, added (+) and
+// repeated (*), with a number for each layer (1: `true`): "[1,0]*2+[1]", "([0]*3+[1]*5)". Throws Error naming the flag,
+// the text and the place or number that does not fit.
 std::vector<bool> layer_pattern(std::string_view flag, const std::string& text, int64_t layers,
                                 bool every_nth);
 

@@ -7,6 +7,7 @@
 #include "models/decoder/definition.h"
 #include "models/decoder/flags.h"
 #include "models/families/family.h"
+#include "models/model_flags.h"
 #include "models/stage.h"
 #include "models/upcycling.h"
 
@@ -88,6 +89,74 @@ Model model_from_flags(const ModelFlags& flags, int64_t seq_length) {
   const DecoderFamily& family = family_to_save(value, flags.model_family);
   zero_default_dropouts(family, flags, value);
   return decoder_model(value, family);
+}
+
+namespace {
+
+// Those that give a model these sizes.
+ModelFlags flags_of_sizes(const ModelFacts& facts) {
+  ModelFlags f{.num_layers = facts.num_layers,
+               .hidden_size = facts.hidden_size,
+               .max_position_embeddings = facts.max_position_embeddings,
+               .vocab_size = facts.vocab_size};
+  const AttentionFacts a =
+      facts.attention.value_or(AttentionFacts{.heads = 1, .key_heads = 1, .head_size = 1});
+  f.num_attention_heads = a.heads;
+  f.kv_channels = a.head_size;
+  f.group_query_attention = true;
+  f.num_query_groups = a.key_heads;
+  if (facts.feed_forward) f.ffn_hidden_size = facts.feed_forward->width;
+  if (facts.positions == Positions::rotary) f.position_embedding = PositionEmbedding::rope;
+  if (!facts.experts) return f;
+  f.moe.num_experts = facts.experts->count;
+  f.moe.topk = facts.experts->chosen;
+  f.moe.pre_softmax = f.moe.topk == 1;
+  f.moe.ffn_hidden_size = facts.experts->each.width;
+  return f;
+}
+
+// Where layers differ, the first one's stands for all.
+const Json* described(const Json& description, const std::string& name) {
+  const Json* layers = description.find("layers");
+  const Json* own = description.find(name);
+  return own != nullptr || layers == nullptr ? own : layers->as_array().at(0).find(name);
+}
+
+}  // namespace
+
+Disagreement disagreement(const Model& model, const ModelFlags& flags) {
+  const ModelFacts& facts = model->facts();
+  ModelFlags sizes = flags_of_sizes(facts), typed = flags;
+  if (flags.moe.score != kernels::RouterScore::softmax) sizes.moe.pre_softmax = false;
+  const auto describe = [&] {
+    return model_from_flags(sizes, facts.max_position_embeddings)->describe();
+  };
+  const Json before = describe(), own = model->describe();
+  Fields now, given;
+  sizes.fields(now);
+  typed.fields(given);
+  ModelFlags plain;
+  Fields defaults;
+  plain.fields(defaults);
+  for (size_t i = 0; i < given.all().size(); ++i)
+    if (const Field& f = given.all()[i]; f.get() != defaults.all()[i].get())
+      now.all()[i].set(f.many ? f.get_all() : std::vector{f.get()});
+  const Json after = describe();
+  Disagreement found;
+  const auto compare = [&](const std::string& name) {
+    const Json *was = before.find(name), *is = described(after, name),
+               *there = described(own, name);
+    const auto same = [](const Json* a, const Json* b) {
+      return a == nullptr || b == nullptr ? a == b : *a == *b;
+    };
+    if (same(was, is) || same(is, there)) return;
+    if (is != nullptr) found.flags.set(name, *is);
+    if (there != nullptr) found.model.set(name, *there);
+  };
+  for (const auto& [name, value] : after.as_object()) compare(name);
+  for (const auto& [name, value] : before.as_object())
+    if (!after.contains(name)) compare(name);
+  return found;
 }
 
 }  // namespace megatron::models

@@ -13,7 +13,7 @@
 
 #include "autograd/metrics.h"
 #include "base/json.h"
-#include "models/model_flags.h"
+#include "models/facts.h"
 #include "nn/router_training.h"
 #include "parallel/layer_layout.h"
 #include "parallel/model_ranks.h"
@@ -22,6 +22,7 @@ namespace megatron::models {
 
 class ModelDefinition;
 class Stage;
+struct ModelFlags;
 struct UpcyclingFlags;
 struct UpcycledModel;
 
@@ -61,25 +62,20 @@ using PlainTensors = std::map<std::string, std::vector<double>>;
 // What a family implements. Sizes are final and valid.
 class ModelDefinition {
  public:
+  explicit ModelDefinition(ModelFacts facts) : facts_(std::move(facts)) {}
   virtual ~ModelDefinition() = default;
 
-  virtual std::string_view family() const = 0;  // model_type of its config.json
-  virtual int64_t num_layers() const = 0;
-  virtual int64_t hidden_size() const = 0;  // of what flows between layers
-  virtual int64_t vocab_size() const = 0;
-  // Positions that the model has tables for: the longest text that it can compute.
-  virtual int64_t max_position_embeddings() const = 0;
-  // Tokens of the longest text that the model is made for; inference uses it as its limit. It
-  // exceeds the positions in config.json with linear, dynamic and YaRN scaling. ModelChanges can
-  // set it.
-  virtual int64_t context_length() const { return max_position_embeddings(); }
-  // > 0: it is no language model, but scores a text, at its last token: by one number (a reward model), or
-  // with a logit a class.
-  virtual int64_t score_labels() const { return 0; }
-  virtual int64_t score_padding() const {
-    return -1;
-  }  // token that is never a last token; -1: none
-  virtual int64_t parameter_count() const = 0;
+  const ModelFacts& facts() const { return facts_; }
+  // Those that most ask for.
+  std::string_view family() const { return facts_.family; }
+  int64_t num_layers() const { return facts_.num_layers; }
+  int64_t hidden_size() const { return facts_.hidden_size; }
+  int64_t vocab_size() const { return facts_.vocab_size; }
+  int64_t max_position_embeddings() const { return facts_.max_position_embeddings; }
+  int64_t context_length() const { return facts_.context_length; }
+  int64_t score_labels() const { return facts_.score_labels; }
+  int64_t parameter_count() const { return facts_.parameters; }
+
   // Of forward and backward of one sequence of `length` tokens: 2MNK a matrix product, three times
   // the forward; causal attention counts half; no lookups, norms and element-wise work.
   virtual double training_flops(int64_t length) const = 0;
@@ -93,9 +89,7 @@ class ModelDefinition {
   // What its modules report of a step besides the loss (Tape::report), in the order of the log.
   virtual std::vector<MetricDefinition> metrics() const { return {}; }
 
-  // The flags that describe it; every size is there, and dropouts.
-  virtual ModelFlags flags() const = 0;
-  // By the names of flags, to be compared and logged; without dropouts and initial standard deviation, on
+  // All of it as it is logged and compared; without dropouts and initial standard deviation, on
   // which no tensor's shape or meaning depends.
   virtual Json describe() const = 0;
   // The keys that transformers 5 writes. Throws Error when config.json of the family cannot hold the
@@ -134,6 +128,9 @@ class ModelDefinition {
   virtual std::vector<double> plain_losses(const PlainTensors& weights,
                                            std::span<const int32_t> tokens,
                                            std::span<const int32_t> labels) const = 0;
+
+ private:
+  const ModelFacts facts_;
 };
 
 // model_type of each config.json that is read.
@@ -151,5 +148,12 @@ void require_language_model(const Model& model, std::string_view purpose);
 // vocab_size must be there. seq_length: position embeddings when max_position_embeddings is not.
 // Throws Error naming the flags.
 Model model_from_flags(const ModelFlags& flags, int64_t seq_length);
+// What the two describe() otherwise, of all that the flags would change in a model of the sizes of
+// `model`; nothing where they agree. For flags beside a config.json. Throws Error where they make no
+// model.
+struct Disagreement {
+  Json model{Json::Object{}}, flags{Json::Object{}};
+};
+Disagreement disagreement(const Model& model, const ModelFlags& flags);
 
 }  // namespace megatron::models

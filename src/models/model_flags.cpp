@@ -1,29 +1,58 @@
 #include "models/model_flags.h"
 
-#include <algorithm>
-#include <array>
-
 namespace megatron::models {
 
 void ModelFlags::fields(Fields& f) {
   f.begin_group("model");
-  f.add("num-layers", &num_layers, "number of decoder layers");
-  f.add("hidden-size", &hidden_size, "width of the residual stream");
+  f.add("num-layers", &num_layers, "number of decoder layers")
+      .in_short_help()
+      .within(1, kMaxFlagSize);
+  f.add("hidden-size", &hidden_size, "width of the residual stream")
+      .in_short_help()
+      .within(1, kMaxFlagSize);
   f.add("ffn-hidden-size", &ffn_hidden_size,
         "width of the feed-forward block; default 4 x hidden, with --swiglu 8/3 x hidden rounded "
-        "down to a multiple of 64");
-  f.add("num-attention-heads", &num_attention_heads, "number of query heads");
-  f.add("kv-channels", &kv_channels, "head dimension; default hidden size / number of heads");
+        "down to a multiple of 64")
+      .within(1, kMaxFlagSize);
+  f.add("num-attention-heads", &num_attention_heads, "number of query heads")
+      .in_short_help()
+      .within(1, kMaxFlagSize);
+  f.add("kv-channels", &kv_channels, "head dimension; default hidden size / number of heads")
+      .within(1, kMaxFlagSize);
   f.add_switch("group-query-attention", &group_query_attention, true,
                "grouped-query attention: several query heads share a key-value head");
   f.add("num-query-groups", &num_query_groups,
         "number of key-value heads with "
-        "--group-query-attention");
+        "--group-query-attention")
+      .within(1, kMaxFlagSize);
   f.add("max-position-embeddings", &max_position_embeddings,
         "longest sequence the model supports; default --seq-length");
   f.add("vocab-size", &vocab_size,
         "vocabulary size; default the tokenizer's; with --model it may exceed the directory's: the "
-        "new tokens begin untrained");
+        "new tokens begin untrained")
+      .in_short_help()
+      .with_any_model();
+  position_fields(f);
+  block_fields(f);
+  composition_fields(f);
+  weight_fields(f);
+  moe.fields(f);
+}
+
+void ModelFlags::position_fields(Fields& f) {
+  const auto type = [this](bool fits) -> std::string {
+    if (fits) return "";
+    switch (position_embedding) {
+      case PositionEmbedding::learned_absolute:
+        return "--position-embedding-type is learned_absolute";
+      case PositionEmbedding::rope: return "--position-embedding-type is rope";
+      case PositionEmbedding::yarn: return "--position-embedding-type is yarn";
+      default: return "--position-embedding-type is none";
+    }
+  };
+  const auto rope = [this, type] { return type(position_embedding == PositionEmbedding::rope); };
+  const auto yarn = [this, type] { return type(position_embedding == PositionEmbedding::yarn); };
+  const auto rotated = [rope, yarn] { return rope().empty() ? rope() : yarn(); };
   f.add_enum<PositionEmbedding>("position-embedding-type", &position_embedding,
                                 {{"learned_absolute", PositionEmbedding::learned_absolute},
                                  {"rope", PositionEmbedding::rope},
@@ -31,19 +60,25 @@ void ModelFlags::fields(Fields& f) {
                                  {"none", PositionEmbedding::none}},
                                 "learned position embeddings, RoPE, RoPE with YaRN scaling (for "
                                 "a longer context than the model was trained on), or none");
-  f.add("rotary-base", &rotary_base, "base (theta) of RoPE");
+  f.add("rotary-base", &rotary_base, "base (theta) of RoPE").of(rotated);
   f.add("rotary-percent", &rotary_percent,
         "fraction of each head's dims that is rotated, in (0, "
-        "1]");
+        "1]")
+      .of(rope);
   f.add_switch(
-      "rotary-interleaved", &rotary_interleaved, true,
-      "rotate adjacent dims (2i, 2i+1) as a pair; else dims that are half the rotated dims apart");
+       "rotary-interleaved", &rotary_interleaved, true,
+       "rotate adjacent dims (2i, 2i+1) as a pair; else dims that are half the rotated dims apart")
+      .of(rotated);
   f.add("rotary-seq-len-interpolation-factor", &rotary_interpolation,
-        "linear RoPE scaling: positions are divided by this factor");
+        "linear RoPE scaling: positions are divided by this factor")
+      .of(rope);
   f.add_switch("use-rope-scaling", &use_rope_scaling, true,
-               "Llama 3.1's RoPE scaling, for contexts beyond 8,192 tokens");
+               "Llama 3.1's RoPE scaling, for contexts beyond 8,192 tokens")
+      .of(rope);
   f.add("rope-scaling-factor", &rope_scaling_factor,
-        "context extension factor of --use-rope-scaling");
+        "context extension factor of --use-rope-scaling")
+      .of([this] { return use_rope_scaling ? "" : "it applies to --use-rope-scaling"; });
+  f.begin_mode(yarn);
   f.add("rotary-scaling-factor", &rotary_scaling_factor,
         "context extension factor of --position-embedding-type yarn");
   f.add("yarn-original-max-position-embeddings", &yarn_original_positions,
@@ -59,8 +94,13 @@ void ModelFlags::fields(Fields& f) {
   f.add("mscale-all-dim", &mscale_all_dim,
         "YaRN: cos and sin are divided by the same expression "
         "with this value");
+  f.begin_mode();
   f.add("no-rope-freq", &no_rope_freq,
-        "layers without RoPE: every N-th, or one 0 or 1 (without) per layer, \"[0,0,0,1]*8\"");
+        "layers without RoPE: every N-th, or one 0 or 1 (without) per layer, \"[0,0,0,1]*8\"")
+      .of(rotated);
+}
+
+void ModelFlags::block_fields(Fields& f) {
   f.add_enum<nn::Normalization>(
       "normalization", &normalization,
       {{"LayerNorm", nn::Normalization::layer_norm}, {"RMSNorm", nn::Normalization::rms_norm}},
@@ -85,12 +125,18 @@ void ModelFlags::fields(Fields& f) {
   f.add("activation-func-clamp-value", &activation_clamp,
         "gated feed-forward block: clamp the gate to at most this, and the linear half to +-this");
   f.add_switch("openai-gelu", &openai_gelu, true,
-               "GELU in its tanh approximation, even with --no-bias-gelu-fusion");
+               "GELU in its tanh approximation, even with --no-bias-gelu-fusion")
+      .of([this] {
+        return bias_gelu_fusion
+                   ? "without --no-bias-gelu-fusion GELU is the tanh approximation anyway"
+                   : "";
+      });
   f.add("window-size", &window_size,
         "sliding window: how many earlier and later tokens a token attends to, besides itself: "
         "\"127,0\"; -1: all");
   f.add("window-attn-skip-freq", &window_attn_skip_freq,
-        "layers without --window-size: every N-th, or one 0 (without) or 1 per layer");
+        "layers without --window-size: every N-th, or one 0 (without) or 1 per layer")
+      .of([this] { return window_size ? "" : "there is no --window-size"; });
   f.add_enum<SoftmaxType>(
       "softmax-type", &softmax_type,
       {{"vanilla", SoftmaxType::vanilla},
@@ -98,6 +144,10 @@ void ModelFlags::fields(Fields& f) {
        {"learnable", SoftmaxType::learnable}},
       "attention sink, an extra softmax logit without a value: none, fixed at 0, or one learned "
       "per head");
+}
+
+void ModelFlags::composition_fields(Fields& f) {
+  const auto mup = [this] { return use_mup ? "" : "they apply to --use-mup"; };
   f.add("heterogeneous-layers-config-path", &heterogeneous_layers,
         "JSON file with the attention and feed-forward block of each layer (block_configs)");
   f.add("heterogeneous-layers-config-encoded-json", &heterogeneous_layers_json,
@@ -108,33 +158,48 @@ void ModelFlags::fields(Fields& f) {
       "use-mup", &use_mup, true,
       "maximal update parametrization (muP): hyperparameters tuned on a narrow model transfer to "
       "a wide one");
+  f.begin_mode(mup);
   f.add("mup-base-hidden-size", &mup_base_hidden_size,
-        "muP: --hidden-size of the narrow model; default this model's");
+        "muP: --hidden-size of the narrow model; default this model's")
+      .within(1, kMaxFlagSize);
   f.add("mup-base-head-dim", &mup_base_head_dim,
         "muP: head dimension of the narrow model; attention scores are multiplied by its square "
-        "root");
+        "root")
+      .within(1, kMaxFlagSize);
   f.add("mup-attn-scale-power", &mup_attn_scale_power,
         "muP: attention scores are divided by this power of the head dimension");
   f.add("mup-embedding-mult", &mup_embedding_mult, "muP: embeddings are multiplied by this");
   f.add("mup-output-mult", &mup_output_mult,
         "muP: logits are multiplied by this; default base hidden size / hidden size");
+  f.begin_mode();
   f.add("model-family", &model_family,
         "Hugging Face model_type to save as; default the first that can represent the model");
+}
+
+void ModelFlags::weight_fields(Fields& f) {
   f.add_switch("disable-bias-linear", &add_bias_linear, false, "no biases in linear layers");
   f.add_switch("add-qkv-bias", &add_qkv_bias, true,
-               "biases on queries, keys and values even with --disable-bias-linear");
+               "biases on queries, keys and values even with --disable-bias-linear")
+      .of([this] {
+        return add_bias_linear ? "without --disable-bias-linear all linear layers have biases" : "";
+      });
   f.add_switch("untie-embeddings-and-output-weights", &untie, true,
                "give the output layer its "
                "own weights instead of the "
                "embedding's");
   f.add("hidden-dropout", &hidden_dropout,
         "dropout after the embedding, attention and feed-forward blocks; default 0.1, or 0 if the "
-        "model's family has none in its config.json (--model-family megatron has)");
+        "model's family has none in its config.json (--model-family megatron has)")
+      .with_any_model();
   f.add("attention-dropout", &attention_dropout,
-        "dropout on attention probabilities; default as that of --hidden-dropout");
+        "dropout on attention probabilities; default as that of --hidden-dropout")
+      .with_any_model();
   f.add("init-method-std", &init_method_std,
         "standard deviation of the initial weights; divided by sqrt(2 x layers) for the output "
-        "projections of blocks");
+        "projections of blocks")
+      .of([this] {
+        return init_method_xavier_uniform ? "--init-method-xavier-uniform draws the weights" : "";
+      });
   f.add("embedding-init-method-std", &embedding_init_method_std,
         "standard deviation of the embeddings' initial weights; default that of the others");
   f.add_switch(
@@ -142,95 +207,24 @@ void ModelFlags::fields(Fields& f) {
       "draw the initial weights of all matrices uniformly from [-a, a], a = sqrt(6 / (inputs + "
       "outputs))");
   f.add_switch(
-      "no-bias-gelu-fusion", &bias_gelu_fusion, false,
-      "exact GELU, x Phi(x), which Megatron-LM computes when it does not fuse GELU with the "
-      "bias; else the tanh approximation");
-  moe.fields(f);
-  f.common({"num-layers", "hidden-size", "num-attention-heads", "vocab-size"});
-  const auto type_text = [this] {
-    switch (position_embedding) {
-      case PositionEmbedding::learned_absolute:
-        return "--position-embedding-type is learned_absolute";
-      case PositionEmbedding::rope: return "--position-embedding-type is rope";
-      case PositionEmbedding::yarn: return "--position-embedding-type is yarn";
-      default: return "--position-embedding-type is none";
-    }
-  };
-  f.of({"rotary-base", "rotary-interleaved", "no-rope-freq"}, [this, type_text] {
-    const bool rotates = position_embedding == PositionEmbedding::rope ||
-                         position_embedding == PositionEmbedding::yarn;
-    return rotates ? "" : type_text();
-  });
-  f.of({"rotary-percent", "rotary-seq-len-interpolation-factor", "use-rope-scaling"},
-       [this, type_text] {
-         return position_embedding == PositionEmbedding::rope ? "" : type_text();
-       });
-  f.of({"rope-scaling-factor"},
-       [this] { return use_rope_scaling ? "" : "it applies to --use-rope-scaling"; });
-  f.of({"rotary-scaling-factor", "yarn-original-max-position-embeddings", "yarn-beta-fast",
-        "yarn-beta-slow", "no-yarn-correction-range-round-to-int", "mscale", "mscale-all-dim"},
-       [this, type_text] {
-         return position_embedding == PositionEmbedding::yarn ? "" : type_text();
-       });
-  f.of({"mup-base-hidden-size", "mup-base-head-dim", "mup-attn-scale-power", "mup-embedding-mult",
-        "mup-output-mult"},
-       [this] { return use_mup ? "" : "they apply to --use-mup"; });
-  f.of({"window-attn-skip-freq"},
-       [this] { return window_size ? "" : "there is no --window-size"; });
-  f.of({"openai-gelu"}, [this] {
-    return bias_gelu_fusion ? "without --no-bias-gelu-fusion GELU is the tanh approximation "
-                              "anyway"
-                            : "";
-  });
-  f.of({"add-qkv-bias"}, [this] {
-    return add_bias_linear ? "without --disable-bias-linear all linear layers have biases" : "";
-  });
-  f.of({"no-bias-gelu-fusion"}, [this] {
-    return swiglu         ? "with --swiglu no GELU is computed"
-           : squared_relu ? "with --squared-relu no GELU is computed"
-           : quick_geglu  ? "with --quick-geglu no other GELU is computed"
-                          : "";
-  });
-  f.of({"moe-layer-freq",
-        "moe-ffn-hidden-size",
-        "moe-latent-size",
-        "moe-router-topk",
-        "moe-router-score-function",
-        "moe-router-pre-softmax",
-        "moe-router-topk-scaling-factor",
-        "moe-router-num-groups",
-        "moe-router-group-topk",
-        "moe-router-enable-expert-bias",
-        "moe-apply-probs-on-input",
-        "moe-shared-expert-intermediate-size",
-        "moe-shared-expert-gate",
-        "moe-router-load-balancing-type",
-        "moe-aux-loss-coeff",
-        "moe-z-loss-coeff",
-        "moe-expert-capacity-factor",
-        "moe-router-dtype",
-        "moe-input-jitter-eps",
-        "moe-router-force-load-balancing",
-        "moe-router-force-biased"},
-       [this] { return moe.num_experts ? "" : "there is no --num-experts"; });
-  f.of({"moe-router-bias-update-rate"}, [this] {
-    return moe.enable_expert_bias ? "" : "there is no --moe-router-enable-expert-bias";
-  });
-  f.of({"init-method-std"}, [this] {
-    return init_method_xavier_uniform ? "--init-method-xavier-uniform draws the weights" : "";
-  });
+       "no-bias-gelu-fusion", &bias_gelu_fusion, false,
+       "exact GELU, x Phi(x), which Megatron-LM computes when it does not fuse GELU with the "
+       "bias; else the tanh approximation")
+      .of([this] {
+        return swiglu         ? "with --swiglu no GELU is computed"
+               : squared_relu ? "with --squared-relu no GELU is computed"
+               : quick_geglu  ? "with --quick-geglu no other GELU is computed"
+                              : "";
+      });
 }
 
 std::string ModelFlags::first_shape_flag() const {
-  constexpr std::array kBeside = {"vocab-size", "hidden-dropout", "attention-dropout"};
   ModelFlags typed = *this, plain;
   Fields now, defaults;
   typed.fields(now);
   plain.fields(defaults);
   for (const auto& [name, value] : changed(now, defaults))
-    if (std::ranges::find(kBeside, name) == kBeside.end() &&
-        std::ranges::find(kMoeTrainingFlags, name) == std::end(kMoeTrainingFlags))
-      return name;
+    if (!now.find(name)->beside_model) return name;
   return {};
 }
 

@@ -10,9 +10,6 @@
 
 namespace megatron::models {
 
-// The largest tables.
-constexpr int64_t kMaxVocabulary = 1 << 28, kMaxPositions = 1 << 28;
-
 enum class PositionEmbedding { learned_absolute, rope, yarn, none };
 enum class SoftmaxType { vanilla, off_by_one, learnable };
 
@@ -61,13 +58,15 @@ struct ModelFlags {
   MoeFlags moe;
 
   void fields(Fields& fields);
-  // One that differs from its default, but for the vocabulary, dropouts and kMoeTrainingFlags, which go with a model
-  // that a config.json describes; empty when there is none.
+  // One that differs from its default, but for those that go with a model that a config.json
+  // describes (Field::with_any_model); empty when there is none.
   std::string first_shape_flag() const;
-  // Of a model's: key heads; num_attention_heads must be there.
-  int64_t query_groups() const {
-    return group_query_attention ? num_query_groups : *num_attention_heads;
-  }
+
+ private:
+  void position_fields(Fields& fields);
+  void block_fields(Fields& fields);
+  void composition_fields(Fields& fields);
+  void weight_fields(Fields& fields);
 };
 
 }  // namespace megatron::models

@@ -22,13 +22,18 @@ double coefficient(const std::string& text) {
 
 void MoeFlags::fields(Fields& f) {
   f.add("num-experts", &num_experts,
-        "experts of each layer that has them, in place of one feed-forward block; default none");
+        "experts of each layer that has them, in place of one feed-forward block; default none")
+      .within(1, kMaxFlagSize);
+  const auto experts = [this] { return num_experts ? "" : "there is no --num-experts"; };
+  f.begin_mode(experts);
   f.add("moe-layer-freq", &layer_freq,
         "layers with experts: every N-th, or one 0 or 1 (with) per layer, \"([0]*1+[1]*26)\"");
-  f.add("moe-ffn-hidden-size", &ffn_hidden_size, "width of an expert; default --ffn-hidden-size");
+  f.add("moe-ffn-hidden-size", &ffn_hidden_size, "width of an expert; default --ffn-hidden-size")
+      .within(1, kMaxFlagSize);
   f.add("moe-latent-size", &latent_size,
         "width of what experts take and give, between two projections from and to --hidden-size, "
-        "which the router and the shared expert see; default none");
+        "which the router and the shared expert see; default none")
+      .within(1, kMaxFlagSize);
   f.add("moe-router-topk", &topk, "experts that each token goes through");
   f.add_enum<kernels::RouterScore>(
       "moe-router-score-function", &score,
@@ -50,7 +55,11 @@ void MoeFlags::fields(Fields& f) {
                "chosen, updated once a step; needs --moe-router-score-function sigmoid or "
                "sqrtsoftplus");
   f.add("moe-router-bias-update-rate", &bias_update_rate,
-        "how much --moe-router-enable-expert-bias raises or lowers a bias per step");
+        "how much --moe-router-enable-expert-bias raises or lowers a bias per step")
+      .of([this] {
+        return enable_expert_bias ? "" : "there is no --moe-router-enable-expert-bias";
+      })
+      .with_any_model();
   f.add_switch("moe-apply-probs-on-input", &apply_probs_on_input, true,
                "multiply an expert's input by its weight instead of its activations; needs "
                "--moe-router-topk 1");
@@ -58,6 +67,17 @@ void MoeFlags::fields(Fields& f) {
         "width of a shared expert, which every token goes through; default none");
   f.add_switch("moe-shared-expert-gate", &shared_expert_gate, true,
                "multiply the shared expert's output by a sigmoid gate computed from its input");
+  f.begin_mode(experts, true);
+  training_fields(f);
+  f.begin_mode();
+}
+
+void MoeFlags::training_fields(Fields& f) {
+  const auto limit = [this] {
+    return !capacity_factor        ? "there is no --moe-expert-capacity-factor"
+           : *capacity_factor <= 0 ? "--moe-expert-capacity-factor is no limit unless above 0"
+                                   : "";
+  };
   f.add(
       "moe-router-load-balancing-type", &load_balancing_type,
       "losses that balance the experts' load: aux_loss (over a micro-batch), seq_aux_loss (over "
@@ -66,7 +86,13 @@ void MoeFlags::fields(Fields& f) {
   f.add("moe-aux-loss-coeff", &aux_loss_coeff,
         "coefficient of each of --moe-router-load-balancing-type; 0: none");
   f.add("moe-router-quantile-balancing-ema", &quantile_ema,
-        "share of the bias of quantile_balancing that a step leaves; 0: each step sets it anew");
+        "share of the bias of quantile_balancing that a step leaves; 0: each step sets it anew")
+      .of([this] {
+        return std::ranges::find(load_balancing_type, "quantile_balancing") ==
+                       load_balancing_type.end()
+                   ? "--moe-router-load-balancing-type is not quantile_balancing"
+                   : "";
+      });
   f.add_enum<bool>("moe-router-dtype", &double_logits, {{"fp32", false}, {"fp64", true}},
                    "precision of the products that make router logits, and of their gradients, in "
                    "training runs; logits and scores are rounded to fp32");
@@ -84,31 +110,24 @@ void MoeFlags::fields(Fields& f) {
       "training: tokens of an expert at most, as a multiple of the mean; those above are dropped; "
       "default no limit");
   f.add_enum<kernels::KeptRows>(
-      "moe-token-drop-policy", &drop_policy,
-      {{"probs", kernels::KeptRows::largest}, {"position", kernels::KeptRows::first}},
-      "tokens kept within --moe-expert-capacity-factor: those of largest "
-      "weight or the first");
+       "moe-token-drop-policy", &drop_policy,
+       {{"probs", kernels::KeptRows::largest}, {"position", kernels::KeptRows::first}},
+       "tokens kept within --moe-expert-capacity-factor: those of largest "
+       "weight or the first")
+      .of(limit);
   f.add_switch("moe-pad-expert-input-to-capacity", &pad_to_capacity, true,
                "give every expert as many rows as --moe-expert-capacity-factor allows, so that "
-               "shapes are fixed");
+               "shapes are fixed")
+      .of(limit);
   f.add_enum<bool>(
-      "moe-capacity-scope", &capacity_of_sequence, {{"sequence", true}, {"microbatch", false}},
-      "tokens that --moe-expert-capacity-factor counts over: each sequence, which does "
-      "not depend on the layout, or a rank's micro-batch, as Megatron-LM does");
-  f.of({"moe-router-quantile-balancing-ema"}, [this] {
-    return std::ranges::find(load_balancing_type, "quantile_balancing") == load_balancing_type.end()
-               ? "--moe-router-load-balancing-type is not quantile_balancing"
-               : "";
-  });
+       "moe-capacity-scope", &capacity_of_sequence, {{"sequence", true}, {"microbatch", false}},
+       "tokens that --moe-expert-capacity-factor counts over: each sequence, which does "
+       "not depend on the layout, or a rank's micro-batch, as Megatron-LM does")
+      .of(limit);
   f.add(
       "moe-expert-rank-capacity-factor", &rank_capacity_factor,
       "training: room for tokens of a rank's experts, as a multiple of an even load, 1 or more; a "
       "step that needs more ends the run; default as much as any load can need");
-  f.of({"moe-token-drop-policy", "moe-pad-expert-input-to-capacity", "moe-capacity-scope"}, [this] {
-    return !capacity_factor        ? "there is no --moe-expert-capacity-factor"
-           : *capacity_factor <= 0 ? "--moe-expert-capacity-factor is no limit unless above 0"
-                                   : "";
-  });
 }
 
 bool MoeFlags::names_losses_without_coefficient() const {

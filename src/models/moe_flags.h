@@ -10,6 +10,9 @@
 
 namespace megatron::models {
 
+// Of a size that a flag gives; values have closer limits.
+constexpr int64_t kMaxFlagSize = 1 << 28;
+
 struct MoeFlags {
   std::optional<int64_t> num_experts, ffn_hidden_size, latent_size, shared_ffn, num_groups,
       group_topk;
@@ -37,23 +40,8 @@ struct MoeFlags {
   bool names_losses_without_coefficient() const;
 
  private:
+  void training_fields(Fields& fields);
   void set_balancing(nn::RouterTraining& training) const;
 };
-
-// Those of fields() that describe no model.
-inline constexpr const char* kMoeTrainingFlags[] = {"moe-router-load-balancing-type",
-                                                    "moe-aux-loss-coeff",
-                                                    "moe-z-loss-coeff",
-                                                    "moe-router-bias-update-rate",
-                                                    "moe-expert-capacity-factor",
-                                                    "moe-token-drop-policy",
-                                                    "moe-expert-rank-capacity-factor",
-                                                    "moe-pad-expert-input-to-capacity",
-                                                    "moe-capacity-scope",
-                                                    "moe-router-quantile-balancing-ema",
-                                                    "moe-router-dtype",
-                                                    "moe-input-jitter-eps",
-                                                    "moe-router-force-load-balancing",
-                                                    "moe-router-force-biased"};
 
 }  // namespace megatron::models

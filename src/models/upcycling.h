@@ -6,6 +6,7 @@
 #include <string>
 
 #include "models/model.h"
+#include "models/moe_flags.h"
 #include "parallel/placement.h"
 
 namespace megatron::models {

@@ -6,7 +6,7 @@ namespace megatron::plan {
 
 std::vector<FlopCount> step_flops(const models::Model& model, int64_t padded_vocabulary,
                                   int64_t sequences, int64_t length) {
-  const MegatronShape shape = megatron_shape(model->flags(), padded_vocabulary);
+  const MegatronShape shape = megatron_shape(model->facts(), padded_vocabulary);
   const Tokens tokens = Tokens::alike(sequences, length);
   const auto megatron = [&](Attention attention) {
     return megatron_flops(shape, attention).total(tokens);

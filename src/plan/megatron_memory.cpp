@@ -143,7 +143,7 @@ MegatronMemory megatron_memory(const MegatronShape& s, const MegatronLayout& l) 
   return memory;
 }
 
-MegatronEstimate megatron_estimate(const models::ModelFlags& model, int64_t padded_vocabulary,
+MegatronEstimate megatron_estimate(const models::ModelFacts& model, int64_t padded_vocabulary,
                                    const MegatronLayout& layout) {
   const MegatronMemory memory = megatron_memory(megatron_shape(model, padded_vocabulary), layout);
   const double activations =

@@ -51,7 +51,7 @@ struct MegatronMemory {
 MegatronMemory megatron_memory(const MegatronShape& shape, const MegatronLayout& layout);
 
 // For a run of this program: what Megatron-LM's report shows.
-MegatronEstimate megatron_estimate(const models::ModelFlags& model, int64_t padded_vocabulary,
+MegatronEstimate megatron_estimate(const models::ModelFacts& model, int64_t padded_vocabulary,
                                    const MegatronLayout& layout);
 
 }  // namespace megatron::plan

@@ -1,7 +1,6 @@
 #include "plan/megatron_shape.h"
 
 #include "base/error.h"
-#include "models/layer_pattern.h"
 
 namespace megatron::plan {
 namespace {
@@ -65,35 +64,34 @@ void MegatronShape::check() const {
   check_list(linear_attention_freq->layers, num_layers, "linear-attention-freq");
 }
 
-MegatronShape megatron_shape(const models::ModelFlags& model, int64_t padded_vocabulary) {
+MegatronShape megatron_shape(const models::ModelFacts& model, int64_t padded_vocabulary) {
   MegatronShape s;
-  s.num_layers = *model.num_layers;
-  s.hidden_size = *model.hidden_size;
-  s.num_attention_heads = *model.num_attention_heads;
-  s.ffn_hidden_size = *model.ffn_hidden_size;
+  const models::AttentionFacts attention =
+      model.attention.value_or(models::AttentionFacts{.heads = 1, .key_heads = 1, .head_size = 1});
+  const models::FeedForwardFacts feed_forward = model.feed_forward ? *model.feed_forward
+                                                : model.experts    ? model.experts->each
+                                                                   : models::FeedForwardFacts{1};
+  s.num_layers = model.num_layers;
+  s.hidden_size = model.hidden_size;
+  s.num_attention_heads = attention.heads;
+  s.ffn_hidden_size = feed_forward.width;
   s.padded_vocab_size = padded_vocabulary;
-  s.kv_channels = model.kv_channels;
-  s.swiglu = model.swiglu;
-  s.group_query_attention = model.group_query_attention;
-  s.num_query_groups = model.query_groups();
-  s.untie_embeddings_and_output_weights = model.untie;
-  s.add_bias_linear = model.add_bias_linear;
-  s.rms_norm = model.normalization == nn::Normalization::rms_norm;
-  const models::MoeFlags& moe = model.moe;
-  if (moe.num_experts) {
-    s.num_experts = moe.num_experts;
-    s.moe_router_topk = moe.topk;
-    s.moe_ffn_hidden_size = moe.ffn_hidden_size;
-    s.moe_latent_size = moe.latent_size;
-    s.moe_shared_expert_intermediate_size = moe.shared_ffn;
-    s.moe_shared_expert_gate = moe.shared_expert_gate;
-    if (moe.layer_freq.find_first_not_of("0123456789") == std::string::npos) {
-      s.moe_layer_freq.every = std::stoll(moe.layer_freq);
-    } else {
-      s.moe_layer_freq.layers =
-          models::parse_layer_list("moe-layer-freq", moe.layer_freq, s.num_layers);
-    }
-  }
+  s.kv_channels = attention.head_size;
+  s.swiglu = feed_forward.gated && feed_forward.activation != kernels::Activation::quick_gelu;
+  s.group_query_attention = attention.key_heads != attention.heads;
+  s.num_query_groups = attention.key_heads;
+  s.untie_embeddings_and_output_weights = !model.tied;
+  s.add_bias_linear = feed_forward.bias;
+  s.rms_norm = model.rms_norm;
+  if (!model.experts) return s;
+  const models::ExpertFacts& experts = *model.experts;
+  s.num_experts = experts.count;
+  s.moe_router_topk = experts.chosen;
+  s.moe_ffn_hidden_size = experts.each.width;
+  if (experts.latent > 0) s.moe_latent_size = experts.latent;
+  if (experts.shared_width > 0) s.moe_shared_expert_intermediate_size = experts.shared_width;
+  s.moe_shared_expert_gate = experts.shared_gate;
+  s.moe_layer_freq.layers.assign(experts.layers.begin(), experts.layers.end());
   return s;
 }
 

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "models/model_flags.h"
+#include "models/facts.h"
 
 namespace megatron::plan {
 
@@ -75,6 +75,6 @@ struct MegatronShape {
   void check() const;
 };
 
-MegatronShape megatron_shape(const models::ModelFlags& model, int64_t padded_vocabulary);
+MegatronShape megatron_shape(const models::ModelFacts& model, int64_t padded_vocabulary);
 
 }  // namespace megatron::plan

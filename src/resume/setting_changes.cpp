@@ -19,9 +19,9 @@ void compare(const Json& saved, const Json& now, std::vector<SettingChange>& cha
 Json result_settings(const settings::TrainSettings& settings, const models::Model& model) {
   settings::TrainSettings copy = settings;
   Fields fields = copy.fields();
-  const models::ModelFlags flags = model->flags();
-  Json::Object object{{"hidden-dropout", fmt::format("{}", *flags.hidden_dropout)},
-                      {"attention-dropout", fmt::format("{}", *flags.attention_dropout)}};
+  const models::ModelFacts& facts = model->facts();
+  Json::Object object{{"hidden-dropout", fmt::format("{}", facts.hidden_dropout)},
+                      {"attention-dropout", fmt::format("{}", facts.attention_dropout)}};
   const auto add = [&](std::string_view flag) {
     const std::string value = fields.find(flag)->get();
     object.emplace_back(std::string(flag), value.empty() ? "none" : value);
@@ -31,8 +31,9 @@ Json result_settings(const settings::TrainSettings& settings, const models::Mode
         "on-non-finite", "global-batch-size", "rampup-batch-size", "step-batch-size-schedule",
         "iterations-to-skip"})
     add(flag);
-  if (flags.moe.num_experts)
-    for (const auto* flag : models::kMoeTrainingFlags) add(flag);
+  if (facts.experts)
+    for (const Field& field : fields.all())
+      if (field.beside_model && field.name.starts_with("moe-")) add(field.name);
   if (!settings.batch.per_token_loss) add("micro-batch-size");  // the loss is their mean
   if (settings.precision.fp16) {
     for (const auto* flag :

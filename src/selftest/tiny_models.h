@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "corpus/batch.h"
+#include "models/model_flags.h"
 #include "models/stage.h"
 
 namespace megatron::selftest {

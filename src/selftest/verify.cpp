@@ -232,8 +232,8 @@ void compare_routers(Expected& expected, const Results& results, const models::M
                      tolerance::kGoldenLogitsAbsolute);
   }
   if (!expected.contains("aux_loss")) return;
-  const double loss =
-      pooled_aux_loss(results.router_logits, batch.host.tokens.size(), model->flags().moe.topk);
+  const double loss = pooled_aux_loss(results.router_logits, batch.host.tokens.size(),
+                                      model->facts().experts->chosen);
   report.compare("loss", "aux_loss", relative_error(loss, expected.doubles("aux_loss").at(0)),
                  tolerance::kGoldenLossRelative);
 }

@@ -43,7 +43,7 @@ std::vector<int64_t> find_score_rows(const corpus::HostBatch& batch, int64_t pad
 // A label a sequence.
 void read_score_labels(Expected& expected, const models::Model& model, ExpectedBatch& batch) {
   corpus::HostBatch& host = batch.host;
-  batch.score_rows = find_score_rows(host, model->score_padding());
+  batch.score_rows = find_score_rows(host, model->facts().score_padding);
   MG_CHECK(expected.shape("labels") == Shape({host.sequences}),
            "labels has shape {}; for a classification model it must be [{}]",
            expected.shape("labels").str(), host.sequences);

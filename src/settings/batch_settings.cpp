@@ -3,17 +3,19 @@
 #include <charconv>
 
 #include "base/error.h"
-#include "models/model.h"
+#include "models/facts.h"
 
 namespace megatron::settings {
 
 void BatchSettings::fields(Fields& f) {
   f.begin_group("batch");
-  f.add("seq-length", &seq_length, "sequence length in tokens");
-  f.add("micro-batch-size", &micro_batch_size, "sequences per rank and forward pass");
+  f.add("seq-length", &seq_length, "sequence length in tokens").in_short_help();
+  f.add("micro-batch-size", &micro_batch_size, "sequences per rank and forward pass")
+      .in_short_help();
   f.add("global-batch-size", &global_batch_size,
-        "sequences per optimizer step; default micro-batch size x data-parallel ranks");
-  f.add("train-iters", &train_iters, "optimizer steps");
+        "sequences per optimizer step; default micro-batch size x data-parallel ranks")
+      .in_short_help();
+  f.add("train-iters", &train_iters, "optimizer steps").in_short_help();
   f.add("train-samples", &train_samples,
         "number of sequences to train on, instead of --train-iters; rounded down to whole steps");
   f.add("extend-to-iters", &extend_to_iters,
@@ -38,7 +40,6 @@ void BatchSettings::fields(Fields& f) {
       "no-calculate-per-token-loss", &per_token_loss, false,
       "average the loss per micro-batch, then over micro-batches, as Megatron-LM does without "
       "--calculate-per-token-loss");
-  f.common({"seq-length", "micro-batch-size", "global-batch-size", "train-iters"});
 }
 
 namespace {

@@ -9,13 +9,15 @@ void CheckpointSettings::fields(Fields& f) {
   f.begin_group("checkpoints");
   f.add("save", &save,
         "folder for checkpoints: DIR/iter_0000100 is a Hugging Face model directory with optimizer "
-        "state and trainer_state.json");
+        "state and trainer_state.json")
+      .in_short_help();
   f.add("load", &load,
         "folder of checkpoints to resume from; if it has none yet, the run starts from scratch, so "
         "that one command with --save DIR --load DIR both starts and resumes. With --finetune also "
-        "a Hugging Face directory");
-  f.add("save-interval", &save_interval,
-        "steps between checkpoints; the last step is always saved");
+        "a Hugging Face directory")
+      .in_short_help();
+  f.add("save-interval", &save_interval, "steps between checkpoints; the last step is always saved")
+      .in_short_help();
   f.add("save-keep", &save_keep,
         "number of checkpoints to keep; older ones are removed when a new one is saved; default "
         "all");
@@ -45,11 +47,10 @@ void CheckpointSettings::fields(Fields& f) {
                "feed-forward blocks of a dense one, that of --model (or --load, or "
                "--pretrained-checkpoint)");
   f.add(
-      "moe-upcycling-granularity", &upcycling_granularity,
-      "--moe-use-upcycling: parts that a feed-forward block is divided into, of which each expert "
-      "is one");
-  f.of({"moe-upcycling-granularity"},
-       [this] { return upcycle ? "" : "there is no --moe-use-upcycling"; });
+       "moe-upcycling-granularity", &upcycling_granularity,
+       "--moe-use-upcycling: parts that a feed-forward block is divided into, of which each expert "
+       "is one")
+      .of([this] { return upcycle ? "" : "there is no --moe-use-upcycling"; });
   f.add_switch("use-checkpoint-args", &use_checkpoint_args, true,
                "take the model's shape from the checkpoint of --load, overriding flags");
   f.add_switch("no-load-optim", &load_optimizer, false,
@@ -63,7 +64,6 @@ void CheckpointSettings::fields(Fields& f) {
        {"use-checkpoint-opt-param-scheduler", "use-checkpoint-opt_param-scheduler"})
     f.add_switch(name, &use_checkpoint_scheduler, true,
                  "the learning rate and weight decay follow the checkpoint, not this command line");
-  f.common({"save", "load", "save-interval"});
   f.add("exit-interval", &exit_interval, "save and end after each multiple of this many steps");
   f.add("exit-duration-in-mins", &exit_duration_in_mins,
         "save and end after the step in which the run's age reaches this many minutes");

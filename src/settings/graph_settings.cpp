@@ -18,9 +18,8 @@ void GraphSettings::fields(Fields& f) {
         "them, with bitwise identical results; for tensor-parallel ranks with one GPU each, and "
         "the pipeline schedules 1f1b and interleaved");
   f.add("cuda-graph-warmup-steps", &warmup_steps,
-        "with --cuda-graph-impl local: steps before micro-batches are captured");
-  f.of({"cuda-graph-warmup-steps"},
-       [this] { return impl == "none" ? "--cuda-graph-impl is none" : ""; });
+        "with --cuda-graph-impl local: steps before micro-batches are captured")
+      .of([this] { return impl == "none" ? "--cuda-graph-impl is none" : ""; });
 }
 
 void GraphSettings::check(DeviceKind device, std::vector<SettingNote>& notes) const {

@@ -7,8 +7,8 @@ namespace megatron::settings {
 void OptimizerSettings::fields(Fields& f) {
   f.begin_group("optimizer");
   add_rule_fields(f);
-  f.add("lr", &lr, "peak learning rate");
-  f.add("min-lr", &min_lr, "learning rate after the decay");
+  f.add("lr", &lr, "peak learning rate").in_short_help();
+  f.add("min-lr", &min_lr, "learning rate after the decay").in_short_help();
   f.add_enum<optim::DecayStyle>("lr-decay-style", &lr_decay_style,
                                 {{"constant", optim::DecayStyle::constant},
                                  {"linear", optim::DecayStyle::linear},
@@ -16,7 +16,8 @@ void OptimizerSettings::fields(Fields& f) {
                                  {"inverse-square-root", optim::DecayStyle::inverse_square_root},
                                  {"WSD", optim::DecayStyle::wsd}},
                                 "how the learning rate decays after the warm-up; WSD: constant, "
-                                "then decays over the last --lr-wsd-decay-iters");
+                                "then decays over the last --lr-wsd-decay-iters")
+      .in_short_help();
   f.add_enum<optim::WsdStyle>("lr-wsd-decay-style", &lr_wsd_decay_style,
                               {{"exponential", optim::WsdStyle::exponential},
                                {"linear", optim::WsdStyle::linear},
@@ -31,15 +32,26 @@ void OptimizerSettings::fields(Fields& f) {
         "steps until --min-lr is reached; default --train-iters");
   f.add("lr-decay-samples", &lr_decay_samples,
         "the same in samples; default --train-samples where that is given");
-  f.add("lr-warmup-iters", &lr_warmup_iters, "steps of linear warm-up");
+  f.add("lr-warmup-iters", &lr_warmup_iters, "steps of linear warm-up").in_short_help();
   f.add("lr-warmup-samples", &lr_warmup_samples, "the same in samples");
   f.add("lr-warmup-fraction", &lr_warmup_fraction, "warm-up as a fraction of --lr-decay-iters");
-  f.add("lr-warmup-init", &lr_warmup_init, "learning rate at the first step of the warm-up");
+  f.add("lr-warmup-init", &lr_warmup_init, "learning rate at the first step of the warm-up")
+      .of([this] {
+        const bool warms_up =
+            lr_warmup_fraction.value_or(0) > 0 || lr_warmup_iters != 0 || lr_warmup_samples != 0;
+        return warms_up ? "" : "there is no warm-up";
+      });
   f.add("decoupled-lr", &decoupled_lr,
         "peak learning rate of the embedding and output layer; default --lr");
   f.add("decoupled-min-lr", &decoupled_min_lr,
         "their learning rate after the decay, with --decoupled-lr; default --min-lr");
-  f.add("weight-decay", &weight_decay, "weight decay; not applied to norms and biases");
+  f.add("weight-decay", &weight_decay, "weight decay; not applied to norms and biases")
+      .in_short_help()
+      .of([this] {
+        return start_weight_decay && end_weight_decay
+                   ? "--start-weight-decay and --end-weight-decay are given"
+                   : "";
+      });
   f.add("start-weight-decay", &start_weight_decay,
         "weight decay at the start; default --weight-decay");
   f.add("end-weight-decay", &end_weight_decay, "weight decay at the end; default --weight-decay");
@@ -48,9 +60,8 @@ void OptimizerSettings::fields(Fields& f) {
                                     {"linear", optim::DecayIncrease::linear},
                                     {"cosine", optim::DecayIncrease::cosine}},
                                    "how weight decay grows from start to end");
-  f.add("clip-grad", &config.clip_grad, "max L2 norm of all gradients; 0: no clipping");
-  f.common({"optimizer", "lr", "min-lr", "lr-decay-style", "lr-warmup-iters", "weight-decay",
-            "clip-grad"});
+  f.add("clip-grad", &config.clip_grad, "max L2 norm of all gradients; 0: no clipping")
+      .in_short_help();
   name_modes(f);
 }
 
@@ -65,16 +76,6 @@ void OptimizerSettings::name_modes(Fields& f) const {
        [this, style] { return lr_decay_style == DecayStyle::constant ? style() : ""; });
   f.of({"lr-decay-iters", "lr-decay-samples"}, [this, style] {
     return lr_decay_style == DecayStyle::constant && !lr_warmup_fraction ? style() : "";
-  });
-  f.of({"lr-warmup-init"}, [this] {
-    const bool warms_up =
-        lr_warmup_fraction.value_or(0) > 0 || lr_warmup_iters != 0 || lr_warmup_samples != 0;
-    return warms_up ? "" : "there is no warm-up";
-  });
-  f.of({"weight-decay"}, [this] {
-    return start_weight_decay && end_weight_decay
-               ? "--start-weight-decay and --end-weight-decay are given"
-               : "";
   });
 }
 
@@ -91,7 +92,8 @@ void OptimizerSettings::add_rule_fields(Fields& f) {
                       {"sgd", Method::sgd},
                       {"lion", Method::lion},
                       {"muon", Method::muon}},
-                     "adam is AdamW");
+                     "adam is AdamW")
+      .in_short_help();
   f.add("adam-beta1", &config.adam_beta1, "Adam's beta1, the decay of the first moment");
   f.add("adam-beta2", &config.adam_beta2, "Adam's beta2, the decay of the second moment");
   f.add("adam-eps", &config.adam_eps, "epsilon added to the root of the second moment");

@@ -17,29 +17,19 @@ using parallel::Sharding;
 
 void ParallelSettings::fields(Fields& f) {
   f.begin_group("parallelism");
-  f.add("tensor-model-parallel-size", &tensor_parallel,
-        "tensor-parallel size: ranks that the matrices of every layer are split over");
-  f.add_switch("sequence-parallel", &sequence_parallel, true,
-               "tensor-parallel ranks also split the tokens (sequence dimension) outside the "
-               "matrix multiplications");
-  f.add("expert-model-parallel-size", &expert_parallel,
-        "expert-parallel size: data- and tensor-parallel ranks that the experts of every layer are "
-        "split over");
-  f.add("expert-tensor-parallel-size", &expert_tensor_parallel,
-        "ranks that the matrices of every expert are split over; default "
-        "--tensor-model-parallel-size");
-  f.add("pipeline-model-parallel-size", &pipeline_parallel,
-        "pipeline-parallel size: stages, one rank each, that the layers are split over");
+  size_fields(f, Of::training);
   f.add_switch("use-tp-pp-dp-mapping", &tp_pp_dp_mapping, true,
                "rank order: tensor-parallel ranks are adjacent, then pipeline stages, then "
                "data-parallel ranks; else pipeline stages come last");
   f.add("num-layers-per-virtual-pipeline-stage", &layers_per_virtual_stage,
         "layers per virtual stage (chunk), for the interleaved schedule");
   f.add("num-virtual-stages-per-pipeline-rank", &virtual_stages,
-        "virtual stages (chunks) per pipeline rank, for the interleaved schedule");
+        "virtual stages (chunks) per pipeline rank, for the interleaved schedule")
+      .within(1, kMostRanks);
   f.add("microbatch-group-size-per-virtual-pipeline-stage", &microbatch_group,
         "micro-batches that go through a chunk before the next chunk is run; default "
-        "--pipeline-model-parallel-size");
+        "--pipeline-model-parallel-size")
+      .within(1, kMostRanks);
   f.add("decoder-first-pipeline-num-layers", &decoder_first_layers,
         "layers of the first stage; the rest are split evenly over the other stages");
   f.add("decoder-last-pipeline-num-layers", &decoder_last_layers, "layers of the last stage");
@@ -69,12 +59,14 @@ void ParallelSettings::fields(Fields& f) {
                "takes turns with this one's backward, and one more micro-batch is kept in memory "
                "(with pipeline stages up to twice as many)");
   f.add_switch("use-distributed-optimizer", &distributed_optimizer, true,
-               "shard the optimizer state over data-parallel ranks (ZeRO-1)");
+               "shard the optimizer state over data-parallel ranks (ZeRO-1)")
+      .in_short_help();
   f.add("data-parallel-sharding-strategy", &sharding_strategy,
         "what is sharded over data-parallel ranks: no_shard, optim (ZeRO-1), optim_grads "
         "(ZeRO-2) or optim_grads_params (ZeRO-3)");
   f.add("num-distributed-optimizer-instances", &optimizer_instances,
-        "groups of data-parallel ranks, each of which holds a full copy of the sharded state");
+        "groups of data-parallel ranks, each of which holds a full copy of the sharded state")
+      .within(1, kMostRanks);
   f.add_switch("overlap-grad-reduce", &overlap_grad_reduce, true,
                "overlap the reduction of gradients with backward");
   f.add_switch("overlap-param-gather", &overlap_param_gather, true,
@@ -87,13 +79,10 @@ void ParallelSettings::fields(Fields& f) {
   f.add_switch("use-custom-fsdp", &use_custom_fsdp, true, "older spelling of --use-megatron-fsdp");
   f.add_switch("use-torch-fsdp2", &use_torch_fsdp2, true,
                "--data-parallel-sharding-strategy optim_grads_params");
-  f.common(
-      {"tensor-model-parallel-size", "pipeline-model-parallel-size", "use-distributed-optimizer"});
+  f.common({"tensor-model-parallel-size", "pipeline-model-parallel-size"});
 }
 
 namespace {
-
-constexpr int64_t kMostRanks = int64_t{1} << 20;
 
 constexpr std::array kShardings = {Sharding::none, Sharding::optimizer, Sharding::gradients,
                                    Sharding::parameters};
@@ -210,7 +199,7 @@ void Check::check_schedule(const PipelineShape& shape, int64_t micro_batches) {
   // Throws where the groups do not fit. In parts or not; which schedules have them, check_overlapped_experts() says.
   PipelineShape whole = shape;
   whole.parts = 1;
-  if (micro_batches > 0 && micro_batches <= kMostRanks)
+  if (micro_batches > 0 && micro_batches <= ParallelSizes::kMostRanks)
     whole.schedule(0, static_cast<int>(micro_batches));
   if (shape.stages == 1 && !s_.overlap_p2p)
     notes_.push_back({"no-overlap-p2p-communication", "none",
@@ -251,18 +240,10 @@ void Check::check_overlap() {
 }  // namespace
 
 void ParallelSettings::check_sizes() const {
-  for (const auto& [value, flag] :
-       {std::pair{tensor_parallel, "tensor-model-parallel-size"},
-        {pipeline_parallel, "pipeline-model-parallel-size"},
-        {context_parallel, "context-parallel-size"},
-        {expert_parallel, "expert-model-parallel-size"},
-        {expert_tensor_parallel.value_or(1), "expert-tensor-parallel-size"},
-        {optimizer_instances, "num-distributed-optimizer-instances"},
-        {virtual_stages.value_or(1), "num-virtual-stages-per-pipeline-rank"},
-        {microbatch_group.value_or(1), "microbatch-group-size-per-virtual-pipeline-stage"}}) {
-    MG_CHECK(value >= 1 && value <= kMostRanks, "--{} is {}; it must lie in [1, {}]", flag, value,
-             kMostRanks);
-  }
+  ParallelSettings rows = *this;
+  Fields f;
+  rows.fields(f);
+  f.check();
   MG_CHECK(context_parallel == 1,
            "--context-parallel-size is {}: splitting a sequence over ranks is not supported yet: "
            "use 1 (--recompute-granularity full and --tensor-model-parallel-size with "

@@ -12,20 +12,17 @@
 #include "parallel/mesh.h"
 #include "parallel/pipeline.h"
 #include "parallel/ranks.h"
+#include "settings/parallel_sizes.h"
 
 namespace megatron::settings {
 
-struct ParallelSettings {
-  int64_t tensor_parallel = 1, pipeline_parallel = 1;
+struct ParallelSettings : ParallelSizes {
   int64_t context_parallel = 1;  // no flag: 1, others are refused
-  int64_t expert_parallel = 1;
-  std::optional<int64_t> expert_tensor_parallel;
   // --moe-token-dispatcher-type; flex is refused by check(), with the reason.
   enum class Dispatcher { allgather, alltoall, flex } token_dispatcher = Dispatcher::allgather;
   bool overlap_shared_expert = false;  // --moe-shared-expert-overlap
   bool overlap_experts = false;        // --overlap-moe-expert-parallel-comm
-  bool sequence_parallel = false;
-  bool tp_pp_dp_mapping = false;  // --use-tp-pp-dp-mapping
+  bool tp_pp_dp_mapping = false;       // --use-tp-pp-dp-mapping
   // Pipeline.
   std::optional<int64_t> layers_per_virtual_stage, virtual_stages, microbatch_group;
   std::optional<int64_t> decoder_first_layers, decoder_last_layers;
@@ -43,10 +40,6 @@ struct ParallelSettings {
   void fields(Fields& fields);
   // Ranks that one replica of the model takes: tp x pp x cp.
   int64_t model_ranks() const;
-  // Those that hold the experts of a layer between them.
-  int64_t expert_ranks() const {
-    return expert_parallel * expert_tensor_parallel.value_or(tensor_parallel);
-  }
   // The smallest number of ranks for these sizes: a replica of the model for each optimizer
   // instance, and all experts of a layer in each stage.
   int64_t least_ranks() const;

@@ -7,11 +7,13 @@ namespace megatron::settings {
 void PrecisionSettings::fields(Fields& f) {
   f.begin_group("precision");
   f.add_switch(
-      "bf16", &bf16, true,
-      "parameters and activations in bfloat16, master weights and gradients in fp32; else fp32");
+       "bf16", &bf16, true,
+       "parameters and activations in bfloat16, master weights and gradients in fp32; else fp32")
+      .in_short_help();
   f.add_switch("fp16", &fp16, true,
                "parameters and activations in fp16, master weights in fp32, with a scaled loss; on "
-               "CPU computed in fp32 and rounded");
+               "CPU computed in fp32 and rounded")
+      .in_short_help();
   f.add("loss-scale", &loss_scaling.constant,
         "constant loss scale with --fp16; 0, the default: dynamic");
   f.add("initial-loss-scale", &loss_scaling.initial, "initial dynamic loss scale");
@@ -23,7 +25,6 @@ void PrecisionSettings::fields(Fields& f) {
         "scale doubles");
   f.add_switch("no-check-for-nan-in-loss-and-grad", &check_for_nan_in_loss_and_grad, false,
                "update the weights even if the loss or a gradient is NaN or infinite");
-  f.common({"bf16", "fp16"});
   f.add_enum("on-non-finite", &on_non_finite,
              {{"stop", OnNonFinite::stop}, {"skip", OnNonFinite::skip}},
              "if a step's loss or gradients are NaN or infinite, its update is not applied: stop "

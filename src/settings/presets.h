@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-#include "models/model.h"
+#include "models/model_flags.h"
 
 namespace megatron::settings {
 

@@ -20,19 +20,19 @@ int parse_rank(const std::string& text, int rank_count) {
 }  // namespace
 
 void ProfileSettings::fields(Fields& f) {
+  const auto profiled = [this] { return profile ? "" : "there is no --profile"; };
   f.begin_group("logging");
   f.add_switch(
       "profile", &profile, true,
       "write a trace of some steps for chrome://tracing or ui.perfetto.dev: layers, kernels, "
       "communication");
   f.add("profile-step-start", &step_start,
-        "number of steps before the first traced one: 10 starts at iteration 11");
-  f.add("profile-step-end", &step_end, "the last iteration to trace");
-  f.add("profile-ranks", &ranks, "ranks to trace, one file each; default rank 0");
+        "number of steps before the first traced one: 10 starts at iteration 11")
+      .of(profiled);
+  f.add("profile-step-end", &step_end, "the last iteration to trace").of(profiled);
+  f.add("profile-ranks", &ranks, "ranks to trace, one file each; default rank 0").of(profiled);
   f.add("profile-dir", &directory,
         "folder for the traces; default the --save folder, else the current one");
-  f.of({"profile-step-start", "profile-step-end", "profile-ranks"},
-       [this] { return profile ? "" : "there is no --profile"; });
 }
 
 void ProfileSettings::check(int rank_count) const {

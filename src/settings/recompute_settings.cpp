@@ -47,7 +47,8 @@ void RecomputeSettings::fields(Fields& f) {
                "same as --recompute-granularity selective");
   f.add("recompute-granularity", &granularity,
         "full: save only the inputs of layers and recompute their forward in backward; "
-        "selective: recompute parts of layers (--recompute-modules)");
+        "selective: recompute parts of layers (--recompute-modules)")
+      .in_short_help();
   f.add("recompute-method", &method,
         "with granularity full: uniform (the default): save one input per group of "
         "--recompute-num-layers layers; block: recompute each of the first "
@@ -65,7 +66,6 @@ void RecomputeSettings::fields(Fields& f) {
       "distribute-saved-activations", &distribute, true,
       "with granularity full and --tensor-model-parallel-size above 1: each tensor-parallel rank "
       "saves a slice of the inputs, which are gathered in backward");
-  f.common({"recompute-granularity"});
 }
 
 void RecomputeSettings::check(int64_t chunk_layers, std::vector<SettingNote>& notes) const {

@@ -12,14 +12,22 @@
 namespace megatron::settings {
 
 void RunSettings::fields(Fields& f) {
+  const auto evaluated = [this] {
+    return eval_interval || skip_train ? "" : "there is no --eval-interval: nothing is evaluated";
+  };
   f.begin_group("evaluation");
   f.add("eval-interval", &eval_interval,
-        "steps between evaluations on the validation split; default: none");
-  f.add("eval-iters", &eval_iters, "global batches per evaluation; 0: no evaluation");
+        "steps between evaluations on the validation split; default: none")
+      .in_short_help();
+  f.add("eval-iters", &eval_iters, "global batches per evaluation; 0: no evaluation")
+      .in_short_help()
+      .of(evaluated);
   f.add("eval-global-batch-size", &eval_global_batch_size,
-        "global batch size for evaluation; default --global-batch-size");
+        "global batch size for evaluation; default --global-batch-size")
+      .of(evaluated);
   f.add("eval-micro-batch-size", &eval_micro_batch_size,
-        "micro-batch size for evaluation; default --micro-batch-size; does not change the loss");
+        "micro-batch size for evaluation; default --micro-batch-size; does not change the loss")
+      .of(evaluated);
   f.add("start-eval-at-iter", &start_eval_at_iter,
         "no evaluation before this step; default: from the first --eval-interval on");
   f.add_switch("skip-train", &skip_train, true,
@@ -35,7 +43,6 @@ void RunSettings::fields(Fields& f) {
                "needs --full-validation");
   f.add("validation-set-names", &validation_set_names,
         "names of these validation sets in the log; default their prefixes");
-  f.common({"eval-interval", "eval-iters"});
   f.begin_group("data");
   f.add("dataloader-type", &dataloader_type,
         "order of the training samples: single (as indexed, each once) or cyclic (reshuffled "
@@ -45,21 +52,18 @@ void RunSettings::fields(Fields& f) {
                "the ranks");
   f.begin_group("model");
   f.add("model", &model,
-        "Hugging Face directory to take the model's shape from, and with --finetune its weights");
+        "Hugging Face directory to take the model's shape from, and with --finetune its weights")
+      .in_short_help();
   f.add("model-config", &model_config,
         fmt::format("config.json that gives the shape of a model to be trained from scratch: a "
                     "file, or the name of a published one ({})",
                     fmt::join(model_config_names(), ", ")));
-  f.common({"model"});
   f.begin_group("logging");
   f.add("sample-interval", &sample_interval,
         "steps between text samples generated for the log; default: none");
   f.add("sample-prompt", &sample_prompt, "prompts of these samples, one or several");
-  f.add("sample-tokens", &sample_tokens, "tokens to generate per sample");
-  f.of({"sample-tokens"},
-       [this] { return sample_interval ? "" : "there is no --sample-interval"; });
-  f.of({"eval-iters", "eval-global-batch-size", "eval-micro-batch-size"}, [this] {
-    return eval_interval || skip_train ? "" : "there is no --eval-interval: nothing is evaluated";
+  f.add("sample-tokens", &sample_tokens, "tokens to generate per sample").of([this] {
+    return sample_interval ? "" : "there is no --sample-interval";
   });
 }
 

@@ -46,13 +46,13 @@ void RuntimeSettings::fields(Fields& f) {
   f.begin_group("parallelism");
   f.add("distributed-timeout-minutes", &timeout_minutes,
         "timeout of a communication call, after which all ranks end with a report of what each "
-        "is doing; 0: none");
+        "is doing; 0: none")
+      .of([this] {
+        return timeout_seconds ? "--distributed-timeout-seconds-after-init takes precedence" : "";
+      });
   f.add("distributed-timeout-seconds-after-init", &timeout_seconds,
         "the same timeout in seconds, instead of minutes");
   f.replace({"distributed-timeout-minutes"}, {"distributed-timeout-seconds-after-init"});
-  f.of({"distributed-timeout-minutes"}, [this] {
-    return timeout_seconds ? "--distributed-timeout-seconds-after-init takes precedence" : "";
-  });
   f.add("distributed-notice-seconds", &notice_seconds,
         "log which ranks are waiting for which after a communication call has taken this long, and "
         "again after 2, 4, 8 times as long; the run continues; 0: never");

@@ -71,9 +71,7 @@ Fields TrainSettings::fields() {
   shape.fields(f);
   Names of_shape;
   for (const Field& field : f.all())
-    if (field.name != "preset" && !field.name.ends_with("dropout") &&
-        std::ranges::find(models::kMoeTrainingFlags, field.name) ==
-            std::end(models::kMoeTrainingFlags))
+    if (field.name != "preset" && (!field.beside_model || field.name == "vocab-size"))
       of_shape.push_back(field.name);
   for (Field& field : f.all()) {
     if (!field.idle) continue;

@@ -4,6 +4,7 @@
 
 #include "base/fields.h"
 #include "models/model.h"
+#include "models/model_flags.h"
 #include "report/log/run_log.h"
 #include "settings/batch_settings.h"
 #include "settings/checkpoint_settings.h"

@@ -38,12 +38,18 @@ void TokenizerSettings::fields(Fields& f) {
   f.add("null-tokenizer-pad-id", &null_tokenizer_pad_id, "NullTokenizer: padding id; -1 for none");
   f.add("make-vocab-size-divisible-by", &make_vocab_size_divisible_by,
         "Megatron-LM pads the vocabulary to a multiple of this times the tensor-parallel size; "
-        "here it only changes what is reported");
+        "here it only changes what is reported")
+      .of([this] {
+        if (padded_vocab_size) return "--padded-vocab-size takes precedence";
+        return pad_vocab_size ? "" : "the vocabulary is not padded";
+      });
   f.add("padded-vocab-size", &padded_vocab_size,
         "Megatron-LM's padded vocabulary size; default "
         "as above");
   for (const char* name : {"no-pad-vocab-size", "disable-pad-vocab-size"})
-    f.add_switch(name, &pad_vocab_size, false, "do not pad the vocabulary");
+    f.add_switch(name, &pad_vocab_size, false, "do not pad the vocabulary").of([this] {
+      return padded_vocab_size ? "--padded-vocab-size takes precedence" : "";
+    });
   const std::vector<std::string> lists = {"vocab-file", "merge-file"};
   f.replace({"tokenizer-model"}, lists);
   f.replace(lists, {"tokenizer-model"});
@@ -53,12 +59,6 @@ void TokenizerSettings::fields(Fields& f) {
             });
   f.replace({"make-vocab-size-divisible-by", "no-pad-vocab-size", "disable-pad-vocab-size"},
             {"padded-vocab-size"});
-  f.of({"make-vocab-size-divisible-by"}, [this] {
-    if (padded_vocab_size) return "--padded-vocab-size takes precedence";
-    return pad_vocab_size ? "" : "the vocabulary is not padded";
-  });
-  f.of({"no-pad-vocab-size", "disable-pad-vocab-size"},
-       [this] { return padded_vocab_size ? "--padded-vocab-size takes precedence" : ""; });
 }
 
 std::optional<std::string> TokenizerSettings::type_by_flags() const {

@@ -84,67 +84,67 @@ class Teller {
 
   void shape_of_flags() {
     const models::ModelFlags& f = now_.shape;
-    const models::ModelFlags c = d_.model->flags();
-    if (!f.ffn_hidden_size && !c.moe.num_experts)
-      note("ffn-hidden-size", *c.ffn_hidden_size,
-           c.swiglu ? fmt::format("8/3 x hidden size {}, rounded down to a multiple of 64",
-                                  *c.hidden_size)
-                    : fmt::format("4 x hidden size {}", *c.hidden_size));
-    if (!f.kv_channels)
-      note("kv-channels", *c.kv_channels,
-           fmt::format("hidden size {} / {} heads", *c.hidden_size, *c.num_attention_heads));
-    if (!f.group_query_attention)
-      note("num-query-groups", c.query_groups(),
+    const models::ModelFacts& model = d_.model->facts();
+    if (!f.ffn_hidden_size && !model.experts && model.feed_forward)
+      note("ffn-hidden-size", model.feed_forward->width,
+           f.swiglu ? fmt::format("8/3 x hidden size {}, rounded down to a multiple of 64",
+                                  model.hidden_size)
+                    : fmt::format("4 x hidden size {}", model.hidden_size));
+    if (model.attention && !f.kv_channels)
+      note("kv-channels", model.attention->head_size,
+           fmt::format("hidden size {} / {} heads", model.hidden_size, model.attention->heads));
+    if (model.attention && !f.group_query_attention)
+      note("num-query-groups", model.attention->key_heads,
            f.num_query_groups == 1
                ? "without --group-query-attention every head has its own keys and values"
                : fmt::format("--num-query-groups {} has no effect without --group-query-attention",
                              f.num_query_groups));
     if (!f.max_position_embeddings)
-      note("max-position-embeddings", *c.max_position_embeddings, "--seq-length");
+      note("max-position-embeddings", *now_.batch.seq_length, "--seq-length");
     const auto dropout = [&](const char* flag, bool given, double value) {
       if (!given && value == 0)
         note(flag, 0,
              fmt::format("a config.json of type {} has no such dropout; --model-family "
                          "megatron has",
-                         d_.model->family()));
+                         model.family));
     };
-    dropout("hidden-dropout", f.hidden_dropout.has_value(), *c.hidden_dropout);
-    dropout("attention-dropout", f.attention_dropout.has_value(), *c.attention_dropout);
-    if (f.vocab_size && *f.vocab_size != *c.vocab_size)
-      note("vocab-size", *c.vocab_size,
+    dropout("hidden-dropout", f.hidden_dropout.has_value(), model.hidden_dropout);
+    dropout("attention-dropout", f.attention_dropout.has_value(), model.attention_dropout);
+    if (f.vocab_size && *f.vocab_size != model.vocab_size)
+      note("vocab-size", model.vocab_size,
            fmt::format("the tokenizer has more tokens than --vocab-size {}", *f.vocab_size));
   }
 
-  // Under the names that would describe it.
   void shape_of_model() {
-    models::ModelFlags plain, taken = d_.model->flags(), typed = given_.shape;
-    // These are not the model's, where they are given.
-    if (typed.hidden_dropout) typed.hidden_dropout = taken.hidden_dropout = std::nullopt;
-    if (typed.attention_dropout) typed.attention_dropout = taken.attention_dropout = std::nullopt;
-    if (now_.checkpoint.upcycle) typed.model_family.reset();
-    if (typed.vocab_size == taken.vocab_size) typed.vocab_size = taken.vocab_size = std::nullopt;
-    Fields now, defaults, given;
-    taken.fields(now);
-    plain.fields(defaults);
-    typed.fields(given);
-    for (size_t i = 0; i < now.all().size(); ++i) {
-      const std::string value = now.all()[i].get(), usual = defaults.all()[i].get(),
-                        text = given.all()[i].get();
-      const bool overruled = text != usual && text != value;
-      if ((value == usual && !overruled) || (value == text && text != usual)) continue;
-      const std::string& name = now.all()[i].name;
-      if (d_.grown && name == "vocab-size") {
-        note(name, value, fmt::format("the tokenizer has more tokens than {}", d_.shape_source));
-        continue;
-      }
-      if (now_.checkpoint.upcycle && name.ends_with("ffn-hidden-size")) {
-        note(name, value, "--moe-upcycling-granularity: a part of the dense model's");
-        continue;
-      }
-      note(name, value,
-           fmt::format(
-               "config.json of {}{}", d_.shape_source,
-               overruled ? fmt::format(", which overrides the flags given ({})", text) : ""));
+    const models::ModelFlags& f = given_.shape;
+    const models::ModelFacts& model = d_.model->facts();
+    const std::string source = "config.json of " + d_.shape_source;
+    note("model-config", d_.shape_source, model.summary());
+    if (d_.grown)
+      note("vocab-size", model.vocab_size,
+           fmt::format("the tokenizer has more tokens than {}", d_.shape_source));
+    if (!f.hidden_dropout) note("hidden-dropout", model.hidden_dropout, source);
+    if (!f.attention_dropout) note("attention-dropout", model.attention_dropout, source);
+    if (model.init_std != models::ModelFacts{}.init_std)
+      note("init-method-std", model.init_std, source);
+    if (now_.checkpoint.upcycle) {
+      note("moe-ffn-hidden-size", model.experts->each.width,
+           "--moe-upcycling-granularity: a part of the dense model's");
+    } else if (now_.checkpoint.use_checkpoint_args &&
+               (f.vocab_size || !f.first_shape_flag().empty())) {
+      const std::string different = overridden(f);
+      if (!different.empty())
+        note("use-checkpoint-args", true,
+             fmt::format("{} overrides the flags given: {}", source, different));
+    }
+  }
+
+  std::string overridden(const models::ModelFlags& flags) const {
+    try {
+      const auto [own, stated] = models::disagreement(d_.model, flags);
+      return resume::differences(own, stated);
+    } catch (const Error& error) {  // flags that make no model
+      return error.what();
     }
   }
 

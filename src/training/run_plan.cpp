@@ -38,21 +38,6 @@ ShapeSource shape_source(const settings::TrainSettings& s, const resume::Beginni
   return directory_source(beginning.weights->path());
 }
 
-// Of `flags` with the values of `given` that are no defaults, but for positions, which may follow from --seq-length,
-// and the vocabulary, which follows from the tokenizer.
-models::Model changed_model(models::ModelFlags flags, models::ModelFlags given,
-                            int64_t seq_length) {
-  models::ModelFlags plain;
-  Fields of_flags, of_given, defaults;
-  flags.fields(of_flags);
-  given.fields(of_given);
-  plain.fields(defaults);
-  for (const auto& [name, value] : changed(of_given, defaults))
-    if (name != "vocab-size" && name != "max-position-embeddings" && !name.ends_with("dropout"))
-      of_flags.find(name)->set({value});
-  return models::model_from_flags(flags, seq_length);
-}
-
 // Flags may describe the dense model, too, or some of it.
 void check_dense_flags(const settings::TrainSettings& s, const models::Model& dense,
                        const std::string& path) {
@@ -63,11 +48,10 @@ void check_dense_flags(const settings::TrainSettings& s, const models::Model& de
            "--vocab-size is {}, but the dense model in {} has {} tokens; leave it out",
            flags.vocab_size.value_or(0), path, dense->vocab_size());
   if (flags.first_shape_flag().empty()) return;
-  models::ModelFlags own = dense->flags();
-  own.model_family.reset();
-  const std::string different =
-      resume::differences(changed_model(own, {}, *s.batch.seq_length)->describe(),
-                          changed_model(own, flags, *s.batch.seq_length)->describe());
+  // Positions may follow from --seq-length.
+  flags.vocab_size = flags.max_position_embeddings = std::nullopt;
+  const auto [own, stated] = models::disagreement(dense, flags);
+  const std::string different = resume::differences(own, stated);
   MG_CHECK(different.empty(),
            "the dense model that the flags describe is not the one in {}: {}. Leave its flags out: "
            "with --moe-use-upcycling the directory gives all that those of experts do not",

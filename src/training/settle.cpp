@@ -221,7 +221,7 @@ Settled settle_planned(const settings::TrainSettings& given) {
 
 void check_experts(const settings::TrainSettings& s, const models::Model& model) {
   const settings::ParallelSettings& parallel = s.parallel;
-  const std::optional<int64_t> experts = model->flags().moe.num_experts;
+  const std::optional<models::ExpertFacts>& experts = model->facts().experts;
   if (!experts) {
     MG_CHECK(parallel.expert_parallel == 1,
              "--expert-model-parallel-size is {}, but the model has no experts: use 1, or give "
@@ -237,10 +237,10 @@ void check_experts(const settings::TrainSettings& s, const models::Model& model)
                module);
     return;
   }
-  MG_CHECK(*experts % parallel.expert_parallel == 0,
+  MG_CHECK(experts->count % parallel.expert_parallel == 0,
            "{} experts cannot be divided evenly by --expert-model-parallel-size {}: change one of "
            "them",
-           *experts, parallel.expert_parallel);
+           experts->count, parallel.expert_parallel);
   const int64_t tensor = parallel.tensor_parallel, length = *s.batch.seq_length;
   if (!parallel.sequence_parallel || tensor == 1) return;
   s.shape.moe.training().check_divided(length, *s.batch.micro_batch_size * length / tensor,
@@ -258,13 +258,13 @@ bool has_one_micro_batch(const data::BatchSchedule& schedule) {
 void leave_out_idle_overlap(settings::TrainSettings& s, const models::Model& model,
                             std::vector<SettingNote>& notes) {
   using Dispatcher = settings::ParallelSettings::Dispatcher;
-  const models::MoeFlags moe = model->flags().moe;
+  const std::optional<models::ExpertFacts>& experts = model->facts().experts;
   settings::ParallelSettings& p = s.parallel;
   const auto idle = [&](bool given, std::string_view flag, std::string_view why) {
     if (given) notes.push_back({std::string(flag), "none", std::string(why)});
   };
   const std::string_view none = "the model has no experts";
-  if (!moe.num_experts) {
+  if (!experts) {
     idle(p.overlap_experts, "overlap-moe-expert-parallel-comm", none);
     idle(p.token_dispatcher == Dispatcher::alltoall, "moe-token-dispatcher-type", none);
     p.overlap_experts = false;
@@ -279,7 +279,7 @@ void leave_out_idle_overlap(settings::TrainSettings& s, const models::Model& mod
                      "on a GPU only the device knows how many rows go where"});
     p.token_dispatcher = Dispatcher::allgather;
   }
-  if (moe.num_experts && s.shape.moe.names_losses_without_coefficient())
+  if (experts && s.shape.moe.names_losses_without_coefficient())
     notes.push_back({"moe-aux-loss-coeff", "0",
                      fmt::format("the default: --moe-router-load-balancing-type {} adds no loss",
                                  fmt::join(s.shape.moe.load_balancing_type, " "))});
@@ -287,9 +287,9 @@ void leave_out_idle_overlap(settings::TrainSettings& s, const models::Model& mod
     idle(true, "moe-expert-rank-capacity-factor", "no rank holds some of the experts alone");
     s.shape.moe.rank_capacity_factor.reset();
   }
-  if (moe.shared_ffn.value_or(0) > 0) return;
+  if (experts && experts->shared_width > 0) return;
   idle(p.overlap_shared_expert, "moe-shared-expert-overlap",
-       moe.num_experts ? "the model has no shared expert" : none);
+       experts ? "the model has no shared expert" : none);
   p.overlap_shared_expert = false;
 }
 
@@ -316,7 +316,7 @@ Settled divide(settings::TrainSettings s, const models::Model& model) {
   if (s.runtime.device_kind() == DeviceKind::cuda)
     settings::check_rules(settings::RuleScope::graphs, s);
   MG_CHECK(
-      !model->flags().moe.num_experts || s.parallel.expert_ranks() == 1 ||
+      !model->facts().experts || s.parallel.expert_ranks() == 1 ||
           !s.graphs.record_after(s.parallel) || s.runtime.device_kind() != DeviceKind::cuda,
       "--cuda-graph-impl local captures no messages between the ranks that divide the experts, "
       "but --expert-model-parallel-size {} and --expert-tensor-parallel-size {} make {} of them; "

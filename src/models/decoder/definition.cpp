@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "models/decoder/flags.h"
+#include "models/decoder/facts.h"
 #include "models/decoder/model.h"
 #include "models/decoder/plain.h"
 #include "models/decoder/upcycling.h"
@@ -17,20 +17,13 @@ class DecoderDefinition final : public ModelDefinition,
                                 public std::enable_shared_from_this<DecoderDefinition> {
  public:
   DecoderDefinition(DecoderValue value, const DecoderFamily& family, ConfigForm form)
-      : v_(std::move(value)), family_(family), form_(form) {}
+      : ModelDefinition(facts_of(value, family.name)),
+        v_(std::move(value)),
+        family_(family),
+        form_(form) {}
 
-  std::string_view family() const override { return family_.name; }
-  int64_t num_layers() const override { return v_.num_layers(); }
-  int64_t hidden_size() const override { return v_.hidden_size; }
-  int64_t vocab_size() const override { return v_.vocab_size; }
-  int64_t max_position_embeddings() const override { return v_.positions(); }
-  int64_t context_length() const override { return v_.context_length(); }
-  int64_t score_labels() const override { return v_.score_labels; }
-  int64_t score_padding() const override { return v_.score_pad_token; }
-  int64_t parameter_count() const override;
   double training_flops(int64_t length) const override;
   int64_t context_class(int64_t length) const override;
-  ModelFlags flags() const override { return flags_of(v_); }
   Json describe() const override { return to_json(v_); }
   Json config_json(DType stored) const override { return write_config(family_, v_, stored, form_); }
   bool is_surplus(std::string_view tensor) const override {
@@ -77,13 +70,6 @@ class DecoderDefinition final : public ModelDefinition,
   }
 
  private:
-  int64_t norm_size(const nn::NormConfig& norm, int64_t width) const {
-    return norm.has_bias() ? 2 * width : width;
-  }
-  int64_t count(const LayerValue& layer) const;
-  int64_t count(const nn::MlpConfig& mlp, int64_t width) const;
-  int64_t count(const nn::MoeConfig& moe) const;
-  int64_t count(const nn::AttentionConfig& a, const nn::NormConfig& norm) const;
   // A tensor's name without the base model's prefix, which files may lack or have twice.
   std::string_view behind_prefix(std::string_view tensor) const {
     const std::string_view prefix = family_.base_prefix;
@@ -96,59 +82,6 @@ class DecoderDefinition final : public ModelDefinition,
   const DecoderFamily& family_;
   const ConfigForm form_;
 };
-
-int64_t DecoderDefinition::count(const nn::AttentionConfig& a, const nn::NormConfig& norm) const {
-  const int64_t h = v_.hidden_size, q = a.heads * a.head_size, k = a.kv_heads * a.head_size;
-  const int64_t qkv = (a.output_gate ? 2 : 1) * q + 2 * k;
-  int64_t size = h * qkv + (a.qkv_bias ? qkv : 0) + q * h + (a.output_bias ? h : 0);
-  if (a.qk_norm == nn::QkNorm::head) size += 2 * norm_size(norm, a.head_size);
-  if (a.qk_norm == nn::QkNorm::full_width) size += norm_size(norm, q) + norm_size(norm, k);
-  return size + (a.sinks == nn::Sinks::learned ? a.heads : 0);
-}
-
-int64_t DecoderDefinition::count(const nn::MlpConfig& mlp, int64_t width) const {
-  const int64_t up = mlp.gated ? 2 * mlp.ffn : mlp.ffn;
-  return width * up + mlp.ffn * width + (mlp.bias ? up + width : 0);
-}
-
-int64_t DecoderDefinition::count(const nn::MoeConfig& moe) const {
-  const int64_t h = v_.hidden_size, l = moe.latent;
-  int64_t size =
-      moe.experts * (h + count(moe.expert, l > 0 ? l : h)) + (moe.router_bias ? moe.experts : 0);
-  if (l > 0) size += 2 * h * l + (moe.expert.bias ? h + l : 0);
-  if (moe.shared_ffn > 0) size += count(moe.shared(), h) + (moe.shared_gate ? h : 0);
-  return size;
-}
-
-int64_t DecoderDefinition::count(const LayerValue& layer) const {
-  const int64_t h = v_.hidden_size;
-  int64_t size = 0, branches = 0;
-  if (const auto* a = layer.attention()) size += count(*a, layer.norm);
-  if (const auto* mlp = layer.mlp()) size += count(*mlp, h);
-  if (const auto* moe = layer.moe()) size += count(*moe);
-  for (const bool linear : {std::holds_alternative<LinearConfig>(layer.mixer),
-                            std::holds_alternative<LinearConfig>(layer.feed_forward)})
-    if (linear) size += h * h;
-  for (const bool none : {std::holds_alternative<NoOp>(layer.mixer),
-                          std::holds_alternative<NoOp>(layer.feed_forward)})
-    if (!none) ++branches;
-  int64_t norms = branches * ((layer.norm_before ? 1 : 0) + (layer.norm_after ? 1 : 0));
-  if (layer.order == LayerValue::Order::parallel_one_norm && branches == 2) norms = 1;
-  return size + norms * norm_size(layer.norm, h);
-}
-
-int64_t DecoderDefinition::parameter_count() const {
-  const int64_t h = v_.hidden_size;
-  int64_t size = v_.vocab_size * h + norm_size(v_.final_norm, h) +
-                 (v_.learned_positions ? v_.max_position_embeddings * h : 0);
-  if (v_.score_labels > 0) {
-    size += v_.score_labels * h;
-  } else if (v_.untied) {
-    size += v_.vocab_size * h;
-  }
-  for (const LayerValue& layer : v_.layers) size += count(layer);
-  return size;
-}
 
 double DecoderDefinition::forward_flops(const LayerValue& layer, int64_t length) const {
   const double t = real(length), h = real(v_.hidden_size);

@@ -6,24 +6,17 @@
 
 #include "base/error.h"
 #include "models/decoder/heterogeneous.h"
+#include "models/facts.h"
 #include "models/layer_pattern.h"
 
 namespace megatron::models {
 namespace {
 
-constexpr int64_t kMaxSize = int64_t{1} << 28;  // DecoderValue::check() has closer limits
-
 int64_t required(const std::optional<int64_t>& value, std::string_view flag) {
   MG_CHECK(value.has_value(),
            "the model's shape needs --{}; or give --model DIR with a Hugging Face config.json",
            flag);
-  MG_CHECK(*value > 0 && *value <= kMaxSize, "--{} is {}; it must lie in [1, {}]", flag, *value,
-           kMaxSize);
   return *value;
-}
-
-int64_t sized(const std::optional<int64_t>& value, int64_t otherwise, std::string_view flag) {
-  return value ? required(value, flag) : otherwise;
 }
 
 bool rotates(const ModelFlags& f) {
@@ -124,12 +117,12 @@ nn::AttentionConfig attention_of(const ModelFlags& f, int64_t hidden) {
   nn::AttentionConfig a{.heads = required(f.num_attention_heads, "num-attention-heads"),
                         .qkv_bias = f.add_bias_linear || f.add_qkv_bias,
                         .output_bias = f.add_bias_linear};
-  a.kv_heads = f.group_query_attention ? required(f.num_query_groups, "num-query-groups") : a.heads;
+  a.kv_heads = f.group_query_attention ? f.num_query_groups : a.heads;
   MG_CHECK(f.kv_channels || hidden % a.heads == 0,
            "--hidden-size {} is not a multiple of --num-attention-heads {}; change one of them "
            "or give --kv-channels",
            hidden, a.heads);
-  a.head_size = sized(f.kv_channels, hidden / a.heads, "kv-channels");
+  a.head_size = f.kv_channels.value_or(hidden / a.heads);
   if (rotates(f)) a.rotary = "default";
   a.qk_norm = qk_norm_of(f);
   a.sinks = sinks_of(f.softmax_type);
@@ -149,7 +142,7 @@ kernels::Activation activation_of(const ModelFlags& f) {
 
 nn::MlpConfig mlp_of(const ModelFlags& f, int64_t hidden) {
   const int64_t usual = f.swiglu ? std::max<int64_t>(8 * hidden / 3 / 64 * 64, 64) : 4 * hidden;
-  return {.ffn = sized(f.ffn_hidden_size, usual, "ffn-hidden-size"),
+  return {.ffn = f.ffn_hidden_size.value_or(usual),
           .activation = activation_of(f),
           .gated = f.swiglu || f.quick_geglu,
           .bias = f.add_bias_linear,
@@ -200,8 +193,8 @@ void apply_experts(const ModelFlags& f, DecoderValue& value) {
 // settings it takes over.
 void apply_mup(const ModelFlags& f, DecoderValue& value) {
   if (!f.use_mup) return;
-  const int64_t base = sized(f.mup_base_hidden_size, value.hidden_size, "mup-base-hidden-size"),
-                base_head = sized(f.mup_base_head_dim, 1, "mup-base-head-dim");
+  const int64_t base = f.mup_base_hidden_size.value_or(value.hidden_size),
+                base_head = f.mup_base_head_dim.value_or(1);
   MG_CHECK(std::isfinite(f.mup_attn_scale_power), "--mup-attn-scale-power is {}; it must be finite",
            f.mup_attn_scale_power);
   value.width_multiplier = static_cast<double>(value.hidden_size) / static_cast<double>(base);
@@ -238,10 +231,10 @@ nn::MoeConfig moe_of(const MoeFlags& m, const nn::MlpConfig& mlp) {
                     .correction_bias = m.enable_expert_bias || training.quantile,
                     .weights_on_input = m.apply_probs_on_input,
                     .expert = mlp,
-                    .latent = m.latent_size ? required(m.latent_size, "moe-latent-size") : 0,
+                    .latent = m.latent_size.value_or(0),
                     .shared_ffn = m.shared_ffn.value_or(0),
                     .shared_gate = m.shared_expert_gate};
-  moe.expert.ffn = sized(m.ffn_hidden_size, mlp.ffn, "moe-ffn-hidden-size");
+  moe.expert.ffn = m.ffn_hidden_size.value_or(mlp.ffn);
   const bool softmax = m.score == kernels::RouterScore::softmax;
   MG_CHECK(softmax || !m.pre_softmax,
            "--moe-router-pre-softmax applies to --moe-router-score-function softmax only");
@@ -281,6 +274,7 @@ std::vector<bool> expert_layers(const MoeFlags& m, int64_t layers) {
 }
 
 DecoderValue value_of(const ModelFlags& f, int64_t seq_length) {
+  check_ranges(f);
   DecoderValue value;
   const int64_t layers = required(f.num_layers, "num-layers");
   MG_CHECK(layers <= 1 << 16, "--num-layers is {}; it must lie in [1, {}]", layers, 1 << 16);
@@ -309,163 +303,6 @@ DecoderValue value_of(const ModelFlags& f, int64_t seq_length) {
   value.xavier_init = f.init_method_xavier_uniform;
   apply_mup(f, value);
   return value;
-}
-
-namespace {
-
-void set_rotary_flags(const nn::RotaryConfig& r, ModelFlags& f) {
-  f.position_embedding =
-      r.scaling == nn::RopeScaling::yarn ? PositionEmbedding::yarn : PositionEmbedding::rope;
-  f.rotary_base = r.base;
-  f.rotary_interleaved = r.interleaved;
-  f.rotary_percent = r.fraction;
-  if (r.scaling == nn::RopeScaling::linear) f.rotary_interpolation = r.factor;
-  if (r.scaling == nn::RopeScaling::llama3) {
-    f.use_rope_scaling = true;
-    f.rope_scaling_factor = r.factor;
-  }
-  if (r.scaling != nn::RopeScaling::yarn) return;
-  f.rotary_scaling_factor = r.factor;
-  f.yarn_original_positions = r.original_positions;
-  f.yarn_beta_fast = r.beta_fast;
-  f.yarn_beta_slow = r.beta_slow;
-  f.yarn_round_to_int = r.truncate;
-}
-
-// Lists of a number a layer, where layers differ.
-void set_pattern_flags(const DecoderValue& value, ModelFlags& f) {
-  std::string windows, unrotated;
-  int64_t window = 0;
-  bool all_windowed = true, all_rotated = true;
-  for (const LayerValue& layer : value.layers) {
-    const nn::AttentionConfig* a = layer.attention();
-    const bool has_window = a != nullptr && a->window > 0,
-               rotated = a == nullptr || !a->rotary.empty();
-    if (has_window) window = a->window;
-    all_windowed &= has_window;
-    all_rotated &= rotated;
-    windows += has_window ? ",1" : ",0";
-    unrotated += rotated ? ",0" : ",1";
-  }
-  const auto list = [](const std::string& text) { return "[" + text.substr(1) + "]"; };
-  if (window > 0) {
-    f.window_size = std::to_string(window - 1) + ",0";
-    if (!all_windowed) f.window_attn_skip_freq = list(windows);
-  }
-  if (!value.rotary.empty() && !all_rotated) f.no_rope_freq = list(unrotated);
-}
-
-void set_expert_flags(const DecoderValue& value, ModelFlags& f) {
-  const nn::MoeConfig* moe = value.first_moe();
-  if (moe == nullptr) return;
-  MoeFlags& m = f.moe;
-  m.num_experts = moe->experts;
-  m.topk = moe->choices;
-  m.ffn_hidden_size = moe->expert.ffn;
-  m.score = moe->router.score;
-  m.pre_softmax = moe->router.softmax_first;
-  m.enable_expert_bias = moe->correction_bias && !value.router.quantile;
-  m.apply_probs_on_input = moe->weights_on_input;
-  m.shared_expert_gate = moe->shared_gate;
-  if (moe->router.scale != 1) m.topk_scaling_factor = moe->router.scale;
-  if (moe->latent > 0) m.latent_size = moe->latent;
-  if (moe->shared_ffn > 0) m.shared_ffn = moe->shared_ffn;
-  if (moe->router.groups > 1) {
-    m.num_groups = moe->router.groups;
-    m.group_topk = moe->router.chosen_groups;
-  }
-  std::string list;
-  for (const LayerValue& layer : value.layers) list += layer.moe() != nullptr ? ",1" : ",0";
-  if (list.find('0') != list.npos) m.layer_freq = "[" + list.substr(1) + "]";
-  if (value.router.z_loss != 0) m.z_loss_coeff = value.router.z_loss;
-  m.bias_update_rate = value.router.bias_update_rate;
-  if (value.router.capacity_factor > 0) m.capacity_factor = value.router.capacity_factor;
-  if (value.router.rank_capacity_factor > 0)
-    m.rank_capacity_factor = value.router.rank_capacity_factor;
-  m.drop_policy = value.router.kept;
-  m.pad_to_capacity = value.router.padded;
-  m.capacity_of_sequence = value.router.capacity_of_sequence;
-  m.quantile_ema = value.router.quantile_ema;
-  m.double_logits = value.router.double_logits;
-  if (value.router.input_jitter != 0) m.input_jitter = value.router.input_jitter;
-  if (value.router.logits_bias != 0) m.force_biased = value.router.logits_bias;
-  m.force_load_balancing = value.router.random_logits;
-  m.load_balancing_type.clear();
-  m.aux_loss_coeff.clear();
-  const auto add_loss = [&](const char* type, double coefficient) {
-    m.load_balancing_type.emplace_back(type);
-    m.aux_loss_coeff.push_back(fmt::format("{}", coefficient));
-  };
-  if (value.router.sinkhorn || value.router.quantile)
-    return add_loss(value.router.sinkhorn ? "sinkhorn" : "quantile_balancing", 0);
-  if (value.router.aux_loss != 0 ||
-      (value.router.sequence_aux_loss == 0 && value.router.global_aux_loss == 0))
-    add_loss("aux_loss", value.router.aux_loss);
-  if (value.router.sequence_aux_loss != 0) add_loss("seq_aux_loss", value.router.sequence_aux_loss);
-  if (value.router.global_aux_loss != 0) add_loss("global_aux_loss", value.router.global_aux_loss);
-}
-
-}  // namespace
-
-ModelFlags flags_of(const DecoderValue& value) {
-  const nn::AttentionConfig* attention = value.first_attention();
-  const nn::MlpConfig* mlp = value.first_mlp();
-  const nn::AttentionConfig a = attention == nullptr
-                                    ? nn::AttentionConfig{.heads = 1, .kv_heads = 1, .head_size = 1}
-                                    : *attention;
-  const nn::MoeConfig* moe = value.first_moe();
-  const nn::MlpConfig m = mlp != nullptr   ? *mlp
-                          : moe != nullptr ? moe->expert
-                                           : nn::MlpConfig{.ffn = 1};
-  const nn::NormConfig& norm = value.layers.at(0).norm;
-  ModelFlags f;
-  f.num_layers = value.num_layers();
-  f.hidden_size = value.hidden_size;
-  f.num_attention_heads = a.heads;
-  f.ffn_hidden_size = m.ffn;
-  f.kv_channels = a.head_size;
-  f.max_position_embeddings = value.max_position_embeddings;
-  f.vocab_size = value.vocab_size;
-  f.group_query_attention = a.kv_heads != a.heads;
-  if (f.group_query_attention) f.num_query_groups = a.kv_heads;
-  if (const auto rotary = value.rotary.find(a.rotary); rotary != value.rotary.end())
-    set_rotary_flags(rotary->second, f);
-  else
-    f.position_embedding =
-        value.learned_positions ? PositionEmbedding::learned_absolute : PositionEmbedding::none;
-  set_pattern_flags(value, f);
-  set_expert_flags(value, f);
-  f.normalization = norm.kind;
-  f.norm_epsilon = norm.epsilon;
-  f.layernorm_1p = norm.one_plus;
-  f.qk_layernorm = a.qk_norm == nn::QkNorm::head;
-  f.qk_l2_norm = a.qk_norm == nn::QkNorm::l2;
-  f.attention_output_gate = a.output_gate;
-  f.softmax_type = a.sinks == nn::Sinks::zero      ? SoftmaxType::off_by_one
-                   : a.sinks == nn::Sinks::learned ? SoftmaxType::learnable
-                                                   : SoftmaxType::vanilla;
-  f.squared_relu = m.activation == kernels::Activation::squared_relu;
-  f.quick_geglu = m.activation == kernels::Activation::quick_gelu && m.gated;
-  f.glu_linear_offset = m.up_offset;
-  if (m.clamp > 0) f.activation_clamp = m.clamp;
-  f.swiglu = m.gated && !f.quick_geglu;
-  f.add_bias_linear = m.bias;
-  f.add_qkv_bias = a.qkv_bias && !m.bias;
-  f.untie = value.untied;
-  f.hidden_dropout = value.hidden_dropout;
-  f.attention_dropout = value.attention_dropout;
-  f.init_method_std = value.init_method_std;
-  f.embedding_init_method_std = value.embedding_init_std;
-  f.init_method_xavier_uniform = value.xavier_init;
-  if (value.width_multiplier != 1) {
-    f.use_mup = true;
-    f.mup_base_hidden_size =
-        std::llround(static_cast<double>(value.hidden_size) / value.width_multiplier);
-    f.mup_embedding_mult = value.embedding_scale;
-    f.mup_output_mult = value.logits_scale;
-  }
-  f.bias_gelu_fusion = m.activation != kernels::Activation::gelu_erf;
-  return f;
 }
 
 }  // namespace megatron::models

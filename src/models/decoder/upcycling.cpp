@@ -68,6 +68,7 @@ nn::MoeConfig experts_of(const MoeFlags& flags, const nn::MlpConfig& mlp, int64_
 }
 
 void check_flags(const UpcyclingFlags& flags) {
+  check_ranges(flags.moe);
   MG_CHECK(flags.granularity > 0, "--moe-upcycling-granularity is {}; it must be positive",
            flags.granularity);
   MG_CHECK(flags.moe.num_experts.has_value(),

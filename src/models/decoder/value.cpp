@@ -6,7 +6,7 @@
 
 #include "base/divide.h"
 #include "base/error.h"
-#include "models/model_flags.h"
+#include "models/facts.h"
 
 namespace megatron::models {
 namespace {

@@ -19,15 +19,18 @@ void LogSettings::fields(Fields& f) {
   f.begin_group("logging");
   f.add("log-interval", &log_interval,
         "steps between log lines, on the console and in --log-jsonl; the first and the last step "
-        "are always logged");
+        "are always logged")
+      .in_short_help();
   f.add("log-jsonl", &log_jsonl,
         "file for the log as JSON lines (docs/log.md); default log.jsonl in the --save folder; a "
         "resumed run appends to it, a new run renames an existing file to FILE.1, FILE.2 ...");
   f.add("tensorboard-dir", &tensorboard_dir,
         "folder for TensorBoard event files; curves over consumed samples are in its subfolder "
-        "vs_samples; default: none");
+        "vs_samples; default: none")
+      .in_short_help();
   f.add("tensorboard-log-interval", &tensorboard_log_interval,
-        "steps between TensorBoard points, independent of --log-interval");
+        "steps between TensorBoard points, independent of --log-interval")
+      .of([this] { return tensorboard_dir ? "" : "there is no --tensorboard-dir"; });
   f.add_enum<LogFormat>("log-format", &format,
                         {{"console", LogFormat::console}, {"megatron", LogFormat::megatron}},
                         "format of step and evaluation lines on the console: console (at most "
@@ -43,24 +46,22 @@ void LogSettings::fields(Fields& f) {
         "log times, in ms per step: 1: parts of the step, with min and max over the ranks; 2: "
         "forward and backward, too. The device is synchronized at the end of each part");
   f.add("timing-log-option", &timing_log_option, {"max", "minmax", "all"},
-        "with --timing-log-level: log the max time over the ranks, min and max, or all");
+        "with --timing-log-level: log the max time over the ranks, min and max, or all")
+      .of([this] {
+        return timing_log_level > 0 ? "" : "--timing-log-level is 0: nothing is timed";
+      });
   f.add_switch("log-timers-to-tensorboard", &log_timers_to_tensorboard, true,
-               "write these times, max over the ranks, to TensorBoard");
+               "write these times, max over the ranks, to TensorBoard")
+      .of([this] {
+        return timing_log_level == 0 ? "--timing-log-level is 0: nothing is timed"
+               : tensorboard_dir     ? ""
+                                     : "there is no --tensorboard-dir";
+      });
   f.add("wandb-project", &wandb_project,
         "stored in the log, for tools/wandb_import, which turns it into a Weights & Biases run");
   f.add("wandb-exp-name", &wandb_exp_name, "for tools/wandb_import: name of the run");
   f.add("wandb-entity", &wandb_entity, "for tools/wandb_import: its entity");
   f.add("wandb-save-dir", &wandb_save_dir, "for tools/wandb_import: folder for the run's files");
-  f.common({"log-interval", "tensorboard-dir"});
-  f.of({"timing-log-option"},
-       [this] { return timing_log_level > 0 ? "" : "--timing-log-level is 0: nothing is timed"; });
-  f.of({"log-timers-to-tensorboard"}, [this] {
-    return timing_log_level == 0 ? "--timing-log-level is 0: nothing is timed"
-           : tensorboard_dir     ? ""
-                                 : "there is no --tensorboard-dir";
-  });
-  f.of({"tensorboard-log-interval"},
-       [this] { return tensorboard_dir ? "" : "there is no --tensorboard-dir"; });
 }
 
 void LogSettings::check() const {

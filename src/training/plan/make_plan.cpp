@@ -114,12 +114,13 @@ void add_assumed_time(plan::Plan& p, const MetaRun& run, int rank, const setting
     again.run(0, {}, false);
     keeping = plan::filled(again.work(), fill);
   }
+  const std::optional<models::ExpertFacts>& experts = model->facts().experts;
   p.assumed =
       plan::assumed_time(work, keeping,
                          {.micro_batches = p.micro_batches,
                           .vocabulary = model->vocab_size(),
                           .tensor_ranks = static_cast<int>(s.parallel.tensor_parallel),
-                          .experts = model->flags().moe.num_experts.value_or(0),
+                          .experts = experts ? experts->count : 0,
                           .stretch = pipeline_stretch(run.ranks().pipeline(), p.micro_batches)});
 }
 
@@ -176,11 +177,10 @@ plan::MegatronLayout megatron_layout(const settings::TrainSettings& s, const mod
 
 plan::PlanAxes axes_of(const settings::TrainSettings& s, const models::Model& model) {
   const settings::ParallelSettings& p = s.parallel;
-  const bool experts = model->flags().moe.num_experts.has_value();
   return {.tensor = p.tensor_parallel,
           .pipeline = p.pipeline_parallel,
           .data = s.data_parallel(),
-          .expert = experts ? p.expert_parallel : 0,
+          .expert = model->facts().experts ? p.expert_parallel : 0,
           .expert_tensor = p.expert_tensor_parallel.value_or(p.tensor_parallel)};
 }
 
@@ -208,7 +208,7 @@ plan::Plan plan_without_run(const settings::TrainSettings& s, const models::Mode
           .machine = limits.memory,
           .cgroup = limits.memory_limit_file,
           .gpu = gpu_of(s, options),
-          .megatron = plan::megatron_estimate(model->flags(), vocabulary.padded_size,
+          .megatron = plan::megatron_estimate(model->facts(), vocabulary.padded_size,
                                               megatron_layout(s, model))};
 }
 

@@ -13,7 +13,8 @@ namespace megatron::training {
 std::optional<plan::ExpertRows> experts_of(const plan::StepWork& work,
                                            const settings::TrainSettings& s,
                                            const models::Model& model) {
-  auto rows = plan::expert_rows(work, model->flags().moe.num_experts.value_or(1));
+  const std::optional<models::ExpertFacts>& experts = model->facts().experts;
+  auto rows = plan::expert_rows(work, experts ? experts->count : 1);
   if (!rows) return rows;
   const nn::RouterTraining training = s.shape.moe.training();
   rows->fixed = s.runtime.device_kind() == DeviceKind::cuda;

@@ -55,8 +55,8 @@ TrainSettings with(TrainSettings s, const std::string& flags) {
 // Parts of layers that can be recomputed together, those that repeat the least work first: passes
 // over norms and activations, attention, the first product of feed-forward blocks (of experts, all of them). The last
 // takes the least memory. stops: passes stop within layers of experts, which cannot be recomputed as a whole then.
-std::vector<std::string> recomputed_parts(const models::MoeFlags& moe, bool stops) {
-  const bool experts = moe.num_experts.has_value(), dense = !experts || moe.layer_freq != "1";
+std::vector<std::string> recomputed_parts(const models::ModelFacts& model, bool stops) {
+  const bool experts = model.experts.has_value(), dense = !experts || model.feed_forward;
   const auto of = [&](const char* of_dense, const char* of_experts) {
     return joined(dense ? of_dense : "", experts ? of_experts : "");
   };
@@ -270,7 +270,7 @@ class Suggestions {
   void recompute_parts() {
     if (s_.recompute.granularity == "full") return;
     const auto sets = recomputed_parts(
-        model_->flags().moe, s_.parallel.overlap_experts && s_.parallel.expert_tokens_travel());
+        model_->facts(), s_.parallel.overlap_experts && s_.parallel.expert_tokens_travel());
     const auto flags = [&](const std::string& parts) {
       return joined(
           s_.recompute.granularity == "selective" ? "" : "--recompute-granularity selective",

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "device/cuda_plugin.h"
+#include "models/model_flags.h"
 #include "nn/expert_load.h"
 #include "training/trained_model.h"
 

@@ -7,6 +7,7 @@
 
 #include "device/cuda_plugin.h"
 #include "inference/generate.h"
+#include "models/model_flags.h"
 #include "models/stage.h"
 
 namespace megatron::inference {

@@ -8,6 +8,7 @@
 #include "dist/ranks.h"
 #include "kernels/observer.h"
 #include "models/model.h"
+#include "models/model_flags.h"
 #include "training/trained_model.h"
 
 namespace megatron::training {

@@ -57,14 +57,12 @@ models::Model model_named(const std::string& name) {
 
 // Parameters that a token meets: all but the experts that its router leaves out.
 int64_t active_parameters(const models::Model& model) {
-  const models::ModelFlags flags = model->flags();
-  const std::string& freq = flags.moe.layer_freq;
-  const int64_t sparse = freq.starts_with('[') ? std::ranges::count(freq, '1') : *flags.num_layers,
-                width = flags.moe.ffn_hidden_size.value_or(*flags.ffn_hidden_size),
-                hidden = *flags.hidden_size,
-                biases = flags.add_bias_linear ? 2 * width + hidden : 0;
-  return model->parameter_count() -
-         sparse * (*flags.moe.num_experts - flags.moe.topk) * (3 * hidden * width + biases);
+  const models::ModelFacts& facts = model->facts();
+  const models::ExpertFacts& experts = *facts.experts;
+  const int64_t width = experts.each.width, hidden = facts.hidden_size,
+                biases = experts.each.bias ? 2 * width + hidden : 0;
+  return facts.parameters - std::ranges::count(experts.layers, true) *
+                                (experts.count - experts.chosen) * (3 * hidden * width + biases);
 }
 
 // Nothing is printed during its life.
@@ -103,7 +101,7 @@ TEST_P(Recipes, HaveThePublishedTensorsAndFit) {
   EXPECT_EQ(static_cast<double>(plan.parameter_count()), stated(GetParam(), "Parameters"));
   if (s.run.model_config) {
     const models::Model model = model_named(*s.run.model_config);
-    if (model->flags().moe.num_experts) {
+    if (model->facts().experts) {
       EXPECT_EQ(static_cast<double>(active_parameters(model)), stated(GetParam(), "Active"));
     }
   }
@@ -193,9 +191,8 @@ void flatten(const Json& json, const std::string& key, std::set<std::string>& li
 
 // Whether heads share keys, and whether all heads together are as wide as what flows between layers.
 std::pair<bool, bool> proportions(const models::Model& model) {
-  const models::ModelFlags flags = model->flags();
-  return {flags.group_query_attention,
-          *flags.kv_channels * *flags.num_attention_heads == *flags.hidden_size};
+  const models::AttentionFacts& a = *model->facts().attention;
+  return {a.key_heads != a.heads, a.head_size * a.heads == model->hidden_size()};
 }
 
 TEST_P(PublishedModels, HaveTwinsOfTheSameKind) {

@@ -9,6 +9,7 @@
 
 #include "base/philox.h"
 #include "inference/generate.h"
+#include "models/model_flags.h"
 #include "models/stage.h"
 #include "nn/sequence_state.h"
 

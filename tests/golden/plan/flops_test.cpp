@@ -4,6 +4,7 @@
 
 #include <map>
 
+#include "models/model_flags.h"
 #include "models/stage.h"
 #include "plan/parameters.h"
 #include "plan/recorder.h"

@@ -1,6 +1,7 @@
 // Every combination of the flags that shape a model trains, and its loss falls.
 #include <gtest/gtest.h>
 
+#include "models/model_flags.h"
 #include "training/trainer.h"
 
 namespace megatron::training {

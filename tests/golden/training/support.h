@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "hang_limit.h"
+#include "models/model_flags.h"
 #include "models/stage.h"
 #include "training/trainer.h"
 

@@ -17,59 +17,53 @@ double activation(const TrafficShape& s) {
 // Share of its bytes that a rank sends in an all-gather or a reduce-scatter.
 double share(int ranks) { return static_cast<double>(ranks - 1) / ranks; }
 
-int64_t norm_elements(const models::ModelFlags& c) {
-  return *c.hidden_size * (c.normalization == nn::Normalization::layer_norm ? 2 : 1);
+int64_t norm_elements(const models::ModelFacts& m) { return m.hidden_size * (m.rms_norm ? 1 : 2); }
+
+int64_t position_elements(const models::ModelFacts& m) {
+  return m.positions == models::Positions::learned ? m.max_position_embeddings * m.hidden_size : 0;
 }
 
-int64_t position_elements(const models::ModelFlags& c) {
-  return c.position_embedding == models::PositionEmbedding::learned_absolute
-             ? *c.max_position_embeddings * *c.hidden_size
-             : 0;
-}
-
-int64_t layer_elements(const models::ModelFlags& c) {
-  const int64_t q = *c.num_attention_heads * *c.kv_channels, k = c.query_groups() * *c.kv_channels,
-                h = *c.hidden_size, up = (c.swiglu ? 2 : 1) * *c.ffn_hidden_size;
-  int64_t elements =
-      2 * norm_elements(c) + (q + 2 * k) * h + h * q + up * h + h * *c.ffn_hidden_size;
-  if ((c.add_bias_linear || c.add_qkv_bias)) elements += q + 2 * k;
-  if (c.add_bias_linear) elements += h;
-  if (c.add_bias_linear) elements += up + h;
+int64_t layer_elements(const models::ModelFacts& m) {
+  const models::AttentionFacts& a = *m.attention;
+  const models::FeedForwardFacts& f = *m.feed_forward;
+  const int64_t q = a.heads * a.head_size, k = a.key_heads * a.head_size, h = m.hidden_size,
+                up = (f.gated ? 2 : 1) * f.width;
+  int64_t elements = 2 * norm_elements(m) + (q + 2 * k) * h + h * q + up * h + h * f.width;
+  if (a.qkv_bias) elements += q + 2 * k;
+  if (f.bias) elements += h + up + h;
   return elements;
 }
 
 // Parameters that every tensor-parallel rank holds whole.
-int64_t undivided(const models::ModelFlags& c) {
-  const int64_t layer = 2 * norm_elements(c) + (c.add_bias_linear ? *c.hidden_size : 0) +
-                        (c.add_bias_linear ? *c.hidden_size : 0);
-  return *c.num_layers * layer + norm_elements(c) + position_elements(c);
+int64_t undivided(const models::ModelFacts& m) {
+  const int64_t layer = 2 * norm_elements(m) + (m.feed_forward->bias ? 2 * m.hidden_size : 0);
+  return m.num_layers * layer + norm_elements(m) + position_elements(m);
 }
 
 }  // namespace
 
 double tensor_parallel_bytes(const TrafficShape& s, int ranks, bool sequence) {
-  const models::ModelFlags c = s.model->flags();
-  const double part = share(ranks) * activation(s), layers = d(*c.num_layers);
+  const models::ModelFacts& m = s.model->facts();
+  const double part = share(ranks) * activation(s), layers = d(m.num_layers);
   double bytes = part * ((sequence ? 10 : 8) * layers + 4) + d(ranks - 1) * d(s.tokens) * 3 * 4;
-  if (c.query_groups() < ranks) {
-    const double keys = 2 * d(c.query_groups() * *c.kv_channels) * d(size_of(s.type));
+  if (m.attention->key_heads < ranks) {
+    const double keys = 2 * d(m.attention->key_heads * m.attention->head_size) * d(size_of(s.type));
     bytes += layers * 2 * share(ranks) * d(s.tokens) * keys;
   }
   bytes *= d(s.micro_batches);
-  return sequence ? bytes + 2 * share(ranks) * d(undivided(c)) * kGradient : bytes;
+  return sequence ? bytes + 2 * share(ranks) * d(undivided(m)) * kGradient : bytes;
 }
 
 int64_t SpanElements::total() const { return std::accumulate(spans.begin(), spans.end(), shared); }
 
 SpanElements span_elements(const models::Model& model) {
-  const models::ModelFlags c = model->flags();
-  const int64_t table = *c.vocab_size * *c.hidden_size;
+  const models::ModelFacts& m = model->facts();
+  const int64_t table = m.vocab_size * m.hidden_size;
   SpanElements elements;
-  elements.shared = c.untie ? 0 : table;
-  elements.spans.push_back(position_elements(c) + (c.untie ? table : 0));
-  elements.spans.insert(elements.spans.end(), static_cast<size_t>(*c.num_layers),
-                        layer_elements(c));
-  elements.spans.push_back(norm_elements(c) + (c.untie ? table : 0));
+  elements.shared = m.tied ? table : 0;
+  elements.spans.push_back(position_elements(m) + (m.tied ? 0 : table));
+  elements.spans.insert(elements.spans.end(), static_cast<size_t>(m.num_layers), layer_elements(m));
+  elements.spans.push_back(norm_elements(m) + (m.tied ? 0 : table));
   return elements;
 }
 
@@ -109,7 +103,7 @@ double pipeline_bytes(const TrafficShape& s, const parallel::PipelineShape& pipe
   }
   double bytes = d(s.micro_batches) * activation(s) * messages;
   const int first = pipeline.stage_of(0), last = pipeline.stage_of(pipeline.virtual_stages() - 1);
-  if (!s.model->flags().untie && first != last && (stage == first || stage == last))
+  if (s.model->facts().tied && first != last && (stage == first || stage == last))
     bytes += 2 * share(2) * d(s.model->vocab_size() * s.model->hidden_size()) * kGradient;
   return bytes;
 }

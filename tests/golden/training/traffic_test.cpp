@@ -8,6 +8,7 @@
 #include <map>
 
 #include "golden/training/traffic_formula.h"
+#include "models/model_flags.h"
 #include "parallel/bucket_layout.h"
 #include "plan/parameters.h"
 #include "training/trained_model.h"
@@ -112,8 +113,8 @@ Counter counted(const RunOf& run, const std::function<void(TrainedModel&)>& look
 
 std::string text(const RunOf& run) {
   return fmt::format("{} layers, {} key groups, {}, {}, rank {} of {}", run.model->num_layers(),
-                     run.model->flags().query_groups(),
-                     run.model->flags().untie ? "untied" : "tied", name(run.type), run.rank,
+                     run.model->facts().attention->key_heads,
+                     run.model->facts().tied ? "tied" : "untied", name(run.type), run.rank,
                      run.ranks);
 }
 

@@ -209,5 +209,31 @@ TEST(Nearest, FindsTypingErrors) {
   EXPECT_EQ(nearest("ca", {"abc"}), "");
 }
 
+TEST(Fields, RowsHaveRanges) {
+  int64_t layers = 12;
+  std::optional<int64_t> heads;
+  Fields fields;
+  fields.add("num-layers", &layers, "Layers.").within(1, 12).in_short_help();
+  fields.add("heads", &heads, "Heads.").within(0, 4).of([] { return "there are none"; });
+  const auto refusal = [&] {
+    try {
+      fields.check();
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  EXPECT_EQ(refusal(), "") << "heads are not set";
+  layers = 13;
+  heads = -1;
+  EXPECT_EQ(refusal(), "--num-layers is 13; it must lie in [1, 12]");
+  layers = 1;
+  EXPECT_EQ(refusal(), "--heads is -1; it must lie in [0, 4]");
+  heads = 4;
+  EXPECT_EQ(refusal(), "");
+  EXPECT_TRUE(fields.all()[0].common);
+  EXPECT_EQ(fields.all()[1].idle(), "there are none");
+}
+
 }  // namespace
 }  // namespace megatron

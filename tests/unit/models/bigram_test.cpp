@@ -79,19 +79,19 @@ Tensor BigramModel::loss(Tape& tape, const Bundle& in, const nn::Batch& batch) c
 }
 
 struct BigramDefinition final : ModelDefinition, std::enable_shared_from_this<BigramDefinition> {
-  BigramDefinition(int64_t vocabulary, int64_t hidden) : vocabulary(vocabulary), hidden(hidden) {}
+  BigramDefinition(int64_t vocabulary, int64_t hidden)
+      : ModelDefinition({.family = "bigram",
+                         .hidden_size = hidden,
+                         .vocab_size = vocabulary,
+                         .max_position_embeddings = 1,
+                         .context_length = 1,
+                         .parameters = 2 * vocabulary * hidden + hidden,
+                         .tied = false}),
+        vocabulary(vocabulary),
+        hidden(hidden) {}
 
-  std::string_view family() const override { return "bigram"; }
-  int64_t num_layers() const override { return 0; }
-  int64_t hidden_size() const override { return hidden; }
-  int64_t vocab_size() const override { return vocabulary; }
-  int64_t max_position_embeddings() const override { return 1; }
-  int64_t parameter_count() const override { return 2 * vocabulary * hidden + hidden; }
   double training_flops(int64_t length) const override {
     return 6.0 * static_cast<double>(length * vocabulary * hidden);
-  }
-  ModelFlags flags() const override {
-    return {.num_layers = 0, .hidden_size = hidden, .vocab_size = vocabulary};
   }
   Json describe() const override { return config_json(DType::f32); }
   Json config_json(DType) const override {

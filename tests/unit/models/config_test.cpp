@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/files.h"
+#include "models/model_flags.h"
 #include "models/stage.h"
 #include "unit/models/family_models.h"
 
@@ -135,9 +136,10 @@ TEST(Config, FuzzGivesAnErrorOrAValidShape) {
       try {
         const Model model = model_from_config_json(Json::parse(mutated));
         ++valid;
-        const ModelFlags flags = model->flags();
-        EXPECT_GT(*flags.kv_channels, 0);
-        EXPECT_EQ(*flags.num_attention_heads % flags.query_groups(), 0);
+        if (const auto& attention = model->facts().attention) {
+          EXPECT_GT(attention->head_size, 0);
+          EXPECT_EQ(attention->heads % attention->key_heads, 0);
+        }
         if (model->num_layers() > 64) continue;
         Runtime meta({DeviceKind::meta, 0}, 1);
         const auto whole = model.build(meta, DType::f32, 0);
@@ -207,8 +209,8 @@ TEST(Config, FlagsHaveAFamily) {
   flags.add_bias_linear = false;
   EXPECT_EQ(model_from_flags(flags, 8)->family(), "llama");
   // Without flags the dropouts are what the family can say.
-  EXPECT_EQ(model_from_flags(flags, 8)->flags().hidden_dropout, 0);
-  EXPECT_EQ(model_from_flags(flags, 8)->flags().attention_dropout, 0.1);
+  EXPECT_EQ(model_from_flags(flags, 8)->facts().hidden_dropout, 0);
+  EXPECT_EQ(model_from_flags(flags, 8)->facts().attention_dropout, 0.1);
   EXPECT_NO_THROW(model_from_flags(flags, 8)->config_json(DType::f32));
   flags.hidden_dropout = 0.1;
   EXPECT_EQ(model_from_flags(flags, 8)->family(), "llama");
@@ -286,7 +288,7 @@ TEST(Config, ChangesKeepTheFamily) {
   const Model other = model->with({.num_layers = 1, .hidden_dropout = 0.5});
   EXPECT_EQ(other->family(), "llama");
   EXPECT_EQ(other->num_layers(), 1);
-  EXPECT_EQ(other->flags().hidden_dropout, 0.5);
+  EXPECT_EQ(other->facts().hidden_dropout, 0.5);
   EXPECT_EQ(other->hidden_size(), model->hidden_size());
   EXPECT_THROW(other->config_json(DType::f32), Error);  // it has no hidden dropout
 }

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
+#include "models/model_flags.h"
 #include "models/stage.h"
 #include "tiny_gpt.h"
 #include "unit/models/family_models.h"
@@ -152,7 +153,7 @@ TEST(Families, LlamaNemotronFollowsItsFormulas) {
 TEST(Families, ScoreHeads) {
   const Model classifier = model_from_config_json(testing::qwen2_classifier());
   EXPECT_EQ(classifier->score_labels(), 3);
-  EXPECT_EQ(classifier->score_padding(), 0);
+  EXPECT_EQ(classifier->facts().score_padding, 0);
   EXPECT_EQ(model_from_config_json(classifier->config_json(DType::f32))->describe(),
             classifier->describe());
   Runtime meta({DeviceKind::meta, 0}, 1);

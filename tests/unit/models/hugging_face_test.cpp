@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "models/model.h"
+#include "models/model_flags.h"
 
 namespace megatron::models {
 namespace {
@@ -149,7 +150,7 @@ TEST(HuggingFaceConfig, RotaryBaseIsReadFromEitherPlace) {
     Json config = golden_config("llama");
     config.set("rope_parameters", Json::parse(parameters));
     config.set("rope_theta", Json::parse(own));
-    return model_from_config_json(config)->flags().rotary_base;
+    return model_from_config_json(config)->describe()["rotary.default"]["rotary-base"].as_number();
   };
   EXPECT_EQ(base(R"({"rope_type": "default", "rope_theta": 500000.0})", "null"), 500000);
   EXPECT_EQ(base("null", "500000.0"), 500000);
@@ -161,12 +162,18 @@ TEST(HuggingFaceConfig, RotaryBaseIsReadFromEitherPlace) {
 TEST(HuggingFaceConfig, RotaryBaseIsWrittenForOlderReadersWhereTheyNeedIt) {
   const Model model = model_from_config_json(golden_config("llama"));
   EXPECT_FALSE(model->config_json(DType::f32).contains("rope_theta"));
-  ModelFlags flags = model->flags();
+  ModelFlags flags{.num_layers = 1, .hidden_size = 16, .num_attention_heads = 2, .vocab_size = 8};
+  flags.position_embedding = PositionEmbedding::rope;
+  flags.normalization = nn::Normalization::rms_norm;
+  flags.swiglu = true;
+  flags.add_bias_linear = false;
   flags.rotary_base = 500000;
-  const Json written = model_from_flags(flags, 0)->config_json(DType::f32);
+  const Json written = model_from_flags(flags, 8)->config_json(DType::f32);
   EXPECT_EQ(written["rope_theta"].as_number(), 500000);
   EXPECT_EQ(written["rope_parameters"]["rope_theta"].as_number(), 500000);
-  EXPECT_EQ(model_from_config_json(written)->flags().rotary_base, 500000);
+  EXPECT_EQ(
+      model_from_config_json(written)->describe()["rotary.default"]["rotary-base"].as_number(),
+      500000);
 }
 
 }  // namespace

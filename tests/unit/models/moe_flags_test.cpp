@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "models/model.h"
+#include "models/model_flags.h"
 #include "text.h"
 
 namespace megatron::models {
@@ -39,24 +40,21 @@ TEST(MoeFlags, TypesOfBalancingAreRead) {
   EXPECT_TRUE(flags.training().quantile);
 }
 
-TEST(MoeFlags, AModelSaysWhatItWasMadeOf) {
-  const ModelFlags flags = model_from_flags(routed([](MoeFlags& m) {
-                                              m.load_balancing_type = {"quantile_balancing"};
-                                              m.quantile_ema = 0.5;
-                                              m.input_jitter = 0.25;
-                                              m.double_logits = true;
-                                              m.force_biased = -2;
-                                              m.force_load_balancing = true;
-                                            }),
-                                            16)
-                               ->flags();
-  EXPECT_EQ(flags.moe.load_balancing_type, std::vector<std::string>{"quantile_balancing"});
-  EXPECT_FALSE(flags.moe.enable_expert_bias);
-  EXPECT_EQ(flags.moe.quantile_ema, 0.5);
-  EXPECT_EQ(flags.moe.input_jitter, 0.25);
-  EXPECT_TRUE(flags.moe.double_logits);
-  EXPECT_EQ(flags.moe.force_biased, -2);
-  EXPECT_TRUE(flags.moe.force_load_balancing);
+TEST(MoeFlags, TrainingIsWhatTheySay) {
+  MoeFlags flags;
+  flags.load_balancing_type = {"quantile_balancing"};
+  flags.quantile_ema = 0.5;
+  flags.input_jitter = 0.25;
+  flags.double_logits = true;
+  flags.force_biased = -2;
+  flags.force_load_balancing = true;
+  const nn::RouterTraining training = flags.training();
+  EXPECT_TRUE(training.quantile);
+  EXPECT_EQ(training.quantile_ema, 0.5);
+  EXPECT_EQ(training.input_jitter, 0.25);
+  EXPECT_TRUE(training.double_logits);
+  EXPECT_EQ(training.logits_bias, -2);
+  EXPECT_TRUE(training.random_logits);
 }
 
 TEST(MoeFlags, WhatDoesNotGoTogetherIsRefused) {

@@ -89,13 +89,40 @@ TEST(DerivedSettings, OfTheModelsDirectory) {
   s.shape = {};
   s.run.model = llama;
   auto notes = notes_of(s);
-  EXPECT_EQ(notes["normalization"], "RMSNorm: config.json of " + llama);
-  EXPECT_EQ(notes["swiglu"], "true: config.json of " + llama);
+  EXPECT_EQ(notes["model-config"],
+            llama +
+                ": 3 layers, hidden 48, feed-forward 88, 4 heads (2 key heads) of 12, "
+                "vocabulary 160, 128 positions, rotary, untied");
   EXPECT_EQ(notes["hidden-dropout"], "0: config.json of " + llama);
-  EXPECT_TRUE(notes.contains("num-layers"));
-  EXPECT_FALSE(notes.contains("num-attention-heads-of")) << "no flag of that name";
+  EXPECT_FALSE(notes.contains("init-method-std")) << "as flags have it";
   s.shape.hidden_dropout = 0.1;
   EXPECT_FALSE(notes_of(s).contains("hidden-dropout")) << "it was given";
+}
+
+TEST(DerivedSettings, OfFlagsThatACheckpointOverrides) {
+  settings::TrainSettings given = small();
+  given.shape = {};
+  given.run.model = std::string(MEGATRON_GOLDEN) + "/hf/llama";
+  SettledRun run = settle_run(given);
+  run.settings.checkpoint.use_checkpoint_args = true;
+  const auto overridden = [&] {
+    for (const SettingNote& note : derived_settings({.given = given,
+                                                     .settings = run.settings,
+                                                     .model = run.model,
+                                                     .vocabulary = run.vocabulary,
+                                                     .shape_source = "run"}))
+      if (note.flag == "use-checkpoint-args") return note.cause;
+    return std::string();
+  };
+  EXPECT_EQ(overridden(), "");
+  given.shape.swiglu = true;
+  EXPECT_EQ(overridden(), "") << "so it is";
+  given.shape.num_layers = 5;
+  EXPECT_EQ(overridden(),
+            "config.json of run overrides the flags given: num-layers 3 in the checkpoint and 5 "
+            "now");
+  given.shape.squared_relu = true;
+  EXPECT_TRUE(overridden().ends_with("are mutually exclusive")) << overridden();
 }
 
 TEST(DerivedSettings, OfTheTokenizer) {

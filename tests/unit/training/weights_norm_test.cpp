@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "models/model_flags.h"
 #include "models/stage.h"
 #include "settings/run_settings.h"
 #include "training/trained_model.h"

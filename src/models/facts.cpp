@@ -1,0 +1,30 @@
+#include "models/facts.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace megatron::models {
+
+std::string ModelFacts::summary() const {
+  std::string text = fmt::format("{} layers, hidden {}", num_layers, hidden_size);
+  if (feed_forward) text += fmt::format(", feed-forward {}", feed_forward->width);
+  if (experts) {
+    const auto layers = std::ranges::count(experts->layers, true);
+    text += fmt::format(", {} experts of {}{}, {} a token", experts->count, experts->each.width,
+                        layers == num_layers ? "" : fmt::format(" in {} layers", layers),
+                        experts->chosen);
+    if (experts->shared_width > 0)
+      text += fmt::format(" and a shared one of {}", experts->shared_width);
+  }
+  if (attention)
+    text += fmt::format(", {} heads ({} key heads) of {}", attention->heads, attention->key_heads,
+                        attention->head_size);
+  text += fmt::format(", vocabulary {}, {} positions", vocab_size, context_length);
+  if (positions != Positions::none)
+    text += positions == Positions::rotary ? ", rotary" : ", learned positions";
+  if (score_labels > 0) return text + fmt::format(", a head of {} scores", score_labels);
+  return text + (tied ? ", tied" : ", untied");
+}
+
+}  // namespace megatron::models

@@ -1,0 +1,70 @@
+// What the rest of the program needs to know of a model, whatever its family: a family computes it
+// from its value.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kernels/activation.h"
+
+namespace megatron::models {
+
+// The largest tables.
+constexpr int64_t kMaxVocabulary = 1 << 28, kMaxPositions = 1 << 28;
+
+enum class Positions { none, learned, rotary };
+
+struct AttentionFacts {
+  int64_t heads = 0, key_heads = 0, head_size = 0;
+  bool qkv_bias = false;
+};
+
+struct FeedForwardFacts {
+  int64_t width = 0;
+  kernels::Activation activation = kernels::Activation::gelu_tanh;
+  bool gated = false, bias = false;
+};
+
+struct ExpertFacts {
+  int64_t count = 0, chosen = 0;  // of a layer; of a token
+  FeedForwardFacts each;
+  int64_t latent = 0;        // width of what experts take and give; 0: the hidden size
+  int64_t shared_width = 0;  // of the expert that every token goes through; 0: there is none
+  bool shared_gate = false;
+  std::vector<bool> layers;  // which have experts
+};
+
+struct ModelFacts {
+  std::string_view family;  // model_type of its config.json
+  int64_t num_layers = 0;
+  int64_t hidden_size = 0;  // of what flows between layers
+  int64_t vocab_size = 0;
+  // Positions that the model has tables for: the longest text that it can compute.
+  int64_t max_position_embeddings = 0;
+  // Tokens of the longest text that the model is made for; inference uses it as its limit. It
+  // exceeds the positions in config.json with linear, dynamic and YaRN scaling. ModelChanges can
+  // set it.
+  int64_t context_length = 0;
+  Positions positions = Positions::none;
+  int64_t parameters = 0;
+  // Parts that layers are made of, those of the first layer that has one; nothing where none has.
+  std::optional<AttentionFacts> attention;
+  std::optional<FeedForwardFacts> feed_forward;  // dense
+  std::optional<ExpertFacts> experts;
+  bool rms_norm = false;  // the norms subtract no mean and add no bias
+  bool tied = true;       // the output layer is the table of tokens
+  // > 0: it is no language model, but scores a text, at its last token: by one number (a reward
+  // model), or with a logit a class.
+  int64_t score_labels = 0;
+  int64_t score_padding = -1;  // token that is never a last token; -1: none
+  // What training begins with.
+  double hidden_dropout = 0, attention_dropout = 0, init_std = 0.02;
+
+  // "2 layers, hidden 64, ...": a line of a console or a report.
+  std::string summary() const;
+};
+
+}  // namespace megatron::models

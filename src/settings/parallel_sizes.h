@@ -1,0 +1,27 @@
+// The sizes by which ranks divide a model: one row each, for all commands that have them.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "base/fields.h"
+
+namespace megatron::settings {
+
+struct ParallelSizes {
+  static constexpr int64_t kMostRanks = int64_t{1} << 20;
+
+  int64_t tensor_parallel = 1, pipeline_parallel = 1, expert_parallel = 1;
+  std::optional<int64_t> expert_tensor_parallel;
+  bool sequence_parallel = false;
+
+  // Commands of an inference engine have neither sequence_parallel nor expert_tensor_parallel.
+  enum class Of { training, verify, engine };
+  void size_fields(Fields& fields, Of command);
+  // Those that hold the experts of a layer between them.
+  int64_t expert_ranks() const {
+    return expert_parallel * expert_tensor_parallel.value_or(tensor_parallel);
+  }
+};
+
+}  // namespace megatron::settings
