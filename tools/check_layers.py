@@ -5,8 +5,10 @@
 
 A room is a folder of src/. A file includes its own room and rooms of strictly lower rank; rooms of
 one rank are strangers. Families of models (src/models/FAMILY/) are known inside of models and its
-tests alone: no other file includes a header of theirs or names a type of theirs. Every violation is printed as file:line: reason; the exit status is 1 if
-there is one.
+tests alone: no other file includes a header of theirs or names a type of theirs. Flags of a model
+are what a command line gives, and models make a value of them: no other room asks a model for its
+flags, nor knows their types unless it fills them in. Every violation is printed as
+file:line: reason; the exit status is 1 if there is one.
 """
 
 import re
@@ -78,6 +80,12 @@ FAMILIARS = re.compile(r"src/models/|tests/(unit|dist|golden)/models/|tests/tiny
 FAMILY_HEADER = re.compile(r"models/[^/]+/")
 FAMILY_TYPE = re.compile(r"^(?:struct|class|enum class|using) (\w+)", re.MULTILINE)
 
+# Rooms that fill in the flags of a model; models read them.
+FLAG_ROOMS = re.compile(r"src/(models|settings|training|selftest|bench)/|tests/")
+FLAG_HEADER = re.compile(r"models/(model|moe)_flags\.h$")
+FLAG_TYPE = re.compile(r"\b(ModelFlags|MoeFlags)\b")
+FLAGS_OF_MODEL = re.compile(r"->\s*flags\(\)")
+
 MAX_LINES = 600
 LONG_FILES = {
     # "src/room/file.cpp": "the reason why it cannot be cut",
@@ -120,7 +128,7 @@ class Checker:
                 path.read_text(encoding="utf-8", errors="replace"),
             )
         self.check_cycles()
-        self.check_families()
+        self.check_models()
         self.check_lengths()
         self.check_links()
         return files
@@ -206,7 +214,7 @@ class Checker:
             if name not in done:
                 walk(name)
 
-    def check_families(self):
+    def check_models(self):
         types = set()
         for header in sorted((self.src / "models").glob("*/*.h")):
             types.update(FAMILY_TYPE.findall(header.read_text(encoding="utf-8")))
@@ -217,13 +225,30 @@ class Checker:
                 if path.suffix not in SOURCE_SUFFIXES or FAMILIARS.match(name):
                     continue
                 text = without_comments(path.read_text(encoding="utf-8", errors="replace"))
-                for match in INCLUDE.finditer(text):
-                    if match[1] and FAMILY_HEADER.match(match[1]):
-                        line = text.count("\n", 0, match.start()) + 1
-                        self.complain(name, line, f'"{match[1]}" stays in models and its tests')
-                for match in names.finditer(text):
-                    line = text.count("\n", 0, match.start()) + 1
-                    self.complain(name, line, f"{match[1]} is a type of a family of models")
+                self.check_families(name, text, names)
+                self.check_flags(name, text)
+
+    def complain_of(self, name, text, match, reason):
+        self.complain(name, text.count("\n", 0, match.start()) + 1, reason)
+
+    def check_families(self, name, text, types):
+        for match in INCLUDE.finditer(text):
+            if match[1] and FAMILY_HEADER.match(match[1]):
+                self.complain_of(name, text, match, f'"{match[1]}" stays in models and its tests')
+        for match in types.finditer(text):
+            self.complain_of(name, text, match, f"{match[1]} is a type of a family of models")
+
+    def check_flags(self, name, text):
+        instead = "a model is known by facts() and describe()"
+        for match in FLAGS_OF_MODEL.finditer(text):
+            self.complain_of(name, text, match, f"flags() of a model: {instead}")
+        if FLAG_ROOMS.match(name):
+            return
+        for match in INCLUDE.finditer(text):
+            if match[1] and FLAG_HEADER.match(match[1]):
+                self.complain_of(name, text, match, f'"{match[1]}" here: {instead}')
+        for match in FLAG_TYPE.finditer(text):
+            self.complain_of(name, text, match, f"{match[1]} here: {instead}")
 
     def check_lengths(self):
         for folder in ("src", "tests", "tools", "bench"):

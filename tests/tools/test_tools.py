@@ -178,6 +178,20 @@ class Layers(ToolTest):
             **family,
         )
 
+    def test_a_model_is_not_asked_for_its_flags(self):
+        header = {"src__models__model_flags_h": "struct ModelFlags {\n};\n"}
+        filled_in = '#include "models/model_flags.h"\nModelFlags f;\n'
+        self.accepted(src__settings__a_cpp=filled_in, tests__unit__plan__a_cpp=filled_in, **header)
+        self.refused(
+            'src/plan/a.cpp:1: "models/model_flags.h" here: a model is known by facts()',
+            "src/plan/a.cpp:2: ModelFlags here:",
+            src__plan__a_cpp=filled_in,
+            **header,
+        )
+        asks = "auto f = model->flags();\n"
+        self.accepted(src__models__a_cpp=asks)
+        self.refused("src/settings/a.cpp:1: flags() of a model: ", src__settings__a_cpp=asks)
+
     def test_missing_file(self):
         self.refused(
             'src/base/a.h:3: "base/none.h" names no file',
