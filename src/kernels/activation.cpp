@@ -20,11 +20,11 @@ void check_activation(const Rules& rules, const Args& args, const Tensor& x, con
 }  // namespace
 
 void check(const ActivationArgs& args) {
-  check_activation(Rules("activation", {{"x", args.x}, {"out", args.out}}), args, args.x, args.out);
+  check_activation(Rules("activation", args), args, args.x, args.out);
 }
 
 void check(const ActivationBackwardArgs& args) {
-  const Rules rules("activation_backward", {{"x", args.x}, {"dout", args.dout}, {"dx", args.dx}});
+  const Rules rules("activation_backward", args);
   check_activation(rules, args, args.x, args.dout);
   rules.dense(args.dx, args.x.shape(), args.x.dtype(), "dx as x");
 }

@@ -16,6 +16,7 @@ void check_positions(const Rules& rules, const Tensor& q, const Tensor& k, const
   rules.dense(k, {batch, keys}, DType::i32, "k_positions i32 [B,S]");
 }
 
+// Rules shared by forward and backward.
 template <class Args>
 void check_bounds(const Rules& rules, const Args& args) {
   rules.require(args.window >= 0 && args.chunk >= 0, "window and chunk >= 0");

@@ -4,31 +4,36 @@
 #pragma once
 
 #include <array>
-#include <initializer_list>
 
 #include "base/error.h"
 #include "kernels/table.h"
 
 namespace megatron::kernels {
 
-struct Named {
-  const char* name;
-  const Tensor& tensor;
-};
-
 // The rules of one call, which name its tensors when broken.
 class Rules {
  public:
-  Rules(const char* kernel, std::initializer_list<Named> tensors) : kernel_(kernel) {
-    for (const Named& named : tensors) add(named.name, named.tensor);
-    require_one_device();
-  }
-  // The tensors are those that visit() names.
   template <class Args>
   Rules(const char* kernel, const Args& args) : kernel_(kernel) {
     visit(const_cast<Args&>(args),
           [this](const char* name, Access, const Tensor& tensor) { add(name, tensor); });
     require_one_device();
+  }
+  explicit Rules(const char* kernel) : kernel_(kernel) {}
+  void add(const char* name, const Tensor& tensor) {
+    MG_ASSERT(count_ < kMost);
+    names_[count_] = name;
+    tensors_[count_++] = &tensor;
+  }
+  void require_one_device() const {
+    const Tensor* first = nullptr;
+    for (size_t i = 0; i < count_; ++i) {
+      const Tensor& t = *tensors_[i];
+      // Any device reads and writes the host memory of offload arenas.
+      if (!t.defined() || t.memory_class() == MemoryClass::offload) continue;
+      if (first == nullptr) first = &t;
+      require(t.device() == first->device(), "one device for all");
+    }
   }
   void require(bool condition, const char* rule) const {
     if (!condition) [[unlikely]]
@@ -39,29 +44,9 @@ class Rules {
   void dense(const Tensor& t, const Shape& shape, DType type, const char* rule) const {
     require(t.defined() && t.shape() == shape && t.dtype() == type && t.is_contiguous(), rule);
   }
-  // The same of a rank, of types that is_type allows.
-  void contiguous(const Tensor& t, int rank, bool (*is_type)(const Tensor&),
-                  const char* rule) const {
-    require(t.defined() && t.rank() == rank && t.is_contiguous() && is_type(t), rule);
-  }
   void scalar(const Tensor& t, const char* rule) const { dense(t, {}, DType::f64, rule); }
 
  private:
-  void add(const char* name, const Tensor& tensor) {
-    MG_ASSERT(count_ < kMost);
-    names_[count_] = name;
-    tensors_[count_++] = &tensor;
-  }
-  // Any device reads and writes the host memory of offload arenas.
-  void require_one_device() const {
-    const Tensor* first = nullptr;
-    for (size_t i = 0; i < count_; ++i) {
-      const Tensor& tensor = *tensors_[i];
-      if (!tensor.defined() || tensor.memory_class() == MemoryClass::offload) continue;
-      if (first == nullptr) first = &tensor;
-      require(tensor.device() == first->device(), "one device for all");
-    }
-  }
   [[noreturn]] void broken(const char* rule) const {
     std::string text = fmt::format("internal error: {}: broken rule '{}' with", kernel_, rule);
     for (size_t i = 0; i < count_; ++i) {
@@ -87,8 +72,6 @@ inline bool last_is_dense(const Tensor& t) { return t.size(-1) <= 1 || t.stride(
 
 inline bool is_wide(const Tensor& t) { return t.dtype() == DType::f64 || t.dtype() == DType::f32; }
 inline bool is_float_type(const Tensor& t) { return is_floating(t.dtype()); }
-inline bool is_i32(const Tensor& t) { return t.dtype() == DType::i32; }
-inline bool is_f64(const Tensor& t) { return t.dtype() == DType::f64; }
 inline bool is_16_bit(const Tensor& t) {
   return t.dtype() == DType::bf16 || t.dtype() == DType::f16;
 }

@@ -1,7 +1,7 @@
 // Values confined to an interval (clip_qkv of DBRX and OLMoE).
 #pragma once
 
-#include "kernels/access.h"
+#include "kernels/elements.h"
 
 namespace megatron::kernels {
 
@@ -10,6 +10,10 @@ namespace megatron::kernels {
 struct ClipArgs {
   double limit = 0;
   Tensor x, out;
+
+  static constexpr auto kElements = elements("clip", ElementLayout::rows, input("x", &ClipArgs::x),
+                                             output("out", &ClipArgs::out, &ClipArgs::x));
+  const char* broken() const { return limit > 0 ? nullptr : "limit above 0"; }
 };
 
 // dx = dout where -limit <= x <= limit, else 0. x [T,N] as forward's x; dout, dx as it, of one type; dx may
@@ -17,21 +21,12 @@ struct ClipArgs {
 struct ClipBackwardArgs {
   double limit = 0;
   Tensor x, dout, dx;
+
+  static constexpr auto kElements =
+      elements("clip_backward", ElementLayout::rows, input("x", &ClipBackwardArgs::x),
+               input("dout", &ClipBackwardArgs::dout),
+               output("dx", &ClipBackwardArgs::dx, &ClipBackwardArgs::dout));
+  const char* broken() const { return limit > 0 ? nullptr : "limit above 0"; }
 };
-
-void check(const ClipArgs& args);
-void check(const ClipBackwardArgs& args);
-
-template <class F>
-void visit(ClipArgs& a, F&& f) {
-  f("x", Access::read, a.x);
-  f("out", Access::write, a.out);
-}
-template <class F>
-void visit(ClipBackwardArgs& a, F&& f) {
-  f("x", Access::read, a.x);
-  f("dout", Access::read, a.dout);
-  f("dx", Access::write, a.dx);
-}
 
 }  // namespace megatron::kernels

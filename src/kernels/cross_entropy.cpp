@@ -50,8 +50,9 @@ void check(const VocabularyStatsArgs& args) {
 
 void check(const VocabularyCrossEntropyArgs& args) {
   const Rules rules("vocabulary_cross_entropy", args);
-  rules.contiguous(args.stats, 3, is_wide, "stats f32 (f64) [ranks,T,3]");
-  rules.require(args.stats.size(2) == 3, "stats f32 (f64) [ranks,T,3]");
+  rules.require(args.stats.defined() && args.stats.rank() == 3 && args.stats.size(2) == 3 &&
+                    args.stats.is_contiguous() && is_wide(args.stats),
+                "stats f32 (f64) [ranks,T,3]");
   rules.require(args.rank >= 0 && args.rank < args.stats.size(0), "rank is one of the ranks");
   const int64_t rows = args.stats.size(1);
   const DType type = args.stats.dtype();

@@ -5,8 +5,7 @@
 namespace megatron::kernels {
 
 void check(const DropoutArgs& args) {
-  const Rules rules("dropout",
-                    {{"x", args.x}, {"out", args.out}, {"sample_ids", args.mask.sample_ids}});
+  const Rules rules("dropout", args);
   rules.require(
       args.x.defined() && args.x.rank() == 2 && args.x.is_contiguous() && is_float_type(args.x),
       "x [B*T,C] contiguous");

@@ -6,7 +6,7 @@
 namespace megatron::kernels {
 
 void check(const AddArgs& args) {
-  const Rules rules("add", {{"a", args.a}, {"b", args.b}, {"out", args.out}});
+  const Rules rules("add", args);
   for (const Tensor* t : {&args.a, &args.b, &args.out})
     rules.require(t->defined() && is_floating(t->dtype()), "a, b and out floating");
   const bool row = args.a.rank() == 2 && args.b.rank() == 1;
@@ -17,7 +17,7 @@ void check(const AddArgs& args) {
 }
 
 void check(const CopyArgs& args) {
-  const Rules rules("copy", {{"x", args.x}, {"out", args.out}});
+  const Rules rules("copy", args);
   rules.require(args.x.defined() && args.out.defined() && args.x.shape() == args.out.shape(),
                 "shapes alike");
   rules.require(args.x.dtype() == args.out.dtype() ||
@@ -26,12 +26,12 @@ void check(const CopyArgs& args) {
 }
 
 void check(const FillArgs& args) {
-  const Rules rules("fill", {{"out", args.out}});
+  const Rules rules("fill", args);
   rules.require(args.out.defined() && args.out.is_contiguous(), "out contiguous");
 }
 
 void check(const ColumnSumArgs& args) {
-  const Rules rules("column_sum", {{"x", args.x}, {"out", args.out.out}});
+  const Rules rules("column_sum", args);
   rules.require(
       args.x.defined() && args.x.rank() == 2 && args.x.is_contiguous() && is_float_type(args.x),
       "x [T,N] contiguous");
@@ -40,7 +40,7 @@ void check(const ColumnSumArgs& args) {
 }
 
 void check(const SumArgs& args) {
-  const Rules rules("sum", {{"x", args.x}, {"weights", args.weights}, {"out", args.out}});
+  const Rules rules("sum", args);
   const auto row = [](const Tensor& t) {
     return t.rank() == 1 && t.is_contiguous() &&
            (t.dtype() == DType::f32 || t.dtype() == DType::f64);
@@ -53,7 +53,7 @@ void check(const SumArgs& args) {
 }
 
 void check(const SumOfSquaresArgs& args) {
-  const Rules rules("sum_of_squares", {{"x", args.x}, {"partial", args.partial}});
+  const Rules rules("sum_of_squares", args);
   rules.require(args.x.defined() && args.x.is_contiguous() &&
                     (args.x.dtype() == DType::f32 || args.x.dtype() == DType::f64),
                 "x contiguous f32 or f64");

@@ -3,6 +3,13 @@
 #include "kernels/check_rules.h"
 
 namespace megatron::kernels {
+namespace {
+
+void check_rows(const Rules& rules, const Tensor& x, const char* rule) {
+  rules.require(x.defined() && x.rank() == 2 && is_float_type(x) && x.is_contiguous(), rule);
+}
+
+}  // namespace
 
 void check(const ExpertRowsArgs& args) {
   const Rules rules("expert_rows", args);
@@ -13,7 +20,8 @@ void check(const ExpertRowsArgs& args) {
   rules.require(args.offsets.defined() && args.offsets.rank() == 1 && args.offsets.size(0) > 0,
                 "offsets [G+1]");
   rules.dense(args.offsets, args.offsets.shape(), DType::i32, "offsets i32 [G+1]");
-  rules.contiguous(args.slots, 1, is_i32, "slots i32 [R]");
+  rules.require(args.slots.defined() && args.slots.rank() == 1, "slots [R]");
+  rules.dense(args.slots, args.slots.shape(), DType::i32, "slots i32 [R]");
   rules.require(args.first >= 0 && args.capacity >= 0, "first and capacity not negative");
   rules.require(args.segment >= 0 && (args.segment == 0 || shape[0] % args.segment == 0),
                 "T divisible by segment");
@@ -28,29 +36,31 @@ void check(const ExpertRowsArgs& args) {
 
 void check(const TakeRowsArgs& args) {
   const Rules rules("take_rows", args);
-  rules.contiguous(args.x, 2, is_float_type, "x [N,H] of a floating type");
+  check_rows(rules, args.x, "x [N,H] of a floating type");
   rules.require(args.share > 0, "share > 0");
-  rules.contiguous(args.index, 1, is_i32, "index i32 [R]");
+  rules.require(args.index.defined() && args.index.rank() == 1, "index [R]");
+  rules.dense(args.index, args.index.shape(), DType::i32, "index i32 [R]");
   rules.dense(args.out, {args.index.size(0), args.x.size(1)}, args.x.dtype(), "out [R,H] as x");
 }
 
 void check(const SumRowsArgs& args) {
   const Rules rules("sum_rows", args);
-  rules.contiguous(args.x, 2, is_float_type, "x [R,H] of a floating type");
-  rules.contiguous(args.index, 2, is_i32, "index i32 [T,k]");
+  check_rows(rules, args.x, "x [R,H] of a floating type");
+  rules.require(args.index.defined() && args.index.rank() == 2, "index [T,k]");
+  rules.dense(args.index, args.index.shape(), DType::i32, "index i32 [T,k]");
   rules.dense(args.out, {args.index.size(0), args.x.size(1)}, args.x.dtype(), "out [T,H] as x");
 }
 
 void check(const ScaleRowsArgs& args) {
   const Rules rules("scale_rows", args);
-  rules.contiguous(args.x, 2, is_float_type, "x [R,H] of a floating type");
+  check_rows(rules, args.x, "x [R,H] of a floating type");
   rules.dense(args.factors, {args.x.size(0)}, accumulator(args.x.dtype()), "factors f32 (f64) [R]");
   rules.dense(args.out, args.x.shape(), args.x.dtype(), "out as x");
 }
 
 void check(const ScaleRowsBackwardArgs& args) {
   const Rules rules("scale_rows_backward", args);
-  rules.contiguous(args.x, 2, is_float_type, "x [R,H] of a floating type");
+  check_rows(rules, args.x, "x [R,H] of a floating type");
   const DType sums = accumulator(args.x.dtype());
   rules.dense(args.factors, {args.x.size(0)}, sums, "factors f32 (f64) [R]");
   rules.dense(args.dout, args.x.shape(), args.x.dtype(), "dout as x");

@@ -1,7 +1,7 @@
 // A value times the sigmoid of another: the output gate of attention (Qwen3-Next).
 #pragma once
 
-#include "kernels/access.h"
+#include "kernels/elements.h"
 
 namespace megatron::kernels {
 
@@ -9,30 +9,22 @@ namespace megatron::kernels {
 // stride, of one shape and floating type; out may be x.
 struct GateArgs {
   Tensor x, gate, out;
+
+  static constexpr auto kElements =
+      elements("gate", ElementLayout::rows, input("x", &GateArgs::x),
+               input("gate", &GateArgs::gate), output("out", &GateArgs::out, &GateArgs::x));
 };
 
 // dx = dout * sigmoid(gate), dgate = dout * x * sigmoid(gate) * (1 - sigmoid(gate)). All [T,N] as above, of
 // one type; dx may be dout.
 struct GateBackwardArgs {
   Tensor x, gate, dout, dx, dgate;
+
+  static constexpr auto kElements =
+      elements("gate_backward", ElementLayout::rows, input("x", &GateBackwardArgs::x),
+               input("gate", &GateBackwardArgs::gate), input("dout", &GateBackwardArgs::dout),
+               output("dx", &GateBackwardArgs::dx, &GateBackwardArgs::dout),
+               output("dgate", &GateBackwardArgs::dgate));
 };
-
-void check(const GateArgs& args);
-void check(const GateBackwardArgs& args);
-
-template <class F>
-void visit(GateArgs& a, F&& f) {
-  f("x", Access::read, a.x);
-  f("gate", Access::read, a.gate);
-  f("out", Access::write, a.out);
-}
-template <class F>
-void visit(GateBackwardArgs& a, F&& f) {
-  f("x", Access::read, a.x);
-  f("gate", Access::read, a.gate);
-  f("dout", Access::read, a.dout);
-  f("dx", Access::write, a.dx);
-  f("dgate", Access::write, a.dgate);
-}
 
 }  // namespace megatron::kernels

@@ -13,7 +13,9 @@ void check_offsets(const Rules& rules, const Tensor& offsets, int64_t groups) {
 
 void check(const GroupedGemmArgs& args) {
   const Rules rules("grouped_gemm", args);
-  rules.contiguous(args.a, 2, is_float_type, "a [R,K] of a floating type");
+  rules.require(
+      args.a.defined() && args.a.rank() == 2 && is_float_type(args.a) && args.a.is_contiguous(),
+      "a [R,K] of a floating type");
   rules.require(args.b.defined() && args.b.rank() == 3, "b of rank 3");
   const int64_t depth = args.a.size(1), groups = args.b.size(0);
   const int64_t columns = args.b.size(args.transpose_b ? 1 : 2);
@@ -28,7 +30,9 @@ void check(const GroupedGemmArgs& args) {
 
 void check(const GroupedGradientArgs& args) {
   const Rules rules("grouped_gradient", args);
-  rules.contiguous(args.dy, 2, is_float_type, "dy [R,M] of a floating type");
+  rules.require(
+      args.dy.defined() && args.dy.rank() == 2 && is_float_type(args.dy) && args.dy.is_contiguous(),
+      "dy [R,M] of a floating type");
   rules.require(args.x.defined() && args.x.rank() == 2, "x [R,N]");
   rules.dense(args.x, {args.dy.size(0), args.x.size(1)}, args.dy.dtype(), "x [R,N] as dy");
   rules.require(args.dw.out.defined() && args.dw.out.rank() == 3, "dw [G,M,N]");

@@ -3,6 +3,43 @@
 // time in it, so that on a real device it must be the back-end's own.
 #pragma once
 
+#include "kernels/activation.h"
+#include "kernels/attention.h"
+#include "kernels/clip.h"
+#include "kernels/cross_entropy.h"
+#include "kernels/draw.h"
+#include "kernels/dropout.h"
+#include "kernels/elementwise.h"
+#include "kernels/embedding.h"
+#include "kernels/expert_balance.h"
+#include "kernels/expert_rows.h"
+#include "kernels/gate.h"
+#include "kernels/gemm.h"
+#include "kernels/grouped_gemm.h"
+#include "kernels/head_norm.h"
+#include "kernels/noise.h"
+#include "kernels/norm.h"
+#include "kernels/optimizer.h"
+#include "kernels/put_rows.h"
+#include "kernels/rope.h"
+#include "kernels/route.h"
+#include "kernels/router_loss.h"
+#include "kernels/sample.h"
+#include "kernels/scale.h"
+#include "kernels/soft_cap.h"
+#include "kernels/squared_error.h"
+
+// Those of elements.h.
+#define MEGATRON_ELEMENT_KERNELS(X)              \
+  X(scale, ScaleArgs, hot)                       \
+  X(soft_cap, SoftCapArgs, hot)                  \
+  X(soft_cap_backward, SoftCapBackwardArgs, hot) \
+  X(clip, ClipArgs, hot)                         \
+  X(clip_backward, ClipBackwardArgs, hot)        \
+  X(gate, GateArgs, hot)                         \
+  X(gate_backward, GateBackwardArgs, hot)        \
+  X(squared_error, SquaredErrorArgs, cold)
+
 #define MEGATRON_KERNELS(X)                                    \
   X(gemm, GemmArgs, hot)                                       \
   X(add_rms_norm, AddNormArgs, hot)                            \
@@ -39,14 +76,7 @@
   X(muon_momentum, MuonMomentumArgs, hot)                      \
   X(unit_norm, UnitNormArgs, hot)                              \
   X(weighted_sum, WeightedSumArgs, hot)                        \
-  X(scale, ScaleArgs, hot)                                     \
-  X(soft_cap, SoftCapArgs, hot)                                \
-  X(soft_cap_backward, SoftCapBackwardArgs, hot)               \
-  X(clip, ClipArgs, hot)                                       \
-  X(clip_backward, ClipBackwardArgs, hot)                      \
-  X(gate, GateArgs, hot)                                       \
-  X(gate_backward, GateBackwardArgs, hot)                      \
-  X(squared_error, SquaredErrorArgs, cold)                     \
+  MEGATRON_ELEMENT_KERNELS(X)                                  \
   X(route, RouteArgs, hot)                                     \
   X(route_backward, RouteBackwardArgs, hot)                    \
   X(expert_counts, ExpertCountsArgs, cold)                     \

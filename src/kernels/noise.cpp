@@ -24,14 +24,18 @@ void check_noise_rows(const Rules& rules, const NoiseRows& rows, int64_t count) 
 
 void check(const JitterArgs& args) {
   const Rules rules("jitter", args);
-  rules.contiguous(args.x, 2, is_float_type, "x [B*T,C] contiguous");
+  rules.require(
+      args.x.defined() && args.x.rank() == 2 && args.x.is_contiguous() && is_float_type(args.x),
+      "x [B*T,C] contiguous");
   rules.dense(args.out, args.x.shape(), args.x.dtype(), "out as x");
   check_noise_rows(rules, args.rows, args.x.size(0));
 }
 
 void check(const RandomLogitsArgs& args) {
   const Rules rules("random_logits", args);
-  rules.contiguous(args.out, 2, is_wide, "out f32 or f64 [B*T,E]");
+  rules.require(args.out.defined() && args.out.rank() == 2 && is_wide(args.out),
+                "out f32 or f64 [B*T,E]");
+  rules.dense(args.out, args.out.shape(), args.out.dtype(), "out contiguous");
   if (args.x.defined()) rules.dense(args.x, args.out.shape(), args.out.dtype(), "x as out");
   if (args.of != RandomLogitsArgs::Of::all) check_noise_rows(rules, args.rows, args.out.size(0));
 }

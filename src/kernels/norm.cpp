@@ -7,7 +7,9 @@ namespace megatron::kernels {
 void check(const AddNormArgs& args, NormKind kind) {
   const bool layer = kind == NormKind::layer;
   const Rules rules(layer ? "add_layer_norm" : "add_rms_norm", args);
-  rules.contiguous(args.x, 2, is_float_type, "x [T,H] contiguous");
+  rules.require(
+      args.x.defined() && args.x.rank() == 2 && args.x.is_contiguous() && is_float_type(args.x),
+      "x [T,H] contiguous");
   const Shape shape = args.x.shape();
   const DType type = args.x.dtype();
   rules.require(args.sum.defined() || !args.residual.defined(), "a residual needs the sum");
@@ -26,7 +28,9 @@ void check(const AddNormArgs& args, NormKind kind) {
 void check(const AddNormBackwardArgs& args, NormKind kind) {
   const bool layer = kind == NormKind::layer;
   const Rules rules(layer ? "add_layer_norm_backward" : "add_rms_norm_backward", args);
-  rules.contiguous(args.sum, 2, is_float_type, "sum [T,H] contiguous");
+  rules.require(args.sum.defined() && args.sum.rank() == 2 && args.sum.is_contiguous() &&
+                    is_float_type(args.sum),
+                "sum [T,H] contiguous");
   const Shape shape = args.sum.shape();
   const DType type = args.sum.dtype();
   rules.dense(args.dnormed, shape, type, "dnormed as sum");

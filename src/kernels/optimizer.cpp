@@ -24,7 +24,9 @@ void check_master(const Rules& rules, const MasterWeight& parameter, const Tenso
 
 void check(const GradScaleArgs& args) {
   const Rules rules("grad_scale", args);
-  rules.contiguous(args.partials, 1, is_f64, "partials f64 [n]");
+  rules.require(args.partials.defined() && args.partials.rank() == 1 &&
+                    args.partials.dtype() == DType::f64 && args.partials.is_contiguous(),
+                "partials f64 [n]");
   rules.scalar(args.divisor, "divisor 0-d f64");
   rules.scalar(args.norm, "norm 0-d f64");
   rules.scalar(args.scale, "scale 0-d f64");
@@ -77,7 +79,9 @@ void check(const UnitNormArgs& args) {
                 "x f32 or f64, contiguous");
   const bool narrow = args.out.defined() && args.out.dtype() == DType::bf16;
   rules.dense(args.out, args.x.shape(), narrow ? DType::bf16 : args.x.dtype(), "out as x, or bf16");
-  rules.contiguous(args.partials, 1, is_f64, "partials f64 [n]");
+  rules.require(args.partials.defined() && args.partials.rank() == 1 &&
+                    args.partials.dtype() == DType::f64 && args.partials.is_contiguous(),
+                "partials f64 [n]");
 }
 
 void check(const WeightedSumArgs& args) {

@@ -1,10 +1,16 @@
 #include "kernels/route.h"
 
+#include "kernels/check_rules.h"
 #include "kernels/router_loss.h"
-#include "kernels/row_rules.h"
 
 namespace megatron::kernels {
 namespace {
+
+void check_logits(const Rules& rules, const Tensor& logits) {
+  rules.require(logits.defined() && logits.rank() == 2 && is_wide(logits) &&
+                    logits.is_contiguous() && logits.size(1) > 0,
+                "logits f32 or f64 [T,E], E > 0");
+}
 
 void check_form(const Rules& rules, const RouterForm& form, int64_t experts, int64_t k) {
   rules.require(k > 0 && k <= experts, "0 < k <= E");
@@ -64,19 +70,24 @@ void check(const ExpertCountsArgs& args) {
   if (args.rows.defined())
     rules.dense(args.rows, args.experts.shape(), DType::i32, "rows i32 [T,k]");
   const Tensor& counts = args.counts.out;
-  rules.contiguous(counts, 1, is_wide, "counts f32 or f64 [E]");
+  rules.require(counts.defined() && counts.rank() == 1 && is_wide(counts), "counts f32 or f64 [E]");
+  rules.dense(counts, counts.shape(), counts.dtype(), "counts [E] contiguous");
   rules.require(args.counts.beta == 0 || args.counts.beta == 1, "beta is 0 or 1");
 }
 
 void check(const ExpertSharesArgs& args) {
   const Rules rules("expert_shares", args);
-  rules.contiguous(args.counts, 1, is_wide, "counts f32 or f64 [E]");
+  rules.require(args.counts.defined() && args.counts.rank() == 1 && is_wide(args.counts),
+                "counts f32 or f64 [E]");
+  rules.dense(args.counts, args.counts.shape(), args.counts.dtype(), "counts [E] contiguous");
   rules.dense(args.shares, args.counts.shape(), args.counts.dtype(), "shares as counts");
 }
 
 void check(const ExpertBiasArgs& args) {
   const Rules rules("expert_bias", args);
-  rules.contiguous(args.bias, 1, is_wide, "bias f32 or f64 [E]");
+  rules.require(args.bias.defined() && args.bias.rank() == 1 && is_wide(args.bias),
+                "bias f32 or f64 [E]");
+  rules.dense(args.bias, args.bias.shape(), args.bias.dtype(), "bias [E] contiguous");
   rules.dense(args.counts, args.bias.shape(), args.bias.dtype(), "counts as bias");
 }
 

@@ -1,7 +1,7 @@
 // A tensor times a constant.
 #pragma once
 
-#include "kernels/access.h"
+#include "kernels/elements.h"
 
 namespace megatron::kernels {
 
@@ -10,14 +10,10 @@ namespace megatron::kernels {
 struct ScaleArgs {
   double factor = 1;
   Tensor x, out;
+
+  static constexpr auto kElements =
+      elements("scale", ElementLayout::contiguous, input("x", &ScaleArgs::x),
+               output("out", &ScaleArgs::out, &ScaleArgs::x));
 };
-
-void check(const ScaleArgs& args);
-
-template <class F>
-void visit(ScaleArgs& a, F&& f) {
-  f("x", Access::read, a.x);
-  f("out", Access::write, a.out);
-}
 
 }  // namespace megatron::kernels

@@ -1,7 +1,7 @@
 // Soft capping of logits (Gemma Team 2024, section 2).
 #pragma once
 
-#include "kernels/access.h"
+#include "kernels/elements.h"
 
 namespace megatron::kernels {
 
@@ -10,6 +10,11 @@ namespace megatron::kernels {
 struct SoftCapArgs {
   double cap = 0;
   Tensor x, out;
+
+  static constexpr auto kElements =
+      elements("soft_cap", ElementLayout::contiguous, input("x", &SoftCapArgs::x),
+               output("out", &SoftCapArgs::out, &SoftCapArgs::x));
+  const char* broken() const { return cap > 0 ? nullptr : "cap above 0"; }
 };
 
 // dx = dout * (1 - (out / cap)^2), where `out` is the capped value, f32 (f64 for f64). dout, dx
@@ -17,21 +22,12 @@ struct SoftCapArgs {
 struct SoftCapBackwardArgs {
   double cap = 0;
   Tensor out, dout, dx;
+
+  static constexpr auto kElements = elements(
+      "soft_cap_backward", ElementLayout::contiguous,
+      input("out", &SoftCapBackwardArgs::out).wide(), input("dout", &SoftCapBackwardArgs::dout),
+      output("dx", &SoftCapBackwardArgs::dx, &SoftCapBackwardArgs::dout));
+  const char* broken() const { return cap > 0 ? nullptr : "cap above 0"; }
 };
-
-void check(const SoftCapArgs& args);
-void check(const SoftCapBackwardArgs& args);
-
-template <class F>
-void visit(SoftCapArgs& a, F&& f) {
-  f("x", Access::read, a.x);
-  f("out", Access::write, a.out);
-}
-template <class F>
-void visit(SoftCapBackwardArgs& a, F&& f) {
-  f("out", Access::read, a.out);
-  f("dout", Access::read, a.dout);
-  f("dx", Access::write, a.dx);
-}
 
 }  // namespace megatron::kernels

@@ -1,7 +1,7 @@
 // The loss of scores that are numbers (a reward model).
 #pragma once
 
-#include "kernels/access.h"
+#include "kernels/elements.h"
 
 namespace megatron::kernels {
 
@@ -11,17 +11,13 @@ namespace megatron::kernels {
 struct SquaredErrorArgs {
   Tensor x, targets, weights;
   Tensor loss, dx;
+
+  static constexpr auto kElements =
+      elements("squared_error", ElementLayout::contiguous, input("x", &SquaredErrorArgs::x),
+               input("targets", &SquaredErrorArgs::targets).wide(),
+               input("weights", &SquaredErrorArgs::weights).wide(),
+               output("loss", &SquaredErrorArgs::loss).wide(),
+               output("dx", &SquaredErrorArgs::dx).optional());
 };
-
-void check(const SquaredErrorArgs& args);
-
-template <class F>
-void visit(SquaredErrorArgs& a, F&& f) {
-  f("x", Access::read, a.x);
-  f("targets", Access::read, a.targets);
-  f("weights", Access::read, a.weights);
-  f("loss", Access::write, a.loss);
-  f("dx", Access::write, a.dx);
-}
 
 }  // namespace megatron::kernels

@@ -6,32 +6,7 @@
 #include <string_view>
 
 #include "device/stream.h"
-#include "kernels/activation.h"
-#include "kernels/attention.h"
-#include "kernels/clip.h"
-#include "kernels/cross_entropy.h"
-#include "kernels/draw.h"
-#include "kernels/dropout.h"
-#include "kernels/elementwise.h"
-#include "kernels/embedding.h"
-#include "kernels/expert_balance.h"
-#include "kernels/expert_rows.h"
-#include "kernels/gate.h"
-#include "kernels/gemm.h"
-#include "kernels/grouped_gemm.h"
-#include "kernels/head_norm.h"
 #include "kernels/list.h"
-#include "kernels/noise.h"
-#include "kernels/norm.h"
-#include "kernels/optimizer.h"
-#include "kernels/put_rows.h"
-#include "kernels/rope.h"
-#include "kernels/route.h"
-#include "kernels/router_loss.h"
-#include "kernels/sample.h"
-#include "kernels/scale.h"
-#include "kernels/soft_cap.h"
-#include "kernels/squared_error.h"
 
 namespace megatron::kernels {
 

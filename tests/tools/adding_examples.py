@@ -55,8 +55,3 @@ def examples(document=None):
     if len(found) != len(FENCE.findall(document)):
         raise ValueError("a block of C++ says neither new, in nor from")
     return found
-
-
-def changed_places(found, words):
-    """Files that examples change which do not make new files of these words."""
-    return sorted({e.path for e in found if e.kind == "in" and any(word in e.text for word in words)})

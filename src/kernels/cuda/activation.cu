@@ -1,14 +1,10 @@
-#include "kernels/cuda/chunk.h"
-#include "kernels/cuda/divisor.h"
-#include "kernels/cuda/exponential.h"
+#include <limits>
+
+#include "kernels/cuda/formula_loops.h"
 #include "kernels/cuda/kernels.h"
-#include "kernels/table.h"
 
 namespace megatron::kernels::cuda {
 namespace {
-
-// Chunks that a thread reads before it computes, so that more loads are on their way.
-constexpr int kTogether = 2;
 
 // Value and derivative at x.
 struct Slope {
@@ -87,150 +83,83 @@ __device__ void with(Activation function, F f) {
   }
 }
 
-// Plain tensors are one row.
-template <class T>
-struct Rows {
-  const T *x, *dout;  // dout, dx: of backward
-  T *out, *dx;
-  int64_t width;   // of out
-  uint32_t items;  // chunks of all rows
-  Divisor chunks;  // of a row
+#define LANES __device__
+#include "kernels/activation_formulas-inl.h"
+#undef LANES
+
+// The formula of a call, whose function is chosen on the device: there is one kernel for all functions.
+template <bool kBackward, bool kGated>
+struct Chosen {
   Activation function;
-  float clamp, up_offset;  // of a gated block; clamp: +infinity for none
-  bool whole;
-
-  // What the gate's function sees, and what its value is multiplied by. A NaN stays one.
-  __device__ float gate(float g) const { return g > clamp ? clamp : g; }
-  __device__ float factor(float u) const {
-    return (u > clamp ? clamp : u < -clamp ? -clamp : u) + up_offset;
-  }
+  ClampedGate gating;
 };
-
-// Where the chunk of an item lies.
-struct Place {
-  template <class T>
-  __device__ Place(const Rows<T>& rows, uint32_t item, bool gated) {
-    const uint32_t row = rows.chunks.quotient(item);
-    const auto i = static_cast<int64_t>(item - row * rows.chunks.value()) * kChunk<T>;
-    count = item < rows.items ? rows.width - i : 0;
-    out = row * rows.width + i;
-    x = gated ? out + row * rows.width : out;
-  }
-  int64_t count, out, x;
-};
-
-__device__ uint32_t item_of(int k) { return (blockIdx.x * kTogether + k) * kThreads + threadIdx.x; }
-
-template <class T, bool kGated>
-__global__ void __launch_bounds__(kThreads) apply(Rows<T> rows) {
-  constexpr int N = kChunk<T>;
-  Vector<T, N> gate[kTogether], up[kGated ? kTogether : 1];
-#pragma unroll
-  for (int k = 0; k < kTogether; ++k) {
-    const Place at(rows, item_of(k), kGated);
-    gate[k] = load_chunk<N>(rows.x + at.x, at.count, rows.whole);
-    if constexpr (kGated) up[k] = load_chunk<N>(rows.x + at.x + rows.width, at.count, rows.whole);
-  }
-  with(rows.function, [&](auto function) {
+template <bool kBackward, bool kGated, class Loops>
+__device__ void with_formula(const Chosen<kBackward, kGated>& all, Loops loops) {
+  with(all.function, [&](auto function) {
     using Function = decltype(function);
-#pragma unroll
-    for (int k = 0; k < kTogether; ++k) {
-      const Place at(rows, item_of(k), kGated);
-      Vector<T, N> out;
-#pragma unroll
-      for (int j = 0; j < N; ++j) {
-        const float x = to_float(gate[k].at[j]);
-        float value = Function::value(kGated ? rows.gate(x) : x);
-        if constexpr (kGated) value *= rows.factor(to_float(up[k].at[j]));
-        out.at[j] = from_float<T>(value);
-      }
-      store_chunk(rows.out + at.out, out, at.count, rows.whole);
+    if constexpr (kGated && kBackward) {
+      loops(GatedBackward<Function, ClampedGate>{all.gating});
+    } else if constexpr (kGated) {
+      loops(Gated<Function, ClampedGate>{all.gating});
+    } else if constexpr (kBackward) {
+      loops(ActivatedBackward<Function>());
+    } else {
+      loops(Activated<Function>());
     }
   });
 }
 
-template <class T, bool kGated>
-__global__ void __launch_bounds__(kThreads) differentiate(Rows<T> rows) {
-  constexpr int N = kChunk<T>;
-  Vector<T, N> gate[kTogether], up[kGated ? kTogether : 1], dout[kTogether];
-#pragma unroll
-  for (int k = 0; k < kTogether; ++k) {
-    const Place at(rows, item_of(k), kGated);
-    gate[k] = load_chunk<N>(rows.x + at.x, at.count, rows.whole);
-    dout[k] = load_chunk<N>(rows.dout + at.out, at.count, rows.whole);
-    if constexpr (kGated) up[k] = load_chunk<N>(rows.x + at.x + rows.width, at.count, rows.whole);
+// Half of the rows of x or dx, [gate | up], or all of plain ones, which are one row.
+template <class T>
+struct Half {
+  const Tensor& tensor;
+  int64_t half, halves;
+};
+
+// Chunks that a thread reads before it computes, so that more loads are on their way.
+constexpr int kTogether = 2;
+
+template <bool kBackward, bool kGated, class T, class Args, size_t kOperands>
+void run(const char* kernel, const Args& args, int64_t rows, int64_t width,
+         const Half<T> (&halves)[kOperands], Stream& stream) {
+  constexpr size_t kOutputs = kBackward && kGated ? 2 : 1;
+  using Form = PlainForm<T, kOperands - kOutputs, kOutputs>;
+  FormulaBody<Form, Chosen<kBackward, kGated>> body{.formula = {args.function, ClampedGate(args)}};
+  for (size_t k = 0; k < kOperands; ++k) {
+    body.operands[k] = static_cast<T*>(halves[k].tensor.address()) + halves[k].half * width;
+    body.strides[k] = halves[k].halves * width;
   }
-  with(rows.function, [&](auto function) {
-    using Function = decltype(function);
-#pragma unroll
-    for (int k = 0; k < kTogether; ++k) {
-      const Place at(rows, item_of(k), kGated);
-      Vector<T, N> dgate;
-      [[maybe_unused]] Vector<T, N> dup;
-#pragma unroll
-      for (int j = 0; j < N; ++j) {
-        const float x = to_float(gate[k].at[j]);
-        const Slope slope = Function::slope(kGated ? rows.gate(x) : x);
-        float d = to_float(dout[k].at[j]);
-        if constexpr (kGated) {
-          const float u = to_float(up[k].at[j]);
-          dup.at[j] = from_float<T>(fabsf(u) > rows.clamp ? 0.0f : d * slope.value);
-          d = x > rows.clamp ? 0.0f : d * rows.factor(u);
-        }
-        dgate.at[j] = from_float<T>(d * slope.derivative);
-      }
-      store_chunk(rows.dx + at.x, dgate, at.count, rows.whole);
-      if constexpr (kGated) store_chunk(rows.dx + at.x + rows.width, dup, at.count, rows.whole);
-    }
-  });
+  run_over_rows<kTogether>(kernel, rows, width, body, stream);
 }
-
-template <class T, class Args>
-Rows<T> rows_of(const char* kernel, const Args& args, const Tensor& out, const Tensor& dout,
-                const Tensor& dx) {
-  const bool gated = args.gated;
-  const Tensor& of_width = out.defined() ? out : dout;
-  const int64_t width = gated ? of_width.size(1) : of_width.elements();
-  const int64_t chunks = ceil_div(width, kChunk<T>);
-  const uint32_t items = count_items(kernel, of_width.elements() / width * chunks);
-  Rows<T> rows{.x = address_of<T>(args.x),
-               .dout = address_of<T>(dout),
-               .out = address_of<T>(out),
-               .dx = address_of<T>(dx),
-               .width = width,
-               .items = items,
-               .chunks = Divisor(static_cast<uint32_t>(chunks)),
-               .function = args.function,
-               .clamp = args.clamp > 0 ? static_cast<float>(args.clamp) : INFINITY,
-               .up_offset = static_cast<float>(args.up_offset),
-               .whole = false};
-  rows.whole = rows.width % kChunk<T> == 0 && are_aligned({rows.x, rows.dout, rows.out, rows.dx});
-  return rows;
-}
-
-Grid grid_of(uint32_t items) { return grid_for(ceil_div(items, kTogether)); }
 
 }  // namespace
 
 void activation(const ActivationArgs& args, Stream& stream) {
   check(args);
   for_storage_type("activation", args.x.dtype(), [&](auto type) {
-    using T = decltype(type);
-    if (args.out.elements() == 0) return;
-    const Rows<T> rows = rows_of<T>("activation", args, args.out, {}, {});
-    launch("activation", args.gated ? apply<T, true> : apply<T, false>, grid_of(rows.items), stream,
-           rows);
+    using H = Half<decltype(type)>;
+    const Tensor &x = args.x, &out = args.out;
+    if (args.gated) {
+      const H halves[] = {{x, 0, 2}, {x, 1, 2}, {out, 0, 1}};
+      return run<false, true>("activation", args, out.size(0), out.size(1), halves, stream);
+    }
+    const H all[] = {{x, 0, 1}, {out, 0, 1}};
+    run<false, false>("activation", args, 1, x.elements(), all, stream);
   });
 }
 
 void activation_backward(const ActivationBackwardArgs& args, Stream& stream) {
   check(args);
   for_storage_type("activation_backward", args.x.dtype(), [&](auto type) {
-    using T = decltype(type);
-    if (args.dout.elements() == 0) return;
-    const Rows<T> rows = rows_of<T>("activation_backward", args, {}, args.dout, args.dx);
-    launch("activation_backward", args.gated ? differentiate<T, true> : differentiate<T, false>,
-           grid_of(rows.items), stream, rows);
+    using H = Half<decltype(type)>;
+    const Tensor &x = args.x, &dout = args.dout, &dx = args.dx;
+    if (args.gated) {
+      const H halves[] = {{x, 0, 2}, {x, 1, 2}, {dout, 0, 1}, {dx, 0, 2}, {dx, 1, 2}};
+      return run<true, true>("activation_backward", args, dout.size(0), dout.size(1), halves,
+                             stream);
+    }
+    const H all[] = {{x, 0, 1}, {dout, 0, 1}, {dx, 0, 1}};
+    run<true, false>("activation_backward", args, 1, x.elements(), all, stream);
   });
 }
 

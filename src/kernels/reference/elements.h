@@ -1,11 +1,14 @@
 // Tensors as dense vectors of the compute type C (float or double).
 #pragma once
 
+#include <array>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "base/function_ref.h"
 #include "device/stream.h"
+#include "kernels/elements.h"
 #include "tensor/tensor.h"
 
 namespace megatron::kernels::reference {
@@ -26,5 +29,35 @@ inline double scalar(const Tensor& tensor) { return *tensor.data<double>(); }
 // Calls f(row) for each row, in fixed blocks over the stream's threads.
 void for_rows(Stream& stream, int64_t rows, int64_t rows_per_block,
               FunctionRef<void(int64_t row)> f);
+
+template <class C, class Args, class F>
+void for_each_element(const Args& args, F formula) {
+  constexpr auto& elements = Args::kElements;
+  constexpr size_t kInputs = elements.inputs(), kOutputs = elements.outputs();
+  std::array<std::vector<C>, kInputs> in;
+  std::array<std::vector<C>, kOutputs> out;
+  for (size_t k = 0; k < kInputs; ++k) in[k] = load<C>(args.*elements.list[k].tensor);
+  for (std::vector<C>& values : out) values.resize(in[0].size());
+  for (size_t i = 0; i < in[0].size(); ++i) {
+    const std::array<C, kOutputs> values = [&]<size_t... k>(std::index_sequence<k...>) {
+      return std::array<C, kOutputs>{formula(in[k][i]...)};
+    }(std::make_index_sequence<kInputs>());
+    for (size_t k = 0; k < kOutputs; ++k) out[k][i] = values[k];
+  }
+  for (size_t k = 0; k < kOutputs; ++k) {
+    const Tensor& t = args.*elements.list[kInputs + k].tensor;
+    if (t.defined()) store(t, out[k]);
+  }
+}
+
+// Checks an element-wise kernel's arguments, and sets its outputs to formula(C of each input): a C, or a std::array of
+// them. C is double for f64, else float.
+template <class Args, class F>
+void for_each_element(const Args& args, F formula) {
+  check(args);
+  const Tensor& first = args.*Args::kElements.list[Args::kElements.of_type()].tensor;
+  first.dtype() == DType::f64 ? for_each_element<double>(args, formula)
+                              : for_each_element<float>(args, formula);
+}
 
 }  // namespace megatron::kernels::reference

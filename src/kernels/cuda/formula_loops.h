@@ -1,0 +1,147 @@
+// The loops of element-wise kernels on CUDA: a formula (kernels/formulas-inl.h) over contiguous tensors, or over rows [T,N]
+// that may lie apart.
+#pragma once
+
+#include <utility>
+
+#include "kernels/cuda/chunk.h"
+#include "kernels/cuda/divisor.h"
+#include "kernels/cuda/elements.h"
+#include "kernels/cuda/lanes.h"
+#include "kernels/element_forms.h"
+
+namespace megatron::kernels::cuda {
+
+// Calls f with the formula, or, of one that is chosen by the arguments, with that one (activation.cu): outside of loops.
+template <class F, class Loops>
+__device__ void with_formula(const F& formula, Loops loops) {
+  loops(formula);
+}
+
+// A formula over the tensors of a call, a body of over_elements and over_rows. Operands: inputs, then outputs.
+template <class Form, class F>
+class FormulaBody {
+ public:
+  static constexpr size_t kOperands = Form::kInputs + Form::kOutputs;
+
+ private:
+  using Inputs = std::make_index_sequence<Form::kInputs>;
+  using All = std::make_index_sequence<kOperands>;
+
+  template <size_t... k>
+  static constexpr int neighbours(std::index_sequence<k...>) {
+    return kNeighbours<Stored<Form, k>...>;
+  }
+
+ public:
+  static constexpr int kCount = neighbours(All());
+  static constexpr int kAtOnce = std::max(2, 16 / kCount / static_cast<int>(Form::kInputs));
+  using Factors = NoFactors;
+  struct Values {
+    float x[Form::kInputs][kCount];
+  };
+
+  F formula;
+  void* operands[kOperands] = {};
+  int64_t strides[kOperands] = {};  // of rows, in elements
+
+  // Whether rows begin where kCount neighbours can be read and written at once.
+  bool vectors() const { return in_vectors(All()); }
+
+  __device__ void prepare(Factors&) const {}
+  __device__ void read(const Span& span, Values& v, int64_t row = 0) const {
+    read_all(span, v, row, Inputs());
+  }
+  __device__ void write(const Span& span, const Factors&, Values& v) const {
+    write_values(formula, span, v, 0);
+  }
+  // By the formula or a part of it (with_formula).
+  template <class Part>
+  __device__ void write_values(const Part& part, const Span& span, const Values& v,
+                               int64_t row) const {
+    float out[Form::kOutputs][kCount];
+#pragma unroll
+    for (int j = 0; j < kCount; ++j) put(out, j, value(part, v, j, Inputs()));
+    write_all(span, out, row, std::make_index_sequence<Form::kOutputs>());
+  }
+
+ private:
+  template <size_t operand>
+  __device__ Stored<Form, operand>* place(int64_t row) const {
+    return static_cast<Stored<Form, operand>*>(operands[operand]) + row * strides[operand];
+  }
+  template <size_t... k>
+  bool in_vectors(std::index_sequence<k...>) const {
+    return ((aligned<kCount>(static_cast<const Stored<Form, k>*>(operands[k])) &&
+             strides[k] % kCount == 0) &&
+            ...);
+  }
+  template <size_t... k>
+  __device__ void read_all(const Span& span, Values& v, int64_t row,
+                           std::index_sequence<k...>) const {
+    (cuda::read(place<k>(row), span, v.x[k]), ...);
+  }
+  template <class Part, size_t... k>
+  __device__ static auto value(const Part& part, const Values& v, int j,
+                               std::index_sequence<k...>) {
+    return part(v.x[k][j]...);
+  }
+  __device__ static void put(float (&out)[1][kCount], int j, float value) { out[0][j] = value; }
+  __device__ static void put(float (&out)[2][kCount], int j, const Pair<float>& values) {
+    out[0][j] = values.first;
+    out[1][j] = values.second;
+  }
+  template <size_t... k>
+  __device__ void write_all(const Span& span, const float (&out)[Form::kOutputs][kCount],
+                            int64_t row, std::index_sequence<k...>) const {
+    (write_one<Form::kInputs + k>(span, out[k], row), ...);
+  }
+  template <size_t operand>
+  __device__ void write_one(const Span& span, const float (&out)[kCount], int64_t row) const {
+    if (Form::template kOptional<operand> && operands[operand] == nullptr) return;
+    cuda::write(place<operand>(row), span, out);
+  }
+};
+
+// All rows in chunks of kCount neighbours, kTogether a thread, which it reads before it computes.
+struct FormulaRows {
+  int64_t width;
+  uint32_t items;
+  Divisor chunks;  // of a row
+  bool vectors;
+};
+template <int kTogether, class Body>
+__global__ void __launch_bounds__(kThreads) over_rows(FormulaRows all, Body body) {
+  typename Body::Values values[kTogether];
+  Span spans[kTogether];
+  uint32_t rows[kTogether];
+#pragma unroll
+  for (int u = 0; u < kTogether; ++u) {
+    const uint32_t item = (blockIdx.x * kTogether + u) * kThreads + threadIdx.x;
+    rows[u] = all.chunks.quotient(item);
+    Span& span = spans[u];
+    span.first = static_cast<int64_t>(item - rows[u] * all.chunks.value()) * Body::kCount;
+    span.count = item < all.items ? left<Body::kCount>(all.width - span.first) : 0;
+    span.vector = all.vectors && span.count == Body::kCount;
+    body.read(span, values[u], rows[u]);
+  }
+  with_formula(body.formula, [&](const auto& formula) {
+#pragma unroll
+    for (int u = 0; u < kTogether; ++u)
+      if (spans[u].count > 0) body.write_values(formula, spans[u], values[u], rows[u]);
+  });
+}
+
+// Queues the body for rows of `width` elements. Throws Error naming the kernel where they are too many.
+template <int kTogether, class Body>
+void run_over_rows(const char* kernel, int64_t rows, int64_t width, const Body& body,
+                   Stream& stream) {
+  if (rows == 0 || width == 0) return;
+  const int64_t chunks = ceil_div(width, int64_t{Body::kCount});
+  const uint32_t items = count_items(kernel, rows * chunks);
+  const FormulaRows all{width, items, Divisor(static_cast<uint32_t>(chunks)), body.vectors()};
+  launch(kernel, over_rows<kTogether, Body>, grid_for(ceil_div(items, kTogether)), stream, all,
+         body);
+}
+
+}  // namespace megatron::kernels::cuda

@@ -1,0 +1,34 @@
+// What the loops of element-wise kernels have to know of a call when they are compiled.
+#pragma once
+
+#include <cstddef>
+#include <type_traits>
+
+#include "kernels/elements.h"
+
+namespace megatron::kernels {
+
+// The form of a kernel's arguments, whose tensors are of T where they are not wide.
+template <class Type, class Args>
+struct FormOf {
+  using T = Type;
+  static constexpr size_t kInputs = Args::kElements.inputs(), kOutputs = Args::kElements.outputs();
+  template <size_t operand>
+  static constexpr bool kWide = Args::kElements.list[operand].is_wide;
+  template <size_t operand>
+  static constexpr bool kOptional = Args::kElements.list[operand].is_optional;
+};
+// That of so many tensors of T, each defined.
+template <class Type, size_t inputs, size_t outputs>
+struct PlainForm {
+  using T = Type;
+  static constexpr size_t kInputs = inputs, kOutputs = outputs;
+  template <size_t operand>
+  static constexpr bool kWide = false;
+  template <size_t operand>
+  static constexpr bool kOptional = false;
+};
+template <class Form, size_t operand>
+using Stored = std::conditional_t<Form::template kWide<operand>, float, typename Form::T>;
+
+}  // namespace megatron::kernels
