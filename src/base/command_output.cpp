@@ -6,12 +6,12 @@
 
 #include <array>
 #include <cerrno>
-#include <charconv>
 #include <cstring>
 #include <filesystem>
 #include <utility>
 
 #include "base/error.h"
+#include "base/text_parts.h"
 
 namespace megatron {
 namespace {
@@ -30,10 +30,8 @@ std::optional<int> open_file_named(std::string_view path) {
   if (path == "/dev/stderr") return STDERR_FILENO;
   for (const std::string_view folder : {"/dev/fd/", "/proc/self/fd/"}) {
     if (!path.starts_with(folder)) continue;
-    const std::string_view digits = path.substr(folder.size());
-    int number = -1;
-    const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), number);
-    if (error == std::errc() && end == digits.data() + digits.size() && number >= 0) return number;
+    if (const auto number = parse_number<int>(path.substr(folder.size())); number.value_or(-1) >= 0)
+      return number;
   }
   return {};
 }

@@ -33,7 +33,7 @@ int64_t parse_integer(const std::string& name, const std::string& text) {
   return value;
 }
 
-double parse_number(const std::string& name, const std::string& text) {
+double parse_double(const std::string& name, const std::string& text) {
   double value = 0;
   const char* end = text.data() + text.size();
   const auto [at, error] = std::from_chars(text.data(), end, value);
@@ -54,7 +54,7 @@ void assign(const std::string& name, const Values& values, int64_t* value) {
   *value = parse_integer(name, single(name, values));
 }
 void assign(const std::string& name, const Values& values, double* value) {
-  *value = parse_number(name, single(name, values));
+  *value = parse_double(name, single(name, values));
 }
 void assign(const std::string& name, const Values& values, std::string* value) {
   *value = single(name, values);

@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <charconv>
 #include <fstream>
 #include <optional>
 #include <sstream>
@@ -13,6 +12,7 @@
 
 #include "base/divide.h"
 #include "base/progress.h"
+#include "base/text_parts.h"
 
 namespace megatron {
 namespace {
@@ -33,13 +33,6 @@ std::vector<std::string> lines_of(const std::string& path) {
   return lines;
 }
 
-std::optional<int64_t> number(std::string_view text) {
-  int64_t value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return value;
-}
-
 // The words of a file's first line; none where it cannot be read.
 Words first_line(const std::string& path) {
   const auto lines = lines_of(path);
@@ -47,11 +40,8 @@ Words first_line(const std::string& path) {
 }
 
 bool in_list(std::string_view list, std::string_view name) {
-  while (!list.empty()) {
-    const size_t comma = std::min(list.find(','), list.size());
-    if (list.substr(0, comma) == name) return true;
-    list.remove_prefix(std::min(comma + 1, list.size()));
-  }
+  while (!list.empty())
+    if (take_until(list, ',') == name) return true;
   return false;
 }
 
@@ -119,7 +109,7 @@ std::optional<Limit> memory_limit(const std::string& root) {
     for (const std::string& folder : groups->folders()) {
       const std::string file = folder + "/" + name;
       const Words words = first_line(file);  // bytes, or "max"
-      if (words.size() == 1) take(least, number(words[0]).value_or(0), file);
+      if (words.size() == 1) take(least, parse_number<int64_t>(words[0]).value_or(0), file);
     }
   };
   read("", "memory.max");
@@ -132,7 +122,8 @@ std::optional<Limit> processor_quota(const std::string& root) {
   std::optional<Limit> least;
   const auto add = [&](const Words& quota, const std::string& file) {
     if (quota.size() != 2) return;  // microseconds of each period, or "max" or -1
-    const int64_t time = number(quota[0]).value_or(0), period = number(quota[1]).value_or(0);
+    const int64_t time = parse_number<int64_t>(quota[0]).value_or(0),
+                  period = parse_number<int64_t>(quota[1]).value_or(0);
     if (time > 0 && period > 0) take(least, ceil_div(time, period), file);
   };
   if (const auto groups = hierarchy(root, ""))

@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "base/files.h"
+#include "base/text_parts.h"
 
 namespace megatron {
 namespace {
@@ -25,14 +26,11 @@ std::string value_in(const char* path, const std::string& name) {
 }  // namespace
 
 std::string cpuinfo_value(const std::string& text, const std::string& name) {
-  for (size_t begin = 0; begin < text.size();) {
-    const size_t end = std::min(text.find('\n', begin), text.size());
-    const std::string_view line = std::string_view(text).substr(begin, end - begin);
+  for (std::string_view rest = text; !rest.empty();) {
+    const std::string_view line = take_until(rest, '\n');
     const size_t colon = line.find(':');
-    if (colon != line.npos && trimmed(line.substr(0, colon)) == name) {
+    if (colon != line.npos && trimmed(line.substr(0, colon)) == name)
       return std::string(trimmed(line.substr(colon + 1)));
-    }
-    begin = end + 1;
   }
   return {};
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string_view>
 
+#include "base/text_parts.h"
 #include "base/utf8.h"
 
 namespace megatron {
@@ -51,12 +52,9 @@ std::string cut_short(std::string_view text, size_t most, std::string_view mark)
 std::string shortened(const std::string& message, size_t most) {
   if (message.size() <= most) return message;
   std::string result;
-  for (size_t begin = 0; begin <= message.size();) {
-    const size_t end = std::min(message.find('\n', begin), message.size());
-    result += shortened_line(message.substr(begin, end - begin), most);
-    if (end < message.size()) result += '\n';
-    begin = end + 1;
-  }
+  for (const std::string_view line : split_text(message, '\n'))
+    result += shortened_line(std::string(line), most) + '\n';
+  result.pop_back();
   return result;
 }
 

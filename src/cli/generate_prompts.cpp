@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "base/json.h"
+#include "base/text_parts.h"
 #include "cli/command.h"
 #include "data/input_file.h"
 #include "data/input_list.h"
@@ -22,11 +23,9 @@ std::string without_last_newline(std::string text) {
 template <class F>
 void for_each_line(const std::string& text, F&& f) {
   int64_t number = 0;
-  for (size_t begin = 0; begin < text.size();) {
-    const size_t end = std::min(text.find('\n', begin), text.size());
-    std::string line = text.substr(begin, end - begin);
+  for (std::string_view rest = text; !rest.empty();) {
+    std::string line(take_until(rest, '\n'));
     if (line.ends_with('\r')) line.pop_back();
-    begin = end + 1;
     ++number;
     if (line.find_first_not_of(" \t") != line.npos) f(number, line);
   }

@@ -1,23 +1,14 @@
 #include "cli/generate_sampling.h"
 
-#include <algorithm>
-#include <charconv>
 #include <limits>
 #include <optional>
 
 #include "base/error.h"
+#include "base/text_parts.h"
 #include "inference/stop_text.h"
 
 namespace megatron::cli {
 namespace {
-
-template <class T>
-std::optional<T> parse_number(std::string_view text) {
-  T value{};
-  const auto [at, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || at != text.data() + text.size()) return std::nullopt;
-  return value;
-}
 
 std::optional<int32_t> parse_id(std::string_view text) {
   const auto id = parse_number<int32_t>(text);
@@ -27,10 +18,9 @@ std::optional<int32_t> parse_id(std::string_view text) {
 std::map<int32_t, double> parse_logit_bias(const std::vector<std::string>& values) {
   std::map<int32_t, double> bias;
   for (const std::string& text : values) {
-    const size_t colon = std::min(text.find(':'), text.size());
-    const auto id = parse_id(text.substr(0, colon));
-    const auto value =
-        parse_number<double>(std::string_view(text).substr(std::min(colon + 1, text.size())));
+    std::string_view rest = text;
+    const auto id = parse_id(take_until(rest, ':'));
+    const auto value = parse_number<double>(rest);
     MG_CHECK(id && value,
              "--logit-bias is '{}'; give the id of a token and what is added to its logit, such as "
              "262:-100",

@@ -1,7 +1,6 @@
 #include <fmt/core.h>
 
 #include <array>
-#include <charconv>
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -12,6 +11,7 @@
 #include "base/command_output.h"
 #include "base/error.h"
 #include "base/files.h"
+#include "base/text_parts.h"
 #include "cli/command.h"
 #include "data/gpt_dataset.h"
 #include "data/indexed_dataset.h"
@@ -35,24 +35,16 @@ using Samples = std::array<std::optional<int64_t>, 3>;
 // "1000,50,": an empty number is none.
 Samples parse_samples(const std::string& text) {
   Samples samples;
-  size_t begin = 0;
+  const std::vector<std::string_view> parts = split_text(text, ',');
+  MG_CHECK(parts.size() == samples.size(),
+           "--samples is '{}'; it must be TRAIN,VALID,TEST with two commas (an empty number means "
+           "one epoch)",
+           text);
   for (size_t i = 0; i < samples.size(); ++i) {
-    size_t end = text.find(',', begin);
-    MG_CHECK(
-        (end == text.npos) == (i + 1 == samples.size()),
-        "--samples is '{}'; it must be TRAIN,VALID,TEST with two commas (an empty number means "
-        "one epoch)",
-        text);
-    end = std::min(end, text.size());
-    if (end > begin) {
-      int64_t count = 0;
-      const auto [last, error] = std::from_chars(text.data() + begin, text.data() + end, count);
-      MG_CHECK(error == std::errc() && last == text.data() + end && count >= 0,
-               "--samples is '{}'; '{}' is not a number of samples", text,
-               text.substr(begin, end - begin));
-      samples[i] = count;
-    }
-    begin = end + 1;
+    if (parts[i].empty()) continue;
+    samples[i] = parse_number<int64_t>(parts[i]);
+    MG_CHECK(samples[i].value_or(-1) >= 0, "--samples is '{}'; '{}' is not a number of samples",
+             text, parts[i]);
   }
   return samples;
 }

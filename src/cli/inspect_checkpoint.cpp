@@ -12,6 +12,7 @@
 #include "base/log.h"
 #include "base/machine_limits.h"
 #include "base/progress.h"
+#include "base/text_parts.h"
 #include "plan/flops.h"
 #include "plan/parameters.h"
 #include "resume/found_checkpoints.h"
@@ -29,13 +30,10 @@ std::string bytes_text(int64_t bytes) { return format_bytes(static_cast<double>(
 // "model.layers.3.mlp.weight": "model.layers.*.mlp.weight".
 std::string layer_pattern(const std::string& name) {
   std::string pattern;
-  for (size_t begin = 0; begin <= name.size();) {
-    const size_t end = std::min(name.find('.', begin), name.size());
-    const std::string_view part = std::string_view(name).substr(begin, end - begin);
+  for (const std::string_view part : split_text(name, '.')) {
     const bool number = !part.empty() && part.find_first_not_of("0123456789") == part.npos;
-    if (begin > 0) pattern += '.';
+    if (part.data() != name.data()) pattern += '.';
     pattern += number ? "*" : part;
-    begin = end + 1;
   }
   return pattern;
 }

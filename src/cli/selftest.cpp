@@ -2,11 +2,11 @@
 
 #include <fmt/core.h>
 
-#include <charconv>
 #include <cstdio>
 #include <tuple>
 
 #include "base/error.h"
+#include "base/text_parts.h"
 #include "cli/command.h"
 #include "settings/settings.h"
 
@@ -18,12 +18,8 @@ std::pair<int, int> part_of(std::string_view text) {
   const size_t slash = text.find('/');
   int part = -1, parts = 0;
   if (slash != std::string_view::npos) {
-    const auto read = [](std::string_view digits, int& value) {
-      const auto [end, error] =
-          std::from_chars(digits.data(), digits.data() + digits.size(), value);
-      return error == std::errc() && end == digits.data() + digits.size();
-    };
-    if (!read(text.substr(0, slash), part) || !read(text.substr(slash + 1), parts)) parts = 0;
+    part = parse_number<int>(text.substr(0, slash)).value_or(-1);
+    parts = parse_number<int>(text.substr(slash + 1)).value_or(0);
   }
   MG_CHECK(part >= 0 && part < parts,
            "--part is '{}'; it must be I/N with whole numbers and 0 <= I < N, such as 0/4", text);

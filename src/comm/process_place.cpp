@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/text_parts.h"
 #include "comm/processes.h"
 
 namespace megatron::comm {
@@ -44,10 +45,8 @@ class Reader {
   std::optional<Setting> number(std::string_view name) const {
     const auto value = text(name);
     if (!value) return std::nullopt;
-    Setting setting = {std::string(name), 0};
-    const char* const end = value->data() + value->size();
-    const auto [stop, wrong] = std::from_chars(value->data(), end, setting.value);
-    MG_CHECK(wrong == std::errc() && stop == end && setting.value >= 0,
+    const Setting setting = {std::string(name), parse_number<int>(*value).value_or(-1)};
+    MG_CHECK(setting.value >= 0,
              "the environment variable {} is '{}', not a number from 0 to {}: launchers set it; "
              "unset it if none did",
              name, *value, INT_MAX);
@@ -143,12 +142,9 @@ std::optional<Setting> step_size(const Reader& reader) {
 bool is_step(const Reader& reader) {
   const auto step = reader.text("SLURM_STEP_ID");
   if (!step) return false;
-  uint64_t id = 0;
-  const char* const end = step->data() + step->size();
-  const auto [stop, wrong] = std::from_chars(step->data(), end, id);
-  MG_CHECK(wrong == std::errc() && stop == end,
-           "the environment variable SLURM_STEP_ID is '{}', not a number", *step);
-  return id < kFirstSpecialStep;
+  const auto id = parse_number<uint64_t>(*step);
+  MG_CHECK(id, "the environment variable SLURM_STEP_ID is '{}', not a number", *step);
+  return *id < kFirstSpecialStep;
 }
 
 std::optional<ProcessPlace> read_slurm(const Reader& reader) {

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "base/error.h"
+#include "base/text_parts.h"
 #include "base/utf8.h"
 
 namespace megatron::corpus {
@@ -49,9 +50,7 @@ void BlockTokenizer::add_lines(const data::TextBlock& block, TokenizedBlock& out
   std::string_view rest = block.lines.text();
   int64_t index = 0;
   for (; !rest.empty(); ++index) {
-    const size_t end = std::min(rest.find('\n'), rest.size());
-    const std::string_view line = rest.substr(0, end);
-    rest.remove_prefix(std::min(end + 1, rest.size()));
+    const std::string_view line = take_until(rest, '\n');
     if (data::is_blank(line)) continue;
     if (!add_record(block.first_record + index, block, block.lines.first_line() + index, line, out))
       return;

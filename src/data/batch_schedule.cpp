@@ -1,12 +1,12 @@
 #include "data/batch_schedule.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <limits>
 
 #include "base/divide.h"
 #include "base/error.h"
+#include "base/text_parts.h"
 
 namespace megatron::data {
 namespace {
@@ -43,19 +43,14 @@ BatchSchedule::Stage parse_entry(std::string_view entry) {
     scale = multiplier(threshold.back());
     threshold.remove_suffix(1);
   }
-  double tokens = 0;
-  const auto [end, error] =
-      std::from_chars(threshold.data(), threshold.data() + threshold.size(), tokens);
-  if (error != std::errc() || end != threshold.data() + threshold.size()) bad();
-  MG_CHECK(tokens >= 0 && tokens * scale < 1e18,
+  const auto tokens = parse_number<double>(threshold);
+  const auto batch = parse_number<int64_t>(size);
+  if (!tokens || !batch) bad();
+  MG_CHECK(*tokens >= 0 && *tokens * scale < 1e18,
            "--step-batch-size-schedule: the threshold of '{}' must lie in [0, 1e18)", entry);
-  BatchSchedule::Stage stage{.begin = static_cast<int64_t>(tokens * scale), .batch = 0};
-  const auto [size_end, size_error] =
-      std::from_chars(size.data(), size.data() + size.size(), stage.batch);
-  if (size_error != std::errc() || size_end != size.data() + size.size()) bad();
-  MG_CHECK(stage.batch > 0 && stage.batch < (int64_t{1} << 31),
+  MG_CHECK(*batch > 0 && *batch < (int64_t{1} << 31),
            "--step-batch-size-schedule: the batch of '{}' must lie in [1, 2^31)", entry);
-  return stage;
+  return {.begin = static_cast<int64_t>(*tokens * scale), .batch = *batch};
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <array>
 
 #include "base/error.h"
+#include "base/text_parts.h"
 #include "jinja/budget.h"
 #include "jinja/builtins.h"
 #include "jinja/conversions.h"
@@ -101,12 +102,8 @@ Value sort(Call& call) {
   const Parameters p(call, "sort", {"value", "reverse", "case_sensitive", "attribute"}, 1);
   Values paths;
   if (p.given_and_not_none(3) && p[3]->is_text()) {
-    const std::string& all = p.text(3);
-    for (size_t at = 0; at <= all.size();) {
-      const size_t end = std::min(all.find(',', at), all.size());
-      paths.push_back(Value::text(all.substr(at, end - at)));
-      at = end + 1;
-    }
+    for (const std::string_view path : split_text(p.text(3), ','))
+      paths.push_back(Value::text(std::string(path)));
   } else if (p.given_and_not_none(3)) {
     paths.push_back(*p[3]);
   }
@@ -340,15 +337,12 @@ constexpr std::array kSequenceFilters = {
 Value attribute_path(const Value& value, const Value& path, Budget& budget) {
   if (!path.is_text()) return element_of(value, path, budget);
   Value current = value;
-  const std::string_view all = path.bytes();
-  for (size_t at = 0; at <= all.size();) {
-    const size_t end = std::min(all.find('.', at), all.size());
-    const std::string part(all.substr(at, end - at));
+  for (const std::string_view name : split_text(path.bytes(), '.')) {
+    const std::string part(name);
     const bool digits = !part.empty() && part.size() < 10 &&
                         part.find_first_not_of("0123456789") == std::string::npos;
     current =
         element_of(current, digits ? Value::integer(std::stoll(part)) : Value::text(part), budget);
-    at = end + 1;
   }
   return current;
 }

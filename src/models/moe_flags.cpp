@@ -1,19 +1,17 @@
 #include "models/moe_flags.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 
 #include "base/error.h"
+#include "base/text_parts.h"
 
 namespace megatron::models {
 namespace {
 
 double coefficient(const std::string& text) {
-  double value = 0;
-  const char* end = text.data() + text.size();
-  const auto [at, error] = std::from_chars(text.data(), end, value);
-  MG_CHECK(error == std::errc() && at == end && std::isfinite(value) && value >= 0,
+  const double value = parse_number<double>(text).value_or(-1);
+  MG_CHECK(std::isfinite(value) && value >= 0,
            "--moe-aux-loss-coeff is '{}'; it must be a number, 0 or more", text);
   return value;
 }

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/text_parts.h"
 
 namespace megatron::parallel {
 
@@ -40,13 +41,11 @@ Axis axis_named(std::string_view token, const std::string& order) {
 
 std::vector<Axis> parse_order(const std::string& order) {
   std::vector<Axis> axes;
-  for (size_t begin = 0; begin <= order.size();) {
-    const size_t end = std::min(order.find('-', begin), order.size());
-    const Axis axis = axis_named(std::string_view(order).substr(begin, end - begin), order);
+  for (const std::string_view token : split_text(order, '-')) {
+    const Axis axis = axis_named(token, order);
     MG_CHECK(std::find(axes.begin(), axes.end(), axis) == axes.end(),
              "the rank order '{}' contains {} twice", order, name(axis));
     axes.push_back(axis);
-    begin = end + 1;
   }
   return axes;
 }

@@ -6,13 +6,13 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <cstring>
 #include <filesystem>
 #include <utility>
 
 #include "base/error.h"
 #include "base/files.h"
+#include "base/text_parts.h"
 #include "checkpoint/save.h"
 
 namespace megatron::resume {
@@ -25,10 +25,8 @@ constexpr std::string_view kLock = ".lock";
 constexpr std::string_view kGemmChoices = "gemm_choices.json";
 
 std::optional<int64_t> whole_number(std::string_view text) {
-  int64_t value = -1;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size() || value < 0) return std::nullopt;
-  return value;
+  const auto value = parse_number<int64_t>(text);
+  return value && *value >= 0 ? value : std::nullopt;
 }
 
 std::string iteration_name(int64_t iteration) {

@@ -1,8 +1,8 @@
 #include "server/generation_parameters.h"
 
 #include <algorithm>
-#include <charconv>
 
+#include "base/text_parts.h"
 #include "server/forms.h"
 
 namespace megatron::server {
@@ -54,9 +54,8 @@ std::map<int32_t, double> read_logit_bias(const Parameters& p, int64_t vocabular
     p.fail("logit_bias", "is " + shown(*map) + "; it must be an object of token ids and biases");
   std::map<int32_t, double> biases;
   for (const auto& [key, bias] : map->as_object()) {
-    int32_t id = -1;
-    const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), id);
-    if (error != std::errc() || end != key.data() + key.size() || id < 0 || id >= vocabulary)
+    const int32_t id = parse_number<int32_t>(key).value_or(-1);
+    if (id < 0 || id >= vocabulary)
       p.fail("logit_bias", fmt::format("has the key {}; token ids are from 0 to {}",
                                        shown(Json(key)), vocabulary - 1));
     if (!bias.is_number() || !(bias.as_number() >= -100 && bias.as_number() <= 100))

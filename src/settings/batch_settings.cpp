@@ -1,8 +1,7 @@
 #include "settings/batch_settings.h"
 
-#include <charconv>
-
 #include "base/error.h"
+#include "base/text_parts.h"
 #include "models/facts.h"
 
 namespace megatron::settings {
@@ -45,13 +44,9 @@ void BatchSettings::fields(Fields& f) {
 namespace {
 
 int64_t integer(const std::string& text, std::string_view flag) {
-  int64_t value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  MG_CHECK(error == std::errc() && end == text.data() + text.size(),
-           "--{}: '{}' is not an "
-           "integer",
-           flag, text);
-  return value;
+  const auto value = parse_number<int64_t>(text);
+  MG_CHECK(value, "--{}: '{}' is not an integer", flag, text);
+  return *value;
 }
 
 data::BatchSchedule make_schedule(const BatchSettings& s) {

@@ -4,6 +4,7 @@
 #include <array>
 
 #include "base/error.h"
+#include "base/text_parts.h"
 #include "settings/settings.h"
 
 namespace megatron::settings {
@@ -75,11 +76,7 @@ std::vector<std::string> preset_flags(std::string_view name) {
   MG_ASSERT(preset != kPresets.end());
   std::vector<std::string> words;
   for (std::string_view rest : {preset->flags, preset->more}) {
-    while (!rest.empty()) {
-      const size_t end = std::min(rest.find(' '), rest.size());
-      words.emplace_back(rest.substr(0, end));
-      rest.remove_prefix(std::min(end + 1, rest.size()));
-    }
+    while (!rest.empty()) words.emplace_back(take_until(rest, ' '));
   }
   return words;
 }

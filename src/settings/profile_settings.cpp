@@ -1,18 +1,16 @@
 #include "settings/profile_settings.h"
 
 #include <algorithm>
-#include <charconv>
 
 #include "base/error.h"
+#include "base/text_parts.h"
 
 namespace megatron::settings {
 namespace {
 
 int parse_rank(const std::string& text, int rank_count) {
-  int rank = -1;
-  const char* end = text.data() + text.size();
-  const auto [at, error] = std::from_chars(text.data(), end, rank);
-  MG_CHECK(error == std::errc() && at == end && rank >= 0 && rank < rank_count,
+  const int rank = parse_number<int>(text).value_or(-1);
+  MG_CHECK(rank >= 0 && rank < rank_count,
            "--profile-ranks has '{}'; the ranks of this run are 0 to {}", text, rank_count - 1);
   return rank;
 }

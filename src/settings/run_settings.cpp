@@ -3,10 +3,10 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <charconv>
 
 #include "base/divide.h"
 #include "base/error.h"
+#include "base/text_parts.h"
 #include "settings/recipes.h"
 
 namespace megatron::settings {
@@ -70,12 +70,10 @@ void RunSettings::fields(Fields& f) {
 std::vector<int64_t> RunSettings::skipped() const {
   std::vector<int64_t> steps;
   for (const std::string& text : iterations_to_skip) {
-    int64_t step = 0;
-    const char* const end = text.data() + text.size();
-    const auto [at, error] = std::from_chars(text.data(), end, step);
-    MG_CHECK(error == std::errc() && at == end && step >= 0,
-             "--iterations-to-skip: '{}' is not a step number (0, 1, ...)", text);
-    steps.push_back(step);
+    const auto step = parse_number<int64_t>(text);
+    MG_CHECK(step && *step >= 0, "--iterations-to-skip: '{}' is not a step number (0, 1, ...)",
+             text);
+    steps.push_back(*step);
   }
   std::ranges::sort(steps);
   return steps;

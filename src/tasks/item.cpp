@@ -1,10 +1,10 @@
 #include "tasks/item.h"
 
-#include <charconv>
 #include <cmath>
 
 #include "base/error.h"
 #include "base/shorten.h"
+#include "base/text_parts.h"
 #include "data/json_record.h"
 
 namespace megatron::tasks {
@@ -89,9 +89,7 @@ int64_t Item::index(std::string_view field, size_t count) const {
   if (value.is_integer()) {
     number = value.as_integer();
   } else if (value.is_string()) {
-    const std::string& text = value.as_string();
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-    if (error != std::errc() || end != text.data() + text.size()) number = -1;
+    number = parse_number<int64_t>(value.as_string()).value_or(-1);
   }
   if (number < 0 || number >= static_cast<int64_t>(count))
     refuse(field, fmt::format("is {}; it must be the number of a choice, from 0 to {}",

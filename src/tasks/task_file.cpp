@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/fields.h"
+#include "base/text_parts.h"
 #include "base/utf8.h"
 #include "data/input_file.h"
 #include "tasks/extraction.h"
@@ -20,10 +21,8 @@ std::vector<Item> read_items(const std::string& path) {
   const std::string text = data::read_unpacked(path);
   std::vector<Item> items;
   int64_t number = 0;
-  for (size_t begin = 0; begin < text.size();) {
-    const size_t end = std::min(text.find('\n', begin), text.size());
-    std::string_view line = std::string_view(text).substr(begin, end - begin);
-    begin = end + 1;
+  for (std::string_view rest = text; !rest.empty();) {
+    const std::string_view line = take_until(rest, '\n');
     ++number;
     if (line.find_first_not_of(" \t\r") == line.npos) continue;
     const std::string place = fmt::format("{} line {}", path, number);

@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "base/lfs_pointer.h"
+#include "base/text_parts.h"
 #include "tokenizers/pre_tokenizers/pre_tokenizer.h"
 
 namespace megatron::tokenizers {
@@ -164,8 +165,7 @@ Json write_model(const Json& settings, const Definition& definition) {
 template <class F>
 void for_each_line(std::string_view text, F&& f) {
   while (!text.empty()) {
-    std::string_view line = text.substr(0, text.find('\n'));
-    text.remove_prefix(std::min(text.size(), line.size() + 1));
+    std::string_view line = take_until(text, '\n');
     if (line.ends_with('\r')) line.remove_suffix(1);
     f(line);
   }

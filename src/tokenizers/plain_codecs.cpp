@@ -1,8 +1,7 @@
 #include "tokenizers/plain_codecs.h"
 
-#include <charconv>
-
 #include "base/error.h"
+#include "base/text_parts.h"
 #include "base/utf8.h"
 #include "tokenizers/byte_level.h"
 
@@ -49,11 +48,8 @@ class NullCodec final : public Codec {
 
   int32_t size() const override { return size_; }
   std::optional<int32_t> find(std::string_view token) const override {
-    int32_t id = -1;
-    const char* end = token.data() + token.size();
-    const auto [at, error] = std::from_chars(token.data(), end, id);
-    if (error != std::errc() || at != end || !contains(id) || token[0] == '-') return std::nullopt;
-    return id;
+    const auto id = parse_number<int32_t>(token);
+    return id && contains(*id) && token[0] != '-' ? id : std::nullopt;
   }
   bool contains(int32_t id) const override { return id >= 0 && id < size_; }
   bool is_special(int32_t) const override { return false; }

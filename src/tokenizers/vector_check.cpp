@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/files.h"
 #include "base/json.h"
+#include "base/text_parts.h"
 #include "tokenizers/chat/chat_cases.h"
 #include "tokenizers/tokenizer.h"
 
@@ -206,15 +207,12 @@ class Checker {
     const std::string text = read_file(file);
     ChatCases chats(fs::path(file).parent_path().string());
     int64_t number = 0, lines = 0;
-    for (size_t begin = 0; begin < text.size();) {
-      const size_t end = std::min(text.find('\n', begin), text.size());
+    for (std::string_view rest = text; !rest.empty();) {
+      const std::string_view line = take_until(rest, '\n');
       ++number;
-      if (end > begin) {
-        count(fmt::format("{}:{}", file, number),
-              check_line(std::string_view(text).substr(begin, end - begin), chats));
-        ++lines;
-      }
-      begin = end + 1;
+      if (line.empty()) continue;
+      count(fmt::format("{}:{}", file, number), check_line(line, chats));
+      ++lines;
     }
     if (lines == 0) count(file, "contains no lines");
   }

@@ -3,9 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 
 #include "base/error.h"
+#include "base/text_parts.h"
 
 namespace megatron::cli {
 namespace {
@@ -45,13 +45,8 @@ void check_values(const FlagRow& row, const std::vector<std::string>& values) {
 // Two texts of one value: "1.0" and "1".
 bool same_value(std::string_view a, std::string_view b) {
   if (a == b) return true;
-  double x = 0, y = 0;
-  const auto number = [](std::string_view text, double& value) {
-    const char* end = text.data() + text.size();
-    const auto [at, error] = std::from_chars(text.data(), end, value);
-    return error == std::errc() && at == end;
-  };
-  return number(a, x) && number(b, y) && x == y;
+  const auto x = parse_number<double>(a), y = parse_number<double>(b);
+  return x && y && *x == *y;
 }
 
 bool is_off(const FlagRow& row, const std::vector<std::string>& values) {

@@ -3,6 +3,7 @@
 #include <array>
 
 #include "base/error.h"
+#include "base/text_parts.h"
 #include "cli/flags/embedded.h"
 
 namespace megatron::cli {
@@ -18,18 +19,12 @@ Verdict verdict_of(std::string_view word) {
 // Calls f with the cells of each line behind the first, which names the columns.
 template <size_t columns, class F>
 void for_each_row(std::string_view text, F f) {
-  size_t begin = text.find('\n') + 1;
-  while (begin < text.size()) {
-    const size_t end = std::min(text.find('\n', begin), text.size());
+  take_until(text, '\n');
+  while (!text.empty()) {
     std::array<std::string_view, columns> cells;
-    std::string_view line = text.substr(begin, end - begin);
-    for (std::string_view& cell : cells) {
-      const size_t tab = line.find('\t');
-      cell = line.substr(0, tab);
-      line = tab == line.npos ? std::string_view() : line.substr(tab + 1);
-    }
+    std::string_view line = take_until(text, '\n');
+    for (std::string_view& cell : cells) cell = take_until(line, '\t');
     f(cells);
-    begin = end + 1;
   }
 }
 

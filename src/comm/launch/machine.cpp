@@ -2,11 +2,11 @@
 
 #include <unistd.h>
 
-#include <algorithm>
 #include <cstdlib>
 
 #include "base/error.h"
 #include "base/files.h"
+#include "base/text_parts.h"
 #include "comm/launch/child.h"
 
 namespace megatron::comm::launch {
@@ -36,11 +36,10 @@ bool in_container() {
 std::optional<std::string> in_path(const std::string& name) {
   const char* path = std::getenv("PATH");
   std::string_view folders = path == nullptr ? "/usr/local/bin:/usr/bin:/bin" : path;
-  for (size_t at = 0; at <= folders.size();) {
-    const size_t colon = std::min(folders.find(':', at), folders.size());
-    const std::string file = fmt::format("{}/{}", folders.substr(at, colon - at), name);
-    if (colon > at && ::access(file.c_str(), X_OK) == 0) return file;
-    at = colon + 1;
+  while (!folders.empty()) {
+    const std::string_view folder = take_until(folders, ':');
+    const std::string file = fmt::format("{}/{}", folder, name);
+    if (!folder.empty() && ::access(file.c_str(), X_OK) == 0) return file;
   }
   return std::nullopt;
 }

@@ -10,7 +10,6 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <charconv>
 #include <chrono>
 #include <cstring>
 #include <memory>
@@ -20,6 +19,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "base/text_parts.h"
 
 namespace megatron::comm {
 namespace {
@@ -141,9 +141,8 @@ RendezvousAddress rendezvous_address(const Variable& variable) {
   RendezvousAddress place;
   const bool brackets = address.size() > 2 && address.front() == '[' && address.back() == ']';
   place.address = brackets ? address.substr(1, address.size() - 2) : address;
-  const char* const end = port.data() + port.size();
-  const auto [stop, wrong] = std::from_chars(port.data(), end, place.port);
-  MG_CHECK(wrong == std::errc() && stop == end && place.port >= 1 && place.port <= 65535,
+  place.port = parse_number<int>(port).value_or(0);
+  MG_CHECK(place.port >= 1 && place.port <= 65535,
            "the environment variable MASTER_PORT is '{}', not a port from 1 to 65535", port);
   // torchrun itself listens at the port that it names then.
   if (variable("TORCHELASTIC_USE_AGENT_STORE") == "True") {

@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <span>
 #include <utility>
 
 #include "base/error.h"
+#include "base/text_parts.h"
 #include "inference/constraint/number_range.h"
 #include "inference/constraint/schema_keywords.h"
 #include "tokenizers/regex/regex_syntax.h"
@@ -295,11 +295,9 @@ const SchemaPlace& SchemaReader::target(const SchemaPlace& place) {
     const size_t end = std::min(rest.find('/', 1), rest.size());
     const std::string token = unescaped(rest.substr(1, end - 1));
     rest.remove_prefix(end);
-    size_t index = 0;
-    const auto [stop, error] = std::from_chars(token.data(), token.data() + token.size(), index);
-    const bool is_index = error == std::errc() && stop == token.data() + token.size();
+    const auto index = parse_number<size_t>(token);
     const Json* next = at->is_object() ? at->find(token) : nullptr;
-    if (at->is_array() && is_index && index < at->as_array().size()) next = &at->as_array()[index];
+    if (at->is_array() && index && *index < at->as_array().size()) next = &at->as_array()[*index];
     if (next == nullptr)
       place.refuse(
           fmt::format("'$ref' is '{}', and there is no '{}' in '{}'", written, token, pointer));

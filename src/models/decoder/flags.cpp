@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "base/text_parts.h"
 #include "models/decoder/heterogeneous.h"
 #include "models/facts.h"
 #include "models/layer_pattern.h"
@@ -262,14 +263,11 @@ nn::MoeConfig moe_of(const MoeFlags& m, const nn::MlpConfig& mlp) {
 
 // As Megatron-LM: with a number N, layers 0, N, 2N and so on.
 std::vector<bool> expert_layers(const MoeFlags& m, int64_t layers) {
-  int64_t every = 0;
-  const char* const last = m.layer_freq.data() + m.layer_freq.size();
-  const auto [end, error] = std::from_chars(m.layer_freq.data(), last, every);
-  if (error != std::errc() || end != last)
-    return layer_pattern("moe-layer-freq", m.layer_freq, layers, false);
-  MG_CHECK(every > 0, "--moe-layer-freq is {}; it must be positive", every);
+  const auto every = parse_number<int64_t>(m.layer_freq);
+  if (!every) return layer_pattern("moe-layer-freq", m.layer_freq, layers, false);
+  MG_CHECK(*every > 0, "--moe-layer-freq is {}; it must be positive", *every);
   std::vector<bool> chosen;
-  for (int64_t i = 0; i < layers; ++i) chosen.push_back(i % every == 0);
+  for (int64_t i = 0; i < layers; ++i) chosen.push_back(i % *every == 0);
   return chosen;
 }
 

@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "base/files.h"
 #include "base/machine_limits.h"
+#include "base/text_parts.h"
 
 namespace megatron::report {
 namespace {
@@ -37,11 +38,7 @@ int64_t core_count() { return available_processors(); }
 std::vector<std::string> command_line() {
   const std::string text = system_text("/proc/self/cmdline");
   std::vector<std::string> arguments;
-  for (size_t begin = 0; begin < text.size();) {
-    const size_t end = std::min(text.find('\0', begin), text.size());
-    arguments.push_back(text.substr(begin, end - begin));
-    begin = end + 1;
-  }
+  for (std::string_view rest = text; !rest.empty();) arguments.emplace_back(take_until(rest, '\0'));
   return arguments;
 }
 

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/files.h"
+#include "base/text_parts.h"
 #include "report/log/append_file.h"
 #include "report/log/machine.h"
 
@@ -20,16 +21,6 @@ namespace {
 
 constexpr std::string_view kStart = "Starting job", kSaved = "Saved checkpoint";
 constexpr const char* kTime = "%Y-%m-%d %H:%M:%S";  // local, as Megatron-LM writes it
-
-std::vector<std::string_view> fields_of(std::string_view line) {
-  std::vector<std::string_view> fields;
-  for (size_t begin = 0; begin <= line.size();) {
-    const size_t end = std::min(line.find('\t', begin), line.size());
-    fields.push_back(line.substr(begin, end - begin));
-    begin = end + 1;
-  }
-  return fields;
-}
 
 // The number behind "name: ".
 std::optional<double> number_of(std::string_view field) {
@@ -60,10 +51,8 @@ std::string local_time(double seconds) {
 ProgressStart progress_start(const std::string& text, int ranks) {
   ProgressStart start;
   double flops = 0;
-  for (size_t begin = 0; begin < text.size();) {
-    const size_t end = std::min(text.find('\n', begin), text.size());
-    const auto fields = fields_of(std::string_view(text).substr(begin, end - begin));
-    begin = end + 1;
+  for (std::string_view rest = text; !rest.empty();) {
+    const auto fields = split_text(take_until(rest, '\n'), '\t');
     if (fields.size() < 4) continue;
     if (fields[3] == kSaved && fields.size() > 7) flops = number_of(fields[7]).value_or(flops);
     if (number_of(fields[2]) != ranks) {

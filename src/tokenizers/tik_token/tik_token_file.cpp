@@ -2,9 +2,8 @@
 
 #include <simdjson.h>
 
-#include <charconv>
-
 #include "base/error.h"
+#include "base/text_parts.h"
 #include "base/utf8.h"
 #include "tokenizers/base64.h"
 #include "tokenizers/byte_level.h"
@@ -52,17 +51,15 @@ void check_bytes(const Vocabulary& vocabulary) {
 Vocabulary parse_tik_token_lines(std::string_view lines) {
   Vocabulary vocabulary;
   for (int64_t number = 1; !lines.empty(); ++number) {
-    std::string_view line = lines.substr(0, lines.find('\n'));
-    lines.remove_prefix(std::min(lines.size(), line.size() + 1));
+    std::string_view line = take_until(lines, '\n');
     if (line.ends_with('\r')) line.remove_suffix(1);
     if (line.empty()) continue;
     const size_t space = std::min(line.find(' '), line.size());
     const std::string_view rank = line.substr(std::min(space + 1, line.size()));
-    int64_t id = -1;
-    const auto [end, error] = std::from_chars(rank.data(), rank.data() + rank.size(), id);
-    MG_CHECK(space < line.size() && error == std::errc() && end == rank.data() + rank.size(),
-             "line {}: '{}' is not base64, a space and a number", number, shown(line));
-    add_token(line.substr(0, space), id, "line", number, vocabulary);
+    const auto id = parse_number<int64_t>(rank);
+    MG_CHECK(space < line.size() && id, "line {}: '{}' is not base64, a space and a number", number,
+             shown(line));
+    add_token(line.substr(0, space), *id, "line", number, vocabulary);
   }
   check_bytes(vocabulary);
   return vocabulary;

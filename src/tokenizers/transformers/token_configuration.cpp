@@ -2,12 +2,12 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <filesystem>
 #include <set>
 #include <utility>
 
 #include "base/error.h"
+#include "base/text_parts.h"
 
 namespace megatron::tokenizers {
 namespace {
@@ -97,14 +97,12 @@ TokenConfiguration::TokenConfiguration(const std::string& directory, const Defin
   if (const Json* added = members_.find("added_tokens_decoder")) {
     MG_CHECK(added->is_object(), "{}: 'added_tokens_decoder' must be an object", kConfig);
     for (const auto& [key, value] : added->as_object()) {
-      int64_t id = -1;
-      const auto end = key.data() + key.size();
-      MG_CHECK(std::from_chars(key.data(), end, id).ptr == end,
-               "{}: '{}' in added_tokens_decoder is not an id", kConfig, key);
+      const auto id = parse_number<int64_t>(key);
+      MG_CHECK(id, "{}: '{}' in added_tokens_decoder is not an id", kConfig, key);
       MG_CHECK(value.is_object(),
                "{}: token {} of added_tokens_decoder is {}; it must be an object", kConfig, key,
                value.dump());
-      take_added(id, read_configured_token(value, kConfig, key));
+      take_added(*id, read_configured_token(value, kConfig, key));
     }
     return;
   }
