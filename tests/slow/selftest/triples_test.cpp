@@ -8,7 +8,7 @@
 namespace megatron::selftest {
 namespace {
 
-constexpr int kParts = 8;
+constexpr int kParts = 12;
 class Triples : public ::testing::TestWithParam<int> {};
 
 TEST_P(Triples, GiveWhatOneRankGives) {
