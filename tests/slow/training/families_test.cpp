@@ -1,4 +1,4 @@
-// Training of every family; golden/training has four of them.
+// Training of every family; golden/training has five of them.
 #include "golden/training/families.h"
 
 namespace megatron::training {
