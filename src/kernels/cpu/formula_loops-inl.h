@@ -70,6 +70,14 @@ struct AheadInRow {
   }
 };
 
+// Has the compiler read memory once: it would read f32 again where a formula uses it again, which costs a quarter of the
+// time where five tensors come and go.
+HWY_INLINE void keep_loaded([[maybe_unused]] Two& v) {
+#if HWY_ARCH_X86
+  asm("" : "+v"(v.a.raw), "+v"(v.b.raw));
+#endif
+}
+
 // The formula over elements [begin, end) of one row.
 template <class Form, class F, class Ahead>
 HWY_INLINE void run_row(const F& formula, const Operands<Form>& at, int64_t begin, int64_t end,
@@ -77,8 +85,11 @@ HWY_INLINE void run_row(const F& formula, const Operands<Form>& at, int64_t begi
   for_twos(begin, end, [&](int64_t i, auto n) {
     ahead(at, i);
     [&]<size_t... k>(std::index_sequence<k...>) {
-      const Two x[] = {load_operand<Form, k>(at[k], i, n)...};
-      store_values<Form>(formula(Lanes(x[k].a)...), formula(Lanes(x[k].b)...), at, i, n);
+      Two x[] = {load_operand<Form, k>(at[k], i, n)...};
+      (keep_loaded(x[k]), ...);
+      const auto first = formula(Lanes(x[k].a)...);  // in the order of memory
+      const auto second = formula(Lanes(x[k].b)...);
+      store_values<Form>(first, second, at, i, n);
     }(std::make_index_sequence<Form::kInputs>());
   });
 }
