@@ -222,7 +222,7 @@ class Printer {
 
   void print_rules() const {
     if (!help_.rules.empty()) fmt::print("{}: flags that exclude or need each other\n", kRules);
-    for (const std::string& rule : help_.rules) print_entry({"-", rule}, 4);
+    for (const std::string& rule : help_.rules) print_entry({"-", rule}, 5);
   }
 
   static constexpr std::string_view kRules = "rules";
@@ -288,7 +288,7 @@ int print_search(const Help& help, const std::string& given) {
   }
   const bool own = found > 0;
   for (const std::string& rule : help.rules)
-    if (rule.find("--" + word) != rule.npos) print_entry({"-", rule}, 4);
+    if (rule.find("--" + word) != rule.npos) print_entry({"-", rule}, 5);
   if (help.megatrons) {
     std::fflush(stdout);
     found += print_megatrons(help.fields, word);

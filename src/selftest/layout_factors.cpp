@@ -131,10 +131,9 @@ class LayoutCheck {
   std::string offload() const {
     return said([this](std::vector<SettingNote>& notes) {
       settings_.offload.check(least_layers(), notes);
-      check_rules(settings::RuleScope::memory,
-                  {.parallel = settings_.parallel,
-                   .recompute = settings_.recompute,
-                   .offload = settings_.offload});
+      check_rules(settings::RuleScope::memory, {.parallel = settings_.parallel,
+                                                .recompute = settings_.recompute,
+                                                .offload = settings_.offload});
     });
   }
 

@@ -294,22 +294,19 @@ const Derived* derived(std::string_view name) {
 // Settings by the names that rules have for them.
 class Named {
  public:
-  explicit Named(const S& settings) : settings_(settings), fields_(settings_.fields()) {}
+  Named() : fields_(settings.fields()) {
+    for (const Field& field : fields_.all()) by_name_.emplace(field.name, &field);
+  }
 
-  const Field& field(std::string_view name) {
-    const Field* const found = fields_.find(name);
-    MG_ASSERT(found != nullptr);
-    return *found;
-  }
-  std::string value(std::string_view name) {
+  const Field& field(std::string_view name) const { return *by_name_.at(name); }
+  std::string value(std::string_view name) const {
     const Derived* const one = derived(name);
-    return one != nullptr ? one->get(settings_) : field(name).get();
+    return one != nullptr ? one->get(settings) : field(name).get();
   }
-  bool is_set(std::string_view name) {
-    static Named plain{S()};
-    return derived(name) != nullptr ? !value(name).empty() : value(name) != plain.value(name);
+  bool is_set(std::string_view name) const {
+    return value(name) != (derived(name) != nullptr ? "" : field(name).initial);
   }
-  bool holds(std::string_view when) {
+  bool holds(std::string_view when) const {
     return std::ranges::all_of(parts_of(when, " & "), [this](std::string_view term) {
       const bool wanted = !term.starts_with('!');
       if (!wanted) term.remove_prefix(1);
@@ -320,15 +317,18 @@ class Named {
     });
   }
 
+  S settings;
+
  private:
-  S settings_;
-  Fields fields_;
+  Fields fields_;  // of `settings`, whose values were defaults
+  std::map<std::string_view, const Field*> by_name_;
 };
 
 }  // namespace
 
 void check_rules(RuleScope scope, const TrainSettings& settings) {
-  Named named(settings);
+  static thread_local Named named;  // plans ask thousands of times
+  named.settings = settings;
   for (const Rule& rule : kRules) {
     if (rule.scope != scope) continue;
     const auto flags = parts_of(rule.flags, "|");
@@ -342,7 +342,7 @@ void check_rules(RuleScope scope, const TrainSettings& settings) {
 }
 
 std::vector<std::string> rule_sentences() {
-  Named named{S()};
+  const Named named;
   std::vector<std::string> sentences;
   for (const Rule& rule : kRules) {
     const auto flags = parts_of(rule.flags, "|");

@@ -18,7 +18,7 @@ class StepTimer {
   // both ends. Does nothing where the level is not asked for.
   class Block {
    public:
-    Block(StepTimer& timer, double report::StepTimes::*part, int64_t level)
+    Block(StepTimer& timer, double report::StepTimes::* part, int64_t level)
         : timer_(timer), part_(part), level_(level), begin_(timer.now(level)) {}
     ~Block() {
       try {
@@ -31,7 +31,7 @@ class StepTimer {
 
    private:
     StepTimer& timer_;
-    double report::StepTimes::*part_;
+    double report::StepTimes::* part_;
     int64_t level_;
     double begin_;
   };

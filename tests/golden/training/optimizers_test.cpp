@@ -220,13 +220,6 @@ TEST(Optimizers, SamplesCountLikeIterations) {
   };
   expect_parts(mixed(s, [](auto& o) { o.lr_decay_samples = 8; }),
                {"--lr-decay-samples cannot be combined with --train-iters", "--lr-decay-iters"});
-  expect_parts(mixed(s, [](auto& o) { o.lr_warmup_samples = 8; }), {"use --lr-warmup-iters"});
-  expect_parts(mixed(s, [](auto& o) { o.lr_wsd_decay_samples = 8; }), {"--lr-wsd-decay-iters"});
-  expect_parts(mixed(samples, [](auto& o) { o.lr_decay_iters = 8; }),
-               {"--lr-decay-iters cannot be combined with --train-samples", "--lr-decay-samples"});
-  expect_parts(mixed(samples, [](auto& o) { o.lr_warmup_iters = 8; }), {"--lr-warmup-samples"});
-  expect_parts(mixed(samples, [](auto& o) { o.lr_wsd_decay_iters = 8; }),
-               {"--lr-wsd-decay-samples"});
   expect_parts(mixed(s, [](auto& o) { o.lr_wsd_decay_iters.reset(); }),
                {"WSD needs --lr-wsd-decay-iters"});
   expect_parts(mixed(s, [](auto& o) { o.lr_wsd_decay_iters = 5; }),

@@ -573,18 +573,9 @@ TEST(Saving, FlagsThatMakeNoSense) {
         c.save_keep = 0;
       },
       "--save-keep is 0");
-  refused([](auto& c) { c.ckpt_step = 2; }, "--ckpt-step needs --load");
-  refused([](auto& c) { c.exit_signal_handler = true; }, "--exit-signal-handler needs --save");
   refused([](auto& c) { c.save = ""; }, "--save is empty");
   refused([](auto& c) { c.load = ""; }, "--load is empty");
   refused([](auto& c) { c.exit_interval = -1; }, "--exit-interval is -1");
-  refused([](auto& c) { c.finetune = true; }, "--finetune");
-  refused(
-      [](auto& c) {
-        c.load = "x";
-        c.override_scheduler = c.use_checkpoint_scheduler = true;
-      },
-      "contradict");
 }
 
 }  // namespace

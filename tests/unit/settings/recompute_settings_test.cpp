@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
-#include "settings/rules.h"
+#include "settings/offload_settings.h"
 
 namespace megatron::settings {
 namespace {
@@ -27,24 +27,11 @@ settings::RecomputeSettings recompute(
 }
 
 // The text that check() refuses the settings with.
-std::string refusal(const settings::RecomputeSettings& s, int64_t tensor = 1,
-                    bool sequence = false) {
+template <class Settings>
+std::string refusal(const Settings& s) {
   std::vector<SettingNote> notes;
   try {
     s.check(4, notes);
-    check_rules(RuleScope::memory,
-                {.parallel = {.tensor_parallel = tensor, .sequence_parallel = sequence},
-                 .recompute = s});
-  } catch (const Error& e) {
-    return e.what();
-  }
-  return "";
-}
-std::string refusal(const settings::OffloadSettings& s, bool recomputes) {
-  std::vector<SettingNote> notes;
-  try {
-    s.check(4, notes);
-    check_rules(RuleScope::memory, {.recompute = {.activations = recomputes}, .offload = s});
   } catch (const Error& e) {
     return e.what();
   }
@@ -72,7 +59,7 @@ TEST(RecomputeSettings, Full) {
                  {"recompute-method", {"block"}},
                  {"recompute-num-layers", {"3"}},
                  {"distribute-saved-activations", {}}});
-  EXPECT_EQ(refusal(s, 2), "");
+  EXPECT_EQ(refusal(s), "");
   EXPECT_EQ(s.options().method, Method::block);
   EXPECT_EQ(s.options().layers, 3);
   EXPECT_TRUE(s.options().distribute);
@@ -89,20 +76,13 @@ TEST(RecomputeSettings, Selective) {
   EXPECT_EQ(s.options().modules, std::vector<std::string>{"core_attn"});
   s = recompute({{"recompute-granularity", {"selective"}},
                  {"recompute-modules", {"layernorm", "mlp", "mlp_act", "core_attn"}}});
-  EXPECT_EQ(refusal(s, 2, true), "");
+  EXPECT_EQ(refusal(s), "");
   EXPECT_EQ(s.options().modules,
             (std::vector<std::string>{"layernorm", "mlp", "mlp_act", "core_attn"}));
 }
 
-TEST(RecomputeSettings, RefusesWhatDoesNotGoTogether) {
+TEST(RecomputeSettings, RefusesValuesThatThereAreNot) {
   expect_says(refusal(recompute({{"recompute-granularity", {"half"}}})), "'half'");
-  expect_says(
-      refusal(recompute({{"recompute-activations", {}}, {"recompute-granularity", {"full"}}})),
-      "drop one of them");
-  expect_says(refusal(recompute({{"recompute-method", {"uniform"}}})), "nothing is recomputed");
-  expect_says(refusal(recompute(
-                  {{"recompute-granularity", {"selective"}}, {"recompute-num-layers", {"2"}}})),
-              "--recompute-num-layers applies to --recompute-granularity full");
   expect_says(
       refusal(recompute({{"recompute-granularity", {"full"}}, {"recompute-method", {"some"}}})),
       "'some'; it is uniform or block");
@@ -111,10 +91,6 @@ TEST(RecomputeSettings, RefusesWhatDoesNotGoTogether) {
                     {{"recompute-granularity", {"full"}}, {"recompute-num-layers", {layers}}})),
                 std::string("--recompute-num-layers is ") + layers + "; it must lie in [1, 4]");
   }
-  expect_says(refusal(recompute({{"recompute-modules", {"mlp"}}})), "--recompute-modules");
-  expect_says(
-      refusal(recompute({{"recompute-granularity", {"full"}}, {"recompute-modules", {"mlp"}}})),
-      "choose selective");
 }
 
 TEST(RecomputeSettings, ModulesOfOtherModelsAreRefusedByName) {
@@ -130,29 +106,15 @@ TEST(RecomputeSettings, ModulesOfOtherModelsAreRefusedByName) {
               "there is no module 'attention'");
 }
 
-TEST(RecomputeSettings, DistributedActivationsNeedTensorRanksThatHaveThemWhole) {
-  const settings::RecomputeSettings s =
-      recompute({{"recompute-granularity", {"full"}}, {"distribute-saved-activations", {}}});
-  expect_says(refusal(s), "--tensor-model-parallel-size is 1");
-  EXPECT_EQ(refusal(s, 2), "");
-  expect_says(refusal(s, 2, true), "--sequence-parallel");
-  expect_says(
-      refusal(recompute({{"recompute-activations", {}}, {"distribute-saved-activations", {}}}), 2),
-      "selective is given");
-}
-
-TEST(OffloadSettings, FewerLayersThanThereAreAndNoRecompute) {
+TEST(OffloadSettings, FewerLayersThanThereAre) {
   settings::OffloadSettings s =
       of<settings::OffloadSettings>({{"cpu-offloading-num-layers", {"3"}}});
-  EXPECT_EQ(refusal(s, false), "");
+  EXPECT_EQ(refusal(s), "");
   EXPECT_EQ(s.options().layers, 3);
-  expect_says(refusal(s, true), "recomputation");
   s.num_layers = 4;
-  expect_says(refusal(s, false), "--cpu-offloading-num-layers is 4; it must lie in [0, 3]");
+  expect_says(refusal(s), "--cpu-offloading-num-layers is 4; it must lie in [0, 3]");
   s.num_layers = -1;
-  expect_says(refusal(s, false), "is -1");
-  s.num_layers = 0;
-  EXPECT_EQ(refusal(s, true), "");
+  expect_says(refusal(s), "is -1");
 }
 
 TEST(OffloadSettings, OptimizerByFraction) {
@@ -168,7 +130,7 @@ TEST(OffloadSettings, OptimizerByFraction) {
   s.optimizer = true;
   EXPECT_EQ(s.fraction(), 0.25);
   s.optimizer_fraction = 1.5;
-  expect_says(refusal(s, false), "--optimizer-offload-fraction is 1.5");
+  expect_says(refusal(s), "--optimizer-offload-fraction is 1.5");
 }
 
 }  // namespace

@@ -213,8 +213,6 @@ TEST(DerivedSettings, OfACheckpoint) {
   run.settings.checkpoint.save = "run";
   run.settings.checkpoint.save_retain_interval = 5;
   run.settings.checkpoint.use_checkpoint_scheduler = true;
-  run.settings.checkpoint.load = "other";
-  run.settings.checkpoint.finetune = true;
   resume::TrainerState state;
   state.seed = 77;
   state.learning_rate = run.settings.optimizer.learning_rate(run.settings.batch);
@@ -227,6 +225,7 @@ TEST(DerivedSettings, OfACheckpoint) {
                                                    .settings = run.settings,
                                                    .model = run.model,
                                                    .vocabulary = run.vocabulary,
+                                                   .stages = {{"load", "other", "a stage said so"}},
                                                    .resumed = &state,
                                                    .resumed_from = "run/iter_0000005"}))
     notes[note.flag] = note.value + ": " + note.cause;
@@ -242,8 +241,7 @@ TEST(DerivedSettings, OfACheckpoint) {
             "1234)");
   EXPECT_EQ(notes["save-keep"], "1: --save-retain-interval");
   EXPECT_EQ(notes["log-jsonl"], "run/log.jsonl: the folder of --save");
-  EXPECT_EQ(notes["load"], "other: --pretrained-checkpoint");
-  EXPECT_EQ(notes["finetune"], "true: --pretrained-checkpoint");
+  EXPECT_EQ(notes["load"], "other: a stage said so");
   EXPECT_FALSE(notes.contains("min-lr"));
 }
 

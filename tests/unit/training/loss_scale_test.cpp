@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
-#include "settings/rules.h"
+#include "settings/precision_settings.h"
 
 namespace megatron::training {
 namespace {
@@ -95,7 +95,6 @@ TEST(LossScale, GoesOnFromItsState) {
 std::string refusal(const settings::PrecisionSettings& s) {
   try {
     s.check();
-    check_rules(settings::RuleScope::flags, {.precision = s});
   } catch (const Error& error) {
     return error.what();
   }
@@ -108,18 +107,11 @@ TEST(PrecisionSettings, RefuseWhatCannotBe) {
   };
   EXPECT_EQ(refusal({}), "");
   EXPECT_EQ(refusal({.fp16 = true}), "");
-  has(refusal({.bf16 = true, .fp16 = true}), "--bf16 and --fp16");
-  has(refusal({.bf16 = true, .loss_scaling = {.constant = 8}}), "--loss-scale is 8");
-  has(refusal({.loss_scaling = {.window = 7}}), "add --fp16");
   has(refusal({.fp16 = true, .loss_scaling = {.initial = 0}}), "--initial-loss-scale is 0");
   has(refusal({.fp16 = true, .loss_scaling = {.least = -1}}), "--min-loss-scale is -1");
   has(refusal({.fp16 = true, .loss_scaling = {.window = 0}}), "--loss-scale-window is 0");
   has(refusal({.fp16 = true, .loss_scaling = {.hysteresis = 0}}), "--hysteresis is 0");
   has(refusal({.fp16 = true, .loss_scaling = {.initial = 2, .least = 4}}), "--min-loss-scale 4");
-  has(refusal({.fp16 = true, .loss_scaling = {.constant = 8, .hysteresis = 3}}), "--loss-scale 8");
-  has(refusal(
-          {.check_for_nan_in_loss_and_grad = false, .on_non_finite = settings::OnNonFinite::skip}),
-      "--no-check-for-nan-in-loss-and-grad");
 }
 
 TEST(PrecisionSettings, OnlyFp16ScalesTheLoss) {

@@ -1,0 +1,141 @@
+// Each stage of settings alone: what it makes of them, and what it says of that.
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+#include "training/settle.h"
+#include "unit/training/small_settings.h"
+
+namespace megatron::training {
+namespace {
+
+// "flag value: cause", one a line.
+std::string told(const Settled& settled) {
+  std::string text;
+  for (const SettingNote& note : settled.notes)
+    text += fmt::format("{} {}: {}\n", note.flag, note.value, note.cause);
+  return text;
+}
+
+TEST(Stages, SayNothingOfWhatTheyLeave) {
+  const settings::TrainSettings s = small_settings();
+  EXPECT_EQ(told(take_dense_model(s)), "");
+  EXPECT_EQ(told(leave_out_evaluation(s)), "");
+  EXPECT_EQ(told(take_pretrained(s, false)), "");
+  EXPECT_EQ(told(take_tokenizer(s, "")), "");
+}
+
+TEST(Stages, ADenseModelIsThatOfLoad) {
+  settings::TrainSettings s = small_settings();
+  s.checkpoint.upcycle = s.checkpoint.use_checkpoint_args = true;
+  s.checkpoint.load_rng = false;
+  s.checkpoint.load = "dense";
+  Settled settled = take_dense_model(s);
+  EXPECT_EQ(told(settled), "model dense: --moe-use-upcycling with --load\n");
+  EXPECT_EQ(settled.settings.run.model, "dense");
+  EXPECT_FALSE(settled.settings.checkpoint.load);
+  EXPECT_FALSE(settled.settings.checkpoint.use_checkpoint_args) << "there is nothing to resume";
+  EXPECT_TRUE(settled.settings.checkpoint.load_rng);
+  s.checkpoint.pretrained_checkpoint = "other";
+  settled = take_dense_model(s);
+  EXPECT_EQ(told(settled), "model other: --moe-use-upcycling with --pretrained-checkpoint\n");
+  EXPECT_EQ(settled.settings.checkpoint.load, "dense");
+  EXPECT_FALSE(settled.settings.checkpoint.load_rng) << "--load may have a checkpoint";
+  s.run.model = "given";
+  EXPECT_EQ(take_dense_model(s).settings.run.model, "given");
+}
+
+TEST(Stages, EvaluationOfNoBatchesIsNone) {
+  settings::TrainSettings s = small_settings();
+  s.run.eval_interval = 5;
+  s.run.start_eval_at_iter = 10;
+  EXPECT_EQ(leave_out_evaluation(s).settings.run.eval_interval, 5);
+  s.run.eval_iters = 0;
+  const Settled none = leave_out_evaluation(s);
+  EXPECT_EQ(told(none), "eval-interval none: --eval-iters 0: no evaluation\n");
+  EXPECT_FALSE(none.settings.run.eval_interval || none.settings.run.start_eval_at_iter);
+  s.run.full_validation = true;
+  EXPECT_EQ(leave_out_evaluation(s).settings.run.eval_interval, 5);
+}
+
+TEST(Stages, RanksAreTheLeastThatSizesNeed) {
+  settings::TrainSettings s = small_settings();
+  EXPECT_EQ(told(count_ranks(s)), "") << "one";
+  s.parallel.tensor_parallel = s.parallel.pipeline_parallel = 2;
+  const Settled four = count_ranks(s);
+  EXPECT_EQ(four.settings.runtime.rank_count(), 4);
+  EXPECT_EQ(told(four), "ranks 4: the least that the parallel sizes need\n");
+  s.runtime.ranks = 8;
+  EXPECT_EQ(told(count_ranks(s)), "");
+  s.runtime.launched_by = "torchrun";
+  EXPECT_EQ(told(count_ranks(s)), "ranks 8: torchrun\n");
+  s.runtime.ranks = 6;
+  EXPECT_THROW(count_ranks(s), Error);
+}
+
+TEST(Stages, BatchesFollowFromRanks) {
+  settings::TrainSettings s = small_settings();
+  s.runtime.ranks = 4;
+  s.batch.train_samples = 50;
+  const Settled eight = count_batches(s);
+  EXPECT_EQ(told(eight),
+            "global-batch-size 8: micro-batch size 2 x 4 ranks\n"
+            "train-iters 6: whole steps that --train-samples 50 fill\n");
+  EXPECT_EQ(*eight.settings.batch.global_batch_size, 8);
+  EXPECT_EQ(eight.settings.batch.schedule.micro_batches(0), 1);
+  s.batch.train_samples.reset();
+  s.batch.train_iters = 3;
+  s.batch.global_batch_size = 19;
+  s.batch.decrease_batch_size = true;
+  EXPECT_EQ(told(count_batches(s)),
+            "global-batch-size 16: --decrease-batch-size-if-needed: 19 is not a multiple of "
+            "micro-batch size 2 x 4 ranks\n");
+  s.batch.global_batch_size = 16;
+  EXPECT_EQ(told(count_batches(s)), "");
+}
+
+TEST(Stages, APretrainedCheckpointIsLoadedOnce) {
+  settings::TrainSettings s = small_settings();
+  s.checkpoint.pretrained_checkpoint = "before";
+  s.checkpoint.load = "run";
+  EXPECT_EQ(told(take_pretrained(s, true)), "");
+  EXPECT_EQ(take_pretrained(s, true).settings.checkpoint.load, "run");
+  const Settled first = take_pretrained(s, false);
+  EXPECT_EQ(told(first),
+            "load before: --pretrained-checkpoint: run has none yet\n"
+            "finetune true: --pretrained-checkpoint\n");
+  EXPECT_EQ(first.settings.checkpoint.load, "before");
+  EXPECT_TRUE(first.settings.checkpoint.finetune);
+}
+
+TEST(Stages, PassOneAfterAnother) {
+  settings::TrainSettings s = small_settings();
+  s.parallel.pipeline_parallel = 2;
+  s.batch.train_iters = 1;
+  s.run.eval_interval = 1;
+  s.run.eval_iters = 0;
+  Settled settled{s};
+  settled.pass(leave_out_evaluation);
+  settled.pass(count_ranks);
+  settled.pass(count_batches);
+  EXPECT_EQ(told(settled),
+            "eval-interval none: --eval-iters 0: no evaluation\n"
+            "ranks 2: the least that the parallel sizes need\n"
+            "global-batch-size 2: micro-batch size 2 x 1 rank\n");
+}
+
+// Of a model without experts, what is about them has no effect.
+TEST(Stages, DivisionLeavesOutWhatTheModelDoesNotHave) {
+  settings::TrainSettings s = small_settings();
+  s.batch.train_iters = 1;
+  s.parallel.overlap_experts = s.parallel.overlap_shared_expert = true;
+  s = settle(s).settings;
+  const models::Model model = models::model_from_flags(s.shape, 16);
+  const Settled divided = divide(s, model);
+  EXPECT_FALSE(divided.settings.parallel.overlap_experts);
+  EXPECT_EQ(told(divided),
+            "overlap-moe-expert-parallel-comm none: the model has no experts\n"
+            "moe-shared-expert-overlap none: the model has no experts\n");
+}
+
+}  // namespace
+}  // namespace megatron::training
