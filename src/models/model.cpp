@@ -93,8 +93,8 @@ Model model_from_flags(const ModelFlags& flags, int64_t seq_length) {
 
 namespace {
 
-// Those that give a model these sizes.
-ModelFlags flags_of_sizes(const ModelFacts& facts) {
+// Those that give a model these sizes, and what other flags apply to alone; not what `typed` excludes.
+ModelFlags flags_of_sizes(const ModelFacts& facts, const ModelFlags& typed) {
   ModelFlags f{.num_layers = facts.num_layers,
                .hidden_size = facts.hidden_size,
                .max_position_embeddings = facts.max_position_embeddings,
@@ -106,11 +106,17 @@ ModelFlags flags_of_sizes(const ModelFacts& facts) {
   f.group_query_attention = true;
   f.num_query_groups = a.key_heads;
   if (facts.feed_forward) f.ffn_hidden_size = facts.feed_forward->width;
+  const FeedForwardFacts block = facts.feed_forward ? *facts.feed_forward
+                                 : facts.experts    ? facts.experts->each
+                                                    : FeedForwardFacts{.bias = true};
+  f.add_bias_linear = block.bias;
+  f.swiglu = block.gated && block.activation == kernels::Activation::silu && !typed.squared_relu &&
+             !typed.quick_geglu;
   if (facts.positions == Positions::rotary) f.position_embedding = PositionEmbedding::rope;
   if (!facts.experts) return f;
   f.moe.num_experts = facts.experts->count;
   f.moe.topk = facts.experts->chosen;
-  f.moe.pre_softmax = f.moe.topk == 1;
+  f.moe.pre_softmax = f.moe.topk == 1 && typed.moe.score == kernels::RouterScore::softmax;
   f.moe.ffn_hidden_size = facts.experts->each.width;
   return f;
 }
@@ -126,8 +132,7 @@ const Json* described(const Json& description, const std::string& name) {
 
 Disagreement disagreement(const Model& model, const ModelFlags& flags) {
   const ModelFacts& facts = model->facts();
-  ModelFlags sizes = flags_of_sizes(facts), typed = flags;
-  if (flags.moe.score != kernels::RouterScore::softmax) sizes.moe.pre_softmax = false;
+  ModelFlags sizes = flags_of_sizes(facts, flags), typed = flags;
   const auto describe = [&] {
     return model_from_flags(sizes, facts.max_position_embeddings)->describe();
   };

@@ -78,6 +78,10 @@ TEST(Facts, FlagsDisagree) {
   EXPECT_EQ(
       stated([](ModelFlags& f) { f.rotary_base = 500; }),
       R"({"rotary.default": {"rotary-base": 10000.0}}{"rotary.default": {"rotary-base": 500.0}})");
+  EXPECT_EQ(stated([](ModelFlags& f) { f.activation_clamp = 2; }), R"({}{"activation-clamp": 2.0})")
+      << "of the gated block that the model has";
+  EXPECT_EQ(stated([](ModelFlags& f) { f.add_qkv_bias = true; }),
+            R"({"qkv-bias": false}{"qkv-bias": true})");
   EXPECT_TRUE(testing::has(stated([](ModelFlags& f) { f.squared_relu = true; }), "squared_relu"));
   EXPECT_TRUE(testing::has(stated([](ModelFlags& f) { f.moe.num_experts = 4; }),
                            R"({"feed-forward": "moe")"));
