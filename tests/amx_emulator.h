@@ -9,10 +9,10 @@
 
 namespace megatron::kernels::cpu {
 
-// Every way to multiply bf16 that can run here. Where the processor has no AMX, the first call makes
-// this process emulate its instructions: each one traps, and a handler of SIGILL does what the manual
-// says. A use that the processor would refuse (a tile that is not configured, shapes that do not fit)
-// ends the process with a line that says which.
+// Every way to multiply bf16 that can run here. Where the processor has no AMX, the first call
+// makes this process emulate its instructions: each one traps, and a handler of SIGILL does what
+// the manual says. A use that the processor would refuse (a tile that is not configured, shapes
+// that do not fit) ends the process with a line that says which.
 const std::vector<Bf16Products>& bf16_ways();
 
 // f32, and bf16 in each of its ways.
@@ -30,7 +30,7 @@ class UseBf16Products {
   ~UseBf16Products() { limit_instruction_set(InstructionSet::newest); }
 };
 
-// Whether that is emulated: some microseconds an instruction.
+// True if that is emulated: some microseconds an instruction.
 bool slow(Bf16Products products);
 
 const char* str(Bf16Products products);

@@ -25,7 +25,7 @@ inline const std::shared_ptr<const TokenBytes>& byte_tokens() {
   return tokens;
 }
 
-// Whether the grammar has this text, read byte by byte; -1: it has no text that begins so.
+// True if the grammar has this text, read byte by byte; -1: it has no text that begins so.
 inline int reads(const std::shared_ptr<const Grammar>& grammar, std::string_view text) {
   Matcher matcher(grammar, byte_tokens());
   std::vector<uint64_t> mask(byte_tokens()->words());
@@ -51,8 +51,8 @@ inline std::string text_of(const TokenBytes& tokens, const std::vector<int32_t>&
 }
 
 // Tokens drawn among the allowed ones until the text ends; after `patience` of them those are
-// preferred that close what is open. Nothing where it does not end soon then, or no token is allowed
-// although the text may not end.
+// preferred that close what is open. Nothing where it does not end soon then, or no token is
+// allowed although the text may not end.
 class RandomText {
  public:
   RandomText(std::shared_ptr<const TokenBytes> tokens, std::mt19937_64& random)

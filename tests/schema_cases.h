@@ -264,8 +264,8 @@ inline void check_mask(const Matcher& matcher, const std::shared_ptr<const Token
 }
 
 // Texts held to one random schema: each that is finished parses, satisfies it, and is one of the
-// grammar byte by byte; whatever token is taken on the way, the text can be finished. Gives how many
-// texts there were; -1 where the tokenizer cannot spell the schema.
+// grammar byte by byte; whatever token is taken on the way, the text can be finished. Gives how
+// many texts there were; -1 where the tokenizer cannot spell the schema.
 inline int check_random_schema(const tokenizers::Tokenizer& tokenizer,
                                const std::shared_ptr<const TokenBytes>& tokens, uint64_t seed) {
   std::mt19937_64 random(seed);

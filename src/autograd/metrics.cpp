@@ -12,14 +12,14 @@ namespace {
 using kernels::SumArgs;
 using Kind = MetricDefinition::Kind;
 
-// Numbers of a layer.
+// Number of values per layer.
 int64_t width_of(const MetricDefinition& d) { return d.kind == Kind::tally ? d.width : 2; }
 
 int64_t size_of(const MetricDefinition& d) {
   return width_of(d) * std::max<int64_t>(1, std::ssize(d.layers));
 }
 
-// Of the layers that have a number.
+// Mean over the layers that have a value.
 double mean_of(const std::vector<MetricValue::Layer>& layers) {
   double sum = 0;
   int64_t count = 0;
@@ -31,7 +31,7 @@ double mean_of(const std::vector<MetricValue::Layer>& layers) {
   return sum / static_cast<double>(count);
 }
 
-// sums: of every layer, values and weights in turn.
+// sums: for every layer, values and weights alternately.
 MetricValue reported(const MetricDefinition& d, std::span<const double> sums) {
   const auto value = [&](double values, double weights) {
     return d.kind == Kind::mean ? values / weights : values;
@@ -97,7 +97,7 @@ void Metrics::add(std::string_view name, const MetricReport& report, const Tape&
   if (!report.divided && !first_copy_) return;
   const auto add_to = [&](int64_t at, const Tensor& x, const Tensor& weights) {
     const Tensor total = sums_.slice(0, at, 1);
-    // By `sum` alone: back-ends need not add f64 otherwise.
+    // Uses only `sum`: back-ends need not support f64 additions otherwise.
     const Tensor both = tape.empty({2}, DType::f64, "metric");
     const auto sum = [&](const SumArgs& args) { tape.kernels().sum(args, tape.stream()); };
     sum({.x = total, .out = both.slice(0, 0, 1).view({})});

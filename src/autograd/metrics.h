@@ -1,4 +1,5 @@
-// Figures of a step besides its loss, by name: auxiliary losses and counts, of all layers together and of each.
+// Metrics of a step besides its loss, by name: auxiliary losses and counts, for all layers together
+// and for each.
 #pragma once
 
 #include <cmath>
@@ -15,7 +16,7 @@ namespace megatron {
 class Stream;
 class Tape;
 
-// What the log has of a layer's tally.
+// A figure in the log computed from a layer's tally.
 struct TallyFigure {
   std::string name;
   // NaN: nothing was counted.
@@ -23,9 +24,10 @@ struct TallyFigure {
 };
 
 struct MetricDefinition {
-  // Of everything that is reported in a step, by all ranks, layers and micro-batches: mean is
-  // sum(weights * values) / sum(weights), count sum(values). tally: `width` numbers a layer, which modules write
-  // themselves (Tape::tally) and which are added up over ranks; the log has its figures, and not its name.
+  // How values reported in a step are combined over ranks, layers and micro-batches: mean is
+  // sum(weights * values) / sum(weights), count is sum(values). tally: `width` numbers per layer
+  // that modules write themselves (Tape::tally) and that are summed over ranks; the log shows its
+  // figures instead of its name.
   enum class Kind { mean, count, tally };
   std::string name;  // as the log has it: "z_loss"
   Kind kind = Kind::mean;
@@ -33,15 +35,16 @@ struct MetricDefinition {
   bool least_stands_out = false;     // of the layers, the one with the least; else with the most
   int64_t width = 0;
   std::vector<TallyFigure> figures = {};
-  // Of a tally: throws Error where a layer's lets the step fail, before it changes anything.
+  // Only for a tally: throws Error if a layer's numbers make the step fail, before the step changes
+  // anything.
   std::function<void(int64_t layer, std::span<const double> tally)> check = nullptr;
 };
 
 struct MetricReport {
   Tensor values;   // f32 or f64 [n]
   Tensor weights;  // of a mean: f32 or f64 [n]; those of the batch give the mean of its tokens
-  // Whether each tensor-parallel rank reports other elements (those of its tokens, experts). Else
-  // all of them report the same ones, which count once.
+  // True if each tensor-parallel rank reports other elements (those of its tokens or experts);
+  // false if all report the same ones, which then count once.
   bool divided = false;
   int64_t layer = -1;  // of the definition's, where it has some
 };
@@ -52,13 +55,14 @@ struct MetricValue {
     double value = 0;
   };
   std::string name;
-  // Of all layers; of a tally, the mean of those that have a number. NaN: nothing was reported.
+  // Value over all layers; for a tally, the mean over the layers that have a value. NaN: nothing
+  // was reported.
   double value = 0;
   std::vector<Layer> layers = {};
   bool least_stands_out = false;
 
-  // The layer of the most (the least) value, the first of equal ones; null where there are fewer than two, or none has
-  // a number.
+  // Layer with the largest (or smallest) value, the first of equal ones; null if fewer than two
+  // layers have values, or if none has a number.
   const Layer* outstanding() const {
     const Layer* found = nullptr;
     for (const Layer& layer : layers) {
@@ -71,25 +75,26 @@ struct MetricValue {
   }
 };
 
-// Collects what a rank's tapes report in a step.
+// Collects the metrics that a rank's tapes report in a step.
 class Metrics {
  public:
-  // first_copy: whether reports that are not divided count on this rank, as on one of those that
-  // make the same.
+  // first_copy: true if undivided reports count on this rank; exactly one of the ranks that make
+  // the same report sets it.
   Metrics(std::vector<MetricDefinition> definitions, bool first_copy);
 
   bool empty() const { return definitions_.empty(); }
-  // Numbers that they need, and memory for them: f64 [size()].
+  // Number of f64 values that the metrics need, and the memory for them: f64 [size()].
   int64_t size() const { return size_; }
   void use(const Tensor& sums);
   void begin_step(Stream& stream);
   void add(std::string_view name, const MetricReport& report, const Tape& tape);
-  // f64 [width] of a tally, zeros when a step begins.
+  // f64 [width] of a tally, zero at the beginning of a step.
   Tensor tally(std::string_view name, int64_t layer) const;
 
-  // f64: of each layer of a definition the sum of values and that of weights, or its tally; to be added over ranks.
+  // f64: for each layer of a definition the sum of values and the sum of weights, or its tally; to
+  // be summed over ranks.
   const Tensor& sums() const { return sums_; }
-  // Of these sums, as the host has them. Throws what a definition's check does.
+  // Converts sums, already copied to the host, to values. Throws what a definition's check throws.
   std::vector<MetricValue> values(std::span<const double> sums) const;
 
  private:

@@ -5,7 +5,7 @@
 namespace megatron {
 namespace {
 
-// As integers, so that a copy never looks at the values.
+// Views a tensor as integers, so that a copy never interprets the values.
 Tensor as_integers(const Tensor& t) {
   switch (size_of(t.dtype())) {
     case 8: return t.view_as(DType::i64);

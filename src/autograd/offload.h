@@ -1,5 +1,5 @@
-// Offload: what backward needs of a stretch of forward lies in host memory in between (Rhu et al.
-// 2016, vDNN).
+// Offload: tensors saved by a part of forward are kept in host memory until backward needs them
+// (Rhu et al. 2016, vDNN).
 #pragma once
 
 #include <memory>
@@ -9,17 +9,16 @@
 
 namespace megatron {
 
-// Tensors that were moved to MemoryClass::offload, one entry a storage; weak, since each belongs to
-// the nodes that need it and is freed with the last of them.
+// Tensors that were moved to MemoryClass::offload, one entry per storage; weak references, since
+// each belongs to the nodes that need it and is freed with the last of them.
 class Offloaded {
  public:
-  // Moves what the nodes recorded on the tape since there were `first` have saved: activations of a
-  // floating type, each storage once, whatever number of nodes has views of it. Parameters and
-  // the batch stay.
+  // Moves the tensors saved by the tape's nodes from number `first` on: floating-point activations,
+  // each storage once, however many nodes have views of it. Parameters and the batch are not moved.
   static Offloaded move(Tape& tape, size_t first);
 
-  // Records that backward, where it passes this place, brings all of them back. What is not back
-  // when a node needs it comes back then.
+  // Records that backward brings all of them back when it passes this place. A tensor that a node
+  // needs earlier is brought back then.
   void bring_back_here(Tape& tape) const;
   size_t storages() const { return moved_.size(); }
 

@@ -8,9 +8,9 @@
 
 namespace megatron {
 
-// A weight and its gradient accumulators. A weight that is used at two places (tied embeddings) has
-// two uses with an accumulator each, added once at the end, so that the sum does not depend on the
-// order of the uses.
+// A weight and its gradient accumulators. A weight that is used in two places (tied embeddings) has
+// two uses with an accumulator each, which are summed once at the end, so that the sum does not
+// depend on the order of the uses.
 struct Parameter {
   struct Use {
     Tensor grad;            // shape of value, f32 (f64 for f64): sum over the micro-batches so far
@@ -37,7 +37,7 @@ struct Weight {
 };
 
 // Called when all uses of a parameter have the gradient of a micro-batch (0, 1, ... within a step),
-// and before a gradient is added to a use whose accumulator has no memory: to give it some.
+// and, to allocate memory, before a gradient is added to a use whose accumulator has none.
 class GradientListener {
  public:
   virtual ~GradientListener() = default;

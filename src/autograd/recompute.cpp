@@ -1,4 +1,4 @@
-// Recompute: a stretch of forward of which backward has the input only and runs it again.
+// Recompute: a part of forward for which only the input is kept, and which backward runs again.
 #include <algorithm>
 #include <memory>
 
@@ -7,7 +7,7 @@
 
 namespace megatron {
 
-// What its node, and the nodes that read a remade output, share.
+// State shared by its node and the nodes that read a remade output.
 class Tape::Stretch final : public Source {
  public:
   Stretch(Tape& tape, const Span* span, const SpanFunction& forward)
@@ -62,7 +62,7 @@ class Tape::Stretch final : public Source {
     Var var;  // on tape_; with its value where it is remade
   };
 
-  // Forward again, once.
+  // Runs forward again, once.
   void run(Tape& outer) {
     if (tape_ != nullptr) return;
     tape_ = std::make_unique<Tape>(outer.runtime_, Mode::record, &outer.kernels());

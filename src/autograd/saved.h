@@ -1,4 +1,4 @@
-// What backward needs of forward, and tensors that are not kept for it but come back.
+// Tensors that forward saves for backward, kept or restored from a source.
 #pragma once
 
 #include <memory>
@@ -9,16 +9,16 @@ namespace megatron {
 
 class Tape;
 
-// Brings back tensors that forward had: computed again, copied from elsewhere, or put together.
+// Restores tensors of forward: recomputed, copied from elsewhere, or assembled.
 class Source {
  public:
   virtual ~Source() = default;
-  // A tensor in whose storage the elements of tensor `which` lie where forward had them, bit for
-  // bit. tape: that backward runs.
+  // Returns a tensor whose storage has the elements of tensor `which` at the same positions and
+  // with the same bits as in forward. tape: the one that runs backward.
   virtual Tensor bring_back(size_t which, Tape& tape) = 0;
 };
 
-// A tensor that a node has for its backward: kept, or the shell of one with its source.
+// A tensor that a node needs in backward: kept, or a shell with its source.
 class Saved {
  public:
   Saved(Tensor kept) : tensor_(std::move(kept)) {}
@@ -27,7 +27,7 @@ class Saved {
 
   bool kept() const { return source_ == nullptr; }
   const Tensor& tensor() const { return tensor_; }  // undefined unless kept
-  // Kept from now on.
+  // Restores the tensor, which is kept from now on.
   void restore(Tape& tape) {
     if (kept()) return;
     tensor_ = tensor_.on(source_->bring_back(which_, tape));

@@ -1,4 +1,4 @@
-// Spans: notices to listeners.
+// Spans: notification of listeners.
 #include <memory>
 
 #include "autograd/tape.h"
@@ -7,7 +7,7 @@
 namespace megatron {
 namespace {
 
-// A mark has no inputs; it runs when backward passes it and calls the listeners.
+// A node without inputs that calls the listeners when backward passes it.
 struct Mark {
   std::shared_ptr<const Span> span;
   std::span<SpanListener* const> listeners;

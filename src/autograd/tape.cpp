@@ -76,8 +76,8 @@ std::vector<Var> Tape::record(Node node, std::vector<Tensor> outputs) {
   return vars;
 }
 
-// The Var is an input of the node that is being recorded, so that its storage is alive and no other
-// can have its address.
+// The Var is an input of the node that is being recorded, so its storage is alive and no other
+// storage can have its address.
 Saved Tape::saved(const Tensor& tensor, int var) const {
   const auto found = var < 0 ? remade_.end() : remade_.find(var);
   if (found == remade_.end() || found->second.storage != tensor.storage_id()) return tensor;
@@ -128,7 +128,7 @@ void Tape::accumulate(int id, Tensor gradient) {
     slot = std::move(gradient);
     return;
   }
-  // A gradient may be shared by two Vars (residual sums), so the sum goes to a tensor of its own.
+  // A gradient may be shared by two Vars (residual sums), so the sum is written to a new tensor.
   MG_ASSERT(slot.shape() == gradient.shape());
   Tensor sum = empty(slot.shape(), slot.dtype(), "gradient.sum");
   kernels().add({.a = slot, .b = gradient, .out = sum}, stream());
@@ -161,7 +161,7 @@ void Tape::backward_to_stop(BackwardPart part) {
   while (nodes_.size() > end) run_last_node(part);
 }
 
-// And drops it.
+// Runs the last node and drops it.
 void Tape::run_last_node(BackwardPart part) {
   Node& node = nodes_.back();
   std::vector<Tensor> output_gradients;
@@ -172,7 +172,7 @@ void Tape::run_last_node(BackwardPart part) {
     reached = reached || output_gradients.back().defined();
   }
   if (!reached) {
-    // Nothing depends on it: its weights still count as done, with a zero gradient for this
+    // No gradient reaches the node: its weights still count as done, with a zero gradient for this
     // micro-batch.
     for (const Weight& weight : node.weights) gradient_done(weight);
     return nodes_.pop_back();

@@ -1,4 +1,4 @@
-// Reverse-mode differentiation: one explicit tape a micro-batch and stage.
+// Reverse-mode differentiation with an explicit tape per micro-batch and stage.
 #pragma once
 
 #include <any>
@@ -20,7 +20,7 @@
 
 namespace megatron {
 
-// A value on a tape. id < 0: no gradient flows to it.
+// A value on a tape. id < 0: it has no gradient.
 struct Var {
   Tensor value;
   int id = -1;
@@ -30,7 +30,7 @@ struct Var {
   bool needs_gradient() const { return id >= 0; }
 };
 
-// A short list of named Vars: what flows between segments, layers and stages.
+// A short list of named Vars passed between segments, layers and stages.
 class Bundle {
  public:
   Bundle() = default;
@@ -48,8 +48,8 @@ using GradSlot = kernels::Accumulate;  // {out, beta}
 class Backward;
 
 // One recorded op. dgrad sets the gradients of the inputs; wgrad those of the weights, and may run
-// later. Where wgrad is null, dgrad does both. What backward needs is listed in saved, weights and
-// attributes; nothing is captured.
+// later. If wgrad is null, dgrad does both. Everything that backward needs is listed in saved,
+// weights and attributes; nothing is captured.
 struct Node {
   std::string_view name;
   std::vector<int> inputs, outputs;  // ids of Vars; -1 for constants
@@ -61,12 +61,12 @@ struct Node {
   bool root = false;  // runs although no gradient reached its outputs (a loss)
 };
 
-// evaluate: forward that no backward follows.
+// evaluate: a forward pass without backward.
 enum class Pass { forward, backward, recompute, evaluate };
 std::string_view name(Pass pass);
 
-// A named stretch of the model: a layer, an embedding, a head. The one place where recompute,
-// parameter gather and free, offload and profiling listen.
+// A named part of the model: a layer, an embedding, a head. Recompute, parameter gather and
+// release, offload and profiling all act on spans.
 struct Span {
   std::string name;
   std::vector<Parameter*> parameters;
@@ -84,7 +84,8 @@ enum class BackwardPart { all, input, weight };
 class Tape {
  public:
   enum class Mode { record, infer };
-  // Borrowed: the runtime, and the listeners (may be null / empty). table: the device's by default.
+  // Borrows the runtime and the listeners (which may be null or empty). table: default: the
+  // device's.
   explicit Tape(Runtime& runtime, Mode mode = Mode::record, const kernels::Table* table = nullptr);
 
   Runtime& runtime() const { return runtime_; }
@@ -93,28 +94,29 @@ class Tape {
     return table_ != nullptr ? *table_ : megatron::kernels::table(stream());
   }
   bool recording() const { return mode_ == Mode::record; }
-  // What forward functions run for: Pass::forward once a micro-batch, Pass::recompute where backward
-  // runs them again, Pass::evaluate on a tape of Mode::infer. What a model counts or observes, it
-  // does in Pass::forward only.
+  // The pass for which forward functions run: Pass::forward once per micro-batch, Pass::recompute
+  // when backward runs them again, Pass::evaluate on a tape of Mode::infer. A model counts and
+  // observes only in Pass::forward.
   Pass pass() const { return pass_; }
   Tensor empty(Shape shape, DType dtype, std::string_view label) const;  // activations arena
 
   void listen(GradientListener* listener) { gradient_listener_ = listener; }
   void listen(SpanListener* listener) { span_listeners_.push_back(listener); }
   void collect(Metrics* metrics) { metrics_ = metrics; }
-  // Adds to the step's metric of that name, in Pass::forward and where somebody collects them. A
-  // name that is not among those collected is an InternalError.
+  // Adds to the step's metric of that name in Pass::forward, if metrics are collected. An unknown
+  // name is an InternalError.
   void report(std::string_view metric, const MetricReport& report) {
     if (pass_ == Pass::forward && metrics_ != nullptr) metrics_->add(metric, report, *this);
   }
-  // Where a layer counts what the step has a tally of; undefined where report() would add nothing. The ranks' counts
-  // are added up: of ranks that see the same tokens, one counts.
+  // Tensor in which a layer counts for a tally of the step; undefined if report() would add
+  // nothing. Counts are summed over ranks, so of the ranks that see the same tokens only one
+  // counts.
   Tensor tally(std::string_view metric, int64_t layer) const {
     return pass_ == Pass::forward && metrics_ != nullptr ? metrics_->tally(metric, layer)
                                                          : Tensor();
   }
 
-  // An input whose gradient is wanted (the input of a pipeline stage).
+  // An input whose gradient is required (the input of a pipeline stage).
   Var leaf(Tensor value);
   // Adds an op; gives each output value its Var. In infer mode nothing is kept and the Vars are
   // constants.
@@ -123,62 +125,65 @@ class Tape {
     return record(std::move(node), {std::move(output)})[0];
   }
 
-  // Where a weight's gradient goes now: its accumulator, beta 0 the first time in a step and 1
-  // after. Not trainable: out undefined.
+  // Destination of a weight's gradient: its accumulator, with beta 0 for the first write in a step
+  // and 1 afterwards. out is undefined if the weight is not trainable.
   GradSlot grad_slot(const Weight& weight);
-  // The weight's gradient of this micro-batch is in its slot. The engine calls it after wgrad; an
-  // op that forms a weight gradient in forward (the loss) calls it itself and lists no weights.
+  // Signals that the weight's gradient of this micro-batch is in its slot. The engine calls it
+  // after wgrad; an op that computes a weight gradient in forward (the loss) calls it itself and
+  // lists no weights.
   void gradient_done(const Weight& weight);
 
   using SpanFunction = std::function<Bundle(Tape&, const Bundle&)>;
-  // Runs forward(tape, in) as a span, recomputed where the span says so.
+  // Runs forward(tape, in) as a span, recomputed if the span says so.
   Bundle span(const Span& span, const Bundle& in, const SpanFunction& forward);
-  // The beginning and the end of a span that is not recomputed, where it is not one function.
+  // Begin and end of a span that is not recomputed, if it is not a single function.
   void begin_span(const Span& span);
   void end_span(const Span& span);
 
-  // Runs forward(tape, in) and keeps nothing inside but `in`; backward runs it again, bit for bit
-  // alike (Chen et al. 2016). Spans inside are reported to the listeners, in backward as
-  // Pass::recompute and then Pass::backward. What forward captures must outlive the tape, and must
-  // not be a tensor that nobody else keeps. remade: outputs that later nodes do not keep, either;
-  // the first whose backward needs one has them computed again.
+  // Runs forward(tape, in) and keeps only `in`; backward runs it again with the same bits (Chen et
+  // al. 2016). Spans inside are reported to the listeners, in backward as Pass::recompute and then
+  // Pass::backward. Objects that forward captures must outlive the tape, and must not be tensors
+  // that nothing else keeps. remade: outputs that later nodes do not keep either; the first node
+  // whose backward needs one has them recomputed.
   using Names = std::initializer_list<std::string_view>;
   Bundle recompute(const Bundle& in, const SpanFunction& forward, Names remade = {});
-  // How recompute() keeps its input where nothing is remade; by default, as it is.
+  // Strategy by which recompute() keeps its input if nothing is remade; default: unchanged.
   using Keeper = std::function<std::shared_ptr<Source>(Tape&, const Tensor&)>;
   void keep_inputs(Keeper keeper) { keeper_ = std::move(keeper); }
 
-  // A part of a layer: recompute() where its name is among those that recompute_modules() was given
-  // last, by default none; else forward(*this, in).
+  // A part of a layer: recompute() if its name is among those last passed to recompute_modules()
+  // (none by default); otherwise forward(*this, in).
   Bundle module(std::string_view name, const Bundle& in, const SpanFunction& forward, Names remade);
   void recompute_modules(std::span<const std::string> names) {
     modules_.assign(names.begin(), names.end());
   }
   bool recomputes(std::string_view module) const;
 
-  // What forward makes of more than its inputs, such as a sum over the micro-batches so far: make() in
-  // Pass::forward, and the same tensor again where backward runs forward again. Calls come in the same
-  // order each time.
+  // A value that forward derives from more than its inputs, such as a sum over the micro-batches so
+  // far: calls make() in Pass::forward, and returns the same tensor when backward runs forward
+  // again. The order of calls must be the same each time.
   Tensor once(const std::function<Tensor()>& make);
 
   // The gradient of a Var: set before backward (a stage's outputs), read after it (leaves).
   void set_gradient(const Var& var, Tensor gradient);
   Tensor gradient(const Var& var) const;  // undefined when none arrived
 
-  // Runs the recorded nodes in reverse. BackwardPart::input leaves the weight gradients (and what they
-  // need) to a later BackwardPart::weight. After BackwardPart::all or BackwardPart::weight the tape is empty.
+  // Runs the recorded nodes in reverse. BackwardPart::input leaves the weight gradients (and what
+  // they need) to a later BackwardPart::weight. After BackwardPart::all or BackwardPart::weight the
+  // tape is empty.
   void backward(BackwardPart part = BackwardPart::all);
-  // A place where backward_to_stop() ends: after what has been recorded so far.
+  // Marks a place where backward_to_stop() ends: after everything recorded so far.
   void stop() {
     if (recording()) stops_.push_back(nodes_.size());
   }
-  // As backward(), but no further than to the last stop that it has not reached yet; without one, to the end.
+  // Like backward(), but only to the last stop that it has not reached yet; without one, to the
+  // end.
   void backward_to_stop(BackwardPart part = BackwardPart::all);
   size_t nodes() const { return nodes_.size(); }
-  // Of the nodes recorded since there were `first`.
+  // Visits what the nodes from index `first` on have saved.
   void for_each_saved(size_t first, const std::function<void(Saved&)>& f);
-  // Empty, for another micro-batch: drops what is recorded and the gradients, keeps the memory of
-  // its lists.
+  // Empties the tape for another micro-batch: drops the recorded nodes and the gradients, but keeps
+  // the memory of its lists.
   void clear();
 
  private:
@@ -191,12 +196,12 @@ class Tape {
                         Names remade);
   void tell(const Span& span, Pass pass, bool enters);
   void mark(const Span& span, bool end);
-  // Results of once(), in order, and the next one that is asked for again.
+  // Results of once(), in order, and the index of the next one to return again.
   struct Once {
     std::vector<Tensor> made;
     size_t next = 0;
   };
-  // As a node that takes `var` keeps a tensor of it.
+  // The form in which a node with the input `var` keeps a tensor of it.
   Saved saved(const Tensor& tensor, int var) const;
 
   Runtime& runtime_;
@@ -227,7 +232,7 @@ class Tape {
   std::unordered_map<int, Remade> remade_;  // by Var id
 };
 
-// What a backward function of an op sees.
+// An op's arguments and results in its backward function.
 class Backward {
  public:
   Backward(Tape& tape, Node& node, std::span<const Tensor> output_gradients,

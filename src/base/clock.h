@@ -5,12 +5,12 @@
 
 namespace megatron {
 
-// Seconds of the steady clock.
+// Seconds on the steady clock.
 inline double now_seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// Seconds of processor time that all threads of this process have used.
+// Processor time in seconds used by all threads of this process.
 inline double processor_seconds() {
   timespec time{};
   clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);

@@ -13,7 +13,7 @@ struct Range {
   uint32_t first, last;
 };
 
-// Of Unicode's East_Asian_Width W and F, neighbouring blocks taken together.
+// Code points with Unicode's East_Asian_Width W or F; neighbouring blocks are merged.
 constexpr Range kWide[] = {{0x1100, 0x115f},   {0x231a, 0x231b},   {0x23e9, 0x23ec},
                            {0x2e80, 0x303e},   {0x3041, 0x33ff},   {0x3400, 0x4dbf},
                            {0x4e00, 0xa4cf},   {0xa960, 0xa97f},   {0xac00, 0xd7a3},

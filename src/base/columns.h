@@ -1,4 +1,4 @@
-// Text as a terminal shows it: how many columns it takes.
+// Width of text on a terminal, in columns.
 #pragma once
 
 #include <string>
@@ -9,10 +9,10 @@ namespace megatron {
 // Columns of UTF-8 text: two for a wide character (East Asian, emoji), none for a combining one.
 int display_columns(std::string_view text);
 
-// The longest beginning of `text` of at most `columns` columns; characters stay whole.
+// Longest prefix of `text` of at most `columns` columns; characters are not split.
 std::string_view cut_columns(std::string_view text, int columns);
 
-// With '?' for control characters, which would move the cursor.
+// Replaces control characters, which would move the cursor, by '?'.
 std::string without_controls(std::string_view text);
 
 }  // namespace megatron

@@ -24,7 +24,7 @@ std::optional<struct stat> status_of(const std::string& path) {
   return status;
 }
 
-// N of a name of an open file: /dev/stdout, /dev/stderr, /dev/fd/N, /proc/self/fd/N.
+// N in the name of an open file: /dev/stdout, /dev/stderr, /dev/fd/N, /proc/self/fd/N.
 std::optional<int> open_file_named(std::string_view path) {
   if (path == "/dev/stdout") return STDOUT_FILENO;
   if (path == "/dev/stderr") return STDERR_FILENO;
@@ -55,7 +55,7 @@ std::string beginning_of(const std::string& path) {
   return text;
 }
 
-// Where a link leads, whether something is there or not; the path itself when it is none.
+// Resolves a symlink, whose target need not exist. Returns the path unchanged if it is not a link.
 std::string behind_links(const std::string& path) {
   constexpr int kMostLinks = 40;  // as many as the system follows
   fs::path at = path;
@@ -117,7 +117,8 @@ void CommandOutputFile::write(std::string_view text) {
 
 void CommandOutputFile::commit() {
   if (file_) return file_->commit();
-  // A name of an open file goes on where that file is; opened anew it would begin at its start.
+  // An open file is continued at its current position; opening it by name again would start at its
+  // beginning.
   const auto number = open_file_named(path_);
   const int file = number ? ::dup(*number) : ::open(path_.c_str(), O_WRONLY | O_CLOEXEC);
   MG_CHECK(file >= 0, "cannot write '{}': {}", path_, write_failure(errno));

@@ -1,4 +1,4 @@
-// Division of sizes that rounds up: a >= 0, b > 0, and a + b is no overflow.
+// Division of sizes, rounded up: a >= 0, b > 0, and a + b must not overflow.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,6 @@
-// Errors. Three kinds of failure, three tools: MG_CHECK and fail() for what a user can cause
-// (flags, files, shapes), MG_ASSERT for what only a defect of this program can cause, std::optional
-// for what is expected.
+// Errors. There is one tool for each of three kinds of failure: MG_CHECK and fail() for those that
+// a user can cause (flags, files, shapes), MG_ASSERT for those that only a defect of this program
+// can cause, std::optional for expected ones.
 #pragma once
 
 #include <fmt/core.h>
@@ -10,7 +10,7 @@
 
 namespace megatron {
 
-// Something a user can cause and mend. The text names the value, the limit and what to change.
+// An error that a user can cause and fix. The text names the value, the limit and what to change.
 class Error : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
@@ -31,14 +31,14 @@ template <class... Args>
 
 }  // namespace megatron
 
-// MG_CHECK(condition, "format", args...): throws Error when the condition does not hold.
+// MG_CHECK(condition, "format", args...): throws Error if the condition does not hold.
 #define MG_CHECK(condition, ...)     \
   do {                               \
     if (!(condition)) [[unlikely]]   \
       ::megatron::fail(__VA_ARGS__); \
   } while (false)
 
-// MG_ASSERT(condition): throws InternalError when the condition does not hold; in every build type.
+// MG_ASSERT(condition): throws InternalError if the condition does not hold; in every build type.
 #define MG_ASSERT(condition)                                        \
   do {                                                              \
     if (!(condition)) [[unlikely]]                                  \

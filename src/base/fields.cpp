@@ -49,7 +49,7 @@ double parse_double(const std::string& name, const std::string& text) {
   return value;
 }
 
-// Text to value, by the type of the value.
+// Conversion of text to a value, by the type of the value.
 void assign(const std::string& name, const Values& values, int64_t* value) {
   *value = parse_integer(name, single(name, values));
 }
@@ -88,8 +88,8 @@ Field& bind(Field& field, T* value) {
   return field;
 }
 
-// Optimal string alignment distance: insertion, deletion, replacement, exchange of two neighbours
-// (Damerau 1964).
+// Optimal string alignment distance: insertion, deletion, replacement, transposition of two
+// neighbours (Damerau 1964).
 size_t edit_distance(std::string_view a, std::string_view b) {
   std::vector<size_t> before(b.size() + 1), previous(b.size() + 1), current(b.size() + 1);
   for (size_t j = 0; j <= b.size(); ++j) previous[j] = j;
@@ -244,7 +244,7 @@ std::vector<std::pair<std::string, std::string>> changed(const Fields& fields,
     const Field& field = fields.all()[i];
     MG_ASSERT(field.name == defaults.all()[i].name);
     std::string value = field.get();
-    // "a-b_c" is a second spelling of "a-b-c", of the same value.
+    // "a-b_c" is accepted as a second spelling of "a-b-c", for the same value.
     std::string dashes = field.name;
     std::replace(dashes.begin(), dashes.end(), '_', '-');
     const auto same = [&](const auto& other) { return other.first == dashes; };
@@ -281,7 +281,7 @@ std::string nearest(std::string_view word, const std::vector<std::string>& candi
   for (const std::string& candidate : candidates) {
     const size_t longer = std::max(word.size(), candidate.size());
     if (longer > kLongestWord) continue;
-    // A candidate is near if at most a quarter of its letters are wrong (rounded up) and at least
+    // A candidate is near if at most a quarter of its letters (rounded up) are wrong and at least
     // one is right.
     const size_t distance = edit_distance(word, candidate);
     if (distance > (longer + 3) / 4 || distance >= longer || distance >= best_distance) continue;

@@ -1,5 +1,6 @@
-// One knob, one row: name, value, help, range, what it depends on. A component lists its settings here; flags, help
-// text, validation, the saved configuration and the flag documentation all follow from that list.
+// One knob, one row: name, value, help, range, what it depends on. A component lists its settings
+// here; flags, help text, validation, the saved configuration and the flag documentation all follow
+// from that list.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +21,7 @@ struct Field {
   std::vector<std::string> choices;  // not empty: the only values accepted
   bool is_switch = false;            // takes no value
   bool many = false;                 // takes one or more values
-  // Sets the setting from text; a switch takes none, or true or false. Throws Error naming the
+  // Sets the setting from text; a switch takes no value, or true or false. Throws Error naming the
   // flag, the value and what is accepted.
   std::function<void(const std::vector<std::string>& values)> set;
   std::function<std::string()> get;                   // current value as text
@@ -82,9 +83,9 @@ class Fields {
   Field& add(std::string_view name, std::vector<std::string>* value, std::string_view doc);
   Field& add(std::string_view name, std::string* value, std::vector<std::string> choices,
              std::string_view doc);
-  // A switch: its presence sets *value to `to`.
+  // A switch: if present, it sets *value to `to`.
   Field& add_switch(std::string_view name, bool* value, bool to, std::string_view doc);
-  // An enumeration with the names of its values.
+  // An enumeration, with the names of its values.
   template <class E>
   Field& add_enum(std::string_view name, E* value, std::vector<std::pair<std::string, E>> values,
                   std::string_view doc) {
@@ -102,9 +103,9 @@ class Fields {
     return add_choice(name, std::move(names), std::move(set), std::move(get), doc);
   }
 
-  // Flags that do not go together: each of `flags`, given on the command line, takes the place of
-  // `others` that a configuration file gives.
-  // when: asked of a flag of `flags` once it is set; false: the two go together.
+  // Mutually exclusive flags: each of `flags`, given on the command line, replaces `others` given
+  // in a configuration file. when: called for a flag of `flags` once it is set; false: they do not
+  // exclude each other.
   void replace(
       const std::vector<std::string>& flags, const std::vector<std::string>& others,
       const std::function<bool(const Field&)>& when = [](const Field&) { return true; });
@@ -112,15 +113,15 @@ class Fields {
   // Field::of() of several.
   void of(const std::vector<std::string>& flags, const std::function<std::string()>& idle);
 
-  // Name of the group, in help and documentation, of the fields that are added from now on. Commands
-  // with many fields give each of theirs one (cli/help.h has the names).
+  // Sets the group, in help and documentation, of the fields added from now on. Commands with many
+  // fields assign each to a group (cli/help.h has the names).
   void begin_group(std::string_view name) { group_ = name; }
   // What of() and with_any_model() say of one row, of those that are added from now on.
   void begin_mode(std::function<std::string()> why = {}, bool with_any_model = false) {
     mode_ = std::move(why);
     beside_model_ = with_any_model;
   }
-  // Fields of the short help, which most users need.
+  // Fields shown in the short help, which most users need.
   void common(const std::vector<std::string>& flags);
 
   // Throws Error for the first that is not within its range, naming both.
@@ -142,15 +143,16 @@ class Fields {
   bool beside_model_ = false;
 };
 
-// Name and value of each field that differs from its namesake in `defaults`, of the same fields.
+// Name and value of each field that differs from its counterpart in `defaults`, which has the same
+// fields.
 std::vector<std::pair<std::string, std::string>> changed(const Fields& fields,
                                                          const Fields& defaults);
 
-// "--lion-beta1 0.9, --lion-beta2 0.5 do nothing: --optimizer is adam": a line for each mode that
-// is off, of the flags that were given (in a file: with another value than their defaults).
+// One line for each mode that is off, with the flags that were given (in a file: with a value other
+// than their default): "--lion-beta1 0.9, --lion-beta2 0.5 do nothing: --optimizer is adam".
 std::vector<std::string> idle_notes(const Fields& fields);
 
-// The candidate with the smallest edit distance to `word`; empty when none is near.
+// Candidate with the smallest edit distance to `word`; empty if none is near.
 std::string nearest(std::string_view word, const std::vector<std::string>& candidates);
 
 }  // namespace megatron

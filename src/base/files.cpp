@@ -23,7 +23,7 @@ constexpr size_t kLargestText = size_t{1} << 32;
 
 std::string reason(int error) { return std::generic_category().message(error); }
 
-// Closes on every way out.
+// Closes the file on every exit path.
 class Descriptor {
  public:
   explicit Descriptor(int number) : number_(number) {}
@@ -38,7 +38,7 @@ class Descriptor {
   int number_;
 };
 
-// The result of a system call that is made again when it is interrupted.
+// Result of a system call, which is repeated when it is interrupted.
 template <class F>
 auto retried(F&& call) {
   auto result = call();
@@ -81,8 +81,8 @@ std::string read_file(const std::string& path, size_t limit) {
              limit >= size_t{1} << 30 ? fmt::format("{} GiB", limit >> 30)
                                       : fmt::format("{} bytes", limit));
   };
-  // The size is a hint: of pipes and of /proc it is 0, and the file may change meanwhile. Some
-  // files of /proc give all they have to the first read, and nothing to a second one.
+  // The size is only a hint: it is 0 for pipes and for /proc, and the file may change meanwhile.
+  // Some files of /proc return everything on the first read, and nothing on a second one.
   const auto hint = static_cast<size_t>(std::max<off_t>(status.st_size, 0));
   check_size(hint);
   std::string text;
@@ -262,8 +262,8 @@ AtomicFile::AtomicFile(std::string path, const FileSystem& files)
              path_);
   }
   make_directories(folder_of(path_), files_);
-  // Another writer of the same name in this process, or a dead process of the same number, may hold
-  // a name already.
+  // A name may already be taken by another writer of the same name in this process, or by a
+  // terminated process with the same ID.
   for (int attempt = 0; file_ == nullptr; ++attempt) {
     temporary_ = fmt::format("{}.{}.{}.tmp", path_, ::getpid(), attempt);
     file_ = OutputFile::try_open(temporary_, O_WRONLY | O_CREAT | O_EXCL, files_, path_);
@@ -293,7 +293,7 @@ void AtomicFile::flush() {
   buffer_.clear();
 }
 
-// What is long starts on its way to the disk at once, so that sync() need not wait for all of it.
+// Writing large data to the disk starts immediately, so that sync() need not wait for all of it.
 void AtomicFile::put(std::span<const std::byte> bytes) {
   constexpr size_t kPart = size_t{8} << 20;
   while (!bytes.empty()) {

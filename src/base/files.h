@@ -1,4 +1,4 @@
-// Files: whole reads, read-only maps, and writes that appear whole or not at all.
+// Files: reads of whole files, read-only maps, and atomic writes.
 #pragma once
 
 #include <cstddef>
@@ -12,11 +12,11 @@
 
 namespace megatron {
 
-// The directory that a path lies in; "." where it names none.
+// Directory of a path; "." if it names none.
 std::string folder_of(const std::string& path);
 
-// The whole file, up to `limit` bytes (4 GiB). Throws Error naming the path and the reason; of a
-// larger file no more than 4 KB beyond that are read.
+// Reads the whole file, up to `limit` bytes (4 GiB). Throws Error naming the path and the reason;
+// reads at most 4 KB more of a larger file.
 std::string read_file(const std::string& path);
 std::string read_file(const std::string& path, size_t limit);
 
@@ -38,8 +38,8 @@ class MappedFile {
   size_t size_ = 0;
 };
 
-// A file open for writing. What is interrupted or comes out short goes on; what fails throws Error
-// naming `called`, the reason and what to change. Closed at the end, whatever happens.
+// A file open for writing. Interrupted and short writes are continued; failures throw Error naming
+// `called`, the reason and what to change. The destructor always closes it.
 class OutputFile {
  public:
   // flags: those of open. `called`: the file's name in errors; "" for `path`.
@@ -48,7 +48,7 @@ class OutputFile {
   OutputFile(const OutputFile&) = delete;
   OutputFile& operator=(const OutputFile&) = delete;
 
-  // The same, but none, with errno, when the file cannot be opened.
+  // The same, but returns null, with errno set, if the file cannot be opened.
   static std::unique_ptr<OutputFile> try_open(const std::string& path, int flags,
                                               const FileSystem& files, std::string called);
 
@@ -68,27 +68,28 @@ class OutputFile {
   int file_ = -1;
 };
 
-// The directory and those above it that are missing. Throws Error naming it and the reason.
+// Makes the directory and its missing parents. Throws Error naming it and the reason.
 void make_directories(const std::string& path, const FileSystem& files = system_files());
 
-// The names in a directory are on the disk. Where a directory cannot be flushed (it may be written
-// but not read; some file systems have no such thing) nothing is done. Throws Error on a failure.
+// Flushes the names in a directory to the disk. Does nothing if a directory cannot be flushed (it
+// may be writable but not readable; some file systems do not support it). Throws Error on a
+// failure.
 void sync_directory(const std::string& path, const FileSystem& files = system_files());
 
-// Throws Error naming both.
+// Throws Error naming both paths.
 void rename_path(const std::string& from, const std::string& to,
                  const FileSystem& files = system_files());
 
-// A file, a link (not what it leads to) or a directory with all below it; nothing where there is
-// none. Throws Error naming what cannot be removed.
+// Removes a file, a link (not its target) or a directory with everything below it; does nothing if
+// the path does not exist. Throws Error naming what cannot be removed.
 void remove_tree(const std::string& path, const FileSystem& files = system_files());
 
-// A file that appears under its name only when it is whole: bytes go to a temporary name in the
-// same directory; commit() flushes them to the disk, renames, and flushes the directory. Without
-// commit() the temporary file is removed.
+// A file that appears under its name only when it is complete: bytes are written under a temporary
+// name in the same directory; commit() flushes them to the disk, renames the file, and flushes the
+// directory. Without commit() the temporary file is removed.
 class AtomicFile {
  public:
-  // Makes missing parent directories. `files` outlives this.
+  // Makes missing parent directories. `files` must outlive this.
   explicit AtomicFile(std::string path, const FileSystem& files = system_files());
   ~AtomicFile();
   AtomicFile(const AtomicFile&) = delete;
@@ -99,8 +100,8 @@ class AtomicFile {
   int64_t size() const { return size_; }  // bytes written so far
   void sync();  // all bytes so far are on the disk; commit() then only changes names
   void commit();
-  // As commit(), but not flushed: when the machine crashes, the file may come out cut short. For
-  // small things that can be made again, and are checked when they are read.
+  // Like commit(), but without flushing: after a crash of the machine the file may be truncated.
+  // For small files that can be regenerated and are checked when they are read.
   void publish();
 
  private:
@@ -115,11 +116,11 @@ class AtomicFile {
   int64_t size_ = 0, written_ = 0, started_ = 0;  // started_: bytes whose way to the disk was begun
 };
 
-// What the system says of a write that failed with `error` (errno), and what to change where that
-// is known: no room, a limit of file sizes, a place that may not be written.
+// Error text of the system for a write that failed with `error` (errno), and what to change if that
+// is known: no space, a file size limit, a location that may not be written.
 std::string write_failure(int error);
 
-// Through AtomicFile.
+// Writes through AtomicFile.
 void write_file(const std::string& path, std::string_view text,
                 const FileSystem& files = system_files());
 

@@ -1,4 +1,5 @@
-// A reference to a callable that outlives the call it is passed to: no allocation, no ownership.
+// A non-owning reference to a callable, valid during the call it is passed to: no allocation, no
+// ownership.
 #pragma once
 
 #include <memory>

@@ -45,7 +45,7 @@ const char* kind(const Json& value) {
   fail("{}, line {}, column {}: {}", origin, line, column, reason);
 }
 
-// Reads characters and keeps the place in a cursor that the handler of the events sees too.
+// Reads characters and stores the position in a cursor that the event handler also sees.
 class CursorIterator {
  public:
   using iterator_category = std::input_iterator_tag;
@@ -91,7 +91,7 @@ class Builder {
   bool start_object(size_t) { return open(true); }
   bool start_array(size_t) { return open(false); }
   bool key(std::string& name) {
-    // The cursor stands behind the closing quote, whatever escapes the name was written with.
+    // The cursor is after the closing quote, whatever escapes the name was written with.
     stack_.back().ends.push_back(cursor);
     stack_.back().object.emplace_back().first = std::move(name);
     return true;
@@ -111,7 +111,7 @@ class Builder {
     if (error.id == kOutOfRange) fail_at_number(token);
     std::string_view reason = error.what();
     if (const size_t end = reason.find("] "); end != reason.npos) reason.remove_prefix(end + 2);
-    // Removes the prefix "parse error at line L, column C: " and adds the place of the last
+    // Removes the prefix "parse error at line L, column C: " and adds the position of the last
     // character read.
     if (reason.starts_with("parse error at ")) reason.remove_prefix(reason.find(": ") + 2);
     fail_at(text_, origin_, position - std::min<size_t>(position, 1), reason);
@@ -128,7 +128,7 @@ class Builder {
     std::vector<size_t> ends;  // where each key of the object ends in the text
   };
 
-  // The cursor stands behind the character that ended the number, or at the end of the text.
+  // The cursor is after the character that ended the number, or at the end of the text.
   [[noreturn]] void fail_at_number(const std::string& number) const {
     const size_t begin = text_.rfind(number, cursor);
     if (number.find_first_of(".eE") == number.npos)
@@ -304,7 +304,7 @@ int64_t Json::as_integer() const {
            shortened(wide_digits(), 40));
   const double value = std::get<double>(value_);
   MG_CHECK(value == std::trunc(value), "expected an integer, found {}", value);
-  // -2^63 is left out as well: a double of that value may stand for a smaller integer of the text.
+  // -2^63 is excluded as well: a double of that value may represent a smaller integer of the text.
   MG_CHECK(value > -0x1p63 && value < 0x1p63, "the integer {} does not fit in 64 bits", value);
   return static_cast<int64_t>(value);
 }
@@ -375,7 +375,7 @@ void Json::set(std::string_view key, Json value) {
 }
 
 Json Json::parse(std::string_view text, std::string_view origin) {
-  // The parser would take a zero byte as the end of the text.
+  // Without this check the parser would take a zero byte as the end of the text.
   if (const size_t zero = text.find('\0'); zero != text.npos) {
     fail_at(text, origin, zero, "a zero byte");
   }

@@ -1,7 +1,7 @@
-// JSON values. Objects keep the order of their keys; integers and floating-point numbers are apart.
-// An integer beyond 64 bits keeps its decimal digits: it is a number, but not is_integer().
-// The parser behind it is nlohmann-json, which only json.cpp sees. For JSON lines and large files
-// use simdjson where they are read.
+// JSON values. Objects keep the order of their keys; integers and floating-point numbers are
+// distinct. An integer beyond 64 bits keeps its decimal digits: it is a number, but not
+// is_integer(). The parser is nlohmann-json, which only json.cpp includes. For JSON lines and large
+// files use simdjson where they are read.
 #pragma once
 
 #include <cstdint>
@@ -49,7 +49,7 @@ class Json {
   bool is_array() const { return std::holds_alternative<Array>(value_); }
   bool is_object() const { return std::holds_alternative<Object>(value_); }
 
-  // Typed access; throws Error naming what was found and what was wanted.
+  // Typed access; throws Error naming the actual and the expected type.
   bool as_bool() const;
   int64_t as_integer() const;  // also a float with an integral value
   double as_number() const;
@@ -61,7 +61,7 @@ class Json {
   const Object& as_object() const;
   Object& as_object();
 
-  // Object access. find: null pointer when absent. operator[]: throws Error naming a missing key.
+  // Object access. find: null if absent. operator[]: throws Error naming a missing key.
   const Json* find(std::string_view key) const;
   const Json& operator[](std::string_view key) const;
   bool contains(std::string_view key) const { return find(key) != nullptr; }
@@ -73,9 +73,8 @@ class Json {
   // than 512, on integers of more than 4300 digits and on other numbers beyond the range of double.
   static Json parse(std::string_view text, std::string_view origin = "JSON");
   static Json read(const std::string& path);
-  // indent < 0: one line. Non-ASCII text is written as it is (ensure_ascii: \u escapes).
-  // Floating-point numbers are written so that they read back to the same value, and always with a
-  // point or an exponent.
+  // indent < 0: one line. Non-ASCII text is written unchanged (ensure_ascii: as \u escapes).
+  // Floating-point numbers read back to the same value, and always have a point or an exponent.
   std::string dump(int indent = -1, bool ensure_ascii = false) const;
 
  private:

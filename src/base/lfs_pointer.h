@@ -6,7 +6,7 @@
 
 namespace megatron {
 
-// Throws Error naming `path` when its content is such a pointer.
+// Throws Error naming `path` if its content is such a pointer.
 void refuse_lfs_pointer(std::string_view content, const std::string& path);
 
 }  // namespace megatron

@@ -14,7 +14,7 @@
 namespace megatron::log {
 namespace {
 
-// Bytes of a line; with its time and level it stays below 500.
+// Maximum bytes of a line; with its time and level it stays below 500.
 constexpr size_t kLongestError = 480;
 
 spdlog::level::level_enum level_of(Level level) {
@@ -27,8 +27,8 @@ spdlog::level::level_enum level_of(Level level) {
   return spdlog::level::info;
 }
 
-// The sink of standard error colours on a terminal only, and locks, so that lines of several
-// threads stay whole.
+// The sink of standard error uses colours only on a terminal, and locks, so that lines of several
+// threads are not interleaved.
 spdlog::logger make_logger() {
   spdlog::logger logger("megatron", std::make_shared<spdlog::sinks::stderr_color_sink_mt>());
   logger.set_pattern("%H:%M:%S %^%l%$ %v");
@@ -54,7 +54,7 @@ Level lowest_level() {
 }
 
 void write(Level level, std::string_view message) {
-  // A progress bar may stand in the line.
+  // Clears a progress bar that may be on the line.
   if (logger().should_log(level_of(level)) && ::isatty(STDERR_FILENO) == 1)
     std::fputs("\x1b[K", stderr);
   if (level == Level::error) {

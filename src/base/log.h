@@ -1,5 +1,5 @@
-// Messages for people. Messages go to standard error, results to standard output;
-// spdlog is behind log.cpp.
+// Messages for people. Messages go to standard error, results to standard output. Implemented with
+// spdlog in log.cpp.
 #pragma once
 
 #include <fmt/core.h>

@@ -1,4 +1,4 @@
-// The lowest level that is logged, for a shared object with a logger of its own.
+// Lowest level that is logged, for a shared object with its own logger.
 #pragma once
 
 #include "base/log.h"

@@ -33,7 +33,7 @@ std::vector<std::string> lines_of(const std::string& path) {
   return lines;
 }
 
-// The words of a file's first line; none where it cannot be read.
+// Words of a file's first line; none if it cannot be read.
 Words first_line(const std::string& path) {
   const auto lines = lines_of(path);
   return lines.empty() ? Words() : words_of(lines[0]);
@@ -45,12 +45,12 @@ bool in_list(std::string_view list, std::string_view name) {
   return false;
 }
 
-// A hierarchy of cgroups as this process sees it.
+// A cgroup hierarchy as this process sees it.
 struct Hierarchy {
   std::string mount;  // folder of its root here
   std::string group;  // this process's, below mount: "" or "/a/b"
 
-  // Folders from the process's group to the root.
+  // All folders from the process's group to the root.
   std::vector<std::string> folders() const {
     std::vector<std::string> all;
     for (std::string g = group; !g.empty(); g.resize(g.rfind('/'))) all.push_back(mount + g);
@@ -59,8 +59,9 @@ struct Hierarchy {
   }
 };
 
-// The hierarchy of a controller ("memory", "cpu") of version 1, or "" for that of version 2. In a
-// container the mount may show a part of the hierarchy only: /proc/self/mountinfo names its root.
+// Finds the hierarchy of a controller ("memory", "cpu") of version 1, or for "" that of version 2.
+// In a container the mount may show only a part of the hierarchy: /proc/self/mountinfo names its
+// root.
 std::optional<Hierarchy> hierarchy(const std::string& root, std::string_view controller) {
   std::string group;
   bool found = false;
@@ -117,7 +118,7 @@ std::optional<Limit> memory_limit(const std::string& root) {
   return least;
 }
 
-// Processors, rounded up, by the file that says so.
+// Limit of processors, rounded up, and the file that sets it.
 std::optional<Limit> processor_quota(const std::string& root) {
   std::optional<Limit> least;
   const auto add = [&](const Words& quota, const std::string& file) {
@@ -140,7 +141,7 @@ std::optional<Limit> processor_quota(const std::string& root) {
   return least;
 }
 
-// Those that this process may run on; 0: not known.
+// Number of processors that this process may run on; 0: unknown.
 int affinity() {
   for (int processors = 1024; processors <= 1 << 20; processors *= 4) {
     cpu_set_t* const set = CPU_ALLOC(static_cast<size_t>(processors));

@@ -1,6 +1,7 @@
-// What this process may use of its machine: the processors of its affinity (sched_setaffinity,
-// cpuset) within the CPU quota of its cgroup, and memory within its cgroup's limit. Containers and
-// batch systems set these; what uses more of the first is throttled, of the second killed.
+// Resources that this process may use on its machine: the processors of its affinity
+// (sched_setaffinity, cpuset) within the CPU quota of its cgroup, and memory within its cgroup's
+// limit. Containers and batch systems set these limits; a process that exceeds the CPU quota is
+// throttled, one that exceeds the memory limit is killed.
 #pragma once
 
 #include <cstdint>
@@ -16,17 +17,17 @@ struct MachineLimits {
   std::string memory_limit_file;  // of a cgroup; "": it is what the machine has
 };
 
-// Of this process now: reads some small files. Limits of a cgroup hold for all below it, so each
-// up to the root of the hierarchy counts, of version 1 and 2. A quota that is no whole number of
-// processors is rounded up. Files that are missing or not understood set no limit.
-//   root: of the file system, for tests
+// Reads the limits that hold for this process now from a few small files. A cgroup's limits apply
+// to everything below it, so every level up to the root of the hierarchy counts, in cgroup v1 and
+// v2. A quota that is not a whole number of processors is rounded up. Missing or unreadable files
+// set no limit. Tests pass another file system root.
 MachineLimits machine_limits(const std::string& root = "/");
 
-// Of machine_limits().
+// Processors that machine_limits() allows.
 int available_processors();
 int64_t available_memory();
-// "24.1 GB of memory", or "200 MB of memory (its cgroup's limit, FILE)": for messages about what
-// does not fit.
+// Formats "24.1 GB of memory", or "200 MB of memory (its cgroup's limit, FILE)", for messages about
+// memory that does not suffice.
 std::string available_memory_text();
 
 }  // namespace megatron

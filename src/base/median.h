@@ -5,7 +5,8 @@
 
 namespace megatron {
 
-// The middle value, of an even number the lower of the two. There is at least one.
+// Median; for an even number of values the lower of the two middle ones. Requires at least one
+// value.
 inline double median(std::vector<double> values) {
   const auto middle = values.begin() + static_cast<std::ptrdiff_t>((values.size() - 1) / 2);
   std::ranges::nth_element(values, middle);

@@ -6,8 +6,8 @@
 
 namespace megatron {
 
-// Of values in ascending order, at least one: the value at place (n - 1) share, between two of them
-// on the line through both. share: 0 the smallest, 0.5 the middle, 1 the largest.
+// Percentile of n >= 1 values in ascending order: the value at position (n - 1) * share, linearly
+// interpolated. share: 0 is the minimum, 0.5 the median, 1 the maximum.
 inline double percentile(const std::vector<double>& ascending, double share) {
   const double place = share * static_cast<double>(ascending.size() - 1);
   const auto low = static_cast<size_t>(place);

@@ -30,8 +30,8 @@ constexpr uint64_t hash_name(std::string_view text) {
   return h;
 }
 
-// A random stream: element i of stream (seed, name). Any element can be drawn alone, so the result
-// does not depend on which rank draws it.
+// A random stream: element i of stream (seed, name). Any element can be drawn independently, so the
+// result does not depend on which rank draws it.
 class RandomStream {
  public:
   RandomStream(uint64_t seed, std::string_view name) : RandomStream(seed, hash_name(name)) {}
@@ -39,7 +39,7 @@ class RandomStream {
 
   uint64_t bits(uint64_t index) const;   // 64 uniform bits
   double uniform(uint64_t index) const;  // [0, 1), 53 bits
-  // Mean 0, standard deviation 1: elements 2 i and 2 i + 1 by Box-Muller in fp64.
+  // Mean 0, standard deviation 1: elements 2i and 2i + 1 by Box-Muller in fp64.
   double normal(uint64_t index) const;
 
  private:

@@ -1,11 +1,12 @@
-// Where the running program lies.
+// Path of the running program.
 #pragma once
 
 #include <string>
 
 namespace megatron {
 
-// Its file, links resolved. Throws Error where the system does not tell (/proc is not mounted).
+// File of the running program, with links resolved. Throws Error if the system does not report it
+// (/proc is not mounted).
 std::string program_path();
 
 }  // namespace megatron

@@ -26,8 +26,8 @@ int terminal_columns() {
   return ::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
 }
 
-// A value under 1000 with its unit: the smallest step of `units` (each 1000 times the one before)
-// that holds it rounded.
+// A value under 1000 with its unit: the smallest of `units` (each 1000 times the previous one) that
+// represents the value after rounding.
 struct Scaled {
   double value;
   size_t unit;
@@ -89,7 +89,7 @@ void Progress::finish(std::string_view text) {
   if (terminal_ || updated_ || !text.empty()) draw(true);
 }
 
-// All but the bar; the second to the last begin with the space before them, or are empty.
+// All texts except the bar; the second to the last begin with a space, or are empty.
 struct Progress::Parts {
   std::string label, share, amounts, rate, time;
 };
@@ -97,7 +97,7 @@ struct Progress::Parts {
 Progress::Parts Progress::parts(bool last) const {
   const double elapsed = Seconds(clock_() - begin_).count();
   const double speed = elapsed > 0 ? static_cast<double>(done_ - before_) / elapsed : 0;
-  // Bytes carry their own unit: 1.4 MB.
+  // Bytes include their own unit: 1.4 MB.
   const bool bytes = unit_ == "B";
   const auto amount = [bytes](auto value) {
     const auto number = static_cast<double>(value);
@@ -124,8 +124,8 @@ Progress::Parts Progress::parts(bool last) const {
   return p;
 }
 
-// On a narrow terminal the rate goes first, then the bar, the amounts, the label and the time; the
-// text is cut only then.
+// On a narrow terminal the rate is dropped first, then the bar, the amounts, the label and the
+// time; only then is the text cut.
 std::string Progress::bar_line(bool last, int columns) const {
   Parts p = parts(last);
   const int text = text_.empty() ? 0 : 2 + std::min(display_columns(text_), kTextColumns);
@@ -160,8 +160,8 @@ std::string Progress::plain_line(bool last) const {
          (text_.empty() ? "" : "  " + text_);
 }
 
-// On a terminal the cursor waits at the begin of the line, so that what others print there covers
-// the bar.
+// On a terminal the cursor stays at the beginning of the line, so that other output overwrites the
+// bar.
 void Progress::draw(bool last) {
   const std::string line =
       terminal_

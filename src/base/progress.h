@@ -1,6 +1,6 @@
-// How far long work is, on standard error: on a terminal a line that redraws itself in place (at
-// most ten times a second) with bar, share, rate, time left and a free text; elsewhere plain lines
-// without a bar, at most one a minute.
+// Progress of long work on standard error: on a terminal a line that is redrawn in place (at most
+// ten times a second) with bar, share, rate, time left and a free text; elsewhere plain lines
+// without a bar, at most one per minute.
 #pragma once
 
 #include <chrono>
@@ -17,20 +17,20 @@ class Progress {
   using Time = std::chrono::steady_clock::time_point;
   using Clock = std::function<Time()>;
 
-  // total < 0: not known. unit: "docs", "steps" ...; "B" is scaled to kB, MB ... before: of the
-  // total, done by earlier work; it does not count in the rate. clock: of tests.
+  // total < 0: unknown. unit: "docs", "steps" ...; "B" is scaled to kB, MB ... before: part of the
+  // total done by earlier work, which does not count in the rate. clock: for tests.
   Progress(std::string label, int64_t total, std::string unit, int64_t before = 0,
            Clock clock = std::chrono::steady_clock::now);
   ~Progress();  // finishes the line
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
-  // text: what a narrow terminal keeps longest.
+  // text: shown on a narrow terminal in preference to the rest.
   void update(int64_t done, std::string_view text = {});
-  // Draws the last state and ends the line. Elsewhere than on a terminal: prints a plain last line
-  // if there is a text, the work's result, or plain lines were printed before.
+  // Draws the last state and ends the line. Not on a terminal: prints a plain last line if there is
+  // a text (the result of the work) or plain lines were printed before.
   void finish(std::string_view text = {});
-  // A line of its own, above the bar.
+  // Prints a separate line above the bar.
   void print(std::string_view line, std::FILE* to = stdout);
 
  private:

@@ -1,4 +1,4 @@
-// JSON lines that a command writes one at a time, in any order, and goes on with after it was killed.
+// JSON lines that a command writes one at a time, in any order, and continues after it was killed.
 #pragma once
 
 #include <chrono>
@@ -15,23 +15,24 @@
 
 namespace megatron {
 
-// Line n of `count` is the one that `number` names. Until all are there, they lie in PATH.partial: first a line with
-// `settings`, then a line of each that is done, whole, one behind the other as they came; every few seconds they are
-// flushed to the disk. commit() writes PATH, whole and in order, and removes PATH.partial. What is no regular file (a
-// pipe, /dev/stdout) is written at commit() from memory.
+// Line n of `count` is identified by its `number`. Until all lines are complete, they are kept in
+// PATH.partial: first a line with `settings`, then the completed lines in the order of their
+// completion, which are flushed to the disk every few seconds. commit() writes PATH atomically and
+// in order, and removes PATH.partial. Outputs other than regular files (a pipe, /dev/stdout) are
+// written at commit() from memory.
 class ResumableLines {
  public:
   struct Options {
     std::string path, flag;  // after check_output(); that names it, "--output"
     Json settings;           // an object: all that the lines depend on
     int64_t count = 0;
-    // Of a line that was written earlier. Throws Error for what is no such line.
+    // Number of a line that was written earlier. Throws Error if it is not such a line.
     std::function<int64_t(const Json& line)> number;
     std::chrono::seconds sync_interval{5};
   };
 
-  // Takes up PATH.partial where it is there; what does not end with a whole line is cut off. Throws Error where its
-  // settings are others, naming those, and where another process is writing it.
+  // Continues an existing PATH.partial; an incomplete last line is cut off. Throws Error if its
+  // settings differ, naming the differences, and if another process is writing it.
   explicit ResumableLines(Options options);
   ~ResumableLines();  // removes a PATH.partial that has no line
   ResumableLines(const ResumableLines&) = delete;

@@ -1,4 +1,4 @@
-// A setting that nobody gave, or that is run otherwise than it was given, and what made it so.
+// A setting that was derived by default or that is run differently than given, and the reason.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// Words as a shell would need them.
+// Words quoted for a shell.
 #pragma once
 
 #include <string>

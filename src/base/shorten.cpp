@@ -9,7 +9,7 @@
 namespace megatron {
 namespace {
 
-// With [begin, end) replaced, widened to whole UTF-8 sequences.
+// The line with [begin, end) replaced, after widening the range to whole UTF-8 sequences.
 std::string without(const std::string& line, size_t begin, size_t end, std::string_view gap) {
   while (begin > 0 && continues_character(line[begin])) --begin;
   while (end < line.size() && continues_character(line[end])) ++end;
@@ -29,7 +29,7 @@ std::string shortened_line(std::string line, size_t most) {
       from = to + 1;
     }
     if (size > 2 * kKept + 20) {
-      // As much as is too much, or what the word can give.
+      // The excess, or as much as the word can lose.
       const size_t excess = line.size() - most + 8;
       const size_t cut = std::min(excess, size - 2 * kKept);
       const size_t first = begin + (size - cut) / 2;

@@ -46,7 +46,7 @@ void SignalWatch::drop() const {
   while (take() > 0) continue;
 }
 
-// The signal stays pending, because other code also uses it to see that the process is to end
+// The signal stays pending, because other code also checks it to see that the process is to end
 // (comm/mpi/watch.h).
 std::optional<int> SignalWatch::caught() {
   sigset_t pending;

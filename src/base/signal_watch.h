@@ -1,4 +1,4 @@
-// Signals that are asked for where it suits, instead of ending the process.
+// Signals that are polled at a convenient time, instead of ending the process.
 #pragma once
 
 #include <atomic>
@@ -14,26 +14,26 @@
 
 namespace megatron {
 
-// While one lives, the signals named are held back in this thread and every thread started after
-// it: the first is there for caught(). One that comes at least `apart` later does what it would
-// have done without the watch, however long the program takes to its next caught(). Those in
-// between are the first again, as launchers and terminals send a signal to a process and to its
-// group. One object a process at a time, made before other threads.
+// While an object exists, the named signals are blocked in this thread and every thread started
+// after it, and the first one is available to caught(). A signal that arrives at least `apart`
+// later has its original effect, however long the program takes until its next caught(). Signals in
+// between count as the first one, because launchers and terminals send a signal both to a process
+// and to its group. One object per process at a time, made before other threads.
 class SignalWatch {
  public:
   static constexpr std::chrono::milliseconds kApart{1000};
 
-  // on_first: called with the first signal within a moment, by a thread of the watch. Throws Error
-  // when the system refuses.
+  // on_first: called shortly after the first signal, by a thread of the watch. Throws Error if the
+  // system refuses.
   explicit SignalWatch(std::span<const int> signals, std::function<void(int)> on_first = {},
                        std::chrono::milliseconds apart = kApart);
-  // Signals do again what they did before; those that came and were not taken are dropped: what is
-  // over by then need not be ended.
+  // Restores the signals' previous effect. Signals that arrived and were not taken are dropped,
+  // since the work that they were to end is over.
   ~SignalWatch();
   SignalWatch(const SignalWatch&) = delete;
   SignalWatch& operator=(const SignalWatch&) = delete;
 
-  // The first signal that has come. May be called from any thread.
+  // First signal that has arrived. Thread-safe.
   std::optional<int> caught();
 
  private:

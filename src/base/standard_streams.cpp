@@ -10,7 +10,8 @@ namespace megatron {
 void occupy_standard_streams() {
   for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
     if (::fcntl(stream, F_GETFD) != -1 || errno != EBADF) continue;
-    // The lowest free number, which is this one. For the other direction than it is used in.
+    // Uses the lowest free number, which is this one. It is opened for the direction opposite to
+    // its use.
     ::open("/dev/null", stream == STDIN_FILENO ? O_WRONLY : O_RDONLY);
   }
 }

@@ -28,10 +28,11 @@ void relax() {
 }  // namespace
 
 // A job is open from the moment its fields are written until its blocks are taken. A worker that
-// comes while it is open counts itself in at the gate, and the caller waits until those have left;
-// one that wakes too late finds the gate closed and touches nothing, so nobody waits for it.
+// arrives while it is open registers at the gate, and the caller waits until those workers have
+// left; a worker that wakes too late finds the gate closed and touches nothing, so nobody waits for
+// it.
 struct ThreadPool::State {
-  // Neighbouring blocks of a job; those from `next` on are still to be taken.
+  // Adjacent blocks of a job; those from `next` on are not taken yet.
   struct alignas(64) Share {
     std::atomic<int64_t> next{0};
     int64_t end = 0;
@@ -53,7 +54,7 @@ struct ThreadPool::State {
   alignas(64) std::atomic<uint32_t> epoch{0};  // counts jobs; workers sleep on it
   std::atomic<bool> stopping{false};
 
-  // Waits until done(value) holds; returns the value.
+  // Waits until done(value) is true; returns the value.
   template <class Done>
   uint32_t await(std::atomic<uint32_t>& word, Done done) const {
     for (int i = 0; i < spins; ++i) {
@@ -77,7 +78,7 @@ struct ThreadPool::State {
     }
   }
 
-  // Those of the thread's own share, then what the next threads have left.
+  // Runs the blocks of the thread's own share, then takes what other threads have left.
   void take_blocks(int thread) {
     try {
       for (int i = 0; i < shares_used; ++i) {
@@ -105,8 +106,8 @@ struct ThreadPool::State {
     }
   }
 
-  // The number of the calling thread when it is working on a job of this pool, -1 when it comes
-  // from outside.
+  // Index of the calling thread if it is working on a job of this pool, -1 if it comes from
+  // outside.
   int thread_inside() const {
     const std::thread::id me = std::this_thread::get_id();
     if (caller.load(std::memory_order_relaxed) == me) return 0;

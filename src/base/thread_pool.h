@@ -1,5 +1,5 @@
-// The threads of one rank. Work is cut in blocks by the caller, never by the number of threads, so
-// that results do not depend on it.
+// The threads of one rank. Callers split work into blocks independently of the number of threads,
+// so that results do not depend on it.
 #pragma once
 
 #include <cstdint>
@@ -19,14 +19,13 @@ class ThreadPool {
   int size() const;
 
   // Calls f(block, thread) once for each block in [0, blocks), thread in [0, size()); returns when
-  // all are done. Threads take blocks as they come. The first exception is rethrown here. Not
-  // reentrant: a nested call runs on its own thread.
+  // all are done. Threads take the next block when they are free. The first exception is rethrown
+  // here. Not reentrant: a nested call runs on its own thread.
   void parallel_for(int64_t blocks, FunctionRef<void(int64_t block, int thread)> f);
 
-  // The same for blocks of memory that is read or written once, in ascending order: each thread
-  // goes through a share of neighbouring blocks of its own, in ascending order, before it helps
-  // others. Memory answers long runs faster than blocks that two threads take in turn, by 3 to 20%
-  // for blocks of 64 KB.
+  // The same for blocks of memory that are read or written once, in ascending order: each thread
+  // processes its own share of adjacent blocks in ascending order before it helps others. Long runs
+  // are faster than blocks that two threads take alternately, by 3 to 20% for blocks of 64 KB.
   void parallel_shares(int64_t blocks, FunctionRef<void(int64_t block, int thread)> f);
 
  private:

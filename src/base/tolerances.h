@@ -1,7 +1,7 @@
-// How far results that should be equal may be apart: every tolerance of the tests, selftest and the
-// documentation, each with its derivation. What is promised bit for bit (recompute, overlap,
-// schedule, PP, VPP, ZeRO stage, threads against MPI, CPU thread count, restart in fp32 on CPU) has
-// no tolerance. One is loosened only with a page in docs/decisions/.
+// Tolerances: how far results that should be equal may differ. Has every tolerance of the tests,
+// selftest and the documentation, each with its derivation. Results that are promised bit for bit
+// (recompute, overlap, schedule, PP, VPP, ZeRO stage, threads against MPI, CPU thread count,
+// restart in fp32 on CPU) have no tolerance. Loosening one requires a page in docs/decisions/.
 //
 // u is the unit roundoff of a format: 2^-53 = 1.1e-16 (fp64), 2^-24 = 6.0e-8 (fp32), 2^-8 = 3.9e-3
 // (bf16). A sum of n terms in another order differs by about sqrt(n) u relative to the terms' norm,
@@ -33,10 +33,10 @@ inline double tensor_metric(double difference_norm, double reference_norm, doubl
 }
 
 // Layouts against one rank, by tensor_metric.
-// fp64: sums of up to 1e8 terms reordered, sqrt(1e8) u = 1.1e-12, times 100 for the condition of a
-// deep model.
+// fp64: sums of up to 1e8 terms in another order, sqrt(1e8) u = 1.1e-12, times 100 for the
+// condition of a deep model.
 inline constexpr double kLayoutFp64 = 1e-10;
-// fp32, DP, TP, SP, ETP, micro-batch: only sums are cut elsewhere; sqrt(1e3) terms u = 1.9e-6,
+// fp32, DP, TP, SP, ETP, micro-batch: only sums are split differently; sqrt(1e3) terms u = 1.9e-6,
 // times 2.5 for the layers.
 inline constexpr double kLayoutFp32 = 5e-6;
 
@@ -55,38 +55,37 @@ inline constexpr double kDifferenceModel = 1e-8;
 // Logits are of size 10, sums over the hidden size of values carried through all layers, which
 // leaves 160 u of their size: absolute.
 inline constexpr double kGoldenLogitsAbsolute = 1e-4;
-// The loss averages the errors of the logits over the tokens and so lies below the largest by 10 or
-// more; relative.
+// The loss averages the errors of the logits over the tokens, so its error is smaller than the
+// largest by a factor of 10 or more; relative.
 inline constexpr double kGoldenLossRelative = 1e-5;
-// Gradients pass the layers twice with other exp, rsqrt and tanh (2 to 4 u) and fused multiply-adds
-// in every operation: 20 times kLayoutFp32; relative, ...
+// Gradients pass through the layers twice with different exp, rsqrt and tanh (2 to 4 u) and fused
+// multiply-adds in every operation: 20 times kLayoutFp32; relative, ...
 inline constexpr double kGoldenGradientRelative = 1e-4;
-// ... plus what is left of gradients that vanish by cancellation: 16 u of terms of size 1;
-// absolute.
+// ... plus the rest of gradients that vanish by cancellation: 16 u of terms of size 1; absolute.
 inline constexpr double kGoldenGradientAbsolute = 1e-6;
 
-// A number computed in fp64 against the same stored in fp32 (learning rate, weight decay): one
-// rounding, u, times 2; relative.
+// A number computed in fp64 against the same number stored in fp32 (learning rate, weight decay):
+// one rounding, u, times 2; relative.
 inline constexpr double kStoredFp32 = 1.2e-7;
 
 // Training runs of a few steps against a reference run in fp32.
-// Loss and gradient norm, each step, relative: as kGoldenLossRelative; both are sums over many
-// terms.
+// Loss and gradient norm at each step, relative: same as kGoldenLossRelative; both are sums over
+// many terms.
 inline constexpr double kTrajectoryLossRelative = 1e-5;
 inline constexpr double kTrajectoryGradientNormRelative = 1e-5;
-// A parameter's distance, after any step, as a share of its movement from the start to the end of
-// the run. Adam divides by sqrt(v): where a gradient is near 0 its relative error of 1e-4 is not
-// averaged out, and 10 times that is left for the smallest tensors ...
+// Distance of a parameter after any step, relative to its movement from the start to the end of the
+// run. Adam divides by sqrt(v): if a gradient is near 0, its relative error of 1e-4 is not averaged
+// out, so the smallest tensors are allowed 10 times that ...
 inline constexpr double kTrajectoryParameterOfMovement = 1e-3;
-// ... while over all parameters together the relative error of the gradients is what remains.
+// ... while over all parameters together the relative error of the gradients remains.
 inline constexpr double kTrajectoryMovementTotal = 1e-4;
 // Lion moves an element by lr times the sign of a mean c of its gradients. c has an error of about
-// 1e-5 of its rms (that of the gradient norm), and of normal numbers 0.8e-5 lie so near 0: a share of
-// the elements of a tensor, each step, whose sign may be the other one. One element of a tensor,
-// however small, always may.
+// 1e-5 of its rms (like the gradient norm), and 0.8e-5 of normally distributed numbers are that
+// near 0: this share of a tensor's elements may have the other sign in each step. One element of a
+// tensor, however small, is always allowed.
 inline constexpr double kSignFlips = 1e-5;
-// Optimizer states are means of gradients (and of their squares, twice the error, averaged over
-// steps): as the gradients.
+// Optimizer states are means of gradients (and of their squares, with twice the error, averaged
+// over steps): same as the gradients.
 inline constexpr double kTrajectoryState = 1e-4;
 
 // bf16: no fixed distance. The error of a tensor (tensor_metric) against the fp32 oracle is at most
@@ -94,10 +93,10 @@ inline constexpr double kTrajectoryState = 1e-4;
 // order of sums adds at most sqrt(2) = 1.41 of it; the rest is scatter.
 inline constexpr double kBf16ErrorFactor = 1.5;
 
-// CUDA against the CPU. fp32: the promise of the project's numbers; sums in another order, fused
-// multiply-adds and other exponentials take a few hundred u of a loss after a few steps, 2e-5.
+// CUDA against the CPU. fp32: the project's promise; sums in another order, fused multiply-adds and
+// other exponentials cause errors of a few hundred u in a loss after a few steps, 2e-5.
 inline constexpr double kCudaLossRelative = 1e-4;
-// Losses of runs in 16 bits: u of bf16 moves a logit, and the mean over a batch's tokens less.
+// Losses of 16-bit runs: a logit changes by u of bf16, and the mean over a batch's tokens by less.
 inline constexpr double kCudaNarrowLossRelative = 3.9e-3;
 
 }  // namespace megatron::tolerance

@@ -1,12 +1,12 @@
-// Where what can be made again is kept between runs of a user.
+// The user's cache directory, for files that can be made again.
 #pragma once
 
 #include <string>
 
 namespace megatron {
 
-// $XDG_CACHE_HOME/megatron, or $HOME/.cache/megatron, by the XDG base directory specification, which
-// takes no relative path. Empty where neither is set. Nothing is created.
+// $XDG_CACHE_HOME/megatron, or $HOME/.cache/megatron, by the XDG base directory specification,
+// which does not allow relative paths. Empty if neither is set. Creates nothing.
 std::string user_cache_directory();
 
 }  // namespace megatron

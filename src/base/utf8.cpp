@@ -10,8 +10,8 @@
 namespace megatron {
 namespace {
 
-// What stands at `position`: a whole character, a broken part, or the start of a character that the
-// text cuts off.
+// Content at `position`: a whole character, an invalid part, or the start of a character that the
+// end of the text truncates.
 struct Part {
   size_t size;
   enum { whole, broken, cut } kind;

@@ -4,7 +4,7 @@
 
 namespace megatron {
 
-// Of this program: "0.1.0".
+// Version of this program, e.g. "0.1.0".
 std::string_view version();
 
 }  // namespace megatron

@@ -9,12 +9,12 @@
 
 namespace megatron::bench {
 
-// Gives a measurement's fields the values of the command line. A value: nothing is to be measured,
-// the help was printed; it is the exit code.
+// Sets a measurement's fields from the command line. Returns an exit code if help was printed, in
+// which case nothing is measured.
 using ReadFlags = std::function<std::optional<int>(const std::string& usage,
                                                    const std::string& description, Fields& fields)>;
 
-// Each prints what it measured and returns the exit code; it throws Error for flags that do not fit.
+// Each prints its measurements and returns the exit code; throws Error for invalid flags.
 int measure_gemm(const ReadFlags& read);
 int measure_tokenize(const ReadFlags& read);
 int measure_preprocess(const ReadFlags& read);

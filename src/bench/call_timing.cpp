@@ -15,7 +15,7 @@ namespace {
 
 constexpr double kWindow = 0.03;  // seconds of calls in a row that count as sustained
 
-// The bytes of a storage that tensors of one call lie in.
+// The range of bytes of a storage that the tensors of one call occupy.
 struct Extent {
   Tensor any;
   std::byte* begin;

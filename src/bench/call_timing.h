@@ -1,4 +1,4 @@
-// The time of a kernel call that was seen once (kernels/observer.h), with cold caches.
+// Measures the time of a recorded kernel call (kernels/observer.h) with cold caches.
 #pragma once
 
 #include <functional>
@@ -11,7 +11,7 @@
 
 namespace megatron::bench {
 
-// A call, kept.
+// A recorded kernel call.
 struct SeenCall {
   std::string kernel;
   kernels::Cost cost;
@@ -19,7 +19,7 @@ struct SeenCall {
   kernels::Call::Again again;
 };
 
-// Keeps what `wanted` says.
+// Records the calls selected by `wanted`.
 class CallKeeper final : public kernels::Observer {
  public:
   explicit CallKeeper(std::function<bool(const kernels::Call&)> wanted)
@@ -31,18 +31,18 @@ class CallKeeper final : public kernels::Observer {
   std::function<bool(const kernels::Call&)> wanted_;
 };
 
-// Copies of a call's tensors, as many sets as it takes for 256 MB (at most 64) to be used between
-// two uses of one: more than caches hold. Tensors that lie in one storage do so in each set.
+// Copies of a call's tensors: enough sets (at most 64) that 256 MB are used between two uses of one
+// set, more than caches hold. Tensors that share a storage also do so in each set.
 class ColdCall {
  public:
-  // From arena `scratch` of the runtime.
+  // Allocates from arena `scratch` of the runtime.
   ColdCall(const SeenCall& call, Runtime& runtime);
-  // Seconds of a call (plan/call_clock.h): the best mean over windows of 30 ms, or of a third of
-  // `seconds`; three windows or more.
+  // Seconds per call (plan/call_clock.h): the best mean over at least three windows of 30 ms, or of
+  // a third of `seconds`.
   double best_seconds(double seconds);
-  // The mean over about `window` seconds of calls in a row; the first call of all does not count.
+  // Mean over about `window` seconds of consecutive calls; the very first call is not counted.
   double mean_seconds(double window);
-  // False where all the sets together fit into caches: the call moves less than 1 MB.
+  // False if all sets together fit into caches, because the call moves less than 1 MB.
   bool cold() const { return sets_.size() < kMostSets || bytes_ >= kColdBytes / kMostSets / 4; }
 
  private:
@@ -59,13 +59,13 @@ class ColdCall {
   size_t turn_ = 0;
 };
 
-// Bytes a second that a call of a memory-bound kernel would move if memory cost nothing: the rate
-// of one thread on so few of the call's rows that they stay in a core's cache, times `threads`.
-// None where a call on fewer rows makes no sense (gathers, sums over fixed blocks).
+// Bytes per second that a call of a memory-bound kernel would move if memory were free: the rate of
+// one thread on so few of the call's rows that they stay in a core's cache, times `threads`.
+// nullopt if a call on fewer rows is not meaningful (gathers, sums over fixed blocks).
 std::optional<double> rate_in_cache(const SeenCall& call, Device device, int threads,
                                     double seconds);
 
-// Seconds of `run`, which queues work on the runtime's stream, measured in the same way.
+// Seconds of `run`, which queues work on the runtime's stream, measured the same way.
 double best_seconds(Runtime& runtime, double seconds, const std::function<void(size_t turn)>& run);
 
 }  // namespace megatron::bench

@@ -1,4 +1,4 @@
-// What computed the step that a bench timed.
+// Description of the libraries and kernels that computed the step that a bench timed.
 #pragma once
 
 #include <string>

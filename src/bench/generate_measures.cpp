@@ -29,7 +29,7 @@ GenerateMeasures::GenerateMeasures(const models::Model& model, Runtime& runtime,
   models::initialize(*stage_, 1, runtime.stream());
 }
 
-// Of the experts' weights, those that a pass of so many tokens reads, whose choices are random.
+// Share of the experts' weights that a pass over `tokens` tokens with random routing reads.
 double GenerateMeasures::share_of_experts(int64_t tokens) const {
   const std::optional<models::ExpertFacts>& experts = stage_->model()->facts().experts;
   if (!experts) return 1;
@@ -37,9 +37,9 @@ double GenerateMeasures::share_of_experts(int64_t tokens) const {
   return 1 - std::pow(1 - chosen, static_cast<double>(tokens));
 }
 
-// What a decode pass of so many sequences reads of weights, and of one sequence's keys and values: every weight but the
-// position table and, of the embedding, what serves as output weights, and experts that no token goes to; keys and
-// values of the tokens before.
+// Bytes that a decode pass of `sequences` sequences reads: every weight except the position table,
+// the embedding unless it serves as output weights, and experts without tokens; and one sequence's
+// keys and values of the previous tokens.
 double GenerateMeasures::bytes_of_a_token(double position, int64_t sequences) const {
   const std::vector<plan::ParameterCount> counts = plan::count_parameters(*stage_);
   const bool untied =
@@ -79,7 +79,7 @@ std::vector<double> GenerateMeasures::tokens(int64_t prompt, int64_t count, int6
   }
   std::vector<double> seconds;
   double before = 0;
-  // A pass holds all prompts, so that every later one is of one token each.
+  // One pass reads all prompts, so that every later pass has one token per sequence.
   const int64_t pass = std::max<int64_t>(512, sequences * prompt);
   inference::generate(
       *stage_, runtime_, requests,
@@ -162,7 +162,7 @@ double GenerateMeasures::prefill(int64_t prompt, double peak) {
     best = std::min(best, prefill_seconds(prompt));
     forward = std::min(forward, forward_seconds(prompt));
   }
-  // The vocabulary's product is of the last token alone.
+  // Only the last token goes through the output layer.
   const models::Model& c = stage_->model();
   const double head = 2.0 * static_cast<double>(c->vocab_size() * c->hidden_size());
   const double whole = c->training_flops(prompt) / 3;
@@ -177,7 +177,7 @@ double GenerateMeasures::prefill(int64_t prompt, double peak) {
   return rate;
 }
 
-// Round by round in turn, so that a slow moment of the machine meets both.
+// Alternates between the two in rounds, so that a slow phase of the machine affects both.
 void GenerateMeasures::positions(int64_t early, int64_t late, int64_t count) {
   std::vector<double> at_early, at_late;
   inference::Statistics s;

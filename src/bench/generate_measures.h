@@ -1,4 +1,4 @@
-// What `bench generate` measures of a model with random weights.
+// Measurements of `bench generate` on a model with random weights.
 #pragma once
 
 #include <cstdint>
@@ -13,22 +13,25 @@ namespace megatron::bench {
 
 class GenerateMeasures {
  public:
-  // cuda_graphs: of the engines.
+  // cuda_graphs: option of the engines.
   GenerateMeasures(const models::Model& model, Runtime& runtime, DType type, int64_t cuda_graphs);
 
-  // Decoding `count` tokens behind prompts of `prompt` tokens, `sequences` at once; prints a line and returns tokens/s.
-  // Memory may be shared with others: its bandwidth is measured before and after.
+  // Decodes `count` tokens after prompts of `prompt` tokens, `sequences` at once; prints a line and
+  // returns tokens/s. Other programs may use the memory too, so its bandwidth is measured before
+  // and after.
   double decode(int64_t prompt, int64_t count, int64_t sequences, plan::BandwidthMeter& memory);
-  // A prompt's tokens/s, and its share of the GEMM peak beside that of training's forward pass.
+  // Measures a prompt's tokens/s and its share of the GEMM peak, next to that of training's forward
+  // pass.
   double prefill(int64_t prompt, double peak);
-  // The time per token at two positions, in turn.
+  // Measures the time per token at two positions, alternately.
   void positions(int64_t early, int64_t late, int64_t count);
-  // The first token of a prompt of which all but `rest` tokens are in the cache, and of one that is not.
+  // Measures the time to the first token of a prompt with all but `rest` tokens cached, and of an
+  // uncached one.
   void cached_prefix(int64_t prompt, int64_t rest);
 
  private:
   std::vector<int32_t> prompt_of(int64_t length, int64_t number) const;
-  // Seconds of each token after the first, of one sequence.
+  // Seconds of each token of a sequence after the first.
   std::vector<double> tokens(int64_t prompt, int64_t count, int64_t sequences,
                              inference::Statistics& statistics);
   double prefill_seconds(int64_t prompt);

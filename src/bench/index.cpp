@@ -112,7 +112,7 @@ class MemoryPeaks {
   std::thread watch_;
 };
 
-// Seconds that a plain write of so many bytes takes, on the disk included.
+// Seconds for a plain write of `bytes` bytes, including the time until they are on disk.
 double write_seconds(const std::string& path, int64_t bytes) {
   const std::vector<std::byte> block(8 << 20, std::byte{0x5a});
   const double begin = now_seconds();

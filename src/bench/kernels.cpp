@@ -34,8 +34,8 @@ struct Row {
   std::optional<double> in_cache;  // bytes a second with its data in cache
 };
 
-// What a kernel is held against: its floor is the longest of the times that its products, its bytes
-// and its other arithmetic take.
+// Limits with which a kernel is compared: its floor is the longest of the times needed for its
+// products, its bytes and its other arithmetic.
 enum class Limit { peak, copy, read, arithmetic };
 
 std::string_view name(Limit limit) {
@@ -48,7 +48,7 @@ std::string_view name(Limit limit) {
   return "";
 }
 
-// The limit that binds, the rate that was reached and its share of that limit.
+// The binding limit, the rate that was reached and its share of that limit.
 struct Judged {
   Limit limit = Limit::copy;
   double rate = 0, percent = 0;
@@ -87,7 +87,7 @@ void count_seen_pairs(SeenCall& call) {
   call.cost.flops *= seen / counted;
 }
 
-// Whether a call writes less than a tenth of what it moves.
+// True if a call writes less than a tenth of the bytes that it moves.
 bool only_reads(const SeenCall& call) {
   double written = 0;
   for (const kernels::Operand& o : call.operands) {
@@ -96,15 +96,15 @@ bool only_reads(const SeenCall& call) {
   return 10 * written < call.cost.bytes;
 }
 
-// A while of a kernel, and the rate of the copies right before and after it.
+// One measurement of a kernel, and the rate of the copies directly before and after it.
 struct Turn {
   double seconds = 0, bandwidth = 0;
   double pace() const { return 1 / (seconds * bandwidth); }  // by which turns are compared
 };
 
-// Memory may be shared with others, so that its bandwidth moves: a kernel runs in turn with copies
-// (one that only reads, with reading), for about `seconds`. Turns whose two copies disagree do not
-// count; until kLeast agree, there are up to kTries times as many. The median turn is the result.
+// Other programs may use the memory, so its bandwidth varies: the kernel alternates with copies
+// (with reads if it only reads) for about `seconds`. Turns whose two copies disagree are discarded;
+// until kLeast agree, up to kTries times as many are made. The median turn is the result.
 void measure_in_turns(ColdCall& call, double seconds, plan::BandwidthMeter& copies, Row& row) {
   constexpr size_t kTries = 4, kLeast = 3;
   constexpr double kLongest = 0.01;
@@ -176,7 +176,7 @@ std::vector<kernels::Case> chosen(const std::string& kernel, bool bf16, bool gpu
 
 constexpr std::string_view kAnotherOrder = ", any order";
 
-// Whether --allow-nondeterministic changes the call.
+// True if --allow-nondeterministic changes the call.
 bool has_another_order(const kernels::Case& c, Device device) {
   const bool sums = c.kernel == "gemm" || c.kernel == "attention_backward";
   return device.kind == DeviceKind::cuda && sums;
@@ -189,7 +189,7 @@ std::string mark(const Row& row, const Judged& judged, bool bf16) {
   return judged.percent < goal ? fmt::format("below {:.0f}%", goal) : "";
 }
 
-// Rows of the table as they come, so that a kernel that ends the run costs none of those before it.
+// Prints rows of the table as they are measured, so that none are lost if a kernel ends the run.
 class Table {
  public:
   Table(const std::vector<kernels::Case>& cases, Device device, bool bf16) : bf16_(bf16) {

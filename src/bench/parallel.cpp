@@ -27,7 +27,7 @@ struct Flags {
   std::string only;
 };
 
-// How a step is spread; batches are divided among data-parallel ranks.
+// Layout of a step over ranks; batches are divided among data-parallel ranks.
 struct Spread {
   std::string name;
   training::ModelLayout layout;
@@ -47,8 +47,8 @@ models::Model model_of(const Flags& f) {
                                   f.seq_length);
 }
 
-// Layers of the first of two stages such that both have about as much to compute, the output layer
-// counted: a matrix of p parameters costs 2p a token.
+// Number of layers of the first of two stages that balances the work, including the output layer: a
+// matrix of p parameters costs 2p per token.
 int64_t balanced_first_stage(const models::Model& c) {
   const double layer = 12.0 * static_cast<double>(c->hidden_size() * c->hidden_size()),
                head = static_cast<double>(c->vocab_size() * c->hidden_size());
@@ -117,7 +117,7 @@ std::vector<corpus::HostBatch> batches(const Flags& f, int64_t count, int64_t fi
   return all;
 }
 
-// Bytes that a rank sends, but for the few numbers that are summed for loss and gradient norm.
+// Counts the bytes that a rank sends, except the few numbers summed for loss and gradient norm.
 class Counter final : public comm::TrafficListener {
  public:
   void communicated(const comm::Traffic& traffic) override {
@@ -133,14 +133,14 @@ struct ParallelRun {
   double sent = 0;  // by rank 0
 };
 
-// Waits until parameters that are gathered during the compute have come.
+// Waits for parameters that are gathered during the compute.
 void settle(const training::TrainedModel& trained) {
   if (comm::Group* const async = trained.ranks.data_parallel().dense.async; async != nullptr)
     async->barrier("bench.settle");
 }
 
-// One warm step, which changes no parameter, and one that is timed, from the moment that all ranks
-// have come to that when all have ended.
+// Runs a warm-up step, which changes no parameter, and a timed step, from the moment when all ranks
+// are ready until all have finished.
 ParallelRun run_once(const Spread& spread, const Flags& f, const models::Model& model) {
   ParallelRun timed;
   comm::run_ranks(spread.ranks(), [&](comm::Group& threads) {

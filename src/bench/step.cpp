@@ -27,7 +27,7 @@ namespace {
 constexpr int64_t kGpuSteps = 25, kGpuUntimed = 5;
 constexpr double kGpuSample = 0.4;  // seconds; a product takes it a millisecond
 
-// What was measured of the steps.
+// Measurements of the steps.
 struct StepSpeed {
   std::vector<double> seconds;   // of timed steps, the shortest first
   double tokens = 0, flops = 0;  // of a step
@@ -70,7 +70,7 @@ class Estimates {
 StepSpeed speed_of(const training::TrainResult& result, int64_t untimed) {
   StepSpeed speed;
   for (const training::IterationReport& report : result.iterations) {
-    // A step that was left out has no update, which would make it too fast.
+    // A skipped step has no update and would appear too fast.
     const bool whole = report.outcome == training::StepOutcome::updated;
     if (report.iteration > untimed && whole) speed.seconds.push_back(report.seconds);
   }
@@ -128,7 +128,7 @@ void print_speed(const training::TrainResult& result, const StepSpeed& speed, De
   fmt::print("{}\n{}\n", device_text(device, 1), watch.text());
 }
 
-// floor: null where none was measured.
+// floor: null if none was measured.
 Json as_json(const training::TrainResult& result, const StepSpeed& speed, Json floor, Device device,
              const plan::PeakMeter& meter, const GpuWatch& watch) {
   const double rate = speed.flops / speed.median();
@@ -234,7 +234,7 @@ Json tell_floor(const StepBench& step, const training::TrainResult& result, cons
   return {};
 }
 
-// What the device refuses now costs none of what was measured before.
+// A failure of the device at this point does not lose the earlier measurements.
 void sample_after_steps(plan::PeakMeter& meter) {
   try {
     meter.sample(kGpuSample);
@@ -326,7 +326,7 @@ int measure_step(StepBench& step) {
   const Device device = s.runtime.device_value();
   const bool gpu = device.kind == DeviceKind::cuda;
   const int threads = s.runtime.rank_count() * s.runtime.threads_per_rank();
-  // On a GPU what the samples take would be missing in the run.
+  // On a GPU, the samples' memory would be unavailable to the run.
   std::optional<Runtime> whole;
   if (!gpu) whole.emplace(device, threads);
   plan::PeakMeter meter = whole ? plan::PeakMeter(*whole, s.precision.type())

@@ -1,4 +1,5 @@
-// `megatron bench step`: the training step against its plan, the machine's peak and the step's floor.
+// `megatron bench step`: compares the training step with its plan, the machine's peak and the
+// step's floor.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +17,7 @@ struct StepBench {
   std::optional<int64_t> untimed;
 
   Fields fields();  // those of training first
-  // Of the shape and the number of steps, for a device.
+  // Sets the device's defaults of shape and number of steps.
   void set_defaults(DeviceKind device);
   // Mock data is for runs without data of their own.
   void use_given_data();
@@ -25,7 +26,7 @@ struct StepBench {
   int64_t untimed_steps() const;
 };
 
-// Prints what it measured and returns the exit code. The flags' values are in `step`.
+// Prints the measurements and returns the exit code. `step` holds the values of the flags.
 int measure_step(StepBench& step);
 
 }  // namespace megatron::bench

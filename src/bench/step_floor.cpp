@@ -18,7 +18,7 @@ using Order = LibraryProduct::Order;
 
 constexpr double kGoal = 85;
 
-// Seconds of one call, its operands lying elsewhere each time.
+// Seconds of one call, with operands at different addresses each time.
 double own_seconds(const plan::WorkItem& item, Runtime& runtime, double seconds) {
   constexpr int64_t kColdBytes = int64_t{256} << 20;
   plan::ReplayMemory memory(runtime, kColdBytes);
@@ -96,7 +96,7 @@ ProductRates gemm_rates(const plan::WorkItem& item, LibraryRates& library) {
   return rates;
 }
 
-// Evenly loaded experts, as the library would do them: a batch of products, one an expert.
+// Evenly loaded experts as the library would compute them: a batch of products, one per expert.
 ProductRates grouped_rates(const plan::WorkItem& item, LibraryRates& library) {
   const bool gradient = item.kernel == "grouped_gradient", transpose_b = (item.form & 2) != 0;
   const plan::OperandForm &rows = item.operand(gradient ? "x" : "a"),
@@ -123,8 +123,8 @@ ProductRates grouped_rates(const plan::WorkItem& item, LibraryRates& library) {
   return rates;
 }
 
-// Attention as the library would do it: batched products of all pairs at their rates, of which the
-// seen ones count. Scores and probabilities [T,S], in the type of q.
+// Attention as the library would compute it: batched products over all pairs at their rates, of
+// which only unmasked pairs count. Scores and probabilities are [T,S], in the type of q.
 ProductRates attention_rates(const plan::WorkItem& item, bool backward, LibraryRates& library) {
   const plan::OperandForm &q = item.operand("q"), &k = item.operand("k");
   const int64_t heads = q.shape[0] * q.shape[2], T = q.shape[1], S = k.shape[1], D = q.shape[3];

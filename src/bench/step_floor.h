@@ -1,5 +1,5 @@
-// The least time that a training step could take here: each of its products at the best rate of its
-// shape in this run, and the bytes of all other kernels at the copy bandwidth.
+// Lower bound for the time of a training step on this machine: each product at the best rate
+// measured for its shape in this run, and the bytes of all other kernels at the copy bandwidth.
 #pragma once
 
 #include <string>
@@ -11,10 +11,10 @@
 
 namespace megatron::bench {
 
-// One shape of product, or attention's products over one shape, and what was measured of it
-// (FLOP/s; 0: the library does not have it). own: the step's call. plain: oneDNN, whole, on
-// operands as they lie in the step. packed: the same with b, or both, reordered beforehand.
-// transposed: with a, b or both lying the other way, or c^T = b^T a^T.
+// One shape of product, or attention's products over one shape, and the measured rates (FLOP/s; 0:
+// not available in the library). own: the step's call. plain: a single oneDNN call on operands in
+// the step's layout. packed: the same with b, or both, reordered beforehand. transposed: with a, b
+// or both in the other layout, or c^T = b^T a^T.
 struct ProductRates {
   std::string kernel, form;  // "gemm", "N T"
   int64_t m = 0, n = 0, k = 0, calls = 0;
@@ -40,8 +40,8 @@ struct StepFloor {
   double fastest() const;  // FLOP/s of the best call of any of them, ours or the library's
 };
 
-// Of a step of one rank, whose kernel calls are found on the meta device. settings: finalized.
-// seconds: of each measurement.
+// Lower bound for a step of one rank, whose kernel calls are collected on the meta device.
+// settings: finalized. seconds: duration of each measurement.
 StepFloor measure_floor(const models::Model& model, const settings::TrainSettings& settings,
                         Runtime& runtime, double seconds);
 

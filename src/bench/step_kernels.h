@@ -1,4 +1,5 @@
-// The kernels of a training step, each call measured by itself and held against the machine.
+// The kernels of a training step: each call is measured by itself and compared with the machine's
+// limits.
 #pragma once
 
 #include <optional>
@@ -12,7 +13,7 @@
 
 namespace megatron::bench {
 
-// Rates that a call is held against.
+// Rates with which a call is compared.
 struct Limits {
   double peak = 0, bandwidth = 0;  // FLOP/s and bytes/s
 };
@@ -24,7 +25,7 @@ struct StepKernel {
   kernels::Cost cost;         // of one call
   double seconds = 0;         // likewise; its operands lay elsewhere in each
   double all() const { return static_cast<double>(calls) * seconds; }
-  // The longer of the times that its products and its bytes take.
+  // The longer of the times needed for its products and for its bytes.
   double floor(const Limits& limits) const;
   bool is_product(const Limits& limits) const;
 };
@@ -36,13 +37,13 @@ struct StepKernels {
   double floor() const;
 };
 
-// Of a step of one rank, whose calls are found on the meta device. settings: finalized. seconds: of
-// each measurement.
+// Measures the kernels of a step of one rank, whose calls are collected on the meta device.
+// settings: finalized. seconds: duration of each measurement.
 StepKernels measure_step_kernels(const models::Model& model,
                                  const settings::TrainSettings& settings, Runtime& runtime,
                                  const Limits& limits, double seconds);
 
-// step_seconds: what a step took; none: no step was made.
+// step_seconds: duration of a step; nullopt if no step was made.
 void print_step_kernels(const StepKernels& kernels, std::optional<double> step_seconds);
 Json as_json(const StepKernels& kernels);
 

@@ -36,9 +36,9 @@ struct Pipe {
   }
 };
 
-// Of the other process, which makes the folder itself, so that there is no moment at which one
-// without the other is left: answers with errno (0: made) and the path, waits until nobody holds the
-// first pipe's end for writing, then removes.
+// Runs in the child process, which creates the folder itself so that neither can outlive the other:
+// answers with errno (0: created) and the path, waits until every write end of the first pipe is
+// closed, then removes the folder.
 [[noreturn]] void keep_while_alive(std::string path, Pipe& alive, Pipe& answer) {
   ::setsid();  // a terminal's signals are not for it
   for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGPIPE}) ::signal(signal, SIG_IGN);
@@ -47,10 +47,10 @@ struct Pipe {
   const bool answered =
       ::write(answer.write, &error, sizeof(error)) == sizeof(error) &&
       ::write(answer.write, path.data(), path.size()) == static_cast<ssize_t>(path.size());
-  // Who reads what this program prints does not wait for this process.
+  // A reader of this program's output must not wait for this process.
   if (const int nothing = ::open("/dev/null", O_RDWR); nothing >= 0)
     for (const int stream : {0, 1, 2}) ::dup2(nothing, stream);
-  // Nor does one that waits for the end of another pipe.
+  // The same holds for a reader of another pipe.
   ::dup2(alive.read, 3);
   ::close_range(4, ~0U, 0);
   char byte = 0;
@@ -61,7 +61,7 @@ struct Pipe {
   ::_exit(0);
 }
 
-// All that comes until the pipe's other end is closed.
+// Reads everything until the pipe's other end is closed.
 std::string read_all(int pipe) {
   std::string all;
   char bytes[256];

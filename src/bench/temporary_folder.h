@@ -4,11 +4,12 @@
 
 namespace megatron::bench {
 
-// A folder for what a measurement writes. It is removed with what is in it when the object ends, and
-// also when the process is killed, by SIGKILL too: a small process waits for that.
+// A folder for a measurement's files. It is removed with its contents when the object is destroyed,
+// and also when the process is killed, even by SIGKILL, by a small process that waits for that.
 class TemporaryFolder {
  public:
-  // PARENT/NAME-XXXXXX. flag: the one that names the parent, for messages. keep: it stays.
+  // Creates PARENT/NAME-XXXXXX. flag: the flag that names the parent, for messages. keep: the
+  // folder is not removed.
   TemporaryFolder(const std::string& parent, const std::string& name, const std::string& flag,
                   bool keep = false);
   ~TemporaryFolder();

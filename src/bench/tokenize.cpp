@@ -74,7 +74,7 @@ size_t encode_all(const tokenizers::Tokenizer& tokenizer, const Documents& docum
   return all;
 }
 
-// The part of a tokenizer.json that cuts; null where the tokenizer has none.
+// Returns the pre-tokenizer of a tokenizer.json, or null if the tokenizer has none.
 std::unique_ptr<tokenizers::PreTokenizer> cutter_of(const tokenizers::Tokenizer& tokenizer) {
   for (const auto& file : tokenizer.codec().files()) {
     if (file.name != "tokenizer.json") continue;

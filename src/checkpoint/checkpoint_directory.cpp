@@ -20,7 +20,7 @@ bool is_optimizer_file(std::string_view name) {
   return name.starts_with("optimizer-") && name.ends_with(".safetensors");
 }
 
-// All files of a checkpoint are there with the sizes that they were written with.
+// Checks that all files of a checkpoint exist with the sizes that they were written with.
 void check_sizes(const std::string& path, const std::vector<ListedFile>& files) {
   std::vector<std::string> missing;
   for (const ListedFile& file : files) {
@@ -86,7 +86,7 @@ const TensorFile* CheckpointDirectory::find_tensors(std::string_view file) const
   return nullptr;
 }
 
-// A file holds the tensors that it is said to hold.
+// Checks that a file holds exactly the tensors listed for it.
 void CheckpointDirectory::check_tensors(const ListedFile& listed) {
   const TensorFile* const file = find_tensors(listed.name);
   MG_CHECK((file != nullptr) == listed.has_tensors, "'{}/{}': {} lists it {}; {}", path(),
@@ -113,7 +113,7 @@ void CheckpointDirectory::check_tensors(const ListedFile& listed) {
            path(), listed.name, counted(missing), counted(surplus), kMend);
 }
 
-// Nothing is read that has no checksum.
+// Ensures that nothing without a checksum is read.
 void CheckpointDirectory::check_all_listed() const {
   std::set<std::string, std::less<>> listed;
   for (const ListedFile& file : sealed_.files) listed.insert(file.name);

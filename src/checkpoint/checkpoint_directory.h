@@ -1,4 +1,4 @@
-// A checkpoint as it lies: a model directory with optimizer state and trainer_state.json.
+// A checkpoint on disk: a model directory with optimizer state and trainer_state.json.
 #pragma once
 
 #include <map>
@@ -16,14 +16,14 @@ namespace megatron::checkpoint {
 inline constexpr std::string_view kTrainerState = "trainer_state.json";
 inline constexpr int64_t kFormat = 1;  // "format" of trainer_state.json; a greater one is refused
 
-// Whether the directory has a trainer_state.json: it is a checkpoint, not only a model.
+// True if the directory has a trainer_state.json, so that it is a checkpoint and not only a model.
 bool is_checkpoint(const std::string& path);
 
 class CheckpointDirectory {
  public:
-  // Reads trainer_state.json (its own checksum, its format), then checks that every file it lists
-  // is there with its number of bytes and opens the tensors. Throws Error naming the file, what is
-  // wrong and what to do; a newer format names the program that wrote it.
+  // Reads trainer_state.json and checks its checksum and format, then checks that every file it
+  // lists exists with its number of bytes, and opens the tensors. Throws Error naming the file,
+  // what is wrong and what to do; for a newer format, the program that wrote it.
   explicit CheckpointDirectory(std::string path);
 
   const std::string& path() const { return model_.path(); }
@@ -34,16 +34,16 @@ class CheckpointDirectory {
   std::vector<TensorInfo> optimizer_tensors() const;
   std::string checksum(std::string_view tensor) const;  // as written, in hexadecimal; "" for none
 
-  // Compares the checksums of every file with what lies there; of several callers, caller `part` of
-  // `parts` takes its share by bytes. Throws Error naming the first file (and tensor) that is not
-  // as it was written.
+  // Checks the checksums of all files; if there are several callers, caller `part` of `parts`
+  // checks its share of the bytes. Throws Error naming the first file (and tensor) that differs
+  // from what was written.
   void verify(ThreadPool& pool, int part = 0, int parts = 1) const;
 
-  // Fills the values from the stored tensors as checkpoint::load does; `whole` is the state of all
-  // ranks. Throws Error listing what is missing, surplus or with a different shape.
+  // Fills the values from the stored tensors like checkpoint::load; `whole` is the state of all
+  // ranks. Throws Error listing tensors that are missing, surplus or of a different shape.
   void load_optimizer(std::span<const HeldTensor> tensors,
                       std::span<const WholeTensor> whole) const;
-  // The same where nothing is divided.
+  // The same for tensors that are not divided among ranks.
   void load_optimizer(std::span<const HeldTensor> tensors) const;
 
  private:

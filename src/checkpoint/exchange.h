@@ -1,4 +1,4 @@
-// Lists of numbers whose lengths only the senders know.
+// Exchange of lists of numbers whose lengths only the senders know.
 #pragma once
 
 #include <cstdint>
@@ -12,10 +12,10 @@ namespace megatron::checkpoint {
 
 using Numbers = std::vector<int64_t>;
 
-// Collective. lists[r] goes to rank r, one list a rank; returns what each rank sent here.
+// Collective. Sends lists[r] to rank r, one list per rank; returns what each rank sent here.
 std::vector<Numbers> exchange(comm::Group& ranks, Stream& stream, std::span<const Numbers> lists,
                               std::string_view call);
-// Collective. What every rank gives, as many numbers each: rank after rank.
+// Collective. Returns the numbers of all ranks in rank order; every rank passes equally many.
 Numbers gather(comm::Group& ranks, Stream& stream, std::span<const int64_t> mine,
                std::string_view call);
 

@@ -16,7 +16,8 @@ constexpr size_t kDigits = 16;
 constexpr std::string_view kZeros = "0000000000000000";
 constexpr std::string_view kBeforeSum = "\"xxh3\": \"", kAfterSum = "\"\n}\n";
 
-// A sum that no damage can turn into another valid one: exactly 16 lower-case digits.
+// Parses a checksum of exactly 16 lower-case digits, so that no damage can turn it into another
+// valid one.
 bool read_sum(std::string_view digits, uint64_t& sum) {
   if (digits.size() != kDigits ||
       digits.find_first_not_of("0123456789abcdef") != std::string_view::npos)

@@ -1,4 +1,4 @@
-// What a rank holds of the tensors of a checkpoint: weights and optimizer state alike.
+// The part of a checkpoint's tensors, weights and optimizer state alike, that a rank holds.
 #pragma once
 
 #include <span>
@@ -18,7 +18,7 @@ struct HeldTensor {
   Tensor value;
   Shape shape;
   int64_t begin = 0;
-  // Elements that no part covers keep their values when it is loaded; else they become zero.
+  // If true, elements that no part covers keep their values on load; otherwise they become zero.
   bool keeps_rest = false;
 };
 
@@ -26,15 +26,15 @@ std::vector<HeldTensor> held(
     std::span<parallel::ParameterSpec* const> parameters);              // whole; prefix ""
 std::vector<HeldTensor> held(std::span<const parallel::Shard> shards);  // prefix ""
 
-// A tensor of a checkpoint, whichever ranks hold its parts.
+// A tensor of a checkpoint, independent of which ranks hold its parts.
 struct WholeTensor {
   std::string name;
   Shape shape;  // as stored
   DType dtype = DType::f32;
 };
 
-// The tensors that the parameters, or the optimizer state, of an undivided model are, in their
-// order; types are the values'. Values are not looked at: a model on meta will do.
+// Returns the canonical tensors of an undivided model's parameters or optimizer state, in their
+// order and with the values' types. The values are not read, so a model on meta is enough.
 std::vector<WholeTensor> whole_tensors(std::span<const HeldTensor> undivided);
 std::vector<WholeTensor> whole_tensors(
     std::span<parallel::ParameterSpec* const> undivided);  // prefix ""

@@ -12,7 +12,7 @@
 namespace megatron::checkpoint {
 namespace {
 
-// What one checksum covers.
+// The range that one checksum covers.
 struct Checked {
   const ListedFile* file;
   std::string_view tensor;  // "" for the header, or a whole file
@@ -20,7 +20,8 @@ struct Checked {
   uint64_t written;
 };
 
-// The regions that caller `part` checks: by falling size, each to the caller with the fewest bytes.
+// The regions that caller `part` checks: assigned in order of decreasing size, each to the caller
+// with the fewest bytes.
 std::vector<size_t> share(const std::vector<Checked>& regions, int part, int parts) {
   std::vector<size_t> order(regions.size()), mine;
   for (size_t i = 0; i < order.size(); ++i) order[i] = i;

@@ -1,4 +1,4 @@
-// Whether the files of a checkpoint are those that were written.
+// Checks that a checkpoint's files are the ones that were written.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace megatron::checkpoint {
 
-// A stretch of a file whose checksum is not the one that was written.
+// A range of a file whose checksum differs from the one that was written.
 struct Damage {
   std::string file, tensor;  // tensor "": the header of a file of tensors, or all of another file
   uint64_t found = 0, written = 0;
@@ -19,9 +19,9 @@ struct Damage {
   std::string text() const;  // "model.safetensors: tensor 'lm_head.weight' has the checksum ..."
 };
 
-// Compares the checksums of `files` in `directory`, in their order; of several callers, caller
-// `part` of `parts` takes its share by bytes. Throws Error for a file that cannot be read as it is
-// listed.
+// Compares the checksums of `files` in `directory`, in their order; if there are several callers,
+// caller `part` of `parts` checks its share of the bytes. Throws Error for a file that cannot be
+// read as listed.
 std::vector<Damage> find_damage(const std::string& directory, std::span<const ListedFile> files,
                                 ThreadPool& pool, int part = 0, int parts = 1);
 

@@ -14,7 +14,7 @@ namespace {
 using parallel::CanonicalTensor;
 using parallel::ParameterSpec;
 
-// What keeps the files from being what is asked for.
+// Differences between the files and the requested tensors.
 class Differences {
  public:
   explicit Differences(std::string_view owner) : owner_(owner) {}
@@ -40,10 +40,10 @@ class Differences {
     }
   }
 
-  // Returns the names of the surplus tensors and forgets them, so that they are no error.
+  // Returns the names of the surplus tensors and clears them, so that they are not an error.
   std::vector<std::string> take_surplus() { return std::exchange(surplus_, {}); }
 
-  // advice: what to do about surplus tensors.
+  // advice: how to handle surplus tensors.
   void check(const std::string& path, std::string_view advice = "") const {
     std::string text;
     const auto add = [&text](const std::vector<std::string>& names, std::string_view what) {
@@ -64,7 +64,7 @@ class Differences {
   std::vector<std::string> missing_, surplus_, shapes_, types_;
 };
 
-// What this rank holds belongs to the tensors of all ranks.
+// Checks that this rank's tensors belong to the tensors of all ranks.
 void check_held(std::span<const HeldTensor> tensors, std::span<const WholeTensor> whole,
                 std::string_view owner) {
   std::map<std::string_view, const Shape*> shapes;
@@ -97,7 +97,7 @@ void fill(const TensorFiles& files, const HeldTensor& tensor) {
       covered += block.elements();
   }
   MG_ASSERT(covered <= value.elements());
-  // What no part covers is padding, which is zero.
+  // Elements that no part covers are padding, which is zero.
   if (covered < value.elements() && !tensor.keeps_rest)
     std::memset(value.raw(), 0, static_cast<size_t>(value.bytes()));
   for (const CanonicalTensor& part : tensor.placement->tensors) {

@@ -24,7 +24,7 @@ bool present(const std::string& path) {
   return fs::exists(path, error);
 }
 
-// A name without folders, so that an index cannot lead out of its directory.
+// A name without folders, so that an index cannot refer to files outside its directory.
 bool is_file_name(std::string_view name, std::string_view ending) {
   return name.ends_with(ending) && name.find_first_of(std::string_view("/\\\0", 3)) == name.npos;
 }
@@ -114,7 +114,7 @@ void ModelDirectory::join_mxfp4() {
       path_, count);
 }
 
-// Which format is read, and whether by its index.
+// Selects the format to read, and whether to use its index.
 void ModelDirectory::find_weights() {
   const auto has = [&](std::string_view name) { return present(path_ + "/" + std::string(name)); };
   const bool safetensors = has(kSingleFile) || has(kIndex),

@@ -1,7 +1,7 @@
 // A Hugging Face model directory: config.json, weights in one file or in shards with an index,
-// tokenizer files. Weights are safetensors files, or those that torch.save wrote (torch_file.h);
-// where both are there, safetensors. Experts in MXFP4 (mxfp4.h), if config.json says so, are tensors
-// like any other, of bf16.
+// tokenizer files. Weights are safetensors files, or files written by torch.save (torch_file.h); if
+// both exist, safetensors are used. Experts in MXFP4 (mxfp4.h), if config.json declares them,
+// appear as bf16 tensors.
 #pragma once
 
 #include <functional>
@@ -21,10 +21,10 @@ inline constexpr std::string_view kIndex = "model.safetensors.index.json";
 inline constexpr std::string_view kTorchFile = "pytorch_model.bin";
 inline constexpr std::string_view kTorchIndex = "pytorch_model.bin.index.json";
 
-// Whether a file is named as published weights of torch.save, or their index, are.
+// True if a file has the name of published torch.save weights or of their index.
 bool is_torch_weights(std::string_view file);
-// The name of a file of weights, or of their index, in a directory that is written again, which is
-// always safetensors: "model-00001-of-00002.safetensors" for "pytorch_model-00001-of-00002.bin".
+// Name of a file of weights, or of their index, when a directory is written again, which is always
+// as safetensors: "model-00001-of-00002.safetensors" for "pytorch_model-00001-of-00002.bin".
 std::string safetensors_name(std::string_view file);
 
 struct ReadingOptions {
@@ -33,9 +33,9 @@ struct ReadingOptions {
 
 class ModelDirectory {
  public:
-  // Opens and checks config.json and the files of weights. Where an index and its files disagree,
-  // what the files hold counts (disagreement()); in a checkpoint, which this program wrote, that
-  // is an error. Throws Error naming what is missing or damaged.
+  // Opens and checks config.json and the weight files. If an index and its files disagree, the
+  // files' contents count (disagreement()); in a checkpoint, which this program wrote, it is an
+  // error. Throws Error naming what is missing or damaged.
   explicit ModelDirectory(std::string path, const ReadingOptions& options = {});
 
   const std::string& path() const { return path_; }
@@ -45,12 +45,13 @@ class ModelDirectory {
   const TensorInfo* find(std::string_view name) const { return tensors_.find(name); }
   std::span<const std::byte> bytes(std::string_view name) const { return tensors_.bytes(name); }
   const ReadingOptions& options() const { return options_; }
-  // A sentence that says how the index and its files disagree, or "" if they agree.
+  // Sentence that says how the index and its files disagree; "" if they agree.
   const std::string& disagreement() const { return disagreement_; }
-  // The reason why a tensor that the index or a file names cannot be read: "the index says that it
-  // is in 'FILE', which does not exist". Null if it can be read, or if neither names it.
+  // Reason why a tensor that the index or a file names cannot be read: "the index says that it is
+  // in 'FILE', which does not exist". Null if it can be read, or if neither names it.
   const std::string* trouble(std::string_view tensor) const;
-  // File name of each tensor: a directory that is written again has it in safetensors_name() of it.
+  // File name of each tensor. A directory that is written again has the tensor in the file
+  // safetensors_name() of that name.
   const std::map<std::string, std::string, std::less<>>& shard_map() const { return shard_of_; }
   const std::vector<std::pair<std::string, std::string>>& metadata() const {
     return metadata_;
@@ -76,17 +77,17 @@ class ModelDirectory {
   std::vector<std::pair<std::string, std::string>> metadata_;
 };
 
-// Fills what this rank holds of a model from the tensors that the placements name, converted to the
-// values' types; nothing else is read. Every tensor of `whole` (the same on all ranks) must be
-// there with its shape, and every tensor there must belong to it, but for the names in `ignored`
-// and with ReadingOptions::ignore_surplus: one Error lists all that is missing, surplus or of
-// another shape or type, on every rank alike. progress: how many of `tensors` are filled. Returns
-// the names that were left out besides `ignored`.
+// Fills this rank's tensors from the stored tensors that their placements name, converted to the
+// values' types; nothing else is read. Every tensor of `whole` (the same on all ranks) must exist
+// with its shape, and every stored tensor must belong to it, except for the names in `ignored` and
+// with ReadingOptions::ignore_surplus. One Error, the same on every rank, lists all tensors that
+// are missing, surplus or of another shape or type. progress: how many of `tensors` are filled.
+// Returns the names that were left out besides `ignored`.
 std::vector<std::string> load(const ModelDirectory& directory, std::span<const HeldTensor> tensors,
                               std::span<const WholeTensor> whole,
                               std::span<const std::string> ignored = {},
                               const std::function<void(int64_t)>& progress = {});
-// The same of a model that is not divided.
+// The same for a model that is not divided among ranks.
 void load(const ModelDirectory& directory, std::span<parallel::ParameterSpec* const> parameters,
           std::span<const std::string> ignored = {});
 

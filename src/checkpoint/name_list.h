@@ -1,4 +1,4 @@
-// Lists of names in errors.
+// Lists of names for error messages.
 #pragma once
 
 #include <algorithm>
@@ -11,7 +11,7 @@ namespace megatron::checkpoint {
 
 inline constexpr size_t kListedNames = 10;
 
-// "3 (a, b, c)"; of more than ten the first ten: "12 (a, b, ..., j and 2 more)".
+// Formats "3 (a, b, c)"; of more than ten names only the first ten: "12 (a, b, ..., j and 2 more)".
 inline std::string counted(std::span<const std::string> names) {
   std::string text = fmt::format("{} (", names.size());
   const size_t listed = std::min(names.size(), kListedNames);

@@ -66,7 +66,8 @@ enum class Instruction : uint8_t {
   kFrame = 0x95,
 };
 
-// A name out of a file, for an error: at most 100 characters, none of them a terminal's.
+// A name from a file, for an error text: at most 100 characters, without terminal control
+// characters.
 std::string printable(std::string_view text) {
   std::string result;
   for (const char c : text.substr(0, 100)) result += c >= ' ' && c <= '~' ? c : '?';
@@ -75,7 +76,7 @@ std::string printable(std::string_view text) {
 
 }  // namespace
 
-// The stack machine that a pickle is a program of.
+// The stack machine that executes a pickle's program.
 class PickleReader {
  public:
   using Kind = PickleValue::Kind;
@@ -139,7 +140,7 @@ class PickleReader {
   void push_integer(int64_t value, Kind kind = Kind::integer) { push(kind)->integer = value; }
   void push_text(std::string_view text, Kind kind = Kind::text) { push(kind)->text = text; }
 
-  // Values above the last mark are apart from those below.
+  // Values above the last mark are separate from those below.
   size_t bottom() const { return marks_.empty() ? 0 : marks_.back(); }
 
   PickleValue* top() const {
@@ -152,7 +153,7 @@ class PickleReader {
     return value;
   }
 
-  // The values above the last mark, which goes, too.
+  // Pops the values above the last mark, and the mark.
   std::vector<const PickleValue*> pop_mark() {
     require(!marks_.empty(), "a mark is missing");
     const auto begin = stack_.begin() + static_cast<ptrdiff_t>(marks_.back());
@@ -213,7 +214,7 @@ class PickleReader {
     push_global(module->text, name->text);
   }
 
-  // Python 2 gives the items as a list of lists of two, Python 3 none.
+  // Python 2 passes the items as a list of two-element lists, Python 3 passes none.
   void push_ordered_dict(const PickleValue& arguments) {
     std::vector<const PickleValue*> items;
     if (!arguments.items.empty()) {
@@ -245,7 +246,7 @@ class PickleReader {
     require(target->is(Kind::dict), "attributes are set on what is no OrderedDict");
   }
 
-  // An instance of a class, in one of the forms that torch.save does not write for weights.
+  // An instance of a class, in one of the forms that torch.save does not use for weights.
   [[noreturn]] void instance(Instruction instruction) {
     using enum Instruction;
     if (instruction == kInstance) {
@@ -271,7 +272,8 @@ class PickleReader {
     stack_.push_back(found->second);
   }
 
-  // False: the end. What is neither here nor below is refused by its code.
+  // Returns false at the end. Instructions handled neither here nor below are refused by their
+  // code.
   bool step(Instruction instruction) {
     using enum Instruction;
     switch (instruction) {

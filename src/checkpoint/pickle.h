@@ -1,4 +1,4 @@
-// Python's pickle format, read as plain values: nothing is imported, called or built.
+// A reader of Python's pickle format as plain values: nothing is imported, called or built.
 #pragma once
 
 #include <cstddef>
@@ -11,8 +11,8 @@
 
 namespace megatron::checkpoint {
 
-// A value of a pickle. Those inside of it may be shared, and a list or dict may even contain itself:
-// who follows `items` must know how deep.
+// A value of a pickle. Nested values may be shared, and a list or dict may even contain itself, so
+// code that follows `items` must limit its depth.
 struct PickleValue {
   enum class Kind : uint8_t {
     none,
@@ -38,13 +38,13 @@ struct PickleValue {
   bool is_global(std::string_view name) const { return kind == Kind::global && text == name; }
 };
 
-// One pickle of protocol 2 to 5, from the beginning of `bytes`, which outlive this.
+// One pickle of protocol 2 to 5, from the beginning of `bytes`, which must outlive this.
 class Pickle {
  public:
-  // Throws Error beginning with `where` for damage, for more than kMostSteps instructions, and for a
-  // callable that is not among `known`, naming it. Calls of those are not made, either: they become
-  // values of the kind `call`. collections.OrderedDict is always known, and a dict; attributes that
-  // are set on one (_metadata) are dropped.
+  // Throws Error beginning with `where` for damage, for more than kMostSteps instructions, and for
+  // a callable that is not in `known`, naming it. Known callables are not called either: they
+  // become values of the kind `call`. collections.OrderedDict is always known and becomes a dict;
+  // attributes set on one (_metadata) are dropped.
   Pickle(std::span<const std::byte> bytes, std::span<const std::string_view> known,
          const std::string& where);
   Pickle(Pickle&&) = default;

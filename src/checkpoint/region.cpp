@@ -11,14 +11,15 @@ namespace {
 
 using Stretch = Coverage::Stretch;
 
-// Extends the stretch by one of as many times that follows it.
+// Extends the stretch by an adjacent one that is held equally often.
 bool extend(Stretch& stretch, const Stretch& next) {
   const bool follows = stretch.times == next.times && stretch.end == next.begin;
   if (follows) stretch.end = next.end;
   return follows;
 }
 
-// Where all regions are columns of one matrix, the first row stands for all: its regions.
+// If all regions are columns of one matrix, returns the regions of its first row, which represents
+// all rows.
 std::vector<HeldRegion> first_row(std::span<const HeldRegion> regions, int64_t elements) {
   std::vector<HeldRegion> row;
   const Region& first = regions.front().region;

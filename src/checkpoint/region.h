@@ -1,4 +1,4 @@
-// Parts of a tensor as it lies on disk, without telling whose.
+// Parts of a tensor on disk, independent of the ranks that hold them.
 #pragma once
 
 #include <compare>
@@ -11,7 +11,7 @@
 
 namespace megatron::checkpoint {
 
-// `count` runs of `run` elements, whose beginnings are `stride` apart; one run: stride == run.
+// `count` runs of `run` elements, which begin `stride` apart; for a single run stride == run.
 struct Region {
   int64_t begin = 0, count = 1, stride = 0, run = 0;
 
@@ -19,7 +19,7 @@ struct Region {
   auto operator<=>(const Region&) const = default;
 };
 
-// The stored side of a block; equal elements in equal order give equal regions.
+// Region of a block's stored side; blocks of equal elements in equal order have equal regions.
 Region region_of(const Block& block);
 
 // A region that `holders` ranks hold.
@@ -28,8 +28,8 @@ struct HeldRegion {
   int64_t holders = 1;
 };
 
-// How often the elements of a tensor are held. Ranks that hold the same may cut it differently, but
-// together they hold each element equally often.
+// Number of times that each element of a tensor is held. Ranks that hold the same elements may cut
+// them differently, but every element must be held equally often in total.
 struct Coverage {
   struct Stretch {
     int64_t begin = 0, end = 0, times = 0;
@@ -38,17 +38,17 @@ struct Coverage {
 
   bool complete() const { return least.times > 0; }
   bool even() const { return complete() && least.times == most.times; }
-  // What is missing or double: "elements [4, 8) of its 12 are held by no rank".
+  // Describes what is missing or double: "elements [4, 8) of its 12 are held by no rank".
   std::string text(int64_t elements) const;
 };
-// A tensor without elements is held once. Time: that of sorting the runs, or those of one row where
-// the regions are columns of one matrix.
+// A tensor without elements is held once. Takes the time of sorting the runs, or those of one row
+// if the regions are columns of one matrix.
 Coverage coverage(std::span<const HeldRegion> regions, int64_t elements);
 
 // A set of elements.
 class Intervals {
  public:
-  // Whether some element of the region is not in the set; puts all of it in.
+  // Adds the region to the set. Returns true if some element of it was not in the set before.
   bool add(const Region& region);
 
  private:

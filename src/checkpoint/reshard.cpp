@@ -18,7 +18,7 @@ namespace {
 constexpr int64_t kTask = int64_t{1} << 20;  // bytes that a thread copies at a time
 constexpr size_t kNumbersOfClaim = 5;
 
-// What a rank reports to a tensor's writer of what it holds.
+// A piece that a rank holds, as reported to the tensor's writer.
 struct Claim {
   size_t tensor = 0;
   Region region;
@@ -26,7 +26,7 @@ struct Claim {
   int64_t index = 0;  // among all that the rank reported
 };
 
-// A piece on its way. At its sender: which one; at its writer: where it goes.
+// A piece in flight. At its sender: its source; at its writer: its destination.
 struct Transfer {
   size_t tensor = 0;
   const Piece* piece = nullptr;
@@ -34,13 +34,13 @@ struct Transfer {
   int64_t elements = 0;
 };
 
-// Elements [first, first + n) of a transfer, at `at` in the buffer of a round.
+// Elements [first, first + n) of a transfer, at offset `at` in a round's buffer.
 struct Task {
   const Transfer* transfer = nullptr;
   int64_t first = 0, n = 0, at = 0;
 };
 
-// All that goes from one rank to another, in order. Both ends cut it into the same rounds.
+// All transfers from one rank to another, in order. Both ends split them into the same rounds.
 class Lane {
  public:
   void add(Transfer transfer, int64_t element_bytes) {
@@ -50,7 +50,7 @@ class Lane {
   bool done() const { return next_ == transfers_.size(); }
   int64_t bytes() const { return bytes_; }  // of all of it
 
-  // The next at most `limit` >= 8 bytes, to lie from `at` on. Returns how many.
+  // Takes at most `limit` >= 8 bytes, placed from `at` on. Returns their number.
   int64_t take(int64_t limit, int64_t at, std::vector<Task>* tasks) {
     const int64_t begin = at;
     for (; !done(); ++next_, first_ = 0) {
@@ -79,7 +79,7 @@ class Lane {
   int64_t first_ = 0, bytes_ = 0;
 };
 
-// Elements [first, first + n) of a region, from where they lie one after another.
+// Copies elements [first, first + n) of a region from contiguous memory.
 void unpack(const Region& region, int64_t first, int64_t n, const std::byte* from, std::byte* to,
             int64_t size) {
   for (int64_t done = 0; done < n;) {
@@ -143,7 +143,7 @@ class Resharding {
   Tensor in_, out_;
 };
 
-// To each writer the pieces of its tensors that this rank holds, and back what others send to it.
+// Sends each writer this rank's pieces of its tensors, and receives what the others send.
 std::vector<Claim> Resharding::exchange_claims() {
   std::vector<Numbers> lists(offers_.size());
   for (size_t i = 0; i < tensors_.size(); ++i) {
@@ -183,7 +183,7 @@ void Resharding::choose(const std::vector<Claim>& claims) {
   MG_ASSERT(at == claims.end());
 }
 
-// Which pieces of a tensor come, and from where.
+// Chooses the pieces of a tensor to receive, and their sources.
 void Resharding::choose_sources(size_t tensor, std::span<const Claim> claims) {
   std::vector<Distinct> distinct;
   std::vector<HeldRegion> held;
@@ -222,7 +222,8 @@ void Resharding::choose_source(size_t tensor, const Distinct& distinct) {
     own_.push_back(offers_[me][static_cast<size_t>(distinct.own->index)]);
     return;
   }
-  // Of ranks of whom as much is asked, the one after this rank, so that writers begin with others.
+  // Among ranks with equal load, prefers the one after this rank, so that writers start with
+  // different ranks.
   const auto cost = [&](const Claim& claim) {
     const size_t rank = static_cast<size_t>(claim.rank);
     return std::pair(asked_[rank], (rank + size - me) % size);
@@ -255,7 +256,8 @@ Tensor Resharding::buffer(std::span<const Lane> lanes, std::string_view label) c
   return Tensor::empty(*arena, Shape{bytes}, DType::u8, label);
 }
 
-// Memory for all, and what lies here. Returns the number of rounds of this rank.
+// Allocates memory for all tensors and copies the pieces held here. Returns the number of rounds of
+// this rank.
 int64_t Resharding::prepare() {
   for (const size_t i : assembled_)
     result_[i] =

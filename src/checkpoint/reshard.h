@@ -1,4 +1,4 @@
-// Brings the pieces of tensors to the ranks that write them.
+// Moves the pieces of tensors to the ranks that write them.
 #pragma once
 
 #include <cstddef>
@@ -11,20 +11,21 @@
 
 namespace megatron::checkpoint {
 
-// Sent and received by a rank at a time, together with all others.
+// Bytes that a rank sends and receives in one collective round.
 inline constexpr int64_t kRoundBytes = int64_t{64} << 20;
 inline constexpr int64_t kLeastOfRank = int64_t{1} << 20;  // of a round, to one other
 
 using Bytes = std::unique_ptr<std::byte[]>;
 
-// Collective; all ranks give the same tensors, with the same writers. Returns, in their order, the
-// tensors that this rank writes and does not hold whole, as they lie on disk; null for the others.
-// Each distinct piece goes once to the writer of its tensor, from one of the ranks that hold it,
-// which share that by bytes. Throws Error, on every rank alike, naming tensors that the ranks
-// together do not hold whole or hold unevenly, and elements of them.
+// Collective; all ranks pass the same tensors with the same writers. Returns, in their order, the
+// tensors that this rank writes and does not hold whole, in disk layout; null for the others. Each
+// distinct piece is sent once to the writer of its tensor; the ranks that hold it share this work
+// by bytes. Throws Error, on every rank alike, naming tensors, and elements of them, that the ranks
+// together do not hold whole or hold unevenly.
 //
-// Time: every rank lists for the writers the pieces it holds and no more, so it grows with these and
-// with the pieces of the tensors it writes. Memory: what is returned, and two buffers of a round.
+// Time: every rank lists only the pieces it holds for their writers, so the time grows with these
+// and with the pieces of the tensors it writes. Memory: the returned tensors and two buffers of a
+// round.
 std::vector<Bytes> reshard(std::span<PlannedTensor* const> tensors, comm::Group& ranks,
                            Stream& stream, int64_t round_bytes = kRoundBytes,
                            int64_t least_of_rank = kLeastOfRank);

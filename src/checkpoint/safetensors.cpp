@@ -44,7 +44,7 @@ std::string_view format_name(DType type) {
   MG_ASSERT(false);
 }
 
-// Reads the header's entry of one tensor. `where` names file and tensor in errors.
+// Parses the header's entry of one tensor. `where` names file and tensor in errors.
 class EntryParser {
  public:
   EntryParser(const Json& entry, std::string where) : where_(std::move(where)) {
@@ -115,7 +115,8 @@ class EntryParser {
   const Json *dtype_ = nullptr, *shape_ = nullptr, *offsets_ = nullptr;
 };
 
-// The header's text: checked length, JSON object at once. Returns where the data begin.
+// Checks the length of the header's text, and that a JSON object starts at once. Returns the offset
+// of the data.
 int64_t check_length(std::span<const std::byte> bytes, const std::string& path) {
   const int64_t size = static_cast<int64_t>(bytes.size());
   MG_CHECK(size >= kLengthBytes, "'{}' is not a safetensors file: it has {} bytes, fewer than {}",
@@ -147,7 +148,7 @@ std::vector<std::pair<std::string, std::string>> parse_metadata(const Json& valu
   return metadata;
 }
 
-// Every byte of the data belongs to exactly one tensor.
+// Checks that every byte of the data belongs to exactly one tensor.
 void check_ranges(std::span<const TensorInfo> sorted, int64_t data_bytes, const std::string& path) {
   int64_t end = 0;
   for (const TensorInfo& info : sorted) {

@@ -22,9 +22,9 @@ class SafetensorsFile : public TensorFile {
   std::span<const std::byte> bytes(const TensorInfo& info) const override;
   std::span<const std::byte> head() const;  // all that lies before the data
   int64_t size() const { return static_cast<int64_t>(file_.bytes().size()); }  // of the file
-  // Elements converted to double / int64 / float, for vectors in tests and results.
+  // Elements converted to double / int64 / float, for vectors of tests and results.
   std::vector<double> doubles(std::string_view name) const;  // throws Error when absent
-  // Stored elements of any type.
+  // Converts stored elements of any type.
   static std::vector<double> doubles_of(std::span<const std::byte> bytes, DType type);
   std::vector<int64_t> integers(std::string_view name) const;
 
@@ -32,13 +32,14 @@ class SafetensorsFile : public TensorFile {
   int64_t data_begin_ = 0;
 };
 
-// What lies before the data in a file whose tensors follow each other in the order given: the
-// length and the header, padded with spaces to 8 bytes. Sets begin and end of each tensor. Throws
-// Error naming `path` (the file) for a name that comes twice, and for sizes beyond the format's.
+// Returns everything before the data in a file whose tensors follow each other in the given order:
+// the length and the header, padded with spaces to 8 bytes. Sets begin and end of each tensor.
+// Throws Error naming `path` (the file) for a repeated name and for sizes beyond the format's
+// limits.
 std::string safetensors_head(const std::string& path, std::span<TensorInfo> tensors,
                              std::span<const std::pair<std::string, std::string>> metadata);
 
-// What to write: data is called once, in order, and gives the bytes of the tensor.
+// A tensor to write: data is called once, in order, and returns the tensor's bytes.
 struct TensorToWrite {
   std::string name;
   DType dtype = DType::f32;
@@ -46,7 +47,7 @@ struct TensorToWrite {
   std::function<void(std::span<std::byte> out)> data;
 };
 
-// Writes a file whole or not at all (AtomicFile); bounded memory: one tensor at a time.
+// Writes a file atomically (AtomicFile), with memory for one tensor at a time.
 void write_safetensors(const std::string& path, std::span<const TensorToWrite> tensors,
                        std::span<const std::pair<std::string, std::string>> metadata);
 

@@ -23,7 +23,7 @@ constexpr int kNewFile = O_WRONLY | O_CREAT;
 
 size_t size_of(const PlannedTensor& tensor) { return static_cast<size_t>(tensor.bytes()); }
 
-// Whether the value's memory is the tensor as it is stored.
+// True if the value's memory has the layout of the stored tensor.
 bool lies_as_stored(const PlannedTensor& tensor) {
   if (tensor.pieces.size() != 1) return false;
   const auto& [value, block] = tensor.pieces.front();
@@ -86,7 +86,7 @@ struct Save::State {
   const FileSystem& files;
   SavePlan plan;
   std::vector<PlannedTensor*> tensors;  // of the plan
-  // Tensors that this rank writes, and whose values it does not hold as a whole or has copied.
+  // Tensors that this rank writes and whose values it does not hold whole or has copied.
   std::vector<Bytes> copies;
   bool copied = false;         // all that it writes
   std::vector<uint64_t> sums;  // of tensors: those this rank wrote
@@ -95,7 +95,7 @@ struct Save::State {
   Staging staging;
 };
 
-// What may fail on one rank before anything is written.
+// Steps that may fail on one rank before anything is written.
 void Save::State::prepare() {
   plan = plan_save(contents);
   attach_pieces(plan, contents);
@@ -114,7 +114,7 @@ void Save::State::prepare() {
   staging.make();
 }
 
-// Every tensor to its writer.
+// Sends every tensor to its writer.
 void Save::State::bring_together() {
   const WholeHolders holders(tensors, ranks, stream);
   assign_writers(tensors, ranks.size(), holders);
@@ -213,7 +213,7 @@ void Save::State::publish() {
 
 namespace {
 
-// What `work` throws; "" for nothing.
+// Text of the error that `work` throws; "" for none.
 template <class F>
 std::string error_of(F&& work) {
   try {

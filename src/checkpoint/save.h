@@ -1,4 +1,4 @@
-// Writing a checkpoint directory: by all ranks at once, whole or not at all.
+// Writes a checkpoint directory with all ranks at once, atomically.
 #pragma once
 
 #include <functional>
@@ -17,16 +17,16 @@
 
 namespace megatron::checkpoint {
 
-// What lies in the directory. All ranks give the same but for what they hold of the tensors:
-// weights (model.safetensors, or shards with an index) and optimizer state
-// (optimizer-00001-of-00002.safetensors, always so numbered).
+// Contents of the directory. All ranks pass the same, except for the parts of tensors that they
+// hold: weights (model.safetensors, or shards with an index) and optimizer state
+// (optimizer-00001-of-00002.safetensors, always numbered).
 struct Contents {
   Json config;                        // config.json
   std::vector<HeldTensor> model;      // of this rank
   std::vector<HeldTensor> optimizer;  // of this rank
-  // The tensors of all ranks, in the order of their files; empty: every rank holds all. Together
-  // the ranks hold every element, and each element of a tensor equally often (replicas hold the
-  // same; they may cut it in different places).
+  // The tensors of all ranks in the order of their files; empty: every rank holds everything.
+  // Together the ranks hold every element, and each element of a tensor equally often (replicas
+  // hold the same elements, but may cut them in different places).
   std::vector<WholeTensor> whole_model, whole_optimizer;
   std::function<DType(const std::string& name)>
       dtype;                             // of a weight on disk; default: the tensor's
@@ -36,52 +36,51 @@ struct Contents {
   int64_t shard_bytes = int64_t{5} << 30;
   std::vector<std::string> copied_files;  // paths, to be put next to the weights
   std::vector<std::pair<std::string, std::string>> written_files;  // names and content
-  // trainer_state.json; the save adds "format" where it has none, "files" (bytes and checksums of
-  // every other file) and its own checksum. None: a plain Hugging Face directory without such a
+  // Contents of trainer_state.json. The save adds "format" if absent, "files" (bytes and checksums
+  // of every other file) and its own checksum. None: a plain Hugging Face directory without this
   // file.
   std::optional<Json> trainer_state;
 
-  // Of all files together; what a disk must have room for. The same on every rank.
+  // Total size of all files, which the disk must have room for. The same on every rank.
   int64_t total_bytes() const;
 };
 
 // One save. The files are a function of the tensors alone: any number of ranks and any layout
-// writes the same bytes. Each tensor is written by one rank, straight to its place in its file: by
-// one that holds it whole, if any, and all ranks share the bytes. What its writer lacks of a tensor
-// comes from the ranks that hold it, in the constructor: so much of the write is in memory then,
-// about total_bytes() / ranks, or less where ranks hold tensors whole.
+// writes the same bytes. Each tensor is written by one rank, directly to its place in its file: by
+// a rank that holds it whole, if any, and all ranks share the bytes. The constructor fetches the
+// parts that a writer lacks from the ranks that hold them, so this much of the write is in memory
+// from then on: about total_bytes() / ranks, or less if ranks hold tensors whole.
 //
 //   Save save(path, contents, ranks, stream, files, Save::Snapshot::none);   // collective
 //   save.write();                                                            // each rank by itself
 //   save.finish();                                                           // collective
 //
-// Files go to `<path>.tmp`, which rank 0 makes (what an ended run left there is removed first).
-// finish() puts the checksums together, writes trainer_state.json, flushes the directory, renames
-// it to `path` (an older directory of that name changes places with it and is then removed) and
-// flushes the parent. Only what has a trainer_state.json to write takes the place of another
-// directory; of a plain model directory, and where `path` is no directory, that it exists is an
-// Error.
+// Files are written to `<path>.tmp`, which rank 0 creates after removing what a terminated run left
+// there. finish() collects the checksums, writes trainer_state.json, flushes the directory, renames
+// it to `path` (an older directory of that name is exchanged with it and then removed) and flushes
+// the parent. Only a save with a trainer_state.json may replace another directory. For a plain
+// model directory, or if `path` is not a directory, an existing `path` is an Error.
 class Save {
  public:
-  // copy: write() needs nothing of the run's tensors any more, which may change meanwhile; this
-  // rank copies what it is to write, and nothing else: about total_bytes() / ranks.
+  // copy: write() no longer needs the run's tensors, which may change meanwhile. The rank copies
+  // only what it will write: about total_bytes() / ranks.
   enum class Snapshot { none, copy };
 
-  // Collective. Throws Error, on every rank alike, when the directory cannot be made, the disk has
-  // no room for total_bytes(), or the ranks' tensors are not together those of all ranks: naming
-  // one that is surplus or of another shape, or those of which elements are missing or double.
+  // Collective. Throws Error, on every rank alike, if the directory cannot be made, if the disk has
+  // no room for total_bytes(), or if the ranks' tensors do not add up to those of all ranks: names
+  // a tensor that is surplus or of another shape, or tensors with missing or double elements.
   Save(std::string path, Contents contents, comm::Group& ranks, Stream& stream,
        const FileSystem& files, Snapshot snapshot);
   ~Save();  // without finish(): what was written is removed
   Save(const Save&) = delete;
   Save& operator=(const Save&) = delete;
 
-  // Writes and flushes this rank's share. No communication; may run on another thread, once. A
-  // failure is kept for finish().
+  // Writes and flushes this rank's share. No communication; may run on another thread, once. An
+  // error is kept for finish().
   void write() noexcept;
   bool failed() const;  // of write() on this rank
-  // Throws Error, on every rank the text of the first rank that failed; then nothing has changed
-  // under `path`, and what was written is removed.
+  // Throws Error, on every rank with the text of the first rank that failed; then nothing has
+  // changed under `path`, and the written files are removed.
   void finish();
 
   const std::string& path() const;
@@ -91,15 +90,16 @@ class Save {
   std::unique_ptr<State> state_;
 };
 
-// All of it, by one rank.
+// Makes a whole save from one rank.
 void save(const std::string& path, Contents contents, Stream& stream);
 
-// Where names cannot be exchanged, an older checkpoint is called `<path>.being-replaced` for a
-// moment. Those that an ended process left so in `folder` get their names back, or are removed when
-// the new one is there. For one process, before it looks for checkpoints there. Throws Error.
+// On file systems that cannot exchange names, an older checkpoint is briefly renamed to
+// `<path>.being-replaced`. Restores the names of those that a terminated process left in `folder`,
+// or removes them if the new checkpoint exists. One process calls it before it looks for
+// checkpoints there. Throws Error.
 void restore_replaced(const std::string& folder, const FileSystem& files);
 
-// Throws Error, naming both numbers and `what` to change, when the disk of `folder` (which exists)
+// Throws Error, naming both numbers and `what` to change, if the disk of `folder` (which exists)
 // has no room for `bytes`.
 void check_room(const std::string& folder, int64_t bytes, const FileSystem& files,
                 std::string_view what);

@@ -17,7 +17,7 @@ namespace {
 
 using Metadata = std::vector<std::pair<std::string, std::string>>;
 
-// The tensors of all ranks; where none are given, those that this rank holds are all.
+// The tensors of all ranks; if none are given, those that this rank holds are all.
 std::vector<PlannedTensor> planned(std::span<const WholeTensor> whole,
                                    std::span<const HeldTensor> held,
                                    const std::function<DType(const std::string&)>& dtype) {
@@ -63,7 +63,7 @@ void attach(std::span<PlannedFile> files, std::span<const HeldTensor> held) {
   }
 }
 
-// Finds whether it is held whole, and that no element is held twice.
+// Determines whether it is held whole, and checks that no element is held twice.
 void check_pieces(PlannedTensor& tensor) {
   const int64_t wanted = tensor.shape.elements();
   int64_t elements = 0;
@@ -81,7 +81,7 @@ void check_pieces(PlannedTensor& tensor) {
   tensor.whole = elements == wanted;
 }
 
-// The original library's order within a file: types by falling size, then names.
+// The original library's order within a file: types by decreasing size, then names.
 bool library_order(const PlannedTensor& a, const PlannedTensor& b) {
   constexpr std::array kTypes = {DType::i64, DType::f64, DType::f32, DType::i32, DType::bf16,
                                  DType::f16, DType::u16, DType::i16, DType::i8,  DType::u8};
@@ -92,8 +92,8 @@ bool library_order(const PlannedTensor& a, const PlannedTensor& b) {
          std::pair(rank(b.dtype), std::string_view(b.name));
 }
 
-// Tensors in the order given; a new file where the next would not fit, and one of its own for a
-// tensor above the limit. Names are for the caller to give.
+// Fills files with tensors in the given order; starts a new file if the next tensor does not fit,
+// and gives a tensor above the limit its own file. The caller sets the names.
 std::vector<PlannedFile> shards(std::vector<PlannedTensor> tensors, int64_t limit) {
   std::vector<PlannedFile> files;
   PlannedFile current;
@@ -122,7 +122,7 @@ std::string shard_name(std::string_view kind, size_t index, size_t count) {
   return fmt::format("{}-{:05d}-of-{:05d}.safetensors", kind, index + 1, count);
 }
 
-// The files and the order of `like`; tensors that it does not have come last in its last file.
+// The files and the order of `like`; tensors absent from it come last in its last file.
 std::vector<PlannedFile> files_like(std::vector<PlannedTensor> tensors, const ModelDirectory& like,
                                     const std::function<std::string(const std::string&)>& name_in) {
   const auto name_of = [&](const PlannedTensor& tensor) {

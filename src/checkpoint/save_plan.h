@@ -1,4 +1,4 @@
-// What a save will write, worked out before anything is written.
+// Plan of a save, computed before anything is written.
 #pragma once
 
 #include <string>
@@ -10,7 +10,7 @@
 
 namespace megatron::checkpoint {
 
-// Elements of a tensor that a parameter of this rank holds.
+// Elements of a tensor held by one of this rank's parameters.
 struct Piece {
   Tensor value;
   Block block;
@@ -35,7 +35,7 @@ struct PlannedFile {
   int64_t bytes = 0;
 };
 
-// A file whose content is given, or is that of the file `source`.
+// A file with given content, or with that of the file `source`.
 struct PlannedText {
   std::string name, content, source;
   int64_t bytes() const;
@@ -47,16 +47,17 @@ struct SavePlan {
   std::vector<PlannedText> texts;  // config.json, index, companions
   std::vector<PlannedTensor*> tensors();
 
-  // Names and sizes as trainer_state.json lists them, with zeros for checksums.
+  // Returns names and sizes as trainer_state.json lists them, with zeros for checksums.
   std::vector<ListedFile> list() const;
   int64_t bytes(const std::optional<Json>& trainer_state) const;  // of all files
 };
 
-// A function of the contents, what the ranks hold of the tensors apart: the same on every rank.
+// Depends on the contents only, not on the parts of the tensors that the ranks hold: the same on
+// every rank.
 SavePlan plan_save(const Contents& contents);
 
-// Sets the pieces of this rank. Throws Error naming a tensor held here that is not to be saved, is
-// of another shape or a type that cannot be converted, or of which an element is held twice.
+// Sets the pieces of this rank. Throws Error naming a tensor held here that is not to be saved, has
+// another shape or a type that cannot be converted, or of which an element is held twice.
 void attach_pieces(SavePlan& plan, const Contents& contents);
 
 }  // namespace megatron::checkpoint

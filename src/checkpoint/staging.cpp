@@ -21,8 +21,8 @@ bool is_there(const std::string& path) {
   return fs::symlink_status(path, error).type() != fs::file_type::not_found;
 }
 
-// An older directory under its second name gets its first one back, unless the one that was to take
-// its place is there.
+// Renames an older directory back from its second name to its first one, unless its replacement is
+// there.
 void settle(const std::string& path, const FileSystem& files) {
   const std::string replaced = path + std::string(kReplaced);
   if (!is_there(replaced)) return;

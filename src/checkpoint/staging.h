@@ -1,4 +1,4 @@
-// The directory that a save is written to before it gets its name.
+// Directory that a save is written to before it gets its final name.
 #pragma once
 
 #include <string>
@@ -7,10 +7,11 @@
 
 namespace megatron::checkpoint {
 
-// Used by one rank. `<path>.tmp` until publish(); what is not published is removed.
+// Used by one rank. Named `<path>.tmp` until publish(); removed if it is not published.
 class Staging {
  public:
-  // replace: whether a directory `path` may be replaced. Nothing is done yet.
+  // replace: true if an existing directory `path` may be replaced. The constructor does not touch
+  // the disk.
   Staging(std::string path, bool replace, const FileSystem& files);
   ~Staging();
   Staging(const Staging&) = delete;
@@ -19,12 +20,13 @@ class Staging {
   const std::string& path() const { return path_; }      // without slashes at its end
   const std::string& folder() const { return staged_; }  // where the files go
 
-  // Removes what an ended run left and makes the directory above `path`. Throws Error when `path`
-  // exists and may not be replaced.
+  // Removes what a terminated run left and makes the parent directory of `path`. Throws Error if
+  // `path` exists and may not be replaced.
   void clear();
   void make();
-  // Flushes the directory, gives it its name and flushes the one above; an older directory is then
-  // removed. Throws Error: then the older one, or none, is at `path`, unless that cannot be undone.
+  // Flushes the directory, renames it to `path` and flushes the parent; an older directory is then
+  // removed. If it throws Error, the older directory, or none, is at `path`, unless the rename
+  // cannot be undone.
   void publish();
   void remove();  // best effort
 

@@ -11,20 +11,20 @@ namespace {
 using parallel::CanonicalTensor;
 using parallel::Slice;
 
-// `count` indices along a dim, or along several of which the later ones are held whole. Neighbours
-// lie `stored` elements apart on disk and `local` here.
+// `count` indices along a dim, or along several of which the later ones are held whole. Adjacent
+// indices are `stored` elements apart on disk and `local` elements apart in the parameter.
 struct Level {
   int64_t count = 1, stored = 1, local = 1;
 };
 
-// Where the product of one slice of each axis lies: levels from the outermost dim to the innermost,
-// as few as there are.
+// Location of the product of one slice of each axis, as a minimal number of levels from the
+// outermost to the innermost dim.
 struct Box {
   int64_t stored_begin = 0, local_begin = 0;
   std::vector<Level> levels;
 };
 
-// Elements between neighbours along each dim, in the tensor on disk.
+// Strides in elements of the tensor on disk.
 std::vector<int64_t> stored_strides(const CanonicalTensor& part) {
   const int rank = part.global.rank();
   std::vector<int64_t> strides(static_cast<size_t>(rank), 1);
@@ -79,7 +79,7 @@ std::vector<Box> boxes_of(const CanonicalTensor& part, const Shape& shape) {
   return boxes;
 }
 
-// Calls f for the matrices of a box's last two levels, in the order of its elements here.
+// Calls f for the matrices of a box's last two levels, in the order of the parameter's elements.
 template <class F>
 void for_each_matrix(const Box& box, F&& f) {
   const size_t depth = box.levels.size();
@@ -108,7 +108,7 @@ Block rectangle(const Block& whole, int64_t row, int64_t rows, int64_t column, i
   return block;
 }
 
-// Rows that are runs on disk, as few as there are.
+// Makes rows contiguous on disk, with as few rows as possible.
 Block along_disk(Block block) {
   if (block.stored.column != 1) {
     std::swap(block.rows, block.columns);

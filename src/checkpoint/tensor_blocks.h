@@ -1,4 +1,4 @@
-// Where the elements of a parameter, or of a range of it, lie in a canonical tensor on disk.
+// Locations of a parameter's elements, or of a range of them, in a canonical tensor on disk.
 #pragma once
 
 #include <algorithm>
@@ -9,26 +9,27 @@
 
 namespace megatron::checkpoint {
 
-// Element (r, c) is number begin + r * row + c * column.
+// Element (r, c) has index begin + r * row + c * column.
 struct Matrix {
   int64_t begin = 0, row = 0, column = 1;
 };
 
-// A matrix of elements that lies in both. stored.column is 1: a row is a run of the tensor on disk.
+// A matrix of elements present on both sides. stored.column is 1: a row is a contiguous run of the
+// tensor on disk.
 struct Block {
   int64_t rows = 0, columns = 0;
   Matrix stored, local;
   int64_t elements() const { return rows * columns; }
 };
 
-// The blocks of elements [begin, begin + size) of a parameter of shape `shape` (row-major) that the
-// part takes: disjoint, at most three for each matrix of a product of its slices. `local` counts from
-// `begin`. Placements that do not fit the shape are InternalErrors.
+// Returns the part's blocks among elements [begin, begin + size) of a parameter of shape `shape`
+// (row-major): disjoint, at most three for each matrix of a product of its slices. `local` counts
+// from `begin`. Placements that do not fit the shape are InternalErrors.
 std::vector<Block> blocks_of(const parallel::CanonicalTensor& part, const Shape& shape,
                              int64_t begin, int64_t size);
 
-// Of a matrix whose rows are `row` >= columns elements apart: calls f(first row, rows, first
-// column, columns) for the at most three rectangles of it that lie within elements [begin, end).
+// For a matrix with row stride `row` >= columns: calls f(first row, rows, first column, columns)
+// for the at most three rectangles that make up elements [begin, end).
 template <class F>
 void for_each_rectangle(int64_t rows, int64_t columns, int64_t row, int64_t begin, int64_t end,
                         F&& f) {

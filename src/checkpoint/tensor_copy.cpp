@@ -15,7 +15,8 @@ using parallel::CanonicalTensor;
 constexpr int64_t kDecoded = 4096;  // elements of MXFP4 at a time
 constexpr int64_t kTile = 32;       // rows and columns of a transposed copy at a time
 
-// n elements, `from_step` and `to_step` elements apart. Neither side need be aligned.
+// Copies n elements that are `from_step` and `to_step` elements apart. Neither side need be
+// aligned.
 using CopyRow = void (*)(const std::byte* from, int64_t from_step, std::byte* to, int64_t to_step,
                          int64_t n);
 
@@ -85,9 +86,8 @@ struct Target {
   Matrix matrix;
 };
 
-// Where one side's rows are the other's columns: tiles are converted along the source's memory and
-// then laid out along the target's, so that each line of the cache is used whole. Expects
-// from.column == 1 and to.row == 1.
+// Copies a transposed matrix: tiles are converted along the source's memory and then written along
+// the target's, so that every cache line is used whole. Requires from.column == 1 and to.row == 1.
 void copy_transposed(int64_t rows, int64_t columns, const Source& from, const Target& to) {
   const CopyRow convert_row = conversion(from.dtype, to.dtype),
                 move_row = conversion(to.dtype, to.dtype);

@@ -1,5 +1,4 @@
-// Elements on their way between a canonical tensor as it lies on disk and the parameter that holds
-// a part of it.
+// Copies elements between a canonical tensor on disk and the parameter that holds a part of it.
 #pragma once
 
 #include <cstddef>
@@ -11,27 +10,27 @@
 
 namespace megatron::checkpoint {
 
-// Whether elements can be converted: equal types, or both floating-point. f64 to 16 bits goes
-// through f32.
+// True if elements can be converted: the types are equal or both floating-point. f64 is converted
+// to 16 bits through f32.
 bool convertible(DType from, DType to);
 
-// Below, `stored` is the whole canonical tensor as on disk (part.stored_shape(), any alignment), of
-// the type `dtype`; values are contiguous and on the host.
+// Below, `stored` is the whole canonical tensor in disk layout (part.stored_shape(), any
+// alignment), of type `dtype`; values are contiguous and on the host.
 
-// Copies what is held of the part, converted, and nothing else of `stored` is touched. Returns how
-// many elements that are. Placements that do not fit are InternalErrors.
+// Copies the held elements of the part, converted, without reading any other byte of `stored` or
+// writing any other element. Returns their number. Placements that do not fit are InternalErrors.
 int64_t read_part(const parallel::CanonicalTensor& part, std::span<const std::byte> stored,
                   DType dtype, const HeldTensor& held);
-// The same of experts in MXFP4, whose part is transposed; as little is decoded at a time.
+// The same for experts in MXFP4, whose part is transposed; only what is needed is decoded.
 int64_t read_part(const parallel::CanonicalTensor& part, const Mxfp4Tensor& stored,
                   const HeldTensor& held);
-// The same of a parameter that is held whole.
+// The same for a parameter that is held whole.
 void read_part(const parallel::CanonicalTensor& part, std::span<const std::byte> stored,
                DType dtype, const Tensor& value);
 
-// One block of blocks_of(), whose local side is `value`.
+// Writes one block of blocks_of(), whose local side is `value`.
 void write_block(const Block& block, const Tensor& value, std::span<std::byte> stored, DType dtype);
-// Elements [first, first + n) of the block, row after row, one after another in `out`.
+// Packs elements [first, first + n) of the block, row by row, contiguously into `out`.
 void pack_block(const Block& block, const Tensor& value, int64_t first, int64_t n, std::byte* out,
                 DType dtype);
 

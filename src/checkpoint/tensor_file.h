@@ -1,4 +1,4 @@
-// A file of named tensors, of whatever format.
+// A file of named tensors in any format.
 #pragma once
 
 #include <cstddef>
@@ -22,20 +22,20 @@ struct TensorInfo {
   DType dtype = DType::f32;
   Shape shape;
   int64_t begin = 0, end = 0;  // bytes within the file's data; end - begin: how many there are
-  // The file's name of an element type that no tensor of ours has ("BOOL", "F8_E4M3"). Such a
-  // tensor can be listed and left out; its dtype says nothing.
+  // The file's name for an element type that this program does not have ("BOOL", "F8_E4M3"). Such a
+  // tensor can be listed and left out; its dtype is meaningless.
   std::string_view foreign_type = {};
 };
 
-// Name of the type of a tensor's elements: "f32", or the file's for a foreign one.
+// Name of a tensor's element type: "f32", or the file's name for a foreign one.
 std::string_view type_name(const TensorInfo& info);
 
-// Bytes of a tensor whose elements have `bits` bits each; none when they, or a stride of the shape,
-// would not fit in 64 bits, or the last byte would not be full.
+// Bytes of a tensor whose elements have `bits` bits each; none if the count, or a stride of the
+// shape, does not fit in 64 bits, or if the last byte would not be full.
 std::optional<int64_t> byte_count(const Shape& shape, int64_t bits);
 
-// A file mapped for reading, and the tensors that its format says are there. Formats check all of
-// it when they open it: what is listed here can be read. Usable from several threads.
+// A file mapped for reading, and its tensors according to its format. Formats check everything on
+// opening: every listed tensor can be read. Usable from several threads.
 class TensorFile {
  public:
   virtual ~TensorFile() = default;
@@ -46,7 +46,7 @@ class TensorFile {
   const std::vector<TensorInfo>& tensors() const { return tensors_; }
   const std::vector<std::pair<std::string, std::string>>& metadata() const { return metadata_; }
   const TensorInfo* find(std::string_view name) const;  // null when absent
-  // Elements of one of tensors(), row-major; of any alignment, valid as long as this.
+  // Elements of one of tensors(), row-major, with any alignment; valid as long as this object.
   virtual std::span<const std::byte> bytes(const TensorInfo& info) const = 0;
 
  protected:

@@ -7,7 +7,7 @@
 namespace megatron::checkpoint {
 namespace {
 
-// What is before `ending`; empty where a name does not end so.
+// The name without `ending`; empty if it does not have that ending.
 std::string_view stem(std::string_view name, std::string_view ending) {
   return name.ends_with(ending) ? name.substr(0, name.size() - ending.size()) : std::string_view();
 }

@@ -1,4 +1,4 @@
-// Several files as one set of named tensors.
+// Several files read as one set of named tensors.
 #pragma once
 
 #include <functional>
@@ -16,24 +16,24 @@
 
 namespace megatron::checkpoint {
 
-// The format goes by the ending: .safetensors, or torch.save's for any other. Throws Error as
+// Selects the format by the extension: .safetensors, or torch.save's for any other. Throws Error as
 // SafetensorsFile and TorchFile do.
 std::unique_ptr<TensorFile> open_tensor_file(const std::string& path);
 
 class TensorFiles {
  public:
   TensorFiles() = default;
-  // Opens `names` in `folder`, in this order.
+  // Opens `names` in `folder`, in the given order.
   TensorFiles(const std::string& folder, std::span<const std::string> names);
 
-  // Throws Error naming a tensor that lies in two files, and both.
+  // Throws Error naming a tensor that is in two files, and both files.
   void check_unique() const;
   // Selects the copy of a tensor that several files hold: from now on the one in `file` is listed,
   // found and read. Until then it is the first.
   void choose(std::string_view tensor, size_t file);
-  // From now on tensors in MXFP4 are listed and found by the name and shape of those that they stand
-  // for, instead of their blocks and scales. Throws Error naming what does not belong together.
-  // Returns the number of tensors.
+  // Lists and finds tensors in MXFP4 from now on by the name and shape of the tensors that they
+  // represent, instead of their blocks and scales. Throws Error naming tensors that do not belong
+  // together. Returns the number of tensors.
   size_t join_mxfp4();
 
   bool empty() const { return files_.empty(); }
@@ -42,10 +42,10 @@ class TensorFiles {
   const TensorFile& file(size_t index) const { return *files_[index]; }
   std::vector<std::string> tensor_names() const;        // in the order of the files
   const TensorInfo* find(std::string_view name) const;  // null when absent
-  // Throws Error when absent; those in MXFP4 have none.
+  // Throws Error if absent; tensors in MXFP4 have no bytes.
   std::span<const std::byte> bytes(std::string_view name) const;
   const Mxfp4Tensor* mxfp4(std::string_view name) const;  // null for any other
-  // A copy of the bytes of `count` elements from number `begin` on, in MXFP4 or not.
+  // Returns a copy of the bytes of `count` elements from number `begin` on, in MXFP4 or not.
   std::vector<std::byte> read(std::string_view name, int64_t begin, int64_t count) const;
 
  private:
@@ -57,10 +57,10 @@ class TensorFiles {
 };
 
 // Fills each value from the stored tensors that its placement names, converted to its type; only
-// what this rank holds of them is read. Every tensor of `whole` must be there with its shape, and
-// every tensor there must be in `whole`, but for the names in `ignored`: one Error lists all that
-// is missing, surplus or of another shape, on every rank alike. `owner` is whose tensors they are
-// in it: "the model". progress: how many of `tensors` are filled.
+// the parts that this rank holds are read. Every tensor of `whole` must exist with its shape, and
+// every stored tensor must be in `whole`, except for the names in `ignored`: one Error, the same on
+// every rank, lists all that are missing, surplus or of another shape. `owner` names the tensors'
+// owner in it: "the model". progress: how many of `tensors` are filled.
 void load(const TensorFiles& files, std::span<const HeldTensor> tensors,
           std::span<const WholeTensor> whole, std::span<const std::string> ignored,
           std::string_view owner, const std::function<void(int64_t)>& progress = {});

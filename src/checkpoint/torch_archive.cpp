@@ -56,8 +56,8 @@ Pickle read_object(std::span<const std::byte> bytes, const std::string& path) {
   return {bytes, known_names(), "'" + path + "'"};
 }
 
-// ("storage", type, key, device, elements), and in the older form also what part of another storage
-// it is: none.
+// Parses ("storage", type, key, device, elements); in the older form also a view of another
+// storage, which must be none.
 TorchStorage parse_id(const PickleValue& id, const std::string& path) {
   const auto& items = id.items;
   const bool whole_module = id.is(Kind::tuple) && !items.empty() && items[0]->is(Kind::text) &&
@@ -95,7 +95,7 @@ Storages storages_of(const Pickle& object, const std::string& path) {
   return storages;
 }
 
-// Bytes that the pickle says a storage has; none above 64 bits.
+// Number of bytes of a storage according to the pickle; none if it exceeds 64 bits.
 std::optional<uint64_t> wanted_bytes(const TorchStorage& storage) {
   int64_t bytes = 0;
   const int64_t size = storage.type != nullptr ? storage.type->size() : 1;
@@ -107,7 +107,7 @@ std::string_view text_of(std::span<const std::byte> bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
-// The folder of the one data.pkl: NAME/.
+// Folder of the only data.pkl: NAME/.
 std::string archive_folder(const ZipEntries& entries, const std::string& path) {
   std::string folder;
   for (const auto& [name, bytes] : entries) {
@@ -152,7 +152,7 @@ TorchArchive open_zip(std::span<const std::byte> file, const std::string& path) 
   return {std::move(object), std::move(storages)};
 }
 
-// The older form: a sequence of pickles and storages.
+// The older form of the archive: a sequence of pickles and storages.
 class Sequence {
  public:
   Sequence(std::span<const std::byte> file, const std::string& path) : file_(file), path_(path) {}

@@ -1,4 +1,4 @@
-// What torch.save writes: a pickle, and the storages that it refers to.
+// Contents of a torch.save file: a pickle, and the storages that it refers to.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,7 @@
 
 namespace megatron::checkpoint {
 
-// An element type by torch's names.
+// An element type with its names in torch.
 struct TorchType {
   DType type;
   std::string_view dtype;     // "torch.bfloat16"
@@ -23,7 +23,7 @@ struct TorchType {
   int64_t size() const { return foreign_bytes > 0 ? foreign_bytes : size_of(type); }
 };
 
-// Elements one after another, in which tensors lie.
+// Contiguous elements that tensors refer to.
 struct TorchStorage {
   std::string_view key;
   const TorchType* type = nullptr;   // null: untyped
@@ -31,28 +31,29 @@ struct TorchStorage {
   std::span<const std::byte> bytes;  // in the file
 };
 
-// Both forms that published models have: the zip archive of torch 1.6 and later (entries NAME/data.pkl,
-// NAME/byteorder, NAME/data/KEY), and what was written before (a magic number, the protocol, the
-// system, the pickle, a list of keys, each a pickle; then each storage: the number of its elements
-// in 8 bytes, and they).
+// Both forms of published models: the zip archive of torch 1.6 and later (entries NAME/data.pkl,
+// NAME/byteorder, NAME/data/KEY), and the older form (a magic number, the protocol, the system, the
+// pickle, a list of keys, each a pickle; then for each storage the number of its elements in 8
+// bytes, and the elements).
 struct TorchArchive {
   Pickle object;
   std::map<std::string_view, TorchStorage> storages;  // by key
 
-  // Of a whole file, which outlives this; nothing is executed. Throws Error naming `path` for
-  // damage, for another format or order of bytes, for a storage that is missing or has another
-  // size than the pickle says, and for names in the pickle beyond those of tensors.
+  // Parses a whole file, which must outlive the archive; nothing is executed. Throws Error naming
+  // `path` if the file is damaged, has another format or byte order, lacks a storage or has one
+  // whose size differs from the pickle's, or if the pickle names anything but tensors.
   static TorchArchive open(std::span<const std::byte> file, const std::string& path);
-  // The storage that a persistent value stands for. `where` begins the Error for anything else.
+  // Returns the storage that a persistent value refers to. `where` begins the Error for any other
+  // value.
   const TorchStorage& storage(const PickleValue& value, std::string_view where) const;
 };
 
-// Callables of tensors.
+// Callables that build tensors.
 inline constexpr std::string_view kRebuildTensor2 = "torch._utils._rebuild_tensor_v2",
                                   kRebuildTensor3 = "torch._utils._rebuild_tensor_v3",
                                   kRebuildParameter = "torch._utils._rebuild_parameter";
 
-// The type of a dtype's name ("torch.bfloat16"); null for other names.
+// Type with the name of a dtype ("torch.bfloat16"); null for other names.
 const TorchType* torch_dtype(std::string_view name);
 
 }  // namespace megatron::checkpoint

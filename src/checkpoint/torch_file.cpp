@@ -14,14 +14,14 @@ namespace {
 
 using Kind = PickleValue::Kind;
 
-// How a tensor lies in its storage; sizes and strides in elements.
+// Layout of a tensor in its storage; sizes and strides in elements.
 struct Layout {
   Shape shape;
   std::array<int64_t, kMaxRank> strides{};
   int64_t offset = 0;
 };
 
-// The numbers of a shape or of strides.
+// Numbers of a shape or of strides.
 std::vector<int64_t> numbers(const PickleValue& value, std::string_view what,
                              const std::string& where) {
   MG_CHECK(value.is(Kind::tuple), "{}: its {} are no tuple", where, what);
@@ -36,7 +36,7 @@ std::vector<int64_t> numbers(const PickleValue& value, std::string_view what,
   return result;
 }
 
-// Of the arguments (storage, offset, sizes, strides, ...).
+// Layout from the arguments (storage, offset, sizes, strides, ...).
 Layout layout_of(const std::vector<const PickleValue*>& arguments, const std::string& where) {
   Layout layout;
   MG_CHECK(arguments[1]->is(Kind::integer) && arguments[1]->integer >= 0,
@@ -60,7 +60,7 @@ bool is_contiguous(const Layout& layout) {
   return true;
 }
 
-// The first and the last element lie in the storage; so do all between them.
+// Checks that the first and the last element are inside the storage, and so all between them.
 void check_inside(const Layout& layout, int64_t stored, const std::string& where) {
   int64_t last = layout.offset;
   bool empty = false, fits = true;
@@ -104,14 +104,14 @@ void copy_elements(const std::byte* from, const TensorInfo& info, std::span<cons
   }
 }
 
-// Whether a value is a call of one of these with so many arguments.
+// True if a value is a call of `name` with `fewest` to `most` arguments.
 bool calls(const PickleValue& value, std::string_view name, size_t fewest, size_t most) {
   if (!value.is(Kind::call) || !value.items[0]->is_global(name)) return false;
   const size_t count = value.items[1]->items.size();
   return count >= fewest && count <= most;
 }
 
-// The type of the elements of a storage, of a tensor that may name it.
+// Element type of a storage, for a tensor that may name it.
 const TorchType& type_of(const TorchStorage& storage, const PickleValue* named,
                          const std::string& where) {
   const TorchType* type = storage.type;

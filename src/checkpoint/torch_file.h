@@ -1,4 +1,4 @@
-// Files of weights that torch.save wrote (pytorch_model.bin).
+// Weight files written by torch.save (pytorch_model.bin).
 #pragma once
 
 #include <array>
@@ -15,15 +15,15 @@ namespace megatron::checkpoint {
 struct TorchArchive;
 struct PickleValue;
 
-// A state dict: tensors by name, in its order. Nothing of the file is executed (pickle.h). Opening
-// checks names, types, and each tensor's elements against its storage. Tensors whose elements do
-// not lie one after another (transposed ones, slices) are put together in memory when they are
-// first asked for, and stay there. Throws Error naming file, tensor, value and limit.
+// A state dict: tensors by name, in its order. Nothing in the file is executed (pickle.h). Opening
+// checks names, types, and each tensor's elements against its storage. Tensors whose elements are
+// not contiguous (transposed ones, slices) are assembled in memory when first requested, and stay
+// there. Throws Error naming file, tensor, value and limit.
 class TorchFile : public TensorFile {
  public:
   explicit TorchFile(const std::string& path);
 
-  // Throws Error for an expanded tensor: one of more elements than its storage has.
+  // Throws Error for an expanded tensor, which has more elements than its storage.
   std::span<const std::byte> bytes(const TensorInfo& info) const override;
 
  private:

@@ -1,4 +1,4 @@
-// Which rank writes which tensor.
+// Assignment of tensors to the ranks that write them.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace megatron::checkpoint {
 
-// Which ranks hold which tensors whole: a bit each.
+// One bit per tensor and rank: set if the rank holds the whole tensor.
 class WholeHolders {
  public:
   // Collective; reads PlannedTensor::whole.
@@ -27,9 +27,9 @@ class WholeHolders {
   bool all_ = true;
 };
 
-// Sets PlannedTensor::writer. Tensors go by falling size to the rank with the fewest bytes so far
-// among those that hold it whole; where none of these has room within its equal share of the bytes,
-// to the rank with the fewest of all.
+// Sets PlannedTensor::writer. In order of decreasing size, each tensor goes to the rank with the
+// fewest bytes so far among those that hold it whole; if none of these has room within its equal
+// share of the bytes, to the rank with the fewest bytes of all.
 void assign_writers(std::span<PlannedTensor* const> tensors, int ranks,
                     const WholeHolders& holders);
 

@@ -60,7 +60,7 @@ class Archive {
     return {reinterpret_cast<const char*>(file_.data()) + at, length};
   }
 
-  // The record that ends the archive; behind it is a comment at most.
+  // The record that ends the archive; only a comment may follow it.
   uint64_t find_end() const {
     const uint64_t size = file_.size();
     for (uint64_t back = kEndBytes; back <= std::min(size, kEndBytes + kLargestComment); ++back) {
@@ -94,7 +94,7 @@ class Archive {
     return directory;
   }
 
-  // Of an entry in the directory at `at`: sizes and place, where the 64-bit field has them.
+  // Sizes and offset of the directory entry at `at`, read from its 64-bit field if present.
   struct Numbers {
     uint64_t bytes, stored, local;
   };
@@ -118,7 +118,7 @@ class Archive {
     return n;
   }
 
-  // Returns where the next one begins.
+  // Returns the position of the next entry.
   uint64_t read_entry(uint64_t at, const Directory& directory, ZipEntries& entries) const {
     require(at <= directory.end && kCentralBytes <= directory.end - at &&
                 number<uint32_t>(at) == kCentralRecord,

@@ -1,4 +1,4 @@
-// Zip archives whose entries are stored as they are, zip64 too.
+// Zip archives with uncompressed entries, including zip64.
 #pragma once
 
 #include <cstddef>
@@ -12,13 +12,14 @@ namespace megatron::checkpoint {
 // The bytes of each entry, by name.
 using ZipEntries = std::map<std::string, std::span<const std::byte>, std::less<>>;
 
-// Whether a file begins as zip archives do.
+// True if a file begins like a zip archive.
 bool is_zip(std::span<const std::byte> file);
 
-// What lies in an archive, as views of it. Names, sizes and places are checked against each other
-// and the file; checksums are not compared, which would read all of it (and torch can be set to
-// write none). Throws Error naming `path` and the entry for an archive that is truncated or damaged,
-// has several parts or two entries of one name, and for entries that are compressed or encrypted.
+// Returns views of an archive's entries. Names, sizes and offsets are checked against each other
+// and the file; checksums are not compared, since that would read the whole file (and torch can be
+// configured not to write them). Throws Error naming `path` and the entry for an archive that is
+// truncated or damaged, has several parts or two entries of one name, and for compressed or
+// encrypted entries.
 ZipEntries zip_entries(std::span<const std::byte> file, const std::string& path);
 
 }  // namespace megatron::checkpoint

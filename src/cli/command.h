@@ -10,8 +10,8 @@
 
 namespace megatron::cli {
 
-// Each returns the process's exit code and throws Error for what the user can mend. Arguments are
-// those behind its name.
+// Each returns the process's exit code and throws Error for problems that the user can fix. The
+// arguments are those after the command's name.
 int train(const Arguments& arguments);
 int evaluate(const Arguments& arguments);
 int generate(const Arguments& arguments);
@@ -32,9 +32,9 @@ int report(const Arguments& arguments);
 int index(const Arguments& arguments);
 int launch(const Arguments& arguments);
 
-// Runs the program: finds the command, prints errors, gives the exit code: 0 done, 1 a check
-// failed, 2 an error that the user can mend (flags, files), 3 a defect of the program, 4 training
-// ended early by a signal, after a save.
+// Runs the program: finds the command, prints errors, and returns the exit code: 0 success, 1 a
+// check failed, 2 an error that the user can fix (flags, files), 3 a defect of the program, 4
+// training ended early by a signal, after a save.
 int run(const Arguments& arguments);
 
 // Runs `body` in a run of several processes, which a launcher must have started with the same
@@ -44,7 +44,7 @@ int run(const Arguments& arguments);
 int with_processes(std::string_view command, const Fields& fields,
                    const std::function<int(comm::Processes&)>& body);
 
-// All of standard input. Throws Error where it cannot be read.
+// Reads all of standard input. Throws Error if it cannot be read.
 std::string read_standard_input();
 
 // `name` with its sub-commands: prints their list for --help or a wrong name.

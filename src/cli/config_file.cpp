@@ -19,7 +19,7 @@ namespace {
 
 constexpr size_t kLargestFile = 1 << 20, kMostEntries = 10000, kDeepestGroup = 16;
 
-// Text with the environment's variables in place of ${NAME}.
+// Replaces ${NAME} in a text by environment variables.
 std::string with_environment(std::string_view text, const std::string& where) {
   std::string result;
   while (!text.empty()) {
@@ -95,7 +95,7 @@ class Reader {
   size_t seen_ = 0;
 };
 
-// Takes a document's events and keeps nothing.
+// Discards a document's events.
 class Nothing : public YAML::EventHandler {
   using Mark = YAML::Mark;
   using Anchor = YAML::anchor_t;
@@ -123,7 +123,7 @@ int count_documents(const std::string& text, int limit) {
   return count;
 }
 
-// The text of a file, such that every quote that is not closed is an error.
+// Returns the text of a file, changed so that every unclosed quote is an error.
 std::string checked(std::string text, const std::string& path) {
   const size_t zero = text.find('\0');
   const auto line_of = [&](size_t at) {
@@ -132,8 +132,8 @@ std::string checked(std::string text, const std::string& path) {
   MG_CHECK(zero == text.npos, "{}:{}: a zero byte; a configuration file is text in UTF-8", path,
            line_of(zero));
   MG_CHECK(is_utf8(text), "{} is not UTF-8; a configuration file is text in UTF-8", path);
-  // yaml-cpp takes the end of a file behind a line's end for the closing quote. Within quotes this
-  // is one more character before the end, elsewhere a comment.
+  // yaml-cpp takes the end of a file after a line's end for the closing quote. Within quotes the
+  // added character precedes the end of the file; elsewhere it is a comment.
   if (text.ends_with('\n') || text.ends_with('\r')) text += '#';
   return text;
 }

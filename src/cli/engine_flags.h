@@ -1,4 +1,4 @@
-// Flags of the commands that run an inference engine, by Megatron-LM's names.
+// Flags of commands that run an inference engine, under Megatron-LM's names.
 #pragma once
 
 #include <optional>
@@ -24,11 +24,11 @@ class EngineFlags {
   std::optional<double> buffer_gb_;
 };
 
-// The ranks that divide a model.
+// Flags for the ranks among which a model is divided.
 class EngineRankFlags {
  public:
   void fields(Fields& f);
-  // Throws Error naming the flag, and where a launcher started another number of processes.
+  // Throws Error naming the flag, also if a launcher started another number of processes.
   void check(const comm::Processes& processes) const;
 
   inference::EngineLayout layout() const {

@@ -13,7 +13,7 @@
 namespace megatron::cli {
 namespace {
 
-// Flags of `megatron eval` that tasks know besides their own.
+// Flags of `megatron eval` that tasks accept besides their own.
 constexpr std::string_view kShared[] = {"load",
                                         "tokenizer-type",
                                         "tokenizer-model",

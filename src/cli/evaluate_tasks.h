@@ -14,7 +14,7 @@ class TaskCommand {
   void fields(Fields& fields);
   bool is_asked() const { return !settings_.files.empty(); }
   int64_t max_length() const { return engine_.options().max_length; }
-  // Throws Error naming a flag that was given and has nothing to do with tasks, or only with them.
+  // Throws Error naming a given flag that does not apply to tasks, or that applies only to them.
   void check_flags(const Fields& fields) const;
   // model: --load, tokenizer, precision and device are read.
   int run(const training::EvaluationSettings& model, bool json, const comm::Processes& processes);

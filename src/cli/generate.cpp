@@ -134,15 +134,15 @@ struct TextModel {
   std::vector<int32_t> end_tokens;  // includes those of --stop-token-ids
 };
 
-// numbers: of the prompts, which name their random numbers; else 0, 1, ... Called for each token, and for each prompt
-// whose text is whole.
+// numbers: numbers of the prompts, which select their random numbers; by default 0, 1, ... Called
+// for each token, and for each prompt whose text is complete.
 struct Listener {
   std::vector<size_t> numbers = {};
   std::function<void()> on_token = {};
   inference::OnDone on_done = {};
 };
 
-// What continues text.
+// Generates continuations of texts.
 class Session {
  public:
   Session(const GenerateSettings& settings, const TextModel& text, ModelRank& rank)
@@ -158,8 +158,8 @@ class Session {
   const inference::Statistics& statistics() const { return statistics_; }
   bool failed() const { return rank_.ranks.failed(); }  // for good
 
-  // Not empty: before the first text stands the token of a beginning, or the end of another
-  // document.
+  // Never empty: an empty prompt is encoded as the beginning-of-sequence or the end-of-document
+  // token.
   std::vector<int32_t> encode(const std::string& prompt) const {
     std::vector<int32_t> tokens =
         tokenizer_.encode(prompt, settings_.tokenizer.hf_include_special_tokens);
@@ -172,7 +172,7 @@ class Session {
     return {*begin};
   }
 
-  // Where a prompt leaves no room: its last tokens, so that what is asked for fits, but at least
+  // If a prompt leaves no room, keeps its last tokens so that the requested text fits, but at least
   // half of the positions.
   void fit(std::vector<int32_t>& tokens) const {
     const int64_t positions = model_->context_length();
@@ -186,7 +186,7 @@ class Session {
     tokens.erase(tokens.begin(), tokens.end() - kept);
   }
 
-  // The texts grow with the generations. streams: what becomes certain is printed.
+  // The texts grow with the generations. streams: prints text as it becomes certain.
   std::vector<inference::Generation> run(const std::vector<std::vector<int32_t>>& prompts,
                                          std::vector<GrowingText>& texts, bool streams,
                                          const Listener& listener = {}) {
@@ -284,7 +284,7 @@ void print_continuations(Session& session, const GenerateSettings& s,
   }
 }
 
-// Lines are appended to the text as they are, and the model goes on from there.
+// Appends the user's lines to the text unchanged, and lets the model continue.
 void converse(Session& session) {
   fmt::print(stderr,
              "Enter text to have it continued, or an empty line to continue further; /reset "
@@ -319,7 +319,7 @@ void converse(Session& session) {
   print("\n");
 }
 
-// Rank 0 continues what there is, and the others follow.
+// Rank 0 continues the prompts, and the others follow.
 void run_ranks(const GenerateSettings& settings, comm::Processes& processes) {
   const bool lead = processes.lead(), conversation = settings.prompts.is_conversation();
   std::vector<std::string> prompts;
@@ -331,7 +331,7 @@ void run_ranks(const GenerateSettings& settings, comm::Processes& processes) {
     ThreadPool pool(settings.runtime.threads_per_rank());
     resume::require_whole_model(text.directory.path(), pool);
   }
-  // Ranks wait for what is typed, and for who reads the text, however long.
+  // Ranks wait for typed input, and for the reader of the text, without a time limit.
   const comm::WaitLimits limits(0, 0);
   processes.run(
       settings.ranks.ranks(),

@@ -1,4 +1,5 @@
-// --output of `megatron generate`: a line for each prompt, which a run that was killed goes on from.
+// --output of `megatron generate`: one line per prompt, from which a run that was killed can be
+// continued.
 #pragma once
 
 #include <optional>
@@ -13,7 +14,7 @@
 
 namespace megatron::cli {
 
-// Flags that a text depends on, besides model and prompt, and their values.
+// Returns the flags, with their values, that a text depends on besides model and prompt.
 Json::Object flags_of_texts(const Fields& fields);
 
 class ContinuationLines {
@@ -24,7 +25,7 @@ class ContinuationLines {
     bool with_logprobs = false;
   };
 
-  // Shows progress. Throws Error where an earlier run had other prompts, flags or another model.
+  // Shows progress. Throws Error if an earlier run had other prompts, other flags or another model.
   ContinuationLines(const Source& source, const std::vector<std::string>& prompts);
 
   std::vector<size_t> missing() const;  // numbers of prompts

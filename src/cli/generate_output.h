@@ -1,4 +1,4 @@
-// What `megatron generate` shows of a generation.
+// Output of `megatron generate`.
 #pragma once
 
 #include <string>
@@ -11,18 +11,18 @@
 
 namespace megatron::cli {
 
-// The text of one generation as it grows: whole characters, without special tokens, up to a stop
+// Streams the text of one generation: whole characters, without special tokens, up to a stop
 // string.
 class GrowingText {
  public:
-  // end_tokens are no part of the text.
+  // end_tokens are not part of the text.
   GrowingText(const tokenizers::Tokenizer& tokenizer, std::span<const int32_t> prompt,
               const std::vector<std::string>& stops, std::vector<int32_t> end_tokens);
 
   const std::string& prompt() const { return prompt_; }  // as the tokenizer gives it back
   const std::string& text() const { return text_; }      // all that is certain
   bool stopped() const { return stop_.stopped(); }
-  // What became certain.
+  // Returns the text that has become certain.
   std::string push(int32_t token);
   std::string finish();
 
@@ -43,14 +43,15 @@ struct Continuation {
   inference::Generation generation;
 };
 
-// A line of --output (docs/generate.md), without its end. with_logprobs: the log-probabilities, too.
+// Returns a line of --output (docs/generate.md), without a newline. with_logprobs: includes the
+// log-probabilities.
 std::string json_line(const Continuation& continuation, size_t request, bool with_logprobs);
-// Whether a file that begins like this holds such lines.
+// True if a file with this beginning holds such lines.
 bool is_generate_output(std::string_view beginning);
-// A table of the log-probabilities.
+// Prints a table of the log-probabilities.
 void print_log_probabilities(const Continuation& continuation,
                              const tokenizers::Tokenizer& tokenizer);
-// Tokens and tokens a second, on standard error.
+// Prints the number of tokens and tokens per second to standard error.
 void print_statistics(const inference::Statistics& statistics);
 
 }  // namespace megatron::cli

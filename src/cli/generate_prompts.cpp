@@ -13,7 +13,7 @@
 namespace megatron::cli {
 namespace {
 
-// What an editor or `echo` puts behind a text's last line is no part of the prompt.
+// The newline that an editor or `echo` puts after the last line is not part of the prompt.
 std::string without_last_newline(std::string text) {
   if (text.ends_with('\n')) text.pop_back();
   if (text.ends_with('\r')) text.pop_back();

@@ -1,4 +1,4 @@
-// Where `megatron generate` gets its prompts from.
+// Sources of the prompts of `megatron generate`.
 #pragma once
 
 #include <optional>
@@ -15,9 +15,9 @@ struct PromptSettings {
   bool a_line = false, interactive = false;
 
   void fields(Fields& fields);
-  // Nothing is given and standard input is a terminal, or it is asked for.
+  // True if a conversation is requested, or if nothing is given and standard input is a terminal.
   bool is_conversation() const;
-  // All prompts, at least one. Throws Error naming the file and line that hold none.
+  // Returns all prompts, at least one. Throws Error naming the file and line that have none.
   std::vector<std::string> read() const;
 };
 

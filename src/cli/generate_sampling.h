@@ -1,4 +1,4 @@
-// How `megatron generate` samples tokens, and where its texts end.
+// Flags of `megatron generate` for sampling and for the end of texts.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ struct SamplingSettings {
 
   void fields(Fields& fields);
   void check();
-  // Throws Error for an id that a tokenizer of so many tokens does not have.
+  // Throws Error for an id beyond a tokenizer's `vocabulary` tokens.
   void check_ids(int64_t vocabulary) const;
 
  private:

@@ -69,7 +69,8 @@ std::string with_choices(std::string text, const Field& field) {
   return text;
 }
 
-// Where the first clause of a text ends that is closed by one of `marks`, outside of parentheses.
+// Returns the end of the first clause of a text that is closed by one of `marks` outside
+// parentheses.
 size_t end_of_clause(std::string_view text, std::string_view marks) {
   constexpr size_t kShortest = 19;  // "auto: ..." is no clause
   int depth = 0;
@@ -87,7 +88,7 @@ Entry whole(const Field& field) {
           with_choices(field.doc, field)};
 }
 
-// In one line where a clause of its text is short enough.
+// Shortens the entry to one line if a clause of its text is short enough.
 Entry in_brief(const Field& field) {
   Entry entry{whole(field).label, {}};
   for (const std::string_view marks : {";:", ";:,"}) {
@@ -126,7 +127,7 @@ void print_entry(const Entry& entry, size_t column) {
   }
 }
 
-// Of commands with many flags.
+// Help flags of commands with many flags.
 const std::array kHelpItself = {
     Entry{"-h,--help GROUP", "show the common flags, those of GROUP, or all"},
     Entry{"--help-search WORD", "show the flags with this word in name or text"}};
@@ -203,7 +204,7 @@ class Printer {
  private:
   using Body = std::function<void(const Group&, const std::vector<const Field*>&)>;
 
-  // Those that have fields, and the one of the help itself.
+  // Visits the groups that have fields, and the group of the help itself.
   void for_each_group(const Body& body) const {
     for (const Group& group : kGroups) {
       std::vector<const Field*> fields;
@@ -239,7 +240,7 @@ bool contains(std::string_view text, const std::string& word) {
   return lower(text).find(word) != std::string::npos;
 }
 
-// Flags of Megatron-LM that are no fields, by what becomes of them.
+// Prints Megatron-LM's flags that are not fields, by their status.
 size_t print_megatrons(const Fields& fields, const std::string& word) {
   const FlagTable table;
   size_t found = 0;

@@ -1,4 +1,4 @@
-// What a command says of its flags.
+// Help texts of a command's flags.
 #pragma once
 
 #include <optional>
@@ -19,17 +19,18 @@ struct Help {
   std::vector<std::string> rules = {};  // sentences on flags that exclude or need each other
 };
 
-// Prints what the arguments ask for, and gives the exit code; none: they ask for no help.
+// Prints the help that the arguments ask for and returns the exit code; nullopt if they do not ask
+// for help.
 //
 //   -h, --help           every flag; of a command with many, the common ones of each group
 //   --help GROUP, all    of such a command: one group whole, the rules, or every flag and rule
 //   --help-search WORD   flags with WORD in their name or text, rules on flags with it, and
 //                        Megatron-LM's flags with it in their name; exit code 1 where there is none
 //
-// Throws Error for a group that the command does not have.
+// Throws Error for an unknown group.
 std::optional<int> print_help(const Help& help, const std::vector<std::string>& arguments);
 
-// Whether arguments ask for help.
+// True if the arguments ask for help.
 bool asks_for_help(const std::vector<std::string>& arguments);
 
 }  // namespace megatron::cli

@@ -61,7 +61,7 @@ void check_outputs(const std::string& directory, const std::string& prefix) {
           {prefix + ".bin", prefix + ".idx"});
 }
 
-// The nine files of --output, which get their names when all of them are on the disk.
+// The nine files of --output, which get their final names once all of them are on disk.
 class OutputFiles {
  public:
   void add(const std::string& directory, data::Split split, const data::GptIndices& indices) {

@@ -35,7 +35,7 @@ void inspect_tokenizer(const std::string& path) {
       path);
 }
 
-// False: damaged.
+// Returns false if the data are damaged.
 bool inspect_path(const std::string& path, const DatasetInspection& inspection, bool tensors) {
   const bool verify = inspection.verify;
   const fs::path p(path);

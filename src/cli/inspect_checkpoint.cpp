@@ -68,7 +68,7 @@ void print_groups(const std::vector<TensorInfo>& tensors) {
              groups.size() < tensors.size() ? " (--tensors lists each)" : "");
 }
 
-// remark: what stands behind a tensor that has a line of its own.
+// remark: text after a tensor that has its own line.
 void print_tensors(const std::vector<TensorInfo>& tensors, bool all,
                    const std::function<std::string(const std::string& name)>& remark) {
   if (!all) return print_groups(tensors);
@@ -138,7 +138,7 @@ void print_reasons(const resume::FoundCheckpoint& found) {
   for (const std::string& reason : found.reasons) fmt::print("    {}\n", reason);
 }
 
-// The first of the steps to try that is in a condition. Null: none.
+// Returns the first of the steps to try that is in a condition, or null.
 const resume::FoundCheckpoint* first(const std::vector<resume::FoundCheckpoint>& found,
                                      resume::Condition condition,
                                      const resume::SaveDirectory& directory,

@@ -80,7 +80,7 @@ class LengthCounts {
   int64_t least_ = std::numeric_limits<int64_t>::max();
 };
 
-// Tokens of which no more than `characters` characters can be asked for.
+// Prints the beginning of a document, at most `characters` characters.
 void print_document(const data::IndexedDataset& set, int64_t document,
                     const DatasetInspection& inspection) {
   const auto [begin, end] = set.document(document);

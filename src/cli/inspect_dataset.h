@@ -1,4 +1,4 @@
-// What `megatron inspect` says about a pair of token files.
+// Output of `megatron inspect` for a pair of token files.
 #pragma once
 
 #include <cstdint>
@@ -17,10 +17,10 @@ struct DatasetInspection {
   int64_t characters = 500;  // of each document; 0: all
 };
 
-// Counts, document lengths in tokens (least, median, mean, greatest, histogram by powers of two)
-// and the first documents decoded; with verify the range of the token ids. The whole index is
-// checked, in a fixed amount of memory. Throws Error naming what is damaged; with verify that, or a
-// token id outside the vocabulary, is printed, and the result false.
+// Prints counts, document lengths in tokens (minimum, median, mean, maximum, histogram by powers of
+// two) and the first documents decoded; with verify also the range of token ids. Checks the whole
+// index, in a fixed amount of memory. Throws Error naming the damage; with verify, damage or a
+// token id outside the vocabulary is printed instead, and the result is false.
 bool inspect_dataset(const std::string& prefix, const DatasetInspection& inspection);
 
 }  // namespace megatron::cli

@@ -44,7 +44,7 @@ struct LaunchSettings {
   }
 };
 
-// The flags of launch end where the first word stands that is no flag and no flag's value.
+// The flags of launch end at the first word that is neither a flag nor a flag's value.
 size_t command_at(const Arguments& arguments, Fields& fields) {
   size_t at = 0;
   while (at < arguments.size() && arguments[at].starts_with("-")) {
@@ -99,13 +99,13 @@ void check_not_a_rank() {
            place->rank, place->size, place->source);
 }
 
-// srun does for ranks in a Slurm allocation what launch would.
+// In a Slurm allocation, srun starts ranks in place of launch.
 void check_not_in_slurm(const LaunchSettings& settings, const Arguments& program) {
   const comm::Variable variable = comm::environment();
   if (variable("SLURM_JOB_ID").value_or("").empty()) return;
   Arguments words = {"srun", fmt::format("--ntasks={}", *settings.np), "--label",
                      "--cpu-bind=none"};
-  // Which srun does not take from the allocation since Slurm 22.05.
+  // Since Slurm 22.05, srun does not take this from the allocation.
   if (const auto cpus = variable("SLURM_CPUS_PER_TASK"))
     words.push_back("--cpus-per-task=" + *cpus);
   const auto mpi = comm::launch::mpi_of(comm::mpi_library());

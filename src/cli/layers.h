@@ -1,4 +1,5 @@
-// Fields that several files and the command line set, one over the other.
+// Layered configuration: fields set by several files and the command line, each overriding the
+// previous.
 #pragma once
 
 #include <string>
@@ -9,20 +10,20 @@
 
 namespace megatron::cli {
 
-// Sets fields from a file or the command line, over what came before it.
+// Sets fields from a file or the command line, overriding earlier layers.
 class Layers {
  public:
   explicit Layers(Fields& fields) : fields_(fields) {}
 
-  // set: assigns what this one gives. Earlier flags that do not go with it give way
+  // set: assigns the fields of this layer. Earlier flags that conflict with them are dropped
   // (Fields::replace()).
   void add(FunctionRef<void()> set);
 
-  // A line for each that gave way: "run.yaml:3: train-samples 800 gives way to --train-iters".
+  // One line per dropped flag: "run.yaml:3: train-samples 800 gives way to --train-iters".
   const std::vector<std::string>& notes() const { return notes_; }
 
  private:
-  // before: of each field, whether an earlier one gave it.
+  // before: for each field, whether an earlier layer set it.
   void give_way(const std::string& name, const Field& to, std::vector<bool>& before);
 
   Fields& fields_;

@@ -108,7 +108,7 @@ std::string heads_for(const std::optional<int64_t>& hidden) {
   return "1";
 }
 
-// Values for what lacks, which make a run of a few seconds where the rest is not given either.
+// Values for the missing flags, which give a run of a few seconds if the rest is not given either.
 Arguments completion(const TrainSettings& s, bool planned) {
   Arguments words;
   const auto add = [&words](const std::string& flag, const std::string& value) {
@@ -139,7 +139,7 @@ Arguments completion(const TrainSettings& s, bool planned) {
   return words;
 }
 
-// Whether the settings, with more flags, would go as far as opening files.
+// True if the settings, with more flags, pass all checks that precede opening files.
 bool is_accepted(TrainSettings settings, const Arguments& more, bool planned) {
   Fields fields = settings.fields();
   try {
@@ -151,7 +151,7 @@ bool is_accepted(TrainSettings settings, const Arguments& more, bool planned) {
   return true;
 }
 
-// For a shell, in lines that end in a backslash.
+// Formats the command for a shell, in lines that end in a backslash.
 std::string shell_command(const std::string& command, const Arguments& words) {
   const std::vector<std::string> line = report::command_line();
   std::string text = "  ", last;

@@ -1,4 +1,4 @@
-// What a training run needs and a command line does not give.
+// Required flags of a training run that a command line lacks.
 #pragma once
 
 #include "cli/options.h"
@@ -6,9 +6,10 @@
 
 namespace megatron::cli {
 
-// Throws one Error that names every flag that is needed and not given, with a command that gives all
-// of them: the arguments with values for what lacks, with tokens of a data set in this folder, or
-// synthetic ones. command: "train", or "plan", which needs less. arguments: those of the settings.
+// Throws one Error that names every required flag that is missing, with a complete command: the
+// arguments plus values for the missing flags, with tokens of a data set in this folder, or
+// synthetic ones. command: "train", or "plan", which needs fewer. arguments: those that gave the
+// settings.
 void require_flags(const settings::TrainSettings& settings, const std::string& command,
                    const Arguments& arguments);
 

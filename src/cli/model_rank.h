@@ -1,4 +1,4 @@
-// One rank of those that a model for inference is divided among.
+// One of the ranks among which a model is divided for inference.
 #pragma once
 
 #include <memory>
@@ -19,7 +19,8 @@ struct ModelRankOptions {
   int64_t max_length = 0;  // --inference-max-seq-length, for models that are loaded later
 };
 
-// With its part of the weights of a directory. Made collectively over the world, which outlives it.
+// Holds the rank's part of a directory's weights. Construction is collective over the world, which
+// must outlive it.
 struct ModelRank {
   ModelRank(const ModelRankOptions& options, const checkpoint::ModelDirectory& directory,
             const models::Model& model, comm::Group& world);

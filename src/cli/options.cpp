@@ -162,7 +162,7 @@ std::string lower_boolean(const std::string& text) {
   return text;
 }
 
-// What a key of a file names; at most one of the two.
+// The target of a file's key; at most one of the two is set.
 struct Named {
   Field* field = nullptr;
   const FlagRow* row = nullptr;
@@ -176,7 +176,7 @@ Named named_by(const std::string& key, Fields& fields, const ForeignFlags& forei
   return {.row = row != nullptr ? row : foreign.find(flag)};
 }
 
-// The flags of the files of --config themselves, and what is no setting.
+// Flags about configuration files themselves, and flags that are not settings.
 constexpr std::array<std::string_view, 4> kOutsideOfFiles = {"config", "recipe", "print-config",
                                                              "help"};
 
@@ -324,7 +324,7 @@ class Reading {
     for (const Item& item : items) item.field->where = place_of(name);
   }
 
-  // Where files of a tokenizer are given, it has the number of tokens.
+  // If tokenizer files are given, they determine the number of tokens.
   void leave_vocabulary_to_tokenizer(const std::string& preset) {
     Field& size = *all_.find("vocab-size");
     if (size.where == place_of(preset) &&
@@ -334,7 +334,7 @@ class Reading {
 
   static std::string place_of(const std::string& preset) { return "--preset " + preset; }
 
-  // Which of its flags stand, and which gave way.
+  // Lists the preset's flags that are kept, and those that were overridden.
   std::string preset_note(const std::string& name) {
     std::string kept, changed;
     for (const Item& item : Parser(all_, nullptr, {}).cut(settings::preset_flags(name))) {

@@ -1,4 +1,4 @@
-// Command lines made from Fields.
+// Parses command lines into Fields.
 #pragma once
 
 #include <cstdint>
@@ -15,9 +15,9 @@ namespace megatron::cli {
 
 using Arguments = std::vector<std::string>;
 
-// Sets the fields from the arguments. `--help` prints the command's help and gives exit code 0;
-// else nothing is returned and the command goes on. Throws Error for a flag that does not exist
-// (naming the nearest that does), a missing or bad value. usage: "megatron train [flags]".
+// Sets the fields from the arguments. `--help` prints the command's help and returns exit code 0;
+// otherwise nullopt is returned and the command continues. Throws Error for an unknown flag (naming
+// the nearest known one) and for a missing or invalid value. usage: "megatron train [flags]".
 //
 //   --lr 0.1, --lr=0.1   a value comes through as it was written; of several the last counts
 //   --input a b          a field of many values takes all up to the next flag; given again, more
@@ -35,15 +35,15 @@ struct Positional {
 std::optional<int> parse(const std::string& usage, const std::string& description, Fields& fields,
                          const std::vector<Positional>& positional, const Arguments& arguments);
 
-// What --print-config does besides printing.
+// Options of --print-config.
 struct PrintConfig {
-  // Throws Error for settings that the command would refuse before it opens a file.
+  // Throws Error if the command would refuse the settings before it opens a file.
   std::function<void()> check = [] {};
   size_t fields = SIZE_MAX;       // number of fields printed, from the first
   std::string* recipe = nullptr;  // becomes what --recipe names, also without --print-config
 };
 
-// As parse(), for commands whose flags are Megatron-LM's. Besides the fields there are
+// Like parse(), for commands with Megatron-LM's flags. It also accepts
 //
 //   --config FILE        flags from a file (config_file.h), before those of the command line; of
 //                        several files, and of file and command line, the last counts: also where
@@ -55,12 +55,13 @@ struct PrintConfig {
 //   Megatron-LM's others ignored, refused or older spellings (flags/table.h). All that are refused
 //                        are listed in one Error.
 //
-// notes: becomes what to tell of all this in the log, a line each.
+// notes: receives the log lines about all this.
 std::optional<int> parse_training(const std::string& usage, const std::string& description,
                                   Fields& fields, const Arguments& arguments,
                                   std::vector<std::string>& notes, const PrintConfig& print = {});
 
-// f's result. An Error that names flags which stand in files of --config also names their lines.
+// Returns f's result. If f throws an Error that names flags set in files of --config, their lines
+// are added.
 template <class F>
 auto naming_places(const Fields& fields, F&& f) {
   try {

@@ -16,7 +16,7 @@
 namespace megatron::cli {
 namespace {
 
-// Whether the user's locale has the blocks that bars are drawn of.
+// True if the user's locale has the block characters with which bars are drawn.
 bool writes_utf8() {
   const locale_t locale = newlocale(LC_CTYPE_MASK, "", nullptr);
   if (locale == nullptr) return false;

@@ -52,14 +52,14 @@ void end_at_bus_error(int) {
   _exit(2);
 }
 
-// Where the system would end the program without a word.
+// Reports the reason for signals on which the system would end the program silently.
 void say_why_it_ends() {
   ::signal(SIGXFSZ,
            SIG_IGN);  // beyond a limit of file sizes write() fails, and its caller reports it
   ::signal(SIGBUS, end_at_bus_error);
 }
 
-// Threads have stacks of the size that the limit allows, and with less than this they overflow.
+// Threads get stacks of the limit's size, and overflow with less than this.
 constexpr rlim_t kLeastStack = 512 << 10;
 
 void check_stack() {
@@ -149,7 +149,7 @@ std::pair<std::string, int> current_failure() {
   }
 }
 
-// Whether this process has come to meet the others of its run, if it has any.
+// True once this process has met the other processes of its run, if any.
 bool met = false;
 
 bool is_of_ranks(const Arguments& arguments) {

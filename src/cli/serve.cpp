@@ -137,7 +137,7 @@ void ServeSettings::join(const comm::Processes& processes) {
       api_key_file, key == nullptr ? std::nullopt : std::optional<std::string>(key));
 }
 
-// What is served, in the order in which it must be taken down.
+// The served objects, in the order required for their destruction.
 struct Served {
   Served(ServeSettings s, ServingRanks& ranks) : ranks_of_model(ranks) {
     const checkpoint::ModelDirectory directory(resume::resolve_model_directory(*s.load), s.reading);
@@ -168,7 +168,7 @@ struct Served {
     return ranks_of_model.load(directory.path());
   }
 
-  // Weights alone may be others than when the server began.
+  // Only the weights may differ from those at the server's start.
   void check_same(const ServeSettings& s, const std::string& directory) const {
     const std::string different =
         resume::differences(models::model_from_directory(directory)->describe(), model->describe());
@@ -218,7 +218,7 @@ using Clock = std::chrono::steady_clock;
 constexpr std::chrono::milliseconds kTick{50};
 constexpr double kEndSeconds = 30;  // for a last step, and for the other ranks to end
 
-// Until a signal comes, and running requests are finished.
+// Serves until a signal arrives and running requests are finished.
 void serve_requests(const ServeSettings& settings, ServingRanks& ranks, SignalWatch& watch,
                     std::atomic<bool>& loading) {
   Served served(settings, ranks);

@@ -42,9 +42,8 @@ ServingRanks::~ServingRanks() {
   try {
     std::string end;
     comm::broadcast(world_, host_.stream(), end, 0, kLoad);
-  } catch (
-      const std::
-          exception&) {  // NOLINT(bugprone-empty-catch): a rank has failed, and so does the run
+  } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): a rank has failed, and so does
+                                     // the run
   }
 }
 

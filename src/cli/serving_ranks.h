@@ -1,4 +1,5 @@
-// The ranks that serve a model: rank 0 answers requests, and all have a part of the weights.
+// The ranks that serve a model: rank 0 answers requests, and every rank holds a part of the
+// weights.
 #pragma once
 
 #include <atomic>
@@ -14,8 +15,8 @@
 
 namespace megatron::cli {
 
-// Weights that are loaded have groups of their own, so that engines with earlier ones run on meanwhile. On ranks above
-// 0 a thread follows the engines of each.
+// Each set of loaded weights has its own groups, so that engines with earlier weights keep running
+// meanwhile. On ranks above 0, one thread per set follows its engines.
 class ServingRanks {
  public:
   ServingRanks(const ModelRankOptions& options, comm::Group& world);  // borrowed
@@ -23,14 +24,15 @@ class ServingRanks {
   ServingRanks(const ServingRanks&) = delete;
   ServingRanks& operator=(const ServingRanks&) = delete;
 
-  // On rank 0, one at a time. Where a rank cannot read its part, none has any: throws Error, naming the rank if it is
-  // another. What is returned is gone before this.
+  // Called on rank 0, one call at a time. If a rank cannot read its part, no rank keeps any: throws
+  // Error, naming the rank if it is another one. The result must be destroyed before this object.
   server::ServedWeights load(const std::string& directory);
-  // On the other ranks: loads what rank 0 loads. Throws what ends one of the engines.
+  // Called on the other ranks: loads what rank 0 loads. Throws the error that ends one of the
+  // engines.
   void follow();
 
   int count() const { return world_.size(); }
-  // Why the ranks are lost; empty: they are not. Any thread may ask.
+  // Returns the reason why the ranks are lost, or "" if they are not. Thread-safe.
   std::string failure() const;
 
  private:

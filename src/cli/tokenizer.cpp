@@ -43,7 +43,7 @@ void check_directory(const std::string& directory) {
   namespace fs = std::filesystem;
   MG_CHECK(!fs::exists(directory) || fs::is_directory(directory),
            "--output {} is not a directory; give another", directory);
-  // Before the text is read, which may take long.
+  // Checked before the text is read, which may take long.
   fs::path existing = fs::absolute(directory);
   while (!fs::exists(existing)) existing = existing.parent_path();
   MG_CHECK(fs::is_directory(existing), "--output {} cannot be created: {} is a file", directory,

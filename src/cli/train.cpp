@@ -30,7 +30,7 @@ void tell_signal(int signal) {
       signal_name(signal));
 }
 
-// How a run that was ended before its last step goes on.
+// Message that says how to continue a run that ended before its last step.
 std::string how_to_go_on(const settings::CheckpointSettings& c) {
   if (!c.save) return "nothing was saved: use --save DIR to keep a run's progress";
   std::error_code error;
@@ -75,7 +75,7 @@ int train(const Arguments& arguments) {
           }})) {
     return *code;
   }
-  // Before any thread is made, so that no signal ends the process behind the run's back.
+  // Installed before any thread is created, so that no signal ends the process unnoticed.
   std::optional<SignalWatch> signals;
   if (settings.checkpoint.exit_signal_handler) signals.emplace(exit_signals(), tell_signal);
   const training::TrainHooks hooks{.signals = signals ? &*signals : nullptr};

@@ -34,8 +34,8 @@ std::vector<selftest::Report> verify_directory(const std::string& directory,
   return selftest::verify(directory, options);
 }
 
-// Adds a report a device. false: one of several directories cannot be verified, and why is printed;
-// the others go on.
+// Adds one report per device. Returns false if one of several directories cannot be verified; the
+// reason is printed, and the others continue.
 bool verify_one(const std::string& directory, bool alone, const selftest::VerifyOptions& options,
                 std::vector<selftest::Report>& reports) {
   try {

@@ -1,4 +1,4 @@
-// Whether the ranks of a group make the same call, found with one number a rank.
+// Checks that the ranks of a group make the same call, by exchanging one number per rank.
 #pragma once
 
 #include <string>
@@ -8,14 +8,14 @@
 
 namespace megatron::comm {
 
-// Numbers of ranks 0 ... size-1 whose sum (mod 2^64) is 0 when all headers are the same call and
-// every rank expects the rows that are sent to it, and with all but certainty not 0 otherwise:
+// Numbers of ranks 0 ... size-1 whose sum (mod 2^64) is 0 if all headers are the same call and
+// every rank expects the rows that are sent to it; otherwise the sum is almost certainly not 0:
 //   digest(header_r) (w(r) - w(r+1 mod size)) + sum_to sent(r, to) v(r, to)
 //                                             - sum_from expected(from, r) v(from, r)
-// with fixed random weights w and v. The first term telescopes where the digests are equal.
+// with fixed random weights w and v. The first term telescopes if the digests are equal.
 uint64_t share_of_agreement(const CallHeader& header, int rank, int size);
 
-// A header as bytes, and back. The counts of the unpacked header lie in `counts`.
+// Serialises a header to bytes, and back. The counts of the unpacked header are stored in `counts`.
 std::string packed(const CallHeader& header);
 CallHeader unpacked(std::string_view bytes, std::vector<int64_t>& counts);
 

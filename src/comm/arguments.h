@@ -1,4 +1,4 @@
-// What a collective asks of its tensors on one rank, whatever carries it.
+// Requirements of a collective on one rank's tensors, for every transport.
 #pragma once
 
 #include <cstdint>
@@ -8,13 +8,13 @@
 
 namespace megatron::comm {
 
-// Each throws InternalError: a caller that breaks these is defective.
+// Each throws InternalError, because a violation is a defect of the caller.
 void check_all_gather(const Tensor& in, const Tensor& out, int size);
 void check_reduce_scatter(const Tensor& in, const Tensor& out, int size);
 void check_all_to_all(const Tensor& in, const Tensor& out, std::span<const int64_t> send_counts,
                       std::span<const int64_t> receive_counts, int size);
 
-// Bytes of one row: the product of the sizes after the first, also when there are no rows.
+// Bytes of one row: the product of the sizes after the first, even if there are no rows.
 int64_t row_bytes(const Tensor& tensor);
 
 // Host memory of a tensor; null on meta.

@@ -16,7 +16,7 @@ namespace megatron::comm {
 
 namespace {
 
-// Looks before a thread sleeps. Each gives the core away.
+// Number of polls before a thread sleeps. Each yields the core.
 constexpr int kLooks = 64;
 
 enum class Kind { all_reduce, all_gather, reduce_scatter, all_to_all, broadcast, send, recv };
@@ -32,12 +32,12 @@ struct Call {
 
 class Ticket;
 
-// What the caller's thread, the thread of the calls and the events have in common.
+// State shared by the caller's thread, the thread of the calls and the events.
 struct Shared {
   std::mutex mutex;
   std::condition_variable given, ended;
   std::deque<std::shared_ptr<Ticket>> waiting;
-  // Whose tensors are let go by the caller's thread, so that arenas see one order of requests.
+  // The caller's thread releases their tensors, so that arenas see requests in a fixed order.
   std::vector<std::shared_ptr<Ticket>> over;
   std::exception_ptr failure;
   bool closed = false;
@@ -71,10 +71,11 @@ class Ticket final : public Event::State {
     if (failure != nullptr) std::rethrow_exception(failure);
   }
 
-  // Once it has ended, on the caller's thread. Its Work keeps them as long as the caller likes.
+  // Called on the caller's thread after the call has ended. The Work keeps the tensors as long as
+  // the caller keeps it.
   void let_go() { call.in = call.out = Tensor(); }
 
-  // With the lock.
+  // Called with the lock held.
   void end(std::exception_ptr failure) {
     failure_ = std::move(failure);
     over_.store(true, std::memory_order_release);
@@ -98,7 +99,7 @@ class AsyncGroup final : public Group {
       const std::lock_guard lock(shared_->mutex);
       shared_->closed = true;
     }
-    // Others may never come to what is still waiting here.
+    // Other ranks may never reach the calls that still wait here.
     if (std::uncaught_exceptions() > exceptions_ && !last_->reached()) group_->give_up();
     shared_->given.notify_one();
     thread_.join();
@@ -172,7 +173,7 @@ class AsyncGroup final : public Group {
     group_->set_name(name);
   }
 
-  // What the caller waited, not what ran meanwhile.
+  // Time that the caller waited, without the time that overlapped with its compute.
   double seconds() const override {
     const std::lock_guard lock(shared_->mutex);
     return thread_.joinable() ? shared_->waited : group_->seconds();

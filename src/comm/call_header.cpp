@@ -8,7 +8,7 @@ namespace megatron::comm {
 
 namespace {
 
-// "call 12 of 'tp'".
+// Formats "call 12 of 'tp'".
 std::string number_text(const CallHeader& h) {
   if (h.number == 0) return {};
   const char* const kind = h.operation == "recv" ? "message" : "call";

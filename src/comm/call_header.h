@@ -1,4 +1,5 @@
-// What a rank says of a collective call before its data move, and the text when two ranks differ.
+// Description of a collective call that ranks compare before data move, and the text if two ranks
+// differ.
 #pragma once
 
 #include <cstdint>
@@ -24,17 +25,17 @@ struct CallHeader {
   int64_t number = 0;  // in the group, from 1; of a recv, from its sender; 0: not known
 };
 
-// "all_reduce 'loss' (call 12 of 'tp', 8 bytes of f32, sum)".
+// Formats "all_reduce 'loss' (call 12 of 'tp', 8 bytes of f32, sum)".
 std::string describe(const CallHeader& header);
-// "all_reduce 'loss' (call 12 of 'tp')".
+// Formats "all_reduce 'loss' (call 12 of 'tp')".
 std::string short_text(const CallHeader& header);
 
-// The same call with the same bytes and type; row counts, and what counts and names it, are not
-// looked at.
+// True for the same call with the same bytes and type. Row counts, and the call's number and group,
+// are ignored.
 bool same_call(const CallHeader& a, const CallHeader& b);
 
-// Empty when the headers of ranks [0, members.size()) agree; else a text naming two that differ, by
-// their ranks of the world, members[r].
+// Empty if the headers of ranks [0, members.size()) agree; otherwise a text naming two that differ,
+// by their ranks in the world, members[r].
 std::string disagreement(FunctionRef<const CallHeader&(int rank)> header,
                          std::span<const int> members);
 

@@ -1,4 +1,4 @@
-// Adds the time from here to the end of the block.
+// Adds the time from construction to the end of the block.
 #pragma once
 
 #include <chrono>

@@ -1,4 +1,4 @@
-// What a rank does now, set by whoever runs it, for reports of hangs and of ends.
+// Current activity of a rank, set by the code that runs it, for reports of hangs and failures.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace megatron::comm {
 
-// Any thread may tell and ask.
+// Any thread may read and write it.
 class Doing {
  public:
   struct State {
@@ -18,9 +18,9 @@ class Doing {
     bool known() const { return !phase.empty() || !layer.empty() || step >= 0 || micro_batch >= 0; }
   };
 
-  // What was said of the step before is over. may_be_long: all of it.
+  // Clears the record of the previous step. may_be_long: the whole step may take long.
   void step(int64_t number, bool may_be_long = false);
-  // "forward", "update", "save"; leaves layer and micro-batch.
+  // Name of the phase: "forward", "update", "save". Resets layer and micro-batch.
   void phase(std::string_view name, bool may_be_long = false);
   void layer(std::string_view name);  // a span's name; empty: left
   void micro_batch(int64_t index);    // -1: left
@@ -34,7 +34,7 @@ class Doing {
   bool long_step_ = false;
 };
 
-// "step 7, backward, layer decoder.3.mlp, micro-batch 2"; "nothing known".
+// Formats "step 7, backward, layer decoder.3.mlp, micro-batch 2"; "nothing known".
 std::string describe(const Doing::State& state);
 
 }  // namespace megatron::comm

@@ -26,7 +26,7 @@ bool has_come(const RankReport& report, const CallReport& call) {
   return false;
 }
 
-// Those whose coming the call needs.
+// Ranks that the call is waiting for.
 std::vector<int> awaited(const CallReport& call, int rank) {
   if (call.peer >= 0) return {call.members[static_cast<size_t>(call.peer)]};
   std::vector<int> ranks = call.members;
@@ -34,7 +34,7 @@ std::vector<int> awaited(const CallReport& call, int rank) {
   return ranks;
 }
 
-// "rank 2", "ranks 2, 3 and 5", "ranks 0, 1, 2, 3, 4, 5, 6, 7 and 120 more".
+// Formats "rank 2", "ranks 2, 3 and 5", "ranks 0, 1, 2, 3, 4, 5, 6, 7 and 120 more".
 std::string names_of(const std::vector<int>& ranks) {
   constexpr size_t kNamed = 8;
   std::string text = ranks.size() == 1 ? "rank " : "ranks ";
@@ -57,14 +57,14 @@ std::string waiting_text(const CallReport& call, int rank, std::span<const RankR
   return text + "; " + whom;
 }
 
-// A call that is open, and whom it misses.
+// An open call, and the ranks that have not come to it.
 struct Wait {
   const RankReport* rank = nullptr;
   const CallReport* call = nullptr;
   std::vector<int> missing;
 };
 
-// The longest first.
+// Open calls, the longest wait first.
 std::vector<Wait> waits_of(std::span<const RankReport> reports) {
   std::vector<Wait> waits;
   for (const RankReport& report : reports) {
@@ -76,7 +76,8 @@ std::vector<Wait> waits_of(std::span<const RankReport> reports) {
   return waits;
 }
 
-// "; rank 1: step 7, forward; in no call for 31.0 s, after all_reduce 'loss' (call 1 of 'tp')".
+// Formats "; rank 1: step 7, forward; in no call for 31.0 s, after all_reduce 'loss' (call 1 of
+// 'tp')".
 std::string what_they_do(const std::vector<int>& ranks, std::span<const RankReport> reports) {
   constexpr size_t kNamed = 2;
   std::string text;

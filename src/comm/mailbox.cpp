@@ -50,7 +50,7 @@ std::string mismatch(const Message& message, const CallHeader& header, int from,
   sent.number = message.number;
   sent.type = message.type;
   sent.bytes = message.bytes;
-  // "'forward 3' (message 4 of 'pp', 8 bytes of f32)".
+  // Formats "'forward 3' (message 4 of 'pp', 8 bytes of f32)".
   const auto text = [](const CallHeader& h) { return describe(h).substr(h.operation.size() + 1); };
   return fmt::format("rank {} sent {} while rank {} waits for {} from it", from, text(sent), to,
                      text(header));

@@ -1,4 +1,4 @@
-// Messages on their way from one rank to another of one process.
+// Messages in flight from one rank to another of the same process.
 #pragma once
 
 #include <cstddef>
@@ -20,13 +20,13 @@ struct Message {
   std::vector<std::byte> data;  // empty on meta
 };
 
-// First in, first out; buffers are kept for the next messages. How many are on their way at once is
-// a matter of time, so that buffers are made ahead: several with the first message, and as many
-// again whenever all are in use. Not synchronised.
+// First in, first out; buffers are reused for later messages. The number in flight depends on
+// timing, so buffers are allocated ahead: several with the first message, and as many again
+// whenever all are in use. Not synchronised.
 class Mailbox {
  public:
   bool empty() const { return queue_.empty(); }
-  // A message with room for the tensor: to be filled by pack and put in with push.
+  // Returns a message with room for the tensor, to be filled by pack and added by push.
   Message take_spare(const Tensor& tensor);
   void push(Message message) { queue_.push_back(std::move(message)); }
   Message pop();
@@ -39,7 +39,7 @@ class Mailbox {
 };
 
 void pack(const Tensor& tensor, std::string_view call, Message& message);
-// Why the message is not what the header of a recv waits for; empty when it is. from, to: ranks of
+// Reason why the message does not match the header of a recv; empty if it does. from, to: ranks of
 // the world.
 std::string mismatch(const Message& message, const CallHeader& header, int from, int to);
 void unpack(const Message& message, Tensor& tensor);

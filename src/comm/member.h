@@ -1,4 +1,4 @@
-// A rank of a group as those see it that carry a part of its calls elsewhere (comm/gpu/group.h).
+// A rank of a group, as seen by code that carries a part of its calls elsewhere (comm/gpu/group.h).
 #pragma once
 
 #include <memory>
@@ -13,8 +13,8 @@ class Member {
   virtual ~Member() = default;
   virtual RankRecord& record() = 0;                            // of the rank
   virtual const std::shared_ptr<GroupRecord>& progress() = 0;  // of the rank in this group
-  // Why calls of this group throw: another rank has failed, or this one; empty: they do not. Any
-  // thread may ask.
+  // Reason why calls of this group throw: another rank has failed, or this one; empty: they do not.
+  // Thread-safe.
   virtual std::string failure() const = 0;
 };
 

@@ -11,8 +11,8 @@
 namespace megatron::comm {
 namespace {
 
-// Calls the listener, on the thread that made it: calls of other threads (comm/async.h) are kept
-// until that thread comes by.
+// Calls the listener on the thread that made it: calls of other threads (comm/async.h) are queued
+// until that thread's next call.
 class Teller {
  public:
   explicit Teller(TrafficListener& listener) : listener_(listener) {}
@@ -53,8 +53,8 @@ class Teller {
   std::atomic<bool> some_ = false;
 };
 
-// A call that failed is not reported: nothing is known to have moved. Nor is split(), which moves no
-// tensor.
+// A failed call is not reported, since it may have moved nothing. split() is not reported either,
+// since it moves no tensor.
 class Observed final : public Group {
  public:
   Observed(Group& group, std::shared_ptr<Teller> teller)
@@ -132,7 +132,7 @@ class Observed final : public Group {
   Member* member() override { return group_.member(); }
 
  private:
-  // The group's own seconds of a call are this one's, too, also where it throws.
+  // Adds the wrapped group's seconds of a call to this group's, also if the call throws.
   class OwnSeconds {
    public:
     explicit OwnSeconds(Observed& observed)

@@ -12,13 +12,13 @@ namespace megatron::comm {
 
 namespace {
 
-// A number that a variable holds, with the variable's name for texts.
+// A variable's numeric value, and its name for texts.
 struct Setting {
   std::string name;
   int value = 0;
 };
 
-// The variables in which one kind of launcher names a process's place.
+// Variables in which one kind of launcher gives a process's place.
 struct Names {
   std::string_view rank, size, local_rank, local_size;
 };
@@ -28,8 +28,8 @@ constexpr Names kOpenMpi = {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
 constexpr Names kPmi = {"PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"};
 constexpr Names kRendezvous = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"};
 
-// Steps of jobs count from 0; Slurm gives batch scripts, interactive shells and other steps that
-// run no tasks numbers from here on.
+// Job steps are numbered from 0; Slurm numbers batch scripts, interactive shells and other steps
+// without tasks from here on.
 constexpr uint64_t kFirstSpecialStep = 0xfffffff0u;
 
 class Reader {
@@ -97,7 +97,7 @@ std::optional<ProcessPlace> read(const Reader& reader, const Names& names) {
   return place_of(*rank, *size, reader.number(names.local_rank), reader.number(names.local_size));
 }
 
-// Entry `node` of Slurm's list of tasks a node, "2(x3),1": 2 on each of three nodes, then 1.
+// Entry `node` of Slurm's list of tasks per node, "2(x3),1": 2 on each of three nodes, then 1.
 std::optional<Setting> tasks_of_node(const Reader& reader, std::string_view name, int node) {
   const auto list = reader.text(name);
   if (!list) return std::nullopt;
@@ -131,14 +131,14 @@ std::optional<Setting> tasks_of_node(const Reader& reader, std::string_view name
   return std::nullopt;
 }
 
-// The number of tasks of the Slurm step that this process is a task of.
+// Number of tasks of the Slurm step that this process belongs to.
 std::optional<Setting> step_size(const Reader& reader) {
   if (auto size = reader.number("SLURM_STEP_NUM_TASKS")) return size;
   return reader.number("SLURM_NTASKS");
 }
 
-// A batch script and the shell of salloc have SLURM_PROCID=0 and the job's SLURM_NTASKS, too, but
-// srun did not start them: they have no step, or one of the special ones.
+// A batch script and the shell of salloc also have SLURM_PROCID=0 and the job's SLURM_NTASKS, but
+// were not started by srun: they have no step, or one of the special ones.
 bool is_step(const Reader& reader) {
   const auto step = reader.text("SLURM_STEP_ID");
   if (!step) return false;
@@ -159,8 +159,8 @@ std::optional<ProcessPlace> read_slurm(const Reader& reader) {
                   tasks_of_node(reader, "SLURM_STEP_TASKS_PER_NODE", node ? node->value : 0));
 }
 
-// The place of a Slurm step. PMIx names a rank only; the number of ranks comes from the launcher
-// that speaks PMIx.
+// Place in a Slurm step. PMIx gives only a rank; the number of ranks comes from the launcher that
+// uses PMIx.
 std::optional<ProcessPlace> read_slurm_or_pmix(const Reader& reader) {
   const auto rank = reader.number("PMIX_RANK");
   auto place = read_slurm(reader);
@@ -174,14 +174,14 @@ std::optional<ProcessPlace> read_slurm_or_pmix(const Reader& reader) {
   return place;
 }
 
-// The place by RANK and WORLD_SIZE if MASTER_ADDR and MASTER_PORT are set, too.
+// Place from RANK and WORLD_SIZE if MASTER_ADDR and MASTER_PORT are set, too.
 std::optional<ProcessPlace> read_complete_rendezvous(const Reader& reader) {
   for (const auto name : {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"})
     if (!reader.text(name)) return std::nullopt;
   return read(reader, kRendezvous);
 }
 
-// The place by RANK and WORLD_SIZE if no other launcher names one. Both must be set: one alone may
+// Place from RANK and WORLD_SIZE if no other launcher gives one. Both must be set: a single one may
 // come from any program.
 std::optional<ProcessPlace> read_rendezvous(const Reader& reader) {
   const bool both = reader.text(kRendezvous.rank) && reader.text(kRendezvous.size);
@@ -196,7 +196,7 @@ std::optional<ProcessPlace> read_rendezvous(const Reader& reader) {
   return place;
 }
 
-// The place that MPI's launchers or Slurm name.
+// Place given by MPI's launchers or Slurm.
 std::optional<ProcessPlace> read_mpi(const Reader& reader) {
   std::optional<ProcessPlace> one;
   for (const Names& names : {kOpenMpi, kPmi}) {
@@ -212,14 +212,15 @@ std::optional<ProcessPlace> read_mpi(const Reader& reader) {
   return one && (!slurm || slurm->size == 1) ? one : slurm;
 }
 
-// Ranks and sizes by launchers that are not read: MVAPICH, Flux, PALS, IBM's jsrun.
+// Variables for rank and size of launchers that are not used: MVAPICH, Flux, PALS, IBM's jsrun.
 constexpr std::array<std::pair<std::string_view, std::string_view>, 4> kNotRead = {
     {{"MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE"},
      {"FLUX_TASK_RANK", "FLUX_JOB_SIZE"},
      {"PALS_RANKID", "PALS_SIZE"},
      {"JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE"}}};
 
-// "SLURM_PROCID=0, SLURM_STEP_NUM_TASKS=1"; empty where the variables are not set or name `place`.
+// Formats "SLURM_PROCID=0, SLURM_STEP_NUM_TASKS=1"; empty if the variables are not set or give
+// `place`.
 std::string other_place(const Reader& reader, std::string_view rank, std::string_view size,
                         const ProcessPlace& place) {
   std::string text;
@@ -233,7 +234,7 @@ std::string other_place(const Reader& reader, std::string_view rank, std::string
   return same ? "" : text;
 }
 
-// A line about variables of launchers other than the place's.
+// Line about variables of launchers other than the one that gave the place.
 std::string note_of_others(const Reader& reader, const ProcessPlace& place) {
   std::string others;
   const auto add = [&](std::string_view rank, std::string_view size) {
@@ -255,7 +256,7 @@ std::string note_of_others(const Reader& reader, const ProcessPlace& place) {
       place.source, place.rank, place.size, others);
 }
 
-// A line about variables that suggest a launch, for a process that no launcher started.
+// Line about variables that suggest a launch, for a process that no launcher started.
 std::string note_alone(const Reader& reader) {
   std::string why;
   if (const auto tasks = reader.text("SLURM_NTASKS"); tasks && *tasks != "1")

@@ -13,8 +13,8 @@ namespace megatron::comm {
 
 namespace {
 
-// Long enough for rank 0 to fail the same way on a crowded machine. Ranks above 0 take turns, so
-// that the lowest of those that fail is the one that reports.
+// Long enough for rank 0 to fail in the same way on a crowded machine. Ranks above 0 wait for
+// different times, so that the lowest of those that fail reports.
 constexpr std::chrono::milliseconds kPatience{3000}, kTurn{50};
 constexpr int kTurns = 20;
 constexpr double kFailedStartSeconds = 10;

@@ -1,5 +1,5 @@
-// The calls of one rank: those it is in now, and how far it has come in each group. Kept by the
-// rank, read by whoever looks for hangs.
+// The calls of one rank: those it is in now, and its progress in each group. Written by the rank,
+// read by hang detection.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ namespace megatron::comm {
 
 inline constexpr uint64_t kWorldId = 1;  // of the group of all ranks
 
-// How far one rank has come in one group. Only RankRecord touches what changes.
+// Progress of one rank in one group. Only RankRecord accesses the members that change.
 struct GroupRecord {
   uint64_t id = 0;           // the same on all members, no other group's
   std::string name;          // "tp"
@@ -24,11 +24,11 @@ struct GroupRecord {
   int64_t calls = 0;         // collectives that this rank has begun: the number of the last one
   std::vector<int64_t> sent, received;  // messages to and from each member; empty: none
 
-  // Of a group that the last call, a split, has made for this rank's colour.
+  // Id of the group that the last call, a split, created for this rank's colour.
   uint64_t id_of_part(int color) const;
 };
 
-// A call that a rank is in, as others may know it.
+// A call that a rank is in, in a form that can be sent to others.
 struct CallReport {
   uint64_t group = 0;
   std::vector<int> members;  // ranks of the world
@@ -60,8 +60,8 @@ struct RankReport {
 
 class RankRecord;
 
-// From the beginning of a call to its end: numbers it, and shows it to others. The header, and what
-// it names, stay as they are meanwhile.
+// Spans a call from begin to end: numbers it and shows it to others. The header, and everything it
+// refers to, must not change meanwhile.
 class OpenCall {
  public:
   OpenCall(RankRecord& record, GroupRecord& group, CallHeader& header, int peer = -1);
@@ -86,7 +86,7 @@ class RankRecord {
   std::shared_ptr<GroupRecord> add_group(uint64_t id, std::string_view name,
                                          std::vector<int> members);
   void set_name(GroupRecord& group, std::string_view name);
-  // A message is on its way; its number.
+  // Records that a message was sent; returns its number.
   int64_t sent(GroupRecord& group, int to);
 
   double longest() const;  // seconds since the oldest open call began; 0: there is none

@@ -16,7 +16,7 @@ namespace {
 constexpr int64_t kBlock = 512;
 constexpr int64_t kThreadBlock = int64_t{1} << 16;  // what a thread of a pool does at a time
 
-// 64-bit integers are added without a sign, so that they wrap.
+// 64-bit integers are added as unsigned, so that they wrap.
 template <class T>
 using Sum = std::conditional_t<std::is_integral_v<T>, uint64_t,
                                std::conditional_t<std::is_same_v<T, double>, double, float>>;

@@ -9,7 +9,7 @@ namespace megatron::comm {
 
 namespace {
 
-// Looks before a rank sleeps. Each gives the core away, since compute threads share it.
+// Number of polls before a rank sleeps. Each yields the core, since compute threads share it.
 constexpr int kLooks = 64;
 
 }  // namespace

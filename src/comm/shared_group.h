@@ -1,4 +1,4 @@
-// Where the ranks of a group that are threads of one process meet, and what becomes of all groups
+// Meeting point of a group's ranks that are threads of one process, and the failure of all groups
 // when one rank fails.
 #pragma once
 
@@ -22,14 +22,14 @@ namespace megatron::comm {
 
 class SharedGroup;
 
-// The fate of all ranks of a run.
+// Failure state of all ranks of a run.
 class World {
  public:
   explicit World(int ranks);
 
-  // Keeps the first failure and wakes everybody who waits.
+  // Keeps the first failure and wakes all waiting ranks.
   void fail(int rank, std::exception_ptr failure, const std::string& reason);
-  // The rank fails with an exception that is not known yet: its fail() follows.
+  // Called when the rank fails with an exception that is not known yet; its fail() follows.
   void leave(int rank);
   void end(int rank);   // the rank's body has returned: it will not call again
   void left(int rank);  // the rank's thread is over, in whatever way
@@ -45,7 +45,7 @@ class World {
   std::vector<RankReport> reports() const;
   std::string reason();  // of the first failure
 
-  // Throws Error: `call` was given up, and why.
+  // Throws Error: `call` was given up, and the reason.
   [[noreturn]] void give_up(std::string_view call);
   void rethrow() const;  // the first failure, if there was one; after all ranks have ended
   void add(const std::shared_ptr<SharedGroup>& group);
@@ -63,7 +63,7 @@ class World {
   std::vector<std::unique_ptr<RankRecord>> records_;
 };
 
-// What one rank brings to a collective call.
+// One rank's arguments of a collective call.
 struct Entry : CallHeader {
   const std::byte* in = nullptr;
   std::byte* out = nullptr;
@@ -71,9 +71,9 @@ struct Entry : CallHeader {
   std::shared_ptr<SharedGroup> part;  // of split: the new group, by its first rank
 };
 
-// The shared state of one group. A collective is: write entry(rank), begin, look at all entries and
-// do the rank's share, end. Ranks named here are ranks of the group but in texts, which name ranks
-// of the world.
+// The shared state of one group. A collective consists of: write entry(rank), begin, read all
+// entries and do the rank's share, end. Ranks are ranks of the group, except in texts, which name
+// ranks of the world.
 class SharedGroup {
  public:
   SharedGroup(std::shared_ptr<World> world, std::vector<int> members, uint64_t id);
@@ -85,14 +85,14 @@ class SharedGroup {
   uint64_t id() const { return id_; }
   Entry& entry(int rank) { return entries_[static_cast<size_t>(rank)]; }
 
-  // Returns when every rank has come. Throws Error when a rank of the world fails, or ends without
-  // coming.
+  // Returns once every rank has arrived. Throws Error if a rank of the world fails, or ends without
+  // arriving.
   void begin(int rank);
-  // Returns when every rank has come. All are on their way, since they have passed begin: a failure
-  // elsewhere does not stop it, so that nobody frees what others still read.
+  // Returns once every rank has arrived. All will, since they have passed begin, so a failure
+  // elsewhere does not stop it; this ensures that nobody frees memory that others still read.
   void end(int rank);
-  // Between begin and end. Empty when the entries agree; else a text naming two that differ, the
-  // same on every rank.
+  // May be called between begin and end. Empty if the entries agree; otherwise a text naming two
+  // that differ, the same on every rank.
   std::string disagreement() const;
 
   void send(int from, int to, const Tensor& tensor, std::string_view call, int64_t number);

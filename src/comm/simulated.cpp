@@ -54,8 +54,8 @@ class Simulated final : public Group {
   void barrier(std::string_view) override {}
   bool immediate() const override { return true; }
 
-  // The others' keys are not known: the ranks of a colour are taken to follow each other in the
-  // order of their keys, and this one to be the key-th where there are as many.
+  // The others' keys are unknown: the ranks of a colour are assumed to be consecutive in the order
+  // of their keys, and this one to be the key-th if there are that many.
   std::unique_ptr<Group> split(int, int key, int members) override {
     MG_ASSERT(members >= 1 && members <= size_);
     return simulated(key >= 0 && key < members ? key : 0, members);

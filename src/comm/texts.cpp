@@ -8,7 +8,7 @@
 namespace megatron::comm {
 namespace {
 
-// How long each rank's text is; 0 where `length` is.
+// Length of each rank's text; 0 if `length` is 0.
 std::vector<int64_t> lengths(Group& ranks, Stream& stream, size_t length, std::string_view call) {
   std::vector<double> values(static_cast<size_t>(ranks.size()), 0);
   values[static_cast<size_t>(ranks.rank())] = static_cast<double>(length);

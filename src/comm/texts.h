@@ -1,4 +1,4 @@
-// Texts that ranks send each other.
+// Exchange of texts between ranks.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@
 
 namespace megatron::comm {
 
-// Collective. The texts of all ranks, in rank order, on all ranks.
+// Collective. Returns the texts of all ranks, in rank order, on all ranks.
 std::vector<std::string> gather_texts(Group& ranks, Stream& stream, const std::string& text,
                                       std::string_view call);
 

@@ -19,8 +19,8 @@ namespace megatron::comm {
 
 namespace {
 
-// Elements. Slices of ranks begin at multiples of the unit, so that ranks write no common cache
-// line.
+// Unit in elements. Slices of ranks begin at its multiples, so that ranks do not write the same
+// cache line.
 constexpr int64_t kSliceUnit = 64;
 
 class ThreadGroup final : public Group, public Member {
@@ -161,7 +161,7 @@ class ThreadGroup final : public Group, public Member {
                                                 progress_->id_of_part(color));
       shared_->world().add(mine.part);
     });
-    // A second round, so that nobody's next call wipes an entry that others still read.
+    // A second meeting, so that nobody's next call overwrites an entry that others still read.
     std::shared_ptr<SharedGroup> shared;
     meet([&] { shared = shared_->entry(part[0]).part; });
     mine.part = nullptr;
@@ -206,7 +206,7 @@ class ThreadGroup final : public Group, public Member {
     return mine;
   }
 
-  // Runs this rank's share when all have come and agree.
+  // Runs this rank's share once all have arrived and agree.
   void meet(FunctionRef<void()> share) {
     shared_->begin(rank_);
     const std::string wrong = shared_->disagreement();
@@ -227,7 +227,7 @@ class ThreadGroup final : public Group, public Member {
     meet(share);
   }
 
-  // What the ranks have put in `out`.
+  // Collects the pointers that the ranks have put in `out`.
   void pointers() {
     sources_.clear();
     destinations_.clear();
@@ -251,7 +251,7 @@ class ThreadGroup final : public Group, public Member {
   std::vector<void*> destinations_;
 };
 
-// "rank 3 failed", and in what.
+// Formats "rank 3 failed", and what it was doing.
 std::string failure_of(RankRecord& record, int rank) {
   const Doing::State doing = record.doing().state();
   return fmt::format("rank {} failed{}", rank, doing.known() ? " (" + describe(doing) + ")" : "");
@@ -266,7 +266,8 @@ void run_rank(const std::shared_ptr<SharedGroup>& shared, int rank,
     body(group);
     world.end(rank);
   } catch (const Error& error) {
-    // In the midst of a run it may be this rank's alone: it is named, and what it was doing.
+    // During a run the failure may be this rank's alone, so the rank is named with what it was
+    // doing.
     const bool known = world.record(rank).doing().state().known();
     const std::string text = fmt::format("{}: {}", failure(), error.what());
     world.fail(rank, known ? std::make_exception_ptr(Error(text)) : std::current_exception(), text);

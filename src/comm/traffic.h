@@ -1,4 +1,4 @@
-// What collectives move: seen on a group that works, or counted on one that only pretends.
+// Traffic of collectives: observed on a real group, or counted on a simulated one.
 #pragma once
 
 #include <memory>
@@ -8,7 +8,7 @@
 
 namespace megatron::comm {
 
-// One call of a group's, as one rank sees it.
+// One call of a group, as seen by one rank.
 struct Traffic {
   std::string_view collective;  // "all_reduce", "all_gather", "send" ...
   std::string_view call;        // its name
@@ -17,7 +17,7 @@ struct Traffic {
   double began = 0, ended = 0;  // seconds of the steady clock (base/clock.h)
 };
 
-// Bytes that the call's rank sends over its link by the best known algorithm: 2 (n-1)/n of
+// Bytes that the calling rank sends over its link by the best known algorithm: 2 (n-1)/n of
 // all_reduce's bytes, (n-1)/n of all_gather's, reduce_scatter's and all_to_all's, all of
 // broadcast's and send's, 0 of recv's and barrier's (Thakur et al. 2005).
 double sent_bytes(const Traffic& traffic);
@@ -28,13 +28,13 @@ class TrafficListener {
   virtual void communicated(const Traffic& traffic) = 0;
 };
 
-// The group, borrowed as the listener is; every call is reported once it is done. Groups split from it
-// tell, too. The listener is called by this thread only: calls made by others (comm/async.h) are
-// reported with this one's next.
+// Wraps a group and reports every completed call to the listener; both are borrowed. Groups split
+// from it report, too. The listener is called only by this thread: calls made by other threads
+// (comm/async.h) are reported with this thread's next call.
 std::unique_ptr<Group> observed(Group& group, TrafficListener& listener);
 
-// Rank `rank` of `size` that do not exist: calls check their arguments, move nothing and never
-// wait. For meta tensors, any size. split() gives the key-th of `members` ranks.
+// Simulates rank `rank` of `size`: calls check their arguments, move nothing and never wait. For
+// meta tensors, of any size. split() returns rank `key` of `members` ranks.
 std::unique_ptr<Group> simulated(int rank, int size);
 
 }  // namespace megatron::comm

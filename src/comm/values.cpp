@@ -7,7 +7,7 @@
 namespace megatron::comm {
 namespace {
 
-// Bytes that travel with their number.
+// Bytes up to this number are sent together with their length.
 constexpr size_t kShort = 2048;
 
 void broadcast_piece(Group& ranks, Stream& stream, std::span<std::byte> bytes, int root,

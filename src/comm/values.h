@@ -1,4 +1,4 @@
-// Small values of the host that ranks tell each other.
+// Exchange of small host values between ranks.
 #pragma once
 
 #include <span>
@@ -9,10 +9,11 @@
 
 namespace megatron::comm {
 
-// Collective. Each value becomes the largest of the ranks'.
+// Collective. Sets each value to its maximum over the ranks.
 void largest(Group& ranks, Stream& stream, std::span<double> values, std::string_view call);
 
-// Collective. `bytes`, of any number, become those of rank `root`. One call where they are few.
+// Collective. Sets `bytes`, of any length, to those of rank `root`. Uses a single call if they are
+// few.
 void broadcast(Group& ranks, Stream& stream, std::string& bytes, int root, std::string_view call);
 
 }  // namespace megatron::comm

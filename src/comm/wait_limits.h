@@ -1,4 +1,4 @@
-// How long ranks wait for one that does not come.
+// Limits on how long ranks wait for one that does not come.
 #pragma once
 
 #include "comm/group.h"

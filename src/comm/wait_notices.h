@@ -1,4 +1,4 @@
-// Lines of the log about ranks that wait while the run goes on.
+// Log lines about ranks that wait while the run continues.
 #pragma once
 
 #include <optional>
@@ -11,9 +11,9 @@
 namespace megatron::comm {
 
 // A wait is logged once it is limits.notice seconds long, then at 2, 4, 8, 16 times that, and every
-// 16 times it from there on. The next wait goes on in that row, so that a run that is slow all the
-// time is not logged in each step; after a while without one it starts anew. Where another rank logs
-// a wait, this one does not.
+// 16 times after that. The next wait continues this sequence, so that a run that is constantly slow
+// is not logged in each step; after a while without a wait it starts over. If another rank logs a
+// wait, this one does not.
 class WaitNotices {
  public:
   enum class Say { nothing, waits, is_over };
@@ -21,12 +21,12 @@ class WaitNotices {
   WaitNotices() = default;
   explicit WaitNotices(WaitLimits limits) : limits_(limits) {}  // notice 0: nothing is logged
 
-  // What to log now. longest: seconds that the oldest call has been open; 0: none is.
+  // Decides what to log now. longest: seconds that the oldest call has been open; 0: no open call.
   Say look(double now, double longest);
   void logged_elsewhere(double now);
 
-  // Logs who waits for whom (comm/hang_report.h): a warning, or for information where those do what
-  // may take long; and that the wait that was logged last is over.
+  // Logs who waits for whom (comm/hang_report.h): as a warning, or as information if the awaited
+  // ranks do something that may take long; and that the last logged wait is over.
   void log_wait(std::span<const RankReport> reports);
   void log_end();
 

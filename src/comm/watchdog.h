@@ -1,4 +1,4 @@
-// Looks after ranks that are threads: a run in which nobody goes on ends, with the reason.
+// Watches ranks that are threads: a run without progress ends, with the reason.
 #pragma once
 
 #include <condition_variable>
@@ -11,13 +11,13 @@
 
 namespace megatron::comm {
 
-// From its making to its end. A call that takes longer than limits.notice is logged, with whom it
-// waits for, again at growing intervals (comm/wait_notices.h), and so is its end. One that takes
-// longer than limits.most fails the world with one report of all ranks, so that each rank's call
-// throws it. Ranks that have not ended 5 s after such a report, or 30 s after another failure
-// (the limit, where it lies between the two), cannot be woken, since they are in no call and come to
-// none: the process prints what failed and what they do, and exits with kGivenUp. limits.most 0: no
-// call fails the world.
+// Active from construction to destruction. A call that takes longer than limits.notice is logged
+// with the ranks it waits for, again at growing intervals (comm/wait_notices.h), and so is its end.
+// One that takes longer than limits.most fails the world with one report of all ranks, which each
+// rank's call throws. Ranks that have not ended 5 s after such a report, or 30 s after another
+// failure (or limits.most, if between the two), cannot be woken, since they are in no call and
+// reach none: the process prints what failed and what they do, and exits with kGivenUp. limits.most
+// 0: no call fails the world.
 class Watchdog {
  public:
   Watchdog(World& world, WaitLimits limits);

@@ -1,4 +1,4 @@
-// Micro-batches on the host, and on the device.
+// Micro-batches on the host and on the device.
 #pragma once
 
 #include <cstdint>
@@ -10,26 +10,26 @@
 
 namespace megatron::corpus {
 
-// B sequences of S tokens, row after row.
+// B sequences of S tokens, row by row.
 struct HostBatch {
   int64_t sequences = 0, length = 0;
   std::vector<int32_t> tokens, positions, labels;  // [B*S]
   std::vector<double> targets;                     // [B*S], or empty: there are labels
   std::vector<float> loss_mask;                    // [B*S], 1: counted
   std::vector<int64_t> sample_ids;                 // [B]
-  // [B*S] (nn/batch.h), or empty: attention is not confined.
+  // [B*S] (nn/batch.h), or empty: attention is not confined to segments.
   std::vector<int32_t> segment_starts;
 
   double counted() const;  // sum of the mask
 };
 
-// Device tensors of one shape, filled again for each micro-batch, so that no memory is asked for
-// after the first.
+// Device tensors of one shape that are refilled for each micro-batch, so that no memory is
+// allocated after the first.
 class DeviceBatch {
  public:
   explicit DeviceBatch(Runtime& runtime, DType model_type) : runtime_(runtime), type_(model_type) {}
-  // Throws Error naming a token, label or position that the model does not have, or a segment that begins
-  // behind its token. loss_scale: factor of the weights.
+  // Throws Error naming a token, label or position that the model does not have, or a segment that
+  // begins after its token. loss_scale: factor of the weights.
   const nn::Batch& fill(const HostBatch& host, const models::Model& model,
                         settings::LossScope scope, double loss_scale = 1);
 

@@ -15,7 +15,7 @@ namespace {
 
 constexpr const char* kMock = "mock data";
 
-// Where a run's data come from.
+// Data sources of a run.
 struct Sources {
   data::BlendRequest blend;
   bool mock = false;
@@ -25,7 +25,7 @@ std::string split_of(const settings::DataSettings& settings) {
   return settings.split.value_or(settings.mock_data ? "1,1,1" : "969, 30, 1");
 }
 
-// What the flags themselves say; of lists in files nothing.
+// Sources named by the flags themselves, without lists in files.
 Sources sources_of_flags(const settings::DataSettings& s) {
   const std::array<const std::vector<std::string>*, 3> own = {
       &s.train_data_path, &s.valid_data_path, &s.test_data_path};
@@ -69,7 +69,7 @@ Sources find_sources(const settings::DataSettings& s) {
   return sources;
 }
 
-// How the sources are mixed.
+// Sets how the sources are mixed.
 void settle_blend(data::BlendRequest& blend, const settings::DataSettings& s, bool several_valid) {
   blend.surplus = s.mid_level_dataset_surplus;
   blend.several_valid = several_valid;

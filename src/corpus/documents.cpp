@@ -23,7 +23,7 @@ class TextDocuments final : public Documents {
   std::string place(int64_t document) const override { return entries_[at(document)].place; }
   int64_t bytes(int64_t document) const override { return entries_[at(document)].bytes; }
 
-  // The ids that belong to it are appended to ids() next.
+  // Begins a document, whose ids are appended to ids() next.
   void begin(std::string place, int64_t bytes) {
     entries_.push_back({std::move(place), all_tokens(), bytes});
   }

@@ -1,4 +1,4 @@
-// Documents that are scored one by one: out of text, or out of token files.
+// Documents that are scored individually, from text or from token files.
 #pragma once
 
 #include <cstdint>
@@ -12,19 +12,19 @@
 
 namespace megatron::corpus {
 
-// Const members may be called by many threads at once.
+// Const members are thread-safe.
 class Documents {
  public:
   virtual ~Documents() = default;
   virtual int64_t size() const = 0;
   virtual int64_t tokens(int64_t document) const = 0;
-  // Tokens [begin, begin + out.size()) of a document.
+  // Reads tokens [begin, begin + out.size()) of a document.
   virtual void read(int64_t document, int64_t begin, std::span<int64_t> out) const = 0;
   virtual std::string place(int64_t document) const = 0;  // "stories.jsonl:12", for messages
   virtual int64_t bytes(int64_t /*document*/) const { return -1; }  // of its text; -1: not known
 };
 
-// Text, as `preprocess` reads it.
+// Text input, read as in `preprocess`.
 struct TextInput {
   std::vector<std::string> paths;  // files, directories or patterns
   std::string format = "auto";     // auto | jsonl
@@ -34,14 +34,14 @@ struct TextInput {
   bool prepend_eod = false;  // and begins with it
 };
 
-// Tokenizes all of it and holds the ids: those that `preprocess` would write. model_tokens: ids
-// must be below. show: a progress bar. Throws Error naming the place of text that cannot be read or
-// tokenized, and for text without a token.
+// Tokenizes all documents and holds the ids, which are those that `preprocess` would write.
+// model_tokens: upper bound (exclusive) of ids. show: a progress bar. Throws Error naming the place
+// of text that cannot be read or tokenized, and for text without tokens.
 std::unique_ptr<Documents> read_documents(const TextInput& input, const Vocabulary& vocabulary,
                                           int64_t model_tokens, bool show);
 
-// The documents of a split; one that is cut by its border, as far as it lies inside. prepend: an id
-// put before each document, or -1.
+// The documents of a split; one that the split's border cuts, as far as it lies inside. prepend: an
+// id placed before each document, or -1.
 std::unique_ptr<Documents> stored_documents(std::vector<SplitTokens> parts, int64_t prepend = -1);
 
 }  // namespace megatron::corpus

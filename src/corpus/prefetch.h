@@ -1,4 +1,4 @@
-// Micro-batches of training, read ahead of their use by one thread.
+// Training micro-batches, prefetched by one thread.
 #pragma once
 
 #include <condition_variable>
@@ -25,9 +25,9 @@ class Prefetcher {
   Prefetcher(const Prefetcher&) = delete;
   Prefetcher& operator=(const Prefetcher&) = delete;
 
-  // Exchanges `batch` for the next micro-batch, in the sampler's order; what it held is filled
-  // again later, so that a run reads into the same memory over and over. Throws what reading it
-  // threw, and Error when the sampler had come to its end.
+  // Exchanges `batch` for the next micro-batch, in the sampler's order; the memory of the old one
+  // is reused for a later one, so a run always reads into the same memory. Rethrows errors of
+  // reading it, and throws Error if the sampler was at its end.
   void next(HostBatch& batch);
   double waited() const { return waited_; }  // seconds that next() waited, in all
 

@@ -56,8 +56,8 @@ void check(const PreprocessSettings& s) {
   }
 }
 
-// The process that `name` is a temporary file of (base/files.h: FILE.PROCESS.NUMBER.tmp), 0 when it
-// is not one of the pair `base`.
+// The process whose temporary file `name` is (base/files.h: FILE.PROCESS.NUMBER.tmp), or 0 if it
+// does not belong to the pair `base`.
 pid_t writer_of(std::string_view name, std::string_view base) {
   if (!name.starts_with(base) || !name.ends_with(".tmp")) return 0;
   name.remove_prefix(base.size());
@@ -92,7 +92,7 @@ DocumentRules rules_of(const PreprocessSettings& s, const Vocabulary& vocabulary
   rules.split_sentences = s.split_sentences;
   rules.keep_newlines = s.keep_newlines;
   rules.language = s.lang;
-  // Consecutive parts, one behind the other, are the whole again.
+  // Consecutive parts, concatenated, are the whole again.
   rules.partitions = s.keep_sequential_samples ? 1 : s.partitions;
   rules.skip_bad = s.on_bad_line == "skip";
   return rules;

@@ -1,4 +1,4 @@
-// Text to token files, in the order of the documents.
+// Converts text to token files, in the order of the documents.
 #pragma once
 
 #include <cstdint>
@@ -32,11 +32,11 @@ struct PreprocessResult {
   int64_t bad_lines = 0;                         // left out (--on-bad-line skip)
 };
 
-// One pair of files a key, all in one pass over the input:
+// Writes one pair of files per key, all in one pass over the input:
 // <output-prefix>_<key>_document.{bin,idx}, or _sentence with split_sentences; each .idx appears
-// whole and after its .bin. What an interrupted run left under temporary names is removed first.
-// The bytes do not depend on the number of workers. Throws Error before reading when an output
-// exists and --overwrite is not given.
+// atomically and after its .bin. Temporary files of an interrupted run are removed first. The bytes
+// do not depend on the number of workers. Throws Error before reading if an output exists and
+// --overwrite is not given.
 std::vector<PreprocessResult> preprocess(const PreprocessSettings& settings);
 
 }  // namespace megatron::corpus

@@ -64,7 +64,7 @@ void BlockTokenizer::add_pieces(const data::TextBlock& block, TokenizedBlock& ou
   }
 }
 
-// False when the block ends here.
+// Returns false if the block ends here.
 bool BlockTokenizer::add_record(int64_t record, const data::TextBlock& block, int64_t line,
                                 std::string_view text, TokenizedBlock& out) {
   const auto partition = static_cast<size_t>(record % rules_.partitions);

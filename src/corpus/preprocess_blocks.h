@@ -1,4 +1,4 @@
-// One block of documents, tokenized.
+// Tokenizes one block of documents.
 #pragma once
 
 #include <array>
@@ -18,7 +18,7 @@
 
 namespace megatron::corpus {
 
-// What happens to every document.
+// Processing rules for every document.
 struct DocumentRules {
   std::vector<std::string> json_keys;
   DType token_type = DType::i32;
@@ -30,7 +30,7 @@ struct DocumentRules {
   bool skip_bad = false;   // else the first bad line ends the block
 };
 
-// Documents of one key and partition, as IndexedDatasetBuilder::add_documents wants them.
+// Documents of one key and partition, in the form that IndexedDatasetBuilder::add_documents takes.
 struct TokenizedDocuments {
   std::vector<std::byte> tokens;
   std::vector<int32_t> lengths, sequences;
@@ -45,15 +45,15 @@ struct TokenizedBlock {
   std::exception_ptr error;  // the block could not be read or tokenized at all
 };
 
-// For one thread.
+// Used by a single thread.
 class BlockTokenizer {
  public:
   // Both must outlive it.
   BlockTokenizer(const DocumentRules& rules, const Vocabulary& vocabulary);
 
-  // A text without tokens gives no sequence; the last sequence of a document takes the
-  // end-of-document token. A document that cannot be parsed or tokenized is left out of all keys
-  // and listed under `bad`.
+  // A text without tokens gives no sequence; the end-of-document token is appended to a document's
+  // last sequence. A document that cannot be parsed or tokenized is omitted for all keys and listed
+  // under `bad`.
   TokenizedBlock tokenize(const data::TextBlock& block);
 
  private:

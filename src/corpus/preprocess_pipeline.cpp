@@ -18,7 +18,7 @@ constexpr std::chrono::milliseconds kDisplayInterval{100};
 
 }  // namespace
 
-// Documents that are written behind all those of the partitions before.
+// Documents that are written after all those of the previous partitions.
 struct PreprocessPipeline::Partition {
   explicit Partition(const std::string& folder)
       : tokens(folder), lengths(folder), sequences(folder) {}
@@ -119,7 +119,7 @@ void PreprocessPipeline::work() {
   changed_.notify_all();
 }
 
-// A file that cannot be read is an error at the place of the block that is missing.
+// A file that cannot be read is an error at the position of the missing block.
 bool PreprocessPipeline::read(data::TextBlock& block, int64_t& index) {
   const std::lock_guard reading(reading_);
   {
@@ -163,7 +163,7 @@ TokenizedBlock PreprocessPipeline::process(BlockTokenizer& tokenizer,
   }
 }
 
-// Whoever brings the block that is next writes it, and those that wait behind it.
+// The thread that delivers the next block writes it and the queued ones after it.
 void PreprocessPipeline::deliver(int64_t index, TokenizedBlock block) {
   std::unique_lock lock(mutex_);
   pending_.emplace(index, std::move(block));

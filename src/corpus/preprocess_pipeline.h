@@ -1,5 +1,5 @@
-// Blocks read in order, tokenized by several threads, written in order: the output does not depend
-// on the number of threads, and memory holds a few blocks a thread.
+// Pipeline that reads blocks in order, tokenizes them on several threads and writes them in order:
+// the output does not depend on the number of threads, and memory holds a few blocks per thread.
 #pragma once
 
 #include <condition_variable>
@@ -22,7 +22,7 @@ struct PipelineOptions {
   std::optional<int64_t> log_interval;  // documents between printed lines, when not on a terminal
 };
 
-// What came of it, bad lines included.
+// Totals of the result, including bad lines.
 struct PipelineTotals {
   int64_t documents = 0, bad_count = 0, text_bytes = 0, file_bytes = 0;
   std::vector<std::string> bad;  // the first few: place and reason
@@ -30,15 +30,16 @@ struct PipelineTotals {
 
 class PreprocessPipeline {
  public:
-  // outputs: one a key. All references must outlive it.
+  // outputs: one per key. All references must outlive it.
   PreprocessPipeline(const DocumentRules& rules, const Vocabulary& vocabulary,
                      data::TextBlocks& blocks,
                      std::span<data::IndexedDatasetBuilder* const> outputs,
                      PipelineOptions options);
   ~PreprocessPipeline();
 
-  // Until the inputs end. Throws the first error in the order of the inputs: an input that cannot
-  // be read, a bad line unless they are skipped, an output that cannot be written. Once.
+  // Runs until the inputs end. Throws the first error in the order of the inputs: an input that
+  // cannot be read, a bad line unless bad lines are skipped, an output that cannot be written.
+  // Callable once.
   PipelineTotals run();
 
  private:

@@ -69,8 +69,7 @@ const std::string& needed(const std::optional<std::string>& value, std::string_v
   return *value;
 }
 
-// Puts the tokens behind the vocabulary; of those that are in it already nothing but that they are
-// special changes.
+// Adds the tokens after the vocabulary; those already in it only become special.
 void add_special_tokens(tokenizers::Definition& definition, const std::vector<std::string>& names) {
   int64_t next = definition.vocabulary.size();
   for (const tokenizers::AddedToken& token : definition.added_tokens)
@@ -89,7 +88,7 @@ void add_special_tokens(tokenizers::Definition& definition, const std::vector<st
   }
 }
 
-// Builds a Vocabulary's tokenizer; one function a family.
+// Builds a Vocabulary's tokenizer; one function per family.
 class Opener {
  public:
   Opener(const settings::TokenizerSettings& settings, std::string_view type,
@@ -115,7 +114,7 @@ class Opener {
   }
   TokenizerFile read_model() {
     v_.directory = needed(s_.tokenizer_model, type_, "tokenizer-model");
-    // Of a file with another name, a directory may open as the tokenizer next to it.
+    // A directory that lacks the expected file may still open as a tokenizer by its other files.
     v_.opens_by_itself = std::filesystem::is_directory(v_.directory) ||
                          std::filesystem::path(v_.directory).filename() == "tokenizer.json";
     return tokenizers::read_tokenizer_file(v_.directory);
@@ -126,7 +125,7 @@ class Opener {
              "out: the type is detected from the file",
              type_, wanted, file.path);
   }
-  // f's result; errors name the file.
+  // Returns the result of f; errors name the file.
   template <class F>
   std::unique_ptr<Codec> make(const std::string& path, F&& f) const {
     try {
@@ -188,7 +187,7 @@ void Opener::open_sentence_piece() {
   const TokenizerFile file = read_model();
   check_kind(file, Kind::sentence_piece, "a SentencePiece .model");
   v_.add_special_tokens = false;
-  // Megatron-LM's types read the model and nothing else.
+  // Megatron-LM's types read only the model.
   take(s_.tokenizer_type
            ? make(file.path, [&] { return tokenizers::make_sentence_piece(file.content, {}); })
            : tokenizers::make_codec(file),
@@ -260,10 +259,10 @@ void Opener::open_bytes() {
   take(tokenizers::make_byte_codec(size), "");
 }
 
-// Flags of other families, which would be read by nobody.
+// Rejects flags of other families, which would have no effect.
 void check_family_flags(const settings::TokenizerSettings& s, std::string_view type,
                         Family family) {
-  // readers: the types that the flag is for.
+  // readers: types that the flag applies to.
   const auto only = [&](bool given, std::string_view flag, bool fits, std::string_view readers) {
     MG_CHECK(!given || fits,
              "--{} is read by --tokenizer-type {}, but the tokenizer is {}{}: give such a type, or "
@@ -298,7 +297,7 @@ void check_family_flags(const settings::TokenizerSettings& s, std::string_view t
        "BertWordPieceCase");
 }
 
-// The type that the settings name, or that the file is.
+// The type that the settings name, or that the file has.
 std::string type_of(const settings::TokenizerSettings& s) {
   if (const auto type = s.type_by_flags()) return *type;
   switch (tokenizers::read_tokenizer_file(*s.tokenizer_model).kind) {

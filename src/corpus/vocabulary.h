@@ -1,4 +1,4 @@
-// What a run's data need of a tokenizer.
+// The tokenizer properties that a run's data need.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +14,8 @@ namespace megatron::corpus {
 struct Vocabulary {
   std::shared_ptr<const tokenizers::Tokenizer> tokenizer;
   std::string directory;  // where it was read: a directory or a file; "" for one without files
-  // Whether what lies in `directory` opens as this tokenizer without flags. Where not (tokens were
-  // added, files have names of their own), tokenizer->files() do.
+  // True if the files in `directory` open as this tokenizer without flags. Otherwise (added tokens,
+  // files with other names) tokenizer->files() do.
   bool opens_by_itself = true;
   int64_t size = 0;
   int64_t padded_size = 0;  // rows of Megatron-LM's table; see padded_vocabulary_size
@@ -30,16 +30,18 @@ struct Vocabulary {
 //                              with --tokenizer-model, when its file is none of the next two's
 //   SentencePieceTokenizer, GPTSentencePieceTokenizer, Llama2Tokenizer
 //                              a .model; nothing round a text; eod is eos
-//   TikTokenizer               a JSON list; special tokens first; vocab_size: default 131072; eod is
+//   TikTokenizer               a JSON list; special tokens first; vocab_size: default 131072; eod
+//   is
 //                              </s>
 //   GPT2BPETokenizer           --vocab-file, --merge-file
 //   BertWordPieceLowerCase, BertWordPieceCase
 //                              --vocab-file; [BOS], [EOS] and --vocab-extra-ids behind it; eod is
 //                              [EOS]
-//   NullTokenizer              vocab_size; eod is the last id or --null-tokenizer-eod-id. The default
+//   NullTokenizer              vocab_size; eod is the last id or --null-tokenizer-eod-id. The
+//   default
 //                              without --tokenizer-model
 //   ByteTokenizer              vocab_size, default 256; eod is 0
-// vocab_size: of --vocab-size or of the model. Throws Error naming the flag that is missing or
+// vocab_size: that of --vocab-size or of the model. Throws Error naming the flag that is missing or
 // wrong.
 Vocabulary open_vocabulary(const settings::TokenizerSettings& settings,
                            std::optional<int64_t> vocab_size, int64_t tensor_parallel = 1);

@@ -27,7 +27,7 @@ double multiplier(char suffix) {
   }
 }
 
-// One entry "250B:1536".
+// Parses one entry, "250B:1536".
 BatchSchedule::Stage parse_entry(std::string_view entry) {
   const auto bad = [&] {
     fail(
@@ -108,7 +108,7 @@ BatchSchedule BatchSchedule::ramp(int64_t start, int64_t increment, int64_t samp
   const double each = static_cast<double>(samples) / static_cast<double>(increments);
   std::vector<Stage> stages{{0, start}};
   for (int64_t k = 1; k <= increments; ++k) {
-    // The first n with floor(n / each) >= k.
+    // The smallest n with floor(n / each) >= k.
     auto begin = static_cast<int64_t>(std::ceil(each * static_cast<double>(k)));
     while (static_cast<double>(begin) / each < static_cast<double>(k)) ++begin;
     while (begin > 0 && static_cast<double>(begin - 1) / each >= static_cast<double>(k)) --begin;

@@ -1,4 +1,4 @@
-// The bytes of a .bin file: mapped, or read when they are asked for.
+// The bytes of a .bin file, either mapped or read on request.
 #pragma once
 
 #include <cstddef>
@@ -11,10 +11,10 @@
 
 namespace megatron::data {
 
-// Safe for many threads.
+// Thread-safe.
 class BinFile {
  public:
-  // Throws Error naming the path and the reason. An empty file is fine either way.
+  // Throws Error naming the path and the reason. An empty file is valid in both modes.
   BinFile(std::string path, bool map);
   ~BinFile();
   BinFile(const BinFile&) = delete;
@@ -23,7 +23,7 @@ class BinFile {
   int64_t size() const { return size_; }
   bool mapped() const { return map_.has_value(); }
   std::span<const std::byte> bytes() const;  // of a mapped file
-  // Copies the bytes from `offset` on, which must lie in the file. Throws Error when the file
+  // Copies the bytes from `offset` on, which must be inside the file. Throws Error if the file
   // cannot be read, or has become shorter.
   void read(int64_t offset, std::span<std::byte> out) const;
 

@@ -20,8 +20,8 @@
 namespace megatron::data {
 namespace {
 
-// f(0) ... f(count - 1) on threads of its own. Of several errors that of the least number is
-// thrown; after one nothing more is begun.
+// Runs f(0) ... f(count - 1) on new threads. Of several errors the one with the lowest index is
+// thrown; after an error nothing more is started.
 void run_all(int64_t count, int64_t threads, const std::string& label,
              FunctionRef<void(int64_t)> f) {
   constexpr int64_t kWorthABar = 100;
@@ -52,7 +52,7 @@ void run_all(int64_t count, int64_t threads, const std::string& label,
   if (failure) std::rethrow_exception(failure);
 }
 
-// A data set that is asked for; parts that ask for the same share it.
+// A requested data set; parts that request the same one share it.
 struct Wanted {
   std::string prefix;
   Split split = Split::train;
@@ -65,7 +65,7 @@ struct Wanted {
   }
 };
 
-// What becomes of one split.
+// Plan for one split.
 struct SplitPlan {
   Split split = Split::train;
   std::optional<int64_t> samples;  // served
@@ -158,8 +158,8 @@ std::vector<SplitPlan> plan_splits(const BlendRequest& request,
   return plans;
 }
 
-// Each data set maps two files, and three of the index cache for each split; the system has a
-// limit.
+// Each data set maps two files, and three of the index cache for each split; the system limits the
+// number of maps.
 void check_maps(size_t sources, size_t sets) {
   constexpr const char* kLimit = "/proc/sys/vm/max_map_count";
   if (access(kLimit, R_OK) != 0) return;

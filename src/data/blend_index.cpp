@@ -39,23 +39,23 @@ double pairwise_sum(std::span<const double> values) {
 
 constexpr double kNever = -std::numeric_limits<double>::infinity();
 
-// Sets of equal weight (and size) are chosen in turn: of equal counts the first is taken. So a
-// group of them is one candidate, its next member.
+// Sets of equal weight (and size) are chosen in turn, since of equal counts the first is taken. So
+// a group of them is a single candidate, its next member.
 struct Group {
   double limit = 0;              // samples of each member
   std::vector<int32_t> members;  // in ascending order
   size_t next = 0;
 };
 
-// Chooses sample after sample. A step over all groups would cost as many operations; instead the
-// steps are cut in blocks, and a block looks only at groups that can win in it. An error, as
-// computed, never falls while its group is not chosen, and a block of B steps chooses at most B
-// groups: so one of the B + 1 greatest errors at its begin is there throughout, and a group whose
-// error would stay below the least of these even at the block's end cannot be chosen. Blocks are
-// cut again until few groups are left.
+// Chooses sample after sample. A step over all groups would cost one operation per group; instead
+// the steps are split into blocks, and a block considers only groups that can win in it. A computed
+// error never falls while its group is not chosen, and a block of B steps chooses at most B groups,
+// so one of the B + 1 greatest errors at its beginning remains throughout, and a group whose error
+// would stay below the least of these even at the block's end cannot be chosen. Blocks are split
+// further until few groups are left.
 class Blender {
  public:
-  // sizes: empty, or how many samples each set has.
+  // sizes: empty, or the number of samples of each set.
   Blender(std::span<const double> weights, std::span<const int64_t> sizes, int64_t samples) {
     group(weights, sizes);
     index_.set.reserve(static_cast<size_t>(samples));
@@ -88,7 +88,7 @@ class Blender {
 
   static double place(int64_t step) { return static_cast<double>(std::max<int64_t>(step, 1)); }
 
-  // Steps [begin, end) among these groups.
+  // Runs steps [begin, end) among these groups.
   void advance(const std::vector<int32_t>& groups, int64_t begin, int64_t end) {
     const auto count = static_cast<int64_t>(groups.size());
     if (groups.size() <= kFew || end - begin <= 2) return choose(groups, begin, end);
@@ -150,7 +150,7 @@ class Blender {
     return g.members[g.next];
   }
 
-  // Its next member gives a sample; returns the group's count after that.
+  // Takes a sample from the group's next member; returns the group's count after that.
   double take_from(size_t group) {
     Group& g = groups_[group];
     const int32_t set = g.members[g.next];

@@ -1,4 +1,4 @@
-// Which data sets a blend is made of, as users write it.
+// Data sets of a blend, as written by users.
 #pragma once
 
 #include <array>
@@ -19,13 +19,13 @@ struct BlendList {
   bool weighted() const { return !weights.empty(); }
 };
 
-// An odd number of items are prefixes. An even number are pairs of weight and prefix when the first
-// of each pair is a number. When none is, all are prefixes; so they are, as in Megatron-LM, when
-// numbers stand only before the first that is none. Otherwise throws Error naming the item that
-// should be a number. Weights must be above 0. flag: where the list comes from, for messages.
+// An odd number of items are prefixes. An even number are pairs of weight and prefix if the first
+// of each pair is a number. If none is, all are prefixes; as in Megatron-LM this also holds if
+// numbers occur only before the first item that is not one. Otherwise throws Error naming the item
+// that should be a number. Weights must be above 0. flag: source of the list, for messages.
 BlendList parse_blend_list(std::span<const std::string> items, std::string_view flag);
 
-// Items of a file, apart by white space (--data-args-path).
+// Items of a file, separated by white space (--data-args-path).
 BlendList read_blend_list(const std::string& path, std::string_view flag);
 
 // {"train": [items], "valid": [items], "test": [items]}; a split that is null or absent has no data

@@ -1,4 +1,4 @@
-// Samples of several data sets in one order.
+// Samples of several data sets in one combined order.
 #pragma once
 
 #include <memory>
@@ -12,14 +12,14 @@ namespace megatron::data {
 
 class BlendedDataset final : public Dataset {
  public:
-  // One part of a blend; the same set may be part of it more than once.
+  // One part of a blend; a set may be part of it more than once.
   struct Component {
     std::string name;
     std::shared_ptr<const Dataset> set;
   };
 
-  // Throws Error naming the part, its samples and the suggestion when the index asks more of it than it
-  // has.
+  // Throws Error naming the part, its samples and the suggestion if the index needs more samples of
+  // it than it has.
   BlendedDataset(std::string name, std::vector<Component> parts, BlendIndex index);
 
   int64_t size() const override { return static_cast<int64_t>(index_.set.size()); }

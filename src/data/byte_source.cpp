@@ -84,7 +84,7 @@ class PlainFile final : public ByteSource {
   int64_t consumed_ = 0;
 };
 
-// What the two kinds of compressed files share.
+// Code shared by the two kinds of compressed files.
 class PackedFile : public ByteSource {
  public:
   explicit PackedFile(std::unique_ptr<PlainFile> file)
@@ -93,7 +93,7 @@ class PackedFile : public ByteSource {
   int64_t size() const override { return file_->size(); }
 
  protected:
-  // More packed bytes behind those that are not used yet; false at the end.
+  // Reads more packed bytes after those not used yet; returns false at the end.
   bool fill() {
     if (begin_ < end_) return true;
     begin_ = 0;
@@ -132,7 +132,7 @@ class GzipFile final : public PackedFile {
   }
 
  private:
-  // Zero bytes behind the last member (padding of tapes and blocks) are left out, as gzip does.
+  // Zero bytes after the last member (padding of tapes and blocks) are ignored, as gzip does.
   bool start_member() {
     if (any_ && packed_[begin_] == '\0') {
       ++begin_;
@@ -162,8 +162,8 @@ class GzipFile final : public PackedFile {
   bool inside_ = false, any_ = false;
 };
 
-// The largest window (base-2 logarithm) that frames may need: 128 MiB, zstd's own default, or more
-// where that is at most half of the memory.
+// Largest window (base-2 logarithm) that frames may need: 128 MiB, zstd's own default, or more if
+// that is at most half of the memory.
 int largest_window(int64_t memory) {
   int log = 27;
   const int most = ZSTD_dParam_getBounds(ZSTD_d_windowLogMax).upperBound;
@@ -171,7 +171,7 @@ int largest_window(int64_t memory) {
   return log;
 }
 
-// Bytes of the window that a frame needs, by its header (RFC 8878, 3.1.1.1).
+// Window size in bytes that a frame needs, from its header (RFC 8878, 3.1.1.1).
 uint64_t window_of(std::string_view header) {
   constexpr size_t kDescriptor = 4;  // behind the magic number
   const auto byte = [&](size_t at) -> uint64_t {
@@ -182,7 +182,7 @@ uint64_t window_of(std::string_view header) {
     const uint64_t window = byte(kDescriptor + 1), base = uint64_t{1} << (10 + (window >> 3));
     return base + base / 8 * (window & 7);
   }
-  // The window of a single segment is all of its content.
+  // The window of a single segment is its whole content.
   constexpr size_t kIdBytes[] = {0, 1, 2, 4}, kSizeBytes[] = {1, 2, 4, 8};
   const size_t begin = kDescriptor + 1 + kIdBytes[descriptor & 3];
   uint64_t size = 0;
@@ -241,8 +241,8 @@ class ZstdFile final : public PackedFile {
   bool inside_ = false;
 };
 
-// The magic number of a frame, or of one that is skipped, little-endian: 0xfd2fb528, or 0x184d2a50
-// to 0x184d2a5f.
+// The magic number of a frame or of a skippable frame, little-endian: 0xfd2fb528, or 0x184d2a50 to
+// 0x184d2a5f.
 bool starts_zstd(std::string_view front) {
   return front.size() == kMagicBytes &&
          (front == "\x28\xb5\x2f\xfd" ||

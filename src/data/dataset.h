@@ -1,4 +1,4 @@
-// What a run reads its samples from: a GPT data set, or a blend of several.
+// A source of a run's samples: a GPT data set, or a blend of several.
 #pragma once
 
 #include <cstdint>
@@ -6,15 +6,15 @@
 
 namespace megatron::data {
 
-// One sample of S tokens; each vector has S elements, but segment_begin none where attention is not
-// confined to segments.
+// One sample of S tokens; each vector has S elements, except that segment_begin is empty if
+// attention is not confined to segments.
 struct Sample {
   std::vector<int64_t> tokens, labels, position_ids;
   std::vector<float> loss_mask;        // 1: counted
   std::vector<int32_t> segment_begin;  // first position that each position sees
 };
 
-// Const members may be called by many threads at once.
+// Const members are thread-safe.
 class Dataset {
  public:
   virtual ~Dataset() = default;

@@ -1,5 +1,5 @@
-// A GPT data set that serves more samples than it was asked for at first, in an order of which the
-// first ones do not depend on how many more.
+// A GPT data set that serves more samples than initially requested, in an order whose beginning
+// does not depend on how many more.
 #pragma once
 
 #include <memory>
@@ -9,13 +9,13 @@
 
 namespace megatron::data {
 
-// First the data set of `samples`, all that it has built; then, one after the other, data sets of
-// 1, 2, 4 ... whole epochs, shuffled by seed + 1, seed + 2 ..., until there are `extended`. (A data
-// set that is asked for more at once shuffles other epochs together, so that all its samples come
-// in another order.)
+// First serves the whole data set built for `samples`; then, one after the other, data sets of 1,
+// 2, 4 ... whole epochs, shuffled by seed + 1, seed + 2 ..., until there are `extended`.
+// (Requesting more samples of a single data set would shuffle other epochs together, and so change
+// the order of all its samples.)
 class ExtendedDataset final : public Dataset {
  public:
-  // Throws Error as GptDataset does.
+  // Throws Error like GptDataset.
   ExtendedDataset(std::shared_ptr<const TokenSource> source, const GptDatasetConfig& config,
                   Split split, std::optional<int64_t> samples, int64_t extended);
 

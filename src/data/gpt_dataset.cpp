@@ -31,7 +31,7 @@ int64_t pad_id(const GptDatasetConfig& config) {
   return kNoPadding;
 }
 
-// All but the number of tokens.
+// Makes the request, except the number of tokens.
 IndexRequest make_request(const TokenSource& source, const GptDatasetConfig& config, Split split,
                           std::optional<int64_t> samples) {
   IndexRequest request;
@@ -51,7 +51,8 @@ IndexRequest make_request(const TokenSource& source, const GptDatasetConfig& con
   return request;
 }
 
-// Threads that are worth starting for so much work; small sets are done before a thread begins.
+// Number of threads that are worth starting for this much work; small sets finish before a thread
+// starts.
 int threads_for(int64_t entries, int given) {
   constexpr int64_t kEntriesOfAThread = 1'000'000;
   const int most = given > 0 ? given : available_processors();

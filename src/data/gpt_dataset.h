@@ -42,9 +42,9 @@ struct GptDatasetConfig {
 class GptDataset final : public Dataset {
  public:
   // samples: none means one epoch. Loads the indices from the cache or builds and stores them;
-  // other threads and processes may do the same at the same time. Throws Error naming the split
-  // when it has no sequences, for a damaged source, and, before building, when the indices would
-  // take more than half of config.memory.
+  // other threads and processes may do the same concurrently. Throws Error naming the split if it
+  // has no sequences, for a damaged source, and, before building, if the indices would take more
+  // than half of config.memory.
   GptDataset(std::shared_ptr<const TokenSource> source, GptDatasetConfig config, Split split,
              std::optional<int64_t> samples);
 
@@ -56,15 +56,15 @@ class GptDataset final : public Dataset {
   const IndexRequest& request() const { return request_; }
   const GptIndices& indices() const { return *indices_; }
   bool from_cache() const { return from_cache_; }
-  // Path of the cache's file; empty without a cache. suffix: "json", "document_index.npy" ...
+  // Path of a file in the cache; empty without a cache. suffix: "json", "document_index.npy" ...
   std::string cache_file(std::string_view suffix) const;
 
  private:
   void prepare(std::optional<int64_t> samples);
   void check_build() const;
   void build();
-  // Fills `text` (S + extra tokens) from the source; returns the tokens read. borders: where stored
-  // sequences end.
+  // Fills `text` (S + extra tokens) from the source; returns the number of tokens read. borders:
+  // ends of the stored sequences.
   int64_t gather(int64_t k, std::vector<int64_t>& text, std::vector<int64_t>& borders) const;
   void mask(Sample& sample, const std::vector<int64_t>& borders) const;
 

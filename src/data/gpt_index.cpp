@@ -20,12 +20,12 @@ constexpr int64_t kInt32Max = std::numeric_limits<int32_t>::max();
 int64_t samples_built(const IndexRequest& request, int64_t epochs) {
   const int64_t tokens = epochs * request.tokens_per_epoch - request.extra_tokens;
   if (request.drop_last_partial) return tokens / request.sequence_length;
-  // In single precision, as the original has it.
+  // Computed in single precision, as in the original.
   return static_cast<int64_t>(
       std::ceil(static_cast<float>(tokens) / static_cast<float>(request.sequence_length)));
 }
 
-// first, first + 1, ... of each epoch in turn, shuffled together.
+// Fills in first, first + 1, ... for each epoch in turn, shuffled together.
 void fill_epochs(std::span<int32_t> out, const IndexRequest& request, RandomState& random) {
   const auto count = static_cast<size_t>(request.sequences);
   for (size_t epoch = 0; epoch < out.size(); epoch += count) {
@@ -35,7 +35,7 @@ void fill_epochs(std::span<int32_t> out, const IndexRequest& request, RandomStat
   random.shuffle(out);
 }
 
-// Entries of the document index that are shuffled together before the last epoch's.
+// Number of entries of the document index that are shuffled together before the last epoch's.
 size_t first_documents(const IndexRequest& request, const IndexPlan& plan) {
   return static_cast<size_t>(plan.documents - (plan.separate_final_epoch ? request.sequences : 0));
 }
@@ -44,7 +44,7 @@ IntegerType shuffle_type(const IndexPlan& plan) {
   return plan.samples >= 0xfffffffell ? IntegerType::i64 : IntegerType::u32;
 }
 
-// Lengths are 32-bit in the token files, so only the number of documents can ask for more.
+// Lengths are 32-bit in the token files, so only the number of documents can require more.
 IntegerType row_type(int64_t documents) {
   return documents > kInt32Max ? IntegerType::i64 : IntegerType::i32;
 }
@@ -58,8 +58,8 @@ void fill_shuffle(std::span<T> out, const IndexPlan& plan, RandomState& random) 
   if (plan.separate_final_epoch) random.shuffle(out.subspan(first));
 }
 
-// Writes the rows, block after block of the document index. A block's lengths are looked up once;
-// where it begins in the chain of tokens is known as soon as the block before it is looked up.
+// Writes the rows, block by block of the document index. A block's lengths are looked up once; its
+// beginning in the chain of tokens is known as soon as the block before it has been looked up.
 template <class T>
 class SampleRows {
  public:
@@ -79,7 +79,7 @@ class SampleRows {
 
   int64_t blocks() const { return ceil_div(std::ssize(documents_), kBlock); }
 
-  // Blocks may be worked on at once, but must be begun in ascending order.
+  // Blocks may be processed concurrently, but must be begun in ascending order.
   void write_block(int64_t block, int thread) noexcept {
     const auto begin = static_cast<size_t>(block) * kBlock;
     const auto part = documents_.subspan(begin, std::min(kBlock, documents_.size() - begin));
@@ -100,7 +100,7 @@ class SampleRows {
     write_rows(begin, sizes, tokens);
   }
 
-  // Rows that lie behind the last token.
+  // Writes the rows after the last token.
   void write_last() {
     const int64_t last = static_cast<int64_t>(documents_.size()) - 1;
     const int64_t offset = lengths_[documents_.back()] - request_.extra_tokens;
@@ -114,11 +114,11 @@ class SampleRows {
   static constexpr size_t kAhead = 48;  // lookups that are under way
   static constexpr int64_t kUnknown = -1;
 
-  // The token that row k > 0 stands at (extra 1) or behind (extra 0).
+  // The token at which (extra 1) or after which (extra 0) row k > 0 is.
   int64_t token_of(int64_t row) const {
     return row * request_.sequence_length - 1 + request_.extra_tokens;
   }
-  // The first row k > 0 whose token is not among the first `tokens`.
+  // First row k > 0 whose token is not among the first `tokens`.
   int64_t row_behind(int64_t tokens) const {
     const int64_t length = request_.sequence_length;
     return std::max<int64_t>(1, ceil_div(tokens + 1 - request_.extra_tokens, length));
@@ -251,7 +251,7 @@ IntegerArray build_sample_index(const IndexRequest& request, const IndexPlan& pl
 GptIndices build_indices(const IndexRequest& request, const IndexPlan& plan, int64_t seed,
                          const Lengths& lengths, ThreadPool& pool, IndexReady ready) {
   std::optional<IntegerArray> documents, shuffle;
-  // With a thread to spare, the draws of the document index are made twice, so that the shuffle
+  // If there is a spare thread, the draws of the document index are made twice, so that the shuffle
   // index need not wait for it.
   RandomState random(seed), ahead(seed);
   const bool apart = pool.size() > 1;

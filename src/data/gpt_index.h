@@ -1,10 +1,11 @@
-// Which tokens make which sample: the three indices of Megatron-LM's GPT data set, index for index.
+// The indices that map samples to tokens: the three indices of Megatron-LM's GPT data set, with the
+// same contents.
 //
 // The documents of a split are repeated for as many epochs as the requested samples need and
 // shuffled (document index); samples of S + 1 tokens, the last of which is the first of the next
-// one, are cut from that chain (sample index); samples are shuffled (shuffle index). When fewer
-// than 80% of the last epoch's samples are needed, that epoch is kept apart, so that its documents
-// are not seen early.
+// one, are cut from that chain (sample index); samples are shuffled (shuffle index). If fewer than
+// 80% of the last epoch's samples are needed, that epoch is shuffled separately, so that its
+// documents are not seen early.
 #pragma once
 
 #include <cstdint>
@@ -39,30 +40,29 @@ struct IndexPlan {
 // Throws Error for a split without tokens, a sequence length or a request out of range.
 IndexPlan plan_index(const IndexRequest& request);
 
-// Bytes that the three indices of a plan take in memory.
+// Memory in bytes of the three indices of a plan.
 int64_t index_bytes(const IndexPlan& plan);
 
 struct GptIndices {
   IntegerArray document, sample, shuffle;
 };
 
-// The generator goes through the document index first, then through the shuffle index.
+// The generator is used first for the document index, then for the shuffle index.
 IntegerArray build_document_index(const IndexRequest& request, const IndexPlan& plan,
                                   RandomState& random);
 IntegerArray build_shuffle_index(const IndexPlan& plan, RandomState& random);
-// Leaves the generator where build_document_index() leaves it.
+// Advances the generator to its state after build_document_index().
 void skip_document_index(const IndexRequest& request, const IndexPlan& plan, RandomState& random);
 
-// Rows (position in the document index, token offset) at which each sample starts, and one row more
-// for the end: row k > 0 stands at the last token that sample k - 1 shares with it, or behind its
-// last one (extra 0); at the chain's end when there is none. meanwhile: work done by one of the
-// threads meanwhile.
+// Rows (position in the document index, token offset) at which each sample starts, and one more row
+// for the end: row k > 0 is at the last token of sample k - 1, which both share, or after it (extra
+// 0); at the chain's end if there is none. meanwhile: work done concurrently by one of the threads.
 IntegerArray build_sample_index(
     const IndexRequest& request, const IndexPlan& plan, const IntegerArray& document_index,
     const Lengths& lengths, ThreadPool& pool, FunctionRef<void()> meanwhile = [] {});
 
-// All three; the same for any number of threads. ready: called with each index as soon as it is built,
-// by one thread or another, while others are still being built.
+// Builds all three; the result does not depend on the number of threads. ready: called with each
+// index as soon as it is built, by any thread, while others are still being built.
 using IndexReady = FunctionRef<void(std::string_view name, const IntegerArray& index)>;
 GptIndices build_indices(const IndexRequest& request, const IndexPlan& plan, int64_t seed,
                          const Lengths& lengths, ThreadPool& pool, IndexReady ready);

@@ -61,7 +61,7 @@ IndexCache::IndexCache(std::string directory, std::string content, const IndexRe
   key_ = digest(std::as_bytes(std::span(text)));
 }
 
-// The number of samples asked for counts through the epochs alone.
+// The requested number of samples matters only through the epochs.
 Json IndexCache::made_from() const {
   return Json(Json::Object{{"version", kVersion},
                            {"content", content_},
@@ -138,8 +138,8 @@ bool IndexWriter::commit() {
     for (size_t i = 0; i < kNames.size(); ++i) description.set(kNames[i], descriptions_[i]);
     AtomicFile last(cache_.path("json"));
     last.write(description.dump(2) + "\n");
-    // Of small arrays every byte is looked at before they are used, so that thousands of small data
-    // sets need not wait for the disk.
+    // Every byte of small arrays is checked before use, so that thousands of small data sets need
+    // not wait for the disk.
     const bool small = index_bytes(cache_.plan_) <= static_cast<int64_t>(kPiece * kPieces);
     const auto finish = [small](AtomicFile& file) { small ? file.publish() : file.commit(); };
     for (const auto& file : files_) finish(*file);

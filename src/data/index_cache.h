@@ -1,10 +1,11 @@
 // The indices of GPT data sets on disk: <key>.document_index.npy, .sample_index.npy and
-// .shuffle_index.npy, whose bytes are those that Megatron-LM would write, and <key>.json, which
-// says what they are.
+// .shuffle_index.npy, with the bytes that Megatron-LM would write, and <key>.json, which describes
+// them.
 //
-// The key is a digest of all that the indices are made from: the content of the source's index (not
-// its name or place), which sequences, sequence length, epochs, seed. So moved, renamed and copied
-// data find their indices again, and so do runs whose requests need the same epochs.
+// The key is a digest of everything that the indices are made from: the content of the source's
+// index (not its name or location), the range of sequences, sequence length, epochs, seed. So
+// moved, renamed and copied data find their indices again, as do runs whose requests need the same
+// epochs.
 #pragma once
 
 #include <array>
@@ -21,8 +22,8 @@
 
 namespace megatron::data {
 
-// Where indices lie: `given`, or by default index_cache/ in the directory that the .idx file of
-// `prefix` is in (links followed).
+// Directory of cached indices: `given`, or by default index_cache/ next to the .idx file of
+// `prefix` (symlinks resolved).
 std::string index_cache_directory(const std::string& prefix,
                                   const std::optional<std::string>& given);
 
@@ -35,9 +36,9 @@ class IndexCache {
   const std::string& key() const { return key_; }
   std::string path(std::string_view suffix) const;  // "json", "document_index.npy" ...
 
-  // Maps the indices. Nothing where there are none, or, with a warning, where a file is missing,
-  // cut short, of another shape, or does not have the digest in the description: of all its bytes
-  // up to 4 MiB, of 64 pieces of 64 KiB all over it from there on.
+  // Maps the indices. Returns nothing if there are none, or, with a warning, if a file is missing,
+  // truncated, of another shape, or does not have the digest in the description: of all its bytes
+  // up to 4 MiB, and beyond that of 64 pieces of 64 KiB spread over it.
   std::optional<GptIndices> load() const;
 
  private:
@@ -51,17 +52,17 @@ class IndexCache {
   std::string key_;
 };
 
-// Writes the indices of a cache's key. Any number of processes may do so at once: each file appears
-// whole, the description comes last, and all have the same bytes. Trouble (no space left, a
-// directory that cannot be written) ends the writing with a warning, never the program.
+// Writes the indices of a cache's key. Several processes may do so concurrently: each file is
+// written atomically, the description comes last, and all write the same bytes. Failures (no space
+// left, a directory that cannot be written) end the writing with a warning, never the program.
 class IndexWriter {
  public:
-  // source, split: for the reader of the description.
+  // source, split: recorded in the description for its readers.
   IndexWriter(const IndexCache& cache, std::string source, std::string split);
 
-  // Starts writing one of the three. By any thread.
+  // Starts writing one of the three. Thread-safe.
   void write(std::string_view name, const IntegerArray& index);
-  // All three are on the disk under their names, then the description; false after a warning.
+  // Publishes all three under their names, then the description; returns false after a warning.
   bool commit();
 
  private:

@@ -68,7 +68,7 @@ int64_t nanoseconds(const timespec& time) {
   return int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec;
 }
 
-// Renaming or moving a file changes its time of change of status, at most.
+// Renaming or moving a file changes at most its status change time.
 Json identity_of(const std::string& prefix) {
   Json json{Json::Object{}};
   for (const char* suffix : {"idx", "bin"}) {
@@ -188,7 +188,8 @@ void IndexedDataset::check_sequences(int64_t begin, int64_t end) const {
     if (bad(i)) refuse(i);
 }
 
-// Each sequence begins where the one before ends, the first at byte 0. Overflow ends in a difference.
+// Each sequence begins where the previous one ends, the first at byte 0. An overflow shows as a
+// difference.
 void IndexedDataset::check_order(int64_t begin, int64_t end) const {
   const auto item = static_cast<uint64_t>(item_);
   const auto expected = [=, this](int64_t i) {
@@ -238,7 +239,7 @@ void IndexedDataset::check(ThreadPool& pool) const {
            "{}.idx or .bin was changed while it was being read: try again when they are complete",
            prefix_);
   checked_ = true;
-  // What was mapped for this pass alone does not stay in memory.
+  // Releases memory that was mapped only for this pass.
   ::madvise(const_cast<std::byte*>(idx_.bytes().data()), idx_.bytes().size(), MADV_DONTNEED);
 }
 

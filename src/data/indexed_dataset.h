@@ -1,6 +1,5 @@
-// Token files of Megatron-LM: <prefix>.bin holds the token ids of all sequences one after the
-// other, <prefix>.idx says where each sequence and each document lies. All numbers are
-// little-endian.
+// Token files of Megatron-LM: <prefix>.bin holds the token ids of all sequences consecutively,
+// <prefix>.idx the location of each sequence and each document. All numbers are little-endian.
 //
 //   .idx  offset            type     content
 //         0                 9 bytes  "MMIDIDX\0\0"
@@ -31,26 +30,26 @@
 
 namespace megatron::data {
 
-// The first bytes of an .idx file.
+// First bytes of an .idx file.
 inline constexpr std::string_view kIndexMagic("MMIDIDX\0\0", 9);
 
-// The prefix of a pair of files, from the prefix or from the name of one of the two.
+// Prefix of a pair of files, given the prefix or the name of one of the two.
 std::string indexed_dataset_prefix(const std::string& path);
 
-// Throws Error, which names the flag of the prefix, unless both files of `prefix` may be written:
-// see base/command_output.h. What may be replaced is a pair of token files, with `overwrite`; of a
-// .bin the .idx next to it does not say that, or what a killed builder left.
+// Throws Error, naming the flag of the prefix, unless both files of `prefix` may be written: see
+// base/command_output.h. With `overwrite` a pair of token files may be replaced; a .bin is
+// recognised by the .idx next to it, or as the leftover of a killed builder.
 void check_dataset_output(const std::string& prefix, bool overwrite,
                           const std::vector<std::string>& inputs);
 
-// Both files of `prefix` exist.
+// True if both files of `prefix` exist.
 bool indexed_dataset_exists(const std::string& prefix);
 
-// The element type that the preprocessing writes: u16 below 65500 words, i32 from there on or when
-// the size is not known.
+// Element type that preprocessing writes: u16 below 65500 words, i32 otherwise or if the size is
+// unknown.
 DType token_type_for_vocabulary(std::optional<int64_t> vocabulary_size);
 
-// Least and greatest token id.
+// Smallest and largest token id.
 struct TokenRange {
   int64_t smallest = 0, largest = 0;
   bool operator==(const TokenRange&) const = default;
@@ -60,11 +59,11 @@ struct IndexedDatasetOptions {
   bool map_tokens = true;  // false: .bin is read piece by piece, never mapped (--no-mmap-bin-files)
 };
 
-// A pair of token files; .idx is mapped. Opening takes the same time for any number of sequences:
-// it checks the header, both sizes and the ends of the tables. check() looks at every length,
-// offset and document entry: sequences follow each other in .bin without a gap, as every writer of
-// the format lays them, and fill it. Each access looks once more at the entries it uses. All throw
-// Error naming the file and the entry. Safe for many threads.
+// A pair of token files; .idx is mapped. Opening takes constant time for any number of sequences:
+// it checks the header, both sizes and the ends of the tables. check() checks every length, offset
+// and document entry: sequences must be contiguous in .bin, as every writer of the format writes
+// them, and fill it. Each access checks again the entries it uses. All throw Error naming the file
+// and the entry. Thread-safe.
 class IndexedDataset : public TokenSource {
  public:
   explicit IndexedDataset(std::string prefix, IndexedDatasetOptions options = {});
@@ -83,21 +82,22 @@ class IndexedDataset : public TokenSource {
   int64_t token_count() const;  // adds up all lengths
   int64_t bin_bytes() const { return bin_.size(); }
   int64_t document_count() const { return documents_; }
-  // Sequences [first, second) of a document; both are equal when it is empty.
+  // Sequences [first, second) of a document; both are equal if it is empty.
   std::pair<int64_t, int64_t> document(int64_t document) const;
   bool multimodal() const { return modes_ != nullptr; }
   int mode(int64_t sequence) const;  // 0 in files without modes
 
-  // Tokens [offset, offset + length) of a sequence, to its end without a length.
+  // Tokens [offset, offset + length) of a sequence; without a length, to its end.
   std::vector<int64_t> get(int64_t sequence, int64_t offset = 0,
                            std::optional<int64_t> length = {}) const;
-  // Of all sequences; reads the whole of .bin, at the speed of memory for integer types. None
-  // without tokens. Throws Error naming the sequence for a value that is not an integer.
+  // Smallest and largest token id over all sequences; reads the whole .bin, at memory speed for
+  // integer types. None without tokens. Throws Error naming the sequence if a value is not an
+  // integer.
   std::optional<TokenRange> token_range() const;
-  // The sequence as it lies in the file, which must be mapped.
+  // The sequence's bytes in the file, which must be mapped.
   std::span<const std::byte> bytes(int64_t sequence) const;
-  // The same, typed. Throws Error when T is not the element type or the sequence does not start at
-  // a multiple of its size.
+  // The same, typed. Throws Error if T is not the element type or the sequence is not aligned to
+  // its size.
   template <class T>
   std::span<const T> tokens(int64_t sequence) const {
     const auto raw = bytes(sequence);
@@ -133,25 +133,25 @@ class IndexedDataset : public TokenSource {
   mutable std::atomic<bool> checked_{false};
 };
 
-// Writes a pair of token files. Nothing is visible under their names before finalize(), which makes
-// first .bin and then .idx appear whole; a builder that is destroyed before leaves nothing behind.
-// Memory does not grow with the number of sequences and documents.
+// Writes a pair of token files. Nothing is visible under their names before finalize(), which
+// publishes first .bin and then .idx atomically; a builder that is destroyed earlier leaves nothing
+// behind. Memory does not grow with the number of sequences and documents.
 class IndexedDatasetBuilder {
  public:
-  // dtype: an integer type. A multimodal file stores one mode a sequence.
+  // dtype: an integer type. A multimodal file stores one mode per sequence.
   IndexedDatasetBuilder(std::string prefix, DType dtype, bool multimodal = false);
 
   // Appends one sequence. Throws Error for a value outside the range of the element type.
   void add_item(std::span<const int64_t> tokens, int mode = 0);
   void add_item(std::span<const int32_t> tokens, int mode = 0);
   void end_document();
-  // Appends a document of several sequences, whose tokens stand one after the other. modes: empty
-  // or one a sequence.
+  // Appends a document of several sequences with consecutive tokens. modes: empty or one per
+  // sequence.
   void add_document(std::span<const int64_t> tokens, std::span<const int64_t> lengths,
                     std::span<const int> modes = {});
-  // Appends many documents: their tokens as they shall lie in the file, the number of tokens of
-  // each sequence, and the number of sequences of each document. Throws Error when the numbers do
-  // not add up. Not for multimodal files.
+  // Appends many documents: their tokens in the file's format, the number of tokens of each
+  // sequence, and the number of sequences of each document. Throws Error if the numbers do not add
+  // up. Not for multimodal files.
   void add_documents(std::span<const std::byte> tokens, std::span<const int32_t> lengths,
                      std::span<const int32_t> sequences);
   void add_documents(const SpilledBytes& tokens, const SpilledList<int32_t>& lengths,

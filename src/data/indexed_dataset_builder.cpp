@@ -29,8 +29,8 @@ void append(std::string& text, const T& value) {
   text.append(reinterpret_cast<const char*>(&value), sizeof value);
 }
 
-// A builder of this prefix was killed, maybe between the renames of its two files: what it left
-// (AtomicFile: FILE.PROCESS.NUMBER.tmp) stands next to them.
+// True if a builder of this prefix was killed, perhaps between the renames of its two files: its
+// temporary file (AtomicFile: FILE.PROCESS.NUMBER.tmp) is next to them.
 bool was_interrupted(const std::string& prefix) {
   const std::string base = std::filesystem::path(prefix).filename().string();
   std::error_code error;
@@ -164,7 +164,7 @@ void IndexedDatasetBuilder::add_index(const std::string& prefix) {
   closed_ = sequence_count();
 }
 
-// Sequences that lie in the file in their order, one behind the other, are copied at once.
+// Consecutive sequences in the file are copied together.
 void IndexedDatasetBuilder::add_sequences_of(const IndexedDataset& part) {
   std::span<const std::byte> run;
   for (int64_t i = 0; i < part.sequence_count(); ++i) {
@@ -254,10 +254,10 @@ void IndexedDatasetBuilder::finalize() {
            sequence_count() - closed_);
   AtomicFile idx(prefix_ + ".idx");
   write_index(idx);
-  // Nothing that can fail for want of space comes after a name has changed.
+  // All steps that can fail for lack of space come before any name changes.
   bin_.sync();
   idx.sync();
-  // An older index must never stand next to the new tokens, not even after a crash between the two
+  // An older index must never exist next to the new tokens, not even after a crash between the two
   // renames.
   const bool gone = unlink((prefix_ + ".idx").c_str()) == 0 || errno == ENOENT;
   MG_CHECK(gone, "{}.idx cannot be replaced: {}", prefix_, std::strerror(errno));

@@ -79,7 +79,7 @@ std::string read_unpacked(const std::string& path) {
   return InputFile(path).rest();
 }
 
-// buffer_ holds the beginning of a line that the block before could not take whole.
+// buffer_ holds the beginning of a line that did not fit in the previous block.
 bool InputFile::next_block(LineBlock& block, size_t bytes) {
   LineBlock::Buffer& out = block.buffer_;
   size_t size = end_ - begin_, searched = 0, whole = 0;

@@ -1,5 +1,5 @@
-// A file read from front to back, plain or compressed (byte_source.h), in bounded memory: by lines,
-// or by blocks of whole lines. Read a file in one of the two ways.
+// A file read from front to back, plain or compressed (byte_source.h), in bounded memory: either by
+// lines or by blocks of whole lines.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace megatron::data {
 
-// Whole lines, with at least kPadding readable bytes behind them, as JSON parsers want.
+// Whole lines, followed by at least kPadding readable bytes, as JSON parsers require.
 class LineBlock {
  public:
   static constexpr size_t kPadding = 64;
@@ -24,7 +24,7 @@ class LineBlock {
 
  private:
   friend class InputFile;
-  // Memory that grows without a second copy of what is in it, as a long line needs.
+  // Memory that grows without a second copy of its contents, for long lines.
   class Buffer {
    public:
     char* data() const { return bytes_.get(); }
@@ -51,15 +51,15 @@ class InputFile {
   InputFile(const InputFile&) = delete;
   InputFile& operator=(const InputFile&) = delete;
 
-  // The next line without its end; false at the end of the file. Throws Error for a line above 1
-  // GiB, for a damaged compressed file and for one that changes while it is read.
+  // Reads the next line without its end; returns false at the end of the file. Throws Error for a
+  // line above 1 GiB, for a damaged compressed file and for one that changes while it is read.
   bool next_line(std::string& line);
-  // The same with its end as it stands in the file, behind what `text` holds.
+  // The same including the line end in the file; appends to `text`.
   bool append_line(std::string& text);
   std::string rest();  // all that is left; throws Error above 1 GiB
 
-  // The next lines: about `bytes` of them, more only when one line is longer. Every line but the
-  // file's last ends with '\n'. False at the end. A block's memory is used again.
+  // Reads the next lines: about `bytes`, more only if a single line is longer. Every line but the
+  // file's last ends with '\n'. Returns false at the end. A block's memory is reused.
   bool next_block(LineBlock& block, size_t bytes);
 
   const std::string& path() const { return path_; }
@@ -77,7 +77,8 @@ class InputFile {
   int64_t line_number_ = 0;
 };
 
-// A whole file, unpacked where it is compressed; a pipe as it is. Throws Error above 1 GiB.
+// Reads a whole file, unpacked if it is compressed; a pipe is not unpacked. Throws Error above 1
+// GiB.
 std::string read_unpacked(const std::string& path);
 
 }  // namespace megatron::data

@@ -1,4 +1,4 @@
-// The files that --input names.
+// Lists the files that --input names.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,8 @@
 namespace megatron::data {
 
 enum class TextKind {
-  automatic,  // by the file's name: .jsonl, .ndjson or .json (then maybe .gz or .zst): JSON lines; else text
+  automatic,   // by the file's name: .jsonl, .ndjson or .json (then maybe .gz or .zst): JSON lines;
+               // else text
   json_lines,  // one JSON object a line, whatever the name
 };
 
@@ -22,11 +23,11 @@ struct InputEntry {
 // True if a file's name says that it holds JSON lines.
 bool named_like_json_lines(std::string_view path);
 
-// The files of each path, in the order of the paths. A path is a file; a directory: its files,
-// recursively, sorted by path, hidden ones left out and one that is reached under several names
-// (links) taken once; or, when no file has that name, a pattern of *, ?, [...] and {a,b}, whose
-// matches are sorted by path and are files or directories as above. Throws Error for a path that
-// does not exist, a pattern without match and a directory without a file.
+// Lists the files of each path, in the order of the paths. A path is one of: a file; a directory,
+// for its files, recursively, sorted by path, without hidden ones and with a file reachable under
+// several names (links) only once; or, if no file has that name, a pattern of *, ?, [...] and
+// {a,b}, whose matches are sorted by path and are files or directories as above. Throws Error for a
+// path that does not exist, a pattern without match and a directory without a file.
 std::vector<InputEntry> list_inputs(const std::vector<std::string>& paths, TextKind kind);
 
 }  // namespace megatron::data

@@ -1,4 +1,4 @@
-// Files with one JSON object a line. Each key asked for holds a text or a list of texts
+// Files with one JSON object per line. Each requested key holds a text or a list of texts
 // (sentences). Other members of a record are ignored as long as json_record.h can read them.
 #pragma once
 
@@ -12,16 +12,16 @@
 
 namespace megatron::data {
 
-// One line after the other, by one thread, without copying the line.
+// Parses lines one after the other on one thread, without copying them.
 class JsonLineParser {
  public:
   explicit JsonLineParser(std::vector<std::string> keys);
   ~JsonLineParser();
 
-  // For each key its texts, which are valid until the next call. At least LineBlock::kPadding bytes
-  // behind the line must be readable. Of a repeated key the last value counts. Throws Error for bad
-  // JSON (text that is not UTF-8 too), a missing key, a value of another type or a lone surrogate
-  // in it; it does not name the file.
+  // Returns each key's texts, which are valid until the next call. At least LineBlock::kPadding
+  // bytes after the line must be readable. For a repeated key the last value counts. Throws Error
+  // for bad JSON (including text that is not UTF-8), a missing key, a value of another type or a
+  // lone surrogate in it; the text does not name the file.
   std::span<const std::vector<std::string_view>> parse(std::string_view line);
 
  private:
@@ -42,8 +42,8 @@ class JsonLinesReader {
  public:
   JsonLinesReader(const std::string& path, std::vector<std::string> keys);
 
-  // The next record; false at the end. Lines of white space are skipped. Throws Error as the parser
-  // does, naming file and line.
+  // Reads the next record; returns false at the end. Lines of white space are skipped. Throws Error
+  // like the parser, naming file and line.
   bool next(JsonRecord& record);
   const InputFile& file() const { return file_; }
 

@@ -111,8 +111,8 @@ class Reader {
     return false;
   }
 
-  // Reads uXXXX and, for a surrogate, the second half of the pair behind it. The place is then that
-  // of the last digit.
+  // Reads uXXXX and, for a surrogate, the second half of the pair after it. The position is then
+  // that of the last digit.
   bool read_unicode(std::string& out) {
     uint32_t code = 0, low = 0;
     if (!hex_digits(at_ + 1, code)) return false;

@@ -1,10 +1,10 @@
-// One line of a file of JSON lines, read as Python's json.loads reads it.
+// One line of a file of JSON lines, read in the same way as by Python's json.loads.
 //
-// Beyond the letter of JSON these are accepted: numbers of any size (infinite where a double holds
-// none), NaN, Infinity and -Infinity, repeated keys, of which the last counts, and escapes of lone
-// surrogates: \ud83d without the second half that would make a character of it. Data sets crawled
-// from the web have all of them, mostly under keys that nobody reads. A lone surrogate becomes
-// three bytes that are not UTF-8, which check_text() finds where a text is read.
+// Beyond the JSON standard these are accepted: numbers of any size (infinite if they exceed a
+// double), NaN, Infinity and -Infinity, repeated keys, of which the last counts, and escapes of
+// lone surrogates: \ud83d without the second half of a pair. Data sets crawled from the web contain
+// all of them, mostly under keys that nobody reads. A lone surrogate becomes three bytes that are
+// not UTF-8, which check_text() finds when a text is read.
 #pragma once
 
 #include <cstddef>
@@ -15,10 +15,10 @@
 
 namespace megatron::data {
 
-// Throws Error naming `origin` and the place if json.loads would refuse the line, too.
+// Throws Error naming `origin` and the position if json.loads would also refuse the line.
 Json parse_record(std::string_view line, std::string_view origin);
 
-// The same without a message; `end`: how far the line could be read.
+// The same without a message; `end`: offset up to which the line could be read.
 struct ReadRecord {
   std::optional<Json> value;
   size_t end = 0;

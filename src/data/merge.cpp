@@ -23,7 +23,8 @@ void check_pair(const std::string& prefix) {
   }
 }
 
-// All pairs of a directory, in the order of their file names (so "a-1.bin" comes before "a.bin").
+// Adds all pairs of a directory, in the order of their file names (so "a-1.bin" comes before
+// "a.bin").
 void add_directory(const std::string& folder, const std::string& output,
                    std::vector<std::string>& prefixes) {
   std::set<std::string> names;
@@ -63,7 +64,7 @@ void check_modes(const IndexedDataset& part, bool multimodal) {
   fail("{} has a mode for each sequence; give --multimodal", part.path());
 }
 
-// What stands in the way of the output.
+// Throws if the output may not be written.
 void check_output(const MergeRequest& request, const std::vector<std::string>& prefixes) {
   std::vector<std::string> inputs;
   for (const std::string& prefix : prefixes)
@@ -71,7 +72,7 @@ void check_output(const MergeRequest& request, const std::vector<std::string>& p
   check_dataset_output(request.output_prefix, request.overwrite, inputs);
 }
 
-// Reads every index whole, so that none is found damaged midway.
+// Reads every index completely, so that damage is found before anything is written.
 void check_inputs(const MergeRequest& request, const std::vector<std::string>& prefixes) {
   ThreadPool pool(available_processors());
   const DType dtype = IndexedDataset(prefixes[0]).dtype();

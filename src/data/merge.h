@@ -1,4 +1,4 @@
-// Several pairs of token files as one.
+// Merges several pairs of token files into one.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 namespace megatron::data {
 
 struct MergeRequest {
-  // Prefixes, or directories: all pairs in one, in the order of their file names.
+  // Prefixes, or directories: all pairs in each, in the order of their file names.
   std::vector<std::string> input;
   std::string output_prefix;
   bool multimodal = false;  // the pairs hold a mode for each sequence
@@ -23,9 +23,9 @@ struct MergeResult {
   int64_t pairs = 0;         // of the input
 };
 
-// In the order of the input; both files appear whole. Throws Error, before anything is written, for
-// a pair that is not whole or is damaged, an output that exists or is one of the inputs, and pairs
-// that differ in type or in having modes.
+// Merges in the order of the input; both files appear atomically. Throws Error, before anything is
+// written, for a pair that is incomplete or damaged, an output that exists or is one of the inputs,
+// and pairs that differ in type or in having modes.
 MergeResult merge_datasets(const MergeRequest& request);
 
 }  // namespace megatron::data

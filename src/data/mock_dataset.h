@@ -10,7 +10,7 @@
 namespace megatron::data {
 
 // 100 000 sequences of 1 to 4095 tokens (lengths from NumPy's default_rng(0)): 1, 2, 3 ... modulo
-// the vocabulary, then the end-of-document token. Megatron-LM divides it by "1,1,1".
+// the vocabulary, followed by the end-of-document token. Megatron-LM divides it by "1,1,1".
 class MockTokens : public TokenSource {
  public:
   MockTokens(int64_t vocabulary_size, int64_t eod);  // throws Error for a vocabulary below 1

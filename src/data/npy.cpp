@@ -20,7 +20,7 @@ constexpr struct {
 
 const auto& facts(IntegerType type) { return kTypes[static_cast<int>(type)]; }
 
-// The text of one value of the header's dictionary, from after "key: " on.
+// Text of one value of the header's dictionary, after "key: ".
 std::string_view value_of(std::string_view header, std::string_view key, const std::string& path) {
   const size_t at = header.find(key);
   MG_CHECK(at != header.npos, "{}: its .npy header has no {}", path, key);
@@ -61,7 +61,7 @@ std::string_view name(IntegerType type) { return facts(type).text; }
 IntegerArray::IntegerArray(IntegerType type, std::vector<int64_t> shape)
     : type_(type), shape_(std::move(shape)), item_(facts(type).bytes) {
   for (const int64_t extent : shape_) size_ *= extent;
-  // Zero pages: touched by those who fill them.
+  // Zero pages, which are first touched by the threads that fill them.
   const auto bytes = static_cast<size_t>(size_ * item_);
   memory_.reset(static_cast<std::byte*>(std::calloc(std::max<size_t>(bytes, 1), 1)));
   MG_CHECK(memory_ != nullptr,

@@ -19,13 +19,13 @@ namespace megatron::data {
 enum class IntegerType { i16, i32, u32, i64 };
 std::string_view name(IntegerType type);  // NumPy's: "<i4" ...
 
-// Whether a file that begins like this is an array of NumPy's.
+// True if a file with this beginning is a NumPy array.
 inline bool is_npy(std::string_view beginning) { return beginning.starts_with("\x93NUMPY"); }
 
 class IntegerArray {
  public:
   IntegerArray(IntegerType type, std::vector<int64_t> shape);  // zeros, in memory
-  // Maps a file. Throws Error naming the file when it is not a whole .npy file of integers.
+  // Maps a file. Throws Error naming the file if it is not a complete .npy file of integers.
   static IntegerArray map(const std::string& path);
 
   IntegerType type() const { return type_; }
@@ -33,7 +33,7 @@ class IntegerArray {
   int64_t size() const { return size_; }  // elements
   std::span<const std::byte> bytes() const { return {data_, static_cast<size_t>(size_ * item_)}; }
   int64_t operator[](int64_t i) const;  // element i in C order; not checked
-  // Elements of an array in memory. T: the C++ type of the same width and sign.
+  // Elements of an array in memory. T: the C++ type of the same width and signedness.
   template <class T>
   std::span<T> values() {
     MG_ASSERT(!file_ && sizeof(T) == static_cast<size_t>(item_));

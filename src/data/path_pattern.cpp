@@ -73,7 +73,7 @@ class Expansion {
   std::vector<std::string> found;
 
  private:
-  // All paths below `path` that match `rest`, which has no braces.
+  // Collects all paths below `path` that match `rest`, which has no braces.
   void walk(std::string path, std::string_view rest) {
     for (;;) {
       const size_t slash = rest.find('/');

@@ -6,10 +6,10 @@
 
 namespace megatron::data {
 
-// The paths that match, sorted. Braces give one pattern for each alternative, which need not match;
-// a path that several of them match is there as often. A name that begins with a point is matched
-// by a point alone; a backslash takes a character as it is. Throws Error naming --input for a
-// pattern that stands for more than a million paths, or 256 MiB of names.
+// Returns the matching paths, sorted. Braces give one pattern per alternative, which need not
+// match; a path that several of them match is listed as many times. A leading point of a name is
+// matched only by a point; a backslash escapes a character. Throws Error naming --input for a
+// pattern that expands to more than a million paths, or 256 MiB of names.
 std::vector<std::string> matching_paths(const std::string& pattern);
 
 }  // namespace megatron::data

@@ -64,7 +64,7 @@ RandomState::RandomState(int64_t seed) {
   }
 }
 
-// init_by_array of the authors' reference.
+// Same as init_by_array of the authors' reference.
 RandomState RandomState::python(uint32_t seed) {
   RandomState random(19650218);
   auto& s = random.state_;
@@ -84,7 +84,7 @@ RandomState RandomState::python(uint32_t seed) {
   return random;
 }
 
-// Loops without branches, whose distances (1, 397 and 227 words) allow vector code.
+// Loops without branches, whose distances (1, 397 and 227 words) allow vectorisation.
 void RandomState::refill() {
   constexpr size_t kMiddle = 397;
   const auto twist = [](uint32_t high, uint32_t low) {
@@ -132,7 +132,7 @@ size_t RandomState::draw(uint32_t last, Places& places) {
   size_t count = 0;
   for (uint32_t i = last; count < places.size() && i > low;) {
     if (used_ == kWords) refill();
-    // No more than could all be accepted, so that nothing needs to be looked at inside.
+    // Draws no more than could all be accepted, so that the inner loop needs no check.
     const size_t words =
         std::min({kWords - used_, places.size() - count, static_cast<size_t>(i - low)});
     const uint32_t* const from = &words_[used_];

@@ -1,4 +1,4 @@
-// The random generators of NumPy that data sets are ordered with, and Python's, bit for bit.
+// NumPy's random generators that determine the order of data sets, and Python's, bit for bit.
 #pragma once
 
 #include <array>
@@ -15,18 +15,18 @@ class RandomState {
  public:
   explicit RandomState(int64_t seed);  // throws Error outside [0, 2^32)
 
-  // Python's random.Random(seed): the same generator, seeded through an array of one word.
+  // Python's random.Random(seed): the same generator, seeded by an array of one word.
   static RandomState python(uint32_t seed);
 
   uint32_t next();   // 32 bits
   double uniform();  // in [0, 1), of 53 bits; Python's random()
 
-  // Uniform in [0, max]: masked rejection. Takes 64 bits a draw, high word first, when max is 2^32
+  // Uniform in [0, max]: masked rejection. Takes 64 bits per draw, high word first, if max is 2^32
   // or more.
   uint64_t interval(uint64_t max);
 
-  // Fisher-Yates from the end: for i = n-1 ... 1 swap x[i] with x[interval(i)]. Places are drawn
-  // some hundred ahead of their use and fetched meanwhile.
+  // Fisher-Yates from the end: for i = n-1 ... 1 swap x[i] with x[interval(i)]. Positions are drawn
+  // a few hundred ahead of their use and prefetched meanwhile.
   template <class T>
   void shuffle(std::span<T> values) {
     uint64_t i = values.empty() ? 0 : values.size() - 1;
@@ -46,7 +46,7 @@ class RandomState {
     }
   }
 
-  // Leaves the generator where shuffle() of `count` values leaves it.
+  // Advances the generator to its state after shuffle() of `count` values.
   void skip_shuffle(uint64_t count);
 
  private:
@@ -55,7 +55,8 @@ class RandomState {
   using Places = std::array<uint32_t, 256>;
 
   void refill();
-  // interval(last), interval(last - 1), ...: as many as fit and share one mask; none for last 0.
+  // Draws interval(last), interval(last - 1), ...: as many as fit and share one mask; none for last
+  // 0.
   size_t draw(uint32_t last, Places& places);
 
   std::array<uint32_t, kWords> state_, words_;  // words_: the outputs of this state

@@ -1,5 +1,5 @@
-// How many samples a run asks of its train, valid and test sets. The number decides the epochs and
-// so the sample order.
+// Number of samples that a run requests from its train, valid and test sets. It determines the
+// epochs and so the sample order.
 #pragma once
 
 #include <array>

@@ -1,4 +1,4 @@
-// Which samples a data-parallel rank takes next.
+// Selects the samples that a data-parallel rank takes next.
 #pragma once
 
 #include <cstdint>
@@ -7,20 +7,20 @@
 
 namespace megatron::data {
 
-// torch.randperm(n) of a CPU generator seeded with `seed`: MT19937; the number at i changes place
-// with the one at i + draw % (n - i). From n = (2^32 - 1) / 20 on, 64-bit draws and the inside-out
-// form.
+// torch.randperm(n) of a CPU generator seeded with `seed`: MT19937; the number at i is swapped with
+// the one at i + draw % (n - i). From n = (2^32 - 1) / 20 on, 64-bit draws and the inside-out form.
 std::vector<int64_t> random_permutation(int64_t n, uint64_t seed);
 
 class Sampler {
  public:
   virtual ~Sampler() = default;
-  // The next micro-batch of this rank; false at the end.
+  // Next micro-batch of this rank; false at the end.
   virtual bool next(std::vector<int64_t>& indices) = 0;
   virtual int64_t consumed() const = 0;  // samples, of all ranks together: the whole state
 };
 
-// What every sampler gets. All ranks together take micro_batch_size * size samples at a time.
+// Arguments common to all samplers. All ranks together take micro_batch_size * size samples at a
+// time.
 struct SamplerShape {
   int64_t total = 0;  // samples of the data set
   int64_t consumed = 0;
@@ -29,11 +29,11 @@ struct SamplerShape {
 };
 
 // Samples in order (--dataloader-type single). Micro-batch i of all ranks together is the next
-// micro_batch_size * size indices from `consumed` on; rank r takes the r-th part of it.
+// micro_batch_size * size indices from `consumed` on; rank r takes the r-th part.
 class SequentialSampler final : public Sampler {
  public:
   // Throws Error unless 0 <= consumed < total, sizes are positive and rank < size. Without
-  // drop_last the last micro-batch is short, or empty for some ranks.
+  // drop_last the last micro-batch is short, or empty on some ranks.
   explicit SequentialSampler(const SamplerShape& shape, bool drop_last = true);
 
   bool next(std::vector<int64_t>& indices) override;
@@ -44,20 +44,20 @@ class SequentialSampler final : public Sampler {
   bool drop_last_;
 };
 
-// Epoch after epoch in random order (--dataloader-type cyclic), without end. An epoch has the whole
+// Epochs in random order (--dataloader-type cyclic), endlessly. An epoch has the complete
 // micro-batches of all ranks, total - total % (micro_batch_size * size) samples; epoch e is ordered
 // by random_permutation(n, e).
 //   sharded      rank r owns n = total / (micro_batch_size * size) * micro_batch_size samples from
 //                r n on: which samples meet in a step depends on the number of ranks
 //   not sharded  n = total / micro_batch_size * micro_batch_size; rank r takes places r, r + size,
 //                ... of what is left of the permutation
-// (Where n is no multiple of micro_batch_size * size, Megatron-LM gives the first ranks one more
+// (If n is not a multiple of micro_batch_size * size, Megatron-LM gives the first ranks one more
 // micro-batch of a permutation that is not sharded, and its ranks then disagree about the epoch;
 // here all begin the next one together.)
 class CyclicSampler final : public Sampler {
  public:
-  // Throws Error for what SequentialSampler refuses (but consumed may be any), for a data set below
-  // one micro-batch of all ranks, and for `consumed` between two such micro-batches.
+  // Throws Error in the same cases as SequentialSampler (but consumed may be any), for a data set
+  // smaller than one micro-batch of all ranks, and for `consumed` inside such a micro-batch.
   CyclicSampler(const SamplerShape& shape, bool sharded);
 
   bool next(std::vector<int64_t>& indices) override;

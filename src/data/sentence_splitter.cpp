@@ -12,7 +12,7 @@ namespace {
 
 using Word = std::string_view;
 
-// Without their last point, in small letters; each list is sorted.
+// Without their final point, in lower case; each list is sorted.
 constexpr std::array kNeverEnd = {
     Word("adm"),  Word("approx"), Word("attn"), Word("brig"), Word("ca"),     Word("capt"),
     Word("cf"),   Word("cmdr"),   Word("col"),  Word("cpl"),  Word("dr"),     Word("e.g"),
@@ -49,7 +49,7 @@ bool is_space(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
 
-// Begins no mark that ends a sentence.
+// True if the character does not begin a mark that ends a sentence.
 bool is_plain(char c) {
   return static_cast<unsigned char>(c) < 0x80 ? c != '.' && c != '!' && c != '?'
                                               : c != '\xe2' && c != '\xe3' && c != '\xef';
@@ -62,7 +62,7 @@ std::string small_letters(std::string_view word) {
   return out;
 }
 
-// The mark of the list that `text` has at `at`, as a number of bytes; 0 without one.
+// Length in bytes of the mark from the list that `text` has at `at`; 0 without one.
 template <size_t N>
 size_t mark_at(std::string_view text, size_t at, const std::array<std::string_view, N>& marks) {
   for (const std::string_view mark : marks)
@@ -87,7 +87,7 @@ size_t skip_marks(std::string_view text, size_t at, const std::array<std::string
   return at;
 }
 
-// Latin, Greek and Cyrillic.
+// True if the word begins with a lower-case Latin, Greek or Cyrillic letter.
 bool begins_small(std::string_view word) {
   if (word.empty()) return false;
   const auto first = static_cast<unsigned char>(word[0]);
@@ -98,7 +98,7 @@ bool begins_small(std::string_view word) {
          (code >= 0x430 && code <= 0x45f);
 }
 
-// Two line ends with nothing between them but white space.
+// True for two line ends with only white space between them.
 bool has_blank_line(std::string_view space) {
   const size_t first = space.find('\n');
   return first != space.npos && space.find('\n', first + 1) != space.npos;
@@ -117,8 +117,8 @@ std::string_view word_at(std::string_view text, size_t at) {
   return text.substr(at, end - at);
 }
 
-// The sentence from `begin` has one point at `point`, and its next word begins at `next`, not with
-// a small letter. Does the point end it?
+// True if the point at `point`, the only one of the sentence from `begin`, ends it; its next word
+// begins at `next`, not with a lower-case letter.
 bool point_ends(std::string_view text, size_t begin, size_t point, size_t next) {
   size_t from = point;
   while (from > begin && !is_space(text[from - 1])) --from;
@@ -136,7 +136,7 @@ bool point_ends(std::string_view text, size_t begin, size_t point, size_t next) 
   return true;
 }
 
-// The end of the sentence from `begin`, where its white space begins; text.size() for the last.
+// End of the sentence from `begin`, where its white space begins; text.size() for the last.
 size_t sentence_end(std::string_view text, size_t begin) {
   for (size_t at = begin; at < text.size();) {
     if (is_space(text[at])) {

@@ -16,7 +16,7 @@
 namespace megatron::data {
 namespace {
 
-// Remembered of an index that check() has passed; another name than those that looked at less.
+// Stored for an index that check() has passed; the name differs from those of weaker checks.
 constexpr std::string_view kContent = "checked content";
 
 std::string digest_of(const Json& json) {

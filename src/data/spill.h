@@ -1,5 +1,5 @@
-// A long list that is written once and read once from the front, in bounded memory: what does not
-// fit in one megabyte goes to a file without a name, which no crash leaves behind.
+// A long list that is written once and read once from the front, in bounded memory: everything
+// beyond one megabyte goes to an unnamed file, which no crash leaves behind.
 #pragma once
 
 #include <cstddef>
@@ -20,7 +20,7 @@ class SpilledBytes {
   SpilledBytes& operator=(SpilledBytes&&) = delete;
 
   void append(std::span<const std::byte> bytes);  // throws Error (no space left, ...)
-  // All bytes in their order, in parts of at most one megabyte; each but the last is a multiple of
+  // Passes all bytes in order, in parts of at most one megabyte; each but the last is a multiple of
   // 64 bytes long.
   void for_each(FunctionRef<void(std::span<const std::byte>)> use) const;
   int64_t size() const { return spilled_ + static_cast<int64_t>(buffer_.size()); }
@@ -34,7 +34,7 @@ class SpilledBytes {
   std::vector<std::byte> buffer_;
 };
 
-// The same of numbers.
+// The same for numbers.
 template <class T>
 class SpilledList {
  public:

@@ -1,4 +1,4 @@
-// Dividing one source into train, valid and test: "969,30,1".
+// Divides one source into train, valid and test: "969,30,1".
 #pragma once
 
 #include <array>
@@ -19,9 +19,9 @@ struct SplitShare {
 };
 using SplitMatrix = std::array<std::optional<SplitShare>, 3>;
 
-// One to three numbers with anything between them that is not a letter or a sign; missing ones are
-// 0; divided by their sum. A split with weight 0 has no share. Throws Error for more numbers,
-// none, or a sum of 0.
+// One to three numbers, separated by anything except letters and signs; missing ones are 0; divided
+// by their sum. A split with weight 0 has no share. Throws Error for more numbers, none, or a sum
+// of 0.
 SplitMatrix parse_split(std::string_view text);
 
 // Sequences [first, second) of `count`: share times count, rounded to nearest, halves to even.

@@ -60,7 +60,7 @@ bool TextBlocks::next_pieces(TextBlock& block, size_t bytes) {
   return !block.pieces.empty();
 }
 
-// One file a block: an error can then name it.
+// One file per block, so that an error can name it.
 void TextBlocks::next_whole_file(TextBlock& block) {
   const InputEntry& file = files_[at_++];
   block.path = file.path;

@@ -1,5 +1,5 @@
-// The documents of many inputs as blocks of about a fixed size, so that threads can share the work:
-// one reads blocks, each is parsed elsewhere. What the inputs may be: text_source.h.
+// The documents of many inputs as blocks of approximately a fixed size, so that threads can share
+// the work: one reads blocks, others parse them. text_source.h describes the inputs.
 #pragma once
 
 #include <cstdint>
@@ -25,20 +25,20 @@ struct TextBlock {
   bool json_lines = false;
   LineBlock lines;            // when json_lines: one document a line that is not blank
   std::vector<Piece> pieces;  // else
-  // Lines (blank ones too) and pieces before this block, in all files: it decides to which partition
-  // a document is dealt.
+  // Number of lines (including blank ones) and pieces before this block, in all files: it
+  // determines the partition to which a document is assigned.
   int64_t first_record = 0;
   int64_t text_bytes = 0;  // unpacked, of this block
 };
 
 class TextBlocks {
  public:
-  // Throws Error as list_inputs does. json_key of the options is not used.
+  // Throws Error like list_inputs. json_key of the options is not used.
   TextBlocks(const std::vector<std::string>& inputs, TextSourceOptions options);
   ~TextBlocks();
 
-  // The next block, of about `bytes`, more only for a longer document. False at the end. Throws
-  // Error naming the file that cannot be read.
+  // Reads the next block, of about `bytes`, more only for a longer document. Returns false at the
+  // end. Throws Error naming a file that cannot be read.
   bool next(TextBlock& block, size_t bytes);
 
   int64_t bytes_read() const;                           // of total_bytes(), for progress

@@ -1,11 +1,11 @@
-// The documents of a path, one after the other, in bounded memory.
+// The documents of a path, in order, in bounded memory.
 //
 //   a .jsonl, .ndjson or .json file   one document a line, under a key
 //   any other file                    plain text, cut into documents of 2 to 8 kB between
 //                                     paragraphs (text_cutter.h); with whole_files, one document
 //
 // A path may also be a directory or a pattern (input_list.h). Cutting lets --split hold out a part
-// of a text that came as one file. Each file may be compressed with gzip or zstd. Texts must be
+// of a text that is a single file. Each file may be compressed with gzip or zstd. Texts must be
 // valid UTF-8.
 #pragma once
 
@@ -29,20 +29,20 @@ struct TextSourceOptions {
   TextKind kind() const { return json_lines ? TextKind::json_lines : TextKind::automatic; }
 };
 
-// The text of a file that is one document.
+// Reads the text of a file that is a single document.
 std::string read_whole_text(const std::string& path);
 
 class TextSource {
  public:
-  // Throws Error when the path does not exist or a directory holds no file.
+  // Throws Error if the path does not exist or a directory holds no file.
   explicit TextSource(const std::string& path, TextSourceOptions options = {});
   ~TextSource();
 
-  // The next document and where it stands (file, or file:line of its first line). False at the end.
-  // Throws Error naming that place.
+  // Reads the next document and its location (file, or file:line of its first line). Returns false
+  // at the end. Throws Error naming that location.
   bool next(std::string& text, std::string& name);
-  // The same with the texts of a list apart; elsewhere a document is one text. Read a source by one
-  // of the two.
+  // The same with the texts of a list kept apart; otherwise a document is one text. A source must
+  // be read by only one of the two.
   bool next(std::vector<std::string>& texts, std::string& name);
 
   int64_t bytes_read() const;                           // of total_bytes(), for progress

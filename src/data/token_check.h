@@ -1,4 +1,4 @@
-// Finds data that was made with another tokenizer before a run begins.
+// Detects data that was made with another tokenizer before a run begins.
 #pragma once
 
 #include <cstdint>
@@ -9,13 +9,13 @@
 
 namespace megatron::data {
 
-// The range of a set's token ids, remembered in `directory` (SourceFacts), so that the set is read
-// once only.
+// Range of a set's token ids, stored in `directory` (SourceFacts), so that the set is read only
+// once.
 std::optional<TokenRange> remembered_token_range(const IndexedDataset& set,
                                                  const std::optional<std::string>& directory);
 
-// Throws Error naming the file, the id and the limit when a token id lies outside [0, vocabulary).
-// Reads nothing where the element type cannot hold such an id.
+// Throws Error naming the file, the id and the limit if a token id lies outside [0, vocabulary).
+// Reads nothing if the element type cannot hold such an id.
 void check_token_ids(const IndexedDataset& set, int64_t vocabulary,
                      const std::optional<std::string>& directory);
 

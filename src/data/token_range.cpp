@@ -10,7 +10,7 @@
 namespace megatron::data {
 namespace {
 
-// Blocks of a fixed size, each lane with a minimum and a maximum of its own, become vector code.
+// Blocks of a fixed size with a separate minimum and maximum per lane can be vectorised.
 template <class T>
 TokenRange scan(std::span<const std::byte> bytes) {
   constexpr size_t kLanes = 128;
@@ -64,7 +64,7 @@ std::optional<TokenRange> IndexedDataset::token_range() const {
     }
     return found;
   }
-  // Sequences that follow each other in the file are read as one, in pieces that fit memory.
+  // Consecutive sequences in the file are read together, in pieces that fit in memory.
   constexpr int64_t kPiece = int64_t{16} << 20;
   std::vector<std::byte> buffer;
   int64_t begin = 0, end = 0;

@@ -1,4 +1,4 @@
-// Where tokens come from: numbered sequences of token ids, each readable in part.
+// A source of tokens: numbered sequences of token ids, each readable in part.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +15,7 @@ class ThreadPool;
 
 namespace megatron::data {
 
-// Tokens of each sequence, as files have them: 32-bit, little-endian, at any address.
+// Number of tokens of each sequence, in the files' format: 32-bit, little-endian, unaligned.
 class Lengths {
  public:
   Lengths() = default;
@@ -43,17 +43,17 @@ class TokenSource {
   virtual const std::string& path() const = 0;
   virtual int64_t sequence_count() const = 0;
   virtual int64_t length(int64_t sequence) const = 0;  // in tokens
-  // Fills `out` with tokens [offset, offset + out.size()) of the sequence. Throws Error when that
-  // is not inside it.
+  // Fills `out` with tokens [offset, offset + out.size()) of the sequence. Throws Error if that
+  // range is not inside it.
   virtual void read(int64_t sequence, int64_t offset, std::span<int64_t> out) const = 0;
 
   virtual Lengths lengths() const = 0;
-  // Bytes that are equal for two sources only when all their lengths are: what caches go by.
+  // Bytes that are equal for two sources only if all their lengths are: the key for caches.
   virtual std::span<const std::byte> index_bytes() const = 0;
-  // Sizes, times and numbers of the files: while they are the same, so is the content. Null: there
-  // are no files.
+  // Sizes, times and inode numbers of the files: the content is unchanged as long as they are.
+  // Null: there are no files.
   virtual Json identity() const { return {}; }
-  // Looks at every entry that a file gives. Throws Error naming the damaged one.
+  // Checks every entry of the files. Throws Error naming a damaged one.
   virtual void check(ThreadPool&) const {}
 };
 

@@ -22,10 +22,10 @@ constexpr int64_t kSmall = int64_t{4} << 20;  // bytes; whole pages
 
 class HostRange final : public AddressRange {
  public:
-  // ranks: of this process, which share its address space.
+  // ranks: number of ranks in this process, which share its address space.
   explicit HostRange(int ranks) {
-    // Address space only, as much as there is memory; a page costs memory when it is first touched.
-    // Halve where the system limits address space.
+    // Reserves only address space, as much as there is memory; a page uses memory when it is first
+    // touched. The size is halved while the system limits address space.
     constexpr int64_t kAddressSpace = int64_t{1} << 46;  // half of what a process has
     const int64_t share = kAddressSpace / kMemoryClasses / ranks;
     for (size_ = std::min(std::max(available_memory(), int64_t{1} << 30), share);
@@ -34,8 +34,8 @@ class HostRange final : public AddressRange {
                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
       if (p != MAP_FAILED) {
         base_ = static_cast<std::byte*>(p);
-        // Small arenas, of which many ranks have many, stay on small pages: they would take a huge
-        // one each, which no plan counts.
+        // Small arenas, of which there are many with many ranks, use small pages: each would
+        // otherwise take a huge page, which no plan counts.
         madvise(base_ + kSmall, static_cast<size_t>(size_ - kSmall), MADV_HUGEPAGE);
         return;
       }
@@ -61,7 +61,7 @@ class HostRange final : public AddressRange {
   int64_t size_ = 0;
 };
 
-// What a user can do about an arena that is full.
+// Advice to the user about a full arena.
 std::string_view suggestion(MemoryClass memory_class) {
   switch (memory_class) {
     case MemoryClass::parameters:
@@ -154,7 +154,7 @@ int64_t Arena::take(int64_t bytes, std::string_view label) {
     free_by_offset_.erase(free_offset);
     if (free_bytes > size) insert_free(free_offset + size, free_bytes - size);
   } else {
-    // A free block at the end is extended rather than left behind.
+    // A free block at the end is extended instead of being left behind.
     const auto last =
         free_by_offset_.empty() ? free_by_offset_.end() : std::prev(free_by_offset_.end());
     const bool extends = last != free_by_offset_.end() && last->first + last->second == end_;

@@ -1,4 +1,4 @@
-// Memory by class. An arena hands out blocks of one reserved address range by best fit with
+// Memory by class. An arena allocates blocks of one reserved address range by best fit with
 // coalescing, so the same sequence of requests gives the same offsets on any device: a meta run
 // finds exactly the high-water mark of the real one.
 #pragma once
@@ -20,8 +20,8 @@
 
 namespace megatron {
 
-// offload: memory of the host, for what does not stay on the device. A device that computes in host
-// memory has it apart.
+// offload: host memory for data that does not stay on the device. On a device that computes in host
+// memory it is a separate class, too.
 enum class MemoryClass {
   parameters,
   gradients,
@@ -36,8 +36,8 @@ std::string_view name(MemoryClass memory_class);
 
 class Arena;
 
-// A block of device memory; given back to its arena when the last owner lets go. No pointer on
-// meta.
+// A block of device memory, returned to its arena when the last owner releases it. Has no pointer
+// on meta.
 class Storage {
  public:
   Storage(std::shared_ptr<Arena> arena, int64_t offset, int64_t bytes, std::byte* data,
@@ -50,7 +50,7 @@ class Storage {
   int64_t bytes() const { return bytes_; }
   Device device() const;
   MemoryClass memory_class() const;
-  // The same memory, without owning it: whoever gets it next may overwrite it.
+  // The same memory without ownership: its next owner may overwrite it.
   std::shared_ptr<Storage> unowned() const;
 
  private:
@@ -60,20 +60,20 @@ class Storage {
   bool owned_;
 };
 
-// Where an arena's addresses come from. Host memory is reserved and touched by use; meta has none;
-// CUDA maps on growth.
+// Address range of an arena. Host memory is reserved and touched on use; meta has none; CUDA maps
+// memory as the arena grows.
 class AddressRange {
  public:
   virtual ~AddressRange() = default;
   virtual std::byte* base() const = 0;  // null on meta
-  // Makes [0, bytes) usable. Throws Error, with nothing changed, when the device has no more.
+  // Makes [0, bytes) usable. Throws Error, without any change, if the device has no more memory.
   virtual void grow(int64_t bytes) = 0;
 };
 std::unique_ptr<AddressRange> reserve_host_memory(int ranks);  // of this process
 std::unique_ptr<AddressRange> reserve_no_memory();             // meta
 
-// Called with an arena's blocks, in the order in which they are handed out and given back. Empty ones
-// are left out.
+// Notified of an arena's blocks in the order in which they are allocated and released. Empty blocks
+// are omitted.
 class ArenaListener {
  public:
   virtual ~ArenaListener() = default;
@@ -83,14 +83,14 @@ class ArenaListener {
 
 class Arena : public std::enable_shared_from_this<Arena> {
  public:
-  // ranks: of this process, which share its address space.
+  // ranks: number of ranks in this process, which share its address space.
   static std::shared_ptr<Arena> make(Device device, MemoryClass memory_class, int ranks = 1);
 
-  // A block aligned to 64 bytes; its contents are undefined. Throws Error naming class, bytes and
-  // label when there is no memory left. Zero bytes give a storage without block.
+  // Allocates a block aligned to 64 bytes, with undefined contents. Throws Error naming class,
+  // bytes and label if there is no memory left. Zero bytes give a storage without block.
   std::shared_ptr<Storage> allocate(int64_t bytes, std::string_view label);
-  // The same without a Storage: the block's offset, which goes to give_back() with its bytes, above
-  // 0.
+  // The same without a Storage: returns the block's offset, which is passed to give_back() with its
+  // bytes, above 0.
   int64_t take(int64_t bytes, std::string_view label);
   void give_back(int64_t offset, int64_t bytes);
 
@@ -100,18 +100,18 @@ class Arena : public std::enable_shared_from_this<Arena> {
   int64_t high_water() const;                        // end of the highest block ever handed out
   void set_limit(int64_t bytes) { limit_ = bytes; }  // allocate throws beyond it
   void listen(ArenaListener* listener);              // borrowed; null: nobody, the default
-  // On meta: another arena with the same free blocks and high-water mark. What this one has handed
-  // out now stays taken there.
+  // On meta: another arena with the same free blocks and high-water mark. Blocks currently
+  // allocated here stay allocated there.
   std::shared_ptr<Arena> copy() const;
 
-  // Where recorded work has its memory (device/recording.h). Addresses of an arena stay usable, so
-  // that such work may be queued again as long as nobody else keeps something there.
+  // Memory of recorded work (device/recording.h). An arena's addresses stay valid, so recorded work
+  // may be queued again as long as nothing else is kept there.
   struct Extent {
     int64_t begin = 0, end = 0;
     bool operator==(const Extent&) const = default;
   };
-  // From now on, what is handed out is noted; noted() ends that and gives it, ascending and joined
-  // where it touches.
+  // Records allocations from now on; noted() stops that and returns their extents, ascending, with
+  // adjacent ones merged.
   void note();
   std::vector<Extent> noted();
   bool is_free(std::span<const Extent> extents) const;  // nothing of them is handed out now
@@ -132,7 +132,7 @@ class Arena : public std::enable_shared_from_this<Arena> {
   ArenaListener* listener_ = nullptr;
 };
 
-// One arena a class; that of MemoryClass::offload is of host memory, pinned where the device is a
+// One arena per class; that of MemoryClass::offload is in host memory, pinned if the device is a
 // GPU.
 class Arenas {
  public:
@@ -140,7 +140,7 @@ class Arenas {
   Arena& operator[](MemoryClass memory_class) const {
     return *arenas_[static_cast<size_t>(memory_class)];
   }
-  // From now on another arena of the device is that of its class; `arena` becomes the one before.
+  // Installs another arena of the device for its class; `arena` becomes the previous one.
   void exchange(std::shared_ptr<Arena>& arena) {
     arena.swap(arenas_[static_cast<size_t>(arena->memory_class())]);
   }

@@ -1,13 +1,13 @@
-// Who computed the calls of a stream, where a back-end chooses between a library and kernels of its
-// own when it is called.
+// Counts which of a stream's calls a library computed and which the back-end's own kernels, for
+// back-ends that choose at call time.
 #pragma once
 
 #include <cstdint>
 
 namespace megatron {
 
-// On CUDA; on other devices all are 0. What is recorded into a CUDA graph counts when it is recorded,
-// and not when the graph is launched.
+// Only on CUDA; on other devices all are 0. Calls captured in a CUDA graph count when they are
+// captured, and not when the graph is launched.
 struct CallCounts {
   int64_t attention_library = 0, attention_own = 0;     // forward and backward, a call each
   int64_t epilogues_fused = 0, epilogues_separate = 0;  // of matrix products that have one

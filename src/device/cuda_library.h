@@ -1,4 +1,4 @@
-// NVIDIA's libraries as the CUDA plugin finds them on this machine.
+// NVIDIA's libraries, as found by the CUDA plugin on this machine.
 #pragma once
 
 #include <string>
@@ -16,12 +16,12 @@ struct CudaLibrary {
   std::string why_not;    // why it cannot be used and what to do, in one line; empty: usable
 };
 
-// Looks for each library that the plugin uses, opens it and checks its version; those that were
-// opened before stay as they are. Needs neither a GPU nor a driver. Empty where this program has
-// no plugin, and for one that is built without NVIDIA's libraries.
+// Looks for each library that the plugin uses, opens it and checks its version; libraries opened
+// before are kept. Needs neither a GPU nor a driver. Empty if this program has no plugin, or one
+// built without NVIDIA's libraries.
 std::vector<CudaLibrary> cuda_libraries();
 
-// One of them, by its name. Where cuda_libraries() lacks it: usable, without a version.
+// Finds one of them by name. If cuda_libraries() lacks it: usable, without a version.
 CudaLibrary cuda_library(std::string_view name);
 
 }  // namespace megatron

@@ -15,15 +15,16 @@
 namespace megatron {
 namespace {
 
-// The shared object makes its plugin by a function of this name and type: null, and the reason as a
-// string that ends with a zero, where there is no device or the program is another build.
+// The shared object makes its plugin by a function of this name and type. It returns null, and the
+// reason as a null-terminated string, if there is no device or the program is another build.
 constexpr const char* kMakePlugin = "megatron_cuda_plugin";
 using MakePlugin = const CudaPlugin* (*)(const char* interface, char* why_not, size_t size);
-// Fills in the library of that name, of an empty name all; false where the program is another build.
+// Fills in the library of that name, or all for an empty name; returns false if the program is
+// another build.
 constexpr const char* kFindLibraries = "megatron_cuda_libraries";
 using FindLibraries = bool (*)(const char* interface, std::string_view name,
                                std::vector<CudaLibrary>& found);
-// The plugin's logger is its own, and takes the program's level.
+// Sets the level of the plugin's separate logger to the program's.
 constexpr const char* kSetLogLevel = "megatron_cuda_set_log_level";
 using SetLogLevel = void (*)(log::Level lowest);
 
@@ -32,8 +33,8 @@ struct Opened {
   CudaState state;
 };
 
-// Why the system does not open a shared object, in its words, and what to do where one that it needs
-// is missing: "libcudnn.so.9: cannot open shared object file: No such file or directory".
+// The system's reason for not opening a shared object and, if one that it needs is missing, what to
+// do: "libcudnn.so.9: cannot open shared object file: No such file or directory".
 std::string refusal(const std::string& words) {
   const size_t colon = words.find(": cannot open shared object file");
   if (colon == std::string::npos) return words;
@@ -50,7 +51,7 @@ Opened open_plugin() {
   }
   opened.state.built = true;
   open_driver_library("libcuda.so.1");  // CUDA's runtime asks the loader alone
-  // Never closed: storages and streams hold functions of it until the program ends.
+  // Never closed: storages and streams use its functions until the program ends.
   opened.library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (opened.library == nullptr) {
     opened.state.why_not = refusal(dlerror());

@@ -1,4 +1,4 @@
-// What computes: a device kind and its index.
+// A compute device: its kind and index.
 #pragma once
 
 #include <string>
@@ -17,7 +17,7 @@ struct Device {
   int index = 0;
   bool operator==(const Device&) const = default;
 
-  // Memory that the host can read and write.
+  // True for memory that the host can read and write.
   bool is_host() const { return kind == DeviceKind::reference || kind == DeviceKind::cpu; }
   bool has_data() const { return kind != DeviceKind::meta; }
 };

@@ -11,7 +11,7 @@
 
 namespace megatron {
 
-// NVIDIA's functions as its management library declares them; 0 is success.
+// NVIDIA's functions as declared by its management library; 0 is success.
 struct GpuSensors::Library {
   ~Library() {
     if (started) shutdown();
@@ -89,7 +89,7 @@ std::optional<GpuReading> GpuSensors::read() const {
 
 std::string describe(std::span<const GpuReading> readings) {
   std::vector<std::string> parts;
-  // Of the readings that know it.
+  // Range over the readings that have this value.
   const auto range = [&](auto member, std::string_view what, std::string_view unit) {
     const auto known = [&](const GpuReading& r) { return r.*member > 0; };
     if (std::ranges::none_of(readings, known)) return false;

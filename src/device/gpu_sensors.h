@@ -1,5 +1,5 @@
 // Clock and power of a GPU, read from NVIDIA's management library (libnvidia-ml.so.1), which comes
-// with the driver and is opened when it is asked for.
+// with the driver and is opened on demand.
 #pragma once
 
 #include <memory>
@@ -17,17 +17,17 @@ struct GpuReading {
   int temperature = 0;                // degrees Celsius
 };
 
-// "SM clock 1755 to 1980 MHz (most 1980), power 412 to 690 W (limit 700 W), 61 C at the end" of
-// readings in the order of time, of which there is one at least; without what was never known.
+// Formats "SM clock 1755 to 1980 MHz (most 1980), power 412 to 690 W (limit 700 W), 61 C at the
+// end" from readings in order of time, at least one; omits values that no reading has.
 std::string describe(std::span<const GpuReading> readings);
 
 class GpuSensors {
  public:
   explicit GpuSensors(const CudaDevice& device);
   ~GpuSensors();
-  // Empty, or why nothing can be read, in one line.
+  // Empty, or the reason why nothing can be read, in one line.
   const std::string& why_not() const { return why_not_; }
-  // None where it cannot be read; a figure that this GPU does not tell is 0.
+  // None if it cannot be read; a figure that this GPU does not report is 0.
   std::optional<GpuReading> read() const;
 
  private:

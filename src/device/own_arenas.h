@@ -1,5 +1,5 @@
-// Memory apart from all other: what is recorded there (recorded_part.h) finds it free when it comes
-// again, whatever is in flight beside it.
+// Separate arenas for recorded work (recorded_part.h): their memory is free whenever the work is
+// queued again, whatever else is in flight.
 #pragma once
 
 #include <array>
@@ -9,12 +9,12 @@
 
 namespace megatron {
 
-// Arenas of activations and of what tensor-parallel ranks exchange.
+// Arenas of activations and of communication between tensor-parallel ranks.
 class OwnArenas {
  public:
   explicit OwnArenas(Runtime& runtime);
 
-  // While it lives, the runtime's memory of these classes is taken here.
+  // While it exists, the runtime's memory of these classes comes from these arenas.
   class Use {
    public:
     Use(OwnArenas& arenas, Runtime& runtime) : arenas_(arenas), runtime_(runtime) { exchange(); }

@@ -1,4 +1,4 @@
-// Recorded work (recording.h) and the memory of a runtime's arenas that it takes.
+// Recorded work (recording.h) and the memory that it takes from a runtime's arenas.
 #pragma once
 
 #include <array>
@@ -12,8 +12,8 @@ namespace megatron {
 
 class RecordedPart {
  public:
-  // Whether nobody keeps anything where the work has its memory. Else it may not be queued: it
-  // would write over it.
+  // True if nothing else is kept in the work's memory. Otherwise the work must not be queued, since
+  // it would overwrite it.
   bool memory_is_free() const;
   void queue() { work_->queue(); }
 
@@ -27,9 +27,9 @@ class RecordedPart {
   std::array<Memory, kMemoryClasses> memory_;
 };
 
-// From its making to its end, the work of a CUDA runtime's stream is recorded, by the rules of
-// StreamRecording, and what is taken of its arenas is noted. The runtime is borrowed, and so are its
-// arenas, as long as what was recorded lives.
+// From construction to destruction, the work of a CUDA runtime's stream is recorded, by the rules
+// of StreamRecording, and allocations from its arenas are noted. The runtime and its arenas are
+// borrowed for the lifetime of the recorded work.
 class PartRecording {
  public:
   explicit PartRecording(Runtime& runtime);

@@ -33,7 +33,7 @@ class Event {
   std::shared_ptr<State> state_;
 };
 
-// Called for the work of a stream (kernels/observer.h). The stream only carries it.
+// Observer of a stream's work (kernels/observer.h). The stream only holds the pointer.
 class StreamWatcher {
  public:
   virtual ~StreamWatcher() = default;
@@ -41,13 +41,13 @@ class StreamWatcher {
 
 class Stream {
  public:
-  // Whose temporary memory kernels ask for: those of a device kind, on that many threads.
+  // Device kind and number of threads whose kernels' temporary memory is requested.
   struct Target {
     DeviceKind kind = DeviceKind::cpu;
     int threads = 1;
   };
-  // scratch: arena of the kernels' temporary memory. It and the pool are borrowed and outlive the
-  // stream.
+  // scratch: arena of the kernels' temporary memory. It and the pool are borrowed and must outlive
+  // the stream.
   Stream(Device device, ThreadPool& pool, Arena& scratch, Target target)
       : device_(device), pool_(pool), scratch_(scratch), target_(target) {}
   virtual ~Stream() = default;
@@ -57,30 +57,31 @@ class Stream {
   Device device() const { return device_; }
   ThreadPool& pool() { return pool_; }
   Arena& scratch() { return scratch_; }
-  // On meta: what the run is planned for. Elsewhere the stream's own kind and the threads of its
-  // pool.
+  // On meta: the target that the run is planned for. Otherwise the stream's own device kind and the
+  // threads of its pool.
   const Target& target() const { return target_; }
 
-  // Whether kernels may take faster ways whose last bits differ from run to run; by default not.
+  // Allows kernels to use faster algorithms whose last bits differ from run to run; off by default.
   void allow_nondeterministic(bool allow) { nondeterministic_ = allow; }
   bool nondeterministic() const { return nondeterministic_; }
 
-  // Bytes of scratch memory for one part of a library's attention backward, which runs in as few
-  // parts as they allow (kernels/cuda_scratch/library_attention.h).
+  // Scratch bytes for one part of a library's attention backward, which runs in as few parts as fit
+  // (kernels/cuda_scratch/library_attention.h).
   void limit_attention_workspace(int64_t bytes) { attention_workspace_ = bytes; }
   int64_t attention_workspace() const { return attention_workspace_; }
 
-  // Of all calls so far.
+  // Counts of all calls so far.
   CallCounts& calls() { return calls_; }
 
-  // Borrowed; null: nobody, the default.
+  // Borrowed; null, the default: not watched.
   void watch(StreamWatcher* watcher) { watcher_ = watcher; }
   StreamWatcher* watcher() const { return watcher_; }
 
   virtual Event record() = 0;                 // reached when all work queued so far is done
   virtual void wait(const Event& event) = 0;  // later work of this stream starts after the event
   virtual void synchronize() = 0;  // blocks the host until all work queued so far is done
-  // Work is recorded instead of queued (device/recording.h): nobody may wait for it.
+  // True if work is recorded instead of queued (device/recording.h); it must not be waited for
+  // then.
   virtual bool recording() const { return false; }
 
  private:
@@ -94,7 +95,8 @@ class Stream {
   StreamWatcher* watcher_ = nullptr;
 };
 
-// Streams of the reference, cpu and meta devices. CUDA's are made by its plugin (device/cuda_plugin.h).
+// Streams of the reference, cpu and meta devices. CUDA's are made by its plugin
+// (device/cuda_plugin.h).
 class HostStream final : public Stream {
  public:
   using Stream::Stream;
@@ -103,12 +105,12 @@ class HostStream final : public Stream {
   void synchronize() override {}
 };
 
-// What one rank computes with.
+// Compute resources of one rank.
 class Runtime {
  public:
-  // Throws Error for a device that is not there, and for threads < 1. On meta no thread is
-  // started: kernels ask for the scratch memory that those of `planned` take with so many threads,
-  // and do nothing else. ranks: that compute in this process, which share its address space.
+  // Throws Error for a device that does not exist, and for threads < 1. On meta no thread is
+  // started: kernels only request the scratch memory that those of `planned` take with this number
+  // of threads. ranks: number of ranks that compute in this process, which share its address space.
   Runtime(Device device, int threads, DeviceKind planned = DeviceKind::cpu, int ranks = 1);
 
   Device device() const { return device_; }

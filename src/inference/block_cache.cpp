@@ -32,7 +32,7 @@ int64_t BlockCache::blocks_for(size_t group, int64_t length, int64_t piece) cons
   return std::min(all, ceil_div(window + piece, options_.block_size) + 1);
 }
 
-// The first block of which a token from `length` on sees any.
+// Returns the first block that a token from `length` on attends to.
 int64_t BlockCache::lowest_block(size_t group, int64_t length) const {
   const int64_t window = options_.windows[group];
   return window == 0 ? 0 : std::max<int64_t>(0, length - window + 1) / options_.block_size;
@@ -60,7 +60,7 @@ uint64_t BlockCache::intern(uint64_t parent, std::span<const int32_t> tokens) {
   return id;
 }
 
-// The page's tokens cannot be found any more.
+// Makes the page's tokens unfindable.
 void BlockCache::drop(Group& group, Page& page) {
   if (page.content == 0) return;
   group.of_content.erase(page.content);
@@ -96,7 +96,8 @@ void BlockCache::let_go(Group& group, int32_t number) {
   page.place = group.idle.insert(page.content == 0 ? group.idle.begin() : group.idle.end(), number);
 }
 
-// Contents of the first blocks, as far as each group has those that a later token sees.
+// Returns the contents of the first blocks, as far as every group holds those that a later token
+// attends to.
 std::vector<uint64_t> BlockCache::prefix(std::span<const int32_t> tokens, int64_t most,
                                          uint64_t root) const {
   std::vector<uint64_t> contents;
@@ -109,7 +110,7 @@ std::vector<uint64_t> BlockCache::prefix(std::span<const int32_t> tokens, int64_
     if (parent == 0) break;
     contents.push_back(parent);
   }
-  // The longest whose blocks are all there, group by group.
+  // Shortens the prefix until all of its blocks are present in every group.
   for (bool changed = true; changed;) {
     changed = false;
     for (size_t g = 0; g < groups_.size(); ++g) {
@@ -200,7 +201,7 @@ void BlockCache::keep(SequenceBlocks& blocks, std::span<const int32_t> tokens, i
   }
 }
 
-// The last blocks are the first that are taken for others: a block is of no use without those before it.
+// The last blocks are reused first, since a block is useless without those before it.
 void BlockCache::release(SequenceBlocks& blocks) {
   for (size_t g = 0; g < blocks.pages.size(); ++g) {
     std::vector<int32_t>& pages = blocks.pages[g];

@@ -1,4 +1,4 @@
-// Which pages of keys and values (nn/sequence_state.h) hold which tokens of which sequence.
+// Assigns the pages of the key-value cache (nn/sequence_state.h) to the tokens of sequences.
 #pragma once
 
 #include <cstdint>
@@ -16,8 +16,9 @@ struct BlockCacheOptions {
   bool prefix_caching = true;
 };
 
-// The pages of one sequence: pages[g][j] holds tokens [j P, (j + 1) P) of group g; kLeftBehind: no later token sees
-// them. contents: what is in the first full blocks, as far as they can be found by others.
+// Pages of one sequence: pages[g][j] holds tokens [j P, (j + 1) P) of group g; kLeftBehind: no
+// later token attends to them. contents: the contents of the first full blocks, as far as other
+// sequences can find them.
 struct SequenceBlocks {
   static constexpr int32_t kLeftBehind = -1;
   std::vector<std::vector<int32_t>> pages;
@@ -25,38 +26,41 @@ struct SequenceBlocks {
   uint64_t root = 0;  // sequences of different roots share nothing
 };
 
-// Pages have as many owners as there are sequences that read them, and return when the last lets go of them. A full
-// block can be found by its tokens and all tokens before it; its page keeps them after its last owner has gone, until
-// it is wanted for others (the one that was let go of first is taken first). A page that can be found is never written.
+// A page has one owner per sequence that reads it, and is free when the last owner releases it. A
+// full block can be found by its tokens and all tokens before it; its page keeps them after the
+// last owner has released it, until the page is needed for other tokens (the page released first is
+// reused first). A page that can be found is never written.
 class BlockCache {
  public:
   explicit BlockCache(BlockCacheOptions options);
 
   int64_t block_size() const { return options_.block_size; }
-  // The most blocks of a group that a text of `length` tokens, read in pieces, has at once.
+  // Maximum number of blocks of a group that a text of `length` tokens, read in pieces of `piece`
+  // tokens, holds at once.
   int64_t blocks_for(size_t group, int64_t length, int64_t piece) const;
 
-  // The longest prefix of tokens, of whole blocks and no more than `most` tokens, that is there: its pages get one
-  // owner more. Returns its tokens. blocks: without any.
+  // Finds the longest cached prefix of `tokens` that consists of whole blocks and has at most
+  // `most` tokens, and adds an owner to its pages. Returns the prefix's number of tokens. `blocks`
+  // must be empty.
   int64_t share(SequenceBlocks& blocks, std::span<const int32_t> tokens, int64_t most);
-  // Pages for tokens up to `length`. False, and nothing is taken, when too few are free.
+  // Allocates pages for tokens up to `length`. Returns false, and takes none, if too few are free.
   bool extend(SequenceBlocks& blocks, int64_t length);
-  // Tokens [0, length) are in their pages: full blocks can be found from now on, and blocks that no token from
-  // `length` on sees are let go of.
+  // Records that tokens [0, length) are in their pages: full blocks can be found from now on, and
+  // blocks that no token from `length` on attends to are released.
   void keep(SequenceBlocks& blocks, std::span<const int32_t> tokens, int64_t length);
   void release(SequenceBlocks& blocks);
-  // Nothing that is there can be found any more.
+  // Makes all present contents unfindable.
   void forget();
 
-  // Whether a text of `length` tokens can be read in pieces now.
+  // True if there are enough pages to read a text of `length` tokens in pieces now.
   bool has_room(const SequenceBlocks& blocks, int64_t length, int64_t piece) const;
-  // Tokens of the longest prefix that is there.
+  // Number of tokens of the longest cached prefix.
   int64_t shared_tokens(std::span<const int32_t> tokens, uint64_t root) const;
 
   int64_t pages() const;  // of all groups
   int64_t used() const;   // with an owner
   int64_t found() const;  // that can be found
-  // Pages without owner of a group.
+  // Number of a group's pages without an owner.
   int64_t available(size_t group) const;
 
  private:
@@ -71,7 +75,7 @@ class BlockCache {
         idle;  // without content first, then in the order in which they were let go of
     std::unordered_map<uint64_t, int32_t> of_content;
   };
-  // A block's tokens behind a content, or a root.
+  // Identifies a block by its tokens and what precedes them: another content, or a root.
   struct Content {
     uint64_t parent = 0;
     std::vector<int32_t> tokens;

@@ -1,4 +1,4 @@
-// Values as bytes, for ranks of one program.
+// Serializes values to bytes, for exchange between ranks of the same program.
 #pragma once
 
 #include <cstring>

@@ -14,8 +14,8 @@ namespace {
 
 constexpr int64_t kWithoutLimit = std::numeric_limits<int64_t>::max();
 
-// Blocks for so many tokens of every group, but that groups with windows never need more than all requests have at
-// once.
+// Returns the pages for `blocks` blocks of every group; groups with windows never need more than
+// all requests hold at once.
 std::vector<int64_t> pages_of(const std::vector<nn::CacheGroup>& groups, int64_t blocks,
                               const EngineOptions& options) {
   const bool bounded =
@@ -32,7 +32,7 @@ std::vector<int64_t> pages_of(const std::vector<nn::CacheGroup>& groups, int64_t
   return pages;
 }
 
-// Of all stages.
+// Cache groups over all pipeline stages.
 std::vector<nn::CacheGroup> groups_of_model(const models::Stage& stage, DType type,
                                             const EngineRanks& ranks) {
   if (ranks.stages == nullptr) return nn::cache_groups(stage.layer_caches());
@@ -42,7 +42,7 @@ std::vector<nn::CacheGroup> groups_of_model(const models::Stage& stage, DType ty
   return nn::cache_groups(whole->layer_caches());
 }
 
-// The most blocks, up to `most`, whose bytes are in a budget.
+// Largest number of blocks, up to `most`, whose bytes fit the budget.
 template <class Bytes>
 int64_t blocks_within(int64_t budget, int64_t most, const Bytes& bytes_of) {
   int64_t blocks = 0;
@@ -78,7 +78,7 @@ CacheShape cache_shape(const models::Stage& stage, DType type, Runtime& runtime,
   const int64_t of_one = ceil_div(length, options.block_size);
   const int64_t most = options.max_requests * of_one;
   int64_t blocks = most, budget = options.cache_bytes;
-  // Unasked, half of what memory is left; it need not all be there for one text.
+  // By default half of the remaining memory; it need not suffice for the longest text.
   if (budget == 0 && runtime.device().is_host()) {
     const int64_t sharing = ranks.all == nullptr ? options.engines : ranks.all->size();
     budget = std::max(available_memory() / 2 / sharing, with(of_one));

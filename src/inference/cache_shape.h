@@ -1,4 +1,4 @@
-// Pages of keys and values of an engine, as its options and the memory allow.
+// Size of an engine's key-value cache in pages, as its options and the memory allow.
 #pragma once
 
 #include <vector>
@@ -17,8 +17,8 @@ struct CacheShape {
   std::vector<size_t> groups;    // of `blocks`, each of `state`
 };
 
-// Collective over ranks.all: no rank gets more pages than each has memory for. Throws Error naming bytes and flags, on
-// all ranks, when there is too little for one request.
+// Collective over ranks.all: the number of pages is what every rank has memory for. Throws Error
+// naming bytes and flags, on all ranks, if the memory does not suffice for one request.
 CacheShape cache_shape(const models::Stage& stage, DType type, Runtime& runtime,
                        const EngineOptions& options, const EngineRanks& ranks);
 

@@ -11,7 +11,7 @@ namespace {
 constexpr int64_t kLeastBlocks = 8;  // of a table; few more cost nothing
 constexpr size_t kMostForms = 64;
 
-// The largest of the powers of two below `most`, and it.
+// Returns the largest powers of two below `most`, and `most`.
 std::vector<int64_t> row_counts_up_to(int64_t most, int64_t number) {
   std::vector<int64_t> counts;
   for (int64_t count = 1; count < most; count *= 2) counts.push_back(count);
@@ -99,7 +99,7 @@ bool DecodePasses::recordable(const Shape& shape) const {
          (options_.tensor == nullptr || options_.tensor->queued());
 }
 
-// Null: no pass of this shape has been run.
+// Returns null if no pass of this shape has run.
 DecodePasses::Form* DecodePasses::form_of(const Shape& shape) {
   const auto found = std::ranges::find(forms_, shape, &Form::shape);
   if (found == forms_.end()) return nullptr;

@@ -1,4 +1,4 @@
-// Forward passes of one new token a text, on CUDA: recorded once, then launched as a whole (CUDA graphs).
+// Decode passes on CUDA, with one new token per text: captured once as CUDA graphs, then replayed.
 #pragma once
 
 #include <cstdint>
@@ -33,33 +33,37 @@ struct DecodePassCounts {
   int64_t bytes = 0;     // of the passes' own memory
 };
 
-// A pass has the shape of a few that there are: as many rows as the next power of two, and block tables as wide as the
-// next, where there are so many. Rows of padding see nothing, are kept nowhere and are not drawn. What differs from
-// pass to pass is copied to fixed places first: tokens, positions, block tables, rules of drawing. So a pass of one
-// shape, and of one class of rotary angles, does the same work on the same memory every time: it runs eagerly once,
-// then it is recorded, and from then on launched. Its bits are the same in each of the three ways.
+// A pass is padded to one of a few shapes: the number of rows and the width of the block tables are
+// rounded up to powers of two, where there are so many. Padding rows attend to nothing, are not
+// stored and not sampled. What differs from pass to pass is first copied to fixed addresses:
+// tokens, positions, block tables, sampling rules. A pass of one shape and one class of rotary
+// angles therefore does the same work on the same memory every time: it runs eagerly once, then it
+// is captured, and from then on replayed. Its bits are the same in all three cases.
 //
-// Passes have memory of their own (device/own_arenas.h), which all graphs share: one pass runs at a time.
+// Passes use separate memory (device/own_arenas.h) that all graphs share, since only one pass runs
+// at a time.
 //
-// Eagerly run, too, passes whose angles depend on the very length of their texts, whose ranks communicate through host
-// memory, and those of a stream that is watched.
+// Passes always run eagerly if their rotary angles depend on the exact length of the texts, if
+// their ranks communicate through host memory, or if their stream is observed.
 class DecodePasses {
  public:
-  // Of all of a model, or a tensor-parallel rank's part. All are borrowed; the state stays where it is.
+  // For a whole model or a tensor-parallel rank's part of it. All arguments are borrowed; the state
+  // must not move.
   DecodePasses(const models::Stage& stage, Runtime& runtime, nn::SequenceState& state,
                const DecodePassOptions& options);
   DecodePasses(const DecodePasses&) = delete;
   DecodePasses& operator=(const DecodePasses&) = delete;
 
-  // Queues a pass over rows of one token each, without labels, and the draws that the rules allow (kernels::kSampleRules
-  // numbers a row). Collective over the tensor-parallel ranks.
+  // Queues a pass over rows of one token each, without labels, and the sampling that the rules
+  // allow (kernels::kSampleRules numbers per row). Collective over the tensor-parallel ranks.
   void run(const ForwardPassPlan& plan, std::span<const double> rules);
 
-  // Of the pass, until the next one: the logits of each row [rows,V], and what was drawn, when it is done.
+  // Results of the pass, valid until the next one: logits of each row [rows,V], and the tokens
+  // drawn once it has finished.
   Tensor logits() const { return logits_.slice(0, 0, rows_); }
   DeviceDraws draws() const;
 
-  // Nothing that was recorded is launched any more: parameters may lie elsewhere.
+  // Discards all captured graphs, since parameters may have moved.
   void forget() { forms_.clear(); }
 
   DecodePassCounts counts() const;

@@ -1,4 +1,4 @@
-// Next tokens that are drawn where their logits lie, and their losses.
+// Samples next tokens on the device that holds their logits, and computes their losses.
 #pragma once
 
 #include <cstdint>
@@ -10,26 +10,28 @@
 
 namespace megatron::inference {
 
-// Of rows of logits; empty: the device draws none.
+// Tokens that the device draws from rows of logits; empty: it draws none.
 struct DeviceDraws {
   std::vector<int32_t> ids;  // negative: none was drawn, and the loss is any
   std::vector<double> losses;
 };
 
-// Whether rules (kernels::kSampleRules numbers a row) let the device draw any row.
+// True if the rules (kernels::kSampleRules numbers per row) let the device draw any row.
 bool draw_any(std::span<const double> rules);
 
-// The kernels' inputs and results, which stay where they are.
+// Inputs and results of the sampling kernels, at fixed addresses.
 class DrawTensors {
  public:
   DrawTensors(Runtime& runtime, int64_t rows);  // at most
 
-  // Rules of the first of `rows` rows; the others are left out. In the order of the stream.
+  // Sets the rules of the first of `rows` rows; the remaining rows are not sampled. Ordered by the
+  // stream.
   void fill(std::span<const double> rules, int64_t rows);
-  // Queues the drawing of a token below `choices` for each row of f32 [rows,V], by the rules that are there when it is
-  // done, and its loss by the kernel that training runs.
+  // Queues sampling of a token below `choices` for each row of f32 [rows,V], by the rules that are
+  // set when it runs, and the token's loss by the kernel that training uses.
   void queue(const Tensor& logits, int64_t choices) const;
-  // The first `count` of so many rows, when they are done: eight bytes of each row come to the host.
+  // Waits for the results of the first `count` of `rows` rows and copies them to the host, eight
+  // bytes per row.
   DeviceDraws read(int64_t rows, int64_t count) const;
 
  private:

@@ -8,7 +8,7 @@
 namespace megatron::inference {
 namespace {
 
-// Whether a text ends with a token that is about to be appended.
+// Reason why a text ends with the token about to be appended, if it does.
 std::optional<Finish> finish_of(Sequence& s, int32_t id, const models::Model& model) {
   const Request& request = s.request;
   if (std::ranges::find(request.end_tokens, id) != request.end_tokens.end())
@@ -45,8 +45,8 @@ int32_t draw_token(Sequence& s, std::span<const float> logits) {
   return draw(logits, text, request.sampling, request.number);
 }
 
-// Of the device; returns the rows that it did not draw: those that were left out, and those that cannot be drawn from, of
-// which the host says why.
+// Takes the device's draws and returns the rows without one: those left out, and those that cannot
+// be drawn from, for which the host finds the reason.
 std::vector<size_t> take_draws(std::span<Sequence* const> ready, const DeviceDraws& on_device,
                                const models::Model& model, std::span<DrawnToken> drawn) {
   std::vector<size_t> others;

@@ -1,4 +1,4 @@
-// The next tokens of sequences, from the logits of a pass.
+// Samples the next tokens of sequences from the logits of a pass.
 #pragma once
 
 #include <cstdint>
@@ -13,14 +13,14 @@
 
 namespace megatron::inference {
 
-// By which rules the kernel draws the next token of each sequence (kernels::kSampleRules numbers): it leaves out those
-// whose logits are changed first or are wanted.
+// Returns the rules by which the kernel samples each sequence's next token (kernels::kSampleRules
+// numbers). The kernel skips sequences whose logits are modified first or are needed on the host.
 std::vector<double> sampling_rules(std::span<Sequence* const> ready, int64_t vocabulary);
 
-// Of each sequence, ready[r] having row r of `logits` and of what the device drew by these rules; ids below `vocabulary`
-// are drawn. The host draws what the device did not. Matchers accept what is drawn, nothing else of a sequence changes.
-// What keeps one from being drawn (logits that are no numbers, a grammar) is its DrawnToken's error; the others are
-// drawn.
+// Draws a token below `vocabulary` for each sequence; ready[r] has row r of `logits` and of the
+// device's draws by the same rules. The host draws what the device did not. Matchers accept the
+// drawn tokens; nothing else of a sequence changes. If a sequence cannot be drawn from (non-finite
+// logits, a grammar), its DrawnToken holds the error; the others are drawn.
 std::vector<DrawnToken> draw_tokens(std::span<Sequence* const> ready, const DeviceDraws& on_device,
                                     Logits& logits, int64_t vocabulary, const models::Model& model,
                                     Runtime& runtime);

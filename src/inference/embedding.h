@@ -1,5 +1,5 @@
-// A text as a vector: the mean over all tokens of what enters the output layer (the final norm's result), divided by
-// its length.
+// Embedding of a text as a unit vector: the mean over all tokens of the final norm's result, which
+// enters the output layer, divided by its Euclidean norm.
 #pragma once
 
 #include <cstdint>
@@ -11,12 +11,13 @@
 
 namespace megatron::inference {
 
-// The sum over all tokens [hidden_size]. tokens: at least one, and no more than the model has positions. stages: of the
-// pipeline, collective over them; the last one has the result, and the others nothing.
+// Returns the sum over all tokens [hidden_size]. tokens: at least one, at most the model's number
+// of positions. Collective over the pipeline `stages`; the last stage gets the result, the others
+// an empty vector.
 std::vector<double> sum_of_hidden(const models::Stage& stage, Runtime& runtime,
                                   std::span<const int32_t> tokens, comm::Group* stages);
 
-// Of length 1. Throws Error where a value is no number, or all are 0.
+// Scales a vector to length 1. Throws Error if a value is not finite or all are 0.
 std::vector<float> unit_vector(std::span<const double> values);
 
 }  // namespace megatron::inference

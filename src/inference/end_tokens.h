@@ -1,8 +1,8 @@
-// The tokens that end a text of a model, wherever texts are generated.
+// Tokens that end a model's text, for all commands that generate text.
 //
-// They are eos_token_id, a number or a list, of generation_config.json, or, where that file or the
-// key in it is absent, of config.json, as transformers has it; besides, the tokenizer's end of a
-// sequence and of a document.
+// These are eos_token_id (a number or a list) of generation_config.json or, if that file or its key
+// is absent, of config.json, as in transformers, and in addition the tokenizer's end-of-sequence
+// and end-of-document tokens.
 #pragma once
 
 #include <cstdint>
@@ -20,12 +20,12 @@ struct NamedConfig {
   Json json;
 };
 
-// Each token once. configs: the first that has the key counts. Throws Error naming file and key for
-// a value that is no number or list of numbers; warns of numbers that are no tokens, and leaves
-// them out.
+// Returns each token once. configs: the first that has the key counts. Throws Error naming file and
+// key if the value is not a number or a list of numbers; warns of numbers that are not tokens, and
+// drops them.
 std::vector<int32_t> end_tokens(std::span<const NamedConfig> configs,
                                 const tokenizers::Tokenizer& tokenizer);
-// By the files of a model directory.
+// Reads the files of a model directory.
 std::vector<int32_t> end_tokens(const std::string& directory,
                                 const tokenizers::Tokenizer& tokenizer);
 

@@ -20,7 +20,7 @@ DType type_of(const models::Stage& stage) {
   return stage.parameters()[0]->parameter.value.dtype();
 }
 
-// Of all ranks, or of none.
+// Allocates the state on all ranks, or fails on all.
 nn::SequenceState make_state(const nn::SequenceStateShape& shape, DType type, Runtime& runtime,
                              const EngineRanks& ranks, EngineLeader* leader) {
   if (ranks.all == nullptr) return {shape, type, runtime};
@@ -106,7 +106,8 @@ RequestId Engine::submit(Request request) {
   return ++last_;
 }
 
-// Counted from the engine's first: a step of priority is worth kPasses of waiting.
+// Pass numbers count from the engine's first pass; one level of priority is worth kPasses of
+// waiting.
 int64_t Engine::due_pass(int64_t priority) const {
   constexpr int64_t kPasses = 256;
   return statistics_.steps + priority * kPasses;
@@ -196,7 +197,7 @@ void Engine::give_scores(const Rows& rows, const ForwardPassPlan& plan,
   size_t token = 0;
   for (size_t r = 0; r < rows.size(); ++r) {
     Sequence& s = *rows[r].sequence;
-    // After a preemption some have been given before.
+    // After a preemption, some have been reported before.
     for (int64_t i = 0; i < std::ssize(plan.rows[r].labels); ++i) {
       if (s.read + i < s.scored) continue;
       updates[r].prompt_log_probabilities.push_back(0.0 - losses[token + static_cast<size_t>(i)]);
@@ -206,7 +207,7 @@ void Engine::give_scores(const Rows& rows, const ForwardPassPlan& plan,
   }
 }
 
-// Before give_scores(), which counts what has been given.
+// Call before give_scores(), which counts the reported scores.
 std::vector<Engine::WantedAlternatives> Engine::wanted_alternatives(
     const Rows& rows, const ForwardPassPlan& plan) const {
   std::vector<WantedAlternatives> wanted;
@@ -296,7 +297,7 @@ bool Engine::Drawing::any() const {
                              [](const Sequence* s) { return s->request.max_tokens > 0; });
 }
 
-// Whether the pass is one of decode_passes_.
+// True if the pass is run by decode_passes_.
 bool Engine::decodes(const ForwardPassPlan& plan, const Drawing& drawing) const {
   return decode_passes_ && drawing.any() && drawing.rows.size() == plan.rows.size() &&
          !plan.has_labels() &&

@@ -1,4 +1,4 @@
-// Generation for requests that come and go while others run.
+// Continuous batching: generates text for requests that arrive and finish while others run.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,8 @@
 
 namespace megatron::inference {
 
-// What a step gave a request. After the update with `finish` its id is forgotten.
+// Results of one step for one request. After the update with `finish` the request's id is no longer
+// valid.
 struct RequestUpdate {
   RequestId id = 0;
   // For the prompt tokens read in this step, in order.
@@ -38,55 +39,62 @@ struct RequestUpdate {
       false;  // with Finish::failed: the request's grammar has too many readings of the text
 };
 
-// How full the cache of keys and values is, in blocks of all groups of layers.
+// Usage of the key-value cache, in blocks over all groups of layers.
 struct CacheUse {
   int64_t blocks = 0, used = 0;
   int64_t found = 0;  // that another request with the same prefix would share
   int64_t bytes = 0;  // of all blocks, on this rank
 };
 
-// Thrown by the constructor on all ranks where one of them has no memory for its part: they may make another engine.
+// Thrown by the constructor on all ranks if one of them has no memory for its part. The ranks may
+// then create another engine.
 class EngineRefused : public Error {
  public:
   using Error::Error;
 };
 
-// Runs requests over one cache of keys and values in pages: every step reads the next token of each that generates,
-// and pieces of the prompts of the others. Requests share the pages of equal prefixes. When pages end, requests that
-// are due last are read anew later. What a request gets is a function of the model and the request alone, bit for bit:
-// neither of its id, nor of what runs with it, was cancelled or is cached, nor of how its prompt was cut. All calls are
-// made by one thread at a time. Stage and runtime are borrowed.
+// Runs requests over one paged key-value cache: every step reads the next token of each generating
+// request, and pieces of the prompts of the others. Requests share the pages of equal prefixes.
+// When pages run out, the requests that are due last are preempted and read again later. A
+// request's results depend only on the model and the request, bit for bit: not on its id, on other
+// requests, on the cache, or on how its prompt was split. All calls are made by one thread at a
+// time. Stage and runtime are borrowed.
 //
-// Of several ranks (inference/engine_ranks.h) the constructor, step() and embedding() are collective, and so is the
-// destructor of the one that leads. Results of steps are the drawing rank's, and all ranks return them. Where pipeline
-// stages alone divide the model they have the bits of one rank.
+// With several ranks (inference/engine_ranks.h), the constructor, step() and embedding() are
+// collective, and so is the leading rank's destructor. Step results come from the rank that
+// samples, and all ranks return them. If only pipeline stages divide the model, they equal one
+// rank's bit for bit.
 class Engine {
  public:
-  // Allocates the cache; throws Error naming bytes and flags when there is no memory for it, or too little for one
-  // request. stage: of several ranks, this one's part, without sequence parallelism.
+  // Allocates the cache. Throws Error naming bytes and flags if there is no memory for it, or too
+  // little for one request. stage: with several ranks, this rank's part, without sequence
+  // parallelism.
   Engine(const models::Stage& stage, Runtime& runtime, const EngineOptions& options,
          const EngineRanks& ranks = {});
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
-  // Throws Error for a request that the model or the cache cannot take; the others go on.
+  // Throws Error for a request that the model or the cache cannot take; other requests are not
+  // affected.
   RequestId submit(Request request);
 
-  // One forward pass. Gives an update for each request that got something, none when idle. On meta every token is one
-  // of equal logits'. A request from whose logits nothing can be drawn (they are no numbers, its grammar allows
-  // nothing) fails alone. After an Error (no memory) what runs is lost: cancel it. Several ranks are lost with it: calls
-  // of their groups throw from then on.
+  // Runs one forward pass. Returns an update for each request that made progress, none when idle.
+  // On meta, tokens are sampled from equal logits. If no token can be sampled for a request (its
+  // logits are NaN, or its grammar allows nothing), only that request fails. After an Error (no
+  // memory) running requests are lost: cancel them. With several ranks, the ranks are lost as well:
+  // calls of their groups throw from then on.
   std::vector<RequestUpdate> step();
 
-  // The request gets no more, and its pages are free for the next step. False: it has finished, was cancelled before or
-  // never was.
+  // Ends the request and frees its pages for the next step. Returns false if it has finished, was
+  // cancelled before or never existed.
   bool cancel(RequestId id);
 
-  // A text as a vector (inference/embedding.h), between two steps; nothing on ranks that do not draw. Throws Error for
-  // one that is no number; after any other several ranks are lost, as with step().
+  // Returns the embedding of a text (inference/embedding.h), computed between two steps; empty on
+  // ranks that do not sample. Throws Error if the embedding is zero or not finite; after any other
+  // error, several ranks are lost, as with step().
   std::vector<float> embedding(std::span<const int32_t> tokens);
 
-  // The stage's weights are others from now on: requests under way are read again.
+  // Call after the stage's weights have changed: running requests are read again.
   void weights_changed();
 
   bool idle() const { return running() == 0 && waiting() == 0; }
@@ -94,7 +102,7 @@ class Engine {
   int64_t waiting() const { return scheduler_.waiting(); }
   Statistics statistics() const;
   CacheUse cache_use() const;
-  // Tokens of the longest prefix of a prompt that is in the cache.
+  // Number of tokens of a prompt's longest cached prefix.
   int64_t cached_tokens(std::span<const int32_t> prompt) const;
 
  private:
@@ -115,7 +123,7 @@ class Engine {
                                                       const ForwardPassPlan& plan) const;
   std::vector<PromptAlternatives> alternatives_of(ForwardPass& pass,
                                                   std::span<const WantedAlternatives> wanted);
-  // Of a pass: the rows whose next token is drawn from it, and their sequences.
+  // Rows of a pass whose next token is drawn from it, and their sequences.
   struct Drawing {
     std::vector<size_t> rows;
     std::vector<Sequence*> sequences;

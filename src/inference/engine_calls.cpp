@@ -8,7 +8,7 @@ namespace {
 
 constexpr const char* kCallsName = "engine.calls";
 
-// All members are named, so that a new one has to be thought of here.
+// All members are named, so that a new one cannot be forgotten here.
 void put(ByteWriter& bytes, const Request& request) {
   const auto& [number, prompt, max_tokens, sampling, end_tokens, logprobs, first_scored,
                prompt_alternatives, grammar, token_bytes, priority] = request;
@@ -80,9 +80,8 @@ EngineLeader::~EngineLeader() {
   try {
     if (!made_) ranks_.all->give_up();
     else send({.kind = EngineMessage::Kind::stop, .options = {}, .calls = {}}, ranks_);
-  } catch (
-      const std::
-          exception&) {  // NOLINT(bugprone-empty-catch): a rank has failed, and so does the run
+  } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): a rank has failed, and so does
+                                     // the run
   }
 }
 

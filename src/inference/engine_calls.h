@@ -1,4 +1,4 @@
-// Calls of the engine that leads, as they are sent to those that follow.
+// Calls of the leading engine, as they are sent to the followers.
 #pragma once
 
 #include <span>
@@ -13,24 +13,26 @@
 namespace megatron::inference {
 
 struct WeightsChanged {};
-// A request that is submitted, one that is cancelled, or other weights.
+// A submitted request, a cancelled request, or a change of weights.
 using EngineCall = std::variant<Request, RequestId, WeightsChanged>;
 
 struct EngineMessage {
-  // begin: an engine with `options`. step: the calls, then a step. embed: the embedding of the prompt of the one
-  // request. stop: the engine goes. end: no more engines come.
+  // begin: creates an engine with `options`. step: makes the calls, then a step. embed: computes
+  // the embedding of the single request's prompt. stop: destroys the engine. end: no more engines
+  // follow.
   enum class Kind : uint8_t { begin, step, embed, stop, end } kind = Kind::end;
   EngineOptions options;
   std::vector<EngineCall> calls;
 };
 
-// Collective over ranks.all: the leading rank's message goes to all. Of a request only what a schedule depends on: what
-// is drawn, and with which grammar, is the leading rank's alone to know. Ranks that wait for it leave their GPU idle.
+// Collective over ranks.all: broadcasts the leading rank's message. Of a request only what the
+// schedule depends on is sent: sampling and grammars are handled by the leading rank alone. While
+// ranks wait for a message, their GPUs are idle.
 void send(const EngineMessage& message, const EngineRanks& ranks);
 EngineMessage receive(const EngineRanks& ranks);
 
-// An engine that leads has one: the others make an engine with the same options, get its calls before each step, and
-// let their engine go with it.
+// Owned by a leading engine: the other ranks create an engine with the same options, receive its
+// calls before each step, and destroy their engine with it.
 class EngineLeader {
  public:
   EngineLeader(const EngineOptions& options, const EngineRanks& ranks);

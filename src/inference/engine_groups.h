@@ -11,8 +11,8 @@ namespace megatron::inference {
 
 struct EngineLayout {
   int tensor = 1, stages = 1;
-  // Parts of the tensor-parallel ranks, each with experts of its own; the ranks of a part have slices of these. Divides
-  // `tensor`.
+  // Number of parts of the tensor-parallel ranks, each with its own experts; the ranks of a part
+  // hold slices of them. Divides `tensor`.
   int experts = 1;
 
   int ranks() const { return tensor * stages; }
@@ -20,12 +20,13 @@ struct EngineLayout {
 
 class EngineGroups {
  public:
-  // Collective over `world`, which outlives this and has layout.ranks() ranks. Its rank 0 has the output layer and
-  // draws: stages are in descending order of ranks, so that what is drawn is where requests come from.
+  // Collective over `world`, which outlives this object and has layout.ranks() ranks. Rank 0 holds
+  // the output layer and samples: stages are in descending order of ranks, so that tokens are
+  // sampled on the rank that receives requests.
   EngineGroups(const EngineLayout& layout, comm::Group& world);
 
-  // This rank's part of the model, allocated, not filled. Throws Error naming the flags when its layers, heads,
-  // experts or vocabulary cannot be given out.
+  // Returns this rank's part of the model, allocated but not filled. Throws Error naming the flags
+  // if layers, heads, experts or vocabulary cannot be distributed.
   std::unique_ptr<models::Stage> build(const models::Model& model, Runtime& runtime, DType type,
                                        uint64_t seed) const;
   EngineRanks ranks(bool led) const;

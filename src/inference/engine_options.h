@@ -1,4 +1,4 @@
-// How large an engine is.
+// Sizes of an inference engine.
 #pragma once
 
 #include <cstdint>
@@ -18,8 +18,9 @@ struct EngineOptions {
   int64_t cache_bytes =
       0;  // of the KV cache of each rank; 0: max_requests texts of max_length tokens
   bool prefix_caching = true;
-  // On CUDA, numbers of rows, at most, that passes of one token a text are padded to and recorded as graphs
-  // (inference/decode_passes.h). 0: padded alike, launched kernel by kernel.
+  // On CUDA, the maximum number of row counts to which decode passes are padded and for which they
+  // are captured as graphs (inference/decode_passes.h). 0: passes are padded the same way, but
+  // launched kernel by kernel.
   int64_t cuda_graphs = kCudaGraphs;
   int64_t engines = 1;  // of this process, which share the memory that is left
 

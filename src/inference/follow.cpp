@@ -39,9 +39,8 @@ Followers::~Followers() {
   if (!ranks_.leads()) return;
   try {
     send({.kind = EngineMessage::Kind::end, .options = {}, .calls = {}}, ranks_);
-  } catch (
-      const std::
-          exception&) {  // NOLINT(bugprone-empty-catch): a rank has failed, and so does the run
+  } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): a rank has failed, and so does
+                                     // the run
   }
 }
 

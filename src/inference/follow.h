@@ -1,4 +1,4 @@
-// Engines that do what the leading rank's do.
+// Engines that mirror the leading rank's engines.
 #pragma once
 
 #include "inference/engine_ranks.h"
@@ -6,11 +6,13 @@
 
 namespace megatron::inference {
 
-// On each rank but the drawing one of ranks that are led: makes the engines that the drawing rank makes, one after the
-// other, and steps them with it, until its Followers goes. Throws what a rank's failure makes the group's calls throw.
+// Called on each led rank except the sampling one: creates the engines that the sampling rank
+// creates, one after the other, and steps them with it, until its Followers object is destroyed.
+// Throws what the group's calls throw if a rank fails.
 void follow(const models::Stage& stage, Runtime& runtime, const EngineRanks& ranks);
 
-// The drawing rank has one as long as it makes engines. With one rank, and ranks that are not led, it does nothing.
+// Held by the sampling rank as long as it creates engines. It does nothing with a single rank, or
+// if the ranks are not led.
 class Followers {
  public:
   explicit Followers(const EngineRanks& ranks) : ranks_(ranks) {}

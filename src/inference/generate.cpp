@@ -7,7 +7,7 @@
 namespace megatron::inference {
 namespace {
 
-// A step's update goes to its request's result. True: the caller ends the request here.
+// Adds a step's update to its request's result. Returns true if the caller ends the request here.
 bool take(RequestUpdate& update, size_t request, Generation& result, const OnToken& on_token) {
   std::ranges::copy(update.prompt_log_probabilities,
                     std::back_inserter(result.prompt_log_probabilities));

@@ -1,4 +1,4 @@
-// Continuing prompts that are all known at the start.
+// Continues prompts that are all known at the start.
 #pragma once
 
 #include <functional>
@@ -17,16 +17,17 @@ struct Generation {
   Finish finish = Finish::length;
 };
 
-// Sees each token as it comes. False: the request ends after it, with Finish::stop unless it was an
-// end token.
+// Called with each token as it is generated. Returning false ends the request after it, with
+// Finish::stop unless it was an end token.
 using OnToken = std::function<bool(size_t request, const GeneratedToken&)>;
 
-// Sees what each request got, once it is done; in any order.
+// Called with the result of each completed request, in any order.
 using OnDone = std::function<void(size_t request, const Generation&)>;
 
-// Runs an Engine until all requests are done; max_length 0: as the longest of them needs. Throws Error for a request
-// that the model cannot take, before any is begun. statistics: added to; may be null. ranks: as Engine's; those that are
-// not led have the same requests, and their on_token gives the same answers.
+// Runs an Engine until all requests are done; max_length 0: as long as the longest request needs.
+// Throws Error for a request that the model cannot take, before any request starts. statistics:
+// added to; may be null. ranks: as for Engine; ranks that are not led must have the same requests,
+// and their on_token must return the same results.
 std::vector<Generation> generate(const models::Stage& stage, Runtime& runtime,
                                  std::span<const Request> requests, const EngineOptions& options,
                                  const OnToken& on_token = {}, Statistics* statistics = nullptr,

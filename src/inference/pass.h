@@ -20,7 +20,7 @@ struct PassRow {
       nullptr;  // by group of the layers of the model (nn/sequence_state.h)
 };
 
-// One behind the other, without padding.
+// Rows are concatenated without padding.
 struct ForwardPassPlan {
   std::vector<PassRow> rows;
   std::span<const size_t> groups;  // of the model, each that the state has
@@ -30,18 +30,20 @@ struct ForwardPassPlan {
   bool has_labels() const;
 };
 
-// Logits [rows, V] as the loss is formed from, in f32 (f64); zeros on meta. They stay where they are.
+// Logits [rows, V] from which the loss is computed, in f32 (f64); zeros on meta. They stay on the
+// device.
 class Logits {
  public:
   Logits(Tensor logits, Runtime& runtime);
 
-  // Draws a token below `choices` for each row that the rules allow (inference/device_draws.h), on CUDA.
+  // Samples a token below `choices` for each row that the rules allow (inference/device_draws.h),
+  // on CUDA.
   DeviceDraws draw(std::span<const double> rules, int64_t choices) const;
 
-  // Brings rows to the host, where they are not there.
+  // Copies rows to the host unless they are already there.
   void read(std::span<const size_t> rows);
   std::span<const float> row(size_t index) const;  // that was read
-  // The loss of each of a row's labels, by the kernel that training runs.
+  // Returns the loss of each of a row's labels, computed by the kernel that training uses.
   std::vector<std::vector<double>> losses(const std::vector<std::vector<int32_t>>& labels) const;
 
  private:
@@ -53,15 +55,16 @@ class Logits {
 
 class ForwardPass {
  public:
-  // Runs the layers. stages: of the pipeline, collective over them; null: one. All are borrowed.
+  // Runs the layers. Collective over the pipeline `stages`; null: one stage. All arguments are
+  // borrowed.
   ForwardPass(const models::Stage& stage, Runtime& runtime, nn::SequenceState& state,
               const ForwardPassPlan& plan, comm::Group* stages = nullptr);
-  // Where the stage has the output layer, collective over its tensor-parallel ranks, which get the same.
-  // Of every token [T]; 0 where there is no label.
+  // Where the stage has the output layer, collective over its tensor-parallel ranks, which get the
+  // same. Loss of every token [T]; 0 without a label.
   std::vector<double> losses();
-  // After the last token of these rows.
+  // Logits after the last token of these rows.
   Logits last_logits(std::span<const size_t> rows);
-  // After these tokens of the pass.
+  // Logits after these tokens of the pass.
   Logits logits_after(std::span<const int32_t> tokens);
 
  private:

@@ -1,4 +1,4 @@
-// What a forward pass gave: on the rank that draws, and so on all.
+// Results of a forward pass, computed on the sampling rank and shared with all ranks.
 #pragma once
 
 #include <optional>
@@ -10,7 +10,7 @@
 
 namespace megatron::inference {
 
-// Of a sequence whose next token was drawn, or why none was.
+// The next token drawn for a sequence, or the reason why none was.
 struct DrawnToken {
   GeneratedToken token;
   std::optional<Finish> finish;  // the token is the last
@@ -19,14 +19,14 @@ struct DrawnToken {
 };
 
 struct PassResults {
-  // Losses of the tokens [T]; empty if none are wanted.
+  // Losses of the tokens [T]; empty if none are requested.
   std::vector<double> losses;
   // For the tokens of prompts that request them.
   std::vector<PromptAlternatives> prompt_alternatives;
   std::vector<DrawnToken> drawn;  // of the sequences that are ready; empty: none draws
 };
 
-// Collective over ranks.all: those of the drawing rank become everybody's.
+// Collective over ranks.all: broadcasts the sampling rank's results.
 void share(PassResults& results, const EngineRanks& ranks, Stream& stream);
 
 }  // namespace megatron::inference

@@ -1,4 +1,4 @@
-// What is asked of a model that generates, and what it answers.
+// Requests for generated text and their results.
 #pragma once
 
 #include <cstdint>
@@ -20,22 +20,22 @@ struct Request {
   std::vector<int32_t> end_tokens;  // generation stops after one of them
   int64_t logprobs = -1;  // -1: none; n: of the prompt's tokens, and of the n most likely at each
                           // generated one
-  int64_t first_scored =
-      1;  // with logprobs: those of the prompt are given from this token on; what
-          // is cached of the tokens before it is not read again
+  int64_t first_scored = 1;  // with logprobs: those of the prompt are given from this token on;
+                             // what is cached of the tokens before it is not read again
   // Used with logprobs: number of most likely tokens to return at each scored prompt token, beside
   // that token's rank. -1: neither is returned.
   int64_t prompt_alternatives = -1;
-  // The text that is generated is held to `grammar`, over `token_bytes` of the model's tokenizer; null: it is free.
+  // Grammar that constrains the generated text, over `token_bytes` of the model's tokenizer; null:
+  // unconstrained.
   std::shared_ptr<const Grammar> grammar;
   std::shared_ptr<const TokenBytes> token_bytes;
   int64_t priority =
       0;  // in [-100, 100]: a lower one goes first, but for those that wait much longer
 
-  // vocabulary: ids below it are drawn. name: how options are called. Throws Error for what the
-  // model cannot take.
+  // vocabulary: only ids below it are sampled. name: spelling of options in messages. Throws Error
+  // if the model cannot take the request.
   void check(const models::Model& model, int64_t vocabulary, OptionName name = as_flag) const;
-  // Tokens of prompt and text at most, as the model's positions allow.
+  // Maximum number of tokens of prompt and text that the model's positions allow.
   int64_t longest(const models::Model& model) const;
 };
 
@@ -60,11 +60,11 @@ struct GeneratedToken {
       alternatives;  // the most likely tokens, most likely first, among them maybe this
 };
 
-// stop: the caller ended it. positions: the last token was drawn from the last position that the
-// model has. complete: nothing may follow by the request's grammar. failed: no token could be drawn.
+// stop: ended by the caller. positions: the last token was sampled at the model's last position.
+// complete: the request's grammar allows no continuation. failed: no token could be sampled.
 enum class Finish { length, end_token, stop, positions, complete, failed };
 
-// Seconds are those of the forward passes and draws.
+// Seconds cover forward passes and sampling.
 struct Statistics {
   int64_t prompt_tokens = 0, generated_tokens = 0;
   int64_t decoded_tokens = 0;  // of decode passes: a prompt's pass gives the first token, too
@@ -75,7 +75,8 @@ struct Statistics {
   double draw_seconds = 0;
   int64_t cached_tokens = 0;  // of prompts, that were found in the cache
   int64_t preemptions = 0;    // requests that gave back their pages, to be read anew
-  // Passes of one token a text that were recorded as CUDA graphs, and that were launched as such, those included.
+  // Decode passes captured as CUDA graphs, and those launched as graphs, including the captured
+  // ones.
   int64_t graphs_recorded = 0, graph_launches = 0;
   int64_t graph_bytes =
       0;  // that such passes have beside all other memory; of several engines the most

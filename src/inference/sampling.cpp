@@ -19,7 +19,7 @@ struct Candidate {
   double weight = 0;
 };
 
-// NaN where one is NaN. In lanes, of which the compiler makes vectors.
+// Returns NaN if one score is NaN. Works in lanes, which the compiler vectorizes.
 template <class T>
 T largest_of(std::span<const T> scores) {
   constexpr size_t kLanes = 32;
@@ -189,8 +189,8 @@ double total_of(std::span<const Candidate> candidates) {
   return total;
 }
 
-// The least likely of the fewest most likely candidates that together weigh `wanted`, which all of
-// them do. Halves what is searched each time.
+// Returns the least likely of the smallest set of most likely candidates whose total weight is
+// `wanted`; all candidates together reach it. Halves the search range in each step.
 template <class Before>
 Candidate last_within(std::span<Candidate> candidates, double wanted, Before before) {
   while (candidates.size() > 1) {
@@ -222,7 +222,7 @@ void cut_by_share(std::vector<Candidate>& candidates, double top_p) {
   std::erase_if(candidates, [&](const Candidate& c) { return before(last, c); });
 }
 
-// What draw() draws from, in order of id.
+// The candidates from which draw() samples, in order of id.
 std::vector<Candidate> candidates_of(std::span<const float> logits, const TextSoFar& text,
                                      const SamplingOptions& options) {
   MG_ASSERT(!logits.empty() && text.prompt <= text.tokens.size());

@@ -31,8 +31,8 @@ void Scheduler::forget(Sequence& sequence) {
   sequence.read = 0;
 }
 
-// What is there of its tokens needs not be read: but for the last, and those whose successors' log-probabilities are
-// still to be given.
+// Cached tokens need not be read, except the last one and those whose successors' log-probabilities
+// are still to be reported.
 void Scheduler::begin(Sequence& s) {
   s.context_class = options_.context_class(s.length());
   s.blocks.root = static_cast<uint64_t>(s.context_class);
@@ -40,7 +40,7 @@ void Scheduler::begin(Sequence& s) {
   s.read = cache_.share(s.blocks, s.tokens, most);
 }
 
-// The first that waits begins where the pages of its text and of some tokens more are free.
+// Admits the first waiting sequence if the pages for its text and some more tokens are free.
 void Scheduler::admit() {
   while (!waiting_.empty() && running() < options_.max_requests) {
     Sequence& next = *waiting_.begin()->second;
@@ -65,7 +65,7 @@ void Scheduler::forget_other_angles() {
   }
 }
 
-// That of the sequence whose last pass is longest ago.
+// Context class of the sequence whose last pass is longest ago.
 int64_t Scheduler::next_class() const {
   const auto first = std::ranges::min_element(
       running_, {}, [](const auto& s) { return std::pair(s.second->turn, s.second->due); });
@@ -79,8 +79,8 @@ void Scheduler::preempt(Sequence& sequence, Rows& rows) {
   ++preemptions_;
 }
 
-// Pages for `count` tokens more, from those that are due later if need be. A prompt takes none from others, unless it
-// is the first of all.
+// Reserves pages for `count` more tokens, preempting sequences that are due later if necessary. A
+// prompt preempts no others unless it is the first of all.
 bool Scheduler::reserve(Sequence& sequence, int64_t count, Rows& rows) {
   const bool takes = sequence.unread() == 1 || running_.begin()->second.get() == &sequence;
   while (!cache_.extend(sequence.blocks, sequence.read + count)) {
@@ -97,20 +97,20 @@ std::vector<ScheduledRow> Scheduler::next() {
   if (running_.empty()) return {};
   forget_other_angles();
   Rows rows = rows_of(next_class());
-  // Where none of that class gets pages, the first of all does.
+  // If no sequence of that class gets pages, the first of all does.
   if (rows.empty()) rows = rows_of(running_.begin()->second->context_class);
   MG_ASSERT(!rows.empty());
   std::ranges::stable_sort(rows, {}, &ScheduledRow::count);
   return rows;
 }
 
-// Sequences that are preempted meanwhile are due later than the one at hand.
+// Sequences that are preempted during this loop are due later than the current one.
 Scheduler::Rows Scheduler::rows_of(int64_t of_class) {
   Rows rows;
   std::vector<Sequence*> one_token;
   for (const auto& [due, s] : running_)
     if (s->context_class == of_class && s->unread() == 1) one_token.push_back(s.get());
-  // Where there are more than a pass takes, those whose last pass is longest ago.
+  // If there are more than fit in a pass, those whose last pass is longest ago are taken.
   std::ranges::stable_sort(one_token, {}, &Sequence::turn);
   if (std::ssize(one_token) > options_.max_tokens)
     one_token.resize(static_cast<size_t>(options_.max_tokens));

@@ -1,4 +1,4 @@
-// Which sequences run, and what the next forward pass reads of them.
+// Chooses the sequences that run, and the tokens that the next forward pass reads.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,8 @@ namespace megatron::inference {
 struct SchedulerOptions {
   int64_t max_requests = 8;  // that run at once
   int64_t max_tokens = 512;  // of a pass
-  // Texts of two lengths with equal numbers have equal rotary angles (ModelDefinition::context_class).
+  // Texts whose lengths have the same class have the same rotary angles
+  // (ModelDefinition::context_class).
   std::function<int64_t(int64_t length)> context_class;
 };
 
@@ -24,30 +25,31 @@ struct ScheduledRow {
   int64_t count = 0;  // of its unread tokens
 };
 
-// Sequences are served in the order of their `due`. Each pass takes the next token of every sequence whose prompt is
-// read, and pieces of prompts with what is left of the tokens of a pass. When pages end, the sequences that are due
-// last give theirs back and wait again, to be read anew: the first one always goes on, so that all end.
+// Sequences are served in the order of their `due`. Each pass takes the next token of every
+// sequence whose prompt has been read, and fills its remaining tokens with pieces of prompts. When
+// pages run out, the sequences that are due last release theirs and wait to be read again; the
+// first one always continues, so that all of them finish.
 class Scheduler {
  public:
   Scheduler(SchedulerOptions options, BlockCache& cache);
 
-  // Its tokens have to fit the cache when it is alone there.
+  // The sequence's tokens must fit the cache when it runs alone.
   void add(std::unique_ptr<Sequence> sequence);
-  // The sequence leaves with its pages. False: there is none of that id.
+  // Removes a sequence and releases its pages. Returns false if no sequence has the id.
   bool remove(RequestId id);
 
-  // The rows of the next pass, all of one context class, with pages for them; those of one count side by side. Empty
-  // when there is nothing to do.
+  // Returns the rows of the next pass, all of one context class and with pages allocated; rows with
+  // equal counts are adjacent. Empty if there is nothing to do.
   std::vector<ScheduledRow> next();
-  // After the pass: the rows are read.
+  // Records, after the pass, that the rows have been read.
   void advance(const std::vector<ScheduledRow>& rows);
-  // All that was read is read again: the weights are others.
+  // Schedules all tokens to be read again, since the weights have changed.
   void read_anew();
 
   int64_t running() const { return static_cast<int64_t>(running_.size()); }
   int64_t waiting() const { return static_cast<int64_t>(waiting_.size()); }
   int64_t preemptions() const { return preemptions_; }
-  // Of prompts, that were there when they began.
+  // Prompt tokens that were cached when their request began.
   int64_t cached_tokens() const { return cached_tokens_; }
 
  private:

@@ -1,4 +1,4 @@
-// A request on its way: what was read of it, and where that is kept.
+// A running request: the tokens read so far and their location in the cache.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ namespace megatron::inference {
 
 using RequestId = uint64_t;  // of one engine, in order of submission, from 1
 
-// When a request is served: the lowest goes first, and of one pass the one that was submitted first.
+// Priority of a request: the lowest value is served first, ties by the order of submission.
 using Due = std::pair<int64_t, RequestId>;
 
 struct Sequence {
@@ -33,7 +33,7 @@ struct Sequence {
 
   int64_t length() const { return static_cast<int64_t>(tokens.size()); }
   int64_t unread() const { return length() - read; }
-  // Log-probabilities of its prompt that are asked for.
+  // Number of requested log-probabilities of the prompt.
   int64_t scores() const {
     return request.logprobs < 0 ? 0 : static_cast<int64_t>(request.prompt.size()) - 1;
   }

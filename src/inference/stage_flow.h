@@ -1,4 +1,4 @@
-// Hidden states on their way from a pipeline stage to the next one.
+// Sends hidden states from a pipeline stage to the next.
 #pragma once
 
 #include "autograd/tape.h"
@@ -7,11 +7,11 @@
 
 namespace megatron::inference {
 
-// What enters the layers of a stage for so many tokens: nothing where it has the embedding, else what the stage before
-// has sent. stages: null: one.
+// Returns the input of a stage's layers for the given number of tokens: empty if the stage has the
+// embedding, otherwise what the previous stage has sent. stages: null means a single stage.
 Bundle receive_hidden(const models::Stage& stage, Runtime& runtime, int64_t tokens,
                       comm::Group* stages);
-// To the stage behind, where there is one.
+// Sends to the next stage, if there is one.
 void send_hidden(const models::Stage& stage, Tape& tape, const Bundle& out, comm::Group* stages);
 
 }  // namespace megatron::inference

@@ -1,4 +1,4 @@
-// Text that ends at the first of some strings, given out as soon as it is certain.
+// Streams text up to the first stop string, emitting it as soon as it is certain.
 #pragma once
 
 #include <string>
@@ -7,9 +7,9 @@
 
 namespace megatron::inference {
 
-// The pieces given out, one behind the other, are the text before the first stop string that is
-// complete in it (of several that become complete together, the one that begins first). The end of
-// a text that may become a stop string is held back.
+// The concatenated pieces are the text before the first complete stop string (of several that
+// become complete together, the one that begins first). The end of a text that may become a stop
+// string is held back.
 class StopText {
  public:
   // Throws Error for an empty string. No strings: all text passes.

@@ -1,4 +1,4 @@
-// A parsed template, and how it comes from text.
+// The syntax tree of a template, and its parser.
 #pragma once
 
 #include <memory>
@@ -61,7 +61,7 @@ struct Expression {
   std::vector<Comparison> comparisons;
 };
 
-// What is assigned to: a name, a member of a namespace, or several of them.
+// Target of an assignment: a name, a member of a namespace, or several of them.
 struct Target {
   std::string name;
   std::string member;
@@ -113,12 +113,12 @@ struct Statement {
   std::vector<Branch> branches;
   std::vector<Parameter> parameters;
   std::vector<Assignment> assignments;
-  // A macro's body reads these names, so that the arguments left over are no error.
+  // True if a macro's body reads these names, so that surplus arguments are not an error.
   bool reads_varargs = false, reads_kwargs = false, reads_caller = false;
   bool recursive = false;  // a loop whose `loop` can be called
 };
 
-// The variable that holds what a block wrote; no template can name it.
+// Variable that holds the output of a block; templates cannot name it.
 inline constexpr const char* kCaptured = "(captured)";
 
 struct Parsed {

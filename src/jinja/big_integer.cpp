@@ -75,7 +75,7 @@ Limbs shifted_left(const Limbs& limbs, size_t bits) {
   return result;
 }
 
-// Knuth's algorithm D. The quotient comes back; `a` becomes the remainder. b has two limbs or more,
+// Knuth's algorithm D. Returns the quotient; `a` becomes the remainder. b has at least two limbs,
 // and a is not less than b.
 Limbs long_division(Limbs& a, const Limbs& b) {
   const auto shift = static_cast<size_t>(std::countl_zero(b.back()));

@@ -16,7 +16,7 @@ class BigInteger {
   static constexpr size_t kMostDigits = 4300;
 
   BigInteger(int64_t value);
-  // digits: only digits of a base from 2 to 36.
+  // digits: only digits of `base`, which is from 2 to 36.
   static BigInteger parse(std::string_view digits, int base = 10);
   static BigInteger truncated(double value);  // must be finite
 

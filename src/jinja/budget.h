@@ -1,5 +1,5 @@
-// What a template may use up. All limits are counts, so that a template that fails does so on every
-// machine and at the same place.
+// Resource limits of a template. All limits are counts, so that a template that exceeds one fails
+// at the same place on every machine.
 #pragma once
 
 #include <cstddef>
@@ -32,7 +32,7 @@ class Budget {
              "a text of the template is longer than {} bytes (limit `output_bytes`)",
              limits_.output_bytes);
   }
-  // Work on a text of so many bytes; also the check that no text is too long.
+  // Accounts for work on a text of `bytes` bytes, and checks that the text is not too long.
   void spend_bytes(size_t bytes) {
     check_length(bytes);
     spend(static_cast<int64_t>(bytes / 32));
@@ -45,8 +45,8 @@ class Budget {
              limits_.live_bytes);
   }
 
-  // Bytes that a value or a piece of output takes, counted as long as it lives; the budget must
-  // live longer. Without a budget (an input, a constant) nothing is counted.
+  // Counts the bytes of a value or a piece of output as long as it lives; the budget must outlive
+  // it. Without a budget (an input, a constant) nothing is counted.
   class Held {
    public:
     Held() = default;
@@ -73,7 +73,7 @@ class Budget {
     int64_t bytes_ = 0;
   };
 
-  // One level of nested evaluation, as long as it lives.
+  // Counts one level of nested evaluation during its lifetime.
   class Level {
    public:
     explicit Level(Budget& budget) : budget_(budget) {

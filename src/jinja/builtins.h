@@ -16,7 +16,7 @@ struct NamedNative {
   Native native;
 };
 
-// Throw Error, which lists those there are, where there is none of that name.
+// These throw Error, which lists the known names, if there is none of that name.
 Native find_filter(std::string_view name);
 Native find_test(std::string_view name);  // gives a boolean
 bool has_filter(std::string_view name);
@@ -34,10 +34,10 @@ std::optional<Value> member_of(const Value& value, std::string_view name, Budget
 // True if Python's value has the method and it would change the value.
 bool is_mutating(const Value& value, std::string_view name);
 
-// The value of "a.b.0" in `value`, as the parameter `attribute` of filters finds it.
+// Looks up a path such as "a.b.0" in `value`, as the parameter `attribute` of filters does.
 Value attribute_path(const Value& value, const Value& path, Budget& budget);
 
-// Pieces that methods and filters share.
+// Helpers shared by methods and filters.
 Values pairs_of(const Value& dict, Budget& budget);
 std::string subject(Call& call);  // the value as a text, whose length is spent
 Value wordwrap(Call& call);       // the filter

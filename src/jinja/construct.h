@@ -1,4 +1,4 @@
-// How errors name the part of a template that failed.
+// Name, for error messages, of the part of a template that failed.
 #pragma once
 
 #include <string>

@@ -23,7 +23,7 @@ struct JsonStyle {
   std::string behind_key = ": ";
   bool sort_keys = false;
 };
-// Throws Error for what JSON cannot hold, worded as Python's json module does.
+// Throws Error, worded as in Python's json module, for values that JSON cannot represent.
 std::string to_json(const Value& value, const JsonStyle& style, Budget& budget);
 
 }  // namespace megatron::jinja

@@ -11,7 +11,7 @@
 namespace megatron::jinja {
 namespace {
 
-// How jinja2's undefined values name what has no such attribute.
+// Description of the value without the attribute, as in jinja2's undefined values.
 std::string owner(const Value& value) {
   if (value.is_none()) return "None";
   return value.type_name() + " object";
@@ -21,7 +21,7 @@ Value no_attribute(const Value& value, std::string_view name) {
   return Value::undefined(fmt::format("'{}' has no attribute '{}'", owner(value), name));
 }
 
-// An index counted from the end where it is negative; nothing where it is outside.
+// Resolves an index, which counts from the end if it is negative; nullopt if it is out of range.
 std::optional<size_t> index_in(int64_t index, size_t size) {
   const auto count = static_cast<int64_t>(size);
   if (index < -count || index >= count) return std::nullopt;

@@ -68,7 +68,7 @@ ExpressionPtr ExpressionParser::parse(bool conditional) {
   return value;
 }
 
-// Operators with a left and a right side, of the level or stronger; all bind to the left.
+// Parses binary operators of this level or stronger; all are left-associative.
 ExpressionPtr ExpressionParser::parse_binary(size_t level) {
   struct Sign {
     size_t level;
@@ -264,7 +264,7 @@ ExpressionPtr ExpressionParser::parse_braces(bool dict) {
   return make(dict ? Expression::Kind::dict : Expression::Kind::list, line, std::move(parts));
 }
 
-// Attributes, subscripts and calls behind a value; or filters, tests and calls.
+// Parses attributes, subscripts and calls after a value; or filters, tests and calls.
 ExpressionPtr ExpressionParser::parse_postfix(ExpressionPtr value, bool with_filters) {
   while (true) {
     if (tokens_.is_sign("(")) {

@@ -1,5 +1,6 @@
-// Expressions. From weakest to strongest: x if y else z; or; and; not; comparisons and `in`; + -;
-// ~; * / // %; **; signs; then attributes, subscripts, calls, filters and tests behind a value.
+// Parser of expressions. Precedence from lowest to highest: x if y else z; or; and; not;
+// comparisons and `in`; + -; ~; * / // %; **; signs; then attributes, subscripts, calls, filters
+// and tests after a value.
 #pragma once
 
 #include <set>
@@ -17,9 +18,9 @@ class ExpressionParser {
   explicit ExpressionParser(TokenStream& tokens) : tokens_(tokens) {}
 
   ExpressionPtr parse(bool conditional = true);
-  // One expression, or several with commas between them as a tuple. stop: a name that ends it.
+  // Parses one expression, or several separated by commas as a tuple. stop: a name that ends it.
   ExpressionPtr parse_tuple(bool conditional = true, std::string_view stop = "");
-  // Filters over `value`; from_name: the first comes without a "|".
+  // Parses filters applied to `value`; from_name: the first one has no "|".
   ExpressionPtr parse_filters(ExpressionPtr value, bool from_name);
   Target parse_target(bool with_namespace);
   ExpressionPtr make(Expression::Kind kind, int line, std::vector<ExpressionPtr> operands = {});

@@ -16,7 +16,7 @@ namespace {
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
-// Reads a number at text[at] and moves `at` behind it.
+// Reads a number at text[at] and moves `at` past it.
 std::optional<int64_t> read_number(std::string_view text, size_t& at) {
   std::optional<int64_t> number;
   for (; at < text.size() && is_digit(text[at]); ++at) {
@@ -357,7 +357,7 @@ class FieldFormat {
   }
 
  private:
-  // Returns the text up to the brace that ends the field, and moves `at` behind that brace.
+  // Returns the text up to the brace that ends the field, and moves `at` past that brace.
   static std::string_view inside(std::string_view format, size_t& at) {
     const size_t begin = at;
     for (int open = 1; at < format.size(); ++at) {

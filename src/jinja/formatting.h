@@ -1,4 +1,4 @@
-// Python's three ways to format: `format % values`, format(value, spec) and str.format().
+// Python's three kinds of formatting: `format % values`, format(value, spec) and str.format().
 #pragma once
 
 #include <functional>

@@ -11,7 +11,7 @@
 
 namespace megatron::jinja {
 
-// A scope of its own inside `parent`, as long as it lives.
+// Opens a new scope inside `parent` for its lifetime.
 class Interpreter::InScope {
  public:
   InScope(Interpreter& interpreter, std::shared_ptr<Scope> parent)
@@ -77,7 +77,7 @@ Interpreter::Interpreter(std::string name, const Variables& variables, const Lim
 }
 
 Interpreter::~Interpreter() {
-  // All of them are alive here, so that no chain of them is taken down by recursion.
+  // All of them are alive here, so that no chain of them is destroyed recursively.
   for (const auto& object : namespaces_) object->members.variables.clear();
   for (const auto& scope : captured_scopes_) scope->variables.clear();
 }

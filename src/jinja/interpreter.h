@@ -23,12 +23,13 @@ class Interpreter {
 
   Rendering render(const Body& body);
 
-  // For filters, tests and functions.
+  // Called by filters, tests and functions.
   Value filter(std::string_view name, Values positional, Keywords keyword);
   bool test(std::string_view name, Values positional, Keywords keyword);
   Value call_macro(const Macro& macro, Call& call);
   Value call_loop(const Loop& loop, const Value& elements);
-  // A namespace may hold itself: the interpreter keeps each, and empties it in the end.
+  // Registers a namespace. A namespace may contain itself, so the interpreter empties all of them
+  // at the end.
   void keep(std::shared_ptr<Namespace> object);
 
  private:
@@ -72,7 +73,7 @@ class Interpreter {
   std::string root_;           // the rendered text
   std::string* out_ = &root_;  // or the text that a block writes
   Budget::Held out_held_;
-  // The statement that runs, or that failed after an error.
+  // The current statement; after an error, the one that failed.
   const Statement* statement_ = nullptr;
   const Expression* expression_ = nullptr;  // the expression within it; null: the statement itself
   std::vector<std::pair<int64_t, int64_t>> generation_;

@@ -86,7 +86,7 @@ class Lexer {
     return source_.compare(at, text.size(), text) == 0;
   }
 
-  // Text in front of a tag whose sign, if any, stands at byte `sign`.
+  // Adds the text before a tag whose sign, if any, is at byte `sign`.
   void put_text(std::string_view text, size_t sign, bool variable) {
     const char mark = sign < source_.size() ? source_[sign] : '\0';
     if (mark == '-') {
@@ -106,8 +106,8 @@ class Lexer {
     return source_.size() - strip_space(rest, true, false).size();
   }
 
-  // Where a tag's end `close` ("%}", "#}") stands at `at`, with its sign: the byte behind it and
-  // the whitespace that goes with it; else 0.
+  // If a tag's end `close` ("%}", "#}"), possibly with a sign, is at `at`: the offset behind it and
+  // the whitespace that it removes; else 0.
   size_t end_of_tag(std::string_view close, size_t at, bool may_keep, bool trims) const {
     if (starts("-", at) && starts(close, at + 1)) return behind_space(at + 1 + close.size());
     if (may_keep && starts("+", at) && starts(close, at + 1)) return at + 1 + close.size();
@@ -200,7 +200,7 @@ class Lexer {
     move_to(end);
   }
 
-  // Returns the index behind a run of digits of the base, with single underscores between them, or
+  // Returns the index after a run of digits of the base, with single underscores between them, or
   // `at` if there is none.
   size_t digits_from(size_t at, int base = 10) const {
     const auto digit = [&](size_t i) {
@@ -213,7 +213,7 @@ class Lexer {
     return at;
   }
 
-  // Returns the index behind a number such as 0x1f, 0o17 or 0b11, or `at_` if there is none.
+  // Returns the index after a number such as 0x1f, 0o17 or 0b11, or `at_` if there is none.
   size_t prefixed_end() const {
     const char letter = at_ + 1 < source_.size() ? static_cast<char>(source_[at_ + 1] | 0x20) : 0;
     const int base = letter == 'x' ? 16 : letter == 'o' ? 8 : letter == 'b' ? 2 : 0;
@@ -265,7 +265,7 @@ class Lexer {
     move_to(at + 1);
   }
 
-  // at: the byte behind the backslash.
+  // at: the byte after the backslash.
   void unescape(std::string& value, size_t& at) const {
     static constexpr std::string_view kNames = "abfnrtv\\'\"", kLetters = "\a\b\f\n\r\t\v\\'\"";
     if (at >= source_.size()) return;
@@ -289,7 +289,7 @@ class Lexer {
     }
   }
 
-  // at: behind \N.
+  // at: the byte after \N.
   uint32_t named_letter(size_t& at) const {
     const size_t end = source_.find('}', at);
     if (!starts("{", at) || end == std::string::npos)

@@ -1,6 +1,7 @@
-// Cuts a template into text and the tokens of its tags, with Jinja's rules for whitespace: of "-"
-// and "+" at a tag, trim_blocks (the newline behind a block tag goes) and lstrip_blocks (spaces in
-// front of a block tag that begins a line go). A last newline of the template goes too.
+// Splits a template into text and the tokens of its tags, with Jinja's whitespace rules: "-" and
+// "+" at a tag, trim_blocks (removes the newline after a block tag) and lstrip_blocks (removes
+// spaces before a block tag that begins a line). A final newline of the template is removed as
+// well.
 #pragma once
 
 #include <string>
@@ -30,12 +31,12 @@ struct Token {
   int line;
 };
 
-// name: of the template, for errors. Throws TemplateError.
+// name: the template's name, for errors. Throws TemplateError.
 std::vector<Token> tokenize(std::string_view source, const std::string& name);
-// How messages name a token.
+// Description of a token for messages.
 std::string describe(const Token& token);
 
-// A walk over tokens.
+// A cursor over a list of tokens.
 class TokenStream {
  public:
   TokenStream(std::vector<Token> tokens, std::string name)

@@ -1,5 +1,5 @@
-// Methods and other attributes of lists, tuples, dicts, ranges and numbers. Those of texts are
-// looked up here, too.
+// Methods and other attributes of lists, tuples, dicts, ranges and numbers. Those of texts are also
+// looked up here.
 #include <algorithm>
 #include <array>
 #include <cmath>

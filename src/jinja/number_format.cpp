@@ -36,8 +36,8 @@ std::string exponent_text(int exponent, char letter) {
   return fmt::format("{}{}{:02}", letter, exponent < 0 ? '-' : '+', std::abs(exponent));
 }
 
-// %g: as many significant digits as `precision`, an exponent where the number needs one from
-// 10^most on or is below 10^-4. Trailing zeros go, but for the alternate form.
+// %g: `precision` significant digits, with an exponent from 10^most on or below 10^-4. Trailing
+// zeros are removed, except in the alternate form.
 std::string general(double value, int64_t precision, int64_t most, bool alternate, char letter) {
   auto [digits, exponent] = scientific(value, precision);
   const bool small = exponent < -4;

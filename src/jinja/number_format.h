@@ -1,4 +1,4 @@
-// Numbers as Python's format() and % write them, before they are aligned.
+// Numbers formatted as by Python's format() and %, before alignment.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace megatron::jinja {
 
-// Digits as they stand between a sign and what follows them.
+// The parts of a formatted number.
 struct Digits {
   std::string prefix;  // "-", "+0x"
   std::string whole;   // digits in front of the point
@@ -26,12 +26,12 @@ struct NumberStyle {
   std::optional<int64_t> precision;
 };
 
-// type: d, b, o, x or X; precision: digits at least.
+// type: d, b, o, x or X; precision: minimum number of digits.
 Digits integer_digits(const Value& whole, const NumberStyle& style, Budget& budget);
-// type: e, E, f, F, g, G, %, n, or none for str() with as many digits as the precision says.
+// type: e, E, f, F, g, G, %, n, or none for str() with the precision's number of digits.
 Digits real_digits(double value, const NumberStyle& style, Budget& budget);
 
-// Separators between groups of digits; zeros in front until there are `least` letters.
+// Inserts separators between groups of digits and pads with leading zeros to `least` characters.
 std::string grouped(std::string_view digits, char separator, size_t group, size_t least);
 
 }  // namespace megatron::jinja

@@ -1,4 +1,4 @@
-// Python's int and float: arithmetic, order, rounding, and how they are read and written.
+// Python's int and float: arithmetic, comparison, rounding, parsing and formatting.
 #pragma once
 
 #include <optional>

@@ -1,5 +1,5 @@
-// Values with behaviour: functions, macros, namespaces and loops; what they are called with, and
-// the scopes that variables live in.
+// Values with behaviour (functions, macros, namespaces and loops), the arguments of calls, and the
+// scopes of variables.
 #pragma once
 
 #include <initializer_list>
@@ -28,14 +28,14 @@ struct Call {
 
 using Native = Value (*)(Call& call);
 
-// The arguments of a call by the names of the parameters. Throws Error in Python's words where one
-// is missing, given twice or unknown.
+// Binds the arguments of a call to named parameters. Throws Error, in Python's words, if one is
+// missing, given twice or unknown.
 class Parameters {
  public:
   Parameters(const Call& call, std::string_view function,
              std::initializer_list<std::string_view> names, size_t required);
 
-  // Null where the argument was left out.
+  // Null if the argument was omitted.
   const Value* operator[](size_t i) const { return values_[i]; }
   bool given(size_t i) const { return values_[i] != nullptr; }
   bool given_and_not_none(size_t i) const { return given(i) && !values_[i]->is_none(); }
@@ -52,7 +52,7 @@ class Parameters {
   std::vector<const Value*> values_;
 };
 
-// A function of this program, or a method with the value it belongs to.
+// A native function, or a method bound to its value.
 struct Function : Object {
   explicit Function(Native function, std::optional<Value> owner = std::nullopt,
                     Budget* budget = nullptr);
@@ -96,7 +96,7 @@ struct Macro : Object {
   std::shared_ptr<Scope> scope;          // where it was defined
 };
 
-// The variable `loop`. A recursive one is called with the elements of the level below.
+// The variable `loop`. A recursive loop is called with the elements of the next level.
 struct Loop : Object, std::enable_shared_from_this<Loop> {
   Loop(Values loop_elements, Budget& budget);
   std::string type_name() const override { return "LoopContext"; }
@@ -118,7 +118,7 @@ struct Loop : Object, std::enable_shared_from_this<Loop> {
 Keywords standard_functions();
 Value dict_from_keys(Call& call);
 
-// Thrown by raise_exception(); it becomes a TemplateError where the line is known.
+// Thrown by raise_exception(); converted to a TemplateError where the line is known.
 class Raised : public Error {
  public:
   using Error::Error;

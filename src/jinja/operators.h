@@ -1,5 +1,5 @@
-// Python's operators on values. What Python refuses throws Error in its words; an undefined operand
-// throws Error with its reason.
+// Python's operators on values. Operations that Python refuses throw Error in its words; an
+// undefined operand throws Error with its reason.
 #pragma once
 
 #include <string_view>
@@ -20,18 +20,18 @@ enum class Order { less, less_equal, greater, greater_equal, equal, not_equal, i
 bool compared(Order order, const Value& left, const Value& right, Budget& budget);
 bool equal(const Value& left, const Value& right, Budget& budget);
 void check_hashable(const Value& key, Budget& budget);
-// Adds a member to a dict under construction; a key that is there already gets the new value.
+// Adds a member to a dict under construction; an existing key gets the new value.
 void insert_member(std::vector<std::pair<Value, Value>>& members, const Value& key, Value value,
                    Budget& budget);
 
-// x.name and x[key] as jinja2 looks them up: what is not there is undefined.
+// x.name and x[key], looked up as in jinja2: a missing member is undefined.
 Value attribute_of(const Value& value, std::string_view name, Budget& budget);
 Value element_of(const Value& value, const Value& key, Budget& budget);
-// x[begin:end:step]; none where a part is left out.
+// x[begin:end:step]; an omitted part is none.
 Value slice_of(const Value& value, const Value& begin, const Value& end, const Value& step,
                Budget& budget);
 
-// The elements that a loop over the value sees; an iterator is used up.
+// Returns the elements that a loop over the value visits; an iterator is consumed.
 Values elements_of(const Value& value, Budget& budget);
 Value make_range(int64_t begin, int64_t end, int64_t step, Budget& budget);
 int64_t length_of(const Value& value);

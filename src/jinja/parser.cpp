@@ -27,7 +27,7 @@ class StatementParser {
                        [&](std::string_view name) { return tokens_.is_name(name); });
   }
 
-  // Up to a tag that begins with one of `ends`, which is left to be read; none: up to the end.
+  // Parses up to a tag that begins with one of `ends`, which is not consumed; none: up to the end.
   Body parse_body(Names ends) {
     Body body;
     while (!tokens_.is(Token::Kind::end)) {
@@ -121,7 +121,7 @@ class StatementParser {
     tokens_.refuse(text, name.line);
   }
 
-  // The body up to the tag `end`, whose name is read.
+  // Parses the body up to the tag `end`, whose name is consumed.
   Body parse_block(Names end) {
     tokens_.expect(Token::Kind::block_end);
     Body body = parse_body(end);
@@ -203,7 +203,7 @@ class StatementParser {
     return statement;
   }
 
-  // {% print a, b %}: the values one behind another.
+  // {% print a, b %}: writes the values one after another.
   Statement parse_print(int line) {
     Statement statement = make(Statement::Kind::with, line);
     while (!tokens_.is(Token::Kind::block_end)) {
@@ -239,7 +239,7 @@ class StatementParser {
     tokens_.expect_sign(")");
   }
 
-  // A body that is a function of its own: loops outside of it cannot be left from within.
+  // Parses a body that is a separate function: loops around it cannot be left from within.
   Body parse_function_body(Statement& statement, Names end) {
     const int loops = std::exchange(loops_, 0);
     std::set<std::string> outer = std::exchange(expressions_.names, {});

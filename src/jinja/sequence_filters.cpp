@@ -60,7 +60,8 @@ Value items(Call& call) {
   return Value::iterator(p[0]->is_dict() ? pairs_of(*p[0], call.budget) : Values(), &call.budget);
 }
 
-// What a filter looks at in an element: its attribute, where parameter `i` names one.
+// The part of an element that a filter uses: its attribute if parameter `i` names one, else the
+// element.
 Value part_of(const Value& element, const Parameters& p, size_t i, Budget& budget) {
   return p.given_and_not_none(i) ? attribute_path(element, *p[i], budget) : element;
 }
@@ -97,7 +98,7 @@ Values sorted(Keyed keyed, bool reverse, Budget& budget) {
   return elements;
 }
 
-// The attribute may be several, "a,b": the second decides where the first is the same.
+// The attribute may be a list, "a,b": the second breaks ties of the first.
 Value sort(Call& call) {
   const Parameters p(call, "sort", {"value", "reverse", "case_sensitive", "attribute"}, 1);
   Values paths;

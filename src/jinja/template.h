@@ -45,7 +45,7 @@ class TemplateError : public Error {
 
 struct Rendering {
   std::string text;
-  // What stood in blocks {% generation %}: first code point and the one behind the last.
+  // Output of {% generation %} blocks, as code point ranges [begin, end).
   std::vector<std::pair<int64_t, int64_t>> generation;
 };
 
@@ -60,9 +60,9 @@ class Template {
   Template(Template&&) noexcept;
   Template& operator=(Template&&) noexcept;
 
-  // Throws TemplateError naming template and line; its reason() is what raise_exception was given,
-  // or Python's words. The functions of standard_functions() (objects.h) are there always; a
-  // variable of that name hides one.
+  // Throws TemplateError naming template and line; its reason() is the argument of raise_exception,
+  // or Python's message. The functions of standard_functions() (objects.h) are always available; a
+  // variable of the same name hides one.
   Rendering render(const Variables& variables, const Limits& limits = {}) const;
   bool reads(const std::string& variable) const;  // whether it stands anywhere in the template
 

@@ -171,7 +171,7 @@ Value urlencode(Call& call) {
   return Value::text(std::move(out), &call.budget);
 }
 
-// The attributes of an XML element, those that are none or undefined left out.
+// The attributes of an XML element, except those that are none or undefined.
 Value xmlattr(Call& call) {
   const Parameters p(call, "xmlattr", {"d", "autospace"}, 1);
   MG_CHECK(p[0]->is_dict(), "'{}' object has no attribute 'items'", p[0]->type_name());

@@ -50,7 +50,7 @@ std::string_view take_word(std::string_view& text, bool right) {
   return word;
 }
 
-// Cuts at runs of whitespace, at most `most` times, or at all of them if `most` is less than 0.
+// Splits at runs of whitespace, at most `most` times, or at all of them if `most` is less than 0.
 Values split_at_space(std::string_view text, int64_t most, bool right, Call& call) {
   Values parts;
   text = strip_space(text, !right, right);

@@ -1,5 +1,5 @@
-// Text as Python's str sees it: whitespace, case. Case mapping and character classes are those of
-// ICU.
+// Text operations with the semantics of Python's str: whitespace, case. Case mapping and character
+// classes are those of ICU.
 #pragma once
 
 #include <cstdint>

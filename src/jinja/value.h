@@ -1,5 +1,5 @@
-// What a template computes with: the values of Python as far as Jinja shows them. Values are
-// immutable and shared; only objects (namespaces, iterators) change.
+// Values of a template: Python's values, as far as Jinja exposes them. Values are immutable and
+// shared; only objects (namespaces, iterators) change.
 #pragma once
 
 #include <array>
@@ -80,7 +80,7 @@ class Value {
   static Value tuple(Values elements, Budget* budget) {
     return sequence(Sequence::Form::tuple, std::move(elements), budget);
   }
-  // A Python generator: true however many elements it has, without length, used up by reading.
+  // A Python generator: always true, has no length, and is consumed by reading.
   static Value iterator(Values elements, Budget* budget) {
     return sequence(Sequence::Form::iterator, std::move(elements), budget);
   }

@@ -1,5 +1,5 @@
-// The filter wordwrap: Python's textwrap.wrap. Lines are cut at spaces and behind hyphens within
-// words; a longer word is cut.
+// The filter wordwrap: Python's textwrap.wrap. Lines are broken at spaces and after hyphens within
+// words; words longer than a line are split.
 #include <algorithm>
 
 #include "base/error.h"

@@ -1,7 +1,8 @@
-// How a kernel uses the tensors of its arguments. Each kernel's header says it of its own: visit(args, f) calls
-// f(name, access, tensor) for every tensor of `args`, undefined ones too, always in the same order; `tensor` is a Tensor&,
-// so that f may put another one in its place. Whoever looks at calls from outside goes by it: plans, traces, the search
-// for NaN, number formats that are computed by widening.
+// Access of a kernel to the tensors of its arguments. Each kernel's header declares it: visit(args,
+// f) calls f(name, access, tensor) for every tensor of `args`, including undefined ones, always in
+// the same order; `tensor` is a Tensor&, so that f may replace it. Code that inspects calls from
+// outside relies on it: plans, traces, the search for NaN, and number formats that are computed by
+// widening.
 #pragma once
 
 #include "tensor/tensor.h"
@@ -10,7 +11,8 @@ namespace megatron::kernels {
 
 enum class Access { read, write, update };  // update: read and written
 
-// Where a weight gradient goes: out = gradient + beta * out, beta 0 or 1; with 0 out is not read.
+// Destination of a weight gradient: out = gradient + beta * out, beta 0 or 1; with 0, out is not
+// read.
 struct Accumulate {
   Tensor out;
   float beta = 0;

@@ -10,8 +10,9 @@ namespace megatron::kernels {
 enum class Activation { gelu_tanh, gelu_erf, silu, relu, squared_relu, quick_gelu };
 
 // Plain: x, out [T,F], out = f(x). Gated (Shazeer 2020): x [T,2F] = [gate | up], out = f(gate) *
-// (up + up_offset); with a clamp above 0, gate is min(gate, clamp) and up is confined to [-clamp, clamp]
-// before all else (gradients pass at the bounds). Contiguous, one type. Computed in f32 (f64 for f64).
+// (up + up_offset); with a clamp above 0, gate is min(gate, clamp) and up is confined to [-clamp,
+// clamp] before all else (gradients pass at the bounds). Contiguous, one type. Computed in f32 (f64
+// for f64).
 struct ActivationArgs {
   Activation function = Activation::gelu_tanh;
   bool gated = false;

@@ -1,5 +1,5 @@
-// The activation kernels over X (formulas-inl.h), given a back-end's functions: Function::value(x), and
-// Function::slope(x), {value, derivative}.
+// The activation kernels over X (formulas-inl.h), given a back-end's functions: Function::value(x),
+// and Function::slope(x), {value, derivative}.
 
 template <class Function>
 struct Activated {

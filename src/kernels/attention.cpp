@@ -38,7 +38,7 @@ void check_dsinks(const Rules& rules, const Tensor& sinks, const Accumulate& dsi
   rules.dense(dsinks.out, {heads}, accumulator(type), "dsinks f32 (f64) [N]");
 }
 
-// dq, dk and dv of q's type or wider, alike.
+// dq, dk and dv must have the same type: q's, or a wider one.
 void check_gradients(const Rules& rules, const AttentionBackwardArgs& args) {
   const Tensor *of[] = {&args.q, &args.k, &args.v}, *to[] = {&args.dq, &args.dk, &args.dv};
   for (int i = 0; i < 3; ++i) {

@@ -9,7 +9,7 @@
 
 namespace megatron::kernels {
 
-// The keys of a page are a multiple of it.
+// The number of keys in a page is a multiple of this.
 inline constexpr int64_t kPageKeys = 32;
 
 // Query head n attends with key head n / (N / K). Scores s = scale * q k^T; query i sees key j when
@@ -31,10 +31,11 @@ inline constexpr int64_t kPageKeys = 32;
 // the lowest begin and the highest q_positions are not read: a cache may hold anything there. Other
 // keys that a query does not see have to be finite.
 //
-// With a block table, k and v are a pool of pages [pages,P,K,D] (Kwon et al. 2023), P a multiple of 32: key j of
-// sample b is row j % P of page block_table[b, j / P] and stands at position j, S = blocks * P. It has q_positions and
-// no k_positions, is causal and without dropout. The table's entry of a page of which no
-// query of the sample sees a key may be any page. A row's bits are those of the same keys without a table.
+// With a block table, k and v are a pool of pages [pages,P,K,D] (Kwon et al. 2023), P a multiple of
+// 32: key j of sample b is row j % P of page block_table[b, j / P] and stands at position j, S =
+// blocks * P. It has q_positions and no k_positions, is causal and without dropout. The table's
+// entry of a page of which no query of the sample sees a key may be any page. A row's bits are
+// those of the same keys without a table.
 struct AttentionArgs {
   Tensor q, k, v;
   Tensor q_positions, k_positions;  // i32 [B,T], [B,S]; both or neither
@@ -55,12 +56,12 @@ struct AttentionArgs {
   }
 };
 
-// lse and out are the forward's (of all keys, where the keys here are a part of them). dq, dk, dv as
-// q, k, v or, all three alike, f32 (f64): written with beta 0, added to with beta 1, as where blocks
-// of keys come from other ranks. dsinks [N] += -(sum over b, t of exp(sink - lse) * delta), delta =
-// sum over d of out * dout: of the whole out, so that one call of those over parts of the keys takes
-// sinks and dsinks. Undefined: not computed. Fixed order of summation: the same bits for any number
-// of threads.
+// lse and out are the forward's (of all keys, where the keys here are a part of them). dq, dk, dv
+// as q, k, v or, all three alike, f32 (f64): written with beta 0, added to with beta 1, as where
+// blocks of keys come from other ranks. dsinks [N] += -(sum over b, t of exp(sink - lse) * delta),
+// delta = sum over d of out * dout: of the whole out, so that one call of those over parts of the
+// keys takes sinks and dsinks. Undefined: not computed. Fixed order of summation: the same bits for
+// any number of threads.
 struct AttentionBackwardArgs {
   Tensor q, k, v, out, lse, dout;
   Tensor q_positions, k_positions, window_start;
@@ -77,7 +78,7 @@ struct AttentionBackwardArgs {
   int64_t keys() const { return k.size(1); }
 };
 
-// The lowest position of a key that a query at `position` sees by window and chunk; 0 is no bound.
+// Lowest position of a key that a query at `position` attends to, by window and chunk; 0: no bound.
 constexpr int64_t lowest_seen(int64_t position, int64_t window, int64_t chunk) {
   int64_t begin = INT32_MIN;
   if (window > 0 && position - window + 1 > begin) begin = position - window + 1;

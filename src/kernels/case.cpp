@@ -10,7 +10,7 @@
 
 namespace megatron::kernels {
 
-// One a family, in cases/FAMILY.cpp.
+// One function per family, in cases/FAMILY.cpp.
 void add_gemm_cases(std::vector<Case>& cases);
 void add_norm_cases(std::vector<Case>& cases);
 void add_activation_cases(std::vector<Case>& cases);
@@ -69,7 +69,7 @@ struct Output {
 };
 
 // Runs a call and reads its outputs. A bf16 value and the i16 remainder that follows it are read as
-// the f32 master that they stand for: near a tie the two halves differ much where the master does
+// the f32 master that they represent: near a tie, the halves may differ much when the master does
 // not.
 std::vector<Output> results(const Case::Call& call, Runtime& runtime) {
   call.run(runtime.stream(), table(runtime.stream()));
@@ -98,7 +98,7 @@ bool same_bits(const Output& a, const Output& b) {
                             std::bit_cast<uint64_t, double>);
 }
 
-// Of the finite elements.
+// Root mean square of the finite elements.
 double rms(const std::vector<double>& values) {
   double squares = 0;
   size_t finite = 0;
@@ -110,8 +110,8 @@ double rms(const std::vector<double>& values) {
   return finite == 0 ? 0 : std::sqrt(squares / static_cast<double>(finite));
 }
 
-// Largest |out - reference| over the reference's rms, and over |reference| / most where that is
-// more; infinities must be the same ones.
+// Largest |out - reference| relative to the reference's rms, or to |reference| / most if that is
+// larger; infinities must agree.
 double relative_error(const Output& out, const Output& reference, double most) {
   const double least = rms(reference.values);
   double worst = 0;

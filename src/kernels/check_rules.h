@@ -1,6 +1,6 @@
-// What check(args) of each kernel is made of: the shape and type rules of its contract, declared in the kernel's header and
-// shared by all back-ends. A broken rule is a defect of the caller: throws InternalError naming the kernel, the rule and
-// the shapes. Data is never read.
+// Building blocks of each kernel's check(args): the shape and type rules of its contract, declared
+// in the kernel's header and shared by all back-ends. A violated rule is a defect of the caller:
+// throws InternalError naming the kernel, the rule and the shapes. Data is never read.
 #pragma once
 
 #include <array>
@@ -10,7 +10,7 @@
 
 namespace megatron::kernels {
 
-// The rules of one call, which name its tensors when broken.
+// The rules of one call; their errors name its tensors.
 class Rules {
  public:
   template <class Args>
@@ -29,7 +29,7 @@ class Rules {
     const Tensor* first = nullptr;
     for (size_t i = 0; i < count_; ++i) {
       const Tensor& t = *tensors_[i];
-      // Any device reads and writes the host memory of offload arenas.
+      // Every device can access the host memory of offload arenas.
       if (!t.defined() || t.memory_class() == MemoryClass::offload) continue;
       if (first == nullptr) first = &t;
       require(t.device() == first->device(), "one device for all");
@@ -40,7 +40,7 @@ class Rules {
       broken(rule);
   }
   void defined(const Tensor& t, const char* rule) const { require(t.defined(), rule); }
-  // A defined, contiguous tensor of a shape and type.
+  // Requires a defined, contiguous tensor of this shape and type.
   void dense(const Tensor& t, const Shape& shape, DType type, const char* rule) const {
     require(t.defined() && t.shape() == shape && t.dtype() == type && t.is_contiguous(), rule);
   }

@@ -1,12 +1,12 @@
-// Values confined to an interval (clip_qkv of DBRX and OLMoE).
+// Clips values to an interval (clip_qkv of DBRX and OLMoE).
 #pragma once
 
 #include "kernels/elements.h"
 
 namespace megatron::kernels {
 
-// out = min(max(x, -limit), limit), limit > 0; a NaN stays one. x, out [T,N], last dim contiguous, rows at
-// any stride, of one shape and floating type; out may be x.
+// out = min(max(x, -limit), limit), limit > 0; NaN is preserved. x, out [T,N], last dim contiguous,
+// any row stride, of one shape and floating type; out may be x.
 struct ClipArgs {
   double limit = 0;
   Tensor x, out;
@@ -16,8 +16,8 @@ struct ClipArgs {
   const char* broken() const { return limit > 0 ? nullptr : "limit above 0"; }
 };
 
-// dx = dout where -limit <= x <= limit, else 0. x [T,N] as forward's x; dout, dx as it, of one type; dx may
-// be dout.
+// dx = dout where -limit <= x <= limit, else 0. x [T,N] as forward's x; dout, dx as it, of one
+// type; dx may be dout.
 struct ClipBackwardArgs {
   double limit = 0;
   Tensor x, dout, dx;

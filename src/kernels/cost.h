@@ -1,4 +1,4 @@
-// The least work that a kernel call needs: the floor of its time.
+// Minimum work of a kernel call, which gives the floor of its time.
 #pragma once
 
 #include <algorithm>
@@ -17,9 +17,9 @@ inline double product_flops(const GemmArgs& a) {
   return 2 * static_cast<double>(a.out.elements()) * depth;
 }
 
-// Query-key pairs that a mask lets through, where positions count up from 0 and queries are the
-// last of the keys: causal leaves T (S - T) + T (T + 1) / 2 of T S; window and chunk (0: none) what
-// is left of those. Documents inside a sample (window_start) are not known here.
+// Number of unmasked query-key pairs, if positions count up from 0 and queries are the last of the
+// keys: a causal mask leaves T (S - T) + T (T + 1) / 2 of T S pairs; window and chunk (0: none)
+// reduce these further. Documents inside a sample (window_start) are not considered.
 inline double seen_pairs(int64_t queries, int64_t keys, bool causal, int64_t window = 0,
                          int64_t chunk = 0) {
   const auto t = static_cast<double>(queries), s = static_cast<double>(keys);
@@ -52,23 +52,23 @@ inline double flops_of(const GroupedGradientArgs& a) {
 inline double flops_of(const AttentionArgs& a) { return attention_flops(a, 2); }
 inline double flops_of(const AttentionBackwardArgs& a) { return attention_flops(a, 5); }
 
-// Bytes of one operand that a call has to move.
+// Number of bytes of one operand that a call must move.
 template <class Args>
 double bytes_of(const Args&, std::string_view, Access access, const Tensor& tensor) {
   return static_cast<double>(tensor.bytes()) * (access == Access::update ? 2 : 1);
 }
-// Of a pool of pages, as many as the table has.
+// Counts only the pages that the table lists, not the whole pool.
 inline double bytes_of(const AttentionArgs& a, std::string_view name, Access,
                        const Tensor& tensor) {
   const auto bytes = static_cast<double>(tensor.bytes());
   if (!a.block_table.defined() || (name != "k" && name != "v")) return bytes;
   return bytes / static_cast<double>(a.k.size(0)) * static_cast<double>(a.block_table.elements());
 }
-// Only the rows that are put.
+// Counts only the rows that are written.
 inline double bytes_of(const PutRowsArgs& a, std::string_view name, Access, const Tensor& tensor) {
   return static_cast<double>(name == "out" ? a.x.bytes() : tensor.bytes());
 }
-// Only the rows that are looked up.
+// Counts only the rows that are looked up.
 inline double bytes_of(const EmbeddingArgs& a, std::string_view name, Access,
                        const Tensor& tensor) {
   return static_cast<double>(name == "table" ? a.out.bytes() : tensor.bytes());
@@ -79,7 +79,7 @@ inline double bytes_of(const EmbeddingBackwardArgs& a, std::string_view name, Ac
   return 2 * static_cast<double>(a.dout.elements() * size_of(tensor.dtype()));
 }
 
-// Another value for calls of one kernel that do other work on operands of the same shapes.
+// Distinguishes calls of one kernel that do different work on operands of the same shapes.
 template <class Args>
 int form_of(const Args&) {
   return 0;

@@ -1,6 +1,6 @@
 // Softmax cross entropy over rows of logits, with its gradient in the same pass. Rows of logits,
 // exponentials and dlogits are dense; on CUDA their row stride is free, elsewhere they are
-// contiguous. What lies between rows is neither read nor written.
+// contiguous. Memory between rows is neither read nor written.
 #pragma once
 
 #include "kernels/access.h"

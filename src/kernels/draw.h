@@ -1,4 +1,4 @@
-// The first values of weights, drawn where they lie.
+// Draws initial values of weights in place.
 #pragma once
 
 #include <cstdint>
@@ -8,10 +8,10 @@
 namespace megatron::kernels {
 
 // out[r, c] = scale times draw first + r * step + c of RandomStream(seed, stream) (base/philox.h):
-// `normal`, or `uniform` in [-1, 1). Made in f64 and rounded to out's type by way of f32 (f64 as it
-// is). out [rows, columns], its columns side by side. Every draw is made by itself, so that it does
-// not depend on what else is drawn. Back-ends other than the reference take logarithm, sine and
-// cosine by the same additions and products (draw_terms.h): their bits are the same.
+// `normal`, or `uniform` in [-1, 1). Computed in f64 and rounded to out's type through f32 (f64
+// unchanged). out [rows, columns], columns contiguous. Every draw is independent of what else is
+// drawn. Back-ends other than the reference compute logarithm, sine and cosine by the same
+// additions and products (draw_terms.h), so their bits are the same.
 struct DrawArgs {
   enum class Kind { normal, uniform };
 

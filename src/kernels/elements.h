@@ -1,5 +1,6 @@
-// Element-wise kernels. What is special about one is its arguments (a struct with kElements, below) and its formula
-// (formulas-inl.h); visit(), check(), the loops of every back-end and the Cases are made of these.
+// Element-wise kernels. What is special about one is its arguments (a struct with kElements, below)
+// and its formula (formulas-inl.h); visit(), check(), the loops of every back-end and the Cases are
+// made of these.
 #pragma once
 
 #include <array>
@@ -47,8 +48,8 @@ constexpr Element<Args> output(const char* name, TensorOf<Args> tensor,
 // Contiguous, of any shape; or [T,N], the last dim contiguous, rows at any stride.
 enum class ElementLayout { contiguous, rows };
 
-// The tensors of a kernel, inputs first, in the order in which its formula takes and gives them. All are of one shape and
-// layout, and of one floating type, but for those that are wide.
+// The tensors of a kernel, inputs first, in the order in which its formula takes and gives them.
+// All are of one shape and layout, and of one floating type, but for those that are wide.
 template <class Args, size_t kCount>
 struct Elements {
   const char* kernel;
@@ -75,8 +76,9 @@ constexpr auto elements(const char* kernel, ElementLayout layout, Element<Args> 
   return Elements<Args, 1 + sizeof...(Others)>{kernel, layout, {first, others...}};
 }
 
-// Arguments of an element-wise kernel: they have such a static constexpr member kElements, and, where numbers among them
-// have a rule, `const char* broken() const` that names the one which does not hold, or is null.
+// Arguments of an element-wise kernel: they have such a static constexpr member kElements, and,
+// where numbers among them have a rule, `const char* broken() const` that names the one which does
+// not hold, or is null.
 template <class Args>
 concept ElementArgs = requires { Args::kElements; };
 

@@ -1,4 +1,4 @@
-// Sums, copies and reductions without weights.
+// Element-wise sums, copies and reductions without weights.
 #pragma once
 
 #include "kernels/access.h"

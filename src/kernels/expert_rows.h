@@ -1,24 +1,27 @@
-// Tokens in the order of the experts that they go to: every choice of a token is a row, and the rows of an expert lie
-// side by side (Gale et al. 2023).
+// Permutes tokens to the order of their experts: every choice of a token is a row, and the rows of
+// an expert are adjacent (Gale et al. 2023).
 #pragma once
 
 #include "kernels/access.h"
 
 namespace megatron::kernels {
 
-// Which of the rows of an expert are kept where there are more than its capacity.
+// Rows of an expert that are kept if there are more than its capacity.
 enum class KeptRows { first, largest };
 
-// Slot t * k + j is the j-th choice of token t, experts[t,j] in [first, first + G); others (-1, experts of other ranks)
-// have no row. Rows are in ascending order of experts, and of slots within one. The rows of expert first + g are
-// [offsets[g], offsets[g+1]); slots[r] is the slot of row r, -1 where it has none; rows[t,j] the row of a slot, -1 where
-// it has none. R is at least the number of rows; those from offsets[G] on have no slot.
+// Slot t * k + j is the j-th choice of token t, experts[t,j] in [first, first + G); others (-1,
+// experts of other ranks) have no row. Rows are in ascending order of experts, and of slots within
+// one. The rows of expert first + g are [offsets[g], offsets[g+1]); slots[r] is the slot of row r,
+// -1 where it has none; rows[t,j] the row of a slot, -1 where it has none. R is at least the number
+// of rows; those from offsets[G] on have no slot.
 //   capacity 0: every slot has a row.
-//   capacity > 0: at most so many rows of an expert and segment, segments being `segment` tokens in a row (0: all
-//     tokens are one). Kept are the first, or those of largest weight (of equal ones the first), in ascending order of
-//     slots. padded: each expert has capacity x segments rows, of which those without a slot come last.
-// Slots for which R leaves no row have none. experts i32 [T,k] contiguous, weights f32 (f64) [T,k] or undefined
-// (KeptRows::largest reads them), offsets i32 [G+1], slots i32 [R], rows i32 [T,k].
+//   capacity > 0: at most so many rows of an expert and segment, segments being `segment` tokens in
+//   a row (0: all
+//     tokens are one). Kept are the first, or those of largest weight (of equal ones the first), in
+//     ascending order of slots. padded: each expert has capacity x segments rows, of which those
+//     without a slot come last.
+// Slots for which R leaves no row have none. experts i32 [T,k] contiguous, weights f32 (f64) [T,k]
+// or undefined (KeptRows::largest reads them), offsets i32 [G+1], slots i32 [R], rows i32 [T,k].
 struct ExpertRowsArgs {
   Tensor experts, weights;
   int64_t first = 0;
@@ -28,30 +31,30 @@ struct ExpertRowsArgs {
   Tensor offsets, slots, rows;
 };
 
-// out[r,:] = x[index[r] / share, :], zeros where index[r] < 0. x [N,H], out [R,H] of one floating type, contiguous;
-// index i32 [R], below N * share.
+// out[r,:] = x[index[r] / share, :], zeros where index[r] < 0. x [N,H], out [R,H] of one floating
+// type, contiguous; index i32 [R], below N * share.
 struct TakeRowsArgs {
   Tensor x, index;
   int64_t share = 1;
   Tensor out;
 };
 
-// out[t,:] = sum over j of x[index[t,j], :], those < 0 left out, added in order of j in f32 (f64) and rounded once.
-// x [R,H], out [T,H] of one floating type, contiguous; index i32 [T,k].
+// out[t,:] = sum over j of x[index[t,j], :], those < 0 left out, added in order of j in f32 (f64)
+// and rounded once. x [R,H], out [T,H] of one floating type, contiguous; index i32 [T,k].
 struct SumRowsArgs {
   Tensor x, index;
   Tensor out;
 };
 
-// out[r,:] = factors[r] * x[r,:], in f32 (f64), rounded once. x, out [R,H] of one floating type, contiguous; factors f32
-// (f64) [R]. out may be x.
+// out[r,:] = factors[r] * x[r,:], in f32 (f64), rounded once. x, out [R,H] of one floating type,
+// contiguous; factors f32 (f64) [R]. out may be x.
 struct ScaleRowsArgs {
   Tensor x, factors;
   Tensor out;
 };
 
-// dx[r,:] = factors[r] * dout[r,:], dfactors[r] = sum over h of dout[r,h] * x[r,h] in f32 (f64), in an order fixed by H.
-// dx may be dout.
+// dx[r,:] = factors[r] * dout[r,:], dfactors[r] = sum over h of dout[r,h] * x[r,h] in f32 (f64), in
+// an order fixed by H. dx may be dout.
 struct ScaleRowsBackwardArgs {
   Tensor x, factors, dout;
   Tensor dx, dfactors;

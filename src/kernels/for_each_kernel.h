@@ -1,4 +1,4 @@
-// What goes through all kernels (observer.h, the table of meta) does it by for_each_kernel.
+// for_each_kernel, by which code iterates over all kernels (observer.h, the table of meta).
 #pragma once
 
 #include <cstddef>
@@ -25,7 +25,7 @@ constexpr void for_each_kernel(F&& f) {
   std::apply([&f](const auto&... kernels) { (f(kernels), ...); }, kKernels);
 }
 
-// Checks a call of a kernel by the rules of its contract. Norms share their arguments.
+// Checks a kernel call against the rules of its contract. Norms share their arguments.
 template <auto member, class Args>
 void check_call(const Args& args) {
   if constexpr (requires { check(args); }) {

@@ -1,11 +1,12 @@
-// The formulas of the element-wise kernels over X: vectors of f32 on the host (cpu/lanes-inl.h), float on CUDA
-// (cuda/lanes.h). Each back-end includes this inside its namespace, the host once an instruction set, after it has
-// declared
+// The formulas of the element-wise kernels over X: vectors of f32 on the host (cpu/lanes-inl.h),
+// float on CUDA (cuda/lanes.h). Each back-end includes this inside its namespace, the host once an
+// instruction set, after it has declared
 //   template <class Args> struct Formula;  made of the arguments of a call
 //   LANES                                  attributes of functions that compute in X
 //   Pair<X>                                what a formula of two outputs returns, {first, second}
 //   + - * / and comparisons of X, where a float stands for a vector of it
-//   select(condition, yes, no), fma(a, b, c) = a b + c and one_less(a, b) = 1 - a b, rounded once; abs, sigmoid, tanh
+//   select(condition, yes, no), fma(a, b, c) = a b + c and one_less(a, b) = 1 - a b, rounded once;
+//   abs, sigmoid, tanh
 // Operations are made as they stand here.
 
 template <>

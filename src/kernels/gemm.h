@@ -30,8 +30,8 @@ enum class Epilogue { none, gelu, gelu_gradient };
 // weight; out [M] f32 (f64) = sum over k of a[k,m] + bias_gradient.beta * out. 2-D, transpose_a, a
 // contiguous, no epilogue. Its sums are in an order fixed by the shape.
 //
-// double_sums: products and sums are in f64 whatever the type of a and b, rounded once. 2-D, out f32 (f64), no
-// epilogue; the sums of bias_gradient stay in the type of its out.
+// double_sums: products and sums are in f64 whatever the type of a and b, rounded once. 2-D, out
+// f32 (f64), no epilogue; the sums of bias_gradient stay in the type of its out.
 struct GemmArgs {
   Tensor a, b, out;
   bool transpose_a = false, transpose_b = false;
@@ -43,7 +43,7 @@ struct GemmArgs {
   bool double_sums = false;
 };
 
-// Whether a call is more than a product with a bias.
+// True if a call is more than a product with a bias.
 inline bool has_epilogue(const GemmArgs& args) {
   return args.epilogue != Epilogue::none || args.bias_gradient.out.defined();
 }

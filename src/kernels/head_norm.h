@@ -1,4 +1,4 @@
-// Normalisation of queries and keys, a head at a time or over all heads (Henry et al. 2020; Dehghani et al.
+// Normalisation of queries and keys, per head or over all heads (Henry et al. 2020; Dehghani et al.
 // 2023).
 #pragma once
 
@@ -7,12 +7,12 @@
 
 namespace megatron::kernels {
 
-// Each row x[t,g,:] of W elements by itself. rms: out = x * rstd * (weight_offset + weight), rstd = 1 /
-// sqrt(mean(x^2) + eps). layer: out = (x - mean) * rstd * (weight_offset + weight) + bias, rstd = 1 /
-// sqrt(var(x) + eps). weight undefined: the factor is 1. x, out [T,G,W], last dim contiguous, other strides
-// free, one floating type; weight, bias [W] of that type. Statistics in f32 (f64): mean, rstd [T,G].
-// squares, of rms only: the sums of x^2 of whole rows of `row_width` elements, of which W lie here (ranks
-// divide rows); undefined: a row lies here whole. out does not overlap x.
+// Each row x[t,g,:] of W elements by itself. rms: out = x * rstd * (weight_offset + weight), rstd =
+// 1 / sqrt(mean(x^2) + eps). layer: out = (x - mean) * rstd * (weight_offset + weight) + bias, rstd
+// = 1 / sqrt(var(x) + eps). weight undefined: the factor is 1. x, out [T,G,W], last dim contiguous,
+// other strides free, one floating type; weight, bias [W] of that type. Statistics in f32 (f64):
+// mean, rstd [T,G]. squares, of rms only: the sums of x^2 of whole rows of `row_width` elements, of
+// which W lie here (ranks divide rows); undefined: a row lies here whole. out does not overlap x.
 struct HeadNormArgs {
   NormKind kind = NormKind::rms;
   Tensor x, weight, bias;
@@ -23,9 +23,10 @@ struct HeadNormArgs {
 };
 
 // xhat = (x - mean) * rstd (rms: x * rstd), g = dout * (weight_offset + weight):
-// dx = rstd * (g - mean(g) - xhat * mean(g * xhat)), mean(g) being 0 for rms. products, of rms only: the sums
-// of g * x of whole rows of `row_width` elements. dweight, dbias f32 (f64) [W]: sums over t and g of dout *
-// xhat and of dout, in fixed blocks of rows, the blocks in order; out undefined: not formed. dx may be dout.
+// dx = rstd * (g - mean(g) - xhat * mean(g * xhat)), mean(g) being 0 for rms. products, of rms
+// only: the sums of g * x of whole rows of `row_width` elements. dweight, dbias f32 (f64) [W]: sums
+// over t and g of dout * xhat and of dout, in fixed blocks of rows, the blocks in order; out
+// undefined: not formed. dx may be dout.
 struct HeadNormBackwardArgs {
   NormKind kind = NormKind::rms;
   Tensor x, weight, dout, mean, rstd;
@@ -36,8 +37,8 @@ struct HeadNormBackwardArgs {
   Accumulate dweight, dbias;
 };
 
-// out[t,g] = sum over w of a[t,g,w] * b[t,g,w] * (weight_offset + weight[w]), in f32 (f64); weight undefined:
-// the factor is 1. a, b [T,G,W] as x above, out f32 (f64) [T,G] contiguous.
+// out[t,g] = sum over w of a[t,g,w] * b[t,g,w] * (weight_offset + weight[w]), in f32 (f64); weight
+// undefined: the factor is 1. a, b [T,G,W] as x above, out f32 (f64) [T,G] contiguous.
 struct RowDotArgs {
   Tensor a, b, weight;
   double weight_offset = 0;

@@ -1,6 +1,6 @@
-// Every kernel once: X(name, type of its arguments, heat). The table, what goes through all of its entries
-// (for_each_kernel.h) and the declarations and tables of the back-ends are made of this list. hot: a training step spends
-// time in it, so that on a real device it must be the back-end's own.
+// The list of all kernels: X(name, type of its arguments, heat). It generates the table, the
+// iteration over its entries (for_each_kernel.h) and the declarations and tables of the back-ends.
+// hot: a training step spends time in it, so a real device must have its own implementation.
 #pragma once
 
 #include "kernels/activation.h"

@@ -1,4 +1,5 @@
-// Noise of training, whose random numbers depend on what an element is, as the mask of dropout does (kernels/dropout.h).
+// Training noise, whose random numbers depend on the element's identity, like the dropout mask
+// (kernels/dropout.h).
 #pragma once
 
 #include <algorithm>
@@ -9,15 +10,16 @@
 
 namespace megatron::kernels {
 
-// Which random numbers the rows of a tensor [B * T, C] get: the words of dropout's counters at (sample, position,
-// channel) in stream s of the seed. Rows, first_row and length are as DropoutArgs::Mask has them.
+// Random numbers of the rows of a tensor [B * T, C]: the words of dropout's counters at (sample,
+// position, channel) in stream s of the seed. Rows, first_row and length are as in
+// DropoutArgs::Mask.
 struct NoiseRows {
   uint64_t seed = 0, stream = 0;
   Tensor sample_ids;  // i64 [B]
   int64_t first_row = 0, length = 0;
 
   uint64_t key() const { return philox_key(seed, stream); }
-  // T, of a tensor of so many rows.
+  // T, for a tensor with `rows` rows.
   int64_t length_of(int64_t rows) const {
     if (length > 0) return length;
     const int64_t samples = sample_ids.defined() ? std::max<int64_t>(1, sample_ids.elements()) : 1;
@@ -25,19 +27,20 @@ struct NoiseRows {
   }
 };
 
-// out = x * (1 + width * (2 u - 1)), u = floor(word / 2^8) / 2^24: a factor uniform in [1 - width, 1 + width) (Fedus et
-// al. 2022, 2.2). In f32 (f64 for f64), rounded once. x, out [B * T, C] contiguous, of one floating type; out may be x.
-// The gradient is the same call on dout.
+// out = x * (1 + width * (2 u - 1)), u = floor(word / 2^8) / 2^24: a factor uniform in [1 - width,
+// 1 + width) (Fedus et al. 2022, 2.2). In f32 (f64 for f64), rounded once. x, out [B * T, C]
+// contiguous, of one floating type; out may be x. The gradient is the same call on dout.
 struct JitterArgs {
   double width = 0;
   NoiseRows rows;
   Tensor x, out;
 };
 
-// out[t,e] = x[t,e] + scale * g, with a g of mean 0 and variance 1 that is close to normal: sqrt(3) (w / 2^32 - 2), w
-// the sum of all four words of the counter {e, position, low and high 32 bits of sample}. of: sample: its position is
-// 0 for all tokens; all: position and sample are 0, and sample_ids may be undefined. x f32 or f64 [B * T, E], or
-// undefined: 0; out of its type. In f64, rounded once.
+// out[t,e] = x[t,e] + scale * g, with a g of mean 0 and variance 1 that is close to normal: sqrt(3)
+// (w / 2^32 - 2), w the sum of all four words of the counter {e, position, low and high 32 bits of
+// sample}. of: sample: its position is 0 for all tokens; all: position and sample are 0, and
+// sample_ids may be undefined. x f32 or f64 [B * T, E], or undefined: 0; out of its type. In f64,
+// rounded once.
 struct RandomLogitsArgs {
   enum class Of { token, sample, all };
 

@@ -1,4 +1,4 @@
-// Seeing every kernel call of a stream: stream.watch(&observer).
+// Observer of every kernel call of a stream: stream.watch(&observer).
 #pragma once
 
 #include <functional>
@@ -17,14 +17,14 @@ struct Operand {
   Tensor tensor;
 };
 
-// One call of a kernel while it is being made.
+// A kernel call in progress.
 struct Call {
   std::string_view kernel;  // entry of the table
   Cost cost;
   int form = 0;                       // form_of() the arguments (kernels/cost.h)
   std::span<const Operand> operands;  // defined ones, in the order of visit()
-  // Keeps what is no tensor of the arguments, and no tensor: calls the kernel of the stream's
-  // device on tensors like the operands, in their order.
+  // Captures the arguments that are not tensors, so that the kernel of the stream's device can be
+  // called again on tensors like the operands, in their order.
   using Again = std::function<void(std::span<const Tensor>, Stream&)>;
   std::function<Again()> again;  // valid during the call
 };
@@ -35,7 +35,7 @@ class Observer : public StreamWatcher {
   virtual void after(const Call&) = 0;  // on a host stream the kernel has run
 };
 
-// The table of a device whose every entry calls the stream's watcher, an Observer.
+// A device's table in which every entry calls the stream's watcher, an Observer.
 const Table& observed_table(DeviceKind kind);
 
 }  // namespace megatron::kernels

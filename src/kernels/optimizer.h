@@ -1,5 +1,5 @@
-// One optimizer step of one tensor. What changes between steps arrives as 0-d f64 tensors, never as
-// host scalars.
+// One optimizer step of one tensor. Values that change between steps are passed as 0-d f64 tensors,
+// never as host scalars.
 #pragma once
 
 #include "kernels/access.h"
@@ -18,10 +18,10 @@ struct GradScaleArgs {
   Tensor norm, scale;
 };
 
-// How a parameter is held. f32 and f64 parameters are their own master copy. A bf16 parameter has
-// the signed remainder (i16): master bits = (bf16 bits << 16) + remainder, where bf16 is the master
-// rounded to nearest, ties away from zero. f16 has too few exponents for that: such a parameter
-// has a master copy in f32, which is what the kernels get, and is copied from it.
+// Storage of a parameter. f32 and f64 parameters are their own master copy. A bf16 parameter has a
+// signed remainder (i16): master bits = (bf16 bits << 16) + remainder, where bf16 is the master
+// rounded to nearest, ties away from zero. f16 has too few exponents for that: such a parameter has
+// a master copy in f32, which the kernels update and from which it is copied.
 struct MasterWeight {
   Tensor value;      // bf16, f32 or f64; contiguous
   Tensor remainder;  // i16 for bf16, else undefined

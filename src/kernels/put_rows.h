@@ -1,13 +1,13 @@
-// Rows of heads that go to given places of pages (AttentionArgs::block_table).
+// Writes rows of heads to given positions of pages (AttentionArgs::block_table).
 #pragma once
 
 #include "kernels/access.h"
 
 namespace megatron::kernels {
 
-// out[rows[t] / P, rows[t] % P, :, :] = x[t, :, :] where rows[t] >= 0. x [T,K,D], out [pages,P,K,D] of one type, last
-// dim contiguous, other strides free; rows i32 [T], each at most once and below pages * P (one that is not there is
-// left out). Other rows of out stay.
+// out[rows[t] / P, rows[t] % P, :, :] = x[t, :, :] where rows[t] >= 0. x [T,K,D], out [pages,P,K,D]
+// of one type, last dim contiguous, other strides free; rows i32 [T], each at most once and below
+// pages * P (others are skipped). Other rows of out are unchanged.
 struct PutRowsArgs {
   Tensor x, rows, out;
 };

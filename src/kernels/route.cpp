@@ -29,7 +29,7 @@ void check_chosen(const Rules& rules, const Tensor& experts, int64_t tokens) {
   rules.dense(experts, {tokens, experts.size(1)}, DType::i32, "experts i32 [T,k]");
 }
 
-// Of the segments that tokens are in.
+// Number of segments that the tokens are divided into.
 int64_t check_segments(const Rules& rules, const Tensor& logits, const Tensor& counts) {
   rules.require(counts.defined() && counts.rank() == 2 && counts.size(0) > 0, "counts [S,E]");
   const int64_t segments = counts.size(0);

@@ -1,5 +1,5 @@
-// Which experts each token goes to, and with what weights (Shazeer et al. 2017; Fedus et al. 2022; DeepSeek-AI 2024,
-// 2.1.2).
+// Routing: the experts of each token, and their weights (Shazeer et al. 2017; Fedus et al. 2022;
+// DeepSeek-AI 2024, 2.1.2).
 #pragma once
 
 #include "kernels/access.h"
@@ -10,22 +10,24 @@ enum class RouterScore { softmax, sigmoid, sqrt_softplus };
 
 struct RouterForm {
   RouterScore score = RouterScore::softmax;
-  // Of softmax: over all experts, of which k are chosen then; else over the k of highest logits.
+  // softmax only: true for a softmax over all experts before k are chosen, false for one over the k
+  // highest logits.
   bool softmax_first = false;
   bool normalised = false;  // divides the weights of a token by their sum + 1e-20
   double scale = 1;         // of all weights, after that
-  // Of the experts in `groups` equal runs, those of the `chosen_groups` best groups alone can be chosen. A group is
-  // worth the sum of its `group_best` highest values.
+  // Experts form `groups` groups of equal size, and only those of the `chosen_groups` best groups
+  // can be chosen. A group's score is the sum of its `group_best` highest values.
   int64_t groups = 1, chosen_groups = 1, group_best = 1;
 
   bool operator==(const RouterForm&) const = default;
 };
 
-// s[t,:] = score(logits[t,:]), which is logits[t,:] itself for a softmax that comes after the choice. experts[t,:] are
-// the k experts of highest c = (selection where defined, else s) + bias, in descending order of it, and of equal ones
-// the lower number first; weights[t,:] their s, normalised and scaled as `form` says; neither selection nor bias changes
-// it. logits, selection f32 or f64 [T,E], bias [E] and weights [T,k] of that type, experts i32 [T,k], all contiguous.
-// NaN is the lowest value of c.
+// s[t,:] = score(logits[t,:]), which is logits[t,:] itself for a softmax that comes after the
+// choice. experts[t,:] are the k experts of highest c = (selection where defined, else s) + bias,
+// in descending order of it, and of equal ones the lower number first; weights[t,:] their s,
+// normalised and scaled as `form` says; neither selection nor bias changes it. logits, selection
+// f32 or f64 [T,E], bias [E] and weights [T,k] of that type, experts i32 [T,k], all contiguous. NaN
+// is the lowest value of c.
 struct RouteArgs {
   RouterForm form;
   Tensor logits, bias, selection;
@@ -39,19 +41,21 @@ struct RouteBackwardArgs {
   Tensor dlogits;
 };
 
-// counts[e] = beta * counts[e] + how many of experts[t,j] are e, those left out whose rows[t,j] is below 0. experts, rows
-// i32 [T,k] (rows undefined: none is left out), counts f32 or f64 [E].
+// counts[e] = beta * counts[e] + how many of experts[t,j] are e, those left out whose rows[t,j] is
+// below 0. experts, rows i32 [T,k] (rows undefined: none is left out), counts f32 or f64 [E].
 struct ExpertCountsArgs {
   Tensor experts, rows;
   Accumulate counts;
 };
 
-// shares[e] = counts[e] / sum of counts; 0 where the sum is 0. counts, shares f32 or f64 [E], of one type.
+// shares[e] = counts[e] / sum of counts; 0 where the sum is 0. counts, shares f32 or f64 [E], of
+// one type.
 struct ExpertSharesArgs {
   Tensor counts, shares;
 };
 
-// bias[e] += rate * sign(mean of counts - counts[e]) (Wang et al. 2024, algorithm 1). bias, counts f32 or f64 [E].
+// bias[e] += rate * sign(mean of counts - counts[e]) (Wang et al. 2024, algorithm 1). bias, counts
+// f32 or f64 [E].
 struct ExpertBiasArgs {
   double rate = 0;
   Tensor counts, bias;

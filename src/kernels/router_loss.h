@@ -1,17 +1,20 @@
-// Losses that keep experts evenly loaded (Fedus et al. 2022, 2.2) and a router's logits small (Zoph et al. 2022, 3.3).
+// Losses that balance the load of experts (Fedus et al. 2022, 2.2) and keep a router's logits small
+// (Zoph et al. 2022, 3.3).
 #pragma once
 
 #include "kernels/route.h"
 
 namespace megatron::kernels {
 
-// Tokens in segments of T / S in a row. p[t,:] is the softmax of logits[t,:], or its sigmoid or square root of softplus
-// divided by its sum + 1e-20; l[t] = log sum exp logits[t,:]. Over the tokens of each segment:
+// Tokens in segments of T / S in a row. p[t,:] is the softmax of logits[t,:], or its sigmoid or
+// square root of softplus divided by its sum + 1e-20; l[t] = log sum exp logits[t,:]. Over the
+// tokens of each segment:
 //   sums[s,e]    of p[t,e]
 //   counts[s,e]  how many have e among their k highest logits (of equal ones the lower number)
 //   squares[s]   of l[t]^2
 //   entropy[s]   of -sum over e of p[t,e] log p[t,e]
-// logits f32 or f64 [T,E], all results of that type, [S,E] and [S], contiguous. Sums are in blocks fixed by the shape.
+// logits f32 or f64 [T,E], all results of that type, [S,E] and [S], contiguous. Sums are in blocks
+// fixed by the shape.
 struct RouterSumsArgs {
   RouterScore score = RouterScore::softmax;
   int64_t k = 1;
@@ -19,8 +22,9 @@ struct RouterSumsArgs {
   Tensor sums, counts, squares, entropy;
 };
 
-// dlogits[t,:] += weight * d/dlogits[t,:] (balance * sum over e of counts[s,e] p[t,e] + z * l[t]^2), s being the segment
-// of t, the counts fixed. counts may be those of other tokens, too. weight: 0-d f64.
+// dlogits[t,:] += weight * d/dlogits[t,:] (balance * sum over e of counts[s,e] p[t,e] + z *
+// l[t]^2), s being the segment of t, the counts fixed. counts may be those of other tokens, too.
+// weight: 0-d f64.
 struct RouterLossBackwardArgs {
   RouterScore score = RouterScore::softmax;
   double balance = 0, z = 0;

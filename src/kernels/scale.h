@@ -5,8 +5,8 @@
 
 namespace megatron::kernels {
 
-// out = factor * x, the product in f32 (f64 for f64), rounded once. x, out contiguous, of one shape and
-// floating type; out may be x.
+// out = factor * x, the product in f32 (f64 for f64), rounded once. x, out contiguous, of one shape
+// and floating type; out may be x.
 struct ScaleArgs {
   double factor = 1;
   Tensor x, out;

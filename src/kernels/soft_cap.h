@@ -5,8 +5,8 @@
 
 namespace megatron::kernels {
 
-// out = cap * tanh(x / cap), in f32 (f64 for f64); cap > 0. x, out contiguous, of one shape and floating
-// type; out may be x.
+// out = cap * tanh(x / cap), in f32 (f64 for f64); cap > 0. x, out contiguous, of one shape and
+// floating type; out may be x.
 struct SoftCapArgs {
   double cap = 0;
   Tensor x, out;

@@ -1,5 +1,5 @@
-// The kernel table: one function pointer a kernel of list.h, filled by each back-end; tools/check_coverage refuses a null
-// entry.
+// The kernel table: one function pointer per kernel of list.h, filled by each back-end;
+// tools/check_coverage refuses null entries.
 #pragma once
 
 #include <span>
@@ -18,12 +18,12 @@ struct Table {
 
 // Throws Error for a back-end that this build does not have.
 const Table& table(DeviceKind kind);
-// What a user should know of matrix products in this type here; empty when there is nothing to say.
+// Remark for the user about matrix products in this type on this machine; empty if there is none.
 std::string_view remark_on_products(DeviceKind kind, DType type);
-// That of the stream's device; where an observer watches the stream, one that calls it (observer.h).
+// Table of the stream's device; if an observer watches the stream, one that calls it (observer.h).
 const Table& table(Stream& stream);
 
-// The type that sums and statistics are kept in.
+// Type in which sums and statistics are kept.
 inline DType accumulator(DType type) { return type == DType::f64 ? DType::f64 : DType::f32; }
 
 }  // namespace megatron::kernels

@@ -14,7 +14,7 @@ const TogetherTable& cuda_launches() {
   return own;
 }
 
-// What one launch has once for all calls.
+// True if the arguments that one launch shares between all calls are equal.
 bool alike(const AdamArgs& a, const AdamArgs& b) {
   return a.step.address() == b.step.address() && a.scale.address() == b.scale.address() &&
          a.beta1 == b.beta1 && a.beta2 == b.beta2;

@@ -18,7 +18,7 @@ const Table& plain_table(DeviceKind kind) {
   return kind == DeviceKind::cpu ? cpu_table() : meta_table();
 }
 
-// visit() of arguments that are only looked at.
+// visit() for arguments that are not modified.
 template <class Args, class F>
 void look_at(const Args& args, F&& f) {
   visit(const_cast<Args&>(args), [&](std::string_view, Access, const Tensor& t) { f(t); });
@@ -31,7 +31,7 @@ bool has_f16(const Args& args) {
   return found;
 }
 
-// Whether the device, or the one that a run on meta is planned for, has no f16.
+// True if the device, or the one for which a run on meta is planned, has no f16.
 template <class Args>
 bool widens(const Args& args, const Stream& stream) {
   return stream.target().kind != DeviceKind::cuda && has_f16(args);
@@ -86,7 +86,7 @@ struct Entry<member> {
   }
 };
 
-// The statistics are of the sum as stored: it is rounded before they are formed.
+// Statistics are computed from the stored sum, which is rounded first.
 template <auto member>
 void add_norm(const AddNormArgs& args, Stream& stream) {
   if (!widens(args, stream)) return (plain_table(stream.device().kind).*member)(args, stream);
@@ -104,7 +104,7 @@ void add_norm(const AddNormArgs& args, Stream& stream) {
   run_widened<member>(norm, stream);
 }
 
-// Rows are only moved: those of any format of 16 bits alike.
+// Rows are only moved, so any 16-bit format works alike.
 void embedding(const EmbeddingArgs& args, Stream& stream) {
   const Table& plain = plain_table(stream.device().kind);
   if (!widens(args, stream)) return plain.embedding(args, stream);

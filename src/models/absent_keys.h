@@ -1,4 +1,4 @@
-// Keys of config.json that say whether a model has some of its tensors.
+// Keys of config.json that determine whether a model has certain tensors.
 #pragma once
 
 #include <string_view>

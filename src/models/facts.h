@@ -1,4 +1,4 @@
-// What the rest of the program needs to know of a model, whatever its family: a family computes it
+// Family-independent facts about a model for the rest of the program; each family computes them
 // from its value.
 #pragma once
 
@@ -50,20 +50,20 @@ struct ModelFacts {
   int64_t context_length = 0;
   Positions positions = Positions::none;
   int64_t parameters = 0;
-  // Parts that layers are made of, those of the first layer that has one; nothing where none has.
+  // Parts of the layers, as in the first layer that has such a part; nullopt if no layer has one.
   std::optional<AttentionFacts> attention;
   std::optional<FeedForwardFacts> feed_forward;  // dense
   std::optional<ExpertFacts> experts;
   bool rms_norm = false;  // the norms subtract no mean and add no bias
   bool tied = true;       // the output layer is the table of tokens
-  // > 0: it is no language model, but scores a text, at its last token: by one number (a reward
-  // model), or with a logit a class.
+  // If > 0, this is not a language model: it scores a text at its last token, by one number (a
+  // reward model) or with one logit per class.
   int64_t score_labels = 0;
   int64_t score_padding = -1;  // token that is never a last token; -1: none
-  // What training begins with.
+  // Initial values of training.
   double hidden_dropout = 0, attention_dropout = 0, init_std = 0.02;
 
-  // "2 layers, hidden 64, ...": a line of a console or a report.
+  // Returns "2 layers, hidden 64, ...", a line for the console or a report.
   std::string summary() const;
 };
 

@@ -7,7 +7,8 @@
 namespace megatron::models {
 namespace {
 
-// sum = product { "+" product };  product = ( list | "(" sum ")" ) { "*" number };  list = "[" numbers "]"
+// sum = product { "+" product };  product = ( list | "(" sum ")" ) { "*" number };  list = "["
+// numbers "]"
 class Parser {
  public:
   Parser(std::string_view flag, std::string_view text, int64_t most)

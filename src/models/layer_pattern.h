@@ -1,4 +1,4 @@
-// Which layers something holds for, as Megatron-LM's flags say it.
+// Parses Megatron-LM's notations for a selection of layers.
 #pragma once
 
 #include <cstdint>
@@ -8,9 +8,10 @@
 
 namespace megatron::models {
 
-// A whole number N (every N-th layer is `every_nth`, counted from 1, the others are not), or lists, added (+) and
-// repeated (*), with a number for each layer (1: `true`): "[1,0]*2+[1]", "([0]*3+[1]*5)". Throws Error naming the flag,
-// the text and the place or number that does not fit.
+// Parses a whole number N (every N-th layer, counted from 1, gets `every_nth`, the others its
+// opposite), or lists, joined (+) and repeated (*), with a number for each layer (1: `true`):
+// "[1,0]*2+[1]", "([0]*3+[1]*5)". Throws Error naming the flag, the text and the position or number
+// that does not fit.
 std::vector<bool> layer_pattern(std::string_view flag, const std::string& text, int64_t layers,
                                 bool every_nth);
 

@@ -93,7 +93,8 @@ Model model_from_flags(const ModelFlags& flags, int64_t seq_length) {
 
 namespace {
 
-// Those that give a model these sizes, and what other flags apply to alone; not what `typed` excludes.
+// Those that give a model these sizes, and what other flags apply to alone; not what `typed`
+// excludes.
 ModelFlags flags_of_sizes(const ModelFacts& facts, const ModelFlags& typed) {
   ModelFlags f{.num_layers = facts.num_layers,
                .hidden_size = facts.hidden_size,
@@ -121,7 +122,7 @@ ModelFlags flags_of_sizes(const ModelFacts& facts, const ModelFlags& typed) {
   return f;
 }
 
-// Where layers differ, the first one's stands for all.
+// If layers differ, the first one's value represents all of them.
 const Json* described(const Json& description, const std::string& name) {
   const Json* layers = description.find("layers");
   const Json* own = description.find(name);

@@ -1,5 +1,5 @@
-// A model as a value, before any of its parameters exists: what training, inference, plans and
-// checkpoints know of it, whatever its family.
+// A model as a value, without any parameters: the family-independent description used by training,
+// inference, plans and checkpoints.
 #pragma once
 
 #include <cstdint>
@@ -35,12 +35,13 @@ class Model {
   const ModelDefinition* operator->() const { return definition_.get(); }
   explicit operator bool() const { return definition_ != nullptr; }
 
-  // The part of a model that a rank holds. Parameters have no memory: parallel::allocate or
-  // parallel::DataParallel gives it. seed: of dropout.
+  // Builds the part of the model that a rank holds. Parameters have no memory until
+  // parallel::allocate or parallel::DataParallel provides it. seed: for dropout.
   std::unique_ptr<Stage> build(Runtime& runtime, DType type, uint64_t seed,
                                const parallel::ModelPart& part,
                                const parallel::ModelRanks& ranks) const;
-  // All of it, allocated, not filled: initialize() or checkpoint::load() does.
+  // Builds the whole model with allocated memory, to be filled by initialize() or
+  // checkpoint::load().
   std::unique_ptr<Stage> build(Runtime& runtime, DType type, uint64_t seed) const;
 
  private:
@@ -56,17 +57,17 @@ struct ModelChanges {
   std::optional<nn::RouterTraining> router;
 };
 
-// Tensors by their names in Hugging Face's format, elements in the layout on disk.
+// Tensors by their names in Hugging Face's format, with elements in the layout on disk.
 using PlainTensors = std::map<std::string, std::vector<double>>;
 
-// What a family implements. Sizes are final and valid.
+// Interface that families implement. Sizes are final and valid.
 class ModelDefinition {
  public:
   explicit ModelDefinition(ModelFacts facts) : facts_(std::move(facts)) {}
   virtual ~ModelDefinition() = default;
 
   const ModelFacts& facts() const { return facts_; }
-  // Those that most ask for.
+  // The most frequently used facts.
   std::string_view family() const { return facts_.family; }
   int64_t num_layers() const { return facts_.num_layers; }
   int64_t hidden_size() const { return facts_.hidden_size; }
@@ -76,55 +77,59 @@ class ModelDefinition {
   int64_t score_labels() const { return facts_.score_labels; }
   int64_t parameter_count() const { return facts_.parameters; }
 
-  // Of forward and backward of one sequence of `length` tokens: 2MNK a matrix product, three times
-  // the forward; causal attention counts half; no lookups, norms and element-wise work.
+  // FLOPs of forward and backward for one sequence of `length` tokens: 2MNK per matrix product,
+  // times three; causal attention counts half; lookups, norms and elementwise work are left out.
   virtual double training_flops(int64_t length) const = 0;
-  // Rotary angles may depend on the length of the whole text (nn/rotary.h): texts of two lengths with equal
-  // numbers have equal angles, so that what is kept of the one (keys) is that of the other. Up to 0: tables of angles
-  // that stay where they are; above: of the text that was read last.
+  // Rotary angles may depend on the length of the whole text (nn/rotary.h). Texts whose lengths
+  // have the same class have equal angles, so that cached keys can be shared between them. Classes
+  // up to 0 have tables of angles at fixed addresses; those above 0 only have the table of the text
+  // that was read last.
   virtual int64_t context_class(int64_t length) const {
     static_cast<void>(length);
     return 0;
   }
-  // What its modules report of a step besides the loss (Tape::report), in the order of the log.
+  // Metrics that its modules report in a step besides the loss (Tape::report), in the order of the
+  // log.
   virtual std::vector<MetricDefinition> metrics() const { return {}; }
 
-  // All of it as it is logged and compared; without dropouts and initial standard deviation, on
-  // which no tensor's shape or meaning depends.
+  // Complete description for logs and comparison; without dropouts and the initial standard
+  // deviation, which do not affect any tensor's shape or meaning.
   virtual Json describe() const = 0;
-  // The keys that transformers 5 writes. Throws Error when config.json of the family cannot hold the
-  // model, naming what stands in the way.
+  // The keys that transformers 5 writes. Throws Error naming the obstacle if the family's
+  // config.json cannot represent the model.
   virtual Json config_json(DType stored) const = 0;
-  // A tensor that published directories have although no computation needs it (buffers of masks and angles):
-  // it is dropped when a directory is read.
+  // True for a tensor in published directories that no computation needs (buffers of masks and
+  // angles); it is dropped when a directory is read.
   virtual bool is_surplus(std::string_view tensor) const {
     static_cast<void>(tensor);
     return false;
   }
-  // "model.layers.46" of a tensor of a layer that predicts tokens beyond the next one, which published directories number
-  // behind the last; the model has none, and it is dropped, too. "": another tensor.
+  // Returns "model.layers.46" for a tensor of a layer that predicts tokens beyond the next one.
+  // Published directories number such layers after the last one; the model has none, so their
+  // tensors are dropped as well. Returns "" for other tensors.
   virtual std::string prediction_layer(std::string_view tensor) const {
     static_cast<void>(tensor);
     return {};
   }
-  // Directories saved from the model without its head lack this in front of every name; "": there are none.
+  // Prefix of every name that directories saved from the model without its head lack; "": there are
+  // no such directories.
   virtual std::string_view base_prefix() const { return {}; }
-  // Where the output layer is the table of tokens: the name that its own tensor would have, and the table's. A
-  // directory may have both, if they are equal.
+  // If the output layer is tied to the token embeddings: the name that its own tensor would have,
+  // and the table's name. A directory may have both if they are equal.
   struct TiedOutput {
     std::string output, table;
   };
   virtual std::optional<TiedOutput> tied_output() const { return {}; }
   virtual Model with(const ModelChanges& changes) const = 0;
-  // The model with experts that begin as its feed-forward blocks (models/upcycling.h). Throws Error naming the flags
-  // that do not fit it.
+  // Returns the model with experts that are initialized from its feed-forward blocks
+  // (models/upcycling.h). Throws Error naming the flags that do not fit the model.
   virtual UpcycledModel upcycled(const UpcyclingFlags& flags) const;
   virtual std::unique_ptr<Stage> build(Runtime& runtime, DType type, uint64_t seed,
                                        const parallel::ModelPart& part,
                                        const parallel::ModelRanks& ranks) const = 0;
 
-  // The loss of each token of one sequence, without dropout, once more by plain loops in fp64: what
-  // the model is checked against. Shares no code with the model, its ops or kernels.
+  // Computes the loss of each token of one sequence, without dropout, by independent plain loops in
+  // fp64, against which the model is checked. Shares no code with the model, its ops or kernels.
   virtual std::vector<double> plain_losses(const PlainTensors& weights,
                                            std::span<const int32_t> tokens,
                                            std::span<const int32_t> labels) const = 0;
@@ -133,24 +138,24 @@ class ModelDefinition {
   const ModelFacts facts_;
 };
 
-// model_type of each config.json that is read.
+// The supported values of model_type in config.json.
 std::vector<std::string_view> family_names();
-// path: of the file that it was read from. Throws Error naming it, the key and the value that is not
-// supported.
+// path: the file from which it was read. Throws Error naming it, the key and the unsupported value.
 Model model_from_config_json(const Json& config, const std::string& path = "config.json");
-// Of <directory>/config.json.
+// Reads <directory>/config.json.
 Model model_from_directory(const std::string& directory);
 // Returns the model with a context length of `length` tokens (--inference-max-seq-length), and logs
 // it if it is above the model's own. 0 keeps the model as it is.
 Model with_context_length(const Model& model, int64_t length);
-// Throws Error where the model scores texts: `purpose`, "megatron generate", needs a language model.
-void require_language_model(const Model& model, std::string_view purpose);
-// vocab_size must be there. seq_length: position embeddings when max_position_embeddings is not.
-// Throws Error naming the flags.
-Model model_from_flags(const ModelFlags& flags, int64_t seq_length);
-// What the two describe() otherwise, of all that the flags would change in a model of the sizes of
-// `model`; nothing where they agree. For flags beside a config.json. Throws Error where they make no
+// Throws Error if the model scores texts: `purpose`, e.g. "megatron generate", needs a language
 // model.
+void require_language_model(const Model& model, std::string_view purpose);
+// Requires vocab_size. seq_length: number of position embeddings if max_position_embeddings is
+// absent. Throws Error naming the flags.
+Model model_from_flags(const ModelFlags& flags, int64_t seq_length);
+// Differences between the two describe() results, among everything that the flags would change in a
+// model of the sizes of `model`; empty if they agree. For flags given together with a config.json.
+// Throws Error if the flags do not make a model.
 struct Disagreement {
   Json model{Json::Object{}}, flags{Json::Object{}};
 };

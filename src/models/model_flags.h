@@ -1,4 +1,4 @@
-// The flags that describe a model, of whatever family, under Megatron-LM's names.
+// The flags that describe a model of any family, under Megatron-LM's names.
 #pragma once
 
 #include <optional>
@@ -13,7 +13,7 @@ namespace megatron::models {
 enum class PositionEmbedding { learned_absolute, rope, yarn, none };
 enum class SoftmaxType { vanilla, off_by_one, learnable };
 
-// As they are typed; models::model_from_flags() makes a model of them.
+// Flags as given; models::model_from_flags() makes a model of them.
 struct ModelFlags {
   std::optional<int64_t> num_layers, hidden_size, num_attention_heads, ffn_hidden_size, kv_channels;
   std::optional<int64_t> max_position_embeddings, vocab_size;
@@ -58,8 +58,8 @@ struct ModelFlags {
   MoeFlags moe;
 
   void fields(Fields& fields);
-  // One that differs from its default, but for those that go with a model that a config.json
-  // describes (Field::with_any_model); empty when there is none.
+  // Returns a flag that differs from its default, or "" if there is none. Ignores flags that can be
+  // combined with a model from a config.json (Field::with_any_model).
   std::string first_shape_flag() const;
 
  private:

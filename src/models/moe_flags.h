@@ -10,7 +10,7 @@
 
 namespace megatron::models {
 
-// Of a size that a flag gives; values have closer limits.
+// Upper bound of a size that a flag gives; values have closer limits.
 constexpr int64_t kMaxFlagSize = 1 << 28;
 
 struct MoeFlags {
@@ -22,7 +22,7 @@ struct MoeFlags {
   bool pre_softmax = false, enable_expert_bias = false, apply_probs_on_input = false,
        shared_expert_gate = false;
   std::optional<double> topk_scaling_factor;
-  // Of training alone: a model that a config.json describes is trained with them, too.
+  // Training only: they also apply to a model that a config.json describes.
   std::vector<std::string> load_balancing_type = {"aux_loss"};
   std::vector<std::string> aux_loss_coeff = {"0"};
   std::optional<double> z_loss_coeff;
@@ -34,9 +34,9 @@ struct MoeFlags {
   bool pad_to_capacity = false, capacity_of_sequence = true;
 
   void fields(Fields& fields);
-  // Throws Error naming a coefficient that is no number, or lists that do not go together.
+  // Throws Error naming a coefficient that is not a number, or lists that do not match.
   nn::RouterTraining training() const;
-  // Whether losses are chosen, other than by default, of which none is added.
+  // True if losses are chosen explicitly although all of their coefficients are zero.
   bool names_losses_without_coefficient() const;
 
  private:

@@ -89,7 +89,7 @@ Bundle forward_kept(Forward& pass, Tape& tape, size_t begin, size_t end, Bundle 
   return bundle;
 }
 
-// The first layer takes no residual of the virtual stage before.
+// The first layer takes no residual from the previous virtual stage.
 Bundle entering(const Stage& stage, Bundle in) {
   if (!stage.part().embedding && !in.contains("residual")) in.set("residual", Var());
   return in;
@@ -116,7 +116,7 @@ Bundle forward(const Stage& stage, Tape& tape, const Bundle& in, const nn::Batch
   const auto layers = stage.blocks();
   Forward pass(layers, tape, batch, phase);
   Bundle bundle = entering(stage, in);
-  // The embedding's input is the batch, which is kept anyhow.
+  // The embedding's input is the batch, which is kept anyway.
   const size_t begin = stage.part().embedding ? 1 : 0, end = layers.size();
   if (begin == 1) bundle = pass.one(0, bundle);
   if (!tape.recording() || recompute.granularity == Granularity::none)

@@ -1,4 +1,5 @@
-// What training, pipelines and the planner see of a model: blocks, their segments and parameters.
+// Interface of a model for training, pipelines and the planner: blocks, their segments and
+// parameters.
 #pragma once
 
 #include <any>
@@ -19,74 +20,78 @@
 
 namespace megatron::models {
 
-// What a forward pass is for: dropout acts in train only.
+// Purpose of a forward pass; dropout acts in train only.
 enum class Phase { train, evaluate };
 
-// What flows from part to part of a layer.
+// Values passed between the parts of a layer.
 struct Flow {
   Bundle bundle;
   std::any under_way;  // within a layer: what its next part goes on with
 };
-// A stretch of the model that can be scheduled by itself.
+// A section of the model that can be scheduled by itself.
 using Segment = std::function<void(Tape&, Flow&, const nn::Batch&, Phase)>;
-// What is recomputed, gathered and offloaded together: the embedding, or a layer. Several segments where calls to other
-// ranks may be under way between them. The first takes and the last gives a Bundle with "hidden" and "residual" [T,H]:
-// the value that flows is hidden + residual (residual undefined: hidden alone).
+// Unit of recompute, gathering and offload: the embedding, or a layer. It has several segments if
+// calls to other ranks may be in flight between them. The first segment takes and the last one
+// returns a Bundle with "hidden" and "residual" [T,H]: the value passed on is hidden + residual
+// (residual undefined: hidden alone).
 struct Block {
   Span span;
   std::vector<Segment> segments;
 
-  // All of them, as a span of the tape.
+  // Runs all segments, as a span of the tape.
   Bundle operator()(Tape& tape, const Bundle& in, const nn::Batch& batch, Phase phase) const;
 };
 
-// A chunk of a model that one pipeline stage holds; all of it where there is one.
+// A chunk of a model held by one pipeline stage; the whole model if there is only one.
 class Stage {
  public:
   virtual ~Stage() = default;
 
   virtual const Model& model() const = 0;  // that it is a part of
   virtual const parallel::ModelPart& part() const = 0;
-  // In order; with part().embedding the first is the embedding, which takes an empty bundle.
+  // The blocks in order; with part().embedding the first is the embedding, which takes an empty
+  // bundle.
   virtual std::span<const Block> blocks() const = 0;
-  // With part().head, after the last layer: loss of each token [T] (parallel/vocabulary.h; of a score that
-  // is a number ops/squared_error.h), and the logits [T,V], or scores [T, score_labels].
+  // With part().head, after the last layer: the loss of each token [T] (parallel/vocabulary.h; for
+  // a score that is a number, ops/squared_error.h), and the logits [T,V] or scores [T,
+  // score_labels].
   virtual Tensor loss(Tape& tape, const Bundle& in, const nn::Batch& batch) const = 0;
   virtual Var logits(Tape& tape, const Bundle& in) const = 0;
-  // The logits that loss() is computed from: f32 (f64) [T,V], in every bit.
+  // The logits from which loss() is computed, bit for bit: f32 (f64) [T,V].
   virtual Tensor loss_logits(Tape& tape, const Bundle& in) const = 0;
-  // What enters the output head [T,H].
+  // Input of the output head [T,H].
   virtual Var final_norm(Tape& tape, const Bundle& in) const = 0;
 
   // Final norm, output and loss as a span.
   virtual const Span& head() const = 0;
 
   virtual std::span<parallel::ParameterSpec* const> parameters() const = 0;
-  // Those that training changes without a gradient.
+  // Module states, which training changes without a gradient.
   virtual std::span<nn::ModuleState* const> states() const { return {}; }
 
   // Sums over the micro-batches of a step.
   virtual std::span<nn::StepSum* const> step_sums() const { return {}; }
 
-  // What inference keeps of the tokens that it has read, by attention layer.
+  // Description of what inference caches for the tokens it has read, per attention layer.
   virtual std::vector<nn::LayerCache> layer_caches() const = 0;
 };
 
-// Parameters, then states: the tensors of the model.
+// The tensors of the model: parameters, then states.
 std::vector<parallel::ParameterSpec*> tensors_of(const Stage& stage);
 
-// Every parameter and state gets its initial values, the same in any layout.
+// Sets every parameter and state to its initial values, which are the same in any layout.
 void initialize(const Stage& stage, uint64_t seed, Stream& stream);
 
 // stage.loss() as a span of the tape.
 Tensor head_loss(const Stage& stage, Tape& tape, const Bundle& in, const nn::Batch& batch);
 
-// What forward does not keep but backward computes again (Chen et al. 2016; Korthikanti et al.
+// Activations that forward discards and backward recomputes (Chen et al. 2016; Korthikanti et al.
 // 2022).
 struct RecomputeOptions {
   enum class Granularity { none, selective, full } granularity = Granularity::none;
-  // Of full. uniform: every `layers` layers in a row keep their input only; block: each of the
-  // first `layers` layers of a chunk does, the others keep everything.
+  // Method of full recompute. uniform: each group of `layers` consecutive layers keeps only its
+  // input; block: each of the first `layers` layers of a chunk keeps only its input, the others
+  // keep everything.
   enum class Method { uniform, block } method = Method::uniform;
   int64_t layers = 1;
   std::vector<std::string>
@@ -96,28 +101,30 @@ struct RecomputeOptions {
   const parallel::TensorParallel* tensor = nullptr;  // of `distribute`: those ranks; borrowed
 };
 
-// The first `layers` layers of a chunk have what they keep for backward in host memory. It comes
-// back one layer ahead. Without recompute.
+// The first `layers` layers of a chunk keep their activations for backward in host memory. They are
+// prefetched one layer ahead. Not combined with recompute.
 struct OffloadOptions {
   int64_t layers = 0;
 };
 
-// Runs every layer of a chunk as a span of the tape. in: what the virtual stage before gave ("hidden"
-// alone); empty for the first. batch must outlive the tape. Recompute and offload change no bit,
-// and nothing at all where the tape does not record.
+// Runs every layer of a chunk as a span of the tape. in: output of the previous virtual stage
+// ("hidden" only); empty for the first. batch must outlive the tape. Recompute and offload do not
+// change any bit, and have no effect if the tape does not record.
 Bundle forward(const Stage& stage, Tape& tape, const Bundle& in, const nn::Batch& batch,
                Phase phase, const RecomputeOptions& recompute = {},
                const OffloadOptions& offload = {});
 
-// The same forward pass in parts, each of which ends between two segments of a layer, where backward can stop, too
-// (Tape::stop). All that is given is borrowed. Without offload, and without recompute of whole layers.
+// The same forward pass in parts, each of which ends between two segments of a layer, where
+// backward can stop as well (Tape::stop). All arguments are borrowed. Not combined with offload or
+// recompute of whole layers.
 class ForwardInParts {
  public:
   ForwardInParts(const Stage& stage, Tape& tape, const Bundle& in, const nn::Batch& batch,
                  Phase phase, const RecomputeOptions& recompute);
-  // To the next such place, or to the end of the last layer; where that has been reached: nothing.
+  // Runs to the next such point, or to the end of the last layer; does nothing once that has been
+  // reached.
   void advance();
-  // advance() until the end.
+  // Calls advance() until the end.
   Bundle finish();
 
  private:
@@ -130,7 +137,8 @@ class ForwardInParts {
   size_t layer_ = 0, segment_ = 0;  // that come next
 };
 
-// hidden + residual, what goes to the next virtual stage: [T,H] (tokens divided: [T/n,H]).
+// hidden + residual, the value sent to the next virtual stage: [T,H] (with sequence parallelism
+// [T/n,H]).
 Var flowing(Tape& tape, const Bundle& bundle);
 
 }  // namespace megatron::models

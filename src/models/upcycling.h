@@ -1,5 +1,5 @@
-// Experts made of the feed-forward blocks of a dense model, from which training goes on (Komatsuzaki et al. 2023; of
-// parts of the blocks: He et al. 2024).
+// Upcycling: experts made from the feed-forward blocks of a dense model, from which training
+// continues (Komatsuzaki et al. 2023; from parts of the blocks: He et al. 2024).
 #pragma once
 
 #include <functional>
@@ -17,13 +17,14 @@ struct UpcyclingFlags {
   std::optional<std::string> family;  // to save as; default the first that can hold the model
 };
 
-// Of G parts (granularity) of the width of a block, expert e of E has part e mod G: E / G copies of the block lie one
-// after another. The router's rows of a copy are equal, so that a token that goes through k experts, a multiple of G,
-// goes through k / G whole copies. Down-projections are multiplied by G / s and their biases by 1 / s, where s is the
-// sum of a token's weights when all logits are equal: where that sum never changes, the model computes what the dense
-// one does.
+// A dense block is cut along its width into G parts (granularity), and expert e of E gets part e
+// mod G: the experts are E / G copies of the block, one after another. Router rows within a copy
+// are equal, so a token routed to k experts (a multiple of G) passes through k / G whole copies.
+// Down-projections are scaled by G / s and their biases by 1 / s, where s is the sum of a token's
+// weights when all logits are equal. If that sum is constant, the model computes what the dense one
+// does.
 struct UpcycledModel {
-  // What a parameter begins with.
+  // Source of a parameter's initial values.
   struct Source {
     parallel::Placement
         placement;       // over whole tensors: of the dense model's directory, or drawn ones
@@ -32,7 +33,7 @@ struct UpcycledModel {
   };
 
   Model model;
-  // By a parameter's name and the shape of all ranks' slices together.
+  // Source for a parameter's name and its whole shape over all ranks.
   std::function<Source(const std::string& name, const Shape& whole)> source;
   std::string summary;  // for the log
 };

@@ -82,7 +82,8 @@ Attention::Attention(Builder& builder, const std::string& name, const AttentionC
   kernels::table(runtime.stream()).fill({.out = zero_sinks_, .value = 0}, runtime.stream());
 }
 
-// A norm of each head has one weight for all of them, of which each rank's gradient is that of its heads.
+// A norm of single heads has one weight for all of them; each rank's gradient covers only its own
+// heads.
 Attention::Norm Attention::add_norm(Builder& builder, const std::string& name,
                                     int64_t heads) const {
   Norm norm;
@@ -141,7 +142,7 @@ Var Attention::normed(Tape& tape, const Var& x, const Norm& norm, int64_t heads)
                              full ? heads * config_.head_size : 0, tensor_);
 }
 
-// In Llama 4 norms by length come after the rotation and undo the amplitude of its angles. Here
+// In Llama 4 norms by length come after the rotation and cancel the amplitude of its angles. Here
 // they come before it.
 double Attention::lost_amplitude() const {
   if (config_.qk_norm != QkNorm::l2 || place_.rotary == nullptr) return 1;
@@ -152,7 +153,7 @@ bool Attention::changes_heads() const {
   return config_.qk_norm != QkNorm::none || config_.qkv_clip > 0;
 }
 
-// Queries and keys are normalised and clipped before they are rotated.
+// Normalises and clips queries and keys before they are rotated.
 ops::Heads Attention::changed(Tape& tape, ops::PackedHeads&& packed) const {
   if (!changes_heads()) return ops::split_heads(tape, std::move(packed));
   const ops::Rotary rotary = std::exchange(packed.rotary, {});

@@ -1,5 +1,5 @@
-// Causal self-attention with grouped heads, confined to segments where the batch has them, and going on
-// after what a state holds where the batch names one.
+// Causal self-attention with grouped heads, confined to segments if the batch has them, and
+// continuing after a state's tokens if the batch names a state.
 #pragma once
 
 #include <optional>
@@ -13,10 +13,10 @@
 
 namespace megatron::nn {
 
-// How queries and keys are normalised before they are rotated: each head by itself, all heads of a token
+// Normalisation of queries and keys before rotation: each head by itself, all heads of a token
 // together, or each head without a weight.
 enum class QkNorm { none, head, full_width, l2 };
-// One more logit a head in the softmax, without a value: 0, or a parameter.
+// An additional logit per head in the softmax, without a value: 0, or a parameter.
 enum class Sinks { none, zero, learned };
 
 struct AttentionConfig {
@@ -29,20 +29,20 @@ struct AttentionConfig {
   QkNorm qk_norm = QkNorm::none;
   Sinks sinks = Sinks::none;
   double qkv_clip = 0;  // queries, keys and values are confined to [-clip, clip]; 0: they are not
-  // What attention gives is multiplied by the sigmoid of as many values, made of the same input as the
-  // queries (Qiu et al. 2025).
+  // Multiplies attention's output elementwise by a sigmoid gate computed from the queries' input
+  // (Qiu et al. 2025).
   bool output_gate = false;
   std::string rotary;       // name of the model's rotary table; empty: none
   Temperature temperature;  // of queries, after the rotation
 
   bool operator==(const AttentionConfig&) const = default;
   double score_scale() const;
-  // Pairs of a query and a key that it sees in `length` tokens; its own counts half, so that a
-  // query that sees all before it sees half of all.
+  // Number of (query, key) pairs that attention computes in `length` tokens. A query's own key
+  // counts half, so that a query that sees all before it sees half of all.
   double seen_pairs(int64_t length) const;
 };
 
-// What one attention layer of a model has besides its config.
+// Per-layer properties of attention that are not in its config.
 struct AttentionPlace {
   int64_t hidden = 0;
   NormConfig norm;                           // of queries and keys
@@ -54,12 +54,12 @@ struct AttentionPlace {
   parallel::Init init, output_init;
 };
 
-// Parameters <name>.qkv.weight [(N+2K) D, H] = [q | k | v], with an output gate [(2N+2K) D, H] = [q | gate |
-// k | v], <name>.output.weight [H, N D], their biases,
-// <name>.q_norm.weight and k_norm.weight ([D], or [N D] and [K D] of full_width) with biases of a LayerNorm,
-// and <name>.sinks [N]. Tensor-parallel ranks hold the heads in equal shares: N must be a multiple of their
-// number, and K a multiple or a divisor of it (a key head is then shared by the ranks of its
-// queries); else the constructor throws Error naming the numbers and flags.
+// Parameters <name>.qkv.weight [(N+2K) D, H] = [q | k | v], with an output gate [(2N+2K) D, H] = [q
+// | gate | k | v], <name>.output.weight [H, N D], their biases, <name>.q_norm.weight and
+// k_norm.weight ([D], or for full_width [N D] and [K D]) with biases for LayerNorm, and
+// <name>.sinks [N]. Tensor-parallel ranks hold equal shares of the heads: N must be a multiple of
+// their number, and K a multiple or a divisor of it (a key head is then shared by the ranks of its
+// queries); otherwise the constructor throws Error naming the numbers and flags.
 class Attention {
  public:
   Attention(Builder& builder, const std::string& name, const AttentionConfig& config,

@@ -1,4 +1,4 @@
-// The part of a micro-batch through which no gradient flows.
+// The part of a micro-batch that has no gradient.
 #pragma once
 
 #include <vector>
@@ -9,8 +9,8 @@ namespace megatron::nn {
 
 class SequenceState;
 
-// A batch whose tokens go on after those that a state holds (SequenceState::next makes it). It is one sequence of the
-// new tokens of all, one behind the other.
+// A batch whose tokens follow those that a state holds (made by SequenceState::next). It is one
+// sequence: the new tokens of all sequences, concatenated.
 struct Continuation {
   // Tokens [first, first + B * S) of the batch: S new tokens each of B sequences.
   struct Call {
@@ -18,7 +18,7 @@ struct Continuation {
     Tensor q_positions;  // i32 [B,S]: index of each token within its sequence
     Tensor block_table;  // i32 [B,blocks]: pages of each sequence
   };
-  // Of the layers of one window (SequenceState::groups).
+  // State of the layers that share one window (SequenceState::groups).
   struct Group {
     Tensor rows;  // i32 [T]: row of all pages where a token's keys and values go
     std::vector<Call> calls;
@@ -38,11 +38,11 @@ struct Batch {
   Tensor loss_weights;  // f32 (f64) [T]: of each token's loss in the objective
   Tensor sample_ids;    // i64 [B]: number of each sequence in the run, for dropout
   // i32 [T]: index within its sequence of the first token that each token's attention sees;
-  // undefined: 0. Attention goes by indices, whatever `positions` says.
+  // undefined: 0. Attention uses indices, independent of `positions`.
   Tensor segment_starts;
   Continuation continuation;  // without gradients and without segment_starts only
-  // Tokens of the texts that the batch goes on with, those that a state holds included: tables of rotary
-  // angles may depend on it (nn/rotary.h). 0: length.
+  // Length of the texts that the batch continues, including tokens held by a state: tables of
+  // rotary angles may depend on it (nn/rotary.h). 0: length.
   int64_t context = 0;
 
   int64_t text_length() const { return context > 0 ? context : length; }

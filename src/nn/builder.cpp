@@ -7,7 +7,7 @@
 namespace megatron::nn {
 namespace {
 
-// A shape and a type without memory.
+// A tensor with a shape and a type but no memory.
 Tensor shape_only(const Shape& shape, DType type, const std::string& name) {
   const auto nowhere = Arena::make({DeviceKind::meta, 0}, MemoryClass::parameters);
   return Tensor::empty(*nowhere, shape, type, name);

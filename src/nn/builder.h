@@ -1,5 +1,5 @@
-// Where modules get their parameters: each is made once, in the model's type, with its placement
-// and its initial values' law, and divided among the ranks that share the module.
+// Creates the parameters of modules: each once, in the model's type, with its placement and its
+// initial distribution, and divided among the ranks that share the module.
 #pragma once
 
 #include <functional>
@@ -16,38 +16,41 @@ class Builder {
  public:
   using PlacementOf =
       std::function<parallel::Placement(const std::string& name, const Shape& shape)>;
-  // placement: maps a parameter's name and whole shape to canonical tensors; the model family's.
+  // placement: the model family's mapping from a parameter's name and whole shape to canonical
+  // tensors.
   Builder(Runtime& runtime, DType type, PlacementOf placement,
           const parallel::ModelRanks& ranks = {})
       : runtime_(runtime), type_(type), placement_(std::move(placement)), ranks_(ranks) {}
 
   struct Options {
     int uses = 1;
-    // At most one an axis. A parameter that is not divided among the ranks of a group lies on each
-    // of them.
+    // At most one per axis. A parameter that is not divided among a group's ranks is replicated on
+    // them.
     std::vector<parallel::Division> divisions = {};
-    // Whether each rank's gradient of a parameter on several ranks is a part of the sum: over the
-    // tensor-parallel ranks, or for an expert's over those of expert_tensor. Default: where
-    // --sequence-parallel divides the tokens between the matrices, and never for an expert's.
+    // True if each rank's gradient of a parameter held by several ranks is only a partial sum: over
+    // the tensor-parallel ranks, or for an expert's parameters over those of expert_tensor.
+    // Default: true if --sequence-parallel divides the tokens outside the matrix products, and
+    // false for an expert's.
     std::optional<bool> partial = std::nullopt;
     std::optional<DType> type = std::nullopt;  // other than the model's
   };
-  // A parameter whose value has a shape and a type but no memory yet (parallel::allocate,
-  // parallel::DataParallel). shape: of all ranks' slices together. Weight decay applies to those of
-  // two dims or more.
+  // Adds a parameter whose value has a shape and a type but no memory yet (parallel::allocate,
+  // parallel::DataParallel). shape: of all ranks' slices together. Weight decay applies to
+  // parameters of two or more dims.
   Parameter& add(const std::string& name, Shape shape, parallel::Init init, Options options);
   Parameter& add(const std::string& name, Shape shape, parallel::Init init) {
     return add(name, shape, init, Options());
   }
 
   struct StateOptions {
-    // Of what this rank observes; default: as the value is. observed, update: ModuleState.
+    // Shape of this rank's observations; default: the value's shape. observed, update: see
+    // ModuleState.
     std::optional<Shape> observed;
     comm::Reduce reduce = comm::Reduce::sum;
     std::function<void(const ModuleState&, Stream&)> update;
     std::vector<parallel::Division> divisions = {};
   };
-  // A state in f32 (f64 for f64), placed and divided as a parameter is.
+  // Adds a state in f32 (f64 for f64), placed and divided like a parameter.
   ModuleState& add_state(const std::string& name, Shape shape, parallel::Init init,
                          StateOptions options);
 

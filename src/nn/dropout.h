@@ -6,11 +6,11 @@
 
 namespace megatron::nn {
 
-// Dropout of activations [T,H] between the matrices: which elements it takes depends on what they
-// are, not on which rank holds them.
+// Dropout of activations [T,H] between the matrices. The mask depends on an element's identity, not
+// on the rank that holds it.
 class Dropout {
  public:
-  // name: of the place in the model.
+  // name: name of the place in the model.
   Dropout(const Builder& builder, const std::string& name, double p, uint64_t seed);
   Var operator()(Tape& tape, const Var& x, const Batch& batch, bool train) const;
 

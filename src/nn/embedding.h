@@ -1,4 +1,4 @@
-// Tables that are looked up, and the output layer.
+// Embedding tables and the output layer.
 #pragma once
 
 #include "nn/builder.h"
@@ -6,14 +6,15 @@
 
 namespace megatron::nn {
 
-// The table of tokens [V,H], its rows divided. A model may use one for input and output (tied).
+// The table of tokens [V,H], with its rows divided among ranks. A model may share one between input
+// and output (tied).
 class VocabularyTable {
  public:
   // One parameter <name>.weight.
   VocabularyTable(Builder& builder, const std::string& name, int64_t vocabulary, int64_t hidden,
                   parallel::Init init, int uses);
   Var look_up(Tape& tape, const Tensor& ids, int use) const;  // [T,H]; tokens divided: [T/n,H]
-  // As parallel/vocabulary.h. soft_cap: of the logits; 0: none.
+  // See parallel/vocabulary.h. soft_cap: cap of the logits; 0: none.
   Tensor loss(Tape& tape, const Var& x, const Tensor& labels, const Tensor& weights, int use,
               double soft_cap = 0) const;
   Var logits(Tape& tape, const Var& x, int use, double soft_cap = 0) const;
@@ -25,7 +26,7 @@ class VocabularyTable {
   int64_t vocabulary_, first_;
 };
 
-// The table of learned positions [P,H], whole on every rank: <name>.weight.
+// The table of learned positions [P,H], <name>.weight, replicated on every rank.
 class PositionTable {
  public:
   PositionTable(Builder& builder, const std::string& name, int64_t positions, int64_t hidden,

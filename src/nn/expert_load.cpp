@@ -1,6 +1,6 @@
-// A layer's tally: of its E experts the choices, those that have a row, and the biases, added over ranks; how many ranks
-// these are of; the rows that a rank has room for and those that any load needs, added over ranks, and how many these
-// are.
+// A layer's tally, summed over ranks: for its E experts the choices, the choices with a row, and
+// the biases; the number of ranks that contributed to these; the rows that a rank has room for and
+// the most that any load needs; and the number of ranks that contributed to those.
 #include "nn/expert_load.h"
 
 #include <algorithm>
@@ -39,8 +39,8 @@ double range(Numbers biases, double ranks) {
   return (most - least) / ranks;
 }
 
-// Choices of a step without a row were lost in one place at worst: with room for those, too, it suffices. An even load
-// times the factor is more than room - 1.
+// In the worst case all choices of a step without a row were lost in one place, so room for them,
+// too, suffices. An even load times the factor is more than room - 1.
 void check_room(int64_t layer, Numbers tally, size_t experts, double factor) {
   const double chosen = sum(tally.first(experts)),
                lost = chosen - sum(tally.subspan(experts, experts));
@@ -70,7 +70,7 @@ std::vector<MetricDefinition> expert_metrics(const std::vector<ExpertLayer>& lay
     tally.width = std::max(tally.width, tally_width(layer.experts));
     experts[layer.layer] = static_cast<size_t>(layer.experts);
   }
-  // of: gets the choices, those with a row, the biases, and the number of ranks.
+  // of: called with the choices, those with a row, the biases, and the number of ranks.
   const auto add = [&](std::string_view name, auto of) {
     tally.figures.push_back({std::string(name), [experts, of](int64_t layer, Numbers t) {
                                const size_t n = experts.at(layer);

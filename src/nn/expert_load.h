@@ -1,4 +1,4 @@
-// How evenly the experts of a layer are loaded, counted in training with the step's metrics.
+// Balance of the load of a layer's experts, counted in training with the step's metrics.
 #pragma once
 
 #include <span>
@@ -9,9 +9,9 @@
 
 namespace megatron::nn {
 
-// Figures of each layer with experts, over all tokens of a step, in the log by these names: the choices of the fullest
-// expert over the mean of all; the share of choices that a capacity drops; how far the correction biases that the step
-// chose by lie apart, the largest less the smallest.
+// Metrics of each layer with experts, over all tokens of a step, under these names in the log: the
+// choices of the fullest expert divided by the mean; the share of choices that a capacity drops;
+// the range (largest minus smallest) of the correction biases used in the step.
 inline constexpr std::string_view kExpertLoad = "expert_load", kDroppedShare = "dropped_share",
                                   kBiasRange = "expert_bias_range";
 
@@ -20,25 +20,26 @@ struct ExpertLayer {
   bool correction_bias = false;
 };
 
-// layers: those with experts, ascending. None: no metric. With a rank_capacity_factor, choices without a row let the
-// step fail on all ranks, by an Error that names the layer, the limit and the flag.
+// layers: those with experts, ascending. Empty: no metrics. With a rank_capacity_factor, choices
+// without a row make the step fail on all ranks, with an Error that names the layer, the limit and
+// the flag.
 std::vector<MetricDefinition> expert_metrics(const std::vector<ExpertLayer>& layers,
                                              const RouterTraining& training);
 
-// What a layer adds to them. Choices are counted once a micro-batch (Tape::tally), and by one of the ranks that see the
-// same, which its caller makes sure of.
+// A layer's contribution to these metrics. Choices are counted once per micro-batch (Tape::tally);
+// the caller ensures that only one of the ranks that see the same tokens counts them.
 class ExpertLoad {
  public:
   ExpertLoad(int64_t layer, int64_t experts) : layer_(layer), experts_(experts) {}
 
   // experts i32 [T,k].
   void count_chosen(const Tape& tape, const Tensor& experts) const;
-  // Those with a row, rows i32 [T,k] (kernels/expert_rows.h).
+  // Counts the choices that have a row; rows i32 [T,k] (kernels/expert_rows.h).
   void count_kept(const Tape& tape, const Tensor& experts, const Tensor& rows) const;
-  // The rows that a rank's experts have room for, and those that any load needs at most, the same on every rank and
-  // whenever it is called. On every rank.
+  // Reports the rows that a rank's experts have room for and the most that any load needs, both the
+  // same on every rank and in every call. Called on every rank.
   void take_room(const Tape& tape, int64_t rows, int64_t most) const;
-  // bias f32 (f64) [E], the same whenever a rank calls it in a step. On every rank.
+  // bias f32 (f64) [E], the same in all of a rank's calls in a step. Called on every rank.
   void take_bias(const Tape& tape, const Tensor& bias) const;
 
  private:

@@ -5,9 +5,9 @@
 
 namespace megatron::nn {
 
-// y = x w^T + b with the outputs divided among the tensor-parallel ranks; parameters <name>.weight
-// [out,in], <name>.bias [out], out the sum of `blocks`: matrices that are divided one by one ([q |
-// k | v]).
+// y = x w^T + b with the outputs divided among the tensor-parallel ranks. Parameters <name>.weight
+// [out,in], <name>.bias [out]; out is the sum of `blocks`, matrices that are divided separately ([q
+// | k | v]).
 class ColumnLinear {
  public:
   ColumnLinear(Builder& builder, const std::string& name, int64_t in, std::vector<int64_t> blocks,
@@ -15,7 +15,7 @@ class ColumnLinear {
   Var operator()(Tape& tape, const Var& x) const {
     return parallel::column_linear(tape, x, weight_, bias_, tensor_);
   }
-  // With its gelu (ops::linear_gelu).
+  // Applies the layer and its gelu (ops::linear_gelu).
   ops::Gelu gelu(Tape& tape, const Var& x, bool keeps_v) const {
     return parallel::column_linear_gelu(tape, x, weight_, bias_, tensor_, keeps_v);
   }
@@ -25,7 +25,7 @@ class ColumnLinear {
   Weight weight_, bias_;
 };
 
-// The same with the inputs divided: it takes what a ColumnLinear's rank gives.
+// The same with the inputs divided: its input is the output of a ColumnLinear on the same rank.
 class RowLinear {
  public:
   RowLinear(Builder& builder, const std::string& name, int64_t in, int64_t out, bool bias,

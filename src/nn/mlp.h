@@ -16,10 +16,10 @@ struct MlpConfig {
 };
 
 // down(f(up x)), or down(f(gate x) * (up x)) when gated. Parameters <name>.up.weight [F, H] (gated:
-// [2F, H] = [gate | up]), <name>.down.weight [H, F], and their biases. Modules of a tape: "mlp_act",
-// f, whose input is kept; "mlp", all between the two products, with the first of them. A plain
-// gelu_tanh is an epilogue of the products, but for "mlp_act": an epilogue may take its input before
-// that is rounded to what is kept of it.
+// [2F, H] = [gate | up]), <name>.down.weight [H, F], and their biases. Modules of a tape: "mlp_act"
+// is f, whose input is kept; "mlp" is everything between the two products, including the first. A
+// plain gelu_tanh is an epilogue of the products, except with "mlp_act", because an epilogue may
+// use its input before it is rounded to the kept type.
 class Mlp {
  public:
   Mlp(Builder& builder, const std::string& name, int64_t hidden, const MlpConfig& config,
@@ -30,7 +30,8 @@ class Mlp {
         down_(builder, name + ".down", config.ffn, hidden, config.bias, output_init) {}
   Var operator()(Tape& tape, const Var& x_TH) const { return down(tape, up(tape, x_TH)); }
 
-  // Its two halves: f(up x), what f read with it where it is an epilogue; and the down-projection of that.
+  // The intermediate result between the halves: f(up x), and the input of f if it is an epilogue.
+  // The second half is the down-projection.
   struct Inner {
     Var y, v;  // v: undefined where f is no epilogue
   };

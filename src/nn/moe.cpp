@@ -1,4 +1,5 @@
-// T tokens, H hidden (of experts: or latent), E experts, k choices of a token, R rows of experts, F of an expert's feed-forward
+// T tokens, H hidden (or latent, for experts), E experts, k choices per token, R rows of experts, F
+// width of an expert's feed-forward
 #include "nn/moe.h"
 
 #include <algorithm>
@@ -115,13 +116,13 @@ Var Moe::receive(Tape& tape, Tokens& sent) const {
   return shared_ == nullptr ? y_TH : ops::add(tape, y_TH, sent.shared_TH);
 }
 
-// What each rank's own tokens choose, by what biases.
+// Counts the choices of each rank's own tokens, and the biases that they used.
 void Moe::observe(const Tape& tape, const Tensor& experts) const {
   if (tensor_.divides_tokens() || tensor_.rank() == 0) load_.count_chosen(tape, experts);
   if (const Tensor bias = router_.bias(); bias.defined()) load_.take_bias(tape, bias);
 }
 
-// Each rank counts what goes to its own experts; the ranks' counts are added up.
+// Each rank counts the choices of its own experts; the counts are summed over ranks.
 void Moe::observe_rows(Tape& tape, const Tensor& experts, const Tensor& rows) const {
   const bool first_slice = adds_bias_;
   const bool bounded = training_.capacity_factor > 0 || training_.rank_capacity_factor > 0;
@@ -137,13 +138,13 @@ Moe::Capacity Moe::capacity_of(Tape& tape, int64_t own_tokens, const Batch& batc
   const int64_t segment = training_.capacity_of_sequence ? batch.length : own_tokens;
   const double mean =
       static_cast<double>(segment * config_.choices) / static_cast<double>(config_.experts);
-  // No token chooses an expert twice.
+  // At most `segment` rows, since no token chooses an expert twice.
   const double rows =
       std::clamp(std::ceil(mean * training_.capacity_factor), 1.0, static_cast<double>(segment));
   return {.segment = segment, .rows = static_cast<int64_t>(rows)};
 }
 
-// Of this rank's experts, of `tokens` in all.
+// Upper bound on the rows of this rank's experts, for `tokens` tokens in all.
 int64_t Moe::most_rows(Tape& tape, int64_t tokens, const Capacity& capacity) const {
   const int64_t any = std::min(config_.choices, held_.size) * tokens;
   if (capacity.rows > 0) {
@@ -156,7 +157,7 @@ int64_t Moe::most_rows(Tape& tape, int64_t tokens, const Capacity& capacity) con
   return most;
 }
 
-// Of this rank's experts at so many times an even load, at most `most`.
+// Rows of this rank's experts at `load` times an even load, at most `most`.
 int64_t Moe::rows_at(double load, int64_t tokens, int64_t most) const {
   const double even = static_cast<double>(tokens * config_.choices * held_.size) /
                       static_cast<double>(config_.experts);
@@ -164,7 +165,8 @@ int64_t Moe::rows_at(double load, int64_t tokens, int64_t most) const {
   return rows < static_cast<double>(most) ? static_cast<int64_t>(rows) : most;
 }
 
-// The host sees its own memory: no more rows than there are. A plan's are those of a load.
+// The host can read its own memory, so it uses only as many rows as exist. For a plan they are
+// those of the assumed load.
 int64_t Moe::existing_rows(const Tensor& offsets, int64_t tokens, int64_t most, bool padded) const {
   const Device device = offsets.device();
   if (device.is_host()) return offsets.data<int32_t>()[held_.size];
@@ -172,7 +174,7 @@ int64_t Moe::existing_rows(const Tensor& offsets, int64_t tokens, int64_t most, 
   return planned ? rows_at(ranks_.planned_load, tokens, most) : most;
 }
 
-// Of all tokens, those that go to experts of this rank.
+// Selects and orders the tokens that go to this rank's experts.
 ops::ExpertOrder Moe::order_of(Tape& tape, const Tensor& experts, const Tensor& weights,
                                const Capacity& capacity) const {
   const bool padded = capacity.rows > 0 && training_.padded;
@@ -198,8 +200,9 @@ ops::ExpertOrder Moe::order_of(Tape& tape, const Tensor& experts, const Tensor& 
   return order;
 }
 
-// The weight of an expert multiplies what its down-projection reads, so that the sum over a token's experts is one of
-// rows as they are; after a bias it multiplies the result.
+// An expert's weight multiplies the input of its down-projection, so that the sum over a token's
+// experts needs no weights; if the down-projection has a bias, the weight multiplies its result
+// instead.
 Var Moe::through_experts(Tape& tape, const Var& x, const Var& weights,
                          const ops::ExpertOrder& order) const {
   Var x_RH = ops::to_experts(tape, x, order);

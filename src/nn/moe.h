@@ -1,4 +1,5 @@
-// A feed-forward block of experts, of which each token goes through a few (Shazeer et al. 2017; Lepikhin et al. 2021).
+// A feed-forward block of experts, with each token routed to a few of them (Shazeer et al. 2017;
+// Lepikhin et al. 2021).
 #pragma once
 
 #include <memory>
@@ -17,13 +18,15 @@ struct MoeConfig {
   int64_t experts = 0, choices = 1;  // of a token
   kernels::RouterForm router;
   bool router_bias = false;  // of the logits
-  // A state that is added to the scores when experts are chosen, not to the weights (Wang et al. 2024).
+  // A state added to the scores for choosing experts, but not to the weights (Wang et al. 2024).
   bool correction_bias = false;
   bool weights_on_input = false;  // of an expert, instead of what its down-projection reads
   MlpConfig expert;
-  // Width of what experts take and give, between two projections from and to the hidden size; 0: that itself.
+  // Width of the experts' input and output, with projections from and to the hidden size around
+  // them; 0: the hidden size itself.
   int64_t latent = 0;
-  // An expert that every token goes through (Dai et al. 2024), 0: none; times the sigmoid of a gate.
+  // Feed-forward width of a shared expert, which every token goes through (Dai et al. 2024),
+  // multiplied by the sigmoid of a gate if shared_gate; 0: none.
   int64_t shared_ffn = 0;
   bool shared_gate = false;
 
@@ -31,23 +34,25 @@ struct MoeConfig {
   MlpConfig shared() const;
 };
 
-// Experts are divided among the ranks of RankGroup::expert, their feed-forwards' widths among those of expert_tensor.
-// Parameters those of <name>.router, .experts.up.weight [E,F,H] (gated: [E,2F,H] = [gate | up]) and .bias,
-// .experts.down.weight [E,H,F] and .bias, .shared.up, .shared.down as an Mlp's, .shared_gate.weight [1,H]. With a latent
-// width L, experts have it in the place of H, and every rank has all of <name>.latent_in.weight [L,H] and
-// .latent_out.weight [H,L] and, if experts have biases, theirs. Modules of a tape: "moe", all of it; "moe_act", what lies
+// Experts are divided among the ranks of RankGroup::expert, their feed-forward widths among those
+// of expert_tensor. Parameters: those of <name>.router, .experts.up.weight [E,F,H] (gated: [E,2F,H]
+// = [gate | up]) and .bias, .experts.down.weight [E,H,F] and .bias, .shared.up and .shared.down as
+// in Mlp, .shared_gate.weight [1,H]. With a latent width L, experts have L in place of H, and every
+// rank has all of <name>.latent_in.weight [L,H] and .latent_out.weight [H,L] and, if experts have
+// biases, their biases. Modules of a tape: "moe" is the whole block; "moe_act" is everything
 // between an expert's two products.
 class Moe {
  public:
-  // layer: its number in the model, of its metrics; seed: of the router's random numbers.
+  // layer: its index in the model, for its metrics; seed: of the router's random numbers.
   Moe(Builder& builder, const std::string& name, int64_t layer, int64_t hidden,
       const MoeConfig& config, const RouterTraining& training, parallel::Init init,
       parallel::Init output_init, uint64_t seed);
   Var operator()(Tape& tape, const Var& x_TH, const Batch& batch) const;
 
-  // The same in three parts, between which calls to other ranks are under way: tokens are routed and begin to travel;
-  // this rank's experts compute, and what they made begins to travel; it is there. The shared expert's two halves are
-  // computed while they travel.
+  // The same in three parts, with calls to other ranks in flight between them: tokens are routed
+  // and their transfer begins; this rank's experts compute, and the transfer of their results
+  // begins; the results have arrived. The two halves of the shared expert are computed during the
+  // transfers.
   struct Tokens {
     Var x_TH;
     parallel::ChoicesInTransit choices;
@@ -58,7 +63,7 @@ class Moe {
   Tokens send(Tape& tape, const Var& x_TH, const Batch& batch) const;
   void compute(Tape& tape, Tokens& tokens, const Batch& batch) const;
   Var receive(Tape& tape, Tokens& tokens) const;
-  // Whether a forward pass may stop between them.
+  // True if a forward pass may stop between the parts.
   bool stops() const { return ranks_.stops; }
 
  private:
@@ -66,7 +71,7 @@ class Moe {
                       const ops::ExpertOrder& order) const;
   Var activated(Tape& tape, const Var& v_RF, const Var& weights_R) const;
   Var shared_result(Tape& tape, const Var& x_TH, const Mlp::Inner& inner) const;
-  // Tokens in a row that a capacity is counted over, and the rows that it leaves an expert.
+  // Number of consecutive tokens that a capacity applies to, and the rows that it gives an expert.
   struct Capacity {
     int64_t segment = 0, rows = 0;
   };

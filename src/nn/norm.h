@@ -11,7 +11,7 @@ struct NormConfig {
   Normalization kind = Normalization::layer_norm;
   double epsilon = 1e-5;
   bool bias = true;  // of LayerNorm
-  // The factor is 1 + weight, so that weight decay draws it to 1 (--apply-layernorm-1p, Gemma).
+  // The factor is 1 + weight, so weight decay pulls it towards 1 (--apply-layernorm-1p, Gemma).
   bool one_plus = false;
 
   bool operator==(const NormConfig&) const = default;
@@ -20,8 +20,8 @@ struct NormConfig {
   parallel::Init weight_init() const { return one_plus ? zeros() : ones(); }
 };
 
-// {norm(x + residual), x + residual}; parameters <name>.weight [H] and <name>.bias [H] where there is
-// one. Module "layernorm" of a tape: the sum is kept and the norm computed again.
+// {norm(x + residual), x + residual}; parameters <name>.weight [H] and <name>.bias [H], if the norm
+// has one. Module "layernorm" of a tape: the sum is kept and the norm recomputed.
 class AddNorm {
  public:
   AddNorm(Builder& builder, const std::string& name, int64_t hidden, const NormConfig& config)

@@ -12,12 +12,12 @@ namespace {
 
 double number(int64_t value) { return static_cast<double>(value); }
 
-// Scale of attention that goes with an extension of the context by `factor` (Peng et al. 2023, 3.4).
+// Scale of attention for a context extended by `factor` (Peng et al. 2023, 3.4).
 double yarn_scale(double factor, double mscale) {
   return factor <= 1 ? 1 : 0.1 * mscale * std::log(factor) + 1;
 }
 
-// The pair that makes `rotations` turns over the original context, as a real number.
+// Index, as a real number, of the pair that makes `rotations` turns over the original context.
 double pair_of(const RotaryConfig& c, double dims, double rotations) {
   return dims * std::log(number(c.original_positions) / (rotations * 2 * M_PI)) /
          (2 * std::log(c.base));
@@ -55,8 +55,9 @@ void scale_yarn(const RotaryConfig& c, std::vector<double>& frequencies) {
   }
 }
 
-// Rows of the first table. Tables on the host grow with the texts, as a model may claim far more
-// positions than any text has. Those of a GPU do not, as captured graphs hold their addresses.
+// Number of rows of the first table. Tables on the host grow with the texts, because a model may
+// claim far more positions than any text has. Those on a GPU do not, because captured graphs hold
+// their addresses.
 int64_t first_rows(int64_t rows, const Device& device) {
   constexpr int64_t kFirst = 1 << 17;
   return device.is_host() ? std::min(rows, kFirst) : rows;
@@ -141,7 +142,7 @@ RotaryTable RotaryTables::of(int64_t length) const {
   if (beyond_.cos.defined() && length <= beyond_.cos.size(0) &&
       config_.same_table(length, beyond_length_))
     return beyond_;
-  // A table of dynamic scaling is of no use beyond its length.
+  // A table of dynamic scaling is valid only up to its length.
   const bool dynamic = beyond && config_.scaling == RopeScaling::dynamic;
   beyond_ = make(length, dynamic ? std::max(length, within_.cos.size(0))
                                  : more_rows(length, positions_, runtime_.device()));

@@ -1,5 +1,5 @@
-// Angles of rotary positions (Su et al. 2021) and how they are scaled for contexts longer than those
-// that a model was trained on.
+// Angles of rotary position embeddings (Su et al. 2021) and their scaling for contexts longer than
+// those that a model was trained on.
 #pragma once
 
 #include <cstdint>
@@ -12,14 +12,18 @@ namespace megatron::nn {
 
 enum class RopeScaling { none, linear, dynamic, llama3, yarn, longrope };
 
-// angle(position, pair i) = position * frequency(i), frequency(i) = base^(-2i / dims) before scaling:
+// angle(position, pair i) = position * frequency(i), frequency(i) = base^(-2i / dims) before
+// scaling:
 //   linear    divided by factor (Chen et al. 2023)
-//   dynamic   a text longer than original_positions has base * (factor * length / original_positions -
+//   dynamic   a text longer than original_positions has base * (factor * length /
+//   original_positions -
 //             (factor - 1))^(dims / (dims - 2)) for its base
-//   llama3    wavelengths above original_positions / low_freq_factor are divided by factor, those below
+//   llama3    wavelengths above original_positions / low_freq_factor are divided by factor, those
+//   below
 //             original_positions / high_freq_factor stay, in between interpolated (Llama 3.1)
 //   yarn      Peng et al. 2023; cos and sin are multiplied by an attention factor
-//   longrope  divided by short_factor[i], for a text longer than original_positions by long_factor[i]
+//   longrope  divided by short_factor[i], for a text longer than original_positions by
+//   long_factor[i]
 //             (Ding et al. 2024); cos and sin are multiplied by an attention factor
 struct RotaryConfig {
   double base = 10000;
@@ -36,21 +40,22 @@ struct RotaryConfig {
   std::vector<double> short_factor, long_factor;
 
   bool operator==(const RotaryConfig&) const = default;
-  // Rotated dims of a head; even.
+  // Number of rotated dims of a head; even.
   int64_t dims(int64_t head_size) const;
   bool depends_on_length() const {
     return scaling == RopeScaling::dynamic || scaling == RopeScaling::longrope;
   }
-  // Of what a text of `length` tokens is rotated by, [dims / 2]. positions: of the model.
+  // Frequencies for a sequence of `length` tokens, [dims / 2]. positions: the model's maximum.
   std::vector<double> frequencies(int64_t head_size, int64_t length) const;
-  // What cos and sin are multiplied by. positions: the most that the model has.
+  // Factor of cos and sin. positions: maximum number of positions of the model.
   double amplitude(int64_t positions) const;
-  // A text of one length may be read with the keys of a text of another one: their tables are equal.
+  // True if the tables for the two lengths are equal, so that a text of one length may be read with
+  // the keys of a text of the other.
   bool same_table(int64_t length, int64_t other) const;
 };
 
-// Queries are multiplied by 1 + scale ln(1 + floor((position + 1) / step)), so that attention stays sharp in
-// long texts (Nakanishi 2025; Llama 4). scale 0: they are not.
+// Queries are multiplied by 1 + scale ln(1 + floor((position + 1) / step)), so that attention stays
+// sharp in long texts (Nakanishi 2025; Llama 4). scale 0: no factor.
 struct Temperature {
   double scale = 0;
   int64_t step = 8192;
@@ -58,18 +63,19 @@ struct Temperature {
   bool operator==(const Temperature&) const = default;
 };
 
-// cos and sin of every position's angles: [positions, pairs] f32 (f64); computed in fp64, rounded once.
+// cos and sin of every position's angles: [positions, pairs] f32 (f64); computed in fp64, rounded
+// once.
 struct RotaryTable {
   Tensor cos, sin;
 };
 
-// The tables of one config. Those that depend on the length of a text are made when a text asks for
-// them first; of `dynamic` scaling the one of the length asked for last is kept.
+// The tables of one config. Tables that depend on the length of a text are made when a text first
+// needs them; for `dynamic` scaling only the one for the last requested length is kept.
 class RotaryTables {
  public:
   RotaryTables(Runtime& runtime, DType model_type, int64_t positions, int64_t head_size,
                const RotaryConfig& config);
-  // Of a text of `length` tokens. May be called by many threads at once.
+  // Table for a sequence of `length` tokens. Thread-safe.
   RotaryTable of(int64_t length) const;
   const RotaryConfig& config() const { return config_; }
 
@@ -86,8 +92,8 @@ class RotaryTables {
   mutable int64_t beyond_length_ = 0;
 };
 
-// The factors of each position as the table of a rotation by no angle: cos is the factor, sin 0. An even
-// head size.
+// The factors of each position as a rotation table without rotation: cos is the factor, sin 0.
+// Requires an even head size.
 RotaryTable temperature_table(Runtime& runtime, DType model_type, int64_t positions,
                               int64_t head_size, const Temperature& temperature);
 

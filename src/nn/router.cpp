@@ -1,4 +1,4 @@
-// T tokens, H hidden, E experts, k choices of a token
+// T tokens, H hidden, E experts, k choices per token
 #include "nn/router.h"
 
 #include <cmath>
@@ -11,8 +11,8 @@
 namespace megatron::nn {
 namespace {
 
-// Sums of the weights with which the losses of tokens enter the objective, f64 [count], of `count` runs of tokens in a
-// row from `first` on: what a mean over such a run is worth in it.
+// Sums of the weights of the tokens' losses in the objective, f64 [count], for `count` runs of
+// consecutive tokens from `first` on: the weight of a mean over such a run.
 Tensor objective_weights(Tape& tape, const Batch& batch, int64_t first, int64_t count,
                          int64_t length) {
   Tensor weights = tape.empty({count}, DType::f64, "moe.objective_weights");
@@ -116,7 +116,7 @@ ops::Routing Router::operator()(Tape& tape, const Var& x_TH, const Batch& batch)
                     training && training_.sinkhorn ? even_choice(tape, logits_TE.value) : Tensor());
 }
 
-// Random numbers of this rank's tokens, whichever those are.
+// Random numbers for this rank's tokens, whichever tokens those are.
 kernels::NoiseRows Router::noise_of(const Batch& batch, std::string_view what) const {
   kernels::NoiseRows rows{.seed = seed_,
                           .stream = hash_name(name_ + std::string(what)),
@@ -141,7 +141,7 @@ Var Router::with_noise(Tape& tape, const Var& logits_TE, const Batch& batch) con
                              .rows = noise_of(batch, ".logits_bias")});
 }
 
-// Of all tokens of the micro-batch.
+// Logits of all tokens of the micro-batch.
 Tensor Router::all_rows(Tape& tape, const Tensor& logits_TE) const {
   if (!tensor_.divides_tokens()) return logits_TE;
   return parallel::gathered_rows(tape, logits_TE, *tensor_.group, "router logits",
@@ -156,7 +156,7 @@ Tensor Router::even_choice(Tape& tape, const Tensor& logits_TE) const {
   return choice.slice(0, tensor_.rank() * logits_TE.size(0), logits_TE.size(0));
 }
 
-// Each micro-batch adds its thresholds, and one to their number.
+// Each micro-batch adds its thresholds, and 1 to their number.
 void Router::observe_thresholds(Tape& tape, const Tensor& logits_TE) const {
   const Tensor observed = correction_->observe(tape);
   if (!observed.defined()) return;
@@ -172,8 +172,9 @@ void Router::observe_thresholds(Tape& tape, const Tensor& logits_TE) const {
   tape.kernels().add({.a = observed, .b = seen, .out = observed}, tape.stream());
 }
 
-// The loss of a micro-batch counts what all of its tokens chose; those of sequences do not depend on which others there
-// are. That of the step weighs each sequence by itself, so that it does not matter which micro-batch has it.
+// The loss of a micro-batch counts the choices of all its tokens; those of sequences do not depend
+// on the other sequences. The step's loss weighs each sequence separately, so the assignment of
+// sequences to micro-batches does not matter.
 Var Router::with_losses(Tape& tape, const Var& logits_TE, const Batch& batch) const {
   Var logits = logits_TE;
   const int ranks = tensor_.divides_tokens() ? tensor_.size() : 1;
@@ -193,7 +194,8 @@ Var Router::with_losses(Tape& tape, const Var& logits_TE, const Batch& batch) co
   return add_balance_loss(tape, logits, batch, of_sequences);
 }
 
-// Of divided tokens a sequence may lie on several ranks, or a rank may have several.
+// If tokens are divided among ranks, a sequence may span several ranks, or a rank may hold several
+// sequences.
 Router::BalanceLoss Router::sequence_loss(int64_t length, int64_t own, int64_t sequences) const {
   BalanceLoss loss{.coefficient = training_.sequence_aux_loss,
                    .z = training_.z_loss,
@@ -209,12 +211,12 @@ Router::BalanceLoss Router::sequence_loss(int64_t length, int64_t own, int64_t s
   return loss;
 }
 
-// The counts of segments that lie on `ranks` tensor-parallel ranks in a row are those of all of these.
+// Sums the counts of segments that span `ranks` consecutive tensor-parallel ranks over these ranks.
 void Router::sum_counts(Tape& tape, const Tensor& counts, int ranks) const {
   if (!tensor_.divides_tokens() || ranks == 1) return;
   if (ranks == tensor_.size())
     return parallel::sum_in_place(tape, counts, *tensor_.group, "expert load");
-  // Those of each sequence on several of the ranks: gathered, and added up by this rank.
+  // Counts of sequences that span several ranks: gathered, and summed by this rank.
   const int64_t experts = counts.size(1);
   const Tensor all = parallel::gathered_rows(tape, counts, *tensor_.group, "expert load",
                                              MemoryClass::activations);
@@ -223,7 +225,8 @@ void Router::sum_counts(Tape& tape, const Tensor& counts, int ranks) const {
       {.x = all.slice(0, first, ranks), .out = {.out = counts.view({experts})}}, tape.stream());
 }
 
-// Of each expert among all choices of the step so far, for each segment the same [S,E]; counts are this micro-batch's.
+// Each expert's share of all choices in the step so far, the same for each segment [S,E]; counts
+// are this micro-batch's.
 Tensor Router::shares_of_step(Tape& tape, const Tensor& counts) const {
   return tape.once([&] {
     Tensor seen = tape.empty({counts.size(1)}, counts.dtype(), "moe.counts_of_step");
@@ -242,9 +245,9 @@ Tensor Router::shares_of_step(Tape& tape, const Tensor& counts) const {
   });
 }
 
-// A loss is coefficient * E / (k n^2) * sum over e of counts[e] p[e] for a segment of n tokens; values E / n * sums with
-// the counts as their weights have it as their mean. Of a step's shares of all choices: coefficient * E / n * sum over e
-// of shares[e] p[e].
+// A loss is coefficient * E / (k n^2) * sum over e of counts[e] p[e] for a segment of n tokens; it
+// is the mean of the values E / n * sums with the counts as their weights. With a step's shares of
+// all choices: coefficient * E / n * sum over e of shares[e] p[e].
 Var Router::add_balance_loss(Tape& tape, const Var& logits_TE, const Batch& batch,
                              const BalanceLoss& loss) const {
   const Tensor& logits = logits_TE.value;
@@ -271,7 +274,7 @@ Var Router::add_balance_loss(Tape& tape, const Var& logits_TE, const Batch& batc
   }
   const int64_t own = tokens / segments, length = own * loss.ranks;
   const double n = static_cast<double>(length), scale = static_cast<double>(experts) / n;
-  // Each rank of a segment reports the counts of all and sums of its own.
+  // Each rank of a segment reports the counts of all ranks and its own sums.
   if (!loss.metric.empty())
     tape.report(loss.metric,
                 {.values = scaled(tape, sums, scale * loss.ranks).view({segments * experts}),

@@ -1,5 +1,5 @@
-// Which experts each token goes to, and what training adds so that their load stays even (kernels/route.h,
-// kernels/router_loss.h).
+// Choice of each token's experts, and the additions of training that keep their load balanced
+// (kernels/route.h, kernels/router_loss.h).
 #pragma once
 
 #include <string>
@@ -17,28 +17,29 @@ namespace megatron::nn {
 
 struct MoeConfig;
 
-// The names of their metrics, each a mean over tokens, of every layer with experts; besides those of expert_load.h.
+// Names of the routers' metrics, each a mean over tokens for every layer with experts, in addition
+// to those of expert_load.h.
 inline constexpr std::string_view kAuxLoss = "aux_loss", kSequenceAuxLoss = "seq_aux_loss",
                                   kGlobalAuxLoss = "global_aux_loss",
                                   kRouterZLoss = "router_z_loss", kRouterEntropy = "router_entropy";
 std::vector<MetricDefinition> router_metrics(const std::vector<ExpertLayer>& layers,
                                              const RouterTraining& training);
 
-// Also in a forward pass that records nothing because backward runs it again.
+// True also in a forward pass that records nothing because backward runs it again.
 inline bool trains(const Tape& tape) { return tape.pass() != Pass::evaluate; }
 
 // Parameters <name>.weight [E,H] and .bias [E]; state .correction [E].
 class Router {
  public:
-  // layer: its number in the model, of its metrics; seed: of the random numbers of training.
+  // layer: its index in the model, for its metrics; seed: of the random numbers of training.
   Router(Builder& builder, const std::string& name, int64_t layer, int64_t hidden,
          const MoeConfig& config, const RouterTraining& training, parallel::Init init,
          uint64_t seed);
-  // Of this rank's tokens x [T,H].
+  // Routes this rank's tokens x [T,H].
   ops::Routing operator()(Tape& tape, const Var& x_TH, const Batch& batch) const;
-  // What is added to the scores when experts are chosen [E]; undefined: nothing.
+  // Bias added to the scores for choosing experts [E]; undefined: none.
   Tensor bias() const { return correction_ == nullptr ? Tensor() : correction_->value(); }
-  // The correction bias, where it is to observe how many tokens each expert had; else null.
+  // The correction bias if it observes the number of tokens of each expert; otherwise null.
   ModuleState* correction() const { return training_.quantile ? nullptr : correction_; }
 
  private:

@@ -7,41 +7,44 @@
 
 namespace megatron::nn {
 
-// What routers do in training runs alone, most of it to keep the load of experts even. Coefficients of losses, 0:
-// none, whose counts are those of a micro-batch on one data-parallel rank (Fedus et al. 2022), of each sequence
-// (DeepSeek-AI 2024), or of the step so far on all data-parallel ranks (Qiu et al. 2025); of the logits' size (Zoph
-// et al. 2022).
+// Router settings that apply only in training, most of them for balancing the load of experts.
+// Coefficients of losses, 0: none. The balance losses count over a micro-batch on one data-parallel
+// rank (Fedus et al. 2022), over each sequence (DeepSeek-AI 2024), or over the step so far on all
+// data-parallel ranks (Qiu et al. 2025); the z-loss penalises large logits (Zoph et al. 2022).
 struct RouterTraining {
   double aux_loss = 0, sequence_aux_loss = 0, global_aux_loss = 0, z_loss = 0;
   double bias_update_rate = 1e-3;  // of the correction bias
-  // Experts are chosen by an even assignment of a micro-batch's tokens (kernels::SinkhornArgs), the weights staying as
-  // they are.
+  // Chooses experts by a balanced assignment of a micro-batch's tokens (kernels::SinkhornArgs); the
+  // weights are unaffected.
   bool sinkhorn = false;
-  // The correction bias is set by what each expert's score would have to lose for an even load in each micro-batch
-  // (kernels::ExpertThresholdsArgs), the mean of a step's, of which it keeps a moving average.
+  // Sets the correction bias from the amount that each expert's score would have to lose for an
+  // even load in each micro-batch (kernels::ExpertThresholdsArgs): a moving average of the step's
+  // mean.
   bool quantile = false;
   double quantile_ema = 0;
   bool double_logits = false;  // their products and sums in f64, where the model's are in f32
   double input_jitter = 0;     // width of random factors of the router's input (Fedus et al. 2022)
   bool random_logits = false;  // in place of the router's: an even load
-  // Standard deviation of random numbers that are added to an expert's logits: alike for the tokens of a sequence, or
-  // where it is below 0 the same ones always; 0: none.
+  // Standard deviation of random numbers that are added to an expert's logits: the same for all
+  // tokens of a sequence, or, if negative, always the same numbers; 0: none.
   double logits_bias = 0;
-  // Rows of an expert at most, as a multiple of the mean, of each sequence or of a rank's micro-batch; 0: no limit.
-  // padded: always so many. Passes that are not differentiated have no limit.
+  // Maximum number of rows of an expert, as a multiple of the mean, for each sequence or for a
+  // rank's micro-batch; 0: no limit. padded: always this many rows. Passes that are not
+  // differentiated have no limit.
   double capacity_factor = 0;
-  // Rows that a rank's experts have room for, as a multiple of what an even load gives them; 0: for any load. A step
-  // that needs more fails (nn/expert_load.h).
+  // Number of rows that a rank's experts have room for, as a multiple of an even load; 0: enough
+  // for any load. A step that needs more fails (nn/expert_load.h).
   double rank_capacity_factor = 0;
   bool capacity_of_sequence = true, padded = false;
   kernels::KeptRows kept = kernels::KeptRows::largest;
-  // What config.json states for transformers' own trainers: it is kept, and changes nothing here.
+  // Values in config.json for transformers' own trainers: they are kept, and have no effect here.
   std::optional<double> stated_aux_loss;
   bool states_router_logits = false;
 
   bool operator==(const RouterTraining&) const = default;
-  // Throws Error naming the flags where `tensor_ranks` ranks that divide sequences of `length` tokens, `own` each, cannot
-  // tell what a loss or a capacity of each sequence counts. expert_ranks: those that see each other's tokens.
+  // Throws Error naming the flags if `tensor_ranks` ranks that divide sequences of `length` tokens,
+  // with `own` tokens each, cannot count what a loss or a capacity of each sequence needs.
+  // expert_ranks: number of ranks that see each other's tokens.
   void check_divided(int64_t length, int64_t own, int tensor_ranks, int expert_ranks) const;
 };
 

@@ -67,7 +67,7 @@ SequenceState::SequenceState(const SequenceStateShape& shape, DType type, Runtim
 
 namespace {
 
-// Parts of equal counts side by side.
+// Adjacent parts of equal counts.
 struct Run {
   std::span<const SequencePart> parts;
   int64_t first = 0;   // token
@@ -164,7 +164,7 @@ Continuation SequenceState::next(std::span<const SequencePart> parts) {
 
 namespace {
 
-// The tokens of a call of a [1,T,N,D] tensor, by sequence.
+// The tokens of a call from a [1,T,N,D] tensor, arranged by sequence.
 Tensor by_sequence(const Tensor& all, const Continuation::Call& call) {
   const int64_t sequences = call.q_positions.size(0), tokens = call.q_positions.size(1);
   const std::array<int64_t, 4> strides = {tokens * all.stride(1), all.stride(1), all.stride(2), 1};

@@ -5,7 +5,7 @@
 namespace megatron::ops {
 
 // Plain: out = f(x), x [T,F]. Gated: x [T,2F] = [gate | up], out [T,F] = f(gate) * up (Shazeer
-// 2020), or with a clamp and an offset as kernels/activation.h says. Saves x.
+// 2020), or with a clamp and an offset as in kernels/activation.h. Saves x.
 Var activation(Tape& tape, const Var& x, kernels::Activation function, bool gated, double clamp = 0,
                double up_offset = 0);
 

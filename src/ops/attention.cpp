@@ -6,7 +6,7 @@
 namespace megatron::ops {
 namespace {
 
-// Heads of packed qkv [T, (N+2K) D], or [T, (2N+2K) D] with gates behind the queries.
+// Heads of packed qkv [T, (N+2K) D], or [T, (2N+2K) D] with gates after the queries.
 struct Packing {
   int64_t batch, heads, kv_heads;
   int64_t first_key;  // head
@@ -22,7 +22,7 @@ struct Packing {
   bool gated() const { return first_key != heads; }
   int64_t all_heads() const { return first_key + 2 * kv_heads; }
   int64_t columns(int64_t head_size) const { return all_heads() * head_size; }
-  // `count` heads from `first` on as [T, count, D].
+  // View of `count` heads from `first` on as [T, count, D].
   Tensor part(const Tensor& qkv, int64_t first, int64_t count) const {
     const int64_t size = qkv.size(1) / all_heads();
     const std::array<int64_t, 3> strides = {qkv.stride(0), size, 1};
@@ -33,12 +33,12 @@ struct Packing {
   Tensor v(const Tensor& qkv) const {
     return by_sequence(part(qkv, first_key + kv_heads, kv_heads));
   }
-  // Of gated heads, [T, N*D].
+  // Gates of gated heads, [T, N*D].
   Tensor gate(const Tensor& qkv) const {
     const int64_t width = qkv.size(1) / all_heads() * heads;
     return qkv.slice(1, width, width);
   }
-  // The heads that are rotated, those of q and k: side by side unless gates lie between them.
+  // The rotated heads, those of q and k: contiguous unless gates are between them.
   std::vector<Tensor> rotated(const Tensor& qkv) const {
     if (!gated()) return {part(qkv, 0, heads + kv_heads)};
     return {part(qkv, 0, heads), part(qkv, first_key, kv_heads)};
@@ -154,7 +154,7 @@ Tensor as_rows(const Tensor& out) {
   return out.view({out.size(0) * out.size(1), out.size(2) * out.size(3)});
 }
 
-// The gradients of `in` go to `to`.
+// Writes the gradients of `in` to `to`.
 void attend_back(Backward& backward, const AttentionAttributes& a, const QueriesKeysValues& in,
                  const Tensor& out, const Tensor& lse, const QueriesKeysValues& to) {
   const SinkGradient sinks = sink_gradient(backward);
@@ -218,7 +218,7 @@ void packed_attention_dgrad(Backward& backward) {
   backward.set(0, dqkv);
 }
 
-// The values of q, k and v, q and k rotated.
+// Values of q, k and v, with q and k rotated.
 QueriesKeysValues rotated_parts(Tape& tape, const PackedHeads& packed) {
   const Packing packing(packed);
   const Rotary& rotary = packed.rotary;

@@ -10,15 +10,16 @@ struct Heads {
   Var gate;     // [B*S, N*D]: of PackedHeads that are gated
 };
 
-// Angles of rotary positions; none: undefined. cos, sin [P, rotated pairs], positions i32 [B*S].
+// Angles of rotary positions; undefined: no rotation. cos, sin [P, rotated pairs], positions i32
+// [B*S].
 struct Rotary {
   Tensor cos, sin, positions;
   bool interleaved = false;
 };
 
-// A product's [q heads | k heads | v heads], gated: [q heads | N heads of gates | k heads | v heads]. The
-// ops below take its values over: they rotate q and k where they lie (Su et al. 2021), so that nobody else
-// may read them, before or after.
+// A product's [q heads | k heads | v heads], gated: [q heads | N heads of gates | k heads | v
+// heads]. The ops below take ownership of its values: they rotate q and k in place (Su et al.
+// 2021), so nothing else may read them, before or after.
 struct PackedHeads {
   Var qkv;                                     // [B*S, (N+2K) D]; gated: [B*S, (2N+2K) D]
   int64_t batch = 1, heads = 1, kv_heads = 1;  // B, N, K
@@ -37,17 +38,18 @@ struct AttentionOptions {
   int64_t window = 0, chunk = 0;  // kernels/attention.h; 0: none
   double soft_cap = 0;            // of scaled scores; 0: none
   Weight sinks;  // [N], in the model's type: one more score a head, without a value; none: empty
-  Tensor
-      zero_sinks;  // f32 (f64) [N] of zeros, where the sinks are no weight; undefined: they are, or there are none
+  Tensor zero_sinks;  // f32 (f64) [N] of zeros, where the sinks are no weight; undefined: they are,
+                      // or there are none
   kernels::DropoutArgs::Mask dropout;
 };
 
-// out [B*S, N*D] = softmax(scale q k^T over the seen keys) v. The gradient of sinks goes to its
-// slot.
+// out [B*S, N*D] = softmax(scale q k^T over the seen keys) v. The gradient of sinks is written to
+// its slot.
 Var attention(Tape& tape, const Heads& heads, const AttentionOptions& options);
 
-// attention(split_heads(packed)), bit for bit; of heads that are not gated. Its backward makes the gradient of qkv in one tensor,
-// where that of the two copies the gradients of q, k and v together.
+// Same bits as attention(split_heads(packed)), for heads without gates. Its backward writes the
+// gradient of qkv into one tensor, whereas that of the two ops concatenates the gradients of q, k
+// and v.
 Var attention(Tape& tape, PackedHeads&& packed, const AttentionOptions& options);
 
 }  // namespace megatron::ops

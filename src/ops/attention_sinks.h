@@ -1,14 +1,14 @@
-// The sinks of attention as its kernels take them.
+// Attention sinks in the form that its kernels take.
 #pragma once
 
 #include "autograd/tape.h"
 
 namespace megatron::ops {
 
-// In f32 (f64); undefined for an empty weight.
+// The sinks in f32 (f64); undefined for an empty weight.
 Tensor wide_sinks(const Weight& sinks, Tape& tape);
 
-// What a node whose weights are {sinks}, or none, hands to a kernel's backward.
+// Arguments that a node with weights {sinks}, or none, passes to a kernel's backward.
 struct SinkGradient {
   Tensor values;
   GradSlot gradient;

@@ -4,7 +4,7 @@
 
 namespace megatron::ops {
 
-// What a loss besides the main one adds to the objective, and where the log has it.
+// Contribution of an auxiliary loss to the objective, and its name in the log.
 struct AuxiliaryLoss {
   std::string_view metric;  // a mean among the model's metrics
   double coefficient = 1;
@@ -13,9 +13,10 @@ struct AuxiliaryLoss {
 
 // Adds coefficient * sum_t weights[t] * losses[t] to the objective and reports the losses with
 // these weights. losses, weights [T] of one type, f32 or f64. With the batch's weights
-// (nn::Batch::weights, or those of this rank's tokens) it is divided as the main loss is, whatever
-// the layout: the metric is the mean over the tokens, and the objective has `coefficient` times it,
-// once for each layer that calls this. Backward starts here; the upstream gradient is 1.
+// (nn::Batch::weights, or those of this rank's tokens) it is normalised like the main loss in any
+// layout: the metric is the mean over the tokens, and the objective contains `coefficient` times
+// the metric, once for each layer that calls this. Backward starts here; the upstream gradient is
+// 1.
 void auxiliary_loss(Tape& tape, const Var& losses, const Tensor& weights,
                     const AuxiliaryLoss& options);
 

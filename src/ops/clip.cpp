@@ -11,7 +11,7 @@ struct ClipAttributes {
   double limit;
 };
 
-// [T,N] of it, or of [B,S,N,D].
+// View of the tensor, or of [B,S,N,D], as [T,N].
 Tensor token_rows(const Tensor& x) {
   if (x.rank() == 2) return x;
   MG_ASSERT(x.rank() == 4 && x.stride(3) == 1 && x.stride(2) == x.size(3) &&

@@ -8,8 +8,8 @@ namespace megatron::ops {
 // ascending t.
 Var embedding(Tape& tape, const Tensor& ids, const Weight& table);
 
-// The same of a part of a table, whose row 0 is row `first`: ids of rows that are not here give
-// zeros. memory: of out.
+// The same for a part of a table whose row 0 is row `first`: ids of rows outside the part give
+// zeros. memory: class of out.
 Var embedding_part(Tape& tape, const Tensor& ids, const Weight& table, int64_t first,
                    MemoryClass memory = MemoryClass::activations);
 

@@ -3,7 +3,7 @@
 namespace megatron::ops {
 namespace {
 
-// x[index[r] / share,:], and its adjoint, the sum over the rows in `inverse` [N,share].
+// x[index[r] / share,:]; its adjoint sums over the rows in `inverse` [N,share].
 struct RowMap {
   Tensor index, inverse;
   int64_t share = 1;
@@ -27,7 +27,7 @@ Tensor add_up(Tape& tape, const Tensor& x, const RowMap& rows, std::string_view 
   return out;
 }
 
-// Of nodes that save index and inverse.
+// Row map of a node that saves index and inverse.
 RowMap rows_of(Backward& backward) {
   const auto& attributes = backward.attributes<RowsAttributes>();
   return {.index = backward.saved(0),
@@ -56,7 +56,7 @@ RowMap rows_of(const ExpertOrder& order) {
   return {.index = order.slots, .inverse = order.rows, .share = order.choices()};
 }
 
-// Of weights [T,k], whose rows are numbers: the gradient of [R] goes back as [T,k].
+// Gradient of weights [T,k], one scalar per row: the gradient of [R] is mapped back to [T,k].
 void weights_dgrad(Backward& backward) {
   if (!backward.needs(0)) return;
   const Tensor& dout = backward.gradient(0);

@@ -78,7 +78,7 @@ void add_linear_cases(std::vector<GradientCase>& cases) {
   cases.push_back({"embedding", {}, {{6, 3}}, [](Tape& t, Vars, Weights w) {
                      return Result{{embedding(t, integers(t, {4, 0, 4, 5, 4}), w[0])}};
                    }});
-  // Rows 3 to 5 of a table: the ids before and behind them have no row here.
+  // Rows 3 to 5 of a table: smaller and larger ids have no row here.
   cases.push_back({"embedding_part", {}, {{3, 3}}, [](Tape& t, Vars, Weights w) {
                      return Result{{embedding_part(t, integers(t, {4, 0, 4, 5, 6, 3}), w[0], 3)}};
                    }});
@@ -89,7 +89,7 @@ void add_linear_cases(std::vector<GradientCase>& cases) {
                      return Result{
                          {}, x[0].value, numbers(t, type, {5}, {0.25, 0.125, 0, 0.25, 0.5})};
                    }});
-  // Labels that are not read are out of range.
+  // Labels that must not be read are out of range.
   cases.push_back({"linear_cross_entropy", {{5, 4}}, {{7, 4}}, [](Tape& t, Vars x, Weights w) {
                      const DType type = kernels::accumulator(x[0].value.dtype());
                      const Tensor weights = numbers(t, type, {5}, {1, 0.5, 0, 1, 2});
@@ -211,7 +211,7 @@ void add_norm_cases(std::vector<GradientCase>& cases) {
                    }});
 }
 
-// Angles that differ for every position and pair; positions out of order.
+// Angles that differ for every position and pair; positions are not in order.
 Rotary some_rotary(Tape& tape, DType type, bool interleaved) {
   std::vector<double> cos, sin;
   std::vector<int32_t> positions;
@@ -225,7 +225,8 @@ Rotary some_rotary(Tape& tape, DType type, bool interleaved) {
           integers(tape, positions), interleaved};
 }
 
-// Each sample has a document of one token at its own place, and one behind it.
+// In each sample a document of one token begins at a different position, followed by another
+// document.
 Tensor some_begins(Tape& tape) {
   std::vector<int32_t> begins;
   for (int64_t b = 0; b < kBatch; ++b) {
@@ -238,7 +239,7 @@ Tensor some_begins(Tape& tape) {
 void add_attention_cases(std::vector<GradientCase>& cases) {
   constexpr int64_t kHeads = 4, kKeyHeads = 2, kSize = 4;
   const Shape qkv = {kBatch * kLength, (kHeads + 2 * kKeyHeads) * kSize};
-  // Of a copy, which they may change.
+  // Works on a copy, since the op may overwrite its input.
   const auto packed = [](Tape& t, const Var& x, bool rotates, bool interleaved) {
     Tensor own = t.empty(x.value.shape(), x.value.dtype(), "gradient_check.qkv");
     t.kernels().copy({.x = x.value, .out = own}, t.stream());
@@ -322,8 +323,8 @@ void add_attention_cases(std::vector<GradientCase>& cases) {
        }});
 }
 
-// A case's tensors, and its objective on a fresh tape. The tensors' values are those of f32, in
-// whatever type.
+// A case's tensors, and its objective on a fresh tape. The tensors' values are representable in
+// f32, whatever their type.
 class Evaluation {
  public:
   Evaluation(const GradientCase& c, DType type, Runtime& runtime, const kernels::Table* table)
@@ -337,7 +338,7 @@ class Evaluation {
     }
   }
 
-  // Gradients of all inputs, then all weights.
+  // Returns the gradients of all inputs, then of all weights.
   std::vector<std::vector<double>> backward() {
     Tape tape(runtime_, Tape::Mode::record, table_);
     std::vector<Var> vars;

@@ -1,5 +1,5 @@
-// The gradient of every op against central differences of its forward, in fp64. A differentiable
-// function without a case here is not done.
+// Checks the gradient of every op against central differences of its forward, in fp64. Every
+// differentiable function must have a case here.
 #pragma once
 
 #include <functional>
@@ -12,7 +12,7 @@
 namespace megatron::ops {
 
 struct GradientCase {
-  // What the op gave: the objective is the sum of all outputs times fixed coefficients, plus
+  // Outputs of the op. The objective is the sum of all outputs times fixed coefficients, plus
   // sum(weights * loss) for an op that is a loss.
   struct Result {
     std::vector<Var> outputs;
@@ -25,17 +25,17 @@ struct GradientCase {
 
 std::vector<GradientCase> gradient_cases();
 
-// Where backward and differences are farthest apart, relative to the largest gradient of that
-// tensor (at least 1e-3).
+// Largest difference between backward and finite differences, relative to the largest gradient of
+// that tensor (at least 1e-3).
 struct GradientError {
   double worst = 0;
   std::string tensor;  // "input 0", "weight 1"
 };
-// runtime: a device that computes in fp64. table: its kernels, by default.
+// runtime: a device that computes in fp64. table: kernels to use; default: those of the runtime.
 GradientError gradient_error(const GradientCase& gradient_case, Runtime& runtime,
                              const kernels::Table* table = nullptr);
-// Backward in `type` on the runtime against backward of the reference in fp64, which is compared
-// with differences as above; relative to the same.
+// Compares backward in `type` on the runtime with backward of the reference in fp64, which is
+// itself compared with differences as above; relative to the same gradient.
 GradientError gradient_distance(const GradientCase& gradient_case, DType type, Runtime& runtime);
 
 }  // namespace megatron::ops

@@ -19,8 +19,8 @@ Tensor made(Tape& tape, DType type, const Shape& shape, const std::vector<T>& va
   return t;
 }
 
-// Expert 2 has no token. With a capacity, of two, each expert has as many rows: one of expert 1 and both of expert 2
-// have no slot, and neither have the last tokens of the other two a row.
+// Expert 2 has no token. With a capacity of two, each expert has two rows: one row of expert 1 and
+// both of expert 2 have no slot, and the last tokens of the other two experts have no row.
 ExpertOrder some_order(Tape& tape, int64_t capacity) {
   const int64_t rows = capacity > 0 ? kExperts * capacity : kTokens * kChoices;
   const Shape slots = {kTokens, kChoices};
@@ -97,7 +97,8 @@ void add_router_cases(std::vector<GradientCase>& cases) {
   }
 }
 
-// What RouterLoss says it adds, written with the sums of the forward kernel; of six tokens in two segments.
+// The contribution of RouterLoss according to its definition, computed from the sums of the forward
+// kernel; for six tokens in two segments.
 Result loss_of_router(Tape& tape, const Var& logits, kernels::RouterScore score, bool balance) {
   constexpr int64_t kSegments = 2;
   const DType type = logits.value.dtype();
@@ -177,7 +178,7 @@ void add_row_cases(std::vector<GradientCase>& cases) {
   cases.push_back({"scale_rows", {{6, 3}, {6}}, {}, [](Tape& t, Vars x, Weights) {
                      return Result{{scale_rows(t, x[0], x[1])}};
                    }});
-  // Rows behind the last group.
+  // Rows after the last group.
   cases.push_back({"grouped_linear of no expert but one",
                    {{4, 3}},
                    {{3, 2, 3}, {3, 2}},

@@ -1,4 +1,4 @@
-// Cases of gradient_check.h of what experts are made of: routers, their losses, rows of experts.
+// Cases of gradient_check.h for the ops of experts: routers, their losses, rows of experts.
 #pragma once
 
 #include "ops/gradient_check.h"

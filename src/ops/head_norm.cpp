@@ -12,7 +12,7 @@ struct HeadNormAttributes {
   WholeRows rows;
 };
 
-// [B,S,N,D] as the rows [T,G,W] that are normalised.
+// [B,S,N,D] viewed as the rows [T,G,W] that are normalised.
 Tensor as_rows(const Tensor& x, const WholeRows& rows) {
   const int64_t heads = x.size(2), size = x.size(3);
   MG_ASSERT(x.size(0) == 1 || x.stride(0) == x.size(1) * x.stride(1));

@@ -7,22 +7,22 @@
 
 namespace megatron::ops {
 
-// weight [D], or [N D] of all heads; none: a factor of 1. bias: of a LayerNorm that has one.
+// weight [D], or [N D] for all heads; none: a factor of 1. bias: for a LayerNorm that has one.
 struct HeadNorm {
   kernels::NormKind kind = kernels::NormKind::rms;
   Weight weight, bias;
   double weight_offset = 0, eps = 1e-5;
 };
 
-// Whether all heads of a token are normalised together. add_up: the sums [T,1] of the heads that lie here
-// become those of all, on the stream; empty: all lie here.
+// Normalisation of all heads of a token together. add_up: turns the sums [T,1] over this rank's
+// heads into sums over all heads, on the stream; empty: this rank has all heads.
 struct WholeRows {
   int64_t width = 0;  // of a token's heads together; 0: each head is normalised by itself
   std::function<void(const Tensor& sums, Stream& stream)> add_up;
 };
 
-// x [B,S,N,D], heads of a token side by side, each (or all of a token) normalised by itself
-// (kernels/head_norm.h); [B,S,N,D] dense. Saves x and the statistics.
+// x [B,S,N,D], heads of a token contiguous, each (or all of a token) normalised by itself
+// (kernels/head_norm.h); result [B,S,N,D], dense. Saves x and the statistics.
 Var head_norm(Tape& tape, const Var& x, const HeadNorm& norm, const WholeRows& rows = {});
 
 }  // namespace megatron::ops

@@ -13,15 +13,15 @@ void loss_dgrad(Backward& backward) {
 
 }  // namespace
 
-// Each chunk's product reads and writes the weight's whole f32 gradient. Elsewhere than on CUDA a
-// chunk has 2^25 logits (128 MB in f32), with which that costs a few per cent of the products.
+// Each chunk's product reads and writes the weight's whole f32 gradient. Except on CUDA a chunk has
+// 2^25 logits (128 MB in f32), so that this costs a few per cent of the products.
 //
-// A GPU multiplies faster than it moves. The product of R rows takes 2 R V H operations and moves
-// 8 V H bytes: an H200, at 720 TFLOP/s and 4.2 TB/s, computes longer than it moves from
-// R = 4 * 720 / 4.2 = 686 on. 1,024 are half as many again, and make tiles enough of the gradient
-// of x to fill the GPU: [R,H] has 128 of 128 x 256 at H = 4096. A fixed number also cuts the tokens
-// alike whatever part of the vocabulary a rank has. 2^28 logits hold them up to V = 262,144: 1.5 GiB
-// with their gradients in 16 bits.
+// A GPU multiplies faster than it moves memory. The product of R rows takes 2 R V H operations and
+// moves 8 V H bytes: an H200, at 720 TFLOP/s and 4.2 TB/s, is limited by compute from R = 4 * 720 /
+// 4.2 = 686 on. 1,024 rows are 1.5 times as many, and give enough tiles of the gradient of x to
+// fill the GPU: [R,H] has 128 of 128 x 256 at H = 4096. A fixed number also splits the tokens in
+// the same way for every rank's part of the vocabulary. 2^28 logits hold them up to V = 262,144:
+// 1.5 GiB with their gradients in 16 bits.
 int64_t loss_chunk_rows(int64_t vocabulary, const Stream::Target& target) {
   if (target.kind == DeviceKind::cuda)
     return std::clamp<int64_t>((int64_t{1} << 28) / vocabulary / 128 * 128, 128, 1024);
@@ -51,7 +51,7 @@ Tensor linear_cross_entropy(Tape& tape, const Var& x, const Weight& weight, cons
   const bool capped = soft_cap > 0;
   const Tensor logits_CV = loss_chunk(stream, rows, vocabulary, sums, capped, "loss.logits");
   Tensor dlogits_CV = logits_CV;
-  // The gradient of capped logits is formed from their values.
+  // The gradient of capped logits is computed from their values.
   if (tape.recording() && (type != sums || capped))
     dlogits_CV = loss_chunk(stream, rows, vocabulary, type, capped, "loss.dlogits");
   for (int64_t begin = 0; begin < tokens; begin += rows) {

@@ -8,8 +8,8 @@ struct NormAttributes {
   double weight_offset = 0;
 };
 
-// saved: sum, weight is read from the parameter, rstd, mean (LayerNorm). The gradient of the sum is
-// that of x and of r.
+// saved: sum, rstd, mean (LayerNorm); the weight is read from the parameter. The gradient of the
+// sum is that of both x and r.
 void add_norm_dgrad(Backward& backward) {
   const auto [layer_norm, weight_offset] = backward.attributes<NormAttributes>();
   const Tensor& sum = backward.saved(0);

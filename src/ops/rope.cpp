@@ -11,7 +11,7 @@ struct RotateAttributes {
   bool interleaved;
 };
 
-// [B,S,N,D] as [B*S,N,D], whatever lies between the tokens.
+// [B,S,N,D] viewed as [B*S,N,D], with any stride between tokens.
 Tensor by_token(const Tensor& x) {
   MG_ASSERT(x.size(0) == 1 || x.stride(0) == x.size(1) * x.stride(1));
   const std::array<int64_t, 3> strides = {x.stride(1), x.stride(2), x.stride(3)};

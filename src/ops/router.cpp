@@ -3,7 +3,7 @@
 namespace megatron::ops {
 namespace {
 
-// In f32 (f64): the tensor, or a copy.
+// The tensor in f32 (f64): itself or a copy.
 Tensor widened(Backward& backward, const Tensor& t) {
   const DType type = kernels::accumulator(t.dtype());
   if (t.dtype() == type) return t;

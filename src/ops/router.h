@@ -1,21 +1,21 @@
-// A router of experts (kernels/route.h, kernels/router_loss.h).
+// Ops of a router of experts (kernels/route.h, kernels/router_loss.h).
 #pragma once
 
 #include "autograd/tape.h"
 
 namespace megatron::ops {
 
-// x w^T + b in f32 (f64 for f64), not rounded to the type of x: [T,E]. x [T,H], w [E,H], b [E] or none. Backward
-// works in f32, too, on a copy of x. double_sums: products and sums, of forward and backward, are in f64 and rounded
-// to f32 once.
+// x w^T + b in f32 (f64 for f64), not rounded to the type of x: [T,E]. x [T,H], w [E,H], b [E] or
+// none. Backward computes in f32, too, on a copy of x. double_sums: products and sums of forward
+// and backward are in f64 and rounded to f32 once.
 Var router_logits(Tape& tape, const Var& x, const Weight& weight, const Weight& bias,
                   bool double_sums = false);
 
-// x times random factors (kernels::JitterArgs), x [T,H]; x itself for a width of 0.
+// x times random factors (kernels::JitterArgs), x [T,H]; returns x itself for a width of 0.
 Var jitter(Tape& tape, const Var& x, double width, const kernels::NoiseRows& rows);
 
-// Random numbers added to the logits, or with `replaces` in their place (kernels::RandomLogitsArgs). The gradient goes
-// through to the logits as it is.
+// Random numbers added to the logits, or replacing them if `replaces` (kernels::RandomLogitsArgs).
+// The gradient passes to the logits unchanged.
 struct RandomLogits {
   double scale = 1;
   kernels::RandomLogitsArgs::Of of = kernels::RandomLogitsArgs::Of::token;
@@ -28,18 +28,20 @@ struct Routing {
   Tensor experts;  // i32 [T,k]
   Var weights;     // f32 (f64) [T,k]
 };
-// k experts of each token. bias [E], selection [T,E] or undefined: kernels::RouteArgs. Saves the logits.
+// Chooses k experts for each token. bias [E], selection [T,E] or undefined: see kernels::RouteArgs.
+// Saves the logits.
 Routing route(Tape& tape, const Var& logits, int64_t k, const kernels::RouterForm& form,
               const Tensor& bias = {}, const Tensor& selection = {});
 
-// What a router's losses add to the objective: the sum over segments s of weight[s] * (balance * sum over experts of
-// counts[s] * p + z * sum of l^2), kernels::RouterLossBackwardArgs. counts f32 (f64) [S,E], weight f64 [S].
+// Contribution of a router's losses to the objective: the sum over segments s of weight[s] *
+// (balance * sum over experts of counts[s] * p + z * sum of l^2), kernels::RouterLossBackwardArgs.
+// counts f32 (f64) [S,E], weight f64 [S].
 struct RouterLoss {
   kernels::RouterScore score = kernels::RouterScore::softmax;
   double balance = 0, z = 0;
   Tensor counts, weight;
 };
-// The logits themselves, whose gradient has that of the losses added to it.
+// Returns the logits; backward adds the losses' gradient to their gradient.
 Var add_router_loss(Tape& tape, const Var& logits, const RouterLoss& loss);
 
 }  // namespace megatron::ops

@@ -1,11 +1,11 @@
-// A value times a constant.
+// Multiplies a value by a constant.
 #pragma once
 
 #include "autograd/tape.h"
 
 namespace megatron::ops {
 
-// factor * x; x itself for a factor of 1. Backward needs no tensor.
+// factor * x; returns x itself for a factor of 1. Backward needs no tensor.
 Var scale(Tape& tape, const Var& x, double factor);
 
 }  // namespace megatron::ops

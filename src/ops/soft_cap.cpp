@@ -21,7 +21,7 @@ void soft_cap_dgrad(Backward& backward) {
 
 Var soft_cap(Tape& tape, const Var& x, double cap) {
   if (cap == 0) return x;
-  // Backward wants the capped values in full.
+  // Backward needs the capped values in full precision.
   const DType type = tape.recording() ? kernels::accumulator(x.value.dtype()) : x.value.dtype();
   Tensor wide = x.value;
   if (type != x.value.dtype()) {

@@ -8,7 +8,7 @@
 namespace megatron::optim {
 namespace {
 
-// Sizes of what a rank holds.
+// Shape of the slice that a rank holds.
 Shape shape_of(const parallel::ParameterSpec& placed, int rank) {
   const parallel::Division& division = placed.divisions.at(0);
   Shape shape = placed.whole;

@@ -1,4 +1,4 @@
-// A matrix whose slices lie on several ranks, made whole on each of them.
+// A matrix with slices on several ranks, gathered on each of them.
 #pragma once
 
 #include <functional>
@@ -12,24 +12,24 @@ namespace megatron::optim {
 
 class GatheredMatrix {
  public:
-  // Buffers, of `type`, are made for the largest of the parameters that are divided among `ranks`
+  // Allocates buffers of `type` for the largest of the parameters that are divided among `ranks`
   // (parallel::RankGroup::tensor; null: one rank).
   GatheredMatrix(std::span<const parallel::ParameterSpec* const> parameters, comm::Group* ranks,
                  DType type, Runtime& runtime);
 
   bool is_divided(const parallel::ParameterSpec& placed) const;
-  // Of all ranks' slices together.
+  // Shape of the whole matrix, all ranks' slices together.
   const Shape& shape(const parallel::ParameterSpec& placed) const;
 
-  // Room for this rank's slice [m,n] and for the whole [M,N]; the next parameter's is the same.
+  // Buffers for this rank's slice [m,n] and for the whole [M,N]; all parameters share them.
   Tensor slice(const parallel::ParameterSpec& placed) const;
   Tensor whole(const parallel::ParameterSpec& placed) const;
-  // whole() becomes all ranks' slice()s. Collective.
+  // Gathers all ranks' slice()s into whole(). Collective.
   void gather(const parallel::ParameterSpec& placed, Stream& stream) const;
-  // slice() becomes this rank's part of whole().
+  // Copies this rank's part of whole() to slice().
   void take(const parallel::ParameterSpec& placed, Stream& stream) const;
-  // Calls f(first row of the slice, rows) for what this rank has of rows [begin, begin + size) of
-  // the whole.
+  // Calls f(first row of the slice, rows) for this rank's part of rows [begin, begin + size) of the
+  // whole.
   void for_each_row(const parallel::ParameterSpec& placed, int64_t begin, int64_t size,
                     const std::function<void(int64_t, int64_t)>& f) const;
 

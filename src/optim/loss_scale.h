@@ -1,5 +1,4 @@
-// The factor on the loss that keeps fp16 gradients away from zero and from overflow (Micikevicius
-// et al. 2018).
+// Loss scaling, which keeps fp16 gradients from underflow and overflow (Micikevicius et al. 2018).
 #pragma once
 
 #include <cstdint>
@@ -17,10 +16,11 @@ struct LossScaleSettings {
   int64_t hysteresis = 2;
 };
 
-// After a step whose gradients overflowed, `hysteresis` overflows are counted down, and from the
-// one that makes it 0 on each halves the scale, not below `least`. After `window` steps in a row
-// without overflow the scale doubles and the count is full again. An overflow begins a new window;
-// a step without one does not fill the count. A constant scale stays.
+// Each step whose gradients overflow decrements a counter that starts at `hysteresis`; from the
+// overflow that makes it 0 on, each overflow halves the scale, but not below `least`. After
+// `window` consecutive steps without overflow the scale doubles and the counter is reset. An
+// overflow starts a new window; a step without one does not reset the counter. A constant scale
+// does not change.
 class LossScale {
  public:
   explicit LossScale(const LossScaleSettings& settings);
@@ -30,7 +30,7 @@ class LossScale {
   bool least() const { return !dynamic() || state_.value <= settings_.least; }
   void after_step(bool overflow);
 
-  // What the next steps depend on; of a dynamic scale only.
+  // State that the following steps depend on; only for a dynamic scale.
   struct State {
     double value = 1;
     int64_t good_steps = 0;      // of the window

@@ -10,12 +10,12 @@
 namespace megatron::optim {
 namespace {
 
-// The first elements of a flat buffer as a matrix.
+// View of the first elements of a flat buffer as a matrix.
 Tensor matrix(const Tensor& buffer, int64_t rows, int64_t columns) {
   return buffer.slice(0, 0, rows * columns).view({rows, columns});
 }
 
-// Rows of a matrix, if there is one.
+// Rows of a matrix; undefined if the matrix is.
 Tensor part(const Tensor& whole, int64_t begin, int64_t size) {
   return whole.defined() ? whole.slice(0, begin, size) : whole;
 }
@@ -152,7 +152,7 @@ void Muon::iterate(const std::array<double, 3>& abc, const Tensor& x, Stream& st
              stream);
   const Tensor gram_factor = factor(gram, gram_rounded_, stream);
   table.gemm({.a = gram_factor, .b = gram_factor, .out = square, .transpose_b = true}, stream);
-  // bA + cA^2 takes the place of the rounded A.
+  // bA + cA^2 overwrites the rounded A.
   table.weighted_sum({.x = gram, .y = square, .out = gram_factor, .x_weight = b, .y_weight = c},
                      stream);
   table.gemm({.a = tall ? x_factor : gram_factor, .b = tall ? gram_factor : x_factor, .out = y},

@@ -1,4 +1,4 @@
-// Muon: momentum made orthogonal by Newton-Schulz iterations (Jordan et al. 2024,
+// Muon: momentum orthogonalised by Newton-Schulz iterations (Jordan et al. 2024,
 // kellerjordan.github.io/posts/muon; scaling: Liu et al., arXiv 2502.16982).
 #pragma once
 
@@ -9,7 +9,7 @@
 
 namespace megatron::optim {
 
-// Published sets of (a, b, c), one for each iteration:
+// Published sets of coefficients (a, b, c), one for each iteration:
 //   simple         one triple for all (Jordan et al. 2024);
 //   quintic        five, in a cycle (Cesista, leloykun.github.io/ponder/muon-opt-coeffs);
 //   polar_express  eight, then the last (Amsel et al., arXiv 2505.16932), divided by 1.01^degree;
@@ -23,9 +23,9 @@ std::vector<std::array<double, 3>> coefficients(NewtonSchulz type, int64_t itera
 enum class MuonScale { spectral, unit_rms_norm, shape_scaling };
 double scale_factor(MuonScale mode, int64_t rows, int64_t columns);
 
-// How the products of models in 16 or 32 bits are made; sums are always f32, and fp64 models
-// compute in fp64. highest and high: f32. medium: each factor is rounded to bf16, results and what
-// lies between products are f32. low: all of the iteration is held in bf16.
+// Precision of the products for 16- and 32-bit models; sums are always f32, and fp64 models compute
+// in fp64. highest and high: f32. medium: each factor is rounded to bf16; results and intermediate
+// values are f32. low: the whole iteration is kept in bf16.
 enum class ProductPrecision { low, medium, high, highest };
 
 struct MuonConfig {
@@ -41,17 +41,17 @@ struct MuonConfig {
   void check() const;  // throws Error naming the flag
 };
 
-// Whether Muon updates a parameter: a matrix between embedding and output layer.
+// True if Muon updates a parameter: a matrix between embedding and output layer.
 bool takes(const parallel::ParameterSpec& placed);
 
 // For each matrix p [M,N] of a parameter: g = gradient * scale; m += (1-mu)(g - m); d = nesterov ?
 // (1-mu) g + mu m : m; X = d / max(|d|_F, 1e-7); `iterations` times A = X X^T (or, if M > N, X^T X
 // on the other side), X = aX + (bA + cA^2) X; p = p (1 - lr weight_decay) - lr f X, f = extra_scale
-// * scale_factor. A gated MLP's [gate; up] is one matrix. d of a matrix that is divided among ranks
-// is gathered; each makes X of all of it and takes its slice.
+// * scale_factor. A gated MLP's [gate; up] is one matrix. If a matrix is divided among ranks, d is
+// gathered; each rank computes the whole X and takes its slice.
 class Muon final : public Rule {
  public:
-  // parameters: all that it will update; buffers are made for the largest. tensor: the ranks among
+  // parameters: all that it will update; buffers are sized for the largest. tensor: the ranks among
   // which ParameterSpec::division divides; null: one.
   Muon(const MuonConfig& config, std::span<const parallel::ParameterSpec* const> parameters,
        comm::Group* tensor, Runtime& runtime);
@@ -60,14 +60,15 @@ class Muon final : public Rule {
   void update(const Target& target, const StepScalars& step, Stream& stream) override;
   void rehearse(const Target& target, Stream& stream) override;
 
-  // The iteration alone: x [M,N], of the models' wide type, becomes about U V^T of its U S V^T.
+  // The iteration alone: x [M,N], of the models' wide type, with the decomposition U S V^T becomes
+  // approximately U V^T.
   void orthogonalize(const Tensor& x, Stream& stream);
 
  private:
   struct Rows {
     int64_t begin = 0, size = 0;
   };
-  // Of the whole parameter.
+  // Matrices of the whole parameter, not of this rank's shard.
   std::vector<Rows> matrices(const parallel::ParameterSpec& placed) const;
   void update_divided(const Target& target, const StepScalars& step, Stream& stream);
   void find_direction(const Target& target, const Rows& rows, const StepScalars& step,
@@ -76,15 +77,16 @@ class Muon final : public Rule {
   void descend(const Target& target, const Rows& rows, const StepScalars& step,
                const Tensor& direction, Stream& stream) const;
   void iterate(const std::array<double, 3>& abc, const Tensor& x, Stream& stream);
-  // A tensor as a factor of products: itself, or rounded into `rounded`.
+  // A tensor as a factor of products: the tensor itself, or its rounded copy in `rounded`.
   Tensor factor(const Tensor& x, const Tensor& rounded, Stream& stream) const;
 
   MuonConfig config_;
   GatheredMatrix gathered_;
   std::vector<std::array<double, 3>> coefficients_;
   DType held_ = DType::f32, multiplied_ = DType::f32;  // between products; as factors of products
-  // Flat, of the largest matrix [M,N] or [min,min]: the direction (wide); X and Y (held_), X
-  // rounded (multiplied_); A and A^2 (held_), A or bA + cA^2 rounded. Those of equal type share.
+  // Flat buffers, sized for the largest matrix [M,N] or [min,min]: the direction (wide); X and Y
+  // (held_), X rounded (multiplied_); A and A^2 (held_), A or bA + cA^2 rounded. Buffers of equal
+  // type are shared.
   Tensor direction_, x_, y_, x_rounded_, gram_, square_, gram_rounded_;
   Tensor partials_, factor_;
 };

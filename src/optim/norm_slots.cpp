@@ -12,7 +12,7 @@
 namespace megatron::optim {
 namespace {
 
-// What the other ranks learn of a rank's parameter.
+// Description of a rank's parameter that the other ranks receive.
 struct Described {
   int64_t name = 0;      // hashed
   int64_t layer = -1;    // number in its name
@@ -21,7 +21,7 @@ struct Described {
 };
 constexpr size_t kNumbers = 4;
 
-// The first part of the name, between dots, that is a number.
+// First part of the name, between dots, that is a number.
 int64_t layer_of(std::string_view name) {
   while (!name.empty()) {
     const size_t dot = std::min(name.find('.'), name.size());
@@ -60,7 +60,7 @@ std::vector<int64_t> gathered(const std::vector<int64_t>& mine, comm::Group& gro
   return all;
 }
 
-// Those of each rank.
+// Slots of each rank.
 std::vector<std::vector<Described>> of_all_ranks(const std::vector<Described>& mine,
                                                  comm::Group& group, Runtime& runtime) {
   const std::vector<int64_t> counts =
@@ -82,7 +82,8 @@ std::vector<std::vector<Described>> of_all_ranks(const std::vector<Described>& m
   return lists;
 }
 
-// Names in an order that every list agrees with; where the lists leave it open, by layer.
+// Merges names into an order that is consistent with every list; if the lists leave it open, by
+// layer.
 std::vector<int64_t> merged(const std::vector<std::vector<Described>>& lists) {
   struct Node {
     int64_t layer = -1;

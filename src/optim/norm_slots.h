@@ -1,4 +1,4 @@
-// Where each rank's sums of squares stand among those of the whole model.
+// Positions of each rank's sums of squares among those of the whole model.
 #pragma once
 
 #include <span>
@@ -12,17 +12,18 @@ namespace megatron::optim {
 
 inline int64_t blocks_of(int64_t elements) { return ceil_div(elements, kernels::kNormBlock); }
 
-// Sums over blocks of kernels::kNormBlock elements of each parameter, row-major from its begin.
+// Sums over blocks of kernels::kNormBlock elements of each parameter, row-major from its beginning.
 struct NormSlots {
   int64_t total = 0;           // of all ranks' parameters
   std::vector<int64_t> first;  // of each shard: the place of its first block; -1: others count it
 };
 
-// The places follow the order of the model: each rank's shards come in that order, and parameters
-// of different stages in that of the layer numbers in their names. The slices of one parameter
-// follow one another in the order of their first elements in the whole of it, whatever groups divide
-// it. No other property of a layout changes them. Collective over `norm` (null: one rank). On meta,
-// where nothing is known of the others, the total is as if every rank had as much.
+// The positions follow the order of the model: each rank's shards are in that order, and parameters
+// of different stages are in the order of the layer numbers in their names. The slices of one
+// parameter follow one another in the order of their first elements in the whole parameter,
+// whatever groups divide it. No other property of a layout affects them. Collective over `norm`
+// (null: one rank). On meta, where the other ranks are unknown, the total assumes that every rank
+// has as many.
 NormSlots norm_slots(std::span<const parallel::Shard> shards, comm::Group* norm, Runtime& runtime);
 
 }  // namespace megatron::optim

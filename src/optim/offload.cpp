@@ -1,4 +1,4 @@
-// Updates with state that lies in host memory.
+// Updates whose state is in host memory.
 #include <algorithm>
 
 #include "base/error.h"
@@ -10,7 +10,7 @@ namespace {
 
 constexpr int64_t kPiece = int64_t{1} << 20;  // elements
 
-// A piece of a state on the device, for one update.
+// Device copy of a piece of state for one update.
 class Visit {
  public:
   Visit(const Tensor& host, Runtime& runtime)
@@ -34,7 +34,7 @@ class Visit {
 
 }  // namespace
 
-// Muon's matrices are updated whole; the other rules take each element by itself.
+// Muon's matrices are updated whole; the other rules treat each element independently.
 void Optimizer::update_offloaded(const Entry& entry) {
   const int64_t elements = entry.value.elements();
   const int64_t most = entry.rule == muon_.get() ? elements : kPiece;

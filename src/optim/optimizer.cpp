@@ -82,7 +82,7 @@ Optimizer::Optimizer(std::span<const parallel::Shard> shards, const OptimizerCon
     if (shard.placed->parameter.trainable) elements += static_cast<double>(shard.size());
   for (size_t i = 0; i < shards.size(); ++i) {
     if (!shards[i].placed->parameter.trainable) continue;
-    // Muon's ranks gather a matrix together, also those that have no row of it.
+    // Muon's ranks gather a matrix together, including those that have no row of it.
     const bool gathers = muon_ != nullptr && takes(*shards[i].placed);
     if (shards[i].size() == 0 && !gathers) continue;
     entries_.push_back(make_entry(shards[i], done < config.offload_fraction * elements));
@@ -94,7 +94,7 @@ Optimizer::Optimizer(std::span<const parallel::Shard> shards, const OptimizerCon
     windows_.push_back(squares_of(begin, std::min(groups.norm_window, blocks_ - begin)));
 }
 
-// Of what lies on the device and is one call of a kernel.
+// Collects the updates of on-device shards, which run as one kernel call.
 void Optimizer::list_updates() {
   std::vector<Target> targets;
   std::vector<kernels::CopyArgs> copies;
@@ -109,8 +109,8 @@ void Optimizer::list_updates() {
                               runtime_.stream());
 }
 
-// Those that set places of squares_, from 1 on, to this rank's sums of blocks [begin, begin + count)
-// of the model.
+// Kernels that set elements of squares_, from 1 on, to this rank's sums over blocks [begin, begin +
+// count) of the model.
 std::unique_ptr<kernels::Together> Optimizer::squares_of(int64_t begin, int64_t count) const {
   std::vector<kernels::SumOfSquaresArgs> calls;
   for (const Entry& entry : entries_) {
@@ -179,7 +179,7 @@ void Optimizer::set_scalar(Tensor& scalar, double value) {
   kernels::table(runtime_.stream()).fill({.out = scalar, .value = value}, runtime_.stream());
 }
 
-// Sets places 1 to `count` of squares_ to the sums of that window.
+// Sets elements 1 to `count` of squares_ to the sums of that window.
 void Optimizer::find_squares(size_t window, int64_t count) {
   Stream& stream = runtime_.stream();
   const Tensor sums = squares_.slice(0, 1, count);

@@ -22,19 +22,18 @@ struct OptimizerConfig {
   MuonConfig muon;
   Method muon_scalar = Method::adam;  // of what Muon does not take: adam or lion
   double clip_grad = 1.0;             // 0: no clipping
-  // State and master weights of the first shards, until they are this share of the rank's elements,
-  // lie in host memory (MemoryClass::offload) and come to the device for the update, piece by
-  // piece.
+  // State and master weights of the first shards, up to this share of the rank's elements, are kept
+  // in host memory (MemoryClass::offload) and copied to the device piece by piece for the update.
   double offload_fraction = 0;
 
-  // Whether a rule is at work in this method: Muon's second one, too.
+  // True if this method uses a rule, counting Muon's second one.
   bool uses(Method rule) const {
     return method == rule || (method == Method::muon && muon_scalar == rule);
   }
   void check() const;  // throws Error naming the flag
 };
 
-// What one update needs of the run.
+// Values of the run that one update needs.
 struct StepInputs {
   double learning_rate = 0, weight_decay = 0;
   std::optional<double>
@@ -43,41 +42,40 @@ struct StepInputs {
 
 // The ranks among which a model's parameters are divided. Groups are borrowed; null: one rank.
 struct OptimizerGroups {
-  // All ranks whose shards that are Shard::counted hold each element of the model once.
+  // All ranks whose Shard::counted shards together hold each element of the model once.
   comm::Group* norm = nullptr;
   comm::Group* tensor = nullptr;  // Muon: gathers the slices of a matrix
-  // Sums of squares that are added over ranks by one call, in a buffer of so many: 256 KB.
+  // Number of sums of squares per all-reduce, and so the size of its buffer: 256 KB.
   int64_t norm_window = 32768;
 };
 
 class Optimizer {
  public:
-  // Updates the shards' values from their gradients. State is allocated and zero, of the shard's
-  // shape; the master weight of a bf16 or f16 parameter begins as its value. The parameters outlive
-  // the optimizer. Collective over groups.norm. Throws Error for Muon with a matrix of which this
-  // rank has a shard only.
+  // Updates the shards' values from their gradients. State is allocated and zeroed, in the shard's
+  // shape; the master weight of a bf16 or f16 parameter starts as its value. The parameters must
+  // outlive the optimizer. Collective over groups.norm. Throws Error for Muon if this rank has only
+  // a shard of a matrix.
   Optimizer(std::span<const parallel::Shard> shards, const OptimizerConfig& config,
             const OptimizerGroups& groups, Runtime& runtime);
 
-  // Finds the norm of the gradients of all ranks' parameters and the factor that divides and clips
-  // them: squares are summed in f64 over blocks of kNormBlock elements of each parameter, and the
-  // blocks added in the order of the model, whoever holds them. divisor: of the raw gradients, the
-  // number of tokens of the step. Nothing else changes, so that a step can be left out after it.
-  // Collective.
+  // Computes the norm of the gradients of all ranks' parameters and the factor that divides and
+  // clips them: squares are summed in f64 over blocks of kNormBlock elements of each parameter, and
+  // the blocks are added in the order of the model, independent of the ranks that hold them.
+  // divisor: of the raw gradients, the number of tokens of the step. Nothing else changes, so the
+  // step can still be skipped afterwards. Collective.
   void find_norm(double divisor);
-  // L2 norm of all gradients before clipping, of find_norm(). 0-d f64.
+  // L2 norm of all gradients before clipping, computed by find_norm(). 0-d f64.
   const Tensor& gradient_norm() const { return norm_; }
-  // Updates every parameter; after find_norm().
+  // Updates every parameter; called after find_norm().
   void update(const StepInputs& inputs);
 
-  // Makes the matrix products of update() and drops the results: nothing changes. The gradients hold
-  // something. Collective.
+  // Computes the matrix products of update() and drops the results: nothing changes. The gradients
+  // must be initialised. Collective.
   void rehearse();
 
-  // All that must be kept, besides the parameters, for the next step to be the same: "remainder"
-  // (what a bf16 parameter lacks of its master weight) or "master" (an f16 parameter's, in f32),
-  // and what its rule keeps: "exp_avg", "exp_avg_sq", "momentum_buffer"; of the shape of their
-  // shard.
+  // All state, besides the parameters, that the next step depends on: "remainder" (the difference
+  // between a bf16 parameter and its master weight) or "master" (an f16 parameter's, in f32), and
+  // its rule's state: "exp_avg", "exp_avg_sq", "momentum_buffer"; in the shape of their shard.
   struct State {
     std::string name;
     const parallel::ParameterSpec* placed = nullptr;
@@ -116,14 +114,14 @@ class Optimizer {
   Runtime& runtime_;
   std::unique_ptr<Rule> rule_, muon_;  // muon_: of the parameters that it takes
   std::vector<Entry> entries_;
-  // One launch each on CUDA: the updates of rule_, then f16 parameters from their masters; the
-  // squares of each window of blocks.
+  // Each is one launch on CUDA: the updates of rule_, then the copies of masters to f16 parameters;
+  // the squares of each window of blocks.
   std::unique_ptr<kernels::Together> updates_, copies_;
   std::vector<std::unique_ptr<kernels::Together>> windows_;
   int64_t blocks_ = 0;  // of all ranks (optim/norm_slots.h)
   Tensor squares_;      // f64: the sum of those before the window, then the window's
   Tensor norm_, divisor_, sum_;
-  // The learning rates that parameters have: that of the step, or its decoupled one, times a number.
+  // Learning rate of a parameter: that of the step, or its decoupled one, times a multiplier.
   struct Rate {
     bool decoupled = false;
     double multiplier = 1;

@@ -6,13 +6,13 @@
 namespace megatron::optim {
 namespace {
 
-// Where a parameter's updates do not depend on the size of its gradients, the rate of a matrix between
-// embedding and output falls with the width, and so does what is added to that size.
+// If updates do not depend on the magnitude of the gradients, the learning rate of a matrix between
+// embedding and output falls with the width, and so does the epsilon added to that magnitude.
 double per_width(const parallel::ParameterSpec& placed) {
   return placed.grows_both_ways ? 1 / placed.width_multiplier : 1;
 }
 
-// A rule whose update is one call of a kernel.
+// A rule whose update is a single kernel call.
 template <auto entry, class Args>
 class OneCall : public Rule {
  public:

@@ -1,4 +1,4 @@
-// How one parameter changes in a step: AdamW, SGD, Lion or Muon.
+// Update rule of one parameter in a step: AdamW, SGD, Lion or Muon.
 #pragma once
 
 #include <memory>
@@ -13,7 +13,7 @@ namespace megatron::optim {
 
 struct OptimizerConfig;
 
-// The numbers of a step as kernels take them, 0-d f64.
+// Scalars of a step in the form that kernels take, 0-d f64.
 struct StepScalars {
   Tensor weight_decay;
   Tensor step;   // counts from 1
@@ -38,23 +38,23 @@ class Rule {
   };
   virtual ~Rule() = default;
 
-  // What it keeps of each parameter whose gradient is of type `wide`: tensors of the parameter's
-  // shape, zero before the first step.
+  // State of each parameter whose gradient is of type `wide`: tensors of the parameter's shape,
+  // zero before the first step.
   virtual std::vector<State> states(DType wide) const = 0;
-  // Of a model in muP (Yang et al. 2022, table 8): what the learning rate of a parameter is multiplied by.
+  // Factor on a parameter's learning rate for a model in muP (Yang et al. 2022, table 8).
   virtual double rate_multiplier(const parallel::ParameterSpec& placed) const {
     static_cast<void>(placed);
     return 1;
   }
   virtual void update(const Target& target, const StepScalars& step, Stream& stream) = 0;
-  // The updates of many parameters, listed once for all steps. Null: each is several calls.
+  // The updates of many parameters, set up once for all steps. Null: each is several calls.
   virtual std::unique_ptr<kernels::Together> together(std::span<const Target> targets,
                                                       const StepScalars& step, Runtime& runtime) {
     static_cast<void>(targets), static_cast<void>(step), static_cast<void>(runtime);
     return nullptr;
   }
-  // Makes the matrix products of update(), of the gradient alone, and drops the results: nothing
-  // changes. Collective where update() is.
+  // Computes the matrix products of update(), which depend only on the gradient, and drops the
+  // results: nothing changes. Collective if update() is.
   virtual void rehearse(const Target& target, Stream& stream) {
     static_cast<void>(target);
     static_cast<void>(stream);

@@ -18,7 +18,7 @@ enum class WsdStyle { exponential, linear, cosine, minus_sqrt };
 //   wsd, then, with t = (n - decay + wsd) / wsd: linear 1 - t, cosine (cos(pi t) + 1) / 2,
 //   exponential 2 * 0.5^t - 1, minus_sqrt 1 - sqrt(t).
 struct LearningRate {
-  // Embedding and output layer can have a highest and a lowest rate of their own.
+  // Embedding and output layer can have their own highest and lowest rates.
   struct Range {
     double max = 0, min = 0;
   };
@@ -45,7 +45,7 @@ struct LearningRate {
 
 enum class DecayIncrease { constant, linear, cosine };
 
-// start + q (end - start), q = n / steps, or (cos(pi (1 - n / steps)) + 1) / 2; end beyond steps.
+// start + q (end - start), q = n / steps, or (cos(pi (1 - n / steps)) + 1) / 2; end after `steps`.
 struct WeightDecay {
   double start = 0.01, end = 0.01;
   int64_t steps = 0;

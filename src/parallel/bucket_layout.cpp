@@ -16,15 +16,15 @@ namespace {
 
 constexpr int64_t kBlock = kernels::kNormBlock;
 
-// Whether n elements that begin at `begin` are cut only where blocks of theirs end, when every
-// `shard` elements are a border.
+// True if n elements that begin at `begin` are cut only at ends of their blocks, with a shard
+// border every `shard` elements.
 bool is_place(int64_t begin, int64_t n, int64_t shard) {
   const int64_t border = (begin / shard + 1) * shard, end = begin + n;
   if (border >= end) return true;
   return (border - begin) % kBlock == 0 && (border + shard >= end || shard % kBlock == 0);
 }
 
-// Where they can begin, at `from` or not far behind it. None: with shards of this size nowhere.
+// First valid begin at or shortly after `from`; none if shards of this size allow no begin.
 std::optional<int64_t> place_of(int64_t from, int64_t n, int64_t shard) {
   const int64_t border = (from / shard + 1) * shard;
   for (const int64_t begin : {from, border - (border - from) / kBlock * kBlock, border})
@@ -32,7 +32,8 @@ std::optional<int64_t> place_of(int64_t from, int64_t n, int64_t shard) {
   return std::nullopt;
 }
 
-// Whether the entries can be placed in shards of this size; sets their begins.
+// Places the entries in shards of this size and sets their begins. Returns false if they do not
+// fit.
 bool place(Bucket& bucket, int shards, int64_t shard, int64_t unit) {
   int64_t end = 0;
   for (Bucket::Entry& entry : bucket.entries) {
@@ -62,8 +63,8 @@ void place(Bucket& bucket, const BucketRules& rules) {
   }
 }
 
-// Elements that the first ranks of its groups have of a parameter: none has more, and every rank
-// counts the same.
+// Number of elements that the first ranks of its groups have of a parameter: no rank has more, and
+// every rank computes the same number.
 int64_t most_elements(const ParameterSpec& placed) {
   if (placed.divisions.empty()) return placed.parameter.value.elements();
   Shape shape = placed.whole;
@@ -71,7 +72,7 @@ int64_t most_elements(const ParameterSpec& placed) {
   return shape.elements();
 }
 
-// Which buckets are open, and which parameter goes where.
+// Tracks the open buckets, and assigns parameters to them.
 class Filler {
  public:
   Filler(std::span<const Span* const> spans, const BucketRules& rules) : rules_(rules) {

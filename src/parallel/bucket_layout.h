@@ -1,4 +1,4 @@
-// How a stage's parameters lie in buckets, and each bucket in equal shards.
+// Layout of a stage's parameters in buckets, and of each bucket in equal shards.
 #pragma once
 
 #include <span>
@@ -10,12 +10,12 @@
 
 namespace megatron::parallel {
 
-// Of a group that may be missing, which is one of this rank alone.
+// Size of a group; a null group contains only this rank.
 inline int size_of(const comm::Group* group) { return group == nullptr ? 1 : group->size(); }
 inline int rank_in(const comm::Group* group) { return group == nullptr ? 0 : group->rank(); }
 
-// Parameters that lie together and are reduced and gathered by one call. All are trainable or none,
-// experts' or none, and all are of one type.
+// Contiguous parameters that are reduced and gathered by one call. Either all are trainable or
+// none, either all belong to experts or none, and all have one type.
 struct Bucket {
   struct Entry {
     ParameterSpec* placed = nullptr;
@@ -53,11 +53,11 @@ struct BucketRules {
   bool shared_apart = false;    // a parameter of several uses or spans is a bucket by itself
 };
 
-// Buckets in the reverse of the order given, and so their entries, but for partial ones, which lie
-// at the end of their bucket. One of parameters tied across stages comes last. Borders of shards
-// cut a parameter only where its blocks of kernels::kNormBlock elements end. Buckets are the same on
-// all ranks that share the modules, whose slices may differ in size: the partial gradients of a
-// bucket over one group are summed by one call.
+// Lays out buckets, and entries within them, in the reverse of the given order, except for partial
+// entries, which are at the end of their bucket. The bucket of parameters tied across stages comes
+// last. Shard borders cut a parameter only between its blocks of kernels::kNormBlock elements.
+// Buckets are the same on all ranks that share the modules, even if their slices differ in size:
+// the partial gradients of a bucket over one group are summed by one call.
 std::vector<Bucket> lay_out(std::span<ParameterSpec* const> parameters,
                             std::span<const Span* const> spans, const BucketRules& rules);
 

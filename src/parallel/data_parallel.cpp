@@ -13,7 +13,7 @@ namespace {
 constexpr int64_t kAlignment = 64;                                  // bytes
 constexpr int64_t kBucket = 40'000'000, kBucketOfRank = 1'000'000;  // elements
 
-// One shard is everything: there is nothing to divide.
+// With a single shard nothing is divided.
 Sharding effective(const DataParallelGroups& groups, const DataParallelOptions& options) {
   const bool divides = size_of(groups.dense.shards) > 1 || size_of(groups.expert.shards) > 1;
   return divides ? options.sharding : Sharding::none;

@@ -1,4 +1,4 @@
-// n ranks, T tokens of each, N numbers of a token
+// n ranks, T tokens of each, N values per token
 #include "parallel/expert_tokens.h"
 
 #include <fmt/core.h>
@@ -9,7 +9,7 @@
 namespace megatron::parallel {
 namespace detail {
 
-// A call and what it is part of. Forward and backward have one each, one after the other.
+// A call and its context. Forward and backward each make one, one after the other.
 struct Transit {
   ExpertRanks ranks;
   std::shared_ptr<const TokenRoutes> routes;
@@ -34,8 +34,8 @@ Tensor buffer(Tape& tape, int64_t rows, const Tensor& like, std::string_view lab
   return tape.empty({rows, like.size(1)}, like.dtype(), label);
 }
 
-// The first `rows` of a buffer for as many as any choices need, so that its place does not depend on them: what a plan
-// finds is enough.
+// The first `rows` of a buffer that is large enough for any choices, so that its address does not
+// depend on them and the memory that a plan finds is enough.
 Tensor traveling(Tape& tape, int64_t rows, int64_t most, const Tensor& like,
                  std::string_view label) {
   return buffer(tape, most, like, label).slice(0, 0, rows);
@@ -54,7 +54,7 @@ void begun(Tape& tape, Transit& t, comm::Work work, Tensor arriving) {
   if (t.ranks.async == nullptr) std::exchange(t.work, {}).wait(tape.stream());
 }
 
-// Rows of this rank's tokens, to all ranks.
+// Begins to send rows of this rank's tokens to all ranks.
 void begin_spread(Tape& tape, Transit& t, const Tensor& x, std::string_view call) {
   comm::Group& group = group_of(t.ranks);
   if (t.routes == nullptr) {
@@ -71,7 +71,7 @@ void begin_spread(Tape& tape, Transit& t, const Tensor& x, std::string_view call
         received);
 }
 
-// All ranks' rows for this rank's tokens, to be added up.
+// Begins to collect all ranks' rows for this rank's tokens, to be summed.
 void begin_collect(Tape& tape, Transit& t, const Tensor& partial, std::string_view call) {
   comm::Group& group = group_of(t.ranks);
   if (t.routes == nullptr) {
@@ -100,7 +100,7 @@ Tensor end_call(Tape& tape, Transit& t, bool spread) {
   return sum;
 }
 
-// Backward of InTransit::end(): the call of the gradient begins.
+// Backward of InTransit::end(): begins the call of the gradient.
 void end_dgrad(Backward& backward) {
   Transit& t = *backward.attributes<Shared>();
   const std::string call = fmt::format("{}, gradient", t.name);
@@ -110,14 +110,14 @@ void end_dgrad(Backward& backward) {
   backward.set(0, t.arriving);
 }
 
-// Backward of its beginning: it ends.
+// Backward of InTransit::begin(): ends the call of the gradient.
 void begin_dgrad(Backward& backward) {
   Transit& t = *backward.attributes<Shared>();
   Tensor gradient = end_call(backward.tape(), t, t.back);
   if (backward.needs(0)) backward.set(0, std::move(gradient));
 }
 
-// Of tokens that all ranks have alike, the sums over the ranks.
+// Sums the gradients of tokens that all ranks hold alike over the ranks.
 void sum_dgrad(Backward& backward) {
   if (!backward.needs(0)) return;
   const Transit& t = *backward.attributes<Shared>();
@@ -138,7 +138,7 @@ Var recorded(Tape& tape, const Var& x, Tensor value, const Shared& state,
   return tape.record_one(std::move(node), std::move(value));
 }
 
-// One of `ranks` holds experts [first, first + size).
+// Experts [first, first + size) that one of `ranks` holds.
 Slice held_by(int rank, int64_t experts, const ExpertRanks& ranks) {
   return share_of(experts, ranks.group->size() / ranks.width, rank / ranks.width);
 }
@@ -149,7 +149,7 @@ bool chooses(std::span<const int32_t> choices, const Slice& held) {
   return false;
 }
 
-// Those with the most rows, not filled: each of `all` tokens goes to every rank.
+// Unfilled routes with the maximum number of rows: each of `all` tokens goes to every rank.
 TokenRoutes routes_to_all(Tape& tape, int64_t all, int ranks) {
   const auto integers = [&] { return tape.empty({all}, DType::i32, "expert routes"); };
   const std::vector<int64_t> counts(static_cast<size_t>(ranks), all / ranks);
@@ -165,7 +165,7 @@ void fill(Tensor& tensor, const std::vector<int32_t>& values) {
   copy_bytes_from(tensor, std::as_bytes(std::span(values)));
 }
 
-// The first elements, with these values.
+// Fills the first elements with these values.
 void fill_first(Tensor& tensor, const std::vector<int32_t>& values) {
   tensor = tensor.slice(0, 0, static_cast<int64_t>(values.size()));
   fill(tensor, values);
@@ -216,7 +216,8 @@ std::shared_ptr<const TokenRoutes> token_routes(Tape& tape, const Tensor& choice
   return routes;
 }
 
-// x: tokens on their way there, or (back) partial results, which a sum of the same tokens overwrites.
+// x: tokens to send, or (back) partial results, which are overwritten by the sum if the ranks have
+// the same tokens.
 InTransit InTransit::begin(Tape& tape, const Var& x, const ExpertRanks& ranks,
                            const std::shared_ptr<const TokenRoutes>& routes, std::string_view name,
                            bool back) {

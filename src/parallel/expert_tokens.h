@@ -1,8 +1,9 @@
-// Tokens among the ranks that hold the experts of a layer between them, some experts each (expert parallelism; Lepikhin
-// et al. 2021), and slices of each expert's matrices: every rank gets the tokens that its experts may need, and the sum
-// of what all ranks make of a token goes back to its own. A call begins with a function below and ends with
-// InTransit::end(); compute between the two is overlapped where ranks have `async`. In backward the calls go the other
-// way and overlap with the gradients of the same compute.
+// Exchange of tokens among the ranks that together hold the experts of a layer, some experts each
+// (expert parallelism; Lepikhin et al. 2021), and slices of each expert's matrices. Every rank
+// receives the tokens that its experts may need, and the sum of all ranks' results for a token is
+// returned to its rank. A call begins with a function below and ends with InTransit::end(); compute
+// between the two is overlapped if the ranks have `async`. In backward the calls go in the opposite
+// direction and overlap with the gradients of the same compute.
 #pragma once
 
 #include <memory>
@@ -13,30 +14,31 @@
 
 namespace megatron::parallel {
 
-// allgather: every rank gets all tokens. alltoall: on host devices it gets those alone of which it holds an expert,
-// each once; the others are zeros. Other devices would have to copy the counts to the host, and gather. The results
-// are the same, bit for bit.
+// allgather: every rank receives all tokens. alltoall: on host devices a rank receives only the
+// tokens that have an expert there, each once; the others are zeros. Other devices would have to
+// copy the counts to the host, so they gather. The results have the same bits.
 enum class TokenDispatcher { allgather, alltoall };
 
 struct ExpertRanks {
   comm::Group* group =
       nullptr;  // borrowed; null: one rank, for which every call here is the identity
-  // Whether each rank has tokens of its own; else all have the same ones (tensor-parallel ranks that do not divide them).
+  // True if each rank has its own tokens; false if all have the same ones (tensor-parallel ranks
+  // that do not divide them).
   bool own_tokens = true;
   comm::Group* async =
       nullptr;  // the same ranks, for calls that overlap with compute; null: they are waited for
   bool stops = false;  // a forward pass may stop while a call is under way (models::ForwardInParts)
   TokenDispatcher dispatcher = TokenDispatcher::allgather;
   int width = 1;  // ranks in a row that hold slices of the same experts
-  // Of plans, on devices without data: rows of this rank's experts, where they are some, over an even load; 0: all that
-  // may be.
+  // For plans on devices without data: this rank's expert rows relative to an even load; 0 plans
+  // for the maximum.
   double planned_load = 0;
 
   bool gathers() const { return group != nullptr && own_tokens; }
 };
 
-// What travels under TokenDispatcher::alltoall: rows of this rank's tokens to each rank, one a token of which that rank
-// holds an expert, in the order of ranks and tokens; and what comes from the others.
+// Routes of TokenDispatcher::alltoall: rows of this rank's tokens to each rank, one per token with
+// an expert there, in the order of ranks and tokens; and the rows received from the others.
 struct TokenRoutes {
   std::vector<int64_t> send_counts, receive_counts;  // rows, of each rank
   Tensor sent;                                       // i32 [S]: token * n + rank of each row
@@ -51,11 +53,11 @@ namespace detail {
 struct Transit;
 }
 
-// A call under way.
+// A call in flight.
 class InTransit {
  public:
   InTransit() = default;
-  // Waits, and gives what has arrived. Once.
+  // Waits and returns the received rows. Callable once.
   Var end(Tape& tape);
 
  private:
@@ -72,17 +74,19 @@ class InTransit {
   std::shared_ptr<detail::Transit> state_;  // null: var_ is there
 };
 
-// Of all ranks' choices, i32 [n T, k] of `experts` experts, which this reads on the host. Null: all tokens go to all
-// ranks. Of a plan's, on a device without data: as many rows as any choices need.
+// Routes for all ranks' choices, i32 [n T, k] of `experts` experts, which are read on the host.
+// Null: all tokens go to all ranks. For a plan on a device without data: as many rows as any
+// choices could need.
 std::shared_ptr<const TokenRoutes> token_routes(Tape& tape, const Tensor& choices, int64_t experts,
                                                 const ExpertRanks& ranks);
 
-// [n T, N] of each rank's x [T,N], in rank order, T alike on all; the same tokens: x. routes: of tokens, null: all.
-// Backward: the sum over the ranks, of which each gets its rows. name: of the calls, outlives the tape.
+// Gathers [n T, N], each rank's x [T,N] in rank order, with the same T on all; if all ranks have
+// the same tokens, returns x. routes: of tokens; null: all. Backward: the sum over the ranks, of
+// which each receives its rows. name: of the calls; must outlive the tape.
 InTransit send_to_expert_ranks(Tape& tape, const Var& x, const ExpertRanks& ranks,
                                const std::shared_ptr<const TokenRoutes>& routes,
                                std::string_view name);
-// The same of integers, all of them, through which no gradient flows.
+// The same for integers, always all of them, without gradient.
 struct ChoicesInTransit {
   comm::Work work;
   Tensor all;
@@ -90,8 +94,9 @@ struct ChoicesInTransit {
 };
 ChoicesInTransit send_to_expert_ranks(Tape& tape, const Tensor& x, const ExpertRanks& ranks,
                                       std::string_view name);
-// The sum over the ranks of partial [n T, N], of which each gets its rows [T,N]; the same tokens: all of the sum, in
-// place of `partial`. Backward: the gradients of all ranks; the same tokens: the gradient itself.
+// Sums partial [n T, N] over the ranks, each of which receives its rows [T,N]; if all ranks have
+// the same tokens, the whole sum, in place of `partial`. Backward: the gradients of all ranks, or
+// for the same tokens the gradient itself.
 InTransit send_back(Tape& tape, const Var& partial, const ExpertRanks& ranks,
                     const std::shared_ptr<const TokenRoutes>& routes, std::string_view name);
 

@@ -59,15 +59,15 @@ GradientBuckets::GradientBuckets(const std::vector<Bucket>& buckets,
     }
   }
   under_way_.reserve(states_.size());
-  // The copy for the embedding first: the order in which one stage adds its uses.
+  // The copy for the embedding comes first, the order in which a single stage adds its uses.
   if (tied_.size() < 2) tied_.clear();
   std::ranges::stable_sort(tied_, [](const ParameterSpec* a, const ParameterSpec* b) {
     return a->counted && !b->counted;
   });
 }
 
-// Its sum cannot begin before all backwards are done: another stage takes part in it, or nothing
-// may overlap with compute.
+// True if its sum cannot begin before all backwards are done: another stage takes part in it, or
+// nothing may overlap with compute.
 bool GradientBuckets::defers(const State& state) const {
   if (!state.once) return false;
   return !overlap_ || ((groups_.embedding != nullptr || !tied_.empty()) &&
@@ -123,7 +123,7 @@ void GradientBuckets::open(State& state) {
   fill_gap(elements);
 }
 
-// The next gradients go to other memory.
+// Later gradients are written to other memory.
 void GradientBuckets::close(State& state) {
   for (const Bucket::Entry& entry : state.bucket->entries) {
     Parameter::Use& use = entry.placed->parameter.uses[0];
@@ -142,7 +142,7 @@ void GradientBuckets::final(Parameter& parameter) {
     if (final > own.reduced) reduce(own, final);
     return;
   }
-  // In the order of the buffer only, which is the same on every rank.
+  // Buckets are reduced only in the order of the buffer, which is the same on every rank.
   for (State& state : states_) {
     if (!state.once || !state.bucket->trainable || state.reduced > 0) continue;
     if (defers(state) || micro_batches_final(state) < micro_batches_) break;
@@ -150,7 +150,8 @@ void GradientBuckets::final(Parameter& parameter) {
   }
 }
 
-// Both copies of a tied parameter lie on this rank, whose stage has both ends of the model (zb-v).
+// For a rank that holds both copies of a tied parameter because its stage has both ends of the
+// model (zb-v).
 void GradientBuckets::sum_tied_copies() {
   if (tied_.empty()) return;
   Stream& stream = runtime_.stream();
@@ -176,7 +177,7 @@ void GradientBuckets::finish() {
   }
 }
 
-// Every use's gradient is added to the first's; what has none is zero.
+// Adds every use's gradient to the first one's; missing ones are zero.
 void GradientBuckets::complete(State& state) {
   Stream& stream = runtime_.stream();
   const kernels::Table& kernels = kernels::table(stream);
@@ -237,7 +238,7 @@ void GradientBuckets::reduce_over_shards(State& state) {
   close(state);
 }
 
-// The sum over shards is there; the one across instances begins.
+// Called when the sum over shards is complete; begins the one across instances.
 void GradientBuckets::settle(State& state) {
   Stream& stream = runtime_.stream();
   state.work.wait(stream);
@@ -254,7 +255,7 @@ void GradientBuckets::settle(State& state) {
   state.across = instances.all_reduce(state.shard, comm::Reduce::sum, stream, state.call_instances);
 }
 
-// In the order in which they were begun; those that are not done yet, too, with `all`.
+// Settles sums in the order in which they were begun; with `all` also those that are not done yet.
 void GradientBuckets::settle_some(bool all) {
   size_t done = 0;
   for (; done < under_way_.size(); ++done) {

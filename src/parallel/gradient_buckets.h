@@ -1,4 +1,4 @@
-// The gradients of a stage's buckets: their memory and their sums over ranks.
+// Gradients of a stage's buckets: their memory and their sums over ranks.
 #pragma once
 
 #include <string>
@@ -11,12 +11,12 @@ namespace megatron::parallel {
 
 class GradientBuckets {
  public:
-  // buckets: outlive this; they have as many shards as the group of their replicas' shards has ranks
-  // (Sharding::none: one). Those of one shard are not divided, whatever `sharding` says.
+  // buckets: must outlive this; they have as many shards as their replicas' shards group has ranks
+  // (Sharding::none: one). Buckets with one shard are not divided, whatever `sharding` is.
   GradientBuckets(const std::vector<Bucket>& buckets, const DataParallelGroups& groups,
                   Runtime& runtime, Sharding sharding, bool overlap);
 
-  // Of a bucket, this rank's shard, to be read after finish(). Undefined: not trainable.
+  // This rank's shard of a bucket, to be read after finish(). Undefined: not trainable.
   const Tensor& shard(size_t bucket) const { return states_[bucket].shard; }
 
   void begin_step(int micro_batches);
@@ -25,8 +25,8 @@ class GradientBuckets {
   void finish();
 
  private:
-  // once: reduced after the last micro-batch, in the memory of all shards, which is kept. Else each
-  // micro-batch's gradients are reduced and added to the shard, and their memory is given back.
+  // once: reduced after the last micro-batch, in the memory of all shards, which is kept. Otherwise
+  // each micro-batch's gradients are reduced and added to the shard, and their memory is released.
   struct State {
     const Bucket* bucket = nullptr;
     const Replicas* replicas = nullptr;

@@ -12,15 +12,15 @@ namespace {
 constexpr std::string_view kLayoutFlag = "--pipeline-model-parallel-layout";
 constexpr size_t kLongest = size_t{1} << 20;  // of a layout with all repetitions written out
 
-// One symbol of a layout, and where in the text it stands.
+// One symbol of a layout and its position in the text.
 struct Symbol {
   char symbol;
   size_t place;
 };
 using Symbols = std::vector<Symbol>;
 
-// Reads a layout: symbols E t m L and '|', each, or several in parentheses, followed by *n where
-// they are repeated. Commas separate nothing and are left out.
+// Reads a layout: symbols E t m L and '|', each one, or several in parentheses, optionally followed
+// by *n for repetition. Commas have no effect.
 class LayoutReader {
  public:
   explicit LayoutReader(const std::string& text) : text_(text) {}
@@ -146,7 +146,7 @@ std::vector<ModelPart> place_by_layout(int64_t num_layers, const PipelineShape& 
   return parts;
 }
 
-// The layers of a stage's virtual stage when a stage has `layers`.
+// Layers of each virtual stage of a stage with `layers` layers.
 int64_t of_piece(int64_t layers, const PipelineShape& shape, std::string_view whose) {
   MG_CHECK(layers % shape.chunks == 0,
            "the {} layers of {} cannot be divided by its {} virtual stages: change "
@@ -156,7 +156,7 @@ int64_t of_piece(int64_t layers, const PipelineShape& shape, std::string_view wh
   return layers / shape.chunks;
 }
 
-// Layers of each stage where those of the first or the last are given.
+// Layers of each stage if those of the first or the last are given.
 std::vector<int64_t> stages_by_ends(int64_t num_layers, const PipelineShape& shape,
                                     const LayerPlacement& placement) {
   constexpr std::string_view kFirst = "--decoder-first-pipeline-num-layers",
@@ -204,7 +204,8 @@ std::vector<ModelPart> parts_of(const std::vector<int64_t>& layers) {
   return parts;
 }
 
-// The same number everywhere, the embedding and the loss counted as a layer where wanted.
+// Equal number of layers everywhere, with the embedding and the loss counted as a layer if
+// requested.
 std::vector<int64_t> evenly(int64_t num_layers, const PipelineShape& shape,
                             const LayerPlacement& placement) {
   const int64_t total = num_layers + placement.count_embedding + placement.count_loss;

@@ -1,4 +1,4 @@
-// Which layers of a model lie on which virtual stage of the pipeline.
+// Assignment of a model's layers to the virtual stages of the pipeline.
 #pragma once
 
 #include <optional>
@@ -9,14 +9,14 @@
 
 namespace megatron::parallel {
 
-// What one chunk of one stage holds of a model of `num_layers` layers in a row.
+// Part of a model of `num_layers` consecutive layers that one chunk of a stage holds.
 struct ModelPart {
   int64_t first_layer = 0, layers = 0;
   bool embedding = true, head = true;  // head: final norm, output layer and loss
   bool operator==(const ModelPart&) const = default;
 };
 
-// How layers are given out; flags of Megatron-LM.
+// Distribution of layers over stages; flags of Megatron-LM.
 struct LayerPlacement {
   std::optional<int64_t> first_stage_layers;  // --decoder-first-pipeline-num-layers
   std::optional<int64_t> last_stage_layers;   // --decoder-last-pipeline-num-layers
@@ -26,12 +26,13 @@ struct LayerPlacement {
   bool uneven = false;           // layers that cannot be divided evenly are, as evenly as can be
 };
 
-// The parts by virtual stage (PipelineShape::virtual_stage), shape.virtual_stages() of them. Throws Error naming the
-// numbers and the flags where the layers do not fit; of a layout, the character and its place.
+// Returns the parts by virtual stage (PipelineShape::virtual_stage), shape.virtual_stages() of
+// them. Throws Error naming the numbers and the flags if the layers do not fit; for a layout
+// string, the character and its position.
 std::vector<ModelPart> place_layers(int64_t num_layers, const PipelineShape& shape,
                                     const LayerPlacement& placement);
 
-// The number of virtual stages that a layout string describes.
+// Number of virtual stages in a layout string.
 int virtual_stages_of_layout(const std::string& layout);
 
 }  // namespace megatron::parallel

@@ -7,9 +7,9 @@
 namespace megatron::parallel {
 namespace {
 
-// A column product is two nodes that share what is under way between ranks: its input, whose
-// backward waits for the sum of dx, and the product, whose backward begins it. Between them runs
-// the weight's gradient.
+// A column product is two nodes that share the collective in flight: its input, whose backward
+// waits for the sum of dx, and the product, whose backward begins it. The weight's gradient runs
+// between them.
 struct ColumnAttributes {
   struct Pending {
     PendingSum dx;
@@ -65,7 +65,7 @@ void row_bias_wgrad(Backward& backward) {
     backward.kernels().column_sum({.x = backward.gradient(0), .out = db}, backward.stream());
 }
 
-// y + bias in the memory of y.
+// y + bias, written over y.
 Var add_bias(Tape& tape, const Var& y, const Weight& bias) {
   const Tensor& t = y.value;
   tape.kernels().add({.a = t, .b = bias.value(), .out = t}, tape.stream());
@@ -82,7 +82,7 @@ Tensor whole_input(Tape& tape, const Var& x, const TensorParallel& tp) {
   return gathered_rows(tape, x.value, *tp.group, "column_linear, x", MemoryClass::communication);
 }
 
-// The nodes of a column product.
+// Records the nodes of a column product.
 Var record_column(Tape& tape, const Var& x, const Tensor& whole, const Weight& weight,
                   const Weight& bias, const TensorParallel& tp, const Tensor& y) {
   ColumnAttributes attributes{.tp = tp};
@@ -108,15 +108,15 @@ Var row_sum(Tape& tape, const Var& partial, const Weight& bias, const TensorPara
   return bias ? add_bias(tape, y, bias) : y;
 }
 
-// Which columns of a gathered [T, 2 k/n] a rank's key (value) head is made of: `pieces` ranks from
+// Columns of a gathered [T, 2 k/n] that make up a rank's key (value) head: `pieces` ranks from
 // `first` on hold `width` columns each.
 struct KeyHead {
   int64_t q, head_size, width;
   int first, pieces;
   comm::Group* group;
 
-  // Calls f(rank, columns [0, width) of its piece for keys or [width, 2 width) for values, where
-  // they lie in [q | key | value]).
+  // Calls f(rank, columns [0, width) of its piece for keys or [width, 2 width) for values, their
+  // position in [q | key | value]).
   template <class F>
   void for_each_piece(F&& f) const {
     for (int piece = 0; piece < pieces; ++piece) {

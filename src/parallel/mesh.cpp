@@ -24,7 +24,7 @@ namespace {
 
 constexpr std::array<Axis, kAxes> kAll = {Axis::tp, Axis::cp, Axis::ep, Axis::dp, Axis::pp};
 
-// The axes of a view with their sizes, fastest first.
+// Axes of a view with their sizes, fastest-varying first.
 struct Dimension {
   Axis axis;
   int size;
@@ -50,7 +50,7 @@ std::vector<Axis> parse_order(const std::string& order) {
   return axes;
 }
 
-// Axes that the order does not name come last; they must have size 1.
+// Axes not named by the order come last; they must have size 1.
 Grid make_grid(const std::string& order, const std::array<int, kAxes>& sizes) {
   Grid grid;
   std::vector<Axis> axes = parse_order(order);
@@ -170,7 +170,7 @@ Grid expert_grid(const Layout& layout, int world) {
   return make_grid(layout.order, {etp, 1, layout.ep, dp, layout.pp});
 }
 
-// Both views must put a rank in the same pipeline stage, for a stage has dense and expert layers.
+// Both views must put a rank in the same pipeline stage, since a stage has dense and expert layers.
 Grid checked_grid(const Layout& layout, int world, bool expert) {
   check_degrees(layout, world);
   Grid dense = dense_grid(layout, world), experts = expert_grid(layout, world);
@@ -185,7 +185,7 @@ Grid checked_grid(const Layout& layout, int world, bool expert) {
 }
 
 std::vector<std::vector<int>> lists(const Grid& grid, int world, AxisSet axes) {
-  // A group is known by its least rank, which has coordinate 0 along the axes.
+  // A group is identified by its lowest rank, which has coordinate 0 along the axes.
   std::map<int, std::vector<int>> groups;
   for (int rank = 0; rank < world; ++rank) {
     int first = rank, rest = rank, stride = 1;
@@ -201,7 +201,7 @@ std::vector<std::vector<int>> lists(const Grid& grid, int world, AxisSet axes) {
   return result;
 }
 
-// "tp", "dp-cp".
+// Formats "tp", "dp-cp".
 std::string text_of(AxisSet axes) {
   std::string text;
   for (const Axis axis : kAll) {
@@ -210,7 +210,7 @@ std::string text_of(AxisSet axes) {
   return text;
 }
 
-// Collective: the group of this rank among the lists.
+// Collective: makes this rank's group from the lists.
 std::unique_ptr<comm::Group> make_group(const std::vector<std::vector<int>>& groups,
                                         comm::Group& world) {
   if (groups[0].size() == 1) return comm::single();

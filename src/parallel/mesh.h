@@ -1,4 +1,4 @@
-// The ranks as a grid with named axes; every process group is a slice of it.
+// The ranks as a grid with named axes; every process group is a slice of the grid.
 #pragma once
 
 #include <array>
@@ -33,41 +33,43 @@ class AxisSet {
   unsigned bits_ = 0;
 };
 
-// Degrees of a layout. The data-parallel degree is what remains of the world. Expert axes overlay
-// the dense ranks: the same ranks are seen as tp x cp x dp x pp by dense layers and as etp x ep x
-// expert-dp x pp by experts.
+// Degrees of a layout. The data-parallel degree is the rest of the world size. Expert axes overlay
+// the dense ranks: dense layers see the ranks as tp x cp x dp x pp, experts see the same ranks as
+// etp x ep x expert-dp x pp.
 struct Layout {
   int tp = 1, cp = 1, ep = 1, pp = 1;
   int etp = 0;  // expert tensor parallel; 0: as tp
   std::string order =
       "tp-cp-ep-dp-pp";  // fastest axis first; Megatron-LM's other one: "tp-cp-ep-pp-dp"
-  // Replicas of the optimizer: of the ranks along dp and cp, as many chunks of neighbours, each of
-  // which holds all of it (hybrid sharding).
+  // Replicas of the optimizer: the ranks along dp and cp are split into this many contiguous
+  // chunks, each of which holds the whole optimizer (hybrid sharding).
   int instances = 1;
   std::vector<int> hierarchical_cp;  // levels of the cp axis, the innermost first; empty: one
   bool hybrid_cp = false;            // groups of 2, 4, ... ranks along dp and cp, for samples of
                                      // different lengths
-  // Megatron-LM's generalized tensor parallelism (axes gtp_remat): above 1 refused by name.
+  // Megatron-LM's generalized tensor parallelism (axes gtp_remat): values above 1 are refused with
+  // the flag's name.
   int weight_shards = 1, expert_weight_shards = 1;
 };
 
-// All groups along `axes` as lists of ranks, a pure function: the grid of `world` ranks in
-// layout.order, dense or expert view. Groups are in ascending order of their first rank. Throws
-// Error naming the degrees, the number of ranks and the flags when they do not fit together.
+// Returns all groups along `axes` as lists of ranks, a pure function of the grid of `world` ranks
+// in layout.order, in dense or expert view. Groups are in ascending order of their first rank.
+// Throws Error naming the degrees, the number of ranks and the flags if they do not fit together.
 std::vector<std::vector<int>> rank_lists(const Layout& layout, int world, AxisSet axes,
                                          bool expert = false);
 
 class Mesh {
  public:
-  // Collective over `world`. Throws Error as rank_lists does.
+  // Collective over `world`. Throws Error like rank_lists.
   static Mesh build(const Layout& layout, comm::Group& world);
 
   const Layout& layout() const { return layout_; }
   comm::Group& world() const { return *world_; }
   int size(Axis axis) const;  // of the dense view
   int coordinate(Axis axis) const;
-  // The group of this rank along some axes of the dense view; ep is 1 there. Only the sets that
-  // build() makes: each single axis, {dp, cp} and {tp, pp}. Sets of the same ranks are one group.
+  // The group of this rank along some axes of the dense view, where ep is 1. Only the sets that
+  // build() makes: each single axis, {dp, cp} and {tp, pp}. Sets with the same ranks share one
+  // group.
   comm::Group& group(AxisSet axes) const;
   comm::Group& expert_group(AxisSet axes) const;  // ep, tp (etp), dp (expert data)
 

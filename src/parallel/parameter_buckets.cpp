@@ -59,9 +59,9 @@ size_t ParameterBuckets::room_of(DType type) {
   return rooms_.size() - 1;
 }
 
-// Spans lie in turn at the begin and at the end of a room that is as large as the largest two that
-// follow one another (one, where nothing is fetched ahead), so that these two never overlap. Each
-// type has a room.
+// Spans are placed alternately at the begin and at the end of a buffer as large as the largest two
+// consecutive spans (one, without prefetch), so that these two never overlap. Each type has its own
+// buffer.
 void ParameterBuckets::make_room() {
   Arena& arena = runtime_.arena(MemoryClass::parameters);
   for (SpanState& span : spans_) span.begins.resize(span.buckets.size());
@@ -128,7 +128,7 @@ void ParameterBuckets::drop(State& state) {
   hide(state);
 }
 
-// The first layers are needed first, and lie last.
+// The first layers are needed first, and are laid out last.
 void ParameterBuckets::changed() {
   everything_ = false;
   for (size_t b = states_.size(); b-- > 0;) {
@@ -168,8 +168,8 @@ void ParameterBuckets::begin_step() {
     if (by_span(state)) drop(state);
 }
 
-// Makes a span's buckets present or, without `wait`, begins to; false where a span at work is in
-// the way.
+// Gathers a span's buckets or, without `wait`, begins to; returns false if an active span blocks
+// their memory.
 bool ParameterBuckets::fetch(size_t index, bool wait) {
   const SpanState& span = spans_[index];
   for (size_t i = 0; i < span.buckets.size(); ++i) {
@@ -201,7 +201,8 @@ bool ParameterBuckets::fetch(size_t index, bool wait) {
   return true;
 }
 
-// Forward goes up, backward down; what is computed again goes up within a group of layers.
+// Forward visits layers in ascending order, backward in descending order; recompute ascends within
+// a group of layers.
 void ParameterBuckets::prefetch(size_t index, Pass pass) {
   const bool up = pass == Pass::forward || pass == Pass::evaluate ||
                   (pass == Pass::recompute && index == last_span_ + 1);

@@ -1,4 +1,4 @@
-// The values of a stage's buckets: their memory, and how shards become whole.
+// Values of a stage's buckets: their memory, and gathering whole values from shards.
 #pragma once
 
 #include <string>
@@ -11,12 +11,12 @@ namespace megatron::parallel {
 
 class ParameterBuckets {
  public:
-  // buckets and spans: outlive this; spans have unique names.
+  // buckets and spans must outlive this; spans have unique names.
   ParameterBuckets(const std::vector<Bucket>& buckets, const std::vector<const Span*>& spans,
                    const DataParallelGroups& groups, Runtime& runtime, Sharding sharding,
                    bool overlap);
 
-  // Of a bucket, this rank's shard.
+  // This rank's shard of a bucket.
   const Tensor& shard(size_t bucket) const { return states_[bucket].shard; }
 
   void changed();
@@ -50,7 +50,7 @@ class ParameterBuckets {
   };
   static bool gathers(const State& state) { return state.sharding != Sharding::none; }
   static bool keeps_shard(const State& state) { return state.sharding == Sharding::parameters; }
-  // Whole only while a span that names it is at work.
+  // True if the value is whole only while a span that names it is active.
   static bool by_span(const State& state) {
     return keeps_shard(state) && !state.bucket->outside_spans;
   }

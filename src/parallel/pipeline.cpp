@@ -10,10 +10,10 @@
 namespace megatron::parallel {
 namespace {
 
-// Messages that may be on their way from a stage at a time.
+// Maximum number of messages in flight from a stage.
 constexpr size_t kSendsUnderWay = 4;
 
-// What goes before a message of variable shape: type, number of dimensions, sizes.
+// Header sent before a message of variable shape: type, number of dimensions, sizes.
 constexpr int64_t kHeaderLength = 2 + kMaxRank;
 using Header = std::array<int64_t, kHeaderLength>;
 
@@ -25,7 +25,7 @@ bool is_gradient(Transfer::Kind kind) {
   return kind == Transfer::Kind::send_gradient || kind == Transfer::Kind::receive_gradient;
 }
 
-// Both ends know a message by the chunk that made it.
+// Both ends identify a message by the chunk that made it.
 std::string message_name(const PipelineShape& shape, int stage, const Transfer& transfer) {
   int made_by = shape.virtual_stage(stage, transfer.chunk);
   if (transfer.kind == Transfer::Kind::receive_activation) --made_by;
@@ -42,7 +42,7 @@ void write_header(const Tensor& header, const Tensor& tensor) {
   copy_bytes_from(header, std::as_bytes(std::span(values)));
 }
 
-// The shape in a header; that of `expected` where there is no data.
+// Shape in a header; that of `expected` if there is no data.
 Shape read_header(const Tensor& header, const Tensor& expected, const std::string& message) {
   if (!header.device().has_data()) return expected.shape();
   Header values;
@@ -57,14 +57,14 @@ Shape read_header(const Tensor& header, const Tensor& expected, const std::strin
 
 }  // namespace
 
-// The steps for one number of micro-batches, and the places for what lies between them.
+// The steps for one number of micro-batches, and the storage for tensors between them.
 struct Pipeline::Prepared {
   struct Named {
     Step step;
     std::string name;      // of a transfer
     bool weights = false;  // of a backward: weights' gradients too
   };
-  // What a chunk's action for a micro-batch needs: under way, or there.
+  // Input of a chunk's action for a micro-batch: in flight, or received.
   struct Place {
     Tensor tensor;
     comm::Work work;
@@ -80,7 +80,7 @@ struct Pipeline::Prepared {
   }
 };
 
-// One run of a prepared list.
+// One execution of a prepared list.
 class Pipeline::Execution {
  public:
   Execution(Pipeline& pipeline, Prepared& prepared, StageWork& work)
@@ -92,7 +92,7 @@ class Pipeline::Execution {
         stage_(pipeline.stage()),
         prepared_(prepared),
         work_(work) {
-    // What a run that failed has left.
+    // Releases what a failed run has left.
     for (auto& place : prepared_.inputs) place = {};
     for (auto& place : prepared_.gradients) place = {};
   }
@@ -108,7 +108,8 @@ class Pipeline::Execution {
         receive(named.step.transfer, named.name);
       }
     }
-    // The first sent first, so that what steps do with memory ends alike, however many are sent.
+    // Waits in the order of sending, so that the sequence of memory operations is the same however
+    // many are in flight.
     for (size_t i = 0; i < kSendsUnderWay; ++i) wait(sent_[(sends_ + i) % kSendsUnderWay]);
   }
 
@@ -136,7 +137,7 @@ class Pipeline::Execution {
     }
   }
 
-  // What an action needs, when it is there; undefined at the model's ends.
+  // Returns an action's input once it has arrived; undefined at the model's ends.
   Tensor take(bool gradient, bool at_end, const Action& action) {
     if (at_end || !action.begins()) return {};
     Prepared::Place place =
@@ -146,8 +147,8 @@ class Pipeline::Execution {
     return std::move(place.tensor);
   }
 
-  // What an action made, for the next virtual stage: kept where that one is of this stage, else until
-  // it is sent, which is the next thing this stage does with it.
+  // Stores an action's result for the next virtual stage: kept if that one is on this stage;
+  // otherwise until it is sent, which is the next thing this stage does with it.
   void put(bool gradient, Tensor made, int virtual_stage, int next, const Action& action) {
     const bool at_end = next < 0 || next == shape_.virtual_stages();
     MG_ASSERT(made.defined() == (action.ends() && !at_end));
@@ -201,7 +202,7 @@ class Pipeline::Execution {
                          "shape of a message");
   }
 
-  // The one thing made that is not yet sent.
+  // The only result that has not been sent yet.
   struct Made {
     Tensor tensor;
     bool gradient = false;
@@ -246,7 +247,7 @@ Pipeline::Prepared& Pipeline::prepare(int micro_batches, bool forward_only) {
   made->micro_batches = micro_batches;
   const std::vector<bool> deferred =
       deferred_weights(shape_, stages[static_cast<size_t>(stage())], micro_batches);
-  // The shape of a message is waited for where its receive stands.
+  // The shape of a message is waited for at the position of its receive.
   const Receives receives =
       overlaps() && !options_.variable_shapes ? Receives::begun_ahead : Receives::waited_for;
   for (const Step& step : with_transfers(shape_, stages, stage(), receives)) {

@@ -32,7 +32,7 @@ struct Run {
   int64_t canonical = 0, local = 0, size = 0;
 };
 
-// Of a dim of both shapes: what is held of it, in the tensor's order.
+// Slices of one dim that this rank holds, in the tensor's order.
 std::vector<Slice> ordered_slices(const CanonicalTensor& part, const Shape& local_shape, int dim) {
   std::vector<Slice> slices = part.slices(dim);
   std::ranges::sort(slices, {}, &Slice::global_begin);
@@ -48,7 +48,7 @@ template <class F>
 void for_each_run_of_part(const CanonicalTensor& part, const Shape& local_shape, F&& f) {
   const int rank = part.global.rank();
   MG_ASSERT(rank == local_shape.rank());
-  // Dims behind `last` are the same in both: they and a slice of `last` are one run.
+  // Dims after `last` are the same in both, so they and a slice of `last` form one run.
   int last = rank - 1;
   const auto is_same = [&](int dim) {
     return std::ranges::find(part.held, dim, &AxisSlices::axis) == part.held.end();
@@ -87,7 +87,8 @@ void for_each_run_of_part(const CanonicalTensor& part, const Shape& local_shape,
   if (pending.size > 0) f(pending);
 }
 
-// Of the matrix of which `part` gives some rows; one of a stack is a matrix by itself.
+// Fan-in plus fan-out of the matrix that contains `part`'s rows; each matrix of a stack counts by
+// itself.
 double xavier_width(const Placement& placement, const CanonicalTensor& part) {
   const auto columns_of = [](const CanonicalTensor& p) {
     const int64_t rows = p.stacked ? p.global[1] : p.global[0];
@@ -99,12 +100,13 @@ double xavier_width(const Placement& placement, const CanonicalTensor& part) {
   return std::sqrt(6.0 / static_cast<double>(rows + columns_of(part)));
 }
 
-// `count` runs of one size that lie as far apart in the canonical tensor as here.
+// `count` runs of one size with equal distances in the canonical tensor and in the parameter,
+// respectively.
 struct Runs {
   Run first;
   int64_t count = 1, canonical_step = 0, local_step = 0;
 
-  // Whether `run` goes on with them; then it is counted.
+  // If `run` continues them, counts it and returns true.
   bool take(const Run& run) {
     const int64_t canonical = run.canonical - first.canonical, local = run.local - first.local;
     if (run.size != first.size || canonical < 0 || local < 0) return false;
@@ -118,7 +120,8 @@ struct Runs {
   }
 };
 
-// What a part gives to elements [begin, begin + size) of the parameter, local counted from begin.
+// The runs of a part within elements [begin, begin + size) of the parameter, with local indices
+// counted from begin.
 std::vector<Runs> runs_of(const CanonicalTensor& part, const Shape& local_shape, int64_t begin,
                           int64_t size) {
   std::vector<Runs> all;
@@ -132,7 +135,7 @@ std::vector<Runs> runs_of(const CanonicalTensor& part, const Shape& local_shape,
   return all;
 }
 
-// The elements of `values` [n] that runs fill, a run a row.
+// View of the elements of `values` [n] that the runs fill, one run per row.
 Tensor rows_of(const Tensor& values, const Runs& runs) {
   const int64_t extent = (runs.count - 1) * runs.local_step + runs.first.size;
   const std::array<int64_t, 2> strides = {runs.local_step, 1};
@@ -140,8 +143,8 @@ Tensor rows_of(const Tensor& values, const Runs& runs) {
       .as_strided({runs.count, runs.first.size}, strides);
 }
 
-// What lies in both: rows of a part and rows that are held, as rows of the part's tensor and of
-// what is held.
+// Intersection of the rows of a part and the held rows, as rows of the part's tensor and of the
+// held elements.
 std::vector<Slice> common(std::span<const Slice> of_part, std::span<const Slice> held) {
   std::vector<Slice> found;
   for (const Slice& p : of_part) {

@@ -13,14 +13,14 @@ comm::Group* unless_single(comm::Group* group) {
   return group == nullptr || group->size() == 1 ? nullptr : group;
 }
 
-// The same ranks again, for calls that overlap with compute; null: one rank.
+// A second group of the same ranks, for calls that overlap with compute; null: one rank.
 std::unique_ptr<comm::Group> async(comm::Group* group) {
   if (unless_single(group) == nullptr) return nullptr;
   return comm::async(group->split(0, group->rank(), group->size()));
 }
 
-// Of the stages, those that hold the first and the last virtual stage; null where they are one, and on the
-// others. Collective over the stages.
+// Group of the stages that hold the first and the last virtual stage; null on other stages and if
+// both are the same. Collective over the stages.
 std::unique_ptr<comm::Group> embedding_group(const PipelineShape& shape, comm::Group& stages) {
   const int first = shape.stage_of(0), last = shape.stage_of(shape.virtual_stages() - 1);
   if (first == last) return nullptr;
@@ -52,7 +52,7 @@ Ranks::Ranks(const RanksOptions& options, comm::Group& world)
 
 bool Ranks::has_experts() const { return &expert_data() != &data(); }
 
-// Collective over `replicas`: neighbours are one instance.
+// Collective over `replicas`: consecutive ranks form one instance.
 Ranks::OwnReplicas Ranks::make_replicas(comm::Group& replicas) const {
   OwnReplicas own;
   if (const int instances = options_.layout.instances; instances > 1) {
@@ -79,7 +79,8 @@ ModelRanks Ranks::modules() const {
           .data = unless_single(&data())};
 }
 
-// Without shards every rank of `all` holds the same, and one of those in norm() counts it.
+// Without shards every rank of `all` holds the same elements, and one of those in norm() counts
+// them.
 Replicas Ranks::replicas(comm::Group& all, const OwnReplicas& own) const {
   Replicas replicas;
   replicas.shards = unless_single(own.shards == nullptr ? &all : own.shards.get());
@@ -102,7 +103,8 @@ DataParallelGroups Ranks::data_parallel() const {
 comm::Group* Ranks::stages() const { return unless_single(&mesh_.group(Axis::pp)); }
 comm::Group* Ranks::stages_async() const { return stages_async_.get(); }
 
-// Without shards a replica of the dense layers has all; the experts of a model are on more ranks.
+// Without shards a replica of the dense layers has all of them; the experts of a model are on more
+// ranks.
 comm::Group* Ranks::norm() const {
   if (options_.sharding == Sharding::none && !has_experts()) return unless_single(&model());
   return unless_single(norm_ == nullptr ? &world() : norm_.get());

@@ -1,4 +1,4 @@
-// The groups of one rank of a run, and what each room needs of them.
+// The groups of one rank of a run, and the groups that each room needs.
 #pragma once
 
 #include <memory>
@@ -24,7 +24,7 @@ struct RanksOptions {
 
 class Ranks {
  public:
-  // Collective over `world`, which outlives this. Throws Error as Mesh::build does.
+  // Collective over `world`, which must outlive this. Throws Error as Mesh::build does.
   Ranks(const RanksOptions& options, comm::Group& world);
   Ranks(const Ranks&) = delete;
   Ranks& operator=(const Ranks&) = delete;
@@ -32,7 +32,7 @@ class Ranks {
   const Mesh& mesh() const { return mesh_; }
   comm::Group& world() const { return mesh_.world(); }
   comm::Group& data() const { return mesh_.group({Axis::dp, Axis::cp}); }  // see different samples
-  // Hold the same experts.
+  // Ranks that hold the same experts.
   comm::Group& expert_data() const { return mesh_.expert_group(Axis::dp); }
   comm::Group& model() const { return mesh_.group({Axis::tp, Axis::pp}); }  // hold one replica
   const PipelineShape& pipeline() const { return options_.pipeline; }
@@ -49,14 +49,15 @@ class Ranks {
   comm::Group* stages() const;        // null: one
   comm::Group* stages_async() const;  // null: none
   // Ranks among which shards that are `counted` hold each element of the model once
-  // (optim/optimizer.h): of a replica, of one instance of the shards, or all. Null: one.
+  // (optim/optimizer.h): those of a replica, of one instance of the shards, or all. Null: one.
   comm::Group* norm() const;
 
-  // That this rank has spent in calls of all these groups so far, as comm::Group::seconds().
+  // Seconds that this rank has spent in calls of all these groups so far, as
+  // comm::Group::seconds().
   double seconds() const;
 
  private:
-  // Of Replicas, those groups that the mesh does not have.
+  // Replica groups that the mesh does not provide.
   struct OwnReplicas {
     std::unique_ptr<comm::Group> shards, instances, async, instances_async;
   };

@@ -9,7 +9,7 @@
 namespace megatron::parallel {
 namespace {
 
-// Forwards of micro-batches in groups that go through the chunks in turn.
+// Forwards of micro-batches in groups that pass through the chunks in turn.
 Schedule forwards_in_groups(int micro_batches, int chunks, int group) {
   Schedule forwards;
   forwards.reserve(static_cast<size_t>(micro_batches) * static_cast<size_t>(chunks));
@@ -43,7 +43,7 @@ void check_groups(int stages, int micro_batches, int group) {
       micro_batches, group, rest, stages, stages);
 }
 
-// `warm_up` forwards, then a forward and a backward in turn, then the other backwards.
+// `warm_up` forwards, then alternately a forward and a backward, then the remaining backwards.
 Schedule alternating(const Schedule& forwards, const Schedule& backwards, size_t warm_up,
                      int parts) {
   Schedule schedule;
@@ -65,7 +65,7 @@ Schedule alternating(const Schedule& forwards, const Schedule& backwards, size_t
   return schedule;
 }
 
-// Backward goes through the chunks the other way.
+// Backward passes through the chunks in reverse order.
 Schedule backwards_of(Schedule forwards, int chunks) {
   for (Action& action : forwards)
     action = {Action::Kind::backward, chunks - 1 - action.chunk, action.micro_batch};

@@ -5,13 +5,14 @@
 namespace megatron::parallel {
 namespace {
 
-// Until stages that begin unlike each other run in one rhythm, and messages under way are let go.
+// Additional micro-batches until stages with different beginnings reach the same rhythm and
+// messages in flight are released.
 constexpr int64_t kSpare = 6;
 
 }  // namespace
 
-// A list repeats itself once the pipeline is full: that of an interleaved one every group, another
-// at the latest every as many micro-batches as there are stages, whose messages go round.
+// A list repeats itself once the pipeline is full: an interleaved one with every group, another at
+// the latest after as many micro-batches as there are stages, because of messages between them.
 ShortSteps short_steps(const PipelineShape& shape, int stage, int64_t all) {
   if (shape.stages == 1 && shape.parts == 1)
     return {std::min<int64_t>(all, 2), std::min<int64_t>(all, 3)};

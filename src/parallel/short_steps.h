@@ -1,4 +1,4 @@
-// Short steps of a pipeline from which long ones follow, for plans.
+// Short steps of a pipeline from which plans extrapolate long ones.
 #pragma once
 
 #include <cstdint>
@@ -7,10 +7,10 @@
 
 namespace megatron::parallel {
 
-// Numbers of micro-batches of two steps that stand for one of `all` on this stage: of the stage's
-// actions and transfers (parallel/pipeline.h), what `more` has beyond `less` stands in `less`, too,
-// and once more for each further more - less micro-batches, which divides all - less. Twice `all`
-// where a step is no longer than that.
+// Numbers of micro-batches of two steps that represent one of `all` on this stage: of the stage's
+// actions and transfers (parallel/pipeline.h), those that `more` has beyond `less` are also in
+// `less`, and occur once more for each further more - less micro-batches, which divides all - less.
+// Both are `all` if a step is no longer than that.
 struct ShortSteps {
   int64_t less = 0, more = 0;
 };

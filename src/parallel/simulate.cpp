@@ -16,7 +16,7 @@ std::string_view word(Action::Kind kind) {
   return {};
 }
 
-// Runs the lists against one another.
+// Simulates the lists together.
 class SimulatedRun {
  public:
   SimulatedRun(const PipelineShape& shape, const std::vector<Schedule>& stages,
@@ -47,7 +47,7 @@ class SimulatedRun {
   }
 
  private:
-  // Whether the stage's next action could be run.
+  // Runs the stage's next action if it is ready. Returns false if it is not.
   bool advance(int stage) {
     auto& done = intervals_[static_cast<size_t>(stage)];
     const Schedule& list = stages_[static_cast<size_t>(stage)];
@@ -62,7 +62,8 @@ class SimulatedRun {
     return true;
   }
 
-  // Moves `ready` to when all that the action needs is there; false while some of it is not.
+  // Sets `ready` to the time when all inputs of the action are available; returns false while some
+  // are not.
   bool can_begin(const Action& action, int virtual_stage, double& ready) {
     if (!action.begins()) return true;
     const int m = action.micro_batch;

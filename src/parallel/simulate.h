@@ -1,4 +1,4 @@
-// When each action of a pipeline runs, in simulated time.
+// Simulated times of each action of a pipeline.
 #pragma once
 
 #include <vector>
@@ -7,26 +7,26 @@
 
 namespace megatron::parallel {
 
-// By which with_transfers() gives messages their places: actions that take equally long, and
-// messages that take a little, so that of two stages the one that runs ahead sends first.
+// Times by which with_transfers() places messages: actions take equally long, and messages a
+// little, so that of two stages the one that is ahead sends first.
 inline constexpr ActionTimes kPlacingTimes{1, 1, 1, 1.0 / 16};
 
 struct Interval {
   double begin = 0, end = 0;
 };
 
-// Of each stage's list, action by action: an action begins when the one before it has ended, the
-// virtual stage of the model that it needs has ended, and what that one made has arrived. Throws Error as
-// simulate() does.
+// Interval of each action of each stage's list: an action begins once the previous one has ended,
+// the virtual stage that it depends on has ended, and that stage's output has arrived. Throws Error
+// as simulate() does.
 std::vector<std::vector<Interval>> timeline(const PipelineShape& shape,
                                             const std::vector<Schedule>& stages,
                                             const ActionTimes& times);
 
-// Micro-batches that the lists speak of: the highest one, and one.
+// Number of micro-batches in the lists: the highest index plus one.
 int count_micro_batches(const std::vector<Schedule>& stages);
 
-// Whether a list has an action `weight` for a chunk and micro-batch; row after row of
-// micro-batches.
+// True for each chunk and micro-batch for which the list has an action `weight`; one row of
+// micro-batches per chunk.
 std::vector<bool> deferred_weights(const PipelineShape& shape, const Schedule& schedule,
                                    int micro_batches);
 

@@ -1,5 +1,5 @@
-// Ranks that share every layer: each holds a slice of its matrices (Shoeybi et al. 2019), and with
-// `sequence` a slice of the tokens between them (Korthikanti et al. 2022).
+// Tensor parallelism: ranks share every layer, and each holds a slice of its matrices (Shoeybi et
+// al. 2019), and with `sequence` a slice of the tokens between them (Korthikanti et al. 2022).
 #pragma once
 
 #include "comm/group.h"
@@ -7,8 +7,8 @@
 
 namespace megatron::parallel {
 
-// As a module sees it. Groups are borrowed; null: one rank, for which every call here is the
-// identity.
+// The group as seen by a module. Groups are borrowed; null: one rank, for which every call here is
+// the identity.
 struct TensorParallel {
   comm::Group* group = nullptr;
   comm::Group* async =
@@ -17,10 +17,10 @@ struct TensorParallel {
 
   int rank() const { return group == nullptr ? 0 : group->rank(); }
   int size() const { return group == nullptr ? 1 : group->size(); }
-  // Whether tokens are divided between the matrices.
+  // True if tokens are divided between the matrices.
   bool divides_tokens() const { return sequence && size() > 1; }
-  // Of `tokens` rows between the matrices, those of this rank. Throws Error naming both numbers
-  // when they cannot be divided evenly.
+  // This rank's share of `tokens` rows outside the matrix products. Throws Error naming both
+  // numbers if they cannot be divided evenly.
   Slice tokens(int64_t tokens) const;
 };
 

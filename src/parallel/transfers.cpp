@@ -20,7 +20,7 @@ struct Message {
   auto order() const { return std::tie(made, gradient, from_piece, micro_batch); }
 };
 
-// In the one order in which every stage takes part in them.
+// In the single order in which every stage takes part in them.
 std::vector<Message> messages_of(const PipelineShape& shape, const std::vector<Schedule>& stages,
                                  const std::vector<std::vector<Interval>>& intervals) {
   std::vector<Message> messages;
@@ -80,10 +80,10 @@ std::vector<Step> steps_of(const PipelineShape& shape, const Schedule& list,
 
 }  // namespace
 
-// Actions and messages of all stages stand in one order: messages by when they are made, actions by
-// when they begin (or, where receives are begun ahead, end), in simulated time. Each stage's steps
-// are what concerns it, in that order; so the first step in it that has not been made can always be
-// made, and two stages see the messages between them in the same order.
+// Actions and messages of all stages are put in one order: messages by the time when they are made,
+// actions by the time when they begin (or, if receives are begun ahead, end), in simulated time.
+// Each stage's steps are the ones that concern it, in that order. So the first step that has not
+// been made can always be made, and two stages see the messages between them in the same order.
 std::vector<std::vector<Step>> with_transfers(const PipelineShape& shape,
                                               const std::vector<Schedule>& stages,
                                               Receives receives) {

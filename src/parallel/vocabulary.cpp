@@ -14,8 +14,8 @@
 namespace megatron::parallel {
 namespace {
 
-// Rows of the first ranks: share_of(V, n, 0), known from what any rank holds. A rank without rows
-// begins at V.
+// Rows of the first ranks: share_of(V, n, 0), computed from the rows of any rank. A rank without
+// rows begins at V.
 int64_t largest_share(int64_t first, int64_t rows, int rank) {
   return rank == 0 ? rows : ceil_div(first, rank);
 }
@@ -30,7 +30,7 @@ void loss_dgrad(Backward& backward) {
   }
 }
 
-// The loss of one rank's rows of the vocabulary, chunk of tokens by chunk of tokens.
+// Loss of one rank's rows of the vocabulary, one chunk of tokens at a time.
 class DividedLoss {
  public:
   DividedLoss(Tape& tape, const Var& x, const Weight& weight, int64_t first, const Tensor& labels,
@@ -56,7 +56,7 @@ class DividedLoss {
           Tensor::empty(tape.runtime().arena(partial_memory(tp)), x_TH_.shape(), type_, "loss.dx");
   }
 
-  // Gives the sum of dx over the ranks under way.
+  // Returns the sum of dx over the ranks in flight.
   PendingDx run() {
     const int64_t columns = weight_.value().size(0);
     const int64_t share = std::max<int64_t>(1, largest_share(first_, columns, tp_.rank()));
@@ -98,7 +98,7 @@ class DividedLoss {
   const Tensor& loss() const { return loss_T_; }
 
  private:
-  // Of tokens [begin, begin + count); gradients of the logits where the tape records.
+  // Forms the loss of tokens [begin, begin + count), and the logits' gradients if the tape records.
   void form_loss(int64_t begin, int64_t count) {
     Stream& stream = tape_.stream();
     const Tensor logits = logits_CV_.slice(0, 0, count);

@@ -1,5 +1,5 @@
-// The table of tokens and the output layer with their rows (the vocabulary) divided: rank r of n
-// holds share_of(V, n, r). With one rank they are the functions of ops/.
+// Token table and output layer with their rows (the vocabulary) divided: rank r of n holds
+// share_of(V, n, r). With one rank they are the functions of ops/.
 #pragma once
 
 #include "autograd/tape.h"
@@ -7,23 +7,23 @@
 
 namespace megatron::parallel {
 
-// Row ids[t] of the whole table. ids i32 [T], table [rows, H], the first of them row `first` of V.
-// [T, H], the same on all ranks; tokens divided: [T/n, H].
+// Row ids[t] of the whole table. ids i32 [T], table [rows, H], whose first row is row `first` of V.
+// [T, H], the same on all ranks; with divided tokens [T/n, H].
 Var vocabulary_embedding(Tape& tape, const Tensor& ids, const Weight& table, int64_t first,
                          const TensorParallel& tp);
 
-// Loss of each token and all gradients but that of x, as ops::linear_cross_entropy: [T], the same
-// on all ranks. x [T, H] (tokens divided: [T/n, H]); labels, weights [T]. The ranks exchange, once
-// a chunk of tokens, the largest logit, the sum of exponentials and the label's logit.
+// Loss of each token and all gradients except that of x, as ops::linear_cross_entropy: [T], the
+// same on all ranks. x [T, H] (divided tokens: [T/n, H]); labels, weights [T]. For each chunk of
+// tokens the ranks exchange the largest logit, the sum of exponentials and the label's logit.
 Tensor vocabulary_cross_entropy(Tape& tape, const Var& x, const Weight& weight, int64_t first,
                                 const Tensor& labels, const Tensor& weights,
                                 const TensorParallel& tp, double soft_cap = 0);
 
-// x w^T over the whole vocabulary V, capped, on all ranks: [T, V], recorded as ops::linear where the
+// x w^T over the whole vocabulary V, capped, on all ranks: [T, V], recorded as ops::linear if the
 // tape records.
 Var vocabulary_linear(Tape& tape, const Var& x, const Weight& weight, int64_t vocabulary,
                       const TensorParallel& tp, double soft_cap = 0);
-// The logits that the loss is computed from, f32 (f64), as ops::linear_logits: on all ranks.
+// The logits that the loss is computed from, f32 (f64), as in ops::linear_logits: on all ranks.
 Tensor vocabulary_logits(Tape& tape, const Tensor& x, const Weight& weight, int64_t vocabulary,
                          const TensorParallel& tp, double soft_cap = 0);
 

@@ -9,9 +9,9 @@ namespace {
 
 using Kind = Action::Kind;
 
-// Gives each chunk's forwards, backwards and weights their micro-batches in ascending order.
-// Actions of micro-batches that the step does not have are left out: the rest keeps an order in
-// which it can run, for micro-batches need nothing of one another.
+// Assigns micro-batches in ascending order to each chunk's forwards, backwards and weights. Actions
+// of micro-batches that the step does not have are omitted: the rest remains executable, since
+// micro-batches do not depend on one another.
 class Writer {
  public:
   explicit Writer(int micro_batches) : micro_batches_(micro_batches) {}
@@ -42,8 +42,8 @@ Schedule zero_bubble_h1(int stage, int stages, int micro_batches) {
   const int warm_up = std::min(stages - stage - 1, micro_batches);
   Writer writer(micro_batches);
   for (int m = 0; m < warm_up; ++m) writer.forward(0);
-  // A stage that began with fewer forwards than the first owes as many weights more: every stage
-  // then keeps as many micro-batches alive as 1F1B's first.
+  // A stage that began with fewer forwards than the first defers correspondingly more weights:
+  // every stage then keeps as many micro-batches alive as 1F1B's first stage.
   for (int m = 0; m < micro_batches; ++m) {
     if (m + warm_up < micro_batches) writer.forward(0);
     writer.backward(0);
@@ -57,13 +57,13 @@ Schedule zero_bubble_v(int stage, int stages, int micro_batches) {
   MG_ASSERT(stages >= 1 && stage >= 0 && stage < stages && micro_batches >= 0);
   const int below = stages - stage;  // stages from this one down to the turn
   Writer writer(micro_batches);
-  // Forwards until the first micro-batch has gone down and come back up.
+  // Forwards until the first micro-batch has passed down and back up.
   for (int i = 0; i < 2 * below - 1; ++i) writer.forward(0);
   for (int i = 0; i < stage; ++i) {
     writer.forward(1);
     writer.forward(0);
   }
-  // Backwards of the upper arm, until the first has gone down it and come back up the lower one.
+  // Backwards of the upper arm, until the first has passed down it and back up the lower one.
   for (int i = 0; i < below; ++i) {
     writer.forward(1);
     writer.backward(1);
@@ -78,7 +78,7 @@ Schedule zero_bubble_v(int stage, int stages, int micro_batches) {
     writer.backward(1);
     writer.weight(1);
   }
-  // Input gradients that other stages wait for come first, weights fill what is left.
+  // Input gradients that other stages wait for come first; weights fill the remaining time.
   for (int i = 0; i < stage; ++i) {
     writer.backward(0);
     writer.backward(1);

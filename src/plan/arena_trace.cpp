@@ -94,8 +94,9 @@ void ArenaReplay::play(std::span<const int64_t> events, Blocks& blocks) {
   }
 }
 
-// What lies before the last `reach` blocks stays until the step is over, so that where those lie is
-// all that decides on what comes. Compared with ever later times (Brent's search for a cycle).
+// Blocks before the last `reach` ones stay until the step is over, so that only the positions of
+// the last ones determine what follows. They are compared with those after increasing numbers of
+// repetitions (Brent's cycle detection).
 void ArenaReplay::repeat(std::span<const int64_t> part, int64_t again, size_t reach,
                          Blocks& blocks) {
   Blocks before;

@@ -1,7 +1,7 @@
-// What a step does with an arena, seen once on a meta run and then played on a copy of the arena: a
-// step of any number of micro-batches, from steps of few. Where tensors of several micro-batches
-// come and go between each other, holes grow for hundreds of them, so that no short step has the
-// high-water mark of a long one.
+// Arena events of a step, traced once on a meta run and then replayed on a copy of the arena:
+// extends short steps to a step of any number of micro-batches. If tensors of several micro-batches
+// are allocated and freed between each other, holes grow for hundreds of micro-batches, so no short
+// step reaches the high-water mark of a long one.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +15,9 @@
 
 namespace megatron::plan {
 
-// In order: the bytes of a block that is taken; or below 0, which block is given back: -1 is the
-// one taken last, -2 the one before. 0: a block is given back that was taken before all these.
+// Events in order: a positive number is the size in bytes of an allocated block; a negative one is
+// a release: -1 of the block allocated last, -2 of the one before. 0: release of a block that was
+// allocated before all these events.
 using ArenaEvents = std::vector<int64_t>;
 
 class ArenaTrace final : public ArenaListener {
@@ -31,28 +32,31 @@ class ArenaTrace final : public ArenaListener {
   int64_t taken_ = 0;
 };
 
-// Events of which [begin, end) come `again` times more.
+// Events of a step, of which [begin, end) are repeated `again` more times.
 struct StepEvents {
   ArenaEvents events;
   size_t begin = 0, end = 0;
   int64_t again = 0;
 };
 
-// The same without the blocks that are not given back: what comes another time, where those stay.
+// The same events without the blocks that are never released: the events of a repetition, for which
+// those blocks already exist.
 ArenaEvents without_kept(const ArenaEvents& events);
 
-// What `more` does beyond `less`, where it does it as often as one likes: it comes behind the same
-// events in both, at least once in `less`, and the same ones follow. Else nullopt.
+// Events that `more` has beyond `less` and that may be repeated any number of times: they follow
+// the same events in both, occur at least once in `less`, and are followed by the same events.
+// Otherwise nullopt.
 std::optional<ArenaEvents> repeated_part(const ArenaEvents& less, const ArenaEvents& more);
 
-// A step whose last `part` comes `again` times more. nullopt where it has none, or gives back what
-// others took.
+// A step whose last `part` is repeated `again` more times; nullopt if it has no such part, or the
+// part releases blocks that others allocated.
 std::optional<StepEvents> lengthened(ArenaEvents step, const ArenaEvents& part, int64_t again);
 
 ArenaEvents flattened(const StepEvents& step);  // all of them, one after another
 
-// A copy of a meta arena on which steps are played. As often as a part may come again, it takes no
-// longer than until the blocks lie where they lay after an earlier time.
+// A copy of a meta arena on which steps are replayed. Repetitions of a part stop as soon as the
+// blocks lie where they lay after an earlier repetition, so the time does not grow with their
+// number.
 class ArenaReplay {
  public:
   explicit ArenaReplay(const Arena& arena) : arena_(arena.copy()) {}

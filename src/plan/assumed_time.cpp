@@ -87,7 +87,7 @@ Part part_of(std::string_view kernel) {
 
 bool is_half(DType type) { return type == DType::bf16 || type == DType::f16; }
 
-// Products are out [m,n] over k.
+// Sizes of a product: out [m,n] over k.
 struct Sizes {
   int64_t m, n, k;
   bool gradient;  // a transposed: of a weight
@@ -98,7 +98,8 @@ Sizes sizes_of(const WorkItem& item) {
   return {out.shape[-2], out.shape[-1], a.shape[gradient ? -2 : -1], gradient};
 }
 
-// In fp32, whatever the model's type: from or to the logits of experts, or of the gate of a shared one.
+// Products in fp32, whatever the model's type: from or to the logits of experts, or the gate of a
+// shared expert.
 bool is_router_product(const WorkItem& item, int64_t experts) {
   const auto [m, n, k, gradient] = sizes_of(item);
   const auto is_logits = [&](int64_t size) { return size == experts || size == 1; };
@@ -184,7 +185,7 @@ class Sums {
   std::array<double, kNames.size()> seconds_{}, flops_{};
 };
 
-// Products of half precision, but for those of routers.
+// True if all products except those of routers are in half precision.
 bool known(const StepWork& work, int64_t experts) {
   return std::ranges::all_of(work.kernels, [&](const WorkItem& item) {
     if (item.calls == 0) return true;

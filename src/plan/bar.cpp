@@ -9,7 +9,7 @@
 namespace megatron::plan {
 namespace {
 
-// Cells of each size; they sum up to `cells`.
+// Number of cells for each size; they sum to `cells`.
 std::vector<size_t> cells_of(const std::vector<int64_t>& sizes, int64_t whole, size_t cells) {
   std::vector<size_t> result;
   std::vector<double> rest;

@@ -1,4 +1,4 @@
-// Horizontal bars of text.
+// Horizontal bars drawn as text.
 #pragma once
 
 #include <cstdint>
@@ -12,9 +12,9 @@ struct BarPart {
   int64_t size = 0;
 };
 
-// The parts one after another, in cells in proportion to their sizes (rounded so that all cells are
-// taken: largest remainder). `whole` >= sum is what the full width stands for; the rest is filled
-// with `empty`.
+// Draws the parts one after another, in cells proportional to their sizes (rounded by largest
+// remainder, so that all cells are used). `whole` >= sum is the size of the full width; the rest is
+// filled with `empty`.
 std::string stacked_bar(const std::vector<BarPart>& parts, int64_t whole, size_t cells,
                         const std::string& empty);
 

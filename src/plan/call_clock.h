@@ -1,4 +1,4 @@
-// The time of work that is queued on a stream.
+// Measures the time of work that is queued on a stream.
 #pragma once
 
 #include <functional>
@@ -14,11 +14,11 @@ class CallClock {
   explicit CallClock(Runtime& runtime);
 
   // Seconds that the device takes for what `work` queues on the runtime's stream: on a host by the
-  // host's clock, on a GPU by its own, without the host's time for queueing: where that is long, as
-  // it may be the first time, `work` is made again.
+  // host's clock, on a GPU by its own, without the host's time for queueing. If queueing is slow,
+  // as it may be the first time, `work` is called again.
   double seconds(const std::function<void()>& work);
-  // Mean seconds of a call, of as many in a row as take about `window` seconds, at least one; on a
-  // GPU, whose queue ends, of kMostQueued at most. 0: of one call.
+  // Mean seconds of a call, over as many consecutive calls as take about `window` seconds, at least
+  // one; on a GPU, whose queue is limited, at most kMostQueued. window 0: one call.
   double mean_seconds(double window, const std::function<void()>& call);
 
   static constexpr int kMostQueued = 64;

@@ -1,4 +1,5 @@
-// Rows of experts in a step: how many their buffers have, how many of these are an expert's, and what calls cost then.
+// Rows of experts in a step: the size of their buffers, how many of these rows belong to an expert,
+// and the cost of calls at that fill.
 #pragma once
 
 #include <optional>
@@ -8,14 +9,15 @@
 
 namespace megatron::plan {
 
-// Of a model with so many experts a layer, as the calls of a step show: room, even, most and divided, the rest as it is
-// by default. nullopt: no layer of them.
+// Derives room, even, most and divided from a step's calls for a model with `experts` experts per
+// layer; the other members keep their defaults. nullopt: no layer has experts.
 std::optional<ExpertRows> expert_rows(const StepWork& work, int64_t experts);
 
-// Rows that there are where the fullest rank (not divided: expert) has `load` times the mean.
+// Number of rows if the fullest rank (if experts are not divided: the fullest expert) has `load`
+// times the mean.
 int64_t rows_at(const ExpertRows& rows, double load);
 
-// How a call's buffer of rows is filled.
+// Fill of a call's buffer of rows.
 struct ExpertFill {
   int64_t rows = 0;  // that are an expert's; 0: all
   double fullest =
@@ -24,10 +26,11 @@ struct ExpertFill {
 ExpertFill fill_at(const ExpertRows& rows, double load);
 
 bool is_expert_product(const WorkItem& item);
-// The same calls where products of experts compute `fill`'s rows alone; other kernels go through whole buffers.
+// The same calls with products of experts restricted to `fill`'s rows; other kernels process whole
+// buffers.
 StepWork filled(StepWork work, const ExpertFill& fill);
 
-// The row behind the last one of the first `experts` of `all`, in a buffer of `room` rows.
+// Row after the last one of the first `experts` of `all`, in a buffer of `room` rows.
 int64_t rows_before(const ExpertFill& fill, int64_t room, int64_t experts, int64_t all);
 
 }  // namespace megatron::plan

@@ -14,7 +14,8 @@
 namespace megatron::plan {
 namespace {
 
-// Three digits and a unit of a thousand each; whole numbers below a thousand as they are.
+// Formats three digits and a unit, in steps of a thousand; whole numbers below a thousand
+// unchanged.
 std::string scaled(double value, std::span<const std::string_view> units, std::string_view space) {
   size_t unit = 0;
   while (std::abs(value) >= 999.5 && unit + 1 < units.size()) {

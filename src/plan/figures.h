@@ -1,4 +1,4 @@
-// Figures of a plan as a person reads them.
+// Formats a plan's numbers for people.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ std::string amount_text(int64_t count, const std::string& one,
 std::string share_text(double share);  // "4.2%"; "<0.1%" for less that is not 0; "114 x"
 std::string text_or_unknown(const std::optional<double>& seconds);
 
-// Columns that UTF-8 text takes, of letters that are one column wide.
+// Columns of UTF-8 text whose letters are one column wide.
 size_t columns(const std::string& text);
 std::string left(const std::string& text, size_t width);   // padded behind; never cut
 std::string right(const std::string& text, size_t width);  // padded before

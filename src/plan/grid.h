@@ -1,4 +1,4 @@
-// Columns of text.
+// Text in aligned columns.
 #pragma once
 
 #include <string>
@@ -6,7 +6,8 @@
 
 namespace megatron::plan {
 
-// Rows of cells two spaces apart: the first column begins to the left, the others end to the right.
+// Rows of cells separated by two spaces: the first column is left-aligned, the others
+// right-aligned.
 class Grid {
  public:
   explicit Grid(std::vector<std::string> head) { add(std::move(head)); }

@@ -29,7 +29,7 @@ namespace {
 constexpr double kLeastShare = 0.8;
 constexpr size_t kLargestFile = 1 << 16;
 
-// The name of a program's file, and what is another for each build of it.
+// Name of a program's file, and a text that differs between its builds.
 struct Build {
   std::string program, text;
 };
@@ -53,7 +53,7 @@ std::string device_name(Device device) {
          cuda_plugin().versions();
 }
 
-// Another build's file has the same name, so that builds do not pile up.
+// Another build's file has the same name, so that the files of old builds do not accumulate.
 std::string path_of(const RateKeeping& keeping, const Json& key) {
   std::string lasting, what = key["rate"].as_string();
   for (const auto& [name, value] : key.as_object())
@@ -84,7 +84,7 @@ std::optional<Rate> read_rate(const std::string& path, const Json& key) {
   }
 }
 
-// Why it is not.
+// Keeps a rate; returns the reason if it is not kept.
 std::string keep(const RateKeeping& keeping, const Json& key, const Rate& rate) {
   if (!(rate.value > 0)) return "there is none";
   if (rate.spread > kNoisySpread)
@@ -109,7 +109,7 @@ std::string keep(const RateKeeping& keeping, const Json& key, const Rate& rate) 
   }
 }
 
-// Of work of all the threads.
+// Share of the processors that this process had while all threads worked.
 double share_of_processors(Device device, int threads, const std::function<void()>& work) {
   const double begin = now_seconds(), used = processor_seconds();
   work();

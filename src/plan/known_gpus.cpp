@@ -7,7 +7,7 @@
 namespace megatron::plan {
 namespace {
 
-// Longer names before those that they contain.
+// Longer names come before names that they contain.
 constexpr std::array kSheets = {
     DataSheet{"GB200", 2500e12, 8.0e12},           DataSheet{"B200", 2250e12, 8.0e12},
     DataSheet{"GH200 144G", 989e12, 4.9e12},       DataSheet{"GH200", 989e12, 4.0e12},
@@ -24,7 +24,7 @@ std::optional<DataSheet> data_sheet(std::string_view device) {
   for (const DataSheet& sheet : kSheets) {
     const size_t at = device.find(sheet.name);
     if (at == std::string_view::npos) continue;
-    // "L4" is not in "L40", and "A100X" is no A100.
+    // "L4" must not match "L40", nor "A100" match "A100X".
     const size_t end = at + sheet.name.size();
     if (end < device.size() && std::isalnum(static_cast<unsigned char>(device[end])) != 0) continue;
     return sheet;

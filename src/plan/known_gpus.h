@@ -1,4 +1,4 @@
-// Rates that NVIDIA's data sheets give.
+// Rates from NVIDIA's data sheets.
 #pragma once
 
 #include <cstdint>
@@ -13,10 +13,10 @@ struct DataSheet {
   double memory_bandwidth = 0;  // bytes/s
 };
 
-// By the name that the driver reports ("NVIDIA H200"); none for others.
+// Looks up the name that the driver reports ("NVIDIA H200"); none for other devices.
 std::optional<DataSheet> data_sheet(std::string_view device);
 
-// The GPU that plans are made for where there is none: an H200, of whose memory 139 GiB can be had.
+// The GPU that plans are made for on a machine without one: an H200, with 139 GiB of usable memory.
 inline constexpr std::string_view kPlannedGpu = "H200";
 inline constexpr int64_t kPlannedGpuMemory = int64_t{139} << 30;
 

@@ -23,7 +23,7 @@ double spread_of(const std::vector<double>& samples) {
   return (most - least) / most;
 }
 
-// Numbers in [-1, 1), all bits of which change.
+// Numbers in [-1, 1) in which all bits vary.
 void fill_randomly(Tensor& t) {
   constexpr int64_t kPart = int64_t{1} << 20;
   std::vector<float> numbers(static_cast<size_t>(std::min(kPart, t.elements())));
@@ -38,7 +38,7 @@ void fill_randomly(Tensor& t) {
   }
 }
 
-// By as many sums as hide the time of an addition, asking for memory 2 KB ahead.
+// Uses as many sums as hide the latency of an addition, and prefetches memory 2 KB ahead.
 uint64_t sum_of_words(const uint64_t* words, int64_t count) {
   constexpr int64_t kSums = 16, kAhead = 256;
   uint64_t sums[kSums] = {};
@@ -52,7 +52,7 @@ uint64_t sum_of_words(const uint64_t* words, int64_t count) {
   return std::accumulate(sums, sums + kSums, uint64_t{0});
 }
 
-// Operands of a product, and what makes it.
+// Operands and arguments of a product.
 class PeakProduct {
  public:
   PeakProduct(Runtime& runtime, DType type, const PeakShape& shape, bool transpose_b)
@@ -103,7 +103,7 @@ double best_of(Runtime& runtime, DType type, const PeakShape& shape, bool transp
   return PeakProduct(runtime, type, shape, transpose_b).best_rate(seconds);
 }
 
-// Of a GPU: how fast it is says how large a product must be.
+// Products to measure on a GPU: the faster it is, the larger they must be.
 std::vector<PeakShape> cubes(Runtime& runtime, DType type) {
   constexpr int64_t kSmallest = 128, kLargest = 8192;
   constexpr double kEnough = 1e-3;

@@ -1,5 +1,5 @@
-// The machine's measured rates of matrix products and of memory, the yardsticks of every speed that
-// is printed.
+// The machine's measured rates of matrix products and of memory, which all printed speeds are
+// compared with.
 #pragma once
 
 #include <atomic>
@@ -14,7 +14,7 @@
 
 namespace megatron::plan {
 
-// Where the samples of a limit lie further apart, nothing may be claimed of the run.
+// If the samples of a limit are spread wider than this, no efficiency is reported.
 inline constexpr double kNoisySpread = 0.15;
 
 struct PeakShape {
@@ -23,29 +23,29 @@ struct PeakShape {
 };
 
 // Samples products of large shapes, in the form of a forward and of an input's gradient, for about
-// `seconds` in all and returns each shape's best rate. On a host these are at least five shapes; on
-// a GPU cubes of random numbers (a GPU's clock depends on how many bits change) of twice the size
-// of the one before, the last of 8192 or the first that takes a millisecond.
+// `seconds` in total and returns each shape's best rate. On a host there are at least five shapes;
+// on a GPU cubes of random numbers (a GPU's clock depends on how many bits change), each twice the
+// size of the one before, up to 8192 or the first that takes a millisecond.
 std::vector<PeakShape> sample_gemm_rates(Runtime& runtime, DType type, double seconds);
 double best_rate(const std::vector<PeakShape>& shapes);
 
-// The best rate of oneDNN's products over the shapes of a host, with the second factor as the library wants
-// it, for about `seconds` in all. 0 where there is none to compare with: on a GPU, in a build without
-// oneDNN, and of a type that it does not multiply on this processor.
+// Best rate of oneDNN's products over the shapes of a host, with the second factor in the layout
+// that the library prefers, for about `seconds` in total. 0 if there is nothing to compare with: on
+// a GPU, in a build without oneDNN, and for a type that it does not multiply on this processor.
 double library_gemm_rate(Runtime& runtime, DType type, double seconds);
 
-// Bytes read and written a second while the kernel table's `copy` moves 256 MB of f32 from one
-// tensor to another by all threads, the best of `rounds`. As in STREAM (McCalpin, 1995), each byte
-// counts once where it is read and once where it is written; the copy writes past the caches, so no
-// line is read in order to be written. Takes 512 MB of the scratch arena. On a GPU it moves as much
-// as takes it 0.2 ms, 1 GB at most.
+// Bytes read and written per second while the kernel table's `copy` moves 256 MB of f32 from one
+// tensor to another with all threads; the best of `rounds`. As in STREAM (McCalpin, 1995), each
+// byte counts once when it is read and once when it is written; the copy bypasses the caches when
+// writing, so no line is read in order to be written. Takes 512 MB of the scratch arena. On a GPU
+// it moves as much as it can in 0.2 ms, at most 1 GB.
 double copy_bandwidth(Runtime& runtime, int rounds = 5);
 
-// Peak over several samplings, and how far they lie apart: (largest - smallest) / largest.
+// Peak over several samplings, and their spread: (largest - smallest) / largest.
 class PeakMeter {
  public:
   PeakMeter(Runtime& runtime, DType type) : runtime_(&runtime), type_(type) {}
-  // With a runtime for each sampling, so that no memory is held between them.
+  // Makes a runtime for each sampling, so that no memory is held between them.
   PeakMeter(Device device, int threads, DType type)
       : device_(device), threads_(threads), type_(type) {}
   void sample(double seconds);
@@ -61,7 +61,7 @@ class PeakMeter {
   std::vector<double> samples_;
 };
 
-// Copy bandwidth over several samplings, likewise. Holds its two tensors.
+// The same for copy bandwidth. Holds its two tensors.
 class BandwidthMeter {
  public:
   explicit BandwidthMeter(Runtime& runtime);
@@ -69,8 +69,8 @@ class BandwidthMeter {
   double best() const;            // bytes/s
   double spread() const;
 
-  // Bytes a second while all threads read one of the tensors and write nothing; of a host only.
-  // Less than what a copy moves where reading and writing have ways of their own to memory.
+  // Bytes per second while all threads read one of the tensors and write nothing; only on a host.
+  // Less than a copy moves if reading and writing have separate paths to memory.
   double sample_reading(int rounds = 3);
   double best_reading() const;  // 0 where there is no sample
 

@@ -1,4 +1,5 @@
-// Times of calls that several plans share, so that their steps differ by what they do otherwise, not by noise.
+// Times of calls shared by several plans, so that their step times differ by their other calls, not
+// by noise.
 #pragma once
 
 #include <optional>
@@ -13,10 +14,10 @@ struct StepTime;
 
 class MeasuredCalls {
  public:
-  // Keeps the times of the calls that were estimated first.
+  // Keeps the times of the calls; the first estimate of a call counts.
   void add(const StepWork& work, const StepTime& time);
-  // Seconds of a call that does the same work. nullopt: none was, or how long it takes depends on more than its operands'
-  // forms (products of experts).
+  // Seconds of a call that does the same work. nullopt: none was measured, or its time depends on
+  // more than its operands' forms (products of experts).
   std::optional<double> seconds(const WorkItem& item) const;
   std::optional<double> seconds(const CollectiveItem& item) const;
 

@@ -19,7 +19,7 @@ FlopTerms operator+(const FlopTerms& a, const FlopTerms& b) {
 }
 FlopTerms operator*(int64_t times, const FlopTerms& a) { return {times * a.token, times * a.pair}; }
 
-// Terms of a layer are of its forward pass: 2 a weight and token.
+// Terms of a layer's forward pass: 2 per weight and token.
 FlopTerms attention(const MegatronShape& s) {
   const int64_t h = s.hidden_size, q = s.num_attention_heads * s.head_size(),
                 k = s.key_groups() * s.head_size();

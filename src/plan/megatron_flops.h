@@ -1,19 +1,21 @@
-// Floating-point operations of a step as Megatron-LM counts them: 2 a multiply-add, backward twice
-// the forward; not norms, rotations, routers, softmax, lookups, optimizer or recompute.
+// Floating-point operations of a step as Megatron-LM counts them: 2 per multiply-add, backward
+// twice the forward. Norms, rotations, routers, softmax, lookups, optimizer and recompute are not
+// counted.
 //
-// h hidden, n heads, g key groups, d head size, V padded vocabulary, f feed-forward, k 3 with
-// SwiGLU else 2 matrices, m multi-token predictions, which are layers like the last one. FLOPs =
-// token * T + pair * Q with T the real tokens of the batch and Q the sum of the squared lengths of
-// its sequences:
+// h hidden, n heads, g key groups, d head size, V padded vocabulary, f feed-forward, k matrices (3
+// with SwiGLU, otherwise 2), m multi-token predictions, which are layers like the last one. FLOPs =
+// token * T + pair * Q, where T is the number of real tokens of the batch and Q the sum of the
+// squared lengths of its sequences:
 //
-//   MLP                  token  6 h f k;  experts 6 h f_e topk k (latent size l: 6 (f_e topk k l + 2 l h)), shared 6 h f_s k
-//   attention            token  6 (h (n d + 2 g d + gate n d) + n d h), pair 6 n d
-//   multi-latent         token  6 (weights, and each latent once), pair 3 n (d_qk + d_rope + d_v)
-//   gated delta net      token  6 (h in + conv (2 q + v) + 4 n_v d_v^2 + h v), in = 2 q + 2 v + 2 n_v (second: 4 q + 3 v)
-//   prediction           token  6 (3 h + 2 h^2) each
-//   output               token  6 h V (m + 1)
-//   hybrid layers        attention 6 (2 n d h + 2 g d h - that is 3 x 2 x weights), Mamba-2 of width w = 2 h:
-//                        3 (2 h (2 w + 2 groups state + heads) + 7 w state + 2 w h); no count of the predictions' projection
+//   MLP                  token  6 h f k;  experts 6 h f_e topk k (latent size l: 6 (f_e topk k l +
+//   2 l h)), shared 6 h f_s k attention            token  6 (h (n d + 2 g d + gate n d) + n d h),
+//   pair 6 n d multi-latent         token  6 (weights, and each latent once), pair 3 n (d_qk +
+//   d_rope + d_v) gated delta net      token  6 (h in + conv (2 q + v) + 4 n_v d_v^2 + h v), in = 2
+//   q + 2 v + 2 n_v (second: 4 q + 3 v) prediction           token  6 (3 h + 2 h^2) each output
+//   token  6 h V (m + 1) hybrid layers        attention 6 (2 n d h + 2 g d h - that is 3 x 2 x
+//   weights), Mamba-2 of width w = 2 h:
+//                        3 (2 h (2 w + 2 groups state + heads) + 7 w state + 2 w h); no count of
+//                        the predictions' projection
 #pragma once
 
 #include <string>
@@ -22,7 +24,7 @@
 
 namespace megatron::plan {
 
-// The tokens of a batch: real ones, and the sum of the squares of its sequences' lengths.
+// Tokens of a batch: the number of real ones, and the sum of its squared sequence lengths.
 struct Tokens {
   using Wide = unsigned __int128;
   int64_t count = 0;
@@ -37,11 +39,11 @@ struct FlopTerms {
   double total(const Tokens& tokens) const;
 };
 
-// Keys that a query counts: those up to its own (on average half), or all.
+// Keys counted for a query: those up to its own (on average half), or all.
 enum class Attention { causal, full };
 
-// Throws Error naming what a formula needs and was not given, and a letter of the pattern that it
-// has no formula for.
+// Throws Error naming a value that a formula needs and that was not given, or a letter of the
+// pattern for which there is no formula.
 FlopTerms megatron_flops(const MegatronShape& shape, Attention attention);
 
 }  // namespace megatron::plan

@@ -10,7 +10,7 @@ namespace {
 
 double number(int64_t value) { return static_cast<double>(value); }
 
-// Weights of a stretch of the model by how ranks share them.
+// Weights of a part of the model, by how ranks share them.
 struct Weights {
   int64_t shared_out = 0;  // a part on each tensor-parallel rank
   int64_t replicated = 0;
@@ -96,7 +96,7 @@ double state_bytes(const Shard& shard, const MegatronLayout& l) {
          shard.experts * (6 + 12 / number(l.world_size / expert_ranks));
 }
 
-// Share of a pipeline's micro-batches that a stage holds, of as many as there are stages.
+// Number of micro-batches in flight that a stage holds, as a share of the number of stages.
 double in_flight(const MegatronLayout& l) {
   const double stages = number(l.pipeline_model_parallel_size);
   if (l.virtual_pipeline_model_parallel_size)

@@ -1,12 +1,13 @@
-// The memory that Megatron-LM expects a run to need, by its own formulas: of the rank that holds
-// the most, in bytes, with bf16 parameters and fp32 gradients, main parameters and Adam moments.
-// What a run takes here is another figure: the plan's, which is measured (plan.h); this one is for
-// comparison with Megatron-LM's log.
+// Memory that Megatron-LM expects a run to need, by its own formulas: of the rank that holds the
+// most, in bytes, with bf16 parameters and fp32 gradients, main parameters and Adam moments. The
+// memory that a run takes here is another figure: the plan's, which is measured (plan.h); this one
+// is for comparison with Megatron-LM's log.
 //
-//   weights and optimizer   18 a parameter; with the distributed optimizer 6 + 12 / data parallel size
-//   activations             of a layer and micro-batch of s x b tokens: sequence parallel and selective recompute
-//                           s b h (18 + 4 f / h) / tp, else s b h (10 + 24 / tp) and 5% on the sum; embedding, logits and the
-//                           micro-batches in flight of a pipeline besides
+//   weights and optimizer   18 a parameter; with the distributed optimizer 6 + 12 / data parallel
+//   size activations             of a layer and micro-batch of s x b tokens: sequence parallel and
+//   selective recompute
+//                           s b h (18 + 4 f / h) / tp, else s b h (10 + 24 / tp) and 5% on the sum;
+//                           embedding, logits and the micro-batches in flight of a pipeline besides
 #pragma once
 
 #include <string>
@@ -16,7 +17,7 @@
 
 namespace megatron::plan {
 
-// How Megatron-LM would lay the run out, under its arguments' names.
+// Megatron-LM's layout of the run, under its arguments' names.
 struct MegatronLayout {
   int64_t seq_length = 0, micro_batch_size = 0;
   std::optional<int64_t> num_microbatches;
@@ -26,11 +27,11 @@ struct MegatronLayout {
   int64_t expert_tensor_parallel_size = 1, expert_model_parallel_size = 1;
   bool use_distributed_optimizer = false, sequence_parallel = false, selective_recompute = false;
 
-  // Which of the two formulas of activations its report shows.
+  // True if its report shows the formula of activations with sequence parallelism.
   bool shows_sequence_parallel() const { return sequence_parallel && selective_recompute; }
 };
 
-// Parameters, by Megatron-LM's count.
+// Number of parameters by Megatron-LM's count.
 struct MegatronParameters {
   int64_t block = 0, active_block = 0;  // active: with the experts that a token meets
   int64_t prediction = 0, embedding = 0;
@@ -47,10 +48,10 @@ struct MegatronMemory {
   double in_flight = 0;  // micro-batches whose activations are held, over the number of stages
 };
 
-// Throws Error for experts without --moe-ffn-hidden-size, which the reference cannot count either.
+// Throws Error for experts without --moe-ffn-hidden-size, which Megatron-LM cannot count either.
 MegatronMemory megatron_memory(const MegatronShape& shape, const MegatronLayout& layout);
 
-// For a run of this program: what Megatron-LM's report shows.
+// Values of Megatron-LM's report for a run of this program.
 MegatronEstimate megatron_estimate(const models::ModelFacts& model, int64_t padded_vocabulary,
                                    const MegatronLayout& layout);
 

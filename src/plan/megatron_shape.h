@@ -1,5 +1,5 @@
-// A model as Megatron-LM's arguments describe it, for the formulas that Megatron-LM reports by. It
-// can say more than the models of this program, so that the figures of any configuration can be
+// A model described by Megatron-LM's arguments, for the formulas that Megatron-LM reports. It can
+// express more than the models of this program, so that the figures of any configuration can be
 // compared.
 #pragma once
 
@@ -12,7 +12,8 @@
 
 namespace megatron::plan {
 
-// Which layers are of a kind: a number, whose meaning is the argument's, or 0 and 1 for each layer.
+// Selects the layers of a kind: a number, whose meaning depends on the argument, or 0 or 1 for each
+// layer.
 struct LayerFrequency {
   int64_t every = 1;
   std::vector<int64_t> layers;  // not empty: instead of `every`
@@ -20,7 +21,7 @@ struct LayerFrequency {
 
 enum class LinearAttention { none, gated_delta_net, gated_delta_net2 };
 
-// Members have the names of the arguments; what is not set is Megatron-LM's None.
+// Members have the names of the arguments; an unset member is Megatron-LM's None.
 struct MegatronShape {
   int64_t num_layers = 0, hidden_size = 0, num_attention_heads = 0;
   int64_t ffn_hidden_size = 0, padded_vocab_size = 0;
@@ -52,9 +53,9 @@ struct MegatronShape {
   std::optional<int64_t> linear_num_key_heads, linear_num_value_heads;  // 16, 32
   std::optional<int64_t> linear_conv_kernel_dim;                        // 4
 
-  // A letter a layer, instead of num_layers (empty: none): * attention, + multi-latent attention, -
-  // MLP, M Mamba-2, E experts, G gated delta net; behind each / the layers of one multi-token
-  // prediction.
+  // One letter per layer, instead of num_layers (empty: none): * attention, + multi-latent
+  // attention, - MLP, M Mamba-2, E experts, G gated delta net; each / is followed by the layers of
+  // one multi-token prediction.
   std::string hybrid_layer_pattern;
   int64_t mamba_state_dim = 128, mamba_head_dim = 64, mamba_num_groups = 8;
   std::optional<int64_t> mamba_num_heads;  // 2 hidden / head
@@ -66,12 +67,12 @@ struct MegatronShape {
   int64_t mlp_matrices() const { return swiglu ? 3 : 2; }
   int64_t prediction_layers() const { return mtp_num_layers.value_or(0); }
 
-  // For each layer whether it has experts; whether its attention is linear.
+  // One element per layer: true if it has experts, or if its attention is linear.
   std::vector<bool> expert_layers() const;
   std::vector<bool> linear_layers() const;
-  // Weights of multi-latent attention; norm: of the two latents, in weights each element.
+  // Weights of multi-latent attention; norm: weights per element of the norms of the two latents.
   int64_t latent_attention_weights(int64_t norm) const;
-  // Throws Error naming the member that a formula cannot do without.
+  // Throws Error naming an unset member that a formula requires.
   void check() const;
 };
 

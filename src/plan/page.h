@@ -1,4 +1,4 @@
-// A plan for people.
+// Prints a plan for people.
 #pragma once
 
 #include <string>
@@ -13,11 +13,11 @@ struct PageStyle {
 };
 
 // Tables and bars, at most 96 columns wide unless a name is longer; ends with a line feed. Layers
-// with equal parameters are one row; of the kernels the most expensive ones are shown. What is not
-// known is "n/a".
+// with equal parameters share a row; only the most expensive kernels are shown. Unknown values are
+// "n/a".
 std::string page(const Plan& plan, const PageStyle& style);
 
-// The short form: three to six lines.
+// Short form of the page: three to six lines.
 std::vector<std::string> summary(const Plan& plan);
 
 }  // namespace megatron::plan

@@ -1,4 +1,5 @@
-// The memory of a rank as a stacked bar with its legend, and what of the machine a process takes.
+// The memory of a rank as a stacked bar with its legend, and the share of the machine that a
+// process takes.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -70,7 +71,7 @@ std::string verdict(const Plan& plan) {
   return text;
 }
 
-// The memory of a rank of each pipeline stage, where there are several.
+// The memory of a rank of each pipeline stage, if there are several.
 std::string stages_text(const Plan& plan) {
   if (plan.stages.size() < 2) return "";
   Grid grid({"  pipeline stage", "memory of a rank", "parameters", "gradients", "optimizer",

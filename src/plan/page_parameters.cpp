@@ -1,4 +1,4 @@
-// The table of parameters: a row a span, a column a class.
+// The table of parameters: one row per span, one column per class.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 namespace megatron::plan {
 namespace {
 
-// A span, or several that follow each other with equal counts.
+// A span, or several consecutive ones with equal counts.
 struct Row {
   std::string first, last;
   int64_t spans = 1;

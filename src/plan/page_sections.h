@@ -1,5 +1,4 @@
-// The parts of the page of a plan; each ends with a line feed, or is empty where there is nothing
-// to tell.
+// Sections of a plan's page; each ends with a line feed, or is empty if there is nothing to show.
 #pragma once
 
 #include <string>
@@ -14,7 +13,7 @@ struct MemoryPart {
   std::string_view name;
   int64_t bytes = 0;
 };
-// The classes, then the host.
+// The memory classes, then the host.
 std::vector<MemoryPart> memory_parts(const MemoryUse& memory);
 
 std::string derived_section(const Plan& plan);
@@ -27,7 +26,7 @@ std::string kernel_section(const Plan& plan);
 std::string time_section(const Plan& plan);
 std::string assumed_section(const Plan& plan);
 
-// Step, speed, share of the peak and the whole run in a line.
+// One line with step time, speed, share of the peak and the time of the whole run.
 std::string time_line(const Plan& plan);
 
 }  // namespace megatron::plan

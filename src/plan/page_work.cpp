@@ -56,7 +56,7 @@ std::string traffic_section(const Plan& plan) {
 
 namespace {
 
-// Most expensive first: by time, or where that is not known by the work.
+// Most expensive first: by time or, if unknown, by work.
 std::vector<KernelWork> by_cost(std::vector<KernelWork> work) {
   const auto cost = [](const KernelWork& k) {
     return std::tuple(k.seconds.value_or(-1), k.cost.flops, k.cost.bytes);
@@ -65,7 +65,7 @@ std::vector<KernelWork> by_cost(std::vector<KernelWork> work) {
   return work;
 }
 
-// Time only where it is known of each.
+// The time is set only if it is known for all.
 KernelWork sum_of(std::span<const KernelWork> work) {
   KernelWork sum{.seconds = 0.0};
   for (const KernelWork& k : work) {

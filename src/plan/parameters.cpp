@@ -8,7 +8,7 @@
 namespace megatron::plan {
 namespace {
 
-// "layers.3.mlp.up.weight" is of the module "mlp", "final_norm.bias" of "final_norm".
+// Returns "mlp" for "layers.3.mlp.up.weight", "final_norm" for "final_norm.bias".
 std::string_view module_of(std::string_view parameter) {
   if (parameter.starts_with("layers."))
     parameter.remove_prefix(parameter.find('.', std::string_view("layers.").size()) + 1);

@@ -1,4 +1,4 @@
-// How many parameters a model has, and where.
+// Counts the parameters of a model, by module.
 #pragma once
 
 #include <vector>
@@ -8,10 +8,10 @@
 
 namespace megatron::plan {
 
-// Of each span of a stage (on any device, meta too) by class: embedding, position, norm, attention,
-// mlp, output; in the order of the spans. Counts are of canonical tensors, so that ranks which
-// share a tensor count it as one rank does. A parameter of several spans counts in the first.
-// Throws Error for a parameter that no class is known for.
+// Parameters of each span of a stage (on any device, including meta) by class: embedding, position,
+// norm, attention, mlp, output; in the order of the spans. Canonical tensors are counted, so ranks
+// that share a tensor count it once. A parameter of several spans counts in the first. Throws Error
+// for a parameter of unknown class.
 std::vector<ParameterCount> count_parameters(const models::Stage& stage);
 
 }  // namespace megatron::plan

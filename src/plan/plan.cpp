@@ -22,7 +22,7 @@ int64_t offloaded(const MemoryUse& use) {
 
 }  // namespace
 
-// Where not all ranks are here, each may be of the stage that holds the most.
+// If some ranks are on other machines, each rank here is assumed to hold the largest stage.
 std::string Plan::memory_text() const {
   const std::string bytes = bytes_text(static_cast<double>(machine));
   return cgroup.empty() ? "the machine has " + bytes

@@ -1,4 +1,4 @@
-// What a run will need, found before it begins by running the model's own code on the meta device.
+// Requirements of a run, found before it begins by running the model's own code on the meta device.
 #pragma once
 
 #include <array>
@@ -14,14 +14,14 @@
 
 namespace megatron::plan {
 
-// Parameters of one class in one span of the model.
+// Number of parameters of one class in one span of the model.
 struct ParameterCount {
   std::string span;   // "embedding", "layers.0", "head"
   std::string group;  // "embedding", "position", "norm", "attention", "mlp", "output"
   int64_t count = 0;
 };
 
-// Calls of one kernel in a step, of all shapes together.
+// Calls of one kernel in a step, all shapes together.
 struct KernelWork {
   std::string kernel;
   DType type = DType::f32;  // of its first floating operand
@@ -54,7 +54,7 @@ struct MemoryUse {
   }
 };
 
-// What Megatron-LM would expect for the same flags (plan/megatron_memory.h).
+// Megatron-LM's estimate for the same flags (plan/megatron_memory.h).
 struct MegatronEstimate {
   int64_t weights_and_optimizer = 0, activations = 0;
 };
@@ -67,25 +67,26 @@ struct GpuMemory {
   int processes = 1;        // number of processes that these ranks belong to
   std::string assumed;      // "" for a GPU of this machine; else the reason for another one
   bool known_rates = true;  // true if rates of it are known (plan/assumed_time.h)
-  // What the driver's context and the libraries' code take in each process, and what arenas map
-  // ahead of their use; an allowance.
+  // Allowance for the driver's context and the libraries' code in each process, and for memory that
+  // arenas map ahead of use.
   static constexpr int64_t kOverhead = int64_t{1} << 30;
 };
 
-// A part of a micro-batch's work at an assumed rate; without one where parts differ.
+// A part of a micro-batch's work at an assumed rate; the rate is absent if parts have different
+// ones.
 struct AssumedItem {
   std::string name;
   double seconds = 0;
   std::optional<double> flops_per_second, bytes_per_second;
 };
-// Of the rank with the most to compute, without communication (plan/assumed_time.h).
+// Time of the rank with the most compute, without communication (plan/assumed_time.h).
 struct AssumedTime {
   std::vector<AssumedItem> items;  // of a micro-batch
   AssumedItem optimizer;           // of a step
   double micro_batch_seconds = 0, step_seconds = 0;
 };
 
-// Rows that the experts of a rank have in a layer, of a micro-batch (plan/expert_rows.h).
+// Number of rows of a rank's experts in a layer, for a micro-batch (plan/expert_rows.h).
 struct ExpertRows {
   enum class Bound { any_load, expert_capacity, rank_capacity };
   Bound bound = Bound::any_load;  // what gives the buffers their size
@@ -127,12 +128,13 @@ struct Plan {
   std::vector<FlopCount> flops;   // formula "model" first
   MemoryUse memory;               // of rank 0
   std::vector<MemoryUse> stages;  // of a rank of each pipeline stage
-  // `stages` at the worst load of experts, if the other figures have a different load; else empty.
+  // `stages` at the worst load of experts, if the other figures have a different load; otherwise
+  // empty.
   std::vector<MemoryUse> worst_stages;
   bool exact = true;    // false if the figures may be some per cent off
   int64_t program = 0;  // bytes of a process besides its ranks
   int64_t machine = 0;  // bytes of memory for this process; 0: not known
-  // File of the limit in `machine`; "": it is all of the machine's memory.
+  // File of the limit in `machine`; "": the limit is the machine's whole memory.
   std::string cgroup;
   std::optional<GpuMemory> gpu;  // for a CUDA run; all arenas except `offload` lie there
   std::vector<KernelWork> kernels;
@@ -157,7 +159,7 @@ struct Plan {
   int64_t process_bytes() const;
   int64_t gpu_bytes() const;
   bool fits_gpu() const { return !gpu || gpu_bytes() <= gpu->bytes; }
-  // "the machine has 24.1 GB", "its cgroup (FILE) allows 200 MB".
+  // Formats "the machine has 24.1 GB", "its cgroup (FILE) allows 200 MB".
   std::string memory_text() const;
   bool fits() const { return fits_gpu() && (machine == 0 || process_bytes() <= machine); }
 };

@@ -11,7 +11,7 @@
 namespace megatron::plan {
 namespace {
 
-// An integer where it is one.
+// Writes an integer if the value is one.
 Json whole(double value) {
   constexpr double kLargest = 9.2e18;
   if (std::abs(value) < kLargest && value == std::trunc(value)) return static_cast<int64_t>(value);
@@ -20,7 +20,7 @@ Json whole(double value) {
 
 Json or_null(const std::optional<double>& value) { return value ? Json(*value) : Json(); }
 
-// Sums by class, in the order they are met.
+// Sums by class, in the order in which they first occur.
 void add(Json& classes, const std::string& group, int64_t count) {
   const Json* before = classes.find(group);
   classes.set(group, count + (before != nullptr ? before->as_integer() : 0));

@@ -1,4 +1,4 @@
-// A plan for programs.
+// Writes a plan as JSON for programs.
 #pragma once
 
 #include "base/json.h"
@@ -6,8 +6,8 @@
 
 namespace megatron::plan {
 
-// Keys are those of docs/plan.md; all are always there. Counts and bytes are integers, all their
-// digits; what is not known is null.
+// Keys are those of docs/plan.md; all are always present. Counts and bytes are exact integers;
+// unknown values are null.
 Json to_json(const Plan& plan);
 
 }  // namespace megatron::plan

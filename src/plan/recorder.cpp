@@ -15,7 +15,7 @@ void put(std::string& key, const T& value) {
   key.append(bytes, sizeof(T));
 }
 
-// The first operand of the call that lies in the same storage.
+// Index of the first operand of the call with the same storage.
 int storage_of(std::span<const kernels::Operand> operands, size_t index) {
   size_t first = 0;
   while (!operands[first].tensor.same_storage(operands[index].tensor)) ++first;
@@ -44,7 +44,7 @@ std::vector<OperandForm> forms_of(std::span<const kernels::Operand> operands) {
   return forms;
 }
 
-// What OperandForm holds, as bytes.
+// Appends the fields of OperandForm as bytes.
 void put_operands(std::string& key, std::span<const kernels::Operand> operands) {
   for (size_t i = 0; i < operands.size(); ++i) {
     const auto& [name, access, tensor] = operands[i];
@@ -166,7 +166,7 @@ std::vector<TrafficWork> traffic_work(const StepWork& work) {
   std::vector<TrafficWork> sums;
   for (const CollectiveItem& item : work.collectives) {
     if (item.calls == 0) continue;
-    // Names may count things ("gradients, bucket 3"): what stands behind a comma is left out.
+    // Names may contain counters ("gradients, bucket 3"): the part after a comma is dropped.
     const std::string call = item.call.substr(0, item.call.find(','));
     auto found = std::ranges::find_if(sums, [&](const TrafficWork& w) {
       return w.collective == item.collective && w.call == call && w.ranks == item.ranks;

@@ -1,5 +1,5 @@
-// The work of a step, seen on a meta run: which kernels are called how often on what, and what
-// ranks tell each other.
+// Work of a step, recorded on a meta run: the kernels, how often each is called with which
+// operands, and the communication between ranks.
 #pragma once
 
 #include <string>
@@ -13,7 +13,7 @@
 
 namespace megatron::plan {
 
-// An operand without its memory.
+// Description of an operand without its memory.
 struct OperandForm {
   std::string_view name;
   kernels::Access access = kernels::Access::read;
@@ -54,22 +54,23 @@ struct StepWork {
   std::vector<CollectiveItem> collectives;
 };
 
-// A step of `n` micro-batches, from one of `less` and one of `more`: what the latter has beyond the
-// former comes again for every further more - less of them, which divides n - more.
+// A step of `n` micro-batches, extrapolated from one of `less` and one of `more`: what the latter
+// has beyond the former is repeated for each further more - less micro-batches, which divides n -
+// more.
 StepWork extended(const StepWork& of_less, const StepWork& of_more, int64_t less, int64_t more,
                   int64_t n);
 
-// Sums by kernel and type, by collective and name. seconds: of a call, by item; empty: not known.
+// Sums by kernel and type, and by collective and name. seconds: of a call, by item; empty: unknown.
 std::vector<KernelWork> kernel_work(const StepWork& work, std::span<const double> seconds = {});
 std::vector<TrafficWork> traffic_work(const StepWork& work);
 
-// Keeps no tensor, so that memory is given back as without it.
+// Keeps no tensor, so memory is released as it would be without a recorder.
 class Recorder final : public kernels::Observer, public comm::TrafficListener {
  public:
   void after(const kernels::Call& call) override;
   void communicated(const comm::Traffic& traffic) override;
-  // What was recorded since the last take(). Items keep their places: an item that was seen before
-  // has 0 calls.
+  // Returns what was recorded since the last take(). Items keep their positions: an item seen
+  // before but not since has 0 calls.
   StepWork take();
 
  private:

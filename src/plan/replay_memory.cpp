@@ -13,7 +13,7 @@ namespace {
 constexpr int64_t kAlignment = 4096;
 constexpr int64_t kPattern = int64_t{1} << 20;  // bytes of numbers that a pool repeats
 
-// In +-[0.01, 0.05]: products and sums of them are no denormals.
+// In +-[0.01, 0.05], so that products and sums are not denormal.
 float small_number(uint64_t index) {
   const uint64_t bits = index * 0x9E3779B97F4A7C15u >> 40;
   const float size = 0.01f + 0.04f * static_cast<float>(bits >> 1) / static_cast<float>(1 << 23);
@@ -37,7 +37,7 @@ void put_numbers(std::byte* begin, int64_t bytes, DType type) {
   }
 }
 
-// Rows that the indices of a call may name.
+// Number of rows that the indices of a call may refer to.
 int64_t index_end(const OperandForm& form, const WorkItem& item) {
   for (const OperandForm& o : item.operands) {
     if (form.name == "ids" && (o.name == "table" || o.name == "dtable")) return o.shape[0];
@@ -47,7 +47,7 @@ int64_t index_end(const OperandForm& form, const WorkItem& item) {
   return 0;
 }
 
-// As many choices of each expert, rows one after another.
+// Gives every expert the same number of choices, with consecutive rows.
 std::optional<int64_t> expert_index(const OperandForm& form, const WorkItem& item,
                                     const ExpertFill& fill, int64_t i) {
   if (form.name == "offsets")
@@ -71,7 +71,7 @@ double number_for(std::string_view name) {
   return 1;
 }
 
-// Of integers, and of what a kernel divides by or takes roots of.
+// Value for integers, and for operands that a kernel divides by or takes roots of.
 double value_at(const OperandForm& form, const WorkItem& item, const ExpertFill& fill, int64_t i) {
   if (form.name == "ids" || form.name == "labels")
     return static_cast<double>((i * 7919 + 13) % std::max<int64_t>(index_end(form, item), 1));
@@ -91,7 +91,7 @@ std::vector<T> whole(const std::vector<double>& values) {
   return {values.begin(), values.end()};
 }
 
-// Positions, ids, weights of tokens, scalars of the optimizer: few bytes, whose values matter.
+// Positions, ids, weights of tokens, scalars of the optimizer: small operands whose values matter.
 bool is_small(const OperandForm& form) {
   const std::string_view n = form.name;
   if (!is_floating(form.type)) return form.type != DType::i16;
@@ -159,7 +159,7 @@ std::vector<Tensor> ReplayMemory::operands(const WorkItem& item) {
     if (form.access != kernels::Access::read) written[storage] = true;
     if (!is_small(form)) pooled[storage] = true;
   }
-  // Together, so that no two of a call lie at one place.
+  // Allocated together, so that no two operands of a call share memory.
   std::map<std::pair<DType, bool>, int64_t> together;
   for (size_t i = 0; i < count; ++i) {
     pooled[i] = pooled[i] || written[i];

@@ -1,4 +1,4 @@
-// Memory for operands of calls that are made for their time only.
+// Memory for operands of calls that are made only to measure their time.
 #pragma once
 
 #include <map>
@@ -10,16 +10,17 @@
 
 namespace megatron::plan {
 
-// Operands lie one after another in pools of a few hundred megabytes, which are gone through in
-// circles, so that those of one call lie apart and each is as cold as the pool is large. What is
-// only read holds small random numbers; indices are in range, counts and weights positive.
+// Operands are placed consecutively in pools of a few hundred megabytes, which are used cyclically,
+// so that the operands of a call are spread out and each is as cold in the caches as the pool is
+// large. Read-only operands hold small random numbers; indices are in range, counts and weights
+// positive.
 class ReplayMemory {
  public:
-  // cold: bytes that all pools have together, at least. fill: of products of experts.
+  // cold: minimum total size of the pools in bytes. fill: for products of experts.
   ReplayMemory(Runtime& runtime, int64_t cold, const ExpertFill& fill = {})
       : runtime_(runtime), cold_(cold), fill_(fill) {}
 
-  // The operands of a call, in their order. Contents of written ones are what earlier calls left.
+  // Operands of a call, in their order. Written ones contain what earlier calls left.
   std::vector<Tensor> operands(const WorkItem& item);
 
  private:

@@ -25,7 +25,7 @@ double of(const MemoryUse& use, std::initializer_list<MemoryClass> classes) {
   return sum;
 }
 
-// Without what lies elsewhere than in the memory that is short.
+// Excludes memory other than the one that is short.
 double bytes_of(const Plan& plan, const MemoryUse& use) {
   const double offload = of(use, {MemoryClass::offload});
   const auto arenas = static_cast<double>(use.arena_bytes());
@@ -39,8 +39,8 @@ const MemoryUse& fullest(const Plan& plan) {
                                    [&](const MemoryUse& use) { return bytes_of(plan, use); });
 }
 
-// The training state of a whole model in shares of its parameters; a stage of a pipeline is taken
-// to be like it.
+// The training state of a whole model, divided in proportion to its parameters; a pipeline stage is
+// assumed to have the same proportions.
 std::vector<Part> state_parts(const Plan& plan, double state) {
   double layers = 0, positions = 0, vocabulary = 0;
   std::set<std::string> spans;

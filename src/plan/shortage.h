@@ -1,4 +1,4 @@
-// What takes the memory of a run that does not fit.
+// Explains what takes the memory of a run that does not fit.
 #pragma once
 
 #include <string>
@@ -7,9 +7,9 @@
 
 namespace megatron::plan {
 
-// What the fullest rank holds, the largest part first, and whether it is the number of ranks on one
-// machine (or GPU) that is too much: "each of the 16 ranks on this machine needs 1.2 GB: 0.9 GB of
-// weights, gradients and optimizer state of 12 layers, 0.2 GB ...".
+// Lists the memory of the fullest rank, the largest part first, and says whether the number of
+// ranks on one machine (or GPU) is the cause: "each of the 16 ranks on this machine needs 1.2 GB:
+// 0.9 GB of weights, gradients and optimizer state of 12 layers, 0.2 GB ...".
 std::string cause_of_shortage(const Plan& plan);
 
 }  // namespace megatron::plan

@@ -1,4 +1,4 @@
-// What follows from a plan's step time.
+// Speed figures derived from a plan's step time.
 #pragma once
 
 #include <optional>
@@ -15,7 +15,7 @@ struct Speed {  // each only where what it follows from is known
 };
 
 Speed speed_of(const Plan& plan);
-// By its assumed time, of which it has one; the peak is that of the data sheet.
+// Uses the plan's assumed time, which must exist; the peak is that of the data sheet.
 Speed assumed_speed(const Plan& plan);
 
 }  // namespace megatron::plan

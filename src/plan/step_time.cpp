@@ -26,7 +26,7 @@ double by_rates(const kernels::Cost& cost, const Rates& rates) {
   return std::max(cost.flops / rates.peak, cost.bytes / rates.bandwidth);
 }
 
-// Of a rank.
+// Largest number of bytes that one rank holds.
 int64_t most_bytes(const TimedRun& run) {
   return kLargestOperand * (run.device.kind == DeviceKind::cuda ? 16 : 1) / run.ranks;
 }
@@ -37,7 +37,7 @@ int64_t largest_operand(const WorkItem& item) {
   return largest;
 }
 
-// What the ranks of a replay share. Rank 0 decides which call is next while the others wait.
+// State that the ranks of a replay share. Rank 0 chooses the next call while the others wait.
 class Replay {
  public:
   Replay(const StepWork& work, const TimedRun& run, const Rates& rates)
@@ -54,7 +54,7 @@ class Replay {
     order_.resize(work.kernels.size());
     std::iota(order_.begin(), order_.end(), size_t{0});
     std::erase_if(order_, [&](size_t i) { return !can_be_made(i); });
-    // What matters most first.
+    // Calls that matter most come first.
     std::ranges::stable_sort(order_, std::greater(), [&](size_t i) {
       return expected_[i] * static_cast<double>(work.kernels[i].calls);
     });
@@ -74,7 +74,7 @@ class Replay {
     }
   }
 
-  // Seconds of one call; negative: not made.
+  // Seconds of one call; negative: not measured.
   std::vector<double> kernel_seconds() const { return medians(kernels_); }
   std::vector<double> collective_seconds() const { return medians(collectives_); }
 
@@ -82,7 +82,7 @@ class Replay {
   static std::vector<double> medians(const std::vector<std::vector<double>>& samples) {
     std::vector<double> seconds;
     for (std::vector<double> of_item : samples) {
-      // The first one of several also touched memory for the first time.
+      // The first of several measurements also touched memory for the first time.
       if (of_item.size() > 1) of_item.erase(of_item.begin());
       seconds.push_back(of_item.empty() ? -1 : median(of_item));
     }
@@ -115,7 +115,7 @@ class Replay {
     return decided;
   }
 
-  // The mean of all ranks, which make the call at once.
+  // Mean over all ranks, which make the call at the same time.
   double time_call(size_t index, ReplayMemory& memory, Runtime& runtime, CallClock& clock,
                    comm::Group& world) {
     const WorkItem& item = work_.kernels[index];
@@ -161,7 +161,7 @@ class Replay {
   bool goes_on_ = true;
 };
 
-// Fills in the calls that were not made.
+// Estimates the calls that were not made.
 void scale(const StepWork& work, const Rates& rates, int ranks, std::vector<double>& seconds) {
   const std::vector<double> made = seconds;
   const auto amount = [](const kernels::Cost& c) { return c.flops > 0 ? c.flops : c.bytes; };

@@ -1,6 +1,6 @@
-// How long a step takes on this machine: every distinct call of a step is made here a few times, on
-// operands of its shapes with contents of no meaning, and the times are added up. Between runs only
-// the rates of the machine are kept (plan/kept_rates.h).
+// Measures the time of a step on this machine: every distinct call of a step is made a few times,
+// on operands of its shapes with meaningless contents, and the times are summed. Only the rates of
+// the machine are kept between runs (plan/kept_rates.h).
 #pragma once
 
 #include <optional>
@@ -23,7 +23,7 @@ struct TimedRun {
   int64_t touched = 0;      // bytes that a step uses: caches are no colder than that
   RateKeeping rates;        // of peak and bandwidth
   ExpertFill experts;       // of the buffers that experts have
-  // Not null: calls that it has are not made, and those that are made are added to it.
+  // If not null, calls that it has are not made again, and newly measured calls are added to it.
   MeasuredCalls* measured = nullptr;
 };
 
@@ -34,14 +34,13 @@ struct StepTime {
   Rate peak, bandwidth;  // FLOP/s and bytes/s of all ranks together
 };
 
-// A call with an operand above kLargestOperand bytes (of all ranks together; on a GPU sixteen times
-// that), or longer than
-// kLongestCall by the machine's rates, is not made: its time is that of the largest call of its
-// kernel and type that was made, times the ratio of their costs; where there is none, the larger of
-// FLOPs / peak and bytes / bandwidth. Takes about kBudget seconds, more only where making every
-// call once takes longer, and then at most kMostSeconds. nullopt: there are far more ranks here
-// than cores. On a GPU the host's part of a step overlaps with the kernels, so the longer of both
-// counts.
+// A call with an operand above kLargestOperand bytes (of all ranks together; sixteen times that on
+// a GPU), or longer than kLongestCall by the machine's rates, is not made: its time is that of the
+// largest measured call of its kernel and type, times the ratio of their costs, or without such a
+// call the larger of FLOPs / peak and bytes / bandwidth. Takes about kBudget seconds, more only if
+// making every call once takes longer, and then at most kMostSeconds. nullopt: there are far more
+// ranks here than cores. On a GPU the host's part of a step overlaps with the kernels, so the
+// longer of both counts.
 inline constexpr int64_t kLargestOperand = int64_t{150} << 20;
 inline constexpr double kLongestCall = 0.5, kBudget = 2.0, kMostSeconds = 4.0;
 std::optional<StepTime> estimate_step_time(const StepWork& work, const TimedRun& run);

@@ -85,7 +85,7 @@ std::vector<Values> settings_of(const std::vector<const Json*>& runs) {
   return all;
 }
 
-// Keys as rows, runs as columns; `missing` stands where a run has no such key.
+// Keys as rows, runs as columns; `missing` is shown if a run has no such key.
 std::string comparison(const std::string& label, const std::vector<RunHistory>& histories,
                        const std::vector<Values>& all, bool only_different,
                        const std::string& missing) {

@@ -1,4 +1,5 @@
-// A series of rows of numbers, of any length, kept within a bound: what is drawn of a long run.
+// A series of rows of numbers of any length, reduced to a bounded number of rows for the curves of
+// a long run.
 #pragma once
 
 #include <cstddef>
@@ -9,14 +10,14 @@
 
 namespace megatron::report {
 
-// A value that is not known.
+// An unknown value.
 inline constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
 
-// Rows come in order and are kept whole. As long as there are at most `limit` of them, all are
-// kept. Then neighbours are taken together in buckets of 2, 4, 8 ... rows, and of each bucket stay
-// the rows where one of the watched columns is lowest or highest, and the first where one of them
-// is not a finite number; the first and the last row of all stay always. So every peak and every
-// dip is there, at its place. Memory: O(limit).
+// Rows are added in order. Up to `limit` rows are all kept. Beyond that, neighbours are merged into
+// buckets of 2, 4, 8 ... rows; each bucket keeps the rows where one of the watched columns is
+// lowest or highest, and the first row where one of them is not a finite number. The first and the
+// last row of all are always kept. So every peak and every dip is present, at its position. Memory:
+// O(limit).
 class Curve {
  public:
   Curve(size_t columns, std::vector<size_t> watched, size_t limit);

@@ -35,7 +35,7 @@ Figure best_validation(const RunHistory& h) {
 }
 
 Figure running_time(const RunHistory& h) {
-  // A session that found the run done, or that ended before its first step, does not count.
+  // A session that found the run complete, or that ended before its first step, does not count.
   const auto trained = std::ranges::count_if(h.sessions, &Session::trained);
   const auto restarts = std::max<std::ptrdiff_t>(trained - 1, 0);
   std::string detail = restarts == 0   ? "no restart"

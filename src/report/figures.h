@@ -1,4 +1,4 @@
-// The headline of a run: how it stands, and its key figures, as text.
+// The headline of a run: its state and key figures, as text.
 #pragma once
 
 #include <string>
@@ -18,10 +18,10 @@ Status status_of(const RunHistory& history);
 struct Figure {
   std::string label, value, detail;
 };
-// Always the same labels in the same order; "–" for what a log does not tell.
+// Always the same labels in the same order; "–" for values that a log does not have.
 std::vector<Figure> figures_of(const RunHistory& history);
 
-// Of the last session's "run" record; empty texts and NaN where it has no such key.
+// Values from the last session's "run" record; empty text or NaN if it lacks the key.
 std::string text_of(const Json& record, std::string_view key);
 double number_of(const Json& record, std::string_view key);
 

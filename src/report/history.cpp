@@ -45,8 +45,8 @@ std::string file_of(const std::string& run) {
            : fmt::format("there is one in '{}': give the run's own directory", inside));
 }
 
-// The lines of a log, in order, as far as the file reached when it was opened: a run that goes on
-// may write to it meanwhile. A last line without a line feed is one, too.
+// The lines of a log, in order, up to the file's size when it was opened, because a run in progress
+// may still write to it. A last line without a line feed counts as a line.
 class Lines {
  public:
   Lines(const std::string& path, int64_t bytes)
@@ -57,7 +57,7 @@ class Lines {
   Lines(const Lines&) = delete;
   Lines& operator=(const Lines&) = delete;
 
-  // Of a line above 64 MiB only the beginning.
+  // Returns only the beginning of a line above 64 MiB.
   bool next(std::string_view& line) {
     size_t end = buffer_.find('\n', begin_);
     size_t looked_at = buffer_.size();
@@ -77,7 +77,7 @@ class Lines {
   int64_t number() const { return number_; }
 
  private:
-  // Drops what was given out and reads on; looked_at: where the new bytes begin.
+  // Drops consumed lines and reads more; looked_at: start of the new bytes.
   bool fill(size_t& looked_at) {
     buffer_.erase(0, begin_);
     begin_ = 0;
@@ -102,8 +102,8 @@ class Lines {
 
 bool is_blank(std::string_view line) { return line.find_first_not_of(" \t") == line.npos; }
 
-// For each session the iteration up to which its records count: the lowest that a later one resumed
-// from. Entry 0 is of what stands before the first "run" record.
+// For each session the iteration up to which its records count: the lowest from which a later one
+// resumed. Entry 0 is for lines before the first "run" record.
 std::vector<double> limits_of(const std::string& path, int64_t bytes) {
   std::vector<double> resumed_from;
   LogLineParser parser;
@@ -233,7 +233,7 @@ class HistoryReader {
     elapsed_ = elapsed_at(time);
   }
 
-  // Without a time, or when the clock was set back, the time of the record before.
+  // Without a time, or if the clock was set back, uses the time of the previous record.
   double elapsed_at(double time) const {
     if (!std::isfinite(time) || !std::isfinite(session_time_)) return elapsed_;
     return std::max(elapsed_, session_elapsed_ + (time - session_time_));
@@ -305,7 +305,7 @@ class HistoryReader {
     return std::move(history_);
   }
 
-  // Older logs do not say what a run that they do not begin with had trained on before.
+  // Older logs do not say how much a run that they do not begin with had trained before.
   double overall_rate() const {
     const Session& first = history_.sessions.front();
     const double before = first.iteration == 0 ? 0 : number_of(first.run, "consumed_tokens");
@@ -322,7 +322,7 @@ class HistoryReader {
   std::vector<float> tokens_per_second_, flops_per_second_, peak_shares_;  // of every step
 };
 
-// The directory of a log.jsonl, else the file's name without its ending.
+// Directory of a log.jsonl, otherwise the file's name without its extension.
 std::vector<std::string> name_parts(const std::string& path) {
   std::error_code error;
   fs::path p = fs::weakly_canonical(path, error);

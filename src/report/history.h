@@ -1,4 +1,4 @@
-// A run's log, read whole: numbers as curves, everything else as the records themselves.
+// A run's whole log: numbers as curves, everything else as the records themselves.
 #pragma once
 
 #include <array>
@@ -15,7 +15,7 @@
 
 namespace megatron::report {
 
-// The columns of a step's row. Shares are 0 to 1. `elapsed`: seconds that the run has been running,
+// Columns of a step's row. Shares are 0 to 1. `elapsed`: seconds that the run has been running, in
 // all sessions together, without the time between them.
 enum StepColumn : size_t {
   kIteration,
@@ -38,7 +38,7 @@ enum StepColumn : size_t {
   kStepColumns = kFirstMemoryClass + static_cast<size_t>(kMemoryClasses)
 };
 
-// The columns of a validation's row.
+// Columns of a validation's row.
 enum ValidationColumn : size_t { kValidationIteration, kValidationElapsed, kValidationLoss };
 
 struct ValidationCurve {
@@ -48,8 +48,8 @@ struct ValidationCurve {
   int64_t best_iteration = 0;
 };
 
-// Records of which at most a few hundred are kept: with more, every second one goes, the newest
-// stays.
+// Records of which at most a few hundred are kept: beyond that, every second one is dropped; the
+// newest is always kept.
 struct Records {
   std::vector<Json> kept;
   int64_t seen = 0;
@@ -69,7 +69,7 @@ struct RunHistory {
   std::string name, path;  // path: the JSONL file
   std::vector<Session> sessions;
   Curve steps;
-  // The "layer_metrics" of the last step that has them, and its iteration; null: none has.
+  // "layer_metrics" of the last step that has them, and its iteration; null: no step has them.
   Json layer_metrics;
   int64_t layer_metrics_iteration = 0;
   std::vector<ValidationCurve> validations;  // one a set
@@ -78,8 +78,8 @@ struct RunHistory {
   int64_t last_iteration = 0;
   double median_tokens_per_second = 0, median_peak_share = 0;  // NaN: not known
   double median_flops_per_second = 0;
-  // Tokens trained on / elapsed, with evaluation, saves, logging and work that was done again; NaN:
-  // not known.
+  // Tokens trained on / elapsed, including evaluation, saves, logging and repeated work; NaN:
+  // unknown.
   double overall_tokens_per_second = 0;
   int64_t loss_not_finite = 0;  // steps
   int64_t replaced = 0;         // records of iterations that a resumed run did again
@@ -89,16 +89,16 @@ struct RunHistory {
   int64_t bytes = 0;
 };
 
-// Of step records at most `rows` are kept (Curve). run: a JSONL file, or a directory with
-// log.jsonl.
+// Reads a run's log, keeping at most `rows` step records (Curve). run: a JSONL file, or a directory
+// with log.jsonl.
 //
-// A line that is no record is counted and passed over; a record that belongs to an iteration beyond
-// the one that a later session resumed from is replaced by that session's. Throws Error when there
-// is no such file, when it is not the log of a run, and when a newer version wrote it.
+// A line that is not a record is counted and skipped. Records beyond the iteration that a later
+// session resumed from are replaced by that session's. Throws Error if there is no such file, if it
+// is not the log of a run, or if a newer version wrote it.
 RunHistory read_history(const std::string& run, size_t rows);
 
-// All of them. Names are the last parts of their paths, as many as it takes to tell them apart.
-// Each keeps as many rows as keep the page small. Throws Error as read_history, when a run is given
+// Reads all of them. Names are the last components of their paths, as many as distinguish them.
+// Each keeps few enough rows for a small page. Throws Error like read_history, if a run is given
 // twice, and for more than 64 runs.
 std::vector<RunHistory> read_histories(const std::vector<std::string>& runs);
 

@@ -1,4 +1,4 @@
-// Metrics by layer, of the last step that has them.
+// Metrics by layer from the last step that has them.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -17,7 +17,7 @@ double number_at(const Json& column, size_t row) {
   return value.is_number() ? value.as_number() : kNone;
 }
 
-// The number, and a line as long as its share of the largest of the column.
+// The number, and a bar whose length is its share of the column's largest value.
 std::string cell(double value, double largest) {
   if (!std::isfinite(value)) return "–";
   const double share = largest > 0 ? std::clamp(value / largest, 0.0, 1.0) : 0;

@@ -1,4 +1,4 @@
-// One line of a run's log.
+// Parses one line of a run's log.
 #pragma once
 
 #include <array>
@@ -10,22 +10,22 @@
 
 namespace megatron::report {
 
-// A million steps are a million lines, so that those of steps go through a fast parser.
+// A million steps are a million lines, so step records use a fast parser.
 class LogLineParser {
  public:
   LogLineParser();
   ~LogLineParser();
 
-  // Reads a line. Bytes that are not UTF-8 inside of texts are replaced. Throws Error with the
-  // reason why it is no record: bad JSON, no "type", a step without an iteration, a number that is
-  // none.
+  // Parses a line. Bytes in texts that are not UTF-8 are replaced. Throws Error with the reason why
+  // it is not a record: bad JSON, no "type", a step without an iteration, a value that is not a
+  // number.
   void parse(std::string_view line);
 
-  // Of the line read last. `time` is NaN, and the iteration 0, where it has none.
+  // Fields of the line read last. Without a time it is NaN, without an iteration 0.
   const std::string& type() const { return type_; }
   double time() const { return time_; }
   double iteration() const { return row_[kIteration]; }
-  // A step: its row, kElapsed not set yet.
+  // A step: its row, without kElapsed.
   std::array<double, kStepColumns>& row() { return row_; }
   bool has(std::string_view key) const;
   std::string_view line() const { return line_; }

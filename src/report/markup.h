@@ -1,4 +1,4 @@
-// Text and numbers as they stand on the page. All text in a log is taken for hostile.
+// Text and numbers formatted for the page. All text in a log is untrusted.
 #pragma once
 
 #include <cstdint>
@@ -8,19 +8,19 @@
 
 namespace megatron::report {
 
-// The text as valid UTF-8 without control characters: bytes that are none become U+FFFD, control
-// characters but tab and line feed their pictures (U+2400 ...).
+// Returns the text as valid UTF-8 without control characters: invalid bytes become U+FFFD, control
+// characters other than tab and line feed their pictures (U+2400 ...).
 std::string printable(std::string_view text);
 
-// Text between tags or in a quoted attribute.
+// Escapes text for use between tags or in a quoted attribute.
 std::string html(std::string_view text);
 
-// A JSON string that may stand in a script element: nothing in it ends the element or opens a
+// A JSON string that is safe in a script element: nothing in it ends the element or opens a
 // comment.
 std::string script_string(std::string_view text);
 
-// Numbers of a JSON array, `digits` significant ones; null for what is not finite. One number when
-// all are the same, null when there is none at all.
+// Numbers of a JSON array with `digits` significant digits; null for values that are not finite. A
+// single number if all are equal, null if there are none.
 std::string script_numbers(const std::vector<double>& values, int digits);
 
 std::string grouped(int64_t value);             // "1,234,567"

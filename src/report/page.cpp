@@ -16,7 +16,7 @@ namespace {
 
 using Parts = std::vector<std::pair<std::string_view, std::string>>;
 
-// Puts each part where the page says {{its name}}. What is put in is not looked at again.
+// Replaces each {{name}} in the page by the part of that name. Inserted text is not scanned again.
 std::string filled(std::string_view page, const Parts& parts) {
   std::string result;
   while (true) {
@@ -44,7 +44,7 @@ std::string title_of(const std::vector<RunHistory>& histories) {
   return title;
 }
 
-// Where the numbers come from, and how many of them are on the page.
+// Lists the sources of the numbers, and how many of them the page shows.
 std::string sources(const std::vector<RunHistory>& histories) {
   std::string result = "<ul>\n";
   for (const RunHistory& h : histories) {

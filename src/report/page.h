@@ -9,16 +9,16 @@
 
 namespace megatron::report {
 
-// One HTML file that needs nothing else: style, script and numbers are in it, and it asks no other
-// place for anything. Without scripts everything but the curves is there. title: "" makes one of
-// the names of the runs.
+// One self-contained HTML file: it includes style, script and numbers, and loads nothing else.
+// Without scripts everything but the curves is shown. title: "" derives it from the names of the
+// runs.
 std::string report_page(const std::vector<RunHistory>& histories, const std::string& title);
 
-// Whether a file that begins like this is such a page, of this version or another.
+// True if a file with this beginning is such a page, of any version.
 bool is_report_page(std::string_view beginning);
 
-// The numbers of the curves, as the page's script reads them (page/series.js): JSON that may stand
-// in a script element.
+// Numbers of the curves in the form that the page's script reads (page/series.js): JSON that is
+// safe in a script element.
 std::string curve_data(const std::vector<RunHistory>& histories);
 
 }  // namespace megatron::report

@@ -38,7 +38,7 @@ std::string step_columns(const Curve& steps) {
   return result + fmt::format(",\"rows\":{}}}", steps.column(kIteration).size());
 }
 
-// What is smoothed of a run that is thinned: the means of the buckets, not their extremes.
+// Values to smooth for a thinned run: the means of the buckets, not their extremes.
 std::string mean_columns(const Curve& steps) {
   if (!steps.thinned()) return "null";
   std::string result = "{";

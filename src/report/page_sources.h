@@ -1,4 +1,4 @@
-// The files of page/, put into the program by cmake/embed.cmake.
+// The files of page/, embedded into the program by cmake/embed.cmake.
 #pragma once
 
 #include <string_view>

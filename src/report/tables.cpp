@@ -20,7 +20,7 @@ std::string status_mark(const RunHistory& history) {
   return fmt::format("<span class=\"status {}\">{}</span>", status.kind, html(status.text));
 }
 
-// The day only once, where it is the same.
+// Writes the day only once if it is the same.
 std::string period(double begin, double end) {
   const std::string from = moment(begin), to = moment(end);
   const size_t day = from.find(' ');

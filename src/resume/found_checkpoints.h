@@ -1,4 +1,4 @@
-// What lies in a --save directory, and whether it is whole.
+// Lists the checkpoints in a --save directory, and checks that they are complete.
 #pragma once
 
 #include <cstdint>
@@ -27,21 +27,21 @@ struct FoundCheckpoint {
   std::vector<std::string> reasons;  // of damage
 };
 
-// Before a checkpoint is read as a model: compares the checksums of all its files but the
-// optimizer's, which may be gone. Throws Error naming what is damaged. A directory that is no
-// checkpoint has none.
+// Called before a checkpoint is read as a model: compares the checksums of all its files except the
+// optimizer's, which may be absent. Throws Error naming what is damaged. A directory that is not a
+// checkpoint has no checksums.
 void require_whole_model(const std::string& path, ThreadPool& pool);
 
-// Opens one directory. verify: compares its checksums too. Does not throw for what is wrong with
-// it.
+// Opens one directory. verify: also compares its checksums. Does not throw for defects of the
+// directory.
 FoundCheckpoint look_at_checkpoint(const std::string& path, bool verify, ThreadPool& pool);
 
-// All of a --save directory: the steps, then what is unfinished.
+// Lists a whole --save directory: the steps, then unfinished ones.
 std::vector<FoundCheckpoint> find_checkpoints(const std::string& path, bool verify,
                                               ThreadPool& pool);
 
-// For each tensor on disk, which rows of which parameter of ours it is: "layers.0.mlp.up.weight,
-// rows 0-63 of 128"; and "transposed" where it lies so.
+// For each tensor on disk, the rows of the parameter that hold it: "layers.0.mlp.up.weight, rows
+// 0-63 of 128"; and "transposed" if it is.
 std::vector<std::pair<std::string, std::string>> tensor_places(const models::Model& model);
 
 }  // namespace megatron::resume

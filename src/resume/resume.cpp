@@ -17,7 +17,7 @@ namespace {
 namespace fs = std::filesystem;
 using checkpoint::CheckpointDirectory;
 
-// The checkpoint of one step, verified by all processes; null, with a warning, when it is not whole.
+// The checkpoint of one step, verified by all processes; null, with a warning, if it is not intact.
 std::shared_ptr<const CheckpointDirectory> open_whole(const std::string& path,
                                                       comm::Group& processes, Runtime& runtime) {
   std::shared_ptr<const CheckpointDirectory> directory;
@@ -37,7 +37,7 @@ std::shared_ptr<const CheckpointDirectory> open_whole(const std::string& path,
   }
 }
 
-// A checkpoint of a newer program is no damage to walk round.
+// A checkpoint of a newer program is not damage that may be skipped.
 void refuse_newer(const std::string& path) {
   try {
     const Json state = Json::read(path + "/" + std::string(checkpoint::kTrainerState));
@@ -50,7 +50,8 @@ void refuse_newer(const std::string& path) {
   CheckpointDirectory directory(path);  // throws Error telling who wrote it
 }
 
-// Where the tracker names a step, a run has been here: it is not begun again by accident.
+// A tracker that names a step means that a run was here: it must not be restarted from step 0 by
+// accident.
 void check_tracked(const SaveDirectory& folder, const std::vector<int64_t>& saved,
                    int64_t tracked) {
   if (std::ranges::binary_search(saved, tracked)) return;
@@ -67,7 +68,7 @@ void check_tracked(const SaveDirectory& folder, const std::vector<int64_t>& save
                tracked, path);
 }
 
-// That of --ckpt-step alone, or all that may be tried.
+// Only the checkpoint of --ckpt-step, or all candidates.
 std::vector<int64_t> candidates(const SaveDirectory& folder,
                                 const settings::CheckpointSettings& s) {
   if (!s.ckpt_step) return steps_to_try(folder);

@@ -1,4 +1,4 @@
-// What a run begins with, besides fresh weights.
+// Initial state of a run: weights, checkpoint and trainer state.
 #pragma once
 
 #include <memory>
@@ -15,24 +15,25 @@
 namespace megatron::resume {
 
 struct Beginning {
-  // The model's tensors; null: they are initialised.
+  // The model's tensors; null: they are initialised randomly.
   std::shared_ptr<const checkpoint::ModelDirectory> weights;
-  // What a run is resumed from; weights lie in it. Null: step 0.
+  // Checkpoint that the run resumes from, which includes the weights. Null: the run starts at step
+  // 0.
   std::shared_ptr<const checkpoint::CheckpointDirectory> checkpoint;
   TrainerState state;  // of the checkpoint
 };
 
 // Steps of a folder of checkpoints that a run with --load tries, the best first: none beyond the
-// tracker's, all where there is no tracker or it holds nonsense (logged). Throws Error where the
-// tracker names a step, and none up to it is there.
+// tracker's, or all if there is no tracker or it is unreadable (logged). Throws Error if the
+// tracker names a step and there is none up to it.
 std::vector<int64_t> steps_to_try(const SaveDirectory& folder);
 
-// What --load names: of a folder of checkpoints the one of --ckpt-step, or of the tracker, or the
-// newest; verified. One that is truncated, altered or partial is logged and the one before it taken;
-// none that is whole: Error. No checkpoint yet: nothing, logged too, or Error with
-// --exit-on-missing-checkpoint.
-//   weights_only: --finetune means --load, which may be a Hugging Face directory then
-//   processes: those of the run; each verifies its share, and all choose the same
+// Resolves --load: in a folder of checkpoints the one of --ckpt-step, or of the tracker, or the
+// newest, after verification. One that is truncated, altered or partial is logged and the one
+// before it is used; if none is intact, throws Error. If there is no checkpoint yet, returns
+// nothing and logs it, or throws Error with --exit-on-missing-checkpoint. weights_only: for
+// --finetune; --load may then be a Hugging Face directory. processes: those of the run; each
+// verifies its share, and all choose the same checkpoint.
 Beginning find_beginning(const settings::CheckpointSettings& settings, bool weights_only,
                          comm::Group& processes, int threads);
 

@@ -109,7 +109,7 @@ SaveDirectory::Lock SaveDirectory::lock() const {
   const int file = ::open(name.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
   MG_CHECK(file >= 0, "--save {} cannot be written: {}", path_, write_failure(errno));
   Lock lock(file);
-  // A file system without locks lets everybody in.
+  // A file system without locks admits everyone.
   MG_CHECK(::flock(file, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK,
            "another run is writing to --save {}; wait until it ends, or choose another folder",
            path_);

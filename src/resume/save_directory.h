@@ -1,5 +1,5 @@
-// A folder of checkpoints: DIR/iter_0000100/ and DIR/latest_checkpointed_iteration.txt; of a run with
-// --gemm-tuning on also DIR/gemm_choices.json.
+// A folder of checkpoints: DIR/iter_0000100/ and DIR/latest_checkpointed_iteration.txt; for a run
+// with --gemm-tuning on also DIR/gemm_choices.json.
 #pragma once
 
 #include <optional>
@@ -21,24 +21,24 @@ class SaveDirectory {
   std::string iteration_path(int64_t iteration) const;  // DIR/iter_0000100
   std::string tracker_path() const;                     // DIR/latest_checkpointed_iteration.txt
   std::string gemm_choices_path() const;                // DIR/gemm_choices.json
-  // Steps that have a directory, ascending; whether it is whole is not looked at. Throws Error for
-  // a folder that is there and cannot be listed.
+  // Steps that have a directory, ascending, without checking that it is complete. Throws Error for
+  // a folder that exists and cannot be listed.
   std::vector<int64_t> iterations() const;
-  // The step that the tracker file names; none where there is no such file. Throws Error for one
-  // that holds something else.
+  // Step named by the tracker file; none if there is no such file. Throws Error if it holds
+  // something else.
   std::optional<int64_t> tracked() const;
 
-  // Of the run that writes:
-  // Makes the directory. Throws Error when it cannot be written.
+  // The calls below are for the run that writes. create() makes the directory; throws Error if it
+  // cannot be written.
   void create() const;
-  // Throws Error when another process of this machine writes here; the lock ends with the process,
-  // or with what is returned.
+  // Throws Error if another process of this machine writes here. The lock ends with the process, or
+  // when the returned object is destroyed.
   class Lock;
   Lock lock() const;
   void track(int64_t iteration) const;  // whole or not at all
   void remove(
       int64_t iteration) const;  // under another name first: what is half removed is no checkpoint
-  // What ended runs left half written, half replaced or half removed.
+  // Repairs what terminated runs left half written, half replaced or half removed.
   void mend() const;
 
  private:
@@ -57,8 +57,8 @@ class SaveDirectory::Lock {
   int file_;
 };
 
-// A model directory as it is, or the checkpoint that the tracker of a --save directory names.
-// Throws Error naming what is missing.
+// Returns a model directory unchanged, or the checkpoint that the tracker of a --save directory
+// names. Throws Error naming what is missing.
 std::string resolve_model_directory(const std::string& path);
 
 }  // namespace megatron::resume

@@ -1,4 +1,4 @@
-// The disk space that a run's checkpoints take.
+// Disk space required by a run's checkpoints.
 #pragma once
 
 #include <cstdint>
@@ -8,9 +8,9 @@
 
 namespace megatron::resume {
 
-// Checkpoints of a run from step `first` to step `last` that are on the disk at once, at most: all
-// that it saves, or with --save-keep those kept and the one that is written before an older one is
-// removed, and those of --save-retain-interval.
+// Maximum number of checkpoints on the disk at once in a run from step `first` to step `last`: all
+// that it saves, or with --save-keep those kept, the one written before an older one is removed,
+// and those of --save-retain-interval.
 int64_t most_checkpoints(const settings::CheckpointSettings& settings, int64_t first, int64_t last);
 
 struct SaveSpace {
@@ -21,7 +21,7 @@ struct SaveSpace {
     return static_cast<double>(checkpoint_bytes) * static_cast<double>(checkpoints);
   }
   bool fits() const { return needed_bytes() <= static_cast<double>(free_bytes); }
-  // One line for the log; what to change where they do not fit.
+  // One line for the log; if they do not fit, it says what to change.
   std::string text() const;
 };
 

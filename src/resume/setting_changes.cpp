@@ -5,7 +5,7 @@
 namespace megatron::resume {
 namespace {
 
-// Of `now`, those that `saved` has with another value.
+// Appends the settings of `now` whose value in `saved` differs.
 void compare(const Json& saved, const Json& now, std::vector<SettingChange>& changes) {
   for (const auto& [flag, value] : now.as_object()) {
     const Json* before = saved.find(flag);

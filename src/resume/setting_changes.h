@@ -1,4 +1,4 @@
-// What a resumed run computes otherwise than the run that saved its checkpoint.
+// Settings with which a resumed run computes differently from the run that saved its checkpoint.
 #pragma once
 
 #include <string>
@@ -11,18 +11,18 @@
 
 namespace megatron::resume {
 
-// The settings, besides optimizer, schedules, data and shape, that the numbers of a run follow from:
-// {"clip-grad": "1", "hidden-dropout": "0.1", ...}, as text under the flags' names.
+// Settings that affect a run's numbers, besides optimizer, schedules, data and shape: {"clip-grad":
+// "1", "hidden-dropout": "0.1", ...}, as text under the flags' names.
 Json result_settings(const settings::TrainSettings& settings, const models::Model& model);
 
 struct SettingChange {
   std::string setting, from, to;  // "clip-grad", "1", "0.5"
-  // "changed: clip-grad from 1 to 0.5"
+  // Formats "changed: clip-grad from 1 to 0.5".
   std::string text() const;
 };
 
-// Of result settings, optimizer and schedules (rate and decay: those that hold now). A setting that
-// the checkpoint does not tell, of an older program, is not compared.
+// Changes of settings that affect results, of optimizer and schedules (current learning rate and
+// weight decay). Settings that an older program's checkpoint lacks are not compared.
 std::vector<SettingChange> setting_changes(const TrainerState& saved,
                                            const settings::TrainSettings& settings,
                                            const models::Model& model,

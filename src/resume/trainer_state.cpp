@@ -30,7 +30,7 @@ std::string style_name(const Styles& styles, Style style) {
   return "";
 }
 
-// Typed reading that names the file and the key.
+// Typed reading; errors name the file and the key.
 class Reader {
  public:
   Reader(const Json& json, std::string where) : json_(json), where_(std::move(where)) {
@@ -211,7 +211,7 @@ TrainerState TrainerState::from_json(const Json& json, const std::string& path) 
 
 namespace {
 
-// What decides which sample comes when.
+// Settings that determine the order of samples.
 struct SampleOrder {
   SampleOrder(const settings::TrainSettings& settings, int64_t asked)
       : data(settings.data),
@@ -220,8 +220,7 @@ struct SampleOrder {
         train_samples(asked),
         dataloader_type(settings.run.dataloader_type),
         data_sharding(settings.run.data_sharding) {
-    // Where an index and the tokenizer's files lie, how files are read and how many at a time
-    // change no sample.
+    // The location of indices and tokenizer files, and how files are read, do not affect samples.
     const settings::DataSettings plain;
     static_cast<settings::TokenizerSettings&>(data) = plain;
     data.data_cache_path = plain.data_cache_path;

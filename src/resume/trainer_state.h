@@ -1,5 +1,5 @@
-// What a run must know, besides the tensors, to go on as if it had never stopped:
-// trainer_state.json.
+// trainer_state.json: the state of a run, besides the tensors, that it needs to continue as if it
+// had never stopped.
 #pragma once
 
 #include <cstdint>
@@ -14,9 +14,8 @@
 
 namespace megatron::resume {
 
-// Samples, learning rate and random numbers of every later step follow from these: data samplers
-// from consumed_samples, the schedules from scheduled_samples, dropout from (seed, sample,
-// position).
+// Determines samples, learning rate and random numbers of every later step: data samplers use
+// consumed_samples, the schedules scheduled_samples, dropout (seed, sample, position).
 struct TrainerState {
   int64_t iteration = 0;          // steps done
   int64_t consumed_samples = 0;   // of all steps up to this one
@@ -29,55 +28,56 @@ struct TrainerState {
   bool has_optimizer = true;      // its state was saved
   Json optimizer_settings =
       Json::Object{};  // flags of its rules, as text: {"adam-beta1": "0.9", ...}
-  // Others that the numbers follow from (setting_changes.h), as text; empty in older checkpoints.
+  // Other settings that affect the numbers (setting_changes.h), as text; empty in older
+  // checkpoints.
   Json settings = Json::Object{};
   std::optional<optim::LossScale::State> loss_scale;  // of a dynamic one
   optim::LearningRate learning_rate;
   optim::WeightDecay weight_decay;
-  // Flags that decide which sample comes when, as text: {"seq-length": "1024", ...}, and
-  // "train-samples", that the data set was asked for.
+  // Flags that determine the order of samples, as text: {"seq-length": "1024", ...}, and
+  // "train-samples", the number requested from the data set.
   Json data;
   int64_t train_iters = 0;  // of the run, without --extend-to-iters; 0: an older checkpoint
   Json layout;              // of the ranks that saved; for people
-  // Of a run with --gemm-tuning on, as training/gemm_choices.h makes it; else null.
+  // Choices of --gemm-tuning on, as training/gemm_choices.h writes them; else null.
   Json gemm_tuning;
 
   Json to_json() const;
-  // Throws Error naming the key that is missing, or whose value cannot be, and `path`.
+  // Throws Error naming `path` and the key that is missing or has an invalid value.
   static TrainerState from_json(const Json& json, const std::string& path);
 };
 
-// The state's `data` of a run. train_samples: asked of the training set.
+// The state's `data` for a run. train_samples: requested from the training set.
 Json data_settings(const settings::TrainSettings& settings, int64_t train_samples);
 
-// --train-iters N or --train-samples N of a run that saved, and --extend-to-iters of `now`; empty
-// where `now` is no longer, and where an older checkpoint does not tell.
+// --train-iters N or --train-samples N of the run that saved, and --extend-to-iters of `now`; empty
+// if `now` is not longer, or if an older checkpoint does not tell.
 std::string how_to_extend(const TrainerState& saved, const settings::BatchSettings& now);
 
-// The layout by name: sizes, pipeline schedule and chunks of a stage, sharding. num_layers: of the
+// The layout by name: sizes, pipeline schedule and chunks per stage, sharding. num_layers: of the
 // model.
 Json layout_of(const settings::TrainSettings& settings, int64_t num_layers);
 
-// A setting that two schedules do not share.
+// A setting in which two schedules differ.
 struct ScheduleDifference {
   std::string setting;  // "lr"
   std::string saved, now;
 };
-// The settings of a checkpoint's schedule that are others than those of `rate` and `decay`.
+// Settings of a checkpoint's schedule that differ from those of `rate` and `decay`.
 std::vector<ScheduleDifference> schedule_differences(const TrainerState& saved,
                                                      const optim::LearningRate& rate,
                                                      const optim::WeightDecay& decay);
-// Which schedule a resumed run follows: `rate` and `decay` are those of its flags and become the
-// checkpoint's where the settings say so. Throws Error naming what differs where they say nothing.
-// path: the checkpoint's. longer: how_to_extend().
+// Decides which schedule a resumed run follows: `rate` and `decay` are those of its flags and are
+// replaced by the checkpoint's if the settings say so. Throws Error naming the differences if the
+// settings say nothing. path: the checkpoint's. longer: how_to_extend().
 void settle_schedule(const TrainerState& saved, const std::string& path,
                      const settings::CheckpointSettings& settings, optim::LearningRate& rate,
                      optim::WeightDecay& decay, const std::string& longer = "");
 
-// The state's `optimizer_settings` of a run: the flags of the rules at work.
+// The state's `optimizer_settings` for a run: the flags of the rules in use.
 Json optimizer_settings(const settings::OptimizerSettings& settings);
 
-// What two objects of text do not share, in one line.
+// Differences between two objects of text, in one line.
 std::string differences(const Json& saved, const Json& now);
 
 }  // namespace megatron::resume

@@ -6,7 +6,7 @@
 namespace megatron::selftest {
 namespace {
 
-// Where element `index` of the logical order, [..., out, in], lies on disk.
+// Index on disk of element `index` of the logical order [..., out, in].
 int64_t stored_index(const parallel::CanonicalTensor& part, int64_t index) {
   if (!part.transposed) return index;
   const int64_t rows = part.global[-2], columns = part.global[-1], matrix = rows * columns;
@@ -14,8 +14,8 @@ int64_t stored_index(const parallel::CanonicalTensor& part, int64_t index) {
   return index - within + within % columns * rows + within / columns;
 }
 
-// Calls f(part, index on disk, index within the shard) for every element of a shard that lies in a
-// canonical tensor.
+// Calls f(part, index on disk, index within the shard) for every element of a shard that belongs to
+// a canonical tensor.
 template <class F>
 void for_each_element(const parallel::Shard& shard, F&& f) {
   parallel::for_each_run(*shard.placed, [&](const parallel::CanonicalTensor& part,

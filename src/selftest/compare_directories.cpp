@@ -13,7 +13,7 @@
 namespace megatron::selftest {
 namespace {
 
-// Elements of a stored tensor at once.
+// Number of elements of a stored tensor that are read at once.
 constexpr int64_t kAtOnce = int64_t{1} << 20;
 
 // Difference between a tensor of the first directory and that of the second.

@@ -114,8 +114,8 @@ class Tuples {
   size_t count_ = 0;
 };
 
-// What a row would add only falls while rows are chosen: a row whose gain, counted anew, is still
-// the highest of the gains known is one of the best (Minoux 1978).
+// A row's gain only decreases while rows are chosen: a row whose recomputed gain is still the
+// highest of the known gains is one of the best (Minoux 1978).
 class Greedy {
  public:
   Greedy(const std::vector<Row>& possible, const Tuples& tuples, uint64_t seed)
@@ -132,7 +132,7 @@ class Greedy {
 
   int64_t left() const { return left_; }
 
-  // The next row's place among the possible ones.
+  // Returns the next row's index among the possible ones.
   size_t take() {
     for (;;) {
       Candidate best = queue_.top();
@@ -168,7 +168,7 @@ class Greedy {
   std::priority_queue<Candidate> queue_;
 };
 
-// Rows whose every tuple another row has, too, the first ones last to go.
+// Removes rows whose tuples are all covered by other rows, beginning with the last rows.
 void drop_needless(std::vector<Row>& rows, const Tuples& tuples) {
   std::vector<int> times(tuples.count());
   for (const Row& row : rows) tuples.each(row, [&](size_t tuple) { ++times[tuple]; });
@@ -181,7 +181,7 @@ void drop_needless(std::vector<Row>& rows, const Tuples& tuples) {
   }
 }
 
-// What is said of the pair alone; else the reason that stands against most rows with it.
+// Returns the objection to the pair alone, or else the most frequent objection to rows with it.
 std::string reason_of(const std::vector<Factor>& factors, const Refusal& refusal, const Row& pair) {
   std::string reason = refusal(pair);
   if (!reason.empty()) return reason;

@@ -1,5 +1,5 @@
-// Covering arrays with constraints: few rows in which every pair (or triple) of values occurs that
-// can occur at all.
+// Covering arrays with constraints: a small set of rows in which every feasible pair (or triple) of
+// values occurs.
 #pragma once
 
 #include <cstdint>
@@ -15,12 +15,13 @@ struct Factor {
   std::vector<std::string> values;  // the simplest first
 };
 
-// The place of each factor's value; kOpen: not chosen.
+// Index of each factor's value; kOpen: not chosen.
 using Row = std::vector<int>;
 inline constexpr int kOpen = -1;
 
-// Why no row with these values can be, whatever the open ones become; empty: nothing is known
-// against it. Decides rows without open values; about others it may be empty, which costs time.
+// Returns the reason why no row with these values is possible, whatever the open values become;
+// empty: no objection is known. It must be exact for rows without open values; for others it may be
+// empty, which only costs time.
 using Refusal = std::function<std::string(const Row&)>;
 
 struct ExcludedPair {
@@ -35,14 +36,14 @@ struct Covering {
   int64_t tuples = 0;                  // sets of `strength` values that occur in some of those
 };
 
-// Rows in which every tuple of `strength` (1 to 3) values of different factors occurs that occurs
-// in some row that is not refused. Greedy: each row is one of those that cover most tuples not yet
-// covered, at last rows that the others make needless are left out. The same arguments give the
-// same rows. Throws InternalError beyond 4 million possible rows.
+// Returns rows that cover every tuple of `strength` (1 to 3) values of different factors that
+// occurs in some row that is not refused. Greedy: each row covers as many new tuples as possible;
+// in the end, redundant rows are removed. The same arguments give the same rows. Throws
+// InternalError beyond 4 million possible rows.
 Covering cover(const std::vector<Factor>& factors, const Refusal& refusal, int strength,
                uint64_t seed = 1);
 
-// "tp 2, sequence on": values that are chosen.
+// Describes the chosen values: "tp 2, sequence on".
 std::string describe(const std::vector<Factor>& factors, const Row& row);
 // "pp 1 with schedule zb-v: the reason".
 std::string describe(const std::vector<Factor>& factors, const ExcludedPair& pair);

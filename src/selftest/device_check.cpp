@@ -22,7 +22,7 @@ namespace {
 
 using Names = std::initializer_list<std::pair<const char*, const char*>>;  // kernel and Case
 
-// The first attention is a library's on CUDA, the second our own everywhere.
+// On CUDA the first attention is computed by a library; the second always by this program's kernel.
 const Names kFills = {{"fill", "[7, 33] f32 misaligned value=3"}};
 const Names kProducts = {{"gemm", "m=128 k=192 n=256 NT f32 bias"},
                          {"gemm", "m=128 k=192 n=256 NT bf16 bias"},
@@ -34,7 +34,7 @@ const Names kForward = {{"attention", kLibrarysAttention}, {"attention", kOurAtt
 const Names kBackward = {{"attention_backward", kLibrarysAttention},
                          {"attention_backward", kOurAttention}};
 
-// Calls hung() when it is not destroyed in time.
+// Calls hung() if it is not destroyed in time.
 class Deadline {
  public:
   Deadline(double seconds, std::function<void()> hung)

@@ -1,5 +1,5 @@
-// Whether this machine's device can be used, found in well under a minute: what is there, then a few
-// calls of what a training step consists of.
+// Checks in well under a minute whether this machine's device can be used: looks for the device,
+// then runs a few of the calls that a training step consists of.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,8 @@ struct DeviceCheck {
 struct DeviceFindings {
   std::string device;  // "NVIDIA H200"; empty: there is none that can be used
   int64_t memory = 0;  // bytes
-  // Of CUDA: "9.0", and the versions "13.0" of the driver and of what the program was built with.
+  // CUDA only: compute capability such as "9.0", and the versions, such as "13.0", of the driver
+  // and of the toolkit that the program was built with.
   std::string compute_capability, driver, cuda;
   std::vector<CudaLibrary> libraries;
   std::vector<DeviceCheck> checks;
@@ -38,14 +39,14 @@ struct DeviceCheckOptions {
   DeviceKind device = DeviceKind::cuda;  // or cpu
   int threads = 1;                       // of the CPU
   double seconds = 50;  // after so many the check that is under way counts as hanging
-  // Gets the findings up to a check that hangs, which failed. What hangs cannot be ended: this must
-  // end the process. On a thread of its own.
+  // Called on a separate thread with the findings up to a check that hangs, which counts as failed.
+  // A hanging call cannot be stopped, so this function must end the process.
   std::function<void(const DeviceFindings&)> hung;
 };
 
 // Looks for the device and its libraries, then compares a fill, matrix products in fp32 and bf16,
-// and attention forward and backward, by a library and by kernels of our own, with the reference.
-// What fails, or throws, fails that check alone.
+// and attention forward and backward, by a library and by this program's kernels, with the
+// reference. A failure or an exception fails only its own check.
 DeviceFindings check_device(const DeviceCheckOptions& options);
 
 }  // namespace megatron::selftest

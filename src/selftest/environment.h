@@ -1,5 +1,5 @@
-// What the checks build the tested computation from. The machine as it is by default; a deliberate
-// fault replaces a part of it, and no check knows.
+// Components from which the checks build the tested computation. By default those of the machine; a
+// deliberate fault replaces one of them without the checks' knowledge.
 #pragma once
 
 #include <functional>
@@ -20,31 +20,31 @@ struct MatrixRow;
 struct Environment {
   // Kernels of forward and backward on a device; null: the device's own.
   std::function<const kernels::Table*(DeviceKind)> table = [](DeviceKind) { return nullptr; };
-  // The group that a rank makes all its calls through, those of the groups split from it too, from
-  // the group of all ranks; null: that one itself.
+  // Wraps the group of all ranks in the group through which a rank makes all its calls, including
+  // those of groups split from it; null: no wrapper.
   std::function<std::unique_ptr<comm::Group>(comm::Group&)> wrap = [](comm::Group&) {
     return nullptr;
   };
-  // Changes what a rank's parameters are, before they get values. virtual stages: of the pipeline.
+  // Changes a rank's parameters before they get values. virtual_stages: those of the pipeline.
   std::function<void(std::span<const parallel::Shard>,
                      std::span<const parallel::ModelPart> virtual_stages)>
       place = [](std::span<const parallel::Shard>, std::span<const parallel::ModelPart>) {};
 };
 
-// A deliberate fault. Each changes the computation at one point, and is caught by one of the checks
+// A deliberate fault, which changes the computation at one point and is caught by one of the checks
 // or by the layout matrix.
 struct Fault {
   std::string name;
   std::string text;  // what is changed
   bool in_checks = false;
-  // Rows of the layout matrix that come to that point; null: the matrix, which compares layouts
-  // with one rank, cannot see it.
+  // True for rows of the layout matrix that reach that point; null: the matrix, which compares
+  // layouts with one rank, cannot detect the fault.
   std::function<bool(const MatrixRow&)> in_row;
   std::function<Environment()> environment;
 };
 const std::vector<Fault>& faults();
 std::vector<std::string> fault_names();
-// Throws Error for a name that is not a fault's.
+// Throws Error for an unknown name.
 const Fault& fault_named(const std::string& name);
 
 }  // namespace megatron::selftest

@@ -1,4 +1,4 @@
-// A file of expected values that knows which of its tensors were looked at.
+// A file of expected values that records which of its tensors were used.
 #pragma once
 
 #include <set>
@@ -16,13 +16,13 @@ class Expected {
 
   bool contains(const std::string& name) const { return file_.find(name) != nullptr; }
   std::vector<std::string> names() const;
-  // Shape and elements; both throw Error when the tensor is absent. Reading the elements marks the
+  // Shape and elements; both throw Error if the tensor is absent. Reading the elements marks the
   // tensor as used.
   const Shape& shape(const std::string& name) const;
   std::vector<double> doubles(const std::string& name);
   std::vector<int64_t> integers(const std::string& name);
 
-  // Every tensor that was not used is a failure.
+  // Reports every unused tensor as a failure.
   void report_unused(Report& report) const;
 
  private:

@@ -13,7 +13,8 @@
 namespace megatron::selftest {
 namespace {
 
-// That a call of ranks may take. Ranks that share a GPU open its libraries one after the other.
+// Time limit of a collective call in seconds. Ranks that share a GPU open its libraries one after
+// the other.
 double most_seconds(DeviceKind device) { return device == DeviceKind::cuda ? 120 : 20; }
 
 // Muon with products in the model's own type.

@@ -1,4 +1,4 @@
-// A few training steps of a small model, spread over ranks that are threads, and what came of them.
+// A few training steps of a small model, spread over ranks that are threads, and their results.
 #pragma once
 
 #include <functional>
@@ -14,10 +14,10 @@
 
 namespace megatron::selftest {
 
-// Of a bucket of gradients, unless a layout says another: a few parameters of a small model.
+// Default size of a gradient bucket: a few parameters of a small model.
 inline constexpr int64_t kBucketElements = 4096;
 
-// How the steps are spread.
+// Layout of the steps over ranks.
 struct Layout {
   int tp = 1, dp = 1;
   int ep = 1, etp = 0;  // of models with experts; etp 0: as tp
@@ -52,20 +52,20 @@ inline constexpr int kSteps = 5;
 
 class Experiment {
  public:
-  // weights: the type in which the parameters begin, held in the type of the computation.
-  // sequences: of a step. environment is borrowed.
+  // weights: type to which initial parameters are rounded; they are held in the type of the
+  // computation. sequences: per step. environment is borrowed.
   Experiment(models::Model model, DeviceKind device, DType type, DType weights,
              settings::LossScope scope, int64_t sequences, int64_t length,
              const Environment& environment);
 
-  // Gradients of the first batch, then kSteps of SGD; kSteps of each other method.
+  // Computes the gradients of the first batch, then kSteps of SGD, and kSteps of each other method.
   Outcome run(const Layout& layout, const std::vector<optim::Method>& methods) const;
   TensorMap gradients(const Layout& layout) const;
 
  private:
   struct Trial;
   std::vector<corpus::HostBatch> batches(const Layout& layout, int rank, int step) const;
-  // Calls f on each rank, with the group of all as the environment makes it.
+  // Calls f on each rank, with the group of all ranks as created by the environment.
   void on_ranks(const Layout& layout, const std::function<void(comm::Group&)>& f) const;
   void train(const Layout& layout, comm::Group& world, optim::Method method, Outcome& outcome,
              GatheredTensors& gradients, GatheredTensors& parameters) const;
@@ -81,7 +81,7 @@ class Experiment {
 // tensor_metric of each tensor (base/tolerances.h).
 std::map<std::string, double> metrics(const TensorMap& tensors, const TensorMap& expected);
 
-// Compares everything of two outcomes; bound 0: bit for bit. what: of the layout.
+// Compares all values of two outcomes; bound 0: bit for bit. what: describes the layout.
 void compare_outcomes(const std::string& what, const Outcome& outcome, const Outcome& expected,
                       double bound, Report& report);
 

@@ -13,7 +13,7 @@
 namespace megatron::selftest {
 namespace {
 
-// Calls of the computation, by the begin of their names.
+// Calls of the computation, by prefixes of their names.
 constexpr std::string_view kGradients = "gradients, bucket", kPartial = "partial gradients, bucket",
                            kTiedGradients = "tied gradients", kParameters = "parameters, bucket",
                            kLossStats = "vocabulary_loss, stats", kStates = "step.states",
@@ -30,7 +30,7 @@ void scale(const Tensor& t, double factor) {
   scale(t.span<float>(), factor);
 }
 
-// All-reduces of the calls whose names begin so do nothing.
+// Makes all-reduces whose call names begin with this do nothing.
 template <const std::string_view& kCalls>
 class Unreduced final : public PassingGroup<Unreduced<kCalls>> {
  public:
@@ -100,7 +100,7 @@ class SwappedExperts final : public PassingGroup<SwappedExperts> {
   }
 };
 
-// Every token gets what the experts made of the one before it.
+// Every token gets the experts' result for the previous token.
 class MisplacedExpertResults final : public PassingGroup<MisplacedExpertResults> {
  public:
   using PassingGroup::PassingGroup;
@@ -142,7 +142,7 @@ class ExpertLoadTwice final : public PassingGroup<ExpertLoadTwice> {
   }
 };
 
-// What the other ranks hold of a bucket stays as it came with the bucket's first gather.
+// The other ranks' part of a bucket stays as it was in the bucket's first gather.
 class StaleParameters final : public PassingGroup<StaleParameters> {
  public:
   using PassingGroup::PassingGroup;
@@ -187,9 +187,9 @@ void rename_layer(std::string& name, const std::function<int64_t(int64_t)>& othe
   }
 }
 
-// The layers of the first and of the last virtual stage of the pipeline that have any, as many as both
-// have, hold each other's tensors: they are filled with those values, and their gradients are those
-// tensors'.
+// Swaps the tensors of the layers in the first and the last virtual stage that have layers, for as
+// many layers as both have: each is filled with the other's values and provides the other's
+// gradients.
 void swap_stages(std::span<const parallel::Shard> shards,
                  std::span<const parallel::ModelPart> virtual_stages) {
   const auto has_layers = [](const parallel::ModelPart& part) { return part.layers > 0; };
@@ -236,7 +236,7 @@ void shifted_cross_entropy(const kernels::CrossEntropyArgs& args, Stream& stream
   kernels::table(stream).cross_entropy(shifted, stream);
 }
 
-// One segment of all tokens, and as many rows for it as its sequences would have together.
+// Uses one segment for all tokens, with as many rows as its sequences would have together.
 void capacity_of_all_tokens(const kernels::ExpertRowsArgs& args, Stream& stream) {
   kernels::ExpertRowsArgs all = args;
   if (args.capacity > 0 && !args.padded) {
@@ -266,12 +266,12 @@ bool ends_on_two_stages(const MatrixRow& row) {
 
 bool has_experts(const MatrixRow& row) { return row.model == 2; }
 bool has_ep(const MatrixRow& row) { return has_experts(row) && row.layout.ep > 1; }
-// Whether no rank sees all that its experts get.
+// True if no rank sees all tokens of its experts.
 bool divides_loads(const MatrixRow& row) {
   const Layout& layout = row.layout;
   return has_experts(row) && (layout.dp > 1 || (layout.etp > 0 && layout.etp < layout.tp));
 }
-// A rank that has whole sequences asks no other for their counts.
+// A rank with whole sequences does not need other ranks' counts.
 bool divides_sequences(const MatrixRow& row) {
   const Layout& layout = row.layout;
   return has_experts(row) && layout.sequence && layout.micro_batch < layout.tp;

@@ -57,7 +57,7 @@ std::string layout_text(int64_t virtual_stages, int64_t num_layers) {
   return text + 'L';
 }
 
-// Micro-batches beside each other, where no other value stands against it.
+// True if micro-batches can be overlapped, i.e. no other value excludes it.
 bool may_overlap_experts(const LayoutSettings& s) {
   return !s.recompute.granularity.value_or("").starts_with("full") && s.offload.num_layers == 0 &&
          !s.parallel.schedule->starts_with("zb") &&
@@ -68,7 +68,7 @@ int64_t chunks_of(const std::string& schedule) {
   return schedule == "interleaved" || schedule == "zb-v" ? 2 : 1;
 }
 
-// What the settings of a row say, of all that is chosen.
+// Checks the settings of a row, as far as its values are chosen.
 class LayoutCheck {
  public:
   LayoutCheck(const Row& row, const LayoutLimits& limits)
@@ -110,7 +110,7 @@ class LayoutCheck {
     });
   }
 
-  // Only a model with experts has ranks for them.
+  // Only a model with experts can have expert-parallel ranks.
   std::string experts() const {
     const bool divides = settings_.parallel.expert_parallel > 1 ||
                          settings_.parallel.expert_tensor_parallel.has_value();
@@ -138,7 +138,7 @@ class LayoutCheck {
   }
 
  private:
-  // The text of an error, or of a note that a flag is without effect.
+  // Returns the text of an error, or of a note that a flag has no effect.
   template <class F>
   static std::string said(F&& check) {
     std::vector<SettingNote> notes;
@@ -164,8 +164,8 @@ class LayoutCheck {
   const LayoutSettings settings_;
 };
 
-// A check that looks at some factors only, asked once for each of their values. `given`: values
-// that stand for factors it does not look at.
+// A check that depends on some factors only, evaluated once for each combination of their values.
+// `given`: values used for the other factors.
 struct Rule {
   std::vector<Axis> axes;
   std::string (LayoutCheck::*check)() const;
@@ -177,7 +177,7 @@ class Rules {
  public:
   explicit Rules(const LayoutLimits& limits) : limits_(limits) {
     using Check = LayoutCheck;
-    // Those of fewer factors first: they say more plainly what is wrong.
+    // Checks of fewer factors come first, since their messages are clearer.
     add({kTensor, kSequence}, &Check::parallel);
     add({kModel, kExpert, kExpertTensor}, &Check::experts);
     add({kTensor, kPipeline, kData, kInstances, kExpert, kExpertTensor}, &Check::expert_ranks);

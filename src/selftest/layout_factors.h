@@ -1,4 +1,4 @@
-// The layouts that the layout matrix is made of, as factors of a covering array.
+// The layouts of the layout matrix, as factors of a covering array.
 #pragma once
 
 #include "selftest/covering.h"
@@ -8,14 +8,14 @@
 
 namespace megatron::selftest {
 
-// What the matrix is made for.
+// Limits of the layouts in the matrix.
 struct LayoutLimits {
   int ranks = 16;                           // at most
   int64_t num_layers = 4;                   // of the model
   int64_t seq_length = 32, sequences = 48;  // of a step, over all data-parallel ranks
 };
 
-// A row as the settings of a run.
+// The settings of a run that correspond to a row.
 struct LayoutSettings {
   settings::ParallelSettings parallel;
   settings::RecomputeSettings recompute;
@@ -31,12 +31,13 @@ struct LayoutSettings {
 // and micro-batch, each with its simplest value first.
 const std::vector<Factor>& layout_factors();
 
-// Open values become their factor's first. Layers that the virtual stages of the pipeline cannot share
-// evenly are placed by --pipeline-model-parallel-layout, as evenly as can be.
+// Open values become the first value of their factor. Layers that cannot be divided evenly among
+// the pipeline's virtual stages are placed by --pipeline-model-parallel-layout, as evenly as
+// possible.
 LayoutSettings layout_settings(const Row& row, const LayoutLimits& limits);
 
-// What the settings' own checks say against a row: text of the error, or that a flag would have no
-// effect; besides, that there are too many ranks, or that a step's sequences cannot be divided
+// Returns the objection of the settings' own checks to a row: the text of the error, or that a flag
+// would have no effect; also refuses too many ranks, and sequences of a step that cannot be divided
 // into micro-batches.
 Refusal layout_refusal(const LayoutLimits& limits);
 

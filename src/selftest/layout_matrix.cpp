@@ -52,12 +52,12 @@ models::ModelFlags with_capacity(models::ModelFlags flags) {
   return flags;
 }
 
-// Those that share a layer's experts.
+// Number of ranks that share a layer's experts.
 int expert_ranks(const Layout& layout) {
   return layout.ep * (layout.etp == 0 ? layout.tp : layout.etp);
 }
 
-// Whether the ranks that share a layer's experts see all tokens of a sequence.
+// True if the ranks that share a layer's experts see all tokens of a sequence.
 bool sees_sequences(const Layout& layout) {
   return !layout.sequence || expert_ranks(layout) % layout.tp == 0;
 }
@@ -78,7 +78,7 @@ std::vector<TinyModel> matrix_models() {
   return all;
 }
 
-// The same ranks without stages, sharding and what changes no bit.
+// The same ranks without stages, sharding and options that do not change any bit.
 Layout plain(const Layout& layout) {
   return {.tp = layout.tp,
           .dp = layout.dp,
@@ -88,7 +88,7 @@ Layout plain(const Layout& layout) {
           .micro_batch = layout.micro_batch};
 }
 
-// An expert may lie on several ranks where a dense parameter does not.
+// An expert may be on several ranks when a dense parameter is not.
 bool keeps_bits(const MatrixRow& row) {
   const Layout& layout = row.layout;
   const bool replicated =
@@ -98,8 +98,9 @@ bool keeps_bits(const MatrixRow& row) {
   return layout.instances == 1 && !(reduces_each && several);
 }
 
-// Values that no pair or triple brings together: tensor-parallel ranks with unlike numbers of the 61
-// tokens, which alone would close their buckets elsewhere, and gradients summed over them by bucket.
+// Values that no pair or triple brings together: tensor-parallel ranks with unlike numbers of the
+// 61 tokens, which alone would close their buckets elsewhere, and gradients summed over them by
+// bucket.
 MatrixRow uneven_buckets() {
   return {.model = 0,
           .layout = {.tp = 4,
@@ -191,7 +192,8 @@ Report MatrixRun::run(const MatrixRow& row) {
   MatrixRow same = row;
   same.layout = plain(row.layout);
   const bool bits = keeps_bits(row) && same.str() != row.str();
-  // Of experts a token may choose others where their scores differ by a rounding: fp32 has equal bits, or nothing.
+  // A rounding difference in scores can change which experts a token chooses, so in fp32 results
+  // are compared bit for bit or not at all.
   const bool experts = row.model == kExperts;
   if (state_->precisions != Precisions::fp32 || (experts && !bits))
     against(one, DeviceKind::reference, tolerance::kLayoutFp64, "fp64");

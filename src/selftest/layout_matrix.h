@@ -1,5 +1,5 @@
-// The layout matrix: a covering set of ways to spread a run, each of which must give what one rank
-// gives.
+// The layout matrix: a covering set of layouts of a run, each of which must give the same results
+// as one rank.
 #pragma once
 
 #include <functional>
@@ -18,11 +18,13 @@ namespace megatron::selftest {
 // data-parallel ranks by each sharding strategy, one or two instances, recompute, overlap, offload,
 // a tied GPT-2 with dropout or an untied Llama with grouped heads, 1 or 2 sequences a micro-batch;
 // up to 16 ranks. Rows come in a fixed order; the last is not of the covering set: TP 4 with SP and
-// DP 3 of a sharded optimizer, whose tensor-parallel ranks would close small buckets at unlike places.
+// DP 3 of a sharded optimizer, whose tensor-parallel ranks would close small buckets at unlike
+// places.
 struct MatrixRow {
   int number = 0;
   size_t model = 0;  // an untied Llama, a tied GPT-2, a Llama with experts
-  // Its experts have a capacity: in every other row with experts whose ranks see whole sequences.
+  // True if the experts have a capacity: every other row with experts whose ranks see whole
+  // sequences.
   bool drops_tokens = false;
   Layout layout;
   std::string str() const;  // "gpt2, TP 2 SP, PP 2 1f1b, DP 2 optim, micro-batch 1"
@@ -30,11 +32,11 @@ struct MatrixRow {
 
 class LayoutMatrix {
  public:
-  // strength: 2: every pair of values that validation allows occurs; 3: every triple.
+  // strength: 2 covers every pair of values that validation allows, 3 every triple.
   explicit LayoutMatrix(int strength);
 
   const std::vector<MatrixRow>& rows() const { return rows_; }
-  // Pairs of values that cannot be, with their reasons, a line each.
+  // Impossible pairs of values with their reasons, one per line.
   std::vector<std::string> excluded() const;
   std::string summary() const;  // "26 layouts have all 575 pairs of values of 12 flags ..."
 
@@ -44,19 +46,19 @@ class LayoutMatrix {
   std::vector<MatrixRow> rows_;
 };
 
-// Which runs of a row are made.
+// Selects the runs of a row.
 enum class Precisions { all, fp64, fp32 };
 
 // Runs rows on ranks that are threads. Each row: on the fp64 reference against one rank within
-// 1e-10; in fp32 on the device against one rank within kLayoutFp32 (but for experts), and bit for bit against the same
-// tensor- and data-parallel ranks without stages, sharding, recompute, overlap and offload where
-// DESIGN's rules of equal bits hold: with sharded gradients and several micro-batches sums are
-// added in another order (docs/decisions). Compared are the loss, every parameter's gradient, the
-// norms and losses of steps of SGD and its parameters, the losses of steps of AdamW, and the
-// model's metrics in all of them.
+// 1e-10; in fp32 on the device against one rank within kLayoutFp32 (but for experts), and bit for
+// bit against the same tensor- and data-parallel ranks without stages, sharding, recompute, overlap
+// and offload where DESIGN's rules of equal bits hold: with sharded gradients and several
+// micro-batches sums are added in another order (docs/decisions). Compared are the loss, every
+// parameter's gradient, the norms and losses of steps of SGD and its parameters, the losses of
+// steps of AdamW, and the model's metrics in all of them.
 class MatrixRun {
  public:
-  // composed: makes the model that is run of each of the matrix's; default: that one.
+  // composed: converts each model of the matrix to the one that is run; default: unchanged.
   explicit MatrixRun(const Environment& environment, Precisions precisions = Precisions::all,
                      DeviceKind device = DeviceKind::cpu,
                      std::function<models::Model(const models::Model&)> composed = {});

@@ -1,4 +1,4 @@
-// The layout matrix: what a run computes does not depend on how it is spread.
+// Layout checks: the results of a run do not depend on how it is divided among ranks.
 #pragma once
 
 #include "selftest/environment.h"
@@ -7,21 +7,22 @@
 
 namespace megatron::selftest {
 
-// One rank with all sequences in one micro-batch against 1, 2 and 4 data-parallel ranks as threads
-// and micro-batches from 1 sequence up, with and without recompute: gradients, 5 steps of SGD
-// (losses and parameters), 5 steps of AdamW, Lion and Muon (losses). reference computes in fp64,
-// others in fp32. Both ways in which tokens can weigh: with the mean of micro-batches, one rank with
-// the same micro-batch is the yardstick.
+// Compares one rank with all sequences in one micro-batch with 1, 2 and 4 data-parallel ranks as
+// threads and micro-batches from 1 sequence up, with and without recompute: gradients, 5 steps of
+// SGD (losses and parameters), 5 steps of AdamW, Lion and Muon (losses). The reference device
+// computes in fp64, others in fp32. Covers both weightings of tokens: with the mean over
+// micro-batches, one rank with the same micro-batch is the baseline.
 void check_layouts(const TinyModel& model, DeviceKind device, const Environment& environment,
                    Report& report);
 
-// bf16: the gradients' errors against one rank that computes in fp32 with the same weights,
-// on 1 and 2 ranks with micro-batches from 1 sequence up, are at most kBf16ErrorFactor times those
-// of one bf16 rank with all sequences in one micro-batch.
+// Checks bf16: the gradients' errors relative to one rank that computes in fp32 with the same
+// weights, on 1 and 2 ranks with micro-batches from 1 sequence up, are at most kBf16ErrorFactor
+// times those of one bf16 rank with all sequences in one micro-batch.
 void check_bf16_layouts(const TinyModel& model, DeviceKind device, const Environment& environment,
                         Report& report);
 
-// Bit for bit in fp32: a second run, recompute, 2 and 3 threads a rank, on one rank and on two.
+// Checks that these are bit for bit equal in fp32: a second run, recompute, and 2 and 3 threads per
+// rank, on one rank and on two.
 void check_bits(const TinyModel& model, DeviceKind device, const Environment& environment,
                 Report& report);
 

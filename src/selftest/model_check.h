@@ -1,4 +1,4 @@
-// Loss and gradients of the whole model against its plain form.
+// Compares loss and gradients of the whole model with its plain implementation.
 #pragma once
 
 #include "selftest/environment.h"
@@ -7,9 +7,9 @@
 
 namespace megatron::selftest {
 
-// Without dropout: the loss of a training step against plain_losses, and the gradient of each
-// tensor along a random direction against central differences of plain_losses. reference computes
-// in fp64, cpu in fp32.
+// Compares, without dropout, the loss of a training step with plain_losses, and the gradient of
+// each tensor along a random direction with central differences of plain_losses. The reference
+// device computes in fp64, cpu in fp32.
 void check_model(const TinyModel& model, DeviceKind device, const Environment& environment,
                  Report& report);
 

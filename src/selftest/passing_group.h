@@ -1,4 +1,4 @@
-// A group that passes every call on to another: what deliberate faults are made of.
+// A group that forwards every call to another one: the base class of deliberate faults.
 #pragma once
 
 #include <memory>
@@ -8,8 +8,8 @@
 
 namespace megatron::selftest {
 
-// class Dropped final : public PassingGroup<Dropped> { using PassingGroup::PassingGroup; ... } overrides
-// the calls that it changes. What is split from it is of the same class.
+// class Dropped final : public PassingGroup<Dropped> { using PassingGroup::PassingGroup; ... }
+// overrides the calls that it changes. Groups split from it have the same class.
 template <class Derived>
 class PassingGroup : public comm::Group {
  public:

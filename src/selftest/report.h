@@ -1,4 +1,4 @@
-// What a comparison with expected values found.
+// Results of a comparison with expected values.
 #pragma once
 
 #include <cstdint>
@@ -13,11 +13,11 @@ class Report {
  public:
   explicit Report(std::string title = {}) : title_(std::move(title)) {}
 
-  // One tensor of a kind ("logits", "gradients"): an error above the tolerance, or one that is not
-  // a number, is a failure.
+  // Records one tensor of a kind ("logits", "gradients"): an error above the tolerance, or NaN, is
+  // a failure.
   void compare(std::string_view kind, const std::string& tensor, double error, double tolerance);
   void fail(std::string text) { failures_.push_back(std::move(text)); }
-  // Worth knowing, and no failure.
+  // Adds a remark that is not a failure.
   void note(std::string text) { notes_.push_back(std::move(text)); }
 
   const std::string& title() const { return title_; }
@@ -43,12 +43,12 @@ class Report {
   std::vector<std::string> failures_, notes_;
 };
 
-// Distances between two lists of elements; infinite when their lengths differ, NaN when an element
-// is.
+// Distances between two lists of elements; infinite if their lengths differ, NaN if an element is
+// NaN.
 double largest_difference(std::span<const double> values, std::span<const double> expected);
 double difference_norm(std::span<const double> values, std::span<const double> expected);  // 2-norm
 double norm(std::span<const double> values);
-// |value - expected| / |expected|; 0 when both are 0.
+// |value - expected| / |expected|; 0 if both are 0.
 double relative_error(double value, double expected);
 
 }  // namespace megatron::selftest

@@ -17,7 +17,7 @@ namespace fs = std::filesystem;
 constexpr std::string_view kExpected = "expected.safetensors";
 constexpr int64_t kElementsAtOnce = int64_t{1} << 20;  // elements of a tensor
 
-// Without torch's files where safetensors are read in their place.
+// Excludes torch files if safetensors files are read in their place.
 std::set<std::string> file_names(const checkpoint::ModelDirectory& directory) {
   std::set<std::string> names;
   for (const fs::directory_entry& entry : fs::directory_iterator(directory.path())) {

@@ -64,7 +64,7 @@ void add_gradient_checks(std::vector<Check>& all, DeviceKind device) {
   }
 }
 
-// With the CPU, the reference is checked too.
+// If the CPU is tested, the reference is checked too.
 void add_model_checks(std::vector<Check>& all, DeviceKind tested) {
   std::vector<DeviceKind> devices = {tested};
   if (tested == DeviceKind::cpu) devices.insert(devices.begin(), DeviceKind::reference);
@@ -184,7 +184,7 @@ Precisions precisions_of(const SelftestOptions& options) {
   return options.device == DeviceKind::cuda ? Precisions::fp32 : options.precisions;
 }
 
-// With a fault only rows that come to it, on the reference, until one fails.
+// With a fault, runs only rows that reach it, on the reference, until one fails.
 Summary run_matrix(const SelftestOptions& options, const Fault* fault,
                    const Environment& environment, const Print& print) {
   const LayoutMatrix matrix(options.layouts);

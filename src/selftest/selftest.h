@@ -35,9 +35,9 @@ struct SelftestOptions {
   int threads = 1;
   DeviceKind device = DeviceKind::cpu;  // or cuda
   bool real = false;                    // cuda's kernels at real sizes instead of the checks
-  // The layout matrix instead of the checks: strength 2 covers every pair of values, 3 every triple
-  // (0: the checks). Only every `parts`-th row from row `part` on. With a fault: the rows that come
-  // to it, in fp64, until one fails.
+  // Runs the layout matrix instead of the checks: strength 2 covers every pair of values, 3 every
+  // triple (0: the checks). Only every `parts`-th row from row `part` on is run. With a fault: the
+  // rows that reach it, in fp64, until one fails.
   int layouts = 0;
   int part = 0, parts = 1;
   Precisions precisions = Precisions::all;  // of the layout matrix; on cuda fp32 always
@@ -46,10 +46,10 @@ struct SelftestOptions {
 struct Summary {
   std::vector<std::string> passed, failed;  // names of checks
 };
-// print gets a line as each check ends, and the last line "N passed, N failed". A check that throws
-// has failed. Throws Error for an unknown fault, for one that is given to the checks and is only in
-// the matrix, or the reverse, for a fault or real sizes on a device that has none, and for a filter
-// or part that leaves no check or row.
+// Calls print with a line for each completed check, and the last line "N passed, N failed". A check
+// that throws has failed. Throws Error for an unknown fault, for a fault of the matrix given to the
+// checks or the reverse, for a fault or real sizes on a device that has none, and for a filter or
+// part that leaves no check or row.
 Summary run(const SelftestOptions& options, const std::function<void(std::string_view)>& print);
 
 }  // namespace megatron::selftest

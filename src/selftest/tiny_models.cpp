@@ -75,8 +75,8 @@ corpus::HostBatch random_batch(const models::Model& model, int64_t first, int64_
     return static_cast<int64_t>(tokens.bits(static_cast<uint64_t>(index)) %
                                 static_cast<uint64_t>(model->vocab_size()));
   };
-  // The second differs from the first: two equal ones would be equal in every layer, and which of them a capacity of
-  // experts drops would hang on a rounding.
+  // The second differs from the first: two equal ones would be equal in every layer, and which of
+  // them a capacity of experts drops would hang on a rounding.
   const auto token = [&](int64_t index) {
     const bool again = index % (length + 1) == 1 && drawn(index) == drawn(index - 1);
     return static_cast<int32_t>((drawn(index) + (again ? 1 : 0)) % model->vocab_size());

@@ -1,4 +1,4 @@
-// Small models of both families and batches for them.
+// Small models of both families, and batches for them.
 #pragma once
 
 #include <string>
@@ -21,14 +21,13 @@ struct TinyModel {
 // digits.
 std::vector<TinyModel> tiny_models();
 
-// Every parameter, norms and biases too, gets values that differ from element to element, the same
-// in any layout.
-// held: bf16 rounds them, whatever the type of the model.
+// Gives every parameter, including norms and biases, values that differ between elements and are
+// the same in any layout. held: bf16 rounds the values, whatever the model's type.
 void randomize(std::span<const parallel::Shard> shards, uint64_t seed, Stream& stream,
                DType held = DType::f64);
 
-// Sequences [first, first + sequences) of an endless run of random tokens; about one label in five
-// does not count.
+// Sequences [first, first + sequences) of an endless stream of random tokens; about one label in
+// five is not counted.
 corpus::HostBatch random_batch(const models::Model& model, int64_t first, int64_t sequences,
                                int64_t length);
 

@@ -28,7 +28,7 @@ struct Case {
   std::vector<IgnoredElements> ignored;
 };
 
-// Before the flags, since those of other families are not known either.
+// Checked before the flags, since those of other families are unknown as well.
 void check_family(const std::string& start, const std::string& path) {
   try {
     models::model_from_directory(start);
@@ -148,7 +148,7 @@ class Tokens {
   std::vector<double> mask_;
 };
 
-// What a run makes of the rows, put together by its ranks.
+// Results of a run on the rows, gathered from its ranks.
 struct Run {
   std::vector<training::StepReport> steps;  // the same on all ranks
   GatheredTensors start, first, last;       // parameters

@@ -1,4 +1,4 @@
-// Training steps against those that another system made.
+// Compares training steps with those of another system.
 #pragma once
 
 #include <string>

@@ -84,15 +84,15 @@ std::vector<double> TrajectoryComparison::kept_expected(const std::string& prefi
   return kept(name, expected_.doubles(prefix + "." + name));
 }
 
-// From the start to the end, or as far as is known.
+// Movement from the start to the end, or as far as it is known.
 double TrajectoryComparison::movement(const std::string& prefix, const std::string& name) {
   const bool to_end = expected_.contains("final." + name);
   return difference_norm(kept(name, start_.at(name)),
                          kept_expected(to_end ? "final" : prefix, name));
 }
 
-// A flip leaves about twice the learning rate of its step: at least one learning rate, and no more
-// than all steps together can.
+// A sign flip leaves an error of about twice the learning rate of its step: at least one learning
+// rate, and no more than all steps together can cause.
 void TrajectoryComparison::forgive_signs(const std::string& key, const SignSteps& signs,
                                          std::vector<double>& d) {
   constexpr double kRounding = 1 + 1e-3;  // of the parameters

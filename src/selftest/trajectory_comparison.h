@@ -1,4 +1,4 @@
-// A training run against the values that another system computed for it.
+// Compares a training run with values that another system computed for it.
 #pragma once
 
 #include <algorithm>
@@ -21,8 +21,8 @@ struct IgnoredElements {
 };
 
 // Steps of an optimizer that moves each element by its learning rate times a sign (Lion). Where the
-// sign's argument is nearly 0, rounding decides it, and the element may be off by twice the learning
-// rate of each such step.
+// sign's argument is nearly 0, rounding decides it, and the element may be off by twice the
+// learning rate of each such step.
 struct SignSteps {
   int64_t count = 0;
   double least_rate = std::numeric_limits<double>::infinity();
@@ -47,18 +47,18 @@ class TrajectoryComparison {
 
   void scalar(const std::string& name, int64_t step, double value, double tolerance);
 
-  // Parameters after some steps, against expected "PREFIX.NAME", each by its movement from the start
-  // to the end: |d| <= kTrajectoryParameterOfMovement |final - start|, all together
-  // kTrajectoryMovementTotal. signs: the steps so far; elements that are off as much as a sign may
-  // make them are counted instead ("sign flips"), where they are as few as rounding makes
-  // (kSignFlips); else they are compared as all others are.
+  // Compares parameters after some steps with expected "PREFIX.NAME", each relative to its movement
+  // from the start to the end: |d| <= kTrajectoryParameterOfMovement |final - start|, all together
+  // kTrajectoryMovementTotal. signs: the steps so far; elements whose error is as large as a sign
+  // can cause are only counted ("sign flips") if there are no more than rounding explains
+  // (kSignFlips); otherwise they are compared like all others.
   void parameters(const std::string& prefix, const TensorMap& values, const SignSteps& signs);
 
-  // Optimizer states after the last step.
+  // Compares optimizer states after the last step.
   void state(const std::string& prefix, const TensorMap& values);
 
  private:
-  // Without the elements that are not to be compared.
+  // Returns the values without the elements that are excluded from comparison.
   std::vector<double> kept(const std::string& name, std::vector<double> values) const;
   std::vector<double> kept_expected(const std::string& prefix, const std::string& name);
   double movement(const std::string& prefix, const std::string& name);

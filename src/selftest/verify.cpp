@@ -21,7 +21,7 @@
 namespace megatron::selftest {
 namespace {
 
-// What a model makes of a batch, put together by its ranks.
+// Results of a model on a batch, gathered from its ranks.
 struct Results {
   std::mutex mutex;
   TensorMap values;                                      // "hidden.0", "hidden.head", "logits"
@@ -30,7 +30,7 @@ struct Results {
   double loss = 0, divisor = 1;
 };
 
-// Sees the logits of a layer's router. The gate of a shared expert is a router of one expert.
+// Records the logits of a layer's router. The gate of a shared expert is a router of one expert.
 class RouterWatcher final : public kernels::Observer {
  public:
   explicit RouterWatcher(Stream& stream) : stream_(stream) { stream_.watch(this); }
@@ -43,7 +43,7 @@ class RouterWatcher final : public kernels::Observer {
     for (const kernels::Operand& operand : call.operands)
       if (operand.name == "logits" && operand.tensor.size(1) > 1) logits_ = operand.tensor;
   }
-  // Of the calls since the last one; undefined: there was none.
+  // Takes the logits of the calls since the last take(); undefined if there were none.
   Tensor take() { return std::exchange(logits_, {}); }
 
  private:
@@ -66,12 +66,12 @@ class Subject {
     model_.step.begin({.method = optim::Method::sgd, .sgd_momentum = 0});
   }
 
-  // prefix: of the names of what is kept.
+  // prefix: prepended to the names of the results.
   void forward(const corpus::HostBatch& batch, const std::string& prefix, Results& results);
   void backward(const ExpectedBatch& batch, Results& results);
 
  private:
-  // All rows of what tensor-parallel ranks may hold slices of.
+  // Gathers all rows of a tensor of which tensor-parallel ranks may hold slices.
   std::vector<double> all_rows(Tensor rows);
   std::vector<double> flowing_value(const Bundle& bundle);
   void keep_router(int64_t layer, std::vector<double> logits, Results& results) const {
@@ -107,7 +107,7 @@ std::vector<double> Subject::flowing_value(const Bundle& bundle) {
   return values;
 }
 
-// Block by block, so that all that flows between them is seen.
+// Runs block by block, so that all values passed between blocks are recorded.
 void Subject::forward(const corpus::HostBatch& host, const std::string& prefix, Results& results) {
   const models::Stage& stage = model_.parts.chunk(0);
   comm::Group* const stages = model_.ranks.stages();
@@ -147,7 +147,7 @@ void Subject::forward(const corpus::HostBatch& host, const std::string& prefix, 
   keep(prefix + "logits", to_doubles(head["logits"].value), results);
 }
 
-// Of the data-parallel ranks, which all make the forward pass over the whole batch, each has its share here.
+// All data-parallel ranks run forward over the whole batch; in backward each handles its share.
 void Subject::backward(const ExpectedBatch& batch, Results& results) {
   const comm::Group& data = model_.ranks.data();
   const corpus::HostBatch own = batch.share(data.rank(), data.size());
@@ -169,7 +169,7 @@ std::vector<double> scores(const std::vector<double>& logits, const ExpectedBatc
   return result;
 }
 
-// Rows of padding are 0.
+// Sets rows of padding to 0.
 std::vector<double> without_padding(std::vector<double> values, const ExpectedBatch& batch) {
   const size_t width = values.size() / batch.host.tokens.size();
   for (size_t row = 0; row < batch.padding.size(); ++row)
@@ -194,8 +194,8 @@ void compare_forward(Expected& expected, const Results& results, const ExpectedB
   }
 }
 
-// experts * sum over experts of f p, p the mean probability of an expert over the tokens of all layers, f the mean
-// number of a token's choices that are that expert: how transformers defines it.
+// experts * sum over experts of f p, p the mean probability of an expert over the tokens of all
+// layers, f the mean number of a token's choices that are that expert: how transformers defines it.
 double pooled_aux_loss(const std::map<int64_t, std::vector<double>>& layers, size_t tokens,
                        int64_t choices) {
   std::vector<double> p, f;

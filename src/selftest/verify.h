@@ -1,5 +1,5 @@
-// A Hugging Face directory against the values that another system computed for it, kept in its
-// expected.safetensors.
+// Compares a Hugging Face directory with the values that another system computed for it, stored in
+// its expected.safetensors.
 #pragma once
 
 #include <string>
@@ -16,11 +16,11 @@ struct VerifyOptions {
   std::vector<DeviceKind> devices = {
       DeviceKind::cpu, DeviceKind::reference};  // cpu computes in f32, reference in f64
   int threads = 1;                              // of a rank
-  // The model is divided among so many ranks, as threads; layers as evenly as they can be. Data-parallel
-  // ranks share the sequences.
+  // Number of ranks, as threads, among which the model is divided; layers as evenly as possible.
+  // Data-parallel ranks share the sequences.
   int tensor_parallel = 1, pipeline_parallel = 1, data_parallel = 1;
-  // Of the tensor- and data-parallel ranks, those that the experts and each expert's matrices are divided among;
-  // expert_tensor_parallel 0: as tensor_parallel.
+  // Tensor- and data-parallel ranks that the experts, and each expert's matrices, are divided
+  // among; expert_tensor_parallel 0: same as tensor_parallel.
   int expert_parallel = 1, expert_tensor_parallel = 0;
   parallel::Sharding sharding = parallel::Sharding::none;  // what they divide
   bool sequence_parallel = false;  // the tensor-parallel ranks divide the tokens, too
@@ -31,15 +31,17 @@ struct VerifyOptions {
   std::string text() const;  // ", tensor parallel 2, pipeline parallel 2"; "" for one rank
 };
 
-// Compares, whatever type the weights are stored in: logits (or scores), loss, the gradient of every stored
-// tensor, what enters and leaves each layer, and 12 greedy tokens after input_ids[0,:8]. What the file must
-// hold: verify_batch.h. A tensor of the file that was not compared is a failure. One report a device. Throws Error when the directory or
-// its inputs cannot be used.
+// Compares, whatever type the weights are stored in: logits (or scores), loss, the gradient of
+// every stored tensor, what enters and leaves each layer, and 12 greedy tokens after
+// input_ids[0,:8]. What the file must hold: verify_batch.h. A tensor of the file that was not
+// compared is a failure. One report a device. Throws Error when the directory or its inputs cannot
+// be used.
 std::vector<Report> verify(const std::string& directory, const VerifyOptions& options);
 
 // Loads the directory and saves it to `out`, which must not exist; then compares the file set, and
-// name, type, shape, file and bytes of every tensor that the model needs. Of weights that torch.save
-// wrote the files are compared by their names in safetensors (checkpoint::safetensors_name).
+// name, type, shape, file and bytes of every tensor that the model needs. Of weights that
+// torch.save wrote the files are compared by their names in safetensors
+// (checkpoint::safetensors_name).
 Report verify_rewrite(const std::string& directory, const std::string& out,
                       const checkpoint::ReadingOptions& reading = {});
 

@@ -40,7 +40,7 @@ std::vector<int64_t> find_score_rows(const corpus::HostBatch& batch, int64_t pad
   return rows;
 }
 
-// A label a sequence.
+// Reads one label per sequence.
 void read_score_labels(Expected& expected, const models::Model& model, ExpectedBatch& batch) {
   corpus::HostBatch& host = batch.host;
   batch.score_rows = find_score_rows(host, model->facts().score_padding);

@@ -1,4 +1,4 @@
-// The inputs that an expected.safetensors holds, as batches of a model.
+// The inputs in an expected.safetensors, as batches of a model.
 #pragma once
 
 #include <optional>
@@ -12,24 +12,25 @@ namespace megatron::selftest {
 
 struct ExpectedBatch {
   corpus::HostBatch host;
-  // Of a model that scores texts: the row of `host` at which each sequence's score is made.
+  // For a model that scores texts: the row of `host` at which each sequence is scored.
   std::vector<int64_t> score_rows;
   std::vector<bool> padding;  // [B*S]: nothing is expected of these rows; empty: no row is padding
 
-  // The part of data-parallel rank `rank` of `ranks`, of as many sequences on each: where there are too few, a rank gets
-  // others whose tokens do not count.
+  // Returns the share of data-parallel rank `rank` of `ranks`. All ranks get the same number of
+  // sequences: if there are too few, a rank gets padding sequences whose tokens are not counted.
   corpus::HostBatch share(int rank, int ranks) const;
 };
 
-// input_ids [B,S]; labels [B,S] of a language model, not shifted (Hugging Face: -100 is not counted), or
-// [B] of a model that scores texts, at the last token that is not its padding; attention_mask [B,S]: zeros
-// stand at the end. Throws Error for other shapes and values outside of the model.
+// Reads input_ids [B,S]; labels [B,S] of a language model, not shifted (Hugging Face: -100 is not
+// counted), or [B] of a model that scores texts, at the last token that is not its padding;
+// attention_mask [B,S], with zeros only at the end. Throws Error for other shapes and for values
+// outside the model's range.
 ExpectedBatch read_expected_batch(Expected& expected, const models::Model& model);
 
-// Tokens of the prompt of `greedy`.
+// Number of tokens in the prompt of `greedy`.
 constexpr int64_t kGreedyPrompt = 8;
-// The prompt with the greedy tokens that are wanted behind it: a model that chooses each of them where it
-// sees those before would have generated them. None where the file has no `greedy`.
+// Returns the prompt followed by the expected greedy tokens: a model that chooses each of them
+// given the preceding ones would have generated them. nullopt if the file has no `greedy`.
 std::optional<corpus::HostBatch> read_greedy_batch(Expected& expected,
                                                    const corpus::HostBatch& batch,
                                                    const models::Model& model);

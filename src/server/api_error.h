@@ -1,4 +1,4 @@
-// Errors as the API answers them: {"error": {message, type, param, code}}.
+// Errors in the format of the API: {"error": {message, type, param, code}}.
 #pragma once
 
 #include <string>
@@ -8,7 +8,8 @@
 
 namespace megatron::server {
 
-// An answer that is an error. `param`: the field of the request; `code`: for programs; "" is null.
+// An error reply. `param`: the field of the request; `code`: a machine-readable code; "" is written
+// as null.
 class ApiError : public Error {
  public:
   ApiError(int status, std::string type, const std::string& message, std::string param = "",
@@ -21,7 +22,7 @@ class ApiError : public Error {
 
   int status() const { return status_; }
   const std::string& code() const { return code_; }
-  // For the log: the code, else the field.
+  // Note for the log: the code, or else the field.
   const std::string& note() const { return code_.empty() ? param_ : code_; }
   Json json() const;
 
@@ -30,9 +31,9 @@ class ApiError : public Error {
   std::string type_, param_, code_;
 };
 
-// 400: something that the client can change, in field `param`.
+// Status 400: an error in field `param` that the client can correct.
 ApiError invalid_request(const std::string& message, std::string param = "", std::string code = "");
-// What a status means where nothing else is known: of a request that could not be read, ....
+// General error for a status, if nothing else is known, e.g. for a request that could not be read.
 ApiError error_of_status(int status);
 ApiError server_draining();                              // 503
 ApiError deadline_exceeded();                            // 504

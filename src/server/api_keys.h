@@ -1,4 +1,4 @@
-// Keys that clients show as "Authorization: Bearer KEY".
+// API keys, which clients send as "Authorization: Bearer KEY".
 #pragma once
 
 #include <optional>
@@ -10,15 +10,17 @@ namespace megatron::server {
 
 class ApiKeys {
  public:
-  // file: of --api-key-file, a key a line; blank lines and those that begin with # are none.
-  // variable: the value of MEGATRON_API_KEY, one key more. Throws Error for a file without a key.
+  // file: path from --api-key-file, with one key per line; blank lines and lines that begin with #
+  // are ignored. variable: the value of MEGATRON_API_KEY, one additional key. Throws Error if the
+  // file has no key.
   static ApiKeys read(const std::optional<std::string>& file,
                       const std::optional<std::string>& variable);
   ApiKeys() = default;
   explicit ApiKeys(std::vector<std::string> keys) : keys_(std::move(keys)) {}
 
   bool empty() const { return keys_.empty(); }  // then every client is let in
-  // header: of Authorization. The time that it takes says nothing of the keys but their lengths.
+  // header: value of the Authorization header. The running time reveals nothing about the keys
+  // except their lengths.
   bool allow(std::string_view header) const;
 
  private:

@@ -1,4 +1,4 @@
-// page/chat.html, put into the program by cmake/embed.cmake.
+// page/chat.html, embedded in the program by cmake/embed.cmake.
 #pragma once
 
 #include <string_view>

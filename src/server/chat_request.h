@@ -18,14 +18,16 @@ struct ChatRequest {
 // Throws ApiError.
 ChatRequest read_chat(const Json& body, const TextModel& model);
 
-// messages, tools and what else the template reads, of requests for chats and for their tokens.
+// Reads messages, tools and other fields used by the template, for requests for chats and for their
+// tokens.
 tokenizers::Chat read_messages(const Parameters& p);
 
 struct RenderedPrompt {
   std::string text;
   std::vector<int32_t> tokens;
 };
-// Throws ApiError for what the template refuses; not for where its file lies.
+// Throws ApiError if the template refuses the chat; the message does not contain the template
+// file's path.
 RenderedPrompt render(const tokenizers::Chat& chat, const TextModel& model);
 
 }  // namespace megatron::server

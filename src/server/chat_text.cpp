@@ -46,7 +46,7 @@ void ChatText::read(ChatDelta& delta) {
   held_.clear();
 }
 
-// False: it may still become the beginning of a thought.
+// Returns false if the text may still become the beginning of a thought.
 bool ChatText::read_start() {
   const size_t begin = std::min(held_.find_first_not_of(kSpace), held_.size());
   const std::string_view text = std::string_view(held_).substr(begin);
@@ -59,7 +59,7 @@ bool ChatText::read_start() {
   return true;
 }
 
-// False: the thought goes on. Space around it is no part of it.
+// Returns false if the thought continues. Surrounding space is not part of it.
 bool ChatText::read_thought(ChatDelta& delta) {
   if (!thought_begun_) strip_front(held_);
   thought_begun_ = thought_begun_ || !held_.empty();

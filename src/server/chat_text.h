@@ -1,4 +1,4 @@
-// What a model writes in a chat, divided into reasoning, what it says and calls of tools.
+// Divides the text that a model writes in a chat into reasoning, content and tool calls.
 #pragma once
 
 #include <string>
@@ -14,9 +14,9 @@ struct ChatFormat {
   bool reasons = false;     // a text may begin with <think>...</think>
   bool in_thought = false;  // the prompt ends within it
 
-  // Of a prompt that ends with this text.
+  // Format of the answer to a prompt that ends with this text.
   static ChatFormat of(const TextModel& model, bool calls_tools, std::string_view prompt);
-  // Of a text that is one call as JSON and nothing else.
+  // Format of a text that is a single tool call in JSON and nothing else.
   static ChatFormat of_call() { return {.tools = ToolFormat::llama}; }
 };
 
@@ -24,7 +24,7 @@ struct ChatDelta {
   std::string reasoning, content;
 };
 
-// What it gives does not depend on how the text is cut.
+// The result does not depend on how the text is split into pieces.
 class ChatText {
  public:
   explicit ChatText(const ChatFormat& format);

@@ -18,7 +18,7 @@ Choice::Choice(const TextModel& model, std::span<const int32_t> prompt, ChoiceOp
       options_(std::move(options)),
       stream_(model.tokenizer()),
       stop_(options_.stops) {
-  // What the text begins with, a space or the rest of a character, depends on the last tokens
+  // True if the text begins with a space or with the rest of a character depends on the last tokens
   // before it.
   constexpr size_t kLooksBack = 16;
   for (const int32_t token : prompt.last(std::min(prompt.size(), kLooksBack))) stream_.push(token);
@@ -73,7 +73,7 @@ void Choice::end(inference::Finish finish) {
   if (stop_.stopped()) forget_tokens_behind(certain_);
 }
 
-// Tokens of the stop string are no part of the text.
+// Tokens of the stop string are not part of the text.
 void Choice::forget_tokens_behind(size_t length) {
   std::erase_if(new_.tokens, [&](const TextToken& token) { return token.begin >= length; });
 }

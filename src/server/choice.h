@@ -1,4 +1,4 @@
-// One text of an answer as it grows.
+// One generated text of a reply, as it grows.
 #pragma once
 
 #include <cstdint>
@@ -21,13 +21,14 @@ struct ChoiceOptions {
   int64_t min_tokens = 0;              // before them no stop string counts
 };
 
-// A token of the text and where it begins there, in bytes.
+// A token of the text and the byte offset at which it begins there.
 struct TextToken {
   inference::GeneratedToken token;
   size_t begin = 0;
 };
 
-// What has become certain since the last look: whole characters, and the tokens that begin in them.
+// Text that has become certain since the last call: whole characters, and the tokens that begin in
+// them.
 struct Piece {
   std::string text;
   std::vector<TextToken> tokens;
@@ -35,14 +36,14 @@ struct Piece {
   bool empty() const { return text.empty() && tokens.empty(); }
 };
 
-// The text is whole characters up to a stop string or an end token. Its pieces, one behind the
-// other, do not depend on when they are taken.
+// The text consists of whole characters up to a stop string or an end token. Its concatenated
+// pieces do not depend on when they are taken.
 class Choice {
  public:
   // prompt: the tokens before the text. The model must outlive it.
   Choice(const TextModel& model, std::span<const int32_t> prompt, ChoiceOptions options);
 
-  // True: a stop string ended the text; the engine need not go on.
+  // Returns true if a stop string has ended the text, so that the engine need not continue.
   bool take(const inference::RequestUpdate& update);
   Piece take_piece();
 

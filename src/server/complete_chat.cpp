@@ -97,14 +97,14 @@ class ChatCompletion {
   }
 
  private:
-  // A text that is held to a form is not divided, but where the form is that of a call.
+  // A constrained text is not divided, unless it is constrained to the form of a call.
   ChatFormat format() const {
     if (request_.must_call) return ChatFormat::of_call();
     if (request_.generation.grammar) return {};
     return ChatFormat::of(model_, request_.calls_tools, prompt_.text);
   }
 
-  // Adds the rest to what is said.
+  // Adds the remaining text to the content.
   ChatText::End finish(size_t c, ChatDelta& said) {
     ChatText::End end = texts_[c].finish();
     said.reasoning += end.rest.reasoning;

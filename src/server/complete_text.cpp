@@ -29,7 +29,7 @@ std::vector<ChoicePlan> plan(const CompletionRequest& r, const TextModel& model)
   return plans;
 }
 
-// A completion on its way: the texts of prompt p are choices [p best_of, (p + 1) best_of).
+// A completion in progress: the texts of prompt p are choices [p best_of, (p + 1) best_of).
 class Completion {
  public:
   Completion(const Api& api, CompletionRequest request)
@@ -75,8 +75,8 @@ class Completion {
   std::string note() const { return usage_note(prompt_tokens_, generation_.generated_tokens()); }
 
  private:
-  // The texts of a prompt that are answered: those of the largest mean log-probability, best first;
-  // all in their order where all are.
+  // Returns the texts of a prompt to include in the reply: those with the largest mean
+  // log-probability, best first; if all are included, in their order.
   std::vector<size_t> best_of(size_t prompt) const {
     const auto all = static_cast<size_t>(request_.best_of);
     std::vector<size_t> chosen;
@@ -101,7 +101,7 @@ class Completion {
                            *request_.generation.prompt_logprobs);
   }
 
-  // What a choice has got; the prompt first where it is echoed.
+  // Takes a choice's new text; begins with the prompt if that is echoed.
   Piece take(size_t c) {
     Choice& choice = generation_.choices()[c];
     Piece piece = choice.take_piece();

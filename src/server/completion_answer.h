@@ -1,4 +1,4 @@
-// What the answers of /v1/completions and /v1/chat/completions have in common.
+// Common parts of the replies of /v1/completions and /v1/chat/completions.
 #pragma once
 
 #include <memory>
@@ -12,7 +12,8 @@
 
 namespace megatron::server {
 
-// The object around the choices of an answer, whole or a part of a stream: all of one answer have the same identifier.
+// Makes the object around the choices of a reply or of one streamed part; all parts of a reply have
+// the same identifier.
 class CompletionFrame {
  public:
   CompletionFrame(const char* id_prefix, const TextModel& model, const GenerationParameters& asked)
@@ -20,7 +21,7 @@ class CompletionFrame {
         model_(model.name()),
         has_usage_(!asked.stream || asked.include_usage) {}
 
-  // usage: null in the parts of a stream but the last.
+  // usage: null in all streamed parts except the last.
   Json of(const char* object, Json::Array choices, Json usage) const {
     Json::Object all = {{"id", id_},
                         {"object", object},
@@ -37,8 +38,8 @@ class CompletionFrame {
   const bool has_usage_;
 };
 
-// Completion is made of an Api and the Request that was read, and has: Json whole(client_gone); void
-// stream(events, client_gone); std::string note().
+// Completion is constructed from an Api and the parsed Request, and provides: Json
+// whole(client_gone); void stream(events, client_gone); std::string note().
 template <class Completion, class Request>
 HttpAnswer answer_completion(const Api& api, Request read, const HttpRequest& request) {
   const bool streams = read.generation.stream;

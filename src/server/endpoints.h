@@ -1,4 +1,4 @@
-// What each endpoint answers. All throw ApiError, and ClientGone.
+// Handlers of the endpoints. All throw ApiError and ClientGone.
 #pragma once
 
 #include <chrono>
@@ -12,7 +12,7 @@
 
 namespace megatron::server {
 
-// What endpoints work with; used by many threads at once.
+// Objects that the endpoints use, from many threads at once.
 struct Api {
   const TextModel& model;
   Engines& engine;
@@ -33,7 +33,7 @@ HttpAnswer detokenize(const Api& api, const HttpRequest& request);
 HttpAnswer megatron_generate(const Api& api, const HttpRequest& request);
 HttpAnswer reload(const Api& api, const HttpRequest& request);
 
-// Tokens of an answer, as `usage`. cached: of the prompts, that were not computed anew.
+// Token counts of a reply, as its `usage`. cached: prompt tokens taken from the cache.
 Json usage(int64_t prompt_tokens, int64_t generated_tokens, int64_t cached);
 // The same for the log.
 std::string usage_note(int64_t prompt_tokens, int64_t generated_tokens);

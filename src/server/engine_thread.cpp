@@ -177,7 +177,7 @@ void EngineThread::serve(inference::Engine& engine) {
   publish(engine);
 }
 
-// Waits for work. False: the thread is to end.
+// Waits for work. Returns false if the thread must end.
 bool EngineThread::take_work(inference::Engine& engine) {
   std::vector<Submission> submissions;
   std::vector<inference::RequestId> cancelled;

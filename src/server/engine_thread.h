@@ -1,4 +1,4 @@
-// The one thread that owns an Engine, and what other threads ask of it.
+// A thread that owns an Engine and serves requests of other threads.
 #pragma once
 
 #include <chrono>
@@ -29,8 +29,8 @@ enum class Failure {
   grammar,   // its grammar has too many readings of the text: see update.error
 };
 
-// What one of the requests that were submitted together got. After `update.finish` or `failure`
-// comes no more.
+// Event of one of the requests that were submitted together. None follows after `update.finish` or
+// `failure`.
 struct EngineEvent {
   size_t request = 0;  // its place among them
   inference::RequestUpdate update;
@@ -39,19 +39,19 @@ struct EngineEvent {
 
 class EngineThread;
 
-// Requests that were submitted together. Belongs to one thread.
+// Requests that were submitted together. Used by a single thread.
 class EngineCall {
  public:
   ~EngineCall();  // those that are not finished are cancelled
   EngineCall(const EngineCall&) = delete;
   EngineCall& operator=(const EngineCall&) = delete;
 
-  // Waits until something has come, at most so long. Maybe nothing.
+  // Waits for events, at most for `longest`. The result may be empty.
   std::vector<EngineEvent> wait(std::chrono::milliseconds longest);
   void cancel(size_t request);  // it gets no more
-  // Tokens of a request's prompt that the cache had when it was submitted.
+  // Number of tokens of a request's prompt that were cached when it was submitted.
   int64_t cached_tokens(size_t request) const { return mailbox_->cached[request]; }
-  // What lives as long as the call: the owner of its engine.
+  // Keeps the owner of the call's engine alive as long as the call.
   void keep(std::shared_ptr<const void> owner) { owner_ = std::move(owner); }
 
  private:
@@ -71,10 +71,12 @@ class EngineCall {
   std::shared_ptr<Mailbox> mailbox_;
 };
 
-// Stage and runtime are used by its thread alone as long as it lives. It outlives its calls.
+// Stage and runtime are used only by this object's thread during its lifetime. It outlives its
+// calls.
 class EngineThread {
  public:
-  // max_waiting: requests that may wait for a place. ranks: led by this one. Throws what Engine's constructor throws.
+  // max_waiting: maximum number of queued requests. ranks: led by this rank. Throws what Engine's
+  // constructor throws.
   EngineThread(const models::Stage& stage, Runtime& runtime,
                const inference::EngineOptions& options, int64_t max_waiting, Metrics& metrics,
                const inference::EngineRanks& ranks = {});
@@ -82,23 +84,23 @@ class EngineThread {
   EngineThread(const EngineThread&) = delete;
   EngineThread& operator=(const EngineThread&) = delete;
 
-  // Submits all requests or none, and returns when the engine has taken them. Throws ApiError 429
-  // if that would exceed the limit of unfinished requests, ApiError 503 when draining, and Error
-  // for a request that the engine refuses.
+  // Submits all requests or none, and returns once the engine has accepted them. Throws ApiError
+  // 429 if that would exceed the limit of unfinished requests, ApiError 503 when draining, and
+  // Error for a request that the engine refuses.
   std::unique_ptr<EngineCall> submit(std::vector<inference::Request> requests,
                                      std::optional<Clock::time_point> deadline = {});
 
-  // Of the engine, between two steps; returns when it is there, and throws what it throws, and ApiError 503 when
-  // draining.
+  // Computes an embedding on the engine between two steps; waits for it. Throws what the engine
+  // throws, and ApiError 503 while draining.
   std::vector<float> embedding(std::vector<int32_t> tokens);
 
-  // Tokens of the prompts that the cache has, and of which no log-probabilities are asked for; between two steps.
-  // The requests may be gone before. The future throws as embedding().
+  // Counts, between two steps, the cached tokens of the prompts for which no log-probabilities are
+  // requested. The requests need not outlive the call. The future throws as embedding() does.
   std::future<int64_t> cached_tokens(const std::vector<inference::Request>& requests);
   int64_t active() const;  // submitted and not finished
 
-  // From now on submit() refuses. Waits until what was submitted is finished; what is not by
-  // `until` is stopped. Whether all was finished.
+  // Makes submit() refuse further requests. drain() also waits for the submitted requests, stops
+  // those that have not finished by `until`, and returns true if all of them finished.
   void refuse_more();
   bool drain(Clock::time_point until);
 
@@ -114,7 +116,7 @@ class EngineThread {
     std::shared_ptr<Mailbox> mailbox;
     std::promise<void> taken;
   };
-  // A request that is not finished.
+  // An unfinished request.
   struct Job {
     std::shared_ptr<Mailbox> mailbox;
     size_t request = 0;

@@ -39,7 +39,7 @@ void add(EngineCounts& sum, const EngineCounts& more) {
 
 }  // namespace
 
-// Those that are there, and what those that are gone have done.
+// Current engines, and the totals of engines that are gone.
 struct EngineSets {
   std::mutex mutex;
   std::vector<const EngineSet*> all;
@@ -80,7 +80,7 @@ class EngineSet {
     for (const auto& runtime : runtimes_) sum += bytes_in_use(*runtime);
     return sum;
   }
-  // Those that should take requests, first to last.
+  // Engines that should take the requests, in order of preference.
   std::vector<EngineThread*> in_order(const std::vector<inference::Request>& requests) const;
 
  private:
@@ -160,7 +160,7 @@ std::vector<float> Engines::embedding(std::vector<int32_t> tokens) {
       ->embedding(std::move(tokens));
 }
 
-// The new ones need as much as the current ones have.
+// The new engines need as much memory as the current ones use.
 void Engines::require_memory(const EngineSet& set) const {
   const int64_t most = options_.memory > 0 ? options_.memory : available_memory();
   if (!set.on_host() || most == 0) return;

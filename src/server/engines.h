@@ -1,4 +1,5 @@
-// The engines that serve a model, its replicas, and those with earlier weights until their last text ends.
+// The engines that serve a model: its replicas, and engines with earlier weights until their last
+// text ends.
 #pragma once
 
 #include <functional>
@@ -19,8 +20,9 @@ struct ServedWeights {
   inference::EngineRanks ranks = {};  // that divide the model, led by this one
 };
 
-// The weights of a directory, or what now lies in the one that is served. Throws Error for a directory that is not
-// there or not whole, and for another model than the one that is served.
+// Loads the weights of a directory, or the current contents of the directory being served. Throws
+// Error if the directory is missing or incomplete, or holds a different model from the one being
+// served.
 using LoadWeights = std::function<ServedWeights(const std::optional<std::string>& directory)>;
 
 struct EnginesOptions {
@@ -34,25 +36,27 @@ struct EnginesOptions {
 class EngineSet;
 struct EngineSets;
 
-// May be used by many threads at once. It outlives its calls.
+// Thread-safe. Outlives its calls.
 class Engines {
  public:
-  // Throws what Engine's constructor throws, and for replicas that the device, or ranks that divide the model, cannot
-  // have.
+  // Throws what Engine's constructor throws, and Error for replicas that the device, or ranks that
+  // divide the model, do not support.
   Engines(ServedWeights weights, const EnginesOptions& options, Metrics& metrics);
   ~Engines();  // what runs is stopped
 
-  // Work like EngineThread's functions. Requests end with the weights that they began with. They go
-  // to the replica that has most of their prompts in the cache; of equal replicas to the one with
-  // the fewest texts, and to another one if that is full.
+  // These work like EngineThread's functions. Requests finish with the weights with which they
+  // started. They are sent to the replica with most of their prompts in the cache, among equals to
+  // the one with the fewest texts, and to another one if that is full.
   std::unique_ptr<EngineCall> submit(std::vector<inference::Request> requests,
                                      std::optional<Clock::time_point> deadline = {});
   std::vector<float> embedding(std::vector<int32_t> tokens);
 
-  // What is submitted after it has returned gets the weights of a directory, or what now lies in the one that is
-  // served, and nothing that the earlier weights had left in the cache. The earlier ones stay until the last text that
-  // they began has ended. Throws what load_weights throws, and ApiError: 404 without load_weights, 409 while another
-  // reload goes on, 503 where there is no memory for both, or when draining; the model is then served as before.
+  // Loads the weights of a directory, or the current contents of the directory being served.
+  // Requests submitted after it has returned use the new weights, and none of the earlier weights'
+  // cached tokens. The earlier weights stay loaded until the last text that uses them has ended.
+  // Throws what load_weights throws, and ApiError: 404 without load_weights, 409 during another
+  // reload, 503 if there is no memory for both, or when draining; the model is then served as
+  // before.
   void reload(const std::optional<std::string>& directory);
 
   void refuse_more();

@@ -1,4 +1,4 @@
-// Answers as server-sent events: "data: JSON" and a blank line each, "data: [DONE]" last.
+// Replies as server-sent events: "data: JSON" and a blank line each, "data: [DONE]" last.
 #pragma once
 
 #include <functional>
@@ -9,7 +9,7 @@
 
 namespace megatron::server {
 
-// The event of a value, which is one line.
+// Formats a value as an event, which takes one line.
 std::string event(const Json& data);
 
 class EventWriter {
@@ -22,8 +22,8 @@ class EventWriter {
   const StreamWriter& write_;
 };
 
-// An answer that `send` writes. Where it throws ApiError, an event with the error ends the stream.
-// note: for the log, asked at the end.
+// A reply written by `send`. If that throws ApiError, an event with the error ends the stream.
+// note: called at the end, for the log.
 HttpAnswer event_stream(std::function<void(const EventWriter&)> send,
                         std::function<std::string()> note);
 

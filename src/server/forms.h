@@ -1,4 +1,4 @@
-// Grammars that a request sets for its texts, by fields with vLLM's names or by calls of tools.
+// Grammars that a request sets for its texts, by fields with vLLM's names or by tool calls.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// The texts of one answer, from their submission to their ends.
+// The generated texts of one reply, from submission to completion.
 #pragma once
 
 #include <functional>
@@ -17,9 +17,9 @@ struct ChoicePlan {
   ChoiceOptions options;
 };
 
-// A text of up to `room` tokens behind a prompt. number: of the text in its answer, which with the
-// seed names its random numbers, as that of a prompt of `megatron generate` does. seed: where the
-// request gives none.
+// Plans a text of up to `room` tokens after a prompt. number: index of the text in the reply, which
+// together with the seed selects its random numbers, like the index of a prompt of `megatron
+// generate`. seed: used if the request gives none.
 ChoicePlan plan_choice(const GenerationParameters& parameters, const TextModel& model,
                        const std::vector<int32_t>& prompt, int64_t room, uint64_t number,
                        uint64_t seed);
@@ -27,7 +27,7 @@ ChoicePlan plan_choice(const GenerationParameters& parameters, const TextModel& 
 // Makes the engine score the prompt, with the given number of alternatives at each token.
 void score_prompt(ChoicePlan& plan, int64_t alternatives);
 
-// Thrown where nobody waits for the answer any more.
+// Thrown when the client no longer waits for the reply.
 struct ClientGone {};
 
 class Generation {
@@ -36,8 +36,9 @@ class Generation {
   Generation(const TextModel& model, Engines& engine, std::vector<ChoicePlan> plans,
              std::optional<Clock::time_point> deadline);
 
-  // Waits until a choice has got something. False: all are finished. Throws ApiError where one
-  // failed, and ClientGone once client_gone() says so; it is asked several times a second.
+  // Waits until a choice has made progress. Returns false if all are finished. Throws ApiError if
+  // one failed, and ClientGone once client_gone(), which is called several times per second,
+  // returns true.
   bool advance(const std::function<bool()>& client_gone);
   void finish(const std::function<bool()>& client_gone);  // to the end of all
 

@@ -1,4 +1,4 @@
-// The fields that all endpoints with generated text share.
+// Request fields shared by all endpoints that generate text.
 #pragma once
 
 #include <cstdint>
@@ -33,14 +33,14 @@ struct GenerationParameters {
   std::vector<int32_t> end_tokens(const TextModel& model) const;
 };
 
-// max_tokens_names: the first of them that the request has counts. Throws ApiError 400.
+// max_tokens_names: the first of these fields that the request has is used. Throws ApiError 400.
 GenerationParameters read_generation(const Parameters& p, const TextModel& model,
                                      std::initializer_list<std::string_view> max_tokens_names);
 
-// Holds the text to the form that `response_format` names. Throws ApiError 400.
+// Constrains the text to the form that `response_format` names. Throws ApiError 400.
 void read_response_format(const Parameters& p, const TextModel& model, GenerationParameters& g);
 
-// What `compile` gives. Throws ApiError 400 naming the field where it throws Error.
+// Returns the result of `compile`. If that throws Error, throws ApiError 400 naming the field.
 SharedGrammar read_grammar(const Parameters& p, std::string_view name,
                            const std::function<SharedGrammar()>& compile);
 
@@ -48,12 +48,13 @@ SharedGrammar read_grammar(const Parameters& p, std::string_view name,
 // kMostPromptLogprobs.
 void require_prompt_logprobs(const GenerationParameters& parameters, int64_t tokens);
 
-// Throws ApiError 404 for another model's name; none given is this one.
+// Throws ApiError 404 if another model is named; without a name the request is for this model.
 void check_model(const Parameters& p, const TextModel& model);
 void check_model(std::string_view name, const TextModel& model);
 
-// Tokens that may follow a prompt: what is asked for, else `usual`, else all that there is room
-// for. Throws ApiError 400 of `field` for a prompt, or a prompt with its text, beyond the context.
+// Returns the number of tokens that may follow a prompt: `asked`, or else `usual`, or else all that
+// fit. Throws ApiError 400 naming `field` if the prompt, or the prompt with its text, exceeds the
+// context.
 int64_t room_for_text(const TextModel& model, int64_t prompt_tokens,
                       const std::optional<int64_t>& asked, std::optional<int64_t> usual,
                       const char* field = "prompt");

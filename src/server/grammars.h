@@ -1,4 +1,4 @@
-// What texts may be held to, compiled once for all requests that ask for the same.
+// Cache of grammars, each compiled once for all requests that use it.
 #pragma once
 
 #include <list>
@@ -16,8 +16,8 @@ namespace megatron::server {
 
 using SharedGrammar = std::shared_ptr<const inference::Grammar>;
 
-// Cache of the grammars that were used last, within max_bytes of memory, which includes the states
-// that they cache. A grammar that needs more alone is refused. May be used by many threads at once.
+// Keeps the most recently used grammars within max_bytes of memory, which includes the states that
+// they cache. Refuses a grammar that needs more by itself. Thread-safe.
 class Grammars {
  public:
   static constexpr size_t kMaxBytes = size_t{256} << 20;
@@ -33,7 +33,8 @@ class Grammars {
   SharedGrammar regex(const std::string& pattern);
   SharedGrammar choice(const std::vector<std::string>& texts);  // one of them
 
-  // Of all requests with a grammar. Throws Error where the tokenizer has no bytes of tokens.
+  // Token bytes shared by all requests with a grammar. Throws Error if the tokenizer cannot give
+  // its tokens' bytes.
   const std::shared_ptr<const inference::TokenBytes>& token_bytes() const;
 
  private:

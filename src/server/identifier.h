@@ -6,9 +6,9 @@
 
 namespace megatron::server {
 
-// The prefix and 24 random hexadecimal digits.
+// Returns the prefix followed by 24 random hexadecimal digits.
 std::string random_identifier(std::string_view prefix);
-// For a request that gives no seed.
+// Seed of a request that gives none.
 uint64_t random_seed();
 
 }  // namespace megatron::server

@@ -83,7 +83,8 @@ void CompletionLogprobs::append(const std::string& token, Json log_probability, 
   offsets_.emplace_back(offset);
 }
 
-// The token itself stands behind its alternatives where it is none of them; of equal names the first counts.
+// The token itself follows its alternatives unless it is one of them; of equal names the first
+// counts.
 Json CompletionLogprobs::by_name(std::span<const inference::Draw> alternatives,
                                  const inference::Draw& token) const {
   Json::Object all;

@@ -1,4 +1,4 @@
-// Log-probabilities as answers have them.
+// Log-probabilities in the formats of the API's replies.
 #pragma once
 
 #include <cstdint>
@@ -10,17 +10,17 @@
 
 namespace megatron::server {
 
-// A token as an object of {token, logprob, bytes, top_logprobs}, as chats have it.
+// Tokens as objects {token, logprob, bytes, top_logprobs}, the format of chats.
 Json chat_logprobs(const TextModel& model, std::span<const TextToken> tokens);
 
-// {tokens, token_logprobs, top_logprobs, text_offset}, as completions have it, part by part.
+// {tokens, token_logprobs, top_logprobs, text_offset}, the format of completions, built part by
+// part.
 class CompletionLogprobs {
  public:
   explicit CompletionLogprobs(const TextModel& model) : model_(model) {}
 
-  // Adds the prompt if the answer repeats it before the text. log_probabilities: those of its
-  // tokens from the second on. alternatives: those at each of these tokens, of which `most` are
-  // used, or empty.
+  // Adds the prompt if the reply repeats it before the text. log_probabilities: of its tokens from
+  // the second on. alternatives: at each of these tokens, of which `most` are used; may be empty.
   void add_prompt(std::string_view text, std::span<const int32_t> tokens,
                   std::span<const double> log_probabilities,
                   std::span<const inference::PromptAlternatives> alternatives = {},
@@ -47,10 +47,10 @@ Json prompt_logprobs(const TextModel& model, std::span<const int32_t> tokens,
                      std::span<const double> log_probabilities,
                      std::span<const inference::PromptAlternatives> alternatives, int64_t most);
 
-// A log-probability as JSON, which has no infinity: -9999 at least.
+// A log-probability as JSON; it is at least -9999, because JSON has no infinity.
 Json log_probability(double value);
 
-// The text of a token, in completions; "bytes:\xe2\x80" where it is no whole characters.
+// The text of a token in completions; "bytes:\xe2\x80" if it does not consist of whole characters.
 std::string token_name(const TextModel& model, int32_t id);
 
 }  // namespace megatron::server

@@ -1,4 +1,4 @@
-// PUT /api, as Megatron-LM's static server of texts has it.
+// PUT /api, as in Megatron-LM's static text generation server.
 #include "server/completion_request.h"
 #include "server/endpoints.h"
 #include "server/identifier.h"

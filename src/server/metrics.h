@@ -1,4 +1,4 @@
-// What a server counts, as Prometheus reads it (text format 0.0.4).
+// Metrics of a server for Prometheus (text format 0.0.4).
 #pragma once
 
 #include <array>
@@ -13,10 +13,10 @@
 
 namespace megatron::server {
 
-// Counts of values up to each bound, as Prometheus's histograms have them.
+// A Prometheus histogram: counts the values up to each bound.
 class Histogram {
  public:
-  // bounds: ascending.
+  // bounds: in ascending order.
   explicit Histogram(std::span<const double> bounds);
   void add(double value, int64_t times = 1);
   // name: without _bucket, _sum and _count.
@@ -29,7 +29,7 @@ class Histogram {
   double sum_ = 0;
 };
 
-// What the engine holds at a moment, and has done so far.
+// The current load of an engine, and its totals so far.
 struct EngineCounts {
   int64_t running = 0, waiting = 0;
   int64_t prompt_tokens = 0, generated_tokens = 0;
@@ -45,16 +45,16 @@ class Metrics {
  public:
   Metrics();
 
-  // HTTP requests by endpoint (a path of the API, or "other") and status.
+  // Counts an HTTP request by endpoint (a path of the API, or "other") and status.
   void answered(std::string_view endpoint, int status);
-  // Texts by how they ended: "length", "stop", "cancelled", "deadline", "error", ....
+  // Counts a text by how it ended: "length", "stop", "cancelled", "deadline", "error", ....
   void finished(std::string_view reason);
   void first_token(double seconds);                  // since its request was submitted
   void next_tokens(double seconds, int64_t tokens);  // since the token before
   void step(double seconds);                         // a pass of the engine
   void between_steps(double seconds);  // that the engine spent on none while it had work
 
-  // replicas: of each what its engine has done and holds.
+  // replicas: the counts of each replica's engine.
   std::string text(std::span<const EngineCounts> replicas) const;
 
  private:

@@ -13,8 +13,8 @@
 
 namespace megatron::server {
 
-// A field that is not supported, with the value that changes nothing. By default that is false, 0,
-// "", or an empty list or object.
+// An unsupported field, with the value that has no effect, by default false, 0, "", or an empty
+// list or object.
 struct Unsupported {
   Unsupported(const char* field) : name(field) {}
   Unsupported(const char* field, Json changes_nothing)
@@ -24,11 +24,12 @@ struct Unsupported {
   Json neutral;
 };
 
-// A field that is null counts as absent. All throw ApiError 400 naming the field, its value and
-// what is accepted.
+// A null field counts as absent. All functions throw ApiError 400 naming the field, its value and
+// the accepted values.
 class Parameters {
  public:
-  // path: of the object in the request, in front of its fields' names: "stream_options."
+  // path: path of the object in the request, prepended to the names of its fields, e.g.
+  // "stream_options."
   explicit Parameters(const Json& object, std::string path = "");
 
   const Json* find(std::string_view name) const;  // null pointer: absent
@@ -51,10 +52,10 @@ class Parameters {
   std::string path_;
 };
 
-// A value as errors show it: short.
+// Returns a value shortened for error messages.
 std::string shown(const Json& value);
 
-// The body of a request. Throws ApiError 400 where it is not one JSON object in UTF-8.
+// Parses the body of a request. Throws ApiError 400 if it is not a single JSON object in UTF-8.
 Json parse_body(std::string_view body);
 
 }  // namespace megatron::server

@@ -1,5 +1,5 @@
-// Format of chats for models without a chat template: a line with the role, the content, an empty
-// line. docs/serve.md describes it.
+// Chat format for models without a chat template: a line with the role, the content and an empty
+// line (docs/serve.md).
 #pragma once
 
 #include <array>

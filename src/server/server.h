@@ -19,13 +19,13 @@ struct ServerOptions : EnginesOptions {
 // The model must outlive it.
 class Server {
  public:
-  // Listens when it returns. Throws Error naming the flag.
+  // The server listens when the constructor returns. Throws Error naming the flag.
   Server(const TextModel& model, ServedWeights weights, const ServerOptions& options);
   ~Server();  // what runs is stopped
 
   int port() const { return port_; }
-  // New requests are refused, and what runs may take so many seconds to finish; then all is
-  // stopped. Whether all was finished.
+  // Refuses new requests, gives running ones `seconds` to finish, then stops everything. Returns
+  // true if all requests finished.
   bool drain(double seconds);
 
   EngineCounts counts() const { return engines_.counts(); }

@@ -20,7 +20,7 @@ bool is_json(std::string_view content_type) {
   return type == "application/json";
 }
 
-// Clients may write anything in its place.
+// True for a plausible method name; clients may send anything.
 bool is_method(std::string_view method) {
   constexpr size_t kLongest = 7;
   return !method.empty() && method.size() <= kLongest &&

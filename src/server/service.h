@@ -1,4 +1,4 @@
-// The API: which path is which endpoint, who may ask, and how failures are answered.
+// The API service: routes paths to endpoints, checks access, and replies to failures.
 #pragma once
 
 #include <atomic>

@@ -1,4 +1,4 @@
-// What a server knows of the model that it serves, besides its weights.
+// Properties of the served model, besides its weights.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace megatron::server {
 
-// How a model writes calls of tools, by its chat template.
+// Format in which a model writes tool calls, determined from its chat template.
 enum class ToolFormat {
   none,
   hermes,   // <tool_call>{"name": ..., "arguments": {...}}</tool_call>
@@ -46,14 +46,14 @@ class TextModel {
   const tokenizers::ChatTemplate& chat() const { return parts_.chat; }
   ToolFormat tool_format() const { return tool_format_; }
   bool reasons() const { return reasons_; }  // its template knows <think>
-  // Special tokens that begin a call of tools: they are part of the text where tools are given.
+  // Special tokens that begin a tool call; they are part of the text if tools are given.
   const std::vector<int32_t>& tool_tokens() const { return tool_tokens_; }
   Grammars& grammars() const { return *grammars_; }
 
-  // Tokens of a prompt, at least one: before an empty text stands the token of a beginning, or the
-  // end of another document. Throws ApiError.
+  // Returns the tokens of a prompt, at least one: an empty text is encoded as the
+  // beginning-of-sequence or the end-of-document token. Throws ApiError.
   std::vector<int32_t> encode(std::string_view text, bool add_special_tokens = true) const;
-  // The bytes of a token within a text; they need not be whole characters.
+  // Returns the bytes of a token within a text; they may contain partial characters.
   std::string token_bytes(int32_t id) const;
 
  private:
@@ -65,7 +65,7 @@ class TextModel {
   std::unique_ptr<Grammars> grammars_;
 };
 
-// The format that a template's source shows.
+// Determines the format from a template's source.
 ToolFormat tool_format_of(std::string_view template_source);
 
 }  // namespace megatron::server

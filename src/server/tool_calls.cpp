@@ -26,7 +26,7 @@ std::string_view stripped(std::string_view text) {
   return text.substr(begin, text.find_last_not_of(kSpace) + 1 - begin);
 }
 
-// Where the JSON value at the beginning of `text`, an object or a list, ends; npos: nowhere.
+// End of the JSON object or list at the beginning of `text`; npos if it does not end.
 size_t end_of_value(std::string_view text) {
   int depth = 0;
   bool quoted = false;
@@ -113,7 +113,7 @@ Calls llama_calls(std::string_view text) {
   return calls;
 }
 
-// A list of calls behind the mark, or a name with its arguments, each behind a mark of its own.
+// A list of calls after the marker, or names with their arguments, each after its own marker.
 Calls mistral_calls(std::string_view text) {
   std::vector<ToolCall> calls;
   while (take_word(text, "[TOOL_CALLS]")) {

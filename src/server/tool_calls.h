@@ -1,4 +1,4 @@
-// Calls of tools in what a model writes.
+// Tool calls in a model's text.
 #pragma once
 
 #include <optional>
@@ -17,8 +17,8 @@ struct ToolCall {
   Json json() const;  // as a message has it
 };
 
-// Divides a growing text into what is said and calls of tools. What it gives does not depend on how
-// the text is cut.
+// Divides a growing text into content and tool calls. The result does not depend on how the text is
+// split into pieces.
 class ToolCallSplitter {
  public:
   explicit ToolCallSplitter(ToolFormat format) : format_(format) {}
@@ -37,7 +37,7 @@ class ToolCallSplitter {
   std::string held_;  // not certain yet; from the first call's mark on
 };
 
-// Calls in a text that begins with the format's mark; none where it is not one.
+// Parses the calls in a text that begins with the format's marker; nullopt if it is not a call.
 std::optional<std::vector<ToolCall>> parse_tool_calls(ToolFormat format, std::string_view text);
 
 }  // namespace megatron::server

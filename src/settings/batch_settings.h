@@ -1,4 +1,4 @@
-// How many tokens a step takes, and how many steps there are.
+// Batch sizes and the number of steps.
 #pragma once
 
 #include <optional>
@@ -32,17 +32,17 @@ struct BatchSettings {
   // ranks. With a schedule the global batch size becomes its last.
   void finalize(int data_parallel);
   int64_t total_samples() const { return schedule.samples_after(*train_iters); }  // consumed
-  // Of the run without --extend-to-iters.
+  // Samples of the run without --extend-to-iters.
   int64_t base_samples() const {
     return train_samples.value_or(schedule.samples_after(base_iters));
   }
-  // Over which the schedules of learning rate and weight decay go.
+  // Length of the schedules of learning rate and weight decay.
   int64_t scheduled_iters() const { return schedule_extended ? *train_iters : base_iters; }
   int64_t scheduled_samples() const {
     return schedule_extended && extend_to_iters ? total_samples() : base_samples();
   }
 
-  // Of finalize().
+  // Set by finalize().
   data::BatchSchedule schedule;
   int64_t base_iters = 0;          // without --extend-to-iters
   bool schedule_extended = false;  // --override-opt-param-scheduler: it reaches over the extension

@@ -1,4 +1,4 @@
-// When a run saves and stops, and what it begins with.
+// Settings for saving, stopping and starting a run.
 #pragma once
 
 #include <optional>
@@ -19,7 +19,7 @@ struct CheckpointSettings {
   bool exit_on_missing_checkpoint = false;
   bool finetune = false;
   std::optional<std::string> pretrained_checkpoint;
-  // Experts are made of the feed-forward blocks of --model.
+  // Makes experts from the feed-forward blocks of --model.
   bool upcycle = false;
   int64_t upcycling_granularity = 1;
   checkpoint::ReadingOptions reading;
@@ -32,8 +32,8 @@ struct CheckpointSettings {
 
   void fields(Fields& fields);
   void check() const;  // throws Error naming the flags
-  // Whether the checkpoint of `iteration` goes once `newest` is saved: of --save-keep's last ones
-  // and the multiples of --save-retain-interval none does.
+  // True if the checkpoint of `iteration` is removed once `newest` is saved. The last --save-keep
+  // checkpoints and multiples of --save-retain-interval are never removed.
   bool removes_old() const { return save_keep || save_retain_interval; }
 };
 

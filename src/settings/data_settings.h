@@ -1,4 +1,4 @@
-// What a run is trained on.
+// Settings of the training data.
 #pragma once
 
 #include <optional>

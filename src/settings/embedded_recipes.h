@@ -1,4 +1,4 @@
-// The files of recipes/, put into the program by cmake/embed.cmake.
+// The files of recipes/, embedded in the program by cmake/embed.cmake.
 #pragma once
 
 #include <span>

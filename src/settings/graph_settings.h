@@ -1,4 +1,4 @@
-// Recording micro-batches as CUDA graphs.
+// Settings for capturing micro-batches as CUDA graphs.
 #pragma once
 
 #include <optional>
@@ -17,10 +17,10 @@ struct GraphSettings {
   int64_t warmup_steps = 3;
 
   void fields(Fields& fields);
-  // Throws Error naming what cannot be recorded; on another device than CUDA a note says that
-  // nothing is.
+  // Throws Error naming what cannot be captured; on devices other than CUDA a note says that
+  // nothing is captured.
   void check(DeviceKind device, std::vector<SettingNote>& notes) const;
-  // StepOptions::record_after; absent, too, for ranks that the rules (rules.h) refuse.
+  // StepOptions::record_after; also absent for ranks that the rules (rules.h) refuse.
   std::optional<int64_t> record_after(const ParallelSettings& parallel) const;
 };
 

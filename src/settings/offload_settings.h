@@ -1,4 +1,4 @@
-// What lies in host memory between its uses.
+// Settings for offloading to host memory.
 #pragma once
 
 #include <optional>
@@ -16,12 +16,13 @@ struct OffloadSettings {
   std::optional<double> optimizer_fraction;
 
   void fields(Fields& fields);
-  // Throws Error naming the values and flags that cannot go together, and what to change; adds a
-  // note for each that has no effect. chunk_layers: the least layers of a pipeline stage's chunk.
+  // Throws Error naming the values and flags that cannot be combined, and what to change; adds a
+  // note for each that has no effect. chunk_layers: smallest number of layers in a pipeline stage's
+  // chunk.
   void check(int64_t chunk_layers, std::vector<SettingNote>& notes) const;
   // After check().
   models::OffloadOptions options() const { return {.layers = num_layers}; }
-  // Share of the elements whose optimizer state lies in host memory.
+  // Fraction of the elements whose optimizer state is in host memory.
   double fraction() const { return optimizer ? optimizer_fraction.value_or(1) : 0; }
 };
 

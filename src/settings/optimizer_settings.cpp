@@ -162,7 +162,7 @@ void OptimizerSettings::add_muon_fields(Fields& f) {
                             "non-matrix parameters");
 }
 
-// In the unit of the run, in which the flags are given.
+// Uses the unit of the run, in which the flags are given.
 void OptimizerSettings::check_warmup(const BatchSettings& batch) const {
   const bool by_samples = batch.train_samples.has_value();
   const std::string unit = by_samples ? "samples" : "iters";
@@ -208,7 +208,7 @@ optim::LearningRate OptimizerSettings::learning_rate(const BatchSettings& batch)
   return schedule;
 }
 
-// The last iterations before --lr-decay-iters, in samples.
+// Length of the final decay before --lr-decay-iters, in samples.
 double OptimizerSettings::wsd_samples(const BatchSettings& batch) const {
   if (lr_wsd_decay_samples) return static_cast<double>(*lr_wsd_decay_samples);
   const int64_t last = lr_decay_iters.value_or(batch.scheduled_iters());

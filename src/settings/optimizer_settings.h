@@ -26,7 +26,7 @@ struct OptimizerSettings {
   optim::DecayIncrease weight_decay_increase = optim::DecayIncrease::constant;
 
   void fields(Fields& fields);
-  // What the optimizer's state and its next steps depend on, under the flags' names.
+  // Settings on which the optimizer's state and its next steps depend, under the flags' names.
   Fields rule_fields();
   // The two schedules in samples: a number of iterations means the samples that the finalized
   // batch settings consume in them. As in Megatron-LM, a run counts all in iterations or all in

@@ -89,7 +89,7 @@ constexpr std::array kShardings = {Sharding::none, Sharding::optimizer, Sharding
 constexpr std::array kSchedules = {ScheduleKind::one_f_one_b, ScheduleKind::interleaved,
                                    ScheduleKind::zero_bubble_h1, ScheduleKind::zero_bubble_v};
 
-// The value of this name.
+// Returns the value with this name.
 template <class T, size_t n>
 T named(const std::array<T, n>& values, const std::string& text, std::string_view flag) {
   std::string names;
@@ -105,7 +105,7 @@ void check_positive(const std::optional<int64_t>& value, std::string_view flag) 
   MG_CHECK(*value >= 1, "--{} is {}; it must be at least 1", flag, *value);
 }
 
-// Chunks a stage; 0: no flag says.
+// Chunks per stage; 0: not set by any flag.
 int chunks_of_flags(const ParallelSettings& s, int64_t num_layers) {
   if (!s.layout.empty()) {
     const int64_t virtual_stages = parallel::virtual_stages_of_layout(s.layout);
@@ -196,7 +196,8 @@ void Check::check_schedule(const PipelineShape& shape, int64_t micro_batches) {
       notes_.push_back({"microbatch-group-size-per-virtual-pipeline-stage", "none",
                         fmt::format("--pipeline-schedule {}: only interleaved has groups", kind)});
   }
-  // Throws where the groups do not fit. In parts or not; which schedules have them, check_overlapped_experts() says.
+  // Throws where the groups do not fit. In parts or not; which schedules have them,
+  // check_overlapped_experts() says.
   PipelineShape whole = shape;
   whole.parts = 1;
   if (micro_batches > 0 && micro_batches <= ParallelSizes::kMostRanks)
@@ -255,7 +256,7 @@ void ParallelSettings::check_sizes() const {
   check_positive(num_buckets, "ddp-num-buckets");
 }
 
-// Sizes that check() refuses make no product out of range.
+// The product cannot overflow even for sizes that check() refuses.
 int64_t ParallelSettings::model_ranks() const {
   int64_t product = 1;
   for (const int64_t size : {tensor_parallel, pipeline_parallel, context_parallel})

@@ -1,4 +1,4 @@
-// How a run is divided among its ranks.
+// Settings for dividing a run among its ranks.
 #pragma once
 
 #include <optional>
@@ -38,26 +38,26 @@ struct ParallelSettings : ParallelSizes {
   std::optional<int64_t> bucket_size, num_buckets;  // elements; of the whole buffer
 
   void fields(Fields& fields);
-  // Ranks that one replica of the model takes: tp x pp x cp.
+  // Number of ranks of one model replica: tp x pp x cp.
   int64_t model_ranks() const;
-  // The smallest number of ranks for these sizes: a replica of the model for each optimizer
-  // instance, and all experts of a layer in each stage.
+  // Smallest number of ranks for these sizes: one model replica per optimizer instance, and all
+  // experts of a layer in each stage.
   int64_t least_ranks() const;
-  // Throws Error naming a size that no run can have.
+  // Throws Error naming an invalid size.
   void check_sizes() const;
-  // Throws Error naming the values and flags that cannot go together, and what to change; adds a
-  // note for each that is mapped to another or has no effect. ranks: of the run. micro_batches: of
-  // a step and rank; 0: not known.
+  // Throws Error naming the values and flags that cannot be combined, and what to change; adds a
+  // note for each that is mapped to another or has no effect. ranks: of the run. micro_batches: per
+  // step and rank; 0: unknown.
   void check(int ranks, int64_t num_layers, int64_t micro_batches, int64_t seq_length,
              std::vector<SettingNote>& notes) const;
 
-  // Whether tokens go to other ranks' experts: not where one rank has all experts, or tensor-parallel ranks have the
-  // same tokens.
+  // True if tokens are sent to other ranks' experts. False if every rank holds all experts, or if
+  // tensor-parallel ranks have the same tokens.
   bool expert_tokens_travel() const {
     return expert_ranks() > 1 && (tensor_parallel == 1 || sequence_parallel);
   }
 
-  // What follows from settings that check() takes.
+  // Values derived from settings that check() accepts.
   parallel::Layout mesh_layout() const;
   parallel::PipelineShape pipeline(int64_t num_layers) const;
   parallel::LayerPlacement placement() const;

@@ -1,4 +1,4 @@
-// The sizes by which ranks divide a model: one row each, for all commands that have them.
+// The sizes by which ranks divide a model: one row per size, shared by all commands that have it.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ struct ParallelSizes {
   // Commands of an inference engine have neither sequence_parallel nor expert_tensor_parallel.
   enum class Of { training, verify, engine };
   void size_fields(Fields& fields, Of command);
-  // Those that hold the experts of a layer between them.
+  // Number of ranks among which a layer's experts are divided.
   int64_t expert_ranks() const {
     return expert_parallel * expert_tensor_parallel.value_or(tensor_parallel);
   }

@@ -1,4 +1,4 @@
-// Number formats of a run, and what happens when they do not suffice.
+// Number formats of a run, and its reaction to values that are not finite.
 #pragma once
 
 #include <optional>
@@ -9,7 +9,7 @@
 
 namespace megatron::settings {
 
-// After a step whose loss or gradients are not finite.
+// Action after a step whose loss or gradients are not finite.
 enum class OnNonFinite { stop, skip };
 
 struct PrecisionSettings {
@@ -20,7 +20,7 @@ struct PrecisionSettings {
 
   void fields(Fields& fields);
   void check() const;  // throws Error naming the flag
-  // Of parameters and activations.
+  // Type of parameters and activations.
   DType type() const { return bf16 ? DType::bf16 : fp16 ? DType::f16 : DType::f32; }
   std::optional<optim::LossScaleSettings> loss_scale() const {  // of fp16
     return fp16 ? std::optional(loss_scaling) : std::nullopt;

@@ -1,4 +1,4 @@
-// Models by name (--preset), each as the flags that describe it.
+// Named models (--preset), each defined by flags.
 #pragma once
 
 #include <string>
@@ -15,13 +15,13 @@ namespace megatron::settings {
 std::vector<std::string> preset_names();
 inline constexpr std::string_view kDefaultPreset = "gpt2-124m";
 
-// Flags and values as words of a command line, "--num-layers", "12", ...: shape (without dropout),
-// sequence length, micro-batch and recomputation with which one GPU of 139 GiB holds the model in
-// bf16 and its optimizer; of the two small ones those that suit a CPU. name: one of
+// Returns flags and values as words of a command line, "--num-layers", "12", ...: shape (without
+// dropout), sequence length, micro-batch and recomputation with which one GPU of 139 GiB holds the
+// model in bf16 and its optimizer; for the two small models, values that suit a CPU. name: one of
 // preset_names().
 std::vector<std::string> preset_flags(std::string_view name);
 
-// The shape alone, with as many positions as the sequence is long.
+// Returns only the shape, with as many positions as the sequence length.
 models::ModelFlags preset_shape(std::string_view name);
 
 }  // namespace megatron::settings

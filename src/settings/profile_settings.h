@@ -1,4 +1,4 @@
-// Which steps and ranks of a run are traced, and where the traces go (docs/profile.md).
+// Settings of traces: steps, ranks and output (docs/profile.md).
 #pragma once
 
 #include <optional>
@@ -11,8 +11,8 @@ namespace megatron::settings {
 
 struct ProfileSettings {
   bool profile = false;
-  // Steps done before the first traced step, and after the last one: 10 and 12 trace iterations 11
-  // and 12.
+  // Number of steps done before the first traced step, and at the end of the last one: 10 and 12
+  // trace iterations 11 and 12.
   int64_t step_start = 10, step_end = 12;
   std::vector<std::string> ranks;  // empty: rank 0
   std::optional<std::string> directory;

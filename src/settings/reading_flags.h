@@ -1,4 +1,4 @@
-// The flag that says how directories of weights are read.
+// The flag that controls how directories of weights are read.
 #pragma once
 
 #include "base/fields.h"

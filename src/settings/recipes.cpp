@@ -25,7 +25,7 @@ std::vector<std::string> names_of(std::span<const EmbeddedFile> files) {
   return names;
 }
 
-// In lines, which a message keeps whole.
+// Formats the names in lines, which a message does not break.
 std::string in_lines(const std::vector<std::string>& names) {
   constexpr size_t kWidth = 96;
   std::string text, line;
@@ -36,7 +36,8 @@ std::string in_lines(const std::vector<std::string>& names) {
   return text + line;
 }
 
-// The name that begins with a word, such as a model without its machine, else the nearest; or "".
+// Returns the name that begins with a word, such as a model without its machine, else the nearest
+// one, or "".
 std::string meant(const std::string& word, const std::vector<std::string>& names) {
   const auto begun = std::ranges::find_if(
       names, [&](const std::string& name) { return !word.empty() && name.starts_with(word); });

@@ -16,7 +16,7 @@ constexpr std::array<std::string_view, 6> kModules = {"core_attn", "mlp", "mlp_a
                                                       "layernorm", "moe", "moe_act"};
 constexpr std::string_view kModulesText = "core_attn, mlp, mlp_act, layernorm, moe and moe_act";
 
-// What Megatron-LM can recompute of layers that these models do not have.
+// Modules that Megatron-LM can recompute, in layers that these models do not have.
 struct Foreign {
   std::string_view module, of;
 };

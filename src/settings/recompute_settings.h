@@ -1,4 +1,4 @@
-// What forward does not keep for backward.
+// Settings for activation recompute.
 #pragma once
 
 #include <optional>
@@ -19,12 +19,12 @@ struct RecomputeSettings {
   bool distribute = false;
 
   void fields(Fields& fields);
-  // Throws Error naming the values and flags that cannot go together, and what to change; adds a
-  // note of what was derived. chunk_layers: the most layers of a pipeline stage's
-  // chunk.
+  // Throws Error naming the values and flags that cannot be combined, and what to change; adds a
+  // note for derived values. chunk_layers: largest number of layers in a pipeline stage's chunk.
   void check(int64_t chunk_layers, std::vector<SettingNote>& notes) const;
   bool any() const { return activations || granularity.has_value(); }
-  // After check(); without `tensor`, which of `distribute` the caller sets.
+  // Valid after check(); does not set `tensor`, which belongs to `distribute` and is set by the
+  // caller.
   models::RecomputeOptions options() const;
 };
 

@@ -12,7 +12,7 @@ namespace {
 using S = TrainSettings;
 using enum RuleScope;
 
-// Values that rules speak of, besides those of flags; false: "".
+// Values used by rules besides those of flags; false is "".
 struct Derived {
   std::string_view name;
   std::string (*get)(const S&);
@@ -260,7 +260,7 @@ const std::vector<Rule> kRules = {
      "count in each; use --cuda-graph-impl none, or aux_loss"},
 };
 
-// With what `of` gives for each name in braces.
+// Replaces each name in braces by the result of `of`.
 std::string filled(std::string_view sentence,
                    const std::function<std::string(std::string_view name)>& of) {
   std::string text;
@@ -291,7 +291,7 @@ const Derived* derived(std::string_view name) {
   return found == kDerived.end() ? nullptr : &*found;
 }
 
-// Settings by the names that rules have for them.
+// Settings by the names used in rules.
 class Named {
  public:
   Named() : fields_(settings.fields()) {

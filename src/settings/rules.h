@@ -1,5 +1,5 @@
-// Settings that exclude or need each other: one table, which the checks, `--help rules`,
-// --help-search and docs/flags.md read. Limits of a single value stand with its settings.
+// Rules between settings that exclude or require each other: one table for the checks, `--help
+// rules`, --help-search and docs/flags.md. Limits of a single value are checked with its settings.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@
 
 namespace megatron::settings {
 
-// Rules that are asked together, of settings that hold as they will be run.
+// Groups of rules that are checked together, once the settings they concern are final.
 enum class RuleScope {
   flags,     // of the command line alone
   sizes,     // of parallel sizes
@@ -19,7 +19,7 @@ enum class RuleScope {
   graphs,    // of a run on a GPU
 };
 
-// Throws Error with the sentence of the first rule that the settings break.
+// Throws Error with the sentence of the first rule that the settings violate.
 void check_rules(RuleScope scope, const TrainSettings& settings);
 
 // All sentences, with "INT" or "TEXT" for values.

@@ -1,4 +1,4 @@
-// What a run does besides its steps: evaluation, order, samples.
+// Settings of a run besides its steps: evaluation, order, samples.
 #pragma once
 
 #include <optional>
@@ -22,20 +22,21 @@ struct RunSettings {
   bool data_sharding = true;
   std::optional<std::string> model;
   std::optional<std::string> model_config;  // a file, or a name of recipes.h
-  // Text that the model continues now and then, for people to read.
+  // Prompts that the model continues at intervals, for people to read.
   std::optional<int64_t> sample_interval;
   std::vector<std::string> sample_prompt;
   int64_t sample_tokens = 64;
 
   void fields(Fields& fields);
   // Numbers of --iterations-to-skip, in ascending order: n is the step after n others. Throws Error
-  // naming what is no number.
+  // naming a value that is not a number.
   std::vector<int64_t> skipped() const;
-  // The evaluations that a run makes before the one after `iteration` steps.
+  // Number of evaluations that a run makes before the one after `iteration` steps.
   int64_t evaluations_before(int64_t iteration) const;
   bool evaluates_after(int64_t iteration) const;
   bool evaluates_test_set() const { return eval_iters > 0 && (skip_train || eval_interval); }
-  // Throws Error naming the flags; ranks: data-parallel. After the batch settings' finalize().
+  // Throws Error naming the flags; ranks: number of data-parallel ranks. Call after the batch
+  // settings' finalize().
   void check(const BatchSettings& batch, int ranks) const;
   int64_t eval_batch(const BatchSettings& batch) const;
   int64_t eval_micro_batch(const BatchSettings& batch) const;

@@ -1,4 +1,4 @@
-// Where a run is computed.
+// Settings of the device, threads and processes that compute a run.
 #pragma once
 
 #include <optional>
@@ -16,8 +16,8 @@ class Stream;
 
 namespace megatron::settings {
 
-// MiB of scratch memory for a part of a library's attention backward on a GPU, and where memory
-// allows.
+// MiB of scratch memory for part of a library's attention backward on a GPU: the usual size, and a
+// larger one if memory allows.
 inline constexpr int64_t kAttentionMib = 768, kLargeAttentionMib = 1280;
 
 struct RuntimeSettings {
@@ -28,7 +28,7 @@ struct RuntimeSettings {
   bool allow_nondeterministic = false;
   std::string gemm_tuning = "off";
   std::optional<int64_t> attention_workspace_mib;
-  // Where that is not given: what a plan chose for the device's memory, and why
+  // If the flag is not given: the size that a plan chose for the device's memory, and why
   // (training/plan/attention_workspace.h).
   int64_t planned_attention_mib = kAttentionMib;
   std::string planned_attention_cause;
@@ -52,39 +52,39 @@ struct RuntimeSettings {
   int threads_per_rank() const;  // default: cores / ranks, at least 1
   void add_device(Fields& fields);
   void add_instruction_set(Fields& fields);
-  // From now on the kernels of the cpu device, in this process, keep to --instruction-set.
+  // Restricts the cpu device's kernels in this process to --instruction-set.
   void limit_instruction_set() const;
-  // auto: cuda where the program found a GPU. Nothing is asked of a device that is named.
+  // auto: cuda if the program found a GPU. An explicitly named device is not queried.
   DeviceKind device_kind() const;
-  // What `auto` became and why, where there is something to say: a GPU was found, or the program
-  // has the CUDA plugin and cannot use it.
+  // Says what `auto` was resolved to and why, if a GPU was found, or if the program has the CUDA
+  // plugin and cannot use it.
   std::optional<SettingNote> device_note() const;
-  // Of --instruction-set, where it is given.
+  // Note on --instruction-set, if given.
   std::optional<SettingNote> instruction_set_note() const;
-  // What --allow-nondeterministic does on this device.
+  // Note on the effect of --allow-nondeterministic on this device.
   std::optional<SettingNote> order_note() const;
-  // Whether GEMMs take the fastest of their algorithms: --gemm-tuning on, CUDA.
+  // True if GEMMs use the fastest of their algorithms: --gemm-tuning on, CUDA.
   bool tunes_gemms() const;
-  // Of --attention-workspace-mib: that it does nothing here, or what a plan chose in its place.
+  // Note on --attention-workspace-mib: that it has no effect here, or what a plan chose instead.
   std::optional<SettingNote> attention_workspace_note() const;
-  // What kernels of a training step may do and take.
+  // Sets the limits of a training step's kernels.
   void limit_kernels(Stream& stream) const;
-  // Of --gemm-tuning on: what it does here, or why it does nothing.
+  // Note on --gemm-tuning on: what it does here, or why it has no effect.
   std::optional<SettingNote> gemm_tuning_note() const;
-  // Of a rank that is a thread of this process, or of the one that a process is: the ranks of a
-  // host take its GPUs in turn. Throws Error where there is no GPU and --device is cuda.
+  // Device of a rank, which is a thread of this process or the whole process: the ranks of a host
+  // take its GPUs in turn. Throws Error if --device is cuda and there is no GPU.
   Device device_value(int rank = 0) const;
   comm::WaitLimits wait_limits() const;  // with calls between ranks
   comm::GpuBackend gpu_backend() const;
-  // Of a process that a launcher started: --ranks is their number (throws Error where it is given
-  // and is another), and the cores are divided among those on this host.
+  // Applies the launcher's process count: --ranks becomes that number (throws Error if a different
+  // one is given), and the host's cores are divided among its processes.
   void join(const comm::Processes& processes);
-  // Of a plan that is not given the number of ranks on a machine: with GPUs 8 or fewer, so that all
-  // machines have as many; else all.
+  // Chooses ranks per machine for a plan that is not given them: with GPUs at most 8, evenly
+  // divided; else all ranks on one machine.
   void plan_for_usual_hosts();
-  // Which number that is, and how to say another; none where it was given, or is 1.
+  // Note on the number of ranks per host and how to set another; none if it was given or is 1.
   std::optional<SettingNote> hosts_note() const;
-  // Of a plan of a run on hosts with so many ranks each, one process each; the cores of a host are
+  // Plans for hosts with `ranks_of_a_host` ranks each, one process per rank; a host's cores are
   // divided among them.
   void plan_for(int64_t ranks_of_a_host);
   void check() const;

@@ -9,7 +9,8 @@ namespace {
 
 using Names = std::vector<std::string>;
 
-// What of a configuration file gives way to a flag of the command line that does not go with it.
+// Lists the settings of a configuration file that are dropped if a flag of the command line
+// conflicts with them.
 void replace_by_command_line(Fields& f, const Names& of_shape) {
   const auto either = [&f](const Names& a, const Names& b) {
     f.replace(a, b);
@@ -76,7 +77,7 @@ Fields TrainSettings::fields() {
   for (Field& field : f.all()) {
     if (!field.idle) continue;
     field.idle = [this, idle = std::move(field.idle)] {
-      // Else a directory gives the shape.
+      // Otherwise a directory gives the shape.
       const bool by_flags = !run.model && !run.model_config && !checkpoint.use_checkpoint_args &&
                             !(checkpoint.load && shape.first_shape_flag().empty());
       return by_flags ? idle() : "";

@@ -1,5 +1,5 @@
-// The settings of a training run, under Megatron-LM's flag names. Each group lists its fields; help,
-// checks and the saved configuration follow from the list.
+// The settings of a training run, under Megatron-LM's flag names. Each group lists its fields;
+// help, checks and the saved configuration follow from the list.
 #pragma once
 
 #include "base/fields.h"
@@ -48,7 +48,7 @@ struct TrainSettings {
   int data_parallel() const {
     return runtime.rank_count() / static_cast<int>(parallel.model_ranks());
   }
-  // Of an evaluation: sequences of a global batch, and of a micro-batch.
+  // Sequences of an evaluation's global batch and micro-batch.
   int64_t eval_batch() const { return run.eval_batch(batch); }
   int64_t eval_micro_batch() const { return run.eval_micro_batch(batch); }
 };

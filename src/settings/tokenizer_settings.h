@@ -1,4 +1,4 @@
-// Which tokenizer a command uses, under Megatron-LM's flag names.
+// Settings of a command's tokenizer, under Megatron-LM's flag names.
 #pragma once
 
 #include <cstdint>
@@ -24,16 +24,17 @@ struct TokenizerSettings {
   std::optional<int64_t> padded_vocab_size;
   bool pad_vocab_size = true;
 
-  // The type that the flags tell: --tokenizer-type; GPT2BPETokenizer with --vocab-file and
-  // --merge-file; NullTokenizer without --tokenizer-model; none: the content of its file does.
+  // Tokenizer type given by the flags: --tokenizer-type; GPT2BPETokenizer with --vocab-file and
+  // --merge-file; NullTokenizer without --tokenizer-model; nullopt: the type is determined by the
+  // file's content.
   std::optional<std::string> type_by_flags() const;
-  // All but --vocab-size, which commands with a model have among the model's flags.
+  // All fields except --vocab-size, which in commands with a model is one of the model's flags.
   void fields(Fields& fields);
 };
 
-// Rows of the model's table in Megatron-LM: --padded-vocab-size, or `size` rounded up to a multiple
-// of --make-vocab-size-divisible-by times tensor_parallel; `size` with --no-pad-vocab-size. Throws
-// Error naming the flag, where the padded size is less than `size`, too.
+// Number of rows of the model's table, as in Megatron-LM: --padded-vocab-size, or `size` rounded up
+// to a multiple of --make-vocab-size-divisible-by times tensor_parallel; `size` with
+// --no-pad-vocab-size. Throws Error naming the flag, also if the padded size is less than `size`.
 int64_t padded_vocabulary_size(const TokenizerSettings& settings, int64_t size,
                                int64_t tensor_parallel);
 

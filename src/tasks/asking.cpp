@@ -17,18 +17,19 @@ using inference::Request;
 using inference::RequestId;
 using inference::RequestUpdate;
 
-// A text that grows behind a prompt: whole characters, up to a stop text or an end token.
+// Text generated after a prompt: whole characters, up to a stop text or an end token.
 class Text {
  public:
   Text(const tokenizers::Tokenizer& tokenizer, std::span<const int32_t> prompt,
        const std::vector<std::string>& until, const std::vector<int32_t>& end_tokens)
       : stream_(tokenizer), stop_(until), end_tokens_(end_tokens) {
-    // What a text begins with, a space or the rest of a character, depends on the last tokens before it.
+    // The beginning of a text (a space or the rest of a character) depends on the last tokens
+    // before it.
     constexpr size_t kLooksBack = 16;
     for (const int32_t token : prompt.last(std::min(prompt.size(), kLooksBack)))
       stream_.push(token);
   }
-  // True: it has ended.
+  // Returns true once the text has ended.
   bool push(int32_t token) {
     if (std::ranges::find(end_tokens_, token) == end_tokens_.end())
       text_ += stop_.push(stream_.push(token));

@@ -1,4 +1,4 @@
-// What a model is asked for an example, and what it answers, through an inference engine.
+// Asks a model the questions of examples and collects its answers, through an inference engine.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@
 
 namespace megatron::tasks {
 
-// Either continuations to be scored, or a prompt to be continued.
+// Either continuations to score, or a prompt to continue.
 struct Question {
   std::string place;  // for errors
   std::vector<TokenPair> continuations;
@@ -38,9 +38,10 @@ struct AskOptions {
   std::vector<int32_t> end_tokens;  // that end a text
 };
 
-// Asks all questions; the first request of one goes before its others, which find what they share with it in the cache.
-// answered: called for each question when it is answered, in any order. progress: for each request. Answers do not
-// depend on the order or the batch. Throws Error naming the place of a question whose likelihood is no number.
+// Asks all questions. The first request of a question goes before its others, which find their
+// common prefix in the cache. answered: called for each question when it is answered, in any order.
+// progress: called for each request. Answers do not depend on the order or the batch. Throws Error
+// naming the place of a question whose likelihood is not a number.
 void ask(const models::Stage& stage, Runtime& runtime, const tokenizers::Tokenizer& tokenizer,
          const AskOptions& options, std::span<const Question> questions,
          const std::function<void(size_t question, Answer)>& answered,

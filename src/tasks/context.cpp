@@ -13,7 +13,7 @@ namespace {
 
 constexpr uint32_t kSeed = 1234;  // lm-evaluation-harness' --seed for few-shot examples
 
-// Python's Random._randbelow for what fits 32 bits.
+// Python's Random._randbelow for numbers up to 32 bits.
 size_t below(data::RandomState& random, size_t size) {
   const int bits = static_cast<int>(std::bit_width(size));
   for (;;) {
@@ -22,7 +22,7 @@ size_t below(data::RandomState& random, size_t size) {
   }
 }
 
-// The token before a text that has none before it.
+// Token placed before a text without a context.
 int32_t prefix_token(const tokenizers::Tokenizer& tokenizer, const std::string& place) {
   const auto token = tokenizer.bos() ? tokenizer.bos() : tokenizer.eos();
   MG_CHECK(token.has_value(),

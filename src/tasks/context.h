@@ -1,4 +1,4 @@
-// What a model reads before the answer, and in which tokens.
+// Text that a model reads before the answer, and its tokens.
 #pragma once
 
 #include <cstdint>
@@ -13,10 +13,11 @@
 
 namespace megatron::tasks {
 
-// Description, examples with answers and text of a task's examples, from the first on. The task is borrowed.
+// Contexts of a task's examples, in order from the first: description, examples with answers, and
+// text. The task is borrowed.
 class Contexts {
  public:
-  // Throws Error where there are too few examples to choose from.
+  // Throws Error if there are too few examples to choose from.
   explicit Contexts(const Task& task);
   std::string next();
   std::string next_preamble();  // the same without the text
@@ -32,10 +33,10 @@ class Contexts {
   size_t at_ = 0;
 };
 
-// Python's random.sample(range(size), count).
+// Same results as Python's random.sample(range(size), count).
 std::vector<size_t> python_sample(data::RandomState& random, size_t size, size_t count);
 
-// Tokens of a context and of a continuation behind it.
+// Tokens of a context and of the continuation after it.
 struct TokenPair {
   std::vector<int32_t> tokens;
   int64_t context = 0;  // of them, at least one
@@ -46,14 +47,16 @@ struct TokenOptions {
   int64_t positions = 0;       // of the model
 };
 
-// As lm-evaluation-harness' _encode_pair: white space at the end of the context goes to the continuation, whose tokens
-// are those that context and continuation together have behind as many as the context alone. Before an empty context
-// stands the token of a beginning (or end). Of more tokens than the model has positions the first are dropped. Throws
+// Same as lm-evaluation-harness' _encode_pair: white space at the end of the context is moved to
+// the continuation, whose tokens are those of context and continuation together after the number of
+// tokens of the context alone. An empty context is replaced by the token for the beginning (or end)
+// of text. If there are more tokens than the model has positions, the first are dropped. Throws
 // Error naming place.
 TokenPair encode_pair(const tokenizers::Tokenizer& tokenizer, const TokenOptions& options,
                       std::string context, std::string continuation, const std::string& place);
 
-// A context that up to `room` tokens are to follow; its first tokens are dropped where there are too many.
+// Tokens of a context that leave room for up to `room` more; the first tokens are dropped if there
+// are too many.
 std::vector<int32_t> encode_context(const tokenizers::Tokenizer& tokenizer,
                                     const TokenOptions& options, const std::string& context,
                                     int64_t room, const std::string& place);

@@ -15,7 +15,7 @@ PcreRegex compiled(std::string_view pattern) {
   return PcreRegex(pattern, tokenizers::RegexSyntax::perl);
 }
 
-// Every match, from left to right.
+// Calls f for every match, from left to right.
 template <class F>
 void for_each_match(const std::string& pattern, std::string_view text, F&& f) {
   const PcreRegex regex = compiled(pattern);
@@ -39,7 +39,7 @@ std::string without_matches(const std::string& pattern, std::string_view text) {
   return out += text.substr(at);
 }
 
-// One group: that; several: the first that is not empty.
+// With one group, that one; with several, the first that is not empty.
 std::optional<std::string> chosen(const Groups& groups, std::string_view text) {
   const auto of = [&](const tokenizers::Regex::Match& m) {
     return m.begin == std::string_view::npos ? std::string()

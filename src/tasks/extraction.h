@@ -1,4 +1,4 @@
-// What a generated text is compared by.
+// Extracts the answer from a generated text for comparison.
 #pragma once
 
 #include <string>
@@ -8,13 +8,14 @@
 
 namespace megatron::tasks {
 
-// What a filter takes from a text, without white space around it; "[invalid]" where it takes nothing.
+// Part of a text that a filter selects, without surrounding white space; "[invalid]" if it selects
+// nothing.
 std::string extracted(const Filter& filter, std::string_view text);
 
-// Whether an answer is the target, as a task compares.
+// True if an answer matches the target by the task's comparison.
 bool is_match(const Task& task, std::string_view answer, std::string_view target);
 
-// Throws Error naming the task's file and the pattern that is no regular expression.
+// Throws Error naming the task's file and a pattern that is not a regular expression.
 void check_patterns(const Task& task);
 
 }  // namespace megatron::tasks

@@ -29,7 +29,7 @@ std::string with_replaced(std::string text, std::string_view from, std::string_v
   return text;
 }
 
-// Without "[...]" on one line.
+// Removes "[...]" within a line.
 std::string without_brackets(const std::string& text) {
   std::string out;
   for (size_t at = 0; at < text.size();) {
@@ -43,7 +43,7 @@ std::string without_brackets(const std::string& text) {
   return out;
 }
 
-// The data set has marks of the pages that it was taken from.
+// Removes marks that the data set has from the web pages that it was taken from.
 std::string cleaned(std::string_view text) {
   std::string out(jinja::strip_space(text, true, true));
   out = without_brackets(with_replaced(std::move(out), " [title]", ". "));
@@ -130,7 +130,7 @@ constexpr NameArray<2> kArc = {"question", "answerKey"}, kBoolq = {"question", "
 constexpr NameArray<3> kPiqa = {"goal", "sol1", "sol2"},
                        kWinogrande = {"sentence", "option1", "option2"};
 
-// The first whose fields a line has is its format.
+// A line's format is the first whose fields it has.
 constexpr Format kFormats[] = {
     {"hellaswag", TaskKind::multiple_choice, kHellaswag, read_hellaswag, nothing},
     {"arc_easy", TaskKind::multiple_choice, kArc, read_arc, nothing},

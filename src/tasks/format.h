@@ -1,4 +1,4 @@
-// What the lines of known data sets say.
+// Line formats of known data sets.
 #pragma once
 
 #include <span>
@@ -24,7 +24,7 @@ namespace megatron::tasks {
 // multiple_choice  {"context", "choices": [TEXT...], "gold": NUMBER}
 // loglikelihood    {"context", "continuation"}
 // generate_until   {"context", "target"}
-// Other fields do not matter.
+// Other fields are ignored.
 struct Format {
   std::string_view name;
   TaskKind kind;
@@ -35,9 +35,9 @@ struct Format {
 };
 
 std::span<const Format> formats();
-// That of a line. Throws Error naming its place, its fields and those that are known.
+// Format of a line. Throws Error naming its position, its fields and the known formats.
 const Format& format_of(const Item& item);
-// By its name; null where there is none.
+// Finds a format by name; null if there is none.
 const Format* find_format(std::string_view name);
 std::string format_names();  // "hellaswag, arc_easy, ..."
 

@@ -1,4 +1,4 @@
-// Numbers over many examples, as lm-evaluation-harness forms them.
+// Statistics over many examples, as computed by lm-evaluation-harness.
 #pragma once
 
 #include <cstddef>
@@ -14,14 +14,14 @@ struct Estimate {
   double value = 0, standard_error = 0;  // NaN where there are too few examples for one
 };
 
-// Standard error: sample standard deviation / sqrt(n); none of one value.
+// Standard error: sample standard deviation / sqrt(n); none for a single value.
 Estimate mean_of(std::span<const double> values);
 
-// exp(-mean). Standard error: the sample standard deviation of 100000 bootstrap samples, drawn with Python's random
-// numbers of seeds 0 to 99.
+// exp(-mean). Standard error: the sample standard deviation of 100000 bootstrap samples, drawn with
+// Python's random numbers of seeds 0 to 99.
 Estimate perplexity_of(std::span<const double> log_likelihoods, ThreadPool& pool);
 
-// Of several tasks, weighted by their sizes; the standard error is that of the pooled variance.
+// Mean over several tasks weighted by size; the standard error is that of the pooled variance.
 struct Part {
   Estimate estimate;
   int64_t size = 0;

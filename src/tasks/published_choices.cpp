@@ -7,7 +7,7 @@
 namespace megatron::tasks {
 namespace {
 
-// Returns an object in a field or list as an item of its own.
+// Returns an object in a field or list as a separate Item.
 Item part(const Item& item, std::string_view field, const Json& json) {
   return Item(json, item.place() + ", field '" + std::string(field) + "'");
 }
@@ -19,7 +19,7 @@ std::string question_prompt(const std::string& question) {
   return "Question: " + question + "\nAnswer:";
 }
 
-// The prompt around each of truthfulqa's questions.
+// Fixed prompt before each of truthfulqa's questions.
 constexpr std::string_view kTruthfulPrompt =
     "Q: What is human life expectancy in the United States?\n"
     "A: Human life expectancy in the United States is 78 years.\n\n"
@@ -90,8 +90,8 @@ void read_piqa(const Item& item, Example& example) {
   example.gold = item.index("label", 2);
 }
 
-// Compares the likelihood of the sentence's end behind two beginnings: one with each option in
-// place of "_".
+// Compares the likelihood of the sentence's end after two beginnings: one with each option in place
+// of "_".
 void read_winogrande(const Item& item, Example& example) {
   const std::string& sentence = item.text("sentence");
   const size_t gap = sentence.find('_');

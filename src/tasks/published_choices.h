@@ -1,4 +1,4 @@
-// Multiple choice in the lines that ARC, PIQA, WinoGrande, BoolQ and TruthfulQA are published in,
+// Multiple choice in the published line formats of ARC, PIQA, WinoGrande, BoolQ and TruthfulQA,
 // with the prompts of lm-evaluation-harness' task files. tasks/format.h lists the fields.
 #pragma once
 

@@ -1,4 +1,5 @@
-// A task of lm-evaluation-harness: examples, and how a model is asked and judged. Names are those of its task files.
+// A task of lm-evaluation-harness: its examples, and how a model is asked and judged. Names are
+// those of its task files.
 #pragma once
 
 #include <cstdint>
@@ -35,8 +36,8 @@ struct Example {
   }
 };
 
-// What is taken from a generated text: of all matches of `pattern` that of number group_select (-1: the last); of a
-// match its first group that is not empty, where the pattern has groups.
+// Selects a part of a generated text: of all matches of `pattern` the one with index group_select
+// (-1: the last); of a match its first non-empty group, if the pattern has groups.
 struct Filter {
   std::string name, pattern;
   int64_t group_select = 0;
@@ -53,8 +54,8 @@ struct Task {
   TaskKind kind = TaskKind::multiple_choice;
   std::vector<Example> examples;
 
-  // Examples with answers that precede each: from `shots`, or, where that is empty, from the others of `examples`. An
-  // example with a subject gets those of its subject.
+  // Examples with answers that precede each example: from `shots` or, if that is empty, from the
+  // others of `examples`. An example with a subject gets those of its subject.
   std::vector<Example> shots;
   std::string shots_path;  // their file
   int64_t num_fewshot = 0;
@@ -64,7 +65,7 @@ struct Task {
   std::string target_delimiter = " ";      // between text and answer
   std::string fewshot_delimiter = "\n\n";  // behind an answer
 
-  // Of generation.
+  // Generation tasks only.
   std::vector<std::string> until;              // texts that end it
   int64_t max_gen_toks = 256;                  // tokens at most
   std::vector<Filter> filters;                 // none: the whole text is compared

@@ -17,7 +17,7 @@
 namespace megatron::tasks {
 namespace {
 
-// The kind's own members of a line, and the value of each metric.
+// Members of a line that depend on the task's kind, and the value of each metric.
 void add_continuation(const Answer& answer, Json::Object& line, Json::Object& metrics) {
   const double value = answer.log_likelihoods[0];
   line.emplace_back("loglikelihood", value);
@@ -271,7 +271,7 @@ void TaskEvaluation::ask_all(const AskedModel& model, ResumableLines& lines, boo
 }
 
 std::vector<TaskResult> TaskEvaluation::run(const AskedModel& model, bool show) const {
-  // Without --output the lines stay in memory.
+  // Without --output the lines are kept in memory.
   ResumableLines lines({.path = s_.output.value_or("/dev/null"),
                         .flag = "--output",
                         .settings = settings_of(model),

@@ -1,4 +1,5 @@
-// `megatron eval --tasks`: a model's scores on tasks, with a line for each example that a killed run goes on from.
+// `megatron eval --tasks`: a model's scores on tasks, with one line per example from which a killed
+// run continues.
 #pragma once
 
 #include <cstdint>
@@ -38,7 +39,7 @@ struct TaskResult {
   std::vector<Score> scores;
 };
 
-// What answers. All are borrowed.
+// The model that answers. All members are borrowed.
 struct AskedModel {
   const models::Stage& stage;
   Runtime& runtime;
@@ -53,7 +54,7 @@ class TaskEvaluation {
   explicit TaskEvaluation(TaskSettings settings);
 
   const std::vector<Task>& tasks() const { return tasks_; }
-  // Asks what is not in an unfinished --output. show: progress.
+  // Asks the examples that are not in an unfinished --output. show: progress.
   std::vector<TaskResult> run(const AskedModel& model, bool show) const;
 
  private:
@@ -65,7 +66,7 @@ class TaskEvaluation {
   int64_t number_of(const Json& line) const;
   std::string line_of(int64_t number, const Answer& answer) const;
   std::vector<TaskResult> results(const ResumableLines& lines, ThreadPool& pool) const;
-  // Examples of all tasks have numbers from 0 on.
+  // Examples of all tasks are numbered consecutively from 0.
   struct Place {
     size_t task = 0, example = 0;
   };
@@ -76,13 +77,13 @@ class TaskEvaluation {
   std::vector<Task> tasks_;
 };
 
-// All tasks that have a metric, as one task would have it.
+// Scores over all tasks that have a metric, as if they were one task.
 std::vector<TaskResult::Score> overall(std::span<const TaskResult> results);
 
 std::string table(std::span<const TaskResult> results);
 Json json(std::span<const TaskResult> results);
 
-// Whether a file that begins like this holds the lines of --output.
+// True if a file with this beginning holds lines of --output.
 bool is_task_lines(std::string_view beginning);
 
 }  // namespace megatron::tasks

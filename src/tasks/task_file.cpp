@@ -40,7 +40,7 @@ std::string name_of(const fs::path& path) {
   return (packed ? path.stem().stem() : path.stem()).string();
 }
 
-// Returns the settings if the first line has any, and removes that line, which is no example.
+// Returns the settings if the first line has any, and removes that line, which is not an example.
 std::optional<Item> take_header(std::vector<Item>& items, const std::string& path) {
   const Json* const settings = items[0].json().find("task");
   if (settings == nullptr || !settings->is_object()) return std::nullopt;
@@ -67,7 +67,7 @@ std::vector<Filter> read_filters(const Item& header) {
 
 constexpr int64_t kMostShots = 1000, kMostTokens = 1 << 20;
 
-// Keys of a header, and what each sets.
+// Keys of a header, and the setting of each.
 struct Setting {
   std::string_view name;
   void (*set)(const Item& header, std::string_view name, Task& task);
@@ -162,8 +162,7 @@ std::vector<Example> read_shots(const std::string& path, const Format& format) {
   return examples_of(items, format);
 }
 
-// The file of "FORMAT=FILE"; sets the format. A file whose own name has that form is taken as a
-// file.
+// File of "FORMAT=FILE"; sets the format. A file whose whole name has that form is used as a file.
 std::string file_of(const std::string& given, const Format** format) {
   const size_t equals = given.find('=');
   if (equals == given.npos || fs::exists(given)) return given;

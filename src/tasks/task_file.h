@@ -1,5 +1,5 @@
-// Task files: JSON lines, one example a line, in one of the formats of tasks/format.h. The first line may be
-// {"task": {...}}, settings by the names of lm-evaluation-harness' task files:
+// Task files: JSON lines, one example per line, in one of the formats of tasks/format.h. The first
+// line may be {"task": {...}} with settings under the names of lm-evaluation-harness' task files:
 //
 //   task               name of the task; default the file's
 //   format             that of the lines; default the one that the first has the fields of
@@ -22,7 +22,7 @@
 
 namespace megatron::tasks {
 
-// given: FILE or FORMAT=FILE. The latter means the same as {"task": {"task": FORMAT, "format":
+// given: FILE or FORMAT=FILE. The latter is equivalent to {"task": {"task": FORMAT, "format":
 // FORMAT}} in the first line. Throws Error naming file, line and field for anything that cannot be
 // read, and for a file without an example.
 Task read_task(const std::string& given);

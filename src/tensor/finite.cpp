@@ -14,7 +14,7 @@ namespace {
 
 constexpr int64_t kBlock = 1 << 16;  // elements that one thread takes at a time
 
-// The bits of a floating format whose exponent is `exponent` in NaN and infinity.
+// The bits of a floating-point format whose exponent is `exponent` in NaN and infinity.
 template <class U, U exponent>
 struct Format {
   using Bits = U;
@@ -67,8 +67,8 @@ NonFinite find_in(DType type, const std::byte* data, int64_t n, int64_t stride, 
   }
 }
 
-// Rows of one distance between their elements: a contiguous tensor cut in blocks, any other one
-// along its last dimension.
+// Rows with a constant distance between elements: a contiguous tensor split into blocks, or any
+// other tensor along its last dimension.
 struct Rows {
   explicit Rows(const Tensor& t) : tensor(t), contiguous(t.is_contiguous()) {
     elements = t.elements();

@@ -6,7 +6,7 @@
 
 namespace megatron {
 
-// Elements that are not finite. Of a tensor of integers, none.
+// Number of elements that are not finite; 0 for a tensor of integers.
 struct NonFinite {
   int64_t count = 0;
   int64_t first = -1;  // index in row-major order; -1: none
@@ -16,13 +16,13 @@ struct NonFinite {
 // Any strides. minus_infinity_is_right: only NaN and +infinity count.
 NonFinite find_non_finite(const Tensor& tensor, bool minus_infinity_is_right, ThreadPool& pool);
 
-// Largest size of the finite elements of a floating tensor; 0 where there are none.
+// Largest magnitude of the finite elements of a floating-point tensor; 0 if there are none.
 double largest_finite(const Tensor& tensor);
 
-// The value, where it is NaN without its sign: that says nothing, and would be printed.
+// Returns the value, with the sign of a NaN removed, which is meaningless and would be printed.
 double unsigned_nan(double value);
 
-// The element at a row-major index, and that index as a place: "[3, 7]".
+// The element at a row-major index, and that index as a position: "[3, 7]".
 double element_at(const Tensor& tensor, int64_t index);
 std::string place_of(const Shape& shape, int64_t index);
 

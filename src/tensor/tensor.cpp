@@ -193,7 +193,8 @@ void for_each_offset(const Tensor& t, F&& f) {
   }
 }
 
-// Elements from the first to the last, those between that are none of the tensor's included.
+// Number of elements from the first to the last, including those between that do not belong to the
+// tensor.
 int64_t span_of(const Tensor& t) {
   if (t.elements() == 0) return 0;
   int64_t last = 0;
@@ -201,8 +202,8 @@ int64_t span_of(const Tensor& t) {
   return last + 1;
 }
 
-// The elements of a tensor in host memory, under its strides: its own memory, or a copy of what a
-// CUDA tensor spans.
+// The elements of a tensor in host memory, with its strides: its own memory, or a copy of the range
+// that a CUDA tensor spans.
 class HostElements {
  public:
   explicit HostElements(const Tensor& t) : t_(t) {

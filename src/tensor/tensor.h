@@ -39,14 +39,14 @@ class Tensor {
   const void* storage_id() const { return storage_.get(); }  // unique among the storages that live
   MemoryClass memory_class() const { return storage_->memory_class(); }
 
-  // First element. data<T>(): checks the type. Both assert that the tensor is on the host.
+  // First element. data<T>() checks the type. Both assert that the tensor is on the host.
   template <class T>
   T* data() const {
     check_type(DTypeOf<T>::value);
     return static_cast<T*>(raw());
   }
   void* raw() const;
-  // First element where it lies: an address of the device's memory. Null on meta.
+  // Address of the first element in device memory. Null on meta.
   void* address() const;
   template <class T>
   std::span<T> span() const {
@@ -54,8 +54,7 @@ class Tensor {
     return {data<T>(), static_cast<size_t>(elements())};
   }
 
-  // Views. Out-of-range arguments are InternalErrors: shapes from users are checked before they
-  // come here.
+  // Views. Out-of-range arguments are InternalErrors: shapes from users must be checked before.
   Tensor view(Shape shape) const;  // contiguous tensors; same number of elements
   Tensor slice(int dim, int64_t begin, int64_t size) const;
   Tensor select(int dim, int64_t index) const;  // slice of one, without the dim
@@ -64,12 +63,13 @@ class Tensor {
   Tensor view_as(DType dtype) const;  // same element size
   Tensor whole() const;               // all elements of the storage, 1-d
 
-  // The same view that keeps nothing alive: of memory that recorded work (device/recorded_part.h) has
-  // again and again. Others may overwrite it.
+  // The same view without ownership: of memory that recorded work (device/recorded_part.h) uses
+  // repeatedly. It may be overwritten.
   Tensor unowned() const;
-  // The view without its storage: undefined, and nothing is kept alive.
+  // The view without its storage: undefined, and keeps nothing alive.
   Tensor shell() const;
-  // This view, or shell of one, of the storage of another tensor, which is as large or larger.
+  // This view, or shell of one, applied to the storage of another tensor, which must be at least as
+  // large.
   Tensor on(const Tensor& other) const;
 
  private:
@@ -84,27 +84,28 @@ class Tensor {
 };
 
 // Host copies of a tensor, for tests, checkpoints and results. They convert between floating types.
-// Of a CUDA tensor they wait for all work queued on its device.
+// For a CUDA tensor they wait for all work queued on its device.
 std::vector<double> to_doubles(const Tensor& tensor);  // row-major; strided tensors too
 std::vector<float> to_floats(const Tensor& tensor);
 void copy_from(Tensor& tensor, std::span<const double> values);
 void copy_from(Tensor& tensor, std::span<const float> values);
 void copy_from(Tensor& tensor, std::span<const int32_t> values);
-// The bytes of a contiguous tensor, likewise.
+// The bytes of a contiguous tensor, in the same way.
 void copy_bytes_from(const Tensor& tensor, std::span<const std::byte> bytes);
 std::span<const std::byte> bytes_of(const Tensor& tensor);  // of one on the host
 void copy_bytes_to(const Tensor& tensor, std::span<std::byte> bytes);
-// Of a CUDA tensor: a tensor of the same shape, strides and type in host memory, with its values if
-// `filled`. Of any other: the tensor itself.
+// For a CUDA tensor: a tensor of the same shape, strides and type in host memory, with its values
+// if `filled`. For any other: the tensor itself.
 Tensor on_host(const Tensor& tensor, bool filled = true);
-// In the order of the stream, without waiting for it; `values` may be changed when the call returns.
-// CUDA tensors are contiguous.
+// Copies in the order of the stream, without waiting for it; `values` may be changed when the call
+// returns. CUDA tensors must be contiguous.
 void copy_from(Tensor& tensor, std::span<const double> values, Stream& stream);
 void copy_from(Tensor& tensor, std::span<const int32_t> values, Stream& stream);
 void copy_from(Tensor& tensor, std::span<const int64_t> values, Stream& stream);
 
-// The value of a one-element tensor, after the stream's work. Throws InternalError on meta, and
-// while the stream's work is recorded: nothing below `training` may let a value decide what runs.
+// Returns the value of a one-element tensor, after the stream's work. Throws InternalError on meta,
+// and while the stream's work is recorded: nothing below `training` may let a value decide what
+// runs.
 double read_scalar(const Tensor& tensor, Stream& stream);
 
 }  // namespace megatron

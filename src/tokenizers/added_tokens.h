@@ -1,6 +1,6 @@
-// Finds added tokens in a text: leftmost, then longest. A single_word match with a word character
-// next to it is dropped, and the search goes on behind it. The search does not skip the white space
-// that a token with rstrip takes: what begins in it is found, and the two ranges overlap.
+// Finds added tokens in a text: leftmost, then longest. A single_word match with an adjacent word
+// character is dropped, and the search continues after it. The search does not skip the white space
+// that a token with rstrip takes: a token that begins in it is found, and the two ranges overlap.
 #pragma once
 
 #include <array>
@@ -17,12 +17,12 @@ namespace megatron::tokenizers {
 
 class AddedTokens {
  public:
-  // The first of two tokens with one text wins; an empty text is never found.
+  // If two tokens have the same text, the first one wins; an empty text is never found.
   void add(std::string_view text, int32_t id, const AddedToken& token);
 
-  // Calls on_text for each stretch (not empty) between tokens and on_token for each token, in
-  // order. found: what the token stands for, with the white space that it swallows. find_special:
-  // false leaves special tokens in the stretches.
+  // Calls on_text for each non-empty stretch between tokens and on_token for each token, in order.
+  // found: the text that the token replaces, including white space that it takes. find_special: if
+  // false, special tokens remain in the stretches.
   void split(TextView text, bool find_special, FunctionRef<void(TextView)> on_text,
              FunctionRef<void(int32_t id, TextView found)> on_token) const;
 
@@ -37,7 +37,7 @@ class AddedTokens {
   };
 
   int32_t child(int32_t node, unsigned char byte) const;
-  // The longest token at `position`: its entry and size; entry -1 when there is none.
+  // Returns the entry of the longest token at `position` and sets `size`; -1 if there is none.
   int32_t longest_at(std::string_view text, size_t position, size_t& size) const;
 
   std::vector<Entry> entries_;

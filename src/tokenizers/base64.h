@@ -1,5 +1,5 @@
-// Base64 (RFC 4648, with padding), in which TikToken's files and precompiled character maps hold
-// bytes.
+// Base64 (RFC 4648, with padding), the encoding of bytes in TikToken files and precompiled
+// character maps.
 #pragma once
 
 #include <string>
@@ -7,7 +7,7 @@
 
 namespace megatron::tokenizers {
 
-// Appends the bytes that `text` stands for; false where it is malformed.
+// Appends the decoded bytes of `text`; returns false if it is malformed.
 bool append_base64(std::string_view text, std::string& bytes);
 std::string to_base64(std::string_view bytes);
 

@@ -1,6 +1,6 @@
-// The byte-level alphabet of GPT-2 (Radford et al., 2019): each byte has a printable letter, so
+// The byte-level alphabet of GPT-2 (Radford et al., 2019): each byte maps to a printable letter, so
 // that any text can be written with 256 letters. Bytes 21-7E, A1-AC and AE-FF are their own
-// letters; the others are U+0100, U+0101 ... in order.
+// letters; the others map to U+0100, U+0101 ... in order.
 #pragma once
 
 #include <array>
@@ -24,16 +24,16 @@ constexpr std::array<char32_t, 256> make_byte_letters() {
 }
 inline constexpr std::array<char32_t, 256> kByteLetters = make_byte_letters();
 
-// The byte of a letter, -1 when the letter is none of the 256.
+// Returns the byte of a letter, or -1 if it is not one of the 256 letters.
 int byte_of_letter(char32_t letter);
 
 std::string letters_of_bytes(std::string_view bytes);
 
-// Appends the bytes that `letters` (valid UTF-8) stand for; false, with nothing appended, when one
+// Appends the bytes of `letters` (valid UTF-8). Returns false, with nothing appended, if a letter
 // is not in the alphabet.
 bool append_bytes_of_letters(std::string_view letters, std::string& bytes);
 
-// Ranges of letters_of_bytes(bytes), in its bytes, to ranges of `bytes`.
+// Converts byte ranges of letters_of_bytes(bytes) to ranges of `bytes`.
 void letters_to_bytes(std::string_view bytes, std::span<Range> ranges);
 
 // Byte fallback spells a byte as a token of its own: "<0x0A>". -1 for any other token.

@@ -1,4 +1,5 @@
-// What turns text into ids and back: one implementation a kind of tokenizer file.
+// Interface for encoding text to ids and decoding ids to text, with one implementation per kind of
+// tokenizer file.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +21,7 @@ struct EncodeOptions {
   bool find_special_tokens = true;  // in the text itself; false: there they are plain text
 };
 
-// How the bytes of tokens (append_bytes) make up a text.
+// How the bytes of tokens (append_bytes) are joined to a text.
 enum class Joining : uint8_t {
   by_neighbors,        // a token's text depends on those next to it
   plain,               // one behind the other
@@ -34,19 +35,20 @@ class Codec {
  public:
   virtual ~Codec() = default;
 
-  // Appends the ids of `text` and, unless `offsets` is null, the code points of it that each token
-  // stands for ([0, 0) for a token that was put round it). Throws Error for what it cannot encode
-  // (invalid UTF-8, unless accepts_invalid_utf8) and for offsets it does not know.
+  // Appends the ids of `text` and, unless `offsets` is null, the range of code points that each
+  // token represents ([0, 0) for special tokens added around the text). Throws Error for text that
+  // it cannot encode (invalid UTF-8, unless accepts_invalid_utf8) and if it does not provide
+  // offsets.
   virtual void encode(std::string_view text, const EncodeOptions& options,
                       std::vector<int32_t>& ids, std::vector<Range>* offsets) const = 0;
   virtual bool accepts_invalid_utf8() const { return false; }
 
-  // Ids without a token are left out; with skip_special, special tokens too.
+  // Skips ids without a token and, with skip_special, special tokens.
   virtual std::string decode(std::span<const int32_t> ids, bool skip_special) const = 0;
-  // True when the text of ids is the lossy UTF-8 of their bytes one behind the other.
+  // True if the text of ids is the lossy UTF-8 of their concatenated bytes.
   virtual bool is_bytewise() const { return false; }
   virtual Joining joining() const { return is_bytewise() ? Joining::plain : Joining::by_neighbors; }
-  // Of a token, unless joining() is by_neighbors; behind other tokens.
+  // Appends the bytes of a token that follows others; not called if joining() is by_neighbors.
   virtual void append_bytes(int32_t id, std::string& bytes) const;
 
   virtual int32_t size() const = 0;  // the largest id plus one
@@ -64,16 +66,16 @@ class Codec {
     return nullptr;
   }
 
-  // What a directory needs to open it again.
+  // A file that a directory needs so that the tokenizer can be opened again.
   struct File {
     std::string name, content;
   };
   virtual std::vector<File> files() const = 0;
-  // Of transformers, that opens these files; "" for none.
+  // Name of the transformers class that opens these files; "" for none.
   virtual std::string hugging_face_class() const { return "PreTrainedTokenizerFast"; }
 };
 
-// The components of tokenizer.json one after the other.
+// A codec that runs the components of tokenizer.json in order.
 struct Definition;
 std::unique_ptr<Codec> make_pipeline(Definition definition);
 

@@ -32,7 +32,7 @@ size_t size_of(const Parts& parts) {
   return size;
 }
 
-// English as it is written: no space before punctuation and short forms.
+// Cleans up English spacing: removes spaces before punctuation and short forms.
 void clean_up(std::string& text) {
   static constexpr std::string_view kPairs[][2] = {
       {" .", "."},   {" ?", "?"},     {" !", "!"},    {" ,", ","},
@@ -62,7 +62,8 @@ class ByteLevelDecoder final : public Decoder {
   }
 };
 
-// A run of <0xHH> is the text of its bytes or, where they are no UTF-8, U+FFFD for each of them.
+// Replaces a run of <0xHH> by the text of its bytes or, if they are not UTF-8, by U+FFFD for each
+// of them.
 void decode_byte_tokens(Parts& parts) {
   Parts result;
   std::string bytes;
@@ -93,7 +94,7 @@ void decode_byte_token(std::string& token) {
   if (byte >= 0) token = static_cast<char>(byte);
 }
 
-// What a step does to a text whose tokens lie one behind the other.
+// Effect of a step on a text of concatenated tokens.
 enum class Effect : uint8_t {
   token,        // it changes each token alone
   fuse,         // tokens become one part; nothing else
@@ -102,7 +103,8 @@ enum class Effect : uint8_t {
   other,
 };
 
-// A step that needs no more than its settings. change: of one token, where the effect is on tokens.
+// A step that is defined by its settings alone. change: transforms one token, if the effect is on
+// tokens.
 class Step final : public Decoder {
  public:
   using Change = std::function<void(std::string&)>;
@@ -158,7 +160,7 @@ class DecoderSequence final : public Decoder {
   std::vector<std::unique_ptr<Decoder>> steps_;
 };
 
-// Tokens are changed alone, then fused, then a first space is dropped.
+// Tokens are changed individually, then fused, then a leading space is dropped.
 Joining DecoderSequence::joining() const {
   if (steps_.size() == 1) return steps_[0]->joining();
   bool fused = false;
@@ -279,7 +281,7 @@ std::unique_ptr<Decoder> make_replace(const Json& settings) {
   });
 }
 
-// Connectionist temporal classification (Graves et al., 2006): of equal neighbours one is kept.
+// Connectionist temporal classification (Graves et al., 2006): keeps one of equal adjacent tokens.
 std::unique_ptr<Decoder> make_ctc(const Json& settings) {
   const std::string pad = text_or(settings, "pad_token", "<pad>");
   const std::string delimiter = text_or(settings, "word_delimiter_token", "|");

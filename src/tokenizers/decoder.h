@@ -1,4 +1,4 @@
-// Decoders: tokens back to text.
+// Decoders convert tokens back to text.
 #pragma once
 
 #include <memory>
@@ -14,12 +14,12 @@ namespace megatron::tokenizers {
 class Decoder {
  public:
   virtual ~Decoder() = default;
-  // One step: tokens to parts of the text, which may be fewer; the next step takes them.
+  // Runs one step, which converts tokens to parts of the text (possibly fewer) for the next step.
   virtual void run(std::vector<std::string>& parts) const = 0;
-  // True when the text is the lossy UTF-8 of all tokens' bytes one behind the other.
+  // True if the text is the lossy UTF-8 of all tokens' concatenated bytes.
   virtual bool is_bytewise() const { return false; }
   virtual Joining joining() const { return Joining::by_neighbors; }
-  // Of a token, unless joining() is by_neighbors; behind other tokens.
+  // Appends the bytes of a token that follows others; not called if joining() is by_neighbors.
   virtual void append_bytes(std::string_view token, std::string& bytes) const;
 
   std::string decode(const std::vector<std::string_view>& tokens) const;

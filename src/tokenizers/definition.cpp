@@ -34,7 +34,7 @@ void parse_vocabulary(dom::object object, Vocabulary& vocabulary) {
   for (const auto [token, id] : object) vocabulary.add(token, int64_t{id});
 }
 
-// Unigram: a list of [token, score]; ids are places in it.
+// Unigram: a list of [token, score]; ids are indices into it.
 void parse_scored_vocabulary(dom::array list, Definition& definition) {
   for (const dom::array pair : list) {
     MG_CHECK(pair.size() == 2, "entry {} of the vocabulary is not [token, score]",

@@ -1,4 +1,4 @@
-// A tokenizer as tokenizer.json describes it, read and checked in form but not yet built.
+// A tokenizer as described by tokenizer.json, parsed and validated but not yet built.
 #pragma once
 
 #include <cstdint>
@@ -31,7 +31,7 @@ using NamedTokens = std::vector<std::pair<std::string, std::string>>;
 
 struct Definition {
   // The file's members in order; "added_tokens" is null and "model" lacks vocab and merges.
-  // Truncation and padding are kept and written again, but encode applies neither.
+  // Truncation and padding are preserved when written, but encode applies neither.
   Json settings;
   std::vector<AddedToken> added_tokens;
   std::string model;           // "BPE", "Unigram", "WordPiece" or "WordLevel"
@@ -49,10 +49,10 @@ struct Definition {
 // merges of tokens that are not in the vocabulary. Merges may be ["a", "b"] or "a b".
 Definition parse_definition(std::string_view text);
 
-// The members of tokenizer.json, two spaces a level.
+// Writes tokenizer.json, indented by two spaces per level.
 std::string write_definition(const Definition& definition);
 
-// Throws Error when a token, or the two joined (the second without `prefix`,
+// Throws Error if either token, or their concatenation (the second without `prefix`,
 // continuing_subword_prefix), is not in the vocabulary.
 Merge find_merge(const Vocabulary& vocabulary, std::string_view left, std::string_view right,
                  std::string_view prefix = {});
@@ -60,16 +60,17 @@ Merge find_merge(const Vocabulary& vocabulary, std::string_view left, std::strin
 // The settings of a component of type ByteLevel.
 Json byte_level_settings(bool add_prefix_space, bool use_regex);
 
-// A definition of byte-level BPE with nothing in its vocabulary: GPT-2's components, or, when
-// `pattern` is not GPT-2's, a Split by it before ByteLevel.
+// A byte-level BPE definition with an empty vocabulary: GPT-2's components, or, if `pattern` is not
+// GPT-2's, a Split by it before ByteLevel.
 Definition byte_level_definition(std::string_view pattern, bool add_prefix_space);
 
-// GPT-2's pair of files, as Megatron-LM's --vocab-file and --merge-file name them. <|endoftext|>
-// becomes a special token.
+// Parses GPT-2's pair of files, given to Megatron-LM as --vocab-file and --merge-file.
+// <|endoftext|> becomes a special token.
 Definition parse_gpt2(std::string_view vocabulary_json, std::string_view merges_text);
 
-// A BERT vocabulary, one token a line, as Megatron-LM's --vocab-file names it, with the components
-// of BERT's tokenizers (Devlin et al., 2019). Throws Error when [UNK], [CLS] or [SEP] is missing.
+// Parses a BERT vocabulary with one token per line, given to Megatron-LM as --vocab-file, and adds
+// the components of BERT's tokenizers (Devlin et al., 2019). Throws Error if [UNK], [CLS] or [SEP]
+// is missing.
 Definition parse_bert(std::string_view vocabulary_text, bool lowercase);
 
 }  // namespace megatron::tokenizers

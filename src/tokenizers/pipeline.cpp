@@ -1,5 +1,5 @@
-// Hugging Face's pipeline: added tokens are cut out of the text, the rests are normalised, cut into
-// pieces and given to the model; the post-processor puts tokens round the result.
+// Hugging Face's pipeline: added tokens are split off the text, the remaining parts are normalised,
+// split into pieces and encoded by the model; the post-processor adds tokens around the result.
 #include <algorithm>
 #include <map>
 #include <mutex>
@@ -50,7 +50,7 @@ class Pipeline final : public Codec {
   }
 
  private:
-  // Where ids go, and what of the input each stands for.
+  // Destination of ids, and the part of the input that each covers.
   struct Output {
     std::vector<int32_t>& ids;
     std::vector<Range>* offsets;     // null: nobody asks
@@ -221,7 +221,7 @@ void Pipeline::encode_piece(TextView piece, Scratch& scratch, Output& out) const
   }
 }
 
-// Byte ranges of `text` to code points.
+// Converts byte ranges of `text` to code points.
 void to_code_points(std::string_view text, std::span<Range> ranges) {
   std::vector<uint32_t> point(text.size() + 1);
   uint32_t next = 0;

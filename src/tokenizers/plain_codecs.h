@@ -8,13 +8,13 @@
 
 namespace megatron::tokenizers {
 
-// Megatron-LM's NullTokenizer: the text is token ids below `size`, in decimal, with white space
-// between them. eod: the end of a document, in [0, size). Throws Error on sizes below 1 and on a
-// bad eod; encode does on anything that is no such id.
+// Megatron-LM's NullTokenizer: the text consists of decimal token ids below `size`, separated by
+// white space. eod: end-of-document id, in [0, size). Throws Error for a size below 1 or an invalid
+// eod; encode throws for anything that is not such an id.
 std::unique_ptr<Codec> make_null_codec(int64_t size, int64_t eod);
 
-// Ids are the bytes of a text; it need not be UTF-8. size: at least 256, ids from 256 on have no
-// token. The end of a document is byte 0.
+// Ids are the bytes of a text, which need not be UTF-8. size: at least 256; ids from 256 on have no
+// token. Byte 0 is the end of a document.
 std::unique_ptr<Codec> make_byte_codec(int64_t size);
 
 }  // namespace megatron::tokenizers

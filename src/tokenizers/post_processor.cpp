@@ -76,7 +76,7 @@ std::vector<bool> read_trims(const Json& settings) {
 
 bool is_space_letter(char32_t c) { return c == kByteLetters[' '] || is_white_space(c); }
 
-// Characters at the begin and at the end of a token that are white space.
+// Numbers of white space characters at the beginning and at the end of a token.
 std::pair<uint32_t, uint32_t> count_spaces(std::string_view token) {
   uint32_t leading = 0, trailing = 0;
   for (size_t at = 0; at < token.size() && is_space_letter(character_at(token, at)); ++leading)

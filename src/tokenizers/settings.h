@@ -1,4 +1,4 @@
-// Fields of the components in tokenizer.json.
+// Reads fields of the components in tokenizer.json.
 #pragma once
 
 #include <string>
@@ -8,17 +8,15 @@
 
 namespace megatron::tokenizers {
 
-// A boolean that may be absent. Throws Error naming the component and the field when it is
-// something else.
+// An optional boolean. Throws Error naming the component and the field if it has another type.
 bool flag(const Json& settings, std::string_view key, bool otherwise);
 
-// A field that must be there, as text, and one of exactly one character.
+// A required text field, and one of exactly one character.
 const std::string& text_field(const Json& settings, std::string_view key);
 const std::string& character_field(const Json& settings, std::string_view key);
 
-// The field "pattern": {"String": text} or {"Regex": expression}. The text is not empty where
-// `plain` is true; a String that is empty is a Regex that matches nothing but the places between
-// characters.
+// The field "pattern": {"String": text} or {"Regex": expression}. The text is not empty if `plain`
+// is true; an empty String becomes a Regex that matches only the positions between characters.
 struct Pattern {
   bool plain;
   std::string text;

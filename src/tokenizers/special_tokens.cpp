@@ -47,7 +47,7 @@ bool contains(const Codec& codec, int64_t id) {
   return id >= 0 && id < codec.size() && codec.contains(static_cast<int32_t>(id));
 }
 
-// "eos_token_id": 2, or [128001, 128009], of which the first counts. A model's embedding may have
+// "eos_token_id": 2, or [128001, 128009], of which the first is used. A model's embedding may have
 // rows without a token.
 void take_ids(const Json& file, const Codec& codec, const Ids& ids) {
   if (file.is_null()) return;
@@ -60,8 +60,8 @@ void take_ids(const Json& file, const Codec& codec, const Ids& ids) {
   }
 }
 
-// A token of that name counts only when it is special: in a vocabulary learned from text, "<s>" is
-// a word.
+// A token of that name counts only if it is special: in a vocabulary learned from text, "<s>" is a
+// word.
 void take_first(const Codec& codec, std::optional<int32_t>& id,
                 std::initializer_list<const char*> names) {
   for (const char* name : names) {

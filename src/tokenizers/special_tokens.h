@@ -1,4 +1,4 @@
-// Which tokens end documents, begin and end sequences, and pad.
+// Special tokens: end of document, beginning and end of sequence, and padding.
 #pragma once
 
 #include <cstdint>
@@ -15,11 +15,12 @@ struct SpecialTokens {
   Json config;  // tokenizer_config.json as it was read; null where there is none
 };
 
-// From the files in `directory` ("" for none), then from the usual names; see Tokenizer::load.
-// Throws Error naming the file where one is malformed or names a token that the vocabulary lacks.
+// Finds them in the files of `directory` ("" for none), then by the usual names; see
+// Tokenizer::load. Throws Error naming the file if one is malformed or names a token that the
+// vocabulary lacks.
 SpecialTokens find_special_tokens(const std::string& directory, const Codec& codec);
 
-// tokenizer_config.json: what was read, or the least that transformers wants.
+// Contents of tokenizer_config.json: what was read, or the minimum that transformers requires.
 Json write_tokenizer_config(const SpecialTokens& tokens, const Codec& codec);
 
 }  // namespace megatron::tokenizers

@@ -1,5 +1,5 @@
-// A text on its way through normalisers and pre-tokenizers: its bytes and, where somebody asks for
-// offsets, which bytes of the input each of them stands for.
+// A text that passes through normalisers and pre-tokenizers: its bytes and, if offsets are
+// requested, the bytes of the input that each of them represents.
 #pragma once
 
 #include <cstdint>
@@ -14,12 +14,12 @@ struct Range {
   bool operator==(const Range&) const = default;
 };
 
-// Part of a text; good while the text lives.
+// Part of a text; valid while the text lives.
 struct TextView {
   std::string_view bytes;          // valid UTF-8
   const Range* origins = nullptr;  // of each byte: bytes of the input; null: nobody asks
-  // How many bytes stand for what is at the input's very beginning, up to a character's start: 1 in
-  // a text as it was read, 0 in one that is cut from behind its first character.
+  // Number of bytes that represent the very beginning of the input, up to a character's start: 1 in
+  // a text as it was read, 0 in one that starts after its first character.
   size_t head = 1;
 
   TextView part(size_t begin, size_t end) const {
@@ -27,17 +27,18 @@ struct TextView {
             begin < head ? head - begin : 0};
   }
   bool begins_input() const { return head > 0; }  // of a text that is not empty
-  // What bytes [begin, end) stand for: from the first one's begin to the last one's end.
+  // The range of input that bytes [begin, end) represent: from the first one's beginning to the
+  // last one's end.
   Range origin(size_t begin, size_t end) const {
     return {origins[begin].begin, origins[end - 1].end};
   }
 };
 
-// One origin a byte: the range of the whole character that the byte belongs to. `base`: where
-// `bytes` begin in the input.
+// One origin per byte: the range of the whole character that the byte belongs to. `base`: offset of
+// `bytes` in the input.
 std::vector<Range> character_ranges(std::string_view bytes, uint32_t base);
 
-// Not copied before it is changed.
+// A copy-on-write text.
 class Text {
  public:
   explicit Text(TextView view)
@@ -60,9 +61,9 @@ class Text {
   std::vector<Range> origins_;
 };
 
-// Writes a text anew from front to back. Origins follow Hugging Face's tokenizers, so that offsets
-// are equal: a character that replaces another takes its origin; an inserted one takes that of the
-// character before the reading position (nothing, at the text's begin, where there is none).
+// Rewrites a text from front to back. Origins follow Hugging Face's tokenizers, so that offsets are
+// equal: a character that replaces another takes its origin; an inserted one takes that of the
+// character before the reading position (none at the beginning of the text).
 class TextEdit {
  public:
   explicit TextEdit(Text& text);
@@ -81,8 +82,8 @@ class TextEdit {
   // The first of `characters` replaces the next character, the others are inserted behind it. With
   // no characters, the next one is dropped.
   void replace(std::string_view characters);
-  // In the terms of Hugging Face's transform: a positive change inserts the character; otherwise it
-  // replaces the next one, and as many after that as the change is below 0 are dropped.
+  // Same arguments as Hugging Face's transform: a positive change inserts the character; otherwise
+  // it replaces the next one, and -change characters after that are dropped.
   void write(char32_t character, int change);
 
  private:

@@ -89,7 +89,7 @@ std::string DecodeStream::emit_whole() {
   return piece;
 }
 
-// Of a long stream the last ids are enough, where their text is the end of the whole text.
+// Keeps only the last ids of a long stream, provided that their text is a suffix of the whole text.
 void DecodeStream::forget(std::string_view all) {
   constexpr size_t kLong = 256, kKept = 64;
   if (ids_.size() < kLong) return;

@@ -1,4 +1,4 @@
-// Text to token ids and back.
+// Converts text to token ids and back.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@ namespace megatron::tokenizers {
 
 struct SpecialTokens;
 
-// All const members may be called by many threads at once.
+// All const members are thread-safe.
 class Tokenizer {
  public:
   // path: a file or a directory with one. Known are tokenizer.json; GPT-2's vocab.json next to
@@ -24,21 +24,21 @@ class Tokenizer {
   // next to it (transformers/directory.h), then config.json, then the usual names ("</s>",
   // ...). Throws Error naming the file and what is wrong in it.
   static Tokenizer load(const std::string& path);
-  // directory: where the files with the names of special tokens lie; "" for none.
+  // directory: has the files with the names of special tokens; "" for none.
   explicit Tokenizer(std::unique_ptr<Codec> codec, const std::string& directory = "");
   ~Tokenizer();
   Tokenizer(Tokenizer&&) noexcept;
   Tokenizer& operator=(Tokenizer&&) noexcept;
 
-  // Ids of `text`. Special tokens that the text itself holds are found; add_special_tokens puts
-  // those of the tokenizer round the text. Throws Error when the text is not valid UTF-8 (unless
-  // the codec accepts it).
+  // Ids of `text`. Special tokens in the text itself are recognized; add_special_tokens adds those
+  // of the tokenizer around the text. Throws Error if the text is not valid UTF-8 (unless the codec
+  // accepts it).
   std::vector<int32_t> encode(std::string_view text, bool add_special_tokens = false) const;
   void encode(std::string_view text, bool add_special_tokens,
               std::vector<int32_t>& ids) const;   // appends
   const Codec& codec() const { return *codec_; }  // encoding with options and offsets
 
-  // Ids without a token are left out; what is no UTF-8 becomes U+FFFD.
+  // Skips ids without a token; invalid UTF-8 becomes U+FFFD.
   std::string decode(std::span<const int32_t> ids, bool skip_special = false) const {
     return codec_->decode(ids, skip_special);
   }
@@ -48,15 +48,15 @@ class Tokenizer {
   std::string token(int32_t id) const;  // as the file spells it; throws Error on a bad id
   bool is_special(int32_t id) const { return codec_->is_special(id); }
 
-  // End of document, beginning and end of sequence, padding. When only one of eod and eos is known,
-  // it is both.
+  // End of document, beginning and end of sequence, padding. If only one of eod and eos is known,
+  // it serves as both.
   std::optional<int32_t> eod() const;
   std::optional<int32_t> bos() const;
   std::optional<int32_t> eos() const;
   std::optional<int32_t> pad() const;
 
-  // What a directory needs to open it again: the tokenizer's own files and tokenizer_config.json,
-  // which transformers' AutoTokenizer opens.
+  // Files that a directory needs so that the tokenizer can be opened again: its own files and
+  // tokenizer_config.json. transformers' AutoTokenizer opens them.
   std::vector<Codec::File> files() const;
   void save(const std::string& directory) const;
 
@@ -65,9 +65,9 @@ class Tokenizer {
   std::unique_ptr<SpecialTokens> special_tokens_;
 };
 
-// Decoding one token at a time, as generation prints it. A character that is cut by tokens appears
-// when it is whole. The pieces one behind the other are decode() of all ids. The tokenizer must
-// outlive the stream.
+// Decodes one token at a time, for streaming output. A character that is split across tokens
+// appears once it is complete. The concatenated pieces equal decode() of all ids. The tokenizer
+// must outlive the stream.
 class DecodeStream {
  public:
   explicit DecodeStream(const Tokenizer& tokenizer, bool skip_special = true);

@@ -112,7 +112,7 @@ bool is_list(const fs::path& path) {
   return first != begin.npos && begin[first] == '[' && begin.find("\"rank\"") != begin.npos;
 }
 
-// The name of the tokenizer in a directory; "" when there is none.
+// Name of the tokenizer file in a directory, or "" if there is none.
 std::string find_name(const fs::path& directory) {
   const auto exists = [&](const char* name) { return fs::exists(directory / name); };
   if (exists("tokenizer.json")) return "tokenizer.json";

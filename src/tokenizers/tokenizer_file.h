@@ -1,4 +1,4 @@
-// Which kind of tokenizer a file is, and which file of a directory is the tokenizer.
+// Determines the kind of a tokenizer file, and which file of a directory is the tokenizer.
 #pragma once
 
 #include <memory>
@@ -24,12 +24,12 @@ struct TokenizerFile {
   std::string directory() const;
 };
 
-// path: a file, whose content says its kind; or a directory, in which are looked for, the first
-// found counts: tokenizer.json; vocab.json and merges.txt; tokenizer.model, spiece.model or the one
-// *.model; the one *.tiktoken; vocab.txt; the one *.json that is a TikToken list. Throws Error
-// telling what was found.
+// path: a file, whose kind is determined by its content, or a directory, in which the first of
+// these is used: tokenizer.json; vocab.json and merges.txt; tokenizer.model, spiece.model or the
+// only *.model; the only *.tiktoken; vocab.txt; the only *.json that is a TikToken list. Throws
+// Error that says what was found.
 TokenizerFile read_tokenizer_file(const std::string& path);
-// The same without an error: whether `directory` has one.
+// True if `directory` has a tokenizer file. Does not throw for a missing one.
 bool has_tokenizer_file(const std::string& directory);
 
 // Makes the file's codec. It also uses the files next to it: merges.txt, tiktoken_config.json

@@ -51,7 +51,7 @@ class Line {
   Line(const Json& json, const Tokenizer& tokenizer, bool hugging_face)
       : json_(json), tokenizer_(tokenizer), hugging_face_(hugging_face) {}
 
-  // What differs; empty when nothing does.
+  // Returns a description of the difference, or "" if there is none.
   std::string check() {
     if (json_.contains("pieces")) {
       check_stream();

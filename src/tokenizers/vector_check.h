@@ -1,4 +1,5 @@
-// Checks a tokenizer against vectors of its original: files of JSON lines next to it.
+// Checks a tokenizer against test vectors of the original implementation: files of JSON lines next
+// to it.
 //
 // A line's kind is known by its fields:
 //   text, ids           encoding; ids_special (with the tokens round it), ids_ordinary (special
@@ -28,9 +29,9 @@ struct VectorReport {
   int64_t passed = 0, failed = 0;
 };
 
-// Checks `files`, or, when there are none, every *.jsonl of `directory`, which holds the tokenizer
-// (none is needed for chats alone). on_mismatch is given file:line and what differs. Throws Error
-// when nothing can be checked: no tokenizer, no file.
+// Checks `files` or, if that is empty, every *.jsonl of `directory`, which holds the tokenizer (not
+// needed if there are only chats). on_mismatch is called with file:line and the difference. Throws
+// Error if nothing can be checked: no tokenizer, no file.
 VectorReport check_vectors(const std::string& directory, std::vector<std::string> files,
                            const std::function<void(std::string_view)>& on_mismatch);
 

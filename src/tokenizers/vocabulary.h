@@ -1,5 +1,4 @@
-// The two-way map between token texts and ids. Ids may have holes; a text has one id, an id one
-// text.
+// The two-way map between token texts and ids. Ids may have gaps; the map is one-to-one.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +13,8 @@ class Vocabulary {
  public:
   static constexpr int64_t kMaximumId = (int64_t{1} << 22) - 1;
 
-  // Throws Error when the id is negative or above kMaximumId, or the id or the text is taken.
+  // Throws Error if the id is negative or above kMaximumId, or if the id or the text is already in
+  // use.
   void add(std::string_view text, int64_t id);
 
   std::optional<int32_t> find(std::string_view text) const;

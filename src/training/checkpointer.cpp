@@ -11,7 +11,7 @@
 namespace megatron::training {
 namespace {
 
-// Tied embeddings of which a rank has both ends are two equal copies: the first stands for both.
+// If a rank holds both ends of tied embeddings, they are two equal copies: keeps only the first.
 std::vector<checkpoint::HeldTensor> without_copies(std::vector<checkpoint::HeldTensor> tensors) {
   std::map<std::string, const parallel::Placement*> first;
   std::erase_if(tensors, [&](const checkpoint::HeldTensor& tensor) {
@@ -125,7 +125,7 @@ std::optional<report::SaveRecord> Checkpointer::finish(bool last) {
   return record;
 }
 
-// The directory is whole and under its name; only now the tracker names it.
+// The directory is complete and has its final name; only now the tracker refers to it.
 void Checkpointer::track(int64_t iteration) {
   std::string problem;
   if (ranks_.rank() == 0) {

@@ -1,4 +1,4 @@
-// Saving a run, as one rank sees it.
+// Saves a run's checkpoints, from the point of view of one rank.
 #pragma once
 
 #include <atomic>
@@ -21,7 +21,7 @@
 
 namespace megatron::training {
 
-// What the checkpoints of a run hold besides its tensors.
+// Contents of a run's checkpoints besides its tensors.
 struct SavedFiles {
   Json config;            // config.json
   NamedFiles companions;  // tokenizer
@@ -29,25 +29,24 @@ struct SavedFiles {
 
 class Checkpointer {
  public:
-  // All are borrowed. whole: what a checkpoint consists of; step: what this rank holds of it.
-  // ranks: of the run.
+  // All arguments are borrowed. whole: the tensors of a checkpoint; step: this rank's part of them.
+  // ranks: all ranks of the run.
   Checkpointer(const settings::CheckpointSettings& settings, const SavedFiles& saved,
                const WholeModel& whole, const TrainStep& step, comm::Group& ranks, Runtime& runtime,
                const FileSystem& files);
   ~Checkpointer();  // waits for a writer thread; an unfinished save is dropped
 
-  // All below are collective.
+  // All functions below are collective.
 
-  // Throws Error when the disk has no room for a checkpoint.
+  // Throws Error if the disk has no room for a checkpoint.
   void check_room() const;
-  // What the checkpoints from step `first` to `last` will take, against what is free. Not
-  // collective.
+  // Returns the space that the checkpoints from step `first` to `last` will take, and the free
+  // space. Not collective.
   resume::SaveSpace space(int64_t first, int64_t last) const;
-  // Saves, or with --async-save begins to, after an earlier save has ended. A failure is logged and,
-  // with --exit-on-save-failure, thrown; `last`: thrown in any case. What is done is returned.
+  // Saves or, with --async-save, starts a save, after an earlier save has ended. A failure is
+  // logged and, with --exit-on-save-failure or if `last`, thrown. Returns completed saves.
   std::vector<report::SaveRecord> save(const resume::TrainerState& state, bool last);
-  // Ends the save under way once all ranks have written their share. wait: when that takes long,
-  // too.
+  // Completes the save in flight once all ranks have written their share. wait: blocks until then.
   std::vector<report::SaveRecord> poll(bool wait);
   bool under_way() const { return save_ != nullptr; }
 
@@ -68,7 +67,7 @@ class Checkpointer {
   std::optional<report::SaveRecord> finish(bool last);  // none: it failed, which was logged
   void track(int64_t iteration);
   void remove_old(int64_t newest) const;
-  // Logs it, or throws it where the run is to end.
+  // Logs the failure, or throws it if the run must end.
   void failed(int64_t iteration, const std::string& why, bool last) const;
 
   const settings::CheckpointSettings& settings_;

@@ -25,7 +25,7 @@ std::vector<Parameter::Use*> uses_of(const std::vector<Parameter*>& parameters) 
 
 }  // namespace
 
-// What a use of a parameter is on the host.
+// Host-side state of a parameter's use.
 struct CudaGraphRunner::UseState {
   bool started = false;  // holds a gradient
   int micro_batches = 0;
@@ -165,7 +165,7 @@ void CudaGraphRunner::drop() {
   recording_.reset();
 }
 
-// The ranks' parts of one recording are launched together, or none is.
+// The ranks' parts of one captured graph are launched together or not at all.
 CudaGraphRunner::Way CudaGraphRunner::agreed(Way own, int64_t recording) {
   if (ranks_ == nullptr) return own;
   const auto level = static_cast<double>(own), number = static_cast<double>(recording);
@@ -175,7 +175,7 @@ CudaGraphRunner::Way CudaGraphRunner::agreed(Way own, int64_t recording) {
   return least == Way::replay && largest[1] != -largest[2] ? Way::record : least;
 }
 
-// What the work does to the parameters on the host: those whose gradients it makes.
+// Repeats the work's effects on host-side state for the parameters whose gradients it computes.
 void CudaGraphRunner::replay(Part& part) {
   const std::vector<Parameter::Use*> uses = uses_of(parameters_);
   for (size_t i = 0; i < uses.size(); ++i) {

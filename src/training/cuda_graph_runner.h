@@ -1,4 +1,4 @@
-// Forward and backward of a micro-batch, recorded once and then launched as a whole (CUDA graphs,
+// Forward and backward of a micro-batch, captured once and then replayed as a whole (CUDA graphs,
 // device/recording.h): the same work on the same memory, bitwise equal, with one launch by the host
 // instead of one per kernel.
 #pragma once
@@ -27,20 +27,20 @@ struct RecordedCounts {
 // first of the step (stored) or later ones (added). A form runs eagerly until `warm_up` steps are
 // over, and at least once; then it is recorded, once for all steps.
 //
-// A micro-batch is recorded in as many parts as pause() and resume() make of it, always the same
-// ones: between them a pipeline exchanges messages, and other micro-batches have their turn, which
-// leave alone the memory that it holds then, and what its later parts take (device/own_arenas.h).
-// All of its parts run eagerly, or are recorded, or replayed.
+// A micro-batch is captured in the parts into which pause() and resume() divide it, which are
+// always the same. Between the parts a pipeline exchanges messages, and other micro-batches run,
+// which do not touch the memory that this one holds at that point or that its later parts take
+// (device/own_arenas.h). All parts of a micro-batch run eagerly, or all are captured, or all are
+// replayed.
 //
 // Between two replays, other work may use the memory of a form's tensors; if some of it is still
-// held when the form comes again, the form is recorded again. Inputs (nn::Batch, and other
+// held when the form is needed again, the form is captured again. Inputs (nn::Batch, and other
 // tensors) are filled before a part begins, and stay at the same addresses for all micro-batches.
 //
-// Ranks whose calls are recorded (comm::Group::queued()) all do the same: they agree before each
-// micro-batch, by a call on host memory, and all run it eagerly, or record it, if one of them must.
+// Ranks whose calls are captured (comm::Group::queued()) all do the same: before each micro-batch
+// they agree, by a call on host memory, and all run it eagerly, or capture it, if one of them must.
 //
-// The GradientListener is called after a part that is recorded or replayed: never while work is
-// recorded.
+// The GradientListener is called after a part that is captured or replayed, never during capture.
 class CudaGraphRunner final : public GradientListener {
  public:
   // parameters (of all chunks), runtime, with all arenas that parts take memory of, next, the
@@ -53,9 +53,9 @@ class CudaGraphRunner final : public GradientListener {
 
   void begin_step() { ++steps_; }
 
-  // What the caller does in each part: nothing for `replay`, where everything is queued; else what
-  // it is, with this as the tape's listener, on the same memory each time it is recorded. Unless
-  // `recordable` on all ranks, the micro-batch runs eagerly.
+  // What the caller does in each part: nothing for `replay`, which queues everything; otherwise the
+  // part's work, with this object as the tape's listener, and on the same memory each time it is
+  // captured. Unless `recordable` on all ranks, the micro-batch runs eagerly.
   enum class Way { eager, record, replay };
   struct Work {
     int chunk = 0;

@@ -37,7 +37,7 @@ class Teller {
     notes_.push_back({std::string(flag), fmt::format("{}", value), std::move(cause)});
   }
 
-  // What a stage said of a setting, in its place.
+  // Lists the notes that a stage made about a setting, in the setting's place.
   void told(std::string_view flag) {
     const auto of_flag = [&](const SettingNote& note) { return note.flag == flag; };
     std::ranges::copy_if(stages_, std::back_inserter(notes_), of_flag);
@@ -170,7 +170,7 @@ class Teller {
       if (now_.checkpoint.use_checkpoint_scheduler) return;
     }
     if (!o.lr) return;  // a plan needs none
-    // Nor has it to end.
+    // The run may also have no end.
     const bool ends = given_.batch.train_iters || given_.batch.train_samples;
     const bool extended = b.extend_to_iters && b.schedule_extended;
     const bool decays = o.lr_decay_style != optim::DecayStyle::constant;
@@ -190,7 +190,7 @@ class Teller {
     if (o.decoupled_lr && !o.decoupled_min_lr) note("decoupled-min-lr", o.min_lr, "--min-lr");
   }
 
-  // In the unit of the run, whole.
+  // Rounded to a whole number in the unit of the run.
   void note_warmup(const optim::LearningRate& typed) {
     const settings::BatchSettings& b = now_.batch;
     const auto samples = static_cast<int64_t>(typed.warmup);
@@ -200,7 +200,7 @@ class Teller {
                      *now_.optimizer.lr_warmup_fraction, typed.decay, typed.warmup));
   }
 
-  // Where the command line's holds, it is among the changes (setting_changes.h).
+  // If the command line's schedule applies, it is listed among the changes (setting_changes.h).
   void schedule_of_checkpoint(const optim::LearningRate& rate, const optim::WeightDecay& decay) {
     if (!now_.checkpoint.use_checkpoint_scheduler) return;
     for (const resume::ScheduleDifference& d :

@@ -13,7 +13,7 @@
 
 namespace megatron::training {
 
-// What the settings of a run became, once it is known in full.
+// The given and the final settings of a run.
 struct Derivation {
   const settings::TrainSettings& given;     // as typed
   const settings::TrainSettings& settings;  // as run: after finalize()
@@ -22,13 +22,13 @@ struct Derivation {
   std::string shape_source;  // whose config.json gave the shape (model_source.h); "": flags did
   bool grown = false;        // the tokenizer has more tokens than that config.json
   std::vector<SettingNote> stages = {};  // what stages said (settle.h), in any order
-  // Of the checkpoint that the run goes on from; null: it begins at step 0.
+  // State of the checkpoint that the run resumes from; null: it starts at step 0.
   const resume::TrainerState* resumed = nullptr;
   std::string resumed_from;  // its path
 };
 
-// A note for each setting that was derived from others, or that is run otherwise than it was given.
-// Defaults that stand in --help are not listed.
+// Returns a note for each setting that was derived from others, or whose effective value differs
+// from the given one. Defaults that --help shows are not listed.
 std::vector<SettingNote> derived_settings(const Derivation& derivation);
 
 }  // namespace megatron::training

@@ -13,7 +13,7 @@ constexpr int64_t kShortest = 16;
 constexpr int64_t kPassesOfDocuments =
     8;  // forward passes of each rank between two signs of progress
 
-// Windows of one padded length, and the place of each among all windows.
+// Windows of one padded length, and the index of each among all windows.
 struct Bucket {
   std::vector<Window> windows;
   std::vector<size_t> places;

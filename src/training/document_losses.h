@@ -1,4 +1,4 @@
-// Losses of documents, each predicted from its own tokens alone.
+// Losses of documents, each predicted only from its own tokens.
 #pragma once
 
 #include <cstdint>
@@ -18,16 +18,17 @@ struct Window {
   bool operator==(const Window&) const = default;
 };
 
-// The windows of a document of `tokens` tokens: they begin `stride` tokens apart and reach to the
-// last token but one, and each counts what the one before did not. stride == length: they do not
-// overlap. So every token but the first counts once; no window for fewer than two tokens.
+// Windows of a document of `tokens` tokens: they begin `stride` tokens apart and extend to the
+// second-to-last token, and each counts the tokens that the previous one did not. With stride ==
+// length they do not overlap. Every token except the first thus counts once; there is no window for
+// fewer than two tokens.
 std::vector<Window> windows_of(int64_t document, int64_t tokens, int64_t length, int64_t stride);
 
 // Sequences for windows of `window` tokens have this length: 16, 32, 64 ... but at most `longest`.
 // It depends on nothing else, so that a document's loss does not depend on the others.
 int64_t padded_length(int64_t window, int64_t longest);
 
-// Windows as samples of one length; what a window leaves is padding without loss.
+// Windows as samples of one length, padded with positions that have no loss.
 class WindowSet final : public data::Dataset {
  public:
   WindowSet(const corpus::Documents& documents, std::vector<Window> windows, int64_t length)
@@ -55,7 +56,7 @@ std::vector<LossSum> document_losses(LossPass& pass, const corpus::Documents& do
                                      const WindowShape& shape,
                                      const std::function<void(int64_t done)>& progress);
 
-// Of the labels that count.
+// Unigram entropy of the labels that count.
 double unigram_entropy(const corpus::Documents& documents);
 
 }  // namespace megatron::training

@@ -12,7 +12,7 @@ namespace megatron::training {
 
 namespace {
 
-// Samples whose losses are held at once.
+// Number of samples whose losses are held at once.
 constexpr int64_t kHeld = 1 << 14;
 
 // Sum and number of counted tokens of each sequence of a batch, one pair after the other.
@@ -25,8 +25,8 @@ void put_sums(const corpus::HostBatch& batch, std::span<const double> losses,
   }
 }
 
-// Every place of `mine` is zero on all ranks but one of the last stage. So many numbers at once that
-// the memory is the same for sets of any size.
+// Every element of `mine` is zero on all ranks except one of the last stage. Reduces a fixed number
+// of elements at once, so that memory does not depend on the size of the set.
 std::vector<double> gather(std::span<const double> mine, LossPass& pass) {
   constexpr size_t kAtOnce = 2048;
   Runtime& runtime = pass.runtime();
@@ -56,7 +56,7 @@ std::vector<LossSum> evaluate_samples(LossPass& pass, const data::Dataset& set,
                                       int64_t seq_length) {
   if (indices.empty()) return {};
   std::vector<double> sums(2 * indices.size());
-  // On meta the first passes and the last stand for all.
+  // On meta, the first passes and the last one represent all of them.
   const bool planned = !pass.runtime().device().has_data();
   const comm::Group& data = pass.ranks().data();
   const auto together = static_cast<size_t>(micro_batch);
@@ -76,7 +76,7 @@ std::vector<LossSum> evaluate_samples(LossPass& pass, const data::Dataset& set,
     });
     held = 0;
   };
-  // A rank for which the last turn has no samples runs others, which are not counted: parameters
+  // A rank without samples in the last turn runs others, which are not counted, because parameters
   // may be gathered among all ranks in a pass.
   for (size_t turn = 0; turn < indices.size(); turn += stride) {
     const size_t begin = turn + together * static_cast<size_t>(data.rank());

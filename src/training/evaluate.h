@@ -19,21 +19,22 @@ std::vector<LossSum> evaluate_samples(LossPass& pass, const data::Dataset& set,
                                       std::span<const int64_t> indices, int64_t micro_batch,
                                       int64_t seq_length);
 
-// Their sum, added in the order of the samples: samples [first, first + count), and all of a set.
+// Sum of the losses, added in the order of the samples: of samples [first, first + count), and of a
+// whole set.
 LossSum evaluate(LossPass& pass, const data::Dataset& set, int64_t first, int64_t count,
                  int64_t micro_batch, int64_t seq_length);
 LossSum evaluate_all(LossPass& pass, const data::Dataset& set, int64_t micro_batch,
                      int64_t seq_length);
 
-// Labels and how often they stand there.
+// Counts the frequency of labels.
 class LabelCounts {
  public:
   void add(int64_t label) {
     ++counts_[label];
     ++total_;
   }
-  // In nats, of the labels under their own frequencies: the loss of the best model that knows
-  // nothing of context. 0 without labels.
+  // Entropy of the label frequencies in nats: the loss of the best model without context. 0 without
+  // labels.
   double entropy() const;
 
  private:
@@ -41,7 +42,7 @@ class LabelCounts {
   int64_t total_ = 0;
 };
 
-// Of the counted labels of the same samples.
+// Unigram entropy of the counted labels of the same samples.
 double unigram_entropy(const data::Dataset& set, int64_t first, int64_t count, int64_t seq_length);
 
 }  // namespace megatron::training

@@ -27,7 +27,7 @@ struct EvaluationSettings {
   settings::RuntimeSettings runtime;
 
   void fields(Fields& fields);
-  // Documents one by one, not samples cut from them end to end.
+  // True if documents are evaluated one by one, instead of samples of concatenated documents.
   bool by_document() const { return !text.paths.empty() || per_document || stride; }
 };
 
@@ -50,16 +50,16 @@ struct EvaluationResult {
   Json json() const;
 };
 
-// A model and what it is evaluated on, opened and checked.
+// A model and its evaluation data, opened and checked.
 class Evaluation {
  public:
   // show: progress bars, from rank 0. Throws Error naming the flag or file.
   Evaluation(EvaluationSettings settings, bool show);
 
   const EvaluationSettings& settings() const { return s_; }
-  // Collective; whole on rank 0, without the entropy on others. The same, bit for bit, for any
-  // number of ranks and any micro-batch. Throws Error naming the sample or document whose loss is
-  // not finite.
+  // Collective; the result is complete on rank 0 and lacks the entropy on others. It is the same,
+  // bit for bit, for any number of ranks and any micro-batch. Throws Error naming a sample or
+  // document whose loss is not finite.
   EvaluationResult run(comm::Group& world) const;
 
  private:
@@ -79,10 +79,10 @@ class Evaluation {
   std::unique_ptr<corpus::Documents> documents_;
 };
 
-// JSON lines, one a document: {"document", "place", "tokens", "loss": mean or null, "sum",
+// JSON lines, one per document: {"document", "place", "tokens", "loss": mean or null, "sum",
 // "bytes"}.
 std::string document_lines(const std::vector<DocumentLoss>& documents);
-// Whether a file that begins like this holds such lines.
+// True if a file with this beginning holds such lines.
 bool is_document_lines(std::string_view beginning);
 
 }  // namespace megatron::training

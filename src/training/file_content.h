@@ -1,5 +1,5 @@
-// Short texts for the content of files that settings name: equal if the content is, whatever the
-// paths.
+// Short texts that identify the content of files named by settings: equal for equal content,
+// whatever the paths.
 #pragma once
 
 #include <optional>

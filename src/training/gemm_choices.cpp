@@ -30,7 +30,7 @@ std::string text_of(const std::vector<uint64_t>& words) {
   return text;
 }
 
-// Empty: it is no such text.
+// Returns an empty list if the text is malformed.
 std::vector<uint64_t> words_of(std::string_view text) {
   constexpr size_t kDigits = 16;
   std::vector<uint64_t> words;
@@ -93,13 +93,13 @@ GemmChoices::GemmChoices(const settings::TrainSettings& settings,
   }
 }
 
-// What algorithms mean something to.
+// Machine description for which the algorithms are valid.
 std::string GemmChoices::machine() const {
   return fmt::format("{}, {}", device_name(runtime_),
                      kernels::gemm_tuning(runtime_.stream()).library());
 }
 
-// Empty: there is none.
+// Returns "" if there is none.
 std::string GemmChoices::rank_of_another_machine() {
   const std::vector<std::string> all =
       comm::gather_texts(world_, runtime_.stream(), machine(), "gemm tuning: machines");
@@ -109,13 +109,13 @@ std::string GemmChoices::rank_of_another_machine() {
   return "";
 }
 
-// Those in the --save folder are of this run only before its first checkpoint.
+// The choices in the --save folder only belong to this run before its first checkpoint.
 bool GemmChoices::has_saved(const resume::Beginning& beginning) const {
   if (beginning.checkpoint != nullptr) return !beginning.state.gemm_tuning.is_null();
   return is_there(path());
 }
 
-// Empty: there is no --save folder.
+// Returns "" if there is no --save folder.
 std::string GemmChoices::path() const {
   const auto& folder = settings_.checkpoint.save;
   return folder ? resume::SaveDirectory(*folder).gemm_choices_path() : "";

@@ -1,5 +1,5 @@
-// The algorithms that the GEMMs of a run take on CUDA (--gemm-tuning), as its --save folder
-// (gemm_choices.json) and its checkpoints (trainer_state.json) keep them: {"device": "NVIDIA H200",
+// GEMM algorithms of a run on CUDA (--gemm-tuning), as stored in its --save folder
+// (gemm_choices.json) and its checkpoints (trainer_state.json): {"device": "NVIDIA H200",
 // "library": "cuBLASLt 130100", "products": {"<product>": "<words in hex>"}}.
 #pragma once
 
@@ -16,25 +16,25 @@
 
 namespace megatron::training {
 
-// All ranks follow the choices of rank 0, so that those that compute the same values get the same
-// bits, and a GEMM that no choice is of takes what cuBLASLt proposes first.
+// All ranks use the choices of rank 0, so that ranks that compute the same values get the same
+// bits. A GEMM without a choice uses cuBLASLt's first proposal.
 class GemmChoices {
  public:
-  // Before the first product. The choices of the checkpoint that the run begins with are used, and of
-  // GEMMs that it does not name, those in the --save folder. Where some cannot be, or ranks differ in
-  // GPU or cuBLASLt, which are not tuned, a warning says so. Throws Error for choices that are
-  // damaged. Collective. settings, world, runtime and files are borrowed.
+  // Construct before the first product. Uses the choices of the checkpoint with which the run
+  // begins and, for GEMMs that it does not list, those in the --save folder. Warns if some cannot
+  // be used, or if ranks differ in GPU or cuBLASLt and are therefore not tuned. Throws Error for
+  // damaged choices. Collective. settings, world, runtime and files are borrowed.
   GemmChoices(const settings::TrainSettings& settings, const resume::Beginning& beginning,
               comm::Group& world, Runtime& runtime, const FileSystem& files);
 
-  // Whether choices are to be made, before the first step.
+  // True if choices must be made before the first step.
   bool tunes() const { return tunes_; }
-  // Times what `rehearse` computes, as far as no choice is there yet, on each rank. Of a GEMM that
-  // several ranks have, the one with the lowest number chooses. They are written to the --save
-  // folder, and used from then on. Collective.
+  // Times the GEMMs that `rehearse` computes and that have no choice yet, on each rank. For a GEMM
+  // of several ranks, the lowest rank chooses. The choices are written to the --save folder and
+  // used from then on. Collective.
   void make(FunctionRef<void()> rehearse);
 
-  // Null where the run does not tune.
+  // Null if the run does not tune.
   Json json() const;
 
  private:

@@ -1,4 +1,4 @@
-// How many elements of the gradients are exactly zero (--log-num-zeros-in-grad).
+// Counts the elements of the gradients that are exactly zero (--log-num-zeros-in-grad).
 #pragma once
 
 #include <cstdint>
@@ -9,9 +9,9 @@
 
 namespace megatron::training {
 
-// Of all gradients of the model, each element counted once whatever ranks hold it; rows that only
-// pad the vocabulary do not count. After a step, before the next. Gradients of a GPU are copied to
-// the host for it. Collective over ranks.norm().
+// Number of zeros in all gradients of the model. Each element counts once, whichever ranks hold it;
+// rows that only pad the vocabulary do not count. Call it after a step and before the next. GPU
+// gradients are copied to the host. Collective over ranks.norm().
 int64_t gradient_zeros(std::span<const parallel::Shard> shards, const parallel::Ranks& ranks,
                        Runtime& runtime);
 

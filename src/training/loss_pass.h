@@ -15,7 +15,7 @@
 
 namespace megatron::training {
 
-// What a pass needs of a model that is trained, or of one by itself.
+// The parts of a model that a pass needs, whether or not the model is being trained.
 struct EvaluatedModel {
   std::span<models::Stage* const> chunks;
   DType type = DType::f32;
@@ -28,15 +28,16 @@ class LossPass final : private parallel::StageWork {
   // All are borrowed.
   LossPass(const EvaluatedModel& model, Runtime& runtime, const StepOptions& options);
 
-  // What the passes that follow are part of, for reports of hangs ("validation"); "evaluation" until
-  // it is reported.
+  // Names the phase of the following passes for hang reports, e.g. "validation"; before the first
+  // call it is "evaluation".
   void begin(std::string_view phase);
-  // Called with each micro-batch's losses [B*S], 0 where the mask hides the label, in ascending order;
-  // only on the stage that has the head.
+  // Called with each micro-batch's losses [B*S], 0 where the mask hides the label, in ascending
+  // order of micro-batches; only on the stage with the head.
   using OnLosses = std::function<void(int micro_batch, std::span<const double> losses)>;
-  // Collective over the stages; each gives the same micro-batches. Without data (meta): zeros.
+  // Collective over the stages, all of which pass the same micro-batches. Without data (meta),
+  // losses are zero.
   void run(std::span<const corpus::HostBatch> micro_batches, const OnLosses& on_losses);
-  // How many micro-batches keep all stages busy.
+  // Number of micro-batches that keep all stages busy.
   size_t together() const;
   const parallel::Ranks& ranks() const { return *model_.ranks; }
   Runtime& runtime() const { return runtime_; }

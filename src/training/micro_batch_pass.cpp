@@ -30,7 +30,7 @@ MicroBatchPass::MicroBatchPass(std::span<models::Stage* const> chunks, DType typ
                   ranks.stages() != nullptr, runtime);
 }
 
-// With places for all that is between forward and backward at once.
+// Also makes places for all micro-batches that are between forward and backward at once.
 void MicroBatchPass::begin_step(std::span<const corpus::HostBatch> micro_batches, double loss_scale,
                                 int stage, bool rehearses) {
   batches_ = micro_batches;
@@ -68,8 +68,8 @@ StepListener* MicroBatchPass::listen(StepListener* listener) {
   return std::exchange(listener_, listener);
 }
 
-// Data-parallel ranks that overlap exchanges with compute do so in the micro-batches at the ends of
-// the step.
+// Data-parallel ranks that overlap communication with compute do so in the first and last
+// micro-batches of the step.
 bool MicroBatchPass::recordable(int micro_batch) const {
   const StepOptions& options = with_.options;
   if (rehearses_ || options.timing_level >= 2 || listener_ != nullptr || options.spans != nullptr ||
@@ -110,7 +110,8 @@ size_t& MicroBatchPass::place_of(int chunk, int micro_batch) {
   return places_[static_cast<size_t>(chunk) * batches_.size() + static_cast<size_t>(micro_batch)];
 }
 
-// The first one that is free, so that every step does the same, with the batch of the micro-batch.
+// Returns the first free place, so that every step does the same, filled with the micro-batch's
+// data.
 MicroBatchPass::InFlight& MicroBatchPass::take_place(const parallel::Action& action) {
   const auto free = std::ranges::find(in_flight_, false, &InFlight::taken);
   MG_ASSERT(free != in_flight_.end());
@@ -174,7 +175,7 @@ Bundle MicroBatchPass::input_of(InFlight& slot, const Tensor& input) {
   return {{"hidden", std::exchange(slot.input, Var({}, slot.input.id))}};  // what reads it keeps it
 }
 
-// What goes to the next virtual stage; of the last one, the loss goes to the totals.
+// Returns the output for the next virtual stage; for the last stage, adds the loss to the totals.
 Tensor MicroBatchPass::output_of(InFlight& slot, const parallel::Action& action,
                                  const Bundle& out) {
   const models::Stage& chunk = stage(action.chunk);
@@ -190,7 +191,7 @@ Tensor MicroBatchPass::output_of(InFlight& slot, const parallel::Action& action,
   return {};
 }
 
-// What is under way when a forward and a backward pass stop is the other's compute time.
+// Calls that are in flight when one pass stops are overlapped with the compute of the other.
 Tensor MicroBatchPass::forward_part(const parallel::Action& action, const Tensor& input) {
   InFlight& slot =
       action.begins() ? take_place(action) : in_flight(action.chunk, action.micro_batch);
@@ -262,7 +263,7 @@ Tensor MicroBatchPass::receive_into(int, int micro_batch) {
   return message(micro_batch, "pipeline.received");
 }
 
-// What goes from stage to stage.
+// A tensor for the values that are sent between stages.
 Tensor MicroBatchPass::message(int micro_batch, std::string_view label) const {
   const corpus::HostBatch& batch = batches_[static_cast<size_t>(micro_batch)];
   const int64_t tokens = tensor_.tokens(batch.sequences * batch.length).size;

@@ -1,5 +1,5 @@
-// Forward and backward of a step's micro-batches on one rank, in whatever order the pipeline's
-// schedule asks for them: the batch, the model and the loss of each.
+// Forward and backward of a step's micro-batches on one rank, in the order of the pipeline's
+// schedule: the batch, the model and the loss of each.
 #pragma once
 
 #include <memory>
@@ -27,12 +27,13 @@ struct StepOptions {
   models::OffloadOptions offload;
   int64_t hidden = 0;        // of what travels between pipeline stages
   bool check_finite = true;  // no update where the loss or a gradient is not finite
-  // With a scale (fp16), gradients that are not finite are an overflow of it, check_finite or not.
+  // With a scale (fp16), gradients that are not finite count as an overflow, regardless of
+  // check_finite.
   std::optional<optim::LossScaleSettings> loss_scale;
-  // On CUDA: micro-batches are recorded when so many steps are over (cuda_graph_runner.h).
-  // Absent: never. For parameters and gradients that stay where they are, tensor-parallel ranks
-  // that talk by NCCL; of pipelines, micro-batches of one shape, and schedules without actions for
-  // weights alone.
+  // On CUDA: number of steps after which micro-batches are captured (cuda_graph_runner.h); absent:
+  // never. Requires parameters and gradients at fixed addresses and tensor-parallel ranks that
+  // communicate by NCCL; for pipelines also micro-batches of one shape, and schedules without
+  // separate weight-gradient actions.
   std::optional<int64_t> record_after;
   parallel::DataParallelOptions data_parallel;
   parallel::PipelineOptions pipeline;
@@ -45,14 +46,14 @@ struct StepOptions {
 enum class StepPart { forward_backward, norm, update };
 std::string_view name(StepPart part);  // "forward and backward", "gradient norm", "update"
 
-// Called at the spans of a step's forward and backward, and at its parts.
+// Called for the spans of a step's forward and backward, and for its parts.
 class StepListener : public SpanListener {
  public:
   virtual void began(StepPart) {}
   virtual void ended(StepPart) {}
 };
 
-// Who passes work for and tell: the parts of one step, borrowed.
+// Objects of a step that its passes use and notify, borrowed.
 struct PassPartners {
   const StepOptions& options;
   parallel::DataParallel& data_parallel;
@@ -63,12 +64,12 @@ struct PassPartners {
 
 class MicroBatchPass final : public parallel::StageWork {
  public:
-  // chunks: what this rank holds of the model. All are borrowed.
+  // chunks: this rank's part of the model. All arguments are borrowed.
   MicroBatchPass(std::span<models::Stage* const> chunks, DType type, const parallel::Ranks& ranks,
                  Runtime& runtime, const PassPartners& partners);
 
-  // Before the micro-batches of a step, which it borrows. stage: of the pipeline. rehearses:
-  // nothing is recorded.
+  // Call before the micro-batches of a step, which are borrowed. stage: of the pipeline. rehearses:
+  // nothing is captured.
   void begin_step(std::span<const corpus::HostBatch> micro_batches, double loss_scale, int stage,
                   bool rehearses);
   void end_step() { action_.reset(); }
@@ -87,7 +88,7 @@ class MicroBatchPass final : public parallel::StageWork {
   Tensor receive_into(int chunk, int micro_batch) override;
 
  private:
-  // A place for a micro-batch of a chunk between its forward and the end of its backward.
+  // State of a micro-batch of a chunk between its forward and the end of its backward.
   struct InFlight {
     corpus::DeviceBatch batch;
     bool taken = false;

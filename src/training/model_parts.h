@@ -1,4 +1,4 @@
-// What one rank of a run holds of a model.
+// The part of a model that one rank of a run holds.
 #pragma once
 
 #include <memory>
@@ -11,8 +11,8 @@
 
 namespace megatron::training {
 
-// A chunk for each of ranks.pipeline()'s chunks; parameters without memory. Throws Error naming the
-// flags when the layers or heads cannot be given out. seed: of dropout.
+// One chunk per chunk of ranks.pipeline(), with parameters without memory. Throws Error naming the
+// flags if the layers or heads cannot be distributed. seed: for dropout.
 class ModelParts {
  public:
   ModelParts(const models::Model& model, const parallel::Ranks& ranks,
@@ -21,7 +21,7 @@ class ModelParts {
 
   std::span<models::Stage* const> chunks() const { return chunks_; }
   const models::Stage& chunk(size_t index) const { return *chunks_[index]; }
-  // The whole model; only where this rank holds all of it.
+  // The whole model; only valid if this rank holds all of it.
   const models::Stage& whole() const;
   std::vector<parallel::ParameterSpec*> parameters() const;  // of all chunks
 

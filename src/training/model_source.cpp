@@ -19,7 +19,8 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// Those of the names that lie in the directory, or next to the file, of a path; "" gives none.
+// Returns the files with these names in the directory, or next to the file, at a path; "" gives
+// none.
 NamedFiles files_at(const std::string& path, std::initializer_list<std::string_view> names) {
   NamedFiles files;
   if (path.empty()) return files;
@@ -104,7 +105,7 @@ ModelTokenizer open_tokenizer(settings::TokenizerSettings flags, const std::stri
 }
 
 void report_missing_tokens(int64_t tokenizer_size, int64_t vocab_size) {
-  // Multiple to which publishers pad, and the most padding.
+  // Multiple to which publishers pad, and the largest padding.
   constexpr int64_t kMultiple = 64, kMostPadding = 1024;
   const int64_t missing = vocab_size - tokenizer_size;
   if (missing <= 0 || (vocab_size % kMultiple == 0 && missing < kMostPadding)) return;

@@ -1,4 +1,4 @@
-// Where a model's weights and what lies next to them come from.
+// Sources of a model's weights and of the files next to them.
 #pragma once
 
 #include <memory>
@@ -16,13 +16,13 @@
 
 namespace megatron::training {
 
-// Where the tokenizer of a model lies: `given` (--tokenizer-model), or the model's directory.
-// Throws Error when neither holds one.
+// Path of a model's tokenizer: `given` (--tokenizer-model), or the model's directory. Throws Error
+// if neither holds one.
 std::string tokenizer_path(const std::optional<std::string>& given,
                            const std::string& model_directory);
 
-// The tokenizer of a model: the one that flags name, by Megatron-LM's rules, or that of the model's
-// directory.
+// The tokenizer of a model: the one named by flags, with Megatron-LM's rules, or that of the
+// model's directory.
 struct ModelTokenizer {
   std::shared_ptr<const tokenizers::Tokenizer> tokenizer;
   std::string path;  // the tokenizer's directory or file, or the model's for one without files
@@ -33,36 +33,36 @@ ModelTokenizer open_tokenizer(settings::TokenizerSettings flags, const std::stri
 // Warns if a model has more tokens than its tokenizer and the usual padding of a vocabulary.
 void report_missing_tokens(int64_t tokenizer_size, int64_t vocab_size);
 
-// All of a model, with the weights of a directory.
+// Loads a whole model with the weights of a directory.
 std::unique_ptr<models::Stage> load_model(const checkpoint::ModelDirectory& directory,
                                           const models::Model& model, Runtime& runtime, DType type,
                                           uint64_t seed);
-// This rank's part of a model that ranks divide.
+// Loads this rank's part of a model that is divided among ranks.
 std::unique_ptr<models::Stage> load_model(const checkpoint::ModelDirectory& directory,
                                           const models::Model& model,
                                           const inference::EngineGroups& ranks, Runtime& runtime,
                                           DType type, uint64_t seed);
 
-// What describes a model besides flags.
+// A source of a model's shape besides flags.
 struct ShapeSource {
   std::string name;       // for messages: the directory, or what --model-config names
   std::string directory;  // where config.json has a tokenizer and others beside it; "": nowhere
   Json config;
 
   explicit operator bool() const { return !name.empty(); }  // else flags give the shape
-  // What errors call the config.
+  // Name of the config in errors.
   std::string path() const { return directory.empty() ? name : directory + "/config.json"; }
 };
 ShapeSource directory_source(const std::string& directory);
-// Of --model-config, with the number of tokens of --vocab-size, where it is given. Throws Error
-// for a name that is neither a file's nor that of a published model.
+// Shape from --model-config, with --vocab-size tokens if given. Throws Error if the name is neither
+// a file nor a published model.
 ShapeSource config_source(const settings::TrainSettings& settings);
 
-// Files by name, and their content.
+// Names and contents of files.
 using NamedFiles = std::vector<std::pair<std::string, std::string>>;
 
-// Files of a directory, or of the one that a tokenizer's file lies in; "" gives none: how text
-// becomes tokens, how a chat becomes text, how text is generated.
+// Files of a directory, or of the directory of a tokenizer's file, that define tokenization, chat
+// formatting and generation; "" gives none.
 NamedFiles tokenizer_files(const std::string& path);
 NamedFiles chat_template_files(const std::string& path);
 NamedFiles generation_files(const std::string& path);

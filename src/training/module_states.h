@@ -1,5 +1,5 @@
-// The module states of what a rank trains: their memory, and their change once a step; and the sums that its modules
-// make over the micro-batches of a step.
+// Module states of the chunks that a rank trains: their memory and their update once per step, and
+// the sums that modules accumulate over the micro-batches of a step.
 #pragma once
 
 #include <optional>
@@ -14,7 +14,7 @@ namespace megatron::training {
 
 class ModuleStates {
  public:
-  // Gives values and what is observed memory. All are borrowed.
+  // Allocates memory for values and observations. All arguments are borrowed.
   ModuleStates(std::span<models::Stage* const> chunks, const parallel::Ranks& ranks,
                Runtime& runtime);
 
@@ -23,7 +23,7 @@ class ModuleStates {
   void update_step();  // collective over the ranks that share a state
 
  private:
-  // What is reduced by one call.
+  // Data reduced by one call.
   struct Buffer {
     comm::Reduce reduce = comm::Reduce::sum;
     std::optional<parallel::RankGroup> partial;

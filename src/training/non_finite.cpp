@@ -23,7 +23,7 @@ bool within(const Tensor& part, const Tensor& whole) {
   return at >= begin && at < begin + whole.bytes();
 }
 
-// The parameter that a tensor is, or whose gradient; null: neither.
+// The parameter that a tensor is, or of which it is the gradient; null: neither.
 struct Owner {
   const Parameter* parameter = nullptr;
   bool gradient = false;
@@ -48,8 +48,8 @@ std::string described(const Tensor& t, const TrainStep& step) {
                      owner.parameter->name);
 }
 
-// "inf at [3, 7], 12 elements in all", where the tensor is elements `begin` and on of one of
-// `shape`.
+// "inf at [3, 7], 12 elements in all", for a tensor that consists of the elements from `begin` on
+// of one of shape `shape`.
 std::string described(const NonFinite& found, const Tensor& t, const Shape& shape, int64_t begin) {
   const double value = element_at(t, found.first);
   return fmt::format("{} at {}{}", unsigned_nan(value), place_of(shape, begin + found.first),
@@ -60,16 +60,17 @@ std::string described(const NonFinite& found, const Tensor& t) {
   return described(found, t, t.shape(), 0);
 }
 
-// Where something stands in the order in which one rank would come to it; of several the least.
+// Position of a finding in the order in which a single rank would reach it; the smallest one is
+// reported.
 using Place = std::array<int64_t, 5>;
 
-// What a rank, or the earliest of several, has to tell; without a place: nothing.
+// The finding of a rank, or the earliest of several ranks; without a place: none.
 struct Finding {
   std::optional<Place> place;
   std::string text;
 };
 
-// Looks at every kernel call until the first one that writes what is not finite.
+// Inspects every kernel call until the first one that writes a value that is not finite.
 class Search final : public kernels::Observer, public StepListener {
  public:
   Search(const TrainStep& step, std::span<const corpus::HostBatch> micro_batches, int rank,
@@ -85,7 +86,7 @@ class Search final : public kernels::Observer, public StepListener {
                   [&](const Open& open) { return open.name == span.name && open.pass == pass; });
   }
 
-  // What a call reads may be overwritten by it, so it is looked at before.
+  // A call may overwrite its inputs, so they are inspected before it.
   void before(const kernels::Call& call) override {
     if (found_.place) return;
     ++calls_;
@@ -130,8 +131,8 @@ class Search final : public kernels::Observer, public StepListener {
 
   // What came from another rank stands behind all that did not, for it was made there.
   // Micro-batches follow one another, each with forward, backward and the weights' gradients that
-  // are made later, through the virtual stages of the model and back; then come the sums over ranks and the
-  // norm.
+  // are made later, through the virtual stages of the model and back; then come the sums over ranks
+  // and the norm.
   Place place() const {
     const parallel::Ranks& ranks = step_.ranks();
     const std::optional<parallel::Action>& action = step_.action();
@@ -155,7 +156,8 @@ class Search final : public kernels::Observer, public StepListener {
       samples = low == high ? fmt::format(", sample {}", low)
                             : fmt::format(", samples {} to {}", low, high);
     }
-    // Of two micro-batches whose passes take turns, the one that goes on is in the layer that it was in.
+    // If the passes of two micro-batches take turns, the one that continues is still in its
+    // previous layer.
     const bool forward = step_.action()->kind == parallel::Action::Kind::forward;
     const auto open = std::find_if(spans_.rbegin(), spans_.rend(), [&](const Open& span) {
       return (span.pass == Pass::forward) == forward;
@@ -167,7 +169,7 @@ class Search final : public kernels::Observer, public StepListener {
                        micro_batch, samples, rank_);
   }
 
-  // Of a call whose inputs are finite; those that it has written over are gone.
+  // Describes the inputs of a call with finite inputs; those that it has overwritten are lost.
   std::string inputs(const kernels::Call& call) const {
     std::string text;
     for (const kernels::Operand& operand : call.operands) {
@@ -194,7 +196,7 @@ class Search final : public kernels::Observer, public StepListener {
   Finding found_;
 };
 
-// While it lives, a step and its stream tell a search.
+// During its lifetime, a step and its stream report to a search.
 class Listening {
  public:
   Listening(TrainStep& step, Stream& stream, Search& search)
@@ -215,7 +217,8 @@ class Listening {
   StepListener* listener_;
 };
 
-// The earliest of the ranks' findings, of the lowest of its ranks; others: that have one, too.
+// The earliest of the ranks' findings, from the lowest rank that has it; others: number of other
+// ranks with it.
 struct First : Finding {
   int others = 0;
 };
@@ -249,7 +252,7 @@ First first_of(const Finding& mine, comm::Group& ranks, Stream& stream) {
   return first;
 }
 
-// The place in the model of a shard of a step.
+// Position in the model of a step's shard.
 Place place_in_model(const TrainStep& step, size_t shard) {
   size_t end = 0;
   for (size_t chunk = 0; chunk < step.chunks().size(); ++chunk) {
@@ -273,7 +276,7 @@ std::string described(const NonFinite& found, const Tensor& t, const parallel::S
   return described(found, t, shard.placed->parameter.value.shape(), shard.begin);
 }
 
-// Parameters that a step began with, as far as this rank keeps them.
+// Searches the parameters with which a step began, as far as this rank stores them.
 Finding bad_parameters(const TrainStep& step, const comm::Group& ranks, ThreadPool& pool) {
   Finding found;
   int more = 0;
@@ -294,7 +297,7 @@ Finding bad_parameters(const TrainStep& step, const comm::Group& ranks, ThreadPo
   return found;
 }
 
-// A sum over ranks that overflowed.
+// Searches for a sum over ranks that overflowed.
 Finding bad_sum(const TrainStep& step, const comm::Group& ranks, ThreadPool& pool) {
   for (size_t i = 0; i < step.shards().size(); ++i) {
     const parallel::Shard& shard = step.shards()[i];
@@ -319,7 +322,8 @@ std::string first_non_finite(TrainStep& step, std::span<const corpus::HostBatch>
   double divisor = 1;
   const StepReport report = step.accumulate(micro_batches, divisor);
   First first = first_of(search.found(), ranks, stream);
-  // Every rank's first was made of what came from others, and none had made it.
+  // Every rank's first finding was computed from values of other ranks, none of which had produced
+  // it.
   if (first.place && first.place->front() != 0)
     first.text += ranks.size() == 1 ? "; no kernel produced it: it was there before the step"
                                     : "; no kernel of any rank produced it: a reduction over "

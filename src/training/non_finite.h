@@ -1,4 +1,4 @@
-// Who made the first NaN or infinity of a step.
+// Finds the kernel that produced the first NaN or infinity of a step.
 #pragma once
 
 #include <span>
@@ -20,12 +20,12 @@ namespace megatron::training {
 // already, that one with its place; and the parameters that were not finite before the step, of any
 // rank.
 //
-// Several ranks: each finds its own first, and one of these is reported: of the earliest micro-batch,
-// forward before backward, the virtual stages of the model in the order of that pass, then the calls of a
-// rank, then the lowest rank. Where one call of a step went wrong, that is the one that a single
-// rank tells; of several, a rank tells that which its own schedule came to first. What a rank
-// received, as an activation or within a sum, was made by another, so it counts only where no rank
-// has any other finding; the report then says that no kernel made it.
+// Several ranks: each finds its own first, and one of these is reported: of the earliest
+// micro-batch, forward before backward, the virtual stages of the model in the order of that pass,
+// then the calls of a rank, then the lowest rank. Where one call of a step went wrong, that is the
+// one that a single rank tells; of several, a rank tells that which its own schedule came to first.
+// What a rank received, as an activation or within a sum, was made by another, so it counts only
+// where no rank has any other finding; the report then says that no kernel made it.
 //
 // What counts as not finite, by operand: NaN everywhere. Infinity everywhere but -infinity in
 // `lse`, of attention and of softmax, which is right for a query that sees no key

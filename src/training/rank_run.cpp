@@ -58,7 +58,7 @@ void RankRun::fill_model(const resume::Beginning& beginning) {
     model_.step.loss_scale().resume(*beginning.state.loss_scale);
 }
 
-// A checkpoint has every state; weights alone may come from where there was none.
+// A checkpoint has every state; plain weights may come from a model without states.
 void RankRun::load_weights(const resume::Beginning& beginning) {
   if (plan_.upcycled)
     return load_upcycled(*beginning.weights, *plan_.upcycled, model_.step,
@@ -128,8 +128,8 @@ TrainResult RankRun::loop() {
   return std::move(result_);
 }
 
-// Times the GEMMs of a step, on the data of the first one. If that has one micro-batch, and later
-// steps have more, it is taken twice, so that gradients are added, too.
+// Times the GEMMs of a step, on the data of the first one. If that has one micro-batch and later
+// steps have more, it is used twice, so that gradient accumulation is timed as well.
 void RankRun::tune_gemms(StepFeed& feed) {
   if (!gemm_choices_->tunes()) return;
   model_.step.work_reporter().step(plan_.first_iteration() + 1, true);
@@ -146,7 +146,7 @@ void RankRun::train_on(StepFeed& feed) {
   tune_gemms(feed);
   const int64_t iterations = *s_.batch.train_iters;
   for (int64_t i = plan_.first_iteration() + 1; i <= iterations; ++i) {
-    // The first step packs and asks for memory.
+    // The first step packs weights and allocates memory.
     model_.step.work_reporter().step(i, i == plan_.first_iteration() + 1);
     profile_.begin(i, model_.step, runtime_.stream());
     if (std::ranges::binary_search(passed_over_, i - 1)) {
@@ -167,8 +167,8 @@ void RankRun::train_on(StepFeed& feed) {
   }
 }
 
-// Samples, the end of the run where it comes now, and what is saved. Nothing of it after a step
-// that was passed over, but for the last.
+// Generates samples, decides whether the run ends, and saves. Skipped after a step that was passed
+// over, except the last.
 std::optional<report::EndReason> RankRun::finish_iteration(int64_t i) {
   const bool last = i == *s_.batch.train_iters;
   if (!last && std::ranges::binary_search(passed_over_, i - 1)) return std::nullopt;
@@ -232,7 +232,7 @@ IterationReport RankRun::one_step(int64_t iteration, StepFeed& feed) {
   return report;
 }
 
-// A scale that cannot fall would leave out every step and say so in a number alone.
+// Otherwise a scale that cannot fall would skip every step, visible only as a number in the log.
 void RankRun::warn_of_skipped(const IterationReport& report) {
   constexpr int64_t kMany = 50;  // 2^32 falls to 1 in 33 steps
   if (!model_.step.options().loss_scale || counts_.skipped_in_row != kMany) return;
@@ -243,8 +243,8 @@ void RankRun::warn_of_skipped(const IterationReport& report) {
                            kMany, report.loss_scale));
 }
 
-// The weights and the optimizer are as they were before the step. What was reported once is not looked
-// for again.
+// Weights and optimizer are as they were before the step. The search is not repeated after it has
+// reported once.
 void RankRun::not_finite(const IterationReport& report,
                          std::span<const corpus::HostBatch> micro_batches) {
   const bool stop = s_.precision.on_non_finite == settings::OnNonFinite::stop;
@@ -264,7 +264,7 @@ void RankRun::not_finite(const IterationReport& report,
                                          : ". First: " + found));
 }
 
-// The other ranks stand still meanwhile.
+// The other ranks wait meanwhile.
 void RankRun::run_hook(const IterationReport& report) {
   if (!hooks_.after_step) return;
   group_.barrier("hook.begin");
@@ -281,7 +281,7 @@ void RankRun::save(int64_t iteration, bool last) {
   teller_.save_took(now_seconds() - begin);
 }
 
-// Why the run ends after this step, before its last; the same on all ranks.
+// Returns the reason why the run ends after this step, before its last; the same on all ranks.
 std::optional<report::EndReason> RankRun::end_after(int64_t iteration) {
   const settings::CheckpointSettings& c = s_.checkpoint;
   if (c.exit_signal_handler || c.exit_duration_in_mins) {
@@ -321,7 +321,8 @@ resume::TrainerState RankRun::state(int64_t iteration) {
           .gemm_tuning = gemm_choices_->json()};
 }
 
-// One evaluation's share of a set, as far as that goes, or all of it; `first` is its first sample.
+// Evaluates one evaluation's samples of a set, as far as it has them, or the whole set; `first` is
+// the first sample.
 LossSum RankRun::evaluate_set(const data::Dataset& set, int64_t first) {
   const int64_t micro_batch = s_.eval_micro_batch(), length = *s_.batch.seq_length;
   if (s_.run.full_validation) return evaluate_all(model_.loss_pass, set, micro_batch, length);

@@ -1,4 +1,4 @@
-// A training run as one rank sees it.
+// The training run of one rank.
 #pragma once
 
 #include <optional>
@@ -16,8 +16,8 @@ namespace megatron::training {
 
 class RankRun {
  public:
-  // Makes the model and fills it. peak: FLOP/s of this machine, all threads. All are borrowed; the
-  // plan's beginning is read here only.
+  // Creates the model and fills it. peak: FLOP/s of this machine, all threads. All arguments are
+  // borrowed; the plan's beginning is only read here.
   RankRun(const RunPlan& plan, double peak, comm::Group& world, const TrainHooks& hooks);
 
   // Trains to the end; collective. Rank 0 logs.
@@ -35,7 +35,7 @@ class RankRun {
   void train_on(StepFeed& feed);
   std::optional<report::EndReason> finish_iteration(int64_t iteration);
   IterationReport one_step(int64_t iteration, StepFeed& feed);
-  // What follows a step whose loss or gradients are not finite.
+  // Handles a step whose loss or gradients are not finite.
   void not_finite(const IterationReport& report, std::span<const corpus::HostBatch> micro_batches);
   void warn_of_skipped(const IterationReport& report);
   std::span<const corpus::HostBatch> read_step(StepFeed& feed);

@@ -6,8 +6,8 @@
 
 namespace megatron::training {
 
-// In place, collective: the sum, over the ranks that see different samples, of what the last
-// pipeline stage has in `sums`; all ranks get it.
+// Sums the last pipeline stage's `sums` in place over the ranks that see different samples; all
+// ranks get the result. Collective.
 void sum_over_samples(const Tensor& sums, const parallel::Ranks& ranks, Stream& stream,
                       std::string_view call);
 

@@ -24,7 +24,7 @@ void check_rule(const settings::TrainSettings& s, const resume::TrainerState& st
   }
 }
 
-// That the optimizer's state is of the method, the momentum and the precision of this run.
+// Checks that the optimizer's state has the method, the momentum and the precision of this run.
 void check_optimizer_state(const settings::TrainSettings& s, const resume::Beginning& beginning) {
   const resume::TrainerState& state = beginning.state;
   const std::string& path = beginning.checkpoint->path();
@@ -66,9 +66,9 @@ std::optional<int64_t> samples_asked(const resume::TrainerState& state) {
   return error == std::errc() ? std::optional(samples) : std::nullopt;
 }
 
-// Whether the samples come in the order of a run that asked for `before`. Where they come in random
-// order, epoch after epoch, that order hangs on the size of the set: a blend has as many as are
-// asked for, or all that there are.
+// True if the samples come in the order of a run that requested `before` samples. If they come in
+// random order, epoch after epoch, the order depends on the size of the set: a blend has as many
+// samples as are requested, or all that exist.
 bool keeps_order(const RunPlan& plan, int64_t before) {
   const data::Dataset& set = plan.corpus.set(data::Split::train);
   if (!corpus::keeps_train_order(plan.settings.data, plan.corpus, before)) return false;

@@ -1,4 +1,4 @@
-// A run that goes on from a checkpoint: what it takes from there, and what must not have changed.
+// Resuming from a checkpoint: what a run takes from it, and what must not have changed.
 #pragma once
 
 #include "training/run_plan.h"
@@ -6,14 +6,15 @@
 namespace megatron::training {
 
 // Fills schedules, optimizer steps, seed and changes of a plan whose beginning is a checkpoint.
-// Throws Error where optimizer, precision or schedule are not the checkpoint's.
+// Throws Error if optimizer, precision or schedule differ from the checkpoint's.
 void settle_beginning(RunPlan& plan);
 
-// Warns where the samples that follow are not those that would have followed: other data, or other
-// epochs shuffled together, as the number of samples that are asked for decides. The data are open.
+// Warns if the following samples are not those that would have followed: other data, or a different
+// grouping of epochs for shuffling, which depends on the number of requested samples. The data must
+// be open.
 void check_data_order(const RunPlan& plan);
 
-// Throws Error where --extend-to-iters would train at a learning rate of 0.
+// Throws Error if --extend-to-iters would train at a learning rate of 0.
 void check_extension(const RunPlan& plan);
 
 }  // namespace megatron::training

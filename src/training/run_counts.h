@@ -1,4 +1,4 @@
-// How far a run is, in samples and steps.
+// Progress of a run in samples and steps.
 #pragma once
 
 #include "resume/trainer_state.h"
@@ -14,7 +14,7 @@ struct RunCounts {
   static RunCounts of(const resume::TrainerState& state) {
     return {state.consumed_samples, state.scheduled_samples, state.skipped_steps};
   }
-  // After a step of so many samples.
+  // Call after a step of `samples` samples.
   void add_step(int64_t samples, bool updated) {
     consumed += samples;
     if (updated) scheduled += samples;

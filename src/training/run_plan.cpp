@@ -38,7 +38,7 @@ ShapeSource shape_source(const settings::TrainSettings& s, const resume::Beginni
   return directory_source(beginning.weights->path());
 }
 
-// Flags may describe the dense model, too, or some of it.
+// Flags may also describe the dense model, completely or in part.
 void check_dense_flags(const settings::TrainSettings& s, const models::Model& dense,
                        const std::string& path) {
   models::ModelFlags flags = s.shape;
@@ -48,7 +48,7 @@ void check_dense_flags(const settings::TrainSettings& s, const models::Model& de
            "--vocab-size is {}, but the dense model in {} has {} tokens; leave it out",
            flags.vocab_size.value_or(0), path, dense->vocab_size());
   if (flags.first_shape_flag().empty()) return;
-  // Positions may follow from --seq-length.
+  // The number of positions may follow from --seq-length.
   flags.vocab_size = flags.max_position_embeddings = std::nullopt;
   const auto [own, stated] = models::disagreement(dense, flags);
   const std::string different = resume::differences(own, stated);
@@ -91,8 +91,9 @@ models::Model find_model(const settings::TrainSettings& s, const ShapeSource& so
   return model;
 }
 
-// So that a checkpoint opens with the tokenizer of the run, whatever flags made it, and with the chat
-// template next to it; it generates as the directory of the model does, or else that of the tokenizer.
+// Files that make a checkpoint open with the run's tokenizer, whichever flags selected it, and with
+// the chat template next to it; generation settings come from the model's directory, or else from
+// the tokenizer's.
 NamedFiles find_companions(const corpus::Vocabulary& vocabulary, const std::string& source) {
   const std::string& tokenizer = vocabulary.directory.empty() ? source : vocabulary.directory;
   NamedFiles companions;
@@ -109,8 +110,8 @@ NamedFiles find_companions(const corpus::Vocabulary& vocabulary, const std::stri
   return companions;
 }
 
-// A model that began as a Hugging Face directory keeps that directory's config.json but for the
-// stored type; one with experts made of a dense model has another.
+// A model from a Hugging Face directory keeps that directory's config.json except for the stored
+// type; a model upcycled from a dense one has a new config.
 SavedFiles describe_checkpoints(const RunPlan& plan, const ShapeSource& source) {
   Json config = plan.model->config_json(plan.settings.precision.type());
   if (plan.settings.checkpoint.upcycle) {
@@ -129,7 +130,7 @@ SavedFiles describe_checkpoints(const RunPlan& plan, const ShapeSource& source) 
   return {std::move(config), find_companions(plan.vocabulary, source.directory)};
 }
 
-// Samples end at the same tokens as texts of the run's checkpoints.
+// Samples end at the same tokens as texts generated from the run's checkpoints.
 std::vector<int32_t> find_end_tokens(const RunPlan& plan, const ShapeSource& source) {
   const SavedFiles files = describe_checkpoints(plan, source);
   std::vector<inference::NamedConfig> configs;
@@ -166,7 +167,7 @@ corpus::Vocabulary grow_vocabulary(const settings::TrainSettings& s, ShapeSource
   return vocabulary;
 }
 
-// The tokens that a tokenizer of this type mostly has; 0: not known.
+// Usual number of tokens of a tokenizer of this type; 0: unknown.
 int64_t usual_vocabulary(const std::string& type) {
   if (type == "GPT2BPETokenizer") return 50257;
   if (type == "TikTokenizer") return 131072;
@@ -175,8 +176,8 @@ int64_t usual_vocabulary(const std::string& type) {
   return type == "HuggingFaceTokenizer" ? 128256 : 0;
 }
 
-// That of a run, but a plan needs no tokenizer: where its files are not here, only their number of
-// tokens is named.
+// The vocabulary of a run. A plan needs no tokenizer: if its files are missing, only the number of
+// tokens is known.
 corpus::Vocabulary vocabulary_for_plan(const settings::TrainSettings& s, const ShapeSource& source,
                                        std::optional<SettingNote>& assumed, bool& stands_in) {
   std::error_code error;
@@ -257,12 +258,12 @@ void check_prompts(const settings::RunSettings& run, const corpus::Vocabulary& v
   }
 }
 
-// Whether --pretrained-checkpoint gives way to the run's own checkpoints.
+// True if the run's own checkpoints take precedence over --pretrained-checkpoint.
 bool load_has_checkpoint(const settings::CheckpointSettings& c) {
   return c.pretrained_checkpoint && c.load && !resume::SaveDirectory(*c.load).iterations().empty();
 }
 
-// A folder that other runs' checkpoints, or other things, lie in is not written to by accident.
+// Prevents accidental writes to a folder that holds other runs' checkpoints or other files.
 void claim_save_directory(const settings::TrainSettings& s, comm::Group& processes,
                           std::optional<resume::SaveDirectory::Lock>& lock) {
   const settings::CheckpointSettings& c = s.checkpoint;
@@ -298,7 +299,7 @@ void claim_save_directory(const settings::TrainSettings& s, comm::Group& process
   processes.barrier("save.directory");  // nobody looks for checkpoints before
 }
 
-// Only once all else is in order.
+// Called only after all other checks have passed.
 void make_save_directory(RunPlan& plan, comm::Group& processes) {
   const settings::CheckpointSettings& c = plan.settings.checkpoint;
   if (!c.save || plan.lock || processes.rank() != 0) return;
@@ -307,8 +308,8 @@ void make_save_directory(RunPlan& plan, comm::Group& processes) {
   plan.lock.emplace(folder.lock());
 }
 
-// Refuses at once what no flag could make fit, of which a plan would take long: with weights,
-// gradients and moments in as few bytes as there can be, divided among all ranks.
+// Immediately refuses models that no flags can make fit and whose plan would take long: estimates
+// weights, gradients and moments in the fewest possible bytes, divided among all ranks.
 void require_hope(const settings::TrainSettings& s, const models::Model& model) {
   if (s.runtime.device_kind() != DeviceKind::cpu || available_memory() == 0) return;
   constexpr double kLeastBytes = 4, kTimes = 4;
@@ -360,7 +361,7 @@ Derivation derivation_of(const SettledRun& run, const settings::TrainSettings& g
           .stages = run.notes};
 }
 
-// What the run will need. Throws Error where that is not here.
+// Plans the resources of the run. Throws Error if they are not available.
 plan::Plan expected_of(RunPlan& plan, bool lead) {
   require_hope(plan.settings, plan.model);
   plan::Plan expected = make_plan(plan.settings, plan.model, plan.vocabulary, {},
@@ -371,7 +372,7 @@ plan::Plan expected_of(RunPlan& plan, bool lead) {
   return expected;
 }
 
-// The weights that the run begins with, where it does not go on from a checkpoint's.
+// Finds the initial weights of a run that does not continue from a checkpoint.
 void find_weights(RunPlan& plan, const ShapeSource& source, int64_t stored) {
   const settings::TrainSettings& s = plan.settings;
   if (plan.beginning.weights != nullptr)

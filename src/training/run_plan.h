@@ -1,5 +1,5 @@
-// What a training run is made of once its settings are checked: all that can be known before step
-// 0.
+// Everything about a training run that is known before step 0, after its settings have been
+// checked.
 #pragma once
 
 #include <functional>
@@ -21,8 +21,8 @@
 
 namespace megatron::training {
 
-// A run without its files: what plans are made of. Needs no --lr, and --train-iters is 1 where not
-// given.
+// A run without its files, from which plans are made. --lr is not required, and --train-iters
+// defaults to 1.
 struct SettledRun {
   settings::TrainSettings settings;
   corpus::Vocabulary vocabulary;
@@ -31,7 +31,7 @@ struct SettledRun {
   bool stands_in = false;          // the tokenizer knows the number of tokens only
 };
 
-// What all ranks share.
+// Data shared by all ranks.
 struct RunPlan : SettledRun {
   double began = 0;  // seconds of the steady clock
   corpus::Corpus corpus;
@@ -51,21 +51,21 @@ struct RunPlan : SettledRun {
   plan::Plan expected;                         // what the run will need
 
   int64_t first_iteration() const { return beginning.state.iteration; }  // steps done before
-  // At its end, once: on the third share of --split, or on test data of their own, if there are
-  // any.
+  // True if the run evaluates once at its end on the third share of --split, or on separate test
+  // data, if any.
   bool evaluates_test_set() const;
   int64_t iterations_left() const;  // 0 for a run that is done
-  // That the run will have consumed at its end, where the batches of its first part were others,
-  // too.
+  // Number of samples that the run will have consumed at its end, also if earlier parts of it used
+  // other batch sizes.
   int64_t last_sample() const;
 };
 
-// Opens no data; where a tokenizer's files are not here, its type gives the number of tokens, and a
-// note says so.
+// Does not open data. If a tokenizer's files are missing, the number of tokens is taken from its
+// type, and a note says so.
 SettledRun settle_run(const settings::TrainSettings& given);
 
-// Checks everything that a user can get wrong, and opens the data. Throws Error naming the value,
-// the limit and the flag. processes: those of the run. composed: TrainHooks.
+// Checks all user input and opens the data. Throws Error naming the value, the limit and the flag.
+// processes: those of the run. composed: see TrainHooks.
 RunPlan make_run_plan(const settings::TrainSettings& given, comm::Group& processes,
                       const std::function<models::Model(const models::Model&)>& composed = {});
 

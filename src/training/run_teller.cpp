@@ -22,7 +22,7 @@ RunTeller::RunTeller(const RunPlan& plan, double peak, double begin, const RunCo
       line_times_(s_.log.timing_log_level),
       point_times_(s_.log.timing_log_level) {}
 
-// What the checkpoints will take, before the first step; or that there will be none.
+// Announces before the first step the space that checkpoints will take, or that there will be none.
 void RunTeller::announce_saves(const std::optional<resume::SaveSpace>& space) const {
   if (!space) {
     log::info("no --save: no checkpoint is written, and the trained weights are lost at the end");
@@ -61,7 +61,7 @@ report::RunRecord RunTeller::run_record() const {
   return record;
 }
 
-// Up to now.
+// Totals up to now.
 report::RunTotals RunTeller::totals() const {
   report::RunTotals all = totals_;
   all.seconds = now_seconds() - loop_begin_;
@@ -127,7 +127,7 @@ double RunTeller::flops(int64_t samples) const {
   return plan_.model->training_flops(*s_.batch.seq_length) * static_cast<double>(samples);
 }
 
-// Collective where the step has a log line or a point of TensorBoard.
+// Collective if the step has a log line or a TensorBoard point.
 void RunTeller::take_times(const IterationReport& report) {
   line_figures_.clear();
   point_figures_.clear();
@@ -150,7 +150,7 @@ void RunTeller::open_progress_file() {
   }
 }
 
-// A file that fails is reported once, and not written from then on.
+// A failing file is reported once and not written again.
 void RunTeller::tell_progress(int64_t iteration) {
   const auto saved = saved_samples_.find(iteration);
   if (!progress_file_ || saved == saved_samples_.end()) return;

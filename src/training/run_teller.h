@@ -1,5 +1,5 @@
-// What a run tells of itself while it trains: on the console, in its log and in the file of
-// --log-progress. Rank 0 tells; the others take part where figures are of all ranks.
+// Progress output of a training run: on the console, in its log and in the file of --log-progress.
+// Rank 0 writes; the other ranks take part where figures are combined over all ranks.
 #pragma once
 
 #include <map>
@@ -19,26 +19,26 @@ namespace megatron::training {
 
 class RunTeller {
  public:
-  // peak: FLOP/s of this machine, all threads. begin: of the run, on the steady clock. All are
-  // borrowed.
+  // peak: FLOP/s of this machine, all threads. begin: start of the run on the steady clock. All
+  // arguments are borrowed.
   RunTeller(const RunPlan& plan, double peak, double begin, const RunCounts& counts,
             const TrainedModel& model, comm::Group& world);
 
   bool tells() const { return world_.rank() == 0; }
-  // Before the first step; without a checkpointer there is no space.
+  // Call before the first step; space is absent without a checkpointer.
   void announce_saves(const std::optional<resume::SaveSpace>& space) const;
   void open(std::FILE* lines);
-  // Collective where the step has a log line or a point of TensorBoard.
+  // Collective if the step has a log line or a TensorBoard point.
   void step(const IterationReport& report);
   void warn(int64_t iteration, const std::string& text);
   void evaluated(int64_t iteration, const std::string& set, const LossSum& sum);
   void sample(const report::SampleRecord& sample) { log_->sample(sample); }
   void save_begins(int64_t iteration);
-  // Gives the path of the last one; none: "".
+  // Returns the path of the last save, or "" if there is none.
   std::string saved(const std::vector<report::SaveRecord>& records);
   void save_took(double seconds);
   void evaluation_took(double seconds) { totals_.evaluation_seconds += seconds; }
-  // error: of a run that failed.
+  // error: message of a run that failed.
   void end(int64_t last, report::EndReason reason, const std::string& error = "");
 
  private:

@@ -1,5 +1,6 @@
-// Processes of a run that were started with different settings would train a mixture of two models,
-// or wait for each other for ever. Before anything else they compare what they were started with.
+// Compares the settings with which the processes of a run were started, before anything else.
+// Processes with different settings would train a mixture of two models, or wait for each other
+// forever.
 #pragma once
 
 #include <string>
@@ -11,7 +12,7 @@
 
 namespace megatron::training {
 
-// How the values of a flag are compared.
+// Kind of comparison of a flag's values.
 enum class Comparison {
   value,        // as text; the default for flags that same_settings.cpp does not list
   presence,     // whether it is given

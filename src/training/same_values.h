@@ -1,4 +1,4 @@
-// Values that all processes of a run must have alike.
+// Values that must be equal on all processes of a run.
 #pragma once
 
 #include <string>
@@ -14,10 +14,10 @@ struct ComparedSetting {
   std::string shown;  // the value as errors show it, with the process's own path
 };
 
-// Collective. Throws the same Error on all ranks where `own` is not the same on all: it names each
-// setting with its values and their ranks, or, where the first of `own` differs (what decides which
-// others there are), that one alone. One small call where all are the same; the settings themselves
-// travel only where they are not.
+// Collective. Throws the same Error on all ranks if `own` differs between ranks: it names each
+// differing setting with its values and their ranks or, if the first of `own` differs (which
+// determines the others), only that one. Makes one small call if all are equal; the settings
+// themselves are only exchanged if they are not.
 void require_same(comm::Group& ranks, Stream& stream, const std::vector<ComparedSetting>& own);
 
 }  // namespace megatron::training

@@ -11,7 +11,7 @@ std::string sample_text(const models::Stage& model, Runtime& runtime,
   request.sampling.temperature = 0.8;
   const bool has_data = runtime.device().has_data();
   if (has_data) request.end_tokens = end_tokens;
-  // Memory apart, which graphs need, is not in the plan of a run.
+  // The separate memory that graphs need is not part of a run's plan.
   const inference::EngineOptions options{.vocabulary = tokenizer.vocabulary_size(),
                                          .cuda_graphs = 0};
   const auto generations = inference::generate(model, runtime, std::span(&request, 1), options);

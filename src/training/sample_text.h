@@ -9,8 +9,9 @@
 
 namespace megatron::training {
 
-// What a model in training writes now, for people to read: drawn as `megatron generate` does by
-// default, but cooler. On meta as many tokens as may be, without meaning.
+// Generates a sample text from a model in training, for people to read, with the default sampling
+// of `megatron generate` but a lower temperature. On meta: the maximum number of tokens, without
+// meaning.
 std::string sample_text(const models::Stage& model, Runtime& runtime,
                         const tokenizers::Tokenizer& tokenizer, const std::string& prompt,
                         int64_t tokens, const std::vector<int32_t>& end_tokens = {});

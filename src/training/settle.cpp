@@ -37,7 +37,7 @@ void check_run(const settings::TrainSettings& s) {
                      run.multiple_validation_sets, run.validation_set_names);
 }
 
-// That each batch size of the run fills the groups of an interleaved pipeline.
+// Checks that each batch size of the run fills the groups of an interleaved pipeline.
 void check_groups(const settings::TrainSettings& s, const parallel::PipelineShape& shape) {
   if (shape.kind != parallel::ScheduleKind::interleaved) return;
   const int64_t group = shape.group == 0 ? shape.stages : shape.group;
@@ -84,7 +84,7 @@ RunSamples samples_of_run(const settings::TrainSettings& s, int64_t last_sample)
   RunSamples samples{.asked = samples_of(s, b.base_iters, b.base_samples())};
   const auto all = samples_of(s, *b.train_iters, std::max(b.total_samples(), last_sample));
   for (size_t i = 0; i < all.size(); ++i) samples.extended[i] = all[i].value_or(0);
-  // An order without end.
+  // A cyclic order has no end.
   if (s.run.dataloader_type == "cyclic") samples.extended[0] = 0;
   return samples;
 }
@@ -254,7 +254,7 @@ bool has_one_micro_batch(const data::BatchSchedule& schedule) {
   });
 }
 
-// Flags about tokens on their way to experts, where there is nothing of what they are about.
+// Drops flags about the dispatch of tokens to experts if the model has nothing to which they apply.
 void leave_out_idle_overlap(settings::TrainSettings& s, const models::Model& model,
                             std::vector<SettingNote>& notes) {
   using Dispatcher = settings::ParallelSettings::Dispatcher;

@@ -24,7 +24,7 @@ std::vector<const Span*> spans_of(std::span<models::Stage* const> chunks) {
   return spans;
 }
 
-// Calls the listener when the block that it lives in begins and ends.
+// Calls the listener at the beginning and end of the enclosing block.
 class TimedPart {
  public:
   TimedPart(StepListener* listener, StepPart part) : listener_(listener), part_(part) {
@@ -52,8 +52,8 @@ std::string_view name(StepPart part) {
   MG_ASSERT(false);
 }
 
-// All ranks hold the same sums, so that they decide alike. A smaller loss scale may help where
-// there is one; a loss that is not finite at the least, it cannot.
+// All ranks have the same sums and therefore make the same decision. A smaller loss scale, if there
+// is one, may help, but not if the loss is not finite at the smallest scale.
 StepOutcome step_outcome(double loss, double gradient_norm, const optim::LossScale* scale,
                          bool check_finite) {
   if (std::isfinite(loss) && std::isfinite(gradient_norm)) return StepOutcome::updated;

@@ -1,6 +1,6 @@
 // One training step: forward and backward of every micro-batch by the pipeline's schedule,
-// reduction over data-parallel ranks, gradient norm, clipping and update, which is left out where a
-// gradient is not finite. `train`, `bench step`, `verify` and `selftest` all run this one.
+// reduction over data-parallel ranks, gradient norm, clipping and update, which is skipped if a
+// gradient is not finite. Shared by `train`, `bench step`, `verify` and `selftest`.
 #pragma once
 
 #include <optional>
@@ -14,13 +14,14 @@
 
 namespace megatron::training {
 
-// What became of a step. Unless `updated`, it left the parameters and the optimizer as they were.
+// Outcome of a step. Unless `updated`, the parameters and the optimizer are unchanged.
 enum class StepOutcome {
   updated,
-  overflow,  // of fp16 gradients at this loss scale: all in order, the next step is made with another
+  overflow,    // of fp16 gradients at this loss scale: all in order, the next step is made with
+               // another
   not_finite,  // the loss, or a gradient that the loss scale cannot help
 };
-// Of a step with this loss and this norm of the gradients. scale: of fp16, else null.
+// Outcome of a step with this loss and gradient norm. scale: fp16's loss scale, else null.
 StepOutcome step_outcome(double loss, double gradient_norm, const optim::LossScale* scale,
                          bool check_finite);
 
@@ -39,47 +40,48 @@ struct StepReport {
 
 class TrainStep final {
  public:
-  // chunks: what this rank holds of the model, one for each of ranks.pipeline()'s chunks; their
-  // parameters get their memory here and are to be filled through shards(), before begin(). All are
+  // chunks: this rank's part of the model, one for each chunk of ranks.pipeline(). Their parameters
+  // get their memory here and must be filled through shards() before begin(). All arguments are
   // borrowed.
   TrainStep(std::span<models::Stage* const> chunks, DType type, const parallel::Ranks& ranks,
             Runtime& runtime, const StepOptions& options);
 
-  // Elements of parameters that this rank keeps, of all chunks in the model's order; to be filled
-  // once.
+  // Elements of parameters that this rank stores, over all chunks in the model's order; must be
+  // filled once.
   std::span<const parallel::Shard> shards() const { return data_parallel_.shards(); }
-  // Those that modules have besides parameters; to be filled, too.
+  // States that modules have besides parameters; must be filled as well.
   std::span<nn::ModuleState* const> states() const { return states_.all(); }
-  // After that: the optimizer, whose master weights begin as the values. Collective.
+  // Call after that: creates the optimizer, with master weights initialized from the values.
+  // Collective.
   void begin(const optim::OptimizerConfig& optimizer);
 
-  // micro_batches: this rank's, in order; every rank has as many. Collective.
+  // micro_batches: those of this rank, in order; every rank has the same number. Collective.
   StepReport run(std::span<const corpus::HostBatch> micro_batches, const optim::StepInputs& inputs);
-  // Only forward and backward and the reduction: gradients (divided by nothing) lie in the
-  // parameters' first uses, and the divisor that run() would apply (tokens and loss scale) is
-  // returned through it.
+  // Runs only forward, backward and the reduction: undivided gradients are in the parameters' first
+  // uses, and the divisor that run() would apply (tokens and loss scale) is returned in `divisor`.
   StepReport accumulate(std::span<const corpus::HostBatch> micro_batches, double& divisor);
 
-  // Makes the products of a step, so that they can be timed, and drops the results: parameters,
-  // optimizer and loss scale stay, and nothing is recorded. After begin(). Collective.
+  // Runs the matrix products of a step, so that they can be timed, and discards the results:
+  // parameters, optimizer and loss scale are unchanged, and nothing is captured. Call after
+  // begin(). Collective.
   void rehearse(std::span<const corpus::HostBatch> micro_batches);
 
-  // For plans: the next steps are of so many micro-batches, although run() is given fewer, which
-  // stand for all.
+  // For plans: the next steps have this many micro-batches, although run() is given fewer, which
+  // represent all of them.
   void expect(int64_t micro_batches);
 
-  // Listens from the next step on, as the options' listener does; null: nobody. Borrowed. Gives
-  // who was before.
+  // Sets the listener from the next step on, in place of the options' listener; null: none.
+  // Borrowed. Returns the previous listener.
   StepListener* listen(StepListener* listener) { return pass_.listen(listener); }
-  // Of the pipeline's schedule, that is being made; none where all are over, or none has begun.
+  // The pipeline action in progress; none before the first and after the last.
   const std::optional<parallel::Action>& action() const { return pass_.action(); }
   int micro_batch() const { return action() ? action()->micro_batch : -1; }  // of it; -1: none
-  // Micro-batches (of a pipeline: of each chunk) that were recorded and replayed so far; none while
-  // somebody listens to the step or watches its stream, or where ranks are to exchange gradients or
-  // parameters meanwhile.
+  // Numbers of micro-batches (with a pipeline: per chunk) captured and replayed so far. Nothing is
+  // captured while the step has a listener or its stream is observed, or if ranks exchange
+  // gradients or parameters during the micro-batch.
   RecordedCounts recorded() const { return pass_.recorded(); }
-  // Bytes that micro-batches of pipelines have apart from the runtime's arenas; and at most,
-  // whatever chunks come to each place.
+  // Bytes that micro-batches of pipelines hold outside the runtime's arenas, and their maximum,
+  // whichever chunks occupy each slot.
   int64_t own_memory(MemoryClass memory_class) const { return pass_.own_memory(memory_class); }
   int64_t most_own_memory(MemoryClass memory_class) const {
     return pass_.most_own_memory(memory_class);
@@ -87,7 +89,7 @@ class TrainStep final {
 
   optim::Optimizer& optimizer() { return *optimizer_; }  // after begin()
   const optim::Optimizer& optimizer() const { return *optimizer_; }
-  // Who brings parameters where they are needed: to be called at the spans of other passes, too.
+  // Gathers parameters where they are needed; must also be called at the spans of other passes.
   parallel::DataParallel& data_parallel() { return data_parallel_; }
   std::span<models::Stage* const> chunks() const { return chunks_; }
   const parallel::Ranks& ranks() const { return ranks_; }

@@ -1,4 +1,4 @@
-// The micro-batches of a run's steps, of which the next one's are read while a step runs.
+// The micro-batches of a run's steps; those of the next step are prefetched while a step runs.
 #pragma once
 
 #include <vector>
@@ -10,13 +10,14 @@ namespace megatron::training {
 
 class StepFeed {
  public:
-  // From sample `consumed` to the run's last, the share of this rank of `ranks`, the data-parallel
-  // ones. Borrowed.
+  // Serves this rank's share, among the data-parallel `ranks`, of the samples from `consumed` to
+  // the run's last. All arguments are borrowed.
   StepFeed(const RunPlan& plan, int64_t consumed, const comm::Group& ranks);
 
-  // Those of the step that begins with sample `consumed`; they stay until the next call.
+  // Returns the micro-batches of the step that begins with sample `consumed`; valid until the next
+  // call.
   std::span<const corpus::HostBatch> read(int64_t consumed);
-  // The same; read() gives them once more.
+  // The same, but read() returns them again.
   std::span<const corpus::HostBatch> peek(int64_t consumed);
   double waited() const { return data_.waited(); }  // seconds
 

@@ -27,7 +27,7 @@ void StepGraphs::copy(const Tensor& from, const Tensor& to) {
   kernels::table(runtime_.stream()).copy({.x = from, .out = to}, runtime_.stream());
 }
 
-// One that recorded work knows the address of.
+// Creates a tensor whose address captured work uses.
 void StepGraphs::make_place(Tensor& place, const Pass& pass) {
   if (!place.defined()) place = pass.message("pipeline.recorded");
 }
@@ -42,7 +42,7 @@ void StepGraphs::take_loss(const Pass& pass) {
   if (pass.slot.runner.way() != Way::eager) copy(loss_, pass.total);
 }
 
-// What recorded work has written, for a message.
+// Copies the result of captured work to a message.
 Tensor StepGraphs::sent(const Pass& pass) {
   Tensor message = pass.message("pipeline.sent");
   copy(outgoing_, message);

@@ -1,6 +1,6 @@
-// Micro-batches of a step that are recorded as CUDA graphs (cuda_graph_runner.h): in one part, or of
-// pipelines forward and backward in a part each. What comes from other stages and goes to them is
-// copied between the parts, since recorded work reads and writes the same places every time.
+// Micro-batches of a step that are captured as CUDA graphs (cuda_graph_runner.h): in one part or,
+// with pipelines, with forward and backward as separate parts. Data from and for other stages is
+// copied between the parts, since captured work always reads and writes the same addresses.
 #pragma once
 
 #include <functional>
@@ -15,7 +15,7 @@ namespace megatron::training {
 
 class StepGraphs {
  public:
-  // What its runners are made with (CudaGraphRunner), which is borrowed.
+  // Arguments of its runners (CudaGraphRunner), borrowed.
   struct Runners {
     std::vector<Parameter*> parameters;
     GradientListener& gradients;
@@ -25,7 +25,7 @@ class StepGraphs {
   // in_parts: of a pipeline.
   StepGraphs(Runners runners, bool in_parts, Runtime& runtime);
 
-  // Of one micro-batch between its forward and the end of its backward.
+  // State of one micro-batch between its forward and the end of its backward.
   struct Slot {
     CudaGraphRunner runner;
     std::optional<OwnArenas> memory;  // of forward in parts: what backward needs
@@ -37,7 +37,7 @@ class StepGraphs {
   };
   std::unique_ptr<Slot> make_slot();
 
-  // One of the passes of a micro-batch.
+  // A forward or backward pass of a micro-batch.
   struct Pass {
     Slot& slot;
     const nn::Batch& batch;
@@ -48,11 +48,11 @@ class StepGraphs {
     Tensor total;                                           // where its loss goes
     std::function<Tensor(const Tensor& input)> make;        // makes it eagerly, or to be recorded
   };
-  // input: from another stage, or undefined. Gives what is to be sent, or undefined.
+  // input: from another stage, or undefined. Returns the tensor to send, or an undefined one.
   Tensor forward(const Pass& pass, const Tensor& input);
   Tensor backward(const Pass& pass, const Tensor& gradient);
 
-  // 0-d f64: where a pass that is recorded sums its losses.
+  // 0-d f64: accumulates the losses of a captured pass.
   const Tensor& loss() const { return loss_; }
   static bool records(const Slot* slot) {
     return slot != nullptr && slot->runner.way() == CudaGraphRunner::Way::record;
@@ -70,7 +70,7 @@ class StepGraphs {
   bool in_parts_;
   Runtime& runtime_;
   Tensor loss_;
-  // Of pipelines: what a forward or backward makes for another stage, and the gradient that it gets
+  // Pipelines only: output of a forward or backward for another stage, and the gradient received
   // from one.
   Tensor outgoing_, gradient_;
   std::optional<OwnArenas> backward_memory_;  // of pipelines: no two are in backward at once

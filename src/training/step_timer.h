@@ -1,4 +1,4 @@
-// Seconds that the parts of a step take, as far as --timing-log-level asks for them.
+// Times of a step's parts in seconds, as far as --timing-log-level requests them.
 #pragma once
 
 #include <exception>
@@ -11,11 +11,11 @@ namespace megatron::training {
 
 class StepTimer {
  public:
-  // Of parts up to `level`. Borrowed.
+  // Times the parts up to `level`. Borrowed.
   StepTimer(Stream& stream, int64_t level) : stream_(stream), level_(level) {}
 
-  // Adds the time of the block that it lives in to a part of times(); the device's work is done at
-  // both ends. Does nothing where the level is not asked for.
+  // Adds the time of the enclosing block to a part of times(); waits for the device at both ends.
+  // Does nothing if the level is not requested.
   class Block {
    public:
     Block(StepTimer& timer, double report::StepTimes::* part, int64_t level)

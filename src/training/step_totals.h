@@ -1,4 +1,4 @@
-// What a step adds up over its micro-batches and ranks, and the host reads at once.
+// Totals of a step over its micro-batches and ranks, which the host reads at once.
 #pragma once
 
 #include <utility>
@@ -15,11 +15,11 @@ class StepTotals {
   StepTotals(Metrics metrics, const parallel::Ranks& ranks, Runtime& runtime)
       : metrics_(std::move(metrics)), ranks_(ranks), runtime_(runtime) {}
 
-  // Memory for so many micro-batches. That of the metrics' sums stays where it is, since recorded
-  // work has its address.
+  // Allocates memory for `micro_batches` micro-batches. The metrics' sums keep their address, since
+  // captured graphs refer to it.
   void make_room(int64_t micro_batches);
   void begin_step() { metrics_.begin_step(runtime_.stream()); }
-  // 0-d f64: the sum of its losses, on the last stage.
+  // 0-d f64: sum of the micro-batch's losses, on the last stage.
   Tensor loss(int64_t micro_batch) const { return totals_.slice(0, micro_batch, 1).view({}); }
   Metrics& metrics() { return metrics_; }
 
@@ -27,15 +27,16 @@ class StepTotals {
     double loss = 0, tokens = 0;  // of all counted tokens; their number
     std::vector<MetricValue> metrics;
   };
-  // Of all ranks, of which each has so many micro-batches. counted: their tokens of this rank.
-  // Collective. Without data: zeros.
+  // Sums over all ranks, each of which has `micro_batches` micro-batches. counted: this rank's
+  // counted tokens. Collective. Without data: zeros.
   Sums over_ranks(int64_t micro_batches, double counted);
 
  private:
   Metrics metrics_;
   const parallel::Ranks& ranks_;
   Runtime& runtime_;
-  // f64: all of them; of these the losses of micro-batches, and then the counted tokens.
+  // f64. sums_: all sums; totals_: the part with the losses of micro-batches followed by the
+  // counted tokens.
   Tensor sums_, totals_;
 };
 

@@ -72,7 +72,7 @@ class NameSearch {
   }
 
  private:
-  // Returns what stands in front of most tensors of the base model, preferably the family's prefix.
+  // Returns the prefix of most tensors of the base model, preferably the family's prefix.
   std::string find_prefix(const WholeModel& whole) const {
     std::unordered_set<std::string_view> base;
     for (const checkpoint::WholeTensor& tensor : whole.weights)

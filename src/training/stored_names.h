@@ -18,14 +18,14 @@ namespace megatron::training {
 // the head's name alone.
 class StoredNames {
  public:
-  // Throws Error where the two copies of a tied matrix differ, and where a base model lacks a head
-  // that is not tied.
+  // Throws Error if the two copies of a tied matrix differ, or if a base model lacks a head that is
+  // not tied.
   StoredNames(const WholeModel& whole, const checkpoint::ModelDirectory& directory);
 
   // Returns the name in the directory of a tensor of the model, or `tensor` itself if the directory
   // has no name for it.
   const std::string& of(const std::string& tensor) const;
-  // What the directory's names have in place of the base model's prefix.
+  // The prefix of the directory's names, in place of the base model's prefix.
   const std::string& prefix() const { return prefix_; }
 
   // A tensor of the directory that no computation needs.

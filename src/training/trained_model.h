@@ -1,4 +1,4 @@
-// A model in training, as one rank holds it: groups, chunks, step and evaluation, made together.
+// One rank's part of a model in training: groups, chunks, step and evaluation, created together.
 #pragma once
 
 #include "checkpoint/held_tensor.h"
@@ -14,15 +14,15 @@ struct ModelLayout {
 };
 
 struct TrainedModel {
-  // Collective over `world`. Parameters have memory and no values: fill shards(), then
-  // step.begin(). seed: of dropout. options.hidden is the model's where 0.
+  // Collective over `world`. Parameters have memory but no values: fill shards(), then call
+  // step.begin(). seed: for dropout. If options.hidden is 0, the model's value is used.
   TrainedModel(const models::Model& model, DType type, uint64_t seed, const ModelLayout& layout,
                comm::Group& world, Runtime& runtime, StepOptions options);
   TrainedModel(const TrainedModel&) = delete;
   TrainedModel& operator=(const TrainedModel&) = delete;
 
   std::span<const parallel::Shard> shards() const { return step.shards(); }
-  // What this rank holds of the model's tensors: shards, then states.
+  // This rank's part of the model's tensors: shards, then states.
   std::vector<checkpoint::HeldTensor> held() const;
   // Initial values of parameters and states, the same for any layout.
   void initialize(uint64_t value_seed);

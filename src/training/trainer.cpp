@@ -16,7 +16,7 @@
 namespace megatron::training {
 namespace {
 
-// Of all the run's machines.
+// Peak over all machines of the run.
 struct MachinePeak {
   double value = 0;  // FLOP/s
   int hosts = 1;
@@ -85,8 +85,8 @@ std::string nccl_by_version() {
   return nccl.path.empty() ? "by NCCL" : fmt::format("by NCCL {} ({})", nccl.version, nccl.path);
 }
 
-// The machine's matrix-product rate with all its threads, by the program's own kernels or oneDNN's, whichever
-// are faster; of `hosts` machines, as many times. Processes leave it to the first of the run.
+// The machine's matrix-product rate with all its threads, by the program's own kernels or oneDNN's,
+// whichever are faster, times `hosts` machines. Only the first process of a run measures it.
 MachinePeak peak_of_machines(const RunPlan& plan, const TrainHooks& hooks, int ranks_here,
                              int hosts) {
   if (hooks.peak) return {*hooks.peak, hosts, "measured before"};

@@ -30,7 +30,7 @@ struct IterationReport {
   StepOutcome outcome = StepOutcome::updated;
   std::vector<MetricValue> metrics;  // the model's, in this step
   double seconds = 0;
-  // Of them, those that rank 0 waited for data, and spent in collectives.
+  // Seconds of these that rank 0 waited for data, and spent in collectives.
   double data_wait = 0, communication_wait = 0;
   report::StepTimes times;  // with --timing-log-level, of rank 0
   CallCounts calls;         // of rank 0, in this step
@@ -50,10 +50,10 @@ struct TrainResult {
 
 struct TrainHooks {
   std::function<void(const IterationReport&)> after_step;  // on rank 0
-  // The model to train, made from the one that the settings describe; default: that one.
+  // Converts the model described by the settings to the one to train; default: unchanged.
   std::function<models::Model(const models::Model&)> composed;
-  // FLOP/s of this machine's matrix products, all threads of the run; default: what is kept by
-  // `rates`, or is measured before step 0.
+  // FLOP/s of this machine's matrix products with all threads of the run; default: the value stored
+  // by `rates`, or measured before step 0.
   std::optional<double> peak;
   plan::RateKeeping rates = plan::user_rates(false);
   std::FILE* lines = stdout;          // where the lines of steps and evaluations go
@@ -61,9 +61,9 @@ struct TrainHooks {
   const FileSystem* files = nullptr;  // what checkpoints are written through; default: the system's
 };
 
-// Runs all ranks, from checked settings to the last checkpoint: as threads of this process or,
-// where `processes` were launched together, one in each. Everything a user can get wrong is checked
-// before the first step. Prints progress and log lines. The result is rank 0's.
+// Runs all ranks, from checked settings to the last checkpoint: as threads of this process or, if
+// `processes` were launched together, one in each. All user input is checked before the first step.
+// Prints progress and log lines. Returns rank 0's result.
 TrainResult train(const settings::TrainSettings& settings, const TrainHooks& hooks = {},
                   comm::Processes* processes = nullptr);
 

@@ -11,7 +11,7 @@ namespace {
 
 using Source = models::UpcycledModel::Source;
 
-// What this rank has of a parameter, over the tensors that it begins with.
+// This rank's part of a parameter, in terms of the tensors from which it is initialized.
 Source held_source(const UpcycledWeights& weights, const parallel::ParameterSpec& placed) {
   Source source = weights.experts.source(placed.parameter.name, placed.whole);
   for (const parallel::Division& division : placed.divisions)

@@ -1,4 +1,4 @@
-// The weights of a dense model as those of one with experts.
+// Loads the weights of a dense model into a model with experts.
 #pragma once
 
 #include "models/upcycling.h"
@@ -11,9 +11,9 @@ struct UpcycledWeights {
   WholeModel dense;  // its tensors
 };
 
-// Fills the shards and states of a step of the model with experts: what comes from the directory of the dense one, of
-// which only this rank's part is read, and initial values of the rest. tells: shows progress, and logs what was done.
-// Throws Error as load_weights() does.
+// Fills the shards and states of a step of the model with experts: from the directory of the dense
+// model, of which only this rank's part is read, and with initial values for the rest. tells: shows
+// progress and logs a summary. Throws Error as load_weights() does.
 void load_upcycled(const checkpoint::ModelDirectory& directory, const UpcycledWeights& weights,
                    const TrainStep& step, uint64_t seed, Runtime& runtime, bool tells);
 

@@ -21,17 +21,17 @@ struct WholeModel {
   models::Model model;
 };
 
-// Without an optimizer: weights alone.
+// Without an optimizer: only weights.
 WholeModel whole_model(const models::Model& model, DType type,
                        const optim::OptimizerConfig* optimizer = nullptr);
 
-// Of a stage that is all of a model.
+// The whole model of a stage that is not divided.
 WholeModel whole_model(const models::Stage& undivided);
 
-// What this rank holds of the model's tensors: shards of parameters, then states.
+// This rank's part of the model's tensors: shards of parameters, then states.
 std::vector<checkpoint::HeldTensor> held_weights(const TrainStep& step);
-// Of a model's states, the names that a directory lacks: of models that were not trained here, or by
-// code that has no such state.
+// Names of the model's states that a directory lacks, because the model was trained elsewhere or by
+// code without such states.
 std::vector<std::string> absent_states(const WholeModel& whole,
                                        const checkpoint::ModelDirectory& directory);
 struct LoadOptions {
@@ -50,7 +50,7 @@ void load_weights(const checkpoint::ModelDirectory& directory,
                   const LoadOptions& options = {});
 // "'DIR' lacks the module states 2 (NAME, NAME): they begin as in a new model"
 std::string absent_states_text(const std::string& directory, std::span<const std::string> absent);
-// What this rank holds of an optimizer's state.
+// This rank's part of an optimizer's state.
 std::vector<checkpoint::HeldTensor> held_states(const optim::Optimizer& optimizer);
 
 }  // namespace megatron::training

@@ -12,7 +12,8 @@
 namespace megatron::training {
 namespace {
 
-// Below every value, so that the largest of the ranks' is that of those who hold the element.
+// Fills with a value below all others, so that the maximum over ranks is the value of the ranks
+// that hold the element.
 template <class T>
 void fill_lowest(const Tensor& t) {
   if constexpr (sizeof(T) == 2) {
@@ -56,7 +57,7 @@ Pieces pieces_of(std::span<parallel::ParameterSpec* const> parameters) {
   return pieces;
 }
 
-// Copies what a piece has of a canonical tensor, which is on the host, there, or back.
+// Copies a piece's part of a canonical tensor, which is on the host, into that tensor, or back.
 void copy_runs(const Piece& piece, const std::string& name, const Tensor& canonical, bool back) {
   const int64_t size = size_of(canonical.dtype());
   const Tensor value = on_host(piece.value);
@@ -74,7 +75,7 @@ void copy_runs(const Piece& piece, const std::string& name, const Tensor& canoni
   if (back && !value.same_storage(piece.value)) copy_bytes_from(piece.value, bytes_of(value));
 }
 
-// On rank 0 the whole model; null on others.
+// Returns the whole model on rank 0, and null on others.
 std::unique_ptr<models::Stage> gathered(const TrainedModel& trained, const models::Model& model,
                                         DType type, comm::Group& world) {
   Runtime& runtime = trained.runtime;

@@ -1,5 +1,5 @@
-// The whole model of a run on its first rank, however it is divided: for texts that it writes while
-// it trains.
+// Gathers the whole model of a run on its first rank, however it is divided, to generate texts
+// during training.
 #pragma once
 
 #include <functional>
@@ -8,10 +8,10 @@
 
 namespace megatron::training {
 
-// Collective over `world`, the ranks of the run. Rank 0 is given the whole model, the others come
-// back at once. Where the ranks of a model are one, it is the rank's own model, whose parameters
-// are gathered among the data-parallel ranks; else rank 0 makes another, tensor by tensor from what
-// the ranks hold, and gives its memory back at the end.
+// Collective over `world`, the ranks of the run. Calls the function with the whole model on rank 0;
+// the other ranks return without it. If a model replica has a single rank, it is the rank's own
+// model, with parameters gathered among the data-parallel ranks; otherwise rank 0 builds another
+// model, tensor by tensor from the ranks' parts, and releases its memory at the end.
 void on_first_rank(TrainedModel& trained, const models::Model& model, DType type,
                    comm::Group& world, const std::function<void(const models::Stage& whole)>& use);
 

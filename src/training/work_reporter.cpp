@@ -4,7 +4,8 @@
 
 namespace megatron::training {
 
-// Where passes of two micro-batches take turns, the one that goes on is in the layer that it was in.
+// If passes of two micro-batches alternate, the one that continues is in the layer in which it
+// stopped.
 void WorkReporter::phase(std::string_view name, int64_t micro_batch, bool may_be_long) {
   if (doing_ == nullptr) return;
   doing_->phase(name, may_be_long);

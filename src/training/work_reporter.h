@@ -1,4 +1,4 @@
-// Reports what a rank does, for explanations of hangs (comm/doing.h).
+// Reports what a rank is doing, for hang reports (comm/doing.h).
 #pragma once
 
 #include <string>
@@ -9,16 +9,16 @@
 
 namespace megatron::training {
 
-// Hears of the spans of a rank's passes. doing: borrowed; null: nobody asks.
+// Listens to the spans of a rank's passes. doing: borrowed; null: not needed.
 class WorkReporter final : public SpanListener {
  public:
   explicit WorkReporter(comm::Doing* doing) : doing_(doing) {}
 
-  // may_be_long: others wait for it as a matter of course, as for the first step and a save.
+  // may_be_long: other ranks normally wait for it, as for the first step and a save.
   void step(int64_t number, bool may_be_long) {
     if (doing_ != nullptr) doing_->step(number, may_be_long);
   }
-  // micro_batch: -1 where the phase is of none.
+  // micro_batch: -1 if the phase does not belong to one.
   void phase(std::string_view name, int64_t micro_batch = -1, bool may_be_long = false);
   void long_phase(std::string_view name, int64_t micro_batch = -1) {
     phase(name, micro_batch, true);

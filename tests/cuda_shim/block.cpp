@@ -46,8 +46,9 @@ struct Fiber {
 };
 using Fibers = std::vector<std::unique_ptr<Fiber>>;
 
-// Those that no OS thread uses at the moment. A process may have some 32,000 stacks with their guards
-// (vm.max_map_count), and dozens of OS threads launch kernels of a thousand threads, few at once.
+// Those that no OS thread uses at the moment. A process may have some 32,000 stacks with their
+// guards (vm.max_map_count), and dozens of OS threads launch kernels of a thousand threads, few at
+// once.
 class SpareFibers {
  public:
   std::unique_ptr<Fiber> take() {

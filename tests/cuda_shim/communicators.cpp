@@ -33,7 +33,7 @@ void sweep() {
   }
 }
 
-// Whether all ranks have come to the communicator, and may.
+// True if all ranks have come to the communicator, and may.
 ncclResult_t meet(const ncclComm& comm) {
   std::vector<int> devices;
   for (int r = 0; r < comm.size; ++r) {

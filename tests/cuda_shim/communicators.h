@@ -20,8 +20,8 @@ struct ncclComm {
   bool blocking = true, aborted = false, finalized = false;
   ncclResult_t error = ncclSuccess;
   std::string words;  // about an error that its stream has met, in whichever thread
-  // Of one that does not block: what was asked for last goes on when ncclCommGetAsyncError has been
-  // called so often, and until this says no more that it is in progress.
+  // For a non-blocking communicator: the last request proceeds once ncclCommGetAsyncError has been
+  // called often enough, and is in progress until this returns something else.
   std::function<ncclResult_t()> proceed;
   int64_t looks = 0;
   int64_t collectives = 0, queued = 0;
@@ -38,7 +38,7 @@ void delete_if_over(const ncclComm* comm);
 // A problem, and the call's result.
 ncclResult_t wrong(ncclResult_t result, const std::string& text);
 
-// Of one that does not block: `proceed` begins. Else it is done when the call returns.
+// A non-blocking communicator starts `proceed`; a blocking one has finished when the call returns.
 ncclResult_t begin(ncclComm* comm, std::function<ncclResult_t()> proceed);
 
 void post(const std::string& path, const void* head, size_t head_bytes, const void* data,

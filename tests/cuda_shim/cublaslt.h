@@ -71,7 +71,7 @@ bool differentiates(const Operation& o);
 bool has_aux(const Operation& o);
 bool applies_gelu(const Operation& o);
 
-// Of operands that were examined.
+// Multiplies operands that were validated before.
 void multiply(const Work& work);
 
 }  // namespace cuda_shim::lt

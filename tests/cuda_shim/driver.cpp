@@ -104,7 +104,7 @@ CUresult map(CUdeviceptr p, size_t bytes, size_t offset, CUmemGenericAllocationH
   return CUDA_SUCCESS;
 }
 
-// Of whole mappings that lie in [p, p + bytes).
+// Visits the whole mappings that lie in [p, p + bytes).
 template <class F>
 CUresult each_mapping(CUdeviceptr p, size_t bytes, const char* call, F&& f) {
   Machine& m = machine();

@@ -29,7 +29,7 @@ cudaError_t no_graph(const char* call) {
   return refuse(cudaErrorInvalidValue, fmt::format("{} with a graph that does not exist", call));
 }
 
-// Whether the end of the first branch comes after all that the others do.
+// True if the end of the first branch comes after all that the others do.
 bool is_joined(const std::vector<Recording::Branch>& branches) {
   std::map<const Marker*, std::pair<size_t, size_t>> marks;  // {branch, operations up to it}
   for (size_t b = 0; b < branches.size(); ++b)
@@ -92,7 +92,7 @@ class GraphLaunch {
     return made;
   }
 
-  // Of the marker that was recorded.
+  // This replay's counterpart of a recorded marker.
   std::shared_ptr<Marker> of_this(const std::shared_ptr<Marker>& recorded) {
     if (recorded == nullptr) return nullptr;
     auto& made = markers_[recorded.get()];

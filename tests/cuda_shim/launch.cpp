@@ -82,7 +82,7 @@ class Helpers {
 constexpr int kMostThreads = 8;
 constexpr int64_t kWorthHelp = 4096;  // threads of a kernel
 
-// Of each kernel found once: it takes a look at a file.
+// Kernel names are cached, since finding one reads a file.
 const std::string& known_name(const void* kernel) {
   static auto* const names = new std::map<const void*, std::string>;
   std::string& name = (*names)[kernel];

@@ -145,15 +145,15 @@ void run_all(int device);
 // All streams as far as they go, as those of a device do by themselves.
 void advance_all();
 std::string kernel_name(const void* kernel);
-// Whether one more allocation may be made.
+// True if one more allocation may be made.
 bool may_allocate();
-// The same of memory that CUDA or a library takes for itself of the current device, of which nothing
-// is counted but that some is left.
+// The same of memory that CUDA or a library takes for itself of the current device, of which
+// nothing is counted but that some is left.
 bool has_some_left();
 
-// What a call that waits, maps memory or the like may not do while work is recorded: the error, with
-// the recording spoiled, or success. of_device: waits for all that the device does; else the call is
-// only forbidden to the thread that records.
+// What a call that waits, maps memory or the like may not do while work is recorded: the error,
+// with the recording spoiled, or success. of_device: waits for all that the device does; else the
+// call is only forbidden to the thread that records.
 cudaError_t refuse_while_recording(const char* call, bool of_device = false);
 // The same of a call with one stream, or with an event.
 cudaError_t refuse_recording_stream(const char* call, cudaStream_t stream);

@@ -46,7 +46,7 @@ auto holding(Map& map, uintptr_t at) {
   return entry == map.begin() ? map.end() : std::prev(entry);
 }
 
-// Whether the host may pin so much more.
+// True if the host may pin so much more.
 bool may_pin(size_t bytes) {
   return shim_alive("pinned") + static_cast<int64_t>(bytes) <= machine().settings.pinned &&
          may_allocate();

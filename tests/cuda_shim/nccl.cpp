@@ -170,7 +170,7 @@ class Launch {
     return true;
   }
 
-  // Whether it is done. A message was taken when its file is gone.
+  // True if it is done. A message was taken when its file is gone.
   bool take(const Part& part) {
     const Header& h = part.header;
     if (h.kind == Kind::send) return !fs::exists(file(part, comm_->rank));

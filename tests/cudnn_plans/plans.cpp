@@ -1,9 +1,9 @@
 // cudnn_plans DEVICE.json [all]: compiles cuDNN's plans of attention, forward and backward, for the
 // shapes of models that are trained, on a machine without a GPU (DEVICE.json describes one):
-// backward deterministic, and in any order (--allow-nondeterministic), in parts of both sizes that a
-// run chooses from (--attention-workspace-mib). Fails when there is no plan within the scratch memory
-// that a run plans for it, no deterministic one, or when the one in any order keeps the gradients of
-// all scores like the other.
+// backward deterministic, and in any order (--allow-nondeterministic), in parts of both sizes that
+// a run chooses from (--attention-workspace-mib). Fails when there is no plan within the scratch
+// memory that a run plans for it, no deterministic one, or when the one in any order keeps the
+// gradients of all scores like the other.
 #include <fmt/core.h>
 
 #include <algorithm>

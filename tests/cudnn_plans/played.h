@@ -8,8 +8,8 @@
 
 struct PlayedEngine {
   bool noted_nondeterministic = false;
-  // Bytes; else those of the largest tensor of a graph with more than two products, as backward has,
-  // and none of one that has memory to add them in.
+  // Bytes; else those of the largest tensor of a graph with more than two products, as backward
+  // has, and none of one that has memory to add them in.
   std::optional<int64_t> workspace = std::nullopt;
 };
 

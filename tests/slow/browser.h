@@ -1,4 +1,5 @@
-// A headless Chromium, driven through the DevTools protocol over a pair of pipes: messages of JSON that end with a zero.
+// A headless Chromium, driven through the DevTools protocol over a pair of pipes: messages of JSON
+// that end with a zero.
 #pragma once
 
 #include <fcntl.h>
@@ -127,7 +128,8 @@ class Browser {
     child_ = fork();
     MG_CHECK(child_ >= 0, "cannot fork");
     if (child_ == 0) {
-      // Chromium reads from 3 and writes to 4; above 4 first, since the pipes may have these numbers.
+      // Chromium reads from 3 and writes to 4; above 4 first, since the pipes may have these
+      // numbers.
       const int in = fcntl(there[0], F_DUPFD, 10), out = fcntl(back[1], F_DUPFD, 10);
       const int quiet = ::open("/dev/null", O_WRONLY);
       dup2(quiet, 1);

@@ -50,7 +50,7 @@ int64_t integer_of(const Json& object, std::string_view key) {
   return value != nullptr && value->is_integer() ? value->as_integer() : 0;
 }
 
-// What the events of one stream say.
+// Collects the events of one stream.
 class StreamRecord {
  public:
   explicit StreamRecord(RequestTimes& times) : times_(times) {}
@@ -121,7 +121,8 @@ class LoadRun {
  private:
   double now() const { return now_seconds() - begin_; }
 
-  // At the end of the time, until they have noticed: a request may be about to begin.
+  // At the end of the time, waits until the threads have noticed it, since a request may be about
+  // to start.
   void wait_for_all() {
     const auto all_ended = [this] { return running_ == 0; };
     std::unique_lock lock(mutex_);
@@ -132,7 +133,7 @@ class LoadRun {
       for (const auto& client : clients_) client->stop();
   }
 
-  // False: the time is over before.
+  // Returns false if the load ends before.
   bool wait_until(double due) {
     std::unique_lock lock(mutex_);
     while (!over_ && now() < due)

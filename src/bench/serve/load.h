@@ -1,4 +1,4 @@
-// Requests to a server over HTTP, and when their tokens came.
+// Sends requests to a server over HTTP and records when their tokens arrive.
 #pragma once
 
 #include <cstdint>
@@ -16,18 +16,18 @@ struct ServerAddress {
   std::string key;  // of the API; "": none
 };
 
-// What the server says of itself at /v1/models.
+// The server's description of itself at /v1/models.
 struct ServedModelInfo {
   std::string name;
   std::optional<int64_t> context;  // tokens of prompt and text
 };
 
-// Throws Error where nothing answers in so many seconds, or something else than such a server.
+// Throws Error if nothing answers within `seconds`, or if it is not such a server.
 ServedModelInfo ask_model(const ServerAddress& address, double seconds);
 
 enum class Ending { complete, refused, failed, unfinished };  // refused: with status 429
 
-// Seconds from the beginning of the load.
+// Times in seconds from the start of the load.
 struct RequestTimes {
   Ending ending = Ending::unfinished;
   bool started = false;
@@ -48,11 +48,11 @@ struct Load {
   double seconds = 60;  // then what runs is ended, and nothing more is sent
 };
 
-// Sends each request at its time, or later where as many as `concurrency` run; greedy, streamed,
-// of exactly the length asked for.
+// Sends each request at its time, or later if `concurrency` requests are running; they are greedy,
+// streamed and of exactly the requested length.
 std::vector<RequestTimes> run_load(const Load& load);
 
-// The `data:` of server-sent events from the pieces of a stream, each of one line.
+// Extracts the `data:` lines of server-sent events from the pieces of a stream.
 class EventReader {
  public:
   template <class F>

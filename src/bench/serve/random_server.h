@@ -1,4 +1,4 @@
-// A server in this process, of a model with random weights, on a free port of this machine.
+// A server in this process for a model with random weights, on a free local port.
 #pragma once
 
 #include <memory>

@@ -159,7 +159,7 @@ void check_fit(const std::vector<RequestLengths>& lengths, int64_t shared_prefix
   }
 }
 
-// What a first request costs that later ones do not; a server that answers nothing is found, too.
+// Takes the one-time costs of a first request; also detects a server that does not answer.
 void warm_up(Load load) {
   load.lengths = {{std::min<int64_t>(load.lengths[0].prompt, 16),
                    std::min<int64_t>(load.lengths[0].output, 4)}};

@@ -1,4 +1,4 @@
-// What a load's times say: rates and distributions.
+// Rates and distributions of a load's times.
 #pragma once
 
 #include <optional>
@@ -20,11 +20,12 @@ struct LoadSummary {
   int64_t requests = 0, complete = 0, refused = 0, failed = 0, unfinished = 0, not_sent = 0;
   int64_t late = 0;    // sent more than 10 ms after their time
   double seconds = 0;  // from the first request sent to the last end
-  // Of complete requests alone.
+  // Complete requests only.
   int64_t prompt_tokens = 0, output_tokens = 0, cached_tokens = 0;
-  // From sending: to the first piece of text, and to the end. between_tokens: from one piece of a
-  // text to its next, all texts together. per_token: of each text of several pieces, from its first
-  // piece to its last, divided by its tokens less one.
+  // first_token and latency: from sending to the first piece of text, and to the end.
+  // between_tokens: from one piece of a text to the next, over all texts. per_token: for each text
+  // of several pieces, the time from its first to its last piece, divided by its number of tokens
+  // minus one.
   std::optional<Distribution> first_token, between_tokens, per_token, latency;
   std::string error;  // of the first request that failed
 

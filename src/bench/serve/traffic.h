@@ -1,4 +1,4 @@
-// The requests of `megatron bench serve`: how long they are and when they are sent.
+// Lengths and arrival times of the requests of `megatron bench serve`.
 #pragma once
 
 #include <cstdint>
@@ -14,16 +14,16 @@ struct RequestLengths {
   bool operator==(const RequestLengths&) const = default;
 };
 
-// Lines {"prompt_tokens": P, "output_tokens": N}, both at least 1; other keys are ignored, and so
-// are empty lines. Throws Error naming file and line.
+// Reads lines {"prompt_tokens": P, "output_tokens": N}, both at least 1; ignores other keys and
+// empty lines. Throws Error naming file and line.
 std::vector<RequestLengths> read_lengths(const std::string& path);
 
-// Seconds from the beginning at which requests are sent, in order: a Poisson process of `rate`
-// requests a second, of which the first is sent after one of its intervals; without a rate all 0.
+// Times in seconds from the start at which requests are sent, in order: a Poisson process of `rate`
+// requests per second, whose first request is sent after one interval; without a rate all 0.
 std::vector<double> arrival_times(int64_t count, std::optional<double> rate, uint64_t seed);
 
-// Token ids below `vocabulary`: the first `shared` are those of every other prompt of the seed, the
-// rest those of prompt `number` alone.
+// Token ids below `vocabulary`: the first `shared` are common to all prompts of the seed, the rest
+// are specific to prompt `number`.
 std::vector<int32_t> prompt_tokens(int64_t length, int64_t shared, int64_t vocabulary,
                                    uint64_t seed, int64_t number);
 

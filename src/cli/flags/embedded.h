@@ -1,4 +1,4 @@
-// The texts of table.tsv, older.tsv and reasons.tsv of this folder.
+// Contents of this folder's table.tsv, older.tsv and reasons.tsv.
 #pragma once
 
 #include <string_view>

@@ -1,4 +1,4 @@
-// Flags of Megatron-LM that a command has no field for.
+// Megatron-LM's flags for which a command has no field.
 #pragma once
 
 #include <algorithm>
@@ -11,31 +11,31 @@
 
 namespace megatron::cli {
 
-// Throws Error with the only error or with a list of several. Does nothing if there are none.
+// Throws Error with the error, or with a list if there are several. Does nothing if there are none.
 void throw_together(const std::vector<std::string>& errors);
 
 class ForeignFlags {
  public:
-  // fields: those of the command; they are borrowed.
+  // fields: the command's fields, borrowed.
   explicit ForeignFlags(Fields& fields) : fields_(fields) {}
 
-  // Null where Megatron-LM has no such flag. flag: with its dashes.
+  // Null if Megatron-LM has no such flag. flag: with its dashes.
   const FlagRow* find(std::string_view flag) const { return table_.find(flag); }
 
-  // Another spelling of a field sets it, and of several spellings the last counts; an ignored flag
-  // is noted, a refused one kept for finish(). Throws Error for a value that Megatron-LM would not
-  // take, and for a flag that other commands have and this one lacks.
+  // Another spelling of a field sets the field, and the last of several spellings counts; an
+  // ignored flag is noted, a refused one is kept for finish(). Throws Error for a value that
+  // Megatron-LM would not accept, and for a flag that only other commands have.
   void take(const FlagRow& row, const std::vector<std::string>& values);
 
-  // Those that are taken from now on stand in this line of a file, "run.yaml:3"; empty: in none.
+  // Sets the file line of the flags that are taken from now on, "run.yaml:3"; empty: none.
   void stand_in(const std::string& where) { place_ = where.empty() ? "" : where + ": "; }
 
-  // The error that finish() reports for a flag that neither program has.
+  // Adds an error that finish() reports, for a flag that neither program has.
   void refuse(const std::string& error) {
     if (std::ranges::find(unknown_, error) == unknown_.end()) unknown_.push_back(error);
   }
 
-  // Throws one Error that names all that were refused, each with its reason. After all fields are
+  // Throws one Error that names all refused flags, each with its reason. Call after all fields are
   // set.
   void finish();
 

@@ -16,7 +16,7 @@ Verdict verdict_of(std::string_view word) {
   return Verdict::refused;
 }
 
-// Calls f with the cells of each line behind the first, which names the columns.
+// Calls f with the cells of each line after the first, which names the columns.
 template <size_t columns, class F>
 void for_each_row(std::string_view text, F f) {
   take_until(text, '\n');

@@ -1,6 +1,6 @@
-// What becomes of each flag of Megatron-LM: table.tsv (its 878 options), older.tsv (spellings that
-// its documents and scripts still show) and reasons.tsv. tools/flag_table checks them against
-// Megatron-LM's list and this program's fields.
+// Maps each Megatron-LM option to its status here (supported, ignored or refused): table.tsv (its
+// 878 options), older.tsv (spellings that its documents and scripts still show) and reasons.tsv.
+// tools/flag_table checks them against Megatron-LM's list and this program's fields.
 #pragma once
 
 #include <span>
@@ -22,11 +22,11 @@ struct FlagRow {
   std::string_view initial;  // Megatron-LM's default, empty for none
   std::string_view choices;  // "a|b"
   Verdict verdict;
-  // supported: what a test sees change, or "=--lr-warmup-fraction" for another spelling of a flag,
-  // with its value behind a space where it is fixed. Else: a row of reasons.tsv.
+  // supported: the effect that a test observes, or "=--lr-warmup-fraction" for another spelling of
+  // a flag, followed by a space and its value if that is fixed. Otherwise: a row of reasons.tsv.
   std::string_view why;
-  // supported: "default", "choices", "value", where they differ from Megatron-LM's on purpose.
-  // refused: values that are accepted, "1|2", or "when --position-embedding-type rope".
+  // supported: "default", "choices" or "value" if these intentionally differ from Megatron-LM's.
+  // refused: accepted values, "1|2", or "when --position-embedding-type rope".
   std::string_view detail;
 
   bool is_switch() const { return value == "switch"; }
@@ -46,7 +46,7 @@ class FlagTable {
   std::span<const FlagRow> older() const { return older_; }
   std::span<const ReasonRow> reasons() const { return reasons_; }
 
-  // flag: with its dashes. Null where Megatron-LM has no such flag.
+  // flag: with its dashes. Null if Megatron-LM has no such flag.
   const FlagRow* find(std::string_view flag) const;
   std::string_view reason(const FlagRow& row) const;  // of one ignored or refused
 
@@ -55,7 +55,7 @@ class FlagTable {
   std::vector<ReasonRow> reasons_;
 };
 
-// The parts of a list; none of an empty text.
+// Splits a list into its parts; an empty text has none.
 std::vector<std::string_view> split_list(std::string_view text, char separator);
 
 }  // namespace megatron::cli

@@ -1,4 +1,4 @@
-// A build without MPI: a process is alone.
+// Build without MPI: a process is always alone.
 #include "comm/processes.h"
 
 #include <exception>

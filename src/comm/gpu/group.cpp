@@ -27,12 +27,13 @@ namespace {
 
 constexpr int64_t kChunk = int64_t{64}
                            << 20;  // bytes that a reduction in rank order takes at a time
-// Up to here, bytes of all ranks together, every rank gets all and adds all: one exchange, not two.
+// Up to this number of bytes of all ranks together, every rank receives everything and reduces it
+// itself: one exchange instead of two.
 constexpr int64_t kSmall = int64_t{64} << 10;
 constexpr int64_t kSliceUnit = 64;  // elements; slices begin at its multiples
 
 bool is_exact(DType type) { return size_of(type) != 2 && !is_floating(type); }
-// Whether NCCL's own reduction is the one that is asked for; its maximum forgets NaNs.
+// True if NCCL's own reduction gives the requested result; its maximum drops NaNs.
 bool is_nccls(DType type, Reduce op) {
   return is_exact(type) || (op == Reduce::sum && (type == DType::f32 || type == DType::f64));
 }
@@ -50,15 +51,15 @@ CommunicatorId id_of(const Tensor& tensor) {
   return id;
 }
 
-// Messages to one rank. Its communicator comes to be when the receiver wants a first message, and
-// nobody waits for that: until then messages wait here.
+// Messages to one rank. Their communicator is made when the receiver first wants a message, without
+// anyone waiting for it; until then messages are queued here.
 class Outbox {
  public:
   Outbox(std::shared_ptr<GpuRank> rank, const CommunicatorId& id)
       : state_(std::make_shared<State>(std::move(rank))),
         thread_([state = state_, id] { state->open(id); }) {}
 
-  // Returns when the receiver has come, or the run has failed.
+  // Returns once the receiver has come or the run has failed.
   ~Outbox() {
     thread_.join();
     state_->lane.reset();
@@ -67,7 +68,7 @@ class Outbox {
   Outbox& operator=(const Outbox&) = delete;
 
   Arena& arena() { return *state_->arena; }
-  // copied: when `letter` has its bytes.
+  // copied: reached when `letter` has its bytes.
   void post(Tensor letter, Event copied) { state_->post({std::move(letter), std::move(copied)}); }
 
  private:
@@ -129,7 +130,7 @@ class GpuGroup final : public Group {
     if (std::uncaught_exceptions() > exceptions_)
       common_->give_up(fmt::format("rank {} failed", rank()));
     const auto call = call_of({"end", "NCCL communicators"}, -1);
-    // Communicators end on all their ranks together: in one order, whoever they are of.
+    // Communicators are destroyed by all their ranks together, so all ranks use the same order.
     lane_.reset();
     while (!inboxes_.empty() || !outboxes_.empty()) {
       const bool in = outboxes_.empty() ||
@@ -208,7 +209,7 @@ class GpuGroup final : public Group {
       }
       return pieces;
     };
-    // Ranks may have no rows, and come all the same.
+    // A rank without rows still takes part.
     return queue(header_of("all_to_all", call, in, row), stream, {in, out}, [&](GpuLane& lane) {
       lane.communicator().exchange(pieces(data(in), send_counts), pieces(data(out), receive_counts),
                                    lane.stream());
@@ -383,13 +384,13 @@ class GpuGroup final : public Group {
 
   // --- Reductions in rank order.
 
-  // Bytes for one part of every rank; given back at once, since only the lane's stream uses it.
+  // Bytes for one part of every rank; released at once, since only the lane's stream uses them.
   Tensor room(GpuLane& lane, const Numbers& part) const {
     return Tensor::empty(lane.arena(), Shape{size() * round_up(part.count, kSliceUnit)}, part.type,
                          "parts of all ranks");
   }
 
-  // sum = the reduction of block(r) of every rank r; this rank gives block(r) to rank r.
+  // sum = the reduction of block(r) over all ranks; this rank gives block(r) to rank r.
   void reduce_blocks(GpuLane& lane, FunctionRef<Communicator::Piece(int)> block, Numbers sum,
                      Reduce op) {
     const Tensor parts = room(lane, sum);
@@ -411,7 +412,7 @@ class GpuGroup final : public Group {
                            lane.stream());
   }
 
-  // Rank r reduces slice r and gives it to the others.
+  // Rank r reduces slice r and sends it to the others.
   void reduce_slices(GpuLane& lane, Numbers t, Reduce op) {
     const int64_t element = size_of(t.type),
                   share = round_up(ceil_div(t.count, size()), kSliceUnit);
@@ -437,7 +438,7 @@ class GpuGroup final : public Group {
   std::map<int, std::unique_ptr<GpuLane>> inboxes_;
 };
 
-// This machine among others: the name it has, and the start of its system.
+// Identifies this machine: its host name and its boot.
 int64_t machine_number() {
   std::array<char, 256> name{};
   ::gethostname(name.data(), name.size() - 1);
@@ -449,7 +450,7 @@ int64_t machine_number() {
   return static_cast<int64_t>(hash);
 }
 
-// What a rank says to the others before they choose NCCL.
+// Data that the ranks exchange before they choose NCCL.
 struct GpuOfRank {
   int64_t machine = 0, gpu = 0;
 };
@@ -458,7 +459,7 @@ struct NcclOfRank {
   std::array<char, 360> words{};  // the version, or why it cannot be used; ends with a zero
 };
 
-// Of all ranks.
+// Gathers one value from every rank.
 template <class T>
 std::vector<T> all_of(Group& host, const T& mine) {
   ThreadPool pool(1);

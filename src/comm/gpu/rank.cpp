@@ -45,7 +45,7 @@ void GpuLane::add(Event reached, std::unique_ptr<GpuCall> call, Tensor tensor) {
   under_way_.push_back({std::move(reached), std::move(call), std::move(tensor)});
 }
 
-// Each is over before those behind it.
+// Each call ends before those behind it.
 void GpuLane::let_go() {
   const std::lock_guard lock(mutex_);
   while (!under_way_.empty() && under_way_.front().reached.reached()) under_way_.pop_front();
@@ -96,8 +96,8 @@ void GpuRank::give_up(const std::string& reason) {
   if (failed()) return;
   reason_ = reason;
   failed_.store(true, std::memory_order_release);
-  // All at once: what one had is given back when the kernels of all others have ended, here and at
-  // the other ranks, which may begin with another one.
+  // All at once: abort() returns only when the kernels of all communicators have ended, here and on
+  // the other ranks, which may begin with another communicator.
   std::vector<std::thread> threads;
   for (GpuLane* lane : lanes_) threads.emplace_back([lane] { lane->communicator().abort(); });
   for (std::thread& thread : threads) thread.join();

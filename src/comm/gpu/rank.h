@@ -1,4 +1,4 @@
-// What all groups of one rank on one GPU have in common (comm/gpu/group.h).
+// State shared by all groups of one rank on one GPU (comm/gpu/group.h).
 #pragma once
 
 #include <atomic>
@@ -19,10 +19,10 @@ namespace megatron::comm {
 
 class GpuRank;
 
-// A call of the rank, open from its making to its end.
+// A call of the rank, open from construction to destruction.
 class GpuCall {
  public:
-  // peer: of a recv, the sender; else -1.
+  // peer: sender of a recv; otherwise -1.
   GpuCall(CallHeader header, Member& member, int peer)
       : header_(std::move(header)),
         progress_(member.progress()),
@@ -47,8 +47,7 @@ class GpuLane {
   Stream& stream() { return *stream_; }
   Arena& arena() { return *arena_; }  // of what only this lane's stream reads and writes
 
-  // What is on its way: a call, or null, and a tensor that lives as long. reached: when it is over.
-  // Those that are over are let go.
+  // Keeps a call (may be null) and a tensor alive until `reached`. Releases completed ones.
   void add(Event reached, std::unique_ptr<GpuCall> call, Tensor tensor);
   void let_go();
   bool idle();
@@ -68,11 +67,11 @@ class GpuLane {
   std::deque<UnderWay> under_way_;
 };
 
-// A thread of its own looks after the calls that are under way: it lets them go when they are over,
-// and gives all up when the ranks' run has failed or NCCL has.
+// A thread of this object monitors the calls in flight: it releases completed calls, and aborts all
+// if the ranks' run or NCCL has failed.
 class GpuRank {
  public:
-  // member: of the group of all ranks; borrowed.
+  // member: that of the group of all ranks; borrowed.
   GpuRank(Device device, Member& member);
   ~GpuRank();
   GpuRank(const GpuRank&) = delete;
@@ -80,21 +79,21 @@ class GpuRank {
 
   const Nccl& nccl() const { return nccl_; }
   Device device() const { return device_; }
-  // For calls of the host's groups, and to make streams.
+  // Stream for calls of the host's groups, and for making streams.
   Stream& host() { return host_; }
   ThreadPool& pool() { return pool_; }
   Arena& scratch() { return *scratch_; }
 
-  // Returns when all ranks of the communicator have come; throws Error when the run fails first.
+  // Returns once all ranks of the communicator have joined; throws Error if the run fails first.
   std::unique_ptr<Communicator> join(const CommunicatorId& id, int rank, int size);
 
   void add(GpuLane& lane);
   void remove(GpuLane& lane);
 
-  // Ends all that is queued, and waits until it has ended; the first reason counts.
+  // Aborts everything queued and waits until it has ended; only the first reason is kept.
   void give_up(const std::string& reason);
   bool failed() const { return failed_.load(std::memory_order_acquire); }
-  // Throws Error: `call` was given up, and why.
+  // If calls were given up, throws Error naming `call` and the reason.
   void check(std::string_view call) const;
 
  private:

@@ -8,7 +8,7 @@
 namespace megatron::comm {
 namespace {
 
-// A copy of a tensor in host memory.
+// Copy of a tensor in host memory.
 Tensor on_host(const Tensor& t, Arena& arena, bool filled) {
   Tensor copy = Tensor::empty(arena, t.shape(), t.dtype(), "staged");
   if (filled && t.bytes() > 0)

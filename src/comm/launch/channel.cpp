@@ -19,7 +19,7 @@ constexpr size_t kHead = 9;
 
 std::string reason(int error) { return std::system_category().message(error); }
 
-// The abstract address of a name: no file, known on this machine alone.
+// Abstract address of a name: it is not a file, and is visible only on this machine.
 sockaddr_un address_of(std::string_view name) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
@@ -83,7 +83,7 @@ bool Channel::receive(std::vector<Message>& messages) {
   char packet[kHead + kMostBytes];
   for (int i = 0; i < kMostAtOnce; ++i) {
     const ssize_t n = ::recv(file(), packet, sizeof packet, 0);
-    // The other side may be gone before it has read all; what it sent is still there.
+    // The other side may have closed before it read everything; what it sent can still be received.
     if (n < 0 && (errno == EINTR || errno == ECONNRESET)) continue;
     if (n < 0 && errno == EAGAIN) break;
     if (n <= 0) return false;
@@ -106,7 +106,7 @@ Listener listen() {
   address.sun_family = AF_UNIX;
   socklen_t size = sizeof address;
   const int file = listener.socket.get();
-  // With a family alone, the system chooses a name that is free.
+  // Without a name, the system chooses a free one.
   MG_CHECK(
       file >= 0 &&
           ::bind(file, reinterpret_cast<const sockaddr*>(&address), sizeof(sa_family_t)) == 0 &&

@@ -1,5 +1,5 @@
-// Messages between `megatron launch` and the guard of each rank, over a socket of this machine; and
-// handles of the system.
+// Messages between `megatron launch` and the guard of each rank over a local socket, and handles of
+// the operating system.
 #pragma once
 
 #include <cstdint>
@@ -49,7 +49,7 @@ struct Message {
 
 constexpr size_t kMostBytes = size_t{64} << 10;  // of a message's text
 
-// A connected socket that never blocks. Throws Error for bytes that are no messages.
+// A connected, non-blocking socket. Throws Error for bytes that are not messages.
 class Channel {
  public:
   explicit Channel(Descriptor socket);
@@ -57,7 +57,8 @@ class Channel {
   int file() const { return socket_.get(); }
   void send(const Message& message);  // into the queue, and as much as the socket takes
   void flush();
-  // Appends what has come; false when the other side is gone and all is read.
+  // Appends the received messages; returns false once the other side is gone and everything has
+  // been read.
   bool receive(std::vector<Message>& messages);
   size_t queued() const { return queued_; }
 
@@ -67,16 +68,16 @@ class Channel {
   size_t queued_ = 0;  // bytes
 };
 
-// The environment variable by which a guard finds its launch: the name of its socket.
+// Environment variable that tells a guard the name of its launch's socket.
 inline constexpr const char* kLaunchVariable = "MEGATRON_LAUNCH";
 
-// A socket that listens, under a name of its own.
+// A listening socket with a unique name.
 struct Listener {
   Descriptor socket;
   std::string name;
 };
 Listener listen();
-// A connection of this user that has come; not open when there is none.
+// An accepted connection from this user; not open if there is none.
 Descriptor accept(const Listener& listener);
 Descriptor connect(const std::string& name);  // throws Error
 

@@ -18,14 +18,14 @@
 namespace megatron::comm::launch {
 namespace {
 
-// In the child: exec, or the errno of what failed.
+// Runs in the child: exec, or the errno of the failure.
 int become(const ChildOptions& options, std::vector<char*>& argv, pid_t parent) {
   ::setpgid(0, 0);
   if (options.at_parents_end != 0) {
     ::prctl(PR_SET_PDEATHSIG, options.at_parents_end);
     if (::getppid() != parent) return ESRCH;
   }
-  // Through copies, so that no file is closed before it is used.
+  // Duplicates the files first, so that none is closed before it is used.
   const int files[] = {options.input, options.output, options.error_output};
   int copies[3];
   for (int i = 0; i < 3; ++i) {

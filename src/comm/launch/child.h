@@ -1,4 +1,4 @@
-// Starting a program without a shell.
+// Starts a program without a shell.
 #pragma once
 
 #include <sys/types.h>
@@ -20,14 +20,15 @@ struct ChildOptions {
   int at_parents_end = 0;                       // signal that it gets when this process dies
 };
 
-// In a process group of its own. Throws Error naming the program when it does not
-// start. Not for a process with threads.
+// Starts a program in its own process group. Throws Error naming the program if it does not start.
+// Must not be called by a process with threads.
 pid_t start_child(const ChildOptions& options);
 
-// What a program writes to both its outputs; nothing where it does not start, or runs for longer.
+// Output of a program on stdout and stderr; none if it does not start or runs longer.
 std::optional<std::string> output_of(const std::vector<std::string>& words, double most_seconds);
 
-// A file to poll for these signals, which are blocked for this process from now on.
+// Returns a file descriptor to poll for these signals, which are blocked for this process from now
+// on.
 Descriptor signal_file(const std::vector<int>& signals);
 std::vector<int> read_signals(const Descriptor& file);
 

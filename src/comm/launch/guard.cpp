@@ -91,7 +91,7 @@ class Guard {
   void on_signal(int signal) {
     if (signal == SIGCHLD) return;
     if (signal == SIGTERM || signal == SIGINT || signal == SIGHUP) {
-      // From the launcher, or the batch system.
+      // Signal from the launcher, or from the batch system.
       if (!term_at_) term_at_ = now_seconds() + kOwnEnd;
       by_launcher_ = true;
       passed_on_ = signal;
@@ -104,7 +104,7 @@ class Guard {
     if (child_ > 0 && !status_) ::kill(-child_, signal);
   }
 
-  // Sends what the program wrote; a file whose end is reached is closed.
+  // Forwards the program's output; a file at its end is closed.
   void pump(Descriptor& file, MessageKind kind) {
     char buffer[kMostBytes];
     while (file.open() && channel_.queued() <= kMostQueued) {

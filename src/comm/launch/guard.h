@@ -1,6 +1,5 @@
-// The small process between the launcher and the program of a rank. It sends what the program
-// writes to `megatron launch` and how it ended, passes signals on, and ends the program when launch
-// is gone.
+// The small process between the launcher and the program of a rank. It sends the program's output
+// and how it ended to `megatron launch`, passes signals on, and ends the program if launch is gone.
 #pragma once
 
 #include <string>
@@ -10,10 +9,10 @@
 
 namespace megatron::comm::launch {
 
-// Runs the program (words[0], with its arguments) as the rank that the environment names; gives its
-// exit code, 128 + signal when a signal ended it; 0 where launch has it (Open MPI's launcher takes a
-// second to act on a code that others have reported already). Throws Error
-// where the environment is not that of a rank of launch, or launch cannot be reached.
+// Runs the program (words[0], with its arguments) as the rank that the environment names. Returns
+// its exit code, or 128 + signal if a signal ended it; 0 if launch has received the code (Open
+// MPI's launcher takes a second to react to a code that others have already reported). Throws Error
+// if the environment is not that of a rank of launch, or if launch cannot be reached.
 int guard(const std::vector<std::string>& words, const Variable& variable);
 
 }  // namespace megatron::comm::launch

@@ -10,7 +10,7 @@
 namespace megatron::comm::launch {
 namespace {
 
-// The first run of digits and dots behind `mark`: "4.1.4".
+// First run of digits and dots after `mark`: "4.1.4".
 std::string version_behind(std::string_view text, std::string_view mark) {
   size_t at = text.find(mark);
   if (at == text.npos) return {};

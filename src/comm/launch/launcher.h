@@ -1,5 +1,5 @@
-// The programs that start ranks under MPI on this machine: which one there is, and the options it
-// needs. Pure: what is known of machine and run comes in as values.
+// The programs that start ranks under MPI on this machine: which one exists, and the options it
+// needs. Pure functions: facts about the machine and the run are passed in as values.
 #pragma once
 
 #include <optional>
@@ -24,10 +24,10 @@ struct Launcher {
   std::string description() const;  // "Open MPI 4.1.4 (/usr/bin/mpirun)"
 };
 
-// From what `path --version` prints; nothing where that is no launcher that is known.
+// Identifies a launcher by the output of `path --version`; none if it is not a known launcher.
 std::optional<Launcher> launcher_of(const std::string& path, std::string_view version_text);
 
-// Names to look for, the best first. mpi: only names that can be this one's.
+// Names to look for, the best first. mpi: only names of that MPI's launchers.
 std::vector<std::string> launcher_names(std::optional<Mpi> mpi);
 
 struct Situation {
@@ -40,10 +40,11 @@ struct Option {
   std::string reason;              // empty for what is plain: -np
 };
 
-// What stands between the launcher and the program.
+// Options between the launcher and the program.
 std::vector<Option> launch_options(const Launcher& launcher, const Situation& situation);
 
-// "--allow-run-as-root (this is root), --bind-to none (...)": the options that have a reason.
+// Formats the options that have a reason: "--allow-run-as-root (this is root), --bind-to none
+// (...)".
 std::string explained(const std::vector<Option>& options);
 
 }  // namespace megatron::comm::launch

@@ -1,4 +1,4 @@
-// Lines of several ranks in one stream, each whole.
+// Merges the lines of several ranks into one stream without splitting a line.
 #pragma once
 
 #include <string>
@@ -7,11 +7,11 @@
 
 namespace megatron::comm::launch {
 
-// The longest line that is kept together; a longer one is printed in pieces of this size.
+// Longest line that is kept together; longer ones are printed in pieces of this size.
 constexpr size_t kLongestLine = size_t{16} << 20;
 
-// One output stream of all ranks. Bytes of a rank come in pieces of any size; what is returned is
-// the complete lines, each with "[rank] " before it where prefix is set.
+// One output stream of all ranks. Bytes of a rank arrive in pieces of any size; returns the
+// complete lines, each prefixed with "[rank] " if prefix is set.
 class LineMerger {
  public:
   LineMerger(int ranks, bool prefix) : parts_(static_cast<size_t>(ranks)), prefix_(prefix) {}

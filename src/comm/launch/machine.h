@@ -1,4 +1,4 @@
-// What there is on this machine: launchers, root, containers.
+// Properties of this machine: launchers, root, containers.
 #pragma once
 
 #include <optional>
@@ -8,8 +8,8 @@
 
 namespace megatron::comm::launch {
 
-// wanted: "auto" (any), "mpirun", "mpiexec", or a path. mpi: only a launcher of this one will do.
-// Throws Error naming what to install.
+// wanted: "auto" (any), "mpirun", "mpiexec", or a path. mpi: only a launcher of this MPI is
+// accepted. Throws Error naming what to install.
 Launcher find_launcher(const std::string& wanted, std::optional<Mpi> mpi);
 
 Situation situation_here(int ranks);

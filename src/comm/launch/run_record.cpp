@@ -72,7 +72,7 @@ void RunRecord::ask_to_end(double now) {
 }
 
 const RunRecord::Rank* RunRecord::first() const {
-  // One that ended by itself before others, else the order in time.
+  // Prefers ranks that ended by themselves, then the order in time.
   const auto place = [](const Rank& r) { return std::pair(r.asked || r.is_lost, r.order); };
   const Rank* best = nullptr;
   for (const Rank& r : ranks_) {
@@ -82,7 +82,8 @@ const RunRecord::Rank* RunRecord::first() const {
 }
 
 int RunRecord::code_of(const Rank& rank) const {
-  // A rank that the launcher ended has no code of its own: MPI_Abort's comes through the launcher.
+  // A rank that the launcher ended has no code of its own: MPI_Abort's code comes through the
+  // launcher.
   const bool by_launcher = rank.is_lost || (rank.asked && WIFSIGNALED(rank.status));
   if (by_launcher && !terminated_at_ && launcher_status_ && WIFEXITED(*launcher_status_) &&
       *launcher_status_ != 0) {

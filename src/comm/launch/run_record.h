@@ -1,5 +1,5 @@
-// What became of the ranks of a run, what is to be done about it, and the verdict in the end. Pure:
-// the time comes in, in seconds.
+// Record of how the ranks of a run ended, the action that is due, and the final verdict. Pure: the
+// time is passed in, in seconds.
 #pragma once
 
 #include <optional>
@@ -21,7 +21,7 @@ class RunRecord {
   explicit RunRecord(int ranks) : ranks_(static_cast<size_t>(ranks)) {}
 
   void started() { ++started_; }
-  // status is waitpid's. asked: a launcher or this run made the rank end.
+  // status is waitpid's. asked: a launcher or this run told the rank to end.
   void ended(int rank, int status, bool asked, double now);
   void lost(int rank, double now);              // ended with its guard: no status
   void launcher_ended(int status, double now);  // waitpid's
@@ -29,7 +29,7 @@ class RunRecord {
   int started_count() const { return started_; }
   bool all_ended() const { return ended_ == static_cast<int>(ranks_.size()); }
   bool failed() const { return first_failure_at_.has_value(); }
-  // What is due at this time for the ranks that still run; each is reported once.
+  // Action that is due now for the ranks that still run; each is reported once.
   Step due(double now);
   void ask_to_end(double now);  // all are to end at once, whatever became of others
 

@@ -28,7 +28,7 @@ namespace {
 
 constexpr double kGraceOfGuards = 10;  // seconds for ranks whose launcher has gone before them
 
-// Each rank is a connection.
+// Raises the file limit, since each rank is a connection.
 void allow_files(int ranks) {
   rlimit limit;
   const auto needed = static_cast<rlim_t>(ranks) + 64;
@@ -37,7 +37,8 @@ void allow_files(int ranks) {
   ::setrlimit(RLIMIT_NOFILE, &limit);
 }
 
-// With SIGHUP unless it is ignored, as under nohup: one that is blocked would come all the same.
+// Includes SIGHUP unless it is ignored, as under nohup, because a blocked signal would arrive even
+// so.
 Descriptor signals_of_launch() {
   struct sigaction hang_up{};
   ::sigaction(SIGHUP, nullptr, &hang_up);
@@ -45,7 +46,7 @@ Descriptor signals_of_launch() {
   return signal_file({SIGINT, SIGTERM, SIGUSR1, SIGHUP, SIGCHLD});
 }
 
-// A connection, from its first byte; its rank is known when its hello has come.
+// A connection from its first byte; its rank is known once its hello has arrived.
 struct Peer {
   explicit Peer(Descriptor socket) : channel(std::move(socket)) {}
   Channel channel;
@@ -131,8 +132,8 @@ class Supervisor {
     }
   }
 
-  // Waits for the reader; so do the ranks then. A terminal that has hung up takes nothing more, and the
-  // ranks may be saving.
+  // Waits for the reader, and so do the ranks. A terminal that has hung up accepts nothing more,
+  // and the ranks may be saving.
   void print(int file, std::string_view text) {
     while (!text.empty()) {
       const ssize_t n = ::write(file, text.data(), text.size());
@@ -151,7 +152,7 @@ class Supervisor {
 
   void on_signal(int signal) {
     if (signal == SIGCHLD) return;
-    // A shell and its terminal may both send SIGHUP, so a second one does not hurry.
+    // A shell and its terminal may both send SIGHUP, so a second one does not force the end.
     const bool once = signal == SIGUSR1 || signal == SIGHUP;
     if (++seen_[signal] > 1) {
       if (once) return;

@@ -1,4 +1,4 @@
-// Starts a launcher with its ranks and stays with them to the end.
+// Starts a launcher with its ranks and supervises them to the end.
 #pragma once
 
 #include <string>
@@ -13,11 +13,11 @@ struct Job {
   bool prefix = true;
 };
 
-// Prints what the ranks write, whole lines, as they come. SIGINT, SIGTERM, SIGUSR1 and SIGHUP go to
-// the ranks, each once; a second SIGINT or SIGTERM ends them at once. When a rank fails, the others
-// get 2 s to end by themselves (60 s when it has saved and ended), then SIGTERM, then SIGKILL. Gives
-// the exit code of the rank that failed first, 0 when all ended with 0. Throws Error when the
-// launcher cannot be started.
+// Prints the ranks' output line by line as it arrives. SIGINT, SIGTERM, SIGUSR1 and SIGHUP are
+// forwarded to the ranks, each once; a second SIGINT or SIGTERM ends them at once. When a rank
+// fails, the others get 2 s to end by themselves (60 s if it ended after saving), then SIGTERM,
+// then SIGKILL. Returns the exit code of the rank that failed first, or 0 if all ended with 0.
+// Throws Error if the launcher cannot be started.
 int supervise(const Job& job);
 
 }  // namespace megatron::comm::launch

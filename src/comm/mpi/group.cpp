@@ -16,10 +16,11 @@ namespace megatron::comm {
 
 namespace {
 
-// A reduction moves and adds this many bytes of a tensor at a time, so that what it holds besides
-// the tensor is bounded and stays near the core.
+// Bytes of a tensor that a reduction moves and adds at a time, which bounds its additional memory
+// and keeps it in the caches.
 constexpr int64_t kChunk = int64_t{16} << 20;
-// Up to here, bytes of all ranks together, every rank gets all and adds all: one exchange, not two.
+// Up to this number of bytes of all ranks together, every rank receives everything and reduces it
+// itself: one exchange instead of two.
 constexpr int64_t kSmall = int64_t{32} << 10;
 constexpr int64_t kSliceUnit = 64;  // elements; slices begin at its multiples
 
@@ -214,8 +215,8 @@ class MpiGroup final : public Group, public Member {
     transport_->agree(header);
   }
 
-  // Every rank gets out(r) of every rank r. sources_ then names the ranks' numbers in rank order:
-  // mine, and the others' in scratch_.
+  // Every rank receives out(r) of every rank r. sources_ then points to the ranks' numbers in rank
+  // order: mine, and the others' in scratch_.
   void collect(Numbers mine, FunctionRef<Bytes(int rank)> out) {
     const int64_t stride = round_up(mine.count, kSliceUnit) * size_of(mine.type);
     const auto needed = static_cast<size_t>(stride * size());
@@ -233,7 +234,7 @@ class MpiGroup final : public Group, public Member {
     reduce(sources_, {&sum, 1}, t.type, op, 0, t.count, stream.pool());
   }
 
-  // Rank r reduces slice r and gives it to the others.
+  // Rank r reduces slice r and sends it to the others.
   void reduce_slices(Numbers t, Reduce op, Stream& stream) {
     const int64_t share = round_up(ceil_div(t.count, size()), kSliceUnit);
     const auto slice = [&](int r) {

@@ -1,4 +1,4 @@
-// A group of ranks that are processes.
+// A group whose ranks are processes.
 #pragma once
 
 #include <memory>
@@ -8,7 +8,7 @@
 
 namespace megatron::comm {
 
-// The group of all processes, of at least two. largest_message: bytes, > 0.
+// The group of all processes, of which there are at least two. largest_message: bytes, > 0.
 std::unique_ptr<Group> mpi_world(std::shared_ptr<Session> session, int64_t largest_message);
 
 }  // namespace megatron::comm

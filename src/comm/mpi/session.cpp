@@ -17,8 +17,8 @@ namespace {
 using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
 
-// Between two looks a rank first only yields, since what it waits for is often near; then it
-// sleeps, longer and longer when it is patient.
+// Between two polls a rank at first only yields, since what it waits for is often imminent; then it
+// sleeps, longer and longer if it is patient.
 class Pauses {
  public:
   explicit Pauses(Session::Pace pace) : patient_(pace == Session::Pace::patient) {}
@@ -38,7 +38,7 @@ class Pauses {
   std::chrono::microseconds sleep_ = 0us;
 };
 
-// "Open MPI v4.1.4, package: ..." or "MPICH Version:\t4.0.2\n...".
+// Shortens "Open MPI v4.1.4, package: ..." or "MPICH Version:\t4.0.2\n...".
 std::string short_name(std::string_view text) {
   if (text.starts_with("Open MPI v"))
     return fmt::format("Open MPI {}", text.substr(10, text.find(',') - 10));
@@ -144,7 +144,7 @@ void Session::finalize() {
 
 void Session::abort(int code) {
   std::fflush(nullptr);
-  // A launcher that is asked to end a run may leave the last words of its processes unread.
+  // A launcher that is asked to end a run may not read the last output of its processes.
   std::this_thread::sleep_for(100ms);
   // A thread that is stuck inside MPI must not keep the run alive.
   std::unique_lock lock(mutex_, std::defer_lock);

@@ -1,6 +1,6 @@
-// MPI in this process, from its start to its end. Every call of MPI goes through here: one at a
-// time, none that waits for other ranks inside MPI, so that threads may share it
-// (MPI_THREAD_SERIALIZED is enough) and a rank that waits gives its core away.
+// MPI in this process, from its start to its end. Every MPI call goes through here: one at a time,
+// and none that waits for other ranks inside MPI, so that threads may share it
+// (MPI_THREAD_SERIALIZED is enough) and a waiting rank yields its core.
 #pragma once
 
 #include <mpi.h>
@@ -19,7 +19,7 @@
 
 namespace megatron::comm {
 
-// A message that was sent and may still be on its way: its memory, and MPI's requests for it.
+// A message that was sent and may still be in flight: its memory, and its MPI requests.
 struct Parcel {
   std::vector<std::byte> envelope, data;
   std::vector<MPI_Request> requests;
@@ -41,27 +41,28 @@ class Session {
   const std::string& library() const { return library_; }  // "Open MPI 4.1.4"
   bool finalized() const { return finalized_; }
 
-  // Runs a call of MPI; throws Error with MPI's text when it fails.
+  // Makes an MPI call; throws Error with MPI's text if it fails.
   void call(std::string_view what, FunctionRef<int()> function);
   bool test(std::span<MPI_Request> requests);
-  // Whether a call would begin soon: no thread is inside MPI for long.
+  // True if a call would start soon: no thread is inside a long MPI call.
   bool is_free();
-  // patient: others may be long in coming. brisk: all are there, the data are on their way.
+  // patient: the other ranks may take long to arrive. brisk: all have arrived, the data are in
+  // flight.
   enum class Pace { patient, brisk };
   void wait(std::span<MPI_Request> requests, Pace pace);
 
-  // From now on every call throws this reason, also where a thread waits already: what is under way
-  // ends in memory that may be gone, so nothing may move it on.
+  // Makes every call throw this reason from now on, including calls in which a thread already
+  // waits. Pending operations refer to memory that may be gone, so nothing may advance them.
   void give_up(const std::string& reason);
   bool given_up() const { return given_up_.load(std::memory_order_acquire); }
   const std::string& reason() const { return reason_; }  // once it is given up
 
-  // The calls of this process.
+  // Record of the calls of this process.
   RankRecord& record() { return *record_; }
 
-  // Keeps the messages of a group that goes away.
+  // Keeps the messages of a group that is destroyed.
   void adopt(std::vector<Parcel> parcels);
-  // Waits for all ranks, then ends MPI. A message that nobody has received by then ends all
+  // Waits for all ranks, then finalizes MPI. A message that nobody has received by then ends all
   // processes, with a text that names it.
   void finalize();
   [[noreturn]] void abort(int code);

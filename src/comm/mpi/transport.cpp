@@ -13,7 +13,7 @@ namespace megatron::comm {
 
 namespace {
 
-// What travels ahead of a message. Longer names are cut; they are compared as far as they go.
+// Header sent before a message. Longer names are truncated, and only their beginnings compared.
 struct Envelope {
   int64_t bytes = 0, number = 0;
   DType type = DType::f32;

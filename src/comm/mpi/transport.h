@@ -1,4 +1,5 @@
-// Bytes between the ranks of one communicator, of any number: MPI's own counts end at 2^31 - 1.
+// Transfers bytes between the ranks of one communicator without a limit on their number: MPI's own
+// counts end at 2^31 - 1.
 #pragma once
 
 #include <memory>
@@ -16,7 +17,7 @@ class Transport {
  public:
   using Bytes = std::span<std::byte>;
 
-  // Takes over the communicator. members: its ranks' ranks of the world.
+  // Takes over the communicator. members: world ranks of its ranks.
   Transport(std::shared_ptr<Session> session, MPI_Comm communicator, std::vector<int> members,
             int rank, int64_t largest_message);
   ~Transport();
@@ -28,19 +29,20 @@ class Transport {
   const std::vector<int>& members() const { return members_; }
   Session& session() { return *session_; }
 
-  // Collective; returns when every rank has come. Throws Error on every rank when they differ.
+  // Collective; returns once every rank has arrived. Throws Error on every rank if the headers
+  // differ.
   void agree(const CallHeader& header);
-  // Collective: sends out(r) to every other rank r and fills in(r) from it. The sizes fit.
+  // Collective: sends out(r) to every other rank r and fills in(r) from it. The sizes must match.
   void exchange(FunctionRef<Bytes(int rank)> out, FunctionRef<Bytes(int rank)> in);
   // Collective.
   void broadcast(Bytes bytes, int root);
-  // Collective: the ranks' numbers one after another, `mine` of each.
+  // Collective: returns the ranks' numbers in rank order; `mine` is this rank's.
   std::vector<int> gather(std::span<const int> mine);
-  // Collective: a transport of the ranks that are listed, in this order; each rank belongs to one
-  // list and gives its own. Null for a list of one.
+  // Collective: a transport of the listed ranks, in this order; each rank belongs to one list and
+  // passes its own. Null for a list of one.
   std::unique_ptr<Transport> part(std::span<const int> ranks);
 
-  // A message under a name and a number; the sender goes on, its bytes have been copied. The
+  // Sends a message under a name and a number; the bytes are copied, so the sender continues. The
   // receiver compares name, type and size with its header; a difference throws Error.
   void send(const Tensor& tensor, int to, std::string_view call, int64_t number);
   void receive(Tensor& tensor, int from, const CallHeader& header);
@@ -48,7 +50,8 @@ class Transport {
  private:
   enum class Tag { envelope = 1, message = 2, collective = 3 };
 
-  // start(data, count, request): one message of a piece of `bytes`, which MPI counts by an int.
+  // start(data, count, request): starts one message of a piece of `bytes`; MPI counts its bytes by
+  // an int.
   template <class Start>
   void start(const char* name, Bytes bytes, std::vector<MPI_Request>& requests, Start start);
   void start_send(Bytes bytes, int to, Tag tag, std::vector<MPI_Request>& requests);

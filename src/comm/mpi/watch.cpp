@@ -60,7 +60,7 @@ void Watch::close() {
   stop_.write.close();
   if (thread_.joinable()) thread_.join();
   for (const auto& letter : letters_) {
-    // Whoever it was for has ended, too. Its bytes stay until MPI has ended.
+    // The process that it was for has ended, too. Its bytes are kept until MPI has ended.
     if (session_->test({&letter->request, 1})) continue;
     session_->call("free", [&] { return MPI_Request_free(&letter->request); });
   }
@@ -97,7 +97,7 @@ void Watch::look() {
   look_for_signal();
   if (session_->given_up()) return;
   look_for_hang();
-  // A thread that is inside MPI for long holds what this one needs.
+  // A thread inside a long MPI call holds the lock that this one needs.
   if (!session_->is_free()) return;
   look_for_waits();
   read_letters();
@@ -115,15 +115,15 @@ void Watch::look_for_hang() {
   tell_hang();
 }
 
-// Higher ranks look a little later, so that not all that wait ask all others at once: by then most
-// have heard that a lower one asks.
+// Higher ranks check a little later, so that the waiting ranks do not all ask the others at once:
+// by then most have heard that a lower one asks.
 WaitLimits Watch::own_limits() const {
   const double notice = notice_, rank = session_->rank();
   const double later = std::min(kTurn * rank, 0.5 * notice * rank / session_->size());
   return {limit_, notice > 0 ? notice + later : 0};
 }
 
-// Answers come as the thread goes round.
+// The thread handles answers as they arrive in its loop.
 void Watch::look_for_waits() {
   const WaitLimits limits = own_limits();
   if (limits.most != notices_.limits().most || limits.notice != notices_.limits().notice)
@@ -166,7 +166,7 @@ void Watch::ask_all() {
   }
 }
 
-// In the order of ranks, those that have not answered too.
+// Adds, in rank order, ranks that have not answered.
 void Watch::add_silent(std::vector<RankReport>& answers) const {
   for (int r = 0; r < session_->size(); ++r) {
     const auto same = [r](const RankReport& report) { return report.rank == r; };
@@ -204,7 +204,7 @@ void Watch::look_for_signal() {
 void Watch::on_signal() {
   if (launch::read_signals(signal_.file()).empty()) return;
   tell_own("was terminated by SIGTERM");
-  // A launcher that sees the end of a process may leave the last of its words unread.
+  // A launcher that sees the end of a process may not read the last of its output.
   if (reported_) std::this_thread::sleep_for(kLastWords);
   sigset_t mask;
   sigemptyset(&mask);
@@ -274,7 +274,7 @@ void Watch::read_letter(int from, Tag tag, std::string_view bytes) {
     if (asking_) answers_.push_back(RankReport::unpacked(bytes));
   } else if (tag == Tag::wait_request) {
     send(from, Tag::wait_report, own_report().packed());
-    // Of two that ask at once the lower rank logs.
+    // If two ranks ask at once, the lower rank logs.
     if (asked_until_ > 0 && from > session_->rank()) return;
     asked_until_ = 0;
     notices_.logged_elsewhere(now_seconds());

@@ -1,5 +1,5 @@
-// Looks after this process among those of a run: a run in which nobody goes on ends and tells why,
-// and a process that others end tells what it was doing.
+// Watches this process as one of a run: a run without progress ends and says why, and a process
+// that is ended by others says what it was doing.
 #pragma once
 
 #include <atomic>
@@ -17,8 +17,8 @@
 
 namespace megatron::comm {
 
-// SIGTERM as something to read, from its making on in all threads that are made later: before MPI
-// starts its own.
+// Makes SIGTERM readable from a file, in this thread and all threads created after construction;
+// must be made before MPI starts its own threads.
 class TermSignal {
  public:
   TermSignal();
@@ -34,16 +34,16 @@ class TermSignal {
   launch::Descriptor file_;
 };
 
-// One a process, with a thread and a communicator of its own. What it does:
-// - A call of this process that takes longer than limits.notice: asks all processes what they do,
-//   and logs who waits for whom; of several processes that wait, one does.
-// - One that takes longer than limits.most: asks again, prints one report and ends all with
-//   kGivenUp.
+// One per process, with its own thread and communicator. Reactions:
+// - A call of this process that takes longer than limits.notice: asks all processes what they are
+// doing, and logs who waits for whom; of several waiting processes only one does so.
+// - A call that takes longer than limits.most: asks again, prints one report and ends all processes
+// with kGivenUp.
 // - A call that waits for a process whose body has ended throws.
-// - SIGTERM, of a launcher whose other process has died or of a person: one line tells what this
-//   process did, then it dies of the signal as it would have. Where somebody else has blocked
-//   SIGTERM before (base/signal_watch.h) and does not take it while a call waits, only the line;
-//   not even that where calls may wait any time (WaitLimits 0, 0).
+// - SIGTERM, from a launcher after another process has died, or from a person: prints one line with
+// what this process was doing, then lets the signal end it as usual. If other code has blocked
+// SIGTERM before (base/signal_watch.h) and does not take it while a call waits, only prints the
+// line; prints nothing if calls may wait without limit (WaitLimits 0, 0).
 class Watch {
  public:
   // Collective. signal: borrowed.
@@ -96,7 +96,7 @@ class Watch {
   std::atomic<int64_t> runs_ = 0;
   std::atomic<bool> quiet_ = false;
 
-  // Of the thread alone.
+  // Used only by the watch thread.
   int overdue_ = 0;        // looks in a row that found a call too long
   int64_t announced_ = 0;  // the run whose end was announced
   bool asking_ = false, reported_ = false;

@@ -64,7 +64,7 @@ void set(int file, int level, int option, int value) {
   ::setsockopt(file, level, option, &value, sizeof value);
 }
 
-// Small frames go at once, and a host that is gone without a word is noticed within a minute.
+// Small frames are sent at once, and a host that disappears silently is noticed within a minute.
 void prepare(int file) {
   set(file, IPPROTO_TCP, TCP_NODELAY, 1);
   set(file, SOL_SOCKET, SO_KEEPALIVE, 1);
@@ -78,7 +78,7 @@ void set_patience_of(int file, int option, int seconds) {
   ::setsockopt(file, SOL_SOCKET, option, &time, sizeof time);
 }
 
-// Where nobody listens, the system may connect a socket of this host to itself, and then nobody can.
+// If nobody listens, the system may connect a local socket to itself, and then nobody can connect.
 bool is_its_own_peer(int file) {
   sockaddr_storage here{}, there{};
   socklen_t a = sizeof here, b = sizeof there;
@@ -98,7 +98,7 @@ std::string text_of(const addrinfo& address) {
   return text.data();
 }
 
-// A connected socket, or why there is none.
+// A connected socket, or the reason why there is none.
 launch::Descriptor try_to_connect(const RendezvousAddress& place, int seconds, std::string& why) {
   addrinfo hints{}, *found = nullptr;
   hints.ai_socktype = SOCK_STREAM;
@@ -144,7 +144,7 @@ RendezvousAddress rendezvous_address(const Variable& variable) {
   place.port = parse_number<int>(port).value_or(0);
   MG_CHECK(place.port >= 1 && place.port <= 65535,
            "the environment variable MASTER_PORT is '{}', not a port from 1 to 65535", port);
-  // torchrun itself listens at the port that it names then.
+  // torchrun itself listens at the port that it names in that case.
   if (variable("TORCHELASTIC_USE_AGENT_STORE") == "True") {
     place.port += place.port < 65535 ? 1 : -1;
     place.port_by = "next to MASTER_PORT, which torchrun uses itself";
@@ -217,7 +217,7 @@ Reception::Reception(const RendezvousAddress& place) {
     if (family == AF_INET6) set(socket_.get(), IPPROTO_IPV6, IPV6_V6ONLY, 0);
     return ::bind(socket_.get(), static_cast<const sockaddr*>(address), bytes) == 0;
   };
-  // A host may have no IPv6, or have it switched off.
+  // A host may not support IPv6, or have it disabled.
   const bool bound = bind(AF_INET6, &six, sizeof six) ||
                      (errno != EADDRINUSE && errno != EACCES && bind(AF_INET, &four, sizeof four));
   MG_CHECK(bound && ::listen(socket_.get(), SOMAXCONN) == 0,
@@ -234,7 +234,8 @@ std::optional<Line> Reception::accept() {
       return Line(std::move(socket));
     }
     if (errno == EINVAL || errno == EBADF) return std::nullopt;
-    // Of one connection only, or for want of descriptors or memory: others end.
+    // Other errors concern one connection, or a lack of descriptors or memory that ends when other
+    // connections close.
     if (errno != EINTR && errno != ECONNABORTED) std::this_thread::sleep_for(kRetryInterval);
   }
 }

@@ -1,5 +1,4 @@
-// TCP between the processes of a run that no MPI connects: where they meet, and what they tell each
-// other.
+// TCP between the processes of a run without MPI: their meeting point and their messages.
 #pragma once
 
 #include <cstdint>
@@ -21,25 +20,27 @@ struct RendezvousAddress {
   std::string run;  // "SLURM_JOB_ID 71": that those who meet have alike; empty: unknown
 };
 
-// MASTER_ADDR, a name or an address of IPv4 or IPv6, and MASTER_PORT; the port next to it where
-// torchrun keeps that one for itself (TORCHELASTIC_USE_AGENT_STORE is True). The run is that of
-// TORCHELASTIC_RUN_ID or SLURM_JOB_ID. Throws Error where one of the first is missing or is no port.
+// Reads MASTER_ADDR, a host name or an IPv4 or IPv6 address, and MASTER_PORT; the port after it if
+// torchrun keeps MASTER_PORT for itself (TORCHELASTIC_USE_AGENT_STORE is True). The run is
+// identified by TORCHELASTIC_RUN_ID or SLURM_JOB_ID. Throws Error if either of the first two is
+// missing or the port is invalid.
 RendezvousAddress rendezvous_address(const Variable& variable);
 
-// A connection that carries frames: a magic number, a kind, a length, and as many bytes. One thread
-// sends at a time and one receives; shut() may come from any.
+// A connection that carries frames: a magic number, a kind, a length, and that many bytes. One
+// thread may send while another receives; shut() may be called from any.
 class Line {
  public:
   Line(launch::Descriptor socket) : socket_(std::move(socket)) {}
-  // Throws Error where the other end has ended.
+  // Throws Error if the other end is closed.
   void send(uint32_t kind, std::string_view bytes);
-  // Empty: the other end has ended, or sends what is no frame, or one of more than `most` bytes.
+  // Empty if the other end is closed, or sends bytes that are not a frame, or a frame of more than
+  // `most` bytes.
   struct Frame {
     uint32_t kind = 0;
     std::string bytes;
   };
   std::optional<Frame> receive(int64_t most);
-  // Seconds that a receive() waits; 0: any time.
+  // Seconds that receive() waits; 0: without limit.
   void set_patience(int seconds);
   void shut();
 
@@ -47,11 +48,12 @@ class Line {
   launch::Descriptor socket_;
 };
 
-// Tries all addresses that the place's name has, again and again until `seconds` are over; then
-// throws Error naming the place and the last reasons.
+// Tries all addresses of the place's name repeatedly for up to `seconds`; then throws Error naming
+// the place and the last reasons.
 Line connect_to(const RendezvousAddress& place, double seconds);
 
-// Waits at a port of all addresses of this host, of IPv4 and IPv6. Throws Error where it is taken.
+// Listens at a port on all addresses of this host, IPv4 and IPv6. Throws Error if the port is in
+// use.
 class Reception {
  public:
   explicit Reception(const RendezvousAddress& place);

@@ -41,7 +41,7 @@ constexpr size_t kMostReason = 3000;  // bytes of it that others are told
   std::_Exit(code);
 }
 
-// Codes of exit are 1 to 255, whatever the bytes are.
+// Limits exit codes to 1 to 255, whatever the bytes are.
 int code_of(const std::string& bytes) { return std::clamp(std::atoi(bytes.c_str()), 1, 255); }
 
 std::optional<Hello> hello_of(const std::optional<Line::Frame>& frame) {
@@ -56,7 +56,8 @@ std::optional<Hello> hello_of(const std::optional<Line::Frame>& frame) {
 
 class Center final : public Star {
  public:
-  // own_failure: why this process has failed already, and nothing but that is told; empty: it has not.
+  // own_failure: reason why this process has already failed, in which case only that is sent;
+  // empty: it has not.
   Center(const RendezvousAddress& place, int size, double seconds,
          const std::string& own_failure = {})
       : size_(size),
@@ -102,7 +103,7 @@ class Center final : public Star {
   void abort(int code) override { send_all(Kind::abort, std::to_string(code)); }
 
  private:
-  // A rank may hang where it makes no call, so that no watchdog sees it.
+  // A rank may hang outside any call, where no watchdog sees it.
   [[noreturn]] void end_overdue(std::unique_lock<std::mutex>& lock) {
     std::string missing;
     for (int r = 1; r < size_; ++r)
@@ -166,7 +167,7 @@ class Center final : public Star {
     }
   }
 
-  // Of connections that are over, whoever they were of: a run may be knocked at for weeks.
+  // Releases closed connections, whoever opened them: a run's port may be probed for weeks.
   void let_go() {
     const std::lock_guard lock(mutex_);
     if (closed_) return;
@@ -217,7 +218,7 @@ class Center final : public Star {
     return fmt::format("rank {} failed before the ranks had connected: {}", rank, reason);
   }
 
-  // Until the process ends, in whatever way.
+  // Runs until the process ends in any way.
   void live(Line& line, int rank) {
     {
       const std::lock_guard lock(mutex_);
@@ -296,7 +297,7 @@ class Center final : public Star {
     }
   }
 
-  // Others hear why before their connections end.
+  // The others are sent the reason before their connections end.
   void close() {
     if (complete_ && !ended_) {
       if (world_->failed()) send_all(Kind::failure, world_->reason());
@@ -376,7 +377,7 @@ class Ray final : public Star {
   void end() override {
     ending_ = true;
     live_.send(number(Kind::bye), "");
-    // Until rank 0 says so, too, which is sooner if it waits for others.
+    // Waits until rank 0 also reports the end, which is sooner if it waits for others.
     const double began = now_seconds();
     while (!over_) {
       std::this_thread::sleep_for(kEndInterval);
@@ -418,7 +419,8 @@ class Ray final : public Star {
     end_if_stuck();
   }
 
-  // A thread may be inside a library that waits for the others for ever (NCCL, making a communicator).
+  // A thread may be inside a library that waits for the others forever (NCCL, making a
+  // communicator).
   void end_if_stuck() {
     for (const double until = now_seconds() + kGrace; now_seconds() < until;) {
       if (ending_) return;

@@ -1,4 +1,4 @@
-// What the processes of comm/tcp/star.h tell each other.
+// Messages between the processes of comm/tcp/star.h.
 #pragma once
 
 #include <array>
@@ -27,9 +27,9 @@ enum class Kind : uint32_t {
 
 inline uint32_t number(Kind kind) { return static_cast<uint32_t>(kind); }
 
-// Of a connection. part 0: news of ends; 1: calls of the group of all ranks; else of a group that a
-// split made, by its number; kNoPart: a process that takes no part. run: RendezvousAddress::run, the
-// rest zeros.
+// First message on a connection. part: 0 for news of ends, 1 for calls of the group of all ranks,
+// the number of a group that a split made, or kNoPart for a process that takes no part. run:
+// RendezvousAddress::run, padded with zeros.
 struct Hello {
   int32_t rank = 0, size = 0;
   int64_t part = 0;
@@ -67,7 +67,7 @@ struct Call {
 };
 
 std::string packed(const Call& call, std::string_view data);
-// Throws Error for bytes that are no call.
+// Throws Error for bytes that are not a call.
 Call unpacked(std::string_view bytes);
 
 }  // namespace megatron::comm::star

@@ -24,7 +24,7 @@ std::string_view text_of(const Tensor& t) {
   return {static_cast<const char*>(t.raw()), static_cast<size_t>(t.bytes())};
 }
 
-// What a split sends to a rank: numbers, in this order, then the members.
+// Header that a split sends to a rank: numbers, in this order, followed by the members.
 struct PartHead {
   int64_t part = 0, id = 0, place = 0, members = 0;
 };
@@ -244,7 +244,8 @@ class Server {
     if (state.micro_batch >= 0) doing.micro_batch(state.micro_batch);
   }
 
-  // What a correct process cannot send; sizes that ranks have differently are found by the group.
+  // Rejects calls that a correct process cannot send; the group detects sizes that differ between
+  // ranks.
   void check(const Call& c, int64_t n, int64_t m) const {
     const bool peer = c.peer >= 0 && c.peer < group_->size();
     const auto size = static_cast<size_t>(group_->size());

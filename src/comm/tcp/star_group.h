@@ -1,5 +1,5 @@
-// Both ends of the calls of comm/tcp/star.h: a group whose calls are made at rank 0, and their
-// making.
+// Both ends of the calls of comm/tcp/star.h: a group whose calls are made at rank 0, and the code
+// that makes them there.
 #pragma once
 
 #include <functional>
@@ -14,14 +14,15 @@
 
 namespace megatron::comm {
 
-// Of one process above rank 0: where rank 0 is, and why calls throw. Any thread.
+// Connection of a process other than rank 0 to rank 0, and the reason why its calls throw.
+// Thread-safe.
 class Home {
  public:
   Home(RendezvousAddress place, int rank, int size)
       : place_(std::move(place)), rank_(rank), size_(size), record_(rank) {}
   int rank() const { return rank_; }
   RankRecord& record() { return record_; }
-  // A new connection, of a group's number.
+  // Opens a new connection for the group with number `part`.
   Line connect(int64_t part, double seconds) const;
   void fail(const std::string& reason);  // the first counts
   std::string failure() const;           // empty: none
@@ -34,14 +35,14 @@ class Home {
   std::string reason_;
 };
 
-// part: see Hello. place: this rank's among `members`, ranks of the world.
+// part: see Hello. place: index of this rank among `members`, which are ranks of the world.
 std::unique_ptr<Group> star_group(std::shared_ptr<Home> home, int64_t part, uint64_t id,
                                   std::string_view name, int place, std::vector<int> members);
 
-// Keeps a group that a split has made, until its rank connects; its number.
+// Keeps a group that a split has made until its rank connects; returns its number.
 using PartMaker = std::function<int64_t(std::unique_ptr<Group>)>;
-// At rank 0: makes the calls that come over the line, until it ends. Throws Error for bytes that are
-// no calls.
+// Runs at rank 0: makes the calls that arrive over the line until it ends. Throws Error for bytes
+// that are not calls.
 void serve_calls(Line& line, std::unique_ptr<Group> group, const PartMaker& keep);
 
 }  // namespace megatron::comm

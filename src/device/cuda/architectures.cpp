@@ -9,7 +9,7 @@
 namespace megatron::cuda {
 namespace {
 
-// What cmake/cuda_architectures.cmake refuses to build for less than.
+// Lowest capability that cmake/cuda_architectures.cmake accepts.
 constexpr int kLeast = 80;
 
 struct Architecture {

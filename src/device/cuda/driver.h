@@ -1,9 +1,9 @@
-// The driver's functions, found when the program runs: libcuda is not linked.
+// The driver's functions, resolved at run time: libcuda is not linked.
 #pragma once
 
 namespace megatron::cuda {
 
-// A function that the driver has since that version of CUDA (12000 is 12.0). Throws Error when the
+// A driver function available since that version of CUDA (12000 is 12.0). Throws Error if the
 // driver lacks it.
 void* driver_entry(const char* name, unsigned since);
 

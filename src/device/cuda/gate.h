@@ -1,5 +1,5 @@
-// CUDA refuses to wait for a whole device while the work of one of its streams is recorded, and
-// spoils the recording. Here the waiting comes after the recording.
+// CUDA refuses to synchronise a whole device while one of its streams is being captured, and
+// invalidates the capture. This gate delays the synchronisation until the capture has ended.
 #pragma once
 
 #include <atomic>
@@ -9,13 +9,13 @@
 
 namespace megatron::cuda {
 
-// Of one device.
+// Recording gate for one device.
 class RecordingGate {
  public:
-  // Held by the thread that records; several recordings come one after another.
+  // Held by the capturing thread; captures run one after another.
   std::unique_lock<std::shared_mutex> record();
   void recorded();  // before that lock is given up
-  // Held while the whole device is waited for. Throws InternalError in the thread that records.
+  // Held while the whole device is synchronised. Throws InternalError in the capturing thread.
   std::shared_lock<std::shared_mutex> wait_for_device();
 
  private:

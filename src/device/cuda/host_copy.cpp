@@ -49,7 +49,8 @@ void require_pinned(const void* to, const void* from) {
              "CUDA: a copy captured in a CUDA graph needs pinned host memory");
 }
 
-// A buffer is free, or some call's. The GPU may still copy from or to a free one: until its event.
+// A buffer is free or owned by a call. The GPU may still copy from or to a free one until its
+// event.
 class HostCopies::Ring {
  public:
   struct Buffer {
@@ -59,7 +60,7 @@ class HostCopies::Ring {
     bool free = true;
   };
 
-  // A buffer that a call has.
+  // A buffer owned by a call.
   class Taken {
    public:
     Taken(Ring& ring, Buffer* buffer) : ring_(&ring), buffer_(buffer) {}
@@ -81,7 +82,7 @@ class HostCopies::Ring {
     Buffer* buffer_;
   };
 
-  // Null where the host lets no more memory be pinned.
+  // Null if the host cannot pin more memory.
   static std::unique_ptr<Ring> make() {
     auto ring = std::make_unique<Ring>();
     for (Buffer& buffer : ring->buffers_) {
@@ -109,8 +110,9 @@ class HostCopies::Ring {
     }
   }
 
-  // One that the GPU has done with, or of this stream, which is waited for. Not of another one: that
-  // may wait for another rank, and that rank for whoever asks here.
+  // Takes a buffer that the GPU has finished with, or one of this stream, after waiting for it. One
+  // of another stream is not waited for: it may wait for another rank, and that rank for the caller
+  // here.
   Taken take(cudaStream_t stream) {
     Buffer* found = nullptr;
     bool reached = false;
@@ -136,7 +138,7 @@ class HostCopies::Ring {
     buffer.record(stream);
   }
 
-  // Two pieces at a time are on their way, so that other threads have buffers, too.
+  // Two pieces are in flight at a time, which leaves buffers for other threads.
   void read(std::deque<std::pair<Piece, Taken>>& under_way, const Piece& piece,
             cudaStream_t stream) {
     if (under_way.size() == 2) finish(under_way);

@@ -1,4 +1,4 @@
-// Copies between a GPU and host memory that is not pinned.
+// Copies between a GPU and pageable host memory.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -10,26 +10,27 @@
 
 namespace megatron::cuda {
 
-// Of a copy that is recorded: each replay would read or write host memory that nobody keeps. Throws
-// Error where either side is not pinned.
+// Throws Error if either side of a captured copy is not pinned: each replay would read or write
+// host memory that may have been freed.
 void require_pinned(const void* to, const void* from);
 
-// They go through a few pinned buffers of each GPU, made when the first copy needs them: the host
-// fills or empties one while the GPU copies another, where CUDA would let one wait for the other.
-// Any thread.
+// Copies go through a few pinned buffers per GPU, made when the first copy needs them: the host
+// fills or empties one while the GPU copies another, whereas CUDA would make one wait for the
+// other. Thread-safe.
 class HostCopies {
  public:
   static constexpr int64_t kBuffer = int64_t{8} << 20;  // bytes
   static constexpr int kBuffers = 4;                    // of each GPU
-  // What is no longer than this goes the way of CUDA, which takes it with the call.
+  // Copies up to this size are made directly by CUDA, which takes them within the call.
   static constexpr int64_t kSmall = int64_t{64} << 10;
 
   explicit HostCopies(int devices);
   ~HostCopies();
 
-  // Whether it was its to copy: from or to memory of the GPU, which is the thread's own, in the order
-  // of the stream (null: the default stream), which does not record. Host memory that was read may be
-  // changed when the call returns, and memory of the host that was written has its bytes then.
+  // Copies from or to memory of the thread's GPU, in the order of the stream (null: the default
+  // stream), which must not be recording. Returns false if neither address is this GPU's. When the
+  // call returns, host memory that was read may be changed, and host memory that was written has
+  // its bytes.
   bool copy(void* to, const void* from, int64_t bytes, int device, cudaStream_t stream);
 
  private:

@@ -19,7 +19,7 @@
 namespace megatron::cuda {
 namespace {
 
-// NCCL's communicators that do not block, and CUDA graphs of its calls.
+// Minimum for NCCL's non-blocking communicators and CUDA graphs of its calls.
 constexpr int kLeastNcclMinor = 18;
 
 struct Kind {
@@ -41,8 +41,8 @@ constexpr std::array<NvidiaLibrary, 4> kAll = {NvidiaLibrary::cublas_lt, NvidiaL
                                                NvidiaLibrary::nccl, NvidiaLibrary::nvrtc};
 const Kind& kind_of(NvidiaLibrary library) { return kKinds[static_cast<size_t>(library)]; }
 
-// cuDNN's parts, which it opens by name when it needs them. The first reports its version: libcudnn
-// itself only asks that one, and ends the program where it is not found.
+// cuDNN's sublibraries, which it opens by name on demand. The first reports its version: libcudnn
+// itself only asks that one, and ends the program if it is not found.
 constexpr std::array<const char*, 4> kCudnnParts = {"_graph", "_heuristic", "_engines_precompiled",
                                                     "_engines_runtime_compiled"};
 
@@ -50,7 +50,7 @@ int major_of(std::string_view soname) {
   return std::atoi(std::string(soname.substr(soname.rfind('.') + 1)).c_str());
 }
 
-// Of built_libraries(); empty: built without it.
+// File name from built_libraries(); empty: built without this library.
 std::string soname_of(NvidiaLibrary library) {
   std::string_view all = built_libraries();
   while (!all.empty()) {
@@ -71,7 +71,7 @@ const std::vector<std::string>& folders() {
   return once;
 }
 
-// "nvidia-cublas", "nvidia-cudnn-cu13"
+// Formats "nvidia-cublas", "nvidia-cudnn-cu13".
 std::string package_of(NvidiaLibrary library) {
   const Kind& kind = kind_of(library);
   const int cuda = major_of(soname_of(NvidiaLibrary::cublas_lt));
@@ -84,7 +84,7 @@ Function* symbol(void* handle, const char* name) {
   return reinterpret_cast<Function*>(dlsym(handle, name));
 }
 
-// 0: it reports none.
+// Version number that the library reports; 0: none.
 long long version_number(NvidiaLibrary library, void* handle) {
   int number = 0, minor = 0;
   switch (library) {
@@ -105,13 +105,14 @@ long long version_number(NvidiaLibrary library, void* handle) {
   return 0;
 }
 
-// The CUDA that a cuDNN is for: files of the same name are for CUDA 12 and 13. 0: not reported.
+// CUDA version that a cuDNN was built for, since files of the same name exist for CUDA 12 and 13.
+// 0: not reported.
 int cuda_of_cudnn(void* handle) {
   const auto version = symbol<size_t()>(handle, "cudnnGetCudartVersion");
   return version == nullptr ? 0 : static_cast<int>(version() / 1000);
 }
 
-// The file that the loader took.
+// Path of the file that the loader opened.
 std::string path_of(void* handle, const std::string& asked) {
   link_map* map = nullptr;
   if (dlinfo(handle, RTLD_DI_LINKMAP, &map) != 0 || map == nullptr || map->l_name[0] == '\0')
@@ -121,12 +122,12 @@ std::string path_of(void* handle, const std::string& asked) {
 
 constexpr std::string_view kNoSuchFile = ": cannot open shared object file";
 
-// The loader's words for a file that is not there itself.
+// True if the loader's error text says that the file itself does not exist.
 bool is_missing(const std::string& words, const std::string& file) {
   return words.starts_with(file + std::string(kNoSuchFile));
 }
 
-// Why the loader refuses a file that is there: often one that it needs is not.
+// Reason why the loader refuses an existing file: often a file that it needs is missing.
 std::string refusal(const std::string& file, const std::string& words) {
   const size_t at = words.find(kNoSuchFile);
   if (at == std::string::npos) return fmt::format("{} cannot be opened: {}", file, words);
@@ -153,8 +154,8 @@ class Opening {
   const CudaLibrary& found() const { return found_; }
 
  private:
-  // What could be it, each once, by what comes first: the loader's, which may be loaded already, then
-  // those of the folders.
+  // Candidate files, each once, in order of precedence: the loader's, which may be loaded already,
+  // then those of the folders.
   std::vector<std::string> files() {
     std::vector<std::string> files;
     const auto add = [&](const std::filesystem::path& place) {
@@ -169,7 +170,7 @@ class Opening {
     const std::string known = loaders_file();
     if (library_ == NvidiaLibrary::cudnn && !known.empty() && is_named(known)) add(known);
     if (library_ == NvidiaLibrary::cudnn) {
-      // A cuDNN for CUDA 12 and one for 13 have the same name: the one that came with cuBLASLt fits.
+      // A cuDNN for CUDA 12 and one for 13 have the same name; the one next to cuBLASLt fits.
       const std::string products = opened(NvidiaLibrary::cublas_lt).path;
       const std::string next_to_it = products.substr(0, products.rfind('/') + 1);
       add(next_to_it + soname_);
@@ -180,7 +181,7 @@ class Opening {
     return files;
   }
 
-  // Empty: the loader knows none, or none that can be opened.
+  // Empty: the loader finds none, or none that can be opened.
   std::string loaders_file() {
     void* const handle = dlopen(soname_.c_str(), RTLD_LAZY | RTLD_LOCAL);
     if (handle != nullptr) {
@@ -193,7 +194,7 @@ class Opening {
     return "";
   }
 
-  // Its folder is one that the user named.
+  // True if its folder is one that the user named.
   static bool is_named(const std::string& file) {
     std::error_code error;
     const std::filesystem::path folder = std::filesystem::path(file).parent_path();
@@ -203,7 +204,7 @@ class Opening {
                                });
   }
 
-  // Null, and the reason of the first file that was refused is kept.
+  // Returns null on failure, and keeps the reason of the first refused file.
   void* try_file(const std::string& file) {
     void* const handle = dlopen(file.c_str(), RTLD_LAZY | RTLD_LOCAL);
     if (handle == nullptr) {
@@ -226,7 +227,7 @@ class Opening {
     return handle;
   }
 
-  // Judges what the library at that path says of itself, and fills in its version.
+  // Checks the version that the library at that path reports, and fills it in.
   std::string why_not_versions(void* handle, const std::string& path, std::string& text) const {
     const long long number = version_number(library_, handle);
     if (number == 0)
@@ -241,8 +242,8 @@ class Opening {
                        built, install());
   }
 
-  // The parts are opened here, so that their names are known wherever they lie, and one that cannot
-  // be opened is known now.
+  // Opens the sublibraries, so that their names are known wherever they are, and failures to open
+  // one are detected now.
   std::string why_not_cudnn(const std::string& path, std::string& version) {
     for (const char* name : kCudnnParts) {
       const std::string file = part(path, name);
@@ -254,7 +255,7 @@ class Opening {
         if (reports)
           return fmt::format("{}, a part of {}, is not found; install {}", file, path, install());
       } else if (reports) {
-        // A part stays when it is closed, and another cuDNN would take it for its own.
+        // A sublibrary stays loaded after it is closed, and another cuDNN would use it as its own.
         decided_ = true;
         const std::string why_not = why_not_versions(opened, path, version);
         if (!why_not.empty())
@@ -264,8 +265,8 @@ class Opening {
     return "";
   }
 
-  // NVRTC opens its headers, libnvrtc-builtins.so.13.0, by their name alone when it compiles, and
-  // fails then where the loader does not know them. Here they are opened wherever they lie.
+  // NVRTC opens its headers, libnvrtc-builtins.so.13.0, only by name when it compiles, and fails
+  // then if the loader does not find them. So they are opened here wherever they are.
   std::string why_not_nvrtc(void* handle, const std::string& path) const {
     const LibraryVersion version = LibraryVersion::of(version_number(library_, handle));
     const std::string file = part(path, "-builtins", fmt::format(".{}", version.minor));
@@ -275,8 +276,8 @@ class Opening {
     return fmt::format("{}, a part of {}, is not found; install {}", file, path, install());
   }
 
-  // The file next to the library, or where there is none its name, which the loader may know.
-  // version: behind that of the library's own name.
+  // The file next to the library or, if there is none, its name, which the loader may find.
+  // version: suffix after the library's own name.
   std::string part(const std::string& path, const char* name,
                    const std::string& version = "") const {
     const size_t stem = std::string_view(kind_of(library_).file).size();
@@ -336,7 +337,7 @@ Opened& open(NvidiaLibrary library) {
       one.found.name = kind_of(library).name;
       return;
     }
-    // Both open it by its name when they compile a kernel.
+    // Both open it by name when they compile a kernel.
     if (library == NvidiaLibrary::cublas_lt || library == NvidiaLibrary::cudnn)
       open(NvidiaLibrary::nvrtc);
     Opening opening(library, soname);
@@ -369,7 +370,7 @@ void* find_function(NvidiaLibrary library, const char* name) {
 }
 
 LibraryVersion LibraryVersion::of(long long number) {
-  // Since cuDNN 9, each of them writes two digits for each of the lower parts.
+  // Since cuDNN 9, all of them use two digits for each of the lower components.
   const long long unit = number >= 20000 ? 10000 : 1000;
   return {.major = static_cast<int>(number / unit),
           .minor = static_cast<int>(number % unit / 100),

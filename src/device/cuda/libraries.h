@@ -1,7 +1,7 @@
-// NVIDIA's libraries, which the plugin opens when they are first used: one that is missing, or of
-// another version, costs only what needs it. The plugin is not linked with them. Their functions are
-// called by the names that NVIDIA's headers declare; files of kernels/cuda and comm/gpu/nccl define these
-// as calls of what function_of() finds.
+// NVIDIA's libraries, which the plugin opens on first use: a library that is missing or of another
+// version disables only what needs it. The plugin is not linked with them. Their functions are
+// called by the names that NVIDIA's headers declare; files of kernels/cuda and comm/gpu/nccl define
+// these as calls of the result of function_of().
 #pragma once
 
 #include <string>
@@ -14,25 +14,25 @@ namespace megatron::cuda {
 
 enum class NvidiaLibrary { cublas_lt, cudnn, nccl, nvrtc };
 
-// The library, opened by the first call in this process from the loader's own path, a toolkit or a
-// Python package (device/cuda/library_search.h): the first file that can be used, else why not even
-// one of them can. cuBLASLt and cuDNN come with NVRTC, which they open by name. Any thread. A plugin that is
-// built without NVIDIA's libraries (build.h) has all of them, without a version and a path.
+// Returns the library, opened by the first call in this process from the loader's own path, a
+// toolkit or a Python package (device/cuda/library_search.h): the first usable file, or the reason
+// why none is. cuBLASLt and cuDNN come with NVRTC, which they open by name. Thread-safe. A plugin
+// built without NVIDIA's libraries (build.h) reports all of them, without a version and a path.
 const CudaLibrary& opened(NvidiaLibrary library);
 
-// The one of that name, of an empty name all; none for a plugin that is built without.
+// The library of that name, or all for an empty name; none for a plugin built without them.
 std::vector<CudaLibrary> opened_libraries(std::string_view name);
 
-// A function of the opened library. Throws Error where the library cannot be used, or where this
-// version of it has no such function.
+// A function of the opened library. Throws Error if the library cannot be used, or if this version
+// of it has no such function.
 void* find_function(NvidiaLibrary library, const char* name);
 template <class Function>
 Function* function_of(NvidiaLibrary library, const char* name) {
   return reinterpret_cast<Function*>(find_function(library, name));
 }
 
-// The three numbers of what a library calls its version: 130100 (cuBLASLt, NCCL, cuDNN 9), 8907
-// (cuDNN 8).
+// The three components of a library's version number: 130100 (cuBLASLt, NCCL, cuDNN 9), 8907 (cuDNN
+// 8).
 struct LibraryVersion {
   int major = 0, minor = 0, patch = 0;
 
@@ -41,8 +41,8 @@ struct LibraryVersion {
   bool operator==(const LibraryVersion&) const = default;
 };
 
-// Empty, or why a plugin built for that major version cannot use the library in this version, in
-// one line with what to do.
+// Empty, or one line with the reason why a plugin built for that major version cannot use this
+// version of the library, and what to do.
 std::string mismatch(NvidiaLibrary library, int built_major, const LibraryVersion& found);
 
 }  // namespace megatron::cuda

@@ -10,7 +10,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// What a folder holds whose name begins so, in the order of their names; empty where it cannot be
+// Entries of a folder whose names begin with this text, ordered by name; empty if it cannot be
 // read.
 std::vector<std::string> entries(const std::string& folder, std::string_view beginning) {
   std::vector<std::string> found;
@@ -21,7 +21,7 @@ std::vector<std::string> entries(const std::string& folder, std::string_view beg
   return found;
 }
 
-// The numbers in a name, by which versions are ordered: 12 and 9 of "cuda-12.9".
+// Numbers in a name, used to order versions: 12 and 9 of "cuda-12.9".
 std::vector<int> numbers(std::string_view name) {
   std::vector<int> list;
   for (size_t at = 0; at < name.size(); ++at) {
@@ -42,7 +42,7 @@ class Search {
       add(home + part);
   }
 
-  // Of an installation of Python: a virtual environment, a conda environment, a system's.
+  // Searches a Python installation: a virtual environment, a conda environment or the system's.
   void python(const std::string& prefix) {
     for (const char* library : {"/lib", "/lib64"}) {
       std::vector<std::string> versions = entries(prefix + library, "python3");

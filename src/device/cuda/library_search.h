@@ -1,4 +1,5 @@
-// Where NVIDIA's libraries may lie on a machine, besides the folders that the system's loader knows.
+// Folders in which NVIDIA's libraries may be installed, besides those that the system's loader
+// searches.
 #pragma once
 
 #include <functional>
@@ -8,21 +9,23 @@
 
 namespace megatron::cuda {
 
-// An environment variable's value; empty: not set.
+// Value of an environment variable; empty: not set.
 using Variable = std::function<std::string(const char* name)>;
 
-// The folders that exist, in the order in which they are searched, each once:
+// Existing folders, in search order, each once:
 // - toolkits: below CUDA_HOME and CUDA_PATH, /usr/local/cuda, /usr/local/cuda-*, the latest version
 //   first, /usr/local/nvidia, and CONDA_PREFIX;
-// - Python packages, nvidia/*/lib and torch/lib, of VIRTUAL_ENV, CONDA_PREFIX, the installations whose
+// - Python packages, nvidia/*/lib and torch/lib, of VIRTUAL_ENV, CONDA_PREFIX, the installations
+// whose
 //   python3 is on the PATH, ~/.local, /usr/local, /usr, /opt/* and /opt/*/.venv.
 // root: in place of "/", for tests.
 std::vector<std::string> library_folders(const Variable& variable, const std::string& root = "/");
 
-// The folders of a list such as LD_LIBRARY_PATH.
+// Folders of a list such as LD_LIBRARY_PATH.
 std::vector<std::string> folders_of_path(std::string_view list);
 
-// Files of that library's other major versions in a folder: "/f/libcudnn.so.8" for "libcudnn.so.9".
+// Files of other major versions of that library in a folder: "/f/libcudnn.so.8" for
+// "libcudnn.so.9".
 std::vector<std::string> other_versions(const std::string& folder, std::string_view soname);
 
 }  // namespace megatron::cuda

@@ -16,12 +16,12 @@ namespace megatron::cuda {
 namespace {
 
 constexpr unsigned kSince = 10020;  // the version of CUDA that brought these functions
-// A range grows by this share of itself, up to so many bytes and up to its share of those of all
-// ranges, so that mapping stays rare and what all have mapped ahead is less than a plan leaves to
-// CUDA.
+// A range grows by this share of itself, up to this number of bytes and up to its share of the
+// total for all ranges, so that mapping is rare and the memory mapped ahead is less than a plan
+// reserves for CUDA.
 constexpr int64_t kGrowth = 8, kLargestStep = int64_t{64} << 20, kAhead = 7 * kLargestStep;
 
-// Virtual memory management, by the driver.
+// Virtual memory management functions of the driver.
 struct Driver {
   template <class... Parameters>
   using Call = CUresult (*)(Parameters...);
@@ -98,7 +98,7 @@ class DeviceRange final : public AddressRange {
   }
 
  private:
-  // False, with nothing changed: the device has no more.
+  // Returns false, without any change, if the device has no more memory.
   bool add(int64_t bytes) {
     const auto size = static_cast<size_t>(bytes);
     const CUdeviceptr at = base_ + static_cast<CUdeviceptr>(mapped_);

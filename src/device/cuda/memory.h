@@ -1,4 +1,4 @@
-// Where the arenas of a GPU get their addresses from.
+// Address ranges of a GPU's arenas.
 #pragma once
 
 #include <atomic>
@@ -11,21 +11,21 @@
 
 namespace megatron::cuda {
 
-// Ranges of one device's addresses that there are.
+// Number of existing address ranges of one device.
 using RangeCount = std::atomic<int>;
 
-// Addresses for as many bytes as the device has; memory is mapped to them, in pieces of 2 MiB or
-// more, as the range grows. Destruction waits for the device's work.
+// Reserves addresses for as many bytes as the device has; memory is mapped to them, in pieces of 2
+// MiB or more, as the range grows. Destruction waits for the device's work.
 std::unique_ptr<AddressRange> reserve_device_memory(int device, std::shared_ptr<RecordingGate> gate,
                                                     std::shared_ptr<RangeCount> ranges);
 
-// Addresses for as many bytes as the host has; memory is pinned in pieces of kPinnedPiece as the
-// range grows. Destruction waits for the work of the GPU that was current.
-// gates: of all devices.
+// Reserves addresses for as many bytes as the host has; memory is pinned in pieces of kPinnedPiece
+// as the range grows. Destruction waits for the work of the GPU that was current. gates: of all
+// devices.
 std::unique_ptr<AddressRange> reserve_pinned_memory(
     std::vector<std::shared_ptr<RecordingGate>> gates);
 
-// A copy may not go across the border of two pinned pieces; borders lie at multiples of this.
+// A copy must not cross the border of two pinned pieces; borders are at multiples of this.
 inline constexpr int64_t kPinnedPiece = int64_t{64} << 20;
 
 }  // namespace megatron::cuda

@@ -1,4 +1,4 @@
-// What CUDA, or a library of NVIDIA's, says when it gets no memory.
+// Out-of-memory errors of CUDA and NVIDIA's libraries.
 #pragma once
 
 #include <string_view>
@@ -7,13 +7,13 @@
 
 namespace megatron::cuda {
 
-// Memory that CUDA, or a library of NVIDIA's, did not get for itself. What arenas do not get, they
-// tell themselves (device/arena.h).
+// Memory that CUDA, or a library of NVIDIA's, failed to allocate for itself. Arenas report their
+// own failures (device/arena.h).
 class OutOfMemory : public Error {
  public:
   using Error::Error;
 };
-// Throws OutOfMemory: what failed, what the thread's GPU has left, and what to do.
+// Throws OutOfMemory with what failed, the free memory of the thread's GPU, and what to do.
 [[noreturn]] void fail_for_memory(std::string_view failure);
 
 }  // namespace megatron::cuda

@@ -84,8 +84,8 @@ class Plugin final : public CudaPlugin {
     check_device(device);
     check(cudaSetDevice(device.index), "cudaSetDevice");
     const auto waiting = gate(device)->wait_for_device();
-    // Streams that do not block are not waited for by a copy, and a copy to the device returns
-    // before its bytes are there.
+    // A copy does not wait for non-blocking streams, and a copy to the device returns before its
+    // bytes have arrived.
     waited_.wait(device.index);
     if (!host_copies_.copy(to, from, bytes, device.index, nullptr))
       each_piece(to, from, bytes, [](std::byte* target, const std::byte* source, int64_t size) {
@@ -102,7 +102,7 @@ class Plugin final : public CudaPlugin {
              devices_.size());
   }
 
-  // f(to, from, bytes) for pieces that do not go across a border of pinned memory.
+  // Calls f(to, from, bytes) for pieces that do not cross a border of pinned memory.
   template <class F>
   static void each_piece(void* to, const void* from, int64_t bytes, F&& f) {
     auto* target = static_cast<std::byte*>(to);
@@ -131,7 +131,7 @@ class Plugin final : public CudaPlugin {
   std::string versions_;
 };
 
-// Empty, or why no GPU can be used, in one line.
+// Empty, or the reason why no GPU can be used, in one line.
 std::string find_devices(std::vector<CudaDevice>& devices) {
   int driver = 0, runtime = 0, count = 0;
   check(cudaRuntimeGetVersion(&runtime), "cudaRuntimeGetVersion");
@@ -181,7 +181,7 @@ std::string versions() {
   return text;
 }
 
-// The plugin, or why there is none.
+// The plugin, or the reason why there is none.
 std::unique_ptr<Plugin> open_plugin(std::string& why_not) {
   std::vector<CudaDevice> devices;
   why_not = find_devices(devices);
@@ -206,7 +206,7 @@ extern "C" __attribute__((visibility("default"))) const megatron::CudaPlugin* me
         "libmegatron_cuda.so next to the program is from a different build; build both together");
     return nullptr;
   }
-  // Made when CUDA is there, so that it ends before CUDA does.
+  // Constructed after CUDA is initialised, so that it is destroyed before CUDA.
   static const Opened opened = [] {
     Opened made;
     try {

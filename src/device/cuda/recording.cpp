@@ -8,7 +8,7 @@ namespace {
 
 class Graph final : public RecordedWork {
  public:
-  // Gives `graph` up, too.
+  // Also destroys `graph`.
   Graph(CudaStream& stream, std::vector<CudaStream*> others, cudaGraph_t graph)
       : stream_(stream), others_(std::move(others)) {
     const cudaError_t made = cudaGraphInstantiate(&executable_, graph, 0);
@@ -18,7 +18,7 @@ class Graph final : public RecordedWork {
           "--inference-dynamic-batching-num-cuda-graphs 0)");
   }
   ~Graph() override { cudaGraphExecDestroy(executable_); }
-  // To the other streams, too, it is work of theirs.
+  // The work counts as work of the other streams, too.
   void queue() override {
     MG_ASSERT(!stream_.recording());
     for (CudaStream* other : others_) stream_.wait(other->record());

@@ -9,11 +9,11 @@
 
 namespace megatron::cuda {
 
-// gate: of the stream's device; borrowed for the recording's life.
+// gate: of the stream's device; must outlive the recording.
 std::unique_ptr<StreamRecording> record(CudaStream& stream, RecordingGate& gate);
 
-// While it lives, the calling thread may map memory although it records: the memory is none that the
-// recorded work takes or gives back.
+// While it exists, the calling thread may map memory during a capture. The captured work must not
+// allocate or release that memory.
 class MemoryWhileRecording {
  public:
   MemoryWhileRecording();

@@ -1,4 +1,4 @@
-// Calls of CUDA's runtime and driver that must succeed.
+// Calls of CUDA's runtime and driver, checked for success.
 #pragma once
 
 #include <cuda.h>
@@ -7,8 +7,8 @@
 namespace megatron::cuda {
 
 // Throw Error: "CUDA: <what> failed: <CUDA's name and text of the error>"; what names the call or
-// the work, and what to do where something can be done. OutOfMemory
-// (device/cuda/out_of_memory.h) where memory is what it lacks.
+// the work, and a remedy if there is one. OutOfMemory (device/cuda/out_of_memory.h) if memory is
+// lacking.
 void check(cudaError_t result, const char* what);
 void check(CUresult result, const char* what);
 

@@ -8,7 +8,7 @@
 
 namespace megatron::cuda {
 
-// A thread that has no device of its own would make a context on the first one.
+// A thread without a current device would otherwise make a context on the first one.
 EventPool::~EventPool() {
   cudaSetDevice(device_);
   for (const cudaEvent_t event : free_) cudaEventDestroy(event);

@@ -1,4 +1,4 @@
-// The stream of a CUDA device, for this room and for the kernels.
+// The stream of a CUDA device, used by this room and by the kernels.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -13,8 +13,8 @@
 
 namespace megatron::cuda {
 
-// Events of a device, without times, for any number of threads: those that are given back are given
-// out again. Destroyed with it.
+// A thread-safe pool of a device's events, without times: returned events are reused. The events
+// are destroyed with the pool.
 class EventPool {
  public:
   explicit EventPool(int device) : device_(device) {}
@@ -31,12 +31,12 @@ class EventPool {
   std::vector<cudaEvent_t> free_;
 };
 
-// Called when the host has waited for work of a stream, and may throw: what the work waited for
-// did not come. Again before the stream's end, with `ends`, when it makes sure that what was queued
-// comes to an end, and throws nothing.
+// Called after the host has waited for work of a stream; may throw if what the work waited for has
+// failed. Called again with `ends` before the stream is destroyed, when it ensures that queued work
+// ends, and then must not throw.
 using OnWait = std::function<void(bool ends)>;
 
-// Those of one stream, one a key. Any thread.
+// Wait listeners of one stream, one per key. Thread-safe.
 class WaitListeners {
  public:
   void add(const void* key, std::shared_ptr<const OnWait> on_wait);
@@ -53,18 +53,19 @@ class WaitListeners {
 
 class CudaStream;
 
-// What streams record together: the one that began it, and those that wait for its events.
+// State of a capture that several streams share: the one that began it, and those that wait for its
+// events.
 struct Capture {
   const CudaStream* first = nullptr;
   std::vector<CudaStream*> others;
   bool over = false;
 };
 
-// A point in a CUDA stream. Gives its event back to the pool at its end: who waits for it then has
-// queued the waiting, which later records of the event do not change.
+// A point in a CUDA stream. The destructor returns its event to the pool: waits on it have been
+// queued by then, and later records of the event do not change them.
 class EventState final : public Event::State {
  public:
-  // capture: that the point lies in; null: none.
+  // capture: the one that contains the point; null: none.
   EventState(std::shared_ptr<EventPool> pool, std::shared_ptr<Capture> capture,
              std::shared_ptr<const WaitListeners> wait_listeners);
   ~EventState() override;
@@ -81,9 +82,9 @@ class EventState final : public Event::State {
   cudaEvent_t event_;
 };
 
-// Work that is queued in order and overlaps with the host's. wait() of another CUDA stream's event
-// queues the waiting; of any other event the host waits. An event of a recording that is over has
-// been waited for by the streams that took part in it. Destruction waits for the work.
+// Work that is queued in order and overlaps with the host's. wait() on an event of another CUDA
+// stream queues the wait; on any other event the host waits. An event of a finished capture counts
+// as waited for by the streams that took part in it. Destruction waits for the work.
 class CudaStream final : public Stream {
  public:
   CudaStream(Device device, ThreadPool& pool, Arena& scratch);
@@ -93,22 +94,22 @@ class CudaStream final : public Stream {
   void synchronize() override;
   bool recording() const override { return capture_ != nullptr; }
 
-  // What device/cuda/recording.h needs: from begin to end, work is recorded as a graph, which the
-  // caller destroys, with that of the streams that waited for this one meanwhile; `others` gets
-  // them. drop: throws nothing, null where the recording was spoiled.
+  // For device/cuda/recording.h: from begin to end, work is captured as a graph, which the caller
+  // destroys, including work of the streams that waited for this one meanwhile, which are returned
+  // in `others`. drop: throws nothing; null if the capture was invalidated.
   void begin_recording();
   cudaGraph_t end_recording(std::vector<CudaStream*>& others);
   cudaGraph_t drop_recording();
 
-  // The stream, its device made the calling thread's own.
+  // Returns the stream after making its device current in the calling thread.
   cudaStream_t handle() const;
 
-  // For whoever makes this stream wait for others (other ranks): it is called for this stream, of those
-  // that wait for an event of it from now on, and of events of each.
+  // For code that makes this stream wait for others (other ranks): `call` is called for this
+  // stream, for streams that wait for one of its events from now on, and for events of each.
   void on_wait(const void* key, const OnWait& call);
 
-  // What somebody keeps for this stream, a library's handle and plans: one slot a key, null at
-  // first. Let go when the stream's work is done, before the stream is.
+  // Objects kept for this stream, such as a library's handle and plans: one slot per key, initially
+  // null. Released when the stream's work is done, before the stream is destroyed.
   std::shared_ptr<void>& state(const void* key) { return states_[key]; }
 
  private:
@@ -121,7 +122,7 @@ class CudaStream final : public Stream {
   const std::shared_ptr<WaitListeners> wait_listeners_ = std::make_shared<WaitListeners>();
 };
 
-// Of streams of a CUDA device.
+// Downcast for streams of a CUDA device.
 inline CudaStream& cuda_stream(Stream& stream) { return static_cast<CudaStream&>(stream); }
 inline cudaStream_t handle_of(const Stream& stream) {
   return static_cast<const CudaStream&>(stream).handle();

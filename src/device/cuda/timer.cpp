@@ -9,7 +9,7 @@
 
 namespace megatron::cuda {
 
-// What a stream waits at, as a function that the driver calls on a thread of its own.
+// Gate at which a stream waits, as a function that the driver calls on its own thread.
 class StreamTimer::Gate {
  public:
   void close() {
@@ -24,7 +24,7 @@ class StreamTimer::Gate {
     }
     opened_.notify_all();
   }
-  // Whether nobody has passed it but when it was open.
+  // True if nothing has passed the gate except while it was open.
   bool held() const {
     const std::lock_guard lock(mutex_);
     return held_;

@@ -1,4 +1,4 @@
-// Time between two points of a stream.
+// Measures the time between two points of a stream.
 #pragma once
 
 #include <cuda_runtime.h>

@@ -1,4 +1,4 @@
-// The streams of a GPU whose work a copy that is done at once waits for: all but those set aside.
+// The streams of a GPU whose work a synchronous copy waits for: all except those set aside.
 #pragma once
 
 #include <memory>
@@ -7,14 +7,14 @@
 
 namespace megatron::cuda {
 
-// Any thread.
+// Thread-safe.
 class WaitedStreams {
  public:
   explicit WaitedStreams(int devices);
   ~WaitedStreams();
-  // From now on until the stream ends, or is set aside.
+  // Adds a stream until it ends or is set aside.
   void add(CudaStream& stream);
-  // Waits for what the streams of the device have queued so far.
+  // Waits for the work that the device's streams have queued so far.
   void wait(int device);
 
  private:
@@ -22,8 +22,8 @@ class WaitedStreams {
   std::shared_ptr<State> state_;
 };
 
-// For streams that wait for other ranks' host programs, where nothing but the stream itself reads
-// what it writes.
+// For streams that wait for other ranks' host programs, if only the stream itself reads what it
+// writes.
 void set_aside(CudaStream& stream);
 
 }  // namespace megatron::cuda

@@ -15,7 +15,7 @@ Automaton::Automaton(const Network& network, std::shared_ptr<const TokenBytes> t
   const auto is_live = [&](int32_t state) { return bool{live[static_cast<size_t>(state)]}; };
   const auto states = static_cast<size_t>(network.states());
 
-  // What leads nowhere is left out, and so are bytes that are no token.
+  // Drops edges that lead nowhere, and bytes that are not tokens.
   std::vector<Network::Edge> byte_edges;
   for (const Network::Edge& edge : network.edges()) {
     if (!is_live(edge.to)) continue;
@@ -76,7 +76,7 @@ void Automaton::find_classes(const std::vector<Network::Edge>& edges) {
 }
 
 void Automaton::check_start() const {
-  // Behind a space that the text does not show, the grammar's own may not be the first either.
+  // After a space that the text does not show, the grammar's own space may not come first either.
   bool begins = is_complete(start_);
   for (const uint64_t one : frontiers_[start_]) {
     if (state_of(one) == kEnd || state_of(one) == kBlank) continue;
@@ -109,7 +109,7 @@ void Automaton::add(uint64_t pair) {
   if (seen_.insert(pair)) open_.push_back(pair);
 }
 
-// The frontier of all pairs that were added, and those that they lead to without a byte.
+// Returns the frontier of all added pairs and those reachable from them without a byte.
 Automaton::Frontier Automaton::close() {
   const auto follow = [&] {
     while (!open_.empty()) {
@@ -233,7 +233,7 @@ size_t Automaton::bytes() const {
 
 Automaton::Frontier Automaton::adopt(const Automaton& other, Frontier frontier) {
   const std::scoped_lock lock(mutex_, other.mutex_);
-  // Frames come behind those that they name.
+  // Frames come after those that they refer to.
   std::map<uint32_t, uint32_t> frames = {{kOutside, kOutside}};
   std::vector<uint32_t> open;
   const auto find = [&](std::span<const uint64_t> pairs) {

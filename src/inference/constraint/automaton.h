@@ -1,10 +1,10 @@
-// A Network made deterministic as far as it is looked at, over the tokens of one tokenizer.
+// A Network over the tokens of one tokenizer, made deterministic lazily.
 //
-// A place in a grammar ("frontier") is a set of pairs (state, frame): what may come next, and where
-// to go on behind the rule that the state belongs to. A frame is a set of pairs (state, frame), too:
-// all callers that enter a rule at the same byte share one, so that a grammar with many readings
-// takes no more than a polynomial of places (a graph-structured stack; Tomita, 1985). Both are
-// interned by their content. Frontiers, their successors and masks are remembered.
+// A position in a grammar ("frontier") is a set of pairs (state, frame): what may come next, and
+// where to continue after the rule that the state belongs to. A frame is also a set of pairs
+// (state, frame): all callers that enter a rule at the same byte share one, so that an ambiguous
+// grammar needs only polynomially many positions (a graph-structured stack; Tomita, 1985). Both are
+// interned by their content. Frontiers, their successors and masks are cached.
 #pragma once
 
 #include <array>
@@ -27,21 +27,21 @@ class Automaton {
  public:
   using Frontier = int32_t;
 
-  // Bytes that are no token by themselves are left out of the grammar, so that whatever is allowed
-  // can be finished. Throws Error when nothing is left.
+  // Bytes that are not tokens by themselves are removed from the grammar, so that every allowed
+  // text can be completed. Throws Error if nothing is left.
   Automaton(const Network& network, std::shared_ptr<const TokenBytes> tokens);
 
   Frontier start() const { return start_; }
-  // Sets mask to the tokens that may come next. Throws Error when that takes more than
+  // Sets mask to the tokens that may come next. Throws Error if that takes more work than
   // kMaximumWork.
   void allowed(Frontier frontier, std::span<uint64_t> mask, bool& complete);
-  // Behind a token; nothing (-1) where it is not allowed.
+  // Returns the frontier after a token, or -1 if the token is not allowed.
   Frontier accept(Frontier frontier, int32_t token);
   bool complete(Frontier frontier) const;
   bool must_end(Frontier frontier) const;  // complete, and nothing may follow
 
-  // Whether so much is remembered that it is time for a new one; adopt gives a frontier of `other`,
-  // an automaton of the same network and tokens, there.
+  // True if the automaton remembers so much that a new one should replace it; adopt() translates a
+  // frontier of `other`, an automaton of the same network and tokens.
   bool is_full() const;
   size_t bytes() const;  // approximate bytes of memory
   Frontier adopt(const Automaton& other, Frontier frontier);
@@ -53,9 +53,10 @@ class Automaton {
   static constexpr size_t kMaximumNumbers = 4'000'000;    // remembered before it is full
   static constexpr size_t kMaximumMaskBytes = 64u << 20;  // then masks are forgotten
 
-  // Frame 0 is that of rule 0, or of a rule that is looked at alone: what is behind it is not known.
+  // Frame 0 belongs to rule 0, or to a rule that is analysed by itself: its continuation is
+  // unknown.
   static constexpr uint32_t kOutside = 0;
-  // In place of a state: frame 0's rule may end here; no byte of the text is written yet.
+  // Values in place of a state: frame 0's rule may end here; no byte of the text is written yet.
   static constexpr uint32_t kEnd = 0xffffffff, kBlank = 0xfffffffe;
 
   static uint64_t pair(uint32_t state, uint32_t frame) { return uint64_t{frame} << 32 | state; }
@@ -66,7 +67,7 @@ class Automaton {
     int32_t from, to;
     uint8_t first, last;  // classes of bytes
   };
-  // The tokens that stay within the rules of a frontier's top, and the trie's nodes at which those
+  // Tokens that stay within the rules at the top of a frontier, and the trie nodes at which those
   // rules may end with more bytes to come.
   struct Inside {
     std::vector<uint64_t> mask;
@@ -105,7 +106,7 @@ class Automaton {
   size_t mask_bytes_ = 0;
   Frontier start_ = 0;
 
-  // Of close().
+  // Scratch of close().
   std::vector<uint64_t> open_, found_;
   NumberSet seen_;
   std::map<int32_t, std::vector<uint64_t>> called_;  // callers by rule

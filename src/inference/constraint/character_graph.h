@@ -48,7 +48,7 @@ class CharacterGraph {
   };
   class Product;
 
-  // `states` and all that empty edges lead to, in ascending order.
+  // Returns `states` and all states reachable from them over empty edges, in ascending order.
   std::vector<int32_t> closure(std::vector<int32_t> states) const;
 
   std::vector<std::vector<Edge>> edges_;       // by state

@@ -26,8 +26,8 @@ std::string utf8_of(char32_t c) {
   return bytes;
 }
 
-// Cuts [first, last], all of one length in UTF-8, where the bytes behind the first that differs do
-// not run over all of their values.
+// Splits [first, last], all of one length in UTF-8, where the bytes after the first differing one
+// do not cover all of their values.
 void add_sequences(char32_t first, char32_t last, std::vector<Sequence>& out) {
   const size_t length = utf8_of(first).size();
   for (size_t behind = length - 1; behind > 0; --behind) {

@@ -1,4 +1,4 @@
-// Texts that generation may be held to.
+// Grammars: sets of texts that generation can be constrained to.
 #pragma once
 
 #include <memory>
@@ -17,18 +17,18 @@ namespace megatron::inference {
 
 class Automaton;
 
-// Compiled once and shared by requests and threads. What is found out about it while texts are
-// written (Automaton) is kept with it.
+// A grammar is compiled once and shared by requests and threads. It keeps the automata that are
+// built lazily during generation (Automaton).
 class Grammar {
  public:
-  // Texts of JSON that satisfy a schema: see schema.h for what is read, for what a strict schema
-  // is, and for the errors.
+  // JSON texts that satisfy a schema. schema.h describes the supported keywords, strict schemas and
+  // the errors.
   static std::shared_ptr<const Grammar> from_json_schema(const Json& schema, bool strict = false);
   // A call of one of the tools, as JSON.
   static std::shared_ptr<const Grammar> from_tool_calls(std::span<const ToolSchema> tools);
   static std::shared_ptr<const Grammar> from_json_object();  // any object
   static std::shared_ptr<const Grammar> from_texts(const std::vector<std::string>& texts);
-  // Texts that the pattern matches as a whole: see pattern.h. Throws Error where it matches none.
+  // Texts that the pattern matches as a whole (pattern.h). Throws Error if it matches none.
   static std::shared_ptr<const Grammar> from_regex(std::string_view pattern);
 
   // Rule 0 of the network must not be empty. unenforced: keywords of the schema that the grammar
@@ -40,7 +40,7 @@ class Grammar {
   // Bytes of memory, including the states that its automata have cached so far.
   size_t bytes() const;
 
-  // The automaton for a tokenizer, one for all requests; a new one where it is full.
+  // Returns the tokenizer's automaton, which all requests share; a new one if it is full.
   std::shared_ptr<Automaton> automaton(const std::shared_ptr<const TokenBytes>& tokens) const;
 
  private:

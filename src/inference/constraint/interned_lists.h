@@ -1,4 +1,4 @@
-// Lists of numbers that are known by their content.
+// Lists of numbers interned by their content.
 #pragma once
 
 #include <algorithm>
@@ -9,7 +9,7 @@
 
 namespace megatron::inference {
 
-// Lists are numbered from 0; equal ones have one number.
+// Lists are numbered from 0; equal lists have the same number.
 class InternedLists {
  public:
   InternedLists();
@@ -45,7 +45,7 @@ class InternedLists {
   std::unordered_set<int32_t, Hash, Equal> ids_;
 };
 
-// A set of numbers that is emptied in no time.
+// A set of numbers that is cleared in constant time.
 class NumberSet {
  public:
   void clear();

@@ -39,9 +39,9 @@ const std::vector<uint64_t>& Automaton::mask_of(Frontier frontier) {
   return masks_.emplace(frontier, std::move(mask)).first->second;
 }
 
-// Pairs with the same frame are looked at together as if there were nothing outside of their rules;
-// what is found depends on few states and is remembered. Tokens that go on behind the rules are
-// followed from there.
+// Pairs with the same frame are processed together as if there were nothing outside their rules;
+// the result depends on few states and is cached. Tokens that continue after the rules are followed
+// from there.
 std::vector<uint64_t> Automaton::find_mask(Frontier frontier) {
   std::vector<uint64_t> mask(tokens_->words());
   std::map<uint32_t, std::vector<uint64_t>> tops;  // by frame: pairs without it
@@ -77,7 +77,7 @@ const Automaton::Inside& Automaton::inside_of(Frontier frontier) {
   return found->second = std::move(inside);
 }
 
-// The tokens of nodes [first, last), whose parent is where `frontier` stands.
+// Adds the tokens of nodes [first, last), whose parent corresponds to `frontier`.
 void Automaton::walk(Frontier frontier, size_t first, size_t last, std::vector<uint64_t>& mask,
                      std::vector<uint32_t>* exits) {
   const std::span<const TokenBytes::Node> nodes = tokens_->nodes();

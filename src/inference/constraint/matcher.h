@@ -1,4 +1,4 @@
-// Holds the text of one request to a grammar, token by token.
+// Constrains the text of one request to a grammar, token by token.
 #pragma once
 
 #include <cstdint>
@@ -9,18 +9,18 @@
 
 namespace megatron::inference {
 
-// Whatever is allowed can be finished: where no end is allowed, some token is. The text is what the
-// tokenizer decodes from the accepted tokens alone. For one thread at a time; copies go their own
-// ways.
+// Every allowed text can be completed: if the text may not end, some token is allowed. The text is
+// what the tokenizer decodes from the accepted tokens alone. Used by one thread at a time; copies
+// are independent.
 class Matcher {
  public:
-  // Throws Error when the tokenizer cannot spell any text of the grammar.
+  // Throws Error if the tokenizer cannot spell any text of the grammar.
   Matcher(std::shared_ptr<const Grammar> grammar, std::shared_ptr<const TokenBytes> tokens);
 
-  // Sets bit id % 64 of word id / 64 where the token may come next, and clears all others; complete:
-  // the text may end here (the caller then allows its end tokens). mask: at least tokens->words().
-  // Throws Error for a grammar with so many readings of this text that finding them takes too long;
-  // the request cannot go on then.
+  // Sets bit id % 64 of word id / 64 if the token may come next, and clears all others; complete:
+  // the text may end here (the caller then allows its end tokens). mask has at least
+  // tokens->words() words. Throws Error if the grammar is so ambiguous for this text that finding
+  // the tokens takes too long; the request cannot continue then.
   void allowed(std::span<uint64_t> mask, bool& complete);
   void accept(int32_t token);  // throws Error when it is not allowed
   bool complete() const;

@@ -1,5 +1,5 @@
 // A grammar over bytes: a recursive transition network (Woods, 1970). States are joined by edges
-// that read a byte, by empty ones, and by calls, which read any text of a rule.
+// that read a byte, by empty edges, and by calls, which read any text of a rule.
 #pragma once
 
 #include <bitset>
@@ -12,7 +12,7 @@
 
 namespace megatron::inference {
 
-// A grammar is larger than its budgets of states, edges or steps allow.
+// Thrown if a grammar exceeds its budget of states, edges or steps.
 class GrammarLimit : public Error {
  public:
   using Error::Error;
@@ -40,11 +40,11 @@ class Network {
 
   Network();  // with rule 0, the whole text
 
-  // Throws GrammarLimit above kMaximumStates, as the functions that add edges do above
+  // Throws GrammarLimit above kMaximumStates; the functions that add edges throw it above
   // kMaximumEdges.
   int32_t add_state();
-  // A rule reads at least one byte before it calls another one or ends (rule 0 may do as it likes):
-  // no rule then calls itself without reading.
+  // A rule must read at least one byte before it calls another rule or ends, so that no rule calls
+  // itself without reading. Rule 0 is exempt.
   int32_t add_rule();
   void add_bytes(int32_t from, int32_t to, uint8_t first, uint8_t last);
   void add_text(int32_t from, int32_t to, std::string_view text);  // exactly these bytes
@@ -59,7 +59,8 @@ class Network {
 
   size_t bytes() const;  // bytes of memory
 
-  // By state: whether a text of `allowed` bytes leads from it to the end of its rule.
+  // Returns, for each state, whether a text of `allowed` bytes leads from it to the end of its
+  // rule.
   std::vector<bool> live(const Bytes& allowed) const;
 
  private:
@@ -72,7 +73,7 @@ class Network {
   std::vector<Call> calls_;
 };
 
-// Lists by key: those of `key` are at [begin[key], begin[key + 1]) of `items`.
+// Lists by key: the list of `key` is [begin[key], begin[key + 1]) of `items`.
 template <class T>
 struct Grouped {
   std::vector<uint32_t> begin;

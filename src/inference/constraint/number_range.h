@@ -1,4 +1,4 @@
-// Numbers of JSON within bounds.
+// Grammar of JSON numbers within bounds.
 #pragma once
 
 #include <cstdint>
@@ -10,13 +10,13 @@
 
 namespace megatron::inference {
 
-// A decimal number: sign * (digits with `places` of them behind the point).
+// A decimal number: a sign and digits, of which `places` stand after the decimal point.
 struct Decimal {
   bool negative = false;
   std::string digits = "0";  // at least one before the point; no needless zeros at either end
   int64_t places = 0;
 
-  // Of the shortest text that reads back to the same number.
+  // Decimal digits of the shortest text that parses back to the same number.
   explicit Decimal(const Json& number);
   Decimal() = default;
   bool is_zero() const { return digits == "0"; }
@@ -35,13 +35,13 @@ struct NumberRange {
   int64_t most_places = 15;  // digits behind the point
 };
 
-// Integers of up to 18 digits, or of up to 20 where a bound has as many; other numbers without an
-// exponent and of up to 15 digits, so that two of them are two doubles. Adds nothing if no number
-// lies within the bounds.
+// Adds integers of up to 18 digits, or up to 20 if a bound has as many; other numbers have no
+// exponent and up to 15 digits, so that different numbers are different doubles. Adds nothing if no
+// number lies within the bounds.
 void add_number(Network& network, int32_t from, int32_t to, const NumberRange& range);
 
-// Any number whose double is finite: up to 18 digits before the point and behind it, an exponent of
-// one or two digits.
+// Adds any number whose double is finite: up to 18 digits before and after the decimal point, and
+// an exponent of one or two digits.
 void add_any_number(Network& network, int32_t from, int32_t to);
 
 }  // namespace megatron::inference

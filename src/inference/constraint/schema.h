@@ -1,6 +1,7 @@
-// JSON schemas (2020-12, and what drafts 4 to 7 and OpenAPI write differently) to texts of JSON.
+// Compiles JSON schemas (2020-12, and the differing spellings of drafts 4 to 7 and OpenAPI) to
+// grammars of JSON texts.
 //
-// Texts are held to
+// Enforced keywords:
 //   any type           type (also a list), nullable, enum, const, allOf, anyOf, true and false
 //   oneOf              as anyOf; noted unless types, constants or required properties tell its
 //                      schemas apart
@@ -18,11 +19,11 @@
 // noted. A strict schema refuses such keywords, and its objects must have additionalProperties
 // false and require all of their properties, as in OpenAI's structured outputs.
 //
-// Properties come in the schema's order, then others; an object that lists properties has others
-// only where additionalProperties or patternProperties speak of them. Strings without pattern,
-// format, enum and const are any strings of JSON; the others spell each character in one way
-// (characters.h). Numbers are those of number_range.h. Between tokens there is no white space, but
-// for at most one space behind ',' and ':'.
+// Properties come in the schema's order, followed by others; an object that lists properties has
+// others only if the schema has additionalProperties or patternProperties. Strings without pattern,
+// format, enum and const are any JSON strings; all other strings have one spelling per character
+// (characters.h). Numbers are those of number_range.h. There is no white space between tokens,
+// except for at most one space after ',' and ':'.
 #pragma once
 
 #include <span>

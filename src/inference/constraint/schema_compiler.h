@@ -20,9 +20,9 @@ class SchemaCompiler {
   SchemaCompiler(Network& network, int64_t most_held)
       : network_(network), text_(network), most_held_(most_held) {}
 
-  // Any value that satisfies the document.
+  // Adds any value that satisfies the document.
   void add_document(int32_t from, int32_t to, const SchemaDocument& document);
-  // A call of one of the tools, whose arguments satisfy the document of its name.
+  // Adds a call of one of the tools; its arguments satisfy the document with the tool's name.
   void add_calls(int32_t from, int32_t to, std::span<const SchemaDocument> tools);
   // Makes the queued rules and checks that each document has a value.
   void finish();
@@ -58,15 +58,15 @@ class SchemaCompiler {
   void add_number(int32_t from, int32_t to, const Conjunction& places, bool integer);
 
   std::vector<CharacterGraph> text_conditions(const Conjunction& places);
-  // A state behind `from` from which some text must lead; else the schema may have no value, for
-  // this reason.
+  // Returns a new state after `from` from which some text must lead to the end. Otherwise the
+  // schema may have no value, for this reason.
   int32_t needed(int32_t from, const SchemaPlace& place, std::string reason);
 
   Network& network_;
   JsonText text_;
   const int64_t most_held_;
   SchemaReader reader_;
-  // Rules of any value and rules values of one type by the numbers of their places, and rules of
+  // Rules for any value and for values of one type, by the numbers of their places, and rules for
   // lists of texts.
   std::map<std::vector<size_t>, std::vector<int32_t>> rules_;
   std::map<std::pair<uint8_t, std::vector<size_t>>, int32_t> typed_;

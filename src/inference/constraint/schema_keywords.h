@@ -1,4 +1,5 @@
-// Keywords of JSON schemas and their values, checked in form. All throw Error with the place.
+// Reads keywords of JSON schemas and checks the form of their values. All functions throw Error
+// with the place.
 #pragma once
 
 #include <cstdint>
@@ -10,10 +11,10 @@
 namespace megatron::inference {
 
 bool is_annotation(std::string_view keyword);  // true if it does not restrict values
-// The types that a keyword says something about; 0 for one that is not a type's.
+// Returns the types that a keyword applies to, or 0 for a keyword that does not belong to a type.
 uint8_t types_of_keyword(std::string_view keyword);
-// Types by "type" and OpenAPI's "nullable". A name that is not known is noted, and the type is then
-// free.
+// Returns the types given by "type" and OpenAPI's "nullable". An unknown name is noted, and then
+// any type is allowed.
 uint8_t types_named(SchemaReader& reader, const SchemaPlace& place);
 // Notes the keywords of a schema that are not enforced for any type.
 void note_others(SchemaReader& reader, const SchemaPlace& place);
@@ -27,7 +28,8 @@ constexpr int64_t kMaximumCount = 100'000;
 struct CountBounds {
   int64_t minimum = 0, maximum = -1;  // -1: none
 };
-// Narrows `bounds` to those of a place. A maximum above `most_held` is noted and not enforced.
+// Narrows `bounds` to those given at a place. A maximum above `most_held` is noted and not
+// enforced.
 void narrow(CountBounds& bounds, SchemaReader& reader, const SchemaPlace& place,
             std::string_view minimum, std::string_view maximum, int64_t most_held);
 

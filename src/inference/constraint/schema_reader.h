@@ -1,5 +1,5 @@
-// Reads JSON schemas before they become a grammar: checks the form of keywords, follows references,
-// and turns schemas that hold together into alternatives.
+// Reads JSON schemas before they are compiled to a grammar: checks the form of keywords, follows
+// references, and turns conjunctions of schemas into alternatives.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@ struct SchemaDocument {
   bool strict;       // keywords that cannot be enforced are errors, and objects have all properties
 };
 
-// A schema and where it stands.
+// A schema and its location in the document.
 struct SchemaPlace {
   const Json* schema;
   const SchemaDocument* document;
@@ -31,8 +31,8 @@ struct SchemaPlace {
   size_t number;        // in the order in which places were found
 
   [[noreturn]] void refuse(std::string_view reason) const;  // throws Error with the place
-  // Null if the keyword is absent. Serializers write absent keywords as null, which is read so in
-  // schemas that are not strict; "const" may be null.
+  // Null if the keyword is absent. Some serializers write absent keywords as null; in schemas that
+  // are not strict, null therefore counts as absent, except for "const".
   const Json* find(std::string_view keyword) const {
     const Json* value = schema->is_object() ? schema->find(keyword) : nullptr;
     const bool absent =
@@ -41,7 +41,7 @@ struct SchemaPlace {
   }
 };
 
-// A limit that was exceeded at a place.
+// Thrown if a limit is exceeded at a place in the schema.
 class PlacedLimit : public GrammarLimit {
  public:
   PlacedLimit(const SchemaPlace& place, std::string_view reason);
@@ -52,7 +52,7 @@ struct ByNumber {
     return a->number < b->number;
   }
 };
-// Schemas all of which a value must satisfy.
+// Schemas that a value must all satisfy.
 using Conjunction = std::set<const SchemaPlace*, ByNumber>;
 
 namespace json_type {
@@ -74,12 +74,13 @@ class SchemaReader {
   static constexpr size_t kMaximumSteps = 1'000'000;
 
   const SchemaPlace& root(const SchemaDocument& document);
-  // A part of `place`: `schema` under a keyword, or under a name or index of the keyword's value.
+  // Returns a part of `place`: `schema` under a keyword, or under a name or index of the keyword's
+  // value.
   const SchemaPlace& child(const SchemaPlace& place, const Json& schema, std::string_view keyword);
   const SchemaPlace& child(const SchemaPlace& place, const Json& schema, std::string_view keyword,
                            std::string_view name);
-  // The schema that "$ref" of `place` names: "#" or "#/...", maybe percent-encoded, or the name of
-  // a schema in the document. Any other name is noted, and any value satisfies it.
+  // Returns the schema that "$ref" of `place` names: "#" or "#/...", possibly percent-encoded, or
+  // the name of a schema in the document. Any other name is noted, and any value satisfies it.
   const SchemaPlace& target(const SchemaPlace& place);
 
   // Notes that the keyword is not enforced. Throws Error in a strict document.
@@ -88,10 +89,10 @@ class SchemaReader {
   // Throws PlacedLimit if more than kMaximumSteps steps were taken in all.
   void spend(const SchemaPlace& place, size_t steps);
 
-  // A value satisfies all of `conjunction` where it satisfies one of the alternatives. A reference
-  // that leads back to itself, with no value in between, has none.
+  // A value satisfies `conjunction` if it satisfies one of the alternatives. A reference that leads
+  // back to itself without a value in between has no alternatives.
   std::vector<Alternative> alternatives(const Conjunction& conjunction);
-  // The first such reference; null: there was none.
+  // The first reference that leads back to itself; null if there was none.
   const SchemaPlace* endless() const { return endless_; }
 
  private:

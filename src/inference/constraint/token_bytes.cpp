@@ -74,7 +74,7 @@ void TokenBytes::find_not_first(const tokenizers::Codec& codec) {
     bool hides = false;
     if (joining_ == Joining::leading_spaces) hides = text.starts_with("  ");
     if (joining_ == Joining::first_token_spaces) hides = text.find(' ', 1) != text.npos;
-    // Spelt as a byte, a space at the begin is kept by some decoders and dropped by others.
+    // Some decoders keep a leading space that is spelt as a byte, others drop it.
     if (joining_ != Joining::plain && text == " ")
       hides = tokenizers::byte_of_token(codec.token(id)) >= 0;
     if (hides) not_first_.push_back(id);

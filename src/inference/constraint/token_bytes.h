@@ -1,4 +1,4 @@
-// The tokens of a tokenizer as bytes, in a trie.
+// A trie of the bytes of a tokenizer's tokens.
 #pragma once
 
 #include <cstdint>
@@ -16,11 +16,11 @@ namespace megatron::inference {
 // no bytes.
 class TokenBytes {
  public:
-  // Throws Error for a tokenizer whose texts are not the bytes of their tokens one behind the other
+  // Throws Error for a tokenizer whose texts are not the concatenated bytes of their tokens
   // (WordPiece, WordLevel, CLIP's BPE, plain ids).
   explicit TokenBytes(const tokenizers::Tokenizer& tokenizer);
 
-  // In the order of a walk: a node before those below it, those by their bytes.
+  // Nodes are in pre-order: a node comes before its children, which are ordered by their bytes.
   struct Node {
     uint32_t end;          // one behind the last node below it
     uint32_t depth;        // bytes up to and with this one
@@ -28,12 +28,12 @@ class TokenBytes {
     uint8_t byte;
   };
   std::span<const Node> nodes() const { return {nodes_.data(), nodes_.size() - 1}; }
-  // Those whose last byte is node i.
+  // Tokens whose last byte is node i.
   std::span<const int32_t> tokens(size_t i) const {
     return std::span(tokens_).subspan(nodes_[i].first_token,
                                       nodes_[i + 1].first_token - nodes_[i].first_token);
   }
-  // Of all nodes in [first, last).
+  // Tokens of all nodes in [first, last).
   std::span<const int32_t> tokens(size_t first, size_t last) const {
     return std::span(tokens_).subspan(nodes_[first].first_token,
                                       nodes_[last].first_token - nodes_[first].first_token);
@@ -44,10 +44,10 @@ class TokenBytes {
   size_t words() const { return (static_cast<size_t>(size()) + 63) / 64; }   // of a mask
   std::string_view bytes(int32_t id) const;  // "" where it has none, or there is no such id
 
-  // Bytes that are tokens by themselves.
+  // The bytes that are tokens by themselves.
   const Network::Bytes& single() const { return single_; }
   tokenizers::Joining joining() const { return joining_; }
-  // Tokens of which a text does not show all bytes while it is empty, in ascending order.
+  // Tokens that do not show all of their bytes at the start of a text, in ascending order.
   std::span<const int32_t> not_first() const { return not_first_; }
 
  private:

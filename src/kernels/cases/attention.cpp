@@ -17,15 +17,16 @@ struct Heads {
   float dropout = 0;
   bool packed = false;  // q, k, v are parts of one tensor, as a qkv product leaves them
   bool real = false, large = false;
-  // Lengths of the documents that attention is confined to, again and again; each sample starts one
-  // token later. With `positions`: begins are shuffled too.
+  // Lengths of the documents to which attention is confined, repeated cyclically; each sample
+  // starts one token later. With `positions`, begins are shuffled too.
   std::vector<int64_t> documents = {};
   int64_t first_head = 0, window = 0, chunk = 0;  // first_head: of dropout
   double soft_cap = 0;
   bool sinks = false;
   bool wide = false;   // gradients in f32
   bool added = false;  // to what is there
-  // Keys lie in pages of so many, those of a sample in any order; the queries are the last ones.
+  // Number of keys per page; a sample's pages are in arbitrary order, and the queries are the last
+  // tokens.
   int64_t page = 0;
 
   bool bounded() const { return window > 0 || chunk > 0; }
@@ -63,7 +64,8 @@ struct Heads {
   }
 };
 
-// Pages in an order of their own; the last sample reads the first page of the first one, too. Sample b has b keys fewer.
+// Arranges pages in arbitrary order; the last sample also reads the first page of the first one.
+// Sample b has b fewer keys.
 void put_in_pages(Inputs& inputs, const Heads& h, AttentionArgs& args) {
   const int64_t blocks = ceil_div(h.keys, h.page), pages = h.batch * blocks + 1;
   const Shape shape = {pages, h.page, h.kv_heads, h.width};
@@ -126,7 +128,7 @@ AttentionArgs forward_args(Inputs& inputs, const Heads& h) {
   return args;
 }
 
-// The forward's results are the reference's.
+// The forward's results come from the reference.
 AttentionBackwardArgs backward_args(Inputs& inputs, const Heads& h) {
   Inputs forward_inputs(inputs.runtime());
   const AttentionArgs f = forward_args(forward_inputs, h);
@@ -159,32 +161,31 @@ AttentionBackwardArgs backward_args(Inputs& inputs, const Heads& h) {
 }
 
 // Where weights and gradients of scores are rounded to bf16 or f16 before their products (tensor
-// cores), each is wrong by at most u of itself, u = 2^-8 or 2^-11, and by u / sqrt(3) or less in the
-// mean square: a sum of such terms errs by 0.6 u of its rms, of 1e5 sums the worst by 2.7 u. With
-// 4 u of a result's own rounding at 4 rms that is below the 8 u of `tolerance`.
+// cores), each is wrong by at most u of itself, u = 2^-8 or 2^-11, and by u / sqrt(3) or less in
+// the mean square: a sum of such terms errs by 0.6 u of its rms, of 1e5 sums the worst by 2.7 u.
+// With 4 u of a result's own rounding at 4 rms that is below the 8 u of `tolerance`.
 
 // Products per pair and width: scores and values, in backward again with three gradients.
 Case forward(const Heads& h) {
-  return {
-      .kernel = "attention",
-      .name = h.str(),
-      .dtype = h.type,
-      // Scores of size 4 from D products, their exp, then sums over S keys of which the result
-      // keeps 1 / sqrt(S). In documents and at shuffled positions many queries see few keys: more
-      // elements stand far above the rms than `tolerance` allows for, as do those of the first
-      // queries where later ones share their weight with sinks.
-      .tolerance = tolerance(h.type, 8 + std::sqrt(h.width) + std::sqrt(h.keys)) *
-                   (h.sinks                                                              ? 4
-                    : h.documents.empty() && !h.positions && !h.bounded() && !h.scored() ? 1
-                                                                                         : 2),
-      .real = h.real,
-      .large = h.large,
-      .make = [h](Runtime& runtime) {
-        Inputs inputs(runtime);
-        const AttentionArgs args = forward_args(inputs, h);
-        return inputs.call(
-            [args](Stream& stream, const Table& table) { table.attention(args, stream); });
-      }};
+  return {.kernel = "attention",
+          .name = h.str(),
+          .dtype = h.type,
+          // Scores of size 4 from D products, their exp, then sums over S keys of which the result
+          // keeps 1 / sqrt(S). In documents and at shuffled positions many queries see few keys:
+          // more elements stand far above the rms than `tolerance` allows for, as do those of the
+          // first queries where later ones share their weight with sinks.
+          .tolerance = tolerance(h.type, 8 + std::sqrt(h.width) + std::sqrt(h.keys)) *
+                       (h.sinks                                                              ? 4
+                        : h.documents.empty() && !h.positions && !h.bounded() && !h.scored() ? 1
+                                                                                             : 2),
+          .real = h.real,
+          .large = h.large,
+          .make = [h](Runtime& runtime) {
+            Inputs inputs(runtime);
+            const AttentionArgs args = forward_args(inputs, h);
+            return inputs.call(
+                [args](Stream& stream, const Table& table) { table.attention(args, stream); });
+          }};
 }
 
 Case backward(const Heads& h) {
@@ -265,7 +266,8 @@ void add_confined(std::vector<Heads>& list, DType type) {
                   .documents = {1}});
 }
 
-// Windows and chunks shorter and longer than blocks of keys, at their borders and off them.
+// Windows and chunks shorter and longer than blocks of keys, aligned to their borders and not
+// aligned.
 void add_bounded(std::vector<Heads>& list, DType type) {
   list.push_back({.batch = 2,
                   .queries = 33,
@@ -521,7 +523,7 @@ std::vector<Heads> attention_shapes() {
   return list;
 }
 
-// One new token, a few and many, with pages smaller and larger than tiles; windows that leave pages out.
+// One new token, a few and many, with pages smaller and larger than tiles; windows that skip pages.
 std::vector<Heads> paged_shapes(DType type) {
   return {
       {.batch = 3,

@@ -25,8 +25,8 @@ struct Logits {
   }
 };
 
-// Labels below `all`. Every third row counts for nothing and has the label that is never read; none
-// at real sizes, where such a row would cost less.
+// Labels below `all`. Every third row has weight 0 and a label that is never read, except at real
+// sizes, where such rows would cost less.
 std::pair<Tensor, Tensor> labels_and_weights(Inputs& inputs, const Logits& l, int64_t all) {
   std::vector<double> labels, weights;
   for (int64_t t = 0; t < l.rows; ++t) {
@@ -74,7 +74,7 @@ Case::Call make_stats(const Logits& l, Runtime& runtime) {
       [args](Stream& stream, const Table& table) { table.vocabulary_stats(args, stream); });
 }
 
-// Of three ranks this is the second; the others' largest logits are above and below its own.
+// The second of three ranks; the others' largest logits are above and below its own.
 Case::Call make_divided(const Logits& l, Runtime& runtime) {
   Inputs inputs(runtime);
   const Shape shape{l.rows, l.vocabulary};
@@ -117,7 +117,7 @@ Case divided_case(const Logits& l) {
   return {.kernel = "vocabulary_cross_entropy",
           .name = l.str(),
           .dtype = l.type,
-          // As cross_entropy, whose sum is an input here.
+          // As for cross_entropy, whose sum is an input here.
           .tolerance = tolerance(l.with_gradient ? l.gradient : l.type, 16) *
                        std::max(1.0, std::sqrt(l.vocabulary) / 8),
           .real = l.real,

@@ -12,7 +12,7 @@ namespace {
 
 constexpr DType kTypes[] = {DType::f32, DType::bf16, DType::f16, DType::f64};
 
-// Rows that lie apart, each where vectors of 16 bytes can begin.
+// Rows with padding between them, each aligned to 16-byte vectors.
 constexpr Layout kAlignedRows = {.offset = 16, .row_padding = 16};
 
 double rounding(DType type) { return tolerance(type, 1); }
@@ -62,7 +62,7 @@ Case copy_case(Shape shape, DType from, DType to, Layout layout, bool transposed
           }};
 }
 
-// The keys' columns of what the product of attention's input gives, taken out or put back.
+// The keys' columns of the fused product for queries, keys and values, extracted or written back.
 Case part_of_rows_case(DType type, bool out) {
   constexpr int64_t kTokens = 4096, kColumns = 768, kWidth = 3 * kColumns;
   return {.kernel = "copy",

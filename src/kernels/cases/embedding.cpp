@@ -14,7 +14,7 @@ struct Lookup {
   float beta = 0;
   Layout layout;
   bool real = false;
-  // Rows of a table, `first` of them before this part and as many behind it.
+  // Rows of a table, with `first` rows before this part and as many after it.
   int64_t first = 0;
   bool part = false;
 

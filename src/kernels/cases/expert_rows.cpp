@@ -148,7 +148,7 @@ struct ExpertRows {
     return fmt::format("t={} k={} h={} {}{}{}", tokens, k, width, describe(type, layout),
                        shared ? " shared" : "", in_place ? " in place" : "");
   }
-  // Of `values` in an order that is none of theirs; every seventh is -1.
+  // Indices of `values` in shuffled order; every seventh is -1.
   Tensor index(Inputs& inputs, Shape shape, int64_t values) const {
     std::vector<double> list;
     for (int64_t i = 0; inputs.has_data() && i < shape.elements(); ++i)

@@ -102,8 +102,8 @@ Case::Call make(const Product& p, Runtime& runtime) {
 }
 
 // The rounding errors of a sum of K normal products walk to 0.4 sqrt(K) u of its rms sqrt(K). An
-// epilogue adds a function within 8 u (cases/activation.cpp), of sums that may have been rounded. Sums in f64 of
-// other numbers are rounded once, but for those of a bias's gradient.
+// epilogue adds a function within 8 u (cases/activation.cpp), of sums that may have been rounded.
+// Sums in f64 of other numbers are rounded once, but for those of a bias's gradient.
 double bound(const Product& p) {
   if (p.double_sums && p.in != DType::f64 && p.bias_gradient == Product::Sums::none)
     return tolerance(p.out, 1);
@@ -168,8 +168,8 @@ std::vector<Product> real_products(DType type) {
   return list;
 }
 
-// Of a router with 64 experts: logits, and with f32 the gradients of its input and of its weight and bias, which are
-// computed from copies in that type.
+// Products of a router with 64 experts: logits and, in f32, the gradients of input, weight and
+// bias, which are computed from copies in that type.
 std::vector<Product> router_products(DType type, int64_t tokens, int64_t width) {
   constexpr int64_t kExperts = 64;
   std::vector<Product> list = {{.m = tokens,
@@ -215,8 +215,9 @@ void add_double_sums(std::vector<Product>& list, DType type) {
   list.push_back({.m = 0, .k = 4, .n = 5, .in = type, .out = out, .double_sums = true});
 }
 
-// Of a GPT's feed-forward block: up and gelu, what reaches it from the product that reads it, and
-// the gradients of weights and biases; sizes that are multiples of 8, or none.
+// Products of a GPT's feed-forward block: up-projection with GELU, the gradient that returns
+// through it, and the gradients of weights and biases; sizes that are multiples of 8, and sizes
+// that are not.
 std::vector<Product> epilogues(DType type, int64_t tokens, int64_t width, int64_t inner) {
   std::vector<Product> list;
   const Product up{.m = tokens,

@@ -51,7 +51,7 @@ struct Groups {
   }
 };
 
-// As gemm's.
+// Same tolerance as for gemm.
 Case grouped_gemm_case(const Groups& g) {
   return {.kernel = "grouped_gemm",
           .name = g.str(),

@@ -51,7 +51,7 @@ HeadNormArgs forward_args(Inputs& inputs, const HeadRows& h) {
   return args;
 }
 
-// The statistics are the forward's.
+// The statistics come from the forward.
 HeadNormBackwardArgs backward_args(Inputs& inputs, const HeadRows& h) {
   Inputs forward_inputs(inputs.runtime());
   const HeadNormArgs f = forward_args(forward_inputs, h);

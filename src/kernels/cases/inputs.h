@@ -10,7 +10,7 @@
 
 namespace megatron::kernels {
 
-// Where a tensor lies in its storage: it starts at element `offset`, and `row_padding` elements
+// Position of a tensor in its storage: it starts at element `offset`, and `row_padding` elements
 // follow each row.
 struct Layout {
   int64_t offset = 0;
@@ -19,25 +19,27 @@ struct Layout {
 inline constexpr Layout kMisaligned = {.offset = 3, .row_padding = 0};
 inline constexpr Layout kPadded = {.offset = 1, .row_padding = 5};
 
-// Makes the tensors of a call: values depend on the tensor's name and the element's index only, so
-// that every runtime gets the same ones. On meta there are shapes and no values.
+// Creates the tensors of a call. Values depend only on the tensor's name and the element's index,
+// so that they are the same on every runtime. On meta there are shapes but no values.
 class Inputs {
  public:
   explicit Inputs(Runtime& runtime) : runtime_(runtime) {}
 
   Runtime& runtime() { return runtime_; }
   bool has_data() const { return runtime_.device().has_data(); }
-  // Whose forward gives a backward its inputs: the oracle's or, at real sizes, where it would take
-  // minutes, and on CUDA, whose memory it cannot read, the device's own.
+  // Device whose forward computes the inputs of a backward: the reference, or the device itself at
+  // real sizes, where the reference would take minutes, and on CUDA, whose memory the reference
+  // cannot read.
   DeviceKind forward_of(bool real) const {
     if (real || !runtime_.device().is_host()) return runtime_.device().kind;
     return DeviceKind::reference;
   }
 
-  // About standard normal values (a sum of four uniform ones), times scale, rounded to the type.
+  // Approximately standard normal values (a sum of four uniform ones), times scale, rounded to the
+  // type.
   Tensor normal(std::string_view name, Shape shape, DType type, double scale = 1,
                 Layout layout = {});
-  // Absolute values of the above plus `least`.
+  // Absolute values of normal() plus `least`.
   Tensor positive(std::string_view name, Shape shape, DType type, double least = 0,
                   Layout layout = {});
   // Uniform in [begin, end).
@@ -47,10 +49,10 @@ class Inputs {
     return values(name, {}, DType::f64, std::span(&value, 1));
   }
 
-  // A tensor that the call writes: NaN before it, so that reading it shows. The elements around it
-  // in its storage are outputs too, which must keep their value.
+  // A tensor that the call writes. It is NaN before the call, so that reading it is detected. The
+  // surrounding elements of its storage are outputs as well, which must keep their values.
   Tensor output(std::string_view name, Shape shape, DType type, Layout layout = {});
-  // Makes a tensor from above one that the call changes: it gets its first values back before each
+  // Marks one of these tensors as modified by the call: its initial values are restored before each
   // run.
   Tensor updated(std::string_view name, const Tensor& tensor);
 
@@ -70,7 +72,7 @@ class Inputs {
 // normal values.
 double tolerance(DType type, double roundings);
 
-// Whether Cases of real models' shapes are in this format: f64 is for checks.
+// True if Cases with shapes of real models use this format; f64 is only for checks.
 constexpr bool trained(DType type) { return type != DType::f64; }
 
 std::string describe(DType type, Layout layout);  // "bf16 misaligned"

@@ -51,7 +51,7 @@ AddNormArgs forward_args(Inputs& inputs, const Norm& n, bool layer) {
   return args;
 }
 
-// Inputs of backward that belong together: the statistics are the forward's.
+// Consistent inputs of backward: the statistics come from the forward.
 AddNormBackwardArgs backward_args(Inputs& inputs, const Norm& n, bool layer) {
   Inputs forward_inputs(inputs.runtime());
   Norm plain = n;
@@ -153,7 +153,8 @@ std::vector<Norm> norm_shapes() {
     list.push_back({.rows = 0, .width = 8, .type = type});
     list.push_back({.rows = 0, .width = 8, .type = type, .residual = false, .beta = 1});
     list.push_back({.rows = 150, .width = 96, .type = type, .beta = 1});
-    // Rows of whole vectors: many in few threads, one in many, and one too long for registers.
+    // Rows of whole vectors: many rows with few threads each, one row with many threads, and one
+    // too long for registers.
     list.push_back({.rows = 300, .width = 264, .type = type, .beta = 1});
     list.push_back({.rows = 5, .width = 2048, .type = type});
     list.push_back({.rows = 3, .width = size_of(type) > 2 ? 4360 : 17000, .type = type, .beta = 1});

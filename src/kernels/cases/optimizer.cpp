@@ -23,7 +23,7 @@ struct Step {
     return fmt::format("{} step={} {}{}", shape.str(), step, describe(type, layout),
                        decay ? "" : " no decay");
   }
-  // The value and its remainder are compared as the master they stand for.
+  // The value and its remainder are compared as the master that they represent.
   double tolerance() const { return kernels::tolerance(accumulator(type), 8); }
 };
 

@@ -11,7 +11,8 @@
 namespace megatron::kernels {
 namespace {
 
-// Of logits. Rounding must not decide which experts are chosen, since back-ends round differently.
+// Spacing of logits. Rounding must not decide which experts are chosen, since back-ends round
+// differently.
 enum class Spacing {
   apart,  // neighbours of a token by 6 / E, give or take a quarter of that
   ties,   // whole numbers, many alike
@@ -82,7 +83,7 @@ Tensor router_logits(Inputs& inputs, const char* name, const Routing& r) {
   return inputs.values(name, {r.tokens, r.experts}, r.type, values);
 }
 
-// In steps that are wider than all scores of a token, so that no sum comes near another.
+// The bias has steps larger than all scores of a token, so that no two sums are close.
 Tensor bias_of(Inputs& inputs, const Routing& r) {
   const bool plain = r.form.score == RouterScore::softmax && !r.form.softmax_first;
   std::vector<double> values;
@@ -117,7 +118,7 @@ Case route_case(const Routing& r) {
           }};
 }
 
-// The choice is the forward's. Of the E gradients of a token, k may be all that are not zero.
+// The choice comes from the forward. Of the E gradients of a token, possibly only k are not zero.
 Case route_backward_case(const Routing& r) {
   const double zeros = std::sqrt(static_cast<double>(r.experts) / static_cast<double>(r.k));
   return {.kernel = "route_backward",
@@ -154,7 +155,7 @@ RouterForm with_groups(RouterForm form, int64_t groups, int64_t chosen, int64_t 
   return form;
 }
 
-// Of DeepSeek-V3: sigmoid, 8 groups of experts.
+// DeepSeek-V3's router: sigmoid, 8 groups of experts.
 RouterForm deepseek() {
   return with_groups({.score = RouterScore::sigmoid, .normalised = true, .scale = 2.5}, 8, 4, 2);
 }

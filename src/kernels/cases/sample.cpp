@@ -60,7 +60,7 @@ Case sample_case(const Sampled& s) {
           }};
 }
 
-// Logits of which nothing, or not everything, can be drawn.
+// Logits from which no token, or not every token, can be sampled.
 Case special_case(DType type) {
   return {.kernel = "sample",
           .name = fmt::format("infinities and NaN {}", name(type)),

@@ -1,4 +1,4 @@
-// Many calls made as one (kernels/together.h), which must be like the single ones.
+// Batched calls (kernels/together.h), which must give the same results as single calls.
 #include "kernels/together.h"
 
 #include <fmt/core.h>

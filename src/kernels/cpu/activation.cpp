@@ -162,8 +162,8 @@ void for_function(Activation function, F&& f) {
   }
 }
 
-// Asks for what a gated loop comes to: halves of rows are too short for the processor to foresee. The row below is asked
-// for as it lies, not by halves: that is faster.
+// Asks for what a gated loop comes to: halves of rows are too short for the processor to foresee.
+// The row below is asked for as it lies, not by halves: that is faster.
 template <class Form>
 struct AheadBelow {
   int64_t width;  // of a half

@@ -39,8 +39,8 @@ inline constexpr int64_t kStreamedBytes = int64_t{2} << 20;
 
 inline constexpr int64_t kCacheLine = 64;
 
-// Whether `out` is large, and none of the inputs is `out` itself, whose lines are in the cache when
-// they are written.
+// True if `out` is large and none of the inputs is `out` itself, whose lines would be in the cache
+// when they are written.
 bool passes_caches(const Tensor& out, std::initializer_list<const void*> inputs);
 // And whether runs that start at multiples of `step` elements start at cache lines: then all of
 // their vectors are streamed.

@@ -182,7 +182,7 @@ template <class From, class To>
 void copy_rows(const From* x, Output<To> out, const Dim& row, int64_t rows, int64_t columns) {
   constexpr int64_t kBytesAhead = 3072;
   const int64_t row_bytes = columns * static_cast<int64_t>(sizeof(From));
-  // Of few rows most are still asked for.
+  // With few rows, most of them can still be prefetched.
   const int64_t ahead = std::min(ceil_div(kBytesAhead, row_bytes), ceil_div(rows, 4));
   for (int64_t r = 0; r < rows; ++r, x += row.from) {
     const bool asks = row.from != columns && r + ahead < rows;

@@ -124,8 +124,8 @@ class GradientOfRow {
 };
 
 // Sum of exp(x - shift): f32 sums of 4096 elements, added in f64. exponentials, where not null,
-// gets the terms; it may be x, or what `before` still reads. Takes the whole vectors of `next` and all of `before`:
-// reading, computing and writing overlap.
+// gets the terms; it may be x, or what `before` still reads. Takes the whole vectors of `next` and
+// all of `before`: reading, computing and writing overlap.
 template <class T, class D>
 double sum_of_exponentials(const T* x, int64_t n, V shift, float* exponentials, NextRow<T>& next,
                            GradientOfRow<D>& before) {

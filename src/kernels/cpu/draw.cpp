@@ -44,8 +44,8 @@ HWY_INLINE D uniform(L low, L high) {
   return hn::Mul(hn::ConvertTo(Doubles(), bits), hn::Set(Doubles(), 0x1p-53));
 }
 
-// Of pairs from `pair` on. A lane holds a word of the counter in its lower half; what is in the
-// upper one does not matter until the end.
+// Uniform numbers of consecutive pairs, starting at `pair`. Each lane holds a counter word in its
+// lower half; the upper half is ignored until the end.
 HWY_INLINE std::array<Uniforms, kTogether> uniforms(const DrawArgs& args, uint64_t pair) {
   L c[4][kTogether];
   for (size_t k = 0; k < kTogether; ++k) {

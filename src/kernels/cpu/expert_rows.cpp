@@ -93,7 +93,8 @@ class CountingSort {
     rows_[slot] = next_[g]++;
   }
 
-  // Marks, in the rows of slots [begin, end), those beyond the capacity: slots go by their group first.
+  // Marks, in the rows of slots [begin, end), those beyond the capacity: slots go by their group
+  // first.
   void drop_smallest(int64_t begin, int64_t end) {
     const Weight* weights = args_.weights.data<Weight>();
     const auto weight = [&](int32_t s) {

@@ -70,8 +70,8 @@ struct AheadInRow {
   }
 };
 
-// Has the compiler read memory once: it would read f32 again where a formula uses it again, which costs a quarter of the
-// time where five tensors come and go.
+// Has the compiler read memory once: it would read f32 again where a formula uses it again, which
+// costs a quarter of the time where five tensors come and go.
 HWY_INLINE void keep_loaded([[maybe_unused]] Two& v) {
 #if HWY_ARCH_X86
   asm("" : "+v"(v.a.raw), "+v"(v.b.raw));

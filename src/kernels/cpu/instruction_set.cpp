@@ -24,8 +24,8 @@ void limit_instruction_set(InstructionSet set) {
            "--instruction-set is avx2, which this processor does not have; drop the flag");
   // Newer targets are lower bits.
   if (set == InstructionSet::avx2) hwy::DisableTargets(HWY_AVX2 - 1);
-  // Kernels choose anew. Highway 1.0's SupportedTargets() makes a choice of its own, of all targets, so that
-  // nothing may call it after this.
+  // Kernels choose anew. Highway 1.0's SupportedTargets() makes a choice of its own, of all
+  // targets, so that nothing may call it after this.
   hwy::GetChosenTarget().DeInit();
 #else
   fail("--instruction-set is avx2, which this processor does not have; drop the flag");

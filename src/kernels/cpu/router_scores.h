@@ -1,4 +1,4 @@
-// What route.cpp and router_loss.cpp compute of a token's logits.
+// Functions of a token's logits used by route.cpp and router_loss.cpp.
 #pragma once
 
 #include <algorithm>
@@ -73,7 +73,8 @@ class Highest {
  public:
   explicit Highest(int64_t most) : order_(static_cast<size_t>(most)) {}
 
-  // Their indices in descending order of the values, of equal ones the lower first; NaN is the lowest.
+  // Their indices in descending order of the values, of equal ones the lower first; NaN is the
+  // lowest.
   void find(const C* values, int64_t n, int64_t k, int32_t* indices) {
     Order* order = order_.data();
     for (int64_t e = 0; e < n; ++e) order[e] = order_of(values[e]);

@@ -1,5 +1,5 @@
-// What calls of the host's kernels take of the scratch arena: the kernels ask by these functions, and plans do
-// (cpu_scratch_table).
+// What calls of the host's kernels take of the scratch arena: the kernels ask by these functions,
+// and plans do (cpu_scratch_table).
 #pragma once
 
 #include "device/stream.h"

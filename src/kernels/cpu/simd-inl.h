@@ -29,7 +29,7 @@ using V = hn::Vec<Floats>;
 inline constexpr Floats kFloats{};
 inline constexpr int64_t kLanes = HWY_LANES(float);
 
-// How many elements of a vector are meant: all, or the first n.
+// Number of elements of a vector to use: all, or the first n.
 struct Whole {};
 struct Part {
   int64_t n;

@@ -87,7 +87,8 @@ __device__ void with(Activation function, F f) {
 #include "kernels/activation_formulas-inl.h"
 #undef LANES
 
-// The formula of a call, whose function is chosen on the device: there is one kernel for all functions.
+// The formula of a call, whose function is chosen on the device: there is one kernel for all
+// functions.
 template <bool kBackward, bool kGated>
 struct Chosen {
   Activation function;

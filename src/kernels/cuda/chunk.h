@@ -17,14 +17,14 @@ namespace megatron::kernels::cuda {
 template <class T>
 inline constexpr int kChunk = kVectorBytes / static_cast<int>(sizeof(T));
 
-// Whether all are multiples of 16 bytes.
+// True if all addresses are multiples of 16 bytes.
 inline bool are_aligned(std::initializer_list<const void*> addresses) {
   for (const void* p : addresses)
     if (reinterpret_cast<uintptr_t>(p) % kVectorBytes != 0) return false;
   return true;
 }
 
-// Where a tensor lies on the device; null for an undefined one.
+// Device address of a tensor; null for an undefined one.
 template <class T>
 T* address_of(const Tensor& tensor) {
   return tensor.defined() ? static_cast<T*>(tensor.address()) : nullptr;

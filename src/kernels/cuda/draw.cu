@@ -18,7 +18,7 @@ struct Draws {
   bool normal;
 };
 
-// Of draws 2 i and 2 i + 1.
+// Draws 2i and 2i + 1.
 struct Two {
   double at[2];
 };

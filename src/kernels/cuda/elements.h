@@ -17,7 +17,8 @@ inline constexpr int kNeighbours = kVectorBytes / static_cast<int>(std::max({siz
 template <class T, int N>
 inline constexpr int kPiece = std::min(N, kVectorBytes / static_cast<int>(sizeof(T)));
 
-// Whether N neighbours can be read or written by vectors from an address on. Null: yes.
+// True if N adjacent elements can be read or written as vectors from an address on; also true for
+// null.
 template <int N, class T>
 bool aligned(const T* p) {
   return reinterpret_cast<uintptr_t>(p) % (sizeof(T) * static_cast<size_t>(kPiece<T, N>)) == 0;
@@ -30,7 +31,7 @@ struct Span {
   bool vector;
 };
 
-// How many of N are left.
+// Number of elements, at most N, that are left.
 template <int N>
 __device__ int left(int64_t elements) {
   return elements < N ? (elements > 0 ? static_cast<int>(elements) : 0) : N;

@@ -25,7 +25,8 @@ struct Sinkhorn {
   double *k, *c, *r;
 };
 
-// Columns that a block sums at a time, and the threads of each: those of a column are `columns` apart.
+// Columns that a block sums at a time, and the threads of each: those of a column are `columns`
+// apart.
 struct ColumnThreads {
   int columns, threads;
 
@@ -123,7 +124,8 @@ struct Thresholds {
   C *above, *thresholds;
 };
 
-// A warp a token, with the scores of its experts and the values by which they are chosen in shared memory.
+// A warp a token, with the scores of its experts and the values by which they are chosen in shared
+// memory.
 template <class C>
 __global__ void __launch_bounds__(kThreads) find_scores_above(Thresholds<C> work) {
   const int64_t token = token_of_warp();
@@ -173,8 +175,8 @@ __device__ C value_of(KeyOf<C> key) {
   return same_bits<C>(static_cast<KeyOf<C>>((key & highest) != 0 ? key ^ highest : ~key));
 }
 
-// A block an expert: the key of the value at `place` is found bit by bit, as the largest that more than `place` values
-// reach.
+// A block an expert: the key of the value at `place` is found bit by bit, as the largest that more
+// than `place` values reach.
 template <class C>
 __global__ void __launch_bounds__(kThreads) find_thresholds(Thresholds<C> work, int64_t place) {
   __shared__ int partial[kWarp];

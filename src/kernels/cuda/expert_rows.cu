@@ -1,5 +1,5 @@
-// The order of slots by expert: a stable sort by counting. Blocks of slots are counted by expert, each expert's counts
-// become places in it, and each block puts its slots there in order.
+// The order of slots by expert: a stable sort by counting. Blocks of slots are counted by expert,
+// each expert's counts become places in it, and each block puts its slots there in order.
 #include "kernels/cuda/chunk.h"
 #include "kernels/cuda/dynamic_shared.h"
 #include "kernels/cuda/kernels.h"
@@ -19,9 +19,9 @@ struct SlotSort {
   int64_t first;          // expert
   int64_t capacity;       // 0: none
   bool padded;
-  int64_t most;  // rows
-  int32_t*
-      counts;  // [blocks, experts]; once they are added, the place of a block's first slot in its segment
+  int64_t most;     // rows
+  int32_t* counts;  // [blocks, experts]; once they are added, the place of a block's first slot in
+                    // its segment
   int32_t* starts;  // [segments + 1, experts]: how many rows of an expert come before a segment's
   int32_t *offsets, *slots, *rows;
 
@@ -154,8 +154,8 @@ __global__ void __launch_bounds__(kWarp) put_slots(SlotSort sort) {
   }
 }
 
-// Leaves an expert to those of all its slots that are among the largest of their segment. A thread a slot of the list,
-// which is sorted without a capacity.
+// Leaves an expert to those of all its slots that are among the largest of their segment. A thread
+// a slot of the list, which is sorted without a capacity.
 template <class C>
 __global__ void __launch_bounds__(kThreads)
     keep_largest(SlotSort all, const C* weights, int64_t capacity) {

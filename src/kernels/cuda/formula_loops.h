@@ -1,5 +1,5 @@
-// The loops of element-wise kernels on CUDA: a formula (kernels/formulas-inl.h) over contiguous tensors, or over rows [T,N]
-// that may lie apart.
+// The loops of element-wise kernels on CUDA: a formula (kernels/formulas-inl.h) over contiguous
+// tensors, or over rows [T,N] that may lie apart.
 #pragma once
 
 #include <utility>
@@ -12,13 +12,15 @@
 
 namespace megatron::kernels::cuda {
 
-// Calls f with the formula, or, of one that is chosen by the arguments, with that one (activation.cu): outside of loops.
+// Calls f with the formula, or, of one that is chosen by the arguments, with that one
+// (activation.cu): outside of loops.
 template <class F, class Loops>
 __device__ void with_formula(const F& formula, Loops loops) {
   loops(formula);
 }
 
-// A formula over the tensors of a call, a body of over_elements and over_rows. Operands: inputs, then outputs.
+// A formula over the tensors of a call, a body of over_elements and over_rows. Operands: inputs,
+// then outputs.
 template <class Form, class F>
 class FormulaBody {
  public:
@@ -45,7 +47,7 @@ class FormulaBody {
   void* operands[kOperands] = {};
   int64_t strides[kOperands] = {};  // of rows, in elements
 
-  // Whether rows begin where kCount neighbours can be read and written at once.
+  // True if rows begin at addresses where kCount adjacent elements can be read and written at once.
   bool vectors() const { return in_vectors(All()); }
 
   __device__ void prepare(Factors&) const {}
@@ -132,7 +134,8 @@ __global__ void __launch_bounds__(kThreads) over_rows(FormulaRows all, Body body
   });
 }
 
-// Queues the body for rows of `width` elements. Throws Error naming the kernel where they are too many.
+// Queues the body for rows of `width` elements. Throws Error naming the kernel where they are too
+// many.
 template <int kTogether, class Body>
 void run_over_rows(const char* kernel, int64_t rows, int64_t width, const Body& body,
                    Stream& stream) {

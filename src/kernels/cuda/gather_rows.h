@@ -45,7 +45,8 @@ void gather_units(const char* name, const Pick& pick, int64_t rows, const Tensor
          address_of<Unit>(out), width, slabs);
 }
 
-// out[i,:] = table[pick.row(i),:] for i < rows, zeros where that is negative; both contiguous, of one type.
+// out[i,:] = table[pick.row(i),:] for i < rows, zeros where that is negative; both contiguous, of
+// one type.
 template <class Pick>
 void gather_rows(const char* name, const Pick& pick, int64_t rows, const Tensor& table,
                  const Tensor& out, Stream& stream) {

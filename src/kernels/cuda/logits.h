@@ -10,8 +10,8 @@
 namespace megatron::kernels::cuda {
 
 // Chunks that a thread has to read where there are threads for all of them; and those that it reads
-// before it computes, fewer where code takes more registers than there are. The order of its chunks,
-// and with it every sum, is the same.
+// before it computes, fewer where code takes more registers than there are. The order of its
+// chunks, and with it every sum, is the same.
 inline constexpr int kLogitsTogether = 4;
 #if defined(__CUDA_ARCH__) && (__CUDA_ARCH__ == 800 || __CUDA_ARCH__ >= 1000)
 inline constexpr int kLogitsInFlight = 2;
@@ -31,8 +31,8 @@ struct LogitsRow {
   bool aligned;          // to 16 bytes
 
   // Calls f(values, first element, elements) for each of the thread's chunks: from memory, which
-  // keeps them, or as kept and, what is not, from memory again, the last first: it was read last and
-  // is in the cache. Values beyond the row are -infinity.
+  // keeps them, or as kept and, what is not, from memory again, the last first: it was read last
+  // and is in the cache. Values beyond the row are -infinity.
   template <bool kKeep, class F>
   __device__ void each(F f) const {
     const int threads = static_cast<int>(blockDim.x), step = kLogitsInFlight * threads;
@@ -67,7 +67,7 @@ struct LogitsRow {
     return values;
   }
 
-  // Of the whole row, in every thread; `partial` as block_sum's.
+  // Sum over the whole row, in every thread; `partial` as for block_sum.
   __device__ SoftmaxSum sum(float* partial) const {
     SoftmaxSum mine;
     each<true>([&](const Values& values, int64_t, int64_t) {
@@ -80,8 +80,8 @@ struct LogitsRow {
   }
 };
 
-// Writes a chunk of a row that has `count` elements from there on. Of rows that are aligned, the last
-// chunk alone may be written one by one.
+// Writes a chunk of a row that has `count` elements from there on. Of rows that are aligned, the
+// last chunk alone may be written one by one.
 template <int N, class T>
 __device__ void store_logits(T* p, const Vector<T, N>& from, int64_t count, bool aligned) {
   store_chunk(p, from, count, aligned && count >= N);

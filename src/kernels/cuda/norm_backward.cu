@@ -13,7 +13,7 @@ namespace {
 // them kKept chunks of it in registers, with those columns' sums of dweight and dbias.
 constexpr int kKept = 2;
 constexpr int kMostThreads = 512, kLeastThreads = 256;
-// Of rows too long for that, with the sums in memory.
+// For rows too long for that, with the sums in memory.
 constexpr int kLongRowThreads = 1024;
 
 template <class T>
@@ -57,8 +57,8 @@ struct Chunks {
   Vector<T, kChunk<T>> sum, dnormed, dsum_in;
 };
 
-// Of an element. Products are rounded before they are added: where the terms of a row cancel, as
-// those of two columns do, what remains are their roundings, which have to be the definition's.
+// Terms of one element. Products are rounded before they are added: if a row's terms cancel, as
+// with two columns, only their roundings remain, and these must match the definition's.
 struct Terms {
   float xhat, d, g;
 };

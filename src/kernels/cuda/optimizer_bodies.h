@@ -1,5 +1,5 @@
-// What the bodies of the optimizer's kernels share (elements.h). Sums of two products are written as
-// fused ones, so that no compiler chooses which of the products is rounded.
+// What the bodies of the optimizer's kernels share (elements.h). Sums of two products are written
+// as fused ones, so that no compiler chooses which of the products is rounded.
 #pragma once
 
 #include "kernels/cuda/elements.h"

@@ -67,7 +67,8 @@ __device__ void limit_groups(const RouterForm& form, C* values, C* worth, int ex
   __syncwarp();
 }
 
-// A warp has the values of its token's experts, the worth of groups and the weights in shared memory.
+// A warp has the values of its token's experts, the worth of groups and the weights in shared
+// memory.
 template <class C>
 __global__ void __launch_bounds__(kThreads) choose_experts(Route<C> r) {
   const int64_t token = token_of_warp();

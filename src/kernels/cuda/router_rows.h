@@ -1,5 +1,5 @@
-// What the router's kernels make of a token's logits. A warp has a token, and calls these together: lane i reads the
-// elements i, i + 32, ... of its row.
+// What the router's kernels make of a token's logits. A warp has a token, and calls these together:
+// lane i reads the elements i, i + 32, ... of its row.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -30,7 +30,7 @@ template <class C>
 __device__ C softplus(C x) {
   return max(x, C(0)) + std::log1p(std::exp(-std::abs(x)));
 }
-// Of one logit by itself, which a softmax is not; and its slope.
+// Score of a single logit (any function but softmax), and its slope.
 template <class C>
 __device__ C score_of(RouterScore kind, C x) {
   return kind == RouterScore::sigmoid ? sigmoid(x) : std::sqrt(softplus(x));

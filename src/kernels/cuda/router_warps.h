@@ -1,12 +1,12 @@
-// How many warps share a block where each takes shared memory for its token's experts.
+// Number of warps per block if each takes shared memory for its token's experts.
 #pragma once
 
 #include <cstdint>
 
 namespace megatron::kernels::cuda {
 
-// Of a block that has `shared` bytes for itself and so many for each warp: up to eight. Throws Error naming the kernel
-// and the number of experts where not even one fits.
+// Warps of a block that needs `shared` bytes plus `of_warp` bytes per warp: up to eight. Throws
+// Error naming the kernel and the number of experts if not even one warp fits.
 int router_warps(const char* kernel, int64_t experts, int64_t shared, int64_t of_warp);
 
 }  // namespace megatron::kernels::cuda

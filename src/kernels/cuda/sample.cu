@@ -66,7 +66,7 @@ struct SampledRow {
   struct Sums {
     uint64_t tokens, weight;
   };
-  // Of the ranks in [begin, end).
+  // Sum over the ranks in [begin, end).
   template <bool kWeights>
   __device__ Sums sums(Rank begin, Rank end) const {
     Sums mine{0, 0};
@@ -82,8 +82,8 @@ struct SampledRow {
     return mine;
   }
 
-  // The highest rank in [low, end) such that what is at least there is `wanted` tokens, or weighs so much; all from low
-  // on does. Halves what is searched each time.
+  // The highest rank in [low, end) such that what is at least there is `wanted` tokens, or weighs
+  // so much; all from low on does. Halves what is searched each time.
   template <bool kWeights>
   __device__ Rank cut(Rank low, Rank end, uint64_t wanted) const {
     uint64_t above = 0;
@@ -110,7 +110,8 @@ struct SampledRow {
     return static_cast<double>(q) < least ? 0 : q;
   }
 
-  // By the warp in whose part of the row it lies; others do nothing. Weighs at least `least`, ranks at least `low`.
+  // By the warp in whose part of the row it lies; others do nothing. Weighs at least `least`, ranks
+  // at least `low`.
   __device__ void draw(Rank low, double least, double uniform, int32_t* id) const {
     const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
     const int warps = blockDim.x / kWarp;

@@ -7,8 +7,8 @@
 
 namespace megatron::kernels::cuda {
 
-// Products of queries and keys are capped before they are scaled, so that the rest of a kernel takes
-// them as it takes others: c = (cap / scale) tanh(product scale / cap).
+// Products of queries and keys are capped before they are scaled, so that the rest of a kernel
+// takes them as it takes others: c = (cap / scale) tanh(product scale / cap).
 struct SoftCap {
   float inwards = 0, outwards = 0;
 

@@ -7,7 +7,7 @@
 
 namespace megatron::kernels {
 
-// What the shared object exports as megatron_cuda_kernels (device/cuda_plugin.h).
+// The table that the shared object exports as megatron_cuda_kernels (device/cuda_plugin.h).
 const Table& cuda_table();
 
 }  // namespace megatron::kernels

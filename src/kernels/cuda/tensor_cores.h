@@ -1,7 +1,8 @@
 // Products of 16-bit numbers on tensor cores with sums in f32, and what feeds them (PTX ISA:
 // mma.sync.m16n8k16, ldmatrix, cp.async; compute capability 8.0). Whole warps call the first three.
 //
-// Of a warp's lane 4 g + t (g < 8, t < 4), pairs of neighbours in one word, the lower one below:
+// Fragments of a warp's lane 4 g + t (g < 8, t < 4), neighbouring pairs in one word, lower element
+// first:
 //   8 x 8 matrix       row g, columns 2 t and 2 t + 1
 //   a, 16 x 16         four matrices: rows 0-7 and 8-15 of columns 0-7, then of columns 8-15
 //   b, 16 x 8          of its transpose two matrices: columns 0-7, then 8-15

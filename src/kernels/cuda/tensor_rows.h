@@ -1,5 +1,5 @@
-// Several tensors that one launch works on (kernels/together.h). What a kernel must know of a tensor
-// is its row. The work is cut in units, numbered from the first tensor's to the last one's.
+// Several tensors that one launch works on (kernels/together.h). What a kernel must know of a
+// tensor is its row. The work is cut in units, numbered from the first tensor's to the last one's.
 #pragma once
 
 #include <cstddef>
@@ -28,14 +28,14 @@ struct OneRow {
   __device__ Unit<Row> find(int64_t unit) const { return {row, unit}; }
 };
 
-// Those of a table in the device's memory.
+// Rows of a table in the device's memory.
 template <class Row>
 struct RowTable {
   const Row* rows;
   const int64_t* ends;  // of each tensor's units
   int last;
 
-  // Of the first tensor whose units end behind that one.
+  // Finds the first tensor whose units end after `unit`.
   __device__ Unit<Row> find(int64_t unit) const {
     int low = 0, high = last;
     while (low < high) {

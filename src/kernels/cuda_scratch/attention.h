@@ -1,5 +1,5 @@
-// How CUDA's own attention is cut, and its scratch memory: asked for by the kernels, and by meta
-// when a run is planned for CUDA.
+// Tiling of this program's attention on CUDA, and its scratch memory, which is requested by the
+// kernels, and by meta when a run is planned for CUDA.
 #pragma once
 
 #include "device/stream.h"
@@ -7,33 +7,33 @@
 
 namespace megatron::kernels::cuda {
 
-// The widest head.
+// Maximum width of a head.
 inline constexpr int64_t kAttentionWidth = 256;
-// Throws Error naming the kernel for wider heads, and for more work than 32 bits number.
+// Throws Error naming the kernel for wider heads, and for more work than 32 bits can index.
 void check_attention_sizes(const char* kernel, const Tensor& q, const Tensor& k, int64_t keys);
 
-// A block of threads makes `rows` rows of results and goes over what they meet in tiles of
-// `others`. Query rows are those of a key head: its queries times the query heads that share it,
-// heads first, so that keys and values are read once for all of them.
+// A thread block computes `rows` rows of results and iterates over the opposite side in tiles of
+// `others`. Query rows belong to a key head: its queries times the query heads that share it, heads
+// first, so that keys and values are read once for all of them.
 struct AttentionTile {
   int rows, others;
 };
-// Columns that a head's width is padded to in the tiles.
+// Number of columns to which a head's width is padded in the tiles.
 constexpr int tile_width(int64_t width) { return width <= 64 ? 64 : width <= 128 ? 128 : 256; }
 
-// A row's bits depend on `others` and not on `rows`: few rows take few.
+// A row's bits depend on `others` but not on `rows`, so calls with few rows can use smaller blocks.
 inline constexpr int kFewRows = 8;
 constexpr AttentionTile forward_tile(int width, bool few_rows) {
   const int rows = few_rows ? kFewRows : width == 256 ? 32 : 64;
   return {rows, width == 64 ? 64 : 32};
 }
-// Rows are queries and others keys, or rows are keys and others queries.
+// Either rows are queries and others are keys, or vice versa.
 constexpr AttentionTile gradient_tile(int width) {
   return {width == 256 ? 32 : 64, width == 64 ? 64 : width == 128 ? 32 : 16};
 }
 
-// Tensor cores compute bf16 and f16 of heads up to 128 wide, in tiles of a width of their own; few
-// rows and many take the same.
+// Tensor cores compute bf16 and f16 for heads up to 128 wide, in tiles of a separate width, which
+// is the same for few and many rows.
 inline constexpr int64_t kTensorCoreWidth = 128;
 bool on_tensor_cores(const Tensor& q);
 constexpr int tensor_core_width(int64_t width) {
@@ -42,7 +42,7 @@ constexpr int tensor_core_width(int64_t width) {
 constexpr AttentionTile tensor_core_forward_tile(int width) { return {128, width == 64 ? 64 : 32}; }
 constexpr AttentionTile tensor_core_gradient_tile(int width) { return {64, width == 64 ? 64 : 32}; }
 
-// Blocks of one call's query rows and keys.
+// Blocks of query rows and keys in one call.
 struct AttentionBlocks {
   int64_t row_tile, key_tile;
   int64_t row_blocks, key_blocks;  // of one sample and key head
@@ -52,8 +52,8 @@ AttentionBlocks forward_blocks(const AttentionArgs& args);
 AttentionBlocks query_gradient_blocks(const AttentionBackwardArgs& args);
 AttentionBlocks key_gradient_blocks(const AttentionBackwardArgs& args);
 
-// Spans of positions of every block (i32; kernels/cuda/attention/places.h), undefined where they
-// follow from indices alone.
+// Position spans of every block (i32; kernels/cuda/attention/places.h), undefined if they follow
+// from indices alone.
 struct AttentionScratch {
   Tensor spans;
 };

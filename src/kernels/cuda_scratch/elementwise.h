@@ -1,4 +1,4 @@
-// The scratch memory of CUDA's element-wise kernels and reductions. The kernels ask with these
+// Scratch memory of CUDA's element-wise kernels and reductions. The kernels request it with these
 // functions, and so does meta when a run is planned for CUDA.
 #pragma once
 
@@ -7,9 +7,10 @@
 
 namespace megatron::kernels::cuda {
 
-// Rows of x that are summed as one block: 64 at least, and as many as make 128 blocks at most.
+// Number of rows of x that are summed as one block: at least 64, and enough to make at most 128
+// blocks.
 int64_t column_sum_height(int64_t rows);
-// [blocks, N] f32: the sums of the blocks. Undefined, and not asked for, where there is one only.
+// [blocks, N] f32: sums of the blocks. Undefined, and not requested, if there is only one block.
 Tensor column_sum_scratch(const ColumnSumArgs& args, Stream& stream);
 
 }  // namespace megatron::kernels::cuda

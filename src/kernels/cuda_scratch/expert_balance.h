@@ -1,5 +1,5 @@
-// The scratch memory of CUDA's balanced choices of experts: asked for by the kernels, and by meta when a run is planned
-// for CUDA.
+// Scratch memory of CUDA's balanced choices of experts. It is requested by the kernels, and by meta
+// when a run is planned for CUDA.
 #pragma once
 
 #include "device/stream.h"

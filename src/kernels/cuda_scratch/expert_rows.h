@@ -1,4 +1,5 @@
-// The scratch memory of CUDA's expert_rows: asked for by the kernel, and by meta when a run is planned for CUDA.
+// Scratch memory of CUDA's expert_rows. It is requested by the kernel, and by meta when a run is
+// planned for CUDA.
 #pragma once
 
 #include "device/stream.h"

@@ -11,8 +11,8 @@ namespace {
 constexpr int64_t kSlack = 64 << 10;  // what a plan takes of any shape
 constexpr int64_t kMost = int64_t{4} << 30;
 
-// [B,T,N,D] as a library reads it: rows of D values, each aligned to 16 bytes. Blocks of an arena
-// are aligned to 64.
+// True if a library can read [B,T,N,D]: rows of D values must be aligned to 16 bytes. Blocks of an
+// arena are aligned to 64.
 bool rows_are_aligned(const Tensor& t) {
   constexpr int64_t kValues = 8;
   const int64_t width = t.size(3);
@@ -24,7 +24,7 @@ bool rows_are_aligned(const Tensor& t) {
   return true;
 }
 
-// Whether a bound of so many keys leaves a causal call over them as it is.
+// True if a limit of `most` keys restricts a causal call over `keys` keys.
 bool bounds(int64_t most, int64_t keys) { return most > 0 && most < keys; }
 
 template <class Args>
@@ -54,8 +54,8 @@ int64_t dq_sums(const AttentionBackwardArgs& args, int64_t heads) {
   return heads * round_up(args.q.size(1), 128) * round_up(args.q.size(3), 16);
 }
 
-// What a library keeps besides the gradients: those of all scores, unless the order is any; where
-// key heads are shared, those of keys and values of each query head.
+// Bytes that a library needs besides the gradients: gradients of all scores, unless any order is
+// allowed; if key heads are shared, gradients of keys and values for each query head.
 int64_t workspace_bytes(const AttentionBackwardArgs& args, int64_t heads, bool any_order) {
   const int64_t group = args.q.size(2) / args.k.size(2), size = size_of(args.q.dtype());
   const int64_t queries = round_up(args.q.size(1), 128), keys = round_up(args.k.size(1), 128);

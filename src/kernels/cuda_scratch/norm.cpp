@@ -7,9 +7,9 @@
 namespace megatron::kernels::cuda {
 namespace {
 
-// Four of each of the 132 multiprocessors of an H200: a block waits for the sums of a row before it reads the
-// next, while others have their rows under way. Their partial sums, 8.4 MB for a width of 4,096, stay in the
-// second-level cache of 50 MB.
+// Four blocks for each of the 132 multiprocessors of an H200: while a block waits for the sums of a
+// row before it reads the next, others have their rows in flight. Their partial sums, 8.4 MB for a
+// width of 4,096, stay in the second-level cache of 50 MB.
 constexpr int64_t kMostBlocks = 528;
 constexpr int64_t kLeastRows = 8;
 

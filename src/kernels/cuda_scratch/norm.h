@@ -1,4 +1,4 @@
-// The scratch memory of CUDA's backward norms: the kernels ask with these functions, and so does
+// Scratch memory of CUDA's backward norms. The kernels request it with these functions, and so does
 // meta when a run is planned for CUDA.
 #pragma once
 
@@ -9,7 +9,7 @@
 
 namespace megatron::kernels::cuda {
 
-// Weight gradients are summed over blocks of rows, at most 528, of at least 8 rows.
+// Weight gradients are summed over at most 528 blocks of at least 8 rows.
 struct NormBlocks {
   explicit NormBlocks(int64_t rows);
   int64_t rows, height, count;
@@ -20,7 +20,7 @@ struct NormPartials {
   Tensor dweights, dbiases;  // dbiases: undefined where there is no bias
 };
 NormPartials norm_backward_scratch(const AddNormBackwardArgs& args, NormKind kind, Stream& stream);
-// Of blocks of tokens, [blocks, W] f32; undefined where they are not formed.
+// Partial sums of blocks of tokens, [blocks, W] f32; undefined if none are formed.
 NormPartials head_norm_backward_scratch(const HeadNormBackwardArgs& args, Stream& stream);
 
 }  // namespace megatron::kernels::cuda

@@ -1,5 +1,5 @@
-// The scratch memory of CUDA's sums of the router's losses: asked for by the kernel, and by meta when a run is planned
-// for CUDA.
+// Scratch memory of CUDA's sums of the router's losses. It is requested by the kernel, and by meta
+// when a run is planned for CUDA.
 #pragma once
 
 #include "device/stream.h"
@@ -7,7 +7,7 @@
 
 namespace megatron::kernels::cuda {
 
-// The tokens of a segment are summed in blocks: at most 256, of at least 32 tokens.
+// The tokens of a segment are summed in at most 256 blocks of at least 32 tokens.
 struct RouterBlocks {
   explicit RouterBlocks(const RouterSumsArgs& args);
   int64_t segments, tokens;  // of a segment

@@ -1,5 +1,6 @@
-// The scratch memory of the CUDA kernels, for plans of runs that compute on CUDA. What is below
-// here is part of the program and of the CUDA plugin: the kernels ask by the same functions.
+// Scratch memory of the CUDA kernels, for plans of runs that compute on CUDA. The code in this
+// folder is part of both the program and the CUDA plugin: the kernels request memory by the same
+// functions.
 #pragma once
 
 #include "kernels/table.h"

@@ -1,5 +1,5 @@
-// Kernels that check shapes and types, ask for the scratch memory that those of the stream's
-// planned device take (Stream::plan), and touch no data.
+// Kernels that check shapes and types, request the scratch memory that those of the stream's
+// planned device take (Stream::plan), and do not touch data.
 #pragma once
 
 #include "kernels/table.h"

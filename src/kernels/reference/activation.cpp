@@ -44,7 +44,7 @@ ValueAndSlope<C> evaluate(Activation function, C x) {
   MG_ASSERT(false);
 }
 
-// Of a gated block: what the gate's function sees, and what its value is multiplied by.
+// Inputs of a gated block: the gate function's argument, and the factor on its value.
 template <class C>
 struct Gated {
   C gate, factor;

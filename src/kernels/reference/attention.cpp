@@ -10,7 +10,7 @@
 namespace megatron::kernels::reference {
 namespace {
 
-// What query i of a sample may see, and what dropout keeps of it.
+// The keys that query i of a sample attends to, and those that dropout keeps.
 class Visibility {
  public:
   template <class Args>
@@ -39,7 +39,7 @@ class Visibility {
   std::vector<int64_t> q_, k_, begins_;
 };
 
-// A product of a query and a key as a score, and what the score changes with the product.
+// The score of a query-key product, and its derivative with respect to the product.
 template <class C>
 struct Score {
   C scale, cap;  // cap 0: none

@@ -17,13 +17,13 @@ namespace megatron::kernels::reference {
 // empty vector.
 template <class C>
 std::vector<C> load(const Tensor& tensor);
-// The reverse: rounds once to the tensor's type.
+// The reverse of load: rounds once to the tensor's type.
 template <class C>
 void store(const Tensor& tensor, const std::vector<C>& values);
 std::vector<int64_t> load_integers(const Tensor& tensor);
 void store_integers(const Tensor& tensor, const std::vector<int64_t>& values);
 
-// The one value of a 0-d f64 tensor.
+// Value of a 0-d f64 tensor.
 inline double scalar(const Tensor& tensor) { return *tensor.data<double>(); }
 
 // Calls f(row) for each row, in fixed blocks over the stream's threads.
@@ -50,8 +50,8 @@ void for_each_element(const Args& args, F formula) {
   }
 }
 
-// Checks an element-wise kernel's arguments, and sets its outputs to formula(C of each input): a C, or a std::array of
-// them. C is double for f64, else float.
+// Checks an element-wise kernel's arguments, and sets its outputs to formula(C of each input): a C,
+// or a std::array of them. C is double for f64, else float.
 template <class Args, class F>
 void for_each_element(const Args& args, F formula) {
   check(args);

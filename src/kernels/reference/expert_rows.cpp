@@ -6,7 +6,7 @@
 namespace megatron::kernels::reference {
 namespace {
 
-// Slots of one expert, those that are kept, in order.
+// Slots of one expert that are kept, in order.
 std::vector<int64_t> kept_slots(const ExpertRowsArgs& args, std::span<const int64_t> experts,
                                 std::span<const double> weights, int64_t expert) {
   const int64_t tokens = args.experts.size(0), k = args.experts.size(1);

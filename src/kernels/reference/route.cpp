@@ -35,7 +35,7 @@ C softplus(C x) {
   return std::max<C>(x, 0) + std::log1p(std::exp(-std::abs(x)));
 }
 
-// Of one logit by itself, and its slope.
+// Score of a single logit, and its slope.
 template <class C>
 C score(RouterScore kind, C x) {
   return kind == RouterScore::sigmoid ? sigmoid(x) : std::sqrt(softplus(x));
@@ -123,7 +123,7 @@ void route_typed(const RouteArgs& args) {
   store(args.weights, weights);
 }
 
-// Of w / (sum w + least) with respect to w.
+// Gradient of w / (sum w + least) with respect to w.
 template <class C>
 std::vector<C> normalised_gradient(std::span<const C> w, std::span<const C> dout) {
   C sum = static_cast<C>(kLeastSum), dot = 0;
@@ -174,7 +174,7 @@ void route_backward_typed(const RouteBackwardArgs& args) {
   store(args.dlogits, dlogits);
 }
 
-// What the losses take for the probabilities of a token's experts.
+// The probabilities of a token's experts as used by the losses.
 template <class C>
 std::vector<C> probabilities(RouterScore kind, std::span<const C> logits) {
   if (kind == RouterScore::softmax) return softmax(logits);

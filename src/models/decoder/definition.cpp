@@ -124,8 +124,8 @@ std::optional<ModelDefinition::TiedOutput> DecoderDefinition::tied_output() cons
   return TiedOutput{.output = name("output.weight"), .table = name("embedding.weight")};
 }
 
-// Tables of the same kind of scaling change at different lengths: the class is that of the table that
-// changes most often.
+// Tables of the same kind of scaling change at different lengths: the class is that of the table
+// that changes most often.
 int64_t DecoderDefinition::context_class(int64_t length) const {
   int64_t changes = 0;
   for (const auto& [name, rotary] : v_.rotary) {
@@ -136,7 +136,7 @@ int64_t DecoderDefinition::context_class(int64_t length) const {
   return -changes;
 }
 
-// Layers are left out at the end, or come again from the first on.
+// Surplus layers are dropped at the end; additional layers repeat those from the first on.
 Model DecoderDefinition::with(const ModelChanges& changes) const {
   DecoderValue other = v_;
   if (changes.num_layers) {

@@ -1,4 +1,4 @@
-// A decoder with its family: what the rest of the program knows as a Model.
+// Makes a Model of a decoder's value and its family.
 #pragma once
 
 #include "models/decoder/value.h"
@@ -10,7 +10,7 @@ namespace megatron::models {
 // Throws Error as DecoderValue::check() does.
 Model decoder_model(const DecoderValue& value, const DecoderFamily& family,
                     ConfigForm form = ConfigForm::transformers_5);
-// Of the family that family_for() finds.
+// A model of the family that family_for() finds.
 Model decoder_model(const DecoderValue& value);
 
 }  // namespace megatron::models

@@ -1,4 +1,4 @@
-// What the rest of the program knows of a decoder.
+// Facts about a decoder for the rest of the program.
 #pragma once
 
 #include "models/decoder/value.h"

@@ -25,7 +25,7 @@ bool rotates(const ModelFlags& f) {
          f.position_embedding == PositionEmbedding::yarn;
 }
 
-// "127,0": so many tokens before a token and after it; -1: all of them.
+// Parses "127,0": the number of tokens before and after a token; -1: all of them.
 int64_t window_of_flag(const std::string& text) {
   int64_t sides[2] = {0, 0};
   const char *at = text.data(), *end = at + text.size();
@@ -61,7 +61,7 @@ nn::Sinks sinks_of(SoftmaxType type) {
   }
 }
 
-// As Megatron-LM: the concentration of YaRN by mscale and mscale_all_dim.
+// YaRN's concentration factor from mscale and mscale_all_dim, as in Megatron-LM.
 double concentration(double factor, double mscale, double mscale_all_dim) {
   const auto scale = [factor](double m) {
     return factor <= 1 ? 1 : 0.1 * m * std::log(factor) + 1;
@@ -96,7 +96,7 @@ nn::RotaryConfig rotary_of(const ModelFlags& f) {
   return r;
 }
 
-// Which layers have a window, and which no rotation.
+// Sets which layers have a window, and which have no rotation.
 void apply_patterns(const ModelFlags& f, DecoderValue& value) {
   const auto pattern = [&](std::string_view flag, const std::optional<std::string>& text,
                            bool every_nth) {
@@ -151,7 +151,7 @@ nn::MlpConfig mlp_of(const ModelFlags& f, int64_t hidden) {
           .up_offset = f.glu_linear_offset};
 }
 
-// What chooses experts by more than their scores.
+// Checks the balancing methods that choose experts by more than their scores.
 void check_balancing(const MoeFlags& m, const nn::RouterTraining& training, int64_t experts) {
   const bool softmax = m.score == kernels::RouterScore::softmax;
   MG_CHECK(!softmax || !m.enable_expert_bias,
@@ -190,8 +190,8 @@ void apply_experts(const ModelFlags& f, DecoderValue& value) {
       f.moe.layer_freq, value.num_layers());
 }
 
-// Yang et al. 2022, as Megatron-LM reads it: by the ratio of this model's width to that of the one whose
-// settings it takes over.
+// muP (Yang et al. 2022) as in Megatron-LM: by the ratio of this model's width to that of the model
+// whose settings are transferred.
 void apply_mup(const ModelFlags& f, DecoderValue& value) {
   if (!f.use_mup) return;
   const int64_t base = f.mup_base_hidden_size.value_or(value.hidden_size),
@@ -261,7 +261,7 @@ nn::MoeConfig moe_of(const MoeFlags& m, const nn::MlpConfig& mlp) {
   return moe;
 }
 
-// As Megatron-LM: with a number N, layers 0, N, 2N and so on.
+// As in Megatron-LM, a number N selects layers 0, N, 2N and so on.
 std::vector<bool> expert_layers(const MoeFlags& m, int64_t layers) {
   const auto every = parse_number<int64_t>(m.layer_freq);
   if (!every) return layer_pattern("moe-layer-freq", m.layer_freq, layers, false);

@@ -1,4 +1,4 @@
-// Megatron-LM's flags of a dense decoder, and its value.
+// Conversion between Megatron-LM's flags and a decoder's value.
 #pragma once
 
 #include "models/decoder/value.h"
@@ -6,17 +6,19 @@
 
 namespace megatron::models {
 
-// Not checked. The file of --heterogeneous-layers-config-path is read. seq_length: position embeddings when --max-position-embeddings is not given. Throws
-// Error naming a flag that is missing, or flags that do not go together.
+// Not checked. The file of --heterogeneous-layers-config-path is read. seq_length: position
+// embeddings when --max-position-embeddings is not given. Throws Error naming a flag that is
+// missing, or flags that do not go together.
 DecoderValue value_of(const ModelFlags& flags, int64_t seq_length);
-// Throws Error for a flag outside of its row's range.
+// Throws Error for a flag outside its row's range.
 template <class Flags>
 void check_ranges(Flags flags) {
   Fields fields;
   flags.fields(fields);
   fields.check();
 }
-// Experts in place of the feed-forward block `mlp`, and the layers that have them.
+// Configuration of the experts that replace the feed-forward block `mlp`, and the layers that have
+// them.
 nn::MoeConfig moe_of(const MoeFlags& flags, const nn::MlpConfig& mlp);
 std::vector<bool> expert_layers(const MoeFlags& flags, int64_t layers);
 

@@ -180,7 +180,7 @@ DecoderLayer::DecoderLayer(nn::Builder& builder, const LayerPlace& place) {
   order_ = layer.order;
   residual_multiplier_ = layer.residual_multiplier;
   mixer_ = build_branch(builder, name + ".attention", layer.mixer, place, true);
-  // The norm that both share is the mixer's, where there is one.
+  // The norm shared by both belongs to the mixer, if there is one.
   const bool own_norm =
       order_ != LayerValue::Order::parallel_one_norm || mixer_.sublayer == nullptr;
   feed_forward_ = build_branch(builder, name + ".mlp", layer.feed_forward, place, own_norm);
@@ -249,7 +249,7 @@ DecoderLayer::Entered DecoderLayer::enter(Tape& tape, const Branch& branch,
   return {x, x};
 }
 
-// What is added to the residual stream.
+// Returns the value that is added to the residual stream.
 Var DecoderLayer::leave(Tape& tape, const Branch& branch, Var y, const nn::Batch& batch,
                         bool train) const {
   if (branch.post_norm != nullptr) y = (*branch.post_norm)(tape, y, Var()).normed;

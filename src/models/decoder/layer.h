@@ -13,12 +13,13 @@
 
 namespace megatron::models {
 
-// What mixes the tokens of a layer, or transforms each by itself: y [T,H] of x [T,H].
+// The part of a layer that mixes tokens, or that transforms each token by itself: maps x [T,H] to y
+// [T,H].
 class Sublayer {
  public:
   virtual ~Sublayer() = default;
   virtual Var operator()(Tape& tape, const Var& x_TH, const nn::Batch& batch, bool train) const = 0;
-  // The same in parts, between which calls to other ranks are under way.
+  // The same computation in parts, between which calls to other ranks are in flight.
   struct Parted {
     Var x_TH, y_TH;  // given to the first part; there after the last one
     std::any under_way;
@@ -26,16 +27,16 @@ class Sublayer {
   virtual int parts() const { return 1; }
   virtual void run_part(int part, Tape& tape, Parted& parted, const nn::Batch& batch,
                         bool train) const;
-  // Of what inference keeps of a sequence; without heads: nothing.
+  // Shape of what inference caches per sequence; without heads: nothing.
   virtual nn::LayerCache cache() const { return {}; }
 };
 
-// Tables by position that layers of a model share.
+// Tables indexed by position that the layers of a model share.
 class PositionTables {
  public:
   void add(const nn::AttentionConfig& attention, const DecoderValue& model, Runtime& runtime,
            DType type);
-  // Of attention that was added; null: it has none.
+  // Rotary tables of an attention that was added; null: it has none.
   const nn::RotaryTables* rotary(const nn::AttentionConfig& attention) const;
   const nn::RotaryTable* temperature(const nn::AttentionConfig& attention) const;
 
@@ -45,7 +46,7 @@ class PositionTables {
   std::map<TemperatureKey, nn::RotaryTable> temperatures_;
 };
 
-// What a layer takes from the model around it.
+// Context that a layer takes from its model.
 struct LayerPlace {
   const DecoderValue& model;
   const PositionTables& positions;  // borrowed by the layer
@@ -54,7 +55,7 @@ struct LayerPlace {
   uint64_t seed = 0;                // of dropout
 };
 
-// Null: the value has none. Parameters are named "<name>. ...".
+// Returns null if the value has no such sublayer. Parameters are named "<name>. ...".
 std::unique_ptr<Sublayer> build_sublayer(nn::Builder& builder, const std::string& name,
                                          const LayerValue::Mixer& value, const LayerPlace& place);
 std::unique_ptr<Sublayer> build_sublayer(nn::Builder& builder, const std::string& name,
@@ -63,14 +64,14 @@ std::unique_ptr<Sublayer> build_sublayer(nn::Builder& builder, const std::string
 
 class DecoderLayer {
  public:
-  // Named "layers.<index>" of the model.
+  // Parameters are named "layers.<index>. ...".
   DecoderLayer(nn::Builder& builder, const LayerPlace& place);
-  // Of its Block (models/stage.h), which this must outlive.
+  // Segments of this layer's Block (models/stage.h); the layer must outlive it.
   std::vector<Segment> segments() const;
   nn::LayerCache cache() const;
 
  private:
-  // A sublayer with its norms and what becomes of its result.
+  // A sublayer with its norms and dropout.
   struct Branch {
     std::unique_ptr<nn::AddNorm> norm, post_norm;
     std::unique_ptr<Sublayer> sublayer;  // null: the layer has none
@@ -79,7 +80,7 @@ class DecoderLayer {
   template <class Value>
   Branch build_branch(nn::Builder& builder, const std::string& name, const Value& value,
                       const LayerPlace& place, bool norm) const;
-  // What a branch works on, and the residual stream that its result is added to.
+  // Input of a branch, and the residual stream to which its result is added.
   struct Entered {
     Var x, sum;
   };
@@ -100,7 +101,8 @@ class DecoderLayer {
 
 // What flows into a part from the one before has no residual of its own.
 Var residual_of(const Bundle& in);
-// Initial values of matrices, and of those that give the output of a block; of embeddings and output layer.
+// Initial values of matrices, of matrices that produce the output of a block, and of the embeddings
+// and the output layer.
 parallel::Init matrix_init(const DecoderValue& model);
 parallel::Init output_init(const DecoderValue& model);
 parallel::Init embedding_init(const DecoderValue& model);

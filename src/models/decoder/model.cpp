@@ -30,7 +30,7 @@ double rounded(double value, DType type) {
   }
 }
 
-// What a parameter is to an optimizer.
+// Sets the properties of a parameter that optimizers use.
 void describe(parallel::ParameterSpec& placed, const DecoderValue& value) {
   const std::string& name = placed.parameter.name;
   if (name == "embedding.weight") placed.role = parallel::Role::embedding;
@@ -115,7 +115,7 @@ void DecoderModel::build_head(nn::Builder& builder) {
     return;
   }
   const bool mup = v.width_multiplier != 1;  // the output layer then begins as embeddings do
-  // A tied table of which another part has the first use goes by its name.
+  // A tied table whose first use is in another part has the name of that use.
   own_output_ = std::make_unique<nn::VocabularyTable>(
       builder, v.untied ? "output" : "embedding", v.vocab_size, v.hidden_size,
       v.untied && !mup ? matrix_init(v) : embedding_init(v), 1);
@@ -184,7 +184,7 @@ Var DecoderModel::final_norm(Tape& tape, const Bundle& in) const {
   return (*final_norm_)(tape, in["hidden"], residual_of(in)).normed;
 }
 
-// The logits' scale is applied where there are H elements a token, not V.
+// The scale of the logits is applied here, to H elements per token instead of V.
 Var DecoderModel::head_input(Tape& tape, const Bundle& in) const {
   return ops::scale(tape, final_norm(tape, in), value_.logits_scale);
 }

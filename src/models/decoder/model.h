@@ -15,7 +15,7 @@ namespace megatron::models {
 
 class DecoderModel final : public Stage {
  public:
-  // model: whose part it is, and which owns `value`, which has been checked. placement: of its family.
+  // model: the whole model, which owns `value`; that has been checked. placement: of its family.
   DecoderModel(Model model, const DecoderValue& value, const nn::Builder::PlacementOf& placement,
                Runtime& runtime, DType type, uint64_t seed, const parallel::ModelPart& part,
                const parallel::ModelRanks& ranks);
@@ -47,7 +47,7 @@ class DecoderModel final : public Stage {
   Bundle embed(Tape& tape, const nn::Batch& batch, Phase phase) const;
   Var head_input(Tape& tape, const Bundle& in) const;
 
-  // Which use of a table the output layer is.
+  // The use of a table that serves as the output layer.
   struct Output {
     const nn::VocabularyTable* table = nullptr;
     int use = 0;

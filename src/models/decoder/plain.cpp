@@ -29,8 +29,8 @@ class PlainDecoder {
   }
 
  private:
-  // A parameter of ours, put together from the tensors on disk. Dims of ours are [rows], [rows, columns] or
-  // [experts, rows, columns].
+  // Assembles a parameter of this program from the tensors on disk. Its dims are [rows], [rows,
+  // columns] or [experts, rows, columns].
   Row tensor(const std::string& name, const Shape& shape) const {
     Row result(static_cast<size_t>(shape.elements()));
     for (const parallel::CanonicalTensor& part : placement_of(map_, v_, name, shape).tensors) {
@@ -410,7 +410,8 @@ class PlainDecoder {
       sum += scores[best];
       values[best] = -INFINITY;
     }
-    // A softmax of the chosen is that of all, divided by their sum.
+    // A softmax over the chosen experts equals the softmax over all, divided by the sum of the
+    // chosen.
     const bool divides =
         r.normalised || (r.score == kernels::RouterScore::softmax && !r.softmax_first);
     for (Choice& choice : choices) choice.weight *= r.scale / (divides ? sum : 1);

@@ -1,5 +1,6 @@
-// Any decoder once more, by plain loops in fp64 over the tensors as they lie on disk: what the composition
-// is checked against. Shares no code with it, its ops or kernels but the map of tensors.
+// An independent implementation of any decoder, by plain loops in fp64 over the tensors in their
+// layout on disk, against which the composition is checked. It shares no code with the composition,
+// its ops or kernels except the map of tensors.
 #pragma once
 
 #include "models/decoder/value.h"

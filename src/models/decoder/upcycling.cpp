@@ -14,7 +14,7 @@ using parallel::CanonicalTensor;
 using parallel::Placement;
 using parallel::Slice;
 
-// Of a token's weights, when all of its logits are equal.
+// Sum of a token's expert weights when all of its logits are equal.
 double sum_of_equal_weights(const nn::MoeConfig& moe) {
   const kernels::RouterForm& r = moe.router;
   const auto k = static_cast<double>(moe.choices), e = static_cast<double>(moe.experts);
@@ -25,7 +25,7 @@ double sum_of_equal_weights(const nn::MoeConfig& moe) {
          (r.score == kernels::RouterScore::sigmoid ? 0.5 : std::sqrt(std::numbers::ln2));
 }
 
-// Whether the weights of a token add up to the same, whatever its logits are.
+// True if the weights of a token have the same sum for all logits.
 bool has_constant_sum(const nn::MoeConfig& moe) {
   const kernels::RouterForm& r = moe.router;
   const bool softmax = r.score == kernels::RouterScore::softmax;

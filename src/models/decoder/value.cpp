@@ -11,7 +11,7 @@
 namespace megatron::models {
 namespace {
 
-// Far above any model, and small enough that no product of sizes leaves 63 bits.
+// Far above any model, and small enough that no product of sizes exceeds 63 bits.
 constexpr int64_t kMaxLayers = 1 << 16, kMaxHidden = 1 << 20, kMaxWidth = 1 << 24,
                   kMaxHeads = 1 << 14, kMaxHeadSize = 1 << 16;
 

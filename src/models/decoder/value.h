@@ -19,8 +19,8 @@
 
 namespace megatron::models {
 
-// In place of attention or MLP: one matrix [H,H], or nothing at all, not even the norm (Bercovich
-// et al. 2024).
+// Replacements for attention or MLP: a single matrix [H,H], or nothing at all, not even the norm
+// (Bercovich et al. 2024).
 struct LinearConfig {
   bool operator==(const LinearConfig&) const = default;
 };
@@ -39,8 +39,8 @@ struct LayerValue {
   FeedForward feed_forward;
   Order order = Order::sequential;
   nn::NormConfig norm;  // of all norms of the layer
-  // Norms before mixer and feed-forward (of x), and after them (of what is added to x). An order
-  // other than sequential has those before only.
+  // Norms before mixer and feed-forward (of x), and after them (of what is added to x). Orders
+  // other than sequential only have those before.
   bool norm_before = true, norm_after = false;
   double residual_multiplier = 1;  // of what is added to x
 
@@ -64,37 +64,38 @@ struct DecoderValue {
   nn::NormConfig final_norm;
   double logits_scale = 1, logits_soft_cap = 0;  // soft cap 0: none
   bool untied = false;                           // output weights of their own
-  // > 0: no language-model head, but a score of so many values (class or reward) at the last token.
+  // If > 0, the model has no language-model head but a score of this many values (class or reward)
+  // at the last token.
   int64_t score_labels = 0;
   int64_t score_pad_token =
       -1;  // the last token is the last that is not this one; -1: the last of all
 
   double hidden_dropout = 0, attention_dropout = 0;
   nn::RouterTraining router;
-  // Initial values: standard deviation of matrices, those that give the output of a block having it
-  // divided by sqrt(2 x layers); of the embeddings, where it is another; or Glorot & Bengio 2010.
+  // Initial values: standard deviation of matrices, divided by sqrt(2 x layers) for those that
+  // produce the output of a block; of the embeddings, if it differs; or Glorot & Bengio 2010.
   double init_method_std = 0.02;
   std::optional<double> embedding_init_std;
   bool xavier_init = false;
-  // How many times wider the model is than the one whose settings it takes over (muP; Yang et al.
-  // 2022): matrices between embedding and output begin with their standard deviation divided by its
-  // square root, and optimizers scale their learning rates (ParameterSpec::width_multiplier). It
-  // acts in training alone.
+  // Width of the model relative to the one whose settings are transferred (muP; Yang et al. 2022):
+  // matrices between embedding and output are initialized with their standard deviation divided by
+  // its square root, and optimizers scale their learning rates (ParameterSpec::width_multiplier).
+  // It only affects training.
   double width_multiplier = 1;
 
   bool operator==(const DecoderValue&) const = default;
   int64_t num_layers() const { return static_cast<int64_t>(layers.size()); }
-  // Tokens of the longest text that the model is made for. It is max_position_embeddings,
-  // multiplied by the factor of linear and dynamic scaling; with YaRN it is the original context
-  // times the factor. With llama3, longrope and several named tables (Gemma 3)
-  // max_position_embeddings already is that of the scaled model.
+  // Number of tokens of the longest text that the model is made for: max_position_embeddings,
+  // multiplied by the factor of linear and dynamic scaling; with YaRN, the original context times
+  // the factor. With llama3, longrope and several named tables (Gemma 3), max_position_embeddings
+  // is already that of the scaled model.
   int64_t context_length() const;
-  // Positions that tables have: enough for texts of training and of inference, or for those of a
-  // given context.
+  // Number of positions in tables: enough for the texts of training and inference, or for a given
+  // context.
   int64_t positions() const {
     return context ? *context : std::max(max_position_embeddings, context_length());
   }
-  // Of the first layer that has attention, an MLP or experts; null: none has.
+  // Configuration of the first layer that has attention, an MLP or experts; null: none has.
   const nn::AttentionConfig* first_attention() const;
   const nn::MlpConfig* first_mlp() const;
   const nn::MoeConfig* first_moe() const;
@@ -103,8 +104,8 @@ struct DecoderValue {
   void check() const;
 };
 
-// By the names of flags; what is at its default is left out, but for sizes. All layers alike: their
-// fields stand beside the others, else "layers" lists runs of equal layers.
+// Keys are the names of flags; defaults are omitted, except sizes. If all layers are equal, their
+// fields stand beside the others; otherwise "layers" lists runs of equal layers.
 Json to_json(const DecoderValue& value);
 // Throws Error naming a key that is missing, unknown or of another type.
 DecoderValue decoder_from_json(const Json& json);

@@ -1,5 +1,5 @@
-// A decoder's value as JSON and back, from one list of fields each for model, layers, norms and rotary
-// positions.
+// Converts a decoder's value to JSON and back, with one list of fields each for model, layers,
+// norms and rotary positions.
 #include <array>
 #include <set>
 
@@ -186,7 +186,7 @@ void write(Json::Object& to, const T& value, Fields fields) {
   Writer<T>(to, value)(fields);
 }
 
-// Reads fields by their names; what is not there keeps its default. Remembers which names it knows.
+// Reads fields by their names; absent fields keep their defaults. Records the known names.
 class Reader {
  public:
   explicit Reader(const Json& from) : from_(from) {
@@ -253,7 +253,7 @@ const char* other_kind(const Variant& part) {
   return std::holds_alternative<NoOp>(part) ? "none" : "moe";
 }
 
-// Whether a part is of kind "moe", which mixers are not.
+// True if a part is of kind "moe"; mixers never are.
 bool reads_moe(Reader&, const std::string&, LayerValue::Mixer&) { return false; }
 bool reads_moe(Reader& reader, const std::string& kind, LayerValue::FeedForward& part) {
   if (kind != "moe") return false;

@@ -276,7 +276,7 @@ void write_gemma(const DecoderValue& value, Json& j) {
   const nn::AttentionConfig& a = *value.first_attention();
   const double scalar = std::round(1 / (a.score_scale() * a.score_scale()));
   j.set("attention_bias", a.qkv_bias);
-  // An integer, as transformers wants it.
+  // Written as an integer, as transformers requires.
   j.set("query_pre_attn_scalar",
         scalar < 0x1p53 ? Json(static_cast<int64_t>(scalar)) : Json(scalar));
   j.set("use_bidirectional_attention", false);

@@ -1,5 +1,5 @@
-// What the config.json of several families have in common: values by their keys, activations and types by
-// their names, Llama's keys. Rotary positions: rotary_json.h.
+// Common parts of the config.json of several families: values by their keys, activations and types
+// by their names, Llama's keys. Rotary positions are in rotary_json.h.
 #pragma once
 
 #include <functional>
@@ -15,7 +15,7 @@
 
 namespace megatron::models {
 
-// The value of a key; null where it is absent or null.
+// Returns the value of a key, or a null pointer if it is absent or null.
 const Json* present(const Json& config, std::string_view key);
 // Returns the value of a key, or `otherwise` if the key is absent or null. Throws Error naming the
 // key and its value if it has another type, or if there is neither. Results of integer() and
@@ -27,7 +27,7 @@ double positive(const Json& config, std::string_view key, std::optional<double> 
 bool boolean(const Json& config, std::string_view key, std::optional<bool> otherwise = {});
 std::string text(const Json& config, std::string_view key,
                  std::optional<std::string> otherwise = {});
-// Throws Error where the key is there with another value.
+// Throws Error if the key is present with another value.
 void refuse_unless(const Json& config, std::string_view key, const Json& value);
 
 kernels::Activation activation(const Json& config, std::string_view key);
@@ -65,12 +65,12 @@ Json sliding_window(const DecoderValue& value);  // the same; null: none has
 int64_t first_window(
     const DecoderValue& value);  // the first layer with a window; none: their number
 
-// Of attention scores. That of the head size is left at its default, so that a file that states it gives the
-// same value as one that does not.
+// Sets the scale of attention scores. The scale that follows from the head size is kept as the
+// default, so that a file that states it gives the same value as one that does not.
 void set_score_scale(nn::AttentionConfig& attention, double scale);
 
-// What Gemma 2 and 3 share: norms before and after with 1 + w, query_pre_attn_scalar, scaled embeddings,
-// attention_bias.
+// Common parts of Gemma 2 and 3: norms before and after with 1 + w, query_pre_attn_scalar, scaled
+// embeddings, attention_bias.
 void read_gemma(const Json& config, DecoderValue& value);
 void write_gemma(const DecoderValue& value, Json& config);
 
@@ -79,7 +79,7 @@ void read_score_head(const Json& config, DecoderValue& value);
 // architectures: <name>ForCausalLM, or ForSequenceClassification with its labels.
 void write_score_head(const DecoderValue& value, const std::string& name, Json& config);
 
-// Tensors named as Llama's; with other norms of layers, as Gemma 2's and 3's.
+// Returns Llama's tensor names; with other names of the layers' norms, e.g. those of Gemma 2 and 3.
 FamilyTensors llama_tensors(const DecoderValue& value);
 FamilyTensors llama_tensors(const DecoderValue& value, std::vector<TensorName> layer_norms);
 FamilyTensors gemma_tensors(const DecoderValue& value);

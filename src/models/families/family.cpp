@@ -49,7 +49,7 @@ constexpr DecoderFamily::Key kKeys[] = {
 // A setting of training that no family has and every reader ignores.
 constexpr std::string_view kWidthMultiplier = "mup_width_multiplier";
 
-// A message about flags, said of the keys that they stand for in this family's file.
+// Rewrites a message about flags in terms of the corresponding keys of this family's file.
 std::string with_keys(std::string text, const DecoderFamily& family) {
   for (const auto keys : {family.keys, std::span<const DecoderFamily::Key>(kKeys)})
     for (const DecoderFamily::Key& key : keys)
@@ -80,7 +80,7 @@ DecoderValue read(const DecoderFamily& family, const Json& config) {
   return value;
 }
 
-// A head that the value has not is another model.
+// Throws Error if config.json names a head that the value does not have.
 void check_head(const DecoderFamily& family, const Json& config, const DecoderValue& value) {
   const Json* names = present(config, "architectures");
   if (names == nullptr) return;
@@ -102,7 +102,7 @@ void check_head(const DecoderFamily& family, const Json& config, const DecoderVa
 
 std::string shown(const Json* value) { return value == nullptr ? "its default" : value->dump(); }
 
-// What comes back of a value's description as another one.
+// Returns the first part of a value's description that differs when it is read back.
 std::string first_difference(const Json& value, const Json& back) {
   for (const auto& [name, json] : value.as_object()) {
     const Json* other = back.find(name);
@@ -115,7 +115,7 @@ std::string first_difference(const Json& value, const Json& back) {
   return "";
 }
 
-// Layers one by one, since a list of all would say little.
+// Compares layers one by one, since a list of all would not be informative.
 std::string first_difference(const DecoderValue& value, const DecoderValue& back) {
   DecoderValue with_layers = back;
   with_layers.layers = value.layers;
@@ -144,7 +144,7 @@ Json sorted(Json config) {
   return config;
 }
 
-// The keys of versions before 5.
+// Converts the keys to those of versions before 5.
 Json older(Json config, const DecoderFamily& family) {
   if (const Json* rope = config.find("rope_parameters");
       rope != nullptr && rope->contains("rope_type")) {
@@ -222,7 +222,8 @@ std::string obstacle(const DecoderFamily& family, const DecoderValue& value) {
 }
 
 const DecoderFamily& family_for(const DecoderValue& value) {
-  // Dropout is a setting of training and decides nothing: that it cannot be saved is an error when it is.
+  // Dropout is a setting of training and decides nothing: that it cannot be saved is an error when
+  // it is.
   DecoderValue plain = value;
   plain.hidden_dropout = plain.attention_dropout = 0;
   for (const DecoderFamily* family : kFamilies)

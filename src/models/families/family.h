@@ -1,5 +1,5 @@
-// A family: how a config.json of Hugging Face's becomes a decoder's value and comes back, and what its
-// tensors are called. One folder each; none has a line of forward code.
+// A model family: converts Hugging Face's config.json to a decoder's value and back, and names its
+// tensors. Each family has its own folder, without any forward code.
 #pragma once
 
 #include <span>
@@ -13,8 +13,9 @@
 
 namespace megatron::models {
 
-// Keys as transformers 5 writes them (rope_parameters, dtype), or as versions before it (rope_theta,
-// rope_scaling, torch_dtype). Both are read; what is read in a form is written in it.
+// Form of the keys: that of transformers 5 (rope_parameters, dtype), or of earlier versions
+// (rope_theta, rope_scaling, torch_dtype). Both are read; a config is written in the form in which
+// it was read.
 enum class ConfigForm { transformers_5, older };
 
 // True if a tensor of a published directory is a buffer that any family computes anyway, by its
@@ -23,13 +24,13 @@ bool is_computed_buffer(std::string_view name);
 
 struct DecoderFamily {
   std::string_view name;  // model_type of its config.json
-  // What a user trains and downloads under it: for the table of supported models.
+  // Models that users know of this family, for the table of supported models.
   std::string_view models;
   // Throws Error naming the key and the value that is not supported. Sizes are checked later. The
   // config has a value for each key of `defaults`.
   DecoderValue (*read)(const Json& config);
-  // The keys that transformers 5 writes, but for dtype. Of any value: where it cannot be said in this file,
-  // read() gives another value or throws.
+  // Writes the keys of transformers 5, except dtype. Accepts any value: if this file cannot
+  // represent it, read() returns another value or throws.
   Json (*write)(const DecoderValue& value);
   FamilyTensors (*tensors)(const DecoderValue& value);
   // JSON object with the values of keys that a config.json may leave out, from transformers' class
@@ -40,13 +41,14 @@ struct DecoderFamily {
     std::string_view other, key;
   };
   std::span<const Alias> aliases = {};
-  // Flags, and the keys of the file that say the same where Llama's have other names. One that begins
-  // another one's name comes after it.
+  // Flags and the corresponding keys of the file, where these have other names than Llama's. A flag
+  // that is a prefix of another one comes after it.
   struct Key {
     std::string_view flag, key;
   };
   std::span<const Key> keys = {};
-  // Keys that versions before transformers 5 call otherwise: `now` of what write() gives, once it is in their form.
+  // Keys with a different name before transformers 5: renames `now` in the result of write(), after
+  // its conversion to the older form.
   struct OlderKey {
     std::string_view now, before;
   };
@@ -54,37 +56,40 @@ struct DecoderFamily {
   // Patterns (see matches()) for other buffers in published directories that are computed anyway,
   // by their names behind base_prefix. They are not read.
   std::span<const std::string_view> buffers = {};
-  // Layers behind the last in published directories that predict tokens beyond the next one: dropped when read.
+  // Number of layers after the last one in published directories that predict tokens beyond the
+  // next one; dropped when read.
   int64_t prediction_layers = 0;
   // Prefix of all tensor names except the head's. Files that were saved from the model without its
   // head lack it.
   std::string_view base_prefix = "model.";
 };
 
-// In the order in which a family is looked for that can hold a value.
+// All families, in the order in which they are searched for one that can represent a value.
 std::span<const DecoderFamily* const> families();
-// Throws Error that lists those there are.
+// Throws Error that lists the known families.
 const DecoderFamily& family_named(std::string_view name);
-// Of a value that flags describe: the first that can hold it, or could without dropout; the last one
+// First family that can hold the value that flags describe, or could without dropout; the last one
 // (megatron) holds any value.
 const DecoderFamily& family_for(const DecoderValue& value);
-// That of --model-family, where it is given. Throws Error where it cannot hold the value.
+// Returns the family given by --model-family, if any. Throws Error if it cannot represent the
+// value.
 const DecoderFamily& family_to_save(const DecoderValue& value,
                                     const std::optional<std::string>& named);
 
-// Sets each dropout to 0 that the flags do not set and that the family's config.json cannot hold.
+// Sets each dropout to 0 that the flags do not set and that the family's config.json cannot
+// represent.
 void zero_default_dropouts(const DecoderFamily& family, const ModelFlags& flags,
                            DecoderValue& value);
 
-// Checked. Throws Error naming the key and the value that is not supported.
+// Returns a checked value. Throws Error naming the key and the unsupported value.
 DecoderValue read_config(const DecoderFamily& family, const Json& config);
 ConfigForm form_of(const Json& config);
-// Throws Error where the family cannot hold the value, naming what stands in the way.
+// Throws Error if the family cannot represent the value, naming the obstacle.
 Json write_config(const DecoderFamily& family, const DecoderValue& value, DType stored,
                   ConfigForm form);
 
-// Why the family's config.json cannot hold the value, as a sentence: what would come back otherwise.
-// Empty: it can.
+// Returns a sentence that says why the family's config.json cannot represent the value: what would
+// differ when it is read back. Empty if it can.
 std::string obstacle(const DecoderFamily& family, const DecoderValue& value);
 
 }  // namespace megatron::models

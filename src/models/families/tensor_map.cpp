@@ -9,7 +9,8 @@ namespace {
 
 using parallel::CanonicalTensor;
 
-// "layers.3.attention.qkv.weight" is {"3", "attention.qkv.weight"}; outside of layers the first is empty.
+// "layers.3.attention.qkv.weight" is {"3", "attention.qkv.weight"}; outside of layers the first is
+// empty.
 struct ParameterName {
   std::string layer, rest;
 };
@@ -85,7 +86,7 @@ std::vector<CanonicalTensor> of_experts(const CanonicalTensor& all, int64_t begi
   return tensors;
 }
 
-// Rows of [gate | up] that are stored in turn.
+// Rows of [gate | up] that are stored interleaved.
 CanonicalTensor interleaved(CanonicalTensor tensor) {
   const int64_t half = tensor.global[1] / 2;
   parallel::AxisSlices held{.axis = 1, .slices = {}};

@@ -1,4 +1,4 @@
-// The tensors of a family by their names on disk, row by row: read, written and placed by.
+// A family's table of tensor names on disk, by which tensors are read, written and placed.
 #pragma once
 
 #include <string>
@@ -10,7 +10,7 @@
 
 namespace megatron::models {
 
-// What a tensor on disk is of a parameter of ours.
+// The part of a parameter that a tensor on disk holds.
 enum class Take {
   all,         // all of it
   transposed,  // all of it, matrices stored [in, out] (GPT-2's Conv1D)
@@ -23,12 +23,13 @@ enum class Take {
   experts_gate,  // the same of the rows of the gate of [gate | up]
   experts_up,
   experts_stored_in_out,  // all of [E, out, in], stored as [E, in, out]
-  experts_interleaved,  // all of [E, gate | up, in], stored as [E, in, gate and up in turn]; biases alike
+  experts_interleaved,  // all of [E, gate | up, in], stored as [E, in, gate and up in turn]; biases
+                        // alike
   grouped,  // all of [q | k | v], stored as one block a key head: its queries, its key, its value
 };
 
-// `ours` names a module or a parameter, "attention.qkv" or "attention.sinks"; what follows it (".weight",
-// ".bias") follows `theirs`.
+// `ours` names a module or a parameter, "attention.qkv" or "attention.sinks"; any suffix
+// (".weight", ".bias") is appended to `theirs`.
 struct TensorName {
   std::string_view ours, theirs;
   Take take = Take::all;
@@ -40,13 +41,13 @@ struct FamilyTensors {
   std::vector<TensorName> layer;
 };
 
-// The tensors on disk that a parameter consists of. Throws Error naming the parameter where the map has no
-// row for it.
+// Returns the tensors on disk that make up a parameter. Throws Error naming the parameter if the
+// map has no row for it.
 parallel::Placement placement_of(const FamilyTensors& map, const DecoderValue& value,
                                  const std::string& parameter, const Shape& shape);
 
-// "layers.3.x" where pattern is "layers.*.x"; also "layers.3.x.y" where it ends in a dot,
-// "layers.*.x.".
+// True for name "layers.3.x" and pattern "layers.*.x"; a pattern that ends in a dot, "layers.*.x.",
+// also matches "layers.3.x.y".
 bool matches(std::string_view pattern, std::string_view name);
 
 }  // namespace megatron::models

@@ -1,5 +1,5 @@
-// A file that grows by whole records: each is given to the system in one piece, so that a process
-// that is killed leaves at most the last one cut short.
+// A file that grows by whole records: each is written with one system call, so that a killed
+// process leaves at most the last record truncated.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ class AppendFile {
   AppendFile& operator=(const AppendFile&) = delete;
 
   const std::string& path() const { return path_; }
-  // Throws Error naming the path and the reason; also when somebody removed the file meanwhile.
+  // Throws Error naming the path and the reason, also if the file was removed meanwhile.
   void write(std::string_view record);
 
  private:

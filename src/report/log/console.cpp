@@ -11,20 +11,20 @@
 namespace megatron::report {
 namespace {
 
-// A figure, or n/a where it is not finite.
+// Formats a figure; n/a if it is not finite.
 std::string figure(std::string_view format, double value) {
   return std::isfinite(value) ? fmt::format(fmt::runtime(format), value) : "n/a";
 }
 
-// Three decimals, or "1.234e+30" for one that has exploded or vanished, so that the line keeps its
-// other figures.
+// Three decimals, or "1.234e+30" for a norm that has exploded or vanished, so that there is room
+// for the line's other figures.
 std::string norm_text(double norm) {
   const bool plain = norm == 0 || (norm >= 1e-3 && norm < 1e5);
   return figure(plain ? "{:.3f}" : "{:.3e}", norm);
 }
 
-// Four decimals, or as many digits where these would say nothing. A loss is known also where it is
-// NaN or infinite.
+// Four decimals, or scientific notation where these would not be informative. NaN and infinite
+// losses are also shown.
 std::string loss_text(double loss) {
   if (!std::isfinite(loss)) return fmt::format("{}", unsigned_nan(loss));
   const double size = std::abs(loss);
@@ -44,7 +44,7 @@ std::string rate(double per_second) {
   return per_second < 1e15 ? format_count(per_second) : fmt::format("{:.2e}", per_second);
 }
 
-// Control characters as in C; those of U+0080 to U+009F too, which terminals may obey.
+// Escapes control characters as in C, including U+0080 to U+009F, which terminals may interpret.
 std::string in_one_line(const std::string& text) {
   const std::string good = readable(text);
   std::string out;
@@ -71,7 +71,8 @@ std::string in_one_line(const std::string& text) {
 
 namespace {
 
-// "expert_load 1.4 (2.31 layer 17)": of all layers, and of the one that stands out.
+// Formats "expert_load 1.4 (2.31 layer 17)": the value of all layers, and that of the outstanding
+// one.
 std::string metric_text(const MetricValue& m) {
   const MetricValue::Layer* layer = m.outstanding();
   const std::string text =
@@ -90,7 +91,7 @@ size_t width_of(const Parts& parts) {
   return width;
 }
 
-// Lines of their own, below that of the step.
+// Separate lines, below that of the step.
 std::string lines_below(const Parts& parts) {
   std::string text;
   size_t width = kConsoleColumns;  // of the last one
@@ -103,7 +104,7 @@ std::string lines_below(const Parts& parts) {
   return text;
 }
 
-// What of a step gives way on a line, the first to stay first.
+// Figures of a step that are dropped if the line is full, in order of decreasing priority.
 Parts lesser_figures(const StepRecord& r, const Parts& metrics) {
   Parts parts;
   if (r.skipped > 0) parts.push_back(fmt::format("{} skipped", r.skipped));

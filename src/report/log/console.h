@@ -1,4 +1,4 @@
-// The lines of a run on the console. A figure that is not known is n/a.
+// Console lines of a run. An unknown figure is n/a.
 #pragma once
 
 #include <string>
@@ -9,15 +9,15 @@ namespace megatron::report {
 
 inline constexpr int kConsoleColumns = 120;
 
-// Lines of at most kConsoleColumns: loss, tokens/s of a step and of the run in all, time left, and of the rest
-// (docs/log.md has the order) as much as fits on the first, the JSON lines have everything; then metrics, where they do
-// not all fit on that.
+// Lines of at most kConsoleColumns. The first has loss, tokens/s of a step and of the whole run,
+// time left, and as much of the rest as fits (docs/log.md gives the order; the JSON lines have
+// everything); then metrics, if they do not all fit on the first.
 std::string console_line(const StepRecord& record, const RunRecord& run);
 std::string console_line(const ValidationRecord& record);
-// In one line: what would break or colour it is escaped.
+// One line: control characters that would break or colour it are escaped.
 std::string console_line(const SampleRecord& record);
 
-// What a run got in all, its last word: "trained 40 steps, ...".
+// Summary of a run, printed last: "trained 40 steps, ...".
 std::string closing_line(const RunTotals& totals, const RunRecord& run);
 
 }  // namespace megatron::report

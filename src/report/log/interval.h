@@ -1,5 +1,5 @@
-// Steps taken together to one record: rates and shares are means over their time, what a step is
-// left with (loss, learning rate, counts, memory) is the last one's.
+// Several steps combined into one record: rates and shares are time-weighted means; final values of
+// a step (loss, learning rate, counts, memory) are those of the last one.
 #pragma once
 
 #include "report/log/record.h"
@@ -15,7 +15,7 @@ class Interval {
   StepRecord last_;
   int64_t steps_ = 0, skipped_ = 0, not_finite_ = 0, losses_ = 0;
   double loss_ = 0;  // sum over `losses_` steps
-  // Sums, each weighted with seconds.
+  // Sums, each weighted by seconds.
   double seconds_ = 0, tokens_ = 0, flops_ = 0, share_ = 0, data_ = 0, communication_ = 0,
          save_ = 0;
 };

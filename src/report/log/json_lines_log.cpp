@@ -40,7 +40,8 @@ Json machine(const RunRecord& run) {
   return object;
 }
 
-// The layers of all, and of each metric that layers report a value a layer; null: no metric is of layers.
+// The layers, and for each metric by layer one value per layer; null: there are no metrics by
+// layer.
 Json layer_metrics(const std::vector<MetricValue>& metrics) {
   std::set<int64_t> layers;
   for (const MetricValue& m : metrics)
@@ -207,8 +208,8 @@ namespace {
       line, path, why);
 }
 
-// Of a step as to_json() lays it out, found without reading all of it: a log may have a million of
-// them.
+// Iteration of a step record in to_json()'s layout, found without parsing all of it: a log may have
+// a million records.
 std::optional<int64_t> step_iteration(std::string_view text) {
   constexpr std::string_view kStep = R"({"type": "step", "time": )", kKey = R"(, "iteration": )";
   if (!text.starts_with(kStep) || !text.ends_with("}}")) return std::nullopt;
@@ -222,7 +223,7 @@ std::optional<int64_t> step_iteration(std::string_view text) {
   return iteration;
 }
 
-// The iteration of a whole line.
+// Iteration of a complete line.
 int64_t iteration_of(std::string_view text, const std::string& path, int64_t number) {
   if (const auto iteration = step_iteration(text); iteration && number > 1) return *iteration;
   try {
@@ -244,7 +245,7 @@ int64_t iteration_of(std::string_view text, const std::string& path, int64_t num
   }
 }
 
-// A line that was cut short while it was written.
+// Checks a line that was truncated while it was written.
 void check_cut_line(std::string_view text, const std::string& path, int64_t number) {
   const size_t shared = std::min(text.size(), kBegin.size());
   if (text.substr(0, shared) != kBegin.substr(0, shared)) {
@@ -252,7 +253,7 @@ void check_cut_line(std::string_view text, const std::string& path, int64_t numb
   }
 }
 
-// What of the file is kept; nothing: all of it. Checks every line.
+// The part of the file that is kept; none: all of it. Checks every line.
 std::optional<std::string> kept_lines(const std::string& path, int64_t last) {
   const MappedFile file(path);
   const std::string_view text(reinterpret_cast<const char*>(file.bytes().data()),
@@ -291,7 +292,7 @@ void keep_aside(const std::string& path) {
 
 void prepare_json_lines(const std::string& path, int64_t iteration) {
   std::error_code error;
-  // A link stays one: its file is what is written anew.
+  // A link is kept; its target is rewritten.
   const std::filesystem::path real = std::filesystem::canonical(path, error);
   if (error) return;  // there is none; what else may be wrong is found when it is opened
   if (!std::filesystem::is_regular_file(real, error)) return;

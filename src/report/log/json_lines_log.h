@@ -1,4 +1,4 @@
-// The JSONL file of a run (record.h has its lines).
+// The JSONL file of a run (record.h describes its lines).
 #pragma once
 
 #include <cstdint>
@@ -10,24 +10,24 @@
 
 namespace megatron::report {
 
-// Each record as a line. Numbers that are not finite become null; bytes that are not UTF-8 become
-// U+FFFD. time: seconds since 1970.
+// Formats each record as a line. Numbers that are not finite become null; bytes that are not UTF-8
+// become U+FFFD. time: seconds since 1970.
 Json to_json(const RunRecord& record, double time);
 Json to_json(const StepRecord& record, double time);
 Json to_json(const ValidationRecord& record, double time);
 Json to_json(const SaveRecord& record, double time);
 Json to_json(const SampleRecord& record, double time);
 Json note_to_json(int64_t iteration, bool warning, const std::string& text, double time);
-// totals: written where a step was made.
+// totals: written if at least one step was made.
 Json end_to_json(int64_t iteration, EndReason reason, const std::string& text, double time,
                  const RunTotals& totals = {});
 
-// Readies a file that may exist for a run that goes on from `iteration`:
+// Prepares a file that may exist for a run that continues from `iteration`:
 //   0: an existing file gets the first free name of <path>.1, <path>.2 ...
-//   else: records beyond the iteration, and a last line that is cut short, are taken away; the file is
-//   written anew, whole or not at all, or not touched where there is nothing to take away.
-// Throws Error naming the line, and touches nothing, when the file is not a log of a run or was
-// written by a newer version. What is no regular file (a pipe, a device) is left as it is.
+//   else: records beyond the iteration, and a last line that is cut short, are taken away; the file
+//   is written anew, whole or not at all, or not touched where there is nothing to take away.
+// Throws Error naming the line, without changing anything, if the file is not a log of a run or was
+// written by a newer version. A file that is not regular (a pipe, a device) is left unchanged.
 void prepare_json_lines(const std::string& path, int64_t iteration);
 
 class JsonLinesLog {

@@ -17,7 +17,7 @@
 namespace megatron::report {
 namespace {
 
-// A file of /proc; empty where it cannot be read.
+// Content of a file of /proc; empty if it cannot be read.
 std::string system_text(const char* path) {
   try {
     return read_file(path);
@@ -42,7 +42,7 @@ std::vector<std::string> command_line() {
   return arguments;
 }
 
-// Read in every step: without memory of its own.
+// Called in every step, so it allocates no memory.
 int64_t resident_bytes() {
   std::array<char, 128> text;  // size resident shared ..., in pages
   const int file = ::open("/proc/self/statm", O_RDONLY | O_CLOEXEC);

@@ -1,4 +1,5 @@
-// What is known of the machine and of this process. What the system does not tell is empty or 0.
+// Properties of the machine and of this process. Values that the system does not report are empty
+// or 0.
 #pragma once
 
 #include <cstdint>

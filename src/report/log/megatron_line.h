@@ -1,5 +1,5 @@
-// The lines that Megatron-LM prints of a step and of an evaluation, for --log-format megatron:
-// scripts that read its logs read these.
+// Lines that Megatron-LM prints for a step and for an evaluation, for --log-format megatron, so
+// that scripts that read its logs can read these.
 #pragma once
 
 #include <string>
@@ -8,11 +8,11 @@
 
 namespace megatron::report {
 
-// time: seconds since 1970, printed in the machine's time zone. The loss is the mean of the interval's
-// steps that changed the weights; like there it is left out where none did.
+// time: seconds since 1970, printed in the machine's time zone. The loss is the mean over the
+// interval's steps that changed the weights; as in Megatron-LM it is omitted if there were none.
 std::string megatron_line(const StepRecord& record, const RunRecord& run, double time);
 
-// Three lines, the first and the last of them a rule.
+// Three lines; the first and the last are rules.
 std::string megatron_lines(const ValidationRecord& record);
 
 }  // namespace megatron::report

@@ -1,5 +1,5 @@
-// progress.txt in the --save directory (--log-progress): a line when a job starts and one for each
-// checkpoint, over all jobs of a run, in Megatron-LM's form; fields stand apart by tabs:
+// progress.txt in the --save directory (--log-progress): one line when a job starts and one for
+// each checkpoint, over all jobs of a run, in Megatron-LM's form; fields are separated by tabs:
 //
 //   2026-01-31 12:00:00  Job ID: 17  # GPUs: 8  Starting job
 //   2026-01-31 13:00:00  Job ID: 17  # GPUs: 8  Saved checkpoint  Iteration: 1000
@@ -15,11 +15,11 @@ namespace megatron::report {
 class ProgressFile {
  public:
   // Appends the line of a start. ranks: of the job, "GPUs" in the file. flops: of the run so far,
-  // all jobs. The job's number is that of Slurm, where it gives one. Throws Error naming the file
-  // where it cannot be written.
+  // in all jobs. The job ID is Slurm's, if available. Throws Error naming the file if it cannot be
+  // written.
   ProgressFile(const std::string& save_directory, int ranks, double flops);
 
-  // Appends the line of a checkpoint. flops, tokens: of the run up to it, all jobs.
+  // Appends the line of a checkpoint. flops, tokens: of the run up to it, in all jobs.
   void saved(int64_t iteration, double flops, double tokens);
 
  private:
@@ -31,8 +31,8 @@ class ProgressFile {
   double begin_, flops_;          // of the first job in a row with as many ranks
 };
 
-// When the first of the last jobs in a row with `ranks` ranks began, and how many operations the
-// checkpoints before it took; text: of a progress.txt. A line in another form is passed over.
+// Start time of the first of the last consecutive jobs with `ranks` ranks, and the operations of
+// the checkpoints before it; text: of a progress.txt. Lines in another form are skipped.
 struct ProgressStart {
   bool found = false;
   double time = 0, flops = 0;  // seconds since 1970

@@ -1,28 +1,37 @@
-// What a run logs. The same records go to the console, to the JSONL file and to
+// Records that a run logs. The same records go to the console, to the JSONL file and to
 // TensorBoard.
 //
-// JSONL, one object a line, UTF-8, "type" first. Numbers read back to the very value. A file is
-// only appended to; a resumed run first takes away what lies beyond the iteration it resumes from,
-// and a last line that was cut short. Keys that do not apply are absent. `schema` grows when a
-// meaning changes; new keys do not count. docs/log.md describes every key.
+// JSONL, one object per line, UTF-8, "type" first. Numbers read back to exactly the same value. A
+// file is only appended to; a resumed run first removes records beyond the iteration it resumes
+// from, and a truncated last line. Keys that do not apply are absent. `schema` is incremented when
+// a meaning changes, but not for new keys. docs/log.md describes every key.
 //
-//   {"type":"run", "schema":1, "time":..., "version":..., "host":..., "command":[...], "iteration":<resumed from, 0: none>,
-//    "flags":{"lr":"3e-3",...}, "model":{...}, "parameters":n, "layout":{"ranks":..,"data_parallel":..,...}, "threads":n,
-//    "machine":{"cpu":..,"cores":..,"memory_bytes":..,"device":..}, "precision":"bf16", "peak_flops":.., "flop_formula":"..",
-//    "train_iters":n, "seq_length":n, "consumed_tokens":<before this start>}
-//   {"type":"step", "time":.., "iteration":n, "consumed_samples":n, "consumed_tokens":n, "loss":x, "learning_rate":x,
+//   {"type":"run", "schema":1, "time":..., "version":..., "host":..., "command":[...],
+//   "iteration":<resumed from, 0: none>,
+//    "flags":{"lr":"3e-3",...}, "model":{...}, "parameters":n,
+//    "layout":{"ranks":..,"data_parallel":..,...}, "threads":n,
+//    "machine":{"cpu":..,"cores":..,"memory_bytes":..,"device":..}, "precision":"bf16",
+//    "peak_flops":.., "flop_formula":"..", "train_iters":n, "seq_length":n,
+//    "consumed_tokens":<before this start>}
+//   {"type":"step", "time":.., "iteration":n, "consumed_samples":n, "consumed_tokens":n, "loss":x,
+//   "learning_rate":x,
 //    "gradient_norm":x, "parameter_norm":x, "zero_gradients":n, "metrics":{"z_loss":x,...},
-//    "layer_metrics":{"layer":[n,...], "expert_load":[x,...], ...}, "weight_decay":x, "loss_scale":x, "skipped":n, "global_batch_size":n, "steps":<of this interval>, "seconds":<a step>,
-//    "tokens_per_second":x, "overall_tokens_per_second":x, "flops_per_second":x, "peak_share":<0 to 1>, "data_wait":<share of the time>,
-//    "communication_wait":<share>, "save_wait":<share>, "seconds_left":x,
-//    "timers":{"forward-backward":{"least":s,"most":s},...}, "memory":{"parameters":bytes, ...one a MemoryClass, "process":bytes}}
-//   {"type":"validation", "time":.., "iteration":n, "set":"valid", "loss":x, "perplexity":x, "tokens":n}
-//   {"type":"save", "time":.., "iteration":n, "path":"..", "bytes":n, "seconds":x, "wait":<seconds that training stood still>}
+//    "layer_metrics":{"layer":[n,...], "expert_load":[x,...], ...}, "weight_decay":x,
+//    "loss_scale":x, "skipped":n, "global_batch_size":n, "steps":<of this interval>, "seconds":<a
+//    step>, "tokens_per_second":x, "overall_tokens_per_second":x, "flops_per_second":x,
+//    "peak_share":<0 to 1>, "data_wait":<share of the time>, "communication_wait":<share>,
+//    "save_wait":<share>, "seconds_left":x, "timers":{"forward-backward":{"least":s,"most":s},...},
+//    "memory":{"parameters":bytes, ...one a MemoryClass, "process":bytes}}
+//   {"type":"validation", "time":.., "iteration":n, "set":"valid", "loss":x, "perplexity":x,
+//   "tokens":n}
+//   {"type":"save", "time":.., "iteration":n, "path":"..", "bytes":n, "seconds":x, "wait":<seconds
+//   that training stood still>}
 //   {"type":"sample", "time":.., "iteration":n, "prompt":"..", "text":".."}
 //   {"type":"note", "time":.., "iteration":n, "level":"info|warning", "text":".."}
-//   {"type":"end", "time":.., "iteration":n, "reason":"done|signal|exit-interval|exit-duration|error", "text":"..",
-//    "steps":n, "tokens":n, "seconds":x, "step_seconds":x, "evaluation_seconds":x, "save_seconds":x, "tokens_per_second":x,
-//    "overall_tokens_per_second":x}
+//   {"type":"end", "time":.., "iteration":n,
+//   "reason":"done|signal|exit-interval|exit-duration|error", "text":"..",
+//    "steps":n, "tokens":n, "seconds":x, "step_seconds":x, "evaluation_seconds":x,
+//    "save_seconds":x, "tokens_per_second":x, "overall_tokens_per_second":x}
 #pragma once
 
 #include <array>
@@ -48,7 +57,7 @@ struct RunRecord {
   double peak_flops = 0;  // of this machine, all threads; 0: not known
 };
 
-// A part of the step (--timing-log-level).
+// Times of a part of the step (--timing-log-level).
 struct TimerFigure {
   std::string_view name;      // "forward-backward"
   std::vector<double> ranks;  // seconds a step, mean, by rank
@@ -68,7 +77,7 @@ struct StepRecord {
   int64_t steps = 1;   // since the record before
   double seconds = 0;  // a step, mean
   double tokens_per_second = 0;
-  // Tokens trained on / time since this start, with evaluation, saves and logging; 0: not known.
+  // Tokens trained on / time since this start, including evaluation, saves and logging; 0: unknown.
   double overall_tokens_per_second = 0;
   double flops_per_second = 0;
   double peak_share = -1;  // of the measured peak; below 0: not known ("n/a")
@@ -78,8 +87,8 @@ struct StepRecord {
   std::vector<TimerFigure> timers, timer_points;  // of the log's interval, of TensorBoard's
   std::string timing_option;                      // of `timers`: --timing-log-option
   int64_t process_memory = 0;  // resident bytes of the process; 0: the log finds out
-  // Of an Interval: the mean loss of its steps that changed the weights (NaN: none did), and how
-  // many had a loss that is no finite number.
+  // For an Interval: mean loss over the steps that updated the weights (NaN: none did), and the
+  // number of steps with a non-finite loss.
   double mean_loss = 0;
   int64_t losses_not_finite = 0;
 };
@@ -101,17 +110,18 @@ struct SampleRecord {
   std::string prompt, text;
 };
 
-// exp(loss), of a loss above 20 that of 20 (so Megatron-LM prints it).
+// exp(loss), with the loss limited to 20 (as Megatron-LM prints it).
 double perplexity(double loss);
 
-// With U+FFFD for bytes that are not UTF-8.
+// Replaces bytes that are not UTF-8 by U+FFFD.
 std::string readable(std::string_view text);
 
-// What a run got in all, from this start to its end.
+// Totals of a run, from this start to its end.
 struct RunTotals {
   int64_t steps = 0, tokens = 0;
   double flops = 0;
-  // Wall time; of it in steps, in evaluation, and for saves. The rest is logging and samples.
+  // Wall time, and its parts in steps, in evaluation, and for saves. The rest is logging and
+  // samples.
   double seconds = 0, step_seconds = 0, evaluation_seconds = 0, save_seconds = 0;
 
   double tokens_per_second() const { return static_cast<double>(tokens) / step_seconds; }

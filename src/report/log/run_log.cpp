@@ -109,7 +109,7 @@ struct RunLog::State {
     return mean;
   }
 
-  // A log that fails is reported once, and not written from then on.
+  // Reports a failing log once, and stops writing it.
   template <class Log>
   void attempt(std::optional<Log>& log, std::string_view what, FunctionRef<void(Log&)> write) {
     if (!log) return;

@@ -1,4 +1,4 @@
-// The log of a run: a line on the console, JSONL, TensorBoard. Of rank 0 alone.
+// The log of a run: console lines, JSONL, TensorBoard. Only on rank 0.
 #pragma once
 
 #include <cstdio>
@@ -12,7 +12,7 @@
 
 namespace megatron::report {
 
-// Lines on the console: this program's, or those that Megatron-LM prints.
+// Format of console lines: this program's or Megatron-LM's.
 enum class LogFormat { console, megatron };
 
 struct LogSettings {
@@ -25,30 +25,30 @@ struct LogSettings {
   int64_t timing_log_level = 0;  // of the timers (timers.h)
   std::string timing_log_option = "minmax";
   bool log_timers_to_tensorboard = false;
-  // Kept in the run record's flags, for tools/wandb_import.
+  // Stored in the run record's flags, for tools/wandb_import.
   std::optional<std::string> wandb_project, wandb_exp_name, wandb_entity, wandb_save_dir;
   LogFormat format = LogFormat::console;
 
   void fields(Fields& fields);
   void check() const;  // throws Error naming the flag
-  // Whether a log line follows this iteration; last: of the run.
+  // True if a log line follows this iteration; last: the run's last iteration.
   bool has_line(int64_t iteration, int64_t last) const;
   bool has_point(int64_t iteration) const;  // of TensorBoard
 };
 
 class RunLog {
  public:
-  // save_directory: "" for none. Opens the files; of an earlier run's, what lies beyond
-  // run.iteration is taken away (run.iteration 0 and an existing file: it is begun anew, the old
-  // one kept as <name>.1, .2 ...). Throws Error naming a file that cannot be written. progress: may
-  // be null. console: where lines go.
+  // save_directory: "" for none. Opens the files; in an earlier run's files, records beyond
+  // run.iteration are removed (with run.iteration 0 an existing file is replaced by a new one and
+  // kept as <name>.1, .2 ...). Throws Error naming a file that cannot be written. progress: may be
+  // null. console: destination of lines.
   RunLog(const LogSettings& settings, const std::string& save_directory, const RunRecord& run,
          Progress* progress, std::FILE* console = stdout);
   ~RunLog();
 
-  // After every step, or after several (record.steps). What is logged are means: on the console and
-  // in JSONL over --log-interval (at iteration 1, at multiples, and at the last one,
-  // run.train_iters), in TensorBoard over --tensorboard-log-interval.
+  // Called after every step, or after several (record.steps). Logs means: on the console and in
+  // JSONL over --log-interval (at iteration 1, at multiples, and at the last one, run.train_iters),
+  // in TensorBoard over --tensorboard-log-interval.
   void step(const StepRecord& record);
   void validation(const ValidationRecord& record);  // console, JSONL, TensorBoard
   void sample(const SampleRecord& record);          // console, JSONL, TensorBoard
@@ -56,8 +56,8 @@ class RunLog {
   void note(int64_t iteration, bool warning, const std::string& text);
   void end(int64_t iteration, EndReason reason, const std::string& text,
            const RunTotals& totals = {});
-  // A failure to write the log never ends a run: it is reported once, and the file is left alone from
-  // then.
+  // A failure to write the log never ends a run: it is reported once, and the file is not written
+  // any more.
 
  private:
   struct State;

@@ -1,10 +1,10 @@
-// Where the time of a step went, on one rank.
+// Breakdown of a step's time on one rank.
 #pragma once
 
 namespace megatron::report {
 
-// Seconds. Measured where StepOptions::timing_level asks for it; the device is then waited for at
-// the end of each part.
+// Seconds. Measured only if StepOptions::timing_level requests it; the device is then synchronised
+// at the end of each part.
 struct StepTimes {
   // Level 1.
   double forward_backward = 0;  // all micro-batches, with what stages send each other

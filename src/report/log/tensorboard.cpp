@@ -71,7 +71,7 @@ class Message {
   std::string bytes_;
 };
 
-// SummaryMetadata: the plugin that shows a value, and its class of data.
+// SummaryMetadata: the plugin that displays a value, and its data class.
 Message metadata(std::string_view plugin, uint64_t data_class) {
   return Message().message(1, Message().bytes(1, plugin)).varint(4, data_class);
 }
@@ -79,7 +79,7 @@ Message metadata(std::string_view plugin, uint64_t data_class) {
 constexpr int kFileVersion = 3, kSummary = 5, kSessionLog = 7;  // of Event
 constexpr uint64_t kScalarClass = 1, kTensorClass = 2;
 
-// Seconds in a file's name; -1: not such a file.
+// Seconds in a file's name; -1: not an event file.
 int64_t seconds_of(const std::string& name) {
   if (!name.starts_with(kPrefix)) return -1;
   int64_t seconds = -1;
@@ -155,7 +155,7 @@ void EventFile::text(int64_t step, double time, const std::string& tag,
 
 namespace {
 
-// A row of a table in Markdown.
+// A row of a Markdown table.
 std::string row(std::string_view name, std::string_view value) {
   std::string cell;
   for (const char c : readable(value)) {
@@ -182,7 +182,7 @@ std::string configuration(const RunRecord& run) {
   return out;
 }
 
-// As it stands, not as Markdown.
+// Text shown literally, not as Markdown.
 std::string block(const std::string& text) {
   std::string out = "    ";
   for (const char c : readable(text)) {

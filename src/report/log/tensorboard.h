@@ -19,17 +19,17 @@
 
 namespace megatron::report {
 
-// CRC-32C (Castagnoli: polynomial 0x1EDC6F41, reflected, begun with and ended by exclusive or of
-// all ones).
+// CRC-32C (Castagnoli: polynomial 0x1EDC6F41, reflected, with initial value and final exclusive or
+// of all ones).
 uint32_t crc32c(std::string_view bytes);
-// Rotated right by 15 bits plus 0xa282ead8 (TFRecord).
+// The CRC rotated right by 15 bits plus 0xa282ead8 (TFRecord).
 uint32_t masked_crc32c(std::string_view bytes);
 
-// One event file. Calls throw Error when it cannot be written.
+// One event file. Calls throw Error if it cannot be written.
 class EventFile {
  public:
-  // Begins with the version and a mark that what other files of the folder have at `first_step` and
-  // later is void. Its name sorts behind theirs.
+  // Begins with the version and a mark that voids the events of other files of the folder at
+  // `first_step` and later. Its name sorts after theirs.
   EventFile(const std::string& folder, int64_t first_step, double time);
 
   using Scalars = std::vector<std::pair<std::string, double>>;  // tag and value, kept as f32
@@ -43,9 +43,9 @@ class EventFile {
   AppendFile file_;
 };
 
-// A run's records under Megatron-LM's tags (docs/log.md). Curves over consumed samples have a
-// folder of their own, DIR/vs_samples, since a resumed run takes back steps there and iterations
-// here.
+// A run's records under Megatron-LM's tags (docs/log.md). Curves over consumed samples have their
+// own folder, DIR/vs_samples, since their steps are samples, so that a resumed run voids other
+// steps there than here.
 class TensorBoard {
  public:
   TensorBoard(const std::string& folder, const RunRecord& run, double time);
@@ -55,7 +55,7 @@ class TensorBoard {
   void sample(const SampleRecord& record, double time);
 
  private:
-  // first_sample: the first one whose points are this run's.
+  // first_sample: the first sample whose points belong to this run.
   void over_samples(int64_t first_sample, double time, const EventFile::Scalars& values);
 
   std::string samples_folder_;

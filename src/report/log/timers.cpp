@@ -42,7 +42,7 @@ std::vector<TimerFigure> Timers::take(comm::Group& world, Stream& stream) {
   const auto steps = static_cast<double>(std::exchange(steps_, 0));
   const size_t count = level_ >= 2 ? kNames.size() : kOfLevel1;
   const auto ranks = static_cast<size_t>(world.size());
-  // Each rank fills its row; no time is below the 0 of the others.
+  // Each rank fills its row; the other rows are 0, below any time.
   std::vector<double> rows(ranks * count, 0.0);
   for (size_t i = 0; i < count; ++i)
     rows[static_cast<size_t>(world.rank()) * count + i] = mine[i] / steps;

@@ -1,5 +1,4 @@
-// Times of the parts of a step on every rank (--timing-log-level), under the names that
-// Megatron-LM gives them.
+// Times of the parts of a step on every rank (--timing-log-level), under Megatron-LM's names.
 #pragma once
 
 #include <cstdint>
@@ -15,14 +14,14 @@
 
 namespace megatron::report {
 
-// Adds up a rank's times from one log line to the next.
+// Accumulates a rank's times between log lines.
 class Timers {
  public:
   explicit Timers(int64_t level) : level_(level) {}
 
   void add(const StepTimes& times, double data_wait);
-  // Means of what was added, of all ranks; begins anew. Collective; every rank gets all of them.
-  // At least one step was added.
+  // Returns the means of the accumulated times on all ranks and resets them. Collective; every rank
+  // gets all of them. At least one step must have been added.
   std::vector<TimerFigure> take(comm::Group& world, Stream& stream);
 
  private:
@@ -37,7 +36,7 @@ class Timers {
 //       forward-backward ..............................: (7.24, 7.30)
 std::string timer_text(const std::vector<TimerFigure>& figures, std::string_view option);
 
-// {"forward-backward": {"least": seconds, "most": seconds}, ...}; of "max" without the least, of
+// {"forward-backward": {"least": seconds, "most": seconds}, ...}; for "max" without the least, for
 // "all" with "ranks", a list.
 Json timers_to_json(const std::vector<TimerFigure>& figures, std::string_view option);
 

@@ -49,8 +49,7 @@ Connection::~Connection() {
   close(socket_);
 }
 
-// A socket that is closed with bytes unread may take the answer with it, so they are read for a
-// moment.
+// Closing a socket with unread bytes may discard the reply, so the bytes are read for a moment.
 void Connection::finish() const {
   shutdown(socket_, SHUT_WR);
   if (!closes_) return;
@@ -59,7 +58,7 @@ void Connection::finish() const {
   while (wait(POLLIN, until) && recv(socket_, rest.data(), rest.size(), MSG_DONTWAIT) > 0) continue;
 }
 
-// Where the server is to end, slow clients are not waited for.
+// During shutdown, slow clients are not waited for.
 bool Connection::wait(short events, Time until) const {
   const Time begin = steady_clock::now();
   while (true) {

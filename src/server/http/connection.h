@@ -15,19 +15,19 @@ namespace megatron::server {
 // Owns the socket; used by one thread.
 class Connection final : public httplib::Stream {
  public:
-  // stopping: once it is true no further request is waited for.
+  // stopping: once true, the connection no longer waits for further requests.
   Connection(int socket, const HttpLimits& limits, const std::atomic<bool>& stopping);
   ~Connection() override;
 
-  // Waits for the first byte of a request, whose headers then have their time. False: there comes
-  // none.
+  // Waits for the first byte of a request, then starts the time limit of its headers. Returns false
+  // if no request arrives.
   bool wait_for_request();
   void begin_body();  // the headers are read
   bool peer_gone() const;
-  // After the answer that is being given the connection ends.
+  // Closes the connection after the current reply.
   void close_after_answer() { closes_ = true; }
   bool closes() const { return closes_; }
-  // What stood in the way of reading a request: 408, 413, 431; 0: nothing of this.
+  // Status of the limit that prevented reading a request: 408, 413 or 431; 0: none of these.
   int trouble() const { return trouble_; }
 
   bool is_readable() const override;

@@ -17,7 +17,7 @@ class ConnectionThreads final : public httplib::TaskQueue {
  public:
   explicit ConnectionThreads(size_t most) : most_(most) {}
 
-  // Its result is httplib's, whose versions have different ones.
+  // The result type is httplib's, which differs between its versions.
   using Enqueued = decltype(std::declval<httplib::TaskQueue&>().enqueue(std::function<void()>()));
   Enqueued enqueue(std::function<void()> serve) override {
     if (take(serve)) {

@@ -25,7 +25,7 @@ void check_url(const std::string& url) {
            "the address {} is more than a host and a port; give http://HOST:PORT", url);
 }
 
-// Error number of a connection that is tried for a second at most; 0 where it works.
+// Tries to connect for at most a second. Returns the error number, or 0 on success.
 int error_of_connecting(const addrinfo& to) {
   const int file = ::socket(to.ai_family, to.ai_socktype | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
   if (file < 0) return errno;
@@ -43,7 +43,7 @@ int error_of_connecting(const addrinfo& to) {
   return error;
 }
 
-// Why there is no connection to a host, which httplib does not say.
+// Returns the reason why a host cannot be reached, which httplib does not report.
 std::string connection_failure(const std::string& url) {
   std::string host = url.substr(kScheme.size()), port = "80";
   const size_t colon = host.find(':', host.starts_with('[') ? host.find(']') : 0);

@@ -1,4 +1,4 @@
-// A client of one HTTP server: requests one after the other over one connection.
+// An HTTP client for one server, which sends requests one after the other over one connection.
 #pragma once
 
 #include <functional>
@@ -16,16 +16,17 @@ struct HttpReply {
 
 class HttpClient {
  public:
-  // url: http://HOST[:PORT], without a path; throws Error for others. key: of the API, "" for none.
-  // seconds: that may pass without anything from the server.
+  // url: http://HOST[:PORT], without a path; throws Error for others. key: API key, "" for none.
+  // seconds: time limit without any data from the server.
   HttpClient(const std::string& url, const std::string& key, double seconds);
   ~HttpClient();
 
   HttpReply get(const std::string& path);
-  // receive: gets the body of a reply with status 200 piece by piece; false ends the request.
+  // receive: called with the body of a reply with status 200 piece by piece; returning false ends
+  // the request.
   HttpReply post(const std::string& path, const std::string& json,
                  const std::function<bool(std::string_view)>& receive);
-  // Ends the request that another thread waits for, if there is one.
+  // Ends the request that another thread is waiting for, if any.
   void stop();
 
  private:

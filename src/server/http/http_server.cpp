@@ -23,7 +23,8 @@ namespace {
 constexpr int64_t kMostConnections = 900;
 constexpr size_t kLongestPath = 256;
 
-// In one way that a proxy reads the same: else it may take the rest of a body for a request.
+// True if the length is given in a way that every proxy reads alike; otherwise one might take the
+// rest of a body for a request.
 bool gives_length_clearly(const httplib::Request& request) {
   const size_t lengths = request.get_header_value_count("Content-Length");
   const size_t encodings = request.get_header_value_count("Transfer-Encoding");
@@ -65,7 +66,7 @@ class HttpServer::Implementation final : public httplib::Server {
         "--host {} with --port {} cannot be listened at: the address is not this machine's, or "
         "another program has the port; choose another",
         host, port);
-    // httplib lets 5 clients wait to be accepted; those beyond are reset where many come at once.
+    // httplib's backlog is 5 clients; if many connect at once, the others are reset.
     ::listen(socket_, kBacklog);
     thread_ = std::thread([this] {
       accepting_ = std::this_thread::get_id();
@@ -85,7 +86,7 @@ class HttpServer::Implementation final : public httplib::Server {
  private:
   static constexpr int kBacklog = 1024;  // clients that wait to be accepted
 
-  // What is known of the request that a thread answers.
+  // State of the request that a thread answers.
   struct Exchange {
     Connection* connection = nullptr;
     double begin = 0;
@@ -201,7 +202,7 @@ httplib::Server::HandlerResponse HttpServer::Implementation::refuse(const httpli
   return HandlerResponse::Handled;
 }
 
-// Where httplib itself refused.
+// Adds an error body where httplib itself refused the request.
 httplib::Server::HandlerResponse HttpServer::Implementation::explain(
     const httplib::Request& request, httplib::Response& response) {
   if (!response.body.empty() || response.content_provider_) return HandlerResponse::Unhandled;
@@ -266,7 +267,7 @@ std::string HttpServer::Implementation::refusal(std::string_view bytes) {
   return text + "Connection: close\r\n\r\n" + answer.body;
 }
 
-// Versions of httplib differ in what it is given.
+// The parameters differ between versions of httplib.
 template <class S, class F>
 bool HttpServer::Implementation::process(S& server, Connection& connection, bool& closed,
                                          const F& setup) {

@@ -1,5 +1,5 @@
-// HTTP/1.1 for one handler: connections, their limits, and answers whole or streamed. cpp-httplib is
-// behind it.
+// An HTTP/1.1 server for one handler: connections, their limits, and whole or streamed replies.
+// Based on cpp-httplib.
 #pragma once
 
 #include <cstdint>
@@ -29,7 +29,7 @@ struct HttpRequest {
   std::function<bool()> client_gone;                           // asks the socket
 };
 
-// False: the client is gone.
+// Returns false if the client has disconnected.
 using StreamWriter = std::function<bool(std::string_view)>;
 
 struct HttpAnswer {
@@ -37,7 +37,7 @@ struct HttpAnswer {
   std::string content_type = "application/json";
   std::string body;
   std::vector<std::pair<std::string, std::string>> headers = {};
-  // In place of the body: writes it piece by piece. Returns a note for the log; must not throw.
+  // Writes the body piece by piece, in place of `body`. Returns a note for the log; must not throw.
   std::function<std::string(const StreamWriter&)> stream = {};
   std::string note = {};  // for the log, of an answer that is whole
 };
@@ -46,15 +46,15 @@ struct HttpAnswer {
 class HttpHandler {
  public:
   virtual ~HttpHandler() = default;
-  // Before the body is read: the answer to a request that is refused. Must not throw.
+  // Called before the body is read. Returns the reply to a request that is refused. Must not throw.
   virtual std::optional<HttpAnswer> refuse(const HttpRequest& request) = 0;
   virtual HttpAnswer answer(const HttpRequest& request) = 0;  // must not throw
-  // The answer to what could not be read as a request.
+  // Returns the reply to input that could not be read as a request.
   virtual HttpAnswer unreadable(int status) = 0;
-  // The answer to a request on a connection beyond the limit. The request has no body, and its
-  // method and path are "" if they are not known. Must not throw.
+  // Returns the reply to a request on a connection beyond the limit. The request has no body, and
+  // its method and path are "" if unknown. Must not throw.
   virtual HttpAnswer beyond_limit(const HttpRequest& request, int64_t connections) = 0;
-  // An answer was written.
+  // Called after a reply has been written.
   virtual void done(const std::string& method, const std::string& path, int status, double seconds,
                     const std::string& note) = 0;
 };
@@ -67,10 +67,10 @@ class HttpServer {
   HttpServer(const HttpServer&) = delete;
   HttpServer& operator=(const HttpServer&) = delete;
 
-  // Listens from now on; port 0 takes a free one. Returns the port. Throws Error where the address
-  // cannot be had.
+  // Starts to listen; port 0 takes a free port. Returns the port. Throws Error if the address is
+  // not available.
   int start(const std::string& host, int port);
-  // Accepts nothing more, closes idle connections and waits for the answers that are being given.
+  // Stops accepting connections, closes idle ones and waits for replies in progress.
   void stop();
 
  private:

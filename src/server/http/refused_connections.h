@@ -1,4 +1,4 @@
-// Connections beyond the limit of a server: one thread answers and closes all of them.
+// Connections beyond a server's limit: a single thread answers and closes all of them.
 #pragma once
 
 #include <array>
@@ -18,7 +18,8 @@ namespace megatron::server {
 // the oldest are closed earlier.
 class RefusedConnections {
  public:
-  // Bytes of the answer to a request that begins with `bytes`, maybe none. Must not throw.
+  // Returns the bytes of the reply to a request that begins with `bytes`, which may be empty. Must
+  // not throw.
   using Answer = std::function<std::string(std::string_view bytes)>;
 
   explicit RefusedConnections(Answer answer);

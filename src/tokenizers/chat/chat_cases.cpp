@@ -13,7 +13,7 @@ namespace {
 
 using Spans = std::vector<std::pair<int64_t, int64_t>>;
 
-// Fields that say what a case is; all others are variables of the template.
+// Fields that define a case; all others are variables of the template.
 constexpr std::array<std::string_view, 11> kFields = {"template",
                                                       "chat",
                                                       "tag",
@@ -32,7 +32,7 @@ bool is_field(std::string_view name) {
 
 std::string shown(std::string_view text) { return cut_short(Json(text).dump(), 160); }
 
-// Where two texts part, with what follows in each.
+// First difference between two texts, with what follows in each.
 std::string difference(const std::string& wanted, const std::string& got) {
   const auto parts = std::mismatch(wanted.begin(), wanted.end(), got.begin(), got.end());
   auto at = static_cast<size_t>(parts.first - wanted.begin());

@@ -1,4 +1,4 @@
-// Checks of chat templates against what transformers rendered.
+// Checks chat templates against renderings by transformers.
 #pragma once
 
 #include <chrono>
@@ -18,14 +18,14 @@ namespace megatron::tokenizers {
 // absent: the directory's own template. `chat`, `tag`: names for people.
 class ChatCases {
  public:
-  // The clock of the vectors.
+  // The time at which the vectors were rendered.
   static std::chrono::local_seconds usual_clock() { return parse_clock("2025-03-09 07:05:01"); }
 
-  // directory: of the file of cases.
+  // directory: where the file of cases is.
   explicit ChatCases(std::string directory, std::chrono::local_seconds now = usual_clock());
 
-  // Nothing when the case passes; else what differs. An unknown field is a failure, and so is a
-  // case without an expectation. A template that cannot be read is a failure too.
+  // Returns nullopt if the case passes, otherwise a description of the difference. An unknown
+  // field, a case without an expectation, and a template that cannot be read are failures.
   std::optional<std::string> check(const Json& line);
 
   static Chat chat_of(const Json& line);  // throws Error on fields of the wrong type

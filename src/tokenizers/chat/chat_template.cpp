@@ -18,7 +18,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// What marks the end of the message that is to be continued, while the template runs.
+// Marks the end of the message to be continued while the template runs.
 constexpr std::string_view kMark = "CONTINUE_FINAL_MESSAGE_TAG ";
 constexpr std::string_view kBareMark = kMark.substr(0, kMark.size() - 1);
 
@@ -43,8 +43,8 @@ std::tm calendar(std::chrono::local_seconds now) {
   return result;
 }
 
-// strftime as Python's datetime has it: %f is microseconds; %z and %Z are empty, for the clock has
-// no zone.
+// strftime as in Python's datetime: %f is microseconds; %z and %Z are empty, because the clock has
+// no time zone.
 std::string format_time(std::string_view format, std::chrono::local_seconds now) {
   std::string prepared = "|";  // so that an empty result differs from none
   for (size_t i = 0; i < format.size(); ++i) {
@@ -78,8 +78,8 @@ struct Clock : jinja::Object {
   std::chrono::local_seconds now;
 };
 
-// A message without its null members, and with what models call thinking under each name that
-// templates read: `thinking` comes first, `reasoning_content` last where it was not there.
+// Returns a message without its null members, and with its reasoning under each name that templates
+// read: `thinking` comes first, `reasoning_content` last if it was absent.
 Json::Object prepared(const Json& message) {
   Json::Object members;
   for (const auto& [key, value] : message.as_object())
@@ -101,8 +101,8 @@ Json::Object prepared(const Json& message) {
   return members;
 }
 
-// The text of a message that is to be continued: its member, or in a list of parts the last one
-// that has a text.
+// The text of a message to be continued: its member, or in a list of parts the last one with a
+// text.
 Json& continued_text(Json::Object& message, const std::string& member) {
   for (auto& [key, value] : message) {
     if (key != member) continue;

@@ -1,5 +1,5 @@
-// Chat templates: a list of messages to the text that a model was trained on, as transformers'
-// apply_chat_template renders it.
+// Chat templates: render a list of messages to the text format that a model was trained on, like
+// transformers' apply_chat_template.
 #pragma once
 
 #include <chrono>
@@ -21,8 +21,8 @@ struct Chat {
   std::optional<Json::Array> documents;  // objects
   Json::Object variables;                // others that the template reads
   bool add_generation_prompt = false;
-  // The member of the last message ("content") that the model goes on writing: the text ends with
-  // it. Empty: none.
+  // The member of the last message ("content") that the model continues; the text ends with it.
+  // Empty: none.
   std::string continued;
   std::chrono::local_seconds now{};  // what strftime_now shows
   jinja::Limits limits;
@@ -30,12 +30,12 @@ struct Chat {
 
 struct RenderedChat {
   std::string text;
-  // What the assistant wrote, where the template says so by {% generation %}: code points [begin,
-  // end). Spans behind the end of a continued message are cut.
+  // The assistant's text, as marked by {% generation %} in the template: code points [begin, end).
+  // Spans beyond the end of a continued message are cut.
   std::vector<std::pair<int64_t, int64_t>> generation;
 };
 
-// The templates of a model directory, and its special tokens, which templates see by their names
+// The templates of a model directory and its special tokens, which are variables of the templates
 // (bos_token, eos_token, ...).
 class ChatTemplate {
  public:
@@ -48,11 +48,11 @@ class ChatTemplate {
   void set_template(std::string source, std::string name);
   bool empty() const { return templates_.empty(); }
 
-  // name: of the template; empty: "tool_use" where there is one and tools are given, else
-  // "default", which is also the name of an only one. Throws jinja::TemplateError for what is wrong
-  // in the template, what goes wrong in it and what it refuses by raise_exception; else Error.
+  // name: the template's name; empty: "tool_use" if it exists and tools are given, else "default",
+  // which is also the name of a single template. Throws jinja::TemplateError for errors in the
+  // template, failures while it runs, and raise_exception; Error otherwise.
   RenderedChat render(const Chat& chat, const std::string& name = "") const;
-  // Whether the template so chosen has a variable of that name.
+  // True if the template chosen in this way reads a variable of that name.
   bool reads(const std::string& variable, bool with_tools, const std::string& name = "") const;
   const std::string& source(bool with_tools, const std::string& name = "") const;
 
@@ -72,7 +72,7 @@ class ChatTemplate {
   std::vector<std::pair<std::string, std::string>> special_tokens_;
 };
 
-// "2025-03-09 07:05:01" (or with T, or a date alone). Throws Error.
+// Parses "2025-03-09 07:05:01" (also with T, or a date alone). Throws Error.
 std::chrono::local_seconds parse_clock(const std::string& text);
 std::chrono::local_seconds local_now();
 

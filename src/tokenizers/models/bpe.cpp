@@ -13,8 +13,8 @@
 namespace megatron::tokenizers {
 namespace {
 
-// A letter without a token becomes the tokens <0xHH> of its bytes where all are there (with
-// byte_fallback), else unk (a run of them one, with fuse_unk), else nothing.
+// A letter without a token becomes the tokens <0xHH> of its bytes if all of them exist (with
+// byte_fallback), else unk (one for a run of them, with fuse_unk), else nothing.
 class Bpe final : public Model {
  public:
   Bpe(const Definition& definition, bool byte_level)
@@ -46,8 +46,8 @@ class Bpe final : public Model {
   }
 
  private:
-  // Symbols of a piece as they are found, and what each covers (the letters that are dropped shift
-  // what follows, as in the original).
+  // Symbols of a piece in the order in which they are found, and the range that each covers
+  // (dropped letters shift what follows, as in the original).
   struct Symbols {
     std::vector<int32_t>& ids;
     std::vector<Range>* ranges;
@@ -103,7 +103,7 @@ void Bpe::read_settings(const Json& settings) {
   unknown_ = text("unk_token").empty() ? -1 : vocabulary_.find(text("unk_token")).value_or(-1);
 }
 
-// id: the letter's token, -1 when it has none. size: of what it covers in the piece.
+// id: the letter's token, or -1 if it has none. size: number of bytes that it covers in the piece.
 void Bpe::add_letter(std::string_view letter, int32_t id, uint32_t size, Symbols& symbols) const {
   if (id >= 0) {
     symbols.flush();

@@ -1,5 +1,5 @@
-// The merges of byte-pair encoding (Sennrich et al., 2016): of all neighbours that have a merge,
-// the one of lowest rank is joined, the leftmost of equals, until none is left.
+// The merges of byte-pair encoding (Sennrich et al., 2016): repeatedly joins the adjacent pair
+// whose merge has the lowest rank, the leftmost among equals, until no merge applies.
 #pragma once
 
 #include <cstdint>
@@ -16,11 +16,11 @@ namespace megatron::tokenizers {
 class BpeMerges {
  public:
   explicit BpeMerges(const Definition& definition);
-  // tiktoken's: the rank of a merge is the id of the two joined.
+  // tiktoken's merges: the rank of a merge is the id of the joined token.
   explicit BpeMerges(const std::vector<Merge>& merges);
 
-  // Joins scratch.symbols until no merge is left and, unless `ranges` is null, their ranges (one a
-  // symbol), too.
+  // Joins scratch.symbols until no merge applies and, unless `ranges` is null, also their ranges
+  // (one per symbol).
   void apply(Scratch& scratch, std::vector<Range>* ranges) const;
 
  private:

@@ -5,7 +5,7 @@
 namespace megatron::tokenizers {
 namespace {
 
-// Byte-level pieces for a model that wants their letters.
+// Spells out byte-level pieces for a model that needs their letters.
 class SpeltOut final : public Model {
  public:
   explicit SpeltOut(std::unique_ptr<Model> model) : model_(std::move(model)) {}

@@ -1,4 +1,4 @@
-// Models turn a piece of text into token ids.
+// Models convert a piece of text to token ids.
 #pragma once
 
 #include <cstdint>
@@ -19,14 +19,14 @@ class Model {
   // that each token covers. Called by many threads at once, each with its own scratch.
   virtual void encode(std::string_view piece, Scratch& scratch, std::vector<int32_t>& ids,
                       std::vector<Range>* ranges) const = 0;
-  // Without ranges, a model may keep back pieces in `scratch`: finish appends what is left. To be
+  // Without ranges, a model may defer pieces in `scratch`: finish appends their ids. It must be
   // called before anything else is appended to `ids`.
   virtual void finish(Scratch&, std::vector<int32_t>&) const {}
 };
 
-// From the definition's model: BPE, Unigram, WordPiece or WordLevel. byte_level: the
-// pre-tokenizer's. Throws Error on settings that are not supported. The definition must outlive the
-// model; its vocabulary may grow by added tokens, which are none of the model's.
+// Creates the definition's model: BPE, Unigram, WordPiece or WordLevel. byte_level: value of the
+// pre-tokenizer's byte_level(). Throws Error for unsupported settings. The definition must outlive
+// the model; its vocabulary may grow by added tokens, which do not belong to the model.
 std::unique_ptr<Model> make_model(const Definition& definition, bool byte_level);
 
 std::unique_ptr<Model> make_bpe(const Definition& definition, bool byte_level);

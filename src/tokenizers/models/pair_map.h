@@ -1,5 +1,5 @@
-// A hash map from a pair of token ids to a 64-bit value, by open addressing: 16 bytes a slot, at
-// most half of them used.
+// A hash map from a pair of token ids to a 64-bit value with open addressing: 16 bytes per slot, at
+// most half of the slots used.
 #pragma once
 
 #include <cstddef>
@@ -24,7 +24,7 @@ class PairMap {
 
   size_t size() const { return size_; }
 
-  // Null pointer when absent.
+  // Returns a null pointer if the pair is absent.
   const int64_t* find(int32_t left, int32_t right) const {
     const uint64_t key = pair_key(left, right);
     for (size_t slot = hash(key) & (slots_.size() - 1);; slot = (slot + 1) & (slots_.size() - 1)) {
@@ -33,12 +33,12 @@ class PairMap {
     }
   }
 
-  // Has the memory that find(left, right) looks at on its way.
+  // Prefetches the memory that find(left, right) reads.
   void prefetch(int32_t left, int32_t right) const {
     __builtin_prefetch(&slots_[hash(pair_key(left, right)) & (slots_.size() - 1)]);
   }
 
-  // The value, made 0 where it is absent. The reference lives until the next call.
+  // Returns the value, inserting 0 if it is absent. The reference is valid until the next call.
   int64_t& operator[](uint64_t key) {
     if (slots_.size() < 2 * (size_ + 1)) grow();
     const size_t slot = slot_of(key);

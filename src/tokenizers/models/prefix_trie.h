@@ -1,4 +1,4 @@
-// All tokens of a vocabulary that a text begins with.
+// A trie that finds all tokens of a vocabulary that are prefixes of a text.
 #pragma once
 
 #include <array>
@@ -14,13 +14,12 @@ class PrefixTrie {
  public:
   explicit PrefixTrie(const Vocabulary& vocabulary);
 
-  // Calls found(id, size) for each token at the begin of `text`, the shortest first.
+  // Calls found(id, size) for each token that is a prefix of `text`, shortest first.
   template <class F>
   void for_each_prefix(std::string_view text, F&& found) const {
     walk(text.size(), [&](size_t i) { return text[i]; }, found);
   }
-  // The same for the concatenation of `before` and `text`. Returns the number of bytes that were
-  // read.
+  // The same for the concatenation of `before` and `text`. Returns the number of bytes read.
   template <class F>
   size_t for_each_prefix(std::string_view before, std::string_view text, F&& found) const {
     return walk(

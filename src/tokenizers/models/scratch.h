@@ -1,4 +1,4 @@
-// What one call of encode needs besides the tokenizer, kept from call to call.
+// Working memory of encode, reused between calls.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// The unigram language model (Kudo, 2018): of all ways to write a piece as tokens, the one with the
-// largest sum of scores, found by Viterbi's algorithm.
+// The unigram language model (Kudo, 2018): finds the segmentation of a piece into tokens with the
+// largest sum of scores, by Viterbi's algorithm.
 #include <algorithm>
 #include <array>
 #include <cmath>

@@ -1,7 +1,7 @@
-// The tokens of words seen lately, at most 3 MB: two-way sets of 32-byte entries for words of up to
-// 15 bytes and 4 tokens (nearly all of a text in Latin letters), and of 64-byte entries for words
-// of up to 30 bytes and 7 tokens. Short words can wait, so that their entries are on the way from
-// memory while others are looked at.
+// Cache of the tokens of recent words, at most 3 MB: two-way sets of 32-byte entries for words of
+// up to 15 bytes and 4 tokens (nearly all words in Latin script), and of 64-byte entries for words
+// of up to 30 bytes and 7 tokens. Lookups of short words can be deferred, so that their entries are
+// prefetched while others are read.
 #pragma once
 
 #include <cstdint>
@@ -18,20 +18,21 @@ namespace megatron::tokenizers {
 
 class WordCache {
  public:
-  // Appends the tokens of `word`; false when they are not known.
+  // Appends the tokens of `word`; returns false if they are not cached.
   bool find(std::string_view word, std::vector<int32_t>& ids) {
     if (word.size() <= Short::kMaximumSize) return short_.find(word, ids);
     return word.size() <= Long::kMaximumSize && long_.find(word, ids);
   }
-  // Keeps `word` for take(); false when it must not wait (it is long), or when no more can.
+  // Defers `word` until take(). Returns false if it cannot be deferred because it is long, or
+  // because too many words are waiting.
   bool keep(std::string_view word) {
     if (word.size() > Short::kMaximumSize || waiting_ == kMaximumWaiting) return false;
     waiting_words_[waiting_] = Key<2>(word);
     short_.prefetch(waiting_words_[waiting_++]);
     return true;
   }
-  // Appends the tokens of the words that wait, in order. Of those that are not known,
-  // encode(word, ids) appends them.
+  // Appends the tokens of the deferred words, in order; encode(word, ids) appends those of words
+  // that are not cached.
   template <class F>
   void take(std::vector<int32_t>& ids, F&& encode) {
     for (size_t i = 0; i < waiting_; ++i) {
@@ -52,8 +53,8 @@ class WordCache {
   }
 
  private:
-  // A word and zeros behind it. The last byte of an entry's key has the size + 1 in its lower five
-  // bits and the number of tokens in the upper three; all zeros is a free entry.
+  // A word, padded with zeros. The last byte of an entry's key holds the size + 1 in its lower five
+  // bits and the number of tokens in the upper three; a free entry is all zeros.
   template <size_t Words>
   struct Key {
     static constexpr int kCountShift = 61;
@@ -70,7 +71,7 @@ class WordCache {
       }
       words[Words - 1] |= (static_cast<uint64_t>(word.size()) + 1) << 56;
     }
-    // Reads 16 bytes at once where they stay within the memory page that the word begins in.
+    // Reads 16 bytes at once if they stay within the memory page in which the word begins.
     [[gnu::no_sanitize_address]] void load(const char* from, size_t size) {
       constexpr uintptr_t kPage = 4096;
       if ((reinterpret_cast<uintptr_t>(from) & (kPage - 1)) > kPage - sizeof words) {
@@ -144,7 +145,7 @@ class WordCache {
 
     Entry* set_of(const Key<Words>& key) { return sets_ + (key.hash() & (Sets - 1)) * 2; }
 
-    // Zeros that the system hands out page by page, as they are touched.
+    // Zeroed memory, which the system allocates page by page when it is first touched.
     std::unique_ptr<void, Free> memory_{std::calloc(Sets * 2 * sizeof(Entry) + kLine, 1)};
     Entry* sets_ = aligned(memory_.get());
     static Entry* aligned(void* memory) {

@@ -1,5 +1,5 @@
-// Models over whole words: WordLevel looks a piece up; WordPiece (Schuster and Nakajima, 2012; Wu
-// et al., 2016) cuts it into the longest tokens from the left.
+// Models over whole words: WordLevel looks up a piece; WordPiece (Schuster and Nakajima, 2012; Wu
+// et al., 2016) splits it into the longest tokens from the left.
 #include <string>
 
 #include "base/error.h"
@@ -69,7 +69,7 @@ class WordPiece final : public Model {
     return count;
   }
 
-  // False when the tokens do not cover the piece.
+  // Returns false if the tokens do not cover the piece.
   bool cut(std::string_view piece, std::vector<int32_t>& ids, std::vector<Range>* ranges) const {
     constexpr size_t kSteps = 1 << 20, kStepsPerByte = 1024;
     size_t steps = 0;

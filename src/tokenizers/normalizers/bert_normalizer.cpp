@@ -37,7 +37,7 @@ class BertNormalizer final : public Normalizer {
   }
 
   void normalize(Text& text) const override {
-    // ASCII is lowercased on the way, which decomposition does not see.
+    // ASCII is lowercased in this pass, since decomposition does not affect it.
     bool is_ascii = true;
     edit_characters(text, [&](char32_t c, std::string& out) {
       if (c >= 0x80) is_ascii = false;

@@ -1,4 +1,4 @@
-// Normalisers that look at one character at a time.
+// Helper for normalisers that process one character at a time.
 #pragma once
 
 #include <optional>
@@ -9,9 +9,9 @@
 
 namespace megatron::tokenizers {
 
-// Calls f(character, std::string& replacement), replacement being empty, for each character; where
-// it returns true, the replacement takes the character's place (an empty one drops it). A text in
-// which nothing is replaced is not copied.
+// Calls f(character, std::string& replacement) for each character, with an empty replacement. If it
+// returns true, the replacement takes the character's place (an empty one drops it). A text without
+// replacements is not copied.
 template <class F>
 void edit_characters(Text& text, F&& f) {
   const std::string_view bytes = text.bytes();

@@ -16,8 +16,8 @@ class CharacterMap {
   // Throws Error on base64 and on sizes that do not fit, and on replacements that are not UTF-8.
   explicit CharacterMap(std::string_view base64);
 
-  // The replacement of the shortest prefix of `key` that has one; good while the map lives. Throws
-  // Error when the map points outside itself.
+  // Returns the replacement of the shortest prefix of `key` that has one; valid while the map
+  // lives. Throws Error if the map points outside itself.
   std::optional<std::string_view> find_shortest(std::string_view key) const;
 
  private:

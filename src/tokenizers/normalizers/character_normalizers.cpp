@@ -25,7 +25,7 @@ class StripAccents final : public Normalizer {
   }
 };
 
-// As the SentencePiece rule of this name (NMT: neural machine translation), without its NFKC.
+// Like the SentencePiece rule of this name (NMT: neural machine translation), without its NFKC.
 class Nmt final : public Normalizer {
  public:
   void normalize(Text& text) const override {

@@ -12,7 +12,7 @@
 namespace megatron::tokenizers {
 namespace {
 
-// A character of the result; `change` as TextEdit::write takes it.
+// A character of the result, with the `change` argument of TextEdit::write.
 struct Written {
   char32_t character;
   uint8_t combining_class;
@@ -60,7 +60,7 @@ Form::Form(NormalForm kind) : composes_(kind == NormalForm::nfc || kind == Norma
   active_.freeze();
 }
 
-// Full decompositions, each run of combining characters in the order of their classes.
+// Appends full decompositions, with each run of combining characters ordered by their classes.
 void Form::decompose(std::string_view bytes, std::vector<Written>& out) const {
   icu::UnicodeString mapping;
   const auto put = [&](UChar32 c, bool first) {
@@ -95,7 +95,7 @@ std::optional<char32_t> Form::compose(char32_t first, char32_t second) const {
   return static_cast<char32_t>(c);
 }
 
-// Each starter takes in those that follow and are not blocked from it.
+// Composes each starter with the following characters that are not blocked from it.
 void Form::compose(std::vector<Written>& run) const {
   size_t size = 0;
   std::optional<size_t> starter;

@@ -1,4 +1,5 @@
-// Normalisers: text to text, before anything is cut (save added tokens with normalized = false).
+// Normalisers transform the text before it is split, except for added tokens with normalized =
+// false, which are split off first.
 #pragma once
 
 #include <memory>
@@ -11,12 +12,12 @@ namespace megatron::tokenizers {
 class Normalizer {
  public:
   virtual ~Normalizer() = default;
-  // A text that is normal already is left as it stands, uncopied. Called by many threads at once.
+  // Leaves a text that is already normal as it is, without a copy. Thread-safe.
   virtual void normalize(Text& text) const = 0;
 };
 
-// From "normalizer" of tokenizer.json: null (a null pointer), a Sequence, or one of
-// normalizer_kinds.h. Throws Error naming any other type, and the bad field of a known one.
+// Creates the "normalizer" of tokenizer.json: null (a null pointer), a Sequence, or one of
+// normalizer_kinds.h. Throws Error naming any other type, or the invalid field of a known one.
 std::unique_ptr<Normalizer> make_normalizer(const Json& settings);
 
 }  // namespace megatron::tokenizers

@@ -1,5 +1,5 @@
-// The kinds of normalisers, each from its settings. Those with settings of more than one field read
-// them from tokenizer.json and throw Error naming a bad one.
+// Factories for each kind of normaliser. Kinds with more than one setting read the JSON of
+// tokenizer.json and throw Error naming an invalid field.
 #pragma once
 
 #include <memory>
@@ -8,32 +8,33 @@
 
 namespace megatron::tokenizers {
 
-// The normal forms of the Unicode standard (annex 15), with the characters of Unicode 9: later ones
-// are left as they stand and combine with nothing.
+// The normal forms of the Unicode standard (annex 15), with the characters of Unicode 9: later
+// characters are left unchanged and combine with nothing.
 enum class NormalForm { nfc, nfd, nfkc, nfkd };
 std::unique_ptr<Normalizer> make_normal_form(NormalForm form);
 
 // BertNormalizer (Devlin et al., 2019), with the character classes of Unicode 8: clean_text drops
-// control characters and makes every white space a space; handle_chinese_chars puts spaces round
-// each; strip_accents (null: as lowercase) decomposes and drops nonspacing marks; lowercase.
+// control characters and converts all white space to spaces; handle_chinese_chars puts spaces
+// around each Chinese character; strip_accents (null: same as lowercase) decomposes and drops
+// nonspacing marks; lowercase.
 std::unique_ptr<Normalizer> make_bert_normalizer(const Json& settings);
 
-// One character at a time.
+// Normalisers that process one character at a time.
 std::unique_ptr<Normalizer> make_lowercase();           // no final sigma
 std::unique_ptr<Normalizer> make_strip_accents();       // drops marks
 std::unique_ptr<Normalizer> make_nmt();                 // controls dropped, odd spaces made spaces
 std::unique_ptr<Normalizer> make_byte_level_letters();  // each byte's letter of byte_level.h
 
-// Strip: white space at the left and the right end.
+// Strip: removes white space at the left and the right end.
 std::unique_ptr<Normalizer> make_strip(const Json& settings);
-// Prepend: `prepend` before a text that is not empty.
+// Prepend: puts `prepend` before a text that is not empty.
 std::unique_ptr<Normalizer> make_prepend(const Json& settings);
-// Replace: `content` for each match of `pattern` (String or Regex).
+// Replace: substitutes `content` for each match of `pattern` (String or Regex).
 std::unique_ptr<Normalizer> make_replace(const Json& settings);
 
-// Precompiled: SentencePiece's character map (see character_map.h) as Hugging Face applies it. A
-// grapheme cluster of less than 6 bytes is looked up whole, and what the shortest matching prefix
-// gives replaces all of it; else each of its characters is looked up.
+// Precompiled: SentencePiece's character map (character_map.h), applied as in Hugging Face's
+// library. A grapheme cluster of less than 6 bytes is looked up as a whole, and the replacement of
+// its shortest matching prefix replaces all of it; otherwise each of its characters is looked up.
 std::unique_ptr<Normalizer> make_precompiled(const Json& settings);
 
 }  // namespace megatron::tokenizers

@@ -13,10 +13,10 @@ namespace {
 
 constexpr size_t kWholeCluster = 6;  // clusters of fewer bytes are looked up whole
 
-// Writes the new text with Hugging Face's alignment: of a replacement's characters as many as there
-// were take the old ones' places and the rest are inserted; characters too many are dropped behind
-// the last one written. What is dropped at the text's begin is forgotten, so that all that follows
-// is aligned to what stands that much before it.
+// Writes the new text with Hugging Face's alignment: the replacement's characters take the places
+// of the old ones, further ones are inserted, and surplus old characters are dropped after the last
+// one written. Characters dropped at the beginning of the text are forgotten, so that everything
+// after them is aligned to text that many characters earlier.
 class MappedText {
  public:
   explicit MappedText(Text& text) : edit_(text), bytes_(text.bytes()) {}
@@ -121,7 +121,7 @@ class Precompiled final : public Normalizer {
   }
 
  private:
-  // A cluster of its own that the map does not have.
+  // True for a character that is a cluster by itself and that the map does not contain.
   bool is_plain(std::string_view bytes, size_t i) const {
     const auto is_ascii = [&](size_t k) { return static_cast<unsigned char>(bytes[k]) < 0x80; };
     return is_ascii(i) && plain_[static_cast<unsigned char>(bytes[i])] &&

@@ -32,7 +32,7 @@ class PreTokenizerSequence final : public PreTokenizer {
 
 std::unique_ptr<PreTokenizer> make(const Json& settings, bool is_last);
 
-// Whether there is a step in it at all.
+// True if the settings contain any step.
 bool does_something(const Json& settings) {
   if (settings.is_null()) return false;
   if (settings["type"].as_string() != "Sequence") return true;
@@ -59,7 +59,7 @@ std::unique_ptr<PreTokenizer> make_sequence(const Json& settings, bool is_last) 
   return std::make_unique<PreTokenizerSequence>(std::move(steps));
 }
 
-// is_last: no step comes behind.
+// is_last: no step follows.
 std::unique_ptr<PreTokenizer> make(const Json& settings, bool is_last) {
   const std::string& type = settings["type"].as_string();
   if (type == "BertPreTokenizer") return make_bert();

@@ -1,5 +1,5 @@
-// The kinds of pre-tokenizers, each from its settings in tokenizer.json. They throw Error naming a
-// bad field.
+// Factories for each kind of pre-tokenizer, from its settings in tokenizer.json. They throw Error
+// naming an invalid field.
 #pragma once
 
 #include <memory>
@@ -12,15 +12,16 @@ namespace megatron::tokenizers {
 std::unique_ptr<PreTokenizer> make_split(const Json& settings);
 
 // ByteLevel: add_prefix_space, use_regex (GPT-2's). spelt: pieces are written in the letters of
-// byte_level.h, for steps behind this one; otherwise they are the bytes.
+// byte_level.h, for the following steps; otherwise they are the bytes.
 std::unique_ptr<PreTokenizer> make_byte_level(const Json& settings, bool spelt);
 
-// Metaspace: each space becomes `replacement`, which is put before the text unless it begins with
-// it (prepend_scheme always, first: where the input begins, never); split: a piece begins at each.
+// Metaspace: each space becomes `replacement`, which is also prepended to the text unless it begins
+// with it (prepend_scheme: always; first: only at the start of the input; never). split: a piece
+// begins at each replacement.
 std::unique_ptr<PreTokenizer> make_metaspace(const Json& settings);
 
-// By classes of characters. White space is the property White_Space; punctuation is that of ASCII,
-// symbols included, and category P of Unicode 8.
+// Splitting by character classes. White space is the property White_Space; punctuation is that of
+// ASCII, including symbols, and category P of Unicode 8.
 std::unique_ptr<PreTokenizer> make_whitespace();        // \w+|[^\w\s]+
 std::unique_ptr<PreTokenizer> make_whitespace_split();  // cuts at white space, which is dropped
 std::unique_ptr<PreTokenizer> make_bert();              // ... and each punctuation is a piece
@@ -28,11 +29,11 @@ std::unique_ptr<PreTokenizer> make_punctuation(const Json& settings);      // be
 std::unique_ptr<PreTokenizer> make_digits(const Json& settings);           // individual_digits
 std::unique_ptr<PreTokenizer> make_character_split(const Json& settings);  // delimiter
 
-// Runs of one script of Unicode 9, Hiragana and Katakana counting as Han; spaces and characters
-// without script belong to the run before them, and are dropped at the begin.
+// Splits into runs of one script of Unicode 9, where Hiragana and Katakana count as Han; spaces and
+// characters without a script belong to the preceding run, and are dropped at the beginning.
 std::unique_ptr<PreTokenizer> make_unicode_scripts();
 
-// FixedLength: `length` characters a piece.
+// FixedLength: pieces of `length` characters.
 std::unique_ptr<PreTokenizer> make_fixed_length(const Json& settings);
 
 }  // namespace megatron::tokenizers

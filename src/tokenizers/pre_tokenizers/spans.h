@@ -1,5 +1,5 @@
-// Cutting a text by what matches in it: the matches and the gaps between them, and which of these
-// make up a piece.
+// Splits a text by matches: iterates over the matches and the gaps between them, and joins these to
+// pieces.
 #pragma once
 
 #include <string>
@@ -16,8 +16,8 @@ struct Span {
   bool match;
 };
 
-// The matches of `regex` and the gaps between them, in order. An empty match right behind another
-// match is no match.
+// Calls f for the matches of `regex` and the gaps between them, in order. An empty match directly
+// after another match is ignored.
 template <class F>
 void for_each_span(const Regex& regex, std::string_view text, RegexScratch& scratch, F&& f) {
   size_t done = 0, from = 0;
@@ -55,7 +55,7 @@ void for_each_span(std::string_view pattern, std::string_view text, F&& f) {
   if (done < text.size()) f(Span{done, text.size(), false});
 }
 
-// Each character that `is_match` says yes to, and the gaps between them.
+// Calls f for each character for which `is_match` is true, and for the gaps between them.
 template <class IsMatch, class F>
 void for_each_character_span(std::string_view text, IsMatch&& is_match, F&& f) {
   size_t done = 0;
@@ -71,14 +71,14 @@ void for_each_character_span(std::string_view text, IsMatch&& is_match, F&& f) {
   if (done < text.size()) f(Span{done, text.size(), false});
 }
 
-// What becomes of a match: a piece of its own, nothing, part of the piece before or behind it, or
-// one piece with other matches next to it.
+// How a match is treated: as a piece of its own, dropped, part of the previous or the next piece,
+// or as one piece with adjacent matches.
 enum class Behavior { removed, isolated, merged_with_previous, merged_with_next, contiguous };
 
-// By the names of tokenizer.json. Throws Error naming any other.
+// Parses a name of tokenizer.json. Throws Error naming any other.
 Behavior parse_behavior(const std::string& name);
 
-// Takes spans in order and makes pieces of them.
+// Joins spans, given in order, to pieces.
 class SpanJoiner {
  public:
   SpanJoiner(Behavior behavior, TextView text, EmitPiece emit)

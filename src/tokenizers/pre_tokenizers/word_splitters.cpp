@@ -24,7 +24,7 @@ bool is_cut_as_punctuation(char32_t c) {
          (c > 'z' && c < 0x7f);
 }
 
-// Digits knows the numbers of Unicode 17, which are these more.
+// Digits uses the numbers of Unicode 17, which additionally has these.
 bool is_cut_as_digit(char32_t c) {
   if (c < 0x80) return c >= '0' && c <= '9';
   return is_number(c) || (c >= 0x11de0 && c <= 0x11de9) || (c >= 0x16ff4 && c <= 0x16ff6);
@@ -59,7 +59,8 @@ class Whitespace final : public PreTokenizer {
   std::array<Kind, 128> ascii_;
 };
 
-// Cuts at white space, which is dropped; with `punctuation`, each of these is a piece.
+// Splits at white space, which is dropped; with `punctuation`, each punctuation character is a
+// piece.
 class Words final : public PreTokenizer {
  public:
   explicit Words(bool punctuation) : punctuation_(punctuation) {

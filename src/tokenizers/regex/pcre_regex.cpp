@@ -14,7 +14,7 @@ namespace {
 constexpr size_t kJitStack = size_t{4} << 20;
 constexpr uint32_t kMatchLimit = 10'000'000;
 
-// The inside of a character class for White_Space, and for everything else.
+// Contents of a character class for White_Space, and for its complement.
 constexpr std::string_view kSpace =
     "\\x{9}-\\x{d}\\x{20}\\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{"
     "205f}\\x{3000}";
@@ -30,7 +30,7 @@ constexpr std::string_view kLatinNumbers = "\\x{b2}\\x{b3}\\x{b9}\\x{bc}-\\x{be}
   fail("regular expression '{}', character {}: {}", pattern, place, reason);
 }
 
-// Ranges for the inside of a class.
+// Writes ranges as the contents of a class.
 std::string spell(const CharacterSet& set) {
   std::string out;
   for (const CharacterSet::Range& range : set.ranges())
@@ -84,7 +84,7 @@ size_t append_property(std::string_view pattern, size_t i, bool in_class, std::s
   return size;
 }
 
-// The inside of a character class for \w; see Parser::word in regex_syntax.cpp.
+// Contents of a character class for \w; see Parser::word in regex_syntax.cpp.
 std::string word(RegexSyntax syntax, bool in_class) {
   const std::string_view rest = syntax == RegexSyntax::perl ? kJoiners
                                 : in_class                  ? std::string_view()

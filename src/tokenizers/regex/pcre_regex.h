@@ -1,7 +1,7 @@
-// Regular expressions on PCRE2's JIT. Its dialect and its Unicode version differ from what
-// tokenizer files are written for, so the pattern is rewritten first: \s is the property
-// White_Space, \w UTS 18's, and \p{..} of general categories has the characters of Unicode 15 and
-// 16.
+// Regular expressions run by PCRE2's JIT. Its dialect and Unicode version differ from those that
+// tokenizer files are written for, so the pattern is rewritten first: \s becomes the property
+// White_Space, \w that of UTS 18, and \p{..} of general categories includes the characters of
+// Unicode 15 and 16.
 #pragma once
 
 #include <string>
@@ -42,7 +42,8 @@ class PcreRegex {
   // As Regex::find.
   bool find(std::string_view text, size_t from, Regex::Match& match, PcreScratch& scratch) const;
 
-  // The same with the pattern's groups behind the whole match; npos to npos where one takes no part.
+  // The same, followed by the pattern's groups after the whole match; a group that does not take
+  // part is npos to npos.
   bool find_groups(std::string_view text, size_t from, std::vector<Regex::Match>& groups) const;
 
  private:

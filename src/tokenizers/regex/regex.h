@@ -1,7 +1,8 @@
-// Regular expressions of tokenizer files, as Oniguruma (Hugging Face's engine) and Perl's family
-// (tiktoken's) read them, with the classes of Unicode 16: \s is the property White_Space, \w is UTS
-// 18's. Leftmost match, first alternative first. What split patterns are made of runs on a matcher
-// of our own (regex_syntax.h has the list), the rest on PCRE2's JIT.
+// Regular expressions of tokenizer files, in the dialects of Oniguruma (Hugging Face's engine) and
+// of Perl's family (tiktoken's), with the character classes of Unicode 16: \s is the property
+// White_Space, \w is that of UTS 18. Finds the leftmost match, trying alternatives in order. The
+// constructs of common split patterns (listed in regex_syntax.h) run on the matcher of
+// regex_program.h, the rest on PCRE2's JIT.
 #pragma once
 
 #include <cstddef>
@@ -19,7 +20,7 @@ enum class RegexSyntax : uint8_t {
   literal,      // plain text
 };
 
-// What one thread needs to match: made once, used by any Regex.
+// Working memory of one thread for matching: created once, used with any Regex.
 class RegexScratch {
  public:
   RegexScratch();
@@ -38,18 +39,19 @@ class Regex {
     size_t begin, end;
   };
 
-  // Throws Error naming the pattern, the place and the reason. literal: the pattern is plain text.
+  // Throws Error naming the pattern, the position and the reason. literal: the pattern is plain
+  // text.
   explicit Regex(std::string_view pattern, bool literal = false)
       : Regex(pattern, literal ? RegexSyntax::literal : RegexSyntax::oniguruma) {}
   Regex(std::string_view pattern, RegexSyntax syntax);
   ~Regex();
   Regex(Regex&&) noexcept;
 
-  // The first match at or after `from` in valid UTF-8. Throws Error when the match needs more than
-  // the limit of steps, which grows with the text.
+  // Finds the first match at or after `from` in valid UTF-8. Throws Error if matching exceeds the
+  // limit of steps, which grows with the text.
   bool find(std::string_view text, size_t from, Match& match, RegexScratch& scratch) const;
 
-  // Whether the matcher is our own.
+  // True if the project's own matcher is used.
   bool is_program() const;
 
  private:

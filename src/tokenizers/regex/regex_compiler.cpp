@@ -9,7 +9,7 @@ constexpr size_t kMaximumCode = 4096;
 
 struct TooMuch {};  // thrown: beyond the program's limits
 
-// The set that a node stands for where it is no more than one character of it.
+// Returns the set of a node that matches exactly one character of a set, else null.
 const CharacterSet* single_set(const RegexNode& node) {
   if (node.kind == RegexNode::Kind::set) return &node.set;
   const bool wraps = node.kind == RegexNode::Kind::sequence || node.kind == RegexNode::Kind::atomic;
@@ -49,7 +49,7 @@ RegexCompiler::Rest RegexCompiler::before(const Node& node, const Rest& rest) {
       return all;
     }
     case RegexNode::Kind::atomic: {
-      // Where nothing is given back, the rest can fail even if it need not.
+      // Without backtracking, the rest may fail although another match exists.
       Rest inner = before(node.parts[0], rest);
       const bool possessive_run = node.parts[0].kind == RegexNode::Kind::repeat;
       inner.always &= possessive_run;

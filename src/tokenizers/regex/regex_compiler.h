@@ -1,4 +1,4 @@
-// From the tree of a regular expression to a RegexProgram.
+// Compiles the syntax tree of a regular expression to a RegexProgram.
 #pragma once
 
 #include <optional>
@@ -17,7 +17,7 @@ class RegexCompiler {
   using Instruction = RegexProgram::Instruction;
   using Op = RegexProgram::Op;
 
-  // What is known of a match's rest.
+  // What is known about the remainder of a match.
   struct Rest {
     CharacterSet first;         // characters that it can start with
     bool can_be_empty = false;  // it may match without looking at such a character
@@ -30,7 +30,7 @@ class RegexCompiler {
   void emit_repeat(const Node& node, const Rest& rest);
   void emit_set_repeat(const Node& node, const CharacterSet& set, const Rest& rest);
   void emit_look_ahead(const Node& node);
-  // A choice whose alternatives are put in by add_choice.
+  // Begins a choice, whose alternatives are added by add_choice.
   size_t begin_choice();
   void add_choice(size_t choice, const Rest& alternative);
   bool is_straight(uint32_t pc) const;

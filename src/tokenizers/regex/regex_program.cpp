@@ -85,7 +85,8 @@ bool RegexProgram::holds_anchor(RegexNode::Kind anchor, std::string_view text, s
   }
 }
 
-// The end of the longest run, null when it is too short; least: the end of the shortest.
+// Returns the end of the longest run, or null if it is too short; least: the end of the shortest
+// run.
 const char* RegexProgram::run_of(const Instruction& i, const char* at, const char* end,
                                  const char*& least) const {
   if (i.minimum <= 1 && i.maximum == RegexNode::kEndless) {
@@ -107,7 +108,7 @@ const char* RegexProgram::run_of(const Instruction& i, const char* at, const cha
   return at;
 }
 
-// Goes back to the last place above `base`: sets pc and at, false when there is none.
+// Backtracks to the last place above `base`: sets pc and at, or returns false if there is none.
 bool RegexProgram::resume(size_t base, std::string_view text, uint32_t& pc, const char*& at,
                           RegexState& state) const {
   while (state.places.size() > base) {
@@ -227,8 +228,8 @@ bool RegexProgram::run(uint32_t pc, std::string_view text, size_t from, size_t& 
   }
 }
 
-// For alternatives without places to go back to. False, with `at` where it failed, when it does not
-// match.
+// Runs alternatives without backtracking points. If there is no match, returns false, with `at`
+// where it failed.
 bool RegexProgram::run_straight(uint32_t pc, const char*& at, const char* end) const {
   for (const Instruction* i = &code_[pc];; ++i) {
     switch (i->op) {

@@ -1,6 +1,7 @@
-// A regular expression compiled for cutting text: backtracking, first alternative wins (Perl's
-// semantics), with the shortcuts that make split patterns linear. The first byte says which
-// alternatives can match; a run of one class that what follows cannot use is never given back.
+// A regular expression compiled for splitting text: backtracking, the first matching alternative
+// wins (Perl's semantics), with shortcuts that make split patterns linear. The first byte
+// determines which alternatives can match; a run of one class is never given back if what follows
+// cannot use it.
 #pragma once
 
 #include <array>
@@ -16,14 +17,14 @@
 
 namespace megatron::tokenizers {
 
-// The classes of one pattern: by character, one bit a class.
+// The character classes of one pattern: one bit per class for each character.
 class ClassTable {
  public:
   static constexpr size_t kMaximumClasses = 32;
 
   explicit ClassTable(const std::vector<CharacterSet>& sets);
 
-  // The end of the run of characters of a class that starts at `at`, in valid UTF-8.
+  // Returns the end of the run of characters of a class that starts at `at`, in valid UTF-8.
   const char* run_end(size_t set, const char* at, const char* end) const {
     const std::array<bool, 256>& ascii = ascii_[set];
     for (;;) {
@@ -51,11 +52,11 @@ struct RegexState;  // backtracking state, in regex_state.h
 
 class RegexProgram {
  public:
-  // Nothing when the pattern needs more than the limits on classes, alternatives or instructions,
-  // or repeats a group that can match nothing.
+  // Returns nullopt if the pattern exceeds the limits on classes, alternatives or instructions, or
+  // repeats a group that can match the empty text.
   static std::optional<RegexProgram> compile(const RegexNode& pattern);
 
-  // As Regex::find. False with state.exhausted when it took too many steps.
+  // Like Regex::find. Returns false and sets state.exhausted if it took too many steps.
   bool find(std::string_view text, size_t from, Regex::Match& match, RegexState& state) const;
 
  private:

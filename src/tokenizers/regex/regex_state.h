@@ -1,4 +1,4 @@
-// What RegexProgram needs while it matches.
+// State of RegexProgram during a match.
 #pragma once
 
 #include <cstdint>
@@ -7,8 +7,8 @@
 namespace megatron::tokenizers {
 
 struct RegexState {
-  // A place to go back to: for a run, characters can be given back from `at` down to `least`; for a
-  // choice, `left` has the alternatives that were not tried.
+  // A backtracking point: for a run, characters can be given back from `at` down to `least`; for a
+  // choice, `left` holds the alternatives that were not tried.
   struct Place {
     uint32_t pc;
     const char* at;

@@ -152,7 +152,7 @@ RegexNode Parser::group() {
   return node;
 }
 
-// At '{': true and past it when it is a quantifier.
+// At '{': returns true and skips it if it is a quantifier.
 bool Parser::count(uint32_t& minimum, uint32_t& maximum) {
   size_t at = at_ + 1;
   const auto number = [&](uint32_t& value) {
@@ -205,7 +205,7 @@ RegexNode Parser::quantified(RegexNode node) {
       return node;
     }
     if (peek() == '?') refuse("lazy quantifiers are not supported");
-    // Behind {m,n}, Oniguruma reads '+' as one more quantifier.
+    // After {m,n}, Oniguruma reads '+' as another quantifier.
     if (peek() == '+' && (!counted || !oniguruma_)) {
       ++at_;
       RegexNode atomic{.kind = Kind::atomic};
@@ -236,7 +236,7 @@ CharacterSet Parser::space() const {
   return set;
 }
 
-// Oniguruma's \w has no joiners, and outside of brackets the superscripts and fractions of Latin-1.
+// Oniguruma's \w has no joiners; outside brackets it has the superscripts and fractions of Latin-1.
 CharacterSet Parser::word(bool in_bracket) const {
   if (script_) {
     CharacterSet ascii('0', '9');
@@ -257,7 +257,7 @@ CharacterSet Parser::word(bool in_bracket) const {
   return set;
 }
 
-// Behind '\': true and past it when it is a set.
+// After '\': returns true and skips the escape if it is a set.
 bool Parser::escaped_set(bool in_bracket, CharacterSet& set) {
   const char c = peek();
   bool negated = c == 'S' || c == 'W' || c == 'D' || c == 'P';
@@ -302,7 +302,7 @@ char32_t Parser::hexadecimal(size_t digits) {
   return value;
 }
 
-// Behind '{'.
+// Called after '{'.
 char32_t Parser::hexadecimal_in_braces() {
   const size_t end = pattern_.find('}', at_);
   if (end == std::string_view::npos || end == at_ || end - at_ > 6)
@@ -313,7 +313,7 @@ char32_t Parser::hexadecimal_in_braces() {
   return c;
 }
 
-// Behind '\'.
+// Called after '\'.
 char32_t Parser::escaped_character() {
   switch (const char32_t c = next()) {
     case 'n': return '\n';
@@ -331,7 +331,7 @@ char32_t Parser::escaped_character() {
   }
 }
 
-// Those that ECMA-262 alone has, or that mean something else there.
+// Escapes that only ECMA-262 has, or that have another meaning there.
 char32_t Parser::escaped_script_character(char32_t c) {
   switch (c) {
     case 'v': return '\v';
@@ -360,7 +360,7 @@ char32_t Parser::escaped_script_character(char32_t c) {
   }
 }
 
-// One character of a bracket; nothing when it is a set.
+// Reads one character of a bracket; returns nullopt if it is a set.
 std::optional<char32_t> Parser::bracket_character(CharacterSet& set) {
   const char32_t c = next();
   if (c != '\\') return c;
@@ -369,7 +369,7 @@ std::optional<char32_t> Parser::bracket_character(CharacterSet& set) {
   return escaped_character();
 }
 
-// Behind '['.
+// Called after '['.
 CharacterSet Parser::bracket() {
   if (!script_) deepen();  // ECMA-262's do not nest
   const bool negated = take("^");

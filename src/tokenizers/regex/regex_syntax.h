@@ -1,17 +1,19 @@
-// The grammar of regular expressions, as a tree: those that tokenizers cut text with, and those of
+// Parses regular expressions to a syntax tree: those with which tokenizers split text, and those of
 // JSON schemas.
 //
-// Of Perl's and Oniguruma's it covers characters, classes (ranges, \s \S \w \W \d \D, \p{..},
+// In the syntax of Perl and Oniguruma it covers characters, classes (ranges, \s \S \w \W \d \D,
+// \p{..},
 // negation, nesting, &&), groups (plain, (?:..), (?i:..), (?>..), (?i) for the rest of a group),
 // alternatives, the quantifiers ? * + {m} {m,} {,n} {m,n} (greedy and possessive), look-ahead
 // (?=..) (?!..), and the anchors ^ $ \A \z. Captures are groups. Everything else (back-references,
 // look-behind, lazy quantifiers, \b, ...) is left to PCRE2.
 //
-// Of ECMA-262's (with the flag u) it covers what a finite automaton reads: characters, '.', classes
+// In the syntax of ECMA-262 (with the flag u) it covers what a finite automaton reads: characters,
+// '.', classes
 // with ranges, the escapes \d \D \w \W \s \S \p{..} \P{..} \t \n \v \f \r \0 \cX \xHH \uHHHH (also
-// in pairs) \u{H..} and those of punctuation, groups (plain, (?:..), (?<name>..)), alternatives, the
-// quantifiers * + ? {m} {m,} {m,n} (also lazy, which changes no language), and ^ and $. \d and \w
-// are those of ASCII.
+// in pairs) \u{H..} and those of punctuation, groups (plain, (?:..), (?<name>..)), alternatives,
+// the quantifiers * + ? {m} {m,} {m,n} (also lazy, which changes no language), and ^ and $. \d and
+// \w are those of ASCII.
 #pragma once
 
 #include <cstdint>
@@ -47,17 +49,17 @@ struct RegexNode {
   bool negated = false;
 };
 
-// Why a pattern has no tree: it is malformed, or has a construct that is not listed above.
+// Reason why a pattern is refused: it is malformed, or has a construct that is not listed above.
 struct RegexRefusal {
   size_t at;  // byte of the pattern
   std::string reason;
 };
 
-// The tree of a pattern in valid UTF-8. Counts go up to 1000; groups are nested 50 deep, in ECMA-262
-// 100. Throws RegexRefusal.
+// Parses a pattern in valid UTF-8. Counts are limited to 1000; groups are nested at most 50 deep,
+// in ECMA-262 100. Throws RegexRefusal.
 RegexNode parse_regex(std::string_view pattern, RegexSyntax syntax);
 
-// The value of a hexadecimal digit; nothing for any other character.
+// Value of a hexadecimal digit; nullopt for any other character.
 std::optional<char32_t> hexadecimal_digit(char32_t c);
 
 }  // namespace megatron::tokenizers

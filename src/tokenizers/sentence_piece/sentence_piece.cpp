@@ -93,7 +93,7 @@ class SentencePiece final : public Codec {
 
 constexpr std::string_view kSpace = "\xe2\x96\x81";
 
-// The library keeps to itself which spaces its model drops.
+// The library does not expose which spaces its model drops.
 Joining SentencePiece::joining() const {
   const auto decoded = [&](const std::vector<std::string>& pieces) {
     std::string text;

@@ -11,18 +11,18 @@
 namespace megatron::tokenizers {
 
 struct SentencePieceOptions {
-  // Which of its two the model puts round a text, where it has them.
+  // Which of the model's two special tokens are added around a text, if it has them.
   bool add_bos = true, add_eos = false;
 };
 
-// Text of control pieces stays plain text; user-defined pieces are found whatever the options say.
-// A byte that is no UTF-8 is read as U+FFFD. Control pieces decode to nothing, unknown ones to what
-// the model says (" U+2047 "). There are no offsets. Throws Error (without the file's name) where
-// the model is malformed; see parse_sentence_piece.
+// The text of control pieces stays plain text; user-defined pieces are found regardless of the
+// options. Bytes that are not UTF-8 are read as U+FFFD. Control pieces decode to nothing, unknown
+// ones to the surface given by the model (" U+2047 "). Offsets are not available. Throws Error
+// (without the file's name) if the model is malformed; see parse_sentence_piece.
 std::unique_ptr<Codec> make_sentence_piece(std::string_view bytes,
                                            const SentencePieceOptions& options);
 
-// Whether the model's normaliser makes one space of many, and none at both ends.
+// True if the model's normaliser collapses runs of spaces and removes them at both ends.
 bool removes_extra_spaces(std::string_view bytes);
 
 }  // namespace megatron::tokenizers

@@ -29,7 +29,8 @@ Definition with_members(Json model) {
   return definition;
 }
 
-// Appends the merges of a piece: a shorter left part first. `fits` says which pieces may take part.
+// Appends the merges of a piece, those with a shorter left part first. `fits` selects the pieces
+// that may take part.
 template <class F>
 void add_merges(Definition& definition, int32_t id, F&& fits) {
   const Vocabulary& vocabulary = definition.vocabulary;
@@ -43,7 +44,7 @@ void add_merges(Definition& definition, int32_t id, F&& fits) {
   }
 }
 
-// Dividing a piece takes time in the square of its length.
+// Splitting a piece takes time quadratic in its length.
 void check_sizes(const Model& model) {
   constexpr size_t kSteps = size_t{1} << 34;
   size_t steps = 0;
@@ -65,7 +66,7 @@ Json bpe(const Model& model, bool keeps_whole) {
                       {"ignore_merges", keeps_whole}};
 }
 
-// Normal pieces by falling score, then by id.
+// Normal pieces by descending score, then by id.
 std::vector<int32_t> by_score(const Model& model) {
   std::vector<int32_t> ids(model.pieces.size());
   std::iota(ids.begin(), ids.end(), 0);
@@ -104,7 +105,7 @@ std::string escaped(std::string_view text) {
   return pattern;
 }
 
-// Cuts out the user-defined pieces, longer ones first.
+// Splits off the user-defined pieces, longer ones first.
 Json split_at(std::vector<std::string_view> pieces) {
   std::ranges::stable_sort(pieces, std::greater<>(), count_characters);
   std::string pattern;

@@ -1,4 +1,5 @@
-// SentencePiece models as Hugging Face's pipeline of components, as transformers (5.24) reads them.
+// Converts SentencePiece models to Hugging Face's pipeline of components, as transformers (5.24)
+// does.
 #pragma once
 
 #include <string>
@@ -10,14 +11,14 @@
 
 namespace megatron::tokenizers {
 
-// The pieces as a vocabulary of BPE without other components, for classes that make their own. A
-// piece's merges are all ways to divide it in two; pieces with smaller ids come first.
+// Returns the pieces as a BPE vocabulary without other components, for classes that create their
+// own. A piece's merges are all ways to split it in two; pieces with smaller ids come first.
 Definition piece_vocabulary(const SentencePieceModel& model);
 
-// The model with its own settings, so that it encodes like the SentencePiece library. Pieces of a
-// BPE model merge by score, and only normal ones do; user-defined pieces are cut out first.
-// names: names of the pieces by id. prefix_everywhere: the space before a text is put before what
-// follows an added token, too.
+// Returns the model with its own settings, so that it encodes like the SentencePiece library.
+// Pieces of a BPE model merge by score, and only normal pieces do; user-defined pieces are split
+// off first. names: names of the pieces by id. prefix_everywhere: the space before a text is also
+// put before text that follows an added token.
 Definition pipeline_of(const SentencePieceModel& model, const std::vector<std::string>& names,
                        bool prefix_everywhere);
 

@@ -13,8 +13,8 @@ namespace {
 
 constexpr size_t kMaximumReplacement = 1024, kMaximumKeys = 32, kMaximumDepth = 1024;
 
-// A unit of the trie: bits 0-7 and 31 its label, bit 8 whether a key ends below it, the others how
-// far its children lie; or, when bit 31 is set, a value.
+// A unit of the trie: bits 0-7 and 31 are its label, bit 8 tells whether a key ends below it, the
+// others are the offset of its children; if bit 31 is set, it is a value.
 class Trie {
  public:
   Trie(std::string_view bytes, std::string_view replacements)
@@ -30,7 +30,8 @@ class Trie {
  private:
   static constexpr int8_t kUnseen = -1, kOpen = -2;
 
-  // The most keys that end on one way from the node at `place`; they are counted once a node.
+  // Maximum number of keys that end on one path from the node at `place`; each node is counted
+  // once.
   int8_t keys_below(size_t place, size_t depth) {
     MG_CHECK(depth <= kMaximumDepth, "the normalization map has a key of over {} bytes",
              kMaximumDepth);

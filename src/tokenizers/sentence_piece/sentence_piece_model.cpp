@@ -182,7 +182,8 @@ size_t parse_normalizer(std::string_view message, size_t offset, SentencePieceMo
   return longest;
 }
 
-// The library looks for user-defined pieces with room for this many, each the begin of the next.
+// The library's search for user-defined pieces has room for this many pieces, each a prefix of the
+// next.
 void check_nesting(const SentencePieceModel& model) {
   std::vector<std::string_view> symbols, open;
   for (const auto& piece : model.pieces) {

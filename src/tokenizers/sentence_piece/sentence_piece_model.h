@@ -1,5 +1,5 @@
-// What a SentencePiece .model says, read from its protocol buffer and checked, so that the library
-// that runs it can trust it: the library follows offsets of the file without looking.
+// The contents of a SentencePiece .model, parsed from its protocol buffer and validated, because
+// the library that runs it follows offsets of the file without checks.
 #pragma once
 
 #include <cstdint>
@@ -32,13 +32,13 @@ struct SentencePieceModel {
   std::string bytes;               // the model without its self-test
 };
 
-// Whether a file begins as a model does: with a piece.
+// True if a file begins like a model: with a piece.
 bool begins_as_sentence_piece(std::string_view bytes);
 
-// Throws Error naming the offset and what is wrong there: a broken protocol buffer, a piece that is
-// empty, not UTF-8, given twice, longer than 8000 bytes or without a finite score, a normalisation
-// map that points outside of itself, more than 64 user-defined pieces each the begin of the next, a
-// model that is neither BPE nor Unigram.
+// Throws Error naming the offset and the problem: a broken protocol buffer, a piece that is empty,
+// not UTF-8, given twice, longer than 8000 bytes or without a finite score, a normalisation map
+// that points outside itself, more than 64 user-defined pieces of which each is a prefix of the
+// next, or a model that is neither BPE nor Unigram.
 SentencePieceModel parse_sentence_piece(std::string_view bytes);
 
 }  // namespace megatron::tokenizers

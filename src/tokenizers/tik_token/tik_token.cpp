@@ -37,7 +37,7 @@ std::unique_ptr<PreTokenizer> make_cutter(const std::string& pattern) {
                                          {"invert", false}});
 }
 
-// What tiktoken takes for white space where a text breaks off.
+// White space in tiktoken's handling of text that ends in invalid bytes.
 bool is_blank(std::string_view bytes) { return bytes.find_first_not_of(" \n\t") == bytes.npos; }
 
 class TikToken final : public Codec {
@@ -152,8 +152,8 @@ void TikToken::encode_text(TextView text, bool find_special, Call& call) const {
   special_finder_.split(text, true, cut, [&](int32_t id, TextView) { call.ids.push_back(id); });
 }
 
-// As tiktoken does: the text before the first broken byte is cut; its last piece (of white space,
-// all tokens of white space before it, too) and everything behind is one piece.
+// Like tiktoken: the text before the first invalid byte is split; its last piece (for white space
+// also all white space tokens before it) and everything after it form one piece.
 void TikToken::encode_broken(std::string_view text, size_t valid, Call& call) const {
   const size_t first = call.ids.size();
   size_t last_piece = first, rest = valid;

@@ -14,7 +14,7 @@ namespace {
 namespace dom = simdjson::dom;
 
 constexpr size_t kLongestToken = 1024;
-// The begin of what a file holds, for an error.
+// The beginning of a file's contents, for an error.
 std::string shown(std::string_view bytes) {
   std::string text;
   append_lossy(bytes.substr(0, 40), true, text);

@@ -37,11 +37,11 @@ class BpeTrainer {
   ~BpeTrainer();
   BpeTrainer(BpeTrainer&&) noexcept;
 
-  // One document; throws Error when it is not valid UTF-8. Counting runs on all threads whenever
-  // enough text has come.
+  // Adds one document; throws Error if it is not valid UTF-8. Counting runs on all threads whenever
+  // enough text has accumulated.
   void add(std::string_view text);
 
-  // Called now and then with the tokens so far and the number wanted.
+  // Called occasionally with the number of tokens so far and the requested number.
   using OnProgress = std::function<void(int64_t tokens, int64_t wanted)>;
   Tokenizer train(const OnProgress& progress = {});
 

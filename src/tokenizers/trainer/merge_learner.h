@@ -1,4 +1,4 @@
-// The loop of BPE training: from counted words to merges. The rules stand in bpe_trainer.h.
+// The main loop of BPE training: learns merges from counted words. bpe_trainer.h states the rules.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +13,8 @@ namespace megatron::tokenizers {
 
 class MergeLearner {
  public:
-  // vocabulary: special tokens and letters, ids without holes; grows by one token a merge.
-  // max_length: of a token in bytes, exclusive.
+  // vocabulary: special tokens and letters, with consecutive ids; grows by one token per merge.
+  // max_length: exclusive limit on a token's bytes.
   MergeLearner(const WordCounts& words, Vocabulary& vocabulary, int64_t max_length);
 
   // pair_key of each merge, by rank.

@@ -1,4 +1,4 @@
-// How often each word occurs. Open addressing over one arena of bytes.
+// Counts how often each word occurs, in an open-addressing hash table over one arena of bytes.
 #pragma once
 
 #include <cstdint>

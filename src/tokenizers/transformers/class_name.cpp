@@ -18,8 +18,8 @@ bool has_word(std::string_view words, std::string_view word) {
 struct Registered {
   std::string_view name, model_types;
 };
-// Classes by model_type. Models whose classes are not known here are left out: their directories
-// name the class.
+// Classes by model_type. Models whose classes are not known here are omitted, because their
+// directories name the class.
 constexpr auto kRegistered = std::to_array<Registered>({
     {kPlainClass,
      "arctic aria beam bigbird_pegasus camembertv2-base canary chatlm cohere_asr ernie4_5 "

@@ -1,6 +1,6 @@
-// Reads the settings of tokens in the files next to a tokenizer: tokenizer_config.json, and, unless
-// that has added_tokens_decoder, special_tokens_map.json and added_tokens.json. The rules are those
-// of transformers 5.24.
+// Token settings from the files next to a tokenizer: tokenizer_config.json and, unless that has
+// added_tokens_decoder, special_tokens_map.json and added_tokens.json. Follows the rules of
+// transformers 5.24.
 #pragma once
 
 #include <map>

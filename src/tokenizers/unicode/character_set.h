@@ -1,4 +1,4 @@
-// Sets of characters, as regular expressions name them.
+// Character sets of regular expressions.
 #pragma once
 
 #include <cstdint>
@@ -22,9 +22,9 @@ class CharacterSet {
   static CharacterSet of_categories(CategorySet categories);
   static CharacterSet white_space();
   static CharacterSet word();
-  // Those with a general category of Unicode 16, by its name (L, Lu, Letter, ...), and with any
-  // property: what is no category (Han, Alphabetic, ...) is ICU's. False when there is none so
-  // called.
+  // Characters of a general category of Unicode 16 by name (L, Lu, Letter, ...), or of any
+  // property; properties that are not categories (Han, Alphabetic, ...) come from ICU. Return false
+  // if there is none of that name.
   static bool general_category(std::string_view name, CharacterSet& out);
   static bool property(std::string_view name, CharacterSet& out);
 

@@ -8,7 +8,7 @@
 namespace megatron::tokenizers {
 namespace {
 
-// The marks that are new in Unicode 17, which no table here has.
+// Marks that are new in Unicode 17 and absent from the tables here.
 bool is_mark_of_17(char32_t c) {
   const auto between = [c](char32_t first, char32_t last) { return c >= first && c <= last; };
   return between(0x1acf, 0x1add) || between(0x1ae0, 0x1aeb) || between(0x10efa, 0x10efb) ||
@@ -28,7 +28,7 @@ bool is_pictographic(char32_t c) {
   return u_hasBinaryProperty(static_cast<UChar32>(c), UCHAR_EXTENDED_PICTOGRAPHIC);
 }
 
-// What the rules ask of the characters so far.
+// State of the preceding characters that the rules need.
 struct Before {
   int last;             // break class
   bool pictographic;    // the cluster is a pictograph and what extends it

@@ -6,7 +6,8 @@
 
 namespace megatron::tokenizers {
 
-// The end of the cluster that begins at `begin`, which is the start of one, in valid UTF-8.
+// Returns the end of the cluster that begins at `begin`, which must be the start of one, in valid
+// UTF-8.
 size_t grapheme_end(std::string_view text, size_t begin);
 
 }  // namespace megatron::tokenizers

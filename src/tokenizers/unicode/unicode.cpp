@@ -16,7 +16,7 @@ namespace {
 constexpr size_t kLimit = 0x110000;
 constexpr size_t kBlock = 128;
 
-// The runs, spelt out in blocks; equal blocks are kept once.
+// The runs expanded to blocks; equal blocks are stored once.
 struct ClassTable {
   std::array<uint16_t, kLimit / kBlock> block_of;
   std::vector<std::array<uint8_t, kBlock>> blocks;

@@ -1,9 +1,9 @@
-// Character classes of Unicode 16 and lower case of Unicode 17: what the regular expressions and
-// Lowercase of Hugging Face's tokenizers 0.23 know. Tables of our own: ICU 72 has Unicode 15, PCRE2
-// 10.42 has 14.
+// Character classes of Unicode 16 and lower case of Unicode 17, as used by the regular expressions
+// and Lowercase of Hugging Face's tokenizers 0.23. The tables are included here because ICU 72 has
+// Unicode 15 and PCRE2 10.42 has Unicode 14.
 //
-// Older parts of that library know older versions: BertNormalizer and the punctuation classes
-// Unicode 8 (category_in_8), normal forms and StripAccents Unicode 9 (is_assigned_in,
+// Older parts of that library use older versions: BertNormalizer and the punctuation classes use
+// Unicode 8 (category_in_8), normal forms and StripAccents use Unicode 9 (is_assigned_in,
 // is_mark_in_9). The normal forms themselves are ICU's.
 #pragma once
 
@@ -45,15 +45,15 @@ inline bool is_number(char32_t c) { return is_in(c, kNumbers); }  // \p{N}
 bool is_white_space(char32_t c);     // property White_Space
 bool is_word_character(char32_t c);  // \w of UTS 18: Alphabetic, M, Nd, Pc, Join_Control
 
-// Whether Unicode `major`.x has the character; major at most 15.
+// True if Unicode `major`.x has the character; major is at most 15.
 bool is_assigned_in(char32_t c, int major);
 
-// The category in Unicode 8; Cn for what came later.
+// The category in Unicode 8; Cn for later characters.
 Category category_in_8(char32_t c);
 bool is_mark_in_9(char32_t c);  // category M in Unicode 9: what StripAccents drops
 
-// The simple lower case; c where it has none. Full lower case, letter by letter, differs for U+0130
-// only, which becomes i and U+0307: append_lowercase does that (in UTF-8).
+// The simple lower case, or c if it has none. Full lower case, letter by letter, differs only for
+// U+0130, which becomes i and U+0307: append_lowercase does that (in UTF-8).
 char32_t lowercase(char32_t c);
 void append_lowercase(char32_t c, std::string& out);
 

@@ -54,8 +54,8 @@ std::optional<ArenaMarks::Seen> ArenaMarks::repeated_part(const Seen& less, cons
   return part;
 }
 
-// A step of `less` is made once where what it does another time is known: in a later phase, if
-// nothing stays of it; and where the longer one has to agree.
+// A step of `less` is made only once if its repetition is known: in a later phase, if it leaves
+// nothing allocated; and if the longer one must agree.
 bool ArenaMarks::see_steps(int64_t micro_batches, int64_t end) {
   const auto [less, more] = steps_.samples(micro_batches);
   std::optional<Seen> first;
@@ -92,8 +92,8 @@ bool ArenaMarks::see_between(const std::function<void()>& work,
   return true;
 }
 
-// Between two steps nothing is taken but what stays. With that and the marks as they were, free
-// blocks lie where they lay, and what has changed neither changes neither.
+// Between two steps, only memory that stays is allocated. If that and the marks are unchanged, the
+// free blocks are where they were, and further repetitions change nothing.
 void ArenaMarks::play(const Work& work) {
   if (quiet(work)) return;
   bool changed = false;

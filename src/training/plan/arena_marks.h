@@ -1,6 +1,6 @@
-// High-water marks of a whole run's arenas, of a rank of a pipeline: its steps, and what comes
-// between them, are seen on meta, few of them and short, and played in the run's order for as long
-// as anything changes.
+// High-water marks of the arenas of a pipeline rank over a whole run: a few short steps, and the
+// work between steps, are recorded on meta and replayed in the run's order for as long as anything
+// changes.
 #pragma once
 
 #include <array>
@@ -17,7 +17,7 @@
 
 namespace megatron::training {
 
-// How steps are made.
+// Functions that make steps.
 struct MetaSteps {
   std::function<void(int64_t micro_batches)> make;
   std::function<parallel::ShortSteps(int64_t all)> samples;
@@ -25,26 +25,26 @@ struct MetaSteps {
 
 class ArenaMarks {
  public:
-  // Before the first step.
+  // Construct before the first step.
   ArenaMarks(Runtime& runtime, MetaSteps steps);
   ~ArenaMarks();
   ArenaMarks(const ArenaMarks&) = delete;
   ArenaMarks& operator=(const ArenaMarks&) = delete;
 
-  // Sees the steps of the run that follow those seen so far, up to iteration `end`. False, as is
-  // the next function: they cannot be played, since short ones do not stand for them, or they give
-  // back what others took.
+  // Records the run's next steps, up to iteration `end`. This and the next function return false if
+  // the steps cannot be replayed, because short steps do not represent them, or because they free
+  // memory that others allocated.
   bool see_steps(int64_t micro_batches, int64_t end);
-  // Sees what is done after iterations: next gives the first one that it follows, of this one and
-  // those behind it. at_end: and once more after the last.
+  // Records work that is done after certain iterations: next(i) returns the first such iteration
+  // from i on. at_end: the work is also done after the last iteration.
   bool see_between(const std::function<void()>& work, std::function<int64_t(int64_t)> next,
                    bool at_end);
 
-  // begin: iterations before the run. Of what was seen with true.
+  // Replays the work that was recorded successfully. begin: iterations before the run.
   std::array<int64_t, kMemoryClasses> play(int64_t begin);
 
  private:
-  // What is done with each arena.
+  // Events of each arena.
   using Seen = std::array<plan::ArenaEvents, kMemoryClasses>;
   using Work = std::array<plan::StepEvents, kMemoryClasses>;
   struct Phase {

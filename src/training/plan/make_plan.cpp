@@ -30,7 +30,8 @@
 namespace megatron::training {
 namespace {
 
-// Of a CUDA run. Ranks of a machine take its GPUs in turn (RuntimeSettings::device_value).
+// GPU memory of a CUDA run. A machine's ranks take its GPUs in turn
+// (RuntimeSettings::device_value).
 std::optional<plan::GpuMemory> gpu_of(const settings::TrainSettings& s,
                                       const PlanOptions& options) {
   if (s.runtime.device_kind() != DeviceKind::cuda) return std::nullopt;
@@ -67,7 +68,7 @@ std::string model_text(const models::Model& c) {
                      c->vocab_size(), c->family());
 }
 
-// How much longer a step takes than the work of a stage.
+// Duration of a step relative to the work of one stage.
 double pipeline_stretch(const parallel::PipelineShape& shape, int64_t micro_batches) {
   if (shape.stages == 1) return 1;
   const parallel::Simulated step = parallel::simulate(shape, static_cast<int>(micro_batches));
@@ -124,7 +125,7 @@ void add_assumed_time(plan::Plan& p, const MetaRun& run, int rank, const setting
                           .stretch = pipeline_stretch(run.ranks().pipeline(), p.micro_batches)});
 }
 
-// A rank of each pipeline stage, that of rank 0 first.
+// One rank of each pipeline stage, beginning with that of rank 0.
 std::vector<int> ranks_of_stages(const settings::TrainSettings& s) {
   return parallel::rank_lists(s.parallel.mesh_layout(), s.runtime.rank_count(),
                               parallel::Axis::pp)[0];
@@ -137,8 +138,8 @@ double flops_of(const plan::StepWork& work) {
   return flops;
 }
 
-// Bytes are counted in 64 bits, whatever machine there is: a class of memory of the whole model is to
-// stay below them. A step on meta goes through the logits of a micro-batch piece by piece.
+// Bytes are counted in 64 bits, so a memory class of the whole model must not exceed them, on any
+// machine. A step on meta processes the logits of a micro-batch piece by piece.
 void check_size(const settings::TrainSettings& s, const models::Model& c) {
   const auto d = [](int64_t value) { return static_cast<double>(value); };
   constexpr double kMost = 0x1p62;
@@ -184,7 +185,7 @@ plan::PlanAxes axes_of(const settings::TrainSettings& s, const models::Model& mo
           .expert_tensor = p.expert_tensor_parallel.value_or(p.tensor_parallel)};
 }
 
-// What follows from the settings and the shape alone.
+// The part of a plan that follows from the settings and the shape alone.
 plan::Plan plan_without_run(const settings::TrainSettings& s, const models::Model& model,
                             const corpus::Vocabulary& vocabulary, const PlanOptions& options) {
   const data::BatchSchedule& schedule = s.batch.schedule;
@@ -212,7 +213,7 @@ plan::Plan plan_without_run(const settings::TrainSettings& s, const models::Mode
                                               megatron_layout(s, model))};
 }
 
-// By a run of all layers on the meta device.
+// Plans by running all layers on the meta device.
 plan::Plan plan_by_run(const settings::TrainSettings& s, const models::Model& model,
                        const corpus::Vocabulary& vocabulary, const PlanOptions& options,
                        int64_t consumed) {
@@ -249,7 +250,7 @@ plan::Plan plan_by_run(const settings::TrainSettings& s, const models::Model& mo
   return p;
 }
 
-// nullopt: shallower models do not stand for this one.
+// Returns nullopt if shallower models do not represent this one.
 std::optional<plan::Plan> plan_by_depths(const settings::TrainSettings& s,
                                          const models::Model& model,
                                          const corpus::Vocabulary& vocabulary,

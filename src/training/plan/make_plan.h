@@ -1,4 +1,5 @@
-// What a training run will need: its own step, and its evaluation, run on the meta device.
+// Plans the resources of a training run, by running its own step and its evaluation on the meta
+// device.
 #pragma once
 
 #include <string>
@@ -15,48 +16,49 @@
 namespace megatron::training {
 
 struct PlanOptions {
-  // Estimate the time of a step, which takes a second or more; not of a run that does not fit.
+  // Also estimate the time of a step, which takes a second or more; skipped for a run that does not
+  // fit.
   bool time = false;
   bool samples = true;  // with what --sample-interval needs
-  // GiB that a GPU has; else those of this machine's smallest GPU, or without any those of the one
-  // that is planned for (plan/known_gpus.h).
+  // Memory of a GPU in GiB; default: that of this machine's smallest GPU or, without any, of the
+  // GPU that is planned for (plan/known_gpus.h).
   std::optional<double> device_memory;
   plan::RateKeeping rates;  // of the machine's rates, which the estimate of the time takes
   // Load of the fullest expert-parallel rank over the mean (of the fullest expert if there is one
   // rank), at least 1 and finite. A model with experts is planned at this load and at the worst
   // load. Without a value only the worst load is planned, in which buffers are full.
   std::optional<double> expert_skew;
-  // Given by --moe-skew; a model without experts is then an error.
+  // True if set by --moe-skew; a model without experts is then an error.
   bool skew_given = false;
   std::optional<double> expert_load;  // plans this load alone instead of full buffers
   std::string recipe;  // value of --recipe, whose name has the GPU that it is for; or empty
   plan::MeasuredCalls* measured = nullptr;  // of plans that are compared
 };
 
-// The options that the steps of a run have.
+// Returns the options of a run's steps.
 StepOptions step_options(const settings::TrainSettings& settings, const models::Model& model);
-// How they are divided.
+// Returns how the run's model is divided among its ranks.
 ModelLayout model_layout(const settings::TrainSettings& settings, const models::Model& model);
 
-// Of a run whose settings are settled and whose shape is known; what they leave to the device's
-// memory (training/plan/attention_workspace.h) is chosen here. consumed: samples before it.
-// parameters, flops, memory, kernels, traffic, machine and, where asked for, the step's time are
-// filled in; memory, kernels and traffic are those of rank 0, which holds as much as any other of
-// its pipeline stage; `stages` has the memory of a rank of each.
+// Plans a run with finalized settings and a known model; what depends on device memory
+// (training/plan/attention_workspace.h) is chosen here. consumed: samples before the run. Fills in
+// parameters, flops, memory, kernels, traffic, machine and, on request, the step's time. Memory,
+// kernels and traffic are those of rank 0, which holds as much as any rank of its pipeline stage;
+// `stages` has the memory of one rank of each stage.
 plan::Plan make_plan(settings::TrainSettings& settled, const models::Model& model,
                      const corpus::Vocabulary& vocabulary, const PlanOptions& options,
                      int64_t consumed = 0);
 
-// Of a command line: settles and checks it as `train` does, but opens no data and no checkpoint,
-// and needs no --lr and no --train-iters. Where a tokenizer's files are not here, its type gives
-// the number of tokens (a note in Plan::derived says so). Throws Error naming the flag.
+// Plans a command line: finalizes and checks it as `train` does, but opens no data and no
+// checkpoint, and needs neither --lr nor --train-iters. If a tokenizer's files are missing, its
+// type gives the number of tokens (noted in Plan::derived). Throws Error naming the flag.
 plan::Plan make_plan(const settings::TrainSettings& given, const PlanOptions& options);
 
-// The kernel calls and collectives of a step of such a run, in the largest of its batch sizes.
+// Returns the kernel calls and collectives of a step of the run, at the largest of its batch sizes.
 plan::StepWork step_work(const settings::TrainSettings& settled, const models::Model& model);
 
-// Throws Error when the machine cannot hold the run, with the flags that would help and what it
-// would need then.
+// Throws Error if the run does not fit the machine, with flags that would help and the memory
+// needed with them.
 void require_memory(const plan::Plan& plan);
 
 }  // namespace megatron::training

@@ -20,7 +20,7 @@ class Line {
       : plans_(plans),
         steps_((depths.all - depths.layers[2]) / (depths.layers[2] - depths.layers[1])) {}
 
-  // of: the figure of a plan. slack: by which it may bend, as a share of itself.
+  // of: returns the figure of a plan. slack: allowed deviation from a line, relative to the figure.
   template <class F>
   auto operator()(F&& of, double slack = 1e-9) {
     const auto a = of(plans_[0]), b = of(plans_[1]), c = of(plans_[2]);
@@ -47,8 +47,7 @@ plan::MemoryUse deepened_memory(
   return use;
 }
 
-// The last plan's spans, of which the layer before its last one comes as often again as layers are
-// missing.
+// The last plan's spans, with the second-to-last layer repeated for each missing layer.
 std::vector<plan::ParameterCount> deepened_parameters(const plan::Plan& last,
                                                       const Depths& depths) {
   const auto span = [](int64_t layer) { return fmt::format("layers.{}", layer); };

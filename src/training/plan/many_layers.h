@@ -1,4 +1,4 @@
-// Plans of models with so many layers that a plan of all of them would take long.
+// Extrapolated plans of models with so many layers that planning all of them would take long.
 #pragma once
 
 #include <array>
@@ -11,14 +11,14 @@
 
 namespace megatron::training {
 
-// Three depths that lie equally far apart, and the depth they stand for, by a whole number of those
-// steps from the last: each is divided among pipeline stages, and recomputed, as that is.
+// Three equally spaced depths and the depth they represent, which is a whole number of those steps
+// beyond the last: each is divided among pipeline stages, and recomputed, like that depth.
 struct Depths {
   std::array<int64_t, 3> layers{};
   int64_t all = 0;
 };
 
-// nullopt: few enough that all are planned.
+// Returns nullopt if there are few enough layers to plan all of them.
 std::optional<Depths> depths_for(const settings::TrainSettings& settings, int64_t num_layers);
 
 // The plan of a model from those of three depths, where every figure of kernels and traffic grows
@@ -29,8 +29,8 @@ std::optional<Depths> depths_for(const settings::TrainSettings& settings, int64_
 std::optional<plan::Plan> deepened(const std::array<plan::Plan, 3>& plans, const Depths& depths,
                                    plan::Plan whole);
 
-// The time of the deep plan's step and of its kernels, from that of the third depth: each kernel's by
-// its operations or bytes.
+// Sets the time of the deep plan's step and kernels from those of the third depth, scaling each
+// kernel by its operations or bytes.
 void take_time(plan::Plan& deep, const plan::Plan& timed);
 
 }  // namespace megatron::training

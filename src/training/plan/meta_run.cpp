@@ -27,7 +27,7 @@ namespace {
 constexpr int64_t kPlayed = 4096;                   // micro-batches, where the batch grows
 constexpr int64_t kThreadBytes = int64_t{6} << 20;  // tiles of products, stack
 
-// Sequences without content, as many as are asked for.
+// A data set of any requested number of sequences without content.
 class EmptySamples final : public data::Dataset {
  public:
   EmptySamples(int64_t length, bool confined) {
@@ -50,7 +50,7 @@ bool confined(const settings::TrainSettings& s) {
   return s.data.reset_attention_mask || s.data.inter_document_masking;
 }
 
-// A micro-batch without its tokens: on meta nobody reads more than the first.
+// A micro-batch without its tokens: on meta only the first one is read.
 corpus::HostBatch empty_batch(const settings::TrainSettings& s) {
   return {.sequences = *s.batch.micro_batch_size,
           .length = *s.batch.seq_length,
@@ -62,13 +62,14 @@ corpus::HostBatch empty_batch(const settings::TrainSettings& s) {
           .segment_starts = std::vector<int32_t>(confined(s) ? 1 : 0)};
 }
 
-// Of one with its tokens.
+// Bytes of one batch with its tokens.
 int64_t batch_bytes(const settings::TrainSettings& s) {
   const int64_t tokens = *s.batch.micro_batch_size * *s.batch.seq_length;
   return tokens * 4 * (confined(s) ? 5 : 4) + *s.batch.micro_batch_size * 8;
 }
 
-// Of the run after `begin` iterations and `consumed` samples. At least one, of at least one step.
+// Phases of the run after `begin` iterations and `consumed` samples: at least one, of at least one
+// step.
 std::vector<BatchPhase> phases_of(const settings::TrainSettings& s, int64_t begin,
                                   int64_t consumed) {
   const data::BatchSchedule& schedule = s.batch.schedule;
@@ -88,7 +89,7 @@ std::vector<BatchPhase> phases_of(const settings::TrainSettings& s, int64_t begi
   return phases;
 }
 
-// As many of them as are played soon, evenly spread, the first and the last among them.
+// Picks evenly spaced phases, including the first and the last, as many as can be replayed quickly.
 std::vector<BatchPhase> thinned(const std::vector<BatchPhase>& phases) {
   const int64_t most = std::max<int64_t>(2, kPlayed / phases.back().micro_batches);
   const auto count = static_cast<int64_t>(phases.size());
@@ -99,7 +100,7 @@ std::vector<BatchPhase> thinned(const std::vector<BatchPhase>& phases) {
   return some;
 }
 
-// Beyond this no rank fits, whatever the rest of its run needs.
+// Memory above which no rank fits, whatever the rest of its run needs.
 int64_t most_memory(const settings::TrainSettings& s) {
   const bool gpu = s.runtime.device_kind() == DeviceKind::cuda;
   return gpu ? 8 * plan::kPlannedGpuMemory : available_memory();
@@ -160,8 +161,8 @@ void MetaRun::run(int64_t consumed, const corpus::Vocabulary& vocabulary, bool w
                        : plan::extended(works_.at(less), works_.at(more), less, more, last);
 }
 
-// The arenas' marks are those of the run's own steps, and of what comes between them, played from
-// what short steps do.
+// The arenas' marks are those of the run's own steps and of the work between them, replayed from
+// recorded short steps.
 void MetaRun::run_pipeline(const std::vector<BatchPhase>& phases, int64_t begin,
                            const std::function<void()>& expect_all,
                            const std::function<void()>& write) {
@@ -215,7 +216,8 @@ plan::MemoryUse MetaRun::memory() {
   for (int i = 0; i < kMemoryClasses; ++i)
     use.arenas[static_cast<size_t>(i)] = runtime_.arena(static_cast<MemoryClass>(i)).high_water();
   if (marks_) {
-    // What steps of any number expect is taken outside of those that are seen.
+    // Memory that steps of any number of micro-batches expect is allocated outside the recorded
+    // steps.
     const int64_t optimizer = use.arenas[static_cast<size_t>(MemoryClass::optimizer)];
     use.arenas = *marks_;
     use.arenas[static_cast<size_t>(MemoryClass::optimizer)] = optimizer;
@@ -249,7 +251,7 @@ double MetaRun::seconds_of_step(int64_t micro_batches) {
 
 void MetaRun::evaluate_once() {
   const EmptySamples samples(*s_.batch.seq_length, confined(s_));
-  // So many that every pass is full; a set may have more, or fewer.
+  // Enough samples to fill every pass; a set may have more or fewer.
   const int64_t enough = (2 * static_cast<int64_t>(trained_.loss_pass.together()) + 1) *
                          s_.eval_micro_batch() * trained_.ranks.data().size();
   const int64_t count =
@@ -266,8 +268,9 @@ void MetaRun::sample_once(const tokenizers::Tokenizer& tokenizer) {
   });
 }
 
-// Micro-batches read ahead of a step, those in it and one that is being read; what threads keep
-// for their products; the copy of this rank's share that an asynchronous save writes from.
+// Micro-batches prefetched for the next step, those of the current step and one being read; memory
+// that threads keep for their products; the copy of this rank's share from which an asynchronous
+// save writes.
 int64_t MetaRun::host_bytes(const plan::MemoryUse& use) const {
   const data::BatchSchedule& schedule = s_.batch.schedule;
   const int64_t most = schedule.micro_batches(schedule.stages().back().begin);

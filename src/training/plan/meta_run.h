@@ -1,5 +1,5 @@
-// One rank's run on the meta device: its step, its evaluation and its samples, without a number
-// computed.
+// One rank's run on the meta device: its step, its evaluation and its samples, without computing
+// any numbers.
 #pragma once
 
 #include <array>
@@ -28,27 +28,27 @@ struct BatchPhase {
   int64_t end = 0;  // the last iteration of them
 };
 
-// Samples before the last stage of the batch sizes' schedule that the run comes to.
+// Number of samples before the last stage of the batch-size schedule that the run reaches.
 int64_t last_stage(const settings::TrainSettings& settings);
 
-// What one rank does, as often as it takes for the arenas to be as large as they become.
+// Runs the work of one rank until the arenas have reached their final sizes.
 class MetaRun {
  public:
-  // Settings and configuration outlive this.
-  // expert_load: of the rank, over the mean, where its experts' buffers have the rows that there are; 0: full ones.
+  // Settings and model must outlive this object. expert_load: the rank's load relative to the mean,
+  // if its experts' buffers have only the rows that arrive; 0: full buffers.
   MetaRun(const settings::TrainSettings& settings, const models::Model& model, int rank,
           double expert_load = 0);
 
-  // consumed: samples before it. with_samples: those of --sample-interval.
+  // consumed: samples before the run. with_samples: includes those of --sample-interval.
   void run(int64_t consumed, const corpus::Vocabulary& vocabulary, bool with_samples);
 
-  // Seconds of a step of the run without its kernels.
+  // Seconds of a step of the run, excluding its kernels.
   double host_seconds();
 
   plan::MemoryUse memory();
   const plan::StepWork& work() const { return work_; }
   const parallel::Ranks& ranks() const { return trained_.ranks; }
-  // False: memory() is that of other work, which stands for the run's.
+  // False if memory() was measured on other work, which represents the run's.
   bool exact() const { return exact_; }
 
  private:

@@ -9,12 +9,13 @@
 
 namespace megatron::training {
 
-// In the steps of such a run, of which `work` is one. nullopt: no layer has experts.
+// Returns the expert rows in the run's steps, of which `work` is one; nullopt if no layer has
+// experts.
 std::optional<plan::ExpertRows> experts_of(const plan::StepWork& work,
                                            const settings::TrainSettings& settings,
                                            const models::Model& model);
 
-// Throws Error naming --moe-skew, the limit and its cause where experts cannot be loaded so unevenly.
+// Throws Error naming --moe-skew, the limit and its cause if experts cannot be loaded so unevenly.
 void check_skew(double skew, const std::optional<plan::ExpertRows>& experts);
 
 }  // namespace megatron::training

@@ -21,15 +21,15 @@ using settings::TrainSettings;
 constexpr double kMostSeconds = 20;  // for all plans of a run
 constexpr int64_t kShortestSequence = 128;
 
-// Of what a rank holds in parameters, gradients and moments, whatever its batches: 16 bytes a
-// parameter with Adam, in f32 and in bf16 alike.
+// Shares of a rank's parameters, gradients and moments, which do not depend on batches: 16 bytes
+// per parameter with Adam, in f32 and in bf16 alike.
 constexpr double kHalfMoments = 0.75, kNoMoments = 0.5;
 
 std::string joined(const std::string& flags, const std::string& more) {
   return flags + (flags.empty() || more.empty() ? "" : " ") + more;
 }
 
-// Settings with flags, "--bf16 --ranks 2", in place of their own.
+// Returns the settings with flags such as "--bf16 --ranks 2" applied to them.
 TrainSettings with(TrainSettings s, const std::string& flags) {
   Fields fields = s.fields();
   std::istringstream in(flags);
@@ -53,8 +53,9 @@ TrainSettings with(TrainSettings s, const std::string& flags) {
 }
 
 // Parts of layers that can be recomputed together, those that repeat the least work first: passes
-// over norms and activations, attention, the first product of feed-forward blocks (of experts, all of them). The last
-// takes the least memory. stops: passes stop within layers of experts, which cannot be recomputed as a whole then.
+// over norms and activations, attention, the first product of feed-forward blocks (of experts, all
+// of them). The last takes the least memory. stops: passes stop within layers of experts, which
+// cannot be recomputed as a whole then.
 std::vector<std::string> recomputed_parts(const models::ModelFacts& model, bool stops) {
   const bool experts = model.experts.has_value(), dense = !experts || model.feed_forward;
   const auto of = [&](const char* of_dense, const char* of_experts) {
@@ -77,12 +78,12 @@ bool contains_all(const std::vector<std::string>& modules, const std::string& of
   return true;
 }
 
-// Of the memory that decides: a GPU's, or this process's.
+// Bytes needed of the memory that decides: a GPU's, or this process's.
 int64_t needed(const plan::Plan& p) { return p.gpu ? p.gpu_bytes() : p.process_bytes(); }
 
 std::string text(int64_t bytes) { return plan::bytes_text(static_cast<double>(bytes)); }
 
-// Of all parameters.
+// The vocabulary's share of all parameters.
 double share_of_the_vocabulary(const plan::Plan& p) {
   int64_t count = 0;
   for (const plan::ParameterCount& part : p.parameters)
@@ -125,12 +126,12 @@ class Suggestions {
 
  private:
   bool none() const { return found_.empty(); }
-  // Of the machine's memory, or the GPU's.
+  // Bytes of the GPU's memory, or else the machine's.
   int64_t room() const { return plan_.gpu ? plan_.gpu->bytes : plan_.machine; }
   int64_t last_batch() const { return s_.batch.schedule.batch(last_stage(s_)); }
 
-  // The settings' own model with their number of positions and training of routers; where flags give the shape, with
-  // what they say.
+  // The settings' own model with their number of positions and training of routers; where flags
+  // give the shape, with what they say.
   models::Model model_of(const TrainSettings& s) const {
     if (s.run.model || !s_.shape.num_layers) {
       const nn::RouterTraining router = s.shape.moe.training();
@@ -143,8 +144,8 @@ class Suggestions {
     return models::model_from_flags(flags, *s.batch.seq_length);
   }
 
-  // With a constant global batch: the last of the run, or what a flag says. nullopt: flags, or the
-  // model's sizes, forbid it, or the time for plans is over.
+  // Plans the settings with a constant global batch: the last one of the run, or that of a flag.
+  // Returns nullopt if flags or the model's sizes forbid it, or if the time for plans is over.
   std::optional<plan::Plan> planned(TrainSettings s) const {
     if (now_seconds() - began_ > kMostSeconds) return std::nullopt;
     try {
@@ -163,8 +164,8 @@ class Suggestions {
     }
   }
 
-  // The plan with flags, where it fits. share: of the state that ranks hold as it is: what remains
-  // of it at best.
+  // Returns the plan with these flags if it fits. share: fraction of the ranks' present state that
+  // remains at best.
   std::optional<plan::Plan> fitting(const std::string& flags, double share = 1) const {
     const TrainSettings s = with(s_, flags);
     const int64_t of_a_rank =
@@ -175,7 +176,8 @@ class Suggestions {
     auto p = planned(s);
     return p && p->fits() ? p : std::nullopt;
   }
-  // Suggests flags with which the run fits; true: it does. other: it has another result.
+  // Suggests the flags if the run fits with them, and returns whether it does. other: the run has
+  // another result.
   bool put(const std::string& flags, double share = 1, bool other = false) {
     const auto p = fitting(flags, share);
     if (p) suggest(flags, text(needed(*p)), other);
@@ -187,7 +189,7 @@ class Suggestions {
         fmt::format("{} (needs {}{})", flags, needs, other ? "; changes the result" : ""));
   }
 
-  // The same ranks, which hold less each.
+  // Suggests the same number of ranks, each of which holds less.
   void divide_further() {
     const settings::ParallelSettings& p = s_.parallel;
     const int replicas = s_.data_parallel();
@@ -201,7 +203,7 @@ class Suggestions {
           1.0 / replicas);
   }
 
-  // As many of the ranks on each of several machines as fit.
+  // Suggests several machines, each with as many of the ranks as fit.
   void several_machines(const std::string& flags) {
     if (!s_.runtime.launched_by.empty() || !plan_.fits_gpu()) return;
     TrainSettings s = with(s_, flags);
@@ -217,7 +219,7 @@ class Suggestions {
     }
   }
 
-  // Each by itself; all together where none is enough.
+  // Tries each change by itself, and all together if none is enough.
   void keep_the_result() {
     several_machines("");
     if (s_.data_parallel() > 1 && s_.runtime.launched_here == 0) {
@@ -234,8 +236,8 @@ class Suggestions {
       ++changes;
     };
     give(*s_.batch.micro_batch_size > 1, "--micro-batch-size 1");
-    // Buffers of divided experts for twice an even load, or for less, where they are for any: a
-    // step that needs more fails before it changes anything.
+    // Limits buffers of divided experts, if they are sized for any load, to twice an even load or
+    // less: a step that needs more fails before it changes anything.
     const auto& rows = plan_.experts;
     const double load = rows && rows->most > 2 ? 2 : 1.5;
     give(rows && rows->divided && s_.shape.moe.capacity_factor.value_or(0) <= 0 &&
@@ -256,9 +258,9 @@ class Suggestions {
     if (none() && changes > 0) put(joined(together(), moments_), kHalfMoments);
   }
 
-  // All flags that keep the result, but for the moments' types.
+  // All flags that keep the result, except the moments' types.
   std::string together() const { return joined(fewer_ranks_, kept_); }
-  // Calls f with no flags, and where nothing was found with all that keep the result.
+  // Calls f without flags and, if nothing was found, with all flags that keep the result.
   template <class F>
   void either(F&& f) {
     f(std::string(), 1);
@@ -266,7 +268,7 @@ class Suggestions {
     if (none() && !all.empty()) f(all, moments_.empty() ? 1 : kHalfMoments);
   }
 
-  // The parts that repeat the least work of those with which the run fits.
+  // Suggests the parts that repeat the least work among those with which the run fits.
   void recompute_parts() {
     if (s_.recompute.granularity == "full") return;
     const auto sets = recomputed_parts(
@@ -282,7 +284,7 @@ class Suggestions {
       if (!contains_all(before, parts) && put(flags(parts))) return;
   }
 
-  // Where it is the batches read ahead that take the memory.
+  // Applies if prefetched batches take the memory.
   void least_batch(const std::string& flags, double share) {
     const TrainSettings s = with(s_, flags);
     const parallel::PipelineShape shape = s.parallel.pipeline(model_->num_layers());
@@ -293,7 +295,7 @@ class Suggestions {
       put(joined(flags, fmt::format("--global-batch-size {}", least)), share, true);
   }
 
-  // Lion's would be no less than Adam's with moments in bf16.
+  // Lion's state is no smaller than Adam's with moments in bf16.
   void less_state() {
     if (s_.optimizer.config.method != optim::Method::adam) return;
     const std::string flags = "--optimizer sgd --sgd-momentum 0";
@@ -301,7 +303,7 @@ class Suggestions {
       put(joined(together(), flags), kNoMoments, true);
   }
 
-  // The longest of a half, a quarter and so on that fits.
+  // Suggests the longest sequence length that fits: a half, a quarter and so on.
   void shorter_sequences(const std::string& flags, double share) {
     for (int64_t length = *s_.batch.seq_length / 2; none() && length >= kShortestSequence;
          length /= 2)
@@ -329,7 +331,8 @@ class Suggestions {
     return largest(joined(flags, "--num-layers"), shape.stages * std::max(1, shape.chunks),
                    model_->num_layers());
   }
-  // Suggests the largest value of a size, in steps, below the run's own, by what two small ones need.
+  // Suggests the largest value of a size, in steps, below the run's own, estimated from the needs
+  // of two small ones.
   bool largest(const std::string& flag, int64_t step, int64_t present) {
     const auto with_size = [&](int64_t size) { return fmt::format("{} {}", flag, size); };
     const auto of = [&](int64_t size) {
@@ -415,7 +418,7 @@ class Suggestions {
   const double began_ = now_seconds();
   // Bytes that a rank holds at least, whatever its batches.
   int64_t state_ = std::numeric_limits<int64_t>::max();
-  // Flags that keep the result: of the number of ranks, of moments, and the others.
+  // Flags that keep the result: those for the number of ranks, those for moments, and the others.
   std::string fewer_ranks_, moments_, kept_;
   std::vector<std::string> found_;
 };

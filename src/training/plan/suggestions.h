@@ -1,4 +1,4 @@
-// Flags with which a run would fit that does not.
+// Suggests flags with which a run that does not fit would fit.
 #pragma once
 
 #include <functional>
@@ -11,14 +11,15 @@
 
 namespace megatron::training {
 
-// A plan without suggestions. Throws Error where flags forbid each other.
+// Makes a plan without suggestions. Throws Error if flags conflict.
 using PlanOf = std::function<plan::Plan(const settings::TrainSettings&, const models::Model&)>;
 
-// Each with what it would need then, tried by a plan of its own. plan: of `settled`, which does not
-// fit. First those that keep the run's result (but for the digits of a type); where none does, all
-// of them together. Where that is not enough either: what gives another result, which the text
-// says (a smaller global batch, an optimizer with less state, shorter sequences, a smaller model),
-// and then several machines and GPUs. Never empty.
+// Returns suggestions with the memory that each would need, every one tested by its own plan. plan:
+// of `settled`, which does not fit. First come changes that keep the run's result (except the
+// precision of a type); if none of them suffices, all of them together. If that is not enough
+// either: changes that alter the result, as the text says (a smaller global batch, an optimizer
+// with less state, shorter sequences, a smaller model), and then several machines and GPUs. Never
+// empty.
 std::vector<std::string> find_suggestions(const settings::TrainSettings& settled,
                                           const models::Model& model, const plan::Plan& plan,
                                           const PlanOf& plan_of);

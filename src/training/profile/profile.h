@@ -11,27 +11,28 @@
 
 namespace megatron::training {
 
-// Every rank of a run has one; it does nothing where nothing is to be traced. Only in traced steps
-// is anything watched.
+// Every rank of a run has one; it does nothing unless something is traced, and only observes traced
+// steps.
 class Profile {
  public:
   // world: the run's ranks, borrowed.
   Profile(const settings::ProfileSettings& settings, comm::Group& world);
 
-  // The ranks, so that their calls can be traced; groups split from it, too.
+  // The group of all ranks, whose calls, and those of groups split from it, can be traced.
   comm::Group& world() const { return observed_ ? *observed_ : world_; }
-  // Before the first step; collective. The run makes iterations first + 1 ... last. The file is
-  // opened in `directory`: throws Error where that cannot be written.
+  // Call before the first step; collective. The run makes iterations first + 1 ... last. Opens the
+  // file in `directory`; throws Error if that is not writable.
   void open(int64_t first, int64_t last, const std::string& directory, const FileSystem& files);
 
-  // Around each iteration; collective.
+  // Called around each iteration; collective.
   void begin(int64_t iteration, TrainStep& step, Stream& stream);
   void end(int64_t iteration, TrainStep& step, Stream& stream);
-  // After the last one: the file is complete. other: written to the file besides the steps. Gives what
-  // there is to say to the user: where this rank's trace is or, of rank 0, why there is none.
+  // Completes the file after the last iteration. other: written to the file besides the steps.
+  // Returns a message for the user: the path of this rank's trace or, on rank 0, the reason why
+  // there is none.
   std::string finish(Json::Object other);
 
-  // A stretch of the run, until the end of the block it lives in.
+  // Traces a section of the run, until the end of the enclosing block.
   class Scope {
    public:
     Scope(Recorder* recorder, Track track, std::string_view name)

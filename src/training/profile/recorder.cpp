@@ -20,7 +20,7 @@ std::string_view name(kernels::Access access) {
   MG_ASSERT(false);
 }
 
-// A rate in billions a second; nothing where the clock did not move.
+// A rate in billions per second; "" if no time has passed.
 std::string rate(std::string_view key, double amount, double seconds) {
   if (seconds <= 0 || amount <= 0) return "";
   return fmt::format(R"(,"{}":{:.3f})", key, amount / seconds * 1e-9);

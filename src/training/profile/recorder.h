@@ -1,5 +1,5 @@
-// What happens in a step, with its times: kernels, spans of the model, collectives, parts of the
-// step.
+// Records the events of a step with their times: kernels, spans of the model, collectives, and
+// parts of the step.
 #pragma once
 
 #include <string>
@@ -13,13 +13,13 @@
 
 namespace megatron::training {
 
-// Rows of the trace, from above.
+// Rows of the trace, from top to bottom.
 enum class Track { step, data, span, kernel, communication };
 inline constexpr int kTracks = 5;
 std::string_view name(Track track);
 
-// Listens while it is `on`; all calls are of one thread. Times are of the steady clock
-// (base/clock.h). A kernel's time is the host's: right where the stream is the host's.
+// Listens while it is `on`; all calls come from one thread. Times are those of the steady clock
+// (base/clock.h). Kernel times are host times, which are only correct if the stream is the host's.
 class Recorder final : public kernels::Observer, public StepListener, public comm::TrafficListener {
  public:
   // Events before base count as if they were at it.
@@ -38,7 +38,7 @@ class Recorder final : public kernels::Observer, public StepListener, public com
   void ended(StepPart part) override;
   void communicated(const comm::Traffic& traffic) override;
 
-  // Moves what was recorded to the file, each track in the order of time.
+  // Moves the recorded events to the file, each track in chronological order.
   void write(TraceFile& file, int rank);
 
  private:

@@ -10,21 +10,22 @@
 
 namespace megatron::training {
 
-// A text as a JSON string, with its quotes; a number, or "nan" and the like, which JSON has no
-// numbers for, as text.
+// A text as a JSON string, with its quotes; a number, or a string such as "nan" for values that
+// JSON numbers cannot represent.
 std::string json_text(std::string_view text);
 std::string json_number(double value);
 
 class TraceFile {
  public:
-  // Opens it (base/files.h, AtomicFile): throws Error naming a directory that cannot be written.
+  // Opens the file (base/files.h, AtomicFile). Throws Error naming a directory that is not
+  // writable.
   TraceFile(const std::string& path, const FileSystem& files);
 
   const std::string& path() const { return path_; }
   // kind: "process_name" or "thread_name"; "..._sort_index" takes a number. value: JSON.
   void describe(std::string_view kind, int process, int thread, std::string_view value);
-  // One that lasts, in nanoseconds. arguments: a JSON object. Events of one thread nest or lie
-  // apart.
+  // An event with a duration, in nanoseconds. arguments: a JSON object. Events of one thread are
+  // nested or disjoint.
   struct Event {
     std::string_view name, category;
     int process = 0, thread = 0;
@@ -32,7 +33,7 @@ class TraceFile {
     std::string_view arguments = "{}";
   };
   void add(const Event& event);
-  // The file appears under its name. other: written besides the events.
+  // Completes the file, which then appears under its name. other: written besides the events.
   void finish(const Json& other);
 
  private:

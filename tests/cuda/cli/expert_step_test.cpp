@@ -1,5 +1,5 @@
-// A step of a model with experts: what it copies to the host, metrics and all, in as many copies as a dense one's, and
-// what it says when it is recorded.
+// A step of a model with experts: what it copies to the host, metrics and all, in as many copies as
+// a dense one's, and what it says when it is recorded.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -125,7 +125,8 @@ TEST(ExpertStep, LogsTheSameWhenItIsRecordedAndBatchesChange) {
   EXPECT_EQ(numbers_of_steps(true), launched);
 }
 
-// Whose shapes are fixed, too, by its capacity: as many micro-batches are recorded and replayed as of a dense model.
+// Whose shapes are fixed, too, by its capacity: as many micro-batches are recorded and replayed as
+// of a dense model.
 TEST(ExpertStep, PaddedToItsCapacityIsOneGraphAMicroBatch) {
   models::ModelFlags flags = with_experts();
   flags.moe.capacity_factor = 1;

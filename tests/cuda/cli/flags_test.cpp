@@ -8,7 +8,7 @@
 namespace megatron::testing {
 namespace {
 
-// Of a run: what stands behind `before` on its line, or nothing.
+// Returns what follows `before` on its line of a run's output, or nothing.
 std::string line_behind(const std::string& printed, const std::string& before) {
   const size_t at = printed.find(before);
   if (at == std::string::npos) return "";

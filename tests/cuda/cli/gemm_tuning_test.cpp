@@ -1,5 +1,6 @@
-// Runs that time the algorithms of their GEMMs, and go on with what they chose. Which one is the fastest
-// is a setting of the stand-in (cuda_shim/control.h), a different one on each GPU where the test says so.
+// Runs that time the algorithms of their GEMMs, and go on with what they chose. Which one is the
+// fastest is a setting of the stand-in (cuda_shim/control.h), a different one on each GPU where the
+// test says so.
 #include <fmt/core.h>
 
 #include <cstdlib>
@@ -30,7 +31,8 @@ Json choices(const Workplace& place, const std::string& folder = "run") {
   return Json::parse(read_file(place / (folder + "/gemm_choices.json")));
 }
 
-// On two ranks with a GPU each, where on rank r the algorithm at place fast + r * step is the fastest.
+// On two ranks with a GPU each, where on rank r the algorithm at place fast + r * step is the
+// fastest.
 std::vector<Step> tuned_on_two(const Workplace& place, int fast, int step, const std::string& flags,
                                std::string* printed = nullptr) {
   const Planted devices("CUDA_SHIM_DEVICES", "2"),

@@ -1,5 +1,5 @@
-// Runs that meet what a GPU's memory, or its libraries, refuse in their midst: they end by one error
-// that names it, with a whole log and whole checkpoints. Troubles are planted by the stand-in
+// Runs that meet what a GPU's memory, or its libraries, refuse in their midst: they end by one
+// error that names it, with a whole log and whole checkpoints. Troubles are planted by the stand-in
 // (cuda_shim/control.h).
 #include <algorithm>
 

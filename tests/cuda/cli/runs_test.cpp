@@ -1,5 +1,5 @@
-// The program with --device cuda, on the CUDA plugin that is compiled for the CPU (tests/cuda_shim):
-// every kernel, copy, stream and event of a run but NVIDIA's libraries.
+// The program with --device cuda, on the CUDA plugin that is compiled for the CPU
+// (tests/cuda_shim): every kernel, copy, stream and event of a run but NVIDIA's libraries.
 #include <cmath>
 
 #include "base/tolerances.h"

@@ -1,5 +1,5 @@
-// Groups on NCCL, on the CUDA plugin that is compiled for the CPU with a stand-in for NCCL: ranks are
-// threads, each with a GPU of its own.
+// Groups on NCCL, on the CUDA plugin that is compiled for the CPU with a stand-in for NCCL: ranks
+// are threads, each with a GPU of its own.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -390,8 +390,8 @@ TEST(GpuGroupEnds, AllCommunicatorsAreGivenUpAtOnce) {
   EXPECT_EQ(problems(), "");
 }
 
-// Work that is given up ends, and leaves what it should have written as it was: whoever waits for it
-// in any way is reported.
+// Work that is given up ends, and leaves what it should have written as it was: whoever waits for
+// it in any way is reported.
 TEST(GpuGroupEnds, NobodyReadsWhatHasNotCome) {
   const std::string text = error_of([] {
     each_rank(2, [](Rank& r) {

@@ -1,5 +1,5 @@
-// Collectives that are recorded with the work between them and launched as a whole, by ranks that are
-// threads with a GPU each.
+// Collectives that are recorded with the work between them and launched as a whole, by ranks that
+// are threads with a GPU each.
 #include <gtest/gtest.h>
 
 #include <cstdlib>

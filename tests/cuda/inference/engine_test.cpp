@@ -1,4 +1,5 @@
-// An engine on CUDA draws on the device: what the host would draw, of which tokens and losses alone are copied.
+// An engine on CUDA draws on the device: what the host would draw, of which tokens and losses alone
+// are copied.
 #include "inference/engine.h"
 
 #include <gtest/gtest.h>
@@ -76,7 +77,7 @@ TEST_F(CudaEngine, DrawsOnTheDeviceWhatTheHostDraws) {
   }
 }
 
-// Of rows of padding, too.
+// Includes rows of padding.
 TEST_F(CudaEngine, CopiesEightBytesOfARowToTheHost) {
   const auto step_bytes = [&](std::span<const SamplingOptions> options) {
     Engine engine(*stage_, runtime_, {.max_requests = 4, .max_tokens = 16});
@@ -90,7 +91,7 @@ TEST_F(CudaEngine, CopiesEightBytesOfARowToTheHost) {
   };
   const std::vector<SamplingOptions> three = {{.temperature = 0}, {.top_k = 5}, {.top_p = 0.7}};
   EXPECT_EQ(step_bytes(three), 4 * 8);
-  // Of the row that the host draws, its logits, and the losses of a second call for all rows.
+  // Logits of the row that the host draws, and the losses of a second call for all rows.
   const std::vector<SamplingOptions> mixed = {{.temperature = 0}, {.repetition_penalty = 1.5}};
   EXPECT_EQ(step_bytes(mixed), 2 * 8 + kVocabulary * 4 + 2 * 4);
 }

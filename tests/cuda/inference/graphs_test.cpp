@@ -230,8 +230,8 @@ TEST_F(DecodeGraphs, AreRecordedAnewWithOtherWeights) {
   EXPECT_EQ(graphs.numbers, run(0).numbers);
 }
 
-// Tables of rotary angles that are made anew for each length: a text whose prompt is in the cache is
-// read by a pass of one token, with the angles of a length that others had in between.
+// Tables of rotary angles that are made anew for each length: a text whose prompt is in the cache
+// is read by a pass of one token, with the angles of a length that others had in between.
 TEST_F(DecodeGraphs, LeaveOutAnglesThatDependOnTheLength) {
   const models::Model model = models::model_from_config_json(
       Json::read(std::string(MEGATRON_GOLDEN) + "/hf/llama_dynamic/config.json"));

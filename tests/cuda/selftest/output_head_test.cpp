@@ -1,5 +1,5 @@
-// The output layer with more tokens than a chunk of logits has rows: how CUDA cuts them, and what is
-// planned of it.
+// The output layer with more tokens than a chunk of logits has rows: how CUDA cuts them, and what
+// is planned of it.
 #include <gtest/gtest.h>
 
 #include "autograd/tape.h"
@@ -45,7 +45,7 @@ int64_t misaligned_products() {
   return reinterpret_cast<int64_t (*)()>(cuda_symbol("shim_misaligned_products"))();
 }
 
-// Of the rows of the vocabulary that are this rank's.
+// Output head over this rank's rows of the vocabulary.
 Head head(Runtime& runtime, DType type, comm::Group* group = nullptr, double soft_cap = 0) {
   const TensorParallel tp{.group = group};
   const Slice rows = share_of(kVocabulary, tp.size(), tp.rank());
@@ -122,7 +122,7 @@ TEST(CudaOutputHead, IsCutAlikeOnTensorParallelRanks) {
       20);
 }
 
-// Of a vocabulary of 70 they are 140 bytes long in bf16 and 280 in fp32.
+// With a vocabulary of 70, rows are 140 bytes long in bf16 and 280 in fp32.
 TEST(CudaOutputHead, HasRowsOfLogitsThatBeginAt16Bytes) {
   for (const DType type : {DType::f32, DType::bf16}) {
     Runtime runtime({DeviceKind::cuda, 0}, 1);

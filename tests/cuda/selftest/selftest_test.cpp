@@ -1,5 +1,5 @@
-// The checks that ship in the program, of CUDA's kernels, on the CUDA plugin that is compiled for the
-// CPU (tests/cuda_shim). A few of each kind: all of them are for a GPU (tools/gpu_check).
+// The checks that ship in the program, of CUDA's kernels, on the CUDA plugin that is compiled for
+// the CPU (tests/cuda_shim). A few of each kind: all of them are for a GPU (tools/gpu_check).
 #include "selftest/selftest.h"
 
 #include <gtest/gtest.h>

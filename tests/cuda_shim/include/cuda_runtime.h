@@ -113,8 +113,8 @@ cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t begin, cudaEve
 
 // Graphs: a stretch of a stream's work, and of those that wait for it, recorded instead of queued,
 // and then queued as a whole as often as one likes. What CUDA forbids meanwhile is an error and
-// spoils the recording; so is, here, a copy from pageable memory, which would be read when the graph
-// runs.
+// spoils the recording; so is, here, a copy from pageable memory, which would be read when the
+// graph runs.
 struct CUgraph_st;
 struct CUgraphExec_st;
 using cudaGraph_t = CUgraph_st*;

@@ -1,6 +1,6 @@
-// NCCL on the CPU, as far as src/comm/gpu/nccl uses it, for GPUs of one process and of several of one
-// host. Names and numbers are NCCL's. What a communicator that does not block is asked for is in
-// progress until ncclCommGetAsyncError says that it is not: before, it takes no other call, and
+// NCCL on the CPU, as far as src/comm/gpu/nccl uses it, for GPUs of one process and of several of
+// one host. Names and numbers are NCCL's. What a communicator that does not block is asked for is
+// in progress until ncclCommGetAsyncError says that it is not: before, it takes no other call, and
 // nothing is queued. Calls of one communicator come from one stream; data move when
 // that stream runs, and it stands still until the other ranks have come to the call.
 #pragma once

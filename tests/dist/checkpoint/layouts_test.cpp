@@ -181,7 +181,7 @@ TEST(Reshard, MovesNoMoreThanItMust) {
       total += static_cast<int64_t>(value.bits.size());
   }
   EXPECT_EQ(moved({.dp = 4}, model), std::vector<int64_t>(4));
-  // Of the four who hold a half each, the writer has one; all share the sending.
+  // Four ranks hold a half each; the writer already has one, and all share the sending.
   for (const int64_t bytes : moved({.tp = 2, .dp = 2}, model)) {
     EXPECT_GT(bytes, total / 4 / 2 * 7 / 10);
     EXPECT_LT(bytes, total / 4 / 2 * 13 / 10);

@@ -161,7 +161,8 @@ TEST(Ranks, AFailureOfOneIsAnErrorOnAll) {
 }
 
 // The process of both ranks ends at an operation of one of them.
-// A save that all ranks give up lets the run go on; what befalls one alone, while others wait, may not.
+// A save that all ranks give up lets the run go on; what befalls one alone, while others wait, may
+// not.
 TEST(Ranks, AgreeOnWhatFailedAndOnNothingElse) {
   each_rank(2, [](comm::Group& world, Runtime& runtime) {
     EXPECT_THROW(agree(world, runtime.stream(), world.rank() == 1 ? "a full disk" : "", 0, "test"),

@@ -12,7 +12,7 @@
 
 namespace megatron::checkpoint {
 
-// Of each file of a directory.
+// Contents of each file of a directory.
 inline std::map<std::string, std::string> texts(const std::string& path) {
   std::map<std::string, std::string> texts;
   for (const auto& entry : std::filesystem::directory_iterator(path))

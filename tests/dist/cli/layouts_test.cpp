@@ -27,7 +27,7 @@ class GridRun : public ::testing::Test {
     if (std::string_view(MEGATRON_MPI).empty()) GTEST_SKIP() << "this build has no MPI";
   }
 
-  // Of a GPT-2 with tied embeddings and dropout, with a checkpoint after every third step.
+  // Trains a GPT-2 with tied embeddings and dropout, saving a checkpoint every third step.
   Words command(const std::string& folder, const Words& more, int steps = 6) const {
     Words words = {"train"};
     std::istringstream flags(
@@ -45,7 +45,7 @@ class GridRun : public ::testing::Test {
   }
   static Words launched(Words words) { return with({"launch", "-np", "4", "--no-prefix"}, words); }
 
-  // Of the last time that each step was made.
+  // Log line of the last run of each step.
   std::map<int64_t, StepLine> steps(const std::string& folder) const {
     std::istringstream lines(read_file(place_ / (folder + "/log.jsonl")));
     std::map<int64_t, StepLine> found;

@@ -128,8 +128,8 @@ TEST_P(Async, CallsRunInTheOrderInWhichTheyWereGiven) {
   });
 }
 
-// Seconds of calls on a link that delays each, overlapped with compute; those of the slowest rank. The
-// compute is a sleep: with less cores than ranks only that overlaps for certain.
+// Seconds of calls on a link that delays each, overlapped with compute; those of the slowest rank.
+// The compute is a sleep: with less cores than ranks only that overlaps for certain.
 double seconds_overlapped(Group& world, Runtime& runtime, int calls, Milliseconds delay) {
   const auto group =
       comm::async(std::make_unique<Delaying>(world.split(0, world.rank(), world.size()), delay));

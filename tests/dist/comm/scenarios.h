@@ -11,7 +11,7 @@ namespace megatron::testing {
 // A random sequence of collectives, the same for threads and processes: a digest of all that rank
 // got.
 std::string digest_of_collectives(comm::Group& world, uint64_t seed, int calls);
-// Of one reduction of more than a chunk.
+// Digest of one reduction that is larger than a chunk.
 std::string digest_of_large_reduction(comm::Group& world);
 
 // As the program does: reports an error once, then ends all with the code.

@@ -15,8 +15,8 @@ std::vector<Request> divided_requests(double temperature = 0.9) {
   return requests;
 }
 
-// In random order and at random moments, with others that are cancelled, in a cache that is too small for all that
-// run. By number.
+// In random order and at random moments, with others that are cancelled, in a cache that is too
+// small for all that run. By number.
 std::vector<Generation> run_together(Engine& e, const std::vector<Request>& requests) {
   std::mt19937_64 random(1);
   std::vector<size_t> order(requests.size());
@@ -185,7 +185,7 @@ TEST(ExpertParallelEngines, AreCloseToOneRank) {
   for (const Division& d : {Division{.tensor = 2, .stages = 2, .led = true, .experts = 2},
                             Division{.tensor = 4, .experts = 2}}) {
     SCOPED_TRACE(fmt::format("tensor {}, stages {}, experts {}", d.tensor, d.stages, d.experts));
-    // Of two heads of keys, two of four ranks have the same one.
+    // With two key heads, pairs of the four ranks hold the same one.
     const auto of_ranks = run_divided(m, d, requests, d.tensor > 2 ? 16 : 8);
     expect_near(of_ranks[0], expected);
     for (const auto& results : of_ranks)

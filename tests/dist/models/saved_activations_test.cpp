@@ -17,7 +17,7 @@ struct SavedResult {
   }
 };
 
-// Of every rank.
+// Results of every rank.
 std::vector<SavedResult> run(int ranks, const testing::TinyConfig& config, DType type,
                              const RecomputeOptions& options, bool in_parts,
                              bool sequence = false) {

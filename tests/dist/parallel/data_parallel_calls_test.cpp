@@ -237,7 +237,7 @@ struct Bytes {
   int64_t parameters = 0, gradients = 0;
 };
 
-// Of two micro-batches of a step.
+// Peak memory over a step of two micro-batches.
 Bytes high_water(Group& shards, Runtime& runtime, Sharding sharding, bool overlap,
                  const std::vector<ToyParameter>& list, const std::vector<std::string>& spans) {
   std::unique_ptr<Group> async;

@@ -106,8 +106,8 @@ TEST(DataParallel, IsTheSerialSumBitForBit) {
   }
 }
 
-// Every second parameter in bf16: those of a span, of a shard and with partial gradients are of both
-// types, one span has one of one type alone, and the table has two uses.
+// Every second parameter in bf16: those of a span, of a shard and with partial gradients are of
+// both types, one span has one of one type alone, and the table has two uses.
 TEST(DataParallel, OfSeveralTypesIsTheSerialSumBitForBit) {
   std::vector<ToyParameter> list = toy_parameters();
   for (size_t p = 1; p < list.size(); p += 2) list[p].type = DType::bf16;

@@ -31,7 +31,7 @@ struct Setting {
   DType type() const {
     return bf16 ? DType::bf16 : device == DeviceKind::reference ? DType::f64 : DType::f32;
   }
-  // Of sums that are rounded once and of those that are rounded on every rank first.
+  // Tolerance between sums that are rounded once and sums of per-rank rounded values.
   double tolerance() const {
     return bf16 ? 0x1p-6 : device == DeviceKind::reference ? 1e-12 : 5e-6;
   }

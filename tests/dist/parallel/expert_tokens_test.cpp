@@ -17,7 +17,8 @@ using testing::make;
 constexpr int kRanks = 4;
 constexpr int64_t kTokens = 5, kExperts = 8, kChoices = 2, kNumbers = 3;
 
-// Of all ranks' tokens; rank 1's all go to the same two experts, nobody's to the last two.
+// Choices of all ranks' tokens: rank 1's tokens all go to the same two experts, and none to the
+// last two.
 std::vector<int32_t> choices() {
   std::vector<int32_t> all;
   for (int64_t token = 0; token < kRanks * kTokens; ++token) {

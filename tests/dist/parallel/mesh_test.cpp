@@ -27,7 +27,7 @@ std::vector<int> ranks_of(Group& group, int rank, Runtime& runtime) {
   return {span.begin(), span.end()};
 }
 
-// Of the groups of a name, the one that holds the rank.
+// The group of a name that contains the rank.
 std::vector<int> list_with(const Json& groups, int rank) {
   for (const Json& group : groups.as_array()) {
     std::vector<int> list;

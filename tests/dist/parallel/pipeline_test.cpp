@@ -44,7 +44,8 @@ namespace {
 
 constexpr int64_t kHidden = 3;
 
-// A model of virtual stages y = scale x + shift, whose loss is the sum of what the last virtual stage gives.
+// A model of virtual stages y = scale x + shift, whose loss is the sum of what the last virtual
+// stage gives.
 double scale_of(int virtual_stage) { return 0.5 + 0.25 * virtual_stage; }
 double shift_of(int virtual_stage) { return 0.125 * virtual_stage - 0.3; }
 double input_of(int micro_batch, size_t element) {
@@ -370,8 +371,8 @@ double seconds_of_step(const PipelineShape& shape, bool overlap, bool forward_on
   return seconds;
 }
 
-// Every call takes three quarters of an action's time. An attempt in which the machine had other work
-// proves nothing, so there are many.
+// Every call takes three quarters of an action's time. An attempt in which the machine had other
+// work proves nothing, so there are many.
 TEST(Pipeline, MessagesBesideTheComputeCostLittle) {
   const PipelineShape zero_bubble{ScheduleKind::zero_bubble_v, 4, 2, 0},
       plain{ScheduleKind::one_f_one_b, 2, 1, 0};

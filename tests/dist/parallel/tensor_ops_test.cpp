@@ -100,8 +100,8 @@ void kv_heads(Bench& b, int64_t heads) {
   put(values, own, own_q.size + own.size);
   const Var x = tape.leaf(qkv);
   const Var out = gather_key_head(tape, x, own_q.size, k, kSize, b.tp);
-  // Of one rank: all heads. Of several: the head of this rank, whose gradient is that of one of the
-  // ranks that look at it; the one rank's is the sum over these.
+  // One rank holds all heads. Of several ranks, each uses one head, and its gradient covers only
+  // its own use; the single rank's gradient is the sum over these.
   const int ranks = b.tp.size();
   const int64_t head = ranks == 1 ? 0 : b.tp.rank() * heads / ranks;
   Tensor dy = testing::make(b.runtime, out.value.shape(), b.type);

@@ -23,8 +23,8 @@ Outcome outcome_of(const models::Model& model, const Layout& layout) {
 }
 Outcome one_rank(const models::Model& model) { return outcome_of(model, {.micro_batch = 2}); }
 
-// What differs in how a report is divided: tokens, stages and their chunks, replicas, micro-batches;
-// and in how often forward runs. slow/selftest has every row of the matrix.
+// What differs in how a report is divided: tokens, stages and their chunks, replicas,
+// micro-batches; and in how often forward runs. slow/selftest has every row of the matrix.
 TEST(AuxiliaryLoss, IsThatOfOneRankInEveryKindOfLayout) {
   const models::Model model = testing::toy_model()(four_layers().model());
   const models::RecomputeOptions recompute{.granularity =

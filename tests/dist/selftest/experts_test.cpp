@@ -1,5 +1,5 @@
-// Experts on ranks of their own: gradients, their norm, updated parameters and checkpoints are those
-// of one rank.
+// Experts on ranks of their own: gradients, their norm, updated parameters and checkpoints are
+// those of one rank.
 #include "checkpoint/save.h"
 #include "dist/ranks.h"
 #include "dist/selftest/toy_experts.h"

@@ -1,6 +1,7 @@
-// The loads that a router may come to at worst: every token to one expert, none to some, one token, all experts for
-// each token, one row an expert. On one rank the loss is that of plain loops and every gradient that of differences; on
-// several all of it is that of one rank, and no arena holds more than the plan of the same ranks.
+// The loads that a router may come to at worst: every token to one expert, none to some, one token,
+// all experts for each token, one row an expert. On one rank the loss is that of plain loops and
+// every gradient that of differences; on several all of it is that of one rank, and no arena holds
+// more than the plan of the same ranks.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -56,7 +57,7 @@ struct Found {
   double loss = 0;
   TensorMap gradients;
   std::vector<std::string> complaints;
-  // Of one rank: its shards' gradients and names, and its tensors.
+  // Gradients and names of one rank's shards, and its tensors.
   std::vector<std::vector<double>> of_shards;
   std::vector<std::string> names;
   TensorMap weights;

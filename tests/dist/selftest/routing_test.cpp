@@ -1,4 +1,5 @@
-// What balances experts over more tokens than a rank's own: in fp64, steps of other layouts are those of one rank.
+// What balances experts over more tokens than a rank's own: in fp64, steps of other layouts are
+// those of one rank.
 #include "base/tolerances.h"
 #include "golden/selftest/support.h"
 #include "selftest/experiment.h"

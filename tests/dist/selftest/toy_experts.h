@@ -13,7 +13,7 @@
 
 namespace megatron::testing {
 
-// Of token x with weight c on its output, both [H], a layer's loss is
+// For token x with weight c on its output, both [H], a layer's loss is
 //   c . W (g * x)  +  c . down_e ((up_e (s_e * x))^2 / 2),   e: the token's expert,
 // with W [H,H] divided by rows among tensor-parallel ranks, g [H], and for each expert s_e [H],
 // up_e [F,H] and down_e [H,F], divided along F among the ranks of expert_tensor.
@@ -22,7 +22,7 @@ struct ToyExperts {
   static constexpr int kLayers = 2;
   static constexpr int64_t kIdle = 3;  // the expert without tokens
 
-  // Of token `id` of a step. In micro-batch 0 none goes to the last two experts.
+  // Expert of token `id` of a step. In micro-batch 0 no token goes to the last two experts.
   static int64_t expert_of(int64_t id) {
     const int64_t early[] = {0, 1, 0, 2, 0, 0, 1}, late[] = {4, 1, 0, 4, 2, 4, 0};
     return (id < kTokens ? early : late)[id % 7];

@@ -96,7 +96,7 @@ void expect_contains(const std::string& text, const std::string& part) {
 }
 
 TEST(EvaluationHang, NamesPhaseLayerAndMicroBatchOfAValidation) {
-  // Of each micro-batch two a layer, and the gather of the loss.
+  // Each micro-batch makes two calls per layer and one gather of the loss.
   const std::string text = report("--tensor-model-parallel-size 2", "validation", 9 + 3);
   expect_contains(text,
                   "rank 1: step 1, validation, layer layers.1, micro-batch 1; in all_reduce "

@@ -1,5 +1,5 @@
-// Runs of models with experts: other layouts give what one rank gives, auxiliary losses and correction biases among it,
-// and a run goes on to the bit.
+// Runs of models with experts: other layouts give what one rank gives, auxiliary losses and
+// correction biases among it, and a run goes on to the bit.
 #include "dist/training/runs.h"
 
 namespace megatron::training {
@@ -53,7 +53,8 @@ class ExpertRuns : public ::testing::Test {
   TemporaryDirectory folder_;
 };
 
-// Eight sequences of a step as micro-batches of two, whichever rank has them. By SGD, which does not magnify rounding.
+// Eight sequences of a step as micro-batches of two, whichever rank has them. By SGD, which does
+// not magnify rounding.
 TEST_F(ExpertRuns, OfOtherLayoutsAreThoseOfOneRank) {
   const std::string sgd = "--optimizer sgd --lr 0.1 ";
   const TrainResult one = run(settings("one", sgd));
@@ -172,7 +173,8 @@ TEST_F(ExpertRuns, GoOnWithOtherExpertRanks) {
   }
 }
 
-// What a capacity of each sequence drops does not depend on the ranks, nor on whether rows are padded to it.
+// What a capacity of each sequence drops does not depend on the ranks, nor on whether rows are
+// padded to it.
 TEST_F(ExpertRuns, DropTheSameTokensInEveryLayout) {
   const std::string capacity = "--moe-expert-capacity-factor 0.75 ";
   int number = 0;
@@ -234,8 +236,8 @@ TEST_F(ExpertRuns, HowTokensTravelChangesNoBit) {
   }
 }
 
-// Room for any load and for twice an even one give the same bits; too little ends the run before the first update, on
-// all ranks, whatever is recomputed.
+// Room for any load and for twice an even one give the same bits; too little ends the run before
+// the first update, on all ranks, whatever is recomputed.
 TEST_F(ExpertRuns, HaveRoomForWhatTheirRanksExpertsAreGiven) {
   const std::string room = " --moe-expert-rank-capacity-factor ";
   EXPECT_TRUE(same_bits(losses(run(settings("any", kExpertRanks))),

@@ -118,8 +118,8 @@ class LayoutRun : public ::testing::TestWithParam<Row> {
     EXPECT_LE(distance({many.validation_loss}, {one.validation_loss}), tolerance::kLayoutFp32);
   }
 
-  // Of SGD with momentum: sums of gradients, and weights that are theirs (Adam divides what may be
-  // rounding alone).
+  // Compares SGD with momentum, whose state and weights are sums of gradients (Adam would divide by
+  // values that may be pure rounding).
   void expect_tensors_near(settings::TrainSettings model, const Row& row) const {
     model.optimizer.config.method = optim::Method::sgd;
     const SavedTensors one = saved_tensors(saved(evaluating(model, ""), "sgd_one").saved),

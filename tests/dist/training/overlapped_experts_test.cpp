@@ -1,4 +1,5 @@
-// Calls to the ranks of experts, over links that take time, overlapped with compute that takes time.
+// Calls to the ranks of experts, over links that take time, overlapped with compute that takes
+// time.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -20,8 +21,9 @@ constexpr std::chrono::milliseconds kCall{3};
 
 enum class Beside { shared_expert, micro_batch };
 
-// What is computed beside calls takes time in which its core is free: products of the shared expert; or the experts'
-// products, and each pass through a layer besides, together as long as the layer's calls.
+// What is computed beside calls takes time in which its core is free: products of the shared
+// expert; or the experts' products, and each pass through a layer besides, together as long as the
+// layer's calls.
 class SlowCompute final : public kernels::Observer, public SpanListener {
  public:
   SlowCompute(Beside beside, Stream& stream) : beside_(beside), stream_(stream) {
@@ -79,7 +81,7 @@ models::Model small_model() {
   return models::model_from_flags(flags, 8);
 }
 
-// Of one step on two ranks that hold two experts each; and the gradient norm.
+// Loss and gradient norm of one step on two ranks that hold two experts each.
 std::pair<double, double> step_of(Beside beside, bool overlapped) {
   double seconds = 0, norm = 0;
   testing::each_rank(2, [&](comm::Group& world, Runtime& runtime) {

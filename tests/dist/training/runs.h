@@ -63,7 +63,7 @@ inline std::vector<double> norms(const TrainResult& result) {
 
 using Tensors = std::map<std::string, std::vector<double>>;
 
-// Of the files of a checkpoint; weights and optimizer state apart.
+// Tensors of a checkpoint's files; weights and optimizer state are kept apart.
 struct SavedTensors {
   Tensors weights, states;
 };

@@ -23,8 +23,8 @@ struct FlagRow {
   std::string same;
   // A run before each of them, in the same folder.
   std::string before;
-  // Of a flag that has a mode (Field::idle): what stands in place of `base` where the mode is off,
-  // and the flag changes nothing.
+  // For a flag that depends on a mode (Field::idle): flags used instead of `base` to switch the
+  // mode off, so that the flag has no effect.
   std::string idle;
 };
 

@@ -6,8 +6,8 @@ namespace {
 std::vector<FlagRow> axis_flags() {
   const std::string two = "--ranks 2 ", four = "--ranks 4 --global-batch-size 4 ";
   const std::string experts = two + "--num-experts 4 --expert-model-parallel-size 2 ";
-  // The first stage waits for the loss over a large vocabulary, far longer than the rows' limits and
-  // than three looks of the watchdog, 10 ms apart.
+  // The first stage waits for the loss over a large vocabulary, far longer than the rows' limits
+  // and than three looks of the watchdog, 10 ms apart.
   const std::string waiting =
       two + "--pipeline-model-parallel-size 2 --seq-length 1024 --vocab-size 30000";
   return {

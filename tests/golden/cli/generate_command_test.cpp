@@ -346,7 +346,7 @@ TEST_F(GenerateCommand, EndsAtThePositionsAndKeepsTheEndOfALongPrompt) {
   EXPECT_EQ(line["finish"].as_string(), "positions");
 }
 
-// Of rotary positions there are as many as a text needs; learned ones end with their table.
+// Rotary positions extend as far as a text needs; learned ones end with their table.
 TEST_F(GenerateCommand, TheContextLengthIsAFlag) {
   const Outcome made = place_->run({"train",
                                     "--num-layers",

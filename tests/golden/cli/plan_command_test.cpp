@@ -160,7 +160,7 @@ TEST_F(PlanCommand, SuggestionsKeepTheGlobalBatchUnlessItIsWhatDoesNotFit) {
       << memory["suggestions"].as_array()[0].as_string();
 }
 
-// Of a run on several machines only what one of them holds counts.
+// For a run on several machines, only the ranks on one machine count.
 TEST_F(PlanCommand, CountsTheRanksOfOneMachine) {
   const Words words = with(small(), {"--ranks", "8", "--global-batch-size", "64", "--no-time"});
   const Json all = json_of(words), node = json_of(with(words, {"--nproc-per-node", "2"}));
@@ -231,7 +231,7 @@ int64_t rank_bytes(const Json& plan, size_t load) {
   return plan["experts"]["loads"].as_array().at(load)["rank_bytes"].as_integer();
 }
 
-// Of all experts on a rank, a capacity of what any load is bounds nothing.
+// If a rank holds all experts, a capacity of the total load bounds nothing.
 TEST_F(PlanCommand, ACapacityBoundsUndividedExpertsBelowTheirWorstLoad) {
   const auto bound = [&](const std::string& factor) {
     const Json plan = json_of(with(small(), {"--num-experts", "8", "--moe-router-topk", "2",
@@ -285,7 +285,7 @@ TEST_F(PlanCommand, ARecipeIsPlannedForItsGpu) {
   EXPECT_EQ(page.out.find("H200"), std::string::npos);
 }
 
-// Of the fullest expert, where each rank has all of them.
+// The fullest expert decides if each rank has all of them.
 TEST_F(PlanCommand, TheTimeOfBothLoadsIsEstimated) {
   const Outcome page = place_.run(with(small(), {"--num-experts", "4", "--moe-ffn-hidden-size",
                                                  "32", "--moe-skew", "2", "--train-iters", "2"}));

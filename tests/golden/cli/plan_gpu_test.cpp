@@ -118,7 +118,8 @@ TEST(PlanGpu, TheLoadOfExpertsChangesTheTimeAlone) {
   EXPECT_EQ(all["time"]["assumed"]["step_seconds"].as_number(), seconds(uneven));
 }
 
-// Where buffers for any load are too large, the cause says so, and a rank's room for twice an even one is suggested.
+// Where buffers for any load are too large, the cause says so, and a rank's room for twice an even
+// one is suggested.
 TEST(PlanGpu, RoomForExpertsIsSaidAndSuggested) {
   const Workplace place;
   const auto memory = [&](const std::string& flags) {
@@ -143,7 +144,7 @@ TEST(PlanGpu, RoomForExpertsIsSaidAndSuggested) {
   EXPECT_TRUE(memory("--moe-expert-rank-capacity-factor 2")["fits"].as_bool());
 }
 
-// Of the parts that can be recomputed those are suggested that repeat the least work and are enough.
+// Suggests recomputing the parts that repeat the least work and still make the run fit.
 TEST(PlanGpu, TheLeastRecomputeThatFitsIsSuggested) {
   const Workplace place;
   const auto suggested = [&](const std::string& flags) {

@@ -297,7 +297,7 @@ TEST_P(PlanMarksOf, APlanAreThoseOfTheRun) { expect_equal(GetParam().model, GetP
 INSTANTIATE_TEST_SUITE_P(Runs, PlanMarksOf, ::testing::ValuesIn(Cases().take()),
                          [](const auto& info) { return info.param.name; });
 
-// Of models of some hundred megabytes, where it is not the program itself that counts.
+// Uses models of some hundred megabytes, so that the program itself is negligible.
 class PlanOfAProcess : public PlanMarks, public ::testing::WithParamInterface<const char*> {};
 
 TEST_P(PlanOfAProcess, IsWithinATenthAndAHundredMegabytes) {

@@ -115,7 +115,7 @@ TEST_F(PlanRefusal, ShorterSequencesGiveAnotherResult) {
 }
 
 TEST_F(PlanRefusal, PlanTellsOfModelsThatNoMachineHolds) {
-  // Of 2e14 parameters; and 4 sequences of a million tokens in a model as large as Llama 3 405B.
+  // 2e14 parameters; and 4 sequences of a million tokens in a model as large as Llama 3 405B.
   for (const Words& flags :
        {Words{"--num-layers", "100", "--hidden-size", "409600", "--num-attention-heads", "128",
               "--seq-length", "4096", "--vocab-size", "100000", "--micro-batch-size", "1"},

@@ -1,4 +1,5 @@
-// Published directories of GLM have a layer for multi-token prediction behind the last one: it is left out.
+// Published directories of GLM have a layer for multi-token prediction behind the last one: it is
+// left out.
 #include <gtest/gtest.h>
 
 #include "golden/cli/process.h"

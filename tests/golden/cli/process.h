@@ -53,7 +53,7 @@ class Background {
   Background& operator=(const Background&) = delete;
 
   void kill(int signal) const { ::kill(child_, signal); }
-  // Whether it has ended by itself; wait() then does not block.
+  // True if it has ended by itself; wait() then does not block.
   bool ended() const {
     siginfo_t info{};
     return waitid(P_PID, static_cast<id_t>(child_), &info, WEXITED | WNOHANG | WNOWAIT) == 0 &&

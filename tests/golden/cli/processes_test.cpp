@@ -14,7 +14,7 @@ class ProcessRun : public ::testing::Test {
     make_tiny_run(place_);
   }
 
-  // Of 12 steps on two ranks, with checkpoints after every third; launched: as processes.
+  // 12 steps on two ranks, with a checkpoint every third step; launched: as processes.
   Words command(const std::string& folder, bool launched, const Words& more = {}) const {
     Words words = tiny_train(12, 2);
     if (launched) words.insert(words.begin(), {"launch", "-np", "2"});

@@ -1,5 +1,5 @@
-// Each file of recipes/: its model has the tensors that were published, a rank fits the machine that
-// it names, and its twin, a small model with everything that is its family's, trains.
+// Each file of recipes/: its model has the tensors that were published, a rank fits the machine
+// that it names, and its twin, a small model with everything that is its family's, trains.
 #include "settings/recipes.h"
 
 #include <gtest/gtest.h>
@@ -138,7 +138,8 @@ TEST_P(Recipes, TwinsTrain) {
 
 INSTANTIATE_TEST_SUITE_P(All, Recipes, ::testing::ValuesIn(settings::recipe_names()), test_name);
 
-// A model that --model-config describes is saved as a directory of its family, and a run goes on from it.
+// A model that --model-config describes is saved as a directory of its family, and a run goes on
+// from it.
 TEST(ModelConfig, IsSavedInItsFamily) {
   const Workplace place;
   const auto run = [&](const Words& more) {
@@ -168,8 +169,8 @@ TEST(ModelConfig, IsSavedInItsFamily) {
 
 class PublishedModels : public ::testing::TestWithParam<std::string> {};
 
-// Keys of an object and of those within it with their values, of sizes the keys alone; what lists say
-// comes together.
+// Keys of an object and of those within it with their values, of sizes the keys alone; what lists
+// say comes together.
 void flatten(const Json& json, const std::string& key, std::set<std::string>& lines) {
   static const std::set<std::string> kSizes = {
       "attention-chunk-size", "count",
@@ -189,7 +190,8 @@ void flatten(const Json& json, const std::string& key, std::set<std::string>& li
   }
 }
 
-// Whether heads share keys, and whether all heads together are as wide as what flows between layers.
+// True if heads share keys, and whether all heads together are as wide as what flows between
+// layers.
 std::pair<bool, bool> proportions(const models::Model& model) {
   const models::AttentionFacts& a = *model->facts().attention;
   return {a.key_heads != a.heads, a.head_size * a.heads == model->hidden_size()};

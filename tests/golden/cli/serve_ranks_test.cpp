@@ -15,7 +15,7 @@ namespace {
 const Words kStages = {"--pipeline-model-parallel-size", "2"};
 const Words kTensor = {"--tensor-model-parallel-size", "2"};
 
-// Of a text that takes longer than it takes to send a signal.
+// Length of a text that takes longer to generate than a signal takes to arrive.
 constexpr int64_t kLongText = 3000;
 const std::string kLongRequest =
     R"({"prompt": "A", "max_tokens": 3000, "seed": 1, "ignore_eos": true, "stream": true})";
@@ -52,7 +52,7 @@ class Client {
   httplib::Result post(const std::string& path, const std::string& body) {
     return client_.Post(path, body, "application/json");
   }
-  // Of a good answer, the part that is the same each time.
+  // The part of a successful answer that is the same each time.
   std::string part(const std::string& path, const std::string& body, const std::string& name) {
     const httplib::Result result = post(path, body);
     if (!result || result->status != 200) throw Error(result ? result->body : "no answer");
@@ -102,7 +102,7 @@ struct Answers {
   std::string greedy, sampled, embeddings, greedy2;
 };
 
-// Of run, and of run2 which is served after it; then the server ends.
+// Answers of `run`, then of `run2`, which is served after it; then the server ends.
 Answers answers_of(const Workplace& place, const Words& command) {
   Background server = place.start(command);
   Answers a;
@@ -165,8 +165,8 @@ TEST_F(ServeRanks, EndAfterTheLastText) {
   }
 }
 
-// Two processes without a launcher that would end the one with the other. The second one has a directory of its own,
-// without run2.
+// Two processes without a launcher that would end the one with the other. The second one has a
+// directory of its own, without run2.
 class TwoProcesses {
  public:
   explicit TwoProcesses(const Workplace& place) {

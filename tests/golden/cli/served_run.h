@@ -11,7 +11,7 @@
 
 namespace megatron::testing {
 
-// Of a model that knows nothing, with --save NAME; its tokenizer is in `t`.
+// Saves an untrained model with --save NAME; its tokenizer is in `t`.
 inline void make_served_run(const Workplace& place, const std::string& shape,
                             const std::string& name, int seed = 1234) {
   if (!std::filesystem::exists(place / "t")) {

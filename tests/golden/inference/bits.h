@@ -7,8 +7,8 @@
 
 namespace megatron::testing {
 
-// Pages of a state for sequences that are read to their ends: those of neighbouring blocks lie apart, and those that
-// windows leave behind are no pages any more.
+// Pages of a state for sequences that are read to their ends: those of neighbouring blocks lie
+// apart, and those that windows leave behind are no pages any more.
 class TestPages {
  public:
   TestPages(models::Stage& stage, const std::vector<Tokens>& sequences, int64_t block_size)
@@ -43,7 +43,8 @@ class TestPages {
   std::vector<std::vector<std::vector<int32_t>>> tables_;  // by group and sequence
 };
 
-// Reads sequences through a state, `piece` tokens of each a pass, and returns the logits of every token by sequence.
+// Reads sequences through a state, `piece` tokens of each a pass, and returns the logits of every
+// token by sequence.
 inline std::vector<std::vector<float>> piecewise_logits(RandomModel& m,
                                                         const std::vector<Tokens>& sequences,
                                                         int64_t piece) {

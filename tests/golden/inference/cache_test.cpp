@@ -50,8 +50,9 @@ int64_t bytes_of_blocks(RandomModel& m, int64_t blocks, int64_t block_size) {
   return blocks * block_size * elements * size_of(m.type());
 }
 
-// 500 requests in random order and at random moments, with others that are cancelled, in a cache that is too small for
-// all that run: each gets what it gets alone, in a cache where nothing is shared.
+// 500 requests in random order and at random moments, with others that are cancelled, in a cache
+// that is too small for all that run: each gets what it gets alone, in a cache where nothing is
+// shared.
 void expect_results_of_each_alone(RandomModel& m, uint64_t requests, bool preempted = true) {
   std::vector<std::vector<double>> expected;
   for (uint64_t n = 0; n < requests; ++n) {
@@ -164,7 +165,8 @@ TEST(SharedCache, ALongPromptDoesNotStopTheOthers) {
   }
 }
 
-// Weights that change under way: from then on requests get what a new engine's would, tokens that were drawn stay.
+// Weights that change under way: from then on requests get what a new engine's would, tokens that
+// were drawn stay.
 TEST(SharedCache, IsReadAnewWithOtherWeights) {
   RandomModel m(llama_shape(1, 32, 2, 1, kSharedVocabulary, kSharedPositions), DType::f32);
   Engine e(m.model, m.runtime, {.max_requests = 2, .block_size = 32});

@@ -68,8 +68,8 @@ TEST_P(Families, CachedIsUncachedBitForBit) {
   }
 }
 
-// Pages that a window of 100 leaves behind are not there any more; pieces of one token, of some, and longer than the
-// window, texts of several lengths at once.
+// Pages that a window of 100 leaves behind are not there any more; pieces of one token, of some,
+// and longer than the window, texts of several lengths at once.
 TEST(Windows, OfALongTextAreThoseOfOnePass) {
   for (const DType type : {DType::f32, DType::bf16}) {
     models::ModelFlags flags = llama_shape(3, 32, 4, 2, 61, 700);

@@ -14,7 +14,7 @@ namespace {
 
 using Numbers = std::vector<double>;
 
-// Of elements, which are of about the size of their largest.
+// Tolerance for elements, relative to the largest.
 constexpr double kRelative = 1e-6;
 
 class RouterVectors : public ::testing::TestWithParam<DeviceKind> {
@@ -88,8 +88,9 @@ class RouterVectors : public ::testing::TestWithParam<DeviceKind> {
   const Table& kernels() { return table(GetParam()); }
   Stream& stream() { return runtime_.stream(); }
 
-  // [T,k], the experts of a token in ascending order, with their weights; -1 behind those of a token that has fewer than
-  // others. What the map has without a weight pads an expert to its capacity.
+  // [T,k], the experts of a token in ascending order, with their weights; -1 behind those of a
+  // token that has fewer than others. What the map has without a weight pads an expert to its
+  // capacity.
   Routed routed(const Json& c) {
     const Numbers map = numbers(c, "map"), probs = numbers(c, "probs");
     const auto experts = static_cast<size_t>(c["experts"].as_integer());
@@ -323,7 +324,8 @@ TEST_P(RouterVectors, RowsOfExpertsAndBack) {
   EXPECT_EQ(compared, 4);
 }
 
-// Which choices of an expert with a capacity are kept; where that depends on how equal ones are ordered, how many.
+// Which choices of an expert with a capacity are kept; where that depends on how equal ones are
+// ordered, how many.
 TEST_P(RouterVectors, ExpertsWithACapacity) {
   int compared = 0;
   for (const Json& c : cases("token_dropping")) {

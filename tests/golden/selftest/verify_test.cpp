@@ -127,8 +127,8 @@ TEST(Mxfp4Model, IsWrittenAgainInBf16) {
   }
 }
 
-// The published GPT-2 was saved from the model without its head: its names lack "transformer.", and it has
-// the buffers of a mask.
+// The published GPT-2 was saved from the model without its head: its names lack "transformer.", and
+// it has the buffers of a mask.
 TEST(Gpt2, WithoutThePrefixOfItsNames) {
   const TemporaryDirectory folder;
   const std::string model = copy_of("hf/gpt2", folder);
@@ -165,7 +165,8 @@ TEST(VerifyRewrite, LeavesFilesOfTorchThatAreNotRead) {
   EXPECT_FALSE(std::filesystem::exists(folder / "out/pytorch_model.bin"));
 }
 
-// Every other family and scaling of rotary positions, in the layouts of which each shows something else.
+// Every other family and scaling of rotary positions, in the layouts of which each shows something
+// else.
 class OtherModel : public ::testing::TestWithParam<const char*> {
  protected:
   std::string directory() const { return vectors(std::string("hf/") + GetParam()); }
@@ -292,8 +293,8 @@ struct ExpertLayout {
 };
 class DividedExperts : public ::testing::TestWithParam<ExpertLayout> {};
 
-// Experts among data-parallel ranks, among tensor-parallel ranks that divide the tokens, and each sliced; five experts on
-// five ranks, of which three have no sequence.
+// Experts among data-parallel ranks, among tensor-parallel ranks that divide the tokens, and each
+// sliced; five experts on five ranks, of which three have no sequence.
 TEST_P(DividedExperts, GiveWhatTransformersComputed) {
   const auto& [directory, options] = GetParam();
   for (const Report& report : verify(vectors(directory), options))

@@ -1,4 +1,5 @@
-// What a server answers is what the engine gives; a stream's parts put together are the whole answer.
+// What a server answers is what the engine gives; a stream's parts put together are the whole
+// answer.
 #include <cmath>
 #include <cstring>
 

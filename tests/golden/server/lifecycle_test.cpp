@@ -12,7 +12,7 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
-// Of this model a text of all positions takes much longer than any test.
+// Generating a text of this model's full length takes much longer than any test.
 constexpr int64_t kManyPositions = 1 << 16;
 const std::string kLong = R"({"prompt": "x", "ignore_eos": true, "max_tokens": 60000, )";
 
@@ -131,7 +131,8 @@ TEST_F(Lifecycle, TooManyAreRefused) {
   EXPECT_EQ(served.post("/v1/completions", body)->status, 200);
 }
 
-// Most that a request may ask for, of a server with places for 2 texts in all: they wait for each other.
+// Most that a request may ask for, of a server with places for 2 texts in all: they wait for each
+// other.
 TEST_F(Lifecycle, ARequestMayHaveMoreTextsThanThereArePlaces) {
   const ServedModel served(long_options());
   for (const char* many : {R"("n": 128)", R"("best_of": 128)"}) {
@@ -249,8 +250,8 @@ TEST_F(Lifecycle, ConnectionsBeyondTheLimitAreRefused) {
   }));
 }
 
-// More than a server holds, of clients that send a part of a request, nothing, or too much, and wait:
-// others are told at once, and whoever looks after the server learns that it is there.
+// More than a server holds, of clients that send a part of a request, nothing, or too much, and
+// wait: others are told at once, and whoever looks after the server learns that it is there.
 TEST_F(Lifecycle, HalfOpenConnectionsHoldUpNobody) {
   server::ServerOptions options = served_options();
   options.http.connections = 20;

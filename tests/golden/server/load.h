@@ -11,8 +11,8 @@
 
 namespace megatron::testing {
 
-// Clients at four times the capacity of a server send requests until each has its text: none is lost, every refusal has a
-// Retry-After, and the cache stays within its budget.
+// Clients at four times the capacity of a server send requests until each has its text: none is
+// lost, every refusal has a Retry-After, and the cache stays within its budget.
 inline void expect_none_is_lost(int64_t requests) {
   constexpr int64_t kPlaces = 4, kWaiting = 8, kTokens = 6;
   constexpr int64_t kBlockBytes = 2 * 32 * 16 * 4;  // keys and values of 32 tokens of one layer

@@ -11,7 +11,7 @@
 namespace megatron::testing {
 namespace {
 
-// Of this model a text of all positions takes much longer than any test.
+// Generating a text of this model's full length takes much longer than any test.
 constexpr int64_t kPositions = 1 << 16;
 
 std::shared_ptr<RandomModel> model_of(uint64_t seed) {

@@ -12,7 +12,7 @@ namespace {
 
 constexpr int64_t kReplicaPositions = 1 << 16;
 
-// Of two replicas: one generates a text without end behind 70 times "a".
+// Two replicas: one keeps generating after a prompt of 70 times "a".
 class Replicas : public ::testing::Test {
  protected:
   static server::ServerOptions options(int64_t replicas, int64_t requests, int64_t waiting) {

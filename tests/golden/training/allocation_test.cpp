@@ -18,7 +18,7 @@ namespace {
 constexpr size_t kLargest = 4096;  // bytes
 constexpr int kKept = 8, kDepth = 24;
 
-// Of allocations above kLargest while counting is on.
+// Counts allocations above kLargest while counting is on.
 struct Counter {
   std::atomic<bool> on = false;
   std::atomic<int> count = 0;

@@ -1,5 +1,5 @@
-// Directories of families whose tensors are not the model's, and models that a family cannot hold: an
-// error before the first step, and nothing saved.
+// Directories of families whose tensors are not the model's, and models that a family cannot hold:
+// an error before the first step, and nothing saved.
 #include "base/error.h"
 #include "base/files.h"
 #include "dist/training/runs.h"

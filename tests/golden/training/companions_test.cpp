@@ -1,5 +1,5 @@
-// What lies next to a model's weights goes with them: the tokenizer, the chat template and how text is
-// generated are in every directory that a run saves.
+// What lies next to a model's weights goes with them: the tokenizer, the chat template and how text
+// is generated are in every directory that a run saves.
 #include "base/files.h"
 #include "golden/training/support.h"
 #include "unit/models/family_models.h"
@@ -37,7 +37,8 @@ class Companions : public ::testing::Test {
     s.batch.train_iters = 3;
     return s;
   }
-  // Each checkpoint of a run has these files, with the content of those given, and no others of text.
+  // Each checkpoint of a run has these files, with the content of those given, and no others of
+  // text.
   void expect_saved(const settings::TrainSettings& s,
                     const std::map<std::string, std::string>& wanted) const {
     std::filesystem::remove_all(*s.checkpoint.save);

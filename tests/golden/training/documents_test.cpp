@@ -85,7 +85,7 @@ class Model {
     model_ = &trained_->parts.whole();
   }
 
-  // Of every token, in order.
+  // Losses of every token, in order.
   std::vector<double> losses(const std::vector<corpus::HostBatch>& batches) {
     std::vector<double> losses;
     for (const corpus::HostBatch& host : batches) {

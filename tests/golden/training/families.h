@@ -27,7 +27,7 @@ inline std::vector<FamilyRun> in_both_types(const std::vector<const char*>& name
   return all;
 }
 
-// Of the difference of all tensors.
+// Norm of the difference over all tensors.
 inline double norm_between(const Tensors& a, const Tensors& b) {
   double squares = 0;
   for (const auto& [tensor, values] : b)

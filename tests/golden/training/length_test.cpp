@@ -12,7 +12,7 @@ struct Memory {
   double activations = 0, scratch = 0;
 };
 
-// Of a meta step on `sequences` of `length` tokens.
+// Memory of a meta step on `sequences` sequences of `length` tokens.
 Memory memory(settings::TrainSettings s, int64_t sequences, int64_t length) {
   s.shape.vocab_size = 32000;  // logits are cut to chunks of a fixed size long before 2048 tokens
   const models::Model definition = models::model_from_flags(s.shape, length);

@@ -111,7 +111,8 @@ TEST(Memory, NoArenaGrowsAfterTheFirstStep) {
   }
 }
 
-// Of all classes: meta kernels ask for the scratch that those of the planned device take.
+// Checks all memory classes: meta kernels request the scratch that the planned device's kernels
+// use.
 void expect_marks_of_meta(const Case& c, int threads) {
   const auto real = run(c, DeviceKind::cpu, threads), meta = run(c, DeviceKind::meta, threads);
   for (int i = 0; i < kMemoryClasses; ++i)

@@ -140,7 +140,7 @@ void expect_in(const std::string& text, const std::vector<std::string>& parts) {
 class FirstNonFinite : public ::testing::Test {
  protected:
   std::unique_ptr<comm::Group> alone = comm::single();
-  // Of a step of one micro-batch.
+  // Largest gradient of a step of one micro-batch.
   double largest_gradient() {
     Trained t(*alone, {});
     double divisor = 0, largest = 0;
@@ -221,7 +221,7 @@ TEST_F(FirstNonFinite, OfRecomputeAndOfTheGradientsAfterIt) {
     const Pass planted = backward ? Pass::backward : Pass::recompute;
     planter.plant = [&](const Span& span, Pass pass, bool enters) {
       if (span.name != "layers.1" || pass == Pass::forward) return;
-      // Of backward: as soon as the recomputed forward has ended.
+      // In backward it is planted as soon as the recomputed forward has ended.
       const bool begin = backward ? pass == Pass::recompute && !enters : pass == planted && enters;
       const bool end = pass == planted && !enters;
       const std::string weight = backward ? "layers.1.mlp.down.weight" : "layers.1.mlp.up.weight";

@@ -63,7 +63,7 @@ void expect_parts(const std::string& text, std::initializer_list<std::string_vie
   for (const std::string_view part : parts) EXPECT_NE(text.find(part), text.npos) << text;
 }
 
-// Of each optimizer.
+// Runs once for each optimizer.
 class OptimizerRun : public ::testing::TestWithParam<Variant> {};
 
 TEST_P(OptimizerRun, OfAnyNumberOfRanksIsThatOfOne) {

@@ -35,7 +35,7 @@ class TemporaryDirectory {
   std::string path_;
 };
 
-// Of every layer, its input alone is kept.
+// Every layer keeps only its input.
 inline models::RecomputeOptions recomputed_layers() {
   return {.granularity = models::RecomputeOptions::Granularity::full};
 }

@@ -82,7 +82,7 @@ class GroupedRows : public ::testing::TestWithParam<std::tuple<DType, bool>> {
             type),
         .transpose_b = transposed};
   }
-  // Of rows [first, first + count) of a, all of which are that group's; or of all groups.
+  // Product of rows [first, first + count) of a, all in that group; or of all groups.
   std::vector<double> product(int64_t group, int64_t first, int64_t count) {
     std::vector<double> offsets;
     for (int64_t g = 0; g <= kGroups; ++g)

@@ -1,5 +1,5 @@
-// Rows of logits that lie further apart than they are long, as CUDA's output layer has them: the bits of
-// contiguous ones, and nothing written between them.
+// Rows of logits that lie further apart than they are long, as CUDA's output layer has them: the
+// bits of contiguous ones, and nothing written between them.
 #include <gtest/gtest.h>
 
 #include <cmath>

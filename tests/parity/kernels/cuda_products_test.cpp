@@ -1,5 +1,5 @@
-// Which products CUDA hands to cuBLASLt with their epilogues, which order of sums it may take, and what
-// comes after an algorithm that it refuses. What they compute is in the Cases.
+// Which products CUDA hands to cuBLASLt with their epilogues, which order of sums it may take, and
+// what comes after an algorithm that it refuses. What they compute is in the Cases.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -128,11 +128,12 @@ TEST_F(CudaProducts, SumsComeInAnyOrderOnlyWhereThatIsAllowed) {
   EXPECT_EQ(queued(deep, kDefault, kInOrder), 1) << "plans of the one are not those of the other";
 }
 
-// The stand-in names for a deep product: parts added in place where any order is allowed, parts added in
-// order, whole sums, and whole sums once more.
+// The stand-in names for a deep product: parts added in place where any order is allowed, parts
+// added in order, whole sums, and whole sums once more.
 class RefusedAlgorithms : public CudaProducts {
  protected:
-  // Of the product of random numbers: its bits, by a stream of its own. Empty: an error, kept in `error`.
+  // Bits of a product of random numbers, computed on its own stream. Empty: an error, kept in
+  // `error`.
   std::vector<double> product(int refused, bool any_order = false) {
     set("refuse_algorithms", refused);
     return multiply(runtime_, any_order);
@@ -259,7 +260,7 @@ class TunedProducts : public RefusedAlgorithms {
   static int64_t last() {
     return reinterpret_cast<int64_t (*)()>(cuda_symbol("shim_last_algorithm"))();
   }
-  // Of a runtime that tunes and where the algorithm at that place is the fastest.
+  // Product by a runtime that tunes, with the algorithm at index `fast` made the fastest.
   std::vector<double> tuned(Runtime& runtime, int fast, std::vector<GemmChoice> kept = {}) {
     set("fast_algorithm", fast);
     gemm_tuning(runtime.stream()).use(std::move(kept));

@@ -1,4 +1,5 @@
-// `megatron eval --tasks` against EleutherAI's lm-evaluation-harness, unchanged from PyPI, which asks `megatron serve`.
+// `megatron eval --tasks` against EleutherAI's lm-evaluation-harness, unchanged from PyPI, which
+// asks `megatron serve`.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -99,7 +100,8 @@ TEST(LmEval, GivesTheSameNumbers) {
     EXPECT_GT(scores["hellaswag"]["acc"].as_number(), 0);
     runs += fmt::format(" {}:{}", shots, place / ("ours" + std::string(shots)));
   }
-  // Of its own, for lm_eval searches it for tasks and would find its installed ones in the venv.
+  // A folder of its own: lm_eval searches it for tasks and would find the ones installed in the
+  // venv.
   std::filesystem::create_directory(python_place / "tasks");
   Background server =
       place.start({"serve", "--load", "model", "--port", "0", "--served-model-name", "served"});

@@ -1,5 +1,6 @@
-// More than a million inputs of all kinds that the program reads, with a few places changed: each is taken or refused
-// with a sentence. None crashes, takes longer than 10 s, or lets the process grow by more than 1 GiB.
+// More than a million inputs of all kinds that the program reads, with a few places changed: each
+// is taken or refused with a sentence. None crashes, takes longer than 10 s, or lets the process
+// grow by more than 1 GiB.
 #include <netinet/in.h>
 #include <poll.h>
 #include <sys/socket.h>
@@ -264,8 +265,9 @@ TEST_F(MutatedInputs, Patterns) {
   });
 }
 
-// What a server answers to bytes on a new connection, up to the end of the status line; "" where it only closes it. After
-// `patience` milliseconds without an answer the client says that no more will come, as of a request that is cut short.
+// What a server answers to bytes on a new connection, up to the end of the status line; "" where it
+// only closes it. After `patience` milliseconds without an answer the client says that no more will
+// come, as of a request that is cut short.
 std::string answer_to(int port, const std::string& bytes, int patience) {
   const int socket = ::socket(AF_INET, SOCK_STREAM, 0);
   sockaddr_in address{.sin_family = AF_INET, .sin_port = htons(static_cast<uint16_t>(port))};

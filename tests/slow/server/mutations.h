@@ -166,7 +166,8 @@ inline int64_t peak_bytes() {
   return int64_t{usage.ru_maxrss} << 10;
 }
 
-// Reads `count` inputs, each of which must be taken or refused with an Error. Returns how many were taken.
+// Reads `count` inputs, each of which must be taken or refused with an Error. Returns how many were
+// taken.
 inline int64_t read_all(const std::string& kind, int64_t count,
                         const std::vector<std::string>& seeds,
                         const std::function<void(const std::string&)>& read) {

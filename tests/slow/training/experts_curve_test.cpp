@@ -1,5 +1,6 @@
-// Experts are worth their memory: of two models that compute as much for a token, the one with eight experts, of which
-// a token goes through two of half the width, has the lower loss after as many steps.
+// Experts are worth their memory: of two models that compute as much for a token, the one with
+// eight experts, of which a token goes through two of half the width, has the lower loss after as
+// many steps.
 #include <fmt/core.h>
 #include <gtest/gtest.h>
 

@@ -119,7 +119,8 @@ TEST(Transformers, OpensEveryFamilyAndGivesOurLogits) {
   }
   const Ended read = shell(python + " " + kComparison + directories);
   ASSERT_TRUE(read.well) << read.text;
-  // Of each: name, class, number of tensors missing or surplus, largest difference, largest logit.
+  // One line each: name, class, number of missing or surplus tensors, largest difference, largest
+  // logit.
   std::map<std::string, std::string> seen;
   std::istringstream lines(read.text);
   std::string mark, model, type;

@@ -223,7 +223,8 @@ TEST_F(RecomputeTest, InferringRunsOnceAndKeepsNothing) {
   EXPECT_EQ(in_use(), before);
 }
 
-// A number that forward makes of what came before, in a stretch of its own and inside of another one.
+// A number that forward makes of what came before, in a stretch of its own and inside of another
+// one.
 TEST_F(RecomputeTest, WhatIsMadeOnceIsTheSameAgain) {
   int made = 0;
   std::vector<double> seen;

@@ -36,7 +36,7 @@ TEST(ServeTraffic, ArrivalsAreAPoissonProcessOfTheSeed) {
   std::adjacent_difference(times.begin(), times.end(), gaps.begin());
   const double mean = times.back() / static_cast<double>(times.size());
   EXPECT_NEAR(mean, 0.02, 0.0006);
-  // Of an exponential distribution: exp(-1) of the gaps are longer than the mean, exp(-2) than two.
+  // In an exponential distribution, exp(-1) of the gaps exceed the mean and exp(-2) twice the mean.
   const auto longer = [&](double than) {
     const auto count = std::ranges::count_if(gaps, [&](double g) { return g > than; });
     return static_cast<double>(count) / static_cast<double>(gaps.size());

@@ -213,7 +213,7 @@ TEST(ModelDirectory, ReadsFilesThatAnIndexDoesNotDescribe) {
     return fmt::format(R"("{}":"m-{}-of-3.safetensors")", tensor, file);
   };
   const std::string whole = in("b", 1) + "," + in("c", 2) + "," + in("d", 2);
-  // Of `a`, which lies in two files, the index's.
+  // For `a`, which is in two files, the index decides.
   const auto second = open(whole + "," + in("a", 2));
   EXPECT_EQ(second->shard_map().at("a"), "m-2-of-3.safetensors");
   EXPECT_EQ(second->tensor_names(), (std::vector<std::string>{"b", "a", "c", "d"}));

@@ -10,7 +10,7 @@ using Kind = PickleValue::Kind;
 
 constexpr std::string_view kKnown[] = {"torch.make"};
 
-// Of protocol 2, from `body` to STOP.
+// Pickle program of protocol 2: `body`, then STOP.
 std::string program(const std::string& body) { return "\x80\x02" + body + "."; }
 
 // Its texts point into `bytes`.

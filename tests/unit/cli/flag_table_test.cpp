@@ -340,7 +340,7 @@ TEST(FlagTable, OtherSpellingsSetTheFlagOfToday) {
   EXPECT_EQ(spellings, 19);
 }
 
-// Of several spellings of a setting the last counts, and the note says which one that is.
+// If a setting is given in several spellings, the last one counts, and the note names it.
 TEST(FlagTable, OfTwoSpellingsTheLastCounts) {
   const auto notes = [](const Words& arguments, const std::string& flag, const std::string& value) {
     Train train;

@@ -208,8 +208,8 @@ TEST(IndexCache, RebuildsWhatIsDamagedLoudly) {
   EXPECT_FALSE(open_set(folder / "set", small_config()).from_cache());
 }
 
-// Of a large array not every byte is looked at on opening: a wrong entry is an error when it is
-// used, never a crash.
+// Opening does not check every byte of a large array: a wrong entry is an error when it is used,
+// never a crash.
 TEST(IndexCache, RefusesWrongEntriesWhenTheyAreUsed) {
   const TemporaryDirectory folder;
   copy_set(kSmall, folder / "set");

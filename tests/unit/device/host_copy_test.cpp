@@ -1,5 +1,5 @@
-// Copies between a GPU and host memory that is not pinned, which go through a ring of pinned buffers
-// (device/cuda/host_copy.h), on the CUDA plugin for the CPU, whose streams run late.
+// Copies between a GPU and host memory that is not pinned, which go through a ring of pinned
+// buffers (device/cuda/host_copy.h), on the CUDA plugin for the CPU, whose streams run late.
 #include <gtest/gtest.h>
 
 #include <algorithm>

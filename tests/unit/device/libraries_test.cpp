@@ -1,5 +1,5 @@
-// Where NVIDIA's libraries are looked for, which versions are taken, and which GPUs there is code for.
-// Files that are opened: tests/cuda/cli/libraries_test.cpp.
+// Where NVIDIA's libraries are looked for, which versions are taken, and which GPUs there is code
+// for. Files that are opened: tests/cuda/cli/libraries_test.cpp.
 #include "device/cuda/libraries.h"
 
 #include <dlfcn.h>

@@ -87,7 +87,8 @@ TEST(BlockCache, ForgetsWhatOtherWeightsMade) {
   EXPECT_EQ(cache.found(), 2);
 }
 
-// A window of 5 leaves blocks behind; who comes later needs those that the window sees, and no others.
+// A window of 5 leaves blocks behind; who comes later needs those that the window sees, and no
+// others.
 TEST(BlockCache, WindowsLetGoOfWhatTheyLeaveBehind) {
   BlockCache cache({.block_size = kSize, .windows = {0, 5}, .pages = {16, 16}});
   SequenceBlocks a;
@@ -105,8 +106,8 @@ TEST(BlockCache, WindowsLetGoOfWhatTheyLeaveBehind) {
   EXPECT_EQ(cache.blocks_for(0, 1000, 8), 250);
 }
 
-// Random texts of few tokens, so that many beginnings are equal; at every moment each page belongs to those who name
-// it, and a page that can be found holds what it was found by.
+// Random texts of few tokens, so that many beginnings are equal; at every moment each page belongs
+// to those who name it, and a page that can be found holds what it was found by.
 TEST(BlockCache, LosesNoPage) {
   std::mt19937 random(3);
   const auto below = [&](int64_t n) {

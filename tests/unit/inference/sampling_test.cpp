@@ -101,7 +101,7 @@ TEST(Draw, DistributionsByHand) {
   expect("top-p of the most likely", {.top_p = 0.01}, {0, 1, 0, 0});
   expect("min-p", {.min_p = 0.45}, {2.0 / 9, 4.0 / 9, 0, 3.0 / 9});
   expect("min-p 1", {.min_p = 1}, {0, 1, 0, 0});
-  // Of 4/9, 3/9, 2/9 the first two have 7/9 > 0.75; without top-k three would be needed.
+  // The first two of 4/9, 3/9, 2/9 add up to 7/9 > 0.75; without top-k three would be needed.
   expect("top-k, then top-p", {.top_k = 3, .top_p = 0.75}, {0, 4.0 / 7, 0, 3.0 / 7});
   // At temperature 1/2 0.4 and 0.3 have 25/30 of all.
   expect("temperature, then top-p", {.temperature = 0.5, .top_p = 0.8}, {0, 0.64, 0, 0.36});

@@ -441,7 +441,8 @@ TEST(Attention, GivesAQueryTheSameBitsWhereverItStands) {
   }
 }
 
-// A row that sees nothing of a panel whose keys stand on both sides of it gives zero, as among many.
+// A row that sees nothing of a panel whose keys stand on both sides of it gives zero, as among
+// many.
 TEST(Attention, ARowBetweenAllKeysSeesNone) {
   for (const auto& [type, products] : types_and_ways()) {
     const UseBf16Products use(products);

@@ -373,8 +373,9 @@ TEST(CpuEqualBits, ThreadsDoNotChangeAnything) {
   for (size_t i = 0; i < one.size(); ++i) EXPECT_TRUE(same_bits(one[i], three[i])) << i;
 }
 
-// Rows so long that a block is a few of them: how many must not depend on the threads, for the first
-// of a block finds its largest element in another order than the others. Zeros of both signs tell.
+// Rows so long that a block is a few of them: how many must not depend on the threads, for the
+// first of a block finds its largest element in another order than the others. Zeros of both signs
+// tell.
 TEST(CpuEqualBits, ThreadsDoNotChangeTheLargestLogit) {
   const int64_t rows = 130, vocabulary = 16500;
   const auto run = [&](int threads) {

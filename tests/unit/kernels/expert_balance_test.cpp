@@ -19,7 +19,7 @@ class ExpertBalance : public ::testing::TestWithParam<DeviceKind> {
   Inputs inputs_{runtime_};
 };
 
-// Of K = (1, 4; 1, 1) the share of the diagonal is sqrt(1 * 1) / (sqrt(1 * 1) + sqrt(4 * 1)).
+// For K = (1, 4; 1, 1) the diagonal's share is sqrt(1 * 1) / (sqrt(1 * 1) + sqrt(4 * 1)).
 TEST_P(ExpertBalance, SinkhornOfTwoTokensAndTwoExperts) {
   const SinkhornArgs args{.tolerance = 1e-12,
                           .logits = tensor("logits", {2, 2}, {0, std::log(4.0), 0, 0}),

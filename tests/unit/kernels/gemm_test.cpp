@@ -271,7 +271,8 @@ void for_each_sum(F f) {
   }
 }
 
-// Few rows go another way than many (kernels/cpu/products/few_rows.h), and a long sum in several slices.
+// Few rows go another way than many (kernels/cpu/products/few_rows.h), and a long sum in several
+// slices.
 TEST(Gemm, GivesFewRowsTheBitsOfMany) {
   ProductMaker maker;
   for_each_sum([&](const Types& types) {
@@ -374,7 +375,8 @@ TEST(FewRows, GiveTheBitsOfManyHoweverLongTheyAre) {
   });
 }
 
-// Tiles against the definition in bits, either way round, in memory that ends where the matrices do.
+// Tiles against the definition in bits, either way round, in memory that ends where the matrices
+// do.
 TEST(Tiles, OfAmxAreTheSumsOfTheirDefinition) {
   const auto& ways = bf16_ways();
   if (std::find(ways.begin(), ways.end(), Bf16Products::amx) == ways.end())

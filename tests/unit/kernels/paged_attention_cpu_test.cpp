@@ -15,8 +15,8 @@ struct PagedShape {
   int64_t keys, heads, kv_heads, width, page, window = 0;
 };
 
-// One sample's keys and values in a row, and the same in pages whose order is reversed; every other page of the pool,
-// and what lies behind the last key, is NaN.
+// One sample's keys and values in a row, and the same in pages whose order is reversed; every other
+// page of the pool, and what lies behind the last key, is NaN.
 class PagedKeys {
  public:
   PagedKeys(const PagedShape& shape, DType type)
@@ -37,7 +37,7 @@ class PagedKeys {
   }
 
   AttentionArgs all() { return outputs(all_, shape_.keys); }
-  // Of queries [first, first + count).
+  // Arguments for queries [first, first + count).
   AttentionArgs in_pages(int64_t first, int64_t count) {
     AttentionArgs args = all_;
     args.q = all_.q.slice(1, first, count);

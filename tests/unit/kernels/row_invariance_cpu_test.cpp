@@ -174,8 +174,9 @@ float as_float(const Tensor& t, int64_t row, int64_t column) {
   return t.dtype() == DType::f32 ? t.data<float>()[at] : static_cast<float>(t.data<bf16>()[at]);
 }
 
-// The definition (kernels/cpu/products/tiles.h), then the bias: fma(a[k], b[k], sum) in ascending k; of pairs of
-// bf16 the second, then the first; or of each 32 elements the even and the odd ones apart.
+// The definition (kernels/cpu/products/tiles.h), then the bias: fma(a[k], b[k], sum) in ascending
+// k; of pairs of bf16 the second, then the first; or of each 32 elements the even and the odd ones
+// apart.
 float chain(const GemmArgs& args, int64_t i, int64_t j, WordKind kind) {
   float sum = 0;
   const int64_t depth = args.a.size(1);

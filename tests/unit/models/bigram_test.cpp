@@ -1,5 +1,6 @@
-// A model of another composition than models/gpt, known by the two interfaces alone; docs/adding.md quotes it.
-// p(next | token) = softmax(output * norm(embedding of the token)): Bengio et al. 2003, with a context of one token.
+// A model of another composition than models/gpt, known by the two interfaces alone; docs/adding.md
+// quotes it. p(next | token) = softmax(output * norm(embedding of the token)): Bengio et al. 2003,
+// with a context of one token.
 #include <gtest/gtest.h>
 
 #include <cmath>

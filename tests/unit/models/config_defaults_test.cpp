@@ -1,5 +1,6 @@
-// A config.json means what transformers' configuration class of its type makes of it: config_defaults.json, which
-// tools/config_defaults.py writes, has each class's defaults and what it makes of keys in several forms.
+// A config.json means what transformers' configuration class of its type makes of it:
+// config_defaults.json, which tools/config_defaults.py writes, has each class's defaults and what
+// it makes of keys in several forms.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -56,8 +57,8 @@ TEST(ConfigDefaults, AnAbsentKeyIsTheDefaultOfItsClass) {
   });
 }
 
-// Keys of ids, of generation, of heads and of products that are the same in any number of parts; how a cache works.
-// GPT-2 has one dropout here, resid_pdrop's.
+// Keys of ids, of generation, of heads and of products that are the same in any number of parts;
+// how a cache works. GPT-2 has one dropout here, resid_pdrop's.
 constexpr std::string_view kOfNoModel[] = {"use_cache",
                                            "bos_token_id",
                                            "eos_token_id",

@@ -156,7 +156,7 @@ TEST(Config, FuzzGivesAnErrorOrAValidShape) {
   EXPECT_GT(refused, 500);
 }
 
-// Of each key every kind of value, and none: an Error, or what can be written.
+// Every kind of value for each key, and no value: gives an Error, or a model that can be written.
 TEST(Config, EveryKeyWithEveryKindOfValue) {
   const Json values =
       Json::parse(R"([null, true, false, 0, 1, 3, 50, -1, 0.3, "", "yarn", [], [1], {}])");
@@ -195,8 +195,8 @@ TEST(Config, EveryKeyWithEveryKindOfValue) {
   EXPECT_GT(refused, 500);
 }
 
-// Of flags the first family that can hold the model, or could without dropout; where none can, the program's
-// own, which can hold any.
+// Flags select the first family that can hold the model, or could without dropout; if none can, the
+// program's own, which can hold any.
 TEST(Config, FlagsHaveAFamily) {
   ModelFlags flags{.num_layers = 1, .hidden_size = 16, .num_attention_heads = 2, .vocab_size = 8};
   EXPECT_EQ(model_from_flags(flags, 8)->family(), "gpt2");

@@ -1,4 +1,5 @@
-// Every family, and decoders of every part: against the plain oracle, counted, described and read back.
+// Every family, and decoders of every part: against the plain oracle, counted, described and read
+// back.
 #include <gtest/gtest.h>
 
 #include "base/error.h"

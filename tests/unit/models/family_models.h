@@ -28,7 +28,7 @@ inline Json family_config(const std::string& name) {
   return Json::read(family_directory(name) + "/config.json");
 }
 
-// Of a small Llama, with queries and keys of four heads and two.
+// A small Llama with four query heads and two key heads.
 inline models::DecoderValue plain_decoder() {
   models::DecoderValue value{.vocab_size = 61, .hidden_size = 24, .max_position_embeddings = 32};
   models::LayerValue layer{
@@ -183,7 +183,7 @@ inline Json qwen2_classifier() {
   return config;
 }
 
-// Of all of them; language models alone.
+// One model of each family, language models only.
 inline std::vector<std::pair<std::string, models::Model>> family_models() {
   std::vector<std::pair<std::string, models::Model>> all;
   for (const char* name : kFamilyDirectories)

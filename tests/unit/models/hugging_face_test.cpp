@@ -33,7 +33,8 @@ const std::set<std::string_view> kNotWritten = {"add_cross_attention",
                                                 "summary_use_proj",
                                                 "transformers_version",
                                                 "use_cache"};
-// Of a score head only; written for older readers; or where the file leaves it to its default.
+// Keys of a score head only, keys written for older readers, and keys that a file may leave to
+// their default.
 const std::set<std::string_view> kEither = {"pad_token_id", "rope_theta", "head_dim",
                                             "max_window_layers", "use_bidirectional_attention"};
 

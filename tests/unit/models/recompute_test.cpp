@@ -114,7 +114,7 @@ class RecomputeTest : public ::testing::TestWithParam<std::tuple<bool, DType>> {
   }
   int64_t mlp_bytes() const { return rows(up_columns()) + rows(config.ffn_hidden_size); }
   int64_t norm_bytes() const { return 2 * (rows(config.hidden_size) + statistics()); }
-  // Of a layer: both residual sums, queries, keys and values, and the above.
+  // Bytes of a layer: both residual sums, queries, keys and values, and the above.
   int64_t layer_bytes() const {
     return 2 * rows(config.hidden_size) + rows(qkv_columns()) + attention_bytes() + mlp_bytes() +
            norm_bytes();

@@ -111,7 +111,7 @@ TEST(Schedule, EqualsMegatron) {
     styles += *style == DecayStyle::wsd;
     compare(c, learning_rate(c, *style), *increase, compared);
   }
-  // Of 63 cases; 8 are refused below, and two have styles that no flag takes
+  // 63 cases; 8 are refused below, and two have styles that no flag accepts
   // (tests/unit/settings/schedule_styles_test.cpp).
   EXPECT_EQ(all.as_array().size(), 63U);
   EXPECT_EQ(equal, 53);

@@ -187,8 +187,8 @@ TEST(Interleaved, RefusalsNameNumbersAndFlags) {
   EXPECT_EQ((PipelineShape{ScheduleKind::interleaved, 4, 2, 0}.forward_only(1, 3).size()), 6u);
 }
 
-// The parts of a pair take turns; what is in the pair is never of one micro-batch, all parts run in order, and stages
-// never wait for one another for ever.
+// The parts of a pair take turns; what is in the pair is never of one micro-batch, all parts run in
+// order, and stages never wait for one another for ever.
 TEST(Overlapped, PairsOfDifferentMicroBatchesTakeTurns) {
   using Kind = Action::Kind;
   constexpr int kParts = 4;

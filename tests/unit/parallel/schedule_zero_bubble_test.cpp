@@ -17,7 +17,7 @@ std::vector<Schedule> stage_lists(const PipelineShape& shape, int micro_batches)
   return stages;
 }
 
-// Of both chunks together: forward to weight gradient.
+// Largest number of micro-batches between forward and weight gradient, both chunks together.
 int most_unfinished(const Schedule& schedule) {
   int live = 0, most = 0;
   for (const Action& action : schedule) {

@@ -49,7 +49,7 @@ inline report::RunRecord some_run(int64_t iteration = 0) {
   return run;
 }
 
-// Of one step; batches of 8 sequences of 16 tokens.
+// Record of one step; batches of 8 sequences of 16 tokens.
 inline report::StepRecord some_step(int64_t iteration) {
   report::StepRecord r;
   r.iteration = iteration;

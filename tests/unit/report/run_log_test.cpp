@@ -165,7 +165,7 @@ TEST(MegatronFormat, StepLineIsMegatrons) {
             "(TFLOP/s/GPU): 0.1 | learning rate: 1.000000E-03 | global batch size:     8 | lm "
             "loss: 4.166667E-01 | loss scale: 1.0 | grad norm: 0.300 | number of skipped "
             "iterations:   0 | number of nan iterations:   0 |");
-  // Of several steps the mean of those that counted.
+  // For several steps, the mean of those that counted.
   r.loss = 2;
   r.loss_scale = 65536;
   interval.add(r);

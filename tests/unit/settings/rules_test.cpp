@@ -1,4 +1,5 @@
-// Each rule of the table is broken once, in the order of the table, and says what a user can change.
+// Each rule of the table is broken once, in the order of the table, and says what a user can
+// change.
 #include "settings/rules.h"
 
 #include <gtest/gtest.h>

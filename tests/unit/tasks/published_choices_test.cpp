@@ -1,5 +1,5 @@
-// The lines of published multiple-choice data sets. Prompts, choices and right answers were made with Jinja2 from the
-// task files of lm-evaluation-harness 0.4.13.
+// The lines of published multiple-choice data sets. Prompts, choices and right answers were made
+// with Jinja2 from the task files of lm-evaluation-harness 0.4.13.
 #include "tasks/context.h"
 #include "tasks/metrics.h"
 #include "unit/tasks/support.h"

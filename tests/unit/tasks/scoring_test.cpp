@@ -1,4 +1,5 @@
-// What texts are compared by, and numbers over many examples. Expected values are lm-evaluation-harness 0.4.13's.
+// What texts are compared by, and numbers over many examples. Expected values are
+// lm-evaluation-harness 0.4.13's.
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -29,7 +29,7 @@ class PublishedNames : public ::testing::TestWithParam<const char*> {
     expected_ = values(original_);
   }
 
-  // Of all parameters and states, in their order.
+  // Values of all parameters and states, in order.
   std::vector<std::vector<double>> values(const std::string& directory) {
     const auto stage =
         load_model(checkpoint::ModelDirectory(directory), model_, runtime_, DType::f64, 0);

@@ -123,7 +123,7 @@ TEST(Stages, PassOneAfterAnother) {
             "global-batch-size 2: micro-batch size 2 x 1 rank\n");
 }
 
-// Of a model without experts, what is about them has no effect.
+// Settings about experts have no effect on a model without experts.
 TEST(Stages, DivisionLeavesOutWhatTheModelDoesNotHave) {
   settings::TrainSettings s = small_settings();
   s.batch.train_iters = 1;

@@ -72,7 +72,8 @@ class Upcycled : public ::testing::Test {
   Runtime runtime_{{DeviceKind::reference, 0}, 1};
 };
 
-// Of biases, matrices stored [in,out], gate and up in one tensor, squared ReLU, norms behind, parallel layers.
+// Families with biases, matrices stored [in,out], gate and up in one tensor, squared ReLU,
+// post-norms and parallel layers.
 TEST_F(Upcycled, FamiliesComputeWhatTheDenseModelDoes) {
   for (const std::string family : {"llama", "llama_tied", "gpt2", "qwen2", "qwen3", "phi3",
                                    "gemma2", "nemotron", "gpt_neox", "falcon", "starcoder2"}) {
@@ -122,7 +123,8 @@ TEST_F(Upcycled, RoutersWhoseWeightsAddUpToTheSameKeepWhatTheDenseModelComputes)
   }
 }
 
-// The weights of a softmax over all experts, and of one sigmoid, add up to what the token makes of it.
+// The weights of a softmax over all experts, and of one sigmoid, add up to what the token makes of
+// it.
 TEST_F(Upcycled, RoutersWhoseWeightsDoNotComeNearWhatTheDenseModelComputes) {
   const std::vector<double> expected = dense_logits("llama");
   UpcyclingFlags before = four_experts(2), one = four_experts(1);

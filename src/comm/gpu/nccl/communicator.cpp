@@ -22,9 +22,9 @@ namespace {
 
 static_assert(sizeof(ncclUniqueId) == sizeof(CommunicatorId));
 
-// For a thread that is inside NCCL, when another gives up.
+// Wait for a thread inside NCCL when another gives up.
 constexpr std::chrono::seconds kPatience{1};
-// Looks at NCCL without a pause between them, and the pause after those.
+// Number of polls of NCCL without a pause, and the pause between later ones.
 constexpr int kQuickLooks = 2000;
 constexpr std::chrono::microseconds kPause{100};
 
@@ -51,9 +51,9 @@ ncclDataType_t type_of(DType type) {
 ncclRedOp_t operation_of(Reduce op) { return op == Reduce::sum ? ncclSum : ncclMax; }
 size_t size(int64_t n) { return static_cast<size_t>(n); }
 
-// NCCL does not block: a call is begun, and what it may still have to do (all of it, where others
-// must come) goes on in a thread of NCCL's. No other call of the communicator, and none of CUDA for
-// its stream, may come before that is over, which each call here waits for.
+// NCCL does not block: a call is started, and the rest of it (all of it, if others must join)
+// continues in a thread of NCCL's. Until that has ended, no other call of the communicator, and no
+// CUDA call on its stream, may be made, so every call here waits for it.
 class NcclCommunicator final : public Communicator {
  public:
   NcclCommunicator(const CommunicatorId& id, int rank, int ranks, Device device, Patience patience)
@@ -144,7 +144,8 @@ class NcclCommunicator final : public Communicator {
     });
   }
 
-  // Of a communicator that a thread is inside of, the next look shows it: who looks must not wait.
+  // If a thread is inside a call on the communicator, the next poll reports the failure: polling
+  // must not block.
   std::string failure() override {
     const std::unique_lock lock(mutex_, std::try_to_lock);
     ncclResult_t error = ncclSuccess;
@@ -154,7 +155,7 @@ class NcclCommunicator final : public Communicator {
     return fmt::format("NCCL failed: {} ({})", ncclGetErrorString(error), ncclGetLastError(comm_));
   }
 
-  // A thread that is stuck inside NCCL is helped by nothing else.
+  // Only aborting helps a thread that is stuck inside NCCL.
   void abort() noexcept override {
     given_up_ = true;
     std::unique_lock lock(mutex_, std::defer_lock);
@@ -176,7 +177,7 @@ class NcclCommunicator final : public Communicator {
     MG_CHECK(!given_up_, "{} after the communicator was aborted", name);
   }
 
-  // Until what the call began is done: queued, or, where it makes or ends the communicator, over.
+  // Waits until the call is done: queued or, if it makes or ends the communicator, finished.
   void settle(ncclResult_t result, const char* name) {
     for (int looks = 0; result == ncclInProgress; ++looks) {
       patience_();
@@ -199,9 +200,9 @@ class NcclCommunicator final : public Communicator {
 
 class Library final : public Nccl {
  public:
-  // Arenas are mapped for their own GPU alone (device/cuda/memory.cpp), and NCCL would let GPUs of
-  // one process read each other's tensors in place, and would give tensors of calls in CUDA graphs
-  // to other processes. It has no other way to learn of them.
+  // Arenas are mapped only for their own GPU (device/cuda/memory.cpp), but NCCL would let GPUs of
+  // one process read each other's tensors in place, and would share tensors of calls in CUDA graphs
+  // with other processes. These variables are the only way to prevent that.
   Library() {
     ::setenv("NCCL_P2P_DIRECT_DISABLE", "1", 1);
     ::setenv("NCCL_GRAPH_REGISTER", "0", 1);

@@ -15,7 +15,7 @@ __device__ A combined(A a, A x) {
   return x > a || x != x ? x : a;
 }
 
-// 16 and 32 bits: sums in f32, several neighbours a thread.
+// 16 and 32 bits: sums in f32, several adjacent elements per thread.
 template <class T, bool kSum>
 struct Floats {
   static constexpr int kCount = kNeighbours<T>, kAtOnce = 2;
@@ -53,7 +53,7 @@ void run_floats(const RankOrder& w, Stream& stream) {
                     Floats<T, kSum>{sources, w.stride, w.ranks, out}, stream);
 }
 
-// f64, and integers by way of 64-bit ones: one element a thread.
+// f64, and integers through 64-bit ones: one element per thread.
 template <class T, class A, bool kSum>
 __global__ void __launch_bounds__(kThreads)
     reduce_one_by_one(const T* sources, int64_t stride, int ranks, T* out, int64_t count) {

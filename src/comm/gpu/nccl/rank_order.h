@@ -1,4 +1,4 @@
-// Reductions that NCCL would round at every rank.
+// Reductions in rank order, which NCCL would round at every rank.
 #pragma once
 
 #include "comm/group.h"
@@ -15,7 +15,7 @@ struct RankOrder {
   Reduce op;
 };
 
-// Nccl::reduce() (comm/gpu/communicator.h), on the GPU.
+// Nccl::reduce() (comm/gpu/communicator.h) on the GPU.
 void reduce_in_rank_order(const RankOrder& work, Stream& stream);
 
 }  // namespace megatron::comm

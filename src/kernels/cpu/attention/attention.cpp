@@ -13,7 +13,7 @@ namespace megatron::kernels::cpu {
 
 namespace {
 
-// Whether the rows, all there are of a key head, go by keys and values as they lie.
+// True if the rows, all there are of a key head, go by keys and values as they lie.
 bool reads_unpacked(const AttentionSizes& sizes, DType type) {
   return takes_few_rows(sizes.kind, type, sizes.queries * sizes.group);
 }

@@ -1,5 +1,5 @@
-// How attention is cut in tiles: the rows of a key head are its queries times the query heads that
-// share it, so that keys and values are read once for the whole group.
+// Tiling of attention: the rows of a key head are its queries times the query heads that share it,
+// so that keys and values are read once for the whole group.
 #pragma once
 
 #include <algorithm>

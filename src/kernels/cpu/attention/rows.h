@@ -16,8 +16,8 @@ inline constexpr int64_t kKeyColumns = 128;
 static_assert(kQueryRows % kChainCut == 0 && kKeyColumns % kChainCut == 0 &&
               kPanel % kChainCut == 0);
 
-// Where the rows and columns of a tile stand. A key is seen when key_begin[i] <= key[j] <=
-// limit[i]; a tile in which all are seen says so.
+// Positions of the rows and columns of a tile. A query attends to a key if key_begin[i] <= key[j]
+// <= limit[i]; a tile without masked keys is marked.
 struct TilePlace {
   int64_t rows;
   int64_t first;             // keys of the block before the tile's; a multiple of 32
@@ -41,8 +41,8 @@ struct TileDropout {
 void random_row(const int32_t* key, int64_t keys, uint32_t position, uint64_t sample,
                 uint64_t philox_key, uint32_t* words);
 
-// One step of the online softmax (Milakov and Gimelshein 2018). With y = scale * s, soft-capped, m' =
-// max(m, max y):
+// One step of the online softmax (Milakov and Gimelshein 2018). With y = scale * s, soft-capped, m'
+// = max(m, max y):
 //   weights = dropout(e^(y - m')), sum = sum e^(m - m') + sum of e^(y - m'), output *= e^(m - m'),
 //   m = m'.
 // A row that has seen nothing keeps m = -infinity.
@@ -60,7 +60,8 @@ struct SoftmaxStep {
 };
 void softmax_step(const SoftmaxStep& step);
 
-// p = e^(y - lse), y as above, 0 where not seen; weights = dropout(p); ds = scale * p * (dropout(dp)
+// p = e^(y - lse), y as above, 0 where not seen; weights = dropout(p); ds = scale * p *
+// (dropout(dp)
 // - delta), times 1 - (y / soft_cap)^2.
 struct GradientStep {
   TilePlace place;  // rows: even

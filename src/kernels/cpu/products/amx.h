@@ -1,6 +1,6 @@
-// The instructions of AMX for tiles of bf16 (Intel, Architectures Software Developer's Manual, volume
-// 1, chapter 18). They are written as such: a compiler's intrinsics do not all say that they read
-// memory.
+// The instructions of AMX for tiles of bf16 (Intel, Architectures Software Developer's Manual,
+// volume 1, chapter 18). They are written as such: a compiler's intrinsics do not all say that they
+// read memory.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +10,8 @@ namespace megatron::kernels::cpu::amx {
 // A tile has up to 16 rows of 64 bytes.
 inline constexpr int64_t kRows = 16, kRowWords = 16;
 
-// What LDTILECFG loads: of each of the eight tiles its rows and the bytes of a row; a tile of none
-// may not be named.
+// Operand of LDTILECFG: for each of the eight tiles its number of rows and the bytes per row; a
+// tile without rows must not be used.
 struct alignas(64) Shapes {
   uint8_t palette = 1;
   uint8_t start_row = 0;
@@ -50,8 +50,8 @@ inline void store(void* to, int64_t stride_bytes) {
                : "memory");
 }
 // c += a b: row i of a holds words of two bf16, row l of b the words l of columns. Even and odd
-// elements are summed apart over all words of a's row, from 0, then added together, then to c; fused
-// products and sums in f32, subnormal numbers taken for zero.
+// elements are summed apart over all words of a's row, from 0, then added together, then to c;
+// fused products and sums in f32, subnormal numbers taken for zero.
 template <int kC, int kA, int kB>
 inline void multiply() {
   asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(kC), "i"(kA), "i"(kB));

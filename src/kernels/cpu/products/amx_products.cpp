@@ -23,7 +23,8 @@ using avx512::Vector;
 constexpr int kSums00 = 0, kSums01 = 1, kSums10 = 2, kSums11 = 3;
 constexpr int kRows0 = 4, kRows1 = 5, kColumns0 = 6, kColumns1 = 7;
 
-// The tiles of a call, set up again only where a shape changes. Rows of the second operand: `words`.
+// The tiles of a call, set up again only where a shape changes. Rows of the second operand:
+// `words`.
 class Tiles {
  public:
   Tiles() = default;
@@ -175,8 +176,8 @@ void tile_product_amx(const TileProduct& p) {
 
 namespace {
 
-// Few rows take the place of columns: rows of b are the first operand as they lie in memory, 32 at a
-// time, and the sums come transposed.
+// Few rows take the place of columns: rows of b are the first operand as they lie in memory, 32 at
+// a time, and the sums come transposed.
 class FewRows {
  public:
   static constexpr int64_t kMostWords = 8192;  // of all rows of a

@@ -15,8 +15,8 @@ namespace megatron::kernels::cpu {
 namespace {
 
 #if defined(__x86_64__) && defined(__linux__)
-// By CPUID: tiles of bf16 (leaf 7), and as large as ours (leaf 1DH, palette 1). Some virtual machines
-// announce the first without the second, and then have neither.
+// By CPUID: tiles of bf16 (leaf 7), and as large as ours (leaf 1DH, palette 1). Some virtual
+// machines announce the first without the second, and then have neither.
 bool has_tiles() {
   unsigned a, b, c, d;
   constexpr unsigned kBf16 = 1u << 22, kTile = 1u << 24;

@@ -1,4 +1,4 @@
-// How the host multiplies bf16.
+// Implementation of bf16 products on the host.
 #pragma once
 
 #include <string_view>
@@ -9,13 +9,14 @@
 namespace megatron::kernels::cpu {
 
 // amx: in the tiles of AMX. pairs: by AVX512_BF16, two products at a time. widened: as f32, block
-// by block (slower, more exact). Each has an order of sums of its own (kernels/cpu/products/tiles.h).
+// by block (slower, more exact). Each has an order of sums of its own
+// (kernels/cpu/products/tiles.h).
 enum class Bf16Products { amx, pairs, widened };
 
-// The first of them that this processor has and the process may use (kernels/instruction_set.h); for amx the kernel has to permit the process tiles,
-// which it is asked for here, once.
+// The first of them that this processor has and the process may use (kernels/instruction_set.h);
+// for amx the kernel has to permit the process tiles, which it is asked for here, once.
 Bf16Products bf16_products();
-// What a user should know of that; empty where there is nothing to say.
+// Remark for the user about the bf16 products; empty if there is none.
 std::string_view remark_on_bf16_products();
 
 // The words that a product of that type sums over; f16 is not for the kernels of the host.

@@ -13,12 +13,12 @@ struct BlockSize {
 
 // Words of k in a slice of a block.
 inline constexpr int64_t kSliceWords = 128;
-// Of any processor's blocks.
+// Upper bounds for the blocks of any processor.
 inline constexpr int64_t kMostRows = 1024, kMostColumns = 768;
 
-// cache: bytes of the second-level cache. A slice of b in panels takes 3/8 of it, or less: rows of a and of
-// sums pass through the rest. AMX is done with a slice so soon that its sums have to lie in the
-// second-level cache too, those of two threads that share one.
+// cache: bytes of the second-level cache. A slice of b in panels takes 3/8 of it, or less: rows of
+// a and of sums pass through the rest. AMX is done with a slice so soon that its sums have to lie
+// in the second-level cache too, those of two threads that share one.
 BlockSize largest_block(WordKind kind, int64_t cache);
 
 // In bytes; where the operating system does not say it: 1 MiB.

@@ -98,7 +98,7 @@ HWY_EXPORT(multiply_slice);
 
 namespace {
 
-// Of k: both operands' slices stay in the second-level cache.
+// Slice length along k: both operands' slices stay in the L2 cache.
 constexpr int64_t kSlice = 256;
 
 template <class T>
@@ -110,7 +110,8 @@ double widened(T x) {
   }
 }
 
-// to[i * row + l * step] = element (i, l), of which neighbours in memory are read one after the other.
+// to[i * row + l * step] = element (i, l), of which neighbours in memory are read one after the
+// other.
 template <class T>
 void pack(const DoubleProduct::Operand& from, int64_t places, int64_t depth, int64_t row,
           int64_t step, double* to) {

@@ -8,10 +8,10 @@
 
 namespace megatron::kernels::cpu {
 
-// c [m,n] = a b; rows of c double_stride(n) apart. Each element is one chain of fused multiply-adds in ascending k,
-// begun at 0: its bits depend on no other size.
+// c [m,n] = a b; rows of c double_stride(n) apart. Each element is one chain of fused multiply-adds
+// in ascending k, begun at 0: its bits depend on no other size.
 struct DoubleProduct {
-  // Of elements of `type` (f64, f32, bf16), from one place along m (n) to the next, and along k.
+  // An operand of `type` (f64, f32, bf16) and its strides along m (or n) and along k.
   struct Operand {
     const std::byte* at;
     int64_t place, step;

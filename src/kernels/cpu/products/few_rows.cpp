@@ -52,7 +52,7 @@ template <Form form, int64_t M>
 #pragma GCC unroll 8
   for (int64_t i = 0; i < M; ++i) sums[i] = add_product<form>(sums[i], a[i * a_row], words);
 }
-// Of 32 bits of each row of b, of which `elements` or more are there.
+// Loads 32 bits of each row of b; at least `elements` elements are readable.
 template <Form form, int64_t M>
 [[gnu::target("avx512f,avx512bw,avx512bf16")]] inline void add_memory_word(
     const uint32_t* a, int64_t a_row, Vector bits, int64_t elements, __m512 (&sums)[M]) {
@@ -172,8 +172,8 @@ template <int kHigh>
       k + 8, 0, k + 9, 0, k + 10, 0, k + 11, 0, k + 12, 0, k + 13, 0, k + 14, 0, k + 15));
 }
 
-// A word of each of 32 columns, from one row or, as pairs, from two (partner null: the second is 0).
-// Of pairs those of columns 0 to 3, 8 to 11, 16 to 19 and 24 to 27 stand in the first vector.
+// A word of each of 32 columns, from one row or, as pairs, from two (partner null: the second is
+// 0). The first vector holds the pairs of columns 0 to 3, 8 to 11, 16 to 19 and 24 to 27.
 template <Form form>
 [[gnu::target("avx512f,avx512bw,avx512bf16")]] inline void load_row(const std::byte* row,
                                                                     const std::byte* partner,

@@ -11,8 +11,9 @@
 namespace megatron::kernels::cpu {
 
 // Row i of a, of `elements` elements, at a + i * a_row in words(kind, elements) words; an odd last
-// one is paired with 0. b is of bf16 where words are pairs; else of f32, or of bf16 that is widened.
-// c [m,n] is added to where `accumulate`. Each element has the bits that tile_product gives it.
+// one is paired with 0. b is of bf16 where words are pairs; else of f32, or of bf16 that is
+// widened. c [m,n] is added to where `accumulate`. Each element has the bits that tile_product
+// gives it.
 struct FewRowsProduct {
   int64_t m, n, elements;
   const uint32_t* a;
@@ -34,13 +35,14 @@ void with_rows(int64_t m, F f) {
   }
 }
 
-// Whether these products take m rows of that kind, which this processor has, with a b of that type.
+// True if these products support m rows of this kind, which the processor must have, with a b of
+// this type.
 bool takes_few_rows(WordKind kind, DType type, int64_t m);
 
 // c = a b^T: b has n rows of `elements` elements.
 void few_rows_product_nt(WordKind kind, const FewRowsProduct& product);
-// c = a b: b has `elements` rows of n elements. Rows of c have room for n rounded up to kPanel; what
-// they get beyond n is of no use.
+// c = a b: b has `elements` rows of n elements. Rows of c have room for n rounded up to kPanel;
+// what they get beyond n is of no use.
 void few_rows_product_nn(WordKind kind, const FewRowsProduct& product);
 
 }  // namespace megatron::kernels::cpu

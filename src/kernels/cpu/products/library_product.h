@@ -1,5 +1,5 @@
-// Whole products as a caller of oneDNN would make them: what kernels/cpu/products/problem.cpp is measured
-// against.
+// Whole products as a caller of oneDNN would make them: what kernels/cpu/products/problem.cpp is
+// measured against.
 #pragma once
 
 #include <cstdint>

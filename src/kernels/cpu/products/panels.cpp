@@ -195,8 +195,8 @@ void panels_of_rows(WordKind kind, const MatrixRows& from, int64_t rows, int64_t
                           : f32_panels<bf16>(from, rows, padded, elements, panel, out);
 }
 
-// Words of consecutive columns, a part to each strip that has some, where a strip has fewer than a vector;
-// `next` words from one to the next.
+// Words of consecutive columns, a part to each strip that has some, where a strip has fewer than a
+// vector; `next` words from one to the next.
 template <int64_t N, class D>
 HWY_INLINE void store_strips(D d, hn::Vec<D> v, int64_t strip, int64_t next, uint32_t* out) {
   if constexpr (N > 4) {

@@ -1,4 +1,5 @@
-// Matrices as the words and panels that kernels/cpu/products/tiles.h multiplies, and sums back to matrices.
+// Matrices as the words and panels that kernels/cpu/products/tiles.h multiplies, and sums back to
+// matrices.
 #pragma once
 
 #include <cstddef>
@@ -33,11 +34,11 @@ void transpose_to_panel(WordKind kind, const MatrixRows& from, int64_t rows, int
 void rows_to_panels(WordKind kind, const MatrixRows& from, int64_t rows, int64_t padded,
                     int64_t elements, int64_t panel, uint32_t* out);
 
-// The transpose of the matrix in strips of tile_strip(kind) rows, as tile_product takes its first factor of
-// f32 or bf16_pair (a_row 1, a_step strip); of bf16_amx it takes panels. Word l of column j at out[(j / strip *
-// width + l) * strip + j % strip], of rows 2 l and 2 l + 1 where they are paired; width = words(kind, rows).
-// The last strip is written whole, and the one after it where two are a vector's 16 words; columns beyond the
-// last are 0.
+// The transpose of the matrix in strips of tile_strip(kind) rows, as tile_product takes its first
+// factor of f32 or bf16_pair (a_row 1, a_step strip); of bf16_amx it takes panels. Word l of column
+// j at out[(j / strip * width + l) * strip + j % strip], of rows 2 l and 2 l + 1 where they are
+// paired; width = words(kind, rows). The last strip is written whole, and the one after it where
+// two are a vector's 16 words; columns beyond the last are 0.
 void rows_to_strips(WordKind kind, const MatrixRows& from, int64_t rows, int64_t elements,
                     int64_t strip, uint32_t* out);
 

@@ -16,8 +16,8 @@ namespace megatron::kernels::cpu {
 
 namespace {
 
-// The part of a problem that one block computes: rows [i, i + m), columns [j, j + n) of product `g`, a
-// sum over [k, k + depth).
+// The part of a problem that one block computes: rows [i, i + m), columns [j, j + n) of product
+// `g`, a sum over [k, k + depth).
 struct Block {
   int64_t g, i, j, m, n, k, depth;
 };
@@ -46,7 +46,8 @@ double load(const std::byte* p, DType type, int64_t i) {
   return static_cast<float>(reinterpret_cast<const bf16*>(p)[i]);
 }
 
-// out = sums + bias + (accumulate ? out : 0), rounded once. sums: rows `stride` apart, or null for zeros.
+// out = sums + bias + (accumulate ? out : 0), rounded once. sums: rows `stride` apart, or null for
+// zeros.
 template <class Sum, class Out>
 void store(const Problem& p, const Block& block, const Sum* sums, int64_t stride = 0) {
   const std::byte* bias = bias_at(p, block);
@@ -69,8 +70,8 @@ void store_zeros(const Problem& p, const Block& block) {
 }
 
 // A block of a product in words and panels. Each sum is one chain over k in ascending order (of
-// tile_product), begun at 0, wherever the element stands: it depends neither on the block nor on the
-// cuts of k.
+// tile_product), begun at 0, wherever the element stands: it depends neither on the block nor on
+// the cuts of k.
 //
 // A slice of k at a time. All of b's slice lies in panels in the second-level cache; rows of a come
 // through in groups, and a strip of them stays in the first-level cache while all panels pass by.
@@ -117,8 +118,8 @@ class PanelProduct {
   }
 
  private:
-  // Words of k in a slice; rows of a in a group at most; words from one panel to the next: a line more
-  // than they hold, as in rows of sums, since multiples of 4 KB share places of the caches.
+  // Words of k in a slice; rows of a in a group at most; words from one panel to the next: a line
+  // more than they hold, as in rows of sums, since multiples of 4 KB share places of the caches.
   static constexpr int64_t kDepth = kSliceWords, kGroup = 64;
   static constexpr int64_t kPanelWords = kDepth * kPanel + 16;
   static_assert(2 * kDepth % kChainCut == 0 && kDepth <= kAmxTurnedWords);
@@ -214,7 +215,8 @@ class PanelProduct {
     return RowsAhead(b_at(p_, next, of.k), rows, of.depth * size, p_.ldb * size);
   }
 
-  // Memory is asked for while products are made: of few rows that of b, which all their time goes for.
+  // Memory is asked for while products are made: of few rows that of b, which all their time goes
+  // for.
   void multiply_group(const Block& group, const Slice& slice) {
     const int64_t width = words(kind_, slice.depth);
     float* sums = sums_ + (group.i - block_.i) * stride_ + (group.j - block_.j);
@@ -276,8 +278,8 @@ void run_double(const Problem& p, const Block& block) {
                          : store<double, float>(p, block, sums, stride);
 }
 
-// The blocks of a problem: each product in rows of about the same height, numbered one product after
-// the other.
+// The blocks of a problem: each product in rows of about the same height, numbered one product
+// after the other.
 class Blocks {
  public:
   Blocks(const Problem& p, const BlockSize& size)

@@ -14,9 +14,9 @@ struct Range {
   int64_t size() const { return end - begin; }
 };
 
-// out[g] = a[g] b[g] + bias[g] + (accumulate ? out[g] : 0), for g in [0, batch), rounded once; strides in
-// elements. a is [m,k], b [k,n], out [m,n], bias [n] or null. Each sum is one chain over k in ascending
-// order, whatever m, n and the blocks are.
+// out[g] = a[g] b[g] + bias[g] + (accumulate ? out[g] : 0), for g in [0, batch), rounded once;
+// strides in elements. a is [m,k], b [k,n], out [m,n], bias [n] or null. Each sum is one chain over
+// k in ascending order, whatever m, n and the blocks are.
 struct Problem {
   int64_t batch = 1, m = 0, n = 0, k = 0;
   const std::byte* a = nullptr;

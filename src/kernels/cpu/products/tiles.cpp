@@ -13,8 +13,8 @@ HWY_BEFORE_NAMESPACE();
 namespace megatron::kernels::cpu {
 namespace HWY_NAMESPACE {
 
-// Rows that are summed at once, by two vectors of columns: as many as the registers hold, of which there
-// are 32 or 16. Twelve sums keep two units busy whose sums take 4 to 5 cycles.
+// Rows that are summed at once, by two vectors of columns: as many as the registers hold, of which
+// there are 32 or 16. Twelve sums keep two units busy whose sums take 4 to 5 cycles.
 #if HWY_TARGET == HWY_AVX3 || HWY_ARCH_ARM_A64
 inline constexpr int64_t kRows = 8, kStripRows = kRows;
 #else
@@ -59,8 +59,8 @@ void sum_fewer_rows(const TileProduct& p, int64_t rows, int64_t i, int64_t j) {
   }
 }
 
-// Of those that are left. The last ones are summed in two parts of about the same size: one or two rows by
-// themselves would wait for each sum.
+// Number of the remaining rows to process together. The last rows are split into two parts of
+// similar size, since one or two rows alone would stall on each sum.
 int64_t rows_at_once(int64_t left) {
   if (left <= kRows) return left;
   return left < kRows + kRows / 2 ? kRows / 2 + 1 : kRows;

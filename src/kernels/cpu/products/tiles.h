@@ -15,7 +15,7 @@ inline int64_t words(WordKind kind, int64_t elements) {
   return is_paired(kind) ? (elements + 1) / 2 : elements;
 }
 
-// Where k may be cut for every kind, in elements.
+// k may be split at multiples of this number of elements, for every kind.
 inline constexpr int64_t kChainCut = 32;
 
 // The second factor lies in panels of this many columns.
@@ -30,8 +30,8 @@ inline constexpr int64_t kPanel = 32;
 //   bf16_pair: as AVX512_BF16 sums (vdpbf16ps), the odd element of a word, then the even one;
 //   bf16_amx: as AMX sums (tdpbf16ps), of 16 words the even elements and the odd ones, each a chain
 //   begun at 0; then sum += even + odd. The last 16 may be fewer.
-// Pairs take subnormal numbers for zero. An element's bits depend on no size but k, and k may be cut
-// anywhere, for bf16_amx at multiples of kChainCut elements.
+// Pairs take subnormal numbers for zero. An element's bits depend on no size but k, and k may be
+// cut anywhere, for bf16_amx at multiples of kChainCut elements.
 struct TileProduct {
   int64_t m, n, k;
   const uint32_t* a;
@@ -47,7 +47,7 @@ struct TileProduct {
 void tile_product(WordKind kind, const TileProduct& product);
 // Rows of the first factor that it takes at a time where they have no remainder.
 int64_t tile_strip(WordKind kind);
-// What its sums of f32 run on.
+// Instructions that compute its f32 sums.
 enum class TileSet { avx512, avx2, other };
 TileSet tile_set();
 

@@ -21,8 +21,8 @@ struct ForwardTiles {
   int keys[kKeys];
 };
 
-// Of a thread's rows: the largest score in units of ln 2, this thread's part of the sum of 2^(score
-// - maximum), and its columns of the weighted sum of values.
+// State of a thread's rows: the largest score in units of ln 2, this thread's part of the sum of
+// 2^(score - maximum), and its columns of the weighted sum of values.
 template <int kWidth, int kRows>
 struct SoftmaxRows {
   float maximum[kRows], sum[kRows], out[kRows][thread_columns(kWidth)];
@@ -148,9 +148,10 @@ void launch_forward(const ForwardCall<T>& work, const AttentionBlocks& blocks, S
 
 }  // namespace
 
-// The library's where it takes the call (library_attention.h), else our own: f32, bf16 and f16, heads
-// up to kAttentionWidth wide (an Error for others). On tensor cores (on_tensor_cores) weights and
-// gradients of scores are rounded to the type of the tensors before their products, as the library does.
+// The library's where it takes the call (library_attention.h), else our own: f32, bf16 and f16,
+// heads up to kAttentionWidth wide (an Error for others). On tensor cores (on_tensor_cores) weights
+// and gradients of scores are rounded to the type of the tensors before their products, as the
+// library does.
 void attention(const AttentionArgs& args, Stream& stream) {
   check(args);
   ask_library_scratch(args, stream);

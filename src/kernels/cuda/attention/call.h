@@ -1,4 +1,4 @@
-// What the kernels of attention have in common: their argument and how its work is cut in blocks.
+// Common parts of the attention kernels: their argument and the division of its work into blocks.
 #pragma once
 
 #include <type_traits>
@@ -42,7 +42,7 @@ struct HeadBlock {
   int64_t number;  // the sample's, of dropout
 };
 
-// Where a row's value is in an [B,N,T] tensor.
+// Index of a row's value in a [B,N,T] tensor.
 __device__ inline int64_t statistics_index(const AttentionCall& call, const HeadBlock& block,
                                            int row) {
   const int group = call.places.group, query = row / group;

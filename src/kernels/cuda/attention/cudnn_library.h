@@ -1,4 +1,4 @@
-// Whether cuDNN is there, for calls that it would compute.
+// Checks that cuDNN is available for calls that it would compute.
 #pragma once
 
 namespace megatron::kernels::cuda {

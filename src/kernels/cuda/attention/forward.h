@@ -39,7 +39,7 @@ __device__ inline float log_sum_exp(float maximum, float sum) {
   return sum == 0 ? -INFINITY : fmaf(maximum, kLn2, logf(sum));
 }
 
-// Of a row: what its weighted sum is multiplied by, besides `kept`, and its log sum exp.
+// A row's factor on its weighted sum, besides `kept`, and its log-sum-exp.
 struct RowTotal {
   __device__ RowTotal(float maximum, float sum, const float* sinks, int head, float kept) {
     if (sinks == nullptr) {
@@ -58,7 +58,7 @@ struct RowTotal {
   float factor, lse;
 };
 
-// Of calls that are computed on tensor cores (on_tensor_cores).
+// Forward for calls that run on tensor cores (on_tensor_cores).
 void tensor_core_attention(const AttentionArgs& args, const Tensor& spans, Stream& stream);
 
 }  // namespace megatron::kernels::cuda

@@ -1,5 +1,5 @@
-// The forward of attention in bf16 and f16 on tensor cores: weights are rounded for the product with
-// values, scores and sums are f32.
+// The forward of attention in bf16 and f16 on tensor cores: weights are rounded for the product
+// with values, scores and sums are f32.
 #include <cmath>
 
 #include "kernels/cuda/attention/forward.h"
@@ -22,8 +22,8 @@ struct ForwardStrips {
   alignas(8) int keys[2][kKeys];
 };
 
-// Of a lane's two rows of a strip: the largest score in units of ln 2, this lane's part of the sum
-// of 2^(score - maximum), and its columns of the weighted sum of values.
+// State of a lane's two rows of a strip: the largest score in units of ln 2, this lane's part of
+// the sum of 2^(score - maximum), and its columns of the weighted sum of values.
 template <int kWidth, int kStrips>
 struct SoftmaxStrips {
   float maximum[kStrips][2], sum[kStrips][2], out[kStrips][kWidth / 8][4];

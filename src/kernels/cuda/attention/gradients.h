@@ -15,7 +15,7 @@ void query_gradient(const AttentionBackwardArgs& args, const Tensor& delta, cons
                     Stream& stream);
 void key_gradient(const AttentionBackwardArgs& args, const Tensor& delta, const Tensor& spans,
                   Stream& stream);
-// Of calls that are computed on tensor cores (on_tensor_cores).
+// Gradients for calls that run on tensor cores (on_tensor_cores).
 void tensor_core_query_gradient(const AttentionBackwardArgs& args, const Tensor& delta,
                                 const Tensor& spans, Stream& stream);
 void tensor_core_key_gradient(const AttentionBackwardArgs& args, const Tensor& delta,
@@ -69,7 +69,7 @@ GradientCall<T> gradient_call(const AttentionBackwardArgs& args, const Attention
           .dv = GradientTensor<T>(args.dv, args.q.dtype(), args.beta_kv)};
 }
 
-// Of a tile's query rows.
+// Values of a tile's query rows.
 template <int kRows>
 struct RowStatistics {
   float lse[kRows];  // in units of ln 2; +infinity, which makes p 0, for rows that see nothing

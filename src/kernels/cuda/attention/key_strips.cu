@@ -68,8 +68,8 @@ struct OwnKeys {
   KeySpan span;
 };
 
-// Of a strip's products s and dp = v dout^T: s becomes f p, and dp becomes ds. Rows beyond the last
-// have zeros for q, dout, lse and delta, which adds nothing to either gradient.
+// Turns a strip's products s and dp = v dout^T into f p and ds. Rows beyond the last have zeros for
+// q, dout, lse and delta, which add nothing to either gradient.
 template <bool kCapped, class T, int kWidth, int kQueries, int kBlocks>
 __device__ void gradient_strip(const AttentionCall& call, const HeadBlock& block, int first_key,
                                bool all, const OwnKeys& own,

@@ -19,7 +19,8 @@ __device__ int warp_highest(int x) {
   return x;
 }
 
-// Of one value a warp; every thread gets the block's. `all` holds a value a warp.
+// Minimum over one value per warp; every thread gets the block's result. `all` holds one value per
+// warp.
 __device__ int block_lowest(int x, int* all) {
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, warps = blockDim.x / kWarp;
   if (lane == 0) all[warp] = x;

@@ -15,12 +15,12 @@ namespace megatron::kernels::cuda {
 // bound see every key below it.
 inline constexpr int kNever = INT_MAX;
 
-// Of the queries of a block of rows: the lowest and the highest of their window_start, and of the
-// positions up to which they see.
+// For the queries of a block of rows: the lowest and the highest window_start, and the lowest and
+// highest position that they see up to.
 struct alignas(16) RowSpan {
   int lowest_begin, highest_begin, lowest_limit, highest_limit;
 };
-// Of a block of keys: the lowest and the highest position.
+// Lowest and highest position of a block of keys.
 struct alignas(8) KeySpan {
   int lowest, highest;
 };
@@ -98,8 +98,8 @@ struct Places {
   }
 };
 
-// Of a call with these blocks. `spans` (AttentionScratch) are filled by kernels that are queued
-// here; undefined: they follow from indices.
+// Places of a call with these blocks. `spans` (AttentionScratch) are filled by kernels queued here;
+// undefined: they follow from indices.
 template <class Args>
 Places places_of(const Args& args, const AttentionBlocks& blocks, const Tensor& spans,
                  Stream& stream);

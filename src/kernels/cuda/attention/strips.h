@@ -1,8 +1,8 @@
 // Attention in bf16 and f16 on tensor cores: tiles in shared memory, and products of them in
 // registers (fragments: tensor_cores.h). A warp makes strips of 16 rows of results. Of a strip's
-// columns lane 4 g + t has x[column / 8][2 h + e]: row g + 8 h, columns 2 t + e of every eight. What
-// a product leaves in these places is the left operand of the next one, once it is rounded. Rows of
-// tiles are padded by 16 bytes, so that eight rows of a matrix lie in different banks.
+// columns lane 4 g + t has x[column / 8][2 h + e]: row g + 8 h, columns 2 t + e of every eight.
+// What a product leaves in these places is the left operand of the next one, once it is rounded.
+// Rows of tiles are padded by 16 bytes, so that eight rows of a matrix lie in different banks.
 #pragma once
 
 #include <cstring>
@@ -47,8 +47,8 @@ void for_tensor_core_width(int64_t width, F&& f) {
 template <int kWidth>
 inline constexpr int kChunksTogether = kWidth > 96 ? 1 : 4;
 
-// Rows first to first + kRows - 1; rows from `end` on and columns from `width` on are zero. They are
-// there when each thread has waited for its copies and met the others.
+// Rows first to first + kRows - 1; rows from `end` on and columns from `width` on are zero. They
+// are there when each thread has waited for its copies and met the others.
 template <int kRows, int kWidth, template <class> class Rows, class T>
 __device__ void fetch_tile(const Rows<T>& rows, int first, int end, int width, T* tile) {
   constexpr int N = kChunk<T>, kChunks = kWidth / N;
@@ -246,8 +246,8 @@ __device__ inline int next_keys(const Places& places, int sample, const RowSpan&
   return places.key_blocks;
 }
 
-// Bit 4 (column / 8) + column % 4 of a strip's row g + 8 h: whether the key of this lane's column is
-// kept.
+// Bit 4 (column / 8) + column % 4 of a strip's row g + 8 h: whether the key of this lane's column
+// is kept.
 struct KeptKeys {
   uint32_t of[2];
   __device__ bool at(int h, int block, int e) const {
@@ -255,8 +255,8 @@ struct KeptKeys {
   }
 };
 
-// Of row `row` of the tile (the strip's g = 0) on, against keys from `first_key` on. Without
-// positions four lanes share the draws of two rows.
+// Dropout of rows from `row` of the tile (the strip's g = 0) against keys from `first_key`. Without
+// positions, four lanes share the draws of two rows.
 template <int kKeys, int kRows>
 __device__ KeptKeys kept_keys(const AttentionCall& call, const HeadBlock& block,
                               const RowPlaces<kRows>& rows, int row, int first_key,
@@ -305,9 +305,9 @@ struct KeptQueries {
   }
 };
 
-// Of the tile's queries, whose generator's keys are draws[...], against a strip's keys: `first_key`
-// is the index of its first, and key[h] the position of row g + 8 h. Without positions four lanes
-// share four draws.
+// Dropout of the tile's queries, whose generator keys are draws[...], against a strip's keys:
+// `first_key` is the index of the first, and key[h] the position of row g + 8 h. Without positions,
+// four lanes share four draws.
 template <int kQueries>
 __device__ KeptQueries kept_queries(const AttentionDropout& dropout, const HeadBlock& block,
                                     const RowPlaces<kQueries>& rows, const uint64_t* draws,

@@ -52,7 +52,7 @@ HeadTensor<T> head_tensor(const Tensor& tensor) {
   return heads;
 }
 
-// Where keys lie in pages (AttentionArgs::block_table); table null: they do not.
+// Location of keys in pages (AttentionArgs::block_table); table null: keys are not paged.
 struct PageTable {
   const int32_t* table = nullptr;
   int blocks = 0;  // of a sample
@@ -80,7 +80,8 @@ struct HeadRows {
   bool whole;
 };
 
-// The keys, or values, of one sample and key head: [samples, keys, heads, width], or pages of a pool.
+// The keys, or values, of one sample and key head: [samples, keys, heads, width], or pages of a
+// pool.
 template <class T>
 struct KeyRows {
   __device__ KeyRows(const HeadTensor<T>& tensor, const PageTable& pages, int sample, int key_head)

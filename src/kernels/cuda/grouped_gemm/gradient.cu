@@ -47,7 +47,8 @@ struct BiasGradient {
   bool accumulate, whole;  // whole: rows of dy
 };
 
-// A block sums kSlab columns of a group: warp w rows w, w + kWarps, ... in order, then the warps in order.
+// A block sums kSlab columns of a group: warp w rows w, w + kWarps, ... in order, then the warps in
+// order.
 template <class T>
 __global__ void __launch_bounds__(kThreads) sum_columns(BiasGradient<T> g) {
   constexpr int kOfLane = 4, kSlab = kWarp * kOfLane, kWarps = kThreads / kWarp;

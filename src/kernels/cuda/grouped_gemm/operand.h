@@ -1,5 +1,5 @@
-// What the tiles of grouped products read. A tile of a product, out[i][j] = sum over d of a(i, d) b(j, d), has rows of
-// results for its operand a and columns for b: both are called places here.
+// What the tiles of grouped products read. A tile of a product, out[i][j] = sum over d of a(i, d)
+// b(j, d), has rows of results for its operand a and columns for b: both are called places here.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -12,8 +12,8 @@ namespace megatron::kernels::cuda {
 // Threads of a block, and blocks that share a multiprocessor's registers.
 inline constexpr int kProductThreads = 256, kProductBlocks = 2;
 
-// From the tile's first place on. kDepthInside: a place is a row in memory, and depth lies along it; else the rows are
-// depths, and places lie along them.
+// From the tile's first place on. kDepthInside: a place is a row in memory, and depth lies along
+// it; else the rows are depths, and places lie along them.
 template <class T, bool kDepthInside>
 struct Operand {
   const T* data;

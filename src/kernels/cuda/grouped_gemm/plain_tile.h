@@ -1,4 +1,5 @@
-// A tile of a product in fused multiply-adds, in f32 or f64: each element's terms are added in order of depth.
+// A tile of a product in fused multiply-adds, in f32 or f64: each element's terms are added in
+// order of depth.
 #pragma once
 
 #include "kernels/cuda/grouped_gemm/operand.h"
@@ -25,8 +26,8 @@ struct PlainTile {
     }
   }
 
-  // Calls store(row, column, values) for every kOwn neighbours of a row that begin inside of the tile. Every thread of
-  // the block calls this.
+  // Calls store(row, column, values) for every kOwn neighbours of a row that begin inside of the
+  // tile. Every thread of the block calls this.
   template <class Store>
   __device__ static void multiply(const Operand<T, kInsideA>& a, const Operand<T, kInsideB>& b,
                                   int64_t depth, const Store& store) {

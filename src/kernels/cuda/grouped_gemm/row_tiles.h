@@ -1,5 +1,5 @@
-// Groups of rows in tiles, each of one group. How many rows a group has is known to the device alone: there are as many
-// blocks as the worst case has tiles, and each finds its own.
+// Groups of rows in tiles, each of one group. How many rows a group has is known to the device
+// alone: there are as many blocks as the worst case has tiles, and each finds its own.
 #pragma once
 
 #include <algorithm>
@@ -18,8 +18,8 @@ struct RowTile {
   int first, count;  // none: there is no such tile
 };
 
-// Tile `number` of the rows [offsets[g], offsets[g+1]) of each group and of the rows from offsets[groups] on. Whole warps
-// call this.
+// Tile `number` of the rows [offsets[g], offsets[g+1]) of each group and of the rows from
+// offsets[groups] on. Whole warps call this.
 __device__ inline RowTile find_row_tile(const int32_t* offsets, int groups, int rows, int height,
                                         int number) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;

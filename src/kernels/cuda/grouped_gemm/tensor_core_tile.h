@@ -1,6 +1,6 @@
-// A tile of a grouped product in bf16 or f16 on tensor cores, with sums in f32: each element's terms are added in order
-// of depth, 16 at a time, the same for every tile. Rows of tiles are padded by 16 bytes, so that eight rows of a matrix
-// lie in different banks.
+// A tile of a grouped product in bf16 or f16 on tensor cores, with sums in f32: each element's
+// terms are added in order of depth, 16 at a time, the same for every tile. Rows of tiles are
+// padded by 16 bytes, so that eight rows of a matrix lie in different banks.
 #pragma once
 
 #include "kernels/cuda/grouped_gemm/operand.h"
@@ -16,8 +16,9 @@ struct OperandTile {
   static constexpr int kWidth = kDepthInside ? kDepth : kPlaces, kPitch = kWidth + 8;
   alignas(16) T at[kHeight * kPitch];
 
-  // Depths from `first` on; zeros from `depth` on and beyond the operand's places. They are there when each thread has
-  // waited for its copies and met the others. One copy after another: sums leave few registers for addresses.
+  // Depths from `first` on; zeros from `depth` on and beyond the operand's places. They are there
+  // when each thread has waited for its copies and met the others. One copy after another: sums
+  // leave few registers for addresses.
   __device__ void fetch(const Operand<T, kDepthInside>& from, int64_t first, int64_t depth) {
     constexpr int N = kChunk<T>, kChunks = kWidth / N;
     const int64_t height = kDepthInside ? from.places : depth - first;

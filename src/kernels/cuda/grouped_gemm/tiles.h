@@ -6,7 +6,8 @@
 
 namespace megatron::kernels::cuda {
 
-// Calls f with the tile of products with so many rows, about. An element's bits do not depend on which it is.
+// Calls f with the tile of products with so many rows, about. An element's bits do not depend on
+// which it is.
 template <class T, bool kInsideA, bool kInsideB, class F>
 void for_product_tile(int64_t rows, F&& f) {
   if constexpr (sizeof(T) > 2) {
@@ -18,7 +19,7 @@ void for_product_tile(int64_t rows, F&& f) {
   }
 }
 
-// Whether rows of that width are read and written by vectors of up to four.
+// True if rows of this width are read and written as vectors of up to four.
 template <class T>
 bool is_whole(const T* p, int64_t width) {
   return width % 4 == 0 && are_aligned({p});

@@ -104,7 +104,7 @@ Call prepare(const GemmArgs& args, const GemmScratch& scratch, Stream& stream) {
   return call;
 }
 
-// Whether the library may do it with the product: it asks rows of aux, in its own view columns, to
+// True if the library may do it with the product: it asks rows of aux, in its own view columns, to
 // be a multiple of 8 apart. How exact its gelu is, it does not tell: in fp32 ours is taken.
 bool may_fuse(const GemmArgs& args) {
   if (args.out.elements() == 0 || args.a.elements() == 0) return false;
@@ -114,7 +114,7 @@ bool may_fuse(const GemmArgs& args) {
   return args.aux.size(1) % 8 == 0 && alignment(args.aux.address()) == 16;
 }
 
-// Whether it is done.
+// True if it is done.
 bool fuse(const GemmArgs& args, const GemmScratch& scratch, Stream& stream) {
   Call call = prepare(args, scratch, stream);
   Product& p = call.product;
@@ -141,14 +141,14 @@ bool fused(const GemmArgs& args, Stream& stream) {
 }  // namespace
 
 // By cuBLASLt; with double_sums, a kernel of our own.
-// Types f32 (no TF32), bf16 and f16 with f32 sums; f64 with double_sums only, else it throws Error. Where a call's
-// sums are split over K, the parts are f32 and are added in a fixed order, so that the same call gives the same bits
-// in every run on one kind of GPU with one version of cuBLASLt. What the contract promises of the forward form does
-// not hold: cuBLASLt takes other kernels for other sizes, so that an element's bits may depend on the number of rows
-// and columns, and on whether the tensors are aligned to 16 bytes.
-// Epilogues are cuBLASLt's where it has the product with them; else kernels of our own that follow
-// it, which round in between. cuBLASLt takes an aux whose rows are multiples of 8 values, aligned to
-// 16 bytes.
+// Types f32 (no TF32), bf16 and f16 with f32 sums; f64 with double_sums only, else it throws Error.
+// Where a call's sums are split over K, the parts are f32 and are added in a fixed order, so that
+// the same call gives the same bits in every run on one kind of GPU with one version of cuBLASLt.
+// What the contract promises of the forward form does not hold: cuBLASLt takes other kernels for
+// other sizes, so that an element's bits may depend on the number of rows and columns, and on
+// whether the tensors are aligned to 16 bytes. Epilogues are cuBLASLt's where it has the product
+// with them; else kernels of our own that follow it, which round in between. cuBLASLt takes an aux
+// whose rows are multiples of 8 values, aligned to 16 bytes.
 void gemm(const GemmArgs& args, Stream& stream) {
   check(args);
   if (args.a.dtype() == DType::f64 && !args.double_sums) refuse_type("gemm", DType::f64);

@@ -63,8 +63,8 @@ void set(cublasLtMatmulPreference_t preference, cublasLtMatmulPreferenceAttribut
         "cublasLtMatmulPreferenceSetAttribute");
 }
 
-// Of the transposed product, whose columns are the rows of ours: the gradient of a bias is summed
-// over its B.
+// Epilogue of the transposed product, whose columns are our rows: a bias gradient is summed over
+// its B.
 cublasLtEpilogue_t epilogue_of(const Product& p) {
   if (p.bias_gradient) return CUBLASLT_EPILOGUE_BGRADB;
   switch (p.epilogue) {
@@ -185,7 +185,7 @@ std::vector<cublasLtMatmulAlgo_t> find_algorithms(cublasLtHandle_t library, cons
   return algorithms;
 }
 
-// Whether the library says so of an algorithm that cannot compute a product, rather than of itself
+// True if the library says so of an algorithm that cannot compute a product, rather than of itself
 // or of the device; nothing is queued then.
 bool refuses_algorithm(cublasStatus_t status) {
   return status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE ||
@@ -270,7 +270,7 @@ void ProductPlans::choose_fastest(const Product& product, ProductPlan& plan,
   if (before) before->restore();
 }
 
-// Whether there was a choice that could be followed.
+// True if there was a choice that could be followed.
 bool ProductPlans::choose_given(const Product& product, ProductPlan& plan) const {
   const auto given = given_.find(key_of(product));
   if (given == given_.end()) return false;

@@ -19,8 +19,7 @@ using Attempt = std::function<bool(const cublasLtMatmulAlgo_t& algorithm)>;
 size_t fastest(const std::vector<cublasLtMatmulAlgo_t>& algorithms, const Attempt& attempt,
                megatron::cuda::CudaStream& stream);
 
-// What lies in device memory, kept in host memory meanwhile, since a GPU may have none to spare:
-// restore() puts it back.
+// Copy of device memory in host memory, since a GPU may have none to spare: restore() puts it back.
 class HostCopy {
  public:
   HostCopy(void* at, size_t bytes, megatron::cuda::CudaStream& stream);

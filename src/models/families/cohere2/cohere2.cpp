@@ -1,5 +1,5 @@
-// Cohere Command R7B (Cohere 2025): attention and MLP in parallel after one LayerNorm without a bias; rotary positions,
-// interleaved, in layers with a window only; scaled logits.
+// Cohere Command R7B (Cohere 2025): attention and MLP in parallel after one LayerNorm without a
+// bias; rotary positions, interleaved, in layers with a window only; scaled logits.
 #include "models/families/all.h"
 #include "models/families/config_json.h"
 #include "models/families/rotary_json.h"

@@ -1,5 +1,5 @@
-// Falcon 7B, 40B, 180B (Almazrouei et al. 2023): attention and MLP in parallel, after one LayerNorm or two; queries,
-// keys and values fused, grouped by key head.
+// Falcon 7B, 40B, 180B (Almazrouei et al. 2023): attention and MLP in parallel, after one LayerNorm
+// or two; queries, keys and values fused, grouped by key head.
 #include "base/error.h"
 #include "models/families/all.h"
 #include "models/families/config_json.h"

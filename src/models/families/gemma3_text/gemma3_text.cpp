@@ -1,5 +1,5 @@
-// Gemma 3, its text model (Gemma Team 2025): Gemma 2 with norms of queries and keys in place of soft caps, and
-// rotary positions of their own for layers with a window.
+// Gemma 3, its text model (Gemma Team 2025): Gemma 2 with norms of queries and keys in place of
+// soft caps, and rotary positions of their own for layers with a window.
 #include "base/error.h"
 #include "base/log.h"
 #include "models/families/all.h"

@@ -1,4 +1,5 @@
-// GLM-4.5 and GLM-4.6 (GLM Team 2025): sigmoid scores with a correction bias, a shared expert, dense first layers.
+// GLM-4.5 and GLM-4.6 (GLM Team 2025): sigmoid scores with a correction bias, a shared expert,
+// dense first layers.
 #include "base/error.h"
 #include "models/families/all.h"
 #include "models/families/experts_json.h"

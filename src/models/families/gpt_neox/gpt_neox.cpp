@@ -1,5 +1,5 @@
-// GPT-NeoX and Pythia (Black et al. 2022; Biderman et al. 2023): LayerNorm, biases, a part of each head rotated,
-// attention and MLP in parallel with a norm each.
+// GPT-NeoX and Pythia (Black et al. 2022; Biderman et al. 2023): LayerNorm, biases, a part of each
+// head rotated, attention and MLP in parallel with a norm each.
 #include "models/families/all.h"
 #include "models/families/config_json.h"
 

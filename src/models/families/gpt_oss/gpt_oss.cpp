@@ -1,5 +1,5 @@
-// gpt-oss (OpenAI 2025): experts with biases and a clamped SwiGLU, attention with learned sinks and windows in every other
-// layer, YaRN positions.
+// gpt-oss (OpenAI 2025): experts with biases and a clamped SwiGLU, attention with learned sinks and
+// windows in every other layer, YaRN positions.
 #include "models/families/all.h"
 #include "models/families/experts_json.h"
 

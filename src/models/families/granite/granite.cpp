@@ -1,4 +1,5 @@
-// Granite 3 (Granite Team 2024): Llama with multipliers of embeddings, residuals, scores and logits.
+// Granite 3 (Granite Team 2024): Llama with multipliers of embeddings, residuals, scores and
+// logits.
 #include <cmath>
 
 #include "base/error.h"
@@ -34,8 +35,8 @@ DecoderValue read(const Json& j) {
   return value;
 }
 
-// The number whose inverse the scale is: a whole one, or else what rounding makes of 1 / scale, or a
-// neighbour of it.
+// The number whose inverse is the scale: a whole number, or else the rounded 1 / scale or a
+// neighbouring double.
 double divisor(double scale) {
   const double inverse = 1 / scale;
   for (const double tried : {std::round(inverse), inverse, std::nextafter(inverse, 0),

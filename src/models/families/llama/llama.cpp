@@ -1,5 +1,6 @@
-// Llama 1 to 3.3 (Touvron et al. 2023; Grattafiori et al. 2024): rotary positions with every scaling, RMSNorm,
-// gated SiLU, key heads that several query heads share; a language-model or a score head.
+// Llama 1 to 3.3 (Touvron et al. 2023; Grattafiori et al. 2024): rotary positions with every
+// scaling, RMSNorm, gated SiLU, key heads that several query heads share; a language-model or a
+// score head.
 #include "models/families/all.h"
 #include "models/families/config_json.h"
 

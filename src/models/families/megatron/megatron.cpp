@@ -1,5 +1,5 @@
-// Any decoder, whatever family could hold it: config.json is the value itself. transformers does not know the
-// type; the tensors go by the names of this program.
+// Any decoder, whatever family could hold it: config.json is the value itself. transformers does
+// not know the type; the tensors go by the names of this program.
 #include "base/error.h"
 #include "models/families/all.h"
 #include "models/families/config_json.h"
@@ -44,7 +44,7 @@ FamilyTensors tensors(const DecoderValue&) {
                     {"mlp", "mlp"}}};
 }
 
-// They stand under their own names in it.
+// Flags appear under their own names in the file.
 constexpr DecoderFamily::Key kKeys[] = {{"--", ""}};
 
 }  // namespace

@@ -1,4 +1,5 @@
-// Mixtral (Jiang et al. 2024): Mistral with eight experts in every layer, two of which a token goes through.
+// Mixtral (Jiang et al. 2024): Mistral with eight experts in every layer, two of which a token goes
+// through.
 #include "models/families/all.h"
 #include "models/families/experts_json.h"
 

@@ -1,5 +1,5 @@
-// Nemotron-4 and Minitron (Parmar et al. 2024): LayerNorm with 1 + w, squared ReLU without a gate, half of each
-// head rotated.
+// Nemotron-4 and Minitron (Parmar et al. 2024): LayerNorm with 1 + w, squared ReLU without a gate,
+// half of each head rotated.
 #include "models/families/all.h"
 #include "models/families/config_json.h"
 

@@ -1,5 +1,6 @@
-// Llama-Nemotron 49B, 51B, 253B (Bercovich et al. 2024, 2025): Llama whose layers differ: heads that share keys,
-// widths of MLPs, blocks without attention or MLP, or with one matrix in their place.
+// Llama-Nemotron 49B, 51B, 253B (Bercovich et al. 2024, 2025): Llama whose layers differ: heads
+// that share keys, widths of MLPs, blocks without attention or MLP, or with one matrix in their
+// place.
 #include "base/error.h"
 #include "models/decoder/heterogeneous.h"
 #include "models/families/all.h"

@@ -1,4 +1,5 @@
-// OLMo 2 (OLMo Team 2024): norms after attention and MLP only, queries and keys normalised over all heads.
+// OLMo 2 (OLMo Team 2024): norms after attention and MLP only, queries and keys normalised over all
+// heads.
 #include "models/families/all.h"
 #include "models/families/config_json.h"
 

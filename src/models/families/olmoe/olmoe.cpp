@@ -1,4 +1,5 @@
-// OLMoE (Muennighoff et al. 2024): experts in every layer, queries and keys normalised over all heads.
+// OLMoE (Muennighoff et al. 2024): experts in every layer, queries and keys normalised over all
+// heads.
 #include "models/families/all.h"
 #include "models/families/experts_json.h"
 

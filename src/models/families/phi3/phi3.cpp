@@ -1,5 +1,5 @@
-// Phi-3, Phi-3.5 mini and Phi-4 (Abdin et al. 2024): Llama with fused matrices, longrope scaling and partly rotated
-// heads.
+// Phi-3, Phi-3.5 mini and Phi-4 (Abdin et al. 2024): Llama with fused matrices, longrope scaling
+// and partly rotated heads.
 #include "base/error.h"
 #include "models/families/all.h"
 #include "models/families/config_json.h"

@@ -1,5 +1,5 @@
-// Qwen2, Qwen2.5 (Yang et al. 2024): Llama with biases on queries, keys and values alone; windows from a layer
-// on; a language-model or a score head.
+// Qwen2, Qwen2.5 (Yang et al. 2024): Llama with biases on queries, keys and values alone; windows
+// from a layer on; a language-model or a score head.
 #include "models/families/all.h"
 #include "models/families/config_json.h"
 

@@ -1,5 +1,5 @@
-// Qwen3 (Yang et al. 2025): Llama with RMSNorm of each head of queries and keys, heads of any size; windows from
-// a layer on.
+// Qwen3 (Yang et al. 2025): Llama with RMSNorm of each head of queries and keys, heads of any size;
+// windows from a layer on.
 #include "models/families/all.h"
 #include "models/families/config_json.h"
 

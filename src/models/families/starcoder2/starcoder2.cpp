@@ -1,4 +1,5 @@
-// StarCoder2 (Lozhkov et al. 2024): LayerNorm and biases everywhere, GELU (tanh form) without a gate, a window.
+// StarCoder2 (Lozhkov et al. 2024): LayerNorm and biases everywhere, GELU (tanh form) without a
+// gate, a window.
 #include "base/error.h"
 #include "models/families/all.h"
 #include "models/families/config_json.h"

@@ -23,7 +23,7 @@
 #define __align__(n) alignas(n)
 #define __grid_constant__
 
-// Of the thread that runs now.
+// Indices of the CUDA thread that is running.
 extern __thread uint3 threadIdx, blockIdx, blockDim, gridDim;
 
 namespace cuda_shim {
@@ -44,8 +44,8 @@ struct Operands {
 };
 const Operands* exchange_operands(const Operands& operands);
 void sync_block();
-// Fills `to` with NaNs, and copies, or fills with zeros, when the thread waits. Stops the kernel for
-// addresses that are no multiples of `bytes`, and where a thread ends that has not waited.
+// Fills `to` with NaNs, and copies, or fills with zeros, when the thread waits. Stops the kernel
+// for addresses that are no multiples of `bytes`, and where a thread ends that has not waited.
 void copy_later(void* to, const void* from, int bytes, bool there);
 void wait_for_copies();
 // Gives up the kernel.

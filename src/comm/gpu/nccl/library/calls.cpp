@@ -1,4 +1,5 @@
-// NCCL's functions by the names of its header: each goes to the library that device/cuda/libraries.h opens.
+// NCCL's functions under the names of its header: each calls the library that
+// device/cuda/libraries.h opens.
 #include <nccl.h>
 
 #include "device/cuda/libraries.h"

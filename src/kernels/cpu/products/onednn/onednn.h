@@ -1,4 +1,4 @@
-// What the files that call oneDNN share.
+// Common parts of the files that call oneDNN.
 #pragma once
 
 #include <dnnl.hpp>

@@ -1,4 +1,4 @@
-// What a plan of attention depends on.
+// The properties of a call on which an attention plan depends.
 #pragma once
 
 #include <cudnn.h>
@@ -24,7 +24,7 @@ struct AttentionShape {
   auto operator<=>(const AttentionShape&) const = default;
 };
 
-// Of one part of a call.
+// Shape of one part of a call.
 AttentionShape shape_of(const AttentionArgs& args, const LibraryAttentionPart& part);
 AttentionShape shape_of(const AttentionBackwardArgs& args, const LibraryAttentionPart& part);
 

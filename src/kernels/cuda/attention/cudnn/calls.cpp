@@ -1,4 +1,5 @@
-// cuDNN's functions by the names of its header: each goes to the library that device/cuda/libraries.h opens.
+// cuDNN's functions by the names of its header: each goes to the library that
+// device/cuda/libraries.h opens.
 #include <cudnn.h>
 
 #include "device/cuda/libraries.h"

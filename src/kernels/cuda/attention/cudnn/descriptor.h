@@ -51,7 +51,7 @@ class Descriptor {
   cudnnStatus_t try_finalize();
 
   int64_t get_int64(cudnnBackendAttributeName_t name) const;
-  // How many values an attribute has, and up to as many of them as `values` can hold.
+  // Returns the number of values of an attribute, and reads as many of them as `values` can hold.
   int64_t get(cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type, int64_t most,
               void* values) const;
 

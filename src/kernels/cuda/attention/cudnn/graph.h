@@ -23,8 +23,8 @@ class Graph {
  public:
   // A tensor in memory, aligned to 16 bytes; `id` names it when the plan is run.
   const Value& stored(int64_t id, const Sizes& sizes, const Sizes& strides, cudnnDataType_t type);
-  // f32 in memory that is zero before the plan is run, and added to as blocks of threads come; dense,
-  // but in an order of the library's own.
+  // f32 in memory that is zero before the plan is run, and added to as blocks of threads come;
+  // dense, but in an order of the library's own.
   const Value& sums(int64_t id, const Sizes& sizes);
   // An f32 in host memory, read when the plan is run.
   const Value& scalar(int64_t id);

@@ -23,11 +23,11 @@ struct Limits {
 
 class Plan {
  public:
-  // The first of cuDNN's choices for the graph, which it orders by expected speed, that keeps to the
-  // limits and, unless any order is allowed, is not noted as one whose bits differ from run to run;
-  // null where there is none. Of a backward graph that keeps its order no engine is known that takes
-  // less workspace than the gradients of all scores (cuDNN 9.19).
-  // Compiles for about a second: not for a stream in capture.
+  // The first of cuDNN's choices for the graph, which it orders by expected speed, that keeps to
+  // the limits and, unless any order is allowed, is not noted as one whose bits differ from run to
+  // run; null where there is none. Of a backward graph that keeps its order no engine is known that
+  // takes less workspace than the gradients of all scores (cuDNN 9.19). Compiles for about a
+  // second: not for a stream in capture.
   static std::unique_ptr<Plan> make(std::unique_ptr<Graph> graph, const Target& target,
                                     const Limits& limits);
 

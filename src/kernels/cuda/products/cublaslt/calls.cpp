@@ -1,4 +1,5 @@
-// cuBLASLt's functions by the names of its header: each goes to the library that device/cuda/libraries.h opens.
+// cuBLASLt's functions by the names of its header: each goes to the library that
+// device/cuda/libraries.h opens.
 #include <cublasLt.h>
 
 #include "device/cuda/libraries.h"
