@@ -35,7 +35,7 @@ class Table(unittest.TestCase):
         for suite in suites:
             self.assertTrue(any(pattern.startswith(suite + ".") for pattern in patterns), suite)
 
-    def test_no_slice_has_more_than_five_minutes(self):
+    def test_no_slice_has_more_than_200_seconds(self):
         done = subprocess.run([ROOT / "tools/slow_slices"], capture_output=True, text=True, check=True)
         seconds = [int(s) for s in re.findall(r"^\d+/\d+: (\d+) s$", done.stdout, re.MULTILINE)]
         self.assertGreater(len(seconds), 5)
