@@ -25,8 +25,7 @@ struct Heads {
   bool sinks = false;
   bool wide = false;   // gradients in f32
   bool added = false;  // to what is there
-  // Number of keys per page; a sample's pages are in arbitrary order, and the queries are the last
-  // tokens.
+  // Keys per page; a sample's pages are in arbitrary order, and the queries are the last tokens.
   int64_t page = 0;
 
   bool bounded() const { return window > 0 || chunk > 0; }
@@ -266,8 +265,7 @@ void add_confined(std::vector<Heads>& list, DType type) {
                   .documents = {1}});
 }
 
-// Windows and chunks shorter and longer than blocks of keys, aligned to their borders and not
-// aligned.
+// Windows and chunks shorter and longer than blocks of keys, aligned to their borders or not.
 void add_bounded(std::vector<Heads>& list, DType type) {
   list.push_back({.batch = 2,
                   .queries = 33,
