@@ -58,13 +58,13 @@ void scale_yarn(const RotaryConfig& c, std::vector<double>& frequencies) {
 // Number of rows of the first table. Tables on the host grow with the texts, because a model may
 // claim far more positions than any text has. Those on a GPU do not, because captured graphs hold
 // their addresses.
-int64_t first_rows(int64_t rows, const Device& device) {
+int64_t first_rows(int64_t rows, const Stream::Target& target) {
   constexpr int64_t kFirst = 1 << 17;
-  return device.is_host() ? std::min(rows, kFirst) : rows;
+  return target.kind == DeviceKind::cuda ? rows : std::min(rows, kFirst);
 }
 
-int64_t more_rows(int64_t length, int64_t positions, const Device& device) {
-  if (!device.is_host()) return positions;
+int64_t more_rows(int64_t length, int64_t positions, const Stream::Target& target) {
+  if (target.kind == DeviceKind::cuda) return positions;
   return std::min(positions, static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(length))));
 }
 
@@ -132,7 +132,7 @@ RotaryTables::RotaryTables(Runtime& runtime, DType model_type, int64_t positions
       config_(config) {
   const int64_t rows =
       config.depends_on_length() ? std::min(config.original_positions, positions) : positions;
-  within_ = make(rows, first_rows(rows, runtime.device()));
+  within_ = make(rows, first_rows(rows, runtime.stream().target()));
 }
 
 RotaryTable RotaryTables::of(int64_t length) const {
@@ -145,7 +145,7 @@ RotaryTable RotaryTables::of(int64_t length) const {
   // A table of dynamic scaling is valid only up to its length.
   const bool dynamic = beyond && config_.scaling == RopeScaling::dynamic;
   beyond_ = make(length, dynamic ? std::max(length, within_.cos.size(0))
-                                 : more_rows(length, positions_, runtime_.device()));
+                                 : more_rows(length, positions_, runtime_.stream().target()));
   beyond_length_ = length;
   return beyond_;
 }

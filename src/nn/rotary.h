@@ -12,19 +12,17 @@ namespace megatron::nn {
 
 enum class RopeScaling { none, linear, dynamic, llama3, yarn, longrope };
 
-// angle(position, pair i) = position * frequency(i), frequency(i) = base^(-2i / dims) before
+// angle(position, pair i) = position * frequency(i), where frequency(i) is base^(-2i / dims) before
 // scaling:
 //   linear    divided by factor (Chen et al. 2023)
-//   dynamic   a text longer than original_positions has base * (factor * length /
-//   original_positions -
-//             (factor - 1))^(dims / (dims - 2)) for its base
+//   dynamic   for a text longer than original_positions, the base becomes
+//             base * (factor * length / original_positions - (factor - 1))^(dims / (dims - 2))
 //   llama3    wavelengths above original_positions / low_freq_factor are divided by factor, those
-//   below
-//             original_positions / high_freq_factor stay, in between interpolated (Llama 3.1)
+//             below original_positions / high_freq_factor stay, in between interpolated (Llama 3.1)
 //   yarn      Peng et al. 2023; cos and sin are multiplied by an attention factor
-//   longrope  divided by short_factor[i], for a text longer than original_positions by
-//   long_factor[i]
-//             (Ding et al. 2024); cos and sin are multiplied by an attention factor
+//   longrope  divided by short_factor[i], or by long_factor[i] for a text longer than
+//             original_positions (Ding et al. 2024); cos and sin are multiplied by an attention
+//             factor
 struct RotaryConfig {
   double base = 10000;
   double fraction = 1;       // of a head's dims that are rotated, the first ones
