@@ -30,16 +30,14 @@ struct Vocabulary {
 //                              with --tokenizer-model, when its file is none of the next two's
 //   SentencePieceTokenizer, GPTSentencePieceTokenizer, Llama2Tokenizer
 //                              a .model; nothing round a text; eod is eos
-//   TikTokenizer               a JSON list; special tokens first; vocab_size: default 131072; eod
-//   is
-//                              </s>
+//   TikTokenizer               a JSON list; special tokens first; vocab_size: default 131072;
+//                              eod is </s>
 //   GPT2BPETokenizer           --vocab-file, --merge-file
 //   BertWordPieceLowerCase, BertWordPieceCase
 //                              --vocab-file; [BOS], [EOS] and --vocab-extra-ids behind it; eod is
 //                              [EOS]
 //   NullTokenizer              vocab_size; eod is the last id or --null-tokenizer-eod-id. The
-//   default
-//                              without --tokenizer-model
+//                              default without --tokenizer-model
 //   ByteTokenizer              vocab_size, default 256; eod is 0
 // vocab_size: that of --vocab-size or of the model. Throws Error naming the flag that is missing or
 // wrong.

@@ -15,11 +15,10 @@ enum class KeptRows { first, largest };
 // -1 where it has none; rows[t,j] the row of a slot, -1 where it has none. R is at least the number
 // of rows; those from offsets[G] on have no slot.
 //   capacity 0: every slot has a row.
-//   capacity > 0: at most so many rows of an expert and segment, segments being `segment` tokens in
-//   a row (0: all
-//     tokens are one). Kept are the first, or those of largest weight (of equal ones the first), in
-//     ascending order of slots. padded: each expert has capacity x segments rows, of which those
-//     without a slot come last.
+//   capacity > 0: at most `capacity` rows per expert and segment, a segment being `segment`
+//     consecutive tokens (0: all tokens are one). Kept are the first, or those of largest weight
+//     (of equal ones the first), in ascending order of slots. padded: each expert has capacity x
+//     segments rows; those without a slot come last.
 // Slots for which R leaves no row have none. experts i32 [T,k] contiguous, weights f32 (f64) [T,k]
 // or undefined (KeptRows::largest reads them), offsets i32 [G+1], slots i32 [R], rows i32 [T,k].
 struct ExpertRowsArgs {

@@ -8,9 +8,10 @@ namespace megatron::kernels {
 // sum = x + residual (residual undefined: sum = x, and `sum` may be undefined, then x itself is the
 // sum). With w = weight_offset + weight (1 + weight is what is trained where files store gamma -
 // 1):
-//   RMSNorm (Zhang & Sennrich 2019): normed = sum * rstd * w,                 rstd = 1 /
-//   sqrt(mean(sum^2) + eps) LayerNorm (Ba et al. 2016):      normed = (sum - mean) * rstd * w +
-//   bias, rstd = 1 / sqrt(var(sum) + eps)
+//   RMSNorm (Zhang & Sennrich 2019):
+//     normed = sum * rstd * w, rstd = 1 / sqrt(mean(sum^2) + eps)
+//   LayerNorm (Ba et al. 2016):
+//     normed = (sum - mean) * rstd * w + bias, rstd = 1 / sqrt(var(sum) + eps)
 // x, residual, sum, normed [T,H] contiguous, of one type; weight, bias [H] of that type. Statistics
 // in f32 (f64 for f64) from the sum as stored: mean, rstd [T].
 struct AddNormArgs {

@@ -1,9 +1,10 @@
 // Floating-point operations of a training step, forward and backward, by formula:
 //
-//   model                    what this program reports: ModelDefinition::training_flops(); the
-//   vocabulary unpadded megatron                 what Megatron-LM reports (plan/megatron_flops.h):
-//   attention half, too; the vocabulary padded megatron_full_attention  what its older versions and
-//   papers report: every query meets every key
+//   model                    what this program reports: ModelDefinition::training_flops(), with the
+//                            unpadded vocabulary
+//   megatron                 what Megatron-LM reports (plan/megatron_flops.h): attention counts
+//                            half as well; the padded vocabulary
+//   megatron_full_attention  what its older versions and papers report: every query meets every key
 #pragma once
 
 #include <string_view>

@@ -3,11 +3,12 @@
 // memory that a run takes here is another figure: the plan's, which is measured (plan.h); this one
 // is for comparison with Megatron-LM's log.
 //
-//   weights and optimizer   18 a parameter; with the distributed optimizer 6 + 12 / data parallel
-//   size activations             of a layer and micro-batch of s x b tokens: sequence parallel and
-//   selective recompute
-//                           s b h (18 + 4 f / h) / tp, else s b h (10 + 24 / tp) and 5% on the sum;
-//                           embedding, logits and the micro-batches in flight of a pipeline besides
+//   weights and optimizer   18 per parameter; with the distributed optimizer
+//                           6 + 12 / data parallel size
+//   activations             of a layer and micro-batch of s x b tokens: with sequence parallelism
+//                           and selective recompute s b h (18 + 4 f / h) / tp, else
+//                           s b h (10 + 24 / tp) and 5% on the sum; embedding, logits and the
+//                           micro-batches in flight of a pipeline besides
 #pragma once
 
 #include <string>

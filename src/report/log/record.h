@@ -6,32 +6,31 @@
 // from, and a truncated last line. Keys that do not apply are absent. `schema` is incremented when
 // a meaning changes, but not for new keys. docs/log.md describes every key.
 //
-//   {"type":"run", "schema":1, "time":..., "version":..., "host":..., "command":[...],
-//   "iteration":<resumed from, 0: none>,
-//    "flags":{"lr":"3e-3",...}, "model":{...}, "parameters":n,
-//    "layout":{"ranks":..,"data_parallel":..,...}, "threads":n,
+//   {"type":"run", "schema":1, "time":.., "version":.., "host":.., "command":[..],
+//    "iteration":<resumed from, 0: none>, "flags":{"lr":"3e-3",..}, "model":{..}, "parameters":n,
+//    "layout":{"ranks":..,"data_parallel":..,..}, "threads":n,
 //    "machine":{"cpu":..,"cores":..,"memory_bytes":..,"device":..}, "precision":"bf16",
 //    "peak_flops":.., "flop_formula":"..", "train_iters":n, "seq_length":n,
 //    "consumed_tokens":<before this start>}
 //   {"type":"step", "time":.., "iteration":n, "consumed_samples":n, "consumed_tokens":n, "loss":x,
-//   "learning_rate":x,
-//    "gradient_norm":x, "parameter_norm":x, "zero_gradients":n, "metrics":{"z_loss":x,...},
-//    "layer_metrics":{"layer":[n,...], "expert_load":[x,...], ...}, "weight_decay":x,
-//    "loss_scale":x, "skipped":n, "global_batch_size":n, "steps":<of this interval>, "seconds":<a
-//    step>, "tokens_per_second":x, "overall_tokens_per_second":x, "flops_per_second":x,
-//    "peak_share":<0 to 1>, "data_wait":<share of the time>, "communication_wait":<share>,
-//    "save_wait":<share>, "seconds_left":x, "timers":{"forward-backward":{"least":s,"most":s},...},
-//    "memory":{"parameters":bytes, ...one a MemoryClass, "process":bytes}}
+//    "learning_rate":x, "gradient_norm":x, "parameter_norm":x, "zero_gradients":n,
+//    "metrics":{"z_loss":x,..}, "layer_metrics":{"layer":[n,..], "expert_load":[x,..], ..},
+//    "weight_decay":x, "loss_scale":x, "skipped":n, "global_batch_size":n,
+//    "steps":<of this interval>, "seconds":<per step>, "tokens_per_second":x,
+//    "overall_tokens_per_second":x, "flops_per_second":x, "peak_share":<0 to 1>,
+//    "data_wait":<share of the time>, "communication_wait":<share>, "save_wait":<share>,
+//    "seconds_left":x, "timers":{"forward-backward":{"least":s,"most":s},..},
+//    "memory":{"parameters":bytes, .. one per MemoryClass, "process":bytes}}
 //   {"type":"validation", "time":.., "iteration":n, "set":"valid", "loss":x, "perplexity":x,
-//   "tokens":n}
-//   {"type":"save", "time":.., "iteration":n, "path":"..", "bytes":n, "seconds":x, "wait":<seconds
-//   that training stood still>}
+//    "tokens":n}
+//   {"type":"save", "time":.., "iteration":n, "path":"..", "bytes":n, "seconds":x,
+//    "wait":<seconds that training stood still>}
 //   {"type":"sample", "time":.., "iteration":n, "prompt":"..", "text":".."}
 //   {"type":"note", "time":.., "iteration":n, "level":"info|warning", "text":".."}
 //   {"type":"end", "time":.., "iteration":n,
-//   "reason":"done|signal|exit-interval|exit-duration|error", "text":"..",
-//    "steps":n, "tokens":n, "seconds":x, "step_seconds":x, "evaluation_seconds":x,
-//    "save_seconds":x, "tokens_per_second":x, "overall_tokens_per_second":x}
+//    "reason":"done|signal|exit-interval|exit-duration|error", "text":"..", "steps":n, "tokens":n,
+//    "seconds":x, "step_seconds":x, "evaluation_seconds":x, "save_seconds":x,
+//    "tokens_per_second":x, "overall_tokens_per_second":x}
 #pragma once
 
 #include <array>

@@ -7,24 +7,22 @@
 
 // Planted troubles of a whole program, by environment variables that nothing but the shim reads,
 // when the program first calls CUDA. Numbers are whole and decimal.
-//   CUDA_SHIM_DEVICES, CUDA_SHIM_DRIVER, CUDA_SHIM_CAPABILITY   as "devices" and "driver" below; 90
-//   is
-//                                  compute capability 9.0
+//   CUDA_SHIM_DEVICES, CUDA_SHIM_DRIVER, CUDA_SHIM_CAPABILITY
+//                                  as "devices" and "driver" below; 90 is compute capability 9.0
 //   CUDA_SHIM_MEMORY=BYTES         as "memory": what goes beyond it is out of memory
-//   CUDA_SHIM_SHARED=BYTES         as "shared": 101376 is a GPU's of compute capability 8.6, 8.9
-//   or 12.0 CUDA_SHIM_PINNED=BYTES         as "pinned": host memory beyond it cannot be pinned
-//   CUDA_SHIM_ALLOCATIONS=N        as "allocations": what comes after so many is out of memory;
-//   those that
+//   CUDA_SHIM_SHARED=BYTES         as "shared": 101376 is that of compute capability 8.6, 8.9 or
+//                                  12.0
+//   CUDA_SHIM_PINNED=BYTES         as "pinned": host memory beyond it cannot be pinned
+//   CUDA_SHIM_ALLOCATIONS=N        as "allocations": later ones are out of memory. Allocations that
 //                                  CUDA and its libraries make for themselves count: for a kernel
 //                                  that is launched for the first time, a graph, a handle, a
 //                                  communicator
 //   CUDA_SHIM_REFUSE_ALGORITHMS=N  as "refuse_algorithms": cublasLtMatmul answers
 //                                  CUBLAS_STATUS_NOT_SUPPORTED to the first N of each product's
 //                                  list
-//   CUDA_SHIM_CUBLASLT=N           the version that cuBLASLt says it is (130100)
+//   CUDA_SHIM_CUBLASLT=N           version that cuBLASLt reports (130100)
 //   CUDA_SHIM_FAST_ALGORITHM=N     as "fast_algorithm": the algorithm at place N of each product's
-//   list is
-//                                  the fastest
+//                                  list is the fastest
 //   CUDA_SHIM_FAST_ALGORITHM_STEP=D  on device d it is the one at place N + d D
 //   CUDA_SHIM_HANG=TEXT            as shim_hang(TEXT): work that never ends
 #define CUDA_SHIM_EXPORT extern "C" __attribute__((visibility("default")))
