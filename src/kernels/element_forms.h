@@ -18,7 +18,7 @@ struct FormOf {
   template <size_t operand>
   static constexpr bool kOptional = Args::kElements.list[operand].is_optional;
 };
-// That of so many tensors of T, each defined.
+// Form of `inputs` inputs and `outputs` outputs of type T, none wide and none optional.
 template <class Type, size_t inputs, size_t outputs>
 struct PlainForm {
   using T = Type;

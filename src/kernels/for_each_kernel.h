@@ -15,7 +15,7 @@ struct Kernel {
   std::string_view name;
 };
 
-#define MEGATRON_LIST(name, Args, heat) std::tuple{Kernel<&Table::name>{#name}},
+#define MEGATRON_LIST(name, Args) std::tuple{Kernel<&Table::name>{#name}},
 inline constexpr auto kKernels = std::tuple_cat(MEGATRON_KERNELS(MEGATRON_LIST) std::tuple{});
 #undef MEGATRON_LIST
 

@@ -1,6 +1,5 @@
-// The list of all kernels: X(name, type of its arguments, heat). It generates the table, the
-// iteration over its entries (for_each_kernel.h) and the declarations and tables of the back-ends.
-// hot: a training step spends time in it, so a real device must have its own implementation.
+// Lists every kernel once: X(name, type of its arguments). The table, the declarations and tables
+// of the back-ends, and what goes through all kernels (for_each_kernel.h) are made from this list.
 #pragma once
 
 #include "kernels/activation.h"
@@ -29,70 +28,70 @@
 #include "kernels/soft_cap.h"
 #include "kernels/squared_error.h"
 
-// Those of elements.h.
-#define MEGATRON_ELEMENT_KERNELS(X)              \
-  X(scale, ScaleArgs, hot)                       \
-  X(soft_cap, SoftCapArgs, hot)                  \
-  X(soft_cap_backward, SoftCapBackwardArgs, hot) \
-  X(clip, ClipArgs, hot)                         \
-  X(clip_backward, ClipBackwardArgs, hot)        \
-  X(gate, GateArgs, hot)                         \
-  X(gate_backward, GateBackwardArgs, hot)        \
-  X(squared_error, SquaredErrorArgs, cold)
+// Kernels whose arguments have kElements (elements.h).
+#define MEGATRON_ELEMENT_KERNELS(X)         \
+  X(scale, ScaleArgs)                       \
+  X(soft_cap, SoftCapArgs)                  \
+  X(soft_cap_backward, SoftCapBackwardArgs) \
+  X(clip, ClipArgs)                         \
+  X(clip_backward, ClipBackwardArgs)        \
+  X(gate, GateArgs)                         \
+  X(gate_backward, GateBackwardArgs)        \
+  X(squared_error, SquaredErrorArgs)
 
-#define MEGATRON_KERNELS(X)                                    \
-  X(gemm, GemmArgs, hot)                                       \
-  X(add_rms_norm, AddNormArgs, hot)                            \
-  X(add_rms_norm_backward, AddNormBackwardArgs, hot)           \
-  X(add_layer_norm, AddNormArgs, hot)                          \
-  X(add_layer_norm_backward, AddNormBackwardArgs, hot)         \
-  X(activation, ActivationArgs, hot)                           \
-  X(activation_backward, ActivationBackwardArgs, hot)          \
-  X(head_norm, HeadNormArgs, hot)                              \
-  X(head_norm_backward, HeadNormBackwardArgs, hot)             \
-  X(row_dot, RowDotArgs, hot)                                  \
-  X(rope, RopeArgs, hot)                                       \
-  X(attention, AttentionArgs, hot)                             \
-  X(attention_backward, AttentionBackwardArgs, hot)            \
-  X(embedding, EmbeddingArgs, hot)                             \
-  X(embedding_backward, EmbeddingBackwardArgs, hot)            \
-  X(cross_entropy, CrossEntropyArgs, hot)                      \
-  X(vocabulary_stats, VocabularyStatsArgs, hot)                \
-  X(vocabulary_cross_entropy, VocabularyCrossEntropyArgs, hot) \
-  X(draw, DrawArgs, cold)                                      \
-  X(dropout, DropoutArgs, hot)                                 \
-  X(add, AddArgs, hot)                                         \
-  X(copy, CopyArgs, hot)                                       \
-  X(put_rows, PutRowsArgs, cold)                               \
-  X(sample, SampleArgs, cold)                                  \
-  X(fill, FillArgs, hot)                                       \
-  X(column_sum, ColumnSumArgs, hot)                            \
-  X(sum, SumArgs, hot)                                         \
-  X(sum_of_squares, SumOfSquaresArgs, hot)                     \
-  X(grad_scale, GradScaleArgs, hot)                            \
-  X(adam, AdamArgs, hot)                                       \
-  X(sgd, SgdArgs, hot)                                         \
-  X(lion, LionArgs, hot)                                       \
-  X(muon_momentum, MuonMomentumArgs, hot)                      \
-  X(unit_norm, UnitNormArgs, hot)                              \
-  X(weighted_sum, WeightedSumArgs, hot)                        \
-  MEGATRON_ELEMENT_KERNELS(X)                                  \
-  X(route, RouteArgs, hot)                                     \
-  X(route_backward, RouteBackwardArgs, hot)                    \
-  X(expert_counts, ExpertCountsArgs, cold)                     \
-  X(expert_shares, ExpertSharesArgs, cold)                     \
-  X(expert_bias, ExpertBiasArgs, cold)                         \
-  X(jitter, JitterArgs, hot)                                   \
-  X(random_logits, RandomLogitsArgs, cold)                     \
-  X(sinkhorn, SinkhornArgs, hot)                               \
-  X(expert_thresholds, ExpertThresholdsArgs, hot)              \
-  X(threshold_bias, ThresholdBiasArgs, cold)                   \
-  X(router_sums, RouterSumsArgs, hot)                          \
-  X(router_loss_backward, RouterLossBackwardArgs, hot)         \
-  X(expert_rows, ExpertRowsArgs, hot)                          \
-  X(take_rows, TakeRowsArgs, hot)                              \
-  X(sum_rows, SumRowsArgs, hot)                                \
-  X(scale_rows, ScaleRowsArgs, hot)                            \
-  X(scale_rows_backward, ScaleRowsBackwardArgs, hot)           \
-  X(grouped_gemm, GroupedGemmArgs, hot)                        \
-  X(grouped_gradient, GroupedGradientArgs, hot)
+#define MEGATRON_KERNELS(X)                               \
+  X(gemm, GemmArgs)                                       \
+  X(add_rms_norm, AddNormArgs)                            \
+  X(add_rms_norm_backward, AddNormBackwardArgs)           \
+  X(add_layer_norm, AddNormArgs)                          \
+  X(add_layer_norm_backward, AddNormBackwardArgs)         \
+  X(activation, ActivationArgs)                           \
+  X(activation_backward, ActivationBackwardArgs)          \
+  X(head_norm, HeadNormArgs)                              \
+  X(head_norm_backward, HeadNormBackwardArgs)             \
+  X(row_dot, RowDotArgs)                                  \
+  X(rope, RopeArgs)                                       \
+  X(attention, AttentionArgs)                             \
+  X(attention_backward, AttentionBackwardArgs)            \
+  X(embedding, EmbeddingArgs)                             \
+  X(embedding_backward, EmbeddingBackwardArgs)            \
+  X(cross_entropy, CrossEntropyArgs)                      \
+  X(vocabulary_stats, VocabularyStatsArgs)                \
+  X(vocabulary_cross_entropy, VocabularyCrossEntropyArgs) \
+  X(draw, DrawArgs)                                       \
+  X(dropout, DropoutArgs)                                 \
+  X(add, AddArgs)                                         \
+  X(copy, CopyArgs)                                       \
+  X(put_rows, PutRowsArgs)                                \
+  X(sample, SampleArgs)                                   \
+  X(fill, FillArgs)                                       \
+  X(column_sum, ColumnSumArgs)                            \
+  X(sum, SumArgs)                                         \
+  X(sum_of_squares, SumOfSquaresArgs)                     \
+  X(grad_scale, GradScaleArgs)                            \
+  X(adam, AdamArgs)                                       \
+  X(sgd, SgdArgs)                                         \
+  X(lion, LionArgs)                                       \
+  X(muon_momentum, MuonMomentumArgs)                      \
+  X(unit_norm, UnitNormArgs)                              \
+  X(weighted_sum, WeightedSumArgs)                        \
+  MEGATRON_ELEMENT_KERNELS(X)                             \
+  X(route, RouteArgs)                                     \
+  X(route_backward, RouteBackwardArgs)                    \
+  X(expert_counts, ExpertCountsArgs)                      \
+  X(expert_shares, ExpertSharesArgs)                      \
+  X(expert_bias, ExpertBiasArgs)                          \
+  X(jitter, JitterArgs)                                   \
+  X(random_logits, RandomLogitsArgs)                      \
+  X(sinkhorn, SinkhornArgs)                               \
+  X(expert_thresholds, ExpertThresholdsArgs)              \
+  X(threshold_bias, ThresholdBiasArgs)                    \
+  X(router_sums, RouterSumsArgs)                          \
+  X(router_loss_backward, RouterLossBackwardArgs)         \
+  X(expert_rows, ExpertRowsArgs)                          \
+  X(take_rows, TakeRowsArgs)                              \
+  X(sum_rows, SumRowsArgs)                                \
+  X(scale_rows, ScaleRowsArgs)                            \
+  X(scale_rows_backward, ScaleRowsBackwardArgs)           \
+  X(grouped_gemm, GroupedGemmArgs)                        \
+  X(grouped_gradient, GroupedGradientArgs)

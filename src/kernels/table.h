@@ -11,7 +11,7 @@
 namespace megatron::kernels {
 
 struct Table {
-#define MEGATRON_ENTRY(name, Args, heat) void (*name)(const Args&, Stream&) = nullptr;
+#define MEGATRON_ENTRY(name, Args) void (*name)(const Args&, Stream&) = nullptr;
   MEGATRON_KERNELS(MEGATRON_ENTRY)
 #undef MEGATRON_ENTRY
 };

@@ -22,10 +22,10 @@ SOUND = {
 
 KERNEL_LIST = """
 #define MEGATRON_SUM_KERNELS(X) \\
-  X(sum, SumArgs, cold)
+  X(sum, SumArgs)
 #define MEGATRON_KERNELS(X) \\
-  X(gemm, GemmArgs, hot) \\
-  X(add, AddArgs, hot) \\
+  X(gemm, GemmArgs) \\
+  X(add, AddArgs) \\
   MEGATRON_SUM_KERNELS(X)
 """
 CASES = """
@@ -65,13 +65,13 @@ COVERED = {
     "src/ops/gradient_check.cpp": GRADIENT_CASES,
     "src/kernels/cases/all.cpp": CASES,
     "src/kernels/reference/table.cpp": (
-        "#define ENTRY(name, Args, heat) .name = reference::name,\nTable t() { return {MEGATRON_KERNELS(ENTRY)}; }"
+        "#define ENTRY(name, Args) .name = reference::name,\nTable t() { return {MEGATRON_KERNELS(ENTRY)}; }"
     ),
     "src/kernels/cpu/table.cpp": "Table t() { return {\n  .gemm = gemm,\n  .add = cpu::add,\n  .sum = cpu::sum,\n}; }",
     "src/kernels/cpu/products/gemm.cpp": "void gemm(const GemmArgs& a, Stream& s) { blocks(a, s); }\n",
     "src/kernels/cpu/add.cpp": "void add(A& a, S& s) { loop(a); }  // not reference::add\n",
     "src/kernels/cpu/sum.cpp": (
-        "#define ENTRY(name, Args, heat) \\\n  void name(const Args& a, S& s) { run_##name(a); }\nMEGATRON_SUM_KERNELS(ENTRY)\n"
+        "#define ENTRY(name, Args) \\\n  void name(const Args& a, S& s) { run_##name(a); }\nMEGATRON_SUM_KERNELS(ENTRY)\n"
     ),
 }
 
@@ -285,9 +285,9 @@ class Coverage(ToolTest):
     def test_sound_tree(self):
         output = self.accepted()
         rows = {line.split()[0]: line.split()[1:] for line in output.splitlines()[:4]}
-        self.assertEqual(rows["kernel"], ["hot", "case", "reference", "cpu"])
-        self.assertEqual(rows["gemm"], ["yes", "yes", "own", "own"])
-        self.assertEqual(rows["sum"], ["-", "yes", "own", "own"])
+        self.assertEqual(rows["kernel"], ["case", "reference", "cpu"])
+        self.assertEqual(rows["gemm"], ["yes", "own", "own"])
+        self.assertEqual(rows["sum"], ["yes", "own", "own"])
 
     def test_kernel_without_a_case(self):
         self.refused(
@@ -350,7 +350,7 @@ class Coverage(ToolTest):
         )
 
     def test_entry_that_is_null(self):
-        for backend, text in (("reference", "add, .sum = sum"), ("cpu", "add, .sum = reference::sum")):
+        for backend, text in (("reference", "add, .sum = sum"), ("cpu", "add, .sum = cpu::sum")):
             full = f"Table t() {{ return {{.gemm = gemm, .add = {text}}}; }}"
             path = f"src__kernels__{backend}__table_cpp"
             self.accepted(**{path: full})
@@ -371,56 +371,48 @@ class Coverage(ToolTest):
                     )
         self.refused("op 'add' has no case", src__ops__gradient_check_cpp=None)
 
-    def test_hot_kernel_that_is_absent(self):
+    def test_kernel_that_is_absent(self):
         self.refused(
             "kernel 'add' is null on cpu",
             src__kernels__cpu__table_cpp="Table t() { return {.gemm = gemm, .sum = sum}; }",
         )
 
-    def test_hot_kernel_that_is_nullptr(self):
+    def test_kernel_that_is_nullptr(self):
         self.refused(
             "src/kernels/cpu/table.cpp:2: kernel 'gemm' is null on cpu",
             src__kernels__cpu__table_cpp="Table t() { return {\n.gemm = nullptr, .add = add, .sum = sum}; }",
         )
 
-    def test_hot_kernel_that_is_the_references(self):
+    def test_kernel_that_is_the_references(self):
         self.refused(
-            "src/kernels/cpu/table.cpp:1: hot kernel 'gemm' of cpu is not its own",
+            "src/kernels/cpu/table.cpp:1: kernel 'gemm' of cpu is not its own",
             src__kernels__cpu__table_cpp="Table t() { return {.gemm = reference::gemm, "
             ".add = add, .sum = sum}; }",
         )
 
-    def test_hot_kernel_that_calls_the_reference(self):
+    def test_kernel_that_calls_the_reference(self):
         self.refused(
-            "hot kernel 'gemm' of cpu is not its own: gemm -> gemm.cpp:1",
+            "kernel 'gemm' of cpu is not its own: gemm -> gemm.cpp:1",
             src__kernels__cpu__products__gemm_cpp="void gemm(const A& a, S& s) { reference::gemm(a, s); }\n",
         )
 
-    def test_hot_kernel_that_calls_the_reference_through_a_helper(self):
+    def test_kernel_that_calls_the_reference_through_a_helper(self):
         self.refused(
             "gemm -> slow_way -> gemm.cpp:1",
             src__kernels__cpu__products__gemm_cpp="void slow_way(A& a) { table(DeviceKind::reference).x(a); }\n"
             "void gemm(const A& a, S& s) { if (a.odd) { slow_way(a); } }\n",
         )
 
-    def test_hot_kernel_that_is_defined_elsewhere(self):
+    def test_kernel_that_is_defined_elsewhere(self):
         self.refused(
-            "hot kernel 'gemm' of cpu is not its own: gemm -> defined outside",
+            "kernel 'gemm' of cpu is not its own: gemm -> defined outside",
             src__kernels__cpu__products__gemm_cpp="using other::gemm;\n",
         )
-
-    def test_cold_kernel_may_be_the_references(self):
-        output = self.accepted(
-            src__kernels__cpu__table_cpp="Table t() { return {.gemm = gemm, .add = add,\n"
-            "  .sum = reference::sum}; }"
-        )
-        self.assertIn("foreign", [l for l in output.splitlines() if l.startswith("sum")][0])
 
     def test_kernel_of_a_list_that_reaches_the_reference(self):
         made = COVERED["src/kernels/cpu/sum.cpp"].replace("run_##name(a)", "reference::name(a)")
         self.refused(
-            "hot kernel 'sum' of cpu is not its own: sum -> sum.cpp:3",
-            src__kernels__list_h=KERNEL_LIST.replace("SumArgs, cold", "SumArgs, hot"),
+            "kernel 'sum' of cpu is not its own: sum -> sum.cpp:3",
             src__kernels__cpu__sum_cpp=made,
         )
 

@@ -33,7 +33,7 @@ constexpr int kHelloSeconds = 10;
 constexpr double kGrace = 30;         // seconds, when rank 0 is gone
 constexpr double kNotice = 5;         // seconds after which is said who is waited for
 constexpr double kTelling = 10;       // seconds in which others hear that the run does not begin
-constexpr size_t kMostReason = 3000;  // bytes of it that others are told
+constexpr size_t kMostReason = 3000;  // bytes of it that are sent to other ranks
 
 [[noreturn]] void end_process(int code) {
   std::fflush(nullptr);

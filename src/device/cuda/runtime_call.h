@@ -7,7 +7,7 @@
 namespace megatron::cuda {
 
 // Throw Error: "CUDA: <what> failed: <CUDA's name and text of the error>"; what names the call or
-// the work, and a remedy if there is one. OutOfMemory (device/cuda/out_of_memory.h) if memory is
+// the work, and what to change if known. OutOfMemory (device/cuda/out_of_memory.h) if memory is
 // lacking.
 void check(cudaError_t result, const char* what);
 void check(CUresult result, const char* what);

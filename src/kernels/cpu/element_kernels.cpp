@@ -16,7 +16,7 @@ struct Formula;
 #include "kernels/formulas-inl.h"
 #undef LANES
 
-#define MEGATRON_RUN(name, Args, heat) \
+#define MEGATRON_RUN(name, Args) \
   void run_##name(const Args& args, Stream& stream) { run_elements<Formula<Args>>(args, stream); }
 MEGATRON_ELEMENT_KERNELS(MEGATRON_RUN)
 #undef MEGATRON_RUN
@@ -28,7 +28,7 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace megatron::kernels::cpu {
 
-#define MEGATRON_DISPATCH(name, Args, heat)         \
+#define MEGATRON_DISPATCH(name, Args)               \
   HWY_EXPORT(run_##name);                           \
   void name(const Args& args, Stream& stream) {     \
     check(args);                                    \

@@ -5,7 +5,7 @@
 namespace megatron::kernels {
 
 const Table& cpu_table() {
-#define MEGATRON_ENTRY(name, Args, heat) .name = cpu::name,
+#define MEGATRON_ENTRY(name, Args) .name = cpu::name,
   static const Table table = {MEGATRON_KERNELS(MEGATRON_ENTRY)};
 #undef MEGATRON_ENTRY
   return table;

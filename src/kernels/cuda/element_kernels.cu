@@ -33,7 +33,7 @@ void run_elements(const Args& args, Stream& stream) {
 
 }  // namespace
 
-#define MEGATRON_RUN(name, Args, heat)          \
+#define MEGATRON_RUN(name, Args)                \
   void name(const Args& args, Stream& stream) { \
     check(args);                                \
     run_elements(args, stream);                 \

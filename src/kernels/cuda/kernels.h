@@ -6,7 +6,7 @@
 
 namespace megatron::kernels::cuda {
 
-#define MEGATRON_DECLARE(name, Args, heat) void name(const Args& args, Stream& stream);
+#define MEGATRON_DECLARE(name, Args) void name(const Args& args, Stream& stream);
 MEGATRON_KERNELS(MEGATRON_DECLARE)
 #undef MEGATRON_DECLARE
 

@@ -5,7 +5,7 @@
 namespace megatron::kernels {
 
 const Table& cuda_table() {
-#define MEGATRON_ENTRY(name, Args, heat) .name = cuda::name,
+#define MEGATRON_ENTRY(name, Args) .name = cuda::name,
   static const Table table = {MEGATRON_KERNELS(MEGATRON_ENTRY)};
 #undef MEGATRON_ENTRY
   return table;

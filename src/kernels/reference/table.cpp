@@ -5,7 +5,7 @@
 namespace megatron::kernels {
 
 const Table& reference_table() {
-#define MEGATRON_ENTRY(name, Args, heat) .name = reference::name,
+#define MEGATRON_ENTRY(name, Args) .name = reference::name,
   static const Table table = {MEGATRON_KERNELS(MEGATRON_ENTRY)};
 #undef MEGATRON_ENTRY
   return table;
