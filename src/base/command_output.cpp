@@ -57,10 +57,10 @@ std::string beginning_of(const std::string& path) {
 
 // Resolves a symlink, whose target need not exist. Returns the path unchanged if it is not a link.
 std::string behind_links(const std::string& path) {
-  constexpr int kMostLinks = 40;  // as many as the system follows
+  constexpr int kMaxLinks = 40;  // as many as the system follows
   fs::path at = path;
   std::error_code error;
-  for (int i = 0; i < kMostLinks && fs::is_symlink(fs::symlink_status(at, error)); ++i) {
+  for (int i = 0; i < kMaxLinks && fs::is_symlink(fs::symlink_status(at, error)); ++i) {
     const fs::path target = fs::read_symlink(at, error);
     if (error) break;
     at = at.parent_path() / target;

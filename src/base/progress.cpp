@@ -18,7 +18,7 @@ using Seconds = std::chrono::duration<double>;
 
 constexpr Seconds kTerminalInterval{0.1};
 constexpr Seconds kPlainInterval{60};
-constexpr int kBarCells = 24, kLeastBarCells = 8;
+constexpr int kBarCells = 24, kMinBarCells = 8;
 constexpr int kTextColumns = 40;  // of the text, that other parts give way to
 
 int terminal_columns() {
@@ -137,12 +137,12 @@ std::string Progress::bar_line(bool last, int columns) const {
   };
   constexpr int kFrame = 3;  // " [" and "]"
   const bool bar = total_ > 0;
-  if (room() < (bar ? kLeastBarCells + kFrame : 0)) p.rate.clear();
+  if (room() < (bar ? kMinBarCells + kFrame : 0)) p.rate.clear();
   const int cells = bar ? std::min(kBarCells, room() - kFrame) : 0;
   for (std::string* part : {&p.amounts, &p.label, &p.time})
     if (room() < 0) part->clear();
   std::string line = p.label;
-  if (cells >= kLeastBarCells) {
+  if (cells >= kMinBarCells) {
     const double share =
         std::clamp(static_cast<double>(done_) / static_cast<double>(total_), 0.0, 1.0);
     const auto full = static_cast<size_t>(share * cells);

@@ -63,7 +63,7 @@ ColdCall::ColdCall(const SeenCall& call, Runtime& runtime)
     : runtime_(runtime), clock_(runtime), again_(call.again) {
   for (const Extent& e : extents(call.operands)) bytes_ += e.end - e.begin;
   const int64_t sets =
-      std::clamp<int64_t>((kColdBytes + bytes_ - 1) / std::max<int64_t>(bytes_, 1), 1, kMostSets);
+      std::clamp<int64_t>((kColdBytes + bytes_ - 1) / std::max<int64_t>(bytes_, 1), 1, kMaxSets);
   for (int64_t i = 0; i < sets; ++i) add_set(call);
 }
 

@@ -43,10 +43,10 @@ class ColdCall {
   // Mean over about `window` seconds of consecutive calls; the very first call is not counted.
   double mean_seconds(double window);
   // False if all sets together fit into caches, because the call moves less than 1 MB.
-  bool cold() const { return sets_.size() < kMostSets || bytes_ >= kColdBytes / kMostSets / 4; }
+  bool cold() const { return sets_.size() < kMaxSets || bytes_ >= kColdBytes / kMaxSets / 4; }
 
  private:
-  static constexpr int64_t kColdBytes = int64_t{256} << 20, kMostSets = 64;
+  static constexpr int64_t kColdBytes = int64_t{256} << 20, kMaxSets = 64;
   void add_set(const SeenCall& call);
 
   void run();

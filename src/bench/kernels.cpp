@@ -106,25 +106,25 @@ struct Turn {
 // (with reads if it only reads) for about `seconds`. Turns whose two copies disagree are discarded;
 // until kLeast agree, up to kTries times as many are made. The median turn is the result.
 void measure_in_turns(ColdCall& call, double seconds, plan::BandwidthMeter& copies, Row& row) {
-  constexpr size_t kTries = 4, kLeast = 3;
+  constexpr size_t kTries = 4, kMin = 3;
   constexpr double kLongest = 0.01;
   std::vector<Turn> steady, others;
   const auto sample = [&] { return row.only_reads ? copies.sample_reading(1) : copies.sample(1); };
   double spent = 0, before = sample();
   const auto wanted = [&](size_t times) {
-    return steady.size() + others.size() < times * kLeast ||
+    return steady.size() + others.size() < times * kMin ||
            spent < static_cast<double>(times) * seconds;
   };
-  while (wanted(1) || (steady.size() < kLeast && wanted(kTries))) {
+  while (wanted(1) || (steady.size() < kMin && wanted(kTries))) {
     const double begin = now_seconds();
-    const double taken = call.mean_seconds(std::min(kLongest, seconds / kLeast));
+    const double taken = call.mean_seconds(std::min(kLongest, seconds / kMin));
     spent += now_seconds() - begin;
     const double after = sample(), larger = std::max(before, after);
     const bool agree = std::min(before, after) >= (1 - plan::kNoisySpread) * larger;
     (agree ? steady : others).push_back({taken, (before + after) / 2});
     before = after;
   }
-  row.moved = steady.size() < kLeast;
+  row.moved = steady.size() < kMin;
   if (row.moved) steady.insert(steady.end(), others.begin(), others.end());
   const auto middle = steady.begin() + static_cast<std::ptrdiff_t>((steady.size() - 1) / 2);
   std::ranges::nth_element(steady, middle, {}, &Turn::pace);

@@ -12,14 +12,14 @@ namespace megatron::bench {
 namespace {
 
 constexpr int64_t kColdBytes = int64_t{256} << 20;  // between two uses of one operand
-constexpr size_t kMostSets = 16;
+constexpr size_t kMaxSets = 16;
 
 double cold_seconds(const plan::WorkItem& item, Runtime& runtime, double seconds) {
   plan::ReplayMemory memory(runtime, kColdBytes);
   int64_t bytes = 1;
   for (const plan::OperandForm& form : item.operands) bytes += form.bytes();
   const auto sets = static_cast<size_t>(
-      std::clamp<int64_t>(kColdBytes / bytes + 1, 2, static_cast<int64_t>(kMostSets)));
+      std::clamp<int64_t>(kColdBytes / bytes + 1, 2, static_cast<int64_t>(kMaxSets)));
   std::vector<std::vector<Tensor>> operands;
   for (size_t i = 0; i < sets; ++i) operands.push_back(memory.operands(item));
   return best_seconds(runtime, seconds,

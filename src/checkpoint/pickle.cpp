@@ -100,7 +100,7 @@ class PickleReader {
  private:
   void count(size_t steps) {
     MG_CHECK(steps <= left_, "{}: it has more than {} instructions; divide it into more files",
-             where_, Pickle::kMostSteps);
+             where_, Pickle::kMaxSteps);
     left_ -= steps;
   }
 
@@ -366,7 +366,7 @@ class PickleReader {
   std::span<const std::byte> bytes_;
   std::span<const std::string_view> known_;
   const std::string& where_;
-  size_t at_ = 0, left_ = Pickle::kMostSteps;
+  size_t at_ = 0, left_ = Pickle::kMaxSteps;
   std::vector<PickleValue*> stack_;
   std::vector<size_t> marks_;  // heights of the stack
   std::unordered_map<uint32_t, PickleValue*> memo_;

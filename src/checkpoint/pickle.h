@@ -54,7 +54,7 @@ class Pickle {
   const std::vector<const PickleValue*>& persistent() const { return persistent_; }  // all of them
   size_t size() const { return size_; }  // bytes of the pickle
 
-  static constexpr size_t kMostSteps = 5'000'000;  // of a hundred thousand tensors, and more
+  static constexpr size_t kMaxSteps = 5'000'000;  // of a hundred thousand tensors, and more
 
  private:
   friend class PickleReader;

@@ -13,7 +13,7 @@ namespace megatron::checkpoint {
 
 // Bytes that a rank sends and receives in one collective round.
 inline constexpr int64_t kRoundBytes = int64_t{64} << 20;
-inline constexpr int64_t kLeastOfRank = int64_t{1} << 20;  // of a round, to one other
+inline constexpr int64_t kMinOfRank = int64_t{1} << 20;  // of a round, to one other
 
 using Bytes = std::unique_ptr<std::byte[]>;
 
@@ -28,6 +28,6 @@ using Bytes = std::unique_ptr<std::byte[]>;
 // round.
 std::vector<Bytes> reshard(std::span<PlannedTensor* const> tensors, comm::Group& ranks,
                            Stream& stream, int64_t round_bytes = kRoundBytes,
-                           int64_t least_of_rank = kLeastOfRank);
+                           int64_t least_of_rank = kMinOfRank);
 
 }  // namespace megatron::checkpoint

@@ -168,7 +168,7 @@ class Sequence {
              "'{}' is of another protocol than {}; load it with torch and save it again", path_,
              kProtocol);
     check_system(next().root());
-    Pickle object = read_object(rest(), path_);
+    Pickle object = read_object(remaining(), path_);
     at_ += object.size();
     Storages storages = storages_of(object, path_);
     read_storages(storages);
@@ -179,10 +179,10 @@ class Sequence {
   static constexpr std::string_view kMagic = "\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19";
   static constexpr int64_t kProtocol = 1001;
 
-  std::span<const std::byte> rest() const { return file_.subspan(at_); }
+  std::span<const std::byte> remaining() const { return file_.subspan(at_); }
 
   Pickle next() {
-    Pickle pickle(rest(), {}, "'" + path_ + "'");
+    Pickle pickle(remaining(), {}, "'" + path_ + "'");
     at_ += pickle.size();
     return pickle;
   }
@@ -213,27 +213,27 @@ class Sequence {
       MG_CHECK(storage.bytes.data() != nullptr, "'{}' is damaged: there is no storage '{}'", path_,
                key);
     }
-    MG_CHECK(rest().empty(), "'{}' is damaged: the last {} bytes belong to no storage", path_,
-             rest().size());
+    MG_CHECK(remaining().empty(), "'{}' is damaged: the last {} bytes belong to no storage", path_,
+             remaining().size());
   }
 
   void read_storage(TorchStorage& storage) {
     int64_t elements = 0;
-    MG_CHECK(rest().size() >= sizeof elements,
+    MG_CHECK(remaining().size() >= sizeof elements,
              "'{}' is damaged: it ends before the storage '{}'; it may have been copied or "
              "downloaded in part",
              path_, storage.key);
-    std::memcpy(&elements, rest().data(), sizeof elements);
+    std::memcpy(&elements, remaining().data(), sizeof elements);
     at_ += sizeof elements;
     MG_CHECK(elements == storage.elements,
              "'{}' is damaged: the storage '{}' has {} elements, but its pickle says {}", path_,
              storage.key, elements, storage.elements);
     const std::optional<uint64_t> bytes = wanted_bytes(storage);
-    MG_CHECK(bytes && *bytes <= rest().size(),
+    MG_CHECK(bytes && *bytes <= remaining().size(),
              "'{}' is damaged: the storage '{}' of {} elements begins at byte {} and does not end "
              "in the file of {}; it may have been copied or downloaded in part",
              path_, storage.key, elements, at_, file_.size());
-    storage.bytes = rest().first(*bytes);
+    storage.bytes = remaining().first(*bytes);
     at_ += *bytes;
   }
 

@@ -17,7 +17,7 @@
 namespace megatron::cli {
 namespace {
 
-constexpr size_t kLargestFile = 1 << 20, kMostEntries = 10000, kDeepestGroup = 16;
+constexpr size_t kLargestFile = 1 << 20, kMaxEntries = 10000, kDeepestGroup = 16;
 
 // Replaces ${NAME} in a text by environment variables.
 std::string with_environment(std::string_view text, const std::string& where) {
@@ -53,7 +53,7 @@ class Reader {
     MG_CHECK(depth <= kDeepestGroup, "{}: more than {} groups within each other", where(map),
              kDeepestGroup);
     for (const auto& entry : map) {
-      MG_CHECK(++seen_ <= kMostEntries, "{} has more than {} keys", path_, kMostEntries);
+      MG_CHECK(++seen_ <= kMaxEntries, "{} has more than {} keys", path_, kMaxEntries);
       MG_CHECK(entry.first.IsScalar(), "{}: a key must be the name of a flag or a group",
                where(entry.first));
       take(entry.first, entry.second, depth);
@@ -82,7 +82,7 @@ class Reader {
     } else {
       entry.is_list = true;
       for (const YAML::Node& item : value) {
-        MG_CHECK(++seen_ <= kMostEntries, "{} has more than {} keys", path_, kMostEntries);
+        MG_CHECK(++seen_ <= kMaxEntries, "{} has more than {} keys", path_, kMaxEntries);
         MG_CHECK(item.IsScalar(), "{}: the list of '{}' may hold numbers and texts only",
                  where(item), entry.name);
         entry.values.push_back(with_environment(item.Scalar(), where(item)));

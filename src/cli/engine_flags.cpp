@@ -42,7 +42,7 @@ void EngineRankFlags::fields(Fields& f) {
 }
 
 void EngineRankFlags::check(const comm::Processes& processes) const {
-  constexpr int64_t kMost = 1024;
+  constexpr int64_t kMax = 1024;
   settings::ParallelSizes sizes = sizes_;
   Fields rows;
   sizes.size_fields(rows, settings::ParallelSizes::Of::engine);
@@ -50,10 +50,10 @@ void EngineRankFlags::check(const comm::Processes& processes) const {
   const auto [tensor, stages, experts] =
       std::tuple(sizes.tensor_parallel, sizes.pipeline_parallel, sizes.expert_parallel);
   MG_CHECK(
-      tensor * stages <= kMost,
+      tensor * stages <= kMax,
       "--tensor-model-parallel-size {} times --pipeline-model-parallel-size {} is {} ranks; at "
       "most {} are possible: lower one of them",
-      tensor, stages, tensor * stages, kMost);
+      tensor, stages, tensor * stages, kMax);
   MG_CHECK(
       tensor % experts == 0,
       "--expert-model-parallel-size is {}; it must divide --tensor-model-parallel-size, {}, whose "

@@ -69,12 +69,12 @@ void check_np(const LaunchSettings& settings) {
   MG_CHECK(settings.np.has_value(),
            "-np is needed: how many ranks, as in megatron launch -np 2 train ...; see megatron "
            "launch --help");
-  constexpr int64_t kMostRanksPerProcessor = 32;  // beyond which it would only thrash
+  constexpr int64_t kMaxRanksPerProcessor = 32;  // beyond which it would only thrash
   const int64_t processors = available_processors();
-  MG_CHECK(*settings.np >= 1 && *settings.np <= kMostRanksPerProcessor * processors,
+  MG_CHECK(*settings.np >= 1 && *settings.np <= kMaxRanksPerProcessor * processors,
            "-np is {}; it must lie in [1, {}], {} ranks for each of the {} processors of this "
            "machine; use mpirun or srun for several machines",
-           *settings.np, kMostRanksPerProcessor * processors, kMostRanksPerProcessor, processors);
+           *settings.np, kMaxRanksPerProcessor * processors, kMaxRanksPerProcessor, processors);
 }
 
 void check_command(const LaunchSettings& settings, const Arguments& command) {
@@ -137,7 +137,7 @@ int start(const LaunchSettings& settings, const Arguments& command) {
   const Launcher launcher = comm::launch::find_launcher(settings.launcher, program_mpi(settings));
   const auto ranks = static_cast<int>(*settings.np);
   const std::vector<comm::launch::Option> options =
-      comm::launch::launch_options(launcher, comm::launch::situation_here(ranks));
+      comm::launch::launch_options(launcher, comm::launch::launch_environment(ranks));
 
   const auto command_line = [&](const Arguments& last) {
     Arguments words = {launcher.path};

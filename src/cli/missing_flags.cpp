@@ -21,7 +21,7 @@ using settings::TrainSettings;
 
 constexpr size_t kWidth = 96;
 constexpr int64_t kLength = 128;                 // tokens of a sequence in the command
-constexpr uintmax_t kMostBytes = 64 << 20;       // of a data set that is read for its largest id
+constexpr uintmax_t kMaxBytes = 64 << 20;        // of a data set that is read for its largest id
 constexpr int64_t kFewestTokens = 50 * kLength;  // of one that the command can train on
 
 // Needed flags of one purpose.
@@ -89,7 +89,7 @@ std::optional<LocalData> local_data() {
   std::ranges::sort(prefixes);
   for (const std::string& prefix : prefixes) {
     const uintmax_t bytes = fs::file_size(prefix + ".bin", error);
-    if (error || bytes > kMostBytes) continue;
+    if (error || bytes > kMaxBytes) continue;
     try {
       const data::IndexedDataset set(prefix);
       const auto range = set.token_range();

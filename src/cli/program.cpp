@@ -60,16 +60,16 @@ void say_why_it_ends() {
 }
 
 // Threads get stacks of the limit's size, and overflow with less than this.
-constexpr rlim_t kLeastStack = 512 << 10;
+constexpr rlim_t kMinStack = 512 << 10;
 
 void check_stack() {
   rlimit limit{};
-  if (::getrlimit(RLIMIT_STACK, &limit) != 0 || limit.rlim_cur >= kLeastStack) return;
+  if (::getrlimit(RLIMIT_STACK, &limit) != 0 || limit.rlim_cur >= kMinStack) return;
   fail(
       "stacks are limited to {} KiB (ulimit -s); the program needs {} KiB: 'ulimit -s 8192' sets "
       "the "
       "usual limit",
-      limit.rlim_cur >> 10, kLeastStack >> 10);
+      limit.rlim_cur >> 10, kMinStack >> 10);
 }
 
 // Throws Error unless all of standard output was written.

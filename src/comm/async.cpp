@@ -67,13 +67,13 @@ class Ticket final : public Event::State {
       const std::lock_guard lock(shared_->mutex);
       shared_->waited += seconds;
     }
-    for (const std::shared_ptr<Ticket>& ticket : over) ticket->let_go();
+    for (const std::shared_ptr<Ticket>& ticket : over) ticket->release();
     if (failure != nullptr) std::rethrow_exception(failure);
   }
 
   // Called on the caller's thread after the call has ended. The Work keeps the tensors as long as
   // the caller keeps it.
-  void let_go() { call.in = call.out = Tensor(); }
+  void release() { call.in = call.out = Tensor(); }
 
   // Called with the lock held.
   void end(std::exception_ptr failure) {
@@ -205,7 +205,7 @@ class AsyncGroup final : public Group {
       over.swap(shared_->over);
     }
     shared_->given.notify_one();
-    for (const std::shared_ptr<Ticket>& ticket : over) ticket->let_go();
+    for (const std::shared_ptr<Ticket>& ticket : over) ticket->release();
     return {Event(last_), std::move(keep)};
   }
 

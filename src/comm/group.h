@@ -15,7 +15,7 @@
 namespace megatron::comm {
 
 // Default limit in seconds of a call, waiting included, after which the run is given up.
-inline constexpr double kMostSeconds = 600;
+inline constexpr double kMaxSeconds = 600;
 
 enum class Reduce { sum, max };
 class Doing;

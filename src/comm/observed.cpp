@@ -13,9 +13,9 @@ namespace {
 
 // Calls the listener on the thread that made it: calls of other threads (comm/async.h) are queued
 // until that thread's next call.
-class Teller {
+class Notifier {
  public:
-  explicit Teller(TrafficListener& listener) : listener_(listener) {}
+  explicit Notifier(TrafficListener& listener) : listener_(listener) {}
 
   void tell(const Traffic& traffic) {
     tell_kept();
@@ -57,12 +57,12 @@ class Teller {
 // since it moves no tensor.
 class Observed final : public Group {
  public:
-  Observed(Group& group, std::shared_ptr<Teller> teller)
-      : group_(group), teller_(std::move(teller)) {}
-  Observed(std::unique_ptr<Group> group, std::shared_ptr<Teller> teller)
-      : owned_(std::move(group)), group_(*owned_), teller_(std::move(teller)) {}
+  Observed(Group& group, std::shared_ptr<Notifier> notifier)
+      : group_(group), notifier_(std::move(notifier)) {}
+  Observed(std::unique_ptr<Group> group, std::shared_ptr<Notifier> notifier)
+      : owned_(std::move(group)), group_(*owned_), notifier_(std::move(notifier)) {}
   ~Observed() override {
-    if (std::uncaught_exceptions() == 0) teller_->tell_kept();
+    if (std::uncaught_exceptions() == 0) notifier_->tell_kept();
   }
 
   int rank() const override { return group_.rank(); }
@@ -118,7 +118,7 @@ class Observed final : public Group {
 
   std::unique_ptr<Group> split(int color, int key, int members) override {
     const OwnSeconds seconds(*this);
-    return std::make_unique<Observed>(group_.split(color, key, members), teller_);
+    return std::make_unique<Observed>(group_.split(color, key, members), notifier_);
   }
 
   void set_name(std::string_view name) override { group_.set_name(name); }
@@ -155,19 +155,19 @@ class Observed final : public Group {
       return run();
     }();
     traffic.ended = now_seconds();
-    teller_->tell(traffic);
+    notifier_->tell(traffic);
     return work;
   }
 
   std::unique_ptr<Group> owned_;
   Group& group_;
-  std::shared_ptr<Teller> teller_;
+  std::shared_ptr<Notifier> notifier_;
 };
 
 }  // namespace
 
 std::unique_ptr<Group> observed(Group& group, TrafficListener& listener) {
-  return std::make_unique<Observed>(group, std::make_shared<Teller>(listener));
+  return std::make_unique<Observed>(group, std::make_shared<Notifier>(listener));
 }
 
 }  // namespace megatron::comm

@@ -10,7 +10,7 @@ inline constexpr double kNoticeSeconds = 30;
 // Seconds of a call between ranks, waiting included.
 struct WaitLimits {
   // NOLINTNEXTLINE(google-explicit-constructor): most callers limit the time alone
-  WaitLimits(double most = kMostSeconds, double notice = kNoticeSeconds)
+  WaitLimits(double most = kMaxSeconds, double notice = kNoticeSeconds)
       : most(most), notice(notice) {}
 
   double most;    // beyond, the run ends with a report; 0: any time

@@ -10,7 +10,7 @@ namespace megatron::comm {
 namespace {
 
 constexpr int kLooksInARow = 3;   // a process that was stopped for long gets time to go on
-constexpr double kMostGap = 16;   // times the first
+constexpr double kMaxGap = 16;    // times the first
 constexpr double kForgotten = 4;  // gaps without a notice
 
 }  // namespace
@@ -41,7 +41,7 @@ void WaitNotices::logged_elsewhere(double now) {
 }
 
 void WaitNotices::count(double now) {
-  gap_ = gap_ == 0 ? limits_.notice : std::min(2 * gap_, kMostGap * limits_.notice);
+  gap_ = gap_ == 0 ? limits_.notice : std::min(2 * gap_, kMaxGap * limits_.notice);
   last_ = now;
 }
 

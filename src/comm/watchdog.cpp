@@ -14,8 +14,8 @@ namespace megatron::comm {
 
 namespace {
 
-constexpr double kAfterHang = 5, kAfterFailure = 30;     // seconds
-constexpr double kLeastPause = 0.01, kMostPause = 0.25;  // between two looks
+constexpr double kAfterHang = 5, kAfterFailure = 30;  // seconds
+constexpr double kMinPause = 0.01, kMaxPause = 0.25;  // between two looks
 constexpr int kLooks = 3;  // a process that was stopped for long gets time to go on
 
 }  // namespace
@@ -39,7 +39,7 @@ void Watchdog::watch() {
   const double shortest = limits_.most > 0 && limits_.notice > 0
                               ? std::min(limits_.most, limits_.notice)
                               : std::max(limits_.most, limits_.notice);
-  const std::chrono::duration<double> pause(std::clamp(shortest / 20, kLeastPause, kMostPause));
+  const std::chrono::duration<double> pause(std::clamp(shortest / 20, kMinPause, kMaxPause));
   std::unique_lock lock(mutex_);
   while (!stop_.wait_for(lock, pause, [this] { return stopped_; })) look();
 }

@@ -100,10 +100,10 @@ BatchSchedule BatchSchedule::ramp(int64_t start, int64_t increment, int64_t samp
   MG_CHECK(samples >= 0 && samples < (int64_t{1} << 53),
            "--rampup-batch-size spans {} samples; the number must lie in [0, 2^53)", samples);
   const int64_t increments = (batch - start) / increment;
-  constexpr int64_t kMostStages = 1 << 20;
-  MG_CHECK(increments < kMostStages,
+  constexpr int64_t kMaxStages = 1 << 20;
+  MG_CHECK(increments < kMaxStages,
            "--rampup-batch-size has {} increments; at most {} are possible", increments,
-           kMostStages - 1);
+           kMaxStages - 1);
   if (increments == 0 || samples == 0) return constant(batch);
   const double each = static_cast<double>(samples) / static_cast<double>(increments);
   std::vector<Stage> stages{{0, start}};

@@ -30,9 +30,9 @@ std::optional<double> as_weight(std::string_view text) {
 }
 
 void check_list(const BlendList& list, std::string_view flag) {
-  MG_CHECK(static_cast<int64_t>(list.prefixes.size()) <= kMostBlendedSets,
+  MG_CHECK(static_cast<int64_t>(list.prefixes.size()) <= kMaxBlendedSets,
            "{} names {} data sets; a blend has at most {}: merge some (megatron merge)", flag,
-           list.prefixes.size(), kMostBlendedSets);
+           list.prefixes.size(), kMaxBlendedSets);
   for (size_t i = 0; i < list.prefixes.size(); ++i) {
     MG_CHECK(!list.prefixes[i].empty(), "{}: data set {} has an empty name", flag, i + 1);
     if (!list.weighted()) continue;

@@ -10,7 +10,7 @@
 
 namespace megatron::data {
 
-constexpr int64_t kMostBlendedSets = 32766;  // a data set's number is stored in 16 bits
+constexpr int64_t kMaxBlendedSets = 32766;  // a data set's number is stored in 16 bits
 
 struct BlendList {
   std::vector<std::string> prefixes;

@@ -62,7 +62,7 @@ bool InputFile::append_line(std::string& text) {
   return true;
 }
 
-std::string InputFile::rest() {
+std::string InputFile::read_rest() {
   std::string text;
   while (begin_ != end_ || fill()) {
     MG_CHECK(text.size() + (end_ - begin_) <= kMaxText,
@@ -76,7 +76,7 @@ std::string InputFile::rest() {
 std::string read_unpacked(const std::string& path) {
   std::error_code error;
   if (!std::filesystem::is_regular_file(path, error)) return read_file(path, kMaxText);
-  return InputFile(path).rest();
+  return InputFile(path).read_rest();
 }
 
 // buffer_ holds the beginning of a line that did not fit in the previous block.

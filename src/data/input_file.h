@@ -56,7 +56,7 @@ class InputFile {
   bool next_line(std::string& line);
   // The same including the line end in the file; appends to `text`.
   bool append_line(std::string& text);
-  std::string rest();  // all that is left; throws Error above 1 GiB
+  std::string read_rest();  // all that is left; throws Error above 1 GiB
 
   // Reads the next lines: about `bytes`, more only if a single line is longer. Every line but the
   // file's last ends with '\n'. Returns false at the end. A block's memory is reused.

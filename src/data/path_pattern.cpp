@@ -107,12 +107,12 @@ class Expansion {
   }
 
   void count(const std::string& path) {
-    constexpr size_t kMostPaths = 1'000'000, kMostBytes = size_t{256} << 20;
+    constexpr size_t kMaxPaths = 1'000'000, kMaxBytes = size_t{256} << 20;
     bytes_ += path.size();
-    MG_CHECK(++paths_ <= kMostPaths && bytes_ <= kMostBytes,
+    MG_CHECK(++paths_ <= kMaxPaths && bytes_ <= kMaxBytes,
              "--input {}: the pattern stands for more than {} paths, or {} MiB of names; name a "
              "directory, whose files are all taken, or use fewer braces and stars",
-             shortened(pattern_, 200), kMostPaths, kMostBytes >> 20);
+             shortened(pattern_, 200), kMaxPaths, kMaxBytes >> 20);
   }
 
   const std::string& pattern_;

@@ -8,7 +8,7 @@
 namespace megatron::data {
 
 std::string read_whole_text(const std::string& path) {
-  std::string text = InputFile(path).rest();
+  std::string text = InputFile(path).read_rest();
   MG_CHECK(is_utf8(text), "{} is not UTF-8 text; convert it (iconv -t UTF-8) or leave it out",
            path);
   return text;

@@ -17,7 +17,7 @@ namespace {
 
 constexpr int64_t kAlignment = 64;
 
-constexpr int64_t kLeastRange = int64_t{1} << 28;
+constexpr int64_t kMinRange = int64_t{1} << 28;
 constexpr int64_t kSmall = int64_t{4} << 20;  // bytes; whole pages
 
 class HostRange final : public AddressRange {
@@ -29,7 +29,7 @@ class HostRange final : public AddressRange {
     constexpr int64_t kAddressSpace = int64_t{1} << 46;  // half of what a process has
     const int64_t share = kAddressSpace / kMemoryClasses / ranks;
     for (size_ = std::min(std::max(available_memory(), int64_t{1} << 30), share);
-         size_ >= kLeastRange; size_ /= 2) {
+         size_ >= kMinRange; size_ /= 2) {
       void* p = mmap(nullptr, static_cast<size_t>(size_), PROT_READ | PROT_WRITE,
                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
       if (p != MAP_FAILED) {
@@ -44,7 +44,7 @@ class HostRange final : public AddressRange {
         "cannot reserve {} of address space ({}): the limit on address space (ulimit -v) or on "
         "memory mappings (sysctl vm.max_map_count) is too low for {} ranks in one process; raise "
         "it, or start fewer ranks per process (megatron launch)",
-        format_bytes(static_cast<double>(kLeastRange)), std::strerror(errno), ranks);
+        format_bytes(static_cast<double>(kMinRange)), std::strerror(errno), ranks);
   }
   ~HostRange() override { munmap(base_, static_cast<size_t>(size_)); }
   std::byte* base() const override { return base_; }

@@ -88,7 +88,7 @@ void BlockCache::own(Group& group, int32_t number) {
   ++used_;
 }
 
-void BlockCache::let_go(Group& group, int32_t number) {
+void BlockCache::remove_owner(Group& group, int32_t number) {
   Page& page = group.pages[static_cast<size_t>(number)];
   MG_ASSERT(page.owners > 0);
   if (--page.owners > 0) return;
@@ -195,7 +195,7 @@ void BlockCache::keep(SequenceBlocks& blocks, std::span<const int32_t> tokens, i
          --j) {
       int32_t& page = pages[static_cast<size_t>(j)];
       if (page < 0) break;
-      let_go(groups_[g], page);
+      remove_owner(groups_[g], page);
       page = SequenceBlocks::kLeftBehind;
     }
   }
@@ -206,7 +206,7 @@ void BlockCache::release(SequenceBlocks& blocks) {
   for (size_t g = 0; g < blocks.pages.size(); ++g) {
     std::vector<int32_t>& pages = blocks.pages[g];
     for (auto page = pages.rbegin(); page != pages.rend(); ++page)
-      if (*page >= 0) let_go(groups_[g], *page);
+      if (*page >= 0) remove_owner(groups_[g], *page);
   }
   blocks.pages.clear();
   blocks.contents.clear();

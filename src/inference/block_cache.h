@@ -89,7 +89,7 @@ class BlockCache {
   void drop(Group& group, Page& page);
   int32_t take(Group& group);
   void own(Group& group, int32_t page);
-  void let_go(Group& group, int32_t page);
+  void remove_owner(Group& group, int32_t page);
   int64_t lowest_block(size_t group, int64_t length) const;
   std::vector<uint64_t> prefix(std::span<const int32_t> tokens, int64_t most, uint64_t root) const;
 

@@ -8,8 +8,8 @@
 namespace megatron::inference {
 namespace {
 
-constexpr int64_t kLeastBlocks = 8;  // of a table; few more cost nothing
-constexpr size_t kMostForms = 64;
+constexpr int64_t kMinBlocks = 8;  // of a table; few more cost nothing
+constexpr size_t kMaxForms = 64;
 
 // Returns the largest powers of two below `most`, and `most`.
 std::vector<int64_t> row_counts_up_to(int64_t most, int64_t number) {
@@ -52,7 +52,7 @@ DecodePasses::Shape DecodePasses::shape_of(const ForwardPassPlan& plan) const {
   const int64_t size = state_.shape().block_size;
   int64_t longest = 0;
   for (const PassRow& row : plan.rows) longest = std::max(longest, row.begin + 1);
-  int64_t blocks = kLeastBlocks;
+  int64_t blocks = kMinBlocks;
   while (blocks * size < longest) blocks *= 2;
   return {.rows = *std::ranges::lower_bound(row_counts_, std::ssize(plan.rows)),
           .blocks = std::min(blocks, widest_table(options_, state_)),
@@ -129,7 +129,7 @@ void DecodePasses::run(const ForwardPassPlan& plan, std::span<const double> rule
   if (form == nullptr) {
     logits_ = compute(shape, plan.context);
     if (!records) return;
-    if (forms_.size() == kMostForms) forms_.pop_back();
+    if (forms_.size() == kMaxForms) forms_.pop_back();
     forms_.push_front({.shape = shape, .work = {}, .logits = {}});
     return;
   }

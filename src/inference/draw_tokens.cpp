@@ -100,7 +100,7 @@ std::vector<double> sampling_rules(std::span<Sequence* const> ready, int64_t voc
     const Request& request = s->request;
     const SamplingOptions& options = request.sampling;
     const TextSoFar text{.tokens = s->tokens, .prompt = request.prompt.size()};
-    if (vocabulary > kernels::kMostSampled || s->matcher || request.logprobs > 0 ||
+    if (vocabulary > kernels::kMaxSampled || s->matcher || request.logprobs > 0 ||
         changes_logits(text, options)) {
       rules.insert(rules.end(), {-1, 0, 1, 0, 0});
       continue;

@@ -75,13 +75,12 @@ Engine::Engine(const models::Stage& stage, Runtime& runtime, const EngineOptions
     const bool records = options.cuda_graphs > 0, draws = ranks.draws();
     decode_passes_.emplace(
         stage, runtime, state_,
-        DecodePassOptions{
-            .max_rows = std::min(options.max_requests, options.max_tokens),
-            .longest = max_length_,
-            .row_counts = records ? options.cuda_graphs : EngineOptions::kCudaGraphs,
-            .record = records,
-            .choices = draws && vocabulary_ <= kernels::kMostSampled ? vocabulary_ : 0,
-            .tensor = ranks.tensor});
+        DecodePassOptions{.max_rows = std::min(options.max_requests, options.max_tokens),
+                          .longest = max_length_,
+                          .row_counts = records ? options.cuda_graphs : EngineOptions::kCudaGraphs,
+                          .record = records,
+                          .choices = draws && vocabulary_ <= kernels::kMaxSampled ? vocabulary_ : 0,
+                          .tensor = ranks.tensor});
   }
   if (leader_ != nullptr) leader_->made();
 }

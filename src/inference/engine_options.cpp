@@ -8,23 +8,23 @@
 namespace megatron::inference {
 
 // The sizes of a pass are products of these numbers and must fit in 64 bits.
-constexpr int64_t kMostRequests = int64_t{1} << 40, kMostTokens = int64_t{1} << 28;
+constexpr int64_t kMaxRequests = int64_t{1} << 40, kMaxTokens = int64_t{1} << 28;
 
 void EngineOptions::check() const {
-  MG_CHECK(max_requests > 0 && max_requests <= kMostRequests,
+  MG_CHECK(max_requests > 0 && max_requests <= kMaxRequests,
            "--inference-dynamic-batching-max-requests is {}; it must lie in [1, {}]", max_requests,
-           kMostRequests);
-  MG_CHECK(max_tokens > 0 && max_tokens <= kMostTokens,
+           kMaxRequests);
+  MG_CHECK(max_tokens > 0 && max_tokens <= kMaxTokens,
            "--inference-dynamic-batching-max-tokens is {}; it must lie in [1, {}]", max_tokens,
-           kMostTokens);
+           kMaxTokens);
   MG_CHECK(vocabulary >= 0, "the vocabulary to sample from has {} ids; give 0 for the model's own",
            vocabulary);
   MG_CHECK(max_length >= 0,
            "--inference-max-seq-length is {}; give 0 for the context length of the model",
            max_length);
-  MG_CHECK(block_size > 0 && block_size % kernels::kPageKeys == 0 && block_size <= kMostTokens,
+  MG_CHECK(block_size > 0 && block_size % kernels::kPageKeys == 0 && block_size <= kMaxTokens,
            "--inference-dynamic-batching-block-size is {}; it must be a multiple of {}, at most {}",
-           block_size, kernels::kPageKeys, kMostTokens);
+           block_size, kernels::kPageKeys, kMaxTokens);
   MG_CHECK(cuda_graphs >= 0,
            "--inference-dynamic-batching-num-cuda-graphs is {}; give 0 for none, or a positive "
            "number",

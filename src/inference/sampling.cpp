@@ -88,13 +88,13 @@ double* score_of(std::span<double> scores, int32_t id) {
 
 void penalize_repetition(std::span<double> scores, std::span<const int32_t> tokens,
                          double penalty) {
-  constexpr double kMost = std::numeric_limits<double>::max();
+  constexpr double kMax = std::numeric_limits<double>::max();
   std::vector<bool> seen(scores.size());
   for (const int32_t id : tokens) {
     double* score = score_of(scores, id);
     if (score == nullptr || seen[static_cast<size_t>(id)] || std::isinf(*score)) continue;
     seen[static_cast<size_t>(id)] = true;
-    *score = std::clamp(*score > 0 ? *score / penalty : *score * penalty, -kMost, kMost);
+    *score = std::clamp(*score > 0 ? *score / penalty : *score * penalty, -kMax, kMax);
   }
 }
 

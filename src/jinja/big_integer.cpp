@@ -11,11 +11,11 @@ namespace megatron::jinja {
 namespace {
 
 using Limbs = std::vector<uint32_t>;
-constexpr size_t kMostLimbs = 447;  // 10^4300 has 14285 bits
+constexpr size_t kMaxLimbs = 447;  // 10^4300 has 14285 bits
 constexpr std::string_view kDigits = "0123456789abcdefghijklmnopqrstuvwxyz";
 
 [[noreturn]] void too_long() {
-  fail("an integer has more than {} digits, which is the limit", BigInteger::kMostDigits);
+  fail("an integer has more than {} digits, which is the limit", BigInteger::kMaxDigits);
 }
 
 void trim(Limbs& limbs) {
@@ -122,7 +122,7 @@ Limbs long_division(Limbs& a, const Limbs& b) {
 BigInteger::BigInteger(bool negative, Limbs limbs) : limbs_(std::move(limbs)) {
   trim(limbs_);
   negative_ = negative && !limbs_.empty();
-  if (limbs_.size() > kMostLimbs) too_long();
+  if (limbs_.size() > kMaxLimbs) too_long();
 }
 
 BigInteger::BigInteger(int64_t value) : negative_(value < 0) {
@@ -142,7 +142,7 @@ BigInteger BigInteger::parse(std::string_view digits, int base) {
       carry >>= 32;
     }
     if (carry != 0) limbs.push_back(static_cast<uint32_t>(carry));
-    if (limbs.size() > kMostLimbs) too_long();
+    if (limbs.size() > kMaxLimbs) too_long();
   }
   return BigInteger(false, std::move(limbs));
 }
@@ -193,7 +193,7 @@ std::string BigInteger::text(int base) const {
       out += kDigits[part % static_cast<uint32_t>(base)];
   }
   while (out.size() > 1 && out.back() == '0') out.pop_back();
-  if (decimal && out.size() > kMostDigits) too_long();
+  if (decimal && out.size() > kMaxDigits) too_long();
   if (out.empty()) out = "0";
   if (negative_) out += '-';
   std::reverse(out.begin(), out.end());
@@ -216,7 +216,7 @@ BigInteger BigInteger::operator+(const BigInteger& other) const {
 }
 
 BigInteger BigInteger::operator*(const BigInteger& other) const {
-  if (size() + other.size() > kMostLimbs + 1) too_long();
+  if (size() + other.size() > kMaxLimbs + 1) too_long();
   Limbs result(size() + other.size());
   for (size_t i = 0; i < size(); ++i) {
     uint64_t carry = 0;
@@ -249,7 +249,7 @@ std::pair<BigInteger, BigInteger> BigInteger::divided(const BigInteger& by) cons
 
 BigInteger BigInteger::to_power(uint64_t exponent) const {
   const auto lowest = static_cast<uint64_t>(std::max<int64_t>(bits() - 1, 0));
-  if (lowest > 0 && exponent > kMostLimbs * 32 / lowest) too_long();
+  if (lowest > 0 && exponent > kMaxLimbs * 32 / lowest) too_long();
   BigInteger result(1), square = *this;
   while (true) {
     if ((exponent & 1) != 0) result = result * square;

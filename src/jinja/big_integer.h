@@ -13,7 +13,7 @@ namespace megatron::jinja {
 
 class BigInteger {
  public:
-  static constexpr size_t kMostDigits = 4300;
+  static constexpr size_t kMaxDigits = 4300;
 
   BigInteger(int64_t value);
   // digits: only digits of `base`, which is from 2 to 36.

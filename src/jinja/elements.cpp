@@ -160,7 +160,7 @@ Value slice_of(const Value& value, const Value& begin, const Value& end, const V
 }
 
 Value make_range(int64_t begin, int64_t end, int64_t step, Budget& budget) {
-  constexpr uint64_t kMost = 100000;
+  constexpr uint64_t kMax = 100000;
   MG_CHECK(step != 0, "range() arg 3 must not be zero");
   const bool any = step > 0 ? begin < end : begin > end;
   const auto distance = step > 0 ? static_cast<uint64_t>(end) - static_cast<uint64_t>(begin)
@@ -168,8 +168,8 @@ Value make_range(int64_t begin, int64_t end, int64_t step, Budget& budget) {
   const uint64_t stride =
       step > 0 ? static_cast<uint64_t>(step) : uint64_t{0} - static_cast<uint64_t>(step);
   const uint64_t count = any ? (distance - 1) / stride + 1 : 0;
-  MG_CHECK(count <= kMost, "Range too big. The sandbox blocks ranges larger than MAX_RANGE ({}).",
-           kMost);
+  MG_CHECK(count <= kMax, "Range too big. The sandbox blocks ranges larger than MAX_RANGE ({}).",
+           kMax);
   budget.spend_items(count);
   Values elements;
   for (uint64_t i = 0; i < count; ++i)

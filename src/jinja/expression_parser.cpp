@@ -8,7 +8,7 @@
 namespace megatron::jinja {
 namespace {
 
-constexpr int kMostNested = 100;  // brackets within one another
+constexpr int kMaxNested = 100;  // brackets within one another
 constexpr size_t kSum = 2, kProduct = 3,
                  kPower = 4;       // levels of parse_binary; 0: or, 1: and
 constexpr int kHighestTree = 500;  // nodes on the way from the root of an expression to a leaf
@@ -25,8 +25,8 @@ std::vector<ExpressionPtr> list_of(ExpressionPtr first, ExpressionPtr second = n
 class ExpressionParser::Level {
  public:
   explicit Level(ExpressionParser& parser) : parser_(parser) {
-    if (++parser.depth_ > kMostNested) {
-      parser.tokens_.refuse(fmt::format("an expression nests deeper than {} levels", kMostNested));
+    if (++parser.depth_ > kMaxNested) {
+      parser.tokens_.refuse(fmt::format("an expression nests deeper than {} levels", kMaxNested));
     }
   }
   ~Level() { --parser_.depth_; }
@@ -210,9 +210,9 @@ ExpressionPtr ExpressionParser::parse_number() {
   } catch (const Error& error) {  // too many digits of base 16
     tokens_.refuse(error.what(), token.line);
   }
-  if (!number && token.text.size() > BigInteger::kMostDigits)
+  if (!number && token.text.size() > BigInteger::kMaxDigits)
     tokens_.refuse(fmt::format("an integer has {} digits; the limit is {}", token.text.size(),
-                               BigInteger::kMostDigits),
+                               BigInteger::kMaxDigits),
                    token.line);
   if (!number) tokens_.refuse(fmt::format("'{}' is not a number", token.text), token.line);
   constant->constant = *number;

@@ -11,7 +11,7 @@
 namespace megatron::jinja {
 namespace {
 
-constexpr int64_t kMostPrecision = 10000;
+constexpr int64_t kMaxPrecision = 10000;
 
 std::string sign_text(bool negative, char sign) {
   if (negative) return "-";
@@ -117,9 +117,9 @@ Digits integer_digits(const Value& whole, const NumberStyle& style, Budget& budg
 }
 
 Digits real_digits(double value, const NumberStyle& style, Budget& budget) {
-  MG_CHECK(style.precision.value_or(0) <= kMostPrecision,
+  MG_CHECK(style.precision.value_or(0) <= kMaxPrecision,
            "a precision of {} is too large; the limit is {}", style.precision.value_or(0),
-           kMostPrecision);
+           kMaxPrecision);
   Digits digits;
   bool negative = std::signbit(value) && !std::isnan(value);
   if (!std::isfinite(value)) {

@@ -37,7 +37,7 @@ Value power(const BigInteger& base, const Value& exponent, Budget& budget) {
     return Value::integer(base.is_negative() && !odd ? BigInteger(1) : base);
   }
   MG_CHECK(!exponent.is_big(), "an integer has more than {} digits, which is the limit",
-           BigInteger::kMostDigits);
+           BigInteger::kMaxDigits);
   budget.spend(1000);  // what the largest power takes at most
   return Value::integer(base.to_power(static_cast<uint64_t>(exponent.as_whole())));
 }
@@ -193,7 +193,7 @@ Value rounded(const Value& number, int64_t places) {
   if (number.is_whole()) {
     const BigInteger whole = number.as_big();
     if (places >= 0) return Value::integer(whole);
-    if (-places > static_cast<int64_t>(BigInteger::kMostDigits)) return Value::integer(0);
+    if (-places > static_cast<int64_t>(BigInteger::kMaxDigits)) return Value::integer(0);
     const BigInteger result = rounded_whole(whole.is_negative() ? -whole : whole, -places, false);
     return Value::integer(whole.is_negative() ? -result : result);
   }
@@ -234,7 +234,7 @@ std::optional<Value> read_integer(std::string_view text, int64_t base) {
     return std::nullopt;
   const bool zero = digits->find_first_not_of('0') == std::string::npos;
   if (base == 0 && prefix == 0 && digits->front() == '0' && !zero) return std::nullopt;
-  if ((used & (used - 1)) != 0 && digits->size() > BigInteger::kMostDigits) return std::nullopt;
+  if ((used & (used - 1)) != 0 && digits->size() > BigInteger::kMaxDigits) return std::nullopt;
   const BigInteger whole = BigInteger::parse(*digits, static_cast<int>(used));
   return Value::integer(minus ? -whole : whole);
 }

@@ -7,7 +7,7 @@
 namespace megatron::jinja {
 namespace {
 
-constexpr int kMostNested = 100;  // tags within one another
+constexpr int kMaxNested = 100;  // tags within one another
 
 class StatementParser {
  public:
@@ -80,8 +80,8 @@ class StatementParser {
 
   Statement parse_tag(Names ends) {
     const Token name = tokens_.expect(Token::Kind::name);
-    if (open_.size() >= kMostNested)
-      tokens_.refuse(fmt::format("tags nest deeper than {} levels", kMostNested));
+    if (open_.size() >= kMaxNested)
+      tokens_.refuse(fmt::format("tags nest deeper than {} levels", kMaxNested));
     open_.push_back(name);
     Statement statement = parse_named(name, ends);
     open_.pop_back();

@@ -21,7 +21,7 @@ class Rules {
   }
   explicit Rules(const char* kernel) : kernel_(kernel) {}
   void add(const char* name, const Tensor& tensor) {
-    MG_ASSERT(count_ < kMost);
+    MG_ASSERT(count_ < kMax);
     names_[count_] = name;
     tensors_[count_++] = &tensor;
   }
@@ -59,10 +59,10 @@ class Rules {
     throw InternalError(text);
   }
 
-  static constexpr size_t kMost = 16;
+  static constexpr size_t kMax = 16;
   const char* kernel_;
-  std::array<const char*, kMost> names_{};
-  std::array<const Tensor*, kMost> tensors_{};
+  std::array<const char*, kMax> names_{};
+  std::array<const Tensor*, kMax> tensors_{};
   size_t count_ = 0;
 };
 

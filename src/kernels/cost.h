@@ -94,8 +94,8 @@ inline int form_of(const ActivationArgs& a) { return static_cast<int>(a.function
 inline int form_of(const ActivationBackwardArgs& a) { return static_cast<int>(a.function); }
 template <class Args>
 int attention_form(const Args& a) {
-  constexpr int64_t kPrime = 1'000'003, kMost = int64_t{1} << 28;
-  const int64_t bounds = (a.window * kPrime + a.chunk) % kMost;
+  constexpr int64_t kPrime = 1'000'003, kMax = int64_t{1} << 28;
+  const int64_t bounds = (a.window * kPrime + a.chunk) % kMax;
   return static_cast<int>((a.causal ? 1 : 0) + (a.soft_cap > 0 ? 2 : 0) + 4 * bounds);
 }
 inline int form_of(const AttentionArgs& a) { return attention_form(a); }

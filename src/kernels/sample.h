@@ -28,7 +28,7 @@ struct SampleArgs {
 };
 
 inline constexpr double kSampleUnit = 0x1p40;
-inline constexpr int64_t kMostSampled = int64_t{1} << 22;  // V
+inline constexpr int64_t kMaxSampled = int64_t{1} << 22;  // V
 
 void check(const SampleArgs& args);
 

@@ -15,7 +15,7 @@ using Granularity = RecomputeOptions::Granularity;
 using Method = RecomputeOptions::Method;
 
 Bundle run(const Block& layer, Tape& tape, const Bundle& in, const nn::Batch& batch, Phase phase) {
-  Flow flow{.bundle = in, .under_way = {}};
+  Flow flow{.bundle = in, .in_flight = {}};
   for (const Segment& segment : layer.segments) segment(tape, flow, batch, phase);
   return std::move(flow.bundle);
 }
@@ -145,7 +145,7 @@ ForwardInParts::ForwardInParts(const Stage& stage, Tape& tape, const Bundle& in,
       tape_(tape),
       batch_(batch),
       phase_(phase),
-      flow_{.bundle = entering(stage, in), .under_way = {}} {
+      flow_{.bundle = entering(stage, in), .in_flight = {}} {
   MG_ASSERT(recompute.granularity != Granularity::full);
   if (recompute.granularity == Granularity::selective) recompute_ = recompute.modules;
 }

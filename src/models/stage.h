@@ -26,7 +26,7 @@ enum class Phase { train, evaluate };
 // Values passed between the parts of a layer.
 struct Flow {
   Bundle bundle;
-  std::any under_way;  // within a layer: what its next part goes on with
+  std::any in_flight;  // within a layer: what its next part goes on with
 };
 // A section of the model that can be scheduled by itself.
 using Segment = std::function<void(Tape&, Flow&, const nn::Batch&, Phase)>;

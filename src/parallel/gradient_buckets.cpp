@@ -58,7 +58,7 @@ GradientBuckets::GradientBuckets(const std::vector<Bucket>& buckets,
       }
     }
   }
-  under_way_.reserve(states_.size());
+  in_flight_.reserve(states_.size());
   // The copy for the embedding comes first, the order in which a single stage adds its uses.
   if (tied_.size() < 2) tied_.clear();
   std::ranges::stable_sort(tied_, [](const ParameterSpec* a, const ParameterSpec* b) {
@@ -84,7 +84,7 @@ int GradientBuckets::micro_batches_final(const State& state) const {
 }
 
 void GradientBuckets::begin_step(int micro_batches) {
-  MG_ASSERT(micro_batches >= 1 && under_way_.empty());
+  MG_ASSERT(micro_batches >= 1 && in_flight_.empty());
   micro_batches_ = micro_batches;
   for (State& state : states_) {
     state.reduced = 0;
@@ -214,7 +214,7 @@ void GradientBuckets::reduce(State& state, int micro_batches) {
   state.reduced = micro_batches;
   state.last = micro_batches == micro_batches_;
   reduce_over_shards(state);
-  under_way_.push_back(static_cast<size_t>(&state - states_.data()));
+  in_flight_.push_back(static_cast<size_t>(&state - states_.data()));
   if (!overlap_) settle_some(true);
 }
 
@@ -258,12 +258,12 @@ void GradientBuckets::settle(State& state) {
 // Settles sums in the order in which they were begun; with `all` also those that are not done yet.
 void GradientBuckets::settle_some(bool all) {
   size_t done = 0;
-  for (; done < under_way_.size(); ++done) {
-    State& state = states_[under_way_[done]];
+  for (; done < in_flight_.size(); ++done) {
+    State& state = states_[in_flight_[done]];
     if (!all && !state.work.done.reached()) break;
     settle(state);
   }
-  under_way_.erase(under_way_.begin(), under_way_.begin() + static_cast<int64_t>(done));
+  in_flight_.erase(in_flight_.begin(), in_flight_.begin() + static_cast<int64_t>(done));
 }
 
 }  // namespace megatron::parallel

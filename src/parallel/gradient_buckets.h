@@ -59,7 +59,7 @@ class GradientBuckets {
   std::vector<State> states_;
   std::unordered_map<const Parameter*, size_t> bucket_of_;
   std::vector<ParameterSpec*> tied_;  // both copies of a tied parameter, where both are this rank's
-  std::vector<size_t> under_way_;     // buckets whose sum over shards was begun, in that order
+  std::vector<size_t> in_flight_;     // buckets whose sum over shards was begun, in that order
   int micro_batches_ = 0;
 };
 

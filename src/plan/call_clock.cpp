@@ -8,7 +8,7 @@ namespace megatron::plan {
 
 namespace {
 
-constexpr int kMostTimes = 3;
+constexpr int kMaxTimes = 3;
 
 }  // namespace
 
@@ -19,7 +19,7 @@ CallClock::CallClock(Runtime& runtime) : stream_(runtime.stream()) {
 double CallClock::seconds(const std::function<void()>& work) {
   if (timer_) {
     double seconds = 0;
-    for (int times = 0; times == 0 || (times < kMostTimes && !timer_->exact()); ++times) {
+    for (int times = 0; times == 0 || (times < kMaxTimes && !timer_->exact()); ++times) {
       timer_->begin();
       work();
       seconds = timer_->end();
@@ -36,7 +36,7 @@ double CallClock::mean_seconds(double window, const std::function<void()>& call)
   if (timer_) {
     const double one = seconds(call);
     const double fit = window / std::max(one, 1e-7);
-    const int count = static_cast<int>(std::min<double>(fit, kMostQueued));
+    const int count = static_cast<int>(std::min<double>(fit, kMaxQueued));
     if (count <= 1) return one;
     return seconds([&] {
              for (int i = 0; i < count; ++i) call();

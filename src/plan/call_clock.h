@@ -21,7 +21,7 @@ class CallClock {
   // one; on a GPU, whose queue is limited, at most kMostQueued. window 0: one call.
   double mean_seconds(double window, const std::function<void()>& call);
 
-  static constexpr int kMostQueued = 64;
+  static constexpr int kMaxQueued = 64;
 
  private:
   Stream& stream_;

@@ -26,7 +26,7 @@
 namespace megatron::plan {
 namespace {
 
-constexpr double kLeastShare = 0.8;
+constexpr double kMinShare = 0.8;
 constexpr size_t kLargestFile = 1 << 16;
 
 // Name of a program's file, and a text that differs between its builds.
@@ -90,7 +90,7 @@ std::string keep(const RateKeeping& keeping, const Json& key, const Rate& rate) 
   if (rate.spread > kNoisySpread)
     return fmt::format("its samples differ by {:.0f}%: other programs may be running",
                        100 * rate.spread);
-  if (rate.share < kLeastShare)
+  if (rate.share < kMinShare)
     return fmt::format("other programs used {:.0f}% of the CPU time", 100 * (1 - rate.share));
   if (keeping.folder.empty()) return keeping.no_folder;
   try {

@@ -107,7 +107,7 @@ class Replay {
   bool goes_on(comm::Group& world, int round) {
     if (world.rank() == 0) {
       const double spent = now_seconds() - begin_;
-      goes_on_ = !order_.empty() && round < 7 && spent < (round == 0 ? kMostSeconds : kBudget);
+      goes_on_ = !order_.empty() && round < 7 && spent < (round == 0 ? kMaxSeconds : kBudget);
     }
     world.barrier("replay.next");
     const bool decided = goes_on_;

@@ -42,7 +42,7 @@ struct StepTime {
 // ranks here than cores. On a GPU the host's part of a step overlaps with the kernels, so the
 // longer of both counts.
 inline constexpr int64_t kLargestOperand = int64_t{150} << 20;
-inline constexpr double kLongestCall = 0.5, kBudget = 2.0, kMostSeconds = 4.0;
+inline constexpr double kLongestCall = 0.5, kBudget = 2.0, kMaxSeconds = 4.0;
 std::optional<StepTime> estimate_step_time(const StepWork& work, const TimedRun& run);
 
 }  // namespace megatron::plan

@@ -14,7 +14,7 @@ namespace {
 
 using Values = std::vector<std::pair<std::string, std::string>>;  // in the order of the log
 
-constexpr size_t kShownSessions = 200, kLongestValue = 4000, kMostValues = 2000;
+constexpr size_t kShownSessions = 200, kLongestValue = 4000, kMaxValues = 2000;
 
 std::string shown(std::string_view text) { return cut_short(text, kLongestValue, " …"); }
 
@@ -29,7 +29,7 @@ std::string value_text(std::string_view key, const Json& value) {
 void flatten(const std::string& prefix, const Json& record, Values& values) {
   for (const auto& [key, value] : record.as_object()) {
     const std::string name = prefix.empty() ? key : prefix + " · " + key;
-    if (values.size() == kMostValues) return;
+    if (values.size() == kMaxValues) return;
     if (value.is_object() && prefix.size() < 100) {
       flatten(name, value, values);
     } else {
@@ -43,7 +43,7 @@ Values flags_of(const Json& run) {
   const Json* flags = run.find("flags");
   if (flags == nullptr || !flags->is_object()) return values;
   for (const auto& [key, value] : flags->as_object())
-    if (values.size() < kMostValues) values.emplace_back("--" + key, value_text("", value));
+    if (values.size() < kMaxValues) values.emplace_back("--" + key, value_text("", value));
   return values;
 }
 

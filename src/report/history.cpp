@@ -19,9 +19,9 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr int64_t kKnownSchema = 1;
-constexpr size_t kMostRuns = 64, kMostRows = 4000, kLeastRows = 600, kRowsOfAll = 16000;
-constexpr size_t kMostValidations = 600, kMostSamples = 60, kMostSaves = 300, kMostNotes = 400;
-constexpr size_t kMostSessions = 10000, kMostSets = 64, kListedDamages = 5;
+constexpr size_t kMaxRuns = 64, kMaxRows = 4000, kMinRows = 600, kRowsOfAll = 16000;
+constexpr size_t kMaxValidations = 600, kMaxSamples = 60, kMaxSaves = 300, kMaxNotes = 400;
+constexpr size_t kMaxSessions = 10000, kMaxSets = 64, kListedDamages = 5;
 constexpr size_t kLongestLine = size_t{64} << 20;
 
 std::string file_of(const std::string& run) {
@@ -211,8 +211,8 @@ class HistoryReader {
           version != nullptr && version->is_string() ? ", version " + version->as_string() : "",
           kKnownSchema));
     }
-    MG_CHECK(history_.sessions.size() < kMostSessions, "there are more than {} sessions",
-             kMostSessions);
+    MG_CHECK(history_.sessions.size() < kMaxSessions, "there are more than {} sessions",
+             kMaxSessions);
     const double elapsed = elapsed_;
     session_elapsed_ = elapsed;
     session_time_ = parser_.time();
@@ -261,9 +261,9 @@ class HistoryReader {
     const std::string& type = parser_.type();
     Json record = parser_.record();
     if (type == "validation") return take_validation(record);
-    if (type == "sample") return history_.samples.add(std::move(record), kMostSamples);
-    if (type == "save") return history_.saves.add(std::move(record), kMostSaves);
-    if (type == "note") return history_.notes.add(std::move(record), kMostNotes);
+    if (type == "sample") return history_.samples.add(std::move(record), kMaxSamples);
+    if (type == "save") return history_.saves.add(std::move(record), kMaxSaves);
+    if (type == "note") return history_.notes.add(std::move(record), kMaxNotes);
     if (type == "end" && !history_.sessions.empty())
       history_.sessions.back().end = std::move(record);
   }
@@ -274,8 +274,8 @@ class HistoryReader {
     auto& all = history_.validations;
     auto at = std::find_if(all.begin(), all.end(), [&](const auto& v) { return v.set == name; });
     if (at == all.end()) {
-      MG_CHECK(all.size() < kMostSets, "there are more than {} validation sets", kMostSets);
-      all.push_back({name, Curve(3, {kValidationLoss}, kMostValidations), kNone, 0});
+      MG_CHECK(all.size() < kMaxSets, "there are more than {} validation sets", kMaxSets);
+      all.push_back({name, Curve(3, {kValidationLoss}, kMaxValidations), kNone, 0});
       at = all.end() - 1;
     }
     const double loss = number_of(record, "loss");
@@ -374,9 +374,9 @@ RunHistory read_history(const std::string& run, size_t rows) {
 
 std::vector<RunHistory> read_histories(const std::vector<std::string>& runs) {
   MG_CHECK(!runs.empty(), "no run is given");
-  MG_CHECK(runs.size() <= kMostRuns, "{} runs are given; a page shows at most {}", runs.size(),
-           kMostRuns);
-  const size_t rows = std::clamp(kRowsOfAll / runs.size(), kLeastRows, kMostRows);
+  MG_CHECK(runs.size() <= kMaxRuns, "{} runs are given; a page shows at most {}", runs.size(),
+           kMaxRuns);
+  const size_t rows = std::clamp(kRowsOfAll / runs.size(), kMinRows, kMaxRows);
   std::vector<RunHistory> histories;
   std::vector<std::string> places;
   for (const std::string& run : runs) {

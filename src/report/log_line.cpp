@@ -12,7 +12,7 @@ namespace {
 
 namespace dom = simdjson::dom;
 
-constexpr double kMostIterations = 1e15;
+constexpr double kMaxIterations = 1e15;
 
 struct Key {
   std::string_view name;
@@ -84,7 +84,7 @@ void LogLineParser::parse(std::string_view line) {
   } else if (state_->fields["iteration"].get(value) == simdjson::SUCCESS) {
     row_[kIteration] = number(value, "iteration");
   }
-  MG_CHECK(row_[kIteration] >= 0 && row_[kIteration] <= kMostIterations,
+  MG_CHECK(row_[kIteration] >= 0 && row_[kIteration] <= kMaxIterations,
            "its iteration is missing or out of range");
 }
 

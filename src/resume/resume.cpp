@@ -109,8 +109,8 @@ std::vector<int64_t> steps_to_try(const SaveDirectory& folder) {
   return saved;
 }
 
-Beginning find_beginning(const settings::CheckpointSettings& s, bool weights_only,
-                         comm::Group& processes, int threads) {
+StartingPoint find_starting_point(const settings::CheckpointSettings& s, bool weights_only,
+                                  comm::Group& processes, int threads) {
   if (!s.load) return {};
   const std::string& path = *s.load;
   if (weights_only && is_model(path)) {
@@ -145,7 +145,7 @@ Beginning find_beginning(const settings::CheckpointSettings& s, bool weights_onl
     return {};
   }
   Runtime runtime({DeviceKind::cpu, 0}, threads);
-  Beginning beginning;
+  StartingPoint start;
   for (const int64_t step : steps) {
     const double begin = now_seconds();
     const std::string directory = folder.iteration_path(step);
@@ -155,15 +155,15 @@ Beginning find_beginning(const settings::CheckpointSettings& s, bool weights_onl
     if (step != steps.front())
       log::warning("the run resumes from step {}, not from step {}", step, steps.front());
     const TrainerState state = TrainerState::from_json(checkpoint->trainer_state(), directory);
-    beginning.weights =
+    start.weights =
         std::shared_ptr<const checkpoint::ModelDirectory>(checkpoint, &checkpoint->model());
     if (!weights_only) {
-      beginning.checkpoint = checkpoint;
-      beginning.state = state;
+      start.checkpoint = checkpoint;
+      start.state = state;
     }
     log::info("{} {} (checksums verified in {:.2f} s)",
               weights_only ? "weights of" : "resuming from", directory, now_seconds() - begin);
-    return beginning;
+    return start;
   }
   fail(
       "none of the {} checkpoints in {} is intact: {}; restore one, or remove them all to start "

@@ -14,7 +14,7 @@
 
 namespace megatron::resume {
 
-struct Beginning {
+struct StartingPoint {
   // The model's tensors; null: they are initialised randomly.
   std::shared_ptr<const checkpoint::ModelDirectory> weights;
   // Checkpoint that the run resumes from, which includes the weights. Null: the run starts at step
@@ -34,7 +34,7 @@ std::vector<int64_t> steps_to_try(const SaveDirectory& folder);
 // nothing and logs it, or throws Error with --exit-on-missing-checkpoint. weights_only: for
 // --finetune; --load may then be a Hugging Face directory. processes: those of the run; each
 // verifies its share, and all choose the same checkpoint.
-Beginning find_beginning(const settings::CheckpointSettings& settings, bool weights_only,
-                         comm::Group& processes, int threads);
+StartingPoint find_starting_point(const settings::CheckpointSettings& settings, bool weights_only,
+                                  comm::Group& processes, int threads);
 
 }  // namespace megatron::resume

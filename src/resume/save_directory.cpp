@@ -135,7 +135,7 @@ void SaveDirectory::remove(int64_t iteration) const {
   MG_CHECK(!error, "the old checkpoint {} cannot be removed: {}", to, error.message());
 }
 
-void SaveDirectory::mend() const {
+void SaveDirectory::recover() const {
   checkpoint::restore_replaced(path_, *files_);
   std::error_code error;
   std::vector<fs::path> found;

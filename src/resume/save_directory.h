@@ -39,7 +39,7 @@ class SaveDirectory {
   void remove(
       int64_t iteration) const;  // under another name first: what is half removed is no checkpoint
   // Repairs what terminated runs left half written, half replaced or half removed.
-  void mend() const;
+  void recover() const;
 
  private:
   std::string path_;

@@ -14,7 +14,7 @@ namespace megatron::selftest {
 namespace {
 
 // Number of elements of a stored tensor that are read at once.
-constexpr int64_t kAtOnce = int64_t{1} << 20;
+constexpr int64_t kUnroll = int64_t{1} << 20;
 
 // Difference between a tensor of the first directory and that of the second.
 struct Distance {
@@ -54,8 +54,8 @@ Distance distance(const std::string& name, const checkpoint::ModelDirectory& a,
     d.largest = d.difference = same ? 0 : static_cast<double>(INFINITY);
     return d;
   }
-  for (int64_t begin = 0; begin < d.elements; begin += kAtOnce) {
-    const int64_t count = std::min(kAtOnce, d.elements - begin);
+  for (int64_t begin = 0; begin < d.elements; begin += kUnroll) {
+    const int64_t count = std::min(kUnroll, d.elements - begin);
     const auto part = [&](const checkpoint::ModelDirectory& of, DType type) {
       return checkpoint::SafetensorsFile::doubles_of(of.tensors().read(name, begin, count), type);
     };

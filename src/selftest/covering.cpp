@@ -13,7 +13,7 @@
 namespace megatron::selftest {
 namespace {
 
-constexpr size_t kMostRows = size_t{1} << 22;
+constexpr size_t kMaxRows = size_t{1} << 22;
 
 // All rows that are not refused, in the order of their values.
 class Possible {
@@ -46,7 +46,7 @@ class Possible {
   void choose(size_t at) {
     if (!refusal_(row_).empty()) return;
     if (at == factors_.size()) {
-      MG_ASSERT(rows_.size() < kMostRows);
+      MG_ASSERT(rows_.size() < kMaxRows);
       rows_.push_back(row_);
       return;
     }

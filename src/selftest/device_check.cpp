@@ -117,7 +117,7 @@ class Checker {
 
   void begin(const std::string& name) {
     const std::lock_guard lock(mutex_);
-    under_way_ = name;
+    in_flight_ = name;
     begin_ = now_seconds();
   }
 
@@ -169,14 +169,14 @@ class Checker {
 
   void hang() {
     const std::lock_guard lock(mutex_);
-    findings_.checks.push_back({.name = under_way_,
+    findings_.checks.push_back({.name = in_flight_,
                                 .seconds = now_seconds() - begin_,
                                 .why_not = fmt::format("it did not finish; all checks together "
                                                        "may take {:.3g} s",
                                                        options_.seconds),
                                 .hung = true});
     findings_.what_to_do =
-        fmt::format("the check of the {} hangs: {}", under_way_,
+        fmt::format("the check of the {} hangs: {}", in_flight_,
                     options_.device == DeviceKind::cuda
                         ? "check nvidia-smi and dmesg for GPU or driver errors (Xid); the GPU "
                           "may need a reset, or the machine a reboot"
@@ -187,7 +187,7 @@ class Checker {
   const DeviceCheckOptions& options_;
   std::mutex mutex_;  // of what hang() reads
   DeviceFindings findings_;
-  std::string under_way_;
+  std::string in_flight_;
   double begin_ = 0;
 };
 

@@ -24,8 +24,8 @@ ApiKeys ApiKeys::read(const std::optional<std::string>& file,
                       const std::optional<std::string>& variable) {
   ApiKeys keys;
   if (file) {
-    constexpr size_t kMostBytes = 1 << 20;
-    std::istringstream lines(read_file(*file, kMostBytes));
+    constexpr size_t kMaxBytes = 1 << 20;
+    std::istringstream lines(read_file(*file, kMaxBytes));
     for (std::string line; std::getline(lines, line);) {
       line.erase(line.find_last_not_of(" \t\r") + 1);
       line.erase(0, std::min(line.find_first_not_of(" \t"), line.size()));

@@ -175,7 +175,7 @@ ChatRequest read_chat(const Json& body, const TextModel& model) {
   r.generation = read_generation(p, model, {"max_completion_tokens", "max_tokens"});
   if (r.generation.max_tokens == 0) p.fail("max_tokens", "is 0; it must be 1 or more");
   r.logprobs = p.boolean("logprobs").value_or(false);
-  const int64_t most = std::min(kMostLogprobs, model.vocabulary());
+  const int64_t most = std::min(kMaxLogprobs, model.vocabulary());
   r.top_logprobs = p.integer("top_logprobs", 0, most).value_or(0);
   if (r.top_logprobs > 0 && !r.logprobs) p.fail("top_logprobs", "needs logprobs: true");
   r.chat = read_messages(p);

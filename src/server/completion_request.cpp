@@ -32,8 +32,8 @@ std::vector<Prompt> read_prompts(const Parameters& p, std::string_view name,
                      "; it must be a string, a list of tokens, or a list of either");
   const Json::Array& list = given->as_array();
   if (list[0].is_number()) return {of_tokens(list)};
-  if (list.size() > static_cast<size_t>(kMostTexts))
-    p.fail(name, fmt::format("has {} prompts; at most {} are allowed", list.size(), kMostTexts));
+  if (list.size() > static_cast<size_t>(kMaxTexts))
+    p.fail(name, fmt::format("has {} prompts; at most {} are allowed", list.size(), kMaxTexts));
   std::vector<Prompt> prompts;
   for (const Json& one : list) {
     if (one.is_string()) {
@@ -52,12 +52,12 @@ CompletionRequest read_completion(const Json& body, const TextModel& model) {
   check_model(p, model);
   CompletionRequest r;
   r.generation = read_generation(p, model, {"max_tokens"});
-  r.best_of = p.integer("best_of", 1, kMostTexts).value_or(r.generation.n);
+  r.best_of = p.integer("best_of", 1, kMaxTexts).value_or(r.generation.n);
   if (r.best_of < r.generation.n)
     p.fail("best_of", fmt::format("is {}, less than n, {}", r.best_of, r.generation.n));
   if (r.best_of > r.generation.n && r.generation.stream)
     p.fail("best_of", "is more than n, which cannot be streamed; leave out stream or best_of");
-  r.logprobs = p.integer("logprobs", 0, std::min(kMostLogprobs, model.vocabulary()));
+  r.logprobs = p.integer("logprobs", 0, std::min(kMaxLogprobs, model.vocabulary()));
   r.echo = p.boolean("echo").value_or(false);
   if (r.generation.max_tokens == 0 && !r.echo && !r.generation.prompt_logprobs)
     p.fail("max_tokens",
@@ -66,9 +66,9 @@ CompletionRequest read_completion(const Json& body, const TextModel& model) {
   p.refuse({"suffix", "tools"});
   r.prompts = read_prompts(p, "prompt", model);
   const auto texts = static_cast<int64_t>(r.prompts.size()) * r.best_of;
-  if (texts > kMostTexts)
+  if (texts > kMaxTexts)
     p.fail("n", fmt::format("of {} for each of {} prompts makes {} texts; at most {} are allowed",
-                            r.best_of, r.prompts.size(), texts, kMostTexts));
+                            r.best_of, r.prompts.size(), texts, kMaxTexts));
   int64_t tokens = 0;
   for (const Prompt& prompt : r.prompts) tokens += std::ssize(prompt.tokens);
   require_prompt_logprobs(r.generation, tokens * r.generation.n);

@@ -8,7 +8,7 @@
 namespace megatron::server {
 namespace {
 
-constexpr size_t kMostStops = 16, kMostStopTokens = 128;
+constexpr size_t kMaxStops = 16, kMaxStopTokens = 128;
 
 std::vector<std::string> read_stops(const Parameters& p) {
   const Json* stop = p.find("stop");
@@ -24,8 +24,8 @@ std::vector<std::string> read_stops(const Parameters& p) {
   } else {
     p.fail("stop", "is " + shown(*stop) + "; it must be a string or a list of strings");
   }
-  if (stops.size() > kMostStops)
-    p.fail("stop", fmt::format("has {} strings; at most {} are allowed", stops.size(), kMostStops));
+  if (stops.size() > kMaxStops)
+    p.fail("stop", fmt::format("has {} strings; at most {} are allowed", stops.size(), kMaxStops));
   for (const std::string& one : stops)
     if (one.empty()) p.fail("stop", "contains an empty string, at which every text would end");
   return stops;
@@ -34,9 +34,9 @@ std::vector<std::string> read_stops(const Parameters& p) {
 std::vector<int32_t> read_stop_tokens(const Parameters& p, int64_t vocabulary) {
   const Json::Array* list = p.array("stop_token_ids");
   if (list == nullptr) return {};
-  if (list->size() > kMostStopTokens)
+  if (list->size() > kMaxStopTokens)
     p.fail("stop_token_ids",
-           fmt::format("has {} ids; at most {} are allowed", list->size(), kMostStopTokens));
+           fmt::format("has {} ids; at most {} are allowed", list->size(), kMaxStopTokens));
   std::vector<int32_t> tokens;
   for (const Json& id : *list) {
     if (!id.is_integer() || id.as_integer() < 0 || id.as_integer() >= vocabulary)
@@ -68,7 +68,7 @@ std::map<int32_t, double> read_logit_bias(const Parameters& p, int64_t vocabular
 }
 
 void read_prompt_logprobs(const Parameters& p, const TextModel& model, GenerationParameters& g) {
-  g.prompt_logprobs = p.integer("prompt_logprobs", 0, std::min(kMostLogprobs, model.vocabulary()));
+  g.prompt_logprobs = p.integer("prompt_logprobs", 0, std::min(kMaxLogprobs, model.vocabulary()));
   if (!g.stream || !g.prompt_logprobs) return;
   if (*g.prompt_logprobs > 0)
     p.fail("prompt_logprobs", "cannot be streamed; leave out stream or prompt_logprobs");
@@ -124,7 +124,7 @@ GenerationParameters read_generation(const Parameters& p, const TextModel& model
     if (most && !g.max_tokens) g.max_tokens = most;
   }
   g.min_tokens = p.integer("min_tokens", 0, g.max_tokens.value_or(INT64_MAX)).value_or(0);
-  g.n = p.integer("n", 1, kMostTexts).value_or(1);
+  g.n = p.integer("n", 1, kMaxTexts).value_or(1);
   g.stops = read_stops(p);
   g.stop_tokens = read_stop_tokens(p, model.vocabulary());
   g.ignore_eos = p.boolean("ignore_eos").value_or(false);
@@ -182,11 +182,11 @@ SharedGrammar read_grammar(const Parameters& p, std::string_view name,
 void require_prompt_logprobs(const GenerationParameters& parameters, int64_t tokens) {
   if (!parameters.prompt_logprobs) return;
   const int64_t all = tokens * (1 + *parameters.prompt_logprobs);
-  if (all > kMostPromptLogprobs)
+  if (all > kMaxPromptLogprobs)
     throw invalid_request(
         fmt::format("prompt_logprobs {} for {} tokens of prompts makes {} log-probabilities; at "
                     "most {} are answered at once",
-                    *parameters.prompt_logprobs, tokens, all, kMostPromptLogprobs),
+                    *parameters.prompt_logprobs, tokens, all, kMaxPromptLogprobs),
         "prompt_logprobs");
 }
 

@@ -59,8 +59,8 @@ int64_t room_for_text(const TextModel& model, int64_t prompt_tokens,
                       const std::optional<int64_t>& asked, std::optional<int64_t> usual,
                       const char* field = "prompt");
 
-constexpr int64_t kMostTexts = 128;               // of a request
-constexpr int64_t kMostPromptLogprobs = 1 << 20;  // most of an answer, including alternatives
-constexpr int64_t kMostLogprobs = 20;             // most alternatives of a token
+constexpr int64_t kMaxTexts = 128;               // of a request
+constexpr int64_t kMaxPromptLogprobs = 1 << 20;  // most of an answer, including alternatives
+constexpr int64_t kMaxLogprobs = 20;             // most alternatives of a token
 
 }  // namespace megatron::server

@@ -17,9 +17,8 @@ std::vector<Prompt> read_megatron_prompts(const Parameters& p, const TextModel& 
   const Json::Array* list = p.array("prompts");
   if (list == nullptr || list->empty())
     p.fail("prompts", list == nullptr ? "is missing" : "is empty; give at least one");
-  if (std::ssize(*list) > kMostTexts)
-    p.fail("prompts",
-           fmt::format("has {} texts; at most {} are allowed", list->size(), kMostTexts));
+  if (std::ssize(*list) > kMaxTexts)
+    p.fail("prompts", fmt::format("has {} texts; at most {} are allowed", list->size(), kMaxTexts));
   const bool add_bos = p.boolean("add_BOS").value_or(false);
   const std::optional<int32_t> begin =
       model.tokenizer().bos() ? model.tokenizer().bos() : model.tokenizer().eod();
@@ -42,7 +41,7 @@ MegatronRequest read_megatron(const Json& body, const TextModel& model) {
   for (const auto& [old, now] :
        {std::pair{"max_len", "tokens_to_generate"}, {"sentences", "prompts"}})
     if (p.find(old) != nullptr) p.fail(old, fmt::format("is not read any more; use {}", now));
-  constexpr int64_t kUsualTokens = 64, kMostTopK = 1000;
+  constexpr int64_t kUsualTokens = 64, kMaxTopK = 1000;
   MegatronRequest r;
   GenerationParameters& g = r.generation;
   r.logprobs = p.boolean("logprobs").value_or(false);
@@ -51,7 +50,7 @@ MegatronRequest read_megatron(const Json& body, const TextModel& model) {
     p.fail("tokens_to_generate", "is 0, which needs logprobs: true");
   g.temperature = p.number("temperature", 0, 100).value_or(1);
   if (g.temperature == 0) p.fail("temperature", "is 0; it must be above 0, and top_k: 1 is greedy");
-  g.top_k = p.integer("top_k", 0, std::min(kMostTopK, model.vocabulary())).value_or(0);
+  g.top_k = p.integer("top_k", 0, std::min(kMaxTopK, model.vocabulary())).value_or(0);
   const double top_p = p.number("top_p", 0, 1).value_or(0);
   if (top_p > 0 && g.top_k > 0) p.fail("top_p", "and top_k are both given; use one of them");
   if (top_p > 0) g.top_p = top_p;

@@ -21,12 +21,12 @@ bool changes_nothing(const Json& value, const Json& neutral) {
 }  // namespace
 
 std::string shown(const Json& value) {
-  constexpr size_t kMost = 40;
+  constexpr size_t kMax = 40;
   const std::string text =
       value.is_string() || value.is_number() || value.is_bool() || value.is_null() ? value.dump()
       : value.is_array()                                                           ? "a list"
                                                                                    : "an object";
-  return cut_short(text, kMost);
+  return cut_short(text, kMax);
 }
 
 Parameters::Parameters(const Json& object, std::string path)

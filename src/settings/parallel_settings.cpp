@@ -25,11 +25,11 @@ void ParallelSettings::fields(Fields& f) {
         "layers per virtual stage (chunk), for the interleaved schedule");
   f.add("num-virtual-stages-per-pipeline-rank", &virtual_stages,
         "virtual stages (chunks) per pipeline rank, for the interleaved schedule")
-      .within(1, kMostRanks);
+      .within(1, kMaxRanks);
   f.add("microbatch-group-size-per-virtual-pipeline-stage", &microbatch_group,
         "micro-batches that go through a chunk before the next chunk is run; default "
         "--pipeline-model-parallel-size")
-      .within(1, kMostRanks);
+      .within(1, kMaxRanks);
   f.add("decoder-first-pipeline-num-layers", &decoder_first_layers,
         "layers of the first stage; the rest are split evenly over the other stages");
   f.add("decoder-last-pipeline-num-layers", &decoder_last_layers, "layers of the last stage");
@@ -66,7 +66,7 @@ void ParallelSettings::fields(Fields& f) {
         "(ZeRO-2) or optim_grads_params (ZeRO-3)");
   f.add("num-distributed-optimizer-instances", &optimizer_instances,
         "groups of data-parallel ranks, each of which holds a full copy of the sharded state")
-      .within(1, kMostRanks);
+      .within(1, kMaxRanks);
   f.add_switch("overlap-grad-reduce", &overlap_grad_reduce, true,
                "overlap the reduction of gradients with backward");
   f.add_switch("overlap-param-gather", &overlap_param_gather, true,
@@ -200,7 +200,7 @@ void Check::check_schedule(const PipelineShape& shape, int64_t micro_batches) {
   // check_overlapped_experts() says.
   PipelineShape whole = shape;
   whole.parts = 1;
-  if (micro_batches > 0 && micro_batches <= ParallelSizes::kMostRanks)
+  if (micro_batches > 0 && micro_batches <= ParallelSizes::kMaxRanks)
     whole.schedule(0, static_cast<int>(micro_batches));
   if (shape.stages == 1 && !s_.overlap_p2p)
     notes_.push_back({"no-overlap-p2p-communication", "none",
@@ -260,12 +260,12 @@ void ParallelSettings::check_sizes() const {
 int64_t ParallelSettings::model_ranks() const {
   int64_t product = 1;
   for (const int64_t size : {tensor_parallel, pipeline_parallel, context_parallel})
-    product *= std::clamp<int64_t>(size, 0, kMostRanks);
+    product *= std::clamp<int64_t>(size, 0, kMaxRanks);
   return product;
 }
 
 int64_t ParallelSettings::least_ranks() const {
-  const auto size = [](int64_t given) { return std::clamp<int64_t>(given, 1, kMostRanks); };
+  const auto size = [](int64_t given) { return std::clamp<int64_t>(given, 1, kMaxRanks); };
   const int64_t of_stage =
       std::lcm(size(tensor_parallel) * size(context_parallel) * size(optimizer_instances),
                size(expert_parallel) * size(expert_tensor_parallel.value_or(tensor_parallel)));

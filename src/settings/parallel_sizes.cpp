@@ -4,7 +4,7 @@ namespace megatron::settings {
 
 void ParallelSizes::size_fields(Fields& f, Of command) {
   const bool engine = command == Of::engine;
-  const int64_t most = command == Of::training ? kMostRanks : engine ? 1024 : 64;
+  const int64_t most = command == Of::training ? kMaxRanks : engine ? 1024 : 64;
   f.add("tensor-model-parallel-size", &tensor_parallel,
         "tensor-parallel size: ranks that the matrices of every layer are split over")
       .within(1, most);

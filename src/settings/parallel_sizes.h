@@ -9,7 +9,7 @@
 namespace megatron::settings {
 
 struct ParallelSizes {
-  static constexpr int64_t kMostRanks = int64_t{1} << 20;
+  static constexpr int64_t kMaxRanks = int64_t{1} << 20;
 
   int64_t tensor_parallel = 1, pipeline_parallel = 1, expert_parallel = 1;
   std::optional<int64_t> expert_tensor_parallel;

@@ -65,7 +65,7 @@ std::vector<Filter> read_filters(const Item& header) {
   return filters;
 }
 
-constexpr int64_t kMostShots = 1000, kMostTokens = 1 << 20;
+constexpr int64_t kMaxShots = 1000, kMaxTokens = 1 << 20;
 
 // Keys of a header, and the setting of each.
 struct Setting {
@@ -78,7 +78,7 @@ constexpr Setting kSettings[] = {
     {"description",
      [](const Item& h, std::string_view name, Task& task) { task.description = h.text(name); }},
     {"num_fewshot", [](const Item& h, std::string_view name,
-                       Task& task) { task.num_fewshot = h.integer(name, 0, kMostShots); }},
+                       Task& task) { task.num_fewshot = h.integer(name, 0, kMaxShots); }},
     {"fewshot_file", [](const Item&, std::string_view, Task&) {}},
     {"fewshot_sampler",
      [](const Item& h, std::string_view name, Task& task) {
@@ -99,7 +99,7 @@ constexpr Setting kSettings[] = {
          h.refuse(name, "has an empty text, at which every text would end");
      }},
     {"max_gen_toks", [](const Item& h, std::string_view name,
-                        Task& task) { task.max_gen_toks = h.integer(name, 1, kMostTokens); }},
+                        Task& task) { task.max_gen_toks = h.integer(name, 1, kMaxTokens); }},
     {"filters",
      [](const Item& h, std::string_view, Task& task) { task.filters = read_filters(h); }},
     {"regexes_to_ignore", [](const Item& h, std::string_view name,

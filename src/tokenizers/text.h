@@ -73,7 +73,7 @@ class TextEdit {
 
   bool at_end() const { return at_ == text_.bytes().size(); }
   size_t position() const { return at_; }  // bytes of the old text that were read
-  std::string_view rest() const { return text_.bytes().substr(at_); }
+  std::string_view remaining() const { return text_.bytes().substr(at_); }
 
   void keep(size_t bytes);  // copies whole characters
   void keep_all() { keep(text_.bytes().size() - at_); }

@@ -89,14 +89,14 @@ void Checkpointer::begin(const resume::TrainerState& state) {
                             .bytes = what.total_bytes(),
                             .path = directory_.iteration_path(state.iteration)};
   const double begin = now_seconds();
-  save_ = std::make_unique<UnderWay>(
+  save_ = std::make_unique<InFlight>(
       record.path, std::move(what), ranks_, runtime_.stream(), files_,
       async ? checkpoint::Save::Snapshot::copy : checkpoint::Save::Snapshot::none);
   save_->record = std::move(record);
   save_->begin = begin;
-  const auto write = [under_way = save_.get()] {
-    under_way->save.write();
-    under_way->written = true;
+  const auto write = [in_flight = save_.get()] {
+    in_flight->save.write();
+    in_flight->written = true;
   };
   if (async) {
     save_->writer = std::thread(write);
@@ -108,7 +108,7 @@ void Checkpointer::begin(const resume::TrainerState& state) {
 
 std::optional<report::SaveRecord> Checkpointer::finish(bool last) {
   if (save_->writer.joinable()) save_->writer.join();
-  const std::unique_ptr<UnderWay> ended = std::move(save_);
+  const std::unique_ptr<InFlight> ended = std::move(save_);
   report::SaveRecord& record = ended->record;
   const double begin = now_seconds();
   try {

@@ -48,11 +48,11 @@ class Checkpointer {
   std::vector<report::SaveRecord> save(const resume::TrainerState& state, bool last);
   // Completes the save in flight once all ranks have written their share. wait: blocks until then.
   std::vector<report::SaveRecord> poll(bool wait);
-  bool under_way() const { return save_ != nullptr; }
+  bool in_flight() const { return save_ != nullptr; }
 
  private:
-  struct UnderWay {
-    UnderWay(std::string path, checkpoint::Contents contents, comm::Group& ranks, Stream& stream,
+  struct InFlight {
+    InFlight(std::string path, checkpoint::Contents contents, comm::Group& ranks, Stream& stream,
              const FileSystem& files, checkpoint::Save::Snapshot snapshot)
         : save(std::move(path), std::move(contents), ranks, stream, files, snapshot) {}
     checkpoint::Save save;
@@ -78,7 +78,7 @@ class Checkpointer {
   Runtime& runtime_;
   const FileSystem& files_;
   resume::SaveDirectory directory_;
-  std::unique_ptr<UnderWay> save_;
+  std::unique_ptr<InFlight> save_;
   int64_t last_saved_ = -1;
 };
 

@@ -10,7 +10,7 @@ namespace {
 
 constexpr Device kHost{DeviceKind::cpu, 0};
 // A run has two of each chunk: the first micro-batch of a step, and the others.
-constexpr size_t kMostForms = 64;
+constexpr size_t kMaxForms = 64;
 
 uint64_t place(const Tensor& tensor) {
   return tensor.defined() ? reinterpret_cast<uintptr_t>(tensor.address()) : 0;
@@ -89,7 +89,7 @@ std::vector<uint64_t> CudaGraphRunner::key_of(const nn::Batch& batch,
 CudaGraphRunner::Form& CudaGraphRunner::form_of(std::vector<uint64_t> key) {
   for (const std::unique_ptr<Form>& form : forms_)
     if (form->key == key) return *form;
-  if (forms_.size() == kMostForms) forms_.erase(forms_.begin());
+  if (forms_.size() == kMaxForms) forms_.erase(forms_.begin());
   forms_.push_back(std::make_unique<Form>());
   forms_.back()->key = std::move(key);
   return *forms_.back();

@@ -9,9 +9,9 @@
 namespace megatron::training {
 namespace {
 
-class Teller {
+class Describer {
  public:
-  explicit Teller(const Derivation& derivation)
+  explicit Describer(const Derivation& derivation)
       : d_(derivation),
         given_(derivation.given),
         now_(derivation.settings),
@@ -230,7 +230,7 @@ class Teller {
 }  // namespace
 
 std::vector<SettingNote> derived_settings(const Derivation& derivation) {
-  return Teller(derivation).tell();
+  return Describer(derivation).tell();
 }
 
 }  // namespace megatron::training

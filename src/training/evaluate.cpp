@@ -28,16 +28,16 @@ void put_sums(const corpus::HostBatch& batch, std::span<const double> losses,
 // Every element of `mine` is zero on all ranks except one of the last stage. Reduces a fixed number
 // of elements at once, so that memory does not depend on the size of the set.
 std::vector<double> gather(std::span<const double> mine, LossPass& pass) {
-  constexpr size_t kAtOnce = 2048;
+  constexpr size_t kUnroll = 2048;
   Runtime& runtime = pass.runtime();
   Tensor piece = Tensor::empty(runtime.arena(MemoryClass::activations),
-                               {static_cast<int64_t>(kAtOnce)}, DType::f64, "evaluate.sums");
+                               {static_cast<int64_t>(kUnroll)}, DType::f64, "evaluate.sums");
   const bool has_data = runtime.device().has_data();
   std::vector<double> all(mine.begin(), mine.end());
-  for (size_t begin = 0; begin < all.size(); begin += kAtOnce) {
+  for (size_t begin = 0; begin < all.size(); begin += kUnroll) {
     const std::span<double> part =
-        std::span(all).subspan(begin, std::min(kAtOnce, all.size() - begin));
-    std::array<double, kAtOnce> values{};
+        std::span(all).subspan(begin, std::min(kUnroll, all.size() - begin));
+    std::array<double, kUnroll> values{};
     std::ranges::copy(part, values.begin());
     if (has_data) copy_bytes_from(piece, std::as_bytes(std::span(values)));
     sum_over_samples(piece, pass.ranks(), runtime.stream(), "evaluate.sums");

@@ -161,9 +161,9 @@ Evaluation::Evaluation(EvaluationSettings settings, bool show)
 }
 
 void Evaluation::check() const {
-  constexpr int64_t kMostSequences = int64_t{1} << 20;
-  MG_CHECK(s_.micro_batch_size > 0 && s_.micro_batch_size <= kMostSequences,
-           "--micro-batch-size is {}; it must lie in [1, {}]", s_.micro_batch_size, kMostSequences);
+  constexpr int64_t kMaxSequences = int64_t{1} << 20;
+  MG_CHECK(s_.micro_batch_size > 0 && s_.micro_batch_size <= kMaxSequences,
+           "--micro-batch-size is {}; it must lie in [1, {}]", s_.micro_batch_size, kMaxSequences);
   MG_CHECK(s_.samples.value_or(1) > 0, "--eval-samples is {}; it must be positive", *s_.samples);
   s_.runtime.check();
   MG_CHECK(length_ > 0 && length_ <= model_->max_position_embeddings(),
@@ -295,9 +295,9 @@ std::string document_lines(const std::vector<DocumentLoss>& documents) {
   return lines;
 }
 
-bool is_document_lines(std::string_view beginning) {
-  return beginning.starts_with(R"({"document": )") &&
-         first_line(beginning).find(R"("place": )") != beginning.npos;
+bool is_document_lines(std::string_view start) {
+  return start.starts_with(R"({"document": )") &&
+         first_line(start).find(R"("place": )") != start.npos;
 }
 
 }  // namespace megatron::training

@@ -83,6 +83,6 @@ class Evaluation {
 // "bytes"}.
 std::string document_lines(const std::vector<DocumentLoss>& documents);
 // True if a file with this beginning holds such lines.
-bool is_document_lines(std::string_view beginning);
+bool is_document_lines(std::string_view start);
 
 }  // namespace megatron::training

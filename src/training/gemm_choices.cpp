@@ -75,7 +75,7 @@ Products received(const std::string& text) {
 }  // namespace
 
 GemmChoices::GemmChoices(const settings::TrainSettings& settings,
-                         const resume::Beginning& beginning, comm::Group& world, Runtime& runtime,
+                         const resume::StartingPoint& start, comm::Group& world, Runtime& runtime,
                          const FileSystem& files)
     : settings_(settings), world_(world), runtime_(runtime), files_(files) {
   if (runtime.device().kind != DeviceKind::cuda) return;
@@ -86,9 +86,9 @@ GemmChoices::GemmChoices(const settings::TrainSettings& settings,
     if (lead() && !tunes_) log::warning("--gemm-tuning does nothing: {}", why_not);
   }
   if (tunes_) {
-    if (lead()) read_saved(beginning);
+    if (lead()) read_saved(start);
     use_of_lead();
-  } else if (lead() && has_saved(beginning)) {
+  } else if (lead() && has_saved(start)) {
     log::warning("the saved GEMM algorithms are not used ({}): {}", why_not, kBits);
   }
 }
@@ -110,8 +110,8 @@ std::string GemmChoices::rank_of_another_machine() {
 }
 
 // The choices in the --save folder only belong to this run before its first checkpoint.
-bool GemmChoices::has_saved(const resume::Beginning& beginning) const {
-  if (beginning.checkpoint != nullptr) return !beginning.state.gemm_tuning.is_null();
+bool GemmChoices::has_saved(const resume::StartingPoint& start) const {
+  if (start.checkpoint != nullptr) return !start.state.gemm_tuning.is_null();
   return is_there(path());
 }
 
@@ -121,14 +121,14 @@ std::string GemmChoices::path() const {
   return folder ? resume::SaveDirectory(*folder).gemm_choices_path() : "";
 }
 
-void GemmChoices::read_saved(const resume::Beginning& beginning) {
-  if (beginning.checkpoint != nullptr) {
-    const Json& saved = beginning.state.gemm_tuning;
+void GemmChoices::read_saved(const resume::StartingPoint& start) {
+  if (start.checkpoint != nullptr) {
+    const Json& saved = start.state.gemm_tuning;
     if (saved.is_null())
       log::warning("--gemm-tuning on, but the checkpoint is of a run without it: {}", kBits);
     else
-      add(saved, fmt::format("{}/{}: gemm_tuning", beginning.checkpoint->path(),
-                             checkpoint::kTrainerState));
+      add(saved,
+          fmt::format("{}/{}: gemm_tuning", start.checkpoint->path(), checkpoint::kTrainerState));
   }
   if (is_there(path())) add(Json::read(path()), path());
 }

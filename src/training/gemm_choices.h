@@ -24,7 +24,7 @@ class GemmChoices {
   // begins and, for GEMMs that it does not list, those in the --save folder. Warns if some cannot
   // be used, or if ranks differ in GPU or cuBLASLt and are therefore not tuned. Throws Error for
   // damaged choices. Collective. settings, world, runtime and files are borrowed.
-  GemmChoices(const settings::TrainSettings& settings, const resume::Beginning& beginning,
+  GemmChoices(const settings::TrainSettings& settings, const resume::StartingPoint& start,
               comm::Group& world, Runtime& runtime, const FileSystem& files);
 
   // True if choices must be made before the first step.
@@ -41,9 +41,9 @@ class GemmChoices {
   bool lead() const { return world_.rank() == 0; }
   std::string machine() const;
   std::string rank_of_another_machine();
-  bool has_saved(const resume::Beginning& beginning) const;
+  bool has_saved(const resume::StartingPoint& start) const;
   std::string path() const;
-  void read_saved(const resume::Beginning& beginning);
+  void read_saved(const resume::StartingPoint& start);
   void add(const Json& saved, const std::string& origin);
   void use_of_lead();
   void write() const;

@@ -106,9 +106,9 @@ ModelTokenizer open_tokenizer(settings::TokenizerSettings flags, const std::stri
 
 void report_missing_tokens(int64_t tokenizer_size, int64_t vocab_size) {
   // Multiple to which publishers pad, and the largest padding.
-  constexpr int64_t kMultiple = 64, kMostPadding = 1024;
+  constexpr int64_t kMultiple = 64, kMaxPadding = 1024;
   const int64_t missing = vocab_size - tokenizer_size;
-  if (missing <= 0 || (vocab_size % kMultiple == 0 && missing < kMostPadding)) return;
+  if (missing <= 0 || (vocab_size % kMultiple == 0 && missing < kMaxPadding)) return;
   log::warning(
       "the tokenizer has {} tokens and the model {}: the ids from {} on have no text (is it the "
       "tokenizer of this model?)",

@@ -30,47 +30,47 @@ RankRun::RankRun(const RunPlan& plan, double peak, comm::Group& world, const Tra
       begin_(now_seconds()),
       runtime_(s_.runtime.device_value(world.rank()), s_.runtime.threads_per_rank(),
                DeviceKind::cpu, s_.runtime.ranks_in_process()),
-      model_(plan.model, s_.precision.type(), static_cast<uint64_t>(plan.beginning.state.seed),
+      model_(plan.model, s_.precision.type(), static_cast<uint64_t>(plan.start.state.seed),
              model_layout(s_, plan.model), world_, runtime_, step_options(s_, plan.model)),
       group_(model_.ranks.data()),
-      counts_(RunCounts::of(plan.beginning.state)),
-      teller_(plan, peak, begin_, counts_, model_, world_) {
+      counts_(RunCounts::of(plan.start.state)),
+      reporter_(plan, peak, begin_, counts_, model_, world_) {
   s_.runtime.limit_kernels(runtime_.stream());
-  gemm_choices_.emplace(s_, plan.beginning, world_, runtime_, files());
+  gemm_choices_.emplace(s_, plan.start, world_, runtime_, files());
   passed_over_ = s_.run.skipped();
-  fill_model(plan.beginning);
+  fill_model(plan.start);
   if (s_.checkpoint.save)
     checkpointer_.emplace(s_.checkpoint, plan.saved, plan.whole, model_.step, world_, runtime_,
                           files());
 }
 
-void RankRun::fill_model(const resume::Beginning& beginning) {
-  if (beginning.weights != nullptr) {
-    load_weights(beginning);
+void RankRun::fill_model(const resume::StartingPoint& start) {
+  if (start.weights != nullptr) {
+    load_weights(start);
   } else {
     model_.initialize(static_cast<uint64_t>(s_.runtime.seed));
   }
   model_.step.begin(s_.optimizer.config);
-  if (beginning.checkpoint == nullptr || !s_.checkpoint.load_optimizer) return;
-  beginning.checkpoint->load_optimizer(held_states(model_.step.optimizer()), plan_.whole.optimizer);
-  model_.step.optimizer().resume(beginning.state.optimizer_steps);
-  if (beginning.state.loss_scale && model_.step.loss_scale().dynamic())
-    model_.step.loss_scale().resume(*beginning.state.loss_scale);
+  if (start.checkpoint == nullptr || !s_.checkpoint.load_optimizer) return;
+  start.checkpoint->load_optimizer(held_states(model_.step.optimizer()), plan_.whole.optimizer);
+  model_.step.optimizer().resume(start.state.optimizer_steps);
+  if (start.state.loss_scale && model_.step.loss_scale().dynamic())
+    model_.step.loss_scale().resume(*start.state.loss_scale);
 }
 
 // A checkpoint has every state; plain weights may come from a model without states.
-void RankRun::load_weights(const resume::Beginning& beginning) {
+void RankRun::load_weights(const resume::StartingPoint& start) {
   if (plan_.upcycled)
-    return load_upcycled(*beginning.weights, *plan_.upcycled, model_.step,
+    return load_upcycled(*start.weights, *plan_.upcycled, model_.step,
                          static_cast<uint64_t>(s_.runtime.seed), runtime_, lead());
-  if (plan_.stored_tokens > 0) draw_new_tokens(*beginning.weights);
+  if (plan_.stored_tokens > 0) draw_new_tokens(*start.weights);
   std::vector<std::string> absent;
-  if (beginning.checkpoint == nullptr) absent = absent_states(plan_.whole, *beginning.weights);
+  if (start.checkpoint == nullptr) absent = absent_states(plan_.whole, *start.weights);
   if (!absent.empty()) {
     nn::initialize(model_.step.states(), static_cast<uint64_t>(s_.runtime.seed), runtime_.stream());
-    if (lead()) log::warning("{}", absent_states_text(beginning.weights->path(), absent));
+    if (lead()) log::warning("{}", absent_states_text(start.weights->path(), absent));
   }
-  training::load_weights(*beginning.weights, model_.held(), plan_.whole,
+  training::load_weights(*start.weights, model_.held(), plan_.whole,
                          {.absent = absent, .tells = lead(), .stored_tokens = plan_.stored_tokens});
 }
 
@@ -94,11 +94,11 @@ TrainResult RankRun::loop() {
   if (lead() && !s_.run.skip_train && plan_.iterations_left() > 0) {
     std::optional<resume::SaveSpace> space;
     if (checkpointer_) space = checkpointer_->space(plan_.first_iteration(), *s_.batch.train_iters);
-    teller_.announce_saves(space);
+    reporter_.announce_saves(space);
   }
   profile_.open(plan_.first_iteration(), s_.run.skip_train ? 0 : *s_.batch.train_iters,
                 s_.profile.directory.value_or(s_.checkpoint.save.value_or(".")), files());
-  teller_.open(hooks_.lines);
+  reporter_.open(hooks_.lines);
   result_.first_iteration = plan_.first_iteration();
   int64_t last = plan_.first_iteration();
   try {
@@ -117,14 +117,14 @@ TrainResult RankRun::loop() {
       test(s_.run.skip_train ? last : std::max(last, *s_.batch.train_iters));
   } catch (const std::exception& error) {
     if (!result_.iterations.empty()) last = result_.iterations.back().iteration;
-    teller_.end(last, report::EndReason::error, error.what());
+    reporter_.end(last, report::EndReason::error, error.what());
     throw;
   }
   if (!result_.iterations.empty()) last = result_.iterations.back().iteration;
   finish_profile();
   result_.recorded = model_.step.recorded();
   tell_recorded();
-  teller_.end(last, result_.end);
+  reporter_.end(last, result_.end);
   return std::move(result_);
 }
 
@@ -154,7 +154,7 @@ void RankRun::train_on(StepFeed& feed) {
       counts_.consumed += s_.batch.schedule.batch(counts_.consumed);
     } else {
       const IterationReport report = one_step(i, feed);
-      teller_.step(report);
+      reporter_.step(report);
       if (lead()) result_.iterations.push_back(report);
       run_hook(report);
       if (s_.run.evaluates_after(i)) validate(i);
@@ -236,11 +236,12 @@ IterationReport RankRun::one_step(int64_t iteration, StepFeed& feed) {
 void RankRun::warn_of_skipped(const IterationReport& report) {
   constexpr int64_t kMany = 50;  // 2^32 falls to 1 in 33 steps
   if (!model_.step.options().loss_scale || counts_.skipped_in_row != kMany) return;
-  teller_.warn(report.iteration,
-               fmt::format("the last {} steps were all skipped, at a loss scale of {}: nothing is "
-                           "being learned. Lower --loss-scale or --min-loss-scale, or --lr, or "
-                           "train with --bf16",
-                           kMany, report.loss_scale));
+  reporter_.warn(
+      report.iteration,
+      fmt::format("the last {} steps were all skipped, at a loss scale of {}: nothing is "
+                  "being learned. Lower --loss-scale or --min-loss-scale, or --lr, or "
+                  "train with --bf16",
+                  kMany, report.loss_scale));
 }
 
 // Weights and optimizer are as they were before the step. The search is not repeated after it has
@@ -258,10 +259,10 @@ void RankRun::not_finite(const IterationReport& report,
            "{}. First: {}. The step was skipped and nothing was saved after it; lower --lr, "
            "check the data, or skip such steps with --on-non-finite skip",
            what, found);
-  teller_.warn(report.iteration,
-               fmt::format("{}; the step is skipped{}", what,
-                           found.empty() ? fmt::format(" ({} so far)", counts_.skipped)
-                                         : ". First: " + found));
+  reporter_.warn(report.iteration,
+                 fmt::format("{}; the step is skipped{}", what,
+                             found.empty() ? fmt::format(" ({} so far)", counts_.skipped)
+                                           : ". First: " + found));
 }
 
 // The other ranks wait meanwhile.
@@ -276,9 +277,9 @@ void RankRun::save(int64_t iteration, bool last) {
   const Profile::Scope part = profile_.scope(Track::step, "save");
   model_.step.work_reporter().long_phase("save");
   const double begin = now_seconds();
-  teller_.save_begins(iteration);
+  reporter_.save_begins(iteration);
   take_saved(checkpointer_->save(state(iteration), last));
-  teller_.save_took(now_seconds() - begin);
+  reporter_.save_took(now_seconds() - begin);
 }
 
 // Returns the reason why the run ends after this step, before its last; the same on all ranks.
@@ -303,7 +304,7 @@ resume::TrainerState RankRun::state(int64_t iteration) {
           .consumed_samples = counts_.consumed,
           .scheduled_samples = counts_.scheduled,
           .skipped_steps = counts_.skipped,
-          .seed = plan_.beginning.state.seed,
+          .seed = plan_.start.state.seed,
           .precision = std::string(name(s_.precision.type())),
           .optimizer = std::string(optim::name(s_.optimizer.config.method)),
           .optimizer_steps = model_.step.optimizer().steps(),
@@ -338,9 +339,9 @@ void RankRun::validate(int64_t iteration) {
   for (const corpus::NamedSet& set : plan_.corpus.validation) {
     const LossSum sum = evaluate_set(*set.set, before * s_.run.eval_iters * s_.eval_batch());
     result_.validation_loss = sum.mean();
-    teller_.evaluated(iteration, s_.run.multiple_validation_sets ? set.name : "valid", sum);
+    reporter_.evaluated(iteration, s_.run.multiple_validation_sets ? set.name : "valid", sum);
   }
-  teller_.evaluation_took(now_seconds() - begin);
+  reporter_.evaluation_took(now_seconds() - begin);
 }
 
 void RankRun::test(int64_t iteration) {
@@ -348,8 +349,8 @@ void RankRun::test(int64_t iteration) {
   const double begin = now_seconds();
   const auto& set = plan_.corpus.sets[static_cast<size_t>(data::Split::test)];
   if (set != nullptr && set->size() > 0)
-    teller_.evaluated(iteration, "test", evaluate_set(*set, 0));
-  teller_.evaluation_took(now_seconds() - begin);
+    reporter_.evaluated(iteration, "test", evaluate_set(*set, 0));
+  reporter_.evaluation_took(now_seconds() - begin);
 }
 
 void RankRun::finish_profile() {
@@ -377,15 +378,15 @@ void RankRun::write_samples(int64_t iteration) {
   model_.step.work_reporter().long_phase("samples");
   on_first_rank(model_, plan_.model, s_.precision.type(), world_, [&](const models::Stage& whole) {
     for (const std::string& prompt : s_.run.sample_prompt)
-      teller_.sample({iteration, prompt,
-                      sample_text(whole, runtime_, *plan_.vocabulary.tokenizer, prompt,
-                                  s_.run.sample_tokens, plan_.end_tokens)});
+      reporter_.sample({iteration, prompt,
+                        sample_text(whole, runtime_, *plan_.vocabulary.tokenizer, prompt,
+                                    s_.run.sample_tokens, plan_.end_tokens)});
   });
   world_.barrier("sample.end");
 }
 
 void RankRun::take_saved(const std::vector<report::SaveRecord>& records) {
-  if (std::string path = teller_.saved(records); !path.empty()) result_.saved = std::move(path);
+  if (std::string path = reporter_.saved(records); !path.empty()) result_.saved = std::move(path);
 }
 
 }  // namespace megatron::training

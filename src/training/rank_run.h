@@ -9,7 +9,7 @@
 #include "training/evaluate.h"
 #include "training/gemm_choices.h"
 #include "training/profile/profile.h"
-#include "training/run_teller.h"
+#include "training/run_reporter.h"
 #include "training/step_feed.h"
 
 namespace megatron::training {
@@ -28,8 +28,8 @@ class RankRun {
   const FileSystem& files() const {
     return hooks_.files == nullptr ? system_files() : *hooks_.files;
   }
-  void fill_model(const resume::Beginning& beginning);
-  void load_weights(const resume::Beginning& beginning);
+  void fill_model(const resume::StartingPoint& start);
+  void load_weights(const resume::StartingPoint& start);
   void draw_new_tokens(const checkpoint::ModelDirectory& directory);
   void tune_gemms(StepFeed& feed);
   void train_on(StepFeed& feed);
@@ -63,7 +63,7 @@ class RankRun {
   comm::Group& group_;  // data-parallel
   std::optional<Checkpointer> checkpointer_;
   RunCounts counts_;
-  RunTeller teller_;
+  RunReporter reporter_;
   TrainResult result_;
   std::vector<int64_t> passed_over_;  // steps of --iterations-to-skip, ascending
   bool not_finite_reported_ = false;  // where it came from

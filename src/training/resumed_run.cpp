@@ -25,9 +25,9 @@ void check_rule(const settings::TrainSettings& s, const resume::TrainerState& st
 }
 
 // Checks that the optimizer's state has the method, the momentum and the precision of this run.
-void check_optimizer_state(const settings::TrainSettings& s, const resume::Beginning& beginning) {
-  const resume::TrainerState& state = beginning.state;
-  const std::string& path = beginning.checkpoint->path();
+void check_optimizer_state(const settings::TrainSettings& s, const resume::StartingPoint& start) {
+  const resume::TrainerState& state = start.state;
+  const std::string& path = start.checkpoint->path();
   MG_CHECK(state.has_optimizer,
            "{} was saved without optimizer state (--no-save-optim); resume with --no-load-optim, "
            "which resets the optimizer",
@@ -40,7 +40,7 @@ void check_optimizer_state(const settings::TrainSettings& s, const resume::Begin
   MG_CHECK(state.precision == name(s.precision.type()),
            "{} was trained in {}, but this run is in {}; use the same, or --no-load-optim", path,
            state.precision, name(s.precision.type()));
-  const auto tensors = beginning.checkpoint->optimizer_tensors();
+  const auto tensors = start.checkpoint->optimizer_tensors();
   const bool saved = std::ranges::any_of(
       tensors, [](const auto& tensor) { return tensor.name.starts_with("momentum_buffer."); });
   MG_CHECK(method != "sgd" || saved == (s.optimizer.config.sgd_momentum > 0),
@@ -81,13 +81,13 @@ bool keeps_order(const RunPlan& plan, int64_t before) {
 
 void settle_beginning(RunPlan& plan) {
   settings::TrainSettings& s = plan.settings;
-  resume::Beginning& beginning = plan.beginning;
-  if (beginning.checkpoint == nullptr) return;
-  resume::TrainerState& state = beginning.state;
-  resume::settle_schedule(state, beginning.checkpoint->path(), s.checkpoint, plan.learning_rate,
+  resume::StartingPoint& start = plan.start;
+  if (start.checkpoint == nullptr) return;
+  resume::TrainerState& state = start.state;
+  resume::settle_schedule(state, start.checkpoint->path(), s.checkpoint, plan.learning_rate,
                           plan.weight_decay, resume::how_to_extend(state, s.batch));
   if (s.checkpoint.load_optimizer) {
-    check_optimizer_state(s, beginning);
+    check_optimizer_state(s, start);
   } else {
     state.optimizer_steps = 0;
   }
@@ -102,8 +102,8 @@ void settle_beginning(RunPlan& plan) {
 
 void check_data_order(const RunPlan& plan) {
   const settings::TrainSettings& s = plan.settings;
-  if (plan.beginning.checkpoint == nullptr || plan.iterations_left() == 0) return;
-  const resume::TrainerState& state = plan.beginning.state;
+  if (plan.start.checkpoint == nullptr || plan.iterations_left() == 0) return;
+  const resume::TrainerState& state = plan.start.state;
   const std::string other = resume::differences(
       without_samples(state.data), without_samples(resume::data_settings(s, plan.train_samples)));
   if (!other.empty()) {
@@ -121,7 +121,7 @@ void check_data_order(const RunPlan& plan) {
       "the run requests {} training samples, but that of {} requested {}: the epochs are "
       "shuffled differently, so the following samples are different ones, and some may be seen "
       "twice or never{}",
-      plan.train_samples, plan.beginning.checkpoint->path(), *before,
+      plan.train_samples, plan.start.checkpoint->path(), *before,
       longer.empty() ? "" : ". To train longer in the checkpoint's order, give " + longer);
 }
 
@@ -129,7 +129,7 @@ void check_extension(const RunPlan& plan) {
   const settings::BatchSettings& b = plan.settings.batch;
   if (!b.extend_to_iters || plan.settings.run.skip_train || plan.iterations_left() == 0) return;
   if (*b.train_iters == b.base_iters) return;
-  const int64_t first = std::max(b.base_samples(), plan.beginning.state.scheduled_samples) + 1;
+  const int64_t first = std::max(b.base_samples(), plan.start.state.scheduled_samples) + 1;
   const auto learns = [&](int64_t sample) {
     return plan.learning_rate.at(sample) > 0 ||
            plan.learning_rate.decoupled_at(sample).value_or(0) > 0;
@@ -138,7 +138,7 @@ void check_extension(const RunPlan& plan) {
            "--extend-to-iters {}: the learning rate has decayed to 0 (--min-lr) by step {}, so "
            "nothing would be learned after it; let it decay until the new end{}",
            *b.extend_to_iters, b.base_iters,
-           plan.beginning.checkpoint != nullptr
+           plan.start.checkpoint != nullptr
                ? " with --override-opt-param-scheduler"
                : fmt::format(": --train-iters {} instead", *b.train_iters));
 }

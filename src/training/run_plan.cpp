@@ -28,14 +28,14 @@ int64_t source_tokens(const ShapeSource& source) {
   return models::model_from_config_json(source.config, source.path())->vocab_size();
 }
 
-ShapeSource shape_source(const settings::TrainSettings& s, const resume::Beginning& beginning) {
+ShapeSource shape_source(const settings::TrainSettings& s, const resume::StartingPoint& start) {
   if (s.run.model) return directory_source(resume::resolve_model_directory(*s.run.model));
-  if (s.checkpoint.use_checkpoint_args && beginning.weights != nullptr)
-    return directory_source(beginning.weights->path());
+  if (s.checkpoint.use_checkpoint_args && start.weights != nullptr)
+    return directory_source(start.weights->path());
   if (s.run.model_config) return config_source(s);
   const bool by_flags = !s.shape.first_shape_flag().empty() || s.shape.vocab_size;
-  if (beginning.weights == nullptr || by_flags) return {};
-  return directory_source(beginning.weights->path());
+  if (start.weights == nullptr || by_flags) return {};
+  return directory_source(start.weights->path());
 }
 
 // Flags may also describe the dense model, completely or in part.
@@ -294,7 +294,7 @@ void claim_save_directory(const settings::TrainSettings& s, comm::Group& process
            *c.save, steps.back(), *c.save);
   if (processes.rank() == 0 && folder.exists()) {
     lock.emplace(folder.lock());
-    folder.mend();
+    folder.recover();
   }
   processes.barrier("save.directory");  // nobody looks for checkpoints before
 }
@@ -310,12 +310,12 @@ void make_save_directory(RunPlan& plan, comm::Group& processes) {
 
 // Immediately refuses models that no flags can make fit and whose plan would take long: estimates
 // weights, gradients and moments in the fewest possible bytes, divided among all ranks.
-void require_hope(const settings::TrainSettings& s, const models::Model& model) {
+void check_feasible(const settings::TrainSettings& s, const models::Model& model) {
   if (s.runtime.device_kind() != DeviceKind::cpu || available_memory() == 0) return;
-  constexpr double kLeastBytes = 4, kTimes = 4;
+  constexpr double kMinBytes = 4, kTimes = 4;
   const double parameters = static_cast<double>(model->parameter_count());
   const double share = static_cast<double>(s.runtime.ranks_here()) / s.runtime.rank_count();
-  const double least = kLeastBytes * parameters * share;
+  const double least = kMinBytes * parameters * share;
   MG_CHECK(
       least <= kTimes * static_cast<double>(available_memory()),
       "a model of {} parameters (--num-layers {}, --hidden-size {}) takes more than {} here, but "
@@ -325,11 +325,12 @@ void require_hope(const settings::TrainSettings& s, const models::Model& model) 
       available_memory_text());
 }
 
-resume::Beginning find_beginning(const settings::TrainSettings& s, comm::Group& processes) {
-  resume::Beginning beginning = resume::find_beginning(
+resume::StartingPoint find_starting_point(const settings::TrainSettings& s,
+                                          comm::Group& processes) {
+  resume::StartingPoint start = resume::find_starting_point(
       s.checkpoint, s.checkpoint.finetune && !s.run.model, processes, s.runtime.threads_per_rank());
-  if (beginning.checkpoint == nullptr) beginning.state.seed = s.runtime.seed;
-  return beginning;
+  if (start.checkpoint == nullptr) start.state.seed = s.runtime.seed;
+  return start;
 }
 
 // The vocabulary and the model of settled settings, and how ranks divide it; `source` gets the
@@ -363,9 +364,9 @@ Derivation derivation_of(const SettledRun& run, const settings::TrainSettings& g
 
 // Plans the resources of the run. Throws Error if they are not available.
 plan::Plan expected_of(RunPlan& plan, bool lead) {
-  require_hope(plan.settings, plan.model);
-  plan::Plan expected = make_plan(plan.settings, plan.model, plan.vocabulary, {},
-                                  plan.beginning.state.consumed_samples);
+  check_feasible(plan.settings, plan.model);
+  plan::Plan expected =
+      make_plan(plan.settings, plan.model, plan.vocabulary, {}, plan.start.state.consumed_samples);
   if (!expected.fits() && lead)
     for (const std::string& line : plan::summary(expected)) log::info("{}", line);
   require_memory(expected);
@@ -375,12 +376,11 @@ plan::Plan expected_of(RunPlan& plan, bool lead) {
 // Finds the initial weights of a run that does not continue from a checkpoint.
 void find_weights(RunPlan& plan, const ShapeSource& source, int64_t stored) {
   const settings::TrainSettings& s = plan.settings;
-  if (plan.beginning.weights != nullptr)
-    return check_architecture(plan.model, *plan.beginning.weights);
+  if (plan.start.weights != nullptr) return check_architecture(plan.model, *plan.start.weights);
   if (!(s.checkpoint.finetune || s.checkpoint.upcycle) || !s.run.model) return;
   ThreadPool pool(s.runtime.threads_per_rank());
   resume::require_whole_model(source.directory, pool);
-  plan.beginning.weights =
+  plan.start.weights =
       std::make_shared<const checkpoint::ModelDirectory>(source.directory, s.checkpoint.reading);
   if (plan.model->vocab_size() > stored) plan.stored_tokens = stored;
   if (s.checkpoint.upcycle)
@@ -399,7 +399,7 @@ int64_t RunPlan::iterations_left() const {
 }
 
 int64_t RunPlan::last_sample() const {
-  return settings.batch.schedule.samples_after(iterations_left(), beginning.state.consumed_samples);
+  return settings.batch.schedule.samples_after(iterations_left(), start.state.consumed_samples);
 }
 
 SettledRun settle_run(const settings::TrainSettings& given) {
@@ -444,8 +444,8 @@ RunPlan make_run_plan(const settings::TrainSettings& given, comm::Group& process
   plan.weight_decay = settled.settings.optimizer.decay(settled.settings.batch);
   settled.pass(take_pretrained, load_has_checkpoint(settled.settings.checkpoint));
   claim_save_directory(settled.settings, processes, plan.lock);
-  plan.beginning = find_beginning(settled.settings, processes);
-  ShapeSource source = shape_source(settled.settings, plan.beginning);
+  plan.start = find_starting_point(settled.settings, processes);
+  ShapeSource source = shape_source(settled.settings, plan.start);
   const int64_t stored = settled.settings.run.model ? source_tokens(source) : 0;
   static_cast<SettledRun&>(plan) =
       with_model(std::move(settled), source, find_vocabulary, composed);
@@ -461,12 +461,12 @@ RunPlan make_run_plan(const settings::TrainSettings& given, comm::Group& process
   check_data_order(plan);
   make_save_directory(plan, processes);
   Derivation derivation = derivation_of(plan, given, source, stored);
-  if (plan.beginning.checkpoint != nullptr) {
-    derivation.resumed = &plan.beginning.state;
-    derivation.resumed_from = plan.beginning.checkpoint->path();
+  if (plan.start.checkpoint != nullptr) {
+    derivation.resumed = &plan.start.state;
+    derivation.resumed_from = plan.start.checkpoint->path();
   }
   plan.notes = derived_settings(derivation);
-  if (s.checkpoint.save || plan.beginning.weights != nullptr)
+  if (s.checkpoint.save || plan.start.weights != nullptr)
     plan.whole = whole_model(plan.model, s.precision.type(), &s.optimizer.config);
   return plan;
 }

@@ -35,7 +35,7 @@ struct SettledRun {
 struct RunPlan : SettledRun {
   double began = 0;  // seconds of the steady clock
   corpus::Corpus corpus;
-  resume::Beginning beginning;
+  resume::StartingPoint start;
   std::optional<UpcycledWeights> upcycled;  // what beginning.weights, a dense model's, become
   // Tokens of beginning.weights if they have fewer than the model; 0 if they have as many.
   int64_t stored_tokens = 0;
@@ -50,7 +50,7 @@ struct RunPlan : SettledRun {
   int64_t train_samples = 0;                   // asked of the training set
   plan::Plan expected;                         // what the run will need
 
-  int64_t first_iteration() const { return beginning.state.iteration; }  // steps done before
+  int64_t first_iteration() const { return start.state.iteration; }  // steps done before
   // True if the run evaluates once at its end on the third share of --split, or on separate test
   // data, if any.
   bool evaluates_test_set() const;

@@ -104,7 +104,7 @@ struct Row {
 };
 
 std::string sentence(const Row& row) {
-  constexpr size_t kMostValues = 4;
+  constexpr size_t kMaxValues = 4;
   // Ranks with equal values.
   std::vector<std::pair<const ComparedSetting*, std::vector<int>>> groups;
   size_t untold = 0;
@@ -112,7 +112,7 @@ std::string sentence(const Row& row) {
     const ComparedSetting& own = row.by_rank[r];
     auto group = std::ranges::find_if(
         groups, [&](const auto& known) { return known.first->value == own.value; });
-    if (group == groups.end() && groups.size() == kMostValues) {
+    if (group == groups.end() && groups.size() == kMaxValues) {
       ++untold;
       continue;
     }
@@ -148,16 +148,16 @@ std::vector<Row> differing_rows(const std::vector<ComparedSetting>& first,
 
 [[noreturn]] void refuse(const std::vector<ComparedSetting>& first,
                          const std::vector<std::string>& different) {
-  constexpr size_t kMostNamed = 6;
+  constexpr size_t kMaxNamed = 6;
   const std::vector<Row> rows = differing_rows(first, different);
   MG_ASSERT(!rows.empty());
   const std::string command = first.front().name;
   if (rows[0].name == command) fail("{}; start all ranks with the same command", sentence(rows[0]));
   std::string text;
-  for (size_t i = 0; i < std::min(rows.size(), kMostNamed); ++i)
+  for (size_t i = 0; i < std::min(rows.size(), kMaxNamed); ++i)
     text += (i == 0 ? "" : ". ") + sentence(rows[i]);
-  if (rows.size() > kMostNamed)
-    text += fmt::format(". {} more settings differ", rows.size() - kMostNamed);
+  if (rows.size() > kMaxNamed)
+    text += fmt::format(". {} more settings differ", rows.size() - kMaxNamed);
   fail("{}; start all ranks with the same settings", text);
 }
 

@@ -63,7 +63,7 @@ void announce(const RunPlan& plan, const MachinePeak& peak) {
   if (!plan.notes.empty()) log::info("settings derived from others:");
   for (const std::string& line : note_lines(plan.notes)) log::info("{}", line);
   if (!plan.changes.empty())
-    log::info("settings that differ from those of {}:", plan.beginning.checkpoint->path());
+    log::info("settings that differ from those of {}:", plan.start.checkpoint->path());
   for (const resume::SettingChange& change : plan.changes) log::info("  {}", change.text());
   if (s.runtime.gpu_backend() == comm::GpuBackend::nccl &&
       s.runtime.device_kind() != DeviceKind::cuda) {
@@ -134,8 +134,8 @@ TrainResult train(const settings::TrainSettings& given, const TrainHooks& hooks,
     RankRun run(plan, peak.value, world, hooks);
     world.barrier("model.filled");
     if (launched || world.rank() == 0) {  // the files need not stay open
-      plan.beginning.weights.reset();
-      plan.beginning.checkpoint.reset();
+      plan.start.weights.reset();
+      plan.start.checkpoint.reset();
     }
     world.barrier("model.ready");
     TrainResult mine = run.loop();

@@ -80,7 +80,7 @@ class Block {
   Block();
   ~Block();
   std::string run(const KernelWork& work, int64_t index);
-  void rest();
+  void pause();
 
   // Called by fibers.
   [[noreturn]] void live();  // a fiber's life: threads, one after another
@@ -218,7 +218,7 @@ std::string Block::run(const KernelWork& work, int64_t index) {
   return fault_;
 }
 
-void Block::rest() {
+void Block::pause() {
   idle_.clear();
   spare_fibers().add(std::exchange(fibers_, {}));
 }
@@ -397,7 +397,7 @@ std::string run_block(const KernelWork& work, int64_t index) {
 }
 
 void rest_from_blocks() {
-  if (block_of_thread != nullptr) block_of_thread->rest();
+  if (block_of_thread != nullptr) block_of_thread->pause();
 }
 
 }  // namespace cuda_shim

@@ -19,7 +19,7 @@ struct Call {
 
 class CudnnGraphs : public ::testing::TestWithParam<Call> {
  protected:
-  static constexpr int64_t kWidth = 16, kMost = int64_t{768} << 20;
+  static constexpr int64_t kWidth = 16, kMax = int64_t{768} << 20;
 
   Tensor empty(Shape shape, DType type) {
     return Tensor::empty(runtime.arena(MemoryClass::activations), shape, type, "t");
@@ -79,7 +79,7 @@ class CudnnGraphs : public ::testing::TestWithParam<Call> {
         any_order ? cudnn::attention_backward_graph_in_any_order : cudnn::attention_backward_graph;
     const auto plan =
         cudnn::Plan::make(graph(cudnn::shape_of(call, part)), {},
-                          {.least = 0, .most = library_part(call, kMost, any_order).workspace});
+                          {.least = 0, .most = library_part(call, kMax, any_order).workspace});
     ASSERT_NE(plan, nullptr);
     runtime.stream().allow_nondeterministic(any_order);
     const LibraryAttentionScratch scratch = library_attention_scratch(call, runtime.stream());
@@ -136,7 +136,7 @@ TEST_P(CudnnGraphs, AreAttention) {
                             dv = to_doubles(args.dv);
   for (const auto& [whole, any_order] :
        {std::pair{true, false}, {false, false}, {true, true}, {false, true}}) {
-    LibraryAttentionPart part = library_part(args, kMost, any_order);
+    LibraryAttentionPart part = library_part(args, kMax, any_order);
     if (!whole) part.samples = part.kv_heads = 1;
     played_cudnn_version = whole ? 91900 : 90500;
     for (const Tensor* t : {&args.out, &args.lse, &args.dq, &args.dk, &args.dv})
@@ -153,9 +153,9 @@ TEST_P(CudnnGraphs, AreAttention) {
 
 TEST_P(CudnnGraphs, HaveTheSameBitsInPartsOfEverySize) {
   table(DeviceKind::reference).attention(forward(), runtime.stream());
-  Gradients whole = gradients(kMost);
+  Gradients whole = gradients(kMax);
   EXPECT_EQ(whole.launches, 1);
-  EXPECT_EQ(gradients(kMost), whole) << "again";
+  EXPECT_EQ(gradients(kMax), whole) << "again";
   const Gradients parts = gradients(1);
   EXPECT_EQ(parts.launches, GetParam().samples * GetParam().kv_heads);
   EXPECT_EQ(gradients(1), parts) << "again";
@@ -167,7 +167,7 @@ TEST_P(CudnnGraphs, HaveTheSameBitsInPartsOfEverySize) {
 // run, by its note or since it has no room for the gradients of all scores, is left out, and so is
 // one that takes more than was planned.
 TEST_P(CudnnGraphs, TakeTheFirstEngineThatKeepsTheOrderOfSums) {
-  const LibraryAttentionPart part = library_part(args, kMost);
+  const LibraryAttentionPart part = library_part(args, kMax);
   const auto taken = [&](std::vector<PlayedEngine> engines) -> std::optional<int64_t> {
     played_engines = std::move(engines);
     const auto plan = cudnn::Plan::make(

@@ -24,11 +24,11 @@ inline void pause(double seconds) {
 }
 
 // Seconds that a call may take in a test.
-inline constexpr double kMostSeconds = 10;
+inline constexpr double kMaxSeconds = 10;
 
 inline void run_ranks(int ranks, const std::function<void(comm::Group& world)>& body) {
-  if (processes() != nullptr) return processes()->run(ranks, body, kMostSeconds);
-  comm::run_ranks(ranks, body, kMostSeconds);
+  if (processes() != nullptr) return processes()->run(ranks, body, kMaxSeconds);
+  comm::run_ranks(ranks, body, kMaxSeconds);
 }
 
 inline void each_rank(int ranks, DeviceKind device,

@@ -15,7 +15,7 @@
 namespace megatron::bench {
 namespace {
 
-constexpr int64_t kMostAtOnce = 512;
+constexpr int64_t kMaxAtOnce = 512;
 
 struct ServeFlags {
   explicit ServeFlags(std::string_view model) : shape(settings::preset_shape(model)) {}
@@ -116,8 +116,8 @@ std::optional<int> ServeFlags::read(const ReadFlags& read_flags) {
 void ServeFlags::check() const {
   MG_CHECK(num_requests >= 1 && num_requests <= 1'000'000,
            "--num-requests is {}; it must lie in [1, 1000000]", num_requests);
-  MG_CHECK(at_once() >= 1 && at_once() <= kMostAtOnce,
-           "--concurrency is {}; it must lie in [1, {}]", at_once(), kMostAtOnce);
+  MG_CHECK(at_once() >= 1 && at_once() <= kMaxAtOnce, "--concurrency is {}; it must lie in [1, {}]",
+           at_once(), kMaxAtOnce);
   MG_CHECK(!request_rate || (*request_rate > 0 && *request_rate <= 1e5),
            "--request-rate is {}; it must be above 0, and at most 100000",
            request_rate.value_or(0));
@@ -193,7 +193,7 @@ int measure(const ServeFlags& flags) {
     check_fit(load.lengths, load.shared_prefix,
               {.name = "the model", .context = model->context_length()});
     server::ServerOptions options = flags.server;
-    options.http.connections = kMostAtOnce;
+    options.http.connections = kMaxAtOnce;
     training::begin_on_device(flags.runtime);
     log::set_level(log::Level::warning);  // not a line for each request
     own = std::make_unique<RandomServer>(model, flags.preset, flags.runtime.device_value(),

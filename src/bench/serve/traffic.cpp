@@ -13,7 +13,7 @@
 namespace megatron::bench {
 
 std::vector<RequestLengths> read_lengths(const std::string& path) {
-  constexpr int64_t kMost = int64_t{1} << 24;
+  constexpr int64_t kMax = int64_t{1} << 24;
   std::vector<RequestLengths> all;
   std::istringstream lines(read_file(path));
   int64_t number = 0;
@@ -28,8 +28,8 @@ std::vector<RequestLengths> read_lengths(const std::string& path) {
       const Json* value = json.find(key);
       MG_CHECK(value != nullptr && value->is_integer(), "{}: {} must be an integer", place, key);
       const int64_t tokens = value->as_integer();
-      MG_CHECK(tokens >= 1 && tokens <= kMost, "{}: {} is {}; it must lie in [1, {}]", place, key,
-               tokens, kMost);
+      MG_CHECK(tokens >= 1 && tokens <= kMax, "{}: {} is {}; it must lie in [1, {}]", place, key,
+               tokens, kMax);
       return tokens;
     };
     all.push_back({length("prompt_tokens"), length("output_tokens")});

@@ -102,7 +102,7 @@ class Outbox {
     }
 
     void send(Letter letter) {
-      lane->let_go();
+      lane->release_completed();
       Stream& stream = lane->stream();
       stream.wait(letter.copied);
       lane->communicator().send(letter.tensor.address(), letter.tensor.bytes(), 1, stream);
@@ -266,7 +266,7 @@ class GpuGroup final : public Group {
   void set_name(std::string_view name) override {
     if (lane_ != nullptr) {  // calls under way are reported by the name they had
       lane_->stream().synchronize();
-      lane_->let_go();
+      lane_->release_completed();
     }
     host_.set_name(name);
   }
@@ -275,7 +275,7 @@ class GpuGroup final : public Group {
   void queued_again(Stream& stream, std::string_view call) override {
     if (lane_ == nullptr) return;
     begin(stream, call);
-    lane_->let_go();
+    lane_->release_completed();
     lane_->add(stream.record(), call_of({"CUDA graph", std::string(call)}, -1), {});
   }
   void give_up() override {
@@ -339,7 +339,7 @@ class GpuGroup final : public Group {
   Work queue_on(GpuLane& lane, std::unique_ptr<GpuCall> call, Stream& stream,
                 std::vector<Tensor> tensors, FunctionRef<void(GpuLane&)> work) {
     const bool recorded = stream.recording();  // then nobody may ask how far a stream is
-    if (!recorded) lane.let_go();
+    if (!recorded) lane.release_completed();
     lane.stream().wait(stream.record());
     try {
       work(lane);

@@ -37,23 +37,23 @@ GpuLane::~GpuLane() {
     rank_->give_up(error.what());
   }
   rank_->remove(*this);
-  under_way_.clear();
+  in_flight_.clear();
 }
 
 void GpuLane::add(Event reached, std::unique_ptr<GpuCall> call, Tensor tensor) {
   const std::lock_guard lock(mutex_);
-  under_way_.push_back({std::move(reached), std::move(call), std::move(tensor)});
+  in_flight_.push_back({std::move(reached), std::move(call), std::move(tensor)});
 }
 
 // Each call ends before those behind it.
-void GpuLane::let_go() {
+void GpuLane::release_completed() {
   const std::lock_guard lock(mutex_);
-  while (!under_way_.empty() && under_way_.front().reached.reached()) under_way_.pop_front();
+  while (!in_flight_.empty() && in_flight_.front().reached.reached()) in_flight_.pop_front();
 }
 
 bool GpuLane::idle() {
   const std::lock_guard lock(mutex_);
-  return under_way_.empty();
+  return in_flight_.empty();
 }
 
 // --- All of a rank.
@@ -115,7 +115,7 @@ void GpuRank::watch() {
     try {
       for (GpuLane* lane : lanes_) {
         if (reason.empty()) reason = lane->communicator().failure();
-        lane->let_go();
+        lane->release_completed();
       }
     } catch (const std::exception& error) {  // of the device
       reason = error.what();

@@ -49,11 +49,11 @@ class GpuLane {
 
   // Keeps a call (may be null) and a tensor alive until `reached`. Releases completed ones.
   void add(Event reached, std::unique_ptr<GpuCall> call, Tensor tensor);
-  void let_go();
+  void release_completed();
   bool idle();
 
  private:
-  struct UnderWay {
+  struct InFlight {
     Event reached;
     std::unique_ptr<GpuCall> call;
     Tensor tensor;
@@ -64,7 +64,7 @@ class GpuLane {
   const std::unique_ptr<Communicator> communicator_;
   std::unique_ptr<Stream> stream_;
   std::mutex mutex_;
-  std::deque<UnderWay> under_way_;
+  std::deque<InFlight> in_flight_;
 };
 
 // A thread of this object monitors the calls in flight: it releases completed calls, and aborts all

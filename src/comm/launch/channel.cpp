@@ -51,7 +51,7 @@ Channel::Channel(Descriptor socket) : socket_(std::move(socket)) {
 }
 
 void Channel::send(const Message& message) {
-  MG_ASSERT(message.text.size() <= kMostBytes);
+  MG_ASSERT(message.text.size() <= kMaxBytes);
   std::string packet(kHead, '\0');
   packet[0] = static_cast<char>(message.kind);
   std::memcpy(packet.data() + 1, &message.a, 4);
@@ -79,9 +79,9 @@ void Channel::flush() {
 }
 
 bool Channel::receive(std::vector<Message>& messages) {
-  constexpr int kMostAtOnce = 16;  // so that one rank does not keep others waiting
-  char packet[kHead + kMostBytes];
-  for (int i = 0; i < kMostAtOnce; ++i) {
+  constexpr int kMaxAtOnce = 16;  // so that one rank does not keep others waiting
+  char packet[kHead + kMaxBytes];
+  for (int i = 0; i < kMaxAtOnce; ++i) {
     const ssize_t n = ::recv(file(), packet, sizeof packet, 0);
     // The other side may have closed before it read everything; what it sent can still be received.
     if (n < 0 && (errno == EINTR || errno == ECONNRESET)) continue;

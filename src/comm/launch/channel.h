@@ -47,7 +47,7 @@ struct Message {
   std::string text;
 };
 
-constexpr size_t kMostBytes = size_t{64} << 10;  // of a message's text
+constexpr size_t kMaxBytes = size_t{64} << 10;  // of a message's text
 
 // A connected, non-blocking socket. Throws Error for bytes that are not messages.
 class Channel {

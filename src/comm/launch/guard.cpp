@@ -18,7 +18,7 @@
 namespace megatron::comm::launch {
 namespace {
 
-constexpr size_t kMostQueued = size_t{4} << 20;  // beyond it the program's pipes are not read
+constexpr size_t kMaxQueued = size_t{4} << 20;  // beyond it the program's pipes are not read
 constexpr double kOwnEnd = 0.3;   // a program that calls MPI_Abort has this long to tell its code
 constexpr double kLastBytes = 1;  // for output of what the program left running
 constexpr double kWithoutLaunch = 1;  // from SIGTERM to SIGKILL when launch is gone
@@ -76,7 +76,7 @@ class Guard {
   }
 
   void wait() {
-    const bool full = channel_.queued() > kMostQueued;
+    const bool full = channel_.queued() > kMaxQueued;
     pollfd files[] = {
         {signals_.get(), POLLIN, 0},
         {launch_ ? channel_.file() : -1,
@@ -106,8 +106,8 @@ class Guard {
 
   // Forwards the program's output; a file at its end is closed.
   void pump(Descriptor& file, MessageKind kind) {
-    char buffer[kMostBytes];
-    while (file.open() && channel_.queued() <= kMostQueued) {
+    char buffer[kMaxBytes];
+    while (file.open() && channel_.queued() <= kMaxQueued) {
       const ssize_t n = ::read(file.get(), buffer, sizeof buffer);
       if (n < 0 && errno == EINTR) continue;
       if (n < 0 && errno == EAGAIN) return;

@@ -20,7 +20,7 @@ std::string version_behind(std::string_view text, std::string_view mark) {
   return std::string(text.substr(at, end - at));
 }
 
-std::vector<Option> open_mpi_options(const Launcher& launcher, const Situation& s) {
+std::vector<Option> open_mpi_options(const Launcher& launcher, const LaunchEnvironment& s) {
   const bool prrte = launcher.major() >= 5;
   const auto words = [prrte](std::vector<std::string> four, std::vector<std::string> five) {
     return prrte ? five : four;
@@ -95,9 +95,9 @@ std::vector<std::string> launcher_names(std::optional<Mpi> mpi) {
   return {"mpirun", "mpiexec", "mpiexec.hydra", "mpirun.openmpi", "mpiexec.mpich", "mpirun.mpich"};
 }
 
-std::vector<Option> launch_options(const Launcher& launcher, const Situation& situation) {
-  if (launcher.mpi == Mpi::open_mpi) return open_mpi_options(launcher, situation);
-  return {{{"-n", std::to_string(situation.ranks)}, ""}};
+std::vector<Option> launch_options(const Launcher& launcher, const LaunchEnvironment& environment) {
+  if (launcher.mpi == Mpi::open_mpi) return open_mpi_options(launcher, environment);
+  return {{{"-n", std::to_string(environment.ranks)}, ""}};
 }
 
 std::string explained(const std::vector<Option>& options) {

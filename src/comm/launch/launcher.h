@@ -30,7 +30,7 @@ std::optional<Launcher> launcher_of(const std::string& path, std::string_view ve
 // Names to look for, the best first. mpi: only names of that MPI's launchers.
 std::vector<std::string> launcher_names(std::optional<Mpi> mpi);
 
-struct Situation {
+struct LaunchEnvironment {
   int ranks = 1;
   bool root = false, container = false;
 };
@@ -41,7 +41,7 @@ struct Option {
 };
 
 // Options between the launcher and the program.
-std::vector<Option> launch_options(const Launcher& launcher, const Situation& situation);
+std::vector<Option> launch_options(const Launcher& launcher, const LaunchEnvironment& environment);
 
 // Formats the options that have a reason: "--allow-run-as-root (this is root), --bind-to none
 // (...)".

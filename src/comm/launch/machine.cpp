@@ -89,7 +89,7 @@ Launcher find_launcher(const std::string& wanted, std::optional<Mpi> mpi) {
               mpi, others);
 }
 
-Situation situation_here(int ranks) {
+LaunchEnvironment launch_environment(int ranks) {
   return {.ranks = ranks, .root = ::geteuid() == 0, .container = in_container()};
 }
 

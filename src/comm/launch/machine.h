@@ -12,6 +12,6 @@ namespace megatron::comm::launch {
 // accepted. Throws Error naming what to install.
 Launcher find_launcher(const std::string& wanted, std::optional<Mpi> mpi);
 
-Situation situation_here(int ranks);
+LaunchEnvironment launch_environment(int ranks);
 
 }  // namespace megatron::comm::launch

@@ -30,10 +30,10 @@ using star::Kind;
 
 constexpr std::chrono::milliseconds kPause{50}, kEndInterval{2}, kLastWords{100};
 constexpr int kHelloSeconds = 10;
-constexpr double kGrace = 30;         // seconds, when rank 0 is gone
-constexpr double kNotice = 5;         // seconds after which is said who is waited for
-constexpr double kTelling = 10;       // seconds in which others hear that the run does not begin
-constexpr size_t kMostReason = 3000;  // bytes of it that are sent to other ranks
+constexpr double kGrace = 30;        // seconds, when rank 0 is gone
+constexpr double kNotice = 5;        // seconds after which is said who is waited for
+constexpr double kTelling = 10;      // seconds in which others hear that the run does not begin
+constexpr size_t kMaxReason = 3000;  // bytes of it that are sent to other ranks
 
 [[noreturn]] void end_process(int code) {
   std::fflush(nullptr);
@@ -156,7 +156,7 @@ class Center final : public Star {
 
   void accept() {
     while (auto line = reception_.accept()) {
-      let_go();
+      release();
       const std::lock_guard lock(mutex_);
       if (closed_) return;
       Served& one = served_.emplace_back(std::move(*line));
@@ -168,7 +168,7 @@ class Center final : public Star {
   }
 
   // Releases closed connections, whoever opened them: a run's port may be probed for weeks.
-  void let_go() {
+  void release() {
     const std::lock_guard lock(mutex_);
     if (closed_) return;
     served_.remove_if([this](Served& one) {
@@ -182,7 +182,7 @@ class Center final : public Star {
   void serve(Line& line) {
     try {
       line.set_patience(kHelloSeconds);
-      const std::optional<Hello> hello = hello_of(line.receive(star::kMostHello));
+      const std::optional<Hello> hello = hello_of(line.receive(star::kMaxHello));
       if (!hello) return line.shut();  // somebody else
       line.set_patience(0);
       if (hello->size != size_ || hello->rank < 1 || hello->rank >= size_)
@@ -206,7 +206,7 @@ class Center final : public Star {
   }
 
   void hear_failure(Line& line, int rank) {
-    const auto frame = line.receive(star::kMostHello);
+    const auto frame = line.receive(star::kMaxHello);
     line.shut();
     const std::lock_guard lock(mutex_);
     told_.insert(rank);
@@ -232,7 +232,7 @@ class Center final : public Star {
                          fmt::format("two processes claim to be rank {}", rank));
       changed_.notify_all();
     }
-    while (const auto frame = line.receive(star::kMostHello)) {
+    while (const auto frame = line.receive(star::kMaxHello)) {
       if (frame->kind == number(Kind::abort)) {
         send_all(Kind::abort, frame->bytes, rank);
         end_process(code_of(frame->bytes));
@@ -354,7 +354,7 @@ class Ray final : public Star {
   Ray(const RendezvousAddress& place, int rank, int size, double seconds)
       : home_(std::make_shared<Home>(place, rank, size)), live_(home_->connect(0, seconds)) {
     live_.set_patience(static_cast<int>(seconds) + kHelloSeconds);
-    const auto frame = live_.receive(star::kMostHello);
+    const auto frame = live_.receive(star::kMaxHello);
     MG_CHECK(frame.has_value(),
              "rank 0 at {}:{} (MASTER_ADDR, MASTER_PORT) exited before all ranks had connected, "
              "or it is a different program",
@@ -409,7 +409,7 @@ class Ray final : public Star {
   }
 
   void hear() {
-    while (const auto frame = live_.receive(star::kMostCall)) {
+    while (const auto frame = live_.receive(star::kMaxCall)) {
       if (frame->kind == number(Kind::abort)) end_process(code_of(frame->bytes));
       if (frame->kind == number(Kind::failure)) home_->fail(frame->bytes);
       if (frame->kind == number(Kind::bye)) return;
@@ -451,7 +451,7 @@ std::unique_ptr<Star> make_star(const RendezvousAddress& place, int rank, int si
 void tell_failed_start(const RendezvousAddress& place, int rank, int size, std::string reason,
                        double seconds) {
   MG_ASSERT(size > 1 && rank >= 0 && rank < size);
-  reason.resize(std::min(reason.size(), kMostReason));
+  reason.resize(std::min(reason.size(), kMaxReason));
   if (rank == 0) {
     Center(place, size, seconds, reason);
     return;
@@ -459,7 +459,7 @@ void tell_failed_start(const RendezvousAddress& place, int rank, int size, std::
   Line line = Home(place, rank, size).connect(star::kNoPart, seconds);
   line.send(number(Kind::stopped), reason);
   line.set_patience(kHelloSeconds);
-  line.receive(star::kMostHello);  // until rank 0 has heard it
+  line.receive(star::kMaxHello);  // until rank 0 has heard it
 }
 
 }  // namespace megatron::comm

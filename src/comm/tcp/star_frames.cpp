@@ -112,7 +112,7 @@ Call unpacked(std::string_view bytes) {
   c.data = in.text();
   const bool known = c.operation <= Call::Operation::name && c.type <= DType::u8 &&
                      (c.op == Reduce::sum || c.op == Reduce::max) && c.row >= 1 &&
-                     c.out_bytes >= 0 && c.out_bytes <= kMostCall;
+                     c.out_bytes >= 0 && c.out_bytes <= kMaxCall;
   MG_CHECK(known && c.data.size() % static_cast<size_t>(size_of(c.type)) == 0 &&
                c.out_bytes % size_of(c.type) == 0,
            "a process of this run sent bytes that are not a valid call");

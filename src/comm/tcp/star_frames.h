@@ -38,7 +38,7 @@ struct Hello {
 Hello hello_of(int rank, int size, int64_t part, std::string_view run);
 std::string_view run_of(const Hello& hello);
 
-constexpr int64_t kNoPart = -1, kMostHello = 4096, kMostCall = int64_t{1} << 36;
+constexpr int64_t kNoPart = -1, kMaxHello = 4096, kMaxCall = int64_t{1} << 36;
 
 struct Call {
   enum class Operation : uint32_t {

@@ -174,7 +174,7 @@ class StarGroup final : public Group, public Member {
     if (const std::string why = home_->failure(); !why.empty())
       fail("'{}' was aborted: {}", c.name, why);
     line_.send(number(Kind::call), star::packed(c, data));
-    auto frame = line_.receive(star::kMostCall);
+    auto frame = line_.receive(star::kMaxCall);
     if (!frame) {
       const std::string why = home_->failure();
       fail("'{}' was aborted: {}", c.name, why.empty() ? "rank 0 has exited" : why);
@@ -311,7 +311,7 @@ std::unique_ptr<Group> star_group(std::shared_ptr<Home> home, int64_t part, uint
 
 void serve_calls(Line& line, std::unique_ptr<Group> group, const PartMaker& keep) {
   Server server(std::move(group), keep);
-  while (const auto frame = line.receive(star::kMostCall)) {
+  while (const auto frame = line.receive(star::kMaxCall)) {
     if (frame->kind != number(Kind::call)) return;
     const Call call = star::unpacked(frame->bytes);
     std::string reply;

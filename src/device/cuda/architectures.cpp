@@ -10,7 +10,7 @@ namespace megatron::cuda {
 namespace {
 
 // Lowest capability that cmake/cuda_architectures.cmake accepts.
-constexpr int kLeast = 80;
+constexpr int kMin = 80;
 
 struct Architecture {
   int number = 0;      // 90: compute capability 9.0
@@ -44,7 +44,7 @@ bool runs_on(std::string_view built, int major, int minor) {
 std::string no_code_for(std::string_view built, std::string_view gpu, int major, int minor) {
   if (runs_on(built, major, minor)) return "";
   const int number = 10 * major + minor;
-  if (number < kLeast)
+  if (number < kMin)
     return fmt::format(
         "{} has compute capability {}.{}, which is not supported: the kernels need 8.0 or later "
         "(bf16 tensor cores); use --device cpu, or hide that GPU with CUDA_VISIBLE_DEVICES",

@@ -139,9 +139,9 @@ class HostCopies::Ring {
   }
 
   // Two pieces are in flight at a time, which leaves buffers for other threads.
-  void read(std::deque<std::pair<Piece, Taken>>& under_way, const Piece& piece,
+  void read(std::deque<std::pair<Piece, Taken>>& in_flight, const Piece& piece,
             cudaStream_t stream) {
-    if (under_way.size() == 2) finish(under_way);
+    if (in_flight.size() == 2) finish(in_flight);
     Taken buffer = take(stream);
     if (!buffer) {
       queue(piece.to, piece.from, piece.bytes, stream);
@@ -149,13 +149,13 @@ class HostCopies::Ring {
     }
     queue(buffer.data(), piece.from, piece.bytes, stream);
     buffer.record(stream);
-    under_way.emplace_back(piece, std::move(buffer));
+    in_flight.emplace_back(piece, std::move(buffer));
   }
-  static void finish(std::deque<std::pair<Piece, Taken>>& under_way) {
-    const auto& [piece, buffer] = under_way.front();
+  static void finish(std::deque<std::pair<Piece, Taken>>& in_flight) {
+    const auto& [piece, buffer] = in_flight.front();
     buffer.wait();
     std::memcpy(piece.to, buffer.data(), piece.bytes);
-    under_way.pop_front();
+    in_flight.pop_front();
   }
 
  private:
@@ -190,14 +190,14 @@ bool HostCopies::copy(void* to, const void* from, int64_t bytes, int device, cud
   const MemoryWhileRecording allowed;  // of another stream of this thread
   Ring* const ring = this->ring(device);
   if (ring == nullptr) return false;
-  std::deque<std::pair<Piece, Ring::Taken>> under_way;
+  std::deque<std::pair<Piece, Ring::Taken>> in_flight;
   for (int64_t at = 0; at < bytes; at += kBuffer) {
     const Piece piece{static_cast<std::byte*>(to) + at, static_cast<const std::byte*>(from) + at,
                       static_cast<size_t>(std::min(kBuffer, bytes - at))};
     if (writes) ring->write(piece, stream);
-    else ring->read(under_way, piece, stream);
+    else ring->read(in_flight, piece, stream);
   }
-  while (!under_way.empty()) Ring::finish(under_way);
+  while (!in_flight.empty()) Ring::finish(in_flight);
   return true;
 }
 

@@ -20,7 +20,7 @@ namespace megatron::cuda {
 namespace {
 
 // Minimum for NCCL's non-blocking communicators and CUDA graphs of its calls.
-constexpr int kLeastNcclMinor = 18;
+constexpr int kMinNcclMinor = 18;
 
 struct Kind {
   const char* name;
@@ -385,9 +385,9 @@ std::string mismatch(NvidiaLibrary library, int built_major, const LibraryVersio
     return fmt::format(
         "this build needs {0} {1}, and {2} was found; install version {1} or build again", name,
         built_major, found.text());
-  if (library == NvidiaLibrary::nccl && built_major == 2 && found.minor < kLeastNcclMinor)
+  if (library == NvidiaLibrary::nccl && built_major == 2 && found.minor < kMinNcclMinor)
     return fmt::format("NCCL 2.{} or later is needed, and {} was found; install a later one",
-                       kLeastNcclMinor, found.text());
+                       kMinNcclMinor, found.text());
   return "";
 }
 

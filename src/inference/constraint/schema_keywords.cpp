@@ -51,7 +51,7 @@ constexpr std::string_view kOfArray[] = {"items",    "prefixItems", "additionalI
                                          "contains", "minContains", "maxContains"};
 
 // Digits before the point of the widest numbers that texts have (number_range.cpp).
-constexpr int64_t kMostDigits = 20;
+constexpr int64_t kMaxDigits = 20;
 
 struct NamedType {
   std::string_view name;
@@ -243,10 +243,9 @@ void narrow(NumberRange& range, SchemaReader& reader, const SchemaPlace& place) 
     const auto take = [&](std::string_view keyword, bool is_exclusive) {
       const Decimal value(number_at(place, keyword));
       const int64_t digits = static_cast<int64_t>(value.digits.size()) - value.places;
-      if (digits > kMostDigits &&
+      if (digits > kMaxDigits &&
           value.negative != is_minimum)  // no number that is written satisfies it
-        return reader.note(place, keyword,
-                           fmt::format("numbers have up to {} digits", kMostDigits));
+        return reader.note(place, keyword, fmt::format("numbers have up to {} digits", kMaxDigits));
       tighten(bound, value, is_exclusive, is_minimum);
     };
     if (place.find(inclusive) != nullptr) take(inclusive, is_flag && draft_4->as_bool());

@@ -169,9 +169,9 @@ struct AheadBelow {
   int64_t width;  // of a half
   HWY_INLINE void operator()(const Operands<Form>& at, int64_t i) const {
     using T = typename Form::T;
-    ask_for(reinterpret_cast<const T*>(at[0].p) + 2 * (width + i), 2 * kTwoBytes<T>);
+    prefetch(reinterpret_cast<const T*>(at[0].p) + 2 * (width + i), 2 * kPairBytes<T>);
     if constexpr (Form::kInputs == 3)
-      ask_for(reinterpret_cast<const T*>(at[2].p) + width + i, kTwoBytes<T>);
+      prefetch(reinterpret_cast<const T*>(at[2].p) + width + i, kPairBytes<T>);
   }
 };
 

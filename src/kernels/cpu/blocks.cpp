@@ -34,17 +34,17 @@ void add_partial_rows(const Tensor& partials, const Accumulate& to, Stream& stre
   if (width == 0) return;
   // Each thread gets as many pieces of rows as the others, as long as they can be: the processor
   // does not foresee short ones.
-  constexpr int64_t kMostColumns = 1024, kStep = 64, kBytesAhead = 3072;
+  constexpr int64_t kMaxColumns = 1024, kStep = 64, kBytesAhead = 3072;
   const int64_t share = ceil_div(width, stream.pool().size());
-  const int64_t pieces = ceil_div(share, kMostColumns);
+  const int64_t pieces = ceil_div(share, kMaxColumns);
   const int64_t columns = ceil_div(ceil_div(share, pieces), kStep) * kStep;
   const int64_t rows_ahead = ceil_div(kBytesAhead, columns * 4);
   for_blocks(stream, width, columns, [&](int64_t begin, int64_t end) {
-    float sums[kMostColumns] = {};
+    float sums[kMaxColumns] = {};
     const int64_t n = end - begin;
     for (int64_t block = 0; block < count; ++block) {
       const float* row = source + block * width + begin;
-      ask_for(row + rows_ahead * width, n * 4);
+      prefetch(row + rows_ahead * width, n * 4);
       for (int64_t i = 0; i < n; ++i) sums[i] += row[i];
     }
     for (int64_t i = 0; i < n; ++i)

@@ -154,12 +154,12 @@ To converted(From value) {
 // Asks for the run at `ahead`, or for 4 KB of it where it is not streamed, unless that is x.
 template <class From, class To>
 void copy_run(const From* x, Output<To> to, int64_t n, const From* ahead) {
-  constexpr int64_t kMostAhead = 4096;  // bytes
+  constexpr int64_t kMaxAhead = 4096;  // bytes
   constexpr bool kSame = std::is_same_v<From, To>;
   To* out = to.p;
   const int64_t bytes = n * static_cast<int64_t>(sizeof(From));
   const int64_t whole = kSame && to.streamed ? bytes / kCacheLine * kCacheLine : 0;
-  if (whole == 0 && ahead != x) ask_for(ahead, std::min(bytes, kMostAhead));
+  if (whole == 0 && ahead != x) prefetch(ahead, std::min(bytes, kMaxAhead));
   if constexpr (kSame) {
     if (whole > 0) copy_streamed(x, out, whole, ahead);
     std::memmove(reinterpret_cast<std::byte*>(out) + whole,

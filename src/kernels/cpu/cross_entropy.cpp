@@ -94,7 +94,7 @@ class GradientOfRow {
       write(Part{n_ - at_});
     }
   }
-  void rest() {
+  void write_rest() {
     while (at_ < n_) take();
   }
 
@@ -104,8 +104,8 @@ class GradientOfRow {
   template <class P>
   HWY_INLINE void write(P part) {
     const V factor = set(scale_), lanes = hn::Iota(kFloats, 0);
-    const Two terms = load_two(exponentials_ + at_, part);
-    Two v{hn::Mul(terms.a, factor), hn::Mul(terms.b, factor)};
+    const VectorPair terms = load_pair(exponentials_ + at_, part);
+    VectorPair v{hn::Mul(terms.a, factor), hn::Mul(terms.b, factor)};
     const auto lane = static_cast<uint64_t>(label_ - at_);
     if (lane < static_cast<uint64_t>(2 * kLanes)) {
       const auto replaced = [&](V x, uint64_t at) {
@@ -201,7 +201,7 @@ void cross_entropy_rows(const CrossEntropyArgs& args, Stream& stream) {
       before = GradientOfRow<D>(exponentials, dx, vocabulary, share * weights[t], labels[t],
                                 weights[t] * (exponentials[labels[t]] * share - 1.0f));
     }
-    before.rest();
+    before.write_rest();
   });
 }
 
@@ -301,7 +301,7 @@ void divided_cross_entropy_rows(const VocabularyCrossEntropyArgs& args, Stream& 
     const bool has_label = label >= 0 && label < vocabulary;
     const float of_label = has_label ? weights[t] * (x[label] * share - 1.0f) : 0.0f;
     GradientOfRow<D>(x, dx, vocabulary, share * weights[t], has_label ? label : -kLanes, of_label)
-        .rest();
+        .write_rest();
   };
   for_blocks(stream, rows, rows_per_block(vocabulary), [&](int64_t begin, int64_t end) {
     for (int64_t t = begin; t < end; ++t) row(t);

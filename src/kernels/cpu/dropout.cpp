@@ -25,18 +25,18 @@ void dropout_row(const T* x, Output<T> out, int64_t width, const PhiloxRow& rand
     return hn::IfThenZeroElse(dropped, hn::Mul(v, set(scale)));
   };
   const auto drop_two = [&](int64_t i, const PhiloxWords& words, auto n) {
-    const Two v = load_two(x + i, n);
-    store_two({drop(v.a, words.first), drop(v.b, words.second)}, out + i, n);
+    const VectorPair v = load_pair(x + i, n);
+    store_pair({drop(v.a, words.first), drop(v.b, words.second)}, out + i, n);
   };
   int64_t i = 0;
   for (; i + kStep <= width; i += kStep) {
-    ask_for(x + i + kElementsAhead<T>, kStep * static_cast<int64_t>(sizeof(T)));
+    prefetch(x + i + kElementsAhead<T>, kStep * static_cast<int64_t>(sizeof(T)));
     const auto words = words_of_twos<T, kTogether>(random, i);
     for (size_t k = 0; k < kTogether; ++k)
       drop_two(i + static_cast<int64_t>(k) * kTwo, words[k], Whole{});
   }
-  for_twos(i, width,
-           [&](int64_t at, auto n) { drop_two(at, words_of_twos<T, 1>(random, at)[0], n); });
+  for_pairs(i, width,
+            [&](int64_t at, auto n) { drop_two(at, words_of_twos<T, 1>(random, at)[0], n); });
 }
 
 void dropout_rows(const DropoutArgs& args, Stream& stream) {

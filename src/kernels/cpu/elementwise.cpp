@@ -65,9 +65,9 @@ void sum_rows(const T* x, int64_t rows, int64_t stride, int64_t begin, int64_t e
               float* partial) {
   ColumnSums<T> sums(partial, begin, end);
   for (int64_t row = 0; row < rows; ++row, x += stride) {
-    for_twos(begin, end, [&](int64_t i, auto n) {
-      ask_for(x + i + 2 * kElementsAhead<T>, kTwoBytes<T>);
-      const Two sum = sums.at(i, n), v = load_two(x + i, n);
+    for_pairs(begin, end, [&](int64_t i, auto n) {
+      prefetch(x + i + 2 * kElementsAhead<T>, kPairBytes<T>);
+      const VectorPair sum = sums.at(i, n), v = load_pair(x + i, n);
       sums.set(i, {hn::Add(sum.a, v.a), hn::Add(sum.b, v.b)}, n);
     });
   }

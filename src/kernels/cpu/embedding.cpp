@@ -125,7 +125,7 @@ void embedding(const EmbeddingArgs& args, Stream& stream) {
                       table + (asks ? later : row) * bytes);
         continue;
       }
-      if (asks) ask_for(table + later * bytes, bytes);
+      if (asks) prefetch(table + later * bytes, bytes);
       if (row < 0) {
         std::memset(out + t * bytes, 0, static_cast<size_t>(bytes));
       } else {

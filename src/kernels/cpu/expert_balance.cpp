@@ -11,7 +11,7 @@
 namespace megatron::kernels::cpu {
 namespace {
 
-constexpr double kLeastLoad = 1e-8;
+constexpr double kMinLoad = 1e-8;
 
 template <class C>
 class Sinkhorn {
@@ -64,7 +64,7 @@ class Sinkhorn {
     const double* k = k_ + t * experts_;
     double sum = 0;
     for (int64_t e = 0; e < experts_; ++e) sum += c_[e] * k[e];
-    r_[t] = 1 / (static_cast<double>(tokens_) * (sum + kLeastLoad));
+    r_[t] = 1 / (static_cast<double>(tokens_) * (sum + kMinLoad));
     for (int64_t e = 0; e < experts_; ++e) sums[e] += r_[t] * k[e];
   }
 
@@ -74,7 +74,7 @@ class Sinkhorn {
     for (int64_t e = 0; e < experts_; ++e) {
       double sum = 0;
       for (int64_t b = 0; b < blocks_.count; ++b) sum += sums_[b * experts_ + e];
-      const double next = 1 / (static_cast<double>(experts_) * (sum + kLeastLoad));
+      const double next = 1 / (static_cast<double>(experts_) * (sum + kMinLoad));
       change += std::abs(next - c_[e]);
       c_[e] = next;
     }

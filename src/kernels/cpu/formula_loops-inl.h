@@ -28,22 +28,22 @@ template <class Form>
 using Operands = std::array<OperandRows, Form::kInputs + Form::kOutputs>;  // inputs first
 
 template <class Form, size_t operand>
-HWY_INLINE Two load_operand(const OperandRows& from, int64_t i, auto n) {
+HWY_INLINE VectorPair load_operand(const OperandRows& from, int64_t i, auto n) {
   const auto* p = reinterpret_cast<const Stored<Form, operand>*>(from.p) + i;
   if constexpr (Form::template kWide<operand>) {
-    return load_two_for<typename Form::T>(p, n);
+    return load_pair_for<typename Form::T>(p, n);
   } else {
-    return load_two(p, n);
+    return load_pair(p, n);
   }
 }
 template <class Form, size_t operand>
-HWY_INLINE void store_operand(Two v, const OperandRows& to, int64_t i, auto n) {
+HWY_INLINE void store_operand(VectorPair v, const OperandRows& to, int64_t i, auto n) {
   using T = typename Form::T;
   if (Form::template kOptional<operand> && to.p == nullptr) return;
   if constexpr (Form::template kWide<operand>) {
-    store_two_for<T>(v, reinterpret_cast<float*>(to.p) + i, n);
+    store_pair_for<T>(v, reinterpret_cast<float*>(to.p) + i, n);
   } else {
-    store_two(v, Output<T>{reinterpret_cast<T*>(to.p) + i, to.streamed}, n);
+    store_pair(v, Output<T>{reinterpret_cast<T*>(to.p) + i, to.streamed}, n);
   }
 }
 template <class Form>
@@ -63,8 +63,8 @@ template <class Form>
 struct AheadInRow {
   HWY_INLINE void operator()(const Operands<Form>& at, int64_t i) const {
     [&]<size_t... k>(std::index_sequence<k...>) HWY_ATTR {
-      (ask_for(at[k].p + (i + kElementsAhead<Stored<Form, k>>)*sizeof(Stored<Form, k>),
-               kTwoBytes<Stored<Form, k>>),
+      (prefetch(at[k].p + (i + kElementsAhead<Stored<Form, k>>)*sizeof(Stored<Form, k>),
+                kPairBytes<Stored<Form, k>>),
        ...);
     }(std::make_index_sequence<Form::kInputs>());
   }
@@ -72,7 +72,7 @@ struct AheadInRow {
 
 // Has the compiler read memory once: it would read f32 again where a formula uses it again, which
 // costs a quarter of the time where five tensors come and go.
-HWY_INLINE void keep_loaded([[maybe_unused]] Two& v) {
+HWY_INLINE void keep_loaded([[maybe_unused]] VectorPair& v) {
 #if HWY_ARCH_X86
   asm("" : "+v"(v.a.raw), "+v"(v.b.raw));
 #endif
@@ -82,10 +82,10 @@ HWY_INLINE void keep_loaded([[maybe_unused]] Two& v) {
 template <class Form, class F, class Ahead>
 HWY_INLINE void run_row(const F& formula, const Operands<Form>& at, int64_t begin, int64_t end,
                         const Ahead& ahead) {
-  for_twos(begin, end, [&](int64_t i, auto n) {
+  for_pairs(begin, end, [&](int64_t i, auto n) {
     ahead(at, i);
     [&]<size_t... k>(std::index_sequence<k...>) {
-      Two x[] = {load_operand<Form, k>(at[k], i, n)...};
+      VectorPair x[] = {load_operand<Form, k>(at[k], i, n)...};
       (keep_loaded(x[k]), ...);
       const auto first = formula(Lanes(x[k].a)...);  // in the order of memory
       const auto second = formula(Lanes(x[k].b)...);

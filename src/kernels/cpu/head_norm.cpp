@@ -46,9 +46,9 @@ class Factors {
   Factors(const Tensor& weight, double offset)
       : weight_(data_or_null<T>(weight)), offset_(set(static_cast<float>(offset))) {}
   template <class N>
-  HWY_INLINE Two at(int64_t i, N n) const {
+  HWY_INLINE VectorPair at(int64_t i, N n) const {
     if (weight_ == nullptr) return {set(1.0f), set(1.0f)};
-    const Two w = load_two(weight_ + i, n);
+    const VectorPair w = load_pair(weight_ + i, n);
     return {hn::Add(w.a, offset_), hn::Add(w.b, offset_)};
   }
 
@@ -57,9 +57,15 @@ class Factors {
   V offset_;
 };
 
-HWY_INLINE Two product_of(Two a, Two b) { return {hn::Mul(a.a, b.a), hn::Mul(a.b, b.b)}; }
-HWY_INLINE Two less(Two v, V mean) { return {hn::Sub(v.a, mean), hn::Sub(v.b, mean)}; }
-HWY_INLINE Two times(Two v, V factor) { return {hn::Mul(v.a, factor), hn::Mul(v.b, factor)}; }
+HWY_INLINE VectorPair product_of(VectorPair a, VectorPair b) {
+  return {hn::Mul(a.a, b.a), hn::Mul(a.b, b.b)};
+}
+HWY_INLINE VectorPair less(VectorPair v, V mean) {
+  return {hn::Sub(v.a, mean), hn::Sub(v.b, mean)};
+}
+HWY_INLINE VectorPair times(VectorPair v, V factor) {
+  return {hn::Mul(v.a, factor), hn::Mul(v.b, factor)};
+}
 
 template <class T>
 class HeadNorm {
@@ -84,26 +90,26 @@ class HeadNorm {
     const T* ahead = x + x_.ahead;
     V mean = hn::Zero(kFloats);
     if (mean_ != nullptr) {
-      mean_[row] = sum_of_twos<T>(width_, [&](int64_t i, auto n) { return load_two(x + i, n); }) /
+      mean_[row] = sum_of_twos<T>(width_, [&](int64_t i, auto n) { return load_pair(x + i, n); }) /
                    row_width_;
       mean = set(mean_[row]);
     }
     const auto square = [&](int64_t i, auto n) {
-      const Two centered = less(load_two(x + i, n), mean);
+      const VectorPair centered = less(load_pair(x + i, n), mean);
       return product_of(centered, centered);
     };
     const float squares = squares_ != nullptr ? squares_[row] : sum_of_twos<T>(width_, square);
     rstd_[row] = 1.0f / std::sqrt(squares / row_width_ + eps_);
     const V scale = set(rstd_[row]);
     const Output<T> out = out_ + (t * out_token_ + g * out_head_);
-    for_twos(0, width_, [&](int64_t i, auto n) {
-      ask_for(ahead + i, kTwoBytes<T>);
-      Two v = product_of(times(less(load_two(x + i, n), mean), scale), factors_.at(i, n));
+    for_pairs(0, width_, [&](int64_t i, auto n) {
+      prefetch(ahead + i, kPairBytes<T>);
+      VectorPair v = product_of(times(less(load_pair(x + i, n), mean), scale), factors_.at(i, n));
       if (bias_ != nullptr) {
-        const Two b = load_two(bias_ + i, n);
+        const VectorPair b = load_pair(bias_ + i, n);
         v = {hn::Add(v.a, b.a), hn::Add(v.b, b.b)};
       }
-      store_two(v, out + i, n);
+      store_pair(v, out + i, n);
     });
   }
 
@@ -156,21 +162,21 @@ class HeadNormBackward {
     const float rstd = rstd_[row];
     const V scale = set(rstd);
     const auto normed = [&](int64_t i, auto n) {
-      return times(less(load_two(x + i, n), mean), scale);
+      return times(less(load_pair(x + i, n), mean), scale);
     };
     // Beyond a row's end dout is 0.
     const TwoSums sums = two_sums_of_twos<T>(width_, [&](int64_t i, auto n) {
-      ask_for(x + x_.ahead + i, kTwoBytes<T>);
-      const Two xhat = normed(i, n), d = load_two(dout + i, n),
-                gradient = product_of(d, factors_.at(i, n));
+      prefetch(x + x_.ahead + i, kPairBytes<T>);
+      const VectorPair xhat = normed(i, n), d = load_pair(dout + i, n),
+                       gradient = product_of(d, factors_.at(i, n));
       if (dweight != nullptr) {
-        const Two old = load_two_for<T>(dweight + i, n);
-        store_two_for<T>({hn::MulAdd(d.a, xhat.a, old.a), hn::MulAdd(d.b, xhat.b, old.b)},
-                         dweight + i, n);
+        const VectorPair old = load_pair_for<T>(dweight + i, n);
+        store_pair_for<T>({hn::MulAdd(d.a, xhat.a, old.a), hn::MulAdd(d.b, xhat.b, old.b)},
+                          dweight + i, n);
       }
       if (dbias != nullptr) {
-        const Two old = load_two_for<T>(dbias + i, n);
-        store_two_for<T>({hn::Add(d.a, old.a), hn::Add(d.b, old.b)}, dbias + i, n);
+        const VectorPair old = load_pair_for<T>(dbias + i, n);
+        store_pair_for<T>({hn::Add(d.a, old.a), hn::Add(d.b, old.b)}, dbias + i, n);
       }
       return TwoTerms{gradient, product_of(gradient, xhat)};
     });
@@ -178,14 +184,14 @@ class HeadNormBackward {
     const V mean_gx =
         set(products_ != nullptr ? products_[row] * rstd / row_width_ : sums.b / row_width_);
     const Output<T> dx = dx_ + (t * dx_token_ + g * dx_head_);
-    for_twos(0, width_, [&](int64_t i, auto n) {
-      ask_for(dout + dout_.ahead + i, kTwoBytes<T>);
-      const Two xhat = normed(i, n),
-                gradient = product_of(load_two(dout + i, n), factors_.at(i, n));
+    for_pairs(0, width_, [&](int64_t i, auto n) {
+      prefetch(dout + dout_.ahead + i, kPairBytes<T>);
+      const VectorPair xhat = normed(i, n),
+                       gradient = product_of(load_pair(dout + i, n), factors_.at(i, n));
       const auto slope = [&](V of, V at) {
         return hn::Mul(scale, hn::Sub(hn::Sub(of, mean_g), hn::Mul(at, mean_gx)));
       };
-      store_two({slope(gradient.a, xhat.a), slope(gradient.b, xhat.b)}, dx + i, n);
+      store_pair({slope(gradient.a, xhat.a), slope(gradient.b, xhat.b)}, dx + i, n);
     });
   }
 
@@ -231,9 +237,9 @@ void dot_rows(const RowDotArgs& args, Stream& stream) {
     const Factors<T> factors(args.weight, args.weight_offset);
     const auto dot = [&](const T* x, const T* y) {
       return sum_of_twos<T>(width, [&](int64_t i, auto n) {
-        ask_for(x + a.ahead + i, kTwoBytes<T>);
-        ask_for(y + b.ahead + i, kTwoBytes<T>);
-        return product_of(product_of(load_two(x + i, n), load_two(y + i, n)), factors.at(i, n));
+        prefetch(x + a.ahead + i, kPairBytes<T>);
+        prefetch(y + b.ahead + i, kPairBytes<T>);
+        return product_of(product_of(load_pair(x + i, n), load_pair(y + i, n)), factors.at(i, n));
       });
     };
     for_blocks(stream, args.a.size(0), rows_per_block(heads * width),

@@ -21,12 +21,12 @@ HWY_INLINE V factor_of(hn::Vec<Words> word, float width) {
 
 template <class T>
 void jitter_row(const T* x, T* out, int64_t width, const PhiloxRow& random, float amount) {
-  for_twos(0, width, [&](int64_t i, auto n) {
+  for_pairs(0, width, [&](int64_t i, auto n) {
     const PhiloxWords words = words_of_twos<T, 1>(random, i)[0];
-    const Two v = load_two(x + i, n);
-    store_two({hn::Mul(v.a, factor_of(words.first, amount)),
-               hn::Mul(v.b, factor_of(words.second, amount))},
-              out + i, n);
+    const VectorPair v = load_pair(x + i, n);
+    store_pair({hn::Mul(v.a, factor_of(words.first, amount)),
+                hn::Mul(v.b, factor_of(words.second, amount))},
+               out + i, n);
   });
 }
 

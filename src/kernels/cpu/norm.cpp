@@ -16,14 +16,16 @@ HWY_BEFORE_NAMESPACE();
 namespace megatron::kernels::cpu {
 namespace HWY_NAMESPACE {
 
-HWY_INLINE Two squares_of(Two v) { return {hn::Mul(v.a, v.a), hn::Mul(v.b, v.b)}; }
+HWY_INLINE VectorPair squares_of(VectorPair v) { return {hn::Mul(v.a, v.a), hn::Mul(v.b, v.b)}; }
 // The factors of a norm: weight_offset + weight.
 template <class T, class N>
-HWY_INLINE Two load_factors(const T* weight, V offset, N n) {
-  const Two w = load_two(weight, n);
+HWY_INLINE VectorPair load_factors(const T* weight, V offset, N n) {
+  const VectorPair w = load_pair(weight, n);
   return {hn::Add(w.a, offset), hn::Add(w.b, offset)};
 }
-HWY_INLINE Two minus(Two v, V mean) { return {hn::Sub(v.a, mean), hn::Sub(v.b, mean)}; }
+HWY_INLINE VectorPair minus(VectorPair v, V mean) {
+  return {hn::Sub(v.a, mean), hn::Sub(v.b, mean)};
+}
 
 // Rows of this many elements fit the first-level cache twice.
 constexpr int64_t kLongestKeptRow = 4096;
@@ -35,7 +37,7 @@ HWY_INLINE void copy_two(const T* from, Output<T> to, Whole) {
   constexpr int64_t kBytes = hn::MaxLanes(bytes);
   const auto* source = reinterpret_cast<const uint8_t*>(from);
   auto* target = reinterpret_cast<uint8_t*>(to.p);
-  for (int64_t i = 0; i < kTwoBytes<T>; i += kBytes)
+  for (int64_t i = 0; i < kPairBytes<T>; i += kBytes)
     hn::Stream(hn::LoadU(bytes, source + i), bytes, target + i);
 }
 template <class T>
@@ -47,9 +49,9 @@ HWY_INLINE void copy_two(const T* from, Output<T> to, Part part) {
 template <class T, class F>
 float add_row(const T* x, const T* residual, T* sum, int64_t width, F terms) {
   return sum_of_twos<T>(width, [&](int64_t i, auto n) {
-    const Two a = load_two(x + i, n), b = load_two(residual + i, n);
-    const Two v{hn::Add(a.a, b.a), hn::Add(a.b, b.b)};
-    store_two(v, sum + i, n);
+    const VectorPair a = load_pair(x + i, n), b = load_pair(residual + i, n);
+    const VectorPair v{hn::Add(a.a, b.a), hn::Add(a.b, b.b)};
+    store_pair(v, sum + i, n);
     return terms(as_stored<T>(v));
   });
 }
@@ -81,36 +83,38 @@ void norm_rows(const AddNormArgs& args, NormKind kind, int64_t begin, int64_t en
       }
       if (sum != nullptr && sum + at != s)
         std::memcpy(sum + at, s, static_cast<size_t>(width) * sizeof(T));
-      return sum_of_twos<T>(width, [&](int64_t i, auto n) { return terms(load_two(s + i, n)); });
+      return sum_of_twos<T>(width, [&](int64_t i, auto n) { return terms(load_pair(s + i, n)); });
     };
     V mean = hn::Zero(kFloats);
     float squares = 0;
     if (kind == NormKind::layer) {
-      const float total = sum_of_row([](Two v) { return v; });
+      const float total = sum_of_row([](VectorPair v) { return v; });
       args.mean.data<float>()[row] = total / static_cast<float>(width);
       mean = set(args.mean.data<float>()[row]);
       squares = sum_of_twos<T>(
-          width, [&](int64_t i, auto n) { return squares_of(minus(load_two(s + i, n), mean)); });
+          width, [&](int64_t i, auto n) { return squares_of(minus(load_pair(s + i, n), mean)); });
     } else {
-      squares = sum_of_row([](Two v) { return squares_of(v); });
+      squares = sum_of_row([](VectorPair v) { return squares_of(v); });
     }
     rstds[row] =
         1.0f / std::sqrt(squares / static_cast<float>(width) + static_cast<float>(args.eps));
     const V rstd = set(rstds[row]);
     const Output<T> out = normed + at;
-    for_twos(0, width, [&](int64_t i, auto n) {
+    for_pairs(0, width, [&](int64_t i, auto n) {
       if constexpr (std::is_same_v<T, float>) {  // in bf16 asking makes it slower
-        ask_for(args.x.data<T>() + at + width + i, kTwoBytes<T>);
-        if (residual != nullptr) ask_for(residual + at + width + i, kTwoBytes<T>);
+        prefetch(args.x.data<T>() + at + width + i, kPairBytes<T>);
+        if (residual != nullptr) prefetch(residual + at + width + i, kPairBytes<T>);
       }
       if (keeps_row) copy_two(s + i, Output<T>{sum + at + i, true}, n);
-      const Two centered = minus(load_two(s + i, n), mean), w = load_factors(weight + i, offset, n);
-      Two v{hn::Mul(hn::Mul(centered.a, rstd), w.a), hn::Mul(hn::Mul(centered.b, rstd), w.b)};
+      const VectorPair centered = minus(load_pair(s + i, n), mean),
+                       w = load_factors(weight + i, offset, n);
+      VectorPair v{hn::Mul(hn::Mul(centered.a, rstd), w.a),
+                   hn::Mul(hn::Mul(centered.b, rstd), w.b)};
       if (bias != nullptr) {
-        const Two b = load_two(bias + i, n);
+        const VectorPair b = load_pair(bias + i, n);
         v = {hn::Add(v.a, b.a), hn::Add(v.b, b.b)};
       }
-      store_two(v, out + i, n);
+      store_pair(v, out + i, n);
     });
   }
 }
@@ -145,18 +149,18 @@ void norm_rows_backward(const AddNormBackwardArgs& args, NormKind kind, int64_t 
     const V mean = set(kind == NormKind::layer ? args.mean.data<float>()[row] : 0.0f);
     const V rstd = set(args.rstd.data<float>()[row]);
     const auto normed = [&](int64_t i, auto n) {
-      const Two centered = minus(load_two(s + i, n), mean);
-      return Two{hn::Mul(centered.a, rstd), hn::Mul(centered.b, rstd)};
+      const VectorPair centered = minus(load_pair(s + i, n), mean);
+      return VectorPair{hn::Mul(centered.a, rstd), hn::Mul(centered.b, rstd)};
     };
     const TwoSums sums = two_sums_of_twos<T>(width, [&](int64_t i, auto n) {
-      if (dsum_in != nullptr) ask_for(dsum_in + at + i, kTwoBytes<T>);
-      const Two xhat = normed(i, n), dy = load_two(d + i, n),
-                w = load_factors(weight + i, offset, n);
-      const Two g{hn::Mul(dy.a, w.a), hn::Mul(dy.b, w.b)};
-      const Two dw = dweights.at(i, n);
+      if (dsum_in != nullptr) prefetch(dsum_in + at + i, kPairBytes<T>);
+      const VectorPair xhat = normed(i, n), dy = load_pair(d + i, n),
+                       w = load_factors(weight + i, offset, n);
+      const VectorPair g{hn::Mul(dy.a, w.a), hn::Mul(dy.b, w.b)};
+      const VectorPair dw = dweights.at(i, n);
       dweights.set(i, {hn::MulAdd(dy.a, xhat.a, dw.a), hn::MulAdd(dy.b, xhat.b, dw.b)}, n);
       if (dbias != nullptr) {
-        const Two db = dbiases.at(i, n);
+        const VectorPair db = dbiases.at(i, n);
         dbiases.set(i, {hn::Add(dy.a, db.a), hn::Add(dy.b, db.b)}, n);
       }
       return TwoTerms{g, {hn::Mul(g.a, xhat.a), hn::Mul(g.b, xhat.b)}};
@@ -166,17 +170,17 @@ void norm_rows_backward(const AddNormBackwardArgs& args, NormKind kind, int64_t 
     const auto slope = [&](V dy, V w, V xhat) {
       return hn::Mul(rstd, hn::Sub(hn::Sub(hn::Mul(dy, w), mean_g), hn::Mul(xhat, mean_gx)));
     };
-    for_twos(0, width, [&](int64_t i, auto n) {
-      ask_for(s + width + i, kTwoBytes<T>);
-      ask_for(d + width + i, kTwoBytes<T>);
-      const Two xhat = normed(i, n), dy = load_two(d + i, n),
-                w = load_factors(weight + i, offset, n);
-      Two v{slope(dy.a, w.a, xhat.a), slope(dy.b, w.b, xhat.b)};
+    for_pairs(0, width, [&](int64_t i, auto n) {
+      prefetch(s + width + i, kPairBytes<T>);
+      prefetch(d + width + i, kPairBytes<T>);
+      const VectorPair xhat = normed(i, n), dy = load_pair(d + i, n),
+                       w = load_factors(weight + i, offset, n);
+      VectorPair v{slope(dy.a, w.a, xhat.a), slope(dy.b, w.b, xhat.b)};
       if (dsum_in != nullptr) {
-        const Two in = load_two(dsum_in + at + i, n);
+        const VectorPair in = load_pair(dsum_in + at + i, n);
         v = {hn::Add(v.a, in.a), hn::Add(v.b, in.b)};
       }
-      store_two(v, out + i, n);
+      store_pair(v, out + i, n);
     });
   }
   dweights.in_order();

@@ -81,19 +81,19 @@ struct Heads {
 template <class T>
 void rotate_halves(const Heads<T>& heads, const float* cos, const float* sin, int64_t half,
                    V sign) {
-  for_twos(0, half, [&](int64_t i, auto n) {
-    const Two c = load_two_for<T>(cos + i, n), s = load_two_for<T>(sin + i, n);
-    const Two signed_s{hn::Mul(sign, s.a), hn::Mul(sign, s.b)};
+  for_pairs(0, half, [&](int64_t i, auto n) {
+    const VectorPair c = load_pair_for<T>(cos + i, n), s = load_pair_for<T>(sin + i, n);
+    const VectorPair signed_s{hn::Mul(sign, s.a), hn::Mul(sign, s.b)};
     for (int64_t head = 0; head < heads.count; ++head) {
       const T* x = heads.x + head * heads.x_stride + i;
       const Output<T> out = heads.out + head * heads.out_stride + i;
-      ask_for(x + heads.ahead, kTwoBytes<T>);
-      ask_for(x + heads.ahead + half, kTwoBytes<T>);
-      const Two first = load_two(x, n), second = load_two(x + half, n);
+      prefetch(x + heads.ahead, kPairBytes<T>);
+      prefetch(x + heads.ahead + half, kPairBytes<T>);
+      const VectorPair first = load_pair(x, n), second = load_pair(x + half, n);
       const Pair a = rotate({first.a, second.a}, c.a, signed_s.a);
       const Pair b = rotate({first.b, second.b}, c.b, signed_s.b);
-      store_two({a.first, b.first}, out, n);
-      store_two({a.second, b.second}, out + half, n);
+      store_pair({a.first, b.first}, out, n);
+      store_pair({a.second, b.second}, out + half, n);
     }
   });
 }
@@ -105,7 +105,7 @@ void rotate_neighbours(const Heads<T>& heads, const float* cos, const float* sin
     const V c = load(cos + i, n), s = hn::Mul(sign, load(sin + i, n));
     for (int64_t head = 0; head < heads.count; ++head) {
       const T* x = heads.x + head * heads.x_stride + 2 * i;
-      ask_for(x + heads.ahead, kTwoBytes<T>);
+      prefetch(x + heads.ahead, kPairBytes<T>);
       const Pair pair = load_pairs(x, n);
       store_pairs(rotate(pair, c, s), (heads.out + head * heads.out_stride).p + 2 * i, n);
     }

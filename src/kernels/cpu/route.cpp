@@ -81,7 +81,7 @@ class Router {
     for (int64_t j = 0; j < k_; ++j) weights[j] = scores_[static_cast<size_t>(chosen[j])];
     if (softmax_of_chosen(form_)) softmax_row(weights, k_, weights);
     const C scale = static_cast<C>(form_.scale);
-    C sum = form_.normalised ? kLeastRouterSum<C> : 1;
+    C sum = form_.normalised ? kMinRouterSum<C> : 1;
     for (int64_t j = 0; j < k_ && form_.normalised; ++j) sum += weights[j];
     for (int64_t j = 0; j < k_; ++j) weights[j] = weights[j] / sum * scale;
   }

@@ -51,7 +51,7 @@ class TokenSums {
  private:
   // The entropy of scores that are divided by their sum.
   C divide_scores(const C* logits) {
-    C sum = kLeastRouterSum<C>, entropy = 0;
+    C sum = kMinRouterSum<C>, entropy = 0;
     score_row(args_.score, logits, experts_, p_.data());
     for (const C s : p_) sum += s;
     for (int64_t e = 0; e < experts_; ++e) {

@@ -13,7 +13,7 @@
 namespace megatron::kernels::cpu {
 
 template <class C>
-inline constexpr C kLeastRouterSum = static_cast<C>(1e-20);
+inline constexpr C kMinRouterSum = static_cast<C>(1e-20);
 
 template <class C>
 C sigmoid_of(C x) {
@@ -48,7 +48,7 @@ void softmax_row_gradient(const C* p, const C* dp, int64_t n, C* dx) {
 // dw of w / (sum of w + the least sum); dout may be dw.
 template <class C>
 void normalised_row_gradient(const C* w, const C* dout, int64_t n, C* dw) {
-  C sum = kLeastRouterSum<C>, dot = 0;
+  C sum = kMinRouterSum<C>, dot = 0;
   for (int64_t j = 0; j < n; ++j) sum += w[j];
   for (int64_t j = 0; j < n; ++j) dot += dout[j] * w[j] / sum;
   for (int64_t j = 0; j < n; ++j) dw[j] = (dout[j] - dot) / sum;

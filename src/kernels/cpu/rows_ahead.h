@@ -44,7 +44,7 @@ class RowsAhead {
 };
 
 // Asks for one run of `bytes`, for the first-level cache.
-[[gnu::always_inline]] inline void ask_for(const void* begin, int64_t bytes) {
+[[gnu::always_inline]] inline void prefetch(const void* begin, int64_t bytes) {
   const auto* p = static_cast<const std::byte*>(begin);
   for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(p + i);
 }

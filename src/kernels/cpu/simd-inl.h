@@ -151,38 +151,38 @@ HWY_INLINE int64_t before_line(Output<T> out, int64_t n) {
 // they lie; of bf16 `a` has those at even places and `b` those at odd ones, which a shift and a
 // mask bring up and down (a third of the work of vectors in order). For loops over tensors of one
 // type.
-struct Two {
+struct VectorPair {
   V a, b;
 };
 // Bytes of a Two in memory of T.
 template <class T>
-inline constexpr int64_t kTwoBytes = 2 * kLanes * static_cast<int64_t>(sizeof(T));
+inline constexpr int64_t kPairBytes = 2 * kLanes * static_cast<int64_t>(sizeof(T));
 
-HWY_INLINE Two load_two(const float* p) { return {load(p), load(p + kLanes)}; }
-HWY_INLINE Two load_two(const bf16* p) {
+HWY_INLINE VectorPair load_pair(const float* p) { return {load(p), load(p + kLanes)}; }
+HWY_INLINE VectorPair load_pair(const bf16* p) {
   const Words words;
   const auto bits = hn::LoadU(words, reinterpret_cast<const uint32_t*>(p));
   return {hn::BitCast(kFloats, hn::ShiftLeft<16>(bits)),
           hn::BitCast(kFloats, hn::And(bits, hn::Set(words, 0xffff0000u)))};
 }
-HWY_INLINE void store_two(Two v, float* p) {
+HWY_INLINE void store_pair(VectorPair v, float* p) {
   store(v.a, p);
   store(v.b, p + kLanes);
 }
-HWY_INLINE hn::Vec<hn::Repartition<uint16_t, Words>> rounded_two(Two v) {
+HWY_INLINE hn::Vec<hn::Repartition<uint16_t, Words>> rounded_two(VectorPair v) {
   const hn::Repartition<uint16_t, Words> halves;
   const auto even = hn::BitCast(halves, hn::ShiftRight<16>(round_to_bf16(v.a)));
   return hn::OddEven(hn::BitCast(halves, round_to_bf16(v.b)), even);
 }
-HWY_INLINE void store_two(Two v, bf16* p) {
+HWY_INLINE void store_pair(VectorPair v, bf16* p) {
   const hn::Repartition<uint16_t, Words> halves;
   hn::StoreU(rounded_two(v), halves, reinterpret_cast<uint16_t*>(p));
 }
-HWY_INLINE void store_two(Two v, Output<float> out) {
+HWY_INLINE void store_pair(VectorPair v, Output<float> out) {
   store(v.a, out);
   store(v.b, out + kLanes);
 }
-HWY_INLINE void store_two(Two v, Output<bf16> out) {
+HWY_INLINE void store_pair(VectorPair v, Output<bf16> out) {
   const hn::Repartition<uint16_t, Words> halves;
   auto* p = reinterpret_cast<uint16_t*>(out.p);
   if (out.streamed) {
@@ -193,7 +193,7 @@ HWY_INLINE void store_two(Two v, Output<bf16> out) {
 }
 // v as it is read back from memory of T.
 template <class T>
-HWY_INLINE Two as_stored(Two v) {
+HWY_INLINE VectorPair as_stored(VectorPair v) {
   if constexpr (sizeof(T) == sizeof(bf16)) {
     const auto upper = hn::Set(Words(), 0xffff0000u);
     return {hn::BitCast(kFloats, hn::And(round_to_bf16(v.a), upper)),
@@ -203,38 +203,38 @@ HWY_INLINE Two as_stored(Two v) {
   }
 }
 template <class T>
-HWY_INLINE Two load_two(const T* p, Whole) {
-  return load_two(p);
+HWY_INLINE VectorPair load_pair(const T* p, Whole) {
+  return load_pair(p);
 }
 // Elements from n on are zero.
 template <class T>
-HWY_INLINE Two load_two(const T* p, Part part) {
+HWY_INLINE VectorPair load_pair(const T* p, Part part) {
   T buffer[2 * kLanes] = {};
   std::memcpy(buffer, p, static_cast<size_t>(part.n) * sizeof(T));
-  return load_two(buffer);
+  return load_pair(buffer);
 }
 template <class T>
-HWY_INLINE void store_two(Two v, T* p, Whole) {
-  store_two(v, p);
+HWY_INLINE void store_pair(VectorPair v, T* p, Whole) {
+  store_pair(v, p);
 }
 template <class T>
-HWY_INLINE void store_two(Two v, T* p, Part part) {
+HWY_INLINE void store_pair(VectorPair v, T* p, Part part) {
   T buffer[2 * kLanes];
-  store_two(v, buffer);
+  store_pair(v, buffer);
   std::memcpy(p, buffer, static_cast<size_t>(part.n) * sizeof(T));
 }
 template <class T>
-HWY_INLINE void store_two(Two v, Output<T> out, Whole) {
-  store_two(v, out);
+HWY_INLINE void store_pair(VectorPair v, Output<T> out, Whole) {
+  store_pair(v, out);
 }
 template <class T>
-HWY_INLINE void store_two(Two v, Output<T> out, Part part) {
-  store_two(v, out.p, part);
+HWY_INLINE void store_pair(VectorPair v, Output<T> out, Part part) {
+  store_pair(v, out.p, part);
 }
 
 // A pair of vectors as they lie.
-HWY_INLINE void store_in_order(Two v, Output<float> out) { store_two(v, out); }
-HWY_INLINE void store_in_order(Two v, Output<bf16> out) {
+HWY_INLINE void store_in_order(VectorPair v, Output<float> out) { store_pair(v, out); }
+HWY_INLINE void store_in_order(VectorPair v, Output<bf16> out) {
   const hn::Repartition<uint16_t, Words> halves;
   const auto rounded = [&](V x) { return hn::BitCast(halves, round_to_bf16(x)); };
   const auto bits = hn::ConcatOdd(halves, rounded(v.b), rounded(v.a));
@@ -246,11 +246,11 @@ HWY_INLINE void store_in_order(Two v, Output<bf16> out) {
   }
 }
 template <class T>
-HWY_INLINE void store_in_order(Two v, Output<T> out, Whole) {
+HWY_INLINE void store_in_order(VectorPair v, Output<T> out, Whole) {
   store_in_order(v, out);
 }
 template <class T>
-HWY_INLINE void store_in_order(Two v, Output<T> out, Part part) {
+HWY_INLINE void store_in_order(VectorPair v, Output<T> out, Part part) {
   T buffer[2 * kLanes];
   store_in_order(v, Output<T>{buffer, false});
   std::memcpy(out.p, buffer, static_cast<size_t>(part.n) * sizeof(T));
@@ -258,39 +258,39 @@ HWY_INLINE void store_in_order(Two v, Output<T> out, Part part) {
 
 // Elements of f32 in load_two's order for T, in memory as they lie.
 template <class T>
-HWY_INLINE Two load_two_for(const float* p, Whole) {
+HWY_INLINE VectorPair load_pair_for(const float* p, Whole) {
   if constexpr (sizeof(T) == sizeof(float)) {
-    return load_two(p);
+    return load_pair(p);
   } else {
-    Two v;
+    VectorPair v;
     hn::LoadInterleaved2(kFloats, p, v.a, v.b);
     return v;
   }
 }
 template <class T>
-HWY_INLINE Two load_two_for(const float* p, Part part) {
+HWY_INLINE VectorPair load_pair_for(const float* p, Part part) {
   float buffer[2 * kLanes] = {};
   std::memcpy(buffer, p, static_cast<size_t>(part.n) * sizeof(float));
-  return load_two_for<T>(buffer, Whole{});
+  return load_pair_for<T>(buffer, Whole{});
 }
 template <class T>
-HWY_INLINE void store_two_for(Two v, float* p, Whole) {
+HWY_INLINE void store_pair_for(VectorPair v, float* p, Whole) {
   if constexpr (sizeof(T) == sizeof(float)) {
-    store_two(v, p);
+    store_pair(v, p);
   } else {
     hn::StoreInterleaved2(v.a, v.b, kFloats, p);
   }
 }
 template <class T>
-HWY_INLINE void store_two_for(Two v, float* p, Part part) {
+HWY_INLINE void store_pair_for(VectorPair v, float* p, Part part) {
   float buffer[2 * kLanes];
-  store_two_for<T>(v, buffer, Whole{});
+  store_pair_for<T>(v, buffer, Whole{});
   std::memcpy(p, buffer, static_cast<size_t>(part.n) * sizeof(float));
 }
 
 // Calls f(i, Whole or Part) for the pairs of vectors of [begin, end).
 template <class F>
-HWY_INLINE void for_twos(int64_t begin, int64_t end, F f) {
+HWY_INLINE void for_pairs(int64_t begin, int64_t end, F f) {
   int64_t i = begin;
   for (; i + 2 * kLanes <= end; i += 2 * kLanes) f(i, Whole{});
   if (i < end) f(i, Part{end - i});
@@ -304,12 +304,12 @@ class ColumnSums {
   ColumnSums(float* sums, int64_t begin, int64_t end) : sums_(sums), begin_(begin), end_(end) {
     std::fill(sums + begin, sums + end, 0.0f);
   }
-  HWY_INLINE Two at(int64_t i, Whole) const { return load_two(sums_ + i); }
-  HWY_INLINE Two at(int64_t i, Part part) const { return load_two_for<T>(sums_ + i, part); }
-  HWY_INLINE void set(int64_t i, Two v, Whole) { store_two(v, sums_ + i); }
-  HWY_INLINE void set(int64_t i, Two v, Part part) { store_two_for<T>(v, sums_ + i, part); }
+  HWY_INLINE VectorPair at(int64_t i, Whole) const { return load_pair(sums_ + i); }
+  HWY_INLINE VectorPair at(int64_t i, Part part) const { return load_pair_for<T>(sums_ + i, part); }
+  HWY_INLINE void set(int64_t i, VectorPair v, Whole) { store_pair(v, sums_ + i); }
+  HWY_INLINE void set(int64_t i, VectorPair v, Part part) { store_pair_for<T>(v, sums_ + i, part); }
   void in_order() {
-    for_twos(begin_, end_, [&](int64_t i, auto n) { store_two_for<T>(at(i, n), sums_ + i, n); });
+    for_pairs(begin_, end_, [&](int64_t i, auto n) { store_pair_for<T>(at(i, n), sums_ + i, n); });
   }
 
  private:
@@ -363,7 +363,7 @@ HWY_INLINE float sum_of(int64_t n, F f) {
 
 // v, with zeros for what follows the first part.n elements of load_two's order for T.
 template <class T>
-HWY_INLINE Two keep_two(Two v, Part part) {
+HWY_INLINE VectorPair keep_two(VectorPair v, Part part) {
   if constexpr (sizeof(T) == sizeof(bf16)) {
     return {keep(v.a, Part{(part.n + 1) / 2}), keep(v.b, Part{part.n / 2})};
   } else {
@@ -381,11 +381,11 @@ class Sums {
   Sums() {
     for (V& s : sums_) s = hn::Zero(kFloats);
   }
-  HWY_INLINE void add(int64_t k, Two terms, Whole) {
+  HWY_INLINE void add(int64_t k, VectorPair terms, Whole) {
     sums_[2 * k] = hn::Add(sums_[2 * k], terms.a);
     sums_[2 * k + 1] = hn::Add(sums_[2 * k + 1], terms.b);
   }
-  HWY_INLINE void add(int64_t k, Two terms, Part part) {
+  HWY_INLINE void add(int64_t k, VectorPair terms, Part part) {
     add(k, keep_two<T>(terms, part), Whole{});
   }
   HWY_INLINE float total() {
@@ -430,7 +430,7 @@ HWY_INLINE float sum_of_twos(int64_t n, F f) {
 }
 
 struct TwoTerms {
-  Two a, b;
+  VectorPair a, b;
 };
 struct TwoSums {
   float a, b;

@@ -20,14 +20,14 @@ namespace HWY_NAMESPACE {
 template <class T>
 void add_rows(const std::vector<const T*>& rows, const std::vector<const T*>& later, int64_t width,
               Output<T> out) {
-  for_twos(0, width, [&](int64_t i, auto n) {
+  for_pairs(0, width, [&](int64_t i, auto n) {
     for (const T* row : later) __builtin_prefetch(row + i);
-    Two sum{hn::Zero(kFloats), hn::Zero(kFloats)};
+    VectorPair sum{hn::Zero(kFloats), hn::Zero(kFloats)};
     for (const T* row : rows) {
-      const Two v = load_two(row + i, n);
+      const VectorPair v = load_pair(row + i, n);
       sum = {hn::Add(sum.a, v.a), hn::Add(sum.b, v.b)};
     }
-    store_two(sum, out + i, n);
+    store_pair(sum, out + i, n);
   });
 }
 
@@ -67,9 +67,9 @@ void run_scale_rows(const ScaleRowsArgs& args, Stream& stream) {
     for_blocks(stream, args.x.size(0), rows_per_block(width), [&](int64_t begin, int64_t end) {
       for (int64_t r = begin; r < end; ++r) {
         const V factor = set(factors[r]);
-        for_twos(r * width, (r + 1) * width, [&](int64_t i, auto n) {
-          const Two v = load_two(x + i, n);
-          store_two({hn::Mul(v.a, factor), hn::Mul(v.b, factor)}, out + i, n);
+        for_pairs(r * width, (r + 1) * width, [&](int64_t i, auto n) {
+          const VectorPair v = load_pair(x + i, n);
+          store_pair({hn::Mul(v.a, factor), hn::Mul(v.b, factor)}, out + i, n);
         });
       }
     });
@@ -90,9 +90,9 @@ void run_scale_rows_backward(const ScaleRowsBackwardArgs& args, Stream& stream) 
         const V factor = set(factors[r]);
         const int64_t first = r * width;
         dfactors[r] = sum_of_twos<T>(width, [&](int64_t i, auto n) {
-          const Two v = load_two(x + first + i, n), d = load_two(dout + first + i, n);
-          store_two({hn::Mul(d.a, factor), hn::Mul(d.b, factor)}, dx + (first + i), n);
-          return Two{hn::Mul(v.a, d.a), hn::Mul(v.b, d.b)};
+          const VectorPair v = load_pair(x + first + i, n), d = load_pair(dout + first + i, n);
+          store_pair({hn::Mul(d.a, factor), hn::Mul(d.b, factor)}, dx + (first + i), n);
+          return VectorPair{hn::Mul(v.a, d.a), hn::Mul(v.b, d.b)};
         });
       }
     });
@@ -132,7 +132,7 @@ void take_rows(const TakeRowsArgs& args, Stream& stream) {
         copy_streamed(from, out + r * bytes, bytes, later == nullptr ? from : later);
         continue;
       }
-      if (later != nullptr) ask_for(later, bytes);
+      if (later != nullptr) prefetch(later, bytes);
       if (from == nullptr) {
         std::memset(out + r * bytes, 0, static_cast<size_t>(bytes));
       } else {

@@ -55,7 +55,7 @@ __device__ Vector<T, N> load_chunk(const T* p, int64_t count, bool whole) {
 }
 // Has the cache of the second level read what lies there, which is some tensor's, beforehand.
 template <class T>
-__device__ void ask_for([[maybe_unused]] const T* p) {
+__device__ void prefetch([[maybe_unused]] const T* p) {
 #ifdef __CUDA_ARCH__
   asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
 #endif

@@ -15,7 +15,7 @@ struct Dim {
 };
 
 // Elements of one launch: their numbers divide as 32-bit ones.
-constexpr int64_t kMost = int64_t{1} << 31;
+constexpr int64_t kMax = int64_t{1} << 31;
 
 // Dims of a copy, the last innermost.
 struct Layout {
@@ -79,15 +79,15 @@ __device__ To converted(From x) {
 template <class From, class To, int N>
 __global__ void __launch_bounds__(kThreads)
     copy_runs(const From* x, To* out, Layout layout, unsigned items) {
-  constexpr int kAtOnce = 4, kFromPiece = kPiece<From, N>, kToPiece = kPiece<To, N>;
+  constexpr int kUnroll = 4, kFromPiece = kPiece<From, N>, kToPiece = kPiece<To, N>;
   const Dim inner = layout.dims[layout.rank - 1];
   const unsigned row_items = static_cast<unsigned>((inner.size + N - 1) / N);
-  From values[kAtOnce][N];
-  int64_t places[kAtOnce];
-  int counts[kAtOnce];
+  From values[kUnroll][N];
+  int64_t places[kUnroll];
+  int counts[kUnroll];
 #pragma unroll
-  for (int u = 0; u < kAtOnce; ++u) {
-    const unsigned item = (blockIdx.x * kAtOnce + u) * kThreads + threadIdx.x;
+  for (int u = 0; u < kUnroll; ++u) {
+    const unsigned item = (blockIdx.x * kUnroll + u) * kThreads + threadIdx.x;
     counts[u] = 0;
     if (item >= items) continue;
     const unsigned row = layout.rank == 1 ? 0 : item / row_items;
@@ -110,7 +110,7 @@ __global__ void __launch_bounds__(kThreads)
     }
   }
 #pragma unroll
-  for (int u = 0; u < kAtOnce; ++u) {
+  for (int u = 0; u < kUnroll; ++u) {
     if (counts[u] == N) {
 #pragma unroll
       for (int piece = 0; piece < N; piece += kToPiece) {
@@ -165,14 +165,14 @@ __global__ void __launch_bounds__(kThreads)
 
 // Makes the dim that x is narrowest in the last but one; false where squares gain nothing.
 bool arrange_squares(Layout& layout) {
-  constexpr int64_t kLeast = 8;  // elements along either side
+  constexpr int64_t kMin = 8;  // elements along either side
   const Dim column = layout.dims[layout.rank - 1];
-  if (layout.rank < 2 || column.size < kLeast) return false;
+  if (layout.rank < 2 || column.size < kMin) return false;
   int chosen = 0;
   for (int d = 1; d < layout.rank; ++d)
     if (std::abs(layout.dims[d].from) < std::abs(layout.dims[chosen].from)) chosen = d;
   const Dim row = layout.dims[chosen];
-  if (chosen == layout.rank - 1 || row.from == 0 || row.size < kLeast) return false;
+  if (chosen == layout.rank - 1 || row.from == 0 || row.size < kMin) return false;
   std::rotate(layout.dims + chosen, layout.dims + chosen + 1, layout.dims + layout.rank - 1);
   return true;
 }
@@ -188,11 +188,11 @@ bool vectors_fit(const Layout& layout, const From* x, const To* out) {
 
 template <class From, class To, int N>
 void run_runs(const From* x, To* out, const Layout& layout, Stream& stream) {
-  constexpr int kAtOnce = 4;
+  constexpr int kUnroll = 4;
   const int64_t width = layout.dims[layout.rank - 1].size;
   const int64_t items = layout.elements() / width * ceil_div(width, N);
   launch("copy", copy_runs<From, To, N>,
-         Grid{dim3(static_cast<unsigned>(ceil_div(items, kThreads * kAtOnce)))}, stream, x, out,
+         Grid{dim3(static_cast<unsigned>(ceil_div(items, kThreads * kUnroll)))}, stream, x, out,
          layout, static_cast<unsigned>(items));
 }
 
@@ -237,7 +237,7 @@ bool copy_units(const T* x, T* out, Layout layout, Stream& stream) {
 
 template <class From, class To>
 void copy_typed(const From* x, To* out, Layout layout, Stream& stream) {
-  if (layout.elements() > kMost) {
+  if (layout.elements() > kMax) {
     constexpr int64_t kWhole = 16;  // elements that keep the second half as aligned as the first
     const auto longest =
         std::max_element(layout.dims, layout.dims + layout.rank,

@@ -7,7 +7,7 @@ namespace {
 
 template <class To>
 struct Copy {
-  static constexpr int kCount = kNeighbours<float, To>, kAtOnce = 4;
+  static constexpr int kCount = kNeighbours<float, To>, kUnroll = 4;
   using Factors = NoFactors;
   struct Values {
     float x[kCount];

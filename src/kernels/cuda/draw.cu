@@ -19,7 +19,7 @@ struct Draws {
 };
 
 // Draws 2i and 2i + 1.
-struct Two {
+struct VectorPair {
   double at[2];
 };
 
@@ -51,7 +51,7 @@ __device__ double log_of(double x) {
 }
 
 // Cosine and sine of 2 pi v.
-__device__ Two turned(double v) {
+__device__ VectorPair turned(double v) {
   constexpr auto kSin = kSinTerms;
   constexpr auto kCos = kCosTerms;
   const double q = floor(plus(times(v, 4.0), 0.5)), r = plus(v, -times(q, 0.25));
@@ -66,18 +66,18 @@ __device__ Two turned(double v) {
   }
 }
 
-__device__ Two values_of(const Draws& draws, uint64_t pair) {
+__device__ VectorPair values_of(const Draws& draws, uint64_t pair) {
   const PhiloxWords words =
       philox({{static_cast<uint32_t>(pair), static_cast<uint32_t>(pair >> 32),
                static_cast<uint32_t>(draws.stream), static_cast<uint32_t>(draws.stream >> 32)}},
              draws.seed);
   const double u = uniform(words.at[0], words.at[1]), v = uniform(words.at[2], words.at[3]);
   const auto scaled = [&](double a, double b) {
-    return Two{{times(draws.scale, a), times(draws.scale, b)}};
+    return VectorPair{{times(draws.scale, a), times(draws.scale, b)}};
   };
   if (!draws.normal) return scaled(plus(plus(u, u), -1.0), plus(plus(v, v), -1.0));
   const double radius = sqrt(times(-2.0, log_of(plus(1.0, -u))));
-  const Two direction = turned(v);
+  const VectorPair direction = turned(v);
   return scaled(times(radius, direction.at[0]), times(radius, direction.at[1]));
 }
 
@@ -94,7 +94,7 @@ __global__ void __launch_bounds__(kThreads) draw_pairs(Rows<T> rows, Draws draws
   if (item >= rows.items) return;
   const int64_t row = item / rows.pairs, first = rows.first + row * rows.step;
   const int64_t pair = first / 2 + (item - row * rows.pairs);
-  const Two drawn = values_of(draws, static_cast<uint64_t>(pair));
+  const VectorPair drawn = values_of(draws, static_cast<uint64_t>(pair));
 #pragma unroll
   for (int k = 0; k < 2; ++k) {
     const int64_t column = 2 * pair + k - first;

@@ -85,12 +85,12 @@ __global__ void __launch_bounds__(kThreads) over_elements(int64_t n, bool vector
   body.prepare(shared);
   __syncthreads();
   const typename Body::Factors factors = shared;
-  const int64_t step = int64_t{gridDim.x} * kStride * Body::kAtOnce;
-  for (int64_t begin = int64_t{blockIdx.x} * kStride * Body::kAtOnce; begin < n; begin += step) {
-    typename Body::Values values[Body::kAtOnce];
-    Span spans[Body::kAtOnce];
+  const int64_t step = int64_t{gridDim.x} * kStride * Body::kUnroll;
+  for (int64_t begin = int64_t{blockIdx.x} * kStride * Body::kUnroll; begin < n; begin += step) {
+    typename Body::Values values[Body::kUnroll];
+    Span spans[Body::kUnroll];
 #pragma unroll
-    for (int u = 0; u < Body::kAtOnce; ++u) {
+    for (int u = 0; u < Body::kUnroll; ++u) {
       Span& span = spans[u];
       span.first = begin + u * kStride + int64_t{threadIdx.x} * Body::kCount;
       span.count = left<Body::kCount>(n - span.first);
@@ -98,7 +98,7 @@ __global__ void __launch_bounds__(kThreads) over_elements(int64_t n, bool vector
       if (span.count > 0) body.read(span, values[u]);
     }
 #pragma unroll
-    for (int u = 0; u < Body::kAtOnce; ++u)
+    for (int u = 0; u < Body::kUnroll; ++u)
       if (spans[u].count > 0) body.write(spans[u], factors, values[u]);
   }
 }
@@ -107,15 +107,15 @@ __global__ void __launch_bounds__(kThreads) over_elements(int64_t n, bool vector
 struct NoFactors {};
 
 // Some for every multiprocessor; each prepares once.
-inline constexpr int64_t kMostElementBlocks = 132 * 32;
+inline constexpr int64_t kMaxElementBlocks = 132 * 32;
 
 // Queues the body for n elements. vectors: all its tensors are aligned.
 template <class Body>
 void run_over_elements(const char* name, int64_t n, bool vectors, const Body& body,
                        Stream& stream) {
   if (n == 0) return;
-  const int64_t blocks = ceil_div(n, int64_t{kThreads} * Body::kCount * Body::kAtOnce);
-  const Grid grid{dim3(static_cast<unsigned>(std::min(blocks, kMostElementBlocks)))};
+  const int64_t blocks = ceil_div(n, int64_t{kThreads} * Body::kCount * Body::kUnroll);
+  const Grid grid{dim3(static_cast<unsigned>(std::min(blocks, kMaxElementBlocks)))};
   launch(name, over_elements<Body>, grid, stream, n, vectors, body);
 }
 

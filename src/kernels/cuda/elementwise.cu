@@ -10,7 +10,7 @@ namespace {
 
 template <class A, class B, class Out>
 struct Add {
-  static constexpr int kCount = kNeighbours<A, B, Out>, kAtOnce = 16 / kCount;
+  static constexpr int kCount = kNeighbours<A, B, Out>, kUnroll = 16 / kCount;
   using Factors = NoFactors;
   struct Values {
     float a[kCount], b[kCount];
@@ -52,7 +52,7 @@ void add_typed(const AddArgs& args, Stream& stream) {
 // Bits of T everywhere.
 template <class T>
 struct Fill {
-  static constexpr int kCount = kVectorBytes / static_cast<int>(sizeof(T)), kAtOnce = 4;
+  static constexpr int kCount = kVectorBytes / static_cast<int>(sizeof(T)), kUnroll = 4;
   using Factors = NoFactors;
   struct Values {};
   T* out;

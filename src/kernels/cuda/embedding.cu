@@ -88,17 +88,17 @@ __global__ void __launch_bounds__(kThreads) order_lists(Ids ids, Lists lists) {
     if (lane < count) list[lesser] = mine;
     return;
   }
-  constexpr int kAtOnce = 16;
+  constexpr int kUnroll = 16;
   int32_t done = 0;
-  for (int64_t begin = 0; begin < ids.tokens && done < count; begin += kAtOnce * kWarp) {
-    bool here[kAtOnce];
+  for (int64_t begin = 0; begin < ids.tokens && done < count; begin += kUnroll * kWarp) {
+    bool here[kUnroll];
 #pragma unroll
-    for (int u = 0; u < kAtOnce; ++u) {
+    for (int u = 0; u < kUnroll; ++u) {
       const int64_t token = begin + u * kWarp + lane;
       here[u] = token < ids.tokens && ids.row(token) == row;
     }
 #pragma unroll
-    for (int u = 0; u < kAtOnce; ++u) {
+    for (int u = 0; u < kUnroll; ++u) {
       const unsigned found = __ballot_sync(kAllLanes, here[u]);
       if (here[u])
         list[done + __popc(found & ((1u << lane) - 1))] =
@@ -122,17 +122,17 @@ struct Gradient {
 template <class T>
 __device__ void add_tokens(const Gradient<T>& g, const int32_t* tokens, int count,
                            const Span& columns, float (&sum)[kColumns<T>]) {
-  constexpr int kAtOnce = 32 / kColumns<T>;
-  for (int first = 0; first < count; first += kAtOnce) {
-    float values[kAtOnce][kColumns<T>];
+  constexpr int kUnroll = 32 / kColumns<T>;
+  for (int first = 0; first < count; first += kUnroll) {
+    float values[kUnroll][kColumns<T>];
 #pragma unroll
-    for (int u = 0; u < kAtOnce; ++u) {
+    for (int u = 0; u < kUnroll; ++u) {
       if (first + u >= count) continue;
       const int64_t row = tokens[first + u] * g.width;
       read(g.dout, {row + columns.first, columns.count, columns.vector}, values[u]);
     }
 #pragma unroll
-    for (int u = 0; u < kAtOnce; ++u) {
+    for (int u = 0; u < kUnroll; ++u) {
       if (first + u >= count) continue;
 #pragma unroll
       for (int k = 0; k < kColumns<T>; ++k) sum[k] += values[u][k];

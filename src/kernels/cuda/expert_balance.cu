@@ -12,7 +12,7 @@
 namespace megatron::kernels::cuda {
 namespace {
 
-constexpr double kLeastLoad = 1e-8;
+constexpr double kMinLoad = 1e-8;
 constexpr int kSinkhornThreads = 1024;
 
 template <class C>
@@ -41,7 +41,7 @@ __device__ void scale_rows_of(const Sinkhorn<C>& s) {
     double sum = 0;
     for (int e = lane_of_row(); e < s.experts; e += kWarp) sum += s.c[e] * s.k[t * s.experts + e];
     sum = warp_sum(sum);
-    if (lane_of_row() == 0) s.r[t] = 1 / (static_cast<double>(s.tokens) * (sum + kLeastLoad));
+    if (lane_of_row() == 0) s.r[t] = 1 / (static_cast<double>(s.tokens) * (sum + kMinLoad));
   }
 }
 
@@ -61,7 +61,7 @@ __device__ double scale_columns_of(const Sinkhorn<C>& s, double* partial) {
     __syncthreads();
     if (part == 0 && e < s.experts) {
       for (int p = 1; p < cut.threads; ++p) sum += partial[p * cut.columns + column];
-      const double next = 1 / (s.experts * (sum + kLeastLoad));
+      const double next = 1 / (s.experts * (sum + kMinLoad));
       change += std::abs(next - s.c[e]);
       s.c[e] = next;
     }

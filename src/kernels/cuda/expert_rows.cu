@@ -71,18 +71,18 @@ __global__ void __launch_bounds__(kThreads) count_slots(SlotSort sort) {
 
 // A thread an expert.
 __global__ void __launch_bounds__(kThreads) add_counts(SlotSort sort) {
-  constexpr int kAtOnce = 8;
+  constexpr int kUnroll = 8;
   const int64_t e = int64_t{blockIdx.x} * kThreads + threadIdx.x, experts = sort.blocks.experts;
   if (e >= experts) return;
   const int64_t blocks = sort.blocks.count, of_segment = sort.blocks.blocks_of_segment;
   int32_t start = 0, place = 0;
-  for (int64_t first = 0; first < blocks; first += kAtOnce) {
-    int32_t counts[kAtOnce];
+  for (int64_t first = 0; first < blocks; first += kUnroll) {
+    int32_t counts[kUnroll];
 #pragma unroll
-    for (int u = 0; u < kAtOnce; ++u)
+    for (int u = 0; u < kUnroll; ++u)
       counts[u] = first + u < blocks ? sort.counts[(first + u) * experts + e] : 0;
 #pragma unroll
-    for (int u = 0; u < kAtOnce; ++u) {
+    for (int u = 0; u < kUnroll; ++u) {
       const int64_t block = first + u;
       if (block >= blocks) continue;
       if (block % of_segment == 0) {

@@ -37,7 +37,7 @@ class FormulaBody {
 
  public:
   static constexpr int kCount = neighbours(All());
-  static constexpr int kAtOnce = std::max(2, 16 / kCount / static_cast<int>(Form::kInputs));
+  static constexpr int kUnroll = std::max(2, 16 / kCount / static_cast<int>(Form::kInputs));
   using Factors = NoFactors;
   struct Values {
     float x[Form::kInputs][kCount];

@@ -8,7 +8,7 @@ namespace {
 
 // Chunks of a row that a thread keeps in registers. Longer rows are read again from there on.
 constexpr int kKept = 4;
-constexpr int kMostThreads = 512;
+constexpr int kMaxThreads = 512;
 
 template <class T>
 struct Rows {
@@ -74,7 +74,7 @@ struct Row {
 
 // One block a row.
 template <class T, NormKind kKind>
-__global__ void __launch_bounds__(kMostThreads) add_and_norm(Rows<T> rows) {
+__global__ void __launch_bounds__(kMaxThreads) add_and_norm(Rows<T> rows) {
   constexpr bool kLayer = kKind == NormKind::layer;
   __shared__ float partial[kWarp];
   const Row<T> row(rows, blockIdx.x);
@@ -157,7 +157,7 @@ void forward(const char* kernel, const AddNormArgs& args, Stream& stream) {
     const int64_t threads = ceil_div(ceil_div(width, kChunk<T>), kKept);
     const Grid grid{.blocks = dim3(static_cast<unsigned>(count)),
                     .threads = dim3(static_cast<unsigned>(
-                        std::min<int64_t>(kMostThreads, ceil_div(threads, kWarp) * kWarp)))};
+                        std::min<int64_t>(kMaxThreads, ceil_div(threads, kWarp) * kWarp)))};
     launch(kernel, add_and_norm<T, kKind>, grid, stream, rows);
   });
 }

@@ -12,7 +12,7 @@ namespace {
 // A block of threads has a block of rows. A team of its threads has one row at a time, and each of
 // them kKept chunks of it in registers, with those columns' sums of dweight and dbias.
 constexpr int kKept = 2;
-constexpr int kMostThreads = 512, kLeastThreads = 256;
+constexpr int kMaxThreads = 512, kMinThreads = 256;
 // For rows too long for that, with the sums in memory.
 constexpr int kLongRowThreads = 1024;
 
@@ -99,11 +99,11 @@ __device__ Chunks<T> load_chunks(const Rows<T>& rows, int64_t at, int i, bool pr
 
 // Brings what load_chunks will read into the second-level cache.
 template <class T>
-__device__ void ask_for_chunks(const Rows<T>& rows, int64_t at, int i) {
+__device__ void prefetch_chunks(const Rows<T>& rows, int64_t at, int i) {
   if (i >= rows.width) return;
-  ask_for(rows.sum + at + i);
-  ask_for(rows.dnormed + at + i);
-  if (rows.dsum_in != nullptr) ask_for(rows.dsum_in + at + i);
+  prefetch(rows.sum + at + i);
+  prefetch(rows.dnormed + at + i);
+  if (rows.dsum_in != nullptr) prefetch(rows.dsum_in + at + i);
 }
 
 // Adds the teams' sums [kKept][chunk] of the columns in the order of the teams; the last team
@@ -129,7 +129,7 @@ __device__ void add_teams(const Rows<T>& rows, const float (&sums)[kKept][kChunk
 }
 
 template <class T, NormKind kKind>
-__global__ void __launch_bounds__(kMostThreads) differentiate(Rows<T> rows) {
+__global__ void __launch_bounds__(kMaxThreads) differentiate(Rows<T> rows) {
   constexpr bool kLayer = kKind == NormKind::layer;
   constexpr int N = kChunk<T>, K = kKept;
   __shared__ Sums partial[2][kWarp];
@@ -156,7 +156,7 @@ __global__ void __launch_bounds__(kMostThreads) differentiate(Rows<T> rows) {
     if (row + teams < end) {
 #pragma unroll
       for (int k = 0; k < K; ++k)
-        ask_for_chunks(rows, at + teams * rows.width, (k * rows.team + lane) * N);
+        prefetch_chunks(rows, at + teams * rows.width, (k * rows.team + lane) * N);
     }
     RowFactors factors;
     if (present) {
@@ -245,10 +245,10 @@ template <class T, NormKind kKind>
 void differentiate_rows(const char* kernel, Rows<T> rows, int64_t blocks, Stream& stream) {
   const int64_t threads = ceil_div(ceil_div(rows.width, kChunk<T>), kKept);
   Grid grid{.blocks = dim3(static_cast<unsigned>(blocks)), .threads = dim3(kLongRowThreads)};
-  if (threads > kMostThreads)
+  if (threads > kMaxThreads)
     return launch(kernel, differentiate_long<T, kKind>, grid, stream, rows);
   rows.team = static_cast<int>(ceil_div(threads, kWarp) * kWarp);
-  const int teams = std::clamp(kLeastThreads / rows.team, 1, rows.height);
+  const int teams = std::clamp(kMinThreads / rows.team, 1, rows.height);
   grid.threads = dim3(static_cast<unsigned>(teams * rows.team));
   if (teams > 1) grid.dynamic_shared = static_cast<size_t>(rows.width) * sizeof(float);
   launch(kernel, differentiate<T, kKind>, grid, stream, rows);

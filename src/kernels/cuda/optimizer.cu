@@ -93,7 +93,7 @@ struct RateValues {
 
 template <class Master, class First, class Second>
 struct Adam {
-  static constexpr int kCount = kFour, kAtOnce = 2;
+  static constexpr int kCount = kFour, kUnroll = 2;
   struct Factors {
     RateValues rates;
     float scale, correction1, correction2;
@@ -191,7 +191,7 @@ struct TensorsOfOneMoment {
 
 template <class Master>
 struct Sgd {
-  static constexpr int kCount = kFour, kAtOnce = 2;
+  static constexpr int kCount = kFour, kUnroll = 2;
   struct Factors {
     RateValues rates;
     float scale;
@@ -239,7 +239,7 @@ __device__ inline float sign(float x) { return x > 0 ? 1.0f : x < 0 ? -1.0f : x 
 
 template <class Master>
 struct Lion {
-  static constexpr int kCount = kFour, kAtOnce = 2;
+  static constexpr int kCount = kFour, kUnroll = 2;
   struct Factors {
     RateValues rates;
     float scale;

@@ -10,7 +10,7 @@ namespace megatron::kernels::cuda {
 namespace {
 
 struct MuonMomentum {
-  static constexpr int kCount = kFour, kAtOnce = 4;
+  static constexpr int kCount = kFour, kUnroll = 4;
   struct Factors {
     float scale;
   };
@@ -49,7 +49,7 @@ struct MuonMomentum {
 // threads' sums are added as block_sum does.
 template <class Out>
 struct UnitNorm {
-  static constexpr int kCount = kFour, kAtOnce = 4;
+  static constexpr int kCount = kFour, kUnroll = 4;
   struct Factors {
     double partial[kWarp];
     float factor;
@@ -80,7 +80,7 @@ struct UnitNorm {
 
 template <class X, class Y, class Out>
 struct WeightedSum {
-  static constexpr int kCount = kNeighbours<X, Y, Out>, kAtOnce = 16 / kCount;
+  static constexpr int kCount = kNeighbours<X, Y, Out>, kUnroll = 16 / kCount;
   using Factors = NoFactors;
   struct Values {
     float x[kCount], y[kCount];

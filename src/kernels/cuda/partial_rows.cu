@@ -6,7 +6,7 @@ namespace megatron::kernels::cuda {
 namespace {
 
 // A warp reads all of its partial rows of a norm (kernels/cuda_scratch/norm.h) at once.
-constexpr int kWarps = 32, kAtOnce = 9;
+constexpr int kWarps = 32, kUnroll = 9;
 
 // Warp w of a block adds rows w, w + kWarps, ... of 32 columns; the warps' sums are added in order.
 __global__ void __launch_bounds__(kWarp* kWarps)
@@ -15,15 +15,15 @@ __global__ void __launch_bounds__(kWarp* kWarps)
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   const int64_t column = static_cast<int64_t>(blockIdx.x) * kWarp + lane;
   float sum = 0;
-  for (int64_t first = warp; column < width && first < rows; first += kAtOnce * kWarps) {
-    float values[kAtOnce];
+  for (int64_t first = warp; column < width && first < rows; first += kUnroll * kWarps) {
+    float values[kUnroll];
 #pragma unroll
-    for (int u = 0; u < kAtOnce; ++u) {
+    for (int u = 0; u < kUnroll; ++u) {
       const int64_t row = first + u * kWarps;
       values[u] = row < rows ? partials[row * width + column] : 0.0f;
     }
 #pragma unroll
-    for (int u = 0; u < kAtOnce; ++u) sum += values[u];
+    for (int u = 0; u < kUnroll; ++u) sum += values[u];
   }
   sums[warp][lane] = sum;
   __syncthreads();

@@ -21,23 +21,23 @@ template <class T>
 __global__ void __launch_bounds__(kThreads)
     sum_rows(const T* x, int64_t rows, int64_t width, int64_t height, bool vectors, float* out,
              bool accumulate) {
-  constexpr int kAtOnce = 8;
+  constexpr int kUnroll = 8;
   __shared__ float partial[kWarps][kSlab];
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   const int64_t slab = int64_t{blockIdx.x} * kSlab, column = slab + lane * kLaneColumns;
   const int count = left<kLaneColumns>(width - column);
   const int64_t first = int64_t{blockIdx.y} * height, end = std::min(rows, first + height);
   float sum[kLaneColumns] = {};
-  for (int64_t row = first + warp; row < end; row += int64_t{kAtOnce} * kWarps) {
-    float values[kAtOnce][kLaneColumns];
+  for (int64_t row = first + warp; row < end; row += int64_t{kUnroll} * kWarps) {
+    float values[kUnroll][kLaneColumns];
 #pragma unroll
-    for (int u = 0; u < kAtOnce; ++u) {
+    for (int u = 0; u < kUnroll; ++u) {
       const int64_t at = row + u * kWarps;
       const int here = at < end ? count : 0;
       read(x, {at * width + column, here, vectors && here == kLaneColumns}, values[u]);
     }
 #pragma unroll
-    for (int u = 0; u < kAtOnce; ++u)
+    for (int u = 0; u < kUnroll; ++u)
 #pragma unroll
       for (int k = 0; k < kLaneColumns; ++k) sum[k] += values[u][k];
   }

@@ -92,7 +92,7 @@ __global__ void __launch_bounds__(kThreads) choose_experts(Route<C> r) {
   }
   // What a lane reads from here on it wrote.
   if (r.softmax_of_chosen) make_softmax(weights, r.k);
-  const C sum = r.form.normalised ? row_sum(weights, r.k) + static_cast<C>(kLeastSum) : C(1);
+  const C sum = r.form.normalised ? row_sum(weights, r.k) + static_cast<C>(kMinSum) : C(1);
   for (int j = lane; j < r.k; j += kWarp)
     r.weights[token * r.k + j] = weights[j] / sum * static_cast<C>(r.form.scale);
 }
@@ -111,7 +111,7 @@ struct RouteBackward {
 // Replaces dw, the gradient of w / (sum of w), by that of w.
 template <class C>
 __device__ void differentiate_normalised(const C* w, C* dw, int count) {
-  const C sum = row_sum(w, count) + static_cast<C>(kLeastSum), dot = row_dot(w, dw, count) / sum;
+  const C sum = row_sum(w, count) + static_cast<C>(kMinSum), dot = row_dot(w, dw, count) / sum;
   for (int j = lane_of_row(); j < count; j += kWarp) dw[j] = (dw[j] - dot) / sum;
 }
 

@@ -29,7 +29,7 @@ __device__ void make_probabilities(RouterScore kind, C* row, int experts, C log_
     return;
   }
   for (int e = lane; e < experts; e += kWarp) row[e] = score_of(kind, row[e]);
-  const C sum = row_sum(row, experts) + static_cast<C>(kLeastSum);
+  const C sum = row_sum(row, experts) + static_cast<C>(kMinSum);
   for (int e = lane; e < experts; e += kWarp) row[e] /= sum;
 }
 
@@ -162,7 +162,7 @@ __global__ void __launch_bounds__(kThreads) differentiate_losses(RouterLoss<C> w
     dot += s * (balance * counts[e]);
   }
   // The softmax is taken as it is, others are divided by their sum.
-  sum = softmax ? C(1) : warp_sum(sum) + static_cast<C>(kLeastSum);
+  sum = softmax ? C(1) : warp_sum(sum) + static_cast<C>(kMinSum);
   dot = warp_sum(dot) / sum;
   for (int e = lane; e < n; e += kWarp) {
     const C p = std::exp(row[e] - log_sum), slope = softmax ? p : slope_of(work.score, row[e]);

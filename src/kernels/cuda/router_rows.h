@@ -13,7 +13,7 @@
 namespace megatron::kernels::cuda {
 
 // Added to sums of scores that are divided by.
-inline constexpr double kLeastSum = 1e-20;
+inline constexpr double kMinSum = 1e-20;
 
 __device__ inline int lane_of_row() { return static_cast<int>(threadIdx.x) % kWarp; }
 __device__ inline int warp_of_row() { return static_cast<int>(threadIdx.x) / kWarp; }

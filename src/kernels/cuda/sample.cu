@@ -9,7 +9,7 @@
 namespace megatron::kernels::cuda {
 namespace {
 
-constexpr int kMostThreads = 1024;
+constexpr int kMaxThreads = 1024;
 
 // A token's rank in its row as one number: the larger logit first, equal ones by id.
 using Rank = uint64_t;
@@ -149,7 +149,7 @@ struct SampledRow {
 
 // One block a row.
 template <class T>
-__global__ void __launch_bounds__(kMostThreads)
+__global__ void __launch_bounds__(kMaxThreads)
     sample_row(const T* logits, int64_t apart, int width, const double* rules, int32_t* ids) {
   __shared__ uint64_t partial[kWarp];
   const int64_t r = blockIdx.x;
@@ -192,7 +192,7 @@ void sample(const SampleArgs& args, Stream& stream) {
     if (rows == 0) return;
     constexpr int64_t kOfThread = 8;  // logits at least, where there are so many
     const int64_t threads = std::clamp<int64_t>(ceil_div(ceil_div(width, kOfThread), kWarp) * kWarp,
-                                                kWarp, kMostThreads);
+                                                kWarp, kMaxThreads);
     const Grid grid{.blocks = dim3(static_cast<unsigned>(rows)),
                     .threads = dim3(static_cast<unsigned>(threads))};
     launch("sample", sample_row<T>, grid, stream, address_of<T>(args.logits),

@@ -89,7 +89,7 @@ struct ElementRow {
 };
 
 template <class Body>
-inline constexpr int64_t kElementsOfUnit = int64_t{kThreads} * Body::kCount * Body::kAtOnce;
+inline constexpr int64_t kElementsOfUnit = int64_t{kThreads} * Body::kCount * Body::kUnroll;
 template <class Body>
 int64_t units_of(int64_t elements) {
   return ceil_div(elements, kElementsOfUnit<Body>);
@@ -107,10 +107,10 @@ __global__ void __launch_bounds__(kThreads)
     body.at = row.tensors;
     typename Body::Factors factors = shared;
     body.complete(factors);
-    typename Body::Values values[Body::kAtOnce];
-    Span spans[Body::kAtOnce];
+    typename Body::Values values[Body::kUnroll];
+    Span spans[Body::kUnroll];
 #pragma unroll
-    for (int u = 0; u < Body::kAtOnce; ++u) {
+    for (int u = 0; u < Body::kUnroll; ++u) {
       Span& span = spans[u];
       span.first =
           number * kElementsOfUnit<Body> + (int64_t{u} * kThreads + threadIdx.x) * Body::kCount;
@@ -119,7 +119,7 @@ __global__ void __launch_bounds__(kThreads)
       if (span.count > 0) body.read(span, values[u]);
     }
 #pragma unroll
-    for (int u = 0; u < Body::kAtOnce; ++u)
+    for (int u = 0; u < Body::kUnroll; ++u)
       if (spans[u].count > 0) body.write(spans[u], factors, values[u]);
   }
 }
@@ -128,7 +128,7 @@ template <class Body, class Rows>
 void run_over_tensors(const char* name, int64_t units, const Body& body, const Rows& rows,
                       Stream& stream) {
   if (units == 0) return;
-  const Grid grid{dim3(static_cast<unsigned>(std::min(units, kMostElementBlocks)))};
+  const Grid grid{dim3(static_cast<unsigned>(std::min(units, kMaxElementBlocks)))};
   launch(name, over_tensors<Body, Rows>, grid, stream, units, body, rows);
 }
 

@@ -43,13 +43,13 @@ void check_attention_sizes(const char* kernel, const Tensor& q, const Tensor& k,
   MG_CHECK(width <= kAttentionWidth,
            "{} on CUDA supports a head size of up to {}, not {}: use more, narrower heads", kernel,
            kAttentionWidth, width);
-  constexpr int64_t kMost = int64_t{1} << 30;
-  MG_CHECK(rows <= kMost && keys <= kMost,
+  constexpr int64_t kMax = int64_t{1} << 30;
+  MG_CHECK(rows <= kMax && keys <= kMax,
            "{} on CUDA supports up to {} queries (over all heads of a query group) and as many "
            "keys, not {} and {}: use shorter sequences",
-           kernel, kMost, rows, keys);
+           kernel, kMax, rows, keys);
   const int64_t blocks = std::max(rows, keys) / kFewRows + 1, heads = q.size(0) * k.size(2);
-  MG_CHECK(blocks * heads <= kMost, "{} on CUDA: {} sequences of {} tokens are too many: use fewer",
+  MG_CHECK(blocks * heads <= kMax, "{} on CUDA: {} sequences of {} tokens are too many: use fewer",
            kernel, q.size(0), std::max(q.size(1), keys));
 }
 

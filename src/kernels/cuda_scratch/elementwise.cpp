@@ -7,8 +7,8 @@
 namespace megatron::kernels::cuda {
 
 int64_t column_sum_height(int64_t rows) {
-  constexpr int64_t kLeast = 64, kMostBlocks = 128;
-  return std::max(kLeast, ceil_div(rows, kMostBlocks));
+  constexpr int64_t kMin = 64, kMaxBlocks = 128;
+  return std::max(kMin, ceil_div(rows, kMaxBlocks));
 }
 
 Tensor column_sum_scratch(const ColumnSumArgs& args, Stream& stream) {

@@ -15,9 +15,9 @@ bool aligned(const Tensor& t) { return t.offset() * size_of(t.dtype()) % 16 == 0
 }  // namespace
 
 int64_t product_workspace(int64_t products, int64_t m, int64_t n) {
-  constexpr int64_t kParts = 64, kLeast = int64_t{1} << 20, kMost = int64_t{64} << 20;
+  constexpr int64_t kParts = 64, kMin = int64_t{1} << 20, kMax = int64_t{64} << 20;
   const int64_t sums = products * m * n * size_of(DType::f32);
-  return sums > kMost / kParts ? kMost : std::max(kLeast, kParts * sums);
+  return sums > kMax / kParts ? kMax : std::max(kMin, kParts * sums);
 }
 
 GemmScratch gemm_scratch(const GemmArgs& args, Stream& stream) {

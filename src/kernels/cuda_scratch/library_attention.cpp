@@ -9,7 +9,7 @@ namespace megatron::kernels::cuda {
 namespace {
 
 constexpr int64_t kSlack = 64 << 10;  // what a plan takes of any shape
-constexpr int64_t kMost = int64_t{4} << 30;
+constexpr int64_t kMax = int64_t{4} << 30;
 
 // True if a library can read [B,T,N,D]: rows of D values must be aligned to 16 bytes. Blocks of an
 // arena are aligned to 64.
@@ -89,7 +89,7 @@ bool library_takes(const AttentionBackwardArgs& args, bool any_order) {
   if (args.dq.dtype() != args.q.dtype() || args.beta_q != 0 || args.beta_kv != 0) return false;
   return takes(args,
                {&args.q, &args.k, &args.v, &args.out, &args.dout, &args.dq, &args.dk, &args.dv}) &&
-         backward_bytes(args, 1, 1, any_order) <= kMost;
+         backward_bytes(args, 1, 1, any_order) <= kMax;
 }
 
 LibraryAttentionPart library_part(const AttentionArgs& args) {

@@ -10,14 +10,14 @@ namespace {
 // Four blocks for each of the 132 multiprocessors of an H200: while a block waits for the sums of a
 // row before it reads the next, others have their rows in flight. Their partial sums, 8.4 MB for a
 // width of 4,096, stay in the second-level cache of 50 MB.
-constexpr int64_t kMostBlocks = 528;
-constexpr int64_t kLeastRows = 8;
+constexpr int64_t kMaxBlocks = 528;
+constexpr int64_t kMinRows = 8;
 
 }  // namespace
 
 NormBlocks::NormBlocks(int64_t rows_)
     : rows(rows_),
-      height(std::max(kLeastRows, ceil_div(rows_, kMostBlocks))),
+      height(std::max(kMinRows, ceil_div(rows_, kMaxBlocks))),
       count(ceil_div(rows_, height)) {}
 
 NormPartials norm_backward_scratch(const AddNormBackwardArgs& args, NormKind kind, Stream& stream) {

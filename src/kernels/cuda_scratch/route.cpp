@@ -7,8 +7,8 @@
 namespace megatron::kernels::cuda {
 RouterBlocks::RouterBlocks(const RouterSumsArgs& args)
     : segments(args.counts.size(0)), tokens(args.logits.size(0) / segments) {
-  constexpr int64_t kLeastTokens = 32, kMostBlocks = 256;
-  height = std::max(kLeastTokens, ceil_div(tokens, kMostBlocks));
+  constexpr int64_t kMinTokens = 32, kMaxBlocks = 256;
+  height = std::max(kMinTokens, ceil_div(tokens, kMaxBlocks));
   count = ceil_div(tokens, height);
 }
 

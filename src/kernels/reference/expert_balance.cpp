@@ -9,7 +9,7 @@
 namespace megatron::kernels::reference {
 namespace {
 
-constexpr double kLeastLoad = 1e-8;
+constexpr double kMinLoad = 1e-8;
 
 // The score by which an expert is chosen; logits: of the token.
 template <class C>
@@ -74,13 +74,13 @@ void sinkhorn(const SinkhornArgs& args, Stream&) {
     for (size_t t = 0; t < tokens; ++t) {
       double sum = 0;
       for (size_t e = 0; e < experts; ++e) sum += c[e] * k[t * experts + e];
-      r[t] = 1 / (static_cast<double>(tokens) * (sum + kLeastLoad));
+      r[t] = 1 / (static_cast<double>(tokens) * (sum + kMinLoad));
     }
     double change = 0;
     for (size_t e = 0; e < experts; ++e) {
       double sum = 0;
       for (size_t t = 0; t < tokens; ++t) sum += r[t] * k[t * experts + e];
-      const double next = 1 / (static_cast<double>(experts) * (sum + kLeastLoad));
+      const double next = 1 / (static_cast<double>(experts) * (sum + kMinLoad));
       change += std::abs(next - c[e]);
       c[e] = next;
     }

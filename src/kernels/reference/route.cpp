@@ -8,7 +8,7 @@
 namespace megatron::kernels::reference {
 namespace {
 
-constexpr double kLeastSum = 1e-20;
+constexpr double kMinSum = 1e-20;
 
 template <class C>
 C log_sum_exp(std::span<const C> x) {
@@ -116,7 +116,7 @@ void route_typed(const RouteArgs& args) {
     C sum = 0;
     for (const C x : w) sum += x;
     for (const C x : w)
-      weights.push_back((form.normalised ? x / (sum + static_cast<C>(kLeastSum)) : x) *
+      weights.push_back((form.normalised ? x / (sum + static_cast<C>(kMinSum)) : x) *
                         static_cast<C>(form.scale));
   }
   store_integers(args.experts, chosen);
@@ -126,7 +126,7 @@ void route_typed(const RouteArgs& args) {
 // Gradient of w / (sum w + least) with respect to w.
 template <class C>
 std::vector<C> normalised_gradient(std::span<const C> w, std::span<const C> dout) {
-  C sum = static_cast<C>(kLeastSum), dot = 0;
+  C sum = static_cast<C>(kMinSum), dot = 0;
   for (const C x : w) sum += x;
   for (size_t j = 0; j < w.size(); ++j) dot += dout[j] * w[j] / sum;
   std::vector<C> dw;
@@ -179,7 +179,7 @@ template <class C>
 std::vector<C> probabilities(RouterScore kind, std::span<const C> logits) {
   if (kind == RouterScore::softmax) return softmax(logits);
   std::vector<C> p;
-  C sum = static_cast<C>(kLeastSum);
+  C sum = static_cast<C>(kMinSum);
   for (const C x : logits) {
     p.push_back(score(kind, x));
     sum += p.back();

@@ -49,8 +49,8 @@ class MoeSublayer final : public Sublayer {
   }
   int parts() const override { return moe_.stops() ? 3 : 1; }
   void run_part(int part, Tape& tape, Parted& parted, const nn::Batch& batch, bool) const override {
-    if (part == 0) parted.under_way = moe_.send(tape, parted.x_TH, batch);
-    auto& tokens = std::any_cast<nn::Moe::Tokens&>(parted.under_way);
+    if (part == 0) parted.in_flight = moe_.send(tape, parted.x_TH, batch);
+    auto& tokens = std::any_cast<nn::Moe::Tokens&>(parted.in_flight);
     if (part == 1) moe_.compute(tape, tokens, batch);
     if (part == 2) parted.y_TH = moe_.receive(tape, tokens);
   }
@@ -218,16 +218,16 @@ void DecoderLayer::forward_part(int part, Tape& tape, Flow& flow, const nn::Batc
   if (part == 0) {
     Entered in = enter(tape, feed_forward_, sequential(tape, mixer_, flow.bundle, batch, train));
     flow.bundle = {};
-    flow.under_way = Between{.feed_forward = {.x_TH = std::move(in.x), .y_TH = {}, .under_way = {}},
+    flow.in_flight = Between{.feed_forward = {.x_TH = std::move(in.x), .y_TH = {}, .in_flight = {}},
                              .sum = std::move(in.sum)};
   }
-  auto& between = std::any_cast<Between&>(flow.under_way);
+  auto& between = std::any_cast<Between&>(flow.in_flight);
   feed_forward_.sublayer->run_part(part, tape, between.feed_forward, batch, train);
   if (part + 1 < feed_forward_.sublayer->parts()) return;
   flow.bundle = {
       {"hidden", leave(tape, feed_forward_, std::move(between.feed_forward.y_TH), batch, train)},
       {"residual", std::move(between.sum)}};
-  flow.under_way.reset();
+  flow.in_flight.reset();
 }
 
 Bundle DecoderLayer::forward(Tape& tape, const Bundle& in, const nn::Batch& batch,

@@ -22,7 +22,7 @@ class Sublayer {
   // The same computation in parts, between which calls to other ranks are in flight.
   struct Parted {
     Var x_TH, y_TH;  // given to the first part; there after the last one
-    std::any under_way;
+    std::any in_flight;
   };
   virtual int parts() const { return 1; }
   virtual void run_part(int part, Tape& tape, Parted& parted, const nn::Batch& batch,

@@ -112,11 +112,11 @@ void check_attention(const DecoderValue& model, const nn::AttentionConfig& a) {
              "the head size is {}; an attention temperature needs an even one: change "
              "--kv-channels or --num-attention-heads",
              a.head_size);
-    constexpr int64_t kMost = 1 << 24;
-    MG_CHECK(model.positions() <= kMost,
+    constexpr int64_t kMax = 1 << 24;
+    MG_CHECK(model.positions() <= kMax,
              "--max-position-embeddings is {}; with an attention temperature, which has a table of "
              "all positions, the most is {}",
-             model.positions(), kMost);
+             model.positions(), kMax);
   }
   if (a.rotary.empty()) return;
   const auto found = model.rotary.find(a.rotary);

@@ -38,9 +38,9 @@ const Json* present(const Json& config, std::string_view key) {
 int64_t integer(const Json& config, std::string_view key, std::optional<int64_t> otherwise) {
   if (const Json* value = present(config, key)) {
     const int64_t number = read(key, *value, &Json::as_integer);
-    constexpr int64_t kMost = int64_t{1} << 40;  // multiples of it stay within 63 bits
+    constexpr int64_t kMax = int64_t{1} << 40;  // multiples of it stay within 63 bits
     MG_CHECK(number > 0, "config.json has {} = {}; a positive number is wanted", key, number);
-    MG_CHECK(number <= kMost, "config.json has {} = {}; the most is {}", key, number, kMost);
+    MG_CHECK(number <= kMax, "config.json has {} = {}; the most is {}", key, number, kMax);
     return number;
   }
   MG_CHECK(otherwise.has_value(), "config.json has no '{}'", key);

@@ -20,7 +20,7 @@ namespace megatron::server {
 namespace {
 
 // httplib refuses sockets with numbers from FD_SETSIZE on.
-constexpr int64_t kMostConnections = 900;
+constexpr int64_t kMaxConnections = 900;
 constexpr size_t kLongestPath = 256;
 
 // True if the length is given in a way that every proxy reads alike; otherwise one might take the
@@ -284,9 +284,8 @@ bool HttpServer::Implementation::process(S& server, Connection& connection, bool
 }
 
 HttpServer::HttpServer(const HttpLimits& limits, HttpHandler& handler) {
-  MG_CHECK(limits.connections > 0 && limits.connections <= kMostConnections,
-           "--max-connections is {}; it must be from 1 to {}", limits.connections,
-           kMostConnections);
+  MG_CHECK(limits.connections > 0 && limits.connections <= kMaxConnections,
+           "--max-connections is {}; it must be from 1 to {}", limits.connections, kMaxConnections);
   implementation_ = std::make_unique<Implementation>(limits, handler);
 }
 

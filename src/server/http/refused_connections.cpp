@@ -48,7 +48,7 @@ void RefusedConnections::add(int socket) {
 
 void RefusedConnections::run() {
   while (take_new()) {
-    while (open_.size() > kMost) {
+    while (open_.size() > kMax) {
       close_at_once(open_.front());
       open_.erase(open_.begin());
     }

@@ -30,7 +30,7 @@ class RefusedConnections {
   void add(int socket);  // takes ownership of the socket
 
  private:
-  static constexpr size_t kMost = 64;
+  static constexpr size_t kMax = 64;
   using Time = std::chrono::steady_clock::time_point;
   struct Open {
     int socket;

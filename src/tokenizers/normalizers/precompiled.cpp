@@ -62,7 +62,7 @@ class MappedText {
       inserted_.reset();
     } else if (any_) {
       for (; count > 0 && !edit_.at_end(); --count)
-        edit_.skip(static_cast<size_t>(character_size(edit_.rest()[0])));
+        edit_.skip(static_cast<size_t>(character_size(edit_.remaining()[0])));
     }
   }
   void flush() {

@@ -41,9 +41,9 @@ bool is_empty(const Json* value) {
 
 // Limit on the names, which are looked up one by one.
 void check_names(size_t count) {
-  constexpr size_t kMost = 8192;
-  MG_CHECK(count <= kMost, "{}: there are {} names in one object; the limit is {}", kConfig, count,
-           kMost);
+  constexpr size_t kMax = 8192;
+  MG_CHECK(count <= kMax, "{}: there are {} names in one object; the limit is {}", kConfig, count,
+           kMax);
 }
 
 ConfiguredToken configured(const AddedToken& token) { return {token, true}; }

@@ -142,20 +142,20 @@ double flops_of(const plan::StepWork& work) {
 // machine. A step on meta processes the logits of a micro-batch piece by piece.
 void check_size(const settings::TrainSettings& s, const models::Model& c) {
   const auto d = [](int64_t value) { return static_cast<double>(value); };
-  constexpr double kMost = 0x1p62;
-  constexpr int64_t kMostTokens = int64_t{1} << 28;
+  constexpr double kMax = 0x1p62;
+  constexpr int64_t kMaxTokens = int64_t{1} << 28;
   const double state = 16 * d(c->parameter_count());
   MG_CHECK(
-      state <= kMost,
+      state <= kMax,
       "a model of {} parameters (--num-layers {}, --hidden-size {}) has a training state of {}, "
       "which exceeds the most that can be planned, {}: use a smaller model",
       format_count(state / 16), c->num_layers(), c->hidden_size(), format_bytes(state),
-      format_bytes(kMost));
-  MG_CHECK(d(*s.batch.micro_batch_size) * d(*s.batch.seq_length) <= d(kMostTokens),
+      format_bytes(kMax));
+  MG_CHECK(d(*s.batch.micro_batch_size) * d(*s.batch.seq_length) <= d(kMaxTokens),
            "--micro-batch-size is {}: with --seq-length {} a micro-batch can have at most {} "
            "sequences, {} tokens: use a smaller --micro-batch-size or --seq-length",
-           *s.batch.micro_batch_size, *s.batch.seq_length, kMostTokens / *s.batch.seq_length,
-           kMostTokens);
+           *s.batch.micro_batch_size, *s.batch.seq_length, kMaxTokens / *s.batch.seq_length,
+           kMaxTokens);
 }
 
 // The run as Megatron-LM's memory report would read it.

@@ -9,9 +9,9 @@
 namespace megatron::training {
 namespace {
 
-constexpr int64_t kMostPlanned = 8192;  // layers
-constexpr int64_t kApart = 512;         // layers between two depths, about
-constexpr double kHoles = 1e-2;         // between an arena's blocks, which do not grow evenly
+constexpr int64_t kMaxPlanned = 8192;  // layers
+constexpr int64_t kApart = 512;        // layers between two depths, about
+constexpr double kHoles = 1e-2;        // between an arena's blocks, which do not grow evenly
 
 // One figure of three plans.
 class Line {
@@ -78,7 +78,7 @@ bool same_lengths(const std::array<plan::Plan, 3>& plans, List plan::Plan::* lis
 }  // namespace
 
 std::optional<Depths> depths_for(const settings::TrainSettings& s, int64_t num_layers) {
-  if (num_layers <= kMostPlanned) return std::nullopt;
+  if (num_layers <= kMaxPlanned) return std::nullopt;
   const parallel::PipelineShape shape = s.parallel.pipeline(num_layers);
   const int64_t together = shape.stages * std::max(1, shape.chunks);
   const int64_t unit = std::lcm(together, together * s.recompute.num_layers.value_or(1));

@@ -18,7 +18,7 @@ namespace {
 
 using settings::TrainSettings;
 
-constexpr double kMostSeconds = 20;  // for all plans of a run
+constexpr double kMaxSeconds = 20;  // for all plans of a run
 constexpr int64_t kShortestSequence = 128;
 
 // Shares of a rank's parameters, gradients and moments, which do not depend on batches: 16 bytes
@@ -147,7 +147,7 @@ class Suggestions {
   // Plans the settings with a constant global batch: the last one of the run, or that of a flag.
   // Returns nullopt if flags or the model's sizes forbid it, or if the time for plans is over.
   std::optional<plan::Plan> planned(TrainSettings s) const {
-    if (now_seconds() - began_ > kMostSeconds) return std::nullopt;
+    if (now_seconds() - began_ > kMaxSeconds) return std::nullopt;
     try {
       const models::Model model = model_of(s);
       s.optimizer.config.check();
@@ -360,7 +360,7 @@ class Suggestions {
   // The run as it is on GPUs of the kind that plans are made for, or on as few of them as hold it:
   // tensor-parallel ranks of one machine, then pipeline stages over machines.
   void gpus() {
-    constexpr int64_t kOfAMachine = 8, kMostStages = 64;
+    constexpr int64_t kOfAMachine = 8, kMaxStages = 64;
     constexpr double kBytes = 12;  // of a parameter, at least
     const settings::ParallelSettings& p = s_.parallel;
     const std::string device = joined(s_.runtime.device != "cuda" ? "--device cuda" : "",
@@ -387,7 +387,7 @@ class Suggestions {
     };
     for (const int64_t tensor : {1, 2, 4, 8})
       if (put(tensor, 1)) return;
-    for (int64_t stages = 2; stages <= kMostStages; ++stages)
+    for (int64_t stages = 2; stages <= kMaxStages; ++stages)
       if (model_->num_layers() % stages == 0 && put(kOfAMachine, stages)) return;
   }
   bool on_gpus(const std::string& flags, int64_t ranks) {

@@ -118,7 +118,7 @@ TEST(Reshard, InManyRoundsGivesTheSame) {
   const WholeLists whole(model);
   std::atomic<int64_t> brought = 0;
   for (const int ranks : {1, 2, 4, 8}) {
-    for (const int64_t limit : {int64_t{8}, int64_t{100}, kLeastOfRank}) {
+    for (const int64_t limit : {int64_t{8}, int64_t{100}, kMinOfRank}) {
       const TestLayout layout = TestLayout::any(ranks, random);
       SCOPED_TRACE(layout.text());
       each_rank(ranks, [&](comm::Group& world, Runtime& runtime) {

@@ -380,7 +380,7 @@ TEST(StarErrors, HostileBytesHarmNobody) {
   const comm::star::Hello hello = comm::star::hello_of(1, 2, 1, "");
   impostor.send(static_cast<uint32_t>(comm::star::Kind::hello),
                 {reinterpret_cast<const char*>(&hello), sizeof hello});
-  EXPECT_FALSE(impostor.receive(comm::star::kMostHello).has_value());
+  EXPECT_FALSE(impostor.receive(comm::star::kMaxHello).has_value());
   zero->world().barrier("and after an impostor");
   zero->end();
   there.join();

@@ -513,15 +513,15 @@ TEST(Saving, AnAsynchronousSaveHoldsWhatWasWhenItBegan) {
     s.checkpoint.async_save = true;
     PatientDisk disk;
     TrainHooks hooks{.files = &disk};
-    int64_t under_way = 0;
+    int64_t in_flight = 0;
     hooks.after_step = [&](const IterationReport& report) {
       if (report.iteration == 4) disk.wait_for_a_save();
       if (report.iteration < 5) return;
-      under_way += !std::filesystem::exists(folder / "async/iter_0000003");
+      in_flight += !std::filesystem::exists(folder / "async/iter_0000003");
       disk.open();
     };
     EXPECT_TRUE(same_bits(train_losses(s, hooks), expected));
-    EXPECT_GE(under_way, 1) << "steps waited for the save";
+    EXPECT_GE(in_flight, 1) << "steps waited for the save";
     for (const auto name : {"/iter_0000003", "/iter_0000006", "/iter_0000007"})
       expect_same_checkpoint(folder / ("plain" + std::string(name)),
                              folder / ("async" + std::string(name)));

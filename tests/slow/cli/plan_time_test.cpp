@@ -9,7 +9,7 @@
 namespace megatron::testing {
 namespace {
 
-constexpr double kMost = 3;
+constexpr double kMax = 3;
 
 class PlanTime : public ::testing::TestWithParam<Words> {};
 
@@ -32,8 +32,8 @@ TEST_P(PlanTime, IsThatOfTheMeasuredStep) {
               100 * spread);
   EXPECT_EQ(step["plan_runs"].as_array().size(), 5u);
   if (step["noisy"].as_bool()) GTEST_SKIP() << "noisy: the peak's samples lie too far apart";
-  EXPECT_GT(ratio, 1 / kMost);
-  EXPECT_LT(ratio, kMost);
+  EXPECT_GT(ratio, 1 / kMax);
+  EXPECT_LT(ratio, kMax);
 }
 
 const char* const kGpt =

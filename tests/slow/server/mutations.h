@@ -22,7 +22,7 @@
 namespace megatron::testing {
 
 constexpr auto kLongestRead = std::chrono::seconds(10);
-constexpr int64_t kMostGrowth = int64_t{1} << 30;  // bytes that all inputs of a kind may add
+constexpr int64_t kMaxGrowth = int64_t{1} << 30;  // bytes that all inputs of a kind may add
 
 // Text and numbers that readers are known to trip over.
 inline constexpr std::array<std::string_view, 40> kFragments = {"0",
@@ -191,7 +191,7 @@ inline int64_t read_all(const std::string& kind, int64_t count,
     }
     watch.end();
   }
-  EXPECT_LT(peak_bytes() - before, kMostGrowth) << kind;
+  EXPECT_LT(peak_bytes() - before, kMaxGrowth) << kind;
   std::printf("%-24s %8ld inputs, %7ld of them taken, %5ld MB more memory\n", kind.c_str(), count,
               taken, (peak_bytes() - before) >> 20);
   EXPECT_GT(taken, 0) << kind;

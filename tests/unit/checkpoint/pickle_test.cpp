@@ -170,7 +170,7 @@ TEST(Pickle, RefusesDamage) {
 
 TEST(Pickle, HasALimitOfSteps) {
   std::string endless = "\x80\x02Nq\x01";
-  for (size_t i = 0; i < Pickle::kMostSteps / 2; ++i)
+  for (size_t i = 0; i < Pickle::kMaxSteps / 2; ++i)
     endless +=
         "h\x01"
         "0";

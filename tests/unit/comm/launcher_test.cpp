@@ -12,9 +12,9 @@ const Launcher kOpenMpi4{Mpi::open_mpi, "/usr/bin/mpirun", "4.1.4"};
 const Launcher kOpenMpi5{Mpi::open_mpi, "/opt/ompi/bin/mpirun", "5.0.3"};
 const Launcher kMpich{Mpi::mpich, "/usr/bin/mpiexec", "4.0.2"};
 
-Words words_of(const Launcher& launcher, const Situation& situation) {
+Words words_of(const Launcher& launcher, const LaunchEnvironment& environment) {
   Words words;
-  for (const Option& option : launch_options(launcher, situation))
+  for (const Option& option : launch_options(launcher, environment))
     words.insert(words.end(), option.words.begin(), option.words.end());
   return words;
 }
@@ -49,7 +49,7 @@ TEST(Launcher, IsThatOfTheProgramsMpi) {
 }
 
 TEST(Launcher, OptionsOfOpenMpi) {
-  Situation s{.ranks = 2};
+  LaunchEnvironment s{.ranks = 2};
   EXPECT_EQ(words_of(kOpenMpi4, s), (Words{"-np", "2", "--oversubscribe", "--bind-to", "none"}));
   s.root = s.container = true;
   EXPECT_EQ(words_of(kOpenMpi4, s),

@@ -139,7 +139,7 @@ TEST(BlendIndex, RefusesWhatDoesNotFit) {
   const std::vector<double> one = {1};
   EXPECT_NE(error_of([&] { blend_by_weight(one, int64_t{1} << 50); }).find("--train-iters"),
             std::string::npos);
-  const std::vector<double> many(kMostBlendedSets + 1, 1.0);
+  const std::vector<double> many(kMaxBlendedSets + 1, 1.0);
   EXPECT_NE(error_of([&] { blend_by_weight(many, 1); }).find("32766"), std::string::npos);
 }
 
@@ -173,7 +173,7 @@ TEST(BlendList, NamesWhatIsWrong) {
   EXPECT_NE(error({"1", "a", "inf", "b"}).find("inf"), std::string::npos);
   EXPECT_NE(error({"1", "a", "1e999", "b"}).find("inf"), std::string::npos);
   EXPECT_NE(error({"1", " "}).find("empty name"), std::string::npos);
-  EXPECT_NE(error(std::vector<std::string>(kMostBlendedSets + 1, "a")).find("32766"),
+  EXPECT_NE(error(std::vector<std::string>(kMaxBlendedSets + 1, "a")).find("32766"),
             std::string::npos);
 }
 

@@ -29,8 +29,8 @@ TEST(BlockSize, RowsAreWholeStrips) {
   for (const WordKind kind : {WordKind::f32, WordKind::bf16_pair, WordKind::bf16_amx}) {
     const BlockSize size = largest_block(kind, 1 << 20);
     EXPECT_EQ(size.m % tile_strip(kind), 0);
-    EXPECT_LE(size.m, kMostRows);
-    EXPECT_LE(size.n, kMostColumns);
+    EXPECT_LE(size.m, kMaxRows);
+    EXPECT_LE(size.n, kMaxColumns);
   }
 }
 

@@ -40,7 +40,7 @@ class CudaScratch : public ::testing::Test {
     return args;
   }
 
-  static constexpr int64_t kMost = int64_t{768} << 20;
+  static constexpr int64_t kMax = int64_t{768} << 20;
   Runtime runtime{{DeviceKind::meta}, 1};
 };
 
@@ -143,8 +143,8 @@ TEST_F(CudaScratch, TheLibraryTakesAttentionOfTraining) {
 
 TEST_F(CudaScratch, BackwardInAnyOrderKeepsSumsOfDqInsteadOfScores) {
   const AttentionBackwardArgs args = attention(1, 8192, 32, 8, 128, DType::bf16);
-  const LibraryAttentionPart ordered = library_part(args, kMost),
-                             any = library_part(args, kMost, true);
+  const LibraryAttentionPart ordered = library_part(args, kMax),
+                             any = library_part(args, kMax, true);
   EXPECT_EQ(ordered.kv_heads, 1);
   EXPECT_EQ(ordered.dq_sums, 0);
   EXPECT_EQ(any.kv_heads, 8);
@@ -159,7 +159,7 @@ TEST_F(CudaScratch, BackwardInAnyOrderKeepsSumsOfDqInsteadOfScores) {
 
 TEST_F(CudaScratch, BackwardIsCutWhereTheScoresAreLarge) {
   const auto part = [&](int64_t samples, int64_t length, int64_t heads, int64_t kv_heads) {
-    return library_part(attention(samples, length, heads, kv_heads, 128, DType::bf16), kMost);
+    return library_part(attention(samples, length, heads, kv_heads, 128, DType::bf16), kMax);
   };
   const LibraryAttentionPart small = part(6, 1024, 12, 12);  // 144 MiB of scores
   EXPECT_EQ(small.samples, 6);
@@ -171,14 +171,14 @@ TEST_F(CudaScratch, BackwardIsCutWhereTheScoresAreLarge) {
   EXPECT_EQ(llama.kv_heads, 4);
   EXPECT_EQ(llama.ordered, int64_t{2} * 16 * 4096 * 4096);
   EXPECT_GE(llama.workspace, llama.ordered);
-  EXPECT_LE(llama.workspace, kMost);
+  EXPECT_LE(llama.workspace, kMax);
   EXPECT_EQ(part(1, 16384, 32, 8).kv_heads, 1) << "2 GiB a key head";
 }
 
 TEST_F(CudaScratch, AttentionAsksForOnePart) {
   const AttentionBackwardArgs args = attention(1, 4096, 32, 8, 128, DType::bf16);
   const LibraryAttentionScratch scratch = library_attention_scratch(args, runtime.stream());
-  EXPECT_EQ(scratch.workspace.bytes(), library_part(args, kMost).workspace);
+  EXPECT_EQ(scratch.workspace.bytes(), library_part(args, kMax).workspace);
   EXPECT_EQ(scratch.delta.shape(), (Shape{1, 16, 4096}));
   const int64_t larger = int64_t{1280} << 20;
   runtime.stream().limit_attention_workspace(larger);

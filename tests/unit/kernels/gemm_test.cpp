@@ -305,7 +305,7 @@ TEST(FewRows, AreReadAsTheyLieOnAvx512AndAvx2) {
 
 // As the values of attention are multiplied; in two parts, of which the second is added.
 TEST(FewRows, GiveTheBitsOfManyWhereTheMatrixIsNotTransposed) {
-  constexpr int64_t kMost = 9;
+  constexpr int64_t kMax = 9;
   ProductMaker maker;
   for_each_sum([&](const Types& types) {
     const DType type = types.in;
@@ -313,8 +313,8 @@ TEST(FewRows, GiveTheBitsOfManyWhereTheMatrixIsNotTransposed) {
     if (!takes_few_rows(kind, type, 1)) return;
     for (const int64_t k : {1, 2, 7, 130, 333}) {
       for (const int64_t n : {1, 19, 32, 45, 64, 100}) {
-        const Tensor a = maker.matrix({kMost, k}, type), b = maker.matrix({k, n}, type, 3);
-        const Tensor many = maker.empty({kMost, n}, DType::f32);
+        const Tensor a = maker.matrix({kMax, k}, type), b = maker.matrix({k, n}, type, 3);
+        const Tensor many = maker.empty({kMax, n}, DType::f32);
         run({.a = a, .b = b, .out = many}, maker.stream(), types);
         for (int64_t m = 1; m <= kFewRows; ++m) {
           const auto base = [&](const Tensor& t) { return static_cast<std::byte*>(t.raw()); };

@@ -100,8 +100,8 @@ TEST(CompletionRequest, LogprobsOfPromptsHaveALimit) {
   GenerationParameters g;
   require_prompt_logprobs(g, INT64_MAX);
   g.prompt_logprobs = 20;
-  require_prompt_logprobs(g, kMostPromptLogprobs / 21);
-  EXPECT_EQ(param_of([&] { require_prompt_logprobs(g, kMostPromptLogprobs / 20); }),
+  require_prompt_logprobs(g, kMaxPromptLogprobs / 21);
+  EXPECT_EQ(param_of([&] { require_prompt_logprobs(g, kMaxPromptLogprobs / 20); }),
             "prompt_logprobs");
 }
 

@@ -18,7 +18,7 @@ __device__ A combined(A a, A x) {
 // 16 and 32 bits: sums in f32, several adjacent elements per thread.
 template <class T, bool kSum>
 struct Floats {
-  static constexpr int kCount = kNeighbours<T>, kAtOnce = 2;
+  static constexpr int kCount = kNeighbours<T>, kUnroll = 2;
   using Factors = NoFactors;
   struct Values {
     float x[kCount];

@@ -180,7 +180,7 @@ namespace {
 // a time, and the sums come transposed.
 class FewRows {
  public:
-  static constexpr int64_t kMostWords = 8192;  // of all rows of a
+  static constexpr int64_t kMaxWords = 8192;  // of all rows of a
 
   explicit FewRows(const FewRowsProduct& p)
       : p_(p), width_(words(WordKind::bf16_amx, p.elements)), stride_(p.b.stride * 2) {
@@ -275,14 +275,14 @@ class FewRows {
 
   const FewRowsProduct& p_;
   int64_t width_, stride_;
-  alignas(64) uint32_t turned_[kMostWords];
+  alignas(64) uint32_t turned_[kMaxWords];
   Tiles tiles_;
 };
 
 }  // namespace
 
 void few_rows_product_nt_amx(const FewRowsProduct& p) {
-  const int64_t most = 2 * (FewRows::kMostWords / p.m / kRowWords * kRowWords);
+  const int64_t most = 2 * (FewRows::kMaxWords / p.m / kRowWords * kRowWords);
   for (int64_t k = 0; k < p.elements; k += most) {
     FewRowsProduct part = p;
     part.elements = std::min(most, p.elements - k);

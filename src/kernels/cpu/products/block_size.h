@@ -14,7 +14,7 @@ struct BlockSize {
 // Words of k in a slice of a block.
 inline constexpr int64_t kSliceWords = 128;
 // Upper bounds for the blocks of any processor.
-inline constexpr int64_t kMostRows = 1024, kMostColumns = 768;
+inline constexpr int64_t kMaxRows = 1024, kMaxColumns = 768;
 
 // cache: bytes of the second-level cache. A slice of b in panels takes 3/8 of it, or less: rows of
 // a and of sums pass through the rest. AMX is done with a slice so soon that its sums have to lie

@@ -90,10 +90,10 @@ class PanelProduct {
         few_(block.m <= group_),
         stride_(largest(kind).n + 16) {
     // For every kind, so that they do not grow when the first product of another one comes.
-    sums_ = reinterpret_cast<float*>(thread_buffer(Slot::c, kMostRows * (kMostColumns + 16) * 4));
+    sums_ = reinterpret_cast<float*>(thread_buffer(Slot::c, kMaxRows * (kMaxColumns + 16) * 4));
     rows_ = reinterpret_cast<uint32_t*>(thread_buffer(Slot::a, kGroup * kDepth * 4));
-    panels_ = reinterpret_cast<uint32_t*>(
-        thread_buffer(Slot::b, kMostColumns / kPanel * kPanelWords * 4));
+    panels_ =
+        reinterpret_cast<uint32_t*>(thread_buffer(Slot::b, kMaxColumns / kPanel * kPanelWords * 4));
   }
 
   void run() {
@@ -334,7 +334,7 @@ int64_t most_rows(const Problem& p) {
 // Sums in panels know nothing of blocks, so that these may be cut for the threads: as large as they
 // can be, since each packs its own operands, but as many for each thread.
 BlockSize panel_blocks(const Problem& p, WordKind kind, int64_t threads) {
-  constexpr int64_t kLeast = 64, kMany = 4;
+  constexpr int64_t kMin = 64, kMany = 4;
   const BlockSize most = PanelProduct::largest(kind);
   const int64_t m = most_rows(p);
   int64_t rows = ceil_div(m, most.m), cols = ceil_div(p.n, most.n);
@@ -344,7 +344,7 @@ BlockSize panel_blocks(const Problem& p, WordKind kind, int64_t threads) {
     const int64_t blocks =
         p.row_cuts == nullptr ? p.batch * rows * cols : Blocks(p, size).count_all();
     const bool even = (p.row_cuts == nullptr && blocks % threads == 0) || blocks >= kMany * threads;
-    if (even || std::max(size.m, size.n) <= kLeast) return size;
+    if (even || std::max(size.m, size.n) <= kMin) return size;
     ++(size.m >= size.n ? rows : cols);
   }
 }

@@ -112,12 +112,12 @@ struct KeyRows {
 // A thread's loads in flight. The sums of wide heads fill the registers, which compilers for GPUs
 // before Hopper share out less tightly.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
-inline constexpr int kMostLoads = 4;
+inline constexpr int kMaxLoads = 4;
 #else
-inline constexpr int kMostLoads = 8;
+inline constexpr int kMaxLoads = 8;
 #endif
 template <int kWidth>
-inline constexpr int kLoadsTogether = kWidth == 256 ? 4 : kMostLoads;
+inline constexpr int kLoadsTogether = kWidth == 256 ? 4 : kMaxLoads;
 
 // Rows first to first + kRows - 1 as f32; rows from `end` on and columns from `width` on are zero.
 template <int kRows, int kWidth, template <class> class Rows, class T>

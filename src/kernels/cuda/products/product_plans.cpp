@@ -162,13 +162,13 @@ std::string text_of(const Product& p) {
 // None where the library has none.
 std::vector<cublasLtMatmulAlgo_t> find_algorithms(cublasLtHandle_t library, const Product& p,
                                                   const ProductPlan& plan) {
-  constexpr int kMost = 16;
+  constexpr int kMax = 16;
   const auto preference = preference_of(p);
-  std::array<cublasLtMatmulHeuristicResult_t, kMost> found{};
+  std::array<cublasLtMatmulHeuristicResult_t, kMax> found{};
   int count = 0;
   const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
       library, plan.operation.get(), plan.a.get(), plan.b.get(), plan.out.get(), plan.out.get(),
-      preference.get(), kMost, found.data(), &count);
+      preference.get(), kMax, found.data(), &count);
   // Versions refuse an epilogue that they have not by one or the other.
   const bool unknown =
       epilogue_of(p) != CUBLASLT_EPILOGUE_DEFAULT && status == CUBLAS_STATUS_INVALID_VALUE;

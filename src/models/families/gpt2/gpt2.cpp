@@ -26,10 +26,10 @@ DecoderValue read(const Json& j) {
   value.hidden_size = integer(j, "n_embd");
   value.vocab_size = integer(j, "vocab_size");
   value.max_position_embeddings = integer(j, "n_positions");
-  constexpr int64_t kMostPositions = 1 << 20;  // a table of them is allocated
-  MG_CHECK(value.max_position_embeddings <= kMostPositions,
+  constexpr int64_t kMaxPositions = 1 << 20;  // a table of them is allocated
+  MG_CHECK(value.max_position_embeddings <= kMaxPositions,
            "config.json has n_positions = {}; the most is {}", value.max_position_embeddings,
-           kMostPositions);
+           kMaxPositions);
   value.learned_positions = true;
   value.untied = !boolean(j, "tie_word_embeddings");
   value.hidden_dropout = number(j, "resid_pdrop");

@@ -1,4 +1,4 @@
-#include "training/run_teller.h"
+#include "training/run_reporter.h"
 
 #include "base/clock.h"
 #include "base/error.h"
@@ -9,8 +9,8 @@
 
 namespace megatron::training {
 
-RunTeller::RunTeller(const RunPlan& plan, double peak, double begin, const RunCounts& counts,
-                     const TrainedModel& model, comm::Group& world)
+RunReporter::RunReporter(const RunPlan& plan, double peak, double begin, const RunCounts& counts,
+                         const TrainedModel& model, comm::Group& world)
     : plan_(plan),
       s_(plan.settings),
       peak_(peak),
@@ -23,7 +23,7 @@ RunTeller::RunTeller(const RunPlan& plan, double peak, double begin, const RunCo
       point_times_(s_.log.timing_log_level) {}
 
 // Announces before the first step the space that checkpoints will take, or that there will be none.
-void RunTeller::announce_saves(const std::optional<resume::SaveSpace>& space) const {
+void RunReporter::announce_saves(const std::optional<resume::SaveSpace>& space) const {
   if (!space) {
     log::info("no --save: no checkpoint is written, and the trained weights are lost at the end");
     return;
@@ -32,7 +32,7 @@ void RunTeller::announce_saves(const std::optional<resume::SaveSpace>& space) co
   else log::warning("{}", space->text());
 }
 
-void RunTeller::open(std::FILE* lines) {
+void RunReporter::open(std::FILE* lines) {
   loop_begin_ = now_seconds();
   if (!tells()) return;
   const int64_t first = plan_.first_iteration();
@@ -42,7 +42,7 @@ void RunTeller::open(std::FILE* lines) {
   for (const resume::SettingChange& change : plan_.changes) log_->note(first, false, change.text());
 }
 
-report::RunRecord RunTeller::run_record() const {
+report::RunRecord RunReporter::run_record() const {
   settings::TrainSettings now = s_, plain;
   now.batch.train_iters = s_.batch.base_iters;
   report::RunRecord record{.iteration = plan_.first_iteration(),
@@ -62,13 +62,13 @@ report::RunRecord RunTeller::run_record() const {
 }
 
 // Totals up to now.
-report::RunTotals RunTeller::totals() const {
+report::RunTotals RunReporter::totals() const {
   report::RunTotals all = totals_;
   all.seconds = now_seconds() - loop_begin_;
   return all;
 }
 
-void RunTeller::step(const IterationReport& report) {
+void RunReporter::step(const IterationReport& report) {
   take_times(report);
   if (!tells()) return;
   ++totals_.steps;
@@ -83,7 +83,7 @@ void RunTeller::step(const IterationReport& report) {
                                 format_count(record.tokens_per_second)));
 }
 
-report::StepRecord RunTeller::record_of(const IterationReport& report) {
+report::StepRecord RunReporter::record_of(const IterationReport& report) {
   const double samples = static_cast<double>(report.batch);
   const double flops = this->flops(report.batch);
   const double whole = report.seconds + save_wait_;
@@ -123,12 +123,12 @@ report::StepRecord RunTeller::record_of(const IterationReport& report) {
   return record;
 }
 
-double RunTeller::flops(int64_t samples) const {
+double RunReporter::flops(int64_t samples) const {
   return plan_.model->training_flops(*s_.batch.seq_length) * static_cast<double>(samples);
 }
 
 // Collective if the step has a log line or a TensorBoard point.
-void RunTeller::take_times(const IterationReport& report) {
+void RunReporter::take_times(const IterationReport& report) {
   line_figures_.clear();
   point_figures_.clear();
   if (s_.log.timing_log_level == 0) return;
@@ -141,7 +141,7 @@ void RunTeller::take_times(const IterationReport& report) {
   if (s_.log.has_point(i)) point_figures_ = point_times_.take(world_, model_.runtime.stream());
 }
 
-void RunTeller::open_progress_file() {
+void RunReporter::open_progress_file() {
   if (!s_.log.log_progress || !s_.checkpoint.save) return;
   try {
     progress_file_.emplace(*s_.checkpoint.save, world_.size(), flops(counts_.consumed));
@@ -151,7 +151,7 @@ void RunTeller::open_progress_file() {
 }
 
 // A failing file is reported once and not written again.
-void RunTeller::tell_progress(int64_t iteration) {
+void RunReporter::tell_progress(int64_t iteration) {
   const auto saved = saved_samples_.find(iteration);
   if (!progress_file_ || saved == saved_samples_.end()) return;
   const int64_t samples = saved->second;
@@ -165,27 +165,27 @@ void RunTeller::tell_progress(int64_t iteration) {
   }
 }
 
-void RunTeller::evaluated(int64_t iteration, const std::string& set, const LossSum& sum) {
+void RunReporter::evaluated(int64_t iteration, const std::string& set, const LossSum& sum) {
   if (!tells()) return;
   log_->validation({.iteration = iteration, .set = set, .loss = sum.mean(), .tokens = sum.tokens});
 }
 
-void RunTeller::warn(int64_t iteration, const std::string& text) {
+void RunReporter::warn(int64_t iteration, const std::string& text) {
   if (!tells()) return;
   log::warning("{}", text);
   log_->note(iteration, true, text);
 }
 
-void RunTeller::save_begins(int64_t iteration) {
+void RunReporter::save_begins(int64_t iteration) {
   if (progress_file_) saved_samples_[iteration] = counts_.consumed;
 }
 
-void RunTeller::save_took(double seconds) {
+void RunReporter::save_took(double seconds) {
   save_wait_ += seconds;
   totals_.save_seconds += seconds;
 }
 
-std::string RunTeller::saved(const std::vector<report::SaveRecord>& records) {
+std::string RunReporter::saved(const std::vector<report::SaveRecord>& records) {
   if (!tells() || records.empty()) return "";
   for (const report::SaveRecord& record : records) {
     log_->save(record);
@@ -197,7 +197,7 @@ std::string RunTeller::saved(const std::vector<report::SaveRecord>& records) {
   return records.back().path;
 }
 
-void RunTeller::end(int64_t last, report::EndReason reason, const std::string& error) {
+void RunReporter::end(int64_t last, report::EndReason reason, const std::string& error) {
   if (log_) log_->end(last, reason, error, totals());
   if (!tells() || reason == report::EndReason::error) return;
   progress_->finish();

@@ -17,12 +17,12 @@
 
 namespace megatron::training {
 
-class RunTeller {
+class RunReporter {
  public:
   // peak: FLOP/s of this machine, all threads. begin: start of the run on the steady clock. All
   // arguments are borrowed.
-  RunTeller(const RunPlan& plan, double peak, double begin, const RunCounts& counts,
-            const TrainedModel& model, comm::Group& world);
+  RunReporter(const RunPlan& plan, double peak, double begin, const RunCounts& counts,
+              const TrainedModel& model, comm::Group& world);
 
   bool tells() const { return world_.rank() == 0; }
   // Call before the first step; space is absent without a checkpointer.
