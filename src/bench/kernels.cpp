@@ -104,7 +104,7 @@ struct Turn {
 
 // Other programs may use the memory, so its bandwidth varies: the kernel alternates with copies
 // (with reads if it only reads) for about `seconds`. Turns whose two copies disagree are discarded;
-// until kLeast agree, up to kTries times as many are made. The median turn is the result.
+// until kMin agree, up to kTries times as many are made. The median turn is the result.
 void measure_in_turns(ColdCall& call, double seconds, plan::BandwidthMeter& copies, Row& row) {
   constexpr size_t kTries = 4, kMin = 3;
   constexpr double kLongest = 0.01;

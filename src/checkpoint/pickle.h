@@ -41,7 +41,7 @@ struct PickleValue {
 // One pickle of protocol 2 to 5, from the beginning of `bytes`, which must outlive this.
 class Pickle {
  public:
-  // Throws Error beginning with `where` for damage, for more than kMostSteps instructions, and for
+  // Throws Error beginning with `where` for damage, for more than kMaxSteps instructions, and for
   // a callable that is not in `known`, naming it. Known callables are not called either: they
   // become values of the kind `call`. collections.OrderedDict is always known and becomes a dict;
   // attributes set on one (_metadata) are dropped.

@@ -18,7 +18,7 @@ class CallClock {
   // as it may be the first time, `work` is called again.
   double seconds(const std::function<void()>& work);
   // Mean seconds of a call, over as many consecutive calls as take about `window` seconds, at least
-  // one; on a GPU, whose queue is limited, at most kMostQueued. window 0: one call.
+  // one; on a GPU, whose queue is limited, at most kMaxQueued. window 0: one call.
   double mean_seconds(double window, const std::function<void()>& call);
 
   static constexpr int kMaxQueued = 64;

@@ -38,7 +38,7 @@ struct StepTime {
 // a GPU), or longer than kLongestCall by the machine's rates, is not made: its time is that of the
 // largest measured call of its kernel and type, times the ratio of their costs, or without such a
 // call the larger of FLOPs / peak and bytes / bandwidth. Takes about kBudget seconds, more only if
-// making every call once takes longer, and then at most kMostSeconds. nullopt: there are far more
+// making every call once takes longer, and then at most kMaxSeconds. nullopt: there are far more
 // ranks here than cores. On a GPU the host's part of a step overlaps with the kernels, so the
 // longer of both counts.
 inline constexpr int64_t kLargestOperand = int64_t{150} << 20;

@@ -45,7 +45,7 @@ SharedGrammar read_grammar(const Parameters& p, std::string_view name,
                            const std::function<SharedGrammar()>& compile);
 
 // Throws ApiError 400 if prompt_logprobs for this total number of prompt tokens exceeds
-// kMostPromptLogprobs.
+// kMaxPromptLogprobs.
 void require_prompt_logprobs(const GenerationParameters& parameters, int64_t tokens);
 
 // Throws ApiError 404 if another model is named; without a name the request is for this model.

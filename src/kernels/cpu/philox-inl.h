@@ -131,7 +131,7 @@ class PhiloxRow {
   uint64_t after_first_, after_second_[2], after_third_;
 };
 
-// Words of the channels from `channel` on, a multiple of 4, in the order of load_two.
+// Words of the channels from `channel` on, a multiple of 4, in the order of load_pair.
 template <class T, size_t N>
 HWY_INLINE std::array<PhiloxWords, N> words_of_twos(const PhiloxRow& random, int64_t channel) {
   const auto group = static_cast<uint32_t>(channel / 4);

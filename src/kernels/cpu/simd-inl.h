@@ -256,7 +256,7 @@ HWY_INLINE void store_in_order(VectorPair v, Output<T> out, Part part) {
   std::memcpy(out.p, buffer, static_cast<size_t>(part.n) * sizeof(T));
 }
 
-// Elements of f32 in load_two's order for T, in memory as they lie.
+// Elements of f32 in load_pair's order for T, in memory as they lie.
 template <class T>
 HWY_INLINE VectorPair load_pair_for(const float* p, Whole) {
   if constexpr (sizeof(T) == sizeof(float)) {
@@ -296,7 +296,7 @@ HWY_INLINE void for_pairs(int64_t begin, int64_t end, F f) {
   if (i < end) f(i, Part{end - i});
 }
 
-// Sums of columns over rows of T: whole pairs of vectors are kept in load_two's order until
+// Sums of columns over rows of T: whole pairs of vectors are kept in load_pair's order until
 // in_order() has put them as they lie.
 template <class T>
 class ColumnSums {
@@ -361,7 +361,7 @@ HWY_INLINE float sum_of(int64_t n, F f) {
   return add_lanes(sums);
 }
 
-// v, with zeros for what follows the first part.n elements of load_two's order for T.
+// v, with zeros for what follows the first part.n elements of load_pair's order for T.
 template <class T>
 HWY_INLINE VectorPair keep_two(VectorPair v, Part part) {
   if constexpr (sizeof(T) == sizeof(bf16)) {
@@ -372,7 +372,7 @@ HWY_INLINE VectorPair keep_two(VectorPair v, Part part) {
   }
 }
 
-// The 32 sums of two vectors at a time in load_two's order for T. Of bf16 neighbours are added
+// The 32 sums of two vectors at a time in load_pair's order for T. Of bf16 neighbours are added
 // first, 0 + 1, 2 + 3, ..., then halves: one order for every width.
 template <class T>
 class Sums {
@@ -420,7 +420,7 @@ HWY_INLINE void for_sums(int64_t n, F f) {
   }
 }
 
-// As sum_of, f(i, Whole or Part) giving the terms of the two vectors at i in load_two's order for
+// As sum_of, f(i, Whole or Part) giving the terms of the two vectors at i in load_pair's order for
 // T.
 template <class T, class F>
 HWY_INLINE float sum_of_twos(int64_t n, F f) {

@@ -74,7 +74,7 @@ __device__ void write(T* p, const Span& span, const float (&x)[N]) {
 
 // A body has
 //   kCount    neighbours that a thread takes at a time
-//   kAtOnce   how many times it reads before it writes
+//   kUnroll   how many times it reads before it writes
 //   Factors   what is the same for all elements; prepare(Factors&) fills one in shared memory,
 //             called by every thread of the block
 //   Values    what a thread reads: read(span, Values&), then write(span, const Factors&, Values&)

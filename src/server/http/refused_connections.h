@@ -14,7 +14,7 @@ namespace megatron::server {
 
 // No connection can delay another one or the thread that accepts connections, regardless of what
 // its client sends or omits. It has a short time for the beginning of its request, then it is
-// answered, and it is closed once the client has read the answer. If there are more than `kMost`,
+// answered, and it is closed once the client has read the answer. If there are more than `kMax`,
 // the oldest are closed earlier.
 class RefusedConnections {
  public:

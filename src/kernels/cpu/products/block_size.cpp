@@ -11,7 +11,7 @@ BlockSize largest_block(WordKind kind, int64_t cache) {
   constexpr int64_t kColumnBytes = kSliceWords * 4, kStep = 6 * kPanel;
   const int64_t columns = cache / 8 * 3 / kColumnBytes / kStep * kStep;
   const int64_t strip = tile_strip(kind);
-  return {kMostRows / strip * strip, std::clamp(columns, kStep, kMostColumns)};
+  return {kMaxRows / strip * strip, std::clamp(columns, kStep, kMaxColumns)};
 }
 
 int64_t second_level_cache() {
