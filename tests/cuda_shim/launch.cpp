@@ -79,7 +79,7 @@ class Helpers {
   int threads_ = 0;
 };
 
-constexpr int kMaxThreads = 8;
+constexpr int kMaxHostThreads = 8;
 constexpr int64_t kWorthHelp = 4096;  // threads of a kernel
 
 // Kernel names are cached, since finding one reads a file.
@@ -116,7 +116,7 @@ std::string run_kernel(const KernelWork& work, int threads) {
   job->blocks = int64_t{work.grid.x} * work.grid.y * work.grid.z;
   const int64_t all = job->blocks * work.block.x * work.block.y * work.block.z;
   const int cores = static_cast<int>(std::thread::hardware_concurrency());
-  if (threads <= 0) threads = std::min(cores, kMaxThreads);
+  if (threads <= 0) threads = std::min(cores, kMaxHostThreads);
   if (threads == 1 || job->blocks == 1 || all < kWorthHelp) {
     job->take_blocks();
   } else {
