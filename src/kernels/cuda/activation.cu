@@ -6,7 +6,7 @@
 namespace megatron::kernels::cuda {
 namespace {
 
-// Value and derivative at x.
+// Value and derivative of the activation at x.
 struct Slope {
   float value, derivative;
 };
@@ -25,10 +25,10 @@ struct GeluTanh {
     return {xs, fmaf(xs * (1.0f - s), fmaf(x * x, 0.214064449f, 1.59576912f), s)};
   }
 };
-// x Phi(x); beyond |x| remains a polynomial of t = 1 / (1 + 0.3275911 |x| / sqrt(2)), times
+// x Phi(x). For large |x|, the tail is a polynomial of t = 1 / (1 + 0.3275911 |x| / sqrt(2)) times
 // exp(-x^2 / 2) / 2, within 7.5e-8 (Abramowitz & Stegun 7.1.26).
 struct GeluErf {
-  // e: exp(-x^2 / 2)
+  // e is exp(-x^2 / 2).
   __device__ static float distribution(float x, float e) {
     const float t = reciprocal_approx(fmaf(0.231641888f, fabsf(x), 1.0f));
     float p = fmaf(t, 0.530702715f, -0.726576013f);
@@ -70,7 +70,7 @@ struct QuickGelu {
   }
 };
 
-// Calls f with one of the above.
+// Calls f with the activation function named by the argument.
 template <class F>
 __device__ void with(Activation function, F f) {
   switch (function) {
@@ -87,7 +87,7 @@ __device__ void with(Activation function, F f) {
 #include "kernels/activation_formulas-inl.h"
 #undef LANES
 
-// The formula of a call, whose function is chosen on the device: there is one kernel for all
+// The formula of a call. Its function is selected on the device, so that one kernel serves all
 // functions.
 template <bool kBackward, bool kGated>
 struct Chosen {
@@ -110,14 +110,14 @@ __device__ void with_formula(const Chosen<kBackward, kGated>& all, Loops loops) 
   });
 }
 
-// Half of the rows of x or dx, [gate | up], or all of plain ones, which are one row.
+// One half of the rows of x or dx, [gate | up]. An ungated tensor is treated as a single row.
 template <class T>
 struct Half {
   const Tensor& tensor;
   int64_t half, halves;
 };
 
-// Chunks that a thread reads before it computes, so that more loads are on their way.
+// Chunks that a thread reads before it computes, to keep more loads in flight.
 constexpr int kTogether = 2;
 
 template <bool kBackward, bool kGated, class T, class Args, size_t kOperands>

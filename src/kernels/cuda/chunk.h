@@ -1,6 +1,6 @@
-// Rows of numbers in chunks of 16 bytes, one a thread at a time. An element belongs to the same
-// chunk wherever its row lies: of rows that do not begin at multiples of 16 bytes, or that end
-// inside of a chunk, the elements are read and written one by one.
+// Rows of numbers in chunks of 16 bytes, one chunk per thread at a time. Which chunk an element
+// belongs to does not depend on the row's address. Rows that do not begin at a multiple of 16
+// bytes, and a last chunk that is incomplete, are read and written element by element.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -30,12 +30,12 @@ T* address_of(const Tensor& tensor) {
   return tensor.defined() ? static_cast<T*>(tensor.address()) : nullptr;
 }
 
-// Items of element-wise work, which kernels number in 32 bits. Throws Error naming the kernel when
-// there are more.
+// Returns the number of items of element-wise work as the 32-bit number that kernels use. Throws
+// Error naming the kernel if it does not fit.
 uint32_t count_items(const char* kernel, int64_t items);
 
-// N neighbours from p on, of which `count` are there (none for 0 and less); others are 0. whole:
-// all are there and p is a multiple of 16 bytes.
+// Reads N adjacent elements from p on. Only the first `count` exist (none if it is 0 or negative);
+// the others become 0. whole: all N exist and p is a multiple of 16 bytes.
 template <int N, class T>
 __device__ Vector<T, N> load_chunk(const T* p, int64_t count, bool whole) {
   constexpr int kPart = N < kChunk<T> ? N : kChunk<T>;
@@ -53,7 +53,7 @@ __device__ Vector<T, N> load_chunk(const T* p, int64_t count, bool whole) {
   }
   return to;
 }
-// Has the cache of the second level read what lies there, which is some tensor's, beforehand.
+// Prefetches the L2 cache line at p, which must be an address within a tensor.
 template <class T>
 __device__ void prefetch([[maybe_unused]] const T* p) {
 #ifdef __CUDA_ARCH__

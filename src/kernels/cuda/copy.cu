@@ -11,13 +11,13 @@ namespace megatron::kernels::cuda {
 namespace {
 
 struct Dim {
-  int64_t size, from, to;  // elements, strides of x and of out
+  int64_t size, from, to;  // elements; strides of x and of out
 };
 
-// Elements of one launch: their numbers divide as 32-bit ones.
+// Most elements in one launch; their indices are divided as 32-bit numbers.
 constexpr int64_t kMax = int64_t{1} << 31;
 
-// Dims of a copy, the last innermost.
+// Dimensions of a copy, the innermost last.
 struct Layout {
   Dim dims[kMaxRank];
   int rank;
@@ -27,7 +27,8 @@ struct Layout {
     for (int d = 0; d < rank; ++d) product *= dims[d].size;
     return product;
   }
-  // Where the item of that number of all but the last `without` dims begins.
+  // Adds the offsets of an item to `from` and `to`. index numbers the items of all but the last
+  // `without` dimensions.
   __device__ void locate(unsigned index, int64_t& from, int64_t& to, int without) const {
     for (int d = rank - without - 1; d >= 0; --d) {
       const unsigned size = static_cast<unsigned>(dims[d].size), rest = d == 0 ? 0 : index / size;
@@ -39,8 +40,8 @@ struct Layout {
   }
 };
 
-// The dims by out's strides, without those of one element, neighbours joined where both sides
-// allow it.
+// Dimensions ordered by out's strides. Drops those of size 1 and merges adjacent ones if both
+// tensors allow it.
 Layout layout_of(const Tensor& x, const Tensor& out) {
   Layout all{}, layout{};
   for (int d = 0; d < x.rank(); ++d)
@@ -60,7 +61,7 @@ Layout layout_of(const Tensor& x, const Tensor& out) {
   return layout;
 }
 
-// bf16 and f16 convert by way of f32.
+// bf16 and f16 are converted through f32.
 template <class To, class From>
 __device__ To converted(From x) {
   if constexpr (std::is_same_v<To, From>) {
@@ -74,8 +75,9 @@ __device__ To converted(From x) {
   }
 }
 
-// N neighbours of the innermost dim at a time. N above 1: it is dense on both sides, and every
-// address of a vector is aligned; only a copy of one dim ends with fewer than N.
+// Copies N adjacent elements of the innermost dimension at a time. If N > 1, that dimension is
+// contiguous in both tensors and every vector is aligned; only one-dimensional copies may end with
+// fewer than N elements.
 template <class From, class To, int N>
 __global__ void __launch_bounds__(kThreads)
     copy_runs(const From* x, To* out, Layout layout, unsigned items) {
@@ -130,8 +132,9 @@ __global__ void __launch_bounds__(kThreads)
 template <class To>
 inline constexpr int kSide = sizeof(To) < 4 ? 64 : 32;
 
-// The last two dims are rows, x's narrowest, and columns, out's narrowest: a block moves a square
-// of them through shared memory, reading along rows' dim and writing along columns'.
+// The last two dimensions are rows (the smallest stride of x) and columns (the smallest stride of
+// out). Each block copies a square of them through shared memory, reading along the rows' dimension
+// and writing along the columns'.
 template <class From, class To>
 __global__ void __launch_bounds__(kThreads)
     copy_squares(const From* x, To* out, Layout layout, unsigned row_squares,
@@ -163,9 +166,10 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// Makes the dim that x is narrowest in the last but one; false where squares gain nothing.
+// Moves the dimension with x's smallest stride to the last position but one. Returns false if
+// copying squares gains nothing.
 bool arrange_squares(Layout& layout) {
-  constexpr int64_t kMin = 8;  // elements along either side
+  constexpr int64_t kMin = 8;  // minimum number of elements along either side
   const Dim column = layout.dims[layout.rank - 1];
   if (layout.rank < 2 || column.size < kMin) return false;
   int chosen = 0;
@@ -207,7 +211,8 @@ void copy_elements(const From* x, To* out, Layout layout, Stream& stream) {
          layout, static_cast<unsigned>(rows), static_cast<unsigned>(columns));
 }
 
-// Makes the layout one of `units` elements each; false where the elements make up none.
+// Converts the layout to units of `units` elements each. Returns false if the elements cannot be
+// grouped into units.
 bool make_units(Layout& layout, int64_t units) {
   Dim& inner = layout.dims[layout.rank - 1];
   if (inner.from != 1 || inner.to != 1 || inner.size % units != 0) return false;
@@ -220,7 +225,7 @@ bool make_units(Layout& layout, int64_t units) {
   return true;
 }
 
-// Elements of one type as wider units, where they make them up.
+// Copies elements of one type in wider units. Returns false if they cannot be grouped into units.
 template <class Unit, class T>
 bool copy_units(const T* x, T* out, Layout layout, Stream& stream) {
   if constexpr (sizeof(Unit) <= sizeof(T)) {
@@ -238,7 +243,8 @@ bool copy_units(const T* x, T* out, Layout layout, Stream& stream) {
 template <class From, class To>
 void copy_typed(const From* x, To* out, Layout layout, Stream& stream) {
   if (layout.elements() > kMax) {
-    constexpr int64_t kWhole = 16;  // elements that keep the second half as aligned as the first
+    // Multiple of elements that keeps the second half as aligned as the first.
+    constexpr int64_t kWhole = 16;
     const auto longest =
         std::max_element(layout.dims, layout.dims + layout.rank,
                          [](const Dim& a, const Dim& b) { return a.size < b.size; });
@@ -276,7 +282,7 @@ void run(const CopyArgs& args, Stream& stream) {
 void copy(const CopyArgs& args, Stream& stream) {
   check(args);
   if (args.x.elements() == 0) return;
-  if (args.x.dtype() == args.out.dtype()) {  // bits
+  if (args.x.dtype() == args.out.dtype()) {  // copies bits
     switch (size_of(args.x.dtype())) {
       case 1: return run<uint8_t, uint8_t>(args, stream);
       case 2: return run<uint16_t, uint16_t>(args, stream);

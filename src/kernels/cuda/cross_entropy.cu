@@ -6,7 +6,7 @@
 namespace megatron::kernels::cuda {
 
 int64_t logits_memory(const Stream& stream) {
-  constexpr int kOthers = 1024;  // bytes of shared memory that are not the row's
+  constexpr int kOthers = 1024;  // bytes of shared memory reserved for other purposes than the row
   int bytes = 0;
   megatron::cuda::check(cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin,
                                                stream.device().index),
@@ -16,11 +16,11 @@ int64_t logits_memory(const Stream& stream) {
 
 namespace {
 
-// T: of logits, D: of dlogits. One block a row.
+// T: type of logits. D: type of dlogits. One block per row.
 template <class T, class D>
 struct Losses {
   const T* logits;
-  D* dlogits;  // null for none
+  D* dlogits;  // may be null
   const int32_t* labels;
   const float* weights;
   float* loss;
@@ -89,7 +89,7 @@ void losses(const CrossEntropyArgs& args, Stream& stream) {
 
 }  // namespace
 
-// A label outside of the vocabulary, where the contract leaves it open, gives loss NaN.
+// A label outside of the vocabulary, which the contract leaves undefined, gives loss NaN.
 void cross_entropy(const CrossEntropyArgs& args, Stream& stream) {
   check(args);
   for_storage_type("cross_entropy", args.logits.dtype(), [&](auto type) {

@@ -1,4 +1,4 @@
-// Division by a number that is the same in all threads, for a few instructions.
+// Fast division by a number that is the same for all threads.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -8,8 +8,8 @@
 
 namespace megatron::kernels::cuda {
 
-// Quotients of numbers below 2^31, by multiplication (Granlund & Montgomery 1994): with
-// s = ceil(log2 d) and m = ceil(2^(31+s) / d), n m / 2^(31+s) exceeds n / d by less than 1 / d.
+// Divides numbers below 2^31 by multiplication (Granlund & Montgomery 1994): with s = ceil(log2 d)
+// and m = ceil(2^(31+s) / d), n m / 2^(31+s) exceeds n / d by less than 1 / d.
 class Divisor {
  public:
   explicit Divisor(uint32_t value)  // 1 to 2^31

@@ -27,7 +27,7 @@ __device__ double uniform(uint32_t low, uint32_t high) {
   return static_cast<double>((uint64_t{high} << 32 | low) >> 11) * 0x1p-53;
 }
 
-// The compiler may not fuse these.
+// Explicitly rounded operations that the compiler cannot fuse.
 __device__ double plus(double a, double b) { return __dadd_rn(a, b); }
 __device__ double times(double a, double b) { return __dmul_rn(a, b); }
 
@@ -85,7 +85,7 @@ template <class T>
 struct Rows {
   T* out;
   int64_t columns, stride, first, step;
-  int64_t pairs, items;  // pairs of draws of which a row may hold one; those of all rows
+  int64_t pairs, items;  // pairs: pairs of draws that a row may contain; items: pairs of all rows
 };
 
 template <class T>

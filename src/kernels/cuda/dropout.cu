@@ -14,17 +14,17 @@ template <class T>
 struct Rows {
   const T* x;
   T* out;
-  const int64_t* samples;  // null: all is kept
+  const int64_t* samples;  // null: everything is kept
   int64_t width;
   uint32_t first_row, items;  // items: chunks of all rows
-  Divisor chunks, length;     // of a row; rows of a sample
+  Divisor chunks, length;     // chunks per row; rows per sample
   uint64_t key;
   uint32_t threshold;
   float scale;
   bool whole;
 };
 
-// x, as it is kept or dropped.
+// Applies dropout to a chunk.
 template <class T>
 __device__ Vector<T, kChunk<T>> kept(const Rows<T>& rows, Vector<T, kChunk<T>> x, uint32_t row,
                                      uint32_t channel) {

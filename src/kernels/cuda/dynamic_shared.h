@@ -5,7 +5,8 @@
 
 namespace megatron::kernels::cuda {
 
-// Aligned to 16 bytes; its size is the launch's Grid::dynamic_shared.
+// The block's dynamic shared memory, aligned to 16 bytes. Its size is the launch's
+// Grid::dynamic_shared.
 __device__ inline unsigned char* dynamic_shared() {
   extern __shared__ __align__(16) unsigned char megatron_dynamic_shared[];
   return megatron_dynamic_shared;

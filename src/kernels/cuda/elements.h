@@ -1,5 +1,6 @@
-// Element-wise work on contiguous tensors: a thread takes some neighbours at a time, in accesses of
-// up to 16 bytes where all addresses allow it, else one by one. The arithmetic is one and the same.
+// Element-wise work on contiguous tensors. Each thread takes a few adjacent elements at a time, in
+// accesses of up to 16 bytes if all addresses are aligned, else one by one. The arithmetic is the
+// same in both cases.
 #pragma once
 
 #include <algorithm>
@@ -9,11 +10,11 @@
 
 namespace megatron::kernels::cuda {
 
-// Neighbours that make one access of the widest of these types.
+// Number of adjacent elements that fill one 16-byte access of the widest of these types.
 template <class... Types>
 inline constexpr int kNeighbours = kVectorBytes / static_cast<int>(std::max({sizeof(Types)...}));
 
-// Elements of one access when a thread takes N.
+// Number of elements in one access if a thread takes N.
 template <class T, int N>
 inline constexpr int kPiece = std::min(N, kVectorBytes / static_cast<int>(sizeof(T)));
 
@@ -24,20 +25,21 @@ bool aligned(const T* p) {
   return reinterpret_cast<uintptr_t>(p) % (sizeof(T) * static_cast<size_t>(kPiece<T, N>)) == 0;
 }
 
-// Up to N neighbours: `count` of them from element `first` on; vectors only with all of them.
+// Up to N adjacent elements: `count` of them, from element `first` on. vector: all N exist and can
+// be accessed as vectors.
 struct Span {
   int64_t first;
   int count;
   bool vector;
 };
 
-// Number of elements, at most N, that are left.
+// Number of elements that remain for this thread, at most N.
 template <int N>
 __device__ int left(int64_t elements) {
   return elements < N ? (elements > 0 ? static_cast<int>(elements) : 0) : N;
 }
 
-// Values beyond the span are 0.
+// Reads a span; elements beyond its end become 0.
 template <int N, class T>
 __device__ void read(const T* p, const Span& span, float (&x)[N]) {
   if (span.vector) {
@@ -72,11 +74,11 @@ __device__ void write(T* p, const Span& span, const float (&x)[N]) {
   }
 }
 
-// A body has
-//   kCount    neighbours that a thread takes at a time
-//   kUnroll   how many times it reads before it writes
-//   Factors   what is the same for all elements; prepare(Factors&) fills one in shared memory,
-//             called by every thread of the block
+// A Body has
+//   kCount    adjacent elements that a thread takes at a time
+//   kUnroll   how many times a thread reads before it writes
+//   Factors   values shared by all elements; every thread of the block calls prepare(Factors&),
+//             which fills them in shared memory
 //   Values    what a thread reads: read(span, Values&), then write(span, const Factors&, Values&)
 template <class Body>
 __global__ void __launch_bounds__(kThreads) over_elements(int64_t n, bool vectors, Body body) {
@@ -103,13 +105,13 @@ __global__ void __launch_bounds__(kThreads) over_elements(int64_t n, bool vector
   }
 }
 
-// For bodies whose elements need nothing else.
+// Factors of bodies that need none.
 struct NoFactors {};
 
-// Some for every multiprocessor; each prepares once.
+// Limit on the number of blocks, a few for every multiprocessor, since each calls prepare() once.
 inline constexpr int64_t kMaxElementBlocks = 132 * 32;
 
-// Queues the body for n elements. vectors: all its tensors are aligned.
+// Launches the body for n elements. vectors: all its tensors are aligned.
 template <class Body>
 void run_over_elements(const char* name, int64_t n, bool vectors, const Body& body,
                        Stream& stream) {

@@ -18,8 +18,8 @@ struct Add {
   const A* a;
   const B* b;
   Out* out;
-  int64_t row;  // elements of b where it is one row, else 0
-  bool whole;   // no vector goes beyond the end of a row
+  int64_t row;  // elements of b if it is a single row, else 0
+  bool whole;   // no vector crosses the end of a row
 
   __device__ void prepare(Factors&) const {}
   __device__ void read(const Span& span, Values& v) const {
@@ -49,7 +49,7 @@ void add_typed(const AddArgs& args, Stream& stream) {
   run_over_elements("add", args.out.elements(), vectors, body, stream);
 }
 
-// Bits of T everywhere.
+// Fills a tensor with the bits of a T.
 template <class T>
 struct Fill {
   static constexpr int kCount = kVectorBytes / static_cast<int>(sizeof(T)), kUnroll = 4;

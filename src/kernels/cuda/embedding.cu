@@ -10,22 +10,22 @@ namespace {
 
 constexpr int kWarps = kThreads / kWarp;
 
-// The ids of tokens, and the rows of the table that they name.
+// Token ids, and the table rows that they select.
 struct Ids {
   const int32_t* ids;
   int64_t tokens, rows, first;
 
-  // -1: the table has no such row. Without a part that is the caller's error, and the row is left
-  // out: what reads data checks ids.
+  // Returns -1 if the table has no such row. If the table is not a part of a larger one, that is an
+  // error of the caller, since data readers check ids; the row is then skipped.
   __device__ int64_t row(int64_t token) const {
     const int64_t row = ids[token] - first;
     return row >= 0 && row < rows ? row : -1;
   }
 };
 
-// For the gradient the tokens are listed by row. counts[row] tokens name a row; its list lies in
-// tokens before ends[row]. hits are the rows with a list, in any order, and totals the number of
-// listed tokens and of hits. Where lists lie changes from run to run, what they hold does not.
+// Lists of tokens by table row, for the gradient. counts[row] tokens name a row; its list ends at
+// tokens + ends[row]. hits are the rows with a list, in any order, and totals the numbers of listed
+// tokens and of hits. The positions of lists vary between runs, their contents do not.
 struct Lists {
   int32_t *counts, *totals, *ends, *tokens, *hits;
 };
@@ -42,7 +42,7 @@ __global__ void __launch_bounds__(kThreads) count_tokens(Ids ids, Lists lists) {
   if (row >= 0) atomicAdd(lists.counts + row, 1);
 }
 
-// Gives each row a place for its list: a warp asks once for all of its rows.
+// Allocates each row's list. A warp makes one atomic addition for all of its rows.
 __global__ void __launch_bounds__(kThreads) place_lists(Lists lists, int64_t rows) {
   const int lane = threadIdx.x % kWarp;
   const int64_t row = int64_t{blockIdx.x} * kThreads + threadIdx.x;
@@ -64,7 +64,7 @@ __global__ void __launch_bounds__(kThreads) place_lists(Lists lists, int64_t row
   if (count > 0) lists.hits[number + __popc(hit & ((1u << lane) - 1))] = static_cast<int32_t>(row);
 }
 
-// In any order within a list.
+// Fills the lists, each in arbitrary order.
 __global__ void __launch_bounds__(kThreads) list_tokens(Ids ids, Lists lists) {
   const int64_t token = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (token >= ids.tokens) return;
@@ -72,8 +72,8 @@ __global__ void __launch_bounds__(kThreads) list_tokens(Ids ids, Lists lists) {
   if (row >= 0) lists.tokens[atomicAdd(lists.ends + row, 1)] = static_cast<int32_t>(token);
 }
 
-// A warp puts a list in ascending order: a short one by counting lesser tokens, a longer one by
-// going through all ids again.
+// Sorts the lists in ascending order, one warp per list. Short lists count smaller tokens; for
+// longer ones the warp scans all ids again.
 __global__ void __launch_bounds__(kThreads) order_lists(Ids ids, Lists lists) {
   const int lane = threadIdx.x % kWarp;
   const int64_t hit = int64_t{blockIdx.x} * kWarps + threadIdx.x / kWarp;
@@ -108,7 +108,7 @@ __global__ void __launch_bounds__(kThreads) order_lists(Ids ids, Lists lists) {
   }
 }
 
-// What the gradient's last step works on. A warp adds kColumns<T> neighbouring columns a lane.
+// Inputs of the last step of the gradient. Each lane of a warp adds kColumns<T> adjacent columns.
 template <class T>
 inline constexpr int kColumns = kNeighbours<T>;
 template <class T>
@@ -140,7 +140,7 @@ __device__ void add_tokens(const Gradient<T>& g, const int32_t* tokens, int coun
   }
 }
 
-// What lies in a row before.
+// Reads the row's previous gradient if it is accumulated.
 template <class T>
 __device__ void read_old(const Gradient<T>& g, int64_t row, const Span& columns,
                          float (&old)[kColumns<T>]) {
@@ -157,13 +157,13 @@ __device__ void put(const Gradient<T>& g, int64_t row, const Span& columns,
   write(g.dtable, {row * g.width + columns.first, columns.count, columns.vector}, sum);
 }
 
-// A row that is named, and where its list is. tokens: 0 for none.
+// A row that occurs, and its list of tokens. tokens is 0 if there is none.
 struct Hit {
   int32_t row, tokens, begin;
 };
 
-// A block has a slab of columns of kWarps hits, one a warp. A list of more than kLong tokens is cut
-// into kWarps parts, which all of its warps add, and whose sums are added in order.
+// Each block processes a slab of columns of kWarps hits, one per warp. A list of more than kLong
+// tokens is divided into kWarps parts, one per warp, whose sums are added in order.
 constexpr int kLong = 64;
 
 template <class T>
@@ -214,8 +214,8 @@ __device__ void add_hits(const Gradient<T>& g, const Lists& lists, int64_t block
   }
 }
 
-// The first blocks add the rows that are hit; the others, if any, clear the rest of the table, a
-// row a warp.
+// The first blocks add the rows that occur. The others, if any, clear the rest of the table, one
+// row per warp.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     add_rows(Gradient<T> g, Lists lists, int64_t hit_blocks, int64_t rows) {
@@ -284,8 +284,8 @@ void embedding(const EmbeddingArgs& args, Stream& stream) {
   gather_rows("embedding", ids, ids.tokens, args.table, args.out, stream);
 }
 
-// A row that more than 64 tokens name is the sum of eight sums, each of neighbouring tokens, in
-// their order.
+// The gradient of a row that more than 64 tokens name is the sum of eight partial sums, each over
+// adjacent tokens in order.
 void embedding_backward(const EmbeddingBackwardArgs& args, Stream& stream) {
   check(args);
   for_storage_type("embedding_backward", args.dout.dtype(), [&](auto type) {

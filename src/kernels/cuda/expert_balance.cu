@@ -25,8 +25,8 @@ struct Sinkhorn {
   double *k, *c, *r;
 };
 
-// Columns that a block sums at a time, and the threads of each: those of a column are `columns`
-// apart.
+// Columns that a block sums at a time, and threads per column. The threads of one column are
+// `columns` apart.
 struct ColumnThreads {
   int columns, threads;
 
@@ -34,7 +34,7 @@ struct ColumnThreads {
       : columns(min(experts, kSinkhornThreads)), threads(kSinkhornThreads / columns) {}
 };
 
-// r, a warp a row.
+// Computes r, one warp per row.
 template <class C>
 __device__ void scale_rows_of(const Sinkhorn<C>& s) {
   for (int64_t t = warp_of_row(); t < s.tokens; t += kSinkhornThreads / kWarp) {
@@ -45,7 +45,7 @@ __device__ void scale_rows_of(const Sinkhorn<C>& s) {
   }
 }
 
-// c; gives the sum of this thread's changes.
+// Computes c. Returns the sum of this thread's changes.
 template <class C>
 __device__ double scale_columns_of(const Sinkhorn<C>& s, double* partial) {
   const ColumnThreads cut(s.experts);
@@ -70,7 +70,7 @@ __device__ double scale_columns_of(const Sinkhorn<C>& s, double* partial) {
   return change;
 }
 
-// One block, so that no iteration needs the host or another block.
+// Uses a single block, so that no iteration needs the host or another block.
 template <class C>
 __global__ void __launch_bounds__(kSinkhornThreads) balance_tokens(Sinkhorn<C> s) {
   __shared__ double partial[kSinkhornThreads];
@@ -124,7 +124,7 @@ struct Thresholds {
   C *above, *thresholds;
 };
 
-// A warp a token, with the scores of its experts and the values by which they are chosen in shared
+// One warp per token, with the scores of its experts and the values that select them in shared
 // memory.
 template <class C>
 __global__ void __launch_bounds__(kThreads) find_scores_above(Thresholds<C> work) {
@@ -162,7 +162,8 @@ using KeyOf = std::conditional_t<sizeof(C) == 8, uint64_t, uint32_t>;
 template <class Key>
 inline constexpr Key kHighestBit = Key(1) << (8 * sizeof(Key) - 1);
 
-// Whole numbers in the order of the values; NaN is as minus infinity, zeros are alike.
+// Maps values to unsigned integers of the same order. NaN counts as -infinity, and both zeros are
+// equal.
 template <class C>
 __device__ KeyOf<C> key_of(C value) {
   value = value == value ? value + C(0) : C(-INFINITY);
@@ -175,7 +176,7 @@ __device__ C value_of(KeyOf<C> key) {
   return same_bits<C>(static_cast<KeyOf<C>>((key & highest) != 0 ? key ^ highest : ~key));
 }
 
-// A block an expert: the key of the value at `place` is found bit by bit, as the largest that more
+// One block per expert. Finds the key of the value at `place` bit by bit: the largest key that more
 // than `place` values reach.
 template <class C>
 __global__ void __launch_bounds__(kThreads) find_thresholds(Thresholds<C> work, int64_t place) {

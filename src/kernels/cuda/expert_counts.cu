@@ -5,7 +5,7 @@
 namespace megatron::kernels::cuda {
 namespace {
 
-// A block an expert: integers, so that their order does not matter.
+// One block per expert. Counts are integers, so the order does not matter.
 template <class C>
 __global__ void __launch_bounds__(kThreads)
     count_choices(int64_t slots, const int32_t* experts, const int32_t* rows, float beta,
@@ -20,7 +20,7 @@ __global__ void __launch_bounds__(kThreads)
     counts[expert] = static_cast<C>(count) + (beta == 0 ? C(0) : counts[expert]);
 }
 
-// One block. Counts are whole numbers, whose sum is exact in f64.
+// One block. Counts are integers, so their sum is exact in f64.
 template <class C>
 __global__ void __launch_bounds__(kThreads)
     divide_by_sum(int64_t experts, const C* counts, C* shares) {
@@ -32,7 +32,7 @@ __global__ void __launch_bounds__(kThreads)
     shares[e] = sum == 0 ? C(0) : static_cast<C>(static_cast<double>(counts[e]) / sum);
 }
 
-// One block. Counts are whole numbers, whose sum is exact in f64.
+// One block. Counts are integers, so their sum is exact in f64.
 template <class C>
 __global__ void __launch_bounds__(kThreads)
     move_bias(int64_t experts, double rate, const C* counts, C* bias) {

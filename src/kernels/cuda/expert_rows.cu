@@ -1,5 +1,5 @@
-// The order of slots by expert: a stable sort by counting. Blocks of slots are counted by expert,
-// each expert's counts become places in it, and each block puts its slots there in order.
+// Sorts slots by expert with a stable counting sort: counts each expert's slots per block of slots,
+// turns the counts into positions, then places each block's slots in order.
 #include "kernels/cuda/chunk.h"
 #include "kernels/cuda/dynamic_shared.h"
 #include "kernels/cuda/kernels.h"
@@ -15,18 +15,19 @@ constexpr const char* kName = "expert_rows";
 
 struct SlotSort {
   SlotBlocks blocks;
-  const int32_t* chosen;  // of each slot: an expert, or one that is none of these
-  int64_t first;          // expert
-  int64_t capacity;       // 0: none
+  const int32_t* chosen;  // [slots]: chosen expert, possibly one that this rank does not hold
+  int64_t first;          // first local expert
+  int64_t capacity;       // 0: unlimited
   bool padded;
-  int64_t most;     // rows
-  int32_t* counts;  // [blocks, experts]; once they are added, the place of a block's first slot in
-                    // its segment
-  int32_t* starts;  // [segments + 1, experts]: how many rows of an expert come before a segment's
+  int64_t most;  // most rows
+  // [blocks, experts]; add_counts replaces each by the position of the block's first slot in its
+  // segment
+  int32_t* counts;
+  int32_t* starts;  // [segments + 1, experts]: number of an expert's rows before each segment
   int32_t *offsets, *slots, *rows;
 
   __device__ int experts() const { return static_cast<int>(blocks.experts); }
-  // -1: none.
+  // Local expert of a slot, or -1 if it is not local.
   __device__ int expert(int64_t slot) const {
     const int64_t e = chosen[slot] - first;
     return e >= 0 && e < blocks.experts ? static_cast<int>(e) : -1;
@@ -37,7 +38,7 @@ struct SlotSort {
   __device__ int64_t rows_of_padded() const { return capacity * blocks.segments; }
 };
 
-// The slots of a block of threads.
+// The slots that this block of threads processes.
 struct SlotRange {
   int64_t segment, begin, end;
 
@@ -69,7 +70,7 @@ __global__ void __launch_bounds__(kThreads) count_slots(SlotSort sort) {
     sort.counts[int64_t{blockIdx.x} * experts + e] = counts[e];
 }
 
-// A thread an expert.
+// One thread per expert.
 __global__ void __launch_bounds__(kThreads) add_counts(SlotSort sort) {
   constexpr int kUnroll = 8;
   const int64_t e = int64_t{blockIdx.x} * kThreads + threadIdx.x, experts = sort.blocks.experts;
@@ -97,7 +98,7 @@ __global__ void __launch_bounds__(kThreads) add_counts(SlotSort sort) {
   sort.starts[sort.blocks.segments * experts + e] = start + sort.kept(place);
 }
 
-// By one warp.
+// Runs in one warp.
 __global__ void __launch_bounds__(kWarp) add_experts(SlotSort sort) {
   const int lane = static_cast<int>(threadIdx.x), experts = sort.experts();
   const int32_t* totals = sort.starts + sort.blocks.segments * experts;
@@ -116,7 +117,7 @@ __global__ void __launch_bounds__(kWarp) add_experts(SlotSort sort) {
   }
 }
 
-// The lanes of the warp with the same number.
+// Mask of the lanes whose number equals this lane's.
 __device__ unsigned lanes_with(int number) {
   unsigned lanes = 0;
   for (int lane = 0; lane < kWarp; ++lane)
@@ -124,7 +125,7 @@ __device__ unsigned lanes_with(int number) {
   return lanes;
 }
 
-// A warp a block of slots: of the next place of each expert it keeps count in shared memory.
+// One warp per block of slots. It tracks the next position of each expert in shared memory.
 __global__ void __launch_bounds__(kWarp) put_slots(SlotSort sort) {
   auto* places = reinterpret_cast<int32_t*>(dynamic_shared());
   const int lane = static_cast<int>(threadIdx.x), experts = sort.experts();
@@ -154,8 +155,8 @@ __global__ void __launch_bounds__(kWarp) put_slots(SlotSort sort) {
   }
 }
 
-// Leaves an expert to those of all its slots that are among the largest of their segment. A thread
-// a slot of the list, which is sorted without a capacity.
+// Keeps, per expert and segment, only the slots with the largest weights up to the capacity. One
+// thread per slot of the list, which was sorted without a capacity.
 template <class C>
 __global__ void __launch_bounds__(kThreads)
     keep_largest(SlotSort all, const C* weights, int64_t capacity) {

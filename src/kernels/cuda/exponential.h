@@ -1,13 +1,13 @@
-// e^x and 1/x by the multiprocessor's own functions: a fraction of the instructions of expf and of
-// a division, for kernels that would be bound by these instead of by memory.
+// e^x and 1/x by the GPU's approximate instructions. They cost a fraction of expf and of a
+// division, for kernels that would otherwise be bound by arithmetic instead of memory.
 #pragma once
 
 #include <cuda_runtime.h>
 
 namespace megatron::kernels::cuda {
 
-// Off by at most (|x| + 4) 2^-23 of its value: of a softmax's terms, the less the more one weighs.
-// 0 where e^x is no normal number.
+// Relative error at most (|x| + 4) 2^-23; in a softmax, larger terms are thus more accurate.
+// Returns 0 if e^x is not a normal number.
 __device__ inline float exp_approx(float x) {
   const float y = x * 1.44269504f;
 #ifdef __CUDA_ARCH__

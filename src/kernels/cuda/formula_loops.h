@@ -1,5 +1,5 @@
-// The loops of element-wise kernels on CUDA: a formula (kernels/formulas-inl.h) over contiguous
-// tensors, or over rows [T,N] that may lie apart.
+// Loops of element-wise CUDA kernels, which apply a formula (kernels/formulas-inl.h) to contiguous
+// tensors or to rows [T,N] with a stride.
 #pragma once
 
 #include <utility>
@@ -12,15 +12,15 @@
 
 namespace megatron::kernels::cuda {
 
-// Calls f with the formula, or, of one that is chosen by the arguments, with that one
-// (activation.cu): outside of loops.
+// Calls loops with the formula. A formula that is selected by an argument (activation.cu) overloads
+// this to select it once, outside of the loops.
 template <class F, class Loops>
 __device__ void with_formula(const F& formula, Loops loops) {
   loops(formula);
 }
 
-// A formula over the tensors of a call, a body of over_elements and over_rows. Operands: inputs,
-// then outputs.
+// Applies a formula to the tensors of one call, as a Body of over_elements and over_rows. Operands
+// are the inputs, then the outputs.
 template <class Form, class F>
 class FormulaBody {
  public:
@@ -45,7 +45,7 @@ class FormulaBody {
 
   F formula;
   void* operands[kOperands] = {};
-  int64_t strides[kOperands] = {};  // of rows, in elements
+  int64_t strides[kOperands] = {};  // row strides in elements
 
   // True if rows begin at addresses where kCount adjacent elements can be read and written at once.
   bool vectors() const { return in_vectors(All()); }
@@ -57,7 +57,8 @@ class FormulaBody {
   __device__ void write(const Span& span, const Factors&, Values& v) const {
     write_values(formula, span, v, 0);
   }
-  // By the formula or a part of it (with_formula).
+  // Computes and writes values with the formula or, if it is selected by an argument, the selected
+  // one (with_formula).
   template <class Part>
   __device__ void write_values(const Part& part, const Span& span, const Values& v,
                                int64_t row) const {
@@ -105,11 +106,12 @@ class FormulaBody {
   }
 };
 
-// All rows in chunks of kCount neighbours, kTogether a thread, which it reads before it computes.
+// All rows in chunks of kCount adjacent elements. A thread reads kTogether chunks before it
+// computes.
 struct FormulaRows {
   int64_t width;
   uint32_t items;
-  Divisor chunks;  // of a row
+  Divisor chunks;  // chunks per row
   bool vectors;
 };
 template <int kTogether, class Body>
@@ -134,8 +136,8 @@ __global__ void __launch_bounds__(kThreads) over_rows(FormulaRows all, Body body
   });
 }
 
-// Queues the body for rows of `width` elements. Throws Error naming the kernel where they are too
-// many.
+// Launches the body for rows of `width` elements. Throws Error naming the kernel if there are too
+// many chunks.
 template <int kTogether, class Body>
 void run_over_rows(const char* kernel, int64_t rows, int64_t width, const Body& body,
                    Stream& stream) {

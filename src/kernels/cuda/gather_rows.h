@@ -1,4 +1,4 @@
-// Copies of rows of a table, picked one by one.
+// Gathers rows of a table.
 #pragma once
 
 #include <type_traits>
@@ -9,7 +9,7 @@
 
 namespace megatron::kernels::cuda {
 
-// Rows as units of bytes: a warp copies kGatheredAtOnce of them a lane.
+// Units (of sizeof(Unit) bytes) that each lane of a warp copies.
 inline constexpr int kGatheredAtOnce = 4;
 
 template <class Unit, class Pick>
@@ -45,8 +45,8 @@ void gather_units(const char* name, const Pick& pick, int64_t rows, const Tensor
          address_of<Unit>(out), width, slabs);
 }
 
-// out[i,:] = table[pick.row(i),:] for i < rows, zeros where that is negative; both contiguous, of
-// one type.
+// out[i,:] = table[pick.row(i),:] for i < rows; zeros if pick.row(i) is negative. Both tensors are
+// contiguous and of one type.
 template <class Pick>
 void gather_rows(const char* name, const Pick& pick, int64_t rows, const Tensor& table,
                  const Tensor& out, Stream& stream) {

@@ -9,9 +9,9 @@
 namespace megatron::kernels::cuda {
 namespace {
 
-constexpr int kRowsOfBlock = kThreads / kWarp;  // a warp has one row
+constexpr int kRowsOfBlock = kThreads / kWarp;  // one warp per row
 
-// Where rows [t,g,:] of a tensor [T,G,W] begin.
+// Addresses of the rows [t,g,:] of a tensor [T,G,W].
 template <class T>
 struct Rows {
   T* data;
@@ -32,7 +32,7 @@ struct NormCall {
   Rows<T> out;  // or dx
   const T *weight, *bias;
   float offset, eps;
-  const float* sums;  // squares, or products; null: rows lie here whole
+  const float* sums;  // of squares, or of products; null: rows are complete on this rank
   float *mean, *rstd;
   int64_t rows;
   int heads, width, row_width;
@@ -99,7 +99,7 @@ __global__ void __launch_bounds__(kThreads) differentiate(NormCall<T> call) {
   const float mean_g_xhat = call.sums == nullptr
                                 ? warp_sum(g_xhat) / width
                                 : call.sums[row] * rstd / static_cast<float>(call.row_width);
-  // dx may be dout: each element is read before it is written, by the same lane.
+  // dx may be dout: the same lane reads each element before it writes it.
   for (int i = call.lane(); i < call.width; i += kWarp)
     dx[i] = from_float<T>(rstd * (slope(i) - mean_g - __fmul_rn(xhat(i), mean_g_xhat)));
 }
@@ -107,13 +107,13 @@ __global__ void __launch_bounds__(kThreads) differentiate(NormCall<T> call) {
 template <class T>
 struct SumCall {
   Rows<const T> x, dout;
-  const float *mean, *rstd;   // mean: of a LayerNorm
-  float *dweights, *dbiases;  // partial rows, one a block of tokens; null: not formed
+  const float *mean, *rstd;   // mean: LayerNorm only
+  float *dweights, *dbiases;  // partial rows, one per block of tokens; null: not computed
   int64_t tokens;
   int height, heads, width;
 };
 
-// A thread has one column of a block of tokens.
+// Each thread sums one column of a block of tokens.
 template <class T>
 __global__ void __launch_bounds__(kThreads) sum_columns(SumCall<T> call) {
   const int column = static_cast<int>(blockIdx.y) * kThreads + static_cast<int>(threadIdx.x);
@@ -195,7 +195,7 @@ void head_norm_backward(const HeadNormBackwardArgs& args, Stream& stream) {
   for_storage_type("head_norm_backward", args.x.dtype(), [&](auto type) {
     using T = decltype(type);
     if (args.x.elements() == 0) return;
-    // The sums read dout, which dx may overwrite.
+    // Runs before dx, which may overwrite dout, is written.
     if (partials.dweights.defined() || partials.dbiases.defined()) {
       const SumCall<T> sums{.x = rows_of<const T>(args.x),
                             .dout = rows_of<const T>(args.dout),

@@ -1,4 +1,4 @@
-// CUDA's kernels; contracts in kernels/*.h.
+// Declares the CUDA kernels; kernels/*.h has their contracts.
 #pragma once
 
 #include "device/stream.h"

@@ -1,4 +1,4 @@
-// float as formulas see it (kernels/formulas-inl.h).
+// The scalar operations that formulas (kernels/formulas-inl.h) need, for float.
 #pragma once
 
 #include <cuda_runtime.h>

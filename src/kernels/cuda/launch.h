@@ -1,4 +1,4 @@
-// Launching kernels, and how their work is cut.
+// Launches kernels and divides their work into blocks.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -12,7 +12,7 @@
 
 namespace megatron::kernels::cuda {
 
-// Threads of a block of element-wise work, and bytes that a thread reads and writes at a time.
+// Threads per block for element-wise work, and bytes that a thread reads or writes at a time.
 inline constexpr int kThreads = 256;
 inline constexpr int kVectorBytes = 16;
 
@@ -21,13 +21,13 @@ struct Grid {
   size_t dynamic_shared = 0;  // bytes
 };
 
-// One thread an item, in blocks of kThreads.
+// Grid with one thread per item, in blocks of kThreads.
 inline Grid grid_for(int64_t items) {
   return {dim3(static_cast<unsigned>(std::max<int64_t>(1, ceil_div(items, kThreads))))};
 }
 
-// Queues the kernel. A kernel with no work (a dimension of 0 blocks) is the caller's to leave out.
-// Throws Error naming `name` for a launch that CUDA refuses.
+// Launches the kernel on the stream. Callers must skip launches with no work (a grid dimension of
+// 0). Throws Error naming the kernel if CUDA refuses the launch.
 template <class... Parameters, class... Arguments>
 void launch(const char* name, void (*kernel)(Parameters...), const Grid& grid, Stream& stream,
             const Arguments&... arguments) {
@@ -40,12 +40,13 @@ void launch(const char* name, void (*kernel)(Parameters...), const Grid& grid, S
                         name);
 }
 
-// Shared memory that a block may have on every GPU of the supported compute capabilities.
+// Shared memory per block that every GPU of the supported compute capabilities offers.
 inline constexpr size_t kSharedEverywhere = 99 << 10;
-// Throws Error naming the kernel's work where the thread's GPU gives a block less than that.
+// Throws Error naming the kernel if the current GPU offers less shared memory per block than
+// `bytes`.
 void check_shared_memory(const char* name, size_t bytes);
 
-// Lets a kernel have that many bytes of dynamic shared memory a block; above 48 KB it must ask.
+// Allows a kernel `bytes` of dynamic shared memory per block, which CUDA requires above 48 KB.
 template <class... Parameters>
 void allow_dynamic_shared(void (*kernel)(Parameters...), size_t bytes) {
   megatron::cuda::check(

@@ -1,5 +1,5 @@
-// A row of logits that a block of threads reads once: as much of it as fits is kept in shared
-// memory, and the rest is read again when it is needed again.
+// A row of logits that one block reads from memory once if it fits into shared memory. The part
+// that does not fit is read again when it is needed again.
 #pragma once
 
 #include <algorithm>
@@ -9,16 +9,16 @@
 
 namespace megatron::kernels::cuda {
 
-// Chunks that a thread has to read where there are threads for all of them; and those that it reads
-// before it computes, fewer where code takes more registers than there are. The order of its
-// chunks, and with it every sum, is the same.
+// kLogitsTogether: chunks per thread if the row has threads for all of them. kLogitsInFlight:
+// chunks that a thread reads before it computes, fewer on GPUs where the code would need too many
+// registers. It does not affect the order of a thread's chunks or any sum.
 inline constexpr int kLogitsTogether = 4;
 #if defined(__CUDA_ARCH__) && (__CUDA_ARCH__ == 800 || __CUDA_ARCH__ >= 1000)
 inline constexpr int kLogitsInFlight = 2;
 #else
 inline constexpr int kLogitsInFlight = kLogitsTogether;
 #endif
-inline constexpr int kLogitsThreads = 896;  // which leaves each 72 registers
+inline constexpr int kLogitsThreads = 896;  // leaves each thread 72 registers
 
 template <class T>
 struct LogitsRow {
@@ -27,12 +27,13 @@ struct LogitsRow {
 
   const T* x;
   Values* kept;          // in shared memory
-  int64_t width, keeps;  // keeps: chunks
-  bool aligned;          // to 16 bytes
+  int64_t width, keeps;  // keeps: number of chunks in shared memory
+  bool aligned;          // x is a multiple of 16 bytes
 
-  // Calls f(values, first element, elements) for each of the thread's chunks: from memory, which
-  // keeps them, or as kept and, what is not, from memory again, the last first: it was read last
-  // and is in the cache. Values beyond the row are -infinity.
+  // Calls f(values, first element, elements) for each of the thread's chunks. If kKeep, chunks are
+  // read from memory and as many as fit are kept in shared memory. If not, kept chunks come from
+  // there and the others from memory; the order is reversed because the last chunks are most likely
+  // still cached. Values beyond the row are -infinity.
   template <bool kKeep, class F>
   __device__ void each(F f) const {
     const int threads = static_cast<int>(blockDim.x), step = kLogitsInFlight * threads;
@@ -67,7 +68,7 @@ struct LogitsRow {
     return values;
   }
 
-  // Sum over the whole row, in every thread; `partial` as for block_sum.
+  // Returns the sum over the whole row in every thread. `partial` as for block_sum.
   __device__ SoftmaxSum sum(float* partial) const {
     SoftmaxSum mine;
     each<true>([&](const Values& values, int64_t, int64_t) {
@@ -80,8 +81,8 @@ struct LogitsRow {
   }
 };
 
-// Writes a chunk of a row that has `count` elements from there on. Of rows that are aligned, the
-// last chunk alone may be written one by one.
+// Writes a chunk of a row, `count` elements before the row's end. In an aligned row only the last
+// chunk may need element-wise writes.
 template <int N, class T>
 __device__ void store_logits(T* p, const Vector<T, N>& from, int64_t count, bool aligned) {
   store_chunk(p, from, count, aligned && count >= N);
@@ -98,22 +99,22 @@ __device__ void clear_row(T* row, int64_t width, bool aligned) {
     store_logits(row + i, zeros, width - i, aligned);
 }
 
-// Threads for rows of that many chunks: as many as leave room for the rows, and the
-// registers, of others, up to four on a multiprocessor. A row's sums depend on them.
+// Threads per row of that many chunks. Leaves shared memory and registers for the rows of up to
+// three more blocks on the same multiprocessor. A row's sums depend on this number.
 inline unsigned logits_threads(int64_t chunks) {
-  constexpr int64_t kRows = 200 << 10;  // bytes of rows on a multiprocessor
+  constexpr int64_t kRows = 200 << 10;  // bytes of rows per multiprocessor
   const int64_t blocks =
       std::clamp<int64_t>(kRows / std::max<int64_t>(chunks * kVectorBytes, 1), 1, 4);
   const int64_t threads = ceil_div(ceil_div(chunks, kLogitsTogether), kWarp) * kWarp;
   return static_cast<unsigned>(
       std::clamp<int64_t>(threads, kWarp, kLogitsThreads / blocks / kWarp * kWarp));
 }
-// Distance of the rows of a tensor [T,V], in elements; 0 for an undefined one.
+// Row stride of a tensor [T,V] in elements; 0 for an undefined one.
 inline int64_t rows_apart(const Tensor& t) {
   if (!t.defined()) return 0;
   return t.size(0) == 1 ? t.size(1) : t.stride(0);
 }
-// Bytes of shared memory that a row's block may have on the stream's device.
+// Bytes of shared memory for the row of one block on the stream's device.
 int64_t logits_memory(const Stream& stream);
 
 }  // namespace megatron::kernels::cuda

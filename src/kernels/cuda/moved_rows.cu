@@ -1,4 +1,4 @@
-// Rows of tokens on their way to experts and back.
+// Moves rows of tokens to experts and back.
 #include "kernels/cuda/gather_rows.h"
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/row_chunks.h"
@@ -49,14 +49,14 @@ __global__ void __launch_bounds__(kThreads)
 template <class T>
 struct ScaledRows {
   int64_t rows, width;
-  bool whole;  // all rows, at multiples of 16 bytes
+  bool whole;  // all rows consist of whole chunks at multiples of 16 bytes
   const T *x, *dout;
   const Wide<T>* factors;
   T* dx;
   Wide<T>* dfactors;
 };
 
-// A warp a row.
+// One warp per row.
 template <class T>
 __global__ void __launch_bounds__(kThreads) differentiate_scaled(ScaledRows<T> work) {
   constexpr int N = kChunk<T>;

@@ -8,7 +8,7 @@
 namespace megatron::kernels::cuda {
 namespace {
 
-// Which sample and position a row is.
+// Maps a row to its sample and position.
 struct NoisePlaces {
   const int64_t* samples;
   int64_t first_row, length;
@@ -27,7 +27,7 @@ NoisePlaces places_of(const NoiseRows& noise, int64_t rows) {
           .key = noise.key()};
 }
 
-// A thread has the four channels of a counter.
+// Each thread computes the four channels of one counter.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     jitter_groups(NoisePlaces places, int64_t rows, int64_t width, float amount, const T* x,

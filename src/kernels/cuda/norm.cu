@@ -6,14 +6,14 @@
 namespace megatron::kernels::cuda {
 namespace {
 
-// Chunks of a row that a thread keeps in registers. Longer rows are read again from there on.
+// Chunks of a row that each thread keeps in registers. The rest of longer rows is read again.
 constexpr int kKept = 4;
 constexpr int kMaxThreads = 512;
 
 template <class T>
 struct Rows {
-  const T *x, *residual, *weight, *bias;  // residual, bias: null where there is none
-  T *sum, *normed;                        // sum: null where x is the sum
+  const T *x, *residual, *weight, *bias;  // residual, bias: may be null
+  T *sum, *normed;                        // sum: null if x is the sum
   float *mean, *rstd;
   int width;
   float eps, offset;  // offset: added to the weight
@@ -34,7 +34,7 @@ struct Row {
   __device__ Values load(const T* p, int i) const {
     return load_chunk<N>(p + i, rows.width - i, rows.whole);
   }
-  // x + residual as stored, and stores it.
+  // Adds x + residual, rounds to the storage type and stores the sum.
   __device__ Values add(const Values& x, const Values& residual, int i) const {
     Values sum = x;
     if (rows.residual != nullptr) {
@@ -45,7 +45,7 @@ struct Row {
     if (rows.sum != nullptr) store_chunk(rows.sum + at + i, sum, rows.width - i, rows.whole);
     return sum;
   }
-  // Sum of f(element) over the thread's elements; kept ones first.
+  // Sum of f(element) over the thread's elements, kept ones first.
   template <class F>
   __device__ float terms(const Values& values, int i, F f) const {
     float total = 0;
@@ -72,7 +72,7 @@ struct Row {
   const int step;
 };
 
-// One block a row.
+// One block per row.
 template <class T, NormKind kKind>
 __global__ void __launch_bounds__(kMaxThreads) add_and_norm(Rows<T> rows) {
   constexpr bool kLayer = kKind == NormKind::layer;
@@ -82,7 +82,7 @@ __global__ void __launch_bounds__(kMaxThreads) add_and_norm(Rows<T> rows) {
   const T* x = rows.x + row.at;
   const T* residual = rows.residual == nullptr ? nullptr : rows.residual + row.at;
   const T* stored = residual == nullptr ? x : rows.sum + row.at;
-  // Squares are rounded before they are added, as in the definition.
+  // Squares are rounded before they are added, as the definition demands.
   const auto square = [](float v) { return __fmul_rn(v, v); };
   const auto first_terms = [&](const Values& values, int i) {
     return kLayer ? row.terms(values, i, [](float v) { return v; }) : row.terms(values, i, square);

@@ -9,33 +9,34 @@
 namespace megatron::kernels::cuda {
 namespace {
 
-// A block of threads has a block of rows. A team of its threads has one row at a time, and each of
-// them kKept chunks of it in registers, with those columns' sums of dweight and dbias.
+// A block of threads processes a block of rows. A team of its threads processes one row at a time;
+// each thread keeps kKept chunks of the row in registers, and the dweight and dbias sums of those
+// columns.
 constexpr int kKept = 2;
 constexpr int kMaxThreads = 512, kMinThreads = 256;
-// For rows too long for that, with the sums in memory.
+// Threads per block for rows too long for that; their column sums are kept in memory.
 constexpr int kLongRowThreads = 1024;
 
 template <class T>
 struct Rows {
-  const T *dnormed, *dsum_in, *sum, *weight;  // dsum_in: null for none
+  const T *dnormed, *dsum_in, *sum, *weight;  // dsum_in: may be null
   const float *mean, *rstd;                   // mean: LayerNorm only
   T* dsum;
-  float *dweights, *dbiases;  // partial rows, one a block
+  float *dweights, *dbiases;  // partial rows, one per block
   int64_t rows;
-  int height;       // rows of a block
-  int width, team;  // team: its threads
+  int height;       // rows per block
+  int width, team;  // team: threads per team
   float offset;     // added to the weight
   bool whole;
 };
 
-// Sums over a row: of g = dnormed weight, and of g xhat.
+// Sums over a row of g = dnormed weight and of g xhat.
 struct Sums {
   float g, g_xhat;
 };
 
-// The team's sums in each of its threads. Every thread of the block calls this; `partial` holds a
-// value a warp, and is another in the next call.
+// Returns the team's sums in each of its threads. Every thread of the block calls this. `partial`
+// holds one value per warp; the next call must use another.
 __device__ Sums team_sums(Sums mine, Sums* partial, int team_warps) {
   mine = {warp_sum(mine.g), warp_sum(mine.g_xhat)};
   if (team_warps == 1) return mine;
@@ -46,7 +47,7 @@ __device__ Sums team_sums(Sums mine, Sums* partial, int team_warps) {
   return {warp_sum(other.g), warp_sum(other.g_xhat)};
 }
 
-// What the elements of a row have in common.
+// Values common to all elements of a row.
 struct RowFactors {
   float mean = 0, rstd = 0;
   float mean_g = 0, mean_g_xhat = 0;
@@ -57,8 +58,8 @@ struct Chunks {
   Vector<T, kChunk<T>> sum, dnormed, dsum_in;
 };
 
-// Terms of one element. Products are rounded before they are added: if a row's terms cancel, as
-// with two columns, only their roundings remain, and these must match the definition's.
+// Terms of one element. Products are rounded before they are added. If a row's terms cancel, as
+// with two columns, only their rounding errors remain, and these must match the definition's.
 struct Terms {
   float xhat, d, g;
 };
@@ -97,7 +98,7 @@ __device__ Chunks<T> load_chunks(const Rows<T>& rows, int64_t at, int i, bool pr
   return in;
 }
 
-// Brings what load_chunks will read into the second-level cache.
+// Prefetches what load_chunks will read into the L2 cache.
 template <class T>
 __device__ void prefetch_chunks(const Rows<T>& rows, int64_t at, int i) {
   if (i >= rows.width) return;
@@ -106,8 +107,8 @@ __device__ void prefetch_chunks(const Rows<T>& rows, int64_t at, int i) {
   if (rows.dsum_in != nullptr) prefetch(rows.dsum_in + at + i);
 }
 
-// Adds the teams' sums [kKept][chunk] of the columns in the order of the teams; the last team
-// writes them to a partial row. `shared` [width].
+// Adds the teams' column sums [kKept][chunk] in the order of the teams; the last team writes the
+// result to a partial row. `shared` has `width` elements.
 template <class T>
 __device__ void add_teams(const Rows<T>& rows, const float (&sums)[kKept][kChunk<T>], float* shared,
                           float* to, int team, int teams, int lane) {

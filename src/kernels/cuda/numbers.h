@@ -18,7 +18,7 @@ __device__ inline float to_float(float x) { return x; }
 __device__ inline float to_float(Bf16 x) { return __bfloat162float(x); }
 __device__ inline float to_float(F16 x) { return __half2float(x); }
 
-// Rounded to nearest, ties to even.
+// Rounds to nearest, ties to even.
 template <class T>
 __device__ T from_float(float x);
 template <>
@@ -34,7 +34,8 @@ __device__ inline F16 from_float<F16>(float x) {
   return __float2half_rn(x);
 }
 
-// N neighbours, read and written as one where the address is a multiple of their size.
+// N adjacent elements, read and written in one access; the address must be a multiple of their
+// size.
 template <class T, int N>
 struct alignas(sizeof(T) * N) Vector {
   T at[N];
@@ -48,8 +49,8 @@ __device__ void store_vector(T* p, const Vector<T, N>& v) {
   *reinterpret_cast<Vector<T, N>*>(p) = v;
 }
 
-// Calls f(T{}) with the device's type of a storage type. Throws Error naming the kernel and the
-// type for any other.
+// Calls f(T{}) with the device type of a storage type. Throws Error naming the kernel and the type
+// for any other.
 [[noreturn]] void refuse_type(const char* kernel, DType type);
 template <class F>
 void for_storage_type(const char* kernel, DType type, F&& f) {

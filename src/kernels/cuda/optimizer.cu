@@ -12,7 +12,7 @@
 namespace megatron::kernels::cuda {
 namespace {
 
-// The f32 master of a parameter: the parameter itself, or its bf16 and the remainder.
+// The f32 master weight of a parameter: the parameter itself, or its bf16 value and the remainder.
 struct PlainMaster {
   float* value;
 
@@ -51,7 +51,7 @@ struct SplitMaster {
                              static_cast<unsigned>(static_cast<int>(remainders.at[k])));
     }
   }
-  // The remainder is the low half of the master; the value takes its carry.
+  // The remainder is the low half of the master weight; the value is rounded and takes the carry.
   __device__ void write(const Span& span, const Four& w) const {
     Vector<uint16_t, kFour> values;
     Vector<int16_t, kFour> remainders;
@@ -75,7 +75,7 @@ struct SplitMaster {
   }
 };
 
-// The learning rate and weight decay of a tensor. weight_decay null: none.
+// Learning rate and weight decay of a tensor. weight_decay may be null: no decay.
 struct Rates {
   const double *lr, *weight_decay;
 
@@ -165,12 +165,12 @@ struct Adam {
   }
 };
 
-// What SGD and Lion read and write of a tensor.
+// A tensor's data in SGD and Lion.
 template <class Master>
 struct TensorsOfOneMoment {
   Master master;
   const float* grad;
-  float* moment;  // of SGD its buffer; null without momentum
+  float* moment;  // SGD: momentum buffer, or null without momentum
   Rates rates;
 
   explicit TensorsOfOneMoment(const SgdArgs& args) : TensorsOfOneMoment("sgd", args, args.buffer) {}
@@ -282,7 +282,7 @@ struct Lion {
   }
 };
 
-// Calls f with the body of the types that the arguments have.
+// Calls f with the body for the arguments' types.
 template <class F>
 auto for_master(const char* kernel, const MasterWeight& weight, F&& f) {
   switch (weight.value.dtype()) {

@@ -1,5 +1,5 @@
-// What the bodies of the optimizer's kernels share (elements.h). Sums of two products are written
-// as fused ones, so that no compiler chooses which of the products is rounded.
+// Common parts of the bodies (elements.h) of the optimizer's kernels. Sums of two products are
+// written with explicit fma, so that the compiler does not choose which product is rounded.
 #pragma once
 
 #include "kernels/cuda/elements.h"
@@ -7,10 +7,10 @@
 
 namespace megatron::kernels::cuda {
 
-inline constexpr int kFour = 4;  // neighbours: an access of f32
+inline constexpr int kFour = 4;  // adjacent elements: one access of f32
 using Four = float[kFour];
 
-// f32 or bf16 of what is no parameter.
+// Calls f with the type of an optimizer moment: f32 or bf16.
 template <class F>
 auto for_moment(const char* kernel, const Tensor& tensor, F&& f) {
   switch (tensor.dtype()) {
@@ -20,7 +20,7 @@ auto for_moment(const char* kernel, const Tensor& tensor, F&& f) {
   }
 }
 
-// Null: undefined.
+// Address of an f32 tensor; null if it is undefined.
 inline float* floats(const char* kernel, const Tensor& tensor) {
   if (!tensor.defined()) return nullptr;
   if (tensor.dtype() != DType::f32) refuse_type(kernel, tensor.dtype());
@@ -31,7 +31,7 @@ inline const double* scalar(const Tensor& tensor) {
   return static_cast<const double*>(tensor.address());
 }
 
-// Queues the body for each element of a tensor.
+// Launches the body for each element of a tensor.
 template <class Body>
 void run(const char* name, const Tensor& like, const Body& body, Stream& stream) {
   run_over_elements(name, like.elements(), body.is_aligned(), body, stream);

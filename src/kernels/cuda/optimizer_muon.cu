@@ -45,8 +45,8 @@ struct MuonMomentum {
   }
 };
 
-// The partials are added by every block alike: thread i takes i, i + kThreads, ..., and the
-// threads' sums are added as block_sum does.
+// Every block adds the partial sums in the same order: thread i takes i, i + kThreads, ..., and
+// block_sum adds the threads' sums.
 template <class Out>
 struct UnitNorm {
   static constexpr int kCount = kFour, kUnroll = 4;

@@ -1,4 +1,4 @@
-// Sums in f64 in ascending order, by one block.
+// Sums in f64 in ascending order, computed by one block.
 #pragma once
 
 #include <algorithm>
@@ -9,8 +9,8 @@ namespace megatron::kernels::cuda {
 
 inline constexpr int kOrderedChunk = 1024;
 
-// value(0) + value(1) + ... + value(n - 1), added one after another. Every thread of a block of
-// kThreads calls this; thread 0 gets the sum, while the others fetch the next values.
+// value(0) + value(1) + ... + value(n - 1), added one after another. All kThreads threads of a
+// block call this. Thread 0 returns the sum, while the others fetch the next values.
 template <class F>
 __device__ double ordered_sum(int64_t n, F&& value) {
   __shared__ double chunks[2][kOrderedChunk];

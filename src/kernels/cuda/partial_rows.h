@@ -1,4 +1,5 @@
-// Sums of columns in two steps: partial rows, each of a fixed block of rows, then their sum.
+// Column sums in two steps: each fixed block of rows gives a partial row, then the partial rows are
+// added.
 #pragma once
 
 #include "device/stream.h"

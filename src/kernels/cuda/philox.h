@@ -1,5 +1,5 @@
-// The dropout mask on the device; contract in kernels/dropout.h. Philox4x32-10 (Salmon et al.,
-// Parallel Random Numbers: As Easy as 1, 2, 3, SC 2011).
+// Random words of the dropout mask on the device; kernels/dropout.h has the contract. Philox4x32-10
+// (Salmon et al., Parallel Random Numbers: As Easy as 1, 2, 3, SC 2011).
 #pragma once
 
 #include <cuda_runtime.h>
@@ -31,11 +31,11 @@ __device__ inline PhiloxWords philox(PhiloxWords counter, uint64_t key) {
   return counter;
 }
 
-// The key of stream s; for head n of attention s is mix_stream(stream, n).
+// The key of a stream. Head n of attention stream s uses the stream mix_stream(s, n).
 __host__ __device__ inline uint64_t dropout_key(uint64_t seed, uint64_t stream) {
   return seed * 0x9E3779B97F4A7C15ull ^ stream;
 }
-// An element is kept when its word is this or more.
+// An element is kept if its word is at least this.
 inline uint32_t dropout_threshold(float p) {
   return static_cast<uint32_t>(std::ceil(static_cast<double>(p) * 4294967296.0));
 }

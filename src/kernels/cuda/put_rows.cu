@@ -22,7 +22,7 @@ __global__ void __launch_bounds__(kThreads)
   out[place + h * p.out_head_stride + d] = x[token * p.token_stride + h * p.head_stride + d];
 }
 
-// Units as wide as all addresses and strides allow.
+// Copies in this unit if all addresses and strides are multiples of its size. Returns false if not.
 template <class Unit>
 bool put_as(const PutRowsArgs& args, Stream& stream) {
   const Tensor &x = args.x, &out = args.out;

@@ -1,4 +1,5 @@
-// Sums over a warp and over a block, always in the same order: the same bits in every lane.
+// Sums over a warp and over a block, always in the same order, so that every lane gets the same
+// bits.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -8,7 +9,7 @@ namespace megatron::kernels::cuda {
 inline constexpr int kWarp = 32;
 inline constexpr unsigned kAllLanes = 0xffffffffu;
 
-// Every lane of the warp calls these.
+// Sum over the warp. Every lane calls this and gets the sum.
 template <class T>
 __device__ T warp_sum(T x) {
   for (int distance = kWarp / 2; distance > 0; distance /= 2)
@@ -22,8 +23,9 @@ __device__ T warp_max(T x) {
   return x;
 }
 
-// Every thread of a block of 1-d shape, of whole warps, calls this, and gets the sum. `partial`
-// holds kWarp values in shared memory; it may be used again at once.
+// Sum over the block. Every thread calls this and gets the sum; blocks are one-dimensional and
+// consist of whole warps. `partial` holds kWarp values in shared memory and may be reused
+// immediately.
 template <class T>
 __device__ T block_sum(T x, T* partial) {
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;

@@ -13,8 +13,8 @@ namespace {
 
 constexpr int kWarps = kThreads / kWarp;
 
-// A block sums `height` rows of kSlab columns: warp w rows w, w + kWarps, ... in order, then the
-// warps in order.
+// A block sums `height` rows of kSlab columns: warp w adds rows w, w + kWarps, ... in order, then
+// the warps' sums are added in order.
 constexpr int kLaneColumns = 4, kSlab = kWarp * kLaneColumns;
 
 template <class T>
@@ -52,7 +52,7 @@ __global__ void __launch_bounds__(kThreads)
   to = accumulate ? total + to : total;
 }
 
-// f32 or f64 values as f64.
+// Reads f32 or f64 values as f64.
 struct Row {
   const void* at;
   bool wide;
@@ -81,8 +81,8 @@ struct Squared {
         partial(static_cast<double*>(args.partial.address())) {}
 };
 
-// Eight lanes a block of kNormBlock, lane i with the elements i, i + 8, ...; the next elements are
-// fetched while some are added.
+// Eight lanes sum one block of kNormBlock elements: lane i adds elements i, i + 8, ... and fetches
+// the next ones meanwhile.
 constexpr int kNormLanes = 8;
 
 template <class T, class Rows>

@@ -5,10 +5,11 @@
 namespace megatron::kernels::cuda {
 namespace {
 
-// Heads that a thread turns by the same angles.
+// Heads per thread, which share the same angles.
 constexpr int kHeads = 4;
 
-// An item is a chunk of pairs, or of the elements behind them, of kHeads heads of a token.
+// An item is a chunk of the rotated pairs, or of the elements behind them, of kHeads heads of one
+// token.
 template <class T>
 struct Heads {
   const T* x;
@@ -16,19 +17,19 @@ struct Heads {
   const float *cos, *sin;
   const int32_t* positions;
   int64_t x_token, x_head, out_token, out_head;  // strides
-  int heads, width, half, table;                 // table: its positions
-  uint32_t items, groups, chunks;  // groups of heads; chunks of a head that are turned or copied
-  uint32_t turned;                 // the first of them
+  int heads, width, half, table;                 // table: positions in the table
+  uint32_t items, groups, chunks;  // groups of heads; rotated and copied chunks per head
+  uint32_t turned;                 // number of rotated chunks; they come first
   bool interleaved, inverse, whole;
 };
 
-// Chunks of first and second elements of pairs.
+// Chunks with the first and with the second elements of pairs.
 template <class T>
 struct Pairs {
   Vector<T, kChunk<T>> first, second;
 };
 
-// Pairs from i on of a head; of `count`.
+// Reads the pairs of a head from pair i on; `count` of them exist.
 template <class T>
 __device__ Pairs<T> load_pairs(const Heads<T>& a, const T* head, int i, int count) {
   constexpr int N = kChunk<T>;

@@ -9,18 +9,18 @@
 namespace megatron::kernels::cuda {
 namespace {
 
-// Experts of highest logits, whose own softmax is formed then.
+// True if the softmax is taken over the chosen experts only, those with the highest logits.
 bool is_softmax_of_chosen(const RouterForm& form) {
   return form.score == RouterScore::softmax && !form.softmax_first;
 }
 
-// The score of an expert before any softmax of chosen ones.
+// Scores of experts, before any softmax over the chosen ones.
 template <class C>
 struct Scores {
   RouterScore kind;
   bool softmax_of_chosen;
-  const C* logits;  // of the token
-  C log_sum;        // of a softmax of all experts
+  const C* logits;  // the token's logits
+  C log_sum;        // log of the softmax denominator over all experts
 
   __device__ Scores(const RouterForm& form, bool of_chosen, const C* row, int experts)
       : kind(form.score), softmax_of_chosen(of_chosen), logits(row), log_sum(0) {
@@ -44,7 +44,8 @@ struct Route {
   C* weights;
 };
 
-// Makes the values of experts in groups that are not chosen -infinity. worth: one of each group.
+// Sets the values of experts outside the chosen groups to -infinity. worth holds one value per
+// group.
 template <class C>
 __device__ void limit_groups(const RouterForm& form, C* values, C* worth, int experts) {
   const int groups = static_cast<int>(form.groups), size = experts / groups;
@@ -67,8 +68,7 @@ __device__ void limit_groups(const RouterForm& form, C* values, C* worth, int ex
   __syncwarp();
 }
 
-// A warp has the values of its token's experts, the worth of groups and the weights in shared
-// memory.
+// Each warp holds its token's expert values, group values and weights in shared memory.
 template <class C>
 __global__ void __launch_bounds__(kThreads) choose_experts(Route<C> r) {
   const int64_t token = token_of_warp();
@@ -90,7 +90,7 @@ __global__ void __launch_bounds__(kThreads) choose_experts(Route<C> r) {
     r.chosen[token * r.k + j] = last.place;
     weights[j] = scores(last.place);
   }
-  // What a lane reads from here on it wrote.
+  // From here on each lane reads only what it wrote itself.
   if (r.softmax_of_chosen) make_softmax(weights, r.k);
   const C sum = r.form.normalised ? row_sum(weights, r.k) + static_cast<C>(kMinSum) : C(1);
   for (int j = lane; j < r.k; j += kWarp)
@@ -115,7 +115,7 @@ __device__ void differentiate_normalised(const C* w, C* dw, int count) {
   for (int j = lane_of_row(); j < count; j += kWarp) dw[j] = (dw[j] - dot) / sum;
 }
 
-// A warp has the weights of its token's experts, their gradients, and the experts in shared memory.
+// Each warp holds its token's weights, their gradients and the chosen experts in shared memory.
 template <class C>
 __global__ void __launch_bounds__(kThreads) differentiate_route(RouteBackward<C> r) {
   const int64_t token = token_of_warp();
@@ -148,7 +148,7 @@ __global__ void __launch_bounds__(kThreads) differentiate_route(RouteBackward<C>
   }
 }
 
-// A warp a token, with `of_warp` bytes of shared memory.
+// Launches one warp per token, with `of_warp` bytes of shared memory each.
 template <class Work>
 void launch_tokens(const char* name, void (*kernel)(Work), const Work& work, size_t of_warp,
                    Stream& stream) {

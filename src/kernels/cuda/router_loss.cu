@@ -13,7 +13,7 @@ template <class C>
 struct RouterSums {
   RouterScore score;
   int k, experts;
-  int64_t tokens, height, blocks;  // of a segment
+  int64_t tokens, height, blocks;  // per segment
   const C* logits;
   C* partials;
 
@@ -33,13 +33,13 @@ __device__ void make_probabilities(RouterScore kind, C* row, int experts, C log_
   for (int e = lane; e < experts; e += kWarp) row[e] /= sum;
 }
 
-// A warp's sums over its tokens.
+// Sums over a warp's tokens.
 template <class C>
 struct TokenSums {
   C square, entropy;  // entropy: this lane's part
 };
 
-// Reads a token's logits to `row`, and makes them probabilities.
+// Reads a token's logits into `row` and converts them to probabilities.
 template <class C>
 __device__ void add_token(const RouterSums<C>& work, const C* logits, C* row, int32_t* counts,
                           TokenSums<C>& sums) {
@@ -57,8 +57,8 @@ __device__ void add_token(const RouterSums<C>& work, const C* logits, C* row, in
     if (row[e] > 0) sums.entropy -= row[e] * std::log(row[e]);
 }
 
-// A block has a block of a segment's tokens, a warp each at a time: of the shared memory a row for
-// each warp, one of sums, and counts.
+// Each block processes a block of a segment's tokens, each warp one token at a time. Shared memory
+// holds one row per warp, one row of sums, and counts.
 template <class C>
 __global__ void __launch_bounds__(kThreads, 2) sum_tokens(RouterSums<C> work) {
   __shared__ TokenSums<C> of_warps[kThreads / kWarp];
@@ -112,7 +112,7 @@ struct RouterResults {
   C *sums, *counts, *squares, *entropy;
 };
 
-// A thread adds the blocks' sums of a column of a segment, in order.
+// Each thread adds the blocks' sums of one column of a segment, in order.
 template <class C>
 __global__ void __launch_bounds__(kThreads)
     add_blocks(RouterSums<C> work, int64_t segments, RouterResults<C> to) {
@@ -143,7 +143,7 @@ struct RouterLoss {
   C* dlogits;
 };
 
-// A warp a token.
+// One warp per token.
 template <class C>
 __global__ void __launch_bounds__(kThreads) differentiate_losses(RouterLoss<C> work) {
   const int64_t token = token_of_warp();
@@ -161,7 +161,7 @@ __global__ void __launch_bounds__(kThreads) differentiate_losses(RouterLoss<C> w
     sum += s;
     dot += s * (balance * counts[e]);
   }
-  // The softmax is taken as it is, others are divided by their sum.
+  // A softmax is used as it is; other scores are divided by their sum.
   sum = softmax ? C(1) : warp_sum(sum) + static_cast<C>(kMinSum);
   dot = warp_sum(dot) / sum;
   for (int e = lane; e < n; e += kWarp) {

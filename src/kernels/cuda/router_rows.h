@@ -1,5 +1,5 @@
-// What the router's kernels make of a token's logits. A warp has a token, and calls these together:
-// lane i reads the elements i, i + 32, ... of its row.
+// Router scores and their order on the device. One warp processes one token, and all its lanes call
+// these functions together: lane i reads the elements i, i + 32, ... of the token's row.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -12,12 +12,12 @@
 
 namespace megatron::kernels::cuda {
 
-// Added to sums of scores that are divided by.
+// Added to the sum of scores before dividing by it.
 inline constexpr double kMinSum = 1e-20;
 
 __device__ inline int lane_of_row() { return static_cast<int>(threadIdx.x) % kWarp; }
 __device__ inline int warp_of_row() { return static_cast<int>(threadIdx.x) / kWarp; }
-// The token of this warp.
+// Index of this warp's token.
 __device__ inline int64_t token_of_warp() {
   return int64_t{blockIdx.x} * (blockDim.x / kWarp) + warp_of_row();
 }
@@ -30,7 +30,7 @@ template <class C>
 __device__ C softplus(C x) {
   return max(x, C(0)) + std::log1p(std::exp(-std::abs(x)));
 }
-// Score of a single logit (any function but softmax), and its slope.
+// Score of one logit (any function but softmax), and its derivative.
 template <class C>
 __device__ C score_of(RouterScore kind, C x) {
   return kind == RouterScore::sigmoid ? sigmoid(x) : std::sqrt(softplus(x));
@@ -50,18 +50,18 @@ __device__ C log_sum_exp(const C* x, int count) {
   return most + std::log(warp_sum(sum));
 }
 
-// A value and its place: the larger value first, of equal ones the lower place.
+// A value and its index. Larger values come first; among equal ones, the lower index.
 template <class C>
 struct Ranked {
   C value = INFINITY;
-  int place = -1;  // before all others
+  int place = -1;  // comes before all others
 
   __device__ bool before(const Ranked& other) const {
     return value > other.value || (value == other.value && place < other.place);
   }
 };
 
-// The first of x[begin], ..., x[end - 1] that comes after `last`; NaN is -infinity.
+// The first of x[begin], ..., x[end - 1] that comes after `last`. NaN counts as -infinity.
 template <class C>
 __device__ Ranked<C> next_highest(const C* x, int begin, int end, const Ranked<C>& last) {
   Ranked<C> best{C(-INFINITY), INT_MAX};

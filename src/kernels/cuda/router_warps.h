@@ -5,7 +5,7 @@
 
 namespace megatron::kernels::cuda {
 
-// Warps of a block that needs `shared` bytes plus `of_warp` bytes per warp: up to eight. Throws
+// Warps of a block that needs `shared` bytes plus `of_warp` bytes per warp: at most eight. Throws
 // Error naming the kernel and the number of experts if not even one warp fits.
 int router_warps(const char* kernel, int64_t experts, int64_t shared, int64_t of_warp);
 

@@ -1,4 +1,4 @@
-// Element-wise work on rows [T,N] that may lie apart: a thread takes a chunk of a row.
+// Element-wise work on rows [T,N] with a stride: each thread takes one chunk of a row.
 #pragma once
 
 #include "kernels/cuda/chunk.h"
@@ -16,7 +16,7 @@ struct StridedRows {
   bool in_chunks() const { return are_aligned({p}) && stride % kChunk<T> == 0; }
 };
 
-// The chunks of all rows. whole: each is there entirely, at a multiple of 16 bytes.
+// The chunks of all rows. whole: every chunk is complete and begins at a multiple of 16 bytes.
 struct RowChunks {
   template <class T>
   static RowChunks of(const char* kernel, const Tensor& x,
@@ -29,11 +29,12 @@ struct RowChunks {
   }
   int64_t width;
   uint32_t items;
-  Divisor chunks;  // of a row
+  Divisor chunks;  // chunks per row
   bool whole;
 };
 
-// The chunk of this thread; `count` elements of it are there, none where there is no such chunk.
+// The chunk of this thread. `count` of its elements exist, none if the thread is beyond the last
+// chunk.
 template <class T>
 struct ChunkOfRow {
   __device__ explicit ChunkOfRow(const RowChunks& all) : whole(all.whole) {

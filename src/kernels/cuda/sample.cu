@@ -11,15 +11,16 @@ namespace {
 
 constexpr int kMaxThreads = 1024;
 
-// A token's rank in its row as one number: the larger logit first, equal ones by id.
+// A token's position in the descending order of its row, as one number: larger for larger logits
+// and, among equal ones, for lower ids.
 using Rank = uint64_t;
 constexpr uint32_t kLastId = 0xffffffffu;
 constexpr Rank kNan = ~Rank{0};
-constexpr Rank kFinite = Rank{0x00800000} << 32;  // the least of a logit above -infinity
+constexpr Rank kFinite = Rank{0x00800000} << 32;  // the lowest rank of a logit above -infinity
 
 __device__ Rank rank_of(float logit, int id) {
   if (logit != logit) return kNan;
-  const unsigned bits = __float_as_uint(logit + 0.0f);  // -0 is 0
+  const unsigned bits = __float_as_uint(logit + 0.0f);  // -0 becomes 0
   const unsigned key = (bits & 0x80000000u) != 0 ? ~bits : bits | 0x80000000u;
   return Rank{key} << 32 | (kLastId - static_cast<unsigned>(id));
 }
@@ -43,13 +44,13 @@ __device__ Rank block_first(Rank x, uint64_t* partial) {
   return x;
 }
 
-// A row of a block. Every thread calls these and gets the same.
+// The row of one block. Every thread calls these functions and gets the same result.
 template <class T>
 struct SampledRow {
   const T* logits;
   int width;
   double temperature, largest;
-  uint64_t* partial;  // in shared memory, kWarp of them
+  uint64_t* partial;  // kWarp values in shared memory
 
   __device__ Rank rank(int id) const { return rank_of(to_float(logits[id]), id); }
 
@@ -66,7 +67,7 @@ struct SampledRow {
   struct Sums {
     uint64_t tokens, weight;
   };
-  // Sum over the ranks in [begin, end).
+  // Sums over the ranks in [begin, end).
   template <bool kWeights>
   __device__ Sums sums(Rank begin, Rank end) const {
     Sums mine{0, 0};
@@ -82,8 +83,8 @@ struct SampledRow {
     return mine;
   }
 
-  // The highest rank in [low, end) such that what is at least there is `wanted` tokens, or weighs
-  // so much; all from low on does. Halves what is searched each time.
+  // The highest rank in [low, end) such that the tokens from that rank up number or weigh at least
+  // `wanted`; those from `low` up must. Bisects the range.
   template <bool kWeights>
   __device__ Rank cut(Rank low, Rank end, uint64_t wanted) const {
     uint64_t above = 0;
@@ -110,8 +111,8 @@ struct SampledRow {
     return static_cast<double>(q) < least ? 0 : q;
   }
 
-  // By the warp in whose part of the row it lies; others do nothing. Weighs at least `least`, ranks
-  // at least `low`.
+  // Draws among tokens that weigh at least `least` and rank at least `low`. The warp whose part of
+  // the row contains the drawn token writes its id.
   __device__ void draw(Rank low, double least, double uniform, int32_t* id) const {
     const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
     const int warps = blockDim.x / kWarp;
@@ -147,7 +148,7 @@ struct SampledRow {
   }
 };
 
-// One block a row.
+// One block per row.
 template <class T>
 __global__ void __launch_bounds__(kMaxThreads)
     sample_row(const T* logits, int64_t apart, int width, const double* rules, int32_t* ids) {
@@ -190,7 +191,7 @@ void sample(const SampleArgs& args, Stream& stream) {
     using T = decltype(type);
     const int64_t rows = args.logits.size(0), width = args.logits.size(1);
     if (rows == 0) return;
-    constexpr int64_t kOfThread = 8;  // logits at least, where there are so many
+    constexpr int64_t kOfThread = 8;  // least logits per thread in long rows
     const int64_t threads = std::clamp<int64_t>(ceil_div(ceil_div(width, kOfThread), kWarp) * kWarp,
                                                 kWarp, kMaxThreads);
     const Grid grid{.blocks = dim3(static_cast<unsigned>(rows)),

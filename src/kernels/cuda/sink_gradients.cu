@@ -15,7 +15,7 @@ struct Sinks {
   bool added;
 };
 
-// A block of threads a head.
+// One block per head.
 __global__ void __launch_bounds__(kThreads) sum_sink_gradients(Sinks work) {
   __shared__ float partial[kWarp];
   const int64_t head = blockIdx.x;

@@ -1,4 +1,4 @@
-// The gradients of attention's sinks.
+// Gradients of attention sinks.
 #pragma once
 
 #include "device/stream.h"
@@ -7,7 +7,7 @@
 namespace megatron::kernels::cuda {
 
 // to[n] -= sum over b, t of exp(sinks[n] - lse) * delta, in a fixed order; lse, delta [B,N,T] f32,
-// sinks [N] f32. `to` undefined: nothing.
+// sinks [N] f32. Does nothing if `to` is undefined.
 void sink_gradients(const Tensor& sinks, const Tensor& lse, const Tensor& delta,
                     const Accumulate& to, Stream& stream);
 

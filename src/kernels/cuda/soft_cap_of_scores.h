@@ -1,4 +1,4 @@
-// Soft caps of scores in registers.
+// Soft caps of attention scores in registers.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -7,8 +7,8 @@
 
 namespace megatron::kernels::cuda {
 
-// Products of queries and keys are capped before they are scaled, so that the rest of a kernel
-// takes them as it takes others: c = (cap / scale) tanh(product scale / cap).
+// Caps products of queries and keys before they are scaled, so that the rest of a kernel treats
+// capped and uncapped products alike: c = (cap / scale) tanh(product scale / cap).
 struct SoftCap {
   float inwards = 0, outwards = 0;
 
@@ -18,7 +18,7 @@ struct SoftCap {
   }
   __device__ bool active() const { return outwards != 0; }
   __device__ float capped(float product) const { return outwards * tanhf(product * inwards); }
-  // The derivative by the product, of a capped one.
+  // Derivative of a capped product by the product.
   __device__ float slope(float capped) const {
     const float t = capped * inwards;
     return fmaf(-t, t, 1.0f);

@@ -1,4 +1,4 @@
-// The running largest value of a row and the sum of exp(value - largest), one pass over the row.
+// Running maximum of a row and the sum of exp(value - maximum), in one pass over the row.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -11,7 +11,7 @@ namespace megatron::kernels::cuda {
 struct SoftmaxSum {
   float most = -INFINITY, sum = 0;
 
-  // What is subtracted from values: finite where all of them are -infinity.
+  // The number subtracted from all values; finite even if all of them are -infinity.
   __device__ static float shift(float most) { return most == -INFINITY ? 0.0f : most; }
 
   template <int N>
@@ -26,7 +26,7 @@ struct SoftmaxSum {
     sum = (top > most ? sum * exp_approx(most - by) : sum) + terms;
     most = top;
   }
-  // This part of a row whose largest value is `top`.
+  // The sum relative to a row maximum `top`.
   __device__ float scaled_to(float top) const { return sum * exp_approx(most - shift(top)); }
 };
 

@@ -1,6 +1,6 @@
-// The CUDA back-end's kernels. Each is queued on the stream and returns at once. An element's bits
-// depend neither on the grid nor on where a tensor lies; reductions are cut by shapes and added in
-// order, with no floating-point atomics.
+// The kernels of the CUDA back-end. Each is queued on the stream and returns immediately. An
+// element's bits depend neither on the grid nor on a tensor's address: reductions are divided by
+// shape alone and added in order, without floating-point atomics.
 #pragma once
 
 #include "kernels/table.h"

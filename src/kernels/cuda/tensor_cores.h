@@ -1,8 +1,9 @@
-// Products of 16-bit numbers on tensor cores with sums in f32, and what feeds them (PTX ISA:
-// mma.sync.m16n8k16, ldmatrix, cp.async; compute capability 8.0). Whole warps call the first three.
+// Products of 16-bit numbers on tensor cores with f32 sums, and loads of their operands (PTX ISA:
+// mma.sync.m16n8k16, ldmatrix, cp.async; compute capability 8.0). All lanes of a warp call the
+// first three functions.
 //
-// Fragments of a warp's lane 4 g + t (g < 8, t < 4), neighbouring pairs in one word, lower element
-// first:
+// Fragments of a warp's lane 4 g + t (g < 8, t < 4); adjacent pairs share one word, the lower
+// element first:
 //   8 x 8 matrix       row g, columns 2 t and 2 t + 1
 //   a, 16 x 16         four matrices: rows 0-7 and 8-15 of columns 0-7, then of columns 8-15
 //   b, 16 x 8          of its transpose two matrices: columns 0-7, then 8-15
@@ -22,8 +23,8 @@ struct Matrices {
   uint32_t at[4];
 };
 
-// Four 8 x 8 matrices from shared memory: lane 8 m + r gives the address of row r of matrix m, a
-// multiple of 16 bytes.
+// Reads four 8 x 8 matrices from shared memory: lane 8 m + r gives the address of row r of matrix
+// m, a multiple of 16 bytes.
 __device__ inline Matrices load_matrices(const void* row) {
   const auto address = static_cast<uint32_t>(__cvta_generic_to_shared(row));
   Matrices m;
@@ -33,7 +34,7 @@ __device__ inline Matrices load_matrices(const void* row) {
                : "memory");
   return m;
 }
-// The transpose of each.
+// As load_matrices, but transposes each matrix.
 __device__ inline Matrices load_transposed(const void* row) {
   const auto address = static_cast<uint32_t>(__cvta_generic_to_shared(row));
   Matrices m;
@@ -63,8 +64,9 @@ __device__ void multiply_add(const Matrices& a, uint32_t b0, uint32_t b1, float 
   }
 }
 
-// Copies kBytes (4, 8 or 16) to shared memory later, or zeros where `there` is false and nothing is
-// read; both addresses are multiples of kBytes. It is done when the thread has waited.
+// Starts an asynchronous copy of kBytes (4, 8 or 16) to shared memory. If `there` is false it
+// writes zeros and reads nothing. Both addresses are multiples of kBytes. The data is valid once
+// the thread has waited for it.
 template <int kBytes>
 __device__ void copy_later(void* to, const void* from, bool there) {
   const auto address = static_cast<uint32_t>(__cvta_generic_to_shared(to));

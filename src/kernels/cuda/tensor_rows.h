@@ -1,5 +1,5 @@
-// Several tensors that one launch works on (kernels/together.h). What a kernel must know of a
-// tensor is its row. The work is cut in units, numbered from the first tensor's to the last one's.
+// Several tensors processed by one launch (kernels/together.h). A tensor's Row holds what a kernel
+// needs to know of it. The work is divided into units, numbered from the first tensor to the last.
 #pragma once
 
 #include <cstddef>
@@ -17,10 +17,10 @@ namespace megatron::kernels::cuda {
 template <class Row>
 struct Unit {
   const Row& row;
-  int64_t number;  // among those of its tensor
+  int64_t number;  // within its tensor
 };
 
-// One tensor, as an argument of the launch.
+// A single tensor, passed as an argument of the launch.
 template <class Row>
 struct OneRow {
   Row row;
@@ -28,11 +28,11 @@ struct OneRow {
   __device__ Unit<Row> find(int64_t unit) const { return {row, unit}; }
 };
 
-// Rows of a table in the device's memory.
+// Table of rows in device memory.
 template <class Row>
 struct RowTable {
   const Row* rows;
-  const int64_t* ends;  // of each tensor's units
+  const int64_t* ends;  // end of each tensor's units
   int last;
 
   // Finds the first tensor whose units end after `unit`.
@@ -50,7 +50,7 @@ struct RowTable {
   }
 };
 
-// A table under way, on the host.
+// A table under construction on the host.
 template <class Row>
 class RowList {
  public:
@@ -73,10 +73,10 @@ class RowList {
   std::vector<int64_t> ends_;
 };
 
-// --- Element-wise work. A body has what elements.h says, and
-//   Tensors              what differs between tensors, with is_aligned(): all of them for vectors
-//   Tensors at           of the tensor under way
-//   complete(Factors&)   adds to what prepare() found what differs between tensors
+// --- Element-wise work. In addition to the members named in elements.h, a Body has
+//   Tensors              addresses and values of one tensor; is_aligned(): all allow vectors
+//   Tensors at           those of the current tensor
+//   complete(Factors&)   adds the values that differ between tensors to what prepare() computed
 
 template <class Body>
 struct ElementRow {
@@ -132,18 +132,18 @@ void run_over_tensors(const char* name, int64_t units, const Body& body, const R
   launch(name, over_tensors<Body, Rows>, grid, stream, units, body, rows);
 }
 
-// Queues the body, whose tensors are those of `at`.
+// Launches the body for the one tensor in its `at`.
 template <class Body>
 void run_over_tensor(const char* name, const Body& body, int64_t elements, Stream& stream) {
   const OneRow<ElementRow<Body>> row{{body.at, elements}};
   run_over_tensors(name, units_of<Body>(elements), body, row, stream);
 }
 
-// The same of many tensors.
+// Launches the body for many tensors at once.
 template <class Body>
 class ElementsTogether final : public Together {
  public:
-  // common: its `at` does not matter.
+  // common: its `at` is ignored.
   ElementsTogether(const char* name, const Body& common, const RowList<ElementRow<Body>>& rows,
                    const Tensor& table)
       : name_(name), common_(common), units_(rows.units()), rows_(rows.upload(table)) {}

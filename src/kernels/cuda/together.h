@@ -1,4 +1,5 @@
-// CUDA's launches of many calls at once; contract in kernels/together.h. All calls are checked.
+// CUDA launches that cover many calls at once; kernels/together.h has the contract. All calls have
+// been checked.
 #pragma once
 
 #include "kernels/together.h"

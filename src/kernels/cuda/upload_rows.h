@@ -1,4 +1,4 @@
-// The host's side of tensor_rows.h, which nvcc does not compile.
+// Host side of tensor_rows.h, which nvcc does not compile.
 #pragma once
 
 #include <cstddef>
@@ -9,7 +9,7 @@
 
 namespace megatron::kernels::cuda {
 
-// Fills a table of together_bytes(): rows of so many bytes, then the ends.
+// Fills a table of together_bytes(): first the rows, then the ends.
 void upload_rows(const Tensor& table, std::span<const std::byte> rows,
                  std::span<const int64_t> ends);
 

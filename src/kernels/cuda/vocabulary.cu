@@ -10,14 +10,14 @@ constexpr int kFloats = kChunk<float>;
 
 struct Columns {
   const float* logits;
-  float *exponentials, *stats;  // exponentials: null for none
+  float *exponentials, *stats;  // exponentials: may be null
   const int32_t* labels;
   const float* weights;
   int64_t width, logits_apart, exponentials_apart, first, keeps;
   bool aligned;
 };
 
-// One block a row, here and below.
+// One block per row, here and below.
 __global__ void __launch_bounds__(kLogitsThreads) stats_of_row(Columns a) {
   __shared__ float partial[kWarp];
   const int64_t t = blockIdx.x;
@@ -45,21 +45,21 @@ __global__ void __launch_bounds__(kLogitsThreads) stats_of_row(Columns a) {
   });
 }
 
-// D: of dlogits.
+// D: type of dlogits.
 template <class D>
 struct Parts {
   const float *stats, *exponentials;
   const int32_t* labels;
   const float* weights;
   float* loss;
-  D* dlogits;  // null for none
+  D* dlogits;  // may be null
   int64_t ranks, rows, rank, width, exponentials_apart, dlogits_apart, first;
   bool aligned;
 };
 
-// What all ranks know of a token: by one thread, in the order of the ranks.
+// Combines all ranks' statistics of a token. One thread computes them, in the order of the ranks.
 struct TokenStats {
-  float loss, share;  // share: of the whole sum, per unit of this rank's
+  float loss, share;  // share: factor that turns this rank's exponentials into probabilities
 };
 __device__ TokenStats token_stats(const float* stats, int64_t ranks, int64_t rows, int64_t rank,
                                   int64_t t) {

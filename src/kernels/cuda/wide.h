@@ -1,4 +1,4 @@
-// Numbers of every floating type, f64 among them, and the type that they are computed in.
+// Numbers of every floating type including f64, and the types they are computed in.
 #pragma once
 
 #include <type_traits>
@@ -18,7 +18,7 @@ __device__ Wide<T> widen(T x) {
     return to_float(x);
   }
 }
-// Rounded to nearest, ties to even.
+// Rounds to nearest, ties to even.
 template <class T>
 __device__ T narrow(Wide<T> x) {
   if constexpr (std::is_same_v<T, double>) {
@@ -28,7 +28,7 @@ __device__ T narrow(Wide<T> x) {
   }
 }
 
-// As for_storage_type, with f64.
+// As for_storage_type, but also accepts f64.
 template <class F>
 void for_floating_type(const char* kernel, DType type, F&& f) {
   if (type == DType::f64) return f(double{});
