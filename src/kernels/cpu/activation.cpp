@@ -12,12 +12,12 @@ HWY_BEFORE_NAMESPACE();
 namespace megatron::kernels::cpu {
 namespace HWY_NAMESPACE {
 
-// Value and derivative at x.
+// Value and derivative of the activation at x.
 struct Slope {
   Lanes value, derivative;
 };
 
-// e^(y / kUnit<T>) for results that are stored as T: exponents of bf16 come in base 2.
+// e^(y / kUnit<T>) for results that are stored as T; bf16 uses powers of 2.
 template <class T>
 inline constexpr float kUnit = sizeof(T) == sizeof(bf16) ? 1.44269504f : 1.0f;
 template <class T>
@@ -47,8 +47,8 @@ struct GeluTanh {
   }
 };
 
-// Phi(x), the distribution function of the normal distribution; absolute error below 1e-7, 0 for x
-// < -5.65. By erfc(z) = exp(-z p(z)), p a polynomial on [0, 4].
+// Phi(x), the standard normal distribution function; absolute error below 1e-7, 0 for x < -5.65.
+// Uses erfc(z) = exp(-z p(z)) with a polynomial p on [0, 4].
 HWY_INLINE Lanes normal_distribution(Lanes x) {
   const Lanes z = abs(x) * 0.707106781f, y = min(4.0f, z);
   Lanes p = fma(y, -8.04070205e-6f, 0.000106005522f);
@@ -63,9 +63,9 @@ HWY_INLINE Lanes normal_distribution(Lanes x) {
   return select(x < 0.0f, tail, 1.0f - tail);
 }
 
-// log2((1 - Phi(x)) / Phi(x)) for results that are stored as bf16: odd, x times a polynomial of
-// degree 6 in x^2, which stays where it is beyond 5.7 (Phi(-5.7) = 6e-9). Relative error of Phi
-// below 3e-4, a sixth of half a step of bf16; error of x Phi(x) below 5e-5.
+// log2((1 - Phi(x)) / Phi(x)) for results that are stored as bf16. Odd: x times a polynomial of
+// degree 6 in x^2, which is held constant beyond 5.7 (Phi(-5.7) = 6e-9). Relative error of Phi
+// below 3e-4, a sixth of half a bf16 step; error of x Phi(x) below 5e-5.
 HWY_INLINE Lanes normal_log_odds(Lanes x, Lanes xx) {
   const Lanes z = min(32.5f, xx);
   Lanes q = fma(z, -6.7698747e-10f, 7.83051e-8f);
@@ -162,11 +162,11 @@ void for_function(Activation function, F&& f) {
   }
 }
 
-// Asks for what a gated loop comes to: halves of rows are too short for the processor to foresee.
-// The row below is asked for as it lies, not by halves: that is faster.
+// Prefetches for a gated loop, since half rows are too short for the hardware prefetcher. It
+// prefetches the next row in memory order rather than by halves, which is faster.
 template <class Form>
 struct AheadBelow {
-  int64_t width;  // of a half
+  int64_t width;  // of one half
   HWY_INLINE void operator()(const Operands<Form>& at, int64_t i) const {
     using T = typename Form::T;
     prefetch(reinterpret_cast<const T*>(at[0].p) + 2 * (width + i), 2 * kPairBytes<T>);
@@ -175,7 +175,7 @@ struct AheadBelow {
   }
 };
 
-// A half of rows [gate | up], or all of plain ones.
+// One half of rows [gate | up], or whole rows if ungated.
 template <class T>
 OperandRows rows_of(const Tensor& t, int64_t half, int64_t halves, int64_t width, bool streamed) {
   return {reinterpret_cast<std::byte*>(t.data<T>() + half * width),

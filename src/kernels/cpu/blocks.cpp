@@ -32,8 +32,8 @@ void add_partial_rows(const Tensor& partials, const Accumulate& to, Stream& stre
   float* out = to.out.data<float>();
   const bool accumulate = to.beta != 0;
   if (width == 0) return;
-  // Each thread gets as many pieces of rows as the others, as long as they can be: the processor
-  // does not foresee short ones.
+  // Each thread gets the same number of row segments, as long as possible, since the hardware
+  // prefetcher cannot predict short ones.
   constexpr int64_t kMaxColumns = 1024, kStep = 64, kBytesAhead = 3072;
   const int64_t share = ceil_div(width, stream.pool().size());
   const int64_t pieces = ceil_div(share, kMaxColumns);

@@ -1,6 +1,6 @@
-// Work cut in blocks that depend on shapes only (add_partial_rows cuts by threads, too: columns,
-// each summed by itself), the partial sums of such blocks, and outputs that are written past the
-// caches.
+// Divides work into blocks that depend on shapes only, computes partial sums of such blocks, and
+// writes outputs with streaming stores. (add_partial_rows also divides columns by threads, since
+// each column is summed on its own.)
 #pragma once
 
 #include <algorithm>
@@ -14,17 +14,17 @@
 
 namespace megatron::kernels::cpu {
 
-// Elements of one block of element-wise work: long enough to hide the cost of handing it out, short
-// enough for L2.
+// Elements per block of element-wise work: enough to hide the scheduling cost, few enough for the
+// L2 cache.
 inline constexpr int64_t kBlockElements = 32768;
 
-// Rows of a block, when a row has `width` elements.
+// Rows per block if a row has `width` elements.
 inline int64_t rows_per_block(int64_t width) {
   return std::max<int64_t>(1, kBlockElements / std::max<int64_t>(1, width));
 }
 
-// An output that the call does not read: every vector is stored as usual, or, where `streamed`,
-// past the caches (simd-inl.h).
+// An output that the call does not read. Vectors are stored normally or, if `streamed`, with
+// streaming stores (simd-inl.h).
 template <class T>
 struct Output {
   T* p;
@@ -32,18 +32,18 @@ struct Output {
   Output operator+(int64_t i) const { return {p + i, streamed}; }
 };
 
-// An ordinary store first reads the line that it writes, a third of the traffic of an element-wise
-// kernel. Outputs from this size on are streamed: their first lines would be gone from a core's
-// share of the last cache before a reader comes.
+// A normal store first reads the line that it writes, a third of the traffic of an element-wise
+// kernel. Outputs of at least this size are streamed, since their first lines would be evicted from
+// a core's share of the last-level cache before they are read anyway.
 inline constexpr int64_t kStreamedBytes = int64_t{2} << 20;
 
 inline constexpr int64_t kCacheLine = 64;
 
-// True if `out` is large and none of the inputs is `out` itself, whose lines would be in the cache
-// when they are written.
+// True if `out` is large and none of the inputs is `out` itself, whose lines would already be in
+// the cache.
 bool passes_caches(const Tensor& out, std::initializer_list<const void*> inputs);
-// And whether runs that start at multiples of `step` elements start at cache lines: then all of
-// their vectors are streamed.
+// Also requires that runs which begin at multiples of `step` elements begin at cache lines, so that
+// all of their vectors can be streamed.
 bool is_streamed(const Tensor& out, int64_t step, std::initializer_list<const void*> inputs);
 
 template <class T>
@@ -51,18 +51,18 @@ Output<T> output_of(const Tensor& out, int64_t step, std::initializer_list<const
   return {out.data<T>(), is_streamed(out, step, inputs)};
 }
 
-// memcpy by streamed stores; `to` and `bytes` are multiples of cache lines. Asks for as much at
-// `ahead`, a line with each that is copied: where rows lie apart, that is faster than to ask for
-// a whole row before. `from` for nothing more than the copy itself.
+// memcpy with streaming stores. `to` and `bytes` are multiples of cache lines. Prefetches as much
+// from `ahead`, one line per copied line; if rows are far apart, that is faster than prefetching a
+// whole row first. ahead == from prefetches nothing else.
 void copy_streamed(const void* from, void* to, int64_t bytes, const void* ahead);
 
-// Streamed stores of a thread are seen by others in any order, the flag that its block is done
-// before the data perhaps: waits until all that this thread has stored is seen. (No test can show
-// that it is missing: the window is some hundred cycles.)
+// Waits until all streaming stores of this thread are visible to others. Without it, other threads
+// might see the flag that a block is done before its data. (No test can show that it is missing:
+// the window is a few hundred cycles.)
 void finish_streamed_stores();
 
-// Calls f(block, thread) for each block of [0, count); all stores of a block are seen by everybody
-// when it counts as done. Kernels that stream cut their work by this or by for_blocks.
+// Calls f(block, thread) for each block of [0, count). All stores of a block are visible to every
+// thread once it counts as done. Kernels that stream must use this or for_blocks.
 template <class F>
 void for_each_block(Stream& stream, int64_t count, F&& f) {
   if (count <= 0) return;

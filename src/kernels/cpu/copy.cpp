@@ -22,7 +22,7 @@ namespace megatron::kernels::cpu {
 namespace HWY_NAMESPACE {
 namespace {
 
-// As f16's conversions (base/dtype.h), bit for bit.
+// Gives the same bits as f16's conversions (base/dtype.h).
 HWY_INLINE V load(const f16* p) {
   const Words words;
   const hn::RebindToSigned<Words> integers;
@@ -46,7 +46,7 @@ HWY_INLINE void store(V v, f16* p) {
   const auto odd = hn::And(hn::ShiftRight<13>(magnitude), hn::Set(words, 1u));
   const auto rounded = hn::Add(hn::Add(magnitude, hn::Set(words, 0xfffu)), odd);
   const auto normal = hn::ShiftRight<13>(hn::Sub(rounded, hn::Set(words, 0x38000000u)));
-  const auto aligned = hn::Add(hn::BitCast(kFloats, magnitude), set(0.5f));  // last place: 2^-24
+  const auto aligned = hn::Add(hn::BitCast(kFloats, magnitude), set(0.5f));  // last place is 2^-24
   const auto subnormal = hn::Sub(hn::BitCast(words, aligned), hn::Set(words, 0x3f000000u));
   const auto finite =
       hn::IfThenElse(hn::Lt(magnitude, hn::Set(words, 0x38800000u)), subnormal, normal);
@@ -110,11 +110,11 @@ HWY_EXPORT(narrow_f16);
 namespace {
 
 struct Dim {
-  int64_t size, from, to;  // elements, strides of x and of out
+  int64_t size, from, to;  // elements; strides of x and of out
 };
 
-// The dims of a copy without those of one element, neighbours joined where both sides allow it; the
-// last is the innermost of out.
+// Dimensions of a copy, the last with out's smallest stride. Drops those of size 1 and merges
+// adjacent ones if both tensors allow it.
 struct Layout {
   std::array<Dim, kMaxRank> dims{};
   int rank = 0;
@@ -151,7 +151,8 @@ To converted(From value) {
   }
 }
 
-// Asks for the run at `ahead`, or for 4 KB of it where it is not streamed, unless that is x.
+// Copies a run and prefetches the one at `ahead`, or only its first 4 KB if the output is not
+// streamed; none if ahead is x.
 template <class From, class To>
 void copy_run(const From* x, Output<To> to, int64_t n, const From* ahead) {
   constexpr int64_t kMaxAhead = 4096;  // bytes
@@ -177,7 +178,8 @@ void copy_run(const From* x, Output<To> to, int64_t n, const From* ahead) {
   }
 }
 
-// Rows of consecutive elements. Where they lie apart the machine does not see which is next.
+// Copies rows of consecutive elements. The hardware prefetcher cannot predict rows that are far
+// apart.
 template <class From, class To>
 void copy_rows(const From* x, Output<To> out, const Dim& row, int64_t rows, int64_t columns) {
   constexpr int64_t kBytesAhead = 3072;
@@ -192,8 +194,8 @@ void copy_rows(const From* x, Output<To> out, const Dim& row, int64_t rows, int6
 
 constexpr int64_t kSquare = 32;  // rows and columns
 
-// rows x columns elements; a column index is the innermost of out. Each side is walked along its
-// own contiguous direction, through a square in the first-level cache.
+// Copies rows x columns elements. The column index is out's innermost. Each tensor is traversed
+// along its own contiguous direction, through a square in the L1 cache.
 template <class From, class To>
 void copy_tile(const From* x, Output<To> out, const Dim& row, const Dim& column, int64_t rows,
                int64_t columns) {
@@ -220,7 +222,7 @@ void copy_tile(const From* x, Output<To> out, const Dim& row, const Dim& column,
   }
 }
 
-// Where the elements of `dims` lie that have this index among them.
+// Offsets in x and out of the elements of `dims` with this index.
 struct Place {
   int64_t from = 0, to = 0;
 };
@@ -253,8 +255,8 @@ void copy_typed(const CopyArgs& args, Stream& stream) {
   const Dim column = layout.dims[static_cast<size_t>(--layout.rank)];
   Dim row{1, 0, 0};
   if (layout.rank > 0) {
-    int chosen =
-        layout.rank - 1;  // the dim that x is narrowest in; out's next where columns are runs
+    // The dimension with x's smallest stride, or out's next to last one if columns are contiguous.
+    int chosen = layout.rank - 1;
     for (int d = 0; d < layout.rank && column.from != 1; ++d) {
       if (std::abs(layout.dims[static_cast<size_t>(d)].from) <
           std::abs(layout.dims[static_cast<size_t>(chosen)].from))

@@ -35,16 +35,16 @@ float largest(const T* x, int64_t n) {
       hn::MaxOfLanes(kFloats, hn::Max(hn::Max(most[0], most[1]), hn::Max(most[2], most[3]))));
 }
 
-// Rows of a block: several, whose reading and writing overlap, but enough blocks for many threads.
-// By shape alone: the largest of a block's first row is found in another order than that of the
-// others, which shows in the sign of a zero.
+// Rows per block: several, so that reading and writing overlap, but few enough to have blocks for
+// many threads. Depends on the shape alone: the maximum of a block's first row is found in a
+// different order than those of the others, which can change the sign of a zero.
 int64_t block_height(int64_t rows, int64_t vocabulary) {
   constexpr int64_t kRows = 8, kBlocks = 64;
   return std::max(rows_per_block(vocabulary), std::min(kRows, rows / kBlocks));
 }
 
-// The row after the one that is worked on: read, and its largest element found, a part at a time,
-// so that memory never stands still.
+// Reads the row after the current one and finds its maximum, a part at a time, so that memory is
+// always busy.
 template <class T>
 class NextRow {
  public:
@@ -70,8 +70,8 @@ class NextRow {
   V most_;
 };
 
-// The gradient of a row whose exponentials are known, written a part at a time: exponentials *
-// scale, but of_label at the label, which may lie outside of the row. exponentials may be dx.
+// Writes the gradient of a row from its exponentials, a part at a time: exponentials * scale, but
+// of_label at the label, which may lie outside of the row. exponentials may be dx.
 template <class D>
 class GradientOfRow {
  public:
@@ -123,9 +123,9 @@ class GradientOfRow {
   float scale_ = 0, of_label_ = 0;
 };
 
-// Sum of exp(x - shift): f32 sums of 4096 elements, added in f64. exponentials, where not null,
-// gets the terms; it may be x, or what `before` still reads. Takes the whole vectors of `next` and
-// all of `before`: reading, computing and writing overlap.
+// Sum of exp(x - shift): f32 sums of 4096 elements, added in f64. Stores the terms in exponentials
+// if it is not null; it may be x, or data that `before` still reads. Advances `next` by its whole
+// vectors and completes `before`, so that reading, computing and writing overlap.
 template <class T, class D>
 double sum_of_exponentials(const T* x, int64_t n, V shift, float* exponentials, NextRow<T>& next,
                            GradientOfRow<D>& before) {
@@ -152,7 +152,7 @@ template <class T, class D>
 void cross_entropy_rows(const CrossEntropyArgs& args, Stream& stream) {
   const int64_t vocabulary = args.logits.size(1);
   const T* logits = args.logits.data<T>();
-  // In f32 the gradient holds the exponentials first.
+  // In f32 the gradient tensor first holds the exponentials.
   const Output<D> dlogits =
       !args.dlogits.defined()
           ? Output<D>{nullptr, false}
@@ -167,7 +167,7 @@ void cross_entropy_rows(const CrossEntropyArgs& args, Stream& stream) {
   for_each_block(stream, ceil_div(rows, height), [&](int64_t block, int thread) {
     const int64_t end = std::min(rows, (block + 1) * height);
     float most = kNone;
-    bool known = false;  // the largest of row t, from reading ahead
+    bool known = false;  // maximum of row t is known from reading ahead
     GradientOfRow<D> before;
     for (int64_t t = block * height; t < end; ++t) {
       const Output<D> dx = dlogits.p == nullptr ? dlogits : dlogits + t * vocabulary;
@@ -224,7 +224,7 @@ void stats_of_rows(const VocabularyStatsArgs& args, Stream& stream) {
   const int64_t rows = args.logits.size(0);
   for_blocks(stream, rows, block_height(rows, vocabulary), [&](int64_t begin, int64_t end) {
     float most = kNone;
-    bool known = false;  // the largest of row t, from reading ahead
+    bool known = false;  // maximum of row t is known from reading ahead
     for (int64_t t = begin; t < end; ++t) {
       const float* x = logits + t * vocabulary;
       float* out = stats + 3 * t;
@@ -249,7 +249,7 @@ void stats_of_rows(const VocabularyStatsArgs& args, Stream& stream) {
   });
 }
 
-// What all ranks know of a token.
+// Statistics of a token over all ranks.
 struct TokenStats {
   double sum;  // of exp(logit - most) over the whole vocabulary
   float most, of_label;

@@ -17,7 +17,7 @@ HWY_BEFORE_NAMESPACE();
 namespace megatron::kernels::cpu {
 namespace HWY_NAMESPACE {
 
-// A lane is a pair of draws.
+// Each lane computes a pair of draws.
 using Doubles = hn::ScalableTag<double>;
 using Longs = hn::ScalableTag<uint64_t>;
 using SignedLongs = hn::ScalableTag<int64_t>;
@@ -25,9 +25,9 @@ using D = hn::Vec<Doubles>;
 using L = hn::Vec<Longs>;
 
 constexpr int64_t kPairs = HWY_LANES(double);
-constexpr size_t kTogether = 4;  // vectors whose rounds run interleaved
+constexpr size_t kTogether = 4;  // vectors whose rounds are interleaved
 constexpr int64_t kDrawsAtOnce = 2 * kPairs * static_cast<int64_t>(kTogether);
-constexpr int64_t kBuffered = 16 * kDrawsAtOnce;  // draws; fits the first-level cache
+constexpr int64_t kBuffered = 16 * kDrawsAtOnce;  // draws; fits the L1 cache
 
 HWY_INLINE L product(L a, uint32_t b) {
   return hn::MulEven(hn::BitCast(Words(), a), hn::Set(Words(), b));
@@ -73,7 +73,8 @@ HWY_INLINE std::array<Uniforms, kTogether> uniforms(const DrawArgs& args, uint64
   return drawn;
 }
 
-// x by the terms, highest power first. No fused operation: bits are the same everywhere.
+// Polynomial in x with these coefficients, highest power first. No fma, so that the bits are the
+// same everywhere.
 template <size_t N>
 HWY_INLINE D horner(const std::array<double, N>& terms, D x) {
   D sum = hn::Set(Doubles(), terms[0]);
@@ -124,7 +125,7 @@ HWY_INLINE Uniforms values(const DrawArgs& args, const Uniforms& u) {
   return {hn::Mul(scale, hn::Mul(radius, cosine)), hn::Mul(scale, hn::Mul(radius, sine))};
 }
 
-// At least `count` values of draws from `first` on, which is even.
+// Computes at least `count` draws from `first`, which is even, on.
 void draw_values(const DrawArgs& args, int64_t first, int64_t count, double* out) {
   for (int64_t i = 0; i < count; i += kDrawsAtOnce) {
     const auto drawn = uniforms(args, static_cast<uint64_t>(first + i) / 2);
@@ -136,7 +137,7 @@ void draw_values(const DrawArgs& args, int64_t first, int64_t count, double* out
   }
 }
 
-// Draws [begin, end) to out.
+// Writes draws [begin, end) to out.
 template <class T>
 void draw_run(const DrawArgs& args, int64_t begin, int64_t end, T* out) {
   HWY_ALIGN double wide[kBuffered];

@@ -50,7 +50,7 @@ void add_elements(const AddArgs& args, Stream& stream) {
   });
 }
 
-// `lines` cache lines past the caches, each as `line`.
+// Writes `lines` copies of the cache line with streaming stores.
 void stream_line(const uint8_t* line, uint8_t* to, int64_t lines) {
   const hn::ScalableTag<uint8_t> bytes;
   constexpr int64_t kBytes = hn::MaxLanes(bytes);
@@ -58,8 +58,8 @@ void stream_line(const uint8_t* line, uint8_t* to, int64_t lines) {
     hn::Stream(hn::Load(bytes, line + i % kCacheLine), bytes, to + i);
 }
 
-// partial[begin, end) = sum of `rows` rows of x, in ascending order: the sums stay in the
-// first-level cache, and x is read as it lies.
+// partial[begin, end) = sum of `rows` rows of x, in ascending order. The sums stay in the L1 cache,
+// and x is read in memory order.
 template <class T>
 void sum_rows(const T* x, int64_t rows, int64_t stride, int64_t begin, int64_t end,
               float* partial) {
@@ -92,8 +92,8 @@ void sum_columns(const ColumnSumArgs& args, Stream& stream) {
   });
 }
 
-// Eight f64 sums of a block, element i in sum i % 8; two halves of a vector of f32 make up the
-// eight where that is f32.
+// Sum of squares of a block in eight f64 sums; element i goes to sum i % 8. If T is f32, each half
+// of a vector provides half of the eight.
 template <class T>
 double block_sum_of_squares(const T* x, int64_t n) {
   constexpr int64_t kDoubles = HWY_LANES(double), kVectors = 8 / kDoubles;

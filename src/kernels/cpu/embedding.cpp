@@ -21,11 +21,12 @@ namespace megatron::kernels::cpu {
 namespace HWY_NAMESPACE {
 
 inline constexpr int64_t kEmbeddingColumns = 1024;
-// Rows of tokens and of tables lie apart: the processor does not foresee them.
+// Rows to prefetch ahead: rows of tokens and tables are scattered, so the hardware prefetcher
+// cannot predict them.
 inline constexpr int64_t kRowsAhead = 2;
 
-// out[0, n) = sum of n elements at the rows `tokens` of dout, in their order, + (accumulate ? out :
-// 0). Asks for as much at later_dout and later_out.
+// out[0, n) = sum of n elements of the rows `tokens` of dout, in order, + (accumulate ? out : 0).
+// Prefetches as much from later_dout and later_out.
 template <class T>
 void add_token_rows(const T* dout, int64_t width, const int32_t* tokens, int64_t count,
                     bool accumulate, float* out, int64_t n, const T* later_dout,
@@ -58,7 +59,7 @@ void add_token_rows(const T* dout, int64_t width, const int32_t* tokens, int64_t
   }
 }
 
-// tokens sorted by row; tokens of rows[k] are [starts[k], starts[k + 1]).
+// tokens are sorted by row; those of rows[k] are tokens[starts[k]] to tokens[starts[k + 1] - 1].
 void add_embedding_rows(const EmbeddingBackwardArgs& args, const int32_t* tokens,
                         const int32_t* rows, const int32_t* starts, int64_t hit, Stream& stream) {
   const int64_t width = args.dout.size(1);
@@ -94,7 +95,7 @@ namespace {
 
 constexpr int64_t kBytesAhead = 8192;
 
-// The row of a table of `rows` rows that a token's id names; -1 where a part has no such row.
+// The table row of a token's id; -1 if it is not in this part of a larger table.
 template <class Args>
 int64_t row_of(const char* kernel, const Args& args, int64_t token, int64_t rows) {
   const int64_t id = args.ids.template data<int32_t>()[token], row = id - args.first;
@@ -147,8 +148,8 @@ struct RowTokens {
   int32_t* tokens;
 };
 
-// Sorts n tokens by row, equal ones in their order: by 11 bits of the row at a time, from the
-// lowest (radix sort). Gives the sorted ones, `from` or `other`.
+// Sorts n tokens by row with a stable radix sort, 11 bits at a time from the lowest. Returns the
+// sorted list, `from` or `other`.
 RowTokens sorted(RowTokens from, RowTokens other, int64_t n, int64_t table_rows) {
   constexpr int kBits = 11;
   constexpr uint32_t kMask = (1u << kBits) - 1;
@@ -169,7 +170,7 @@ RowTokens sorted(RowTokens from, RowTokens other, int64_t n, int64_t table_rows)
   return from;
 }
 
-// Zero where none of the `hit` rows, ascending, lies.
+// Clears all rows except the `hit` ascending ones in `rows`.
 void clear_other_rows(const EmbeddingBackwardArgs& args, const int32_t* rows, int64_t hit,
                       Stream& stream) {
   const int64_t width = args.dtable.out.size(1);
@@ -187,8 +188,8 @@ void clear_other_rows(const EmbeddingBackwardArgs& args, const int32_t* rows, in
 
 }  // namespace
 
-// The tokens are sorted by row, so that each row of the table is written by one thread, from its
-// tokens in ascending order.
+// Tokens are sorted by row, so that one thread writes each row of the table, from its tokens in
+// ascending order.
 void embedding_backward(const EmbeddingBackwardArgs& args, Stream& stream) {
   check(args);
   require_storage_type("embedding_backward", args.dout.dtype());

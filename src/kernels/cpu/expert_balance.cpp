@@ -42,7 +42,7 @@ class Sinkhorn {
   }
 
  private:
-  // f(row, sums of its block).
+  // Calls f(row, sums of its block) for each row.
   template <class F>
   void for_rows(F&& f) {
     for_each_block(stream_, blocks_.count, [&](int64_t block, int) {
@@ -68,7 +68,7 @@ class Sinkhorn {
     for (int64_t e = 0; e < experts_; ++e) sums[e] += r_[t] * k[e];
   }
 
-  // Gives the mean change.
+  // Returns the mean change.
   double scale_columns() {
     double change = 0;
     for (int64_t e = 0; e < experts_; ++e) {
@@ -99,7 +99,7 @@ void choice_scores(const RouterForm& form, const C* logits, int64_t experts, C* 
   }
 }
 
-// In the order of values, NaN being the lowest.
+// Compares values; NaN is the lowest.
 template <class C>
 bool higher(C a, C b) {
   return order_of(a) > order_of(b);

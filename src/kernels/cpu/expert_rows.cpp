@@ -16,8 +16,8 @@ bool keeps_largest(const ExpertRowsArgs& args) {
   return args.capacity > 0 && args.kept == KeptRows::largest;
 }
 
-// A counting sort on the calling thread: it reads a number a slot two or three times, which is
-// little beside a row.
+// Counting sort on the calling thread. It reads one number per slot two or three times, which is
+// cheap compared with moving a row.
 template <class Weight>
 class CountingSort {
  public:
@@ -49,16 +49,16 @@ class CountingSort {
  private:
   int64_t group_of(int64_t slot) const {
     const int64_t group = experts_[slot] - args_.first;
-    return group < groups_ ? group : -1;  // below first: negative, too
+    return group < groups_ ? group : -1;  // negative group: below `first`
   }
-  // counts_ of a segment.
+  // Counts the slots of each group in [begin, end) into counts_.
   void count(int64_t begin, int64_t end) {
     std::fill_n(counts_, groups_, 0);
     for (int64_t s = begin; s < end; ++s)
       if (const int64_t g = group_of(s); g >= 0) ++counts_[g];
   }
 
-  // offsets, and the row that comes next in each group.
+  // Computes the offsets and the next row of each group.
   void place_groups() {
     const int64_t segments = all_ == 0 ? 1 : all_ / segment_;
     std::fill_n(next_, groups_, 0);
@@ -80,7 +80,7 @@ class CountingSort {
     offsets[groups_] = static_cast<int32_t>(std::min(row, most_));
   }
 
-  // The row of a slot whose turn it is; dropped ones are marked by -1.
+  // Assigns the next row of its group to a slot; -1 marks dropped slots.
   void place(int64_t slot) {
     const int64_t g = group_of(slot);
     const bool dropped = keeps_largest(args_) && rows_[slot] < 0;
@@ -93,8 +93,8 @@ class CountingSort {
     rows_[slot] = next_[g]++;
   }
 
-  // Marks, in the rows of slots [begin, end), those beyond the capacity: slots go by their group
-  // first.
+  // Marks dropped slots among [begin, end): the smallest weights of groups beyond the capacity.
+  // Sorts the slots by group first.
   void drop_smallest(int64_t begin, int64_t end) {
     const Weight* weights = args_.weights.data<Weight>();
     const auto weight = [&](int32_t s) {
@@ -109,7 +109,7 @@ class CountingSort {
       rows_[s] = 0;
       if (const int64_t g = group_of(s); g >= 0) by_group_[begins_[g]++] = static_cast<int32_t>(s);
     }
-    for (int64_t g = 0; g < groups_; ++g) {  // begins_[g] is its end now
+    for (int64_t g = 0; g < groups_; ++g) {  // begins_[g] is now the group's end
       if (counts_[g] <= args_.capacity) continue;
       int32_t* last = by_group_ + begins_[g];
       int32_t* first = last - counts_[g];
@@ -125,8 +125,8 @@ class CountingSort {
   const int32_t* experts_;
   int32_t *slots_, *rows_;
   int64_t all_, segment_, groups_, most_;
-  int32_t *counts_, *next_, *begins_;  // of each group
-  int32_t* by_group_;                  // slots of a segment
+  int32_t *counts_, *next_, *begins_;  // per group
+  int32_t* by_group_;                  // slots of one segment by group
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-// The loops of element-wise kernels on the host, included once per instruction set as simd-inl.h.
+// Loops of element-wise kernels on the host, included once per instruction set, as simd-inl.h is.
 #if defined(MEGATRON_KERNELS_CPU_FORMULA_LOOPS_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef MEGATRON_KERNELS_CPU_FORMULA_LOOPS_INL_H
 #undef MEGATRON_KERNELS_CPU_FORMULA_LOOPS_INL_H
@@ -17,7 +17,7 @@ HWY_BEFORE_NAMESPACE();
 namespace megatron::kernels::cpu {
 namespace HWY_NAMESPACE {
 
-// Rows of one tensor, of T or, of a wide one, of f32.
+// Rows of one operand, of T or, for a wide one, of f32.
 struct OperandRows {
   std::byte* p = nullptr;
   int64_t stride = 0;  // bytes
@@ -58,7 +58,7 @@ HWY_INLINE void store_values(Pair<Lanes> a, Pair<Lanes> b, const Operands<Form>&
   store_operand<Form, k + 1>({a.second.v, b.second.v}, at[k + 1], i, n);
 }
 
-// Asks for what the loop over a row comes to, tensor by tensor.
+// Prefetches the inputs of a loop over a row, one tensor after another.
 template <class Form>
 struct AheadInRow {
   HWY_INLINE void operator()(const Operands<Form>& at, int64_t i) const {
@@ -70,15 +70,15 @@ struct AheadInRow {
   }
 };
 
-// Has the compiler read memory once: it would read f32 again where a formula uses it again, which
-// costs a quarter of the time where five tensors come and go.
+// Makes the compiler load from memory only once. It would load f32 again whenever a formula uses it
+// again, which costs a quarter of the time with five tensors.
 HWY_INLINE void keep_loaded([[maybe_unused]] VectorPair& v) {
 #if HWY_ARCH_X86
   asm("" : "+v"(v.a.raw), "+v"(v.b.raw));
 #endif
 }
 
-// The formula over elements [begin, end) of one row.
+// Applies the formula to elements [begin, end) of one row.
 template <class Form, class F, class Ahead>
 HWY_INLINE void run_row(const F& formula, const Operands<Form>& at, int64_t begin, int64_t end,
                         const Ahead& ahead) {
@@ -87,14 +87,14 @@ HWY_INLINE void run_row(const F& formula, const Operands<Form>& at, int64_t begi
     [&]<size_t... k>(std::index_sequence<k...>) {
       VectorPair x[] = {load_operand<Form, k>(at[k], i, n)...};
       (keep_loaded(x[k]), ...);
-      const auto first = formula(Lanes(x[k].a)...);  // in the order of memory
+      const auto first = formula(Lanes(x[k].a)...);  // in memory order
       const auto second = formula(Lanes(x[k].b)...);
       store_values<Form>(first, second, at, i, n);
     }(std::make_index_sequence<Form::kInputs>());
   });
 }
 
-// The formula over all rows; a single one is cut in blocks itself.
+// Applies the formula to all rows; a single row is itself divided into blocks.
 template <class Form, class F, class Ahead = AheadInRow<Form>>
 void run_rows(int64_t rows, int64_t width, const F& formula, const Operands<Form>& all,
               Stream& stream, const Ahead& ahead = {}) {
@@ -112,7 +112,7 @@ void run_rows(int64_t rows, int64_t width, const F& formula, const Operands<Form
   });
 }
 
-// The formula of a kernel's arguments.
+// Applies the formula of a kernel's arguments.
 template <class Formula, class Args>
 void run_elements(const Args& args, Stream& stream) {
   constexpr auto& elements = Args::kElements;

@@ -17,10 +17,10 @@ HWY_BEFORE_NAMESPACE();
 namespace megatron::kernels::cpu {
 namespace HWY_NAMESPACE {
 
-// Heads are parts of wider rows, which the processor does not foresee.
+// Prefetch distance. Heads are parts of wider rows, which the hardware prefetcher cannot predict.
 inline constexpr int64_t kBytesAhead = 4096;
 
-// Where rows [t,g,:] of a tensor [T,G,W] begin.
+// Addresses of the rows [t,g,:] of a tensor [T,G,W].
 template <class T>
 struct Rows {
   explicit Rows(const Tensor& tensor)
@@ -31,7 +31,7 @@ struct Rows {
   T* at(int64_t t, int64_t g) const { return data + t * token + g * head; }
   T* data;
   int64_t token, head;
-  int64_t ahead;  // from elements that are used to those that are asked for
+  int64_t ahead;  // distance in elements of what is prefetched
 };
 
 template <class T>
@@ -39,7 +39,7 @@ Output<T> output_rows(const Tensor& out, std::initializer_list<const void*> inpu
   return output_of<T>(out, std::gcd(out.stride(0), out.stride(1)), inputs);
 }
 
-// weight_offset + weight; 1 where there is no weight.
+// weight_offset + weight; 1 if there is no weight.
 template <class T>
 class Factors {
  public:
@@ -84,7 +84,7 @@ class HeadNorm {
         mean_(args.kind == NormKind::layer ? args.mean.data<float>() : nullptr),
         rstd_(args.rstd.data<float>()) {}
 
-  // Head g of token t, row `row` of the statistics.
+  // Normalises head g of token t; `row` is its row in the statistics.
   HWY_INLINE void norm(int64_t t, int64_t g, int64_t row) const {
     const T* x = x_.at(t, g);
     const T* ahead = x + x_.ahead;
@@ -154,8 +154,8 @@ class HeadNormBackward {
         mean_(args.kind == NormKind::layer ? args.mean.data<float>() : nullptr),
         rstd_(args.rstd.data<float>()) {}
 
-  // Head g of token t, row `row` of the statistics; adds to the sums dweight and dbias [W], of
-  // which either may be null.
+  // Processes head g of token t; `row` is its row in the statistics. Adds to the sums dweight and
+  // dbias [W], each of which may be null.
   HWY_INLINE void norm(int64_t t, int64_t g, int64_t row, float* dweight, float* dbias) const {
     const T *x = x_.at(t, g), *dout = dout_.at(t, g);
     const V mean = set(mean_ != nullptr ? mean_[row] : 0.0f);
@@ -164,7 +164,7 @@ class HeadNormBackward {
     const auto normed = [&](int64_t i, auto n) {
       return times(less(load_pair(x + i, n), mean), scale);
     };
-    // Beyond a row's end dout is 0.
+    // dout counts as 0 beyond the row's end.
     const TwoSums sums = two_sums_of_twos<T>(width_, [&](int64_t i, auto n) {
       prefetch(x + x_.ahead + i, kPairBytes<T>);
       const VectorPair xhat = normed(i, n), d = load_pair(dout + i, n),

@@ -2,7 +2,7 @@
 
 #include "base/error.h"
 #include "kernels/cpu/simd_targets.h"
-// after the targets
+// must follow the targets
 #include "hwy/highway.h"
 #include "hwy/targets.h"
 
@@ -22,10 +22,10 @@ void limit_instruction_set(InstructionSet set) {
   hwy::DisableTargets(0);
   MG_CHECK((hwy::SupportedTargets() & HWY_AVX2) != 0,
            "--instruction-set is avx2, which this processor does not have; drop the flag");
-  // Newer targets are lower bits.
+  // Lower bits are newer targets.
   if (set == InstructionSet::avx2) hwy::DisableTargets(HWY_AVX2 - 1);
-  // Kernels choose anew. Highway 1.0's SupportedTargets() makes a choice of its own, of all
-  // targets, so that nothing may call it after this.
+  // Makes kernels choose again. Highway 1.0's SupportedTargets() chooses among all targets itself,
+  // so it must not be called after this.
   hwy::GetChosenTarget().DeInit();
 #else
   fail("--instruction-set is avx2, which this processor does not have; drop the flag");

@@ -11,7 +11,7 @@ HWY_BEFORE_NAMESPACE();
 namespace megatron::kernels::cpu {
 namespace HWY_NAMESPACE {
 
-// 1 + width * (2 u - 1) of u = (word >> 8) / 2^24.
+// 1 + width * (2 u - 1) with u = (word >> 8) / 2^24.
 HWY_INLINE V factor_of(hn::Vec<Words> word, float width) {
   const hn::RebindToSigned<Words> integers;
   const V u = hn::Mul(hn::ConvertTo(kFloats, hn::BitCast(integers, hn::ShiftRight<8>(word))),

@@ -1,4 +1,4 @@
-// The host's kernels; contracts in kernels/*.h.
+// Declares the host kernels; kernels/*.h has their contracts.
 #pragma once
 
 #include "device/stream.h"

@@ -1,5 +1,5 @@
-// A vector of f32 as formulas see it (kernels/formulas-inl.h), included once per instruction set as
-// simd-inl.h.
+// The operations that formulas (kernels/formulas-inl.h) need, for vectors of f32. Included once per
+// instruction set, as simd-inl.h is.
 #if defined(MEGATRON_KERNELS_CPU_LANES_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef MEGATRON_KERNELS_CPU_LANES_INL_H
 #undef MEGATRON_KERNELS_CPU_LANES_INL_H
@@ -37,7 +37,7 @@ HWY_INLINE Lanes select(LanesMask condition, Lanes yes, Lanes no) {
 HWY_INLINE Lanes fma(Lanes a, Lanes b, Lanes c) { return hn::MulAdd(a.v, b.v, c.v); }
 HWY_INLINE Lanes one_less(Lanes a, Lanes b) { return hn::NegMulAdd(a.v, b.v, set(1.0f)); }
 HWY_INLINE Lanes abs(Lanes x) { return hn::Abs(x.v); }
-// If b is NaN, returns b.
+// Returns b if b is NaN.
 HWY_INLINE Lanes min(Lanes a, Lanes b) { return hn::Min(a.v, b.v); }
 HWY_INLINE Lanes max(Lanes a, Lanes b) { return hn::Max(a.v, b.v); }
 HWY_INLINE Lanes exp(Lanes x) { return exp(x.v); }

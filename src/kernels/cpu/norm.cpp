@@ -17,7 +17,7 @@ namespace megatron::kernels::cpu {
 namespace HWY_NAMESPACE {
 
 HWY_INLINE VectorPair squares_of(VectorPair v) { return {hn::Mul(v.a, v.a), hn::Mul(v.b, v.b)}; }
-// The factors of a norm: weight_offset + weight.
+// Factors of a norm: weight_offset + weight.
 template <class T, class N>
 HWY_INLINE VectorPair load_factors(const T* weight, V offset, N n) {
   const VectorPair w = load_pair(weight, n);
@@ -27,10 +27,10 @@ HWY_INLINE VectorPair minus(VectorPair v, V mean) {
   return {hn::Sub(v.a, mean), hn::Sub(v.b, mean)};
 }
 
-// Rows of this many elements fit the first-level cache twice.
+// Rows of up to this many elements fit the L1 cache twice.
 constexpr int64_t kLongestKeptRow = 4096;
 
-// The two vectors at `from`, as they are, past the caches.
+// Copies the two vectors at `from` with streaming stores.
 template <class T>
 HWY_INLINE void copy_two(const T* from, Output<T> to, Whole) {
   const hn::ScalableTag<uint8_t> bytes;
@@ -45,7 +45,7 @@ HWY_INLINE void copy_two(const T* from, Output<T> to, Part part) {
   std::memcpy(to.p, from, static_cast<size_t>(part.n) * sizeof(T));
 }
 
-// sum = x + residual as stored; gives the sum of terms(sum).
+// sum = x + residual in the storage type. Returns the sum of terms(sum).
 template <class T, class F>
 float add_row(const T* x, const T* residual, T* sum, int64_t width, F terms) {
   return sum_of_twos<T>(width, [&](int64_t i, auto n) {
@@ -65,7 +65,7 @@ void norm_rows(const AddNormArgs& args, NormKind kind, int64_t begin, int64_t en
   const T* residual = data_or_null<T>(args.residual);
   T* sum = args.sum.defined() ? args.sum.data<T>() : nullptr;
   const Output<T> normed = output_of<T>(args.normed, width, {args.x.raw(), residual, sum});
-  // The sum is read again: where it is streamed, from a row that is kept for it.
+  // The sum is read again. If it is streamed, a copy of the row is kept for that.
   const bool keeps_row = residual != nullptr && width <= kLongestKeptRow &&
                          is_streamed(args.sum, width, {args.x.raw(), residual, args.normed.raw()});
   alignas(64) T kept[kLongestKeptRow];
@@ -73,7 +73,7 @@ void norm_rows(const AddNormArgs& args, NormKind kind, int64_t begin, int64_t en
   for (int64_t row = begin; row < end; ++row) {
     const int64_t at = row * width;
     const T* s = args.x.data<T>() + at;
-    // The first pass: adds the residual, where there is one.
+    // First pass over a row: adds the residual if there is one.
     const auto sum_of_row = [&](auto terms) {
       if (residual != nullptr) {
         const T* x = s;
@@ -101,7 +101,7 @@ void norm_rows(const AddNormArgs& args, NormKind kind, int64_t begin, int64_t en
     const V rstd = set(rstds[row]);
     const Output<T> out = normed + at;
     for_pairs(0, width, [&](int64_t i, auto n) {
-      if constexpr (std::is_same_v<T, float>) {  // in bf16 asking makes it slower
+      if constexpr (std::is_same_v<T, float>) {  // in bf16, prefetching is slower
         prefetch(args.x.data<T>() + at + width + i, kPairBytes<T>);
         if (residual != nullptr) prefetch(residual + at + width + i, kPairBytes<T>);
       }
@@ -128,8 +128,8 @@ void norm_forward(const AddNormArgs& args, NormKind kind, Stream& stream) {
 }
 
 // xhat = (sum - mean) rstd, g = dnormed weight: dsum = rstd (g - mean(g) - xhat mean(g xhat)) +
-// dsum_in, mean(g) being 0 for RMSNorm. dweight and dbias [H] get this block's sums of dnormed xhat
-// and of dnormed.
+// dsum_in, where mean(g) is 0 for RMSNorm. dweight and dbias [H] receive this block's sums of
+// dnormed xhat and of dnormed.
 template <class T>
 void norm_rows_backward(const AddNormBackwardArgs& args, NormKind kind, int64_t begin, int64_t end,
                         float* dweight, float* dbias) {

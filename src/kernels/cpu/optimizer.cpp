@@ -17,7 +17,7 @@ namespace HWY_NAMESPACE {
 using SignedHalves = hn::Rebind<int16_t, Floats>;
 using SignedWords = hn::RebindToSigned<Floats>;
 
-// The f32 master of a parameter: the parameter itself, or its bf16 and the remainder.
+// The f32 master weight of a parameter: the parameter itself, or its bf16 value and the remainder.
 struct PlainMaster {
   float* value;
   template <class N>
@@ -57,7 +57,7 @@ struct SplitMaster {
     const auto low = hn::PromoteTo(words, hn::LoadU(SignedHalves(), remainders));
     return hn::BitCast(kFloats, hn::Add(hn::BitCast(words, load(values)), low));
   }
-  // The remainder is the low half of the master; the value takes its carry.
+  // The remainder is the low half of the master weight; the value is rounded and takes the carry.
   static HWY_INLINE void split(V w, bf16* values, int16_t* remainders) {
     const Words words;
     const auto bits = hn::BitCast(words, w);
@@ -93,7 +93,7 @@ void for_moments(const AdamArgs& args, F&& f) {
   });
 }
 
-// No fused products: the same bits on every instruction set.
+// Does not use fma, so that every instruction set gives the same bits.
 void adam_step(const AdamArgs& args, Stream& stream) {
   const double step = *args.step.data<double>();
   const V lr = scalar(args.lr), scale = scalar(args.scale);

@@ -1,4 +1,4 @@
-// Philox4x32-10 (base/philox.h) for the dropout masks, many counters at a time; included once per
+// Philox4x32-10 (base/philox.h) for dropout masks, many counters at a time. Included once per
 // instruction set.
 #if defined(MEGATRON_KERNELS_CPU_PHILOX_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef MEGATRON_KERNELS_CPU_PHILOX_INL_H
@@ -17,15 +17,16 @@ namespace HWY_NAMESPACE {
 
 using Longs = hn::ScalableTag<uint64_t>;
 
-// Words of 2 kLanes channels in a row, in one of two orders: consecutive (`first` those of the
-// first kLanes channels), or `first` those of the even channels, `second` those of the odd ones.
+// Words of 2 kLanes adjacent channels in one of two orders. Consecutive: `first` has those of the
+// first kLanes channels. Alternating: `first` has those of the even channels, `second` those of the
+// odd ones.
 struct PhiloxWords {
   hn::Vec<Words> first, second;
 };
 
-// The words of (sample, position) under `key` (low word first); the mask of kernels/dropout.h. A
-// 64-bit lane holds one counter. What all channels have in common is computed once: word 0 of a
-// counter is the channel's group, so that of the first three rounds only half depends on it.
+// The words of (sample, position) under `key` (low word first), for the mask of kernels/dropout.h.
+// Each 64-bit lane holds one counter. What all channels share is computed once: word 0 of a counter
+// is the channel's group, so only half of the first three rounds depends on it.
 class PhiloxRow {
  public:
   PhiloxRow(uint32_t position, uint64_t sample, uint64_t key) {
@@ -44,8 +45,8 @@ class PhiloxRow {
     after_third_ = (p0 & 0xffffffffu) ^ keys_[2].k1;
   }
 
-  // Channels 4 group .. 4 group + 2 kLanes N. A round waits for the one before it: the rounds of N
-  // words take little longer than those of one.
+  // Words of the channels 4 group .. 4 group + 2 kLanes N. Each round waits for the previous one,
+  // so the rounds of N words take little longer than those of one.
   template <size_t N>
   HWY_INLINE std::array<PhiloxWords, N> consecutive(uint32_t group) const {
     static constexpr auto order = [] {
@@ -75,11 +76,11 @@ class PhiloxRow {
   };
 
   static HWY_INLINE Counters set(uint64_t value) { return hn::Set(Longs(), value); }
-  // Products of the lower halves of the lanes.
+  // Products of the low halves of the lanes.
   static HWY_INLINE Counters product(Counters c, uint64_t factor) {
     return hn::MulEven(hn::BitCast(Words(), c), hn::BitCast(Words(), set(factor)));
   }
-  // Lower halves: upper half of p ^ a ^ b; upper halves are of no use.
+  // Low halves: high half of p ^ a ^ b. High halves are unused.
   static HWY_INLINE Counters mixed(Counters p, Counters a, Counters b) {
     const Counters high = hn::ShiftRight<32>(p);
 #if HWY_TARGET == HWY_AVX3
@@ -89,7 +90,7 @@ class PhiloxRow {
 #endif
   }
 
-  // Words 0 and 2 of each counter, and 1 and 3.
+  // Words 0 and 2 of each counter, and words 1 and 3.
   template <size_t N>
   HWY_INLINE std::array<PhiloxWords, N> of_counters(uint32_t group, Counters lanes) const {
     Counters c0[N], c2[N], p0[N], p1[N];
@@ -131,7 +132,7 @@ class PhiloxRow {
   uint64_t after_first_, after_second_[2], after_third_;
 };
 
-// Words of the channels from `channel` on, a multiple of 4, in the order of load_pair.
+// Words of the channels from `channel`, a multiple of 4, on, in the order of load_pair.
 template <class T, size_t N>
 HWY_INLINE std::array<PhiloxWords, N> words_of_twos(const PhiloxRow& random, int64_t channel) {
   const auto group = static_cast<uint32_t>(channel / 4);

@@ -10,7 +10,7 @@ namespace {
 
 using Of = RandomLogitsArgs::Of;
 
-// A number of mean 0 and variance 1.
+// Approximately normal random number with mean 0 and variance 1.
 double bell(PhiloxCounter counter, PhiloxKey key) {
   uint64_t sum = 0;
   for (const uint32_t word : philox(counter, key)) sum += word;

@@ -16,15 +16,15 @@ HWY_BEFORE_NAMESPACE();
 namespace megatron::kernels::cpu {
 namespace HWY_NAMESPACE {
 
-// Heads are parts of wider rows, which the processor does not foresee.
+// Prefetch distance. Heads are parts of wider rows, which the hardware prefetcher cannot predict.
 inline constexpr int64_t kBytesAhead = 6144;
 
 struct Pair {
   V first, second;
 };
 
-// The rotation (first cos - second sin, second cos + first sin); no fused products, so that both
-// halves round alike.
+// The rotation (first cos - second sin, second cos + first sin). No fma, so that both halves round
+// alike.
 HWY_INLINE Pair rotate(Pair p, V cos, V sin) {
   return {hn::Sub(hn::Mul(p.first, cos), hn::Mul(p.second, sin)),
           hn::Add(hn::Mul(p.second, cos), hn::Mul(p.first, sin))};
@@ -70,7 +70,7 @@ HWY_INLINE void store_pairs(Pair pair, T* p, Part part) {
   std::memcpy(p, buffer, static_cast<size_t>(2 * part.n) * sizeof(T));
 }
 
-// Where the heads of one token lie, and how far on lie those to ask for meanwhile.
+// Addresses of one token's heads, and the distance of the heads to prefetch.
 template <class T>
 struct Heads {
   const T* x;
@@ -112,7 +112,7 @@ void rotate_neighbours(const Heads<T>& heads, const float* cos, const float* sin
   });
 }
 
-// Channels that are not rotated.
+// Copies the channels that are not rotated.
 template <class T>
 void copy_rest(const Heads<T>& heads, int64_t rotated, int64_t dim) {
   if (rotated == dim || heads.out.p == heads.x) return;

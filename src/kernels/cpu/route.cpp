@@ -8,14 +8,14 @@ namespace megatron::kernels::cpu {
 
 namespace {
 
-// Tokens of a block: an expert of a token takes about as long as 32 elements of other kernels.
+// Tokens per block. One expert of a token costs about as much as 32 elements of other kernels.
 int64_t tokens_per_block(int64_t experts) { return rows_per_block(32 * experts); }
 
 bool softmax_of_chosen(const RouterForm& form) {
   return form.score == RouterScore::softmax && !form.softmax_first;
 }
 
-// Routes one token after the other.
+// Routes tokens one at a time.
 template <class C>
 class Router {
  public:

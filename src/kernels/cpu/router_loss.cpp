@@ -9,14 +9,14 @@ namespace megatron::kernels::cpu {
 
 namespace {
 
-// Blocks of a segment's tokens.
+// Blocks of tokens in a segment.
 RowBlocks segment_blocks(const RouterSumsArgs& args) {
   return RowBlocks(args.logits.size(0) / args.counts.size(0));
 }
-// Sums, counts, square and entropy of a block.
+// Elements of a block's partial result: sums, counts, squares and entropy.
 int64_t partial_width(const RouterSumsArgs& args) { return 2 * args.logits.size(1) + 2; }
 
-// Adds up the terms of tokens.
+// Adds the terms of tokens.
 template <class C>
 class TokenSums {
  public:
@@ -49,7 +49,7 @@ class TokenSums {
   }
 
  private:
-  // The entropy of scores that are divided by their sum.
+  // Entropy of scores that are divided by their sum.
   C divide_scores(const C* logits) {
     C sum = kMinRouterSum<C>, entropy = 0;
     score_row(args_.score, logits, experts_, p_.data());

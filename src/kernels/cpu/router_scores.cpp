@@ -11,7 +11,8 @@ HWY_BEFORE_NAMESPACE();
 namespace megatron::kernels::cpu {
 namespace HWY_NAMESPACE {
 
-// As softmax_row, but for the logarithm: gives the sum of exponentials, and `most`.
+// As softmax_row, but without the logarithm: returns the sum of exponentials, and the maximum in
+// `most`.
 float softmax_of_floats(const float* x, int64_t n, float* p, float* most) {
   const V lowest = set(-std::numeric_limits<float>::infinity());
   V largest = lowest;

@@ -1,4 +1,4 @@
-// Functions of a token's logits used by route.cpp and router_loss.cpp.
+// Functions of a token's logits that route.cpp and router_loss.cpp share.
 #pragma once
 
 #include <algorithm>
@@ -27,17 +27,17 @@ C softplus_of(C x) {
 // s = sigmoid or sqrt_softplus of n values.
 void score_row(RouterScore kind, const float* x, int64_t n, float* s);
 void score_row(RouterScore kind, const double* x, int64_t n, double* s);
-// The slope of the score s of x.
+// Derivative of the score s by its logit x.
 template <class C>
 C score_slope(RouterScore kind, C x, C s) {
   return kind == RouterScore::sigmoid ? s * (1 - s) : sigmoid_of(x) / (2 * s);
 }
 
-// p = softmax of n values, which p may be; gives their log sum exp.
+// p = softmax of n values; p may be x. Returns the log of the sum of exponentials.
 float softmax_row(const float* x, int64_t n, float* p);
 double softmax_row(const double* x, int64_t n, double* p);
 
-// dx of softmax's p and dp.
+// Gradient dx of a softmax from its p and dp.
 template <class C>
 void softmax_row_gradient(const C* p, const C* dp, int64_t n, C* dx) {
   C dot = 0;
@@ -45,7 +45,7 @@ void softmax_row_gradient(const C* p, const C* dp, int64_t n, C* dx) {
   for (int64_t e = 0; e < n; ++e) dx[e] = p[e] * (dp[e] - dot);
 }
 
-// dw of w / (sum of w + the least sum); dout may be dw.
+// Gradient dw of w / (sum of w + the minimum sum); dout may be dw.
 template <class C>
 void normalised_row_gradient(const C* w, const C* dout, int64_t n, C* dw) {
   C sum = kMinRouterSum<C>, dot = 0;
@@ -54,7 +54,7 @@ void normalised_row_gradient(const C* w, const C* dout, int64_t n, C* dw) {
   for (int64_t j = 0; j < n; ++j) dw[j] = (dout[j] - dot) / sum;
 }
 
-// Whole numbers in the order of the values; NaN is as minus infinity, zeros are alike.
+// Maps values to integers of the same order. NaN counts as -infinity, and both zeros are equal.
 inline int32_t order_of(float value) {
   if (std::isnan(value)) value = -std::numeric_limits<float>::infinity();
   const auto bits = std::bit_cast<int32_t>(value + 0.0f);
@@ -66,15 +66,15 @@ inline int64_t order_of(double value) {
   return bits < 0 ? bits ^ std::numeric_limits<int64_t>::max() : bits;
 }
 
-// Finds the k highest of n values, k at most n. The compiler makes vectors of its passes, of which
-// there are k: no branch depends on the values.
+// Finds the k highest of n values, k at most n. Makes k passes, which the compiler vectorises: no
+// branch depends on the values.
 template <class C>
 class Highest {
  public:
   explicit Highest(int64_t most) : order_(static_cast<size_t>(most)) {}
 
-  // Their indices in descending order of the values, of equal ones the lower first; NaN is the
-  // lowest.
+  // Writes their indices in descending order of the values; among equal values, lower indices come
+  // first. NaN is the lowest value.
   void find(const C* values, int64_t n, int64_t k, int32_t* indices) {
     Order* order = order_.data();
     for (int64_t e = 0; e < n; ++e) order[e] = order_of(values[e]);
@@ -90,7 +90,7 @@ class Highest {
 
  private:
   using Order = decltype(order_of(C()));
-  static constexpr Order kTaken = std::numeric_limits<Order>::min();  // below that of any value
+  static constexpr Order kTaken = std::numeric_limits<Order>::min();  // below every value
   std::vector<Order> order_;
 };
 

@@ -1,5 +1,5 @@
-// Memory that is asked for ahead of its use, in the order in which it lies: that is faster, by a
-// third where several rows are read at a time, than to ask in the order of use.
+// Software prefetch in memory order. It is faster than prefetching in the order of use, by a third
+// if several rows are read at a time.
 #pragma once
 
 #include <cstddef>
@@ -9,12 +9,13 @@
 
 namespace megatron::kernels::cpu {
 
-// The lines of rows of memory, a few at a time. What asks is always inlined: GCC 12 believes that a
-// function which does nothing else has no effect, and leaves out calls of it.
+// Prefetches the lines of rows of memory, a few at a time. Functions that prefetch are always
+// inlined: GCC 12 assumes that a function which does nothing else has no effect and drops calls of
+// it.
 class RowsAhead {
  public:
   RowsAhead() = default;
-  // Lines go to the second-level cache: they may be many.
+  // Lines are prefetched into the L2 cache, since there may be many.
   RowsAhead(const void* base, int64_t rows, int64_t row_bytes, int64_t stride_bytes)
       : row_(static_cast<const std::byte*>(base)),
         row_bytes_(row_bytes),
@@ -43,13 +44,13 @@ class RowsAhead {
   const std::byte* at_ = nullptr;
 };
 
-// Asks for one run of `bytes`, for the first-level cache.
+// Prefetches one run of `bytes` into the L1 cache.
 [[gnu::always_inline]] inline void prefetch(const void* begin, int64_t bytes) {
   const auto* p = static_cast<const std::byte*>(begin);
   for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(p + i);
 }
 
-// Elements of T that a loop over consecutive memory asks ahead: 2 KB.
+// Distance in elements of T at which a loop over consecutive memory prefetches: 2 KB.
 template <class T>
 inline constexpr int64_t kElementsAhead = 2048 / static_cast<int64_t>(sizeof(T));
 

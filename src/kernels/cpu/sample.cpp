@@ -9,7 +9,7 @@
 namespace megatron::kernels::cpu {
 namespace {
 
-// Ordered as the contract says.
+// Compares in the order of the contract (kernels/sample.h).
 struct Token {
   double logit = 0;
   int32_t id = 0;
@@ -26,7 +26,8 @@ int64_t total_of(std::span<const Token> tokens) {
   return total;
 }
 
-// How many of the first tokens weigh `wanted` together; they are put first.
+// Number of leading tokens, in descending order, whose weights add up to `wanted`. Moves these
+// tokens to the front.
 size_t first_that_weigh(std::vector<Token>& tokens, double wanted) {
   size_t begin = 0, end = tokens.size();
   int64_t before = 0;

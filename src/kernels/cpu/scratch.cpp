@@ -1,5 +1,5 @@
-// The scratch memory of the host's kernels: a table whose entries ask the arena for what a call of
-// the kernel takes, in the same order, by the functions that the kernels themselves ask with.
+// Scratch memory of the host kernels: a table whose entries request from the arena what a call of
+// the kernel uses, in the same order and through the functions that the kernels themselves call.
 #include "kernels/cpu/scratch.h"
 
 #include "kernels/cpu/attention/attention.h"

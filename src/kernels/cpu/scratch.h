@@ -1,5 +1,5 @@
-// What calls of the host's kernels take of the scratch arena: the kernels ask by these functions,
-// and plans do (cpu_scratch_table).
+// Scratch memory of the host kernels. The kernels request it with these functions, and so do plans
+// (cpu_scratch_table).
 #pragma once
 
 #include "device/stream.h"
@@ -7,7 +7,8 @@
 
 namespace megatron::kernels::cpu {
 
-// f32 gradients hold the exponentials until they are scaled, others have a row of each thread.
+// With f32 gradients, exponentials are kept there until they are scaled; otherwise each thread has
+// a row of scratch.
 Tensor cross_entropy_scratch(const CrossEntropyArgs& args, Stream& stream);
 Tensor column_sum_scratch(const ColumnSumArgs& args, Stream& stream);
 Tensor embedding_backward_scratch(const EmbeddingBackwardArgs& args, Stream& stream);
@@ -18,9 +19,9 @@ Tensor expert_thresholds_scratch(const ExpertThresholdsArgs& args, Stream& strea
 Tensor expert_rows_scratch(const ExpertRowsArgs& args, Stream& stream);
 Tensor router_sums_scratch(const RouterSumsArgs& args, Stream& stream);
 
-// Partial sums of rows.
+// Partial sums of blocks of rows.
 struct NormPartials {
-  Tensor dweights, dbiases;  // dbiases: undefined where there is no bias
+  Tensor dweights, dbiases;  // dbiases: undefined without a bias
 };
 NormPartials norm_backward_scratch(const AddNormBackwardArgs& args, NormKind kind, Stream& stream);
 NormPartials head_norm_backward_scratch(const HeadNormBackwardArgs& args, Stream& stream);

@@ -1,6 +1,6 @@
-// Vectors of f32 with f32 or bf16 memory, included once per instruction set (after
-// hwy/foreach_target.h). Every element goes through the same operations wherever it lies: a tail is
-// a full vector of which only the first elements are loaded or stored.
+// Vectors of f32 with memory of f32 or bf16, included once per instruction set (after
+// hwy/foreach_target.h). Every element goes through the same operations regardless of its position:
+// a tail is a full vector of which only the first elements are loaded or stored.
 #if defined(MEGATRON_KERNELS_CPU_SIMD_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef MEGATRON_KERNELS_CPU_SIMD_INL_H
 #undef MEGATRON_KERNELS_CPU_SIMD_INL_H
@@ -29,7 +29,7 @@ using V = hn::Vec<Floats>;
 inline constexpr Floats kFloats{};
 inline constexpr int64_t kLanes = HWY_LANES(float);
 
-// Number of elements of a vector to use: all, or the first n.
+// Number of elements of a vector that are used: all, or the first n.
 struct Whole {};
 struct Part {
   int64_t n;
@@ -43,8 +43,8 @@ HWY_INLINE V load(const bf16* p) {
 }
 
 HWY_INLINE void store(V v, float* p) { hn::StoreU(v, kFloats, p); }
-// The bits of bf16(float) in the upper half of each word: rounded to nearest, ties to even; a NaN
-// stays a quiet NaN. The lower half is undefined.
+// Converts to bf16, in the upper half of each word: rounds to nearest, ties to even; a NaN stays a
+// quiet NaN. The lower half is undefined.
 HWY_INLINE hn::Vec<Words> round_to_bf16(V v) {
   const Words words;
   const auto bits = hn::BitCast(words, v);
@@ -68,8 +68,8 @@ HWY_INLINE void store(V v, bf16* p) {
   hn::StoreU(hn::TruncateTo(Halves(), upper), Halves(), reinterpret_cast<uint16_t*>(p));
 }
 
-// Past the caches where the output says so; streamed outputs are aligned (is_streamed). A vector of
-// fewer than 16 bytes (bf16 on 128-bit targets) has no such store.
+// Uses a streaming store if the output demands it. Streamed outputs are aligned (is_streamed).
+// Vectors of fewer than 16 bytes (bf16 on 128-bit targets) have no such store.
 HWY_INLINE void store(V v, Output<float> out) {
   if (out.streamed) {
     hn::Stream(v, kFloats, out.p);
@@ -92,7 +92,7 @@ template <class T>
 HWY_INLINE V load(const T* p, Whole) {
   return load(p);
 }
-// Elements from n on are zero.
+// Elements from n on become zero.
 template <class T>
 HWY_INLINE V load(const T* p, Part part) {
   T buffer[kLanes] = {};
@@ -118,7 +118,7 @@ HWY_INLINE void store(V v, Output<T> out, Part part) {
   store(v, out.p, part);
 }
 
-// v, with elements that are not meant replaced.
+// v with zeros in place of unused elements.
 HWY_INLINE V keep(V v, Whole) { return v; }
 HWY_INLINE V keep(V v, Part part) {
   return hn::IfThenElseZero(hn::FirstN(kFloats, static_cast<size_t>(part.n)), v);
@@ -138,8 +138,8 @@ HWY_INLINE void for_vectors(int64_t begin, int64_t end, F f) {
   if (i < end) f(i, Part{end - i});
 }
 
-// Elements of `out`, of n, before the first cache line that begins there; 0 where stores need not
-// begin with lines.
+// Number of elements of `out`, at most n, before its first cache line; 0 if stores need not be
+// aligned to lines.
 template <class T>
 HWY_INLINE int64_t before_line(Output<T> out, int64_t n) {
   if (!out.streamed) return 0;
@@ -147,14 +147,14 @@ HWY_INLINE int64_t before_line(Output<T> out, int64_t n) {
   return std::min(n, (kCacheLine - past) % kCacheLine / static_cast<int64_t>(sizeof(T)));
 }
 
-// Two vectors of elements [i, i + 2 kLanes), in an order that depends on the type alone: of f32 as
-// they lie; of bf16 `a` has those at even places and `b` those at odd ones, which a shift and a
-// mask bring up and down (a third of the work of vectors in order). For loops over tensors of one
-// type.
+// Two vectors with the elements [i, i + 2 kLanes), in an order that depends on the type alone. f32
+// elements are in memory order. For bf16, `a` has the elements at even indices and `b` those at odd
+// ones, which a shift and a mask extract at a third of the cost of vectors in memory order. For
+// loops over tensors of one type.
 struct VectorPair {
   V a, b;
 };
-// Bytes of a Two in memory of T.
+// Bytes of a VectorPair in memory of T.
 template <class T>
 inline constexpr int64_t kPairBytes = 2 * kLanes * static_cast<int64_t>(sizeof(T));
 
@@ -191,7 +191,7 @@ HWY_INLINE void store_pair(VectorPair v, Output<bf16> out) {
     hn::StoreU(rounded_two(v), halves, p);
   }
 }
-// v as it is read back from memory of T.
+// v after a round trip through memory of T.
 template <class T>
 HWY_INLINE VectorPair as_stored(VectorPair v) {
   if constexpr (sizeof(T) == sizeof(bf16)) {
@@ -206,7 +206,7 @@ template <class T>
 HWY_INLINE VectorPair load_pair(const T* p, Whole) {
   return load_pair(p);
 }
-// Elements from n on are zero.
+// Elements from n on become zero.
 template <class T>
 HWY_INLINE VectorPair load_pair(const T* p, Part part) {
   T buffer[2 * kLanes] = {};
@@ -232,7 +232,7 @@ HWY_INLINE void store_pair(VectorPair v, Output<T> out, Part part) {
   store_pair(v, out.p, part);
 }
 
-// A pair of vectors as they lie.
+// Stores a pair of vectors whose elements are in memory order.
 HWY_INLINE void store_in_order(VectorPair v, Output<float> out) { store_pair(v, out); }
 HWY_INLINE void store_in_order(VectorPair v, Output<bf16> out) {
   const hn::Repartition<uint16_t, Words> halves;
@@ -256,7 +256,7 @@ HWY_INLINE void store_in_order(VectorPair v, Output<T> out, Part part) {
   std::memcpy(out.p, buffer, static_cast<size_t>(part.n) * sizeof(T));
 }
 
-// Elements of f32 in load_pair's order for T, in memory as they lie.
+// Loads f32 elements from memory order into load_pair's order for T.
 template <class T>
 HWY_INLINE VectorPair load_pair_for(const float* p, Whole) {
   if constexpr (sizeof(T) == sizeof(float)) {
@@ -296,8 +296,8 @@ HWY_INLINE void for_pairs(int64_t begin, int64_t end, F f) {
   if (i < end) f(i, Part{end - i});
 }
 
-// Sums of columns over rows of T: whole pairs of vectors are kept in load_pair's order until
-// in_order() has put them as they lie.
+// Column sums over rows of T. Whole pairs of vectors stay in load_pair's order until in_order()
+// restores memory order.
 template <class T>
 class ColumnSums {
  public:
@@ -317,8 +317,8 @@ class ColumnSums {
   int64_t begin_, end_;
 };
 
-// Sums over [0, n): element i goes to one of 32 sums by i % 32, and these are added by halves (lane
-// l + lane l + 16, ...): one order for every width of vector.
+// Sums over [0, n). Element i goes to one of 32 sums by i % 32, and these are added by halves (lane
+// l + lane l + 16, ...), so that the order is the same for every vector width.
 inline constexpr int64_t kSums = 32;
 inline constexpr int64_t kSumVectors = kSums / kLanes;
 
@@ -341,7 +341,7 @@ HWY_INLINE float add_lanes(V (&sums)[N]) {
   return add_halves(kFloats, sums[0]);
 }
 
-// f(i, Whole or Part) gives the terms of the vector at i.
+// f(i, Whole or Part) returns the terms of the vector at i.
 template <class F>
 HWY_INLINE float sum_of(int64_t n, F f) {
   V sums[kSumVectors];
@@ -361,7 +361,7 @@ HWY_INLINE float sum_of(int64_t n, F f) {
   return add_lanes(sums);
 }
 
-// v, with zeros for what follows the first part.n elements of load_pair's order for T.
+// v with zeros behind the first part.n elements, in load_pair's order for T.
 template <class T>
 HWY_INLINE VectorPair keep_two(VectorPair v, Part part) {
   if constexpr (sizeof(T) == sizeof(bf16)) {
@@ -372,8 +372,8 @@ HWY_INLINE VectorPair keep_two(VectorPair v, Part part) {
   }
 }
 
-// The 32 sums of two vectors at a time in load_pair's order for T. Of bf16 neighbours are added
-// first, 0 + 1, 2 + 3, ..., then halves: one order for every width.
+// The 32 sums for pairs of vectors in load_pair's order for T. For bf16, adjacent sums are added
+// first, 0 + 1, 2 + 3, ..., then halves, so that the order is the same for every vector width.
 template <class T>
 class Sums {
  public:
@@ -420,8 +420,8 @@ HWY_INLINE void for_sums(int64_t n, F f) {
   }
 }
 
-// As sum_of, f(i, Whole or Part) giving the terms of the two vectors at i in load_pair's order for
-// T.
+// As sum_of, but f(i, Whole or Part) returns the terms of the pair of vectors at i in load_pair's
+// order for T.
 template <class T, class F>
 HWY_INLINE float sum_of_twos(int64_t n, F f) {
   Sums<T> sums;
@@ -435,7 +435,7 @@ struct TwoTerms {
 struct TwoSums {
   float a, b;
 };
-// Two sums as sum_of_twos.
+// Two sums, each as sum_of_twos computes it.
 template <class T, class F>
 HWY_INLINE TwoSums two_sums_of_twos(int64_t n, F f) {
   Sums<T> a, b;
@@ -447,7 +447,7 @@ HWY_INLINE TwoSums two_sums_of_twos(int64_t n, F f) {
   return {a.total(), b.total()};
 }
 
-// v * 2^n for integral n; exact but for a result below the smallest normal number, which is rounded
+// v * 2^n for integral n. Exact, except that a result below the smallest normal number is rounded
 // once.
 HWY_INLINE V scale_by_power(V v, V n) {
 #if HWY_TARGET == HWY_AVX3
@@ -504,13 +504,13 @@ HWY_INLINE V sixteenth_powers_of_two(V words) {
 #endif
 }
 
-// e^x for x up to 90, within 1.1 ulp (of the least number where the result is below the smallest
-// normal number); 0 below -104, infinity above 88.73, NaN for NaN. e^x = 2^n e^r; where vectors
-// hold a table, n is a multiple of 1/16 (Tang, 1989), else an integer.
+// e^x for x up to 90, within 1.1 ulp (of the smallest subnormal if the result is below the smallest
+// normal number); 0 below -104, infinity above 88.73, NaN for NaN. e^x = 2^n e^r. n is a multiple
+// of 1/16 if vectors can hold a table (Tang, 1989), else an integer.
 HWY_INLINE V exp_up_to_90(V x) {
   x = hn::Max(set(-105.0f), x);
   constexpr bool kTable = kLanes >= 8;
-  constexpr float kRounder = kTable ? 0x1.8p19f : 0x1.8p23f;  // its last place is that of n
+  constexpr float kRounder = kTable ? 0x1.8p19f : 0x1.8p23f;  // unit in its last place is that of n
   const V rounded = hn::MulAdd(x, set(1.44269504f), set(kRounder));
   const V n = hn::Sub(rounded, set(kRounder));
   V r = hn::NegMulAdd(n, set(0.693145752f), x);
@@ -523,7 +523,7 @@ HWY_INLINE V exp_up_to_90(V x) {
 
 HWY_INLINE V exp(V x) { return exp_up_to_90(hn::Min(set(90.0f), x)); }
 
-// y - floor(y), 0 for an infinity.
+// y - floor(y); 0 if y is infinite.
 HWY_INLINE V above_floor(V y) {
 #if HWY_TARGET == HWY_AVX3
   return V{_mm512_reduce_ps(y.raw, 0x09)};
@@ -532,9 +532,9 @@ HWY_INLINE V above_floor(V y) {
 #endif
 }
 
-// 2^y for results that are stored as bf16: within 2.7e-6, a 700th of half a step. The polynomial of
-// degree 4 with the least relative error on [0, 1], times 2^floor(y). 0 below -150, infinity above
-// 128, NaN for NaN.
+// 2^y for results that are stored as bf16, within 2.7e-6, a 700th of half a bf16 step: the
+// polynomial of degree 4 with the smallest relative error on [0, 1], times 2^floor(y). 0 below
+// -150, infinity above 128, NaN for NaN.
 HWY_INLINE V exp2_for_bf16(V y) {
 #if HWY_TARGET != HWY_AVX3
   y = hn::Min(set(129.0f), hn::Max(set(-152.0f), y));

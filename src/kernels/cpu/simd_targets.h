@@ -1,6 +1,6 @@
-// Instruction sets that the SIMD sources are compiled for; chosen when the program runs. Comes
-// before any Highway header. x86: AVX-512 (16 floats at a time), AVX2 (8), SSE4 (4: the least that
-// the cpu back-end needs). Arm: NEON.
+// Instruction sets for which the SIMD sources are compiled; the program chooses one at run time.
+// Must be included before any Highway header. x86: AVX-512 (16 floats at a time), AVX2 (8), SSE4
+// (4, the minimum for the cpu back-end). Arm: NEON.
 #pragma once
 
 #if defined(__x86_64__)

@@ -1,4 +1,4 @@
-// The tuned kernels of the host.
+// The optimised kernels of the host.
 #pragma once
 
 #include "kernels/table.h"
@@ -6,8 +6,8 @@
 namespace megatron::kernels {
 
 const Table& cpu_table();
-// Entries that only make a kernel's requests to the scratch arena, in its order; null: it makes
-// none. They need no data, and read how many threads there are in Stream::plan.
+// Entries that only make a kernel's scratch requests, in the kernel's order; null if it makes none.
+// They need no data, and take the number of threads from Stream::plan.
 const Table& cpu_scratch_table();
 
 }  // namespace megatron::kernels

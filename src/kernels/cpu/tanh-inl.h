@@ -1,4 +1,4 @@
-// tanh in vectors, included once per instruction set as simd-inl.h.
+// tanh in vectors, included once per instruction set, as simd-inl.h is.
 #if defined(MEGATRON_KERNELS_CPU_TANH_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef MEGATRON_KERNELS_CPU_TANH_INL_H
 #undef MEGATRON_KERNELS_CPU_TANH_INL_H
@@ -12,8 +12,8 @@ HWY_BEFORE_NAMESPACE();
 namespace megatron::kernels::cpu {
 namespace HWY_NAMESPACE {
 
-// Within 4 ulp; NaN for NaN. Below a quarter by its series, whose next term is 1e-8 of the result
-// there; above by e^(-2 |x|).
+// Within 4 ulp; NaN for NaN. Below 1/4 it uses the series, whose next term is 1e-8 of the result
+// there; above, e^(-2 |x|).
 HWY_INLINE V tanh(V x) {
   const V size = hn::Abs(x), xx = hn::Mul(x, x);
   V p = hn::MulAdd(xx, set(0.0218694885f), set(-0.0539682540f));
@@ -26,7 +26,7 @@ HWY_INLINE V tanh(V x) {
   return hn::IfThenElse(hn::Lt(size, set(0.25f)), small, large);
 }
 
-// cap * tanh(y / cap), and of such a value its slope in y.
+// cap * tanh(y / cap), and the derivative by y from that value.
 HWY_INLINE V soft_capped(V y, float cap) {
   return hn::Mul(set(cap), tanh(hn::Mul(y, set(1 / cap))));
 }

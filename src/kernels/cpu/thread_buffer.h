@@ -1,4 +1,4 @@
-// Memory that the products of the host keep between calls.
+// Buffers that the host's products keep between calls.
 #pragma once
 
 #include <cstddef>
@@ -6,8 +6,8 @@
 
 namespace megatron::kernels::cpu {
 
-// A buffer of the calling thread, kept and grown between calls. Aligned to 64 bytes; valid until
-// the next call with the same slot.
+// A buffer of the calling thread that is kept and grown between calls. Aligned to 64 bytes; valid
+// until the next call with the same slot.
 enum class Slot { a, b, c, count };
 std::byte* thread_buffer(Slot slot, int64_t bytes);
 

@@ -16,7 +16,7 @@ HWY_BEFORE_NAMESPACE();
 namespace megatron::kernels::cpu {
 namespace HWY_NAMESPACE {
 
-// Sums of a token's rows, which lie anywhere; those of the token after it are asked for meanwhile.
+// Adds a token's rows, which may lie anywhere, and prefetches those of the next token.
 template <class T>
 void add_rows(const std::vector<const T*>& rows, const std::vector<const T*>& later, int64_t width,
               Output<T> out) {
@@ -110,7 +110,7 @@ HWY_EXPORT(run_sum_rows);
 HWY_EXPORT(run_scale_rows);
 HWY_EXPORT(run_scale_rows_backward);
 
-// Rows of any type.
+// Copies rows of any type.
 void take_rows(const TakeRowsArgs& args, Stream& stream) {
   check(args);
   constexpr int64_t kBytesAhead = 8192;

@@ -45,7 +45,7 @@ constexpr AttentionTile tensor_core_gradient_tile(int width) { return {64, width
 // Blocks of query rows and keys in one call.
 struct AttentionBlocks {
   int64_t row_tile, key_tile;
-  int64_t row_blocks, key_blocks;  // of one sample and key head
+  int64_t row_blocks, key_blocks;  // per sample and key head
   int64_t span_words;              // i32 words of the spans of all samples (AttentionSpans)
 };
 AttentionBlocks forward_blocks(const AttentionArgs& args);
@@ -60,7 +60,7 @@ struct AttentionScratch {
 AttentionScratch attention_scratch(const AttentionArgs& args, Stream& stream);
 struct AttentionBackwardScratch {
   Tensor delta;                   // [B,N,T] f32: sum of dout * out
-  Tensor query_spans, key_spans;  // of query_gradient_blocks and of key_gradient_blocks
+  Tensor query_spans, key_spans;  // for query_gradient_blocks and key_gradient_blocks
 };
 AttentionBackwardScratch attention_backward_scratch(const AttentionBackwardArgs& args,
                                                     Stream& stream);

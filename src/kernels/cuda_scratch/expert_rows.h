@@ -12,16 +12,16 @@ struct SlotBlocks {
   explicit SlotBlocks(const ExpertRowsArgs& args);
   static constexpr int kHeight = 512;
   int64_t slots, experts, segments;
-  int64_t of_segment;         // slots
-  int64_t blocks_of_segment;  // of slots
-  int64_t count;              // of all blocks
+  int64_t of_segment;         // slots per segment
+  int64_t blocks_of_segment;  // blocks per segment
+  int64_t count;              // blocks in total
 };
 
 // All i32.
 struct ExpertRowsScratch {
   Tensor counts;  // [blocks, G]
   Tensor starts;  // [S + 1, G]
-  // Where the largest are kept; else undefined.
+  // Only if the largest weights are kept, else undefined.
   Tensor offsets;        // [G + 1]
   Tensor list, choices;  // [slots]
 };

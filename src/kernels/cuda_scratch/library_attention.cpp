@@ -8,7 +8,7 @@
 namespace megatron::kernels::cuda {
 namespace {
 
-constexpr int64_t kSlack = 64 << 10;  // what a plan takes of any shape
+constexpr int64_t kSlack = 64 << 10;  // workspace that a plan of any shape may use
 constexpr int64_t kMax = int64_t{4} << 30;
 
 // True if a library can read [B,T,N,D]: rows of D values must be aligned to 16 bytes. Blocks of an
@@ -49,7 +49,7 @@ int64_t heads_of(const AttentionBackwardArgs& args, int64_t samples, int64_t kv_
   return samples * kv_heads * (args.q.size(2) / args.k.size(2));
 }
 
-// dq in f32.
+// Number of values of dq in f32.
 int64_t dq_sums(const AttentionBackwardArgs& args, int64_t heads) {
   return heads * round_up(args.q.size(1), 128) * round_up(args.q.size(3), 16);
 }

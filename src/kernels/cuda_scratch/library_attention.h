@@ -7,11 +7,11 @@
 
 namespace megatron::kernels::cuda {
 
-// True for attention of training in bf16 and f16: causal with as many keys as queries, or full; no
-// positions, begins, dropout, soft cap or sinks, and no window or chunk shorter than the keys;
-// gradients of q's type, not accumulated; at least 128 queries and keys, in multiples of 64; head
-// width up to 256, a multiple of 8; all operands aligned to 16 bytes. Each new shape costs the
-// library a second once, so shapes of generation are left to this program's kernels.
+// True for training attention in bf16 and f16: causal with as many keys as queries, or full; no
+// positions, window_start, dropout, soft cap or sinks, and no window or chunk shorter than the
+// keys; gradients of q's type, not accumulated; at least 128 queries and keys, in multiples of 64;
+// head width up to 256, a multiple of 8; all operands aligned to 16 bytes. The library compiles
+// each new shape for about a second, so generation uses this program's kernels.
 bool library_takes(const AttentionArgs& args);
 // Also requires that one key head of a sample needs at most 4 GiB. any_order: the library may
 // accumulate dq in f32 in the order in which thread blocks arrive, so that its bits differ between
@@ -24,7 +24,7 @@ bool library_takes(const AttentionBackwardArgs& args, bool any_order = false);
 // not depend on the parts.
 struct LibraryAttentionPart {
   int64_t samples = 1, kv_heads = 1;
-  int64_t workspace = 0;  // bytes, the most that a plan may ask for
+  int64_t workspace = 0;  // most bytes that a plan may use
   // Bytes of the gradients of all scores: a backward plan that requests less has no room for them,
   // and accumulates dq in the order in which thread blocks arrive. 0 in any order.
   int64_t ordered = 0;
@@ -36,9 +36,9 @@ LibraryAttentionPart library_part(const AttentionBackwardArgs& args, int64_t mos
 
 // Scratch of backward's part, as far as the stream allows.
 struct LibraryAttentionScratch {
-  Tensor workspace;  // u8, of one part
+  Tensor workspace;  // u8, for one part
   Tensor delta;      // f32 [samples, heads, queries] of one part; undefined in forward
-  Tensor dq_sums;    // f32, of one part in any order; else undefined
+  Tensor dq_sums;    // f32, for one part in any order; else undefined
 };
 LibraryAttentionScratch library_attention_scratch(const AttentionArgs& args, Stream& stream);
 LibraryAttentionScratch library_attention_scratch(const AttentionBackwardArgs& args,

@@ -9,7 +9,7 @@ namespace {
 
 // Four blocks for each of the 132 multiprocessors of an H200: while a block waits for the sums of a
 // row before it reads the next, others have their rows in flight. Their partial sums, 8.4 MB for a
-// width of 4,096, stay in the second-level cache of 50 MB.
+// width of 4,096, stay in the 50 MB L2 cache.
 constexpr int64_t kMaxBlocks = 528;
 constexpr int64_t kMinRows = 8;
 

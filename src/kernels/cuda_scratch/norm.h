@@ -17,10 +17,10 @@ struct NormBlocks {
 
 // Each block's sums, [blocks, H] f32.
 struct NormPartials {
-  Tensor dweights, dbiases;  // dbiases: undefined where there is no bias
+  Tensor dweights, dbiases;  // dbiases: undefined without a bias
 };
 NormPartials norm_backward_scratch(const AddNormBackwardArgs& args, NormKind kind, Stream& stream);
-// Partial sums of blocks of tokens, [blocks, W] f32; undefined if none are formed.
+// Partial sums of blocks of tokens, [blocks, W] f32; undefined if they are not needed.
 NormPartials head_norm_backward_scratch(const HeadNormBackwardArgs& args, Stream& stream);
 
 }  // namespace megatron::kernels::cuda

@@ -10,8 +10,8 @@ namespace megatron::kernels::cuda {
 // The tokens of a segment are summed in at most 256 blocks of at least 32 tokens.
 struct RouterBlocks {
   explicit RouterBlocks(const RouterSumsArgs& args);
-  int64_t segments, tokens;  // of a segment
-  int64_t height, count;     // of a segment
+  int64_t segments, tokens;  // tokens per segment
+  int64_t height, count;     // per segment
 };
 
 // Each block's sums, [S, blocks, 2 E + 2] of the type of logits: of p, counts, squares and entropy.

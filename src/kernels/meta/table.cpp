@@ -16,7 +16,7 @@ const Table& scratch_table(DeviceKind kind) {
   return kind == DeviceKind::cpu ? cpu_scratch_table() : none;
 }
 
-// Requests the scratch of the device for which the run is planned.
+// Requests the scratch memory of the device for which the run is planned.
 template <auto member, class Args>
 void ask(const Args& args, Stream& stream) {
   const auto scratch = scratch_table(stream.target().kind).*member;

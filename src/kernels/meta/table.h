@@ -1,5 +1,5 @@
-// Kernels that check shapes and types, request the scratch memory that those of the stream's
-// planned device take (Stream::plan), and do not touch data.
+// Kernels that check shapes and types and request the scratch memory that the kernels of the
+// stream's planned device use (Stream::plan), without touching data.
 #pragma once
 
 #include "kernels/table.h"

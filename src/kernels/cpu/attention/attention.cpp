@@ -13,13 +13,13 @@ namespace megatron::kernels::cpu {
 
 namespace {
 
-// True if the rows, all there are of a key head, go by keys and values as they lie.
+// True if all rows of a key head are few enough to read keys and values in place, without packing.
 bool reads_unpacked(const AttentionSizes& sizes, DType type) {
   return takes_few_rows(sizes.kind, type, sizes.queries * sizes.group);
 }
 
-// Keys and values of every (sample, key head) as panels. They are packed once when several blocks
-// of rows read them; a single one packs each block as it comes, in memory of its thread that stays
+// Keys and values of every (sample, key head) as panels. If several blocks of rows read them, they
+// are packed once; a single block packs each block of keys when needed, in thread memory that stays
 // in cache; few rows read none.
 class PackedKeys {
  public:
@@ -28,7 +28,7 @@ class PackedKeys {
     uint32_t* values;  // [columns / 32][words(keys)][32]
   };
 
-  // Where keys and values lie in their memory.
+  // Layout of keys and values in their memory.
   struct Form {
     Form(const AttentionSizes& sizes, DType type) : once(sizes.row_blocks() > 1) {
       if (reads_unpacked(sizes, type)) return;
@@ -72,7 +72,7 @@ class PackedKeys {
             begin + form_.value_offset + words(sizes_.kind, keys) * sizes_.columns};
   }
 
-  // Panels that some query may see; the keys after the last such key are zeros.
+  // Packs the panels that some query may see; keys after the last such key become zero.
   void pack(int64_t head, int64_t block, const Block& to) const {
     const int64_t sample = head / sizes_.kv_heads, key_head = head % sizes_.kv_heads;
     const KeyRange range = places_.reachable(sample, block);
@@ -93,7 +93,7 @@ class PackedKeys {
     }
     const int64_t panel = words(sizes_.kind, sizes_.block_keys(block)) * kPanel;
     values.for_pages(begin, count, [&](int64_t at, int64_t part) {
-      // The last part's panels are filled up with zeros.
+      // Pads the last part's panels with zeros.
       const int64_t padded = at + part < count ? part : range.count - at;
       rows_to_panels(sizes_.kind, values.from(begin + at), part, padded, sizes_.width, panel,
                      to.values + words(sizes_.kind, range.first + at) * kPanel);
@@ -125,7 +125,7 @@ struct Workspace {
   float maximum[kQueryRows], sum[kQueryRows];
 };
 
-// One tile: scores of queries with keys, and the output's share of its values.
+// Computes one tile: scores of queries with keys, and the contribution of its values to the output.
 class PackedTile {
  public:
   PackedTile(const AttentionSizes& sizes, const PackedKeys::Block& from, int64_t block,
@@ -169,8 +169,8 @@ class PackedTile {
   int64_t value_panel_;
 };
 
-// The same for few rows: keys and values are read where they lie. Keys that no row sees are left
-// out, so that their scores hold anything, and their weights are zero.
+// The same for few rows, which read keys and values in place. Keys that no row sees are skipped:
+// their scores are undefined and their weights zero.
 class UnpackedTile {
  public:
   UnpackedTile(const AttentionArgs& args, const AttentionSizes& sizes, const RowBlock& rows,
@@ -200,7 +200,7 @@ class UnpackedTile {
                                         .accumulate = false});
     });
   }
-  // Pages hold whole pairs of keys, so that a sum goes on where it stopped.
+  // Pages hold whole pairs of keys, so a sum can continue in the next page.
   void add_values(const uint32_t* weights, Workspace& work) const {
     values_.for_pages(first_, count_, [&](int64_t at, int64_t part) {
       few_rows_product_nn(sizes_.kind, {.m = rows_,
@@ -262,15 +262,15 @@ void attend(const AttentionArgs& args, const AttentionSizes& sizes, const KeyPla
   }
 }
 
-// What a row's weighted sum is multiplied by, and its log sum exp.
+// Factor of a row's weighted sum, and its log-sum-exp.
 struct Normalised {
   float factor, lse;
 };
 Normalised normalised(float maximum, float sum) {
-  if (sum == 0) return {0.0f, maximum};  // not of a NaN, which must reach the output
+  if (sum == 0) return {0.0f, maximum};  // false for NaN, which must reach the output
   return {1.0f / sum, static_cast<float>(maximum + std::log(static_cast<double>(sum)))};
 }
-// With a score more that has no value.
+// With a sink, an additional score that has no value vector.
 Normalised normalised(float maximum, float sum, float sink) {
   if (sum == 0) return {0.0f, sink};
   const double top = std::max(maximum, sink), fade = std::exp(maximum - top);
@@ -320,7 +320,7 @@ void attention(const AttentionArgs& args, Stream& stream) {
   const int64_t blocks = sizes.row_blocks();
   stream.pool().parallel_for(sizes.batch * sizes.kv_heads * blocks, [&](int64_t index, int thread) {
     const int64_t head = index / blocks;
-    // The last rows first: under a causal mask they see most.
+    // Starts with the last rows: under a causal mask they see the most keys.
     const RowBlock block(sizes, head / sizes.kv_heads, head % sizes.kv_heads,
                          blocks - 1 - index % blocks);
     Workspace work(sizes, scratch.tiles->data() + thread * scratch.tile_bytes);

@@ -1,5 +1,5 @@
-// The host's attention; contracts in kernels/attention.h. Types f32 and bf16; f64 is the reference
-// device's.
+// Attention on the host; kernels/attention.h has the contract. Supports f32 and bf16; the reference
+// device computes f64.
 #pragma once
 
 #include "device/stream.h"
@@ -10,12 +10,12 @@ namespace megatron::kernels::cpu {
 void attention(const AttentionArgs& args, Stream& stream);
 void attention_backward(const AttentionBackwardArgs& args, Stream& stream);
 
-// Memory that a call takes of the scratch arena.
+// Memory that a call requests from the scratch arena.
 struct AttentionScratch {
   std::shared_ptr<Storage> positions, keys,
-      tiles;                       // keys: of forward; null where nothing is computed
-  std::shared_ptr<Storage> sinks;  // of backward with dsinks: f64 [B,N]
-  int64_t tile_bytes = 0;          // of one thread
+      tiles;                       // keys: forward only; null if nothing is computed
+  std::shared_ptr<Storage> sinks;  // backward with dsinks only: f64 [B,N]
+  int64_t tile_bytes = 0;          // per thread
 };
 AttentionScratch attention_scratch(const AttentionArgs& args, Stream& stream);
 AttentionScratch attention_backward_scratch(const AttentionBackwardArgs& args, Stream& stream);

@@ -11,7 +11,7 @@ namespace megatron::kernels::cpu {
 
 namespace {
 
-// Memory of one thread: the keys and values of one key head in the forms the products need, their
+// Memory of one thread: keys and values of one key head in the forms that the products need, their
 // gradients, and a tile.
 struct GradientWorkspace {
   GradientWorkspace(const AttentionSizes& s, std::byte* begin) {
@@ -88,7 +88,7 @@ class KeyHeadGradient {
       add_rows(to, begin, count, floats(values), s_.columns);
     }
   }
-  // Start of a block of keys in the arrays that are summed over keys.
+  // Offset of a block of keys in the arrays that are summed over keys.
   int64_t down(int64_t block) const { return words(s_.kind, block * kKeyColumns) * s_.columns; }
 
   void pack_keys() {
@@ -114,7 +114,7 @@ class KeyHeadGradient {
     std::fill_n(work_.dvalues, s_.padded_keys * s_.columns, 0u);
   }
 
-  // Rows of words as panels that are summed over rows.
+  // Converts rows of words to panels that are summed over rows.
   void down_panels(const uint32_t* from, int64_t rows, uint32_t* to) const {
     const bool pairs = is_paired(s_.kind);
     const int64_t elements = pairs ? 2 * s_.word_width : s_.word_width;
@@ -139,7 +139,7 @@ class KeyHeadGradient {
       constexpr float kInfinity = std::numeric_limits<float>::infinity();
       const float row_lse = i < block.count ? lse[block.statistics_index(s_, i)] : kInfinity;
       work_.lse[i] =
-          row_lse == -kInfinity ? kInfinity : row_lse;  // a row that sees nothing has p = 0
+          row_lse == -kInfinity ? kInfinity : row_lse;  // a row that sees no key has p = 0
     }
     if (sinks_ != nullptr) sum_sinks(block);
   }
@@ -228,7 +228,7 @@ class KeyHeadGradient {
   const AttentionSizes& s_;
   const KeyPlaces& places_;
   int64_t sample_, key_head_;
-  double* sinks_;  // [N]: of the sample; null: dsinks is not asked for
+  double* sinks_;  // [N], for the sample; null if dsinks is not requested
   GradientWorkspace& work_;
 };
 
@@ -272,7 +272,7 @@ void attention_backward(const AttentionBackwardArgs& args, Stream& stream) {
   double* sinks =
       scratch.sinks == nullptr ? nullptr : reinterpret_cast<double*>(scratch.sinks->data());
   if (sinks != nullptr) std::fill_n(sinks, sizes.batch * heads, 0.0);
-  // One thread computes a key head from end to end: sums over its queries have one order.
+  // One thread computes a whole key head, so that the sums over its queries have a fixed order.
   stream.pool().parallel_for(sizes.batch * sizes.kv_heads, [&](int64_t head, int thread) {
     GradientWorkspace work(sizes, scratch.tiles->data() + thread * scratch.tile_bytes);
     const int64_t sample = head / sizes.kv_heads;

@@ -123,7 +123,7 @@ void pack_rows(const HeadRows& rows, int64_t begin, int64_t count, int64_t padde
         out[d] = static_cast<uint32_t>(half) << 16;
       }
     } else {
-      out[width - 1] = 0;  // the partner of an odd last element
+      out[width - 1] = 0;  // pairs with an odd last element
       std::memcpy(out, from, static_cast<size_t>(rows.width * rows.element_size));
     }
   }

@@ -35,7 +35,7 @@ void consecutive_random_row(uint32_t first, int64_t keys, uint32_t position, uin
   for (; j < keys; j += kTwo) draw.template operator()<1>(j);
 }
 
-// Values of the elements of a tile that are not seen are replaced.
+// v with elements of masked keys replaced by `otherwise`.
 HWY_INLINE V where_seen(const TilePlace& place, int64_t i, int64_t j, V v, V otherwise) {
   if (place.all_seen) return v;
   const Integers integers;
@@ -53,16 +53,16 @@ HWY_INLINE V drop(const TileDropout& dropout, int64_t i, int64_t j, V v) {
   return hn::IfThenZeroElse(dropped, hn::Mul(v, set(dropout.scale)));
 }
 
-// The bits of bf16(v) in the upper half of each word, nearest even. Where bf16 is multiplied a NaN
-// comes from bf16 operands or from arithmetic: its lower bits are zero, so that the sum does not
-// overflow and it stays a NaN.
+// The bits of bf16(v) in the upper half of each word, rounded to nearest even. With bf16 products,
+// a NaN comes from bf16 operands or from arithmetic. Its low bits are zero then, so the addition
+// does not overflow and it stays a NaN.
 HWY_INLINE hn::Vec<Words> upper_half(V v) {
   const auto bits = hn::BitCast(Words(), v);
   const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(Words(), 1u));
   return hn::Add(hn::Add(bits, hn::Set(Words(), 0x7fffu)), odd);
 }
 
-// Two vectors of upper halves as the pairs of 2 kLanes keys.
+// Stores two vectors of upper halves as the pairs of 2 kLanes keys.
 HWY_INLINE void store_pairs(hn::Vec<Words> first, hn::Vec<Words> second, uint32_t* to) {
 #if HWY_TARGET == HWY_AVX3
   alignas(64) static constexpr auto kUpper = [] {
@@ -79,14 +79,14 @@ HWY_INLINE void store_pairs(hn::Vec<Words> first, hn::Vec<Words> second, uint32_
 #endif
 }
 
-// e^y for what is rounded to pairs of bf16, and in full.
+// e^y, less accurate if it will be rounded to pairs of bf16.
 template <WordKind kind>
 HWY_INLINE V power_of_e(V y) {
   if constexpr (kind == WordKind::f32) return exp_up_to_90(y);
   return exp2_for_bf16(hn::Mul(y, set(1.44269504f)));
 }
 
-// Scaled, capped and masked scores, in place; the largest of them and `largest`.
+// Scales, caps and masks scores in place. Returns the maximum of them and `largest`.
 template <bool capped>
 HWY_INLINE float scale_scores(const SoftmaxStep& step, int64_t i, float largest) {
   float* row = step.scores + i * kKeyColumns;
@@ -129,8 +129,8 @@ HWY_INLINE float weigh_scores(const SoftmaxStep& step, int64_t i, float base) {
   return add_lanes(sums);
 }
 
-// The tile in passes, so that no row waits for the reductions of the one before. Taken by value:
-// fields of a local are known not to change with the stores.
+// Processes the tile in passes, so that no row waits for the reductions of the previous one. The
+// step is passed by value, because the compiler knows that stores do not change a local's fields.
 template <WordKind kind, bool capped>
 void softmax_rows(SoftmaxStep step) {
   constexpr float kHidden = -std::numeric_limits<float>::infinity();

@@ -1,6 +1,6 @@
-// The instructions of AMX for tiles of bf16 (Intel, Architectures Software Developer's Manual,
-// volume 1, chapter 18). They are written as such: a compiler's intrinsics do not all say that they
-// read memory.
+// AMX instructions for tiles of bf16 (Intel, Architectures Software Developer's Manual, volume 1,
+// chapter 18). They are written in assembly because some compiler intrinsics do not declare that
+// they read memory.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +10,8 @@ namespace megatron::kernels::cpu::amx {
 // A tile has up to 16 rows of 64 bytes.
 inline constexpr int64_t kRows = 16, kRowWords = 16;
 
-// Operand of LDTILECFG: for each of the eight tiles its number of rows and the bytes per row; a
-// tile without rows must not be used.
+// Operand of LDTILECFG: number of rows and bytes per row for each of the eight tiles. A tile
+// without rows must not be used.
 struct alignas(64) Shapes {
   uint8_t palette = 1;
   uint8_t start_row = 0;
@@ -26,9 +26,9 @@ struct alignas(64) Shapes {
 };
 static_assert(sizeof(Shapes) == 64);
 
-// Sets all tiles to zero.
+// Configures the tiles and sets them to zero.
 inline void configure(const Shapes& shapes) { asm volatile("ldtilecfg %0" : : "m"(shapes)); }
-// Tiles that are not released are saved at every switch of threads.
+// Releases the tiles. Tiles in use are saved at every context switch.
 inline void release() { asm volatile("tilerelease"); }
 
 template <int kTile>
@@ -49,9 +49,9 @@ inline void store(void* to, int64_t stride_bytes) {
                : "r"(to), "r"(stride_bytes), "i"(kTile)
                : "memory");
 }
-// c += a b: row i of a holds words of two bf16, row l of b the words l of columns. Even and odd
-// elements are summed apart over all words of a's row, from 0, then added together, then to c;
-// fused products and sums in f32, subnormal numbers taken for zero.
+// c += a b: row i of a has words of two bf16, row l of b the words l of columns. Even and odd
+// elements are summed separately over all words of a's row, starting from 0; both sums are added,
+// then added to c. Products are fused with f32 sums, and subnormal numbers count as zero.
 template <int kC, int kA, int kB>
 inline void multiply() {
   asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(kC), "i"(kA), "i"(kB));

@@ -19,11 +19,11 @@ using amx::kRows;
 using amx::kRowWords;
 using avx512::Vector;
 
-// What the eight tiles hold: sums of two tiles of rows by two of columns, and the operands.
+// Use of the eight tiles: sums of two tiles of rows by two of columns, and their operands.
 constexpr int kSums00 = 0, kSums01 = 1, kSums10 = 2, kSums11 = 3;
 constexpr int kRows0 = 4, kRows1 = 5, kColumns0 = 6, kColumns1 = 7;
 
-// The tiles of a call, set up again only where a shape changes. Rows of the second operand:
+// Tile configuration of a call, loaded again only if a shape changes. Rows of the second operand:
 // `words`.
 class Tiles {
  public:
@@ -33,7 +33,8 @@ class Tiles {
     if (rows_ > 0) amx::release();
   }
 
-  // Products of `rows` rows of `words` words, up to 16, with two tiles of `columns` columns.
+  // Configures products of up to 16 `rows` rows of `words` words with two tiles of `columns`
+  // columns.
   void shape(int64_t rows, int64_t words, int64_t columns = kRows) {
     if (rows == rows_ && words == words_ && columns == columns_) return;
     rows_ = rows;
@@ -56,17 +57,17 @@ class Tiles {
   int64_t rows_ = 0, words_ = 0, columns_ = 0;
 };
 
-// Up to kAmxStrip rows of a, and how they are added up.
+// Up to kAmxStrip rows of a, and how they are summed.
 struct Strip {
   const uint32_t* a;
   int64_t a_row;
-  int64_t steps;  // of 16 words, or one of fewer
+  int64_t steps;  // steps of 16 words, or a single shorter one
   const uint32_t* b;
   float* c;
   bool accumulate;
 };
 
-// A strip of more than 16 rows (kTwo) or fewer with all panels of b.
+// Multiplies a strip of more than 16 rows (kTwo) or fewer with all panels of b.
 template <bool kTwo>
 void multiply_strip(const TileProduct& p, const Strip& strip) {
   constexpr int64_t kPanelRow = kPanel * 4;
@@ -116,7 +117,7 @@ void multiply_strip(const TileProduct& p, const Strip& strip) {
   }
 }
 
-// Words [begin, begin + words) of a strip: whole steps, then what is left.
+// Multiplies words [begin, begin + words) of a strip: whole steps, then the remainder.
 void multiply_words(const TileProduct& p, Strip strip, int64_t rows, int64_t words, Tiles& tiles) {
   const int64_t whole = words / kRowWords, left = words % kRowWords;
   const auto run = [&](int64_t steps, int64_t step_words) {
@@ -176,11 +177,11 @@ void tile_product_amx(const TileProduct& p) {
 
 namespace {
 
-// Few rows take the place of columns: rows of b are the first operand as they lie in memory, 32 at
-// a time, and the sums come transposed.
+// Few rows take the role of columns: rows of b are the first operand, read in place, 32 at a time,
+// and the sums come out transposed.
 class FewRows {
  public:
-  static constexpr int64_t kMaxWords = 8192;  // of all rows of a
+  static constexpr int64_t kMaxWords = 8192;  // over all rows of a
 
   explicit FewRows(const FewRowsProduct& p)
       : p_(p), width_(words(WordKind::bf16_amx, p.elements)), stride_(p.b.stride * 2) {
@@ -208,7 +209,7 @@ class FewRows {
                      p_.elements * 2, stride_);
   }
 
-  // Sums of the rows [j, j + rows) of b, [rows][16], from and to where they belong.
+  // Sums of the rows [j, j + rows) of b, [rows][16], read from and written to c.
   void take_sums(int64_t j, int64_t rows, float* sums) const {
     for (int64_t i = 0; i < p_.m; ++i)
       for (int64_t r = 0; r < rows; ++r) sums[r * kRows + i] = p_.c[i * p_.ldc + j + r];
@@ -261,7 +262,7 @@ class FewRows {
     }
     store_sums<kTwo>(sums);
     if (const int64_t left = width_ - whole * kRowWords; left > 0) {
-      // What lies behind the end of a row is not of the product.
+      // The memory behind the end of a row must not enter the product.
       alignas(64) std::byte ends[kAmxStrip * kStepBytes] = {};
       const auto bytes = static_cast<size_t>(p_.elements * 2 - whole * kStepBytes);
       for (int64_t r = 0; r < rows; ++r) std::memcpy(ends + r * kStepBytes, b + r * stride_, bytes);
@@ -294,7 +295,7 @@ void few_rows_product_nt_amx(const FewRowsProduct& p) {
 }
 
 void few_rows_product_nn_amx(const FewRowsProduct& p) {
-  // Parts of b that the first-level cache holds, as panels.
+  // Block of b that fits the L1 cache in panels.
   constexpr int64_t kElements = 128, kColumns = 128;
   static_assert(kElements % kChainCut == 0);
   alignas(64) uint32_t panels[words(WordKind::bf16_amx, kElements) * kColumns];

@@ -1,5 +1,5 @@
-// The products of kernels/cpu/products/tiles.h and few_rows.h of words bf16_amx. The processor
-// needs AVX-512 besides AMX.
+// The products of kernels/cpu/products/tiles.h and few_rows.h for words bf16_amx. The processor
+// must have AVX-512 as well as AMX.
 #pragma once
 
 #include "kernels/cpu/products/few_rows.h"
@@ -9,8 +9,8 @@ namespace megatron::kernels::cpu {
 
 // Rows of a for which each panel of b is read once.
 inline constexpr int64_t kAmxStrip = 32;
-// Words of a row whose words do not lie side by side (a_step other than 1; a_row is 1), at most:
-// they are turned in memory of the stack.
+// Most words of a row if words are not adjacent (a_step other than 1; a_row is 1): they are
+// transposed in stack memory.
 inline constexpr int64_t kAmxTurnedWords = 128;
 
 void tile_product_amx(const TileProduct& product);

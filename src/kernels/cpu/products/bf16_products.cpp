@@ -15,8 +15,8 @@ namespace megatron::kernels::cpu {
 namespace {
 
 #if defined(__x86_64__) && defined(__linux__)
-// By CPUID: tiles of bf16 (leaf 7), and as large as ours (leaf 1DH, palette 1). Some virtual
-// machines announce the first without the second, and then have neither.
+// Checks by CPUID for bf16 tiles (leaf 7) of the size used here (leaf 1DH, palette 1). Some virtual
+// machines report the first without the second; they are treated as having neither.
 bool has_tiles() {
   unsigned a, b, c, d;
   constexpr unsigned kBf16 = 1u << 22, kTile = 1u << 24;
@@ -28,7 +28,7 @@ bool has_tiles() {
   return tiles >= 8 && row_bytes >= amx::kRowWords * 4 && rows >= amx::kRows;
 }
 
-// Linux saves tiles only for processes that asked for them (Documentation/arch/x86/xstate.rst).
+// Linux saves tiles only for processes that requested them (Documentation/arch/x86/xstate.rst).
 bool kernel_permits_tiles() {
   constexpr int kRequestPermission = 0x1023, kTileData = 18;
   return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;

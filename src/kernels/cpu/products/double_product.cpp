@@ -15,10 +15,10 @@
 #ifndef MEGATRON_KERNELS_CPU_DOUBLE_SLICE
 #define MEGATRON_KERNELS_CPU_DOUBLE_SLICE
 namespace megatron::kernels::cpu {
-// Columns that every instruction set computes a number of vectors of.
+// A number of columns that is a multiple of every instruction set's vector.
 inline constexpr int64_t kDoubleColumns = 16;
 
-// A slice of k: a [m][depth], b [depth][stride], of which columns from n on are zeros.
+// A slice of k: a [m][depth], b [depth][stride], whose columns from n on are zeros.
 struct DoubleSlice {
   int64_t m, stride, depth;
   const double *a, *b;
@@ -70,7 +70,7 @@ HWY_INLINE void sum_double_rows(const DoubleSlice& s, int64_t i, int64_t j) {
   }
 }
 
-// Fewer than kDoubleRows.
+// Sums fewer than kDoubleRows rows.
 template <int64_t R = kDoubleRows - 1>
 void sum_last_double_rows(const DoubleSlice& s, int64_t rows, int64_t i, int64_t j) {
   if constexpr (R > 0) {
@@ -110,8 +110,8 @@ double widened(T x) {
   }
 }
 
-// to[i * row + l * step] = element (i, l), of which neighbours in memory are read one after the
-// other.
+// to[i * row + l * step] = element (i, l). Elements that are adjacent in memory are read
+// consecutively.
 template <class T>
 void pack(const DoubleProduct::Operand& from, int64_t places, int64_t depth, int64_t row,
           int64_t step, double* to) {

@@ -1,4 +1,4 @@
-// Products with sums in f64.
+// Products with f64 sums.
 #pragma once
 
 #include <cstddef>
@@ -8,10 +8,10 @@
 
 namespace megatron::kernels::cpu {
 
-// c [m,n] = a b; rows of c double_stride(n) apart. Each element is one chain of fused multiply-adds
-// in ascending k, begun at 0: its bits depend on no other size.
+// c [m,n] = a b, with row stride double_stride(n) in c. Each element is one chain of fused
+// multiply-adds in ascending k, starting from 0, so its bits depend on no other size.
 struct DoubleProduct {
-  // An operand of `type` (f64, f32, bf16) and its strides along m (or n) and along k.
+  // An operand of `type` (f64, f32, bf16), with its strides along m (or n) and along k.
   struct Operand {
     const std::byte* at;
     int64_t place, step;

@@ -23,12 +23,12 @@ namespace {
 using avx512::every_other_lane;
 using avx512::Vector;
 
-// Rows of b whose sums are one vector, and words of a row that a vector holds.
+// Rows of b whose sums form one vector, and bytes of a row that are loaded at a time.
 constexpr int64_t kLanes = 16, kLineBytes = 64;
 
-// What b holds and how it is multiplied: as f32, pairs by AVX512_BF16, or bf16 widened to f32.
+// Form of b and its products: as f32, pairs by AVX512_BF16, or bf16 widened to f32.
 enum class Form { f32, pairs, widened };
-// Elements of b in 32 bits of memory, and those that a word of a stands for.
+// Elements of b in 32 bits of memory, and in one word of a.
 constexpr int64_t in_memory_word(Form form) { return form == Form::f32 ? 1 : 2; }
 constexpr int64_t in_word(Form form) { return form == Form::pairs ? 2 : 1; }
 
@@ -64,8 +64,7 @@ template <Form form, int64_t M>
   }
 }
 
-// 16 rows of b, fewer at the end: those beyond are the last one again, and what they give is not
-// stored.
+// 16 rows of b. If fewer remain, the last one is repeated and the surplus results are not stored.
 struct Rows {
   const std::byte* at[kLanes] = {};
   Rows(const FewRowsProduct& p, int64_t j) {
@@ -74,14 +73,14 @@ struct Rows {
   }
 };
 
-// Rows [j, j + 16) of b, as far as they are there.
+// Rows [j, j + 16) of b, as far as they exist.
 RowsAhead rows_ahead(const FewRowsProduct& p, int64_t j) {
   const int64_t size = size_of(p.b.type), stride = p.b.stride * size;
   return RowsAhead(p.b.base + j * stride, std::clamp<int64_t>(p.n - j, 0, kLanes),
                    p.elements * size, stride);
 }
 
-// A line of each row, of which `elements` are there, turned to columns.
+// Loads a line of each row, of which `elements` elements exist, and transposes them to columns.
 template <Form form>
 [[gnu::target("avx512f,avx512bw,avx512bf16")]] inline void load_columns(const Rows& rows,
                                                                         int64_t line,
@@ -105,7 +104,7 @@ template <Form form>
   avx512::transpose16(t);
 }
 
-// M rows of a with 16 rows of b at a time, while the next 16 are asked for.
+// Multiplies M rows of a with 16 rows of b at a time, while it prefetches the next 16.
 template <Form form, int64_t M>
 [[gnu::target("avx512f,avx512bw,avx512bf16")]] void product(const FewRowsProduct& p) {
   constexpr int64_t kLine = kLanes * in_memory_word(form);
@@ -138,12 +137,12 @@ template <Form form, int64_t M>
   }
 }
 
-// Rows and columns of a b whose sums are held at once, in 16 vectors.
+// Rows and columns of b whose sums are held at once, in 16 vectors.
 constexpr int64_t kRowsAtOnce = 4, kColumnsAtOnce = 64;
 
 using Halves = int16_t __attribute__((vector_size(64)));
 
-// The lower or upper four elements of each 128 bits of two rows of bf16, as pairs.
+// The lower or upper four elements of each 128 bits of two rows of bf16, interleaved to pairs.
 template <int kHigh>
 [[gnu::target("avx512f,avx512bw,avx512bf16")]] inline Vector pair_up(Halves a, Halves b) {
   constexpr int k = 4 * kHigh;
@@ -153,7 +152,7 @@ template <int kHigh>
       k + 51, k + 24, k + 56, k + 25, k + 57, k + 26, k + 58, k + 27, k + 59));
 }
 
-// Elements of b from `at` on, where a bit of `held` is set; else 0.
+// Elements of b from `at` on whose bit in `held` is set; 0 for the others.
 [[gnu::target("avx512f,avx512bw,avx512bf16")]] inline Halves load_halves(const std::byte* at,
                                                                          uint32_t held) {
   return reinterpret_cast<Halves>(_mm512_maskz_loadu_epi16(held, at));
@@ -163,7 +162,7 @@ template <int kHigh>
   return reinterpret_cast<Vector>(_mm512_maskz_loadu_epi32(static_cast<__mmask16>(held), at));
 }
 
-// The lower or upper 16 elements, widened.
+// The lower or upper 16 elements, widened to f32.
 template <int kHigh>
 [[gnu::target("avx512f,avx512bw,avx512bf16")]] inline Vector widen(Halves v) {
   constexpr int k = 32 + 16 * kHigh;
@@ -172,8 +171,8 @@ template <int kHigh>
       k + 8, 0, k + 9, 0, k + 10, 0, k + 11, 0, k + 12, 0, k + 13, 0, k + 14, 0, k + 15));
 }
 
-// A word of each of 32 columns, from one row or, as pairs, from two (partner null: the second is
-// 0). The first vector holds the pairs of columns 0 to 3, 8 to 11, 16 to 19 and 24 to 27.
+// One word for each of 32 columns, from one row or, as pairs, from two (if partner is null, the
+// second is 0). The first vector holds the pairs of columns 0 to 3, 8 to 11, 16 to 19 and 24 to 27.
 template <Form form>
 [[gnu::target("avx512f,avx512bw,avx512bf16")]] inline void load_row(const std::byte* row,
                                                                     const std::byte* partner,
@@ -194,7 +193,7 @@ template <Form form>
   }
 }
 
-// 32 sums from where they lie to the order of load_row, and back.
+// Loads 32 sums from memory order to the order of load_row, or stores them back.
 template <Form form>
 [[gnu::target("avx512f,avx512bw,avx512bf16")]] inline void load_part(const float* c,
                                                                      __m512 (&sums)[2]) {
@@ -207,7 +206,7 @@ template <Form form>
     sums[1] = reinterpret_cast<__m512>(every_other_lane<1>(first, second));
   }
 }
-// The 128 bits of the lower or upper half of a, each with the one of b after it.
+// The 128-bit lanes of the lower or upper half of a, each followed by the corresponding one of b.
 template <int kHigh>
 [[gnu::target("avx512f,avx512bw,avx512bf16")]] inline __m512 alternate_lanes(__m512 a, __m512 b) {
   constexpr int k = 8 * kHigh;
@@ -223,11 +222,11 @@ template <Form form>
   _mm512_storeu_ps(c + kLanes, kPairs ? alternate_lanes<1>(sums[0], sums[1]) : sums[1]);
 }
 
-// M rows and columns [j, j + 32 * Parts) of a b.
+// M rows and the columns [j, j + 32 * Parts) of a b.
 template <Form form, int64_t M, int64_t Parts>
 [[gnu::target("avx512f,avx512bw,avx512bf16")]] void nn_part(const FewRowsProduct& p, int64_t i,
                                                             int64_t j) {
-  constexpr int64_t kRows = in_word(form);  // of b
+  constexpr int64_t kRows = in_word(form);  // rows of b per word
   const int64_t size = size_of(p.b.type), stride = p.b.stride * size;
   const std::byte* row = p.b.base + j * size;
   const uint32_t* const a = p.a + i * p.a_row;
@@ -290,7 +289,7 @@ void product_of(const FewRowsProduct& p) {
   with_rows(p.m, [&](auto m) { product<form, m()>(p); });
 }
 
-// f(form) as a constant.
+// Calls f with the form as a constant.
 template <class F>
 void with_form(WordKind kind, DType type, F f) {
   using enum Form;
@@ -304,7 +303,7 @@ void with_form(WordKind kind, DType type, F f) {
 bool takes_few_rows(WordKind kind, DType type, int64_t m) {
   if (m > kFewRows) return false;
   if (is_paired(kind)) return type == DType::bf16;
-  // The bits are those of the instruction set that tile_product runs on.
+  // The bits must be those of the instruction set that tile_product uses.
   return tile_set() != TileSet::other;
 }
 

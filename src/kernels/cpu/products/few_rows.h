@@ -1,5 +1,5 @@
-// Products of few rows with a matrix that is read straight from memory, not packed beforehand: what
-// generation spends its time in, those of its attention included.
+// Products of few rows with a matrix that is read in place instead of being packed first.
+// Generation spends most of its time in these, including those of attention.
 #pragma once
 
 #include <cstdint>
@@ -10,10 +10,9 @@
 
 namespace megatron::kernels::cpu {
 
-// Row i of a, of `elements` elements, at a + i * a_row in words(kind, elements) words; an odd last
-// one is paired with 0. b is of bf16 where words are pairs; else of f32, or of bf16 that is
-// widened. c [m,n] is added to where `accumulate`. Each element has the bits that tile_product
-// gives it.
+// Row i of a, with `elements` elements, is at a + i * a_row in words(kind, elements) words; an odd
+// last element is paired with 0. b is bf16 if words are pairs, else f32, or bf16 that is widened.
+// Adds to c [m,n] if `accumulate`. Each element has the bits that tile_product gives it.
 struct FewRowsProduct {
   int64_t m, n, elements;
   const uint32_t* a;
@@ -26,7 +25,7 @@ struct FewRowsProduct {
 
 inline constexpr int64_t kFewRows = 8;
 
-// f(m as a constant), for m in [1, M].
+// Calls f with m, in [1, M], as a constant.
 template <int64_t M = kFewRows, class F>
 void with_rows(int64_t m, F f) {
   if constexpr (M > 0) {
@@ -35,14 +34,14 @@ void with_rows(int64_t m, F f) {
   }
 }
 
-// True if these products support m rows of this kind, which the processor must have, with a b of
+// True if these products support m rows of this kind, which the processor must support, with a b of
 // this type.
 bool takes_few_rows(WordKind kind, DType type, int64_t m);
 
 // c = a b^T: b has n rows of `elements` elements.
 void few_rows_product_nt(WordKind kind, const FewRowsProduct& product);
-// c = a b: b has `elements` rows of n elements. Rows of c have room for n rounded up to kPanel;
-// what they get beyond n is of no use.
+// c = a b: b has `elements` rows of n elements. Rows of c must have room for n rounded up to
+// kPanel; the values beyond n are meaningless.
 void few_rows_product_nn(WordKind kind, const FewRowsProduct& product);
 
 }  // namespace megatron::kernels::cpu

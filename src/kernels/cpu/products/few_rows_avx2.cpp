@@ -19,10 +19,10 @@ namespace {
 namespace avx2 {
 
 constexpr int64_t kLanes = 8, kLineBytes = 64, kLineWords = kLineBytes / 4;
-// Rows of b whose sums are held at once, as two vectors.
+// Rows of b whose sums are held at once, in two vectors.
 constexpr int64_t kRows = 2 * kLanes;
 
-// Eight elements, widened.
+// Loads eight elements, widened to f32.
 template <class T>
 [[gnu::target("avx2,fma"), gnu::always_inline]] inline __m256 load(const void* at) {
   if constexpr (std::is_same_v<T, float>) {
@@ -32,7 +32,7 @@ template <class T>
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(halves), 16));
   }
 }
-// The first `count` elements; else 0.
+// Loads the first `count` elements; the others are 0.
 template <class T>
 [[gnu::target("avx2,fma"), gnu::always_inline]] inline __m256 load_first(const void* at,
                                                                          int64_t count) {
@@ -41,14 +41,13 @@ template <class T>
   return load<T>(elements);
 }
 
-// Bits that _mm256_maskload_ps and _mm256_maskstore_ps take for the first `count` elements.
+// Mask for _mm256_maskload_ps and _mm256_maskstore_ps that selects the first `count` elements.
 [[gnu::target("avx2,fma"), gnu::always_inline]] inline __m256i first_lanes(int64_t count) {
   const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
   return _mm256_cmpgt_epi32(_mm256_set1_epi32(static_cast<int>(count)), lane);
 }
 
-// 16 rows of b, fewer at the end: those beyond are the last one again, and what they give is not
-// stored.
+// 16 rows of b. If fewer remain, the last one is repeated and the surplus results are not stored.
 struct Rows {
   const std::byte* at[kRows] = {};
   Rows() = default;
@@ -58,7 +57,7 @@ struct Rows {
   }
 };
 
-// What rows have beyond whole lines, each followed by zeros.
+// The parts of rows beyond their whole lines, each followed by zeros.
 struct Rests {
   alignas(64) std::byte bytes[kRows][kLineBytes] = {};
   Rows rows;
@@ -70,15 +69,15 @@ struct Rests {
   }
 };
 
-// Rows [j, j + 16) of b, as far as they are there.
+// Rows [j, j + 16) of b, as far as they exist.
 RowsAhead rows_ahead(const FewRowsProduct& p, int64_t j) {
   const int64_t size = size_of(p.b.type), stride = p.b.stride * size;
   return RowsAhead(p.b.base + j * stride, std::clamp<int64_t>(p.n - j, 0, kRows), p.elements * size,
                    stride);
 }
 
-// A line of memory of each of 16 rows, turned: word l of row r at words[l][r]. A line is read at
-// once, since rows that lie a power of two apart share places of the first-level cache.
+// A cache line of each of 16 rows, transposed: word l of row r is words[l][r]. A whole line is read
+// at once, because rows a power of two apart compete for the same sets of the L1 cache.
 struct Line {
   alignas(64) float words[kLineWords][kRows];
   [[gnu::target("avx2,fma"), gnu::always_inline]] inline void load(const Rows& rows,
@@ -91,7 +90,7 @@ struct Line {
   }
 
  private:
-  // Four words of each of eight rows.
+  // Transposes four words of each of eight rows.
   [[gnu::target("avx2,fma"), gnu::always_inline]] static inline void turn(
       const std::byte* const* rows, int64_t offset, float* out) {
     __m256 v[4];
@@ -112,7 +111,7 @@ struct Line {
   }
 };
 
-// An element of each of eight words: the f32 that it is, or the first or second of two bf16.
+// One element of each of eight words: the f32 itself, or the first or second of two bf16.
 template <class T, int kWhich>
 [[gnu::target("avx2,fma"), gnu::always_inline]] inline __m256 element(__m256 words) {
   if constexpr (std::is_same_v<T, float>) return words;
@@ -139,7 +138,7 @@ template <int64_t M>
   }
 }
 
-// The first `count` elements of a line: all, or fewer.
+// Adds the first `count` elements of a line, or the whole line.
 template <class T, bool whole, int64_t M>
 [[gnu::target("avx2,fma"), gnu::always_inline]] inline void add_line(const Line& line,
                                                                      int64_t count, const float* a,
@@ -160,7 +159,7 @@ template <class T, bool whole, int64_t M>
 #pragma GCC unroll 8
   for (int64_t i = 0; i < M; ++i) to[i] = sums[i];
 }
-// No more rows of a at a time than leave registers for the rest.
+// Takes only as many rows of a at a time as leave enough registers for the rest.
 template <class T, bool whole, int64_t M>
 [[gnu::target("avx2,fma"), gnu::always_inline]] inline void add_rows(const Line& line,
                                                                      int64_t count, const float* a,
@@ -171,7 +170,7 @@ template <class T, bool whole, int64_t M>
     add_line<T, whole, M - kFirst>(line, count, a + kFirst * a_row, a_row, sums + kFirst);
 }
 
-// M rows of a with 16 rows of b at a time, while the next 16 are asked for.
+// Multiplies M rows of a with 16 rows of b at a time, while it prefetches the next 16.
 template <class T, int64_t M>
 [[gnu::target("avx2,fma")]] void nt_rows(const FewRowsProduct& p) {
   constexpr int64_t kSize = sizeof(T), kElements = kLineBytes / kSize;
@@ -214,8 +213,8 @@ void nt_product(const FewRowsProduct& p) {
   with_rows(p.m, [&](auto m) { nt_rows<T, m()>(p); });
 }
 
-// Rows [i, i + M) and `Vectors` vectors of columns from j on of a b; of the last one there may be
-// fewer.
+// Rows [i, i + M) and `Vectors` vectors of columns from j on of a b; the last vector may be
+// incomplete.
 template <class T, int64_t M, int64_t Vectors, bool whole>
 [[gnu::target("avx2,fma")]] void nn_part(const FewRowsProduct& p, int64_t i, int64_t j) {
   const int64_t stride = p.b.stride * static_cast<int64_t>(sizeof(T));
@@ -253,7 +252,7 @@ template <class T, int64_t M, int64_t Vectors, bool whole>
 
 template <class T, int64_t M>
 void nn_rows(const FewRowsProduct& p, int64_t i) {
-  constexpr int64_t kVectors = M <= 2 ? 4 : 2;  // so that the sums leave registers for the rest
+  constexpr int64_t kVectors = M <= 2 ? 4 : 2;  // leaves registers for the other values
   int64_t j = 0;
   for (; j + kVectors * kLanes <= p.n; j += kVectors * kLanes)
     nn_part<T, M, kVectors, true>(p, i, j);

@@ -1,5 +1,5 @@
-// The products of kernels/cpu/products/few_rows.h of words f32 on AVX2 with FMA, of a b of f32 or
-// of bf16, which is widened in registers.
+// The products of kernels/cpu/products/few_rows.h with f32 words on AVX2 with FMA; b is f32, or
+// bf16 that is widened in registers.
 #pragma once
 
 #include "kernels/cpu/products/few_rows.h"

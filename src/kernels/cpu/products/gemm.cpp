@@ -8,7 +8,7 @@ namespace megatron::kernels::cpu {
 
 namespace {
 
-// Row stride of a matrix; a single row has any.
+// Row stride of a matrix. That of a single row is irrelevant, so its width is used.
 int64_t row_stride(const Tensor& t) { return t.size(-2) == 1 ? t.size(-1) : t.stride(-2); }
 
 Problem describe(const GemmArgs& args) {

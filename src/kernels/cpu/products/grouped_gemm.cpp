@@ -31,7 +31,7 @@ void clear_rows(const Tensor& t, int64_t first, Stream& stream) {
   });
 }
 
-// Columns at a time, the rows of a group in ascending order.
+// Adds a range of columns, over the rows of each group in ascending order.
 template <class T, class Sum>
 void add_columns(const GroupedGradientArgs& args, Stream& stream) {
   constexpr int64_t kColumns = 64;

@@ -14,7 +14,7 @@ HWY_BEFORE_NAMESPACE();
 namespace megatron::kernels::cpu {
 namespace HWY_NAMESPACE {
 
-// Words of a row: as they lie in memory, or bf16 widened.
+// Words of a row as stored in memory, or widened from bf16.
 struct Stored {
   static constexpr int64_t kBytes = 4;
   static hn::Vec<Words> several(const std::byte* p) {
@@ -38,7 +38,7 @@ struct Widened {
   }
 };
 
-// Blocks of four words, each below the one before by four rows of the panel.
+// Stores blocks of four words, each four panel rows below the previous one.
 template <int64_t N, class D>
 HWY_INLINE void store_blocks(D d, hn::Vec<D> v, uint32_t* out) {
   if constexpr (N <= 4) {
@@ -50,7 +50,7 @@ HWY_INLINE void store_blocks(D d, hn::Vec<D> v, uint32_t* out) {
   }
 }
 
-// A vector of words of four rows.
+// Transposes a vector of words of four rows.
 template <class Source>
 HWY_INLINE void transpose_four(const std::byte* from, int64_t row_bytes, uint32_t* out) {
   const Words d;
@@ -64,8 +64,8 @@ HWY_INLINE void transpose_four(const std::byte* from, int64_t row_bytes, uint32_
   store_blocks<kLanes>(d, hn::InterleaveUpper(d, even_high, odd_high), out + 3 * kPanel);
 }
 
-// Asks for what the next panel reads, in the order of memory: the processor's own prefetch does not
-// follow as many rows at once as a panel has.
+// Prefetches what the next panel reads in memory order: the hardware prefetcher cannot follow as
+// many rows as a panel has.
 class Ahead {
  public:
   Ahead(const std::byte* next, int64_t row_bytes, int64_t width_bytes)
@@ -88,7 +88,7 @@ class Ahead {
   int64_t gap_, width_, left_;
 };
 
-// Whole words only, a line of memory of each row at a time.
+// Transposes whole words only, one cache line of each row at a time.
 template <class Source>
 void transpose_words(const MatrixRows& from, int64_t rows, int64_t width, const std::byte* next,
                      uint32_t* out) {
@@ -128,7 +128,7 @@ void transposed_panel(WordKind kind, const MatrixRows& from, int64_t rows, int64
   }
 }
 
-// A vector of one row; beyond the last element, and of no row, zero.
+// A vector of one row; zero beyond the last element, and if there is no row.
 template <class T>
 HWY_INLINE V row_vector(const T* row, int64_t j, int64_t elements) {
   if (row == nullptr || j >= elements) return hn::Zero(kFloats);
@@ -154,7 +154,7 @@ HWY_INLINE hn::Vec<Words> row_pair(const bf16* even, const bf16* odd, int64_t j,
 }
 
 // Words of consecutive columns of a pair of rows, a vector at a time: put(j, words). Up to a
-// multiple of `whole` columns; rows that are null and columns beyond the last are 0.
+// multiple of `whole` columns; null rows and columns beyond the last are 0.
 template <class F>
 HWY_INLINE void for_row_pairs(const bf16* even, const bf16* odd, int64_t elements, int64_t whole,
                               F put) {
@@ -195,8 +195,8 @@ void panels_of_rows(WordKind kind, const MatrixRows& from, int64_t rows, int64_t
                           : f32_panels<bf16>(from, rows, padded, elements, panel, out);
 }
 
-// Words of consecutive columns, a part to each strip that has some, where a strip has fewer than a
-// vector; `next` words from one to the next.
+// Words of consecutive columns if a strip has fewer than a vector: stores each strip's part, `next`
+// words apart.
 template <int64_t N, class D>
 HWY_INLINE void store_strips(D d, hn::Vec<D> v, int64_t strip, int64_t next, uint32_t* out) {
   if constexpr (N > 4) {
@@ -210,7 +210,7 @@ HWY_INLINE void store_strips(D d, hn::Vec<D> v, int64_t strip, int64_t next, uin
   hn::StoreU(v, d, out);
 }
 
-// One row: words of a vector of columns from j on are vector(j).
+// Stores one row in strips; vector(j) returns the words of a vector of columns from j on.
 template <class F>
 HWY_INLINE void row_to_strips(int64_t elements, int64_t strip, int64_t next, F vector,
                               uint32_t* out) {
@@ -273,7 +273,7 @@ void words_of_rows(WordKind kind, const MatrixRows& from, int64_t rows, int64_t 
         store(load(reinterpret_cast<const bf16*>(row) + i, n), to + i, n);
       });
     } else {
-      out[width - 1] = 0;  // the partner of an odd last element
+      out[width - 1] = 0;  // pairs with an odd last element
       std::memcpy(out, row, static_cast<size_t>(elements * bytes));
     }
   }

@@ -62,20 +62,21 @@ void store(const Problem& p, const Block& block, const Sum* sums, int64_t stride
   }
 }
 
-// A product over nothing.
+// A product with k = 0.
 void store_zeros(const Problem& p, const Block& block) {
   if (p.result == DType::f64) return store<double, double>(p, block, nullptr);
   if (p.result == DType::f32) return store<float, float>(p, block, nullptr);
   store<float, bf16>(p, block, nullptr);
 }
 
-// A block of a product in words and panels. Each sum is one chain over k in ascending order (of
-// tile_product), begun at 0, wherever the element stands: it depends neither on the block nor on
-// the cuts of k.
+// Computes a block of a product in words and panels. Each sum is one chain over k in ascending
+// order (by
+// tile_product), starting from 0, for every element: it depends neither on the block nor on how k
+// is split.
 //
-// A slice of k at a time. All of b's slice lies in panels in the second-level cache; rows of a come
-// through in groups, and a strip of them stays in the first-level cache while all panels pass by.
-// So b is packed once for all rows of a block, and a copy of a is made once for all its columns.
+// Processes one slice of k at a time. All of b's slice is in panels in the L2 cache; rows of a
+// pass through in groups, of which one strip stays in the L1 cache while all panels are used.
+// So b is packed once for all rows of a block, and a once for all its columns.
 class PanelProduct {
  public:
   // The largest block (kernels/cpu/products/block_size.h).
@@ -89,7 +90,8 @@ class PanelProduct {
         group_(kGroup / strip_ * strip_),
         few_(block.m <= group_),
         stride_(largest(kind).n + 16) {
-    // For every kind, so that they do not grow when the first product of another one comes.
+    // Sized for every kind, so that the buffers do not grow when the first product of another kind
+    // runs.
     sums_ = reinterpret_cast<float*>(thread_buffer(Slot::c, kMaxRows * (kMaxColumns + 16) * 4));
     rows_ = reinterpret_cast<uint32_t*>(thread_buffer(Slot::a, kGroup * kDepth * 4));
     panels_ =
@@ -99,8 +101,8 @@ class PanelProduct {
   void run() {
     if (!p_.transpose_a && p_.transpose_b && takes_few_rows(kind_, p_.in, block_.m))
       return run_few_rows();
-    // With few rows, packing is nearly all the work: each panel is used while the first-level cache
-    // holds it. But rows of b are read as they lie, all panels of them at once.
+    // With few rows, most of the work is packing, so each panel is used while the L1 cache holds
+    // it. If b is not transposed, rows of b are read in memory order, for all panels at once.
     const int64_t columns = few_ && p_.transpose_b ? kPanel : block_.n;
     const int64_t step = kDepth * per_word();
     for (int64_t k = 0; k < block_.depth; k += step) {
@@ -118,8 +120,9 @@ class PanelProduct {
   }
 
  private:
-  // Words of k in a slice; rows of a in a group at most; words from one panel to the next: a line
-  // more than they hold, as in rows of sums, since multiples of 4 KB share places of the caches.
+  // kDepth: words of k in a slice. kGroup: most rows of a in a group. kPanelWords: words from one
+  // panel to the next. Panels and rows of sums are padded by a cache line, since addresses a
+  // multiple of 4 KB apart map to the same cache sets.
   static constexpr int64_t kDepth = kSliceWords, kGroup = 64;
   static constexpr int64_t kPanelWords = kDepth * kPanel + 16;
   static_assert(2 * kDepth % kChainCut == 0 && kDepth <= kAmxTurnedWords);
@@ -128,7 +131,7 @@ class PanelProduct {
     int64_t k, depth;
   };
 
-  // Nothing is packed but a.
+  // Packs only a.
   void run_few_rows() {
     const int64_t step = kGroup * kDepth / block_.m / kDepth * kDepth * per_word();
     for (int64_t k = 0; k < block_.depth; k += step) {
@@ -195,7 +198,7 @@ class PanelProduct {
                           : RowsAhead(a, rows, slice.depth * size, stride);
   }
 
-  // The rows of b behind those of a panel: of the next panel, or the first of the next slice.
+  // Rows of b behind those of a panel: the next panel's, or the first of the next slice.
   RowsAhead panel_after(const Block& group, const Slice& slice) const {
     const int64_t end = slice.k + slice.depth;
     if (!p_.transpose_b) {
@@ -215,8 +218,8 @@ class PanelProduct {
     return RowsAhead(b_at(p_, next, of.k), rows, of.depth * size, p_.ldb * size);
   }
 
-  // Memory is asked for while products are made: of few rows that of b, which all their time goes
-  // for.
+  // Prefetches memory during the products. With few rows that is b, whose reading takes all the
+  // time.
   void multiply_group(const Block& group, const Slice& slice) {
     const int64_t width = words(kind_, slice.depth);
     float* sums = sums_ + (group.i - block_.i) * stride_ + (group.j - block_.j);
@@ -257,7 +260,7 @@ class PanelProduct {
   const Block& block_;
   WordKind kind_;
   int64_t strip_,
-      group_;  // rows of a that tile_product takes at a time, and that are copied at a time
+      group_;  // rows of a that tile_product processes, and that are copied, at a time
   bool few_;
   int64_t stride_;  // floats from one row of sums to the next
   float* sums_;
@@ -278,8 +281,8 @@ void run_double(const Problem& p, const Block& block) {
                          : store<double, float>(p, block, sums, stride);
 }
 
-// The blocks of a problem: each product in rows of about the same height, numbered one product
-// after the other.
+// The blocks of a problem: the rows of each product are divided into similar heights, and blocks
+// are numbered product by product.
 class Blocks {
  public:
   Blocks(const Problem& p, const BlockSize& size)
@@ -319,7 +322,7 @@ class Blocks {
   const Problem& p_;
   BlockSize size_;
   int64_t columns_;
-  std::vector<int64_t> begins_;  // of products whose rows are cut
+  std::vector<int64_t> begins_;  // of products with row cuts
 };
 
 bool in_double(const Problem& p) { return p.double_sums || p.in == DType::f64; }
@@ -331,8 +334,9 @@ int64_t most_rows(const Problem& p) {
   return most;
 }
 
-// Sums in panels know nothing of blocks, so that these may be cut for the threads: as large as they
-// can be, since each packs its own operands, but as many for each thread.
+// Sums in panels do not depend on blocks, so block sizes can be chosen for the number of threads:
+// as large as possible, since each block packs its own operands, but the same number for each
+// thread.
 BlockSize panel_blocks(const Problem& p, WordKind kind, int64_t threads) {
   constexpr int64_t kMin = 64, kMany = 4;
   const BlockSize most = PanelProduct::largest(kind);

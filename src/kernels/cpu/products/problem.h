@@ -1,5 +1,5 @@
-// Matrix products of one shape, or of groups of rows, as plain numbers: what gemm and the grouped
-// products of the host are made of.
+// Matrix products of one shape, or of groups of rows, described by plain numbers. The host's gemm
+// and grouped products are built from them.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +16,7 @@ struct Range {
 
 // out[g] = a[g] b[g] + bias[g] + (accumulate ? out[g] : 0), for g in [0, batch), rounded once;
 // strides in elements. a is [m,k], b [k,n], out [m,n], bias [n] or null. Each sum is one chain over
-// k in ascending order, whatever m, n and the blocks are.
+// k in ascending order, regardless of m, n and the blocks.
 struct Problem {
   int64_t batch = 1, m = 0, n = 0, k = 0;
   const std::byte* a = nullptr;
@@ -27,9 +27,9 @@ struct Problem {
   int64_t batch_a = 0, batch_b = 0, batch_c = 0, batch_bias = 0;
   bool transpose_a = false, transpose_b = false, accumulate = false;
   DType in = DType::f32, result = DType::f32, bias_type = DType::f32;
-  bool double_sums = false;  // of any type; those of f64 always are
+  bool double_sums = false;  // for any type; f64 always has them
 
-  // Product g has but a range of [0, m) or of [0, k), that from cuts[g] to cuts[g + 1].
+  // Product g covers only the range cuts[g] to cuts[g + 1] of [0, m) or of [0, k).
   const int32_t* row_cuts = nullptr;
   const int32_t* depth_cuts = nullptr;
 

@@ -13,8 +13,8 @@ HWY_BEFORE_NAMESPACE();
 namespace megatron::kernels::cpu {
 namespace HWY_NAMESPACE {
 
-// Rows that are summed at once, by two vectors of columns: as many as the registers hold, of which
-// there are 32 or 16. Twelve sums keep two units busy whose sums take 4 to 5 cycles.
+// Rows that are summed at once, by two vectors of columns: as many as the 32 or 16 registers can
+// hold. Twelve sums keep two units with a latency of 4 to 5 cycles busy.
 #if HWY_TARGET == HWY_AVX3 || HWY_ARCH_ARM_A64
 inline constexpr int64_t kRows = 8, kStripRows = kRows;
 #else
@@ -22,7 +22,7 @@ inline constexpr int64_t kRows = 6, kStripRows = 2 * kRows;
 #endif
 inline constexpr int64_t kCols = 2 * kLanes;
 
-// Rows [i, i + R), columns [j, j + kCols).
+// Sums rows [i, i + R), columns [j, j + kCols).
 template <int64_t R>
 HWY_INLINE void sum_rows(const TileProduct& p, int64_t i, int64_t j) {
   V low[R], high[R];
@@ -50,7 +50,7 @@ HWY_INLINE void sum_rows(const TileProduct& p, int64_t i, int64_t j) {
   }
 }
 
-// Fewer than kRows.
+// Sums fewer than kRows rows.
 template <int64_t R = kRows - 1>
 void sum_fewer_rows(const TileProduct& p, int64_t rows, int64_t i, int64_t j) {
   if constexpr (R > 0) {
@@ -102,7 +102,7 @@ HWY_EXPORT(set_of_target);
 namespace {
 
 #if defined(__x86_64__)
-// Highway 1.0 has no name for the bf16 products of AVX512_BF16.
+// Highway 1.0 has no function for the bf16 products of AVX512_BF16.
 template <int64_t R>
 __attribute__((target("avx512f,avx512bf16"))) void sum_row_pairs(const TileProduct& p, int64_t i,
                                                                  int64_t j) {

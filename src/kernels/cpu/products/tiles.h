@@ -1,4 +1,4 @@
-// Products of matrices that lie in cache as words and panels: c = a b with sums in f32.
+// Products of matrices that are in cache as words and panels: c = a b with f32 sums.
 #pragma once
 
 #include <cstdint>
@@ -7,8 +7,8 @@
 
 namespace megatron::kernels::cpu {
 
-// The sum runs over 32-bit words: an f32 each, or a pair of bf16 (elements 2 l and 2 l + 1; an odd
-// last one is paired with 0) that AVX512_BF16 or AMX multiplies.
+// The sum runs over 32-bit words. A word is one f32, or a pair of bf16 (elements 2 l and 2 l + 1;
+// an odd last one is paired with 0) for AVX512_BF16 or AMX.
 enum class WordKind { f32, bf16_pair, bf16_amx };
 inline bool is_paired(WordKind kind) { return kind != WordKind::f32; }
 inline int64_t words(WordKind kind, int64_t elements) {
@@ -18,7 +18,7 @@ inline int64_t words(WordKind kind, int64_t elements) {
 // k may be split at multiples of this number of elements, for every kind.
 inline constexpr int64_t kChainCut = 32;
 
-// The second factor lies in panels of this many columns.
+// Columns per panel of the second factor.
 inline constexpr int64_t kPanel = 32;
 
 // c [m,n] = a b + (accumulate ? c : 0), with n a multiple of kPanel and k in words, at least 1.
@@ -43,11 +43,11 @@ struct TileProduct {
   bool accumulate;
 };
 
-// The processor has what the kind asks for (kernels/cpu/products/bf16_products.h).
+// The processor must support the kind (kernels/cpu/products/bf16_products.h).
 void tile_product(WordKind kind, const TileProduct& product);
-// Rows of the first factor that it takes at a time where they have no remainder.
+// Rows of the first factor that it processes at a time when none remain over.
 int64_t tile_strip(WordKind kind);
-// Instructions that compute its f32 sums.
+// Instruction set that computes its f32 sums.
 enum class TileSet { avx512, avx2, other };
 TileSet tile_set();
 

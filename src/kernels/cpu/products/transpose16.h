@@ -1,4 +1,4 @@
-// Sixteen vectors of sixteen words and their transpose, in AVX-512.
+// Transposes sixteen vectors of sixteen words with AVX-512.
 #pragma once
 
 #if defined(__x86_64__)
@@ -25,7 +25,7 @@ template <int k>
       __builtin_shufflevector(reinterpret_cast<Pairs>(a), reinterpret_cast<Pairs>(b), k, k + 8,
                               k + 2, k + 10, k + 4, k + 12, k + 6, k + 14));
 }
-// The even or the odd ones of the 128 bits of a, then those of b.
+// The even or the odd 128-bit lanes of a, then those of b.
 template <int kOdd>
 [[gnu::target("avx512f")]] inline Vector every_other_lane(Vector a, Vector b) {
   constexpr int k = 4 * kOdd;
@@ -33,7 +33,7 @@ template <int kOdd>
                                  k + 17, k + 18, k + 19, k + 24, k + 25, k + 26, k + 27);
 }
 
-// Words of 16 rows become the same words of their columns: lane r of t[l] is word l of row r.
+// Transposes 16 rows of 16 words: lane r of t[l] becomes word l of row r.
 [[gnu::target("avx512f"), gnu::always_inline]] inline void transpose16(Vector (&t)[16]) {
   Vector pairs[16], fours[16];
 #pragma GCC unroll 8

@@ -1,4 +1,4 @@
-// Attention in f32, and of wide heads in bf16 and f16, by multiplications and additions in f32.
+// Attention in f32, and with wide heads in bf16 and f16, by f32 multiplications and additions.
 #include <cmath>
 
 #include "kernels/cuda/attention/forward.h"
@@ -28,8 +28,8 @@ struct SoftmaxRows {
   float maximum[kRows], sum[kRows], out[kRows][thread_columns(kWidth)];
 };
 
-// One step of the online softmax: s holds scores, and the tile's weights come of them. A row that
-// has seen nothing keeps -infinity.
+// One step of the online softmax: s holds scores, from which the tile's weights are computed. A row
+// that has seen no key keeps -infinity.
 template <int kWidth, int kTileRows, int kKeys, int kRows, int kColumns>
 __device__ void softmax_step(const AttentionCall& call, const HeadBlock& block, int first_key,
                              bool all, ForwardTiles<kWidth, kTileRows, kKeys>& tiles,
@@ -102,7 +102,7 @@ __global__ void __launch_bounds__(kTileThreads, kWidth == 64 && kTileRows > kFew
   Tiles& tiles = *reinterpret_cast<Tiles*>(dynamic_shared());
   const AttentionCall& call = work.call;
   const Places& places = call.places;
-  // The rows of most keys first.
+  // Starts with the rows that see the most keys.
   const HeadBlock block(call, places.row_blocks - 1 - call.block(), kTileRows);
   const HeadRows<T> q(work.q, block.sample, block.key_head, places.group);
   const KeyRows<T> k(work.k, work.pages, block.sample, block.key_head);
@@ -148,10 +148,10 @@ void launch_forward(const ForwardCall<T>& work, const AttentionBlocks& blocks, S
 
 }  // namespace
 
-// The library's where it takes the call (library_attention.h), else our own: f32, bf16 and f16,
-// heads up to kAttentionWidth wide (an Error for others). On tensor cores (on_tensor_cores) weights
-// and gradients of scores are rounded to the type of the tensors before their products, as the
-// library does.
+// Uses the library if it supports the call (library_attention.h), else this program's kernels: f32,
+// bf16 and f16, head width up to kAttentionWidth (an Error above). On tensor cores
+// (on_tensor_cores), weights and gradients of scores are rounded to the tensors' type before their
+// products, as the library does.
 void attention(const AttentionArgs& args, Stream& stream) {
   check(args);
   ask_library_scratch(args, stream);

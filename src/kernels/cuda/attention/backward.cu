@@ -11,12 +11,13 @@ namespace {
 template <class T>
 struct DeltaCall {
   HeadTensor<T> out, dout;
-  int64_t rows;  // of all samples, queries and heads
+  int64_t rows;  // over all samples, queries and heads
   int queries, heads, width;
   float* delta;
 };
 
-// One warp a row, four neighbours a lane at a time: the same order of sums wherever a tensor lies.
+// One warp per row, four adjacent elements per lane at a time. The order of sums does not depend on
+// a tensor's address.
 template <class T>
 __global__ void __launch_bounds__(kThreads) sum_rows(DeltaCall<T> work) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;

@@ -17,17 +17,17 @@ struct AttentionCall {
   Places places;
   AttentionDropout dropout;
   int kv_heads, width;
-  int key_head_count;  // of all samples
+  int key_head_count;  // over all samples
   float scale;         // of the scores in units of ln 2: exp(scale * s) = 2^(this * s)
   float plain_scale;
   SoftCap soft_cap;
 
-  // Blocks of threads are numbered by the block of rows (or of keys), then the key head.
+  // Block indices number the blocks of rows (or of keys) first, then the key heads.
   __device__ int block() const { return static_cast<int>(blockIdx.x) / key_head_count; }
   __device__ int key_head() const { return static_cast<int>(blockIdx.x) % key_head_count; }
 };
 
-// The rows, or keys, that a block of threads makes results of.
+// The rows, or keys, whose results a block of threads computes.
 struct HeadBlock {
   __device__ HeadBlock(const AttentionCall& call, int block, int tile_rows)
       : sample(call.key_head() / call.kv_heads),
@@ -35,11 +35,11 @@ struct HeadBlock {
         index(block),
         first_row(block * tile_rows),
         number(call.dropout.active() ? call.dropout.samples[sample] : 0) {}
-  // The query head of a row of queries.
+  // The query head that a row belongs to.
   __device__ int head_of(int group, int row) const { return key_head * group + row % group; }
 
   int sample, key_head, index, first_row;
-  int64_t number;  // the sample's, of dropout
+  int64_t number;  // the sample's number in the dropout stream
 };
 
 // Index of a row's value in a [B,N,T] tensor.
@@ -63,7 +63,7 @@ AttentionCall call_of(const Args& args, const AttentionBlocks& blocks, const Ten
           .soft_cap = SoftCap::of(args.soft_cap, args.scale)};
 }
 
-// Calls f(integral_constant) with a padded width.
+// Calls f(integral_constant) with the padded head width.
 template <class F>
 void for_width(int width, F&& f) {
   if (width == 64) {
@@ -75,8 +75,8 @@ void for_width(int width, F&& f) {
   }
 }
 
-// Calls f(T{}, integral_constant) with the type and padded width of the kernels without tensor
-// cores, which bf16 and f16 take with wide heads alone.
+// Calls f(T{}, integral_constant) with the type and padded width for the kernels without tensor
+// cores, which bf16 and f16 only use for wide heads.
 template <class F>
 void for_tiles(const char* kernel, const Tensor& q, F&& f) {
   for_storage_type(kernel, q.dtype(), [&](auto type) {
@@ -86,7 +86,7 @@ void for_tiles(const char* kernel, const Tensor& q, F&& f) {
   });
 }
 
-// One block of threads for each of `blocks` of each key head, with Tiles in shared memory.
+// Launches `blocks` blocks of threads per key head, with Tiles in shared memory.
 template <class Tiles, class Work>
 void launch_tiles(const char* name, void (*kernel)(Work), const Work& work, int64_t blocks,
                   Stream& stream) {

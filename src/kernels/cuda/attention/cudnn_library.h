@@ -3,8 +3,8 @@
 
 namespace megatron::kernels::cuda {
 
-// Opens it on the first call. False: there is none that can be used, or none that can compile its
-// graphs, which the first call logs with the reason and what to do.
+// Opens cuDNN on the first call. Returns false if cuDNN is missing or unusable, or cannot compile
+// its graphs; the first call then logs the reason and the remedy.
 bool has_cudnn();
 
 }  // namespace megatron::kernels::cuda

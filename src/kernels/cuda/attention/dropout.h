@@ -1,5 +1,5 @@
-// Dropout of the tiles of attention. Without positions four keys that follow each other share one
-// draw of the generator.
+// Dropout of attention tiles. Without positions, four consecutive keys share one draw of the
+// generator.
 #pragma once
 
 #include "kernels/cuda/attention/places.h"
@@ -10,12 +10,12 @@
 namespace megatron::kernels::cuda {
 
 struct AttentionDropout {
-  const int64_t* samples;  // null: all is kept
+  const int64_t* samples;  // null: everything is kept
   uint64_t seed, stream;
   int64_t first_head;
   uint32_t threshold;
-  float factor;   // of what is kept
-  bool by_index;  // positions are indices
+  float factor;   // of kept elements
+  bool by_index;  // positions equal indices
 
   __device__ bool active() const { return samples != nullptr; }
   __device__ uint64_t key(int head) const {
@@ -29,7 +29,7 @@ struct AttentionDropout {
     const uint32_t odd = channel % 4 < 2 ? words.at[1] : words.at[3];
     return (channel % 2 == 0 ? even : odd) >= threshold ? 1 : 0;
   }
-  // Bit n: position 4 * group + n.
+  // Bit n: whether position 4 * group + n is kept.
   __device__ uint32_t keeps_group(uint64_t key, int64_t sample, int query, uint32_t group) const {
     const PhiloxWords words = dropout_words(key, sample, static_cast<uint32_t>(query), group);
     uint32_t bits = 0;
@@ -51,8 +51,8 @@ inline AttentionDropout dropout_of(const DropoutArgs::Mask& mask, bool by_index)
   return dropout;
 }
 
-// What is kept of a row of query against the tile's kColumns * 16 keys, whose first has the index
-// `first`: bit j is the key at across + 16 j. Whole warps call this, each half for one row.
+// Which of the tile's kColumns * 16 keys a query keeps; the first key has the index `first`. Bit j
+// stands for the key at across + 16 j. All lanes of a warp call this, each half-warp for one row.
 template <int kColumns>
 __device__ uint32_t keeps_keys(const AttentionDropout& dropout, uint64_t key, int64_t sample,
                                int query, int first, const int* positions) {
@@ -76,7 +76,7 @@ __device__ uint32_t keeps_keys(const AttentionDropout& dropout, uint64_t key, in
   return kept;
 }
 
-// What is kept of a query against the keys of a thread: bit i is the key at tile_row(i).
+// Which of a thread's keys a query keeps: bit i stands for the key at tile_row(i).
 template <int kRows>
 __device__ uint32_t keeps_rows(const AttentionDropout& dropout, uint64_t key, int64_t sample,
                                int query, int first, const int* positions) {

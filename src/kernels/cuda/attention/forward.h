@@ -1,5 +1,6 @@
-// The forward of attention: one block of threads a block of queries, over keys in order, with the
-// online softmax (Milakov and Gimelshein 2018) in tiles (Dao et al. 2022), in f32 for every type.
+// Forward pass of attention. Each block of threads processes a block of queries over keys in order,
+// with the online softmax (Milakov and Gimelshein 2018) in tiles (Dao et al. 2022), in f32 for
+// every type.
 #pragma once
 
 #include "kernels/cuda/attention/call.h"
@@ -11,7 +12,7 @@ struct ForwardCall {
   AttentionCall call;
   HeadTensor<T> q, k, v, out;
   float* lse;
-  const float* sinks;  // null: none
+  const float* sinks;  // may be null
   PageTable pages;
 };
 inline PageTable page_table(const AttentionArgs& args) {
@@ -33,13 +34,13 @@ ForwardCall<T> forward_call(const AttentionArgs& args, const AttentionBlocks& bl
           .pages = page_table(args)};
 }
 
-// The log of the sum of e^x, of the largest x in units of ln 2 and the sum of 2^(x - largest).
+// log of the sum of e^x, from the largest x in units of ln 2 and the sum of 2^(x - largest).
 __device__ inline float log_sum_exp(float maximum, float sum) {
   constexpr float kLn2 = 0.693147180559945309f;
   return sum == 0 ? -INFINITY : fmaf(maximum, kLn2, logf(sum));
 }
 
-// A row's factor on its weighted sum, besides `kept`, and its log-sum-exp.
+// Factor of a row's weighted sum, including `kept`, and the row's log-sum-exp.
 struct RowTotal {
   __device__ RowTotal(float maximum, float sum, const float* sinks, int head, float kept) {
     if (sinks == nullptr) {
@@ -58,7 +59,7 @@ struct RowTotal {
   float factor, lse;
 };
 
-// Forward for calls that run on tensor cores (on_tensor_cores).
+// Forward pass for calls that run on tensor cores (on_tensor_cores).
 void tensor_core_attention(const AttentionArgs& args, const Tensor& spans, Stream& stream);
 
 }  // namespace megatron::kernels::cuda

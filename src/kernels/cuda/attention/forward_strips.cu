@@ -1,5 +1,5 @@
-// The forward of attention in bf16 and f16 on tensor cores: weights are rounded for the product
-// with values, scores and sums are f32.
+// Forward pass of attention in bf16 and f16 on tensor cores. Weights are rounded for the product
+// with values; scores and sums are f32.
 #include <cmath>
 
 #include "kernels/cuda/attention/forward.h"
@@ -29,7 +29,7 @@ struct SoftmaxStrips {
   float maximum[kStrips][2], sum[kStrips][2], out[kStrips][kWidth / 8][4];
 };
 
-// Products become scores in units of ln 2: -infinity for keys that are not seen.
+// Converts products to scores in units of ln 2; masked keys get -infinity.
 template <int kRows, int kBlocks>
 __device__ void mask_strip(float scale, bool all, const RowPlaces<kRows>& rows, int row,
                            const int* keys, float (&s)[kBlocks][4]) {
@@ -52,8 +52,8 @@ __device__ void mask_strip(float scale, bool all, const RowPlaces<kRows>& rows, 
   }
 }
 
-// One step of the online softmax of row h of strip i: scores become weights. A row that has seen
-// nothing keeps -infinity.
+// One step of the online softmax for row h of strip i: replaces scores by weights. A row that has
+// seen no key keeps -infinity.
 template <int kWidth, int kStrips, int kBlocks>
 __device__ void softmax_row(int i, int h, float (&s)[kBlocks][4],
                             SoftmaxStrips<kWidth, kStrips>& state) {
@@ -87,7 +87,7 @@ __device__ void drop(const KeptKeys& kept, float (&s)[kBlocks][4]) {
   }
 }
 
-// A warp's rows, from `first` of the tile on, and the block of keys in `stage`.
+// Processes a warp's rows, from the tile's row `first` on, and the block of keys in `stage`.
 template <class T, int kWidth, int kStrips>
 __device__ void attend_step(const AttentionCall& call, const HeadBlock& block, int first,
                             int first_key, bool all, const ForwardStrips<T, kWidth>& tiles,
@@ -145,7 +145,7 @@ __global__ void __launch_bounds__(kTileThreads, 2) attend_strips(ForwardCall<T> 
   Tiles& tiles = *reinterpret_cast<Tiles*>(dynamic_shared());
   const AttentionCall& call = work.call;
   const Places& places = call.places;
-  // The rows of most keys first.
+  // Starts with the rows that see the most keys.
   const HeadBlock block(call, places.row_blocks - 1 - call.block(), kRows);
   const HeadRows<T> q(work.q, block.sample, block.key_head, places.group);
   const KeyRows<T> k(work.k, work.pages, block.sample, block.key_head);

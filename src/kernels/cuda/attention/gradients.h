@@ -1,4 +1,5 @@
-// The backward of attention: two kernels that make the tiles of scores again, each with its sums in
+// Backward pass of attention in two kernels. Both recompute the tiles of scores and add their sums
+// in
 // the order of indices. With p = e^(scale s - lse), f the dropout factors (0 where dropped) and
 // delta = sum of dout * out:
 //   dv = sum over queries of f p dout,   ds = p (f dout v^T - delta),
@@ -10,7 +11,8 @@
 
 namespace megatron::kernels::cuda {
 
-// Writes dq; and dk and dv. delta: [B,N,T] f32; spans: of AttentionBackwardScratch.
+// The first writes dq, the second dk and dv. delta: [B,N,T] f32. spans: from
+// AttentionBackwardScratch.
 void query_gradient(const AttentionBackwardArgs& args, const Tensor& delta, const Tensor& spans,
                     Stream& stream);
 void key_gradient(const AttentionBackwardArgs& args, const Tensor& delta, const Tensor& spans,
@@ -21,11 +23,11 @@ void tensor_core_query_gradient(const AttentionBackwardArgs& args, const Tensor&
 void tensor_core_key_gradient(const AttentionBackwardArgs& args, const Tensor& delta,
                               const Tensor& spans, Stream& stream);
 
-// dq, dk or dv: of the type of q or f32, written or added to.
+// dq, dk or dv in f32 or in the type of q, written or accumulated.
 template <class T>
 struct GradientTensor {
-  HeadTensor<T> narrow;    // where is_wide is false
-  HeadTensor<float> wide;  // else
+  HeadTensor<T> narrow;    // used if is_wide is false
+  HeadTensor<float> wide;  // used if is_wide is true
   bool is_wide, added;
 
   GradientTensor(const Tensor& tensor, DType type, double beta)
@@ -36,7 +38,7 @@ struct GradientTensor {
       narrow = head_tensor<T>(tensor);
     }
   }
-  // Calls f(HeadRows) of a key head.
+  // Calls f(HeadRows) with the rows of a key head.
   template <class F>
   __device__ void rows(int sample, int key_head, int group, F&& f) const {
     if (is_wide) {
@@ -69,7 +71,7 @@ GradientCall<T> gradient_call(const AttentionBackwardArgs& args, const Attention
           .dv = GradientTensor<T>(args.dv, args.q.dtype(), args.beta_kv)};
 }
 
-// Values of a tile's query rows.
+// lse and delta of a tile's query rows.
 template <int kRows>
 struct RowStatistics {
   float lse[kRows];  // in units of ln 2; +infinity, which makes p 0, for rows that see nothing
@@ -90,7 +92,7 @@ struct RowStatistics {
   }
 };
 
-// The rows of a block's results, of which a thread has kRows, those before `end`.
+// Stores the block's results before row `end`; each thread has kRows of them.
 template <int kWidth, class T, int kRows>
 __device__ void store_gradient(const GradientTensor<T>& to, const HeadBlock& block, int group,
                                int end, int width, float factor,

@@ -1,5 +1,5 @@
-// dk and dv of attention: one block of threads a block of keys, over the queries of all heads that
-// share them in order.
+// dk and dv of attention. Each block of threads processes a block of keys over the queries, in
+// order, of all heads that share the keys.
 #include "kernels/cuda/attention/gradients.h"
 #include "kernels/cuda/dynamic_shared.h"
 
@@ -12,13 +12,13 @@ struct KeyTiles {
   alignas(16) float v[kKeys * padded(kWidth)];
   alignas(16) float q[kQueries * padded(kWidth)];
   alignas(16) float dout[kQueries * padded(kWidth)];
-  alignas(16) float weights[kKeys * padded(kQueries)];  // of dout, then of q
+  alignas(16) float weights[kKeys * padded(kQueries)];  // factors of dout, then of q
   RowPlaces<kQueries> rows;
   RowStatistics<kQueries> statistics;
   int keys[kKeys];
 };
 
-// s, scores of keys against queries, becomes f p, and dp = v dout^T becomes ds.
+// Replaces s, the scores of keys and queries, by f p, and dp = v dout^T by ds.
 template <bool kCapped, int kWidth, int kKeys, int kQueries, int kRows, int kColumns>
 __device__ void gradient_step(const AttentionCall& call, const HeadBlock& block, int first_query,
                               bool all, const KeyTiles<kWidth, kKeys, kQueries>& tiles,

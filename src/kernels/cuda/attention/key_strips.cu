@@ -1,5 +1,5 @@
-// dk and dv of attention in bf16 and f16 on tensor cores: weights and slopes are rounded for the
-// products with dout and with queries.
+// dk and dv of attention in bf16 and f16 on tensor cores. Weights and gradients of scores are
+// rounded for the products with dout and with queries.
 #include "kernels/cuda/attention/gradients.h"
 #include "kernels/cuda/attention/strips.h"
 #include "kernels/cuda/dynamic_shared.h"
@@ -14,10 +14,10 @@ struct QueryTile {
   alignas(16) T dout[kQueries * strip_pitch(kWidth)];
   alignas(8) float lse[kQueries];
   alignas(8) float delta[kQueries];
-  alignas(8) uint64_t draws[kQueries];  // keys of the dropout's generator
+  alignas(8) uint64_t draws[kQueries];  // dropout generator keys
   RowPlaces<kQueries> rows;
 
-  // Called by all threads of a block; lse and delta are as they are stored.
+  // Called by all threads of a block. lse and delta are copied as they are stored.
   __device__ void fetch(const GradientCall<T>& work, const HeadBlock& block, int first) {
     const AttentionCall& call = work.call;
     const Places& places = call.places;
@@ -49,7 +49,7 @@ struct KeyStrips {
   QueryTile<T, kWidth, kQueries> queries[2];
 };
 
-// A strip's keys: positions of this lane's two rows, and the span of all.
+// A strip's keys: positions of this lane's two rows, and the span of the whole strip.
 struct OwnKeys {
   __device__ OwnKeys(const Places& places, int sample, int first, int end) {
 #pragma unroll
@@ -68,8 +68,8 @@ struct OwnKeys {
   KeySpan span;
 };
 
-// Turns a strip's products s and dp = v dout^T into f p and ds. Rows beyond the last have zeros for
-// q, dout, lse and delta, which add nothing to either gradient.
+// Replaces a strip's products s and dp = v dout^T by f p and ds. Rows beyond the last have zeros
+// for q, dout, lse and delta, which contribute nothing to either gradient.
 template <bool kCapped, class T, int kWidth, int kQueries, int kBlocks>
 __device__ void gradient_strip(const AttentionCall& call, const HeadBlock& block, int first_key,
                                bool all, const OwnKeys& own,
@@ -99,7 +99,8 @@ __device__ void gradient_strip(const AttentionCall& call, const HeadBlock& block
   }
 }
 
-// The first block of query rows from `index` on that may see the keys; places.row_blocks: none.
+// Index of the first block of query rows from `index` on that may see the keys; places.row_blocks
+// if there is none.
 __device__ inline int next_rows(const Places& places, int sample, const KeySpan& keys, int index) {
   for (; index < places.row_blocks; ++index) {
     const RowSpan rows = places.row_span(sample, index);

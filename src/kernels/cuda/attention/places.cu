@@ -46,7 +46,7 @@ __device__ RowSpan span_of_rows(const Places& p, int sample, int block) {
           warp_lowest(span.lowest_limit), warp_highest(span.highest_limit)};
 }
 
-// One block of threads a sample, one warp a block of rows or keys.
+// One block of threads per sample, one warp per block of rows or keys.
 __global__ void find_spans(Places p) {
   __shared__ int all[kWarp];
   const int sample = static_cast<int>(blockIdx.x);

@@ -1,4 +1,4 @@
-// Which keys a query sees, and which blocks of keys a block of queries sees none of.
+// Determines which keys a query sees, and which blocks of keys no query of a block sees.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -11,12 +11,12 @@
 
 namespace megatron::kernels::cuda {
 
-// The position of a key that nobody sees: behind the last that is read. Queries without an upper
-// bound see every key below it.
+// Position of a key that no query sees: those behind the last readable key. Queries without an
+// upper bound see every key below it.
 inline constexpr int kNever = INT_MAX;
 
-// For the queries of a block of rows: the lowest and the highest window_start, and the lowest and
-// highest position that they see up to.
+// For the queries of a block of rows: the lowest and highest window_start, and the lowest and
+// highest limit, the last position that a query sees.
 struct alignas(16) RowSpan {
   int lowest_begin, highest_begin, lowest_limit, highest_limit;
 };
@@ -32,14 +32,14 @@ __device__ inline bool all_seen(const RowSpan& rows, const KeySpan& keys) {
   return keys.highest <= rows.lowest_limit && keys.lowest >= rows.highest_begin;
 }
 
-// The positions of a call. Row r of a key head is query r / group.
+// The positions of a call. Row r of a key head belongs to query r / group.
 struct Places {
   int queries, keys, group;
   int row_tile, key_tile, row_blocks, key_blocks;
   int window, chunk;  // 0: none
   bool causal;
   const int32_t *q_positions, *k_positions, *window_start;  // null: as in AttentionArgs
-  // [samples, row_blocks], [samples, key_blocks] and [samples]; null: they follow from indices.
+  // [samples, row_blocks], [samples, key_blocks] and [samples]; null if they follow from indices.
   RowSpan* row_spans;
   KeySpan* key_spans;
   int32_t* key_ends;
@@ -79,8 +79,8 @@ struct Places {
     if (key_spans != nullptr) return key_spans[int64_t{sample} * key_blocks + block];
     return {block * key_tile, min((block + 1) * key_tile, keys) - 1};
   }
-  // Blocks of keys, and of rows, before the first do not meet the others, nor do rows behind those
-  // that are past.
+  // Key blocks before first_keys() have no visible keys for the rows; row blocks before
+  // first_rows(), and those for which past() is true, do not see the keys.
   __device__ int first_keys(const RowSpan& rows) const {
     return key_spans == nullptr ? max(0, rows.lowest_begin) / key_tile : 0;
   }
@@ -91,20 +91,20 @@ struct Places {
   __device__ bool past(const RowSpan& rows, const KeySpan& of_keys) const {
     return row_spans == nullptr && rows.lowest_begin > of_keys.highest;
   }
-  // Keys of the sample up to the last that may be read.
+  // Number of the sample's keys up to the last readable one.
   __device__ int key_end(int sample) const {
     if (key_ends != nullptr) return key_ends[sample];
     return causal ? min(queries, keys) : keys;
   }
 };
 
-// Places of a call with these blocks. `spans` (AttentionScratch) are filled by kernels queued here;
-// undefined: they follow from indices.
+// Positions of a call with these blocks. Queues kernels that fill `spans` (AttentionScratch);
+// undefined spans follow from indices.
 template <class Args>
 Places places_of(const Args& args, const AttentionBlocks& blocks, const Tensor& spans,
                  Stream& stream);
 
-// The places of a tile's query rows; rows beyond the last see nothing.
+// Positions of a tile's query rows. Rows beyond the last see nothing.
 template <int kRows>
 struct RowPlaces {
   int begin[kRows], limit[kRows], position[kRows];
@@ -122,7 +122,7 @@ struct RowPlaces {
   __device__ bool sees(int row, int key) const { return begin[row] <= key && key <= limit[row]; }
 };
 
-// The positions of a tile's keys, kNever for those that are not read. Called by all threads.
+// Positions of a tile's keys, kNever for those that are not readable. Called by all threads.
 template <int kKeys>
 __device__ void fill_keys(const Places& places, int sample, int first, int end,
                           int (&positions)[kKeys]) {

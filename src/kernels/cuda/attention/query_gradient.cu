@@ -1,4 +1,4 @@
-// dq of attention: one block of threads a block of queries, over keys in order.
+// dq of attention. Each block of threads processes a block of queries over keys in order.
 #include "kernels/cuda/attention/gradients.h"
 #include "kernels/cuda/dynamic_shared.h"
 
@@ -17,7 +17,7 @@ struct QueryTiles {
   int keys[kKeys];
 };
 
-// The tile's slopes ds of the scores s and of dp = dout v^T.
+// Computes the tile's ds from the scores s and dp = dout v^T.
 template <bool kCapped, int kWidth, int kTileRows, int kKeys, int kRows, int kColumns>
 __device__ void slope_step(const AttentionCall& call, const HeadBlock& block, int first_key,
                            bool all, QueryTiles<kWidth, kTileRows, kKeys>& tiles,
@@ -54,7 +54,7 @@ __global__ void __launch_bounds__(kTileThreads, 2) differentiate_queries(Gradien
   Tiles& tiles = *reinterpret_cast<Tiles*>(dynamic_shared());
   const AttentionCall& call = work.call;
   const Places& places = call.places;
-  // The rows of most keys first.
+  // Starts with the rows that see the most keys.
   const HeadBlock block(call, places.row_blocks - 1 - call.block(), kTileRows);
   const HeadRows<T> q(work.q, block.sample, block.key_head, places.group);
   const HeadRows<T> dout(work.dout, block.sample, block.key_head, places.group);

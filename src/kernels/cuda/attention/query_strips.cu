@@ -1,4 +1,5 @@
-// dq of attention in bf16 and f16 on tensor cores: slopes are rounded for the product with keys.
+// dq of attention in bf16 and f16 on tensor cores. Gradients of scores are rounded for the product
+// with keys.
 #include "kernels/cuda/attention/gradients.h"
 #include "kernels/cuda/attention/strips.h"
 #include "kernels/cuda/dynamic_shared.h"
@@ -21,7 +22,7 @@ struct QueryStrips {
   alignas(8) int keys[2][kKeys];
 };
 
-// The slopes ds of a strip's products s and dp = dout v^T, in the place of s.
+// Computes ds from a strip's products s and dp = dout v^T, and writes it over s.
 template <bool kCapped, class T, int kWidth, int kBlocks>
 __device__ void slope_strip(const AttentionCall& call, const HeadBlock& block, int first,
                             int first_key, bool all, const QueryStrips<T, kWidth>& tiles, int stage,
@@ -65,7 +66,7 @@ __global__ void __launch_bounds__(kTileThreads, 2)
   Tiles& tiles = *reinterpret_cast<Tiles*>(dynamic_shared());
   const AttentionCall& call = work.call;
   const Places& places = call.places;
-  // The rows of most keys first.
+  // Starts with the rows that see the most keys.
   const HeadBlock block(call, places.row_blocks - 1 - call.block(), kRows);
   const HeadRows<T> q(work.q, block.sample, block.key_head, places.group);
   const HeadRows<T> dout(work.dout, block.sample, block.key_head, places.group);

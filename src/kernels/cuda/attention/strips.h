@@ -1,8 +1,8 @@
-// Attention in bf16 and f16 on tensor cores: tiles in shared memory, and products of them in
-// registers (fragments: tensor_cores.h). A warp makes strips of 16 rows of results. Of a strip's
-// columns lane 4 g + t has x[column / 8][2 h + e]: row g + 8 h, columns 2 t + e of every eight.
-// What a product leaves in these places is the left operand of the next one, once it is rounded.
-// Rows of tiles are padded by 16 bytes, so that eight rows of a matrix lie in different banks.
+// Attention in bf16 and f16 on tensor cores: tiles in shared memory, and their products in
+// registers (fragments: tensor_cores.h). Each warp computes strips of 16 result rows. In a strip,
+// lane 4 g + t holds x[column / 8][2 h + e]: row g + 8 h, columns 2 t + e of every eight. The
+// result of one product, once rounded, is thus the left operand of the next one. Rows of tiles are
+// padded by 16 bytes, so that eight rows of a matrix use different banks.
 #pragma once
 
 #include <cstring>
@@ -22,7 +22,7 @@ __device__ inline int warp_of_block() { return static_cast<int>(threadIdx.x) / k
 __device__ inline int strip_row() { return lane_of_warp() / 4; }
 __device__ inline int strip_pair() { return lane_of_warp() % 4; }
 
-// Calls f(T{}) with the device's type of bf16 or f16.
+// Calls f(T{}) with the device type of bf16 or f16.
 template <class F>
 void for_half_type(DType type, F&& f) {
   if (type == DType::bf16) {
@@ -31,7 +31,7 @@ void for_half_type(DType type, F&& f) {
     f(F16{});
   }
 }
-// Calls f(integral_constant) with the width of the tiles of a head.
+// Calls f(integral_constant) with the tile width for a head.
 template <class F>
 void for_tensor_core_width(int64_t width, F&& f) {
   switch (tensor_core_width(width)) {
@@ -42,13 +42,13 @@ void for_tensor_core_width(int64_t width, F&& f) {
   }
 }
 
-// A thread's chunks of 16 bytes in flight; the sums of wide heads leave no registers for their
-// addresses.
+// 16-byte chunks that a thread has in flight. For wide heads, the sums leave too few registers for
+// more addresses.
 template <int kWidth>
 inline constexpr int kChunksTogether = kWidth > 96 ? 1 : 4;
 
-// Rows first to first + kRows - 1; rows from `end` on and columns from `width` on are zero. They
-// are there when each thread has waited for its copies and met the others.
+// Fetches rows first to first + kRows - 1; rows from `end` on and columns from `width` on are zero.
+// The data is valid once every thread has waited for its copies and the block has synchronised.
 template <int kRows, int kWidth, template <class> class Rows, class T>
 __device__ void fetch_tile(const Rows<T>& rows, int first, int end, int width, T* tile) {
   constexpr int N = kChunk<T>, kChunks = kWidth / N;
@@ -70,7 +70,7 @@ __device__ void fetch_tile(const Rows<T>& rows, int first, int end, int width, T
   }
 }
 
-// s[i][...] = a b^T of strip i: rows of a from 16 i on, kColumns rows of b.
+// s[i][...] = a b^T for strip i: rows of a from 16 i on, kColumns rows of b.
 template <int kWidth, class T, int kStrips, int kBlocks>
 __device__ void strip_products(const T* a, const T* b, float (&s)[kStrips][kBlocks][4]) {
   constexpr int kPitch = strip_pitch(kWidth);
@@ -108,8 +108,8 @@ __device__ uint32_t pack(float low, float high) {
   return word;
 }
 
-// out[i][...] += p[i] v of strip i, with p rounded: its columns are rows of v, which has kWidth
-// columns.
+// out[i][...] += p[i] v for strip i, with p rounded. Columns of p correspond to rows of v, which
+// has kWidth columns.
 template <int kWidth, class T, int kStrips, int kBlocks>
 __device__ void add_strips(const float (&p)[kStrips][kBlocks][4], const T* v,
                            float (&out)[kStrips][kWidth / 8][4]) {
@@ -143,8 +143,8 @@ __device__ void scale_strip(float factor, float (&x)[kBlocks][4]) {
     for (int n = 0; n < 4; ++n) x[j][n] *= factor;
 }
 
-// Rows first to first + 16 kStrips - 1, those before `end`, of a warp's results; a zero is +0.
-// `staging` holds that many rows of a tile that this warp alone uses.
+// Stores rows first to first + 16 kStrips - 1 of a warp's results, those before `end`; a zero is
+// +0. `staging` has room for that many rows of a tile and is private to the warp.
 template <int kWidth, class T, int kStrips>
 __device__ void store_strips(const HeadRows<T>& to, int first, int end, int width,
                              const float (&x)[kStrips][kWidth / 8][4], T* staging) {
@@ -172,7 +172,7 @@ __device__ void store_strips(const HeadRows<T>& to, int first, int end, int widt
   }
 }
 
-// The same without rounding to the type of the tiles: written, or added to what is there.
+// The same without rounding to the type of the tiles: writes, or adds to the previous values.
 template <int kWidth, class T, int kStrips>
 __device__ void store_strips_unstaged(const HeadRows<T>& to, int first, int end, int width,
                                       const float (&x)[kStrips][kWidth / 8][4], bool added) {
@@ -197,7 +197,7 @@ __device__ void store_strips_unstaged(const HeadRows<T>& to, int first, int end,
   }
 }
 
-// Rows of a gradient from the block's row `first` on.
+// Stores a gradient's rows from the block's row `first` on.
 template <int kWidth, class T, int kStrips>
 __device__ void store_gradient_strips(const GradientTensor<T>& to, const HeadBlock& block,
                                       int group, int first, int end, int width,
@@ -212,7 +212,7 @@ __device__ void store_gradient_strips(const GradientTensor<T>& to, const HeadBlo
   });
 }
 
-// The sum, or the largest, of a strip's row: of the four lanes that have parts of it.
+// Sum, or maximum, over a row of a strip, which four lanes share.
 __device__ inline float strip_sum(float x) {
   x += __shfl_xor_sync(kAllLanes, x, 1);
   return x + __shfl_xor_sync(kAllLanes, x, 2);
@@ -222,7 +222,7 @@ __device__ inline float strip_max(float x) {
   return fmaxf(x, __shfl_xor_sync(kAllLanes, x, 2));
 }
 
-// The span of a warp's rows of a tile, those from `first` on.
+// Span of a warp's rows in a tile, from row `first` on.
 template <int kStrips, int kRows>
 __device__ RowSpan span_of_strips(const RowPlaces<kRows>& rows, int first) {
   const int row = first + lane_of_warp() % (kStrips * kStripRows);
@@ -238,7 +238,8 @@ __device__ RowSpan span_of_strips(const RowPlaces<kRows>& rows, int first) {
   return span;
 }
 
-// The first block of keys from `index` on that the rows may see; places.key_blocks: none.
+// Index of the first block of keys from `index` on that the rows may see; places.key_blocks if
+// there is none.
 __device__ inline int next_keys(const Places& places, int sample, const RowSpan& rows, int index,
                                 int key_end) {
   for (; index * places.key_tile < key_end; ++index)
@@ -246,8 +247,8 @@ __device__ inline int next_keys(const Places& places, int sample, const RowSpan&
   return places.key_blocks;
 }
 
-// Bit 4 (column / 8) + column % 4 of a strip's row g + 8 h: whether the key of this lane's column
-// is kept.
+// Bit 4 (column / 8) + column % 4 of a strip's row g + 8 h tells whether the key of this lane's
+// column is kept.
 struct KeptKeys {
   uint32_t of[2];
   __device__ bool at(int h, int block, int e) const {
@@ -255,8 +256,8 @@ struct KeptKeys {
   }
 };
 
-// Dropout of rows from `row` of the tile (the strip's g = 0) against keys from `first_key`. Without
-// positions, four lanes share the draws of two rows.
+// Dropout of rows, from the tile's row `row` on (the strip's g = 0), against keys from `first_key`
+// on. Without positions, four lanes share the draws of two rows.
 template <int kKeys, int kRows>
 __device__ KeptKeys kept_keys(const AttentionCall& call, const HeadBlock& block,
                               const RowPlaces<kRows>& rows, int row, int first_key,
@@ -296,7 +297,7 @@ __device__ KeptKeys kept_keys(const AttentionCall& call, const HeadBlock& block,
   return kept;
 }
 
-// The same where rows are keys: bit 4 (column / 8) + g % 4 of the query in column 2 t + e and the
+// The same with keys as rows: bit 4 (column / 8) + g % 4 is for the query in column 2 t + e and the
 // key of row g + 8 h.
 struct KeptQueries {
   uint32_t of[2][2];  // h, e
@@ -305,9 +306,9 @@ struct KeptQueries {
   }
 };
 
-// Dropout of the tile's queries, whose generator keys are draws[...], against a strip's keys:
-// `first_key` is the index of the first, and key[h] the position of row g + 8 h. Without positions,
-// four lanes share four draws.
+// Dropout of the tile's queries, whose generator keys are draws[...], against a strip's keys.
+// `first_key` is the index of the first key, and key[h] the position of row g + 8 h. Without
+// positions, four lanes share four draws.
 template <int kQueries>
 __device__ KeptQueries kept_queries(const AttentionDropout& dropout, const HeadBlock& block,
                                     const RowPlaces<kQueries>& rows, const uint64_t* draws,

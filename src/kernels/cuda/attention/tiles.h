@@ -1,8 +1,8 @@
-// Tiles of attention in shared memory, and products of them in registers. 128 threads stand 16
-// across and 8 down: a thread owns the rows tile_row(0), tile_row(1), ... of a tile of results, and
-// of their columns those at across + 16 j (products) or groups of four at 4 (across + 16 c)
-// (weighted sums). What a row of weights holds is written and read by one half warp. Rows of tiles
-// are padded by four words, so that the rows that a warp reads at a time lie in different banks.
+// Tiles of attention in shared memory, and their products in registers. The 128 threads form 8 rows
+// of 16: a thread owns the rows tile_row(0), tile_row(1), ... of a result tile, and their columns
+// across + 16 j (products) or groups of four at 4 (across + 16 c) (weighted sums). The same
+// half-warp writes and reads a row of weights. Rows of tiles are padded by four words, so that the
+// rows that a warp reads together use different banks.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -22,8 +22,8 @@ constexpr int padded(int width) { return width + 4; }
 __device__ inline int across() { return static_cast<int>(threadIdx.x) % kAcross; }
 __device__ inline int down() { return static_cast<int>(threadIdx.x) / kAcross; }
 
-// Row i of the kCount rows of a thread: up to four neighbours together. rows_below: that many rows
-// below row 0.
+// Index of the i-th of a thread's kCount rows; up to four are adjacent. rows_below: distance from
+// row 0.
 template <int kCount>
 inline constexpr int kNeighbours = kCount < 4 ? kCount : 4;
 template <int kCount>
@@ -35,12 +35,12 @@ __device__ int tile_row(int i) {
   return kNeighbours<kCount> * down() + rows_below<kCount>(i);
 }
 
-// A tensor [samples, positions, heads, width] whose last dim is contiguous.
+// A tensor [samples, positions, heads, width] whose last dimension is contiguous.
 template <class T>
 struct HeadTensor {
   T* data;
   int64_t sample_stride, position_stride, head_stride;
-  bool whole;  // every row is a number of chunks that are aligned to their size
+  bool whole;  // every row consists of whole chunks aligned to their size
 };
 template <class T>
 HeadTensor<T> head_tensor(const Tensor& tensor) {
@@ -52,14 +52,15 @@ HeadTensor<T> head_tensor(const Tensor& tensor) {
   return heads;
 }
 
-// Location of keys in pages (AttentionArgs::block_table); table null: keys are not paged.
+// Maps keys to pages (AttentionArgs::block_table). table is null if keys are not paged.
 struct PageTable {
   const int32_t* table = nullptr;
-  int blocks = 0;  // of a sample
-  int keys = 0;    // of a page
+  int blocks = 0;  // per sample
+  int keys = 0;    // per page
 };
 
-// The rows of one sample and key head: row r is position r / group, head r % group of `group`.
+// The rows of one sample and key head: row r has position r / group and is head r % group of
+// `group`.
 template <class T>
 struct HeadRows {
   __device__ HeadRows(const HeadTensor<T>& tensor, int sample, int key_head, int heads)
@@ -80,8 +81,7 @@ struct HeadRows {
   bool whole;
 };
 
-// The keys, or values, of one sample and key head: [samples, keys, heads, width], or pages of a
-// pool.
+// The keys or values of one sample and key head: [samples, keys, heads, width], or pages of a pool.
 template <class T>
 struct KeyRows {
   __device__ KeyRows(const HeadTensor<T>& tensor, const PageTable& pages, int sample, int key_head)
@@ -109,8 +109,8 @@ struct KeyRows {
   bool whole;
 };
 
-// A thread's loads in flight. The sums of wide heads fill the registers, which compilers for GPUs
-// before Hopper share out less tightly.
+// Most loads that a thread has in flight. The sums of wide heads fill the registers, and compilers
+// for GPUs before Hopper use them less economically.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
 inline constexpr int kMaxLoads = 4;
 #else
@@ -119,7 +119,8 @@ inline constexpr int kMaxLoads = 8;
 template <int kWidth>
 inline constexpr int kLoadsTogether = kWidth == 256 ? 4 : kMaxLoads;
 
-// Rows first to first + kRows - 1 as f32; rows from `end` on and columns from `width` on are zero.
+// Loads rows first to first + kRows - 1 as f32; rows from `end` on and columns from `width` on are
+// zero.
 template <int kRows, int kWidth, template <class> class Rows, class T>
 __device__ void load_tile(const Rows<T>& rows, int first, int end, int width, float* tile) {
   constexpr int N = kChunk<T>, kChunks = kWidth / N;
@@ -148,7 +149,7 @@ __device__ void load_tile(const Rows<T>& rows, int first, int end, int width, fl
 }
 
 // s[i][j] = sum over d of a[tile_row(i)][d] * b[across + 16 j][d], in order; width is rounded up to
-// four.
+// a multiple of four.
 template <int kWidth, int kRows, int kColumns>
 __device__ void tile_products(const float* a, const float* b, int width,
                               float (&s)[kRows][kColumns]) {
@@ -178,11 +179,11 @@ __device__ void tile_products(const float* a, const float* b, int width,
   }
 }
 
-// Columns of a row of results that a thread owns.
+// Result columns per row that a thread owns.
 constexpr int thread_columns(int width) { return width / kAcross; }
 
 // out[i][4 c + e] += sum over j of weights[tile_row(i)][j] * v[j][4 (across + 16 c) + e], in order.
-// The rows of `weights` are padded too.
+// Rows of `weights` are padded as well.
 template <int kWidth, int kOthers, int kRows>
 __device__ void add_weighted(const float* weights, const float* v,
                              float (&out)[kRows][thread_columns(kWidth)]) {

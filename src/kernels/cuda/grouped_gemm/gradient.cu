@@ -11,10 +11,10 @@ struct GroupedGradient {
   int m, n;
   int row_tiles, column_tiles;
   Wide<T>* dw;
-  bool accumulate, whole;  // whole: rows of dw
+  bool accumulate, whole;  // whole: of rows of dw
 };
 
-// Blocks of a group one after another.
+// The blocks of a group are consecutive.
 template <class Tile, class T>
 __global__ void __launch_bounds__(kProductThreads, kProductBlocks)
     sum_products(GroupedGradient<T> g) {
@@ -44,11 +44,11 @@ struct BiasGradient {
   const int32_t* offsets;
   int64_t width;
   Wide<T>* dbias;
-  bool accumulate, whole;  // whole: rows of dy
+  bool accumulate, whole;  // whole: of rows of dy
 };
 
-// A block sums kSlab columns of a group: warp w rows w, w + kWarps, ... in order, then the warps in
-// order.
+// Each block sums kSlab columns of a group: warp w adds rows w, w + kWarps, ... in order, then the
+// warps' sums are added in order.
 template <class T>
 __global__ void __launch_bounds__(kThreads) sum_columns(BiasGradient<T> g) {
   constexpr int kOfLane = 4, kSlab = kWarp * kOfLane, kWarps = kThreads / kWarp;

@@ -1,5 +1,5 @@
-// What the tiles of grouped products read. A tile of a product, out[i][j] = sum over d of a(i, d)
-// b(j, d), has rows of results for its operand a and columns for b: both are called places here.
+// Operands of grouped products. A tile of a product, out[i][j] = sum over d of a(i, d) b(j, d), has
+// result rows from operand a and columns from b. Both are called places here, and d a depth.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -9,17 +9,17 @@
 
 namespace megatron::kernels::cuda {
 
-// Threads of a block, and blocks that share a multiprocessor's registers.
+// Threads per block, and blocks that share a multiprocessor's registers.
 inline constexpr int kProductThreads = 256, kProductBlocks = 2;
 
-// From the tile's first place on. kDepthInside: a place is a row in memory, and depth lies along
-// it; else the rows are depths, and places lie along them.
+// An operand from the tile's first place on. If kDepthInside, each row in memory is a place, with
+// depths along it; else each row is a depth, with places along it.
 template <class T, bool kDepthInside>
 struct Operand {
   const T* data;
-  int64_t pitch;  // of rows in memory
+  int64_t pitch;  // row stride in elements
   int64_t places;
-  bool whole;  // rows in memory are a number of chunks of 16 bytes, at multiples of that
+  bool whole;  // rows in memory consist of whole, aligned 16-byte chunks
 
   Operand() = default;
   Operand(const Tensor& tensor, int64_t width)
@@ -28,7 +28,7 @@ struct Operand {
         places(0),
         whole(width % kChunk<T> == 0 && are_aligned({data})) {}
 
-  // From `rows` rows in memory and `inside` elements on, with so many places.
+  // The operand moved by `rows` rows in memory and `inside` elements, with `count` places.
   __device__ Operand at(int64_t rows, int64_t inside, int64_t count) const {
     Operand part = *this;
     part.data += rows * pitch + inside;

@@ -1,5 +1,5 @@
-// A tile of a product in fused multiply-adds, in f32 or f64: each element's terms are added in
-// order of depth.
+// A tile of a product by fused multiply-adds in f32 or f64. Each element's terms are added in order
+// of k.
 #pragma once
 
 #include "kernels/cuda/grouped_gemm/operand.h"
@@ -9,7 +9,7 @@ namespace megatron::kernels::cuda {
 template <class T, bool kInsideA, bool kInsideB, class Sums = Wide<T>>
 struct PlainTile {
   static constexpr int kRows = 64, kColumns = 64, kDepth = 16;
-  // A thread's results: kOwn neighbouring rows and columns.
+  // A thread computes kOwn adjacent rows and columns.
   static constexpr int kOwn = 4, kAcross = kColumns / kOwn, kPitch = kRows + kOwn;
   static_assert(kRows == kColumns && kRows / kOwn * kAcross == kProductThreads);
   using Sum = Sums;
@@ -26,7 +26,7 @@ struct PlainTile {
     }
   }
 
-  // Calls store(row, column, values) for every kOwn neighbours of a row that begin inside of the
+  // Calls store(row, column, values) for every kOwn adjacent values of a row that begin inside the
   // tile. Every thread of the block calls this.
   template <class Store>
   __device__ static void multiply(const Operand<T, kInsideA>& a, const Operand<T, kInsideB>& b,

@@ -1,5 +1,6 @@
-// Groups of rows in tiles, each of one group. How many rows a group has is known to the device
-// alone: there are as many blocks as the worst case has tiles, and each finds its own.
+// Divides groups of rows into tiles of one group each. Only the device knows how many rows a group
+// has, so a launch has as many blocks as the worst case has tiles, and each block finds its own
+// tile.
 #pragma once
 
 #include <algorithm>
@@ -8,18 +9,18 @@
 
 namespace megatron::kernels::cuda {
 
-// The most that `groups` groups of altogether that many rows, and the rows of no group, make.
+// Most tiles that `rows` rows in `groups` groups can make, including rows that belong to no group.
 inline int64_t most_row_tiles(int64_t rows, int64_t groups, int64_t height) {
   return rows / height + std::min(rows, groups + 1);
 }
 
 struct RowTile {
   int group;         // `groups` for rows of no group
-  int first, count;  // none: there is no such tile
+  int first, count;  // count is 0 if there is no such tile
 };
 
 // Tile `number` of the rows [offsets[g], offsets[g+1]) of each group and of the rows from
-// offsets[groups] on. Whole warps call this.
+// offsets[groups] on. All lanes of a warp call this.
 __device__ inline RowTile find_row_tile(const int32_t* offsets, int groups, int rows, int height,
                                         int number) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;

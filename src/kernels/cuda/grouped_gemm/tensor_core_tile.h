@@ -1,6 +1,6 @@
-// A tile of a grouped product in bf16 or f16 on tensor cores, with sums in f32: each element's
-// terms are added in order of depth, 16 at a time, the same for every tile. Rows of tiles are
-// padded by 16 bytes, so that eight rows of a matrix lie in different banks.
+// A tile of a grouped product in bf16 or f16 on tensor cores with f32 sums. Each element's terms
+// are added in order of k, 16 at a time, the same for every tile. Rows of tiles are padded by 16
+// bytes, so that eight rows of a matrix use different banks.
 #pragma once
 
 #include "kernels/cuda/grouped_gemm/operand.h"
@@ -9,16 +9,17 @@
 
 namespace megatron::kernels::cuda {
 
-// An operand's part of a tile in shared memory, as it lies in memory.
+// An operand's part of a tile in shared memory, in the same layout as in global memory.
 template <class T, bool kDepthInside, int kPlaces, int kDepth>
 struct OperandTile {
   static constexpr int kHeight = kDepthInside ? kPlaces : kDepth;
   static constexpr int kWidth = kDepthInside ? kDepth : kPlaces, kPitch = kWidth + 8;
   alignas(16) T at[kHeight * kPitch];
 
-  // Depths from `first` on; zeros from `depth` on and beyond the operand's places. They are there
-  // when each thread has waited for its copies and met the others. One copy after another: sums
-  // leave few registers for addresses.
+  // Fetches depths (indices along k) from `first` on; zeros from `depth` on and beyond the
+  // operand's last place. The data is valid once every thread has waited for its copies and the
+  // block has synchronised. Copies one chunk after another, because the sums leave few registers
+  // for addresses.
   __device__ void fetch(const Operand<T, kDepthInside>& from, int64_t first, int64_t depth) {
     constexpr int N = kChunk<T>, kChunks = kWidth / N;
     const int64_t height = kDepthInside ? from.places : depth - first;
@@ -41,7 +42,7 @@ struct OperandTile {
       }
     }
   }
-  // 16 places and depths from these on, as the left operand of a product (tensor_cores.h).
+  // 16 places and depths from (place, d) on, as the left operand of a product (tensor_cores.h).
   __device__ Matrices left(int place, int d) const {
     const int lane = static_cast<int>(threadIdx.x) % kWarp;
     if constexpr (kDepthInside)
@@ -50,7 +51,7 @@ struct OperandTile {
       return load_transposed(at + (d + lane % 8 + lane / 16 * 8) * kPitch + place +
                              lane / 8 % 2 * 8);
   }
-  // The same as the right operands of two products, of eight places each.
+  // As the right operands of two products, of eight places each.
   __device__ Matrices right(int place, int d) const {
     const int lane = static_cast<int>(threadIdx.x) % kWarp;
     if constexpr (kDepthInside)
@@ -59,7 +60,7 @@ struct OperandTile {
   }
 };
 
-// kRows: 64 or 128. Warps stand kAcross across and kDown down.
+// kRows is 64 or 128. The warps form a grid of kDown rows and kAcross columns.
 template <class T, bool kInsideA, bool kInsideB, int kTileRows>
 struct TensorCoreTile {
   static constexpr int kRows = kTileRows, kColumns = 128, kDepth = 32;
@@ -69,7 +70,7 @@ struct TensorCoreTile {
   using B = OperandTile<T, kInsideB, kColumns, kDepth>;
   using Sums = float[kStrips][kBlocks][4];
 
-  // The warp's strips, of the tile's places from these on.
+  // Adds the products of the warp's strips, which begin at the tile's `row` and `column`.
   __device__ static void add_products(const A& a, const B& b, int row, int column, Sums& sums) {
 #pragma unroll
     for (int d = 0; d < kDepth; d += 16) {
@@ -88,7 +89,7 @@ struct TensorCoreTile {
     }
   }
 
-  // As PlainTile's, of pairs.
+  // As PlainTile's, with pairs of values.
   template <class Store>
   __device__ static void multiply(const Operand<T, kInsideA>& a, const Operand<T, kInsideB>& b,
                                   int64_t depth, const Store& store) {

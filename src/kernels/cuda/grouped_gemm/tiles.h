@@ -1,4 +1,4 @@
-// Which tile a grouped product is computed in.
+// Selects the tile that computes a grouped product.
 #pragma once
 
 #include "kernels/cuda/grouped_gemm/plain_tile.h"
@@ -6,8 +6,8 @@
 
 namespace megatron::kernels::cuda {
 
-// Calls f with the tile of products with so many rows, about. An element's bits do not depend on
-// which it is.
+// Calls f with a tile that suits about that many rows. An element's bits do not depend on the
+// choice.
 template <class T, bool kInsideA, bool kInsideB, class F>
 void for_product_tile(int64_t rows, F&& f) {
   if constexpr (sizeof(T) > 2) {

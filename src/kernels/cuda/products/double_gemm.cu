@@ -9,7 +9,7 @@ template <class T, bool kTransposeA, bool kTransposeB>
 struct DoubleProduct {
   Operand<T, !kTransposeA> a;
   Operand<T, kTransposeB> b;
-  const void* bias;  // null: none
+  const void* bias;  // may be null
   bool bias_of_out;  // of the type of out, else of a
   int64_t m, n, depth, pitch;
   Wide<T>* out;

@@ -1,5 +1,5 @@
-// CUDA's matrix product with sums in f64: each sum is one chain over k in ascending order, so that
-// an element's bits depend on no other size.
+// Matrix product on CUDA with f64 sums. Each sum is one chain over k in ascending order, so an
+// element's bits depend on no other size.
 #pragma once
 
 #include "device/stream.h"

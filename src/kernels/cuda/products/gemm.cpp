@@ -21,7 +21,7 @@ namespace {
 
 using megatron::cuda::handle_of;
 
-// Row stride of a matrix; a single row has any.
+// Row stride of a matrix. That of a single row is irrelevant, so its width is used.
 int64_t row_stride(const Tensor& t) { return t.size(-2) == 1 ? t.size(-1) : t.stride(-2); }
 
 // The largest power of two up to 16 that divides the address.
@@ -30,7 +30,7 @@ uint32_t alignment(const void* p) {
   return static_cast<uint32_t>(std::min<uintptr_t>(16, address & -address));
 }
 
-// The first multiple of kWorkspaceAlignment in it.
+// The first address in the workspace that is a multiple of kWorkspaceAlignment.
 void* aligned(const Tensor& workspace) {
   constexpr int64_t kUnit = kWorkspaceAlignment;
   const auto address = reinterpret_cast<intptr_t>(workspace.address());
@@ -42,7 +42,7 @@ struct Call {
   ProductPointers pointers;
 };
 
-// Operands over nothing: zeros [M,1] and [1,N], one for all products of a batch.
+// Makes the operands of a product with K = 0: zeros [M,1] and [1,N], shared by the whole batch.
 void put_zeros(const Tensor& zeros, Call& call, Stream& stream) {
   megatron::cuda::check(
       cudaMemsetAsync(zeros.address(), 0, static_cast<size_t>(zeros.bytes()), handle_of(stream)),
@@ -104,17 +104,19 @@ Call prepare(const GemmArgs& args, const GemmScratch& scratch, Stream& stream) {
   return call;
 }
 
-// True if the library may do it with the product: it asks rows of aux, in its own view columns, to
-// be a multiple of 8 apart. How exact its gelu is, it does not tell: in fp32 ours is taken.
+// True if the library may fuse the epilogue into the product. It requires rows of aux (its columns)
+// of a multiple of 8 values. The accuracy of its gelu is undocumented, so this program's epilogues
+// are used in fp32.
 bool may_fuse(const GemmArgs& args) {
   if (args.out.elements() == 0 || args.a.elements() == 0) return false;
   if (args.epilogue != Epilogue::none && args.a.dtype() == DType::f32) return false;
-  if (args.bias.defined() && args.bias_gradient.out.defined()) return false;  // it has one pointer
+  // It has only one pointer.
+  if (args.bias.defined() && args.bias_gradient.out.defined()) return false;
   if (!args.aux.defined()) return true;
   return args.aux.size(1) % 8 == 0 && alignment(args.aux.address()) == 16;
 }
 
-// True if it is done.
+// Computes product and epilogue in one call. Returns false if the library does not support that.
 bool fuse(const GemmArgs& args, const GemmScratch& scratch, Stream& stream) {
   Call call = prepare(args, scratch, stream);
   Product& p = call.product;
@@ -140,15 +142,15 @@ bool fused(const GemmArgs& args, Stream& stream) {
 
 }  // namespace
 
-// By cuBLASLt; with double_sums, a kernel of our own.
-// Types f32 (no TF32), bf16 and f16 with f32 sums; f64 with double_sums only, else it throws Error.
-// Where a call's sums are split over K, the parts are f32 and are added in a fixed order, so that
-// the same call gives the same bits in every run on one kind of GPU with one version of cuBLASLt.
-// What the contract promises of the forward form does not hold: cuBLASLt takes other kernels for
-// other sizes, so that an element's bits may depend on the number of rows and columns, and on
-// whether the tensors are aligned to 16 bytes. Epilogues are cuBLASLt's where it has the product
-// with them; else kernels of our own that follow it, which round in between. cuBLASLt takes an aux
-// whose rows are multiples of 8 values, aligned to 16 bytes.
+// Uses cuBLASLt; double_sums uses this program's own kernel. Supports f32 (no TF32), bf16 and f16
+// with f32 sums, and f64 with double_sums only, else throws Error. If a call's sums are split over
+// K, the parts are f32 and are added in a fixed order, so that the same call gives the same bits in
+// every run on one kind of GPU with one version of cuBLASLt. The contract's promise for the forward
+// form does not hold: cuBLASLt uses other kernels for other sizes, so an element's bits may depend
+// on the number of rows and columns, and on whether tensors are aligned to 16 bytes. Epilogues are
+// cuBLASLt's if it can fuse them; if not, this program's own kernels follow the product, with a
+// rounding in between. cuBLASLt accepts an aux whose rows are multiples of 8 values, aligned to 16
+// bytes.
 void gemm(const GemmArgs& args, Stream& stream) {
   check(args);
   if (args.a.dtype() == DType::f64 && !args.double_sums) refuse_type("gemm", DType::f64);

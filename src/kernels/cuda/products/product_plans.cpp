@@ -64,7 +64,7 @@ void set(cublasLtMatmulPreference_t preference, cublasLtMatmulPreferenceAttribut
 }
 
 // Epilogue of the transposed product, whose columns are our rows: a bias gradient is summed over
-// its B.
+// cuBLASLt's operand B.
 cublasLtEpilogue_t epilogue_of(const Product& p) {
   if (p.bias_gradient) return CUBLASLT_EPILOGUE_BGRADB;
   switch (p.epilogue) {
@@ -77,7 +77,7 @@ cublasLtEpilogue_t epilogue_of(const Product& p) {
   MG_ASSERT(false);
 }
 
-// Algorithms are chosen by the alignment of pointers; each call puts its own here.
+// Algorithms are chosen for this alignment of the pointers; each call then sets its own pointer.
 void describe_epilogue(const Product& p, cublasLtMatmulDesc_t operation) {
   const void* const aligned = reinterpret_cast<const void*>(uintptr_t{16});
   set(operation, CUBLASLT_MATMUL_DESC_EPILOGUE, static_cast<uint32_t>(epilogue_of(p)));
@@ -111,7 +111,8 @@ ProductPlan describe(const Product& p) {
   return plan;
 }
 
-// Sums of out's type are rounded twice, those in place depend on which block comes first.
+// Excludes reductions in out's type, which round twice. In-place reductions depend on the order of
+// blocks.
 constexpr uint32_t kReductions = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE,
                    kAnyOrder = kReductions | CUBLASLT_REDUCTION_SCHEME_INPLACE;
 
@@ -138,7 +139,8 @@ bool deterministic(const cublasLtMatmulAlgo_t& algorithm) {
       cublasLtMatmulAlgoConfigGetAttribute(&algorithm, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME,
                                            &scheme, sizeof(scheme),
                                            &written) == CUBLAS_STATUS_SUCCESS;
-  if (!known) return true;  // an algorithm without these settings; the mask holds for it
+  // An algorithm without these settings; the preference mask has restricted it.
+  if (!known) return true;
   if (scheme == CUBLASLT_REDUCTION_SCHEME_NONE) return parts <= 1;
   return scheme == kReductions;
 }
@@ -159,7 +161,7 @@ std::string text_of(const Product& p) {
                      name(p.out), text_of_epilogue(p));
 }
 
-// None where the library has none.
+// Returns an empty list if the library has no algorithm.
 std::vector<cublasLtMatmulAlgo_t> find_algorithms(cublasLtHandle_t library, const Product& p,
                                                   const ProductPlan& plan) {
   constexpr int kMax = 16;
@@ -169,7 +171,7 @@ std::vector<cublasLtMatmulAlgo_t> find_algorithms(cublasLtHandle_t library, cons
   const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
       library, plan.operation.get(), plan.a.get(), plan.b.get(), plan.out.get(), plan.out.get(),
       preference.get(), kMax, found.data(), &count);
-  // Versions refuse an epilogue that they have not by one or the other.
+  // Versions of cuBLASLt refuse an unsupported epilogue with one of these two statuses.
   const bool unknown =
       epilogue_of(p) != CUBLASLT_EPILOGUE_DEFAULT && status == CUBLAS_STATUS_INVALID_VALUE;
   if (status == CUBLAS_STATUS_NOT_SUPPORTED || unknown) return {};
@@ -185,14 +187,14 @@ std::vector<cublasLtMatmulAlgo_t> find_algorithms(cublasLtHandle_t library, cons
   return algorithms;
 }
 
-// True if the library says so of an algorithm that cannot compute a product, rather than of itself
-// or of the device; nothing is queued then.
+// True if the status means that this algorithm cannot compute the product, not that the library or
+// the device failed. Nothing is queued then.
 bool refuses_algorithm(cublasStatus_t status) {
   return status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE ||
          status == CUBLAS_STATUS_ARCH_MISMATCH;
 }
 
-// All that determines a plan, as a name that is the same in every run.
+// Everything that determines a plan, as a key that is the same in every run.
 std::string key_of(const Product& p) {
   std::string key = fmt::format(
       "{} to {}: {} x [{},{},{}]{}{}, rows {} {} {}, matrices {} {} {}, aligned {} {} {}, "
@@ -226,7 +228,7 @@ std::string text_of(cublasStatus_t status) {
 ProductPlans& ProductPlans::of(Stream& stream) {
   static constexpr char kKey = 0;
   megatron::cuda::CudaStream& cuda = megatron::cuda::cuda_stream(stream);
-  cuda.handle();  // the library is made for the thread's device
+  cuda.handle();  // creates the library handle for the thread's device
   std::shared_ptr<void>& state = cuda.state(&kKey);
   if (state == nullptr) state = std::make_shared<ProductPlans>(cuda);
   return *static_cast<ProductPlans*>(state.get());
@@ -270,7 +272,7 @@ void ProductPlans::choose_fastest(const Product& product, ProductPlan& plan,
   if (before) before->restore();
 }
 
-// True if there was a choice that could be followed.
+// Returns true if there was a given choice and it could be used.
 bool ProductPlans::choose_given(const Product& product, ProductPlan& plan) const {
   const auto given = given_.find(key_of(product));
   if (given == given_.end()) return false;
@@ -360,7 +362,7 @@ void ProductPlans::run(const Product& product, const ProductPointers& pointers) 
   if (status == CUBLAS_STATUS_SUCCESS) [[likely]]
     return;
   const int named = plan->named;
-  plans_.erase(product);  // who asks again gets the error again
+  plans_.erase(product);  // a later call gets the error again
   fail(
       "CUDA: cuBLASLt {} proposed {} {}algorithms for {} and rejected all of them, the last one "
       "with {}; another version of cuBLASLt may have one",

@@ -1,4 +1,4 @@
-// Plans of matrix products by cuBLASLt, kept for a stream.
+// Plans of matrix products with cuBLASLt, cached per stream.
 #pragma once
 
 #include <cublasLt.h>
@@ -16,20 +16,20 @@
 
 namespace megatron::kernels::cuda {
 
-// All that determines a plan. Row-major: out [M,N] = op(a) op(b) + bias + (accumulate ? out : 0),
-// `batch` times; strides in elements, rows do not overlap. Epilogues as in kernels/gemm.h: aux is
-// contiguous, and the gradient of a bias is written, not added.
+// Everything that determines a plan. Row-major: out [M,N] = op(a) op(b) + bias + (accumulate ? out
+// : 0), `batch` times; strides in elements, rows do not overlap. Epilogues as in kernels/gemm.h,
+// but aux is contiguous, and the gradient of a bias is written, not accumulated.
 struct Product {
   int64_t batch = 1, m = 0, n = 0, k = 0;
-  int64_t row_a = 0, row_b = 0, row_out = 0;        // from one row to the next
-  int64_t batch_a = 0, batch_b = 0, batch_out = 0;  // from one matrix to the next
+  int64_t row_a = 0, row_b = 0, row_out = 0;        // row strides
+  int64_t batch_a = 0, batch_b = 0, batch_out = 0;  // matrix strides
   bool transpose_a = false, transpose_b = false, accumulate = false, bias = false;
-  DType in = DType::f32, out = DType::f32;              // the bias is of the type of out
-  uint32_t align_a = 16, align_b = 16, align_out = 16;  // bytes, true of the pointers
+  DType in = DType::f32, out = DType::f32;              // out is also the bias's type
+  uint32_t align_a = 16, align_b = 16, align_out = 16;  // alignment of the pointers in bytes
   int64_t workspace = 0;                                // bytes
   Epilogue epilogue = Epilogue::none;
   bool aux = false, bias_gradient = false;
-  bool any_order = false;  // of sums: bits may differ from run to run
+  bool any_order = false;  // sums in any order: bits may differ between runs
 
   auto operator<=>(const Product&) const = default;
 };
@@ -38,7 +38,7 @@ struct ProductPointers {
   const void* a = nullptr;
   const void* b = nullptr;
   void* out = nullptr;
-  // Aligned to 16 bytes: the bias, or where its gradient goes, in f32; aux.
+  // bias: f32 bias or destination of its gradient. Both pointers are aligned to 16 bytes.
   const void* bias = nullptr;
   void* aux = nullptr;
   void* workspace = nullptr;  // aligned to 256 bytes
@@ -55,27 +55,27 @@ template <class Handle, auto destroy>
 using Owned = std::unique_ptr<std::remove_pointer_t<Handle>, Destroy<destroy>>;
 using Layout = Owned<cublasLtMatrixLayout_t, cublasLtMatrixLayoutDestroy>;
 
-// Descriptors and the algorithms of one product.
+// cuBLASLt descriptors and algorithms of one product.
 struct ProductPlan {
   Owned<cublasLtMatmulDesc_t, cublasLtMatmulDescDestroy> operation;
-  Layout a, b, out;  // as cuBLASLt sees row-major matrices: a is column-major op(b)^T
-  // Those whose order of sums may be taken, cuBLASLt's best one first. It may refuse one that it
-  // named: that one is dropped, and the first that is left is chosen.
+  Layout a, b, out;  // in cuBLASLt's view of row-major matrices: a is column-major op(b)^T
+  // Algorithms with an acceptable order of sums, cuBLASLt's best first. If cuBLASLt refuses an
+  // algorithm that it proposed, that one is removed and the first remaining one is chosen.
   std::vector<cublasLtMatmulAlgo_t> algorithms;
-  size_t chosen = 0;  // the one in use
-  int named = 0;      // how many there were
+  size_t chosen = 0;  // index of the one in use
+  int named = 0;      // number of algorithms that cuBLASLt proposed
 };
 
 class ProductPlans final : public GemmTuning {
  public:
-  // The stream's own.
+  // The plans of a stream.
   static ProductPlans& of(Stream& stream);
   explicit ProductPlans(megatron::cuda::CudaStream& stream);
 
-  // Queues the product. Throws Error when cuBLASLt has no algorithm, or refuses all that it named.
+  // Queues the product. Throws Error if cuBLASLt has no algorithm, or refuses all that it proposed.
   void run(const Product& product, const ProductPointers& pointers);
-  // The same where cuBLASLt does it: not every epilogue is there for every product. False: nothing
-  // is queued, now and from now on.
+  // The same if cuBLASLt supports the product with its epilogue. Returns false and queues nothing
+  // if not, in this and later calls.
   bool run_if_there(const Product& product, const ProductPointers& pointers);
 
   void use(std::vector<GemmChoice> choices) override;
@@ -84,18 +84,18 @@ class ProductPlans final : public GemmTuning {
   std::string library() const override;
 
  private:
-  // Null when it has none.
+  // Returns null if cuBLASLt has no algorithm.
   ProductPlan* find(const Product& product, const ProductPointers& pointers);
   bool choose_given(const Product& product, ProductPlan& plan) const;
   void choose_fastest(const Product& product, ProductPlan& plan, const ProductPointers& pointers);
   cublasStatus_t call(const Product& product, const ProductPlan& plan,
                       const cublasLtMatmulAlgo_t& algorithm, const ProductPointers& pointers) const;
-  // Success, or the status by which the last of the plan's algorithms was refused.
+  // Returns success, or the status with which the last of the plan's algorithms was refused.
   cublasStatus_t queue(const Product& product, ProductPlan& plan, const ProductPointers& pointers);
 
   megatron::cuda::CudaStream& stream_;
   bool times_ = false;
-  std::map<std::string, std::vector<uint64_t>> given_;  // choices of use()
+  std::map<std::string, std::vector<uint64_t>> given_;  // choices set by use()
   Owned<cublasLtHandle_t, cublasLtDestroy> library_;
   std::map<Product, std::unique_ptr<ProductPlan>> plans_;
 };

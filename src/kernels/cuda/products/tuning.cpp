@@ -8,14 +8,14 @@
 
 namespace megatron::kernels::cuda {
 
-// Rounds go over all algorithms, so that a clock that falls meanwhile falls for all of them.
+// Each round times all algorithms, so that a falling clock rate affects all of them.
 size_t fastest(const std::vector<cublasLtMatmulAlgo_t>& algorithms, const Attempt& attempt,
                megatron::cuda::CudaStream& stream) {
   constexpr int kRounds = 4;
   constexpr double kNever = std::numeric_limits<double>::infinity(), kClearly = 0.98;
   std::vector<size_t> taken;
   for (size_t i = 0; i < algorithms.size(); ++i)
-    if (attempt(algorithms[i])) taken.push_back(i);  // loads its kernels, too
+    if (attempt(algorithms[i])) taken.push_back(i);  // also loads its kernels
   megatron::cuda::StreamTimer timer(stream);
   std::vector<double> seconds(algorithms.size(), kNever);
   for (int round = 0; round < kRounds; ++round) {

@@ -11,15 +11,17 @@
 
 namespace megatron::kernels::cuda {
 
-// Queues the product by an algorithm; false: it was refused, and nothing is queued.
+// Queues the product with an algorithm. Returns false if it was refused and nothing is queued.
 using Attempt = std::function<bool(const cublasLtMatmulAlgo_t& algorithm)>;
 
-// The place of the fastest: the first unless another takes at least 2% less time. Every attempt is
-// queued on the stream several times; the host waits for them. 0 where all are refused.
+// Returns the index of the fastest algorithm; the first one unless another takes at least 2% less
+// time. Queues every attempt on the stream several times and waits for them. Returns 0 if all are
+// refused.
 size_t fastest(const std::vector<cublasLtMatmulAlgo_t>& algorithms, const Attempt& attempt,
                megatron::cuda::CudaStream& stream);
 
-// Copy of device memory in host memory, since a GPU may have none to spare: restore() puts it back.
+// Copy of device memory in host memory, since the GPU may have no room for it. restore() copies it
+// back.
 class HostCopy {
  public:
   HostCopy(void* at, size_t bytes, megatron::cuda::CudaStream& stream);

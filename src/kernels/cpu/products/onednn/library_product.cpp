@@ -15,7 +15,7 @@ namespace {
 using dnnl::memory;
 using Order = LibraryProduct::Order;
 
-// With a batch, three dims.
+// Has three dimensions if there is a batch.
 memory::desc layout(int64_t batch, int64_t rows, int64_t cols, Order order, DType type) {
   if (order == Order::packed) {
     const memory::dims dims =
@@ -29,7 +29,7 @@ memory::desc layout(int64_t batch, int64_t rows, int64_t cols, Order order, DTyp
   return {{batch, rows, cols}, type_of(type), strides};
 }
 
-// Small values in whatever layout.
+// A matrix with small values in any layout.
 class Matrix {
  public:
   Matrix(const memory::desc& wanted, const LibraryProduct& p, int64_t rows, int64_t cols,
@@ -55,7 +55,7 @@ class Matrix {
 
 void run_here(const LibraryProduct& p, Arena& scratch,
               const std::function<void(const std::function<void()>&)>& measure) {
-  // Before anything else is asked of the library; later it has no effect.
+  // Must precede any other call of the library; it has no effect later.
   if (instruction_set_limit() == InstructionSet::avx2) dnnl::set_max_cpu_isa(dnnl::cpu_isa::avx2);
   dnnl::engine engine(dnnl::engine::kind::cpu, 0);
   dnnl::stream stream(engine);

@@ -6,8 +6,8 @@
 #include "base/dtype.h"
 #include "base/error.h"
 
-// libdnnl runs OpenMP regions of its own; the runtime's entry is declared here because its header
-// needs -fopenmp on some compilers. A value of the calling thread.
+// libdnnl runs its own OpenMP regions. This function of the OpenMP runtime is declared here because
+// some compilers only provide its header with -fopenmp. It sets a value of the calling thread.
 extern "C" void omp_set_num_threads(int);
 
 namespace megatron::kernels::cpu {

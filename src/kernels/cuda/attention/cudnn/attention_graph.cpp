@@ -92,7 +92,7 @@ class AttentionGraph {
     return graph_->select(sees, s, graph_->scalar(kHidden), graph_->inner(s));
   }
 
-  // Sums over dout * out of each query.
+  // Sum over dout * out for each query.
   const Value& deltas(const Value& dout, const Value& out) {
     const Value& products = graph_->inner(out.sizes, dense(out.sizes), CUDNN_DATA_FLOAT);
     graph_->binary(CUDNN_POINTWISE_MUL, dout, out, products);
@@ -100,7 +100,7 @@ class AttentionGraph {
     return graph_->binary(CUDNN_POINTWISE_MUL, sums, graph_->scalar(kOne), stored_row(kDelta));
   }
 
-  // Scores as [keys, queries], rounded to the type.
+  // Scores transposed to [keys, queries] and rounded to the storage type.
   const Value& turned(const Value& scores) {
     const int64_t of_head = s_.queries * s_.keys;
     const Sizes sizes{s_.batch, s_.heads, s_.keys, s_.queries};
@@ -108,7 +108,7 @@ class AttentionGraph {
         scores, graph_->inner(sizes, {s_.heads * of_head, of_head, 1, s_.keys}, s_.type));
   }
 
-  // to = scores^T x, over the query heads of each key head.
+  // to = scores^T x, summed over the query heads of each key head.
   void key_gradient(const Value& scores, const Value& x, const Value& to) {
     if (s_.heads == s_.kv_heads) {
       graph_->matmul(scores, x, to);

@@ -1,5 +1,4 @@
-// Attention as cuDNN's graphs. Of the operations that it computes, cuDNN knows attention by their
-// order.
+// Attention as cuDNN graphs. cuDNN recognises attention by the order of operations.
 #pragma once
 
 #include <memory>
@@ -20,19 +19,19 @@ enum AttentionId : int64_t {
   kDq,
   kDk,
   kDv,
-  kDelta,   // sums over dout * out, written
-  kDqSums,  // f32 [batch, heads, queries, width], zero before: dq before it is rounded
-  kScale,   // f32 scalars: of the scores,
-  kHidden,  // the score of a key that a query does not see: none is less,
+  kDelta,   // sums over dout * out, an output
+  kDqSums,  // f32 [batch, heads, queries, width], initially zero: dq before rounding
+  kScale,   // f32 scalars: factor of the scores,
+  kHidden,  // score of a masked key, the lowest there is,
   kOne,     // and 1
 };
 
 // q, k, v -> out, lse.
 std::unique_ptr<Graph> attention_graph(const AttentionShape& shape);
-// q, k, v, out, lse, dout -> dq, dk, dv. dq is the sum over keys in one order: cuDNN keeps the
+// q, k, v, out, lse, dout -> dq, dk, dv. dq is summed over keys in a fixed order: cuDNN keeps the
 // gradients of all scores in its workspace, 2 bytes each.
 std::unique_ptr<Graph> attention_backward_graph(const AttentionShape& shape);
-// The same with dq summed in kDqSums as blocks of threads come.
+// The same with dq accumulated in kDqSums in the order in which thread blocks arrive.
 std::unique_ptr<Graph> attention_backward_graph_in_any_order(const AttentionShape& shape);
 
 }  // namespace megatron::kernels::cuda::cudnn

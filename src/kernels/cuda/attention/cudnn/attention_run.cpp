@@ -7,7 +7,7 @@
 namespace megatron::kernels::cuda::cudnn {
 namespace {
 
-// Where a part begins.
+// Indices of a part's first sample, head and key head.
 struct Place {
   int64_t sample, head, key_head;
 
@@ -33,7 +33,7 @@ void for_parts(const Tensor& q, const Tensor& k, const LibraryAttentionPart& par
   }
 }
 
-// Versions before 9.10 want the least finite number where later ones take -infinity.
+// Versions before 9.10 need the lowest finite number, later ones accept -infinity.
 float hidden_score() {
   using Limits = std::numeric_limits<float>;
   return cudnnGetVersion() < 91000 ? Limits::lowest() : -Limits::infinity();

@@ -1,4 +1,4 @@
-// Calls of attention part by part.
+// Runs an attention call part by part.
 #pragma once
 
 #include "base/function_ref.h"
@@ -7,10 +7,10 @@
 
 namespace megatron::kernels::cuda::cudnn {
 
-// Queues a plan of attention_graph (attention_backward_graph) for each part of a call.
+// Queues a plan of attention_graph (or attention_backward_graph) for each part of a call.
 void run_attention(const Plan& plan, cudnnHandle_t library, const AttentionArgs& args,
                    const LibraryAttentionPart& part, const LibraryAttentionScratch& scratch);
-// zero: queues that a tensor becomes zero.
+// zero: queues a fill of a tensor with zeros.
 void run_attention(const Plan& plan, cudnnHandle_t library, const AttentionBackwardArgs& args,
                    const LibraryAttentionPart& part, const LibraryAttentionScratch& scratch,
                    FunctionRef<void(const Tensor&)> zero);

@@ -3,7 +3,7 @@
 namespace megatron::kernels::cuda::cudnn {
 namespace {
 
-// Strides of a part of t [B,T,N,D]; those of dims of one are what they would be if it were dense.
+// Strides of a part of t [B,T,N,D]. Dimensions of size 1 get the strides of a contiguous tensor.
 Strides strides_of(const Tensor& t, int64_t samples, int64_t heads) {
   Strides strides;
   strides.token = t.stride(1);

@@ -9,7 +9,7 @@
 
 namespace megatron::kernels::cuda::cudnn {
 
-// From one sample, head and token to the next, in elements.
+// Strides in elements between samples, heads and tokens.
 struct Strides {
   int64_t sample = 0, head = 0, token = 0;
   auto operator<=>(const Strides&) const = default;
@@ -20,11 +20,11 @@ struct AttentionShape {
   cudnnDataType_t type = CUDNN_DATA_BFLOAT16;
   bool causal = true;
   Strides q = {}, k = {}, v = {}, out = {};
-  Strides dout = {}, dq = {}, dk = {}, dv = {};  // of backward
+  Strides dout = {}, dq = {}, dk = {}, dv = {};  // backward only
   auto operator<=>(const AttentionShape&) const = default;
 };
 
-// Shape of one part of a call.
+// Shape of a call's parts.
 AttentionShape shape_of(const AttentionArgs& args, const LibraryAttentionPart& part);
 AttentionShape shape_of(const AttentionBackwardArgs& args, const LibraryAttentionPart& part);
 

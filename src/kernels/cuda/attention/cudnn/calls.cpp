@@ -1,4 +1,4 @@
-// cuDNN's functions by the names of its header: each goes to the library that
+// Defines cuDNN's functions under the names of its header; each calls the library that
 // device/cuda/libraries.h opens.
 #include <cudnn.h>
 

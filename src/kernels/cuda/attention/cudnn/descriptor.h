@@ -1,4 +1,4 @@
-// Descriptors of cuDNN's graph interface.
+// Descriptors of cuDNN's graph API.
 #pragma once
 
 #include <cudnn.h>
@@ -12,10 +12,10 @@
 namespace megatron::kernels::cuda::cudnn {
 
 bool lacks_memory(cudnnStatus_t status);
-// Throws Error naming the call, with cuDNN's own words; OutOfMemory where it lacks memory.
+// Throws Error naming the call and quoting cuDNN's message; OutOfMemory if it lacks memory.
 void check(cudnnStatus_t status, const char* call);
 
-// Attributes are set, then it is finalized, then it is used.
+// A descriptor's attributes are set first, then it is finalized, then it is used.
 class Descriptor {
  public:
   explicit Descriptor(cudnnBackendDescriptorType_t type);

@@ -1,5 +1,5 @@
-// A graph of operations as cuDNN takes it. Tensors have four dims; those inside of the graph are
-// never stored.
+// A graph of operations in cuDNN's form. Tensors have four dimensions. Inner tensors are never
+// stored.
 #pragma once
 
 #include <array>
@@ -21,19 +21,19 @@ inline Sizes dense(const Sizes& s) { return {s[1] * s[2] * s[3], s[2] * s[3], s[
 
 class Graph {
  public:
-  // A tensor in memory, aligned to 16 bytes; `id` names it when the plan is run.
+  // A tensor in memory, aligned to 16 bytes. `id` identifies it when the plan is run.
   const Value& stored(int64_t id, const Sizes& sizes, const Sizes& strides, cudnnDataType_t type);
-  // f32 in memory that is zero before the plan is run, and added to as blocks of threads come;
-  // dense, but in an order of the library's own.
+  // f32 sums in memory that must be zero before the plan is run; thread blocks add to them in any
+  // order. Contiguous, but in a layout that only the library knows.
   const Value& sums(int64_t id, const Sizes& sizes);
-  // An f32 in host memory, read when the plan is run.
+  // An f32 in host memory that is read when the plan is run.
   const Value& scalar(int64_t id);
   const Value& inner(const Sizes& sizes, const Sizes& strides, cudnnDataType_t type);
   const Value& inner(const Value& like, cudnnDataType_t type = CUDNN_DATA_FLOAT) {
     return inner(like.sizes, like.strides, type);
   }
 
-  // Each returns `out`. Computed in f32 unless asked otherwise.
+  // Each returns `out`. Computed in f32 unless stated otherwise.
   const Value& unary(cudnnPointwiseMode_t mode, const Value& x, const Value& out);
   const Value& binary(cudnnPointwiseMode_t mode, const Value& x, const Value& y, const Value& out,
                       cudnnDataType_t computed = CUDNN_DATA_FLOAT);
@@ -55,7 +55,7 @@ class Graph {
 
   int64_t next_inner_ = 1000;
   std::deque<Value> values_;
-  std::deque<Descriptor> kinds_;  // what an operation does, without its tensors
+  std::deque<Descriptor> kinds_;  // operations without their tensors
   std::deque<Descriptor> operations_;
 };
 

@@ -19,7 +19,7 @@ namespace {
 using cudnn::AttentionShape;
 using cudnn::Plan;
 
-// That our own kernels compute a call of training, and what cuDNN said last.
+// Warns that this program's own kernels compute a training call, with cuDNN's last error.
 void tell_of_no_plan(const AttentionShape& s, const char* pass, const std::string& why) {
   log::warning(
       "cuDNN {} has no {} of attention in {} with {} heads of {} over {} and {} tokens ({}); "
@@ -55,7 +55,7 @@ class AttentionPlans {
 
   cudnnHandle_t library() const { return library_.get(); }
 
-  // Null where cuDNN has none.
+  // Returns null if cuDNN has no plan.
   const Plan* forward(const AttentionShape& shape, const LibraryAttentionPart& part) {
     return find(forward_, "forward", shape, cudnn::attention_graph,
                 {.least = 0, .most = part.workspace});
@@ -84,7 +84,7 @@ class AttentionPlans {
       if (plan == nullptr) tell_of_no_plan(shape, pass, last_words());
     } catch (const megatron::cuda::OutOfMemory&) {
       throw;
-    } catch (const Error& error) {  // a graph that this version, or this device, does not know
+    } catch (const Error& error) {  // a graph that this cuDNN version or device does not support
       tell_of_no_plan(shape, pass, error.what());
     }
     return known.emplace(shape, std::move(plan)).first->second.get();

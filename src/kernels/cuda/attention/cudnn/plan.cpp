@@ -70,7 +70,7 @@ std::unique_ptr<Plan> Plan::make(std::unique_ptr<Graph> graph, const Target& tar
       compiled.set(CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP, *target.device);
 #endif
     const cudnnStatus_t made = compiled.try_finalize();
-    // What computes a run may not depend on how much memory is left.
+    // A lack of memory is an error: the free memory must not decide which plan computes a run.
     if (lacks_memory(made)) check(made, "cudnnBackendFinalize of a plan of attention");
     if (made != CUDNN_STATUS_SUCCESS) continue;
     const int64_t workspace = compiled.get_int64(CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE);

@@ -5,7 +5,7 @@
 
 namespace megatron::kernels::cuda {
 
-// A plugin on the CPU has no cuDNN to call; tests play one that is missing all the same.
+// A plugin built for the CPU has no cuDNN, but tests also simulate one that is missing.
 bool library_attention(const AttentionArgs& args, Stream&) {
   if (library_takes(args)) has_cudnn();
   return false;

@@ -1,4 +1,4 @@
-// cuBLASLt's functions by the names of its header: each goes to the library that
+// Defines cuBLASLt's functions under the names of its header; each calls the library that
 // device/cuda/libraries.h opens.
 #include <cublasLt.h>
 
