@@ -10,14 +10,13 @@ namespace megatron::kernels {
 enum class Activation { gelu_tanh, gelu_erf, silu, relu, squared_relu, quick_gelu };
 
 // Plain: x, out [T,F], out = f(x). Gated (Shazeer 2020): x [T,2F] = [gate | up], out = f(gate) *
-// (up + up_offset); with a clamp above 0, gate is min(gate, clamp) and up is confined to [-clamp,
-// clamp] before all else (gradients pass at the bounds). Contiguous, one type. Computed in f32 (f64
-// for f64).
+// (up + up_offset). If clamp > 0, first gate is limited to min(gate, clamp) and up to [-clamp,
+// clamp]; gradients pass at the bounds. Contiguous, one type. Computed in f32 (f64 for f64).
 struct ActivationArgs {
   Activation function = Activation::gelu_tanh;
   bool gated = false;
   Tensor x, out;
-  double clamp = 0, up_offset = 0;  // of the gated form
+  double clamp = 0, up_offset = 0;  // gated form only
 };
 
 // dx = dout * derivative, in the layout of x.
@@ -25,7 +24,7 @@ struct ActivationBackwardArgs {
   Activation function = Activation::gelu_tanh;
   bool gated = false;
   Tensor x, dout, dx;
-  double clamp = 0, up_offset = 0;  // of the gated form
+  double clamp = 0, up_offset = 0;  // gated form only
 };
 
 void check(const ActivationArgs& args);

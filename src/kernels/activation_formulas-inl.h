@@ -1,5 +1,5 @@
-// The activation kernels over X (formulas-inl.h), given a back-end's functions: Function::value(x),
-// and Function::slope(x), {value, derivative}.
+// Formulas of the activation kernels over X (formulas-inl.h). The back-end provides the functions:
+// Function::value(x), and Function::slope(x), {value, derivative}.
 
 template <class Function>
 struct Activated {
@@ -16,7 +16,7 @@ struct ActivatedBackward {
   }
 };
 
-// Gate and up of a gated block as they are,
+// Gate and up of a gated block, used unchanged
 struct PlainGate {
   template <class X>
   LANES X gate(X gate) const {
@@ -35,7 +35,7 @@ struct PlainGate {
     return gradient;
   }
 };
-// or clamped and with an offset. A NaN stays one.
+// or with a clamp and an offset. NaN is preserved.
 struct ClampedGate {
   float clamp, offset;
   template <class Args>

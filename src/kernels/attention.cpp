@@ -71,7 +71,7 @@ void check_heads(const Rules& rules, std::initializer_list<const Tensor*> querie
                 "query heads are a multiple of key heads");
 }
 
-// Keys in pages.
+// Rules for keys in pages.
 void check_pages(const Rules& rules, const AttentionArgs& args) {
   const Tensor& table = args.block_table;
   rules.require(table.dtype() == DType::i32 && table.rank() == 2 && table.is_contiguous() &&

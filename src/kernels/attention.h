@@ -1,5 +1,5 @@
-// Scaled dot-product attention, never storing the T x S scores (Dao et al. 2022), grouped heads
-// (Ainslie et al. 2023).
+// Scaled dot-product attention that never stores the T x S scores (Dao et al. 2022), with grouped
+// heads (Ainslie et al. 2023).
 #pragma once
 
 #include <cstdint>
@@ -9,33 +9,32 @@
 
 namespace megatron::kernels {
 
-// The number of keys in a page is a multiple of this.
+// The number of keys in a page must be a multiple of this.
 inline constexpr int64_t kPageKeys = 32;
 
-// Query head n attends with key head n / (N / K). Scores s = scale * q k^T; query i sees key j when
+// Query head n attends with key head n / (N / K). Scores s = scale * q k^T; query i sees key j if
 //   begin <= k_positions[b,j] <= q_positions[b,i],
-// begin being the largest of window_start[b,i] and, with p = q_positions[b,i], of p - window + 1
-// (window > 0: so many keys, itself included) and of p - p % chunk (chunk > 0: Llama 4). Positions
-// undefined: 0..T-1 and 0..S-1. window_start undefined: no lower bound; it is in the units of the
-// positions and confines a query to its document. What lies below the bounds costs nothing where
-// whole blocks of keys do. causal false: no upper bound, and window and chunk are 0.
-// soft_cap > 0: s = soft_cap * tanh(scale * q k^T / soft_cap) (Gemma 2). p = softmax(s), then
-// dropout on p. out = p v. lse [B,N,T] = log sum exp of the seen scores, f32 (f64 for f64); a query
-// that sees no key gives out 0 and lse -infinity. sinks [N]: one more score a head without a value,
-// neither scaled nor capped: lse = log(exp(sink) + sum exp(s)), p = exp(s - lse), and a query that
-// sees no key gives lse = sink. Calls over parts of the keys are put together by their lse, and one
-// of them alone takes the sinks.
-// q, out [B,T,N,D], k, v [B,S,K,D]; last dim contiguous, other strides free; one type. Sums in f32
-// (f64). A row's bits depend on its query and on the keys that it sees at their indices, not on the
-// number of queries or keys. Of a sample, the keys behind the last one whose position lies between
-// the lowest begin and the highest q_positions are not read: a cache may hold anything there. Other
-// keys that a query does not see have to be finite.
+// where begin is the largest of window_start[b,i] and, with p = q_positions[b,i], of p - window + 1
+// (window > 0: number of keys, including the query's own) and of p - p % chunk (chunk > 0: Llama
+// 4). Undefined positions count up: 0..T-1 and 0..S-1. window_start confines a query to its
+// document, in the units of positions; undefined: no lower bound. Whole blocks of keys below the
+// bounds are skipped. causal false: no upper bound, and window and chunk must be 0. soft_cap > 0: s
+// = soft_cap * tanh(scale * q k^T / soft_cap) (Gemma 2). p = softmax(s), then dropout on p. out = p
+// v. lse [B,N,T] = log sum exp of the visible scores, f32 (f64 for f64). A query that sees no key
+// gets out 0 and lse -infinity. sinks [N]: one additional score per head, without a value vector
+// and neither scaled nor capped: lse = log(exp(sink) + sum exp(s)), p = exp(s - lse), and lse =
+// sink for a query that sees no key. Calls over parts of the keys are combined by their lse;
+// exactly one of them takes the sinks. q, out [B,T,N,D], k, v [B,S,K,D]; last dim contiguous, other
+// strides free; one type. Sums in f32 (f64). A row's bits depend on its query and on the keys that
+// it sees and their indices, not on the number of queries or keys. In each sample, the keys behind
+// the last one whose position is between the lowest begin and the highest q_positions are not read,
+// so a cache may hold anything there. Other invisible keys must be finite.
 //
 // With a block table, k and v are a pool of pages [pages,P,K,D] (Kwon et al. 2023), P a multiple of
-// 32: key j of sample b is row j % P of page block_table[b, j / P] and stands at position j, S =
-// blocks * P. It has q_positions and no k_positions, is causal and without dropout. The table's
-// entry of a page of which no query of the sample sees a key may be any page. A row's bits are
-// those of the same keys without a table.
+// 32. Key j of sample b is row j % P of page block_table[b, j / P] and has position j, S = blocks *
+// P. Such a call has q_positions but no k_positions, is causal and has no dropout. Table entries of
+// pages in which no query of the sample sees a key may name any page. A row's bits are the same as
+// without a table.
 struct AttentionArgs {
   Tensor q, k, v;
   Tensor q_positions, k_positions;  // i32 [B,T], [B,S]; both or neither
@@ -56,12 +55,12 @@ struct AttentionArgs {
   }
 };
 
-// lse and out are the forward's (of all keys, where the keys here are a part of them). dq, dk, dv
-// as q, k, v or, all three alike, f32 (f64): written with beta 0, added to with beta 1, as where
-// blocks of keys come from other ranks. dsinks [N] += -(sum over b, t of exp(sink - lse) * delta),
-// delta = sum over d of out * dout: of the whole out, so that one call of those over parts of the
-// keys takes sinks and dsinks. Undefined: not computed. Fixed order of summation: the same bits for
-// any number of threads.
+// lse and out are the forward's (over all keys, even if this call has a part of them). dq, dk, dv
+// have the type of q, k, v, or all three are f32 (f64); beta 0 writes them, beta 1 adds, for
+// example if blocks of keys come from other ranks. dsinks [N] += -(sum over b, t of exp(sink - lse)
+// * delta), delta = sum over d of out * dout. delta covers the whole out, so only one of the calls
+// over parts of the keys takes sinks and dsinks. Undefined gradients are not computed. The order of
+// summation is fixed: any number of threads gives the same bits.
 struct AttentionBackwardArgs {
   Tensor q, k, v, out, lse, dout;
   Tensor q_positions, k_positions, window_start;
@@ -72,13 +71,13 @@ struct AttentionBackwardArgs {
   Tensor sinks;
   DropoutArgs::Mask dropout;
   Tensor dq, dk, dv;
-  double beta_q = 0, beta_kv = 0;  // 0 or 1; of dq, and of dk and dv
+  double beta_q = 0, beta_kv = 0;  // 0 or 1; for dq, and for dk and dv
   Accumulate dsinks;               // f32 (f64) [N]; needs sinks
 
   int64_t keys() const { return k.size(1); }
 };
 
-// Lowest position of a key that a query at `position` attends to, by window and chunk; 0: no bound.
+// Lowest key position that a query at `position` sees, given window and chunk (0: no bound).
 constexpr int64_t lowest_seen(int64_t position, int64_t window, int64_t chunk) {
   int64_t begin = INT32_MIN;
   if (window > 0 && position - window + 1 > begin) begin = position - window + 1;

@@ -13,13 +13,13 @@
 namespace megatron::kernels {
 
 struct Case {
-  std::string kernel;  // entry of the table
+  std::string kernel;  // the table's entry
   std::string name;    // "t=7 h=33 bf16 misaligned"
   DType dtype = DType::f32;
   double tolerance =
       0;  // bound of |out - reference|, relative to the rms of the reference's output tensor
   bool real = false;   // a shape of real models: timed by the bench
-  bool large = false;  // and that of a Llama of 8 billion parameters, for GPUs
+  bool large = false;  // also one of a Llama of 8 billion parameters, for GPUs
   // Creates the same inputs from a seed on any runtime (host devices: filled; meta: only shapes)
   // and returns the call.
   struct Call {
@@ -32,7 +32,7 @@ struct Case {
 // Every Case of every kernel, in the order of the table.
 std::vector<Case> cases();
 
-// Result of one Case on a back-end compared with the reference: the worst error of its outputs
+// Result of a Case on one back-end compared with the reference: the largest error of its outputs
 // relative to the tolerance (<= 1 passes), and its location.
 struct CaseResult {
   double worst = 0;  // error / tolerance

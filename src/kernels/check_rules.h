@@ -10,7 +10,7 @@
 
 namespace megatron::kernels {
 
-// The rules of one call; their errors name its tensors.
+// The rules of one call. Errors name its tensors.
 class Rules {
  public:
   template <class Args>

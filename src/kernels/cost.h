@@ -8,7 +8,7 @@
 namespace megatron::kernels {
 
 struct Cost {
-  double flops = 0;  // of matrix products; 2MNK each, seen pairs only where attention is causal
+  double flops = 0;  // in matrix products: 2MNK each; causal attention counts visible pairs only
   double bytes = 0;  // each tensor once: read, written, or both
 };
 
@@ -84,12 +84,12 @@ template <class Args>
 int form_of(const Args&) {
   return 0;
 }
-inline constexpr int kDoubleSums = 16;  // in the form of a gemm
+inline constexpr int kDoubleSums = 16;  // bit for double_sums in a gemm's form
 inline int form_of(const GemmArgs& a) {
   return (a.transpose_a ? 1 : 0) + (a.transpose_b ? 2 : 0) + 4 * static_cast<int>(a.epilogue) +
          (a.double_sums ? kDoubleSums : 0);
 }
-inline int form_of(const GroupedGemmArgs& a) { return a.transpose_b ? 2 : 0; }  // as of a gemm
+inline int form_of(const GroupedGemmArgs& a) { return a.transpose_b ? 2 : 0; }  // as for gemm
 inline int form_of(const ActivationArgs& a) { return static_cast<int>(a.function); }
 inline int form_of(const ActivationBackwardArgs& a) { return static_cast<int>(a.function); }
 template <class Args>

@@ -5,7 +5,7 @@
 namespace megatron::kernels {
 namespace {
 
-// Rows of logits, or of what is formed from them.
+// True if t holds rows of logits, or of results of the same shape.
 bool has_rows(const Tensor& t) {
   if (!t.defined() || t.rank() != 2) return false;
   return t.is_contiguous() ||

@@ -7,32 +7,32 @@
 
 namespace megatron::kernels {
 
-// loss[t] = log sum_v exp(logits[t,v]) - logits[t,labels[t]], f32 (f64 for f64) [T]; 0 where
-// weights[t] is 0. dlogits[t,v] = weights[t] * (softmax(logits[t])[v] - [v == labels[t]]) when
-// dlogits is defined; it may be logits. logits [T,V] (f64, f32, bf16, f16), dlogits any of
-// f32/bf16/f16 (f64 for f64); labels i32 [T]; weights [T] as loss. Where weights[t] is 0 the
-// label is not read (it may be -100) and dlogits is 0.
+// loss[t] = log sum_v exp(logits[t,v]) - logits[t,labels[t]], f32 (f64 for f64) [T]. dlogits[t,v] =
+// weights[t] * (softmax(logits[t])[v] - [v == labels[t]]) if dlogits is defined; it may be logits.
+// logits [T,V] (f64, f32, bf16, f16), dlogits any of f32/bf16/f16 (f64 for f64); labels i32 [T];
+// weights [T] as loss. If weights[t] is 0, loss[t] and its row of dlogits are 0, and the label is
+// not read (it may be -100).
 struct CrossEntropyArgs {
   Tensor logits, labels, weights;
   Tensor loss, dlogits;
 };
 
-// The same where ranks divide the vocabulary: this one has columns [first, first + V) of the
-// logits, V may be 0. Each forms what the others have to know of its columns, stats [T,3] f32
-// (f64): the largest logit m (-infinity where V is 0), the sum of exp(logit - m), and the label's
-// logit, -infinity where it is not among them. exponentials[t,v] = exp(logits[t,v] - m) when
-// defined; it may be logits. logits, exponentials [T,V] f32 (f64); labels, weights as
-// above; rows of weight 0 are left out: stats -infinity, 0, -infinity, exponentials 0.
+// First step of the same if ranks divide the vocabulary. This rank has columns [first, first + V)
+// of the logits; V may be 0. Each rank computes the statistics of its columns that the others need,
+// stats [T,3] f32 (f64): the largest logit m (-infinity if V is 0), the sum of exp(logit - m), and
+// the label's logit (-infinity if the label is on another rank). exponentials[t,v] =
+// exp(logits[t,v] - m) if defined; it may be logits. logits, exponentials [T,V] f32 (f64); labels,
+// weights as above. Rows of weight 0 are skipped: stats -infinity, 0, -infinity, exponentials 0.
 struct VocabularyStatsArgs {
   Tensor logits, labels, weights;
   int64_t first = 0;
   Tensor exponentials, stats;
 };
 
-// loss and dlogits as above, of the whole vocabulary, from stats [ranks,T,3] of all ranks, this one
-// `rank` of them, and its exponentials. dlogits undefined: none, and exponentials are not read;
-// else [T,V], any of f32/bf16/f16 (f64 for f64); it may be exponentials. Sums over ranks are in
-// their order. A label that no rank has gives loss +infinity.
+// Second step: loss and dlogits as above, over the whole vocabulary, from stats [ranks,T,3] of all
+// ranks, of which this one is `rank`, and this rank's exponentials. If dlogits is undefined,
+// exponentials are not read; else it is [T,V], any of f32/bf16/f16 (f64 for f64), and may be
+// exponentials. Sums over ranks are in their order. A label that no rank has gives loss +infinity.
 struct VocabularyCrossEntropyArgs {
   Tensor stats, exponentials, labels, weights;
   int64_t first = 0, rank = 0;

@@ -9,9 +9,9 @@ namespace megatron::kernels {
 
 // out[r, c] = scale times draw first + r * step + c of RandomStream(seed, stream) (base/philox.h):
 // `normal`, or `uniform` in [-1, 1). Computed in f64 and rounded to out's type through f32 (f64
-// unchanged). out [rows, columns], columns contiguous. Every draw is independent of what else is
+// unchanged). out [rows, columns], columns contiguous. Each draw is independent of what else is
 // drawn. Back-ends other than the reference compute logarithm, sine and cosine by the same
-// additions and products (draw_terms.h), so their bits are the same.
+// additions and products (draw_terms.h), so they give the same bits.
 struct DrawArgs {
   enum class Kind { normal, uniform };
 

@@ -1,12 +1,13 @@
-// What back-ends make normal numbers of (Box and Muller 1958), in f64, each addition and product
-// rounded by itself. Of draws 2 i and 2 i + 1 with uniform u and v in [0, 1):
+// Constants from which back-ends compute normal numbers (Box and Muller 1958) in f64, with every
+// addition and product rounded. With uniform u and v in [0, 1) from draws 2 i and 2 i + 1:
 //   1 - u = m 2^e with m in [sqrt(1/2), sqrt(2));  s = (m - 1) / (m + 1),  t = 2 s,  z = s s
 //   log(1 - u) = e kLn2High + (t + (t z L(z) + e kLn2Low))
 //   v = q/4 + r with q = floor(4 v + 1/2);  a = kTwoPi r,  y = a a
-//   sin a = a + a (y S(y)),  cos a = (1 - y/2) + y (y C(y)), turned by q quarters
+//   sin a = a + a (y S(y)),  cos a = (1 - y/2) + y (y C(y)), rotated by q quarter turns
 //   draws = sqrt(-2 log(1 - u)) times cos and sin of 2 pi v
-// L, S and C are sums of the terms below by Horner's rule, highest power first: of the series of
-// artanh and of Taylor, whose first omitted terms are below 2^-57 of the sums.
+// L, S and C are polynomials with the coefficients below, evaluated by Horner's rule, highest power
+// first. They are truncated series (artanh and Taylor) whose first omitted terms are below 2^-57 of
+// the sums.
 #pragma once
 
 #include <array>
@@ -14,8 +15,8 @@
 
 namespace megatron::kernels {
 
-inline constexpr int64_t kRootHalfBits = 0x3fe6a09e667f3bcd;  // of sqrt(1/2)
-// log(2) = kLn2High + kLn2Low; times an exponent of up to 10 bits the first is exact.
+inline constexpr int64_t kRootHalfBits = 0x3fe6a09e667f3bcd;  // bits of sqrt(1/2)
+// log(2) = kLn2High + kLn2Low. Products of kLn2High and an exponent of up to 10 bits are exact.
 inline constexpr double kLn2High = 0x1.62e42fefa3800p-1, kLn2Low = 0x1.ef35793c76730p-45;
 inline constexpr double kTwoPi = 0x1.921fb54442d18p+2;
 

@@ -1,5 +1,5 @@
-// Dropout with a counter-based mask (Philox), which depends on the element's identity, not on where
-// or in which order it is computed.
+// Dropout with a counter-based mask (Philox). The mask depends on the element's identity, not on
+// where or in which order it is computed.
 #pragma once
 
 #include <cstdint>
@@ -8,19 +8,19 @@
 
 namespace megatron::kernels {
 
-// out = x * keep / (1 - p). x, out [B * T, C] contiguous; sample_ids i64 [B], the number of each
-// sequence in the whole run (so that it also stands for the step). positions are 0..T-1. out may be
-// x; the gradient is the same call on dout. keep of element (sample, position, channel) in stream
-// s: word channel % 4 of philox(counter {channel / 4, position, low 32 bits of sample, high 32
-// bits}, key {low, high 32 bits of philox_key(seed, s)}) >= p * 2^32. For attention: channel is the
-// key's position, position the query's, and s of head n is mix_stream(stream, n).
+// out = x * keep / (1 - p). x, out [B * T, C] contiguous. sample_ids i64 [B] number each sequence
+// in the whole run, so they differ between steps as well. positions are 0..T-1. out may be x; the
+// gradient is the same call on dout. keep of element (sample, position, channel) in stream s: word
+// channel % 4 of philox(counter {channel / 4, position, low 32 bits of sample, high 32 bits}, key
+// {low, high 32 bits of philox_key(seed, s)}) >= p * 2^32. For attention, channel is the key's
+// position, position the query's, and the stream of head n is mix_stream(stream, n).
 struct DropoutArgs {
   struct Mask {
     float p = 0;  // 0: no dropout; below 1
     uint64_t seed = 0;
-    uint64_t stream = 0;  // hash of the layer's name and the place of the dropout
+    uint64_t stream = 0;  // hash of the layer's name and the position of the dropout in the layer
     Tensor sample_ids;
-    // first_row: index among the B * T rows of x's row 0, if x has only some of them; length: T, or
+    // first_row: index among the B * T rows of x's row 0, if x has only some of them. length: T, or
     // 0 if x has all rows. first_head: index in the layer of attention's head 0.
     int64_t first_row = 0, length = 0, first_head = 0;
   };

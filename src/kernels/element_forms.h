@@ -1,4 +1,4 @@
-// What the loops of element-wise kernels have to know of a call when they are compiled.
+// Compile-time properties of calls that the loops of element-wise kernels need.
 #pragma once
 
 #include <cstddef>
@@ -8,7 +8,7 @@
 
 namespace megatron::kernels {
 
-// The form of a kernel's arguments, whose tensors are of T where they are not wide.
+// Form of a kernel's arguments, whose tensors have type T unless they are wide.
 template <class Type, class Args>
 struct FormOf {
   using T = Type;

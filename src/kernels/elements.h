@@ -1,6 +1,6 @@
-// Element-wise kernels. What is special about one is its arguments (a struct with kElements, below)
-// and its formula (formulas-inl.h); visit(), check(), the loops of every back-end and the Cases are
-// made of these.
+// Element-wise kernels. Each is defined by its arguments (a struct with kElements, below) and its
+// formula (formulas-inl.h). visit(), check(), the loops of every back-end and the Cases are
+// generated from these.
 #pragma once
 
 #include <array>
@@ -19,9 +19,9 @@ struct Element {
   const char* name;
   TensorOf<Args> tensor;
   Access access = Access::read;
-  TensorOf<Args> may_be = nullptr;  // an output that may also be this input
-  bool is_wide = false;      // f32 (f64 where the others are) instead of the type of the others
-  bool is_optional = false;  // an output that may be undefined: not wanted
+  TensorOf<Args> may_be = nullptr;  // input that this output may alias
+  bool is_wide = false;             // f32 (f64 for f64) instead of the type of the others
+  bool is_optional = false;         // an output that may be undefined: not computed
 
   constexpr Element wide() const {
     Element e = *this;
@@ -48,8 +48,8 @@ constexpr Element<Args> output(const char* name, TensorOf<Args> tensor,
 // Contiguous, of any shape; or [T,N], the last dim contiguous, rows at any stride.
 enum class ElementLayout { contiguous, rows };
 
-// The tensors of a kernel, inputs first, in the order in which its formula takes and gives them.
-// All are of one shape and layout, and of one floating type, but for those that are wide.
+// The tensors of a kernel, inputs first, in the order of its formula's arguments and results. All
+// have one shape and layout, and one floating type, except wide ones.
 template <class Args, size_t kCount>
 struct Elements {
   const char* kernel;
@@ -62,7 +62,7 @@ struct Elements {
     return count;
   }
   constexpr size_t outputs() const { return kCount - inputs(); }
-  // The first that is not wide, whose type is that of the call.
+  // The first tensor that is not wide; its type is the call's.
   constexpr size_t of_type() const {
     size_t first = 0;
     while (list[first].is_wide) ++first;
@@ -76,9 +76,8 @@ constexpr auto elements(const char* kernel, ElementLayout layout, Element<Args> 
   return Elements<Args, 1 + sizeof...(Others)>{kernel, layout, {first, others...}};
 }
 
-// Arguments of an element-wise kernel: they have such a static constexpr member kElements, and,
-// where numbers among them have a rule, `const char* broken() const` that names the one which does
-// not hold, or is null.
+// Arguments of an element-wise kernel: they have a static constexpr member kElements and, if their
+// numbers have rules, `const char* broken() const`, which returns a broken rule or null.
 template <class Args>
 concept ElementArgs = requires { Args::kElements; };
 
@@ -92,7 +91,7 @@ struct CheckedElement {
   const Tensor* tensor;
   bool wide, optional;
 };
-// broken: of the numbers.
+// broken: the rule that the call's numbers break, or null.
 void check_elements(const char* kernel, ElementLayout layout, const char* broken,
                     const CheckedElement* list, size_t count);
 

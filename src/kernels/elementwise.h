@@ -5,13 +5,14 @@
 
 namespace megatron::kernels {
 
-// out = a + b, of one shape, contiguous; each of any floating type, the sum in f32 (f64 where one
-// is f64). out may be a or b. For a [T,N], b may also be [N]: one row, added to all (a bias).
+// out = a + b, of one shape, contiguous. Each may have any floating type; the sum is in f32 (f64 if
+// one is f64). out may be a or b. For a [T,N], b may also be [N]: one row that is added to all (a
+// bias).
 struct AddArgs {
   Tensor a, b, out;
 };
 
-// out = x, converted; any strides, shapes alike, floating types, or one same integer type.
+// out = x, converted. Any strides, same shape; floating types, or the same integer type.
 struct CopyArgs {
   Tensor x, out;
 };
@@ -29,8 +30,8 @@ struct ColumnSumArgs {
   Accumulate out;
 };
 
-// out (0-d f64) = sum of weights[i] * x[i] in ascending order; x, weights [T] f32 or f64. weights
-// undefined: 1.
+// out (0-d f64) = sum of weights[i] * x[i] in ascending order; x, weights [T] f32 or f64. Undefined
+// weights are 1.
 struct SumArgs {
   Tensor x, weights, out;
 };

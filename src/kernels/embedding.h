@@ -1,4 +1,4 @@
-// Table lookup.
+// Embedding lookup.
 #pragma once
 
 #include "kernels/access.h"
@@ -6,8 +6,8 @@
 namespace megatron::kernels {
 
 // out[t,:] = table[ids[t],:]. ids i32 [T] in [0, V) (checked when the data is read), table [V,H],
-// out [T,H], one type. part: the table's row 0 is row `first` of a larger one, and an id of a row
-// that is not here gives zeros.
+// out [T,H], one type. part: the table is rows `first` to first + V - 1 of a larger one, and ids of
+// other rows give zeros.
 struct EmbeddingArgs {
   Tensor ids, table, out;
   int64_t first = 0;
@@ -15,7 +15,7 @@ struct EmbeddingArgs {
 };
 
 // dtable = sum over t in ascending order of dout[t,:] into row ids[t], + beta * dtable; dtable
-// [V,H] f32 (f64 for f64). part: ids of rows that are not here are left out.
+// [V,H] f32 (f64 for f64). part: ids of other rows are skipped.
 struct EmbeddingBackwardArgs {
   Tensor ids, dout;
   Accumulate dtable;

@@ -6,20 +6,21 @@
 
 namespace megatron::kernels {
 
-// Rows of an expert that are kept if there are more than its capacity.
+// Which rows of an expert are kept if there are more than its capacity.
 enum class KeptRows { first, largest };
 
-// Slot t * k + j is the j-th choice of token t, experts[t,j] in [first, first + G); others (-1,
-// experts of other ranks) have no row. Rows are in ascending order of experts, and of slots within
-// one. The rows of expert first + g are [offsets[g], offsets[g+1]); slots[r] is the slot of row r,
-// -1 where it has none; rows[t,j] the row of a slot, -1 where it has none. R is at least the number
-// of rows; those from offsets[G] on have no slot.
+// Slot t * k + j is the j-th choice of token t, experts[t,j] in [first, first + G); other choices
+// (-1,
+// experts of other ranks) have no row. Rows are in ascending order of experts, then of slots.
+// The rows of expert first + g are [offsets[g], offsets[g+1]). slots[r] is the slot of row r, or -1
+// for an empty row; rows[t,j] is the row of a slot, or -1 if it has none. R is at least the number
+// of rows; those from offsets[G] on are empty.
 //   capacity 0: every slot has a row.
-//   capacity > 0: at most `capacity` rows per expert and segment, a segment being `segment`
-//     consecutive tokens (0: all tokens are one). Kept are the first, or those of largest weight
-//     (of equal ones the first), in ascending order of slots. padded: each expert has capacity x
-//     segments rows; those without a slot come last.
-// Slots for which R leaves no row have none. experts i32 [T,k] contiguous, weights f32 (f64) [T,k]
+//   capacity > 0: at most `capacity` rows per expert and segment; a segment is `segment`
+//     consecutive tokens (0: all tokens are one). Keeps the first ones, or those of largest weight
+//     (the first among equal ones), in ascending order of slots. padded: each expert has capacity x
+//     segments rows; empty rows come last.
+// Slots beyond R rows are dropped. experts i32 [T,k] contiguous, weights f32 (f64) [T,k]
 // or undefined (KeptRows::largest reads them), offsets i32 [G+1], slots i32 [R], rows i32 [T,k].
 struct ExpertRowsArgs {
   Tensor experts, weights;
@@ -30,7 +31,7 @@ struct ExpertRowsArgs {
   Tensor offsets, slots, rows;
 };
 
-// out[r,:] = x[index[r] / share, :], zeros where index[r] < 0. x [N,H], out [R,H] of one floating
+// out[r,:] = x[index[r] / share, :], zeros if index[r] < 0. x [N,H], out [R,H] of one floating
 // type, contiguous; index i32 [R], below N * share.
 struct TakeRowsArgs {
   Tensor x, index;
@@ -38,8 +39,8 @@ struct TakeRowsArgs {
   Tensor out;
 };
 
-// out[t,:] = sum over j of x[index[t,j], :], those < 0 left out, added in order of j in f32 (f64)
-// and rounded once. x [R,H], out [T,H] of one floating type, contiguous; index i32 [T,k].
+// out[t,:] = sum over j of x[index[t,j], :], without negative indices, added in order of j in f32
+// (f64) and rounded once. x [R,H], out [T,H] of one floating type, contiguous; index i32 [T,k].
 struct SumRowsArgs {
   Tensor x, index;
   Tensor out;

@@ -1,4 +1,4 @@
-// for_each_kernel, by which code iterates over all kernels (observer.h, the table of meta).
+// for_each_kernel, which iterates over all kernels (observer.h, the table of meta).
 #pragma once
 
 #include <cstddef>
@@ -25,7 +25,7 @@ constexpr void for_each_kernel(F&& f) {
   std::apply([&f](const auto&... kernels) { (f(kernels), ...); }, kKernels);
 }
 
-// Checks a kernel call against the rules of its contract. Norms share their arguments.
+// Checks a kernel call against the rules of its contract. Norms share an argument type.
 template <auto member, class Args>
 void check_call(const Args& args) {
   if constexpr (requires { check(args); }) {

@@ -1,13 +1,14 @@
-// The formulas of the element-wise kernels over X: vectors of f32 on the host (cpu/lanes-inl.h),
-// float on CUDA (cuda/lanes.h). Each back-end includes this inside its namespace, the host once an
+// Formulas of the element-wise kernels over X: vectors of f32 on the host (cpu/lanes-inl.h), float
+// on
+// CUDA (cuda/lanes.h). Each back-end includes this inside its namespace, the host once per
 // instruction set, after it has declared
-//   template <class Args> struct Formula;  made of the arguments of a call
+//   template <class Args> struct Formula;  constructed from the arguments of a call
 //   LANES                                  attributes of functions that compute in X
-//   Pair<X>                                what a formula of two outputs returns, {first, second}
-//   + - * / and comparisons of X, where a float stands for a vector of it
+//   Pair<X>                                result of a formula with two outputs, {first, second}
+//   + - * / and comparisons of X, where a float is broadcast
 //   select(condition, yes, no), fma(a, b, c) = a b + c and one_less(a, b) = 1 - a b, rounded once;
 //   abs, sigmoid, tanh
-// Operations are made as they stand here.
+// Operations are evaluated exactly as written.
 
 template <>
 struct Formula<ScaleArgs> {
@@ -39,7 +40,7 @@ struct Formula<SoftCapBackwardArgs> {
   }
 };
 
-// A NaN compares false and stays.
+// A NaN compares false and is preserved.
 template <>
 struct Formula<ClipArgs> {
   float limit;

@@ -10,7 +10,7 @@
 namespace megatron::kernels {
 
 struct GemmChoice {
-  std::string product;  // all that determines it: sizes, strides, types, epilogue, ...
+  std::string product;  // identifies the product: sizes, strides, types, epilogue, ...
   // cublasLtMatmulAlgo_t, only meaningful to the same cuBLASLt on the same kind of GPU.
   std::vector<uint64_t> algorithm;
   bool operator==(const GemmChoice&) const = default;
@@ -21,7 +21,7 @@ class GemmTuning {
   virtual ~GemmTuning() = default;
   // From now on, a product in `choices` uses the algorithm given there, and any other product
   // cuBLASLt's first proposal, regardless of earlier choices. If cuBLASLt does not propose the
-  // given algorithm, warns and treats the product like any other.
+  // given algorithm, warns and uses its first proposal.
   virtual void use(std::vector<GemmChoice> choices) = 0;
   // From now on, until use(): the first call of any other product times its algorithms on the
   // call's own operands, and the fastest computes this call and all later ones. Not timed: a

@@ -8,18 +8,18 @@ namespace megatron::kernels {
 // Rows [offsets[g], offsets[g+1]) of a [R,K] are group g: out[r,:] = a[r,:] op(b[g]) + bias[g],
 // op(b[g]) = b[g] or its transpose; rows from offsets[G] on become zero. b [G,K,N] (transpose_b:
 // [G,N,K]), bias [G,N] or undefined, out [R,N], offsets i32 [G+1] ascending from 0, at most R. All
-// contiguous, a, b, bias and out of one type (f64, f32, bf16, f16). Sums are f32 (f64) and rounded
-// once, in blocks fixed by the shapes. With transpose_b an element has the bits that gemm gives it,
-// however many rows its group has: neither depends on which other rows there are.
+// contiguous; a, b, bias and out of one type (f64, f32, bf16, f16). Sums are f32 (f64) and rounded
+// once, in blocks fixed by the shapes. With transpose_b, an element has the same bits as in gemm,
+// regardless of the number of rows in its group and of other rows.
 struct GroupedGemmArgs {
   Tensor a, b, bias, offsets, out;
   bool transpose_b = false;
 };
 
 // dw[g] = dy_g^T x_g + beta * dw[g], dbias[g] = column sums of dy_g + beta * dbias[g], over the
-// rows of group g, in an order fixed by their number; zeros + beta * ... for a group without rows.
-// dy [R,M], x [R,N] of one type, dw f32 (f64) [G,M,N], dbias f32 (f64) [G,M] or undefined; offsets
-// as above; contiguous.
+// rows of group g in an order fixed by their number; the sums of an empty group are 0. dy [R,M], x
+// [R,N] of one type, dw f32 (f64) [G,M,N], dbias f32 (f64) [G,M] or undefined; offsets as above;
+// contiguous.
 struct GroupedGradientArgs {
   Tensor dy, x, offsets;
   Accumulate dw, dbias;

@@ -7,12 +7,13 @@
 
 namespace megatron::kernels {
 
-// Each row x[t,g,:] of W elements by itself. rms: out = x * rstd * (weight_offset + weight), rstd =
-// 1 / sqrt(mean(x^2) + eps). layer: out = (x - mean) * rstd * (weight_offset + weight) + bias, rstd
-// = 1 / sqrt(var(x) + eps). weight undefined: the factor is 1. x, out [T,G,W], last dim contiguous,
-// other strides free, one floating type; weight, bias [W] of that type. Statistics in f32 (f64):
-// mean, rstd [T,G]. squares, of rms only: the sums of x^2 of whole rows of `row_width` elements, of
-// which W lie here (ranks divide rows); undefined: a row lies here whole. out does not overlap x.
+// Normalises each row x[t,g,:] of W elements. rms: out = x * rstd * (weight_offset + weight), rstd
+// = 1 / sqrt(mean(x^2) + eps). layer: out = (x - mean) * rstd * (weight_offset + weight) + bias,
+// rstd = 1 / sqrt(var(x) + eps). weight undefined: the factor is 1. x, out [T,G,W], last dim
+// contiguous, other strides free, one floating type; weight, bias [W] of that type. Statistics in
+// f32 (f64): mean, rstd [T,G]. squares (rms only): sums of x^2 over whole rows of `row_width`
+// elements if ranks divide rows and this one has W of them; undefined: rows are complete. out does
+// not overlap x.
 struct HeadNormArgs {
   NormKind kind = NormKind::rms;
   Tensor x, weight, bias;
@@ -22,11 +23,11 @@ struct HeadNormArgs {
   Tensor out, mean, rstd;  // mean: layer only
 };
 
-// xhat = (x - mean) * rstd (rms: x * rstd), g = dout * (weight_offset + weight):
-// dx = rstd * (g - mean(g) - xhat * mean(g * xhat)), mean(g) being 0 for rms. products, of rms
-// only: the sums of g * x of whole rows of `row_width` elements. dweight, dbias f32 (f64) [W]: sums
-// over t and g of dout * xhat and of dout, in fixed blocks of rows, the blocks in order; out
-// undefined: not formed. dx may be dout.
+// xhat = (x - mean) * rstd (rms: x * rstd), g = dout * (weight_offset + weight): dx = rstd * (g -
+// mean(g) - xhat * mean(g * xhat)), where mean(g) is 0 for rms. products (rms only): sums of g * x
+// over whole rows of `row_width` elements. dweight, dbias f32 (f64) [W]: sums over t and g of dout
+// * xhat and of dout, in fixed blocks of rows, the blocks in order; not computed if their out is
+// undefined. dx may be dout.
 struct HeadNormBackwardArgs {
   NormKind kind = NormKind::rms;
   Tensor x, weight, dout, mean, rstd;

@@ -4,14 +4,14 @@
 namespace megatron::kernels {
 
 enum class InstructionSet {
-  newest,  // all that the processor has
+  newest,  // everything the processor has
   // Multiplies bf16 as on a processor with AMX, with AVX512_BF16 but no AMX, and with neither
-  // (kernels/cpu/products/bf16_products.h). The first two need a processor that has them, or a
-  // process that emulates them.
+  // (kernels/cpu/products/bf16_products.h). The first two need a processor, or an emulator, that
+  // has them.
   amx,
   avx512_bf16,
   avx512,
-  avx2,  // AVX2 and FMA, none newer: bits and speed of a processor without AVX-512 and AMX
+  avx2,  // AVX2 and FMA, nothing newer: bits and speed of a processor without AVX-512 and AMX
 };
 
 // Limits this process's kernels from now on; must not be called while kernels run. Throws Error if

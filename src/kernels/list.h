@@ -1,5 +1,5 @@
-// Lists every kernel once: X(name, type of its arguments). The table, the declarations and tables
-// of the back-ends, and what goes through all kernels (for_each_kernel.h) are made from this list.
+// Lists every kernel once: X(name, type of its arguments). Expands to the table, the declarations
+// and tables of the back-ends, and iteration over all kernels (for_each_kernel.h).
 #pragma once
 
 #include "kernels/activation.h"

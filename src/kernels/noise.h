@@ -10,7 +10,7 @@
 
 namespace megatron::kernels {
 
-// Random numbers of the rows of a tensor [B * T, C]: the words of dropout's counters at (sample,
+// Random numbers for the rows of a tensor [B * T, C]: the words of dropout's counters at (sample,
 // position, channel) in stream s of the seed. Rows, first_row and length are as in
 // DropoutArgs::Mask.
 struct NoiseRows {
@@ -36,9 +36,9 @@ struct JitterArgs {
   Tensor x, out;
 };
 
-// out[t,e] = x[t,e] + scale * g, with a g of mean 0 and variance 1 that is close to normal: sqrt(3)
-// (w / 2^32 - 2), w the sum of all four words of the counter {e, position, low and high 32 bits of
-// sample}. of: sample: its position is 0 for all tokens; all: position and sample are 0, and
+// out[t,e] = x[t,e] + scale * g, where g is approximately normal with mean 0 and variance 1:
+// sqrt(3) (w / 2^32 - 2), w the sum of all four words of the counter {e, position, low and high 32
+// bits of sample}. of: sample: position is 0 for all tokens; all: position and sample are 0, and
 // sample_ids may be undefined. x f32 or f64 [B * T, E], or undefined: 0; out of its type. In f64,
 // rounded once.
 struct RandomLogitsArgs {

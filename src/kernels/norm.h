@@ -5,9 +5,9 @@
 
 namespace megatron::kernels {
 
-// sum = x + residual (residual undefined: sum = x, and `sum` may be undefined, then x itself is the
-// sum). With w = weight_offset + weight (1 + weight is what is trained where files store gamma -
-// 1):
+// sum = x + residual. If residual is undefined, sum = x, and `sum` may be undefined: x then takes
+// its
+// place. With w = weight_offset + weight (trained as 1 + weight if checkpoints store gamma - 1):
 //   RMSNorm (Zhang & Sennrich 2019):
 //     normed = sum * rstd * w, rstd = 1 / sqrt(mean(sum^2) + eps)
 //   LayerNorm (Ba et al. 2016):
@@ -16,21 +16,21 @@ namespace megatron::kernels {
 // in f32 (f64 for f64) from the sum as stored: mean, rstd [T].
 struct AddNormArgs {
   Tensor x, residual;
-  Tensor weight, bias;  // bias: of a LayerNorm that has one
+  Tensor weight, bias;  // bias: optional, LayerNorm only
   double eps = 1e-5;
   Tensor sum, normed;
   Tensor mean, rstd;  // mean: LayerNorm only
   double weight_offset = 0;
 };
 
-// dsum = (gradient of normed through the norm) + dsum_in;  it is the gradient of x and of residual
-// alike. dweight, dbias in f32 (f64), summed over fixed blocks of rows in order. dsum_in undefined:
-// 0.
+// dsum = (gradient of normed through the norm) + dsum_in, which is the gradient of both x and
+// residual. dweight, dbias in f32 (f64), summed over fixed blocks of rows in order. dsum_in
+// undefined: 0.
 struct AddNormBackwardArgs {
   Tensor dnormed, dsum_in;  // [T,H]
   Tensor sum, weight, mean, rstd;
   Tensor dsum;                // [T,H]
-  Accumulate dweight, dbias;  // dbias.out: of a LayerNorm that has a bias
+  Accumulate dweight, dbias;  // dbias.out: only with a bias
   double weight_offset = 0;
 };
 

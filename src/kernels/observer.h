@@ -19,12 +19,12 @@ struct Operand {
 
 // A kernel call in progress.
 struct Call {
-  std::string_view kernel;  // entry of the table
+  std::string_view kernel;  // the table's entry
   Cost cost;
   int form = 0;                       // form_of() the arguments (kernels/cost.h)
-  std::span<const Operand> operands;  // defined ones, in the order of visit()
-  // Captures the arguments that are not tensors, so that the kernel of the stream's device can be
-  // called again on tensors like the operands, in their order.
+  std::span<const Operand> operands;  // defined tensors, in the order of visit()
+  // Captures the arguments that are not tensors, so that the device's kernel can be called again on
+  // replacements for the operands, in their order.
   using Again = std::function<void(std::span<const Tensor>, Stream&)>;
   std::function<Again()> again;  // valid during the call
 };
@@ -32,10 +32,10 @@ struct Call {
 class Observer : public StreamWatcher {
  public:
   virtual void before(const Call&) {}
-  virtual void after(const Call&) = 0;  // on a host stream the kernel has run
+  virtual void after(const Call&) = 0;  // on a host stream, the kernel has finished
 };
 
-// A device's table in which every entry calls the stream's watcher, an Observer.
+// Table of a device in which every entry notifies the Observer that watches the stream.
 const Table& observed_table(DeviceKind kind);
 
 }  // namespace megatron::kernels

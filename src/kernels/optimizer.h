@@ -6,7 +6,7 @@
 
 namespace megatron::kernels {
 
-// From the sum of squares of all raw gradients (a sum over tokens, before the division by
+// From the sum of squares of all raw gradients (which are sums over tokens, not yet divided by
 // `divisor`):
 //   norm = sqrt(sum of partials in ascending order) / divisor;
 //   scale = 1 / divisor * (max_norm > 0 and max_norm / (norm + 1e-6) < 1 ? max_norm / (norm + 1e-6)
@@ -18,10 +18,10 @@ struct GradScaleArgs {
   Tensor norm, scale;
 };
 
-// Storage of a parameter. f32 and f64 parameters are their own master copy. A bf16 parameter has a
-// signed remainder (i16): master bits = (bf16 bits << 16) + remainder, where bf16 is the master
-// rounded to nearest, ties away from zero. f16 has too few exponents for that: such a parameter has
-// a master copy in f32, which the kernels update and from which it is copied.
+// Storage of a parameter. f32 and f64 parameters are their own master weights. A bf16 parameter has
+// a signed remainder (i16): master bits = (bf16 bits << 16) + remainder, where bf16 is the master
+// weight rounded to nearest, ties away from zero. f16 has too few exponent bits for that: the
+// kernels update an f32 master weight, from which the f16 parameter is copied.
 struct MasterWeight {
   Tensor value;      // bf16, f32 or f64; contiguous
   Tensor remainder;  // i16 for bf16, else undefined
@@ -29,9 +29,9 @@ struct MasterWeight {
 
 // AdamW (Loshchilov & Hutter 2019), t counting from 1:  g = grad * scale; m = b1 m + (1-b1) g; v =
 // b2 v + (1-b2) g^2; w -= lr * (m / (1-b1^t) / (sqrt(v / (1-b2^t)) + eps) + weight_decay * w). grad
-// f32 (f64); exp_avg, exp_avg_sq each of that type or bf16: w sees m and v before they are rounded
-// (to nearest, ties to even). lr, weight_decay, step, scale: f64 0-d. Elements in f32 (f64 for f64)
-// but for the factors 1-b^t, which are f64 rounded once.
+// f32 (f64); exp_avg, exp_avg_sq each of that type or bf16: the update uses m and v before they are
+// rounded (to nearest, ties to even). lr, weight_decay, step, scale: f64 0-d. Elements in f32 (f64
+// for f64), but the factors 1-b^t are f64, rounded once.
 struct AdamArgs {
   MasterWeight parameter;
   Tensor grad, exp_avg, exp_avg_sq;
@@ -51,7 +51,7 @@ struct SgdArgs {
 };
 
 // Lion (Chen et al., arXiv 2302.06675): g = grad * scale; w -= lr * (sign(b1 m + (1-b1) g) +
-// weight_decay * w), then m = b2 m + (1-b2) g; sign(0) = 0. Types and scalars as of Adam; exp_avg
+// weight_decay * w), then m = b2 m + (1-b2) g; sign(0) = 0. Types and scalars as for Adam; exp_avg
 // (m) f32 (f64).
 struct LionArgs {
   MasterWeight parameter;
@@ -61,18 +61,18 @@ struct LionArgs {
   bool decay = true;
 };
 
-// Muon's direction before it is made orthogonal (Jordan et al. 2024): g = grad * scale; m += (1-mu)
-// (g - m); direction = nesterov ? (1-mu) g + mu m : m. All f32 (f64), of one shape, contiguous;
-// scale f64 0-d.
+// Muon's update direction before orthogonalisation (Jordan et al. 2024): g = grad * scale; m +=
+// (1-mu) (g - m); direction = nesterov ? (1-mu) g + mu m : m. All f32 (f64), of one shape,
+// contiguous; scale f64 0-d.
 struct MuonMomentumArgs {
   Tensor grad, momentum, scale, direction;
   double mu = 0.95;
   bool nesterov = false;
 };
 
-// out = x / max(sqrt(sum of partials in ascending order), eps): x of unit Frobenius norm, where
-// partials are its sums of squares. x f32 (f64), out that or bf16, of one shape, contiguous; out
-// may be x. partials f64 [n]. The factor is f64, rounded once.
+// out = x / max(sqrt(sum of partials in ascending order), eps): x scaled to unit Frobenius norm.
+// partials are the sums of squares of x. x f32 (f64), out that or bf16, of one shape, contiguous;
+// out may be x. partials f64 [n]. The factor is f64, rounded once.
 struct UnitNormArgs {
   Tensor x, partials, out;
   double eps = 1e-7;

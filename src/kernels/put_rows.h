@@ -5,9 +5,9 @@
 
 namespace megatron::kernels {
 
-// out[rows[t] / P, rows[t] % P, :, :] = x[t, :, :] where rows[t] >= 0. x [T,K,D], out [pages,P,K,D]
-// of one type, last dim contiguous, other strides free; rows i32 [T], each at most once and below
-// pages * P (others are skipped). Other rows of out are unchanged.
+// out[rows[t] / P, rows[t] % P, :, :] = x[t, :, :] if rows[t] >= 0. x [T,K,D], out [pages,P,K,D] of
+// one type, last dim contiguous, other strides free; rows i32 [T], distinct and below pages * P
+// (negative ones are skipped). Other rows of out are unchanged.
 struct PutRowsArgs {
   Tensor x, rows, out;
 };

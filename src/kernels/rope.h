@@ -5,11 +5,11 @@
 
 namespace megatron::kernels {
 
-// out[t,n,:] = rotation of x[t,n,:] by the angles of positions[t]; x, out [T,N,D], last dim
-// contiguous, other strides free; out may be x. With half = cos.size(1) pairs: pair i is (i, i +
-// half), or (2i, 2i + 1) when interleaved; dims from 2 half on are copied. cos, sin [P, half] f32
-// (f64 for f64), row = position; positions [T] i32 in [0, P). inverse: rotation by the negative
-// angles, which is the gradient.
+// out[t,n,:] = x[t,n,:] rotated by the angles of positions[t]; x, out [T,N,D], last dim contiguous,
+// other strides free; out may be x. With half = cos.size(1) pairs: pair i is (i, i + half), or (2i,
+// 2i + 1) if interleaved; dims from 2 half on are copied. cos, sin [P, half] f32 (f64 for f64), row
+// = position; positions [T] i32 in [0, P). inverse: rotates by the negative angles, which is the
+// gradient.
 struct RopeArgs {
   Tensor x, out;
   Tensor cos, sin, positions;

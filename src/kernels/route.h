@@ -1,5 +1,5 @@
-// Routing: the experts of each token, and their weights (Shazeer et al. 2017; Fedus et al. 2022;
-// DeepSeek-AI 2024, 2.1.2).
+// Routing: selects the experts of each token and their weights (Shazeer et al. 2017; Fedus et al.
+// 2022; DeepSeek-AI 2024, 2.1.2).
 #pragma once
 
 #include "kernels/access.h"
@@ -10,11 +10,11 @@ enum class RouterScore { softmax, sigmoid, sqrt_softplus };
 
 struct RouterForm {
   RouterScore score = RouterScore::softmax;
-  // softmax only: true for a softmax over all experts before k are chosen, false for one over the k
+  // For softmax only. True: softmax over all experts before k are chosen; false: softmax over the k
   // highest logits.
   bool softmax_first = false;
   bool normalised = false;  // divides the weights of a token by their sum + 1e-20
-  double scale = 1;         // of all weights, after that
+  double scale = 1;         // factor of all weights, applied last
   // Experts form `groups` groups of equal size, and only those of the `chosen_groups` best groups
   // can be chosen. A group's score is the sum of its `group_best` highest values.
   int64_t groups = 1, chosen_groups = 1, group_best = 1;
@@ -22,34 +22,34 @@ struct RouterForm {
   bool operator==(const RouterForm&) const = default;
 };
 
-// s[t,:] = score(logits[t,:]), which is logits[t,:] itself for a softmax that comes after the
-// choice. experts[t,:] are the k experts of highest c = (selection where defined, else s) + bias,
-// in descending order of it, and of equal ones the lower number first; weights[t,:] their s,
-// normalised and scaled as `form` says; neither selection nor bias changes it. logits, selection
-// f32 or f64 [T,E], bias [E] and weights [T,k] of that type, experts i32 [T,k], all contiguous. NaN
-// is the lowest value of c.
+// s[t,:] = score(logits[t,:]), or logits[t,:] itself for a softmax after the choice. experts[t,:]
+// are the k experts with the highest c = (selection if defined, else s) + bias, in descending
+// order; among equal ones the lower number first. weights[t,:] are their s, normalised and scaled
+// according to `form`; neither selection nor bias changes them. logits, selection f32 or f64 [T,E],
+// bias [E] and weights [T,k] of that type, experts i32 [T,k], all contiguous. NaN is the lowest
+// value of c.
 struct RouteArgs {
   RouterForm form;
   Tensor logits, bias, selection;
   Tensor experts, weights;
 };
 
-// dlogits [T,E] of the gradient `dweights` of weights, the choice being fixed.
+// dlogits [T,E] from the gradient `dweights` of weights, with the choice of experts fixed.
 struct RouteBackwardArgs {
   RouterForm form;
   Tensor logits, experts, dweights;
   Tensor dlogits;
 };
 
-// counts[e] = beta * counts[e] + how many of experts[t,j] are e, those left out whose rows[t,j] is
-// below 0. experts, rows i32 [T,k] (rows undefined: none is left out), counts f32 or f64 [E].
+// counts[e] = beta * counts[e] + number of experts[t,j] that are e, without those whose rows[t,j]
+// is negative. experts, rows i32 [T,k] (rows undefined: counts all), counts f32 or f64 [E].
 struct ExpertCountsArgs {
   Tensor experts, rows;
   Accumulate counts;
 };
 
-// shares[e] = counts[e] / sum of counts; 0 where the sum is 0. counts, shares f32 or f64 [E], of
-// one type.
+// shares[e] = counts[e] / sum of counts; 0 if the sum is 0. counts, shares f32 or f64 [E], of one
+// type.
 struct ExpertSharesArgs {
   Tensor counts, shares;
 };

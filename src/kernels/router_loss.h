@@ -6,13 +6,13 @@
 
 namespace megatron::kernels {
 
-// Tokens in segments of T / S in a row. p[t,:] is the softmax of logits[t,:], or its sigmoid or
+// Segments are T / S consecutive tokens. p[t,:] is the softmax of logits[t,:], or its sigmoid or
 // square root of softplus divided by its sum + 1e-20; l[t] = log sum exp logits[t,:]. Over the
 // tokens of each segment:
-//   sums[s,e]    of p[t,e]
-//   counts[s,e]  how many have e among their k highest logits (of equal ones the lower number)
-//   squares[s]   of l[t]^2
-//   entropy[s]   of -sum over e of p[t,e] log p[t,e]
+//   sums[s,e]    sum of p[t,e]
+//   counts[s,e]  number of tokens with e among their k highest logits (lower numbers win ties)
+//   squares[s]   sum of l[t]^2
+//   entropy[s]   sum of -sum over e of p[t,e] log p[t,e]
 // logits f32 or f64 [T,E], all results of that type, [S,E] and [S], contiguous. Sums are in blocks
 // fixed by the shape.
 struct RouterSumsArgs {
@@ -23,7 +23,7 @@ struct RouterSumsArgs {
 };
 
 // dlogits[t,:] += weight * d/dlogits[t,:] (balance * sum over e of counts[s,e] p[t,e] + z *
-// l[t]^2), s being the segment of t, the counts fixed. counts may be those of other tokens, too.
+// l[t]^2), where s is the segment of t and the counts are fixed. counts may include other tokens.
 // weight: 0-d f64.
 struct RouterLossBackwardArgs {
   RouterScore score = RouterScore::softmax;

@@ -8,20 +8,21 @@ namespace megatron::kernels {
 // Columns of SampleArgs::rules, in this order (described in inference/sampling.h).
 enum SampleRule { kTemperature, kTopK, kTopP, kMinP, kUniform, kSampleRules };
 
-// ids[r]: what row r of logits draws. logits [R,V], 0 < V <= 2^22, last dim contiguous, f64, f32,
-// bf16 or f16; rules f64 [R,5]; ids i32 [R].
+// ids[r] is the token sampled from row r of logits. logits [R,V], 0 < V <= 2^22, last dim
+// contiguous,
+// f64, f32, bf16 or f16; rules f64 [R,5]; ids i32 [R].
 //
-// m is the row's largest logit, and tokens are ordered by logit, the larger first, equal ones by
-// id. A token weighs q = 2^40 e^((logit - m) / temperature), rounded to an integer, so that sums
-// are exact in any order. Of the first top_k (0: all) with a logit above -infinity the fewest first
-// ones remain that together weigh at least top_p (1: all) of what all of these weigh, and of them
-// those with q >= 2^40 min_p. With S the sum of their q, ids[r] is the first token by id such that
-// the q up to it sum to more than uniform S, uniform in [0, 1). Temperature 0 takes the first token
-// in order. So it is inference::draw's choice, but where uniform S, or a cut, lies within V 2^-41
-// of a border between two tokens.
+// m is the row's largest logit. Tokens are ordered by descending logit, equal ones by
+// id. A token's weight is q = 2^40 e^((logit - m) / temperature), rounded to an integer, so that
+// sums are exact in any order. top_k (0: all) keeps the first tokens with a logit above -infinity;
+// top_p (1: all) then keeps the fewest leading tokens whose weights add up to at least top_p of the
+// weight so far kept; min_p then keeps those with q >= 2^40 min_p. With S the sum of their q,
+// ids[r] is the first token by id at which the running sum of q exceeds uniform S, uniform in [0,
+// 1). Temperature 0 takes the first token in order. This is inference::draw's choice, unless
+// uniform S, or a cut, is within V 2^-41 of the boundary between two tokens.
 //
-// ids[r] is -1 where a logit is NaN or m not finite, and where the temperature is negative: the row
-// is left out.
+// ids[r] is -1 if a logit is NaN or m is not finite. A negative temperature skips the row, also
+// with -1.
 struct SampleArgs {
   Tensor logits, rules;
   Tensor ids;

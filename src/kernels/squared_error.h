@@ -5,9 +5,9 @@
 
 namespace megatron::kernels {
 
-// loss[t] = (x[t] - target[t])^2, dx[t] = 2 weight[t] (x[t] - target[t]); both 0 where the weight
-// is 0. x [T] of a floating type; targets, weights, loss f32 (f64) [T]; dx as x, or undefined: not
-// wanted. All contiguous; computed in f32 (f64).
+// loss[t] = (x[t] - target[t])^2, dx[t] = 2 weight[t] (x[t] - target[t]); both 0 if the weight is
+// 0. x [T] of a floating type; targets, weights, loss f32 (f64) [T]; dx as x, or undefined: not
+// computed. All contiguous; computed in f32 (f64).
 struct SquaredErrorArgs {
   Tensor x, targets, weights;
   Tensor loss, dx;

@@ -37,13 +37,13 @@ bool widens(const Args& args, const Stream& stream) {
   return stream.target().kind != DeviceKind::cuda && has_f16(args);
 }
 
-// One f16 operand and its copy.
+// An f16 operand and its f32 copy.
 struct Widened {
   Tensor narrow, wide;
   Access access;
 };
 
-// A copy of the operand's shape; dims of stride 0 stay so.
+// A copy of the operand's shape; dimensions of stride 0 keep it.
 Widened widen(const Tensor& narrow, Access access, Stream& stream) {
   Tensor once = narrow;
   for (int d = 0; d < narrow.rank(); ++d)

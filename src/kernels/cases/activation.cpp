@@ -29,7 +29,7 @@ Case forward(const Block& s) {
   return {.kernel = "activation",
           .name = s.str(),
           .dtype = s.type,
-          .tolerance = tolerance(s.type, 8),  // exp and tanh within 4 u, a few products
+          .tolerance = tolerance(s.type, 8),  // exp and tanh within 4 u, and a few products
           .real = s.real,
           .large = s.large,
           .make = [s](Runtime& runtime) {

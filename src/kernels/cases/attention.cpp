@@ -13,18 +13,18 @@ struct Heads {
   int64_t batch = 1, queries = 1, keys = 1, heads = 1, kv_heads = 1, width = 8;
   DType type = DType::f32;
   bool causal = true;
-  bool positions = false;  // shuffled, with queries that see no key
+  bool positions = false;  // shuffled; some queries see no key
   float dropout = 0;
-  bool packed = false;  // q, k, v are parts of one tensor, as a qkv product leaves them
+  bool packed = false;  // q, k, v are part of one tensor, the output of a qkv product
   bool real = false, large = false;
-  // Lengths of the documents to which attention is confined, repeated cyclically; each sample
-  // starts one token later. With `positions`, begins are shuffled too.
+  // Lengths of the documents that confine attention, repeated cyclically; each sample starts one
+  // token later. With `positions`, window_start is shuffled too.
   std::vector<int64_t> documents = {};
-  int64_t first_head = 0, window = 0, chunk = 0;  // first_head: of dropout
+  int64_t first_head = 0, window = 0, chunk = 0;  // first_head: for dropout
   double soft_cap = 0;
   bool sinks = false;
   bool wide = false;   // gradients in f32
-  bool added = false;  // to what is there
+  bool added = false;  // accumulated
   // Keys per page; a sample's pages are in arbitrary order, and the queries are the last tokens.
   int64_t page = 0;
 
@@ -63,8 +63,8 @@ struct Heads {
   }
 };
 
-// Arranges pages in arbitrary order; the last sample also reads the first page of the first one.
-// Sample b has b fewer keys.
+// Puts pages in arbitrary order; the last sample also reads the first page of the first one. Sample
+// b has b fewer keys.
 void put_in_pages(Inputs& inputs, const Heads& h, AttentionArgs& args) {
   const int64_t blocks = ceil_div(h.keys, h.page), pages = h.batch * blocks + 1;
   const Shape shape = {pages, h.page, h.kv_heads, h.width};
@@ -127,7 +127,7 @@ AttentionArgs forward_args(Inputs& inputs, const Heads& h) {
   return args;
 }
 
-// The forward's results come from the reference.
+// The forward results come from the reference.
 AttentionBackwardArgs backward_args(Inputs& inputs, const Heads& h) {
   Inputs forward_inputs(inputs.runtime());
   const AttentionArgs f = forward_args(forward_inputs, h);
@@ -159,20 +159,20 @@ AttentionBackwardArgs backward_args(Inputs& inputs, const Heads& h) {
   return args;
 }
 
-// Where weights and gradients of scores are rounded to bf16 or f16 before their products (tensor
-// cores), each is wrong by at most u of itself, u = 2^-8 or 2^-11, and by u / sqrt(3) or less in
-// the mean square: a sum of such terms errs by 0.6 u of its rms, of 1e5 sums the worst by 2.7 u.
-// With 4 u of a result's own rounding at 4 rms that is below the 8 u of `tolerance`.
+// On tensor cores, weights and gradients of scores are rounded to bf16 or f16 before their
+// products. Each has a relative error of at most u, u = 2^-8 or 2^-11, and a mean square error of u
+// / sqrt(3) or less: a sum of such terms errs by 0.6 u of its rms, the worst of 1e5 sums by 2.7 u.
+// With 4 u for a result's own rounding at 4 rms that is below the 8 u of `tolerance`.
 
-// Products per pair and width: scores and values, in backward again with three gradients.
+// Products per pair and width: scores and values; in the backward pass again, and three gradients.
 Case forward(const Heads& h) {
   return {.kernel = "attention",
           .name = h.str(),
           .dtype = h.type,
           // Scores of size 4 from D products, their exp, then sums over S keys of which the result
-          // keeps 1 / sqrt(S). In documents and at shuffled positions many queries see few keys:
-          // more elements stand far above the rms than `tolerance` allows for, as do those of the
-          // first queries where later ones share their weight with sinks.
+          // keeps 1 / sqrt(S). In documents and at shuffled positions many queries see few keys, so
+          // more elements are far above the rms than `tolerance` allows for; so are those of the
+          // first queries if later ones share their weight with sinks.
           .tolerance = tolerance(h.type, 8 + std::sqrt(h.width) + std::sqrt(h.keys)) *
                        (h.sinks                                                              ? 4
                         : h.documents.empty() && !h.positions && !h.bounded() && !h.scored() ? 1
@@ -192,8 +192,8 @@ Case backward(const Heads& h) {
           .name = h.str(),
           .dtype = h.type,
           // As forward, with sums over keys and queries. Under a causal mask the first key gets p =
-          // 1, 1/2, ... of the queries: its gradient stands 1.4 sqrt(S) above the rms, where
-          // `tolerance` allows for 4. Shuffled positions make such keys at any S.
+          // 1, 1/2, ... of the queries, so its gradient is 1.4 sqrt(S) above the rms, while
+          // `tolerance` allows for 4. Shuffled positions create such keys at any S.
           .tolerance =
               tolerance(h.type, 8 + std::sqrt(h.width) + std::sqrt(h.keys) + std::sqrt(h.queries)) *
               std::max(h.positions ? 4.0 : 2.0, 0.35 * std::sqrt(h.keys)),
@@ -208,8 +208,8 @@ Case backward(const Heads& h) {
           }};
 }
 
-// Borders of documents inside and at the ends of the cpu's tiles (32, 64 and 128), documents of one
-// token, several blocks long, and longer than the sequence.
+// Boundaries of documents inside and at the ends of the cpu's tiles (32, 64 and 128); documents of
+// one token, of several blocks, and longer than the sequence.
 void add_confined(std::vector<Heads>& list, DType type) {
   list.push_back({.batch = 2,
                   .queries = 33,
@@ -265,7 +265,7 @@ void add_confined(std::vector<Heads>& list, DType type) {
                   .documents = {1}});
 }
 
-// Windows and chunks shorter and longer than blocks of keys, aligned to their borders or not.
+// Windows and chunks shorter and longer than blocks of keys, aligned to their boundaries or not.
 void add_bounded(std::vector<Heads>& list, DType type) {
   list.push_back({.batch = 2,
                   .queries = 33,
@@ -315,7 +315,7 @@ void add_bounded(std::vector<Heads>& list, DType type) {
                   .window = 50});
 }
 
-// Soft caps, sinks and gradients in f32 or added to, each alone and all at once.
+// Soft caps, sinks, and gradients in f32 or accumulated, each alone and all at once.
 void add_scored(std::vector<Heads>& list, DType type) {
   const Heads shape{.batch = 1,
                     .queries = 75,
@@ -341,7 +341,7 @@ void add_scored(std::vector<Heads>& list, DType type) {
     h.wide = h.added = true;
   });
   for (const int64_t width : {16, 120, 200}) {
-    if (type == DType::f16 && width > 16) continue;  // bf16 shows the other tiles
+    if (type == DType::f16 && width > 16) continue;  // bf16 covers the other tiles
     add([=](Heads& h) {
       h.batch = 2;
       h.queries = 90;
@@ -437,7 +437,7 @@ std::vector<Heads> attention_shapes() {
                     .width = 16,
                     .type = type,
                     .positions = true});
-    if (type == DType::bf16 || type == DType::f16)  // what cuDNN takes, too
+    if (type == DType::bf16 || type == DType::f16)  // cuDNN supports these
       list.push_back({.batch = 1,
                       .queries = 128,
                       .keys = 128,
@@ -521,7 +521,8 @@ std::vector<Heads> attention_shapes() {
   return list;
 }
 
-// One new token, a few and many, with pages smaller and larger than tiles; windows that skip pages.
+// One new token, a few and many, with pages smaller and larger than tiles, and windows that skip
+// pages.
 std::vector<Heads> paged_shapes(DType type) {
   return {
       {.batch = 3,

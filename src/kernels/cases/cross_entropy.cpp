@@ -54,7 +54,7 @@ Case::Call make(const Logits& l, Runtime& runtime) {
       [args](Stream& stream, const Table& table) { table.cross_entropy(args, stream); });
 }
 
-// Columns [first, first + vocabulary) of 2 * vocabulary, at least 2.
+// Size of the whole vocabulary, at least 2; the local part is [first, first + vocabulary).
 int64_t all_columns(const Logits& l) { return std::max<int64_t>(2, 2 * l.vocabulary); }
 int64_t first_column(const Logits& l) { return all_columns(l) / 4; }
 
@@ -117,7 +117,7 @@ Case divided_case(const Logits& l) {
   return {.kernel = "vocabulary_cross_entropy",
           .name = l.str(),
           .dtype = l.type,
-          // As for cross_entropy, whose sum is an input here.
+          // As for cross_entropy, but the sum is an input here.
           .tolerance = tolerance(l.with_gradient ? l.gradient : l.type, 16) *
                        std::max(1.0, std::sqrt(l.vocabulary) / 8),
           .real = l.real,
@@ -125,17 +125,16 @@ Case divided_case(const Logits& l) {
 }
 
 Case cross_entropy_case(const Logits& l) {
-  return {
-      .kernel = "cross_entropy",
-      .name = l.str(),
-      .dtype = l.type,
-      // A sum over V of exps (2 u, of scores of size 10); gradients of labels are near 1 where the
-      // rms is 1 / sqrt(V), so their last bit is sqrt(V) / 8 of what `tolerance` allows for.
-      .tolerance = tolerance(l.with_gradient ? l.gradient : accumulator(l.type),
-                             16 + std::sqrt(l.vocabulary)) *
-                   std::max(1.0, std::sqrt(l.vocabulary) / 8),
-      .real = l.real,
-      .make = [l](Runtime& runtime) { return make(l, runtime); }};
+  return {.kernel = "cross_entropy",
+          .name = l.str(),
+          .dtype = l.type,
+          // A sum over V of exps (2 u, of scores of size 10). Gradients of labels are near 1 while
+          // the rms is 1 / sqrt(V), so their last bit is sqrt(V) / 8 of what `tolerance` allows.
+          .tolerance = tolerance(l.with_gradient ? l.gradient : accumulator(l.type),
+                                 16 + std::sqrt(l.vocabulary)) *
+                       std::max(1.0, std::sqrt(l.vocabulary) / 8),
+          .real = l.real,
+          .make = [l](Runtime& runtime) { return make(l, runtime); }};
 }
 
 // Half of GPT-2's vocabulary and a quarter of a Llama's, with and without gradient.
@@ -185,7 +184,7 @@ void add_cross_entropy_cases(std::vector<Case>& cases) {
     add({.rows = 7, .vocabulary = 33, .type = type, .gradient = gradient, .layout = kMisaligned});
     add({.rows = 0, .vocabulary = 8, .type = type, .gradient = gradient});
     add({.rows = 40, .vocabulary = 1000, .type = type, .gradient = gradient});
-    // More than a multiprocessor of a GPU keeps.
+    // More than fits a GPU multiprocessor's shared memory.
     add({.rows = 2, .vocabulary = 130000, .type = type, .gradient = gradient});
     if (type == gradient) {
       add({.rows = 8, .vocabulary = 129, .type = type, .gradient = gradient, .in_place = true});
@@ -195,7 +194,7 @@ void add_cross_entropy_cases(std::vector<Case>& cases) {
            .gradient = gradient,
            .with_gradient = false});
     }
-    if (type != DType::f32 || !trained(gradient)) continue;  // logits of training are f32
+    if (type != DType::f32 || !trained(gradient)) continue;  // training logits are f32
     for (const auto& [rows, vocabulary] : {std::pair{640, 50257}, {1024, 32000}}) {
       add({.rows = rows,
            .vocabulary = vocabulary,

@@ -33,7 +33,8 @@ Case::Call make(const Drawn& d, Runtime& runtime) {
 }
 
 Case draw_case(const Drawn& d) {
-  // Logarithm, root, sine, their product and the scale, each within two units; then the type's.
+  // Logarithm, root, sine, their product and the scale, each within two units; then the rounding to
+  // the type.
   return {.kernel = "draw",
           .name = d.str(),
           .dtype = d.type,

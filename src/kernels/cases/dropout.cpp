@@ -12,7 +12,7 @@ struct DropoutBlock {
   bool in_place = false;
   Layout layout;
   bool real = false;
-  int64_t first_row = 0, rows = 0;  // of the samples' rows; rows 0: all, given as such
+  int64_t first_row = 0, rows = 0;  // part of the samples' rows; rows 0: all, passed as such
 
   std::string str() const {
     return fmt::format("b={} t={} c={} p={} {}{}{}", samples, length, channels, p,
@@ -41,7 +41,7 @@ Case dropout_case(const DropoutBlock& d) {
   return {.kernel = "dropout",
           .name = d.str(),
           .dtype = d.type,
-          .tolerance = tolerance(d.type, 2),  // 1 / (1 - p), and the product; the mask has no error
+          .tolerance = tolerance(d.type, 2),  // 1 / (1 - p) and the product; the mask is exact
           .real = d.real,
           .make = [d](Runtime& runtime) { return make(d, runtime); }};
 }

@@ -7,17 +7,17 @@
 namespace megatron::kernels {
 namespace {
 
-// What the Cases of one element-wise kernel have of their own.
+// Properties of one element-wise kernel's Cases.
 template <class Args>
 struct Row {
-  Args args;  // its numbers
+  Args args;  // numeric arguments
   std::array<double, Args::kElements.inputs()>
-      scales;        // of the inputs; 0: a third of it is 0, the rest 0.25
-  double roundings;  // of a result (tolerance())
+      scales;        // scales of the inputs; 0: a third of the elements are 0, the others 0.25
+  double roundings;  // roundings per result (tolerance())
   Shape real;
 };
 
-// How the tensors of one Case lie.
+// Layout of one Case's tensors.
 struct Lie {
   Shape shape;
   Layout in, out;
@@ -99,9 +99,9 @@ void add(std::vector<Case>& cases, void (*Table::*kernel)(const Args&, Stream&),
 }  // namespace
 
 void add_element_cases(std::vector<Case>& cases) {
-  // The factor, and the product.
+  // Rounds the factor and the product.
   add(cases, &Table::scale, {ScaleArgs{.factor = 0.3}, {1}, 2, {4096, 768}});
-  // tanh within 4 u, its argument twice rounded.
+  // tanh is within 4 u, and its argument is rounded twice.
   add(cases, &Table::soft_cap, {SoftCapArgs{.cap = 1.5}, {2}, 12, {1024, 4096}});
   // 1 - tanh^2 cancels for values beyond the cap.
   add(cases, &Table::soft_cap_backward,

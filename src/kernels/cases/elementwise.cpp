@@ -123,7 +123,7 @@ Case sum_case(int64_t n, DType type, bool weighted, bool real) {
       .kernel = "sum",
       .name = fmt::format("t={} {}{}", n, name(type), weighted ? " weighted" : ""),
       .dtype = type,
-      .tolerance = 0x1p-50,  // the order is given; a product may be fused
+      .tolerance = 0x1p-50,  // the order is fixed; a product may be fused
       .real = real,
       .make = [=](Runtime& runtime) {
         Inputs inputs(runtime);
@@ -138,7 +138,7 @@ Case sum_of_squares_case(int64_t n, DType type, Layout layout, bool real) {
   return {.kernel = "sum_of_squares",
           .name = fmt::format("n={} {}", n, describe(type, layout)),
           .dtype = type,
-          .tolerance = 0x1p-53,  // the order is given: less than the last bit
+          .tolerance = 0x1p-53,  // the order is fixed: less than the last bit
           .real = real,
           .make = [=](Runtime& runtime) {
             Inputs inputs(runtime);

@@ -50,8 +50,8 @@ Case backward(const Lookup& l) {
   return {.kernel = "embedding_backward",
           .name = l.str() + (l.beta != 0 ? " accumulated" : ""),
           .dtype = l.type,
-          // A row adds up T / V gradients on average; rows that are met stand above the rms of a
-          // sparse table.
+          // A row sums T / V gradients on average; in a sparse table, rows that occur exceed the
+          // rms.
           .tolerance = tolerance(wide, 2 + std::sqrt(l.tokens)),
           .real = l.real,
           .make = [l, wide](Runtime& runtime) {

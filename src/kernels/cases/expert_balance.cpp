@@ -7,12 +7,12 @@ namespace {
 
 struct Balanced {
   int64_t tokens = 1, experts = 2;
-  double scale = 1;  // of the logits
+  double scale = 1;  // of logits
   int64_t iterations = 1000;
   bool real = false;
 };
 
-// Sums of terms of one sign, the number of iterations being the same.
+// All terms of the sums have the same sign, and the number of iterations is fixed.
 Case sinkhorn_case(const Balanced& b, DType type) {
   return {.kernel = "sinkhorn",
           .name = fmt::format("t={} e={} logits {} iterations {} {}", b.tokens, b.experts, b.scale,
@@ -69,7 +69,7 @@ Case threshold_bias_case(int64_t experts, double ema, DType type) {
           .tolerance = tolerance(type, 4),
           .make = [=](Runtime& runtime) {
             Inputs inputs(runtime);
-            // The last of the sums counts: of one expert it is 0.
+            // The last of the sums is the divisor; with a single expert it is 0.
             const ThresholdBiasArgs args{
                 .ema = ema,
                 .sums = experts == 1 ? inputs.integers("sums", {2}, type, 0, 1)

@@ -9,14 +9,14 @@ namespace megatron::kernels {
 namespace {
 
 struct Choices {
-  int64_t tokens = 1, k = 1, experts = 4;  // of all ranks; numbers -1 among them
+  int64_t tokens = 1, k = 1, experts = 4;  // on all ranks; some choices are -1
   int64_t first = 0, groups = 4;
   int64_t capacity = 0, segment = 0;
   KeptRows kept = KeptRows::first;
   bool padded = false;
   int64_t rows = 1;
   bool weights = false;
-  bool one = false;  // all go to expert `first`
+  bool one = false;  // all tokens go to expert `first`
   DType type = DType::f32;
   bool real = false;
 
@@ -43,7 +43,7 @@ struct Choices {
     }
     return inputs.values("experts", {tokens, k}, DType::i32, values);
   }
-  // Many are alike.
+  // Many weights are equal.
   Tensor make_weights(Inputs& inputs) const {
     return inputs.integers("weights", {tokens, k}, type, 1, 6);
   }
@@ -53,7 +53,7 @@ Case expert_rows_case(const Choices& c) {
   return {.kernel = "expert_rows",
           .name = c.str(),
           .dtype = c.type,
-          .tolerance = tolerance(DType::f64, 1),  // whole numbers
+          .tolerance = tolerance(DType::f64, 1),  // integers
           .real = c.real,
           .make = [c](Runtime& runtime) {
             Inputs inputs(runtime);
@@ -134,10 +134,10 @@ std::vector<Choices> choices() {
   return list;
 }
 
-// Rows of H elements, and an index of them.
+// Rows of H elements, and indices into them.
 struct ExpertRows {
   int64_t tokens = 1, k = 1, width = 1;  // tokens x k rows
-  bool shared = false;                   // take_rows: an entry is a slot, of k to a row
+  bool shared = false;                   // take_rows: entries are slots, k per row
   bool in_place = false;
   DType type = DType::f32;
   Layout layout = {};
@@ -209,7 +209,7 @@ Case scale_rows_case(const ExpertRows& r) {
           }};
 }
 
-// A sum of H products of a random sign is sqrt(H) large and wrong by sqrt(H) u.
+// A sum of H products of random sign has size sqrt(H) and error sqrt(H) u.
 Case scale_rows_backward_case(const ExpertRows& r) {
   return {.kernel = "scale_rows_backward",
           .name = r.str(),
@@ -244,7 +244,7 @@ std::vector<ExpertRows> lists_of_rows() {
     add({.tokens = 7, .k = 3, .width = 33, .layout = kMisaligned});
     add({.tokens = 70, .k = 2, .width = 64});
     add({.tokens = 5, .k = 8, .width = 1000});
-    if (trained(type) && type != DType::f16)  // large enough for stores past the caches
+    if (trained(type) && type != DType::f16)  // large enough for streaming stores
       add({.tokens = (int64_t{2} << 20) / 1024 / size_of(type) + 8, .width = 1024});
     if (trained(type)) add({.tokens = 4096, .k = 8, .width = 1024, .real = true});
   }

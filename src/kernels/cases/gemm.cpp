@@ -17,7 +17,7 @@ struct Product {
   DType in = DType::f32, out = DType::f32;
   int64_t groups = 0;                             // 0: 2-D
   bool broadcast_a = false, broadcast_b = false;  // one matrix for all groups
-  bool heads = false;                             // [M,G,K] seen as [G,M,K]
+  bool heads = false;                             // [M,G,K] viewed as [G,M,K]
   bool windows = false;                           // each row of a begins one element later
   Epilogue epilogue = Epilogue::none;
   bool aux = false;
@@ -101,9 +101,9 @@ Case::Call make(const Product& p, Runtime& runtime) {
   return inputs.call([args](Stream& stream, const Table& table) { table.gemm(args, stream); });
 }
 
-// The rounding errors of a sum of K normal products walk to 0.4 sqrt(K) u of its rms sqrt(K). An
-// epilogue adds a function within 8 u (cases/activation.cpp), of sums that may have been rounded.
-// Sums in f64 of other numbers are rounded once, but for those of a bias's gradient.
+// The rounding errors of a sum of K normal products grow to 0.4 sqrt(K) u of its rms sqrt(K). An
+// epilogue adds a function within 8 u (cases/activation.cpp), applied to sums that may have been
+// rounded. f64 sums of other types are rounded once, except those of a bias gradient.
 double bound(const Product& p) {
   if (p.double_sums && p.in != DType::f64 && p.bias_gradient == Product::Sums::none)
     return tolerance(p.out, 1);
@@ -147,7 +147,7 @@ std::vector<Product> large_products() {
 }
 
 // GPT-2 124M and a Llama of 160M parameters, 4 x 1024 tokens: qkv, attention's output, feed-forward
-// up and down, and the logits of a chunk of tokens; attention's scores where it is composed.
+// up and down, and the logits of a chunk of tokens; also the scores of composed attention.
 std::vector<Product> real_products(DType type) {
   std::vector<Product> list;
   for (const auto& [out, in] : {std::pair{2304, 768}, {768, 768}, {3072, 768}, {768, 3072}})
@@ -271,7 +271,7 @@ void add_small_epilogues(std::vector<Product>& list, DType type) {
       }
     }
   }
-  // Nothing is made but the bias's gradient.
+  // Computes only the bias gradient.
   list.push_back({.m = 5,
                   .k = 9,
                   .n = 0,

@@ -8,15 +8,15 @@ namespace megatron::kernels {
 namespace {
 
 enum class Spread {
-  uneven,  // 0 to 4 parts of the rows, groups without rows among them
+  uneven,  // 0 to 4 parts of the rows per group; some groups are empty
   even,
-  one,  // all rows are of the last but one
+  one,  // all rows are in the last group but one
 };
 
 struct Groups {
-  int64_t groups = 1, rows = 1;  // rows of groups, `rest` of none
+  int64_t groups = 1, rows = 1;  // rows in groups; `rest` rows in no group
   int64_t rest = 0;
-  int64_t k = 1, n = 1;  // rows of a, of out
+  int64_t k = 1, n = 1;  // row widths of a and of out
   Spread spread = Spread::uneven;
   bool transpose_b = false, bias = false;
   float beta = 0;
@@ -44,7 +44,7 @@ struct Groups {
       values.push_back(static_cast<double>(rows * (before += parts(g)) / all));
     return inputs.values("offsets", {groups + 1}, DType::i32, values);
   }
-  // Rows of zeros make the rms of a result less than that of its other rows.
+  // Rows of zeros make the rms of a result smaller than that of its other rows.
   double zeros() const {
     const double filled = spread == Spread::one ? 1 / static_cast<double>(groups) : 0.5;
     return 1 / std::sqrt(filled);
@@ -73,7 +73,7 @@ Case grouped_gemm_case(const Groups& g) {
           }};
 }
 
-// Sums over the rows of a group, of k columns by n.
+// Sums over the rows of a group, k by n.
 Case grouped_gradient_case(const Groups& g) {
   const double walk = 1 + 0.4 * std::sqrt(static_cast<double>(g.rows));
   return {.kernel = "grouped_gradient",
@@ -100,7 +100,7 @@ Case grouped_gradient_case(const Groups& g) {
           }};
 }
 
-// Up and down of an expert; as many rows as 4096 tokens of 8 choices have, or 256 tokens.
+// Up- and down-projection of an expert, with the rows of 4096 or 256 tokens with 8 experts each.
 void add_real(std::vector<Groups>& list, DType type) {
   for (const int64_t rows : {32768, 2048}) {
     for (const auto& [k, n] : {std::pair{1024, 512}, {512, 1024}})

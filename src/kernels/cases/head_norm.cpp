@@ -12,8 +12,8 @@ struct HeadRows {
   DType type = DType::f32;
   NormKind kind = NormKind::rms;
   bool weight = true, bias = false, one_plus = false;
-  bool packed = false;   // inputs are a part of wider rows, as a qkv product leaves them
-  bool divided = false;  // rows are halves of wider ones, whose sums are given
+  bool packed = false;   // inputs are part of wider rows, as in the output of a qkv product
+  bool divided = false;  // rows are halves of wider ones, whose sums are inputs
   float beta = 0;
   bool real = false;
 
@@ -28,7 +28,7 @@ struct HeadRows {
     if (!packed) return inputs.normal(name, shape(), type);
     return inputs.normal(name, {tokens, heads + 3, width}, type).slice(1, 2, heads);
   }
-  // Real outputs are contiguous.
+  // At real sizes, outputs are contiguous.
   Tensor output(Inputs& inputs, const char* name) const {
     return inputs.output(name, shape(), type, packed && !real ? kPadded : Layout{});
   }
@@ -51,7 +51,7 @@ HeadNormArgs forward_args(Inputs& inputs, const HeadRows& h) {
   return args;
 }
 
-// The statistics come from the forward.
+// The statistics come from the forward pass.
 HeadNormBackwardArgs backward_args(Inputs& inputs, const HeadRows& h) {
   Inputs forward_inputs(inputs.runtime());
   const HeadNormArgs f = forward_args(forward_inputs, h);
@@ -83,7 +83,7 @@ Case norm_of_heads(const HeadRows& h) {
   return {.kernel = "head_norm",
           .name = h.str(),
           .dtype = h.type,
-          .tolerance = tolerance(h.type, 4 + 0.4 * std::sqrt(h.width)),  // as that of add_rms_norm
+          .tolerance = tolerance(h.type, 4 + 0.4 * std::sqrt(h.width)),  // as for add_rms_norm
           .real = h.real,
           .make = [h](Runtime& runtime) {
             Inputs inputs(runtime);
@@ -93,13 +93,13 @@ Case norm_of_heads(const HeadRows& h) {
           }};
 }
 
-// Weight gradients add up the rows of all tokens and heads.
+// Weight gradients sum the rows of all tokens and heads.
 Case norm_of_heads_backward(const HeadRows& h) {
   return {.kernel = "head_norm_backward",
           .name = h.str(),
           .dtype = h.type,
           .tolerance = tolerance(h.type, 8 + std::sqrt(h.width) + std::sqrt(h.tokens * h.heads)) *
-                       (h.divided ? 2 : 1),  // products of any size meet terms of size 1
+                       (h.divided ? 2 : 1),  // products of any size are added to terms of size 1
           .real = h.real,
           .make = [h](Runtime& runtime) {
             Inputs inputs(runtime);
@@ -110,7 +110,7 @@ Case norm_of_heads_backward(const HeadRows& h) {
           }};
 }
 
-// A sum of W products of a random sign is sqrt(W) large and wrong by sqrt(W) u.
+// A sum of W products of random sign has size sqrt(W) and error sqrt(W) u.
 Case dot(const HeadRows& h) {
   return {.kernel = "row_dot",
           .name = h.str(),

@@ -27,9 +27,9 @@ class Inputs {
 
   Runtime& runtime() { return runtime_; }
   bool has_data() const { return runtime_.device().has_data(); }
-  // Device whose forward computes the inputs of a backward: the reference, or the device itself at
-  // real sizes, where the reference would take minutes, and on CUDA, whose memory the reference
-  // cannot read.
+  // Device whose forward pass computes the inputs of a backward pass: the reference; or the device
+  // itself at real sizes, where the reference would take minutes, and on CUDA, whose memory the
+  // reference cannot read.
   DeviceKind forward_of(bool real) const {
     if (real || !runtime_.device().is_host()) return runtime_.device().kind;
     return DeviceKind::reference;
@@ -63,11 +63,11 @@ class Inputs {
 
   Runtime& runtime_;
   std::vector<std::pair<std::string, Tensor>> outputs_;
-  std::vector<std::pair<Tensor, Tensor>> restored_;  // {changed, first values}
+  std::vector<std::pair<Tensor, Tensor>> restored_;  // {modified, initial values}
 };
 
-// Bound of the error of a result that is rounded `roundings` times in the accumulator's type (unit
-// roundoff u = 2^-53 or 2^-24), for elements of up to 8 times the rms; bf16 and f16 results may
+// Error bound for a result that is rounded `roundings` times in the accumulator's type (unit
+// roundoff u = 2^-53 or 2^-24), for elements of up to 8 times the rms. bf16 and f16 results may
 // also round to a neighbour: 2^-7 and 2^-10 of an element below 4 rms, the largest of some 1e4
 // normal values.
 double tolerance(DType type, double roundings);

@@ -10,7 +10,7 @@ struct Noise {
   DType type = DType::f32;
   bool in_place = false;
   Layout layout;
-  int64_t first_row = 0, rows = 0;  // of the samples' rows; rows 0: all, given as such
+  int64_t first_row = 0, rows = 0;  // part of the samples' rows; rows 0: all, passed as such
   bool real = false;
 
   int64_t count() const { return rows > 0 ? rows : samples * length; }

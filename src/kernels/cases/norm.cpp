@@ -10,10 +10,10 @@ namespace {
 struct Norm {
   int64_t rows = 1, width = 1;
   DType type = DType::f32;
-  bool residual = true, sum = true;  // forward
-  bool dsum_in = true;               // backward
+  bool residual = true, sum = true;  // forward only
+  bool dsum_in = true;               // backward only
   float beta = 0;
-  bool one_plus = false, bias = true;  // bias: of a LayerNorm
+  bool one_plus = false, bias = true;  // bias: LayerNorm only
   Layout layout;
   bool real = false, large = false;
 
@@ -28,9 +28,9 @@ struct Norm {
   std::string backward_name() const {
     return str() + (dsum_in ? " added" : "") + (beta != 0 ? " accumulated" : "");
   }
-  // Means over H lose 0.4 sqrt(H) u; a handful of roundings follow.
+  // Means over H lose 0.4 sqrt(H) u; a few roundings follow.
   double forward_tolerance() const { return tolerance(type, 4 + 0.4 * std::sqrt(width)); }
-  // The means' errors meet terms that cancel, and weight gradients add up T rows.
+  // Errors of the means affect terms that cancel, and weight gradients sum T rows.
   double backward_tolerance() const {
     return tolerance(type, 8 + std::sqrt(width) + std::sqrt(rows));
   }
@@ -51,7 +51,7 @@ AddNormArgs forward_args(Inputs& inputs, const Norm& n, bool layer) {
   return args;
 }
 
-// Consistent inputs of backward: the statistics come from the forward.
+// Consistent inputs for the backward pass: the statistics come from the forward pass.
 AddNormBackwardArgs backward_args(Inputs& inputs, const Norm& n, bool layer) {
   Inputs forward_inputs(inputs.runtime());
   Norm plain = n;

@@ -14,7 +14,7 @@ struct Step {
   double step = 3;
   bool decay = true;
   double momentum = 0.9;                             // SGD
-  bool narrow_first = false, narrow_second = false;  // Adam: moments in bf16
+  bool narrow_first = false, narrow_second = false;  // Adam: bf16 moments
   Layout layout;
   bool real = false, large = false;
 
@@ -23,7 +23,7 @@ struct Step {
     return fmt::format("{} step={} {}{}", shape.str(), step, describe(type, layout),
                        decay ? "" : " no decay");
   }
-  // The value and its remainder are compared as the master that they represent.
+  // The value and its remainder are compared as the master weight that they represent.
   double tolerance() const { return kernels::tolerance(accumulator(type), 8); }
 };
 
@@ -210,7 +210,7 @@ Case grad_scale_case(int64_t n, double max_norm, bool real) {
   return {.kernel = "grad_scale",
           .name = fmt::format("n={} max_norm={}", n, max_norm),
           .dtype = DType::f64,
-          .tolerance = 0x1p-50,  // the order is given; a root and two divisions
+          .tolerance = 0x1p-50,  // the order is fixed; a root and two divisions
           .real = real,
           .make = [=](Runtime& runtime) {
             Inputs inputs(runtime);

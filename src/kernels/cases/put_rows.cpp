@@ -9,7 +9,7 @@ struct Put {
   int64_t tokens = 1, pages = 1, page = 1, heads = 1, width = 1;
   DType type = DType::f32;
   Layout layout = {};
-  bool by_head = false;  // a head's rows of a page lie side by side
+  bool by_head = false;  // the rows of a head are contiguous within a page
 };
 
 Case case_of(const Put& p) {
@@ -20,7 +20,8 @@ Case case_of(const Put& p) {
           .tolerance = tolerance(DType::f64, 1),  // a copy
           .make = [p](Runtime& runtime) {
             Inputs inputs(runtime);
-            std::vector<double> rows;  // every fifth stays; the others go backwards
+            // Every fifth token is skipped; the others are in reverse order.
+            std::vector<double> rows;
             for (int64_t t = 0; t < p.tokens; ++t)
               rows.push_back(t % 5 == 3 ? -1 : static_cast<double>(p.pages * p.page - 1 - t));
             const Shape shape = p.by_head ? Shape{p.pages, p.heads, p.page, p.width}

@@ -11,7 +11,7 @@ struct Rotation {
   int64_t tokens = 1, heads = 1, width = 2, half = 1;
   DType type = DType::f32;
   bool interleaved = false, inverse = false;
-  bool in_place = false, packed = false;  // packed: the heads of a wider row
+  bool in_place = false, packed = false;  // packed: heads are part of a wider row
   Layout layout;
   bool real = false, large = false;
 
@@ -95,8 +95,8 @@ void add_rope_cases(std::vector<Case>& cases) {
       }
     }
     if (!trained(type)) continue;
-    // Queries and keys of a Llama with 12 heads and 4 groups where their product left them, and
-    // their gradients.
+    // Queries and keys of a Llama with 12 heads and 4 groups, in place in the fused product's
+    // output, and their gradients.
     for (const bool inverse : {false, true}) {
       add({.tokens = 4096,
            .heads = 12 + 4,

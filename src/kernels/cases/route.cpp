@@ -14,9 +14,9 @@ namespace {
 // Spacing of logits. Rounding must not decide which experts are chosen, since back-ends round
 // differently.
 enum class Spacing {
-  apart,  // neighbours of a token by 6 / E, give or take a quarter of that
-  ties,   // whole numbers, many alike
-  nans,   // apart; every fifth is a NaN
+  apart,  // a token's logits are 6 / E apart, give or take a quarter of that
+  ties,   // integers, many of them equal
+  nans,   // like apart, but every fifth is a NaN
 };
 
 struct Routing {
@@ -83,7 +83,7 @@ Tensor router_logits(Inputs& inputs, const char* name, const Routing& r) {
   return inputs.values(name, {r.tokens, r.experts}, r.type, values);
 }
 
-// The bias has steps larger than all scores of a token, so that no two sums are close.
+// The bias has steps larger than the range of a token's scores, so that no two sums are close.
 Tensor bias_of(Inputs& inputs, const Routing& r) {
   const bool plain = r.form.score == RouterScore::softmax && !r.form.softmax_first;
   std::vector<double> values;
@@ -101,7 +101,8 @@ RouteArgs route_args(Inputs& inputs, const Routing& r) {
   return args;
 }
 
-// A probability is wrong by the rounding of its exponent, and by that of a sum over the experts.
+// Relative error of a probability: the rounding of its exponent, and that of a sum over the
+// experts.
 double router_roundings(const Routing& r) { return 16 + std::sqrt(static_cast<double>(r.experts)); }
 
 Case route_case(const Routing& r) {
@@ -118,7 +119,7 @@ Case route_case(const Routing& r) {
           }};
 }
 
-// The choice comes from the forward. Of the E gradients of a token, possibly only k are not zero.
+// The choice comes from the forward pass. As few as k of a token's E gradients are not zero.
 Case route_backward_case(const Routing& r) {
   const double zeros = std::sqrt(static_cast<double>(r.experts) / static_cast<double>(r.k));
   return {.kernel = "route_backward",
@@ -210,7 +211,7 @@ struct Losses {
   std::string str() const { return routing().str() + fmt::format(" s={}", segments); }
 };
 
-// Sums of terms of one sign.
+// All terms of the sums have the same sign.
 Case router_sums_case(const Losses& l) {
   return {
       .kernel = "router_sums",
@@ -234,7 +235,7 @@ Case router_sums_case(const Losses& l) {
       }};
 }
 
-// Balance and z are such that each adds about as much as is there.
+// balance and z are chosen so that each term adds about as much as dlogits already holds.
 RouterLossBackwardArgs loss_backward_args(Inputs& inputs, const Losses& l) {
   const int64_t choices = std::max<int64_t>(l.tokens / l.segments * l.k, 1);
   const auto experts = static_cast<double>(l.experts);
@@ -300,7 +301,7 @@ Case counts_case(const Counted& c) {
           .name = fmt::format("t={} k={} e={}{} beta={} {}", c.tokens, c.k, c.experts,
                               c.rows ? " rows" : "", c.beta, name(c.type)),
           .dtype = c.type,
-          .tolerance = tolerance(DType::f64, 1),  // whole numbers
+          .tolerance = tolerance(DType::f64, 1),  // integers
           .make = [c](Runtime& runtime) {
             Inputs inputs(runtime);
             const Shape slots = {c.tokens, c.k};
@@ -376,7 +377,8 @@ void add_route_cases(std::vector<Case>& cases) {
                               .form = {.score = RouterScore::sigmoid, .normalised = true},
                               .spacing = Spacing::nans}));
   for (const Routing& r : routings()) {
-    // The one weight of a token would always be 1, and its gradient what rounding leaves of 0.
+    // With k = 1 and normalisation the weight is always 1, and its gradient is only the rounding
+    // error of 0.
     if (!r.form.normalised || r.k > 1) cases.push_back(route_backward_case(r));
   }
   for (const Losses& l : losses()) cases.push_back(router_sums_case(l));

@@ -9,10 +9,10 @@ namespace {
 
 struct Sampled {
   int64_t rows = 1, width = 1;
-  double scale = 3;  // of the logits
+  double scale = 3;  // of logits
   DType type = DType::f32;
   Layout layout = {};
-  std::vector<double> rules = {};  // of all rows; empty: each has others
+  std::vector<double> rules = {};  // for all rows; empty: each row has its own
   bool real = false;
 
   std::string str() const {

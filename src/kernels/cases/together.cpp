@@ -9,8 +9,8 @@
 namespace megatron::kernels {
 namespace {
 
-// Tensors of a list: of one unit of a launch's work and of several, empty ones, and some that do
-// not begin where vectors do.
+// Tensors of a list: of one unit of a launch's work and of several, empty ones, and some that are
+// not aligned to vectors.
 struct Listed {
   Shape shape;
   Layout layout;
@@ -24,7 +24,7 @@ std::vector<Listed> listed() {
   return all;
 }
 
-// Makes the tensors of one call.
+// Creates the tensors of one call.
 class Maker {
  public:
   Maker(Inputs& inputs, DType type) : inputs_(inputs), type_(type) {}
@@ -59,7 +59,7 @@ class Maker {
   int number_ = -1;
 };
 
-// Numbers of a step; some tensors have another learning rate, some no weight decay.
+// Scalars of a step. Some tensors have another learning rate, some have no weight decay.
 struct Numbers {
   Tensor lr, other_lr, weight_decay, step, scale;
 
@@ -118,7 +118,7 @@ SumOfSquaresArgs squares_call(Maker& make) {
                                           {ceil_div(x.elements(), kNormBlock)}, DType::f64)};
 }
 
-// A Case of a list of calls; `call` makes one.
+// A Case for a list of calls; `call` creates each.
 template <class Call>
 Case together_case(std::string kernel, std::string_view what, DType type, double tolerance,
                    Call call) {

@@ -48,7 +48,7 @@ ValueAndSlope<C> evaluate(Activation function, C x) {
 template <class C>
 struct Gated {
   C gate, factor;
-  bool gate_passes, up_passes;  // gradients
+  bool gate_passes, up_passes;  // whether gradients pass
 
   template <class Args>
   Gated(const Args& args, C x, C up) : gate(x), factor(up), gate_passes(true), up_passes(true) {

@@ -39,10 +39,10 @@ class Visibility {
   std::vector<int64_t> q_, k_, begins_;
 };
 
-// The score of a query-key product, and its derivative with respect to the product.
+// The score of a query-key product, and its derivative by the product.
 template <class C>
 struct Score {
-  C scale, cap;  // cap 0: none
+  C scale, cap;  // cap 0: uncapped
   C operator()(C product) const {
     return cap == 0 ? scale * product : cap * std::tanh(scale * product / cap);
   }
@@ -53,8 +53,8 @@ Score<C> score_of(const Args& args) {
   return {static_cast<C>(args.scale), static_cast<C>(args.soft_cap)};
 }
 
-// Row of scores -> probabilities in place, 0 where hidden; returns log sum exp of those that are
-// seen and of the sink (-infinity: none), -infinity when all is hidden.
+// Replaces a row of scores by probabilities, 0 for hidden keys. Returns the log sum exp of the
+// visible scores and of the sink (-infinity: none), -infinity if all are hidden.
 template <class C>
 C softmax_row(std::vector<C>& scores, const Visibility& visible, int64_t b, int64_t i, C sink) {
   constexpr C kHidden = -std::numeric_limits<C>::infinity();
@@ -89,7 +89,7 @@ void accumulate(const Tensor& out, double beta, std::vector<C> gradient) {
   store(out, gradient);
 }
 
-// dsinks of rows [B,N,T] with their deltas.
+// Gradients of sinks from rows [B,N,T] and their deltas.
 template <class C>
 void differentiate_sinks(const Tensor& sinks_tensor, const Accumulate& to,
                          const std::vector<C>& lse, const std::vector<C>& delta, int64_t queries) {
@@ -104,7 +104,7 @@ void differentiate_sinks(const Tensor& sinks_tensor, const Accumulate& to,
   accumulate(to.out, to.beta, gradient);
 }
 
-// [B,T,N,D] rows of dense copies, and the dropout factors.
+// Rows [B,T,N,D] of dense copies, and the dropout factors.
 template <class C>
 struct Heads {
   template <class Args>
@@ -142,7 +142,7 @@ struct Heads {
     for (int64_t i = 0; i < n; ++i) sum += a[i] * b[i];
     return sum;
   }
-  // keep / (1 - p) of the probabilities of one query.
+  // keep / (1 - p) for the probabilities of one query.
   void dropout_row(int64_t b, int64_t i, int64_t n, std::vector<C>& factors) const {
     std::fill(factors.begin(), factors.end(), C{1});
     if (mask.p == 0) return;
@@ -161,7 +161,7 @@ struct Heads {
   Visibility visible;
   const DropoutArgs::Mask& mask;
   std::vector<int64_t> samples;
-  std::vector<int64_t> table;  // of keys in pages
+  std::vector<int64_t> table;  // page table of the keys
   int64_t page = 1;
 };
 

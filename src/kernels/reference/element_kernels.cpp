@@ -1,4 +1,4 @@
-// Element-wise kernels, each from its formula as papers write it.
+// Element-wise kernels, each written as the formula of its paper.
 #include <algorithm>
 #include <cmath>
 

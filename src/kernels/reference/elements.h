@@ -50,8 +50,8 @@ void for_each_element(const Args& args, F formula) {
   }
 }
 
-// Checks an element-wise kernel's arguments, and sets its outputs to formula(C of each input): a C,
-// or a std::array of them. C is double for f64, else float.
+// Checks an element-wise kernel's arguments, and sets its outputs to formula(C of each input),
+// which returns a C or a std::array of them. C is double for f64, else float.
 template <class Args, class F>
 void for_each_element(const Args& args, F formula) {
   check(args);

@@ -6,7 +6,7 @@
 namespace megatron::kernels::reference {
 namespace {
 
-// Rows of a table for the ids; -1 if the table does not have the row.
+// Table rows of the ids; -1 if the table does not have the row.
 template <class Args>
 std::vector<int64_t> rows_of(const Args& args, int64_t vocabulary) {
   std::vector<int64_t> rows = load_integers(args.ids);

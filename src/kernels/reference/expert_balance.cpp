@@ -11,7 +11,7 @@ namespace {
 
 constexpr double kMinLoad = 1e-8;
 
-// The score by which an expert is chosen; logits: of the token.
+// The score that an expert is chosen by. logits: of the token.
 template <class C>
 C choice_score(const RouterForm& form, const std::vector<C>& logits, size_t first, size_t experts,
                size_t e) {
@@ -27,7 +27,7 @@ C choice_score(const RouterForm& form, const std::vector<C>& logits, size_t firs
   return std::exp(x - most - std::log(sum));
 }
 
-// The n-th highest, from 1 on; NaN is the lowest value.
+// The n-th highest value, n counting from 1; NaN is the lowest value.
 template <class C>
 C nth_highest(std::vector<C> values, size_t n) {
   for (C& value : values)

@@ -6,7 +6,7 @@
 namespace megatron::kernels::reference {
 namespace {
 
-// Sums of the columns of a [K,M], rows in order.
+// Column sums of a [K,M], adding rows in order.
 template <class C>
 void sum_columns(const Tensor& a, const Accumulate& to) {
   const std::vector<C> values = load<C>(a);

@@ -6,7 +6,7 @@
 namespace megatron::kernels::reference {
 namespace {
 
-// weight_offset + weight, of each of `width` columns.
+// weight_offset + weight for each of `width` columns.
 template <class C>
 std::vector<C> factors(const Tensor& weight, double offset, int64_t width) {
   if (!weight.defined()) return std::vector<C>(width, C{1});

@@ -1,4 +1,4 @@
-// The dropout mask, element by element; contract in kernels/dropout.h.
+// The dropout mask, element by element; kernels/dropout.h has the contract.
 #pragma once
 
 #include "base/philox.h"

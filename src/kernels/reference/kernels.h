@@ -1,6 +1,6 @@
-// The reference back-end's kernels; contracts in kernels/*.h. Each loads its inputs into dense rows
-// of the compute type (double for f64, else float), computes with plain loops, and stores with one
-// rounding; so outputs may alias inputs.
+// The reference kernels; kernels/*.h has their contracts. Each loads its inputs into dense rows of
+// the compute type (double for f64, else float), computes with plain loops, and stores with one
+// rounding, so outputs may alias inputs.
 #pragma once
 
 #include "device/stream.h"

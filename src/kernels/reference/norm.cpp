@@ -18,7 +18,7 @@ void add_residual(const AddNormArgs& args) {
 template <class C>
 void normalise(const AddNormArgs& args, NormKind kind, Stream& stream) {
   if (args.sum.defined()) add_residual<C>(args);
-  const std::vector<C> s = load<C>(args.sum.defined() ? args.sum : args.x);  // as stored
+  const std::vector<C> s = load<C>(args.sum.defined() ? args.sum : args.x);  // the sum as stored
   std::vector<C> weight = load<C>(args.weight);
   const std::vector<C> bias = load<C>(args.bias);
   for (C& w : weight) w += static_cast<C>(args.weight_offset);

@@ -35,7 +35,7 @@ C softplus(C x) {
   return std::max<C>(x, 0) + std::log1p(std::exp(-std::abs(x)));
 }
 
-// Score of a single logit, and its slope.
+// Score of a single logit, and its derivative.
 template <class C>
 C score(RouterScore kind, C x) {
   return kind == RouterScore::sigmoid ? sigmoid(x) : std::sqrt(softplus(x));
@@ -46,7 +46,7 @@ C slope(RouterScore kind, C x) {
   return sigmoid(x) / (2 * std::sqrt(softplus(x)));
 }
 
-// Indices of the k highest, in descending order; of equal values the lower one first.
+// Indices of the k highest values, in descending order; lower indices first among equal values.
 template <class C>
 std::vector<int64_t> highest(std::span<const C> values, int64_t k) {
   std::vector<int64_t> order(values.size());
@@ -60,7 +60,7 @@ std::vector<int64_t> highest(std::span<const C> values, int64_t k) {
   return order;
 }
 
-// Minus infinity for experts of groups that are not chosen.
+// Sets the values of experts outside the chosen groups to -infinity.
 template <class C>
 void limit_groups(const RouterForm& form, std::vector<C>& values) {
   if (form.chosen_groups == form.groups) return;

@@ -1,4 +1,4 @@
-// The oracle: plain loops on host memory.
+// The reference back-end, the oracle of tests: plain loops on host memory.
 #pragma once
 
 #include "kernels/table.h"
