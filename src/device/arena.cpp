@@ -26,7 +26,7 @@ class HostRange final : public AddressRange {
   explicit HostRange(int ranks) {
     // Reserves only address space, as much as there is memory; a page uses memory when it is first
     // touched. The size is halved while the system limits address space.
-    constexpr int64_t kAddressSpace = int64_t{1} << 46;  // half of what a process has
+    constexpr int64_t kAddressSpace = int64_t{1} << 46;  // half of a process's address space
     const int64_t share = kAddressSpace / kMemoryClasses / ranks;
     for (size_ = std::min(std::max(available_memory(), int64_t{1} << 30), share);
          size_ >= kMinRange; size_ /= 2) {

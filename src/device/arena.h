@@ -20,8 +20,8 @@
 
 namespace megatron {
 
-// offload: host memory for data that does not stay on the device. On a device that computes in host
-// memory it is a separate class, too.
+// offload: host memory for data that does not stay on the device. It is a separate class even if
+// the device computes in host memory.
 enum class MemoryClass {
   parameters,
   gradients,
@@ -60,8 +60,8 @@ class Storage {
   bool owned_;
 };
 
-// Address range of an arena. Host memory is reserved and touched on use; meta has none; CUDA maps
-// memory as the arena grows.
+// Address range of an arena. Host memory is reserved, and committed on first use; meta has none;
+// CUDA maps memory as the arena grows.
 class AddressRange {
  public:
   virtual ~AddressRange() = default;
@@ -69,7 +69,7 @@ class AddressRange {
   // Makes [0, bytes) usable. Throws Error, without any change, if the device has no more memory.
   virtual void grow(int64_t bytes) = 0;
 };
-std::unique_ptr<AddressRange> reserve_host_memory(int ranks);  // of this process
+std::unique_ptr<AddressRange> reserve_host_memory(int ranks);  // ranks in this process
 std::unique_ptr<AddressRange> reserve_no_memory();             // meta
 
 // Notified of an arena's blocks in the order in which they are allocated and released. Empty blocks
@@ -87,7 +87,7 @@ class Arena : public std::enable_shared_from_this<Arena> {
   static std::shared_ptr<Arena> make(Device device, MemoryClass memory_class, int ranks = 1);
 
   // Allocates a block aligned to 64 bytes, with undefined contents. Throws Error naming class,
-  // bytes and label if there is no memory left. Zero bytes give a storage without block.
+  // bytes and label if there is no memory left. Zero bytes give a storage without a block.
   std::shared_ptr<Storage> allocate(int64_t bytes, std::string_view label);
   // The same without a Storage: returns the block's offset, which is passed to give_back() with its
   // bytes, above 0.
@@ -96,10 +96,10 @@ class Arena : public std::enable_shared_from_this<Arena> {
 
   Device device() const { return device_; }
   MemoryClass memory_class() const { return class_; }
-  int64_t in_use() const;                            // bytes handed out now
-  int64_t high_water() const;                        // end of the highest block ever handed out
-  void set_limit(int64_t bytes) { limit_ = bytes; }  // allocate throws beyond it
-  void listen(ArenaListener* listener);              // borrowed; null: nobody, the default
+  int64_t in_use() const;                            // bytes allocated now
+  int64_t high_water() const;                        // end of the highest block ever allocated
+  void set_limit(int64_t bytes) { limit_ = bytes; }  // allocate() throws beyond it
+  void listen(ArenaListener* listener);              // borrowed; null, the default: none
   // On meta: another arena with the same free blocks and high-water mark. Blocks currently
   // allocated here stay allocated there.
   std::shared_ptr<Arena> copy() const;
@@ -114,7 +114,7 @@ class Arena : public std::enable_shared_from_this<Arena> {
   // adjacent ones merged.
   void note();
   std::vector<Extent> noted();
-  bool is_free(std::span<const Extent> extents) const;  // nothing of them is handed out now
+  bool is_free(std::span<const Extent> extents) const;  // no part of them is allocated now
 
  private:
   Arena(Device device, MemoryClass memory_class, std::unique_ptr<AddressRange> range);

@@ -6,11 +6,11 @@
 
 namespace megatron {
 
-// Only on CUDA; on other devices all are 0. Calls captured in a CUDA graph count when they are
-// captured, and not when the graph is launched.
+// Only on CUDA; 0 on other devices. Calls captured in a CUDA graph count once, at capture, not when
+// the graph is launched.
 struct CallCounts {
-  int64_t attention_library = 0, attention_own = 0;     // forward and backward, a call each
-  int64_t epilogues_fused = 0, epilogues_separate = 0;  // of matrix products that have one
+  int64_t attention_library = 0, attention_own = 0;     // one for each forward and backward call
+  int64_t epilogues_fused = 0, epilogues_separate = 0;  // of matrix products with an epilogue
 
   CallCounts operator-(const CallCounts& before) const {
     return {attention_library - before.attention_library, attention_own - before.attention_own,

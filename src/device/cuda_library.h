@@ -10,7 +10,7 @@ namespace megatron {
 struct CudaLibrary {
   std::string name;       // "cuBLASLt", "cuDNN", "NCCL" or "NVRTC"
   std::string version;    // "13.1.0"; empty: not found
-  std::string path;       // of the file that was loaded, or refused; empty: not found
+  std::string path;       // of the file that was loaded or rejected; empty: not found
   std::string needed_by;  // "matrix products"
   bool required = false;  // CUDA cannot be used without it
   std::string why_not;    // why it cannot be used and what to do, in one line; empty: usable

@@ -15,8 +15,9 @@
 namespace megatron {
 namespace {
 
-// The shared object makes its plugin by a function of this name and type. It returns null, and the
-// reason as a null-terminated string, if there is no device or the program is another build.
+// The shared object exports a function of this name and type, which creates its plugin. It returns
+// null, and the reason as a null-terminated string, if there is no device or the program is another
+// build.
 constexpr const char* kMakePlugin = "megatron_cuda_plugin";
 using MakePlugin = const CudaPlugin* (*)(const char* interface, char* why_not, size_t size);
 // Fills in the library of that name, or all for an empty name; returns false if the program is
@@ -50,7 +51,7 @@ Opened open_plugin() {
     return opened;
   }
   opened.state.built = true;
-  open_driver_library("libcuda.so.1");  // CUDA's runtime asks the loader alone
+  open_driver_library("libcuda.so.1");  // CUDA's runtime only searches through the loader
   // Never closed: storages and streams use its functions until the program ends.
   opened.library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (opened.library == nullptr) {

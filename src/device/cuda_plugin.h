@@ -2,7 +2,7 @@
 // and src/comm/gpu/nccl, which opens NVIDIA's libraries on first use (cuda_library.h). It is opened
 // when CUDA is first requested, so that one program runs on machines with and without a GPU, its
 // driver and its libraries, and can report what it found. This room uses the shared object through
-// the interface below; other rooms find theirs by cuda_symbol().
+// the interface below; other rooms look up their functions with cuda_symbol().
 #pragma once
 
 #include <cstdint>
@@ -30,9 +30,9 @@ struct CudaDevice {
 class DeviceTimer {
  public:
   virtual ~DeviceTimer() = default;
-  // Times the work queued between the two calls. The device starts it only when end() is called, so
-  // that it never waits for the host in between, but after at most 50 ms, since the host blocks
-  // when a device's queue, of about a thousand launches, is full.
+  // Times the work queued between the two calls. The device starts it when end() is called, so that
+  // it never waits for the host in between, but after at most 50 ms, since the host blocks once a
+  // device's queue of about a thousand launches is full.
   virtual void begin() = 0;
   // Returns the seconds once that work is done.
   virtual double end() = 0;
@@ -67,7 +67,7 @@ class CudaPlugin {
   virtual void copy(void* to, const void* from, int64_t bytes, Stream& stream) const = 0;
   virtual void fill(void* to, int value, int64_t bytes, Stream& stream) const = 0;
   // The same between any combination of host and device, after all work queued on the device
-  // before; done when the call returns.
+  // before. Returns when the copy is done.
   virtual void copy_now(void* to, const void* from, int64_t bytes, Device device) const = 0;
 };
 
@@ -76,20 +76,20 @@ class CudaPlugin {
 struct CudaState {
   const CudaPlugin* plugin = nullptr;
   std::string why_not;
-  bool built = false;  // the shared object lies next to the program
+  bool built = false;  // the shared object exists next to the program
 };
 const CudaState& cuda_state();
 
-// Called for ranks with a GPU each, before CUDA is requested: kernels are loaded when CUDA is
-// opened, unless the environment's CUDA_MODULE_LOADING says otherwise. CUDA would load each kernel
-// on its first call, and may then wait for the device: for NCCL calls that wait for other ranks,
-// which may wait for this one.
+// Called before CUDA is requested if several ranks have a GPU each. Loads all kernels when CUDA is
+// opened, unless the environment's CUDA_MODULE_LOADING says otherwise. By default CUDA loads each
+// kernel on its first call and may then wait for the device: for NCCL calls that wait for other
+// ranks, which may wait for this one.
 void load_kernels_at_once();
 
-// Throws Error with the reason why there is none and what to do.
+// Throws Error with the reason and what to do if there is no plugin.
 const CudaPlugin& cuda_plugin();
 
-// A function that the open shared object exports; throws Error if it has none of that name.
+// Returns a function that the open shared object exports. Throws Error if it has none of that name.
 void* cuda_symbol(const char* name);
 
 }  // namespace megatron

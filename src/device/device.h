@@ -6,8 +6,8 @@
 
 namespace megatron {
 
-// reference: plain loops on host memory, the oracle. cpu: the host's tuned kernels. meta: shapes
-// only, no data.
+// reference: plain loops on host memory, the oracle. cpu: optimised kernels of the host. meta:
+// shapes only, no data.
 enum class DeviceKind { reference, cpu, cuda, meta };
 
 std::string_view name(DeviceKind kind);

@@ -7,7 +7,7 @@ namespace megatron {
 
 // Returns the dlopen() handle of "libcuda.so.1" or "libnvidia-ml.so.1", found by the loader or in a
 // folder that containers, WSL and some systems use; null if there is none. Later calls of dlopen()
-// find an open library by its name. root: in place of "/", for tests.
+// find an open library by its name. root replaces "/" in tests.
 void* open_driver_library(const std::string& soname, const std::string& root = "/");
 
 }  // namespace megatron

@@ -12,13 +12,13 @@
 namespace megatron {
 
 struct GpuReading {
-  int clock = 0, most_clock = 0;      // MHz of the multiprocessors; the highest that it may have
+  int clock = 0, most_clock = 0;      // MHz of the multiprocessors: current and maximum
   double power = 0, power_limit = 0;  // W
   int temperature = 0;                // degrees Celsius
 };
 
 // Formats "SM clock 1755 to 1980 MHz (most 1980), power 412 to 690 W (limit 700 W), 61 C at the
-// end" from readings in order of time, at least one; omits values that no reading has.
+// end" from at least one reading, in order of time. Omits values that no reading has.
 std::string describe(std::span<const GpuReading> readings);
 
 class GpuSensors {

@@ -1,4 +1,4 @@
-// Separate arenas for recorded work (recorded_part.h): their memory is free whenever the work is
+// Separate arenas for recorded work (recorded_part.h). Their memory is free whenever the work is
 // queued again, whatever else is in flight.
 #pragma once
 
@@ -28,7 +28,7 @@ class OwnArenas {
     Runtime& runtime_;
   };
 
-  int64_t high_water(MemoryClass memory_class) const;  // 0 of other classes; not during a Use
+  int64_t high_water(MemoryClass memory_class) const;  // 0 for other classes; not during a Use
 
  private:
   std::array<std::shared_ptr<Arena>, 2> arenas_;

@@ -1,4 +1,4 @@
-// Recorded work (recording.h) and the memory that it takes from a runtime's arenas.
+// Recorded work (recording.h) and the memory that it uses in a runtime's arenas.
 #pragma once
 
 #include <array>
@@ -12,15 +12,15 @@ namespace megatron {
 
 class RecordedPart {
  public:
-  // True if nothing else is kept in the work's memory. Otherwise the work must not be queued, since
-  // it would overwrite it.
+  // True if nothing else occupies the work's memory. If false, the work must not be queued, since
+  // it would overwrite that.
   bool memory_is_free() const;
   void queue() { work_->queue(); }
 
  private:
   friend class PartRecording;
   struct Memory {
-    Arena* arena = nullptr;  // the runtime's when it was recorded
+    Arena* arena = nullptr;  // the runtime's arena during recording
     std::vector<Arena::Extent> extents;
   };
   std::unique_ptr<RecordedWork> work_;

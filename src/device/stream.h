@@ -73,14 +73,14 @@ class Stream {
   // Counts of all calls so far.
   CallCounts& calls() { return calls_; }
 
-  // Borrowed; null, the default: not watched.
+  // Borrowed; null, the default, for no watcher.
   void watch(StreamWatcher* watcher) { watcher_ = watcher; }
   StreamWatcher* watcher() const { return watcher_; }
 
   virtual Event record() = 0;                 // reached when all work queued so far is done
   virtual void wait(const Event& event) = 0;  // later work of this stream starts after the event
   virtual void synchronize() = 0;  // blocks the host until all work queued so far is done
-  // True if work is recorded instead of queued (device/recording.h); it must not be waited for
+  // True if work is recorded instead of queued (device/recording.h). The host must not wait for it
   // then.
   virtual bool recording() const { return false; }
 
@@ -95,7 +95,7 @@ class Stream {
   StreamWatcher* watcher_ = nullptr;
 };
 
-// Streams of the reference, cpu and meta devices. CUDA's are made by its plugin
+// Stream of the reference, cpu and meta devices. CUDA's streams come from its plugin
 // (device/cuda_plugin.h).
 class HostStream final : public Stream {
  public:
@@ -109,8 +109,9 @@ class HostStream final : public Stream {
 class Runtime {
  public:
   // Throws Error for a device that does not exist, and for threads < 1. On meta no thread is
-  // started: kernels only request the scratch memory that those of `planned` take with this number
-  // of threads. ranks: number of ranks that compute in this process, which share its address space.
+  // started: kernels only request the scratch memory that the kernels of `planned` would use with
+  // this number of threads. ranks: number of ranks that compute in this process, which share its
+  // address space.
   Runtime(Device device, int threads, DeviceKind planned = DeviceKind::cpu, int ranks = 1);
 
   Device device() const { return device_; }

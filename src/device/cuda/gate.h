@@ -14,7 +14,7 @@ class RecordingGate {
  public:
   // Held by the capturing thread; captures run one after another.
   std::unique_lock<std::shared_mutex> record();
-  void recorded();  // before that lock is given up
+  void recorded();  // call before releasing that lock
   // Held while the whole device is synchronised. Throws InternalError in the capturing thread.
   std::shared_lock<std::shared_mutex> wait_for_device();
 

@@ -28,7 +28,7 @@ void queue(void* to, const void* from, size_t bytes, cudaStream_t stream) {
 bool is_reached(cudaEvent_t event) {
   const cudaError_t state = cudaEventQuery(event);
   if (state == cudaErrorNotReady) {
-    cudaGetLastError();  // it is an answer, not an error of this thread
+    cudaGetLastError();  // clears the error: the result answers the question
     return false;
   }
   check(state, "cudaEventQuery");
@@ -56,7 +56,7 @@ class HostCopies::Ring {
   struct Buffer {
     std::byte* data = nullptr;
     cudaEvent_t used = nullptr;
-    cudaStream_t stream = nullptr;  // that it was last used in
+    cudaStream_t stream = nullptr;  // stream that used it last
     bool free = true;
   };
 
@@ -106,13 +106,13 @@ class HostCopies::Ring {
   ~Ring() {
     for (const Buffer& buffer : buffers_) {
       if (buffer.used != nullptr) cudaEventDestroy(buffer.used);
-      cudaFreeHost(buffer.data);  // waits for who still copies
+      cudaFreeHost(buffer.data);  // waits for copies in progress
     }
   }
 
-  // Takes a buffer that the GPU has finished with, or one of this stream, after waiting for it. One
-  // of another stream is not waited for: it may wait for another rank, and that rank for the caller
-  // here.
+  // Takes a free buffer that the GPU has finished with, or one last used by this stream, after
+  // waiting for it. Buffers of other streams are not waited for: they may wait for another rank,
+  // which may wait for this one.
   Taken take(cudaStream_t stream) {
     Buffer* found = nullptr;
     bool reached = false;
@@ -187,7 +187,7 @@ bool HostCopies::copy(void* to, const void* from, int64_t bytes, int device, cud
   const bool writes = target == cudaMemoryTypeDevice && source == cudaMemoryTypeUnregistered;
   const bool reads = source == cudaMemoryTypeDevice && target == cudaMemoryTypeUnregistered;
   if (!writes && !reads) return false;
-  const MemoryWhileRecording allowed;  // of another stream of this thread
+  const MemoryWhileRecording allowed;  // for a recording of another stream of this thread
   Ring* const ring = this->ring(device);
   if (ring == nullptr) return false;
   std::deque<std::pair<Piece, Ring::Taken>> in_flight;

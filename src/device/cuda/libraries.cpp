@@ -24,11 +24,10 @@ constexpr int kMinNcclMinor = 18;
 
 struct Kind {
   const char* name;
-  const char* file;  // how its file's name begins
+  const char* file;  // prefix of its file's name
   const char* needed_by;
-  const char* package;  // of pip, without "nvidia-"
-  bool
-      package_of_cuda;  // that package's name ends in -cu12 for CUDA 12 alone, else in -cu12, -cu13
+  const char* package;   // pip package without "nvidia-"
+  bool package_of_cuda;  // its name has the suffix -cu12 for CUDA 12 only; else -cu12 or -cu13
   bool required;
 };
 constexpr std::array<Kind, 4> kKinds = {{
@@ -41,8 +40,8 @@ constexpr std::array<NvidiaLibrary, 4> kAll = {NvidiaLibrary::cublas_lt, NvidiaL
                                                NvidiaLibrary::nccl, NvidiaLibrary::nvrtc};
 const Kind& kind_of(NvidiaLibrary library) { return kKinds[static_cast<size_t>(library)]; }
 
-// cuDNN's sublibraries, which it opens by name on demand. The first reports its version: libcudnn
-// itself only asks that one, and ends the program if it is not found.
+// cuDNN's sublibraries, which it opens by name on demand. The first reports the version: libcudnn
+// itself only forwards to it, and ends the program if it is not found.
 constexpr std::array<const char*, 4> kCudnnParts = {"_graph", "_heuristic", "_engines_precompiled",
                                                     "_engines_runtime_compiled"};
 
@@ -170,7 +169,8 @@ class Opening {
     const std::string known = loaders_file();
     if (library_ == NvidiaLibrary::cudnn && !known.empty() && is_named(known)) add(known);
     if (library_ == NvidiaLibrary::cudnn) {
-      // A cuDNN for CUDA 12 and one for 13 have the same name; the one next to cuBLASLt fits.
+      // cuDNN for CUDA 12 and for CUDA 13 have the same file name. The one next to cuBLASLt
+      // matches.
       const std::string products = opened(NvidiaLibrary::cublas_lt).path;
       const std::string next_to_it = products.substr(0, products.rfind('/') + 1);
       add(next_to_it + soname_);
@@ -181,7 +181,7 @@ class Opening {
     return files;
   }
 
-  // Empty: the loader finds none, or none that can be opened.
+  // Empty if the loader finds no file, or none that can be opened.
   std::string loaders_file() {
     void* const handle = dlopen(soname_.c_str(), RTLD_LAZY | RTLD_LOCAL);
     if (handle != nullptr) {
@@ -255,7 +255,7 @@ class Opening {
         if (reports)
           return fmt::format("{}, a part of {}, is not found; install {}", file, path, install());
       } else if (reports) {
-        // A sublibrary stays loaded after it is closed, and another cuDNN would use it as its own.
+        // A sublibrary stays loaded after it is closed, and another cuDNN would use it.
         decided_ = true;
         const std::string why_not = why_not_versions(opened, path, version);
         if (!why_not.empty())
@@ -265,8 +265,8 @@ class Opening {
     return "";
   }
 
-  // NVRTC opens its headers, libnvrtc-builtins.so.13.0, only by name when it compiles, and fails
-  // then if the loader does not find them. So they are opened here wherever they are.
+  // NVRTC opens libnvrtc-builtins.so.13.0 by name when it compiles, and fails if the loader does
+  // not find it. So it is opened here, wherever it is.
   std::string why_not_nvrtc(void* handle, const std::string& path) const {
     const LibraryVersion version = LibraryVersion::of(version_number(library_, handle));
     const std::string file = part(path, "-builtins", fmt::format(".{}", version.minor));
@@ -317,7 +317,7 @@ class Opening {
   struct Close {
     void operator()(void* handle) const { dlclose(handle); }
   };
-  std::unique_ptr<void, Close> known_;  // the loader's own, until a file is taken
+  std::unique_ptr<void, Close> known_;  // the loader's own, until a file is opened
   bool decided_ = false;                // no other file can be tried
   CudaLibrary found_;
 };

@@ -1,7 +1,7 @@
-// NVIDIA's libraries, which the plugin opens on first use: a library that is missing or of another
+// NVIDIA's libraries, which the plugin opens on first use. A library that is missing or of another
 // version disables only what needs it. The plugin is not linked with them. Their functions are
 // called by the names that NVIDIA's headers declare; files of kernels/cuda and comm/gpu/nccl define
-// these as calls of the result of function_of().
+// these as calls through function_of().
 #pragma once
 
 #include <string>
@@ -20,7 +20,7 @@ enum class NvidiaLibrary { cublas_lt, cudnn, nccl, nvrtc };
 // built without NVIDIA's libraries (build.h) reports all of them, without a version and a path.
 const CudaLibrary& opened(NvidiaLibrary library);
 
-// The library of that name, or all for an empty name; none for a plugin built without them.
+// The library of that name, or all for an empty name; none if the plugin was built without them.
 std::vector<CudaLibrary> opened_libraries(std::string_view name);
 
 // A function of the opened library. Throws Error if the library cannot be used, or if this version

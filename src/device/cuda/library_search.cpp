@@ -68,7 +68,7 @@ class Search {
     folders.push_back(fs::path(folder).lexically_normal());
   }
 
-  std::vector<fs::path> places_;  // without links
+  std::vector<fs::path> places_;  // with symbolic links resolved
 };
 
 }  // namespace

@@ -9,16 +9,15 @@
 
 namespace megatron::cuda {
 
-// Value of an environment variable; empty: not set.
+// Returns the value of an environment variable; empty if it is not set.
 using Variable = std::function<std::string(const char* name)>;
 
 // Existing folders, in search order, each once:
 // - toolkits: below CUDA_HOME and CUDA_PATH, /usr/local/cuda, /usr/local/cuda-*, the latest version
 //   first, /usr/local/nvidia, and CONDA_PREFIX;
 // - Python packages, nvidia/*/lib and torch/lib, of VIRTUAL_ENV, CONDA_PREFIX, the installations
-// whose
-//   python3 is on the PATH, ~/.local, /usr/local, /usr, /opt/* and /opt/*/.venv.
-// root: in place of "/", for tests.
+//   with python3 on the PATH, ~/.local, /usr/local, /usr, /opt/* and /opt/*/.venv.
+// root replaces "/" in tests.
 std::vector<std::string> library_folders(const Variable& variable, const std::string& root = "/");
 
 // Folders of a list such as LD_LIBRARY_PATH.

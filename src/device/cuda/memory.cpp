@@ -15,7 +15,7 @@
 namespace megatron::cuda {
 namespace {
 
-constexpr unsigned kSince = 10020;  // the version of CUDA that brought these functions
+constexpr unsigned kSince = 10020;  // CUDA version that introduced these functions
 // A range grows by this share of itself, up to this number of bytes and up to its share of the
 // total for all ranges, so that mapping is rare and the memory mapped ahead is less than a plan
 // reserves for CUDA.
@@ -107,7 +107,7 @@ class DeviceRange final : public AddressRange {
     if (made == CUDA_ERROR_OUT_OF_MEMORY) return false;
     check(made, "cuMemCreate");
     const CUresult placed = driver_.map(at, size, 0, memory, 0);
-    driver_.release(memory);  // what is mapped lives until it is unmapped
+    driver_.release(memory);  // mapped memory exists until it is unmapped
     if (placed == CUDA_ERROR_OUT_OF_MEMORY) return false;
     check(placed, "cuMemMap");
     CUmemAccessDesc access{};
@@ -129,7 +129,7 @@ class DeviceRange final : public AddressRange {
   CUmemAllocationProp properties_{};
   CUdeviceptr base_ = 0;
   int64_t size_ = 0, unit_ = 0, mapped_ = 0;
-  std::vector<int64_t> pieces_;  // bytes of each, in the order of addresses
+  std::vector<int64_t> pieces_;  // bytes of each, in address order
 };
 
 class PinnedRange final : public AddressRange {

@@ -25,7 +25,8 @@ std::unique_ptr<AddressRange> reserve_device_memory(int device, std::shared_ptr<
 std::unique_ptr<AddressRange> reserve_pinned_memory(
     std::vector<std::shared_ptr<RecordingGate>> gates);
 
-// A copy must not cross the border of two pinned pieces; borders are at multiples of this.
+// Size of a piece of pinned memory. A copy must not cross its boundaries, which are multiples of
+// this.
 inline constexpr int64_t kPinnedPiece = int64_t{64} << 20;
 
 }  // namespace megatron::cuda

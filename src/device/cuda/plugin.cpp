@@ -102,7 +102,7 @@ class Plugin final : public CudaPlugin {
              devices_.size());
   }
 
-  // Calls f(to, from, bytes) for pieces that do not cross a border of pinned memory.
+  // Calls f(to, from, bytes) for pieces that do not cross a boundary of pinned memory.
   template <class F>
   static void each_piece(void* to, const void* from, int64_t bytes, F&& f) {
     auto* target = static_cast<std::byte*>(to);
@@ -126,7 +126,7 @@ class Plugin final : public CudaPlugin {
   std::vector<CudaDevice> devices_;
   mutable WaitedStreams waited_{static_cast<int>(devices_.size())};
   std::vector<std::shared_ptr<RecordingGate>> gates_;  // by device
-  std::vector<std::shared_ptr<RangeCount>> ranges_;    // likewise
+  std::vector<std::shared_ptr<RangeCount>> ranges_;    // by device
   mutable HostCopies host_copies_{static_cast<int>(devices_.size())};
   std::string versions_;
 };

@@ -18,7 +18,7 @@ class Graph final : public RecordedWork {
           "--inference-dynamic-batching-num-cuda-graphs 0)");
   }
   ~Graph() override { cudaGraphExecDestroy(executable_); }
-  // The work counts as work of the other streams, too.
+  // Also marks the other streams as busy with this work.
   void queue() override {
     MG_ASSERT(!stream_.recording());
     for (CudaStream* other : others_) stream_.wait(other->record());

@@ -23,7 +23,7 @@ void fail_for_memory(std::string_view failure) {
 void check(cudaError_t result, const char* what) {
   if (result == cudaSuccess) [[likely]]
     return;
-  cudaGetLastError();  // reported here; the next call is judged by itself
+  cudaGetLastError();  // clears the error, which is reported here, for the next call
   const std::string text = fmt::format("CUDA: {} failed: {}: {}", what, cudaGetErrorName(result),
                                        cudaGetErrorString(result));
   if (result == cudaErrorMemoryAllocation) fail_for_memory(text);

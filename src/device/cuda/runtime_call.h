@@ -6,9 +6,9 @@
 
 namespace megatron::cuda {
 
-// Throw Error: "CUDA: <what> failed: <CUDA's name and text of the error>"; what names the call or
-// the work, and what to change if known. OutOfMemory (device/cuda/out_of_memory.h) if memory is
-// lacking.
+// Throws Error: "CUDA: <what> failed: <CUDA's name and text of the error>". `what` names the call
+// or the work, and what to change if known. Throws OutOfMemory (device/cuda/out_of_memory.h) if
+// memory is lacking.
 void check(cudaError_t result, const char* what);
 void check(CUresult result, const char* what);
 

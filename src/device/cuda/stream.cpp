@@ -68,7 +68,7 @@ bool EventState::reached() {
   check(cudaSetDevice(pool_->device()), "cudaSetDevice");
   const cudaError_t result = cudaEventQuery(event_);
   if (result == cudaErrorNotReady) {
-    cudaGetLastError();  // it is an answer, not an error of this thread
+    cudaGetLastError();  // clears the error: the result answers the question
     return false;
   }
   check(result, "the work before an event");
@@ -93,7 +93,7 @@ CudaStream::~CudaStream() {
   wait_listeners_->call(true);
   cudaStreamSynchronize(stream_);
   states_.clear();
-  cudaStreamSynchronize(stream_);  // until now other threads could record events here (waited.h)
+  cudaStreamSynchronize(stream_);  // other threads could record events here until now (waited.h)
   cudaStreamDestroy(stream_);
 }
 

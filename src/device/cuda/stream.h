@@ -13,8 +13,8 @@
 
 namespace megatron::cuda {
 
-// A thread-safe pool of a device's events, without times: returned events are reused. The events
-// are destroyed with the pool.
+// A thread-safe pool of a device's events, which record no times. Returned events are reused; the
+// pool destroys them.
 class EventPool {
  public:
   explicit EventPool(int device) : device_(device) {}
@@ -65,7 +65,7 @@ struct Capture {
 // queued by then, and later records of the event do not change them.
 class EventState final : public Event::State {
  public:
-  // capture: the one that contains the point; null: none.
+  // capture: the one that contains the point; may be null.
   EventState(std::shared_ptr<EventPool> pool, std::shared_ptr<Capture> capture,
              std::shared_ptr<const WaitListeners> wait_listeners);
   ~EventState() override;
@@ -84,7 +84,7 @@ class EventState final : public Event::State {
 
 // Work that is queued in order and overlaps with the host's. wait() on an event of another CUDA
 // stream queues the wait; on any other event the host waits. An event of a finished capture counts
-// as waited for by the streams that took part in it. Destruction waits for the work.
+// as waited for by the streams that took part in it. The destructor waits for the work.
 class CudaStream final : public Stream {
  public:
   CudaStream(Device device, ThreadPool& pool, Arena& scratch);
@@ -94,9 +94,10 @@ class CudaStream final : public Stream {
   void synchronize() override;
   bool recording() const override { return capture_ != nullptr; }
 
-  // For device/cuda/recording.h: from begin to end, work is captured as a graph, which the caller
-  // destroys, including work of the streams that waited for this one meanwhile, which are returned
-  // in `others`. drop: throws nothing; null if the capture was invalidated.
+  // For device/cuda/recording.h. Between begin and end, work is captured as a graph, which the
+  // caller destroys. It includes work of the streams that waited for this one meanwhile; they are
+  // returned in `others`. drop() throws nothing. end_recording() returns null if the capture was
+  // invalidated.
   void begin_recording();
   cudaGraph_t end_recording(std::vector<CudaStream*>& others);
   cudaGraph_t drop_recording();
@@ -104,8 +105,8 @@ class CudaStream final : public Stream {
   // Returns the stream after making its device current in the calling thread.
   cudaStream_t handle() const;
 
-  // For code that makes this stream wait for others (other ranks): `call` is called for this
-  // stream, for streams that wait for one of its events from now on, and for events of each.
+  // For code that makes this stream wait for others (other ranks): registers `call` for this
+  // stream, for streams that wait for one of its events from now on, and for the events of each.
   void on_wait(const void* key, const OnWait& call);
 
   // Objects kept for this stream, such as a library's handle and plans: one slot per key, initially
@@ -116,7 +117,7 @@ class CudaStream final : public Stream {
   void leave(Capture& capture);
 
   cudaStream_t stream_ = nullptr;
-  std::shared_ptr<Capture> capture_;  // null: it records nothing
+  std::shared_ptr<Capture> capture_;  // null: not recording
   std::shared_ptr<EventPool> events_;
   std::map<const void*, std::shared_ptr<void>> states_;
   const std::shared_ptr<WaitListeners> wait_listeners_ = std::make_shared<WaitListeners>();

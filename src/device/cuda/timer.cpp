@@ -9,7 +9,8 @@
 
 namespace megatron::cuda {
 
-// Gate at which a stream waits, as a function that the driver calls on its own thread.
+// A gate that stops a stream: a function that the driver calls on its own thread and that blocks
+// until the gate opens.
 class StreamTimer::Gate {
  public:
   void close() {
@@ -43,7 +44,7 @@ class StreamTimer::Gate {
 };
 
 StreamTimer::StreamTimer(CudaStream& stream) : stream_(stream), gate_(std::make_unique<Gate>()) {
-  stream.handle();  // makes its device the thread's own
+  stream.handle();  // makes its device current in this thread
   check(cudaEventCreate(&begin_), "cudaEventCreate");
   const cudaError_t made = cudaEventCreate(&end_);
   if (made != cudaSuccess) cudaEventDestroy(begin_);
@@ -52,7 +53,7 @@ StreamTimer::StreamTimer(CudaStream& stream) : stream_(stream), gate_(std::make_
 
 StreamTimer::~StreamTimer() {
   gate_->open();
-  cudaStreamSynchronize(stream_.handle());  // nothing is left that would pass the gate
+  cudaStreamSynchronize(stream_.handle());  // waits until all work has passed the gate
   cudaEventDestroy(begin_);
   cudaEventDestroy(end_);
 }
