@@ -29,10 +29,11 @@ struct MetricDefinition {
   // that modules write themselves (Tape::tally) and that are summed over ranks; the log shows its
   // figures instead of its name.
   enum class Kind { mean, count, tally };
-  std::string name;  // as the log has it: "z_loss"
+  std::string name;  // the log's key: "z_loss"
   Kind kind = Kind::mean;
-  std::vector<int64_t> layers = {};  // those that report it, ascending; empty: it is no layer's
-  bool least_stands_out = false;     // of the layers, the one with the least; else with the most
+  std::vector<int64_t> layers = {};  // layers that report it, ascending; empty: not per layer
+  // Highlights the layer with the smallest value; else the one with the largest.
+  bool least_stands_out = false;
   int64_t width = 0;
   std::vector<TallyFigure> figures = {};
   // Only for a tally: throws Error if a layer's numbers make the step fail, before the step changes
@@ -41,12 +42,13 @@ struct MetricDefinition {
 };
 
 struct MetricReport {
-  Tensor values;   // f32 or f64 [n]
-  Tensor weights;  // of a mean: f32 or f64 [n]; those of the batch give the mean of its tokens
+  Tensor values;  // f32 or f64 [n]
+  // Weights of a mean: f32 or f64 [n]; those of a batch give the mean over its tokens.
+  Tensor weights;
   // True if each tensor-parallel rank reports other elements (those of its tokens or experts);
   // false if all report the same ones, which then count once.
   bool divided = false;
-  int64_t layer = -1;  // of the definition's, where it has some
+  int64_t layer = -1;  // one of the definition's layers, if it has any
 };
 
 struct MetricValue {
@@ -100,12 +102,12 @@ class Metrics {
  private:
   struct Place {
     const MetricDefinition& definition;
-    int64_t begin;  // in sums_
+    int64_t begin;  // index in sums_
   };
   Place place_of(std::string_view name, int64_t layer) const;
 
   std::vector<MetricDefinition> definitions_;
-  std::vector<int64_t> begins_;  // in sums_, of each definition
+  std::vector<int64_t> begins_;  // index in sums_ of each definition
   int64_t size_ = 0;
   bool first_copy_;
   Tensor sums_;

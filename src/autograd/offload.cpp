@@ -34,7 +34,7 @@ class HostCopy final : public Source {
   }
 
  private:
-  Tensor host_, back_;  // one of them
+  Tensor host_, back_;  // only one of them is defined
 };
 
 void bring_back(Backward& backward) {

@@ -14,16 +14,16 @@ namespace megatron {
 struct Parameter {
   struct Use {
     Tensor grad;            // shape of value, f32 (f64 for f64): sum over the micro-batches so far
-    bool started = false;   // grad holds something: the next gradient adds to it
-    int micro_batches = 0;  // whose gradient is in it
+    bool started = false;   // grad has a value: the next gradient adds to it
+    int micro_batches = 0;  // micro-batches whose gradient it contains
   };
 
-  std::string name;  // ours: "layers.0.attention.qkv.weight"
+  std::string name;  // canonical name: "layers.0.attention.qkv.weight"
   Tensor value;      // in the type of the model
   bool trainable = true;
   std::vector<Use> uses = std::vector<Use>(1);
 
-  int micro_batches_final() const;  // the least over the uses
+  int micro_batches_final() const;  // minimum over the uses
 };
 
 // One use of a parameter.

@@ -59,7 +59,7 @@ class Tape::Stretch final : public Source {
   struct Output {
     std::string name;
     bool remade;
-    Var var;  // on tape_; with its value where it is remade
+    Var var;  // on tape_; has its value while it is recomputed
   };
 
   // Runs forward again, once.
@@ -88,14 +88,14 @@ class Tape::Stretch final : public Source {
     }
   }
 
-  std::shared_ptr<const Span> span_;  // null: the spans inside are reported
+  std::shared_ptr<const Span> span_;  // null: spans inside are reported
   SpanFunction forward_;
   std::vector<SpanListener*> listeners_;
   GradientListener* gradient_listener_;
   std::vector<Input> inputs_;
   std::vector<Output> outputs_;
   Once once_;
-  std::unique_ptr<Tape> tape_;  // from run() until all gradients are made
+  std::unique_ptr<Tape> tape_;  // from run() until all gradients are computed
 };
 
 Bundle Tape::record_stretch(const Span* span, const Bundle& in, const SpanFunction& forward,

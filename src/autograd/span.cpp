@@ -11,7 +11,7 @@ namespace {
 struct Mark {
   std::shared_ptr<const Span> span;
   std::span<SpanListener* const> listeners;
-  bool end = false;  // of the span in forward order: backward enters here
+  bool end = false;  // the span's end in forward order, where backward enters it
 };
 
 void pass_mark(Backward& backward) {

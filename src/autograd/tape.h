@@ -35,7 +35,7 @@ class Bundle {
  public:
   Bundle() = default;
   Bundle(std::initializer_list<std::pair<std::string, Var>> vars) : vars_(vars) {}
-  const Var& operator[](std::string_view name) const;  // throws InternalError when absent
+  const Var& operator[](std::string_view name) const;  // throws InternalError if absent
   bool contains(std::string_view name) const;
   void set(std::string_view name, Var var);
   std::span<const std::pair<std::string, Var>> all() const { return vars_; }
@@ -58,7 +58,7 @@ struct Node {
   std::any attributes;
   void (*dgrad)(Backward&) = nullptr;
   void (*wgrad)(Backward&) = nullptr;
-  bool root = false;  // runs although no gradient reached its outputs (a loss)
+  bool root = false;  // runs even if no gradient reaches its outputs (a loss)
 };
 
 // evaluate: a forward pass without backward.
@@ -166,7 +166,7 @@ class Tape {
 
   // The gradient of a Var: set before backward (a stage's outputs), read after it (leaves).
   void set_gradient(const Var& var, Tensor gradient);
-  Tensor gradient(const Var& var) const;  // undefined when none arrived
+  Tensor gradient(const Var& var) const;  // undefined if it has no gradient
 
   // Runs the recorded nodes in reverse. BackwardPart::input leaves the weight gradients (and what
   // they need) to a later BackwardPart::weight. After BackwardPart::all or BackwardPart::weight the
@@ -210,15 +210,16 @@ class Tape {
   GradientListener* gradient_listener_ = nullptr;
   std::vector<SpanListener*> span_listeners_;
   Metrics* metrics_ = nullptr;
-  Once* made_ = nullptr;   // in Pass::recompute: by the pass before
-  Once* keeps_ = nullptr;  // what is made; null: it is not made again
+  Once* made_ = nullptr;   // during Pass::recompute: what the previous pass computed
+  Once* keeps_ = nullptr;  // what is computed now; null: it is not recomputed
   Pass pass_;
   Keeper keeper_;
   std::vector<std::string> modules_;
-  std::deque<Node> nodes_;        // and gradients_: grow without large blocks of memory
+  // Deques, like gradients_, because they grow without large blocks of memory.
+  std::deque<Node> nodes_;
   std::deque<Tensor> gradients_;  // by Var id
   std::vector<bool> leaves_;      // by Var id: the gradient outlives backward
-  std::vector<size_t> stops_;     // numbers of nodes
+  std::vector<size_t> stops_;     // indices of nodes
   struct Deferred {
     Node node;
     std::vector<Tensor> output_gradients;
@@ -226,7 +227,7 @@ class Tape {
   std::vector<Deferred> deferred_;
   struct Remade {
     const void* storage;
-    std::weak_ptr<Source> source;  // its node has it
+    std::weak_ptr<Source> source;  // owned by its node
     size_t which;
   };
   std::unordered_map<int, Remade> remade_;  // by Var id
@@ -242,7 +243,7 @@ class Backward {
   Tape& tape() { return tape_; }
   BackwardPart part() const {
     return part_;
-  }  // of backward: all, or input in dgrad and weight in wgrad
+  }  // for backward: all, or input in dgrad and weight in wgrad
   Stream& stream() { return tape_.stream(); }
   const kernels::Table& kernels() { return tape_.kernels(); }
   Tensor empty(Shape shape, DType dtype, std::string_view label) {
@@ -251,7 +252,7 @@ class Backward {
 
   const Tensor& gradient(size_t output) const {
     return output_gradients_[output];
-  }  // undefined: none arrived
+  }  // undefined if it has no gradient
   const Tensor& saved(size_t index) const { return node_.saved[index].tensor(); }
   const Weight& weight(size_t index) const { return node_.weights[index]; }
   size_t weights() const { return node_.weights.size(); }

@@ -57,7 +57,7 @@ std::string beginning_of(const std::string& path) {
 
 // Resolves a symlink, whose target need not exist. Returns the path unchanged if it is not a link.
 std::string behind_links(const std::string& path) {
-  constexpr int kMaxLinks = 40;  // as many as the system follows
+  constexpr int kMaxLinks = 40;  // the system's own limit
   fs::path at = path;
   std::error_code error;
   for (int i = 0; i < kMaxLinks && fs::is_symlink(fs::symlink_status(at, error)); ++i) {
@@ -92,7 +92,7 @@ void check_output(const CommandOutput& output, const std::vector<std::string>& i
   MG_CHECK(!path.empty(), "{} is empty; give the name of a file", flag);
   if (open_file_named(path)) return;
   const auto status = status_of(path);
-  if (!status) return;  // free; whether it can be made is found out in making it
+  if (!status) return;  // does not exist; creating it will show whether it can be created
   MG_CHECK(!S_ISDIR(status->st_mode), "{} {} is a directory; give the name of a file", flag, path);
   check_not_input(path, flag, inputs);
   if (!S_ISREG(status->st_mode) || status->st_size == 0) return;

@@ -13,7 +13,7 @@ namespace megatron {
 
 // A kind of file, recognised by its content.
 struct FileKind {
-  std::string_view name;  // as errors say it: "a report"
+  std::string_view name;  // noun in errors: "a report"
   // beginning: the first kRecognisedBytes of a non-empty file, or all of it.
   bool (*recognised)(std::string_view beginning);
 };
@@ -25,7 +25,7 @@ std::string_view first_line(std::string_view beginning);
 // A file that a command is about to write.
 struct CommandOutput {
   std::string path;
-  std::string flag;  // that names it: "--output"
+  std::string flag;  // the flag that gives it: "--output"
   FileKind kind;
   // false: an existing file of this kind is also refused, and the error names --overwrite. None:
   // the command has no such flag.
@@ -55,7 +55,7 @@ class CommandOutputFile {
  private:
   std::string path_;
   std::optional<AtomicFile> file_;
-  std::string text_;  // for what is not a regular file
+  std::string text_;  // used if the output is not a regular file
 };
 
 }  // namespace megatron

@@ -13,7 +13,7 @@
 namespace megatron {
 namespace {
 
-constexpr size_t kLongestWord = 256;  // nearest() takes time proportional to the square of it
+constexpr size_t kLongestWord = 256;  // nearest() takes time quadratic in it
 
 using Values = std::vector<std::string>;
 
@@ -255,7 +255,8 @@ std::vector<std::pair<std::string, std::string>> changed(const Fields& fields,
 }
 
 std::vector<std::string> idle_notes(const Fields& fields) {
-  std::vector<std::pair<std::string, Values>> modes;  // what turns one off, its flags
+  // Condition that disables a field, and its flags.
+  std::vector<std::pair<std::string, Values>> modes;
   for (const Field& field : fields.all()) {
     const bool usual = field.get() == field.initial;
     const bool said = field.given && !(usual && (field.is_switch || !field.where.empty()));

@@ -17,28 +17,30 @@ struct Field {
   std::string name;                  // flag name without dashes: "num-layers"
   std::string doc;                   // one sentence, with unit
   std::string type;                  // "INT", "FLOAT", "TEXT", "TEXT ...", "" for a switch
-  std::string initial;               // default as text, "" when there is none
-  std::vector<std::string> choices;  // not empty: the only values accepted
+  std::string initial;               // default as text; "" if there is none
+  std::vector<std::string> choices;  // if not empty, the only accepted values
   bool is_switch = false;            // takes no value
   bool many = false;                 // takes one or more values
   // Sets the setting from text; a switch takes no value, or true or false. Throws Error naming the
   // flag, the value and what is accepted.
   std::function<void(const std::vector<std::string>& values)> set;
   std::function<std::string()> get;                   // current value as text
-  std::function<std::vector<std::string>()> get_all;  // of a field of many: its values
-  std::function<void()> restore;                      // the default again
+  std::function<std::vector<std::string>()> get_all;  // values of a field with `many`
+  std::function<void()> restore;                      // restores the default
   struct Replaced {
     std::string name;
-    std::function<bool(const Field&)> when;  // of this field's value
+    std::function<bool(const Field&)> when;  // condition on this field's value
   };
-  std::vector<Replaced> replaces;     // fields that it takes the place of: Fields::replace()
-  std::function<std::string()> idle;  // why it does nothing as others stand, or "": of()
-  std::optional<std::pair<int64_t, int64_t>> range;  // of an integer, both included: within()
-  bool beside_model = false;  // goes with a model that a file describes: with_any_model()
-  bool given = false;         // assign() was called
-  std::string group;          // of the help: Fields::begin_group()
-  bool common = false;        // stands in the short help: in_short_help(), Fields::common()
-  std::string where;          // the line of a file that gave it, "run.yaml:3"
+  std::vector<Replaced> replaces;  // fields that it replaces: Fields::replace()
+  // Reason why it has no effect with the current values, or "": of().
+  std::function<std::string()> idle;
+  std::optional<std::pair<int64_t, int64_t>> range;  // of an integer, inclusive: within()
+  // Allowed together with a model that a file describes: with_any_model().
+  bool beside_model = false;
+  bool given = false;   // assign() was called
+  std::string group;    // group in the help: Fields::begin_group()
+  bool common = false;  // listed in the short help: in_short_help(), Fields::common()
+  std::string where;    // position in the file that gave it, "run.yaml:3"
 
   // The rest of a row, behind Fields::add().
   Field& within(int64_t least, int64_t most) {

@@ -105,7 +105,8 @@ std::string read_file(const std::string& path, size_t limit) {
 
 MappedFile::MappedFile(const std::string& path) : path_(path) {
   check_name(path);
-  const Descriptor file(open_to_read(path, O_RDONLY | O_NONBLOCK));  // a pipe must not block here
+  // Opening a pipe must not block.
+  const Descriptor file(open_to_read(path, O_RDONLY | O_NONBLOCK));
   MG_CHECK(file.get() >= 0, "cannot open '{}': {}", path, reason(errno));
   const struct stat status = status_of(file.get(), path);
   MG_CHECK(S_ISREG(status.st_mode), "cannot map '{}': it is not a regular file", path);
@@ -208,7 +209,7 @@ void make_directories(const std::string& path, const std::string& wanted, const 
   const std::string parent = folder_of(path);
   if (parent != path) make_directories(parent, wanted, files);
   if (retried([&] { return files.make_directory(path); }) == 0) return;
-  const int reason = errno;  // EEXIST: of another maker, or the path ends in a slash
+  const int reason = errno;  // EEXIST: another process created it, or the path ends in a slash
   if (reason == EEXIST && std::filesystem::is_directory(path, error)) return;
   fail("cannot create the directory '{}': {}{}", wanted,
        path == wanted ? "" : fmt::format("'{}': ", path), write_failure(reason));
@@ -303,7 +304,7 @@ void AtomicFile::put(std::span<const std::byte> bytes) {
     written_ += static_cast<int64_t>(n);
     if (written_ - started_ < static_cast<int64_t>(kPart)) continue;
     ::sync_file_range(file_->number(), started_, written_ - started_,
-                      SYNC_FILE_RANGE_WRITE);  // a hint
+                      SYNC_FILE_RANGE_WRITE);  // only a hint
     started_ = written_;
   }
 }

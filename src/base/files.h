@@ -55,7 +55,7 @@ class OutputFile {
   void write(std::span<const std::byte> bytes);
   void write_at(std::span<const std::byte> bytes, int64_t offset);
   void resize(int64_t bytes);
-  void sync();   // all bytes so far are on the disk
+  void sync();   // forces all bytes so far to disk
   void close();  // at most once
   int number() const { return file_; }
 
@@ -98,7 +98,7 @@ class AtomicFile {
   void write(std::span<const std::byte> bytes);  // throws Error (no space left, ...); buffered
   void write(std::string_view text) { write(std::as_bytes(std::span(text.data(), text.size()))); }
   int64_t size() const { return size_; }  // bytes written so far
-  void sync();  // all bytes so far are on the disk; commit() then only changes names
+  void sync();  // forces all bytes so far to disk, so that commit() only renames
   void commit();
   // Like commit(), but without flushing: after a crash of the machine the file may be truncated.
   // For small files that can be regenerated and are checked when they are read.
@@ -113,7 +113,7 @@ class AtomicFile {
   std::string path_, temporary_;
   std::string buffer_;
   std::unique_ptr<OutputFile> file_;
-  int64_t size_ = 0, written_ = 0, started_ = 0;  // started_: bytes whose way to the disk was begun
+  int64_t size_ = 0, written_ = 0, started_ = 0;  // started_: bytes whose write to disk was started
 };
 
 // Error text of the system for a write that failed with `error` (errno), and what to change if that

@@ -19,7 +19,7 @@ namespace {
 
 constexpr size_t kMaximumDepth = 512;
 constexpr size_t kMaximumDigits = 4300;  // limit on the digits of an integer, as in Python
-constexpr int kOutOfRange = 406;         // the parser's id of an out-of-range error
+constexpr int kOutOfRange = 406;         // the parser's id for an out-of-range error
 
 // long double can hold every integer with kMaximumDigits digits, so the parser does not reject them
 // as out of range.
@@ -125,7 +125,7 @@ class Builder {
     bool is_object;
     Json::Array array;
     Json::Object object;
-    std::vector<size_t> ends;  // where each key of the object ends in the text
+    std::vector<size_t> ends;  // end of each key of the object in the text
   };
 
   // The cursor is after the character that ended the number, or at the end of the text.

@@ -51,7 +51,7 @@ class Json {
 
   // Typed access; throws Error naming the actual and the expected type.
   bool as_bool() const;
-  int64_t as_integer() const;  // also a float with an integral value
+  int64_t as_integer() const;  // also accepts a float with an integral value
   double as_number() const;
   // Digits of an integer beyond 64 bits: "-9223372036854775809".
   const std::string& wide_digits() const;

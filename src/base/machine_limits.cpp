@@ -47,8 +47,8 @@ bool in_list(std::string_view list, std::string_view name) {
 
 // A cgroup hierarchy as this process sees it.
 struct Hierarchy {
-  std::string mount;  // folder of its root here
-  std::string group;  // this process's, below mount: "" or "/a/b"
+  std::string mount;  // directory where its root is mounted
+  std::string group;  // this process's group, relative to mount: "" or "/a/b"
 
   // All folders from the process's group to the root.
   std::vector<std::string> folders() const {
@@ -122,7 +122,7 @@ std::optional<Limit> memory_limit(const std::string& root) {
 std::optional<Limit> processor_quota(const std::string& root) {
   std::optional<Limit> least;
   const auto add = [&](const Words& quota, const std::string& file) {
-    if (quota.size() != 2) return;  // microseconds of each period, or "max" or -1
+    if (quota.size() != 2) return;  // microseconds per period, or "max" or -1
     const int64_t time = parse_number<int64_t>(quota[0]).value_or(0),
                   period = parse_number<int64_t>(quota[1]).value_or(0);
     if (time > 0 && period > 0) take(least, ceil_div(time, period), file);

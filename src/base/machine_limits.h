@@ -11,10 +11,9 @@ namespace megatron {
 
 struct MachineLimits {
   int processors = 1;
-  std::string
-      processors_limit;  // "CPU affinity", or the file of a cgroup's quota; "": all there are
-  int64_t memory = 0;    // bytes; 0: not known
-  std::string memory_limit_file;  // of a cgroup; "": it is what the machine has
+  std::string processors_limit;   // "CPU affinity", or the file of a cgroup's quota; "": no limit
+  int64_t memory = 0;             // bytes; 0: unknown
+  std::string memory_limit_file;  // file of a cgroup's limit; "": the machine's memory
 };
 
 // Reads the limits that hold for this process now from a few small files. A cgroup's limits apply

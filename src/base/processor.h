@@ -6,7 +6,7 @@
 namespace megatron {
 
 std::string cpu_name();      // "AMD EPYC 9654 96-Core Processor"
-std::string cpu_features();  // "fpu vme de ... avx512f ...": of the first one
+std::string cpu_features();  // "fpu vme de ... avx512f ...": of the first processor
 // Processors that this process may run on, as "0-3,8".
 std::string allowed_processors();
 

@@ -19,7 +19,7 @@ using Seconds = std::chrono::duration<double>;
 constexpr Seconds kTerminalInterval{0.1};
 constexpr Seconds kPlainInterval{60};
 constexpr int kBarCells = 24, kMinBarCells = 8;
-constexpr int kTextColumns = 40;  // of the text, that other parts give way to
+constexpr int kTextColumns = 40;  // columns reserved for the text; other parts give way to it
 
 int terminal_columns() {
   winsize size{};
@@ -57,7 +57,7 @@ Progress::Progress(std::string label, int64_t total, std::string unit, int64_t b
 Progress::~Progress() {
   try {
     finish();
-  } catch (...) {  // a line that cannot be drawn is no reason to stop the work
+  } catch (...) {  // a line that cannot be drawn must not stop the work
   }
 }
 

@@ -63,7 +63,7 @@ void ResumableLines::take_up() {
     if (at == 0) {
       const Json settings = settings_in(line);
       const auto lines = std::ranges::count(text, '\n') - 1;
-      if (lines == 0) break;  // nothing is lost
+      if (lines == 0) break;  // nothing would be lost
       compare(settings, lines);
     } else if (const auto number = number_in(line)) {
       places_[static_cast<size_t>(*number)] = {static_cast<int64_t>(at), std::ssize(line)};
@@ -89,7 +89,7 @@ std::optional<int64_t> ResumableLines::number_in(std::string_view line) const {
   try {
     const int64_t number = options_.number(Json::parse(line));
     if (number >= 0 && number < options_.count && !has(number)) return number;
-  } catch (const Error&) {  // cut off or changed
+  } catch (const Error&) {  // truncated or modified
   }
   log::warning("'{}': what stands behind its first {} results is none, and is made again", partial_,
                done_);

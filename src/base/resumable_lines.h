@@ -23,8 +23,9 @@ namespace megatron {
 class ResumableLines {
  public:
   struct Options {
-    std::string path, flag;  // after check_output(); that names it, "--output"
-    Json settings;           // an object: all that the lines depend on
+    // After check_output(); flag is the one that gives the path, "--output".
+    std::string path, flag;
+    Json settings;  // an object with everything that the lines depend on
     int64_t count = 0;
     // Number of a line that was written earlier. Throws Error if it is not such a line.
     std::function<int64_t(const Json& line)> number;
@@ -34,15 +35,15 @@ class ResumableLines {
   // Continues an existing PATH.partial; an incomplete last line is cut off. Throws Error if its
   // settings differ, naming the differences, and if another process is writing it.
   explicit ResumableLines(Options options);
-  ~ResumableLines();  // removes a PATH.partial that has no line
+  ~ResumableLines();  // removes a PATH.partial without lines
   ResumableLines(const ResumableLines&) = delete;
   ResumableLines& operator=(const ResumableLines&) = delete;
 
   bool has(int64_t number) const { return places_[static_cast<size_t>(number)].has_value(); }
   int64_t done() const { return done_; }
-  std::string line(int64_t number) const;  // without its end
+  std::string line(int64_t number) const;  // without its line end
   void append(int64_t number, std::string_view line);
-  void commit();  // all lines must be there
+  void commit();  // requires all lines
 
  private:
   struct Place {

@@ -7,7 +7,7 @@
 namespace megatron {
 
 std::vector<std::string> note_lines(const std::vector<SettingNote>& notes) {
-  constexpr size_t kWidest = 48;  // a longer setting does not push the others' causes away
+  constexpr size_t kWidest = 48;  // a longer setting does not move the others' causes
   size_t width = 0;
   std::vector<std::string> settings;
   for (const SettingNote& note : notes) {

@@ -8,7 +8,7 @@ namespace megatron {
 
 struct SettingNote {
   std::string flag;   // without dashes: "global-batch-size"
-  std::string value;  // that holds
+  std::string value;  // value in effect
   std::string cause;  // "micro-batch-size 4 x 2 ranks"
 };
 

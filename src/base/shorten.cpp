@@ -17,7 +17,7 @@ std::string without(const std::string& line, size_t begin, size_t end, std::stri
 }
 
 std::string shortened_line(std::string line, size_t most) {
-  constexpr size_t kKept = 30;  // bytes of a word, at each end
+  constexpr size_t kKept = 30;  // bytes kept at each end of a word
   while (line.size() > most) {
     size_t begin = 0, size = 0;  // of the longest word
     for (size_t from = 0; from < line.size();) {

@@ -45,7 +45,7 @@ struct ThreadPool::State {
   std::atomic<std::thread::id> caller;  // that thread
 
   const FunctionRef<void(int64_t, int)>* job = nullptr;
-  std::vector<Share> shares;  // as many as threads
+  std::vector<Share> shares;  // one per thread
   int shares_used = 1;
   std::mutex error_mutex;
   std::exception_ptr error;

@@ -11,7 +11,7 @@ namespace megatron {
 
 class ThreadPool {
  public:
-  explicit ThreadPool(int threads);  // the calling thread is one of them; throws Error below 1
+  explicit ThreadPool(int threads);  // includes the calling thread; throws Error below 1
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;

@@ -54,7 +54,7 @@ class ColdCall {
   Runtime& runtime_;
   plan::CallClock clock_;
   kernels::Call::Again again_;
-  int64_t bytes_ = 0;  // of a set
+  int64_t bytes_ = 0;  // bytes of one set
   std::vector<std::vector<Tensor>> sets_;
   size_t turn_ = 0;
 };

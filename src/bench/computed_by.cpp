@@ -10,7 +10,7 @@ namespace {
 struct Computed {
   CallCounts calls;  // of the first step
   training::RecordedCounts recorded;
-  std::string recompute, graphs, cudnn;  // cuDNN's version
+  std::string recompute, graphs, cudnn;  // cudnn: version of cuDNN
   bool cuda = false, deterministic = true;
 };
 

@@ -24,7 +24,7 @@ std::string data_sheet_share(Device device, DType type, double flops_per_second)
 // Samples clocks and power of a GPU during a measurement.
 class GpuWatch {
  public:
-  explicit GpuWatch(Device device);  // of a host: says nothing
+  explicit GpuWatch(Device device);  // reports nothing for a host device
   void look();
   // "SM clock 1755 to 1980 MHz (most 1980), power 412 to 690 W (limit 700 W), 61 C", or the reason
   // why it is unavailable; "" for a host.

@@ -52,7 +52,7 @@ double GenerateMeasures::bytes_of_a_token(double position, int64_t sequences) co
     if (placed->parameter.name.find(".experts.") != std::string::npos)
       left_out += static_cast<double>(placed->parameter.value.elements()) *
                   (1 - share_of_experts(sequences));
-  double cache = 0;  // elements of a token
+  double cache = 0;  // elements per token
   for (const nn::CacheGroup& group : nn::cache_groups(stage_->layer_caches()))
     cache += static_cast<double>(group.token_elements);
   const DType type = stage_->parameters()[0]->parameter.value.dtype();

@@ -90,7 +90,7 @@ double status_bytes(std::string_view key) {
 class MemoryPeaks {
  public:
   MemoryPeaks() : watch_([this] { watch(); }) {
-    std::ofstream("/proc/self/clear_refs") << "5";  // the peak starts again
+    std::ofstream("/proc/self/clear_refs") << "5";  // resets the peak
   }
   ~MemoryPeaks() {
     done_ = true;

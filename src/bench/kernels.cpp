@@ -27,10 +27,9 @@ struct Row {
   double seconds = 0;
   kernels::Cost cost;
   bool cold = true;
-  bool only_reads = false;  // all but a tenth of its bytes
-  double bandwidth =
-      0;               // of copies, measured next to it; of reading alone where that is all it does
-  bool moved = false;  // these lie far apart
+  bool only_reads = false;  // at least 90% of its bytes are reads
+  double bandwidth = 0;     // of copies measured alongside, or of reads if the kernel only reads
+  bool moved = false;       // rates of the copies vary too much to judge
   std::optional<double> in_cache;  // bytes a second with its data in cache
 };
 
@@ -99,7 +98,7 @@ bool only_reads(const SeenCall& call) {
 // One measurement of a kernel, and the rate of the copies directly before and after it.
 struct Turn {
   double seconds = 0, bandwidth = 0;
-  double pace() const { return 1 / (seconds * bandwidth); }  // by which turns are compared
+  double pace() const { return 1 / (seconds * bandwidth); }  // used to compare rounds
 };
 
 // Other programs may use the memory, so its bandwidth varies: the kernel alternates with copies
@@ -139,7 +138,7 @@ Row measure(const kernels::Case& c, Runtime& runtime, double seconds,
   runtime.stream().watch(&keeper);
   call.run(runtime.stream(), kernels::table(runtime.stream()));
   runtime.stream().watch(nullptr);
-  SeenCall& seen = keeper.calls.back();  // a copy's Case restores by copies of its own
+  SeenCall& seen = keeper.calls.back();  // a copy's Case restores its inputs with extra copies
   count_seen_pairs(seen);
   ColdCall cold(seen, runtime);
   Row row{.kernel = c.kernel, .name = c.name, .cost = seen.cost, .cold = cold.cold()};
@@ -159,7 +158,7 @@ std::vector<kernels::Case> chosen(const std::string& kernel, bool bf16, bool gpu
   std::vector<kernels::Case> all = kernels::cases(), some;
   std::vector<std::string> names;
   for (kernels::Case& c : all) {
-    const bool f16 = c.name.find(" f16") != std::string::npos;  // of any operand
+    const bool f16 = c.name.find(" f16") != std::string::npos;  // any operand is f16
     if (!c.real || f16 || (c.large && !gpu)) continue;
     if (std::ranges::find(names, c.kernel) == names.end()) names.push_back(c.kernel);
     if ((kernel.empty() || c.kernel == kernel) && (c.dtype == DType::bf16) == bf16)
@@ -329,7 +328,7 @@ int measure_kernels(const ReadFlags& read) {
       device_text(device, runtime.pool().size()),
       noisy ? "; the peak is noisy: do not rely on shares of it from this run" : "");
   if (const std::string clocks = watch.text(); !clocks.empty()) fmt::print("{}\n", clocks);
-  std::fflush(stdout);  // before the device ends
+  std::fflush(stdout);  // before the device is destroyed
   return failed == 0 ? 0 : 1;
 }
 

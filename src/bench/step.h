@@ -16,7 +16,7 @@ struct StepBench {
   std::optional<int64_t> plan_runs;
   std::optional<int64_t> untimed;
 
-  Fields fields();  // those of training first
+  Fields fields();  // the training fields come first
   // Sets the device's defaults of shape and number of steps.
   void set_defaults(DeviceKind device);
   // Mock data is for runs without data of their own.

@@ -18,7 +18,7 @@ namespace megatron::bench {
 struct ProductRates {
   std::string kernel, form;  // "gemm", "N T"
   int64_t m = 0, n = 0, k = 0, calls = 0;
-  double flops = 0;  // of one call
+  double flops = 0;  // per call
   double own = 0, plain = 0, packed = 0, transposed = 0;
   double best() const;
 };
@@ -26,7 +26,7 @@ struct ProductRates {
 struct OtherKernel {
   std::string kernel;
   int64_t calls = 0;
-  double bytes = 0;  // of all calls
+  double bytes = 0;  // over all calls
 };
 
 struct StepFloor {

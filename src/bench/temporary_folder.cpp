@@ -40,7 +40,7 @@ struct Pipe {
 // answers with errno (0: created) and the path, waits until every write end of the first pipe is
 // closed, then removes the folder.
 [[noreturn]] void keep_while_alive(std::string path, Pipe& alive, Pipe& answer) {
-  ::setsid();  // a terminal's signals are not for it
+  ::setsid();  // so that signals of the terminal do not reach it
   for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGPIPE}) ::signal(signal, SIG_IGN);
   Pipe::close(alive.write);
   const int error = ::mkdtemp(path.data()) != nullptr ? 0 : errno;

@@ -19,8 +19,8 @@ class TemporaryFolder {
 
  private:
   std::string path_;
-  int alive_ = -1;   // a pipe's end; the other process reads its end of file when this one is gone
-  int remover_ = 0;  // that process
+  int alive_ = -1;   // end of a pipe; the other process sees end of file when this process is gone
+  int remover_ = 0;  // id of that process
 };
 
 }  // namespace megatron::bench

@@ -20,7 +20,7 @@
 namespace megatron::bench {
 namespace {
 
-constexpr size_t kBlock = size_t{256} << 10;  // bytes that a thread takes at a time
+constexpr size_t kBlock = size_t{256} << 10;  // bytes per thread at a time
 
 struct Documents {
   std::vector<std::string> texts;

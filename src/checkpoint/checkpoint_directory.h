@@ -14,7 +14,7 @@
 namespace megatron::checkpoint {
 
 inline constexpr std::string_view kTrainerState = "trainer_state.json";
-inline constexpr int64_t kFormat = 1;  // "format" of trainer_state.json; a greater one is refused
+inline constexpr int64_t kFormat = 1;  // "format" of trainer_state.json; newer formats are refused
 
 // True if the directory has a trainer_state.json, so that it is a checkpoint and not only a model.
 bool is_checkpoint(const std::string& path);
@@ -29,10 +29,12 @@ class CheckpointDirectory {
   const std::string& path() const { return model_.path(); }
   const ModelDirectory& model() const { return model_; }
   const Json& trainer_state() const { return sealed_.state; }
-  const std::vector<ListedFile>& files() const { return sealed_.files; }  // as trainer_state lists
+  // As listed in trainer_state.
+  const std::vector<ListedFile>& files() const { return sealed_.files; }
   bool has_optimizer() const { return !optimizer_.empty(); }
   std::vector<TensorInfo> optimizer_tensors() const;
-  std::string checksum(std::string_view tensor) const;  // as written, in hexadecimal; "" for none
+  // As written, in hexadecimal; "" if there is none.
+  std::string checksum(std::string_view tensor) const;
 
   // Checks the checksums of all files; if there are several callers, caller `part` of `parts`
   // checks its share of the bytes. Throws Error naming the first file (and tensor) that differs
@@ -54,7 +56,7 @@ class CheckpointDirectory {
   Sealed sealed_;
   ModelDirectory model_;
   TensorFiles optimizer_;
-  std::map<std::string_view, uint64_t, std::less<>> sums_;  // of the tensors
+  std::map<std::string_view, uint64_t, std::less<>> sums_;  // of tensors
 };
 
 }  // namespace megatron::checkpoint

@@ -22,9 +22,9 @@ std::string hexadecimal(uint64_t sum);  // 16 digits, lower case
 struct ListedFile {
   std::string name;
   int64_t bytes = 0;
-  uint64_t sum = 0;  // of the file; of the header where there are tensors
+  uint64_t sum = 0;  // checksum of the file, or of its header if it has tensors
   bool has_tensors = false;
-  std::vector<std::pair<std::string, uint64_t>> tensors;  // in the order of the file
+  std::vector<std::pair<std::string, uint64_t>> tensors;  // in file order
 };
 
 // Returns the text of trainer_state.json: "format" (if `state` has none), the members of `state`,

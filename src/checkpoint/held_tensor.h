@@ -14,7 +14,7 @@ namespace megatron::checkpoint {
 // weights, "exp_avg." for a moment.
 struct HeldTensor {
   std::string prefix;
-  const parallel::Placement* placement = nullptr;  // outlives this
+  const parallel::Placement* placement = nullptr;  // must outlive this
   Tensor value;
   Shape shape;
   int64_t begin = 0;
@@ -23,7 +23,7 @@ struct HeldTensor {
 };
 
 std::vector<HeldTensor> held(
-    std::span<parallel::ParameterSpec* const> parameters);              // whole; prefix ""
+    std::span<parallel::ParameterSpec* const> parameters);              // whole tensors; prefix ""
 std::vector<HeldTensor> held(std::span<const parallel::Shard> shards);  // prefix ""
 
 // A tensor of a checkpoint, independent of which ranks hold its parts.

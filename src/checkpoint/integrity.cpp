@@ -15,7 +15,7 @@ namespace {
 // The range that one checksum covers.
 struct Checked {
   const ListedFile* file;
-  std::string_view tensor;  // "" for the header, or a whole file
+  std::string_view tensor;  // "" for the header, or for a whole file
   std::span<const std::byte> bytes;
   uint64_t written;
 };

@@ -13,7 +13,8 @@ namespace megatron::checkpoint {
 
 // A range of a file whose checksum differs from the one that was written.
 struct Damage {
-  std::string file, tensor;  // tensor "": the header of a file of tensors, or all of another file
+  // Tensor is "" for the header of a file of tensors, or for any other whole file.
+  std::string file, tensor;
   uint64_t found = 0, written = 0;
 
   std::string text() const;  // "model.safetensors: tensor 'lm_head.weight' has the checksum ..."

@@ -60,7 +60,7 @@ class Differences {
 
  private:
   std::string_view owner_;
-  std::set<std::string, std::less<>> names_;  // asked for
+  std::set<std::string, std::less<>> names_;  // requested names
   std::vector<std::string> missing_, surplus_, shapes_, types_;
 };
 

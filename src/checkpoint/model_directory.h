@@ -28,7 +28,8 @@ bool is_torch_weights(std::string_view file);
 std::string safetensors_name(std::string_view file);
 
 struct ReadingOptions {
-  bool ignore_surplus = false;  // tensors that the model does not have are left out, not errors
+  // Ignore tensors that the model does not have, instead of reporting them.
+  bool ignore_surplus = false;
 };
 
 class ModelDirectory {
@@ -56,7 +57,7 @@ class ModelDirectory {
   const std::vector<std::pair<std::string, std::string>>& metadata() const {
     return metadata_;
   }  // of the first file
-  bool has_index() const { return indexed_; }  // whether the weights lie in shards
+  bool has_index() const { return indexed_; }  // whether the weights are in shards
   bool is_torch() const { return torch_; }     // whether torch.save wrote them
 
  private:

@@ -368,7 +368,7 @@ class PickleReader {
   const std::string& where_;
   size_t at_ = 0, left_ = Pickle::kMaxSteps;
   std::vector<PickleValue*> stack_;
-  std::vector<size_t> marks_;  // heights of the stack
+  std::vector<size_t> marks_;  // stack heights
   std::unordered_map<uint32_t, PickleValue*> memo_;
 };
 

@@ -19,19 +19,19 @@ struct PickleValue {
     boolean,
     integer,
     large_integer,  // `text`: two's complement, little-endian, of more than 8 bytes
-    real,           // its value is not kept
-    text,           // as in the file, where nobody checked that it is UTF-8
-    bytes,          // in `text`
+    real,           // value is not kept
+    text,           // as in the file, not checked to be UTF-8
+    bytes,          // stored in `text`
     tuple,          // its items
     list,           // its items
-    dict,           // key, value, key, value, ... in their order; also a collections.OrderedDict
+    dict,           // key, value, key, value, ... in order; also a collections.OrderedDict
     global,         // `text`: "module.name"
-    call,           // two items: what would be called (a global), the tuple of its arguments
-    persistent,     // one item: the id of an object that lies outside of the pickle
+    call,           // two items: the callable (a global) and the tuple of its arguments
+    persistent,     // one item: id of an object stored outside of the pickle
   };
   Kind kind = Kind::none;
-  int64_t integer = 0;    // also of a boolean
-  std::string_view text;  // into the bytes that were read, or of the known names
+  int64_t integer = 0;    // also for a boolean
+  std::string_view text;  // points into the bytes that were read, or to a known name
   std::vector<const PickleValue*> items;
 
   bool is(Kind wanted) const { return kind == wanted; }
@@ -54,12 +54,12 @@ class Pickle {
   const std::vector<const PickleValue*>& persistent() const { return persistent_; }  // all of them
   size_t size() const { return size_; }  // bytes of the pickle
 
-  static constexpr size_t kMaxSteps = 5'000'000;  // of a hundred thousand tensors, and more
+  static constexpr size_t kMaxSteps = 5'000'000;  // enough for a hundred thousand tensors
 
  private:
   friend class PickleReader;
 
-  std::deque<PickleValue> values_;  // which point to each other
+  std::deque<PickleValue> values_;  // values that point to each other
   std::vector<const PickleValue*> persistent_;
   const PickleValue* root_ = nullptr;
   size_t size_ = 0;

@@ -60,7 +60,8 @@ Coverage coverage(std::span<const HeldRegion> regions, int64_t elements) {
         return {{0, elements, of_row.most.times}, {0, elements, of_row.most.times}};
     }
   }
-  std::vector<std::pair<int64_t, int64_t>> changes = {{0, 0}, {elements, 0}};  // where, by how much
+  // Position and change of the count.
+  std::vector<std::pair<int64_t, int64_t>> changes = {{0, 0}, {elements, 0}};
   for (const auto& [region, holders] : regions) {
     for (int64_t i = 0; i < region.count && region.run > 0; ++i) {
       const int64_t begin = region.begin + i * region.stride;

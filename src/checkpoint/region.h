@@ -55,7 +55,7 @@ class Intervals {
   bool contains(int64_t begin, int64_t end) const;
   void insert(int64_t begin, int64_t end);
 
-  std::map<int64_t, int64_t> ends_;  // by beginning; disjoint, not touching
+  std::map<int64_t, int64_t> ends_;  // key: begin; disjoint, not adjacent
 };
 
 }  // namespace megatron::checkpoint

@@ -23,7 +23,7 @@ struct Claim {
   size_t tensor = 0;
   Region region;
   int rank = 0;
-  int64_t index = 0;  // among all that the rank reported
+  int64_t index = 0;  // among everything that the rank reported
 };
 
 // A piece in flight. At its sender: its source; at its writer: its destination.
@@ -48,7 +48,7 @@ class Lane {
     transfers_.push_back({transfer, element_bytes});
   }
   bool done() const { return next_ == transfers_.size(); }
-  int64_t bytes() const { return bytes_; }  // of all of it
+  int64_t bytes() const { return bytes_; }  // of the whole tensor
 
   // Takes at most `limit` >= 8 bytes, placed from `at` on. Returns their number.
   int64_t take(int64_t limit, int64_t at, std::vector<Task>* tasks) {
@@ -108,10 +108,10 @@ class Resharding {
   std::vector<Bytes> run();
 
  private:
-  struct Distinct {  // what one or more ranks hold
+  struct Distinct {  // a region that one or more ranks hold
     Region region;
     std::span<const Claim> holders;
-    const Claim* own = nullptr;  // of this rank
+    const Claim* own = nullptr;  // this rank's
   };
 
   std::vector<Claim> exchange_claims();
@@ -130,15 +130,15 @@ class Resharding {
   std::span<PlannedTensor* const> tensors_;
   comm::Group& ranks_;
   Stream& stream_;
-  int64_t limit_;                              // bytes from one rank to another in a round
-  std::vector<std::vector<Transfer>> offers_;  // to each writer, in the order it got them
-  std::vector<int64_t> asked_;                 // bytes that this writer asks of each rank
-  std::vector<Numbers> requests_;              // to each rank: which of its offers
-  std::vector<Lane> incoming_, outgoing_;      // by the other rank
-  std::vector<Transfer> own_;                  // held here, of tensors that are assembled here
-  std::vector<size_t> assembled_;              // tensors
+  int64_t limit_;                              // bytes from one rank to another per round
+  std::vector<std::vector<Transfer>> offers_;  // to each writer, in the writer's order
+  std::vector<int64_t> asked_;                 // bytes that this writer requests from each rank
+  std::vector<Numbers> requests_;              // to each rank: indices of its offers
+  std::vector<Lane> incoming_, outgoing_;      // per other rank
+  std::vector<Transfer> own_;                  // held here, for tensors that are assembled here
+  std::vector<size_t> assembled_;              // indices of tensors
   std::vector<std::string> problems_;
-  bool overlap_ = false;  // whether some element comes twice, from ranks that cut differently
+  bool overlap_ = false;  // whether ranks with different cuts hold some element twice
   std::vector<Bytes> result_;
   Tensor in_, out_;
 };
@@ -309,7 +309,7 @@ void Resharding::one_round() {
     unpack(t.region, task.first, task.n, static_cast<const std::byte*>(out.raw()) + task.at,
            result_[t.tensor].get(), element_bytes(t.tensor));
   };
-  if (overlap_) {  // the same bytes twice: not by two threads
+  if (overlap_) {  // the same bytes may arrive twice, so a single thread writes them
     std::ranges::for_each(received, put);
     return;
   }

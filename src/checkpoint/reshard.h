@@ -13,7 +13,7 @@ namespace megatron::checkpoint {
 
 // Bytes that a rank sends and receives in one collective round.
 inline constexpr int64_t kRoundBytes = int64_t{64} << 20;
-inline constexpr int64_t kMinOfRank = int64_t{1} << 20;  // of a round, to one other
+inline constexpr int64_t kMinOfRank = int64_t{1} << 20;  // per round, to one other rank
 
 using Bytes = std::unique_ptr<std::byte[]>;
 

@@ -16,13 +16,13 @@ namespace {
 static_assert(std::endian::native == std::endian::little, "files are little-endian");
 
 constexpr int64_t kLengthBytes = 8;
-constexpr int64_t kMaximumHeader = 100'000'000;  // as the original library
+constexpr int64_t kMaximumHeader = 100'000'000;  // the original library's limit
 constexpr std::string_view kMetadata = "__metadata__";
 
 struct TypeName {
   DType type;
   std::string_view name;
-  int64_t foreign_bits = 0;  // bits of an element whose type has no DType
+  int64_t foreign_bits = 0;  // bits per element if the type has no DType
   int64_t bits() const { return foreign_bits > 0 ? foreign_bits : 8 * size_of(type); }
 };
 constexpr TypeName kTypes[] = {{DType::f64, "F64"},           {DType::f32, "F32"},

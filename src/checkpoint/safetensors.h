@@ -20,10 +20,10 @@ class SafetensorsFile : public TensorFile {
   explicit SafetensorsFile(const std::string& path);
 
   std::span<const std::byte> bytes(const TensorInfo& info) const override;
-  std::span<const std::byte> head() const;  // all that lies before the data
+  std::span<const std::byte> head() const;  // everything before the data
   int64_t size() const { return static_cast<int64_t>(file_.bytes().size()); }  // of the file
   // Elements converted to double / int64 / float, for vectors of tests and results.
-  std::vector<double> doubles(std::string_view name) const;  // throws Error when absent
+  std::vector<double> doubles(std::string_view name) const;  // throws Error if absent
   // Converts stored elements of any type.
   static std::vector<double> doubles_of(std::span<const std::byte> bytes, DType type);
   std::vector<int64_t> integers(std::string_view name) const;

@@ -18,7 +18,7 @@
 namespace megatron::checkpoint {
 namespace {
 
-constexpr size_t kPiece = size_t{16} << 20;  // bytes of a write
+constexpr size_t kPiece = size_t{16} << 20;  // bytes per write
 constexpr int kNewFile = O_WRONLY | O_CREAT;
 
 size_t size_of(const PlannedTensor& tensor) { return static_cast<size_t>(tensor.bytes()); }
@@ -88,8 +88,8 @@ struct Save::State {
   std::vector<PlannedTensor*> tensors;  // of the plan
   // Tensors that this rank writes and whose values it does not hold whole or has copied.
   std::vector<Bytes> copies;
-  bool copied = false;         // all that it writes
-  std::vector<uint64_t> sums;  // of tensors: those this rank wrote
+  bool copied = false;         // everything that it writes is copied
+  std::vector<uint64_t> sums;  // checksums of the tensors that this rank wrote
   std::vector<uint64_t> head_sums, text_sums;
   std::string error = "the checkpoint was not written";
   Staging staging;

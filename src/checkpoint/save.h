@@ -22,20 +22,20 @@ namespace megatron::checkpoint {
 // (optimizer-00001-of-00002.safetensors, always numbered).
 struct Contents {
   Json config;                        // config.json
-  std::vector<HeldTensor> model;      // of this rank
-  std::vector<HeldTensor> optimizer;  // of this rank
+  std::vector<HeldTensor> model;      // tensors of this rank
+  std::vector<HeldTensor> optimizer;  // tensors of this rank
   // The tensors of all ranks in the order of their files; empty: every rank holds everything.
   // Together the ranks hold every element, and each element of a tensor equally often (replicas
   // hold the same elements, but may cut them in different places).
   std::vector<WholeTensor> whole_model, whole_optimizer;
   std::function<DType(const std::string& name)>
-      dtype;                             // of a weight on disk; default: the tensor's
-  const ModelDirectory* like = nullptr;  // keep its shard map and metadata
+      dtype;                             // dtype of a weight on disk; default: the tensor's
+  const ModelDirectory* like = nullptr;  // keeps its shard map and metadata
   std::function<std::string(const std::string& name)>
-      name_in_like;  // of a weight; default: the same
+      name_in_like;  // name of a weight; default: the same
   int64_t shard_bytes = int64_t{5} << 30;
-  std::vector<std::string> copied_files;  // paths, to be put next to the weights
-  std::vector<std::pair<std::string, std::string>> written_files;  // names and content
+  std::vector<std::string> copied_files;  // paths of files to copy next to the weights
+  std::vector<std::pair<std::string, std::string>> written_files;  // names and contents
   // Contents of trainer_state.json. The save adds "format" if absent, "files" (bytes and checksums
   // of every other file) and its own checksum. None: a plain Hugging Face directory without this
   // file.
@@ -71,14 +71,14 @@ class Save {
   // a tensor that is surplus or of another shape, or tensors with missing or double elements.
   Save(std::string path, Contents contents, comm::Group& ranks, Stream& stream,
        const FileSystem& files, Snapshot snapshot);
-  ~Save();  // without finish(): what was written is removed
+  ~Save();  // without finish(), removes what was written
   Save(const Save&) = delete;
   Save& operator=(const Save&) = delete;
 
   // Writes and flushes this rank's share. No communication; may run on another thread, once. An
   // error is kept for finish().
   void write() noexcept;
-  bool failed() const;  // of write() on this rank
+  bool failed() const;  // whether write() failed on this rank
   // Throws Error, on every rank with the text of the first rank that failed; then nothing has
   // changed under `path`, and the written files are removed.
   void finish();

@@ -20,9 +20,9 @@ struct PlannedTensor {
   std::string name;
   Shape shape;  // as on disk
   DType dtype = DType::f32;
-  std::vector<Piece> pieces;  // of this rank
-  bool whole = false;         // whether these are all of it
-  int64_t offset = 0;         // in its file
+  std::vector<Piece> pieces;  // pieces that this rank holds
+  bool whole = false;         // whether they are the whole tensor
+  int64_t offset = 0;         // offset in its file
   int writer = 0;             // the rank that writes it
 
   int64_t bytes() const { return shape.elements() * size_of(dtype); }
@@ -30,7 +30,7 @@ struct PlannedTensor {
 
 struct PlannedFile {
   std::string name;
-  std::string head;                    // what lies before the data
+  std::string head;                    // header before the data
   std::vector<PlannedTensor> tensors;  // one after another
   int64_t bytes = 0;
 };
@@ -42,14 +42,14 @@ struct PlannedText {
 };
 
 struct SavePlan {
-  std::vector<PlannedFile> files;  // weights, then optimizer state
-  size_t model_files = 0;          // how many of them have weights
+  std::vector<PlannedFile> files;  // weights first, then optimizer state
+  size_t model_files = 0;          // number of files with weights
   std::vector<PlannedText> texts;  // config.json, index, companions
   std::vector<PlannedTensor*> tensors();
 
   // Returns names and sizes as trainer_state.json lists them, with zeros for checksums.
   std::vector<ListedFile> list() const;
-  int64_t bytes(const std::optional<Json>& trainer_state) const;  // of all files
+  int64_t bytes(const std::optional<Json>& trainer_state) const;  // total of all files
 };
 
 // Depends on the contents only, not on the parts of the tensors that the ranks hold: the same on

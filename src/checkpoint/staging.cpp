@@ -123,7 +123,7 @@ void Staging::publish() {
 }
 
 void Staging::remove() {
-  constexpr int kAttempts = 3;  // another rank may just be making a file there
+  constexpr int kAttempts = 3;  // another rank may be creating a file there
   for (int attempt = 1; attempt <= kAttempts && made_; ++attempt) {
     try {
       remove_tree(staged_, files_);

@@ -17,8 +17,8 @@ class Staging {
   Staging(const Staging&) = delete;
   Staging& operator=(const Staging&) = delete;
 
-  const std::string& path() const { return path_; }      // without slashes at its end
-  const std::string& folder() const { return staged_; }  // where the files go
+  const std::string& path() const { return path_; }      // without trailing slashes
+  const std::string& folder() const { return staged_; }  // folder that receives the files
 
   // Removes what a terminated run left and makes the parent directory of `path`. Throws Error if
   // `path` exists and may not be replaced.
@@ -38,7 +38,7 @@ class Staging {
   const FileSystem& files_;
   std::string path_, staged_, replaced_;
   bool replace_ = false, made_ = false;
-  bool exchanged_ = false;  // how the older directory was moved away
+  bool exchanged_ = false;  // whether the older directory was moved away by an exchange
 };
 
 }  // namespace megatron::checkpoint

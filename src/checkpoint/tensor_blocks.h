@@ -40,7 +40,7 @@ void for_each_rectangle(int64_t rows, int64_t columns, int64_t row, int64_t begi
     ++r;
     first = 0;
   }
-  const int64_t whole = std::min(end / row, rows);  // the rows before this one end before `end`
+  const int64_t whole = std::min(end / row, rows);  // rows before this one end before `end`
   const int64_t rest = whole == rows ? 0 : std::min(end % row, columns);
   if (r >= rows || r > whole) return;
   if (r == whole) {

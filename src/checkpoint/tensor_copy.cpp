@@ -56,7 +56,7 @@ CopyRow conversion_from(DType to) {
 
 CopyRow conversion(DType from, DType to) {
   MG_ASSERT(convertible(from, to));
-  if (from == to) {  // the bits, whatever they mean
+  if (from == to) {  // copies bits of any type
     switch (size_of(from)) {
       case 8: return copy_row<uint64_t, uint64_t>;
       case 4: return copy_row<uint32_t, uint32_t>;
@@ -160,7 +160,7 @@ int64_t read_part(const CanonicalTensor& part, std::span<const std::byte> stored
 
 int64_t read_part(const CanonicalTensor& part, const Mxfp4Tensor& stored, const HeldTensor& held) {
   MG_ASSERT(part.transposed && part.stored_shape() == stored.info().shape);
-  CanonicalTensor in_order = part;  // blocks lie along our rows
+  CanonicalTensor in_order = part;  // blocks run along rows of the canonical tensor
   in_order.transposed = false;
   const Tensor& value = held.value;
   MG_ASSERT(value.is_contiguous());

@@ -21,7 +21,7 @@ struct TensorInfo {
   std::string name;
   DType dtype = DType::f32;
   Shape shape;
-  int64_t begin = 0, end = 0;  // bytes within the file's data; end - begin: how many there are
+  int64_t begin = 0, end = 0;  // byte range within the file's data
   // The file's name for an element type that this program does not have ("BOOL", "F8_E4M3"). Such a
   // tensor can be listed and left out; its dtype is meaningless.
   std::string_view foreign_type = {};
@@ -45,13 +45,13 @@ class TensorFile {
   const std::string& path() const { return file_.path(); }
   const std::vector<TensorInfo>& tensors() const { return tensors_; }
   const std::vector<std::pair<std::string, std::string>>& metadata() const { return metadata_; }
-  const TensorInfo* find(std::string_view name) const;  // null when absent
+  const TensorInfo* find(std::string_view name) const;  // null if absent
   // Elements of one of tensors(), row-major, with any alignment; valid as long as this object.
   virtual std::span<const std::byte> bytes(const TensorInfo& info) const = 0;
 
  protected:
   explicit TensorFile(const std::string& path);
-  void index_names();  // once tensors_ is complete
+  void index_names();  // call once tensors_ is complete
 
   MappedFile file_;
   std::vector<TensorInfo> tensors_;

@@ -41,10 +41,10 @@ class TensorFiles {
   const std::vector<std::string>& names() const { return names_; }  // of the files
   const TensorFile& file(size_t index) const { return *files_[index]; }
   std::vector<std::string> tensor_names() const;        // in the order of the files
-  const TensorInfo* find(std::string_view name) const;  // null when absent
+  const TensorInfo* find(std::string_view name) const;  // null if absent
   // Throws Error if absent; tensors in MXFP4 have no bytes.
   std::span<const std::byte> bytes(std::string_view name) const;
-  const Mxfp4Tensor* mxfp4(std::string_view name) const;  // null for any other
+  const Mxfp4Tensor* mxfp4(std::string_view name) const;  // null for any other tensor
   // Returns a copy of the bytes of `count` elements from number `begin` on, in MXFP4 or not.
   std::vector<std::byte> read(std::string_view name, int64_t begin, int64_t count) const;
 

@@ -18,7 +18,7 @@ struct TorchType {
   DType type;
   std::string_view dtype;     // "torch.bfloat16"
   std::string_view storage;   // "torch.BFloat16Storage"; "": only in untyped storages
-  int64_t foreign_bytes = 0;  // bytes of an element whose type has no DType
+  int64_t foreign_bytes = 0;  // bytes per element if the type has no DType
 
   int64_t size() const { return foreign_bytes > 0 ? foreign_bytes : size_of(type); }
 };
@@ -27,7 +27,7 @@ struct TorchType {
 struct TorchStorage {
   std::string_view key;
   const TorchType* type = nullptr;   // null: untyped
-  int64_t elements = 0;              // bytes of an untyped one
+  int64_t elements = 0;              // bytes, if untyped
   std::span<const std::byte> bytes;  // in the file
 };
 

@@ -127,7 +127,7 @@ const TorchType& type_of(const TorchStorage& storage, const PickleValue* named,
 }  // namespace
 
 TorchFile::TorchFile(const std::string& path) : TensorFile(path) {
-  metadata_ = {{"format", "pt"}};  // as transformers marks weights of torch's
+  metadata_ = {{"format", "pt"}};  // transformers marks torch weights this way
   const TorchArchive archive = TorchArchive::open(file_.bytes(), path);
   const PickleValue& root = archive.object.root();
   MG_CHECK(root.is(Kind::dict),

@@ -30,8 +30,8 @@ class TorchFile : public TensorFile {
   struct Strided {
     const std::byte* first = nullptr;
     std::array<int64_t, kMaxRank> strides{};  // in elements
-    int64_t stored = 0;                       // elements of its storage
-    std::unique_ptr<std::byte[]> elements;    // row-major, once they were asked for
+    int64_t stored = 0;                       // number of elements in its storage
+    std::unique_ptr<std::byte[]> elements;    // row-major; null until requested
   };
   void add(const TorchArchive& archive, const std::string& name, const PickleValue& value);
 

@@ -22,7 +22,7 @@ class WholeHolders {
   }
 
  private:
-  size_t words_ = 0;  // a rank
+  size_t words_ = 0;  // words per rank
   std::vector<int64_t> bits_;
   bool all_ = true;
 };

@@ -21,7 +21,7 @@ constexpr uint64_t kLocalBytes = 30, kCentralBytes = 46, kEndBytes = 22, kEnd64B
                    kLocator64Bytes = 20;
 constexpr uint64_t kLargestComment = 0xffff;
 constexpr uint16_t kExtra64 = 1;          // the extra field with 64-bit numbers
-constexpr uint32_t kIsIn64 = 0xffffffff;  // in place of a number that stands there
+constexpr uint32_t kIsIn64 = 0xffffffff;  // placeholder for a number in that field
 constexpr uint16_t kEncrypted = 1 | 1 << 13;
 
 class Archive {

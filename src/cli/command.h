@@ -52,7 +52,7 @@ struct Subcommand {
   std::string_view name, summary;
   int (*run)(const Arguments&);
 };
-std::span<const Subcommand> commands();  // those of the program
+std::span<const Subcommand> commands();  // the program's subcommands
 int dispatch(std::string_view name, std::string_view summary, std::span<const Subcommand> commands,
              const Arguments& arguments);
 

@@ -11,7 +11,7 @@ namespace megatron::cli {
 // One flag of a file, or the name of a group of flags, which precedes them.
 struct ConfigEntry {
   std::string name;                 // as written: "num-layers", or "num_layers"
-  std::vector<std::string> values;  // one of a scalar, any number of a list
+  std::vector<std::string> values;  // one for a scalar, any number for a list
   bool is_list = false, is_group = false;
   std::string where;  // "run.yaml:3"
 };

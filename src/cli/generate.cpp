@@ -43,7 +43,7 @@ struct GenerateSettings {
   void check();
   void join(const comm::Processes& processes);
   void check_output() const;
-  Json::Object flags_of_texts;  // what texts depend on
+  Json::Object flags_of_texts;  // flags that texts depend on
 };
 
 Fields GenerateSettings::fields() {
@@ -156,7 +156,7 @@ class Session {
   const tokenizers::Tokenizer& tokenizer() const { return tokenizer_; }
   std::span<const int32_t> end_tokens() const { return end_tokens_; }
   const inference::Statistics& statistics() const { return statistics_; }
-  bool failed() const { return rank_.ranks.failed(); }  // for good
+  bool failed() const { return rank_.ranks.failed(); }  // permanently
 
   // Never empty: an empty prompt is encoded as the beginning-of-sequence or the end-of-document
   // token.

@@ -28,10 +28,10 @@ class ContinuationLines {
   // Shows progress. Throws Error if an earlier run had other prompts, other flags or another model.
   ContinuationLines(const Source& source, const std::vector<std::string>& prompts);
 
-  std::vector<size_t> missing() const;  // numbers of prompts
-  void count_token();                   // for the progress
+  std::vector<size_t> missing() const;  // indices of prompts
+  void count_token();                   // for the progress line
   void add(size_t number, const Continuation& continuation);
-  void commit();  // all must be there
+  void commit();  // requires all lines
 
  private:
   int64_t count_;

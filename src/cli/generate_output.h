@@ -19,8 +19,8 @@ class GrowingText {
   GrowingText(const tokenizers::Tokenizer& tokenizer, std::span<const int32_t> prompt,
               const std::vector<std::string>& stops, std::vector<int32_t> end_tokens);
 
-  const std::string& prompt() const { return prompt_; }  // as the tokenizer gives it back
-  const std::string& text() const { return text_; }      // all that is certain
+  const std::string& prompt() const { return prompt_; }  // as decoded by the tokenizer
+  const std::string& text() const { return text_; }      // all text that can no longer change
   bool stopped() const { return stop_.stopped(); }
   // Returns the text that has become certain.
   std::string push(int32_t token);
@@ -37,7 +37,7 @@ class GrowingText {
 
 // One finished request.
 struct Continuation {
-  std::string prompt;  // as it was given
+  std::string prompt;  // as given
   std::vector<int32_t> prompt_tokens;
   std::string text;
   inference::Generation generation;

@@ -18,7 +18,7 @@ namespace megatron::cli {
 namespace {
 
 constexpr size_t kWidth = 100, kColumn = 30, kShortColumn = 38;
-constexpr size_t kFew = 22;  // so many flags are shown at once, in one list
+constexpr size_t kFew = 22;  // up to this number, all flags are shown in one list
 
 struct Group {
   std::string_view name, what;
@@ -72,7 +72,7 @@ std::string with_choices(std::string text, const Field& field) {
 // Returns the end of the first clause of a text that is closed by one of `marks` outside
 // parentheses.
 size_t end_of_clause(std::string_view text, std::string_view marks) {
-  constexpr size_t kShortest = 19;  // "auto: ..." is no clause
+  constexpr size_t kShortest = 19;  // "auto: ..." is not a clause
   int depth = 0;
   for (size_t at = 0; at + 1 < text.size(); ++at) {
     if (text[at] == '(') ++depth;

@@ -15,8 +15,8 @@ struct Help {
   std::string usage, description;
   const Fields& fields;
   const std::vector<Positional>& positional;
-  bool megatrons = false;  // the command knows what becomes of Megatron-LM's other flags
-  std::vector<std::string> rules = {};  // sentences on flags that exclude or need each other
+  bool megatrons = false;  // the command reports the status of Megatron-LM's other flags
+  std::vector<std::string> rules = {};  // sentences on flags that exclude or require each other
 };
 
 // Prints the help that the arguments ask for and returns the exit code; nullopt if they do not ask

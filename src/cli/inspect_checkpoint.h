@@ -7,7 +7,7 @@ namespace megatron::cli {
 
 // tensors, here and below: prints every tensor on its own line; otherwise tensors whose names
 // differ only in the layer's number share one line.
-void inspect_tensors(const std::string& path, bool tensors);  // of a file of weights
+void inspect_tensors(const std::string& path, bool tensors);  // for a file of weights
 void inspect_model(const std::string& path, bool tensors);
 
 // Returns false if --verify was given and found damage, which is printed. Throws Error if the

@@ -39,7 +39,7 @@ class LengthCounts {
     greatest_ = std::max(greatest_, length);
   }
 
-  int64_t median() const {  // the lower one of two
+  int64_t median() const {  // the lower of two
     int64_t before = 0;
     const int64_t rank = (count_ - 1) / 2;
     for (size_t length = 0; length < direct_.size(); ++length) {

@@ -11,10 +11,10 @@ namespace megatron::cli {
 
 struct DatasetInspection {
   const tokenizers::Tokenizer* tokenizer = nullptr;  // decodes the first documents
-  std::optional<int64_t> vocabulary;                 // token ids lie below it; none: not known
-  bool verify = false;                               // every token is read, too
+  std::optional<int64_t> vocabulary;                 // exclusive bound of token ids; none: unknown
+  bool verify = false;                               // also reads every token
   int64_t documents = 3;
-  int64_t characters = 500;  // of each document; 0: all
+  int64_t characters = 500;  // per document; 0: all
 };
 
 // Prints counts, document lengths in tokens (minimum, median, mean, maximum, histogram by powers of

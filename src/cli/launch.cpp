@@ -69,7 +69,7 @@ void check_np(const LaunchSettings& settings) {
   MG_CHECK(settings.np.has_value(),
            "-np is needed: how many ranks, as in megatron launch -np 2 train ...; see megatron "
            "launch --help");
-  constexpr int64_t kMaxRanksPerProcessor = 32;  // beyond which it would only thrash
+  constexpr int64_t kMaxRanksPerProcessor = 32;  // more would only thrash
   const int64_t processors = available_processors();
   MG_CHECK(*settings.np >= 1 && *settings.np <= kMaxRanksPerProcessor * processors,
            "-np is {}; it must lie in [1, {}], {} ranks for each of the {} processors of this "

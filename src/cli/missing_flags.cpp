@@ -20,9 +20,10 @@ namespace fs = std::filesystem;
 using settings::TrainSettings;
 
 constexpr size_t kWidth = 96;
-constexpr int64_t kLength = 128;                 // tokens of a sequence in the command
-constexpr uintmax_t kMaxBytes = 64 << 20;        // of a data set that is read for its largest id
-constexpr int64_t kFewestTokens = 50 * kLength;  // of one that the command can train on
+constexpr int64_t kLength = 128;  // sequence length in the suggested command
+// Limit on the data set that is scanned for its largest id.
+constexpr uintmax_t kMaxBytes = 64 << 20;
+constexpr int64_t kFewestTokens = 50 * kLength;  // minimum for the suggested command to train on
 
 // Needed flags of one purpose.
 struct Missing {

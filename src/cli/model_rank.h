@@ -16,7 +16,7 @@ struct ModelRankOptions {
   settings::RuntimeSettings runtime;
   DType type = DType::f32;
   checkpoint::ReadingOptions reading = {};
-  int64_t max_length = 0;  // --inference-max-seq-length, for models that are loaded later
+  int64_t max_length = 0;  // --inference-max-seq-length, for models loaded later
 };
 
 // Holds the rank's part of a directory's weights. Construction is collective over the world, which
@@ -29,7 +29,7 @@ struct ModelRank {
   std::unique_ptr<comm::Group> of_device;
   const inference::EngineGroups groups;
   const std::unique_ptr<models::Stage> stage;
-  const inference::EngineRanks ranks;  // led
+  const inference::EngineRanks ranks;  // the ranks that it leads
 };
 
 }  // namespace megatron::cli

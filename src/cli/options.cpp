@@ -41,7 +41,7 @@ std::string unknown_flag(const std::string& flag, const Fields& fields, bool meg
         "{} is a flag of Megatron-LM that this command does not have; see --help for those it has",
         flag);
   }
-  std::vector<std::string> known = {"help"};  // without dashes, which every flag has
+  std::vector<std::string> known = {"help"};  // without the leading dashes
   for (const Field& field : fields.all()) known.push_back(field.name);
   if (megatrons) {
     for (const auto& rows : {table.today(), table.older()})
@@ -149,10 +149,11 @@ class Parser {
   Fields& fields_;
   ForeignFlags* foreign_;
   const std::vector<Positional> positional_;
+  // Values by field, for fields with many.
   std::vector<std::vector<std::string>> collected_ =
-      std::vector<std::vector<std::string>>(fields_.all().size());  // by field, for those of many
+      std::vector<std::vector<std::string>>(fields_.all().size());
   size_t taken_ = 0;
-  std::vector<std::string> unknown_;  // an error for each flag that does not exist
+  std::vector<std::string> unknown_;  // an error for each unknown flag
 };
 
 // "True" of a YAML file as "true"; anything else as it is.
@@ -214,7 +215,7 @@ void set_from_entry(const ConfigEntry& entry, Fields& fields, ForeignFlags& fore
 
 void set_from_entries(const std::vector<ConfigEntry>& entries, Fields& fields,
                       ForeignFlags& foreign) {
-  std::vector<std::pair<std::string, std::string>> seen;  // name of the flag, where
+  std::vector<std::pair<std::string, std::string>> seen;  // flag name and position
   for (const ConfigEntry& entry : entries) {
     const Field* field = find_by_key(fields, entry.name);
     std::string name = field != nullptr ? field->name : entry.name;

@@ -39,8 +39,8 @@ std::optional<int> parse(const std::string& usage, const std::string& descriptio
 struct PrintConfig {
   // Throws Error if the command would refuse the settings before it opens a file.
   std::function<void()> check = [] {};
-  size_t fields = SIZE_MAX;       // number of fields printed, from the first
-  std::string* recipe = nullptr;  // becomes what --recipe names, also without --print-config
+  size_t fields = SIZE_MAX;       // number of fields to print, from the first
+  std::string* recipe = nullptr;  // receives the value of --recipe, also without --print-config
 };
 
 // Like parse(), for commands with Megatron-LM's flags. It also accepts

@@ -55,7 +55,7 @@ void end_at_bus_error(int) {
 // Reports the reason for signals on which the system would end the program silently.
 void say_why_it_ends() {
   ::signal(SIGXFSZ,
-           SIG_IGN);  // beyond a limit of file sizes write() fails, and its caller reports it
+           SIG_IGN);  // so that write() fails at a file size limit and its caller reports it
   ::signal(SIGBUS, end_at_bus_error);
 }
 

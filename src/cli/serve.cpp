@@ -106,7 +106,7 @@ void ServeSettings::check() {
   MG_CHECK(server.http.body_bytes > 0 && server.http.body_bytes <= int64_t{1} << 30,
            "--max-body-bytes is {}; it must be from 1 to {}", server.http.body_bytes,
            int64_t{1} << 30);
-  constexpr double kLongest = 1e7;  // a third of a year
+  constexpr double kLongest = 1e7;  // seconds, a third of a year
   for (const auto& [name, seconds] : {std::pair{"--request-timeout", server.request_timeout},
                                       {"--header-timeout", server.http.header_seconds}})
     MG_CHECK(seconds > 0 && seconds <= kLongest, "{} is {}; it must be above 0, and at most {}",
@@ -209,14 +209,14 @@ struct Served {
   ServingRanks& ranks_of_model;
   models::Model model;
   std::string tokenizer_path;
-  training::NamedFiles tokenizer_files;  // when the server began
+  training::NamedFiles tokenizer_files;  // as they were at start
   std::optional<server::TextModel> text;
   std::optional<server::Server> http;
 };
 
 using Clock = std::chrono::steady_clock;
 constexpr std::chrono::milliseconds kTick{50};
-constexpr double kEndSeconds = 30;  // for a last step, and for the other ranks to end
+constexpr double kEndSeconds = 30;  // for the last step and the exit of other ranks
 
 // Serves until a signal arrives and running requests are finished.
 void serve_requests(const ServeSettings& settings, ServingRanks& ranks, SignalWatch& watch,
@@ -252,16 +252,16 @@ void run_ranks(const ServeSettings& settings, comm::Processes& processes, Signal
     if (world.rank() > 0) return ranks.follow();
     serve_requests(settings, ranks, watch, loading);
   };
-  const comm::WaitLimits limits(0, 0);  // ranks wait for requests, however long
+  const comm::WaitLimits limits(0, 0);  // no limit: ranks wait for requests
   auto running = std::async(std::launch::async,
                             [&] { processes.run(settings.ranks.ranks(), on_rank, limits); });
   std::optional<Clock::time_point> ending;
   while (running.wait_for(kTick) != std::future_status::ready) {
     const auto signal = watch.caught();
-    if (!signal || !processes.lead()) continue;  // of the others the leading one has it, too
+    if (!signal || !processes.lead()) continue;  // the leading process gets the signal, too
     if (loading) {
       log::info("{} while the model was being loaded", signal_name(*signal));
-      std::_Exit(128 + *signal);  // its thread is in the middle of a file
+      std::_Exit(128 + *signal);  // its thread may be writing a file
     }
     if (!ending) ending = Clock::now();
     const double seconds = std::chrono::duration<double>(Clock::now() - *ending).count();
@@ -288,7 +288,7 @@ int serve(const Arguments& arguments) {
     return *code;
   }
   const int signals[] = {SIGTERM, SIGINT};
-  SignalWatch watch(signals);  // before other threads
+  SignalWatch watch(signals);  // must precede other threads
   return with_processes("serve", fields, [&](comm::Processes& processes) {
     settings.check();
     settings.join(processes);

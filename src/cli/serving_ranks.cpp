@@ -117,7 +117,7 @@ void ServingRanks::receive_loads() {
       rank = make(directory);
     } catch (const std::exception&) {
       if (!failure().empty()) throw;
-      continue;  // rank 0 says why
+      continue;  // rank 0 reports the reason
     }
     Followed& one = followed_.emplace_back();
     one.rank = std::move(rank);

@@ -19,8 +19,8 @@ namespace megatron::cli {
 // meanwhile. On ranks above 0, one thread per set follows its engines.
 class ServingRanks {
  public:
-  ServingRanks(const ModelRankOptions& options, comm::Group& world);  // borrowed
-  ~ServingRanks();  // of rank 0, when it serves no more: the others' follow() returns
+  ServingRanks(const ModelRankOptions& options, comm::Group& world);  // both are borrowed
+  ~ServingRanks();  // rank 0: stops serving, so that follow() returns on the others
   ServingRanks(const ServingRanks&) = delete;
   ServingRanks& operator=(const ServingRanks&) = delete;
 
@@ -49,10 +49,10 @@ class ServingRanks {
 
   const ModelRankOptions options_;
   comm::Group& world_;
-  Runtime host_;  // for calls on its memory
+  Runtime host_;  // for calls on host memory
 
   std::list<Followed> followed_;
-  std::mutex mutex_;  // of what follows
+  std::mutex mutex_;  // guards the members below
   std::exception_ptr error_;
 };
 

@@ -40,7 +40,7 @@ std::string error_text(const std::string& body) {
     const Json json = Json::parse(body);
     const Json* error = json.find("error");
     if (error != nullptr) return (*error)["message"].as_string();
-  } catch (const Error&) {  // a proxy's page, or a number in place of the object
+  } catch (const Error&) {  // a proxy's page, or a number instead of the object
   }
   return body.substr(0, 200);
 }
@@ -156,7 +156,7 @@ class LoadRun {
     const server::HttpReply reply = client.post(kPath, body, [&](std::string_view piece) {
       try {
         record.push(piece, now());
-      } catch (const Error& e) {  // what is no event of such a server
+      } catch (const Error& e) {  // not an event of such a server
         times.error = e.what();
       }
       return !over_ && times.error.empty();

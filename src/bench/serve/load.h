@@ -13,13 +13,13 @@ namespace megatron::bench {
 
 struct ServerAddress {
   std::string url;  // http://HOST[:PORT]
-  std::string key;  // of the API; "": none
+  std::string key;  // API key; "": none
 };
 
 // The server's description of itself at /v1/models.
 struct ServedModelInfo {
   std::string name;
-  std::optional<int64_t> context;  // tokens of prompt and text
+  std::optional<int64_t> context;  // limit on tokens of prompt and text
 };
 
 // Throws Error if nothing answers within `seconds`, or if it is not such a server.
@@ -32,20 +32,20 @@ struct RequestTimes {
   Ending ending = Ending::unfinished;
   bool started = false;
   double due = 0, sent = 0, ended = 0;
-  std::vector<double> tokens;                                       // when pieces of the text came
-  int64_t prompt_tokens = 0, output_tokens = 0, cached_tokens = 0;  // as the server counts
-  std::string error;                                                // of a request that failed
+  std::vector<double> tokens;  // arrival times of the text's pieces
+  int64_t prompt_tokens = 0, output_tokens = 0, cached_tokens = 0;  // as counted by the server
+  std::string error;                                                // of a failed request
 };
 
 struct Load {
   ServerAddress address;
   std::string model;
   std::vector<RequestLengths> lengths;  // of each request
-  std::vector<double> due;              // of each request: seconds, ascending
+  std::vector<double> due;              // seconds at which each request is due, ascending
   int64_t concurrency = 1;              // requests at once
   int64_t shared_prefix = 0, vocabulary = 0;
   uint64_t seed = 1;
-  double seconds = 60;  // then what runs is ended, and nothing more is sent
+  double seconds = 60;  // after that, running requests are cancelled and no more are sent
 };
 
 // Sends each request at its time, or later if `concurrency` requests are running; they are greedy,

@@ -165,7 +165,7 @@ void warm_up(Load load) {
                    std::min<int64_t>(load.lengths[0].output, 4)}};
   load.due = {0};
   load.shared_prefix = 0;
-  load.seed = ~load.seed;  // other prompts than those of the measurement
+  load.seed = ~load.seed;  // different prompts from those of the measurement
   const RequestTimes first = run_load(load)[0];
   MG_CHECK(first.ending == Ending::complete, "{} did not answer a first request: {}",
            load.address.url,
@@ -195,7 +195,7 @@ int measure(const ServeFlags& flags) {
     server::ServerOptions options = flags.server;
     options.http.connections = kMaxAtOnce;
     training::begin_on_device(flags.runtime);
-    log::set_level(log::Level::warning);  // not a line for each request
+    log::set_level(log::Level::warning);  // suppresses a line per request
     own = std::make_unique<RandomServer>(model, flags.preset, flags.runtime.device_value(),
                                          flags.runtime.threads_per_rank(),
                                          flags.bf16 ? DType::bf16 : DType::f32, options);

@@ -14,12 +14,13 @@ struct Distribution {
   double mean = 0, p50 = 0, p90 = 0, p99 = 0;
 };
 
-std::optional<Distribution> distribution(std::vector<double> values);  // of none: none
+// None if there are no values.
+std::optional<Distribution> distribution(std::vector<double> values);
 
 struct LoadSummary {
   int64_t requests = 0, complete = 0, refused = 0, failed = 0, unfinished = 0, not_sent = 0;
-  int64_t late = 0;    // sent more than 10 ms after their time
-  double seconds = 0;  // from the first request sent to the last end
+  int64_t late = 0;    // requests sent more than 10 ms late
+  double seconds = 0;  // from the first request to the last end
   // Complete requests only.
   int64_t prompt_tokens = 0, output_tokens = 0, cached_tokens = 0;
   // first_token and latency: from sending to the first piece of text, and to the end.

@@ -45,7 +45,7 @@ std::vector<double> arrival_times(int64_t count, std::optional<double> rate, uin
   const RandomStream random(seed, "arrivals");
   double now = 0;
   for (size_t i = 0; i < times.size(); ++i) {
-    now -= std::log1p(-random.uniform(i)) / *rate;  // exponential, of mean 1 / rate
+    now -= std::log1p(-random.uniform(i)) / *rate;  // exponential with mean 1 / rate
     times[i] = now;
   }
   return times;

@@ -70,7 +70,7 @@ void ForeignFlags::take(const FlagRow& row, const std::vector<std::string>& valu
   if (row.verdict == Verdict::supported) return set_other_spelling(row, values);
   if (row.verdict == Verdict::ignored || row.is_switch()) check_values(row, values);
   const auto of_row = [&row](const Refused& r) { return r.row == &row; };
-  std::erase(ignored_, &row);  // of several the last counts
+  std::erase(ignored_, &row);  // the last occurrence counts
   std::erase_if(refused_, of_row);
   std::erase_if(accepted_, of_row);
   if (is_off(row, values)) return;
@@ -105,7 +105,7 @@ void ForeignFlags::set_other_spelling(const FlagRow& row, const std::vector<std:
 
 void ForeignFlags::note_spellings() {
   for (const Spelling& s : spellings_) {
-    if (!s.field->given) continue;  // another flag took its place, which a line says
+    if (!s.field->given) continue;  // another flag replaced it, which has its own line
     const std::string now = fmt::format("--{} {}", s.field->name, s.field->get());
     if (s.field->get() != s.set) {
       notes_.push_back(

@@ -39,18 +39,19 @@ class ForeignFlags {
   // set.
   void finish();
 
-  const std::vector<std::string>& notes() const { return notes_; }  // for the log; after finish()
+  // For the log; valid after finish().
+  const std::vector<std::string>& notes() const { return notes_; }
 
  private:
   struct Refused {
     const FlagRow* row;
     std::string shown;  // the flag with its value
   };
-  struct Spelling {  // another one, of a field
+  struct Spelling {  // an alternative spelling of a field
     const FlagRow* row;
     const Field* field;
     std::string shown;        // the flag with its value
-    std::string set, before;  // the field's value behind it, and an earlier one that was given
+    std::string set, before;  // value that it sets, and an earlier one given for the field
   };
   void set_other_spelling(const FlagRow& row, const std::vector<std::string>& values);
   bool holds(std::string_view condition) const;
@@ -62,7 +63,7 @@ class ForeignFlags {
   std::vector<const FlagRow*> ignored_;
   std::vector<Refused> refused_;
   std::vector<std::string> unknown_;
-  std::vector<Refused> accepted_;  // that ask for what happens anyway
+  std::vector<Refused> accepted_;  // refused flags that request the default behaviour
   std::vector<Spelling> spellings_;
   std::vector<std::string> notes_;
   std::string place_;

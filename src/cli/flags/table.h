@@ -11,8 +11,8 @@ namespace megatron::cli {
 
 enum class Verdict {
   supported,  // a field of `megatron train`, or another spelling of one
-  ignored,    // taken, with a note that it changes nothing
-  refused,    // an error with a reason and the alternative, unless it asks for what happens anyway
+  ignored,    // accepted, with a note that it has no effect
+  refused,  // an error with a reason and the alternative, unless it requests the default behaviour
 };
 
 // Columns of the tables; "a|b" is a list.
@@ -35,7 +35,7 @@ struct FlagRow {
 
 struct ReasonRow {
   Verdict verdict;
-  std::string_view id, it;  // "it" goes on: "moves data ...; use ..."
+  std::string_view id, it;  // `it` continues a sentence: "moves data ...; use ..."
 };
 
 class FlagTable {
@@ -48,7 +48,7 @@ class FlagTable {
 
   // flag: with its dashes. Null if Megatron-LM has no such flag.
   const FlagRow* find(std::string_view flag) const;
-  std::string_view reason(const FlagRow& row) const;  // of one ignored or refused
+  std::string_view reason(const FlagRow& row) const;  // why a flag is ignored or refused
 
  private:
   std::vector<FlagRow> today_, older_;
