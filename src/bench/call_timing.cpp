@@ -13,17 +13,17 @@
 namespace megatron::bench {
 namespace {
 
-constexpr double kWindow = 0.03;  // seconds of calls in a row that count as sustained
+constexpr double kWindow = 0.03;  // seconds of consecutive calls that count as sustained
 
 // The range of bytes of a storage that the tensors of one call occupy.
 struct Extent {
   Tensor any;
   std::byte* begin;
   std::byte* end;
-  int64_t size;  // of an element: the same in all of them
+  int64_t size;  // bytes of an element, the same for all of them
 };
 
-int64_t reach(const Tensor& t) {  // elements from the first to behind the last
+int64_t reach(const Tensor& t) {  // elements from the first to the end of the last
   if (t.elements() == 0) return 0;
   int64_t last = 0;
   for (int i = 0; i < t.rank(); ++i) last += (t.size(i) - 1) * t.stride(i);
@@ -96,7 +96,7 @@ void ColdCall::add_set(const SeenCall& call) {
 
 std::optional<double> rate_in_cache(const SeenCall& call, Device device, int threads,
                                     double seconds) {
-  constexpr double kBytes = 512 << 10;  // half of what second-level caches hold
+  constexpr double kBytes = 512 << 10;  // half of a typical L2 cache
   const auto bytes = [](const kernels::Operand& o) { return o.tensor.bytes(); };
   const Tensor& largest = std::ranges::max_element(call.operands, {}, bytes)->tensor;
   if (largest.rank() == 0 || call.kernel.starts_with("embedding")) return std::nullopt;
@@ -116,7 +116,7 @@ std::optional<double> rate_in_cache(const SeenCall& call, Device device, int thr
         best_seconds(one, seconds, [&](size_t) { call.again(tensors, one.stream()); });
     return threads * call.cost.bytes * static_cast<double>(part) / static_cast<double>(rows) /
            taken;
-  } catch (const std::exception&) {  // its tensors do not belong together any more
+  } catch (const std::exception&) {  // its tensors are no longer consistent
     return std::nullopt;
   }
 }

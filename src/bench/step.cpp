@@ -25,14 +25,14 @@ namespace megatron::bench {
 namespace {
 
 constexpr int64_t kGpuSteps = 25, kGpuUntimed = 5;
-constexpr double kGpuSample = 0.4;  // seconds; a product takes it a millisecond
+constexpr double kGpuSample = 0.4;  // seconds; a product on a GPU takes about a millisecond
 
 // Measurements of the steps.
 struct StepSpeed {
-  std::vector<double> seconds;   // of timed steps, the shortest first
-  double tokens = 0, flops = 0;  // of a step
+  std::vector<double> seconds;   // of timed steps, ascending
+  double tokens = 0, flops = 0;  // per step
   double first_loss = 0, last_loss = 0;
-  std::vector<double> planned;  // seconds of a step by each estimate, the shortest first
+  std::vector<double> planned;  // seconds per step by each estimate, ascending
   double median() const { return seconds[seconds.size() / 2]; }
   std::optional<double> plan() const {
     return planned.empty() ? std::nullopt : std::optional(planned[planned.size() / 2]);
@@ -180,7 +180,7 @@ int bench_kernels_of_step(const StepBench& step, plan::PeakMeter& meter) {
   MG_CHECK(step.settings.runtime.rank_count() == 1,
            "--kernels-only measures the step of one rank; drop --ranks and the parallel sizes");
   training::SettledRun run = training::settle_run(step.settings);
-  if (run.settings.runtime.device_kind() == DeviceKind::cuda)  // chooses what memory allows
+  if (run.settings.runtime.device_kind() == DeviceKind::cuda)  // selects by the available memory
     training::make_plan(run.settings, run.model, run.vocabulary, {.samples = false});
   Runtime runtime(run.settings.runtime.device_value(), run.settings.runtime.threads_per_rank());
   run.settings.runtime.limit_kernels(runtime.stream());
@@ -335,7 +335,7 @@ int measure_step(StepBench& step) {
   if (step.kernels_only) return bench_kernels_of_step(step, meter);
   Estimates estimates(s, step.estimates());
   estimates.make_one();
-  if (gpu) estimates.make_rest();  // what they take would be missing in the run
+  if (gpu) estimates.make_rest();  // otherwise the run would lack the memory they use
   GpuWatch watch(device);
   training::TrainHooks hooks{.peak = meter.peak(), .lines = step.json ? stderr : stdout};
   hooks.after_step = [&](const training::IterationReport& report) {

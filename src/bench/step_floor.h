@@ -36,8 +36,9 @@ struct StepFloor {
   double product_seconds() const;
   double other_seconds() const;
   double seconds() const { return product_seconds() + other_seconds(); }
-  double flops() const;    // of all products
-  double fastest() const;  // FLOP/s of the best call of any of them, ours or the library's
+  double flops() const;  // over all products
+  // FLOP/s of the fastest call of any of them, by this program or the library.
+  double fastest() const;
 };
 
 // Lower bound for a step of one rank, whose kernel calls are collected on the meta device.

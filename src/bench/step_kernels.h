@@ -21,9 +21,9 @@ struct Limits {
 // Calls of one kernel on operands of one shape.
 struct StepKernel {
   std::string kernel, shape;  // "gemm", "N T 4096 x 6144 x 4096 bf16"
-  int64_t calls = 0;          // in a step
-  kernels::Cost cost;         // of one call
-  double seconds = 0;         // likewise; its operands lay elsewhere in each
+  int64_t calls = 0;          // per step
+  kernels::Cost cost;         // per call
+  double seconds = 0;         // per call; each call has its operands elsewhere in memory
   double all() const { return static_cast<double>(calls) * seconds; }
   // The longer of the times needed for its products and for its bytes.
   double floor(const Limits& limits) const;
@@ -32,8 +32,8 @@ struct StepKernel {
 
 struct StepKernels {
   Limits limits;
-  std::vector<StepKernel> kernels;  // those that take the longest first
-  double seconds() const;           // of all calls
+  std::vector<StepKernel> kernels;  // slowest first
+  double seconds() const;           // over all calls
   double floor() const;
 };
 

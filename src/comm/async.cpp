@@ -103,7 +103,7 @@ class AsyncGroup final : public Group {
     if (std::uncaught_exceptions() > exceptions_ && !last_->reached()) group_->give_up();
     shared_->given.notify_one();
     thread_.join();
-    shared_->over.clear();  // which own what owns them
+    shared_->over.clear();  // completed operations, which own what owns them
   }
 
   int rank() const override { return group_->rank(); }

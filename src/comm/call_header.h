@@ -16,13 +16,14 @@ struct CallHeader {
   std::string_view operation;  // "all_reduce"
   std::string call;
   DType type = DType::u8;
-  int64_t bytes = 0;  // that every rank must name alike
+  int64_t bytes = 0;  // must be the same on every rank
   Reduce op = Reduce::sum;
   int root = -1;
   bool has_data = true;
   std::span<const int64_t> send_counts, receive_counts;  // of all_to_all, else empty
-  std::string_view group;                                // its name; empty: not known
-  int64_t number = 0;  // in the group, from 1; of a recv, from its sender; 0: not known
+  std::string_view group;                                // the group's name; empty: unknown
+  // Number of the call in the group, from 1; for recv, counted per sender; 0: unknown.
+  int64_t number = 0;
 };
 
 // Formats "all_reduce 'loss' (call 12 of 'tp', 8 bytes of f32, sum)".

@@ -12,9 +12,9 @@ namespace megatron::comm {
 class Doing {
  public:
   struct State {
-    std::string phase, layer;  // empty: not known
+    std::string phase, layer;  // empty: unknown
     int64_t step = -1, micro_batch = -1;
-    bool may_be_long = false;  // others wait for it as a matter of course: a save, the first step
+    bool may_be_long = false;  // other ranks are expected to wait for it: a save, the first step
     bool known() const { return !phase.empty() || !layer.empty() || step >= 0 || micro_batch >= 0; }
   };
 
@@ -22,8 +22,8 @@ class Doing {
   void step(int64_t number, bool may_be_long = false);
   // Name of the phase: "forward", "update", "save". Resets layer and micro-batch.
   void phase(std::string_view name, bool may_be_long = false);
-  void layer(std::string_view name);  // a span's name; empty: left
-  void micro_batch(int64_t index);    // -1: left
+  void layer(std::string_view name);  // a span's name; empty when it ends
+  void micro_batch(int64_t index);    // -1 when it ends
   void nothing();
 
   State state() const;

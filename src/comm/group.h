@@ -82,7 +82,7 @@ class Group {
   virtual Member* member() { return nullptr; }
 
  protected:
-  double seconds_ = 0;  // every call adds its own
+  double seconds_ = 0;  // total over all calls
 };
 
 // The group of one rank.

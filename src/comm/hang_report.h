@@ -27,9 +27,9 @@ std::string hang_text(std::span<const RankReport> reports, double limit);
 
 // Description of ranks that wait while the run continues, for the log.
 struct WaitNotice {
-  std::string text;     // who waits for whom, in which call, and what those do
-  std::string awaited;  // "rank 1", "ranks 1 and 3"; empty: all have come
-  bool usual = false;   // those that are awaited do what may take long, or all have come
+  std::string text;     // which ranks wait for which, in which call, and what those do
+  std::string awaited;  // "rank 1", "ranks 1 and 3"; empty: all have arrived
+  bool usual = false;   // the awaited ranks do something that may take long, or all have arrived
 };
 // Names the ranks that others wait for and that do not wait themselves; if there are none, as in a
 // cycle, the ranks that the longest call waits for. The text is empty if no report has an open

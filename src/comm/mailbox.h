@@ -16,7 +16,7 @@ struct Message {
   std::string call;
   DType type = DType::f32;
   int64_t bytes = 0;
-  int64_t number = 0;           // among the sender's to this receiver in the group, from 1
+  int64_t number = 0;  // number among the sender's messages to this receiver in the group, from 1
   std::vector<std::byte> data;  // empty on meta
 };
 

@@ -39,7 +39,7 @@ void tell_failed_start(const std::string& reason) {
     if (!place || place->size == 1 || place->source != "RANK") return;
     tell_failed_start(rendezvous_address(environment()), place->rank, place->size, reason,
                       kFailedStartSeconds);
-  } catch (const Error&) {  // nobody to tell
+  } catch (const Error&) {  // no one is left to notify
   }
 }
 

@@ -17,13 +17,13 @@ class Star;
 // A place among processes, as given by the environment.
 struct ProcessPlace {
   int rank = 0, size = 1;
-  int local_rank = 0, local_size = 1;  // on this host; 0 and 1 where the launcher does not tell
+  int local_rank = 0, local_size = 1;  // on this host; 0 and 1 if the launcher does not say
   std::string source;                  // "OMPI_COMM_WORLD_RANK"
 };
 
 // This process's place among those that a launcher started, as given by its environment.
 struct Launch {
-  std::optional<ProcessPlace> place;  // none: the process was started by itself
+  std::optional<ProcessPlace> place;  // none: the process was started without a launcher
   // One line for the log: variables of other launchers that name another place and are not used, or
   // variables that suggest several processes although this one runs alone. Empty: neither.
   std::string note;
@@ -43,7 +43,7 @@ Launch find_launch(const Variable& variable);
 // The same without RANK and WORLD_SIZE, for a process that an MPI launcher or srun has just
 // started.
 Launch find_mpi_launch(const Variable& variable);
-Variable environment();  // that of this process
+Variable environment();  // of this process
 
 // The processes of a run. One object per process, made before threads are started. If a launcher
 // started more than one, MPI is initialised, and finalized by the destructor; but processes that
@@ -97,10 +97,10 @@ class Processes {
   bool meets() const { return size() > 1 && launch_.place->source == "RANK"; }
   void body_begins(WaitLimits limits);
   void body_ended();
-  Star* star();  // null: MPI's, or one process
+  Star* star();  // null with MPI, or with a single process
   void end_star(bool failed);
   void abort_star(int code);
-  void be_quiet() const;  // this process says itself why it ends
+  void be_quiet() const;  // this process reports itself why it ends
 
   Launch launch_;
   bool aborted_ = false;

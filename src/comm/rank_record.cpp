@@ -39,7 +39,7 @@ int int_of(const Json& json) { return static_cast<int>(json.as_integer()); }
 
 uint64_t GroupRecord::id_of_part(int color) const {
   const uint64_t number = mixed(static_cast<uint64_t>(calls) << 32 ^ static_cast<uint64_t>(color));
-  return mixed(id ^ number) >> 1;  // a JSON number
+  return mixed(id ^ number) >> 1;  // fits a JSON number
 }
 
 OpenCall::OpenCall(RankRecord& record, GroupRecord& group, CallHeader& header, int peer)

@@ -14,14 +14,14 @@
 
 namespace megatron::comm {
 
-inline constexpr uint64_t kWorldId = 1;  // of the group of all ranks
+inline constexpr uint64_t kWorldId = 1;  // id of the group of all ranks
 
 // Progress of one rank in one group. Only RankRecord accesses the members that change.
 struct GroupRecord {
-  uint64_t id = 0;           // the same on all members, no other group's
+  uint64_t id = 0;           // the same on all members, and unique among groups
   std::string name;          // "tp"
   std::vector<int> members;  // ranks of the world
-  int64_t calls = 0;         // collectives that this rank has begun: the number of the last one
+  int64_t calls = 0;         // collectives that this rank has started: number of the last one
   std::vector<int64_t> sent, received;  // messages to and from each member; empty: none
 
   // Id of the group that the last call, a split, created for this rank's colour.
@@ -33,9 +33,9 @@ struct CallReport {
   uint64_t group = 0;
   std::vector<int> members;  // ranks of the world
   int64_t number = 0;
-  int place = 0, peer = -1;  // this rank's in the group; of a recv, the sender's
+  int place = 0, peer = -1;  // place: this rank's in the group; peer: sender of a recv
   std::string text;          // "all_reduce 'loss' (call 12 of 'tp', 8 bytes of f32, sum)"
-  double seconds = 0;        // since it began
+  double seconds = 0;        // since the call began
 };
 
 struct GroupProgress {
@@ -51,7 +51,7 @@ struct RankReport {
   Doing::State doing;
   std::vector<CallReport> calls;
   std::vector<GroupProgress> groups;
-  std::string last_call;     // that ended; empty: none
+  std::string last_call;     // last finished call; empty: none
   double last_seconds = -1;  // since then
 
   std::string packed() const;
@@ -89,7 +89,7 @@ class RankRecord {
   // Records that a message was sent; returns its number.
   int64_t sent(GroupRecord& group, int to);
 
-  double longest() const;  // seconds since the oldest open call began; 0: there is none
+  double longest() const;  // age in seconds of the oldest open call; 0: none
   RankReport report() const;
 
  private:

@@ -14,7 +14,7 @@ std::string_view name(Reduce op) { return op == Reduce::sum ? "sum" : "max"; }
 namespace {
 
 constexpr int64_t kBlock = 512;
-constexpr int64_t kThreadBlock = int64_t{1} << 16;  // what a thread of a pool does at a time
+constexpr int64_t kThreadBlock = int64_t{1} << 16;  // elements per thread at a time
 
 // 64-bit integers are added as unsigned, so that they wrap.
 template <class T>

@@ -31,8 +31,8 @@ class World {
   void fail(int rank, std::exception_ptr failure, const std::string& reason);
   // Called when the rank fails with an exception that is not known yet; its fail() follows.
   void leave(int rank);
-  void end(int rank);   // the rank's body has returned: it will not call again
-  void left(int rank);  // the rank's thread is over, in whatever way
+  void end(int rank);   // the rank's body has returned: it makes no more calls
+  void left(int rank);  // the rank's thread has ended, for whatever reason
   bool failed() const { return failed_.load(std::memory_order_acquire); }
   bool ended(int rank) const {
     return ended_[static_cast<size_t>(rank)].load(std::memory_order_acquire);
@@ -41,13 +41,13 @@ class World {
     return !left_[static_cast<size_t>(rank)].load(std::memory_order_acquire);
   }
   RankRecord& record(int rank) { return *records_[static_cast<size_t>(rank)]; }
-  double longest() const;  // seconds since the oldest call that a rank is in began; 0: none
+  double longest() const;  // age in seconds of the oldest call that a rank is in; 0: none
   std::vector<RankReport> reports() const;
-  std::string reason();  // of the first failure
+  std::string reason();  // message of the first failure
 
   // Throws Error: `call` was given up, and the reason.
   [[noreturn]] void give_up(std::string_view call);
-  void rethrow() const;  // the first failure, if there was one; after all ranks have ended
+  void rethrow() const;  // throws the first failure, if any; call after all ranks have ended
   void add(const std::shared_ptr<SharedGroup>& group);
 
  private:
@@ -57,7 +57,7 @@ class World {
   std::vector<std::weak_ptr<SharedGroup>> groups_;
   std::atomic<bool> failed_ = false;
   std::exception_ptr failure_;
-  int leaving_ = -1;  // whose leave() came before any failure
+  int leaving_ = -1;  // rank whose leave() preceded any failure
   std::string reason_;
   std::vector<std::atomic<bool>> ended_, left_;
   std::vector<std::unique_ptr<RankRecord>> records_;
@@ -68,7 +68,7 @@ struct Entry : CallHeader {
   const std::byte* in = nullptr;
   std::byte* out = nullptr;
   int color = 0, key = 0;
-  std::shared_ptr<SharedGroup> part;  // of split: the new group, by its first rank
+  std::shared_ptr<SharedGroup> part;  // of split: the new group, created by its first rank
 };
 
 // The shared state of one group. A collective consists of: write entry(rank), begin, read all
@@ -109,7 +109,7 @@ class SharedGroup {
   bool over(uint64_t generation) const {
     return generation_.load(std::memory_order_acquire) != generation;
   }
-  int missing_for_ever() const;  // a rank that has not come and has ended; -1: none
+  int missing_for_ever() const;  // a rank that has not arrived and has ended; -1: none
   Mailbox& mailbox(int from, int to) { return mailboxes_[static_cast<size_t>(from * size() + to)]; }
 
   std::shared_ptr<World> world_;

@@ -70,7 +70,7 @@ class ThreadGroup final : public Group, public Member {
     check_reduce_scatter(in, out, size());
     Entry& mine = enter("reduce_scatter", call, in, out.bytes());
     mine.op = op;
-    mine.out = host_data(in);  // read at this rank's block only
+    mine.out = host_data(in);  // only this rank's block is read
     meet(stream, [&] {
       pointers();
       for (auto& source : sources_)
@@ -189,7 +189,7 @@ class ThreadGroup final : public Group, public Member {
 
   Entry& enter(std::string_view operation, std::string_view call) {
     Entry& mine = shared_->entry(rank_);
-    std::string text = std::move(mine.call);  // its memory is used again
+    std::string text = std::move(mine.call);  // the call's memory is reused
     text.assign(call);
     mine = Entry();
     mine.operation = operation;

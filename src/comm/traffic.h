@@ -13,7 +13,7 @@ struct Traffic {
   std::string_view collective;  // "all_reduce", "all_gather", "send" ...
   std::string_view call;        // its name
   int ranks = 1;                // of the group
-  int64_t bytes = 0;            // of the rank's own tensor: the larger of what it gives and gets
+  int64_t bytes = 0;            // of the rank's own tensor: the larger of input and output
   double began = 0, ended = 0;  // seconds of the steady clock (base/clock.h)
 };
 

@@ -13,8 +13,8 @@ struct WaitLimits {
   WaitLimits(double most = kMaxSeconds, double notice = kNoticeSeconds)
       : most(most), notice(notice) {}
 
-  double most;    // beyond, the run ends with a report; 0: any time
-  double notice;  // beyond, who waits for whom is logged, and the run goes on; 0: never
+  double most;    // seconds after which the run ends with a report; 0: unlimited
+  double notice;  // seconds after which waiting ranks are logged and the run continues; 0: never
 };
 
 }  // namespace megatron::comm

@@ -9,9 +9,9 @@ namespace megatron::comm {
 
 namespace {
 
-constexpr int kLooksInARow = 3;   // a process that was stopped for long gets time to go on
-constexpr double kMaxGap = 16;    // times the first
-constexpr double kForgotten = 4;  // gaps without a notice
+constexpr int kLooksInARow = 3;   // checks, so that a process that was suspended can catch up
+constexpr double kMaxGap = 16;    // times the first interval
+constexpr double kForgotten = 4;  // intervals without a notice
 
 }  // namespace
 
@@ -47,7 +47,7 @@ void WaitNotices::count(double now) {
 
 void WaitNotices::log_wait(std::span<const RankReport> reports) {
   const WaitNotice notice = wait_notice(reports, limits_);
-  if (notice.text.empty()) return;  // over meanwhile
+  if (notice.text.empty()) return;  // the wait is over by now
   if (!awaited_ || !notice.awaited.empty()) awaited_ = notice.awaited;
   log::write(notice.usual ? log::Level::info : log::Level::warning, notice.text);
 }

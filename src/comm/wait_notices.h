@@ -19,7 +19,7 @@ class WaitNotices {
   enum class Say { nothing, waits, is_over };
 
   WaitNotices() = default;
-  explicit WaitNotices(WaitLimits limits) : limits_(limits) {}  // notice 0: nothing is logged
+  explicit WaitNotices(WaitLimits limits) : limits_(limits) {}  // notice 0 disables logging
 
   // Decides what to log now. longest: seconds that the oldest call has been open; 0: no open call.
   Say look(double now, double longest);
@@ -37,10 +37,10 @@ class WaitNotices {
 
   WaitLimits limits_{0, 0};
   double last_ = 0, gap_ = 0;
-  double seconds_ = 0;  // of the wait that was logged last, so far
-  int overdue_ = 0;     // looks in a row that found a call too long
+  double seconds_ = 0;  // length so far of the wait that was logged last
+  int overdue_ = 0;     // consecutive checks that found a call overdue
   bool logged_ = false;
-  std::optional<std::string> awaited_;  // of the line logged last
+  std::optional<std::string> awaited_;  // awaited ranks in the last logged line
 };
 
 }  // namespace megatron::comm

@@ -15,8 +15,8 @@ namespace megatron::comm {
 namespace {
 
 constexpr double kAfterHang = 5, kAfterFailure = 30;  // seconds
-constexpr double kMinPause = 0.01, kMaxPause = 0.25;  // between two looks
-constexpr int kLooks = 3;  // a process that was stopped for long gets time to go on
+constexpr double kMinPause = 0.01, kMaxPause = 0.25;  // seconds between two checks
+constexpr int kLooks = 3;  // checks, so that a process that was suspended can catch up
 
 }  // namespace
 

@@ -34,7 +34,7 @@ class Watchdog {
   World& world_;
   const WaitLimits limits_;
   WaitNotices notices_;
-  int overdue_ = 0;  // looks in a row that found a call too long
+  int overdue_ = 0;  // consecutive checks that found a call overdue
   double failed_at_ = 0, grace_ = 0;
   std::mutex mutex_;
   std::condition_variable stop_;

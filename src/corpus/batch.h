@@ -14,8 +14,8 @@ namespace megatron::corpus {
 struct HostBatch {
   int64_t sequences = 0, length = 0;
   std::vector<int32_t> tokens, positions, labels;  // [B*S]
-  std::vector<double> targets;                     // [B*S], or empty: there are labels
-  std::vector<float> loss_mask;                    // [B*S], 1: counted
+  std::vector<double> targets;                     // [B*S], or empty if there are labels
+  std::vector<float> loss_mask;                    // [B*S], 1 if the token counts
   std::vector<int64_t> sample_ids;                 // [B]
   // [B*S] (nn/batch.h), or empty: attention is not confined to segments.
   std::vector<int32_t> segment_starts;
@@ -39,7 +39,7 @@ class DeviceBatch {
   void allocate(const HostBatch& host);
 
   nn::Batch batch_;
-  std::vector<double> weights_;  // of the last batch; keeps its memory
+  std::vector<double> weights_;  // of the last batch; its memory is reused
 };
 
 }  // namespace megatron::corpus

@@ -24,13 +24,13 @@ struct NamedSet {
 
 struct Corpus {
   std::array<std::shared_ptr<const data::Dataset>, 3> sets;  // train, valid, test; null: no data
-  std::vector<NamedSet> validation;  // the valid set; or several, sets[valid] being the first
+  std::vector<NamedSet> validation;  // the valid set; or several, of which the first is sets[valid]
   // Throws Error naming the flags if there is none.
   const data::Dataset& set(data::Split split) const;
 };
 
-bool names_data(const settings::DataSettings& settings);    // whether a flag does
-void require_data(const settings::DataSettings& settings);  // throws Error where none does
+bool names_data(const settings::DataSettings& settings);    // whether a flag names a data set
+void require_data(const settings::DataSettings& settings);  // throws Error if none does
 
 // Checks these flags without opening a file: more than one source of data, invalid weights or
 // shares, samples that cannot be counted. Flags that name no data are valid. names: of validation

@@ -120,7 +120,7 @@ class StoredDocuments final : public Documents {
  private:
   struct Entry {
     size_t part;
-    int64_t number, first, last;  // of its file; sequences
+    int64_t number, first, last;  // number in its file; range of sequences
   };
   const Entry& entry(int64_t document) const { return entries_[static_cast<size_t>(document)]; }
   const data::IndexedDataset& source(const Entry& e) const { return *parts_[e.part].tokens; }

@@ -21,7 +21,7 @@ class Documents {
   // Reads tokens [begin, begin + out.size()) of a document.
   virtual void read(int64_t document, int64_t begin, std::span<int64_t> out) const = 0;
   virtual std::string place(int64_t document) const = 0;  // "stories.jsonl:12", for messages
-  virtual int64_t bytes(int64_t /*document*/) const { return -1; }  // of its text; -1: not known
+  virtual int64_t bytes(int64_t /*document*/) const { return -1; }  // size of its text; -1: unknown
 };
 
 // Text input, read as in `preprocess`.
@@ -31,7 +31,7 @@ struct TextInput {
   std::string json_key = "text";
   bool whole_files = false;
   bool append_eod = false;   // each document ends with the end-of-document token
-  bool prepend_eod = false;  // and begins with it
+  bool prepend_eod = false;  // each document begins with the end-of-document token
 };
 
 // Tokenizes all documents and holds the ids, which are those that `preprocess` would write.

@@ -21,7 +21,7 @@ class Prefetcher {
   // The set is borrowed.
   Prefetcher(const data::Dataset& set, std::unique_ptr<data::Sampler> sampler, int64_t seq_length,
              int64_t count, int64_t capacity);
-  ~Prefetcher();  // stops the thread, wherever it is
+  ~Prefetcher();  // stops the thread at any point
   Prefetcher(const Prefetcher&) = delete;
   Prefetcher& operator=(const Prefetcher&) = delete;
 
@@ -29,7 +29,7 @@ class Prefetcher {
   // is reused for a later one, so a run always reads into the same memory. Rethrows errors of
   // reading it, and throws Error if the sampler was at its end.
   void next(HostBatch& batch);
-  double waited() const { return waited_; }  // seconds that next() waited, in all
+  double waited() const { return waited_; }  // total seconds that next() waited
 
  private:
   void read_all(const data::Dataset& set, int64_t seq_length, int64_t count);
@@ -41,7 +41,7 @@ class Prefetcher {
   std::condition_variable changed_;
   std::deque<HostBatch> ready_;  // under the mutex, as are the three below
   std::vector<HostBatch> spare_;
-  std::exception_ptr failure_;  // after the last of ready_
+  std::exception_ptr failure_;  // thrown after the last of ready_
   bool stop_ = false;
   std::thread thread_;
 };

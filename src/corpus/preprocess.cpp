@@ -171,7 +171,7 @@ std::vector<PreprocessResult> preprocess(const PreprocessSettings& s) {
   MG_CHECK(!s.append_eod || vocabulary.eod >= 0,
            "--append-eod: the tokenizer {} has no end-of-document token", vocabulary.directory);
   const DocumentRules rules = rules_of(s, vocabulary);
-  data::SentenceSplitter(s.lang, s.keep_newlines);  // refuses the language now
+  data::SentenceSplitter(s.lang, s.keep_newlines);  // throws now if the language is not supported
   data::TextBlocks blocks(s.input, source_of(s));
   std::vector<std::unique_ptr<data::IndexedDatasetBuilder>> outputs;
   std::vector<data::IndexedDatasetBuilder*> pointers;

@@ -21,15 +21,15 @@ struct PreprocessSettings : settings::TokenizerSettings {
   bool split_sentences = false, keep_newlines = false;
   std::string lang = "english", on_bad_line = "fail";
   bool append_eod = false, overwrite = false, whole_files = false;
-  int64_t block_bytes = 1 << 19;  // of text that a worker takes at once; changes no result
+  int64_t block_bytes = 1 << 19;  // of text per worker at a time; does not change results
 
   void fields(Fields& fields);
 };
 
 struct PreprocessResult {
   std::string prefix;                            // of the .bin/.idx pair
-  int64_t documents = 0, tokens = 0, bytes = 0;  // bytes: unpacked, of the inputs
-  int64_t bad_lines = 0;                         // left out (--on-bad-line skip)
+  int64_t documents = 0, tokens = 0, bytes = 0;  // bytes: of the decompressed input
+  int64_t bad_lines = 0;                         // skipped lines (--on-bad-line skip)
 };
 
 // Writes one pair of files per key, all in one pass over the input:

@@ -23,11 +23,11 @@ struct DocumentRules {
   std::vector<std::string> json_keys;
   DType token_type = DType::i32;
   bool append_eod = false;
-  bool include_special_tokens = true;  // those of the tokenizer's post-processor
+  bool include_special_tokens = true;  // those added by the tokenizer's post-processor
   bool split_sentences = false, keep_newlines = false;
   std::string language = "english";
-  int64_t partitions = 1;  // documents are dealt to them in turn
-  bool skip_bad = false;   // else the first bad line ends the block
+  int64_t partitions = 1;  // documents are distributed over them in turn
+  bool skip_bad = false;   // if false, the first bad line ends the block
 };
 
 // Documents of one key and partition, in the form that IndexedDatasetBuilder::add_documents takes.
@@ -42,7 +42,7 @@ struct TokenizedBlock {
   std::vector<TokenizedDocuments> documents;  // [key * partitions + partition]
   std::vector<std::string> bad;               // the first kNamed bad lines: place and reason
   int64_t bad_count = 0, document_count = 0, token_count = 0, text_bytes = 0;
-  std::exception_ptr error;  // the block could not be read or tokenized at all
+  std::exception_ptr error;  // the block could not be read or tokenized
 };
 
 // Used by a single thread.

@@ -173,7 +173,7 @@ void PreprocessPipeline::deliver(int64_t index, TokenizedBlock block) {
     auto next = pending_.extract(next_written_);
     if (next.empty()) break;
     lock.unlock();
-    write(next.mapped());  // an error ends the work: writing_ stays as it is
+    write(next.mapped());  // an error ends the work, and writing_ keeps its value
     lock.lock();
     TokenizedBlock& done = next.mapped();
     totals_.documents += done.document_count;

@@ -57,10 +57,10 @@ class PreprocessPipeline {
   const Vocabulary& vocabulary_;
   data::TextBlocks& blocks_;
   std::vector<data::IndexedDatasetBuilder*> outputs_;
-  std::vector<Partition> partitions_;  // of each key, all but the first, which goes to the output
+  std::vector<Partition> partitions_;  // for each key, all but the first, which goes to the output
   PipelineOptions options_;
 
-  std::mutex reading_;  // held to read a block and to number it
+  std::mutex reading_;  // held while a block is read and numbered
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::map<int64_t, TokenizedBlock> pending_;

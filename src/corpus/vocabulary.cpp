@@ -26,7 +26,7 @@ enum class Family { hugging_face, gpt2, sentence_piece, tik_token, bert, null, b
 struct TokenizerType {
   std::string_view name;
   Family family;
-  std::string_view reason = {};  // why it is refused, and what to use
+  std::string_view reason = {};  // why it is refused, and what to use instead
 };
 
 constexpr auto kTypes = std::to_array<TokenizerType>({
@@ -285,7 +285,8 @@ void check_family_flags(const settings::TokenizerSettings& s, std::string_view t
        "HuggingFaceTokenizer, SentencePieceTokenizer or TikTokenizer");
   only(s.vocab_extra_ids != 0, "vocab-extra-ids", family == Family::bert, kBert);
   only(s.tiktoken_pattern.has_value(), "tiktoken-pattern",
-       family == Family::tik_token || family == Family::null, kTikToken);  // ids cut no text
+       // The null tokenizer reads ids, which no pattern splits.
+       family == Family::tik_token || family == Family::null, kTikToken);
   only(s.tiktoken_num_special_tokens != defaults.tiktoken_num_special_tokens,
        "tiktoken-num-special-tokens", family == Family::tik_token, kTikToken);
   only(s.null_tokenizer_eod_id.has_value(), "null-tokenizer-eod-id", family == Family::null, kNull);

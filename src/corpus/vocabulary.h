@@ -13,7 +13,7 @@ namespace megatron::corpus {
 
 struct Vocabulary {
   std::shared_ptr<const tokenizers::Tokenizer> tokenizer;
-  std::string directory;  // where it was read: a directory or a file; "" for one without files
+  std::string directory;  // directory or file that it was read from; "" if it has no files
   // True if the files in `directory` open as this tokenizer without flags. Otherwise (added tokens,
   // files with other names) tokenizer->files() do.
   bool opens_by_itself = true;
@@ -21,7 +21,8 @@ struct Vocabulary {
   int64_t padded_size = 0;  // rows of Megatron-LM's table; see padded_vocabulary_size
   int64_t eod = -1;
   std::optional<int64_t> pad;
-  bool add_special_tokens = true;  // round each text: what Megatron-LM does with this type
+  // Adds special tokens around each text, as Megatron-LM does with this type.
+  bool add_special_tokens = true;
 };
 
 // A tokenizer by Megatron-LM's rules:

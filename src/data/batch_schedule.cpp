@@ -83,7 +83,7 @@ BatchSchedule BatchSchedule::steps(std::string_view text, std::optional<int64_t>
              text, stages[i - 1].batch, stages[i].batch, stages[i].begin);
   }
   BatchSchedule schedule("the batch size in --step-batch-size-schedule", std::move(stages));
-  schedule.suggestion_ = "";  // as in Megatron-LM, the flag does not go with a schedule
+  schedule.suggestion_ = "";  // as in Megatron-LM, the flag excludes a schedule
   return schedule;
 }
 

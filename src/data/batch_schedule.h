@@ -10,7 +10,7 @@ namespace megatron::data {
 
 class BatchSchedule {
  public:
-  BatchSchedule() = default;  // of no use before it is assigned
+  BatchSchedule() = default;  // unusable until assigned
 
   static BatchSchedule constant(int64_t batch);
 
@@ -42,14 +42,14 @@ class BatchSchedule {
   // for a batch below size x ranks.
   void divide(int64_t micro_batch_size, int64_t ranks, bool decrease);
 
-  int64_t target(int64_t consumed) const;  // as scheduled
-  int64_t batch(int64_t consumed) const;   // as run: rounded down by divide()
-  int64_t micro_batches(int64_t consumed) const { return batch(consumed) / together_; }  // a rank
+  int64_t target(int64_t consumed) const;  // scheduled batch size
+  int64_t batch(int64_t consumed) const;   // batch size of the run: rounded down by divide()
+  int64_t micro_batches(int64_t consumed) const { return batch(consumed) / together_; }  // per rank
 
   // Counts whole steps only, the first of them after `consumed` samples. Throws Error above 2^62
   // samples.
   int64_t samples_after(int64_t iterations, int64_t consumed = 0) const;
-  int64_t iterations_within(int64_t samples) const;  // that fit
+  int64_t iterations_within(int64_t samples) const;  // number of whole iterations within `samples`
 
  private:
   BatchSchedule(const char* source, std::vector<Stage> stages)

@@ -18,7 +18,8 @@ BinFile::BinFile(std::string path, bool map) : path_(std::move(path)) {
     size_ = static_cast<int64_t>(map_->bytes().size());
     return;
   }
-  file_ = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // a pipe must not block here
+  // Opening a pipe must not block.
+  file_ = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   MG_CHECK(file_ >= 0, "cannot open '{}': {}", path_, std::strerror(errno));
   struct stat status{};
   const bool regular = ::fstat(file_, &status) == 0 && S_ISREG(status.st_mode);

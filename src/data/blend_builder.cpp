@@ -57,7 +57,7 @@ struct Wanted {
   std::string prefix;
   Split split = Split::train;
   std::optional<int64_t> samples;
-  int64_t extended = 0;  // where they are more
+  int64_t extended = 0;  // more if they are extended
 
   bool operator<(const Wanted& other) const {
     return std::tie(prefix, split, samples, extended) <
@@ -68,10 +68,10 @@ struct Wanted {
 // Plan for one split.
 struct SplitPlan {
   Split split = Split::train;
-  std::optional<int64_t> samples;  // served
+  std::optional<int64_t> samples;  // number that is served
   std::vector<double> shares;      // of a weighted blend
   std::vector<Wanted> parts;
-  bool blended = true;  // false: the parts as they are
+  bool blended = true;  // false: the parts are concatenated
 };
 
 SplitPlan plan_split(const BlendRequest& request, const BlendList& list, Split split,
@@ -184,7 +184,7 @@ bool same_epochs(const GptDataset& set, std::optional<int64_t> samples) {
   IndexPlan plan;
   try {
     plan = plan_index(request);
-  } catch (const Error&) {  // so many that nobody built them
+  } catch (const Error&) {  // too many to build
     return false;
   }
   const IndexPlan& now = set.plan();

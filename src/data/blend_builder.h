@@ -19,12 +19,13 @@ struct BlendRequest {
   // split, with data sets used whole.
   std::optional<BlendList> all;
   std::array<std::optional<BlendList>, 3> per_split;
-  double surplus = 0.005;      // samples built of a weighted part beyond its share
-  bool several_valid = false;  // the parts of the valid list stay apart
+  // Extra samples, relative to its share, that are built for a weighted part.
+  double surplus = 0.005;
+  bool several_valid = false;  // keeps the parts of the valid list separate
   // Number of samples that each split serves if more than requested: the first ones are in the same
   // order as without them (extended_dataset.h).
   std::array<int64_t, 3> extended{};
-  int64_t threads = 1;  // data sets that are opened and indexed at a time
+  int64_t threads = 1;  // data sets that are opened and indexed concurrently
 };
 
 // Opens the token files of a prefix; called concurrently from several threads, once per prefix.

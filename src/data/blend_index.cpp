@@ -42,8 +42,8 @@ constexpr double kNever = -std::numeric_limits<double>::infinity();
 // Sets of equal weight (and size) are chosen in turn, since of equal counts the first is taken. So
 // a group of them is a single candidate, its next member.
 struct Group {
-  double limit = 0;              // samples of each member
-  std::vector<int32_t> members;  // in ascending order
+  double limit = 0;              // most samples of each member
+  std::vector<int32_t> members;  // ascending
   size_t next = 0;
 };
 
@@ -70,7 +70,7 @@ class Blender {
 
  private:
   static constexpr size_t kFew = 48;
-  static constexpr int64_t kCut = 12;  // groups looked at / steps of a block
+  static constexpr int64_t kCut = 12;  // cost ratio of scanned groups to steps of a block
 
   void group(std::span<const double> weights, std::span<const int64_t> sizes) {
     std::map<std::pair<double, double>, size_t> known;
@@ -105,8 +105,9 @@ class Blender {
       }
       std::nth_element(errors.begin(), errors.begin() + (stop - at), errors.end(),
                        std::greater<>());
-      const double least = std::max(errors[static_cast<size_t>(stop - at)],
-                                    std::numeric_limits<double>::lowest());  // not the used up
+      // At least the lowest finite number, which excludes exhausted groups.
+      const double least =
+          std::max(errors[static_cast<size_t>(stop - at)], std::numeric_limits<double>::lowest());
       able.resize(groups.size());
       size_t kept = 0;
       for (size_t j = 0; j < groups.size(); ++j) {
@@ -159,14 +160,14 @@ class Blender {
     if (++g.next == g.members.size()) {
       g.next = 0;
       counts_[group] += 1;
-      if (counts_[group] == g.limit) counts_[group] = HUGE_VAL;  // never again
+      if (counts_[group] == g.limit) counts_[group] = HUGE_VAL;  // never chosen again
     }
     return counts_[group];
   }
 
   std::vector<Group> groups_;
-  std::vector<double> weights_, counts_;        // of each group; count of its next member
-  std::vector<double> weight_, count_, error_;  // of those that choose() looks at
+  std::vector<double> weights_, counts_;  // weight of each group, and count of its next member
+  std::vector<double> weight_, count_, error_;  // values of the candidates that choose() scans
   BlendIndex index_;
 };
 

@@ -12,8 +12,8 @@
 namespace megatron::data {
 
 struct BlendIndex {
-  std::vector<int16_t> set;     // of each sample
-  std::vector<int64_t> sample;  // and its number there
+  std::vector<int16_t> set;     // data set of each sample
+  std::vector<int64_t> sample;  // index of each sample in its set
   std::vector<int64_t> counts;  // samples of each set
 };
 

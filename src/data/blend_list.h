@@ -14,7 +14,7 @@ constexpr int64_t kMaxBlendedSets = 32766;  // a data set's number is stored in 
 
 struct BlendList {
   std::vector<std::string> prefixes;
-  std::vector<double> weights;  // as given, one a prefix; empty: by size
+  std::vector<double> weights;  // one per prefix; empty: by size
 
   bool weighted() const { return !weights.empty(); }
 };

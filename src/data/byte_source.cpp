@@ -173,7 +173,7 @@ int largest_window(int64_t memory) {
 
 // Window size in bytes that a frame needs, from its header (RFC 8878, 3.1.1.1).
 uint64_t window_of(std::string_view header) {
-  constexpr size_t kDescriptor = 4;  // behind the magic number
+  constexpr size_t kDescriptor = 4;  // size, after the magic number
   const auto byte = [&](size_t at) -> uint64_t {
     return at < header.size() ? static_cast<unsigned char>(header[at]) : 0;
   };
@@ -237,7 +237,7 @@ class ZstdFile final : public PackedFile {
 
   ZSTD_DStream* stream_;
   int window_log_;
-  int64_t frame_ = 0;  // where the current frame begins in the file
+  int64_t frame_ = 0;  // file offset of the current frame
   bool inside_ = false;
 };
 

@@ -24,8 +24,8 @@ class ByteSource {
   // path if the file cannot be read, if compressed data are damaged or truncated, and if the file's
   // size or time of change differs at the end from that at the beginning.
   virtual size_t read(std::span<char> out) = 0;
-  virtual int64_t consumed() const = 0;  // bytes of the file as it lies on the disk
-  virtual int64_t size() const = 0;      // the same, in all
+  virtual int64_t consumed() const = 0;  // bytes consumed of the file on disk
+  virtual int64_t size() const = 0;      // total size of the file on disk
 };
 
 }  // namespace megatron::data

@@ -10,17 +10,18 @@ namespace megatron::data {
 // attention is not confined to segments.
 struct Sample {
   std::vector<int64_t> tokens, labels, position_ids;
-  std::vector<float> loss_mask;        // 1: counted
-  std::vector<int32_t> segment_begin;  // first position that each position sees
+  std::vector<float> loss_mask;        // 1 if the token counts
+  std::vector<int32_t> segment_begin;  // first position that each position attends to
 };
 
 // Const members are thread-safe.
 class Dataset {
  public:
   virtual ~Dataset() = default;
-  virtual int64_t size() const = 0;                        // at least the samples asked for
+  virtual int64_t size() const = 0;  // at least the number of requested samples
   virtual void read(int64_t k, Sample& sample) const = 0;  // throws Error outside [0, size())
-  virtual void read_filler(Sample& sample) const = 0;  // sample 0 without loss: fills a last batch
+  // Sample 0 without loss, which pads a last batch.
+  virtual void read_filler(Sample& sample) const = 0;
 };
 
 }  // namespace megatron::data

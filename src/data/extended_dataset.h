@@ -28,7 +28,7 @@ class ExtendedDataset final : public Dataset {
 
  private:
   std::vector<std::unique_ptr<const GptDataset>> parts_;
-  std::vector<int64_t> ends_;  // samples of the parts up to each
+  std::vector<int64_t> ends_;  // cumulative number of samples up to each part
 };
 
 }  // namespace megatron::data

@@ -15,7 +15,7 @@
 namespace megatron::data {
 namespace {
 
-constexpr int64_t kWorthALine = 10'000'000;  // entries that take more than a moment to build
+constexpr int64_t kWorthALine = 10'000'000;  // entries that take noticeable time to build
 
 int64_t pad_id(const GptDatasetConfig& config) {
   constexpr int64_t kNoPadding = -1;
@@ -170,7 +170,7 @@ int64_t GptDataset::gather(int64_t k, std::vector<int64_t>& text,
 
 void GptDataset::read(int64_t k, Sample& sample) const {
   const auto length = static_cast<size_t>(config_.sequence_length);
-  std::vector<int64_t>& text = sample.tokens;  // and the label of the last
+  std::vector<int64_t>& text = sample.tokens;  // includes the label of the last token
   text.resize(length + static_cast<size_t>(request_.extra_tokens));
   std::vector<int64_t> borders;
   const int64_t filled = gather(k, text, borders);

@@ -19,24 +19,24 @@ namespace megatron::data {
 struct GptDatasetConfig {
   int64_t sequence_length = 0;  // S
   int64_t seed = 1234;
-  std::optional<std::string> split;  // none: the source serves one split as a whole
+  std::optional<std::string> split;  // none: the source is a single split
   bool add_extra_token = true;       // false: the last label is padding
   bool drop_last_partial_validation_sequence = true;
   bool reset_position_ids = false;      // positions start at 0 after each end-of-document token
-  bool reset_attention_mask = false;    // tokens see nothing before it either
-  bool inter_document_masking = false;  // both, at the borders of stored sequences instead
+  bool reset_attention_mask = false;    // and tokens do not attend across it
+  bool inter_document_masking = false;  // both, but at the boundaries of stored sequences
   bool eod_mask_loss = false;           // no loss where the input is the end-of-document token
 
   int64_t eod = -1;
   std::optional<int64_t> pad;
-  std::vector<int64_t> special;  // ids that must not be taken for padding (eod, eos, bos ...)
-  bool allow_ambiguous_pad_tokens = false;  // padding may be one of them all the same
-  int64_t vocabulary_size = 0;              // 0: token ids are not checked
+  std::vector<int64_t> special;  // ids that must not be used for padding (eod, eos, bos ...)
+  bool allow_ambiguous_pad_tokens = false;  // allows padding to be one of them
+  int64_t vocabulary_size = 0;              // 0: token ids are unchecked
 
   bool cache = true;
   std::optional<std::string> cache_path;  // none: index_cache/ next to the data
-  std::optional<int64_t> memory;          // bytes; none: what the machine has
-  int threads = 0;                        // that build large indices; 0: all cores
+  std::optional<int64_t> memory;          // bytes; none: the machine's
+  int threads = 0;                        // threads that build large indices; 0: all cores
 };
 
 class GptDataset final : public Dataset {

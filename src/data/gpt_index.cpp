@@ -111,7 +111,7 @@ class SampleRows {
 
  private:
   static constexpr size_t kBlock = size_t{1} << 17;
-  static constexpr size_t kAhead = 48;  // lookups that are under way
+  static constexpr size_t kAhead = 48;  // lookups in flight
   static constexpr int64_t kUnknown = -1;
 
   // The token at which (extra 1) or after which (extra 0) row k > 0 is.

@@ -23,10 +23,10 @@ struct IndexRequest {
   // The split is [first, first + sequences) of its source.
   int64_t first_sequence = 0, sequences = 0;
   int64_t tokens_per_epoch = 0;    // sum of their lengths
-  std::optional<int64_t> samples;  // none: what one epoch gives
+  std::optional<int64_t> samples;  // none: those of one epoch
   int64_t sequence_length = 0;     // S
-  int64_t extra_tokens = 1;        // 1: samples carry one token more, for the last label; or 0
-  bool drop_last_partial = true;   // false: a last, short sample is kept (and padded)
+  int64_t extra_tokens = 1;        // 1: samples have one more token, for the last label; or 0
+  bool drop_last_partial = true;   // false: keeps a short last sample (and pads it)
 };
 
 struct IndexPlan {

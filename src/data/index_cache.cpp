@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::array<std::string_view, 3> kNames = {"document_index", "sample_index",
                                                     "shuffle_index"};
-constexpr int64_t kVersion = 1;  // of the way the indices are made and digested
+constexpr int64_t kVersion = 1;  // version of how indices are built and hashed
 
 constexpr size_t kPiece = size_t{64} << 10, kPieces = 64;
 

@@ -76,16 +76,16 @@ class IndexedDataset : public TokenSource {
   Lengths lengths() const override;
   std::span<const std::byte> index_bytes() const override { return idx_.bytes(); }
   Json identity() const override { return identity_; }
-  void check(ThreadPool& pool) const override;  // once; later calls return at once
+  void check(ThreadPool& pool) const override;  // once; later calls return immediately
 
   DType dtype() const { return dtype_; }
-  int64_t token_count() const;  // adds up all lengths
+  int64_t token_count() const;  // sum of all lengths
   int64_t bin_bytes() const { return bin_.size(); }
   int64_t document_count() const { return documents_; }
   // Sequences [first, second) of a document; both are equal if it is empty.
   std::pair<int64_t, int64_t> document(int64_t document) const;
   bool multimodal() const { return modes_ != nullptr; }
-  int mode(int64_t sequence) const;  // 0 in files without modes
+  int mode(int64_t sequence) const;  // 0 if the file has no modes
 
   // Tokens [offset, offset + length) of a sequence; without a length, to its end.
   std::vector<int64_t> get(int64_t sequence, int64_t offset = 0,
@@ -126,7 +126,7 @@ class IndexedDataset : public TokenSource {
   BinFile bin_;
   DType dtype_ = DType::i32;
   int64_t sequences_ = 0, documents_ = 0, item_ = 0;
-  const std::byte* lengths_ = nullptr;  // the four tables inside idx_, not aligned
+  const std::byte* lengths_ = nullptr;  // start of the four tables inside idx_, unaligned
   const std::byte* pointers_ = nullptr;
   const std::byte* document_entries_ = nullptr;
   const std::byte* modes_ = nullptr;
@@ -180,12 +180,12 @@ class IndexedDatasetBuilder {
   std::string prefix_;
   DType dtype_;
   bool multimodal_, finalized_ = false;
-  AtomicFile bin_;  // makes the folder, where the lists may spill to
+  AtomicFile bin_;  // creates the folder, into which the lists may spill
   SpilledList<int32_t> lengths_;
-  SpilledList<int64_t> documents_;  // the table of the file: 0, then the end of each document
+  SpilledList<int64_t> documents_;  // table of the file: 0, then the end of each document
   SpilledList<int8_t> modes_;
   std::vector<std::byte> buffer_;
-  int64_t tokens_ = 0, closed_ = 0;  // sequences that belong to a document
+  int64_t tokens_ = 0, closed_ = 0;  // closed_: sequences that belong to a document
 };
 
 }  // namespace megatron::data

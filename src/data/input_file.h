@@ -19,7 +19,7 @@ class LineBlock {
   static constexpr size_t kPadding = 64;
 
   std::string_view text() const { return {buffer_.data(), size_}; }
-  int64_t first_line() const { return first_line_; }  // its number, from 1
+  int64_t first_line() const { return first_line_; }  // number of its first line, from 1
   int64_t line_count() const { return line_count_; }
 
  private:
@@ -56,16 +56,16 @@ class InputFile {
   bool next_line(std::string& line);
   // The same including the line end in the file; appends to `text`.
   bool append_line(std::string& text);
-  std::string read_rest();  // all that is left; throws Error above 1 GiB
+  std::string read_rest();  // everything up to the end; throws Error above 1 GiB
 
   // Reads the next lines: about `bytes`, more only if a single line is longer. Every line but the
   // file's last ends with '\n'. Returns false at the end. A block's memory is reused.
   bool next_block(LineBlock& block, size_t bytes);
 
   const std::string& path() const { return path_; }
-  int64_t line_number() const { return line_number_; }        // of the last line read, from 1
-  int64_t bytes_read() const { return source_->consumed(); }  // of the file as it lies on the disk
-  int64_t size() const { return source_->size(); }            // the same, in all
+  int64_t line_number() const { return line_number_; }  // number of the last line read, from 1
+  int64_t bytes_read() const { return source_->consumed(); }  // bytes consumed of the file on disk
+  int64_t size() const { return source_->size(); }            // total size of the file on disk
 
  private:
   bool fill();

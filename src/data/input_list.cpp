@@ -88,7 +88,8 @@ class Listing {
         continue;
       }
       std::error_code unreadable;
-      if (!at->is_regular_file(unreadable)) continue;  // follows links; a dangling one is no file
+      if (!at->is_regular_file(unreadable))
+        continue;  // follows links; a dangling one is not a file
       (at->is_symlink(unreadable) ? links : plain).push_back(name);
     }
     MG_CHECK(!error, "cannot read the directory {}: {}", path, error.message());

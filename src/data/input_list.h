@@ -9,14 +9,15 @@
 namespace megatron::data {
 
 enum class TextKind {
-  automatic,   // by the file's name: .jsonl, .ndjson or .json (then maybe .gz or .zst): JSON lines;
-               // else text
-  json_lines,  // one JSON object a line, whatever the name
+  // By the file's name: .jsonl, .ndjson or .json (possibly with .gz or .zst) for JSON lines, else
+  // text.
+  automatic,
+  json_lines,  // one JSON object per line, for any name
 };
 
 struct InputEntry {
   std::string path;
-  int64_t bytes = 0;  // as it lies on the disk
+  int64_t bytes = 0;  // on disk
   bool json_lines = false;
 };
 

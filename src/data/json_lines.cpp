@@ -17,7 +17,7 @@ static_assert(LineBlock::kPadding >= simdjson::SIMDJSON_PADDING);
 struct JsonLineParser::State {
   simdjson::dom::parser parser;
   std::vector<bool> found;
-  Json whole;  // a line that simdjson refuses, but json_record.h does not
+  Json whole;  // a line that simdjson rejects but json_record.h accepts
 };
 
 namespace {

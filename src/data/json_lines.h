@@ -35,7 +35,7 @@ class JsonLineParser {
 
 struct JsonRecord {
   int64_t line = 0;                              // line number, from 1
-  std::vector<std::vector<std::string>> values;  // for each key, its texts
+  std::vector<std::vector<std::string>> values;  // texts of each key
 };
 
 class JsonLinesReader {

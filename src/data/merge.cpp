@@ -37,7 +37,7 @@ void add_directory(const std::string& folder, const std::string& output,
   for (const std::string& name : names) {
     const std::string prefix = indexed_dataset_prefix(name);
     std::error_code none;
-    if (fs::equivalent(name, output + ".bin", none)) continue;  // of an earlier merge
+    if (fs::equivalent(name, output + ".bin", none)) continue;  // result of an earlier merge
     check_pair(prefix);
     prefixes.push_back(prefix);
     ++found;

@@ -13,14 +13,14 @@ struct MergeRequest {
   // Prefixes, or directories: all pairs in each, in the order of their file names.
   std::vector<std::string> input;
   std::string output_prefix;
-  bool multimodal = false;  // the pairs hold a mode for each sequence
+  bool multimodal = false;  // pairs store a mode for each sequence
   bool overwrite = false;
 };
 
 struct MergeResult {
   int64_t documents = 0, sequences = 0, tokens = 0;
   DType dtype = DType::i32;  // of the tokens
-  int64_t pairs = 0;         // of the input
+  int64_t pairs = 0;         // number of input pairs
 };
 
 // Merges in the order of the input; both files appear atomically. Throws Error, before anything is

@@ -17,7 +17,7 @@
 namespace megatron::data {
 
 enum class IntegerType { i16, i32, u32, i64 };
-std::string_view name(IntegerType type);  // NumPy's: "<i4" ...
+std::string_view name(IntegerType type);  // NumPy's name: "<i4" ...
 
 // True if a file with this beginning is a NumPy array.
 inline bool is_npy(std::string_view beginning) { return beginning.starts_with("\x93NUMPY"); }
@@ -32,7 +32,7 @@ class IntegerArray {
   const std::vector<int64_t>& shape() const { return shape_; }
   int64_t size() const { return size_; }  // elements
   std::span<const std::byte> bytes() const { return {data_, static_cast<size_t>(size_ * item_)}; }
-  int64_t operator[](int64_t i) const;  // element i in C order; not checked
+  int64_t operator[](int64_t i) const;  // element i in C order; unchecked
   // Elements of an array in memory. T: the C++ type of the same width and signedness.
   template <class T>
   std::span<T> values() {

@@ -35,7 +35,7 @@ std::optional<Alternatives> first_braces(std::string_view pattern) {
       --depth;
     }
   }
-  return std::nullopt;  // no brace, or one without an end, which is a literal
+  return std::nullopt;  // no brace, or an unclosed one, which is literal
 }
 
 std::vector<std::string> names_in(const std::string& folder) {

@@ -19,7 +19,7 @@ class RandomState {
   static RandomState python(uint32_t seed);
 
   uint32_t next();   // 32 bits
-  double uniform();  // in [0, 1), of 53 bits; Python's random()
+  double uniform();  // in [0, 1) with 53 bits, as Python's random()
 
   // Uniform in [0, max]: masked rejection. Takes 64 bits per draw, high word first, if max is 2^32
   // or more.

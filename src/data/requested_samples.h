@@ -13,12 +13,12 @@ struct SampleBudget {
   std::optional<int64_t> train_samples;  // none: train_iterations * global_batch_size
   int64_t train_iterations = 0;
   int64_t global_batch_size = 0, eval_global_batch_size = 0;
-  std::optional<int64_t> eval_interval;  // needed unless skip_train or full_validation
+  std::optional<int64_t> eval_interval;  // required unless skip_train or full_validation
   int64_t eval_iterations = 0;
   std::optional<int64_t> start_eval_at_iteration;
   bool full_validation = false, skip_train = false;
   std::vector<int64_t>
-      phase_transition_iterations;  // the train set is asked for the phase of `iteration` alone
+      phase_transition_iterations;  // requests the train set only for the phase of `iteration`
   int64_t iteration = 0;
 };
 

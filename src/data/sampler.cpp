@@ -82,7 +82,7 @@ bool CyclicSampler::next(std::vector<int64_t>& indices) {
     const int64_t owned = sharded_ ? epoch_samples_ / shape_.size : shape_.total / micro * micro;
     order_ = random_permutation(owned, static_cast<uint64_t>(ordered_));
   }
-  const int64_t at = shape_.consumed % epoch_samples_;  // in the epoch
+  const int64_t at = shape_.consumed % epoch_samples_;  // position in the epoch
   indices.clear();
   for (int64_t i = 0; i < micro; ++i) {
     const int64_t place = sharded_ ? at / shape_.size + i : at + rank + i * shape_.size;

@@ -16,7 +16,7 @@ class Sampler {
   virtual ~Sampler() = default;
   // Next micro-batch of this rank; false at the end.
   virtual bool next(std::vector<int64_t>& indices) = 0;
-  virtual int64_t consumed() const = 0;  // samples, of all ranks together: the whole state
+  virtual int64_t consumed() const = 0;  // samples over all ranks: the whole state
 };
 
 // Arguments common to all samplers. All ranks together take micro_batch_size * size samples at a
@@ -25,7 +25,7 @@ struct SamplerShape {
   int64_t total = 0;  // samples of the data set
   int64_t consumed = 0;
   int64_t micro_batch_size = 1;
-  int64_t rank = 0, size = 1;  // of the data-parallel group
+  int64_t rank = 0, size = 1;  // in the data-parallel group
 };
 
 // Samples in order (--dataloader-type single). Micro-batch i of all ranks together is the next
@@ -68,7 +68,7 @@ class CyclicSampler final : public Sampler {
   SamplerShape shape_;
   bool sharded_;
   int64_t together_ = 1, epoch_samples_ = 1;
-  int64_t ordered_ = -1;  // the epoch whose order is held
+  int64_t ordered_ = -1;  // epoch whose order is in memory
   std::vector<int64_t> order_;
 };
 

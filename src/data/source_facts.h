@@ -45,7 +45,7 @@ class SourceFacts {
  private:
   const TokenSource& source_;
   Json identity_, facts_;
-  std::string file_;  // empty: nothing is remembered
+  std::string file_;  // empty: nothing is cached
   bool changed_ = false;
 };
 

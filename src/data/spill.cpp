@@ -19,7 +19,7 @@ constexpr size_t kPartBytes = 1 << 20;
 int open_nameless(const std::string& folder) {
   const int file = ::open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
   if (file >= 0) return file;
-  std::string name = folder + "/.megatron-XXXXXX";  // not every file system has nameless files
+  std::string name = folder + "/.megatron-XXXXXX";  // not every file system supports unnamed files
   const int named = ::mkostemp(name.data(), O_CLOEXEC);
   if (named >= 0) ::unlink(name.c_str());
   return named;

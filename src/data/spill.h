@@ -14,7 +14,7 @@ namespace megatron::data {
 
 class SpilledBytes {
  public:
-  explicit SpilledBytes(std::string folder);  // where there is room for the file
+  explicit SpilledBytes(std::string folder);  // folder with enough space for the file
   ~SpilledBytes();
   SpilledBytes(SpilledBytes&& other) noexcept;
   SpilledBytes& operator=(SpilledBytes&&) = delete;

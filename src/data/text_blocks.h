@@ -19,16 +19,16 @@ class TextCutter;
 struct TextBlock {
   struct Piece {
     std::string text;  // not checked to be UTF-8
-    int64_t line = 0;  // of the file, from 1; 0: the whole file
+    int64_t line = 0;  // line number in the file, from 1; 0: the whole file
   };
   std::string path;
   bool json_lines = false;
-  LineBlock lines;            // when json_lines: one document a line that is not blank
-  std::vector<Piece> pieces;  // else
+  LineBlock lines;            // if json_lines: one document per non-blank line
+  std::vector<Piece> pieces;  // if not json_lines
   // Number of lines (including blank ones) and pieces before this block, in all files: it
   // determines the partition to which a document is assigned.
   int64_t first_record = 0;
-  int64_t text_bytes = 0;  // unpacked, of this block
+  int64_t text_bytes = 0;  // of this block, decompressed
 };
 
 class TextBlocks {
@@ -41,8 +41,8 @@ class TextBlocks {
   // end. Throws Error naming a file that cannot be read.
   bool next(TextBlock& block, size_t bytes);
 
-  int64_t bytes_read() const;                           // of total_bytes(), for progress
-  int64_t total_bytes() const { return total_bytes_; }  // of the files as they lie on the disk
+  int64_t bytes_read() const;                           // out of total_bytes(), for progress
+  int64_t total_bytes() const { return total_bytes_; }  // size of the files on disk
 
  private:
   bool next_lines(TextBlock& block, size_t bytes);
@@ -52,7 +52,7 @@ class TextBlocks {
   TextSourceOptions options_;
   std::vector<InputEntry> files_;
   size_t at_ = 0;                     // next file to open
-  std::unique_ptr<InputFile> lines_;  // of the file that is open: one of the two, or none
+  std::unique_ptr<InputFile> lines_;  // the open file: at most one of the two
   std::unique_ptr<TextCutter> pieces_;
   int64_t bytes_before_ = 0, total_bytes_ = 0, records_ = 0;
 };

@@ -25,7 +25,7 @@ class TextCutter {
 
  private:
   InputFile file_;
-  std::string ahead_;  // the first line of the next document, when it is read already
+  std::string ahead_;  // first line of the next document if it was already read
 };
 
 }  // namespace megatron::data

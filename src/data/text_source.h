@@ -23,8 +23,8 @@ class TextCutter;
 
 struct TextSourceOptions {
   std::string json_key = "text";
-  bool whole_files = false;  // plain text files are not cut
-  bool json_lines = false;   // every file holds JSON lines, whatever its name
+  bool whole_files = false;  // does not split plain text files
+  bool json_lines = false;   // every file has JSON lines, whatever its name
 
   TextKind kind() const { return json_lines ? TextKind::json_lines : TextKind::automatic; }
 };
@@ -45,8 +45,8 @@ class TextSource {
   // be read by only one of the two.
   bool next(std::vector<std::string>& texts, std::string& name);
 
-  int64_t bytes_read() const;                           // of total_bytes(), for progress
-  int64_t total_bytes() const { return total_bytes_; }  // of the files as they lie on the disk
+  int64_t bytes_read() const;                           // out of total_bytes(), for progress
+  int64_t total_bytes() const { return total_bytes_; }  // size of the files on disk
 
  private:
   bool next_line(std::vector<std::string>& texts, std::string& name);
@@ -55,7 +55,7 @@ class TextSource {
   TextSourceOptions options_;
   std::vector<InputEntry> files_;
   size_t at_ = 0;                           // next file to open
-  std::unique_ptr<JsonLinesReader> lines_;  // of the file that is open: one of the two, or none
+  std::unique_ptr<JsonLinesReader> lines_;  // the open file: at most one of the two
   std::unique_ptr<TextCutter> pieces_;
   int64_t bytes_before_ = 0, total_bytes_ = 0;
 };

@@ -8,7 +8,7 @@
 namespace megatron::data {
 namespace {
 
-constexpr int64_t kWorthALine = int64_t{4} << 30;  // bytes that take more than a moment to read
+constexpr int64_t kWorthALine = int64_t{4} << 30;  // bytes that take noticeable time to read
 
 }  // namespace
 

@@ -23,7 +23,7 @@ class Lengths {
       : data_(bytes.data()), size_(static_cast<int64_t>(bytes.size() / sizeof(int32_t))) {}
 
   int64_t size() const { return size_; }
-  int64_t operator[](int64_t sequence) const {  // not checked
+  int64_t operator[](int64_t sequence) const {  // unchecked
     int32_t length;
     std::memcpy(&length, data_ + sizeof length * static_cast<size_t>(sequence), sizeof length);
     return length;

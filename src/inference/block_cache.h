@@ -11,8 +11,8 @@ namespace megatron::inference {
 
 struct BlockCacheOptions {
   int64_t block_size = 64;
-  std::vector<int64_t> windows;  // of each group of layers; 0: it sees all tokens
-  std::vector<int64_t> pages;    // of each group
+  std::vector<int64_t> windows;  // of each group of layers; 0: all tokens are visible
+  std::vector<int64_t> pages;    // for each group
   bool prefix_caching = true;
 };
 
@@ -23,7 +23,7 @@ struct SequenceBlocks {
   static constexpr int32_t kLeftBehind = -1;
   std::vector<std::vector<int32_t>> pages;
   std::vector<uint64_t> contents;
-  uint64_t root = 0;  // sequences of different roots share nothing
+  uint64_t root = 0;  // sequences with different roots share nothing
 };
 
 // A page has one owner per sequence that reads it, and is free when the last owner releases it. A
@@ -57,34 +57,33 @@ class BlockCache {
   // Number of tokens of the longest cached prefix.
   int64_t shared_tokens(std::span<const int32_t> tokens, uint64_t root) const;
 
-  int64_t pages() const;  // of all groups
-  int64_t used() const;   // with an owner
-  int64_t found() const;  // that can be found
+  int64_t pages() const;  // over all groups
+  int64_t used() const;   // pages with an owner
+  int64_t found() const;  // pages that can be found by content
   // Number of a group's pages without an owner.
   int64_t available(size_t group) const;
 
  private:
   struct Page {
     int64_t owners = 0;
-    uint64_t content = 0;                // 0: none
-    std::list<int32_t>::iterator place;  // in `idle`, while nobody owns it
+    uint64_t content = 0;                // hash of its content; 0: none
+    std::list<int32_t>::iterator place;  // position in `idle` if it has no owner
   };
   struct Group {
     std::vector<Page> pages;
-    std::list<int32_t>
-        idle;  // without content first, then in the order in which they were let go of
+    std::list<int32_t> idle;  // pages without content first, then in order of release
     std::unordered_map<uint64_t, int32_t> of_content;
   };
   // Identifies a block by its tokens and what precedes them: another content, or a root.
   struct Content {
     uint64_t parent = 0;
     std::vector<int32_t> tokens;
-    int64_t pages = 0;  // that hold it
+    int64_t pages = 0;  // pages that hold this content
   };
 
-  using Key = uint64_t;  // hash of a parent and tokens
+  using Key = uint64_t;  // hash of the parent and the tokens
   static Key key_of(uint64_t parent, std::span<const int32_t> tokens);
-  uint64_t find(uint64_t parent, std::span<const int32_t> tokens) const;  // 0: nowhere
+  uint64_t find(uint64_t parent, std::span<const int32_t> tokens) const;  // 0 if not found
   uint64_t intern(uint64_t parent, std::span<const int32_t> tokens);
   void drop(Group& group, Page& page);
   int32_t take(Group& group);

@@ -12,9 +12,9 @@
 namespace megatron::inference {
 
 struct CacheShape {
-  BlockCacheOptions blocks;      // by group of the layers of the whole model: the same on all ranks
-  nn::SequenceStateShape state;  // of the layers that this rank has
-  std::vector<size_t> groups;    // of `blocks`, each of `state`
+  BlockCacheOptions blocks;      // by layer group of the whole model: the same on all ranks
+  nn::SequenceStateShape state;  // for the layers of this rank
+  std::vector<size_t> groups;    // group in `blocks` of each group in `state`
 };
 
 // Collective over ranks.all: the number of pages is what every rank has memory for. Throws Error

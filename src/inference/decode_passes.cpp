@@ -8,7 +8,7 @@
 namespace megatron::inference {
 namespace {
 
-constexpr int64_t kMinBlocks = 8;  // of a table; few more cost nothing
+constexpr int64_t kMinBlocks = 8;  // per table; a few unused ones cost nothing
 constexpr size_t kMaxForms = 64;
 
 // Returns the largest powers of two below `most`, and `most`.
@@ -117,7 +117,7 @@ void DecodePasses::launch(Form& form) {
 
 void DecodePasses::run(const ForwardPassPlan& plan, std::span<const double> rules) {
   const Shape shape = shape_of(plan);
-  logits_ = {};  // its memory is free for the next ones
+  logits_ = {};  // releases its memory for the next ones
   rows_ = std::ssize(plan.rows);
   drawn_ = options_.choices > 0 && draw_any(rules);
   fill(plan, shape);

@@ -19,18 +19,18 @@ namespace megatron::inference {
 
 struct DecodePassOptions {
   int64_t max_rows = 1;
-  int64_t longest = 1;      // tokens of a text
-  int64_t row_counts = 16;  // that passes are padded to, at most
+  int64_t longest = 1;      // maximum tokens of a text
+  int64_t row_counts = 16;  // most row counts that passes are padded to
   bool record = true;
-  int64_t choices = 0;  // ids below it are drawn; 0: this rank draws none
+  int64_t choices = 0;  // only ids below it are drawn; 0: this rank draws none
   comm::Group* tensor =
-      nullptr;  // ranks whose calls are in a pass, which all make the same passes; null: of none
+      nullptr;  // ranks whose calls are part of a pass, and which make the same passes; null: none
 };
 
 struct DecodePassCounts {
-  int64_t recorded = 0;  // passes that were recorded
-  int64_t launched = 0;  // that were launched as graphs, including those
-  int64_t bytes = 0;     // of the passes' own memory
+  int64_t recorded = 0;  // recorded passes
+  int64_t launched = 0;  // passes launched as graphs, including the recorded ones
+  int64_t bytes = 0;     // bytes of memory that passes own
 };
 
 // A pass is padded to one of a few shapes: the number of rows and the width of the block tables are
@@ -77,7 +77,7 @@ class DecodePasses {
   struct Form {
     Shape shape;
     std::optional<RecordedPart> work;
-    Tensor logits;  // of it
+    Tensor logits;  // of this form
   };
   Shape shape_of(const ForwardPassPlan& plan) const;
   void fill(const ForwardPassPlan& plan, const Shape& shape);
@@ -93,11 +93,11 @@ class DecodePasses {
   const std::vector<int64_t> row_counts_;  // ascending
   Tensor integers_;                        // i32: tokens, positions, SequenceState::indices()
   DrawTensors draws_;
-  std::optional<OwnArenas> arenas_;  // where passes are recorded
-  std::list<Form> forms_;            // the one that was run last is the first
-  Tensor logits_;                    // of the last pass, padded
-  int64_t rows_ = 0;                 // of it
-  bool drawn_ = false;               // any of them
+  std::optional<OwnArenas> arenas_;  // memory of recorded passes
+  std::list<Form> forms_;            // most recently used first
+  Tensor logits_;                    // logits of the last pass, padded
+  int64_t rows_ = 0;                 // rows of the last pass
+  bool drawn_ = false;               // whether it drew tokens
   int64_t recorded_ = 0, launched_ = 0;
 };
 

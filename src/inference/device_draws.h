@@ -12,7 +12,7 @@ namespace megatron::inference {
 
 // Tokens that the device draws from rows of logits; empty: it draws none.
 struct DeviceDraws {
-  std::vector<int32_t> ids;  // negative: none was drawn, and the loss is any
+  std::vector<int32_t> ids;  // negative: none was drawn, and the loss is undefined
   std::vector<double> losses;
 };
 
@@ -22,7 +22,7 @@ bool draw_any(std::span<const double> rules);
 // Inputs and results of the sampling kernels, at fixed addresses.
 class DrawTensors {
  public:
-  DrawTensors(Runtime& runtime, int64_t rows);  // at most
+  DrawTensors(Runtime& runtime, int64_t rows);  // rows: maximum
 
   // Sets the rules of the first of `rows` rows; the remaining rows are not sampled. Ordered by the
   // stream.

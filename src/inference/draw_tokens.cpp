@@ -65,7 +65,8 @@ void draw_on_host(std::span<Sequence* const> ready, std::span<const size_t> rows
                   int64_t vocabulary, const models::Model& model, Runtime& runtime,
                   std::span<DrawnToken> drawn) {
   logits.read(rows);
-  std::vector<std::vector<int32_t>> labels(ready.size());  // the token, then its alternatives
+  // Per sequence: the token, then its alternatives.
+  std::vector<std::vector<int32_t>> labels(ready.size());
   runtime.pool().parallel_for(std::ssize(rows), [&](int64_t row, int) {
     const size_t r = rows[static_cast<size_t>(row)];
     const Request& request = ready[r]->request;

@@ -16,7 +16,7 @@
 namespace megatron::inference {
 
 struct NamedConfig {
-  std::string name;  // for messages
+  std::string name;  // used in messages
   Json json;
 };
 

@@ -210,7 +210,7 @@ void Engine::give_scores(const Rows& rows, const ForwardPassPlan& plan,
 std::vector<Engine::WantedAlternatives> Engine::wanted_alternatives(
     const Rows& rows, const ForwardPassPlan& plan) const {
   std::vector<WantedAlternatives> wanted;
-  int64_t begin = 0;  // token of the pass
+  int64_t begin = 0;  // index of its first token in the pass
   for (size_t r = 0; r < rows.size(); begin += rows[r++].count) {
     const Sequence& s = *rows[r].sequence;
     if (s.request.prompt_alternatives < 0) continue;
@@ -226,7 +226,7 @@ std::vector<Engine::WantedAlternatives> Engine::wanted_alternatives(
 
 std::vector<PromptAlternatives> Engine::alternatives_of(
     ForwardPass& pass, std::span<const WantedAlternatives> wanted) {
-  constexpr size_t kTokens = 64;  // whose logits are in memory at once
+  constexpr size_t kTokens = 64;  // tokens whose logits are in memory at once
   std::vector<PromptAlternatives> alternatives(wanted.size());
   for (size_t at = 0; at < wanted.size(); at += kTokens) {
     const auto part = wanted.subspan(at, std::min(kTokens, wanted.size() - at));

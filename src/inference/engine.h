@@ -35,14 +35,13 @@ struct RequestUpdate {
   std::vector<GeneratedToken> tokens;                   // in order; a step may give several
   std::optional<Finish> finish;                         // never Finish::stop
   std::string error;                                    // with Finish::failed: the reason
-  bool by_grammar =
-      false;  // with Finish::failed: the request's grammar has too many readings of the text
+  bool by_grammar = false;  // with Finish::failed: the grammar is too ambiguous for the text
 };
 
 // Usage of the key-value cache, in blocks over all groups of layers.
 struct CacheUse {
   int64_t blocks = 0, used = 0;
-  int64_t found = 0;  // that another request with the same prefix would share
+  int64_t found = 0;  // blocks that another request with the same prefix would share
   int64_t bytes = 0;  // of all blocks, on this rank
 };
 
@@ -127,7 +126,7 @@ class Engine {
   struct Drawing {
     std::vector<size_t> rows;
     std::vector<Sequence*> sequences;
-    bool any() const;  // a request that only wants its prompt's log-probabilities draws nothing
+    bool any() const;  // false for requests that only want their prompt's log-probabilities
   };
   bool decodes(const ForwardPassPlan& plan, const Drawing& drawing) const;
   PassResults results_of(const ForwardPassPlan& plan, std::span<const WantedAlternatives> wanted,
@@ -144,7 +143,7 @@ class Engine {
   Runtime& runtime_;
   const EngineOptions options_;
   const EngineRanks ranks_;
-  const std::unique_ptr<EngineLeader> leader_;  // null: this rank does not lead
+  const std::unique_ptr<EngineLeader> leader_;  // null if this rank does not lead
   const int64_t vocabulary_, max_length_;
   const CacheShape shape_;
   nn::SequenceState state_;

@@ -40,7 +40,8 @@ class EngineLeader {
   EngineLeader(const EngineLeader&) = delete;
   EngineLeader& operator=(const EngineLeader&) = delete;
 
-  void made() { made_ = true; }  // on all ranks, or on none; else the others fail with this one
+  // Must be called on all ranks or on none; otherwise the others fail with this one.
+  void made() { made_ = true; }
   void add(EngineCall call) { calls_.push_back(std::move(call)); }
   void step();
   void embed(std::span<const int32_t> tokens);

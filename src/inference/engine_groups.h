@@ -33,7 +33,7 @@ class EngineGroups {
 
  private:
   const EngineLayout layout_;
-  const std::unique_ptr<comm::Group> grid_;  // the world in the order of the stages
+  const std::unique_ptr<comm::Group> grid_;  // the world in the order of pipeline stages
   const parallel::Ranks ranks_;
   const std::unique_ptr<Runtime> host_;
 };

@@ -11,11 +11,11 @@ namespace megatron::inference {
 // same order, so that their schedulers and caches make the same decisions. One rank samples and
 // broadcasts the tokens. Groups are borrowed.
 struct EngineRanks {
-  comm::Group* all = nullptr;     // null: one rank
-  comm::Group* stages = nullptr;  // of the pipeline, in the order of the layers; null: one
-  Stream* host = nullptr;         // of the host, for calls on its memory
-  comm::Group* tensor = nullptr;  // that divide this stage's matrices; null: one
-  int drawing = 0;                // of `all`; its stage has the output layer
+  comm::Group* all = nullptr;     // null: a single rank
+  comm::Group* stages = nullptr;  // pipeline stages in layer order; null: a single one
+  Stream* host = nullptr;         // host stream, for calls on host memory
+  comm::Group* tensor = nullptr;  // ranks that divide this stage's matrices; null: a single one
+  int drawing = 0;                // rank of `all` that draws tokens; its stage has the output layer
   // Only the sampling rank's engine is called directly; those of the other ranks are driven by
   // follow() (inference/follow.h).
   bool led = false;

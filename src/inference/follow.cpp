@@ -21,7 +21,7 @@ void follow(const models::Stage& stage, Runtime& runtime, const EngineRanks& ran
     EngineMessage message = receive(ranks);
     switch (message.kind) {
       case Kind::begin: try { engine.emplace(stage, runtime, message.options, ranks);
-        } catch (const EngineRefused&) {  // as on the drawing rank, which says why
+        } catch (const EngineRefused&) {  // the drawing rank fails likewise and reports the reason
         }
         break;
       case Kind::step:

@@ -13,7 +13,7 @@ namespace megatron::inference {
 
 struct Generation {
   std::vector<GeneratedToken> tokens;
-  std::vector<double> prompt_log_probabilities;  // of prompt tokens 1.. when logprobs >= 0
+  std::vector<double> prompt_log_probabilities;  // of prompt tokens 1.. if logprobs >= 0
   Finish finish = Finish::length;
 };
 

@@ -145,7 +145,7 @@ ForwardPass::ForwardPass(const models::Stage& stage, Runtime& runtime, nn::Seque
   batch_.context = plan.context;
   out_ = models::forward(stage_, tape_, receive_hidden(stage_, runtime_, plan_.tokens(), stages),
                          batch_, models::Phase::evaluate);
-  MG_ASSERT(out_["hidden"].value.size(0) == plan.tokens());  // tokens are not divided
+  MG_ASSERT(out_["hidden"].value.size(0) == plan.tokens());  // tokens must not be divided
   send_hidden(stage_, tape_, out_, stages);
 }
 
@@ -156,7 +156,7 @@ std::vector<double> ForwardPass::losses() {
 }
 
 Logits ForwardPass::last_logits(std::span<const size_t> rows) {
-  std::vector<int32_t> ends;  // the last token of every row
+  std::vector<int32_t> ends;  // the last token of each row
   for (const PassRow& row : plan_.rows)
     ends.push_back((ends.empty() ? -1 : ends.back()) + static_cast<int32_t>(row.count));
   std::vector<int32_t> wanted;

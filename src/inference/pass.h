@@ -15,16 +15,17 @@ namespace megatron::inference {
 struct PassRow {
   int64_t begin = 0, count = 0;
   std::span<const int32_t> tokens;  // [count]
-  std::span<const int32_t> labels;  // of the first tokens, whose losses are wanted; may be empty
+  // Labels of the first tokens, if their losses are requested; may be empty.
+  std::span<const int32_t> labels;
   const std::vector<std::vector<int32_t>>* pages =
-      nullptr;  // by group of the layers of the model (nn/sequence_state.h)
+      nullptr;  // by group of the model's layers (nn/sequence_state.h)
 };
 
 // Rows are concatenated without padding.
 struct ForwardPassPlan {
   std::vector<PassRow> rows;
-  std::span<const size_t> groups;  // of the model, each that the state has
-  int64_t context = 0;  // tokens of the longest text that the rows are of, all of one context_class
+  std::span<const size_t> groups;  // the model's group behind each group of the state
+  int64_t context = 0;  // tokens of the longest text among the rows; all have one context_class
 
   int64_t tokens() const;
   bool has_labels() const;
@@ -42,7 +43,7 @@ class Logits {
 
   // Copies rows to the host unless they are already there.
   void read(std::span<const size_t> rows);
-  std::span<const float> row(size_t index) const;  // that was read
+  std::span<const float> row(size_t index) const;  // a row that was read
   // Returns the loss of each of a row's labels, computed by the kernel that training uses.
   std::vector<std::vector<double>> losses(const std::vector<std::vector<int32_t>>& labels) const;
 
@@ -50,7 +51,7 @@ class Logits {
   Tensor logits_;
   Runtime& runtime_;
   std::vector<std::vector<float>>
-      read_;  // where the logits are not f32 on the host; empty: not read
+      read_;  // used if the logits are not f32 on the host; empty: not read yet
 };
 
 class ForwardPass {

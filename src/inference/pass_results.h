@@ -13,9 +13,9 @@ namespace megatron::inference {
 // The next token drawn for a sequence, or the reason why none was.
 struct DrawnToken {
   GeneratedToken token;
-  std::optional<Finish> finish;  // the token is the last
+  std::optional<Finish> finish;  // set if the token is the last
   std::string error;
-  bool by_grammar = false;  // the error comes from the grammar
+  bool by_grammar = false;  // whether the grammar caused the error
 };
 
 struct PassResults {
@@ -23,7 +23,7 @@ struct PassResults {
   std::vector<double> losses;
   // For the tokens of prompts that request them.
   std::vector<PromptAlternatives> prompt_alternatives;
-  std::vector<DrawnToken> drawn;  // of the sequences that are ready; empty: none draws
+  std::vector<DrawnToken> drawn;  // per sequence that is ready; empty if none draws
 };
 
 // Collective over ranks.all: broadcasts the sampling rank's results.

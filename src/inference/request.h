@@ -13,15 +13,16 @@
 namespace megatron::inference {
 
 struct Request {
-  uint64_t number = 0;          // names its random numbers
-  std::vector<int32_t> prompt;  // not empty, and no longer than the model's positions
+  uint64_t number = 0;          // selects its random numbers
+  std::vector<int32_t> prompt;  // not empty, at most as long as the model's positions
   int64_t max_tokens = 128;
   SamplingOptions sampling;
-  std::vector<int32_t> end_tokens;  // generation stops after one of them
-  int64_t logprobs = -1;  // -1: none; n: of the prompt's tokens, and of the n most likely at each
-                          // generated one
-  int64_t first_scored = 1;  // with logprobs: those of the prompt are given from this token on;
-                             // what is cached of the tokens before it is not read again
+  std::vector<int32_t> end_tokens;  // generation stops after any of them
+  // -1: none; n: log-probabilities of the prompt's tokens, and of the n most likely ones at each
+  // generated token.
+  int64_t logprobs = -1;
+  // With logprobs: first prompt token that gets one; cached tokens before it are not recomputed.
+  int64_t first_scored = 1;
   // Used with logprobs: number of most likely tokens to return at each scored prompt token, beside
   // that token's rank. -1: neither is returned.
   int64_t prompt_alternatives = -1;
@@ -29,8 +30,9 @@ struct Request {
   // unconstrained.
   std::shared_ptr<const Grammar> grammar;
   std::shared_ptr<const TokenBytes> token_bytes;
-  int64_t priority =
-      0;  // in [-100, 100]: a lower one goes first, but for those that wait much longer
+  // In [-100, 100]: lower ones are served first, but those that have waited much longer precede
+  // them.
+  int64_t priority = 0;
 
   // vocabulary: only ids below it are sampled. name: spelling of options in messages. Throws Error
   // if the model cannot take the request.
@@ -57,7 +59,7 @@ struct PromptAlternatives {
 struct GeneratedToken {
   Draw draw;
   std::vector<Draw>
-      alternatives;  // the most likely tokens, most likely first, among them maybe this
+      alternatives;  // the most likely tokens in descending order, possibly including this one
 };
 
 // stop: ended by the caller. positions: the last token was sampled at the model's last position.
@@ -67,19 +69,19 @@ enum class Finish { length, end_token, stop, positions, complete, failed };
 // Seconds cover forward passes and sampling.
 struct Statistics {
   int64_t prompt_tokens = 0, generated_tokens = 0;
-  int64_t decoded_tokens = 0;  // of decode passes: a prompt's pass gives the first token, too
+  int64_t decoded_tokens = 0;  // from decode passes; the prompt's pass gives the first token
   double prefill_seconds = 0, decode_seconds = 0;
   int64_t steps = 0;  // forward passes
-  double between_seconds =
-      0;  // of steps, besides forward passes and draws: choosing rows, pages, updates
+  // Seconds of steps spent outside of forward passes and draws: choosing rows, pages, updates.
+  double between_seconds = 0;
   double draw_seconds = 0;
-  int64_t cached_tokens = 0;  // of prompts, that were found in the cache
-  int64_t preemptions = 0;    // requests that gave back their pages, to be read anew
+  int64_t cached_tokens = 0;  // prompt tokens that were found in the cache
+  int64_t preemptions = 0;    // requests that gave up their pages and must be recomputed
   // Decode passes captured as CUDA graphs, and those launched as graphs, including the captured
   // ones.
   int64_t graphs_recorded = 0, graph_launches = 0;
   int64_t graph_bytes =
-      0;  // that such passes have beside all other memory; of several engines the most
+      0;  // bytes that such passes have in addition to all other memory; maximum over engines
 
   Statistics& operator+=(const Statistics& more);
 };

@@ -11,7 +11,7 @@
 namespace megatron::inference {
 namespace {
 
-constexpr double kNever = -std::numeric_limits<double>::infinity();  // the score of what is cut
+constexpr double kNever = -std::numeric_limits<double>::infinity();  // score of excluded tokens
 
 // Its weight is e^((score - largest) / temperature), the likeliest one's 1.
 struct Candidate {
@@ -64,7 +64,7 @@ float checked_largest(std::span<const float> logits) {
 // likely; 0 < count.
 template <class T>
 std::vector<int32_t> select(std::span<const T> scores, size_t count) {
-  constexpr size_t kFew = 64;  // a small part: one in so many
+  constexpr size_t kFew = 64;  // a small part is one in this many
   std::vector<int32_t> ids(scores.size());
   std::iota(ids.begin(), ids.end(), 0);
   const auto before = [&](int32_t a, int32_t b) {
@@ -73,7 +73,7 @@ std::vector<int32_t> select(std::span<const T> scores, size_t count) {
   };
   const auto end = ids.begin() + static_cast<std::ptrdiff_t>(count);
   if (count < ids.size() / kFew) {
-    std::partial_sort(ids.begin(), end, ids.end(), before);  // reads most ids once
+    std::partial_sort(ids.begin(), end, ids.end(), before);  // reads most ids only once
   } else {
     std::nth_element(ids.begin(), end - 1, ids.end(), before);
   }
@@ -168,7 +168,7 @@ std::vector<Candidate> weigh(std::span<const double> scores, double largest,
                              const SamplingOptions& options) {
   const auto k = static_cast<size_t>(options.top_k);
   int32_t last_id = 0;
-  double last = kNever;  // the score of the least likely one that top_k keeps
+  double last = kNever;  // score of the least likely token that top_k keeps
   if (k > 0 && k < scores.size()) {
     last_id = select(scores, k).back();
     last = scores[static_cast<size_t>(last_id)];
@@ -290,7 +290,7 @@ int32_t draw(std::span<const float> logits, const TextSoFar& text, const Samplin
     sum += c.weight;
     if (sum > wanted) return c.id;
   }
-  MG_ASSERT(false);  // the sum is the total by now, which is more
+  MG_ASSERT(false);  // unreachable: the sum now equals the total, which is larger
   return 0;
 }
 

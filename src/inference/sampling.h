@@ -29,7 +29,7 @@ struct SamplingOptions {
   double temperature = 1;  // 0: the most likely token
   int64_t top_k = 0;       // 0: all tokens
   double top_p = 1;        // the fewest most likely tokens that together have this much probability
-  double min_p = 0;  // only tokens with at least this share of the likeliest one's probability
+  double min_p = 0;        // minimum probability, relative to the most likely token's
   // Divides the positive logits of tokens in the prompt or the text so far, and multiplies the
   // negative ones (Keskar et al. 2019); 1: no penalty.
   double repetition_penalty = 1;
@@ -38,7 +38,7 @@ struct SamplingOptions {
   double presence_penalty = 0;
   double frequency_penalty = 0;
   std::map<int32_t, double> logit_bias;  // added to the logits of these ids; in [-100, 100]
-  int64_t min_tokens = 0;                // generated before an end token may be drawn
+  int64_t min_tokens = 0;                // tokens generated before an end token may be drawn
   uint64_t seed = 1234;
 
   // Throws Error naming option, value and limits.
@@ -47,9 +47,10 @@ struct SamplingOptions {
 
 struct TextSoFar {
   std::span<const int32_t> tokens;      // prompt and generated text
-  size_t prompt = 0;                    // the first so many of them
+  size_t prompt = 0;                    // number of prompt tokens
   std::span<const int32_t> end_tokens;  // not drawn before min_tokens
-  std::span<const uint64_t> allowed;    // bit id % 64 of word id / 64: may be drawn; empty: all
+  // Bit id % 64 of word id / 64 allows a token; empty: all are allowed.
+  std::span<const uint64_t> allowed;
 };
 
 // Concerns one request only: its constraints allow no next token.

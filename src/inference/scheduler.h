@@ -14,7 +14,7 @@ namespace megatron::inference {
 
 struct SchedulerOptions {
   int64_t max_requests = 8;  // that run at once
-  int64_t max_tokens = 512;  // of a pass
+  int64_t max_tokens = 512;  // per pass
   // Texts whose lengths have the same class have the same rotary angles
   // (ModelDefinition::context_class).
   std::function<int64_t(int64_t length)> context_class;
@@ -22,7 +22,7 @@ struct SchedulerOptions {
 
 struct ScheduledRow {
   Sequence* sequence = nullptr;
-  int64_t count = 0;  // of its unread tokens
+  int64_t count = 0;  // number of unread tokens to process
 };
 
 // Sequences are served in the order of their `due`. Each pass takes the next token of every

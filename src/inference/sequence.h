@@ -12,7 +12,7 @@
 
 namespace megatron::inference {
 
-using RequestId = uint64_t;  // of one engine, in order of submission, from 1
+using RequestId = uint64_t;  // numbers the requests of one engine in order of submission, from 1
 
 // Priority of a request: the lowest value is served first, ties by the order of submission.
 using Due = std::pair<int64_t, RequestId>;
@@ -22,12 +22,12 @@ struct Sequence {
   Request request;
   Due due;
   std::vector<int32_t> tokens;  // prompt and text so far
-  int64_t longest = 0;          // that they may become
-  int64_t read = 0;             // the first of them, whose keys and values are in pages
-  int64_t context_class = 0;    // of those
-  int64_t scored = 0;           // log-probabilities of the prompt that have been given
+  int64_t longest = 0;          // maximum length of tokens
+  int64_t read = 0;             // number of leading tokens whose keys and values are in pages
+  int64_t context_class = 0;    // context class of those
+  int64_t scored = 0;           // prompt log-probabilities that have been reported
   bool begun = false;
-  uint64_t turn = 0;  // of its last pass
+  uint64_t turn = 0;  // number of its last pass
   std::optional<Matcher> matcher;
   SequenceBlocks blocks;
 

@@ -15,8 +15,8 @@ class StopText {
   // Throws Error for an empty string. No strings: all text passes.
   explicit StopText(std::vector<std::string> stops);
 
-  std::string push(std::string_view text);  // what is certain now, maybe ""
-  std::string finish();                     // what was held back; the end of the text
+  std::string push(std::string_view text);  // returns text that can no longer change, possibly ""
+  std::string finish();                     // returns the withheld text; the text has ended
   bool stopped() const { return stopped_; }
 
  private:

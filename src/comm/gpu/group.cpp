@@ -26,11 +26,11 @@ namespace megatron::comm {
 namespace {
 
 constexpr int64_t kChunk = int64_t{64}
-                           << 20;  // bytes that a reduction in rank order takes at a time
+                           << 20;  // bytes that a reduction in rank order processes at a time
 // Up to this number of bytes of all ranks together, every rank receives everything and reduces it
 // itself: one exchange instead of two.
 constexpr int64_t kSmall = int64_t{64} << 10;
-constexpr int64_t kSliceUnit = 64;  // elements; slices begin at its multiples
+constexpr int64_t kSliceUnit = 64;  // elements; slices begin at multiples of it
 
 bool is_exact(DType type) { return size_of(type) != 2 && !is_floating(type); }
 // True if NCCL's own reduction gives the requested result; its maximum drops NaNs.
@@ -264,7 +264,7 @@ class GpuGroup final : public Group {
   }
 
   void set_name(std::string_view name) override {
-    if (lane_ != nullptr) {  // calls under way are reported by the name they had
+    if (lane_ != nullptr) {  // calls in flight are reported by their original name
       lane_->stream().synchronize();
       lane_->release_completed();
     }
@@ -338,7 +338,7 @@ class GpuGroup final : public Group {
 
   Work queue_on(GpuLane& lane, std::unique_ptr<GpuCall> call, Stream& stream,
                 std::vector<Tensor> tensors, FunctionRef<void(GpuLane&)> work) {
-    const bool recorded = stream.recording();  // then nobody may ask how far a stream is
+    const bool recorded = stream.recording();  // a stream that is recorded must not be queried
     if (!recorded) lane.release_completed();
     lane.stream().wait(stream.record());
     try {
@@ -434,7 +434,7 @@ class GpuGroup final : public Group {
   const std::shared_ptr<GpuRank> common_;
   const int exceptions_ = std::uncaught_exceptions();
   std::unique_ptr<GpuLane> lane_;
-  std::map<int, std::unique_ptr<Outbox>> outboxes_;  // by the other's rank
+  std::map<int, std::unique_ptr<Outbox>> outboxes_;  // by destination rank
   std::map<int, std::unique_ptr<GpuLane>> inboxes_;
 };
 
@@ -456,7 +456,7 @@ struct GpuOfRank {
 };
 struct NcclOfRank {
   bool usable = false;
-  std::array<char, 360> words{};  // the version, or why it cannot be used; ends with a zero
+  std::array<char, 360> words{};  // version, or why it cannot be used; null-terminated
 };
 
 // Gathers one value from every rank.

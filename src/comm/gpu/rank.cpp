@@ -10,7 +10,7 @@ namespace megatron::comm {
 
 namespace {
 
-constexpr std::chrono::milliseconds kPause{50};  // between two looks
+constexpr std::chrono::milliseconds kPause{50};  // between two checks
 constexpr Device kHost{DeviceKind::cpu, 0};
 
 }  // namespace
@@ -117,7 +117,7 @@ void GpuRank::watch() {
         if (reason.empty()) reason = lane->communicator().failure();
         lane->release_completed();
       }
-    } catch (const std::exception& error) {  // of the device
+    } catch (const std::exception& error) {  // a failure of the device
       reason = error.what();
     }
     if (reason.empty()) continue;

@@ -45,7 +45,7 @@ class GpuLane {
 
   Communicator& communicator() { return *communicator_; }
   Stream& stream() { return *stream_; }
-  Arena& arena() { return *arena_; }  // of what only this lane's stream reads and writes
+  Arena& arena() { return *arena_; }  // memory that only this lane's stream reads and writes
 
   // Keeps a call (may be null) and a tensor alive until `reached`. Releases completed ones.
   void add(Event reached, std::unique_ptr<GpuCall> call, Tensor tensor);
@@ -108,7 +108,7 @@ class GpuRank {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::set<GpuLane*> lanes_;
-  std::string reason_;  // does not change when it has failed
+  std::string reason_;  // does not change after a failure
   std::atomic<bool> failed_ = false;
   bool stopped_ = false;
   std::thread thread_;

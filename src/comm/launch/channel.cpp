@@ -68,7 +68,7 @@ void Channel::flush() {
     const ssize_t n = ::send(file(), packet.data(), packet.size(), MSG_NOSIGNAL);
     if (n < 0 && errno == EINTR) continue;
     if (n < 0 && errno == EAGAIN) return;
-    if (n < 0) {  // gone: receive() tells
+    if (n < 0) {  // the peer is gone, which receive() reports
       out_.clear();
       queued_ = 0;
       return;
@@ -79,7 +79,7 @@ void Channel::flush() {
 }
 
 bool Channel::receive(std::vector<Message>& messages) {
-  constexpr int kMaxAtOnce = 16;  // so that one rank does not keep others waiting
+  constexpr int kMaxAtOnce = 16;  // limit, so that one rank does not keep others waiting
   char packet[kHead + kMaxBytes];
   for (int i = 0; i < kMaxAtOnce; ++i) {
     const ssize_t n = ::recv(file(), packet, sizeof packet, 0);

@@ -36,9 +36,9 @@ enum class MessageKind : uint8_t {
   hello = 1,     // guard: a = rank, b = size
   output,        // guard: bytes of standard output
   error_output,  // guard: bytes of standard error
-  ended,         // guard: a = the program's status as waitpid gives it, b = 1: it was asked to end
-  signal,        // launch: a = signal for the program, b = 1: because the run ends
-  release,       // launch: the guard may end
+  ended,    // guard: a = the program's status as waitpid gives it, b = 1 if it was asked to end
+  signal,   // launch: a = signal for the program, b = 1 if the run ends
+  release,  // launch: the guard may end
 };
 
 struct Message {
@@ -55,7 +55,7 @@ class Channel {
   explicit Channel(Descriptor socket);
 
   int file() const { return socket_.get(); }
-  void send(const Message& message);  // into the queue, and as much as the socket takes
+  void send(const Message& message);  // queues it, and writes as much as the socket accepts
   void flush();
   // Appends the received messages; returns false once the other side is gone and everything has
   // been read.

@@ -37,7 +37,8 @@ int become(const ChildOptions& options, std::vector<char*>& argv, pid_t parent) 
   }
   for (const auto& [name, value] : options.set) ::setenv(name.c_str(), value.c_str(), 1);
   for (const std::string& name : options.unset) ::unsetenv(name.c_str());
-  ::signal(SIGXFSZ, SIG_DFL);  // which this program ignores; SIGHUP stays as nohup may have set it
+  // This program ignores SIGXFSZ; SIGHUP stays as nohup may have set it.
+  ::signal(SIGXFSZ, SIG_DFL);
   sigset_t none;
   sigemptyset(&none);
   ::sigprocmask(SIG_SETMASK, &none, nullptr);

@@ -13,11 +13,11 @@
 namespace megatron::comm::launch {
 
 struct ChildOptions {
-  std::vector<std::string> words;  // program, looked for in PATH where it has no slash; arguments
+  std::vector<std::string> words;  // program, searched for in PATH if it has no slash; arguments
   std::vector<std::pair<std::string, std::string>> set;  // environment
   std::vector<std::string> unset;
-  int input = 0, output = 1, error_output = 2;  // files that become its standard ones
-  int at_parents_end = 0;                       // signal that it gets when this process dies
+  int input = 0, output = 1, error_output = 2;  // files that become its standard streams
+  int at_parents_end = 0;                       // signal that it receives when this process dies
 };
 
 // Starts a program in its own process group. Throws Error naming the program if it does not start.

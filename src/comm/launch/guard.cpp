@@ -18,11 +18,12 @@
 namespace megatron::comm::launch {
 namespace {
 
-constexpr size_t kMaxQueued = size_t{4} << 20;  // beyond it the program's pipes are not read
-constexpr double kOwnEnd = 0.3;   // a program that calls MPI_Abort has this long to tell its code
-constexpr double kLastBytes = 1;  // for output of what the program left running
-constexpr double kWithoutLaunch = 1;  // from SIGTERM to SIGKILL when launch is gone
-constexpr double kUnreleased = 90;    // a guard does not outlive its run by more
+constexpr size_t kMaxQueued = size_t{4} << 20;  // above this, the program's pipes are not read
+constexpr double kOwnEnd = 0.3;  // seconds for a program that calls MPI_Abort to report its code
+// Seconds for output of child processes that the program left running.
+constexpr double kLastBytes = 1;
+constexpr double kWithoutLaunch = 1;  // seconds from SIGTERM to SIGKILL if launch is gone
+constexpr double kUnreleased = 90;    // seconds that a guard may outlive its run
 
 class Guard {
  public:
@@ -123,7 +124,7 @@ class Guard {
     if (child_ > 0 && !status_) {
       int status = 0;
       if (::waitpid(child_, &status, WNOHANG) != child_) return;
-      ::kill(-child_, SIGKILL);  // what it left running
+      ::kill(-child_, SIGKILL);  // child processes that it left running
       status_ = status;
       ended_at_ = now_seconds();
     }

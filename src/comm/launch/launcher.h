@@ -12,9 +12,9 @@ namespace megatron::comm::launch {
 enum class Mpi { open_mpi, mpich };
 
 std::string_view name_of(Mpi mpi);            // "Open MPI"
-std::string_view debian_package_of(Mpi mpi);  // what has its launcher: "openmpi-bin"
+std::string_view debian_package_of(Mpi mpi);  // package that contains its launcher: "openmpi-bin"
 std::optional<Mpi> mpi_of(
-    std::string_view text);  // from a library's own words: "Open MPI v4.1.4, ..."
+    std::string_view text);  // version text of a library: "Open MPI v4.1.4, ..."
 
 struct Launcher {
   Mpi mpi = Mpi::open_mpi;
@@ -37,7 +37,7 @@ struct LaunchEnvironment {
 
 struct Option {
   std::vector<std::string> words;  // {"--mca", "btl_vader_single_copy_mechanism", "none"}
-  std::string reason;              // empty for what is plain: -np
+  std::string reason;              // empty for words that need no explanation: -np
 };
 
 // Options between the launcher and the program.

@@ -17,7 +17,7 @@ class LineMerger {
   LineMerger(int ranks, bool prefix) : parts_(static_cast<size_t>(ranks)), prefix_(prefix) {}
 
   std::string add(int rank, std::string_view bytes);
-  std::string end(int rank);  // a last line without a newline gets one
+  std::string end(int rank);  // adds a newline to an unterminated last line
 
  private:
   std::string line(int rank, std::string_view text) const;

@@ -12,7 +12,7 @@
 namespace megatron::comm::launch {
 namespace {
 
-constexpr double kVersionSeconds = 20;  // for a launcher to tell its version
+constexpr double kVersionSeconds = 20;  // seconds for a launcher to print its version
 
 bool is_set(const char* name) {
   const char* value = std::getenv(name);

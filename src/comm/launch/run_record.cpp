@@ -97,7 +97,7 @@ int RunRecord::exit_code() const {
   if (!all_ended()) {
     return launcher_status_ && *launcher_status_ != 0 ? exit_code_of(*launcher_status_) : 1;
   }
-  return 0;  // every rank has ended with 0, whatever its launcher thinks of that
+  return 0;  // every rank ended with 0, whatever the launcher's status is
 }
 
 std::string RunRecord::verdict() const {

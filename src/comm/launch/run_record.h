@@ -8,11 +8,11 @@
 
 namespace megatron::comm::launch {
 
-constexpr int kSavedAndEnded = 4;       // exit code of a training that a signal ended after saving
-constexpr double kGrace = 2;            // others have this long to end by themselves
-constexpr double kGraceToSave = 60;     // so when the first ended with kSavedAndEnded
-constexpr double kGraceAfterTerm = 5;   // then SIGTERM, and after this SIGKILL
-constexpr double kGraceOfLauncher = 5;  // for the launcher when its ranks have ended
+constexpr int kSavedAndEnded = 4;       // exit code of a training run that saved after a signal
+constexpr double kGrace = 2;            // seconds for the others to end by themselves
+constexpr double kGraceToSave = 60;     // the same if the first ended with kSavedAndEnded
+constexpr double kGraceAfterTerm = 5;   // seconds from SIGTERM to SIGKILL after that
+constexpr double kGraceOfLauncher = 5;  // seconds for the launcher after its ranks have ended
 
 enum class Step { none, terminate, kill };
 
@@ -23,24 +23,24 @@ class RunRecord {
   void started() { ++started_; }
   // status is waitpid's. asked: a launcher or this run told the rank to end.
   void ended(int rank, int status, bool asked, double now);
-  void lost(int rank, double now);              // ended with its guard: no status
-  void launcher_ended(int status, double now);  // waitpid's
+  void lost(int rank, double now);              // its guard is gone, so there is no status
+  void launcher_ended(int status, double now);  // status as waitpid gives it
 
   int started_count() const { return started_; }
   bool all_ended() const { return ended_ == static_cast<int>(ranks_.size()); }
   bool failed() const { return first_failure_at_.has_value(); }
   // Action that is due now for the ranks that still run; each is reported once.
   Step due(double now);
-  void ask_to_end(double now);  // all are to end at once, whatever became of others
+  void ask_to_end(double now);  // requests that all end at once, whatever happened to others
 
-  int exit_code() const;        // 0 only when every rank ended with 0
-  std::string verdict() const;  // one line; empty when the exit code is 0
+  int exit_code() const;        // 0 only if every rank ended with 0
+  std::string verdict() const;  // one line; empty if the exit code is 0
 
  private:
   struct Rank {
     bool over = false, asked = false, is_lost = false;
     int status = 0;
-    int order = 0;  // in which ranks ended
+    int order = 0;  // position in the order in which ranks ended
     bool good() const { return over && !is_lost && status == 0; }
   };
   void over(int rank, double now);

@@ -26,7 +26,7 @@
 namespace megatron::comm::launch {
 namespace {
 
-constexpr double kGraceOfGuards = 10;  // seconds for ranks whose launcher has gone before them
+constexpr double kGraceOfGuards = 10;  // seconds for ranks whose launcher ended before them
 
 // Raises the file limit, since each rank is a connection.
 void allow_files(int ranks) {
@@ -51,7 +51,7 @@ struct Peer {
   explicit Peer(Descriptor socket) : channel(std::move(socket)) {}
   Channel channel;
   int rank = -1;
-  bool over = false;  // reported its end
+  bool over = false;  // whether it reported its end
   bool gone = false;
 };
 
@@ -78,7 +78,7 @@ class Supervisor {
       read_launcher(launcher_err_, launcher_err_part_);
       do_what_is_due();
     }
-    ::kill(-launcher_, SIGKILL);  // whatever it left in its group on this host
+    ::kill(-launcher_, SIGKILL);  // everything left in its group on this host
     return record_.exit_code();
   }
 
@@ -96,7 +96,7 @@ class Supervisor {
     options.error_output = err.write.get();
     options.at_parents_end = SIGTERM;
     launcher_ = start_child(options);
-    allow_files(job_.ranks);  // not for the launcher: it got the limits of this process
+    allow_files(job_.ranks);  // not for the launcher, which has the limits of this process
     launcher_out_ = std::move(out.read);
     launcher_err_ = std::move(err.read);
     for (const Descriptor* file : {&launcher_out_, &launcher_err_})
@@ -163,7 +163,7 @@ class Supervisor {
       return;
     }
     to_ranks(signal, false);
-    if (record_.started_count() == 0) {  // nobody yet who could end by himself
+    if (record_.started_count() == 0) {  // no program has started that could end by itself
       record_.ask_to_end(now_seconds());
       to_ranks(SIGKILL, true);
       end_launcher_at_ = now_seconds();
@@ -316,7 +316,7 @@ class Supervisor {
   std::optional<int> ending_with_;
   std::vector<int> passed_on_;
   int launcher_status_ = 0, launcher_signal_ = SIGTERM;
-  std::map<int, int> seen_;  // by signal
+  std::map<int, int> seen_;  // count by signal
   bool released_ = false, launcher_noted_ = false;
 };
 

@@ -8,7 +8,7 @@ namespace megatron::comm::launch {
 
 struct Job {
   std::vector<std::string> words;  // the launcher, its options, the guard, the program
-  std::string launcher_name;       // before its own lines: "mpirun"
+  std::string launcher_name;       // prefix of its own lines: "mpirun"
   int ranks = 1;
   bool prefix = true;
 };

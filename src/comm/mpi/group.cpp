@@ -22,7 +22,7 @@ constexpr int64_t kChunk = int64_t{16} << 20;
 // Up to this number of bytes of all ranks together, every rank receives everything and reduces it
 // itself: one exchange instead of two.
 constexpr int64_t kSmall = int64_t{32} << 10;
-constexpr int64_t kSliceUnit = 64;  // elements; slices begin at its multiples
+constexpr int64_t kSliceUnit = 64;  // elements; slices begin at multiples of it
 
 class MpiGroup final : public Group, public Member {
  public:

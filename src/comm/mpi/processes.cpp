@@ -12,10 +12,10 @@ namespace megatron::comm {
 
 struct Processes::State {
   std::optional<TermSignal> signal;
-  std::shared_ptr<Session> session;  // null where there is one process
+  std::shared_ptr<Session> session;  // null with a single process
   std::unique_ptr<Group> world;
-  std::unique_ptr<Watch> watch;  // null where there is one process
-  std::unique_ptr<Star> star;    // in place of MPI
+  std::unique_ptr<Watch> watch;  // null with a single process
+  std::unique_ptr<Star> star;    // used instead of MPI
   int exceptions = std::uncaught_exceptions();
 };
 

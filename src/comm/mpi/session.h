@@ -35,7 +35,7 @@ class Session {
 
   int rank() const { return rank_; }
   int size() const { return size_; }
-  int local_rank() const { return local_rank_; }  // among the ranks of this host
+  int local_rank() const { return local_rank_; }  // among this host's ranks
   int local_size() const { return local_size_; }
   MPI_Comm world() const { return world_; }
   const std::string& library() const { return library_; }  // "Open MPI 4.1.4"
@@ -55,7 +55,7 @@ class Session {
   // waits. Pending operations refer to memory that may be gone, so nothing may advance them.
   void give_up(const std::string& reason);
   bool given_up() const { return given_up_.load(std::memory_order_acquire); }
-  const std::string& reason() const { return reason_; }  // once it is given up
+  const std::string& reason() const { return reason_; }  // set once the session is given up
 
   // Record of the calls of this process.
   RankRecord& record() { return *record_; }

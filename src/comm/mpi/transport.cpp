@@ -37,7 +37,7 @@ Envelope envelope_of(const Tensor& tensor, std::string_view call, int64_t number
   return envelope;
 }
 
-int as_count(size_t n) { return static_cast<int>(n); }  // of pieces and of ranks: small
+int as_count(size_t n) { return static_cast<int>(n); }  // counts of pieces and ranks are small
 
 }  // namespace
 
@@ -56,7 +56,7 @@ Transport::~Transport() {
   const auto free = [this] { return MPI_Comm_free(&communicator_); };
   try {
     session_->call("free", free);
-  } catch (const Error&) {  // nothing is lost but a few bytes
+  } catch (const Error&) {  // only a few bytes are lost
   }
 }
 
@@ -111,7 +111,7 @@ void Transport::tell_disagreement(const CallHeader& header) {
   for (size_t r = 0; r < texts.size(); ++r) {
     CallHeader& other = headers.emplace_back(unpacked(texts[r], counts[r]));
     other.group = header.group;
-    other.number = header.number;  // ranks of a communicator meet in calls of one number
+    other.number = header.number;  // ranks of a communicator call in the same order
   }
   const auto of_rank = [&](int r) -> const CallHeader& { return headers[static_cast<size_t>(r)]; };
   const std::string wrong = disagreement(of_rank, members_);

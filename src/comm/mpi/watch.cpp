@@ -17,15 +17,15 @@ namespace megatron::comm {
 
 namespace {
 
-constexpr int kPause = 50;          // milliseconds between two looks
-constexpr int kLooks = 3;           // a process that was stopped for long gets time to go on
-constexpr double kAnswers = 2;      // seconds in which others answer
-constexpr double kTurn = 0.1;       // between ranks that ask whom all wait for
-constexpr double kHold = 8;         // for a lower rank that asks to tell and end the run
-constexpr double kLateAtEnd = 0.3;  // from the end of the body until others hear of it
-constexpr double kStuck = 0.3;      // a call this old may be one that never ends
+constexpr int kPause = 50;          // milliseconds between two checks
+constexpr int kLooks = 3;           // checks, so that a process that was suspended can catch up
+constexpr double kAnswers = 2;      // seconds for others to answer
+constexpr double kTurn = 0.1;       // seconds between ranks that ask whom all wait for
+constexpr double kHold = 8;         // seconds for a lower rank that asks to report and end the run
+constexpr double kLateAtEnd = 0.3;  // seconds from the end of the body until others are told
+constexpr double kStuck = 0.3;      // seconds after which a call may be stuck for good
 constexpr std::chrono::milliseconds kLastWords{150};
-constexpr double kIgnored = 0.7;  // so when there is a signal that nobody takes
+constexpr double kIgnored = 0.7;  // the same when a signal is not handled
 
 bool is_pending(int signal) {
   sigset_t pending;
@@ -51,7 +51,7 @@ Watch::Watch(std::shared_ptr<Session> session, const TermSignal& signal)
 }
 
 Watch::~Watch() {
-  stop_.write.close();  // which the other end sees
+  stop_.write.close();  // the other end notices
   if (thread_.joinable()) thread_.join();
 }
 
@@ -194,7 +194,7 @@ void Watch::look_for_ended() {
 }
 
 void Watch::look_for_signal() {
-  const bool any_time = limit_ == 0 && notice_ == 0;  // a wait says nothing then
+  const bool any_time = limit_ == 0 && notice_ == 0;  // a wait is no reason to report then
   if (any_time || signal_.is_taken() || reported_ || !is_pending(SIGTERM) ||
       record_.longest() < kIgnored)
     return;

@@ -26,7 +26,7 @@ class TermSignal {
   TermSignal(const TermSignal&) = delete;
   TermSignal& operator=(const TermSignal&) = delete;
 
-  bool is_taken() const { return file_.open(); }  // false where somebody else has blocked it before
+  bool is_taken() const { return file_.open(); }  // false if someone else blocked it before
   const launch::Descriptor& file() const { return file_; }
 
  private:
@@ -56,7 +56,7 @@ class Watch {
 
   void body_begins(WaitLimits limits);
   void body_ended();
-  void be_quiet();  // the program tells itself why it ends
+  void be_quiet();  // the program reports itself why it ends
 
  private:
   enum class Tag { request = 1, report, ended, wait_request, wait_report };
@@ -92,19 +92,20 @@ class Watch {
   launch::Pipe stop_;
 
   std::atomic<double> limit_ = 0, notice_ = 0,
-                      ended_at_ = 0;  // ended_at_: 0: the body runs, or none does
+                      ended_at_ = 0;  // ended_at_: 0 while a body runs, or if none does
   std::atomic<int64_t> runs_ = 0;
   std::atomic<bool> quiet_ = false;
 
   // Used only by the watch thread.
-  int overdue_ = 0;        // looks in a row that found a call too long
-  int64_t announced_ = 0;  // the run whose end was announced
+  int overdue_ = 0;        // consecutive checks that found a call overdue
+  int64_t announced_ = 0;  // number of the run whose end was announced
   bool asking_ = false, reported_ = false;
-  double hold_until_ = 0;  // a lower rank asks: it tells
+  double hold_until_ = 0;  // a lower rank asks and will report
   std::vector<RankReport> answers_, ended_;
   int64_t ended_in_run_ = 0;
   WaitNotices notices_;
-  double asked_until_ = 0;  // others are asked whom they wait for; 0: they are not
+  // Time until which the others may answer whom they wait for; 0: not asked.
+  double asked_until_ = 0;
   std::vector<RankReport> wait_answers_;
   std::vector<std::unique_ptr<Letter>> letters_;
   std::thread thread_;

@@ -26,9 +26,10 @@ namespace {
 
 constexpr uint32_t kMagic = 0x4d474331;  // "MGC1"
 constexpr std::chrono::milliseconds kRetryInterval{50};
-constexpr int kAddressSeconds = 10;          // for one of a name's addresses to answer
-constexpr double kConnectNotice = 5;         // seconds after which is said what is waited for
-constexpr size_t kPiece = size_t{64} << 20;  // of a frame: memory follows the bytes that came
+constexpr int kAddressSeconds = 10;   // seconds for one address of a name to answer
+constexpr double kConnectNotice = 5;  // seconds until the wait is logged
+// Bytes of a frame read at a time, so that memory grows with the bytes received.
+constexpr size_t kPiece = size_t{64} << 20;
 
 struct Head {
   uint32_t magic = kMagic, kind = 0;

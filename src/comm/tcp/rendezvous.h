@@ -16,8 +16,9 @@ namespace megatron::comm {
 struct RendezvousAddress {
   std::string address;
   int port = 0;
-  std::string port_by = "MASTER_PORT";  // where it comes from
-  std::string run;  // "SLURM_JOB_ID 71": that those who meet have alike; empty: unknown
+  std::string port_by = "MASTER_PORT";  // the setting that the port comes from
+  // "SLURM_JOB_ID 71": identifier that all processes of the run share; empty: unknown.
+  std::string run;
 };
 
 // Reads MASTER_ADDR, a host name or an IPv4 or IPv6 address, and MASTER_PORT; the port after it if
@@ -57,7 +58,7 @@ Line connect_to(const RendezvousAddress& place, double seconds);
 class Reception {
  public:
   explicit Reception(const RendezvousAddress& place);
-  std::optional<Line> accept();  // empty: it was shut
+  std::optional<Line> accept();  // empty if the listener was shut
   void shut();
 
  private:

@@ -30,10 +30,10 @@ using star::Kind;
 
 constexpr std::chrono::milliseconds kPause{50}, kEndInterval{2}, kLastWords{100};
 constexpr int kHelloSeconds = 10;
-constexpr double kGrace = 30;        // seconds, when rank 0 is gone
-constexpr double kNotice = 5;        // seconds after which is said who is waited for
-constexpr double kTelling = 10;      // seconds in which others hear that the run does not begin
-constexpr size_t kMaxReason = 3000;  // bytes of it that are sent to other ranks
+constexpr double kGrace = 30;        // seconds until a rank that does not end by itself is stopped
+constexpr double kNotice = 5;        // seconds until the awaited ranks are logged
+constexpr double kTelling = 10;      // seconds for telling the others that the run does not begin
+constexpr size_t kMaxReason = 3000;  // bytes of the reason that are sent to other ranks
 
 [[noreturn]] void end_process(int code) {
   std::fflush(nullptr);
@@ -141,7 +141,7 @@ class Center final : public Star {
     lock.unlock();
     if (complete_) return send_all(Kind::welcome, "");
     send_all(Kind::refusal, failure_);
-    lock.lock();  // for those that come later
+    lock.lock();  // for processes that connect later
     wait(std::min(seconds, kTelling),
          [this] { return static_cast<int>(told_.size()) == size_ - 1; });
     MG_CHECK(failed_, "{}", failure_);
@@ -183,7 +183,7 @@ class Center final : public Star {
     try {
       line.set_patience(kHelloSeconds);
       const std::optional<Hello> hello = hello_of(line.receive(star::kMaxHello));
-      if (!hello) return line.shut();  // somebody else
+      if (!hello) return line.shut();  // not a process of this program
       line.set_patience(0);
       if (hello->size != size_ || hello->rank < 1 || hello->rank >= size_)
         return line.send(number(Kind::refusal),
@@ -200,7 +200,7 @@ class Center final : public Star {
       if (hello->part == star::kNoPart) return hear_failure(line, hello->rank);
       if (hello->part == 0) return live(line, hello->rank);
       if (auto group = part(*hello)) serve_calls(line, std::move(group), part_maker());
-    } catch (const std::exception&) {  // the process is gone: its live connection shows it
+    } catch (const std::exception&) {  // the process is gone, which its live connection will show
     }
     line.shut();
   }
@@ -292,7 +292,7 @@ class Center final : public Star {
       if (rank == but) continue;
       try {
         line->send(number(kind), bytes);
-      } catch (const Error&) {  // gone, which its thread sees
+      } catch (const Error&) {  // the process is gone, which its thread notices
       }
     }
   }
@@ -332,13 +332,13 @@ class Center final : public Star {
   const std::shared_ptr<World> world_;
   std::shared_ptr<SharedGroup> shared_;
   std::unique_ptr<Group> group_;
-  std::string failure_;  // why the run does not begin; empty: it may
+  std::string failure_;  // reason why the run does not begin; empty: none so far
   Reception reception_;
   std::mutex mutex_, sending_;
   std::condition_variable changed_;
   std::list<Served> served_;
   std::map<int, Line*> lives_;          // by rank
-  std::set<int> joined_, gone_, told_;  // told_: that know whether the run begins
+  std::set<int> joined_, gone_, told_;  // told_: ranks that know whether the run begins
   std::map<int64_t, std::unique_ptr<Group>> parts_;
   int64_t next_part_ = 1;
   bool complete_ = false, closed_ = false, ended_ = false;
@@ -459,7 +459,7 @@ void tell_failed_start(const RendezvousAddress& place, int rank, int size, std::
   Line line = Home(place, rank, size).connect(star::kNoPart, seconds);
   line.send(number(Kind::stopped), reason);
   line.set_patience(kHelloSeconds);
-  line.receive(star::kMaxHello);  // until rank 0 has heard it
+  line.receive(star::kMaxHello);  // returns once rank 0 has answered
 }
 
 }  // namespace megatron::comm

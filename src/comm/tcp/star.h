@@ -14,7 +14,7 @@ namespace megatron::comm {
 
 class Star {
  public:
-  virtual ~Star() = default;  // after end()
+  virtual ~Star() = default;  // call end() first
   virtual Group& world() = 0;
   virtual void body_begins(WaitLimits limits) = 0;
   // Returns once all processes have called it, or one has failed. If some do not within the time

@@ -14,15 +14,15 @@ namespace megatron::comm::star {
 
 enum class Kind : uint32_t {
   hello = 1,  // to rank 0: Hello
-  welcome,    // from there: all have come
-  refusal,    // from there: why this process is no rank of the run
+  welcome,    // from rank 0: all ranks have connected
+  refusal,    // from rank 0: why this process cannot be a rank of the run
   call,       // to rank 0: Call
-  reply,      // from there: the bytes that the call gives
-  error,      // from there: what it throws
-  failure,    // from there: why all calls throw
-  bye,        // either: the run is over
-  abort,      // either: "CODE"
-  stopped,    // to rank 0, of a process that takes no part: why
+  reply,      // from rank 0: the result of the call
+  error,      // from rank 0: the exception of the call
+  failure,    // from rank 0: why all calls fail
+  bye,        // either way: the run is over
+  abort,      // either way: "CODE"
+  stopped,    // to rank 0, from a process that takes no part: the reason
 };
 
 inline uint32_t number(Kind kind) { return static_cast<uint32_t>(kind); }
@@ -58,8 +58,8 @@ struct Call {
   Reduce op = Reduce::sum;
   int32_t peer = 0;  // root, to or from
   int32_t color = 0, key = 0, members = 0;
-  int64_t row = 1;        // elements of a row of all_to_all
-  int64_t out_bytes = 0;  // of the reply
+  int64_t row = 1;        // elements per row of all_to_all
+  int64_t out_bytes = 0;  // size of the reply
   std::vector<int64_t> send_counts, receive_counts;
   std::string name;
   Doing::State doing;

@@ -17,7 +17,7 @@ using star::Call;
 using star::Kind;
 using Operation = Call::Operation;
 
-constexpr double kConnectSeconds = 30;  // rank 0 is there
+constexpr double kConnectSeconds = 30;  // rank 0 is already running
 constexpr Device kHost{DeviceKind::cpu, 0};
 
 std::string_view text_of(const Tensor& t) {
@@ -317,7 +317,8 @@ void serve_calls(Line& line, std::unique_ptr<Group> group, const PartMaker& keep
     std::string reply;
     try {
       reply = server.make(call);
-    } catch (const std::exception& error) {  // of the caller's bytes, or of this host's memory
+    } catch (const std::exception& error) {
+      // Caused by the caller's bytes, or by this host's memory.
       line.send(number(Kind::error), error.what());
       continue;
     }

@@ -24,8 +24,8 @@ class Home {
   RankRecord& record() { return record_; }
   // Opens a new connection for the group with number `part`.
   Line connect(int64_t part, double seconds) const;
-  void fail(const std::string& reason);  // the first counts
-  std::string failure() const;           // empty: none
+  void fail(const std::string& reason);  // only the first reason counts
+  std::string failure() const;           // empty if there is none
 
  private:
   const RendezvousAddress place_;

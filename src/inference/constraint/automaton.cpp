@@ -49,7 +49,7 @@ Automaton::Automaton(const Network& network, std::shared_ptr<const TokenBytes> t
 
   frames_.intern({});  // frame 0
   std::vector<uint64_t> none;
-  intern(none);  // frontier 0: nothing may come
+  intern(none);  // frontier 0: nothing may follow
   path_.resize(tokens_->longest() + 1);
   if (is_live(rules_[0].start)) add(pair(static_cast<uint32_t>(rules_[0].start), kOutside));
   start_ = close();

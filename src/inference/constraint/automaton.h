@@ -50,8 +50,8 @@ class Automaton {
 
  private:
   static constexpr size_t kMaximumWork = 5'000'000;       // pairs visited for one mask
-  static constexpr size_t kMaximumNumbers = 4'000'000;    // remembered before it is full
-  static constexpr size_t kMaximumMaskBytes = 64u << 20;  // then masks are forgotten
+  static constexpr size_t kMaximumNumbers = 4'000'000;    // stored before it counts as full
+  static constexpr size_t kMaximumMaskBytes = 64u << 20;  // above this, masks are dropped
 
   // Frame 0 belongs to rule 0, or to a rule that is analysed by itself: its continuation is
   // unknown.
@@ -65,7 +65,7 @@ class Automaton {
 
   struct Edge {
     int32_t from, to;
-    uint8_t first, last;  // classes of bytes
+    uint8_t first, last;  // byte classes
   };
   // Tokens that stay within the rules at the top of a frontier, and the trie nodes at which those
   // rules may end with more bytes to come.
@@ -94,13 +94,13 @@ class Automaton {
   Grouped<Edge> edges_;
   Grouped<Network::Empty> empties_;
   Grouped<Network::Call> calls_;
-  std::vector<int32_t> rule_ending_;  // by state: the rule that it is the final state of, or -1
+  std::vector<int32_t> rule_ending_;  // by state: the rule whose final state it is, or -1
   std::array<uint8_t, 256> class_of_{};
   size_t classes_ = 0;
 
   mutable std::mutex mutex_;
   InternedLists frames_, frontiers_;
-  std::vector<Frontier> steps_;  // frontier * classes_ + class; -1: not known yet
+  std::vector<Frontier> steps_;  // frontier * classes_ + class; -1: not computed yet
   std::unordered_map<Frontier, std::vector<uint64_t>> masks_;
   std::unordered_map<Frontier, Inside> insides_;
   size_t mask_bytes_ = 0;

@@ -18,7 +18,7 @@ struct ByteRange {
   uint8_t first, last;
   auto operator<=>(const ByteRange&) const = default;
 };
-using Sequence = std::vector<ByteRange>;  // one byte of each
+using Sequence = std::vector<ByteRange>;  // one range per byte
 
 std::string utf8_of(char32_t c) {
   std::string bytes;
@@ -31,7 +31,7 @@ std::string utf8_of(char32_t c) {
 void add_sequences(char32_t first, char32_t last, std::vector<Sequence>& out) {
   const size_t length = utf8_of(first).size();
   for (size_t behind = length - 1; behind > 0; --behind) {
-    const char32_t low = (char32_t{1} << (6 * behind)) - 1;  // the bits of the last bytes
+    const char32_t low = (char32_t{1} << (6 * behind)) - 1;  // bits of the trailing bytes
     if ((first & ~low) == (last & ~low)) continue;
     if ((first & low) != 0) {
       add_sequences(first, first | low, out);

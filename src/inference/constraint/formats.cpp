@@ -56,7 +56,7 @@ std::string ipv6_pattern() {
   const std::string last = "(?:" + group + ":" + group + "|" + ipv4_pattern() + ")";
   std::string all = "(?:" + group + ":){6}" + last;
   for (int before = 0; before <= 7; ++before) {
-    const int behind = 7 - before;  // groups at most
+    const int behind = 7 - before;  // at most this many groups
     all += '|';
     if (before > 0) all += fmt::format("{0}(?::{0}){{{1}}}", group, before - 1);
     all += "::";

@@ -49,7 +49,7 @@ class InternedLists {
 class NumberSet {
  public:
   void clear();
-  bool insert(uint64_t number);  // whether it is new
+  bool insert(uint64_t number);  // returns whether it is new
   size_t bytes() const { return sizeof(Slot) * slots_.capacity(); }
 
  private:

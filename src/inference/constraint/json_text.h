@@ -22,18 +22,18 @@ class JsonText {
   void add_string(int32_t from, int32_t to, int64_t minimum = 0, int64_t maximum = -1);
   // Adds one of the texts.
   void add_texts(int32_t from, int32_t to, const std::vector<std::string>& texts);
-  void add_key(int32_t from, int32_t to, std::string_view key);  // with its colon
+  void add_key(int32_t from, int32_t to, std::string_view key);  // includes the colon
   // Adds a list of at least `minimum` and at most `maximum` items (-1: any number). rules: the
   // rules of each item; the last entry applies to all further items.
   void add_list(int32_t from, int32_t to, const std::vector<std::vector<int32_t>>& rules,
                 int64_t minimum, int64_t maximum);
   // Adds any object, with any values of any depth. Keys may repeat.
   void add_any_object(int32_t from, int32_t to);
-  const std::vector<int32_t>& any_values();  // rules that together have any value
+  const std::vector<int32_t>& any_values();  // rules that together match any value
 
  private:
   int32_t character();    // rule: one character between quotes
-  int32_t string_rest();  // rule: a string behind its first quote
+  int32_t string_rest();  // rule: the rest of a string after its first quote
   void add_character(int32_t from, int32_t to);
 
   Network& network_;

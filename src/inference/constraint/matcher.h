@@ -22,9 +22,9 @@ class Matcher {
   // tokens->words() words. Throws Error if the grammar is so ambiguous for this text that finding
   // the tokens takes too long; the request cannot continue then.
   void allowed(std::span<uint64_t> mask, bool& complete);
-  void accept(int32_t token);  // throws Error when it is not allowed
+  void accept(int32_t token);  // throws Error if it is not allowed
   bool complete() const;
-  bool must_end() const;  // complete, and nothing may follow
+  bool must_end() const;  // the text is complete, and nothing may follow
 
  private:
   std::shared_ptr<const Grammar> grammar_;

@@ -18,7 +18,7 @@ constexpr int64_t kWidestInteger = 20;  // digits of the largest integer of 64 b
 
 // Bounds of a magnitude; digit i counts from that of 10^(whole - 1).
 struct Limit {
-  std::string digits;  // of `whole` digits before the point and all behind it
+  std::string digits;  // `whole` digits before the point, then the fraction
   bool inclusive = true;
 
   bool endless_from(size_t i) const { return i >= digits.size(); }

@@ -13,7 +13,7 @@ namespace megatron::inference {
 // A decimal number: a sign and digits, of which `places` stand after the decimal point.
 struct Decimal {
   bool negative = false;
-  std::string digits = "0";  // at least one before the point; no needless zeros at either end
+  std::string digits = "0";  // at least one digit before the point; no redundant zeros
   int64_t places = 0;
 
   // Decimal digits of the shortest text that parses back to the same number.
@@ -32,7 +32,7 @@ struct NumberRange {
   std::optional<Bound> minimum, maximum;
   bool integer = true;
   int64_t divisor = 1;       // numbers are multiples of it; above 1 for integers only
-  int64_t most_places = 15;  // digits behind the point
+  int64_t most_places = 15;  // digits after the point
 };
 
 // Adds integers of up to 18 digits, or up to 20 if a bound has as many; other numbers have no

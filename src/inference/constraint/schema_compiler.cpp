@@ -212,7 +212,7 @@ void SchemaCompiler::add_array(int32_t from, int32_t to, const Conjunction& plac
   CountBounds bounds;
   size_t prefix = 0;
   const auto first_items = [](const SchemaPlace& place) -> std::pair<const char*, const Json*> {
-    for (const char* keyword : {"prefixItems", "items"}) {  // draft 7 has a list of items
+    for (const char* keyword : {"prefixItems", "items"}) {  // in draft 7, items may be a list
       const Json* list = place.find(keyword);
       if (list != nullptr && list->is_array()) return {keyword, list};
     }
@@ -227,7 +227,7 @@ void SchemaCompiler::add_array(int32_t from, int32_t to, const Conjunction& plac
     if (place->find("contains") != nullptr)
       reader_.note(*place, "contains", "texts cannot be held to it");
   }
-  std::vector<std::vector<int32_t>> rules;  // by item; the last entry holds for all further items
+  std::vector<std::vector<int32_t>> rules;  // by item; the last entry applies to all further items
   for (size_t i = 0; i <= prefix; ++i) {
     Conjunction schemas;
     for (const SchemaPlace* place : places) {

@@ -33,10 +33,10 @@ class SchemaCompiler {
  private:
   struct Rule {  // a queued rule
     int32_t rule;
-    Alternative values;  // of one type
+    Alternative values;  // values of one type
   };
   struct Needed {
-    int32_t state;  // some text must lead from it
+    int32_t state;  // state from which some text must lead
     const SchemaPlace* place;
     std::string reason;
   };
@@ -71,7 +71,7 @@ class SchemaCompiler {
   std::map<std::vector<size_t>, std::vector<int32_t>> rules_;
   std::map<std::pair<uint8_t, std::vector<size_t>>, int32_t> typed_;
   std::map<std::vector<std::string>, int32_t> listed_;
-  size_t pattern_steps_ = 0;  // steps that intersections took
+  size_t pattern_steps_ = 0;  // steps spent on intersections
   std::vector<Rule> queue_;
   std::vector<Needed> needed_;
   std::vector<std::pair<int32_t, const SchemaPlace*>> documents_;  // by their first state

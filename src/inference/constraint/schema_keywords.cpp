@@ -113,7 +113,7 @@ void read_divisor(NumberRange& range, SchemaReader& reader, const SchemaPlace& p
         place, "multipleOf",
         fmt::format("it is {}{}; whole numbers up to {} are", divisor.digits,
                     range.divisor > 1 ? " beside another one" : "", kMaximumDivisor));
-  range.integer = true;  // multiples of whole numbers are whole
+  range.integer = true;  // multiples of integers are integers
   range.divisor = both;
 }
 
@@ -243,8 +243,7 @@ void narrow(NumberRange& range, SchemaReader& reader, const SchemaPlace& place) 
     const auto take = [&](std::string_view keyword, bool is_exclusive) {
       const Decimal value(number_at(place, keyword));
       const int64_t digits = static_cast<int64_t>(value.digits.size()) - value.places;
-      if (digits > kMaxDigits &&
-          value.negative != is_minimum)  // no number that is written satisfies it
+      if (digits > kMaxDigits && value.negative != is_minimum)  // no number satisfies it
         return reader.note(place, keyword, fmt::format("numbers have up to {} digits", kMaxDigits));
       tighten(bound, value, is_exclusive, is_minimum);
     };

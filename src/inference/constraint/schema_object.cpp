@@ -18,7 +18,7 @@ struct ObjectKeywords {
     const SchemaPlace* schema;
   };
   const SchemaPlace* place;
-  const Json* additional;  // null: not named
+  const Json* additional;  // null if absent
   std::unordered_map<std::string_view, const Json*> properties;
   std::vector<Pattern> patterns;
 };
@@ -179,7 +179,7 @@ void SchemaCompiler::add_object(int32_t from, int32_t to, const Conjunction& pla
   if (places.empty()) return text_.add_any_object(from, to);
   const ObjectShape shape = shape_of(places);
   const CountBounds& count = shape.count;
-  if (count.minimum > 1 && shape.has_others) {  // others may be one property several times
+  if (count.minimum > 1 && shape.has_others) {  // others may be the same property several times
     for (const SchemaPlace* place : places)
       if (place->find("minProperties") != nullptr)
         reader_.note(*place, "minProperties", "names of properties may repeat");

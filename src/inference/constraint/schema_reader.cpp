@@ -119,9 +119,9 @@ class SchemaReader::Expansion {
   using Pending = std::shared_ptr<const Chain>;
   struct Open {
     Alternative so_far;
-    bool typed = false;  // the types are named, not implied
+    bool typed = false;  // types are named explicitly, not implied
     std::vector<Pending> pending;
-    std::vector<std::vector<Pending>> unions;  // one of each list must hold
+    std::vector<std::vector<Pending>> unions;  // one of each list must match
     std::set<const SchemaPlace*> done;
   };
 

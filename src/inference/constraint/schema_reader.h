@@ -19,8 +19,9 @@ namespace megatron::inference {
 
 struct SchemaDocument {
   const Json* root;
-  std::string name;  // in front of '#' in pointers
-  bool strict;       // keywords that cannot be enforced are errors, and objects have all properties
+  std::string name;  // prefix of '#' in pointers
+  // Keywords that cannot be enforced are errors, and objects must list all properties as required.
+  bool strict;
 };
 
 // A schema and its location in the document.
@@ -28,7 +29,7 @@ struct SchemaPlace {
   const Json* schema;
   const SchemaDocument* document;
   std::string pointer;  // "#/properties/a", in the document
-  size_t number;        // in the order in which places were found
+  size_t number;        // position in the order of discovery
 
   [[noreturn]] void refuse(std::string_view reason) const;  // throws Error with the place
   // Null if the keyword is absent. Some serializers write absent keywords as null; in schemas that
@@ -61,12 +62,12 @@ constexpr uint8_t kNull = 1, kBoolean = 2, kInteger = 4, kFraction = 8, kString 
 }  // namespace json_type
 
 uint8_t type_of(const Json& value);
-bool same_value(const Json& a, const Json& b);  // as JSON Schema compares: 1 is 1.0
+bool same_value(const Json& a, const Json& b);  // compares as JSON Schema does: 1 equals 1.0
 
 struct Alternative {
   uint8_t types = json_type::kAll;
-  std::optional<Json::Array> values;  // the value is one of these
-  Conjunction places;                 // places whose keywords for the types hold
+  std::optional<Json::Array> values;  // if set, the value must be one of these
+  Conjunction places;                 // places whose type-specific keywords apply
 };
 
 class SchemaReader {

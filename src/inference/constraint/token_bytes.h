@@ -22,9 +22,9 @@ class TokenBytes {
 
   // Nodes are in pre-order: a node comes before its children, which are ordered by their bytes.
   struct Node {
-    uint32_t end;          // one behind the last node below it
-    uint32_t depth;        // bytes up to and with this one
-    uint32_t first_token;  // of tokens(); up to that of the next node
+    uint32_t end;          // one past the last descendant
+    uint32_t depth;        // number of bytes up to this one, inclusive
+    uint32_t first_token;  // index in tokens(); its tokens end where the next node's begin
     uint8_t byte;
   };
   std::span<const Node> nodes() const { return {nodes_.data(), nodes_.size() - 1}; }
@@ -38,11 +38,11 @@ class TokenBytes {
     return std::span(tokens_).subspan(nodes_[first].first_token,
                                       nodes_[last].first_token - nodes_[first].first_token);
   }
-  uint32_t longest() const { return longest_; }  // bytes of a token
+  uint32_t longest() const { return longest_; }  // bytes of the longest token
 
-  int32_t size() const { return static_cast<int32_t>(begins_.size()) - 1; }  // of the vocabulary
-  size_t words() const { return (static_cast<size_t>(size()) + 63) / 64; }   // of a mask
-  std::string_view bytes(int32_t id) const;  // "" where it has none, or there is no such id
+  int32_t size() const { return static_cast<int32_t>(begins_.size()) - 1; }  // vocabulary size
+  size_t words() const { return (static_cast<size_t>(size()) + 63) / 64; }   // words of a mask
+  std::string_view bytes(int32_t id) const;  // "" if the token has none, or does not exist
 
   // The bytes that are tokens by themselves.
   const Network::Bytes& single() const { return single_; }
@@ -56,8 +56,8 @@ class TokenBytes {
 
   tokenizers::Joining joining_;
   std::string texts_;
-  std::vector<uint32_t> begins_;  // by id; one more at the end
-  std::vector<Node> nodes_;       // and one behind them
+  std::vector<uint32_t> begins_;  // by id, plus one at the end
+  std::vector<Node> nodes_;       // plus one at the end
   std::vector<int32_t> tokens_;
   std::vector<int32_t> not_first_;
   uint32_t longest_ = 0;

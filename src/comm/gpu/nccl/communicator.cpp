@@ -75,7 +75,7 @@ class NcclCommunicator final : public Communicator {
     try {
       call("ncclCommFinalize", [&] { return ncclCommFinalize(comm_); });
       ncclCommDestroy(comm_);
-    } catch (const std::exception&) {  // who gave up has said why
+    } catch (const std::exception&) {  // whoever gave up has reported the reason
       abort();
     }
   }

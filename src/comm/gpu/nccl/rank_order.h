@@ -7,7 +7,7 @@ namespace megatron::comm {
 
 struct RankOrder {
   const void* sources;
-  int64_t stride;  // elements from one rank's to the next one's
+  int64_t stride;  // elements between the data of consecutive ranks
   int ranks;
   void* out;
   int64_t count;
