@@ -35,7 +35,7 @@ struct Expression {
     dict,         // operands: key, value, key, value, ...
     attribute,    // operands[0].name
     element,      // operands[0][operands[1]]
-    slice,        // operands[0][operands[1] : operands[2] : operands[3]], null where left out
+    slice,        // operands[0][operands[1] : operands[2] : operands[3]], null if omitted
     call,         // operands[0](arguments)
     filter,       // operands[0] | name(arguments)
     test,         // operands[0] is name(arguments)
@@ -52,7 +52,7 @@ struct Expression {
 
   Kind kind;
   int line = 0;
-  int height = 1;  // of the tree: a limit keeps the recursion over it small
+  int height = 1;  // of the tree, limited to bound the recursion
   std::string name;
   Value constant;
   Operator op = Operator::add;
@@ -74,11 +74,11 @@ using Body = std::vector<Statement>;
 
 struct Parameter {
   std::string name;
-  ExpressionPtr initial;  // null: none
+  ExpressionPtr initial;  // null if there is none
 };
 
 struct Branch {
-  ExpressionPtr condition;  // null: else
+  ExpressionPtr condition;  // null for else
   Body body;
 };
 
@@ -91,14 +91,14 @@ struct Statement {
   enum class Kind {
     text,        // text
     output,      // value
-    set,         // target = value
+    set,         // target = body filtered by value, a chain of filters over kCaptured
     set_block,   // target = body through value, a chain of filters over kCaptured
-    filter,      // body through value, as above
+    filter,      // body filtered by value, as above
     condition,   // branches
     loop,        // target in value if condition: body, otherwise
     macro,       // text: name; parameters, body
     call,        // value: a call, with (parameters) body as its caller
-    with,        // assignments, body; also autoescape false, which has a scope alone
+    with,        // assignments, body; also autoescape false, which only opens a scope
     generation,  // body
     leave,       // break
     next,        // continue
@@ -123,7 +123,7 @@ inline constexpr const char* kCaptured = "(captured)";
 
 struct Parsed {
   Body body;
-  std::set<std::string> names;  // of all variables that are read somewhere
+  std::set<std::string> names;  // all variables that are read
 };
 
 // Throws TemplateError naming the line.

@@ -101,7 +101,7 @@ Limbs long_division(Limbs& a, const Limbs& b) {
       borrow >>= 32;
       carry >>= 32;
     }
-    if (borrow < 0) {  // the digit was one too large
+    if (borrow < 0) {  // the digit was too large by one
       --digit;
       uint64_t back = 0;
       for (size_t i = 0; i <= n; ++i) {
@@ -172,7 +172,7 @@ std::optional<int64_t> BigInteger::small() const {
 
 double BigInteger::nearest() const {
   const int64_t drop = std::max<int64_t>(bits() - 64, 0);
-  uint64_t top = 0;  // the highest 64 bits; the last of them is also set if any lower bit is
+  uint64_t top = 0;  // the highest 64 bits; the lowest of them is also set if any dropped bit is
   for (int64_t i = bits() - 1; i >= drop; --i)
     top = top << 1 | (limbs_[static_cast<size_t>(i / 32)] >> (i % 32) & 1u);
   for (int64_t i = 0; i < drop && (top & 1) == 0; ++i)
@@ -184,7 +184,7 @@ double BigInteger::nearest() const {
 
 std::string BigInteger::text(int base) const {
   const bool decimal = base == 10;
-  const size_t group = decimal ? 9 : 1;  // digits that one division gives
+  const size_t group = decimal ? 9 : 1;  // digits per division
   Limbs rest = limbs_;
   std::string out;
   while (!rest.empty()) {

@@ -23,7 +23,7 @@ class BigInteger {
   bool is_negative() const { return negative_; }
   bool is_zero() const { return limbs_.empty(); }
   size_t size() const { return limbs_.size(); }  // size in words of 32 bits
-  int64_t bits() const;                          // bits of the absolute value
+  int64_t bits() const;                          // number of bits of the absolute value
   std::optional<int64_t> small() const;          // the value if it fits in 64 bits
   double nearest() const;                        // throws Error beyond the range of double
   std::string text(int base = 10) const;
@@ -40,7 +40,7 @@ class BigInteger {
   double ratio(const BigInteger& by) const;
 
  private:
-  using Limbs = std::vector<uint32_t>;  // the least first, the last is not 0
+  using Limbs = std::vector<uint32_t>;  // least significant first, the last is not 0
   BigInteger(bool negative, Limbs limbs);
   BigInteger shifted(int64_t bits) const;
 

@@ -11,10 +11,10 @@
 namespace megatron::jinja {
 
 struct Limits {
-  int64_t steps = 50'000'000;       // evaluated nodes, and work in proportion to what they handle
-  int64_t output_bytes = 64 << 20;  // bytes of the rendered text, or of one intermediate string
-  int64_t live_bytes = 256 << 20;   // bytes of all values and pieces of output that exist at once
-  int depth = 1500;                 // nodes that are evaluated within one another
+  int64_t steps = 50'000'000;       // evaluated nodes, plus work proportional to the data
+  int64_t output_bytes = 64 << 20;  // bytes of the rendered text, or of an intermediate string
+  int64_t live_bytes = 256 << 20;   // bytes of all values and output pieces that exist at once
+  int depth = 1500;                 // nesting depth of evaluated nodes
 };
 
 class Budget {

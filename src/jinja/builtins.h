@@ -18,10 +18,10 @@ struct NamedNative {
 
 // These throw Error, which lists the known names, if there is none of that name.
 Native find_filter(std::string_view name);
-Native find_test(std::string_view name);  // gives a boolean
+Native find_test(std::string_view name);  // returns a boolean
 bool has_filter(std::string_view name);
 Native find_in(std::span<const NamedNative> natives,
-               std::string_view name);  // null: none
+               std::string_view name);  // null if there is none
 
 std::span<const NamedNative> text_filters();
 std::span<const NamedNative> number_filters();
@@ -39,7 +39,7 @@ Value attribute_path(const Value& value, const Value& path, Budget& budget);
 
 // Helpers shared by methods and filters.
 Values pairs_of(const Value& dict, Budget& budget);
-std::string subject(Call& call);  // the value as a text, whose length is spent
+std::string subject(Call& call);  // the value as text; its length is charged to the budget
 Value wordwrap(Call& call);       // the filter
 std::vector<std::string_view> split_lines(std::string_view text, Budget& budget,
                                           bool with_ends = false);
@@ -47,6 +47,6 @@ std::string replace_all(std::string_view text, std::string_view from, std::strin
                         int64_t most, Budget& budget);
 std::string centered(std::string_view text, int64_t width, std::string_view fill, Budget& budget);
 std::string strip_text(const std::string& text, const Parameters& p, bool left, bool right,
-                       Budget& budget);  // p: the text, maybe the letters that go
+                       Budget& budget);  // p: the text, optionally the letters to strip
 
 }  // namespace megatron::jinja

@@ -18,8 +18,8 @@ std::string ascii(const std::string& shown);
 
 struct JsonStyle {
   bool ensure_ascii = false;
-  std::optional<std::string> indent;  // none: one line
-  std::string between_items;          // with an indent "," is usual, else ", "
+  std::optional<std::string> indent;  // none: a single line
+  std::string between_items;          // usually "," with an indent, else ", "
   std::string behind_key = ": ";
   bool sort_keys = false;
 };

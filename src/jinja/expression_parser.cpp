@@ -8,10 +8,10 @@
 namespace megatron::jinja {
 namespace {
 
-constexpr int kMaxNested = 100;  // brackets within one another
+constexpr int kMaxNested = 100;  // nesting depth of brackets
 constexpr size_t kSum = 2, kProduct = 3,
                  kPower = 4;       // levels of parse_binary; 0: or, 1: and
-constexpr int kHighestTree = 500;  // nodes on the way from the root of an expression to a leaf
+constexpr int kHighestTree = 500;  // nodes from the root of an expression to a leaf
 
 std::vector<ExpressionPtr> list_of(ExpressionPtr first, ExpressionPtr second = nullptr) {
   std::vector<ExpressionPtr> result;
@@ -207,7 +207,7 @@ ExpressionPtr ExpressionParser::parse_number() {
   std::optional<Value> number;
   try {
     number = read_integer(token.text, 0);
-  } catch (const Error& error) {  // too many digits of base 16
+  } catch (const Error& error) {  // too many digits in base 16
     tokens_.refuse(error.what(), token.line);
   }
   if (!number && token.text.size() > BigInteger::kMaxDigits)

@@ -25,7 +25,7 @@ class ExpressionParser {
   Target parse_target(bool with_namespace);
   ExpressionPtr make(Expression::Kind kind, int line, std::vector<ExpressionPtr> operands = {});
 
-  std::set<std::string> names;  // all variables that were read since the last clear()
+  std::set<std::string> names;  // variables read since the last clear()
 
  private:
   class Level;

@@ -428,7 +428,7 @@ class FieldFormat {
   const FieldLookup& lookup_;
   Budget& budget_;
   int64_t next_ = 0;
-  int numbered_ = 0;  // 1: by "{}", -1: by "{0}"
+  int numbered_ = 0;  // 1: automatic "{}", -1: explicit "{0}"
 };
 
 }  // namespace

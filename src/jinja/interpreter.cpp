@@ -229,7 +229,7 @@ Interpreter::Flow Interpreter::run_loop(const Statement& statement, Values eleme
     loop->scope = scope_;
     keep_scope();
   }
-  struct Forget {  // what changed() saw may hold the loop itself
+  struct Forget {  // values that changed() saw may contain the loop itself
     Loop& loop;
     ~Forget() { loop.last_seen.reset(); }
   } forget{*loop};

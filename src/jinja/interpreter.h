@@ -52,7 +52,7 @@ class Interpreter {
   void bind_extra_arguments(const Macro& macro, Call& call, size_t used);
   std::shared_ptr<Macro> make_macro(const Statement& statement);
   template <class Run>
-  std::string capture(Run run);  // returns the text written while `run` runs
+  std::string capture(Run run);  // returns what `run` writes
   void write(std::string_view text);
 
   Value evaluate(const Expression& expression);
@@ -70,17 +70,17 @@ class Interpreter {
   std::string name_;
   Budget budget_;
   std::shared_ptr<Scope> scope_;
-  std::string root_;           // the rendered text
-  std::string* out_ = &root_;  // or the text that a block writes
+  std::string root_;           // rendered text
+  std::string* out_ = &root_;  // or text that a block captures
   Budget::Held out_held_;
   // The current statement; after an error, the one that failed.
   const Statement* statement_ = nullptr;
-  const Expression* expression_ = nullptr;  // the expression within it; null: the statement itself
+  const Expression* expression_ = nullptr;  // current expression in it; null: the statement itself
   std::vector<std::pair<int64_t, int64_t>> generation_;
-  size_t counted_bytes_ = 0;  // bytes of root_ whose code points were counted
+  size_t counted_bytes_ = 0;  // bytes of root_ whose code points have been counted
   int64_t counted_ = 0;
   std::vector<std::shared_ptr<Namespace>> namespaces_;
-  std::vector<std::shared_ptr<Scope>> captured_scopes_;  // scopes that macros and loops refer to
+  std::vector<std::shared_ptr<Scope>> captured_scopes_;  // scopes that macros and loops capture
   Budget::Held kept_;
 };
 

@@ -164,7 +164,7 @@ class Lexer {
   void lex_tag(Token::Kind begin) {
     put(begin, "");
     const bool variable = begin == Token::Kind::variable_begin;
-    std::string open;  // brackets that wait for their end
+    std::string open;  // brackets that are not closed yet
     while (true) {
       move_to(behind_space(at_));
       if (at_ >= source_.size()) return;

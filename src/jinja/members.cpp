@@ -43,7 +43,7 @@ Value view(Call& call) {
                          std::string("dict_") + name);
 }
 
-Value copy(Call& call) {  // dicts are immutable, so the value is its own copy
+Value copy(Call& call) {  // dicts are immutable, so a value serves as its own copy
   const Parameters p(call, "copy", {"self"}, 1);
   return *p[0];
 }
@@ -201,7 +201,7 @@ std::string replace_all(std::string_view text, std::string_view from, std::strin
     if (found == std::string_view::npos || (from.empty() && done > 0 && at >= text.size())) break;
     size_t behind = found + from.size();
     size_t kept = found;
-    if (from.empty() && done > 0) {  // in front of each letter, and at the end
+    if (from.empty() && done > 0) {  // before each letter, and at the end
       next_character(text, behind);
       kept = behind;
     }

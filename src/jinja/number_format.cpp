@@ -141,7 +141,7 @@ Digits real_digits(double value, const NumberStyle& style, Budget& budget) {
 }
 
 std::string grouped(std::string_view digits, char separator, size_t group, size_t least) {
-  std::string out;  // from the last digit to the first
+  std::string out;  // digits in reverse order
   for (size_t i = 0; i < digits.size() || out.size() < least; ++i) {
     if (separator != '\0' && i > 0 && i % group == 0) out += separator;
     out += i < digits.size() ? digits[digits.size() - 1 - i] : '0';

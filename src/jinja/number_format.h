@@ -14,13 +14,13 @@ namespace megatron::jinja {
 // The parts of a formatted number.
 struct Digits {
   std::string prefix;  // "-", "+0x"
-  std::string whole;   // digits in front of the point
+  std::string whole;   // digits before the point
   std::string rest;    // point, further digits, exponent, "%"
 };
 
 struct NumberStyle {
-  char type = '\0';  // as in Python's specifications
-  char sign = '-';   // '+', ' ': what stands in front of numbers that are not negative
+  char type = '\0';  // as in Python's format specifications
+  char sign = '-';   // '+', ' ': prefix of non-negative numbers
   bool alternate = false;
   bool no_negative_zero = false;
   std::optional<int64_t> precision;

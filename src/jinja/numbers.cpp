@@ -38,7 +38,7 @@ Value power(const BigInteger& base, const Value& exponent, Budget& budget) {
   }
   MG_CHECK(!exponent.is_big(), "an integer has more than {} digits, which is the limit",
            BigInteger::kMaxDigits);
-  budget.spend(1000);  // what the largest power takes at most
+  budget.spend(1000);  // upper bound for any power
   return Value::integer(base.to_power(static_cast<uint64_t>(exponent.as_whole())));
 }
 

@@ -22,7 +22,7 @@ using Keywords = std::vector<std::pair<std::string, Value>>;
 struct Call {
   Interpreter& interpreter;
   Budget& budget;
-  Values positional;  // of a filter, a test or a method the first is what it is applied to
+  Values positional;  // the first one of a filter, test or method is its subject
   Keywords keyword = {};
 };
 
@@ -41,7 +41,7 @@ class Parameters {
   bool given_and_not_none(size_t i) const { return given(i) && !values_[i]->is_none(); }
   bool flag(size_t i, bool initial) const { return given(i) ? values_[i]->truth() : initial; }
   int64_t whole(size_t i, int64_t initial) const;
-  const std::string& text(size_t i) const;  // throws Error where it is no text
+  const std::string& text(size_t i) const;  // throws Error if it is not text
   std::string text(size_t i, std::string_view initial) const {
     return given(i) ? text(i) : std::string(initial);
   }
@@ -110,7 +110,7 @@ struct Loop : Object, std::enable_shared_from_this<Loop> {
   int64_t level = 0;                // nesting level of a recursive loop
   std::optional<Values> last_seen;  // by changed(); emptied when the loop ends
   const Statement* statement = nullptr;
-  std::shared_ptr<Scope> scope;  // the scope that a recursive loop stands in
+  std::shared_ptr<Scope> scope;  // scope around a recursive loop
   Budget::Held held;
 };
 

@@ -156,7 +156,7 @@ int order_of(Order wanted, const Value& left, const Value& right, Budget& budget
   check_defined(left);
   check_defined(right);
   if (left.is_number() && right.is_number()) return compare_numbers(left, right);
-  if (left.is_text() && right.is_text()) {  // UTF-8 keeps the order of code points
+  if (left.is_text() && right.is_text()) {  // UTF-8 preserves the order of code points
     budget.spend_bytes(std::min(left.bytes().size(), right.bytes().size()));
     const int order = left.bytes().compare(right.bytes());
     return order < 0 ? -1 : order > 0 ? 1 : 0;

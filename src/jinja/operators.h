@@ -14,7 +14,7 @@ enum class Operator { add, subtract, multiply, divide, floor_divide, modulo, pow
 Value calculate(Operator op, const Value& left, const Value& right, Budget& budget);
 Value negative(const Value& value);
 Value positive(const Value& value);
-std::string_view sign_of(Operator op);  // the name that messages use
+std::string_view sign_of(Operator op);  // its name in messages
 
 enum class Order { less, less_equal, greater, greater_equal, equal, not_equal, in, not_in };
 bool compared(Order order, const Value& left, const Value& right, Budget& budget);

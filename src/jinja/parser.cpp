@@ -7,7 +7,7 @@
 namespace megatron::jinja {
 namespace {
 
-constexpr int kMaxNested = 100;  // tags within one another
+constexpr int kMaxNested = 100;  // nesting depth of tags
 
 class StatementParser {
  public:

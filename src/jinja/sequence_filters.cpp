@@ -14,7 +14,7 @@
 namespace megatron::jinja {
 namespace {
 
-using Keyed = std::vector<std::pair<Value, Value>>;  // a key to sort by, and what is sorted
+using Keyed = std::vector<std::pair<Value, Value>>;  // sort key and element
 
 Value list(Call& call) {
   return Value::list(elements_of(*Parameters(call, "list", {"value"}, 1)[0], call.budget),
@@ -27,7 +27,7 @@ Value length(Call& call) {
 
 Value first(Call& call) {
   const Parameters p(call, "first", {"seq"}, 1);
-  if (p[0]->is_form(Sequence::Form::iterator)) {  // the rest stays to be read
+  if (p[0]->is_form(Sequence::Form::iterator)) {  // leaves the rest unread
     Sequence& sequence = p[0]->as_sequence();
     if (sequence.taken < sequence.elements.size()) return sequence.elements[sequence.taken++];
   } else {
@@ -291,7 +291,7 @@ Value map(Call& call) {
 
 template <bool wanted, bool by_attribute>
 Value select(Call& call) {
-  const size_t first = by_attribute ? 2 : 1;  // where the test's name stands
+  const size_t first = by_attribute ? 2 : 1;  // index of the test's name
   MG_CHECK(call.positional.size() >= first, "Missing parameter for attribute name");
   const bool tests = call.positional.size() > first;
   MG_CHECK(!tests || call.positional[first].is_text(), "the name of a test must be a string");

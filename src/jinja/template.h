@@ -31,7 +31,8 @@ class TemplateError : public Error {
   const std::string& reason() const { return reason_; }
   const std::string& place() const { return place_; }  // "line 3, filter 'int'"
   int line() const { return line_; }
-  bool raised() const { return raised_; }  // by the template itself: raise_exception()
+  // Whether the template itself raised it: raise_exception().
+  bool raised() const { return raised_; }
 
  private:
   static std::string place(int line, const std::string& construct) {
@@ -64,7 +65,7 @@ class Template {
   // or Python's message. The functions of standard_functions() (objects.h) are always available; a
   // variable of the same name hides one.
   Rendering render(const Variables& variables, const Limits& limits = {}) const;
-  bool reads(const std::string& variable) const;  // whether it stands anywhere in the template
+  bool reads(const std::string& variable) const;  // whether it occurs in the template
 
  private:
   struct Impl;

@@ -17,7 +17,7 @@ template <std::string (*map)(std::string_view)>
 Value mapped(Call& call) {
   const Parameters p(call, "filter", {"s"}, 1);
   const std::string text = subject(call);
-  call.budget.spend_items(text.size());  // a letter at a time, at the worst
+  call.budget.spend_items(text.size());  // one letter at a time, in the worst case
   return Value::text(map(text), &call.budget);
 }
 

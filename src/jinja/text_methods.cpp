@@ -25,7 +25,7 @@ Value text_of(std::string_view text, Call& call) {
 template <std::string (*map)(std::string_view)>
 Value mapped_method(Call& call) {
   const Parameters p(call, "str.method", {"self"}, 1);
-  call.budget.spend_items(p[0]->bytes().size());  // a letter at a time, at the worst
+  call.budget.spend_items(p[0]->bytes().size());  // one letter at a time, in the worst case
   return Value::text(map(self(call)), &call.budget);
 }
 
@@ -39,7 +39,7 @@ Value strip(Call& call) {
 
 // Removes the first word (right: the last) from the text, and the whitespace at that end.
 std::string_view take_word(std::string_view& text, bool right) {
-  size_t end = 0;  // with right: the index at which the last word begins
+  size_t end = 0;  // with right: start of the last word
   for (size_t at = 0; at < text.size();) {
     const bool space = is_space(next_character(text, at));
     if (!right && space) break;
@@ -85,7 +85,7 @@ Value split(Call& call) {
   const std::string& text = self(call);
   const bool separated = p.given_and_not_none(1);
   MG_CHECK(!separated || !p.text(1).empty(), "empty separator");
-  const bool from_right = right && most >= 0;  // else the order does not matter
+  const bool from_right = right && most >= 0;  // else the order is irrelevant
   Values parts = separated ? split_at(text, p.text(1), most, from_right, call)
                            : split_at_space(text, most, from_right, call);
   if (from_right) std::reverse(parts.begin(), parts.end());

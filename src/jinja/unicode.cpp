@@ -22,7 +22,7 @@ std::string mapped(std::string_view text, MapFunction function, uint32_t options
   UErrorCode status = U_ZERO_ERROR;
   const std::unique_ptr<UCaseMap, CloseMap> map(ucasemap_open("", options, &status));
   MG_CHECK(U_SUCCESS(status), "ICU has no case mapping: {}", u_errorName(status));
-  std::string result(text.size() * 3 + 16, '\0');  // no letter grows more
+  std::string result(text.size() * 3 + 16, '\0');  // upper bound of any letter's growth
   const auto size = [](const std::string_view s) { return static_cast<int32_t>(s.size()); };
   const int32_t length =
       function(map.get(), result.data(), size(result), text.data(), size(text), &status);

@@ -21,7 +21,7 @@ size_t find_text(std::string_view text, std::string_view part, size_t from = 0);
 size_t rfind_text(std::string_view text, std::string_view part);
 
 bool is_space(char32_t c);                                          // str.isspace
-bool is_printable(char32_t c);                                      // repr() writes it as it is
+bool is_printable(char32_t c);                                      // repr() does not escape it
 bool is_word(char32_t c);                                           // \w of re
 bool is_letter(char32_t c);                                         // str.isalpha
 bool is_decimal(char32_t c);                                        // str.isdecimal
@@ -29,10 +29,10 @@ bool is_digit(char32_t c);                                          // str.isdig
 bool is_numeric(char32_t c);                                        // str.isnumeric
 std::optional<char32_t> code_point_named(const std::string& name);  // the character of \N{...}
 bool is_identifier(std::string_view text);
-int decimal_value(char32_t c);  // value of a decimal digit; -1: it is none
+int decimal_value(char32_t c);  // value of a decimal digit; -1 if it is none
 bool is_upper(char32_t c);
 bool is_lower(char32_t c);
-bool is_title(char32_t c);  // also upper case
+bool is_title(char32_t c);  // also true for upper case
 
 // True if some letter is of the wanted case (is_upper, is_lower), and none of the other or in title
 // case.

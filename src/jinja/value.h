@@ -36,18 +36,18 @@ struct Text {
 };
 
 struct Sequence {
-  enum class Form { list, tuple, group, range, view, iterator };  // group: a tuple of groupby
+  enum class Form { list, tuple, group, range, view, iterator };  // group: a tuple from groupby
   Form form = Form::list;
   std::vector<Value> elements;
   std::string type;  // for a view of a dict: "dict_items"
   int depth = 1;     // nesting
-  size_t taken = 0;  // for an iterator: elements that were already read; each is read once only
+  size_t taken = 0;  // for an iterator: number of elements already consumed
   Budget::Held held;
   std::array<int64_t, 3> range{};  // for a range: start, stop and step
 };
 
 struct Dict {
-  std::vector<std::pair<Value, Value>> members;  // in order of insertion, keys differ
+  std::vector<std::pair<Value, Value>> members;  // in insertion order, with distinct keys
   int depth = 1;
   Budget::Held held;
   const Value* find(std::string_view key) const;
@@ -61,7 +61,7 @@ struct Object {
   virtual std::optional<Value> attribute(std::string_view name, Budget& budget) const;
   virtual bool callable() const { return false; }
   virtual Value call(Call& call);
-  int depth = 0;  // nesting of the values within; 0 where the interpreter ends cycles
+  int depth = 0;  // nesting of its values; 0 if the interpreter breaks cycles
 };
 
 class Value {
@@ -110,9 +110,9 @@ class Value {
   // The value must be of the kind asked for (as_whole and as_big also take a boolean, as_number any
   // number).
   bool as_boolean() const { return std::get<bool>(data_); }
-  int64_t as_whole() const;   // throws Error beyond 64 bits
+  int64_t as_whole() const;   // throws Error above 64 bits
   BigInteger as_big() const;  // an integer of any size
-  double as_number() const;   // throws Error where an integer is beyond the range of double
+  double as_number() const;   // throws Error for an integer above the range of double
   const Missing& as_missing() const { return *std::get<std::shared_ptr<const Missing>>(data_); }
   const Text& as_text() const { return *std::get<std::shared_ptr<const Text>>(data_); }
   const std::string& bytes() const { return as_text().bytes; }

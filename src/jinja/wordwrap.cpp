@@ -91,7 +91,7 @@ Letters cut_long(Letters& word, size_t space, bool at_hyphens) {
     const auto first = word.begin(), last = word.begin() + static_cast<std::ptrdiff_t>(space);
     const auto hyphen =
         std::find(std::make_reverse_iterator(last), std::make_reverse_iterator(first), U'-');
-    const auto at = static_cast<size_t>(hyphen.base() - first);  // behind the hyphen
+    const auto at = static_cast<size_t>(hyphen.base() - first);  // one past the hyphen
     const bool word_before =
         at > 1 && std::any_of(first, first + static_cast<std::ptrdiff_t>(at) - 1,
                               [](char32_t c) { return c != '-'; });

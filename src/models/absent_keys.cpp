@@ -6,7 +6,7 @@ namespace megatron::models {
 
 std::string_view absent_key(const Model& model, const Json& config, std::string_view tensor) {
   struct Part {
-    std::string_view key, pattern;  // behind the base model's prefix
+    std::string_view key, pattern;  // after the base model's prefix
   };
   constexpr Part kParts[] = {{"attention_bias", "layers.*.self_attn.q_proj.bias"},
                              {"attention_bias", "layers.*.self_attn.k_proj.bias"},

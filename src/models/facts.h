@@ -29,18 +29,18 @@ struct FeedForwardFacts {
 };
 
 struct ExpertFacts {
-  int64_t count = 0, chosen = 0;  // of a layer; of a token
+  int64_t count = 0, chosen = 0;  // experts per layer; experts per token
   FeedForwardFacts each;
-  int64_t latent = 0;        // width of what experts take and give; 0: the hidden size
-  int64_t shared_width = 0;  // of the expert that every token goes through; 0: there is none
+  int64_t latent = 0;        // input and output width of experts; 0: the hidden size
+  int64_t shared_width = 0;  // width of the expert that all tokens use; 0: none
   bool shared_gate = false;
-  std::vector<bool> layers;  // which have experts
+  std::vector<bool> layers;  // which layers have experts
 };
 
 struct ModelFacts {
   std::string_view family;  // model_type of its config.json
   int64_t num_layers = 0;
-  int64_t hidden_size = 0;  // of what flows between layers
+  int64_t hidden_size = 0;  // width of the residual stream
   int64_t vocab_size = 0;
   // Positions that the model has tables for: the longest text that it can compute.
   int64_t max_position_embeddings = 0;
@@ -54,12 +54,12 @@ struct ModelFacts {
   std::optional<AttentionFacts> attention;
   std::optional<FeedForwardFacts> feed_forward;  // dense
   std::optional<ExpertFacts> experts;
-  bool rms_norm = false;  // the norms subtract no mean and add no bias
-  bool tied = true;       // the output layer is the table of tokens
+  bool rms_norm = false;  // norms do not subtract the mean or add a bias
+  bool tied = true;       // the output layer shares the token embedding
   // If > 0, this is not a language model: it scores a text at its last token, by one number (a
   // reward model) or with one logit per class.
   int64_t score_labels = 0;
-  int64_t score_padding = -1;  // token that is never a last token; -1: none
+  int64_t score_padding = -1;  // token id that is skipped when looking for the last token; -1: none
   // Initial values of training.
   double hidden_dropout = 0, attention_dropout = 0, init_std = 0.02;
 

@@ -52,7 +52,7 @@ class Model {
 struct ModelChanges {
   std::optional<int64_t> num_layers;
   std::optional<int64_t>
-      context_length;  // positive; Error if above the number of learned positions
+      context_length;  // positive; Error if it exceeds the number of learned positions
   std::optional<double> hidden_dropout, attention_dropout;
   std::optional<nn::RouterTraining> router;
 };

@@ -32,7 +32,7 @@ struct ModelFlags {
   double init_method_std = 0.02;
   std::optional<double> embedding_init_method_std;
   bool init_method_xavier_uniform = false;
-  bool bias_gelu_fusion = true;  // false: GELU in its exact form
+  bool bias_gelu_fusion = true;  // false: exact GELU
   bool openai_gelu = false, squared_relu = false, quick_geglu = false;
   double glu_linear_offset = 0;
   std::optional<double> activation_clamp;

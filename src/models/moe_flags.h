@@ -16,7 +16,8 @@ constexpr int64_t kMaxFlagSize = 1 << 28;
 struct MoeFlags {
   std::optional<int64_t> num_experts, ffn_hidden_size, latent_size, shared_ffn, num_groups,
       group_topk;
-  std::string layer_freq = "1";  // layers with experts: every N-th, or a 1 (with) or 0 a layer
+  // N: every N-th layer has experts; a list has 1 (experts) or 0 (dense) per layer
+  std::string layer_freq = "1";
   int64_t topk = 2;
   kernels::RouterScore score = kernels::RouterScore::softmax;
   bool pre_softmax = false, enable_expert_bias = false, apply_probs_on_input = false,

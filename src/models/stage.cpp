@@ -82,7 +82,7 @@ Bundle forward_kept(Forward& pass, Tape& tape, size_t begin, size_t end, Bundle 
   for (size_t i = begin; i < end; ++i) {
     const size_t first = tape.nodes();
     bundle = pass.one(i, bundle);
-    before.bring_back_here(tape);  // backward is about to pass layer i: fetch layer i - 1
+    before.bring_back_here(tape);  // backward is about to reach layer i: fetch layer i - 1
     before = {};
     if (i - begin < static_cast<size_t>(options.layers)) before = Offloaded::move(tape, first);
   }

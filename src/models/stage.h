@@ -26,7 +26,7 @@ enum class Phase { train, evaluate };
 // Values passed between the parts of a layer.
 struct Flow {
   Bundle bundle;
-  std::any in_flight;  // within a layer: what its next part goes on with
+  std::any in_flight;  // state that the next part of the same layer needs
 };
 // A section of the model that can be scheduled by itself.
 using Segment = std::function<void(Tape&, Flow&, const nn::Batch&, Phase)>;
@@ -47,7 +47,7 @@ class Stage {
  public:
   virtual ~Stage() = default;
 
-  virtual const Model& model() const = 0;  // that it is a part of
+  virtual const Model& model() const = 0;  // the model that it is part of
   virtual const parallel::ModelPart& part() const = 0;
   // The blocks in order; with part().embedding the first is the embedding, which takes an empty
   // bundle.
@@ -96,9 +96,8 @@ struct RecomputeOptions {
   int64_t layers = 1;
   std::vector<std::string>
       modules;  // of selective: "core_attn", "mlp", "mlp_act", "layernorm", "moe", "moe_act"
-  bool distribute =
-      false;  // --distribute-saved-activations: each tensor rank keeps a slice of them
-  const parallel::TensorParallel* tensor = nullptr;  // of `distribute`: those ranks; borrowed
+  bool distribute = false;  // --distribute-saved-activations: each tensor rank keeps a slice
+  const parallel::TensorParallel* tensor = nullptr;  // ranks for `distribute`; borrowed
 };
 
 // The first `layers` layers of a chunk keep their activations for backward in host memory. They are
@@ -134,7 +133,7 @@ class ForwardInParts {
   Phase phase_;
   std::vector<std::string> recompute_;
   Flow flow_;
-  size_t layer_ = 0, segment_ = 0;  // that come next
+  size_t layer_ = 0, segment_ = 0;  // next layer and segment
 };
 
 // hidden + residual, the value sent to the next virtual stage: [T,H] (with sequence parallelism

@@ -12,9 +12,10 @@
 namespace megatron::models {
 
 struct UpcyclingFlags {
-  MoeFlags moe;                       // of the experts; their width is that of the parts
-  int64_t granularity = 1;            // G
-  std::optional<std::string> family;  // to save as; default the first that can hold the model
+  MoeFlags moe;             // of the new experts; their width is that of the parts
+  int64_t granularity = 1;  // G
+  // Family to save as; default: the first that can represent the model.
+  std::optional<std::string> family;
 };
 
 // A dense block is cut along its width into G parts (granularity), and expert e of E gets part e
@@ -27,9 +28,9 @@ struct UpcycledModel {
   // Source of a parameter's initial values.
   struct Source {
     parallel::Placement
-        placement;       // over whole tensors: of the dense model's directory, or drawn ones
-    bool drawn = false;  // by the law of the parameter (parallel::Init)
-    double factor = 1;   // of the values
+        placement;       // in whole tensors: of the dense model's directory, or randomly drawn ones
+    bool drawn = false;  // drawn by the parameter's initialisation (parallel::Init)
+    double factor = 1;   // factor of the values
   };
 
   Model model;

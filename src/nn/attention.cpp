@@ -48,7 +48,7 @@ double AttentionConfig::score_scale() const {
 }
 
 double AttentionConfig::seen_pairs(int64_t length) const {
-  const auto pairs = [this](int64_t tokens) {  // of tokens that see no others
+  const auto pairs = [this](int64_t tokens) {  // pairs among tokens that see no others
     const auto t = static_cast<double>(tokens),
                most = static_cast<double>(window > 0 ? std::min(window, tokens) : tokens);
     return t * most - most * (most - 1) / 2;

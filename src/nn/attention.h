@@ -22,18 +22,18 @@ enum class Sinks { none, zero, learned };
 struct AttentionConfig {
   int64_t heads = 0, kv_heads = 0, head_size = 0;
   bool qkv_bias = false, output_bias = false;
-  double scale = 0;     // of the scores; 0: 1 / sqrt(head_size)
-  double soft_cap = 0;  // of the scores; 0: none
-  int64_t window = 0;   // tokens that a query sees, itself included; 0: all
-  int64_t chunk = 0;    // a query sees the tokens of its chunk of so many; 0: all
+  double scale = 0;     // factor of the scores; 0: 1 / sqrt(head_size)
+  double soft_cap = 0;  // soft cap of the scores; 0: none
+  int64_t window = 0;   // most tokens that a query sees, including its own; 0: all
+  int64_t chunk = 0;    // a query only sees the tokens of its chunk of this size; 0: all
   QkNorm qk_norm = QkNorm::none;
   Sinks sinks = Sinks::none;
-  double qkv_clip = 0;  // queries, keys and values are confined to [-clip, clip]; 0: they are not
+  double qkv_clip = 0;  // queries, keys and values are clipped to [-clip, clip]; 0: not clipped
   // Multiplies attention's output elementwise by a sigmoid gate computed from the queries' input
   // (Qiu et al. 2025).
   bool output_gate = false;
   std::string rotary;       // name of the model's rotary table; empty: none
-  Temperature temperature;  // of queries, after the rotation
+  Temperature temperature;  // applied to queries after the rotation
 
   bool operator==(const AttentionConfig&) const = default;
   double score_scale() const;
@@ -45,12 +45,12 @@ struct AttentionConfig {
 // Per-layer properties of attention that are not in its config.
 struct AttentionPlace {
   int64_t hidden = 0;
-  NormConfig norm;                           // of queries and keys
+  NormConfig norm;                           // norm of queries and keys
   const RotaryTables* rotary = nullptr;      // borrowed; null: no rotation
   const RotaryTable* temperature = nullptr;  // borrowed; null: none
   double dropout = 0;
-  uint64_t seed = 0;  // of the dropout
-  int64_t layer = 0;  // in a SequenceState
+  uint64_t seed = 0;  // dropout seed
+  int64_t layer = 0;  // index in a SequenceState
   parallel::Init init, output_init;
 };
 
@@ -66,7 +66,7 @@ class Attention {
             const AttentionPlace& place);
   Var operator()(Tape& tape, const Var& x_TH, const Batch& batch, bool train) const;
 
-  int64_t kv_heads() const { return kv_heads_; }  // whose keys and values this rank computes
+  int64_t kv_heads() const { return kv_heads_; }  // key heads that this rank computes
 
  private:
   struct Norm {
@@ -77,11 +77,11 @@ class Attention {
   ops::AttentionOptions options(const Batch& batch, bool train) const;
   ops::Rotary rotary(const Batch& batch) const;
   double lost_amplitude() const;
-  bool changes_heads() const;  // between projection and rotation
+  bool changes_heads() const;  // whether heads change between projection and rotation
   ops::Heads changed(Tape& tape, ops::PackedHeads&& packed) const;
   Var normed(Tape& tape, const Var& x, const Norm& norm, int64_t heads) const;
 
-  AttentionConfig config_;  // of all ranks
+  AttentionConfig config_;  // for all ranks
   AttentionPlace place_;
   parallel::TensorParallel tensor_;
   ColumnLinear qkv_;
@@ -89,7 +89,7 @@ class Attention {
   Weight sinks_;
   Tensor zero_sinks_;
   RowLinear output_;
-  int64_t heads_, kv_heads_;  // of this rank
+  int64_t heads_, kv_heads_;  // on this rank
   uint64_t dropout_stream_;
 };
 

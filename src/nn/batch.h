@@ -20,11 +20,11 @@ struct Continuation {
   };
   // State of the layers that share one window (SequenceState::groups).
   struct Group {
-    Tensor rows;  // i32 [T]: row of all pages where a token's keys and values go
+    Tensor rows;  // i32 [T]: row, over all pages, for each token's keys and values
     std::vector<Call> calls;
   };
 
-  SequenceState* state = nullptr;  // borrowed; null: the batch's sequences begin with it
+  SequenceState* state = nullptr;  // borrowed; null: sequences start in this batch
   std::vector<Group> groups;
 };
 
@@ -32,15 +32,15 @@ struct Continuation {
 struct Batch {
   int64_t sequences = 0, length = 0;
   Tensor tokens;        // i32 [T]
-  Tensor positions;     // i32 [T]: of the position table or the rotary angles
-  Tensor labels;        // i32 [T]; not read where the weight is 0
-  Tensor targets;       // f32 (f64) [T]: in place of labels where scores are numbers
-  Tensor loss_weights;  // f32 (f64) [T]: of each token's loss in the objective
+  Tensor positions;     // i32 [T]: index in the position table or of the rotary angles
+  Tensor labels;        // i32 [T]; not read if the weight is 0
+  Tensor targets;       // f32 (f64) [T]: used instead of labels if scores are numbers
+  Tensor loss_weights;  // f32 (f64) [T]: weight of each token's loss in the objective
   Tensor sample_ids;    // i64 [B]: number of each sequence in the run, for dropout
   // i32 [T]: index within its sequence of the first token that each token's attention sees;
   // undefined: 0. Attention uses indices, independent of `positions`.
   Tensor segment_starts;
-  Continuation continuation;  // without gradients and without segment_starts only
+  Continuation continuation;  // only without gradients and segment_starts
   // Length of the texts that the batch continues, including tokens held by a state: tables of
   // rotary angles may depend on it (nn/rotary.h). 0: length.
   int64_t context = 0;

@@ -26,7 +26,8 @@ void Builder::place(parallel::ParameterSpec& placed, const std::string& name, Sh
     division.ranks = ranks_.size(division.group);
     division.rank = ranks_.rank(division.group);
     placed.placement = parallel::narrowed(placed.placement, division.axis, division.slices());
-    MG_ASSERT(shape[division.axis] == placed.whole[division.axis]);  // one division an axis
+    // At most one division per axis.
+    MG_ASSERT(shape[division.axis] == placed.whole[division.axis]);
     shape.set(division.axis, division.length(division.rank));
     dividing.insert(division.group);
   }

@@ -32,7 +32,7 @@ class Builder {
     // Default: true if --sequence-parallel divides the tokens outside the matrix products, and
     // false for an expert's.
     std::optional<bool> partial = std::nullopt;
-    std::optional<DType> type = std::nullopt;  // other than the model's
+    std::optional<DType> type = std::nullopt;  // overrides the model's type
   };
   // Adds a parameter whose value has a shape and a type but no memory yet (parallel::allocate,
   // parallel::DataParallel). shape: of all ranks' slices together. Weight decay applies to

@@ -13,7 +13,8 @@ class VocabularyTable {
   // One parameter <name>.weight.
   VocabularyTable(Builder& builder, const std::string& name, int64_t vocabulary, int64_t hidden,
                   parallel::Init init, int uses);
-  Var look_up(Tape& tape, const Tensor& ids, int use) const;  // [T,H]; tokens divided: [T/n,H]
+  // [T,H]; [T/n,H] if tokens are divided
+  Var look_up(Tape& tape, const Tensor& ids, int use) const;
   // See parallel/vocabulary.h. soft_cap: cap of the logits; 0: none.
   Tensor loss(Tape& tape, const Var& x, const Tensor& labels, const Tensor& weights, int use,
               double soft_cap = 0) const;
@@ -31,7 +32,7 @@ class PositionTable {
  public:
   PositionTable(Builder& builder, const std::string& name, int64_t positions, int64_t hidden,
                 parallel::Init init);
-  Var look_up(Tape& tape, const Tensor& positions) const;  // [T,H]; tokens divided: [T/n,H]
+  Var look_up(Tape& tape, const Tensor& positions) const;  // [T,H]; [T/n,H] if tokens are divided
 
  private:
   parallel::TensorParallel tensor_;

@@ -10,7 +10,7 @@ struct MlpConfig {
   int64_t ffn = 0;
   kernels::Activation activation = kernels::Activation::gelu_tanh;
   bool gated = false, bias = false;
-  double clamp = 0, up_offset = 0;  // of the gated form (kernels/activation.h)
+  double clamp = 0, up_offset = 0;  // gated form only (kernels/activation.h)
 
   bool operator==(const MlpConfig&) const = default;
 };
@@ -33,7 +33,7 @@ class Mlp {
   // The intermediate result between the halves: f(up x), and the input of f if it is an epilogue.
   // The second half is the down-projection.
   struct Inner {
-    Var y, v;  // v: undefined where f is no epilogue
+    Var y, v;  // v: undefined if f is not an epilogue
   };
   Inner up(Tape& tape, const Var& x_TH) const {
     const bool apart = tape.recomputes("mlp_act") && !tape.recomputes("mlp");

@@ -19,7 +19,7 @@ struct ModuleState {
   parallel::ParameterSpec placed;  // its parameter is not trainable; the value is f32 (f64)
   // f32 (f64), zero at the beginning of a step. Undefined unless the model is trained.
   Tensor observed;
-  Shape observed_shape;  // of this rank's `observed`
+  Shape observed_shape;  // on this rank
   // Reduction over the ranks that see other tokens: its replicas and, if set, the ranks of the
   // group `placed.partial`.
   comm::Reduce reduce = comm::Reduce::sum;
@@ -40,7 +40,7 @@ struct ModuleState {
 struct StepSum {
   Shape shape;
   DType type;
-  Tensor value;  // undefined unless the model is trained
+  Tensor value;  // undefined unless the model is being trained
 };
 
 // Allocates the values in the parameters' arena.

@@ -40,7 +40,7 @@ Moe::Moe(Builder& builder, const std::string& name, int64_t layer, int64_t hidde
            config.experts, ranks);
   const int64_t experts = config.experts, ffn = config.expert.ffn,
                 up = config.expert.gated ? 2 * ffn : ffn;
-  const int64_t width = config.latent > 0 ? config.latent : hidden;  // of what experts see
+  const int64_t width = config.latent > 0 ? config.latent : hidden;  // width that experts see
   if (config.latent > 0) {
     const bool bias = config.expert.bias;
     latent_in_ =
@@ -53,7 +53,7 @@ Moe::Moe(Builder& builder, const std::string& name, int64_t layer, int64_t hidde
     return parallel::Division{
         .axis = axis, .blocks = std::move(blocks), .group = RankGroup::expert_tensor};
   };
-  const std::vector<int64_t> rows(config.expert.gated ? 2 : 1, ffn);  // of [gate | up]
+  const std::vector<int64_t> rows(config.expert.gated ? 2 : 1, ffn);  // halves of [gate | up]
   up_ = builder.add(name + ".experts.up.weight", {experts, up, width}, init,
                     {.divisions = {by_expert, by_width(1, rows)}});
   down_ = builder.add(name + ".experts.down.weight", {experts, width, ffn}, output_init,
@@ -231,7 +231,7 @@ Var Moe::shared_result(Tape& tape, const Var& x_TH, const Mlp::Inner& inner) con
   const Var y_TH = shared_->down(tape, inner);
   if (!shared_gate_) return y_TH;
   const Var logit_T1 = ops::router_logits(tape, x_TH, shared_gate_, {});
-  const ops::Routing gate =  // one expert, whose weight is its sigmoid
+  const ops::Routing gate =  // a single expert, whose weight is its sigmoid
       ops::route(tape, logit_T1, 1, {.score = kernels::RouterScore::sigmoid});
   const Var factor_T(gate.weights.value.view({y_TH.value.size(0)}), gate.weights.id);
   return ops::scale_rows(tape, y_TH, factor_T);

@@ -15,12 +15,13 @@
 namespace megatron::nn {
 
 struct MoeConfig {
-  int64_t experts = 0, choices = 1;  // of a token
+  int64_t experts = 0, choices = 1;  // choices: experts per token
   kernels::RouterForm router;
-  bool router_bias = false;  // of the logits
+  bool router_bias = false;  // bias of the logits
   // A state added to the scores for choosing experts, but not to the weights (Wang et al. 2024).
   bool correction_bias = false;
-  bool weights_on_input = false;  // of an expert, instead of what its down-projection reads
+  // Scales an expert's input instead of the input of its down-projection.
+  bool weights_on_input = false;
   MlpConfig expert;
   // Width of the experts' input and output, with projections from and to the hidden size around
   // them; 0: the hidden size itself.
@@ -87,12 +88,12 @@ class Moe {
   MoeConfig config_;
   parallel::TensorParallel tensor_;
   parallel::ExpertRanks ranks_;
-  parallel::Slice held_;  // of the experts
-  bool adds_bias_;        // of the down-projections, of which ranks add up slices
+  parallel::Slice held_;  // experts of this rank
+  bool adds_bias_;        // whether it adds the down-projections' biases, of which ranks sum slices
   RouterTraining training_;
   ExpertLoad load_;
   Router router_;
-  ModuleState* correction_;  // null: none
+  ModuleState* correction_;  // null if there is none
   Weight up_, up_bias_, down_, down_bias_;
   std::unique_ptr<ReplicatedLinear> latent_in_, latent_out_;
   std::unique_ptr<Mlp> shared_;

@@ -10,7 +10,7 @@ enum class Normalization { layer_norm, rms_norm };
 struct NormConfig {
   Normalization kind = Normalization::layer_norm;
   double epsilon = 1e-5;
-  bool bias = true;  // of LayerNorm
+  bool bias = true;  // LayerNorm only
   // The factor is 1 + weight, so weight decay pulls it towards 1 (--apply-layernorm-1p, Gemma).
   bool one_plus = false;
 

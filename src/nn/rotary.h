@@ -25,16 +25,16 @@ enum class RopeScaling { none, linear, dynamic, llama3, yarn, longrope };
 //             factor
 struct RotaryConfig {
   double base = 10000;
-  double fraction = 1;       // of a head's dims that are rotated, the first ones
+  double fraction = 1;       // fraction of a head's dimensions that are rotated, from the first
   bool interleaved = false;  // pair i is (2i, 2i + 1), else (i, i + dims / 2)
   RopeScaling scaling = RopeScaling::none;
   double factor = 1;
-  int64_t original_positions = 0;  // of the context before it was extended
+  int64_t original_positions = 0;  // original context length, before its extension
   double low_freq_factor = 1, high_freq_factor = 4;
   double beta_fast = 32, beta_slow = 1;
   double mscale = 0, mscale_all_dim = 0;
   double attention_factor = 0;  // 0: computed from factor
-  bool truncate = true;         // yarn: the bounds of the ramp are whole numbers
+  bool truncate = true;         // yarn: rounds the bounds of the ramp to integers
   std::vector<double> short_factor, long_factor;
 
   bool operator==(const RotaryConfig&) const = default;
@@ -84,8 +84,8 @@ class RotaryTables {
   DType type_;
   int64_t positions_, head_size_;
   RotaryConfig config_;
-  RotaryTable within_;        // of texts up to original_positions, or of all
-  mutable std::mutex mutex_;  // of what follows
+  RotaryTable within_;        // for texts up to original_positions, or for all
+  mutable std::mutex mutex_;  // guards the members below
   mutable RotaryTable beyond_;
   mutable int64_t beyond_length_ = 0;
 };

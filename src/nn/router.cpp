@@ -54,7 +54,7 @@ std::vector<MetricDefinition> router_metrics(const std::vector<ExpertLayer>& lay
   if (training.global_aux_loss != 0) add(kGlobalAuxLoss);
   if (training.z_loss != 0) add(kRouterZLoss);
   add(kRouterEntropy);
-  metrics.back().least_stands_out = true;  // the router that decides most
+  metrics.back().least_stands_out = true;  // highlights the router that decides most clearly
   return metrics;
 }
 

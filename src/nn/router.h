@@ -50,10 +50,10 @@ class Router {
   void observe_thresholds(Tape& tape, const Tensor& logits_TE) const;
   Var with_losses(Tape& tape, const Var& logits_TE, const Batch& batch) const;
   struct BalanceLoss {
-    int64_t segments = 1;  // of this rank's tokens
-    int ranks = 1;         // that a segment lies on
+    int64_t segments = 1;  // segments among this rank's tokens
+    int ranks = 1;         // ranks that share a segment
     double coefficient = 0, z = 0;
-    std::string_view metric;  // empty: not reported
+    std::string_view metric;  // name of the metric; empty: not reported
     bool reports_rest = false;
     bool of_step = false;  // counts all tokens of the step so far
   };
@@ -69,11 +69,11 @@ class Router {
   kernels::RouterForm form_;
   int64_t choices_;
   parallel::TensorParallel tensor_;
-  comm::Group* data_;  // see other tokens of the step; null: one rank
+  comm::Group* data_;  // ranks with other tokens of the step; null: a single rank
   RouterTraining training_;
   Weight weight_, bias_;
   ModuleState* correction_ = nullptr;
-  StepSum* step_counts_ = nullptr;  // [E] of the global loss
+  StepSum* step_counts_ = nullptr;  // [E]; for the global loss
 };
 
 }  // namespace megatron::nn

@@ -13,7 +13,7 @@ namespace megatron::nn {
 // data-parallel ranks (Qiu et al. 2025); the z-loss penalises large logits (Zoph et al. 2022).
 struct RouterTraining {
   double aux_loss = 0, sequence_aux_loss = 0, global_aux_loss = 0, z_loss = 0;
-  double bias_update_rate = 1e-3;  // of the correction bias
+  double bias_update_rate = 1e-3;  // for the correction bias
   // Chooses experts by a balanced assignment of a micro-batch's tokens (kernels::SinkhornArgs); the
   // weights are unaffected.
   bool sinkhorn = false;
@@ -22,9 +22,9 @@ struct RouterTraining {
   // mean.
   bool quantile = false;
   double quantile_ema = 0;
-  bool double_logits = false;  // their products and sums in f64, where the model's are in f32
-  double input_jitter = 0;     // width of random factors of the router's input (Fedus et al. 2022)
-  bool random_logits = false;  // in place of the router's: an even load
+  bool double_logits = false;  // f64 products and sums of the logits if the model's are f32
+  double input_jitter = 0;  // width of the random factors of the router's input (Fedus et al. 2022)
+  bool random_logits = false;  // replaces the router's logits, for an even load
   // Standard deviation of random numbers that are added to an expert's logits: the same for all
   // tokens of a sequence, or, if negative, always the same numbers; 0: none.
   double logits_bias = 0;

@@ -53,7 +53,7 @@ SequenceState::SequenceState(const SequenceStateShape& shape, DType type, Runtim
         Tensor::empty(runtime.arena(MemoryClass::activations),
                       {pages, layer.kv_heads, shape.block_size, layer.head_size}, type, label);
     kernels::table(runtime.stream()).fill({.out = t, .value = 0}, runtime.stream());
-    return t.transpose(1, 2);  // what attention reads for one head lies side by side
+    return t.transpose(1, 2);  // what attention reads for one head is contiguous
   };
   for (size_t g = 0; g < groups_.size(); ++g) {
     for (const int64_t layer : groups_[g].layers) {
@@ -70,8 +70,8 @@ namespace {
 // Adjacent parts of equal counts.
 struct Run {
   std::span<const SequencePart> parts;
-  int64_t first = 0;   // token
-  int64_t blocks = 0;  // of a table
+  int64_t first = 0;   // index of its first token
+  int64_t blocks = 0;  // blocks per table
 
   int64_t sequences() const { return static_cast<int64_t>(parts.size()); }
   int64_t count() const { return parts[0].count; }

@@ -16,7 +16,7 @@ namespace megatron::nn {
 // What one layer caches; without heads: nothing.
 struct LayerCache {
   int64_t kv_heads = 0, head_size = 0;
-  int64_t window = 0;  // tokens that a query sees at most, itself included; 0: all
+  int64_t window = 0;  // most tokens that a query sees, including its own; 0: all
 };
 
 // The layers of one window. They hold the same tokens, so one page number identifies a page in each
@@ -24,17 +24,17 @@ struct LayerCache {
 struct CacheGroup {
   int64_t window = 0;
   std::vector<int64_t> layers;
-  int64_t token_elements = 0;  // keys and values of one token, in all of them
+  int64_t token_elements = 0;  // elements of keys and values of one token, over all of them
 };
 // In the order of their first layers; layers that keep nothing are in no group.
 std::vector<CacheGroup> cache_groups(std::span<const LayerCache> layers);
 
 struct SequenceStateShape {
   std::vector<LayerCache> layers;
-  int64_t block_size = 64;     // tokens of a page; a multiple of kernels::kPageKeys
-  std::vector<int64_t> pages;  // of each of cache_groups(layers)
+  int64_t block_size = 64;     // tokens per page; a multiple of kernels::kPageKeys
+  std::vector<int64_t> pages;  // for each of cache_groups(layers)
 
-  int64_t elements() const;  // of all pages
+  int64_t elements() const;  // total over all pages
 };
 
 // New tokens [begin, begin + count) of one sequence. tables[g][j] is the page of group g that holds

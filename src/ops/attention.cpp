@@ -9,7 +9,7 @@ namespace {
 // Heads of packed qkv [T, (N+2K) D], or [T, (2N+2K) D] with gates after the queries.
 struct Packing {
   int64_t batch, heads, kv_heads;
-  int64_t first_key;  // head
+  int64_t first_key;  // first key head
   bool interleaved;
 
   explicit Packing(const PackedHeads& packed)

@@ -7,7 +7,7 @@ namespace megatron::ops {
 
 struct Heads {
   Var q, k, v;  // [B,S,N,D], [B,S,K,D], [B,S,K,D]
-  Var gate;     // [B*S, N*D]: of PackedHeads that are gated
+  Var gate;     // [B*S, N*D]; only for gated PackedHeads
 };
 
 // Angles of rotary positions; undefined: no rotation. cos, sin [P, rotated pairs], positions i32
@@ -34,12 +34,13 @@ struct AttentionOptions {
   double scale = 1;
   bool causal = true;
   Tensor q_positions, k_positions;  // i32 [B,S]; undefined: 0..S-1
-  Tensor window_start;  // i32 [B,S]: lowest key position that each query sees; undefined: all
-  int64_t window = 0, chunk = 0;  // kernels/attention.h; 0: none
-  double soft_cap = 0;            // of scaled scores; 0: none
-  Weight sinks;  // [N], in the model's type: one more score a head, without a value; none: empty
-  Tensor zero_sinks;  // f32 (f64) [N] of zeros, where the sinks are no weight; undefined: they are,
-                      // or there are none
+  Tensor window_start;  // i32 [B,S]: lowest key position that each query sees; undefined: no bound
+  int64_t window = 0, chunk = 0;  // see kernels/attention.h; 0: none
+  double soft_cap = 0;            // applied to scaled scores; 0: none
+  // [N], in the model's type: one additional score per head without a value vector; empty: none
+  Weight sinks;
+  // f32 (f64) [N] of zeros if the sinks are not trained; undefined: they are, or there are none
+  Tensor zero_sinks;
   kernels::DropoutArgs::Mask dropout;
 };
 

@@ -6,9 +6,9 @@ namespace megatron::ops {
 
 // Contribution of an auxiliary loss to the objective, and its name in the log.
 struct AuxiliaryLoss {
-  std::string_view metric;  // a mean among the model's metrics
+  std::string_view metric;  // name of a mean among the model's metrics
   double coefficient = 1;
-  bool divided = false;  // MetricReport: each tensor-parallel rank has the losses of other tokens
+  bool divided = false;  // MetricReport: tensor-parallel ranks have different tokens
 };
 
 // Adds coefficient * sum_t weights[t] * losses[t] to the objective and reports the losses with

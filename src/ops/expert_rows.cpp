@@ -7,7 +7,7 @@ namespace {
 struct RowMap {
   Tensor index, inverse;
   int64_t share = 1;
-  int64_t choices = 1;  // of a token
+  int64_t choices = 1;  // per token
 };
 
 struct RowsAttributes {
@@ -90,7 +90,7 @@ void grouped_dgrad(Backward& backward) {
 void grouped_wgrad(Backward& backward) {
   const GradSlot dw = backward.grad_slot(0);
   const GradSlot db = backward.weights() < 2 ? GradSlot() : backward.grad_slot(1);
-  if (!dw.out.defined()) return;  // a bias is trained with its weight
+  if (!dw.out.defined()) return;  // the bias is trained together with its weight
   backward.kernels().grouped_gradient({.dy = backward.gradient(0),
                                        .x = backward.saved(0),
                                        .offsets = backward.saved(1),

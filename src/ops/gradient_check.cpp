@@ -31,7 +31,8 @@ using Vars = std::span<const Var>;
 using Weights = std::span<const Weight>;
 
 constexpr double kStep = 1e-5;
-constexpr int64_t kBatch = 2, kLength = 5;  // sequences and their tokens, where an op knows of them
+// Sequences and tokens per sequence, for ops that distinguish them.
+constexpr int64_t kBatch = 2, kLength = 5;
 
 Tensor integers(Tape& tape, const std::vector<int32_t>& values) {
   Tensor t =

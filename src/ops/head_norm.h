@@ -17,7 +17,7 @@ struct HeadNorm {
 // Normalisation of all heads of a token together. add_up: turns the sums [T,1] over this rank's
 // heads into sums over all heads, on the stream; empty: this rank has all heads.
 struct WholeRows {
-  int64_t width = 0;  // of a token's heads together; 0: each head is normalised by itself
+  int64_t width = 0;  // total width of a token's heads; 0: each head is normalised on its own
   std::function<void(const Tensor& sums, Stream& stream)> add_up;
 };
 

@@ -36,7 +36,7 @@ void logits_dgrad(Backward& backward) {
 void logits_wgrad(Backward& backward) {
   const GradSlot dw = backward.grad_slot(0);
   const GradSlot db = backward.weights() < 2 ? GradSlot() : backward.grad_slot(1);
-  if (!dw.out.defined()) return;  // a bias is trained with its weight
+  if (!dw.out.defined()) return;  // the bias is trained together with its weight
   backward.kernels().gemm({.a = backward.gradient(0),
                            .b = widened(backward, backward.saved(0)),
                            .out = dw.out,

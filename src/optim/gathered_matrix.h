@@ -40,7 +40,7 @@ class GatheredMatrix {
             Stream& stream) const;
 
   comm::Group* ranks_;
-  Tensor own_, all_, whole_;  // flat; all_: every rank's slice, each of the size of the largest
+  Tensor own_, all_, whole_;  // flat; all_: every rank's slice, padded to the largest
 };
 
 }  // namespace megatron::optim

@@ -9,7 +9,7 @@ namespace megatron::optim {
 // Megatron-LM's --loss-scale, --initial-loss-scale, --min-loss-scale, --loss-scale-window,
 // --hysteresis.
 struct LossScaleSettings {
-  std::optional<double> constant;  // that scale for the whole run; absent or 0: a dynamic one
+  std::optional<double> constant;  // constant scale for the whole run; absent or 0: dynamic
   double initial = 4294967296;     // 2^32
   double least = 1;
   int64_t window = 1000;
@@ -33,8 +33,9 @@ class LossScale {
   // State that the following steps depend on; only for a dynamic scale.
   struct State {
     double value = 1;
-    int64_t good_steps = 0;      // of the window
-    int64_t overflows_left = 0;  // of the hysteresis; 0 or less: each halves
+    int64_t good_steps = 0;  // in the current window
+    // Remaining hysteresis; at 0 or below, each overflow halves the scale.
+    int64_t overflows_left = 0;
   };
   const State& state() const { return state_; }
   void resume(const State& state) { state_ = state; }

@@ -31,7 +31,7 @@ enum class ProductPrecision { low, medium, high, highest };
 struct MuonConfig {
   double momentum = 0.9;
   bool nesterov = false;
-  bool split_qkv = true;  // q, k and v are three matrices, not one
+  bool split_qkv = true;  // treats q, k and v as three matrices instead of one
   MuonScale scale = MuonScale::spectral;
   double extra_scale = 1;
   NewtonSchulz coefficients = NewtonSchulz::quintic;
@@ -83,7 +83,8 @@ class Muon final : public Rule {
   MuonConfig config_;
   GatheredMatrix gathered_;
   std::vector<std::array<double, 3>> coefficients_;
-  DType held_ = DType::f32, multiplied_ = DType::f32;  // between products; as factors of products
+  // Types between products, and of factors in products.
+  DType held_ = DType::f32, multiplied_ = DType::f32;
   // Flat buffers, sized for the largest matrix [M,N] or [min,min]: the direction (wide); X and Y
   // (held_), X rounded (multiplied_); A and A^2 (held_), A or bA + cA^2 rounded. Buffers of equal
   // type are shared.

@@ -14,10 +14,10 @@ namespace {
 
 // Description of a rank's parameter that the other ranks receive.
 struct Described {
-  int64_t name = 0;      // hashed
-  int64_t layer = -1;    // number in its name
-  int64_t elements = 0;  // of this rank's slice
-  int64_t first = 0;     // ParameterSpec::first_element(), which is another for each slice
+  int64_t name = 0;      // hash of the name
+  int64_t layer = -1;    // layer number in its name
+  int64_t elements = 0;  // in this rank's slice
+  int64_t first = 0;     // ParameterSpec::first_element(), which differs between slices
 };
 constexpr size_t kNumbers = 4;
 
@@ -95,7 +95,7 @@ std::vector<int64_t> merged(const std::vector<std::vector<Described>>& lists) {
   for (const std::vector<Described>& list : lists) {
     std::vector<int64_t> names;
     for (const Described& t : list) names.push_back(t.name);
-    if (std::ranges::find(seen, names) != seen.end()) continue;  // of one stage
+    if (std::ranges::find(seen, names) != seen.end()) continue;  // of the same stage
     for (size_t i = 0; i < list.size(); ++i) {
       nodes[list[i].name].layer = list[i].layer;
       if (i == 0) continue;
@@ -137,7 +137,7 @@ NormSlots norm_slots(std::span<const parallel::Shard> all, comm::Group* norm, Ru
   std::unordered_map<int64_t, std::map<int64_t, int64_t>> slices;  // name -> first -> elements
   for (const std::vector<Described>& list : lists)
     for (const Described& t : list) slices[t.name][t.first] = t.elements;
-  std::map<std::pair<int64_t, int64_t>, int64_t> begins;  // of {name, first}
+  std::map<std::pair<int64_t, int64_t>, int64_t> begins;  // index by {name, first}
   NormSlots slots;
   for (const int64_t name : merged(lists)) {
     for (const auto& [first, elements] : slices[name]) {

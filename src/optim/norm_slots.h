@@ -14,8 +14,8 @@ inline int64_t blocks_of(int64_t elements) { return ceil_div(elements, kernels::
 
 // Sums over blocks of kernels::kNormBlock elements of each parameter, row-major from its beginning.
 struct NormSlots {
-  int64_t total = 0;           // of all ranks' parameters
-  std::vector<int64_t> first;  // of each shard: the place of its first block; -1: others count it
+  int64_t total = 0;           // blocks of all ranks' parameters
+  std::vector<int64_t> first;  // first block of each shard; -1: counted by other ranks
 };
 
 // The positions follow the order of the model: each rank's shards are in that order, and parameters

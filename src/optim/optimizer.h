@@ -16,11 +16,12 @@ std::string_view name(Method method);  // "adam"
 struct OptimizerConfig {
   Method method = Method::adam;
   double adam_beta1 = 0.9, adam_beta2 = 0.999, adam_eps = 1e-8;
-  DType exp_avg_type = DType::f32, exp_avg_sq_type = DType::f32;  // Adam's moments: or bf16
+  // Type of Adam's moments, f32 or bf16.
+  DType exp_avg_type = DType::f32, exp_avg_sq_type = DType::f32;
   double sgd_momentum = 0.9;
   double lion_beta1 = 0.95, lion_beta2 = 0.98;
   MuonConfig muon;
-  Method muon_scalar = Method::adam;  // of what Muon does not take: adam or lion
+  Method muon_scalar = Method::adam;  // for parameters that Muon does not update: adam or lion
   double clip_grad = 1.0;             // 0: no clipping
   // State and master weights of the first shards, up to this share of the rank's elements, are kept
   // in host memory (MemoryClass::offload) and copied to the device piece by piece for the update.
@@ -37,14 +38,14 @@ struct OptimizerConfig {
 struct StepInputs {
   double learning_rate = 0, weight_decay = 0;
   std::optional<double>
-      decoupled_learning_rate;  // of embedding and output layer; default: the same
+      decoupled_learning_rate;  // for embedding and output layer; default: the same
 };
 
 // The ranks among which a model's parameters are divided. Groups are borrowed; null: one rank.
 struct OptimizerGroups {
   // All ranks whose Shard::counted shards together hold each element of the model once.
   comm::Group* norm = nullptr;
-  comm::Group* tensor = nullptr;  // Muon: gathers the slices of a matrix
+  comm::Group* tensor = nullptr;  // Muon: ranks whose slices of a matrix are gathered
   // Number of sums of squares per all-reduce, and so the size of its buffer: 256 KB.
   int64_t norm_window = 32768;
 };
@@ -79,24 +80,25 @@ class Optimizer {
   struct State {
     std::string name;
     const parallel::ParameterSpec* placed = nullptr;
-    int64_t begin = 0;  // of the shard
+    int64_t begin = 0;  // first element of the shard
     Tensor value;
   };
   std::vector<State> states() const;
   Tensor state(const parallel::ParameterSpec& placed,
-               std::string_view name) const;  // undefined: none
-  int64_t steps() const { return steps_; }    // updates done
-  void resume(int64_t steps);                 // after the states were filled
+               std::string_view name) const;  // undefined if there is none
+  int64_t steps() const { return steps_; }    // number of updates so far
+  void resume(int64_t steps);                 // call after the states were loaded
 
  private:
   struct Entry {
     Target target;
     Rule* rule = nullptr;
-    Tensor value;              // of the shard
-    Tensor master;             // of an f16 parameter
-    int64_t first_block = -1;  // of its squares among the model's; -1: another rank counts it
+    Tensor value;   // shard of the parameter
+    Tensor master;  // master weight of an f16 parameter
+    // Index of its first block of squares among the model's; -1: counted by another rank.
+    int64_t first_block = -1;
     bool offloaded = false;
-    bool listed = false;  // among updates_
+    bool listed = false;  // whether it is in updates_
   };
   Entry make_entry(const parallel::Shard& shard, bool offloaded);
   Tensor zeros(const Shape& shape, DType type, const std::string& label,
@@ -112,14 +114,14 @@ class Optimizer {
   OptimizerConfig config_;
   OptimizerGroups groups_;
   Runtime& runtime_;
-  std::unique_ptr<Rule> rule_, muon_;  // muon_: of the parameters that it takes
+  std::unique_ptr<Rule> rule_, muon_;  // muon_: rule for the parameters that Muon updates
   std::vector<Entry> entries_;
   // Each is one launch on CUDA: the updates of rule_, then the copies of masters to f16 parameters;
   // the squares of each window of blocks.
   std::unique_ptr<kernels::Together> updates_, copies_;
   std::vector<std::unique_ptr<kernels::Together>> windows_;
-  int64_t blocks_ = 0;  // of all ranks (optim/norm_slots.h)
-  Tensor squares_;      // f64: the sum of those before the window, then the window's
+  int64_t blocks_ = 0;  // over all ranks (optim/norm_slots.h)
+  Tensor squares_;      // f64: sum of the blocks before the window, then the window's
   Tensor norm_, divisor_, sum_;
   // Learning rate of a parameter: that of the step, or its decoupled one, times a multiplier.
   struct Rate {

@@ -17,17 +17,17 @@ struct OptimizerConfig;
 struct StepScalars {
   Tensor weight_decay;
   Tensor step;   // counts from 1
-  Tensor scale;  // divides and clips the gradients
+  Tensor scale;  // unscales and clips the gradients
 };
 
 // A parameter, or a shard of it, as a rule sees it.
 struct Target {
   const parallel::ParameterSpec* placed = nullptr;
-  int64_t begin = 0;  // of the shard
+  int64_t begin = 0;  // first element of the shard
   Tensor gradient;
   kernels::MasterWeight weight;
   Tensor learning_rate;        // 0-d f64
-  std::vector<Tensor> states;  // as Rule::states() lists them
+  std::vector<Tensor> states;  // in the order of Rule::states()
 };
 
 class Rule {

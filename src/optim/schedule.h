@@ -27,7 +27,7 @@ struct LearningRate {
   double warmup = 0;  // may be fractional (--lr-warmup-fraction)
   double decay = 0;
   DecayStyle style = DecayStyle::linear;
-  double wsd = 0;  // length of WSD's decay
+  double wsd = 0;  // length of the WSD decay
   WsdStyle wsd_style = WsdStyle::exponential;
   std::optional<Range> decoupled;
 
@@ -51,7 +51,8 @@ struct WeightDecay {
   int64_t steps = 0;
   DecayIncrease style = DecayIncrease::constant;
 
-  void check() const;  // throws Error: 0 <= start <= end; equal when constant
+  // Throws Error unless 0 <= start <= end, or if they differ with a constant schedule.
+  void check() const;
   double at(int64_t samples) const;
 };
 

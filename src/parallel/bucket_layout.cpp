@@ -116,7 +116,7 @@ class Filler {
       std::tuple<bool, bool, bool, DType, int>;  // tied, trainable, expert, type, span or -1
   struct Open {
     Bucket bucket;
-    std::unordered_set<int> spans;  // those of the bucket
+    std::unordered_set<int> spans;  // spans of the bucket
     int64_t elements = 0;
   };
 
@@ -136,8 +136,8 @@ class Filler {
 
   const BucketRules& rules_;
   std::unordered_map<const Parameter*, std::vector<int>> spans_of_;
-  std::vector<Open> first_, last_;  // last_: of parameters that are tied across stages
-  std::map<Key, size_t> open_;      // place in its list of the bucket that still takes parameters
+  std::vector<Open> first_, last_;  // last_: for parameters that are tied across stages
+  std::map<Key, size_t> open_;      // index in its list of the bucket that still accepts parameters
 };
 
 }  // namespace

@@ -19,9 +19,9 @@ inline int rank_in(const comm::Group* group) { return group == nullptr ? 0 : gro
 struct Bucket {
   struct Entry {
     ParameterSpec* placed = nullptr;
-    size_t index = 0;   // among the parameters
-    int64_t begin = 0;  // elements, from the bucket's begin
-    int64_t room = 0;   // elements that are kept for it: as many as any rank of its groups needs
+    size_t index = 0;   // index among the parameters
+    int64_t begin = 0;  // first element, relative to the bucket
+    int64_t room = 0;   // elements reserved for it: the largest size on any rank of its groups
 
     int64_t size() const { return placed->parameter.value.elements(); }
   };
@@ -36,21 +36,21 @@ struct Bucket {
 
   std::vector<Entry> entries;
   int shards = 1;
-  int64_t shard = 0;  // elements of each shard
+  int64_t shard = 0;  // elements per shard
   std::vector<Partial> partials;
   bool trainable = true;
-  bool expert = false;         // its replicas are those of experts
-  bool shared = false;         // of a parameter with several uses or spans, or tied across stages
-  std::vector<int> spans;      // that name some of its parameters
-  bool outside_spans = false;  // some of its parameters are in none
+  bool expert = false;     // its replicas are the expert replicas
+  bool shared = false;     // contains a parameter with several uses or spans, or tied across stages
+  std::vector<int> spans;  // spans that use some of its parameters
+  bool outside_spans = false;  // some of its parameters are in no span
 };
 
 struct BucketRules {
   int shards = 1, expert_shards = 1;
   int64_t unit = 16;            // elements; parameters begin at multiples of it
-  int64_t bucket_elements = 0;  // a bucket is closed once it has so many; 0: never
-  bool by_span = false;         // every span is a bucket
-  bool shared_apart = false;    // a parameter of several uses or spans is a bucket by itself
+  int64_t bucket_elements = 0;  // a bucket is closed once it has this many elements; 0: never
+  bool by_span = false;         // one bucket per span
+  bool shared_apart = false;    // parameters with several uses or spans get their own bucket
 };
 
 // Lays out buckets, and entries within them, in the reverse of the given order, except for partial

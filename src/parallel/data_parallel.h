@@ -25,7 +25,7 @@ struct DataParallelOptions {
   // is overlapped, otherwise a single bucket. With Sharding::parameters, and by default with
   // gradients, every span of the model is a bucket.
   int64_t bucket_elements = 0;
-  bool overlap_reduce = false;  // --overlap-grad-reduce: buckets are reduced as they become final
+  bool overlap_reduce = false;  // --overlap-grad-reduce: reduces buckets as they become final
   bool overlap_gather = false;  // --overlap-param-gather
 };
 
@@ -33,18 +33,19 @@ struct DataParallelOptions {
 // together hold everything once (--num-distributed-optimizer-instances; hybrid sharding). Groups
 // are borrowed; a null group has one rank.
 struct Replicas {
-  comm::Group* shards = nullptr;     // reduce-scatter, all-gather
-  comm::Group* instances = nullptr;  // all-reduce of what a shard holds
+  comm::Group* shards = nullptr;     // for reduce-scatter and all-gather
+  comm::Group* instances = nullptr;  // for all-reduce of a shard's gradients
   comm::Group* async =
-      nullptr;  // `shards` again: for calls that overlap with compute (comm/async.h)
+      nullptr;  // same ranks as `shards`, for calls that overlap with compute (comm/async.h)
   comm::Group* instances_async = nullptr;
-  bool counted = true;  // Shard::counted of what this rank holds
+  bool counted = true;  // Shard::counted of this rank's shards
 };
 
 struct DataParallelGroups {
-  Replicas dense, expert;            // of ParameterSpec::is_expert
-  ModelRanks ranks;                  // sum the gradients of ParameterSpec::partial
-  comm::Group* embedding = nullptr;  // first and last stage: sums those of tied_across_stages
+  Replicas dense, expert;  // selected by ParameterSpec::is_expert
+  ModelRanks ranks;        // sum the gradients marked ParameterSpec::partial
+  // First and last stage: sums gradients marked tied_across_stages.
+  comm::Group* embedding = nullptr;
 
   const Replicas& replicas(bool of_experts) const { return of_experts ? expert : dense; }
 };
@@ -92,7 +93,8 @@ class DataParallel final : public GradientListener, public SpanListener {
   // next begin_step().
   void gather_all();
 
-  void begin_step(int micro_batches);  // the first gradient of each is stored, later ones add
+  // The first gradient of each parameter is stored, later ones are added.
+  void begin_step(int micro_batches);
   void gradient_begins(Parameter& parameter) override;
   void gradient_final(Parameter& parameter, int micro_batch) override;
   void enter(const Span& span, Pass pass) override;

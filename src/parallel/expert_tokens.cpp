@@ -14,7 +14,7 @@ struct Transit {
   ExpertRanks ranks;
   std::shared_ptr<const TokenRoutes> routes;
   std::string_view name;
-  bool back = false;  // of send_back()
+  bool back = false;  // whether it belongs to send_back()
   comm::Work work;
   Tensor arriving;
 };
@@ -251,7 +251,7 @@ InTransit send_back(Tape& tape, const Var& partial, const ExpertRanks& ranks,
 
 Var InTransit::end(Tape& tape) {
   if (state_ == nullptr) return std::exchange(var_, {});
-  var_.value = {};  // rows that arrived go with end_call()
+  var_.value = {};  // end_call() provides the rows that arrived
   return recorded(tape, var_, end_call(tape, *state_, !state_->back), state_, end_dgrad);
 }
 

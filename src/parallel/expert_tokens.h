@@ -21,15 +21,16 @@ enum class TokenDispatcher { allgather, alltoall };
 
 struct ExpertRanks {
   comm::Group* group =
-      nullptr;  // borrowed; null: one rank, for which every call here is the identity
+      nullptr;  // borrowed; null: a single rank, for which every call is the identity
   // True if each rank has its own tokens; false if all have the same ones (tensor-parallel ranks
   // that do not divide them).
   bool own_tokens = true;
   comm::Group* async =
-      nullptr;  // the same ranks, for calls that overlap with compute; null: they are waited for
-  bool stops = false;  // a forward pass may stop while a call is under way (models::ForwardInParts)
+      nullptr;  // the same ranks, for calls that overlap with compute; null: calls block
+  // A forward pass may pause while a call is in flight (models::ForwardInParts).
+  bool stops = false;
   TokenDispatcher dispatcher = TokenDispatcher::allgather;
-  int width = 1;  // ranks in a row that hold slices of the same experts
+  int width = 1;  // consecutive ranks that share slices of the same experts
   // For plans on devices without data: this rank's expert rows relative to an even load; 0 plans
   // for the maximum.
   double planned_load = 0;
@@ -40,13 +41,13 @@ struct ExpertRanks {
 // Routes of TokenDispatcher::alltoall: rows of this rank's tokens to each rank, one per token with
 // an expert there, in the order of ranks and tokens; and the rows received from the others.
 struct TokenRoutes {
-  std::vector<int64_t> send_counts, receive_counts;  // rows, of each rank
+  std::vector<int64_t> send_counts, receive_counts;  // rows to and from each rank
   Tensor sent;                                       // i32 [S]: token * n + rank of each row
-  Tensor sent_rows;                                  // i32 [T,n]: its inverse, -1: none
-  Tensor received;       // i32 [R]: token among those of all ranks [n T]
-  Tensor received_rows;  // i32 [n T]: its inverse, -1: none
+  Tensor sent_rows;                                  // i32 [T,n]: its inverse, -1 if none
+  Tensor received;                                   // i32 [R]: token index over all ranks [n T]
+  Tensor received_rows;                              // i32 [n T]: its inverse, -1 if none
 
-  int64_t most() const { return received_rows.size(0); }  // S and R at most
+  int64_t most() const { return received_rows.size(0); }  // upper bound of S and R
 };
 
 namespace detail {
@@ -71,7 +72,7 @@ class InTransit {
                          bool back);
 
   Var var_;
-  std::shared_ptr<detail::Transit> state_;  // null: var_ is there
+  std::shared_ptr<detail::Transit> state_;  // null once var_ is complete
 };
 
 // Routes for all ranks' choices, i32 [n T, k] of `experts` experts, which are read on the host.

@@ -34,11 +34,11 @@ class GradientBuckets {
     std::string call, call_partial, call_instances;
     bool once = true;
     Tensor full,
-        shard;  // full: of all shards; undefined: nothing has come since the last reduction
+        shard;  // full: gradients of all shards; undefined: none since the last reduction
     bool shard_started = false;
-    int reduced = 0;    // micro-batches; with once, all at once
-    bool last = false;  // of this step's reductions of it is under way
-    Tensor part;        // what is to be added to the shard; undefined: nothing
+    int reduced = 0;    // micro-batches reduced so far; with once, all at once
+    bool last = false;  // this step's last reduction of it is in flight
+    Tensor part;        // to be added to the shard; undefined: nothing
     comm::Work work, across;
   };
   bool defers(const State& state) const;
@@ -58,8 +58,8 @@ class GradientBuckets {
   DType type_ = DType::f32;
   std::vector<State> states_;
   std::unordered_map<const Parameter*, size_t> bucket_of_;
-  std::vector<ParameterSpec*> tied_;  // both copies of a tied parameter, where both are this rank's
-  std::vector<size_t> in_flight_;     // buckets whose sum over shards was begun, in that order
+  std::vector<ParameterSpec*> tied_;  // both copies of a tied parameter if this rank has both
+  std::vector<size_t> in_flight_;  // buckets whose sum over shards is in flight, in order of start
   int micro_batches_ = 0;
 };
 

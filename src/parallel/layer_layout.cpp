@@ -10,7 +10,7 @@ namespace megatron::parallel {
 namespace {
 
 constexpr std::string_view kLayoutFlag = "--pipeline-model-parallel-layout";
-constexpr size_t kLongest = size_t{1} << 20;  // of a layout with all repetitions written out
+constexpr size_t kLongest = size_t{1} << 20;  // length of a layout after expanding all repetitions
 
 // One symbol of a layout and its position in the text.
 struct Symbol {

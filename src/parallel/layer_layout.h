@@ -23,7 +23,7 @@ struct LayerPlacement {
   bool count_embedding = false;  // --account-for-embedding-in-pipeline-split: as one layer
   bool count_loss = false;       // --account-for-loss-in-pipeline-split
   std::string layout;            // --pipeline-model-parallel-layout, "Et*3|(tt|)*29,m|L"; "": none
-  bool uneven = false;           // layers that cannot be divided evenly are, as evenly as can be
+  bool uneven = false;  // layers that do not divide evenly are divided as evenly as possible
 };
 
 // Returns the parts by virtual stage (PipelineShape::virtual_stage), shape.virtual_stages() of

@@ -14,7 +14,7 @@ struct ColumnAttributes {
   struct Pending {
     PendingSum dx;
     comm::Work x_work;
-    Tensor x;  // of all ranks, again
+    Tensor x;  // input of all ranks, gathered again
   };
   TensorParallel tp;
   std::shared_ptr<Pending> pending = std::make_shared<Pending>();
@@ -44,7 +44,7 @@ void column_product_dgrad(Backward& backward) {
                             {dy.size(0), w.size(1)}, w.dtype(), "column_linear.dx");
   backward.kernels().gemm({.a = dy, .b = w, .out = dx}, backward.stream());
   a.pending->dx.begin(backward.tape(), dx, a.tp, "column_linear, gradient");
-  backward.set(0, a.pending->dx.result);  // complete when the input's backward has waited
+  backward.set(0, a.pending->dx.result);  // valid once the input's backward has waited
 }
 
 void column_product_wgrad(Backward& backward) {

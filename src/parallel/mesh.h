@@ -38,15 +38,15 @@ class AxisSet {
 // etp x ep x expert-dp x pp.
 struct Layout {
   int tp = 1, cp = 1, ep = 1, pp = 1;
-  int etp = 0;  // expert tensor parallel; 0: as tp
+  int etp = 0;  // expert tensor parallel; 0: same as tp
   std::string order =
-      "tp-cp-ep-dp-pp";  // fastest axis first; Megatron-LM's other one: "tp-cp-ep-pp-dp"
+      "tp-cp-ep-dp-pp";  // fastest axis first; Megatron-LM's alternative: "tp-cp-ep-pp-dp"
   // Replicas of the optimizer: the ranks along dp and cp are split into this many contiguous
   // chunks, each of which holds the whole optimizer (hybrid sharding).
   int instances = 1;
-  std::vector<int> hierarchical_cp;  // levels of the cp axis, the innermost first; empty: one
-  bool hybrid_cp = false;            // groups of 2, 4, ... ranks along dp and cp, for samples of
-                                     // different lengths
+  std::vector<int> hierarchical_cp;  // levels of the cp axis, innermost first; empty: a single one
+  // Groups of 2, 4, ... ranks along dp and cp, for samples of different lengths.
+  bool hybrid_cp = false;
   // Megatron-LM's generalized tensor parallelism (axes gtp_remat): values above 1 are refused with
   // the flag's name.
   int weight_shards = 1, expert_weight_shards = 1;

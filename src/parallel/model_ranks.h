@@ -8,16 +8,16 @@ namespace megatron::parallel {
 
 // Groups are borrowed; null: one rank.
 struct ModelRanks {
-  TensorParallel tensor;                 // slices of the matrices of dense layers
-  comm::Group* context = nullptr;        // slices of each sequence
-  comm::Group* expert = nullptr;         // some of the experts each
-  comm::Group* expert_tensor = nullptr;  // slices of each expert's matrices
-  comm::Group* experts = nullptr;        // all experts between them: those of both groups
-  comm::Group* experts_async = nullptr;  // the same, for calls that overlap with compute
+  TensorParallel tensor;                 // ranks that hold slices of dense layers' matrices
+  comm::Group* context = nullptr;        // ranks that hold slices of each sequence
+  comm::Group* expert = nullptr;         // ranks that hold different experts
+  comm::Group* expert_tensor = nullptr;  // ranks that hold slices of each expert's matrices
+  comm::Group* experts = nullptr;  // ranks that hold all experts together: both groups combined
+  comm::Group* experts_async = nullptr;  // the same ranks, for calls that overlap with compute
   TokenDispatcher dispatcher = TokenDispatcher::allgather;
-  bool expert_stops = false;       // forward passes may stop at their calls
+  bool expert_stops = false;       // forward passes may pause at their calls
   double planned_expert_load = 0;  // ExpertRanks::planned_load
-  comm::Group* data = nullptr;     // see other tokens of the same step
+  comm::Group* data = nullptr;     // ranks that see other tokens of the same step
 
   comm::Group* group(RankGroup which) const {
     switch (which) {

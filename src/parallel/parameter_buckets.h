@@ -28,25 +28,25 @@ class ParameterBuckets {
  private:
   struct State {
     const Bucket* bucket = nullptr;
-    Sharding sharding = Sharding::none;  // of one shard: none
+    Sharding sharding = Sharding::none;  // none if there is a single shard
     std::string call;
     Tensor shard;
-    Tensor full;                 // of all shards; undefined: not held
-    std::vector<Tensor> absent;  // of each entry, while its value is not there: no memory
-    comm::Work work;             // of its gather
-    int users = 0;               // spans at work that need it
-    size_t room = 0;             // of its type
-    int64_t begin = -1;          // of the place in its room where it lies; -1: in none
+    Tensor full;                 // values of all shards; undefined: not gathered
+    std::vector<Tensor> absent;  // placeholders, without memory, for values that are not gathered
+    comm::Work work;             // its gather in flight
+    int users = 0;               // active spans that need it
+    size_t room = 0;             // index of the room for its type
+    int64_t begin = -1;          // first element of its place in the room; -1: none
   };
   struct SpanState {
     std::string name;
     std::vector<size_t> buckets;
-    std::vector<int64_t> begins;  // of each, in its room
+    std::vector<int64_t> begins;  // first element of each place
   };
   struct Room {
     DType type = DType::f32;
-    int64_t kept = 0;  // elements of this type that are always held
-    Tensor memory;     // of the spans' values, one at work and the next
+    int64_t kept = 0;  // elements of this type that stay gathered
+    Tensor memory;     // values for the active span and the next
   };
   static bool gathers(const State& state) { return state.sharding != Sharding::none; }
   static bool keeps_shard(const State& state) { return state.sharding == Sharding::parameters; }
@@ -67,11 +67,11 @@ class ParameterBuckets {
   Runtime& runtime_;
   bool overlap_;
   std::vector<State> states_;
-  std::vector<Room> rooms_;  // one a type
+  std::vector<Room> rooms_;  // one per type
   std::vector<SpanState> spans_;
   std::unordered_map<std::string, size_t> span_of_;
   size_t last_span_ = 0;
-  bool everything_ = false;  // is held, since gather_all()
+  bool everything_ = false;  // everything stays gathered, since gather_all()
 };
 
 }  // namespace megatron::parallel

@@ -61,8 +61,8 @@ Shape read_header(const Tensor& header, const Tensor& expected, const std::strin
 struct Pipeline::Prepared {
   struct Named {
     Step step;
-    std::string name;      // of a transfer
-    bool weights = false;  // of a backward: weights' gradients too
+    std::string name;      // name of a transfer
+    bool weights = false;  // a backward that includes weight gradients
   };
   // Input of a chunk's action for a micro-batch: in flight, or received.
   struct Place {
@@ -72,7 +72,7 @@ struct Pipeline::Prepared {
 
   int micro_batches = 0;
   std::vector<Named> steps;
-  std::vector<Place> inputs, gradients;  // of each chunk and micro-batch
+  std::vector<Place> inputs, gradients;  // by chunk and micro-batch
 
   Place& place(bool gradient, int chunk, int micro_batch) {
     return (gradient ? gradients

@@ -65,8 +65,8 @@ class StageWork {
 };
 
 struct PipelineOptions {
-  bool overlap = true;           // transfers overlap with compute, where `async` is given
-  bool variable_shapes = false;  // each message is preceded by its shape
+  bool overlap = true;           // overlaps transfers with compute if `async` is given
+  bool variable_shapes = false;  // sends the shape before each message
 };
 
 class Pipeline {

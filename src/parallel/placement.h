@@ -21,7 +21,7 @@ struct Slice {
 
 struct AxisSlices {
   int axis = 0;
-  std::vector<Slice> slices;  // disjoint; none: nothing is held
+  std::vector<Slice> slices;  // disjoint; none if nothing is held
 };
 
 // One canonical (Hugging Face) tensor, or this rank's part of it: the product of the slices along
@@ -30,14 +30,14 @@ struct AxisSlices {
 struct CanonicalTensor {
   std::string name;
   Shape global;
-  std::vector<AxisSlices> held;  // at most one an axis; of the axes not listed all is held
-  bool transposed = false;       // on disk the last two dims are swapped (GPT-2's Conv1D)
+  std::vector<AxisSlices> held;  // at most one per axis; unlisted axes are held completely
+  bool transposed = false;       // on disk, the last two dimensions are swapped (GPT-2's Conv1D)
   // True if the parameter stacks several such tensors (an expert's matrix): global[0] is 1 and not
   // present on disk.
   bool stacked = false;
 
   Shape stored_shape() const;                 // as on disk
-  std::vector<Slice> slices(int axis) const;  // in the order given; one where all is held
+  std::vector<Slice> slices(int axis) const;  // in the given order; a single one if all is held
 };
 
 // A parameter consists of one canonical tensor or several (q, k, v; gate, up; experts).
@@ -51,7 +51,7 @@ struct Init {
   // xavier_uniform (Glorot & Bengio 2010): uniform in [-a, a), a = sqrt(6 / (rows + columns)) of
   // the whole parameter, whose rows may belong to several canonical tensors.
   enum class Kind { normal, zeros, ones, xavier_uniform } kind = Kind::zeros;
-  double standard_deviation = 0;  // of normal
+  double standard_deviation = 0;  // for a normal distribution
 };
 
 // The groups of ranks that share a module (parallel/model_ranks.h).
@@ -64,12 +64,12 @@ struct Division {
   int axis = 0;
   std::vector<int64_t> blocks;
   RankGroup group = RankGroup::tensor;
-  int ranks = 1, rank = 0;  // of that group and this rank in it (nn::Builder sets both)
+  int ranks = 1, rank = 0;  // size of that group and this rank in it (set by nn::Builder)
 
   // A rank's slices, in the coordinates of the whole shape.
   std::vector<Slice> slices(int of_rank) const;
   std::vector<Slice> slices() const { return slices(rank); }
-  int64_t length(int of_rank) const;  // of those slices together
+  int64_t length(int of_rank) const;  // total length of those slices
 };
 
 // Roles that optimizers may treat differently: the table of tokens (tied or not) and the output
@@ -90,8 +90,8 @@ struct ParameterSpec {
   // Rows of each of the matrices stacked in it ([q | k | v]), of all ranks together; empty: it is a
   // single matrix.
   std::vector<int64_t> matrices;
-  Shape whole;                      // shape of all ranks' slices together
-  std::vector<Division> divisions;  // at most one an axis; none: every rank holds all of it
+  Shape whole;                      // shape over all ranks
+  std::vector<Division> divisions;  // at most one per axis; none: every rank has the whole
   // Group over which each rank's gradient is a partial sum (of a parameter used on divided tokens
   // or heads).
   std::optional<RankGroup> partial;
@@ -105,7 +105,7 @@ struct ParameterSpec {
   // True if divided among the ranks of RankGroup::expert. Its replicas are on other ranks than
   // those of dense layers.
   bool is_expert() const;
-  bool is_divided() const;  // among more than one rank
+  bool is_divided() const;  // whether more than one rank shares it
   // Row-major index, in the whole shape, of the first element that this rank holds: ranks with
   // different slices have different ones. -1: it holds none.
   int64_t first_element() const;
@@ -123,8 +123,8 @@ Placement narrowed(const Placement& whole, int axis, std::span<const Slice> slic
 struct Shard {
   ParameterSpec* placed = nullptr;
   int64_t begin = 0;
-  Tensor value;     // of the model's type; of the parameter's shape when it is all of it, else [n]
-  Tensor gradient;  // of the accumulator's type and of value's shape; undefined: not trainable
+  Tensor value;     // in the model's type; has the parameter's shape if complete, else [n]
+  Tensor gradient;  // in the accumulator's type, shaped like value; undefined: not trainable
   // True if this rank counts it in sums over parallel::Ranks::norm(): exactly one of the ranks that
   // hold the same elements does.
   bool counted = true;

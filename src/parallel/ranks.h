@@ -13,11 +13,11 @@ namespace megatron::parallel {
 
 struct RanksOptions {
   Layout layout;
-  bool sequence = false;   // of tensor parallelism
-  PipelineShape pipeline;  // its stages are layout.pp
+  bool sequence = false;   // sequence parallelism of the tensor-parallel ranks
+  PipelineShape pipeline;  // has layout.pp stages
   Sharding sharding = Sharding::none;
-  bool async = false;          // make the groups for calls that overlap with compute
-  bool async_experts = false;  // that of tokens on their way to experts, too
+  bool async = false;          // creates the groups for calls that overlap with compute
+  bool async_experts = false;  // including the one that sends tokens to experts
   TokenDispatcher dispatcher = TokenDispatcher::allgather;
   double planned_expert_load = 0;  // ExpertRanks::planned_load
 };
@@ -31,23 +31,26 @@ class Ranks {
 
   const Mesh& mesh() const { return mesh_; }
   comm::Group& world() const { return mesh_.world(); }
-  comm::Group& data() const { return mesh_.group({Axis::dp, Axis::cp}); }  // see different samples
+  // Ranks that see different samples.
+  comm::Group& data() const { return mesh_.group({Axis::dp, Axis::cp}); }
   // Ranks that hold the same experts.
   comm::Group& expert_data() const { return mesh_.expert_group(Axis::dp); }
-  comm::Group& model() const { return mesh_.group({Axis::tp, Axis::pp}); }  // hold one replica
+  // Ranks that hold one replica.
+  comm::Group& model() const { return mesh_.group({Axis::tp, Axis::pp}); }
   const PipelineShape& pipeline() const { return options_.pipeline; }
   int stage() const { return mesh_.coordinate(Axis::pp); }
   bool holds(int virtual_stage) const {
     return options_.pipeline.stage_of(virtual_stage) == stage();
   }
-  bool first() const { return holds(0); }                                      // has the embedding
-  bool last() const { return holds(options_.pipeline.virtual_stages() - 1); }  // has the loss
+  bool first() const { return holds(0); }  // whether it has the embedding
+  // Whether it has the loss.
+  bool last() const { return holds(options_.pipeline.virtual_stages() - 1); }
 
-  ModelRanks modules() const;  // share the modules of the model
+  ModelRanks modules() const;  // ranks that share the model's modules
   TensorParallel tensor() const { return modules().tensor; }
   DataParallelGroups data_parallel() const;
-  comm::Group* stages() const;        // null: one
-  comm::Group* stages_async() const;  // null: none
+  comm::Group* stages() const;        // null with a single stage
+  comm::Group* stages_async() const;  // null if not created
   // Ranks among which shards that are `counted` hold each element of the model once
   // (optim/optimizer.h): those of a replica, of one instance of the shards, or all. Null: one.
   comm::Group* norm() const;
@@ -61,7 +64,7 @@ class Ranks {
   struct OwnReplicas {
     std::unique_ptr<comm::Group> shards, instances, async, instances_async;
   };
-  bool has_experts() const;  // whose replicas are other ranks than those of dense layers
+  bool has_experts() const;  // whether experts have other replicas than dense layers
   OwnReplicas make_replicas(comm::Group& replicas) const;
   Replicas replicas(comm::Group& all, const OwnReplicas& own) const;
 

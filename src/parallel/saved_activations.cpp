@@ -33,7 +33,7 @@ class KeptSlice final : public Source {
 
  private:
   TensorParallel tp_;
-  Tensor slice_, whole_;  // one of them
+  Tensor slice_, whole_;  // only one of them is defined
 };
 
 }  // namespace

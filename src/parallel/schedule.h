@@ -13,7 +13,7 @@ namespace megatron::parallel {
 // same chunk and micro-batch, the weights' gradients.
 struct Action {
   enum class Kind { forward, backward, weight } kind = Kind::forward;
-  int chunk = 0;  // of the model's chunks that the stage holds
+  int chunk = 0;  // index among the stage's chunks
   int micro_batch = 0;
   // The range of the chunk's segments: forward and backward may be cut where calls to other ranks
   // are in flight, and continue in a later action. Parts of a chunk with fewer such places are
@@ -67,9 +67,9 @@ std::string_view name(ScheduleKind kind);  // "1f1b", "interleaved", "zb-h1", "z
 // Stages, chunks and their order along the model.
 struct PipelineShape {
   ScheduleKind kind = ScheduleKind::one_f_one_b;
-  int stages = 1, chunks = 1;  // chunks: of each stage
-  int group = 0;               // of interleaved; 0: stages
-  int parts = 1;  // above 1, of 1f1b and interleaved: overlapped(), with so many parts of a chunk
+  int stages = 1, chunks = 1;  // chunks: per stage
+  int group = 0;               // for interleaved; 0: stages
+  int parts = 1;  // above 1: overlapped() of 1f1b and interleaved with this many parts per chunk
 
   // Position of a chunk along the model, 0 .. stages * chunks - 1, and the reverse mapping.
   // Interleaved: chunk c of stage s is virtual stage c * stages + s; zb-v: chunk 0 of stage s is
@@ -99,7 +99,7 @@ struct ActionTimes {
 };
 struct Simulated {
   double seconds = 0;        // of the whole step
-  std::vector<double> idle;  // of each stage
+  std::vector<double> idle;  // per stage
 };
 Simulated simulate(const PipelineShape& shape, int micro_batches, const ActionTimes& times = {});
 // Simulates arbitrary action lists, one per stage.

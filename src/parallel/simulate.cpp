@@ -118,7 +118,8 @@ class SimulatedRun {
   const std::vector<Schedule>& stages_;
   const ActionTimes& times_;
   const int micro_batches_;
-  std::vector<double> ends_[3];  // by kind; of each virtual stage and micro-batch, -1: not yet
+  // By kind; for each virtual stage and micro-batch, -1: not finished.
+  std::vector<double> ends_[3];
   std::vector<std::vector<bool>> deferred_;
   std::vector<std::vector<Interval>> intervals_;
 };

@@ -13,7 +13,7 @@ using Kind = Action::Kind;
 
 // A message from one stage to another.
 struct Message {
-  double made = 0;  // in simulated time
+  double made = 0;  // simulated time of its creation
   bool gradient = false;
   int from_piece = 0, to_piece = 0, micro_batch = 0;
 

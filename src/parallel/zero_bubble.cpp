@@ -55,7 +55,7 @@ Schedule zero_bubble_h1(int stage, int stages, int micro_batches) {
 
 Schedule zero_bubble_v(int stage, int stages, int micro_batches) {
   MG_ASSERT(stages >= 1 && stage >= 0 && stage < stages && micro_batches >= 0);
-  const int below = stages - stage;  // stages from this one down to the turn
+  const int below = stages - stage;  // stages from this one to the turning point
   Writer writer(micro_batches);
   // Forwards until the first micro-batch has passed down and back up.
   for (int i = 0; i < 2 * below - 1; ++i) writer.forward(0);

@@ -21,7 +21,7 @@ class Sublayer {
   virtual Var operator()(Tape& tape, const Var& x_TH, const nn::Batch& batch, bool train) const = 0;
   // The same computation in parts, between which calls to other ranks are in flight.
   struct Parted {
-    Var x_TH, y_TH;  // given to the first part; there after the last one
+    Var x_TH, y_TH;  // input of the first part; output of the last part
     std::any in_flight;
   };
   virtual int parts() const { return 1; }
@@ -42,7 +42,7 @@ class PositionTables {
 
  private:
   using TemperatureKey = std::tuple<double, int64_t, int64_t>;          // scale, step, head size
-  std::map<std::pair<std::string, int64_t>, nn::RotaryTables> rotary_;  // by name and head size
+  std::map<std::pair<std::string, int64_t>, nn::RotaryTables> rotary_;  // key: name and head size
   std::map<TemperatureKey, nn::RotaryTable> temperatures_;
 };
 
@@ -50,9 +50,9 @@ class PositionTables {
 struct LayerPlace {
   const DecoderValue& model;
   const PositionTables& positions;  // borrowed by the layer
-  int64_t index = 0;                // in the model
-  int64_t state_layer = 0;          // in a SequenceState
-  uint64_t seed = 0;                // of dropout
+  int64_t index = 0;                // index in the model
+  int64_t state_layer = 0;          // index in a SequenceState
+  uint64_t seed = 0;                // dropout seed
 };
 
 // Returns null if the value has no such sublayer. Parameters are named "<name>. ...".
@@ -74,7 +74,7 @@ class DecoderLayer {
   // A sublayer with its norms and dropout.
   struct Branch {
     std::unique_ptr<nn::AddNorm> norm, post_norm;
-    std::unique_ptr<Sublayer> sublayer;  // null: the layer has none
+    std::unique_ptr<Sublayer> sublayer;  // null if the layer has none
     std::unique_ptr<nn::Dropout> dropout;
   };
   template <class Value>

@@ -35,7 +35,7 @@ void describe(parallel::ParameterSpec& placed, const DecoderValue& value) {
   const std::string& name = placed.parameter.name;
   if (name == "embedding.weight") placed.role = parallel::Role::embedding;
   if (name == "output.weight" || name == "score.weight") placed.role = parallel::Role::output;
-  if (name.ends_with(".bias")) placed.decay = false;  // those of experts have two dims
+  if (name.ends_with(".bias")) placed.decay = false;  // expert biases have two dimensions
   placed.width_multiplier = value.width_multiplier;
   placed.grows_both_ways = placed.role == parallel::Role::hidden && placed.whole.rank() == 2 &&
                            name != "position_embedding.weight";
@@ -114,7 +114,8 @@ void DecoderModel::build_head(nn::Builder& builder) {
     output_ = {.table = embedding_.get(), .use = 1};
     return;
   }
-  const bool mup = v.width_multiplier != 1;  // the output layer then begins as embeddings do
+  // The output layer is then initialised like an embedding.
+  const bool mup = v.width_multiplier != 1;
   // A tied table whose first use is in another part has the name of that use.
   own_output_ = std::make_unique<nn::VocabularyTable>(
       builder, v.untied ? "output" : "embedding", v.vocab_size, v.hidden_size,

@@ -7,7 +7,7 @@ namespace megatron::models {
 namespace {
 
 using Row = std::vector<double>;
-using Rows = std::vector<Row>;  // one a token
+using Rows = std::vector<Row>;  // one per token
 
 class PlainDecoder {
  public:
@@ -169,7 +169,7 @@ class PlainDecoder {
     nn::NormConfig kind = norm;
     if (a.qk_norm == nn::QkNorm::l2) {
       kind.kind = nn::Normalization::rms_norm;
-      kind.epsilon /= std::pow(amplitude(a), 2);  // the norm comes after the rotation in Llama 4
+      kind.epsilon /= std::pow(amplitude(a), 2);  // in Llama 4 the norm follows the rotation
     }
     const auto width = static_cast<int64_t>(x.at(0).size());
     const int64_t row = a.qk_norm == nn::QkNorm::full_width ? width : a.head_size;

@@ -174,7 +174,7 @@ class Sources {
                        const Shape& shape) const {
     const int64_t ffn = moe.expert.ffn;
     Shape whole = without_experts(shape);
-    const int axis = matrix.starts_with("up.") ? 0 : 1;  // that the parts divide
+    const int axis = matrix.starts_with("up.") ? 0 : 1;  // axis that the parts divide
     const bool divided = axis < whole.rank();
     if (divided) whole.set(axis, whole[axis] * parts_);
     const Placement block = of_dense(name, whole);
@@ -182,7 +182,7 @@ class Sources {
     for (int64_t e = 0; e < moe.experts; ++e) {
       Placement part = block;
       if (divided) {
-        std::vector<Slice> held;  // of [gate | up] a part of each
+        std::vector<Slice> held;  // one part of each half of [gate | up]
         for (int64_t i = 0; i < whole[axis] / (ffn * parts_); ++i)
           held.push_back({i * ffn * parts_ + e % parts_ * ffn, i * ffn, ffn});
         part = parallel::narrowed(block, axis, held);

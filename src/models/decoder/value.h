@@ -38,11 +38,11 @@ struct LayerValue {
   Mixer mixer;
   FeedForward feed_forward;
   Order order = Order::sequential;
-  nn::NormConfig norm;  // of all norms of the layer
+  nn::NormConfig norm;  // for all norms of the layer
   // Norms before mixer and feed-forward (of x), and after them (of what is added to x). Orders
   // other than sequential only have those before.
   bool norm_before = true, norm_after = false;
-  double residual_multiplier = 1;  // of what is added to x
+  double residual_multiplier = 1;  // factor of what is added to x
 
   bool operator==(const LayerValue&) const = default;
   const nn::AttentionConfig* attention() const { return std::get_if<nn::AttentionConfig>(&mixer); }
@@ -55,20 +55,20 @@ struct LayerValue {
 
 struct DecoderValue {
   int64_t vocab_size = 0, hidden_size = 0, max_position_embeddings = 0;
-  std::optional<int64_t> context;  // replaces the rule of context_length(); not stored in files
+  std::optional<int64_t> context;  // overrides context_length()'s rule; not stored in files
   bool learned_positions = false;
-  double embedding_scale = 1;                      // of looked-up rows
-  bool rounds_embedding_scale = false;             // to the model's type, as Gemma does
-  std::map<std::string, nn::RotaryConfig> rotary;  // by the name that layers give
+  double embedding_scale = 1;                      // factor of embeddings
+  bool rounds_embedding_scale = false;             // rounds it to the model's type, as Gemma does
+  std::map<std::string, nn::RotaryConfig> rotary;  // by the name that layers use
   std::vector<LayerValue> layers;
   nn::NormConfig final_norm;
   double logits_scale = 1, logits_soft_cap = 0;  // soft cap 0: none
-  bool untied = false;                           // output weights of their own
+  bool untied = false;                           // separate output weights
   // If > 0, the model has no language-model head but a score of this many values (class or reward)
   // at the last token.
   int64_t score_labels = 0;
   int64_t score_pad_token =
-      -1;  // the last token is the last that is not this one; -1: the last of all
+      -1;  // the last token is the last one with another id; -1: the last of all
 
   double hidden_dropout = 0, attention_dropout = 0;
   nn::RouterTraining router;

@@ -38,7 +38,7 @@ const Json* present(const Json& config, std::string_view key) {
 int64_t integer(const Json& config, std::string_view key, std::optional<int64_t> otherwise) {
   if (const Json* value = present(config, key)) {
     const int64_t number = read(key, *value, &Json::as_integer);
-    constexpr int64_t kMax = int64_t{1} << 40;  // multiples of it stay within 63 bits
+    constexpr int64_t kMax = int64_t{1} << 40;  // small multiples still fit 63 bits
     MG_CHECK(number > 0, "config.json has {} = {}; a positive number is wanted", key, number);
     MG_CHECK(number <= kMax, "config.json has {} = {}; the most is {}", key, number, kMax);
     return number;

@@ -21,7 +21,7 @@ const Json* present(const Json& config, std::string_view key);
 // key and its value if it has another type, or if there is neither. Results of integer() and
 // positive() are above 0.
 int64_t integer(const Json& config, std::string_view key, std::optional<int64_t> otherwise = {});
-int64_t count(const Json& config, std::string_view key);  // 0 or more
+int64_t count(const Json& config, std::string_view key);  // zero or more
 double number(const Json& config, std::string_view key, std::optional<double> otherwise = {});
 double positive(const Json& config, std::string_view key, std::optional<double> otherwise = {});
 bool boolean(const Json& config, std::string_view key, std::optional<bool> otherwise = {});
@@ -41,7 +41,7 @@ struct CommonForm {
   std::string_view activation_key = "hidden_act", epsilon_key = "rms_norm_eps";
   nn::Normalization norm = nn::Normalization::rms_norm;
   bool gated = true;
-  bool partial_rotary = false;  // partial_rotary_factor of each head's dims are rotated
+  bool partial_rotary = false;  // rotates partial_rotary_factor of each head's dimensions
 };
 DecoderValue read_common(const Json& config, const CommonForm& form = {});
 // Returns the keys that read_common() reads; keys of layers have the first layer's values.
@@ -60,10 +60,10 @@ void read_optional_windows(const Json& config, DecoderValue& value, const LayerT
 // Sets sliding_window in every layer, or in none, and ignores layer_types.
 void read_window(const Json& config, DecoderValue& value);
 Json layer_types(const DecoderValue& value);
-int64_t window_of(const DecoderValue& value);    // of the first layer that has one; 0: none has
-Json sliding_window(const DecoderValue& value);  // the same; null: none has
-int64_t first_window(
-    const DecoderValue& value);  // the first layer with a window; none: their number
+int64_t window_of(const DecoderValue& value);    // of the first layer that has one; 0 if none has
+Json sliding_window(const DecoderValue& value);  // the same; null if no layer has one
+// The first layer with a window; the number of layers if none has one.
+int64_t first_window(const DecoderValue& value);
 
 // Sets the scale of attention scores. The scale that follows from the head size is kept as the
 // default, so that a file that states it gives the same value as one that does not.

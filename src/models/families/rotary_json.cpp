@@ -124,7 +124,7 @@ void read_yarn(const Block& p, nn::RotaryConfig& rotary) {
   rotary.beta_slow = p.positive("beta_slow", 1);
   rotary.mscale = p.number("mscale", 0);
   rotary.mscale_all_dim = p.number("mscale_all_dim", 0);
-  rotary.truncate = p.boolean("truncate", !p.contains("truncate"));  // null is false
+  rotary.truncate = p.boolean("truncate", !p.contains("truncate"));  // null means false
 }
 
 // An explicit factor stands for the ratio of the two contexts, from which the attention factor

@@ -12,20 +12,20 @@ namespace megatron::models {
 
 // The part of a parameter that a tensor on disk holds.
 enum class Take {
-  all,         // all of it
-  transposed,  // all of it, matrices stored [in, out] (GPT-2's Conv1D)
-  q,           // the rows of queries of [q | k | v]
+  all,         // the whole tensor
+  transposed,  // the whole tensor, with matrices stored [in, out] (GPT-2's Conv1D)
+  q,           // query rows of [q | k | v]
   k,
   v,
-  gate,  // the rows of the gate of [gate | up]
+  gate,  // gate rows of [gate | up]
   up,
-  experts,       // of [E, ...], a tensor for each expert, whose number stands for '#'
-  experts_gate,  // the same of the rows of the gate of [gate | up]
+  experts,       // [E, ...] stored as one tensor per expert, with its number in place of '#'
+  experts_gate,  // the same for gate rows of [gate | up]
   experts_up,
-  experts_stored_in_out,  // all of [E, out, in], stored as [E, in, out]
-  experts_interleaved,  // all of [E, gate | up, in], stored as [E, in, gate and up in turn]; biases
-                        // alike
-  grouped,  // all of [q | k | v], stored as one block a key head: its queries, its key, its value
+  experts_stored_in_out,  // the whole [E, out, in], stored as [E, in, out]
+  // The whole [E, gate | up, in], stored as [E, in, interleaved gate and up]; biases alike.
+  experts_interleaved,
+  grouped,  // the whole [q | k | v], stored as one block per key head: its queries, key and value
 };
 
 // `ours` names a module or a parameter, "attention.qkv" or "attention.sinks"; any suffix
@@ -36,8 +36,9 @@ struct TensorName {
 };
 
 struct FamilyTensors {
-  std::string layer_prefix;         // of tensors of a layer: "model.layers.*.", '*' is its number
-  std::vector<TensorName> outside;  // of layers
+  // Prefix of a layer's tensors: "model.layers.*.", where '*' is its number.
+  std::string layer_prefix;
+  std::vector<TensorName> outside;  // tensors outside of layers
   std::vector<TensorName> layer;
 };
 

@@ -26,7 +26,7 @@ constexpr CommonForm kForm{.activation_key = "activation",
 
 DecoderValue read(const Json& given) {
   refuse_unless(given, "alibi", false);
-  Json j = given;  // with the names of other families
+  Json j = given;  // keys are renamed to those of other families
   const bool grouped = boolean(j, "new_decoder_architecture");
   const int64_t heads = integer(j, "num_attention_heads");
   j.set("num_key_value_heads", grouped                     ? integer(j, "num_kv_heads", heads)

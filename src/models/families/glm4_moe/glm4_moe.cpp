@@ -26,7 +26,7 @@ DecoderValue read(const Json& j) {
   value.router.states_router_logits = boolean(j, "output_router_logits");
   const bool bias = boolean(j, "attention_bias"), normalised_heads = boolean(j, "use_qk_norm");
   for (LayerValue& layer : value.layers) {
-    layer.attention()->qkv_bias = bias;  // of the output there is none
+    layer.attention()->qkv_bias = bias;  // the output has no bias
     if (normalised_heads) layer.attention()->qk_norm = nn::QkNorm::head;
   }
   nn::MoeConfig experts{.experts = integer(j, "n_routed_experts"),

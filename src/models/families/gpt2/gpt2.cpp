@@ -26,7 +26,7 @@ DecoderValue read(const Json& j) {
   value.hidden_size = integer(j, "n_embd");
   value.vocab_size = integer(j, "vocab_size");
   value.max_position_embeddings = integer(j, "n_positions");
-  constexpr int64_t kMaxPositions = 1 << 20;  // a table of them is allocated
+  constexpr int64_t kMaxPositions = 1 << 20;  // bounds the allocated position table
   MG_CHECK(value.max_position_embeddings <= kMaxPositions,
            "config.json has n_positions = {}; the most is {}", value.max_position_embeddings,
            kMaxPositions);

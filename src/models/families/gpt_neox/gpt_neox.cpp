@@ -20,7 +20,7 @@ constexpr CommonForm kForm{.epsilon_key = "layer_norm_eps",
                            .partial_rotary = true};
 
 DecoderValue read(const Json& given) {
-  Json j = given;  // these keys of other families are not read
+  Json j = given;  // replaces these keys, as other families name them
   j.set("partial_rotary_factor", j["rotary_pct"]);
   j.set("rope_theta", j["rotary_emb_base"]);
   refuse_unless(j, "is_decoder", false);

@@ -41,7 +41,8 @@ void read_attention(const Json& j, DecoderValue& value) {
   const int64_t interval = integer(j, "no_rope_layer_interval");
   const bool has_chunks = present(j, "attention_chunk_size") != nullptr;
   const std::vector<bool> chunked = listed_layers(j, value.num_layers(), "chunked_attention");
-  const std::vector<int64_t> rotated = integers(j, "no_rope_layers");  // 1: the layer has positions
+  // 1: the layer rotates positions
+  const std::vector<int64_t> rotated = integers(j, "no_rope_layers");
   MG_CHECK(rotated.empty() || std::ssize(rotated) == value.num_layers(),
            "config.json has num_hidden_layers = {} and {} numbers in no_rope_layers",
            value.num_layers(), rotated.size());

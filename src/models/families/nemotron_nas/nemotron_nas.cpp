@@ -19,7 +19,7 @@ DecoderValue read(const Json& given) {
   MG_CHECK(blocks != nullptr, "config.json has no 'block_configs'");
   refuse_unless(given, "attention_bias", false);
   refuse_unless(given, "mlp_bias", false);
-  Json j = given;  // the blocks have these
+  Json j = given;  // each block has its own values of these keys
   j.set("num_key_value_heads", Json());
   j.set("intermediate_size", 1);
   DecoderValue value = read_common(j);
