@@ -65,6 +65,20 @@ void name_ranks_flag(Arguments& arguments) {
   }
 }
 
+// Flags by which launchers are given several machines.
+void check_one_machine(const Arguments& own) {
+  for (const std::string& word : own) {
+    const std::string flag = word.substr(0, word.find('='));
+    const std::string name = flag.substr(std::min(flag.find_first_not_of('-'), flag.size()));
+    const auto several = {"H", "host", "hosts", "hostfile", "machinefile", "nnodes"};
+    MG_CHECK(name == flag || std::ranges::find(several, name) == several.end(),
+             "{} is for several machines, and megatron launch starts ranks on this one alone; "
+             "mpirun starts them on several, as in mpirun -np 16 --host node1:8,node2:8 megatron "
+             "train ...; docs/running.md has the flags of each launcher",
+             flag);
+  }
+}
+
 void check_np(const LaunchSettings& settings) {
   MG_CHECK(settings.np.has_value(),
            "-np is needed: how many ranks, as in megatron launch -np 2 train ...; see megatron "
@@ -180,6 +194,7 @@ int launch(const Arguments& all) {
   Arguments own(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(at));
   const Arguments command(all.begin() + static_cast<std::ptrdiff_t>(at), all.end());
   if (!own.empty() && own.back() == "--") own.pop_back();
+  check_one_machine(own);
   name_ranks_flag(own);
   if (const auto code = parse(
           "megatron launch -np N [flags] COMMAND [flags of COMMAND]",

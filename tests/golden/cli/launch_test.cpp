@@ -314,7 +314,10 @@ TEST_F(Launch, BadInput) {
   refused({"-np", "two", "train"}, {"--np", "two"});
   refused({"-np", "2", "trian"}, {"no command 'trian'", "did you mean 'train'"});
   refused({"-np", "2", "launch", "-np", "2", "train"}, {"launch cannot start launch"});
-  refused({"-np", "2", "--host", "a", "train"}, {"no flag --host"});
+  for (const char* flag : {"--hosts", "--host", "-hosts", "-H", "--hostfile"})
+    refused({"-np", "2", flag, "a:1,b:1", "train"}, {std::string(flag) + " is for several machines",
+                                                     "mpirun -np 16 --host node1:8,node2:8"});
+  refused({"-np", "2", "--no-prefx", "train"}, {"no flag --no-prefx", "did you mean --no-prefix"});
   refused({"--guard"}, {"--guard"});
   refused({"--guard", "true"}, {"for megatron launch itself"});
   const Words program = {"--program", "true", "x"};
