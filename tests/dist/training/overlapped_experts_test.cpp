@@ -1,58 +1,113 @@
-// Calls to the ranks of experts, over links that take time, overlapped with compute that takes
-// time.
+// Calls to the ranks of experts begin before the compute that they overlap with and are waited for
+// after it.
 #include <gtest/gtest.h>
 
-#include <algorithm>
+#include <functional>
 
-#include "base/clock.h"
-#include "dist/delaying.h"
+#include "comm/doing.h"
 #include "dist/ranks.h"
 #include "kernels/observer.h"
 #include "models/model.h"
 #include "models/model_flags.h"
+#include "selftest/passing_group.h"
 #include "training/trained_model.h"
 
 namespace megatron::training {
 namespace {
 
 constexpr int64_t kShared = 24, kLayers = 2;  // kShared: no other size is
-constexpr int kMicroBatches = 12;
-constexpr std::chrono::milliseconds kCall{3};
+constexpr int kMicroBatches = 4;
 
-enum class Beside { shared_expert, micro_batch };
+struct Call {
+  std::string name, phase;
+  int64_t micro_batch = -1;
+  bool open = true;  // not waited for
+  bool beside_shared_expert = false, beside_micro_batch = false;
+};
 
-// What is computed beside calls takes time in which its core is free: products of the shared
-// expert; or the experts' products, and each pass through a layer besides, together as long as the
-// layer's calls.
-class SlowCompute final : public kernels::Observer, public SpanListener {
+// The calls of a rank, each with what the rank computed from its begin until it waited.
+class CallRecord final : public kernels::Observer {
  public:
-  SlowCompute(Beside beside, Stream& stream) : beside_(beside), stream_(stream) {
+  CallRecord(Stream& stream, const comm::Doing& doing) : stream_(stream), doing_(doing) {
     stream_.watch(this);
   }
-  ~SlowCompute() override { stream_.watch(nullptr); }
+  ~CallRecord() override { stream_.watch(nullptr); }
 
-  void before(const kernels::Call& call) override {
+  std::shared_ptr<Call> begin(std::string_view name) {
+    const comm::Doing::State state = doing_.state();
+    calls_.push_back(
+        std::make_shared<Call>(Call{std::string(name), state.phase, state.micro_batch}));
+    return calls_.back();
+  }
+  void before(const kernels::Call& kernel) override {
     const auto of_shared = [](const kernels::Operand& operand) {
       const Shape& shape = operand.tensor.shape();
       return shape.rank() == 2 && (shape[0] == kShared || shape[1] == kShared);
     };
-    if (beside_ == Beside::micro_batch) {
-      if (call.kernel.starts_with("grouped")) pause(0.3);
-    } else if (call.kernel == "gemm" && std::ranges::any_of(call.operands, of_shared)) {
-      pause(1);
+    const bool shared = kernel.kernel == "gemm" && std::ranges::any_of(kernel.operands, of_shared);
+    for (const std::shared_ptr<Call>& call : calls_) {
+      if (!call->open) continue;
+      call->beside_shared_expert |= shared;
+      call->beside_micro_batch |= call->micro_batch != doing_.state().micro_batch;
     }
   }
   void after(const kernels::Call&) override {}
-  void enter(const Span& span, Pass) override {
-    if (beside_ == Beside::micro_batch && span.name.starts_with("layers.")) pause(2.6);
-  }
-  void leave(const Span&, Pass) override {}
+
+  const std::vector<std::shared_ptr<Call>>& calls() const { return calls_; }
 
  private:
-  static void pause(double calls) { std::this_thread::sleep_for(calls * kCall); }
-
-  Beside beside_;
   Stream& stream_;
+  const comm::Doing& doing_;
+  std::vector<std::shared_ptr<Call>> calls_;
+};
+
+// A group that makes each call when it is waited for, as late as a link can.
+class LateGroup final : public selftest::PassingGroup<LateGroup> {
+ public:
+  using PassingGroup::PassingGroup;
+
+  void enter_calls_in(CallRecord* record) { record_ = record; }
+
+  bool queued() const override { return true; }  // so that no thread makes the calls
+  std::unique_ptr<comm::Group> split(int color, int key, int members) override {
+    auto group = PassingGroup::split(color, key, members);
+    static_cast<LateGroup&>(*group).enter_calls_in(record_);
+    return group;
+  }
+  comm::Work all_gather(Tensor in, Tensor out, Stream& stream, std::string_view call) override {
+    return late(call, [=, this, &stream](std::string_view name) {
+      PassingGroup::all_gather(in, out, stream, name).wait(stream);
+    });
+  }
+  comm::Work reduce_scatter(Tensor in, Tensor out, comm::Reduce op, Stream& stream,
+                            std::string_view call) override {
+    return late(call, [=, this, &stream](std::string_view name) {
+      PassingGroup::reduce_scatter(in, out, op, stream, name).wait(stream);
+    });
+  }
+
+ private:
+  using Make = std::function<void(std::string_view name)>;
+
+  class LateCall final : public Event::State {
+   public:
+    LateCall(std::shared_ptr<Call> call, Make make)
+        : call_(std::move(call)), make_(std::move(make)) {}
+    bool reached() override { return !call_->open; }
+    void wait() override {
+      if (std::exchange(call_->open, false)) std::exchange(make_, {})(call_->name);
+    }
+
+   private:
+    const std::shared_ptr<Call> call_;
+    Make make_;
+  };
+
+  comm::Work late(std::string_view name, Make make) {
+    return {Event(std::make_shared<LateCall>(record_->begin(name), std::move(make))), {}};
+  }
+
+  CallRecord* record_ = nullptr;
 };
 
 corpus::HostBatch batch_of(int number) {
@@ -81,54 +136,65 @@ models::Model small_model() {
   return models::model_from_flags(flags, 8);
 }
 
-// Loss and gradient norm of one step on two ranks that hold two experts each.
-std::pair<double, double> step_of(Beside beside, bool overlapped) {
-  double seconds = 0, norm = 0;
+// The calls of tokens and of results of one step on two ranks that hold two experts each, and the
+// sum of the squares of the gradients, of rank 0.
+struct Step {
+  std::vector<Call> calls;
+  double squares = 0;
+};
+
+Step step_of(bool overlapped, int parts) {
+  Step result;
   testing::each_rank(2, [&](comm::Group& world, Runtime& runtime) {
-    testing::Delaying slow(world, kCall);
+    CallRecord record(runtime.stream(), *world.doing());
+    LateGroup late(world);
+    late.enter_calls_in(&record);
     ModelLayout layout;
     layout.ranks.layout.ep = 2;
     layout.ranks.async_experts = overlapped;
-    if (overlapped && beside == Beside::micro_batch)
-      layout.ranks.pipeline.parts = parallel::most_parts(kLayers);
-    SlowCompute compute(beside, runtime.stream());
-    StepOptions options;
-    options.spans = &compute;
-    TrainedModel model(small_model(), DType::f32, 1, layout, slow, runtime, options);
+    layout.ranks.pipeline.parts = parts;
+    TrainedModel model(small_model(), DType::f32, 1, layout, late, runtime, {});
     model.initialize(5);
     model.step.begin({});
     std::vector<corpus::HostBatch> batches;
     for (int m = 0; m < kMicroBatches; ++m)
       batches.push_back(batch_of(kMicroBatches * world.rank() + m));
     double divisor = 0;
-    world.barrier("begin");
-    const double begin = now_seconds();
     model.step.accumulate(batches, divisor);
-    world.barrier("end");
     if (world.rank() != 0) return;
-    seconds = now_seconds() - begin;
+    for (const std::shared_ptr<Call>& call : record.calls())
+      if (call->name.starts_with("expert tokens") || call->name.starts_with("expert results"))
+        result.calls.push_back(*call);
     for (const parallel::Shard& shard : model.shards())
-      for (const double x : to_doubles(shard.gradient)) norm += x * x;
+      for (const double x : to_doubles(shard.gradient)) result.squares += x * x;
   });
-  return {seconds, norm};
+  EXPECT_EQ(result.calls.size(), size_t{4} * kLayers * kMicroBatches);
+  return result;
 }
 
-// An attempt in which the machine had other work proves nothing, so there are many.
-void expect_share(Beside beside) {
-  double best = 1;
-  for (int attempt = 0; attempt < 12 && best >= 0.7; ++attempt) {
-    const auto [beside_compute, norm] = step_of(beside, true);
-    const auto [waited, expected] = step_of(beside, false);
-    EXPECT_EQ(norm, expected);
-    best = std::min(best, beside_compute / waited);
-    fmt::print("{:.1f} ms overlapped, {:.1f} ms without\n", 1e3 * beside_compute, 1e3 * waited);
+TEST(OverlappedExperts, CallsWithoutOverlapAreWaitedForAtOnce) {
+  for (const Call& call : step_of(false, 1).calls)
+    EXPECT_FALSE(call.open || call.beside_shared_expert || call.beside_micro_batch) << call.name;
+}
+
+TEST(OverlappedExperts, BesideTheSharedExpert) {
+  const Step step = step_of(true, 1);
+  for (const Call& call : step.calls)
+    EXPECT_TRUE(!call.open && call.beside_shared_expert && !call.beside_micro_batch) << call.name;
+  EXPECT_EQ(step.squares, step_of(false, 1).squares);
+}
+
+// The first forward pass and the last backward pass have no other beside them.
+TEST(OverlappedExperts, BesideAnotherMicroBatch) {
+  const Step step = step_of(true, parallel::most_parts(kLayers));
+  for (const Call& call : step.calls) {
+    const bool alone = call.micro_batch == (call.phase == "forward" ? 0 : kMicroBatches - 1);
+    EXPECT_FALSE(call.open) << call.name;
+    EXPECT_EQ(call.beside_micro_batch, !alone)
+        << call.name << " of micro-batch " << call.micro_batch;
   }
-  EXPECT_LT(best, 0.7);
+  EXPECT_EQ(step.squares, step_of(false, 1).squares);
 }
-
-TEST(OverlappedExperts, BesideAnotherMicroBatch) { expect_share(Beside::micro_batch); }
-
-TEST(OverlappedExperts, BesideTheSharedExpert) { expect_share(Beside::shared_expert); }
 
 }  // namespace
 }  // namespace megatron::training
