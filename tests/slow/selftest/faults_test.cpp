@@ -12,7 +12,6 @@ class EachFault : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(EachFault, IsCaughtByEveryRowThatComesToItAndByNoOther) {
   const Fault& fault = fault_named(GetParam());
-  if (!fault.in_row) GTEST_SKIP() << "the matrix cannot detect it";
   const LayoutMatrix matrix(2);
   const Environment environment = fault.environment();
   MatrixRun faulty(environment, Precisions::fp64);
@@ -25,7 +24,15 @@ TEST_P(EachFault, IsCaughtByEveryRowThatComesToItAndByNoOther) {
   EXPECT_GE(caught, 2);
 }
 
-INSTANTIATE_TEST_SUITE_P(Matrix, EachFault, ::testing::ValuesIn(fault_names()),
+// Those of kernels alone are the same in every layout.
+std::vector<std::string> faults_of_layouts() {
+  std::vector<std::string> names;
+  for (const Fault& fault : faults())
+    if (fault.in_row) names.push_back(fault.name);
+  return names;
+}
+
+INSTANTIATE_TEST_SUITE_P(Matrix, EachFault, ::testing::ValuesIn(faults_of_layouts()),
                          [](const auto& info) {
                            std::string name = info.param;
                            std::ranges::replace(name, '-', '_');
