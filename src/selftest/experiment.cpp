@@ -13,10 +13,6 @@
 namespace megatron::selftest {
 namespace {
 
-// Time limit of a collective call in seconds. Ranks that share a GPU open its libraries one after
-// the other.
-double most_seconds(DeviceKind device) { return device == DeviceKind::cuda ? 120 : 20; }
-
 // Muon with products in the model's own type.
 optim::OptimizerConfig config_of(optim::Method method, const Layout& layout) {
   optim::OptimizerConfig config{.method = method, .offload_fraction = layout.optimizer_offload};
@@ -157,14 +153,11 @@ void Experiment::train(const Layout& layout, comm::Group& world, optim::Method m
 }
 
 void Experiment::on_ranks(const Layout& layout, const std::function<void(comm::Group&)>& f) const {
-  comm::run_ranks(
-      layout.ranks(),
-      [&](comm::Group& world) {
-        const std::unique_ptr<comm::Group> wrapped = environment_.wrap(world);
-        std::unique_ptr<comm::Group> made;
-        f(comm::for_device(wrapped ? *wrapped : world, {device_, 0}, made));
-      },
-      most_seconds(device_));
+  comm::run_ranks(layout.ranks(), [&](comm::Group& world) {
+    const std::unique_ptr<comm::Group> wrapped = environment_.wrap(world);
+    std::unique_ptr<comm::Group> made;
+    f(comm::for_device(wrapped ? *wrapped : world, {device_, 0}, made));
+  });
 }
 
 Outcome Experiment::run(const Layout& layout, const std::vector<optim::Method>& methods) const {
