@@ -1,9 +1,9 @@
 #include "tokenizers/unicode/character_set.h"
 
+#include <unicode/uchar.h>
 #include <unicode/uset.h>
 
 #include <algorithm>
-#include <array>
 #include <string>
 #include <utility>
 
@@ -12,61 +12,11 @@
 namespace megatron::tokenizers {
 namespace {
 
-struct NamedCategories {
-  std::string_view brief, name;
-  CategorySet set;
-};
-
-constexpr CategorySet one(Category c) { return set_of(c); }
-
-constexpr std::array kCategories = {
-    NamedCategories{"L", "letter", kLetters},
-    NamedCategories{"Lu", "uppercaseletter", one(Category::Lu)},
-    NamedCategories{"Ll", "lowercaseletter", one(Category::Ll)},
-    NamedCategories{"Lt", "titlecaseletter", one(Category::Lt)},
-    NamedCategories{"Lm", "modifierletter", one(Category::Lm)},
-    NamedCategories{"Lo", "otherletter", one(Category::Lo)},
-    NamedCategories{"M", "mark", kMarks},
-    NamedCategories{"Mn", "nonspacingmark", one(Category::Mn)},
-    NamedCategories{"Mc", "spacingmark", one(Category::Mc)},
-    NamedCategories{"Me", "enclosingmark", one(Category::Me)},
-    NamedCategories{"N", "number", kNumbers},
-    NamedCategories{"Nd", "decimalnumber", one(Category::Nd)},
-    NamedCategories{"Nl", "letternumber", one(Category::Nl)},
-    NamedCategories{"No", "othernumber", one(Category::No)},
-    NamedCategories{"P", "punctuation", kPunctuation},
-    NamedCategories{"Pc", "connectorpunctuation", one(Category::Pc)},
-    NamedCategories{"Pd", "dashpunctuation", one(Category::Pd)},
-    NamedCategories{"Ps", "openpunctuation", one(Category::Ps)},
-    NamedCategories{"Pe", "closepunctuation", one(Category::Pe)},
-    NamedCategories{"Pi", "initialpunctuation", one(Category::Pi)},
-    NamedCategories{"Pf", "finalpunctuation", one(Category::Pf)},
-    NamedCategories{"Po", "otherpunctuation", one(Category::Po)},
-    NamedCategories{"S", "symbol", kSymbols},
-    NamedCategories{"Sm", "mathsymbol", one(Category::Sm)},
-    NamedCategories{"Sc", "currencysymbol", one(Category::Sc)},
-    NamedCategories{"Sk", "modifiersymbol", one(Category::Sk)},
-    NamedCategories{"So", "othersymbol", one(Category::So)},
-    NamedCategories{"Z", "separator", kSeparators},
-    NamedCategories{"Zs", "spaceseparator", one(Category::Zs)},
-    NamedCategories{"Zl", "lineseparator", one(Category::Zl)},
-    NamedCategories{"Zp", "paragraphseparator", one(Category::Zp)},
-    NamedCategories{"C", "other", kOthers},
-    NamedCategories{"Cc", "control", one(Category::Cc)},
-    NamedCategories{"Cf", "format", one(Category::Cf)},
-    NamedCategories{"Cs", "surrogate", one(Category::Cs)},
-    NamedCategories{"Co", "privateuse", one(Category::Co)},
-    NamedCategories{"Cn", "unassigned", one(Category::Cn)},
-};
-
 template <class F>
 CharacterSet of_runs(F&& belongs) {
   CharacterSet set;
-  for (size_t i = 0; i < kClassRunCount; ++i) {
-    const char32_t first = kClassRuns[i] >> 8;
-    const char32_t last =
-        i + 1 < kClassRunCount ? (kClassRuns[i + 1] >> 8) - 1 : CharacterSet::kLast;
-    if (belongs(static_cast<uint8_t>(kClassRuns[i]))) set.add(first, last);
+  for (const ClassRun& run : class_runs()) {
+    if (belongs(run.flags)) set.add(run.first, run.last);
   }
   return set;
 }
@@ -113,17 +63,11 @@ CharacterSet CharacterSet::word() {
 }
 
 bool CharacterSet::general_category(std::string_view name, CharacterSet& out) {
-  std::string plain;
-  for (const char c : name) {
-    if (c != '_' && c != ' ' && c != '-')
-      plain += static_cast<char>(c >= 'A' && c <= 'Z' ? c + ('a' - 'A') : c);
-  }
-  for (const NamedCategories& known : kCategories) {
-    if (name != known.brief && plain != known.name) continue;
-    out = of_categories(known.set);
-    return true;
-  }
-  return false;
+  const std::string terminated(name);
+  const int32_t mask = u_getPropertyValueEnum(UCHAR_GENERAL_CATEGORY_MASK, terminated.c_str());
+  if (mask == UCHAR_INVALID_CODE) return false;
+  out = of_categories(static_cast<CategorySet>(mask));
+  return true;
 }
 
 bool CharacterSet::property(std::string_view name, CharacterSet& out) {
@@ -164,9 +108,13 @@ void CharacterSet::tidy() {
 }
 
 void CharacterSet::add(char32_t first, char32_t last) {
+  if (!ranges_.empty() && ranges_.back().last + 1 == first) {
+    ranges_.back().last = last;
+    return;
+  }
   const bool in_order = ranges_.empty() || ranges_.back().last < first;
   ranges_.push_back({first, last});
-  if (!in_order || (ranges_.size() > 1 && ranges_[ranges_.size() - 2].last + 1 == first)) tidy();
+  if (!in_order) tidy();
 }
 
 void CharacterSet::add(const CharacterSet& other) {

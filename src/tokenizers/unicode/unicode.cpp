@@ -3,8 +3,6 @@
 #include <unicode/uchar.h>
 
 #include <algorithm>
-#include <array>
-#include <map>
 #include <vector>
 
 #include "base/utf8.h"
@@ -13,38 +11,57 @@
 namespace megatron::tokenizers {
 namespace {
 
-constexpr size_t kLimit = 0x110000;
-constexpr size_t kBlock = 128;
+constexpr char32_t kLimit = 0x110000;
+constexpr CategorySet kWordCategories =
+    kLetters | kMarks | set_of(Category::Nd) | set_of(Category::Nl) | set_of(Category::Pc);
 
-// The runs expanded to blocks; equal blocks are stored once.
-struct ClassTable {
-  std::array<uint16_t, kLimit / kBlock> block_of;
-  std::vector<std::array<uint8_t, kBlock>> blocks;
+static_assert(static_cast<int>(Category::Lo) == U_OTHER_LETTER);
+static_assert(static_cast<int>(Category::Pf) == U_FINAL_PUNCTUATION);
 
-  ClassTable() {
-    std::map<std::array<uint8_t, kBlock>, uint16_t> known;
-    size_t run = 0;
-    for (size_t b = 0; b < block_of.size(); ++b) {
-      std::array<uint8_t, kBlock> block;
-      for (size_t i = 0; i < kBlock; ++i) {
-        const size_t c = b * kBlock + i;
-        while (run + 1 < kClassRunCount && kClassRuns[run + 1] >> 8 <= c) ++run;
-        block[i] = static_cast<uint8_t>(kClassRuns[run]);
-      }
-      const auto [place, is_new] = known.try_emplace(block, static_cast<uint16_t>(blocks.size()));
-      if (is_new) blocks.push_back(block);
-      block_of[b] = place->second;
-    }
-  }
-};
-
-uint8_t flags_of(char32_t c) {
-  static const ClassTable table;
-  if (c >= kLimit) return 0;
-  return table.blocks[table.block_of[c / kBlock]][c % kBlock];
+uint8_t flags_from(Category category, char32_t c) {
+  const auto u = static_cast<UChar32>(c);
+  const bool joins = c == 0x200c || c == 0x200d;
+  const bool word = (set_of(category) & kWordCategories) != 0 || u_isUAlphabetic(u) || joins;
+  return static_cast<uint8_t>(static_cast<int>(category) | (word ? kWordBit : 0) |
+                              (u_isUWhiteSpace(u) ? kSpaceBit : 0));
 }
 
+// Sets the flags of one of ICU's runs, in `context`, as far as Unicode 14 has the characters.
+UBool add_run(const void* context, UChar32 first, UChar32 end, UCharCategory category) {
+  if (category == U_UNASSIGNED) return true;
+  auto& flags = *static_cast<std::vector<uint8_t>*>(const_cast<void*>(context));
+  for (auto c = static_cast<char32_t>(first); c < static_cast<char32_t>(end); ++c)
+    if (is_assigned_in(c, 14)) flags[c] = flags_from(static_cast<Category>(category), c);
+  return true;
+}
+
+const std::vector<uint8_t>& flags_of_all() {
+  static const std::vector<uint8_t> all = [] {
+    std::vector<uint8_t> flags(kLimit);
+    u_enumCharTypes(add_run, &flags);
+    for (const CategoryRun& run : kLaterCategories)
+      for (char32_t c = run.first; c <= run.last; ++c) flags[c] = flags_from(run.category, c);
+    return flags;
+  }();
+  return all;
+}
+
+uint8_t flags_of(char32_t c) { return c < kLimit ? flags_of_all()[c] : 0; }
+
 }  // namespace
+
+const std::vector<ClassRun>& class_runs() {
+  static const std::vector<ClassRun> all = [] {
+    std::vector<ClassRun> runs;
+    char32_t c = 0;
+    for (const uint8_t flags : flags_of_all()) {
+      if (runs.empty() || runs.back().flags != flags) runs.push_back({c, c, flags});
+      runs.back().last = c++;
+    }
+    return runs;
+  }();
+  return all;
+}
 
 Category category(char32_t c) { return static_cast<Category>(flags_of(c) & kCategoryBits); }
 
@@ -78,12 +95,10 @@ bool is_mark_in_9(char32_t c) {
 
 char32_t lowercase(char32_t c) {
   if (c < 0x80) return c >= 'A' && c <= 'Z' ? c + ('a' - 'A') : c;
-  const LowerCaseRun* end = kLowerCaseRuns + kLowerCaseRunCount;
-  const LowerCaseRun* run = std::upper_bound(
-      kLowerCaseRuns, end, c, [](char32_t x, const LowerCaseRun& r) { return x <= r.last; });
-  if (run == end || c < run->first) return c;
-  const auto offset = static_cast<int32_t>(c - run->first);
-  if (offset % run->step != 0) return c;
+  const auto lower = static_cast<char32_t>(u_tolower(static_cast<UChar32>(c)));
+  if (lower != c && category(c) != Category::Cn) return lower;
+  const auto run = std::ranges::lower_bound(kLaterLowerCases, c, {}, &LowerCaseRun::last);
+  if (run == kLaterLowerCases.end() || c < run->first) return c;
   return static_cast<char32_t>(static_cast<int32_t>(c) + run->distance);
 }
 

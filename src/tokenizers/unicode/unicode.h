@@ -1,6 +1,6 @@
 // Character classes of Unicode 16 and lower case of Unicode 17, as used by the regular expressions
-// and Lowercase of Hugging Face's tokenizers 0.23. The tables are included here because ICU 72 has
-// Unicode 15 and PCRE2 10.42 has Unicode 14.
+// and Lowercase of Hugging Face's tokenizers 0.23. ICU 72 has Unicode 15 and PCRE2 10.42 has
+// Unicode 14, so what is newer comes from tables here.
 //
 // Older parts of that library use older versions: BertNormalizer and the punctuation classes use
 // Unicode 8 (category_in_8), normal forms and StripAccents use Unicode 9 (is_assigned_in,
@@ -12,11 +12,11 @@
 
 namespace megatron::tokenizers {
 
-// General categories by the standard's names.
+// General categories by the standard's names, in the order of ICU's UCharCategory.
 // clang-format off
 enum class Category : uint8_t {
-  Cn, Lu, Ll, Lt, Lm, Lo, Mn, Mc, Me, Nd, Nl, No, Pc, Pd, Ps,
-  Pe, Pi, Pf, Po, Sm, Sc, Sk, So, Zs, Zl, Zp, Cc, Cf, Cs, Co
+  Cn, Lu, Ll, Lt, Lm, Lo, Mn, Me, Mc, Nd, Nl, No, Zs, Zl, Zp,
+  Cc, Cf, Co, Cs, Pd, Ps, Pe, Pc, Po, Sm, Sc, Sk, So, Pi, Pf
 };
 // clang-format on
 
@@ -30,12 +30,10 @@ constexpr CategorySet set_of(Category first, Category last) {  // in the order o
   return set_of(last) * 2 - set_of(first);
 }
 inline constexpr CategorySet kLetters = set_of(Category::Lu, Category::Lo);
-inline constexpr CategorySet kMarks = set_of(Category::Mn, Category::Me);
+inline constexpr CategorySet kMarks = set_of(Category::Mn, Category::Mc);
 inline constexpr CategorySet kNumbers = set_of(Category::Nd, Category::No);
-inline constexpr CategorySet kPunctuation = set_of(Category::Pc, Category::Po);
-inline constexpr CategorySet kSymbols = set_of(Category::Sm, Category::So);
-inline constexpr CategorySet kSeparators = set_of(Category::Zs, Category::Zp);
-inline constexpr CategorySet kOthers = set_of(Category::Cc, Category::Co) | set_of(Category::Cn);
+inline constexpr CategorySet kPunctuation =
+    set_of(Category::Pd, Category::Po) | set_of(Category::Pi, Category::Pf);
 
 inline bool is_in(char32_t c, CategorySet set) { return (set_of(category(c)) & set) != 0; }
 inline bool is_letter(char32_t c) { return is_in(c, kLetters); }  // \p{L}

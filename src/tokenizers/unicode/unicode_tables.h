@@ -1,24 +1,34 @@
-// The data behind unicode.h, written by tools/unicode_tables.py.
+// The data behind unicode.h. ICU has the characters of Unicode 14; what later versions added or
+// changed stands in unicode_tables.cpp, which tools/unicode_tables.py writes.
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "tokenizers/unicode/unicode.h"
 
 namespace megatron::tokenizers {
 
-// Runs of characters of one kind, in ascending order: the first character << 8 | flags. The flags
-// are the Category, 32 for \w and 64 for White_Space.
-extern const uint32_t kClassRuns[];
-extern const size_t kClassRunCount;
-
-constexpr uint8_t kCategoryBits = 31, kWordBit = 32, kSpaceBit = 64;
-
-// The simple lower case of every step-th character of first..last is at `distance` from it.
-struct LowerCaseRun {
-  uint32_t first, last;
-  int32_t step, distance;
+struct CategoryRun {
+  char32_t first, last;
+  Category category;
 };
-extern const LowerCaseRun kLowerCaseRuns[];
-extern const size_t kLowerCaseRunCount;
+extern const std::span<const CategoryRun> kLaterCategories;  // up to Unicode 16
+
+// The lower case of first..last is at `distance` from them.
+struct LowerCaseRun {
+  char32_t first, last;
+  int32_t distance;
+};
+extern const std::span<const LowerCaseRun> kLaterLowerCases;  // up to Unicode 17
+
+// Runs of characters of one kind, in ascending order. The flags are the Category, 32 for \w and 64
+// for White_Space.
+constexpr uint8_t kCategoryBits = 31, kWordBit = 32, kSpaceBit = 64;
+struct ClassRun {
+  char32_t first, last;
+  uint8_t flags;
+};
+const std::vector<ClassRun>& class_runs();
 
 }  // namespace megatron::tokenizers
