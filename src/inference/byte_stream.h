@@ -1,4 +1,5 @@
-// Serializes values to bytes, for exchange between ranks of the same program.
+// Serializes values to bytes, for exchange between ranks of the same program. Writer and reader
+// have the same members, so that one function template that visits a structure does both.
 #pragma once
 
 #include <cstring>
@@ -28,6 +29,16 @@ class ByteWriter {
   void put(const std::string& text) {
     put(text.size());
     bytes_ += text;
+  }
+  template <class... T>
+  void fields(const T&... values) {
+    (put(values), ...);
+  }
+  // A list whose elements `visit` writes.
+  template <class T, class F>
+  void each(const std::vector<T>& values, F&& visit) {
+    put(values.size());
+    for (const T& value : values) visit(value);
   }
   std::string take() { return std::exchange(bytes_, {}); }
 
@@ -61,6 +72,15 @@ class ByteReader {
     T value{};
     get(value);
     return value;
+  }
+  template <class... T>
+  void fields(T&... values) {
+    (get(values), ...);
+  }
+  template <class T, class F>
+  void each(std::vector<T>& values, F&& visit) {
+    values.resize(get<size_t>());
+    for (T& value : values) visit(value);
   }
 
  private:

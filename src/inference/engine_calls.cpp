@@ -9,41 +9,25 @@ namespace {
 constexpr const char* kCallsName = "engine.calls";
 
 // All members are named, so that a new one cannot be forgotten here.
-void put(ByteWriter& bytes, const Request& request) {
-  const auto& [number, prompt, max_tokens, sampling, end_tokens, logprobs, first_scored,
-               prompt_alternatives, grammar, token_bytes, priority] = request;
-  bytes.put(number);
-  bytes.put(prompt);
-  bytes.put(max_tokens);
-  bytes.put(logprobs);
-  bytes.put(first_scored);
-  bytes.put(prompt_alternatives);
-  bytes.put(priority);
-}
-
-Request get_request(ByteReader& bytes) {
-  Request request;
-  bytes.get(request.number);
-  bytes.get(request.prompt);
-  bytes.get(request.max_tokens);
-  bytes.get(request.logprobs);
-  bytes.get(request.first_scored);
-  bytes.get(request.prompt_alternatives);
-  bytes.get(request.priority);
-  return request;
+template <class Bytes, class R>
+void visit(Bytes& bytes, R& request) {
+  auto& [number, prompt, max_tokens, sampling, end_tokens, logprobs, first_scored,
+         prompt_alternatives, grammar, token_bytes, priority] = request;
+  bytes.fields(number, prompt, max_tokens, logprobs, first_scored, prompt_alternatives, priority);
 }
 
 enum class CallKind : uint8_t { submit, cancel, weights_changed };
 
 void put(ByteWriter& bytes, const EngineCall& call) {
   bytes.put(static_cast<CallKind>(call.index()));
-  if (const auto* request = std::get_if<Request>(&call)) put(bytes, *request);
+  if (const auto* request = std::get_if<Request>(&call)) visit(bytes, *request);
   if (const auto* id = std::get_if<RequestId>(&call)) bytes.put(*id);
 }
 
 EngineCall get_call(ByteReader& bytes) {
+  Request request;
   switch (bytes.get<CallKind>()) {
-    case CallKind::submit: return get_request(bytes);
+    case CallKind::submit: visit(bytes, request); return request;
     case CallKind::cancel: return bytes.get<RequestId>();
     case CallKind::weights_changed: break;
   }
@@ -54,8 +38,7 @@ EngineCall get_call(ByteReader& bytes) {
 
 void send(const EngineMessage& message, const EngineRanks& ranks) {
   ByteWriter bytes;
-  bytes.put(message.kind);
-  bytes.put(message.options);
+  bytes.fields(message.kind, message.options);
   for (const EngineCall& call : message.calls) put(bytes, call);
   std::string all = bytes.take();
   comm::broadcast(*ranks.all, *ranks.host, all, ranks.drawing, kCallsName);
@@ -66,8 +49,7 @@ EngineMessage receive(const EngineRanks& ranks) {
   comm::broadcast(*ranks.all, *ranks.host, all, ranks.drawing, kCallsName);
   ByteReader bytes(all);
   EngineMessage message;
-  bytes.get(message.kind);
-  bytes.get(message.options);
+  bytes.fields(message.kind, message.options);
   while (!bytes.at_end()) message.calls.push_back(get_call(bytes));
   return message;
 }
