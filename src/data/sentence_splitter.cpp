@@ -1,8 +1,8 @@
 #include "data/sentence_splitter.h"
 
 #include <algorithm>
-#include <array>
 #include <cstdint>
+#include <span>
 #include <string>
 
 #include "base/error.h"
@@ -10,40 +10,28 @@
 namespace megatron::data {
 namespace {
 
-using Word = std::string_view;
-
 // Without their final point, in lower case; each list is sorted.
-constexpr std::array kNeverEnd = {
-    Word("adm"),  Word("approx"), Word("attn"), Word("brig"), Word("ca"),     Word("capt"),
-    Word("cf"),   Word("cmdr"),   Word("col"),  Word("cpl"),  Word("dr"),     Word("e.g"),
-    Word("eg"),   Word("ex"),     Word("fr"),   Word("gen"),  Word("gov"),    Word("hon"),
-    Word("i.e"),  Word("ie"),     Word("lt"),   Word("maj"),  Word("messrs"), Word("mlle"),
-    Word("mme"),  Word("mr"),     Word("mrs"),  Word("ms"),   Word("mt"),     Word("nr"),
-    Word("pres"), Word("prof"),   Word("rep"),  Word("resp"), Word("rev"),    Word("sen"),
-    Word("sgt"),  Word("st"),     Word("supt"), Word("viz"),  Word("vs")};
-constexpr std::array kNotBeforeNumber = {
-    Word("apr"), Word("art"),  Word("aug"), Word("ch"),   Word("chap"), Word("dec"),
-    Word("eq"),  Word("feb"),  Word("fig"), Word("figs"), Word("jan"),  Word("jul"),
-    Word("jun"), Word("mar"),  Word("no"),  Word("nos"),  Word("nov"),  Word("oct"),
-    Word("p"),   Word("par"),  Word("pp"),  Word("pt"),   Word("sec"),  Word("sect"),
-    Word("sep"), Word("sept"), Word("ver"), Word("vol"),  Word("vols")};
-constexpr std::array kOpeners = {
-    Word("a"),     Word("after"), Word("all"),     Word("also"),  Word("an"),    Word("and"),
-    Word("as"),    Word("at"),    Word("but"),     Word("for"),   Word("he"),    Word("her"),
-    Word("his"),   Word("how"),   Word("however"), Word("i"),     Word("if"),    Word("in"),
-    Word("it"),    Word("its"),   Word("many"),    Word("most"),  Word("my"),    Word("no"),
-    Word("not"),   Word("on"),    Word("one"),     Word("she"),   Word("since"), Word("so"),
-    Word("some"),  Word("that"),  Word("the"),     Word("their"), Word("then"),  Word("there"),
-    Word("these"), Word("they"),  Word("this"),    Word("those"), Word("to"),    Word("we"),
-    Word("what"),  Word("when"),  Word("where"),   Word("while"), Word("who"),   Word("why"),
-    Word("with"),  Word("you")};
+constexpr std::string_view kNeverEnd[] = {
+    "adm",    "approx", "attn", "brig", "ca",  "capt", "cf",  "cmdr", "col",  "cpl",  "dr",
+    "e.g",    "eg",     "ex",   "fr",   "gen", "gov",  "hon", "i.e",  "ie",   "lt",   "maj",
+    "messrs", "mlle",   "mme",  "mr",   "mrs", "ms",   "mt",  "nr",   "pres", "prof", "rep",
+    "resp",   "rev",    "sen",  "sgt",  "st",  "supt", "viz", "vs"};
+constexpr std::string_view kNotBeforeNumber[] = {
+    "apr", "art", "aug", "ch",   "chap", "dec",  "eq",  "feb", "fig", "figs",
+    "jan", "jul", "jun", "mar",  "no",   "nos",  "nov", "oct", "p",   "par",
+    "pp",  "pt",  "sec", "sect", "sep",  "sept", "ver", "vol", "vols"};
+constexpr std::string_view kOpeners[] = {
+    "a",    "after", "all",  "also",  "an",      "and",   "as",    "at",   "but",   "for",
+    "he",   "her",   "his",  "how",   "however", "i",     "if",    "in",   "it",    "its",
+    "many", "most",  "my",   "no",    "not",     "on",    "one",   "she",  "since", "so",
+    "some", "that",  "the",  "their", "then",    "there", "these", "they", "this",  "those",
+    "to",   "we",    "what", "when",  "where",   "while", "who",   "why",  "with",  "you"};
 static_assert(std::ranges::is_sorted(kNeverEnd) && std::ranges::is_sorted(kNotBeforeNumber) &&
               std::ranges::is_sorted(kOpeners));
 
-template <class List>
-bool among(const List& list, std::string_view word) {
-  return std::ranges::binary_search(list, word);
-}
+using Words = std::span<const std::string_view>;
+
+bool among(Words list, std::string_view word) { return std::ranges::binary_search(list, word); }
 
 bool is_space(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
@@ -63,26 +51,21 @@ std::string small_letters(std::string_view word) {
 }
 
 // Length in bytes of the mark from the list that `text` has at `at`; 0 without one.
-template <size_t N>
-size_t mark_at(std::string_view text, size_t at, const std::array<std::string_view, N>& marks) {
+size_t mark_at(std::string_view text, size_t at, Words marks) {
   for (const std::string_view mark : marks)
     if (text.substr(at, mark.size()) == mark) return mark.size();
   return 0;
 }
 
-using Mark = std::string_view;
-constexpr std::array kEnds = {Mark("."), Mark("!"), Mark("?"), Mark("\u2026")};
-constexpr std::array kWideEnds = {Mark("\u3002"), Mark("\uff01"), Mark("\uff1f"), Mark("\uff61")};
-constexpr std::array kClosing = {Mark("\""),     Mark("'"),      Mark(")"),      Mark("]"),
-                                 Mark("}"),      Mark("\u2019"), Mark("\u201d"), Mark("\u00bb"),
-                                 Mark("\u203a"), Mark("\u300d"), Mark("\u300f"), Mark("\u3011"),
-                                 Mark("\u3009"), Mark("\u300b"), Mark("\uff09")};
-constexpr std::array kOpening = {Mark("\""),     Mark("'"),      Mark("("),      Mark("["),
-                                 Mark("{"),      Mark("\u2018"), Mark("\u201c"), Mark("\u00ab"),
-                                 Mark("\u2039"), Mark("\u2013"), Mark("\u2014"), Mark("-")};
+constexpr std::string_view kEnds[] = {".", "!", "?", "\u2026"};
+constexpr std::string_view kWideEnds[] = {"\u3002", "\uff01", "\uff1f", "\uff61"};
+constexpr std::string_view kClosing[] = {"\"",     "'",      ")",      "]",      "}",
+                                         "\u2019", "\u201d", "\u00bb", "\u203a", "\u300d",
+                                         "\u300f", "\u3011", "\u3009", "\u300b", "\uff09"};
+constexpr std::string_view kOpening[] = {"\"",     "'",      "(",      "[",      "{",      "\u2018",
+                                         "\u201c", "\u00ab", "\u2039", "\u2013", "\u2014", "-"};
 
-template <size_t N>
-size_t skip_marks(std::string_view text, size_t at, const std::array<std::string_view, N>& marks) {
+size_t skip_marks(std::string_view text, size_t at, Words marks) {
   while (const size_t bytes = mark_at(text, at, marks)) at += bytes;
   return at;
 }
