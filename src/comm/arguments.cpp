@@ -9,34 +9,29 @@ namespace megatron::comm {
 
 namespace {
 
-void check_pair(const Tensor& in, const Tensor& out) {
-  MG_ASSERT(in.defined() && out.defined() && in.is_contiguous() && out.is_contiguous());
-  MG_ASSERT(in.dtype() == out.dtype());
+void check_counts(std::span<const int64_t> counts, int64_t rows, int size) {
+  MG_ASSERT(static_cast<int>(counts.size()) == size);
+  MG_ASSERT(std::all_of(counts.begin(), counts.end(), [](int64_t n) { return n >= 0; }));
+  MG_ASSERT(std::accumulate(counts.begin(), counts.end(), int64_t{0}) == rows);
 }
 
 }  // namespace
 
-void check_all_gather(const Tensor& in, const Tensor& out, int size) {
-  check_pair(in, out);
-  MG_ASSERT(out.elements() == size * in.elements());
-}
-
-void check_reduce_scatter(const Tensor& in, const Tensor& out, int size) {
-  check_pair(in, out);
-  MG_ASSERT(in.elements() == size * out.elements());
-}
-
-void check_all_to_all(const Tensor& in, const Tensor& out, std::span<const int64_t> send_counts,
-                      std::span<const int64_t> receive_counts, int size) {
-  check_pair(in, out);
-  MG_ASSERT(in.rank() >= 1 && out.rank() >= 1 && row_bytes(in) == row_bytes(out));
-  for (const auto counts : {send_counts, receive_counts}) {
-    MG_ASSERT(static_cast<int>(counts.size()) == size);
-    MG_ASSERT(std::all_of(counts.begin(), counts.end(), [](int64_t n) { return n >= 0; }));
+void check_call(const GroupCall& c, int size) {
+  MG_ASSERT(c.in.defined() && c.in.is_contiguous());
+  if (!c.out.defined()) {
+    MG_ASSERT(c.operation == Operation::all_reduce || (c.peer >= 0 && c.peer < size));
+    return;
   }
-  MG_ASSERT(std::accumulate(send_counts.begin(), send_counts.end(), int64_t{0}) == in.size(0));
-  MG_ASSERT(std::accumulate(receive_counts.begin(), receive_counts.end(), int64_t{0}) ==
-            out.size(0));
+  MG_ASSERT(c.out.is_contiguous() && c.in.dtype() == c.out.dtype());
+  switch (c.operation) {
+    case Operation::all_gather: MG_ASSERT(c.out.elements() == size * c.in.elements()); break;
+    case Operation::reduce_scatter: MG_ASSERT(c.in.elements() == size * c.out.elements()); break;
+    default:
+      MG_ASSERT(c.in.rank() >= 1 && c.out.rank() >= 1 && row_bytes(c.in) == row_bytes(c.out));
+      check_counts(c.send_counts, c.in.size(0), size);
+      check_counts(c.receive_counts, c.out.size(0), size);
+  }
 }
 
 int64_t row_bytes(const Tensor& tensor) {

@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/function_ref.h"
 #include "comm/call_time.h"
+#include "comm/wrapped_group.h"
 
 namespace megatron::comm {
 
@@ -19,15 +20,25 @@ namespace {
 // Number of polls before a thread sleeps. Each yields the core.
 constexpr int kLooks = 64;
 
-enum class Kind { all_reduce, all_gather, reduce_scatter, all_to_all, broadcast, send, recv };
+// A call with what it refers to.
+struct KeptCall {
+  explicit KeptCall(GroupCall given)
+      : call(std::move(given)),
+        name(call.name),
+        send_counts(call.send_counts.begin(), call.send_counts.end()),
+        receive_counts(call.receive_counts.begin(), call.receive_counts.end()) {
+    call.name = name;
+    call.send_counts = send_counts;
+    call.receive_counts = receive_counts;
+  }
+  KeptCall(const KeptCall&) = delete;
+  KeptCall& operator=(const KeptCall&) = delete;
 
-struct Call {
-  Kind kind = Kind::all_reduce;
-  Tensor in, out;
-  Reduce op = Reduce::sum;
-  int peer = -1;  // root, to or from
-  std::vector<int64_t> send_counts, receive_counts;
-  std::string name;
+  GroupCall call;
+
+ private:
+  const std::string name;
+  const std::vector<int64_t> send_counts, receive_counts;
 };
 
 class Ticket;
@@ -46,8 +57,8 @@ struct Shared {
 
 class Ticket final : public Event::State {
  public:
-  Ticket(std::shared_ptr<Shared> shared, Call call)
-      : call(std::move(call)), shared_(std::move(shared)) {}
+  Ticket(std::shared_ptr<Shared> shared, GroupCall call)
+      : kept_(std::move(call)), shared_(std::move(shared)) {}
 
   bool reached() override { return over_.load(std::memory_order_acquire); }
 
@@ -73,7 +84,7 @@ class Ticket final : public Event::State {
 
   // Called on the caller's thread after the call has ended. The Work keeps the tensors as long as
   // the caller keeps it.
-  void release() { call.in = call.out = Tensor(); }
+  void release() { kept_.call.in = kept_.call.out = Tensor(); }
 
   // Called with the lock held.
   void end(std::exception_ptr failure) {
@@ -81,17 +92,18 @@ class Ticket final : public Event::State {
     over_.store(true, std::memory_order_release);
   }
 
-  Call call;
+  const GroupCall& call() const { return kept_.call; }
 
  private:
+  KeptCall kept_;
   const std::shared_ptr<Shared> shared_;
   std::exception_ptr failure_;
   std::atomic<bool> over_ = false;
 };
 
-class AsyncGroup final : public Group {
+class AsyncGroup final : public WrappedGroup {
  public:
-  explicit AsyncGroup(std::unique_ptr<Group> group) : group_(std::move(group)) {}
+  using WrappedGroup::WrappedGroup;
 
   ~AsyncGroup() override {
     if (!thread_.joinable()) return;
@@ -100,99 +112,43 @@ class AsyncGroup final : public Group {
       shared_->closed = true;
     }
     // Other ranks may never reach the calls that still wait here.
-    if (std::uncaught_exceptions() > exceptions_ && !last_->reached()) group_->give_up();
+    if (std::uncaught_exceptions() > exceptions_ && !last_->reached()) group_.give_up();
     shared_->given.notify_one();
     thread_.join();
     shared_->over.clear();  // completed operations, which own what owns them
   }
 
-  int rank() const override { return group_->rank(); }
-  int size() const override { return group_->size(); }
-
-  Work all_reduce(Tensor t, Reduce op, Stream& stream, std::string_view call) override {
-    if (at_once(stream)) return group_->all_reduce(std::move(t), op, stream, call);
-    return hand_over({.kind = Kind::all_reduce, .in = std::move(t), .op = op}, stream, call);
-  }
-
-  Work all_gather(Tensor in, Tensor out, Stream& stream, std::string_view call) override {
-    if (at_once(stream)) return group_->all_gather(std::move(in), std::move(out), stream, call);
-    return hand_over({.kind = Kind::all_gather, .in = std::move(in), .out = std::move(out)}, stream,
-                     call);
-  }
-
-  Work reduce_scatter(Tensor in, Tensor out, Reduce op, Stream& stream,
-                      std::string_view call) override {
-    if (at_once(stream))
-      return group_->reduce_scatter(std::move(in), std::move(out), op, stream, call);
-    return hand_over(
-        {.kind = Kind::reduce_scatter, .in = std::move(in), .out = std::move(out), .op = op},
-        stream, call);
-  }
-
-  Work all_to_all(Tensor in, Tensor out, std::span<const int64_t> send_counts,
-                  std::span<const int64_t> receive_counts, Stream& stream,
-                  std::string_view call) override {
-    if (at_once(stream))
-      return group_->all_to_all(std::move(in), std::move(out), send_counts, receive_counts, stream,
-                                call);
-    return hand_over({.kind = Kind::all_to_all,
-                      .in = std::move(in),
-                      .out = std::move(out),
-                      .send_counts = {send_counts.begin(), send_counts.end()},
-                      .receive_counts = {receive_counts.begin(), receive_counts.end()}},
-                     stream, call);
-  }
-
-  Work broadcast(Tensor t, int root, Stream& stream, std::string_view call) override {
-    if (at_once(stream)) return group_->broadcast(std::move(t), root, stream, call);
-    return hand_over({.kind = Kind::broadcast, .in = std::move(t), .peer = root}, stream, call);
-  }
-
-  Work send(Tensor t, int to, Stream& stream, std::string_view call) override {
-    if (at_once(stream)) return group_->send(std::move(t), to, stream, call);
-    return hand_over({.kind = Kind::send, .in = std::move(t), .peer = to}, stream, call);
-  }
-
-  Work recv(Tensor t, int from, Stream& stream, std::string_view call) override {
-    if (at_once(stream)) return group_->recv(std::move(t), from, stream, call);
-    return hand_over({.kind = Kind::recv, .in = std::move(t), .peer = from}, stream, call);
+  Work make(GroupCall call, Stream& stream) override {
+    if (immediate() || !stream.device().has_data()) return group_.make(std::move(call), stream);
+    return hand_over(std::move(call), stream);
   }
 
   void barrier(std::string_view call) override {
     wait_for_all();
-    group_->barrier(call);
+    group_.barrier(call);
   }
 
   std::unique_ptr<Group> split(int color, int key, int members) override {
     wait_for_all();
-    return group_->split(color, key, members);
+    return group_.split(color, key, members);
   }
 
   void set_name(std::string_view name) override {
     wait_for_all();
-    group_->set_name(name);
+    group_.set_name(name);
   }
 
   // Time that the caller waited, without the time that overlapped with its compute.
   double seconds() const override {
     const std::lock_guard lock(shared_->mutex);
-    return thread_.joinable() ? shared_->waited : group_->seconds();
+    return thread_.joinable() ? shared_->waited : group_.seconds();
   }
 
-  bool immediate() const override { return group_->immediate(); }
-  void give_up() override { group_->give_up(); }
-  Doing* doing() override { return group_->doing(); }
-  Member* member() override { return group_->member(); }
-
  private:
-  bool at_once(Stream& stream) const { return group_->immediate() || !stream.device().has_data(); }
-
-  Work hand_over(Call call, Stream& stream, std::string_view name) {
+  Work hand_over(GroupCall call, Stream& stream) {
     stream.synchronize();
     if (!thread_.joinable()) start(stream);
-    call.name = name;
-    std::vector<Tensor> keep = {call.in};
-    if (call.out.defined()) keep.push_back(call.out);
+    std::vector<Tensor> keep = call.tensors();
     last_ = std::make_shared<Ticket>(shared_, std::move(call));
     std::vector<std::shared_ptr<Ticket>> over;
     {
@@ -229,7 +185,7 @@ class AsyncGroup final : public Group {
       std::exception_ptr failure = shared_->failure;
       if (failure == nullptr) {
         lock.unlock();
-        failure = failure_of(ticket->call);
+        failure = failure_of(ticket->call());
         lock.lock();
         shared_->failure = failure;
       }
@@ -240,32 +196,15 @@ class AsyncGroup final : public Group {
     }
   }
 
-  std::exception_ptr failure_of(const Call& call) {
+  std::exception_ptr failure_of(const GroupCall& call) {
     try {
-      make(call).wait(*stream_);
+      group_.make(call, *stream_).wait(*stream_);
       return nullptr;
     } catch (...) {
       return std::current_exception();
     }
   }
 
-  Work make(const Call& c) {
-    Stream& stream = *stream_;
-    switch (c.kind) {
-      case Kind::all_reduce: return group_->all_reduce(c.in, c.op, stream, c.name);
-      case Kind::all_gather: return group_->all_gather(c.in, c.out, stream, c.name);
-      case Kind::reduce_scatter: return group_->reduce_scatter(c.in, c.out, c.op, stream, c.name);
-      case Kind::all_to_all:
-        return group_->all_to_all(c.in, c.out, c.send_counts, c.receive_counts, stream, c.name);
-      case Kind::broadcast: return group_->broadcast(c.in, c.peer, stream, c.name);
-      case Kind::send: return group_->send(c.in, c.peer, stream, c.name);
-      case Kind::recv: return group_->recv(c.in, c.peer, stream, c.name);
-    }
-    MG_ASSERT(false);
-    return {};
-  }
-
-  const std::unique_ptr<Group> group_;
   const std::shared_ptr<Shared> shared_ = std::make_shared<Shared>();
   const int exceptions_ = std::uncaught_exceptions();
   std::shared_ptr<Ticket> last_;

@@ -2,6 +2,9 @@
 
 #include <fmt/core.h>
 
+#include <utility>
+
+#include "comm/arguments.h"
 #include "comm/reduce.h"
 
 namespace megatron::comm {
@@ -15,7 +18,27 @@ std::string number_text(const CallHeader& h) {
   return fmt::format("{} {} of '{}'", kind, h.number, h.group);
 }
 
+// Bytes that do not depend on the rank.
+int64_t common_bytes(const GroupCall& c) {
+  if (c.operation == Operation::all_to_all) return row_bytes(c.in);
+  return (c.operation == Operation::reduce_scatter ? c.out : c.in).bytes();
+}
+
 }  // namespace
+
+CallHeader header_of(const GroupCall& c, std::string text) {
+  text.assign(c.name);
+  return {.operation = name(c.operation),
+          .call = std::move(text),
+          .type = c.in.dtype(),
+          .bytes = common_bytes(c),
+          .op = c.op,
+          .root = c.operation == Operation::broadcast ? c.peer : -1,
+          .has_data = c.in.device().has_data(),
+          .send_counts = c.send_counts,
+          .receive_counts = c.receive_counts,
+          .group = {}};
+}
 
 std::string short_text(const CallHeader& h) {
   const std::string number = number_text(h);

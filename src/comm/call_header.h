@@ -26,6 +26,9 @@ struct CallHeader {
   int64_t number = 0;
 };
 
+// Header of a call on tensors. Its counts are the call's own. text: memory for its name.
+CallHeader header_of(const GroupCall& call, std::string text = {});
+
 // Formats "all_reduce 'loss' (call 12 of 'tp', 8 bytes of f32, sum)".
 std::string describe(const CallHeader& header);
 // Formats "all_reduce 'loss' (call 12 of 'tp')".

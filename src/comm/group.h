@@ -28,6 +28,32 @@ struct Work {
   void wait(Stream& stream) const { stream.wait(done); }
 };
 
+enum class Operation : uint32_t {
+  all_reduce,
+  all_gather,
+  reduce_scatter,
+  all_to_all,
+  broadcast,
+  send,
+  recv
+};
+std::string_view name(Operation operation);
+
+// The arguments of one call of a group.
+struct GroupCall {
+  Operation operation = Operation::all_reduce;
+  std::string_view name;
+  Tensor in, out;  // out: undefined where `in` is the only tensor
+  Reduce op = Reduce::sum;
+  int peer = -1;                                         // root, to or from
+  std::span<const int64_t> send_counts, receive_counts;  // of all_to_all
+
+  bool reduces() const {
+    return operation == Operation::all_reduce || operation == Operation::reduce_scatter;
+  }
+  std::vector<Tensor> tensors() const;
+};
+
 // Every rank of a group makes the same calls in the same order, with equal shapes and types. Each
 // call has a name for reports of hangs and mismatches: a call whose name, bytes or type differ
 // between ranks throws Error on every rank, naming both. Reductions add in rank order, in f32 (f64
@@ -41,21 +67,21 @@ class Group {
   virtual int size() const = 0;
 
   // In place.
-  virtual Work all_reduce(Tensor t, Reduce op, Stream& stream, std::string_view call) = 0;
+  Work all_reduce(Tensor t, Reduce op, Stream& stream, std::string_view call);
   // in [n...], out [size * n...]: the ranks' tensors in rank order.
-  virtual Work all_gather(Tensor in, Tensor out, Stream& stream, std::string_view call) = 0;
+  Work all_gather(Tensor in, Tensor out, Stream& stream, std::string_view call);
   // in [size * n...], out [n...]: rank r gets the reduction of all ranks' block r.
-  virtual Work reduce_scatter(Tensor in, Tensor out, Reduce op, Stream& stream,
-                              std::string_view call) = 0;
+  Work reduce_scatter(Tensor in, Tensor out, Reduce op, Stream& stream, std::string_view call);
   // Rows of in are sent to the ranks in order, send_counts[r] rows to rank r; out receives
   // receive_counts[r] rows from rank r, in rank order.
-  virtual Work all_to_all(Tensor in, Tensor out, std::span<const int64_t> send_counts,
-                          std::span<const int64_t> receive_counts, Stream& stream,
-                          std::string_view call) = 0;
-  virtual Work broadcast(Tensor t, int root, Stream& stream, std::string_view call) = 0;
+  Work all_to_all(Tensor in, Tensor out, std::span<const int64_t> send_counts,
+                  std::span<const int64_t> receive_counts, Stream& stream, std::string_view call);
+  Work broadcast(Tensor t, int root, Stream& stream, std::string_view call);
   // Messages between two ranks arrive in the order they were sent.
-  virtual Work send(Tensor t, int to, Stream& stream, std::string_view call) = 0;
-  virtual Work recv(Tensor t, int from, Stream& stream, std::string_view call) = 0;
+  Work send(Tensor t, int to, Stream& stream, std::string_view call);
+  Work recv(Tensor t, int from, Stream& stream, std::string_view call);
+  // Any of these.
+  virtual Work make(GroupCall call, Stream& stream) = 0;
   virtual void barrier(std::string_view call) = 0;
   // Collective: ranks of one colour form a new group, ordered by (key, rank). members: number of
   // ranks with this rank's colour; throws InternalError if it is wrong.

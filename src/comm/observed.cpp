@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 #include "comm/traffic.h"
+#include "comm/wrapped_group.h"
 
 namespace megatron::comm {
 namespace {
@@ -55,58 +56,20 @@ class Notifier {
 
 // A failed call is not reported, since it may have moved nothing. split() is not reported either,
 // since it moves no tensor.
-class Observed final : public Group {
+class Observed final : public WrappedGroup {
  public:
   Observed(Group& group, std::shared_ptr<Notifier> notifier)
-      : group_(group), notifier_(std::move(notifier)) {}
+      : WrappedGroup(group), notifier_(std::move(notifier)) {}
   Observed(std::unique_ptr<Group> group, std::shared_ptr<Notifier> notifier)
-      : owned_(std::move(group)), group_(*owned_), notifier_(std::move(notifier)) {}
+      : WrappedGroup(std::move(group)), notifier_(std::move(notifier)) {}
   ~Observed() override {
     if (std::uncaught_exceptions() == 0) notifier_->tell_kept();
   }
 
-  int rank() const override { return group_.rank(); }
-  int size() const override { return group_.size(); }
-
-  Work all_reduce(Tensor t, Reduce op, Stream& stream, std::string_view call) override {
-    return reported("all_reduce", call, t.bytes(),
-                    [&] { return group_.all_reduce(std::move(t), op, stream, call); });
-  }
-
-  Work all_gather(Tensor in, Tensor out, Stream& stream, std::string_view call) override {
-    return reported("all_gather", call, std::max(in.bytes(), out.bytes()),
-                    [&] { return group_.all_gather(std::move(in), std::move(out), stream, call); });
-  }
-
-  Work reduce_scatter(Tensor in, Tensor out, Reduce op, Stream& stream,
-                      std::string_view call) override {
-    return reported("reduce_scatter", call, std::max(in.bytes(), out.bytes()), [&] {
-      return group_.reduce_scatter(std::move(in), std::move(out), op, stream, call);
-    });
-  }
-
-  Work all_to_all(Tensor in, Tensor out, std::span<const int64_t> send_counts,
-                  std::span<const int64_t> receive_counts, Stream& stream,
-                  std::string_view call) override {
-    return reported("all_to_all", call, std::max(in.bytes(), out.bytes()), [&] {
-      return group_.all_to_all(std::move(in), std::move(out), send_counts, receive_counts, stream,
-                               call);
-    });
-  }
-
-  Work broadcast(Tensor t, int root, Stream& stream, std::string_view call) override {
-    return reported("broadcast", call, t.bytes(),
-                    [&] { return group_.broadcast(std::move(t), root, stream, call); });
-  }
-
-  Work send(Tensor t, int to, Stream& stream, std::string_view call) override {
-    return reported("send", call, t.bytes(),
-                    [&] { return group_.send(std::move(t), to, stream, call); });
-  }
-
-  Work recv(Tensor t, int from, Stream& stream, std::string_view call) override {
-    return reported("recv", call, t.bytes(),
-                    [&] { return group_.recv(std::move(t), from, stream, call); });
+  Work make(GroupCall c, Stream& stream) override {
+    const int64_t bytes = std::max(c.in.bytes(), c.out.defined() ? c.out.bytes() : 0);
+    return reported(name(c.operation), c.name, bytes,
+                    [&] { return group_.make(std::move(c), stream); });
   }
 
   void barrier(std::string_view call) override {
@@ -121,15 +84,11 @@ class Observed final : public Group {
     return std::make_unique<Observed>(group_.split(color, key, members), notifier_);
   }
 
-  void set_name(std::string_view name) override { group_.set_name(name); }
-  bool immediate() const override { return group_.immediate(); }
-  void give_up() override { group_.give_up(); }
-  Doing* doing() override { return group_.doing(); }
+  double seconds() const override { return seconds_; }
   bool queued() const override { return group_.queued(); }
   void queued_again(Stream& stream, std::string_view call) override {
     group_.queued_again(stream, call);
   }
-  Member* member() override { return group_.member(); }
 
  private:
   // Adds the wrapped group's seconds of a call to this group's, also if the call throws.
@@ -159,8 +118,6 @@ class Observed final : public Group {
     return work;
   }
 
-  std::unique_ptr<Group> owned_;
-  Group& group_;
   std::shared_ptr<Notifier> notifier_;
 };
 

@@ -65,8 +65,7 @@ class World {
 
 // One rank's arguments of a collective call.
 struct Entry : CallHeader {
-  const std::byte* in = nullptr;
-  std::byte* out = nullptr;
+  std::byte* data = nullptr;  // of the call's `in`
   int color = 0, key = 0;
   std::shared_ptr<SharedGroup> part;  // of split: the new group, created by its first rank
 };

@@ -15,40 +15,9 @@ class Simulated final : public Group {
   int rank() const override { return rank_; }
   int size() const override { return size_; }
 
-  Work all_reduce(Tensor t, Reduce, Stream&, std::string_view) override {
-    MG_ASSERT(t.is_contiguous());
-    return done({std::move(t)});
-  }
-
-  Work all_gather(Tensor in, Tensor out, Stream&, std::string_view) override {
-    check_all_gather(in, out, size_);
-    return done({std::move(in), std::move(out)});
-  }
-
-  Work reduce_scatter(Tensor in, Tensor out, Reduce, Stream&, std::string_view) override {
-    check_reduce_scatter(in, out, size_);
-    return done({std::move(in), std::move(out)});
-  }
-
-  Work all_to_all(Tensor in, Tensor out, std::span<const int64_t> send_counts,
-                  std::span<const int64_t> receive_counts, Stream&, std::string_view) override {
-    check_all_to_all(in, out, send_counts, receive_counts, size_);
-    return done({std::move(in), std::move(out)});
-  }
-
-  Work broadcast(Tensor t, int root, Stream&, std::string_view) override {
-    MG_ASSERT(t.is_contiguous() && is_rank(root));
-    return done({std::move(t)});
-  }
-
-  Work send(Tensor t, int to, Stream&, std::string_view) override {
-    MG_ASSERT(t.is_contiguous() && is_rank(to));
-    return done({std::move(t)});
-  }
-
-  Work recv(Tensor t, int from, Stream&, std::string_view) override {
-    MG_ASSERT(t.is_contiguous() && is_rank(from));
-    return done({std::move(t)});
+  Work make(GroupCall c, Stream&) override {
+    check_call(c, size_);
+    return {Event(), c.tensors()};
   }
 
   void barrier(std::string_view) override {}
@@ -62,9 +31,6 @@ class Simulated final : public Group {
   }
 
  private:
-  bool is_rank(int rank) const { return rank >= 0 && rank < size_; }
-  static Work done(std::vector<Tensor> keep) { return {Event(), std::move(keep)}; }
-
   int rank_, size_;
 };
 

@@ -15,59 +15,17 @@ class Single final : public Group {
   int rank() const override { return 0; }
   int size() const override { return 1; }
 
-  Work all_reduce(Tensor t, Reduce, Stream&, std::string_view) override {
-    return done({std::move(t)});
-  }
-
-  Work all_gather(Tensor in, Tensor out, Stream& stream, std::string_view) override {
+  Work make(GroupCall c, Stream& stream) override {
     const CallTime time(seconds_);
-    check_all_gather(in, out, 1);
-    return copy(std::move(in), std::move(out), stream);
-  }
-
-  Work reduce_scatter(Tensor in, Tensor out, Reduce, Stream& stream, std::string_view) override {
-    const CallTime time(seconds_);
-    check_reduce_scatter(in, out, 1);
-    return copy(std::move(in), std::move(out), stream);
-  }
-
-  Work all_to_all(Tensor in, Tensor out, std::span<const int64_t> send_counts,
-                  std::span<const int64_t> receive_counts, Stream& stream,
-                  std::string_view) override {
-    const CallTime time(seconds_);
-    check_all_to_all(in, out, send_counts, receive_counts, 1);
-    return copy(std::move(in), std::move(out), stream);
-  }
-
-  Work broadcast(Tensor t, int root, Stream&, std::string_view) override {
-    MG_ASSERT(root == 0);
-    return done({std::move(t)});
-  }
-
-  Work send(Tensor t, int to, Stream& stream, std::string_view call) override {
-    const CallTime time(seconds_);
-    MG_ASSERT(to == 0 && t.is_contiguous());
-    stream.synchronize();
-    Message message = mailbox_.take_spare(t);
-    pack(t, call, message);
-    mailbox_.push(std::move(message));
-    return done({std::move(t)});
-  }
-
-  Work recv(Tensor t, int from, Stream& stream, std::string_view call) override {
-    const CallTime time(seconds_);
-    MG_ASSERT(from == 0 && t.is_contiguous());
-    MG_CHECK(!mailbox_.empty(), "rank 0 waits for '{}' from itself, but sent nothing", call);
-    stream.synchronize();
-    Message message = mailbox_.pop();
-    const std::string wrong = mismatch(
-        message,
-        {.operation = "recv", .call = std::string(call), .type = t.dtype(), .bytes = t.bytes()}, 0,
-        0);
-    MG_CHECK(wrong.empty(), "{}", wrong);
-    unpack(message, t);
-    mailbox_.give_back(std::move(message));
-    return done({std::move(t)});
+    if (c.operation == Operation::all_reduce) return done(c);
+    check_call(c, 1);
+    switch (c.operation) {
+      case Operation::broadcast: break;
+      case Operation::send: send_to_itself(c, stream); break;
+      case Operation::recv: receive_from_itself(c, stream); break;
+      default: copy(c.in, c.out, stream);
+    }
+    return done(c);
   }
 
   void barrier(std::string_view) override {}
@@ -78,14 +36,30 @@ class Single final : public Group {
   }
 
  private:
-  static Work done(std::vector<Tensor> keep) { return {Event(), std::move(keep)}; }
+  static Work done(const GroupCall& c) { return {Event(), c.tensors()}; }
 
-  static Work copy(Tensor in, Tensor out, Stream& stream) {
+  static void copy(const Tensor& in, const Tensor& out, Stream& stream) {
     stream.synchronize();
     const std::byte* from = host_data(in);
     std::byte* to = host_data(out);
     if (from != nullptr && from != to) std::memmove(to, from, static_cast<size_t>(in.bytes()));
-    return done({std::move(in), std::move(out)});
+  }
+
+  void send_to_itself(const GroupCall& c, Stream& stream) {
+    stream.synchronize();
+    Message message = mailbox_.take_spare(c.in);
+    pack(c.in, c.name, message);
+    mailbox_.push(std::move(message));
+  }
+
+  void receive_from_itself(GroupCall& c, Stream& stream) {
+    MG_CHECK(!mailbox_.empty(), "rank 0 waits for '{}' from itself, but sent nothing", c.name);
+    stream.synchronize();
+    Message message = mailbox_.pop();
+    const std::string wrong = mismatch(message, header_of(c), 0, 0);
+    MG_CHECK(wrong.empty(), "{}", wrong);
+    unpack(message, c.in);
+    mailbox_.give_back(std::move(message));
   }
 
   Mailbox mailbox_;

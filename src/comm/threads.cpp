@@ -34,115 +34,34 @@ class ThreadGroup final : public Group, public Member {
   int rank() const override { return rank_; }
   int size() const override { return shared_->size(); }
 
-  Work all_reduce(Tensor t, Reduce op, Stream& stream, std::string_view call) override {
+  Work make(GroupCall c, Stream& stream) override {
     const CallTime time(seconds_);
-    MG_ASSERT(t.is_contiguous());
-    Entry& mine = enter("all_reduce", call, t, t.bytes());
-    mine.op = op;
-    mine.out = host_data(t);
-    meet(stream, [&] {
-      pointers();
-      const int64_t n = t.elements();
-      const int64_t share = (n / size() / kSliceUnit + 1) * kSliceUnit;
-      const int64_t begin = std::min(n, rank_ * share);
-      // The last rank's slice ends at n, since size * share >= n.
-      reduce(sources_, destinations_, t.dtype(), op, begin, std::min(n, begin + share),
-             stream.pool());
-    });
-    return done({std::move(t)});
-  }
-
-  Work all_gather(Tensor in, Tensor out, Stream& stream, std::string_view call) override {
-    const CallTime time(seconds_);
-    check_all_gather(in, out, size());
-    Entry& mine = enter("all_gather", call, in, in.bytes());
-    mine.in = host_data(in);
-    std::byte* to = host_data(out);
-    meet(stream, [&] {
-      for (int r = 0; r < size(); ++r) copy(to + r * in.bytes(), shared_->entry(r).in, in.bytes());
-    });
-    return done({std::move(in), std::move(out)});
-  }
-
-  Work reduce_scatter(Tensor in, Tensor out, Reduce op, Stream& stream,
-                      std::string_view call) override {
-    const CallTime time(seconds_);
-    check_reduce_scatter(in, out, size());
-    Entry& mine = enter("reduce_scatter", call, in, out.bytes());
-    mine.op = op;
-    mine.out = host_data(in);  // only this rank's block is read
-    meet(stream, [&] {
-      pointers();
-      for (auto& source : sources_)
-        source = static_cast<const std::byte*>(source) + rank_ * out.bytes();
-      void* const to = host_data(out);
-      reduce(sources_, {&to, 1}, out.dtype(), op, 0, out.elements(), stream.pool());
-    });
-    return done({std::move(in), std::move(out)});
-  }
-
-  Work all_to_all(Tensor in, Tensor out, std::span<const int64_t> send_counts,
-                  std::span<const int64_t> receive_counts, Stream& stream,
-                  std::string_view call) override {
-    const CallTime time(seconds_);
-    check_all_to_all(in, out, send_counts, receive_counts, size());
-    const int64_t row = row_bytes(in);
-    Entry& mine = enter("all_to_all", call, in, row);
-    mine.in = host_data(in);
-    mine.send_counts = send_counts;
-    mine.receive_counts = receive_counts;
-    std::byte* to = host_data(out);
-    meet(stream, [&] {
-      for (int r = 0; r < size(); ++r) {
-        const Entry& theirs = shared_->entry(r);
-        int64_t before = 0;
-        for (int i = 0; i < rank_; ++i) before += theirs.send_counts[static_cast<size_t>(i)];
-        const int64_t bytes = receive_counts[static_cast<size_t>(r)] * row;
-        copy(to, theirs.in + before * row, bytes);
-        to += bytes;
-      }
-    });
-    return done({std::move(in), std::move(out)});
-  }
-
-  Work broadcast(Tensor t, int root, Stream& stream, std::string_view call) override {
-    const CallTime time(seconds_);
-    MG_ASSERT(t.is_contiguous() && root >= 0 && root < size());
-    Entry& mine = enter("broadcast", call, t, t.bytes());
-    mine.root = root;
-    mine.in = host_data(t);
-    meet(stream, [&] { copy(host_data(t), shared_->entry(root).in, t.bytes()); });
-    return done({std::move(t)});
-  }
-
-  Work send(Tensor t, int to, Stream& stream, std::string_view call) override {
-    const CallTime time(seconds_);
-    MG_ASSERT(t.is_contiguous() && to >= 0 && to < size());
+    check_call(c, size());
     stream.synchronize();
-    shared_->send(rank_, to, t, call, record_.sent(*progress_, to));
-    return done({std::move(t)});
-  }
-
-  Work recv(Tensor t, int from, Stream& stream, std::string_view call) override {
-    const CallTime time(seconds_);
-    MG_ASSERT(t.is_contiguous() && from >= 0 && from < size());
-    stream.synchronize();
-    CallHeader header = {"recv", std::string(call), t.dtype(), t.bytes()};
-    header.has_data = t.device().has_data();
-    const OpenCall open(record_, *progress_, header, from);
-    shared_->receive(from, rank_, t, header);
-    return done({std::move(t)});
+    if (c.operation == Operation::send) {
+      shared_->send(rank_, c.peer, c.in, c.name, record_.sent(*progress_, c.peer));
+    } else if (c.operation == Operation::recv) {
+      CallHeader header = header_of(c);
+      const OpenCall open(record_, *progress_, header, c.peer);
+      shared_->receive(c.peer, rank_, c.in, header);
+    } else {
+      Entry& mine = enter(header_of(c, std::move(shared_->entry(rank_).call)));
+      mine.data = host_data(c.in);
+      const OpenCall open(record_, *progress_, mine);
+      meet([&] { make_share(c, stream.pool()); });
+    }
+    return {Event(), c.tensors()};
   }
 
   void barrier(std::string_view call) override {
     const CallTime time(seconds_);
-    const OpenCall open(record_, *progress_, enter("barrier", call));
+    const OpenCall open(record_, *progress_, enter({"barrier", std::string(call)}));
     meet([] {});
   }
 
   std::unique_ptr<Group> split(int color, int key, int members) override {
     const CallTime time(seconds_);
-    Entry& mine = enter("split", "split");
+    Entry& mine = enter({"split", "split"});
     mine.color = color;
     mine.key = key;
     const OpenCall open(record_, *progress_, mine);
@@ -187,23 +106,21 @@ class ThreadGroup final : public Group, public Member {
  private:
   int rank_of_world() const { return shared_->members()[static_cast<size_t>(rank_)]; }
 
-  Entry& enter(std::string_view operation, std::string_view call) {
+  Entry& enter(CallHeader header) {
     Entry& mine = shared_->entry(rank_);
-    std::string text = std::move(mine.call);  // the call's memory is reused
-    text.assign(call);
-    mine = Entry();
-    mine.operation = operation;
-    mine.call = std::move(text);
+    mine = Entry{std::move(header)};
     return mine;
   }
 
-  Entry& enter(std::string_view operation, std::string_view call, const Tensor& tensor,
-               int64_t bytes) {
-    Entry& mine = enter(operation, call);
-    mine.type = tensor.dtype();
-    mine.bytes = bytes;
-    mine.has_data = tensor.device().has_data();
-    return mine;
+  // This rank's share of a collective, once the entries of all are there.
+  void make_share(const GroupCall& c, ThreadPool& pool) {
+    switch (c.operation) {
+      case Operation::all_reduce: return reduce_slice(c, pool);
+      case Operation::all_gather: return gather(c);
+      case Operation::reduce_scatter: return reduce_block(c, pool);
+      case Operation::all_to_all: return take_rows(c);
+      default: copy(host_data(c.in), shared_->entry(c.peer).data, c.in.bytes());
+    }
   }
 
   // Runs this rank's share once all have arrived and agree.
@@ -221,27 +138,51 @@ class ThreadGroup final : public Group, public Member {
     MG_CHECK(wrong.empty(), "{}", wrong);
   }
 
-  void meet(Stream& stream, FunctionRef<void()> share) {
-    stream.synchronize();
-    const OpenCall open(record_, *progress_, shared_->entry(rank_));
-    meet(share);
+  void reduce_slice(const GroupCall& c, ThreadPool& pool) {
+    find_sources(0);
+    const int64_t n = c.in.elements();
+    const int64_t share = (n / size() / kSliceUnit + 1) * kSliceUnit;
+    const int64_t begin = std::min(n, rank_ * share);
+    destinations_.clear();
+    for (int r = 0; r < size(); ++r) destinations_.push_back(shared_->entry(r).data);
+    // The last rank's slice ends at n, since size * share >= n.
+    reduce(sources_, destinations_, c.in.dtype(), c.op, begin, std::min(n, begin + share), pool);
   }
 
-  // Collects the pointers that the ranks have put in `out`.
-  void pointers() {
-    sources_.clear();
-    destinations_.clear();
+  void reduce_block(const GroupCall& c, ThreadPool& pool) {
+    find_sources(rank_ * c.out.bytes());
+    void* const to = host_data(c.out);
+    reduce(sources_, {&to, 1}, c.out.dtype(), c.op, 0, c.out.elements(), pool);
+  }
+
+  void gather(const GroupCall& c) {
+    const int64_t bytes = c.in.bytes();
+    std::byte* const to = host_data(c.out);
+    for (int r = 0; r < size(); ++r) copy(to + r * bytes, shared_->entry(r).data, bytes);
+  }
+
+  void take_rows(const GroupCall& c) {
+    const int64_t row = row_bytes(c.in);
+    std::byte* to = host_data(c.out);
     for (int r = 0; r < size(); ++r) {
-      sources_.push_back(shared_->entry(r).out);
-      destinations_.push_back(shared_->entry(r).out);
+      const Entry& theirs = shared_->entry(r);
+      int64_t before = 0;
+      for (int i = 0; i < rank_; ++i) before += theirs.send_counts[static_cast<size_t>(i)];
+      const int64_t bytes = c.receive_counts[static_cast<size_t>(r)] * row;
+      copy(to, theirs.data + before * row, bytes);
+      to += bytes;
     }
+  }
+
+  // The ranks' data from this byte on.
+  void find_sources(int64_t offset) {
+    sources_.clear();
+    for (int r = 0; r < size(); ++r) sources_.push_back(shared_->entry(r).data + offset);
   }
 
   static void copy(std::byte* to, const std::byte* from, int64_t bytes) {
     if (bytes > 0 && to != from) std::memcpy(to, from, static_cast<size_t>(bytes));
   }
-
-  static Work done(std::vector<Tensor> keep) { return {Event(), std::move(keep)}; }
 
   std::shared_ptr<SharedGroup> shared_;
   int rank_;

@@ -30,128 +30,93 @@ void scale(const Tensor& t, double factor) {
   scale(t.span<float>(), factor);
 }
 
-// Makes all-reduces whose call names begin with this do nothing.
-template <const std::string_view& kCalls>
-class Unreduced final : public PassingGroup<Unreduced<kCalls>> {
+// Makes the calls of another group, as `change` makes each.
+template <auto change>
+class Changed final : public PassingGroup<Changed<change>> {
  public:
-  using Passing = PassingGroup<Unreduced>;
-  using Passing::Passing;
-  comm::Work all_reduce(Tensor t, comm::Reduce op, Stream& stream, std::string_view call) override {
-    if (call.starts_with(kCalls)) return {};
-    return Passing::all_reduce(t, op, stream, call);
+  using PassingGroup<Changed>::PassingGroup;
+  comm::Work make(comm::GroupCall call, Stream& stream) override {
+    return change(this->group_, call, stream);
   }
 };
+
+bool is(const comm::GroupCall& call, comm::Operation operation, std::string_view prefix) {
+  return call.operation == operation && call.name.starts_with(prefix);
+}
+
+// All-reduces whose names begin with this do nothing.
+template <const std::string_view& kCalls>
+comm::Work unreduced(comm::Group& group, const comm::GroupCall& call, Stream& stream) {
+  if (is(call, comm::Operation::all_reduce, kCalls)) return {};
+  return group.make(call, stream);
+}
 
 // The last stage's, which is the second of the two that hold the parameter.
-class TiedGradientTwice final : public PassingGroup<TiedGradientTwice> {
- public:
-  using PassingGroup::PassingGroup;
-  comm::Work all_reduce(Tensor t, comm::Reduce op, Stream& stream, std::string_view call) override {
-    if (call.starts_with(kTiedGradients) && rank() == 1) scale(t, 2);
-    return PassingGroup::all_reduce(t, op, stream, call);
-  }
-};
+comm::Work tied_gradient_twice(comm::Group& group, const comm::GroupCall& call, Stream& stream) {
+  if (is(call, comm::Operation::all_reduce, kTiedGradients) && group.rank() == 1) scale(call.in, 2);
+  return group.make(call, stream);
+}
 
 // The sum over data-parallel ranks divided by their number; the step divides by all tokens.
-class AveragedGradients final : public PassingGroup<AveragedGradients> {
- public:
-  using PassingGroup::PassingGroup;
-  comm::Work all_reduce(Tensor t, comm::Reduce op, Stream& stream, std::string_view call) override {
-    return averaged(PassingGroup::all_reduce(t, op, stream, call), t, stream, call);
-  }
-  comm::Work reduce_scatter(Tensor in, Tensor out, comm::Reduce op, Stream& stream,
-                            std::string_view call) override {
-    return averaged(PassingGroup::reduce_scatter(in, out, op, stream, call), out, stream, call);
-  }
-
- private:
-  comm::Work averaged(comm::Work work, const Tensor& t, Stream& stream, std::string_view call) {
-    if (!call.starts_with(kGradients)) return work;
-    work.wait(stream);
-    scale(t, 1.0 / size());
-    return {};
-  }
-};
+comm::Work averaged_gradients(comm::Group& group, const comm::GroupCall& call, Stream& stream) {
+  comm::Work work = group.make(call, stream);
+  if (!call.reduces() || !call.name.starts_with(kGradients)) return work;
+  work.wait(stream);
+  scale(call.out.defined() ? call.out : call.in, 1.0 / group.size());
+  return {};
+}
 
 // Every rank's sum of exponentials counts as often as there are ranks: the loss grows by log(TP).
-class CountedTwiceInLoss final : public PassingGroup<CountedTwiceInLoss> {
- public:
-  using PassingGroup::PassingGroup;
-  comm::Work all_gather(Tensor in, Tensor out, Stream& stream, std::string_view call) override {
-    if (call.starts_with(kLossStats)) {
-      for (int64_t token = 0; token < in.size(0); ++token)
-        scale(in.select(0, token).slice(0, 1, 1), size());
-    }
-    return PassingGroup::all_gather(in, out, stream, call);
+comm::Work counted_twice_in_loss(comm::Group& group, const comm::GroupCall& call, Stream& stream) {
+  if (is(call, comm::Operation::all_gather, kLossStats)) {
+    for (int64_t token = 0; token < call.in.size(0); ++token)
+      scale(call.in.select(0, token).slice(0, 1, 1), group.size());
   }
-};
+  return group.make(call, stream);
+}
 
 // Tokens that chose expert 0 go to expert 1, and the reverse.
-class SwappedExperts final : public PassingGroup<SwappedExperts> {
- public:
-  using PassingGroup::PassingGroup;
-  comm::Work all_gather(Tensor in, Tensor out, Stream& stream, std::string_view call) override {
-    comm::Work work = PassingGroup::all_gather(in, out, stream, call);
-    if (!call.starts_with(kExpertChoices)) return work;
-    work.wait(stream);
-    for (int32_t& expert : out.span<int32_t>())
-      if (expert <= 1) expert = 1 - expert;
-    return {};
-  }
-};
+comm::Work swapped_experts(comm::Group& group, const comm::GroupCall& call, Stream& stream) {
+  comm::Work work = group.make(call, stream);
+  if (!is(call, comm::Operation::all_gather, kExpertChoices)) return work;
+  work.wait(stream);
+  for (int32_t& expert : call.out.span<int32_t>())
+    if (expert <= 1) expert = 1 - expert;
+  return {};
+}
 
 // Every token gets the experts' result for the previous token.
-class MisplacedExpertResults final : public PassingGroup<MisplacedExpertResults> {
- public:
-  using PassingGroup::PassingGroup;
-  comm::Work reduce_scatter(Tensor in, Tensor out, comm::Reduce op, Stream& stream,
-                            std::string_view call) override {
-    comm::Work work = PassingGroup::reduce_scatter(in, out, op, stream, call);
-    return misplaced(std::move(work), out, stream, call);
-  }
-  comm::Work all_to_all(Tensor in, Tensor out, std::span<const int64_t> send_counts,
-                        std::span<const int64_t> receive_counts, Stream& stream,
-                        std::string_view call) override {
-    comm::Work work = PassingGroup::all_to_all(in, out, send_counts, receive_counts, stream, call);
-    return misplaced(std::move(work), out, stream, call);
-  }
-
- private:
-  static comm::Work misplaced(comm::Work work, const Tensor& out, Stream& stream,
-                              std::string_view call) {
-    if (call != kExpertResults || out.size(0) == 0) return work;
-    work.wait(stream);
-    const auto row = out.bytes() / out.size(0);
-    auto* begin = static_cast<std::byte*>(out.raw());
-    std::rotate(begin, begin + (out.bytes() - row), begin + out.bytes());
-    return {};
-  }
-};
+comm::Work misplaced_expert_results(comm::Group& group, const comm::GroupCall& call,
+                                    Stream& stream) {
+  comm::Work work = group.make(call, stream);
+  const Tensor& out = call.out;
+  if (call.name != kExpertResults || !out.defined() || out.size(0) == 0) return work;
+  work.wait(stream);
+  const auto row = out.bytes() / out.size(0);
+  auto* begin = static_cast<std::byte*>(out.raw());
+  std::rotate(begin, begin + (out.bytes() - row), begin + out.bytes());
+  return {};
+}
 
 // The balance loss counts the choices of a divided sequence's tokens twice.
-class ExpertLoadTwice final : public PassingGroup<ExpertLoadTwice> {
- public:
-  using PassingGroup::PassingGroup;
-  comm::Work all_reduce(Tensor t, comm::Reduce op, Stream& stream, std::string_view call) override {
-    if (call.starts_with(kExpertLoad)) scale(t, 2);
-    return PassingGroup::all_reduce(t, op, stream, call);
-  }
-  comm::Work all_gather(Tensor in, Tensor out, Stream& stream, std::string_view call) override {
-    if (call.starts_with(kExpertLoad)) scale(in, 2);
-    return PassingGroup::all_gather(in, out, stream, call);
-  }
-};
+comm::Work expert_load_twice(comm::Group& group, const comm::GroupCall& call, Stream& stream) {
+  if (is(call, comm::Operation::all_reduce, kExpertLoad) ||
+      is(call, comm::Operation::all_gather, kExpertLoad))
+    scale(call.in, 2);
+  return group.make(call, stream);
+}
 
 // The other ranks' part of a bucket stays as it was in the bucket's first gather.
 class StaleParameters final : public PassingGroup<StaleParameters> {
  public:
   using PassingGroup::PassingGroup;
-  comm::Work all_gather(Tensor in, Tensor out, Stream& stream, std::string_view call) override {
-    if (!call.starts_with(kParameters)) return PassingGroup::all_gather(in, out, stream, call);
+  comm::Work make(comm::GroupCall call, Stream& stream) override {
+    if (!is(call, comm::Operation::all_gather, kParameters)) return group_.make(call, stream);
+    const Tensor &in = call.in, &out = call.out;
     const auto bytes = static_cast<size_t>(out.bytes()), own = static_cast<size_t>(in.bytes());
-    std::vector<std::byte>& kept = first_[std::string(call)];
+    std::vector<std::byte>& kept = first_[std::string(call.name)];
     if (kept.empty()) {
-      PassingGroup::all_gather(in, out, stream, call).wait(stream);
+      group_.make(call, stream).wait(stream);
       kept.resize(bytes);
       std::memcpy(kept.data(), out.raw(), bytes);
       return {};
@@ -308,15 +273,16 @@ const std::vector<Fault>& faults() {
        [](const MatrixRow& row) {
          return shards_of(row) > 1 && row.layout.sharding == Sharding::none;
        },
-       with_group<Unreduced<kGradients>>},
+       with_group<Changed<unreduced<kGradients>>>},
       {"loss-off-by-log-tp",
        "every rank's sum of exponentials counts once per tensor-parallel rank in the loss", false,
-       [](const MatrixRow& row) { return row.layout.tp > 1; }, with_group<CountedTwiceInLoss>},
+       [](const MatrixRow& row) { return row.layout.tp > 1; },
+       with_group<Changed<counted_twice_in_loss>>},
       {"gradient-averaged-twice",
        "the sum of gradients over data-parallel ranks is divided by their number, although the "
        "step divides by the tokens of all",
        true, [](const MatrixRow& row) { return shards_of(row) > 1; },
-       with_group<AveragedGradients>},
+       with_group<Changed<averaged_gradients>>},
       {"stale-parameters", "the gather of sharded parameters moves nothing after the first time",
        false,
        [](const MatrixRow& row) {
@@ -331,21 +297,21 @@ const std::vector<Fault>& faults() {
        "under sequence parallelism the partial gradients of a norm or bias, one per "
        "tensor-parallel rank, are not summed",
        false, [](const MatrixRow& row) { return row.layout.sequence; },
-       with_group<Unreduced<kPartial>>},
+       with_group<Changed<unreduced<kPartial>>>},
       {"tied-gradient-twice", "the last stage's gradient of the tied embedding is added twice",
        false, [](const MatrixRow& row) { return row.model == 1 && ends_on_two_stages(row); },
-       with_group<TiedGradientTwice>},
+       with_group<Changed<tied_gradient_twice>>},
       {"own-expert-bias",
        "every rank moves the correction bias of its routers by the load of its own tokens alone",
-       false, divides_loads, with_group<Unreduced<kStates>>},
+       false, divides_loads, with_group<Changed<unreduced<kStates>>>},
       {"swapped-experts", "tokens of expert 0 go to expert 1, and the reverse", false, has_ep,
-       with_group<SwappedExperts>},
+       with_group<Changed<swapped_experts>>},
       {"misplaced-expert-results", "every token gets what the experts made of the one before it",
-       false, has_ep, with_group<MisplacedExpertResults>},
+       false, has_ep, with_group<Changed<misplaced_expert_results>>},
       {"expert-load-twice",
        "where sequence parallelism divides a sequence, the balance loss counts the choices of its "
        "tokens twice",
-       false, divides_sequences, with_group<ExpertLoadTwice>},
+       false, divides_sequences, with_group<Changed<expert_load_twice>>},
       {"capacity-of-all-tokens",
        "an expert's capacity is counted over the tokens of all ranks that share the experts, "
        "instead of over each sequence",

@@ -6,55 +6,24 @@
 #include <memory>
 #include <thread>
 
-#include "comm/group.h"
+#include "comm/wrapped_group.h"
 
 namespace megatron::testing {
 
 // Groups split from it delay as well.
-class Delaying final : public comm::Group {
+class Delaying final : public comm::WrappedGroup {
  public:
   using Duration = std::chrono::duration<double, std::milli>;
 
   // Takes the group over.
   Delaying(std::unique_ptr<comm::Group> group, Duration delay)
-      : owned_(std::move(group)), group_(*owned_), delay_(delay) {}
+      : WrappedGroup(std::move(group)), delay_(delay) {}
   // Borrows it.
-  Delaying(comm::Group& group, Duration delay) : group_(group), delay_(delay) {}
+  Delaying(comm::Group& group, Duration delay) : WrappedGroup(group), delay_(delay) {}
 
-  int rank() const override { return group_.rank(); }
-  int size() const override { return group_.size(); }
-
-  comm::Work all_reduce(Tensor t, comm::Reduce op, Stream& stream, std::string_view call) override {
+  comm::Work make(comm::GroupCall call, Stream& stream) override {
     pass();
-    return group_.all_reduce(std::move(t), op, stream, call);
-  }
-  comm::Work all_gather(Tensor in, Tensor out, Stream& stream, std::string_view call) override {
-    pass();
-    return group_.all_gather(std::move(in), std::move(out), stream, call);
-  }
-  comm::Work reduce_scatter(Tensor in, Tensor out, comm::Reduce op, Stream& stream,
-                            std::string_view call) override {
-    pass();
-    return group_.reduce_scatter(std::move(in), std::move(out), op, stream, call);
-  }
-  comm::Work all_to_all(Tensor in, Tensor out, std::span<const int64_t> send_counts,
-                        std::span<const int64_t> receive_counts, Stream& stream,
-                        std::string_view call) override {
-    pass();
-    return group_.all_to_all(std::move(in), std::move(out), send_counts, receive_counts, stream,
-                             call);
-  }
-  comm::Work broadcast(Tensor t, int root, Stream& stream, std::string_view call) override {
-    pass();
-    return group_.broadcast(std::move(t), root, stream, call);
-  }
-  comm::Work send(Tensor t, int to, Stream& stream, std::string_view call) override {
-    pass();
-    return group_.send(std::move(t), to, stream, call);
-  }
-  comm::Work recv(Tensor t, int from, Stream& stream, std::string_view call) override {
-    pass();
-    return group_.recv(std::move(t), from, stream, call);
+    return group_.make(std::move(call), stream);
   }
   void barrier(std::string_view call) override {
     pass();
@@ -63,15 +32,14 @@ class Delaying final : public comm::Group {
   std::unique_ptr<comm::Group> split(int color, int key, int members) override {
     return std::make_unique<Delaying>(group_.split(color, key, members), delay_);
   }
-  void set_name(std::string_view name) override { group_.set_name(name); }
-  void give_up() override { group_.give_up(); }
-  comm::Doing* doing() override { return group_.doing(); }
+  // Every call waits, so a group is treated as one of several ranks.
+  double seconds() const override { return 0; }
+  bool immediate() const override { return false; }
+  comm::Member* member() override { return nullptr; }
 
  private:
   void pass() const { std::this_thread::sleep_for(delay_); }
 
-  std::unique_ptr<comm::Group> owned_;
-  comm::Group& group_;
   const Duration delay_;
 };
 

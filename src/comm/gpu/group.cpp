@@ -19,6 +19,7 @@
 #include "comm/call_time.h"
 #include "comm/gpu/rank.h"
 #include "comm/gpu/staged.h"
+#include "comm/wrapped_group.h"
 #include "device/cuda_library.h"
 #include "device/cuda_plugin.h"
 
@@ -120,11 +121,12 @@ class Outbox {
   std::thread thread_;
 };
 
-class GpuGroup final : public Group {
+class GpuGroup final : public WrappedGroup {
  public:
-  GpuGroup(Group& host, std::shared_ptr<GpuRank> rank) : host_(host), common_(std::move(rank)) {}
+  GpuGroup(Group& host, std::shared_ptr<GpuRank> rank)
+      : WrappedGroup(host), common_(std::move(rank)) {}
   GpuGroup(std::unique_ptr<Group> host, std::shared_ptr<GpuRank> rank)
-      : own_(std::move(host)), host_(*own_), common_(std::move(rank)) {}
+      : WrappedGroup(std::move(host)), common_(std::move(rank)) {}
 
   ~GpuGroup() override {
     if (std::uncaught_exceptions() > exceptions_)
@@ -141,124 +143,18 @@ class GpuGroup final : public Group {
     }
   }
 
-  int rank() const override { return host_.rank(); }
-  int size() const override { return host_.size(); }
-
-  Work all_reduce(Tensor t, Reduce op, Stream& stream, std::string_view call) override {
-    if (passes(t)) return host_.all_reduce(std::move(t), op, stream, call);
-    MG_ASSERT(t.is_contiguous());
-    return queue(header_of("all_reduce", call, t, t.bytes(), op), stream, {t}, [&](GpuLane& lane) {
-      if (is_nccls(t.dtype(), op))
-        return lane.communicator().all_reduce(t.address(), t.elements(), t.dtype(), op,
-                                              lane.stream());
-      const int64_t element = size_of(t.dtype()), chunk = round_up(kChunk / element, kSliceUnit);
-      for (int64_t at = 0; at < t.elements(); at += chunk) {
-        const Numbers part{data(t) + at * element, std::min(chunk, t.elements() - at), t.dtype()};
-        if (part.bytes() * size() <= kSmall) reduce_all(lane, part, op);
-        else reduce_slices(lane, part, op);
-      }
-    });
+  Work make(GroupCall c, Stream& stream) override {
+    if (c.in.device().kind != DeviceKind::cuda) return group_.make(std::move(c), stream);
+    check_call(c, size());
+    switch (c.operation) {
+      case Operation::send: return send(c, stream);
+      case Operation::recv: return receive(c, stream);
+      default: return queue(c, stream);
+    }
   }
-
-  Work all_gather(Tensor in, Tensor out, Stream& stream, std::string_view call) override {
-    if (passes(in)) return host_.all_gather(std::move(in), std::move(out), stream, call);
-    check_all_gather(in, out, size());
-    return queue(
-        header_of("all_gather", call, in, in.bytes()), stream, {in, out}, [&](GpuLane& lane) {
-          lane.communicator().all_gather(in.address(), out.address(), in.bytes(), lane.stream());
-        });
-  }
-
-  Work reduce_scatter(Tensor in, Tensor out, Reduce op, Stream& stream,
-                      std::string_view call) override {
-    if (passes(in)) return host_.reduce_scatter(std::move(in), std::move(out), op, stream, call);
-    check_reduce_scatter(in, out, size());
-    return queue(header_of("reduce_scatter", call, in, out.bytes(), op), stream, {in, out},
-                 [&](GpuLane& lane) {
-                   const int64_t n = out.elements(), element = size_of(in.dtype());
-                   if (is_nccls(in.dtype(), op))
-                     return lane.communicator().reduce_scatter(in.address(), out.address(), n,
-                                                               in.dtype(), op, lane.stream());
-                   const int64_t chunk = round_up(kChunk / element / size(), kSliceUnit);
-                   for (int64_t at = 0; at < n; at += chunk) {
-                     const int64_t here = std::min(chunk, n - at);
-                     reduce_blocks(
-                         lane,
-                         [&](int r) {
-                           return Communicator::Piece{data(in) + (r * n + at) * element,
-                                                      here * element};
-                         },
-                         {data(out) + at * element, here, in.dtype()}, op);
-                   }
-                 });
-  }
-
-  Work all_to_all(Tensor in, Tensor out, std::span<const int64_t> send_counts,
-                  std::span<const int64_t> receive_counts, Stream& stream,
-                  std::string_view call) override {
-    if (passes(in))
-      return host_.all_to_all(std::move(in), std::move(out), send_counts, receive_counts, stream,
-                              call);
-    check_all_to_all(in, out, send_counts, receive_counts, size());
-    const int64_t row = row_bytes(in);
-    const auto pieces = [row](std::byte* at, std::span<const int64_t> counts) {
-      std::vector<Communicator::Piece> pieces;
-      for (const int64_t count : counts) {
-        pieces.push_back({at, count * row});
-        at += count * row;
-      }
-      return pieces;
-    };
-    // A rank without rows still takes part.
-    return queue(header_of("all_to_all", call, in, row), stream, {in, out}, [&](GpuLane& lane) {
-      lane.communicator().exchange(pieces(data(in), send_counts), pieces(data(out), receive_counts),
-                                   lane.stream());
-    });
-  }
-
-  Work broadcast(Tensor t, int root, Stream& stream, std::string_view call) override {
-    if (passes(t)) return host_.broadcast(std::move(t), root, stream, call);
-    MG_ASSERT(t.is_contiguous() && root >= 0 && root < size());
-    CallHeader header = header_of("broadcast", call, t, t.bytes());
-    header.root = root;
-    return queue(std::move(header), stream, {t}, [&](GpuLane& lane) {
-      lane.communicator().broadcast(t.address(), t.bytes(), root, lane.stream());
-    });
-  }
-
-  Work send(Tensor t, int to, Stream& stream, std::string_view call) override {
-    if (passes(t)) return host_.send(std::move(t), to, stream, call);
-    const CallTime time(seconds_);
-    MG_ASSERT(t.is_contiguous() && to >= 0 && to < size() && to != rank());
-    MG_ASSERT(!stream.recording());
-    begin(stream, call);
-    member()->record().sent(*member()->progress(), to);
-    if (t.bytes() == 0) return {{}, {std::move(t)}};
-    Outbox& box = outbox(to);
-    const Tensor letter = Tensor::empty(box.arena(), t.shape(), t.dtype(), "message");
-    cuda_plugin().copy(letter.address(), t.address(), t.bytes(), stream);
-    const Event copied = stream.record();
-    box.post(letter, copied);
-    return {copied, {std::move(t)}};
-  }
-
-  Work recv(Tensor t, int from, Stream& stream, std::string_view call) override {
-    if (passes(t)) return host_.recv(std::move(t), from, stream, call);
-    const CallTime time(seconds_);
-    MG_ASSERT(t.is_contiguous() && from >= 0 && from < size() && from != rank());
-    MG_ASSERT(!stream.recording());
-    begin(stream, call);
-    if (t.bytes() == 0) return {{}, {std::move(t)}};
-    auto open = call_of(header_of("recv", call, t, t.bytes()), from);
-    return queue_on(inbox(from), std::move(open), stream, {t}, [&](GpuLane& lane) {
-      lane.communicator().receive(t.address(), t.bytes(), 0, lane.stream());
-    });
-  }
-
-  void barrier(std::string_view call) override { host_.barrier(call); }
 
   std::unique_ptr<Group> split(int color, int key, int members) override {
-    auto part = host_.split(color, key, members);
+    auto part = group_.split(color, key, members);
     if (part->size() == 1) return staged(std::move(part));
     return std::make_unique<GpuGroup>(std::move(part), common_);
   }
@@ -268,9 +164,9 @@ class GpuGroup final : public Group {
       lane_->stream().synchronize();
       lane_->release_completed();
     }
-    host_.set_name(name);
+    group_.set_name(name);
   }
-  double seconds() const override { return seconds_ + host_.seconds(); }
+  double seconds() const override { return seconds_ + group_.seconds(); }
   bool queued() const override { return true; }
   void queued_again(Stream& stream, std::string_view call) override {
     if (lane_ == nullptr) return;
@@ -279,11 +175,9 @@ class GpuGroup final : public Group {
     lane_->add(stream.record(), call_of({"CUDA graph", std::string(call)}, -1), {});
   }
   void give_up() override {
-    host_.give_up();
+    group_.give_up();
     common_->give_up(fmt::format("rank {} failed", rank()));
   }
-  Doing* doing() override { return host_.doing(); }
-  Member* member() override { return host_.member(); }
 
  private:
   struct Numbers {
@@ -294,14 +188,70 @@ class GpuGroup final : public Group {
   };
   using Pieces = std::vector<Communicator::Piece>;
 
-  static bool passes(const Tensor& t) { return t.device().kind != DeviceKind::cuda; }
   static std::byte* data(const Tensor& t) { return static_cast<std::byte*>(t.address()); }
 
-  static CallHeader header_of(std::string_view operation, std::string_view call, const Tensor& t,
-                              int64_t bytes, Reduce op = Reduce::sum) {
-    CallHeader header = {operation, std::string(call), t.dtype(), bytes};
-    header.op = op;
+  // Header that outlives the call.
+  static CallHeader kept_header_of(const GroupCall& c) {
+    CallHeader header = header_of(c);
+    header.send_counts = header.receive_counts = {};
     return header;
+  }
+
+  Work send(const GroupCall& c, Stream& stream) {
+    const CallTime time(seconds_);
+    MG_ASSERT(c.peer != rank() && !stream.recording());
+    begin(stream, c.name);
+    member()->record().sent(*member()->progress(), c.peer);
+    const Tensor& t = c.in;
+    if (t.bytes() == 0) return {{}, {t}};
+    Outbox& box = outbox(c.peer);
+    const Tensor letter = Tensor::empty(box.arena(), t.shape(), t.dtype(), "message");
+    cuda_plugin().copy(letter.address(), t.address(), t.bytes(), stream);
+    const Event copied = stream.record();
+    box.post(letter, copied);
+    return {copied, {t}};
+  }
+
+  Work receive(const GroupCall& c, Stream& stream) {
+    const CallTime time(seconds_);
+    MG_ASSERT(c.peer != rank() && !stream.recording());
+    begin(stream, c.name);
+    if (c.in.bytes() == 0) return {{}, {c.in}};
+    auto open = call_of(kept_header_of(c), c.peer);
+    return queue_on(inbox(c.peer), std::move(open), stream, c.tensors(), [&](GpuLane& lane) {
+      lane.communicator().receive(c.in.address(), c.in.bytes(), 0, lane.stream());
+    });
+  }
+
+  void make_on(GpuLane& lane, const GroupCall& c) {
+    Communicator& all = lane.communicator();
+    Stream& stream = lane.stream();
+    const Tensor &in = c.in, &out = c.out;
+    switch (c.operation) {
+      case Operation::all_reduce:
+        if (!is_nccls(in.dtype(), c.op)) return all_reduce_in_order(lane, in, c.op);
+        return all.all_reduce(in.address(), in.elements(), in.dtype(), c.op, stream);
+      case Operation::all_gather:
+        return all.all_gather(in.address(), out.address(), in.bytes(), stream);
+      case Operation::reduce_scatter:
+        if (!is_nccls(in.dtype(), c.op)) return reduce_scatter_in_order(lane, in, out, c.op);
+        return all.reduce_scatter(in.address(), out.address(), out.elements(), in.dtype(), c.op,
+                                  stream);
+      case Operation::all_to_all:
+        return all.exchange(rows_of(in, c.send_counts), rows_of(out, c.receive_counts), stream);
+      default: all.broadcast(in.address(), in.bytes(), c.peer, stream);
+    }
+  }
+
+  static Pieces rows_of(const Tensor& t, std::span<const int64_t> counts) {
+    const int64_t row = row_bytes(t);
+    Pieces pieces;
+    std::byte* at = data(t);
+    for (const int64_t count : counts) {
+      pieces.push_back({at, count * row});
+      at += count * row;
+    }
+    return pieces;
   }
 
   // From now on the caller's stream may wait for other ranks.
@@ -317,23 +267,23 @@ class GpuGroup final : public Group {
         });
   }
 
-  Work queue(CallHeader header, Stream& stream, std::vector<Tensor> tensors,
-             FunctionRef<void(GpuLane&)> work) {
+  Work queue(const GroupCall& c, Stream& stream) {
     const CallTime time(seconds_);
-    const bool nothing = std::all_of(tensors.begin(), tensors.end(),
-                                     [](const Tensor& t) { return t.elements() == 0; });
-    if (nothing && header.operation != "all_to_all") return {{}, std::move(tensors)};
-    begin(stream, header.call);
-    auto open_call = call_of(std::move(header), -1);
+    const bool nothing = c.in.elements() == 0 && (!c.out.defined() || c.out.elements() == 0);
+    // In all_to_all a rank without rows still takes part.
+    if (nothing && c.operation != Operation::all_to_all) return {{}, c.tensors()};
+    begin(stream, c.name);
+    auto open_call = call_of(kept_header_of(c), -1);
     if (lane_ == nullptr) {
       MG_ASSERT(!stream.recording());
       lane_ = open();
     }
-    return queue_on(*lane_, std::move(open_call), stream, std::move(tensors), work);
+    return queue_on(*lane_, std::move(open_call), stream, c.tensors(),
+                    [&](GpuLane& lane) { make_on(lane, c); });
   }
 
   std::unique_ptr<GpuCall> call_of(CallHeader header, int peer) {
-    return std::make_unique<GpuCall>(std::move(header), *host_.member(), peer);
+    return std::make_unique<GpuCall>(std::move(header), *group_.member(), peer);
   }
 
   Work queue_on(GpuLane& lane, std::unique_ptr<GpuCall> call, Stream& stream,
@@ -355,7 +305,7 @@ class GpuGroup final : public Group {
   std::unique_ptr<GpuLane> open() {
     const Tensor name =
         of_id(rank() == 0 ? common_->nccl().make_id() : CommunicatorId{}, common_->host());
-    host_.broadcast(name, 0, common_->host(), "NCCL communicator").wait(common_->host());
+    group_.broadcast(name, 0, common_->host(), "NCCL communicator").wait(common_->host());
     return std::make_unique<GpuLane>(common_, common_->join(id_of(name), rank(), size()));
   }
 
@@ -363,7 +313,7 @@ class GpuGroup final : public Group {
     auto& box = outboxes_[to];
     if (box != nullptr) return *box;
     const CommunicatorId id = common_->nccl().make_id();
-    host_
+    group_
         .send(of_id(id, common_->host()), to, common_->host(),
               "NCCL communicator for "
               "point-to-point messages")
@@ -376,7 +326,7 @@ class GpuGroup final : public Group {
     auto& box = inboxes_[from];
     if (box != nullptr) return *box;
     const Tensor name = of_id({}, common_->host());
-    host_.recv(name, from, common_->host(), "NCCL communicator for point-to-point messages")
+    group_.recv(name, from, common_->host(), "NCCL communicator for point-to-point messages")
         .wait(common_->host());
     box = std::make_unique<GpuLane>(common_, common_->join(id_of(name), 1, 2));
     return *box;
@@ -388,6 +338,27 @@ class GpuGroup final : public Group {
   Tensor room(GpuLane& lane, const Numbers& part) const {
     return Tensor::empty(lane.arena(), Shape{size() * round_up(part.count, kSliceUnit)}, part.type,
                          "parts of all ranks");
+  }
+
+  void all_reduce_in_order(GpuLane& lane, const Tensor& t, Reduce op) {
+    const int64_t element = size_of(t.dtype()), chunk = round_up(kChunk / element, kSliceUnit);
+    for (int64_t at = 0; at < t.elements(); at += chunk) {
+      const Numbers part{data(t) + at * element, std::min(chunk, t.elements() - at), t.dtype()};
+      if (part.bytes() * size() <= kSmall) reduce_all(lane, part, op);
+      else reduce_slices(lane, part, op);
+    }
+  }
+
+  void reduce_scatter_in_order(GpuLane& lane, const Tensor& in, const Tensor& out, Reduce op) {
+    const int64_t n = out.elements(), element = size_of(in.dtype());
+    const int64_t chunk = round_up(kChunk / element / size(), kSliceUnit);
+    for (int64_t at = 0; at < n; at += chunk) {
+      const int64_t here = std::min(chunk, n - at);
+      const auto block = [&](int r) {
+        return Communicator::Piece{data(in) + (r * n + at) * element, here * element};
+      };
+      reduce_blocks(lane, block, {data(out) + at * element, here, in.dtype()}, op);
+    }
   }
 
   // sum = the reduction of block(r) over all ranks; this rank gives block(r) to rank r.
@@ -429,8 +400,6 @@ class GpuGroup final : public Group {
     lane.communicator().exchange(out, in, lane.stream());
   }
 
-  const std::unique_ptr<Group> own_;
-  Group& host_;
   const std::shared_ptr<GpuRank> common_;
   const int exceptions_ = std::uncaught_exceptions();
   std::unique_ptr<GpuLane> lane_;

@@ -36,120 +36,25 @@ class MpiGroup final : public Group, public Member {
   int rank() const override { return transport_->rank(); }
   int size() const override { return transport_->size(); }
 
-  Work all_reduce(Tensor t, Reduce op, Stream& stream, std::string_view call) override {
+  Work make(GroupCall c, Stream& stream) override {
     const CallTime time(seconds_);
-    MG_ASSERT(t.is_contiguous());
-    CallHeader header = header_of("all_reduce", call, t, t.bytes());
-    header.op = op;
-    const OpenCall open(record_, *progress_, header);
-    agree(header, stream);
-    std::byte* const data = host_data(t);
-    if (data == nullptr) return done({std::move(t)});
-    const int64_t element = size_of(t.dtype()), n = t.elements();
-    const int64_t chunk = round_up(kChunk / element, kSliceUnit);
-    for (int64_t at = 0; at < n; at += chunk) {
-      const int64_t here = std::min(chunk, n - at);
-      const Numbers numbers = {data + at * element, here, t.dtype()};
-      if (here * element * size() <= kSmall) {
-        reduce_all(numbers, op, stream);
-      } else {
-        reduce_slices(numbers, op, stream);
-      }
+    check_call(c, size());
+    if (c.operation == Operation::send) {
+      stream.synchronize();
+      transport_->send(c.in, c.peer, c.name, record_.sent(*progress_, c.peer));
+      return {Event(), c.tensors()};
     }
-    return done({std::move(t)});
-  }
-
-  Work all_gather(Tensor in, Tensor out, Stream& stream, std::string_view call) override {
-    const CallTime time(seconds_);
-    check_all_gather(in, out, size());
-    CallHeader header = header_of("all_gather", call, in, in.bytes());
-    const OpenCall open(record_, *progress_, header);
-    agree(header, stream);
-    std::byte *const from = host_data(in), *const to = host_data(out);
-    const int64_t block = in.bytes();
-    if (from != nullptr) {
-      copy(to + rank() * block, from, block);
-      transport_->exchange([&](int) { return bytes(from, block); },
-                           [&](int r) { return bytes(to + r * block, block); });
-    }
-    return done({std::move(in), std::move(out)});
-  }
-
-  Work reduce_scatter(Tensor in, Tensor out, Reduce op, Stream& stream,
-                      std::string_view call) override {
-    const CallTime time(seconds_);
-    check_reduce_scatter(in, out, size());
-    CallHeader header = header_of("reduce_scatter", call, in, out.bytes());
-    header.op = op;
-    const OpenCall open(record_, *progress_, header);
-    agree(header, stream);
-    std::byte *const from = host_data(in), *const to = host_data(out);
-    const int64_t element = size_of(in.dtype()), n = out.elements();
-    const int64_t chunk = round_up(kChunk / element / size(), kSliceUnit);
-    for (int64_t at = 0; at < n && from != nullptr; at += chunk) {
-      const int64_t here = std::min(chunk, n - at);
-      const auto part = [&](int r) { return from + (r * n + at) * element; };
-      collect({part(rank()), here, in.dtype()},
-              [&](int r) { return bytes(part(r), here * element); });
-      void* const sum = to + at * element;
-      reduce(sources_, {&sum, 1}, in.dtype(), op, 0, here, stream.pool());
-    }
-    return done({std::move(in), std::move(out)});
-  }
-
-  Work all_to_all(Tensor in, Tensor out, std::span<const int64_t> send_counts,
-                  std::span<const int64_t> receive_counts, Stream& stream,
-                  std::string_view call) override {
-    const CallTime time(seconds_);
-    check_all_to_all(in, out, send_counts, receive_counts, size());
-    const int64_t row = row_bytes(in);
-    CallHeader header = header_of("all_to_all", call, in, row);
-    header.send_counts = send_counts;
-    header.receive_counts = receive_counts;
-    const OpenCall open(record_, *progress_, header);
-    agree(header, stream);
-    std::byte *const from = host_data(in), *const to = host_data(out);
-    if (from == nullptr && to == nullptr) return done({std::move(in), std::move(out)});
-    const auto block = [&](std::byte* data, std::span<const int64_t> counts, int r) {
-      const auto before = counts.first(static_cast<size_t>(r));
-      const int64_t rows = std::accumulate(before.begin(), before.end(), int64_t{0});
-      return bytes(data + rows * row, counts[static_cast<size_t>(r)] * row);
-    };
-    const Bytes own = block(from, send_counts, rank());
-    copy(block(to, receive_counts, rank()).data(), own.data(), static_cast<int64_t>(own.size()));
-    transport_->exchange([&](int r) { return block(from, send_counts, r); },
-                         [&](int r) { return block(to, receive_counts, r); });
-    return done({std::move(in), std::move(out)});
-  }
-
-  Work broadcast(Tensor t, int root, Stream& stream, std::string_view call) override {
-    const CallTime time(seconds_);
-    MG_ASSERT(t.is_contiguous() && root >= 0 && root < size());
-    CallHeader header = header_of("broadcast", call, t, t.bytes());
-    header.root = root;
-    const OpenCall open(record_, *progress_, header);
-    agree(header, stream);
-    if (std::byte* const data = host_data(t); data != nullptr)
-      transport_->broadcast(bytes(data, t.bytes()), root);
-    return done({std::move(t)});
-  }
-
-  Work send(Tensor t, int to, Stream& stream, std::string_view call) override {
-    const CallTime time(seconds_);
-    MG_ASSERT(t.is_contiguous() && to >= 0 && to < size());
+    CallHeader header = header_of(c);
+    const bool receives = c.operation == Operation::recv;
+    const OpenCall open(record_, *progress_, header, receives ? c.peer : -1);
     stream.synchronize();
-    transport_->send(t, to, call, record_.sent(*progress_, to));
-    return done({std::move(t)});
-  }
-
-  Work recv(Tensor t, int from, Stream& stream, std::string_view call) override {
-    const CallTime time(seconds_);
-    MG_ASSERT(t.is_contiguous() && from >= 0 && from < size());
-    stream.synchronize();
-    CallHeader header = header_of("recv", call, t, t.bytes());
-    const OpenCall open(record_, *progress_, header, from);
-    transport_->receive(t, from, header);
-    return done({std::move(t)});
+    if (receives) {
+      transport_->receive(c.in, c.peer, header);
+      return {Event(), c.tensors()};
+    }
+    transport_->agree(header);
+    if (header.has_data) move(c, stream.pool());
+    return {Event(), c.tensors()};
   }
 
   void barrier(std::string_view call) override {
@@ -203,16 +108,64 @@ class MpiGroup final : public Group, public Member {
     std::byte* at(int64_t element) const { return data + element * size_of(type); }
   };
 
-  static CallHeader header_of(std::string_view operation, std::string_view call,
-                              const Tensor& tensor, int64_t bytes) {
-    CallHeader header = {operation, std::string(call), tensor.dtype(), bytes};
-    header.has_data = tensor.device().has_data();
-    return header;
+  void move(const GroupCall& c, ThreadPool& pool) {
+    switch (c.operation) {
+      case Operation::all_reduce: return all_reduce_in_place(c, pool);
+      case Operation::all_gather: return gather(c);
+      case Operation::reduce_scatter: return scatter_sums(c, pool);
+      case Operation::all_to_all: return exchange_rows(c);
+      default: transport_->broadcast(bytes(host_data(c.in), c.in.bytes()), c.peer);
+    }
   }
 
-  void agree(const CallHeader& header, Stream& stream) {
-    stream.synchronize();
-    transport_->agree(header);
+  void all_reduce_in_place(const GroupCall& c, ThreadPool& pool) {
+    const int64_t element = size_of(c.in.dtype()), n = c.in.elements();
+    const int64_t chunk = round_up(kChunk / element, kSliceUnit);
+    for (int64_t at = 0; at < n; at += chunk) {
+      const int64_t here = std::min(chunk, n - at);
+      const Numbers numbers = {host_data(c.in) + at * element, here, c.in.dtype()};
+      if (here * element * size() <= kSmall) {
+        reduce_all(numbers, c.op, pool);
+      } else {
+        reduce_slices(numbers, c.op, pool);
+      }
+    }
+  }
+
+  void gather(const GroupCall& c) {
+    std::byte *const from = host_data(c.in), *const to = host_data(c.out);
+    const int64_t block = c.in.bytes();
+    copy(to + rank() * block, from, block);
+    transport_->exchange([&](int) { return bytes(from, block); },
+                         [&](int r) { return bytes(to + r * block, block); });
+  }
+
+  void scatter_sums(const GroupCall& c, ThreadPool& pool) {
+    std::byte *const from = host_data(c.in), *const to = host_data(c.out);
+    const DType type = c.in.dtype();
+    const int64_t element = size_of(type), n = c.out.elements();
+    const int64_t chunk = round_up(kChunk / element / size(), kSliceUnit);
+    for (int64_t at = 0; at < n; at += chunk) {
+      const int64_t here = std::min(chunk, n - at);
+      const auto part = [&](int r) { return from + (r * n + at) * element; };
+      collect({part(rank()), here, type}, [&](int r) { return bytes(part(r), here * element); });
+      void* const sum = to + at * element;
+      reduce(sources_, {&sum, 1}, type, c.op, 0, here, pool);
+    }
+  }
+
+  void exchange_rows(const GroupCall& c) {
+    const auto block = [row = row_bytes(c.in)](const Tensor& t, std::span<const int64_t> counts,
+                                               int r) {
+      const auto before = counts.first(static_cast<size_t>(r));
+      const int64_t rows = std::accumulate(before.begin(), before.end(), int64_t{0});
+      return bytes(host_data(t) + rows * row, counts[static_cast<size_t>(r)] * row);
+    };
+    const Bytes own = block(c.in, c.send_counts, rank());
+    copy(block(c.out, c.receive_counts, rank()).data(), own.data(),
+         static_cast<int64_t>(own.size()));
+    transport_->exchange([&](int r) { return block(c.in, c.send_counts, r); },
+                         [&](int r) { return block(c.out, c.receive_counts, r); });
   }
 
   // Every rank receives out(r) of every rank r. sources_ then points to the ranks' numbers in rank
@@ -228,14 +181,14 @@ class MpiGroup final : public Group, public Member {
       sources_.push_back(r == rank() ? mine.data : scratch_.data() + r * stride);
   }
 
-  void reduce_all(Numbers t, Reduce op, Stream& stream) {
+  void reduce_all(Numbers t, Reduce op, ThreadPool& pool) {
     collect(t, [&](int) { return bytes(t.data, t.count * size_of(t.type)); });
     void* const sum = t.data;
-    reduce(sources_, {&sum, 1}, t.type, op, 0, t.count, stream.pool());
+    reduce(sources_, {&sum, 1}, t.type, op, 0, t.count, pool);
   }
 
   // Rank r reduces slice r and sends it to the others.
-  void reduce_slices(Numbers t, Reduce op, Stream& stream) {
+  void reduce_slices(Numbers t, Reduce op, ThreadPool& pool) {
     const int64_t share = round_up(ceil_div(t.count, size()), kSliceUnit);
     const auto slice = [&](int r) {
       const int64_t begin = std::min(t.count, r * share), end = std::min(t.count, begin + share);
@@ -245,7 +198,7 @@ class MpiGroup final : public Group, public Member {
     const int64_t count = static_cast<int64_t>(mine.size()) / size_of(t.type);
     collect({mine.data(), count, t.type}, slice);
     void* const sum = mine.data();
-    reduce(sources_, {&sum, 1}, t.type, op, 0, count, stream.pool());
+    reduce(sources_, {&sum, 1}, t.type, op, 0, count, pool);
     transport_->exchange([&](int) { return mine; }, slice);
   }
 
@@ -254,8 +207,6 @@ class MpiGroup final : public Group, public Member {
   static void copy(std::byte* to, const std::byte* from, int64_t bytes) {
     if (bytes > 0 && to != from) std::memcpy(to, from, static_cast<size_t>(bytes));
   }
-
-  static Work done(std::vector<Tensor> keep) { return {Event(), std::move(keep)}; }
 
   std::unique_ptr<Transport> transport_;
   RankRecord& record_;

@@ -15,7 +15,7 @@ namespace {
 
 using star::Call;
 using star::Kind;
-using Operation = Call::Operation;
+using Asked = Call::Operation;
 
 constexpr double kConnectSeconds = 30;  // rank 0 is already running
 constexpr Device kHost{DeviceKind::cpu, 0};
@@ -42,70 +42,36 @@ class StarGroup final : public Group, public Member {
   int rank() const override { return place_; }
   int size() const override { return size_; }
 
-  Work all_reduce(Tensor t, Reduce op, Stream& stream, std::string_view call) override {
-    MG_ASSERT(t.is_contiguous());
-    Call c = call_of(Operation::all_reduce, call, t, t);
-    c.op = op;
-    return moved("all_reduce", c, t, t, stream);
-  }
-  Work all_gather(Tensor in, Tensor out, Stream& stream, std::string_view call) override {
-    check_all_gather(in, out, size());
-    return moved("all_gather", call_of(Operation::all_gather, call, in, out), in, out, stream);
-  }
-  Work reduce_scatter(Tensor in, Tensor out, Reduce op, Stream& stream,
-                      std::string_view call) override {
-    check_reduce_scatter(in, out, size());
-    Call c = call_of(Operation::reduce_scatter, call, in, out);
-    c.op = op;
-    return moved("reduce_scatter", c, in, out, stream);
-  }
-  Work all_to_all(Tensor in, Tensor out, std::span<const int64_t> send_counts,
-                  std::span<const int64_t> receive_counts, Stream& stream,
-                  std::string_view call) override {
-    check_all_to_all(in, out, send_counts, receive_counts, size());
-    Call c = call_of(Operation::all_to_all, call, in, out);
-    c.row = std::max<int64_t>(1, row_bytes(in) / size_of(in.dtype()));
-    c.send_counts.assign(send_counts.begin(), send_counts.end());
-    c.receive_counts.assign(receive_counts.begin(), receive_counts.end());
-    return moved("all_to_all", c, in, out, stream);
-  }
-  Work broadcast(Tensor t, int root, Stream& stream, std::string_view call) override {
-    MG_ASSERT(t.is_contiguous() && root >= 0 && root < size());
-    Call c = call_of(Operation::broadcast, call, t, t);
-    c.peer = root;
-    return moved("broadcast", c, t, t, stream);
-  }
-  Work send(Tensor t, int to, Stream& stream, std::string_view call) override {
-    MG_ASSERT(t.is_contiguous() && to >= 0 && to < size());
-    Call c = call_of(Operation::send, call, t, {});
-    c.peer = to;
-    home_->record().sent(*progress_, to);
-    return moved("send", c, t, {}, stream);
-  }
-  Work recv(Tensor t, int from, Stream& stream, std::string_view call) override {
-    MG_ASSERT(t.is_contiguous() && from >= 0 && from < size());
-    Call c = call_of(Operation::recv, call, {}, t);
-    c.type = t.dtype();
-    c.peer = from;
-    return moved("recv", c, {}, t, stream);
+  Work make(GroupCall c, Stream& stream) override {
+    const CallTime time(seconds_);
+    check_call(c, size());
+    MG_ASSERT(c.in.device().has_data());
+    stream.synchronize();
+    const bool sends = c.operation == Operation::send, receives = c.operation == Operation::recv;
+    if (sends) home_->record().sent(*progress_, c.peer);
+    const Tensor& out = c.out.defined() ? c.out : c.in;
+    const std::string reply =
+        ask(name(c.operation), call_of(c, sends ? 0 : out.bytes()), receives ? "" : text_of(c.in));
+    if (!sends && out.bytes() > 0) std::memcpy(out.raw(), reply.data(), reply.size());
+    return {Event(), c.tensors()};
   }
 
   void barrier(std::string_view call) override {
     const CallTime time(seconds_);
     Call c;
     c.name = call;
-    make("barrier", c, "");
+    ask("barrier", c, "");
   }
 
   std::unique_ptr<Group> split(int color, int key, int members) override {
     const CallTime time(seconds_);
     Call c;
-    c.operation = Operation::split;
+    c.operation = Asked::split;
     c.name = "split";
     c.color = color;
     c.key = key;
     c.members = members;
-    const std::string reply = make("split", c, "");
+    const std::string reply = ask("split", c, "");
     PartHead head;
     MG_CHECK(reply.size() >= sizeof head, "rank 0 sent bytes that are not a valid reply");
     std::memcpy(&head, reply.data(), sizeof head);
@@ -121,7 +87,7 @@ class StarGroup final : public Group, public Member {
   void set_name(std::string_view name) override {
     home_->record().set_name(*progress_, name);
     Call c;
-    c.operation = Operation::name;
+    c.operation = Asked::name;
     c.name = name;
     exchange(c, "");
   }
@@ -137,35 +103,27 @@ class StarGroup final : public Group, public Member {
   std::string failure() const override { return home_->failure(); }
 
  private:
-  static Call call_of(Operation operation, std::string_view name, const Tensor& in,
-                      const Tensor& out) {
-    Call c;
-    c.operation = operation;
-    c.name = name;
-    if (in.defined()) c.type = in.dtype();
-    if (out.defined()) c.out_bytes = out.bytes();
-    return c;
+  static Call call_of(const GroupCall& c, int64_t out_bytes) {
+    Call call;
+    call.operation = static_cast<Asked>(c.operation);
+    call.type = c.in.dtype();
+    call.op = c.op;
+    call.out_bytes = out_bytes;
+    if (c.peer >= 0) call.peer = c.peer;
+    if (c.operation == Operation::all_to_all)
+      call.row = std::max<int64_t>(1, row_bytes(c.in) / size_of(c.in.dtype()));
+    call.send_counts.assign(c.send_counts.begin(), c.send_counts.end());
+    call.receive_counts.assign(c.receive_counts.begin(), c.receive_counts.end());
+    call.name = c.name;
+    return call;
   }
 
-  Work moved(std::string_view operation, const Call& c, Tensor in, Tensor out, Stream& stream) {
-    const CallTime time(seconds_);
-    stream.synchronize();
-    const bool has_data = (in.defined() ? in : out).device().has_data();
-    MG_ASSERT(has_data);
-    const std::string reply = make(operation, c, in.defined() ? text_of(in) : "");
-    if (out.defined() && out.bytes() > 0) std::memcpy(out.raw(), reply.data(), reply.size());
-    std::vector<Tensor> keep;
-    for (Tensor& t : {std::ref(in), std::ref(out)})
-      if (t.defined()) keep.push_back(std::move(t));
-    return {Event(), std::move(keep)};
-  }
-
-  std::string make(std::string_view operation, const Call& c, std::string_view data) {
+  std::string ask(std::string_view operation, const Call& c, std::string_view data) {
     CallHeader header = {operation, c.name, c.type, c.out_bytes};
     header.op = c.op;
-    if (c.operation == Operation::send) return exchange(c, data);
+    if (c.operation == Asked::send) return exchange(c, data);
     const OpenCall open(home_->record(), *progress_, header,
-                        c.operation == Operation::recv ? c.peer : -1);
+                        c.operation == Asked::recv ? c.peer : -1);
     return exchange(c, data);
   }
 
@@ -181,7 +139,7 @@ class StarGroup final : public Group, public Member {
     }
     MG_CHECK(frame->kind != number(Kind::error), "{}", frame->bytes);
     const bool sized =
-        c.operation == Operation::split || static_cast<int64_t>(frame->bytes.size()) == c.out_bytes;
+        c.operation == Asked::split || static_cast<int64_t>(frame->bytes.size()) == c.out_bytes;
     MG_CHECK(frame->kind == number(Kind::reply) && sized,
              "rank 0 sent bytes that are not a "
              "valid reply");
@@ -203,38 +161,40 @@ class Server {
 
   std::string make(const Call& c) {
     if (Doing* doing = group_->doing()) tell(*doing, c.doing);
-    const int64_t element = size_of(c.type);
-    const int64_t n = static_cast<int64_t>(c.data.size()) / element, m = c.out_bytes / element;
-    const bool in_place = c.operation == Operation::all_reduce ||
-                          c.operation == Operation::broadcast || c.operation == Operation::send;
-    check(c, n, m);
-    const Tensor in =
-        empty(c.operation == Operation::all_to_all ? Shape{n / c.row, c.row} : Shape{n}, c.type);
-    const Tensor out =
-        in_place ? in
-                 : empty(c.operation == Operation::all_to_all ? Shape{m / c.row, c.row} : Shape{m},
-                         c.type);
-    if (n > 0) std::memcpy(in.raw(), c.data.data(), c.data.size());
     switch (c.operation) {
-      case Operation::all_reduce: group_->all_reduce(in, c.op, stream_, c.name); break;
-      case Operation::all_gather: group_->all_gather(in, out, stream_, c.name); break;
-      case Operation::reduce_scatter: group_->reduce_scatter(in, out, c.op, stream_, c.name); break;
-      case Operation::all_to_all:
-        group_->all_to_all(in, out, c.send_counts, c.receive_counts, stream_, c.name);
-        break;
-      case Operation::broadcast: group_->broadcast(in, c.peer, stream_, c.name); break;
-      case Operation::send: group_->send(in, c.peer, stream_, c.name); return "";
-      case Operation::recv: group_->recv(out, c.peer, stream_, c.name); break;
-      case Operation::barrier: group_->barrier(c.name); return "";
-      case Operation::split: return split(c);
-      case Operation::name: group_->set_name(c.name); return "";
+      case Asked::barrier: group_->barrier(c.name); return "";
+      case Asked::split: return split(c);
+      case Asked::name: group_->set_name(c.name); return "";
+      default: return make_call(c);
     }
-    return std::string(text_of(out));
   }
 
  private:
-  Tensor empty(const Shape& shape, DType type) const {
-    return Tensor::empty(*arena_, shape, type, "call of another process");
+  std::string make_call(const Call& c) {
+    const int64_t element = size_of(c.type);
+    const int64_t n = static_cast<int64_t>(c.data.size()) / element, m = c.out_bytes / element;
+    check(c, n, m);
+    const auto tensor = [&](int64_t elements) {
+      const bool rows = c.operation == Asked::all_to_all;
+      return Tensor::empty(*arena_, rows ? Shape{elements / c.row, c.row} : Shape{elements}, c.type,
+                           "call of another process");
+    };
+    const bool receives = c.operation == Asked::recv,
+               gives_other = c.operation == Asked::all_gather ||
+                             c.operation == Asked::reduce_scatter ||
+                             c.operation == Asked::all_to_all;
+    GroupCall call{.operation = static_cast<Operation>(c.operation),
+                   .name = c.name,
+                   .in = tensor(receives ? m : n),
+                   .op = c.op,
+                   .peer = c.peer,
+                   .send_counts = c.send_counts,
+                   .receive_counts = c.receive_counts};
+    if (gives_other) call.out = tensor(m);
+    if (!receives && n > 0) std::memcpy(call.in.raw(), c.data.data(), c.data.size());
+    group_->make(call, stream_);
+    if (c.operation == Asked::send) return "";
+    return std::string(text_of(gives_other ? call.out : call.in));
   }
 
   static void tell(Doing& doing, const Doing::State& state) {
@@ -250,12 +210,12 @@ class Server {
     const bool peer = c.peer >= 0 && c.peer < group_->size();
     const auto size = static_cast<size_t>(group_->size());
     bool right = peer;
-    if (c.operation == Operation::all_gather) right = m == n * group_->size();
-    if (c.operation == Operation::reduce_scatter) right = n == m * group_->size();
+    if (c.operation == Asked::all_gather) right = m == n * group_->size();
+    if (c.operation == Asked::reduce_scatter) right = n == m * group_->size();
     const auto within = [](const std::vector<int64_t>& counts, int64_t most) {
       return std::ranges::all_of(counts, [most](int64_t k) { return k >= 0 && k <= most; });
     };
-    if (c.operation == Operation::all_to_all)
+    if (c.operation == Asked::all_to_all)
       right = c.send_counts.size() == size && c.receive_counts.size() == size && n % c.row == 0 &&
               m % c.row == 0 && within(c.send_counts, n / c.row) &&
               within(c.receive_counts, m / c.row);

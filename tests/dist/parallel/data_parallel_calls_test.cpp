@@ -24,31 +24,14 @@ class Recorder final : public Group {
       : calls_(calls), prefix_(std::move(prefix)) {}
   int rank() const override { return 0; }
   int size() const override { return 2; }
-  comm::Work all_reduce(Tensor t, comm::Reduce, Stream&, std::string_view call) override {
-    return recorded(call, {t});
+  comm::Work make(comm::GroupCall call, Stream&) override {
+    calls_.push_back(prefix_ + std::string(call.name));
+    return {Event(), call.tensors()};
   }
-  comm::Work all_gather(Tensor in, Tensor out, Stream&, std::string_view call) override {
-    return recorded(call, {in, out});
-  }
-  comm::Work reduce_scatter(Tensor in, Tensor out, comm::Reduce, Stream&,
-                            std::string_view call) override {
-    return recorded(call, {in, out});
-  }
-  comm::Work all_to_all(Tensor, Tensor, std::span<const int64_t>, std::span<const int64_t>, Stream&,
-                        std::string_view) override {
-    return {};
-  }
-  comm::Work broadcast(Tensor, int, Stream&, std::string_view) override { return {}; }
-  comm::Work send(Tensor, int, Stream&, std::string_view) override { return {}; }
-  comm::Work recv(Tensor, int, Stream&, std::string_view) override { return {}; }
   void barrier(std::string_view) override {}
   std::unique_ptr<Group> split(int, int, int) override { return comm::single(); }
 
  private:
-  comm::Work recorded(std::string_view call, std::vector<Tensor> keep) {
-    calls_.push_back(prefix_ + std::string(call));
-    return {Event(), std::move(keep)};
-  }
   std::vector<std::string>& calls_;
   std::string prefix_;
 };
@@ -154,26 +137,10 @@ class Delayed final : public Group {
       : group_(std::move(group)), delay_(delay) {}
   int rank() const override { return group_->rank(); }
   int size() const override { return group_->size(); }
-  comm::Work all_reduce(Tensor t, comm::Reduce op, Stream& stream, std::string_view call) override {
+  comm::Work make(comm::GroupCall call, Stream& stream) override {
     std::this_thread::sleep_for(delay_);
-    return group_->all_reduce(t, op, stream, call);
+    return group_->make(std::move(call), stream);
   }
-  comm::Work all_gather(Tensor in, Tensor out, Stream& stream, std::string_view call) override {
-    std::this_thread::sleep_for(delay_);
-    return group_->all_gather(in, out, stream, call);
-  }
-  comm::Work reduce_scatter(Tensor in, Tensor out, comm::Reduce op, Stream& stream,
-                            std::string_view call) override {
-    std::this_thread::sleep_for(delay_);
-    return group_->reduce_scatter(in, out, op, stream, call);
-  }
-  comm::Work all_to_all(Tensor, Tensor, std::span<const int64_t>, std::span<const int64_t>, Stream&,
-                        std::string_view) override {
-    return {};
-  }
-  comm::Work broadcast(Tensor, int, Stream&, std::string_view) override { return {}; }
-  comm::Work send(Tensor, int, Stream&, std::string_view) override { return {}; }
-  comm::Work recv(Tensor, int, Stream&, std::string_view) override { return {}; }
   void barrier(std::string_view call) override { group_->barrier(call); }
   std::unique_ptr<Group> split(int color, int key, int members) override {
     return group_->split(color, key, members);

@@ -19,23 +19,9 @@ class WatchedGroup final : public comm::Group {
   WatchedGroup(comm::Group& group, Lines& lines) : group_(group), lines_(lines) {}
   int rank() const override { return group_.rank(); }
   int size() const override { return group_.size(); }
-  comm::Work all_reduce(Tensor t, comm::Reduce op, Stream& s, std::string_view call) override {
-    return recorded(call, group_.all_reduce(t, op, s, call));
+  comm::Work make(comm::GroupCall call, Stream& s) override {
+    return recorded(call.name, group_.make(call, s));
   }
-  comm::Work all_gather(Tensor in, Tensor out, Stream& s, std::string_view call) override {
-    return recorded(call, group_.all_gather(in, out, s, call));
-  }
-  comm::Work reduce_scatter(Tensor in, Tensor out, comm::Reduce op, Stream& s,
-                            std::string_view call) override {
-    return recorded(call, group_.reduce_scatter(in, out, op, s, call));
-  }
-  comm::Work all_to_all(Tensor, Tensor, std::span<const int64_t>, std::span<const int64_t>, Stream&,
-                        std::string_view) override {
-    return {};
-  }
-  comm::Work broadcast(Tensor, int, Stream&, std::string_view) override { return {}; }
-  comm::Work send(Tensor, int, Stream&, std::string_view) override { return {}; }
-  comm::Work recv(Tensor, int, Stream&, std::string_view) override { return {}; }
   void barrier(std::string_view) override {}
   std::unique_ptr<comm::Group> split(int, int, int) override { return comm::single(); }
 

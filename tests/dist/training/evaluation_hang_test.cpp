@@ -27,17 +27,12 @@ class Late final : public selftest::PassingGroup<Late> {
   Late(comm::Group& group, When& when) : PassingGroup(group), when_(&when) {}
   explicit Late(std::unique_ptr<comm::Group> group) : PassingGroup(std::move(group)) {}
 
-  comm::Work all_reduce(Tensor t, comm::Reduce op, Stream& stream, std::string_view call) override {
-    if (call == "row_linear") wait();
-    return PassingGroup::all_reduce(t, op, stream, call);
-  }
-  comm::Work send(Tensor t, int to, Stream& stream, std::string_view call) override {
-    wait();
-    return PassingGroup::send(t, to, stream, call);
-  }
-  comm::Work all_gather(Tensor in, Tensor out, Stream& stream, std::string_view call) override {
-    wait();
-    return PassingGroup::all_gather(in, out, stream, call);
+  comm::Work make(comm::GroupCall call, Stream& stream) override {
+    using enum comm::Operation;
+    if ((call.operation == all_reduce && call.name == "row_linear") ||
+        call.operation == all_gather || call.operation == send)
+      wait();
+    return PassingGroup::make(std::move(call), stream);
   }
   std::unique_ptr<comm::Group> split(int color, int key, int members) override {
     auto group = PassingGroup::split(color, key, members);
