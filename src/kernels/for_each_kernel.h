@@ -1,9 +1,10 @@
-// for_each_kernel, which iterates over all kernels (observer.h, the table of meta).
+// How code goes through all kernels (observer.h, widened.h, the table of meta).
 #pragma once
 
 #include <cstddef>
 #include <string_view>
 #include <tuple>
+#include <type_traits>
 
 #include "kernels/table.h"
 
@@ -25,7 +26,18 @@ constexpr void for_each_kernel(F&& f) {
   std::apply([&f](const auto&... kernels) { (f(kernels), ...); }, kKernels);
 }
 
-// Checks a kernel call against the rules of its contract. Norms share an argument type.
+// The name of a table's entry.
+template <class Args>
+constexpr std::string_view name_of(void (*Table::*entry)(const Args&, Stream&)) {
+  std::string_view name;
+  for_each_kernel([&](const auto& kernel) {
+    if constexpr (requires { kernel.member == entry; })
+      if (kernel.member == entry) name = kernel.name;
+  });
+  return name;
+}
+
+// Checks a kernel call against the rules of its contract. Norms share their arguments.
 template <auto member, class Args>
 void check_call(const Args& args) {
   if constexpr (requires { check(args); }) {
@@ -35,6 +47,24 @@ void check_call(const Args& args) {
   } else {
     check(args, member == &Table::add_rms_norm_backward ? NormKind::rms : NormKind::layer);
   }
+}
+
+// A table whose entries are Entry<member>::run.
+template <template <auto> class Entry>
+Table table_of() {
+  Table table;
+  for_each_kernel([&](const auto& kernel) {
+    constexpr auto member = std::remove_cvref_t<decltype(kernel)>::member;
+    table.*member = Entry<member>::run;
+  });
+  return table;
+}
+
+// Entry of a back-end's table: its kernel, behind the check of the arguments.
+template <auto member, class Args, void (*kernel)(const Args&, Stream&)>
+void checked(const Args& args, Stream& stream) {
+  check_call<member>(args);
+  kernel(args, stream);
 }
 
 }  // namespace megatron::kernels

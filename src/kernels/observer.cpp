@@ -1,22 +1,11 @@
 #include "kernels/observer.h"
 
-#include <type_traits>
 #include <vector>
 
 #include "kernels/for_each_kernel.h"
 
 namespace megatron::kernels {
 namespace {
-
-template <auto member>
-constexpr std::string_view name_of() {
-  std::string_view name;
-  for_each_kernel([&name](const auto& kernel) {
-    if constexpr (std::is_same_v<Kernel<member>, std::remove_cvref_t<decltype(kernel)>>)
-      name = kernel.name;
-  });
-  return name;
-}
 
 template <auto member>
 struct Entry;
@@ -30,7 +19,7 @@ struct Entry<member> {
     visit(seen, [&](std::string_view operand, Access access, const Tensor& tensor) {
       if (tensor.defined()) operands.push_back({operand, access, tensor});
     });
-    Call call{.kernel = name_of<member>(),
+    Call call{.kernel = name_of(member),
               .cost = cost_of(args),
               .form = form_of(args),
               .operands = operands};
@@ -58,37 +47,12 @@ struct Entry<member> {
   }
 };
 
-Table observe(const Table& plain) {
-  Table observed;
-  for_each_kernel([&](const auto& kernel) {
-    constexpr auto member = std::remove_cvref_t<decltype(kernel)>::member;
-    if (plain.*member != nullptr) observed.*member = Entry<member>::run;
-  });
-  return observed;
-}
-
 }  // namespace
 
-const Table& observed_table(DeviceKind kind) {
-  switch (kind) {
-    case DeviceKind::reference: {
-      static const Table table = observe(kernels::table(DeviceKind::reference));
-      return table;
-    }
-    case DeviceKind::cpu: {
-      static const Table table = observe(kernels::table(DeviceKind::cpu));
-      return table;
-    }
-    default: {
-      static const Table table = observe(kernels::table(DeviceKind::meta));
-      return table;
-    }
-  }
-}
-
 const Table& table(Stream& stream) {
-  const DeviceKind kind = stream.device().kind;
-  return stream.watcher() == nullptr ? table(kind) : observed_table(kind);
+  if (stream.watcher() == nullptr) return table(stream.device().kind);
+  static const Table observed = table_of<Entry>();
+  return observed;
 }
 
 }  // namespace megatron::kernels

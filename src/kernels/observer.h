@@ -35,7 +35,4 @@ class Observer : public StreamWatcher {
   virtual void after(const Call&) = 0;  // on a host stream, the kernel has finished
 };
 
-// Table of a device in which every entry notifies the Observer that watches the stream.
-const Table& observed_table(DeviceKind kind);
-
 }  // namespace megatron::kernels

@@ -135,11 +135,7 @@ void gemm(const GemmArgs& args, Stream& stream) {
 }
 
 Table widened(const Table& plain) {
-  Table t;
-  for_each_kernel([&](const auto& kernel) {
-    constexpr auto member = std::remove_cvref_t<decltype(kernel)>::member;
-    if (plain.*member != nullptr) t.*member = Entry<member>::run;
-  });
+  Table t = table_of<Entry>();
   t.copy = plain.copy;
   t.fill = plain.fill;
   t.draw = plain.draw;

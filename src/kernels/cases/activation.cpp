@@ -9,12 +9,11 @@ struct Block {
   Activation function = Activation::gelu_tanh;
   bool gated = false;
   int64_t rows = 1, width = 1;  // of out
-  DType type = DType::f32;
   Layout layout;
   bool real = false, large = false;
+  DType type = DType::f32;
   double clamp = 0, up_offset = 0;
 
-  double elements() const { return static_cast<double>(rows * width); }
   int64_t in_width() const { return gated ? 2 * width : width; }
   std::string str() const {
     constexpr const char* kNames[] = {"gelu_tanh", "gelu_erf",     "silu",
@@ -25,95 +24,55 @@ struct Block {
   }
 };
 
-Case forward(const Block& s) {
-  return {.kernel = "activation",
-          .name = s.str(),
-          .dtype = s.type,
-          .tolerance = tolerance(s.type, 8),  // exp and tanh within 4 u, and a few products
-          .real = s.real,
-          .large = s.large,
-          .make = [s](Runtime& runtime) {
-            Inputs inputs(runtime);
-            const ActivationArgs args{
-                s.function,
-                s.gated,
-                inputs.normal("x", {s.rows, s.in_width()}, s.type, 3, s.layout),
-                inputs.output("out", {s.rows, s.width}, s.type, s.layout),
-                s.clamp,
-                s.up_offset};
-            return inputs.call(
-                [args](Stream& stream, const Table& table) { table.activation(args, stream); });
-          }};
+ActivationArgs activation_args(Inputs& inputs, const Block& s) {
+  return {.function = s.function,
+          .gated = s.gated,
+          .x = inputs.normal("x", {s.rows, s.in_width()}, s.type, 3, s.layout),
+          .out = inputs.output("out", {s.rows, s.width}, s.type, s.layout),
+          .clamp = s.clamp,
+          .up_offset = s.up_offset};
 }
 
-Case backward(const Block& s) {
-  return {.kernel = "activation_backward",
-          .name = s.str(),
-          .dtype = s.type,
-          .tolerance = tolerance(
-              s.type,
-              64),  // as above; 1 - tanh^2 cancels where its factor is 9, times a gate of up to 4
-          .real = s.real,
-          .large = s.large,
-          .make = [s](Runtime& runtime) {
-            Inputs inputs(runtime);
-            const ActivationBackwardArgs args{
-                s.function,
-                s.gated,
-                inputs.normal("x", {s.rows, s.in_width()}, s.type, 3, s.layout),
-                inputs.normal("dout", {s.rows, s.width}, s.type, 1, s.layout),
-                inputs.output("dx", {s.rows, s.in_width()}, s.type, s.layout),
-                s.clamp,
-                s.up_offset};
-            return inputs.call([args](Stream& stream, const Table& table) {
-              table.activation_backward(args, stream);
-            });
-          }};
+ActivationBackwardArgs activation_backward_args(Inputs& inputs, const Block& s) {
+  return {.function = s.function,
+          .gated = s.gated,
+          .x = inputs.normal("x", {s.rows, s.in_width()}, s.type, 3, s.layout),
+          .dout = inputs.normal("dout", {s.rows, s.width}, s.type, 1, s.layout),
+          .dx = inputs.output("dx", {s.rows, s.in_width()}, s.type, s.layout),
+          .clamp = s.clamp,
+          .up_offset = s.up_offset};
 }
 
 std::vector<Block> activation_shapes() {
-  std::vector<Block> list;
-  for (const Activation f : {Activation::gelu_tanh, Activation::gelu_erf, Activation::silu,
-                             Activation::relu, Activation::squared_relu, Activation::quick_gelu}) {
+  using enum Activation;
+  std::vector<Block> list = {
+      {.function = quick_gelu, .gated = true, .rows = 9, .width = 50, .clamp = 2.5, .up_offset = 1},
+      {.function = silu, .gated = true, .rows = 3, .width = 64, .clamp = 1},
+  };
+  for (const Activation f : {gelu_tanh, gelu_erf, silu, relu, squared_relu, quick_gelu}) {
     for (const bool gated : {false, true}) {
-      for (const DType type : {DType::f32, DType::bf16, DType::f16, DType::f64}) {
-        list.push_back({f, gated, 1, 1, type});
-        list.push_back({f, gated, 7, 33, type, kMisaligned});
-        list.push_back({f, gated, 0, 4, type});
-        list.push_back({f, gated, 64, 100, type});
-      }
+      list.push_back({f, gated, 1, 1});
+      list.push_back({f, gated, 7, 33, kMisaligned});
+      list.push_back({f, gated, 0, 4});
+      list.push_back({f, gated, 64, 100});
     }
   }
-  for (const DType type : {DType::f32, DType::bf16, DType::f16, DType::f64}) {
-    list.push_back({.function = Activation::quick_gelu,
-                    .gated = true,
-                    .rows = 9,
-                    .width = 50,
-                    .type = type,
-                    .clamp = 2.5,
-                    .up_offset = 1});
-    list.push_back({.function = Activation::silu,
-                    .gated = true,
-                    .rows = 3,
-                    .width = 64,
-                    .type = type,
-                    .clamp = 1});
-  }
-  for (const DType type : {DType::f32, DType::bf16, DType::f16}) {
-    list.push_back({Activation::squared_relu, false, 4096, 3072, type, {}, true});
-    list.push_back({Activation::gelu_tanh, false, 4096, 3072, type, {}, true});
-    list.push_back({Activation::gelu_erf, false, 4096, 3072, type, {}, true});
-    list.push_back({Activation::silu, true, 4096, 3072, type, {}, true});
-  }
-  list.push_back({Activation::silu, true, 4096, 14336, DType::bf16, {}, true, true});
+  for (const Activation f : {squared_relu, gelu_tanh, gelu_erf, silu})
+    list.push_back({f, f == silu, 4096, 3072, {}, true});
+  list = in_types(list);
+  list.push_back({silu, true, 4096, 14336, {}, true, true, DType::bf16});
   return list;
 }
 
 }  // namespace
 
 void add_activation_cases(std::vector<Case>& cases) {
-  for (const Block& s : activation_shapes()) cases.push_back(forward(s));
-  for (const Block& s : activation_shapes()) cases.push_back(backward(s));
+  for (const Block& s : activation_shapes())  // exp and tanh within 4 u, a few products
+    cases.push_back(case_of(&Table::activation, s, tolerance(s.type, 8), activation_args));
+  // As above; 1 - tanh^2 cancels where its factor is 9, times a gate of up to 4.
+  for (const Block& s : activation_shapes())
+    cases.push_back(
+        case_of(&Table::activation_backward, s, tolerance(s.type, 64), activation_backward_args));
 }
 
 }  // namespace megatron::kernels

@@ -9,9 +9,12 @@
 namespace megatron::kernels {
 namespace {
 
-struct Heads {
+struct Sizes {
   int64_t batch = 1, queries = 1, keys = 1, heads = 1, kv_heads = 1, width = 8;
-  DType type = DType::f32;
+};
+
+struct Heads {
+  Sizes sizes;
   bool causal = true;
   bool positions = false;  // shuffled; some queries see no key
   float dropout = 0;
@@ -27,10 +30,12 @@ struct Heads {
   bool added = false;  // accumulated
   // Keys per page; a sample's pages are in arbitrary order, and the queries are the last tokens.
   int64_t page = 0;
+  DType type = DType::f32;
 
   bool bounded() const { return window > 0 || chunk > 0; }
   bool scored() const { return soft_cap > 0 || sinks; }
   std::string str() const {
+    const auto& [batch, queries, keys, heads, kv_heads, width] = sizes;
     std::string text =
         fmt::format("b={} t={} s={} n={}/{} d={} {}{}{}{}{}{}{}", batch, queries, keys, heads,
                     kv_heads, width, describe(type, {}), causal ? " causal" : " full",
@@ -48,10 +53,10 @@ struct Heads {
   }
   std::vector<double> begins() const {
     std::vector<double> begins;
-    for (int64_t b = 0; b < batch; ++b) {
+    for (int64_t b = 0; b < sizes.batch; ++b) {
       int64_t begin = 0, end = documents[0] + b;
       size_t next = 1;
-      for (int64_t i = 0; i < queries; ++i) {
+      for (int64_t i = 0; i < sizes.queries; ++i) {
         if (i == end) {
           begin = end;
           end += documents[next++ % documents.size()];
@@ -66,71 +71,71 @@ struct Heads {
 // Puts pages in arbitrary order; the last sample also reads the first page of the first one. Sample
 // b has b fewer keys.
 void put_in_pages(Inputs& inputs, const Heads& h, AttentionArgs& args) {
-  const int64_t blocks = ceil_div(h.keys, h.page), pages = h.batch * blocks + 1;
-  const Shape shape = {pages, h.page, h.kv_heads, h.width};
+  const auto& [batch, queries, keys, heads, kv_heads, width] = h.sizes;
+  const int64_t blocks = ceil_div(keys, h.page), pages = batch * blocks + 1;
+  const Shape shape = {pages, h.page, kv_heads, width};
   args.k = inputs.normal("k", shape, h.type);
   args.v = inputs.normal("v", shape, h.type);
   std::vector<double> table, positions;
-  for (int64_t b = 0; b < h.batch; ++b) {
+  for (int64_t b = 0; b < batch; ++b) {
     for (int64_t i = 0; i < blocks; ++i)
       table.push_back(static_cast<double>((b * blocks + i) * 7 % pages));
-    for (int64_t i = 0; i < h.queries; ++i)
-      positions.push_back(static_cast<double>(h.keys - b - h.queries + i));
+    for (int64_t i = 0; i < queries; ++i)
+      positions.push_back(static_cast<double>(keys - b - queries + i));
   }
-  if (h.batch > 1) table[static_cast<size_t>((h.batch - 1) * blocks)] = table[0];
-  args.block_table = inputs.values("block_table", {h.batch, blocks}, DType::i32, table);
-  args.q_positions = inputs.values("q_positions", {h.batch, h.queries}, DType::i32, positions);
+  if (batch > 1) table[static_cast<size_t>((batch - 1) * blocks)] = table[0];
+  args.block_table = inputs.values("block_table", {batch, blocks}, DType::i32, table);
+  args.q_positions = inputs.values("q_positions", {batch, queries}, DType::i32, positions);
 }
 
-AttentionArgs forward_args(Inputs& inputs, const Heads& h) {
+AttentionArgs attention_args(Inputs& inputs, const Heads& h) {
+  const auto& [batch, queries, keys, heads, kv_heads, width] = h.sizes;
   AttentionArgs args{.causal = h.causal,
-                     .scale = 1 / std::sqrt(static_cast<float>(h.width)),
+                     .scale = 1 / std::sqrt(static_cast<float>(width)),
                      .window = h.window,
                      .chunk = h.chunk,
                      .soft_cap = h.soft_cap};
-  if (h.sinks) args.sinks = inputs.normal("sinks", {h.heads}, accumulator(h.type));
+  if (h.sinks) args.sinks = inputs.normal("sinks", {heads}, accumulator(h.type));
   if (h.packed) {
-    const Tensor qkv =
-        inputs.normal("qkv", {h.batch, h.queries, h.heads + 2 * h.kv_heads, h.width}, h.type);
-    args.q = qkv.slice(2, 0, h.heads);
-    args.k = qkv.slice(2, h.heads, h.kv_heads);
-    args.v = qkv.slice(2, h.heads + h.kv_heads, h.kv_heads);
+    const Tensor qkv = inputs.normal("qkv", {batch, queries, heads + 2 * kv_heads, width}, h.type);
+    args.q = qkv.slice(2, 0, heads);
+    args.k = qkv.slice(2, heads, kv_heads);
+    args.v = qkv.slice(2, heads + kv_heads, kv_heads);
   } else {
-    args.q = inputs.normal("q", {h.batch, h.queries, h.heads, h.width}, h.type);
+    args.q = inputs.normal("q", {batch, queries, heads, width}, h.type);
     if (h.page > 0) {
       put_in_pages(inputs, h, args);
     } else {
-      args.k = inputs.normal("k", {h.batch, h.keys, h.kv_heads, h.width}, h.type);
-      args.v = inputs.normal("v", {h.batch, h.keys, h.kv_heads, h.width}, h.type);
+      args.k = inputs.normal("k", {batch, keys, kv_heads, width}, h.type);
+      args.v = inputs.normal("v", {batch, keys, kv_heads, width}, h.type);
     }
   }
+  const int64_t all = queries + keys;
+  const Shape tokens = {batch, queries};
   if (h.positions) {
-    args.q_positions =
-        inputs.integers("q_positions", {h.batch, h.queries}, DType::i32, 0, h.queries + h.keys);
-    args.k_positions = inputs.integers("k_positions", {h.batch, h.keys}, DType::i32,
-                                       h.queries / 4 + 1, h.queries + h.keys);
+    args.q_positions = inputs.integers("q_positions", tokens, DType::i32, 0, all);
+    args.k_positions =
+        inputs.integers("k_positions", {batch, keys}, DType::i32, queries / 4 + 1, all);
   }
   if (!h.documents.empty()) {
-    const Shape shape = {h.batch, h.queries};
-    args.window_start =
-        h.positions ? inputs.integers("window_start", shape, DType::i32, 0, h.queries + h.keys)
-                    : inputs.values("window_start", shape, DType::i32, h.begins());
+    args.window_start = h.positions ? inputs.integers("window_start", tokens, DType::i32, 0, all)
+                                    : inputs.values("window_start", tokens, DType::i32, h.begins());
   }
   if (h.dropout > 0) {
     args.dropout = {h.dropout, 1234, 77,
-                    inputs.integers("sample_ids", {h.batch}, DType::i64, 0, int64_t{1} << 40)};
+                    inputs.integers("sample_ids", {batch}, DType::i64, 0, int64_t{1} << 40)};
     args.dropout.first_head = h.first_head;
   }
-  args.out = inputs.output("out", {h.batch, h.queries, h.heads, h.width}, h.type,
-                           h.packed ? kPadded : Layout{});
-  args.lse = inputs.output("lse", {h.batch, h.heads, h.queries}, accumulator(h.type));
+  args.out =
+      inputs.output("out", {batch, queries, heads, width}, h.type, h.packed ? kPadded : Layout{});
+  args.lse = inputs.output("lse", {batch, heads, queries}, accumulator(h.type));
   return args;
 }
 
-// The forward results come from the reference.
-AttentionBackwardArgs backward_args(Inputs& inputs, const Heads& h) {
+// The forward's results come from the reference.
+AttentionBackwardArgs attention_backward_args(Inputs& inputs, const Heads& h) {
   Inputs forward_inputs(inputs.runtime());
-  const AttentionArgs f = forward_args(forward_inputs, h);
+  const AttentionArgs f = attention_args(forward_inputs, h);
   table(inputs.forward_of(h.real)).attention(f, inputs.runtime().stream());
   AttentionBackwardArgs args{.q = f.q, .k = f.k, .v = f.v, .out = f.out, .lse = f.lse};
   args.dout = inputs.normal("dout", f.out.shape(), h.type);
@@ -144,17 +149,14 @@ AttentionBackwardArgs backward_args(Inputs& inputs, const Heads& h) {
   args.chunk = f.chunk;
   args.soft_cap = f.soft_cap;
   const DType wide = accumulator(h.type), type = h.wide ? wide : h.type;
-  const auto gradient = [&](const char* name, Shape shape, DType of, Layout layout = {}) {
-    return h.added ? inputs.updated(name, inputs.normal(name, shape, of, 1, layout))
-                   : inputs.output(name, shape, of, layout);
-  };
-  args.dq = gradient("dq", f.q.shape(), type, h.packed ? kPadded : Layout{});
-  args.dk = gradient("dk", f.k.shape(), type);
-  args.dv = gradient("dv", f.v.shape(), type);
-  args.beta_q = args.beta_kv = h.added ? 1 : 0;
+  const float beta = h.added ? 1 : 0;
+  args.dq = inputs.sum("dq", f.q.shape(), type, beta, h.packed ? kPadded : Layout{}).out;
+  args.dk = inputs.sum("dk", f.k.shape(), type, beta).out;
+  args.dv = inputs.sum("dv", f.v.shape(), type, beta).out;
+  args.beta_q = args.beta_kv = beta;
   if (h.sinks) {
     args.sinks = f.sinks;
-    args.dsinks = {gradient("dsinks", f.sinks.shape(), wide), h.added ? 1.0f : 0.0f};
+    args.dsinks = inputs.sum("dsinks", f.sinks.shape(), wide, beta);
   }
   return args;
 }
@@ -164,427 +166,141 @@ AttentionBackwardArgs backward_args(Inputs& inputs, const Heads& h) {
 // / sqrt(3) or less: a sum of such terms errs by 0.6 u of its rms, the worst of 1e5 sums by 2.7 u.
 // With 4 u for a result's own rounding at 4 rms that is below the 8 u of `tolerance`.
 
-// Products per pair and width: scores and values; in the backward pass again, and three gradients.
+// Scores of size 4 from D products, their exp, then sums over S keys of which the result keeps 1 /
+// sqrt(S). In documents and at shuffled positions many queries see few keys: more elements stand
+// far above the rms than `tolerance` allows for, as do those of the first queries where later ones
+// share their weight with sinks.
 Case forward(const Heads& h) {
-  return {.kernel = "attention",
-          .name = h.str(),
-          .dtype = h.type,
-          // Scores of size 4 from D products, their exp, then sums over S keys of which the result
-          // keeps 1 / sqrt(S). In documents and at shuffled positions many queries see few keys, so
-          // more elements are far above the rms than `tolerance` allows for; so are those of the
-          // first queries if later ones share their weight with sinks.
-          .tolerance = tolerance(h.type, 8 + std::sqrt(h.width) + std::sqrt(h.keys)) *
-                       (h.sinks                                                              ? 4
-                        : h.documents.empty() && !h.positions && !h.bounded() && !h.scored() ? 1
-                                                                                             : 2),
-          .real = h.real,
-          .large = h.large,
-          .make = [h](Runtime& runtime) {
-            Inputs inputs(runtime);
-            const AttentionArgs args = forward_args(inputs, h);
-            return inputs.call(
-                [args](Stream& stream, const Table& table) { table.attention(args, stream); });
-          }};
+  const bool few = !h.documents.empty() || h.positions || h.bounded() || h.scored();
+  const double bound = tolerance(h.type, 8 + std::sqrt(h.sizes.width) + std::sqrt(h.sizes.keys));
+  return case_of(&Table::attention, h, bound * (h.sinks ? 4 : few ? 2 : 1), attention_args);
 }
 
+// As forward, with sums over keys and queries. Under a causal mask the first key gets p = 1, 1/2,
+// ... of the queries: its gradient stands 1.4 sqrt(S) above the rms, where `tolerance` allows for
+// 4. Shuffled positions make such keys at any S.
 Case backward(const Heads& h) {
-  return {.kernel = "attention_backward",
-          .name = h.str(),
-          .dtype = h.type,
-          // As forward, with sums over keys and queries. Under a causal mask the first key gets p =
-          // 1, 1/2, ... of the queries, so its gradient is 1.4 sqrt(S) above the rms, while
-          // `tolerance` allows for 4. Shuffled positions create such keys at any S.
-          .tolerance =
-              tolerance(h.type, 8 + std::sqrt(h.width) + std::sqrt(h.keys) + std::sqrt(h.queries)) *
-              std::max(h.positions ? 4.0 : 2.0, 0.35 * std::sqrt(h.keys)),
-          .real = h.real,
-          .large = h.large,
-          .make = [h](Runtime& runtime) {
-            Inputs inputs(runtime);
-            const AttentionBackwardArgs args = backward_args(inputs, h);
-            return inputs.call([args](Stream& stream, const Table& table) {
-              table.attention_backward(args, stream);
-            });
-          }};
+  const auto& [batch, queries, keys, heads, kv_heads, width] = h.sizes;
+  const double roundings = 8 + std::sqrt(width) + std::sqrt(keys) + std::sqrt(queries),
+               above = std::max(h.positions ? 4.0 : 2.0, 0.35 * std::sqrt(keys));
+  return case_of(&Table::attention_backward, h, tolerance(h.type, roundings) * above,
+                 attention_backward_args);
 }
 
-// Boundaries of documents inside and at the ends of the cpu's tiles (32, 64 and 128); documents of
-// one token, of several blocks, and longer than the sequence.
-void add_confined(std::vector<Heads>& list, DType type) {
-  list.push_back({.batch = 2,
-                  .queries = 33,
-                  .keys = 33,
-                  .heads = 4,
-                  .kv_heads = 2,
-                  .width = 24,
-                  .type = type,
-                  .documents = {1, 5, 1, 1, 13}});
-  list.push_back({.batch = 2,
-                  .queries = 450,
-                  .keys = 450,
-                  .heads = 2,
-                  .kv_heads = 1,
-                  .width = 16,
-                  .type = type,
-                  .packed = true,
-                  .documents = {64, 128, 1, 32, 200}});
-  list.push_back({.batch = 2,
-                  .queries = 300,
-                  .keys = 300,
-                  .heads = 2,
-                  .kv_heads = 2,
-                  .width = 8,
-                  .type = type,
-                  .documents = {260, 1, 1000}});
-  list.push_back({.batch = 2,
-                  .queries = 160,
-                  .keys = 290,
-                  .heads = 3,
-                  .kv_heads = 1,
-                  .width = 8,
-                  .type = type,
-                  .causal = false,
-                  .documents = {70, 31}});
-  list.push_back({.batch = 2,
-                  .queries = 150,
-                  .keys = 150,
-                  .heads = 2,
-                  .kv_heads = 2,
-                  .width = 16,
-                  .type = type,
-                  .dropout = 0.25f,
-                  .documents = {9, 40, 65}});
-  list.push_back({.batch = 2,
-                  .queries = 70,
-                  .keys = 145,
-                  .heads = 2,
-                  .kv_heads = 1,
-                  .width = 16,
-                  .type = type,
-                  .positions = true,
-                  .documents = {1}});
-}
-
-// Windows and chunks shorter and longer than blocks of keys, aligned to their boundaries or not.
-void add_bounded(std::vector<Heads>& list, DType type) {
-  list.push_back({.batch = 2,
-                  .queries = 33,
-                  .keys = 33,
-                  .heads = 4,
-                  .kv_heads = 2,
-                  .width = 24,
-                  .type = type,
-                  .window = 2});
-  list.push_back({.batch = 1,
-                  .queries = 450,
-                  .keys = 450,
-                  .heads = 2,
-                  .kv_heads = 1,
-                  .width = 16,
-                  .type = type,
-                  .packed = true,
-                  .window = 65});
-  list.push_back({.batch = 1,
-                  .queries = 200,
-                  .keys = 200,
-                  .heads = 2,
-                  .kv_heads = 2,
-                  .width = 64,
-                  .type = type,
-                  .dropout = 0.1f,
-                  .packed = true,
-                  .chunk = 96});
-  list.push_back({.batch = 1,
-                  .queries = 160,
-                  .keys = 160,
-                  .heads = 2,
-                  .kv_heads = 1,
-                  .width = 160,
-                  .type = type,
-                  .documents = {70, 31, 9},
-                  .window = 40,
-                  .chunk = 64});
-  list.push_back({.batch = 2,
-                  .queries = 70,
-                  .keys = 145,
-                  .heads = 2,
-                  .kv_heads = 1,
-                  .width = 16,
-                  .type = type,
-                  .positions = true,
-                  .window = 50});
-}
-
-// Soft caps, sinks, and gradients in f32 or accumulated, each alone and all at once.
-void add_scored(std::vector<Heads>& list, DType type) {
-  const Heads shape{.batch = 1,
-                    .queries = 75,
-                    .keys = 75,
-                    .heads = 2,
-                    .kv_heads = 1,
-                    .width = 64,
-                    .type = type,
-                    .packed = true};
-  const auto add = [&](const auto& change) {
-    list.push_back(shape);
-    change(list.back());
+// Sizes are {batch, queries, keys, heads, kv_heads, width}.
+std::vector<Heads> plain_shapes() {
+  return {
+      {},
+      {.sizes = {2, 2, 2, 2, 2, 1}},
+      {.sizes = {2, 33, 33, 4, 2, 24}},
+      {.sizes = {1, 7, 19, 3, 1, 33}, .causal = false},
+      {.sizes = {1, 19, 7, 2, 2, 16}},
+      {.sizes = {2, 70, 45, 2, 1, 16}, .positions = true},
+      {.sizes = {0, 5, 5, 2, 1, 8}},
+      {.sizes = {1, 0, 5, 2, 2, 8}},
+      {.sizes = {1, 5, 0, 2, 2, 8}, .causal = false},
+      {.sizes = {2, 21, 21, 4, 2, 16}, .dropout = 0.25f},
+      {.sizes = {2, 21, 21, 4, 2, 16}, .dropout = 0.25f, .first_head = 4},
+      {.sizes = {1, 18, 27, 2, 2, 8}, .positions = true, .dropout = 0.5f},
+      {.sizes = {2, 150, 150, 4, 2, 64}, .packed = true},
+      {.sizes = {1, 140, 140, 2, 1, 128},
+       .dropout = 0.1f,
+       .packed = true,
+       .documents = {50, 3, 70}},
+      {.sizes = {1, 75, 100, 2, 2, 80}, .positions = true, .dropout = 0.1f, .first_head = 2},
   };
-  add([](Heads& h) { h.soft_cap = 1.5; });
-  add([](Heads& h) {
-    h.batch = 2;
-    h.sinks = true;
-  });
-  add([](Heads& h) { h.added = true; });
-  add([](Heads& h) { h.wide = true; });
-  add([](Heads& h) {
-    h.width = 33;
-    h.wide = h.added = true;
-  });
+}
+
+// Borders of documents inside and at the ends of the cpu's tiles (32, 64 and 128), documents of one
+// token, several blocks long, and longer than the sequence. Then windows and chunks shorter and
+// longer than blocks of keys, aligned to their borders or not.
+std::vector<Heads> bounded_shapes() {
+  return {
+      {.sizes = {2, 33, 33, 4, 2, 24}, .documents = {1, 5, 1, 1, 13}},
+      {.sizes = {2, 450, 450, 2, 1, 16}, .packed = true, .documents = {64, 128, 1, 32, 200}},
+      {.sizes = {2, 300, 300, 2, 2, 8}, .documents = {260, 1, 1000}},
+      {.sizes = {2, 160, 290, 3, 1, 8}, .causal = false, .documents = {70, 31}},
+      {.sizes = {2, 150, 150, 2, 2, 16}, .dropout = 0.25f, .documents = {9, 40, 65}},
+      {.sizes = {2, 70, 145, 2, 1, 16}, .positions = true, .documents = {1}},
+      {.sizes = {2, 33, 33, 4, 2, 24}, .window = 2},
+      {.sizes = {1, 450, 450, 2, 1, 16}, .packed = true, .window = 65},
+      {.sizes = {1, 200, 200, 2, 2, 64}, .dropout = 0.1f, .packed = true, .chunk = 96},
+      {.sizes = {1, 160, 160, 2, 1, 160}, .documents = {70, 31, 9}, .window = 40, .chunk = 64},
+      {.sizes = {2, 70, 145, 2, 1, 16}, .positions = true, .window = 50},
+  };
+}
+
+// Soft caps, sinks and gradients in f32 or added to, each alone and all at once.
+std::vector<Heads> scored_shapes(DType type) {
+  std::vector<Heads> list = {
+      {.sizes = {1, 75, 75, 2, 1, 64}, .packed = true, .soft_cap = 1.5},
+      {.sizes = {2, 75, 75, 2, 1, 64}, .packed = true, .sinks = true},
+      {.sizes = {1, 75, 75, 2, 1, 64}, .packed = true, .added = true},
+      {.sizes = {1, 75, 75, 2, 1, 64}, .packed = true, .wide = true},
+      {.sizes = {1, 75, 75, 2, 1, 33}, .packed = true, .wide = true, .added = true},
+  };
   for (const int64_t width : {16, 120, 200}) {
-    if (type == DType::f16 && width > 16) continue;  // bf16 covers the other tiles
-    add([=](Heads& h) {
-      h.batch = 2;
-      h.queries = 90;
-      h.keys = 110;
-      h.width = width;
-      h.packed = false;
-      h.positions = width == 16;
-      h.dropout = 0.1f;
-      h.window = 60;
-      h.soft_cap = 2;
-      h.sinks = h.wide = h.added = true;
-    });
-  }
-}
-
-// GPT-2 124M and a Llama of 160M parameters with 4 query groups, 4 x 1024 tokens; longer sequences,
-// and documents in one.
-void add_real(std::vector<Heads>& list, DType type) {
-  const auto add = [&](int64_t batch, int64_t length, int64_t kv_heads, float dropout,
-                       std::vector<int64_t> documents) {
-    list.push_back({.batch = batch,
-                    .queries = length,
-                    .keys = length,
-                    .heads = 12,
-                    .kv_heads = kv_heads,
-                    .width = 64,
-                    .type = type,
-                    .dropout = dropout,
-                    .packed = true,
-                    .real = true,
-                    .documents = std::move(documents)});
-  };
-  add(4, 1024, 12, 0, {});
-  add(4, 1024, 12, 0.1f, {});
-  add(4, 1024, 4, 0, {});
-  add(1, 4096, 12, 0, {});
-  add(1, 4096, 12, 0, {700, 300, 1500, 20, 900});
-  add(1, 8192, 4, 0, {});
-  add(1, 8192, 4, 0, {});
-  list.back().window = 128;
-  for (const int64_t window : {0, 128}) {
-    add(1, 8192, 2, 0, {});
-    list.back().heads = 4;
-    list.back().width = 128;
-    list.back().window = window;
-  }
-  if (type != DType::bf16) return;
-  list.push_back({.batch = 1,
-                  .queries = 4096,
-                  .keys = 4096,
-                  .heads = 32,
-                  .kv_heads = 8,
-                  .width = 128,
-                  .type = type,
-                  .packed = true,
-                  .real = true,
-                  .large = true});
-}
-
-std::vector<Heads> attention_shapes() {
-  std::vector<Heads> list;
-  for (const DType type : {DType::f32, DType::bf16, DType::f16, DType::f64}) {
-    list.push_back({.type = type});
-    list.push_back(
-        {.batch = 2, .queries = 2, .keys = 2, .heads = 2, .kv_heads = 2, .width = 1, .type = type});
-    list.push_back({.batch = 2,
-                    .queries = 33,
-                    .keys = 33,
-                    .heads = 4,
-                    .kv_heads = 2,
-                    .width = 24,
-                    .type = type});
-    list.push_back({.batch = 1,
-                    .queries = 7,
-                    .keys = 19,
-                    .heads = 3,
-                    .kv_heads = 1,
-                    .width = 33,
-                    .type = type,
-                    .causal = false});
-    list.push_back({.batch = 1,
-                    .queries = 19,
-                    .keys = 7,
-                    .heads = 2,
-                    .kv_heads = 2,
-                    .width = 16,
-                    .type = type});
-    list.push_back({.batch = 2,
-                    .queries = 70,
-                    .keys = 45,
-                    .heads = 2,
-                    .kv_heads = 1,
-                    .width = 16,
-                    .type = type,
-                    .positions = true});
-    if (type == DType::bf16 || type == DType::f16)  // cuDNN supports these
-      list.push_back({.batch = 1,
-                      .queries = 128,
-                      .keys = 128,
-                      .heads = 2,
-                      .kv_heads = 1,
-                      .width = 64,
-                      .type = type,
-                      .packed = true});
-    list.push_back(
-        {.batch = 0, .queries = 5, .keys = 5, .heads = 2, .kv_heads = 1, .width = 8, .type = type});
-    list.push_back(
-        {.batch = 1, .queries = 0, .keys = 5, .heads = 2, .kv_heads = 2, .width = 8, .type = type});
-    list.push_back({.batch = 1,
-                    .queries = 5,
-                    .keys = 0,
-                    .heads = 2,
-                    .kv_heads = 2,
-                    .width = 8,
-                    .type = type,
-                    .causal = false});
-    list.push_back({.batch = 2,
-                    .queries = 21,
-                    .keys = 21,
-                    .heads = 4,
-                    .kv_heads = 2,
-                    .width = 16,
-                    .type = type,
-                    .dropout = 0.25f});
-    list.push_back({.batch = 2,
-                    .queries = 21,
-                    .keys = 21,
-                    .heads = 4,
-                    .kv_heads = 2,
-                    .width = 16,
-                    .type = type,
-                    .dropout = 0.25f,
-                    .first_head = 4});
-    list.push_back({.batch = 1,
-                    .queries = 18,
-                    .keys = 27,
-                    .heads = 2,
-                    .kv_heads = 2,
-                    .width = 8,
-                    .type = type,
-                    .positions = true,
-                    .dropout = 0.5f});
-    list.push_back({.batch = 2,
-                    .queries = 150,
-                    .keys = 150,
-                    .heads = 4,
-                    .kv_heads = 2,
-                    .width = 64,
-                    .type = type,
-                    .packed = true});
-    list.push_back({.batch = 1,
-                    .queries = 140,
-                    .keys = 140,
-                    .heads = 2,
-                    .kv_heads = 1,
-                    .width = 128,
-                    .type = type,
+    if (type == DType::f16 && width > 16) continue;  // bf16 shows the other tiles
+    list.push_back({.sizes = {2, 90, 110, 2, 1, width},
+                    .positions = width == 16,
                     .dropout = 0.1f,
-                    .packed = true,
-                    .documents = {50, 3, 70}});
-    list.push_back({.batch = 1,
-                    .queries = 75,
-                    .keys = 100,
-                    .heads = 2,
-                    .kv_heads = 2,
-                    .width = 80,
-                    .type = type,
-                    .positions = true,
-                    .dropout = 0.1f,
-                    .first_head = 2});
-    add_confined(list, type);
-    add_bounded(list, type);
-    add_scored(list, type);
-    if (!trained(type)) continue;
-    add_real(list, type);
+                    .window = 60,
+                    .soft_cap = 2,
+                    .sinks = true,
+                    .wide = true,
+                    .added = true});
   }
   return list;
 }
 
-// One new token, a few and many, with pages smaller and larger than tiles, and windows that skip
-// pages.
-std::vector<Heads> paged_shapes(DType type) {
+// GPT-2 124M and a Llama of 160M parameters with 4 query groups, 4 x 1024 tokens; longer sequences,
+// and documents in one.
+std::vector<Heads> real_shapes() {
   return {
-      {.batch = 3,
-       .queries = 1,
-       .keys = 77,
-       .heads = 4,
-       .kv_heads = 2,
-       .width = 24,
-       .type = type,
-       .page = 32},
-      {.batch = 2,
-       .queries = 2,
-       .keys = 200,
-       .heads = 4,
-       .kv_heads = 1,
-       .width = 64,
-       .type = type,
-       .page = 64},
-      {.batch = 2,
-       .queries = 90,
-       .keys = 300,
-       .heads = 4,
-       .kv_heads = 2,
-       .width = 32,
-       .type = type,
-       .page = 32},
-      {.batch = 1,
-       .queries = 150,
-       .keys = 150,
-       .heads = 2,
-       .kv_heads = 2,
-       .width = 40,
-       .type = type,
-       .page = 96},
-      {.batch = 2,
-       .queries = 3,
-       .keys = 260,
-       .heads = 2,
-       .kv_heads = 1,
-       .width = 16,
-       .type = type,
-       .window = 70,
-       .soft_cap = 2,
-       .page = 32},
-      {.batch = 2,
-       .queries = 70,
-       .keys = 270,
-       .heads = 2,
-       .kv_heads = 1,
-       .width = 16,
-       .type = type,
-       .chunk = 100,
-       .sinks = true,
-       .page = 128},
-      {.batch = 2,
-       .queries = 0,
-       .keys = 40,
-       .heads = 2,
-       .kv_heads = 1,
-       .width = 16,
-       .type = type,
-       .page = 32},
+      {.sizes = {4, 1024, 1024, 12, 12, 64}},
+      {.sizes = {4, 1024, 1024, 12, 12, 64}, .dropout = 0.1f},
+      {.sizes = {4, 1024, 1024, 12, 4, 64}},
+      {.sizes = {1, 4096, 4096, 12, 12, 64}},
+      {.sizes = {1, 4096, 4096, 12, 12, 64}, .documents = {700, 300, 1500, 20, 900}},
+      {.sizes = {1, 8192, 8192, 12, 4, 64}},
+      {.sizes = {1, 8192, 8192, 12, 4, 64}, .window = 128},
+      {.sizes = {1, 8192, 8192, 4, 2, 128}},
+      {.sizes = {1, 8192, 8192, 4, 2, 128}, .window = 128},
+  };
+}
+
+std::vector<Heads> attention_shapes() {
+  std::vector<Heads> list;
+  for (const DType type : kFloats) {
+    const auto add = [&](Heads h) {
+      h.type = type;
+      list.push_back(std::move(h));
+    };
+    for (const Heads& h : plain_shapes()) add(h);
+    if (type == DType::bf16 || type == DType::f16)  // what cuDNN takes, too
+      add({.sizes = {1, 128, 128, 2, 1, 64}, .packed = true});
+    for (const Heads& h : bounded_shapes()) add(h);
+    for (const Heads& h : scored_shapes(type)) add(h);
+    for (Heads h : real_shapes()) {
+      h.packed = h.real = true;
+      if (trained(type)) add(h);
+    }
+    if (type == DType::bf16)
+      add({.sizes = {1, 4096, 4096, 32, 8, 128}, .packed = true, .real = true, .large = true});
+  }
+  return list;
+}
+
+// One new token, a few and many, with pages smaller and larger than tiles; windows that skip pages.
+std::vector<Heads> paged_shapes() {
+  return {
+      {.sizes = {3, 1, 77, 4, 2, 24}, .page = 32},
+      {.sizes = {2, 2, 200, 4, 1, 64}, .page = 64},
+      {.sizes = {2, 90, 300, 4, 2, 32}, .page = 32},
+      {.sizes = {1, 150, 150, 2, 2, 40}, .page = 96},
+      {.sizes = {2, 3, 260, 2, 1, 16}, .window = 70, .soft_cap = 2, .page = 32},
+      {.sizes = {2, 70, 270, 2, 1, 16}, .chunk = 100, .sinks = true, .page = 128},
+      {.sizes = {2, 0, 40, 2, 1, 16}, .page = 32},
   };
 }
 
@@ -593,8 +309,7 @@ std::vector<Heads> paged_shapes(DType type) {
 void add_attention_cases(std::vector<Case>& cases) {
   for (const Heads& h : attention_shapes())
     if (h.scored() || !(h.wide || h.added)) cases.push_back(forward(h));
-  for (const DType type : {DType::f32, DType::bf16, DType::f16, DType::f64})
-    for (const Heads& h : paged_shapes(type)) cases.push_back(forward(h));
+  for (const Heads& h : in_types(paged_shapes())) cases.push_back(forward(h));
   for (const Heads& h : attention_shapes()) cases.push_back(backward(h));
 }
 

@@ -7,12 +7,12 @@ namespace {
 
 struct DropoutBlock {
   int64_t samples = 1, length = 1, channels = 1;
-  DType type = DType::f32;
   float p = 0.25f;
   bool in_place = false;
+  int64_t first_row = 0, rows = 0;  // of the samples' rows; rows 0: all, given as such
   Layout layout;
   bool real = false;
-  int64_t first_row = 0, rows = 0;  // part of the samples' rows; rows 0: all, passed as such
+  DType type = DType::f32;
 
   std::string str() const {
     return fmt::format("b={} t={} c={} p={} {}{}{}", samples, length, channels, p,
@@ -21,8 +21,7 @@ struct DropoutBlock {
   }
 };
 
-Case::Call make(const DropoutBlock& d, Runtime& runtime) {
-  Inputs inputs(runtime);
+DropoutArgs dropout_args(Inputs& inputs, const DropoutBlock& d) {
   const Shape shape{d.rows > 0 ? d.rows : d.samples * d.length, d.channels};
   DropoutArgs args{
       .mask = {d.p, 42, 4711,
@@ -34,41 +33,31 @@ Case::Call make(const DropoutBlock& d, Runtime& runtime) {
   args.x = inputs.normal("x", shape, d.type, 1, d.layout);
   args.out =
       d.in_place ? inputs.updated("out", args.x) : inputs.output("out", shape, d.type, d.layout);
-  return inputs.call([args](Stream& stream, const Table& table) { table.dropout(args, stream); });
-}
-
-Case dropout_case(const DropoutBlock& d) {
-  return {.kernel = "dropout",
-          .name = d.str(),
-          .dtype = d.type,
-          .tolerance = tolerance(d.type, 2),  // 1 / (1 - p) and the product; the mask is exact
-          .real = d.real,
-          .make = [d](Runtime& runtime) { return make(d, runtime); }};
+  return args;
 }
 
 }  // namespace
 
 void add_dropout_cases(std::vector<Case>& cases) {
-  const auto add = [&](const DropoutBlock& d) { cases.push_back(dropout_case(d)); };
-  for (const DType type : {DType::f32, DType::bf16, DType::f16, DType::f64}) {
-    add({.type = type});
-    add({.samples = 2, .length = 3, .channels = 33, .type = type, .layout = kMisaligned});
-    add({.samples = 3, .length = 7, .channels = 2, .type = type, .p = 0.5f, .in_place = true});
-    add({.samples = 2, .length = 3, .channels = 33, .type = type, .p = 0});
-    add({.samples = 1, .length = 0, .channels = 8, .type = type});
-    add({.samples = 2, .length = 50, .channels = 96, .type = type, .p = 0.1f});
-    add({.samples = 3,
-         .length = 7,
-         .channels = 33,
-         .type = type,
-         .layout = kMisaligned,
-         .first_row = 5,
-         .rows = 11});
-    add({.samples = 2, .length = 3, .channels = 8, .type = type, .first_row = 0, .rows = 6});
-    add({.samples = 2, .length = 9, .channels = 8, .type = type, .first_row = 17, .rows = 1});
-    if (trained(type))
-      add({.samples = 4, .length = 1024, .channels = 768, .type = type, .p = 0.1f, .real = true});
-  }
+  const std::vector<DropoutBlock> shapes = {
+      {},
+      {.samples = 2, .length = 3, .channels = 33, .layout = kMisaligned},
+      {.samples = 3, .length = 7, .channels = 2, .p = 0.5f, .in_place = true},
+      {.samples = 2, .length = 3, .channels = 33, .p = 0},
+      {.samples = 1, .length = 0, .channels = 8},
+      {.samples = 2, .length = 50, .channels = 96, .p = 0.1f},
+      {.samples = 3,
+       .length = 7,
+       .channels = 33,
+       .first_row = 5,
+       .rows = 11,
+       .layout = kMisaligned},
+      {.samples = 2, .length = 3, .channels = 8, .first_row = 0, .rows = 6},
+      {.samples = 2, .length = 9, .channels = 8, .first_row = 17, .rows = 1},
+      {.samples = 4, .length = 1024, .channels = 768, .p = 0.1f, .real = true},
+  };
+  for (const DropoutBlock& d : in_types(shapes))  // 1 / (1 - p), and the product
+    cases.push_back(case_of(&Table::dropout, d, tolerance(d.type, 2), dropout_args));
 }
 
 }  // namespace megatron::kernels

@@ -73,7 +73,7 @@ void add(std::vector<Case>& cases, void (*Table::*kernel)(const Args&, Stream&),
     has_optional |= e.is_optional;
     has_in_place |= e.may_be != nullptr;
   }
-  for (const DType type : {DType::f32, DType::bf16, DType::f16, DType::f64}) {
+  for (const DType type : kFloats) {
     for (const Lie& lie : lies_of(elements.layout, row.real)) {
       if ((lie.in_place && !has_in_place) || (lie.without_optional && !has_optional)) continue;
       if (lie.real && !trained(type)) continue;

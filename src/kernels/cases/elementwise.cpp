@@ -10,8 +10,6 @@
 namespace megatron::kernels {
 namespace {
 
-constexpr DType kTypes[] = {DType::f32, DType::bf16, DType::f16, DType::f64};
-
 // Rows with padding between them, each aligned to 16-byte vectors.
 constexpr Layout kAlignedRows = {.offset = 16, .row_padding = 16};
 
@@ -24,130 +22,88 @@ DType widest(std::initializer_list<DType> types) {
 
 Case add_case(Shape shape, DType a, DType b, DType out, Layout layout, bool in_place, bool real,
               bool row = false) {
-  return {
-      .kernel = "add",
-      .name = fmt::format("{} {}+{}{} to {}{}", shape.str(), name(a), row ? "one row " : "",
-                          name(b), describe(out, layout), in_place ? " in place" : ""),
-      .dtype = widest({a, b, out}),
-      .tolerance = rounding(out),
-      .real = real,
-      .make = [=](Runtime& runtime) {
-        Inputs inputs(runtime);
-        AddArgs args{
-            inputs.normal("a", shape, a, 1, layout),
-            inputs.normal("b", row ? Shape{shape[1]} : shape, b, 1, {.offset = layout.offset}),
-            {}};
-        args.out =
-            in_place ? inputs.updated("out", args.a) : inputs.output("out", shape, out, layout);
-        return inputs.call([args](Stream& stream, const Table& table) { table.add(args, stream); });
-      }};
+  const Named named{fmt::format("{} {}+{}{} to {}{}", shape.str(), name(a), row ? "one row " : "",
+                                name(b), describe(out, layout), in_place ? " in place" : ""),
+                    widest({a, b, out}), real};
+  return case_of(&Table::add, named, rounding(out), [=](Inputs& inputs, const Named&) {
+    AddArgs args{
+        .a = inputs.normal("a", shape, a, 1, layout),
+        .b = inputs.normal("b", row ? Shape{shape[1]} : shape, b, 1, {.offset = layout.offset})};
+    args.out = in_place ? inputs.updated("out", args.a) : inputs.output("out", shape, out, layout);
+    return args;
+  });
 }
 
 Case copy_case(Shape shape, DType from, DType to, Layout layout, bool transposed, bool real) {
-  return {.kernel = "copy",
-          .name = fmt::format("{} {} to {}{}", shape.str(), name(from), describe(to, layout),
-                              transposed ? " transposed" : ""),
-          .dtype = widest({from, to}),
-          .tolerance = is_floating(to) ? rounding(to) : 0x1p-53,
-          .real = real,
-          .make = [=](Runtime& runtime) {
-            Inputs inputs(runtime);
-            CopyArgs args{is_floating(from) ? inputs.normal("x", shape, from, 1, layout)
-                                            : inputs.integers("x", shape, from, 0, 100),
-                          {}};
-            if (transposed) args.x = args.x.transpose(0, -1);
-            args.out = inputs.output("out", args.x.shape(), to, layout);
-            return inputs.call(
-                [args](Stream& stream, const Table& table) { table.copy(args, stream); });
-          }};
+  const Named named{fmt::format("{} {} to {}{}", shape.str(), name(from), describe(to, layout),
+                                transposed ? " transposed" : ""),
+                    widest({from, to}), real};
+  const double bound = is_floating(to) ? rounding(to) : 0x1p-53;
+  return case_of(&Table::copy, named, bound, [=](Inputs& inputs, const Named&) {
+    CopyArgs args{.x = is_floating(from) ? inputs.normal("x", shape, from, 1, layout)
+                                         : inputs.integers("x", shape, from, 0, 100)};
+    if (transposed) args.x = args.x.transpose(0, -1);
+    args.out = inputs.output("out", args.x.shape(), to, layout);
+    return args;
+  });
 }
 
 // The keys' columns of the fused product for queries, keys and values, extracted or written back.
 Case part_of_rows_case(DType type, bool out) {
   constexpr int64_t kTokens = 4096, kColumns = 768, kWidth = 3 * kColumns;
-  return {.kernel = "copy",
-          .name = fmt::format("[{}, {}] {} {} rows of {}", kTokens, kColumns, name(type),
-                              out ? "out of" : "into", kWidth),
-          .dtype = type,
-          .tolerance = rounding(type),
-          .real = true,
-          .make = [=](Runtime& runtime) {
-            Inputs inputs(runtime);
-            const auto part = [&](const Tensor& all) { return all.slice(1, kColumns, kColumns); };
-            const Shape whole{kTokens, kWidth}, own{kTokens, kColumns};
-            CopyArgs args{
-                out ? part(inputs.normal("x", whole, type)) : inputs.normal("x", own, type), {}};
-            args.out = out ? inputs.output("out", own, type)
-                           : part(inputs.updated("out", inputs.normal("out", whole, type)));
-            return inputs.call(
-                [args](Stream& stream, const Table& table) { table.copy(args, stream); });
-          }};
+  const Named named{fmt::format("[{}, {}] {} {} rows of {}", kTokens, kColumns, name(type),
+                                out ? "out of" : "into", kWidth),
+                    type, true};
+  return case_of(&Table::copy, named, rounding(type), [=](Inputs& inputs, const Named&) {
+    const auto part = [&](const Tensor& all) { return all.slice(1, kColumns, kColumns); };
+    const Shape whole{kTokens, kWidth}, own{kTokens, kColumns};
+    if (out) {
+      return CopyArgs{part(inputs.normal("x", whole, type)), inputs.output("out", own, type)};
+    }
+    return CopyArgs{inputs.normal("x", own, type),
+                    part(inputs.updated("out", inputs.normal("out", whole, type)))};
+  });
 }
 
 Case fill_case(Shape shape, DType type, double value, Layout layout, bool real) {
-  return {.kernel = "fill",
-          .name = fmt::format("{} {} value={}", shape.str(), describe(type, layout), value),
-          .dtype = type,
-          .tolerance = 0x1p-53,
-          .real = real,
-          .make = [=](Runtime& runtime) {
-            Inputs inputs(runtime);
-            const FillArgs args{inputs.output("out", shape, type, layout), value};
-            return inputs.call(
-                [args](Stream& stream, const Table& table) { table.fill(args, stream); });
-          }};
+  const Named named{fmt::format("{} {} value={}", shape.str(), describe(type, layout), value), type,
+                    real};
+  return case_of(&Table::fill, named, 0x1p-53, [=](Inputs& inputs, const Named&) {
+    return FillArgs{inputs.output("out", shape, type, layout), value};
+  });
 }
 
 Case column_sum_case(int64_t rows, int64_t n, DType type, float beta, Layout layout, bool real) {
   const DType wide = accumulator(type);
-  return {.kernel = "column_sum",
-          .name = fmt::format("t={} n={} {}{}", rows, n, describe(type, layout),
-                              beta != 0 ? " accumulated" : ""),
-          .dtype = type,
-          .tolerance = tolerance(wide, 2 + 0.4 * std::sqrt(rows)),  // a sum of T normal values
-          .real = real,
-          .make = [=](Runtime& runtime) {
-            Inputs inputs(runtime);
-            const ColumnSumArgs args{
-                inputs.normal("x", {rows, n}, type, 1, layout),
-                {beta == 0 ? inputs.output("out", {n}, wide)
-                           : inputs.updated("out", inputs.normal("out", {n}, wide)),
-                 beta}};
-            return inputs.call(
-                [args](Stream& stream, const Table& table) { table.column_sum(args, stream); });
-          }};
+  const Named named{fmt::format("t={} n={} {}{}", rows, n, describe(type, layout),
+                                beta != 0 ? " accumulated" : ""),
+                    type, real};
+  const double bound = tolerance(wide, 2 + 0.4 * std::sqrt(rows));  // a sum of T normal values
+  return case_of(&Table::column_sum, named, bound, [=](Inputs& inputs, const Named&) {
+    return ColumnSumArgs{inputs.normal("x", {rows, n}, type, 1, layout),
+                         inputs.sum("out", {n}, wide, beta)};
+  });
 }
 
 Case sum_case(int64_t n, DType type, bool weighted, bool real) {
-  return {
-      .kernel = "sum",
-      .name = fmt::format("t={} {}{}", n, name(type), weighted ? " weighted" : ""),
-      .dtype = type,
-      .tolerance = 0x1p-50,  // the order is fixed; a product may be fused
-      .real = real,
-      .make = [=](Runtime& runtime) {
-        Inputs inputs(runtime);
-        SumArgs args{.x = inputs.positive("x", {n}, type, 0.5)};
-        if (weighted) args.weights = inputs.positive("weights", {n}, type);
-        args.out = inputs.output("out", {}, DType::f64);
-        return inputs.call([args](Stream& stream, const Table& table) { table.sum(args, stream); });
-      }};
+  const Named named{fmt::format("t={} {}{}", n, name(type), weighted ? " weighted" : ""), type,
+                    real};
+  // The order is given; a product may be fused.
+  return case_of(&Table::sum, named, 0x1p-50, [=](Inputs& inputs, const Named&) {
+    SumArgs args{.x = inputs.positive("x", {n}, type, 0.5)};
+    if (weighted) args.weights = inputs.positive("weights", {n}, type);
+    args.out = inputs.output("out", {}, DType::f64);
+    return args;
+  });
 }
 
 Case sum_of_squares_case(int64_t n, DType type, Layout layout, bool real) {
-  return {.kernel = "sum_of_squares",
-          .name = fmt::format("n={} {}", n, describe(type, layout)),
-          .dtype = type,
-          .tolerance = 0x1p-53,  // the order is fixed: less than the last bit
-          .real = real,
-          .make = [=](Runtime& runtime) {
-            Inputs inputs(runtime);
-            const SumOfSquaresArgs args{
-                inputs.normal("x", {n}, type, 1, layout),
-                inputs.output("partial", {ceil_div(n, kNormBlock)}, DType::f64)};
-            return inputs.call(
-                [args](Stream& stream, const Table& table) { table.sum_of_squares(args, stream); });
-          }};
+  const Named named{fmt::format("n={} {}", n, describe(type, layout)), type, real};
+  // The order is given: less than the last bit.
+  return case_of(&Table::sum_of_squares, named, 0x1p-53, [=](Inputs& inputs, const Named&) {
+    return SumOfSquaresArgs{inputs.normal("x", {n}, type, 1, layout),
+                            inputs.output("partial", {ceil_div(n, kNormBlock)}, DType::f64)};
+  });
 }
 
 const std::vector<Shape>& small_shapes() {
@@ -156,9 +112,9 @@ const std::vector<Shape>& small_shapes() {
 }
 
 void add_add_cases(std::vector<Case>& cases) {
-  for (const DType a : kTypes) {
-    for (const DType b : kTypes) {
-      for (const DType out : kTypes) {
+  for (const DType a : kFloats) {
+    for (const DType b : kFloats) {
+      for (const DType out : kFloats) {
         cases.push_back(add_case({7, 33}, a, b, out, kMisaligned, false, false));
         cases.push_back(add_case({7, 33}, a, b, out, kMisaligned, false, false, true));
       }
@@ -176,9 +132,8 @@ void add_add_cases(std::vector<Case>& cases) {
 }
 
 void add_copy_cases(std::vector<Case>& cases) {
-  constexpr DType kFloating[] = {DType::f64, DType::f32, DType::bf16, DType::f16};
-  for (const DType from : kFloating) {
-    for (const DType to : kFloating) {
+  for (const DType from : kFloats) {
+    for (const DType to : kFloats) {
       cases.push_back(copy_case({7, 33}, from, to, kPadded, false, false));
       cases.push_back(copy_case({5, 3, 70}, from, to, {}, true, false));
       cases.push_back(copy_case({70, 3, 75}, from, to, kMisaligned, true, false));
@@ -202,7 +157,7 @@ void add_copy_cases(std::vector<Case>& cases) {
 }
 
 void add_reductions(std::vector<Case>& cases) {
-  for (const DType type : kTypes) {
+  for (const DType type : kFloats) {
     for (const float beta : {0.0f, 1.0f}) {
       cases.push_back(column_sum_case(1, 1, type, beta, {}, false));
       cases.push_back(column_sum_case(7, 33, type, beta, kMisaligned, false));

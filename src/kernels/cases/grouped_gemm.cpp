@@ -20,9 +20,9 @@ struct Groups {
   Spread spread = Spread::uneven;
   bool transpose_b = false, bias = false;
   float beta = 0;
-  DType type = DType::f32;
   Layout layout = {};
   bool real = false;
+  DType type = DType::f32;
 
   std::string str() const {
     constexpr const char* kSpreads[] = {"uneven", "even", "one"};
@@ -51,95 +51,60 @@ struct Groups {
   }
 };
 
+GroupedGemmArgs grouped_gemm_args(Inputs& inputs, const Groups& g) {
+  const Shape b = g.transpose_b ? Shape{g.groups, g.n, g.k} : Shape{g.groups, g.k, g.n};
+  GroupedGemmArgs args{.a = inputs.normal("a", {g.rows + g.rest, g.k}, g.type, 1, g.layout),
+                       .b = inputs.normal("b", b, g.type, 1, g.layout)};
+  if (g.bias) args.bias = inputs.normal("bias", {g.groups, g.n}, g.type, 1, g.layout);
+  args.offsets = g.offsets(inputs);
+  args.out = inputs.output("out", {g.rows + g.rest, g.n}, g.type, g.layout);
+  args.transpose_b = g.transpose_b;
+  return args;
+}
+
 // Same tolerance as for gemm.
 Case grouped_gemm_case(const Groups& g) {
-  return {.kernel = "grouped_gemm",
-          .name = g.str(),
-          .dtype = g.type,
-          .tolerance = tolerance(g.type, 1 + 0.4 * std::sqrt(static_cast<double>(g.k))),
-          .real = g.real,
-          .make = [g](Runtime& runtime) {
-            Inputs inputs(runtime);
-            const Shape b = g.transpose_b ? Shape{g.groups, g.n, g.k} : Shape{g.groups, g.k, g.n};
-            GroupedGemmArgs args{
-                .a = inputs.normal("a", {g.rows + g.rest, g.k}, g.type, 1, g.layout),
-                .b = inputs.normal("b", b, g.type, 1, g.layout)};
-            if (g.bias) args.bias = inputs.normal("bias", {g.groups, g.n}, g.type, 1, g.layout);
-            args.offsets = g.offsets(inputs);
-            args.out = inputs.output("out", {g.rows + g.rest, g.n}, g.type, g.layout);
-            args.transpose_b = g.transpose_b;
-            return inputs.call(
-                [args](Stream& stream, const Table& table) { table.grouped_gemm(args, stream); });
-          }};
+  const double walk = 1 + 0.4 * std::sqrt(static_cast<double>(g.k));
+  return case_of(&Table::grouped_gemm, g, tolerance(g.type, walk), grouped_gemm_args);
+}
+
+GroupedGradientArgs grouped_gradient_args(Inputs& inputs, const Groups& g) {
+  const DType sums = accumulator(g.type);
+  const int64_t all = g.rows + g.rest;
+  GroupedGradientArgs args{.dy = inputs.normal("dy", {all, g.n}, g.type, 1, g.layout),
+                           .x = inputs.normal("x", {all, g.k}, g.type, 1, g.layout),
+                           .offsets = g.offsets(inputs)};
+  args.dw = inputs.sum("dw", {g.groups, g.n, g.k}, sums, g.beta, g.layout);
+  if (g.bias) args.dbias = inputs.sum("dbias", {g.groups, g.n}, sums, g.beta, g.layout);
+  return args;
 }
 
 // Sums over the rows of a group, k by n.
 Case grouped_gradient_case(const Groups& g) {
   const double walk = 1 + 0.4 * std::sqrt(static_cast<double>(g.rows));
-  return {.kernel = "grouped_gradient",
-          .name = g.str(),
-          .dtype = g.type,
-          .tolerance = tolerance(accumulator(g.type), walk) * g.zeros(),
-          .real = g.real,
-          .make = [g](Runtime& runtime) {
-            Inputs inputs(runtime);
-            const DType sums = accumulator(g.type);
-            const int64_t all = g.rows + g.rest;
-            const auto result = [&](const char* name, Shape shape) -> Accumulate {
-              if (g.beta == 0) return {inputs.output(name, shape, sums, g.layout), 0};
-              return {inputs.updated(name, inputs.normal(name, shape, sums, 1, g.layout)), g.beta};
-            };
-            GroupedGradientArgs args{.dy = inputs.normal("dy", {all, g.n}, g.type, 1, g.layout),
-                                     .x = inputs.normal("x", {all, g.k}, g.type, 1, g.layout),
-                                     .offsets = g.offsets(inputs)};
-            args.dw = result("dw", {g.groups, g.n, g.k});
-            if (g.bias) args.dbias = result("dbias", {g.groups, g.n});
-            return inputs.call([args](Stream& stream, const Table& table) {
-              table.grouped_gradient(args, stream);
-            });
-          }};
-}
-
-// Up- and down-projection of an expert, with the rows of 4096 or 256 tokens with 8 experts each.
-void add_real(std::vector<Groups>& list, DType type) {
-  for (const int64_t rows : {32768, 2048}) {
-    for (const auto& [k, n] : {std::pair{1024, 512}, {512, 1024}})
-      list.push_back({.groups = 64, .rows = rows, .k = k, .n = n, .type = type, .real = true});
-  }
+  return case_of(&Table::grouped_gradient, g, tolerance(accumulator(g.type), walk) * g.zeros(),
+                 grouped_gradient_args);
 }
 
 std::vector<Groups> grouped_shapes() {
-  std::vector<Groups> list;
-  for (const DType type : {DType::f32, DType::bf16, DType::f16, DType::f64}) {
-    const auto add = [&](Groups g) {
-      g.type = type;
-      list.push_back(g);
-    };
-    add({});
-    add({.groups = 3, .rows = 0, .k = 4, .n = 5});
-    add({.groups = 3, .rows = 0, .rest = 4, .k = 4, .n = 5, .bias = true, .beta = 1});
-    add({.groups = 5,
-         .rows = 23,
-         .rest = 3,
-         .k = 13,
-         .n = 33,
-         .bias = true,
-         .layout = kMisaligned});
-    add({.groups = 4, .rows = 4, .k = 257, .n = 2, .spread = Spread::even});
-    add({.groups = 8, .rows = 40, .rest = 7, .k = 64, .n = 96, .beta = 1});
-    add({.groups = 3,
-         .rows = 201,
-         .k = 40,
-         .n = 72,
-         .spread = Spread::even,
-         .bias = true,
-         .beta = 1});
-    add({.groups = 6, .rows = 70, .k = 136, .n = 48, .spread = Spread::one});
-    add({.groups = 6, .rows = 300, .rest = 20, .k = 24, .n = 136, .bias = true});
-    add({.groups = 2, .rows = 5, .k = 8, .n = 0});
-    if (trained(type)) add_real(list, type);
+  std::vector<Groups> list = {
+      {},
+      {.groups = 3, .rows = 0, .k = 4, .n = 5},
+      {.groups = 3, .rows = 0, .rest = 4, .k = 4, .n = 5, .bias = true, .beta = 1},
+      {.groups = 5, .rows = 23, .rest = 3, .k = 13, .n = 33, .bias = true, .layout = kMisaligned},
+      {.groups = 4, .rows = 4, .k = 257, .n = 2, .spread = Spread::even},
+      {.groups = 8, .rows = 40, .rest = 7, .k = 64, .n = 96, .beta = 1},
+      {.groups = 3, .rows = 201, .k = 40, .n = 72, .spread = Spread::even, .bias = true, .beta = 1},
+      {.groups = 6, .rows = 70, .k = 136, .n = 48, .spread = Spread::one},
+      {.groups = 6, .rows = 300, .rest = 20, .k = 24, .n = 136, .bias = true},
+      {.groups = 2, .rows = 5, .k = 8, .n = 0},
+  };
+  // Up and down of an expert; as many rows as 4096 tokens of 8 choices have, or 256 tokens.
+  for (const int64_t rows : {32768, 2048}) {
+    for (const auto& [k, n] : {std::pair{1024, 512}, {512, 1024}})
+      list.push_back({.groups = 64, .rows = rows, .k = k, .n = n, .real = true});
   }
-  return list;
+  return in_types(list);
 }
 
 }  // namespace
@@ -151,9 +116,9 @@ void add_grouped_gemm_cases(std::vector<Case>& cases) {
     g.transpose_b = true;
     cases.push_back(grouped_gemm_case(g));
   }
-  for (const DType type : {DType::f32, DType::bf16, DType::f16, DType::f64})
-    cases.push_back(grouped_gemm_case(
-        {.groups = 2, .rows = 3, .rest = 1, .k = 0, .n = 5, .bias = true, .type = type}));
+  for (const Groups& g :
+       in_types<Groups>({{.groups = 2, .rows = 3, .rest = 1, .k = 0, .n = 5, .bias = true}}))
+    cases.push_back(grouped_gemm_case(g));
   for (const Groups& g : grouped_shapes()) cases.push_back(grouped_gradient_case(g));
 }
 

@@ -1,12 +1,14 @@
 // Tensors of one Case's call.
 #pragma once
 
+#include <initializer_list>
 #include <span>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 #include "kernels/case.h"
+#include "kernels/for_each_kernel.h"
 
 namespace megatron::kernels {
 
@@ -55,6 +57,11 @@ class Inputs {
   // Marks one of these tensors as modified by the call: its initial values are restored before each
   // run.
   Tensor updated(std::string_view name, const Tensor& tensor);
+  // The destination of a sum: an output with beta 0, else normal values that are added to.
+  Accumulate sum(std::string_view name, Shape shape, DType type, float beta, Layout layout = {}) {
+    if (beta == 0) return {output(name, shape, type, layout), 0};
+    return {updated(name, normal(name, shape, type, 1, layout)), beta};
+  }
 
   Case::Call call(std::function<void(Stream&, const Table&)> run);
 
@@ -76,5 +83,53 @@ double tolerance(DType type, double roundings);
 constexpr bool trained(DType type) { return type != DType::f64; }
 
 std::string describe(DType type, Layout layout);  // "bf16 misaligned"
+
+inline constexpr std::initializer_list<DType> kFloats = {DType::f32, DType::bf16, DType::f16,
+                                                         DType::f64};
+
+// Shape of a Case that is made of a few numbers.
+struct Named {
+  std::string name;
+  DType type = DType::f32;
+  bool real = false;
+
+  const std::string& str() const { return name; }
+};
+
+// The shapes in each of the types; those of real models in the types in which models are trained.
+template <class S>
+std::vector<S> in_types(const std::vector<S>& shapes,
+                        std::initializer_list<DType> types = kFloats) {
+  std::vector<S> all;
+  for (const DType type : types) {
+    for (const S& shape : shapes) {
+      if constexpr (requires { shape.real; })
+        if (shape.real && !trained(type)) continue;
+      all.push_back(shape);
+      all.back().type = type;
+    }
+  }
+  return all;
+}
+
+// A Case of one call of a kernel, whose arguments are arguments(inputs, shape). The shape has a
+// type and str(), which names the Case, and may have `real` and `large`.
+template <class Args, class S, class F>
+Case case_of(void (*Table::*kernel)(const Args&, Stream&), const S& shape, double tolerance,
+             F arguments) {
+  Case made{.kernel = std::string(name_of(kernel)),
+            .name = shape.str(),
+            .dtype = shape.type,
+            .tolerance = tolerance};
+  if constexpr (requires { shape.real; }) made.real = shape.real;
+  if constexpr (requires { shape.large; }) made.large = shape.large;
+  made.make = [=](Runtime& runtime) {
+    Inputs inputs(runtime);
+    const Args args = arguments(inputs, shape);
+    return inputs.call(
+        [args, kernel](Stream& stream, const Table& table) { (table.*kernel)(args, stream); });
+  };
+  return made;
+}
 
 }  // namespace megatron::kernels

@@ -9,34 +9,22 @@ namespace {
 
 struct Norm {
   int64_t rows = 1, width = 1;
-  DType type = DType::f32;
-  bool residual = true, sum = true;  // forward only
-  bool dsum_in = true;               // backward only
+  bool residual = true, sum = true;  // forward
+  bool dsum_in = true;               // backward
   float beta = 0;
   bool one_plus = false, bias = true;  // bias: LayerNorm only
   Layout layout;
   bool real = false, large = false;
+  DType type = DType::f32;
 
-  double elements() const { return static_cast<double>(rows * width); }
   std::string str() const {
     return fmt::format("t={} h={} {}{}{}", rows, width, describe(type, layout),
                        one_plus ? " 1+w" : "", bias ? "" : " no bias");
   }
-  std::string forward_name() const {
-    return str() + (residual ? " residual" : sum ? " copied" : "");
-  }
-  std::string backward_name() const {
-    return str() + (dsum_in ? " added" : "") + (beta != 0 ? " accumulated" : "");
-  }
-  // Means over H lose 0.4 sqrt(H) u; a few roundings follow.
-  double forward_tolerance() const { return tolerance(type, 4 + 0.4 * std::sqrt(width)); }
-  // Errors of the means affect terms that cancel, and weight gradients sum T rows.
-  double backward_tolerance() const {
-    return tolerance(type, 8 + std::sqrt(width) + std::sqrt(rows));
-  }
 };
 
-AddNormArgs forward_args(Inputs& inputs, const Norm& n, bool layer) {
+template <bool layer>
+AddNormArgs norm_args(Inputs& inputs, const Norm& n) {
   const Shape shape{n.rows, n.width};
   const DType statistics = accumulator(n.type);
   AddNormArgs args{.x = inputs.normal("x", shape, n.type, 1, n.layout)};
@@ -51,21 +39,18 @@ AddNormArgs forward_args(Inputs& inputs, const Norm& n, bool layer) {
   return args;
 }
 
-// Consistent inputs for the backward pass: the statistics come from the forward pass.
-AddNormBackwardArgs backward_args(Inputs& inputs, const Norm& n, bool layer) {
+// Consistent inputs of backward: the statistics come from the forward.
+template <bool layer>
+AddNormBackwardArgs norm_backward_args(Inputs& inputs, const Norm& n) {
   Inputs forward_inputs(inputs.runtime());
   Norm plain = n;
   plain.residual = false;
-  const AddNormArgs forward = forward_args(forward_inputs, plain, layer);
+  const AddNormArgs forward = norm_args<layer>(forward_inputs, plain);
   const Table& oracle = table(inputs.forward_of(n.real));
   layer ? oracle.add_layer_norm(forward, inputs.runtime().stream())
         : oracle.add_rms_norm(forward, inputs.runtime().stream());
   const Shape shape{n.rows, n.width};
   const DType wide = accumulator(n.type);
-  const auto gradient = [&](const char* name) -> Accumulate {
-    if (n.beta == 0) return {inputs.output(name, {n.width}, wide), 0};
-    return {inputs.updated(name, inputs.normal(name, {n.width}, wide)), 1};
-  };
   AddNormBackwardArgs args{.dnormed = inputs.normal("dnormed", shape, n.type, 1, n.layout)};
   if (n.dsum_in) args.dsum_in = inputs.normal("dsum_in", shape, n.type, 1, n.layout);
   args.sum = forward.x;
@@ -73,108 +58,61 @@ AddNormBackwardArgs backward_args(Inputs& inputs, const Norm& n, bool layer) {
   args.mean = forward.mean;
   args.rstd = forward.rstd;
   args.dsum = inputs.output("dsum", shape, n.type, n.layout);
-  args.dweight = gradient("dweight");
+  args.dweight = inputs.sum("dweight", {n.width}, wide, n.beta);
   args.weight_offset = forward.weight_offset;
-  if (layer && n.bias) args.dbias = gradient("dbias");
+  if (layer && n.bias) args.dbias = inputs.sum("dbias", {n.width}, wide, n.beta);
   return args;
 }
 
-Case rms_forward(const Norm& n) {
-  return {.kernel = "add_rms_norm",
-          .name = n.forward_name(),
-          .dtype = n.type,
-          .tolerance = n.forward_tolerance(),
-          .real = n.real,
-          .large = n.large,
-          .make = [n](Runtime& runtime) {
-            Inputs inputs(runtime);
-            const AddNormArgs args = forward_args(inputs, n, false);
-            return inputs.call(
-                [args](Stream& stream, const Table& table) { table.add_rms_norm(args, stream); });
-          }};
+// Means over H lose 0.4 sqrt(H) u; a handful of roundings follow.
+template <class Kernel, class Arguments>
+void add_forward(std::vector<Case>& cases, const Norm& n, Kernel kernel, Arguments arguments) {
+  cases.push_back(case_of(kernel, n, tolerance(n.type, 4 + 0.4 * std::sqrt(n.width)), arguments));
+  cases.back().name += n.residual ? " residual" : n.sum ? " copied" : "";
 }
 
-Case rms_backward(const Norm& n) {
-  return {.kernel = "add_rms_norm_backward",
-          .name = n.backward_name(),
-          .dtype = n.type,
-          .tolerance = n.backward_tolerance(),
-          .real = n.real,
-          .large = n.large,
-          .make = [n](Runtime& runtime) {
-            Inputs inputs(runtime);
-            const AddNormBackwardArgs args = backward_args(inputs, n, false);
-            return inputs.call([args](Stream& stream, const Table& table) {
-              table.add_rms_norm_backward(args, stream);
-            });
-          }};
-}
-
-Case layer_forward(const Norm& n) {
-  return {.kernel = "add_layer_norm",
-          .name = n.forward_name(),
-          .dtype = n.type,
-          .tolerance = n.forward_tolerance(),
-          .real = n.real,
-          .large = n.large,
-          .make = [n](Runtime& runtime) {
-            Inputs inputs(runtime);
-            const AddNormArgs args = forward_args(inputs, n, true);
-            return inputs.call(
-                [args](Stream& stream, const Table& table) { table.add_layer_norm(args, stream); });
-          }};
-}
-
-Case layer_backward(const Norm& n) {
-  return {.kernel = "add_layer_norm_backward",
-          .name = n.backward_name(),
-          .dtype = n.type,
-          .tolerance = n.backward_tolerance(),
-          .real = n.real,
-          .large = n.large,
-          .make = [n](Runtime& runtime) {
-            Inputs inputs(runtime);
-            const AddNormBackwardArgs args = backward_args(inputs, n, true);
-            return inputs.call([args](Stream& stream, const Table& table) {
-              table.add_layer_norm_backward(args, stream);
-            });
-          }};
+// The means' errors meet terms that cancel, and weight gradients add up T rows.
+template <class Kernel, class Arguments>
+void add_backward(std::vector<Case>& cases, const Norm& n, Kernel kernel, Arguments arguments) {
+  const double roundings = 8 + std::sqrt(n.width) + std::sqrt(n.rows);
+  cases.push_back(case_of(kernel, n, tolerance(n.type, roundings), arguments));
+  if (n.dsum_in) cases.back().name += " added";
+  if (n.beta != 0) cases.back().name += " accumulated";
 }
 
 std::vector<Norm> norm_shapes() {
-  std::vector<Norm> list;
-  for (const DType type : {DType::f32, DType::bf16, DType::f16, DType::f64}) {
-    list.push_back(
-        {.rows = 1, .width = 2, .type = type, .residual = false, .sum = false, .dsum_in = false});
-    list.push_back({.rows = 2, .width = 16, .type = type, .residual = false, .beta = 1});
-    list.push_back({.rows = 7, .width = 33, .type = type});
-    list.push_back(
-        {.rows = 7, .width = 33, .type = type, .dsum_in = false, .beta = 1, .layout = kMisaligned});
-    list.push_back({.rows = 0, .width = 8, .type = type});
-    list.push_back({.rows = 0, .width = 8, .type = type, .residual = false, .beta = 1});
-    list.push_back({.rows = 150, .width = 96, .type = type, .beta = 1});
-    // Rows of whole vectors: many rows with few threads each, one row with many threads, and one
-    // too long for registers.
-    list.push_back({.rows = 300, .width = 264, .type = type, .beta = 1});
-    list.push_back({.rows = 5, .width = 2048, .type = type});
-    list.push_back({.rows = 3, .width = size_of(type) > 2 ? 4360 : 17000, .type = type, .beta = 1});
-    list.push_back({.rows = 40, .width = 72, .type = type, .one_plus = true, .bias = false});
-    list.push_back(
-        {.rows = 5, .width = size_of(type) > 2 ? 4360 : 17000, .type = type, .bias = false});
-    if (!trained(type)) continue;
-    list.push_back({.rows = 4096, .width = 768, .type = type, .beta = 1, .real = true});
-    if (type != DType::bf16) continue;
-    list.push_back(
-        {.rows = 4096, .width = 4096, .type = type, .beta = 1, .real = true, .large = true});
+  std::vector<Norm> list = in_types<Norm>({
+      {.rows = 1, .width = 2, .residual = false, .sum = false, .dsum_in = false},
+      {.rows = 2, .width = 16, .residual = false, .beta = 1},
+      {.rows = 7, .width = 33},
+      {.rows = 7, .width = 33, .dsum_in = false, .beta = 1, .layout = kMisaligned},
+      {.rows = 0, .width = 8},
+      {.rows = 0, .width = 8, .residual = false, .beta = 1},
+      {.rows = 150, .width = 96, .beta = 1},
+      // Rows of whole vectors: many rows with few threads each, and one row with many threads.
+      {.rows = 300, .width = 264, .beta = 1},
+      {.rows = 5, .width = 2048},
+      {.rows = 40, .width = 72, .one_plus = true, .bias = false},
+      {.rows = 4096, .width = 768, .beta = 1, .real = true},
+  });
+  for (const DType type : kFloats) {  // too long for registers
+    const int64_t width = size_of(type) > 2 ? 4360 : 17000;
+    list.push_back({.rows = 3, .width = width, .beta = 1, .type = type});
+    list.push_back({.rows = 5, .width = width, .bias = false, .type = type});
   }
+  list.push_back(
+      {.rows = 4096, .width = 4096, .beta = 1, .real = true, .large = true, .type = DType::bf16});
   return list;
 }
 
 }  // namespace
 
 void add_norm_cases(std::vector<Case>& cases) {
-  for (const auto make : {rms_forward, rms_backward, layer_forward, layer_backward}) {
-    for (const Norm& n : norm_shapes()) cases.push_back(make(n));
+  for (const Norm& n : norm_shapes()) {
+    add_forward(cases, n, &Table::add_rms_norm, norm_args<false>);
+    add_backward(cases, n, &Table::add_rms_norm_backward, norm_backward_args<false>);
+    add_forward(cases, n, &Table::add_layer_norm, norm_args<true>);
+    add_backward(cases, n, &Table::add_layer_norm_backward, norm_backward_args<true>);
   }
 }
 

@@ -9,11 +9,11 @@ namespace {
 
 struct Rotation {
   int64_t tokens = 1, heads = 1, width = 2, half = 1;
-  DType type = DType::f32;
   bool interleaved = false, inverse = false;
   bool in_place = false, packed = false;  // packed: heads are part of a wider row
   Layout layout;
   bool real = false, large = false;
+  DType type = DType::f32;
 
   std::string str() const {
     return fmt::format("t={} n={} d={} half={} {}{}{}{}{}", tokens, heads, width, half,
@@ -37,8 +37,7 @@ Tensor angles(Inputs& inputs, const char* name, const Rotation& r, double (*func
   return inputs.values(name, {kPositions, r.half}, accumulator(r.type), values);
 }
 
-Case::Call make(const Rotation& r, Runtime& runtime) {
-  Inputs inputs(runtime);
+RopeArgs rope_args(Inputs& inputs, const Rotation& r) {
   RopeArgs args{.interleaved = r.interleaved, .inverse = r.inverse};
   args.x = inputs.normal("x", {r.tokens, r.packed ? r.heads + 4 : r.heads, r.width}, r.type, 1,
                          r.layout);
@@ -48,77 +47,47 @@ Case::Call make(const Rotation& r, Runtime& runtime) {
   args.cos = angles(inputs, "cos", r, std::cos);
   args.sin = angles(inputs, "sin", r, std::sin);
   args.positions = inputs.integers("positions", {r.tokens}, DType::i32, 0, kPositions);
-  return inputs.call([args](Stream& stream, const Table& table) { table.rope(args, stream); });
+  return args;
 }
 
-Case rope_case(const Rotation& r) {
-  return {.kernel = "rope",
-          .name = r.str(),
-          .dtype = r.type,
-          .tolerance = tolerance(r.type, 2),  // two products and their sum
-          .real = r.real,
-          .large = r.large,
-          .make = [r](Runtime& runtime) { return make(r, runtime); }};
+// The shapes of both kinds of pairs.
+std::vector<Rotation> rotations(bool interleaved) {
+  std::vector<Rotation> list = {{}, {.tokens = 0, .heads = 2, .width = 8, .half = 4}};
+  for (const bool inverse : {false, true}) {
+    Rotation padded{.tokens = 7, .heads = 3, .width = 33, .half = 11, .layout = kPadded},
+        packed{.tokens = 70, .heads = 4, .width = 64, .half = 32, .in_place = true, .packed = true};
+    padded.inverse = packed.inverse = inverse;
+    list.push_back(padded);
+    list.push_back(packed);
+  }
+  for (Rotation& r : list) r.interleaved = interleaved;
+  return in_types(list);
+}
+
+// Queries and keys of a Llama with 12 heads and 4 groups where their product left them, and their
+// gradients; those of one of 8 billion parameters.
+std::vector<Rotation> real_rotations() {
+  std::vector<Rotation> list;
+  for (const bool inverse : {false, true}) {
+    Rotation r{.tokens = 4096, .heads = 12 + 4, .width = 64, .half = 32, .inverse = inverse};
+    r.in_place = r.packed = r.real = true;
+    for (const Rotation& typed : in_types<Rotation>({r})) list.push_back(typed);
+    r.heads = 32 + 8;
+    r.width = 128;
+    r.half = 64;
+    r.large = true;
+    r.type = DType::bf16;
+    list.push_back(r);
+  }
+  return list;
 }
 
 }  // namespace
 
 void add_rope_cases(std::vector<Case>& cases) {
-  const auto add = [&](const Rotation& r) { cases.push_back(rope_case(r)); };
-  for (const DType type : {DType::f32, DType::bf16, DType::f16, DType::f64}) {
-    for (const bool interleaved : {false, true}) {
-      add({.type = type, .interleaved = interleaved});
-      add({.tokens = 0,
-           .heads = 2,
-           .width = 8,
-           .half = 4,
-           .type = type,
-           .interleaved = interleaved});
-      for (const bool inverse : {false, true}) {
-        add({.tokens = 7,
-             .heads = 3,
-             .width = 33,
-             .half = 11,
-             .type = type,
-             .interleaved = interleaved,
-             .inverse = inverse,
-             .layout = kPadded});
-        add({.tokens = 70,
-             .heads = 4,
-             .width = 64,
-             .half = 32,
-             .type = type,
-             .interleaved = interleaved,
-             .inverse = inverse,
-             .in_place = true,
-             .packed = true});
-      }
-    }
-    if (!trained(type)) continue;
-    // Queries and keys of a Llama with 12 heads and 4 groups, in place in the fused product's
-    // output, and their gradients.
-    for (const bool inverse : {false, true}) {
-      add({.tokens = 4096,
-           .heads = 12 + 4,
-           .width = 64,
-           .half = 32,
-           .type = type,
-           .inverse = inverse,
-           .in_place = true,
-           .packed = true,
-           .real = true});
-      if (type != DType::bf16) continue;
-      add({.tokens = 4096,
-           .heads = 32 + 8,
-           .width = 128,
-           .half = 64,
-           .type = type,
-           .inverse = inverse,
-           .in_place = true,
-           .packed = true,
-           .real = true,
-           .large = true});
-    }
+  for (const auto& list : {rotations(false), rotations(true), real_rotations()}) {
+    for (const Rotation& r : list)  // two products and their sum
+      cases.push_back(case_of(&Table::rope, r, tolerance(r.type, 2), rope_args));
   }
 }
 

@@ -24,8 +24,8 @@ struct Routing {
   RouterForm form = {};
   bool bias = false, selection = false;
   Spacing spacing = Spacing::apart;
-  DType type = DType::f32;
   bool real = false;
+  DType type = DType::f32;
 
   std::string str() const {
     constexpr const char* kScores[] = {"softmax", "sigmoid", "sqrt_softplus"};
@@ -105,38 +105,13 @@ RouteArgs route_args(Inputs& inputs, const Routing& r) {
 // experts.
 double router_roundings(const Routing& r) { return 16 + std::sqrt(static_cast<double>(r.experts)); }
 
-Case route_case(const Routing& r) {
-  return {.kernel = "route",
-          .name = r.str(),
-          .dtype = r.type,
-          .tolerance = tolerance(r.type, router_roundings(r)),
-          .real = r.real,
-          .make = [r](Runtime& runtime) {
-            Inputs inputs(runtime);
-            const RouteArgs args = route_args(inputs, r);
-            return inputs.call(
-                [args](Stream& stream, const Table& table) { table.route(args, stream); });
-          }};
-}
-
-// The choice comes from the forward pass. As few as k of a token's E gradients are not zero.
-Case route_backward_case(const Routing& r) {
-  const double zeros = std::sqrt(static_cast<double>(r.experts) / static_cast<double>(r.k));
-  return {.kernel = "route_backward",
-          .name = r.str(),
-          .dtype = r.type,
-          .tolerance = tolerance(r.type, router_roundings(r)) * zeros,
-          .real = r.real,
-          .make = [r](Runtime& runtime) {
-            Inputs forward_inputs(runtime), inputs(runtime);
-            const RouteArgs f = route_args(forward_inputs, r);
-            table(inputs.forward_of(r.real)).route(f, runtime.stream());
-            const RouteBackwardArgs args{r.form, f.logits, f.experts,
-                                         inputs.normal("dweights", {r.tokens, r.k}, r.type),
-                                         inputs.output("dlogits", {r.tokens, r.experts}, r.type)};
-            return inputs.call(
-                [args](Stream& stream, const Table& table) { table.route_backward(args, stream); });
-          }};
+// The choice comes from the forward.
+RouteBackwardArgs route_backward_args(Inputs& inputs, const Routing& r) {
+  Inputs forward_inputs(inputs.runtime());
+  const RouteArgs f = route_args(forward_inputs, r);
+  table(inputs.forward_of(r.real)).route(f, inputs.runtime().stream());
+  return {r.form, f.logits, f.experts, inputs.normal("dweights", {r.tokens, r.k}, r.type),
+          inputs.output("dlogits", {r.tokens, r.experts}, r.type)};
 }
 
 std::vector<RouterForm> router_forms() {
@@ -162,32 +137,28 @@ RouterForm deepseek() {
 }
 
 std::vector<Routing> routings() {
-  std::vector<Routing> list;
-  for (const DType type : {DType::f32, DType::f64}) {
-    const auto add = [&](Routing r) {
-      r.type = type;
-      list.push_back(r);
-    };
-    add({});
-    add({.tokens = 0, .experts = 8, .k = 2});
-    add({.tokens = 3, .experts = 1, .k = 1});
-    add({.tokens = 5, .experts = 7, .k = 7, .form = {.softmax_first = true}});
-    for (const RouterForm& form : router_forms()) {
-      add({.tokens = 7, .experts = 13, .k = 3, .form = form});
-      add({.tokens = 33, .experts = 64, .k = 8, .form = form, .bias = true});
-      add({.tokens = 9, .experts = 24, .k = 4, .form = with_groups(form, 4, 2, 2), .bias = true});
-      add({.tokens = 9, .experts = 20, .k = 2, .form = form, .bias = true, .selection = true});
-      add({.tokens = 70, .experts = 40, .k = 6, .form = form, .spacing = Spacing::ties});
-    }
-    add({.tokens = 19, .experts = 256, .k = 8, .form = deepseek()});
-    add({.tokens = 19, .experts = 48, .k = 4, .form = with_groups({}, 6, 1, 1), .selection = true});
-    add({.tokens = 5,
-         .experts = 512,
-         .k = 10,
-         .form = {.softmax_first = true, .normalised = true}});
+  const RouterForm first{.softmax_first = true},
+      normalised{.softmax_first = true, .normalised = true};
+  std::vector<Routing> list = {
+      {},
+      {.tokens = 0, .experts = 8, .k = 2},
+      {.tokens = 3, .experts = 1, .k = 1},
+      {.tokens = 5, .experts = 7, .k = 7, .form = first},
+      {.tokens = 19, .experts = 256, .k = 8, .form = deepseek()},
+      {.tokens = 19, .experts = 48, .k = 4, .form = with_groups({}, 6, 1, 1), .selection = true},
+      {.tokens = 5, .experts = 512, .k = 10, .form = normalised},
+  };
+  for (const RouterForm& form : router_forms()) {
+    const RouterForm in_groups = with_groups(form, 4, 2, 2);
+    list.push_back({.tokens = 7, .experts = 13, .k = 3, .form = form});
+    list.push_back({.tokens = 33, .experts = 64, .k = 8, .form = form, .bias = true});
+    list.push_back({.tokens = 9, .experts = 24, .k = 4, .form = in_groups, .bias = true});
+    list.push_back(
+        {.tokens = 9, .experts = 20, .k = 2, .form = form, .bias = true, .selection = true});
+    list.push_back({.tokens = 70, .experts = 40, .k = 6, .form = form, .spacing = Spacing::ties});
   }
-  for (const RouterForm& form :
-       {RouterForm{.softmax_first = true, .normalised = true}, RouterForm{}, deepseek()})
+  list = in_types(list, {DType::f32, DType::f64});
+  for (const RouterForm& form : {normalised, RouterForm{}, deepseek()})
     list.push_back({.tokens = 4096, .experts = 64, .k = 8, .form = form, .real = true});
   list.push_back({.tokens = 4096, .experts = 8, .k = 2, .real = true});
   return list;
@@ -197,8 +168,8 @@ struct Losses {
   int64_t tokens = 1, experts = 2, k = 1, segments = 1;
   RouterScore score = RouterScore::softmax;
   Spacing spacing = Spacing::apart;
-  DType type = DType::f32;
   bool real = false;
+  DType type = DType::f32;
 
   Routing routing() const {
     return {.tokens = tokens,
@@ -211,28 +182,15 @@ struct Losses {
   std::string str() const { return routing().str() + fmt::format(" s={}", segments); }
 };
 
-// All terms of the sums have the same sign.
-Case router_sums_case(const Losses& l) {
-  return {
-      .kernel = "router_sums",
-      .name = l.str(),
-      .dtype = l.type,
-      .tolerance = tolerance(
-          l.type, 16 + std::sqrt(static_cast<double>(std::max<int64_t>(l.tokens, 1) * l.experts))),
-      .real = l.real,
-      .make = [l](Runtime& runtime) {
-        Inputs inputs(runtime);
-        const Shape all{l.segments, l.experts};
-        const RouterSumsArgs args{l.score,
-                                  l.k,
-                                  router_logits(inputs, "logits", l.routing()),
-                                  inputs.output("sums", all, l.type),
-                                  inputs.output("counts", all, l.type),
-                                  inputs.output("squares", {l.segments}, l.type),
-                                  inputs.output("entropy", {l.segments}, l.type)};
-        return inputs.call(
-            [args](Stream& stream, const Table& table) { table.router_sums(args, stream); });
-      }};
+RouterSumsArgs router_sums_args(Inputs& inputs, const Losses& l) {
+  const Shape all{l.segments, l.experts};
+  return {l.score,
+          l.k,
+          router_logits(inputs, "logits", l.routing()),
+          inputs.output("sums", all, l.type),
+          inputs.output("counts", all, l.type),
+          inputs.output("squares", {l.segments}, l.type),
+          inputs.output("entropy", {l.segments}, l.type)};
 }
 
 // balance and z are chosen so that each term adds about as much as dlogits already holds.
@@ -250,40 +208,24 @@ RouterLossBackwardArgs loss_backward_args(Inputs& inputs, const Losses& l) {
   return args;
 }
 
-Case router_loss_backward_case(const Losses& l) {
-  return {.kernel = "router_loss_backward",
-          .name = l.str(),
-          .dtype = l.type,
-          .tolerance = 2 * tolerance(l.type, router_roundings(l.routing())),
-          .real = l.real,
-          .make = [l](Runtime& runtime) {
-            Inputs inputs(runtime);
-            const RouterLossBackwardArgs args = loss_backward_args(inputs, l);
-            return inputs.call([args](Stream& stream, const Table& table) {
-              table.router_loss_backward(args, stream);
-            });
-          }};
-}
-
 std::vector<Losses> losses() {
+  const std::vector<Losses> shapes = {
+      {},
+      {.tokens = 0, .experts = 3, .k = 2, .segments = 2},
+      {.tokens = 7, .experts = 13, .k = 3},
+      {.tokens = 33, .experts = 24, .k = 2, .segments = 3},
+      {.tokens = 70, .experts = 64, .k = 8, .segments = 2, .spacing = Spacing::ties},
+      {.tokens = 300, .experts = 20, .k = 20},
+      {.tokens = 5, .experts = 512, .k = 8, .segments = 5},
+      {.tokens = 4096, .experts = 64, .k = 8, .real = true},
+  };
   std::vector<Losses> list;
-  for (const RouterScore score :
-       {RouterScore::softmax, RouterScore::sigmoid, RouterScore::sqrt_softplus}) {
-    for (const DType type : {DType::f32, DType::f64}) {
-      const auto add = [&](Losses l) {
-        l.score = score;
-        l.type = type;
-        list.push_back(l);
-      };
-      add({});
-      add({.tokens = 0, .experts = 3, .k = 2, .segments = 2});
-      add({.tokens = 7, .experts = 13, .k = 3});
-      add({.tokens = 33, .experts = 24, .k = 2, .segments = 3});
-      add({.tokens = 70, .experts = 64, .k = 8, .segments = 2, .spacing = Spacing::ties});
-      add({.tokens = 300, .experts = 20, .k = 20});
-      add({.tokens = 5, .experts = 512, .k = 8, .segments = 5});
+  using enum RouterScore;
+  for (const RouterScore score : {softmax, sigmoid, sqrt_softplus}) {
+    for (Losses l : in_types(shapes, {DType::f32, DType::f64})) {
+      l.score = score;
+      list.push_back(l);
     }
-    list.push_back({.tokens = 4096, .experts = 64, .k = 8, .score = score, .real = true});
   }
   list.push_back({.tokens = 4096, .experts = 64, .k = 8, .segments = 4, .real = true});
   return list;
@@ -294,70 +236,54 @@ struct Counted {
   bool rows = false;
   float beta = 0;
   DType type = DType::f32;
+
+  std::string str() const {
+    return fmt::format("t={} k={} e={}{} beta={} {}", tokens, k, experts, rows ? " rows" : "", beta,
+                       name(type));
+  }
 };
 
-Case counts_case(const Counted& c) {
-  return {.kernel = "expert_counts",
-          .name = fmt::format("t={} k={} e={}{} beta={} {}", c.tokens, c.k, c.experts,
-                              c.rows ? " rows" : "", c.beta, name(c.type)),
-          .dtype = c.type,
-          .tolerance = tolerance(DType::f64, 1),  // integers
-          .make = [c](Runtime& runtime) {
-            Inputs inputs(runtime);
-            const Shape slots = {c.tokens, c.k};
-            ExpertCountsArgs args{
-                .experts = inputs.integers("experts", slots, DType::i32, 0, c.experts),
-                .counts = {.beta = c.beta}};
-            if (c.rows) args.rows = inputs.integers("rows", slots, DType::i32, -2, 3);
-            args.counts.out =
-                c.beta == 0 ? inputs.output("counts", {c.experts}, c.type)
-                            : inputs.updated("counts",
-                                             inputs.integers("counts", {c.experts}, c.type, 0, 9));
-            return inputs.call(
-                [args](Stream& stream, const Table& table) { table.expert_counts(args, stream); });
-          }};
+ExpertCountsArgs expert_counts_args(Inputs& inputs, const Counted& c) {
+  const Shape slots = {c.tokens, c.k};
+  ExpertCountsArgs args{.experts = inputs.integers("experts", slots, DType::i32, 0, c.experts),
+                        .counts = {.beta = c.beta}};
+  if (c.rows) args.rows = inputs.integers("rows", slots, DType::i32, -2, 3);
+  args.counts.out =
+      c.beta == 0 ? inputs.output("counts", {c.experts}, c.type)
+                  : inputs.updated("counts", inputs.integers("counts", {c.experts}, c.type, 0, 9));
+  return args;
 }
 
 Case shares_case(int64_t experts, bool zeros, DType type) {
-  return {.kernel = "expert_shares",
-          .name = fmt::format("e={}{} {}", experts, zeros ? " zeros" : "", name(type)),
-          .dtype = type,
-          .tolerance = tolerance(type, 2),
-          .make = [=](Runtime& runtime) {
-            Inputs inputs(runtime);
-            const ExpertSharesArgs args{
-                .counts = inputs.integers("counts", {experts}, type, 0, zeros ? 1 : 500),
-                .shares = inputs.output("shares", {experts}, type)};
-            return inputs.call(
-                [args](Stream& stream, const Table& table) { table.expert_shares(args, stream); });
-          }};
+  const Named named{fmt::format("e={}{} {}", experts, zeros ? " zeros" : "", name(type)), type};
+  return case_of(&Table::expert_shares, named, tolerance(type, 2),
+                 [=](Inputs& inputs, const Named&) {
+                   return ExpertSharesArgs{
+                       .counts = inputs.integers("counts", {experts}, type, 0, zeros ? 1 : 500),
+                       .shares = inputs.output("shares", {experts}, type)};
+                 });
 }
 
 Case bias_case(int64_t experts, DType type) {
-  return {.kernel = "expert_bias",
-          .name = fmt::format("e={} {}", experts, name(type)),
-          .dtype = type,
-          .tolerance = tolerance(type, 1),
-          .make = [=](Runtime& runtime) {
-            Inputs inputs(runtime);
-            const ExpertBiasArgs args{
-                .rate = 0.25,
-                .counts = inputs.integers("counts", {experts}, type, 0, 5),
-                .bias = inputs.updated("bias", inputs.normal("bias", {experts}, type))};
-            return inputs.call(
-                [args](Stream& stream, const Table& table) { table.expert_bias(args, stream); });
-          }};
+  const Named named{fmt::format("e={} {}", experts, name(type)), type};
+  return case_of(&Table::expert_bias, named, tolerance(type, 1), [=](Inputs& inputs, const Named&) {
+    return ExpertBiasArgs{.rate = 0.25,
+                          .counts = inputs.integers("counts", {experts}, type, 0, 5),
+                          .bias = inputs.updated("bias", inputs.normal("bias", {experts}, type))};
+  });
 }
 
 void add_count_cases(std::vector<Case>& cases) {
+  const std::vector<Counted> counted = {
+      {},
+      {.tokens = 0},
+      {.tokens = 7, .k = 3, .rows = true},
+      {.tokens = 700, .k = 8, .experts = 64, .beta = 1},
+  };
+  for (const Counted& c : in_types(counted, {DType::f32, DType::f64}))  // whole numbers
+    cases.push_back(
+        case_of(&Table::expert_counts, c, tolerance(DType::f64, 1), expert_counts_args));
   for (const DType type : {DType::f32, DType::f64}) {
-    for (const Counted& c :
-         {Counted{}, Counted{.tokens = 0}, Counted{.tokens = 7, .k = 3, .rows = true},
-          Counted{.tokens = 700, .k = 8, .experts = 64, .beta = 1}}) {
-      Counted typed = c;
-      typed.type = type;
-      cases.push_back(counts_case(typed));
-    }
     for (const int64_t experts : {1, 5, 300}) {
       cases.push_back(bias_case(experts, type));
       cases.push_back(shares_case(experts, false, type));
@@ -370,19 +296,32 @@ void add_count_cases(std::vector<Case>& cases) {
 
 void add_route_cases(std::vector<Case>& cases) {
   add_count_cases(cases);
-  for (const Routing& r : routings()) cases.push_back(route_case(r));
-  cases.push_back(route_case({.tokens = 11,
-                              .experts = 24,
-                              .k = 5,
-                              .form = {.score = RouterScore::sigmoid, .normalised = true},
-                              .spacing = Spacing::nans}));
+  std::vector<Routing> forward = routings();
+  forward.push_back({.tokens = 11,
+                     .experts = 24,
+                     .k = 5,
+                     .form = {.score = RouterScore::sigmoid, .normalised = true},
+                     .spacing = Spacing::nans});
+  for (const Routing& r : forward)
+    cases.push_back(case_of(&Table::route, r, tolerance(r.type, router_roundings(r)), route_args));
   for (const Routing& r : routings()) {
-    // With k = 1 and normalisation the weight is always 1, and its gradient is only the rounding
-    // error of 0.
-    if (!r.form.normalised || r.k > 1) cases.push_back(route_backward_case(r));
+    // The one weight of a token would always be 1, and its gradient what rounding leaves of 0.
+    if (r.form.normalised && r.k == 1) continue;
+    // Possibly only k of the E gradients of a token are not zero.
+    const double zeros = std::sqrt(static_cast<double>(r.experts) / static_cast<double>(r.k));
+    cases.push_back(case_of(&Table::route_backward, r,
+                            tolerance(r.type, router_roundings(r)) * zeros, route_backward_args));
   }
-  for (const Losses& l : losses()) cases.push_back(router_sums_case(l));
-  for (const Losses& l : losses()) cases.push_back(router_loss_backward_case(l));
+  for (const Losses& l : losses()) {  // sums of terms of one sign
+    const int64_t terms = std::max<int64_t>(l.tokens, 1) * l.experts;
+    const double roundings = 16 + std::sqrt(static_cast<double>(terms));
+    cases.push_back(
+        case_of(&Table::router_sums, l, tolerance(l.type, roundings), router_sums_args));
+  }
+  for (const Losses& l : losses()) {
+    const double bound = 2 * tolerance(l.type, router_roundings(l.routing()));
+    cases.push_back(case_of(&Table::router_loss_backward, l, bound, loss_backward_args));
+  }
 }
 
 }  // namespace megatron::kernels

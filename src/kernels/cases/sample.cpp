@@ -9,11 +9,11 @@ namespace {
 
 struct Sampled {
   int64_t rows = 1, width = 1;
-  double scale = 3;  // of logits
-  DType type = DType::f32;
+  double scale = 3;  // of the logits
   Layout layout = {};
   std::vector<double> rules = {};  // for all rows; empty: each row has its own
   bool real = false;
+  DType type = DType::f32;
 
   std::string str() const {
     std::string text = fmt::format("[{}, {}] {}", rows, width, describe(type, layout));
@@ -43,71 +43,52 @@ std::vector<double> rules_of(const Sampled& s) {
   return rules;
 }
 
-Case sample_case(const Sampled& s) {
-  return {.kernel = "sample",
-          .name = s.str(),
-          .dtype = s.type,
-          .tolerance = tolerance(DType::f64, 1),  // ids
-          .real = s.real,
-          .make = [s](Runtime& runtime) {
-            Inputs inputs(runtime);
-            const SampleArgs args{
-                inputs.normal("logits", {s.rows, s.width}, s.type, s.scale, s.layout),
-                inputs.values("rules", {s.rows, kSampleRules}, DType::f64, rules_of(s)),
-                inputs.output("ids", {s.rows}, DType::i32)};
-            return inputs.call(
-                [args](Stream& stream, const Table& table) { table.sample(args, stream); });
-          }};
+SampleArgs sample_args(Inputs& inputs, const Sampled& s) {
+  return {inputs.normal("logits", {s.rows, s.width}, s.type, s.scale, s.layout),
+          inputs.values("rules", {s.rows, kSampleRules}, DType::f64, rules_of(s)),
+          inputs.output("ids", {s.rows}, DType::i32)};
 }
 
 // Logits from which no token, or not every token, can be sampled.
-Case special_case(DType type) {
-  return {.kernel = "sample",
-          .name = fmt::format("infinities and NaN {}", name(type)),
-          .dtype = type,
-          .tolerance = tolerance(DType::f64, 1),
-          .make = [type](Runtime& runtime) {
-            constexpr double kInf = HUGE_VAL;
-            Inputs inputs(runtime);
-            const std::vector<double> logits = {-kInf, 2,     -kInf, 1,      // row by row
-                                                -kInf, -kInf, -kInf, -kInf,  //
-                                                1,     NAN,   3,     0,      //
-                                                0,     kInf,  1,     2,      //
-                                                -0.0,  0,     -0.0,  -5,     //
-                                                -kInf, -kInf, -3,    -kInf,  //
-                                                -kInf, NAN,   -kInf, -kInf};
-            const auto rows = static_cast<int64_t>(logits.size() / 4);
-            std::vector<double> rules;
-            for (int64_t r = 0; r < rows; ++r)
-              for (const double rule : {r == 2 ? 0 : 0.8, 3.0, 0.95, 0.0, r == 4 ? 0.5 : 0.95})
-                rules.push_back(rule);
-            const SampleArgs args{inputs.values("logits", {rows, 4}, type, logits),
-                                  inputs.values("rules", {rows, kSampleRules}, DType::f64, rules),
-                                  inputs.output("ids", {rows}, DType::i32)};
-            return inputs.call(
-                [args](Stream& stream, const Table& table) { table.sample(args, stream); });
-          }};
+SampleArgs special_args(Inputs& inputs, const Named& named) {
+  constexpr double kInf = HUGE_VAL;
+  const std::vector<double> logits = {-kInf, 2,     -kInf, 1,      // row by row
+                                      -kInf, -kInf, -kInf, -kInf,  //
+                                      1,     NAN,   3,     0,      //
+                                      0,     kInf,  1,     2,      //
+                                      -0.0,  0,     -0.0,  -5,     //
+                                      -kInf, -kInf, -3,    -kInf,  //
+                                      -kInf, NAN,   -kInf, -kInf};
+  const auto rows = static_cast<int64_t>(logits.size() / 4);
+  std::vector<double> rules;
+  for (int64_t r = 0; r < rows; ++r)
+    for (const double rule : {r == 2 ? 0 : 0.8, 3.0, 0.95, 0.0, r == 4 ? 0.5 : 0.95})
+      rules.push_back(rule);
+  return {inputs.values("logits", {rows, 4}, named.type, logits),
+          inputs.values("rules", {rows, kSampleRules}, DType::f64, rules),
+          inputs.output("ids", {rows}, DType::i32)};
 }
 
 }  // namespace
 
 void add_sample_cases(std::vector<Case>& cases) {
-  for (const DType type : {DType::f32, DType::bf16, DType::f16, DType::f64}) {
-    for (const Sampled& s :
-         {Sampled{.rows = 0, .width = 5, .type = type}, Sampled{.rows = 6, .type = type},
-          Sampled{.rows = 61, .width = 37, .type = type, .layout = kMisaligned},
-          Sampled{.rows = 60, .width = 301, .type = type, .layout = kPadded},
-          Sampled{.rows = 30, .width = 67, .scale = 0, .type = type},
-          Sampled{.rows = 9, .width = 3001, .type = type}})
-      cases.push_back(sample_case(s));
-    cases.push_back(special_case(type));
+  std::vector<Sampled> shapes = in_types<Sampled>({
+      {.rows = 0, .width = 5},
+      {.rows = 6},
+      {.rows = 61, .width = 37, .layout = kMisaligned},
+      {.rows = 60, .width = 301, .layout = kPadded},
+      {.rows = 30, .width = 67, .scale = 0},
+      {.rows = 9, .width = 3001},
+  });
+  for (const std::vector<double>& rules :
+       {std::vector<double>{0, 0, 1, 0, 0}, {0.7, 0, 1, 0, 0}, {0.7, 50, 0.9, 0, 0}})
+    shapes.push_back({.rows = 32, .width = 128256, .rules = rules, .real = true});
+  const double exact = tolerance(DType::f64, 1);  // ids
+  for (const Sampled& s : shapes) cases.push_back(case_of(&Table::sample, s, exact, sample_args));
+  for (const DType type : kFloats) {
+    const Named named{fmt::format("infinities and NaN {}", name(type)), type};
+    cases.push_back(case_of(&Table::sample, named, exact, special_args));
   }
-  cases.push_back(
-      sample_case({.rows = 32, .width = 128256, .rules = {0, 0, 1, 0, 0}, .real = true}));
-  cases.push_back(
-      sample_case({.rows = 32, .width = 128256, .rules = {0.7, 0, 1, 0, 0}, .real = true}));
-  cases.push_back(
-      sample_case({.rows = 32, .width = 128256, .rules = {0.7, 50, 0.9, 0, 0}, .real = true}));
 }
 
 }  // namespace megatron::kernels

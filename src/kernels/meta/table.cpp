@@ -1,7 +1,5 @@
 #include "kernels/meta/table.h"
 
-#include <type_traits>
-
 #include "kernels/cpu/table.h"
 #include "kernels/cuda_scratch/table.h"
 #include "kernels/for_each_kernel.h"
@@ -37,14 +35,7 @@ struct Entry<member> {
 }  // namespace
 
 const Table& meta_table() {
-  static const Table table = [] {
-    Table t;
-    for_each_kernel([&t](const auto& kernel) {
-      constexpr auto member = std::remove_cvref_t<decltype(kernel)>::member;
-      t.*member = Entry<member>::run;
-    });
-    return t;
-  }();
+  static const Table table = table_of<Entry>();
   return table;
 }
 
