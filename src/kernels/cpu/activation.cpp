@@ -246,12 +246,10 @@ HWY_EXPORT(forward);
 HWY_EXPORT(backward);
 
 void activation(const ActivationArgs& args, Stream& stream) {
-  check(args);
   HWY_DYNAMIC_DISPATCH(forward)(args, stream);
 }
 
 void activation_backward(const ActivationBackwardArgs& args, Stream& stream) {
-  check(args);
   HWY_DYNAMIC_DISPATCH(backward)(args, stream);
 }
 

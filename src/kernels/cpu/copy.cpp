@@ -304,7 +304,6 @@ void copy_streamed(const void* from, void* to, int64_t bytes, const void* ahead)
 }
 
 void copy(const CopyArgs& args, Stream& stream) {
-  check(args);
   if (args.x.elements() == 0) return;
   const auto same = [&](auto type) { copy_typed<decltype(type), decltype(type)>(args, stream); };
   switch (args.x.dtype()) {

@@ -340,19 +340,16 @@ Tensor cross_entropy_scratch(const CrossEntropyArgs& args, Stream& stream) {
 }
 
 void vocabulary_stats(const VocabularyStatsArgs& args, Stream& stream) {
-  check(args);
   require_f32("vocabulary_stats", args.logits.dtype());
   HWY_DYNAMIC_DISPATCH(stats_of_rows)(args, stream);
 }
 
 void vocabulary_cross_entropy(const VocabularyCrossEntropyArgs& args, Stream& stream) {
-  check(args);
   require_f32("vocabulary_cross_entropy", args.stats.dtype());
   HWY_DYNAMIC_DISPATCH(divided_cross_entropy)(args, stream);
 }
 
 void cross_entropy(const CrossEntropyArgs& args, Stream& stream) {
-  check(args);
   HWY_DYNAMIC_DISPATCH(softmax_cross_entropy)(args, stream);
 }
 

@@ -202,10 +202,7 @@ namespace megatron::kernels::cpu {
 
 HWY_EXPORT(draw_any);
 
-void draw(const DrawArgs& args, Stream& stream) {
-  check(args);
-  HWY_DYNAMIC_DISPATCH(draw_any)(args, stream);
-}
+void draw(const DrawArgs& args, Stream& stream) { HWY_DYNAMIC_DISPATCH(draw_any)(args, stream); }
 
 }  // namespace megatron::kernels::cpu
 #endif

@@ -81,7 +81,6 @@ namespace megatron::kernels::cpu {
 HWY_EXPORT(dropout_rows);
 
 void dropout(const DropoutArgs& args, Stream& stream) {
-  check(args);
   HWY_DYNAMIC_DISPATCH(dropout_rows)(args, stream);
 }
 

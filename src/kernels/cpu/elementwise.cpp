@@ -199,13 +199,9 @@ double ordered_sum(const X* x, const Tensor& weights, int64_t n) {
 
 }  // namespace
 
-void add(const AddArgs& args, Stream& stream) {
-  check(args);
-  HWY_DYNAMIC_DISPATCH(add_elements)(args, stream);
-}
+void add(const AddArgs& args, Stream& stream) { HWY_DYNAMIC_DISPATCH(add_elements)(args, stream); }
 
 void fill(const FillArgs& args, Stream& stream) {
-  check(args);
   switch (args.out.dtype()) {
     case DType::f64: return fill_typed<double>(args, stream);
     case DType::f32: return fill_typed<float>(args, stream);
@@ -225,12 +221,10 @@ Tensor column_sum_scratch(const ColumnSumArgs& args, Stream& stream) {
 }
 
 void column_sum(const ColumnSumArgs& args, Stream& stream) {
-  check(args);
   HWY_DYNAMIC_DISPATCH(sum_columns)(args, stream);
 }
 
 void sum(const SumArgs& args, Stream&) {
-  check(args);
   const int64_t n = args.x.elements();
   *args.out.data<double>() = args.x.dtype() == DType::f64
                                  ? ordered_sum(args.x.data<double>(), args.weights, n)
@@ -238,7 +232,6 @@ void sum(const SumArgs& args, Stream&) {
 }
 
 void sum_of_squares(const SumOfSquaresArgs& args, Stream& stream) {
-  check(args);
   HWY_DYNAMIC_DISPATCH(sum_squares)(args, stream);
 }
 

@@ -108,7 +108,6 @@ int64_t row_of(const char* kernel, const Args& args, int64_t token, int64_t rows
 }  // namespace
 
 void embedding(const EmbeddingArgs& args, Stream& stream) {
-  check(args);
   const int64_t rows = args.table.size(0), bytes = args.table.size(1) * size_of(args.table.dtype());
   const int32_t* ids = args.ids.data<int32_t>();
   const auto* table = static_cast<const std::byte*>(args.table.raw());
@@ -191,7 +190,6 @@ void clear_other_rows(const EmbeddingBackwardArgs& args, const int32_t* rows, in
 // Tokens are sorted by row, so that one thread writes each row of the table, from its tokens in
 // ascending order.
 void embedding_backward(const EmbeddingBackwardArgs& args, Stream& stream) {
-  check(args);
   require_storage_type("embedding_backward", args.dout.dtype());
   const int64_t count = args.ids.elements(), table_rows = args.dtable.out.size(0);
   const Tensor memory = embedding_backward_scratch(args, stream);

@@ -138,7 +138,6 @@ Tensor expert_rows_scratch(const ExpertRowsArgs& args, Stream& stream) {
 }
 
 void expert_rows(const ExpertRowsArgs& args, Stream& stream) {
-  check(args);
   const Tensor scratch = expert_rows_scratch(args, stream);
   if (args.weights.defined() && args.weights.dtype() == DType::f64)
     return CountingSort<double>(args, scratch.data<int32_t>()).run();

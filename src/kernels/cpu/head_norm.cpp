@@ -271,15 +271,12 @@ NormPartials head_norm_backward_scratch(const HeadNormBackwardArgs& args, Stream
 }
 
 void head_norm(const HeadNormArgs& args, Stream& stream) {
-  check(args);
   HWY_DYNAMIC_DISPATCH(norm_heads)(args, stream);
 }
 void head_norm_backward(const HeadNormBackwardArgs& args, Stream& stream) {
-  check(args);
   HWY_DYNAMIC_DISPATCH(norm_heads_backward)(args, stream);
 }
 void row_dot(const RowDotArgs& args, Stream& stream) {
-  check(args);
   HWY_DYNAMIC_DISPATCH(dot_rows)(args, stream);
 }
 

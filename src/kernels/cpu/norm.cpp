@@ -225,19 +225,15 @@ NormPartials norm_backward_scratch(const AddNormBackwardArgs& args, NormKind kin
 }
 
 void add_rms_norm(const AddNormArgs& args, Stream& stream) {
-  check(args, NormKind::rms);
   HWY_DYNAMIC_DISPATCH(norm_forward)(args, NormKind::rms, stream);
 }
 void add_rms_norm_backward(const AddNormBackwardArgs& args, Stream& stream) {
-  check(args, NormKind::rms);
   HWY_DYNAMIC_DISPATCH(norm_backward)(args, NormKind::rms, stream);
 }
 void add_layer_norm(const AddNormArgs& args, Stream& stream) {
-  check(args, NormKind::layer);
   HWY_DYNAMIC_DISPATCH(norm_forward)(args, NormKind::layer, stream);
 }
 void add_layer_norm_backward(const AddNormBackwardArgs& args, Stream& stream) {
-  check(args, NormKind::layer);
   HWY_DYNAMIC_DISPATCH(norm_backward)(args, NormKind::layer, stream);
 }
 

@@ -238,7 +238,6 @@ HWY_EXPORT(multiply_elements);
 HWY_EXPORT(weighted_elements);
 
 void grad_scale(const GradScaleArgs& args, Stream&) {
-  check(args);
   double squares = 0;
   for (const double partial : args.partials.span<double>()) squares += partial;
   const double divisor = *args.divisor.data<double>();
@@ -248,29 +247,18 @@ void grad_scale(const GradScaleArgs& args, Stream&) {
   *args.scale.data<double>() = 1 / divisor * (clip < 1 ? clip : 1);
 }
 
-void adam(const AdamArgs& args, Stream& stream) {
-  check(args);
-  HWY_DYNAMIC_DISPATCH(adam_step)(args, stream);
-}
+void adam(const AdamArgs& args, Stream& stream) { HWY_DYNAMIC_DISPATCH(adam_step)(args, stream); }
 
-void sgd(const SgdArgs& args, Stream& stream) {
-  check(args);
-  HWY_DYNAMIC_DISPATCH(sgd_step)(args, stream);
-}
+void sgd(const SgdArgs& args, Stream& stream) { HWY_DYNAMIC_DISPATCH(sgd_step)(args, stream); }
 
-void lion(const LionArgs& args, Stream& stream) {
-  check(args);
-  HWY_DYNAMIC_DISPATCH(lion_step)(args, stream);
-}
+void lion(const LionArgs& args, Stream& stream) { HWY_DYNAMIC_DISPATCH(lion_step)(args, stream); }
 
 void muon_momentum(const MuonMomentumArgs& args, Stream& stream) {
-  check(args);
   require_storage_type("muon_momentum", args.grad.dtype());
   HWY_DYNAMIC_DISPATCH(momentum_step)(args, stream);
 }
 
 void unit_norm(const UnitNormArgs& args, Stream& stream) {
-  check(args);
   require_storage_type("unit_norm", args.x.dtype());
   double squares = 0;
   for (const double partial : args.partials.span<double>()) squares += partial;
@@ -279,7 +267,6 @@ void unit_norm(const UnitNormArgs& args, Stream& stream) {
 }
 
 void weighted_sum(const WeightedSumArgs& args, Stream& stream) {
-  check(args);
   HWY_DYNAMIC_DISPATCH(weighted_elements)(args, stream);
 }
 

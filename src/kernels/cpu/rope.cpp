@@ -170,7 +170,6 @@ namespace megatron::kernels::cpu {
 HWY_EXPORT(rotate_heads);
 
 void rope(const RopeArgs& args, Stream& stream) {
-  check(args);
   HWY_DYNAMIC_DISPATCH(rotate_heads)(args, stream);
 }
 

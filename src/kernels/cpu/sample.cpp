@@ -94,7 +94,6 @@ int32_t sample_of_row(const T* logits, int64_t width, const double* rules) {
 }  // namespace
 
 void sample(const SampleArgs& args, Stream& stream) {
-  check(args);
   for_storage_type("sample", args.logits.dtype(), [&](auto type) {
     using T = decltype(type);
     for_blocks(stream, args.logits.size(0), 1, [&](int64_t begin, int64_t end) {

@@ -112,7 +112,6 @@ HWY_EXPORT(run_scale_rows_backward);
 
 // Copies rows of any type.
 void take_rows(const TakeRowsArgs& args, Stream& stream) {
-  check(args);
   constexpr int64_t kBytesAhead = 8192;
   const int64_t width = args.x.size(1), bytes = width * size_of(args.x.dtype());
   if (args.out.elements() == 0) return;
@@ -143,17 +142,14 @@ void take_rows(const TakeRowsArgs& args, Stream& stream) {
 }
 
 void sum_rows(const SumRowsArgs& args, Stream& stream) {
-  check(args);
   HWY_DYNAMIC_DISPATCH(run_sum_rows)(args, stream);
 }
 
 void scale_rows(const ScaleRowsArgs& args, Stream& stream) {
-  check(args);
   HWY_DYNAMIC_DISPATCH(run_scale_rows)(args, stream);
 }
 
 void scale_rows_backward(const ScaleRowsBackwardArgs& args, Stream& stream) {
-  check(args);
   HWY_DYNAMIC_DISPATCH(run_scale_rows_backward)(args, stream);
 }
 

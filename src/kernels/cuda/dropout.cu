@@ -69,7 +69,6 @@ __global__ void __launch_bounds__(kThreads) drop(Rows<T> rows) {
 }  // namespace
 
 void dropout(const DropoutArgs& args, Stream& stream) {
-  check(args);
   const int64_t count = args.x.size(0), width = args.x.size(1);
   const DropoutArgs::Mask& mask = args.mask;
   for_storage_type("dropout", args.x.dtype(), [&](auto type) {

@@ -279,7 +279,6 @@ Ids ids_of(const Args& args, const Tensor& table) {
 }  // namespace
 
 void embedding(const EmbeddingArgs& args, Stream& stream) {
-  check(args);
   const Ids ids = ids_of(args, args.table);
   gather_rows("embedding", ids, ids.tokens, args.table, args.out, stream);
 }
@@ -287,7 +286,6 @@ void embedding(const EmbeddingArgs& args, Stream& stream) {
 // The gradient of a row that more than 64 tokens name is the sum of eight partial sums, each over
 // adjacent tokens in order.
 void embedding_backward(const EmbeddingBackwardArgs& args, Stream& stream) {
-  check(args);
   for_storage_type("embedding_backward", args.dout.dtype(), [&](auto type) {
     run_backward<decltype(type)>(args, ids_of(args, args.dtable.out), stream);
   });

@@ -206,7 +206,6 @@ void queue_largest(const ExpertRowsArgs& args, const SlotSort& all, Stream& stre
 }  // namespace
 
 void expert_rows(const ExpertRowsArgs& args, Stream& stream) {
-  check(args);
   const ExpertRowsScratch scratch = expert_rows_scratch(args, stream);
   SlotSort sort{.blocks = SlotBlocks(args),
                 .chosen = address_of<int32_t>(args.experts),

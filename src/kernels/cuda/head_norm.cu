@@ -171,7 +171,6 @@ NormCall<T> call_of(const Args& args, const Tensor& x) {
 }  // namespace
 
 void head_norm(const HeadNormArgs& args, Stream& stream) {
-  check(args);
   if (args.rstd.elements() == 0) return;
   for_storage_type("head_norm", args.x.dtype(), [&](auto type) {
     using T = decltype(type);
@@ -189,7 +188,6 @@ void head_norm(const HeadNormArgs& args, Stream& stream) {
 }
 
 void head_norm_backward(const HeadNormBackwardArgs& args, Stream& stream) {
-  check(args);
   const NormPartials partials = head_norm_backward_scratch(args, stream);
   const NormBlocks blocks(args.x.size(0));
   for_storage_type("head_norm_backward", args.x.dtype(), [&](auto type) {
@@ -226,7 +224,6 @@ void head_norm_backward(const HeadNormBackwardArgs& args, Stream& stream) {
 }
 
 void row_dot(const RowDotArgs& args, Stream& stream) {
-  check(args);
   if (args.out.elements() == 0) return;
   for_storage_type("row_dot", args.a.dtype(), [&](auto type) {
     using T = decltype(type);

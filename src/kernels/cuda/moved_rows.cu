@@ -84,13 +84,11 @@ __global__ void __launch_bounds__(kThreads) differentiate_scaled(ScaledRows<T> w
 }  // namespace
 
 void take_rows(const TakeRowsArgs& args, Stream& stream) {
-  check(args);
   const SharedRows rows{address_of<int32_t>(args.index), args.share};
   gather_rows("take_rows", rows, args.index.size(0), args.x, args.out, stream);
 }
 
 void sum_rows(const SumRowsArgs& args, Stream& stream) {
-  check(args);
   if (args.out.elements() == 0) return;
   for_floating_type("sum_rows", args.x.dtype(), [&](auto type) {
     using T = decltype(type);
@@ -102,7 +100,6 @@ void sum_rows(const SumRowsArgs& args, Stream& stream) {
 }
 
 void scale_rows(const ScaleRowsArgs& args, Stream& stream) {
-  check(args);
   if (args.x.elements() == 0) return;
   for_floating_type("scale_rows", args.x.dtype(), [&](auto type) {
     using T = decltype(type);
@@ -114,7 +111,6 @@ void scale_rows(const ScaleRowsArgs& args, Stream& stream) {
 }
 
 void scale_rows_backward(const ScaleRowsBackwardArgs& args, Stream& stream) {
-  check(args);
   const int64_t rows = args.x.size(0), width = args.x.size(1);
   if (rows == 0) return;
   for_floating_type("scale_rows_backward", args.x.dtype(), [&](auto type) {

@@ -315,7 +315,6 @@ auto for_body(const LionArgs& args, F&& f) {
 
 template <class Args>
 void update(const char* name, const Args& args, Stream& stream) {
-  check(args);
   for_body(args,
            [&](const auto& body) { run_over_tensor(name, body, args.grad.elements(), stream); });
 }
@@ -349,7 +348,6 @@ __global__ void __launch_bounds__(kThreads)
 }  // namespace
 
 void grad_scale(const GradScaleArgs& args, Stream& stream) {
-  check(args);
   launch("grad_scale", norm_and_scale, Grid{dim3(1)}, stream, scalar(args.partials),
          args.partials.elements(), scalar(args.divisor), args.max_norm,
          static_cast<double*>(args.norm.address()), static_cast<double*>(args.scale.address()));

@@ -108,7 +108,6 @@ struct WeightedSum {
 }  // namespace
 
 void muon_momentum(const MuonMomentumArgs& args, Stream& stream) {
-  check(args);
   const MuonMomentum body{.grad = floats("muon_momentum", args.grad),
                           .momentum = floats("muon_momentum", args.momentum),
                           .direction = floats("muon_momentum", args.direction),
@@ -120,7 +119,6 @@ void muon_momentum(const MuonMomentumArgs& args, Stream& stream) {
 }
 
 void unit_norm(const UnitNormArgs& args, Stream& stream) {
-  check(args);
   const float* x = floats("unit_norm", args.x);
   for_moment("unit_norm", args.out, [&](auto* out) {
     const UnitNorm<std::remove_pointer_t<decltype(out)>> body{x, out, scalar(args.partials),
@@ -130,7 +128,6 @@ void unit_norm(const UnitNormArgs& args, Stream& stream) {
 }
 
 void weighted_sum(const WeightedSumArgs& args, Stream& stream) {
-  check(args);
   for_moment("weighted_sum", args.x, [&](auto* x) {
     for_moment("weighted_sum", args.y, [&](auto* y) {
       for_moment("weighted_sum", args.out, [&](auto* out) {

@@ -53,7 +53,6 @@ bool put_as(const PutRowsArgs& args, Stream& stream) {
 }  // namespace
 
 void put_rows(const PutRowsArgs& args, Stream& stream) {
-  check(args);
   if (args.x.elements() == 0) return;
   if (put_as<int4>(args, stream) || put_as<int32_t>(args, stream)) return;
   put_as<int16_t>(args, stream);

@@ -155,7 +155,6 @@ Row row_of(const Tensor& tensor) {
 }  // namespace
 
 void column_sum(const ColumnSumArgs& args, Stream& stream) {
-  check(args);
   const int64_t rows = args.x.size(0), width = args.x.size(1), height = column_sum_height(rows);
   const int64_t blocks = std::max<int64_t>(1, ceil_div(rows, height));
   const bool accumulate = args.out.beta != 0;
@@ -175,13 +174,11 @@ void column_sum(const ColumnSumArgs& args, Stream& stream) {
 }
 
 void sum(const SumArgs& args, Stream& stream) {
-  check(args);
   launch("sum", sum_in_order, Grid{dim3(1)}, stream, row_of(args.x), row_of(args.weights),
          args.x.elements(), static_cast<double*>(args.out.address()));
 }
 
 void sum_of_squares(const SumOfSquaresArgs& args, Stream& stream) {
-  check(args);
   const int64_t blocks = args.partial.elements();
   if (args.x.dtype() == DType::f64)
     return square<double>(blocks, OneRow<Squared<double>>{Squared<double>(args)}, stream);

@@ -121,7 +121,6 @@ __global__ void __launch_bounds__(kThreads) turn_heads(Heads<T> a) {
 }  // namespace
 
 void rope(const RopeArgs& args, Stream& stream) {
-  check(args);
   for_storage_type("rope", args.x.dtype(), [&](auto type) {
     using T = decltype(type);
     constexpr int N = kChunk<T>;

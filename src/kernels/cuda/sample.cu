@@ -186,7 +186,6 @@ __global__ void __launch_bounds__(kMaxThreads)
 }  // namespace
 
 void sample(const SampleArgs& args, Stream& stream) {
-  check(args);
   for_storage_type("sample", args.logits.dtype(), [&](auto type) {
     using T = decltype(type);
     const int64_t rows = args.logits.size(0), width = args.logits.size(1);

@@ -1,11 +1,12 @@
 #include "kernels/cuda/table.h"
 
 #include "kernels/cuda/kernels.h"
+#include "kernels/for_each_kernel.h"
 
 namespace megatron::kernels {
 
 const Table& cuda_table() {
-#define MEGATRON_ENTRY(name, Args) .name = cuda::name,
+#define MEGATRON_ENTRY(name, Args) .name = checked<&Table::name, Args, cuda::name>,
   static const Table table = {MEGATRON_KERNELS(MEGATRON_ENTRY)};
 #undef MEGATRON_ENTRY
   return table;

@@ -232,12 +232,10 @@ void differentiate(const AttentionBackwardArgs& args, Stream& stream) {
 }  // namespace
 
 void attention(const AttentionArgs& args, Stream& stream) {
-  check(args);
   args.q.dtype() == DType::f64 ? attend<double>(args, stream) : attend<float>(args, stream);
 }
 
 void attention_backward(const AttentionBackwardArgs& args, Stream& stream) {
-  check(args);
   args.q.dtype() == DType::f64 ? differentiate<double>(args, stream)
                                : differentiate<float>(args, stream);
 }

@@ -34,20 +34,17 @@ void column_sum_typed(const ColumnSumArgs& args) {
 }  // namespace
 
 void add(const AddArgs& args, Stream&) {
-  check(args);
   const bool wide = args.a.dtype() == DType::f64 || args.b.dtype() == DType::f64 ||
                     args.out.dtype() == DType::f64;
   wide ? add_typed<double>(args) : add_typed<float>(args);
 }
 
 void copy(const CopyArgs& args, Stream&) {
-  check(args);
   if (!is_floating(args.x.dtype())) return store_integers(args.out, load_integers(args.x));
   store(args.out, load<double>(args.x));
 }
 
 void fill(const FillArgs& args, Stream&) {
-  check(args);
   const auto n = static_cast<size_t>(args.out.elements());
   if (!is_floating(args.out.dtype())) {
     return store_integers(args.out, std::vector<int64_t>(n, static_cast<int64_t>(args.value)));
@@ -56,12 +53,10 @@ void fill(const FillArgs& args, Stream&) {
 }
 
 void column_sum(const ColumnSumArgs& args, Stream&) {
-  check(args);
   args.x.dtype() == DType::f64 ? column_sum_typed<double>(args) : column_sum_typed<float>(args);
 }
 
 void sum(const SumArgs& args, Stream&) {
-  check(args);
   const std::vector<double> x = load<double>(args.x), weights = load<double>(args.weights);
   double sum = 0;
   for (size_t i = 0; i < x.size(); ++i) sum += weights.empty() ? x[i] : weights[i] * x[i];
@@ -69,7 +64,6 @@ void sum(const SumArgs& args, Stream&) {
 }
 
 void sum_of_squares(const SumOfSquaresArgs& args, Stream& stream) {
-  check(args);
   const std::vector<double> x = load<double>(args.x);
   std::vector<double> partial(args.partial.elements());
   for_rows(stream, args.partial.elements(), 1, [&](int64_t block) {

@@ -62,7 +62,6 @@ void multiply(const GemmArgs& args, Stream& stream) {
 }  // namespace
 
 void gemm(const GemmArgs& args, Stream& stream) {
-  check(args);
   args.a.dtype() == DType::f64 || args.double_sums ? multiply<double>(args, stream)
                                                    : multiply<float>(args, stream);
 }

@@ -128,7 +128,6 @@ void scaled(const Tensor& from, double factor, const Tensor& to) {
 }  // namespace
 
 void grad_scale(const GradScaleArgs& args, Stream&) {
-  check(args);
   double sum = 0;
   for (const double partial : load<double>(args.partials)) sum += partial;
   const double norm = std::sqrt(sum) / scalar(args.divisor);
@@ -139,27 +138,22 @@ void grad_scale(const GradScaleArgs& args, Stream&) {
 }
 
 void adam(const AdamArgs& args, Stream&) {
-  check(args);
   args.grad.dtype() == DType::f64 ? adam_step<double>(args) : adam_step<float>(args);
 }
 
 void sgd(const SgdArgs& args, Stream&) {
-  check(args);
   args.grad.dtype() == DType::f64 ? sgd_step<double>(args) : sgd_step<float>(args);
 }
 
 void lion(const LionArgs& args, Stream&) {
-  check(args);
   args.grad.dtype() == DType::f64 ? lion_step<double>(args) : lion_step<float>(args);
 }
 
 void muon_momentum(const MuonMomentumArgs& args, Stream&) {
-  check(args);
   args.grad.dtype() == DType::f64 ? momentum_step<double>(args) : momentum_step<float>(args);
 }
 
 void unit_norm(const UnitNormArgs& args, Stream&) {
-  check(args);
   double sum = 0;
   for (const double partial : load<double>(args.partials)) sum += partial;
   const double factor = 1 / std::max(std::sqrt(sum), args.eps);
@@ -168,7 +162,6 @@ void unit_norm(const UnitNormArgs& args, Stream&) {
 }
 
 void weighted_sum(const WeightedSumArgs& args, Stream&) {
-  check(args);
   args.x.dtype() == DType::f64 ? weighted<double>(args) : weighted<float>(args);
 }
 

@@ -32,7 +32,6 @@ void rotate(const RopeArgs& args, Stream& stream) {
 }  // namespace
 
 void rope(const RopeArgs& args, Stream& stream) {
-  check(args);
   args.x.dtype() == DType::f64 ? rotate<double>(args, stream) : rotate<float>(args, stream);
 }
 

@@ -246,18 +246,15 @@ void loss_backward_typed(const RouterLossBackwardArgs& args) {
 }  // namespace
 
 void route(const RouteArgs& args, Stream&) {
-  check(args);
   args.logits.dtype() == DType::f64 ? route_typed<double>(args) : route_typed<float>(args);
 }
 
 void route_backward(const RouteBackwardArgs& args, Stream&) {
-  check(args);
   args.logits.dtype() == DType::f64 ? route_backward_typed<double>(args)
                                     : route_backward_typed<float>(args);
 }
 
 void expert_counts(const ExpertCountsArgs& args, Stream&) {
-  check(args);
   const Tensor& out = args.counts.out;
   std::vector<double> counts(static_cast<size_t>(out.size(0)));
   if (args.counts.beta != 0) counts = load<double>(out);
@@ -270,7 +267,6 @@ void expert_counts(const ExpertCountsArgs& args, Stream&) {
 }
 
 void expert_shares(const ExpertSharesArgs& args, Stream&) {
-  check(args);
   std::vector<double> shares = load<double>(args.counts);
   const double sum = std::accumulate(shares.begin(), shares.end(), 0.0);
   for (double& share : shares) share = sum == 0 ? 0 : share / sum;
@@ -278,7 +274,6 @@ void expert_shares(const ExpertSharesArgs& args, Stream&) {
 }
 
 void expert_bias(const ExpertBiasArgs& args, Stream&) {
-  check(args);
   const std::vector<double> counts = load<double>(args.counts);
   std::vector<double> bias = load<double>(args.bias);
   const double mean = std::accumulate(counts.begin(), counts.end(), 0.0) /
@@ -289,12 +284,10 @@ void expert_bias(const ExpertBiasArgs& args, Stream&) {
 }
 
 void router_sums(const RouterSumsArgs& args, Stream&) {
-  check(args);
   args.logits.dtype() == DType::f64 ? sums_typed<double>(args) : sums_typed<float>(args);
 }
 
 void router_loss_backward(const RouterLossBackwardArgs& args, Stream&) {
-  check(args);
   args.logits.dtype() == DType::f64 ? loss_backward_typed<double>(args)
                                     : loss_backward_typed<float>(args);
 }

@@ -49,7 +49,6 @@ int64_t sample_of_row(std::span<const double> logits, std::span<const double> ru
 }  // namespace
 
 void sample(const SampleArgs& args, Stream&) {
-  check(args);
   const std::vector<double> logits = load<double>(args.logits), rules = load<double>(args.rules);
   const auto width = static_cast<size_t>(args.logits.size(1));
   std::vector<int64_t> ids(static_cast<size_t>(args.logits.size(0)));

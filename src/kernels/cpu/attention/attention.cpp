@@ -310,7 +310,6 @@ AttentionScratch attention_scratch(const AttentionArgs& args, Stream& stream) {
 }
 
 void attention(const AttentionArgs& args, Stream& stream) {
-  check(args);
   require_attention_type("attention", args.q.dtype());
   if (args.q.elements() == 0) return;
   const AttentionScratch scratch = attention_scratch(args, stream);

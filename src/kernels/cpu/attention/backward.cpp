@@ -259,7 +259,6 @@ AttentionScratch attention_backward_scratch(const AttentionBackwardArgs& args, S
 }
 
 void attention_backward(const AttentionBackwardArgs& args, Stream& stream) {
-  check(args);
   require_attention_type("attention_backward", args.q.dtype());
   const AttentionScratch scratch = attention_backward_scratch(args, stream);
   if (scratch.tiles == nullptr) {

@@ -51,7 +51,6 @@ Problem describe(const GemmArgs& args) {
 }  // namespace
 
 void gemm(const GemmArgs& args, Stream& stream) {
-  check(args);
   if (has_epilogue(args)) return gemm_by_parts(args, cpu_table(), stream);
   compute(describe(args), stream);
 }

@@ -55,7 +55,6 @@ void add_columns(const GroupedGradientArgs& args, Stream& stream) {
 }  // namespace
 
 void grouped_gemm(const GroupedGemmArgs& args, Stream& stream) {
-  check(args);
   const DType type = args.a.dtype();
   if (type == DType::f16) refuse_type("grouped_gemm", type);
   Problem p;
@@ -78,7 +77,6 @@ void grouped_gemm(const GroupedGemmArgs& args, Stream& stream) {
 }
 
 void grouped_gradient(const GroupedGradientArgs& args, Stream& stream) {
-  check(args);
   const DType type = args.dy.dtype();
   if (type == DType::f16) refuse_type("grouped_gradient", type);
   Problem p;

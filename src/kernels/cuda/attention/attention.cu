@@ -153,7 +153,6 @@ void launch_forward(const ForwardCall<T>& work, const AttentionBlocks& blocks, S
 // (on_tensor_cores), weights and gradients of scores are rounded to the tensors' type before their
 // products, as the library does.
 void attention(const AttentionArgs& args, Stream& stream) {
-  check(args);
   ask_library_scratch(args, stream);
   const bool done = library_attention(args, stream);
   ++(done ? stream.calls().attention_library : stream.calls().attention_own);

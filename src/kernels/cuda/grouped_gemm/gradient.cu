@@ -116,7 +116,6 @@ void run(const GroupedGradientArgs& args, Stream& stream) {
 }  // namespace
 
 void grouped_gradient(const GroupedGradientArgs& args, Stream& stream) {
-  check(args);
   for_floating_type("grouped_gradient", args.dy.dtype(),
                     [&](auto type) { run<decltype(type)>(args, stream); });
 }

@@ -152,7 +152,6 @@ bool fused(const GemmArgs& args, Stream& stream) {
 // rounding in between. cuBLASLt accepts an aux whose rows are multiples of 8 values, aligned to 16
 // bytes.
 void gemm(const GemmArgs& args, Stream& stream) {
-  check(args);
   if (args.a.dtype() == DType::f64 && !args.double_sums) refuse_type("gemm", DType::f64);
   if (has_epilogue(args)) {
     const bool done = !args.double_sums && fused(args, stream);
