@@ -10,8 +10,7 @@ void check_activation(const Rules& rules, const Args& args, const Tensor& x, con
   const bool gated = args.gated;
   rules.require(gated || (args.clamp == 0 && args.up_offset == 0),
                 "clamp and offset of a gated block");
-  rules.require(x.defined() && x.rank() == 2 && x.is_contiguous() && is_float_type(x),
-                "x contiguous of rank 2");
+  rules.floats(x, 2, "x contiguous of rank 2");
   rules.require(!gated || x.size(1) % 2 == 0, "gated x [T,2F]");
   rules.dense(out, {x.size(0), gated ? x.size(1) / 2 : x.size(1)}, x.dtype(),
               "out [T,F] of the type of x");

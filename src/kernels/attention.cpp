@@ -9,7 +9,7 @@ namespace {
 
 void check_positions(const Rules& rules, const Tensor& q, const Tensor& k, const Tensor& begins,
                      int64_t batch, int64_t queries, int64_t keys) {
-  if (begins.defined()) rules.dense(begins, {batch, queries}, DType::i32, "window_start i32 [B,T]");
+  rules.optional(begins, {batch, queries}, DType::i32, "window_start i32 [B,T]");
   rules.require(q.defined() == k.defined(), "q_positions and k_positions: both or neither");
   if (!q.defined()) return;
   rules.dense(q, {batch, queries}, DType::i32, "q_positions i32 [B,T]");
@@ -28,7 +28,7 @@ void check_bounds(const Rules& rules, const Args& args) {
 void check_scores(const Rules& rules, double soft_cap, const Tensor& sinks, int64_t heads,
                   DType type) {
   rules.require(soft_cap >= 0, "soft_cap >= 0");
-  if (sinks.defined()) rules.dense(sinks, {heads}, accumulator(type), "sinks f32 (f64) [N]");
+  rules.optional(sinks, {heads}, accumulator(type), "sinks f32 (f64) [N]");
 }
 
 void check_dsinks(const Rules& rules, const Tensor& sinks, const Accumulate& dsinks, int64_t heads,
@@ -74,9 +74,8 @@ void check_heads(const Rules& rules, std::initializer_list<const Tensor*> querie
 // Rules for keys in pages.
 void check_pages(const Rules& rules, const AttentionArgs& args) {
   const Tensor& table = args.block_table;
-  rules.require(table.dtype() == DType::i32 && table.rank() == 2 && table.is_contiguous() &&
-                    table.size(0) == args.q.size(0),
-                "block_table i32 [B,blocks] contiguous");
+  rules.indices(table, 2, "block_table i32 [B,blocks] contiguous");
+  rules.require(table.size(0) == args.q.size(0), "block_table and q share B");
   rules.require(args.k.size(1) > 0 && args.k.size(1) % kPageKeys == 0,
                 "pages of a multiple of 32 keys");
   rules.dense(args.q_positions, {args.q.size(0), args.q.size(1)}, DType::i32,

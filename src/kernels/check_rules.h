@@ -10,7 +10,17 @@
 
 namespace megatron::kernels {
 
-// The rules of one call. Errors name its tensors.
+inline bool accumulator_of(const Tensor& t, DType type) { return t.dtype() == accumulator(type); }
+
+inline bool last_is_dense(const Tensor& t) { return t.size(-1) <= 1 || t.stride(-1) == 1; }
+
+inline bool is_wide(const Tensor& t) { return t.dtype() == DType::f64 || t.dtype() == DType::f32; }
+inline bool is_float_type(const Tensor& t) { return is_floating(t.dtype()); }
+inline bool is_16_bit(const Tensor& t) {
+  return t.dtype() == DType::bf16 || t.dtype() == DType::f16;
+}
+
+// The rules of one call; their errors name its tensors.
 class Rules {
  public:
   template <class Args>
@@ -44,6 +54,32 @@ class Rules {
   void dense(const Tensor& t, const Shape& shape, DType type, const char* rule) const {
     require(t.defined() && t.shape() == shape && t.dtype() == type && t.is_contiguous(), rule);
   }
+  // The same of a tensor that may be undefined.
+  void optional(const Tensor& t, const Shape& shape, DType type, const char* rule) const {
+    if (t.defined()) dense(t, shape, type, rule);
+  }
+  // The same of a sum that is written or added to.
+  void sum(const Accumulate& sum, const Shape& shape, DType type, const char* rule) const {
+    dense(sum.out, shape, type, rule);
+    require(sum.beta == 0 || sum.beta == 1, "beta is 0 or 1");
+  }
+  void optional(const Accumulate& to, const Shape& shape, DType type, const char* rule) const {
+    if (to.out.defined()) sum(to, shape, type, rule);
+  }
+  // Requires a defined, contiguous tensor of this rank: of a floating type, of f32 or f64, of i32.
+  void floats(const Tensor& t, int rank, const char* rule) const {
+    require(t.defined() && t.rank() == rank && t.is_contiguous() && is_float_type(t), rule);
+  }
+  void wide(const Tensor& t, int rank, const char* rule) const {
+    require(t.defined() && t.rank() == rank && t.is_contiguous() && is_wide(t), rule);
+  }
+  void indices(const Tensor& t, int rank, const char* rule) const {
+    require(t.defined() && t.rank() == rank && t.is_contiguous() && t.dtype() == DType::i32, rule);
+  }
+  // Requires a defined tensor of this rank and of a floating type, the last dim contiguous.
+  void rows(const Tensor& t, int rank, const char* rule) const {
+    require(t.defined() && t.rank() == rank && is_float_type(t) && last_is_dense(t), rule);
+  }
   void scalar(const Tensor& t, const char* rule) const { dense(t, {}, DType::f64, rule); }
 
  private:
@@ -66,14 +102,27 @@ class Rules {
   size_t count_ = 0;
 };
 
-inline bool accumulator_of(const Tensor& t, DType type) { return t.dtype() == accumulator(type); }
+// Logits of a router.
+inline void check_logits(const Rules& rules, const Tensor& logits) {
+  rules.wide(logits, 2, "logits f32 or f64 [T,E]");
+  rules.require(logits.size(1) > 0, "E > 0");
+}
 
-inline bool last_is_dense(const Tensor& t) { return t.size(-1) <= 1 || t.stride(-1) == 1; }
-
-inline bool is_wide(const Tensor& t) { return t.dtype() == DType::f64 || t.dtype() == DType::f32; }
-inline bool is_float_type(const Tensor& t) { return is_floating(t.dtype()); }
-inline bool is_16_bit(const Tensor& t) {
-  return t.dtype() == DType::bf16 || t.dtype() == DType::f16;
+// Rows of samples (NoiseRows, DropoutArgs::Mask): all of them, or `count` from first_row on.
+template <class Samples>
+void check_samples(const Rules& rules, const Samples& rows, int64_t count) {
+  rules.require(rows.sample_ids.defined() && rows.sample_ids.rank() == 1, "sample_ids i64 [B]");
+  const int64_t samples = rows.sample_ids.size(0);
+  rules.dense(rows.sample_ids, {samples}, DType::i64, "sample_ids i64 [B]");
+  if (rows.length != 0) {
+    rules.require(
+        rows.first_row >= 0 && rows.length > 0 && rows.first_row + count <= samples * rows.length,
+        "rows [first_row, first_row + rows) of B * length");
+    return;
+  }
+  rules.require(rows.first_row == 0, "a first row with the length only");
+  rules.require(count == 0 || (samples > 0 && count % samples == 0),
+                "rows are a multiple of the samples");
 }
 
 inline void check_mask(const Rules& rules, const DropoutArgs::Mask& mask, int64_t batch) {

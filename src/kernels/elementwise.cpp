@@ -32,30 +32,23 @@ void check(const FillArgs& args) {
 
 void check(const ColumnSumArgs& args) {
   const Rules rules("column_sum", args);
-  rules.require(
-      args.x.defined() && args.x.rank() == 2 && args.x.is_contiguous() && is_float_type(args.x),
-      "x [T,N] contiguous");
-  rules.dense(args.out.out, {args.x.size(1)}, accumulator(args.x.dtype()), "out f32 (f64) [N]");
-  rules.require(args.out.beta == 0 || args.out.beta == 1, "beta is 0 or 1");
+  rules.floats(args.x, 2, "x [T,N] contiguous");
+  rules.sum(args.out, {args.x.size(1)}, accumulator(args.x.dtype()), "out f32 (f64) [N]");
 }
 
 void check(const SumArgs& args) {
   const Rules rules("sum", args);
-  const auto row = [](const Tensor& t) {
-    return t.rank() == 1 && t.is_contiguous() &&
-           (t.dtype() == DType::f32 || t.dtype() == DType::f64);
-  };
-  rules.require(args.x.defined() && row(args.x), "x [T] f32 or f64");
-  rules.require(
-      !args.weights.defined() || (row(args.weights) && args.weights.size(0) == args.x.size(0)),
-      "weights [T] f32 or f64");
+  rules.wide(args.x, 1, "x [T] f32 or f64");
+  if (args.weights.defined()) {
+    rules.wide(args.weights, 1, "weights [T] f32 or f64");
+    rules.require(args.weights.size(0) == args.x.size(0), "weights and x share T");
+  }
   rules.scalar(args.out, "out 0-d f64");
 }
 
 void check(const SumOfSquaresArgs& args) {
   const Rules rules("sum_of_squares", args);
-  rules.require(args.x.defined() && args.x.is_contiguous() &&
-                    (args.x.dtype() == DType::f32 || args.x.dtype() == DType::f64),
+  rules.require(args.x.defined() && args.x.is_contiguous() && is_wide(args.x),
                 "x contiguous f32 or f64");
   rules.dense(args.partial, {ceil_div(args.x.elements(), kNormBlock)}, DType::f64,
               "partial f64 [ceil(n / 16384)]");

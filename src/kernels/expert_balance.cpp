@@ -3,26 +3,17 @@
 #include "kernels/check_rules.h"
 
 namespace megatron::kernels {
-namespace {
-
-void check_all_logits(const Rules& rules, const Tensor& logits) {
-  rules.require(logits.defined() && logits.rank() == 2 && is_wide(logits) &&
-                    logits.is_contiguous() && logits.size(1) > 0,
-                "logits f32 or f64 [T,E], E > 0");
-}
-
-}  // namespace
 
 void check(const SinkhornArgs& args) {
   const Rules rules("sinkhorn", args);
-  check_all_logits(rules, args.logits);
+  check_logits(rules, args.logits);
   rules.dense(args.out, args.logits.shape(), args.logits.dtype(), "out as logits");
   rules.require(args.iterations > 0, "iterations > 0");
 }
 
 void check(const ExpertThresholdsArgs& args) {
   const Rules rules("expert_thresholds", args);
-  check_all_logits(rules, args.logits);
+  check_logits(rules, args.logits);
   const int64_t experts = args.logits.size(1);
   rules.require(args.logits.size(0) > 0, "T > 0");
   rules.require(args.k > 0 && args.k < experts, "0 < k < E");
@@ -33,9 +24,7 @@ void check(const ExpertThresholdsArgs& args) {
 
 void check(const ThresholdBiasArgs& args) {
   const Rules rules("threshold_bias", args);
-  rules.require(args.bias.defined() && args.bias.rank() == 1 && is_wide(args.bias),
-                "bias f32 or f64 [E]");
-  rules.dense(args.bias, args.bias.shape(), args.bias.dtype(), "bias [E] contiguous");
+  rules.wide(args.bias, 1, "bias f32 or f64 [E] contiguous");
   rules.dense(args.sums, {args.bias.size(0) + 1}, args.bias.dtype(), "sums [E+1] as bias");
 }
 

@@ -3,31 +3,20 @@
 #include "kernels/check_rules.h"
 
 namespace megatron::kernels {
-namespace {
-
-void check_rows(const Rules& rules, const Tensor& x, const char* rule) {
-  rules.require(x.defined() && x.rank() == 2 && is_float_type(x) && x.is_contiguous(), rule);
-}
-
-}  // namespace
 
 void check(const ExpertRowsArgs& args) {
   const Rules rules("expert_rows", args);
-  rules.require(args.experts.defined() && args.experts.rank() == 2, "experts [T,k]");
+  rules.indices(args.experts, 2, "experts i32 [T,k]");
   const Shape& shape = args.experts.shape();
-  rules.dense(args.experts, shape, DType::i32, "experts i32 [T,k]");
   rules.dense(args.rows, shape, DType::i32, "rows i32 [T,k]");
-  rules.require(args.offsets.defined() && args.offsets.rank() == 1 && args.offsets.size(0) > 0,
-                "offsets [G+1]");
-  rules.dense(args.offsets, args.offsets.shape(), DType::i32, "offsets i32 [G+1]");
-  rules.require(args.slots.defined() && args.slots.rank() == 1, "slots [R]");
-  rules.dense(args.slots, args.slots.shape(), DType::i32, "slots i32 [R]");
+  rules.indices(args.offsets, 1, "offsets i32 [G+1]");
+  rules.require(args.offsets.size(0) > 0, "offsets i32 [G+1]");
+  rules.indices(args.slots, 1, "slots i32 [R]");
   rules.require(args.first >= 0 && args.capacity >= 0, "first and capacity not negative");
   rules.require(args.segment >= 0 && (args.segment == 0 || shape[0] % args.segment == 0),
                 "T divisible by segment");
   rules.require(args.capacity > 0 || !args.padded, "padded with a capacity");
-  const bool reads = args.kept == KeptRows::largest;
-  rules.require(!reads || args.weights.defined(), "weights of the largest");
+  rules.require(args.kept != KeptRows::largest || args.weights.defined(), "weights of the largest");
   if (args.weights.defined()) {
     rules.require(is_wide(args.weights), "weights f32 or f64");
     rules.dense(args.weights, shape, args.weights.dtype(), "weights [T,k]");
@@ -36,31 +25,29 @@ void check(const ExpertRowsArgs& args) {
 
 void check(const TakeRowsArgs& args) {
   const Rules rules("take_rows", args);
-  check_rows(rules, args.x, "x [N,H] of a floating type");
+  rules.floats(args.x, 2, "x [N,H] of a floating type");
   rules.require(args.share > 0, "share > 0");
-  rules.require(args.index.defined() && args.index.rank() == 1, "index [R]");
-  rules.dense(args.index, args.index.shape(), DType::i32, "index i32 [R]");
+  rules.indices(args.index, 1, "index i32 [R]");
   rules.dense(args.out, {args.index.size(0), args.x.size(1)}, args.x.dtype(), "out [R,H] as x");
 }
 
 void check(const SumRowsArgs& args) {
   const Rules rules("sum_rows", args);
-  check_rows(rules, args.x, "x [R,H] of a floating type");
-  rules.require(args.index.defined() && args.index.rank() == 2, "index [T,k]");
-  rules.dense(args.index, args.index.shape(), DType::i32, "index i32 [T,k]");
+  rules.floats(args.x, 2, "x [R,H] of a floating type");
+  rules.indices(args.index, 2, "index i32 [T,k]");
   rules.dense(args.out, {args.index.size(0), args.x.size(1)}, args.x.dtype(), "out [T,H] as x");
 }
 
 void check(const ScaleRowsArgs& args) {
   const Rules rules("scale_rows", args);
-  check_rows(rules, args.x, "x [R,H] of a floating type");
+  rules.floats(args.x, 2, "x [R,H] of a floating type");
   rules.dense(args.factors, {args.x.size(0)}, accumulator(args.x.dtype()), "factors f32 (f64) [R]");
   rules.dense(args.out, args.x.shape(), args.x.dtype(), "out as x");
 }
 
 void check(const ScaleRowsBackwardArgs& args) {
   const Rules rules("scale_rows_backward", args);
-  check_rows(rules, args.x, "x [R,H] of a floating type");
+  rules.floats(args.x, 2, "x [R,H] of a floating type");
   const DType sums = accumulator(args.x.dtype());
   rules.dense(args.factors, {args.x.size(0)}, sums, "factors f32 (f64) [R]");
   rules.dense(args.dout, args.x.shape(), args.x.dtype(), "dout as x");

@@ -10,9 +10,7 @@ void check_epilogue(const Rules& rules, const GemmArgs& args) {
     rules.require(args.out.rank() == 2 && args.transpose_a && args.a.is_contiguous(),
                   "bias_gradient with a 2-D, contiguous, transposed");
     rules.require(args.epilogue == Epilogue::none, "bias_gradient or an epilogue");
-    rules.dense(sums.out, {args.out.size(0)}, accumulator(args.a.dtype()),
-                "bias_gradient f32 (f64) [M]");
-    rules.require(sums.beta == 0 || sums.beta == 1, "beta is 0 or 1");
+    rules.sum(sums, {args.out.size(0)}, accumulator(args.a.dtype()), "bias_gradient f32 (f64) [M]");
   }
   if (args.epilogue == Epilogue::none) {
     rules.require(!args.aux.defined(), "aux with an epilogue only");

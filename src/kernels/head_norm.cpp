@@ -6,8 +6,7 @@ namespace megatron::kernels {
 namespace {
 
 void check_rows(const Rules& rules, const Tensor& x, std::initializer_list<const Tensor*> alike) {
-  rules.require(x.defined() && x.rank() == 3 && is_float_type(x) && last_is_dense(x),
-                "rows [T,G,W] of a floating type, last dim contiguous");
+  rules.rows(x, 3, "rows [T,G,W] of a floating type, last dim contiguous");
   for (const Tensor* t : alike)
     rules.require(
         t->defined() && t->shape() == x.shape() && t->dtype() == x.dtype() && last_is_dense(*t),
@@ -25,8 +24,8 @@ void check(const HeadNormArgs& args) {
   const Tensor& x = args.x;
   check_rows(rules, x, {&args.out});
   const bool layer = args.kind == NormKind::layer;
-  if (args.weight.defined()) rules.dense(args.weight, {x.size(2)}, x.dtype(), "weight [W] as x");
-  if (args.bias.defined()) rules.dense(args.bias, {x.size(2)}, x.dtype(), "bias [W] as x");
+  rules.optional(args.weight, {x.size(2)}, x.dtype(), "weight [W] as x");
+  rules.optional(args.bias, {x.size(2)}, x.dtype(), "bias [W] as x");
   rules.require(layer || !args.bias.defined(), "a bias with a LayerNorm only");
   rules.require(layer == args.mean.defined(), "mean with a LayerNorm only");
   if (layer) check_statistic(rules, args.mean, x, "mean f32 (f64) [T,G]");
@@ -42,14 +41,10 @@ void check(const HeadNormBackwardArgs& args) {
   check_rows(rules, x, {&args.dout, &args.dx});
   const bool layer = args.kind == NormKind::layer;
   const DType sums = accumulator(x.dtype());
-  if (args.weight.defined()) rules.dense(args.weight, {x.size(2)}, x.dtype(), "weight [W] as x");
-  if (args.dweight.out.defined())
-    rules.dense(args.dweight.out, {x.size(2)}, sums, "dweight f32 (f64) [W]");
-  if (args.dbias.out.defined())
-    rules.dense(args.dbias.out, {x.size(2)}, sums, "dbias f32 (f64) [W]");
+  rules.optional(args.weight, {x.size(2)}, x.dtype(), "weight [W] as x");
+  rules.optional(args.dweight, {x.size(2)}, sums, "dweight f32 (f64) [W]");
+  rules.optional(args.dbias, {x.size(2)}, sums, "dbias f32 (f64) [W]");
   rules.require(layer || !args.dbias.out.defined(), "dbias with a LayerNorm only");
-  for (const Accumulate* a : {&args.dweight, &args.dbias})
-    rules.require(a->beta == 0 || a->beta == 1, "beta is 0 or 1");
   rules.require(layer == args.mean.defined(), "mean with a LayerNorm only");
   if (layer) check_statistic(rules, args.mean, x, "mean f32 (f64) [T,G]");
   check_statistic(rules, args.rstd, x, "rstd f32 (f64) [T,G]");
@@ -61,8 +56,7 @@ void check(const HeadNormBackwardArgs& args) {
 void check(const RowDotArgs& args) {
   const Rules rules("row_dot", args);
   check_rows(rules, args.a, {&args.b});
-  if (args.weight.defined())
-    rules.dense(args.weight, {args.a.size(2)}, args.a.dtype(), "weight [W] as a");
+  rules.optional(args.weight, {args.a.size(2)}, args.a.dtype(), "weight [W] as a");
   check_statistic(rules, args.out, args.a, "out f32 (f64) [T,G]");
 }
 

@@ -5,6 +5,11 @@
 namespace megatron::kernels {
 namespace {
 
+void check_partials(const Rules& rules, const Tensor& partials) {
+  rules.require(partials.defined() && partials.rank() == 1, "partials f64 [n]");
+  rules.dense(partials, partials.shape(), DType::f64, "partials f64 [n]");
+}
+
 void check_master(const Rules& rules, const MasterWeight& parameter, const Tensor& grad) {
   rules.defined(parameter.value, "parameter value defined");
   const Tensor& value = parameter.value;
@@ -12,10 +17,8 @@ void check_master(const Rules& rules, const MasterWeight& parameter, const Tenso
                 "value f64, f32 or bf16, contiguous");
   rules.require(parameter.remainder.defined() == (value.dtype() == DType::bf16),
                 "remainder with bf16 only");
-  if (parameter.remainder.defined()) {
-    rules.dense(parameter.remainder, value.shape(), DType::i16,
-                "remainder i16 of the value's shape");
-  }
+  rules.optional(parameter.remainder, value.shape(), DType::i16,
+                 "remainder i16 of the value's shape");
   rules.dense(grad, value.shape(), accumulator(value.dtype()),
               "grad f32 (f64) of the value's shape");
 }
@@ -24,9 +27,7 @@ void check_master(const Rules& rules, const MasterWeight& parameter, const Tenso
 
 void check(const GradScaleArgs& args) {
   const Rules rules("grad_scale", args);
-  rules.require(args.partials.defined() && args.partials.rank() == 1 &&
-                    args.partials.dtype() == DType::f64 && args.partials.is_contiguous(),
-                "partials f64 [n]");
+  check_partials(rules, args.partials);
   rules.scalar(args.divisor, "divisor 0-d f64");
   rules.scalar(args.norm, "norm 0-d f64");
   rules.scalar(args.scale, "scale 0-d f64");
@@ -49,8 +50,7 @@ void check(const SgdArgs& args) {
   const Rules rules("sgd", args);
   check_master(rules, args.parameter, args.grad);
   rules.require(args.buffer.defined() == (args.momentum != 0), "a buffer with momentum only");
-  if (args.buffer.defined())
-    rules.dense(args.buffer, args.grad.shape(), args.grad.dtype(), "buffer as grad");
+  rules.optional(args.buffer, args.grad.shape(), args.grad.dtype(), "buffer as grad");
   for (const Tensor* t : {&args.lr, &args.weight_decay, &args.step, &args.scale}) {
     rules.scalar(*t, "lr, weight_decay, step and scale 0-d f64");
   }
@@ -79,9 +79,7 @@ void check(const UnitNormArgs& args) {
                 "x f32 or f64, contiguous");
   const bool narrow = args.out.defined() && args.out.dtype() == DType::bf16;
   rules.dense(args.out, args.x.shape(), narrow ? DType::bf16 : args.x.dtype(), "out as x, or bf16");
-  rules.require(args.partials.defined() && args.partials.rank() == 1 &&
-                    args.partials.dtype() == DType::f64 && args.partials.is_contiguous(),
-                "partials f64 [n]");
+  check_partials(rules, args.partials);
 }
 
 void check(const WeightedSumArgs& args) {

@@ -6,9 +6,7 @@ namespace megatron::kernels {
 
 void check(const RopeArgs& args) {
   const Rules rules("rope", args);
-  rules.require(
-      args.x.defined() && args.x.rank() == 3 && last_is_dense(args.x) && is_float_type(args.x),
-      "x [T,N,D], last dim contiguous");
+  rules.rows(args.x, 3, "x [T,N,D], last dim contiguous");
   rules.require(args.out.defined() && args.out.shape() == args.x.shape() &&
                     args.out.dtype() == args.x.dtype() && last_is_dense(args.out),
                 "out as x");

@@ -6,12 +6,6 @@
 namespace megatron::kernels {
 namespace {
 
-void check_logits(const Rules& rules, const Tensor& logits) {
-  rules.require(logits.defined() && logits.rank() == 2 && is_wide(logits) &&
-                    logits.is_contiguous() && logits.size(1) > 0,
-                "logits f32 or f64 [T,E], E > 0");
-}
-
 void check_form(const Rules& rules, const RouterForm& form, int64_t experts, int64_t k) {
   rules.require(k > 0 && k <= experts, "0 < k <= E");
   rules.require(form.groups > 0 && experts % form.groups == 0, "E divisible by groups");
@@ -25,8 +19,8 @@ void check_form(const Rules& rules, const RouterForm& form, int64_t experts, int
 }
 
 void check_chosen(const Rules& rules, const Tensor& experts, int64_t tokens) {
-  rules.require(experts.defined() && experts.rank() == 2, "experts [T,k]");
-  rules.dense(experts, {tokens, experts.size(1)}, DType::i32, "experts i32 [T,k]");
+  rules.indices(experts, 2, "experts i32 [T,k]");
+  rules.require(experts.size(0) == tokens, "experts and logits share T");
 }
 
 // Number of segments that the tokens are divided into.
@@ -48,9 +42,8 @@ void check(const RouteArgs& args) {
   check_chosen(rules, args.experts, tokens);
   check_form(rules, args.form, experts, args.experts.size(1));
   rules.dense(args.weights, args.experts.shape(), type, "weights [T,k] as logits");
-  if (args.bias.defined()) rules.dense(args.bias, {experts}, type, "bias [E] as logits");
-  if (args.selection.defined())
-    rules.dense(args.selection, {tokens, experts}, type, "selection as logits");
+  rules.optional(args.bias, {experts}, type, "bias [E] as logits");
+  rules.optional(args.selection, {tokens, experts}, type, "selection as logits");
 }
 
 void check(const RouteBackwardArgs& args) {
@@ -65,29 +58,22 @@ void check(const RouteBackwardArgs& args) {
 
 void check(const ExpertCountsArgs& args) {
   const Rules rules("expert_counts", args);
-  rules.require(args.experts.defined() && args.experts.rank() == 2, "experts [T,k]");
-  check_chosen(rules, args.experts, args.experts.size(0));
-  if (args.rows.defined())
-    rules.dense(args.rows, args.experts.shape(), DType::i32, "rows i32 [T,k]");
+  rules.indices(args.experts, 2, "experts i32 [T,k]");
+  rules.optional(args.rows, args.experts.shape(), DType::i32, "rows i32 [T,k]");
   const Tensor& counts = args.counts.out;
-  rules.require(counts.defined() && counts.rank() == 1 && is_wide(counts), "counts f32 or f64 [E]");
-  rules.dense(counts, counts.shape(), counts.dtype(), "counts [E] contiguous");
-  rules.require(args.counts.beta == 0 || args.counts.beta == 1, "beta is 0 or 1");
+  rules.wide(counts, 1, "counts f32 or f64 [E] contiguous");
+  rules.sum(args.counts, counts.shape(), counts.dtype(), "counts [E]");
 }
 
 void check(const ExpertSharesArgs& args) {
   const Rules rules("expert_shares", args);
-  rules.require(args.counts.defined() && args.counts.rank() == 1 && is_wide(args.counts),
-                "counts f32 or f64 [E]");
-  rules.dense(args.counts, args.counts.shape(), args.counts.dtype(), "counts [E] contiguous");
+  rules.wide(args.counts, 1, "counts f32 or f64 [E] contiguous");
   rules.dense(args.shares, args.counts.shape(), args.counts.dtype(), "shares as counts");
 }
 
 void check(const ExpertBiasArgs& args) {
   const Rules rules("expert_bias", args);
-  rules.require(args.bias.defined() && args.bias.rank() == 1 && is_wide(args.bias),
-                "bias f32 or f64 [E]");
-  rules.dense(args.bias, args.bias.shape(), args.bias.dtype(), "bias [E] contiguous");
+  rules.wide(args.bias, 1, "bias f32 or f64 [E] contiguous");
   rules.dense(args.counts, args.bias.shape(), args.bias.dtype(), "counts as bias");
 }
 

@@ -6,10 +6,8 @@ namespace megatron::kernels {
 
 void check(const SampleArgs& args) {
   const Rules rules("sample", args);
-  rules.require(args.logits.defined() && args.logits.rank() == 2 && is_float_type(args.logits) &&
-                    last_is_dense(args.logits) && args.logits.size(1) > 0 &&
-                    args.logits.size(1) <= kMaxSampled,
-                "logits [R,V], 0 < V <= 2^22, last dim contiguous");
+  rules.rows(args.logits, 2, "logits [R,V], last dim contiguous");
+  rules.require(args.logits.size(1) > 0 && args.logits.size(1) <= kMaxSampled, "0 < V <= 2^22");
   rules.dense(args.rules, {args.logits.size(0), kSampleRules}, DType::f64, "rules f64 [R,5]");
   rules.dense(args.ids, {args.logits.size(0)}, DType::i32, "ids i32 [R]");
 }
