@@ -96,25 +96,18 @@ void split_heads_dgrad(Backward& backward) {
   backward.set(0, dqkv);
 }
 
-struct AttentionAttributes {
-  double scale;
-  bool causal;
-  int64_t window, chunk;
-  double soft_cap;
-  Tensor q_positions, k_positions, window_start;
-  kernels::DropoutArgs::Mask dropout;
-
-  explicit AttentionAttributes(const AttentionOptions& options)
-      : scale(options.scale),
-        causal(options.causal),
-        window(options.window),
-        chunk(options.chunk),
-        soft_cap(options.soft_cap),
-        q_positions(options.q_positions),
-        k_positions(options.k_positions),
-        window_start(options.window_start),
-        dropout(options.dropout) {}
-};
+// What the gradient's call takes of the options.
+kernels::AttentionBackwardArgs gradient_form(const AttentionOptions& options) {
+  return {.q_positions = options.q_positions,
+          .k_positions = options.k_positions,
+          .window_start = options.window_start,
+          .causal = options.causal,
+          .scale = options.scale,
+          .window = options.window,
+          .chunk = options.chunk,
+          .soft_cap = options.soft_cap,
+          .dropout = options.dropout};
+}
 
 struct QueriesKeysValues {
   Tensor q, k, v;
@@ -155,30 +148,22 @@ Tensor as_rows(const Tensor& out) {
 }
 
 // Writes the gradients of `in` to `to`.
-void attend_back(Backward& backward, const AttentionAttributes& a, const QueriesKeysValues& in,
-                 const Tensor& out, const Tensor& lse, const QueriesKeysValues& to) {
+void attend_back(Backward& backward, kernels::AttentionBackwardArgs args,
+                 const QueriesKeysValues& in, const Tensor& out, const Tensor& lse,
+                 const QueriesKeysValues& to) {
   const SinkGradient sinks = sink_gradient(backward);
-  backward.kernels().attention_backward({.q = in.q,
-                                         .k = in.k,
-                                         .v = in.v,
-                                         .out = out,
-                                         .lse = lse,
-                                         .dout = backward.gradient(0).view(out.shape()),
-                                         .q_positions = a.q_positions,
-                                         .k_positions = a.k_positions,
-                                         .window_start = a.window_start,
-                                         .causal = a.causal,
-                                         .scale = a.scale,
-                                         .window = a.window,
-                                         .chunk = a.chunk,
-                                         .soft_cap = a.soft_cap,
-                                         .sinks = sinks.values,
-                                         .dropout = a.dropout,
-                                         .dq = to.q,
-                                         .dk = to.k,
-                                         .dv = to.v,
-                                         .dsinks = sinks.gradient},
-                                        backward.stream());
+  args.q = in.q;
+  args.k = in.k;
+  args.v = in.v;
+  args.out = out;
+  args.lse = lse;
+  args.dout = backward.gradient(0).view(out.shape());
+  args.sinks = sinks.values;
+  args.dq = to.q;
+  args.dk = to.k;
+  args.dv = to.v;
+  args.dsinks = sinks.gradient;
+  backward.kernels().attention_backward(args, backward.stream());
 }
 
 void attention_dgrad(Backward& backward) {
@@ -186,8 +171,8 @@ void attention_dgrad(Backward& backward) {
   const QueriesKeysValues to{backward.empty(in.q.shape(), in.q.dtype(), "attention.dq"),
                              backward.empty(in.k.shape(), in.k.dtype(), "attention.dk"),
                              backward.empty(in.v.shape(), in.v.dtype(), "attention.dv")};
-  attend_back(backward, backward.attributes<AttentionAttributes>(), in, backward.saved(3),
-              backward.saved(4), to);
+  attend_back(backward, backward.attributes<kernels::AttentionBackwardArgs>(), in,
+              backward.saved(3), backward.saved(4), to);
   backward.set(0, to.q);
   backward.set(1, to.k);
   backward.set(2, to.v);
@@ -195,7 +180,7 @@ void attention_dgrad(Backward& backward) {
 
 struct PackedAttributes {
   Packing packing;
-  AttentionAttributes attention;
+  kernels::AttentionBackwardArgs form;
 };
 
 QueriesKeysValues parts(const Packing& packing, const Tensor& qkv) {
@@ -203,10 +188,10 @@ QueriesKeysValues parts(const Packing& packing, const Tensor& qkv) {
 }
 
 void packed_attention_dgrad(Backward& backward) {
-  const auto& [packing, attention] = backward.attributes<PackedAttributes>();
+  const auto& [packing, form] = backward.attributes<PackedAttributes>();
   const Tensor& qkv = backward.saved(0);
   const Tensor dqkv = backward.empty(qkv.shape(), qkv.dtype(), "attention.dqkv");
-  attend_back(backward, attention, parts(packing, qkv), backward.saved(1), backward.saved(2),
+  attend_back(backward, form, parts(packing, qkv), backward.saved(1), backward.saved(2),
               parts(packing, dqkv));
   rotate(packing, dqkv,
          {.cos = backward.saved(3),
@@ -271,7 +256,7 @@ Var attention(Tape& tape, const Heads& heads, const AttentionOptions& options) {
             .saved = {in.q, in.k, in.v, out, lse},
             .dgrad = attention_dgrad};
   if (options.sinks) node.weights = {options.sinks};
-  node.attributes = AttentionAttributes(options);
+  node.attributes = gradient_form(options);
   return tape.record_one(std::move(node), as_rows(out));
 }
 
@@ -284,7 +269,7 @@ Var attention(Tape& tape, PackedHeads&& packed, const AttentionOptions& options)
             .saved = {packed.qkv.value, out, lse, rotary.cos, rotary.sin, rotary.positions},
             .dgrad = packed_attention_dgrad};
   if (options.sinks) node.weights = {options.sinks};
-  node.attributes = PackedAttributes{Packing(packed), AttentionAttributes(options)};
+  node.attributes = PackedAttributes{Packing(packed), gradient_form(options)};
   return tape.record_one(std::move(node), as_rows(out));
 }
 

@@ -27,8 +27,6 @@ namespace megatron::ops {
 namespace {
 
 using Result = GradientCase::Result;
-using Vars = std::span<const Var>;
-using Weights = std::span<const Weight>;
 
 constexpr double kStep = 1e-5;
 // Sequences and tokens per sequence, for ops that distinguish them.
@@ -63,89 +61,72 @@ kernels::DropoutArgs::Mask half_dropped(Tape& tape) {
 }
 
 void add_linear_cases(std::vector<GradientCase>& cases) {
-  cases.push_back({"linear", {{6, 5}}, {{4, 5}}, [](Tape& t, Vars x, Weights w) {
-                     return Result{{linear(t, x[0], w[0])}};
-                   }});
-  cases.push_back({"linear with bias", {{6, 5}}, {{4, 5}, {4}}, [](Tape& t, Vars x, Weights w) {
-                     return Result{{linear(t, x[0], w[0], w[1])}};
-                   }});
-  cases.push_back({"linear of linear_gelu",
-                   {{6, 5}},
-                   {{7, 5}, {7}, {4, 7}, {4}},
-                   [](Tape& t, Vars x, Weights w) {
-                     const Gelu inner = linear_gelu(t, x[0], w[0], w[1], true);
-                     return Result{{linear(t, inner, w[2], w[3])}};
-                   }});
-  cases.push_back({"embedding", {}, {{6, 3}}, [](Tape& t, Vars, Weights w) {
-                     return Result{{embedding(t, integers(t, {4, 0, 4, 5, 4}), w[0])}};
-                   }});
+  add_case(cases, "linear", {{6, 5}}, {{4, 5}},
+           [](Tape& t, auto x, auto w) { return linear(t, x[0], w[0]); });
+  add_case(cases, "linear with bias", {{6, 5}}, {{4, 5}, {4}},
+           [](Tape& t, auto x, auto w) { return linear(t, x[0], w[0], w[1]); });
+  add_case(cases, "linear of linear_gelu", {{6, 5}}, {{7, 5}, {7}, {4, 7}, {4}},
+           [](Tape& t, auto x, auto w) {
+             const Gelu inner = linear_gelu(t, x[0], w[0], w[1], true);
+             return linear(t, inner, w[2], w[3]);
+           });
+  add_case(cases, "embedding", {}, {{6, 3}},
+           [](Tape& t, auto, auto w) { return embedding(t, integers(t, {4, 0, 4, 5, 4}), w[0]); });
   // Rows 3 to 5 of a table: smaller and larger ids have no row here.
-  cases.push_back({"embedding_part", {}, {{3, 3}}, [](Tape& t, Vars, Weights w) {
-                     return Result{{embedding_part(t, integers(t, {4, 0, 4, 5, 6, 3}), w[0], 3)}};
-                   }});
-  cases.push_back({"auxiliary_loss", {{5}}, {}, [](Tape& t, Vars x, Weights) {
-                     const DType type = x[0].value.dtype();
-                     auxiliary_loss(t, x[0], numbers(t, type, {5}, {1, 0.5, 0, 1, 2}),
-                                    {.metric = "auxiliary", .coefficient = 0.25});
-                     return Result{
-                         {}, x[0].value, numbers(t, type, {5}, {0.25, 0.125, 0, 0.25, 0.5})};
-                   }});
+  add_case(cases, "embedding_part", {}, {{3, 3}}, [](Tape& t, auto, auto w) {
+    return embedding_part(t, integers(t, {4, 0, 4, 5, 6, 3}), w[0], 3);
+  });
+  add_case(cases, "auxiliary_loss", {{5}}, {}, [](Tape& t, auto x, auto) {
+    const DType type = x[0].value.dtype();
+    auxiliary_loss(t, x[0], numbers(t, type, {5}, {1, 0.5, 0, 1, 2}),
+                   {.metric = "auxiliary", .coefficient = 0.25});
+    return Result{{}, x[0].value, numbers(t, type, {5}, {0.25, 0.125, 0, 0.25, 0.5})};
+  });
   // Labels that must not be read are out of range.
-  cases.push_back({"linear_cross_entropy", {{5, 4}}, {{7, 4}}, [](Tape& t, Vars x, Weights w) {
-                     const DType type = kernels::accumulator(x[0].value.dtype());
-                     const Tensor weights = numbers(t, type, {5}, {1, 0.5, 0, 1, 2});
-                     return Result{{},
-                                   linear_cross_entropy(t, x[0], w[0],
-                                                        integers(t, {0, 6, -100, 3, 3}), weights),
-                                   weights};
-                   }});
+  add_case(cases, "linear_cross_entropy", {{5, 4}}, {{7, 4}}, [](Tape& t, auto x, auto w) {
+    const DType type = kernels::accumulator(x[0].value.dtype());
+    const Tensor weights = numbers(t, type, {5}, {1, 0.5, 0, 1, 2});
+    return Result{
+        {}, linear_cross_entropy(t, x[0], w[0], integers(t, {0, 6, -100, 3, 3}), weights), weights};
+  });
 }
 
 void add_elementwise_cases(std::vector<GradientCase>& cases) {
-  cases.push_back({"add", {{3, 4}, {3, 4}}, {}, [](Tape& t, Vars x, Weights) {
-                     return Result{{add(t, x[0], x[1])}};
-                   }});
-  cases.push_back({"add to itself", {{3, 4}}, {}, [](Tape& t, Vars x, Weights) {
-                     return Result{{add(t, x[0], x[0])}};
-                   }});
-  cases.push_back({"dropout", {{kBatch * kLength, 3}}, {}, [](Tape& t, Vars x, Weights) {
-                     return Result{{dropout(t, x[0], half_dropped(t))}};
-                   }});
-  cases.push_back({"dropout of some rows", {{4, 3}}, {}, [](Tape& t, Vars x, Weights) {
-                     kernels::DropoutArgs::Mask mask = half_dropped(t);
-                     mask.first_row = 3;
-                     mask.length = kLength;
-                     return Result{{dropout(t, x[0], mask)}};
-                   }});
-  cases.push_back({"scale", {{3, 4}}, {}, [](Tape& t, Vars x, Weights) {
-                     return Result{{scale(t, x[0], 0.3), scale(t, x[0], 1)}};
-                   }});
-  cases.push_back({"soft_cap", {{3, 4}}, {}, [](Tape& t, Vars x, Weights) {
-                     return Result{{soft_cap(t, x[0], 1.5)}};
-                   }});
-  cases.push_back({"activation clamped", {{3, 8}}, {}, [](Tape& t, Vars x, Weights) {
-                     return Result{
-                         {activation(t, x[0], kernels::Activation::quick_gelu, true, 0.7, 1)}};
-                   }});
-  cases.push_back(
-      {"linear_cross_entropy, soft cap", {{5, 4}}, {{7, 4}}, [](Tape& t, Vars x, Weights w) {
-         const DType type = kernels::accumulator(x[0].value.dtype());
-         const Tensor weights = numbers(t, type, {5}, {1, 0.5, 0, 1, 2});
-         const Tensor labels = integers(t, {0, 6, -100, 3, 3});
-         return Result{{}, linear_cross_entropy(t, x[0], w[0], labels, weights, 1.5), weights};
-       }});
-  cases.push_back({"squared_error", {{5, 1}}, {}, [](Tape& t, Vars x, Weights) {
-                     const DType type = kernels::accumulator(x[0].value.dtype());
-                     const Tensor weights = numbers(t, type, {5}, {1, 0.5, 0, 1, 2});
-                     const Tensor targets = numbers(t, type, {5}, {0.3, -1, 5, 0, 2});
-                     return Result{{}, squared_error(t, x[0], targets, weights), weights};
-                   }});
-  cases.push_back({"clip", {{3, 4}}, {}, [](Tape& t, Vars x, Weights) {
-                     return Result{{clip(t, x[0], 0.7)}};
-                   }});
-  cases.push_back({"gate", {{3, 4}, {3, 4}}, {}, [](Tape& t, Vars x, Weights) {
-                     return Result{{gate(t, x[0], x[1])}};
-                   }});
+  add_case(cases, "add", {{3, 4}, {3, 4}}, {},
+           [](Tape& t, auto x, auto) { return add(t, x[0], x[1]); });
+  add_case(cases, "add to itself", {{3, 4}}, {},
+           [](Tape& t, auto x, auto) { return add(t, x[0], x[0]); });
+  add_case(cases, "dropout", {{kBatch * kLength, 3}}, {},
+           [](Tape& t, auto x, auto) { return dropout(t, x[0], half_dropped(t)); });
+  add_case(cases, "dropout of some rows", {{4, 3}}, {}, [](Tape& t, auto x, auto) {
+    kernels::DropoutArgs::Mask mask = half_dropped(t);
+    mask.first_row = 3;
+    mask.length = kLength;
+    return dropout(t, x[0], mask);
+  });
+  add_case(cases, "scale", {{3, 4}}, {},
+           [](Tape& t, auto x, auto) { return Result{{scale(t, x[0], 0.3), scale(t, x[0], 1)}}; });
+  add_case(cases, "soft_cap", {{3, 4}}, {},
+           [](Tape& t, auto x, auto) { return soft_cap(t, x[0], 1.5); });
+  add_case(cases, "activation clamped", {{3, 8}}, {}, [](Tape& t, auto x, auto) {
+    return activation(t, x[0], kernels::Activation::quick_gelu, true, 0.7, 1);
+  });
+  add_case(cases, "linear_cross_entropy, soft cap", {{5, 4}}, {{7, 4}},
+           [](Tape& t, auto x, auto w) {
+             const DType type = kernels::accumulator(x[0].value.dtype());
+             const Tensor weights = numbers(t, type, {5}, {1, 0.5, 0, 1, 2});
+             const Tensor labels = integers(t, {0, 6, -100, 3, 3});
+             return Result{{}, linear_cross_entropy(t, x[0], w[0], labels, weights, 1.5), weights};
+           });
+  add_case(cases, "squared_error", {{5, 1}}, {}, [](Tape& t, auto x, auto) {
+    const DType type = kernels::accumulator(x[0].value.dtype());
+    const Tensor weights = numbers(t, type, {5}, {1, 0.5, 0, 1, 2});
+    const Tensor targets = numbers(t, type, {5}, {0.3, -1, 5, 0, 2});
+    return Result{{}, squared_error(t, x[0], targets, weights), weights};
+  });
+  add_case(cases, "clip", {{3, 4}}, {}, [](Tape& t, auto x, auto) { return clip(t, x[0], 0.7); });
+  add_case(cases, "gate", {{3, 4}, {3, 4}}, {},
+           [](Tape& t, auto x, auto) { return gate(t, x[0], x[1]); });
   using kernels::Activation;
   for (const auto& [name, function] : {std::pair{"gelu_tanh", Activation::gelu_tanh},
                                        {"gelu_erf", Activation::gelu_erf},
@@ -154,62 +135,54 @@ void add_elementwise_cases(std::vector<GradientCase>& cases) {
                                        {"squared_relu", Activation::squared_relu},
                                        {"quick_gelu", Activation::quick_gelu}}) {
     for (const bool gated : {false, true}) {
-      cases.push_back({std::string("activation ") + name + (gated ? " gated" : ""),
-                       {{3, gated ? 8 : 4}},
-                       {},
-                       [function = function, gated](Tape& t, Vars x, Weights) {
-                         return Result{{activation(t, x[0], function, gated)}};
-                       }});
+      add_case(cases, std::string("activation ") + name + (gated ? " gated" : ""),
+               {{3, gated ? 8 : 4}}, {}, [function = function, gated](Tape& t, auto x, auto) {
+                 return activation(t, x[0], function, gated);
+               });
     }
   }
 }
 
 void add_norm_cases(std::vector<GradientCase>& cases) {
-  cases.push_back({"add_rms_norm", {{3, 6}, {3, 6}}, {{6}}, [](Tape& t, Vars x, Weights w) {
-                     const AddNorm out = add_rms_norm(t, x[0], x[1], w[0], 0.01f);
-                     return Result{{out.normed, out.residual}};
-                   }});
-  cases.push_back(
-      {"add_rms_norm without residual", {{3, 6}}, {{6}}, [](Tape& t, Vars x, Weights w) {
-         return Result{{add_rms_norm(t, x[0], Var(), w[0], 0.01f).normed}};
-       }});
-  cases.push_back({"add_layer_norm", {{3, 6}, {3, 6}}, {{6}, {6}}, [](Tape& t, Vars x, Weights w) {
-                     const AddNorm out = add_layer_norm(t, x[0], x[1], w[0], w[1], 0.01f);
-                     return Result{{out.normed, out.residual}};
-                   }});
-  cases.push_back(
-      {"add_rms_norm, 1 + weight", {{3, 6}, {3, 6}}, {{6}}, [](Tape& t, Vars x, Weights w) {
-         return Result{{add_rms_norm(t, x[0], x[1], w[0], 0.01f, 1).normed}};
-       }});
-  cases.push_back(
-      {"add_layer_norm without bias", {{3, 6}, {3, 6}}, {{6}}, [](Tape& t, Vars x, Weights w) {
-         return Result{{add_layer_norm(t, x[0], x[1], w[0], {}, 0.01f, 1).normed}};
-       }});
+  add_case(cases, "add_rms_norm", {{3, 6}, {3, 6}}, {{6}}, [](Tape& t, auto x, auto w) {
+    const AddNorm out = add_rms_norm(t, x[0], x[1], w[0], 0.01f);
+    return Result{{out.normed, out.residual}};
+  });
+  add_case(cases, "add_rms_norm without residual", {{3, 6}}, {{6}}, [](Tape& t, auto x, auto w) {
+    return add_rms_norm(t, x[0], Var(), w[0], 0.01f).normed;
+  });
+  add_case(cases, "add_layer_norm", {{3, 6}, {3, 6}}, {{6}, {6}}, [](Tape& t, auto x, auto w) {
+    const AddNorm out = add_layer_norm(t, x[0], x[1], w[0], w[1], 0.01f);
+    return Result{{out.normed, out.residual}};
+  });
+  add_case(cases, "add_rms_norm, 1 + weight", {{3, 6}, {3, 6}}, {{6}}, [](Tape& t, auto x, auto w) {
+    return add_rms_norm(t, x[0], x[1], w[0], 0.01f, 1).normed;
+  });
+  add_case(cases, "add_layer_norm without bias", {{3, 6}, {3, 6}}, {{6}},
+           [](Tape& t, auto x, auto w) {
+             return add_layer_norm(t, x[0], x[1], w[0], {}, 0.01f, 1).normed;
+           });
   using kernels::NormKind;
   const Shape heads = {2, 3, 2, 4};
-  cases.push_back({"head_norm", {heads}, {{4}}, [](Tape& t, Vars x, Weights w) {
-                     const HeadNorm norm{
-                         .weight = w[0], .bias = {}, .weight_offset = 1, .eps = 0.01};
-                     return Result{{head_norm(t, x[0], norm)}};
-                   }});
-  cases.push_back({"head_norm of layers", {heads}, {{4}, {4}}, [](Tape& t, Vars x, Weights w) {
-                     const HeadNorm norm{
-                         .kind = NormKind::layer, .weight = w[0], .bias = w[1], .eps = 0.01};
-                     return Result{{head_norm(t, x[0], norm)}};
-                   }});
-  cases.push_back({"head_norm without weight", {heads}, {}, [](Tape& t, Vars x, Weights) {
-                     return Result{{head_norm(t, x[0], {.weight = {}, .bias = {}, .eps = 0.01})}};
-                   }});
-  cases.push_back({"head_norm of all heads", {heads}, {{8}}, [](Tape& t, Vars x, Weights w) {
-                     const HeadNorm norm{.weight = w[0], .bias = {}, .eps = 0.01};
-                     return Result{{head_norm(t, x[0], norm, {.width = 8, .add_up = {}})}};
-                   }});
-  cases.push_back({"add_layer_norm, residual only",
-                   {{3, 6}, {3, 6}},
-                   {{6}, {6}},
-                   [](Tape& t, Vars x, Weights w) {
-                     return Result{{add_layer_norm(t, x[0], x[1], w[0], w[1], 0.01f).residual}};
-                   }});
+  add_case(cases, "head_norm", {heads}, {{4}}, [](Tape& t, auto x, auto w) {
+    const HeadNorm norm{.weight = w[0], .bias = {}, .weight_offset = 1, .eps = 0.01};
+    return head_norm(t, x[0], norm);
+  });
+  add_case(cases, "head_norm of layers", {heads}, {{4}, {4}}, [](Tape& t, auto x, auto w) {
+    const HeadNorm norm{.kind = NormKind::layer, .weight = w[0], .bias = w[1], .eps = 0.01};
+    return head_norm(t, x[0], norm);
+  });
+  add_case(cases, "head_norm without weight", {heads}, {}, [](Tape& t, auto x, auto) {
+    return head_norm(t, x[0], {.weight = {}, .bias = {}, .eps = 0.01});
+  });
+  add_case(cases, "head_norm of all heads", {heads}, {{8}}, [](Tape& t, auto x, auto w) {
+    const HeadNorm norm{.weight = w[0], .bias = {}, .eps = 0.01};
+    return head_norm(t, x[0], norm, {.width = 8, .add_up = {}});
+  });
+  add_case(cases, "add_layer_norm, residual only", {{3, 6}, {3, 6}}, {{6}, {6}},
+           [](Tape& t, auto x, auto w) {
+             return add_layer_norm(t, x[0], x[1], w[0], w[1], 0.01f).residual;
+           });
 }
 
 // Angles that differ for every position and pair; positions are not in order.
@@ -249,34 +222,32 @@ void add_attention_cases(std::vector<GradientCase>& cases) {
     return PackedHeads{Var(own, x.id), kBatch, kHeads, kKeyHeads, rotary};
   };
   const auto split_case = [&](const std::string& name, bool rotates, bool interleaved) {
-    cases.push_back({name, {qkv}, {}, [=](Tape& t, Vars x, Weights) {
-                       const Heads h = split_heads(t, packed(t, x[0], rotates, interleaved));
-                       return Result{{h.q, h.k, h.v}};
-                     }});
-    cases.push_back({"attention of " + name, {qkv}, {}, [=](Tape& t, Vars x, Weights) {
-                       const AttentionOptions options{.scale = 0.5f};
-                       return Result{
-                           {attention(t, packed(t, x[0], rotates, interleaved), options)}};
-                     }});
+    add_case(cases, name, {qkv}, {}, [=](Tape& t, auto x, auto) {
+      const Heads h = split_heads(t, packed(t, x[0], rotates, interleaved));
+      return Result{{h.q, h.k, h.v}};
+    });
+    add_case(cases, "attention of " + name, {qkv}, {}, [=](Tape& t, auto x, auto) {
+      const AttentionOptions options{.scale = 0.5f};
+      return attention(t, packed(t, x[0], rotates, interleaved), options);
+    });
   };
   split_case("split_heads", false, false);
   split_case("split_heads, rotary", true, false);
   split_case("split_heads, rotary interleaved", true, true);
   for (const bool rotates : {false, true}) {
-    cases.push_back({rotates ? "split_heads, gated and rotary" : "split_heads, gated",
-                     {{kBatch * kLength, (2 * kHeads + 2 * kKeyHeads) * kSize}},
-                     {},
-                     [=](Tape& t, Vars x, Weights) {
-                       PackedHeads gated = packed(t, x[0], rotates, false);
-                       gated.gated = true;
-                       const Heads h = split_heads(t, std::move(gated));
-                       return Result{{h.q, h.k, h.v, h.gate}};
-                     }});
+    add_case(cases, rotates ? "split_heads, gated and rotary" : "split_heads, gated",
+             {{kBatch * kLength, (2 * kHeads + 2 * kKeyHeads) * kSize}}, {},
+             [=](Tape& t, auto x, auto) {
+               PackedHeads gated = packed(t, x[0], rotates, false);
+               gated.gated = true;
+               const Heads h = split_heads(t, std::move(gated));
+               return Result{{h.q, h.k, h.v, h.gate}};
+             });
   }
-  cases.push_back({"clip of heads", {qkv}, {}, [=](Tape& t, Vars x, Weights) {
-                     const Heads h = split_heads(t, packed(t, x[0], false, false));
-                     return Result{{clip(t, h.q, 0.8), clip(t, h.k, 0.8), clip(t, h.v, 0.8)}};
-                   }});
+  add_case(cases, "clip of heads", {qkv}, {}, [=](Tape& t, auto x, auto) {
+    const Heads h = split_heads(t, packed(t, x[0], false, false));
+    return Result{{clip(t, h.q, 0.8), clip(t, h.k, 0.8), clip(t, h.v, 0.8)}};
+  });
   const Shape q = {kBatch, kLength, kHeads, kSize}, k = {kBatch, kLength, kKeyHeads, kSize};
   struct Kind {
     bool causal = true, drops = false, confined = false, sinks = false;
@@ -286,42 +257,41 @@ void add_attention_cases(std::vector<GradientCase>& cases) {
   const auto attention_case = [&](const std::string& name, Kind kind) {
     const std::vector<Shape> weights =
         kind.sinks ? std::vector<Shape>{{kHeads}} : std::vector<Shape>{};
-    cases.push_back({name, {q, k, k}, weights, [kind](Tape& t, Vars x, Weights w) {
-                       AttentionOptions options{.scale = 0.5f,
-                                                .causal = kind.causal,
-                                                .window = kind.window,
-                                                .chunk = kind.chunk,
-                                                .soft_cap = kind.soft_cap};
-                       if (kind.sinks) options.sinks = w[0];
-                       if (kind.drops) options.dropout = half_dropped(t);
-                       if (kind.confined) options.window_start = some_begins(t);
-                       const Heads heads{x[0], x[1], x[2]};
-                       return Result{{attention(t, heads, options)}};
-                     }});
+    add_case(cases, name, {q, k, k}, weights, [kind](Tape& t, auto x, auto w) {
+      AttentionOptions options{.scale = 0.5f,
+                               .causal = kind.causal,
+                               .window = kind.window,
+                               .chunk = kind.chunk,
+                               .soft_cap = kind.soft_cap};
+      if (kind.sinks) options.sinks = w[0];
+      if (kind.drops) options.dropout = half_dropped(t);
+      if (kind.confined) options.window_start = some_begins(t);
+      const Heads heads{x[0], x[1], x[2]};
+      return attention(t, heads, options);
+    });
   };
   attention_case("attention", {});
   attention_case("attention to all", {.causal = false});
   attention_case("attention with dropout", {.drops = true});
   attention_case("attention confined to documents", {.confined = true});
-  cases.push_back({"rotate", {q}, {}, [](Tape& t, Vars x, Weights) {
-                     Tensor own =
-                         t.empty(x[0].value.shape(), x[0].value.dtype(), "gradient_check.q");
-                     t.kernels().copy({.x = x[0].value, .out = own}, t.stream());
-                     const DType type = kernels::accumulator(own.dtype());
-                     return Result{{rotate(t, Var(own, x[0].id), some_rotary(t, type, true))}};
-                   }});
+  add_case(cases, "rotate", {q}, {}, [](Tape& t, auto x, auto) {
+    Tensor own = t.empty(x[0].value.shape(), x[0].value.dtype(), "gradient_check.q");
+    t.kernels().copy({.x = x[0].value, .out = own}, t.stream());
+    const DType type = kernels::accumulator(own.dtype());
+    return rotate(t, Var(own, x[0].id), some_rotary(t, type, true));
+  });
   attention_case("attention in a window", {.window = 2});
   attention_case("attention in chunks", {.chunk = 2});
   attention_case("attention with a soft cap", {.soft_cap = 0.7});
   attention_case("attention with sinks", {.sinks = true});
   attention_case("attention with all of these",
                  {.confined = true, .sinks = true, .window = 3, .chunk = 4, .soft_cap = 1.5});
-  cases.push_back(
-      {"attention of split_heads, with sinks", {qkv}, {{kHeads}}, [=](Tape& t, Vars x, Weights w) {
-         AttentionOptions options{.scale = 0.5f, .window = 3, .soft_cap = 2};
-         options.sinks = w[0];
-         return Result{{attention(t, packed(t, x[0], true, false), options)}};
-       }});
+  add_case(cases, "attention of split_heads, with sinks", {qkv}, {{kHeads}},
+           [=](Tape& t, auto x, auto w) {
+             AttentionOptions options{.scale = 0.5f, .window = 3, .soft_cap = 2};
+             options.sinks = w[0];
+             return attention(t, packed(t, x[0], true, false), options);
+           });
 }
 
 // A case's tensors, and its objective on a fresh tape. The tensors' values are representable in

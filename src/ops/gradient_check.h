@@ -5,6 +5,8 @@
 #include <functional>
 #include <span>
 #include <string>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "autograd/tape.h"
@@ -24,6 +26,21 @@ struct GradientCase {
 };
 
 std::vector<GradientCase> gradient_cases();
+
+// Adds a case; op(tape, inputs, weights) returns the op's output, or a Result.
+template <class Op>
+void add_case(std::vector<GradientCase>& cases, std::string name, std::vector<Shape> inputs,
+              std::vector<Shape> weights, Op op) {
+  using Result = GradientCase::Result;
+  const auto run = [op](Tape& t, std::span<const Var> x, std::span<const Weight> w) -> Result {
+    if constexpr (std::is_same_v<decltype(op(t, x, w)), Var>) {
+      return {{op(t, x, w)}};
+    } else {
+      return op(t, x, w);
+    }
+  };
+  cases.push_back({std::move(name), std::move(inputs), std::move(weights), run});
+}
 
 // Largest difference between backward and finite differences, relative to the largest gradient of
 // that tensor (at least 1e-3).

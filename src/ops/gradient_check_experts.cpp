@@ -7,8 +7,6 @@ namespace megatron::ops {
 namespace {
 
 using Result = GradientCase::Result;
-using Vars = std::span<const Var>;
-using Weights = std::span<const Weight>;
 
 constexpr int64_t kTokens = 5, kChoices = 2, kExperts = 4;
 
@@ -39,25 +37,21 @@ ExpertOrder some_order(Tape& tape, int64_t capacity) {
 }
 
 void add_router_cases(std::vector<GradientCase>& cases) {
-  cases.push_back({"router_logits", {{5, 3}}, {{4, 3}}, [](Tape& t, Vars x, Weights w) {
-                     return Result{{router_logits(t, x[0], w[0], {})}};
-                   }});
-  cases.push_back(
-      {"router_logits with bias", {{5, 3}}, {{4, 3}, {4}}, [](Tape& t, Vars x, Weights w) {
-         return Result{{router_logits(t, x[0], w[0], w[1])}};
-       }});
+  add_case(cases, "router_logits", {{5, 3}}, {{4, 3}},
+           [](Tape& t, auto x, auto w) { return router_logits(t, x[0], w[0], {}); });
+  add_case(cases, "router_logits with bias", {{5, 3}}, {{4, 3}, {4}},
+           [](Tape& t, auto x, auto w) { return router_logits(t, x[0], w[0], w[1]); });
   const auto noise = [](Tape& t) {
     const std::vector<int64_t> numbers = {3, 5};
     Tensor samples = t.empty({2}, DType::i64, "gradient_check.samples");
     copy_bytes_from(samples, std::as_bytes(std::span(numbers)));
     return kernels::NoiseRows{7, 11, samples};
   };
-  cases.push_back({"jitter", {{6, 5}}, {}, [noise](Tape& t, Vars x, Weights) {
-                     return Result{{jitter(t, x[0], 0.4, noise(t))}};
-                   }});
-  cases.push_back({"random_logits", {{6, 5}}, {}, [noise](Tape& t, Vars x, Weights) {
-                     return Result{{random_logits(t, x[0], {.scale = 0.5, .rows = noise(t)})}};
-                   }});
+  add_case(cases, "jitter", {{6, 5}}, {},
+           [noise](Tape& t, auto x, auto) { return jitter(t, x[0], 0.4, noise(t)); });
+  add_case(cases, "random_logits", {{6, 5}}, {}, [noise](Tape& t, auto x, auto) {
+    return random_logits(t, x[0], {.scale = 0.5, .rows = noise(t)});
+  });
   struct Kind {
     const char* name;
     kernels::RouterForm form;
@@ -82,18 +76,16 @@ void add_router_cases(std::vector<GradientCase>& cases) {
              {.score = RouterScore::sqrt_softplus, .normalised = true},
              true},
         Kind{"route by a selection", {}, false, true}, Kind{"route to all", {}, false, false, 6}}) {
-    cases.push_back({kind.name, {{3, 6}}, {}, [kind](Tape& t, Vars x, Weights) {
-                       const DType type = x[0].value.dtype();
-                       const Tensor bias =
-                           made<double>(t, type, {6}, {0.5, -1, 0.25, 0, 1.5, -0.5});
-                       std::vector<double> chosen(18);
-                       for (size_t i = 0; i < chosen.size(); ++i)
-                         chosen[i] = static_cast<double>(i * 7 % 18);
-                       const Tensor selection = made<double>(t, type, {3, 6}, chosen);
-                       return Result{{route(t, x[0], kind.k, kind.form, kind.bias ? bias : Tensor(),
-                                            kind.selection ? selection : Tensor())
-                                          .weights}};
-                     }});
+    add_case(cases, kind.name, {{3, 6}}, {}, [kind](Tape& t, auto x, auto) {
+      const DType type = x[0].value.dtype();
+      const Tensor bias = made<double>(t, type, {6}, {0.5, -1, 0.25, 0, 1.5, -0.5});
+      std::vector<double> chosen(18);
+      for (size_t i = 0; i < chosen.size(); ++i) chosen[i] = static_cast<double>(i * 7 % 18);
+      const Tensor selection = made<double>(t, type, {3, 6}, chosen);
+      return route(t, x[0], kind.k, kind.form, kind.bias ? bias : Tensor(),
+                   kind.selection ? selection : Tensor())
+          .weights;
+    });
   }
 }
 
@@ -139,12 +131,10 @@ void add_loss_cases(std::vector<GradientCase>& cases) {
                                     {"sigmoid", RouterScore::sigmoid},
                                     {"square root of softplus", RouterScore::sqrt_softplus}}) {
     for (const bool balance : {true, false})
-      cases.push_back({fmt::format("add_router_loss, {}, {}", balance ? "balance" : "z", name),
-                       {{6, kExperts}},
-                       {},
-                       [score = score, balance](Tape& t, Vars x, Weights) {
-                         return loss_of_router(t, x[0], score, balance);
-                       }});
+      add_case(cases, fmt::format("add_router_loss, {}, {}", balance ? "balance" : "z", name),
+               {{6, kExperts}}, {}, [score = score, balance](Tape& t, auto x, auto) {
+                 return loss_of_router(t, x[0], score, balance);
+               });
   }
 }
 
@@ -152,40 +142,32 @@ void add_row_cases(std::vector<GradientCase>& cases) {
   for (const int64_t capacity : {0, 2}) {
     const std::string full = capacity > 0 ? " with a capacity" : "";
     const int64_t rows = capacity > 0 ? kExperts * capacity : kTokens * kChoices;
-    cases.push_back({"to_experts" + full, {{kTokens, 3}}, {}, [=](Tape& t, Vars x, Weights) {
-                       return Result{{to_experts(t, x[0], some_order(t, capacity))}};
-                     }});
-    cases.push_back({"from_experts" + full, {{rows, 3}}, {}, [=](Tape& t, Vars x, Weights) {
-                       return Result{{from_experts(t, x[0], some_order(t, capacity))}};
-                     }});
-    cases.push_back(
-        {"weights_of_rows" + full, {{kTokens, kChoices}}, {}, [=](Tape& t, Vars x, Weights) {
-           return Result{{weights_of_rows(t, x[0], some_order(t, capacity))}};
-         }});
-    cases.push_back(
-        {"grouped_linear" + full, {{rows, 3}}, {{kExperts, 5, 3}}, [=](Tape& t, Vars x, Weights w) {
-           const ExpertOrder order = some_order(t, capacity);
-           return Result{{grouped_linear(t, x[0], w[0], {}, order.offsets)}};
-         }});
-    cases.push_back({"grouped_linear with bias" + full,
-                     {{rows, 3}},
-                     {{kExperts, 5, 3}, {kExperts, 5}},
-                     [=](Tape& t, Vars x, Weights w) {
-                       const ExpertOrder order = some_order(t, capacity);
-                       return Result{{grouped_linear(t, x[0], w[0], w[1], order.offsets)}};
-                     }});
+    add_case(cases, "to_experts" + full, {{kTokens, 3}}, {},
+             [=](Tape& t, auto x, auto) { return to_experts(t, x[0], some_order(t, capacity)); });
+    add_case(cases, "from_experts" + full, {{rows, 3}}, {},
+             [=](Tape& t, auto x, auto) { return from_experts(t, x[0], some_order(t, capacity)); });
+    add_case(
+        cases, "weights_of_rows" + full, {{kTokens, kChoices}}, {},
+        [=](Tape& t, auto x, auto) { return weights_of_rows(t, x[0], some_order(t, capacity)); });
+    add_case(cases, "grouped_linear" + full, {{rows, 3}}, {{kExperts, 5, 3}},
+             [=](Tape& t, auto x, auto w) {
+               const ExpertOrder order = some_order(t, capacity);
+               return grouped_linear(t, x[0], w[0], {}, order.offsets);
+             });
+    add_case(cases, "grouped_linear with bias" + full, {{rows, 3}},
+             {{kExperts, 5, 3}, {kExperts, 5}}, [=](Tape& t, auto x, auto w) {
+               const ExpertOrder order = some_order(t, capacity);
+               return grouped_linear(t, x[0], w[0], w[1], order.offsets);
+             });
   }
-  cases.push_back({"scale_rows", {{6, 3}, {6}}, {}, [](Tape& t, Vars x, Weights) {
-                     return Result{{scale_rows(t, x[0], x[1])}};
-                   }});
+  add_case(cases, "scale_rows", {{6, 3}, {6}}, {},
+           [](Tape& t, auto x, auto) { return scale_rows(t, x[0], x[1]); });
   // Rows after the last group.
-  cases.push_back({"grouped_linear of no expert but one",
-                   {{4, 3}},
-                   {{3, 2, 3}, {3, 2}},
-                   [](Tape& t, Vars x, Weights w) {
-                     const Tensor offsets = made<int32_t>(t, DType::i32, {4}, {0, 0, 3, 3});
-                     return Result{{grouped_linear(t, x[0], w[0], w[1], offsets)}};
-                   }});
+  add_case(cases, "grouped_linear of no expert but one", {{4, 3}}, {{3, 2, 3}, {3, 2}},
+           [](Tape& t, auto x, auto w) {
+             const Tensor offsets = made<int32_t>(t, DType::i32, {4}, {0, 0, 3, 3});
+             return grouped_linear(t, x[0], w[0], w[1], offsets);
+           });
 }
 
 }  // namespace
