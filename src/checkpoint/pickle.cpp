@@ -13,58 +13,8 @@ namespace {
 static_assert(std::endian::native == std::endian::little, "numbers of pickles are little-endian");
 
 constexpr std::string_view kOrderedDict = "collections.OrderedDict";
+constexpr uint8_t kProtocol = 0x80;  // PROTO, the first instruction
 constexpr int kFirstProtocol = 2, kLastProtocol = 5;
-
-// The instructions that torch writes in protocols 2 to 5, and those that are refused by name.
-enum class Instruction : uint8_t {
-  kMark = '(',
-  kStop = '.',
-  kPop = '0',
-  kBinFloat = 'G',
-  kBinInt = 'J',
-  kBinInt1 = 'K',
-  kBinInt2 = 'M',
-  kNone = 'N',
-  kBinPersistentId = 'Q',
-  kReduce = 'R',
-  kBinString = 'T',
-  kShortBinString = 'U',
-  kBinUnicode = 'X',
-  kAppend = 'a',
-  kBuild = 'b',
-  kGlobal = 'c',
-  kAppends = 'e',
-  kBinGet = 'h',
-  kInstance = 'i',
-  kLongBinGet = 'j',
-  kObject = 'o',
-  kBinPut = 'q',
-  kLongBinPut = 'r',
-  kSetItem = 's',
-  kTuple = 't',
-  kSetItems = 'u',
-  kEmptyDict = '}',
-  kEmptyList = ']',
-  kEmptyTuple = ')',
-  kBinBytes = 'B',
-  kShortBinBytes = 'C',
-  kProtocol = 0x80,
-  kNewObject = 0x81,
-  kTuple1 = 0x85,
-  kTuple2 = 0x86,
-  kTuple3 = 0x87,
-  kNewTrue = 0x88,
-  kNewFalse = 0x89,
-  kLong1 = 0x8a,
-  kLong4 = 0x8b,
-  kShortBinUnicode = 0x8c,
-  kBinUnicode8 = 0x8d,
-  kBinBytes8 = 0x8e,
-  kNewObjectEx = 0x92,
-  kStackGlobal = 0x93,
-  kMemoize = 0x94,
-  kFrame = 0x95,
-};
 
 // A name from a file, for an error text: at most 100 characters, without terminal control
 // characters.
@@ -86,12 +36,12 @@ class PickleReader {
       : pickle_(pickle), bytes_(bytes), known_(known), where_(where) {}
 
   void read() {
-    require(number<Instruction>() == Instruction::kProtocol, "it does not begin with a protocol");
+    require(number<uint8_t>() == kProtocol, "it does not begin with a protocol");
     const int protocol = number<uint8_t>();
     MG_CHECK(protocol >= kFirstProtocol && protocol <= kLastProtocol,
              "{}: it is of protocol {}; {} to {} are read", where_, protocol, kFirstProtocol,
              kLastProtocol);
-    while (step(number<Instruction>())) count(1);
+    while (step(number<uint8_t>())) count(1);
     pickle_.root_ = pop();
     require(stack_.empty(), "it ends with more than one value");
     pickle_.size_ = at_;
@@ -247,18 +197,18 @@ class PickleReader {
   }
 
   // An instance of a class, in one of the forms that torch.save does not use for weights.
-  [[noreturn]] void instance(Instruction instruction) {
-    using enum Instruction;
-    if (instruction == kInstance) {
+  [[noreturn]] void instance(uint8_t instruction) {
+    if (instruction == 'i') {  // INST
       const std::string_view module = line(), name = line();
       refuse(printable(module) + "." + printable(name));
     }
     const PickleValue* type = nullptr;
-    if (instruction == kObject) {
+    if (instruction == 'o') {  // OBJ
       const std::vector<const PickleValue*> items = pop_mark();
       if (!items.empty()) type = items[0];
     } else {
-      for (int arguments = instruction == kNewObject ? 1 : 2; arguments > 0; --arguments) pop();
+      const bool extended = instruction == 0x92;  // NEWOBJ_EX
+      for (int arguments = extended ? 2 : 1; arguments > 0; --arguments) pop();
       type = pop();
     }
     require(type != nullptr && type->is(Kind::global), "an object is made of what is no class");
@@ -272,29 +222,29 @@ class PickleReader {
     stack_.push_back(found->second);
   }
 
-  // Returns false at the end. Instructions handled neither here nor below are refused by their
-  // code.
-  bool step(Instruction instruction) {
-    using enum Instruction;
+  // Executes an instruction: one that torch writes in protocols 2 to 5, or one that is refused by
+  // the name of its class; all others are refused by their code. Returns false at the end. The
+  // comments have the names of Python's pickletools.
+  bool step(uint8_t instruction) {
     switch (instruction) {
-      case kStop: return false;
-      case kFrame: take(sizeof(uint64_t)); return true;
-      case kMark: marks_.push_back(stack_.size()); return true;
-      case kPop: pop(); return true;
-      case kBinPut: put(number<uint8_t>()); return true;
-      case kLongBinPut: put(number<uint32_t>()); return true;
-      case kMemoize: put(static_cast<uint32_t>(memo_.size())); return true;
-      case kBinGet: get(number<uint8_t>()); return true;
-      case kLongBinGet: get(number<uint32_t>()); return true;
-      case kNone: push(Kind::none); return true;
-      case kNewTrue: push_integer(1, Kind::boolean); return true;
-      case kNewFalse: push_integer(0, Kind::boolean); return true;
-      case kBinInt: push_integer(number<int32_t>()); return true;
-      case kBinInt1: push_integer(number<uint8_t>()); return true;
-      case kBinInt2: push_integer(number<uint16_t>()); return true;
-      case kLong1: push_long(number<uint8_t>()); return true;
-      case kLong4: push_long(number<uint32_t>()); return true;
-      case kBinFloat:
+      case '.': return false;                                            // STOP
+      case 0x95: take(sizeof(uint64_t)); return true;                    // FRAME
+      case '(': marks_.push_back(stack_.size()); return true;            // MARK
+      case '0': pop(); return true;                                      // POP
+      case 'q': put(number<uint8_t>()); return true;                     // BINPUT
+      case 'r': put(number<uint32_t>()); return true;                    // LONG_BINPUT
+      case 0x94: put(static_cast<uint32_t>(memo_.size())); return true;  // MEMOIZE
+      case 'h': get(number<uint8_t>()); return true;                     // BINGET
+      case 'j': get(number<uint32_t>()); return true;                    // LONG_BINGET
+      case 'N': push(Kind::none); return true;                           // NONE
+      case 0x88: push_integer(1, Kind::boolean); return true;            // NEWTRUE
+      case 0x89: push_integer(0, Kind::boolean); return true;            // NEWFALSE
+      case 'J': push_integer(number<int32_t>()); return true;            // BININT
+      case 'K': push_integer(number<uint8_t>()); return true;            // BININT1
+      case 'M': push_integer(number<uint16_t>()); return true;           // BININT2
+      case 0x8a: push_long(number<uint8_t>()); return true;              // LONG1
+      case 0x8b: push_long(number<uint32_t>()); return true;             // LONG4
+      case 'G':                                                          // BINFLOAT
         take(sizeof(double));
         push(Kind::real);
         return true;
@@ -302,54 +252,52 @@ class PickleReader {
     }
   }
 
-  void step_of_containers(Instruction instruction) {
-    using enum Instruction;
+  void step_of_containers(uint8_t instruction) {
     switch (instruction) {
-      case kBinString:
-      case kBinUnicode: return push_text(take(number<uint32_t>()));
-      case kShortBinString:
-      case kShortBinUnicode: return push_text(take(number<uint8_t>()));
-      case kBinUnicode8: return push_text(take(number<uint64_t>()));
-      case kBinBytes: return push_text(take(number<uint32_t>()), Kind::bytes);
-      case kShortBinBytes: return push_text(take(number<uint8_t>()), Kind::bytes);
-      case kBinBytes8: return push_text(take(number<uint64_t>()), Kind::bytes);
-      case kEmptyTuple: return push_tuple(0);
-      case kTuple1: return push_tuple(1);
-      case kTuple2: return push_tuple(2);
-      case kTuple3: return push_tuple(3);
-      case kTuple: {
+      case 'T':                                                            // BINSTRING
+      case 'X': return push_text(take(number<uint32_t>()));                // BINUNICODE
+      case 'U':                                                            // SHORT_BINSTRING
+      case 0x8c: return push_text(take(number<uint8_t>()));                // SHORT_BINUNICODE
+      case 0x8d: return push_text(take(number<uint64_t>()));               // BINUNICODE8
+      case 'B': return push_text(take(number<uint32_t>()), Kind::bytes);   // BINBYTES
+      case 'C': return push_text(take(number<uint8_t>()), Kind::bytes);    // SHORT_BINBYTES
+      case 0x8e: return push_text(take(number<uint64_t>()), Kind::bytes);  // BINBYTES8
+      case ')': return push_tuple(0);                                      // EMPTY_TUPLE
+      case 0x85: return push_tuple(1);                                     // TUPLE1
+      case 0x86: return push_tuple(2);                                     // TUPLE2
+      case 0x87: return push_tuple(3);                                     // TUPLE3
+      case 't': {                                                          // TUPLE
         std::vector<const PickleValue*> items = pop_mark();
         push(Kind::tuple)->items = std::move(items);
         return;
       }
-      case kEmptyList: push(Kind::list); return;
-      case kAppend: return extend({pop()}, Kind::list);
-      case kAppends: return extend(pop_mark(), Kind::list);
-      case kEmptyDict: push(Kind::dict); return;
-      case kSetItem: {
+      case ']': push(Kind::list); return;               // EMPTY_LIST
+      case 'a': return extend({pop()}, Kind::list);     // APPEND
+      case 'e': return extend(pop_mark(), Kind::list);  // APPENDS
+      case '}': push(Kind::dict); return;               // EMPTY_DICT
+      case 's': {                                       // SETITEM
         const PickleValue *value = pop(), *key = pop();
         return extend({key, value}, Kind::dict);
       }
-      case kSetItems: return extend(pop_mark(), Kind::dict);
+      case 'u': return extend(pop_mark(), Kind::dict);  // SETITEMS
       default: step_of_objects(instruction);
     }
   }
 
-  void step_of_objects(Instruction instruction) {
-    using enum Instruction;
+  void step_of_objects(uint8_t instruction) {
     switch (instruction) {
-      case kGlobal: {
+      case 'c': {  // GLOBAL
         const std::string_view module = line(), name = line();
         return push_global(module, name);
       }
-      case kStackGlobal: return stack_global();
-      case kReduce: return reduce();
-      case kBuild: return build();
-      case kInstance:
-      case kObject:
-      case kNewObject:
-      case kNewObjectEx: instance(instruction);
-      case kBinPersistentId: {
+      case 0x93: return stack_global();  // STACK_GLOBAL
+      case 'R': return reduce();         // REDUCE
+      case 'b': return build();          // BUILD
+      case 'i':                          // INST
+      case 'o':                          // OBJ
+      case 0x81:                         // NEWOBJ
+      case 0x92: instance(instruction);  // NEWOBJ_EX
+      case 'Q': {                        // BINPERSID
         const PickleValue* const id = pop();
         PickleValue* const value = push(Kind::persistent);
         value->items.push_back(id);
@@ -358,7 +306,7 @@ class PickleReader {
       }
       default:
         fail("{}: the instruction 0x{:02x} at byte {} is none that torch.save writes for weights",
-             where_, static_cast<int>(instruction), at_ - 1);
+             where_, instruction, at_ - 1);
     }
   }
 
