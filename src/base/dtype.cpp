@@ -4,37 +4,28 @@
 
 namespace megatron {
 
-int64_t size_of(DType type) {
-  switch (type) {
-    case DType::f64:
-    case DType::i64: return 8;
-    case DType::f32:
-    case DType::i32: return 4;
-    case DType::bf16:
-    case DType::f16:
-    case DType::i16:
-    case DType::u16: return 2;
-    case DType::i8:
-    case DType::u8: return 1;
-  }
-  MG_ASSERT(false);
+namespace {
+
+struct Facts {
+  std::string_view name;
+  int64_t bytes;
+};
+// In the order of DType.
+constexpr Facts kTypes[] = {{"f64", 8}, {"f32", 4}, {"bf16", 2}, {"f16", 2}, {"i64", 8},
+                            {"i32", 4}, {"i16", 2}, {"i8", 1},   {"u16", 2}, {"u8", 1}};
+static_assert(std::size(kTypes) == static_cast<size_t>(DType::u8) + 1);
+
+const Facts& facts(DType type) {
+  const auto index = static_cast<size_t>(type);
+  MG_ASSERT(index < std::size(kTypes));
+  return kTypes[index];
 }
 
-std::string_view name(DType type) {
-  switch (type) {
-    case DType::f64: return "f64";
-    case DType::f32: return "f32";
-    case DType::bf16: return "bf16";
-    case DType::f16: return "f16";
-    case DType::i64: return "i64";
-    case DType::i32: return "i32";
-    case DType::i16: return "i16";
-    case DType::i8: return "i8";
-    case DType::u16: return "u16";
-    case DType::u8: return "u8";
-  }
-  MG_ASSERT(false);
-}
+}  // namespace
+
+int64_t size_of(DType type) { return facts(type).bytes; }
+
+std::string_view name(DType type) { return facts(type).name; }
 
 bool is_floating(DType type) {
   return type == DType::f64 || type == DType::f32 || type == DType::bf16 || type == DType::f16;
