@@ -7,23 +7,51 @@
 #include "inference/constraint/automaton.h"
 #include "inference/constraint/json_text.h"
 #include "inference/constraint/pattern.h"
+#include "inference/constraint/schema_compiler.h"
 
 namespace megatron::inference {
+
+namespace {
+
+// The grammar of the rules that `add` adds. If they are too large and no schema is strict, compiles
+// again with large bounds noted instead of enforced.
+template <class Add>
+std::shared_ptr<const Grammar> compiled(bool strict, Add&& add) {
+  constexpr int64_t kUsuallyHeld = 1000;
+  for (int64_t most_held = kMaximumCount;; most_held = kUsuallyHeld) {
+    Network network;
+    SchemaCompiler compiler(network, most_held);
+    try {
+      add(compiler, network.rules()[0]);
+      compiler.finish();
+      return std::make_shared<const Grammar>(std::move(network), compiler.notes());
+    } catch (const GrammarLimit&) {
+      if (strict || most_held == kUsuallyHeld) throw;
+    }
+  }
+}
+
+}  // namespace
 
 Grammar::Grammar(Network network, std::vector<std::string> unenforced)
     : network_(std::move(network)), unenforced_(std::move(unenforced)) {}
 Grammar::~Grammar() = default;
 
 std::shared_ptr<const Grammar> Grammar::from_json_schema(const Json& schema, bool strict) {
-  Network network;
-  std::vector<std::string> unenforced = add_schema(network, schema, strict);
-  return std::make_shared<const Grammar>(std::move(network), std::move(unenforced));
+  const SchemaDocument document{&schema, "", strict};
+  return compiled(strict, [&](SchemaCompiler& compiler, const Network::Rule& whole) {
+    compiler.add_document(whole.start, whole.final, document);
+  });
 }
 
 std::shared_ptr<const Grammar> Grammar::from_tool_calls(std::span<const ToolSchema> tools) {
-  Network network;
-  std::vector<std::string> unenforced = add_tool_calls(network, tools);
-  return std::make_shared<const Grammar>(std::move(network), std::move(unenforced));
+  std::vector<SchemaDocument> documents;
+  for (const ToolSchema& tool : tools)
+    documents.push_back({&tool.parameters, tool.name, tool.strict});
+  const bool strict = std::ranges::any_of(tools, &ToolSchema::strict);
+  return compiled(strict, [&](SchemaCompiler& compiler, const Network::Rule& whole) {
+    compiler.add_calls(whole.start, whole.final, documents);
+  });
 }
 
 std::shared_ptr<const Grammar> Grammar::from_json_object() {
