@@ -8,11 +8,9 @@
 #include <cstdio>
 #include <utility>
 
-#include "base/error.h"
 #include "base/function_ref.h"
 #include "cli/flags/foreign_flags.h"
 #include "cli/help.h"
-#include "cli/layers.h"
 #include "settings/presets.h"
 #include "settings/recipes.h"
 #include "settings/rules.h"
@@ -258,6 +256,47 @@ struct ConfigFlags {
                  "print the resulting configuration as such a file, and end");
     f.common({"config", "print-config"});
   }
+};
+
+// Sets fields from a file or the command line, overriding earlier layers.
+class Layers {
+ public:
+  explicit Layers(Fields& fields) : fields_(fields) {}
+
+  // set: assigns the fields of this layer. Earlier flags that conflict with them are dropped
+  // (Fields::replace()).
+  void add(FunctionRef<void()> set) {
+    std::vector<Field>& all = fields_.all();
+    std::vector<bool> before;  // for each field, whether an earlier layer set it
+    for (Field& field : all) before.push_back(std::exchange(field.given, false));
+    set();
+    for (const Field& field : all) {
+      if (!field.given || (field.is_switch && field.get() == "false")) continue;
+      for (const Field::Replaced& other : field.replaces)
+        if (other.when(field)) give_way(other.name, field, before);
+    }
+    for (size_t i = 0; i < all.size(); ++i) all[i].given = all[i].given || before[i];
+  }
+
+  // One line per dropped flag: "run.yaml:3: train-samples 800 gives way to --train-iters".
+  const std::vector<std::string>& notes() const { return notes_; }
+
+ private:
+  void give_way(const std::string& name, const Field& to, std::vector<bool>& before) {
+    Field& field = *fields_.find(name);
+    const auto at = static_cast<size_t>(&field - &fields_.all()[0]);
+    if (field.given || !before[at]) return;
+    const std::string value = field.get(), where = field.where;
+    field.unset();
+    before[at] = false;
+    if (field.get() == value) return;
+    notes_.push_back(field.is_switch
+                         ? fmt::format("{}: {} gives way to --{}", where, name, to.name)
+                         : fmt::format("{}: {} {} gives way to --{}", where, name, value, to.name));
+  }
+
+  Fields& fields_;
+  std::vector<std::string> notes_;
 };
 
 // Sets the fields of a command from its preset, recipe, files of --config and command line, each
