@@ -1,9 +1,6 @@
 #include "checkpoint/agreement.h"
 
 #include <algorithm>
-#include <bit>
-
-#include "base/error.h"
 
 namespace megatron::checkpoint {
 

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <charconv>
-#include <set>
 
 #include "base/error.h"
 #include "checkpoint/checkpoint_directory.h"

@@ -12,7 +12,6 @@
 #include "base/error.h"
 #include "base/files.h"
 #include "base/utf8.h"
-#include "data/json_lines.h"
 
 namespace megatron::cli {
 namespace {

@@ -2,7 +2,6 @@
 
 #include <cstdio>
 #include <iostream>
-#include <memory>
 
 #include "base/command_output.h"
 #include "base/error.h"

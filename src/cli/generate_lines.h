@@ -2,7 +2,6 @@
 // continued.
 #pragma once
 
-#include <optional>
 #include <string>
 #include <vector>
 

@@ -1,6 +1,5 @@
 #include "cli/generate_sampling.h"
 
-#include <limits>
 #include <optional>
 
 #include "base/error.h"

@@ -13,8 +13,6 @@
 #include "base/machine_limits.h"
 #include "base/progress.h"
 #include "base/text_parts.h"
-#include "plan/flops.h"
-#include "plan/parameters.h"
 #include "resume/found_checkpoints.h"
 #include "resume/resume.h"
 #include "resume/save_directory.h"

@@ -7,7 +7,6 @@
 #include "base/program_path.h"
 #include "base/shell_line.h"
 #include "cli/command.h"
-#include "comm/launch/child.h"
 #include "comm/launch/guard.h"
 #include "comm/launch/launcher.h"
 #include "comm/launch/machine.h"

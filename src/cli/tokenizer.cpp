@@ -6,7 +6,6 @@
 #include <cerrno>
 #include <filesystem>
 #include <memory>
-#include <thread>
 
 #include "base/command_output.h"
 #include "base/error.h"

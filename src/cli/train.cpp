@@ -2,7 +2,6 @@
 #include <filesystem>
 #include <vector>
 
-#include "base/error.h"
 #include "base/log.h"
 #include "cli/command.h"
 #include "cli/missing_flags.h"

@@ -1,7 +1,6 @@
 #include "corpus/corpus.h"
 
 #include <algorithm>
-#include <thread>
 
 #include "base/error.h"
 #include "base/machine_limits.h"

@@ -7,7 +7,6 @@
 #include <charconv>
 #include <filesystem>
 #include <memory>
-#include <thread>
 
 #include "base/error.h"
 #include "base/log.h"

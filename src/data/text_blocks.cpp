@@ -1,6 +1,5 @@
 #include "data/text_blocks.h"
 
-#include "base/error.h"
 #include "data/text_cutter.h"
 
 namespace megatron::data {

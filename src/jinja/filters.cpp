@@ -1,5 +1,4 @@
 // Finds a filter by its name.
-#include <algorithm>
 #include <array>
 
 #include "base/error.h"

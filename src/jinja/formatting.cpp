@@ -4,7 +4,6 @@
 #include <optional>
 
 #include "base/error.h"
-#include "jinja/builtins.h"
 #include "jinja/conversions.h"
 #include "jinja/number_format.h"
 #include "jinja/numbers.h"

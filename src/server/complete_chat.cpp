@@ -4,7 +4,6 @@
 #include "server/chat_request.h"
 #include "server/chat_text.h"
 #include "server/completion_answer.h"
-#include "server/forms.h"
 #include "server/logprobs.h"
 
 namespace megatron::server {

@@ -4,7 +4,6 @@
 
 #include "server/completion_answer.h"
 #include "server/completion_request.h"
-#include "server/forms.h"
 #include "server/logprobs.h"
 
 namespace megatron::server {

@@ -7,7 +7,6 @@
 #include "server/engines.h"
 #include "server/generation.h"
 #include "server/http/http_server.h"
-#include "server/metrics.h"
 #include "server/text_model.h"
 
 namespace megatron::server {

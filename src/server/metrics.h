@@ -1,7 +1,6 @@
 // Metrics of a server for Prometheus (text format 0.0.4).
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <map>
 #include <mutex>

@@ -6,7 +6,6 @@
 #include <string_view>
 #include <vector>
 
-#include "base/json.h"
 #include "server/grammars.h"
 #include "tokenizers/chat/chat_template.h"
 #include "tokenizers/tokenizer.h"

@@ -1,7 +1,6 @@
 #include "server/tool_calls.h"
 
 #include <algorithm>
-#include <array>
 
 #include "server/identifier.h"
 

@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <cmath>
-#include <map>
 
 #include "base/columns.h"
 #include "tasks/task_evaluation.h"

@@ -1,7 +1,5 @@
 #include "tokenizers/added_tokens.h"
 
-#include <algorithm>
-
 #include "base/error.h"
 #include "base/utf8.h"
 #include "tokenizers/limits.h"

@@ -4,10 +4,8 @@
 
 #include <algorithm>
 #include <map>
-#include <string_view>
 #include <tuple>
 
-#include "base/error.h"
 #include "inference/constraint/pattern.h"
 
 namespace megatron::inference {

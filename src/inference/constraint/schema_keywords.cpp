@@ -1,7 +1,6 @@
 #include "inference/constraint/schema_keywords.h"
 
 #include <algorithm>
-#include <array>
 #include <numeric>
 #include <set>
 #include <span>

@@ -1,8 +1,6 @@
 #include "inference/constraint/schema_reader.h"
 
 #include <algorithm>
-#include <array>
-#include <span>
 #include <utility>
 
 #include "base/error.h"

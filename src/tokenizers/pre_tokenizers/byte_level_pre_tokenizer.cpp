@@ -1,6 +1,5 @@
 #include <optional>
 
-#include "tokenizers/byte_level.h"
 #include "tokenizers/normalizers/normalizer_kinds.h"
 #include "tokenizers/pre_tokenizers/pre_tokenizer_kinds.h"
 #include "tokenizers/pre_tokenizers/spans.h"

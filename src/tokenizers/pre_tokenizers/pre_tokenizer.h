@@ -3,7 +3,6 @@
 #pragma once
 
 #include <memory>
-#include <string_view>
 
 #include "base/function_ref.h"
 #include "base/json.h"

@@ -1,7 +1,6 @@
 // The vocabularies of TikToken files.
 #pragma once
 
-#include <string>
 #include <string_view>
 
 #include "tokenizers/vocabulary.h"

@@ -1,7 +1,6 @@
 // Character sets of regular expressions.
 #pragma once
 
-#include <cstdint>
 #include <string_view>
 #include <vector>
 
