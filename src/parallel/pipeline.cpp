@@ -13,10 +13,6 @@ namespace {
 // Maximum number of messages in flight from a stage.
 constexpr size_t kSendsUnderWay = 4;
 
-// Header sent before a message of variable shape: type, number of dimensions, sizes.
-constexpr int64_t kHeaderLength = 2 + kMaxRank;
-using Header = std::array<int64_t, kHeaderLength>;
-
 bool is_send(Transfer::Kind kind) {
   return kind == Transfer::Kind::send_activation || kind == Transfer::Kind::send_gradient;
 }
@@ -33,26 +29,6 @@ std::string message_name(const PipelineShape& shape, int stage, const Transfer& 
   return fmt::format("{}, micro-batch {}, chunk {}",
                      is_gradient(transfer.kind) ? "gradient" : "activation", transfer.micro_batch,
                      shape.chunk_of(made_by));
-}
-
-void write_header(const Tensor& header, const Tensor& tensor) {
-  if (!header.device().has_data()) return;
-  Header values{static_cast<int64_t>(tensor.dtype()), tensor.rank()};
-  for (int d = 0; d < tensor.rank(); ++d) values[static_cast<size_t>(2 + d)] = tensor.size(d);
-  copy_bytes_from(header, std::as_bytes(std::span(values)));
-}
-
-// Shape in a header; that of `expected` if there is no data.
-Shape read_header(const Tensor& header, const Tensor& expected, const std::string& message) {
-  if (!header.device().has_data()) return expected.shape();
-  Header values;
-  copy_bytes_to(header, std::as_writable_bytes(std::span(values)));
-  MG_CHECK(values[0] == static_cast<int64_t>(expected.dtype()),
-           "'{}' has a different type than the receiving stage computes with ({}): all stages of a "
-           "pipeline must use the same types",
-           message, name(expected.dtype()));
-  MG_ASSERT(values[1] >= 0 && values[1] <= kMaxRank);
-  return Shape(std::span(values).subspan(2, static_cast<size_t>(values[1])));
 }
 
 }  // namespace
@@ -85,7 +61,6 @@ class Pipeline::Execution {
  public:
   Execution(Pipeline& pipeline, Prepared& prepared, StageWork& work)
       : shape_(pipeline.shape_),
-        options_(pipeline.options_),
         runtime_(pipeline.runtime_),
         overlap_(pipeline.overlaps()),
         group_(overlap_ ? pipeline.async_ : pipeline.stages_),
@@ -114,11 +89,6 @@ class Pipeline::Execution {
   }
 
  private:
-  struct Sent {
-    Tensor header;
-    comm::Work shape, tensor;
-  };
-
   void act(const Action& action, bool weights) {
     const int virtual_stage = shape_.virtual_stage(stage_, action.chunk);
     switch (action.kind) {
@@ -162,44 +132,18 @@ class Pipeline::Execution {
     const bool gradient = is_gradient(transfer.kind);
     MG_ASSERT(made_.tensor.defined() && made_.gradient == gradient &&
               made_.chunk == transfer.chunk && made_.micro_batch == transfer.micro_batch);
-    Sent& sent = sent_[sends_++ % kSendsUnderWay];
+    comm::Work& sent = sent_[sends_++ % kSendsUnderWay];
     wait(sent);
-    const Tensor tensor = std::exchange(made_.tensor, {});
-    if (options_.variable_shapes) {
-      if (!sent.header.defined()) sent.header = header();
-      write_header(sent.header, tensor);
-      sent.shape = group_->send(sent.header, transfer.peer, runtime_.stream(), name + ", shape");
-    }
-    sent.tensor = group_->send(tensor, transfer.peer, runtime_.stream(), name);
+    sent = group_->send(std::exchange(made_.tensor, {}), transfer.peer, runtime_.stream(), name);
     if (!overlap_) wait(sent);
   }
 
-  void wait(Sent& sent) {
-    std::exchange(sent.shape, {}).wait(runtime_.stream());
-    std::exchange(sent.tensor, {}).wait(runtime_.stream());
-  }
+  void wait(comm::Work& sent) { std::exchange(sent, {}).wait(runtime_.stream()); }
 
   void receive(const Transfer& transfer, const std::string& name) {
-    Tensor into = work_.receive_into(transfer.chunk, transfer.micro_batch);
-    if (options_.variable_shapes) {
-      const Tensor header = this->header();
-      group_->recv(header, transfer.peer, runtime_.stream(), name + ", shape")
-          .wait(runtime_.stream());
-      runtime_.stream().synchronize();
-      const Shape shape = read_header(header, into, name);
-      if (!(shape == into.shape())) {
-        into = Tensor::empty(runtime_.arena(MemoryClass::activations), shape, into.dtype(),
-                             "received from another stage");
-      }
-    }
     auto& place = prepared_.place(is_gradient(transfer.kind), transfer.chunk, transfer.micro_batch);
-    place.work = group_->recv(into, transfer.peer, runtime_.stream(), name);
-    place.tensor = std::move(into);
-  }
-
-  Tensor header() {
-    return Tensor::empty(runtime_.arena(MemoryClass::communication), {kHeaderLength}, DType::i64,
-                         "shape of a message");
+    place.tensor = work_.receive_into(transfer.chunk, transfer.micro_batch);
+    place.work = group_->recv(place.tensor, transfer.peer, runtime_.stream(), name);
   }
 
   // The only result that has not been sent yet.
@@ -210,7 +154,6 @@ class Pipeline::Execution {
   };
 
   const PipelineShape& shape_;
-  const PipelineOptions& options_;
   Runtime& runtime_;
   const bool overlap_;
   comm::Group* group_;
@@ -218,7 +161,7 @@ class Pipeline::Execution {
   Prepared& prepared_;
   StageWork& work_;
   Made made_;
-  std::array<Sent, kSendsUnderWay> sent_;
+  std::array<comm::Work, kSendsUnderWay> sent_;
   size_t sends_ = 0;
 };
 
@@ -247,9 +190,7 @@ Pipeline::Prepared& Pipeline::prepare(int micro_batches, bool forward_only) {
   made->micro_batches = micro_batches;
   const std::vector<bool> deferred =
       deferred_weights(shape_, stages[static_cast<size_t>(stage())], micro_batches);
-  // The shape of a message is waited for at the position of its receive.
-  const Receives receives =
-      overlaps() && !options_.variable_shapes ? Receives::begun_ahead : Receives::waited_for;
+  const Receives receives = overlaps() ? Receives::begun_ahead : Receives::waited_for;
   for (const Step& step : with_transfers(shape_, stages, stage(), receives)) {
     Prepared::Named named{step, {}, false};
     if (step.is_transfer) {

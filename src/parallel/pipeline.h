@@ -42,8 +42,8 @@ std::vector<std::vector<Step>> with_transfers(const PipelineShape& shape,
                                               const std::vector<Schedule>& stages,
                                               Receives receives = Receives::waited_for);
 
-// Compute of a stage. Transferred tensors are contiguous and all have one shape and type in a run,
-// or, with variable shapes, the shape that the sender has.
+// Compute of a stage. Transferred tensors are contiguous, and have the shape and type that the
+// receiver expects.
 class StageWork {
  public:
   virtual ~StageWork() = default;
@@ -58,15 +58,12 @@ class StageWork {
   virtual Tensor backward(const Action& action, const Tensor& gradient, bool weights) = 0;
   virtual void weight(int chunk, int micro_batch) = 0;
   // Memory for the tensor received for an action (activation: [T, H] of that micro-batch);
-  // requested once for the activation and once for the gradient. With variable shapes it has the
-  // type, and is used if it has the shape that the sender announces; otherwise memory is allocated
-  // from the runtime.
+  // requested once for the activation and once for the gradient.
   virtual Tensor receive_into(int chunk, int micro_batch) = 0;
 };
 
 struct PipelineOptions {
-  bool overlap = true;           // overlaps transfers with compute if `async` is given
-  bool variable_shapes = false;  // sends the shape before each message
+  bool overlap = true;  // transfers overlap with compute, where `async` is given
 };
 
 class Pipeline {
