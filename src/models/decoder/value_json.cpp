@@ -11,49 +11,33 @@ namespace {
 
 // Names of an enumeration's values, in their order.
 template <class E>
-struct Names;
+constexpr int kNames = 0;
 template <>
-struct Names<nn::Normalization> {
-  static constexpr std::array all = {"LayerNorm", "RMSNorm"};
-};
+constexpr std::array kNames<nn::Normalization> = {"LayerNorm", "RMSNorm"};
 template <>
-struct Names<kernels::Activation> {
-  static constexpr std::array all = {"gelu_tanh", "gelu_erf",     "silu",
-                                     "relu",      "squared_relu", "quick_gelu"};
-};
+constexpr std::array kNames<kernels::Activation> = {"gelu_tanh", "gelu_erf",     "silu",
+                                                    "relu",      "squared_relu", "quick_gelu"};
 template <>
-struct Names<nn::QkNorm> {
-  static constexpr std::array all = {"none", "head", "full-width", "l2"};
-};
+constexpr std::array kNames<nn::QkNorm> = {"none", "head", "full-width", "l2"};
 template <>
-struct Names<nn::Sinks> {
-  static constexpr std::array all = {"none", "zero", "learned"};
-};
+constexpr std::array kNames<nn::Sinks> = {"none", "zero", "learned"};
 template <>
-struct Names<LayerValue::Order> {
-  static constexpr std::array all = {"sequential", "parallel", "parallel-one-norm"};
-};
+constexpr std::array kNames<LayerValue::Order> = {"sequential", "parallel", "parallel-one-norm"};
 template <>
-struct Names<nn::RopeScaling> {
-  static constexpr std::array all = {"none", "linear", "dynamic", "llama3", "yarn", "longrope"};
-};
-
+constexpr std::array kNames<nn::RopeScaling> = {"none",   "linear", "dynamic",
+                                                "llama3", "yarn",   "longrope"};
 template <>
-struct Names<kernels::RouterScore> {
-  static constexpr std::array all = {"softmax", "sigmoid", "sqrtsoftplus"};
-};
+constexpr std::array kNames<kernels::RouterScore> = {"softmax", "sigmoid", "sqrtsoftplus"};
 
 // Calls f(name, field, always) for each field: `always` are written whatever their value.
-template <class F>
-void norm_fields(auto& n, F&& f) {
+constexpr auto kNorm = [](auto& n, auto&& f) {
   f("normalization", n.kind, true);
   f("norm-epsilon", n.epsilon, true);
   f("norm-bias", n.bias, false);
   f("layernorm-1p", n.one_plus, false);
-}
+};
 
-template <class F>
-void rotary_fields(auto& r, F&& f) {
+constexpr auto kRotary = [](auto& r, auto&& f) {
   f("rotary-base", r.base, true);
   f("rotary-percent", r.fraction, false);
   f("rotary-interleaved", r.interleaved, false);
@@ -70,10 +54,9 @@ void rotary_fields(auto& r, F&& f) {
   f("correction-range-round-to-int", r.truncate, false);
   f("short-factor", r.short_factor, false);
   f("long-factor", r.long_factor, false);
-}
+};
 
-template <class F>
-void attention_fields(auto& a, F&& f) {
+constexpr auto kAttention = [](auto& a, auto&& f) {
   f("num-attention-heads", a.heads, true);
   f("num-query-groups", a.kv_heads, true);
   f("kv-channels", a.head_size, true);
@@ -90,20 +73,18 @@ void attention_fields(auto& a, F&& f) {
   f("temperature-scale", a.temperature.scale, false);
   f("temperature-step", a.temperature.step, false);
   f("rotary", a.rotary, false);
-}
+};
 
-template <class F>
-void mlp_fields(auto& m, F&& f) {
+constexpr auto kMlp = [](auto& m, auto&& f) {
   f("ffn-hidden-size", m.ffn, true);
   f("activation", m.activation, true);
   f("gated", m.gated, true);
   f("mlp-bias", m.bias, true);
   f("activation-clamp", m.clamp, false);
   f("glu-linear-offset", m.up_offset, false);
-}
+};
 
-template <class F>
-void moe_fields(auto& m, F&& f) {
+constexpr auto kMoe = [](auto& m, auto&& f) {
   f("num-experts", m.experts, true);
   f("moe-router-topk", m.choices, true);
   f("moe-router-score-function", m.router.score, false);
@@ -119,19 +100,17 @@ void moe_fields(auto& m, F&& f) {
   f("moe-latent-size", m.latent, false);
   f("moe-shared-expert-intermediate-size", m.shared_ffn, false);
   f("moe-shared-expert-gate", m.shared_gate, false);
-  mlp_fields(m.expert, f);
-}
+  kMlp(m.expert, f);
+};
 
-template <class F>
-void layer_fields(auto& l, F&& f) {
+constexpr auto kLayer = [](auto& l, auto&& f) {
   f("layer-order", l.order, false);
   f("norm-before", l.norm_before, false);
   f("norm-after", l.norm_after, false);
   f("residual-multiplier", l.residual_multiplier, false);
-}
+};
 
-template <class F>
-void model_fields(auto& v, F&& f) {
+constexpr auto kModel = [](auto& v, auto&& f) {
   f("vocab-size", v.vocab_size, true);
   f("hidden-size", v.hidden_size, true);
   f("max-position-embeddings", v.max_position_embeddings, true);
@@ -144,12 +123,12 @@ void model_fields(auto& v, F&& f) {
   f("untied", v.untied, true);
   f("score-labels", v.score_labels, false);
   f("score-pad-token", v.score_pad_token, false);
-}
+};
 
 template <class T>
 Json json_of(const T& value) {
   if constexpr (std::is_enum_v<T>) {
-    return Json(Names<T>::all[static_cast<size_t>(value)]);
+    return Json(kNames<T>[static_cast<size_t>(value)]);
   } else if constexpr (std::is_same_v<T, std::vector<double>>) {
     return Json(Json::Array(value.begin(), value.end()));
   } else {
@@ -157,33 +136,19 @@ Json json_of(const T& value) {
   }
 }
 
-// Writes the fields that are not those of `plain`.
+// Writes the fields that are not those of a plain T.
 template <class T>
-class Writer {
- public:
-  Writer(Json::Object& to, const T& value) : to_(to), value_(value) {}
-  template <class Fields>
-  void operator()(Fields fields) const {
-    std::vector<Json> defaults;
-    const T plain{};
-    fields(plain,
-           [&](std::string_view, const auto& field, bool) { defaults.push_back(json_of(field)); });
-    size_t at = 0;
-    fields(value_, [&](std::string_view name, const auto& field, bool always) {
-      Json json = json_of(field);
-      if (always || !(json == defaults[at])) to_.emplace_back(name, std::move(json));
-      ++at;
-    });
-  }
-
- private:
-  Json::Object& to_;
-  const T& value_;
-};
-
-template <class T, class Fields>
-void write(Json::Object& to, const T& value, Fields fields) {
-  Writer<T>(to, value)(fields);
+void write(Json::Object& to, const T& value, auto fields) {
+  std::vector<Json> defaults;
+  const T plain{};
+  fields(plain,
+         [&](std::string_view, const auto& field, bool) { defaults.push_back(json_of(field)); });
+  size_t at = 0;
+  fields(value, [&](std::string_view name, const auto& field, bool always) {
+    Json json = json_of(field);
+    if (always || !(json == defaults[at])) to.emplace_back(name, std::move(json));
+    ++at;
+  });
 }
 
 // Reads fields by their names; absent fields keep their defaults. Records the known names.
@@ -226,8 +191,8 @@ class Reader {
     requires std::is_enum_v<E>
   static void read(const Json& json, E& to) {
     const std::string& name = json.as_string();
-    for (size_t i = 0; i < Names<E>::all.size(); ++i) {
-      if (name != Names<E>::all[i]) continue;
+    for (size_t i = 0; i < kNames<E>.size(); ++i) {
+      if (name != kNames<E>[i]) continue;
       to = static_cast<E>(i);
       return;
     }
@@ -238,14 +203,6 @@ class Reader {
   std::set<std::string, std::less<>> known_;
 };
 
-constexpr auto kNorm = [](auto& n, auto&& f) { norm_fields(n, f); };
-constexpr auto kRotary = [](auto& r, auto&& f) { rotary_fields(r, f); };
-constexpr auto kAttention = [](auto& a, auto&& f) { attention_fields(a, f); };
-constexpr auto kMlp = [](auto& m, auto&& f) { mlp_fields(m, f); };
-constexpr auto kMoe = [](auto& m, auto&& f) { moe_fields(m, f); };
-constexpr auto kLayer = [](auto& l, auto&& f) { layer_fields(l, f); };
-constexpr auto kModel = [](auto& v, auto&& f) { model_fields(v, f); };
-
 // The kind of a mixer or a feed-forward other than the usual one.
 template <class Variant>
 const char* other_kind(const Variant& part) {
@@ -253,31 +210,23 @@ const char* other_kind(const Variant& part) {
   return std::holds_alternative<NoOp>(part) ? "none" : "moe";
 }
 
-// True if a part is of kind "moe"; mixers never are.
-bool reads_moe(Reader&, const std::string&, LayerValue::Mixer&) { return false; }
-bool reads_moe(Reader& reader, const std::string& kind, LayerValue::FeedForward& part) {
-  if (kind != "moe") return false;
-  nn::MoeConfig moe;
-  kMoe(moe, reader);
-  part = moe;
-  return true;
+template <class Part>
+Part read_as(Reader& reader, auto fields) {
+  Part part;
+  fields(part, reader);
+  return part;
 }
 
 template <class Usual, class Variant>
-void read_part(Reader& reader, std::string_view name, Variant& part, auto fields) {
+Variant read_part(Reader& reader, std::string_view name, auto fields) {
   const Json* kind = reader.object(name);
-  if (kind == nullptr) {
-    Usual usual{};
-    fields(usual, reader);
-    part = usual;
-  } else if (kind->as_string() == "linear") {
-    part = LinearConfig{};
-  } else if (reads_moe(reader, kind->as_string(), part)) {
-  } else {
-    MG_CHECK(kind->as_string() == "none", "the model's description, {}: '{}' is unknown", name,
-             kind->as_string());
-    part = NoOp{};
-  }
+  if (kind == nullptr) return read_as<Usual>(reader, fields);
+  if (kind->as_string() == "linear") return LinearConfig{};
+  if constexpr (std::is_constructible_v<Variant, nn::MoeConfig>)
+    if (kind->as_string() == "moe") return read_as<nn::MoeConfig>(reader, kMoe);
+  MG_CHECK(kind->as_string() == "none", "the model's description, {}: '{}' is unknown", name,
+           kind->as_string());
+  return NoOp{};
 }
 
 void write_layer(Json::Object& to, const LayerValue& layer) {
@@ -298,10 +247,11 @@ void write_layer(Json::Object& to, const LayerValue& layer) {
 
 LayerValue read_layer(Reader& reader) {
   LayerValue layer;
-  read_part<nn::AttentionConfig>(reader, "mixer", layer.mixer, kAttention);
-  read_part<nn::MlpConfig>(reader, "feed-forward", layer.feed_forward, kMlp);
-  norm_fields(layer.norm, reader);
-  layer_fields(layer, reader);
+  layer.mixer = read_part<nn::AttentionConfig, LayerValue::Mixer>(reader, "mixer", kAttention);
+  layer.feed_forward =
+      read_part<nn::MlpConfig, LayerValue::FeedForward>(reader, "feed-forward", kMlp);
+  kNorm(layer.norm, reader);
+  kLayer(layer, reader);
   return layer;
 }
 
@@ -349,7 +299,7 @@ DecoderValue decoder_from_json(const Json& json) {
   reader("num-layers", layers, true);
   MG_CHECK(layers > 0 && layers <= 1 << 16,
            "the model's description has num-layers {}; it must lie in [1, {}]", layers, 1 << 16);
-  model_fields(value, reader);
+  kModel(value, reader);
   if (const Json* runs = reader.object("layers")) {
     for (const Json& run : runs->as_array()) {
       Reader of_run(run);
@@ -372,7 +322,7 @@ DecoderValue decoder_from_json(const Json& json) {
   if (const Json* norm = reader.object("final-norm")) {
     Reader of_norm(*norm);
     value.final_norm = {};
-    norm_fields(value.final_norm, of_norm);
+    kNorm(value.final_norm, of_norm);
     of_norm.refuse_unknown();
   }
   for (const auto& [name, table] : json.as_object()) {
@@ -381,7 +331,7 @@ DecoderValue decoder_from_json(const Json& json) {
     reader.object(name);
     Reader of_table(table);
     nn::RotaryConfig& rotary = value.rotary[name.substr(kPrefix.size())];
-    rotary_fields(rotary, of_table);
+    kRotary(rotary, of_table);
     of_table.refuse_unknown();
   }
   reader.refuse_unknown();

@@ -133,7 +133,10 @@ DecoderValue read_common(const Json& j, const CommonForm& form) {
   value.vocab_size = integer(j, "vocab_size");
   value.max_position_embeddings = integer(j, "max_position_embeddings");
   value.untied = !boolean(j, "tie_word_embeddings");
-  nn::AttentionConfig attention{.heads = integer(j, "num_attention_heads"), .rotary = "default"};
+  nn::AttentionConfig attention{
+      .heads = integer(j, "num_attention_heads"), .qk_norm = form.qk_norm, .rotary = "default"};
+  if (form.attention_bias)
+    attention.qkv_bias = attention.output_bias = boolean(j, "attention_bias");
   attention.kv_heads = integer(j, "num_key_value_heads", attention.heads);
   if (present(j, "head_dim") == nullptr) {
     MG_CHECK(value.hidden_size % attention.heads == 0,
@@ -146,7 +149,8 @@ DecoderValue read_common(const Json& j, const CommonForm& form) {
   }
   const nn::MlpConfig mlp{.ffn = integer(j, "intermediate_size"),
                           .activation = activation(j, form.activation_key),
-                          .gated = form.gated};
+                          .gated = form.gated,
+                          .bias = form.mlp_bias && boolean(j, "mlp_bias")};
   const nn::NormConfig norm{.kind = form.norm, .epsilon = positive(j, form.epsilon_key)};
   value.layers.assign(static_cast<size_t>(layers),
                       {.mixer = attention, .feed_forward = mlp, .norm = norm});
@@ -163,6 +167,7 @@ Json write_common(const DecoderValue& value, const CommonForm& form) {
   MG_CHECK(a != nullptr && mlp != nullptr, "a model without attention or without an MLP");
   const auto rotary = value.rotary.find(a->rotary);
   Json j(Json::Object{});
+  if (form.attention_bias) j.set("attention_bias", a->qkv_bias);
   j.set("attention_dropout", value.attention_dropout);
   j.set("head_dim", a->head_size);
   j.set(form.activation_key, activation_name(mlp->activation));
@@ -170,6 +175,7 @@ Json write_common(const DecoderValue& value, const CommonForm& form) {
   j.set("initializer_range", value.init_method_std);
   j.set("intermediate_size", mlp->ffn);
   j.set("max_position_embeddings", value.max_position_embeddings);
+  if (form.mlp_bias) j.set("mlp_bias", mlp->bias);
   j.set("num_attention_heads", a->heads);
   j.set("num_hidden_layers", value.num_layers());
   j.set("num_key_value_heads", a->kv_heads);
@@ -218,19 +224,31 @@ void read_optional_windows(const Json& given, DecoderValue& value, const LayerTe
   read_windows(j, value, [&](int64_t layer) { return !none && sliding(layer); });
 }
 
+void read_late_windows(const Json& j, DecoderValue& value) {
+  const int64_t first = count(j, "max_window_layers");
+  read_optional_windows(j, value, [first](int64_t layer) { return layer >= first; });
+}
+
 void read_window(const Json& j, DecoderValue& value) {
   if (present(j, "sliding_window") == nullptr) return;
   const int64_t window = integer(j, "sliding_window");
   for (LayerValue& layer : value.layers) layer.attention()->window = window;
 }
 
-Json layer_types(const DecoderValue& value) {
+void write_windows(const DecoderValue& value, Json& j) {
   Json::Array types;
   for (const LayerValue& layer : value.layers) {
     const nn::AttentionConfig* a = layer.attention();
     types.emplace_back(a != nullptr && a->window > 0 ? "sliding_attention" : "full_attention");
   }
-  return Json(std::move(types));
+  j.set("layer_types", std::move(types));
+  j.set("sliding_window", sliding_window(value));
+}
+
+void write_late_windows(const DecoderValue& value, Json& j) {
+  write_windows(value, j);
+  j.set("max_window_layers", first_window(value));
+  j.set("use_sliding_window", window_of(value) > 0);
 }
 
 int64_t window_of(const DecoderValue& value) {
@@ -259,13 +277,10 @@ void set_score_scale(nn::AttentionConfig& attention, double scale) {
 
 void read_gemma(const Json& j, DecoderValue& value) {
   const auto scalar = static_cast<double>(integer(j, "query_pre_attn_scalar"));
-  const bool bias = boolean(j, "attention_bias");
   for (LayerValue& layer : value.layers) {
     layer.norm.one_plus = true;
     layer.norm_after = true;
-    nn::AttentionConfig& a = *layer.attention();
-    set_score_scale(a, 1 / std::sqrt(scalar));
-    a.qkv_bias = a.output_bias = bias;
+    set_score_scale(*layer.attention(), 1 / std::sqrt(scalar));
   }
   value.final_norm.one_plus = true;
   value.embedding_scale = std::sqrt(static_cast<double>(value.hidden_size));
@@ -273,9 +288,8 @@ void read_gemma(const Json& j, DecoderValue& value) {
 }
 
 void write_gemma(const DecoderValue& value, Json& j) {
-  const nn::AttentionConfig& a = *value.first_attention();
-  const double scalar = std::round(1 / (a.score_scale() * a.score_scale()));
-  j.set("attention_bias", a.qkv_bias);
+  const double scale = value.first_attention()->score_scale();
+  const double scalar = std::round(1 / (scale * scale));
   // Written as an integer, as transformers requires.
   j.set("query_pre_attn_scalar",
         scalar < 0x1p53 ? Json(static_cast<int64_t>(scalar)) : Json(scalar));

@@ -35,13 +35,16 @@ std::string activation_name(kernels::Activation activation);
 std::string stored_name(DType type);  // "bfloat16"
 
 // A family's spelling of the keys in Llama's config.json, and its differences from Llama's decoder,
-// which has RMSNorm, a gated MLP without biases and one rotary table "default" that rotates whole
+// which has RMSNorm, a gated MLP, no biases and one rotary table "default" that rotates whole
 // heads.
 struct CommonForm {
   std::string_view activation_key = "hidden_act", epsilon_key = "rms_norm_eps";
   nn::Normalization norm = nn::Normalization::rms_norm;
   bool gated = true;
   bool partial_rotary = false;  // rotates partial_rotary_factor of each head's dimensions
+  bool attention_bias = false;  // attention_bias: of queries, keys, values and output
+  bool mlp_bias = false;        // mlp_bias
+  nn::QkNorm qk_norm = nn::QkNorm::none;
 };
 DecoderValue read_common(const Json& config, const CommonForm& form = {});
 // Returns the keys that read_common() reads; keys of layers have the first layer's values.
@@ -57,9 +60,12 @@ using LayerTest = std::function<bool(int64_t layer)>;
 void read_windows(const Json& config, DecoderValue& value, const LayerTest& sliding);
 // The same for families in which use_sliding_window turns sliding_window on.
 void read_optional_windows(const Json& config, DecoderValue& value, const LayerTest& sliding);
+// The same, with max_window_layers, from which on layers have a window where layer_types is absent.
+void read_late_windows(const Json& config, DecoderValue& value);
+void write_late_windows(const DecoderValue& value, Json& config);
 // Sets sliding_window in every layer, or in none, and ignores layer_types.
 void read_window(const Json& config, DecoderValue& value);
-Json layer_types(const DecoderValue& value);
+void write_windows(const DecoderValue& value, Json& config);  // layer_types, sliding_window
 int64_t window_of(const DecoderValue& value);    // of the first layer that has one; 0 if none has
 Json sliding_window(const DecoderValue& value);  // the same; null if no layer has one
 // The first layer with a window; the number of layers if none has one.
@@ -70,7 +76,7 @@ int64_t first_window(const DecoderValue& value);
 void set_score_scale(nn::AttentionConfig& attention, double scale);
 
 // Common parts of Gemma 2 and 3: norms before and after with 1 + w, query_pre_attn_scalar, scaled
-// embeddings, attention_bias.
+// embeddings.
 void read_gemma(const Json& config, DecoderValue& value);
 void write_gemma(const DecoderValue& value, Json& config);
 

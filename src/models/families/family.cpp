@@ -169,6 +169,7 @@ Json older(Json config, const DecoderFamily& family) {
 
 Json written(const DecoderFamily& family, const DecoderValue& value) {
   Json config = family.write(value);
+  config.set("model_type", family.name);
   if (value.width_multiplier != 1) config.set(kWidthMultiplier, value.width_multiplier);
   return config;
 }

@@ -29,8 +29,8 @@ struct DecoderFamily {
   // Throws Error naming the key and the value that is not supported. Sizes are checked later. The
   // config has a value for each key of `defaults`.
   DecoderValue (*read)(const Json& config);
-  // Writes the keys of transformers 5, except dtype. Accepts any value: if this file cannot
-  // represent it, read() returns another value or throws.
+  // Writes the keys of transformers 5, except dtype and model_type. Accepts any value: if this file
+  // cannot represent it, read() returns another value or throws.
   Json (*write)(const DecoderValue& value);
   FamilyTensors (*tensors)(const DecoderValue& value);
   // JSON object with the values of keys that a config.json may leave out, from transformers' class

@@ -15,22 +15,20 @@ constexpr std::string_view kDefaults = R"({
   "tie_word_embeddings": true, "rope_theta": 10000.0, "attention_bias": false,
   "attention_dropout": 0.0, "sliding_window": 4096, "sliding_window_pattern": 4})";
 
-constexpr CommonForm kForm{.epsilon_key = "layer_norm_eps", .norm = nn::Normalization::layer_norm};
+constexpr CommonForm kForm{
+    .epsilon_key = "layer_norm_eps", .norm = nn::Normalization::layer_norm, .attention_bias = true};
 
 DecoderValue read(const Json& j) {
   DecoderValue value = read_common(j, kForm);
   value.rotary["default"].interleaved = true;
   value.logits_scale = number(j, "logit_scale");
   value.final_norm.bias = false;
-  const bool bias = boolean(j, "attention_bias");
   const int64_t pattern = integer(j, "sliding_window_pattern");
   read_windows(j, value, [&](int64_t layer) { return (layer + 1) % pattern != 0; });
   for (LayerValue& layer : value.layers) {
     layer.order = LayerValue::Order::parallel_one_norm;
     layer.norm.bias = false;
-    nn::AttentionConfig& a = *layer.attention();
-    a.qkv_bias = a.output_bias = bias;
-    if (a.window == 0) a.rotary.clear();
+    if (layer.attention()->window == 0) layer.attention()->rotary.clear();
   }
   return value;
 }
@@ -40,11 +38,8 @@ Json write(const DecoderValue& value) {
   const auto rotary = value.rotary.find("default");
   if (rotary != value.rotary.end()) j.set("rope_parameters", write_rotary(rotary->second));
   j.set("architectures", Json::Array{"Cohere2ForCausalLM"});
-  j.set("attention_bias", value.first_attention()->qkv_bias);
-  j.set("layer_types", layer_types(value));
   j.set("logit_scale", value.logits_scale);
-  j.set("model_type", "cohere2");
-  j.set("sliding_window", sliding_window(value));
+  write_windows(value, j);
   return j;
 }
 

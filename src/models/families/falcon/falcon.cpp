@@ -68,7 +68,6 @@ Json write(const DecoderValue& value) {
   j.set("bias", value.first_mlp()->bias);
   j.set("ffn_hidden_size", ffn);
   j.set("hidden_dropout", value.hidden_dropout);
-  j.set("model_type", "falcon");
   j.set("multi_query", grouped || kv_heads.as_integer() == 1);
   j.set("new_decoder_architecture", grouped);
   j.set("num_kv_heads", kv_heads);

@@ -16,7 +16,7 @@ constexpr std::string_view kDefaults = R"({
   "query_pre_attn_scalar": 256, "sliding_window": 4096, "final_logit_softcapping": 30.0,
   "attn_logit_softcapping": 50.0})";
 
-constexpr CommonForm kForm{.activation_key = "hidden_activation"};
+constexpr CommonForm kForm{.activation_key = "hidden_activation", .attention_bias = true};
 
 DecoderValue read(const Json& j) {
   refuse_unless(j, "use_bidirectional_attention", false);
@@ -36,9 +36,7 @@ Json write(const DecoderValue& value) {
   j.set("attn_logit_softcapping", cap > 0 ? Json(cap) : Json());
   j.set("final_logit_softcapping",
         value.logits_soft_cap > 0 ? Json(value.logits_soft_cap) : Json());
-  j.set("layer_types", layer_types(value));
-  j.set("model_type", "gemma2");
-  j.set("sliding_window", sliding_window(value));
+  write_windows(value, j);
   write_gemma(value, j);
   return j;
 }

@@ -19,7 +19,8 @@ constexpr std::string_view kDefaults = R"({
   "attention_dropout": 0.0, "query_pre_attn_scalar": 256, "sliding_window": 4096,
   "sliding_window_pattern": 6})";
 
-constexpr CommonForm kForm{.activation_key = "hidden_activation"};
+constexpr CommonForm kForm{
+    .activation_key = "hidden_activation", .attention_bias = true, .qk_norm = nn::QkNorm::head};
 
 // rope_parameters {"full_attention": {...}, "sliding_attention": {...}}; or rope_theta and
 // rope_local_base_freq, and rope_scaling, whose members replace those of full_attention. As in
@@ -70,7 +71,6 @@ DecoderValue read(const Json& j) {
         "config.json has attn_logit_softcapping = {}, which is ignored, as in transformers: the "
         "attention of a gemma3_text has no soft cap",
         number(j, "attn_logit_softcapping"));
-  for (LayerValue& layer : value.layers) layer.attention()->qk_norm = nn::QkNorm::head;
   value.logits_soft_cap = number(j, "final_logit_softcapping", 0);
   const int64_t pattern = integer(j, "sliding_window_pattern");
   read_windows(j, value, [&](int64_t layer) { return (layer + 1) % pattern != 0; });
@@ -88,11 +88,9 @@ Json write(const DecoderValue& value) {
   j.set("attn_logit_softcapping", Json());
   j.set("final_logit_softcapping",
         value.logits_soft_cap > 0 ? Json(value.logits_soft_cap) : Json());
-  j.set("layer_types", layer_types(value));
-  j.set("model_type", "gemma3_text");
   j.set("rope_parameters",
         Json::Object{{"full_attention", table("global")}, {"sliding_attention", table("local")}});
-  j.set("sliding_window", sliding_window(value));
+  write_windows(value, j);
   write_gemma(value, j);
   return j;
 }

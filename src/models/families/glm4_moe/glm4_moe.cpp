@@ -62,7 +62,6 @@ Json write(const DecoderValue& value) {
   j.set("architectures", Json::Array{"Glm4MoeForCausalLM"});
   j.set("attention_bias", attention.qkv_bias);
   j.set("first_k_dense_replace", first_sparse_of(value));
-  j.set("model_type", "glm4_moe");
   j.set("moe_intermediate_size", moe.expert.ffn);
   j.set("n_group", moe.router.groups);
   j.set("n_routed_experts", moe.experts);

@@ -69,7 +69,6 @@ Json write(const DecoderValue& value) {
   j.set("embd_pdrop", value.hidden_dropout);
   j.set("initializer_range", value.init_method_std);
   j.set("layer_norm_epsilon", value.layers[0].norm.epsilon);
-  j.set("model_type", "gpt2");
   j.set("n_embd", value.hidden_size);
   j.set("n_head", a->heads);
   j.set("n_inner", mlp->ffn);

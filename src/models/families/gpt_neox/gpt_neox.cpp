@@ -17,7 +17,8 @@ constexpr std::string_view kDefaults = R"({
 constexpr CommonForm kForm{.epsilon_key = "layer_norm_eps",
                            .norm = nn::Normalization::layer_norm,
                            .gated = false,
-                           .partial_rotary = true};
+                           .partial_rotary = true,
+                           .attention_bias = true};
 
 DecoderValue read(const Json& given) {
   Json j = given;  // replaces these keys, as other families name them
@@ -29,10 +30,9 @@ DecoderValue read(const Json& given) {
   refuse_unless(j, "head_dim", integer(j, "hidden_size") / heads);
   DecoderValue value = read_common(j, kForm);
   value.hidden_dropout = number(j, "hidden_dropout");
-  const bool parallel = boolean(j, "use_parallel_residual"), bias = boolean(j, "attention_bias");
+  const bool parallel = boolean(j, "use_parallel_residual");
   for (LayerValue& layer : value.layers) {
     layer.order = parallel ? LayerValue::Order::parallel : LayerValue::Order::sequential;
-    layer.attention()->qkv_bias = layer.attention()->output_bias = bias;
     layer.mlp()->bias = true;
   }
   return value;
@@ -44,9 +44,7 @@ Json write(const DecoderValue& value) {
     return member.first == "num_key_value_heads" || member.first == "head_dim";
   });
   j.set("architectures", Json::Array{"GPTNeoXForCausalLM"});
-  j.set("attention_bias", value.first_attention()->qkv_bias);
   j.set("hidden_dropout", value.hidden_dropout);
-  j.set("model_type", "gpt_neox");
   j.set("use_parallel_residual", value.layers[0].order == LayerValue::Order::parallel);
   return j;
 }

@@ -21,16 +21,14 @@ constexpr std::string_view kDefaults = R"({
 constexpr double kAuxLoss = 0.001;
 constexpr DecoderFamily::Alias kAliases[] = {{"num_experts", "num_local_experts"}};
 
+constexpr CommonForm kForm{.attention_bias = true};
+
 DecoderValue read(const Json& j) {
   refuse_unless(j, "hidden_act", "silu");
   refuse_unless(j, "swiglu_alpha", 1.702);
-  DecoderValue value = read_common(j);
+  DecoderValue value = read_common(j, kForm);
   read_aux_loss(j, value);
-  const bool bias = boolean(j, "attention_bias");
-  for (LayerValue& layer : value.layers) {
-    layer.attention()->qkv_bias = layer.attention()->output_bias = bias;
-    layer.attention()->sinks = nn::Sinks::learned;
-  }
+  for (LayerValue& layer : value.layers) layer.attention()->sinks = nn::Sinks::learned;
   read_windows(j, value, [](int64_t layer) { return layer % 2 == 0; });
   const nn::MoeConfig experts{.experts = integer(j, "num_local_experts"),
                               .choices = integer(j, "num_experts_per_tok"),
@@ -46,16 +44,13 @@ DecoderValue read(const Json& j) {
 }
 
 Json write(const DecoderValue& value) {
-  Json j = write_common_of_experts(value);
+  Json j = write_common_of_experts(value, kForm);
   const nn::MoeConfig& moe = *value.first_moe();
   j.set("architectures", Json::Array{"GptOssForCausalLM"});
-  j.set("attention_bias", value.first_attention()->qkv_bias);
   j.set("hidden_act", "silu");
-  j.set("layer_types", layer_types(value));
-  j.set("model_type", "gpt_oss");
   j.set("num_experts_per_tok", moe.choices);
   j.set("num_local_experts", moe.experts);
-  j.set("sliding_window", sliding_window(value));
+  write_windows(value, j);
   j.set("swiglu_alpha", 1.702);
   j.set("swiglu_limit", moe.expert.clamp);
   write_aux_loss(value, kAuxLoss, j);

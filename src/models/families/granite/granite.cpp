@@ -18,9 +18,10 @@ constexpr std::string_view kDefaults = R"({
   "embedding_multiplier": 1.0, "logits_scaling": 1.0, "residual_multiplier": 1.0,
   "attention_multiplier": 1.0})";
 
+constexpr CommonForm kForm{.attention_bias = true, .mlp_bias = true};
+
 DecoderValue read(const Json& j) {
-  DecoderValue value = read_common(j);
-  const bool attention_bias = boolean(j, "attention_bias"), mlp_bias = boolean(j, "mlp_bias");
+  DecoderValue value = read_common(j, kForm);
   const double logits = number(j, "logits_scaling");
   MG_CHECK(logits != 0, "config.json has logits_scaling = 0; logits are divided by it");
   const double scale = positive(j, "attention_multiplier");
@@ -29,8 +30,6 @@ DecoderValue read(const Json& j) {
   for (LayerValue& layer : value.layers) {
     layer.residual_multiplier = number(j, "residual_multiplier");
     set_score_scale(*layer.attention(), scale);
-    layer.attention()->qkv_bias = layer.attention()->output_bias = attention_bias;
-    layer.mlp()->bias = mlp_bias;
   }
   return value;
 }
@@ -46,14 +45,11 @@ double divisor(double scale) {
 }
 
 Json write(const DecoderValue& value) {
-  Json j = write_common(value);
+  Json j = write_common(value, kForm);
   j.set("architectures", Json::Array{"GraniteForCausalLM"});
-  j.set("attention_bias", value.first_attention()->qkv_bias);
   j.set("attention_multiplier", value.first_attention()->score_scale());
   j.set("embedding_multiplier", value.embedding_scale);
   j.set("logits_scaling", divisor(value.logits_scale));
-  j.set("mlp_bias", value.first_mlp()->bias);
-  j.set("model_type", "granite");
   j.set("residual_multiplier", value.layers[0].residual_multiplier);
   return j;
 }

@@ -14,22 +14,16 @@ constexpr std::string_view kDefaults = R"({
   "initializer_range": 0.02, "rms_norm_eps": 1e-6, "tie_word_embeddings": false,
   "rope_theta": 10000.0, "attention_bias": false, "attention_dropout": 0.0, "mlp_bias": false})";
 
+constexpr CommonForm kForm{.attention_bias = true, .mlp_bias = true};
+
 DecoderValue read(const Json& j) {
-  DecoderValue value = read_common(j);
+  DecoderValue value = read_common(j, kForm);
   read_score_head(j, value);
-  const bool attention_bias = boolean(j, "attention_bias"), mlp_bias = boolean(j, "mlp_bias");
-  for (LayerValue& layer : value.layers) {
-    layer.attention()->qkv_bias = layer.attention()->output_bias = attention_bias;
-    layer.mlp()->bias = mlp_bias;
-  }
   return value;
 }
 
 Json write(const DecoderValue& value) {
-  Json j = write_common(value);
-  j.set("attention_bias", value.first_attention()->qkv_bias);
-  j.set("mlp_bias", value.first_mlp()->bias);
-  j.set("model_type", "llama");
+  Json j = write_common(value, kForm);
   write_score_head(value, "Llama", j);
   return j;
 }

@@ -26,6 +26,8 @@ constexpr std::string_view kDefaults = R"({
 constexpr double kAuxLoss = 0.001, kAttnScale = 0.1;
 constexpr int64_t kFloorScale = 8192;
 
+constexpr CommonForm kForm{.attention_bias = true};
+
 // The numbers of a list, one a layer; none where the key is absent.
 std::vector<int64_t> integers(const Json& j, std::string_view key) {
   std::vector<int64_t> numbers;
@@ -46,12 +48,10 @@ void read_attention(const Json& j, DecoderValue& value) {
   MG_CHECK(rotated.empty() || std::ssize(rotated) == value.num_layers(),
            "config.json has num_hidden_layers = {} and {} numbers in no_rope_layers",
            value.num_layers(), rotated.size());
-  const bool bias = boolean(j, "attention_bias"), norm = boolean(j, "use_qk_norm"),
-             tuned = boolean(j, "attn_temperature_tuning");
+  const bool norm = boolean(j, "use_qk_norm"), tuned = boolean(j, "attn_temperature_tuning");
   const double scale = tuned ? number(j, "attn_scale") : 0;
   for (int64_t i = 0; i < value.num_layers(); ++i) {
     nn::AttentionConfig& a = *value.layers[static_cast<size_t>(i)].attention();
-    a.qkv_bias = a.output_bias = bias;
     const bool turns =
         rotated.empty() ? (i + 1) % interval != 0 : rotated[static_cast<size_t>(i)] != 0;
     if (chunked.empty() ? turns && has_chunks : chunked[static_cast<size_t>(i)])
@@ -69,7 +69,7 @@ void read_attention(const Json& j, DecoderValue& value) {
 DecoderValue read(const Json& j) {
   refuse_unless(j, "router_jitter_noise", 0.0);
   refuse_unless(j, "num_experts_per_tok", 1);
-  DecoderValue value = read_common(j);
+  DecoderValue value = read_common(j, kForm);
   read_aux_loss(j, value);
   read_attention(j, value);
   nn::MoeConfig experts{.experts = integer(j, "num_local_experts"),
@@ -100,7 +100,6 @@ void write_attention(const DecoderValue& value, Json& j) {
     if (a.temperature.scale != 0) temperature = a.temperature;
   }
   const nn::AttentionConfig& first = *value.first_attention();
-  j.set("attention_bias", first.qkv_bias);
   j.set("attention_chunk_size", chunk);
   const bool tuned = temperature.scale != 0;
   j.set("attn_scale", tuned ? temperature.scale : kAttnScale);
@@ -113,7 +112,7 @@ void write_attention(const DecoderValue& value, Json& j) {
 }
 
 Json write(const DecoderValue& value) {
-  Json j = write_common_of_experts(value);
+  Json j = write_common_of_experts(value, kForm);
   const nn::MoeConfig& moe = *value.first_moe();
   Json::Array sparse;
   for (int64_t i = 0; i < value.num_layers(); ++i)
@@ -124,7 +123,6 @@ Json write(const DecoderValue& value) {
   j.set("interleave_moe_layer_step", first + 1);
   j.set("intermediate_size", moe.expert.ffn);
   j.set("intermediate_size_mlp", dense == nullptr ? 16384 : dense->ffn);
-  j.set("model_type", "llama4_text");
   j.set("moe_layers", std::move(sparse));
   j.set("num_experts_per_tok", moe.choices);
   j.set("num_local_experts", moe.experts);

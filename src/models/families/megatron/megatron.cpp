@@ -25,7 +25,6 @@ Json write(const DecoderValue& value) {
   j.set("hidden_dropout", value.hidden_dropout);
   j.set("initializer_range", value.init_method_std);
   j.set("model", to_json(value));
-  j.set("model_type", "megatron");
   return j;
 }
 

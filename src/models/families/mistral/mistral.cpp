@@ -22,7 +22,6 @@ DecoderValue read(const Json& j) {
 Json write(const DecoderValue& value) {
   Json j = write_common(value);
   j.set("architectures", Json::Array{"MistralForCausalLM"});
-  j.set("model_type", "mistral");
   j.set("sliding_window", sliding_window(value));
   return j;
 }

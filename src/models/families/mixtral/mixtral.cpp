@@ -34,7 +34,6 @@ Json write(const DecoderValue& value) {
   Json j = write_common_of_experts(value);
   const nn::MoeConfig& moe = *value.first_moe();
   j.set("architectures", Json::Array{"MixtralForCausalLM"});
-  j.set("model_type", "mixtral");
   j.set("num_experts_per_tok", moe.choices);
   j.set("num_local_experts", moe.experts);
   j.set("router_jitter_noise", 0.0);

@@ -17,16 +17,13 @@ constexpr std::string_view kDefaults = R"({
 constexpr CommonForm kForm{.epsilon_key = "norm_eps",
                            .norm = nn::Normalization::layer_norm,
                            .gated = false,
-                           .partial_rotary = true};
+                           .partial_rotary = true,
+                           .attention_bias = true,
+                           .mlp_bias = true};
 
 DecoderValue read(const Json& j) {
   DecoderValue value = read_common(j, kForm);
-  const bool attention_bias = boolean(j, "attention_bias"), mlp_bias = boolean(j, "mlp_bias");
-  for (LayerValue& layer : value.layers) {
-    layer.norm.one_plus = true;
-    layer.attention()->qkv_bias = layer.attention()->output_bias = attention_bias;
-    layer.mlp()->bias = mlp_bias;
-  }
+  for (LayerValue& layer : value.layers) layer.norm.one_plus = true;
   value.final_norm.one_plus = true;
   return value;
 }
@@ -34,9 +31,6 @@ DecoderValue read(const Json& j) {
 Json write(const DecoderValue& value) {
   Json j = write_common(value, kForm);
   j.set("architectures", Json::Array{"NemotronForCausalLM"});
-  j.set("attention_bias", value.first_attention()->qkv_bias);
-  j.set("mlp_bias", value.first_mlp()->bias);
-  j.set("model_type", "nemotron");
   return j;
 }
 

@@ -50,7 +50,6 @@ Json write(const DecoderValue& value) {
   j.set("architectures", Json::Array{"DeciLMForCausalLM"});
   j.set("block_configs", std::move(blocks));
   j.set("intermediate_size", Json());
-  j.set("model_type", "nemotron-nas");
   j.set("num_key_value_heads", Json());
   return j;
 }

@@ -13,23 +13,20 @@ constexpr std::string_view kDefaults = R"({
   "initializer_range": 0.02, "tie_word_embeddings": false, "rope_theta": 10000.0,
   "attention_bias": false, "attention_dropout": 0.0, "rms_norm_eps": 1e-5})";
 
+constexpr CommonForm kForm{.attention_bias = true, .qk_norm = nn::QkNorm::full_width};
+
 DecoderValue read(const Json& j) {
-  DecoderValue value = read_common(j);
-  const bool bias = boolean(j, "attention_bias");
+  DecoderValue value = read_common(j, kForm);
   for (LayerValue& layer : value.layers) {
     layer.norm_before = false;
     layer.norm_after = true;
-    layer.attention()->qk_norm = nn::QkNorm::full_width;
-    layer.attention()->qkv_bias = layer.attention()->output_bias = bias;
   }
   return value;
 }
 
 Json write(const DecoderValue& value) {
-  Json j = write_common(value);
+  Json j = write_common(value, kForm);
   j.set("architectures", Json::Array{"Olmo2ForCausalLM"});
-  j.set("attention_bias", value.first_attention()->qkv_bias);
-  j.set("model_type", "olmo2");
   return j;
 }
 

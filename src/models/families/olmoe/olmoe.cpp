@@ -18,17 +18,13 @@ constexpr std::string_view kDefaults = R"({
 constexpr DecoderFamily::Alias kAliases[] = {{"num_local_experts", "num_experts"}};
 constexpr double kAuxLoss = 0.01;
 
+constexpr CommonForm kForm{.attention_bias = true, .qk_norm = nn::QkNorm::full_width};
+
 DecoderValue read(const Json& j) {
-  DecoderValue value = read_common(j);
+  DecoderValue value = read_common(j, kForm);
   read_aux_loss(j, value);
-  const bool bias = boolean(j, "attention_bias");
-  const Json* clip = present(j, "clip_qkv");
-  for (LayerValue& layer : value.layers) {
-    nn::AttentionConfig& attention = *layer.attention();
-    attention.qk_norm = nn::QkNorm::full_width;
-    attention.qkv_bias = attention.output_bias = bias;
-    if (clip != nullptr) attention.qkv_clip = number(j, "clip_qkv", 0);
-  }
+  if (present(j, "clip_qkv") != nullptr)
+    for (LayerValue& layer : value.layers) layer.attention()->qkv_clip = number(j, "clip_qkv");
   const nn::MoeConfig experts{.experts = integer(j, "num_experts"),
                               .choices = integer(j, "num_experts_per_tok"),
                               .router = read_softmax_router(j),
@@ -38,13 +34,11 @@ DecoderValue read(const Json& j) {
 }
 
 Json write(const DecoderValue& value) {
-  Json j = write_common_of_experts(value);
+  Json j = write_common_of_experts(value, kForm);
   const nn::MoeConfig& moe = *value.first_moe();
-  const nn::AttentionConfig& attention = *value.first_attention();
+  const double clip = value.first_attention()->qkv_clip;
   j.set("architectures", Json::Array{"OlmoeForCausalLM"});
-  j.set("attention_bias", attention.qkv_bias);
-  j.set("clip_qkv", attention.qkv_clip > 0 ? Json(attention.qkv_clip) : Json());
-  j.set("model_type", "olmoe");
+  j.set("clip_qkv", clip > 0 ? Json(clip) : Json());
   j.set("norm_topk_prob", normalises(moe));
   j.set("num_experts", moe.experts);
   j.set("num_experts_per_tok", moe.choices);

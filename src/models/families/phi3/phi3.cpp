@@ -52,7 +52,6 @@ Json write(const DecoderValue& value) {
     j.set("original_max_position_embeddings", rotary->second.original_positions);
   j.set("architectures", Json::Array{"Phi3ForCausalLM"});
   j.set("embd_pdrop", value.hidden_dropout);
-  j.set("model_type", "phi3");
   j.set("pad_token_id", Json());  // otherwise transformers assumes 32000 for any vocabulary
   j.set("resid_pdrop", value.hidden_dropout);
   j.set("sliding_window", sliding_window(value));

@@ -18,18 +18,13 @@ DecoderValue read(const Json& j) {
   DecoderValue value = read_common(j);
   read_score_head(j, value);
   for (LayerValue& layer : value.layers) layer.attention()->qkv_bias = true;
-  read_optional_windows(
-      j, value, [first = count(j, "max_window_layers")](int64_t layer) { return layer >= first; });
+  read_late_windows(j, value);
   return value;
 }
 
 Json write(const DecoderValue& value) {
   Json j = write_common(value);
-  j.set("layer_types", layer_types(value));
-  j.set("max_window_layers", first_window(value));
-  j.set("model_type", "qwen2");
-  j.set("sliding_window", sliding_window(value));
-  j.set("use_sliding_window", window_of(value) > 0);
+  write_late_windows(value, j);
   write_score_head(value, "Qwen2", j);
   return j;
 }

@@ -44,9 +44,8 @@ Json write(const DecoderValue& value) {
   const nn::MoeConfig& moe = *value.first_moe();
   const int64_t window = window_of(value);
   j.set("architectures", Json::Array{"Qwen2MoeForCausalLM"});
-  j.set("layer_types", layer_types(value));
+  write_windows(value, j);
   j.set("max_window_layers", first_window(value));
-  j.set("model_type", "qwen2_moe");
   j.set("moe_intermediate_size", moe.expert.ffn);
   j.set("norm_topk_prob", normalises(moe));
   j.set("num_experts", moe.experts);

@@ -15,27 +15,18 @@ constexpr std::string_view kDefaults = R"({
   "sliding_window": 4096, "max_window_layers": 28, "attention_dropout": 0.0,
   "attention_bias": false})";
 
+constexpr CommonForm kForm{.attention_bias = true, .qk_norm = nn::QkNorm::head};
+
 DecoderValue read(const Json& j) {
-  DecoderValue value = read_common(j);
-  const bool bias = boolean(j, "attention_bias");
-  for (LayerValue& layer : value.layers) {
-    layer.attention()->qk_norm = nn::QkNorm::head;
-    layer.attention()->qkv_bias = layer.attention()->output_bias = bias;
-  }
-  read_optional_windows(
-      j, value, [first = count(j, "max_window_layers")](int64_t layer) { return layer >= first; });
+  DecoderValue value = read_common(j, kForm);
+  read_late_windows(j, value);
   return value;
 }
 
 Json write(const DecoderValue& value) {
-  Json j = write_common(value);
+  Json j = write_common(value, kForm);
   j.set("architectures", Json::Array{"Qwen3ForCausalLM"});
-  j.set("attention_bias", value.first_attention()->qkv_bias);
-  j.set("layer_types", layer_types(value));
-  j.set("max_window_layers", first_window(value));
-  j.set("model_type", "qwen3");
-  j.set("sliding_window", sliding_window(value));
-  j.set("use_sliding_window", window_of(value) > 0);
+  write_late_windows(value, j);
   return j;
 }
 

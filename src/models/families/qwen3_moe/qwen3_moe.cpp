@@ -19,14 +19,11 @@ constexpr std::string_view kDefaults = R"({
 constexpr DecoderFamily::Alias kAliases[] = {{"num_local_experts", "num_experts"}};
 constexpr double kAuxLoss = 0.001;
 
+constexpr CommonForm kForm{.attention_bias = true, .qk_norm = nn::QkNorm::head};
+
 DecoderValue read(const Json& j) {
-  DecoderValue value = read_common(j);
+  DecoderValue value = read_common(j, kForm);
   read_aux_loss(j, value);
-  const bool bias = boolean(j, "attention_bias");
-  for (LayerValue& layer : value.layers) {
-    layer.attention()->qk_norm = nn::QkNorm::head;
-    layer.attention()->qkv_bias = layer.attention()->output_bias = bias;
-  }
   if (boolean(j, "use_sliding_window")) read_window(j, value);
   nn::MoeConfig experts{.experts = integer(j, "num_experts"),
                         .choices = integer(j, "num_experts_per_tok"),
@@ -38,11 +35,9 @@ DecoderValue read(const Json& j) {
 }
 
 Json write(const DecoderValue& value) {
-  Json j = write_common_of_experts(value);
+  Json j = write_common_of_experts(value, kForm);
   const nn::MoeConfig& moe = *value.first_moe();
   j.set("architectures", Json::Array{"Qwen3MoeForCausalLM"});
-  j.set("attention_bias", value.first_attention()->qkv_bias);
-  j.set("model_type", "qwen3_moe");
   j.set("moe_intermediate_size", moe.expert.ffn);
   j.set("norm_topk_prob", normalises(moe));
   j.set("num_experts_per_tok", moe.choices);

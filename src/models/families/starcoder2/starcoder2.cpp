@@ -40,7 +40,6 @@ Json write(const DecoderValue& value) {
   Json j = write_common(value, kForm);
   j.set("architectures", Json::Array{"Starcoder2ForCausalLM"});
   j.set("embedding_dropout", value.hidden_dropout);
-  j.set("model_type", "starcoder2");
   j.set("residual_dropout", value.hidden_dropout);
   j.set("sliding_window", sliding_window(value));
   j.set("use_bias", value.first_mlp()->bias);
