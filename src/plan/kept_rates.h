@@ -51,7 +51,7 @@ Rate kept_rate(const RateKeeping& keeping, const Json& key, const std::function<
 Rate gemm_peak(Device device, int threads, DType type, const RateKeeping& keeping);
 // library_gemm_rate of plan/machine_rates.h; takes about 0.3 s if it is measured.
 Rate library_gemm_peak(Device device, int threads, DType type, const RateKeeping& keeping);
-// BandwidthMeter of plan/machine_rates.h, bytes/s.
+// copy_bandwidth of plan/machine_rates.h, bytes/s.
 Rate copy_rate(Device device, int threads, const RateKeeping& keeping);
 
 }  // namespace megatron::plan

@@ -9,13 +9,13 @@ namespace {
 
 // Longer names come before names that they contain.
 constexpr std::array kSheets = {
-    DataSheet{"GB200", 2500e12},         DataSheet{"B200", 2250e12},
-    DataSheet{"GH200 144G", 989e12},     DataSheet{"GH200", 989e12},
-    DataSheet{"H200 NVL", 835e12},       DataSheet{"H200", 989e12},
-    DataSheet{"H100 PCIe", 756e12},      DataSheet{"H100 NVL", 835e12},
-    DataSheet{"H100 80GB HBM3", 989e12}, DataSheet{"A100-SXM4-80GB", 312e12},
-    DataSheet{"A100 80GB PCIe", 312e12}, DataSheet{"A100", 312e12},
-    DataSheet{"L40S", 362e12},           DataSheet{"L4", 121e12}};
+    DataSheet{"GB200", 2500e12, 8.0e12},           DataSheet{"B200", 2250e12, 8.0e12},
+    DataSheet{"GH200 144G", 989e12, 4.9e12},       DataSheet{"GH200", 989e12, 4.0e12},
+    DataSheet{"H200 NVL", 835e12, 4.8e12},         DataSheet{"H200", 989e12, 4.8e12},
+    DataSheet{"H100 PCIe", 756e12, 2.0e12},        DataSheet{"H100 NVL", 835e12, 3.9e12},
+    DataSheet{"H100 80GB HBM3", 989e12, 3.35e12},  DataSheet{"A100-SXM4-80GB", 312e12, 2.039e12},
+    DataSheet{"A100 80GB PCIe", 312e12, 1.935e12}, DataSheet{"A100", 312e12, 1.555e12},
+    DataSheet{"L40S", 362e12, 0.864e12},           DataSheet{"L4", 121e12, 0.3e12}};
 
 }  // namespace
 

@@ -8,8 +8,9 @@
 namespace megatron::plan {
 
 struct DataSheet {
-  std::string_view name;  // what a device's name contains
-  double half_peak = 0;   // FLOP/s of dense bf16 and fp16 products with sums in fp32
+  std::string_view name;        // what a device's name contains
+  double half_peak = 0;         // FLOP/s of dense bf16 and fp16 products with sums in fp32
+  double memory_bandwidth = 0;  // bytes/s
 };
 
 // Looks up the name that the driver reports ("NVIDIA H200"); none for other devices.

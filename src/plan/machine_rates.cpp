@@ -169,6 +169,12 @@ double library_gemm_rate(Runtime& runtime, DType type, double seconds) {
   return best;
 }
 
+double copy_bandwidth(Runtime& runtime, int rounds) {
+  BandwidthMeter meter(runtime);
+  meter.sample(rounds);
+  return meter.best();
+}
+
 void PeakMeter::sample(double seconds) {
   if (runtime_ != nullptr) {
     samples_.push_back(best_rate(sample_gemm_rates(*runtime_, type_, seconds)));

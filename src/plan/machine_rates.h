@@ -34,6 +34,13 @@ double best_rate(const std::vector<PeakShape>& shapes);
 // a GPU, in a build without oneDNN, and for a type that it does not multiply on this processor.
 double library_gemm_rate(Runtime& runtime, DType type, double seconds);
 
+// Bytes read and written per second while the kernel table's `copy` moves 256 MB of f32 from one
+// tensor to another with all threads; the best of `rounds`. As in STREAM (McCalpin, 1995), each
+// byte counts once when it is read and once when it is written; the copy bypasses the caches when
+// writing, so no line is read in order to be written. Takes 512 MB of the scratch arena. On a GPU
+// it moves as much as it can in 0.2 ms, at most 1 GB.
+double copy_bandwidth(Runtime& runtime, int rounds = 5);
+
 // Peak over several samplings, and their spread: (largest - smallest) / largest.
 class PeakMeter {
  public:
@@ -54,15 +61,11 @@ class PeakMeter {
   std::vector<double> samples_;
 };
 
-// Bytes read and written per second while the kernel table's `copy` moves 256 MB of f32 from one
-// tensor to another with all threads. As in STREAM (McCalpin, 1995), each byte counts once when it
-// is read and once when it is written; the copy bypasses the caches when writing, so no line is
-// read in order to be written. Takes 512 MB of the scratch arena. On a GPU it moves as much as it
-// can in 0.2 ms, at most 1 GB.
+// The same for copy bandwidth. Holds its two tensors.
 class BandwidthMeter {
  public:
   explicit BandwidthMeter(Runtime& runtime);
-  double sample(int rounds = 3);  // gives the best of them
+  double sample(int rounds = 3);  // gives what it found
   double best() const;            // bytes/s
   double spread() const;
 

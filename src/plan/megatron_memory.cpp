@@ -29,6 +29,7 @@ struct Weights {
 int64_t norm_weights(const MegatronShape& s) { return s.rms_norm ? 1 : 2; }
 
 int64_t attention_weights(const MegatronShape& s) {
+  if (s.multi_latent_attention) return s.latent_attention_weights(norm_weights(s));
   return 2 * s.hidden_size * s.head_size() * (s.num_attention_heads + s.key_groups());
 }
 
@@ -51,14 +52,17 @@ Weights layer_weights(const MegatronShape& s, bool has_experts) {
 }
 
 struct ModelWeights {
-  Weights block;
+  Weights block, prediction;
   int64_t table = 0;  // of the embedding, and of the output
 };
 
 ModelWeights model_weights(const MegatronShape& s) {
   ModelWeights model{.table = s.hidden_size * s.padded_vocab_size};
-  for (int64_t i = 0; i < s.num_layers; ++i) model.block += layer_weights(s, s.has_experts(i));
+  const std::vector<bool> experts = s.expert_layers();
+  for (const bool has_experts : experts) model.block += layer_weights(s, has_experts);
   model.block.replicated += s.hidden_size * norm_weights(s);
+  for (int64_t i = 0; i < s.prediction_layers(); ++i)
+    model.prediction += layer_weights(s, experts.back());
   return model;
 }
 
@@ -76,11 +80,12 @@ Shard shard(const Weights& w, const MegatronLayout& l, double stages) {
 
 Shard most_loaded(const MegatronShape& s, const MegatronLayout& l, const ModelWeights& model) {
   const Shard block = shard(model.block, l, number(l.pipeline_model_parallel_size));
+  const Shard prediction = shard(model.prediction, l, 1);
   const bool two_tables =
       s.untie_embeddings_and_output_weights && l.pipeline_model_parallel_size == 1;
   const double tables =
       number(model.table) * (two_tables ? 2 : 1) / number(l.tensor_model_parallel_size);
-  return {block.dense + tables, block.experts};
+  return {block.dense + prediction.dense + tables, block.experts + prediction.experts};
 }
 
 double state_bytes(const Shard& shard, const MegatronLayout& l) {
@@ -121,12 +126,14 @@ void add_activations(const MegatronShape& s, const MegatronLayout& l, MegatronMe
 }  // namespace
 
 MegatronMemory megatron_memory(const MegatronShape& s, const MegatronLayout& l) {
+  s.check();
   const ModelWeights model = model_weights(s);
   const Shard most = most_loaded(s, l, model);
   MegatronMemory memory;
   memory.parameters = {
       .block = model.block.sum(),
       .active_block = model.block.active(),
+      .prediction = model.prediction.sum(),
       .embedding = model.table * (s.untie_embeddings_and_output_weights ? 2 : 1),
       .most_loaded = most.sum(),
       .other = shard(model.block, l, number(l.pipeline_model_parallel_size)).sum()};

@@ -35,10 +35,10 @@ struct MegatronLayout {
 // Number of parameters by Megatron-LM's count.
 struct MegatronParameters {
   int64_t block = 0, active_block = 0;  // active: with the experts that a token meets
-  int64_t embedding = 0;
+  int64_t prediction = 0, embedding = 0;
   double most_loaded = 0, other = 0;  // of a shard
-  int64_t total() const { return block + embedding; }
-  int64_t active() const { return active_block + embedding; }
+  int64_t total() const { return block + prediction + embedding; }
+  int64_t active() const { return active_block + prediction + embedding; }
 };
 
 struct MegatronMemory {

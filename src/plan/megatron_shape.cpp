@@ -1,6 +1,68 @@
 #include "plan/megatron_shape.h"
 
+#include "base/error.h"
+
 namespace megatron::plan {
+namespace {
+
+int64_t needed(const std::optional<int64_t>& value, const char* flag, const char* reason) {
+  MG_CHECK(value.has_value(), "--{} is not given, but {} needs it", flag, reason);
+  return *value;
+}
+
+void check_list(const std::vector<int64_t>& layers, int64_t count, const char* flag) {
+  MG_CHECK(layers.empty() || static_cast<int64_t>(layers.size()) == count,
+           "--{} describes {} layers, but the model has {}", flag, layers.size(), count);
+}
+
+}  // namespace
+
+std::vector<bool> MegatronShape::expert_layers() const {
+  std::vector<bool> experts(static_cast<size_t>(num_layers));
+  for (size_t i = 0; num_experts && i < experts.size(); ++i) {
+    const std::vector<int64_t>& listed = moe_layer_freq.layers;
+    experts[i] =
+        listed.empty() ? static_cast<int64_t>(i) % moe_layer_freq.every == 0 : listed[i] != 0;
+  }
+  return experts;
+}
+
+std::vector<bool> MegatronShape::linear_layers() const {
+  std::vector<bool> linear(static_cast<size_t>(num_layers));
+  for (size_t i = 0; linear_attention != LinearAttention::none && i < linear.size(); ++i) {
+    const std::vector<int64_t>& listed = linear_attention_freq->layers;
+    linear[i] = listed.empty() ? (static_cast<int64_t>(i) + 1) % linear_attention_freq->every != 0
+                               : listed[i] != 0;
+  }
+  return linear;
+}
+
+int64_t MegatronShape::latent_attention_weights(int64_t norm) const {
+  const char* reason = "multi-latent attention";
+  const int64_t h = hidden_size, n = num_attention_heads,
+                qk = needed(qk_head_dim, "qk-head-dim", reason),
+                rope = needed(qk_pos_emb_head_dim, "qk-pos-emb-head-dim", reason),
+                v = needed(v_head_dim, "v-head-dim", reason),
+                rank = needed(kv_lora_rank, "kv-lora-rank", reason);
+  const int64_t queries =
+      q_lora_rank ? *q_lora_rank * (h + n * (qk + rope) + norm) : h * n * (qk + rope);
+  return queries + rank * (h + n * (qk + v) + norm) + h * rope + n * v * h;
+}
+
+void MegatronShape::check() const {
+  MG_CHECK(num_layers > 0 && hidden_size > 0 && num_attention_heads > 0,
+           "--num-layers {}, --hidden-size {} and --num-attention-heads {} must be positive",
+           num_layers, hidden_size, num_attention_heads);
+  MG_CHECK(moe_layer_freq.every > 0, "--moe-layer-freq is {}; it must be positive",
+           moe_layer_freq.every);
+  check_list(moe_layer_freq.layers, num_layers, "moe-layer-freq");
+  if (linear_attention == LinearAttention::none) return;
+  MG_CHECK(linear_attention_freq.has_value(),
+           "--linear-attention-freq is not given, but linear attention needs it");
+  MG_CHECK(linear_attention_freq->every > 0, "--linear-attention-freq is {}; it must be positive",
+           linear_attention_freq->every);
+  check_list(linear_attention_freq->layers, num_layers, "linear-attention-freq");
+}
 
 MegatronShape megatron_shape(const models::ModelFacts& model, int64_t padded_vocabulary) {
   MegatronShape s;
@@ -29,7 +91,7 @@ MegatronShape megatron_shape(const models::ModelFacts& model, int64_t padded_voc
   if (experts.latent > 0) s.moe_latent_size = experts.latent;
   if (experts.shared_width > 0) s.moe_shared_expert_intermediate_size = experts.shared_width;
   s.moe_shared_expert_gate = experts.shared_gate;
-  s.moe_layers = experts.layers;
+  s.moe_layer_freq.layers.assign(experts.layers.begin(), experts.layers.end());
   return s;
 }
 

@@ -10,33 +10,47 @@ std::optional<int64_t> optional(const Json& value) {
   return value.as_integer();
 }
 
-// A number f: layers 0, f, 2f ...
-std::vector<bool> expert_layers(const Json& value, int64_t layers) {
-  std::vector<bool> has(static_cast<size_t>(layers));
-  for (size_t i = 0; i < has.size(); ++i)
-    has[i] = value.is_array() ? value.as_array().at(i).as_integer() != 0
-                              : static_cast<int64_t>(i) % value.as_integer() == 0;
-  return has;
+LayerFrequency frequency(const Json& value) {
+  LayerFrequency f;
+  if (value.is_array()) {
+    for (const Json& layer : value.as_array()) f.layers.push_back(layer.as_integer());
+  } else {
+    f.every = value.as_integer();
+  }
+  return f;
 }
 
 void read_experts(const Json& a, MegatronShape& s) {
   s.num_experts = optional(a["num_experts"]);
-  if (s.num_experts) s.moe_layers = expert_layers(a["moe_layer_freq"], s.num_layers);
+  s.moe_layer_freq = frequency(a["moe_layer_freq"]);
   s.moe_router_topk = a["moe_router_topk"].as_integer();
   s.moe_ffn_hidden_size = optional(a["moe_ffn_hidden_size"]);
   s.moe_latent_size = optional(a["moe_latent_size"]);
   s.moe_shared_expert_intermediate_size = optional(a["moe_shared_expert_intermediate_size"]);
 }
 
-}  // namespace
-
-bool is_model_of_this_program(const Json& a) {
-  const Json *predictions = a.find("mtp_num_layers"),
-             *attention = a.find("experimental_attention_variant");
-  return !a["multi_latent_attention"].as_bool() && a["hybrid_layer_pattern"].is_null() &&
-         (attention == nullptr || attention->is_null()) &&
-         (predictions == nullptr || predictions->is_null() || predictions->as_integer() == 0);
+void read_attention(const Json& a, MegatronShape& s) {
+  s.multi_latent_attention = a["multi_latent_attention"].as_bool();
+  s.q_lora_rank = optional(a["q_lora_rank"]);
+  s.kv_lora_rank = optional(a["kv_lora_rank"]);
+  s.qk_head_dim = optional(a["qk_head_dim"]);
+  s.qk_pos_emb_head_dim = optional(a["qk_pos_emb_head_dim"]);
+  s.v_head_dim = optional(a["v_head_dim"]);
+  const Json& variant = a["experimental_attention_variant"];
+  if (!variant.is_null()) {
+    EXPECT_EQ(variant.as_string(), "gated_delta_net");
+    s.linear_attention = LinearAttention::gated_delta_net;
+  }
+  if (!a["linear_attention_freq"].is_null())
+    s.linear_attention_freq = frequency(a["linear_attention_freq"]);
+  s.linear_key_head_dim = optional(a["linear_key_head_dim"]);
+  s.linear_value_head_dim = optional(a["linear_value_head_dim"]);
+  s.linear_num_key_heads = optional(a["linear_num_key_heads"]);
+  s.linear_num_value_heads = optional(a["linear_num_value_heads"]);
+  s.linear_conv_kernel_dim = optional(a["linear_conv_kernel_dim"]);
 }
+
+}  // namespace
 
 MegatronShape shape_from(const Json& a) {
   MegatronShape s;
@@ -50,7 +64,15 @@ MegatronShape shape_from(const Json& a) {
   s.group_query_attention = a["group_query_attention"].as_bool();
   s.num_query_groups = a["num_query_groups"].as_integer();
   s.attention_output_gate = a["attention_output_gate"].as_bool();
+  s.mtp_num_layers = optional(a["mtp_num_layers"]);
   read_experts(a, s);
+  read_attention(a, s);
+  if (!a["hybrid_layer_pattern"].is_null())
+    s.hybrid_layer_pattern = a["hybrid_layer_pattern"].as_string();
+  s.mamba_state_dim = a["mamba_state_dim"].as_integer();
+  s.mamba_head_dim = a["mamba_head_dim"].as_integer();
+  s.mamba_num_groups = a["mamba_num_groups"].as_integer();
+  s.mamba_num_heads = optional(a["mamba_num_heads"]);
   if (!a.contains("normalization")) return s;
   s.untie_embeddings_and_output_weights = a["untie_embeddings_and_output_weights"].as_bool();
   s.add_bias_linear = a["add_bias_linear"].as_bool();

@@ -7,8 +7,6 @@
 
 namespace megatron::plan {
 
-// False for other attention than softmax attention, other layers, and predictions of more tokens.
-bool is_model_of_this_program(const Json& arguments);
 MegatronShape shape_from(const Json& arguments);
 MegatronLayout layout_from(const Json& arguments, const Json& micro_batches);
 

@@ -8,6 +8,8 @@
 namespace megatron::plan {
 
 std::string megatron_report(const MegatronShape& s, const MegatronLayout& l) {
+  if (!s.hybrid_layer_pattern.empty())
+    return "Theoretical memory footprints not yet supported for hybrid Mamba-Transformer models.\n";
   constexpr double kMega = 1024.0 * 1024.0;
   const MegatronMemory m = megatron_memory(s, l);
   const MegatronParameters& p = m.parameters;
@@ -21,6 +23,8 @@ std::string megatron_report(const MegatronShape& s, const MegatronLayout& l) {
   print("Number of parameters in transformer block in billions:  {:.2f}", billions(p.block));
   print("Number of active parameters in transformer block in billions:  {:.2f}",
         billions(p.active_block));
+  if (s.prediction_layers() > 0)
+    print("Number of parameters in mtp block in billions:  {:.2f}", billions(p.prediction));
   print("Number of parameters in embedding layers in billions: {:.2f}", billions(p.embedding));
   print("Total number of parameters in billions: {:.2f}", billions(p.total()));
   print("Total number of active parameters in billions: {:.2f}", billions(p.active()));
