@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "device/cuda_plugin.h"
+#include "tensor/element_types.h"
 
 namespace megatron {
 
@@ -238,18 +239,7 @@ class HostElements {
 // Calls f(T{}) with the type of the tensor's elements.
 template <class F>
 void for_type(DType type, F&& f) {
-  switch (type) {
-    case DType::f64: return f(double{});
-    case DType::f32: return f(float{});
-    case DType::bf16: return f(bf16{});
-    case DType::f16: return f(f16{});
-    case DType::i64: return f(int64_t{});
-    case DType::i32: return f(int32_t{});
-    case DType::i16: return f(int16_t{});
-    case DType::i8: return f(int8_t{});
-    case DType::u16: return f(uint16_t{});
-    case DType::u8: return f(uint8_t{});
-  }
+  is_floating(type) ? for_floating_type(type, f) : for_integer_type(type, f);
 }
 
 template <class To>

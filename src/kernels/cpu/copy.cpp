@@ -11,6 +11,7 @@
 #include "kernels/cpu/rows_ahead.h"
 #include "kernels/cpu/simd_targets.h"
 #include "kernels/table.h"
+#include "tensor/element_types.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/copy.cpp"
@@ -282,17 +283,6 @@ void copy_typed(const CopyArgs& args, Stream& stream) {
               out + at.to + r * row.to + c * column.to, row, column, std::min(height, row.size - r),
               std::min(width, column.size - c));
   });
-}
-
-template <class F>
-void for_floating_type(DType type, F&& f) {
-  switch (type) {
-    case DType::f64: return f(double{});
-    case DType::f32: return f(float{});
-    case DType::bf16: return f(bf16{});
-    case DType::f16: return f(f16{});
-    default: MG_ASSERT(is_floating(type));
-  }
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 
 #include "base/divide.h"
 #include "base/error.h"
+#include "tensor/element_types.h"
 
 namespace megatron::kernels::reference {
 namespace {
@@ -66,13 +67,8 @@ std::vector<C> load(const Tensor& tensor) {
   if (!tensor.defined()) return {};
   std::vector<C> out(static_cast<size_t>(tensor.elements()));
   if (out.empty()) return out;
-  switch (tensor.dtype()) {
-    case DType::f64: load_typed<double>(tensor, out); break;
-    case DType::f32: load_typed<float>(tensor, out); break;
-    case DType::bf16: load_typed<bf16>(tensor, out); break;
-    case DType::f16: load_typed<f16>(tensor, out); break;
-    default: MG_ASSERT(is_floating(tensor.dtype()));
-  }
+  for_floating_type(tensor.dtype(),
+                    [&](auto stored) { load_typed<decltype(stored)>(tensor, out); });
   return out;
 }
 
@@ -80,13 +76,8 @@ template <class C>
 void store(const Tensor& tensor, const std::vector<C>& values) {
   MG_ASSERT(static_cast<int64_t>(values.size()) == tensor.elements());
   if (values.empty()) return;
-  switch (tensor.dtype()) {
-    case DType::f64: store_typed<double>(tensor, values); break;
-    case DType::f32: store_typed<float>(tensor, values); break;
-    case DType::bf16: store_typed<bf16>(tensor, values); break;
-    case DType::f16: store_typed<f16>(tensor, values); break;
-    default: MG_ASSERT(is_floating(tensor.dtype()));
-  }
+  for_floating_type(tensor.dtype(),
+                    [&](auto stored) { store_typed<decltype(stored)>(tensor, values); });
 }
 
 template std::vector<float> load<float>(const Tensor&);
@@ -98,30 +89,15 @@ std::vector<int64_t> load_integers(const Tensor& tensor) {
   if (!tensor.defined()) return {};
   std::vector<int64_t> out(static_cast<size_t>(tensor.elements()));
   if (out.empty()) return out;
-  switch (tensor.dtype()) {
-    case DType::i64: load_typed<int64_t>(tensor, out); break;
-    case DType::i32: load_typed<int32_t>(tensor, out); break;
-    case DType::i16: load_typed<int16_t>(tensor, out); break;
-    case DType::i8: load_typed<int8_t>(tensor, out); break;
-    case DType::u16: load_typed<uint16_t>(tensor, out); break;
-    case DType::u8: load_typed<uint8_t>(tensor, out); break;
-    default: MG_ASSERT(!is_floating(tensor.dtype()));
-  }
+  for_integer_type(tensor.dtype(), [&](auto stored) { load_typed<decltype(stored)>(tensor, out); });
   return out;
 }
 
 void store_integers(const Tensor& tensor, const std::vector<int64_t>& values) {
   MG_ASSERT(static_cast<int64_t>(values.size()) == tensor.elements());
   if (values.empty()) return;
-  switch (tensor.dtype()) {
-    case DType::i64: store_typed<int64_t>(tensor, values); break;
-    case DType::i32: store_typed<int32_t>(tensor, values); break;
-    case DType::i16: store_typed<int16_t>(tensor, values); break;
-    case DType::i8: store_typed<int8_t>(tensor, values); break;
-    case DType::u16: store_typed<uint16_t>(tensor, values); break;
-    case DType::u8: store_typed<uint8_t>(tensor, values); break;
-    default: MG_ASSERT(!is_floating(tensor.dtype()));
-  }
+  for_integer_type(tensor.dtype(),
+                   [&](auto stored) { store_typed<decltype(stored)>(tensor, values); });
 }
 
 void for_rows(Stream& stream, int64_t rows, int64_t rows_per_block, FunctionRef<void(int64_t)> f) {
