@@ -78,18 +78,7 @@ C sink_of(const std::vector<C>& sinks, int64_t head) {
   return sinks.empty() ? -std::numeric_limits<C>::infinity() : sinks[head];
 }
 
-// out = gradient + beta * out.
-template <class C>
-void accumulate(const Tensor& out, double beta, std::vector<C> gradient) {
-  if (!out.defined()) return;
-  if (beta != 0) {
-    const std::vector<C> before = load<C>(out);
-    for (size_t i = 0; i < gradient.size(); ++i) gradient[i] += static_cast<C>(beta) * before[i];
-  }
-  store(out, gradient);
-}
-
-// Gradients of sinks from rows [B,N,T] and their deltas.
+// dsinks of rows [B,N,T] with their deltas.
 template <class C>
 void differentiate_sinks(const Tensor& sinks_tensor, const Accumulate& to,
                          const std::vector<C>& lse, const std::vector<C>& delta, int64_t queries) {
@@ -101,7 +90,7 @@ void differentiate_sinks(const Tensor& sinks_tensor, const Accumulate& to,
     if (sinks[n] == -std::numeric_limits<C>::infinity()) continue;
     gradient[n] -= std::exp(sinks[n] - lse[row]) * delta[row];
   }
-  accumulate(to.out, to.beta, gradient);
+  store_sum(to, std::move(gradient));
 }
 
 // Rows [B,T,N,D] of dense copies, and the dropout factors.
@@ -223,9 +212,10 @@ void differentiate(const AttentionBackwardArgs& args, Stream& stream) {
       }
     }
   });
-  accumulate(args.dq, args.beta_q, std::move(dq));
-  accumulate(args.dk, args.beta_kv, std::move(dk));
-  accumulate(args.dv, args.beta_kv, std::move(dv));
+  const float beta_q = static_cast<float>(args.beta_q), beta_kv = static_cast<float>(args.beta_kv);
+  store_sum<C>({args.dq, beta_q}, std::move(dq));
+  store_sum<C>({args.dk, beta_kv}, std::move(dk));
+  store_sum<C>({args.dv, beta_kv}, std::move(dv));
   differentiate_sinks(args.sinks, args.dsinks, lse, deltas, x.queries);
 }
 

@@ -20,6 +20,15 @@ std::vector<C> load(const Tensor& tensor);
 // The reverse of load: rounds once to the tensor's type.
 template <class C>
 void store(const Tensor& tensor, const std::vector<C>& values);
+// sums + beta * out, rounded once; nothing where out is undefined.
+template <class C>
+void store_sum(const Accumulate& to, std::vector<C> sums) {
+  if (!to.out.defined()) return;
+  const std::vector<C> before = to.beta == 0 ? std::vector<C>() : load<C>(to.out);
+  for (size_t i = 0; i < before.size(); ++i) sums[i] += before[i];
+  store(to.out, sums);
+}
+
 std::vector<int64_t> load_integers(const Tensor& tensor);
 void store_integers(const Tensor& tensor, const std::vector<int64_t>& values);
 

@@ -24,11 +24,7 @@ void column_sum_typed(const ColumnSumArgs& args) {
   for (int64_t t = 0; t < rows; ++t) {
     for (int64_t i = 0; i < n; ++i) sum[i] += x[t * n + i];
   }
-  if (args.out.beta != 0) {
-    const std::vector<C> old = load<C>(args.out.out);
-    for (int64_t i = 0; i < n; ++i) sum[i] += old[i];
-  }
-  store(args.out.out, sum);
+  store_sum(args.out, std::move(sum));
 }
 
 }  // namespace

@@ -39,11 +39,7 @@ void differentiate(const EmbeddingBackwardArgs& args) {
     if (rows[t] < 0) continue;
     for (int64_t i = 0; i < h; ++i) sum[rows[t] * h + i] += dout[t * h + i];
   }
-  if (args.dtable.beta != 0) {
-    const std::vector<C> old = load<C>(table);
-    for (size_t i = 0; i < old.size(); ++i) sum[i] += old[i];
-  }
-  store(table, sum);
+  store_sum(args.dtable, std::move(sum));
 }
 
 }  // namespace

@@ -14,11 +14,7 @@ void sum_columns(const Tensor& a, const Accumulate& to) {
   std::vector<C> sums(columns);
   for (int64_t k = 0; k < rows; ++k)
     for (int64_t m = 0; m < columns; ++m) sums[m] += values[k * columns + m];
-  if (to.beta != 0) {
-    const std::vector<C> before = load<C>(to.out);
-    for (int64_t m = 0; m < columns; ++m) sums[m] += before[m];
-  }
-  store(to.out, sums);
+  store_sum(to, std::move(sums));
 }
 
 template <class C>

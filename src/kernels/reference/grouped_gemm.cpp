@@ -33,7 +33,6 @@ void differentiate(const GroupedGradientArgs& args) {
   const std::vector<int64_t> offsets = load_integers(args.offsets);
   const Tensor& to = args.dw.out;
   const int64_t m = args.dy.size(1), n = args.x.size(1);
-  const bool biased = args.dbias.out.defined();
   std::vector<C> dw(static_cast<size_t>(to.elements())), dbias(to.size(0) * m);
   for (int64_t g = 0; g < to.size(0); ++g) {
     for (int64_t r = offsets[static_cast<size_t>(g)]; r < offsets[static_cast<size_t>(g) + 1];
@@ -44,16 +43,8 @@ void differentiate(const GroupedGradientArgs& args) {
       }
     }
   }
-  const auto add_old = [](const Accumulate& a, std::vector<C>& sums) {
-    if (a.beta == 0) return;
-    const std::vector<C> old = load<C>(a.out);
-    for (size_t i = 0; i < old.size(); ++i) sums[i] += old[i];
-  };
-  add_old(args.dw, dw);
-  store(to, dw);
-  if (!biased) return;
-  add_old(args.dbias, dbias);
-  store(args.dbias.out, dbias);
+  store_sum(args.dw, std::move(dw));
+  store_sum(args.dbias, std::move(dbias));
 }
 
 }  // namespace

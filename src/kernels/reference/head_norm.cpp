@@ -42,16 +42,6 @@ void normalise(const HeadNormArgs& args) {
 }
 
 template <class C>
-void add_to(const Accumulate& into, std::vector<C> gradient) {
-  if (!into.out.defined()) return;
-  if (into.beta != 0) {
-    const std::vector<C> old = load<C>(into.out);
-    for (size_t i = 0; i < old.size(); ++i) gradient[i] += old[i];
-  }
-  store(into.out, gradient);
-}
-
-template <class C>
 void differentiate(const HeadNormBackwardArgs& args) {
   const std::vector<C> x = load<C>(args.x), dout = load<C>(args.dout), means = load<C>(args.mean),
                        rstds = load<C>(args.rstd), products = load<C>(args.products);
@@ -77,8 +67,8 @@ void differentiate(const HeadNormBackwardArgs& args) {
       dx[r * width + i] = rstds[r] * (dout[r * width + i] * factor[i] - mean_g - xhat(i) * mean_gx);
   }
   store(args.dx, dx);
-  add_to(args.dweight, std::move(dweight));
-  add_to(args.dbias, std::move(dbias));
+  store_sum(args.dweight, std::move(dweight));
+  store_sum(args.dbias, std::move(dbias));
 }
 
 template <class C>

@@ -1,7 +1,7 @@
 #include <cmath>
 
-#include "base/philox.h"
 #include "kernels/reference/elements.h"
+#include "kernels/reference/keep.h"
 #include "kernels/reference/kernels.h"
 
 namespace megatron::kernels::reference {
@@ -11,23 +11,19 @@ namespace {
 class NoiseWords {
  public:
   NoiseWords(const NoiseRows& rows, int64_t count)
-      : first_(rows.first_row), length_(rows.length_of(count)) {
-    const uint64_t key = rows.key();
-    key_ = {static_cast<uint32_t>(key), static_cast<uint32_t>(key >> 32)};
-    if (rows.sample_ids.defined()) samples_ = load_integers(rows.sample_ids);
-  }
+      : key_(rows.key()),
+        samples_(load_integers(rows.sample_ids)),
+        first_(rows.first_row),
+        length_(rows.length_of(count)) {}
 
   int64_t sample(int64_t row) const { return samples_[(first_ + row) / length_]; }
   int64_t position(int64_t row) const { return (first_ + row) % length_; }
   PhiloxCounter operator()(int64_t sample, int64_t position, int64_t group) const {
-    const auto number = static_cast<uint64_t>(sample);
-    return philox({static_cast<uint32_t>(group), static_cast<uint32_t>(position),
-                   static_cast<uint32_t>(number), static_cast<uint32_t>(number >> 32)},
-                  key_);
+    return noise_words(key_, sample, position, group);
   }
 
  private:
-  PhiloxKey key_;
+  uint64_t key_;
   std::vector<int64_t> samples_;
   int64_t first_, length_;
 };

@@ -46,16 +46,6 @@ void normalise(const AddNormArgs& args, NormKind kind, Stream& stream) {
   if (kind == NormKind::layer) store(args.mean, means);
 }
 
-// out = gradient + beta * out.
-template <class C>
-void accumulate(const Accumulate& into, std::vector<C> gradient) {
-  if (into.beta != 0) {
-    const std::vector<C> old = load<C>(into.out);
-    for (size_t i = 0; i < old.size(); ++i) gradient[i] += old[i];
-  }
-  store(into.out, gradient);
-}
-
 // With y = (s - mean) * rstd and g = dnormed * weight:  dsum = rstd * (g - [layer] mean(g) - y *
 // mean(g * y)) + dsum_in.
 template <class C>
@@ -90,8 +80,8 @@ void differentiate(const AddNormBackwardArgs& args, NormKind kind, Stream& strea
     }
   }
   store(args.dsum, dsum);
-  accumulate(args.dweight, dweight);
-  if (args.dbias.out.defined()) accumulate(args.dbias, dbias);
+  store_sum(args.dweight, std::move(dweight));
+  store_sum(args.dbias, std::move(dbias));
 }
 
 void forward(const AddNormArgs& args, NormKind kind, Stream& stream) {
