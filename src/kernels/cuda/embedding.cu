@@ -2,7 +2,7 @@
 #include "kernels/cuda/gather_rows.h"
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/reduce.h"
-#include "kernels/cuda_scratch/embedding.h"
+#include "kernels/cuda_scratch/scratch.h"
 #include "kernels/table.h"
 
 namespace megatron::kernels::cuda {

@@ -7,7 +7,7 @@
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/router_rows.h"
 #include "kernels/cuda/router_warps.h"
-#include "kernels/cuda_scratch/expert_balance.h"
+#include "kernels/cuda_scratch/scratch.h"
 
 namespace megatron::kernels::cuda {
 namespace {

@@ -6,7 +6,7 @@
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/reduce.h"
 #include "kernels/cuda/router_warps.h"
-#include "kernels/cuda_scratch/expert_rows.h"
+#include "kernels/cuda_scratch/scratch.h"
 
 namespace megatron::kernels::cuda {
 namespace {

@@ -4,7 +4,7 @@
 #include "kernels/cuda/numbers.h"
 #include "kernels/cuda/partial_rows.h"
 #include "kernels/cuda/reduce.h"
-#include "kernels/cuda_scratch/norm.h"
+#include "kernels/cuda_scratch/scratch.h"
 
 namespace megatron::kernels::cuda {
 namespace {

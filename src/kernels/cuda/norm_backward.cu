@@ -3,7 +3,7 @@
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/partial_rows.h"
 #include "kernels/cuda/reduce.h"
-#include "kernels/cuda_scratch/norm.h"
+#include "kernels/cuda_scratch/scratch.h"
 #include "kernels/table.h"
 
 namespace megatron::kernels::cuda {

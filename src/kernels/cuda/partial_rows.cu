@@ -5,7 +5,7 @@
 namespace megatron::kernels::cuda {
 namespace {
 
-// With these a warp reads all of its partial rows of a norm (kernels/cuda_scratch/norm.h) at once.
+// A warp reads all of its partial rows of a norm (kernels/cuda_scratch/scratch.h) at once.
 constexpr int kWarps = 32, kUnroll = 9;
 
 // Warp w of a block adds rows w, w + kWarps, ... of 32 columns; the warps' sums are added in order.

@@ -5,7 +5,7 @@
 #include "kernels/cuda/reduce.h"
 #include "kernels/cuda/tensor_rows.h"
 #include "kernels/cuda/together.h"
-#include "kernels/cuda_scratch/elementwise.h"
+#include "kernels/cuda_scratch/scratch.h"
 #include "kernels/table.h"
 
 namespace megatron::kernels::cuda {

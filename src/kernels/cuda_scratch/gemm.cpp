@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "kernels/cuda_scratch/elementwise.h"
+#include "kernels/cuda_scratch/scratch.h"
 
 namespace megatron::kernels::cuda {
 namespace {

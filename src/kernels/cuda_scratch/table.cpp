@@ -1,14 +1,9 @@
 #include "kernels/cuda_scratch/table.h"
 
 #include "kernels/cuda_scratch/attention.h"
-#include "kernels/cuda_scratch/elementwise.h"
-#include "kernels/cuda_scratch/embedding.h"
-#include "kernels/cuda_scratch/expert_balance.h"
-#include "kernels/cuda_scratch/expert_rows.h"
 #include "kernels/cuda_scratch/gemm.h"
 #include "kernels/cuda_scratch/library_attention.h"
-#include "kernels/cuda_scratch/norm.h"
-#include "kernels/cuda_scratch/route.h"
+#include "kernels/cuda_scratch/scratch.h"
 
 namespace megatron::kernels {
 namespace {
