@@ -7,35 +7,30 @@
 namespace megatron::kernels {
 namespace {
 
-void check_positions(const Rules& rules, const Tensor& q, const Tensor& k, const Tensor& begins,
-                     int64_t batch, int64_t queries, int64_t keys) {
-  rules.optional(begins, {batch, queries}, DType::i32, "window_start i32 [B,T]");
-  rules.require(q.defined() == k.defined(), "q_positions and k_positions: both or neither");
-  if (!q.defined()) return;
-  rules.dense(q, {batch, queries}, DType::i32, "q_positions i32 [B,T]");
-  rules.dense(k, {batch, keys}, DType::i32, "k_positions i32 [B,S]");
-}
-
 // Rules shared by forward and backward.
 template <class Args>
-void check_bounds(const Rules& rules, const Args& args) {
+void check_shared(const Rules& rules, const Args& args) {
+  const int64_t batch = args.q.size(0), queries = args.q.size(1), heads = args.q.size(2);
+  const DType sums = accumulator(args.q.dtype());
+  rules.dense(args.lse, {batch, heads, queries}, sums, "lse f32 (f64) [B,N,T]");
   rules.require(args.window >= 0 && args.chunk >= 0, "window and chunk >= 0");
   rules.require(args.causal || (args.window == 0 && args.chunk == 0),
                 "window and chunk with causal only");
+  rules.require(args.soft_cap >= 0, "soft_cap >= 0");
+  rules.optional(args.sinks, {heads}, sums, "sinks f32 (f64) [N]");
+  check_mask(rules, args.dropout, batch);
 }
 
-// heads: N.
-void check_scores(const Rules& rules, double soft_cap, const Tensor& sinks, int64_t heads,
-                  DType type) {
-  rules.require(soft_cap >= 0, "soft_cap >= 0");
-  rules.optional(sinks, {heads}, accumulator(type), "sinks f32 (f64) [N]");
-}
-
-void check_dsinks(const Rules& rules, const Tensor& sinks, const Accumulate& dsinks, int64_t heads,
-                  DType type) {
-  if (!dsinks.out.defined()) return;
-  rules.defined(sinks, "dsinks with sinks");
-  rules.dense(dsinks.out, {heads}, accumulator(type), "dsinks f32 (f64) [N]");
+// Keys that lie by sample.
+template <class Args>
+void check_samples(const Rules& rules, const Args& args) {
+  const int64_t batch = args.q.size(0), queries = args.q.size(1);
+  const Tensor &q = args.q_positions, &k = args.k_positions;
+  rules.require(args.k.size(0) == batch, "q and k share B");
+  rules.optional(args.window_start, {batch, queries}, DType::i32, "window_start i32 [B,T]");
+  rules.require(q.defined() == k.defined(), "q_positions and k_positions: both or neither");
+  rules.optional(q, {batch, queries}, DType::i32, "q_positions i32 [B,T]");
+  rules.optional(k, {batch, args.k.size(1)}, DType::i32, "k_positions i32 [B,S]");
 }
 
 // dq, dk and dv must have the same type: q's, or a wider one.
@@ -85,44 +80,24 @@ void check_pages(const Rules& rules, const AttentionArgs& args) {
                 "block_table with causal, without k_positions, window_start and dropout");
 }
 
-void check_samples(const Rules& rules, const Tensor& q, const Tensor& k) {
-  rules.require(q.size(0) == k.size(0), "q and k share B");
-}
-
 }  // namespace
 
 void check(const AttentionArgs& args) {
   const Rules rules("attention", args);
   check_heads(rules, {&args.q, &args.out}, {&args.k, &args.v});
-  const Tensor& q = args.q;
-  rules.dense(args.lse, {q.size(0), q.size(2), q.size(1)}, accumulator(q.dtype()),
-              "lse f32 (f64) [B,N,T]");
-  if (args.block_table.defined()) {
-    check_pages(rules, args);
-  } else {
-    check_samples(rules, q, args.k);
-    check_positions(rules, args.q_positions, args.k_positions, args.window_start, q.size(0),
-                    q.size(1), args.k.size(1));
-  }
-  check_bounds(rules, args);
-  check_scores(rules, args.soft_cap, args.sinks, q.size(2), q.dtype());
-  check_mask(rules, args.dropout, q.size(0));
+  args.block_table.defined() ? check_pages(rules, args) : check_samples(rules, args);
+  check_shared(rules, args);
 }
 
 void check(const AttentionBackwardArgs& args) {
   const Rules rules("attention_backward", args);
   check_heads(rules, {&args.q, &args.out, &args.dout}, {&args.k, &args.v});
   check_gradients(rules, args);
-  const Tensor& q = args.q;
-  check_samples(rules, q, args.k);
-  rules.dense(args.lse, {q.size(0), q.size(2), q.size(1)}, accumulator(q.dtype()),
-              "lse f32 (f64) [B,N,T]");
-  check_positions(rules, args.q_positions, args.k_positions, args.window_start, q.size(0),
-                  q.size(1), args.k.size(1));
-  check_bounds(rules, args);
-  check_scores(rules, args.soft_cap, args.sinks, q.size(2), q.dtype());
-  check_dsinks(rules, args.sinks, args.dsinks, q.size(2), q.dtype());
-  check_mask(rules, args.dropout, q.size(0));
+  check_samples(rules, args);
+  check_shared(rules, args);
+  rules.require(!args.dsinks.out.defined() || args.sinks.defined(), "dsinks with sinks");
+  rules.optional(args.dsinks.out, {args.q.size(2)}, accumulator(args.q.dtype()),
+                 "dsinks f32 (f64) [N]");
 }
 
 }  // namespace megatron::kernels

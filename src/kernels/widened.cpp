@@ -105,26 +105,16 @@ void add_norm(const AddNormArgs& args, Stream& stream) {
 }
 
 // Rows are only moved, so any 16-bit format works alike.
-void embedding(const EmbeddingArgs& args, Stream& stream) {
+template <auto member, class Args>
+void move_rows(const Args& args, Stream& stream) {
   const Table& plain = plain_table(stream.device().kind);
-  if (!widens(args, stream)) return plain.embedding(args, stream);
+  if (!widens(args, stream)) return (plain.*member)(args, stream);
   check(args);
-  plain.embedding({.ids = args.ids,
-                   .table = args.table.view_as(DType::bf16),
-                   .out = args.out.view_as(DType::bf16),
-                   .first = args.first,
-                   .part = args.part},
-                  stream);
-}
-
-void take_rows(const TakeRowsArgs& args, Stream& stream) {
-  const Table& plain = plain_table(stream.device().kind);
-  if (!widens(args, stream)) return plain.take_rows(args, stream);
-  check(args);
-  TakeRowsArgs rows = args;
-  rows.x = args.x.view_as(DType::bf16);
-  rows.out = args.out.view_as(DType::bf16);
-  plain.take_rows(rows, stream);
+  Args rows = args;
+  visit(rows, [](std::string_view, Access, Tensor& t) {
+    if (t.defined() && t.dtype() == DType::f16) t = t.view_as(DType::bf16);
+  });
+  (plain.*member)(rows, stream);
 }
 
 // Each part is rounded to f16.
@@ -142,8 +132,8 @@ Table widened(const Table& plain) {
   t.gemm = gemm;
   t.add_rms_norm = add_norm<&Table::add_rms_norm>;
   t.add_layer_norm = add_norm<&Table::add_layer_norm>;
-  t.embedding = embedding;
-  t.take_rows = take_rows;
+  t.embedding = move_rows<&Table::embedding>;
+  t.take_rows = move_rows<&Table::take_rows>;
   return t;
 }
 
