@@ -11,51 +11,24 @@
 namespace megatron::kernels {
 
 // One function per family, in cases/FAMILY.cpp.
-void add_gemm_cases(std::vector<Case>& cases);
-void add_norm_cases(std::vector<Case>& cases);
-void add_activation_cases(std::vector<Case>& cases);
-void add_rope_cases(std::vector<Case>& cases);
-void add_attention_cases(std::vector<Case>& cases);
-void add_embedding_cases(std::vector<Case>& cases);
-void add_cross_entropy_cases(std::vector<Case>& cases);
-void add_draw_cases(std::vector<Case>& cases);
-void add_dropout_cases(std::vector<Case>& cases);
-void add_elementwise_cases(std::vector<Case>& cases);
-void add_optimizer_cases(std::vector<Case>& cases);
-void add_head_norm_cases(std::vector<Case>& cases);
-void add_put_rows_cases(std::vector<Case>& cases);
-void add_sample_cases(std::vector<Case>& cases);
-void add_element_cases(std::vector<Case>& cases);
-void add_together_cases(std::vector<Case>& cases);
-void add_route_cases(std::vector<Case>& cases);
-void add_noise_cases(std::vector<Case>& cases);
-void add_expert_balance_cases(std::vector<Case>& cases);
-void add_expert_rows_cases(std::vector<Case>& cases);
-void add_grouped_gemm_cases(std::vector<Case>& cases);
+using AddCases = void(std::vector<Case>&);
+AddCases add_gemm_cases, add_norm_cases, add_activation_cases, add_rope_cases, add_attention_cases,
+    add_embedding_cases, add_cross_entropy_cases, add_draw_cases, add_dropout_cases,
+    add_elementwise_cases, add_optimizer_cases, add_head_norm_cases, add_put_rows_cases,
+    add_sample_cases, add_element_cases, add_together_cases, add_route_cases, add_noise_cases,
+    add_expert_balance_cases, add_expert_rows_cases, add_grouped_gemm_cases;
 
 std::vector<Case> cases() {
   std::vector<Case> all;
-  add_gemm_cases(all);
-  add_norm_cases(all);
-  add_activation_cases(all);
-  add_rope_cases(all);
-  add_attention_cases(all);
-  add_embedding_cases(all);
-  add_cross_entropy_cases(all);
-  add_draw_cases(all);
-  add_dropout_cases(all);
-  add_elementwise_cases(all);
-  add_optimizer_cases(all);
-  add_head_norm_cases(all);
-  add_put_rows_cases(all);
-  add_sample_cases(all);
-  add_element_cases(all);
-  add_together_cases(all);
-  add_route_cases(all);
-  add_noise_cases(all);
-  add_expert_balance_cases(all);
-  add_expert_rows_cases(all);
-  add_grouped_gemm_cases(all);
+  for (AddCases* const add :
+       {add_gemm_cases,           add_norm_cases,        add_activation_cases,
+        add_rope_cases,           add_attention_cases,   add_embedding_cases,
+        add_cross_entropy_cases,  add_draw_cases,        add_dropout_cases,
+        add_elementwise_cases,    add_optimizer_cases,   add_head_norm_cases,
+        add_put_rows_cases,       add_sample_cases,      add_element_cases,
+        add_together_cases,       add_route_cases,       add_noise_cases,
+        add_expert_balance_cases, add_expert_rows_cases, add_grouped_gemm_cases})
+    add(all);
   return all;
 }
 

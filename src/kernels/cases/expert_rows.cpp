@@ -9,7 +9,9 @@ namespace megatron::kernels {
 namespace {
 
 struct Choices {
-  int64_t tokens = 1, k = 1, experts = 4;  // on all ranks; some choices are -1
+  struct {
+    int64_t tokens = 1, k = 1, experts = 4;  // of all ranks; numbers -1 among them
+  } sizes;
   int64_t first = 0, groups = 4;
   int64_t capacity = 0, segment = 0;
   KeptRows kept = KeptRows::first;
@@ -21,6 +23,7 @@ struct Choices {
   DType type = DType::f32;
 
   std::string str() const {
+    const auto& [tokens, k, experts] = sizes;
     std::string text = fmt::format("t={} k={} e={} g={}+{} r={} {}", tokens, k, experts, first,
                                    groups, rows, name(type));
     if (capacity > 0) text += fmt::format(" capacity={}", capacity);
@@ -34,6 +37,7 @@ struct Choices {
     return text;
   }
   Tensor chosen(Inputs& inputs) const {
+    const auto& [tokens, k, experts] = sizes;
     std::vector<double> values;
     for (int64_t t = 0; inputs.has_data() && t < tokens; ++t) {
       for (int64_t j = 0; j < k; ++j) {
@@ -45,7 +49,7 @@ struct Choices {
   }
   // Many weights are equal.
   Tensor make_weights(Inputs& inputs) const {
-    return inputs.integers("weights", {tokens, k}, type, 1, 6);
+    return inputs.integers("weights", {sizes.tokens, sizes.k}, type, 1, 6);
   }
 };
 
@@ -59,54 +63,37 @@ ExpertRowsArgs expert_rows_args(Inputs& inputs, const Choices& c) {
   if (c.weights || c.kept == KeptRows::largest) args.weights = c.make_weights(inputs);
   args.offsets = inputs.output("offsets", {c.groups + 1}, DType::i32);
   args.slots = inputs.output("slots", {c.rows}, DType::i32);
-  args.rows = inputs.output("rows", {c.tokens, c.k}, DType::i32);
+  args.rows = inputs.output("rows", {c.sizes.tokens, c.sizes.k}, DType::i32);
   return args;
 }
 
+// Sizes are {tokens, k, experts}.
 std::vector<Choices> choices() {
   std::vector<Choices> list = {
       {.rows = 3},
-      {.tokens = 0, .k = 2, .rows = 5},
-      {.tokens = 7, .k = 2, .experts = 5, .groups = 5, .rows = 14, .weights = true},
-      {.tokens = 7, .k = 2, .experts = 5, .groups = 5, .rows = 6},
-      {.tokens = 7, .k = 2, .experts = 5, .groups = 5, .rows = 0},
-      {.tokens = 33, .k = 3, .experts = 16, .first = 4, .groups = 4, .rows = 99},
-      {.tokens = 33, .k = 3, .experts = 16, .first = 12, .groups = 4, .rows = 11},
-      {.tokens = 40, .k = 2, .experts = 6, .first = 2, .groups = 3, .rows = 80, .one = true},
-      {.tokens = 700, .k = 8, .experts = 64, .groups = 64, .rows = 5600},
-      {.tokens = 300, .k = 10, .experts = 512, .first = 256, .groups = 256, .rows = 3000},
-      {.tokens = 4096, .k = 8, .experts = 64, .groups = 64, .rows = 32768, .real = true},
+      {.sizes = {0, 2, 4}, .rows = 5},
+      {.sizes = {7, 2, 5}, .groups = 5, .rows = 14, .weights = true},
+      {.sizes = {7, 2, 5}, .groups = 5, .rows = 6},
+      {.sizes = {7, 2, 5}, .groups = 5, .rows = 0},
+      {.sizes = {33, 3, 16}, .first = 4, .groups = 4, .rows = 99},
+      {.sizes = {33, 3, 16}, .first = 12, .groups = 4, .rows = 11},
+      {.sizes = {40, 2, 6}, .first = 2, .groups = 3, .rows = 80, .one = true},
+      {.sizes = {700, 8, 64}, .groups = 64, .rows = 5600},
+      {.sizes = {300, 10, 512}, .first = 256, .groups = 256, .rows = 3000},
+      {.sizes = {4096, 8, 64}, .groups = 64, .rows = 32768, .real = true},
   };
+  Choices divided{.sizes = {42, 3, 12}, .first = 3, .groups = 5, .capacity = 3, .segment = 14};
+  divided.rows = 50;
+  divided.type = DType::f64;
   const std::vector<Choices> limited = {
-      {.tokens = 40, .k = 2, .experts = 8, .groups = 8, .capacity = 5, .rows = 80},
-      {.tokens = 40, .k = 2, .experts = 8, .groups = 8, .capacity = 5, .rows = 27},
-      {.tokens = 42,
-       .k = 3,
-       .experts = 12,
-       .first = 3,
-       .groups = 5,
-       .capacity = 3,
-       .segment = 14,
-       .rows = 50,
-       .type = DType::f64},
-      {.tokens = 9, .k = 2, .experts = 5, .groups = 5, .capacity = 4, .segment = 1, .rows = 200},
-      {.tokens = 40,
-       .k = 2,
-       .experts = 6,
-       .first = 2,
-       .groups = 3,
-       .capacity = 16,
-       .rows = 64,
-       .one = true},
-      {.tokens = 640, .k = 4, .experts = 16, .groups = 16, .capacity = 100, .rows = 1600},
-      {.tokens = 0, .k = 2, .capacity = 3, .rows = 12},
-      {.tokens = 4096,
-       .k = 8,
-       .experts = 64,
-       .groups = 64,
-       .capacity = 640,
-       .rows = 40960,
-       .real = true},
+      {.sizes = {40, 2, 8}, .groups = 8, .capacity = 5, .rows = 80},
+      {.sizes = {40, 2, 8}, .groups = 8, .capacity = 5, .rows = 27},
+      divided,
+      {.sizes = {9, 2, 5}, .groups = 5, .capacity = 4, .segment = 1, .rows = 200},
+      {.sizes = {40, 2, 6}, .first = 2, .groups = 3, .capacity = 16, .rows = 64, .one = true},
+      {.sizes = {640, 4, 16}, .groups = 16, .capacity = 100, .rows = 1600},
+      {.sizes = {0, 2, 4}, .capacity = 3, .rows = 12},
+      {.sizes = {4096, 8, 64}, .groups = 64, .capacity = 640, .rows = 40960, .real = true},
   };
   for (const KeptRows kept : {KeptRows::first, KeptRows::largest}) {
     for (const bool padded : {false, true}) {
