@@ -382,6 +382,21 @@ class Evaluation {
   std::vector<Parameter> parameters_;
 };
 
+// Largest difference from `wanted`, relative to the largest of it; NaN stays.
+double distance(const std::vector<double>& wanted, const std::vector<double>& gradient) {
+  double largest = 1e-3, worst = 0;
+  for (size_t j = 0; j < wanted.size(); ++j) {
+    largest = std::max(largest, std::abs(wanted[j]));
+    const double distance = std::abs(gradient[j] - wanted[j]);
+    if (!(distance <= worst) && !std::isnan(worst)) worst = distance;
+  }
+  return worst / largest;
+}
+
+void keep_worse(GradientError& error, double worst, std::string tensor) {
+  if (!(worst <= error.worst) && !std::isnan(error.worst)) error = {worst, std::move(tensor)};
+}
+
 }  // namespace
 
 std::vector<GradientCase> gradient_cases() {
@@ -400,22 +415,17 @@ GradientError gradient_error(const GradientCase& gradient_case, Runtime& runtime
   const std::vector<std::vector<double>> gradients = evaluation.backward();
   GradientError error;
   for (size_t i = 0; i < evaluation.tensors(); ++i) {
-    double largest = 1e-3, worst = 0;
-    const std::span<double> values = evaluation.values(i);
-    for (size_t j = 0; j < values.size(); ++j) {
-      const double value = values[j];
-      values[j] = value + kStep;
+    std::vector<double> differences;
+    for (double& x : evaluation.values(i)) {
+      const double value = x;
+      x = value + kStep;
       const double above = evaluation.objective();
-      values[j] = value - kStep;
+      x = value - kStep;
       const double below = evaluation.objective();
-      values[j] = value;
-      const double difference = (above - below) / (2 * kStep);
-      largest = std::max(largest, std::abs(difference));
-      const double distance = std::abs(gradients[i][j] - difference);
-      if (!(distance <= worst) && !std::isnan(worst)) worst = distance;
+      x = value;
+      differences.push_back((above - below) / (2 * kStep));
     }
-    if (!(worst / largest <= error.worst) && !std::isnan(error.worst))
-      error = {worst / largest, evaluation.name(i)};
+    keep_worse(error, distance(differences, gradients[i]), evaluation.name(i));
   }
   return error;
 }
@@ -426,16 +436,8 @@ GradientError gradient_distance(const GradientCase& gradient_case, DType type, R
   Evaluation tried(gradient_case, type, runtime, nullptr);
   const std::vector<std::vector<double>> wanted = exact.backward(), gradients = tried.backward();
   GradientError error;
-  for (size_t i = 0; i < wanted.size(); ++i) {
-    double largest = 1e-3, worst = 0;
-    for (size_t j = 0; j < wanted[i].size(); ++j) {
-      largest = std::max(largest, std::abs(wanted[i][j]));
-      const double distance = std::abs(gradients[i][j] - wanted[i][j]);
-      if (!(distance <= worst) && !std::isnan(worst)) worst = distance;
-    }
-    if (!(worst / largest <= error.worst) && !std::isnan(error.worst))
-      error = {worst / largest, exact.name(i)};
-  }
+  for (size_t i = 0; i < wanted.size(); ++i)
+    keep_worse(error, distance(wanted[i], gradients[i]), exact.name(i));
   return error;
 }
 
