@@ -219,6 +219,17 @@ std::string write_definition(const Definition& definition) {
   return Json(std::move(members)).dump(2) + "\n";
 }
 
+Json bpe_settings(BpeSettings settings) {
+  return Json::Object{{"type", "BPE"},
+                      {"dropout", nullptr},
+                      {"unk_token", std::move(settings.unknown)},
+                      {"continuing_subword_prefix", settings.affix},
+                      {"end_of_word_suffix", settings.affix},
+                      {"fuse_unk", settings.fuse_unknown},
+                      {"byte_fallback", settings.byte_fallback},
+                      {"ignore_merges", settings.ignore_merges}};
+}
+
 Json byte_level_settings(bool add_prefix_space, bool use_regex) {
   return Json::Object{{"type", "ByteLevel"},
                       {"add_prefix_space", add_prefix_space},
@@ -226,37 +237,53 @@ Json byte_level_settings(bool add_prefix_space, bool use_regex) {
                       {"use_regex", use_regex}};
 }
 
-Definition byte_level_definition(std::string_view pattern, bool add_prefix_space) {
-  Json pre_tokenizer = byte_level_settings(add_prefix_space, true);
-  if (pattern != kGpt2Pattern) {
-    Json split = Json::Object{{"type", "Split"},
-                              {"pattern", Json::Object{{"Regex", pattern}}},
-                              {"behavior", "Isolated"},
-                              {"invert", false}};
-    pre_tokenizer = Json::Object{
-        {"type", "Sequence"},
-        {"pretokenizers", Json::Array{split, byte_level_settings(add_prefix_space, false)}}};
-  }
-  const Json model = Json::Object{{"type", "BPE"},
-                                  {"dropout", nullptr},
-                                  {"unk_token", nullptr},
-                                  {"continuing_subword_prefix", nullptr},
-                                  {"end_of_word_suffix", nullptr},
-                                  {"fuse_unk", false},
-                                  {"byte_fallback", false},
-                                  {"ignore_merges", false}};
+Json metaspace_settings(const char* prepend_scheme) {
+  return Json::Object{{"type", "Metaspace"},
+                      {"replacement", "\xe2\x96\x81"},
+                      {"prepend_scheme", prepend_scheme},
+                      {"split", false}};
+}
+
+Json replace_settings(const char* kind, const char* from, const char* to) {
+  return Json::Object{
+      {"type", "Replace"}, {"pattern", Json::Object{{kind, from}}}, {"content", to}};
+}
+
+Json sequence_settings(const char* key, Json::Array steps) {
+  return Json::Object{{"type", "Sequence"}, {key, std::move(steps)}};
+}
+
+Json split_settings(const char* kind, std::string_view pattern, const char* behavior) {
+  return Json::Object{{"type", "Split"},
+                      {"pattern", Json::Object{{kind, pattern}}},
+                      {"behavior", behavior},
+                      {"invert", false}};
+}
+
+Definition definition_of(Json model, Components components) {
   Definition definition;
-  definition.model = "BPE";
+  definition.model = model["type"].as_string();
   definition.settings = Json::Object{{"version", "1.0"},
                                      {"truncation", nullptr},
                                      {"padding", nullptr},
                                      {"added_tokens", nullptr},
-                                     {"normalizer", nullptr},
-                                     {"pre_tokenizer", pre_tokenizer},
-                                     {"post_processor", byte_level_settings(true, true)},
-                                     {"decoder", byte_level_settings(true, true)},
-                                     {"model", model}};
+                                     {"normalizer", std::move(components.normalizer)},
+                                     {"pre_tokenizer", std::move(components.pre_tokenizer)},
+                                     {"post_processor", std::move(components.post_processor)},
+                                     {"decoder", std::move(components.decoder)},
+                                     {"model", std::move(model)}};
   return definition;
+}
+
+Definition byte_level_definition(std::string_view pattern, bool add_prefix_space) {
+  Json pre_tokenizer = byte_level_settings(add_prefix_space, true);
+  if (pattern != kGpt2Pattern)
+    pre_tokenizer =
+        sequence_settings("pretokenizers", {split_settings("Regex", pattern, "Isolated"),
+                                            byte_level_settings(add_prefix_space, false)});
+  return definition_of(bpe_settings({}), {.pre_tokenizer = std::move(pre_tokenizer),
+                                          .post_processor = byte_level_settings(true, true),
+                                          .decoder = byte_level_settings(true, true)});
 }
 
 Definition parse_gpt2(std::string_view vocabulary_json, std::string_view merges_text) {
@@ -282,8 +309,18 @@ Definition parse_gpt2(std::string_view vocabulary_json, std::string_view merges_
 }
 
 Definition parse_bert(std::string_view vocabulary_text, bool lowercase) {
-  Definition definition;
-  definition.model = "WordPiece";
+  Definition definition = definition_of(
+      Json::Object{{"type", "WordPiece"},
+                   {"unk_token", "[UNK]"},
+                   {"continuing_subword_prefix", "##"},
+                   {"max_input_chars_per_word", 100}},
+      {.normalizer = Json::Object{{"type", "BertNormalizer"},
+                                  {"clean_text", true},
+                                  {"handle_chinese_chars", true},
+                                  {"strip_accents", nullptr},
+                                  {"lowercase", lowercase}},
+       .pre_tokenizer = Json::Object{{"type", "BertPreTokenizer"}},
+       .decoder = Json::Object{{"type", "WordPiece"}, {"prefix", "##"}, {"cleanup", true}}});
   int64_t next = 0;
   for_each_line(vocabulary_text,
                 [&](std::string_view line) { definition.vocabulary.add(line, next++); });
@@ -298,25 +335,10 @@ Definition parse_bert(std::string_view vocabulary_text, bool lowercase) {
     if (const auto id = definition.vocabulary.find(token))
       definition.added_tokens.push_back({.content = token, .id = *id, .special = true});
   }
-  definition.settings = Json::Object{
-      {"version", "1.0"},
-      {"truncation", nullptr},
-      {"padding", nullptr},
-      {"added_tokens", nullptr},
-      {"normalizer", Json::Object{{"type", "BertNormalizer"},
-                                  {"clean_text", true},
-                                  {"handle_chinese_chars", true},
-                                  {"strip_accents", nullptr},
-                                  {"lowercase", lowercase}}},
-      {"pre_tokenizer", Json::Object{{"type", "BertPreTokenizer"}}},
-      {"post_processor", Json::Object{{"type", "BertProcessing"},
-                                      {"sep", Json::Array{"[SEP]", id_of("[SEP]")}},
-                                      {"cls", Json::Array{"[CLS]", id_of("[CLS]")}}}},
-      {"decoder", Json::Object{{"type", "WordPiece"}, {"prefix", "##"}, {"cleanup", true}}},
-      {"model", Json::Object{{"type", "WordPiece"},
-                             {"unk_token", "[UNK]"},
-                             {"continuing_subword_prefix", "##"},
-                             {"max_input_chars_per_word", 100}}}};
+  definition.settings.set("post_processor",
+                          Json::Object{{"type", "BertProcessing"},
+                                       {"sep", Json::Array{"[SEP]", id_of("[SEP]")}},
+                                       {"cls", Json::Array{"[CLS]", id_of("[CLS]")}}});
   return definition;
 }
 

@@ -57,8 +57,23 @@ std::string write_definition(const Definition& definition);
 Merge find_merge(const Vocabulary& vocabulary, std::string_view left, std::string_view right,
                  std::string_view prefix = {});
 
-// The settings of a component of type ByteLevel.
+// Settings of components. kind: "String" or "Regex"; the steps of a Sequence stand under `key`.
+struct BpeSettings {
+  Json unknown = {}, affix = {};  // affix: both continuing_subword_prefix and end_of_word_suffix
+  bool fuse_unknown = false, byte_fallback = false, ignore_merges = false;
+};
+Json bpe_settings(BpeSettings settings);
 Json byte_level_settings(bool add_prefix_space, bool use_regex);
+Json metaspace_settings(const char* prepend_scheme);
+Json replace_settings(const char* kind, const char* from, const char* to);
+Json sequence_settings(const char* key, Json::Array steps);
+Json split_settings(const char* kind, std::string_view pattern, const char* behavior);
+
+// A definition with an empty vocabulary.
+struct Components {
+  Json normalizer = {}, pre_tokenizer = {}, post_processor = {}, decoder = {};
+};
+Definition definition_of(Json model, Components components = {});
 
 // A byte-level BPE definition with an empty vocabulary: GPT-2's components, or, if `pattern` is not
 // GPT-2's, a Split by it before ByteLevel.

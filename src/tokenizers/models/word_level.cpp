@@ -55,20 +55,13 @@ class WordPiece final : public Model {
   void encode(std::string_view piece, Scratch&, std::vector<int32_t>& ids,
               std::vector<Range>* ranges) const override {
     const size_t ids_before = ids.size(), ranges_before = ranges ? ranges->size() : 0;
-    if (character_count(piece) <= limit_ && cut(piece, ids, ranges)) return;
+    if (count_characters(piece) <= limit_ && cut(piece, ids, ranges)) return;
     ids.resize(ids_before);
     if (ranges) ranges->resize(ranges_before);
     add_whole(piece, unknown_, ids, ranges);
   }
 
  private:
-  static int64_t character_count(std::string_view piece) {
-    int64_t count = 0;
-    for (size_t i = 0; i < piece.size(); i += static_cast<size_t>(character_size(piece[i])))
-      ++count;
-    return count;
-  }
-
   // Returns false if the tokens do not cover the piece.
   bool cut(std::string_view piece, std::vector<int32_t>& ids, std::vector<Range>* ranges) const {
     constexpr size_t kSteps = 1 << 20, kStepsPerByte = 1024;

@@ -14,21 +14,6 @@ using Model = SentencePieceModel;
 
 constexpr const char* kMark = "\xe2\x96\x81";
 
-Json replace(const char* kind, const char* from, const char* to) {
-  return Json::Object{
-      {"type", "Replace"}, {"pattern", Json::Object{{kind, from}}}, {"content", to}};
-}
-
-Definition with_members(Json model) {
-  Definition definition;
-  definition.model = model["type"].as_string();
-  definition.settings = Json::Object{
-      {"version", "1.0"},          {"truncation", nullptr}, {"padding", nullptr},
-      {"added_tokens", nullptr},   {"normalizer", nullptr}, {"pre_tokenizer", nullptr},
-      {"post_processor", nullptr}, {"decoder", nullptr},    {"model", std::move(model)}};
-  return definition;
-}
-
 // Appends the merges of a piece, those with a shorter left part first. `fits` selects the pieces
 // that may take part.
 template <class F>
@@ -55,17 +40,6 @@ void check_sizes(const Model& model) {
            steps, kSteps);
 }
 
-Json bpe(const Model& model, bool keeps_whole) {
-  return Json::Object{{"type", "BPE"},
-                      {"dropout", nullptr},
-                      {"unk_token", model.unknown_piece},
-                      {"continuing_subword_prefix", nullptr},
-                      {"end_of_word_suffix", nullptr},
-                      {"fuse_unk", true},
-                      {"byte_fallback", model.byte_fallback},
-                      {"ignore_merges", keeps_whole}};
-}
-
 // Normal pieces by descending score, then by id.
 std::vector<int32_t> by_score(const Model& model) {
   std::vector<int32_t> ids(model.pieces.size());
@@ -85,14 +59,14 @@ Json normalizer_of(const Model& model, bool prefix_everywhere) {
                                  {"precompiled_charsmap", to_base64(model.normalization_map)}});
   }
   if (model.removes_extra_spaces) {
-    steps.push_back(replace("Regex", R"(\A +| +\z)", ""));
-    steps.push_back(replace("Regex", " {2,}", " "));
+    steps.push_back(replace_settings("Regex", R"(\A +| +\z)", ""));
+    steps.push_back(replace_settings("Regex", " {2,}", " "));
   }
-  if (model.escapes_spaces) steps.push_back(replace("String", " ", kMark));
+  if (model.escapes_spaces) steps.push_back(replace_settings("String", " ", kMark));
   // Metaspace puts no second mark before a text that begins with one; SentencePiece does.
   if (model.adds_prefix && prefix_everywhere)
-    steps.push_back(replace("Regex", "\\A\xe2\x96\x81", "\xe2\x96\x81\xe2\x96\x81"));
-  return Json::Object{{"type", "Sequence"}, {"normalizers", std::move(steps)}};
+    steps.push_back(replace_settings("Regex", "\\A\xe2\x96\x81", "\xe2\x96\x81\xe2\x96\x81"));
+  return sequence_settings("normalizers", std::move(steps));
 }
 
 std::string escaped(std::string_view text) {
@@ -111,40 +85,33 @@ Json split_at(std::vector<std::string_view> pieces) {
   std::string pattern;
   for (const std::string_view piece : pieces)
     pattern += (pattern.empty() ? "" : "|") + escaped(piece);
-  return Json::Object{{"type", "Split"},
-                      {"pattern", Json::Object{{"Regex", std::move(pattern)}}},
-                      {"behavior", "Isolated"},
-                      {"invert", false}};
+  return split_settings("Regex", pattern, "Isolated");
 }
 
 Json pre_tokenizer_of(const Model& model, std::vector<std::string_view> user_defined,
                       bool prefix_everywhere) {
   Json::Array steps;
-  if (model.adds_prefix) {
-    steps.push_back(Json::Object{{"type", "Metaspace"},
-                                 {"replacement", kMark},
-                                 {"prepend_scheme", prefix_everywhere ? "always" : "first"},
-                                 {"split", false}});
-  }
+  if (model.adds_prefix)
+    steps.push_back(metaspace_settings(prefix_everywhere ? "always" : "first"));
   if (!user_defined.empty()) steps.push_back(split_at(std::move(user_defined)));
   if (steps.empty()) return nullptr;
-  return Json::Object{{"type", "Sequence"}, {"pretokenizers", std::move(steps)}};
+  return sequence_settings("pretokenizers", std::move(steps));
 }
 
 Json decoder_of(const Model& model) {
-  Json::Array steps = {replace("String", kMark, " ")};
+  Json::Array steps = {replace_settings("String", kMark, " ")};
   if (model.byte_fallback) steps.push_back(Json::Object{{"type", "ByteFallback"}});
   if (model.adds_prefix || model.byte_fallback) steps.push_back(Json::Object{{"type", "Fuse"}});
   if (model.adds_prefix)
     steps.push_back(Json::Object{{"type", "Strip"}, {"content", " "}, {"start", 1}, {"stop", 0}});
-  return Json::Object{{"type", "Sequence"}, {"decoders", std::move(steps)}};
+  return sequence_settings("decoders", std::move(steps));
 }
 
 }  // namespace
 
 Definition piece_vocabulary(const SentencePieceModel& model) {
   check_sizes(model);
-  Definition definition = with_members(Json::Object{{"type", "BPE"}});
+  Definition definition = definition_of(Json::Object{{"type", "BPE"}});
   for (const Model::Piece& piece : model.pieces)
     definition.vocabulary.add(piece.text, definition.vocabulary.size());
   for (int32_t id = 0; id < definition.vocabulary.size(); ++id)
@@ -158,11 +125,14 @@ Definition pipeline_of(const SentencePieceModel& model, const std::vector<std::s
   for (size_t id = 0; id < model.pieces.size(); ++id)
     if (model.pieces[id].type == Model::kUserDefined) user_defined.push_back(names[id]);
   const bool is_bpe = model.algorithm == Model::Algorithm::bpe;
-  Definition definition =
-      with_members(is_bpe ? bpe(model, !user_defined.empty())
-                          : Json(Json::Object{{"type", "Unigram"},
-                                              {"unk_id", model.unknown_id},
-                                              {"byte_fallback", model.byte_fallback}}));
+  Json algorithm = Json::Object{
+      {"type", "Unigram"}, {"unk_id", model.unknown_id}, {"byte_fallback", model.byte_fallback}};
+  if (is_bpe)
+    algorithm = bpe_settings({.unknown = model.unknown_piece,
+                              .fuse_unknown = true,
+                              .byte_fallback = model.byte_fallback,
+                              .ignore_merges = !user_defined.empty()});
+  Definition definition = definition_of(std::move(algorithm));
   for (const std::string& name : names)
     definition.vocabulary.add(name, definition.vocabulary.size());
   if (is_bpe) {

@@ -26,50 +26,25 @@ bool is_true(const TokenConfiguration& configuration, std::string_view key) {
   return value.is_bool() && value.as_bool();
 }
 
-Json sequence(const char* key, Json::Array steps) {
-  return Json::Object{{"type", "Sequence"}, {key, std::move(steps)}};
-}
-Json replace(const char* from, const char* to) {
-  return Json::Object{
-      {"type", "Replace"}, {"pattern", Json::Object{{"String", from}}}, {"content", to}};
-}
-Json split(Json pattern, const char* behavior) {
-  return Json::Object{{"type", "Split"},
-                      {"pattern", std::move(pattern)},
-                      {"behavior", behavior},
-                      {"invert", false}};
-}
-
 // A model of another kind keeps its tokens, and has no merges.
-void set_bpe(Definition& definition, Json unknown, bool fuse_unknown, bool byte_fallback,
-             Json affix) {
+void set_bpe(Definition& definition, BpeSettings settings) {
   definition.model = "BPE";
   definition.scores.clear();
-  definition.settings.set("model", Json::Object{{"type", "BPE"},
-                                                {"dropout", nullptr},
-                                                {"unk_token", std::move(unknown)},
-                                                {"continuing_subword_prefix", affix},
-                                                {"end_of_word_suffix", affix},
-                                                {"fuse_unk", fuse_unknown},
-                                                {"byte_fallback", byte_fallback},
-                                                {"ignore_merges", false}});
+  definition.settings.set("model", bpe_settings(std::move(settings)));
 }
 
 void apply_llama(TokenConfiguration& c, Definition& d) {
   set_tokens(c, {{"unk_token", "<unk>"}, {"bos_token", "<s>"}, {"eos_token", "</s>"}});
   const bool spaces = c.member("add_prefix_space").is_null() || is_true(c, "add_prefix_space");
   const char* scheme = !spaces ? "never" : is_true(c, "legacy") ? "always" : "first";
-  set_bpe(d, nullptr, true, true, nullptr);
+  set_bpe(d, {.fuse_unknown = true, .byte_fallback = true});
   d.settings.set("normalizer", nullptr);
-  d.settings.set("pre_tokenizer", Json::Object{{"type", "Metaspace"},
-                                               {"replacement", kMark},
-                                               {"prepend_scheme", scheme},
-                                               {"split", false}});
-  Json::Array steps = {replace(kMark, " "), Json::Object{{"type", "ByteFallback"}},
-                       Json::Object{{"type", "Fuse"}}};
+  d.settings.set("pre_tokenizer", metaspace_settings(scheme));
+  Json::Array steps = {replace_settings("String", kMark, " "),
+                       Json::Object{{"type", "ByteFallback"}}, Json::Object{{"type", "Fuse"}}};
   if (spaces)
     steps.push_back(Json::Object{{"type", "Strip"}, {"content", " "}, {"start", 1}, {"stop", 0}});
-  d.settings.set("decoder", sequence("decoders", std::move(steps)));
+  d.settings.set("decoder", sequence_settings("decoders", std::move(steps)));
 }
 
 void apply_gemma(TokenConfiguration& c, Definition& d) {
@@ -83,16 +58,16 @@ void apply_gemma(TokenConfiguration& c, Definition& d) {
       unknown.is_null()
           ? "None"
           : read_configured_token(unknown, "tokenizer_config.json", "unk_token").token.content;
-  set_bpe(d, name, true, true, nullptr);
-  d.settings.set("normalizer", replace(" ", kMark));
-  d.settings.set("pre_tokenizer", split(Json::Object{{"String", " "}}, "MergedWithPrevious"));
-  d.settings.set("decoder",
-                 sequence("decoders", {replace(kMark, " "), Json::Object{{"type", "ByteFallback"}},
-                                       Json::Object{{"type", "Fuse"}}}));
+  set_bpe(d, {.unknown = name, .fuse_unknown = true, .byte_fallback = true});
+  d.settings.set("normalizer", replace_settings("String", " ", kMark));
+  d.settings.set("pre_tokenizer", split_settings("String", " ", "MergedWithPrevious"));
+  d.settings.set("decoder", sequence_settings("decoders", {replace_settings("String", kMark, " "),
+                                                           Json::Object{{"type", "ByteFallback"}},
+                                                           Json::Object{{"type", "Fuse"}}}));
 }
 
 void apply_gpt2(TokenConfiguration& c, Definition& d, Json normalizer) {
-  set_bpe(d, nullptr, false, false, "");
+  set_bpe(d, {.affix = ""});
   d.settings.set("normalizer", std::move(normalizer));
   d.settings.set("pre_tokenizer", byte_level_settings(is_true(c, "add_prefix_space"), true));
   d.settings.set("decoder", byte_level_settings(true, true));
@@ -108,12 +83,12 @@ void apply_qwen(TokenConfiguration& c, Definition& d, std::string_view letters,
       .append(R"(+|\p{N}| ?[^\s)")
       .append(other_than)
       .append(R"(\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)");
-  set_bpe(d, nullptr, false, false, "");
+  set_bpe(d, {.affix = ""});
   d.settings.set("normalizer", Json::Object{{"type", "NFC"}});
-  d.settings.set(
-      "pre_tokenizer",
-      sequence("pretokenizers", {split(Json::Object{{"Regex", pattern}}, "Isolated"),
-                                 byte_level_settings(is_true(c, "add_prefix_space"), false)}));
+  d.settings.set("pre_tokenizer",
+                 sequence_settings("pretokenizers",
+                                   {split_settings("Regex", pattern, "Isolated"),
+                                    byte_level_settings(is_true(c, "add_prefix_space"), false)}));
   d.settings.set("decoder", byte_level_settings(true, true));
 }
 
