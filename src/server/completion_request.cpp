@@ -2,19 +2,6 @@
 
 namespace megatron::server {
 
-std::vector<int32_t> read_tokens(const Parameters& p, std::string_view name,
-                                 const Json::Array& list, const TextModel& model) {
-  std::vector<int32_t> tokens;
-  tokens.reserve(list.size());
-  for (const Json& id : list) {
-    if (!id.is_integer() || id.as_integer() < 0 || id.as_integer() >= model.vocabulary())
-      p.fail(name, fmt::format("contains {}; token ids are integers from 0 to {}", shown(id),
-                               model.vocabulary() - 1));
-    tokens.push_back(static_cast<int32_t>(id.as_integer()));
-  }
-  return tokens;
-}
-
 std::vector<Prompt> read_prompts(const Parameters& p, std::string_view name,
                                  const TextModel& model) {
   const Json* given = p.find(name);
@@ -22,7 +9,7 @@ std::vector<Prompt> read_prompts(const Parameters& p, std::string_view name,
   const auto of_text = [&](const std::string& text) { return Prompt{text, model.encode(text)}; };
   const auto of_tokens = [&](const Json::Array& list) {
     if (list.empty()) p.fail(name, "contains an empty list of tokens");
-    Prompt prompt{"", read_tokens(p, name, list, model)};
+    Prompt prompt{"", read_tokens(p, name, list, model.vocabulary())};
     prompt.text = model.tokenizer().decode(prompt.tokens);
     return prompt;
   };

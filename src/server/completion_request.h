@@ -24,8 +24,5 @@ CompletionRequest read_completion(const Json& body, const TextModel& model);
 // Reads a text, tokens or a list of either, e.g. `prompt` of completions and `input` of embeddings.
 std::vector<Prompt> read_prompts(const Parameters& p, std::string_view name,
                                  const TextModel& model);
-// Reads ids of the model's tokens. Throws ApiError naming the field.
-std::vector<int32_t> read_tokens(const Parameters& p, std::string_view name,
-                                 const Json::Array& list, const TextModel& model);
 
 }  // namespace megatron::server

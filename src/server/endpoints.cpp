@@ -79,7 +79,7 @@ HttpAnswer detokenize(const Api& api, const HttpRequest& request) {
   check_model(p, api.model);
   const Json::Array* list = p.array("tokens");
   if (list == nullptr) p.fail("tokens", "is missing");
-  const std::vector<int32_t> tokens = read_tokens(p, "tokens", *list, api.model);
+  const std::vector<int32_t> tokens = read_tokens(p, "tokens", *list, api.model.vocabulary());
   const bool skip = p.boolean("skip_special_tokens").value_or(false);
   return {.body = Json(Json::Object{{"prompt", api.model.tokenizer().decode(tokens, skip)}}).dump(),
           .note = usage_note(std::ssize(tokens), 0)};

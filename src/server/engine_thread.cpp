@@ -264,16 +264,12 @@ void EngineThread::deliver(inference::RequestUpdate update) {
     job.last_token = now;
   }
   const std::optional<inference::Finish> finish = update.finish;
-  {
-    const std::lock_guard lock(job.mailbox->mutex);
-    EngineEvent event{job.request, std::move(update), std::nullopt};
-    if (finish == inference::Finish::failed) {
-      log::error("a request failed: {}", event.update.error);
-      event.failure = event.update.by_grammar ? Failure::grammar : Failure::engine;
-    }
-    job.mailbox->events.push_back(std::move(event));
+  EngineEvent event{job.request, std::move(update), std::nullopt};
+  if (finish == inference::Finish::failed) {
+    log::error("a request failed: {}", event.update.error);
+    event.failure = event.update.by_grammar ? Failure::grammar : Failure::engine;
   }
-  job.mailbox->arrived.notify_one();
+  job.mailbox->add(std::move(event));
   if (finish) end(found, name(*finish));
 }
 
@@ -281,35 +277,23 @@ void EngineThread::end_overdue(inference::Engine& engine) {
   const Clock::time_point now = Clock::now();
   for (auto job = jobs_.begin(); job != jobs_.end();) {
     const auto next = std::next(job);
-    if (job->second.deadline && *job->second.deadline <= now) {
-      engine.cancel(job->first);
-      const std::shared_ptr<Mailbox> mailbox = job->second.mailbox;
-      {
-        const std::lock_guard lock(mailbox->mutex);
-        mailbox->events.push_back({job->second.request, {}, Failure::deadline});
-      }
-      mailbox->arrived.notify_one();
-      end(job, name(Failure::deadline));
-    }
+    if (job->second.deadline && *job->second.deadline <= now)
+      give_up(engine, job, Failure::deadline);
     job = next;
   }
 }
 
 void EngineThread::end_all(inference::Engine& engine, Failure failure) {
-  while (!jobs_.empty()) {
-    const auto job = jobs_.begin();
-    engine.cancel(job->first);
-    const std::shared_ptr<Mailbox> mailbox = job->second.mailbox;
-    {
-      const std::lock_guard lock(mailbox->mutex);
-      mailbox->events.push_back({job->second.request, {}, failure});
-    }
-    mailbox->arrived.notify_one();
-    end(job, name(failure));
-  }
+  while (!jobs_.empty()) give_up(engine, jobs_.begin(), failure);
 }
 
-void EngineThread::end(std::map<inference::RequestId, Job>::iterator job, std::string_view reason) {
+void EngineThread::give_up(inference::Engine& engine, Jobs::iterator job, Failure failure) {
+  engine.cancel(job->first);
+  job->second.mailbox->add({job->second.request, {}, failure});
+  end(job, name(failure));
+}
+
+void EngineThread::end(Jobs::iterator job, std::string_view reason) {
   jobs_.erase(job);
   metrics_.finished(reason);
   {

@@ -60,6 +60,14 @@ class EngineCall {
     std::vector<EngineEvent> events;
     std::vector<inference::RequestId> ids;  // of the engine, in order
     std::vector<int64_t> cached;            // tokens of their prompts
+
+    void add(EngineEvent event) {
+      {
+        const std::lock_guard lock(mutex);
+        events.push_back(std::move(event));
+      }
+      arrived.notify_one();
+    }
   };
   EngineCall(EngineThread& engine, std::shared_ptr<Mailbox> mailbox)
       : engine_(engine), mailbox_(std::move(mailbox)) {}
@@ -122,6 +130,7 @@ class EngineThread {
     Clock::time_point submitted, last_token;
     bool has_token = false;
   };
+  using Jobs = std::map<inference::RequestId, Job>;
 
   void serve(const inference::EngineOptions& options, std::promise<void>& ready);
   void serve(inference::Engine& engine);
@@ -132,7 +141,8 @@ class EngineThread {
   void deliver(inference::RequestUpdate update);
   void end_overdue(inference::Engine& engine);
   void end_all(inference::Engine& engine, Failure failure);
-  void end(std::map<inference::RequestId, Job>::iterator job, std::string_view reason);
+  void give_up(inference::Engine& engine, Jobs::iterator job, Failure failure);
+  void end(Jobs::iterator job, std::string_view reason);
   void publish(const inference::Engine& engine);
   void cancel(std::vector<inference::RequestId> ids);
 
@@ -151,7 +161,7 @@ class EngineThread {
   bool refusing_ = false, stopping_ = false, end_all_ = false;
   EngineCounts counts_;
 
-  std::map<inference::RequestId, Job> jobs_;     // of the thread alone
+  Jobs jobs_;                                    // of the thread alone
   std::optional<Clock::time_point> step_ended_;  // while there is work
   std::thread thread_;
 };

@@ -38,7 +38,7 @@ ChoicePlan plan_choice(const GenerationParameters& parameters, const TextModel& 
   }
   plan.options.stops = parameters.stops;
   plan.options.end_tokens = plan.request.end_tokens;
-  plan.options.min_tokens = parameters.min_tokens;
+  plan.options.min_tokens = parameters.options.min_tokens;
   return plan;
 }
 

@@ -37,14 +37,7 @@ std::vector<int32_t> read_stop_tokens(const Parameters& p, int64_t vocabulary) {
   if (list->size() > kMaxStopTokens)
     p.fail("stop_token_ids",
            fmt::format("has {} ids; at most {} are allowed", list->size(), kMaxStopTokens));
-  std::vector<int32_t> tokens;
-  for (const Json& id : *list) {
-    if (!id.is_integer() || id.as_integer() < 0 || id.as_integer() >= vocabulary)
-      p.fail("stop_token_ids",
-             fmt::format("contains {}; token ids are from 0 to {}", shown(id), vocabulary - 1));
-    tokens.push_back(static_cast<int32_t>(id.as_integer()));
-  }
-  return tokens;
+  return read_tokens(p, "stop_token_ids", *list, vocabulary);
 }
 
 std::map<int32_t, double> read_logit_bias(const Parameters& p, int64_t vocabulary) {
@@ -85,17 +78,23 @@ void read_stream(const Parameters& p, GenerationParameters& g) {
 
 }  // namespace
 
+std::vector<int32_t> read_tokens(const Parameters& p, std::string_view name,
+                                 const Json::Array& list, int64_t vocabulary) {
+  std::vector<int32_t> tokens;
+  tokens.reserve(list.size());
+  for (const Json& id : list) {
+    if (!id.is_integer() || id.as_integer() < 0 || id.as_integer() >= vocabulary)
+      p.fail(name, fmt::format("contains {}; token ids are integers from 0 to {}", shown(id),
+                               vocabulary - 1));
+    tokens.push_back(static_cast<int32_t>(id.as_integer()));
+  }
+  return tokens;
+}
+
 inference::SamplingOptions GenerationParameters::sampling(uint64_t seed_of_request) const {
-  return {.temperature = temperature,
-          .top_k = top_k,
-          .top_p = top_p,
-          .min_p = min_p,
-          .repetition_penalty = repetition_penalty,
-          .presence_penalty = presence_penalty,
-          .frequency_penalty = frequency_penalty,
-          .logit_bias = logit_bias,
-          .min_tokens = min_tokens,
-          .seed = seed.value_or(seed_of_request)};
+  inference::SamplingOptions all = options;
+  all.seed = seed.value_or(seed_of_request);
+  return all;
 }
 
 std::vector<int32_t> GenerationParameters::end_tokens(const TextModel& model) const {
@@ -107,23 +106,24 @@ std::vector<int32_t> GenerationParameters::end_tokens(const TextModel& model) co
 GenerationParameters read_generation(const Parameters& p, const TextModel& model,
                                      std::initializer_list<std::string_view> max_tokens_names) {
   GenerationParameters g;
-  g.temperature = p.number("temperature", 0, 2).value_or(1);
-  g.top_p = p.number("top_p", 0, 1).value_or(1);
-  if (g.top_p == 0) p.fail("top_p", "is 0; it must be above 0, and 1 keeps all tokens");
-  g.min_p = p.number("min_p", 0, 1).value_or(0);
-  g.top_k = std::max<int64_t>(p.integer("top_k", -1, INT64_MAX).value_or(0), 0);  // -1: all, too
-  g.repetition_penalty = p.number("repetition_penalty", 0, 10).value_or(1);
-  if (g.repetition_penalty == 0) p.fail("repetition_penalty", "is 0; it must be above 0");
-  g.presence_penalty = p.number("presence_penalty", -2, 2).value_or(0);
-  g.frequency_penalty = p.number("frequency_penalty", -2, 2).value_or(0);
-  g.logit_bias = read_logit_bias(p, model.vocabulary());
+  inference::SamplingOptions& o = g.options;
+  o.temperature = p.number("temperature", 0, 2).value_or(1);
+  o.top_p = p.number("top_p", 0, 1).value_or(1);
+  if (o.top_p == 0) p.fail("top_p", "is 0; it must be above 0, and 1 keeps all tokens");
+  o.min_p = p.number("min_p", 0, 1).value_or(0);
+  o.top_k = std::max<int64_t>(p.integer("top_k", -1, INT64_MAX).value_or(0), 0);  // -1: all, too
+  o.repetition_penalty = p.number("repetition_penalty", 0, 10).value_or(1);
+  if (o.repetition_penalty == 0) p.fail("repetition_penalty", "is 0; it must be above 0");
+  o.presence_penalty = p.number("presence_penalty", -2, 2).value_or(0);
+  o.frequency_penalty = p.number("frequency_penalty", -2, 2).value_or(0);
+  o.logit_bias = read_logit_bias(p, model.vocabulary());
   if (const auto seed = p.integer("seed", INT64_MIN, INT64_MAX))
     g.seed = static_cast<uint64_t>(*seed);
   for (const std::string_view name : max_tokens_names) {
     const auto most = p.integer(name, 0, INT64_MAX);
     if (most && !g.max_tokens) g.max_tokens = most;
   }
-  g.min_tokens = p.integer("min_tokens", 0, g.max_tokens.value_or(INT64_MAX)).value_or(0);
+  o.min_tokens = p.integer("min_tokens", 0, g.max_tokens.value_or(INT64_MAX)).value_or(0);
   g.n = p.integer("n", 1, kMaxTexts).value_or(1);
   g.stops = read_stops(p);
   g.stop_tokens = read_stop_tokens(p, model.vocabulary());

@@ -3,7 +3,6 @@
 
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -15,10 +14,8 @@
 namespace megatron::server {
 
 struct GenerationParameters {
-  double temperature = 1, top_p = 1, min_p = 0, repetition_penalty = 1;
-  double presence_penalty = 0, frequency_penalty = 0;
-  int64_t top_k = 0, min_tokens = 0, n = 1, priority = 0;
-  std::map<int32_t, double> logit_bias;  // by token
+  inference::SamplingOptions options;  // but for the seed
+  int64_t n = 1, priority = 0;
   std::optional<uint64_t> seed;
   std::optional<int64_t> max_tokens;
   std::optional<int64_t> prompt_logprobs;  // alternatives of each token of the prompt
@@ -32,6 +29,10 @@ struct GenerationParameters {
   // Tokens that end the text.
   std::vector<int32_t> end_tokens(const TextModel& model) const;
 };
+
+// Reads ids of tokens of the vocabulary. Throws ApiError naming the field.
+std::vector<int32_t> read_tokens(const Parameters& p, std::string_view name,
+                                 const Json::Array& list, int64_t vocabulary);
 
 // max_tokens_names: the first of these fields that the request has is used. Throws ApiError 400.
 GenerationParameters read_generation(const Parameters& p, const TextModel& model,

@@ -48,12 +48,14 @@ MegatronRequest read_megatron(const Json& body, const TextModel& model) {
   g.max_tokens = p.integer("tokens_to_generate", 0, INT64_MAX).value_or(kUsualTokens);
   if (g.max_tokens == 0 && !r.logprobs)
     p.fail("tokens_to_generate", "is 0, which needs logprobs: true");
-  g.temperature = p.number("temperature", 0, 100).value_or(1);
-  if (g.temperature == 0) p.fail("temperature", "is 0; it must be above 0, and top_k: 1 is greedy");
-  g.top_k = p.integer("top_k", 0, std::min(kMaxTopK, model.vocabulary())).value_or(0);
+  g.options.temperature = p.number("temperature", 0, 100).value_or(1);
+  if (g.options.temperature == 0)
+    p.fail("temperature", "is 0; it must be above 0, and top_k: 1 is greedy");
+  g.options.top_k = p.integer("top_k", 0, std::min(kMaxTopK, model.vocabulary())).value_or(0);
   const double top_p = p.number("top_p", 0, 1).value_or(0);
-  if (top_p > 0 && g.top_k > 0) p.fail("top_p", "and top_k are both given; use one of them");
-  if (top_p > 0) g.top_p = top_p;
+  if (top_p > 0 && g.options.top_k > 0)
+    p.fail("top_p", "and top_k are both given; use one of them");
+  if (top_p > 0) g.options.top_p = top_p;
   if (const auto seed = p.integer("random_seed", 0, INT64_MAX))
     g.seed = static_cast<uint64_t>(*seed);
   p.boolean("no_log");  // no text is logged anyway
