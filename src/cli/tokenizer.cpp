@@ -1,6 +1,6 @@
 #include "tokenizers/tokenizer.h"
 
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -181,17 +181,18 @@ int encode(const Arguments& arguments) {
   std::vector<tokenizers::Range> offsets;
   tokenizer.codec().encode(joined, {.add_special_tokens = special}, ids,
                            show_offsets ? &offsets : nullptr);
+  if (!show && !show_offsets) {
+    fmt::print("{}\n", fmt::join(ids, " "));
+    return 0;
+  }
   for (size_t i = 0; i < ids.size(); ++i) {
     if (show_offsets) {
       fmt::print("{:>8}  {:>6}-{:<6}  {}\n", ids[i], offsets[i].begin, offsets[i].end,
                  tokenizer.token(ids[i]));
-    } else if (show) {
-      fmt::print("{:>8}  {}\n", ids[i], tokenizer.token(ids[i]));
     } else {
-      fmt::print("{}{}", i == 0 ? "" : " ", ids[i]);
+      fmt::print("{:>8}  {}\n", ids[i], tokenizer.token(ids[i]));
     }
   }
-  if (!show && !show_offsets) fmt::print("\n");
   return 0;
 }
 

@@ -1,4 +1,4 @@
-#include <fmt/core.h>
+#include <fmt/ranges.h>
 
 #include <cstdio>
 
@@ -96,9 +96,7 @@ int tokenizer_chat(const Arguments& arguments) {
   const tokenizers::RenderedChat rendered = chat_template.render(read_chat(o), o.name);
   if (o.tokenize) {
     const auto tokenizer = tokenizers::Tokenizer::load(*o.model);
-    const std::vector<int32_t> ids = tokenizer.encode(rendered.text, false);
-    for (size_t i = 0; i < ids.size(); ++i) fmt::print("{}{}", i == 0 ? "" : " ", ids[i]);
-    fmt::print("\n");
+    fmt::print("{}\n", fmt::join(tokenizer.encode(rendered.text, false), " "));
     return 0;
   }
   std::fwrite(rendered.text.data(), 1, rendered.text.size(), stdout);

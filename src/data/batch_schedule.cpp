@@ -12,18 +12,12 @@ namespace {
 
 constexpr int64_t kForever = int64_t{1} << 62;
 
+// What a suffix stands for; 0 for any other character.
 double multiplier(char suffix) {
-  switch (suffix) {
-    case 'k':
-    case 'K': return 1e3;
-    case 'm':
-    case 'M': return 1e6;
-    case 'b':
-    case 'B': return 1e9;
-    case 't':
-    case 'T': return 1e12;
-    default: return 0;
-  }
+  constexpr std::string_view kSuffixes = "kKmMbBtT";
+  constexpr double kMultipliers[] = {1e3, 1e6, 1e9, 1e12};
+  const size_t at = kSuffixes.find(suffix);
+  return at == kSuffixes.npos ? 0 : kMultipliers[at / 2];
 }
 
 // Parses one entry, "250B:1536".
