@@ -22,22 +22,31 @@ struct Lie {
   Shape shape;
   Layout in, out;
   bool in_place = false, without_optional = false, real = false;
+  bool rows = false;  // ElementLayout::rows
+  DType type = DType::f32;
+
+  std::string str() const {
+    return fmt::format("{} {}{}{}{}", shape.str(), describe(type, in),
+                       rows ? " to " + describe(type, out) : "", in_place ? " in place" : "",
+                       without_optional ? " without an output" : "");
+  }
 };
 
-std::vector<Lie> lies_of(ElementLayout layout, const Shape& real) {
+std::vector<Lie> lies_of(bool rows, const Shape& real) {
   std::vector<Lie> list;
-  if (layout == ElementLayout::contiguous) {
-    for (const int64_t rows : {0, 1, 7}) list.push_back({{rows, 33}, kMisaligned, kMisaligned});
-    list.push_back({.shape = {5, 64}, .in_place = true});
-  } else {
-    for (const int64_t rows : {0, 1, 7}) list.push_back({{rows, 33}, kPadded, kMisaligned});
+  if (rows) {
+    for (const int64_t count : {0, 1, 7}) list.push_back({{count, 33}, kPadded, kMisaligned});
     list.push_back({{7, 33}, {}, kPadded});
     list.push_back({.shape = {5, 64}});
     list.push_back({.shape = {5, 64}, .in = {.offset = 0, .row_padding = 64}, .in_place = true});
+  } else {
+    for (const int64_t count : {0, 1, 7}) list.push_back({{count, 33}, kMisaligned, kMisaligned});
+    list.push_back({.shape = {5, 64}, .in_place = true});
   }
   list.push_back({.shape = {64}, .without_optional = true});
   list.push_back({.shape = real, .real = true});
-  return list;
+  for (Lie& lie : list) lie.rows = rows;
+  return in_types(list);
 }
 
 Tensor make_input(Inputs& inputs, const char* name, const Lie& lie, DType type, double scale) {
@@ -48,12 +57,12 @@ Tensor make_input(Inputs& inputs, const char* name, const Lie& lie, DType type, 
 }
 
 template <class Args>
-Args make_args(Inputs& inputs, const Row<Args>& row, const Lie& lie, DType type) {
+Args make_args(Inputs& inputs, const Row<Args>& row, const Lie& lie) {
   constexpr auto& elements = Args::kElements;
   Args args = row.args;
   for (size_t k = 0; k < elements.list.size(); ++k) {
     const Element<Args>& e = elements.list[k];
-    const DType own = e.is_wide ? accumulator(type) : type;
+    const DType own = e.is_wide ? accumulator(lie.type) : lie.type;
     if (e.is_optional && lie.without_optional) continue;
     args.*e.tensor = k < elements.inputs() ? make_input(inputs, e.name, lie, own, row.scales[k])
                      : lie.in_place && e.may_be != nullptr
@@ -66,33 +75,16 @@ Args make_args(Inputs& inputs, const Row<Args>& row, const Lie& lie, DType type)
 template <class Args>
 void add(std::vector<Case>& cases, void (*Table::*kernel)(const Args&, Stream&),
          const Row<Args>& row) {
-  constexpr auto& elements = Args::kElements;
-  const bool rows = elements.layout == ElementLayout::rows;
   bool has_optional = false, has_in_place = false;
-  for (const Element<Args>& e : elements.list) {
+  for (const Element<Args>& e : Args::kElements.list) {
     has_optional |= e.is_optional;
     has_in_place |= e.may_be != nullptr;
   }
-  for (const DType type : kFloats) {
-    for (const Lie& lie : lies_of(elements.layout, row.real)) {
-      if ((lie.in_place && !has_in_place) || (lie.without_optional && !has_optional)) continue;
-      if (lie.real && !trained(type)) continue;
-      cases.push_back({.kernel = elements.kernel,
-                       .name = fmt::format("{} {}{}{}{}", lie.shape.str(), describe(type, lie.in),
-                                           rows ? " to " + describe(type, lie.out) : "",
-                                           lie.in_place ? " in place" : "",
-                                           lie.without_optional ? " without an output" : ""),
-                       .dtype = type,
-                       .tolerance = tolerance(type, row.roundings),
-                       .real = lie.real,
-                       .make = [=](Runtime& runtime) {
-                         Inputs inputs(runtime);
-                         const Args args = make_args(inputs, row, lie, type);
-                         return inputs.call([args, kernel](Stream& stream, const Table& table) {
-                           (table.*kernel)(args, stream);
-                         });
-                       }});
-    }
+  for (const Lie& lie : lies_of(Args::kElements.layout == ElementLayout::rows, row.real)) {
+    if ((lie.in_place && !has_in_place) || (lie.without_optional && !has_optional)) continue;
+    cases.push_back(
+        case_of(kernel, lie, tolerance(lie.type, row.roundings),
+                [row](Inputs& inputs, const Lie& l) { return make_args(inputs, row, l); }));
   }
 }
 

@@ -106,10 +106,7 @@ Case sum_of_squares_case(int64_t n, DType type, Layout layout, bool real) {
   });
 }
 
-const std::vector<Shape>& small_shapes() {
-  static const std::vector<Shape> shapes = {{1}, {2, 1}, {7, 33}, {0, 5}, {3, 40, 17}};
-  return shapes;
-}
+const Shape kSmallShapes[] = {{1}, {2, 1}, {7, 33}, {0, 5}, {3, 40, 17}};
 
 void add_add_cases(std::vector<Case>& cases) {
   for (const DType a : kFloats) {
@@ -119,7 +116,7 @@ void add_add_cases(std::vector<Case>& cases) {
         cases.push_back(add_case({7, 33}, a, b, out, kMisaligned, false, false, true));
       }
     }
-    for (const Shape& shape : small_shapes())
+    for (const Shape& shape : kSmallShapes)
       cases.push_back(add_case(shape, a, a, a, {}, false, false));
     cases.push_back(add_case({7, 33}, a, DType::f32, a, {}, true, false));
     cases.push_back(add_case({5, 40}, a, a, a, {}, true, false, true));
@@ -139,7 +136,7 @@ void add_copy_cases(std::vector<Case>& cases) {
       cases.push_back(copy_case({70, 3, 75}, from, to, kMisaligned, true, false));
       cases.push_back(copy_case({9, 64}, from, to, kAlignedRows, false, false));
     }
-    for (const Shape& shape : small_shapes())
+    for (const Shape& shape : kSmallShapes)
       cases.push_back(copy_case(shape, from, from, {}, false, false));
   }
   for (const DType type : {DType::i64, DType::i32, DType::i16, DType::i8, DType::u16, DType::u8}) {
@@ -192,7 +189,7 @@ void add_elementwise_cases(std::vector<Case>& cases) {
   add_copy_cases(cases);
   for (const DType type : {DType::f64, DType::f32, DType::bf16, DType::f16, DType::i64, DType::i32,
                            DType::i16, DType::u8}) {
-    for (const Shape& shape : small_shapes())
+    for (const Shape& shape : kSmallShapes)
       cases.push_back(fill_case(shape, type, 3, kMisaligned, false));
   }
   cases.push_back(fill_case({7, 33}, DType::f64, 0.1, {}, false));

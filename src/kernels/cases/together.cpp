@@ -24,39 +24,30 @@ std::vector<Listed> listed() {
   return all;
 }
 
-// Creates the tensors of one call.
-class Maker {
- public:
-  Maker(Inputs& inputs, DType type) : inputs_(inputs), type_(type) {}
+// Makes the tensors of one call.
+struct Maker {
+  Inputs& inputs;
+  DType type;
+  Listed listed = {};
+  int number = -1;
 
-  void next(const Listed& listed) { listed_ = listed, ++number_; }
-  int number() const { return number_; }
-  std::string name(std::string_view of) const { return fmt::format("{}.{}", of, number_); }
-  Tensor normal(std::string_view of, DType type, double scale) {
-    return inputs_.normal(name(of), listed_.shape, type, scale, listed_.layout);
+  std::string name(std::string_view of) const { return fmt::format("{}.{}", of, number); }
+  Tensor normal(std::string_view of, DType of_type, double scale) {
+    return inputs.normal(name(of), listed.shape, of_type, scale, listed.layout);
   }
-  Tensor updated(std::string_view of, DType type, double scale) {
-    return inputs_.updated(name(of), normal(of, type, scale));
+  Tensor updated(std::string_view of, DType of_type, double scale) {
+    return inputs.updated(name(of), normal(of, of_type, scale));
   }
-  Tensor wide(std::string_view of, double scale) { return normal(of, accumulator(type_), scale); }
+  Tensor wide(std::string_view of, double scale) { return normal(of, accumulator(type), scale); }
   MasterWeight parameter() {
-    MasterWeight weight{updated("value", type_, 1), {}};
-    if (type_ == DType::bf16) {
-      weight.remainder = inputs_.updated(
+    MasterWeight weight{updated("value", type, 1), {}};
+    if (type == DType::bf16) {
+      weight.remainder = inputs.updated(
           name("remainder"),
-          inputs_.integers(name("remainder"), listed_.shape, DType::i16, -32768, 32768));
+          inputs.integers(name("remainder"), listed.shape, DType::i16, -32768, 32768));
     }
     return weight;
   }
-  Inputs& inputs() { return inputs_; }
-  const Listed& listed() const { return listed_; }
-  DType type() const { return type_; }
-
- private:
-  Inputs& inputs_;
-  DType type_;
-  Listed listed_;
-  int number_ = -1;
 };
 
 // Scalars of a step. Some tensors have another learning rate, some have no weight decay.
@@ -82,40 +73,39 @@ struct Numbers {
 AdamArgs adam_call(Maker& make, const Numbers& numbers, DType moments) {
   AdamArgs args{.parameter = make.parameter(), .grad = make.wide("grad", 100)};
   args.exp_avg = make.updated("exp_avg", moments, 0.1);
-  args.exp_avg_sq = make.inputs().updated(
-      make.name("exp_avg_sq"), make.inputs().positive(make.name("exp_avg_sq"), make.listed().shape,
-                                                      moments, 0.01, make.listed().layout));
+  args.exp_avg_sq = make.inputs.updated(
+      make.name("exp_avg_sq"), make.inputs.positive(make.name("exp_avg_sq"), make.listed.shape,
+                                                    moments, 0.01, make.listed.layout));
   args.beta2 = 0.95;
-  args.eps = make.number() % 4 == 2 ? 1e-3 : 1e-8;
-  numbers.put(args, make.number());
+  args.eps = make.number % 4 == 2 ? 1e-3 : 1e-8;
+  numbers.put(args, make.number);
   return args;
 }
 
 SgdArgs sgd_call(Maker& make, const Numbers& numbers, double momentum) {
   SgdArgs args{.parameter = make.parameter(), .grad = make.wide("grad", 100), .momentum = momentum};
-  if (momentum != 0) args.buffer = make.updated("buffer", accumulator(make.type()), 1);
-  numbers.put(args, make.number());
+  if (momentum != 0) args.buffer = make.updated("buffer", accumulator(make.type), 1);
+  numbers.put(args, make.number);
   return args;
 }
 
 LionArgs lion_call(Maker& make, const Numbers& numbers) {
   LionArgs args{.parameter = make.parameter(), .grad = make.wide("grad", 100)};
-  args.exp_avg = make.updated("exp_avg", accumulator(make.type()), 1);
-  numbers.put(args, make.number());
+  args.exp_avg = make.updated("exp_avg", accumulator(make.type), 1);
+  numbers.put(args, make.number);
   return args;
 }
 
 CopyArgs copy_call(Maker& make, DType out) {
-  const auto& [shape, layout] = make.listed();
-  return {.x = make.wide("x", 1),
-          .out = make.inputs().output(make.name("out"), shape, out, layout)};
+  const auto& [shape, layout] = make.listed;
+  return {.x = make.wide("x", 1), .out = make.inputs.output(make.name("out"), shape, out, layout)};
 }
 
 SumOfSquaresArgs squares_call(Maker& make) {
-  const Tensor x = make.wide("x", 1).view({make.listed().shape.elements()});
+  const Tensor x = make.wide("x", 1).view({make.listed.shape.elements()});
   return {.x = x,
-          .partial = make.inputs().output(make.name("partial"),
-                                          {ceil_div(x.elements(), kNormBlock)}, DType::f64)};
+          .partial = make.inputs.output(make.name("partial"), {ceil_div(x.elements(), kNormBlock)},
+                                        DType::f64)};
 }
 
 // A Case for a list of calls; `call` creates each.
@@ -129,10 +119,11 @@ Case together_case(std::string kernel, std::string_view what, DType type, double
           .make = [type, call](Runtime& runtime) {
             Inputs inputs(runtime);
             const Numbers numbers(inputs);
-            Maker make(inputs, type);
+            Maker make{inputs, type};
             std::vector<decltype(call(make, numbers))> calls;
             for (const Listed& one : listed()) {
-              make.next(one);
+              make.listed = one;
+              ++make.number;
               calls.push_back(call(make, numbers));
             }
             const std::shared_ptr<Together> all =
