@@ -23,7 +23,7 @@ ArenaEvents ArenaTrace::take() {
 }
 
 ArenaEvents without_kept(const ArenaEvents& events) {
-  std::vector<int64_t> place;  // of each block among those that do not stay; -1: it stays
+  std::vector<int64_t> place;  // index of each block among those that are released; -1: it stays
   for (const int64_t event : events) {
     if (event > 0) place.push_back(-1);
     else if (event < 0) place[place.size() - static_cast<size_t>(-event)] = 0;

@@ -24,11 +24,11 @@ class ArenaTrace final : public ArenaListener {
  public:
   void taken(int64_t offset, int64_t bytes) override;
   void given_back(int64_t offset) override;
-  ArenaEvents take();  // since the last time
+  ArenaEvents take();  // events since the last call
 
  private:
   ArenaEvents events_;
-  std::unordered_map<int64_t, int64_t> open_;  // offset -> blocks taken before that one
+  std::unordered_map<int64_t, int64_t> open_;  // offset -> index of the block
   int64_t taken_ = 0;
 };
 
@@ -52,7 +52,7 @@ std::optional<ArenaEvents> repeated_part(const ArenaEvents& less, const ArenaEve
 // part releases blocks that others allocated.
 std::optional<StepEvents> lengthened(ArenaEvents step, const ArenaEvents& part, int64_t again);
 
-ArenaEvents flattened(const StepEvents& step);  // all of them, one after another
+ArenaEvents flattened(const StepEvents& step);  // all events, concatenated
 
 // A copy of a meta arena on which steps are replayed. Repetitions of a part stop as soon as the
 // blocks lie where they lay after an earlier repetition, so the time does not grow with their
@@ -66,10 +66,10 @@ class ArenaReplay {
 
  private:
   struct Block {
-    int64_t offset = 0, bytes = 0;  // 0: given back
+    int64_t offset = 0, bytes = 0;  // bytes 0: released
     bool operator==(const Block&) const = default;
   };
-  using Blocks = std::vector<Block>;  // in the order in which they were taken
+  using Blocks = std::vector<Block>;  // in the order of allocation
   void play(std::span<const int64_t> events, Blocks& blocks);
   void repeat(std::span<const int64_t> part, int64_t again, size_t reach, Blocks& blocks);
 

@@ -11,7 +11,7 @@ namespace {
 
 constexpr double kProducts = 740e12, kSmallProducts = 715e12, kSingleProducts = 50e12,
                  kBandwidth = 4.2e12;
-constexpr int64_t kLargeProduct = 4096;  // each of its sizes
+constexpr int64_t kLargeProduct = 4096;  // each dimension of it
 
 // FLOP/s of causal attention in cuDNN 9.19 with heads of 128, from this length on.
 struct AttentionRate {
@@ -23,7 +23,7 @@ constexpr std::array<AttentionRate, 5> kAttention = {{{0, 484e12, 370e12},
                                                       {8192, 644e12, 541e12},
                                                       {16384, 673e12, 579e12},
                                                       {32768, 688e12, 581e12}}};
-constexpr AttentionRate kSmallHeads = {0, 400e12, 330e12};  // of 64 or less
+constexpr AttentionRate kSmallHeads = {0, 400e12, 330e12};  // head width up to 64
 
 enum class Part {
   linears,
@@ -90,7 +90,7 @@ bool is_half(DType type) { return type == DType::bf16 || type == DType::f16; }
 // Sizes of a product: out [m,n] over k.
 struct Sizes {
   int64_t m, n, k;
-  bool gradient;  // a transposed: of a weight
+  bool gradient;  // a is transposed: gradient of a weight
 };
 Sizes sizes_of(const WorkItem& item) {
   const OperandForm &a = item.operand("a"), &out = item.operand("out");

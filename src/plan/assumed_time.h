@@ -11,11 +11,11 @@ namespace megatron::plan {
 
 // Facts about the run that a step's kernels do not show.
 struct AssumedRun {
-  int64_t micro_batches = 1;  // of the step, of this rank
+  int64_t micro_batches = 1;  // of this rank per step
   int64_t vocabulary = 0;
-  int tensor_ranks = 1;  // that divide it
-  int64_t experts = 0;   // of a layer; 0: none
-  double stretch = 1;    // by which a pipeline's idle time lengthens the micro-batches
+  int tensor_ranks = 1;  // that divide the micro-batch
+  int64_t experts = 0;   // experts per layer; 0: none
+  double stretch = 1;    // factor by which a pipeline's idle time lengthens the micro-batches
 };
 
 // Products run at 740 TFLOP/s, smaller ones and those of experts at 715, those of routers, in fp32,

@@ -25,7 +25,7 @@ class CallClock {
 
  private:
   Stream& stream_;
-  std::unique_ptr<DeviceTimer> timer_;  // of a GPU
+  std::unique_ptr<DeviceTimer> timer_;  // null except on a GPU
 };
 
 }  // namespace megatron::plan

@@ -44,7 +44,7 @@ StepWork filled(StepWork work, const ExpertFill& fill) {
     if (room <= fill.rows) continue;
     const double share = static_cast<double>(fill.rows) / static_cast<double>(room);
     item.cost.flops *= share;
-    for (const char* name : {"a", "dy", "x"})  // `out` is written as a whole
+    for (const char* name : {"a", "dy", "x"})  // `out` is always written completely
       if (const OperandForm* rows = item.find(name))
         item.cost.bytes -= (1 - share) * static_cast<double>(rows->bytes());
   }

@@ -19,9 +19,9 @@ int64_t rows_at(const ExpertRows& rows, double load);
 
 // Fill of a call's buffer of rows.
 struct ExpertFill {
-  int64_t rows = 0;  // that are an expert's; 0: all
+  int64_t rows = 0;  // rows that belong to an expert; 0: all
   double fullest =
-      1;  // the first expert's over the mean of the call's; the others have as many each
+      1;  // load of the first expert relative to the call's mean; the others share the rest evenly
 };
 ExpertFill fill_at(const ExpertRows& rows, double load);
 

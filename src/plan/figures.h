@@ -15,12 +15,12 @@ std::string flops_text(double flops);      // "817 GFLOP"
 std::string seconds_text(double seconds);  // "84 ms", "2.31 s", "3m05s", "2h07m", "18d09h"
 std::string amount_text(int64_t count, const std::string& one,
                         const std::string& plural = "s");  // "1 rank", "2 ranks"
-std::string share_text(double share);  // "4.2%"; "<0.1%" for less that is not 0; "114 x"
+std::string share_text(double share);  // "4.2%"; "<0.1%" for smaller positive shares; "114 x"
 std::string text_or_unknown(const std::optional<double>& seconds);
 
 // Columns of UTF-8 text whose letters are one column wide.
 size_t columns(const std::string& text);
-std::string left(const std::string& text, size_t width);   // padded behind; never cut
-std::string right(const std::string& text, size_t width);  // padded before
+std::string left(const std::string& text, size_t width);   // pads on the right; never truncates
+std::string right(const std::string& text, size_t width);  // pads on the left
 
 }  // namespace megatron::plan

@@ -12,7 +12,7 @@ class Grid {
  public:
   explicit Grid(std::vector<std::string> head) { add(std::move(head)); }
   void add(std::vector<std::string> row) { rows_.push_back(std::move(row)); }
-  std::string text() const;  // a line feed behind each row, no space before it
+  std::string text() const;  // each row ends with a line feed and has no trailing spaces
 
  private:
   std::vector<std::vector<std::string>> rows_;

@@ -41,7 +41,7 @@ Build build_of(std::string program) {
     if (program.empty()) program = program_path();
     if (::stat(program.c_str(), &file) == 0)
       build.text += fmt::format(" {} {}", file.st_size, file.st_mtime);
-  } catch (const Error&) {  // no /proc
+  } catch (const Error&) {  // there is no /proc
   }
   build.program = program.substr(program.rfind('/') + 1);
   return build;

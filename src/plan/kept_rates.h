@@ -13,11 +13,12 @@ namespace megatron::plan {
 
 struct Rate {
   double value = 0;   // FLOP/s, or bytes/s
-  double spread = 0;  // of its samples: (largest - smallest) / largest
+  double spread = 0;  // between its samples: (largest - smallest) / largest
   // Share of processor time that this process had during the measurement; 1 on a GPU.
   double share = 1;
-  std::string kept_since;  // "2026-11-23 04:24 UTC", of an earlier run; empty: measured now
-  std::string not_kept;    // why one that was measured now is not kept; empty: it is
+  // "2026-11-23 04:24 UTC", when an earlier run measured it; empty: measured now
+  std::string kept_since;
+  std::string not_kept;  // why a rate measured now is not stored; empty: it is
 
   // Formats "kept from 2026-11-23 04:24 UTC (--measure-peak measures it again)", or "measured now,
   // ...".
@@ -27,7 +28,7 @@ struct Rate {
 struct RateKeeping {
   // Directory of the files, created on first write. Empty: nothing is read or kept.
   std::string folder;
-  bool renew = false;  // measure, whatever is kept
+  bool renew = false;  // measure even if rates are stored
   // Text of not_kept if there is no folder.
   std::string no_folder = "no folder was given for it";
 };

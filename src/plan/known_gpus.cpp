@@ -20,7 +20,7 @@ constexpr std::array kSheets = {
 }  // namespace
 
 std::optional<DataSheet> data_sheet(std::string_view device) {
-  if (device.find("MIG ") != std::string_view::npos) return std::nullopt;  // a part of one
+  if (device.find("MIG ") != std::string_view::npos) return std::nullopt;  // only part of a GPU
   for (const DataSheet& sheet : kSheets) {
     const size_t at = device.find(sheet.name);
     if (at == std::string_view::npos) continue;

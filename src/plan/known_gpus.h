@@ -8,8 +8,8 @@
 namespace megatron::plan {
 
 struct DataSheet {
-  std::string_view name;        // what a device's name contains
-  double half_peak = 0;         // FLOP/s of dense bf16 and fp16 products with sums in fp32
+  std::string_view name;        // substring of a device's name
+  double half_peak = 0;         // FLOP/s of dense bf16 and fp16 products with fp32 sums
   double memory_bandwidth = 0;  // bytes/s
 };
 
@@ -22,8 +22,8 @@ inline constexpr int64_t kPlannedGpuMemory = int64_t{139} << 30;
 
 struct PlannedGpu {
   std::string_view name;
-  int64_t memory = 0;      // bytes that a process can have
-  bool of_recipe = false;  // true if a recipe names it; otherwise it is kPlannedGpu
+  int64_t memory = 0;      // bytes that a process can use
+  bool of_recipe = false;  // whether a recipe names it; otherwise it is kPlannedGpu
 };
 // Returns the GPU in the name of a recipe, such as "8xh100" in llama3_8b_8xh100, or else
 // kPlannedGpu.

@@ -14,8 +14,9 @@
 namespace megatron::plan {
 namespace {
 
-constexpr double kWindow = 0.05;  // seconds of products in a row that count as sustained, at most
-constexpr int64_t kCopied = int64_t{256} << 20;  // on a host
+// Seconds of consecutive products that count as sustained, at most.
+constexpr double kWindow = 0.05;
+constexpr int64_t kCopied = int64_t{256} << 20;  // bytes on a host
 
 double spread_of(const std::vector<double>& samples) {
   if (samples.empty()) return 0;
@@ -111,7 +112,7 @@ std::vector<PeakShape> cubes(Runtime& runtime, DType type) {
   for (int64_t n = kSmallest; n <= kLargest; n *= 2) {
     shapes.push_back({n, n, n});
     PeakProduct product(runtime, type, shapes.back(), true);
-    product.run();  // the plan of a shape is made once
+    product.run();  // creates the shape's plan first
     if (product.one_seconds() >= kEnough) break;
   }
   constexpr size_t kMeasured = 2;

@@ -19,7 +19,7 @@ inline constexpr double kNoisySpread = 0.15;
 
 struct PeakShape {
   int64_t m, n, k;
-  double rate = 0;  // FLOP/s, the best sustained in this sampling
+  double rate = 0;  // FLOP/s: the best rate sustained in this sampling
 };
 
 // Samples products of large shapes, in the form of a forward and of an input's gradient, for about
@@ -65,14 +65,14 @@ class PeakMeter {
 class BandwidthMeter {
  public:
   explicit BandwidthMeter(Runtime& runtime);
-  double sample(int rounds = 3);  // gives what it found
+  double sample(int rounds = 3);  // returns what it measured
   double best() const;            // bytes/s
   double spread() const;
 
   // Bytes per second while all threads read one of the tensors and write nothing; only on a host.
   // Less than a copy moves if reading and writing have separate paths to memory.
   double sample_reading(int rounds = 3);
-  double best_reading() const;  // 0 where there is no sample
+  double best_reading() const;  // 0 if there is no sample
 
  private:
   void make(int64_t bytes);
@@ -83,7 +83,7 @@ class BandwidthMeter {
   CallClock clock_;
   Tensor from_, to_;
   std::vector<double> samples_, reading_;
-  std::atomic<uint64_t> read_{0};  // what was read, so that it is
+  std::atomic<uint64_t> read_{0};  // result of reads, which keeps them from being optimised away
 };
 
 }  // namespace megatron::plan

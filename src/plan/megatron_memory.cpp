@@ -12,7 +12,7 @@ double number(int64_t value) { return static_cast<double>(value); }
 
 // Weights of a part of the model, by how ranks share them.
 struct Weights {
-  int64_t shared_out = 0;  // a part on each tensor-parallel rank
+  int64_t shared_out = 0;  // divided over the tensor-parallel ranks
   int64_t replicated = 0;
   int64_t experts = 0, active_experts = 0;
   int64_t sum() const { return shared_out + replicated + experts; }
@@ -53,7 +53,7 @@ Weights layer_weights(const MegatronShape& s, bool has_experts) {
 
 struct ModelWeights {
   Weights block, prediction;
-  int64_t table = 0;  // of the embedding, and of the output
+  int64_t table = 0;  // parameters of the embedding, and of the output layer
 };
 
 ModelWeights model_weights(const MegatronShape& s) {

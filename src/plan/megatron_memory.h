@@ -34,9 +34,9 @@ struct MegatronLayout {
 
 // Number of parameters by Megatron-LM's count.
 struct MegatronParameters {
-  int64_t block = 0, active_block = 0;  // active: with the experts that a token meets
+  int64_t block = 0, active_block = 0;  // active: including only the experts that a token uses
   int64_t prediction = 0, embedding = 0;
-  double most_loaded = 0, other = 0;  // of a shard
+  double most_loaded = 0, other = 0;  // parameters per shard
   int64_t total() const { return block + prediction + embedding; }
   int64_t active() const { return active_block + prediction + embedding; }
 };
@@ -45,8 +45,9 @@ struct MegatronMemory {
   MegatronParameters parameters;
   double weights_and_optimizer = 0;
   double activations_sequence_parallel = 0, activations = 0;
-  double layer_sequence_parallel = 0, layer = 0;  // of a layer and micro-batch
-  double in_flight = 0;  // micro-batches whose activations are held, over the number of stages
+  double layer_sequence_parallel = 0, layer = 0;  // per layer and micro-batch
+  // Micro-batches whose activations are held, relative to the number of stages.
+  double in_flight = 0;
 };
 
 // Throws Error for experts without --moe-ffn-hidden-size, which Megatron-LM cannot count either.

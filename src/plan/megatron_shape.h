@@ -16,7 +16,7 @@ namespace megatron::plan {
 // layer.
 struct LayerFrequency {
   int64_t every = 1;
-  std::vector<int64_t> layers;  // not empty: instead of `every`
+  std::vector<int64_t> layers;  // if not empty, used instead of `every`
 };
 
 enum class LinearAttention { none, gated_delta_net, gated_delta_net2 };

@@ -26,7 +26,7 @@ struct KernelWork {
   std::string kernel;
   DType type = DType::f32;  // of its first floating operand
   int64_t calls = 0;
-  kernels::Cost cost;             // of all calls
+  kernels::Cost cost;             // over all calls
   std::optional<double> seconds;  // estimated
 };
 
@@ -35,18 +35,18 @@ struct TrafficWork {
   std::string collective, call;
   int ranks = 1;
   int64_t calls = 0;
-  double bytes = 0, sent = 0;  // comm/traffic.h
+  double bytes = 0, sent = 0;  // see comm/traffic.h
 };
 
 struct FlopCount {
   std::string formula;  // plan/flops.h
-  double flops = 0;     // of a step: all ranks, forward and backward
+  double flops = 0;     // per step: all ranks, forward and backward
 };
 
 // Bytes that one rank holds.
 struct MemoryUse {
   std::array<int64_t, kMemoryClasses> arenas{};  // high-water marks, by MemoryClass
-  int64_t host = 0;  // batches read ahead, snapshots, buffers of threads
+  int64_t host = 0;  // prefetched batches, snapshots, buffers of threads
   int64_t arena_bytes() const {
     int64_t sum = 0;
     for (const int64_t bytes : arenas) sum += bytes;
@@ -62,11 +62,11 @@ struct MegatronEstimate {
 // The GPU that ranks of a CUDA run compute on.
 struct GpuMemory {
   std::string name;         // "NVIDIA H200"
-  int64_t bytes = 0;        // memory that it has
-  int ranks = 1;            // most ranks of this machine that share one
+  int64_t bytes = 0;        // its memory
+  int ranks = 1;            // most ranks of this machine that share one GPU
   int processes = 1;        // number of processes that these ranks belong to
-  std::string assumed;      // "" for a GPU of this machine; else the reason for another one
-  bool known_rates = true;  // true if rates of it are known (plan/assumed_time.h)
+  std::string assumed;      // "" for a GPU of this machine; else why another one is assumed
+  bool known_rates = true;  // whether its rates are known (plan/assumed_time.h)
   // Allowance for the driver's context and the libraries' code in each process, and for memory that
   // arenas map ahead of use.
   static constexpr int64_t kOverhead = int64_t{1} << 30;
@@ -81,29 +81,30 @@ struct AssumedItem {
 };
 // Time of the rank with the most compute, without communication (plan/assumed_time.h).
 struct AssumedTime {
-  std::vector<AssumedItem> items;  // of a micro-batch
-  AssumedItem optimizer;           // of a step
+  std::vector<AssumedItem> items;  // per micro-batch
+  AssumedItem optimizer;           // per step
   double micro_batch_seconds = 0, step_seconds = 0;
 };
 
 // Number of rows of a rank's experts in a layer, for a micro-batch (plan/expert_rows.h).
 struct ExpertRows {
   enum class Bound { any_load, expert_capacity, rank_capacity };
-  Bound bound = Bound::any_load;  // what gives the buffers their size
-  double factor = 0;              // of a capacity
+  Bound bound = Bound::any_load;  // what determines the size of the buffers
+  double factor = 0;              // capacity factor
   int64_t room = 0;               // rows of the buffers
-  double even = 0;                // rows of an even load
-  double most = 1;       // load of the fullest rank (not divided: expert) over the mean, at most
-  bool divided = false;  // a rank holds some of the experts; else all
+  double even = 0;                // rows with an even load
+  // Upper bound of the load of the fullest rank (not divided: expert) relative to the mean.
+  double most = 1;
+  bool divided = false;  // each rank has some of the experts; else all
   bool padded = false;   // every row of the buffers is computed
-  bool fixed = false;    // buffers take their memory whatever is in them
+  bool fixed = false;    // buffers use their full memory regardless of their contents
 };
 // The run if the fullest rank has `load` times the mean load. If experts are not divided, it is the
 // fullest expert.
 struct ExpertLoad {
   double load = 1;
-  int64_t rows = 0;   // rows of the fullest rank's experts in a layer
-  int64_t bytes = 0;  // memory of a rank of the stage that takes the most
+  int64_t rows = 0;   // rows of the fullest rank's experts per layer
+  int64_t bytes = 0;  // memory of a rank in the most loaded stage
   // Seconds of a step, estimated for this machine or assumed for a GPU.
   std::optional<double> seconds;
 };
@@ -112,44 +113,44 @@ struct ExpertLoad {
 // the ranks of a stage.
 struct PlanAxes {
   int64_t tensor = 1, pipeline = 1, data = 1;
-  int64_t expert = 1, expert_tensor = 1;  // 0: a model without experts
+  int64_t expert = 1, expert_tensor = 1;  // 0 for a model without experts
 };
 
 struct Plan {
   std::string model;   // "124M parameters, 12 layers, hidden 768, vocabulary 50257"
   std::string device;  // "cpu"
   DType type = DType::f32;
-  int ranks = 1, ranks_here = 1, threads = 1;  // of the run; on this machine; of a rank
+  int ranks = 1, ranks_here = 1, threads = 1;  // total; on this machine; per rank
   PlanAxes axes;
   int64_t sequences = 0, length = 0;  // sequences of a global batch, and their length in tokens
   int64_t micro_batches = 0, micro_batch_size = 0;
   int64_t iterations = 0;
   std::vector<ParameterCount> parameters;
   std::vector<FlopCount> flops;   // formula "model" first
-  MemoryUse memory;               // of rank 0
-  std::vector<MemoryUse> stages;  // of a rank of each pipeline stage
+  MemoryUse memory;               // memory of rank 0
+  std::vector<MemoryUse> stages;  // of one rank of each pipeline stage
   // `stages` at the worst load of experts, if the other figures have a different load; otherwise
   // empty.
   std::vector<MemoryUse> worst_stages;
-  bool exact = true;    // false if the figures may be some per cent off
+  bool exact = true;    // false if the figures may be off by a few per cent
   int64_t program = 0;  // bytes of a process besides its ranks
-  int64_t machine = 0;  // bytes of memory for this process; 0: not known
+  int64_t machine = 0;  // bytes of memory for this process; 0: unknown
   // File of the limit in `machine`; "": the limit is the machine's whole memory.
   std::string cgroup;
   std::optional<GpuMemory> gpu;  // for a CUDA run; all arenas except `offload` lie there
   std::vector<KernelWork> kernels;
   std::vector<TrafficWork> traffic;
   std::optional<double> step_seconds;  // estimated for this machine
-  std::optional<AssumedTime> assumed;  // where there is no GPU to measure
-  double peak = 0;                     // FLOP/s of matrix products of all ranks; 0: not measured
+  std::optional<AssumedTime> assumed;  // set if there is no GPU to measure
+  double peak = 0;                     // FLOP/s of matrix products over all ranks; 0: not measured
   std::string peak_origin;             // "kept from 2026-11-23 04:24 UTC ...", "measured now ..."
   std::optional<MegatronEstimate> megatron;
   std::optional<ExpertRows> experts;  // set for a model with experts
   std::vector<ExpertLoad>
       // The load of the other figures, and the worst; empty if the figures have full buffers.
       loads;
-  std::vector<SettingNote> derived;      // settings that nobody gave, or that are run otherwise
-  std::vector<std::string> suggestions;  // flags with which a run would fit that does not
+  std::vector<SettingNote> derived;  // settings that were derived, or changed from what was given
+  std::vector<std::string> suggestions;  // flags with which a run that does not fit would fit
 
   int64_t parameter_count() const;
   // Bytes at the worst load of experts. rank_bytes(): a rank of the stage that takes the most.

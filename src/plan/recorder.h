@@ -20,11 +20,11 @@ struct OperandForm {
   Shape shape;
   std::array<int64_t, kMaxRank> strides{};
   DType type = DType::f32;
-  int storage = 0;     // operands of a call with the same number share memory
-  int64_t offset = 0;  // bytes behind the first byte that the call's operands use of that memory
+  int storage = 0;     // operands of a call with equal numbers share memory
+  int64_t offset = 0;  // bytes from the first byte of that memory that the call uses
 
   int64_t bytes() const { return shape.elements() * size_of(type); }
-  int64_t end() const;  // bytes from `offset`'s origin to behind the last element
+  int64_t end() const;  // bytes from the same origin to the end of the last element
   bool operator==(const OperandForm&) const = default;
 };
 
@@ -32,13 +32,13 @@ struct OperandForm {
 // of memory.
 struct WorkItem {
   std::string_view kernel;
-  int form = 0;        // kernels::form_of() the arguments
-  kernels::Cost cost;  // of one call
+  int form = 0;        // kernels::form_of() of the arguments
+  kernels::Cost cost;  // per call
   std::vector<OperandForm> operands;
   kernels::Call::Again again;
   int64_t calls = 0;
 
-  const OperandForm* find(std::string_view name) const;  // null: the calls have none
+  const OperandForm* find(std::string_view name) const;  // null if the calls have none
   const OperandForm& operand(std::string_view name) const;
 };
 
@@ -50,7 +50,7 @@ struct CollectiveItem {
 };
 
 struct StepWork {
-  std::vector<WorkItem> kernels;  // in the order of their first calls
+  std::vector<WorkItem> kernels;  // in the order of first calls
   std::vector<CollectiveItem> collectives;
 };
 
@@ -76,7 +76,7 @@ class Recorder final : public kernels::Observer, public comm::TrafficListener {
  private:
   StepWork work_;
   std::unordered_map<std::string, size_t> kernels_, collectives_;
-  std::string key_;  // keeps its memory
+  std::string key_;  // reused to avoid allocation
 };
 
 }  // namespace megatron::plan

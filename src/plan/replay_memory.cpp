@@ -11,7 +11,7 @@ namespace megatron::plan {
 namespace {
 
 constexpr int64_t kAlignment = 4096;
-constexpr int64_t kPattern = int64_t{1} << 20;  // bytes of numbers that a pool repeats
+constexpr int64_t kPattern = int64_t{1} << 20;  // bytes of random data that a pool repeats
 
 // In +-[0.01, 0.05], so that products and sums are not denormal.
 float small_number(uint64_t index) {

@@ -28,7 +28,8 @@ class ReplayMemory {
     Tensor memory;
     int64_t next = 0;  // bytes
   };
-  void reserve(DType type, bool written, int64_t bytes);  // so many lie ahead, one after another
+  // Reserves room for consecutive operands of `bytes` in total.
+  void reserve(DType type, bool written, int64_t bytes);
   Tensor take(DType type, bool written, int64_t bytes);
   static void fill(const Tensor& pool);
   Tensor small(const OperandForm& form, const WorkItem& item);

@@ -11,7 +11,7 @@
 namespace megatron::plan {
 namespace {
 
-constexpr double kWorthNaming = 0.1;  // of what a rank needs
+constexpr double kWorthNaming = 0.1;  // fraction of what a rank needs
 
 struct Part {
   std::string name;
@@ -69,7 +69,7 @@ std::string expert_rows_text(const Plan& plan) {
 
 std::vector<Part> parts_of(const Plan& plan, const MemoryUse& use) {
   std::vector<Part> parts;
-  const bool device = !plan.gpu || !plan.fits_gpu();  // where the arenas lie is short
+  const bool device = !plan.gpu || !plan.fits_gpu();  // the memory of the arenas is short
   if (device) {
     using enum MemoryClass;
     parts = state_parts(plan, of(use, {parameters, gradients, optimizer}));

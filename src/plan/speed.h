@@ -7,11 +7,11 @@
 
 namespace megatron::plan {
 
-struct Speed {  // each only where what it follows from is known
+struct Speed {  // a figure is only set if its inputs are known
   std::optional<double> tokens_per_second;
-  std::optional<double> flops_per_second;  // of formula "model"
+  std::optional<double> flops_per_second;  // by formula "model"
   std::optional<double> peak_share;
-  std::optional<double> run_seconds;  // of all iterations
+  std::optional<double> run_seconds;  // for all iterations
 };
 
 Speed speed_of(const Plan& plan);

@@ -14,9 +14,10 @@
 namespace megatron::plan {
 namespace {
 
-constexpr int64_t kColdest = int64_t{96}
-                             << 20;  // bytes between two uses of one: above a last-level cache
-constexpr double kShort = 1e-3;      // seconds; shorter calls are timed several at once
+constexpr int64_t kColdest =
+    int64_t{96}  // Bytes between two uses of an operand: more than a last-level cache.
+    << 20;
+constexpr double kShort = 1e-3;  // seconds; shorter calls are timed in groups
 
 struct Rates {
   double peak, bandwidth;
@@ -124,7 +125,7 @@ class Replay {
     std::vector<std::vector<Tensor>> operands;
     for (int i = 0; i < count; ++i) operands.push_back(memory.operands(item));
     if (is_short)
-      item.again(operands[0], runtime.stream());  // what a thread makes once for a shape
+      item.again(operands[0], runtime.stream());  // creates what a thread caches for a shape
     world.barrier("replay.call");
     const double seconds = clock.seconds([&] {
       for (const auto& tensors : operands) item.again(tensors, runtime.stream());
@@ -154,7 +155,7 @@ class Replay {
   const StepWork& work_;
   const TimedRun& run_;
   double begin_;
-  std::vector<double> expected_;  // seconds of a call, by item
+  std::vector<double> expected_;  // seconds per call, by item
   std::vector<size_t> order_;
   std::vector<std::vector<double>> kernels_, collectives_;  // samples of rank 0
   std::vector<bool> known_collectives_;

@@ -17,19 +17,19 @@ namespace megatron::plan {
 struct TimedRun {
   Device device;
   DType type = DType::f32;
-  int ranks = 1;            // side by side in this process, as they will be in a run
-  int threads = 1;          // of a rank
-  double host_seconds = 0;  // of a step, besides its kernels: ops, tape, memory
-  int64_t touched = 0;      // bytes that a step uses: caches are no colder than that
-  RateKeeping rates;        // of peak and bandwidth
-  ExpertFill experts;       // of the buffers that experts have
+  int ranks = 1;            // concurrent ranks in this process, as in a run
+  int threads = 1;          // per rank
+  double host_seconds = 0;  // per step, outside of kernels: ops, tape, memory
+  int64_t touched = 0;      // bytes that a step uses, a bound on how cold caches are
+  RateKeeping rates;        // for peak and bandwidth
+  ExpertFill experts;       // fill of the experts' buffers
   // If not null, calls that it has are not made again, and newly measured calls are added to it.
   MeasuredCalls* measured = nullptr;
 };
 
 struct StepTime {
-  double seconds = 0;           // of a step
-  std::vector<double> kernels;  // of one call, by item of the StepWork
+  double seconds = 0;           // per step
+  std::vector<double> kernels;  // per call, by item of the StepWork
   std::vector<double> collectives;
   Rate peak, bandwidth;  // FLOP/s and bytes/s of all ranks together
 };

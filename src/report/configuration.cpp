@@ -12,7 +12,7 @@
 namespace megatron::report {
 namespace {
 
-using Values = std::vector<std::pair<std::string, std::string>>;  // in the order of the log
+using Values = std::vector<std::pair<std::string, std::string>>;  // in log order
 
 constexpr size_t kShownSessions = 200, kLongestValue = 4000, kMaxValues = 2000;
 

@@ -22,15 +22,14 @@ class Curve {
  public:
   Curve(size_t columns, std::vector<size_t> watched, size_t limit);
 
-  void add(
-      std::span<const double> row);  // NaN: no such number; throws on another number of columns
+  void add(std::span<const double> row);  // NaN: missing; throws if the number of columns changes
 
-  int64_t seen() const { return seen_; }           // rows added
-  bool thinned() const { return width_ > 1; }      // some are left out
-  std::vector<double> column(size_t index) const;  // of the rows that are kept, in order
-  std::vector<double> means(size_t index) const;   // of each bucket; NaN where it has no number
-  double last(size_t index) const;                 // of the last row; NaN: there is no row
-  double last_finite(size_t index) const;          // the last number there is, or NaN
+  int64_t seen() const { return seen_; }           // rows added so far
+  bool thinned() const { return width_ > 1; }      // whether rows were dropped
+  std::vector<double> column(size_t index) const;  // of the rows kept, in order
+  std::vector<double> means(size_t index) const;   // of each bucket; NaN if it has no number
+  double last(size_t index) const;                 // of the last row; NaN if there is none
+  double last_finite(size_t index) const;          // last number that is not NaN, or NaN
 
  private:
   struct Row {

@@ -72,7 +72,7 @@ class Lines {
     number_ += 1;
     return true;
   }
-  bool whole() const { return whole_; }  // it ends in a line feed
+  bool whole() const { return whole_; }  // whether it ends with a line feed
   bool last() const { return unread_ == 0 && begin_ == buffer_.size(); }
   int64_t number() const { return number_; }
 
@@ -296,7 +296,7 @@ class HistoryReader {
     history_.elapsed = elapsed_;
     try {
       if (!by_layer_.empty()) history_.layer_metrics = Json::parse(by_layer_)["layer_metrics"];
-    } catch (const Error&) {  // such as a key that comes twice
+    } catch (const Error&) {  // such as a duplicate key
     }
     history_.median_tokens_per_second = median(tokens_per_second_);
     history_.median_flops_per_second = median(flops_per_second_);
@@ -317,7 +317,7 @@ class HistoryReader {
   LogLineParser parser_;
   std::vector<double> limits_;
   int64_t records_ = 0;
-  std::string by_layer_;  // the last step's line with "layer_metrics"
+  std::string by_layer_;  // last step's line with "layer_metrics"
   double elapsed_ = 0, session_elapsed_ = 0, session_time_ = kNone;
   std::vector<float> tokens_per_second_, flops_per_second_, peak_shares_;  // of every step
 };

@@ -44,7 +44,7 @@ enum ValidationColumn : size_t { kValidationIteration, kValidationElapsed, kVali
 struct ValidationCurve {
   std::string set;
   Curve curve;
-  double best = 0;  // lowest loss; NaN: none is a number
+  double best = 0;  // lowest loss; NaN: all are NaN
   int64_t best_iteration = 0;
 };
 
@@ -56,13 +56,13 @@ struct Records {
   void add(Json record, size_t limit);
 };
 
-struct Session {  // from a start or restart to the next
+struct Session {  // part of a run from a start or restart to the next
   Json run;       // its "run" record
   int64_t iteration = 0;
-  double time = 0;     // when it began, seconds since 1970
-  double elapsed = 0;  // of the run, before it
+  double time = 0;     // start in seconds since 1970
+  double elapsed = 0;  // seconds of the run before it
   std::optional<Json> end;
-  bool trained = false;  // true if it has a record of a step
+  bool trained = false;  // whether it has a record of a step
 };
 
 struct RunHistory {
@@ -72,20 +72,20 @@ struct RunHistory {
   // "layer_metrics" of the last step that has them, and its iteration; null: no step has them.
   Json layer_metrics;
   int64_t layer_metrics_iteration = 0;
-  std::vector<ValidationCurve> validations;  // one a set
+  std::vector<ValidationCurve> validations;  // one per set
   Records samples, saves, notes;
   double first_time = 0, last_time = 0, elapsed = 0;  // last_time: of the last record
   int64_t last_iteration = 0;
-  double median_tokens_per_second = 0, median_peak_share = 0;  // NaN: not known
+  double median_tokens_per_second = 0, median_peak_share = 0;  // NaN: unknown
   double median_flops_per_second = 0;
   // Tokens trained on / elapsed, including evaluation, saves, logging and repeated work; NaN:
   // unknown.
   double overall_tokens_per_second = 0;
-  int64_t loss_not_finite = 0;  // steps
-  int64_t replaced = 0;         // records of iterations that a resumed run did again
-  int64_t damaged = 0;          // lines that are no record, but for a last line that is cut short
+  int64_t loss_not_finite = 0;       // number of steps
+  int64_t replaced = 0;              // records of iterations that a resumed run repeated
+  int64_t damaged = 0;               // lines that are not records, except for a truncated last line
   std::vector<std::string> damages;  // the first few: file, line and reason
-  bool cut = false;                  // the last line ends in the middle
+  bool cut = false;                  // the last line is truncated
   int64_t bytes = 0;
 };
 

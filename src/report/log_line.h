@@ -29,7 +29,7 @@ class LogLineParser {
   std::array<double, kStepColumns>& row() { return row_; }
   bool has(std::string_view key) const;
   std::string_view line() const { return line_; }
-  Json record() const;  // all of it
+  Json record() const;  // the whole line
 
  private:
   struct State;

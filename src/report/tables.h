@@ -10,9 +10,9 @@
 namespace megatron::report {
 
 std::string key_figures(const std::vector<RunHistory>& histories);
-std::string memory_by_class(const std::vector<RunHistory>& histories);   // "" when no log has it
-std::string metrics_by_layer(const std::vector<RunHistory>& histories);  // "" when no log has any
-std::string samples(const std::vector<RunHistory>& histories);           // latest first
+std::string memory_by_class(const std::vector<RunHistory>& histories);   // "" if no log has it
+std::string metrics_by_layer(const std::vector<RunHistory>& histories);  // "" if no log has any
+std::string samples(const std::vector<RunHistory>& histories);           // newest first
 std::string saves_and_notes(const std::vector<RunHistory>& histories);
 // Differences between the runs, the flags, the environment, and the commands of each start.
 std::string configuration(const std::vector<RunHistory>& histories);

@@ -13,18 +13,18 @@
 namespace megatron::resume {
 
 enum class Condition {
-  whole,       // as far as was looked
-  model,       // weights without a trainer state: nothing says how they were written
+  whole,       // no damage was found
+  model,       // weights without a trainer state, which would say how they were written
   damaged,     // cannot be opened, or checksums differ
-  unfinished,  // what a save that was cut short left; never loaded
+  unfinished,  // left by an interrupted save; never loaded
 };
 std::string_view name(Condition condition);
 
 struct FoundCheckpoint {
   std::string path;
   Condition condition = Condition::whole;
-  int64_t bytes = 0;                 // of its files
-  std::vector<std::string> reasons;  // of damage
+  int64_t bytes = 0;                 // total size of its files
+  std::vector<std::string> reasons;  // what is damaged
 };
 
 // Called before a checkpoint is read as a model: compares the checksums of all its files except the

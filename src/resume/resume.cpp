@@ -47,7 +47,7 @@ void refuse_newer(const std::string& path) {
   } catch (const Error&) {
     return;
   }
-  CheckpointDirectory directory(path);  // throws Error telling who wrote it
+  CheckpointDirectory directory(path);  // throws Error that names the program that wrote it
 }
 
 // A tracker that names a step means that a run was here: it must not be restarted from step 0 by
@@ -82,7 +82,7 @@ std::vector<int64_t> candidates(const SaveDirectory& folder,
 
 std::string folder_around(const std::string& path) {
   fs::path whole = fs::absolute(path).lexically_normal();
-  if (!whole.has_filename()) whole = whole.parent_path();  // it ended in '/'
+  if (!whole.has_filename()) whole = whole.parent_path();  // path ended in '/'
   return whole.parent_path().string();
 }
 

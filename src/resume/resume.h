@@ -20,7 +20,7 @@ struct StartingPoint {
   // Checkpoint that the run resumes from, which includes the weights. Null: the run starts at step
   // 0.
   std::shared_ptr<const checkpoint::CheckpointDirectory> checkpoint;
-  TrainerState state;  // of the checkpoint
+  TrainerState state;  // state stored in the checkpoint
 };
 
 // Steps of a folder of checkpoints that a run with --load tries, the best first: none beyond the

@@ -157,7 +157,8 @@ std::string resolve_model_directory(const std::string& path) {
   const SaveDirectory directory(path);
   auto iteration = directory.tracked();
   const std::vector<int64_t> saved = directory.iterations();
-  if (!iteration && !saved.empty()) iteration = saved.back();  // ended before its first tracker
+  // The run ended before its first tracker.
+  if (!iteration && !saved.empty()) iteration = saved.back();
   MG_CHECK(iteration.has_value(),
            "{} contains neither config.json (a Hugging Face model) nor {} (a --save directory)",
            path, kTracker);

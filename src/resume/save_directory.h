@@ -16,8 +16,8 @@ class SaveDirectory {
       : path_(std::move(path)), files_(&files) {}
 
   const std::string& path() const { return path_; }
-  bool exists() const;      // is a directory
-  bool is_foreign() const;  // holds files, and none that a run with --save makes
+  bool exists() const;      // whether it is a directory
+  bool is_foreign() const;  // whether it has files, but none that a run with --save writes
   std::string iteration_path(int64_t iteration) const;  // DIR/iter_0000100
   std::string tracker_path() const;                     // DIR/latest_checkpointed_iteration.txt
   std::string gemm_choices_path() const;                // DIR/gemm_choices.json
@@ -35,9 +35,9 @@ class SaveDirectory {
   // when the returned object is destroyed.
   class Lock;
   Lock lock() const;
-  void track(int64_t iteration) const;  // whole or not at all
-  void remove(
-      int64_t iteration) const;  // under another name first: what is half removed is no checkpoint
+  void track(int64_t iteration) const;  // atomic
+  // Renames it first, so that a partly removed directory is not taken for a checkpoint.
+  void remove(int64_t iteration) const;
   // Repairs what terminated runs left half written, half replaced or half removed.
   void recover() const;
 

@@ -14,7 +14,7 @@ namespace megatron::resume {
 int64_t most_checkpoints(const settings::CheckpointSettings& settings, int64_t first, int64_t last);
 
 struct SaveSpace {
-  std::string folder;  // of --save
+  std::string folder;  // the --save directory
   int64_t checkpoint_bytes = 0, checkpoints = 0, free_bytes = 0;
 
   double needed_bytes() const {

@@ -34,7 +34,8 @@ Json result_settings(const settings::TrainSettings& settings, const models::Mode
   if (facts.experts)
     for (const Field& field : fields.all())
       if (field.beside_model && field.name.starts_with("moe-")) add(field.name);
-  if (!settings.batch.per_token_loss) add("micro-batch-size");  // the loss is their mean
+  // The loss is the mean over micro-batches.
+  if (!settings.batch.per_token_loss) add("micro-batch-size");
   if (settings.precision.fp16) {
     for (const auto* flag :
          {"loss-scale", "initial-loss-scale", "min-loss-scale", "loss-scale-window", "hysteresis"})

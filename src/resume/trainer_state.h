@@ -17,28 +17,29 @@ namespace megatron::resume {
 // Determines samples, learning rate and random numbers of every later step: data samplers use
 // consumed_samples, the schedules scheduled_samples, dropout (seed, sample, position).
 struct TrainerState {
-  int64_t iteration = 0;          // steps done
-  int64_t consumed_samples = 0;   // of all steps up to this one
-  int64_t scheduled_samples = 0;  // of those that changed the weights: the place in the schedules
-  int64_t skipped_steps = 0;      // that did not
-  int64_t seed = 1234;            // of dropout
-  std::string precision;          // "bf16": of the weights
-  std::string optimizer;          // "adam"
-  int64_t optimizer_steps = 0;    // updates that its state has seen
-  bool has_optimizer = true;      // its state was saved
+  int64_t iteration = 0;         // finished steps
+  int64_t consumed_samples = 0;  // by all steps up to this one
+  // By steps that updated the weights: the position in the schedules.
+  int64_t scheduled_samples = 0;
+  int64_t skipped_steps = 0;    // steps that did not
+  int64_t seed = 1234;          // dropout seed
+  std::string precision;        // precision of the weights: "bf16"
+  std::string optimizer;        // "adam"
+  int64_t optimizer_steps = 0;  // updates included in its state
+  bool has_optimizer = true;    // whether its state was saved
   Json optimizer_settings =
-      Json::Object{};  // flags of its rules, as text: {"adam-beta1": "0.9", ...}
+      Json::Object{};  // flags of its update rules, as text: {"adam-beta1": "0.9", ...}
   // Other settings that affect the numbers (setting_changes.h), as text; empty in older
   // checkpoints.
   Json settings = Json::Object{};
-  std::optional<optim::LossScale::State> loss_scale;  // of a dynamic one
+  std::optional<optim::LossScale::State> loss_scale;  // only with dynamic scaling
   optim::LearningRate learning_rate;
   optim::WeightDecay weight_decay;
   // Flags that determine the order of samples, as text: {"seq-length": "1024", ...}, and
   // "train-samples", the number requested from the data set.
   Json data;
-  int64_t train_iters = 0;  // of the run, without --extend-to-iters; 0: an older checkpoint
-  Json layout;              // of the ranks that saved; for people
+  int64_t train_iters = 0;  // length of the run without --extend-to-iters; 0: an older checkpoint
+  Json layout;              // layout of the ranks that saved; informative only
   // Choices of --gemm-tuning on, as training/gemm_choices.h writes them; else null.
   Json gemm_tuning;
 

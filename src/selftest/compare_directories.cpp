@@ -21,7 +21,7 @@ struct Distance {
   std::string name;
   double largest = 0;  // largest difference of an element
   double difference = 0,
-         squares = 0;  // sums of squares of the differences and of the second's elements
+         squares = 0;  // sums of squares of the differences, and of the second directory's elements
   int64_t elements = 0;
   double tolerance = 0;
 };
@@ -48,7 +48,7 @@ Distance distance(const std::string& name, const checkpoint::ModelDirectory& a,
   Distance d{.name = name,
              .elements = x.shape.elements(),
              .tolerance = is_wide(x) && is_wide(y) ? tolerance::kLayoutFp32 : 0};
-  if (!x.foreign_type.empty() || !y.foreign_type.empty()) {  // only the bytes can be compared
+  if (!x.foreign_type.empty() || !y.foreign_type.empty()) {  // only bytes can be compared
     const bool same =
         type_name(x) == type_name(y) && std::ranges::equal(a.bytes(name), b.bytes(name));
     d.largest = d.difference = same ? 0 : static_cast<double>(INFINITY);

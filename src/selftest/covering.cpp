@@ -198,7 +198,7 @@ std::vector<ExcludedPair> excluded_pairs(const std::vector<Factor>& factors, con
   std::vector<char> seen(pairs.count());
   for (const Row& row : possible) pairs.each(row, [&](size_t pair) { seen[pair] = true; });
   std::vector<ExcludedPair> excluded;
-  size_t number = 0;  // in the order of Tuples
+  size_t number = 0;  // index in the order of Tuples
   for (size_t a = 0; a < factors.size(); ++a) {
     for (size_t b = a + 1; b < factors.size(); ++b) {
       for (size_t i = 0; i < factors[a].values.size(); ++i) {

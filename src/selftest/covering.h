@@ -12,7 +12,7 @@ namespace megatron::selftest {
 
 struct Factor {
   std::string name;
-  std::vector<std::string> values;  // the simplest first
+  std::vector<std::string> values;  // simplest value first
 };
 
 // Index of each factor's value; kOpen: not chosen.
@@ -30,10 +30,10 @@ struct ExcludedPair {
 };
 
 struct Covering {
-  std::vector<Row> rows;               // none of them is refused
-  std::vector<ExcludedPair> excluded;  // pairs of values that no row can have
-  int64_t possible = 0;                // rows that are not refused
-  int64_t tuples = 0;                  // sets of `strength` values that occur in some of those
+  std::vector<Row> rows;               // rows that are not refused
+  std::vector<ExcludedPair> excluded;  // pairs of values that cannot occur in a row
+  int64_t possible = 0;                // number of rows that are not refused
+  int64_t tuples = 0;                  // sets of `strength` values that occur in these
 };
 
 // Returns rows that cover every tuple of `strength` (1 to 3) values of different factors that

@@ -185,7 +185,7 @@ class Checker {
   }
 
   const DeviceCheckOptions& options_;
-  std::mutex mutex_;  // of what hang() reads
+  std::mutex mutex_;  // guards what hang() reads
   DeviceFindings findings_;
   std::string in_flight_;
   double begin_ = 0;

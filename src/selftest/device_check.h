@@ -17,28 +17,28 @@ struct DeviceCheck {
   bool passed = false;
   double seconds = 0;
   std::string result;   // "4 calls, error at most 0.12 of the tolerance; cuBLASLt 13.1.0"
-  std::string why_not;  // of one that failed
-  bool hung = false;    // it was still under way at the end of the time
+  std::string why_not;  // why it failed
+  bool hung = false;    // still running when the time was up
 };
 
 struct DeviceFindings {
-  std::string device;  // "NVIDIA H200"; empty: there is none that can be used
+  std::string device;  // "NVIDIA H200"; empty: no usable device
   int64_t memory = 0;  // bytes
   // CUDA only: compute capability such as "9.0", and the versions, such as "13.0", of the driver
   // and of the toolkit that the program was built with.
   std::string compute_capability, driver, cuda;
   std::vector<CudaLibrary> libraries;
   std::vector<DeviceCheck> checks;
-  std::string what_to_do;  // why the device cannot be used, or which check failed, and what to do
+  std::string what_to_do;  // why the device cannot be used, or which check failed, and the remedy
 
   bool usable() const { return !device.empty(); }
   bool passed() const;  // usable, and every check passed
 };
 
 struct DeviceCheckOptions {
-  DeviceKind device = DeviceKind::cuda;  // or cpu
-  int threads = 1;                       // of the CPU
-  double seconds = 50;  // after so many the check that is under way counts as hanging
+  DeviceKind device = DeviceKind::cuda;  // cuda or cpu
+  int threads = 1;                       // for the CPU
+  double seconds = 50;                   // time after which a running check counts as hanging
   // Called on a separate thread with the findings up to a check that hangs, which counts as failed.
   // A hanging call cannot be stopped, so this function must end the process.
   std::function<void(const DeviceFindings&)> hung;

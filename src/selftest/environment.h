@@ -35,7 +35,7 @@ struct Environment {
 // or by the layout matrix.
 struct Fault {
   std::string name;
-  std::string text;  // what is changed
+  std::string text;  // description of the change
   bool in_checks = false;
   // True for rows of the layout matrix that reach that point; null: the matrix, which compares
   // layouts with one rank, cannot detect the fault.

@@ -20,7 +20,7 @@ inline constexpr int64_t kBucketElements = 4096;
 // Layout of the steps over ranks.
 struct Layout {
   int tp = 1, dp = 1;
-  int ep = 1, etp = 0;  // of models with experts; etp 0: as tp
+  int ep = 1, etp = 0;  // for models with experts; etp 0: same as tp
   bool sequence = false;
   parallel::PipelineShape pipeline;
   parallel::LayerPlacement layers = {.uneven = true};
@@ -29,8 +29,8 @@ struct Layout {
   models::RecomputeOptions recompute;
   bool overlap = false;
   parallel::TokenDispatcher dispatcher = parallel::TokenDispatcher::allgather;
-  models::OffloadOptions offload;  // of activations
-  double optimizer_offload = 0;    // share of the optimizer's state in host memory
+  models::OffloadOptions offload;  // offloading of activations
+  double optimizer_offload = 0;    // share of the optimizer state in host memory
   int64_t micro_batch = 8;
   int64_t bucket_elements = kBucketElements;
   int threads = 1;
@@ -41,11 +41,11 @@ struct Layout {
 };
 
 struct Outcome {
-  TensorMap gradients, parameters;  // of the first batch; after the steps of SGD
+  TensorMap gradients, parameters;  // gradients of the first batch; parameters after the SGD steps
   std::map<optim::Method, std::vector<double>> losses;
   std::vector<double> gradient_norms;
-  std::map<std::string, std::vector<double>> metrics;  // of the steps of all methods, by name
-  std::vector<std::string> complaints;  // replicas that differ, elements that nobody holds
+  std::map<std::string, std::vector<double>> metrics;  // by name, over the steps of all methods
+  std::vector<std::string> complaints;  // replicas that differ, elements that no rank holds
 };
 
 inline constexpr int kSteps = 5;

@@ -197,7 +197,7 @@ void shifted_cross_entropy(const kernels::CrossEntropyArgs& args, Stream& stream
   const std::span<const int32_t> from = args.labels.span<int32_t>();
   const std::span<int32_t> to = shifted.labels.span<int32_t>();
   for (size_t i = 0; i < to.size(); ++i)
-    to[i] = std::max(from[(i + 1) % from.size()], 0);  // one that is not read may be -100
+    to[i] = std::max(from[(i + 1) % from.size()], 0);  // an unused label may be -100
   kernels::table(stream).cross_entropy(shifted, stream);
 }
 

@@ -10,9 +10,9 @@ namespace megatron::selftest {
 
 // Limits of the layouts in the matrix.
 struct LayoutLimits {
-  int ranks = 16;                           // at most
+  int ranks = 16;                           // maximum
   int64_t num_layers = 4;                   // of the model
-  int64_t seq_length = 32, sequences = 48;  // of a step, over all data-parallel ranks
+  int64_t seq_length = 32, sequences = 48;  // per step, over all data-parallel ranks
 };
 
 // The settings of a run that correspond to a row.
@@ -21,7 +21,7 @@ struct LayoutSettings {
   settings::RecomputeSettings recompute;
   settings::OffloadSettings offload;
   int64_t data_parallel = 1, micro_batch = 1;
-  size_t model = 0;  // of the matrix: llama, gpt2, experts
+  size_t model = 0;  // index in the matrix: llama, gpt2, experts
 
   int64_t ranks() const { return parallel.model_ranks() * data_parallel; }
 };

@@ -11,7 +11,7 @@ namespace megatron::selftest {
 namespace {
 
 constexpr LayoutLimits kLimits;
-constexpr size_t kExperts = 2, kDroppingExperts = 3;  // of matrix_models()
+constexpr size_t kExperts = 2, kDroppingExperts = 3;  // indices in matrix_models()
 
 Layout layout_of(const LayoutSettings& s) {
   return {.tp = static_cast<int>(s.parallel.tensor_parallel),
@@ -121,7 +121,7 @@ std::string MatrixRow::str() const {
 
 LayoutMatrix::LayoutMatrix(int strength)
     : strength_(strength), covering_(cover(layout_factors(), layout_refusal(kLimits), strength)) {
-  int counting = 0;  // rows whose experts could have a capacity
+  int counting = 0;  // rows whose experts may have a capacity
   for (const Row& row : covering_.rows) {
     const int number = static_cast<int>(rows_.size());
     const LayoutSettings settings = layout_settings(row, kLimits);
@@ -153,7 +153,7 @@ std::string LayoutMatrix::summary() const {
 struct MatrixRun::State {
   const Environment& environment;
   Precisions precisions = Precisions::all;
-  DeviceKind device = DeviceKind::cpu;  // of fp32
+  DeviceKind device = DeviceKind::cpu;  // device for fp32
   std::vector<models::Model> models;
   std::map<std::string, Outcome> known = {};  // by type and row
 

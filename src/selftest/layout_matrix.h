@@ -22,7 +22,7 @@ namespace megatron::selftest {
 // places.
 struct MatrixRow {
   int number = 0;
-  size_t model = 0;  // an untied Llama, a tied GPT-2, a Llama with experts
+  size_t model = 0;  // index: an untied Llama, a tied GPT-2, a Llama with experts
   // True if the experts have a capacity: every other row with experts whose ranks see whole
   // sequences.
   bool drops_tokens = false;

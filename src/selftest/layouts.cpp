@@ -10,7 +10,7 @@ namespace {
 
 using settings::LossScope;
 
-constexpr int64_t kSequences = 8, kLength = 32;  // of a step
+constexpr int64_t kSequences = 8, kLength = 32;  // per step
 
 const std::vector<optim::Method> kMethods = {optim::Method::sgd, optim::Method::adam,
                                              optim::Method::lion, optim::Method::muon};

@@ -23,9 +23,10 @@ class Report {
   const std::string& title() const { return title_; }
   bool passed() const { return failures_.empty(); }
   const std::vector<std::string>& failures() const { return failures_; }
-  int64_t compared() const;    // tensors, of all kinds
-  double worst_share() const;  // largest error / tolerance of all
-  std::string worst() const;   // of which: "gradients of NAME: 2.1e-07 of 5.0e-06"; "": none
+  int64_t compared() const;    // number of tensors of all kinds
+  double worst_share() const;  // largest error relative to its tolerance
+  // Tensor with that error: "gradients of NAME: 2.1e-07 of 5.0e-06"; "" if there is none.
+  std::string worst() const;
   // Title, for each kind the number of tensors and the worst error with its tensor, then notes and
   // failures.
   std::string text() const;

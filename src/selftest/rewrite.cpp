@@ -15,7 +15,8 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kExpected = "expected.safetensors";
-constexpr int64_t kElementsAtOnce = int64_t{1} << 20;  // elements of a tensor
+// Elements of a tensor that are processed at a time.
+constexpr int64_t kElementsAtOnce = int64_t{1} << 20;
 
 // Excludes torch files if safetensors files are read in their place.
 std::set<std::string> file_names(const checkpoint::ModelDirectory& directory) {

@@ -31,17 +31,17 @@ std::vector<Check> checks(int threads, DeviceKind device = DeviceKind::cpu, bool
 
 struct SelftestOptions {
   std::string fault;   // name, or empty
-  std::string filter;  // only checks whose name contains it; "=NAME": that one alone
+  std::string filter;  // only checks whose name contains it; "=NAME" for exactly one
   int threads = 1;
-  DeviceKind device = DeviceKind::cpu;  // or cuda
-  bool real = false;                    // cuda's kernels at real sizes instead of the checks
+  DeviceKind device = DeviceKind::cpu;  // cpu or cuda
+  bool real = false;                    // tests cuda's kernels at real sizes instead of the checks
   // Runs the layout matrix instead of the checks: strength 2 covers every pair of values, 3 every
   // triple (0: the checks). Only every `parts`-th row from row `part` on is run. With a fault: the
   // rows that reach it, in fp64, until one fails.
   int layouts = 0;
   int part = 0, parts = 1;
-  Precisions precisions = Precisions::all;  // of the layout matrix; on cuda fp32 always
-  bool list = false;  // prints the names of checks or rows that would run, and runs none
+  Precisions precisions = Precisions::all;  // for the layout matrix; always fp32 on cuda
+  bool list = false;  // prints the names of the selected checks or rows without running them
 };
 struct Summary {
   std::vector<std::string> passed, failed;  // names of checks

@@ -24,7 +24,7 @@ struct Case {
   std::string start;  // a Hugging Face directory
   settings::BatchSettings batch;
   settings::OptimizerSettings optimizer;
-  models::ModelFlags shape;  // for its dropout
+  models::ModelFlags shape;  // provides its dropout
   std::vector<IgnoredElements> ignored;
 };
 
@@ -150,7 +150,7 @@ class Tokens {
 
 // Results of a run on the rows, gathered from its ranks.
 struct Run {
-  std::vector<training::StepReport> steps;  // the same on all ranks
+  std::vector<training::StepReport> steps;  // equal on all ranks
   GatheredTensors start, first, last;       // parameters
   std::map<std::string, GatheredTensors> states;
 };

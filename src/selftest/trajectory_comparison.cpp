@@ -95,7 +95,7 @@ double TrajectoryComparison::movement(const std::string& prefix, const std::stri
 // rate, and no more than all steps together can cause.
 void TrajectoryComparison::forgive_signs(const std::string& key, const SignSteps& signs,
                                          std::vector<double>& d) {
-  constexpr double kRounding = 1 + 1e-3;  // of the parameters
+  constexpr double kRounding = 1 + 1e-3;  // allowance for rounding of the parameters
   const double least = signs.least_rate, most = 2 * signs.rates * kRounding;
   const auto flipped = [&](double x) { return std::abs(x) >= least && std::abs(x) <= most; };
   const double allowed =

@@ -15,15 +15,15 @@ namespace megatron::selftest {
 struct VerifyOptions {
   std::vector<DeviceKind> devices = {
       DeviceKind::cpu, DeviceKind::reference};  // cpu computes in f32, reference in f64
-  int threads = 1;                              // of a rank
+  int threads = 1;                              // per rank
   // Number of ranks, as threads, among which the model is divided; layers as evenly as possible.
   // Data-parallel ranks share the sequences.
   int tensor_parallel = 1, pipeline_parallel = 1, data_parallel = 1;
   // Tensor- and data-parallel ranks that the experts, and each expert's matrices, are divided
   // among; expert_tensor_parallel 0: same as tensor_parallel.
   int expert_parallel = 1, expert_tensor_parallel = 0;
-  parallel::Sharding sharding = parallel::Sharding::none;  // what they divide
-  bool sequence_parallel = false;  // the tensor-parallel ranks divide the tokens, too
+  parallel::Sharding sharding = parallel::Sharding::none;  // what the data-parallel ranks divide
+  bool sequence_parallel = false;  // the tensor-parallel ranks also divide the tokens
   checkpoint::ReadingOptions reading = {};
 
   int ranks() const { return tensor_parallel * pipeline_parallel * data_parallel; }

@@ -14,7 +14,7 @@ struct ExpectedBatch {
   corpus::HostBatch host;
   // For a model that scores texts: the row of `host` at which each sequence is scored.
   std::vector<int64_t> score_rows;
-  std::vector<bool> padding;  // [B*S]: nothing is expected of these rows; empty: no row is padding
+  std::vector<bool> padding;  // [B*S]: rows whose outputs are ignored; empty: none
 
   // Returns the share of data-parallel rank `rank` of `ranks`. All ranks get the same number of
   // sequences: if there are too few, a rank gets padding sequences whose tokens are not counted.

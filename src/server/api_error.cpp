@@ -13,7 +13,7 @@ Json or_null(const std::string& text) { return text.empty() ? Json() : Json(text
 
 Json ApiError::json() const {
   std::string message;
-  append_lossy(what(), true, message);  // it may show a part of a broken body
+  append_lossy(what(), true, message);  // it may quote part of an invalid body
   return Json::Object{{"error", Json::Object{{"message", std::move(message)},
                                              {"type", type_},
                                              {"param", or_null(param_)},

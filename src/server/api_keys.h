@@ -18,7 +18,7 @@ class ApiKeys {
   ApiKeys() = default;
   explicit ApiKeys(std::vector<std::string> keys) : keys_(std::move(keys)) {}
 
-  bool empty() const { return keys_.empty(); }  // then every client is let in
+  bool empty() const { return keys_.empty(); }  // if empty, every client is accepted
   // header: value of the Authorization header. The running time reveals nothing about the keys
   // except their lengths.
   bool allow(std::string_view header) const;

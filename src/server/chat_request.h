@@ -6,13 +6,13 @@
 namespace megatron::server {
 
 struct ChatRequest {
-  tokenizers::Chat chat;  // what the template renders; with the tools that may be called
+  tokenizers::Chat chat;  // what the template renders, including callable tools
   GenerationParameters generation;
   bool logprobs = false;
   int64_t top_logprobs = 0;
   bool calls_tools = false;         // tools are given and may be called
-  bool must_call = false;           // the text is held to a call: {"name": ..., "arguments": ...}
-  bool parallel_tool_calls = true;  // false: at most one call is answered
+  bool must_call = false;           // the text must be a call: {"name": ..., "arguments": ...}
+  bool parallel_tool_calls = true;  // false: returns at most one call
 };
 
 // Throws ApiError.

@@ -11,8 +11,8 @@ namespace megatron::server {
 
 struct ChatFormat {
   ToolFormat tools = ToolFormat::none;
-  bool reasons = false;     // a text may begin with <think>...</think>
-  bool in_thought = false;  // the prompt ends within it
+  bool reasons = false;     // texts may begin with <think>...</think>
+  bool in_thought = false;  // the prompt ends inside of it
 
   // Format of the answer to a prompt that ends with this text.
   static ChatFormat of(const TextModel& model, bool calls_tools, std::string_view prompt);

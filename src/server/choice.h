@@ -15,10 +15,10 @@ namespace megatron::server {
 
 struct ChoiceOptions {
   std::vector<std::string> stops;
-  std::vector<int32_t> end_tokens;     // they are no part of the text
-  bool gives_end_token = false;        // it is the last of the tokens all the same
+  std::vector<int32_t> end_tokens;     // not part of the text
+  bool gives_end_token = false;        // returns the end token among the tokens anyway
   std::vector<int32_t> shown_special;  // special tokens that are part of the text
-  int64_t min_tokens = 0;              // before them no stop string counts
+  int64_t min_tokens = 0;              // stop strings are ignored before this many tokens
 };
 
 // A token of the text and the byte offset at which it begins there.
@@ -49,12 +49,12 @@ class Choice {
 
   bool finished() const { return finish_.has_value(); }
   std::string finish_reason() const;                       // "stop" or "length"
-  int64_t generated_tokens() const { return generated_; }  // those that ended the text, too
+  int64_t generated_tokens() const { return generated_; }  // includes tokens that ended the text
   const std::vector<double>& prompt_log_probabilities() const { return of_prompt_; }
   const std::vector<inference::PromptAlternatives>& prompt_alternatives() const {
     return prompt_alternatives_;
   }
-  double log_probability() const { return log_probability_; }  // of all generated tokens
+  double log_probability() const { return log_probability_; }  // total of all generated tokens
 
  private:
   void push(const inference::GeneratedToken& token);
@@ -71,7 +71,8 @@ class Choice {
   double log_probability_ = 0;
   std::vector<double> of_prompt_;
   std::vector<inference::PromptAlternatives> prompt_alternatives_;
-  size_t decoded_ = 0, certain_ = 0;  // bytes that the stream gave, and of the text
+  // Bytes from the stream, and bytes of text that can no longer change.
+  size_t decoded_ = 0, certain_ = 0;
   Piece new_;
 };
 

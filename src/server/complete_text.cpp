@@ -128,7 +128,7 @@ class Completion {
   }
 
   Json all_usage() const {
-    int64_t cached = 0;  // each prompt counts once
+    int64_t cached = 0;  // counts each prompt once
     for (size_t p = 0; p < request_.prompts.size(); ++p)
       cached += generation_.cached_tokens(p * static_cast<size_t>(request_.best_of));
     return usage(prompt_tokens_, generation_.generated_tokens(), cached);
@@ -142,7 +142,7 @@ class Completion {
   const TextModel& model_;
   const CompletionFrame frame_;
   Generation generation_;
-  std::vector<bool> begun_;  // choices of which something was taken
+  std::vector<bool> begun_;  // whether output of each choice was taken
   std::vector<CompletionLogprobs> logprobs_;
   int64_t prompt_tokens_ = 0;
 };

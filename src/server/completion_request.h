@@ -6,15 +6,15 @@
 namespace megatron::server {
 
 struct Prompt {
-  std::string text;             // as it was given; of tokens, what they decode to
+  std::string text;             // as given; decoded from tokens if those were given
   std::vector<int32_t> tokens;  // not empty
 };
 
 struct CompletionRequest {
   std::vector<Prompt> prompts;
   GenerationParameters generation;
-  int64_t best_of = 1;              // texts of a prompt, of which n are answered
-  std::optional<int64_t> logprobs;  // alternatives of each token
+  int64_t best_of = 1;              // texts generated per prompt, of which n are returned
+  std::optional<int64_t> logprobs;  // number of alternatives per token
   bool echo = false;
 };
 

@@ -40,7 +40,7 @@ HttpAnswer list_models(const Api& api, const HttpRequest&) {
 }
 
 HttpAnswer show_model(const Api& api, const HttpRequest& request) {
-  std::string_view id = request.path;  // decoded by the HTTP server
+  std::string_view id = request.path;  // already decoded by the HTTP server
   id.remove_prefix(std::string_view("/v1/models/").size());
   if (id.ends_with('/')) id.remove_suffix(1);
   check_model(id, api.model);

@@ -159,7 +159,7 @@ void EngineThread::serve(const inference::EngineOptions& options, std::promise<v
     return;
   }
   publish(*engine);
-  ready.set_value();  // from now on `options` may be gone
+  ready.set_value();  // `options` may be destroyed from now on
   serve(*engine);
 }
 
@@ -212,7 +212,7 @@ void EngineThread::take(inference::Engine& engine, Submission& submission) {
   std::vector<inference::RequestId>& ids = submission.mailbox->ids;
   try {
     for (inference::Request& request : submission.requests) {
-      const bool scored = request.logprobs >= 0;  // then its prompt is computed anew
+      const bool scored = request.logprobs >= 0;  // its prompt must be recomputed
       submission.mailbox->cached.push_back(scored ? 0 : engine.cached_tokens(request.prompt));
       ids.push_back(engine.submit(std::move(request)));
     }
@@ -244,7 +244,7 @@ void EngineThread::step(inference::Engine& engine) {
   }
   step_ended_ = Clock::now();
   metrics_.step(seconds(*step_ended_ - begin));
-  publish(engine);  // before those that wait for an update look
+  publish(engine);  // before threads that wait for an update look at it
   for (inference::RequestUpdate& update : updates) deliver(std::move(update));
 }
 

@@ -21,16 +21,16 @@ namespace megatron::server {
 using Clock = std::chrono::steady_clock;
 
 enum class Failure {
-  deadline,  // it was not finished in time
+  deadline,  // not finished in time
   engine,    // a pass of the engine failed
-  stopped,   // the server ended before it was finished
-  grammar,   // its grammar has too many readings of the text: see update.error
+  stopped,   // the server stopped first
+  grammar,   // its grammar is too ambiguous for the text; see update.error
 };
 
 // Event of one of the requests that were submitted together. None follows after `update.finish` or
 // `failure`.
 struct EngineEvent {
-  size_t request = 0;  // its place among them
+  size_t request = 0;  // index of the request in the call
   inference::RequestUpdate update;
   std::optional<Failure> failure;
 };
@@ -40,13 +40,13 @@ class EngineThread;
 // Requests that were submitted together. Used by a single thread.
 class EngineCall {
  public:
-  ~EngineCall();  // those that are not finished are cancelled
+  ~EngineCall();  // cancels unfinished requests
   EngineCall(const EngineCall&) = delete;
   EngineCall& operator=(const EngineCall&) = delete;
 
   // Waits for events, at most for `longest`. The result may be empty.
   std::vector<EngineEvent> wait(std::chrono::milliseconds longest);
-  void cancel(size_t request);  // it gets no more
+  void cancel(size_t request);  // no further updates for it
   // Number of tokens of a request's prompt that were cached when it was submitted.
   int64_t cached_tokens(size_t request) const { return mailbox_->cached[request]; }
   // Keeps the owner of the call's engine alive as long as the call.
@@ -86,7 +86,7 @@ class EngineThread {
   EngineThread(const models::Stage& stage, Runtime& runtime,
                const inference::EngineOptions& options, int64_t max_waiting, Metrics& metrics,
                const inference::EngineRanks& ranks = {});
-  ~EngineThread();  // what runs is stopped
+  ~EngineThread();  // cancels running requests
   EngineThread(const EngineThread&) = delete;
   EngineThread& operator=(const EngineThread&) = delete;
 
@@ -149,10 +149,10 @@ class EngineThread {
   const models::Stage& stage_;
   Runtime& runtime_;
   const inference::EngineRanks ranks_;
-  const int64_t most_;  // requests at once: in places, and waiting
+  const int64_t most_;  // most requests, running and waiting
   Metrics& metrics_;
 
-  mutable std::mutex mutex_;  // of what follows
+  mutable std::mutex mutex_;  // guards the members below
   std::condition_variable wake_, finished_;
   std::vector<Submission> submissions_;
   std::vector<Work> works_;

@@ -59,7 +59,7 @@ class EngineSet {
       engines_.push_back(std::make_unique<EngineThread>(*weights_.stage, *runtimes_.back(), of_one,
                                                         options.max_waiting, metrics,
                                                         weights_.ranks));
-      of_one.cache_bytes = engines_.back()->counts().cache_bytes;  // the others are as large
+      of_one.cache_bytes = engines_.back()->counts().cache_bytes;  // all caches have the same size
     }
     const std::lock_guard lock(sets_->mutex);
     sets_->all.push_back(this);
@@ -151,7 +151,7 @@ std::unique_ptr<EngineCall> Engines::submit(std::vector<inference::Request> requ
       if (error.status() != 429 || engine == order.back()) throw;
     }
   }
-  return nullptr;  // there is at least one
+  return nullptr;  // unreachable: there is at least one
 }
 
 std::vector<float> Engines::embedding(std::vector<int32_t> tokens) {

@@ -15,9 +15,9 @@ namespace megatron::server {
 
 struct ServedWeights {
   std::shared_ptr<Runtime>
-      runtime;  // of the stage, whose device replicas share; used by no one else
+      runtime;  // runtime of the stage, whose device replicas share; used exclusively
   std::shared_ptr<const models::Stage> stage;
-  inference::EngineRanks ranks = {};  // that divide the model, led by this one
+  inference::EngineRanks ranks = {};  // ranks that divide the model, led by this one
 };
 
 // Loads the weights of a directory, or the current contents of the directory being served. Throws
@@ -27,10 +27,10 @@ using LoadWeights = std::function<ServedWeights(const std::optional<std::string>
 
 struct EnginesOptions {
   inference::EngineOptions engine;
-  int64_t max_waiting = 64;  // texts that may wait for a place, of each replica
+  int64_t max_waiting = 64;  // texts per replica that may wait
   int64_t replicas = 1;      // engines that share the weights and divide the threads
-  LoadWeights load_weights;  // null: the weights stay
-  int64_t memory = 0;        // bytes of the host for weights and caches; 0: all that it has
+  LoadWeights load_weights;  // null: weights are never reloaded
+  int64_t memory = 0;        // host bytes for weights and caches; 0: all of the host's
 };
 
 class EngineSet;
@@ -42,7 +42,7 @@ class Engines {
   // Throws what Engine's constructor throws, and Error for replicas that the device, or ranks that
   // divide the model, do not support.
   Engines(ServedWeights weights, const EnginesOptions& options, Metrics& metrics);
-  ~Engines();  // what runs is stopped
+  ~Engines();  // cancels running requests
 
   // These work like EngineThread's functions. Requests finish with the weights with which they
   // started. They are sent to the replica with most of their prompts in the cache, among equals to
@@ -62,7 +62,7 @@ class Engines {
   void refuse_more();
   bool drain(Clock::time_point until);
   std::vector<EngineCounts> replica_counts() const;
-  EngineCounts counts() const;  // of all
+  EngineCounts counts() const;  // total of all replicas
 
  private:
   std::shared_ptr<EngineSet> current() const;
@@ -73,7 +73,7 @@ class Engines {
   const std::shared_ptr<EngineSets> sets_;
   std::mutex reloading_;
 
-  mutable std::mutex mutex_;  // of what follows
+  mutable std::mutex mutex_;  // guards the members below
   std::shared_ptr<EngineSet> current_;
   std::vector<std::weak_ptr<EngineSet>> earlier_;
   bool refusing_ = false;

@@ -66,7 +66,7 @@ bool Generation::advance(const std::function<bool()>& client_gone) {
   while (!finished()) {
     const std::vector<EngineEvent> events = call_->wait(kTick);
     for (const EngineEvent& event : events) {
-      if (choices_[event.request].finished()) continue;  // by a stop string
+      if (choices_[event.request].finished()) continue;  // finished by a stop string
       if (event.failure) fail_with(*event.failure, event.update.error);
       if (choices_[event.request].take(event.update)) call_->cancel(event.request);
     }

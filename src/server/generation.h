@@ -40,7 +40,7 @@ class Generation {
   // one failed, and ClientGone once client_gone(), which is called several times per second,
   // returns true.
   bool advance(const std::function<bool()>& client_gone);
-  void finish(const std::function<bool()>& client_gone);  // to the end of all
+  void finish(const std::function<bool()>& client_gone);  // runs until all are finished
 
   std::vector<Choice>& choices() { return choices_; }
   const std::vector<Choice>& choices() const { return choices_; }

@@ -65,7 +65,7 @@ void read_prompt_logprobs(const Parameters& p, const TextModel& model, Generatio
   if (!g.stream || !g.prompt_logprobs) return;
   if (*g.prompt_logprobs > 0)
     p.fail("prompt_logprobs", "cannot be streamed; leave out stream or prompt_logprobs");
-  g.prompt_logprobs.reset();  // in a stream 0 means none, as in vLLM
+  g.prompt_logprobs.reset();  // in a stream, 0 means none, as in vLLM
 }
 
 void read_stream(const Parameters& p, GenerationParameters& g) {

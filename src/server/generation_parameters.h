@@ -18,10 +18,10 @@ struct GenerationParameters {
   int64_t n = 1, priority = 0;
   std::optional<uint64_t> seed;
   std::optional<int64_t> max_tokens;
-  std::optional<int64_t> prompt_logprobs;  // alternatives of each token of the prompt
+  std::optional<int64_t> prompt_logprobs;  // number of alternatives per prompt token
   std::vector<std::string> stops;
   std::vector<int32_t> stop_tokens;
-  SharedGrammar grammar;  // that the text is held to; null: none
+  SharedGrammar grammar;  // constrains the text; may be null
   bool ignore_eos = false, stream = false, include_usage = false;
 
   // seed: most texts of a request that gives none.
@@ -60,8 +60,9 @@ int64_t room_for_text(const TextModel& model, int64_t prompt_tokens,
                       const std::optional<int64_t>& asked, std::optional<int64_t> usual,
                       const char* field = "prompt");
 
-constexpr int64_t kMaxTexts = 128;               // of a request
-constexpr int64_t kMaxPromptLogprobs = 1 << 20;  // most of an answer, including alternatives
-constexpr int64_t kMaxLogprobs = 20;             // most alternatives of a token
+constexpr int64_t kMaxTexts = 128;  // per request
+// Most entries in an answer, including alternatives.
+constexpr int64_t kMaxPromptLogprobs = 1 << 20;
+constexpr int64_t kMaxLogprobs = 20;  // most alternatives per token
 
 }  // namespace megatron::server

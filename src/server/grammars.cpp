@@ -72,7 +72,7 @@ SharedGrammar Grammars::kept(const std::string& key, F&& compile) {
   if (!made->unenforced().empty())
     log::info("texts are not held to these keywords of a schema: {}", unenforced_list(*made));
   const std::lock_guard lock(mutex_);
-  if (index_.contains(key)) return made;  // another thread was faster
+  if (index_.contains(key)) return made;  // another thread added it first
   kept_.push_front({key, made});
   index_.emplace(kept_.front().key, kept_.begin());
   keep_within_bounds();

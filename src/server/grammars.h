@@ -31,7 +31,7 @@ class Grammars {
   SharedGrammar json_schema(const Json& schema, bool strict);
   SharedGrammar tool_calls(std::span<const inference::ToolSchema> tools);
   SharedGrammar regex(const std::string& pattern);
-  SharedGrammar choice(const std::vector<std::string>& texts);  // one of them
+  SharedGrammar choice(const std::vector<std::string>& texts);  // accepts any one of them
 
   // Token bytes shared by all requests with a grammar. Throws Error if the tokenizer cannot give
   // its tokens' bytes.
@@ -42,7 +42,7 @@ class Grammars {
     std::string key;
     SharedGrammar grammar;
     size_t bytes = 0;
-    bool may_grow = true;  // a request may have used it since `bytes` was found
+    bool may_grow = true;  // whether a request may have used it since `bytes` was measured
   };
 
   template <class F>
@@ -51,7 +51,7 @@ class Grammars {
 
   const size_t max_bytes_;
   std::shared_ptr<const inference::TokenBytes> token_bytes_;
-  std::string why_not_;  // there are no bytes of tokens
+  std::string why_not_;  // reason why the bytes of tokens are unknown
   std::mutex mutex_;
   std::list<Entry> kept_;  // most recently used first
   std::unordered_map<std::string_view, std::list<Entry>::iterator> index_;

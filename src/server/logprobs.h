@@ -26,7 +26,7 @@ class CompletionLogprobs {
                   std::span<const inference::PromptAlternatives> alternatives = {},
                   int64_t most = 0);
   void add(const Piece& piece);
-  Json take();  // what was added since the last time
+  Json take();  // everything added since the last call
 
  private:
   int64_t characters_up_to(size_t bytes);
@@ -34,9 +34,9 @@ class CompletionLogprobs {
   void append(const std::string& token, Json log_probability, Json alternatives, int64_t offset);
 
   const TextModel& model_;
-  std::string text_;        // so far, without the prompt
-  size_t counted_ = 0;      // bytes of it
-  int64_t characters_ = 0;  // in them, and in the prompt
+  std::string text_;        // text so far, without the prompt
+  size_t counted_ = 0;      // bytes of text_ already counted
+  int64_t characters_ = 0;  // characters in those bytes and in the prompt
   Json::Array tokens_, log_probabilities_, alternatives_, offsets_;
 };
 

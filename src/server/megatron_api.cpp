@@ -58,7 +58,7 @@ MegatronRequest read_megatron(const Json& body, const TextModel& model) {
   if (top_p > 0) g.options.top_p = top_p;
   if (const auto seed = p.integer("random_seed", 0, INT64_MAX))
     g.seed = static_cast<uint64_t>(*seed);
-  p.boolean("no_log");  // no text is logged anyway
+  p.boolean("no_log");  // accepted: texts are never logged
   p.refuse({"top_p_decay",
             "top_p_bound",
             "beam_width",

@@ -23,7 +23,7 @@ class Histogram {
 
  private:
   std::vector<double> bounds_;
-  std::vector<int64_t> counts_;  // of the values up to each bound and above the one before
+  std::vector<int64_t> counts_;  // values per bucket, up to each bound
   int64_t count_ = 0;
   double sum_ = 0;
 };
@@ -32,10 +32,10 @@ class Histogram {
 struct EngineCounts {
   int64_t running = 0, waiting = 0;
   int64_t prompt_tokens = 0, generated_tokens = 0;
-  int64_t cached_tokens = 0;  // of prompts, that were not computed anew
+  int64_t cached_tokens = 0;  // prompt tokens that were found in the cache
   int64_t preemptions = 0;
   int64_t graph_launches = 0, graph_bytes = 0;
-  int64_t blocks = 0, used_blocks = 0, shareable_blocks = 0;  // of the cache of keys and values
+  int64_t blocks = 0, used_blocks = 0, shareable_blocks = 0;  // of the KV cache
   int64_t cache_bytes = 0;
 };
 
@@ -49,9 +49,9 @@ class Metrics {
   // Counts a text by how it ended: "length", "stop", "cancelled", "deadline", "error", ....
   void finished(std::string_view reason);
   void first_token(double seconds);                  // since its request was submitted
-  void next_tokens(double seconds, int64_t tokens);  // since the token before
-  void step(double seconds);                         // a pass of the engine
-  void between_steps(double seconds);  // that the engine spent on none while it had work
+  void next_tokens(double seconds, int64_t tokens);  // since the previous token
+  void step(double seconds);                         // duration of an engine pass
+  void between_steps(double seconds);                // time between passes while there was work
 
   // replicas: the counts of each replica's engine.
   std::string text(std::span<const EngineCounts> replicas) const;

@@ -32,7 +32,7 @@ class Parameters {
   // "stream_options."
   explicit Parameters(const Json& object, std::string path = "");
 
-  const Json* find(std::string_view name) const;  // null pointer: absent
+  const Json* find(std::string_view name) const;  // null if absent
   std::optional<bool> boolean(std::string_view name) const;
   std::optional<int64_t> integer(std::string_view name, int64_t least, int64_t most) const;
   std::optional<double> number(std::string_view name, double least, double most) const;

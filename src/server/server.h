@@ -10,7 +10,7 @@ namespace megatron::server {
 
 struct ServerOptions : EnginesOptions {
   std::string host = "127.0.0.1";
-  int64_t port = 5000;           // 0: a free one
+  int64_t port = 5000;           // 0: any free port
   double request_timeout = 600;  // seconds
   HttpLimits http;
   ServiceOptions service;
@@ -21,7 +21,7 @@ class Server {
  public:
   // The server listens when the constructor returns. Throws Error naming the flag.
   Server(const TextModel& model, ServedWeights weights, const ServerOptions& options);
-  ~Server();  // what runs is stopped
+  ~Server();  // cancels running requests
 
   int port() const { return port_; }
   // Refuses new requests, gives running ones `seconds` to finish, then stops everything. Returns

@@ -10,7 +10,7 @@
 namespace megatron::server {
 namespace {
 
-constexpr int kClientGone = 499;  // for the log: nobody reads it
+constexpr int kClientGone = 499;  // for the log: the client does not see it
 
 bool is_json(std::string_view content_type) {
   std::string type(content_type.substr(0, content_type.find(';')));

@@ -11,14 +11,14 @@ namespace megatron::server {
 
 struct ServiceOptions {
   ApiKeys keys;
-  std::string cors_origin;  // that pages of may ask: a scheme and host, or *; "": none
+  std::string cors_origin;  // origin whose pages may send requests: scheme and host, or *; "": none
 };
 
 class Service final : public HttpHandler {
  public:
   Service(const Api& api, Metrics& metrics, ServiceOptions options);
 
-  void refuse_more() { draining_ = true; }  // /health says so
+  void refuse_more() { draining_ = true; }  // reported by /health
 
   std::optional<HttpAnswer> refuse(const HttpRequest& request) override;
   HttpAnswer answer(const HttpRequest& request) override;

@@ -16,7 +16,7 @@ namespace megatron::server {
 enum class ToolFormat {
   none,
   hermes,   // <tool_call>{"name": ..., "arguments": {...}}</tool_call>
-  llama,    // {"name": ..., "parameters": {...}}, maybe behind <|python_tag|>
+  llama,    // {"name": ..., "parameters": {...}}, optionally after <|python_tag|>
   mistral,  // [TOOL_CALLS][{"name": ..., "arguments": {...}}]
 };
 
@@ -27,8 +27,8 @@ class TextModel {
     std::string name;
     tokenizers::Tokenizer tokenizer;
     tokenizers::ChatTemplate chat = {};
-    std::vector<int32_t> end_tokens = {};  // that end a text
-    int64_t context = 0;                   // tokens of prompt and text
+    std::vector<int32_t> end_tokens = {};  // tokens that end a text
+    int64_t context = 0;                   // most tokens of prompt and text
     int64_t created = 0;                   // seconds since 1970
   };
   explicit TextModel(Parts parts);
@@ -44,7 +44,7 @@ class TextModel {
   // The model's template, or the plain one.
   const tokenizers::ChatTemplate& chat() const { return parts_.chat; }
   ToolFormat tool_format() const { return tool_format_; }
-  bool reasons() const { return reasons_; }  // its template knows <think>
+  bool reasons() const { return reasons_; }  // whether its template knows <think>
   // Special tokens that begin a tool call; they are part of the text if tools are given.
   const std::vector<int32_t>& tool_tokens() const { return tool_tokens_; }
   Grammars& grammars() const { return *grammars_; }

@@ -94,7 +94,7 @@ Calls hermes_calls(std::string_view text) {
     const std::optional<ToolCall> call = take_call(text);
     if (!call) return std::nullopt;
     calls.push_back(*call);
-    take_word(text, "</tool_call>");  // it may be missing at the end
+    take_word(text, "</tool_call>");  // optional at the end
   }
   if (!stripped(text).empty()) return std::nullopt;
   return calls;
@@ -170,7 +170,7 @@ std::string ToolCallSplitter::push(std::string_view text) {
   if (format_ == ToolFormat::none) return std::string(text);
   held_ += text;
   if (in_calls_) return {};
-  if (format_ == ToolFormat::llama && !begun_) {  // without a mark a call is the whole text
+  if (format_ == ToolFormat::llama && !begun_) {  // without a marker, the whole text is the call
     const size_t first = held_.find_first_not_of(kSpace);
     if (first == held_.npos) return {};
     begun_ = true;
@@ -181,7 +181,8 @@ std::string ToolCallSplitter::push(std::string_view text) {
   in_calls_ = at != held_.npos;
   const std::string_view before = std::string_view(held_).substr(
       0, in_calls_ ? at : held_.size() - may_begin(held_, mark(format_)));
-  const size_t certain = before.find_last_not_of(kSpace) + 1;  // space before a call is not said
+  // White space before a call is dropped.
+  const size_t certain = before.find_last_not_of(kSpace) + 1;
   std::string said = held_.substr(0, certain);
   held_.erase(0, certain);
   return said;

@@ -14,7 +14,7 @@ namespace megatron::server {
 struct ToolCall {
   std::string id, name, arguments;  // id: "call_..."; arguments: JSON
 
-  Json json() const;  // as a message has it
+  Json json() const;  // as in a message
 };
 
 // Divides a growing text into content and tool calls. The result does not depend on how the text is
@@ -23,10 +23,10 @@ class ToolCallSplitter {
  public:
   explicit ToolCallSplitter(ToolFormat format) : format_(format) {}
 
-  std::string push(std::string_view text);  // what is certain to be said, maybe ""
+  std::string push(std::string_view text);  // returns text that can no longer change, possibly ""
 
   struct End {
-    std::string said;  // the rest: also what looked like a call and is none
+    std::string said;  // the remaining text, including what looked like a call but is not
     std::vector<ToolCall> calls;
   };
   End finish();
@@ -34,7 +34,7 @@ class ToolCallSplitter {
  private:
   ToolFormat format_;
   bool begun_ = false, in_calls_ = false;
-  std::string held_;  // not certain yet; from the first call's mark on
+  std::string held_;  // undecided text, from the first call's marker on
 };
 
 // Parses the calls in a text that begins with the format's marker; nullopt if it is not a call.

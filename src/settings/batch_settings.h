@@ -12,14 +12,15 @@ namespace megatron::settings {
 
 // How a token's loss enters the objective.
 enum class LossScope {
-  token,        // weight 1 for every counted token of the step; divided once by their number
-  micro_batch,  // each micro-batch's own mean, averaged (Megatron-LM without
-                // --calculate-per-token-loss)
+  token,  // equal weight for every counted token of the step; divided once by their number
+  // Mean of each micro-batch, averaged (Megatron-LM without --calculate-per-token-loss).
+  micro_batch,
 };
 
 struct BatchSettings {
   std::optional<int64_t> seq_length, micro_batch_size, global_batch_size;
-  std::optional<int64_t> train_iters, train_samples;  // with extend_to_iters: of finalize(), that
+  // With extend_to_iters, finalize() sets train_iters.
+  std::optional<int64_t> train_iters, train_samples;
   std::optional<int64_t> extend_to_iters;
   std::optional<std::string> step_batch_size_schedule;
   std::vector<std::string> rampup_batch_size;
@@ -31,7 +32,8 @@ struct BatchSettings {
   // Fills defaults, the number of iterations and the schedule, and checks; data_parallel: number of
   // ranks. With a schedule the global batch size becomes its last.
   void finalize(int data_parallel);
-  int64_t total_samples() const { return schedule.samples_after(*train_iters); }  // consumed
+  // Samples consumed by the end.
+  int64_t total_samples() const { return schedule.samples_after(*train_iters); }
   // Samples of the run without --extend-to-iters.
   int64_t base_samples() const {
     return train_samples.value_or(schedule.samples_after(base_iters));
@@ -44,8 +46,9 @@ struct BatchSettings {
 
   // Set by finalize().
   data::BatchSchedule schedule;
-  int64_t base_iters = 0;          // without --extend-to-iters
-  bool schedule_extended = false;  // --override-opt-param-scheduler: it reaches over the extension
+  int64_t base_iters = 0;  // iterations without --extend-to-iters
+  // --override-opt-param-scheduler: schedules also cover the extension
+  bool schedule_extended = false;
 };
 
 }  // namespace megatron::settings

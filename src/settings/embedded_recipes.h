@@ -7,7 +7,7 @@
 namespace megatron::settings {
 
 struct EmbeddedFile {
-  std::string_view name, text;  // name: the path without its end, "twins/llama2_7b"
+  std::string_view name, text;  // name: path without its extension, "twins/llama2_7b"
 };
 
 extern const std::span<const EmbeddedFile> kRecipes, kModels;

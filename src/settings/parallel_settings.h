@@ -17,7 +17,7 @@
 namespace megatron::settings {
 
 struct ParallelSettings : ParallelSizes {
-  int64_t context_parallel = 1;  // no flag: 1, others are refused
+  int64_t context_parallel = 1;  // no flag yet: only 1 is supported
   // --moe-token-dispatcher-type; flex is refused by check(), with the reason.
   enum class Dispatcher { allgather, alltoall, flex } token_dispatcher = Dispatcher::allgather;
   bool overlap_shared_expert = false;  // --moe-shared-expert-overlap
@@ -35,7 +35,7 @@ struct ParallelSettings : ParallelSizes {
   std::optional<std::string> sharding_strategy;  // --data-parallel-sharding-strategy
   bool use_megatron_fsdp = false, use_custom_fsdp = false, use_torch_fsdp2 = false;
   int64_t optimizer_instances = 1;
-  std::optional<int64_t> bucket_size, num_buckets;  // elements; of the whole buffer
+  std::optional<int64_t> bucket_size, num_buckets;  // elements; number for the whole buffer
 
   void fields(Fields& fields);
   // Number of ranks of one model replica: tp x pp x cp.

@@ -22,7 +22,7 @@ struct PrecisionSettings {
   void check() const;  // throws Error naming the flag
   // Type of parameters and activations.
   DType type() const { return bf16 ? DType::bf16 : fp16 ? DType::f16 : DType::f32; }
-  std::optional<optim::LossScaleSettings> loss_scale() const {  // of fp16
+  std::optional<optim::LossScaleSettings> loss_scale() const {  // for fp16
     return fp16 ? std::optional(loss_scaling) : std::nullopt;
   }
 };

@@ -11,8 +11,8 @@ namespace megatron::settings {
 namespace {
 
 struct Preset {
-  std::string_view name, flags;  // words apart by one space
-  std::string_view more = {};    // flags, too
+  std::string_view name, flags;  // words separated by single spaces
+  std::string_view more = {};    // additional flags
 };
 
 constexpr std::string_view kLlama8b =

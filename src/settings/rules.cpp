@@ -16,7 +16,7 @@ using enum RuleScope;
 struct Derived {
   std::string_view name;
   std::string (*get)(const S&);
-  std::string_view stands_for = "";  // in rule_sentences()
+  std::string_view stands_for = "";  // replacement in rule_sentences()
 };
 
 std::string text(bool value) { return value ? "true" : ""; }
@@ -57,7 +57,7 @@ const std::vector<Derived> kDerived = {
 
 struct Rule {
   RuleScope scope;
-  std::string_view flags;  // "a|b": broken by each of them that has not its default value ...
+  std::string_view flags;  // "a|b": violated by each one without its default value
   // ... where this holds, too: "a & !b & c=d", of flags that have not their default value, or have
   // the value d, and of derived values.
   std::string_view when;
@@ -320,14 +320,14 @@ class Named {
   S settings;
 
  private:
-  Fields fields_;  // of `settings`, whose values were defaults
+  Fields fields_;  // fields of `settings`, whose values were defaults
   std::map<std::string_view, const Field*> by_name_;
 };
 
 }  // namespace
 
 void check_rules(RuleScope scope, const TrainSettings& settings) {
-  static thread_local Named named;  // plans ask thousands of times
+  static thread_local Named named;  // reused, since plans check thousands of times
   named.settings = settings;
   for (const Rule& rule : kRules) {
     if (rule.scope != scope) continue;

@@ -11,12 +11,12 @@ namespace megatron::settings {
 
 // Groups of rules that are checked together, once the settings they concern are final.
 enum class RuleScope {
-  flags,     // of the command line alone
-  sizes,     // of parallel sizes
-  parallel,  // of ParallelSettings
-  memory,    // of recomputation and offloading, and the parallel settings
-  layout,    // of a model that is divided: what has no effect on it is left out
-  graphs,    // of a run on a GPU
+  flags,     // rules of the command line alone
+  sizes,     // rules of parallel sizes
+  parallel,  // rules of ParallelSettings
+  memory,    // rules of recomputation, offloading and ParallelSettings
+  layout,    // rules of a model that is divided; flags without effect on it are ignored
+  graphs,    // rules of a run on a GPU
 };
 
 // Throws Error with the sentence of the first rule that the settings violate.

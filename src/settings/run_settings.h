@@ -21,7 +21,7 @@ struct RunSettings {
   std::string dataloader_type = "single";
   bool data_sharding = true;
   std::optional<std::string> model;
-  std::optional<std::string> model_config;  // a file, or a name of recipes.h
+  std::optional<std::string> model_config;  // a file, or a name from recipes.h
   // Prompts that the model continues at intervals, for people to read.
   std::optional<int64_t> sample_interval;
   std::vector<std::string> sample_prompt;

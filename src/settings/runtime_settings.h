@@ -23,7 +23,7 @@ inline constexpr int64_t kAttentionMib = 768, kLargeAttentionMib = 1280;
 struct RuntimeSettings {
   std::optional<int64_t> ranks, threads;
   std::string device = "auto";
-  std::string instruction_set = "auto";  // of the cpu device
+  std::string instruction_set = "auto";  // limit for the cpu device
   std::string distributed_backend = "auto";
   bool allow_nondeterministic = false;
   std::string gemm_tuning = "off";
@@ -34,14 +34,14 @@ struct RuntimeSettings {
   std::string planned_attention_cause;
   bool measure_peak = false;
   int64_t seed = 1234;
-  double timeout_minutes = 10;            // of a call between ranks
-  std::optional<double> timeout_seconds;  // in place of it
+  double timeout_minutes = 10;            // limit of a call between ranks
+  std::optional<double> timeout_seconds;  // takes precedence
   double notice_seconds = comm::kNoticeSeconds;
-  std::string launched_by;   // of join(): "2 processes of OMPI_COMM_WORLD_RANK"; "": by itself
-  int launched_here = 0;     // of join() or plan_for(): processes on this host
-  int launched_place = 0;    // of join(): this process among those on this host
-  bool planned = false;      // nothing is run: ranks may be of many hosts
-  bool usual_hosts = false;  // of plan_for_usual_hosts()
+  std::string launched_by;  // set by join(): "2 processes of OMPI_COMM_WORLD_RANK"; "": no launcher
+  int launched_here = 0;    // set by join() or plan_for(): processes on this host
+  int launched_place = 0;   // set by join(): index of this process on this host
+  bool planned = false;     // only a plan: ranks may be on many hosts
+  bool usual_hosts = false;  // set by plan_for_usual_hosts()
 
   void fields(Fields& fields);
   int rank_count() const { return static_cast<int>(ranks.value_or(1)); }
@@ -74,7 +74,7 @@ struct RuntimeSettings {
   // Device of a rank, which is a thread of this process or the whole process: the ranks of a host
   // take its GPUs in turn. Throws Error if --device is cuda and there is no GPU.
   Device device_value(int rank = 0) const;
-  comm::WaitLimits wait_limits() const;  // with calls between ranks
+  comm::WaitLimits wait_limits() const;  // for calls between ranks
   comm::GpuBackend gpu_backend() const;
   // Applies the launcher's process count: --ranks becomes that number (throws Error if a different
   // one is given), and the host's cores are divided among its processes.
@@ -88,7 +88,7 @@ struct RuntimeSettings {
   // divided among them.
   void plan_for(int64_t ranks_of_a_host);
   void check() const;
-  void prepare_cuda() const;  // before it is asked for
+  void prepare_cuda() const;  // must precede the first request for CUDA
 };
 
 }  // namespace megatron::settings

@@ -22,7 +22,7 @@
 namespace megatron::settings {
 
 struct TrainSettings {
-  std::string preset;  // name of one of presets.h, or ""; parsing a command line takes its flags
+  std::string preset;  // a name from presets.h, or ""; parsing a command line applies its flags
   models::ModelFlags shape;
   BatchSettings batch;
   PrecisionSettings precision;

@@ -70,7 +70,7 @@ class Asking {
 
  private:
   struct Part {
-    size_t question = 0, number = 0;  // of its continuations
+    size_t question = 0, number = 0;  // question and continuation
   };
   struct Running {
     Part part;
@@ -79,7 +79,7 @@ class Asking {
   };
   struct Open {
     Answer answer;
-    size_t left = 0;  // requests
+    size_t left = 0;  // remaining requests
   };
 
   bool submit_next() {
@@ -173,7 +173,7 @@ class Asking {
   const std::function<void()>& progress_;
   Engine& engine_;
   size_t next_ = 0;
-  std::deque<Part> others_;  // of questions whose first request is done
+  std::deque<Part> others_;  // requests of questions whose first one is done
   std::map<RequestId, Running> running_;
   std::map<size_t, Open> open_;
 };

@@ -16,9 +16,9 @@ namespace megatron::tasks {
 
 // Either continuations to score, or a prompt to continue.
 struct Question {
-  std::string place;  // for errors
+  std::string place;  // position for errors
   std::vector<TokenPair> continuations;
-  bool wants_greedy = false;  // of a single continuation: whether it is what the model would say
+  bool wants_greedy = false;  // for a single continuation: whether it is the model's greedy choice
 
   std::vector<int32_t> prompt;
   int64_t max_tokens = 0;
@@ -28,14 +28,14 @@ struct Question {
 };
 
 struct Answer {
-  std::vector<double> log_likelihoods;  // of each continuation: the sum over its tokens
+  std::vector<double> log_likelihoods;  // for each continuation: sum over its tokens
   bool is_greedy = true;
-  std::string text;  // up to a text of `until`, without special tokens
+  std::string text;  // generated text before any of `until`, without special tokens
 };
 
 struct AskOptions {
   inference::EngineOptions engine;
-  std::vector<int32_t> end_tokens;  // that end a text
+  std::vector<int32_t> end_tokens;  // tokens that end a text
 };
 
 // Asks all questions. The first request of a question goes before its others, which find their

@@ -11,7 +11,7 @@
 namespace megatron::tasks {
 namespace {
 
-constexpr uint32_t kSeed = 1234;  // lm-evaluation-harness' --seed for few-shot examples
+constexpr uint32_t kSeed = 1234;  // default --seed of lm-evaluation-harness for few-shot examples
 
 // Python's Random._randbelow for numbers up to 32 bits.
 size_t below(data::RandomState& random, size_t size) {
@@ -37,7 +37,7 @@ int32_t prefix_token(const tokenizers::Tokenizer& tokenizer, const std::string& 
 std::vector<size_t> python_sample(data::RandomState& random, size_t size, size_t count) {
   MG_ASSERT(count <= size);
   std::vector<size_t> chosen;
-  size_t few = 21;  // up to which the whole population is copied
+  size_t few = 21;  // population size up to which it is copied
   if (count > 5)
     few += static_cast<size_t>(
         std::pow(4, std::ceil(std::log(static_cast<double>(3 * count)) / std::log(4.0))));

@@ -19,14 +19,14 @@ class Contexts {
   // Throws Error if there are too few examples to choose from.
   explicit Contexts(const Task& task);
   std::string next();
-  std::string next_preamble();  // the same without the text
+  std::string next_preamble();  // the preamble without the text
 
  private:
   using Pool = std::vector<const Example*>;
   Pool draw(Pool& pool, const Example& example);
 
   const Task& task_;
-  bool own_;                           // the others of the task are the pool
+  bool own_;                           // whether the pool is the task's own other examples
   std::map<std::string, Pool> pools_;  // by subject
   std::map<std::string, data::RandomState> random_;
   size_t at_ = 0;
@@ -38,12 +38,12 @@ std::vector<size_t> python_sample(data::RandomState& random, size_t size, size_t
 // Tokens of a context and of the continuation after it.
 struct TokenPair {
   std::vector<int32_t> tokens;
-  int64_t context = 0;  // of them, at least one
+  int64_t context = 0;  // most tokens, at least one
 };
 
 struct TokenOptions {
-  bool add_bos_token = false;  // what the tokenizer puts round a text
-  int64_t positions = 0;       // of the model
+  bool add_bos_token = false;  // adds the tokenizer's beginning-of-sequence token
+  int64_t positions = 0;       // the model's number of positions
 };
 
 // Same as lm-evaluation-harness' _encode_pair: white space at the end of the context is moved to

@@ -25,7 +25,7 @@ void for_each_match(const std::string& pattern, std::string_view text, F&& f) {
     at = groups[0].end;
     if (groups[0].begin < at) continue;
     if (at == text.size()) break;
-    at += static_cast<size_t>(character_size(text[at]));  // behind an empty match
+    at += static_cast<size_t>(character_size(text[at]));  // after an empty match
   }
 }
 

@@ -28,10 +28,10 @@ namespace megatron::tasks {
 struct Format {
   std::string_view name;
   TaskKind kind;
-  std::span<const std::string_view> fields;  // by which a line is recognised
+  std::span<const std::string_view> fields;  // fields that identify a line of this format
   void (*read)(const Item& item, Example& example);
-  void (*defaults)(Task& task);  // what lm-evaluation-harness' task of that name sets
-  std::string_view labels = {};  // name of the field that may come from a file of labels instead
+  void (*defaults)(Task& task);  // sets the defaults of lm-evaluation-harness' task of that name
+  std::string_view labels = {};  // field that a file of labels may provide instead
 };
 
 std::span<const Format> formats();

@@ -33,7 +33,7 @@ Estimate mean_of(std::span<const double> values) {
 
 Estimate perplexity_of(std::span<const double> log_likelihoods, ThreadPool& pool) {
   if (log_likelihoods.empty()) return {kNone, kNone};
-  constexpr int64_t kSeeds = 100, kSamples = 1000;  // of each seed
+  constexpr int64_t kSeeds = 100, kSamples = 1000;  // kSamples: per seed
   std::vector<double> perplexities(kSeeds * kSamples);
   const auto count = static_cast<double>(log_likelihoods.size());
   pool.parallel_for(kSeeds, [&](int64_t seed, int) {

@@ -11,7 +11,7 @@
 namespace megatron::tasks {
 
 struct Estimate {
-  double value = 0, standard_error = 0;  // NaN where there are too few examples for one
+  double value = 0, standard_error = 0;  // NaN if there are too few examples
 };
 
 // Standard error: sample standard deviation / sqrt(n); none for a single value.
@@ -31,6 +31,6 @@ Estimate pooled(std::span<const Part> parts);
 // Share of the true choices in the probability of all choices.
 double share_of_true(std::span<const double> log_likelihoods, const std::vector<bool>& is_true);
 
-size_t largest(std::span<const double> values);  // the first of the largest
+size_t largest(std::span<const double> values);  // index of the first maximum
 
 }  // namespace megatron::tasks

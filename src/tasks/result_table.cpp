@@ -27,7 +27,7 @@ std::vector<TaskResult::Score> overall(std::span<const TaskResult> results) {
   std::vector<std::vector<Part>> parts;
   for (const TaskResult& result : results) {
     for (const auto& [metric, estimate] : result.scores) {
-      if (metric.is_perplexity) continue;  // a mean of exponentials says nothing
+      if (metric.is_perplexity) continue;  // a mean of exponentials is meaningless
       const auto at = std::ranges::find(
           all, metric.name, [](const TaskResult::Score& score) { return score.metric.name; });
       const auto i = static_cast<size_t>(at - all.begin());

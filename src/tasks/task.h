@@ -12,22 +12,22 @@
 namespace megatron::tasks {
 
 enum class TaskKind {
-  loglikelihood,    // how likely is a continuation, and is it the greedy one
-  multiple_choice,  // which of some continuations is the most likely
-  multiple_input,   // which of some texts makes a continuation the most likely
-  true_choices,     // which share of the probability of some continuations the true ones have
-  generation        // does the text that follows contain the answer
+  loglikelihood,    // probability of a continuation, and whether it is the greedy one
+  multiple_choice,  // which of several continuations is the most likely
+  multiple_input,   // which of several texts makes a continuation most likely
+  true_choices,     // share of the probability that belongs to the true continuations
+  generation        // whether the generated text contains the answer
 };
 
 struct Example {
-  std::string place;                 // "FILE line 3"
-  std::string subject;               // that its description names; "": none
-  std::string text;                  // what the model reads, without description and other examples
-  std::vector<std::string> choices;  // choices of multiple_choice and true_choices
-  std::vector<std::string> inputs;   // inputs of multiple_input; `text` is the right one
+  std::string place;    // "FILE line 3"
+  std::string subject;  // inserted in its description; "": none
+  std::string text;     // what the model reads, without description and few-shot examples
+  std::vector<std::string> choices;  // for multiple_choice and true_choices
+  std::vector<std::string> inputs;   // for multiple_input; `text` is the right one
   int64_t gold = 0;                  // index of the right choice or input
   std::vector<bool> is_true;         // for each choice of true_choices
-  std::string target;                // of the other kinds
+  std::string target;                // for the other kinds
   Json source;                       // the line
 
   const std::string& answer() const {
@@ -44,31 +44,32 @@ struct Filter {
 
 enum class Sampler {
   first_n,  // the first ones
-  random    // random.Random(1234).sample, as lm-evaluation-harness draws them, example by example
+  random    // drawn for each example by random.Random(1234).sample, as in lm-evaluation-harness
 };
 
 struct Task {
   std::string name, path;
-  std::string named_format;  // format of the lines, if it is given before the file's name
+  std::string named_format;  // format of the lines, if given before the file's name
   TaskKind kind = TaskKind::multiple_choice;
   std::vector<Example> examples;
 
   // Examples with answers that precede each example: from `shots` or, if that is empty, from the
   // others of `examples`. An example with a subject gets those of its subject.
   std::vector<Example> shots;
-  std::string shots_path;  // their file
+  std::string shots_path;  // file with the shots
   int64_t num_fewshot = 0;
   Sampler sampler = Sampler::random;
   bool text_has_shots = false;  // texts already contain examples, so --num-fewshot is ignored
-  std::optional<std::string> description;  // before all; none: description_of() the subject
+  // Precedes everything; none: description_of() the subject.
+  std::optional<std::string> description;
   std::string target_delimiter = " ";      // between text and answer
-  std::string fewshot_delimiter = "\n\n";  // behind an answer
+  std::string fewshot_delimiter = "\n\n";  // after an answer
 
   // Generation tasks only.
   std::vector<std::string> until;              // texts that end it
-  int64_t max_gen_toks = 256;                  // tokens at most
+  int64_t max_gen_toks = 256;                  // most tokens
   std::vector<Filter> filters;                 // none: the whole text is compared
-  std::vector<std::string> regexes_to_ignore;  // what they match does not count in a comparison
+  std::vector<std::string> regexes_to_ignore;  // matches are ignored in comparisons
   bool ignore_case = false;
 
   std::string description_of(const Example& example) const;

@@ -45,7 +45,7 @@ struct AskedModel {
   Runtime& runtime;
   const tokenizers::Tokenizer& tokenizer;
   AskOptions options;
-  Json identity;  // an object: what answers depend on, besides tasks and TaskSettings
+  Json identity;  // an object with everything that answers depend on besides tasks and TaskSettings
 };
 
 class TaskEvaluation {
@@ -58,7 +58,7 @@ class TaskEvaluation {
   std::vector<TaskResult> run(const AskedModel& model, bool show) const;
 
  private:
-  int64_t count() const;  // of examples
+  int64_t count() const;  // number of examples
   std::vector<Question> questions(const AskedModel& model, const ResumableLines& lines,
                                   std::vector<int64_t>& numbers) const;
   void ask_all(const AskedModel& model, ResumableLines& lines, bool show) const;

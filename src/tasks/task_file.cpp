@@ -184,8 +184,7 @@ Task read_task(const std::string& given) {
   if (format == nullptr)
     format = header && header->has("format") ? &named_format(*header) : &format_of(lines[0]);
   task.kind = format->kind;
-  if (header &&
-      header->has("fewshot_delimiter"))  // which ends a text, unless `until` says otherwise
+  if (header && header->has("fewshot_delimiter"))  // it ends a text, unless `until` is given
     task.fewshot_delimiter = header->text("fewshot_delimiter");
   format->defaults(task);
   if (header) apply(*header, task);

@@ -36,7 +36,7 @@ class Tensor {
   Device device() const { return storage_->device(); }
   bool is_contiguous() const;
   bool same_storage(const Tensor& other) const { return storage_ == other.storage_; }
-  const void* storage_id() const { return storage_.get(); }  // unique among the storages that live
+  const void* storage_id() const { return storage_.get(); }  // unique among existing storages
   MemoryClass memory_class() const { return storage_->memory_class(); }
 
   // First element. data<T>() checks the type. Both assert that the tensor is on the host.
@@ -55,12 +55,12 @@ class Tensor {
   }
 
   // Views. Out-of-range arguments are InternalErrors: shapes from users must be checked before.
-  Tensor view(Shape shape) const;  // contiguous tensors; same number of elements
+  Tensor view(Shape shape) const;  // requires a contiguous tensor and the same number of elements
   Tensor slice(int dim, int64_t begin, int64_t size) const;
-  Tensor select(int dim, int64_t index) const;  // slice of one, without the dim
+  Tensor select(int dim, int64_t index) const;  // slice at an index, without that dimension
   Tensor transpose(int a, int b) const;
   Tensor as_strided(Shape shape, std::span<const int64_t> strides, int64_t offset = 0) const;
-  Tensor view_as(DType dtype) const;  // same element size
+  Tensor view_as(DType dtype) const;  // requires the same element size
   Tensor whole() const;               // all elements of the storage, 1-d
 
   // The same view without ownership: of memory that recorded work (device/recorded_part.h) uses
@@ -85,14 +85,14 @@ class Tensor {
 
 // Host copies of a tensor, for tests, checkpoints and results. They convert between floating types.
 // For a CUDA tensor they wait for all work queued on its device.
-std::vector<double> to_doubles(const Tensor& tensor);  // row-major; strided tensors too
+std::vector<double> to_doubles(const Tensor& tensor);  // row-major; accepts strided tensors
 std::vector<float> to_floats(const Tensor& tensor);
 void copy_from(Tensor& tensor, std::span<const double> values);
 void copy_from(Tensor& tensor, std::span<const float> values);
 void copy_from(Tensor& tensor, std::span<const int32_t> values);
 // The bytes of a contiguous tensor, in the same way.
 void copy_bytes_from(const Tensor& tensor, std::span<const std::byte> bytes);
-std::span<const std::byte> bytes_of(const Tensor& tensor);  // of one on the host
+std::span<const std::byte> bytes_of(const Tensor& tensor);  // requires a host tensor
 void copy_bytes_to(const Tensor& tensor, std::span<std::byte> bytes);
 // For a CUDA tensor: a tensor of the same shape, strides and type in host memory, with its values
 // if `filled`. For any other: the tensor itself.

@@ -97,8 +97,9 @@ void AddedTokens::split(TextView view, bool find_special, FunctionRef<void(TextV
     if (entry.single_word && !is_alone(text, begin, end)) continue;
     if (entry.special && !find_special) continue;
     if (entry.lstrip) begin = begin > done ? spaces_begin(text, done, begin) : done;
-    if (begin >= end) continue;  // white space that the token before took
-    if (entry.rstrip) end = done >= end ? done : spaces_end(text, end);  // done: the same run's
+    if (begin >= end) continue;  // white space that the previous token included
+    // done: end of the same run
+    if (entry.rstrip) end = done >= end ? done : spaces_end(text, end);
     flush(begin);
     on_token(entry.id, view.part(begin, end));
     done = end;

@@ -17,7 +17,7 @@ constexpr std::array<int8_t, 256> make_values() {
     values[static_cast<unsigned char>(kAlphabet[i])] = static_cast<int8_t>(i);
   return values;
 }
-constexpr std::array<int8_t, 256> kValues = make_values();  // of letters; -1: none
+constexpr std::array<int8_t, 256> kValues = make_values();  // by character; -1: invalid
 
 }  // namespace
 

@@ -10,7 +10,7 @@
 namespace megatron::tokenizers {
 namespace {
 
-constexpr size_t kLetterLimit = 0x144;  // one above the largest letter
+constexpr size_t kLetterLimit = 0x144;  // one past the largest letter
 
 constexpr std::array<int16_t, kLetterLimit> make_letter_bytes() {
   std::array<int16_t, kLetterLimit> bytes{};
@@ -44,7 +44,7 @@ bool append_bytes_of_letters(std::string_view letters, std::string& bytes) {
 }
 
 void letters_to_bytes(std::string_view bytes, std::span<Range> ranges) {
-  std::vector<uint32_t> byte_of;  // by byte of the letters
+  std::vector<uint32_t> byte_of;  // byte of each letter
   for (uint32_t i = 0; i < bytes.size(); ++i) {
     const char32_t letter = kByteLetters[static_cast<unsigned char>(bytes[i])];
     byte_of.insert(byte_of.end(), letter < 0x80 ? 1 : 2, i);

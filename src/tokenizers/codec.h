@@ -17,16 +17,17 @@
 namespace megatron::tokenizers {
 
 struct EncodeOptions {
-  bool add_special_tokens = false;  // those that the tokenizer puts round a text
-  bool find_special_tokens = true;  // in the text itself; false: there they are plain text
+  bool add_special_tokens = false;  // adds the tokenizer's special tokens around the text
+  // Recognises special tokens in the text; false: they are plain text.
+  bool find_special_tokens = true;
 };
 
 // How the bytes of tokens (append_bytes) are joined to a text.
 enum class Joining : uint8_t {
-  by_neighbors,        // a token's text depends on those next to it
-  plain,               // one behind the other
-  first_space,         // ... without a space that the text begins with
-  leading_spaces,      // ... without all spaces that the text begins with
+  by_neighbors,        // a token's text depends on its neighbours
+  plain,               // texts are concatenated
+  first_space,         // ... without one leading space of the text
+  leading_spaces,      // ... without all leading spaces of the text
   first_token_spaces,  // ... without all spaces of the first token (Metaspace)
 };
 
@@ -55,7 +56,7 @@ class Codec {
   virtual std::optional<int32_t> find(std::string_view token) const = 0;
   virtual bool contains(int32_t id) const = 0;
   virtual bool is_special(int32_t id) const = 0;
-  virtual std::string token(int32_t id) const = 0;  // as its file spells it
+  virtual std::string token(int32_t id) const = 0;  // as spelt in its file
 
   // The roles of tokens that the tokenizer's own file names: "eos", "bos", "pad", "eod", ...
   virtual std::optional<int32_t> role(std::string_view name) const;

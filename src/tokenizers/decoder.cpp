@@ -96,10 +96,10 @@ void decode_byte_token(std::string& token) {
 
 // Effect of a step on a text of concatenated tokens.
 enum class Effect : uint8_t {
-  token,        // it changes each token alone
-  fuse,         // tokens become one part; nothing else
-  first_space,  // behind a fuse: a space at the begin is dropped
-  all_marks,    // it changes each token alone, and drops the spaces of the first one
+  token,        // changes each token independently
+  fuse,         // joins tokens to one part
+  first_space,  // after a fuse: drops a space at the beginning
+  all_marks,    // changes each token independently, and drops the spaces of the first one
   other,
 };
 

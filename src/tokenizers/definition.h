@@ -16,10 +16,10 @@ namespace megatron::tokenizers {
 struct AddedToken {
   std::string content;
   int64_t id = 0;
-  bool single_word = false;  // only where no word character stands next to it
-  bool lstrip = false;       // swallows the white space before it
-  bool rstrip = false;       // and behind it
-  bool normalized = false;   // looked for in the normalised text, not in the raw text
+  bool single_word = false;  // must not be adjacent to word characters
+  bool lstrip = false;       // includes the white space before it
+  bool rstrip = false;       // and after it
+  bool normalized = false;   // matched in the normalised text instead of the raw one
   bool special = false;
 };
 
@@ -35,14 +35,14 @@ struct Definition {
   Json settings;
   std::vector<AddedToken> added_tokens;
   std::string model;           // "BPE", "Unigram", "WordPiece" or "WordLevel"
-  Vocabulary vocabulary;       // of the model
+  Vocabulary vocabulary;       // vocabulary of the model
   std::vector<Merge> merges;   // BPE: by rank
-  std::vector<double> scores;  // Unigram: of each id
+  std::vector<double> scores;  // Unigram: score of each id
   // "bos_token" and other names with the contents of their tokens, if the files next to the
   // tokenizer are part of it.
   std::optional<NamedTokens> named_tokens;
 
-  const Json& member(std::string_view name) const;  // null where the file has none
+  const Json& member(std::string_view name) const;  // null if the file has none
 };
 
 // Throws Error (without the file's name) on anything malformed, on a model of another kind, and on

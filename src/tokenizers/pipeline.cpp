@@ -53,12 +53,12 @@ class Pipeline final : public Codec {
   // Destination of ids, and the part of the input that each covers.
   struct Output {
     std::vector<int32_t>& ids;
-    std::vector<Range>* offsets;     // null: nobody asks
-    std::vector<std::string> spelt;  // what each token is in the text, where it is not spelt as in
-                                     // the vocabulary; where offsets are asked for
-    std::vector<Range> ranges;       // of a piece's tokens
+    std::vector<Range>* offsets;  // may be null
+    // Text of each token if it differs from the vocabulary's; filled only with offsets.
+    std::vector<std::string> spelt;
+    std::vector<Range> ranges;  // ranges of a piece's tokens
     const EncodeOptions& options;
-    size_t size = 0, normalized = 0;  // bytes of the text before and after the normaliser
+    size_t size = 0, normalized = 0;  // bytes of the text before and after normalisation
 
     void add_token(int32_t id, TextView found) {
       ids.push_back(id);
@@ -84,7 +84,7 @@ class Pipeline final : public Codec {
   }
 
   Definition definition_;
-  Vocabulary vocabulary_;      // the model's, and the added tokens
+  Vocabulary vocabulary_;      // the model's tokens and the added ones
   std::vector<bool> special_;  // by id
   std::unique_ptr<Normalizer> normalizer_;
   std::unique_ptr<PreTokenizer> pre_tokenizer_;
@@ -92,8 +92,8 @@ class Pipeline final : public Codec {
   PostProcessor post_processor_;
   std::unique_ptr<Decoder> decoder_;
   AddedTokens raw_tokens_, normalized_tokens_;
-  std::map<int32_t, std::string> normalized_texts_;  // of added tokens that the normaliser changes
-  int64_t unknown_ = -1;                             // Unigram's token for any text
+  std::map<int32_t, std::string> normalized_texts_;  // of added tokens that normalisation changes
+  int64_t unknown_ = -1;                             // Unigram's token for unknown text
 
   mutable std::mutex mutex_;
   mutable std::vector<std::unique_ptr<Scratch>> idle_;
@@ -120,7 +120,7 @@ Pipeline::Pipeline(Definition definition)
 
 void Pipeline::add_tokens() {
   const int64_t count = vocabulary_.count();
-  int64_t largest = -1;  // of the added tokens
+  int64_t largest = -1;  // largest id of added tokens
   size_t read = 0, normalized = 0;
   for (AddedToken& token : definition_.added_tokens) {
     check_utf8(token.content, "an added token");

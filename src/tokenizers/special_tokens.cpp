@@ -119,7 +119,8 @@ Json write_tokenizer_config(const SpecialTokens& tokens, const Codec& codec) {
   Json config{Json::Object{}};
   const std::string name = codec.hugging_face_class();
   if (!name.empty()) config.set("tokenizer_class", name);
-  if (!name.empty() && codec.role("bos")) config.set("add_bos_token", true);  // SentencePiece's
+  // SentencePiece's default
+  if (!name.empty() && codec.role("bos")) config.set("add_bos_token", true);
   config.set("clean_up_tokenization_spaces", false);
   if (tokens.bos) config.set("bos_token", codec.token(*tokens.bos));
   if (tokens.eos) config.set("eos_token", codec.token(*tokens.eos));

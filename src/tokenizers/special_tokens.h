@@ -12,7 +12,7 @@ namespace megatron::tokenizers {
 
 struct SpecialTokens {
   std::optional<int32_t> bos, eos, pad, eod;
-  Json config;  // tokenizer_config.json as it was read; null where there is none
+  Json config;  // tokenizer_config.json as read; null if there is none
 };
 
 // Finds them in the files of `directory` ("" for none), then by the usual names; see

@@ -17,7 +17,7 @@ struct Range {
 // Part of a text; valid while the text lives.
 struct TextView {
   std::string_view bytes;          // valid UTF-8
-  const Range* origins = nullptr;  // of each byte: bytes of the input; null: nobody asks
+  const Range* origins = nullptr;  // range of input bytes for each byte; may be null
   // Number of bytes that represent the very beginning of the input, up to a character's start: 1 in
   // a text as it was read, 0 in one that starts after its first character.
   size_t head = 1;
@@ -26,7 +26,8 @@ struct TextView {
     return {bytes.substr(begin, end - begin), origins ? origins + begin : nullptr,
             begin < head ? head - begin : 0};
   }
-  bool begins_input() const { return head > 0; }  // of a text that is not empty
+  // Whether it begins the input; the text must not be empty.
+  bool begins_input() const { return head > 0; }
   // The range of input that bytes [begin, end) represent: from the first one's beginning to the
   // last one's end.
   Range origin(size_t begin, size_t end) const {
@@ -55,8 +56,8 @@ class Text {
  private:
   friend class TextEdit;
   TextView view_;
-  uint32_t start_;     // where it began in the input
-  bool begins_input_;  // at first
+  uint32_t start_;     // start in the input
+  bool begins_input_;  // at the start
   std::string bytes_;
   std::vector<Range> origins_;
 };
@@ -67,12 +68,12 @@ class Text {
 class TextEdit {
  public:
   explicit TextEdit(Text& text);
-  ~TextEdit();  // what was not read is dropped, and the text is the new one
+  ~TextEdit();  // discards unread text and installs the new text
   TextEdit(const TextEdit&) = delete;
   TextEdit& operator=(const TextEdit&) = delete;
 
   bool at_end() const { return at_ == text_.bytes().size(); }
-  size_t position() const { return at_; }  // bytes of the old text that were read
+  size_t position() const { return at_; }  // bytes of the old text that have been read
   std::string_view remaining() const { return text_.bytes().substr(at_); }
 
   void keep(size_t bytes);  // copies whole characters

@@ -36,7 +36,7 @@ class Tokenizer {
   std::vector<int32_t> encode(std::string_view text, bool add_special_tokens = false) const;
   void encode(std::string_view text, bool add_special_tokens,
               std::vector<int32_t>& ids) const;   // appends
-  const Codec& codec() const { return *codec_; }  // encoding with options and offsets
+  const Codec& codec() const { return *codec_; }  // encodes with options and offsets
 
   // Skips ids without a token; invalid UTF-8 becomes U+FFFD.
   std::string decode(std::span<const int32_t> ids, bool skip_special = false) const {
@@ -45,7 +45,7 @@ class Tokenizer {
 
   int32_t vocabulary_size() const { return codec_->size(); }  // the largest id plus one
   std::optional<int32_t> token_id(std::string_view token) const { return codec_->find(token); }
-  std::string token(int32_t id) const;  // as the file spells it; throws Error on a bad id
+  std::string token(int32_t id) const;  // as spelt in the file; throws Error on an invalid id
   bool is_special(int32_t id) const { return codec_->is_special(id); }
 
   // End of document, beginning and end of sequence, padding. If only one of eod and eos is known,
@@ -71,8 +71,8 @@ class Tokenizer {
 class DecodeStream {
  public:
   explicit DecodeStream(const Tokenizer& tokenizer, bool skip_special = true);
-  std::string push(int32_t id);  // the text that is certain now, maybe ""
-  std::string finish();          // the rest; the stream can then be used anew
+  std::string push(int32_t id);  // returns text that can no longer change, possibly ""
+  std::string finish();          // returns the rest; the stream can then be reused
 
  private:
   std::string emit_whole();
@@ -80,8 +80,8 @@ class DecodeStream {
 
   const Codec* codec_;
   bool skip_special_;
-  std::string pending_;       // byte-wise decoders: a character's first bytes
-  std::vector<int32_t> ids_;  // others: ids, and how much of their text was given out
+  std::string pending_;       // byte-wise decoders: first bytes of a character
+  std::vector<int32_t> ids_;  // others: ids, and how much of their text was returned
   size_t given_ = 0;
 };
 

@@ -21,9 +21,9 @@ class Vocabulary {
   bool contains(int64_t id) const {
     return id >= 0 && id < size() && tokens_[static_cast<size_t>(id)].used;
   }
-  std::string_view text(int32_t id) const;                               // "" for a hole
+  std::string_view text(int32_t id) const;                               // "" for an unused id
   int32_t size() const { return static_cast<int32_t>(tokens_.size()); }  // the largest id plus one
-  int32_t count() const { return count_; }                               // ids that have a token
+  int32_t count() const { return count_; }  // number of ids with a token
 
  private:
   struct Token {
@@ -34,7 +34,7 @@ class Vocabulary {
 
   std::string texts_;
   std::vector<Token> tokens_;   // by id
-  std::vector<int32_t> slots_;  // open addressing, -1 is free
+  std::vector<int32_t> slots_;  // open addressing, -1: free
   int32_t count_ = 0;
 };
 

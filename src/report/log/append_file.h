@@ -10,7 +10,7 @@ namespace megatron::report {
 
 class AppendFile {
  public:
-  enum class Open { append, create };  // create: the file must not exist yet
+  enum class Open { append, create };  // create: fails if the file exists
 
   // Makes missing parent directories. Throws Error naming the path and the reason.
   AppendFile(std::string path, Open open);

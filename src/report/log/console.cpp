@@ -94,7 +94,7 @@ size_t width_of(const Parts& parts) {
 // Separate lines, below that of the step.
 std::string lines_below(const Parts& parts) {
   std::string text;
-  size_t width = kConsoleColumns;  // of the last one
+  size_t width = kConsoleColumns;  // of the last figure
   for (const std::string& part : parts) {
     const bool fits = width + kBetween.size() + part.size() <= kConsoleColumns;
     const std::string added = fmt::format("{}{}", fits ? kBetween : kIndent, part);

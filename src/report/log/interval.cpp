@@ -34,7 +34,7 @@ StepRecord Interval::take() {
   mean.skipped = all.skipped_;
   mean.losses_not_finite = all.not_finite_;
   mean.mean_loss = all.loss_ / static_cast<double>(all.losses_);
-  if (all.steps_ == mean.steps || !(all.seconds_ > 0)) {  // one record, or no time to weigh with
+  if (all.steps_ == mean.steps || !(all.seconds_ > 0)) {  // one record, or no time to use as weight
     mean.steps = all.steps_;
     return mean;
   }

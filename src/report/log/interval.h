@@ -9,7 +9,7 @@ namespace megatron::report {
 class Interval {
  public:
   void add(const StepRecord& record);
-  StepRecord take();  // of what was added, at least one record; begins anew
+  StepRecord take();  // of the records added, at least one; starts over
 
  private:
   StepRecord last_;

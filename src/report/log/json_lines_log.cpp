@@ -20,7 +20,7 @@ namespace megatron::report {
 namespace {
 
 constexpr int64_t kSchema = 1;
-constexpr std::string_view kBegin = R"({"type": ")";  // of every line
+constexpr std::string_view kBegin = R"({"type": ")";  // beginning of every line
 constexpr std::array<std::string_view, 7> kTypes = {"run",    "step", "validation", "save",
                                                     "sample", "note", "end"};
 
@@ -294,7 +294,7 @@ void prepare_json_lines(const std::string& path, int64_t iteration) {
   std::error_code error;
   // A link is kept; its target is rewritten.
   const std::filesystem::path real = std::filesystem::canonical(path, error);
-  if (error) return;  // there is none; what else may be wrong is found when it is opened
+  if (error) return;  // does not exist; other problems show when it is opened
   if (!std::filesystem::is_regular_file(real, error)) return;
   if (std::filesystem::file_size(real, error) == 0) return;
   const std::optional<std::string> kept = kept_lines(real, iteration);

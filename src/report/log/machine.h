@@ -11,9 +11,9 @@
 namespace megatron::report {
 
 std::string host_name();
-int64_t core_count();                     // that this process may use
+int64_t core_count();                     // cores that this process may use
 std::vector<std::string> command_line();  // program and arguments
-int64_t resident_bytes();                 // of this process, now
+int64_t resident_bytes();                 // of this process
 double seconds_since_1970();              // UTC
 
 }  // namespace megatron::report

@@ -20,7 +20,7 @@ namespace megatron::report {
 namespace {
 
 constexpr std::string_view kStart = "Starting job", kSaved = "Saved checkpoint";
-constexpr const char* kTime = "%Y-%m-%d %H:%M:%S";  // local, as Megatron-LM writes it
+constexpr const char* kTime = "%Y-%m-%d %H:%M:%S";  // local time, as Megatron-LM writes it
 
 // The number after "name: ".
 std::optional<double> number_of(std::string_view field) {

@@ -27,8 +27,8 @@ class ProgressFile {
 
   std::string path_;
   int ranks_;
-  double job_begin_, job_flops_;  // seconds since 1970, operations
-  double begin_, flops_;          // of the first job in a row with as many ranks
+  double job_begin_, job_flops_;  // start in seconds since 1970, and operations at that time
+  double begin_, flops_;  // the same for the first of consecutive jobs with this number of ranks
 };
 
 // Start time of the first of the last consecutive jobs with `ranks` ranks, and the operations of

@@ -47,19 +47,19 @@
 namespace megatron::report {
 
 struct RunRecord {
-  int64_t iteration = 0;                                   // resumed from; 0: from the start
+  int64_t iteration = 0;                                   // iteration resumed from; 0: new run
   std::vector<std::pair<std::string, std::string>> flags;  // those that differ from their defaults
   Json model, layout;                                      // objects
   int64_t parameters = 0, threads = 1, train_iters = 0, seq_length = 0;
   int64_t consumed_tokens = 0;  // of the iterations before
   std::string device, precision, flop_formula;
-  double peak_flops = 0;  // of this machine, all threads; 0: not known
+  double peak_flops = 0;  // of this machine, all threads; 0: unknown
 };
 
 // Times of a part of the step (--timing-log-level).
 struct TimerFigure {
   std::string_view name;      // "forward-backward"
-  std::vector<double> ranks;  // seconds a step, mean, by rank
+  std::vector<double> ranks;  // mean seconds per step, by rank
   double least() const;
   double most() const;
 };
@@ -67,25 +67,26 @@ struct TimerFigure {
 struct StepRecord {
   int64_t iteration = 0, consumed_samples = 0, consumed_tokens = 0;
   double loss = 0, learning_rate = 0, gradient_norm = 0, weight_decay = 0;  // of the last step
-  double parameter_norm = 0;         // of all weights after the step; 0: not asked for
-  int64_t zero_gradients = -1;       // elements of the last step's; below 0: not asked for
-  std::vector<MetricValue> metrics;  // the model's, of the last step
-  double loss_scale = 0;             // of the last step; 0: the loss is not scaled
-  int64_t skipped = 0;               // of `steps`, those that changed no weight
+  double parameter_norm = 0;  // of all weights after the step; 0: not requested
+  // Zero elements in the last step's gradients; negative: not requested.
+  int64_t zero_gradients = -1;
+  std::vector<MetricValue> metrics;  // the model's metrics of the last step
+  double loss_scale = 0;             // of the last step; 0: no loss scaling
+  int64_t skipped = 0;               // how many of `steps` did not update the weights
   int64_t global_batch_size = 0;
-  int64_t steps = 1;   // since the record before
-  double seconds = 0;  // a step, mean
+  int64_t steps = 1;   // since the previous record
+  double seconds = 0;  // mean per step
   double tokens_per_second = 0;
   // Tokens trained on / time since this start, including evaluation, saves and logging; 0: unknown.
   double overall_tokens_per_second = 0;
   double flops_per_second = 0;
-  double peak_share = -1;  // of the measured peak; below 0: not known ("n/a")
-  double data_wait = 0, communication_wait = 0, save_wait = 0;  // shares of the time
+  double peak_share = -1;  // share of the measured peak; negative: unknown ("n/a")
+  double data_wait = 0, communication_wait = 0, save_wait = 0;  // as shares of the time
   double seconds_left = 0;
-  std::array<int64_t, kMemoryClasses> memory{};   // most bytes in use so far, by class, of rank 0
-  std::vector<TimerFigure> timers, timer_points;  // of the log's interval, of TensorBoard's
-  std::string timing_option;                      // of `timers`: --timing-log-option
-  int64_t process_memory = 0;  // resident bytes of the process; 0: the log finds out
+  std::array<int64_t, kMemoryClasses> memory{};   // peak bytes in use so far, by class, on rank 0
+  std::vector<TimerFigure> timers, timer_points;  // for the log's interval, and for TensorBoard's
+  std::string timing_option;                      // --timing-log-option for `timers`
+  int64_t process_memory = 0;  // resident bytes of the process; 0: the log determines it
   // For an Interval: mean loss over the steps that updated the weights (NaN: none did), and the
   // number of steps with a non-finite loss.
   double mean_loss = 0;

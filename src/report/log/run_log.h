@@ -22,7 +22,7 @@ struct LogSettings {
   int64_t tensorboard_log_interval = 1;
   bool log_params_norm = false, log_num_zeros_in_grad = false;
   bool log_progress = false;     // progress.txt in the --save directory (progress_file.h)
-  int64_t timing_log_level = 0;  // of the timers (timers.h)
+  int64_t timing_log_level = 0;  // level of the timers (timers.h)
   std::string timing_log_option = "minmax";
   bool log_timers_to_tensorboard = false;
   // Stored in the run record's flags, for tools/wandb_import.
@@ -33,7 +33,7 @@ struct LogSettings {
   void check() const;  // throws Error naming the flag
   // True if a log line follows this iteration; last: the run's last iteration.
   bool has_line(int64_t iteration, int64_t last) const;
-  bool has_point(int64_t iteration) const;  // of TensorBoard
+  bool has_point(int64_t iteration) const;  // whether TensorBoard gets a point
 };
 
 class RunLog {
@@ -52,7 +52,7 @@ class RunLog {
   void step(const StepRecord& record);
   void validation(const ValidationRecord& record);  // console, JSONL, TensorBoard
   void sample(const SampleRecord& record);          // console, JSONL, TensorBoard
-  void save(const SaveRecord& record);              // JSONL only, as the next two
+  void save(const SaveRecord& record);              // JSONL only, like the next two
   void note(int64_t iteration, bool warning, const std::string& text);
   void end(int64_t iteration, EndReason reason, const std::string& text,
            const RunTotals& totals = {});

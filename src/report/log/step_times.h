@@ -7,10 +7,10 @@ namespace megatron::report {
 // at the end of each part.
 struct StepTimes {
   // Level 1.
-  double forward_backward = 0;  // all micro-batches, with what stages send each other
-  double reduction = 0;         // of gradients over the ranks, that does not overlap with them
+  double forward_backward = 0;  // all micro-batches, including communication between stages
+  double reduction = 0;         // of gradients over the ranks, as far as it is not overlapped
   double norm = 0;              // of the gradients
-  double update = 0;            // of the weights, with what ranks gather behind it
+  double update = 0;            // of the weights, including the gather after it
   // Level 2: parts of forward_backward.
   double forward = 0, backward = 0;
 };

@@ -76,7 +76,7 @@ Message metadata(std::string_view plugin, uint64_t data_class) {
   return Message().message(1, Message().bytes(1, plugin)).varint(4, data_class);
 }
 
-constexpr int kFileVersion = 3, kSummary = 5, kSessionLog = 7;  // of Event
+constexpr int kFileVersion = 3, kSummary = 5, kSessionLog = 7;  // fields of Event
 constexpr uint64_t kScalarClass = 1, kTensorClass = 2;
 
 // Seconds in a file's name; -1: not an event file.
@@ -146,7 +146,7 @@ void EventFile::scalars(int64_t step, double time, const Scalars& values) {
 void EventFile::text(int64_t step, double time, const std::string& tag,
                      const std::string& markdown) {
   constexpr uint64_t kString = 7;                                      // DataType
-  const Message shape = Message().message(2, Message().varint(1, 1));  // one dim of 1
+  const Message shape = Message().message(2, Message().varint(1, 1));  // one dimension of size 1
   const Message tensor = Message().varint(1, kString).message(2, shape).bytes(8, markdown);
   const Message value =
       Message().bytes(1, tag).message(8, tensor).message(9, metadata("text", kTensorClass));

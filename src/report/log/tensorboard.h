@@ -32,7 +32,7 @@ class EventFile {
   // `first_step` and later. Its name sorts after theirs.
   EventFile(const std::string& folder, int64_t first_step, double time);
 
-  using Scalars = std::vector<std::pair<std::string, double>>;  // tag and value, kept as f32
+  using Scalars = std::vector<std::pair<std::string, double>>;  // tag and value, stored as f32
   void scalars(int64_t step, double time, const Scalars& values);
   void text(int64_t step, double time, const std::string& tag, const std::string& markdown);
   const std::string& path() const { return file_.path(); }
@@ -60,8 +60,8 @@ class TensorBoard {
 
   std::string samples_folder_;
   EventFile file_;
-  std::unique_ptr<EventFile> samples_file_;  // of the first point on
-  int64_t consumed_samples_ = 0;             // by the last step
+  std::unique_ptr<EventFile> samples_file_;  // created with the first point
+  int64_t consumed_samples_ = 0;             // by the end of the last step
 };
 
 }  // namespace megatron::report

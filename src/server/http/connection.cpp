@@ -18,7 +18,7 @@ using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
 constexpr int64_t kHeaderBytes = 64 << 10;
-constexpr int64_t kFramingBytes = 64 << 10;  // of a body in chunks
+constexpr int64_t kFramingBytes = 64 << 10;  // overhead allowed for a chunked body
 constexpr milliseconds kTick{100}, kLinger{500}, kGrace{500};
 
 steady_clock::time_point after(double seconds) {

@@ -22,7 +22,7 @@ class Connection final : public httplib::Stream {
   // Waits for the first byte of a request, then starts the time limit of its headers. Returns false
   // if no request arrives.
   bool wait_for_request();
-  void begin_body();  // the headers are read
+  void begin_body();  // call when the headers are complete
   bool peer_gone() const;
   // Closes the connection after the current reply.
   void close_after_answer() { closes_ = true; }
@@ -50,7 +50,7 @@ class Connection final : public httplib::Stream {
   const HttpLimits& limits_;
   const std::atomic<bool>& stopping_;
   std::array<char, 8192> buffer_{};
-  size_t begin_ = 0, end_ = 0;  // of what is read of the socket and not yet taken
+  size_t begin_ = 0, end_ = 0;  // range of bytes read from the socket but not consumed
   Time deadline_{};
   int64_t budget_ = 0;  // bytes that may still be read
   bool in_body_ = false, closes_ = false;

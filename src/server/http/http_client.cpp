@@ -14,7 +14,7 @@
 namespace megatron::server {
 namespace {
 
-constexpr size_t kLongestBody = 1 << 20;  // of a reply that is kept
+constexpr size_t kLongestBody = 1 << 20;  // bytes of a reply that are kept
 
 constexpr std::string_view kScheme = "http://";
 

@@ -9,9 +9,9 @@
 namespace megatron::server {
 
 struct HttpReply {
-  int status = 0;     // 0: there was none, or it was not complete
-  std::string body;   // unless it went to `receive`
-  std::string error;  // with status 0: why
+  int status = 0;     // 0: no answer, or an incomplete one
+  std::string body;   // empty if it was passed to `receive`
+  std::string error;  // reason, with status 0
 };
 
 class HttpClient {

@@ -54,7 +54,7 @@ class HttpServer::Implementation final : public httplib::Server {
     set_socket_options([this](socket_t socket) {
       const int on = 1;
       setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-      socket_ = socket;  // the last one is that which is bound
+      socket_ = socket;  // the last socket is the bound one
     });
     route();
   }
@@ -84,7 +84,7 @@ class HttpServer::Implementation final : public httplib::Server {
   }
 
  private:
-  static constexpr int kBacklog = 1024;  // clients that wait to be accepted
+  static constexpr int kBacklog = 1024;  // clients waiting to be accepted
 
   // State of the request that a thread answers.
   struct Exchange {
@@ -178,7 +178,7 @@ httplib::Server::HandlerResponse HttpServer::Implementation::refuse(const httpli
   std::optional<HttpAnswer> answer;
   const std::string length = request.get_header_value("Content-Length");
   const bool in_chunks = request.has_header("Transfer-Encoding");
-  const bool reads =  // httplib, the body of others it does not
+  const bool reads =  // methods whose bodies httplib reads
       request.method == "POST" || request.method == "PUT" || request.method == "PATCH";
   const bool sends = reads || in_chunks || (!length.empty() && length != "0");
   if (request.path.size() > kLongestPath) {
@@ -193,7 +193,7 @@ httplib::Server::HandlerResponse HttpServer::Implementation::refuse(const httpli
   } else {
     answer = handler_.refuse(request_of(request));
   }
-  if (sends && (answer || !reads)) {  // its body stays unread
+  if (sends && (answer || !reads)) {  // the body remains unread
     exchange().connection->close_after_answer();
     response.set_header("Connection", "close");
   }
@@ -215,7 +215,7 @@ httplib::Server::HandlerResponse HttpServer::Implementation::explain(
 }
 
 bool HttpServer::Implementation::process_and_close_socket(socket_t socket) {
-  if (std::this_thread::get_id() == accepting_) {  // beyond the limit (ConnectionThreads)
+  if (std::this_thread::get_id() == accepting_) {  // above the limit (ConnectionThreads)
     refused_.add(socket);
     return true;
   }

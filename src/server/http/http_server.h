@@ -18,15 +18,15 @@ struct HttpLimits {
   int64_t connections = 256;
   double header_seconds = 10;  // from a request's first byte to the end of its headers
   double body_seconds = 60;    // to read a body
-  double write_seconds = 30;   // that a client may take nothing of an answer
-  double idle_seconds = 30;    // of a connection between requests
+  double write_seconds = 30;   // that a client may accept no data of an answer
+  double idle_seconds = 30;    // limit between requests on a connection
 };
 
 struct HttpRequest {
   std::string method, path;  // without the query
   std::string body;
-  std::function<std::string(const std::string& name)> header;  // "" where there is none
-  std::function<bool()> client_gone;                           // asks the socket
+  std::function<std::string(const std::string& name)> header;  // "" if it is absent
+  std::function<bool()> client_gone;                           // checks the socket
 };
 
 // Returns false if the client has disconnected.
@@ -39,7 +39,7 @@ struct HttpAnswer {
   std::vector<std::pair<std::string, std::string>> headers = {};
   // Writes the body piece by piece, in place of `body`. Returns a note for the log; must not throw.
   std::function<std::string(const StreamWriter&)> stream = {};
-  std::string note = {};  // for the log, of an answer that is whole
+  std::string note = {};  // log text for a complete answer
 };
 
 // Called by many threads at once.
@@ -63,7 +63,7 @@ class HttpServer {
  public:
   // The handler must outlive it.
   HttpServer(const HttpLimits& limits, HttpHandler& handler);
-  ~HttpServer();  // as stop()
+  ~HttpServer();  // calls stop()
   HttpServer(const HttpServer&) = delete;
   HttpServer& operator=(const HttpServer&) = delete;
 

@@ -46,7 +46,7 @@ std::tm calendar(std::chrono::local_seconds now) {
 // strftime as in Python's datetime: %f is microseconds; %z and %Z are empty, because the clock has
 // no time zone.
 std::string format_time(std::string_view format, std::chrono::local_seconds now) {
-  std::string prepared = "|";  // so that an empty result differs from none
+  std::string prepared = "|";  // distinguishes an empty result from a missing one
   for (size_t i = 0; i < format.size(); ++i) {
     const char next = format[i] == '%' && i + 1 < format.size() ? format[i + 1] : '\0';
     if (next == 'f') prepared += "000000";
@@ -71,7 +71,7 @@ struct Clock : jinja::Object {
   bool callable() const override { return true; }
   jinja::Value call(jinja::Call& call) override {
     const jinja::Parameters p(call, "strftime_now", {"format"}, 1);
-    call.budget.spend_bytes(p.text(0).size() * 9);  // the room that the result is given
+    call.budget.spend_bytes(p.text(0).size() * 9);  // space for the result
     return jinja::Value::text(format_time(p.text(0), now), &call.budget);
   }
 

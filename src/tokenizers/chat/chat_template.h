@@ -16,15 +16,15 @@
 namespace megatron::tokenizers {
 
 struct Chat {
-  Json::Array messages;                  // objects; a member that is null counts as absent
+  Json::Array messages;                  // objects; null members count as absent
   std::optional<Json::Array> tools;      // JSON schemas; also chooses the template "tool_use"
   std::optional<Json::Array> documents;  // objects
-  Json::Object variables;                // others that the template reads
+  Json::Object variables;                // other variables of the template
   bool add_generation_prompt = false;
   // The member of the last message ("content") that the model continues; the text ends with it.
   // Empty: none.
   std::string continued;
-  std::chrono::local_seconds now{};  // what strftime_now shows
+  std::chrono::local_seconds now{};  // returned by strftime_now
   jinja::Limits limits;
 };
 

@@ -52,8 +52,8 @@ class Bpe final : public Model {
     std::vector<int32_t>& ids;
     std::vector<Range>* ranges;
     uint32_t end = 0;
-    int32_t unknown = -1;       // unknown letters that are not given out yet: the token,
-    uint32_t unknown_size = 0;  // and how many bytes
+    int32_t unknown = -1;       // pending unknown letters: their token,
+    uint32_t unknown_size = 0;  // and number of bytes
 
     void add(int32_t id, uint32_t size) {
       ids.push_back(id);
@@ -80,7 +80,7 @@ class Bpe final : public Model {
   std::array<int32_t, 256> letters_{}, bytes_{};  // ids of byte letters and of <0xHH>; -1: none
   int32_t unknown_ = -1;
   bool fuse_unknown_ = false, ignore_merges_ = false, byte_fallback_ = false;
-  std::string prefix_, suffix_;  // of letters that are not a piece's first; of its last
+  std::string prefix_, suffix_;  // prefix of letters other than a piece's first; suffix of its last
 };
 
 void Bpe::read_settings(const Json& settings) {

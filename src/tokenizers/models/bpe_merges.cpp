@@ -6,7 +6,7 @@
 namespace megatron::tokenizers {
 namespace {
 
-constexpr size_t kShort = 48;  // up to here a scan of all neighbours beats a queue
+constexpr size_t kShort = 48;  // up to this size, scanning all neighbours beats a queue
 
 int32_t id_of(int64_t merge) { return static_cast<int32_t>(merge & 0xffffffff); }
 

@@ -32,7 +32,7 @@ class BpeMerges {
   void apply_short(Scratch& scratch, std::vector<Range>* ranges) const;
   void apply_long(Scratch& scratch, std::vector<Range>* ranges) const;
 
-  PairMap merges_;  // rank << 32 | id of the two joined
+  PairMap merges_;  // rank << 32 | id of the merged token
 };
 
 }  // namespace megatron::tokenizers

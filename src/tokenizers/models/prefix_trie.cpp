@@ -23,8 +23,7 @@ PrefixTrie::PrefixTrie(const Vocabulary& vocabulary) {
   first_.fill(-1);
   nodes_.emplace_back();  // the root
   std::vector<Group> groups{{0, tokens.size(), 0, 0}};
-  for (size_t g = 0; g < groups.size();
-       ++g) {  // in order of depth, so that children stand together
+  for (size_t g = 0; g < groups.size(); ++g) {  // by depth, so that children are adjacent
     Group group = groups[g];
     if (group.begin < group.end && tokens[group.begin].first.size() == group.depth)
       nodes_[group.node].id = tokens[group.begin++].second;

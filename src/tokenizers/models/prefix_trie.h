@@ -43,7 +43,7 @@ class PrefixTrie {
   }
 
   struct Node {
-    int32_t children = 0;  // the first of them; they stand together, by byte
+    int32_t children = 0;  // index of the first child; children are adjacent, ordered by byte
     int32_t id = -1;
     uint16_t child_count = 0;
     unsigned char byte = 0;
@@ -51,7 +51,7 @@ class PrefixTrie {
   int32_t child(const Node& node, unsigned char byte) const;
 
   std::vector<Node> nodes_;
-  std::array<int32_t, 256> first_;  // nodes of the first byte
+  std::array<int32_t, 256> first_;  // node of each first byte
 };
 
 }  // namespace megatron::tokenizers

@@ -46,7 +46,7 @@ class Unigram final : public Model {
   void encode(std::string_view piece, Scratch&, std::vector<int32_t>& ids,
               std::vector<Range>* ranges) const override {
     const std::vector<Node> best = search(piece);
-    std::vector<Range> path;  // from the end
+    std::vector<Range> path;  // in reverse order
     bool unknown_behind = false;
     for (size_t end = piece.size(); end > 0;) {
       const Node& node = best[end];
@@ -65,7 +65,7 @@ class Unigram final : public Model {
   }
 
  private:
-  struct Node {  // the best path that ends at a byte: its last token
+  struct Node {  // last token of the best path that ends at a byte
     double score = 0;
     int32_t id = -1;
     uint32_t begin = kNone;

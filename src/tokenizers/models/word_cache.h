@@ -79,7 +79,7 @@ class WordCache {
         std::memcpy(words, from, size);
         return;
       }
-      asm("" : "+r"(from));  // the compiler shall not reason about the bytes beyond the word
+      asm("" : "+r"(from));  // hides the bytes beyond the word from the optimiser
       __builtin_memcpy(words, from, sizeof words);
       const uint64_t keep = (uint64_t{1} << (size % 8 * 8)) - 1;
       words[0] &= size < 8 ? keep : ~uint64_t{0};
@@ -103,7 +103,7 @@ class WordCache {
   template <size_t Words, size_t Tokens, size_t Sets>
   class Table {
    public:
-    static constexpr size_t kMaximumSize = Words == 2 ? 15 : 30;  // of a word in bytes
+    static constexpr size_t kMaximumSize = Words == 2 ? 15 : 30;  // bytes of a word
 
     void prefetch(const Key<Words>& key) { __builtin_prefetch(set_of(key)); }
     bool find(std::string_view word, std::vector<int32_t>& ids) {

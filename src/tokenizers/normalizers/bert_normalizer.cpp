@@ -75,7 +75,7 @@ class BertNormalizer final : public Normalizer {
   }
 
   bool clean_text_, spaces_round_chinese_;
-  std::unique_ptr<Normalizer> decomposition_, lowercase_;  // null: not asked for
+  std::unique_ptr<Normalizer> decomposition_, lowercase_;  // null if disabled
 };
 
 }  // namespace

@@ -32,7 +32,7 @@ class Form final : public Normalizer {
   bool composes_;
   const icu::Normalizer2* tables_ = nullptr;
   icu::UnicodeSet known_;   // Unicode 9
-  icu::UnicodeSet active_;  // those of it that a text in this form may not have, or not anywhere
+  icu::UnicodeSet active_;  // those that a text in this form cannot have, at least in some contexts
 };
 
 UProperty quick_check(NormalForm kind) {
@@ -99,7 +99,7 @@ std::optional<char32_t> Form::compose(char32_t first, char32_t second) const {
 void Form::compose(std::vector<Written>& run) const {
   size_t size = 0;
   std::optional<size_t> starter;
-  int last_class = 0;  // of what stands between it and the next character; 0: nothing
+  int last_class = 0;  // class of the last character between it and the next one; 0: none
   for (const Written next : run) {
     const bool blocked = last_class != 0 && last_class >= next.combining_class;
     if (starter && !blocked) {

@@ -20,10 +20,11 @@ std::unique_ptr<Normalizer> make_normal_form(NormalForm form);
 std::unique_ptr<Normalizer> make_bert_normalizer(const Json& settings);
 
 // Normalisers that process one character at a time.
-std::unique_ptr<Normalizer> make_lowercase();           // no final sigma
-std::unique_ptr<Normalizer> make_strip_accents();       // drops marks
-std::unique_ptr<Normalizer> make_nmt();                 // controls dropped, odd spaces made spaces
-std::unique_ptr<Normalizer> make_byte_level_letters();  // each byte's letter of byte_level.h
+std::unique_ptr<Normalizer> make_lowercase();      // without special case for final sigma
+std::unique_ptr<Normalizer> make_strip_accents();  // drops marks
+std::unique_ptr<Normalizer> make_nmt();  // drops control characters, replaces unusual spaces
+// Replaces bytes by the letters of byte_level.h.
+std::unique_ptr<Normalizer> make_byte_level_letters();
 
 // Strip: removes white space at the left and the right end.
 std::unique_ptr<Normalizer> make_strip(const Json& settings);

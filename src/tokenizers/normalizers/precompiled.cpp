@@ -11,7 +11,7 @@
 namespace megatron::tokenizers {
 namespace {
 
-constexpr size_t kWholeCluster = 6;  // clusters of fewer bytes are looked up whole
+constexpr size_t kWholeCluster = 6;  // clusters of fewer bytes are looked up as a whole
 
 // Writes the new text with Hugging Face's alignment: the replacement's characters take the places
 // of the old ones, further ones are inserted, and surplus old characters are dropped after the last
@@ -72,8 +72,8 @@ class MappedText {
 
   TextEdit edit_;
   std::string_view bytes_;
-  bool any_ = false;                  // something was written
-  std::optional<char32_t> inserted_;  // written once it is known that nothing is dropped behind it
+  bool any_ = false;                  // whether anything was written
+  std::optional<char32_t> inserted_;  // written once it is certain that nothing is dropped after it
 };
 
 class Precompiled final : public Normalizer {
@@ -88,7 +88,7 @@ class Precompiled final : public Normalizer {
   void normalize(Text& text) const override {
     const std::string_view bytes = text.bytes();
     std::optional<MappedText> mapped;
-    size_t kept = 0;  // up to here the text is written
+    size_t kept = 0;  // end of the text written so far
     size_t inserted = 0;
     const size_t before = bytes.size();
     const auto look_up = [&](size_t begin, size_t end) {

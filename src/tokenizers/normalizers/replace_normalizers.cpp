@@ -69,7 +69,7 @@ class Replacement {
  private:
   Text& text_;
   std::string_view content_;
-  size_t size_, inserted_ = 0;  // bytes of the old text, and bytes inserted
+  size_t size_, inserted_ = 0;  // bytes of the original text, and bytes inserted
   std::optional<TextEdit> edit_;
 };
 

@@ -16,8 +16,8 @@ using EmitPiece = FunctionRef<void(TextView piece)>;
 
 // Split patterns of model families. ByteLevel with use_regex uses GPT-2's.
 extern const char* const kGpt2Pattern;
-extern const char* const kLlama3Pattern;  // up to three digits a piece
-extern const char* const kQwen2Pattern;   // one digit a piece
+extern const char* const kLlama3Pattern;  // up to three digits per piece
+extern const char* const kQwen2Pattern;   // one digit per piece
 
 class PreTokenizer {
  public:

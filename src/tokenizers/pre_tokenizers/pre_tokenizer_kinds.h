@@ -23,8 +23,8 @@ std::unique_ptr<PreTokenizer> make_metaspace(const Json& settings);
 // Splitting by character classes. White space is the property White_Space; punctuation is that of
 // ASCII, including symbols, and category P of Unicode 8.
 std::unique_ptr<PreTokenizer> make_whitespace();        // \w+|[^\w\s]+
-std::unique_ptr<PreTokenizer> make_whitespace_split();  // cuts at white space, which is dropped
-std::unique_ptr<PreTokenizer> make_bert();              // ... and each punctuation is a piece
+std::unique_ptr<PreTokenizer> make_whitespace_split();  // splits at white space, which is dropped
+std::unique_ptr<PreTokenizer> make_bert();  // ... and makes each punctuation character a piece
 std::unique_ptr<PreTokenizer> make_punctuation(const Json& settings);      // behavior
 std::unique_ptr<PreTokenizer> make_digits(const Json& settings);           // individual_digits
 std::unique_ptr<PreTokenizer> make_character_split(const Json& settings);  // delimiter

@@ -121,7 +121,7 @@ class SpanJoiner {
   EmitPiece emit_;
   Span held_{};
   bool holds_ = false;
-  bool previous_ = false;  // whether the span before was a match
+  bool previous_ = false;  // whether the previous span was a match
 };
 
 }  // namespace megatron::tokenizers

@@ -115,7 +115,7 @@ constexpr UScriptCode kAnyScript = USCRIPT_INVALID_CODE;
 
 UScriptCode script_of(char32_t c) {
   if (c == ' ' || !is_assigned_in(c, 9)) return kAnyScript;
-  switch (c) {  // of another script since
+  switch (c) {  // characters whose script has changed since
     case 0x589:
     case 0x61c: return USCRIPT_COMMON;
     case 0x953:

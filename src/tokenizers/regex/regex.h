@@ -13,9 +13,9 @@
 namespace megatron::tokenizers {
 
 enum class RegexSyntax : uint8_t {
-  oniguruma,    // ^ and $ hold at lines; the + of x{1,3}+ repeats
-  perl,         // ^ and $ hold at the text's ends; the + of x{1,3}+ makes it possessive
-  ecma_script,  // JSON schemas': read by parse_regex (regex_syntax.h), not matched by Regex
+  oniguruma,    // ^ and $ match at lines; the + of x{1,3}+ repeats
+  perl,         // ^ and $ match at the text's ends; the + of x{1,3}+ makes it possessive
+  ecma_script,  // for JSON schemas: parsed by parse_regex (regex_syntax.h), not matched by Regex
   literal,      // plain text
 };
 

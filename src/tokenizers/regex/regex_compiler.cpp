@@ -9,7 +9,7 @@ namespace {
 
 constexpr size_t kMaximumCode = 4096;
 
-struct TooMuch {};  // thrown: beyond the program's limits
+struct TooMuch {};  // thrown above the program's limits
 
 // Returns the set of a node that matches exactly one character of a set, else null.
 const CharacterSet* single_set(const RegexNode& node) {

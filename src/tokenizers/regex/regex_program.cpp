@@ -7,7 +7,7 @@
 namespace megatron::tokenizers {
 namespace {
 
-constexpr int64_t kSteps = 10'000'000;  // besides some for each byte of the text
+constexpr int64_t kSteps = 10'000'000;  // plus some per byte of the text
 constexpr int64_t kStepsPerByte = 64;
 constexpr size_t kMaximumPlaces = size_t{1} << 20;
 
@@ -24,8 +24,8 @@ ClassTable::ClassTable(const std::vector<CharacterSet>& sets) : ascii_(sets.size
   for (size_t s = 0; s < sets.size(); ++s) {
     for (char32_t c = 0; c < 0x80; ++c) ascii_[s][c] = sets[s].contains(c);
   }
-  std::vector<size_t> next(sets.size());  // the first range that does not end before the block
-  std::vector<uint32_t> uniform_masks;    // of blocks with one mask
+  std::vector<size_t> next(sets.size());  // first range that does not end before the block
+  std::vector<uint32_t> uniform_masks;    // of blocks with a single mask
   std::vector<uint16_t> uniform_blocks;
   for (char32_t first = 0; first <= CharacterSet::kLast; first += kBlock) {
     const char32_t last = first + kBlock - 1;

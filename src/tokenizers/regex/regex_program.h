@@ -62,16 +62,16 @@ class RegexProgram {
   friend class RegexCompiler;
   enum class Op : uint8_t {
     one,         // one character of `set`
-    optional,    // none or one, not given back
-    star,        // any number, not given back
-    plus,        // one or more, not given back
+    optional,    // none or one, possessive
+    star,        // any number, possessive
+    plus,        // one or more, possessive
     run,         // minimum to maximum
     choose,      // the alternatives of choices_[target]
     jump,        // to target
-    look_set,    // the next character is one of `set` (negated: is not, or there is none)
-    look_ahead,  // the program at pc + 1 matches (negated: does not); go on at target
-    atomic,      // the program at pc + 1 must match; go on behind its match at target
-    anchor,      // `anchor` holds
+    look_set,    // whether the next character is one of `set` (negated: is not, or there is none)
+    look_ahead,  // whether the program at pc + 1 matches (negated: does not); continues at target
+    atomic,      // the program at pc + 1 must match; continues after its match at target
+    anchor,      // whether `anchor` holds
     accept,
   };
   struct Instruction {
@@ -82,9 +82,9 @@ class RegexProgram {
   };
   struct Choices {
     std::vector<uint32_t> targets;
-    std::array<uint64_t, 256> by_byte{};  // the alternatives that can start with a byte
-    uint64_t at_end = 0;                  // those that can match nothing
-    uint64_t straight = 0;                // those that never go back to a place within
+    std::array<uint64_t, 256> by_byte{};  // alternatives that can start with each byte
+    uint64_t at_end = 0;                  // alternatives that can match the empty text
+    uint64_t straight = 0;                // alternatives that never backtrack internally
   };
 
   explicit RegexProgram(const std::vector<CharacterSet>& sets) : classes_(sets) {}

@@ -18,7 +18,7 @@ struct RegexState {
     };
   };
   std::vector<Place> places;
-  int64_t steps = 0;  // left in this search
+  int64_t steps = 0;  // remaining in this search
   bool exhausted = false;
 };
 

@@ -371,9 +371,9 @@ std::optional<char32_t> Parser::bracket_character(CharacterSet& set) {
 
 // Called after '['.
 CharacterSet Parser::bracket() {
-  if (!script_) deepen();  // ECMA-262's do not nest
+  if (!script_) deepen();  // those of ECMA-262 do not nest
   const bool negated = take("^");
-  CharacterSet all, left;  // left: the operands of && before this one
+  CharacterSet all, left;  // left: operands of && before the current one
   bool has_left = false;
   if (take("]")) {
     if (script_) {

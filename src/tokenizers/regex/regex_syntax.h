@@ -30,11 +30,11 @@ namespace megatron::tokenizers {
 struct RegexNode {
   enum class Kind {
     set,           // one character of `set`
-    sequence,      // parts, one behind the other
-    alternatives,  // the first part that matches; others are tried when the rest does not
+    sequence,      // parts in sequence
+    alternatives,  // the first part that matches; others are tried if the rest does not match
     repeat,        // parts[0], minimum to maximum times, as many as possible
-    atomic,        // parts[0], of which nothing is given back
-    look_ahead,    // parts[0] matches here (negated: does not); takes no text
+    atomic,        // parts[0], without backtracking into it
+    look_ahead,    // parts[0] matches here (negated: does not); consumes nothing
     text_begin,
     text_end,
     line_begin,
@@ -51,7 +51,7 @@ struct RegexNode {
 
 // Reason why a pattern is refused: it is malformed, or has a construct that is not listed above.
 struct RegexRefusal {
-  size_t at;  // byte of the pattern
+  size_t at;  // byte offset in the pattern
   std::string reason;
 };
 

@@ -70,7 +70,7 @@ class Trie {
   }
 
   std::vector<uint32_t> units_;
-  std::vector<int8_t> keys_;  // by place: keys_below, once it is known
+  std::vector<int8_t> keys_;  // by position: cached keys_below
   std::string_view replacements_;
   size_t longest_ = 0;
 };

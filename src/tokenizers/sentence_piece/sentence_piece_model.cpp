@@ -20,9 +20,9 @@ constexpr size_t kMaximumPieces = size_t{1} << 22;
 struct WireField {
   uint64_t number = 0;
   enum Type { varint = 0, fixed64 = 1, bytes = 2, fixed32 = 5 } type = varint;
-  uint64_t value = 0;         // of varint, fixed64 and fixed32
-  std::string_view text;      // of bytes
-  size_t begin = 0, end = 0;  // in the message
+  uint64_t value = 0;         // for varint, fixed64 and fixed32
+  std::string_view text;      // for bytes
+  size_t begin = 0, end = 0;  // position in the message
 };
 
 // Reads a message's fields from front to back. `offset`: where it begins in the file.

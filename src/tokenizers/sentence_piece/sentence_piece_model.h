@@ -12,7 +12,7 @@ namespace megatron::tokenizers {
 struct SentencePieceModel {
   enum class Algorithm { unigram = 1, bpe = 2, word = 3, character = 4 };
   struct Piece {
-    std::string_view text;  // part of the bytes that were read
+    std::string_view text;  // points into the bytes that were read
     double score = 0;
     int32_t type = 1;  // kNormal ...
   };
@@ -23,13 +23,13 @@ struct SentencePieceModel {
   // Settings of the normaliser: it collapses runs of spaces and strips them at the ends; it puts a
   // space before the text; it writes spaces as U+2581.
   bool removes_extra_spaces = true, adds_prefix = true, escapes_spaces = true;
-  std::string_view normalization_map;  // part of the bytes that were read; "" where there is none
+  std::string_view normalization_map;  // points into the bytes that were read; "" if there is none
   bool byte_fallback = false;
-  int64_t unknown_id = 0, bos_id = 1, eos_id = 2;  // below 0 if the model has none
+  int64_t unknown_id = 0, bos_id = 1, eos_id = 2;  // negative if the model has none
   std::string unknown_piece = "<unk>", bos_piece = "<s>", eos_piece = "</s>";
   std::vector<Piece> pieces;       // by id
-  size_t longest_replacement = 3;  // bytes that one byte of a text can become by normalisation
-  std::string bytes;               // the model without its self-test
+  size_t longest_replacement = 3;  // most bytes that one byte of text can become by normalisation
+  std::string bytes;               // the model without its self-test data
 };
 
 // True if a file begins like a model: with a piece.

@@ -74,7 +74,7 @@ class TikToken final : public Codec {
   std::string hugging_face_class() const override { return ""; }
 
  private:
-  struct Call {  // what one call of encode works with
+  struct Call {  // state of one call of encode
     std::unique_ptr<Scratch> scratch;
     std::vector<int32_t>& ids;
   };
@@ -89,7 +89,7 @@ class TikToken final : public Codec {
 
   Vocabulary ordinary_, special_;
   std::string pattern_;
-  Json roles_;  // "eos_token": name ...
+  Json roles_;  // "eos_token": name, ...
   BpeMerges merges_;
   std::unique_ptr<PreTokenizer> cutter_;
   AddedTokens special_finder_;

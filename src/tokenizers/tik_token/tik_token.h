@@ -19,7 +19,7 @@ std::optional<std::string> tik_token_pattern(std::string_view name);  // "v1", "
 
 // Megatron-LM's form: special tokens take the first ids, followed by the ids of the file.
 struct TikTokenOptions {
-  std::string pattern = "v2";  // a name that tik_token_pattern knows
+  std::string pattern = "v2";  // a name known to tik_token_pattern
   int64_t special_count = 1000;
   // The first special tokens; the others are <SPECIAL_i>. <unk>, <s>, </s>, <mask>, <pad>, <cls>
   // and <sep> must be among them.

@@ -16,8 +16,8 @@
 namespace megatron::tokenizers {
 namespace {
 
-constexpr size_t kBatch = size_t{16} << 20;  // bytes of text counted at once
-constexpr size_t kBlock = size_t{64} << 10;  // and by one thread at a time
+constexpr size_t kBatch = size_t{16} << 20;  // bytes of text counted at a time
+constexpr size_t kBlock = size_t{64} << 10;  // bytes per thread at a time
 
 const char* pattern_named(const std::string& name) {
   if (name == "gpt2") return kGpt2Pattern;
@@ -36,7 +36,7 @@ struct BpeTrainer::Impl {
   std::vector<RegexScratch> scratch;  // by thread
   std::vector<WordCounts> counts;     // by thread
   std::string batch;
-  std::vector<size_t> ends;  // of the lines or documents in the batch
+  std::vector<size_t> ends;  // ends of the lines or documents in the batch
 
   explicit Impl(BpeTrainerOptions given)
       : options(std::move(given)),
@@ -111,7 +111,7 @@ BpeTrainer::BpeTrainer(BpeTrainerOptions options) {
              "special token '{}' is listed twice (--special-tokens)", token);
   }
   impl_ = std::make_unique<Impl>(std::move(options));
-  if (impl_->options.all_bytes) impl_->first_tokens(WordCounts());  // throws when too many
+  if (impl_->options.all_bytes) impl_->first_tokens(WordCounts());  // throws if there are too many
 }
 BpeTrainer::~BpeTrainer() = default;
 BpeTrainer::BpeTrainer(BpeTrainer&&) noexcept = default;

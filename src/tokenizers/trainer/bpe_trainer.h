@@ -20,20 +20,21 @@
 namespace megatron::tokenizers {
 
 struct BpeTrainerOptions {
-  int64_t vocabulary_size = 32000;  // with special tokens and letters
-  int64_t min_frequency = 0;        // of a pair
+  int64_t vocabulary_size = 32000;  // includes special tokens and letters
+  int64_t min_frequency = 0;        // minimum frequency of a pair
   std::vector<std::string> special_tokens = {"<|endoftext|>"};
-  std::string pattern = "gpt2";  // how text is cut into words: gpt2, llama3 or qwen2
+  std::string pattern = "gpt2";  // how text is split into words: gpt2, llama3 or qwen2
   bool add_prefix_space = false;
-  bool all_bytes = true;         // the alphabet has all 256 bytes, not only those seen
-  int64_t max_token_length = 0;  // bytes; only pairs below it are learnt, and two single bytes
-                                 // always; 0: no limit
-  int threads = 1;               // for counting
+  bool all_bytes = true;  // the alphabet has all 256 bytes, not only those that occur
+  // In bytes. Pairs must be shorter, except those of two bytes; 0: no limit.
+  int64_t max_token_length = 0;
+  int threads = 1;  // for counting
 };
 
 class BpeTrainer {
  public:
-  explicit BpeTrainer(BpeTrainerOptions options);  // throws Error naming an option out of range
+  // Throws Error naming the option if one is out of range.
+  explicit BpeTrainer(BpeTrainerOptions options);
   ~BpeTrainer();
   BpeTrainer(BpeTrainer&&) noexcept;
 

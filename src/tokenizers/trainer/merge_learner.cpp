@@ -135,7 +135,7 @@ std::vector<uint64_t> MergeLearner::learn(int64_t vocabulary_size, int64_t min_c
     push_changes();
     if (progress && merges.size() % 256 == 0) progress(vocabulary_.size());
   }
-  std::vector<uint64_t> last;  // a pair learnt again keeps its later rank only
+  std::vector<uint64_t> last;  // a pair that is learnt again only keeps its later rank
   for (size_t i = 0; i < merges.size(); ++i) {
     if (rank_of[merges[i]] == static_cast<int64_t>(i + 1)) last.push_back(merges[i]);
   }

@@ -45,13 +45,13 @@ class MergeLearner {
   int64_t max_length_;
   std::vector<int32_t> symbols_;
   std::vector<Word> words_;
-  std::vector<int64_t> lengths_;  // of each token, in bytes
+  std::vector<int64_t> lengths_;  // bytes of each token
   PairMap counts_;
   std::vector<Candidate> queue_;
-  std::vector<std::vector<int32_t>> places_;  // words that a candidate was seen in
+  std::vector<std::vector<int32_t>> places_;  // words in which each candidate occurs
   std::vector<size_t> free_places_;
   std::vector<std::pair<uint64_t, int32_t>>
-      changes_;  // pairs that the merge now running made, and where
+      changes_;  // pairs that the current merge created, and where
 };
 
 }  // namespace megatron::tokenizers

@@ -29,7 +29,7 @@ class WordCounts {
 
   std::string texts_;
   std::vector<Word> words_;
-  std::vector<uint32_t> slots_;  // index + 1; 0 is free
+  std::vector<uint32_t> slots_;  // index + 1; 0: free
 };
 
 }  // namespace megatron::tokenizers

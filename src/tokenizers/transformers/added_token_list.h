@@ -32,10 +32,10 @@ class AddedTokenList {
   const Vocabulary& vocabulary_;
   std::vector<AddedToken> tokens_;
   std::unordered_map<std::string, size_t> places_;  // indices in tokens_ by content
-  int64_t largest_ = -1;                            // id
+  int64_t largest_ = -1;                            // largest id
   // Warning text for the first token with another id.
   std::string moved_;
-  std::unordered_set<std::string> all_moved_;  // contents of all such tokens
+  std::unordered_set<std::string> all_moved_;  // contents of all moved tokens
 };
 
 }  // namespace megatron::tokenizers

@@ -35,7 +35,7 @@ class Opening {
           "tokens",
           file_.directory());
     if (class_ != kPlainClass && !is_other_class(class_)) {
-      d_.added_tokens.clear();  // they are used only if the configuration has them
+      d_.added_tokens.clear();  // kept only if the configuration has them
       apply_class(class_, c_, d_);
     }
     if (const Json& padding = d_.member("padding"); padding.is_object())
@@ -63,7 +63,7 @@ class Opening {
   std::string class_;
   TokenConfiguration c_;
   Definition d_;
-  std::vector<ConfiguredToken> pieces_;  // control and user-defined ones of a SentencePiece model
+  std::vector<ConfiguredToken> pieces_;  // control and user-defined pieces of a SentencePiece model
 };
 
 void Opening::read_pieces() {

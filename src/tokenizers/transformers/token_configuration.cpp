@@ -167,7 +167,7 @@ void TokenConfiguration::read_special_tokens_map(const std::string& directory) {
 void TokenConfiguration::read_added_tokens(const std::string& directory) {
   const Json file = read_object(directory, kAdded);
   if (file.is_null()) return;
-  std::set<std::string, std::less<>> special;  // objects of tokenizer_config.json do not count
+  std::set<std::string, std::less<>> special;  // objects in tokenizer_config.json do not count
   const auto take = [&](const Json& value, std::string_view name) {
     if (!value.is_null() && !(value.is_object() && value.contains("__type")))
       special.insert(read_configured_token(value, kConfig, name).token.content);

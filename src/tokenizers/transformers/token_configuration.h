@@ -63,7 +63,7 @@ class TokenConfiguration {
 
   bool exists_ = false;
   Json members_, model_config_;
-  Json own_names_{Json::Object{}};  // named tokens that transformers has no name for
+  Json own_names_{Json::Object{}};  // named tokens that are unknown to transformers
   std::map<int64_t, ConfiguredToken> added_;
   std::map<std::string, ConfiguredToken, std::less<>> by_content_;  // added tokens by content
 };

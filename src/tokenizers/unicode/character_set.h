@@ -27,7 +27,7 @@ class CharacterSet {
   static bool general_category(std::string_view name, CharacterSet& out);
   static bool property(std::string_view name, CharacterSet& out);
 
-  const std::vector<Range>& ranges() const { return ranges_; }  // ascending, with gaps between
+  const std::vector<Range>& ranges() const { return ranges_; }  // ascending, separated by gaps
   bool empty() const { return ranges_.empty(); }
   bool contains(char32_t c) const;
   bool intersects(const CharacterSet& other) const;

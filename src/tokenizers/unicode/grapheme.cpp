@@ -20,7 +20,7 @@ int break_class(char32_t c) {
   const int value = u_getIntPropertyValue(static_cast<UChar32>(c), UCHAR_GRAPHEME_CLUSTER_BREAK);
   if (value != U_GCB_OTHER || c < 0x300) return value;
   if (!is_mark(c)) return is_mark_of_17(c) ? U_GCB_EXTEND : U_GCB_OTHER;
-  const bool is_newer = !is_assigned_in(c, 15);  // than ICU's tables
+  const bool is_newer = !is_assigned_in(c, 15);  // newer than ICU's tables
   return is_newer || category(c) != Category::Mc ? U_GCB_EXTEND : U_GCB_OTHER;
 }
 
@@ -31,9 +31,9 @@ bool is_pictographic(char32_t c) {
 // State of the preceding characters that the rules need.
 struct Before {
   int last;             // break class
-  bool pictographic;    // the cluster is a pictograph and what extends it
-  bool joined;          // ... and a joiner at the end
-  bool odd_indicators;  // an odd number of regional indicators at the end
+  bool pictographic;    // the cluster is a pictograph with its extending characters
+  bool joined;          // ... and ends with a joiner
+  bool odd_indicators;  // it ends with an odd number of regional indicators
 };
 
 bool is_control(int value) {

@@ -76,7 +76,7 @@ bool is_assigned_in(char32_t c, int major) {
 }
 
 Category category_in_8(char32_t c) {
-  switch (c) {  // those that a later version classed anew
+  switch (c) {  // characters that a later version reclassified
     case 0x166d:
     case 0x111c9: return Category::Po;
     case 0x1734:
@@ -89,7 +89,7 @@ Category category_in_8(char32_t c) {
 }
 
 bool is_mark_in_9(char32_t c) {
-  if (c == 0x1cf2 || c == 0x1cf3) return true;  // Lo since
+  if (c == 0x1cf2 || c == 0x1cf3) return true;  // category Lo since then
   return is_mark(c) && c != 0x111c9 && is_assigned_in(c, 9);
 }
 
