@@ -1,3 +1,4 @@
+#include <fcntl.h>
 #include <signal.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -13,7 +14,6 @@
 #include "base/error.h"
 #include "base/files.h"
 #include "base/log.h"
-#include "base/standard_streams.h"
 #include "base/version.h"
 #include "cli/command.h"
 #include "device/stream.h"
@@ -42,6 +42,18 @@ constexpr Subcommand kCommands[] = {
     {"selftest", "check every kernel and layout on this machine", selftest},
     {"inspect", "show what is in a model directory, checkpoint, data set or tokenizer", inspect},
 };
+
+// Opens /dev/null at each of the file descriptors 0, 1 and 2 that is closed, so that no file opened
+// later gets that number and receives printed output. Input from it and output to it still fail, as
+// on a closed descriptor. Must be called before anything is opened.
+void occupy_standard_streams() {
+  for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    if (::fcntl(stream, F_GETFD) != -1 || errno != EBADF) continue;
+    // Uses the lowest free number, which is this one. It is opened for the direction opposite to
+    // its use.
+    ::open("/dev/null", stream == STDIN_FILENO ? O_WRONLY : O_RDONLY);
+  }
+}
 
 void end_at_bus_error(int) {
   constexpr std::string_view kText =
