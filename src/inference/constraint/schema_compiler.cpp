@@ -270,14 +270,13 @@ std::vector<CharacterGraph> SchemaCompiler::text_conditions(const Conjunction& p
       try {
         conditions.push_back(
             pattern_graph(pattern, is_format ? Matching::whole : Matching::search));
-        reader_.spend(*place, conditions.back().states());
-      } catch (const PlacedLimit&) {
-        throw;
       } catch (const GrammarLimit& limit) {
         place->refuse(fmt::format("the {} '{}': {}", keyword, value->as_string(), limit.what()));
       } catch (const Error& error) {
         reader_.note(*place, keyword, error.what());
+        continue;
       }
+      reader_.spend(*place, conditions.back().states());
     }
   }
   return conditions;

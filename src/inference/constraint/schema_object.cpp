@@ -41,14 +41,13 @@ ObjectKeywords keywords_of(const SchemaPlace& place, SchemaReader& reader) {
     const SchemaPlace& child = reader.child(place, schema, "patternProperties", pattern);
     try {
       found.patterns.push_back({pattern, pattern_graph(pattern, Matching::search), &child});
-      reader.spend(child, found.patterns.back().graph.states());
-    } catch (const PlacedLimit&) {
-      throw;
     } catch (const GrammarLimit& limit) {
       child.refuse(limit.what());
     } catch (const Error& error) {
       reader.note(place, "patternProperties", error.what());
+      continue;
     }
+    reader.spend(child, found.patterns.back().graph.states());
   }
   return found;
 }
