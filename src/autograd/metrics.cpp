@@ -86,7 +86,7 @@ Metrics::Place Metrics::place_of(std::string_view name, int64_t layer) const {
   if (found->layers.empty()) return {*found, begin};
   const auto at = std::ranges::lower_bound(found->layers, layer);
   if (at == found->layers.end() || *at != layer)
-    throw InternalError(fmt::format("'{}' is no metric of layer {}", name, layer));
+    throw InternalError(fmt::format("'{}' is not a metric of layer {}", name, layer));
   return {*found, begin + width_of(*found) * (at - found->layers.begin())};
 }
 

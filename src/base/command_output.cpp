@@ -38,8 +38,8 @@ std::string beginning_of(const std::string& path) {
   std::string text(kRecognisedBytes, '\0');
   const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
   MG_CHECK(file >= 0,
-           "'{}' exists but cannot be read ({}), so there is no telling what would be "
-           "overwritten: remove it, or choose another name",
+           "'{}' exists but cannot be read ({}), so it is not overwritten: remove it, or choose "
+           "another name",
            path, std::strerror(errno));
   size_t size = 0;
   ssize_t n = 0;

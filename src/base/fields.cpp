@@ -17,7 +17,7 @@ constexpr size_t kLongestWord = 256;  // nearest() takes time quadratic in it
 using Values = std::vector<std::string>;
 
 const std::string& single(const std::string& name, const Values& values) {
-  MG_CHECK(values.size() == 1, "--{} takes one value and got {}", name, values.size());
+  MG_CHECK(values.size() == 1, "--{} takes one value, but {} were given", name, values.size());
   return values[0];
 }
 
@@ -26,7 +26,7 @@ int64_t parse_integer(const std::string& name, const std::string& text) {
   const char* end = text.data() + text.size();
   const auto [at, error] = std::from_chars(text.data(), end, value);
   MG_CHECK(error != std::errc::result_out_of_range,
-           "--{} is '{}', which does not fit in 64 bits; give a smaller integer", name, text);
+           "--{} is '{}', which does not fit in 64 bits; give an integer closer to 0", name, text);
   MG_CHECK(error == std::errc() && at == end, "--{} is '{}'; give an integer such as 12", name,
            text);
   return value;
@@ -59,7 +59,7 @@ void assign(const std::string& name, const Values& values, std::string* value) {
   *value = single(name, values);
 }
 void assign(const std::string& name, const Values& values, Values* value) {
-  MG_CHECK(!values.empty(), "--{} takes one or more values and got none", name);
+  MG_CHECK(!values.empty(), "--{} takes one or more values, but none was given", name);
   *value = values;
 }
 template <class T>
@@ -269,8 +269,8 @@ std::vector<std::string> idle_notes(const Fields& fields) {
   }
   Values lines;
   for (const auto& [cause, flags] : modes)
-    lines.push_back(fmt::format("{} {} nothing: {}", fmt::join(flags, ", "),
-                                flags.size() == 1 ? "does" : "do", cause));
+    lines.push_back(fmt::format("{} {} no effect: {}", fmt::join(flags, ", "),
+                                flags.size() == 1 ? "has" : "have", cause));
   return lines;
 }
 

@@ -77,7 +77,7 @@ std::string read_file(const std::string& path, size_t limit) {
   const struct stat status = status_of(file.get(), path);
   MG_CHECK(!S_ISDIR(status.st_mode), "cannot read '{}': it is a directory", path);
   const auto check_size = [&](size_t size) {
-    MG_CHECK(size <= limit, "'{}' is larger than {}; files of this kind never are", path,
+    MG_CHECK(size <= limit, "'{}' is larger than {}, the limit for files of this kind", path,
              limit >= size_t{1} << 30 ? fmt::format("{} GiB", limit >> 30)
                                       : fmt::format("{} bytes", limit));
   };

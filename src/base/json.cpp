@@ -322,7 +322,8 @@ double Json::as_number() const {
 }
 
 const std::string& Json::wide_digits() const {
-  MG_CHECK(is_wide_integer(), "expected an integer beyond 64 bits, found {}", kind(*this));
+  MG_CHECK(is_wide_integer(), "expected an integer that needs more than 64 bits, found {}",
+           kind(*this));
   return std::get<WideInteger>(value_).digits;
 }
 

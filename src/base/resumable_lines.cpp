@@ -25,7 +25,7 @@ bool is_regular_or_absent(const std::string& path) {
 }
 
 std::string shown(const Json* value) {
-  return value == nullptr ? "not there" : shortened(value->dump(), 100);
+  return value == nullptr ? "not given" : shortened(value->dump(), 100);
 }
 
 }  // namespace
@@ -44,7 +44,8 @@ ResumableLines::~ResumableLines() {
 void ResumableLines::open() {
   make_directories(folder_of(partial_));
   MG_CHECK(is_regular_or_absent(partial_),
-           "{} {}: '{}', where its lines are gathered, is not a file: choose another name",
+           "{} {}: '{}', which holds the results until all are done, is not a regular file: choose "
+           "another name",
            options_.flag, options_.path, partial_);
   file_ = std::make_unique<OutputFile>(partial_, O_RDWR | O_CREAT | O_APPEND, system_files());
   MG_CHECK(::flock(file_->number(), LOCK_EX | LOCK_NB) == 0,
@@ -80,7 +81,7 @@ Json ResumableLines::settings_in(std::string_view line) const {
   try {
     return Json::parse(line)[kSettings];
   } catch (const Error&) {
-    fail("'{}' exists and is not what {} {} left behind: remove it, or choose another name",
+    fail("'{}' exists and is not the unfinished output of {} {}: remove it, or choose another name",
          partial_, options_.flag, options_.path);
   }
 }
@@ -91,15 +92,15 @@ std::optional<int64_t> ResumableLines::number_in(std::string_view line) const {
     if (number >= 0 && number < options_.count && !has(number)) return number;
   } catch (const Error&) {  // truncated or modified
   }
-  log::warning("'{}': what stands behind its first {} results is none, and is made again", partial_,
-               done_);
+  log::warning("'{}': everything after the first {} results is damaged and is computed again",
+               partial_, done_);
   return {};
 }
 
 void ResumableLines::compare(const Json& earlier, int64_t lines) const {
   std::string differences;
   const auto note = [&](const std::string& name, const Json* was, const Json* now) {
-    differences += fmt::format("{}{} was {}, now it is {}", differences.empty() ? "" : "; ", name,
+    differences += fmt::format("{}{} was {} and is now {}", differences.empty() ? "" : "; ", name,
                                shown(was), shown(now));
   };
   for (const auto& [name, value] : options_.settings.as_object()) {
@@ -109,8 +110,8 @@ void ResumableLines::compare(const Json& earlier, int64_t lines) const {
   for (const auto& [name, value] : earlier.as_object())
     if (!options_.settings.contains(name)) note(name, &value, nullptr);
   MG_CHECK(differences.empty(),
-           "'{}' has {} lines of an earlier run, whose settings were others: {}. Give the same to "
-           "finish it, remove it to begin anew, or choose another {}",
+           "'{}' has {} lines of an earlier run with different settings: {}. Use the same settings "
+           "to finish it, remove it to start over, or choose another {}",
            partial_, lines, differences, options_.flag);
 }
 
@@ -138,7 +139,7 @@ std::string ResumableLines::line(int64_t number) const {
         ::pread(file_->number(), text.data() + read, size - read, static_cast<off_t>(begin + read));
     if (n < 0 && errno == EINTR) continue;
     MG_CHECK(n > 0, "cannot read '{}': {}", partial_,
-             n < 0 ? std::strerror(errno) : "it was cut off meanwhile");
+             n < 0 ? std::strerror(errno) : "it was truncated in the meantime");
     read += static_cast<size_t>(n);
   }
   return text;

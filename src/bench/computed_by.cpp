@@ -36,7 +36,7 @@ Computed computed(const training::TrainResult& result) {
 
 std::string attention_text(const Computed& c) {
   const int64_t library = c.calls.attention_library, own = c.calls.attention_own;
-  if (library == 0) return fmt::format("our own kernels ({} calls)", own);
+  if (library == 0) return fmt::format("this program's own kernels ({} calls)", own);
   return fmt::format("cuDNN{}{} ({} of {} calls)", c.cudnn.empty() ? "" : " " + c.cudnn,
                      c.deterministic ? "" : " nondeterministic", library, library + own);
 }
@@ -48,12 +48,12 @@ std::string computed_by(const training::TrainResult& result) {
   const int64_t fused = c.calls.epilogues_fused, all = fused + c.calls.epilogues_separate;
   std::string text =
       c.cuda ? fmt::format("attention {}; epilogues fused {} of {}", attention_text(c), fused, all)
-             : "our own kernels";
+             : "this program's own kernels";
   text += fmt::format("; recompute {}", c.recompute);
   if (c.cuda) {
     text += "; CUDA graphs " + c.graphs;
     if (c.graphs != "none")
-      text += fmt::format(" ({} recorded, {} launched)", c.recorded.recorded, c.recorded.replayed);
+      text += fmt::format(" ({} captured, {} replayed)", c.recorded.recorded, c.recorded.replayed);
   }
   return text + (c.deterministic ? "; deterministic" : "; nondeterministic");
 }

@@ -14,13 +14,13 @@ int measure_gemm(const ReadFlags& read) {
   bool bf16 = false;
   double seconds = 5;
   Fields f;
-  f.add_switch("bf16", &bf16, true, "bfloat16; else fp32");
-  f.add("seconds", &seconds, "seconds to spend");
+  f.add_switch("bf16", &bf16, true, "compute in bfloat16 instead of fp32");
+  f.add("seconds", &seconds, "seconds to measure");
   training::add_bench_device(f, runtime_settings);
   f.add("threads", &runtime_settings.threads, "CPU threads; default all cores");
   if (const auto code =
           read("megatron bench gemm [flags]",
-               "The machine's peak GEMM rate, which other speeds are compared with.", f)) {
+               "Measures the machine's peak GEMM rate, which other speeds are compared with.", f)) {
     return *code;
   }
   MG_CHECK(seconds > 0 && seconds <= 3600, "--seconds is {}; it must lie in (0, 3600]", seconds);

@@ -26,9 +26,9 @@ struct GenerateFlags {
   std::optional<int> read(const ReadFlags& read_flags) {
     Fields f;
     f.begin_group("model");
-    f.add("preset", &preset, settings::preset_names(), "a model by name; other flags win over it");
+    f.add("preset", &preset, settings::preset_names(), "predefined model; other flags override it");
     f.begin_group("precision");
-    f.add_switch("bf16", &bf16, true, "bfloat16; else fp32");
+    f.add_switch("bf16", &bf16, true, "compute in bfloat16 instead of fp32");
     f.begin_group("measurement");
     f.add("prompt-tokens", &prompt, "length of the prompt");
     f.add("max-tokens", &max_tokens, "tokens to generate");
@@ -36,18 +36,17 @@ struct GenerateFlags {
     shape.fields(f);
     f.begin_group("device");
     f.add("inference-dynamic-batching-num-cuda-graphs", &cuda_graphs,
-          "on a GPU: as of megatron generate; 0: no graphs");
+          "on a GPU: as for megatron generate; 0: no graphs");
     training::add_bench_device(f, runtime);
     f.add("threads", &runtime.threads, "CPU threads; default all cores");
     f.common({"preset", "bf16", "prompt-tokens", "max-tokens", "batch-size", "device", "threads"});
     return read_flags(
         "megatron bench generate [flags]",
-        "Generation with random weights (GPT-2 124M by default): decode tokens/s against the "
-        "machine's bandwidth of reading, of one sequence, 8 and --batch-size; prefill against its "
-        "GEMM peak, beside "
-        "training's forward pass; the time per token near the beginning and the end of the "
-        "context; the first token of "
-        "a prompt whose beginning is in the cache.",
+        "Measures generation with random weights (GPT-2 124M by default): decode tokens/s of 1, 8 "
+        "and --batch-size sequences, compared with the machine's read bandwidth; prefill, compared "
+        "with the GEMM peak and with training's forward pass; the time per token near the "
+        "beginning and the end of the context; the time to the first token of a prompt whose "
+        "beginning is in the cache.",
         f);
   }
 };
@@ -65,8 +64,8 @@ int measure_generate(const ReadFlags& read) {
   const models::Model model = models::model_from_flags(flags.shape, 1024);
   const int64_t positions = model->context_length();
   MG_CHECK(prompt > 0 && max_tokens >= 2 && prompt + std::min(max_tokens, positions) <= positions,
-           "--prompt-tokens is {} and --max-tokens {}; there must be 1 and 2, and together no more "
-           "than the model's {} positions",
+           "--prompt-tokens is {} and --max-tokens {}; they must be at least 1 and 2, and their "
+           "sum at most the model's {} positions",
            prompt, max_tokens, positions);
   MG_CHECK(batch > 0 && batch <= 65536, "--batch-size is {}; it must lie in [1, 65536]", batch);
   inference::EngineOptions{.cuda_graphs = flags.cuda_graphs}.check();
@@ -91,8 +90,8 @@ int measure_generate(const ReadFlags& read) {
     const double many = measures.decode(prompt, max_tokens, batch, copies);
     const double most = std::min(static_cast<double>(batch) * one, prefill);
     fmt::print(
-        "a batch of {} reaches {:.2f} of the lower of {} times one sequence and the prefill of 512 "
-        "tokens\n",
+        "a batch of {} reaches {:.2f} of its bound, the lower of {} times one sequence's speed and "
+        "the prefill speed of 512 tokens\n",
         batch, many / most, batch);
   }
   watch.look();

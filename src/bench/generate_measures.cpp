@@ -110,18 +110,16 @@ double GenerateMeasures::decode(int64_t prompt, int64_t count, int64_t sequences
   const double rate = static_cast<double>(sequences) / token;
   const double all = s.prefill_seconds + s.decode_seconds;
   fmt::print(
-      "decode, batch of {}: {:.1f} tokens/s ({:.2f} ms per step, median; {:.1f}% of a step for "
-      "drawing, {:.1f}% between "
-      "passes); reads {:.0f} MB per step, {:.1f} GB/s, {:.0f}% of the {} bandwidth ({:.1f} and "
-      "{:.1f} GB/s before and "
-      "after)\n",
+      "decode, batch of {}: {:.1f} tokens/s ({:.2f} ms per step, median; {:.1f}% of a step in "
+      "sampling, {:.1f}% between passes); reads {:.0f} MB per step, {:.1f} GB/s, {:.0f}% of the {} "
+      "bandwidth ({:.1f} and {:.1f} GB/s before and after)\n",
       sequences, rate, token * 1e3, 100 * s.draw_seconds / all, 100 * s.between_seconds / all,
       bytes * 1e-6, bytes / token * 1e-9, 100 * bytes / token / bandwidth,
       host ? "reading" : "copy", before * 1e-9, after * 1e-9);
   if (s.graph_launches > 0)
     fmt::print(
-        "  {} of {} passes were launched as CUDA graphs, {} of which were captured, with {:.1f} MB "
-        "of their own\n",
+        "  {} of {} passes were launched as CUDA graphs; {} graphs were captured, which use {:.1f} "
+        "MB\n",
         s.graph_launches, s.steps, s.graphs_recorded, static_cast<double>(s.graph_bytes) * 1e-6);
   return rate;
 }
@@ -171,8 +169,7 @@ double GenerateMeasures::prefill(int64_t prompt, double peak) {
   const double rate = static_cast<double>(prompt) / best;
   fmt::print(
       "prefill of {} tokens: {:.0f} tokens/s, {:.0f}% of the GEMM peak; training's forward pass "
-      "{:.0f}%: a share of "
-      "{:.2f}\n",
+      "{:.0f}%; ratio {:.2f}\n",
       prompt, rate, 100 * share, 100 * of_forward, share / of_forward);
   return rate;
 }
@@ -185,7 +182,7 @@ void GenerateMeasures::positions(int64_t early, int64_t late, int64_t count) {
     for (const double t : tokens(early, count, 1, s)) at_early.push_back(t);
     for (const double t : tokens(late, count, 1, s)) at_late.push_back(t);
   }
-  fmt::print("a token at position {}: {:.2f} ms, at {}: {:.2f} ms, {:.2f} times\n", early,
+  fmt::print("a token at position {}: {:.2f} ms, at {}: {:.2f} ms, {:.2f} times as long\n", early,
              median(at_early) * 1e3, late, median(at_late) * 1e3,
              median(at_late) / median(at_early));
 }
@@ -211,8 +208,8 @@ void GenerateMeasures::cached_prefix(int64_t prompt, int64_t rest) {
     cached.push_back(first_token(tokens));
   }
   fmt::print(
-      "first token of {} tokens: {:.2f} ms; where the first {} of them are in the cache: {:.2f} "
-      "ms, {:.1f} times sooner\n",
+      "time to the first token of a prompt of {} tokens: {:.2f} ms; with the first {} of them in "
+      "the cache: {:.2f} ms, {:.1f} times faster\n",
       prompt, median(whole) * 1e3, prompt - rest, median(cached) * 1e3,
       median(whole) / median(cached));
 }

@@ -154,7 +154,7 @@ int run_bench(const IndexBench& bench) {
   const std::string prefix = place.path() + "/tokens", cache = stored.path() + "/cache";
   const int64_t idx_bytes = write_token_files(prefix, bench);
   const int64_t tokens = static_cast<int64_t>(fs::file_size(prefix + ".bin")) / 2;
-  fmt::print("{} documents of 1 to {} tokens, {} tokens; .idx has {}\n", bench.documents,
+  fmt::print("{} documents of 1 to {} tokens, {} tokens in all; .idx has {}\n", bench.documents,
              bench.longest, tokens, format_bytes(static_cast<double>(idx_bytes)));
   {
     const MemoryPeaks peaks;
@@ -176,7 +176,7 @@ int run_bench(const IndexBench& bench) {
     opened.push_back(again.seconds * 1e3);
     if (i == 0) {
       const double floor = write_seconds(stored.path() + "/plain", again.bytes);
-      fmt::print("a plain write of as many bytes to disk: {:.3f} s\n", floor);
+      fmt::print("writing the same number of bytes to disk: {:.3f} s\n", floor);
     }
   }
   const double first = opened[0];
@@ -202,7 +202,7 @@ int measure_index(const ReadFlags& read) {
         "cores");
   f.add("directory", &bench.directory, "folder for the token files");
   f.add("data-cache-path", &bench.cache_path, "folder for the indices; default: the same");
-  f.add_switch("keep", &bench.keep, true, "keep the files");
+  f.add_switch("keep", &bench.keep, true, "keep the files instead of removing them");
   if (const auto code = read("megatron bench index [flags]",
                              "Builds the sample indices of a synthetic data set (its .idx in the "
                              "page cache), writes them to disk, and opens them again.",

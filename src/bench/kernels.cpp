@@ -167,8 +167,8 @@ std::vector<kernels::Case> chosen(const std::string& kernel, bool bf16, bool gpu
   std::string list;
   for (const std::string& name : names) list += (list.empty() ? "" : ", ") + name;
   MG_CHECK(kernel.empty() || std::ranges::find(names, kernel) != names.end(),
-           "--kernel is '{}'; kernels with Cases of real sizes: {}", kernel, list);
-  MG_CHECK(!some.empty(), "--kernel {} has no Case of a real size in {}; {} --bf16", kernel,
+           "--kernel is '{}'; kernels with cases of real sizes: {}", kernel, list);
+  MG_CHECK(!some.empty(), "--kernel {} has no case of a real size in {}; {} --bf16", kernel,
            bf16 ? "bf16" : "fp32", bf16 ? "drop" : "add");
   return some;
 }
@@ -246,24 +246,24 @@ int measure_kernels(const ReadFlags& read) {
   std::string kernel;
   double seconds = 0.2;
   Fields f;
-  f.add("kernel", &kernel, "only this kernel");
-  f.add_switch("bf16", &bf16, true, "bfloat16; else fp32");
+  f.add("kernel", &kernel, "measure only this kernel");
+  f.add_switch("bf16", &bf16, true, "compute in bfloat16 instead of fp32");
   f.add("seconds", &seconds, "seconds to spend on each case");
   training::add_bench_device(f, runtime_settings);
   f.add("threads", &runtime_settings.threads, "CPU threads; default all cores");
   f.add_switch("json", &json, true, "print JSON");
-  if (const auto code = read(
-          "megatron bench kernels [flags]",
-          "Every kernel at the sizes of GPT-2 124M and of a 160M-parameter Llama, as a share of "
-          "its limiting resource. 'peak': FLOPs of its GEMMs (for attention: of the unmasked "
-          "pairs) against the GEMM peak measured so far; 'copy': the bytes of its tensors, each "
-          "counted once, against the copy bandwidth, measured alternately with the kernel; "
-          "'read' (CPU only): for a kernel that writes next to nothing, against the read "
-          "bandwidth; 'arithmetic' (CPU only): for a kernel that is slower than that bandwidth "
-          "even with its data in cache, its rate there. Tensors rotate over 256 MB, so that "
-          "caches are cold; a call with little data is marked 'in cache'. On a GPU, 'any order' "
-          "is the same with --allow-nondeterministic.",
-          f)) {
+  if (const auto code =
+          read("megatron bench kernels [flags]",
+               "Measures every kernel at the sizes of GPT-2 124M and of a 160M-parameter Llama, as "
+               "a share of its limiting resource. 'peak': FLOPs of its GEMMs (for attention: of "
+               "the unmasked pairs) against the GEMM peak measured so far; 'copy': the bytes of "
+               "its tensors, each counted once, against the copy bandwidth, measured alternately "
+               "with the kernel; 'read' (CPU only): for a kernel that writes almost nothing, "
+               "against the read bandwidth; 'arithmetic' (CPU only): for a kernel that is slower "
+               "than that bandwidth even with its data in cache, its rate there. Tensors rotate "
+               "over 256 MB, so that caches are cold; a call with little data is marked 'in "
+               "cache'. On a GPU, 'any order' means measured with --allow-nondeterministic.",
+               f)) {
     return *code;
   }
   MG_CHECK(seconds > 0 && seconds <= 60, "--seconds is {}; it must lie in (0, 60]", seconds);

@@ -234,19 +234,21 @@ int measure_parallel(const ReadFlags& read) {
   fields.add("seq-length", &f.seq_length, "tokens per sequence");
   fields.add("micro-batch-size", &f.micro_batch_size, "sequences per micro-batch");
   fields.add("micro-batches", &f.micro_batches, "sequences per step, over all ranks");
-  fields.add("rounds", &f.rounds, "measurements of each layout, taken in turn");
+  fields.add("rounds", &f.rounds, "number of measurements of each layout, taken in turn");
   fields.add("threads", &f.threads, "CPU threads of each rank");
-  fields.add("device", &f.device, {"cpu"}, "cpu only: ranks that share one GPU would take turns");
+  fields.add("device", &f.device, {"cpu"},
+             "only cpu: ranks that share a GPU would not run at the same time");
   runtime.add_instruction_set(fields);
-  fields.add_switch("bf16", &f.bf16, true, "bfloat16; else fp32");
-  fields.add("only", &f.only, "only rows whose name contains this, and the one-rank baseline");
-  if (const auto code = read(
-          "megatron bench parallel [flags]",
-          "A training step on two ranks (threads), for each kind of parallelism, against the "
-          "same step on one rank: GPT-2 124M, sequence length 256, 32 micro-batches. Give each "
-          "rank its own core. CPU: CPU seconds of all threads, also as a multiple of one rank's. "
-          "MB sent: by rank 0.",
-          fields)) {
+  fields.add_switch("bf16", &f.bf16, true, "compute in bfloat16 instead of fp32");
+  fields.add("only", &f.only,
+             "measure only rows whose name contains this, and the one-rank baseline");
+  if (const auto code =
+          read("megatron bench parallel [flags]",
+               "Measures a training step on two ranks (threads), for each kind of parallelism, "
+               "against the same step on one rank: GPT-2 124M, sequence length 256, 32 "
+               "micro-batches. Each rank needs its own core. Columns: CPU, CPU seconds of all "
+               "threads, also as a multiple of one rank's; MB sent, those of rank 0.",
+               fields)) {
     return *code;
   }
   check(f);
@@ -259,7 +261,7 @@ int measure_parallel(const ReadFlags& read) {
   if (std::ranges::none_of(all, is_meant)) {
     std::string names;
     for (const Spread& s : all) names += fmt::format("{}{}", names.empty() ? "" : "; ", s.name);
-    fail("--only {}: no row's name contains this; there are {}", f.only, names);
+    fail("--only {}: no row's name contains this; the rows are {}", f.only, names);
   }
   std::erase_if(all, [&](const Spread& s) { return s.ranks() > 1 && !is_meant(s); });
   std::map<std::string, std::vector<ParallelRun>> runs;

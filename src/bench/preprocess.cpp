@@ -48,12 +48,13 @@ int measure_preprocess(const ReadFlags& read) {
   std::string folder = "/tmp";
   int64_t rounds = 3;
   Fields f;
-  f.add("input", &s.input, "JSON lines, as in `megatron preprocess`");
+  f.add("input", &s.input, "JSON lines, as for `megatron preprocess`");
   s.TokenizerSettings::fields(f);
   f.add("vocab-size", &s.vocab_size, "vocabulary size, if the tokenizer's files do not give it");
   f.add("workers", &workers, "thread counts to measure; the first is the baseline");
-  f.add("rounds", &rounds, "measurements of each, taken in turn; the median is reported");
-  f.add("folder", &folder, "folder where the token files are written and removed again");
+  f.add("rounds", &rounds,
+        "number of measurements of each thread count, taken in turn; the median is reported");
+  f.add("folder", &folder, "folder for temporary token files");
   if (const auto code =
           read("megatron bench preprocess --input FILE --tokenizer-model DIR [flags]",
                "Times `megatron preprocess` end to end: opening the tokenizer, reading, parsing "

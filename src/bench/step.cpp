@@ -95,7 +95,7 @@ void print_estimates(const StepSpeed& speed, const plan::PeakMeter& meter) {
   }
   const double step = speed.median();
   fmt::print(
-      "megatron plan's estimate: {:.3f} s, the median of {}; {:.2f} of the step's, {:.2f} to "
+      "megatron plan's estimate: {:.3f} s, the median of {}; {:.2f} of the step's time, {:.2f} to "
       "{:.2f}{}\n",
       *speed.plan(), speed.planned.size(), *speed.plan() / step, speed.planned.front() / step,
       speed.planned.back() / step,
@@ -174,7 +174,7 @@ bool has_floor(const settings::TrainSettings& s) {
 }
 
 constexpr const char* kNoFloor =
-    "no floor: it is measured for one rank only, on cpu in fp32 or bf16, on a GPU in any type";
+    "the floor is not measured: it needs a single rank, and on a CPU fp32 or bf16";
 
 int bench_kernels_of_step(const StepBench& step, plan::PeakMeter& meter) {
   MG_CHECK(step.settings.runtime.rank_count() == 1,
@@ -268,13 +268,12 @@ void StepBench::check() const {
            "--untimed-steps is {}; it must be at least 1: the first step allocates memory",
            untimed);
   MG_CHECK(s.batch.train_iters.value_or(0) > untimed,
-           "--train-iters is {}; at least {} are needed: --untimed-steps {} leaves out the first",
+           "--train-iters is {}; at least {} are needed: --untimed-steps {} excludes the first",
            s.batch.train_iters.value_or(0), untimed + 1, untimed);
-  MG_CHECK(
-      !s.batch.step_batch_size_schedule && s.batch.rampup_batch_size.empty() &&
-          !s.batch.decrease_batch_size,
-      "bench times steps of one size; drop --step-batch-size-schedule, --rampup-batch-size and "
-      "--decrease-batch-size-if-needed");
+  MG_CHECK(!s.batch.step_batch_size_schedule && s.batch.rampup_batch_size.empty() &&
+               !s.batch.decrease_batch_size,
+           "bench times steps of a constant size; drop --step-batch-size-schedule, "
+           "--rampup-batch-size and --decrease-batch-size-if-needed");
   MG_CHECK(!s.checkpoint.save && !s.checkpoint.load,
            "bench does not save or resume; drop --save and --load");
   MG_CHECK(!s.run.eval_interval || s.run.eval_iters == 0,
@@ -289,7 +288,7 @@ Fields StepBench::fields() {
   f.add_switch("no-floor", &floor, false,
                "do not measure the floor, the least time the step "
                "could take");
-  f.add("floor-seconds", &floor_seconds, "seconds for each measurement of the floor");
+  f.add("floor-seconds", &floor_seconds, "seconds per measurement of the floor");
   f.add_switch("kernels-only", &kernels_only, true,
                "do not train: measure each kernel of a step on its own");
   f.add("untimed-steps", &untimed,
@@ -299,7 +298,7 @@ Fields StepBench::fields() {
         "number of megatron plan estimates of the step, made between the steps (on a GPU before "
         "them); their median is reported; 0: none; default 5, on a GPU 1");
   f.begin_group("output");
-  f.add_switch("json", &json, true, "print JSON; step lines go to standard error");
+  f.add_switch("json", &json, true, "print the result as JSON; step lines go to standard error");
   f.common({"no-floor", "kernels-only", "untimed-steps", "json"});
   return f;
 }
@@ -350,7 +349,7 @@ int measure_step(StepBench& step) {
   estimates.make_rest();
   speed.planned = estimates.sorted();
   MG_CHECK(!speed.seconds.empty(),
-           "no step after the first was completed, so there is nothing to time{}",
+           "no step after the first was applied, so there is nothing to time{}",
            s.precision.fp16 ? ": each overflowed its loss scale; give --loss-scale 1024" : "");
   if (!step.json) {
     print_speed(result, speed, device, meter, watch);

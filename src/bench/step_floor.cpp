@@ -237,11 +237,11 @@ void print_floor(const StepFloor& floor, double step_seconds) {
                other.bytes / floor.bandwidth * 1e3);
   }
   fmt::print(
-      "floor {:.3f} s: products {:.3f} s + other bytes {:.3f} s; the step reaches {:.1f}% of "
-      "that speed (goal {:.0f}%)\n",
+      "floor {:.3f} s: GEMMs {:.3f} s + other kernels {:.3f} s; the step reaches {:.1f}% of that "
+      "speed (goal {:.0f}%)\n",
       floor.seconds(), floor.product_seconds(), floor.other_seconds(),
       100 * floor.seconds() / step_seconds, kGoal);
-  fmt::print("the fastest call above makes {:.3f} TFLOP/s, the step {:.1f}% of that\n",
+  fmt::print("the fastest call above reaches {:.3f} TFLOP/s, the step {:.1f}% of that\n",
              floor.fastest() * 1e-12, 100 * floor.flops() / step_seconds / floor.fastest());
 }
 

@@ -84,7 +84,7 @@ TemporaryFolder::TemporaryFolder(const std::string& parent, const std::string& n
     Pipe::close(answer.write);
     const std::string text = read_all(answer.read);
     MG_CHECK(text.size() >= sizeof(error),
-             "cannot make a folder in {} ({}): the process that would remove it ended", parent,
+             "cannot make a folder in {} ({}): the process that removes it has ended", parent,
              flag);
     std::memcpy(&error, text.data(), sizeof(error));
     path_ = text.substr(sizeof(error));

@@ -44,7 +44,7 @@ Documents read_documents(const std::string& input, const std::string& key, doubl
     block_bytes = 0;
   }
   if (block_bytes > 0) documents.blocks.push_back(documents.texts.size());
-  MG_CHECK(documents.bytes > 0, "--input {} holds no text", input);
+  MG_CHECK(documents.bytes > 0, "--input {} contains no text", input);
   return documents;
 }
 
@@ -104,20 +104,20 @@ int measure_tokenize(const ReadFlags& read) {
   std::optional<int64_t> threads;
   Fields f;
   f.add("tokenizer-model", &model, "tokenizer file, or its directory");
-  f.add("input", &input, "JSON lines or text");
+  f.add("input", &input, "JSON lines or plain text");
   f.add("json-key", &key, "key of the text in JSON lines");
-  f.add("seconds", &seconds, "seconds to spend");
+  f.add("seconds", &seconds, "seconds to measure");
   f.add("megabytes", &megabytes, "MB of the input's text to read");
-  f.add("threads", &threads, "threads for the last line; default all cores");
+  f.add("threads", &threads, "threads for the multi-threaded measurement; default all cores");
   if (const auto code =
           read("megatron bench tokenize --tokenizer-model PATH --input FILE [flags]",
-               "Tokenization speed alone, on documents in memory: the median of as many rounds "
-               "as fit into the time, and the slowest and fastest round.",
+               "Measures the speed of tokenization alone, on documents in memory: the median of as "
+               "many rounds as fit into the time, and the slowest and fastest round.",
                f)) {
     return *code;
   }
-  MG_CHECK(!model.empty(), "--tokenizer-model is missing");
-  MG_CHECK(!input.empty(), "--input is missing");
+  MG_CHECK(!model.empty(), "--tokenizer-model is needed: the tokenizer's file or directory");
+  MG_CHECK(!input.empty(), "--input is needed: a file of JSON lines or text");
   MG_CHECK(seconds > 0 && seconds <= 3600, "--seconds is {}; it must lie in (0, 3600]", seconds);
   MG_CHECK(megabytes > 0 && megabytes <= 10000, "--megabytes is {}; it must lie in (0, 10000]",
            megabytes);
@@ -157,7 +157,7 @@ int measure_tokenize(const ReadFlags& read) {
   fmt::print("{} documents, {:.1f} MB, {} tokens", documents.texts.size(),
              static_cast<double>(documents.bytes) * 1e-6, tokens);
   if (cutter) fmt::print(", {} pieces", pieces);
-  fmt::print("\ncutting, one thread:              {}\n", cutting.text());
+  fmt::print("\nsplitting, one thread:            {}\n", cutting.text());
   fmt::print("encoding, one thread, first pass: {}\n", first.text());
   fmt::print("encoding, one thread, again:      {}\n", warm.text());
   fmt::print("encoding, {} threads, first pass:  {}\n", cores, together.text());

@@ -46,10 +46,10 @@ Sealed read_state(const std::string& path) {
   MG_CHECK(fs::exists(path, error), "the checkpoint '{}' does not exist", path);
   MG_CHECK(fs::is_directory(path, error), "'{}' is not a directory, but a checkpoint is one", path);
   const std::string name = path + "/" + std::string(kTrainerState);
-  MG_CHECK(
-      fs::exists(name, error),
-      "'{}' has no {}: it is a model, or the remains of a checkpoint; a run cannot resume from it",
-      path, kTrainerState);
+  MG_CHECK(fs::exists(name, error),
+           "'{}' has no {}: it is only a model, or an incomplete checkpoint; a run cannot resume "
+           "from it",
+           path, kTrainerState);
   Sealed sealed = unseal(read_file(name), name);
   check_sizes(path, sealed.files);
   return sealed;
@@ -108,8 +108,8 @@ void CheckpointDirectory::check_tensors(const ListedFile& listed) {
     if (!names.contains(info.name)) surplus.push_back(info.name);
   }
   MG_CHECK(missing.empty() && surplus.empty(),
-           "'{}/{}' is not the file that was written. Missing tensors: {}; unexpected tensors: "
-           "{}; {}",
+           "'{}/{}' differs from the file that was written. Missing tensors: {}; unexpected "
+           "tensors: {}; {}",
            path(), listed.name, counted(missing), counted(surplus), kMend);
 }
 
@@ -156,7 +156,7 @@ void CheckpointDirectory::verify(ThreadPool& pool, int part, int parts) const {
 
 void CheckpointDirectory::load_optimizer(std::span<const HeldTensor> tensors,
                                          std::span<const WholeTensor> whole) const {
-  MG_CHECK(has_optimizer() || whole.empty(), "the checkpoint '{}' holds no optimizer state",
+  MG_CHECK(has_optimizer() || whole.empty(), "the checkpoint '{}' contains no optimizer state",
            path());
   load(optimizer_, tensors, whole, {}, "the optimizer");
 }

@@ -38,7 +38,7 @@ Json to_json(const ListedFile& file) {
 void check_format(const Json& state, const std::string& origin) {
   const Json* const format = state.find("format");
   MG_CHECK(format != nullptr && format->is_integer() && format->as_integer() >= 1,
-           "'{}' has no \"format\" number: it is not a file of this program, or was changed",
+           "'{}' has no \"format\" number: it was not written by this program, or it was changed",
            origin);
   if (format->as_integer() <= kFormat) return;
   const Json* const by = state.find("written_by");

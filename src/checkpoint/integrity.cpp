@@ -39,7 +39,7 @@ std::vector<size_t> share(const std::vector<Checked>& regions, int part, int par
 }  // namespace
 
 std::string Damage::text() const {
-  return fmt::format("{}: {} checksum {}, but {} was written", file,
+  return fmt::format("{}: {} checksum {}; expected {}", file,
                      tensor.empty() ? "it has the" : fmt::format("tensor '{}' has the", tensor),
                      hexadecimal(found), hexadecimal(written));
 }
@@ -61,7 +61,8 @@ std::vector<Damage> find_damage(const std::string& directory, std::span<const Li
     regions.push_back({&file, "", tensors.head(), file.sum});
     for (const auto& [tensor, sum] : file.tensors) {
       const TensorInfo* const info = tensors.find(tensor);
-      MG_CHECK(info != nullptr, "'{}' has no tensor '{}', which was written", name, tensor);
+      MG_CHECK(info != nullptr, "'{}' lacks the tensor '{}', which was written to it", name,
+               tensor);
       regions.push_back({&file, tensor, tensors.bytes(*info), sum});
     }
   }

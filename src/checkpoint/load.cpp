@@ -25,10 +25,10 @@ class Differences {
     if (info == nullptr) {
       missing_.push_back(wanted.name);
     } else if (info->shape != wanted.shape) {
-      shapes_.push_back(fmt::format("{}: {} there, {} in {}", wanted.name, info->shape.str(),
+      shapes_.push_back(fmt::format("{}: {} in the file, {} in {}", wanted.name, info->shape.str(),
                                     wanted.shape.str(), owner_));
     } else if (!info->foreign_type.empty() || !convertible(info->dtype, wanted.dtype)) {
-      types_.push_back(fmt::format("{}: {} there, {} in {}", wanted.name, type_name(*info),
+      types_.push_back(fmt::format("{}: {} in the file, {} in {}", wanted.name, type_name(*info),
                                    name(wanted.dtype), owner_));
     }
   }
@@ -54,8 +54,8 @@ class Differences {
     if (!surplus_.empty()) text += advice;
     add(shapes_, "with a different shape");
     add(types_, "with a type that cannot be converted (f64, f32, bf16 and f16 can)");
-    MG_CHECK(text.empty(), "the tensors of '{}' do not match {} that its settings describe:{}",
-             path, owner_, text);
+    MG_CHECK(text.empty(), "the tensors of '{}' do not match {} described by its settings:{}", path,
+             owner_, text);
   }
 
  private:
@@ -73,10 +73,10 @@ void check_held(std::span<const HeldTensor> tensors, std::span<const WholeTensor
     for (const CanonicalTensor& part : tensor.placement->tensors) {
       const std::string stored = tensor.prefix + part.name;
       const auto found = shapes.find(stored);
-      MG_CHECK(found != shapes.end(), "a rank holds tensor '{}', which is not one of {}", stored,
+      MG_CHECK(found != shapes.end(), "a rank has the tensor '{}', which is not part of {}", stored,
                owner);
       MG_CHECK(*found->second == part.stored_shape(),
-               "a rank holds tensor '{}' with shape {}; in {} it has shape {}", stored,
+               "a rank has the tensor '{}' with shape {}; in {} its shape is {}", stored,
                part.stored_shape().str(), owner, found->second->str());
     }
   }
@@ -155,8 +155,7 @@ std::vector<std::string> load(const ModelDirectory& directory, std::span<const H
   std::vector<std::string> surplus;
   if (directory.options().ignore_surplus) surplus = differences.take_surplus();
   differences.check(directory.path(),
-                    "; if the model does without them, --ignore-surplus-tensors leaves them "
-                    "out");
+                    "; if the model does not need them, skip them with --ignore-surplus-tensors");
   fill_all(files, tensors, whole, kOwner, progress);
   return surplus;
 }

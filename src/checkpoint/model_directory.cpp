@@ -42,8 +42,8 @@ ShardMap read_index(const std::string& path, std::string_view ending) {
     std::string_view name = file.as_string();
     if (name.starts_with("./")) name.remove_prefix(2);
     MG_CHECK(is_file_name(name, ending),
-             "'{}': tensor '{}' is said to be in {}, which is not a plain file name ending in {}",
-             path, tensor, file.dump(), ending);
+             "'{}': tensor '{}' is listed in {}, which is not a plain file name ending in {}", path,
+             tensor, file.dump(), ending);
     shard_of.emplace(tensor, name);
   }
   return shard_of;
@@ -119,22 +119,22 @@ void ModelDirectory::find_weights() {
   const auto has = [&](std::string_view name) { return present(path_ + "/" + std::string(name)); };
   const bool safetensors = has(kSingleFile) || has(kIndex),
              torch = has(kTorchFile) || has(kTorchIndex);
-  MG_CHECK(safetensors || torch, "'{}' has no weights: none of {}, {}, {} and {} is there", path_,
+  MG_CHECK(safetensors || torch, "'{}' has no weights: none of {}, {}, {} and {} exists", path_,
            kSingleFile, kIndex, kTorchFile, kTorchIndex);
   torch_ = !safetensors;
   const std::string_view single = torch_ ? kTorchFile : kSingleFile;
   indexed_ = has(index());
   if (indexed_ && has(single)) {
     MG_CHECK(!is_checkpoint(path_),
-             "'{}' has both {} and {}; remove the one that is not to be used", path_, single,
+             "'{}' has both {} and {}; remove the one that should not be used", path_, single,
              index());
     log::info("'{}' has both {} and {}: {} is read, as in transformers", path_, single, index(),
               single);
     indexed_ = false;
   }
   if (safetensors && torch)
-    log::info("'{}' has weights twice: {} is read, {} is not", path_, indexed_ ? kIndex : single,
-              has(kTorchFile) ? kTorchFile : kTorchIndex);
+    log::info("'{}' has two sets of weights: {} is read, {} is ignored", path_,
+              indexed_ ? kIndex : single, has(kTorchFile) ? kTorchFile : kTorchIndex);
 }
 
 // Returns the existing files among those that the index names and the other shards of their series.
@@ -147,7 +147,7 @@ std::vector<std::string> ModelDirectory::files_of_index(const ShardMap& index, b
     if (const std::string one = series_of(name); !one.empty()) series.insert(one);
   }
   MG_CHECK(absent.empty() || (!strict && absent.size() < names.size()),
-           "'{}' lacks files that {} names: {}", path_, this->index(), counted(absent));
+           "'{}' lacks files that are listed in {}: {}", path_, this->index(), counted(absent));
   for (const std::string& name : absent) names.erase(name);
   std::error_code error;
   for (const fs::directory_entry& entry : fs::directory_iterator(path_, error)) {
@@ -176,7 +176,7 @@ void ModelDirectory::place_tensors(const ShardMap& index, bool strict) {
       if (indexed_ && (named == files.end() || i != chosen))
         not_named.push_back(fmt::format("{}: {}", tensors_.names()[i], tensor));
     if (named == files.end() && files.size() > 1)
-      trouble_.emplace(tensor, fmt::format("it is in '{}' and in '{}', and the index names neither",
+      trouble_.emplace(tensor, fmt::format("it is in '{}' and in '{}', and the index lists neither",
                                            tensors_.names()[files[0]], tensors_.names()[files[1]]));
   }
   for (const auto& [tensor, file] : index) {
@@ -184,15 +184,14 @@ void ModelDirectory::place_tensors(const ShardMap& index, bool strict) {
     const bool opened = std::ranges::find(tensors_.names(), file) != tensors_.names().end();
     if (found == holders.end())
       trouble_.emplace(tensor, fmt::format("the index says that it is in '{}', which {}", file,
-                                           opened ? "does not hold it" : "does not exist"));
+                                           opened ? "does not contain it" : "does not exist"));
     if (shard_of_.contains(tensor) ? shard_of_.find(tensor)->second != file : true)
       not_there.push_back(fmt::format("{}: {}", file, tensor));
   }
   if (not_there.empty() && not_named.empty()) return;
   disagreement_ = fmt::format(
-      "{} of '{}' and its files do not agree. Named by the index but not in the file: {}. In a "
-      "file "
-      "but not so named by the index: {}",
+      "{} of '{}' does not match its files. Listed in the index but not in the file: {}. In a file "
+      "but not listed so in the index: {}",
       this->index(), path_, counted(not_there), counted(not_named));
   MG_CHECK(!strict, "{}", disagreement_);
 }

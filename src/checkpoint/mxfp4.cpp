@@ -30,11 +30,10 @@ bool take_mxfp4(Json& config, const std::string& path) {
         quantization->is_object() ? quantization->find("quant_method") : nullptr;
     MG_CHECK(method != nullptr && method->is_string(),
              "'{}': {} is not an object with a quant_method", path, kKey);
-    MG_CHECK(
-        method->as_string() == "mxfp4",
-        "'{}': the weights are quantized by the method '{}', which is not supported; supported "
-        "is mxfp4. Use a directory with weights in bf16, fp16 or fp32",
-        path, method->as_string());
+    MG_CHECK(method->as_string() == "mxfp4",
+             "'{}': the weights are quantized by the method '{}', which is not supported, except "
+             "mxfp4. Use a directory with weights in bf16, fp16 or fp32",
+             path, method->as_string());
   }
   const bool packed = !quantization->is_null();
   std::erase_if(config.as_object(), [](const Json::Member& m) { return m.first == kKey; });
@@ -53,8 +52,8 @@ Mxfp4Tensor::Mxfp4Tensor(const TensorInfo& blocks, std::span<const std::byte> bl
            "'{}': tensor '{}' has shape {}; MXFP4 needs [experts, rows, columns / {}, {}]", file,
            blocks.name, s.str(), kBlock, kBlockBytes);
   const Shape wanted{s[0], s[1], s[2]};
-  MG_CHECK(scales.shape == wanted, "'{}': tensor '{}' has shape {}; that of '{}' needs {}", file,
-           scales.name, scales.shape.str(), blocks.name, wanted.str());
+  MG_CHECK(scales.shape == wanted, "'{}': tensor '{}' has shape {}; to match '{}' it must be {}",
+           file, scales.name, scales.shape.str(), blocks.name, wanted.str());
   info_ = {.name = blocks.name.substr(0, blocks.name.size() - kMxfp4Blocks.size()),
            .dtype = DType::bf16,
            .shape = Shape{s[0], s[2] * kBlock, s[1]}};

@@ -36,10 +36,10 @@ class PickleReader {
       : pickle_(pickle), bytes_(bytes), known_(known), where_(where) {}
 
   void read() {
-    require(number<uint8_t>() == kProtocol, "it does not begin with a protocol");
+    require(number<uint8_t>() == kProtocol, "it does not begin with a protocol number");
     const int protocol = number<uint8_t>();
     MG_CHECK(protocol >= kFirstProtocol && protocol <= kLastProtocol,
-             "{}: it is of protocol {}; {} to {} are read", where_, protocol, kFirstProtocol,
+             "{}: it uses pickle protocol {}; {} to {} are supported", where_, protocol, kFirstProtocol,
              kLastProtocol);
     while (step(number<uint8_t>())) count(1);
     pickle_.root_ = pop();
@@ -55,12 +55,12 @@ class PickleReader {
   }
 
   void require(bool condition, std::string_view what) const {
-    MG_CHECK(condition, "{} is damaged, or no pickle of weights: {}, at byte {}", where_, what,
+    MG_CHECK(condition, "{} is damaged or is not a pickle of weights: {}, at byte {}", where_, what,
              at_);
   }
 
   std::string_view take(uint64_t length) {
-    require(length <= bytes_.size() - at_, "it ends too early");
+    require(length <= bytes_.size() - at_, "the file ends too early");
     const std::string_view text(reinterpret_cast<const char*>(bytes_.data()) + at_, length);
     at_ += length;
     return text;
@@ -77,7 +77,7 @@ class PickleReader {
     const std::string_view rest(reinterpret_cast<const char*>(bytes_.data()) + at_,
                                 bytes_.size() - at_);
     const size_t length = rest.find('\n');
-    require(length != rest.npos, "a line does not end");
+    require(length != rest.npos, "a line is not terminated");
     at_ += length + 1;
     return rest.substr(0, length);
   }
@@ -123,8 +123,9 @@ class PickleReader {
 
   void extend(const std::vector<const PickleValue*>& items, Kind kind) {
     PickleValue* const target = top();
-    require(target->is(kind), kind == Kind::list ? "something is appended to what is no list"
-                                                 : "a key is set in what is no dict");
+    require(target->is(kind), kind == Kind::list
+                                  ? "an item is appended to a value that is not a list"
+                                  : "a key is set in a value that is not a dict");
     require(kind == Kind::list || items.size() % 2 == 0, "a key has no value");
     target->items.insert(target->items.end(), items.begin(), items.end());
   }
@@ -141,8 +142,8 @@ class PickleReader {
 
   [[noreturn]] void refuse(const std::string& name) const {
     fail(
-        "{}: it needs '{}', which is none of the few names that weights need. Nothing in it is "
-        "executed; if you trust its source, load it with torch, and save the model with "
+        "{}: it refers to '{}', which files of weights do not need, so it is not read. Nothing in "
+        "it was executed; if you trust its source, load it with torch, and save the model with "
         "safe_serialization",
         where_, name);
   }
@@ -160,7 +161,8 @@ class PickleReader {
 
   void stack_global() {
     const PickleValue *name = pop(), *module = pop();
-    require(name->is(Kind::text) && module->is(Kind::text), "a callable's name is no text");
+    require(name->is(Kind::text) && module->is(Kind::text),
+            "the name of a callable is not a string");
     push_global(module->text, name->text);
   }
 
@@ -170,11 +172,11 @@ class PickleReader {
     if (!arguments.items.empty()) {
       const PickleValue& pairs = *arguments.items[0];
       require(arguments.items.size() == 1 && pairs.is(Kind::list),
-              "an OrderedDict is made of what is no list");
+              "an OrderedDict is built from a value that is not a list");
       count(pairs.items.size());
       for (const PickleValue* pair : pairs.items) {
         require(pair->is(Kind::list) && pair->items.size() == 2,
-                "an OrderedDict is made of what is no list of pairs");
+                "an OrderedDict is built from a value that is not a list of pairs");
         items.insert(items.end(), pair->items.begin(), pair->items.end());
       }
     }
@@ -183,8 +185,8 @@ class PickleReader {
 
   void reduce() {
     const PickleValue *arguments = pop(), *callable = pop();
-    require(callable->is(Kind::global), "something is called that is not named");
-    require(arguments->is(Kind::tuple), "the arguments of a call are no tuple");
+    require(callable->is(Kind::global), "a call has no named callable");
+    require(arguments->is(Kind::tuple), "the arguments of a call are not a tuple");
     if (callable->is_global(kOrderedDict)) return push_ordered_dict(*arguments);
     push(Kind::call)->items = {callable, arguments};
   }
@@ -193,7 +195,7 @@ class PickleReader {
     pop();
     const PickleValue* const target = top();
     if (target->is(Kind::call)) refuse(std::string(target->items[0]->text) + ".__setstate__");
-    require(target->is(Kind::dict), "attributes are set on what is no OrderedDict");
+    require(target->is(Kind::dict), "attributes are set on a value that is not an OrderedDict");
   }
 
   // An instance of a class, in one of the forms that torch.save does not use for weights.
@@ -211,14 +213,15 @@ class PickleReader {
       for (int arguments = extended ? 2 : 1; arguments > 0; --arguments) pop();
       type = pop();
     }
-    require(type != nullptr && type->is(Kind::global), "an object is made of what is no class");
+    require(type != nullptr && type->is(Kind::global),
+            "an object is created from a value that is not a class");
     refuse(std::string(type->text));
   }
 
   void put(uint32_t place) { memo_[place] = top(); }
   void get(uint32_t place) {
     const auto found = memo_.find(place);
-    require(found != memo_.end(), "a value is used that was not kept");
+    require(found != memo_.end(), "a value is read from the memo but was not stored there");
     stack_.push_back(found->second);
   }
 
@@ -305,7 +308,7 @@ class PickleReader {
         return;
       }
       default:
-        fail("{}: the instruction 0x{:02x} at byte {} is none that torch.save writes for weights",
+        fail("{}: the instruction 0x{:02x} at byte {} is not one that torch.save writes for weights",
              where_, instruction, at_ - 1);
     }
   }

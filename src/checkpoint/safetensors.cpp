@@ -67,7 +67,7 @@ class EntryParser {
     info.begin = range[0];
     info.end = range[1];
     MG_CHECK(info.begin <= info.end && info.end <= data_bytes,
-             "{}: data_offsets [{}, {}] do not lie in the {} bytes of data of the file", where_,
+             "{}: data_offsets [{}, {}] are outside the file's {} bytes of data", where_,
              info.begin, info.end, data_bytes);
     const std::optional<int64_t> bytes = byte_count(info.shape, type.bits());
     MG_CHECK(bytes.has_value(),
@@ -87,7 +87,7 @@ class EntryParser {
     for (const TypeName& t : kTypes) {
       if (t.name == dtype_->as_string()) return t;
     }
-    fail("{}: the type '{}' is none of the safetensors format", where_, dtype_->as_string());
+    fail("{}: the type '{}' does not exist in the safetensors format", where_, dtype_->as_string());
   }
 
   Shape shape() const {
@@ -104,8 +104,8 @@ class EntryParser {
     std::vector<int64_t> result;
     for (const Json& number : value->as_array()) {
       MG_CHECK(number.is_integer() && number.as_integer() >= 0,
-               "{}: {} holds {}; only integers from 0 to 9223372036854775807 are allowed", where_,
-               key, number.is_number() ? number.dump() : "something that is not a number");
+               "{}: {} contains {}; only integers from 0 to 9223372036854775807 are allowed",
+               where_, key, number.is_number() ? number.dump() : "something that is not a number");
       result.push_back(number.as_integer());
     }
     return result;
@@ -198,7 +198,7 @@ std::vector<To> numbers(std::span<const std::byte> bytes, DType type) {
 const TensorInfo& existing(const SafetensorsFile& file, std::string_view name) {
   const TensorInfo* const info = file.find(name);
   MG_CHECK(info != nullptr, "'{}' has no tensor '{}'", file.path(), name);
-  MG_CHECK(info->foreign_type.empty(), "'{}': tensor '{}' has the type {}, which cannot be read",
+  MG_CHECK(info->foreign_type.empty(), "'{}': tensor '{}' has the type {}, which is not supported",
            file.path(), name, info->foreign_type);
   return *info;
 }

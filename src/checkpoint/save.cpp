@@ -220,7 +220,7 @@ std::string error_of(F&& work) {
     work();
     return "";
   } catch (const std::bad_alloc&) {
-    return "not enough memory for a copy of what is to be saved; use more ranks, or save without "
+    return "not enough memory for a copy of the checkpoint; use more ranks, or save without "
            "--async-save";
   } catch (const std::exception& failure) {
     return failure.what();

@@ -36,7 +36,7 @@ std::vector<PlannedTensor> planned(std::span<const WholeTensor> whole,
 void attach(PlannedTensor& tensor, const HeldTensor& held, const parallel::CanonicalTensor& part) {
   const Shape stored = part.stored_shape();
   MG_CHECK(stored == tensor.shape,
-           "cannot save tensor '{}': this rank holds it with shape {}, but its shape is {}",
+           "cannot save tensor '{}': this rank has it with shape {}, but its shape is {}",
            tensor.name, stored.str(), tensor.shape.str());
   MG_CHECK(convertible(held.value.dtype(), tensor.dtype),
            "tensor '{}' is {} and cannot be saved as {}", tensor.name, name(held.value.dtype()),
@@ -56,7 +56,8 @@ void attach(std::span<PlannedFile> files, std::span<const HeldTensor> held) {
       const std::string stored = h.prefix + part.name;
       const auto found = by_name.find(stored);
       MG_CHECK(found != by_name.end(),
-               "cannot save tensor '{}' of one rank: it is not among the tensors of all ranks",
+               "cannot save tensor '{}' of one rank: it is not in the list of tensors that all "
+               "ranks agreed on",
                stored);
       attach(*found->second, h, part);
     }
@@ -75,7 +76,7 @@ void check_pieces(PlannedTensor& tensor) {
   if (regions.size() > 1) {
     const Coverage::Stretch most = coverage(regions, wanted).most;
     MG_CHECK(most.times <= 1,
-             "cannot assemble tensor '{}': one rank holds elements [{}, {}) of its {} twice",
+             "cannot assemble tensor '{}': one rank has elements [{}, {}) of its {} twice",
              tensor.name, most.begin, most.end, wanted);
   }
   tensor.whole = elements == wanted;

@@ -117,8 +117,9 @@ void Staging::publish() {
   try {
     remove_tree(older, files_);
   } catch (const Error& error) {
-    log::warning("'{}' is saved; the directory it replaced was left behind as '{}': {}", path_,
-                 older, error.what());
+    log::warning(
+        "'{}' is saved, but the directory it replaced could not be removed and remains as '{}': {}",
+        path_, older, error.what());
   }
 }
 

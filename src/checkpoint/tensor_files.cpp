@@ -35,7 +35,8 @@ size_t TensorFiles::join_mxfp4() {
       const std::string name(stem(info.name, kMxfp4Blocks));
       if (const std::string_view of = stem(info.name, kMxfp4Scales); !of.empty())
         MG_CHECK(find(fmt::format("{}{}", of, kMxfp4Blocks)) != nullptr || mxfp4_.contains(of),
-                 "'{}': tensor '{}' is a scale of MXFP4 without '{}{}', the values that it scales",
+                 "'{}': tensor '{}' contains MXFP4 scales, but the values that they scale, '{}{}', "
+                 "are missing",
                  path, info.name, of, kMxfp4Blocks);
       if (name.empty()) continue;
       const std::string scales = fmt::format("{}{}", name, kMxfp4Scales);
@@ -45,9 +46,8 @@ size_t TensorFiles::join_mxfp4() {
                "missing",
                path, info.name, scales);
       MG_CHECK(find(name) == nullptr,
-               "'{}': tensor '{}' is there twice: as it is, and in MXFP4 as "
-               "'{}'",
-               path, name, info.name);
+               "'{}': tensor '{}' is stored twice: unquantized, and in MXFP4 as '{}'", path, name,
+               info.name);
       const auto& [file, scale_info] = found->second;
       const Mxfp4Tensor& joined =
           mxfp4_

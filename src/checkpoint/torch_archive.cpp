@@ -63,23 +63,23 @@ TorchStorage parse_id(const PickleValue& id, const std::string& path) {
   const bool whole_module = id.is(Kind::tuple) && !items.empty() && items[0]->is(Kind::text) &&
                             items[0]->text == "module";
   MG_CHECK(!whole_module,
-           "'{}' holds a whole module with its code; save its weights alone (state_dict())", path);
+           "'{}' contains a whole module with its code; save only its weights (state_dict())",
+           path);
   const bool good = id.is(Kind::tuple) && (items.size() == 5 || items.size() == 6) &&
                     items[0]->is(Kind::text) && items[0]->text == "storage" &&
                     items[1]->is(Kind::global) && items[2]->is(Kind::text) &&
                     items[4]->is(Kind::integer) && items[4]->integer >= 0;
-  MG_CHECK(good, "'{}' is damaged: its pickle refers to something that is no storage", path);
+  MG_CHECK(good, "'{}' is damaged: its pickle refers to a value that is not a storage", path);
   MG_CHECK(items.size() == 5 || items[5]->is(Kind::none),
-           "'{}': the storage '{}' is a part of another one; load the file with torch and save it "
-           "again",
+           "'{}': the storage '{}' is a view of another one, which is not supported; load the file "
+           "with torch and save it again",
            path, items[2]->text);
   TorchStorage storage{.key = items[2]->text, .elements = items[4]->integer};
   if (items[1]->is_global(kUntyped)) return storage;
   const auto type = std::ranges::find(kTorchTypes, items[1]->text, &TorchType::storage);
   MG_CHECK(type != std::end(kTorchTypes),
-           "'{}': the storage '{}' is of the type '{}', which is no type of a "
-           "storage",
-           path, storage.key, items[1]->text);
+           "'{}': the storage '{}' has the type '{}', which is not a storage type", path,
+           storage.key, items[1]->text);
   storage.type = type;
   return storage;
 }
@@ -113,10 +113,11 @@ std::string archive_folder(const ZipEntries& entries, const std::string& path) {
   for (const auto& [name, bytes] : entries) {
     constexpr std::string_view kObject = "/data.pkl";
     if (!name.ends_with(kObject) || name.find('/') != name.size() - kObject.size()) continue;
-    MG_CHECK(folder.empty(), "'{}' holds two objects, '{}data.pkl' and '{}'", path, folder, name);
+    MG_CHECK(folder.empty(), "'{}' contains two objects, '{}data.pkl' and '{}'", path, folder,
+             name);
     folder = name.substr(0, name.size() - kObject.size() + 1);
   }
-  MG_CHECK(!folder.empty(), "'{}' is no file of torch.save: the zip archive has no NAME/data.pkl",
+  MG_CHECK(!folder.empty(), "'{}' is not a torch.save file: the zip archive has no NAME/data.pkl",
            path);
   return folder;
 }
@@ -160,13 +161,14 @@ class Sequence {
   TorchArchive open() {
     const Pickle magic = next();
     MG_CHECK(magic.root().is(Kind::large_integer) && magic.root().text == kMagic,
-             "'{}' is no file of torch.save: it has neither its magic number nor is it a zip "
-             "archive",
+             "'{}' is not a torch.save file: it is not a zip archive and has no magic number of "
+             "torch.save",
              path_);
     const Pickle protocol = next();
-    MG_CHECK(protocol.root().is(Kind::integer) && protocol.root().integer == kProtocol,
-             "'{}' is of another protocol than {}; load it with torch and save it again", path_,
-             kProtocol);
+    MG_CHECK(
+        protocol.root().is(Kind::integer) && protocol.root().integer == kProtocol,
+        "'{}' has a different torch.save protocol than {}; load it with torch and save it again",
+        path_, kProtocol);
     check_system(next().root());
     Pickle object = read_object(remaining(), path_);
     at_ += object.size();
@@ -188,8 +190,8 @@ class Sequence {
   }
 
   void check_system(const PickleValue& system) const {
-    MG_CHECK(system.is(Kind::dict), "'{}' is damaged: it does not say which system wrote it",
-             path_);
+    MG_CHECK(system.is(Kind::dict),
+             "'{}' is damaged: the record of the system that wrote it is missing", path_);
     for (size_t i = 0; i < system.items.size(); i += 2) {
       const PickleValue &key = *system.items[i], &value = *system.items[i + 1];
       if (key.is(Kind::text) && key.text == "little_endian" && value.is(Kind::boolean) &&
@@ -200,13 +202,14 @@ class Sequence {
 
   void read_storages(Storages& storages) {
     const Pickle keys = next();
-    MG_CHECK(keys.root().is(Kind::list), "'{}' is damaged: the keys of its storages are no list",
+    MG_CHECK(keys.root().is(Kind::list), "'{}' is damaged: the keys of its storages are not a list",
              path_);
     for (const PickleValue* key : keys.root().items) {
       const auto found = key->is(Kind::text) ? storages.find(key->text) : storages.end();
-      MG_CHECK(found != storages.end() && found->second.bytes.data() == nullptr,
-               "'{}' is damaged: its list of storages names one that no tensor has, or one twice",
-               path_);
+      MG_CHECK(
+          found != storages.end() && found->second.bytes.data() == nullptr,
+          "'{}' is damaged: its list of storages contains one that no tensor uses, or one twice",
+          path_);
       read_storage(found->second);
     }
     for (const auto& [key, storage] : storages) {
@@ -247,7 +250,7 @@ class Sequence {
 TorchArchive TorchArchive::open(std::span<const std::byte> file, const std::string& path) {
   if (is_zip(file)) return open_zip(file, path);
   MG_CHECK(!file.empty() && file[0] == std::byte{0x80},
-           "'{}' is no file of torch.save: it begins neither as a zip archive nor as a pickle",
+           "'{}' is not a torch.save file: it begins neither as a zip archive nor as a pickle",
            path);
   return Sequence(file, path).open();
 }

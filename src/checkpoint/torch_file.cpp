@@ -24,13 +24,13 @@ struct Layout {
 // Numbers of a shape or of strides.
 std::vector<int64_t> numbers(const PickleValue& value, std::string_view what,
                              const std::string& where) {
-  MG_CHECK(value.is(Kind::tuple), "{}: its {} are no tuple", where, what);
+  MG_CHECK(value.is(Kind::tuple), "{}: its {} are not a tuple", where, what);
   MG_CHECK(value.items.size() <= static_cast<size_t>(kMaxRank),
            "{} has {} dimensions; at most {} are supported", where, value.items.size(), kMaxRank);
   std::vector<int64_t> result;
   for (const PickleValue* number : value.items) {
     MG_CHECK(number->is(Kind::integer) && number->integer >= 0,
-             "{}: its {} are not all integers of at least 0", where, what);
+             "{}: its {} are not all non-negative integers", where, what);
     result.push_back(number->integer);
   }
   return result;
@@ -40,7 +40,7 @@ std::vector<int64_t> numbers(const PickleValue& value, std::string_view what,
 Layout layout_of(const std::vector<const PickleValue*>& arguments, const std::string& where) {
   Layout layout;
   MG_CHECK(arguments[1]->is(Kind::integer) && arguments[1]->integer >= 0,
-           "{}: its offset is no integer of at least 0", where);
+           "{}: its offset is not a non-negative integer", where);
   layout.offset = arguments[1]->integer;
   const std::vector<int64_t> sizes = numbers(*arguments[2], "sizes", where),
                              strides = numbers(*arguments[3], "strides", where);
@@ -74,8 +74,8 @@ void check_inside(const Layout& layout, int64_t stored, const std::string& where
   }
   const int64_t end = empty ? layout.offset : last;
   MG_CHECK(fits && (empty ? end <= stored : end < stored),
-           "{} of shape {} from element {} on does not lie in its storage of {} elements", where,
-           layout.shape.str(), layout.offset, stored);
+           "{} of shape {}, which begins at element {}, does not fit in its storage of {} elements",
+           where, layout.shape.str(), layout.offset, stored);
 }
 
 template <class T>
@@ -117,10 +117,10 @@ const TorchType& type_of(const TorchStorage& storage, const PickleValue* named,
   const TorchType* type = storage.type;
   if (named != nullptr) {
     type = named->is(Kind::global) ? torch_dtype(named->text) : nullptr;
-    MG_CHECK(type != nullptr, "{}: its type is no dtype", where);
+    MG_CHECK(type != nullptr, "{}: its type is not a dtype", where);
   }
   MG_CHECK(type != nullptr && (storage.type == nullptr || storage.type == type),
-           "{} has no type, or another one than its storage", where);
+           "{} has no type, or a different one than its storage", where);
   return *type;
 }
 
@@ -131,12 +131,12 @@ TorchFile::TorchFile(const std::string& path) : TensorFile(path) {
   const TorchArchive archive = TorchArchive::open(file_.bytes(), path);
   const PickleValue& root = archive.object.root();
   MG_CHECK(root.is(Kind::dict),
-           "'{}' holds no dict of tensors by name; save the model's state_dict()", path);
+           "'{}' does not contain a dict of named tensors; save the model's state_dict()", path);
   std::set<std::string_view> names;
   for (size_t i = 0; i < root.items.size(); i += 2) {
     const PickleValue& key = *root.items[i];
-    MG_CHECK(key.is(Kind::text), "'{}': one of the keys is no text", path);
-    MG_CHECK(names.insert(key.text).second, "'{}' has two tensors '{}'", path, key.text);
+    MG_CHECK(key.is(Kind::text), "'{}': one of the keys is not a string", path);
+    MG_CHECK(names.insert(key.text).second, "'{}' has two tensors named '{}'", path, key.text);
     add(archive, std::string(key.text), *root.items[i + 1]);
   }
   index_names();
@@ -149,12 +149,14 @@ void TorchFile::add(const TorchArchive& archive, const std::string& name,
       calls(value, kRebuildParameter, 3, 3) ? *value.items[1]->items[0] : value;
   const bool has_dtype = calls(tensor, kRebuildTensor3, 7, 8);
   MG_CHECK(has_dtype || calls(tensor, kRebuildTensor2, 6, 7),
-           "'{}': '{}' is no tensor; save the model's state_dict() alone", path(), name);
+           "'{}': '{}' is not a tensor; save only the model's state_dict()", path(), name);
   const std::vector<const PickleValue*>& arguments = tensor.items[1]->items;
   const PickleValue& last = *arguments.back();
   MG_CHECK(arguments.size() < (has_dtype ? 8u : 7u) || last.is(Kind::none) ||
                (last.is(Kind::dict) && last.items.empty()),
-           "{} is a view of another one (its conjugate or negative); save its values", where);
+           "{} is a conjugate or negative view of another tensor; save its values (.resolve_conj() "
+           "or .resolve_neg())",
+           where);
   const TorchStorage& storage = archive.storage(*arguments[0], where);
   const Layout layout = layout_of(arguments, where);
   const TorchType& type = type_of(storage, has_dtype ? arguments[6] : nullptr, where);

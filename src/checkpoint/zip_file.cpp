@@ -32,7 +32,7 @@ class Archive {
     ZipEntries entries;
     uint64_t at = directory.begin;
     for (uint64_t i = 0; i < directory.entries; ++i) at = read_entry(at, directory, entries);
-    require(at == directory.end, "its directory has more entries than its end says");
+    require(at == directory.end, "its directory has more entries than its end record states");
     return entries;
   }
 
@@ -48,14 +48,16 @@ class Archive {
 
   template <class T>
   T number(uint64_t at) const {
-    require(at <= file_.size() && sizeof(T) <= file_.size() - at, "a record leads out of it");
+    require(at <= file_.size() && sizeof(T) <= file_.size() - at,
+            "a record extends beyond the end of the file");
     T value;
     std::memcpy(&value, file_.data() + at, sizeof value);
     return value;
   }
 
   std::string_view text(uint64_t at, uint64_t length) const {
-    require(at <= file_.size() && length <= file_.size() - at, "a record leads out of it");
+    require(at <= file_.size() && length <= file_.size() - at,
+            "a record extends beyond the end of the file");
     return {reinterpret_cast<const char*>(file_.data()) + at, length};
   }
 
@@ -67,7 +69,7 @@ class Archive {
       if (number<uint32_t>(at) == kEndRecord && number<uint16_t>(at + 20) == back - kEndBytes)
         return at;
     }
-    require(false, "the record that ends a zip archive is not there");
+    require(false, "the end record of a zip archive is missing");
     return 0;
   }
 
@@ -79,16 +81,18 @@ class Archive {
     if (end >= kLocator64Bytes && number<uint32_t>(end - kLocator64Bytes) == kLocator64) {
       const uint64_t end64 = number<uint64_t>(end - kLocator64Bytes + 8);
       require(number<uint32_t>(end64) == kEnd64Record && end64 + kEnd64Bytes <= end,
-              "its zip64 record is not where it is said to be");
+              "its zip64 record is not at the stated position");
       whole = number<uint32_t>(end64 + 16) == 0 && number<uint32_t>(end64 + 20) == 0;
       directory.entries = number<uint64_t>(end64 + 32);
       bytes = number<uint64_t>(end64 + 40);
       directory.begin = number<uint64_t>(end64 + 48);
       end = end64;
     }
-    MG_CHECK(whole, "'{}' is one part of a zip archive; a file of weights is whole", path_);
+    MG_CHECK(whole,
+             "'{}' is one part of a split zip archive; files of weights must be whole archives",
+             path_);
     require(directory.begin <= end && bytes <= end - directory.begin,
-            "its directory is not where it is said to be");
+            "its directory is not at the stated position");
     directory.end = directory.begin + bytes;
     return directory;
   }
@@ -102,7 +106,7 @@ class Archive {
     while (extra_end - extra >= 4) {
       const uint16_t id = number<uint16_t>(extra), length = number<uint16_t>(extra + 2);
       extra += 4;
-      require(length <= extra_end - extra, "an extra field leads out of its record");
+      require(length <= extra_end - extra, "an extra field extends beyond its record");
       uint64_t value = extra;
       extra += length;
       if (id != kExtra64) continue;
@@ -121,11 +125,11 @@ class Archive {
   uint64_t read_entry(uint64_t at, const Directory& directory, ZipEntries& entries) const {
     require(at <= directory.end && kCentralBytes <= directory.end - at &&
                 number<uint32_t>(at) == kCentralRecord,
-            "its directory has fewer entries than its end says");
+            "its directory has fewer entries than its end record states");
     const uint64_t name_bytes = number<uint16_t>(at + 28), extra_bytes = number<uint16_t>(at + 30);
     const uint64_t name_at = at + kCentralBytes, extra = name_at + name_bytes;
     const uint64_t next = extra + extra_bytes + number<uint16_t>(at + 32);
-    require(next <= directory.end, "an entry leads out of its directory");
+    require(next <= directory.end, "an entry extends beyond the directory");
     const std::string name(text(name_at, name_bytes));
     const uint16_t flags = number<uint16_t>(at + 8), method = number<uint16_t>(at + 10);
     MG_CHECK((flags & kEncrypted) == 0, "'{}': the entry '{}' is encrypted", path_, name);
@@ -135,7 +139,7 @@ class Archive {
              "the file with torch and save it again",
              path_, name, method);
     const auto data = data_of(name, n, directory.begin);
-    MG_CHECK(entries.emplace(name, data).second, "'{}' has two entries '{}'", path_, name);
+    MG_CHECK(entries.emplace(name, data).second, "'{}' has two entries named '{}'", path_, name);
     return next;
   }
 
@@ -143,10 +147,10 @@ class Archive {
                                      uint64_t limit) const {
     require(n.local <= limit && kLocalBytes <= limit - n.local &&
                 number<uint32_t>(n.local) == kLocalRecord,
-            "an entry is not where its directory says");
+            "an entry is not at the position that the directory states");
     const uint64_t name_bytes = number<uint16_t>(n.local + 26);
     require(text(n.local + kLocalBytes, name_bytes) == name,
-            "an entry has another name than in its directory");
+            "an entry has a different name than in the directory");
     const uint64_t begin = n.local + kLocalBytes + name_bytes + number<uint16_t>(n.local + 28);
     MG_CHECK(begin <= limit && n.bytes <= limit - begin,
              "'{}' is damaged: the entry '{}' of {} bytes at {} does not end before the directory "

@@ -13,20 +13,21 @@ int measured(const Arguments& arguments) {
 }
 
 constexpr Subcommand kBenches[] = {
-    {"step", "a training step, compared with the machine's peak", bench_step},
-    {"gemm", "GEMMs: the peak itself", measured<bench::measure_gemm>},
-    {"tokenize", "text to token ids, in memory", measured<bench::measure_tokenize>},
-    {"preprocess", "JSON lines to token files, with one worker and with two",
+    {"step", "time a training step, compared with the machine's peak", bench_step},
+    {"gemm", "measure the machine's peak GEMM rate", measured<bench::measure_gemm>},
+    {"tokenize", "measure tokenization speed, in memory", measured<bench::measure_tokenize>},
+    {"preprocess",
+     "measure preprocessing of JSON lines to token files, with one worker and with two",
      measured<bench::measure_preprocess>},
-    {"index", "sample indices: built from scratch, stored, reopened",
+    {"index", "time sample indices: built from scratch, stored, reopened",
      measured<bench::measure_index>},
-    {"kernels", "each kernel, compared with the resource that limits it",
+    {"kernels", "measure each kernel, compared with the resource that limits it",
      measured<bench::measure_kernels>},
-    {"parallel", "each kind of parallelism on two ranks, compared with one",
+    {"parallel", "measure each kind of parallelism on two ranks, compared with one",
      measured<bench::measure_parallel>},
-    {"generate", "text generation: tokens/s, compared with memory bandwidth",
+    {"generate", "measure text generation: tokens/s, compared with memory bandwidth",
      measured<bench::measure_generate>},
-    {"serve", "a server under load: tokens/s, time to the first token and between tokens",
+    {"serve", "measure a server under load: tokens/s, time to the first token and between tokens",
      measured<bench::measure_serve>},
 };
 

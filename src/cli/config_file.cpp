@@ -32,7 +32,7 @@ std::string with_environment(std::string_view text, const std::string& where) {
       const std::string name(text.substr(2, end - 2));
       const char* value = std::getenv(name.c_str());
       MG_CHECK(value != nullptr,
-               "{}: the environment has no variable {}; set it, or write $${{ for a plain ${{",
+               "{}: the environment variable {} is not set; set it, or write $${{ for a plain ${{",
                where, name);
       result += value;
       text.remove_prefix(end + 1);
@@ -49,12 +49,12 @@ class Reader {
   explicit Reader(const std::string& path) : path_(path) {}
 
   void read(const YAML::Node& map, size_t depth) {
-    MG_CHECK(depth <= kDeepestGroup, "{}: more than {} groups within each other", where(map),
+    MG_CHECK(depth <= kDeepestGroup, "{}: groups are nested more than {} deep", where(map),
              kDeepestGroup);
     for (const auto& entry : map) {
       MG_CHECK(++seen_ <= kMaxEntries, "{} has more than {} keys", path_, kMaxEntries);
-      MG_CHECK(entry.first.IsScalar(), "{}: a key must be the name of a flag or a group",
-               where(entry.first));
+      MG_CHECK(entry.first.IsScalar(),
+               "{}: a key must be the name of a flag or of a group of flags", where(entry.first));
       take(entry.first, entry.second, depth);
     }
   }
@@ -82,7 +82,7 @@ class Reader {
       entry.is_list = true;
       for (const YAML::Node& item : value) {
         MG_CHECK(++seen_ <= kMaxEntries, "{} has more than {} keys", path_, kMaxEntries);
-        MG_CHECK(item.IsScalar(), "{}: the list of '{}' may hold numbers and texts only",
+        MG_CHECK(item.IsScalar(), "{}: the list of '{}' may contain only numbers and strings",
                  where(item), entry.name);
         entry.values.push_back(with_environment(item.Scalar(), where(item)));
       }
@@ -128,9 +128,9 @@ std::string checked(std::string text, const std::string& path) {
   const auto line_of = [&](size_t at) {
     return std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(at), '\n') + 1;
   };
-  MG_CHECK(zero == text.npos, "{}:{}: a zero byte; a configuration file is text in UTF-8", path,
+  MG_CHECK(zero == text.npos, "{}:{}: a zero byte; a configuration file must be UTF-8 text", path,
            line_of(zero));
-  MG_CHECK(is_utf8(text), "{} is not UTF-8; a configuration file is text in UTF-8", path);
+  MG_CHECK(is_utf8(text), "{} is not valid UTF-8; a configuration file must be UTF-8 text", path);
   // yaml-cpp takes the end of a file after a line's end for the closing quote. Within quotes the
   // added character precedes the end of the file; elsewhere it is a comment.
   if (text.ends_with('\n') || text.ends_with('\r')) text += '#';
@@ -189,16 +189,18 @@ std::vector<ConfigEntry> parse_config(std::string content, const std::string& pa
   Reader reader(path);
   try {
     const int documents = count_documents(text, 2);
-    MG_CHECK(documents < 2,
-             "{} holds more than one YAML document, or text behind the end of one; give one", path);
+    MG_CHECK(
+        documents < 2,
+        "{} contains more than one YAML document, or text after the end of one; give one document",
+        path);
     if (documents == 0) return {};
     const YAML::Node root = YAML::Load(text);
-    MG_CHECK(root.IsMap(), "{}: a configuration file holds lines like num-layers: 12", path);
+    MG_CHECK(root.IsMap(), "{}: a configuration file contains lines such as num-layers: 12", path);
     reader.read(root, 0);
   } catch (const YAML::Exception& e) {
     MG_CHECK(e.msg != YAML::ErrorMsg::EOF_IN_SCALAR,
-             "{} ends within a text in quotes; close the quote", path);
-    fail("{}:{}: this is no YAML: {}", path, e.mark.line + 1, e.msg);
+             "{} ends inside a quoted string; close the quote", path);
+    fail("{}:{}: not valid YAML: {}", path, e.mark.line + 1, e.msg);
   }
   return std::move(reader.entries);
 }
@@ -235,7 +237,7 @@ std::string with_places(std::string text, const Fields& fields) {
   for (const Field& field : fields.all()) {
     if (field.where.empty() || !names("--" + field.name)) continue;
     places +=
-        fmt::format("{}--{} stands in {}", places.empty() ? "" : ", ", field.name, field.where);
+        fmt::format("{}--{} is set in {}", places.empty() ? "" : ", ", field.name, field.where);
   }
   return places.empty() ? text : fmt::format("{} ({})", text, places);
 }

@@ -7,24 +7,25 @@ namespace megatron::cli {
 void EngineFlags::fields(Fields& f) {
   f.begin_group("engine");
   f.add("inference-dynamic-batching-max-requests", &options_.max_requests,
-        "texts that are generated at once; others wait");
+        "max sequences generated at once; others wait");
   f.add("inference-dynamic-batching-max-tokens", &options_.max_tokens,
-        "tokens of a forward pass: the next ones of texts, and pieces of prompts");
+        "max tokens per forward pass, counting the next token of each sequence and chunks of "
+        "prompts");
   f.add("inference-max-seq-length", &options_.max_length,
-        "max tokens of prompt and text, in place of the context length that config.json gives; 0: "
-        "that length");
+        "max tokens of prompt and output, instead of the context length in config.json; 0: that "
+        "length");
   f.add("inference-dynamic-batching-buffer-size-gb", &buffer_gb_,
-        "GB for the KV cache; default what the texts that are generated at once can need, at most "
-        "half of the memory that is left");
+        "size of the KV cache in GB; default what the sequences generated at once can need, but at "
+        "most half of the free memory");
   f.add("inference-dynamic-batching-block-size", &options_.block_size,
-        "tokens of a page of the KV cache, a multiple of 32");
+        "tokens per page of the KV cache, a multiple of 32");
   f.add("inference-dynamic-batching-num-cuda-graphs", &options_.cuda_graphs,
-        "on a GPU: numbers of texts, at most, that passes of one token a text are padded to and "
-        "captured as CUDA graphs; 0: no graphs");
+        "on a GPU: max number of batch sizes for which decode passes are captured as CUDA graphs; "
+        "other batches are padded to the next of these sizes; 0: no graphs");
   f.add_switch("inference-dynamic-batching-prefix-caching", &options_.prefix_caching, true,
-               "share the pages of prompts that begin alike; the default");
+               "share KV-cache pages between prompts that begin with the same tokens; the default");
   f.add_switch("no-inference-dynamic-batching-prefix-caching", &options_.prefix_caching, false,
-               "read every prompt anew");
+               "compute every prompt in full, without sharing KV-cache pages");
 }
 
 void EngineFlags::check() {
@@ -59,10 +60,11 @@ void EngineRankFlags::check(const comm::Processes& processes) const {
       "--expert-model-parallel-size is {}; it must divide --tensor-model-parallel-size, {}, whose "
       "ranks hold the experts",
       experts, tensor);
-  MG_CHECK(!processes.launched() || processes.size() == ranks(),
-           "--tensor-model-parallel-size {} times --pipeline-model-parallel-size {} is {}, but {} "
-           "were launched; give sizes whose product is {}, or start as many",
-           tensor, stages, ranks(), processes.description(), processes.size());
+  MG_CHECK(
+      !processes.launched() || processes.size() == ranks(),
+      "--tensor-model-parallel-size {} times --pipeline-model-parallel-size {} is {}, but {} were "
+      "launched; give sizes whose product is {}, or launch as many ranks as the sizes need",
+      tensor, stages, ranks(), processes.description(), processes.size());
 }
 
 }  // namespace megatron::cli

@@ -132,15 +132,15 @@ class TaskCommand {
       if (!field.given) continue;
       const bool shared = std::ranges::find(kShared, field.name) != std::end(kShared);
       MG_CHECK(!is_asked() || shared || is_of_tasks(field),
-               "--{} has nothing to do with --tasks; drop one of them", field.name);
-      MG_CHECK(is_asked() || !is_of_tasks(field), "--{} needs --tasks: the files of tasks",
+               "--{} does not apply to --tasks; drop one of them", field.name);
+      MG_CHECK(is_asked() || !is_of_tasks(field), "--{} needs --tasks, which gives the files of tasks",
                field.name);
     }
   }
 
   // s: --load, tokenizer, precision and device are read.
   int run(const training::EvaluationSettings& s, bool json, const comm::Processes& processes) {
-    MG_CHECK(processes.size() == 1, "eval --tasks runs in one process, but {}; start it alone",
+    MG_CHECK(processes.size() == 1, "eval --tasks runs in one process, but {}; start it without a launcher",
              processes.description());
     MG_CHECK(s.load.has_value(), "--load DIR is needed: the model to evaluate");
     engine_.check();
@@ -179,9 +179,9 @@ int evaluate(const Arguments& arguments) {
   std::vector<std::string> notes;
   if (const auto code = parse_training(
           "megatron eval --load DIR --data-path PREFIX | --input FILE... | --tasks FILE... [flags]",
-          "Loss and perplexity of a model on held-out documents of a data set (--split), or on "
-          "text; or its scores on tasks (multiple choice, generation). The numbers do not depend "
-          "on the number of ranks.",
+          "Computes loss and perplexity of a model on held-out documents of a data set (--split) "
+          "or on text, or its scores on tasks (multiple choice, generation). The numbers do not "
+          "depend on the number of ranks.",
           fields, arguments, notes)) {
     return *code;
   }

@@ -55,15 +55,16 @@ Fields GenerateSettings::fields() {
   f.begin_group("tokenizer");
   tokenizer.fields(f);
   f.begin_group("output");
-  f.add("logprobs", &logprobs,
-        "print the log-probability of each token, and of this many most likely alternatives");
+  f.add(
+      "logprobs", &logprobs,
+      "print the log-probability of each token, and of this many of the most likely alternatives");
   f.add("output", &output,
-        "write JSON lines to this file instead of printing; only an earlier output of generate "
-        "is overwritten, and a run that was killed is gone on with by the same command");
+        "write JSON lines to this file instead of printing; an existing file is overwritten only "
+        "if generate wrote it; after an interruption the same command continues");
   engine.fields(f);
   ranks.fields(f);
   f.begin_group("precision");
-  f.add_switch("bf16", &bf16, true, "compute in bfloat16; else fp32");
+  f.add_switch("bf16", &bf16, true, "compute in bfloat16 instead of fp32");
   f.begin_group("device");
   f.add("threads", &runtime.threads, "CPU threads per rank; default cores / ranks");
   runtime.add_device(f);
@@ -164,10 +165,9 @@ class Session {
         tokenizer_.encode(prompt, settings_.tokenizer.hf_include_special_tokens);
     if (!tokens.empty()) return tokens;
     const std::optional<int32_t> begin = tokenizer_.bos() ? tokenizer_.bos() : tokenizer_.eod();
-    MG_CHECK(
-        begin.has_value(),
-        "the prompt is empty, and the tokenizer has no token for the beginning of a text or the "
-        "end of a document; give some text");
+    MG_CHECK(begin.has_value(),
+             "the prompt is empty, and the tokenizer has neither a beginning-of-text nor an "
+             "end-of-document token to start from; give some text");
     return {*begin};
   }
 
@@ -179,8 +179,7 @@ class Session {
     if (length <= positions) return;
     const int64_t kept = positions - std::min(settings_.sampling.max_tokens, positions / 2);
     log::warning(
-        "the prompt has {} tokens, but the model only {} positions: it sees only the "
-        "last {}",
+        "the prompt has {} tokens, but the model has only {} positions: it sees only the last {}",
         length, positions, kept);
     tokens.erase(tokens.begin(), tokens.end() - kept);
   }
@@ -355,14 +354,14 @@ void run_ranks(const GenerateSettings& settings, comm::Processes& processes) {
 int generate(const Arguments& arguments) {
   GenerateSettings settings;
   Fields fields = settings.fields();
-  if (const auto code = parse(
-          "megatron generate --load DIR [--prompt TEXT ...] [flags]",
-          "Generates text from prompts: from --prompt, a file or standard input, or line by line "
-          "on a terminal. The text is streamed to standard output (several prompts: one after "
-          "the other, when all are done), its speed is printed to standard error. The result "
-          "depends on the model, the prompt, its number and the sampling flags, not on the batch "
-          "size or the number of threads.",
-          fields, {}, arguments)) {
+  if (const auto code =
+          parse("megatron generate --load DIR [--prompt TEXT ...] [flags]",
+                "Generates text from prompts: from --prompt, a file or standard input, or line by "
+                "line on a terminal. The text is streamed to standard output (several texts are "
+                "printed one after the other when all are done); the speed is printed to standard "
+                "error. The result depends on the model, the prompt, its position among the "
+                "prompts and the sampling flags, not on the batch size or the number of threads.",
+                fields, {}, arguments)) {
     return *code;
   }
   return with_processes("generate", fields, [&](comm::Processes& processes) {

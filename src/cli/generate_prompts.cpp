@@ -69,14 +69,14 @@ std::string read_prompt_from_input() {
 
 void PromptSettings::fields(Fields& f) {
   f.begin_group("prompts");
-  f.add("prompt", &prompts, "prompts; - reads standard input");
+  f.add("prompt", &prompts, "prompts to continue; - reads standard input");
   f.add("prompt-file", &file,
-        "file with the prompt, may be compressed (gzip, zstd); .jsonl: one prompt per line, as "
+        "file with the prompt, possibly compressed (gzip, zstd); .jsonl: one prompt per line, as "
         "{\"prompt\": TEXT}");
   f.add_switch("prompt-a-line", &a_line, true, "each line of --prompt-file is a prompt");
-  f.add_switch("interactive", &interactive, true,
-               "read lines and continue the text so far; the default on a terminal when there is "
-               "no prompt");
+  f.add_switch(
+      "interactive", &interactive, true,
+      "read lines and continue the text so far; the default on a terminal if no prompt is given");
 }
 
 bool PromptSettings::is_conversation() const {
@@ -94,7 +94,7 @@ std::vector<std::string> PromptSettings::read() const {
   bool read = false;
   for (std::string& prompt : all) {
     if (prompt != "-") continue;
-    MG_CHECK(!read, "--prompt - is given twice; there is one standard input");
+    MG_CHECK(!read, "--prompt - is given twice, but standard input can be read only once");
     read = true;
     prompt = read_prompt_from_input();
   }

@@ -20,10 +20,10 @@ std::map<int32_t, double> parse_logit_bias(const std::vector<std::string>& value
     std::string_view rest = text;
     const auto id = parse_id(take_until(rest, ':'));
     const auto value = parse_number<double>(rest);
-    MG_CHECK(id && value,
-             "--logit-bias is '{}'; give the id of a token and what is added to its logit, such as "
-             "262:-100",
-             text);
+    MG_CHECK(
+        id && value,
+        "--logit-bias is '{}'; give a token id and the value to add to its logit, such as 262:-100",
+        text);
     MG_CHECK(bias.emplace(*id, *value).second, "--logit-bias names token {} twice; give one value",
              *id);
   }
@@ -34,7 +34,7 @@ std::vector<int32_t> parse_ids(const std::vector<std::string>& values) {
   std::vector<int32_t> ids;
   for (const std::string& text : values) {
     const auto id = parse_id(text);
-    MG_CHECK(id.has_value(), "--stop-token-ids is '{}'; give ids of tokens, such as 262", text);
+    MG_CHECK(id.has_value(), "--stop-token-ids is '{}'; give token ids, such as 262", text);
     ids.push_back(*id);
   }
   return ids;
@@ -45,13 +45,11 @@ std::vector<int32_t> parse_ids(const std::vector<std::string>& values) {
 void SamplingSettings::fields(Fields& f) {
   f.begin_group("sampling");
   f.add("max-tokens", &max_tokens, "max tokens to generate per prompt");
-  f.add(
-      "min-tokens", &options.min_tokens,
-      "no token that ends a text, nor one of --stop-token-ids, is sampled before this many tokens "
-      "are generated");
-  f.add("stop", &stop, "texts that end the generation; they are not part of the output");
+  f.add("min-tokens", &options.min_tokens,
+        "min tokens to generate; end tokens and --stop-token-ids are not sampled earlier");
+  f.add("stop", &stop, "strings that end the generation; they are not part of the output");
   f.add("stop-token-ids", &stop_token_ids_,
-        "ids of tokens that end the generation, as the model's end tokens do");
+        "token ids that end the generation, in addition to the model's end tokens");
   f.add_switch("ignore-eos", &ignore_eos, true,
                "continue after the model's end tokens (eos_token_id)");
   f.add("temperature", &options.temperature,
@@ -61,20 +59,19 @@ void SamplingSettings::fields(Fields& f) {
         "nucleus sampling: sample from the smallest set of most likely tokens with at least this "
         "total probability; 1: all");
   f.add("min-p", &options.min_p,
-        "sample from tokens with at least this fraction of the most likely one's probability; 0: "
-        "all");
+        "min-p: sample from tokens whose probability is at least this fraction of the most likely "
+        "token's; 0: all");
   f.add("repetition-penalty", &options.repetition_penalty,
-        "above 1: tokens already in the text become less likely");
+        "values above 1 make tokens that are already in the text less likely");
   f.add("presence-penalty", &options.presence_penalty,
-        "lowers the logits of tokens that were generated before by this; -2 to 2");
+        "subtract this from the logits of tokens that were already generated; -2 to 2");
   f.add("frequency-penalty", &options.frequency_penalty,
-        "lowers the logits of tokens by this for each time that they were generated before; -2 to "
-        "2");
+        "subtract this from the logit of a token for each time it was already generated; -2 to 2");
   f.add("logit-bias", &logit_bias_,
-        "tokens and what is added to their logits, as ID:VALUE; values from -100 to 100");
+        "token ids and values to add to their logits, as ID:VALUE; values from -100 to 100");
   f.add("seed", &seed,
-        "random seed; a sampled token depends on it, the prompt's number and the "
-        "position");
+        "random seed; a sampled token depends on the seed, the prompt's position among the "
+        "prompts, and the token's position");
 }
 
 void SamplingSettings::check() {
@@ -84,9 +81,10 @@ void SamplingSettings::check() {
   stop_tokens = parse_ids(stop_token_ids_);
   options.seed = static_cast<uint64_t>(seed);
   options.check();
-  MG_CHECK(options.min_tokens <= max_tokens,
-           "--min-tokens is {}, but --max-tokens only {}; lower the one or raise the other",
-           options.min_tokens, max_tokens);
+  MG_CHECK(
+      options.min_tokens <= max_tokens,
+      "--min-tokens is {}, but --max-tokens is only {}; lower --min-tokens or raise --max-tokens",
+      options.min_tokens, max_tokens);
 }
 
 void SamplingSettings::check_ids(int64_t vocabulary) const {

@@ -27,27 +27,27 @@ struct Group {
 // In the order of the help.
 constexpr std::array kGroups = {
     Group{"input", "what is read"},
-    Group{"prompts", "what to continue"},
-    Group{"sampling", "how tokens are sampled, and when generation ends"},
+    Group{"prompts", "prompts to continue"},
+    Group{"sampling", "sampling of tokens, end of generation"},
     Group{"model", "shape, initial weights, seed"},
     Group{"data", "data sets, tokenizer, masks, order of the samples"},
     Group{"tokenizer", "files and type of the tokenizer"},
     Group{"batch", "batch size, sequence length, length of the run"},
     Group{"optimizer", "update rule, learning rate, weight decay, clipping"},
-    Group{"parallelism", "ranks, and what is split or sharded over them"},
+    Group{"parallelism", "ranks, splitting and sharding of the model"},
     Group{"precision", "number formats, loss scale, NaN and infinity"},
     Group{"memory", "recomputation and offloading"},
     Group{"checkpoints", "saving, resuming, ending early"},
     Group{"evaluation", "what to evaluate, and when"},
     Group{"tasks", "multiple choice and generation, few-shot examples"},
     Group{"logging", "console, JSON lines, TensorBoard, W&B, samples, traces"},
-    Group{"network", "address, keys, who may ask"},
-    Group{"engine", "texts at once, the KV cache"},
-    Group{"limits", "requests, tokens, bytes and seconds at most"},
+    Group{"network", "address, API keys, allowed origins"},
+    Group{"engine", "batch size, KV cache"},
+    Group{"limits", "limits on requests, tokens, bytes and seconds"},
     Group{"device", "CPU or GPU, threads, CUDA graphs"},
-    Group{"output", "what is written"},
+    Group{"output", "output of the command"},
     Group{"measurement", "what to measure, and for how long"},
-    Group{"configuration", "flags from files, and this help"},
+    Group{"configuration", "flags from files, help"},
 };
 
 struct Entry {
@@ -130,7 +130,7 @@ void print_entry(const Entry& entry, size_t column) {
 // Help flags of commands with many flags.
 const std::array kHelpItself = {
     Entry{"-h,--help GROUP", "show the common flags, those of GROUP, or all"},
-    Entry{"--help-search WORD", "show the flags with this word in name or text"}};
+    Entry{"--help-search WORD", "show the flags with this word in their name or description"}};
 
 class Printer {
  public:
@@ -298,7 +298,7 @@ int print_search(const Help& help, const std::string& given) {
   std::vector<std::string> names;
   for (const Field& field : help.fields.all()) names.push_back(field.name);
   const std::string near = nearest(word, names);
-  fmt::print("no flag has '{}' in its name or text{}\n", word,
+  fmt::print("no flag has '{}' in its name or description{}\n", word,
              own || near.empty() ? "" : fmt::format("; did you mean --{}?", near));
   return 1;
 }
@@ -331,7 +331,7 @@ std::optional<int> print_help(const Help& help, const std::vector<std::string>& 
   } else {
     const std::vector<std::string> groups = printer.groups();
     MG_CHECK(std::ranges::find(groups, word) != groups.end(),
-             "--help {}: there is no group of that name; there are {}, and all", word,
+             "--help {}: there is no such group; give one of {}, or all", word,
              fmt::join(groups, ", "));
     printer.print_group(word);
   }

@@ -57,7 +57,7 @@ void check_outputs(const std::string& directory, const std::string& prefix) {
   for (const auto split : {data::Split::train, data::Split::valid, data::Split::test})
     for (const char* what : {"document", "sample", "shuffle"})
       check_output(
-          {output_file(directory, split, what), "--output", {"an array of NumPy's", data::is_npy}},
+          {output_file(directory, split, what), "--output", {"a NumPy array", data::is_npy}},
           {prefix + ".bin", prefix + ".idx"});
 }
 
@@ -102,7 +102,7 @@ void build(const IndexSettings& s, const std::string& prefix, const Samples& sam
     if (!shares[i]) continue;
     const auto [first, last] = data::split_range(*shares[i], source->sequence_count());
     MG_CHECK(first < last,
-             "{}: the {} split gets none of {} sequences (--split {}): give it a larger share, "
+             "{}: the {} split gets none of the {} sequences (--split {}): give it a larger share, "
              "weight 0, or more data",
              prefix, data::name(static_cast<data::Split>(i)), source->sequence_count(), s.split);
   }
@@ -114,7 +114,8 @@ void build(const IndexSettings& s, const std::string& prefix, const Samples& sam
     const data::GptDataset set(source, config, split, samples[i]);
     fmt::print("{} {}: {} samples of {} tokens, {} epochs of {} sequences{}, {} in {:.2f} s\n",
                prefix, data::name(split), set.size(), *s.seq_length, set.plan().epochs,
-               set.request().sequences, set.plan().separate_final_epoch ? ", the last apart" : "",
+               set.request().sequences,
+               set.plan().separate_final_epoch ? " (the last one shuffled separately)" : "",
                set.from_cache() ? "found" : "built", now_seconds() - begin);
     if (config.cache) {
       const std::string cached = set.cache_file("json");

@@ -30,8 +30,8 @@ void inspect_tokenizer(const std::string& path) {
 
 [[noreturn]] void neither(const std::string& path) {
   fail(
-      "{} is neither a model directory, a checkpoint, a --save directory, a run's log.jsonl, a "
-      ".bin/.idx prefix, a file of weights nor a tokenizer",
+      "{} is not a model directory, a checkpoint, a --save directory, a run's log.jsonl, a "
+      ".bin/.idx prefix, a weights file or a tokenizer",
       path);
 }
 
@@ -51,8 +51,8 @@ bool inspect_path(const std::string& path, const DatasetInspection& inspection, 
   if (!model && fs::is_directory(p) && is_save_directory(path))
     return inspect_save_directory(path, verify, tensors);
   MG_CHECK(!verify,
-           "--verify compares the checksums of a checkpoint, or reads a whole data set; {} has "
-           "no {} with checksums, and is not a .bin/.idx prefix",
+           "--verify needs a checkpoint, whose checksums it compares, or a data set, which it "
+           "reads; {} has no {} with checksums, and is not a .bin/.idx prefix",
            path, checkpoint::kTrainerState);
   if (p.extension() == ".safetensors" ||
       (p.extension() == ".bin" && checkpoint::is_torch_weights(p.filename().string()))) {
@@ -98,7 +98,7 @@ int inspect(const Arguments& arguments) {
           "megatron inspect PATH... [flags]",
           "Shows what is in a checkpoint, a --save directory, a run's log, a model directory, a "
           "data set, a file of weights or a tokenizer.",
-          fields, {{"path", "what to inspect", &paths, true}}, arguments)) {
+          fields, {{"path", "paths to inspect", &paths, true}}, arguments)) {
     return *code;
   }
   MG_CHECK(inspection.documents >= 0, "--documents is {}; it must be at least 0",

@@ -160,7 +160,7 @@ void inspect_model(const std::string& path, bool tensors) {
   const checkpoint::ModelDirectory directory(path);
   fmt::print("{}: Hugging Face model of type {}{}\n", path,
              directory.config()["model_type"].as_string(),
-             directory.is_torch() ? ", in files of torch.save" : "");
+             directory.is_torch() ? ", in torch.save files" : "");
   if (!directory.disagreement().empty()) fmt::print("{}\n", directory.disagreement());
   print_shape(directory);
   print_tensors(tensors_of(directory), tensors, [](const std::string&) { return std::string(); });
@@ -213,7 +213,7 @@ bool inspect_save_directory(const std::string& path, bool verify, bool tensors) 
   const auto* const next = first(found, resume::Condition::whole, directory, steps);
   fmt::print("{}: --save directory with {} {}{}\n", path, found.size(),
              found.size() == 1 ? "checkpoint" : "checkpoints",
-             verify ? ", all checksums compared" : "");
+             verify ? ", all checksums verified" : "");
   bool whole = true;
   for (const resume::FoundCheckpoint& one : found) {
     fmt::print("  {:<24} {:>10}  {}{}\n", fs::path(one.path).filename().string(),

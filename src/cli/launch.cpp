@@ -94,7 +94,8 @@ void check_command(const LaunchSettings& settings, const Arguments& command) {
   MG_CHECK(!command.empty(),
            "COMMAND is needed after the flags of launch, as in megatron launch -np 2 train ...");
   if (settings.program) return;
-  MG_CHECK(command[0] != "launch", "launch cannot start launch; give its flags once");
+  MG_CHECK(command[0] != "launch",
+           "megatron launch cannot start megatron launch; give its flags once");
   std::vector<std::string> names;
   for (const Subcommand& c : commands()) names.emplace_back(c.name);
   if (std::find(names.begin(), names.end(), command[0]) != names.end()) return;
@@ -107,8 +108,8 @@ void check_command(const LaunchSettings& settings, const Arguments& command) {
 void check_not_a_rank() {
   const auto place = comm::find_mpi_launch(comm::environment()).place;
   MG_CHECK(!place || (!place->source.starts_with("OMPI_") && !place->source.starts_with("PMI")),
-           "megatron launch runs as rank {} of {} itself ({} is set): it starts the launcher, not "
-           "the other way round",
+           "megatron launch was itself started as rank {} of {} ({} is set): it starts the "
+           "launcher; do not run it under one",
            place->rank, place->size, place->source);
 }
 
@@ -182,8 +183,7 @@ int start(const LaunchSettings& settings, const Arguments& command) {
 int launch(const Arguments& all) {
   if (!all.empty() && all[0] == kGuard) {
     MG_CHECK(all.size() > 1,
-             "{} is for megatron launch itself, which starts it on each rank; "
-             "leave it out",
+             "{} is internal to megatron launch, which starts it on each rank; leave it out",
              kGuard);
     return comm::launch::guard({all.begin() + 1, all.end()}, comm::environment());
   }

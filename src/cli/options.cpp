@@ -36,7 +36,8 @@ std::string unknown_flag(const std::string& flag, const Fields& fields, bool meg
   const FlagTable table;
   if (table.find(flag) != nullptr) {
     return fmt::format(
-        "{} is a flag of Megatron-LM that this command does not have; see --help for those it has",
+        "{} is a flag of Megatron-LM that this command does not have; see --help for the flags it "
+        "has",
         flag);
   }
   std::vector<std::string> known = {"help"};  // without the leading dashes
@@ -128,7 +129,7 @@ class Parser {
         item.values.push_back(arguments[at++]);
       } while (many);
       MG_CHECK(!item.values.empty(),
-               "{} needs a value{}; one that begins with - is written {}=VALUE. See --help", flag,
+               "{} needs a value{}; write a value that begins with - as {}=VALUE. See --help", flag,
                at == arguments.size() ? "" : fmt::format(" and is followed by {}", arguments[at]),
                flag);
     }
@@ -136,7 +137,7 @@ class Parser {
   }
 
   void take_positional(const std::string& text) {
-    MG_CHECK(!positional_.empty(), "'{}' is one argument too many; see --help", text);
+    MG_CHECK(!positional_.empty(), "unexpected argument '{}'; see --help", text);
     positional_[std::min(taken_++, positional_.size() - 1)].values->push_back(text);
   }
 
@@ -184,22 +185,22 @@ void set_from_entry(const ConfigEntry& entry, Fields& fields, ForeignFlags& fore
   std::string name = entry.name;
   std::replace(name.begin(), name.end(), '_', '-');
   for (const std::string_view outside : kOutsideOfFiles)
-    MG_CHECK(name != outside, "'{}' cannot stand in a file; give --{} on the command line",
+    MG_CHECK(name != outside, "'{}' cannot be set in a file; give --{} on the command line",
              entry.name, outside);
   const auto [field, row] = named_by(entry.name, fields, foreign);
   const bool known = field != nullptr || row != nullptr;
   if (entry.is_group) {
-    MG_CHECK(!known,
-             "'{}' is a flag and cannot name a group of flags; give it a value, or the group "
-             "another name",
-             entry.name);
+    MG_CHECK(
+        !known,
+        "'{}' is a flag and cannot name a group of flags; give it a value, or rename the group",
+        entry.name);
     return;
   }
   if (!known) return foreign.refuse(entry.where + ": " + unknown_flag("--" + name, fields, true));
   const bool is_switch = field != nullptr ? field->is_switch : row->is_switch();
   const bool many =
       field != nullptr ? field->many : row->many() || row->verdict == Verdict::refused;
-  MG_CHECK(!entry.is_list || many, "'{}' takes one value, and a list is given", entry.name);
+  MG_CHECK(!entry.is_list || many, "'{}' takes one value, but a list is given", entry.name);
   MG_CHECK(!values.empty(), "'{}' is an empty list; leave the key out for its default", entry.name);
   if (is_switch) values[0] = lower_boolean(values[0]);
   if (field != nullptr) {
@@ -219,7 +220,7 @@ void set_from_entries(const std::vector<ConfigEntry>& entries, Fields& fields,
     std::string name = field != nullptr ? field->name : entry.name;
     std::replace(name.begin(), name.end(), field != nullptr ? '-' : '_', '-');
     for (const auto& [other, where] : seen) {
-      MG_CHECK(other != name, "{}: '{}' stands in {} already; a flag stands once in a file",
+      MG_CHECK(other != name, "{}: '{}' is already set in {}; a file can set each flag only once",
                entry.where, entry.name, where);
     }
     if (!entry.is_group) seen.emplace_back(std::move(name), entry.where);
@@ -244,16 +245,17 @@ struct ConfigFlags {
     f.begin_group("configuration");
     if (of_run) {
       f.add("recipe", &recipe,
-            fmt::format("a whole run by name, but for data and tokenizer, read before the files of "
-                        "--config: {}; twins/NAME: the same run, cut so that it runs anywhere",
-                        fmt::join(settings::recipe_names(), ", ")));
+            fmt::format(
+                "predefined run: all flags except data and tokenizer, read before the files of "
+                "--config: {}; twins/NAME: a small version of the run that fits on any machine",
+                fmt::join(settings::recipe_names(), ", ")));
       f.common({"recipe"});
     }
     f.add("config", &files,
-          "YAML file of flags (num-layers: 12), read before those of the command line, which win; "
-          "${NAME} in a value is a variable of the environment");
+          "YAML file of flags (num-layers: 12), which flags of the command line override; ${NAME} "
+          "in a value is replaced by that environment variable");
     f.add_switch("print-config", &print, true,
-                 "print the resulting configuration as such a file, and end");
+                 "print the resulting configuration as a file for --config, and exit");
     f.common({"config", "print-config"});
   }
 };
@@ -291,8 +293,8 @@ class Layers {
     before[at] = false;
     if (field.get() == value) return;
     notes_.push_back(field.is_switch
-                         ? fmt::format("{}: {} gives way to --{}", where, name, to.name)
-                         : fmt::format("{}: {} {} gives way to --{}", where, name, value, to.name));
+                         ? fmt::format("{}: {} is overridden by --{}", where, name, to.name)
+                         : fmt::format("{}: {} {} is overridden by --{}", where, name, value, to.name));
   }
 
   Fields& fields_;
@@ -314,8 +316,8 @@ class Reading {
     if (preset == nullptr || preset->get().empty()) return foreign_->finish();
     const std::string name = preset->get();
     MG_CHECK(!preset->given || config.recipe.empty(),
-             "--recipe {} and --preset {} both give a model and its batch; drop one", config.recipe,
-             name);
+             "--recipe {} and --preset {} both set the model and its batch size; drop one",
+             config.recipe, name);
     for (Field& field : all_.all()) field.unset();
     read_layers(config, name);
     foreign_->finish();
@@ -384,7 +386,7 @@ class Reading {
       else kept += item.field->is_switch ? flag : flag + " " + item.field->get();
     }
     return fmt::format("--preset {} sets{}{}", name, kept.empty() ? " nothing" : kept,
-                       changed.empty() ? "" : "; other flags decide" + changed);
+                       changed.empty() ? "" : "; overridden by other flags:" + changed);
   }
 
   Fields& all_;
@@ -426,7 +428,7 @@ std::optional<int> parse_training(const std::string& usage, const std::string& d
   if (print.recipe != nullptr) *print.recipe = config.recipe;
   if (!config.print) return std::nullopt;
   std::vector<std::string> heads = {usage.substr(0, usage.find(" [")) +
-                                    ": every setting; a file for --config"};
+                                    ": all settings, as a file for --config"};
   heads.insert(heads.end(), notes.begin(), notes.end());
   fmt::print("{}", config_text(fields, std::min(print.fields, own), heads));
   std::fflush(stdout);

@@ -40,9 +40,9 @@ int plan(const Arguments& arguments) {
   fields.add_switch("no-time", &options.time, false,
                     "do not estimate the step time, which takes a few seconds of running kernels");
   fields.add("moe-skew", &options.expert_skew,
-             "expected load of experts that the plan is of: of the fullest expert-parallel rank "
-             "over the mean, of one rank that of the fullest expert (the metric expert_load of a "
-             "run); default 1, a balanced one. The worst load stands beside it");
+             "expected load imbalance of experts: load of the fullest expert-parallel rank (on one "
+             "rank: of the fullest expert) over the mean, as in the metric expert_load of a run; "
+             "default 1, balanced. The worst case is shown beside it");
   fields.begin_group("device");
   fields.add("nproc-per-node", &ranks_here,
              "ranks (one process each) per machine of a multi-machine run, as in torchrun; "
@@ -66,10 +66,9 @@ int plan(const Arguments& arguments) {
   if (const auto code = parse_training(
           "megatron plan [flags of megatron train] [--json] [--no-time] [--moe-skew X] "
           "[--nproc-per-node N] [--device-memory GIB]",
-          "What a training run will need, without running it: parameters, memory by class, "
+          "Shows what a training run needs, without running it: parameters, memory by class, "
           "FLOPs, communication\nand the time of a step on this machine. Takes the flags of "
-          "megatron train; the data need not exist,\nand --lr and --train-iters need not be "
-          "given.",
+          "megatron train; the data need not exist,\nand --lr and --train-iters need not be given.",
           fields, arguments, notes, print)) {
     return *code;
   }

@@ -24,19 +24,20 @@ namespace {
 
 constexpr Subcommand kCommands[] = {
     {"train", "train a model: data, steps, evaluation, checkpoints", train},
-    {"plan", "what a training run will need: parameters, memory, FLOPs, time", plan},
+    {"plan", "show what a training run needs: parameters, memory, FLOPs, time", plan},
     {"launch", "run a command on many ranks, one process each, under MPI", launch},
-    {"eval", "loss and perplexity of a model on a data set", evaluate},
+    {"eval", "compute loss and perplexity of a model on a data set, or its task scores", evaluate},
     {"generate", "continue a prompt", generate},
-    {"serve", "serve a model over HTTP, as OpenAI's API", serve},
+    {"serve", "serve a model over HTTP with OpenAI's API", serve},
     {"tokenizer", "train, run and check tokenizers; render chats", tokenizer},
-    {"preprocess", "text to token files (.bin/.idx)", preprocess},
+    {"preprocess", "tokenize text into token files (.bin/.idx)", preprocess},
     {"merge", "merge several pairs of token files into one", merge},
-    {"index", "sample indices of token files, built ahead of training", index},
+    {"index", "build the sample indices of token files ahead of training", index},
     {"verify", "compare a Hugging Face directory or a training trajectory with its expected values",
      verify},
     {"bench",
-     "speed on this machine: training, GEMMs, tokenizing, preprocessing, indices, generation",
+     "measure speed on this machine: training, GEMMs, tokenizing, preprocessing, indices, "
+     "generation",
      bench},
     {"report", "show runs as one HTML page: curves, samples, configuration", report},
     {"selftest", "check every kernel and layout on this machine", selftest},
@@ -91,7 +92,7 @@ void check_written() {
   // The reason of an earlier write error is no longer known, so writes another byte, which fails
   // for the same reason.
   if (std::fputc('\n', stdout) == '\n' && std::fflush(stdout) == 0)
-    fail("standard output could not be written for a while, and a part of it is missing");
+    fail("writing to standard output failed for a while, and part of the output is missing");
   fail("standard output cannot be written: {}", write_failure(errno));
 }
 

@@ -33,7 +33,7 @@ int report(const Arguments& arguments) {
   for (const report::RunHistory& h : histories) {
     for (const std::string& damage : h.damages) log::warning("ignored: {}", damage);
     if (const int64_t more = h.damaged - static_cast<int64_t>(h.damages.size()); more > 0)
-      log::warning("{}: {} more lines are not records", h.path, more);
+      log::warning("ignored: {}: {} more lines are not records", h.path, more);
   }
   const std::string page = report::report_page(histories, title);
   CommandOutputFile file(output);

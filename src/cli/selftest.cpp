@@ -39,25 +39,26 @@ int selftest(const Arguments& arguments) {
   bool layouts = false, triples = false;
   Fields fields;
   fields.add_switch("layouts", &layouts, true,
-                    "run the layout matrix instead: a few dozen parallel layouts on up to 16 "
-                    "threads that together cover every pair of values of the parallel flags, "
-                    "each compared with one rank; about a minute");
+                    "run the layout matrix instead: a few dozen parallel layouts on up to 16 ranks "
+                    "(threads), which together cover every pair of values of the parallel flags, "
+                    "each compared with one rank; takes about a minute");
   fields.add_switch("triples", &triples, true,
-                    "with --layouts: cover every triple of values; several minutes");
+                    "with --layouts: cover every triple of values; takes several minutes");
   fields.add(
       "fault", &fault, faults,
       "inject a deliberate fault, which a check (with --layouts: a row) must catch: the exit "
       "code is then 1");
-  fields.add("device", &device, {"cpu", "cuda"},
-             "what to check: the CPU's kernels, or a GPU's, with ranks as threads that share it");
-  fields.add_switch("real", &options.real, true,
-                    "with --device cuda: kernels at the sizes of real models, compared with the "
-                    "CPU's");
+  fields.add(
+      "device", &device, {"cpu", "cuda"},
+      "device whose kernels are checked: the CPU, or a GPU, which the ranks share as threads");
+  fields.add_switch(
+      "real", &options.real, true,
+      "with --device cuda: check kernels at the sizes of real models, compared with the CPU's");
   fields.add("part", &part,
-             "I/N: only every Nth row of the matrix, starting with row I, counted from 0; "
-             "\"0/4\" to \"3/4\" are all");
+             "I/N: run only every Nth row of the matrix, starting with row I, counted from 0; "
+             "\"0/4\" to \"3/4\" together are all rows");
   fields.add("filter", &options.filter,
-             "only checks with this text in their names; =NAME: only that check");
+             "run only checks with this text in their names; =NAME: only that check");
   fields.add_switch("list", &options.list, true,
                     "print the names of the checks without running "
                     "them");
@@ -65,7 +66,7 @@ int selftest(const Arguments& arguments) {
   fields.add("threads", &runtime.threads, "CPU threads; default: all cores");
   const auto done = parse("megatron selftest [flags] | megatron selftest device [flags]",
                           "Checks kernels, gradients, models and layouts on this machine. "
-                          "`selftest device` tells within a minute whether its GPU works.",
+                          "`selftest device` checks within a minute whether its GPU works.",
                           fields, {}, arguments);
   if (done) return *done;
   runtime.check();

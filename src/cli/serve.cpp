@@ -68,26 +68,26 @@ Fields ServeSettings::fields() {
         "file with the API keys that are accepted, one per line; default the environment variable "
         "MEGATRON_API_KEY, else no key is needed");
   f.add("cors-origin", &server.service.cors_origin,
-        "web pages of this origin may call the API from a browser (https://example.com, or * for "
+        "origin whose web pages may call the API from a browser (https://example.com, or * for "
         "all); default none");
   f.begin_group("limits");
   f.add("max-waiting-requests", &server.max_waiting,
-        "texts that may wait for a place; with as many, further requests are refused with status "
-        "429");
-  f.add("request-timeout", &server.request_timeout, "seconds until a request is given up");
+        "max sequences that wait to be generated; when the queue is full, requests are refused "
+        "with status 429");
+  f.add("request-timeout", &server.request_timeout, "time limit of a request in seconds");
   f.add("drain-timeout", &drain_timeout,
         "after SIGTERM or SIGINT, seconds that running requests may take to finish");
-  f.add("max-connections", &server.http.connections, "clients connected at once");
-  f.add("max-body-bytes", &server.http.body_bytes, "max size of a request's body");
+  f.add("max-connections", &server.http.connections, "max clients connected at once");
+  f.add("max-body-bytes", &server.http.body_bytes, "max size of a request's body in bytes");
   f.add("header-timeout", &server.http.header_seconds,
         "seconds that a client may take to send the headers of a request");
   engine.fields(f);
   f.add("replicas", &server.replicas,
-        "engines that share the weights and divide the threads; each has a KV cache, and takes as "
-        "many requests as one");
+        "number of engines, which share the weights and divide the threads; each has its own KV "
+        "cache and its own limits on sequences");
   ranks.fields(f);
   f.begin_group("precision");
-  f.add_switch("bf16", &bf16, true, "compute in bfloat16; else fp32");
+  f.add_switch("bf16", &bf16, true, "compute in bfloat16 instead of fp32");
   f.begin_group("device");
   f.add("threads", &runtime.threads, "CPU threads per rank; default cores / ranks");
   runtime.add_device(f);
@@ -123,8 +123,8 @@ void ServeSettings::join(const comm::Processes& processes) {
   ranks.check(processes);
   MG_CHECK(server.replicas == 1 || ranks.ranks() == 1,
            "--replicas is {}, but --tensor-model-parallel-size {} times "
-           "--pipeline-model-parallel-size {} divides the model among {} ranks, and replicas share "
-           "one that is whole; use one replica, or start several servers",
+           "--pipeline-model-parallel-size {} divides the model among {} ranks, and replicas need "
+           "an undivided model; use one replica, or start several servers",
            server.replicas, ranks.layout().tensor, ranks.layout().stages, ranks.ranks());
   runtime.ranks = ranks.ranks();
   runtime.join(processes);
@@ -172,13 +172,14 @@ struct Served {
   void check_same(const ServeSettings& s, const std::string& directory) const {
     const std::string different =
         resume::differences(models::model_from_directory(directory)->describe(), model->describe());
-    MG_CHECK(different.empty(),
-             "{} holds another model than the one that is served: {}; start another server for it",
-             directory, different);
+    MG_CHECK(
+        different.empty(),
+        "{} contains a different model than the one being served: {}; start another server for it",
+        directory, different);
     const std::string path = training::tokenizer_path(s.tokenizer_model, directory);
     MG_CHECK(training::tokenizer_files(path) == tokenizer_files,
-             "the tokenizer's files in {} are not those that {} had when the server began; start "
-             "another server for it",
+             "the tokenizer files in {} differ from those that {} had when the server started; "
+             "start another server for it",
              path, tokenizer_path);
   }
 
@@ -188,7 +189,8 @@ struct Served {
                                    .context = model->context_length(),
                                    .created = server::seconds_since_1970()};
     MG_CHECK(parts.tokenizer.vocabulary_size() <= model->vocab_size(),
-             "the tokenizer has {} tokens but the model {}; they do not match",
+             "the tokenizer has {} tokens, but the model has {}: give the model's own tokenizer "
+             "(--tokenizer-model)",
              parts.tokenizer.vocabulary_size(), model->vocab_size());
     training::report_missing_tokens(parts.tokenizer.vocabulary_size(), model->vocab_size());
     parts.end_tokens = inference::end_tokens(directory, parts.tokenizer);
@@ -196,8 +198,8 @@ struct Served {
     if (s.chat_template) parts.chat.set_template(read_file(*s.chat_template), *s.chat_template);
     if (parts.chat.empty())
       log::info(
-          "the model has no chat template: chats are given to it as lines of roles and contents "
-          "(docs/serve.md); --chat-template FILE gives one");
+          "the model has no chat template, so chats are rendered as plain lines of roles and "
+          "contents (docs/serve.md); give a template with --chat-template FILE");
     return parts;
   }
 
@@ -227,17 +229,17 @@ void serve_requests(const ServeSettings& settings, ServingRanks& ranks, SignalWa
   const bool brackets = host.find(':') != host.npos;  // an IPv6 address
   log::info("serving {} at http://{}:{}{}{}", served.text->name(),
             brackets ? "[" + host + "]" : host, served.http->port(),
-            settings.server.service.keys.empty() ? "" : ", API keys needed",
+            settings.server.service.keys.empty() ? "" : ", API key required",
             ranks.count() == 1 ? "" : fmt::format(", divided among {} ranks", ranks.count()));
   while (!watch.caught()) {
     const std::string failure = ranks.failure();
-    MG_CHECK(failure.empty(), "the server ends, as the model is divided among {} ranks and {}",
+    MG_CHECK(failure.empty(), "the server ends, because the model is divided among {} ranks and {}",
              ranks.count(), failure);
     std::this_thread::sleep_for(kTick);
   }
   log::info(
-      "{}: no new requests; running ones have {} s; another signal, a second or more later, "
-      "ends the server at once",
+      "{}: no new requests are accepted; running ones have {} s to finish; another signal, a "
+      "second or more later, ends the server at once",
       signal_name(*watch.caught()), settings.drain_timeout);
   if (!served.http->drain(settings.drain_timeout))
     log::warning("requests that were not finished after {} s were stopped", settings.drain_timeout);
@@ -281,9 +283,9 @@ int serve(const Arguments& arguments) {
   Fields fields = settings.fields();
   if (const auto code =
           parse("megatron serve --load DIR [flags]",
-                "Serves a model over HTTP, with the API of OpenAI (completions, chats, models), "
-                "tokenizing, metrics and a page to chat with it. SIGTERM or SIGINT ends it once "
-                "running requests are finished, a second one at once.",
+                "Serves a model over HTTP with OpenAI's API (completions, chats, models), "
+                "tokenization, metrics and a chat page. SIGTERM or SIGINT ends the server once "
+                "running requests are finished; a second signal ends it at once.",
                 fields, {}, arguments)) {
     return *code;
   }

@@ -33,8 +33,7 @@ void check_files(const std::string& directory, bool overwrite,
                  const std::vector<std::string>& inputs) {
   for (const char* name : {"tokenizer.json", "tokenizer_config.json"}) {
     const std::string file = (std::filesystem::path(directory) / name).string();
-    check_output({file, "--output", {"a file of a tokenizer", is_tokenizer_file}, overwrite},
-                 inputs);
+    check_output({file, "--output", {"a tokenizer file", is_tokenizer_file}, overwrite}, inputs);
   }
 }
 

@@ -24,7 +24,7 @@ std::vector<int> exit_signals() {
 
 void tell_signal(int signal) {
   log::info(
-      "{}: the run saves and ends after its step; another signal, a second or more later, "
+      "{}: the run saves and ends after the current step; another signal, a second or more later, "
       "ends it at once",
       signal_name(signal));
 }

@@ -68,9 +68,9 @@ int verify(const Arguments& arguments) {
              "compare the weights and config.json with those of this directory, tensor by tensor");
   std::optional<double> tolerance;
   fields.add("tolerance", &tolerance,
-             fmt::format("--against: how far a tensor may be from the other one, |a - b| / |b| "
-                         "(2-norms); 0: equal values; default {:g} where both are fp32 or fp64, as "
-                         "layouts of one run may differ, else 0",
+             fmt::format("with --against: max relative difference of a tensor, |a - b| / |b| "
+                         "(2-norms); 0: equal values; default {:g} if both are fp32 or fp64, since "
+                         "different layouts of one run may differ that much, else 0",
                          tolerance::kLayoutFp32));
   fields.add("device", &device, {"cpu", "reference", "both", "cuda"},
              "cpu and cuda compute in fp32, reference in fp64 with plain loops; both: cpu and "
@@ -82,7 +82,7 @@ int verify(const Arguments& arguments) {
   int64_t data_parallel = 1;
   fields
       .add("data-parallel-size", &data_parallel,
-           "data-parallel size: ranks that share the sequences, or each step's micro-batches")
+           "data-parallel size: ranks that divide the sequences, or the micro-batches of each step")
       .within(1, 64);
   parallel::Sharding sharding = parallel::Sharding::none;
   fields.add_enum<parallel::Sharding>("data-parallel-sharding-strategy", &sharding,

@@ -251,8 +251,8 @@ std::string note_of_others(const Reader& reader, const ProcessPlace& place) {
   for (const auto& [rank, size] : kNotRead) add(rank, size);
   if (others.empty()) return {};
   return fmt::format(
-      "{} makes this process rank {} of {}; variables of another launcher name another place and "
-      "are not used: {}",
+      "{} makes this process rank {} of {}; variables of other launchers disagree and are ignored: "
+      "{}",
       place.source, place.rank, place.size, others);
 }
 
@@ -260,7 +260,7 @@ std::string note_of_others(const Reader& reader, const ProcessPlace& place) {
 std::string note_alone(const Reader& reader) {
   std::string why;
   if (const auto tasks = reader.text("SLURM_NTASKS"); tasks && *tasks != "1")
-    why = fmt::format("SLURM_NTASKS is {}, but it is not a task of a Slurm step", *tasks);
+    why = fmt::format("SLURM_NTASKS is {}, but this process is not a task of a Slurm step", *tasks);
   for (const std::string_view name : {kRendezvous.rank, kRendezvous.size})
     if (const auto value = reader.text(name);
         why.empty() && value && (name == kRendezvous.rank || *value != "1"))

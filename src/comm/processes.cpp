@@ -24,8 +24,8 @@ constexpr double kFailedStartSeconds = 10;
 void Processes::run(int ranks, const std::function<void(Group& world)>& body, WaitLimits limits) {
   if (!launched() || size() == 1) return run_ranks(ranks, body, limits);
   MG_CHECK(ranks == size(),
-           "{} ranks were asked for, but the launcher started {} processes ({}), and each is one "
-           "rank",
+           "{} ranks were requested, but the launcher started {} processes ({}), each of which is "
+           "one rank",
            ranks, size(), launch_.place->source);
   body_begins(limits);
   body(group());

@@ -228,7 +228,7 @@ std::unique_ptr<Group> thread_group(std::shared_ptr<SharedGroup> shared, int ran
 }
 
 void run_ranks(int ranks, const std::function<void(Group& world)>& body, WaitLimits limits) {
-  MG_CHECK(ranks >= 1, "{} ranks were asked for; at least 1 is needed", ranks);
+  MG_CHECK(ranks >= 1, "{} ranks were requested; at least 1 is needed", ranks);
   if (ranks == 1) return body(*single());
 
   const auto world = std::make_shared<World>(ranks);
@@ -243,8 +243,8 @@ void run_ranks(int ranks, const std::function<void(Group& world)>& body, WaitLim
     for (int r = 0; r < ranks; ++r) threads.emplace_back([&, r] { run_rank(shared, r, body); });
   } catch (const std::system_error& error) {
     const std::string text = fmt::format(
-        "cannot start thread {} of {} ranks: {}; use fewer --ranks, or raise the limit of "
-        "processes (ulimit -u, pids.max of the cgroup)",
+        "cannot start thread {} of {} ranks: {}; use fewer --ranks, or raise the process limit "
+        "(ulimit -u, pids.max of the cgroup)",
         threads.size(), ranks, error.what());
     world->fail(0, std::make_exception_ptr(Error(text)), text);
   }

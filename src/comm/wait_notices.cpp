@@ -54,7 +54,7 @@ void WaitNotices::log_wait(std::span<const RankReport> reports) {
 
 void WaitNotices::log_end() {
   if (!awaited_) return;
-  log::info("the wait{}{} is over after {:.1f} s", awaited_->empty() ? "" : " for ", *awaited_,
+  log::info("the wait{}{} ended after {:.1f} s", awaited_->empty() ? "" : " for ", *awaited_,
             seconds_);
   awaited_.reset();
 }

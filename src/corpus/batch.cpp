@@ -25,15 +25,14 @@ void check_range(const std::vector<int32_t>& values, int64_t end, std::string_vi
 
 void check_segments(const HostBatch& host) {
   MG_CHECK(host.segment_starts.size() == host.tokens.size(),
-           "a batch has {} segment begins and {} tokens: attention is confined for all of them or "
-           "for none",
+           "a batch has {} segment starts and {} tokens: it needs one per token, or none",
            host.segment_starts.size(), host.tokens.size());
   for (size_t i = 0; i < host.segment_starts.size(); ++i) {
     const int32_t begin = host.segment_starts[i];
     const int64_t at = static_cast<int64_t>(i) % host.length;
     MG_CHECK(begin >= 0 && begin <= at,
-             "the segment of token {} of a sequence begins at {}; it must lie in [0, {}]", at,
-             begin, at);
+             "the segment of token {} of a sequence starts at {}; the start must lie in [0, {}]",
+             at, begin, at);
   }
 }
 
@@ -41,8 +40,7 @@ void check_segments(const HostBatch& host) {
 void check_labels(const HostBatch& host, const models::Model& model) {
   const bool scores = model->score_labels() > 0;
   MG_CHECK(host.targets.empty() == (model->score_labels() != 1),
-           "a batch has {} targets: a model that scores texts by a number needs one a token, other "
-           "models none",
+           "a batch has {} targets: a regression model needs one per token, other models need none",
            host.targets.size());
   const int64_t end = scores ? model->score_labels() : model->vocab_size();
   for (size_t i = 0; i < host.labels.size(); ++i) {

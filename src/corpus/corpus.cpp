@@ -37,13 +37,11 @@ Sources sources_of_flags(const settings::DataSettings& s) {
   if (s.data_args_path) flags.push_back("--data-args-path");
   if (given != own.end()) flags.push_back(kOwn[static_cast<size_t>(given - own.begin())]);
   if (s.per_split_data_args_path) flags.push_back("--per-split-data-args-path");
-  MG_CHECK(flags.size() <= 1, "{} and {} are both given, and each specifies the data: give one",
-           flags[0], flags[1]);
+  MG_CHECK(flags.size() <= 1, "{} and {} both specify the data: give only one", flags[0], flags[1]);
   const bool divided = given == own.end() && !s.per_split_data_args_path;
   MG_CHECK(divided || !s.split,
-           "--split {} has nothing to divide: {} gives each split its own "
-           "data",
-           *s.split, flags[0]);
+           "--split {} has no effect, because {} gives each split its own data: drop one", *s.split,
+           flags[0]);
   if (divided) data::parse_split(split_of(s));
   Sources sources{.blend = {.all = {}, .per_split = {}}, .mock = s.mock_data};
   if (s.mock_data) {
@@ -156,8 +154,8 @@ void check_masks(const settings::DataSettings& s, const Vocabulary& vocabulary) 
   MG_CHECK(
       vocabulary.eod >= 0 || !(s.reset_position_ids || s.reset_attention_mask || s.eod_mask_loss),
       "--reset-position-ids, --reset-attention-mask and --eod-mask-loss need an end-of-document "
-      "token, but the tokenizer has none; --dataloader-inter-document-masking uses the "
-      "boundaries of stored sequences instead");
+      "token, but the tokenizer has none; use --dataloader-inter-document-masking, which uses the "
+      "boundaries of stored sequences");
 }
 
 Corpus open_corpus(const settings::DataSettings& settings, const Vocabulary& vocabulary,

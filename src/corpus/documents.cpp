@@ -44,8 +44,8 @@ class TextDocuments final : public Documents {
 void check_ids(std::span<const int32_t> ids, int64_t model_tokens, const std::string& place) {
   for (const int32_t id : ids) {
     MG_CHECK(id >= 0 && id < model_tokens,
-             "{}: the tokenizer produces id {}, but the model's vocabulary has {} tokens: it is "
-             "not the model's tokenizer; see --tokenizer-model",
+             "{}: the tokenizer produces id {}, but the model's vocabulary has {} tokens: give the "
+             "model's own tokenizer with --tokenizer-model",
              place, id, model_tokens);
   }
 }

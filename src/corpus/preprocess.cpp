@@ -78,7 +78,7 @@ void remove_leftovers(const std::string& prefix) {
     if (process == 0 || kill(process, 0) == 0 || errno != ESRCH) continue;
     std::error_code kept;
     if (fs::remove(at->path(), kept))
-      log::info("removed {}, which an interrupted run left", at->path().string());
+      log::info("removed {}, left by an interrupted run", at->path().string());
   }
 }
 

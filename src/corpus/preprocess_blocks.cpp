@@ -127,8 +127,8 @@ void BlockTokenizer::encode(Ids& ids, TokenizedDocuments& out) const {
     int32_t all = 0;
     for (const int32_t id : ids.tokens) all |= id;
     MG_CHECK((all & ~int32_t{0xffff}) == 0,
-             "the tokenizer produces ids above 65535, but claims a vocabulary of {} tokens: its "
-             "files do not belong together",
+             "the tokenizer produces ids above 65535, but its vocabulary size is {}: its files do "
+             "not belong together",
              vocabulary_.size);
     copy_as<uint16_t>(ids.tokens, out.tokens);
   } else {

@@ -121,8 +121,8 @@ class Opener {
   }
   void check_kind(const TokenizerFile& file, Kind kind, std::string_view wanted) const {
     MG_CHECK(file.kind == kind,
-             "--tokenizer-type {} reads {}, but {} is something else; leave --tokenizer-type "
-             "out: the type is detected from the file",
+             "--tokenizer-type {} needs {}, but {} is not one; drop --tokenizer-type, and the type "
+             "is detected from the file",
              type_, wanted, file.path);
   }
   // Returns the result of f; errors name the file.
@@ -156,7 +156,7 @@ void Opener::open_hugging_face() {
   if (s_.tokenizer_special_tokens.empty())
     return take(tokenizers::make_codec(file), file.directory());
   check_kind(file, Kind::hugging_face,
-             "a tokenizer.json where --tokenizer-special-tokens is given");
+             "a tokenizer.json, since --tokenizer-special-tokens is given");
   take(make(file.path,
             [&] {
               tokenizers::Definition definition = *tokenizers::open_definition(file);
@@ -265,11 +265,11 @@ void check_family_flags(const settings::TokenizerSettings& s, std::string_view t
   // readers: types that the flag applies to.
   const auto only = [&](bool given, std::string_view flag, bool fits, std::string_view readers) {
     MG_CHECK(!given || fits,
-             "--{} is read by --tokenizer-type {}, but the tokenizer is {}{}: give such a type, or "
-             "leave the flag out",
+             "--{} applies to --tokenizer-type {}, but the tokenizer is {}{}: give such a type, or "
+             "drop the flag",
              flag, readers, type,
              s.tokenizer_type    ? ""
-             : s.tokenizer_model ? " (what --tokenizer-model holds)"
+             : s.tokenizer_model ? " (detected from --tokenizer-model)"
                                  : " (the default without --tokenizer-model)");
   };
   const settings::TokenizerSettings defaults;

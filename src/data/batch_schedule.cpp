@@ -49,7 +49,7 @@ BatchSchedule::Stage parse_entry(std::string_view entry) {
 }  // namespace
 
 BatchSchedule BatchSchedule::constant(int64_t batch) {
-  MG_CHECK(batch > 0, "batch size {}: at least 1 is needed (--global-batch-size)", batch);
+  MG_CHECK(batch > 0, "--global-batch-size is {}; it must be at least 1", batch);
   return BatchSchedule("--global-batch-size", {{0, batch}});
 }
 

@@ -87,11 +87,11 @@ SplitPlan plan_split(const BlendRequest& request, const BlendList& list, Split s
   plan.blended = !apart && !single;
   if (list.weighted() && !single) {
     MG_CHECK(!apart,
-             "--multiple-validation-sets evaluates each validation set separately, so weights "
-             "make no sense: give the prefixes without weights");
+             "--multiple-validation-sets evaluates each validation set separately, so weights have "
+             "no effect: give the prefixes without weights");
     MG_CHECK(samples.has_value(),
-             "the {} set is to be read exactly once, but its blend has weights, which need a "
-             "number of samples: give the prefixes without weights",
+             "the {} set is read exactly once, but its blend has weights, which only apply to a "
+             "given number of samples: give the prefixes without weights",
              name(split));
     plan.shares = normalized(list.weights);
   }

@@ -173,7 +173,7 @@ class Blender {
 
 void check_size(size_t sets, int64_t samples) {
   MG_CHECK(sets > 0 && sets <= static_cast<size_t>(kMaxBlendedSets),
-           "a blend of {} data sets; it can have 1 to {}", sets, kMaxBlendedSets);
+           "the blend has {} data sets; it must have 1 to {}", sets, kMaxBlendedSets);
   const double bytes = static_cast<double>(samples) * (sizeof(int16_t) + sizeof(int64_t));
   const auto memory = static_cast<double>(available_memory());
   MG_CHECK(bytes <= memory / 2,

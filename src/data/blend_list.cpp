@@ -59,7 +59,7 @@ BlendList list_of(const Json& items, std::string_view flag) {
 }  // namespace
 
 BlendList parse_blend_list(std::span<const std::string> items, std::string_view flag) {
-  MG_CHECK(!items.empty(), "{} lists no data set", flag);
+  MG_CHECK(!items.empty(), "{} does not list any data set", flag);
   BlendList list;
   std::vector<std::optional<double>> weights;
   for (size_t i = 0; items.size() % 2 == 0 && i < items.size(); i += 2)

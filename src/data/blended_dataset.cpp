@@ -18,7 +18,8 @@ BlendedDataset::BlendedDataset(std::string name, std::vector<Component> parts, B
 }
 
 void BlendedDataset::read(int64_t k, Sample& sample) const {
-  MG_CHECK(k >= 0 && k < size(), "sample {} of the {} blend's {}", k, name_, size());
+  MG_CHECK(k >= 0 && k < size(), "sample {} does not exist; the {} blend has {} samples", k, name_,
+           size());
   const auto i = static_cast<size_t>(k);
   parts_[static_cast<size_t>(index_.set[i])].set->read(index_.sample[i], sample);
 }

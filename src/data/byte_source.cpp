@@ -231,7 +231,7 @@ class ZstdFile final : public PackedFile {
     MG_CHECK(too_large, "{}, which cannot be allocated", what);
     MG_CHECK(needed <= ZSTD_dParam_getBounds(ZSTD_d_windowLogMax).upperBound,
              "{}, more than zstd ever uses: the file is damaged", what);
-    fail("{}, but {} leave room for at most {} MiB; unpack it first, with zstd -d --long={} {}",
+    fail("{}, but with {} at most {} MiB are possible; unpack it first, with zstd -d --long={} {}",
          what, available_memory_text(), (uint64_t{1} << window_log_) >> 20, needed, file_->path());
   }
 

@@ -29,7 +29,8 @@ ExtendedDataset::ExtendedDataset(std::shared_ptr<const TokenSource> source,
 }
 
 void ExtendedDataset::read(int64_t k, Sample& sample) const {
-  MG_CHECK(k >= 0 && k < size(), "sample {} of {}", k, size());
+  MG_CHECK(k >= 0 && k < size(), "sample {} does not exist; the data set has {} samples", k,
+           size());
   const auto part = static_cast<size_t>(std::ranges::upper_bound(ends_, k) - ends_.begin());
   parts_[part]->read(part == 0 ? k : k - ends_[part - 1], sample);
 }

@@ -126,7 +126,7 @@ void GptDataset::check_build() const {
   const int64_t memory = config_.memory.value_or(available_memory());
   MG_CHECK(bytes <= memory / 2,
            "{}: the indices of {} {} samples ({} epochs of {} sequences) take {}, more than half "
-           "of the {} of memory here: request fewer samples (--train-iters, --train-samples, "
+           "of the available {} of memory: request fewer samples (--train-iters, --train-samples, "
            "--global-batch-size, --eval-iters) or use an index cache that is already built "
            "(--data-cache-path)",
            source_->path(), plan_.samples, name(split_), plan_.epochs, request_.sequences,
@@ -139,7 +139,8 @@ void GptDataset::check_build() const {
 
 int64_t GptDataset::gather(int64_t k, std::vector<int64_t>& text,
                            std::vector<int64_t>& borders) const {
-  MG_CHECK(k >= 0 && k < plan_.samples, "{}: sample {} of {}", source_->path(), k, plan_.samples);
+  MG_CHECK(k >= 0 && k < plan_.samples, "{}: sample {} does not exist; the data set has {} samples",
+           source_->path(), k, plan_.samples);
   const IntegerArray& rows = indices_->sample;
   const int64_t row = indices_->shuffle[k];
   const auto damaged = [&] {

@@ -171,20 +171,20 @@ IntegerArray build_rows(const IndexRequest& request, const IndexPlan& plan,
 IndexPlan plan_index(const IndexRequest& request) {
   const int64_t per_epoch = request.tokens_per_epoch, length = request.sequence_length,
                 extra = request.extra_tokens;
-  MG_CHECK(length > 1, "sequence length {}: samples need at least 2 tokens (--seq-length)", length);
+  MG_CHECK(length > 1, "--seq-length is {}; samples need at least 2 tokens", length);
   MG_CHECK(request.sequences > 0 && per_epoch > 1,
            "a split has {} sequences with {} tokens in all, too few for one sample: give it a "
            "larger share (--split) or "
            "more data, or weight 0",
            request.sequences, per_epoch);
   MG_CHECK(request.first_sequence + request.sequences <= kInt32Max,
-           "{} sequences; at most {} are supported in one data set",
+           "the data set has {} sequences; at most {} are supported",
            request.first_sequence + request.sequences, kInt32Max);
   IndexPlan plan;
   if (request.samples) {
     MG_CHECK(*request.samples >= 0 && *request.samples < kMaxEntries && length < kInt32Max,
-             "{} samples of {} tokens are requested; 0 to {} can be indexed", *request.samples,
-             length, kMaxEntries);
+             "{} samples of {} tokens are requested; the number of samples must lie in [0, {})",
+             *request.samples, length, kMaxEntries);
     const auto wanted = static_cast<__int128_t>(*request.samples) * length + extra;
     const auto epochs = std::max<__int128_t>(1, (wanted + per_epoch - 1) / per_epoch);
     MG_CHECK(epochs * request.sequences < kMaxEntries &&

@@ -268,16 +268,16 @@ int64_t IndexedDataset::document_entry(int64_t entry) const {
 }
 
 int64_t IndexedDataset::length(int64_t sequence) const {
-  MG_CHECK(sequence >= 0 && sequence < sequences_, "{}: sequence {} of {}", prefix_, sequence,
-           sequences_);
+  MG_CHECK(sequence >= 0 && sequence < sequences_, "{}: sequence {} does not exist; there are {}",
+           prefix_, sequence, sequences_);
   const int64_t tokens = load<int32_t>(lengths_ + 4 * sequence);
   if (tokens < 0) refuse(sequence);
   return tokens;
 }
 
 std::pair<int64_t, int64_t> IndexedDataset::document(int64_t document) const {
-  MG_CHECK(document >= 0 && document < documents_, "{}: document {} of {}", prefix_, document,
-           documents_);
+  MG_CHECK(document >= 0 && document < documents_, "{}: document {} does not exist; there are {}",
+           prefix_, document, documents_);
   check_documents(document, document + 1);
   const std::pair<int64_t, int64_t> range{document_entry(document), document_entry(document + 1)};
   MG_CHECK(range.second <= sequences_,
@@ -287,16 +287,16 @@ std::pair<int64_t, int64_t> IndexedDataset::document(int64_t document) const {
 }
 
 int IndexedDataset::mode(int64_t sequence) const {
-  MG_CHECK(sequence >= 0 && sequence < sequences_, "{}: sequence {} of {}", prefix_, sequence,
-           sequences_);
+  MG_CHECK(sequence >= 0 && sequence < sequences_, "{}: sequence {} does not exist; there are {}",
+           prefix_, sequence, sequences_);
   return modes_ == nullptr ? 0 : load<int8_t>(modes_ + sequence);
 }
 
 int64_t IndexedDataset::range(int64_t sequence, int64_t offset, int64_t length) const {
   const int64_t tokens = this->length(sequence);
   MG_CHECK(offset >= 0 && length >= 0 && offset <= tokens && length <= tokens - offset,
-           "{}: {} tokens from {} on of sequence {}, which has {}", prefix_, length, offset,
-           sequence, tokens);
+           "{}: {} tokens are requested from position {} of sequence {}, which has {}", prefix_,
+           length, offset, sequence, tokens);
   check_sequences(sequence, sequence + 1);
   return pointer(sequence) + offset * item_;
 }

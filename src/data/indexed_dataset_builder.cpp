@@ -85,8 +85,7 @@ void IndexedDatasetBuilder::convert(std::span<const From> tokens) {
     const int64_t token = tokens[i];
     MG_CHECK(token >= kLow && token <= kHigh,
              "{}.bin: token id {} (sequence {}, position {}) does not fit the element type {}, "
-             "which holds {} to {}: the "
-             "vocabulary size given is too small for these tokens",
+             "whose range is {} to {}: the given vocabulary size is too small for these tokens",
              prefix_, token, lengths_.size(), i, name(dtype_), kLow, kHigh);
     const To value = static_cast<To>(token);
     std::memcpy(&buffer_[i * sizeof(To)], &value, sizeof value);
@@ -97,10 +96,10 @@ template <class T>
 void IndexedDatasetBuilder::add_tokens(std::span<const T> tokens, int mode) {
   MG_ASSERT(!finalized_);
   MG_CHECK(tokens.size() <= static_cast<size_t>(std::numeric_limits<int32_t>::max()),
-           "{}.bin: a sequence of {} tokens; the format holds at most 2147483647", prefix_,
+           "{}.bin: a sequence has {} tokens; the format allows at most 2147483647", prefix_,
            tokens.size());
   MG_CHECK(mode >= -128 && mode <= 127 && (multimodal_ || mode == 0), "{}.idx: mode {}; {}",
-           prefix_, mode, multimodal_ ? "modes are -128 to 127" : "this file stores no modes");
+           prefix_, mode, multimodal_ ? "modes are -128 to 127" : "this file does not store modes");
   switch (dtype_) {
     case DType::u8: convert<uint8_t>(tokens); break;
     case DType::i8: convert<int8_t>(tokens); break;
@@ -134,15 +133,16 @@ void IndexedDatasetBuilder::add_document(std::span<const int64_t> tokens,
            prefix_, modes.size(), lengths.size());
   size_t begin = 0;
   for (size_t i = 0; i < lengths.size(); ++i) {
-    MG_CHECK(lengths[i] >= 0 && static_cast<size_t>(lengths[i]) <= tokens.size() - begin,
-             "{}: sequence {} of a document has {} tokens; {} are left", prefix_, i, lengths[i],
-             tokens.size() - begin);
+    MG_CHECK(
+        lengths[i] >= 0 && static_cast<size_t>(lengths[i]) <= tokens.size() - begin,
+        "{}: sequence {} of a document has {} tokens, but only {} tokens are left in the document",
+        prefix_, i, lengths[i], tokens.size() - begin);
     const size_t count = static_cast<size_t>(lengths[i]);
     add_item(tokens.subspan(begin, count), modes.empty() ? 0 : modes[i]);
     begin += count;
   }
-  MG_CHECK(begin == tokens.size(), "{}: a document has {} tokens, its sequences {}", prefix_,
-           tokens.size(), begin);
+  MG_CHECK(begin == tokens.size(), "{}: a document has {} tokens, but its sequences have {}",
+           prefix_, tokens.size(), begin);
   end_document();
 }
 
@@ -204,7 +204,8 @@ void IndexedDatasetBuilder::add_documents(const SpilledBytes& tokens,
 
 void IndexedDatasetBuilder::append_lengths(std::span<const int32_t> lengths) {
   for (const int32_t length : lengths) {
-    MG_CHECK(length >= 0, "{}: a sequence of {} tokens", prefix_, length);
+    MG_CHECK(length >= 0, "{}: a sequence has {} tokens; the number cannot be negative", prefix_,
+             length);
     tokens_ += length;
   }
   lengths_.append(lengths);
@@ -212,18 +213,19 @@ void IndexedDatasetBuilder::append_lengths(std::span<const int32_t> lengths) {
 
 void IndexedDatasetBuilder::append_documents(std::span<const int32_t> sequences) {
   for (const int32_t number : sequences) {
-    MG_CHECK(number >= 0, "{}: a document of {} sequences", prefix_, number);
+    MG_CHECK(number >= 0, "{}: a document has {} sequences; the number cannot be negative", prefix_,
+             number);
     closed_ += number;
     documents_.push_back(closed_);
   }
 }
 
 void IndexedDatasetBuilder::check_closed() const {
-  MG_CHECK(closed_ == sequence_count(), "{}: {} sequences, and documents of {}", prefix_,
-           sequence_count(), closed_);
+  MG_CHECK(closed_ == sequence_count(), "{}: there are {} sequences, but the documents have {}",
+           prefix_, sequence_count(), closed_);
   MG_CHECK(bin_.size() == tokens_ * size_of(dtype_),
-           "{}: sequences of {} tokens of type {} in {} bytes", prefix_, tokens_, name(dtype_),
-           bin_.size());
+           "{}: {} tokens of type {} do not match the {} bytes of the .bin file", prefix_, tokens_,
+           name(dtype_), bin_.size());
 }
 
 void IndexedDatasetBuilder::write_index(AtomicFile& idx) const {

@@ -66,7 +66,9 @@ std::string InputFile::read_rest() {
   std::string text;
   while (begin_ != end_ || fill()) {
     MG_CHECK(text.size() + (end_ - begin_) <= kMaxText,
-             "{} holds more than 1 GiB of text, the most that is read as a whole; split it", path_);
+             "{} contains more than 1 GiB of text, the limit for a file that is read as one "
+             "document; split it",
+             path_);
     text.append(buffer_.data() + begin_, end_ - begin_);
     begin_ = end_;
   }

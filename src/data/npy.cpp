@@ -83,8 +83,8 @@ IntegerArray IntegerArray::map(const std::string& path) {
   MG_CHECK(length <= text.size() - 10, "{} is truncated inside its header", path);
   const std::string_view header = text.substr(10, length);
   const std::string_view descr = value_of(header, "'descr'", path);
-  MG_CHECK(value_of(header, "'fortran_order'", path).starts_with("False"), "{} is in Fortran order",
-           path);
+  MG_CHECK(value_of(header, "'fortran_order'", path).starts_with("False"),
+           "{} is in Fortran order; only C order is supported", path);
   for (const auto& known : kTypes) {
     if (descr.size() < 5 || descr.substr(1, 3) != known.text) continue;
     IntegerArray array(known.type, {0});

@@ -110,8 +110,8 @@ class Expansion {
     constexpr size_t kMaxPaths = 1'000'000, kMaxBytes = size_t{256} << 20;
     bytes_ += path.size();
     MG_CHECK(++paths_ <= kMaxPaths && bytes_ <= kMaxBytes,
-             "--input {}: the pattern stands for more than {} paths, or {} MiB of names; name a "
-             "directory, whose files are all taken, or use fewer braces and stars",
+             "--input {}: the pattern matches more than {} paths, or {} MiB of names; give a "
+             "directory, all files of which are read, or use fewer braces and stars",
              shortened(pattern_, 200), kMaxPaths, kMaxBytes >> 20);
   }
 

@@ -9,7 +9,7 @@ namespace megatron::data {
 namespace {
 
 uint32_t checked_seed(int64_t seed) {
-  MG_CHECK(seed >= 0 && seed <= 0xffffffffll, "seed {}: seeds are 0 to 4294967295 (--seed)", seed);
+  MG_CHECK(seed >= 0 && seed <= 0xffffffffll, "--seed is {}; it must lie in [0, 4294967295]", seed);
   return static_cast<uint32_t>(seed);
 }
 

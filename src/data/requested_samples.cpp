@@ -21,9 +21,8 @@ int64_t train_samples(const SampleBudget& budget) {
     int64_t begin = 0, end = budget.train_iterations;
     for (const int64_t border : budget.phase_transition_iterations) {
       MG_CHECK(border > 0 && border <= budget.train_iterations,
-               "phase transition at iteration {} of {} "
-               "(--phase-transition-iterations)",
-               border, budget.train_iterations);
+               "--phase-transition-iterations has {}; it must lie in [1, {}]", border,
+               budget.train_iterations);
       if (border <= budget.iteration) begin = std::max(begin, border);
       if (border > budget.iteration) end = std::min(end, border);
     }
@@ -38,8 +37,8 @@ std::optional<int64_t> valid_samples(const SampleBudget& budget, int64_t per_eva
   if (budget.skip_train) return per_evaluation;
   if (budget.eval_iterations == 0) return 0;
   MG_CHECK(budget.eval_interval && *budget.eval_interval > 0,
-           "evaluation interval {}: a positive number of iterations is "
-           "needed (--eval-interval), or --eval-iters 0",
+           "the evaluation interval is {} (--eval-interval); give a positive number of iterations, "
+           "or --eval-iters 0",
            budget.eval_interval.value_or(0));
   const int64_t interval = *budget.eval_interval;
   const int64_t evaluations = budget.train_iterations / interval + 1 -
@@ -50,15 +49,14 @@ std::optional<int64_t> valid_samples(const SampleBudget& budget, int64_t per_eva
 }  // namespace
 
 std::array<std::optional<int64_t>, 3> requested_samples(const SampleBudget& budget) {
-  MG_CHECK(budget.global_batch_size > 0, "global batch size {} (--global-batch-size)",
+  MG_CHECK(budget.global_batch_size > 0, "--global-batch-size is {}; it must be positive",
            budget.global_batch_size);
-  MG_CHECK(budget.eval_global_batch_size > 0, "evaluation batch size {} (--eval-global-batch-size)",
+  MG_CHECK(budget.eval_global_batch_size > 0, "--eval-global-batch-size is {}; it must be positive",
            budget.eval_global_batch_size);
   MG_CHECK(budget.train_iterations >= 0 && budget.train_samples.value_or(0) >= 0,
-           "{} training iterations, {} samples "
-           "(--train-iters, --train-samples)",
+           "--train-iters is {} and --train-samples {}; they cannot be negative",
            budget.train_iterations, budget.train_samples.value_or(0));
-  MG_CHECK(budget.eval_iterations >= 0, "{} evaluation iterations (--eval-iters)",
+  MG_CHECK(budget.eval_iterations >= 0, "--eval-iters is {}; it cannot be negative",
            budget.eval_iterations);
   const int64_t per_evaluation = product(budget.eval_iterations, budget.eval_global_batch_size);
   return {train_samples(budget), valid_samples(budget, per_evaluation), per_evaluation};

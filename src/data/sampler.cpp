@@ -12,16 +12,18 @@ namespace {
 
 void check_shape(const SamplerShape& s) {
   MG_CHECK(s.total > 0, "the data set has {} samples: there is nothing to train on", s.total);
-  MG_CHECK(s.micro_batch_size > 0, "micro-batch size {}: at least 1 is needed (--micro-batch-size)",
+  MG_CHECK(s.micro_batch_size > 0, "--micro-batch-size is {}; it must be at least 1",
            s.micro_batch_size);
-  MG_CHECK(s.rank >= 0 && s.rank < s.size, "data-parallel rank {} of {}", s.rank, s.size);
-  MG_CHECK(s.consumed >= 0, "{} samples are consumed; the number cannot be negative", s.consumed);
+  MG_CHECK(s.rank >= 0 && s.rank < s.size, "data-parallel rank {} does not exist; there are {}",
+           s.rank, s.size);
+  MG_CHECK(s.consumed >= 0, "the number of consumed samples is {}; it cannot be negative",
+           s.consumed);
 }
 
 }  // namespace
 
 std::vector<int64_t> random_permutation(int64_t n, uint64_t seed) {
-  MG_CHECK(n >= 0, "a permutation of {} numbers", n);
+  MG_CHECK(n >= 0, "the length of a permutation is {}; it cannot be negative", n);
   std::mt19937 draw(static_cast<uint32_t>(seed));
   std::vector<int64_t> order(static_cast<size_t>(n));
   if (n < std::numeric_limits<uint32_t>::max() / 20) {
@@ -43,7 +45,7 @@ SequentialSampler::SequentialSampler(const SamplerShape& shape, bool drop_last)
     : shape_(shape), drop_last_(drop_last) {
   check_shape(shape);
   MG_CHECK(shape.consumed < shape.total,
-           "{} samples are consumed of a data set of {}: none is left", shape.consumed,
+           "all samples of the data set are consumed ({} of {}): none is left", shape.consumed,
            shape.total);
 }
 

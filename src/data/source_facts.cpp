@@ -36,9 +36,7 @@ Json read_record(const std::string& file, std::initializer_list<std::string_view
   MG_CHECK(record.is_object(), "{} contains no JSON object: it is damaged", file);
   for (const std::string_view key : keys)
     MG_CHECK(record.contains(key),
-             "{} has no key '{}': it is damaged or from an earlier "
-             "version",
-             file, key);
+             "{} has no key '{}': it is damaged, or an earlier version wrote it", file, key);
   return record;
 }
 

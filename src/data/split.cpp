@@ -23,7 +23,7 @@ SplitMatrix parse_split(std::string_view text) {
   for (size_t at = 0; at < text.size();) {
     const char c = text[at];
     MG_CHECK(!((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '-' || c == '+'),
-             "split '{}': expected numbers such as 969,30,1 (--split)", text);
+             "--split '{}': expected numbers such as 969,30,1", text);
     size_t end = at;
     while (end < text.size() && part_of_number(text[end])) ++end;
     if (end == at) {
@@ -34,17 +34,18 @@ SplitMatrix parse_split(std::string_view text) {
     const auto result =
         std::from_chars(text.data() + at, text.data() + end, weight, std::chars_format::fixed);
     MG_CHECK(result.ec == std::errc() && result.ptr == text.data() + end && std::isfinite(weight),
-             "split '{}': '{}' is not a number (--split)", text, text.substr(at, end - at));
+             "--split '{}': '{}' is not a number", text, text.substr(at, end - at));
     weights.push_back(weight);
     at = end;
   }
   MG_CHECK(!weights.empty() && weights.size() <= 3,
-           "split '{}' has {} numbers; give one to three: train,valid,test (--split)", text,
+           "--split '{}' has {} numbers; give one to three: train,valid,test", text,
            weights.size());
   weights.resize(3);
   double sum = 0;
   for (const double weight : weights) sum += weight;
-  MG_CHECK(sum > 0 && std::isfinite(sum), "split '{}': the numbers add up to {} (--split)", text,
+  MG_CHECK(sum > 0 && std::isfinite(sum),
+           "--split '{}': the numbers add up to {}; the sum must be positive and finite", text,
            sum);
 
   SplitMatrix matrix;

@@ -160,8 +160,8 @@ int64_t Arena::take(int64_t bytes, std::string_view label) {
     const bool extends = last != free_by_offset_.end() && last->first + last->second == end_;
     if (extends) offset = last->first;
     MG_CHECK(offset + size <= limit_,
-             "out of {} memory on {}: {} bytes for {} do not fit on top of the {} bytes in use "
-             "(limit {}); {}",
+             "out of {} memory on {}: {} bytes for {} do not fit in addition to the {} bytes in "
+             "use (limit {}); {}",
              name(class_), to_string(device_), bytes, label, in_use_, limit_, suggestion(class_));
     grow(offset + size, bytes, label);
     if (extends) {
@@ -184,8 +184,8 @@ void Arena::grow(int64_t end, int64_t bytes, std::string_view label) {
     range_->grow(end);
   } catch (const Error& error) {
     fail(
-        "out of {} memory on {}: {} bytes for {} do not fit on top of the {} bytes in use ({}); "
-        "{}",
+        "out of {} memory on {}: {} bytes for {} do not fit in addition to the {} bytes in use "
+        "({}); {}",
         name(class_), to_string(device_), bytes, label, in_use_, error.what(), suggestion(class_));
   }
 }

@@ -105,7 +105,7 @@ std::string describe(std::span<const GpuReading> readings) {
   if (range(&GpuReading::power, "power", "W") && last.power_limit > 0)
     parts.back() += fmt::format(" (limit {:.0f} W)", last.power_limit);
   if (last.temperature > 0) parts.push_back(fmt::format("{} C at the end", last.temperature));
-  return parts.empty() ? "NVIDIA's management library reports neither clocks nor power"
+  return parts.empty() ? "NVIDIA's management library does not report clocks or power"
                        : fmt::format("{}", fmt::join(parts, ", "));
 }
 

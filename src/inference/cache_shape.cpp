@@ -88,8 +88,8 @@ CacheShape cache_shape(const models::Stage& stage, DType type, Runtime& runtime,
   if (ranks.all != nullptr) comm::largest(*ranks.all, runtime.stream(), largest, "engine.pages");
   blocks = static_cast<int64_t>(-largest[0]);
   MG_CHECK(blocks >= of_one || groups.empty(),
-           "--inference-dynamic-batching-buffer-size-gb is {:.3f}, but the keys and values of "
-           "one text of {} tokens need {:.3f}; give it more, or lower --inference-max-seq-length",
+           "--inference-dynamic-batching-buffer-size-gb is {:.3f}, but the keys and values of one "
+           "sequence of {} tokens need {:.3f}; raise it, or lower --inference-max-seq-length",
            static_cast<double>(budget) * 1e-9, length, largest[1] * 1e-9);
   with(blocks);
   return shape;

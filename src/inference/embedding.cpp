@@ -42,7 +42,8 @@ std::vector<double> sum_of_hidden(const models::Stage& stage, Runtime& runtime,
 std::vector<float> unit_vector(std::span<const double> values) {
   double squares = 0;
   for (const double value : values) squares += value * value;
-  MG_CHECK(std::isfinite(squares) && squares > 0, "the embedding of this text is no number");
+  MG_CHECK(std::isfinite(squares) && squares > 0,
+           "the embedding of this text is zero, NaN or infinite");
   std::vector<float> unit;
   for (const double value : values) unit.push_back(static_cast<float>(value / std::sqrt(squares)));
   return unit;

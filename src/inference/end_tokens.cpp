@@ -21,13 +21,13 @@ void add_ids(const std::string& name, const Json& value, int64_t vocabulary,
              std::vector<int32_t>& tokens) {
   const Json::Array ids = value.is_array() ? value.as_array() : Json::Array{value};
   for (const Json& id : ids) {
-    MG_CHECK(id.is_integer(), "{}: {} is {}; it must be the number of a token, or a list of them",
-             name, kKey, shortened(value.dump(), 100));
+    MG_CHECK(id.is_integer(), "{}: {} is {}; it must be a token id, or a list of token ids", name,
+             kKey, shortened(value.dump(), 100));
     if (id.as_integer() >= 0 && id.as_integer() < vocabulary) {
       add(id.as_integer(), tokens);
     } else {
       log::warning(
-          "{}: {} {} is no token of the tokenizer, whose ids are [0, {}); no text ends at it", name,
+          "{}: {} {} is not a token of the tokenizer, whose ids are [0, {}); it is ignored", name,
           kKey, id.as_integer(), vocabulary);
     }
   }

@@ -14,7 +14,7 @@ namespace {
 
 DType type_of(const models::Stage& stage) {
   MG_CHECK(!stage.parameters().empty(),
-           "layers from {} on, of one pipeline stage, have no parameters; use a smaller "
+           "a pipeline stage that starts at layer {} has no parameters; use a smaller "
            "--pipeline-model-parallel-size",
            stage.part().first_layer);
   return stage.parameters()[0]->parameter.value.dtype();
@@ -90,7 +90,7 @@ RequestId Engine::submit(Request request) {
   const int64_t longest = request.longest(stage_.model());
   MG_CHECK(longest <= max_length_,
            "request {} may grow to {} tokens (a prompt of {} and --max-tokens {}), but the KV "
-           "cache holds {} per request; shorten the prompt or lower --max-tokens",
+           "cache has room for {} per request; shorten the prompt or lower --max-tokens",
            request.number, longest, request.prompt.size(), request.max_tokens, max_length_);
   auto sequence = std::make_unique<Sequence>();
   sequence->id = last_ + 1;

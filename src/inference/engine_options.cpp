@@ -29,7 +29,8 @@ void EngineOptions::check() const {
            "--inference-dynamic-batching-num-cuda-graphs is {}; give 0 for none, or a positive "
            "number",
            cuda_graphs);
-  MG_CHECK(cache_bytes >= 0, "the KV cache is to have {} bytes; give 0 for as many as are needed",
+  MG_CHECK(cache_bytes >= 0,
+           "the KV cache size is {} bytes; give a positive number, or 0 for the default",
            cache_bytes);
 }
 

@@ -9,9 +9,10 @@ namespace megatron::inference {
 void Request::check(const models::Model& model, int64_t vocabulary, OptionName name) const {
   const auto length = static_cast<int64_t>(prompt.size());
   MG_CHECK(length > 0, "the prompt of request {} is empty; give some text", number);
-  MG_CHECK(length <= model->context_length(),
-           "the prompt of request {} has {} tokens, but the model only {} positions; shorten it",
-           number, length, model->context_length());
+  MG_CHECK(
+      length <= model->context_length(),
+      "the prompt of request {} has {} tokens, but the model has only {} positions; shorten it",
+      number, length, model->context_length());
   for (const int32_t id : prompt) {
     MG_CHECK(id >= 0 && id < model->vocab_size(),
              "the prompt of request {} contains token {}, but the model's ids are [0, {}): this is "
@@ -20,23 +21,25 @@ void Request::check(const models::Model& model, int64_t vocabulary, OptionName n
   }
   MG_CHECK(priority >= -100 && priority <= 100, "{} is {}; it must be from -100 to 100",
            name("priority"), priority);
-  MG_CHECK((grammar == nullptr) == (token_bytes == nullptr),
-           "request {} has a grammar without the tokens to spell it, or these alone", number);
+  MG_CHECK(
+      (grammar == nullptr) == (token_bytes == nullptr),
+      "request {} has only one of a grammar and the bytes of its tokens; it needs both or neither",
+      number);
   MG_CHECK(max_tokens >= 0, "{} is {}; it cannot be negative", name("max_tokens"), max_tokens);
   MG_CHECK(logprobs >= -1 && logprobs <= vocabulary,
            "{} is {}, but there are only {} tokens to choose from", name("logprobs"), logprobs,
            vocabulary);
   MG_CHECK(prompt_alternatives <= vocabulary && (prompt_alternatives < 0 || logprobs >= 0),
-           "request {} wants {} alternatives at each token of its prompt; it must be up to {}, and "
-           "with log-probabilities",
+           "request {} asks for {} alternatives to each token of its prompt; at most {} are "
+           "possible, and only together with log-probabilities",
            number, prompt_alternatives, vocabulary);
   MG_CHECK(first_scored >= 1 && first_scored <= length,
-           "request {} wants log-probabilities from token {} on, but its prompt has {}: give a "
-           "token from 1 to {}",
+           "request {} asks for log-probabilities from token {} on, but its prompt has {} tokens: "
+           "give a token from 1 to {}",
            number, first_scored, length, length);
   sampling.check(name);
   MG_CHECK(sampling.min_tokens <= max_tokens,
-           "{} is {}, but {} only {}; lower the one or raise the other", name("min_tokens"),
+           "{} is {}, but {} is only {}; lower the former or raise the latter", name("min_tokens"),
            sampling.min_tokens, name("max_tokens"), max_tokens);
   for (const auto& [id, bias] : sampling.logit_bias) {
     MG_CHECK(id >= 0 && id < vocabulary,

@@ -150,17 +150,15 @@ std::vector<double> process(std::span<const float> logits, const TextSoFar& text
   bool any = text.allowed.empty();
   for (size_t id = 0; id < vocabulary && !any; ++id) any = is_set(text.allowed, id);
   const std::string where =
-      fmt::format("no token can be drawn after {} generated ones: ", generated(text).size());
-  if (!any) throw NothingAllowed(where + "the constraint on the output allows none");
+      fmt::format("no token can be sampled after {} generated ones: ", generated(text).size());
+  if (!any) throw NothingAllowed(where + "the grammar of the output does not allow any");
   if (may_end(text, options)) {
-    throw NothingAllowed(where +
-                         "those that the constraint on the output allows have a logit of "
-                         "-infinity");
+    throw NothingAllowed(
+        where + "all tokens that the grammar of the output allows have a logit of -infinity");
   }
-  throw NothingAllowed(
-      where + fmt::format("what is allowed would end the text, but it has a minimum of {}; lower "
-                          "the minimum",
-                          options.min_tokens));
+  throw NothingAllowed(where + fmt::format("the grammar only allows the output to end, but at "
+                                           "least {} tokens are required; lower that minimum",
+                                           options.min_tokens));
 }
 
 // In order of id.

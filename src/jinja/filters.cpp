@@ -11,10 +11,10 @@ constexpr std::array kTables = {text_filters, number_filters, sequence_filters};
 
 // Filters of jinja2 that are not supported, with the reason.
 constexpr std::array<std::pair<std::string_view, std::string_view>, 4> kLeftOut = {{
-    {"random", "a chat is rendered the same each time"},
+    {"random", "chats are rendered deterministically"},
     {"pprint", "use tojson(indent=2)"},
     {"striptags", "use replace() or split()"},
-    {"urlize", "text is no HTML here"},
+    {"urlize", "the text is not HTML"},
 }};
 
 Native found(std::string_view name) {

@@ -297,7 +297,7 @@ class Lexer {
     const std::string name = source_.substr(at + 1, end - at - 1);
     at = end + 1;
     const std::optional<char32_t> letter = code_point_named(name);
-    if (!letter) refuse(fmt::format("the escape \\N{{{}}} names no character", name));
+    if (!letter) refuse(fmt::format("the escape \\N{{{}}} does not name a character", name));
     return static_cast<uint32_t>(*letter);
   }
 

@@ -68,7 +68,7 @@ Value filesizeformat(Call& call) {
   const auto read = p[0]->is_text()     ? read_real(p[0]->bytes())
                     : p[0]->is_number() ? std::optional(p[0]->as_number())
                                         : std::nullopt;
-  MG_CHECK(read.has_value(), "filesizeformat: a {} is no number of bytes", p[0]->type_name());
+  MG_CHECK(read.has_value(), "filesizeformat: a {} is not a number of bytes", p[0]->type_name());
   const bool binary = p.flag(1, false);
   const double base = binary ? 1024 : 1000;
   if (*read == 1) return Value::text("1 Byte");

@@ -92,7 +92,8 @@ Value real_result(Operator op, double a, double b) {
     case Operator::modulo: MG_CHECK(b != 0, "float modulo"); return Value::real(real_modulo(a, b));
     case Operator::power: {
       MG_CHECK(a != 0 || b >= 0, "0.0 cannot be raised to a negative power");
-      MG_CHECK(a >= 0 || b == std::floor(b), "a negative number to a power that is not whole");
+      MG_CHECK(a >= 0 || b == std::floor(b),
+               "a negative number cannot be raised to a fractional power");
       const double result = std::pow(a, b);
       MG_CHECK(!std::isinf(result) || std::isinf(a) || std::isinf(b),
                "(34, 'Numerical result out of range')");

@@ -107,9 +107,9 @@ class StatementParser {
     if (tag == "autoescape") return parse_autoescape(name.line);
     for (const char* known : {"include", "import", "from", "extends", "block"}) {
       if (tag != known) continue;
-      tokens_.refuse(fmt::format("the tag '{}' is not supported, for a chat template is one text; "
-                                 "supported are if, for, set, macro, call, filter, with, print, "
-                                 "generation, raw, break and continue",
+      tokens_.refuse(fmt::format("the tag '{}' is not supported, because a chat template is a "
+                                 "single file; supported are if, for, set, macro, call, filter, "
+                                 "with, print, generation, raw, break and continue",
                                  tag),
                      name.line);
     }
@@ -218,7 +218,7 @@ class StatementParser {
   Statement parse_autoescape(int line) {
     Statement statement = make(Statement::Kind::with, line);
     if (!tokens_.skip_name("false") && !tokens_.skip_name("False"))
-      tokens_.refuse("autoescape is not supported but with false: a chat is no HTML", line);
+      tokens_.refuse("autoescape is supported only with false, because a chat is not HTML", line);
     statement.body = parse_block({"endautoescape"});
     return statement;
   }

@@ -161,7 +161,7 @@ Value urlencode(Call& call) {
   std::string out;
   for (const Value& pair : pairs) {
     const Values both = elements_of(pair, call.budget);
-    MG_CHECK(both.size() == 2, "urlencode: {} is no pair of a name and a value",
+    MG_CHECK(both.size() == 2, "urlencode: {} is not a pair of a name and a value",
              repr(pair, call.budget));
     if (!out.empty()) out += '&';
     out += quote_url(to_text(both[0], call.budget), true) + "=" +

@@ -110,7 +110,7 @@ void compare(const std::vector<Output>& outputs, const std::vector<Output>& othe
 CaseResult compare_with(DeviceKind oracle_kind, double tolerance, double most,
                         const Case& kernel_case, Runtime& runtime) {
   MG_CHECK(runtime.device().has_data(),
-           "a case cannot be compared on device '{}', which holds no data",
+           "a case cannot be compared on device '{}', which does not hold data",
            to_string(runtime.device()));
   Runtime oracle({oracle_kind}, runtime.pool().size());
   const std::vector<Output> wanted = results(kernel_case.make(oracle), oracle);

@@ -24,8 +24,8 @@ const Table& table(DeviceKind kind) {
 
 std::string_view remark_on_products(DeviceKind kind, DType type) {
   if (kind == DeviceKind::cpu && type == DType::f16)
-    return "fp16 is emulated (computed in fp32 and rounded): slower than fp32, useful only to "
-           "study its numerics";
+    return "fp16 is emulated on CPU (computed in fp32 and rounded): it is slower than fp32 and "
+           "only useful for studying its numerics";
   if (kind == DeviceKind::cpu && type == DType::bf16) return cpu::remark_on_bf16_products();
   return "";
 }

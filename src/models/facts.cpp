@@ -11,7 +11,7 @@ std::string ModelFacts::summary() const {
   if (feed_forward) text += fmt::format(", feed-forward {}", feed_forward->width);
   if (experts) {
     const auto layers = std::ranges::count(experts->layers, true);
-    text += fmt::format(", {} experts of {}{}, {} a token", experts->count, experts->each.width,
+    text += fmt::format(", {} experts of {}{}, {} per token", experts->count, experts->each.width,
                         layers == num_layers ? "" : fmt::format(" in {} layers", layers),
                         experts->chosen);
     if (experts->shared_width > 0)

@@ -37,7 +37,8 @@ class Parser {
   }
   void check_size(size_t size) const {
     MG_CHECK(static_cast<int64_t>(size) <= most_,
-             "--{} is '{}', which gives more numbers than the {} layers", flag_, text_, most_);
+             "--{} is '{}', which lists more numbers than the model's {} layers", flag_, text_,
+             most_);
   }
   int64_t number() {
     skip_spaces();

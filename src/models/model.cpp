@@ -48,8 +48,7 @@ Model read_model(const Json& config) {
   for (const DecoderFamily* family : families())
     if (family->name == type)
       return decoder_model(read_config(*family, config), *family, form_of(config));
-  fail("config.json has model_type '{}'; this version supports {}", type,
-       fmt::join(family_names(), ", "));
+  fail("config.json has model_type '{}'; supported: {}", type, fmt::join(family_names(), ", "));
 }
 
 }  // namespace

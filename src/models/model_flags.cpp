@@ -28,8 +28,8 @@ void ModelFlags::fields(Fields& f) {
   f.add("max-position-embeddings", &max_position_embeddings,
         "longest sequence the model supports; default --seq-length");
   f.add("vocab-size", &vocab_size,
-        "vocabulary size; default the tokenizer's; with --model it may exceed the directory's: the "
-        "new tokens begin untrained")
+        "vocabulary size; default the tokenizer's; with --model it may exceed the directory's, and "
+        "the new tokens start untrained")
       .in_short_help()
       .with_any_model();
   position_fields(f);
@@ -65,9 +65,9 @@ void ModelFlags::position_fields(Fields& f) {
         "fraction of each head's dims that is rotated, in (0, "
         "1]")
       .of(rope);
-  f.add_switch(
-       "rotary-interleaved", &rotary_interleaved, true,
-       "rotate adjacent dims (2i, 2i+1) as a pair; else dims that are half the rotated dims apart")
+  f.add_switch("rotary-interleaved", &rotary_interleaved, true,
+               "rotate adjacent dims (2i, 2i+1) as a pair; by default dims that are half the "
+               "rotated dims apart")
       .of(rotated);
   f.add("rotary-seq-len-interpolation-factor", &rotary_interpolation,
         "linear RoPE scaling: positions are divided by this factor")
@@ -77,7 +77,7 @@ void ModelFlags::position_fields(Fields& f) {
       .of(rope);
   f.add("rope-scaling-factor", &rope_scaling_factor,
         "context extension factor of --use-rope-scaling")
-      .of([this] { return use_rope_scaling ? "" : "it applies to --use-rope-scaling"; });
+      .of([this] { return use_rope_scaling ? "" : "--use-rope-scaling is not given"; });
   f.begin_mode(yarn);
   f.add("rotary-scaling-factor", &rotary_scaling_factor,
         "context extension factor of --position-embedding-type yarn");
@@ -92,11 +92,11 @@ void ModelFlags::position_fields(Fields& f) {
                "YaRN: do not round the bounds of the interpolated dims to integers");
   f.add("mscale", &mscale, "YaRN: scale of cos and sin, 0.1 x mscale x ln(factor) + 1");
   f.add("mscale-all-dim", &mscale_all_dim,
-        "YaRN: cos and sin are divided by the same expression "
-        "with this value");
+        "YaRN: divisor of cos and sin, 0.1 x mscale-all-dim x ln(factor) + 1");
   f.begin_mode();
   f.add("no-rope-freq", &no_rope_freq,
-        "layers without RoPE: every N-th, or one 0 or 1 (without) per layer, \"[0,0,0,1]*8\"")
+        "which layers have no RoPE: N means every N-th layer; a list has 1 (no RoPE) or 0 (RoPE) "
+        "per layer, \"[0,0,0,1]*8\"")
       .of(rotated);
 }
 
@@ -106,26 +106,25 @@ void ModelFlags::block_fields(Fields& f) {
       {{"LayerNorm", nn::Normalization::layer_norm}, {"RMSNorm", nn::Normalization::rms_norm}},
       "normalization before each block");
   f.add_switch("apply-layernorm-1p", &layernorm_1p, true,
-               "norms multiply by 1 + weight, so that weight decay pulls the scale towards 1");
+               "multiply by 1 + weight in norms, so that weight decay pulls the scale towards 1");
   f.add_switch("qk-layernorm", &qk_layernorm, true,
                "normalize each head of queries and keys, with --normalization");
   f.add_switch("qk-l2-norm", &qk_l2_norm, true,
                "divide each head of queries and keys by its root mean square");
   f.add("norm-epsilon", &norm_epsilon, "epsilon added to the variance in norms");
   f.add_switch("swiglu", &swiglu, true,
-               "SwiGLU feed-forward block; else GELU (tanh approximation)");
+               "SwiGLU feed-forward block; default GELU (tanh approximation)");
   f.add_switch("squared-relu", &squared_relu, true,
                "feed-forward block with squared ReLU, "
                "max(x, 0)^2");
   f.add_switch("quick-geglu", &quick_geglu, true,
                "gated feed-forward block with quick GELU, x sigmoid(1.702 x) (GPT-OSS)");
   f.add("glu-linear-offset", &glu_linear_offset,
-        "added to the linear half of a gated "
-        "feed-forward block");
+        "constant added to the linear half of a gated feed-forward block");
   f.add("activation-func-clamp-value", &activation_clamp,
         "gated feed-forward block: clamp the gate to at most this, and the linear half to +-this");
   f.add_switch("openai-gelu", &openai_gelu, true,
-               "GELU in its tanh approximation, even with --no-bias-gelu-fusion")
+               "tanh approximation of GELU, even with --no-bias-gelu-fusion")
       .of([this] {
         return bias_gelu_fusion
                    ? "without --no-bias-gelu-fusion GELU is the tanh approximation anyway"
@@ -135,8 +134,9 @@ void ModelFlags::block_fields(Fields& f) {
         "sliding window: how many earlier and later tokens a token attends to, besides itself: "
         "\"127,0\"; -1: all");
   f.add("window-attn-skip-freq", &window_attn_skip_freq,
-        "layers without --window-size: every N-th, or one 0 (without) or 1 per layer")
-      .of([this] { return window_size ? "" : "there is no --window-size"; });
+        "which layers ignore --window-size: N means every N-th layer; a list has 0 (full "
+        "attention) or 1 (window) per layer")
+      .of([this] { return window_size ? "" : "--window-size is not given"; });
   f.add_enum<SoftmaxType>(
       "softmax-type", &softmax_type,
       {{"vanilla", SoftmaxType::vanilla},
@@ -147,11 +147,11 @@ void ModelFlags::block_fields(Fields& f) {
 }
 
 void ModelFlags::composition_fields(Fields& f) {
-  const auto mup = [this] { return use_mup ? "" : "they apply to --use-mup"; };
+  const auto mup = [this] { return use_mup ? "" : "--use-mup is not given"; };
   f.add("heterogeneous-layers-config-path", &heterogeneous_layers,
         "JSON file with the attention and feed-forward block of each layer (block_configs)");
   f.add("heterogeneous-layers-config-encoded-json", &heterogeneous_layers_json,
-        "the same JSON as text instead of a file");
+        "contents of --heterogeneous-layers-config-path as text instead of a file");
   f.add_switch("attention-output-gate", &attention_output_gate, true,
                "multiply attention's output by a sigmoid gate computed from its input");
   f.add_switch(
@@ -167,10 +167,10 @@ void ModelFlags::composition_fields(Fields& f) {
         "root")
       .within(1, kMaxFlagSize);
   f.add("mup-attn-scale-power", &mup_attn_scale_power,
-        "muP: attention scores are divided by this power of the head dimension");
-  f.add("mup-embedding-mult", &mup_embedding_mult, "muP: embeddings are multiplied by this");
+        "muP: power of the head dimension that attention scores are divided by");
+  f.add("mup-embedding-mult", &mup_embedding_mult, "muP: factor that embeddings are multiplied by");
   f.add("mup-output-mult", &mup_output_mult,
-        "muP: logits are multiplied by this; default base hidden size / hidden size");
+        "muP: factor that logits are multiplied by; default base hidden size / hidden size");
   f.begin_mode();
   f.add("model-family", &model_family,
         "Hugging Face model_type to save as; default the first that can represent the model");
@@ -189,10 +189,10 @@ void ModelFlags::weight_fields(Fields& f) {
                "embedding's");
   f.add("hidden-dropout", &hidden_dropout,
         "dropout after the embedding, attention and feed-forward blocks; default 0.1, or 0 if the "
-        "model's family has none in its config.json (--model-family megatron has)")
+        "config.json of the model's family cannot represent it (--model-family megatron can)")
       .with_any_model();
   f.add("attention-dropout", &attention_dropout,
-        "dropout on attention probabilities; default as that of --hidden-dropout")
+        "dropout on attention probabilities; same default as --hidden-dropout")
       .with_any_model();
   f.add("init-method-std", &init_method_std,
         "standard deviation of the initial weights; divided by sqrt(2 x layers) for the output "
@@ -201,19 +201,18 @@ void ModelFlags::weight_fields(Fields& f) {
         return init_method_xavier_uniform ? "--init-method-xavier-uniform draws the weights" : "";
       });
   f.add("embedding-init-method-std", &embedding_init_method_std,
-        "standard deviation of the embeddings' initial weights; default that of the others");
+        "standard deviation of the embeddings' initial weights; default --init-method-std");
   f.add_switch(
       "init-method-xavier-uniform", &init_method_xavier_uniform, true,
       "draw the initial weights of all matrices uniformly from [-a, a], a = sqrt(6 / (inputs + "
       "outputs))");
-  f.add_switch(
-       "no-bias-gelu-fusion", &bias_gelu_fusion, false,
-       "exact GELU, x Phi(x), which Megatron-LM computes when it does not fuse GELU with the "
-       "bias; else the tanh approximation")
+  f.add_switch("no-bias-gelu-fusion", &bias_gelu_fusion, false,
+               "exact GELU, x Phi(x), which Megatron-LM computes when it does not fuse GELU with "
+               "the bias; default the tanh approximation")
       .of([this] {
-        return swiglu         ? "with --swiglu no GELU is computed"
-               : squared_relu ? "with --squared-relu no GELU is computed"
-               : quick_geglu  ? "with --quick-geglu no other GELU is computed"
+        return swiglu         ? "no GELU is computed with --swiglu"
+               : squared_relu ? "no GELU is computed with --squared-relu"
+               : quick_geglu  ? "no other GELU is computed with --quick-geglu"
                               : "";
       });
 }

@@ -20,19 +20,22 @@ double coefficient(const std::string& text) {
 
 void MoeFlags::fields(Fields& f) {
   f.add("num-experts", &num_experts,
-        "experts of each layer that has them, in place of one feed-forward block; default none")
+        "number of experts in each mixture-of-experts layer, in place of one feed-forward block; "
+        "default none")
       .within(1, kMaxFlagSize);
-  const auto experts = [this] { return num_experts ? "" : "there is no --num-experts"; };
+  const auto experts = [this] { return num_experts ? "" : "--num-experts is not given"; };
   f.begin_mode(experts);
   f.add("moe-layer-freq", &layer_freq,
-        "layers with experts: every N-th, or one 0 or 1 (with) per layer, \"([0]*1+[1]*26)\"");
+        "which layers use experts: N means every N-th layer; a list has 1 (experts) or 0 (dense) "
+        "per layer, \"([0]*1+[1]*26)\"");
   f.add("moe-ffn-hidden-size", &ffn_hidden_size, "width of an expert; default --ffn-hidden-size")
       .within(1, kMaxFlagSize);
   f.add("moe-latent-size", &latent_size,
-        "width of what experts take and give, between two projections from and to --hidden-size, "
-        "which the router and the shared expert see; default none")
+        "latent width of the experts' inputs and outputs, with a projection from --hidden-size "
+        "before the experts and one back after them; the router and the shared expert use "
+        "--hidden-size; default none")
       .within(1, kMaxFlagSize);
-  f.add("moe-router-topk", &topk, "experts that each token goes through");
+  f.add("moe-router-topk", &topk, "number of experts that each token is routed to");
   f.add_enum<kernels::RouterScore>(
       "moe-router-score-function", &score,
       {{"softmax", kernels::RouterScore::softmax},
@@ -41,28 +44,30 @@ void MoeFlags::fields(Fields& f) {
       "function from router logits to expert scores; other than softmax, the scores of a token's "
       "experts are divided by their sum");
   f.add_switch("moe-router-pre-softmax", &pre_softmax, true,
-               "softmax over all experts before a token's experts are chosen; else over the chosen "
-               "ones");
+               "softmax over all experts before a token's experts are chosen; by default over the "
+               "chosen ones");
   f.add("moe-router-topk-scaling-factor", &topk_scaling_factor,
-        "factor of the weights of a token's experts; default 1");
+        "factor that the weights of a token's experts are multiplied by; default 1");
   f.add("moe-router-num-groups", &num_groups,
-        "experts in so many equal groups, of which a token uses --moe-router-group-topk");
-  f.add("moe-router-group-topk", &group_topk, "groups of experts that a token may use");
+        "divide the experts into this many equal groups, --moe-router-group-topk of which each "
+        "token may use");
+  f.add("moe-router-group-topk", &group_topk,
+        "number of groups of experts that each token may use");
   f.add_switch("moe-router-enable-expert-bias", &enable_expert_bias, true,
                "balance the experts by a bias on their scores that only affects which experts are "
                "chosen, updated once a step; needs --moe-router-score-function sigmoid or "
                "sqrtsoftplus");
   f.add("moe-router-bias-update-rate", &bias_update_rate,
-        "how much --moe-router-enable-expert-bias raises or lowers a bias per step")
+        "amount by which --moe-router-enable-expert-bias raises or lowers each bias per step")
       .of([this] {
-        return enable_expert_bias ? "" : "there is no --moe-router-enable-expert-bias";
+        return enable_expert_bias ? "" : "--moe-router-enable-expert-bias is not given";
       })
       .with_any_model();
   f.add_switch("moe-apply-probs-on-input", &apply_probs_on_input, true,
                "multiply an expert's input by its weight instead of its activations; needs "
                "--moe-router-topk 1");
   f.add("moe-shared-expert-intermediate-size", &shared_ffn,
-        "width of a shared expert, which every token goes through; default none");
+        "width of a shared expert, which every token passes through; default none");
   f.add_switch("moe-shared-expert-gate", &shared_expert_gate, true,
                "multiply the shared expert's output by a sigmoid gate computed from its input");
   f.begin_mode(experts, true);
@@ -72,19 +77,20 @@ void MoeFlags::fields(Fields& f) {
 
 void MoeFlags::training_fields(Fields& f) {
   const auto limit = [this] {
-    return !capacity_factor        ? "there is no --moe-expert-capacity-factor"
-           : *capacity_factor <= 0 ? "--moe-expert-capacity-factor is no limit unless above 0"
+    return !capacity_factor        ? "--moe-expert-capacity-factor is not given"
+           : *capacity_factor <= 0 ? "--moe-expert-capacity-factor is a limit only if above 0"
                                    : "";
   };
-  f.add(
-      "moe-router-load-balancing-type", &load_balancing_type,
-      "losses that balance the experts' load: aux_loss (over a micro-batch), seq_aux_loss (over "
-      "each sequence), global_aux_loss (over the step so far), none; or, alone, sinkhorn (an even "
-      "assignment of a micro-batch) or quantile_balancing (a bias from quantiles of the scores)");
+  f.add("moe-router-load-balancing-type", &load_balancing_type,
+        "losses that balance the experts' load: aux_loss (over a micro-batch), seq_aux_loss (over "
+        "each sequence), global_aux_loss (over the step so far), none; or, not combined with "
+        "others, sinkhorn (an even assignment of a micro-batch) or quantile_balancing (a bias from "
+        "quantiles of the scores)");
   f.add("moe-aux-loss-coeff", &aux_loss_coeff,
-        "coefficient of each of --moe-router-load-balancing-type; 0: none");
+        "coefficient of each loss of --moe-router-load-balancing-type; 0: no loss");
   f.add("moe-router-quantile-balancing-ema", &quantile_ema,
-        "share of the bias of quantile_balancing that a step leaves; 0: each step sets it anew")
+        "share of the bias of quantile_balancing that is kept from step to step (moving average); "
+        "0: each step sets it anew")
       .of([this] {
         return std::ranges::find(load_balancing_type, "quantile_balancing") ==
                        load_balancing_type.end()
@@ -92,26 +98,28 @@ void MoeFlags::training_fields(Fields& f) {
                    : "";
       });
   f.add_enum<bool>("moe-router-dtype", &double_logits, {{"fp32", false}, {"fp64", true}},
-                   "precision of the products that make router logits, and of their gradients, in "
-                   "training runs; logits and scores are rounded to fp32");
+                   "precision of the matrix products that compute router logits and their "
+                   "gradients during training; logits and scores are rounded to fp32");
   f.add("moe-input-jitter-eps", &input_jitter,
-        "training: multiply the router's input by random factors within this of 1; default none");
-  f.add_switch("moe-router-force-load-balancing", &force_load_balancing, true,
-               "training: random logits in place of the router's, for an even load in benchmarks");
-  f.add("moe-router-force-biased", &force_biased,
-        "training: standard deviation of random numbers added to each expert's logits, for an "
-        "uneven load in benchmarks: new ones in each sequence, or below 0 always the same");
+        "training: multiply the router's input by random factors that differ from 1 by at most "
+        "this; default none");
+  f.add_switch(
+      "moe-router-force-load-balancing", &force_load_balancing, true,
+      "training: use random logits instead of the router's, for an even load in benchmarks");
+  f.add(
+      "moe-router-force-biased", &force_biased,
+      "training: standard deviation of random numbers added to each expert's logits, for an uneven "
+      "load in benchmarks: new numbers in each sequence, or always the same ones if negative");
   f.add("moe-z-loss-coeff", &z_loss_coeff,
         "coefficient of the router z-loss, which keeps router logits small; default none");
-  f.add(
-      "moe-expert-capacity-factor", &capacity_factor,
-      "training: tokens of an expert at most, as a multiple of the mean; those above are dropped; "
-      "default no limit");
+  f.add("moe-expert-capacity-factor", &capacity_factor,
+        "training: max tokens per expert, as a multiple of the mean; tokens above it are dropped; "
+        "default no limit");
   f.add_enum<kernels::KeptRows>(
        "moe-token-drop-policy", &drop_policy,
        {{"probs", kernels::KeptRows::largest}, {"position", kernels::KeptRows::first}},
-       "tokens kept within --moe-expert-capacity-factor: those of largest "
-       "weight or the first")
+       "which tokens are kept within --moe-expert-capacity-factor: those with the largest weights, "
+       "or the first ones")
       .of(limit);
   f.add_switch("moe-pad-expert-input-to-capacity", &pad_to_capacity, true,
                "give every expert as many rows as --moe-expert-capacity-factor allows, so that "
@@ -119,13 +127,12 @@ void MoeFlags::training_fields(Fields& f) {
       .of(limit);
   f.add_enum<bool>(
        "moe-capacity-scope", &capacity_of_sequence, {{"sequence", true}, {"microbatch", false}},
-       "tokens that --moe-expert-capacity-factor counts over: each sequence, which does "
-       "not depend on the layout, or a rank's micro-batch, as Megatron-LM does")
+       "tokens that --moe-expert-capacity-factor refers to: each sequence, so that results do not "
+       "depend on the layout, or a rank's micro-batch, as in Megatron-LM")
       .of(limit);
-  f.add(
-      "moe-expert-rank-capacity-factor", &rank_capacity_factor,
-      "training: room for tokens of a rank's experts, as a multiple of an even load, 1 or more; a "
-      "step that needs more ends the run; default as much as any load can need");
+  f.add("moe-expert-rank-capacity-factor", &rank_capacity_factor,
+        "training: buffer size for the tokens of a rank's experts, as a multiple of an even load, "
+        "1 or more; the run ends at a step that needs more; default enough for any load");
 }
 
 bool MoeFlags::names_losses_without_coefficient() const {
@@ -161,11 +168,11 @@ nn::RouterTraining MoeFlags::training() const {
       !rank_capacity_factor || (std::isfinite(*rank_capacity_factor) && *rank_capacity_factor >= 1),
       "--moe-expert-rank-capacity-factor is {}; it must be 1 or more: an even load needs 1",
       *rank_capacity_factor);
-  MG_CHECK(!rank_capacity_factor || training.capacity_factor <= 0,
-           "--moe-expert-rank-capacity-factor {} with --moe-expert-capacity-factor {}: the latter "
-           "already bounds what the experts of a rank take, each by so many times the mean; leave "
-           "one of them out",
-           *rank_capacity_factor, training.capacity_factor);
+  MG_CHECK(
+      !rank_capacity_factor || training.capacity_factor <= 0,
+      "--moe-expert-rank-capacity-factor {} with --moe-expert-capacity-factor {}: the latter "
+      "already limits the tokens of each expert, and so those of a rank; leave one of them out",
+      *rank_capacity_factor, training.capacity_factor);
   set_balancing(training);
   return training;
 }

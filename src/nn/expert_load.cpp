@@ -50,10 +50,10 @@ void check_room(int64_t layer, Numbers tally, size_t experts, double factor) {
   const auto enough = [&] { return std::ceil(100 * factor * (room + lost) / (room - 1)) / 100; };
   const bool below_any_load = room > 1 && room + lost < most;
   fail(
-      "layer {}: {:.0f} of the step's {:.0f} choices of experts found no room among the {:.0f} "
-      "rows that --moe-expert-rank-capacity-factor {} gives the experts of a rank. No weight was "
-      "changed. Resume with a larger one{}, or without the flag, which makes room for any load, "
-      "{:.0f} rows; results do not depend on it",
+      "layer {}: {:.0f} of the step's {:.0f} token-expert assignments did not fit in the {:.0f} "
+      "rows that --moe-expert-rank-capacity-factor {} provides for the experts of a rank. No "
+      "weight was changed. Resume with a larger factor{}, or without the flag, which provides "
+      "{:.0f} rows, enough for any load; results do not depend on it",
       layer, lost, chosen, room, factor,
       below_any_load ? fmt::format(" ({} is enough for this step)", enough()) : "", most);
 }

@@ -77,14 +77,13 @@ Router::Router(Builder& builder, const std::string& name, int64_t layer, int64_t
            "--moe-router-load-balancing-type quantile_balancing changes a correction bias, which "
            "this model's routers do not have; use aux_loss");
   MG_CHECK(!training.quantile || (form_.groups == 1 && choices_ < config.experts),
-           "--moe-router-load-balancing-type quantile_balancing is for routers without groups that "
-           "choose some of the experts, not {} of {} in {} groups; use aux_loss",
+           "--moe-router-load-balancing-type quantile_balancing needs a router without groups that "
+           "chooses only some of the experts, not {} of {} in {} groups; use aux_loss",
            choices_, config.experts, form_.groups);
-  MG_CHECK(
-      !training.sinkhorn || (form_.groups == 1 && !config.correction_bias),
-      "--moe-router-load-balancing-type sinkhorn chooses among all experts by nothing but their "
-      "even assignment, but this model's routers have {}; use aux_loss",
-      config.correction_bias ? "a correction bias" : "groups of experts");
+  MG_CHECK(!training.sinkhorn || (form_.groups == 1 && !config.correction_bias),
+           "--moe-router-load-balancing-type sinkhorn assigns tokens evenly to all experts, but "
+           "this model's routers have {}; use aux_loss",
+           config.correction_bias ? "a correction bias" : "groups of experts");
   if (config.correction_bias && training.quantile) {
     correction_ = &builder.add_state(
         name + ".correction", {config.experts}, zeros(),

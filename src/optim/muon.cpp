@@ -76,7 +76,7 @@ double scale_factor(MuonScale mode, int64_t rows, int64_t columns) {
 void MuonConfig::check() const {
   MG_CHECK(momentum >= 0 && momentum < 1, "--muon-momentum is {}; it must lie in [0, 1)", momentum);
   MG_CHECK(iterations >= 1 && iterations <= 100,
-           "--muon-num-ns-steps is {}; it must lie in [1, 100] (5 is usual)", iterations);
+           "--muon-num-ns-steps is {}; it must lie in [1, 100] (usually 5)", iterations);
   MG_CHECK(extra_scale > 0 && std::isfinite(extra_scale),
            "--muon-extra-scale-factor is {}; it must be positive", extra_scale);
 }

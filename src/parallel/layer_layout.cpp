@@ -53,7 +53,7 @@ class LayoutReader {
     if (std::string_view("EtmL|").find(text_[at_]) == std::string_view::npos) {
       refuse(at_,
              "a layout is made of E (embedding), t (layer), m (multi-token prediction), L (loss), "
-             "| between virtual stages, and *n after one of them or after (several)");
+             "| between virtual stages, and *n to repeat one of them or a group in parentheses");
     }
     return {text_[at_], at_++};
   }
@@ -65,7 +65,7 @@ class LayoutReader {
       if (text_[at_] == '(') refuse(at_, "parentheses cannot be nested");
       const Symbol symbol = read_symbol();
       group.insert(group.end(), has_factor() ? static_cast<size_t>(read_factor()) : 1, symbol);
-      if (group.size() > kLongest) refuse(symbol.place, "it is repeated too often");
+      if (group.size() > kLongest) refuse(symbol.place, "it is repeated too many times");
     }
     if (ended()) refuse(open, "no ) closes it");
     if (group.empty()) refuse(at_, "the parentheses are empty");
@@ -90,7 +90,7 @@ class LayoutReader {
 
   void repeat(const Symbols& symbols, int64_t times) {
     if (result_.size() + symbols.size() * static_cast<size_t>(times) > kLongest)
-      refuse(symbols[0].place, "it is repeated too often");
+      refuse(symbols[0].place, "it is repeated too many times");
     for (int64_t i = 0; i < times; ++i)
       result_.insert(result_.end(), symbols.begin(), symbols.end());
   }
@@ -186,7 +186,7 @@ std::vector<int64_t> stages_by_ends(int64_t num_layers, const PipelineShape& sha
            "stages, which {}: change one of them, or give --pipeline-model-parallel-layout",
            given, left, num_layers, middle, shape.stages,
            left < middle ? "need one layer each"
-           : middle == 0 ? "has nowhere to put them"
+           : middle == 0 ? "has no room for them"
                          : "cannot divide them evenly");
   std::vector<int64_t> stages(static_cast<size_t>(shape.stages), middle == 0 ? 0 : left / middle);
   if (placement.first_stage_layers) stages.front() = *placement.first_stage_layers;
@@ -236,8 +236,7 @@ std::vector<ModelPart> place_layers(int64_t num_layers, const PipelineShape& sha
   const bool counted = placement.count_embedding || placement.count_loss;
   if (!placement.layout.empty()) {
     MG_CHECK(!ends && !counted,
-             "--pipeline-model-parallel-layout says where every layer goes, and so does {}: drop "
-             "one",
+             "--pipeline-model-parallel-layout and {} both place the layers: drop one",
              placement.first_stage_layers  ? "--decoder-first-pipeline-num-layers"
              : placement.last_stage_layers ? "--decoder-last-pipeline-num-layers"
              : placement.count_embedding   ? "--account-for-embedding-in-pipeline-split"

@@ -123,13 +123,14 @@ void check_hierarchy(const Layout& layout) {
   int64_t product = 1;
   std::string levels;
   for (const int size : layout.hierarchical_cp) {
-    MG_CHECK(size >= 1, "--hierarchical-context-parallel-sizes has {}; a level has at least 1 rank",
+    MG_CHECK(size >= 1,
+             "--hierarchical-context-parallel-sizes has {}; each level needs at least 1 rank",
              size);
     product = std::min<int64_t>(product * size, int64_t{1} << 31);
     levels += fmt::format("{}{}", levels.empty() ? "" : " x ", size);
   }
   MG_CHECK(product == layout.cp,
-           "--hierarchical-context-parallel-sizes {} do not make {} {}: their product must be it",
+           "the product of --hierarchical-context-parallel-sizes {} is not {} {}: make them equal",
            levels, kCp, layout.cp);
 }
 

@@ -23,24 +23,21 @@ Schedule forwards_in_groups(int micro_batches, int chunks, int group) {
 }
 
 void check_groups(int stages, int micro_batches, int group) {
-  MG_CHECK(
-      group >= stages && group <= micro_batches,
-      "the interleaved schedule takes groups of {} micro-batches "
-      "(--microbatch-group-size-per-virtual-pipeline-stage) through the chunks, on {} pipeline "
-      "stages with {} micro-batches a step: a group has at least as many micro-batches as there "
-      "are stages, and at most as many as there are in a step. Change the group, raise "
-      "--global-batch-size, or leave out --num-layers-per-virtual-pipeline-stage and "
-      "--num-virtual-stages-per-pipeline-rank",
-      group, stages, micro_batches);
+  MG_CHECK(group >= stages && group <= micro_batches,
+           "--microbatch-group-size-per-virtual-pipeline-stage is {}, but there are {} pipeline "
+           "stages and {} micro-batches per step: a group of the interleaved schedule needs at "
+           "least as many micro-batches as there are stages, and at most as many as there are in a "
+           "step. Change the group size, raise --global-batch-size, or leave out "
+           "--num-layers-per-virtual-pipeline-stage and --num-virtual-stages-per-pipeline-rank",
+           group, stages, micro_batches);
   const int rest = micro_batches % group;
-  MG_CHECK(
-      rest == 0 || rest >= stages,
-      "{} micro-batches a step in groups of {} "
-      "(--microbatch-group-size-per-virtual-pipeline-stage) leave a last group of {}, fewer than "
-      "the {} pipeline stages: stages would wait for each other. Change the group or "
-      "--global-batch-size so that nothing or at least {} micro-batches are left, or leave out "
-      "--num-layers-per-virtual-pipeline-stage and --num-virtual-stages-per-pipeline-rank",
-      micro_batches, group, rest, stages, stages);
+  MG_CHECK(rest == 0 || rest >= stages,
+           "{} micro-batches per step in groups of {} "
+           "(--microbatch-group-size-per-virtual-pipeline-stage) leave a last group of {}, fewer "
+           "than the {} pipeline stages: stages would wait for each other. Change the group size "
+           "or --global-batch-size so that none or at least {} micro-batches are left, or leave "
+           "out --num-layers-per-virtual-pipeline-stage and --num-virtual-stages-per-pipeline-rank",
+           micro_batches, group, rest, stages, stages);
 }
 
 // `warm_up` forwards, then alternately a forward and a backward, then the remaining backwards.

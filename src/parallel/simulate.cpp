@@ -109,7 +109,7 @@ class SimulatedRun {
     const size_t at = intervals_[static_cast<size_t>(stage)].size();
     const Action& action = stages_[static_cast<size_t>(stage)][at];
     fail(
-        "the pipeline's stages deadlock: stage {} of {} cannot begin its action {}, {} of "
+        "the pipeline stages deadlock: stage {} of {} cannot start its action {}, {} of "
         "micro-batch {}, chunk {}",
         stage, shape_.stages, at, word(action.kind), action.micro_batch, action.chunk);
   }

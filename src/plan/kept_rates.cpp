@@ -86,7 +86,7 @@ std::optional<Rate> read_rate(const std::string& path, const Json& key) {
 
 // Keeps a rate; returns the reason if it is not kept.
 std::string keep(const RateKeeping& keeping, const Json& key, const Rate& rate) {
-  if (!(rate.value > 0)) return "there is none";
+  if (!(rate.value > 0)) return "no positive rate was measured";
   if (rate.spread > kNoisySpread)
     return fmt::format("its samples differ by {:.0f}%: other programs may be running",
                        100 * rate.spread);
@@ -131,7 +131,7 @@ RateKeeping user_rates(bool renew) {
   const std::string folder = user_cache_directory();
   return {.folder = folder.empty() ? "" : folder + "/rates",
           .renew = renew,
-          .no_folder = "neither XDG_CACHE_HOME nor HOME is set to a folder"};
+          .no_folder = "neither XDG_CACHE_HOME nor HOME names a folder"};
 }
 
 Json rate_key(const std::string& what, Device device, int threads, const std::string& program) {

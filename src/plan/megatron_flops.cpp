@@ -85,8 +85,8 @@ FlopTerms hybrid_layer(const MegatronShape& s, char letter) {
     case 'G': return gated_delta_net(s);
     default:
       fail(
-          "--hybrid-layer-pattern contains '{}', for which there is no FLOP formula; there is "
-          "one for * + - M E G",
+          "--hybrid-layer-pattern contains '{}', which has no FLOP formula; supported are * + - M "
+          "E G",
           letter);
   }
 }

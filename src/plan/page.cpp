@@ -49,8 +49,8 @@ std::string machine(const Plan& p) {
 }
 
 std::string gpu(const Plan& p) {
-  return fmt::format("{} of the {} of a GPU ({}): {}", bytes_text(p.gpu_bytes()),
-                     bytes_text(p.gpu->bytes), p.gpu->name, p.fits_gpu() ? "fits" : "does NOT fit");
+  return fmt::format("{} of {} ({}): {}", bytes_text(p.gpu_bytes()), bytes_text(p.gpu->bytes),
+                     p.gpu->name, p.fits_gpu() ? "fits" : "does NOT fit");
 }
 
 double sent(const Plan& p) {
@@ -62,7 +62,7 @@ double sent(const Plan& p) {
 }  // namespace
 
 std::string page(const Plan& plan, const PageStyle& style) {
-  std::string text = fmt::format("{}\n{}\nA step: {}\n", plan.model, layout(plan), batch(plan));
+  std::string text = fmt::format("{}\n{}\nStep: {}\n", plan.model, layout(plan), batch(plan));
   for (const std::string& section :
        {derived_section(plan), parameter_section(plan), memory_section(plan, style),
         experts_section(plan), flops_section(plan), traffic_section(plan), kernel_section(plan),
@@ -75,13 +75,13 @@ std::string page(const Plan& plan, const PageStyle& style) {
 std::vector<std::string> summary(const Plan& plan) {
   std::vector<std::string> lines = {
       fmt::format("plan: {}; {}", plan.model, layout(plan)),
-      fmt::format("a step: {}; {}, {} sent by a rank", batch(plan),
+      fmt::format("step: {}; {}, {} sent per rank", batch(plan),
                   plan.flops.empty() ? kUnknown : flops_text(plan.flops.front().flops),
                   bytes_text(sent(plan))),
-      fmt::format("memory of a rank: {} ({})",
+      fmt::format("memory per rank: {} ({})",
                   bytes_text(plan.memory.arena_bytes() + plan.memory.host), classes(plan.memory)),
-      plan.gpu ? fmt::format("memory of a GPU: {}", gpu(plan))
-               : fmt::format("memory of the process: {}", machine(plan))};
+      plan.gpu ? fmt::format("memory per GPU: {}", gpu(plan))
+               : fmt::format("memory per process: {}", machine(plan))};
   if (plan.step_seconds) lines.push_back("estimated: " + time_line(plan));
   return lines;
 }

@@ -18,15 +18,15 @@ std::string room_text(const ExpertRows& rows) {
       return fmt::format("--moe-expert-rank-capacity-factor {:g}", rows.factor);
     case ExpertRows::Bound::any_load: break;
   }
-  return rows.divided ? "worst case: any choice of the router fits"
-                      : "one for each choice of a token";
+  return rows.divided ? "the worst case: any routing fits" : "one per token and expert";
 }
 
 std::string memory_note(const ExpertRows& rows) {
-  if (rows.padded) return "Rows are padded to the capacity: memory is the same at any load";
-  if (!rows.divided) return "All experts are on each rank: memory is the same at any load";
-  return rows.fixed ? "On a GPU these buffers are fixed: memory is the same at any load"
-                    : "On a CPU memory is that of the rows that exist, not of the buffers";
+  if (rows.padded) return "Rows are padded to the capacity, so memory does not depend on the load";
+  if (!rows.divided) return "Every rank holds all experts, so memory does not depend on the load";
+  return rows.fixed
+             ? "On a GPU the buffers have a fixed size, so memory does not depend on the load"
+             : "On a CPU memory grows with the rows in use, not with the size of the buffers";
 }
 
 }  // namespace
@@ -35,17 +35,17 @@ std::string experts_section(const Plan& plan) {
   if (!plan.experts) return "";
   const ExpertRows& rows = *plan.experts;
   if (plan.loads.empty()) return "";
-  std::vector<std::string> head = {fmt::format("Load of the fullest {} over the mean",
+  std::vector<std::string> head = {fmt::format("Load of the busiest {} / mean",
                                                rows.divided ? "expert-parallel rank" : "expert")},
-                           there = {fmt::format("  rows of {} in a layer",
+                           there = {fmt::format("  rows of {} per layer",
                                                 rows.divided ? "its experts" : "all experts")},
-                           memory = {"  memory of the rank"},
+                           memory = {"  memory per rank"},
                            time = {plan.assumed
-                                       ? fmt::format("  step, assumed of an {}", kPlannedGpu)
-                                       : "  step"};
+                                       ? fmt::format("  step time, assumed for an {}", kPlannedGpu)
+                                       : "  step time"};
   for (const ExpertLoad& load : plan.loads) {
     const bool worst = &load == &plan.loads.back();
-    head.push_back(worst            ? fmt::format("{:.4g} (the worst)", load.load)
+    head.push_back(worst            ? fmt::format("{:.4g} (worst case)", load.load)
                    : load.load == 1 ? "1 (balanced)"
                                     : fmt::format("{:g}", load.load));
     there.push_back(std::to_string(load.rows));
@@ -54,7 +54,7 @@ std::string experts_section(const Plan& plan) {
   }
   Grid grid(std::move(head));
   for (auto* row : {&there, &memory, &time}) grid.add(std::move(*row));
-  return fmt::format("{}  {}\n  Buffers have {} rows ({}); the other figures are of load {:g}\n",
+  return fmt::format("{}  {}\n  Buffers have {} rows ({}); the other sections are for load {:g}\n",
                      grid.text(), memory_note(rows), rows.room, room_text(rows),
                      plan.loads.front().load);
 }

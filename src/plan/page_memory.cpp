@@ -31,14 +31,14 @@ std::string machine_line(const Plan& plan, const Marks& marks) {
   const std::string who = fmt::format(
       "{} and the program ({})", amount_text(plan.ranks_here, "rank"), bytes_text(plan.program));
   if (plan.machine == 0)
-    return fmt::format("Memory of the process: {} = {}; of the machine: {}\n", bytes_text(process),
+    return fmt::format("Memory per process: {} = {}; the machine has {}\n", bytes_text(process),
                        who, kUnknown);
   const int64_t inside = std::min(process, plan.machine);
   const std::string bar = stacked_bar({{marks.used, inside}, {marks.over, process - inside}},
                                       std::max(process, plan.machine), kBarCells, marks.free);
   const double share = static_cast<double>(process) / static_cast<double>(plan.machine);
   return fmt::format(
-      "Memory of the process: {} = {}\n  {}  {} of {}{}\n", bytes_text(process), who, bar,
+      "Memory per process: {} = {}\n  {}  {} of {}{}\n", bytes_text(process), who, bar,
       share_text(share), bytes_text(plan.machine),
       plan.cgroup.empty() ? "" : fmt::format(", the limit of its cgroup ({})", plan.cgroup));
 }
@@ -50,7 +50,7 @@ std::string gpu_line(const Plan& plan, const Marks& marks) {
   const std::string bar = stacked_bar({{marks.used, inside}, {marks.over, needed - inside}},
                                       std::max(needed, gpu.bytes), kBarCells, marks.free);
   const double share = static_cast<double>(needed) / static_cast<double>(gpu.bytes);
-  return fmt::format("Memory of a GPU: {} = {} and CUDA ({})\n  {}  {} of {}\n  {}{}\n",
+  return fmt::format("Memory per GPU: {} = {} and CUDA ({})\n  {}  {} of {}\n  {}{}\n",
                      bytes_text(needed), amount_text(gpu.ranks, "rank"),
                      bytes_text(gpu.processes * GpuMemory::kOverhead), bar, share_text(share),
                      bytes_text(gpu.bytes), gpu.name,
@@ -62,7 +62,7 @@ std::string verdict(const Plan& plan) {
   const std::string shortage =
       plan.fits_gpu()
           ? fmt::format("{} and {}", bytes_text(plan.process_bytes()), plan.memory_text())
-          : fmt::format("{} of a GPU's memory, which has {}", bytes_text(plan.gpu_bytes()),
+          : fmt::format("{} per GPU, which has {}", bytes_text(plan.gpu_bytes()),
                         bytes_text(plan.gpu->bytes));
   std::string text =
       fmt::format("  The run does NOT fit: it needs {}.\n  {}.\n{}", shortage,
@@ -74,7 +74,7 @@ std::string verdict(const Plan& plan) {
 // The memory of a rank of each pipeline stage, if there are several.
 std::string stages_text(const Plan& plan) {
   if (plan.stages.size() < 2) return "";
-  Grid grid({"  pipeline stage", "memory of a rank", "parameters", "gradients", "optimizer",
+  Grid grid({"  pipeline stage", "memory per rank", "parameters", "gradients", "optimizer",
              "activations"});
   for (size_t s = 0; s < plan.stages.size(); ++s) {
     const MemoryUse& use = plan.stages[s];
@@ -106,8 +106,8 @@ std::string memory_section(const Plan& plan, const PageStyle& style) {
   const std::string worst =
       plan.worst_stages.empty() || plan.rank_bytes() <= sum
           ? ""
-          : fmt::format("; at the worst load of experts {}", bytes_text(plan.rank_bytes()));
-  Grid legend({fmt::format("Memory of a rank: {}{}", bytes_text(sum), worst)});
+          : fmt::format("; with the worst expert load {}", bytes_text(plan.rank_bytes()));
+  Grid legend({fmt::format("Memory per rank: {}{}", bytes_text(sum), worst)});
   for (size_t i = 0; i < parts.size(); ++i) {
     bar.push_back({marks.parts[i], parts[i].bytes});
     if (parts[i].bytes == 0) continue;
@@ -122,7 +122,7 @@ std::string memory_section(const Plan& plan, const PageStyle& style) {
         "  Megatron-LM's formulas give {} for weights and optimizer, {} for activations\n",
         bytes_text(plan.megatron->weights_and_optimizer), bytes_text(plan.megatron->activations));
   if (!plan.exact)
-    text += "  These figures are extrapolated from a shorter run and may be a few per cent off\n";
+    text += "  These figures are extrapolated from a shorter run and may be off by a few percent\n";
   return text + stages_text(plan) + gpu_line(plan, marks) + machine_line(plan, marks) +
          verdict(plan);
 }

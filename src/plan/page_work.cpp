@@ -31,13 +31,14 @@ std::string derived_section(const Plan& plan) {
 std::string flops_section(const Plan& plan) {
   if (plan.flops.empty()) return "";
   const auto meaning = [](std::string_view formula) -> std::string_view {
-    if (formula == kModelFlops) return "this program's: causal attention counted half";
-    if (formula == kMegatronFlops) return "Megatron-LM's: the same with padded vocabulary";
-    if (formula == kMegatronFullAttentionFlops) return "older ones: attention counted in full";
+    if (formula == kModelFlops) return "this program: causal attention counted half";
+    if (formula == kMegatronFlops) return "Megatron-LM: the same with padded vocabulary";
+    if (formula == kMegatronFullAttentionFlops)
+      return "older Megatron-LM: attention counted in full";
     return "";
   };
   const double tokens = static_cast<double>(plan.sequences * plan.length);
-  Grid grid({"FLOPs by formula", "a step", "a token"});
+  Grid grid({"FLOPs by formula", "per step", "per token"});
   for (const FlopCount& f : plan.flops)
     grid.add({"  " + f.formula, flops_text(f.flops), flops_text(f.flops / tokens),
               left(std::string(meaning(f.formula)), 46)});
@@ -45,9 +46,9 @@ std::string flops_section(const Plan& plan) {
 }
 
 std::string traffic_section(const Plan& plan) {
-  const std::string title = "Traffic of a rank in a step";
+  const std::string title = "Communication per rank and step";
   if (plan.traffic.empty()) return title + ": none\n";
-  Grid grid({title, "of ranks", "calls", "bytes", "sent"});
+  Grid grid({title, "ranks", "calls", "bytes", "sent"});
   for (const TrafficWork& t : plan.traffic)
     grid.add({fmt::format("  {} {}", t.collective, t.call), std::to_string(t.ranks),
               count_text(t.calls), bytes_text(t.bytes), bytes_text(t.sent)});
@@ -95,7 +96,7 @@ std::string kernel_section(const Plan& plan) {
   if (plan.kernels.empty()) return "";
   const std::vector<KernelWork> work = by_cost(plan.kernels);
   const KernelWork all = sum_of(work);
-  Grid grid({"Kernels of a rank in a step", "calls", "FLOPs", "bytes", "time", "share"});
+  Grid grid({"Kernels per rank and step", "calls", "FLOPs", "bytes", "time", "share"});
   const size_t shown = work.size() > kKernelsShown + 1 ? kKernelsShown : work.size();
   for (size_t i = 0; i < shown; ++i)
     grid.add(
@@ -114,10 +115,10 @@ std::string time_line(const Plan& plan) {
           ? fmt::format("{:.{}f}", *speed.tokens_per_second, *speed.tokens_per_second < 10 ? 3 : 0)
           : kUnknown;
   const std::string peak = speed.peak_share
-                               ? fmt::format("{} of the GEMM peak {}/s",
+                               ? fmt::format("{} of the GEMM peak ({}/s)",
                                              share_text(*speed.peak_share), flops_text(plan.peak))
                                : fmt::format("{} of the GEMM peak", kUnknown);
-  return fmt::format("{} a step, {} tokens/s, {}; {} in {}", text_or_unknown(plan.step_seconds),
+  return fmt::format("{} per step, {} tokens/s, {}; {} in {}", text_or_unknown(plan.step_seconds),
                      tokens, peak, amount_text(plan.iterations, "step"),
                      text_or_unknown(speed.run_seconds));
 }
@@ -151,13 +152,13 @@ std::vector<std::string> assumed_row(const AssumedItem& item, double micro_batch
 std::string assumed_section(const Plan& plan) {
   if (!plan.assumed) return "";
   const AssumedTime& time = *plan.assumed;
-  Grid grid({fmt::format("Assumed of an {}, not measured", kPlannedGpu), "time", "share", "rate"});
+  Grid grid({fmt::format("Assumed for an {}, not measured", kPlannedGpu), "time", "share", "rate"});
   for (const AssumedItem& item : time.items) grid.add(assumed_row(item, time.micro_batch_seconds));
-  grid.add({"  a micro-batch", seconds_text(time.micro_batch_seconds), "", ""});
+  grid.add({"  micro-batch", seconds_text(time.micro_batch_seconds), "", ""});
   grid.add(assumed_row(time.optimizer, 0));
   const Speed speed = assumed_speed(plan);
-  return fmt::format("{}  {} a step, {:.0f} tokens/s, {} of the data sheet's peak{}\n", grid.text(),
-                     seconds_text(time.step_seconds), *speed.tokens_per_second,
+  return fmt::format("{}  {} per step, {:.0f} tokens/s, {} of the data sheet's peak{}\n",
+                     grid.text(), seconds_text(time.step_seconds), *speed.tokens_per_second,
                      share_text(*speed.peak_share),
                      plan.ranks > 1 ? ", without communication between ranks" : "");
 }

@@ -54,7 +54,7 @@ std::vector<Part> state_parts(const Plan& plan, double state) {
   const double all = std::max(1.0, layers + positions + vocabulary);
   const std::string what = "weights, gradients and optimizer state of ";
   return {{what + amount_text(static_cast<int64_t>(spans.size()), "layer"), state * layers / all},
-          {what + "the vocabulary (embedding and output)", state * vocabulary / all},
+          {what + "the vocabulary (embedding and output layer)", state * vocabulary / all},
           {what + "the position embeddings", state * positions / all}};
 }
 
@@ -63,7 +63,7 @@ std::string expert_rows_text(const Plan& plan) {
   if (!rows || !rows->divided || rows->padded || rows->bound != ExpertRows::Bound::any_load)
     return "";
   return fmt::format(
-      " (with room for {} rows of experts a layer, for any load; an even one has {:.0f})",
+      " (including {} rows per layer for experts, enough for any load; an even load needs {:.0f})",
       rows->room, rows->even);
 }
 
@@ -77,11 +77,11 @@ std::vector<Part> parts_of(const Plan& plan, const MemoryUse& use) {
                                  amount_text(plan.micro_batch_size, "sequence"),
                                  amount_text(plan.length, "token"), expert_rows_text(plan)),
                      of(use, {activations, scratch})});
-    parts.push_back({"buffers of communication", of(use, {communication})});
+    parts.push_back({"communication buffers", of(use, {communication})});
   }
   if (!plan.gpu || !device) {
-    parts.push_back({"what is offloaded to host memory", of(use, {MemoryClass::offload})});
-    parts.push_back({fmt::format("the batches read ahead, of {}",
+    parts.push_back({"offloaded data in host memory", of(use, {MemoryClass::offload})});
+    parts.push_back({fmt::format("prefetched batches of {}",
                                  amount_text(plan.micro_batches, "micro-batch", "es")),
                      static_cast<double>(use.host)});
   }
@@ -96,7 +96,7 @@ std::string whose(const Plan& plan, double rank) {
   const std::string where = gpu ? "that share a GPU" : "on this machine";
   const auto room = static_cast<double>(gpu ? plan.gpu->bytes : plan.machine - plan.program);
   return fmt::format("Each of the {} ranks {} needs {}{}", together, where, bytes_text(rank),
-                     rank <= room ? ", which alone would fit" : "");
+                     rank <= room ? ", which would fit without the others" : "");
 }
 
 }  // namespace

@@ -111,9 +111,9 @@ std::vector<Figure> figures_of(const RunHistory& h) {
            : ""},
       {"Tokens/s", rate_text(speed),
        std::isfinite(h.overall_tokens_per_second)
-           ? fmt::format("of a step, median · {} in all, with evaluation, saves and logging",
+           ? fmt::format("median step · {} overall, with evaluation, saves and logging",
                          rate_text(h.overall_tokens_per_second))
-           : "of a step, median"},
+           : "median step"},
       {"Of measured peak", percent(h.median_peak_share),
        peak_detail(h.median_flops_per_second, peak)},
       running_time(h),

@@ -205,8 +205,8 @@ class HistoryReader {
     if (schema != nullptr && schema->is_number() && schema->as_number() > kKnownSchema) {
       const Json* version = record.find("version");
       throw NewerSchema(fmt::format(
-          "'{}' was written by a newer version of this program (schema {:g}{}); this one "
-          "supports schema {}: make the report with that version",
+          "'{}' was written by a newer version of this program (schema {:g}{}); this one supports "
+          "schema {}: use the newer version for the report",
           history_.path, schema->as_number(),
           version != nullptr && version->is_string() ? ", version " + version->as_string() : "",
           kKnownSchema));
@@ -374,7 +374,7 @@ RunHistory read_history(const std::string& run, size_t rows) {
 
 std::vector<RunHistory> read_histories(const std::vector<std::string>& runs) {
   MG_CHECK(!runs.empty(), "no run is given");
-  MG_CHECK(runs.size() <= kMaxRuns, "{} runs are given; a page shows at most {}", runs.size(),
+  MG_CHECK(runs.size() <= kMaxRuns, "{} runs are given; a page can show at most {}", runs.size(),
            kMaxRuns);
   const size_t rows = std::clamp(kRowsOfAll / runs.size(), kMinRows, kMaxRows);
   std::vector<RunHistory> histories;

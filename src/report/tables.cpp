@@ -119,7 +119,7 @@ std::string saves(const std::vector<RunHistory>& histories) {
       rows.push_back(std::move(row));
     }
   }
-  if (rows.empty()) return "<p class=\"aside\">No checkpoint is in the log.</p>\n";
+  if (rows.empty()) return "<p class=\"aside\">The log contains no checkpoints.</p>\n";
   std::vector<std::string> head = {"Iteration",  "Time (UTC)",     "Size",
                                    "Written in", "Training stood", "Directory"};
   if (several) head.insert(head.begin(), "Run");
@@ -153,11 +153,11 @@ std::string notes(const std::vector<RunHistory>& histories) {
     if (h.cut) add(i, "–", 0, false, "the last line of the log is truncated and ignored");
     if (h.replaced > 0)
       add(i, "–", 0, false,
-          fmt::format("{} records are ignored: a later session resumed from before them and "
+          fmt::format("{} records are ignored: a later session resumed from an earlier step and "
                       "repeated these iterations",
                       grouped(h.replaced)));
   }
-  if (rows.empty()) return "<p class=\"aside\">No note and no warning.</p>\n";
+  if (rows.empty()) return "<p class=\"aside\">No notes or warnings.</p>\n";
   std::vector<std::string> head = {"Iteration", "Time (UTC)", "Level", "Text"};
   if (several) head.insert(head.begin(), "Run");
   return table("Notes and warnings", head, rows, "long events") + more;
@@ -241,7 +241,7 @@ std::string samples(const std::vector<RunHistory>& histories) {
       all.push_back({number_of(r, "iteration"), i, &r});
     more += left_out(histories[i].samples, "samples of " + html(histories[i].name));
   }
-  if (all.empty()) return "<p class=\"aside\">No generated text is in the log.</p>\n";
+  if (all.empty()) return "<p class=\"aside\">The log contains no generated text.</p>\n";
   std::stable_sort(all.begin(), all.end(), [](const Place& a, const Place& b) {
     return std::isfinite(a.iteration) && (!std::isfinite(b.iteration) || a.iteration > b.iteration);
   });

@@ -60,7 +60,7 @@ void require_whole_model(const std::string& path, ThreadPool& pool) {
   const std::vector<checkpoint::Damage> found = checkpoint::find_damage(path, files, pool);
   MG_CHECK(found.empty(),
            "the checkpoint {} has changed since it was written: {}; copy it again, or --load "
-           "another one (without {} it would be used as it is)",
+           "another one (to use it anyway, remove its {})",
            path, found[0].text(), checkpoint::kTrainerState);
 }
 

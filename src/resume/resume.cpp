@@ -129,8 +129,8 @@ StartingPoint find_starting_point(const settings::CheckpointSettings& s, bool we
             "weights"
           : "add --finetune to start from its weights";
   MG_CHECK(!one,
-           "--load {} is a single checkpoint; give the folder it is in, {}, and its step with "
-           "--ckpt-step, or {} alone",
+           "--load {} is a single checkpoint; give the folder that contains it, {}, and its step "
+           "with --ckpt-step, or {}",
            path, folder_around(path), weights);
   MG_CHECK(!is_model(path),
            "--load {} is a Hugging Face model without {}: a run cannot resume from it; {}", path,
@@ -169,7 +169,7 @@ StartingPoint find_starting_point(const settings::CheckpointSettings& s, bool we
       "none of the {} checkpoints in {} is intact: {}; restore one, or remove them all to start "
       "from scratch",
       steps.size(), path,
-      s.ckpt_step ? "only the one chosen by --ckpt-step was tried" : "see the warnings above");
+      s.ckpt_step ? "only the one of --ckpt-step was tried" : "see the warnings above");
 }
 
 }  // namespace megatron::resume

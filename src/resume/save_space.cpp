@@ -35,12 +35,12 @@ std::string SaveSpace::text() const {
       fmt::format("{} {} of {} each", checkpoints, checkpoints == 1 ? "checkpoint" : "checkpoints",
                   bytes(static_cast<double>(checkpoint_bytes)));
   if (fits()) {
-    return fmt::format("--save {}: at most {}, {} in all; {} are free there", folder, figures,
+    return fmt::format("--save {}: at most {}, {} in all; {} are free on its disk", folder, figures,
                        bytes(needed_bytes()), bytes(static_cast<double>(free_bytes)));
   }
   return fmt::format(
-      "--save {}: {} take {}, but {} are free there, room for {}: use --save-keep, a larger "
-      "--save-interval, or a --save on another disk",
+      "--save {}: {} take {}, but only {} are free on its disk, enough for {}: use --save-keep, a "
+      "larger --save-interval, or a --save on another disk",
       folder, figures, bytes(needed_bytes()), bytes(static_cast<double>(free_bytes)),
       free_bytes / std::max<int64_t>(1, checkpoint_bytes));
 }

@@ -71,7 +71,7 @@ class Reader {
     const std::string wanted = text(key);
     for (const auto& [value, name] : styles)
       if (wanted == name) return value;
-    fail("{}: {} is '{}', which this version does not know", where_, key, wanted);
+    fail("{}: {} is '{}', which this version does not support", where_, key, wanted);
   }
   const Json& object(std::string_view key) const {
     const Json& value = at(key);
@@ -331,15 +331,15 @@ void settle_schedule(const TrainerState& saved, const std::string& path,
   std::string different;
   for (const ScheduleDifference& d : schedule_differences(saved, rate, decay))
     add_difference(different, d.setting, d.saved, d.now);
-  MG_CHECK(
-      different.empty() || settings.override_scheduler || settings.use_checkpoint_scheduler,
-      "the schedule differs from that of {}: {}. Choose one: --override-opt-param-scheduler uses "
-      "this command line's, --use-checkpoint-opt-param-scheduler the checkpoint's{}",
-      path, different,
-      longer.empty()
-          ? ""
-          : ". To train longer with the checkpoint's schedule and order of samples, give " +
-                longer);
+  MG_CHECK(different.empty() || settings.override_scheduler || settings.use_checkpoint_scheduler,
+           "the schedule differs from that of {}: {}. Choose one: --override-opt-param-scheduler "
+           "uses the schedule of this command line, --use-checkpoint-opt-param-scheduler that of "
+           "the checkpoint{}",
+           path, different,
+           longer.empty()
+               ? ""
+               : ". To train longer with the checkpoint's schedule and order of samples, give " +
+                     longer);
   if (!settings.use_checkpoint_scheduler) return;
   rate = saved.learning_rate;
   decay = saved.weight_decay;

@@ -81,8 +81,8 @@ void report_distances(std::span<const Distance> all, std::optional<double> toler
     if (worst == nullptr || d.largest > worst->largest) worst = &d;
   }
   if (worst != nullptr && worst->largest > 0)
-    report.note(fmt::format("largest difference of an element: {:.3g}, in {}", worst->largest,
-                            worst->name));
+    report.note(fmt::format("largest absolute difference of an element: {:.3g}, in {}",
+                            worst->largest, worst->name));
 }
 
 void compare_configs(const Json& a, const Json& b, Report& report) {
@@ -93,7 +93,8 @@ void compare_configs(const Json& a, const Json& b, Report& report) {
     const Json *x = a.find(key), *y = b.find(key);
     if (x != nullptr && y != nullptr && *x == *y) continue;
     const auto text = [](const Json* value) { return value == nullptr ? "absent" : value->dump(); };
-    report.note(fmt::format("config.json, {}: {} here, {} there", key, text(x), text(y)));
+    report.note(
+        fmt::format("config.json, {}: {}, but {} in the other directory", key, text(x), text(y)));
   }
 }
 
@@ -113,12 +114,13 @@ Report compare_directories(const std::string& directory, const std::string& othe
     if (y == nullptr) {
       report.fail(fmt::format("{} is not in {}", name, other));
     } else if (!(x.shape == y->shape)) {
-      report.fail(
-          fmt::format("{} has shape {} here and {} there{}", name, x.shape.str(), y->shape.str(),
-                      x.shape.elements() == y->shape.elements() ? ", as many elements" : ""));
+      report.fail(fmt::format(
+          "{} has shape {}, but {} in the other directory{}", name, x.shape.str(), y->shape.str(),
+          x.shape.elements() == y->shape.elements() ? ", with the same number of elements" : ""));
     } else {
       if (type_name(x) != type_name(*y))
-        report.note(fmt::format("{} is {} here and {} there", name, type_name(x), type_name(*y)));
+        report.note(fmt::format("{} is {}, but {} in the other directory", name, type_name(x),
+                                type_name(*y)));
       distances.push_back(distance(name, a, b));
     }
   }

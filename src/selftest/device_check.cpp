@@ -153,7 +153,7 @@ class Checker {
 
   std::string computed_by(const CallCounts& calls) const {
     if (calls.attention_library > 0) return "; " + with_version("cuDNN");
-    if (calls.attention_own > 0) return "; our own kernels";
+    if (calls.attention_own > 0) return "; this program's own kernels";
     return calls.epilogues_fused > 0 ? "; " + with_version("cuBLASLt") : "";
   }
 
@@ -169,12 +169,13 @@ class Checker {
 
   void hang() {
     const std::lock_guard lock(mutex_);
-    findings_.checks.push_back({.name = in_flight_,
-                                .seconds = now_seconds() - begin_,
-                                .why_not = fmt::format("it did not finish; all checks together "
-                                                       "may take {:.3g} s",
-                                                       options_.seconds),
-                                .hung = true});
+    findings_.checks.push_back(
+        {.name = in_flight_,
+         .seconds = now_seconds() - begin_,
+         .why_not =
+             fmt::format("it did not finish; the time limit of all checks together is {:.3g} s",
+                         options_.seconds),
+         .hung = true});
     findings_.what_to_do =
         fmt::format("the check of the {} hangs: {}", in_flight_,
                     options_.device == DeviceKind::cuda

@@ -76,7 +76,7 @@ class LayoutCheck {
 
   std::string ranks() const {
     if (settings_.ranks() <= limits_.ranks) return {};
-    return fmt::format("{} ranks are more than {}", settings_.ranks(), limits_.ranks);
+    return fmt::format("{} ranks exceed the limit of {}", settings_.ranks(), limits_.ranks);
   }
 
   std::string parallel() const {

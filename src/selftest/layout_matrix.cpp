@@ -143,9 +143,8 @@ std::vector<std::string> LayoutMatrix::excluded() const {
 
 std::string LayoutMatrix::summary() const {
   return fmt::format(
-      "{} layouts cover all {} {} of values of {} flags that occur among the {} possible "
-      "layouts; {} pairs are impossible; one more layout has an uneven vocabulary in small "
-      "buckets",
+      "{} layouts cover all {} {} of values of {} flags that occur among the {} possible layouts; "
+      "{} pairs are impossible; one additional layout has an uneven vocabulary in small buckets",
       covering_.rows.size(), covering_.tuples, strength_ == 2 ? "pairs" : "triples",
       layout_factors().size(), covering_.possible, covering_.excluded.size());
 }

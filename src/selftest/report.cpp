@@ -68,7 +68,7 @@ std::string Report::text() const {
   for (size_t i = 0; i < failures_.size() && i < kListedFailures; ++i)
     text += fmt::format("  FAILED: {}\n", failures_[i]);
   if (failures_.size() > kListedFailures)
-    text += fmt::format("  and {} failures more\n", failures_.size() - kListedFailures);
+    text += fmt::format("  and {} more failures\n", failures_.size() - kListedFailures);
   return text;
 }
 

@@ -61,10 +61,10 @@ void compare_tensor(const checkpoint::ModelDirectory& before,
   const checkpoint::TensorInfo &a = *before.find(name), *b = after.find(written);
   if (b == nullptr) return report.fail(fmt::format("{} was not written", name));
   if (a.dtype != b->dtype)
-    return report.fail(fmt::format("{} was {} and is {}", name, megatron::name(a.dtype),
+    return report.fail(fmt::format("{} was {} and is now {}", name, megatron::name(a.dtype),
                                    megatron::name(b->dtype)));
   if (!(a.shape == b->shape))
-    return report.fail(fmt::format("{} was {} and is {}", name, a.shape.str(), b->shape.str()));
+    return report.fail(fmt::format("{} was {} and is now {}", name, a.shape.str(), b->shape.str()));
   const std::string& from = before.shard_map().find(name)->second;
   const std::string& to = after.shard_map().find(written)->second;
   if (checkpoint::safetensors_name(from) != to)
@@ -112,7 +112,7 @@ Report verify_rewrite(const std::string& directory, const std::string& out,
   const auto renamed =
       std::ranges::find_if(written, [](const auto& w) { return w.first != w.second; });
   if (renamed != written.end())
-    report.note(fmt::format("tensors are written by the model's names: {} as {}", renamed->first,
+    report.note(fmt::format("tensors are written under the model's names: {} as {}", renamed->first,
                             renamed->second));
   std::map<std::string, std::string> dropped;
   for (const auto& one : stored.left_out()) dropped.emplace(one.name, one.reason);

@@ -246,14 +246,13 @@ Summary run(const SelftestOptions& options, const Print& print) {
   const bool matrix = options.layouts > 0;
   const Fault* const fault = options.fault.empty() ? nullptr : &fault_named(options.fault);
   MG_CHECK(fault == nullptr || !matrix || fault->in_row,
-           "the layout matrix cannot detect the fault '{}', which affects one rank and many "
-           "alike: run it without --layouts",
+           "the layout matrix cannot detect the fault '{}', which affects one rank and many ranks "
+           "in the same way: run it without --layouts",
            options.fault);
   MG_CHECK(fault == nullptr || matrix || fault->in_checks,
            "only the layout matrix exercises the fault '{}': add --layouts", options.fault);
   const bool cuda = options.device == DeviceKind::cuda;
-  MG_CHECK(fault == nullptr || !cuda,
-           "faults are planted in the CPU's kernels and calls: use --device cpu");
+  MG_CHECK(fault == nullptr || !cuda, "faults can only be injected on the CPU: use --device cpu");
   MG_CHECK(!options.real || (cuda && !matrix),
            "--real compares CUDA's kernels with the CPU's: give --device cuda, and not --layouts");
   if (options.list) {

@@ -99,7 +99,7 @@ class Tokens {
     for (size_t i = 0; i < tokens_.size(); ++i) {
       MG_CHECK(tokens_[i] >= 0 && tokens_[i] < model->vocab_size() && labels_[i] >= 0 &&
                    labels_[i] < model->vocab_size(),
-               "{} holds token {} and label {}; the vocabulary is [0, {})", path, tokens_[i],
+               "{} contains token {} and label {}; token ids must lie in [0, {})", path, tokens_[i],
                labels_[i], model->vocab_size());
     }
   }
@@ -112,9 +112,9 @@ class Tokens {
     const int64_t wanted = *batch.micro_batch_size;
     if (sequences_ % (wanted * ranks) == 0) return wanted;
     MG_CHECK(batch.per_token_loss || std::ranges::all_of(mask_, [](double m) { return m == 1; }),
-             "{} micro-batches per step cannot be divided among {} data-parallel ranks, nor be "
-             "split: the loss is a mean of micro-batch means, and these have unequal token "
-             "counts; change --data-parallel-size",
+             "{} micro-batches per step cannot be divided among {} data-parallel ranks, and cannot "
+             "be split, because the loss is a mean of micro-batch means with unequal token counts; "
+             "change --data-parallel-size",
              sequences_ / wanted, ranks);
     for (int64_t size = wanted - 1; size >= 1; --size)
       if (wanted % size == 0 && sequences_ % (size * ranks) == 0) return size;
@@ -247,7 +247,7 @@ Report run_case(const std::string& directory, const Case& c, DeviceKind device,
   }
   for (const std::string name : {"loss", "grad_norm", "lr", "weight_decay"}) {
     if (expected.contains(name) && expected.shape(name).elements() != steps) {
-      report.fail(fmt::format("{} has shape {}, but {} steps were made", name,
+      report.fail(fmt::format("{} has shape {}, but {} steps were run", name,
                               expected.shape(name).str(), steps));
     }
   }
@@ -255,7 +255,7 @@ Report run_case(const std::string& directory, const Case& c, DeviceKind device,
   comparison.parameters("final", run.last.tensors(), all);
   for (auto& [state, values] : run.states) comparison.state(state, values.tensors());
   for (const std::string& name : run.last.different())
-    report.fail(fmt::format("ranks that hold {} have different values of it", name));
+    report.fail(fmt::format("ranks that share {} have different values of it", name));
   expected.report_unused(report);
   return report;
 }

@@ -246,7 +246,7 @@ void compare_gradients(Expected& expected, Results& results, Report& report) {
                    tolerance::kGoldenLossRelative);
   }
   for (const std::string& name : results.gradients.different())
-    report.fail(fmt::format("ranks that hold {} have different gradients of it", name));
+    report.fail(fmt::format("ranks that share {} have different gradients of it", name));
   for (const auto& [name, values] : results.gradients.tensors()) {
     const std::string key = "grad." + name;
     if (!expected.contains(key)) {

@@ -118,7 +118,7 @@ ExpectedBatch read_expected_batch(Expected& expected, const models::Model& model
            "input_ids has shape {}; it must be [sequences, tokens]", shape.str());
   const int64_t length = shape[1];
   MG_CHECK(length <= model->max_position_embeddings(),
-           "input_ids has {} tokens per sequence but the model only {} positions", length,
+           "input_ids has {} tokens per sequence, but the model has only {} positions", length,
            model->max_position_embeddings());
   ExpectedBatch batch{.host = {.sequences = shape[0], .length = length}};
   corpus::HostBatch& host = batch.host;
@@ -146,7 +146,7 @@ std::optional<corpus::HostBatch> read_greedy_batch(Expected& expected,
            "input_ids has {} tokens per sequence; greedy tokens follow the first {}", batch.length,
            kGreedyPrompt);
   MG_CHECK(total <= model->max_position_embeddings(),
-           "{} tokens with the greedy ones are more than the model's {} positions", total,
+           "{} tokens, including the greedy ones, exceed the model's {} positions", total,
            model->max_position_embeddings());
   corpus::HostBatch greedy{.sequences = 1, .length = total, .sample_ids = {0}};
   greedy.tokens.assign(batch.tokens.begin(), batch.tokens.begin() + kGreedyPrompt);

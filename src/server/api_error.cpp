@@ -32,14 +32,15 @@ ApiError error_of_status(int status) {
               "invalid_api_key"};
     case 403:
       return {403, kInvalid,
-              "this endpoint is only there where the server has API keys; start it with "
+              "this endpoint is only available if the server has API keys; start it with "
               "--api-key-file",
               "", "api_keys_needed"};
     case 404:
       return {404, kInvalid, "there is no such endpoint; docs/serve.md lists them", "",
               "not_found"};
     case 405:
-      return {405, kInvalid, "this endpoint does not have that method", "", "method_not_allowed"};
+      return {405, kInvalid, "this endpoint does not support that method", "",
+              "method_not_allowed"};
     case 408: return {408, kInvalid, "the request was not complete in time", "", "request_timeout"};
     case 411:
       return {411, kInvalid, "the request needs the header Content-Length", "", "length_required"};

@@ -22,7 +22,7 @@ std::string text_of_parts(const Parameters& message, const Json::Array& parts) {
       message.fail("content", "contains " + shown(part) + "; a part is an object with a type");
     if (type->as_string() != "text")
       message.fail("content",
-                   "has a part of type " + shown(*type) + "; this model reads text alone");
+                   "has a part of type " + shown(*type) + "; this model only reads text");
     if (content == nullptr || !content->is_string())
       message.fail("content", "has a part without a string 'text'");
     text += content->as_string();
@@ -71,7 +71,8 @@ Json message_for_template(const Parameters& message, const Json& given) {
     message.fail("content", "is " + shown(*content) + "; it must be a string or a list of parts");
   }
   if (calls == nullptr || calls->empty()) return changed;
-  if (*role != "assistant") message.fail("tool_calls", "stands in a message of another role");
+  if (*role != "assistant")
+    message.fail("tool_calls", "is only allowed in a message of the assistant");
   Json::Array for_template;
   for (const Json& call : *calls) for_template.push_back(call_for_template(message, call));
   changed.set("tool_calls", std::move(for_template));
@@ -91,7 +92,7 @@ std::optional<Json::Array> read_tools(const Parameters& p) {
                           "; a tool is {\"type\": \"function\", \"function\": {\"name\": ...}}");
     const Json* parameters = function->find("parameters");
     if (parameters != nullptr && !parameters->is_null() && !parameters->is_object())
-      p.fail("tools", "has a tool whose parameters are no JSON schema");
+      p.fail("tools", "has a tool whose parameters are not a JSON schema");
   }
   return *tools;
 }
@@ -113,8 +114,8 @@ void read_tool_choice(const Parameters& p, const TextModel& model, ChatRequest& 
              "\"function\": {\"name\": ...}}");
     only = name->as_string();
   } else if (!choice->is_string() || (text != "auto" && text != "required")) {
-    p.fail("tool_choice",
-           "is " + shown(*choice) + "; it must be \"auto\", \"none\", \"required\" or name one");
+    p.fail("tool_choice", "is " + shown(*choice) +
+                              "; it must be \"auto\", \"none\", \"required\" or name a function");
   }
   if (only.empty() && text == "auto") return;
   if (!has_tools) p.fail("tool_choice", "needs tools");
@@ -182,7 +183,7 @@ ChatRequest read_chat(const Json& body, const TextModel& model) {
   read_tool_choice(p, model, r);
   if (!r.calls_tools) r.chat.tools.reset();
   if (r.calls_tools && !r.must_call && model.tool_format() == ToolFormat::none)
-    p.fail("tools", "cannot be used: the chat template of this model has no form for their calls");
+    p.fail("tools", "cannot be used: the chat template of this model does not support tool calls");
   r.parallel_tool_calls = p.boolean("parallel_tool_calls").value_or(true);
   read_response_format(p, model, r.generation);
   if (!model.has_chat_template() && !r.generation.grammar)
@@ -190,7 +191,7 @@ ChatRequest read_chat(const Json& body, const TextModel& model) {
                               kPlainChatStops.end());
   const Json* modalities = p.find("modalities");
   if (modalities != nullptr && *modalities != Json(Json::Array{"text"}))
-    p.fail("modalities", "must be [\"text\"]; this model writes text alone");
+    p.fail("modalities", "must be [\"text\"]; this model only writes text");
   p.refuse({"functions",
             {"function_call", "none"},
             "audio",

@@ -48,7 +48,7 @@ CompletionRequest read_completion(const Json& body, const TextModel& model) {
   r.echo = p.boolean("echo").value_or(false);
   if (r.generation.max_tokens == 0 && !r.echo && !r.generation.prompt_logprobs)
     p.fail("max_tokens",
-           "is 0, which needs echo: true or prompt_logprobs; else nothing would be answered");
+           "is 0, which needs echo: true or prompt_logprobs; otherwise the answer would be empty");
   read_response_format(p, model, r.generation);
   p.refuse({"suffix", "tools"});
   r.prompts = read_prompts(p, "prompt", model);

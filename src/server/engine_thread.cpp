@@ -73,10 +73,10 @@ std::unique_ptr<EngineCall> EngineThread::submit(std::vector<inference::Request>
     const std::lock_guard lock(mutex_);
     if (refusing_) throw server_draining();
     if (active_ >= most_)
-      throw too_many_requests(fmt::format(
-          "{} texts are being generated or wait, and this server takes no more from {} on; try "
-          "again later",
-          active_, most_));
+      throw too_many_requests(
+          fmt::format("{} texts are being generated or waiting, and this server refuses requests "
+                      "from {} on; try again later",
+                      active_, most_));
     active_ += count;
     submissions_.push_back(std::move(submission));
   }

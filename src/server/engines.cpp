@@ -174,10 +174,9 @@ void Engines::require_memory(const EngineSet& set) const {
   throw ApiError(
       503, "server_error",
       fmt::format(
-          "new weights and their KV cache need {} bytes ({}) beside the {} bytes that those "
-          "in use hold, which is more than the {} bytes that there are; wait until earlier "
-          "texts have ended, or start the server with a smaller "
-          "--inference-dynamic-batching-buffer-size-gb",
+          "new weights and their KV cache need {} bytes ({}) in addition to the {} bytes of those "
+          "in use, more than the {} bytes of available memory; wait until earlier texts have "
+          "ended, or start the server with a smaller --inference-dynamic-batching-buffer-size-gb",
           needed, format_bytes(static_cast<double>(needed)), held, most),
       "", "out_of_memory");
 }
@@ -187,7 +186,7 @@ void Engines::reload(const std::optional<std::string>& directory) {
   const std::unique_lock one(reloading_, std::try_to_lock);
   if (!one)
     throw ApiError(409, "invalid_request_error",
-                   "weights are being loaded already; try again when they are there", "",
+                   "weights are already being loaded; try again when that is done", "",
                    "reload_under_way");
   EnginesOptions options = options_;
   {

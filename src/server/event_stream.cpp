@@ -27,7 +27,7 @@ HttpAnswer event_stream(std::function<void(const EventWriter&)> send,
       send(writer);
       writer.done();
     } catch (const ClientGone&) {
-      ended = ", client gone";
+      ended = ", client disconnected";
     } catch (const ApiError& e) {
       ended = ", " + e.code();
       write(event(e.json()));

@@ -18,7 +18,8 @@ SharedGrammar read_fields(const Parameters& p, const TextModel& model, const For
   const Json::Array* choice = p.array(names.choice);
   const int given = (schema != nullptr ? 1 : 0) + (pattern ? 1 : 0) + (choice != nullptr ? 1 : 0);
   if (given > 1)
-    p.fail(names.schema, fmt::format("{} and {} exclude each other", names.regex, names.choice));
+    p.fail(names.schema,
+           fmt::format("{} and {} are mutually exclusive", names.regex, names.choice));
   Grammars& grammars = model.grammars();
   if (schema != nullptr) {
     return read_grammar(p, names.schema, [&] {
@@ -31,7 +32,7 @@ SharedGrammar read_fields(const Parameters& p, const TextModel& model, const For
   std::vector<std::string> texts;
   for (const Json& text : *choice) {
     if (!text.is_string() || text.as_string().empty())
-      p.fail(names.choice, "contains " + shown(text) + "; it must hold strings, none empty");
+      p.fail(names.choice, "contains " + shown(text) + "; it must contain non-empty strings");
     texts.push_back(text.as_string());
   }
   if (texts.empty()) p.fail(names.choice, "is empty; give at least one text");

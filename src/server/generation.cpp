@@ -14,10 +14,12 @@ constexpr std::chrono::milliseconds kTick{100};
     case Failure::deadline: throw deadline_exceeded();
     case Failure::stopped: throw server_draining();
     case Failure::grammar:
-      throw invalid_request("the text cannot go on in its form: " + reason, "", "grammar_limit");
+      throw invalid_request("the text cannot be continued in the requested format: " + reason, "",
+                            "grammar_limit");
     case Failure::engine: break;
   }
-  throw ApiError(500, "server_error", "the model could not compute this text", "", "engine_error");
+  throw ApiError(500, "server_error", "the engine failed while generating this text", "",
+                 "engine_error");
 }
 
 }  // namespace

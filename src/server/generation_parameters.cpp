@@ -18,7 +18,7 @@ std::vector<std::string> read_stops(const Parameters& p) {
     stops.push_back(stop->as_string());
   } else if (stop->is_array()) {
     for (const Json& one : stop->as_array()) {
-      if (!one.is_string()) p.fail("stop", "contains " + shown(one) + "; it must hold strings");
+      if (!one.is_string()) p.fail("stop", "contains " + shown(one) + "; it must contain strings");
       stops.push_back(one.as_string());
     }
   } else {
@@ -44,7 +44,8 @@ std::map<int32_t, double> read_logit_bias(const Parameters& p, int64_t vocabular
   const Json* map = p.find("logit_bias");
   if (map == nullptr) return {};
   if (!map->is_object())
-    p.fail("logit_bias", "is " + shown(*map) + "; it must be an object of token ids and biases");
+    p.fail("logit_bias",
+           "is " + shown(*map) + "; it must be an object that maps token ids to biases");
   std::map<int32_t, double> biases;
   for (const auto& [key, bias] : map->as_object()) {
     const int32_t id = parse_number<int32_t>(key).value_or(-1);
@@ -183,11 +184,10 @@ void require_prompt_logprobs(const GenerationParameters& parameters, int64_t tok
   if (!parameters.prompt_logprobs) return;
   const int64_t all = tokens * (1 + *parameters.prompt_logprobs);
   if (all > kMaxPromptLogprobs)
-    throw invalid_request(
-        fmt::format("prompt_logprobs {} for {} tokens of prompts makes {} log-probabilities; at "
-                    "most {} are answered at once",
-                    *parameters.prompt_logprobs, tokens, all, kMaxPromptLogprobs),
-        "prompt_logprobs");
+    throw invalid_request(fmt::format("prompt_logprobs {} for {} tokens of prompts makes {} "
+                                      "log-probabilities; at most {} can be returned at once",
+                                      *parameters.prompt_logprobs, tokens, all, kMaxPromptLogprobs),
+                          "prompt_logprobs");
 }
 
 void check_model(const Parameters& p, const TextModel& model) {
@@ -208,15 +208,16 @@ int64_t room_for_text(const TextModel& model, int64_t prompt_tokens,
   const int64_t room = model.context() - prompt_tokens;
   const auto refuse = [&](const std::string& found) {
     throw invalid_request(
-        fmt::format("this model reads and writes up to {} tokens, but {}; shorten it",
-                    model.context(), found),
+        fmt::format(
+            "this model supports at most {} tokens of prompt and output, but {}; shorten it",
+            model.context(), found),
         field, "context_length_exceeded");
   };
   if (room < 0) refuse(fmt::format("the prompt has {}", prompt_tokens));
   if (asked && *asked > room)
-    refuse(fmt::format("the prompt has {} and up to {} are to follow", prompt_tokens, *asked));
+    refuse(fmt::format("the prompt has {} and up to {} are requested", prompt_tokens, *asked));
   if (!asked && room == 0)
-    refuse(fmt::format("the prompt has {}, so that none can follow", prompt_tokens));
+    refuse(fmt::format("the prompt has {}, so none can be generated", prompt_tokens));
   return asked ? *asked : std::min(usual.value_or(room), room);
 }
 

@@ -44,7 +44,7 @@ Grammars::Grammars(const tokenizers::Tokenizer& tokenizer, size_t max_bytes)
 }
 
 const std::shared_ptr<const inference::TokenBytes>& Grammars::token_bytes() const {
-  MG_CHECK(token_bytes_ != nullptr, "texts of this model cannot be held to a form: {}", why_not_);
+  MG_CHECK(token_bytes_ != nullptr, "this model does not support structured output: {}", why_not_);
   return token_bytes_;
 }
 
@@ -66,11 +66,11 @@ SharedGrammar Grammars::kept(const std::string& key, F&& compile) {
   check_start(made, token_bytes_);
   const size_t bytes = made->bytes() + 2 * key.size();
   MG_CHECK(bytes <= max_bytes_,
-           "the grammar takes {} bytes of memory; the limit is {}; lower its bounds of lengths, "
-           "items and repeats, or divide it",
+           "the grammar takes {} bytes of memory; the limit is {}; lower its limits on lengths, "
+           "items and repeats, or split it",
            bytes, max_bytes_);
   if (!made->unenforced().empty())
-    log::info("texts are not held to these keywords of a schema: {}", unenforced_list(*made));
+    log::info("these keywords of a JSON schema are not enforced: {}", unenforced_list(*made));
   const std::lock_guard lock(mutex_);
   if (index_.contains(key)) return made;  // another thread added it first
   kept_.push_front({key, made});

@@ -25,7 +25,8 @@ std::vector<Prompt> read_megatron_prompts(const Parameters& p, const TextModel& 
   if (add_bos && !begin) p.fail("add_BOS", "is true, but the tokenizer has no such token");
   std::vector<Prompt> prompts;
   for (const Json& text : *list) {
-    if (!text.is_string()) p.fail("prompts", "contains " + shown(text) + "; it must hold strings");
+    if (!text.is_string())
+      p.fail("prompts", "contains " + shown(text) + "; it must contain strings");
     if (text.as_string().empty() && !add_bos)
       p.fail("prompts", "contains an empty text, which needs add_BOS: true");
     Prompt prompt{text.as_string(), {}};
@@ -40,7 +41,7 @@ MegatronRequest read_megatron(const Json& body, const TextModel& model) {
   const Parameters p(body);
   for (const auto& [old, now] :
        {std::pair{"max_len", "tokens_to_generate"}, {"sentences", "prompts"}})
-    if (p.find(old) != nullptr) p.fail(old, fmt::format("is not read any more; use {}", now));
+    if (p.find(old) != nullptr) p.fail(old, fmt::format("is no longer supported; use {}", now));
   constexpr int64_t kUsualTokens = 64, kMaxTopK = 1000;
   MegatronRequest r;
   GenerationParameters& g = r.generation;

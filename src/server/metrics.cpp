@@ -87,7 +87,7 @@ std::string Metrics::text(std::span<const EngineCounts> replicas) const {
   for (const auto& [key, count] : answered_)
     text += fmt::format("megatron_http_requests_total{{endpoint=\"{}\",status=\"{}\"}} {}\n",
                         key.first, key.second, count);
-  text += heading("megatron_texts_total", "counter", "Texts by how they ended.");
+  text += heading("megatron_texts_total", "counter", "Generated texts by finish reason.");
   for (const auto& [reason, count] : finished_)
     text += fmt::format("megatron_texts_total{{reason=\"{}\"}} {}\n", reason, count);
   text += by_replica("megatron_prompt_tokens_total", "counter", "Prompt tokens that were computed.",
@@ -97,34 +97,36 @@ std::string Metrics::text(std::span<const EngineCounts> replicas) const {
   text += by_replica("megatron_cached_prompt_tokens_total", "counter",
                      "Prompt tokens that were found in the cache.", replicas,
                      &EngineCounts::cached_tokens);
-  text += by_replica("megatron_preemptions_total", "counter",
-                     "Times that a text gave back its part of the cache, to be read anew.",
-                     replicas, &EngineCounts::preemptions);
+  text += by_replica(
+      "megatron_preemptions_total", "counter",
+      "Preemptions: times that a text released its part of the cache, to be recomputed later.",
+      replicas, &EngineCounts::preemptions);
   text += by_replica("megatron_cuda_graph_launches_total", "counter",
-                     "Passes of one token a text that were launched as CUDA graphs.", replicas,
+                     "Decode passes that were launched as CUDA graphs.", replicas,
                      &EngineCounts::graph_launches);
   text += by_replica("megatron_cuda_graph_bytes", "gauge",
-                     "Bytes of memory of their own that such passes have.", replicas,
+                     "Memory in bytes used by captured CUDA graphs.", replicas,
                      &EngineCounts::graph_bytes);
-  text += by_replica("megatron_cache_blocks", "gauge", "Blocks of the cache of keys and values.",
-                     replicas, &EngineCounts::blocks);
-  text += by_replica("megatron_cache_bytes", "gauge", "Bytes of the cache of keys and values.",
-                     replicas, &EngineCounts::cache_bytes);
+  text += by_replica("megatron_cache_blocks", "gauge", "Blocks of the KV cache.", replicas,
+                     &EngineCounts::blocks);
+  text += by_replica("megatron_cache_bytes", "gauge", "Bytes of the KV cache.", replicas,
+                     &EngineCounts::cache_bytes);
   text += by_replica("megatron_cache_blocks_used", "gauge", "Blocks that running texts use.",
                      replicas, &EngineCounts::used_blocks);
   text += by_replica("megatron_cache_blocks_shareable", "gauge",
-                     "Blocks that a text with the same prefix would share.", replicas,
+                     "Cached blocks that a text with the same prefix can share.", replicas,
                      &EngineCounts::shareable_blocks);
   text += by_replica("megatron_requests_running", "gauge", "Texts that are being generated.",
                      replicas, &EngineCounts::running);
-  text += by_replica("megatron_requests_waiting", "gauge", "Texts that wait for a place.", replicas,
-                     &EngineCounts::waiting);
+  text += by_replica("megatron_requests_waiting", "gauge", "Texts that are waiting in the queue.",
+                     replicas, &EngineCounts::waiting);
   text += first_token_.text("megatron_time_to_first_token_seconds",
-                            "From a text's submission to its first token.");
-  text += next_token_.text("megatron_time_between_tokens_seconds", "Between two tokens of a text.");
-  text += step_.text("megatron_engine_step_seconds", "A pass of the engine.");
+                            "Time from a text's submission to its first token.");
+  text += next_token_.text("megatron_time_between_tokens_seconds",
+                           "Time between two tokens of a text.");
+  text += step_.text("megatron_engine_step_seconds", "Duration of a forward pass of the engine.");
   text += between_steps_.text("megatron_engine_between_steps_seconds",
-                              "From a pass of the engine to the next, while it had work.");
+                              "Time between forward passes of the engine, while it has work.");
   return text;
 }
 

@@ -10,13 +10,13 @@ HttpAnswer reload(const Api& api, const HttpRequest& request) {
   const Parameters p(body);
   const std::optional<std::string> directory = p.text("load");
   if (directory && directory->empty())
-    p.fail("load", "is empty; give a directory, or leave it out to read the same one again");
+    p.fail("load", "is empty; give a directory, or leave it out to reload the current one");
   if (directory && directory->find('\0') != directory->npos)
-    p.fail("load", "contains a zero byte, which no path has; give a directory");
+    p.fail("load", "contains a zero byte; give the path of a directory");
   const Clock::time_point begin = Clock::now();
   api.engine.reload(directory);
   const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
-  log::info("new texts get other weights now");
+  log::info("new requests use the new weights from now on");
   return {.body = Json(Json::Object{{"status", "reloaded"}, {"seconds", seconds}}).dump()};
 }
 

@@ -121,7 +121,7 @@ HttpAnswer Service::beyond_limit(const HttpRequest& request, int64_t connections
   if (route != nullptr && route->answer == &Service::health && request.method == "GET")
     return health(request);
   return error({503, "server_error",
-                fmt::format("{} clients are connected, and this server takes no more "
+                fmt::format("{} clients are connected, the limit of this server "
                             "(--max-connections); try again later",
                             connections),
                 "", "too_many_connections"});

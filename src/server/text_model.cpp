@@ -46,8 +46,7 @@ std::vector<int32_t> TextModel::encode(std::string_view text, bool add_special_t
   const std::optional<int32_t> begin = tokenizer().bos() ? tokenizer().bos() : tokenizer().eod();
   if (!begin)
     throw invalid_request(
-        "the prompt is empty, and the tokenizer has no token for the beginning of a text; give "
-        "some text",
+        "the prompt is empty, and the tokenizer has no beginning-of-text token; give some text",
         "prompt");
   return {*begin};
 }

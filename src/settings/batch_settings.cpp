@@ -18,10 +18,9 @@ void BatchSettings::fields(Fields& f) {
   f.add("train-samples", &train_samples,
         "number of sequences to train on, instead of --train-iters; rounded down to whole steps");
   f.add("extend-to-iters", &extend_to_iters,
-        "continue training to this step, beyond --train-iters or --train-samples, which stay "
-        "unchanged, as do the order of their samples and the learning-rate schedule (with "
-        "--override-opt-param-scheduler it decays until the new end); newly shuffled epochs "
-        "follow");
+        "continue training until this step, beyond --train-iters or --train-samples; their sample "
+        "order and learning-rate schedule do not change (with --override-opt-param-scheduler the "
+        "learning rate decays until the new end), and newly shuffled epochs follow");
   f.add("step-batch-size-schedule", &step_batch_size_schedule,
         "global batch size by tokens consumed, instead of --global-batch-size: \"0:768 250B:1536 "
         "500B:3072\"");
@@ -55,8 +54,8 @@ data::BatchSchedule make_schedule(const BatchSettings& s) {
     return data::BatchSchedule::steps(*s.step_batch_size_schedule, *s.seq_length);
   if (ramp.empty()) return data::BatchSchedule::constant(*s.global_batch_size);
   constexpr std::string_view kFlag = "rampup-batch-size";
-  MG_CHECK(ramp.size() == 3, "--{} takes three numbers, START INCREMENT SAMPLES, and got {}", kFlag,
-           ramp.size());
+  MG_CHECK(ramp.size() == 3, "--{} takes three numbers, START INCREMENT SAMPLES, but {} were given",
+           kFlag, ramp.size());
   return data::BatchSchedule::ramp(integer(ramp[0], kFlag), integer(ramp[1], kFlag),
                                    integer(ramp[2], kFlag), *s.global_batch_size);
 }
@@ -95,7 +94,7 @@ void BatchSettings::finalize(int data_parallel) {
   positive(extend_to_iters, "extend-to-iters");
   MG_CHECK(
       *extend_to_iters >= base_iters,
-      "--extend-to-iters is {}, but {} already makes {} steps; give a larger value, or drop it",
+      "--extend-to-iters is {}, but {} already gives {} steps; give a larger value, or drop it",
       *extend_to_iters,
       train_samples ? fmt::format("--train-samples {}", *train_samples) : "--train-iters",
       base_iters);

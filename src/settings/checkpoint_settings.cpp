@@ -13,8 +13,8 @@ void CheckpointSettings::fields(Fields& f) {
       .in_short_help();
   f.add("load", &load,
         "folder of checkpoints to resume from; if it has none yet, the run starts from scratch, so "
-        "that one command with --save DIR --load DIR both starts and resumes. With --finetune also "
-        "a Hugging Face directory")
+        "the same command with --save DIR --load DIR both starts and resumes a run. With "
+        "--finetune, a Hugging Face directory is accepted, too")
       .in_short_help();
   f.add("save-interval", &save_interval, "steps between checkpoints; the last step is always saved")
       .in_short_help();
@@ -24,15 +24,14 @@ void CheckpointSettings::fields(Fields& f) {
   f.add("save-retain-interval", &save_retain_interval,
         "never remove checkpoints at multiples of this many steps; without --save-keep it "
         "implies --save-keep 1");
-  f.add_switch("async-save", &async_save, true,
-               "write checkpoints asynchronously; a step waits only for an in-memory copy of "
-               "what its rank writes");
+  f.add_switch(
+      "async-save", &async_save, true,
+      "write checkpoints asynchronously; training waits only for an in-memory copy of the data");
   f.add_switch("no-save-optim", &save_optimizer, false,
                "save no optimizer state; a run cannot resume exactly from such checkpoints");
-  f.add_switch(
-      "exit-on-save-failure", &exit_on_save_failure, true,
-      "end the run if a checkpoint cannot be written; else it keeps the last good one and tries "
-      "again at the next interval");
+  f.add_switch("exit-on-save-failure", &exit_on_save_failure, true,
+               "end the run if a checkpoint cannot be written; by default the run keeps the last "
+               "good one and tries again at the next interval");
   f.add("ckpt-step", &ckpt_step, "step of the checkpoint to load; default the latest");
   f.add_switch("exit-on-missing-checkpoint", &exit_on_missing_checkpoint, true,
                "without a checkpoint in --load, end the run instead of starting from scratch");
@@ -43,14 +42,12 @@ void CheckpointSettings::fields(Fields& f) {
         "--load with --finetune) if --load has no checkpoint yet");
   add_reading_flags(f, reading);
   f.add_switch("moe-use-upcycling", &upcycle, true,
-               "start at step 0 with a model whose --num-experts experts begin as copies of the "
-               "feed-forward blocks of a dense one, that of --model (or --load, or "
-               "--pretrained-checkpoint)");
-  f.add(
-       "moe-upcycling-granularity", &upcycling_granularity,
-       "--moe-use-upcycling: parts that a feed-forward block is divided into, of which each expert "
-       "is one")
-      .of([this] { return upcycle ? "" : "there is no --moe-use-upcycling"; });
+               "start at step 0 from a dense model (--model, --load or --pretrained-checkpoint) "
+               "whose feed-forward blocks are copied to initialize --num-experts experts");
+  f.add("moe-upcycling-granularity", &upcycling_granularity,
+        "with --moe-use-upcycling: number of parts that each feed-forward block is divided into; "
+        "each expert starts as a copy of one part")
+      .of([this] { return upcycle ? "" : "--moe-use-upcycling is not given"; });
   f.add_switch("use-checkpoint-args", &use_checkpoint_args, true,
                "take the model's shape from the checkpoint of --load, overriding flags");
   f.add_switch("no-load-optim", &load_optimizer, false,
@@ -66,7 +63,8 @@ void CheckpointSettings::fields(Fields& f) {
                  "the learning rate and weight decay follow the checkpoint, not this command line");
   f.add("exit-interval", &exit_interval, "save and end after each multiple of this many steps");
   f.add("exit-duration-in-mins", &exit_duration_in_mins,
-        "save and end after the step in which the run's age reaches this many minutes");
+        "save and end after the first step that ends more than this many minutes after the start "
+        "of the run");
   f.add_switch(
       "exit-signal-handler", &exit_signal_handler, true,
       "on SIGTERM, SIGINT, SIGUSR1 or SIGHUP: finish the step, save, and exit with code 4; "

@@ -23,15 +23,16 @@ void replace_sources(Fields& f) {
 void DataSettings::fields(Fields& f) {
   f.begin_group("data");
   f.add("data-path", &data_path,
-        "prefix of a .bin/.idx pair, or several, blended by size; or alternating weights and "
-        "prefixes: 0.7 a 0.3 b");
+        "prefix of a .bin/.idx pair, or several prefixes, blended by size; or alternating weights "
+        "and prefixes: 0.7 a 0.3 b");
   f.add("data-args-path", &data_args_path, "file with the arguments of --data-path");
   f.add("train-data-path", &train_data_path,
         "like --data-path, but for training only and not divided by --split");
-  f.add("valid-data-path", &valid_data_path, "the same for validation");
-  f.add("test-data-path", &test_data_path, "the same for testing");
+  f.add("valid-data-path", &valid_data_path, "like --train-data-path, for validation");
+  f.add("test-data-path", &test_data_path, "like --train-data-path, for testing");
   f.add("per-split-data-args-path", &per_split_data_args_path,
-        "JSON file with these lists: {\"train\": [...], \"valid\": [...], \"test\": [...]}");
+        "JSON file with the lists of data sets of all splits: {\"train\": [...], \"valid\": [...], "
+        "\"test\": [...]}");
   f.add("mid-level-dataset-surplus", &mid_level_dataset_surplus,
         "extra share of samples to build for each data set of a weighted blend");
   f.add("num-dataset-builder-threads", &builder_threads,
@@ -41,7 +42,7 @@ void DataSettings::fields(Fields& f) {
   f.add("data-cache-path", &data_cache_path,
         "folder for the cached sample indices; default: next to the data");
   TokenizerSettings::fields(f);
-  f.add_switch("mock-data", &mock_data, true, "synthetic tokens instead of --data-path");
+  f.add_switch("mock-data", &mock_data, true, "train on synthetic tokens instead of --data-path");
   f.add_switch("reset-position-ids", &reset_position_ids, true,
                "restart positions after each end-of-document token");
   f.add_switch("reset-attention-mask", &reset_attention_mask, true,
@@ -52,8 +53,8 @@ void DataSettings::fields(Fields& f) {
   f.add_switch("no-mmap-bin-files", &mmap_bin_files, false,
                "read .bin files instead of memory-mapping them");
   f.add_switch("allow-ambiguous-pad-tokens", &allow_ambiguous_pad_tokens, true,
-               "ignore labels that are the padding token even if it is also the end-of-document "
-               "or another special token");
+               "exclude labels that are the padding token from the loss, even if it is also the "
+               "end-of-document or another special token");
   f.add_switch("eod-mask-loss", &eod_mask_loss, true,
                "no loss where the input is the end-of-document token");
   f.common({"data-path", "tokenizer-model", "split", "mock-data"});

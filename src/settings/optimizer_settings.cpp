@@ -23,15 +23,14 @@ void OptimizerSettings::fields(Fields& f) {
                                {"linear", optim::WsdStyle::linear},
                                {"cosine", optim::WsdStyle::cosine},
                                {"minus_sqrt", optim::WsdStyle::minus_sqrt}},
-                              "how it decays at the end of WSD");
+                              "shape of the final decay of WSD");
   f.add("lr-wsd-decay-iters", &lr_wsd_decay_iters,
-        "steps of WSD's final decay, before "
-        "--lr-decay-iters");
+        "steps of WSD's final decay, which ends at --lr-decay-iters");
   f.add("lr-wsd-decay-samples", &lr_wsd_decay_samples, "the same in samples");
   f.add("lr-decay-iters", &lr_decay_iters,
         "steps until --min-lr is reached; default --train-iters");
   f.add("lr-decay-samples", &lr_decay_samples,
-        "the same in samples; default --train-samples where that is given");
+        "samples until --min-lr is reached; default --train-samples if given");
   f.add("lr-warmup-iters", &lr_warmup_iters, "steps of linear warm-up").in_short_help();
   f.add("lr-warmup-samples", &lr_warmup_samples, "the same in samples");
   f.add("lr-warmup-fraction", &lr_warmup_fraction, "warm-up as a fraction of --lr-decay-iters");
@@ -39,12 +38,13 @@ void OptimizerSettings::fields(Fields& f) {
       .of([this] {
         const bool warms_up =
             lr_warmup_fraction.value_or(0) > 0 || lr_warmup_iters != 0 || lr_warmup_samples != 0;
-        return warms_up ? "" : "there is no warm-up";
+        return warms_up ? "" : "the run has no warm-up";
       });
   f.add("decoupled-lr", &decoupled_lr,
         "peak learning rate of the embedding and output layer; default --lr");
   f.add("decoupled-min-lr", &decoupled_min_lr,
-        "their learning rate after the decay, with --decoupled-lr; default --min-lr");
+        "learning rate of the embedding and output layer after the decay, with --decoupled-lr; "
+        "default --min-lr");
   f.add("weight-decay", &weight_decay, "weight decay; not applied to norms and biases")
       .in_short_help()
       .of([this] {
@@ -59,8 +59,8 @@ void OptimizerSettings::fields(Fields& f) {
                                    {{"constant", optim::DecayIncrease::constant},
                                     {"linear", optim::DecayIncrease::linear},
                                     {"cosine", optim::DecayIncrease::cosine}},
-                                   "how weight decay grows from start to end");
-  f.add("clip-grad", &config.clip_grad, "max L2 norm of all gradients; 0: no clipping")
+                                   "schedule of the weight decay from its start to its end value");
+  f.add("clip-grad", &config.clip_grad, "clip gradients to this global L2 norm; 0: no clipping")
       .in_short_help();
   name_modes(f);
 }
@@ -92,7 +92,7 @@ void OptimizerSettings::add_rule_fields(Fields& f) {
                       {"sgd", Method::sgd},
                       {"lion", Method::lion},
                       {"muon", Method::muon}},
-                     "adam is AdamW")
+                     "update rule; adam is AdamW")
       .in_short_help();
   f.add("adam-beta1", &config.adam_beta1, "Adam's beta1, the decay of the first moment");
   f.add("adam-beta2", &config.adam_beta2, "Adam's beta2, the decay of the second moment");
@@ -176,7 +176,7 @@ void OptimizerSettings::check_warmup(const BatchSettings& batch) const {
            warmup, most);
   MG_CHECK(warmup < decay,
            "--lr-warmup-{0} is {1}, but the learning rate decays over {2} {3} (--{4}-{0}): the "
-           "warm-up must be shorter; lower the one or raise the other",
+           "warm-up must be shorter; lower the warm-up or raise the decay",
            unit, warmup, decay, by_samples ? "samples" : "iterations",
            given ? "lr-decay" : "train");
 }

@@ -27,7 +27,7 @@ void ParallelSettings::fields(Fields& f) {
         "virtual stages (chunks) per pipeline rank, for the interleaved schedule")
       .within(1, kMaxRanks);
   f.add("microbatch-group-size-per-virtual-pipeline-stage", &microbatch_group,
-        "micro-batches that go through a chunk before the next chunk is run; default "
+        "micro-batches that pass through a chunk before the next chunk runs; default "
         "--pipeline-model-parallel-size")
       .within(1, kMaxRanks);
   f.add("decoder-first-pipeline-num-layers", &decoder_first_layers,
@@ -44,20 +44,20 @@ void ParallelSettings::fields(Fields& f) {
         "1f1b, interleaved (the default with several chunks per stage), zb-h1 or zb-v (zero "
         "bubble)");
   f.add_switch("no-overlap-p2p-communication", &overlap_p2p, false,
-               "stages wait for each message instead of overlapping it with compute");
+               "let pipeline stages wait for each message instead of overlapping it with compute");
   f.add_enum<Dispatcher>("moe-token-dispatcher-type", &token_dispatcher,
                          {{"allgather", Dispatcher::allgather},
                           {"alltoall", Dispatcher::alltoall},
                           {"flex", Dispatcher::flex}},
-                         "how tokens reach the ranks of their experts: every rank gets all tokens, "
-                         "or (alltoall, on a CPU) those alone that its experts need; results are "
-                         "the same; flex is not supported");
+                         "how tokens reach the ranks of their experts: allgather sends all tokens "
+                         "to every rank, alltoall (on a CPU) sends each rank only the tokens of "
+                         "its experts; results are the same; flex is not supported");
   f.add_switch("moe-shared-expert-overlap", &overlap_shared_expert, true,
-               "compute the shared expert while tokens travel to the experts' ranks");
+               "compute the shared expert while tokens are sent to the ranks of their experts");
   f.add_switch("overlap-moe-expert-parallel-comm", &overlap_experts, true,
-               "overlap the travel of tokens with the compute of another micro-batch: its forward "
-               "takes turns with this one's backward, and one more micro-batch is kept in memory "
-               "(with pipeline stages up to twice as many)");
+               "overlap the exchange of tokens between ranks with the compute of another "
+               "micro-batch: the forward of one alternates with the backward of the other, and one "
+               "more micro-batch is kept in memory (with pipeline stages up to twice as many)");
   f.add_switch("use-distributed-optimizer", &distributed_optimizer, true,
                "shard the optimizer state over data-parallel ranks (ZeRO-1)")
       .in_short_help();
@@ -97,7 +97,7 @@ T named(const std::array<T, n>& values, const std::string& text, std::string_vie
     if (name(value) == text) return value;
     names += fmt::format("{}{}", names.empty() ? "" : ", ", name(value));
   }
-  fail("--{} is '{}'; it is one of {}", flag, text, names);
+  fail("--{} is '{}'; it must be one of {}", flag, text, names);
 }
 
 void check_positive(const std::optional<int64_t>& value, std::string_view flag) {
@@ -188,13 +188,15 @@ void Check::check_schedule(const PipelineShape& shape, int64_t micro_batches) {
   } else {
     const int wanted = v ? 2 : 1;
     MG_CHECK(shape.chunks == wanted,
-             "--pipeline-schedule {} has {} per stage, but {} are given: drop it, or "
-             "--num-virtual-stages-per-pipeline-rank, --num-layers-per-virtual-pipeline-stage or "
-             "a --pipeline-model-parallel-layout with that many virtual stages",
+             "--pipeline-schedule {} needs {} per stage, but {} are given: drop it, or whichever "
+             "of --num-virtual-stages-per-pipeline-rank, --num-layers-per-virtual-pipeline-stage "
+             "and --pipeline-model-parallel-layout sets that number",
              kind, v ? "two chunks" : "one chunk", shape.chunks);
     if (s_.microbatch_group)
-      notes_.push_back({"microbatch-group-size-per-virtual-pipeline-stage", "none",
-                        fmt::format("--pipeline-schedule {}: only interleaved has groups", kind)});
+      notes_.push_back(
+          {"microbatch-group-size-per-virtual-pipeline-stage", "none",
+           fmt::format("only the interleaved schedule has groups, not --pipeline-schedule {}",
+                       kind)});
   }
   // Throws where the groups do not fit. In parts or not; which schedules have them,
   // check_overlapped_experts() says.
@@ -232,10 +234,11 @@ void Check::check_overlap() {
         {s_.token_dispatcher == ParallelSettings::Dispatcher::alltoall,
          "moe-token-dispatcher-type"}})
     if (given && !s_.expert_tokens_travel())
-      notes_.push_back({flag, "none", "no rank's tokens go to experts of another"});
+      notes_.push_back({flag, "none",
+                        "every rank holds all experts that its tokens use, so no tokens are sent"});
   if (s_.overlap_grad_reduce || !(s_.bucket_size || s_.num_buckets)) return;
   notes_.push_back({s_.bucket_size ? "ddp-bucket-size" : "ddp-num-buckets", "none",
-                    "one bucket without --overlap-grad-reduce"});
+                    "without --overlap-grad-reduce there is one bucket"});
 }
 
 }  // namespace

@@ -10,11 +10,12 @@ void ParallelSizes::size_fields(Fields& f, Of command) {
       .within(1, most);
   if (!engine)
     f.add_switch("sequence-parallel", &sequence_parallel, true,
-                 "tensor-parallel ranks also split the tokens (sequence dimension) outside the "
+                 "let tensor-parallel ranks also split the tokens (sequence dimension) outside the "
                  "matrix multiplications");
   f.add("expert-model-parallel-size", &expert_parallel,
-        engine ? "expert-parallel size: parts of the tensor-parallel ranks with whole experts "
-                 "each, in place of a slice of every expert; divides --tensor-model-parallel-size"
+        engine ? "expert-parallel size: number of groups that the tensor-parallel ranks form, each "
+                 "of which holds whole experts instead of a slice of every expert; must divide "
+                 "--tensor-model-parallel-size"
                : "expert-parallel size: data- and tensor-parallel ranks that the experts of every "
                  "layer are split over")
       .within(1, most);

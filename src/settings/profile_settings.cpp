@@ -18,7 +18,7 @@ int parse_rank(const std::string& text, int rank_count) {
 }  // namespace
 
 void ProfileSettings::fields(Fields& f) {
-  const auto profiled = [this] { return profile ? "" : "there is no --profile"; };
+  const auto profiled = [this] { return profile ? "" : "--profile is not given"; };
   f.begin_group("logging");
   f.add_switch(
       "profile", &profile, true,

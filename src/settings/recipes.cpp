@@ -53,9 +53,11 @@ std::string_view recipe_text(const std::string& name) {
   const std::vector<std::string> names = recipe_names();
   const bool twin = name.starts_with("twins/");
   const std::string near = meant(twin ? name.substr(6) : name, names);
-  fail("there is no recipe '{}'{}; there are, each with a twin (twins/NAME):\n{}", name,
-       near.empty() ? "" : fmt::format("; did you mean {}{}?", twin ? "twins/" : "", near),
-       in_lines(names));
+  fail(
+      "there is no recipe '{}'{}; the recipes, each of which has a small twin (twins/NAME), "
+      "are:\n{}",
+      name, near.empty() ? "" : fmt::format("; did you mean {}{}?", twin ? "twins/" : "", near),
+      in_lines(names));
 }
 
 std::vector<std::string> model_config_names() { return names_of(kModels); }

@@ -36,7 +36,7 @@ void check_module(const std::string& module) {
              "modules are {}",
              module, foreign.of, kModulesText);
   }
-  fail("--recompute-modules: there is no module '{}'; there are {}", module, kModulesText);
+  fail("--recompute-modules: there is no module '{}'; the modules are {}", module, kModulesText);
 }
 
 }  // namespace
@@ -51,17 +51,17 @@ void RecomputeSettings::fields(Fields& f) {
       .in_short_help();
   f.add("recompute-method", &method,
         "with granularity full: uniform (the default): save one input per group of "
-        "--recompute-num-layers layers; block: recompute each of the first "
-        "--recompute-num-layers layers of a pipeline stage's chunk, the others save everything");
+        "--recompute-num-layers layers; block: recompute each of the first --recompute-num-layers "
+        "layers of a pipeline stage's chunk, the other layers save everything");
   f.add("recompute-num-layers", &num_layers,
         "with granularity full: see --recompute-method; "
         "default 1");
   f.add("recompute-modules", &modules,
         "with granularity selective: core_attn (attention's output, the default), mlp (all "
-        "activations between the feed-forward block's two linear layers), mlp_act (of those the "
-        "activation function's output alone, with no matrix product repeated), layernorm (the "
-        "output of norms), moe (all of a layer of experts but its input), moe_act (mlp_act of "
-        "experts)");
+        "activations between the feed-forward block's two linear layers), mlp_act (only the "
+        "activation function's output, so that no matrix product is repeated), layernorm (the "
+        "output of norms), moe (everything in a layer of experts except its input), moe_act "
+        "(mlp_act for experts)");
   f.add_switch(
       "distribute-saved-activations", &distribute, true,
       "with granularity full and --tensor-model-parallel-size above 1: each tensor-parallel rank "
@@ -70,10 +70,11 @@ void RecomputeSettings::fields(Fields& f) {
 
 void RecomputeSettings::check(int64_t chunk_layers, std::vector<SettingNote>& notes) const {
   MG_CHECK(!granularity || *granularity == "full" || *granularity == "selective",
-           "--recompute-granularity is '{}'; it is full or selective", granularity.value_or(""));
+           "--recompute-granularity is '{}'; it must be full or selective",
+           granularity.value_or(""));
   for (const std::string& module : modules) check_module(module);
   MG_CHECK(!method || *method == "uniform" || *method == "block",
-           "--recompute-method is '{}'; it is uniform or block", method.value_or(""));
+           "--recompute-method is '{}'; it must be uniform or block", method.value_or(""));
   MG_CHECK(num_layers.value_or(1) >= 1 && num_layers.value_or(1) <= chunk_layers,
            "--recompute-num-layers is {}; it must lie in [1, {}], the layers of a pipeline stage's "
            "chunk",

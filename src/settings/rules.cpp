@@ -137,10 +137,11 @@ const std::vector<Rule> kRules = {
     {flags, "lr-decay-samples|lr-warmup-samples|lr-wsd-decay-samples", "!train-samples",
      "--{flag} cannot be combined with --train-iters: the run counts in iterations; use --{twin}"},
     {flags, "lr-warmup-iters|lr-warmup-samples", "lr-warmup-fraction",
-     "--lr-warmup-fraction {lr-warmup-fraction} and --{flag} {value} both say how long the "
-     "learning rate warms up: give one"},
+     "--lr-warmup-fraction {lr-warmup-fraction} and --{flag} {value} both set the length of the "
+     "warm-up: give one"},
     {flags, "decoupled-min-lr", "!decoupled-lr",
-     "--decoupled-min-lr {decoupled-min-lr} needs --decoupled-lr"},
+     "--decoupled-min-lr {decoupled-min-lr} needs --decoupled-lr: add it, or drop "
+     "--decoupled-min-lr"},
     {flags, "lr-decay-style", "lr-decay-style=WSD & train-samples & !lr-wsd-decay-samples",
      "--lr-decay-style WSD needs --lr-wsd-decay-samples: how long the final decay is"},
     {flags, "lr-decay-style", "lr-decay-style=WSD & !train-samples & !lr-wsd-decay-iters",
@@ -155,15 +156,15 @@ const std::vector<Rule> kRules = {
      "--expert-tensor-parallel-size out"},
     {parallel, "num-virtual-stages-per-pipeline-rank|pipeline-model-parallel-layout",
      "num-layers-per-virtual-pipeline-stage",
-     "--num-layers-per-virtual-pipeline-stage and --{flag} both say how many chunks a stage holds: "
-     "drop one"},
+     "--num-layers-per-virtual-pipeline-stage and --{flag} both set the number of chunks per "
+     "stage: drop one"},
     {parallel, "pipeline-model-parallel-layout", "num-virtual-stages-per-pipeline-rank",
-     "--num-virtual-stages-per-pipeline-rank and --{flag} both say how many chunks a stage holds: "
+     "--num-virtual-stages-per-pipeline-rank and --{flag} both set the number of chunks per stage: "
      "drop one"},
     {parallel, "decoder-first-pipeline-num-layers|decoder-last-pipeline-num-layers",
      "num-layers-per-virtual-pipeline-stage",
      "--num-layers-per-virtual-pipeline-stage {num-layers-per-virtual-pipeline-stage} cannot be "
-     "combined with --{flag}, with which stages differ: use "
+     "combined with --{flag}, which makes stages differ: use "
      "--num-virtual-stages-per-pipeline-rank"},
     {parallel, "decoder-first-pipeline-num-layers|decoder-last-pipeline-num-layers",
      "pipeline-schedule=zb-v",
@@ -182,33 +183,33 @@ const std::vector<Rule> kRules = {
      "--data-parallel-sharding-strategy no_shard and --use-distributed-optimizer contradict each "
      "other: drop one"},
     {parallel, "num-distributed-optimizer-instances", "sharding=no_shard",
-     "--num-distributed-optimizer-instances {value} needs --use-distributed-optimizer or another "
-     "--data-parallel-sharding-strategy than no_shard"},
+     "--num-distributed-optimizer-instances {value} needs --use-distributed-optimizer or a "
+     "--data-parallel-sharding-strategy other than no_shard"},
     {parallel, "overlap-param-gather", "sharding=no_shard",
-     "--overlap-param-gather needs parameters to gather: give --use-distributed-optimizer or "
-     "another --data-parallel-sharding-strategy than no_shard"},
+     "--overlap-param-gather needs parameters to gather: give --use-distributed-optimizer or a "
+     "--data-parallel-sharding-strategy other than no_shard"},
     {parallel, "overlap-param-gather", "!overlap-grad-reduce",
      "--overlap-param-gather needs --overlap-grad-reduce: give it, too"},
     {parallel, "ddp-bucket-size", "ddp-num-buckets",
-     "--ddp-bucket-size {ddp-bucket-size} and --ddp-num-buckets {ddp-num-buckets} both say how "
-     "large a bucket is: drop one"},
+     "--ddp-bucket-size {ddp-bucket-size} and --ddp-num-buckets {ddp-num-buckets} both set the "
+     "size of a bucket: drop one"},
     {memory, "recompute-activations", "recompute-granularity=full",
      "--recompute-activations means --recompute-granularity selective, but full is given; drop one "
      "of them"},
     {memory, "recompute-method|recompute-num-layers|distribute-saved-activations",
      "!recompute-activations & !recompute-granularity",
-     "--{flag} applies to --recompute-granularity full, but nothing is recomputed; add that, or "
-     "drop --{flag}"},
+     "--{flag} applies to --recompute-granularity full, but nothing is recomputed; add "
+     "--recompute-granularity full, or drop --{flag}"},
     {memory, "recompute-method|recompute-num-layers|distribute-saved-activations",
      "!recompute-granularity=full",
-     "--{flag} applies to --recompute-granularity full, but selective is given; choose that, or "
-     "drop --{flag}"},
+     "--{flag} applies to --recompute-granularity full, but selective is given; use full, or drop "
+     "--{flag}"},
     {memory, "recompute-modules", "recompute-granularity=full",
      "--recompute-modules chooses parts of layers, but --recompute-granularity full recomputes "
-     "whole layers; choose selective, or drop it"},
+     "whole layers; use selective, or drop --recompute-modules"},
     {memory, "recompute-modules", "!recompute-activations & !recompute-granularity",
      "--recompute-modules chooses parts of layers, but nothing is recomputed; add "
-     "--recompute-granularity selective, or drop it"},
+     "--recompute-granularity selective, or drop --recompute-modules"},
     {memory, "distribute-saved-activations", "tensor-model-parallel-size=1",
      "--distribute-saved-activations shards saved activations over tensor-parallel ranks, but "
      "--tensor-model-parallel-size is 1; raise it, or drop the flag"},
@@ -222,8 +223,8 @@ const std::vector<Rule> kRules = {
      "--cpu-offloading-num-layers {value} offloads saved activations, but recomputation does not "
      "save them; drop it, or --recompute-granularity and --recompute-activations"},
     {layout, "overlap-moe-expert-parallel-comm", "overlaps-experts & zero-bubble",
-     "--{flag}: --pipeline-schedule {pipeline-schedule} has no forward and backward passes side by "
-     "side; use 1f1b or interleaved"},
+     "--{flag} pairs a forward pass with a backward pass, which --pipeline-schedule "
+     "{pipeline-schedule} does not do; use 1f1b or interleaved"},
     {layout, "overlap-moe-expert-parallel-comm", "overlaps-experts & recomputes-experts",
      "--{flag} stops forward and backward passes within layers, which --recompute-granularity full "
      "and --recompute-modules moe run as a whole; recompute other modules (moe_act, core_attn, "
@@ -233,19 +234,19 @@ const std::vector<Rule> kRules = {
      "another; drop one of them"},
     {layout, "overlap-moe-expert-parallel-comm", "overlaps-experts & sharding=optim_grads_params",
      "--{flag} works on layers of two micro-batches at once, but with "
-     "--data-parallel-sharding-strategy optim_grads_params the parameters of one layer are there "
-     "at a time; use optim_grads, or drop one of them"},
+     "--data-parallel-sharding-strategy optim_grads_params only the parameters of one layer are "
+     "gathered at a time; use optim_grads, or drop one of them"},
     {layout, "optimizer", "optimizer=muon & !sharding=no_shard",
      "--optimizer muon needs whole matrices, but --use-distributed-optimizer or "
      "--data-parallel-sharding-strategy {sharding} shards them: drop the flag, or use adam, sgd or "
      "lion"},
     {graphs, "cuda-graph-impl", "overlaps-experts",
-     "--cuda-graph-impl local captures a forward or backward pass as one, but with "
-     "--overlap-moe-expert-parallel-comm the passes of two micro-batches take turns; drop one of "
+     "--cuda-graph-impl local captures a forward or backward pass as a whole, but with "
+     "--overlap-moe-expert-parallel-comm the passes of two micro-batches alternate; drop one of "
      "them"},
     {graphs, "cuda-graph-impl", "zero-bubble",
-     "--cuda-graph-impl local captures the backward of a micro-batch as one, but "
-     "--pipeline-schedule {pipeline-schedule} computes weight gradients apart from it; use 1f1b or "
+     "--cuda-graph-impl local captures the backward of a micro-batch as a whole, but "
+     "--pipeline-schedule {pipeline-schedule} computes weight gradients separately; use 1f1b or "
      "interleaved, or drop one of them"},
     {graphs, "cuda-graph-impl", "frees-gradients",
      "--cuda-graph-impl local needs gradients and parameters at fixed addresses, but with "
@@ -255,9 +256,9 @@ const std::vector<Rule> kRules = {
      "--cuda-graph-impl local captures the device's work only, but --cpu-offloading-num-layers "
      "{cpu-offloading-num-layers} moves activations to host memory; drop one of them"},
     {graphs, "cuda-graph-impl", "sums-losses-of-ranks",
-     "--cuda-graph-impl local captures micro-batches without messages between data-parallel ranks, "
-     "but --moe-router-load-balancing-type global_aux_loss adds up what {data-parallel} of them "
-     "count in each; use --cuda-graph-impl none, or aux_loss"},
+     "--cuda-graph-impl local cannot capture messages between data-parallel ranks, but "
+     "--moe-router-load-balancing-type global_aux_loss sums the counts of {data-parallel} of them "
+     "in every micro-batch; use --cuda-graph-impl none, or aux_loss"},
 };
 
 // Replaces each name in braces by the result of `of`.

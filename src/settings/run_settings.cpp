@@ -13,7 +13,8 @@ namespace megatron::settings {
 
 void RunSettings::fields(Fields& f) {
   const auto evaluated = [this] {
-    return eval_interval || skip_train ? "" : "there is no --eval-interval: nothing is evaluated";
+    return eval_interval || skip_train ? ""
+                                       : "--eval-interval is not given, so nothing is evaluated";
   };
   f.begin_group("evaluation");
   f.add("eval-interval", &eval_interval,
@@ -42,7 +43,8 @@ void RunSettings::fields(Fields& f) {
                "evaluate the data sets of --valid-data-path separately, instead of blended; "
                "needs --full-validation");
   f.add("validation-set-names", &validation_set_names,
-        "names of these validation sets in the log; default their prefixes");
+        "names of the validation sets in the log, with --multiple-validation-sets; default their "
+        "prefixes");
   f.begin_group("data");
   f.add("dataloader-type", &dataloader_type,
         "order of the training samples: single (as indexed, each once) or cyclic (reshuffled "
@@ -61,10 +63,10 @@ void RunSettings::fields(Fields& f) {
   f.begin_group("logging");
   f.add("sample-interval", &sample_interval,
         "steps between text samples generated for the log; default: none");
-  f.add("sample-prompt", &sample_prompt, "prompts of these samples, one or several");
-  f.add("sample-tokens", &sample_tokens, "tokens to generate per sample").of([this] {
-    return sample_interval ? "" : "there is no --sample-interval";
-  });
+  f.add("sample-prompt", &sample_prompt,
+        "one or more prompts for the text samples of --sample-interval");
+  f.add("sample-tokens", &sample_tokens, "tokens to generate for each sample of --sample-interval")
+      .of([this] { return sample_interval ? "" : "--sample-interval is not given"; });
 }
 
 std::vector<int64_t> RunSettings::skipped() const {

@@ -14,31 +14,29 @@ namespace megatron::settings {
 void RuntimeSettings::fields(Fields& f) {
   f.begin_group("parallelism");
   f.add("ranks", &ranks,
-        "number of ranks, as threads of this process; default the least that the parallel sizes "
-        "need, "
-        "or the launched processes");
+        "number of ranks, as threads of this process; default the minimum for the parallel sizes, "
+        "or the number of launched processes");
   f.begin_group("device");
   f.add("threads", &threads, "CPU threads per rank; default cores / ranks");
   add_device(f);
   f.begin_group("parallelism");
   f.add("distributed-backend", &distributed_backend, {"auto", "nccl", "gloo"},
         "communication between GPU ranks: NCCL, or through host memory (gloo); auto: NCCL if each "
-        "rank has its own GPU and all find NCCL");
+        "rank has its own GPU and finds NCCL");
   f.begin_group("device");
   f.add_switch("allow-nondeterministic", &allow_nondeterministic, true,
                "on a GPU, allow faster kernels whose results differ in the last bits from run to "
                "run (cuDNN's attention backward, split-K GEMMs)");
   f.add("attention-workspace-mib", &attention_workspace_mib,
-        fmt::format(
-            "on a GPU, MiB of scratch memory for one part of cuDNN's attention backward in bf16 "
-            "and fp16, which runs in as few parts as they allow, with the same results; default "
-            "{} where the run then fits the GPU, else {}",
-            kLargeAttentionMib, kAttentionMib));
+        fmt::format("on a GPU, scratch memory in MiB for cuDNN's attention backward in bf16 and "
+                    "fp16, which is divided into as few parts as this memory allows, with the same "
+                    "results; default {} if the run then fits on the GPU, else {}",
+                    kLargeAttentionMib, kAttentionMib));
   f.add(
       "gemm-tuning", &gemm_tuning, {"off", "on"},
       "on: before the first step, time cuBLASLt's algorithms for each GEMM of a step, and use the "
-      "fastest on all ranks; the --save folder and its checkpoints keep the choices, and resumed "
-      "runs use them; off: the one that cuBLASLt proposes first");
+      "fastest on all ranks; the choices are stored in the --save folder and its checkpoints, and "
+      "resumed runs reuse them; off: use the algorithm that cuBLASLt proposes first");
   f.add_switch(
       "measure-peak", &measure_peak, true,
       "measure the machine's GEMM peak now instead of using the cached result of an earlier run "
@@ -69,9 +67,8 @@ void RuntimeSettings::add_device(Fields& f) {
 
 void RuntimeSettings::add_instruction_set(Fields& f) {
   f.add("instruction-set", &instruction_set, {"auto", "avx2"},
-        "instructions that CPU kernels use; auto: the newest of the processor; avx2: as on a "
-        "processor "
-        "without AVX-512 and AMX, with the same bits");
+        "instruction set of CPU kernels; auto: the newest that the processor supports; avx2: "
+        "compute as on a processor without AVX-512 and AMX, bit for bit");
 }
 
 int RuntimeSettings::threads_per_rank() const {
@@ -110,15 +107,16 @@ std::optional<SettingNote> RuntimeSettings::device_note() const {
 std::optional<SettingNote> RuntimeSettings::instruction_set_note() const {
   if (instruction_set == "auto") return std::nullopt;
   return SettingNote{"instruction-set", instruction_set,
-                     "CPU kernels leave newer instructions of the processor unused"};
+                     "CPU kernels do not use newer instructions of the processor"};
 }
 
 std::optional<SettingNote> RuntimeSettings::order_note() const {
   if (!allow_nondeterministic) return std::nullopt;
   const DeviceKind kind = device_kind();
   if (kind == DeviceKind::cuda)
-    return SettingNote{"allow-nondeterministic", "true",
-                       "gradients of attention and of weights may change from run to run"};
+    return SettingNote{
+        "allow-nondeterministic", "true",
+        "gradients of attention and weights may differ in the last bits from run to run"};
   return SettingNote{"allow-nondeterministic", "false",
                      fmt::format("{} is always deterministic", name(kind))};
 }
@@ -146,8 +144,9 @@ bool RuntimeSettings::tunes_gemms() const {
 std::optional<SettingNote> RuntimeSettings::gemm_tuning_note() const {
   if (gemm_tuning == "off") return std::nullopt;
   if (tunes_gemms())
-    return SettingNote{"gemm-tuning", "on",
-                       "another run from the start may choose other algorithms, and so other bits"};
+    return SettingNote{
+        "gemm-tuning", "on",
+        "another run from step 0 may choose other algorithms, and then differs in the last bits"};
   return SettingNote{"gemm-tuning", "off",
                      fmt::format("{} has one algorithm for each GEMM", name(device_kind()))};
 }
@@ -217,8 +216,7 @@ void RuntimeSettings::check() const {
   const int64_t most = many_hosts ? 65536 : 1024;
   MG_CHECK(
       ranks.value_or(1) >= 1 && ranks.value_or(1) <= most,
-      "--ranks is {} (by default the least that the parallel sizes need); {}it must lie in [1, "
-      "{}]",
+      "--ranks is {} (by default the minimum for the parallel sizes); {}it must lie in [1, {}]",
       *ranks, many_hosts ? "" : "as threads of one process ", most);
   MG_CHECK(threads.value_or(1) >= 1 && threads.value_or(1) <= 1024,
            "--threads is {}; it must lie in [1, 1024]", *threads);

@@ -66,7 +66,7 @@ Fields TrainSettings::fields() {
   Fields f;
   f.begin_group("model");
   f.add("preset", &preset, preset_names(),
-        "named model; it sets shape, sequence length and micro-batch size, which other flags "
+        "predefined model; sets shape, sequence length and micro-batch size, which other flags "
         "override");
   f.common({"preset"});
   shape.fields(f);
@@ -96,8 +96,9 @@ Fields TrainSettings::fields() {
   checkpoint.fields(f);
   log.fields(f);
   profile.fields(f);
-  f.of({"log-progress"},
-       [this] { return checkpoint.save ? "" : "there is no --save folder for the file"; });
+  f.of({"log-progress"}, [this] {
+    return checkpoint.save ? "" : "--save is not given, so there is no folder for the file";
+  });
   replace_by_command_line(f, of_shape);
   return f;
 }

@@ -6,13 +6,13 @@
 namespace megatron::settings {
 
 void TokenizerSettings::fields(Fields& f) {
-  f.add("tokenizer-type", &tokenizer_type,
-        "HuggingFaceTokenizer, GPT2BPETokenizer, SentencePieceTokenizer, "
-        "GPTSentencePieceTokenizer, Llama2Tokenizer, TikTokenizer, BertWordPieceLowerCase, "
-        "BertWordPieceCase, NullTokenizer (the text consists of ids), or ByteTokenizer (ids are "
-        "bytes; Megatron-LM implements it, but has no type for it); default: detected from "
-        "--tokenizer-model; without it GPT2BPETokenizer if --vocab-file and --merge-file are "
-        "given, else NullTokenizer");
+  f.add(
+      "tokenizer-type", &tokenizer_type,
+      "HuggingFaceTokenizer, GPT2BPETokenizer, SentencePieceTokenizer, GPTSentencePieceTokenizer, "
+      "Llama2Tokenizer, TikTokenizer, BertWordPieceLowerCase, BertWordPieceCase, NullTokenizer "
+      "(the text consists of token ids), or ByteTokenizer (ids are bytes; Megatron-LM implements "
+      "it, but has no type for it); default: detected from --tokenizer-model; without that, "
+      "GPT2BPETokenizer if --vocab-file and --merge-file are given, else NullTokenizer");
   f.add("tokenizer-model", &tokenizer_model,
         "the tokenizer's directory or file (tokenizer.json, SentencePiece .model, TikToken file)");
   f.add("vocab-file", &vocab_file, "vocab.json of GPT2BPETokenizer, vocab.txt of BertWordPiece");
@@ -25,16 +25,16 @@ void TokenizerSettings::fields(Fields& f) {
         "BertWordPiece); TikTokenizer: the first special tokens, including the standard seven");
   f.add("tiktoken-pattern", &tiktoken_pattern, "TikTokenizer: split pattern, v1 or v2; default v2");
   f.add("tiktoken-num-special-tokens", &tiktoken_num_special_tokens,
-        "TikTokenizer: number of ids reserved for special tokens before the file's");
+        "TikTokenizer: number of ids reserved for special tokens, before the tokens of the file");
   for (const char* name : {"no-tokenizer-sentencepiece-ignore-extra-whitespaces",
                            "disable-tokenizer-sentencepiece-ignore-extra-whitespaces"}) {
     f.add_switch(name, &ignore_extra_whitespaces, false,
-                 "for models that preserve white space; others are refused");
+                 "require a SentencePiece model that preserves white space; others are refused");
   }
   f.add_switch("tokenizer-hf-no-include-special-tokens", &hf_include_special_tokens, false,
                "do not add the tokens that the tokenizer puts around each text (BOS, EOS)");
   f.add("null-tokenizer-eod-id", &null_tokenizer_eod_id,
-        "NullTokenizer: end-of-document id; default the last");
+        "NullTokenizer: end-of-document id; default the last id");
   f.add("null-tokenizer-pad-id", &null_tokenizer_pad_id, "NullTokenizer: padding id; -1 for none");
   f.add("make-vocab-size-divisible-by", &make_vocab_size_divisible_by,
         "Megatron-LM pads the vocabulary to a multiple of this times the tensor-parallel size; "
@@ -44,8 +44,7 @@ void TokenizerSettings::fields(Fields& f) {
         return pad_vocab_size ? "" : "the vocabulary is not padded";
       });
   f.add("padded-vocab-size", &padded_vocab_size,
-        "Megatron-LM's padded vocabulary size; default "
-        "as above");
+        "Megatron-LM's padded vocabulary size; default from --make-vocab-size-divisible-by");
   for (const char* name : {"no-pad-vocab-size", "disable-pad-vocab-size"})
     f.add_switch(name, &pad_vocab_size, false, "do not pad the vocabulary").of([this] {
       return padded_vocab_size ? "--padded-vocab-size takes precedence" : "";

@@ -25,10 +25,10 @@ size_t below(data::RandomState& random, size_t size) {
 // Token placed before a text without a context.
 int32_t prefix_token(const tokenizers::Tokenizer& tokenizer, const std::string& place) {
   const auto token = tokenizer.bos() ? tokenizer.bos() : tokenizer.eos();
-  MG_CHECK(token.has_value(),
-           "{}: the context is empty, and the tokenizer has no token for the beginning of a text; "
-           "give some text",
-           place);
+  MG_CHECK(
+      token.has_value(),
+      "{}: the context is empty, and the tokenizer has no beginning-of-text token; give some text",
+      place);
   return *token;
 }
 
@@ -69,10 +69,10 @@ Contexts::Contexts(const Task& task) : task_(task), own_(task.shots.empty()) {
     const std::string of_subject =
         example.subject.empty() ? "" : " of subject '" + example.subject + "'";
     MG_CHECK(all >= needed,
-             "{}: {} examples are to precede it (num_fewshot), but {} has only {}{}{}: lower "
+             "{}: {} few-shot examples are requested (num_fewshot), but {} has only {}{}{}: lower "
              "--num-fewshot, or give fewshot_file in the first line of {}",
              example.place, task.num_fewshot, own_ ? "the file" : "fewshot_file", all, of_subject,
-             own_ ? ", with itself" : "", task.path);
+             own_ ? ", including itself" : "", task.path);
   }
 }
 
@@ -92,7 +92,7 @@ Contexts::Pool Contexts::draw(Pool& pool, const Example& example) {
         random_.try_emplace(example.subject, data::RandomState::python(kSeed)).first->second;
     const auto sample = [&](const Pool& from, size_t n) {
       MG_CHECK(n <= from.size(),
-               "{}: {} examples are to precede it, but only {} of {} differ from it: lower "
+               "{}: {} few-shot examples are requested, but only {} of {} differ from it: lower "
                "--num-fewshot",
                example.place, count, from.size(), task_.path);
       Pool some;
@@ -103,7 +103,7 @@ Contexts::Pool Contexts::draw(Pool& pool, const Example& example) {
     if (drawn.size() < count) drawn = sample(others(pool), count);
   }
   MG_CHECK(drawn.size() >= count,
-           "{}: {} examples are to precede it, but only {} of {} differ from it: lower "
+           "{}: {} few-shot examples are requested, but only {} of {} differ from it: lower "
            "--num-fewshot",
            example.place, count, drawn.size(), task_.path);
   drawn.resize(count);
@@ -148,12 +148,11 @@ TokenPair encode_pair(const tokenizers::Tokenizer& tokenizer, const TokenOptions
   }
   const int64_t scored = std::ssize(pair.tokens) - pair.context;
   MG_CHECK(scored > 0,
-           "{}: the continuation {} has no token of its own behind its context; there is nothing "
-           "to score",
+           "{}: the continuation {} adds no token to its context, so there is nothing to score",
            place, Json(continuation).dump());
   MG_CHECK(scored < options.positions,
-           "{}: the continuation has {} tokens, but the model only {} positions; it can score at "
-           "most {}",
+           "{}: the continuation has {} tokens, but the model has only {} positions and can score "
+           "at most {}",
            place, scored, options.positions, options.positions - 1);
   const int64_t dropped = std::max<int64_t>(0, std::ssize(pair.tokens) - options.positions);
   pair.tokens.erase(pair.tokens.begin(), pair.tokens.begin() + dropped);
@@ -165,9 +164,8 @@ std::vector<int32_t> encode_context(const tokenizers::Tokenizer& tokenizer,
                                     const TokenOptions& options, const std::string& context,
                                     int64_t room, const std::string& place) {
   MG_CHECK(room < options.positions,
-           "{}: {} tokens are to be generated (max_gen_toks), but the model has {} positions: "
-           "lower max_gen_toks",
-           place, room, options.positions);
+           "{}: max_gen_toks is {}, but the model has only {} positions: lower max_gen_toks", place,
+           room, options.positions);
   std::vector<int32_t> tokens = tokenizer.encode(context, options.add_bos_token);
   if (tokens.empty()) tokens.push_back(prefix_token(tokenizer, place));
   const int64_t dropped = std::max<int64_t>(0, std::ssize(tokens) - (options.positions - room));

@@ -63,8 +63,8 @@ void read_mmlu(const Item& item, Example& example) {
   const std::vector<std::string> choices = item.texts("choices");
   constexpr size_t kLetters = 26;
   if (choices.size() > kLetters)
-    item.refuse("choices",
-                fmt::format("has {} texts; at most {} have letters", choices.size(), kLetters));
+    item.refuse("choices", fmt::format("has {} choices; at most {} are supported, one per letter",
+                                       choices.size(), kLetters));
   example.text = jinja::strip_space(item.text("question"), true, true);
   for (size_t i = 0; i < choices.size(); ++i) {
     example.choices.emplace_back(1, static_cast<char>('A' + i));
@@ -87,7 +87,7 @@ void read_gsm8k(const Item& item, Example& example) {
   example.target = item.text("answer");
   if (example.target.find("#### ") == std::string::npos)
     item.refuse("answer",
-                "has no number behind '#### '; an answer looks like \"6 * 7 = 42\\n#### 42\"");
+                "has no number after '#### '; an answer looks like \"6 * 7 = 42\\n#### 42\"");
 }
 
 void gsm8k_defaults(Task& task) {
@@ -174,7 +174,7 @@ const Format& format_of(const Item& item) {
   for (const auto& [field, value] : item.json().as_object()) has.push_back(field);
   for (const Format& format : kFormats)
     known.push_back(fmt::format("{} ({})", format.name, fmt::join(format.fields, ", ")));
-  fail("{}: the line has the fields [{}], which are those of no known task: {}", item.place(),
+  fail("{}: the line has the fields [{}], which do not match any known task: {}", item.place(),
        fmt::join(has, ", "), fmt::join(known, "; "));
 }
 

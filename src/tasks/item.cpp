@@ -42,7 +42,7 @@ const Json& Item::get(std::string_view field) const {
 
 const std::string& Item::text(std::string_view field) const {
   const Json& value = get(field);
-  if (!value.is_string()) refuse(field, fmt::format("is {}; it must be a text", shown(value)));
+  if (!value.is_string()) refuse(field, fmt::format("is {}; it must be a string", shown(value)));
   return checked(value, field);
 }
 
@@ -59,11 +59,11 @@ std::optional<std::string> Item::optional_text(std::string_view field) const {
 std::vector<std::string> Item::texts(std::string_view field) const {
   const Json& value = get(field);
   if (!value.is_array() || value.as_array().empty())
-    refuse(field, fmt::format("is {}; it must be a list of texts, one at least", shown(value)));
+    refuse(field, fmt::format("is {}; it must be a list of at least one string", shown(value)));
   std::vector<std::string> texts;
   for (const Json& one : value.as_array()) {
     if (!one.is_string())
-      refuse(field, fmt::format("contains {}; it must be a list of texts", shown(one)));
+      refuse(field, fmt::format("contains {}; it must be a list of strings", shown(one)));
     texts.push_back(checked(one, field));
   }
   return texts;
@@ -92,8 +92,8 @@ int64_t Item::index(std::string_view field, size_t count) const {
     number = parse_number<int64_t>(value.as_string()).value_or(-1);
   }
   if (number < 0 || number >= static_cast<int64_t>(count))
-    refuse(field, fmt::format("is {}; it must be the number of a choice, from 0 to {}",
-                              shown(value), count - 1));
+    refuse(field, fmt::format("is {}; it must be the index of a choice, from 0 to {}", shown(value),
+                              count - 1));
   return number;
 }
 

@@ -45,9 +45,11 @@ std::vector<bool> read_targets(const Item& item, std::string_view field, Example
     for (const Json& label : labels->as_array())
       if (label == Json(0) || label == Json(1)) is_true.push_back(label == Json(1));
   if (is_true.size() != example.choices.size())
-    targets.refuse("labels", fmt::format("must be a list of {} numbers, one a choice: 1 for a true "
-                                         "choice and 0 for another",
-                                         example.choices.size()));
+    targets.refuse(
+        "labels",
+        fmt::format(
+            "must be a list of {} numbers, one per choice: 1 for a true choice, 0 for a false one",
+            example.choices.size()));
   return is_true;
 }
 
@@ -62,7 +64,7 @@ void read_arc(const Item& item, Example& example) {
     example.text = question_prompt(question.text("stem"));
     const Json* const choices = question.json().find("choices");
     if (choices == nullptr || !choices->is_array())
-      question.refuse("choices", "is missing, or no list of objects");
+      question.refuse("choices", "is missing or is not a list of objects");
     for (const Json& one : choices->as_array()) {
       const Item choice = part(question, "choices", one);
       example.choices.push_back(choice.text("text"));
@@ -79,8 +81,8 @@ void read_arc(const Item& item, Example& example) {
   }
   const auto right = std::ranges::find(labels, item.text("answerKey"));
   if (right == labels.end())
-    item.refuse("answerKey",
-                fmt::format("is '{}', which is the label of no choice", item.text("answerKey")));
+    item.refuse("answerKey", fmt::format("is '{}', which is not the label of any choice",
+                                         item.text("answerKey")));
   example.gold = right - labels.begin();
 }
 
@@ -95,7 +97,7 @@ void read_piqa(const Item& item, Example& example) {
 void read_winogrande(const Item& item, Example& example) {
   const std::string& sentence = item.text("sentence");
   const size_t gap = sentence.find('_');
-  if (gap == sentence.npos) item.refuse("sentence", "has no '_', where an option is to stand");
+  if (gap == sentence.npos) item.refuse("sentence", "has no '_', the place of an option");
   for (const char* option : {"option1", "option2"})
     example.inputs.push_back(sentence.substr(0, gap) + item.text(option));
   example.target = jinja::strip_space(sentence.substr(gap + 1), true, true);
@@ -120,7 +122,8 @@ void read_boolq(const Item& item, Example& example) {
 // The first choice must be the true one: lm-evaluation-harness assumes that without a check.
 void read_truthfulqa_mc1(const Item& item, Example& example) {
   if (!read_targets(item, "mc1_targets", example)[0])
-    item.refuse("mc1_targets", "does not have 1 as its first label: the true choice comes first");
+    item.refuse("mc1_targets",
+                "does not have 1 as its first label: the true choice must come first");
 }
 
 void read_truthfulqa_mc2(const Item& item, Example& example) {

@@ -116,18 +116,19 @@ Question question_of(const Task& task, const Example& example, const std::string
 
 void TaskSettings::fields(Fields& f) {
   f.begin_group("tasks");
-  f.add("tasks", &files,
-        "JSONL files of tasks instead of a data set: multiple choice, continuations and "
-        "generation, scored as lm-evaluation-harness does; FORMAT=FILE says what the lines are");
+  f.add(
+      "tasks", &files,
+      "JSONL files of tasks instead of a data set: multiple choice, continuations and generation, "
+      "scored as lm-evaluation-harness does; FORMAT=FILE gives the format of the lines");
   f.add("num-fewshot", &num_fewshot,
-        "examples with answers before each; default as the task's file says, else 5 for gsm8k and "
-        "0 for others");
-  f.add("limit", &limit, "examples of each task; default all");
+        "number of few-shot examples; default from the task's file, else 5 for gsm8k and 0 for "
+        "others");
+  f.add("limit", &limit, "max examples to evaluate per task; default all");
   f.add("output", &output,
-        "JSONL file for the answer to each example; a run that was killed is gone on with by the "
-        "same command");
+        "JSONL file for the answer to each example; after an interruption the same command "
+        "continues");
   f.add_switch("add-bos-token", &add_bos_token, true,
-               "begin each text with the tokens that the tokenizer puts round a text");
+               "add the tokens that the tokenizer puts around each text (BOS, EOS)");
 }
 
 void TaskSettings::check() const {
@@ -149,14 +150,15 @@ TaskEvaluation::TaskEvaluation(TaskSettings settings) : s_(std::move(settings)) 
     Task task = read_task(file);
     inputs.push_back(task.path);
     if (s_.num_fewshot && task.text_has_shots) {
-      log::info("{}: --num-fewshot does not count, as each text begins with examples", task.name);
+      log::info("{}: --num-fewshot has no effect, because each text already begins with examples",
+                task.name);
     } else if (s_.num_fewshot) {
       task.num_fewshot = *s_.num_fewshot;
     }
     for (const Task& other : tasks_)
       MG_CHECK(other.name != task.name,
-               "--tasks: {} and {} are both called {}; give one another name in its first line: "
-               "{{\"task\": {{\"task\": NAME}}}}",
+               "--tasks: {} and {} are both named {}; rename one in its first line: {{\"task\": "
+               "{{\"task\": NAME}}}}",
                other.path, task.path, task.name);
     const Contexts enough(task);
     tasks_.push_back(std::move(task));
@@ -180,7 +182,7 @@ TaskEvaluation::Place TaskEvaluation::place(int64_t number) const {
     if (left < size(tasks_[t])) return {t, left};
     left -= size(tasks_[t]);
   }
-  fail("there is no example {}", number);
+  fail("example {} does not exist", number);
 }
 
 Json TaskEvaluation::settings_of(const AskedModel& model) const {
@@ -212,7 +214,7 @@ int64_t TaskEvaluation::number_of(const Json& line) const {
     }
     first += static_cast<int64_t>(size(task));
   }
-  fail("no task is called {}", line["task"].as_string());
+  fail("there is no task {}", line["task"].as_string());
 }
 
 std::string TaskEvaluation::line_of(int64_t number, const Answer& answer) const {

@@ -29,7 +29,7 @@ std::vector<Item> read_items(const std::string& path) {
     check_utf8(line, place);
     items.emplace_back(line, place);
   }
-  MG_CHECK(!items.empty(), "{} has no line; a task has one example a line", path);
+  MG_CHECK(!items.empty(), "{} is empty; a task file has one example per line", path);
   return items;
 }
 
@@ -46,20 +46,20 @@ std::optional<Item> take_header(std::vector<Item>& items, const std::string& pat
   if (settings == nullptr || !settings->is_object()) return std::nullopt;
   Item header(*settings, items[0].place() + ", field 'task'");
   items.erase(items.begin());
-  MG_CHECK(!items.empty(), "{} has settings, but no example behind them", path);
+  MG_CHECK(!items.empty(), "{} has settings, but no examples after them", path);
   return header;
 }
 
 std::vector<Filter> read_filters(const Item& header) {
   const Json& list = header.json()["filters"];
-  if (!list.is_array()) header.refuse("filters", "is no list of objects");
+  if (!list.is_array()) header.refuse("filters", "is not a list of objects");
   std::vector<Filter> filters;
   for (const Json& one : list.as_array()) {
     const Item item(one, header.place() + ", field 'filters'");
     Filter filter{.name = item.text("name"), .pattern = item.text("regex_pattern")};
     if (item.has("group_select")) filter.group_select = item.integer("group_select", -1000, 1000);
     for (const Filter& other : filters)
-      if (other.name == filter.name) item.refuse("name", "is that of two filters");
+      if (other.name == filter.name) item.refuse("name", "is used by two filters");
     filters.push_back(std::move(filter));
   }
   return filters;
@@ -96,7 +96,7 @@ constexpr Setting kSettings[] = {
      [](const Item& h, std::string_view name, Task& task) {
        task.until = h.texts(name);
        if (std::ranges::find(task.until, "") != task.until.end())
-         h.refuse(name, "has an empty text, at which every text would end");
+         h.refuse(name, "contains an empty string, at which every text would end");
      }},
     {"max_gen_toks", [](const Item& h, std::string_view name,
                         Task& task) { task.max_gen_toks = h.integer(name, 1, kMaxTokens); }},
@@ -115,7 +115,7 @@ void apply(const Item& header, Task& task) {
       std::vector<std::string> known;
       for (const Setting& one : kSettings) known.emplace_back(one.name);
       const std::string near = nearest(name, known);
-      header.refuse(name, "is no setting of a task" +
+      header.refuse(name, "is not a setting of a task" +
                               (near.empty() ? "" : " (did you mean '" + near + "'?)"));
     }
     setting->set(header, name, task);
@@ -198,7 +198,8 @@ Task read_task(const std::string& given) {
     for (const char* name :
          {"until", "max_gen_toks", "filters", "regexes_to_ignore", "ignore_case"})
       if (header->has(name))
-        header->refuse(name, fmt::format("is a setting of generation; {} is not", format->name));
+        header->refuse(
+            name, fmt::format("applies only to generation tasks, but {} is not one", format->name));
   check_patterns(task);
   return task;
 }

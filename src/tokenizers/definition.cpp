@@ -68,7 +68,7 @@ Json parse_model(dom::object model, Definition& definition) {
     } else if (key == "merges") {
       merges = value, has_merges = true;
     } else {
-      MG_CHECK(!settings.contains(key), "the model contains '{}' twice", key);
+      MG_CHECK(!settings.contains(key), "the model has '{}' twice", key);
       settings.set(key, small_json(value));
     }
   }

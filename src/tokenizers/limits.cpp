@@ -27,11 +27,10 @@ int count_components(const Json& settings, std::string_view part, int level) {
 
 void check_growth(size_t bytes, size_t before, std::string_view part) {
   const size_t limit = before * kGrowth + kRoom;
-  MG_CHECK(
-      bytes <= limit,
-      "{} makes {} bytes or more of a text of {} bytes; the limit is {} ({} times its size and "
-      "{} KiB): make what it inserts shorter",
-      part, bytes, before, limit, kGrowth, kRoom >> 10);
+  MG_CHECK(bytes <= limit,
+           "{} produces {} bytes or more from a text of {} bytes; the limit is {} ({} times its "
+           "size plus {} KiB): shorten the text that it inserts",
+           part, bytes, before, limit, kGrowth, kRoom >> 10);
 }
 
 void check_components(const Json& settings, std::string_view part) {

@@ -22,7 +22,7 @@ int32_t checked_id(const Json& value) {
 
 void check_count(size_t tokens) {
   constexpr size_t kMax = 4096;
-  MG_CHECK(tokens <= kMax, "post_processor: more than {} tokens are put round a text", kMax);
+  MG_CHECK(tokens <= kMax, "post_processor: more than {} tokens are put around a text", kMax);
 }
 
 PostProcessor make_template(const Json& settings) {

@@ -68,8 +68,9 @@ resume::SaveSpace Checkpointer::space(int64_t first, int64_t last) const {
 }
 
 void Checkpointer::check_room() const {
-  checkpoint::check_room(directory_.path(), checkpoint_bytes(), files_,
-                         "--save to another disk, free some space, or use --save-keep");
+  checkpoint::check_room(
+      directory_.path(), checkpoint_bytes(), files_,
+      "use a --save folder on another disk, free some space, or use --save-keep");
 }
 
 void Checkpointer::failed(int64_t iteration, const std::string& why, bool last) const {

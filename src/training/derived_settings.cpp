@@ -47,7 +47,7 @@ class Describer {
   void weights_and_biases() {
     const report::LogSettings& log = now_.log;
     const std::string cause =
-        "logged for tools/wandb_import; wandb sync uploads the run it makes (docs/log.md)";
+        "logged for tools/wandb_import; wandb sync uploads the resulting run (docs/log.md)";
     if (log.wandb_project) note("wandb-project", *log.wandb_project, cause);
     if (log.wandb_exp_name) note("wandb-exp-name", *log.wandb_exp_name, cause);
     if (log.wandb_entity) note("wandb-entity", *log.wandb_entity, cause);
@@ -77,9 +77,9 @@ class Describer {
     told("eval-interval");
     if (!run.eval_interval && !run.skip_train) return;
     if (!run.eval_global_batch_size)
-      note("eval-global-batch-size", now_.eval_batch(), "that of training");
+      note("eval-global-batch-size", now_.eval_batch(), "same as in training");
     if (!run.eval_micro_batch_size)
-      note("eval-micro-batch-size", now_.eval_micro_batch(), "that of training");
+      note("eval-micro-batch-size", now_.eval_micro_batch(), "same as in training");
   }
 
   void shape_of_flags() {
@@ -104,8 +104,8 @@ class Describer {
     const auto dropout = [&](const char* flag, bool given, double value) {
       if (!given && value == 0)
         note(flag, 0,
-             fmt::format("a config.json of type {} has no such dropout; --model-family "
-                         "megatron has",
+             fmt::format("a config.json of type {} cannot represent this dropout; --model-family "
+                         "megatron can",
                          model.family));
     };
     dropout("hidden-dropout", f.hidden_dropout.has_value(), model.hidden_dropout);
@@ -129,13 +129,13 @@ class Describer {
       note("init-method-std", model.init_std, source);
     if (now_.checkpoint.upcycle) {
       note("moe-ffn-hidden-size", model.experts->each.width,
-           "--moe-upcycling-granularity: a part of the dense model's");
+           "--moe-upcycling-granularity: one part of the dense model's width");
     } else if (now_.checkpoint.use_checkpoint_args &&
                (f.vocab_size || !f.first_shape_flag().empty())) {
       const std::string different = overridden(f);
       if (!different.empty())
         note("use-checkpoint-args", true,
-             fmt::format("{} overrides the flags given: {}", source, different));
+             fmt::format("{} overrides the given flags: {}", source, different));
     }
   }
 
@@ -154,7 +154,7 @@ class Describer {
     const std::optional<std::string> type = now.type_by_flags();
     if (!now.tokenizer_type && type)
       note("tokenizer-type", *type,
-           *type == "NullTokenizer" ? "there is no --tokenizer-model"
+           *type == "NullTokenizer" ? "--tokenizer-model is not given"
                                     : "--vocab-file and --merge-file");
     if (type == "NullTokenizer" && now.tiktoken_pattern)
       note("tiktoken-pattern", "none", "NullTokenizer does not tokenize text");
@@ -196,8 +196,8 @@ class Describer {
     const auto samples = static_cast<int64_t>(typed.warmup);
     note(b.train_samples ? "lr-warmup-samples" : "lr-warmup-iters",
          b.train_samples ? samples : b.schedule.iterations_within(samples),
-         fmt::format("{} x {} samples of the decay = {} samples",
-                     *now_.optimizer.lr_warmup_fraction, typed.decay, typed.warmup));
+         fmt::format("{} x {} decay samples = {} samples", *now_.optimizer.lr_warmup_fraction,
+                     typed.decay, typed.warmup));
   }
 
   // If the command line's schedule applies, it is listed among the changes (setting_changes.h).
@@ -206,8 +206,8 @@ class Describer {
     for (const resume::ScheduleDifference& d :
          resume::schedule_differences(*d_.resumed, rate, decay))
       note(d.setting, d.saved,
-           fmt::format("--use-checkpoint-opt-param-scheduler: {} and not {}", d_.resumed_from,
-                       d.now));
+           fmt::format("--use-checkpoint-opt-param-scheduler: from {}, instead of {}",
+                       d_.resumed_from, d.now));
   }
 
   void checkpoint() {
@@ -216,10 +216,10 @@ class Describer {
     if (c.save_retain_interval && !c.save_keep) note("save-keep", 1, "--save-retain-interval");
     if (d_.resumed != nullptr && d_.resumed->seed != now_.runtime.seed)
       note("seed", d_.resumed->seed,
-           fmt::format("dropout continues with the seed of {} (--no-load-rng: with --seed {})",
+           fmt::format("dropout continues with the seed of {} (with --no-load-rng: --seed {})",
                        d_.resumed_from, now_.runtime.seed));
     if (c.save && !now_.log.log_jsonl)
-      note("log-jsonl", *c.save + "/log.jsonl", "the folder of --save");
+      note("log-jsonl", *c.save + "/log.jsonl", "in the --save folder");
   }
 
   const Derivation& d_;

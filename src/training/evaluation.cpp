@@ -56,13 +56,13 @@ void EvaluationSettings::fields(Fields& f) {
         "auto: by file name; jsonl: every file is JSON lines");
   f.add("json-keys", &text.json_key, "key of the text in a record");
   f.add_switch("whole-files", &text.whole_files, true,
-               "treat each plain text file as one document; else it is split at paragraph breaks "
-               "into documents of 2 to 8 kB");
+               "treat each plain text file as one document; by default it is split at paragraph "
+               "breaks into documents of 2 to 8 kB");
   f.add_switch("append-eod", &text.append_eod, true,
                "append the end-of-document token, which is scored, to each document of the text");
-  f.add_switch("prepend-eod", &text.prepend_eod, true,
-               "prepend the end-of-document token to each document, so that its first token is "
-               "scored too");
+  f.add_switch(
+      "prepend-eod", &text.prepend_eod, true,
+      "prepend the end-of-document token to each document, so that its first token is also scored");
   f.begin_group("evaluation");
   f.add("eval-set", &set, {"train", "valid", "test"}, "split to evaluate on");
   f.add("eval-samples", &samples,
@@ -71,7 +71,7 @@ void EvaluationSettings::fields(Fields& f) {
   f.add("seq-length", &seq_length, "tokens per sequence; default the model's context length");
   f.add("stride", &stride,
         "score each document separately in windows of --seq-length that start this many tokens "
-        "apart, each scoring the tokens the previous one did not; default --seq-length");
+        "apart; each window scores the tokens that the previous one did not; default --seq-length");
   f.begin_group("output");
   f.add("per-document", &per_document,
         "JSONL file for the loss of each document; the documents of a data set are then scored "
@@ -80,7 +80,7 @@ void EvaluationSettings::fields(Fields& f) {
   f.add("micro-batch-size", &micro_batch_size,
         "sequences per rank and forward pass; does not change the result");
   f.begin_group("precision");
-  f.add_switch("bf16", &bf16, true, "compute in bfloat16; else fp32");
+  f.add_switch("bf16", &bf16, true, "compute in bfloat16 instead of fp32");
   data.fields(f);
   runtime.fields(f);
   const std::vector<std::string> sources = {

@@ -83,7 +83,7 @@ std::string sampled_content(std::span<const std::string> paths) {
 }
 
 std::string tokenizer_content(const std::string& path) {
-  MG_CHECK(fs::exists(path), "there is no {}", path);
+  MG_CHECK(fs::exists(path), "{} does not exist", path);
   std::string lines;
   for (const NamedFiles& files : {tokenizer_files(path), chat_template_files(path)})
     for (const auto& [name, content] : files)

@@ -18,7 +18,7 @@ namespace megatron::training {
 namespace {
 
 constexpr std::string_view kBits =
-    "results may differ in their last bits from those of a run without interruption";
+    "results may differ in the last bits from those of an uninterrupted run";
 
 const std::string& device_name(const Runtime& runtime) {
   return cuda_plugin().devices()[static_cast<size_t>(runtime.device().index)].name;
@@ -83,7 +83,10 @@ GemmChoices::GemmChoices(const settings::TrainSettings& settings,
   if (settings.runtime.tunes_gemms()) {
     why_not = rank_of_another_machine();
     tunes_ = why_not.empty();
-    if (lead() && !tunes_) log::warning("--gemm-tuning does nothing: {}", why_not);
+    if (lead() && !tunes_)
+      log::warning(
+          "--gemm-tuning has no effect, because all ranks need the same GPU and library: {}",
+          why_not);
   }
   if (tunes_) {
     if (lead()) read_saved(start);
@@ -125,7 +128,8 @@ void GemmChoices::read_saved(const resume::StartingPoint& start) {
   if (start.checkpoint != nullptr) {
     const Json& saved = start.state.gemm_tuning;
     if (saved.is_null())
-      log::warning("--gemm-tuning on, but the checkpoint is of a run without it: {}", kBits);
+      log::warning("--gemm-tuning is on, but the run that wrote the checkpoint did not use it: {}",
+                   kBits);
     else
       add(saved,
           fmt::format("{}/{}: gemm_tuning", start.checkpoint->path(), checkpoint::kTrainerState));
@@ -136,19 +140,19 @@ void GemmChoices::read_saved(const resume::StartingPoint& start) {
 void GemmChoices::add(const Json& saved, const std::string& origin) {
   const Json* const products = saved.is_object() ? saved.find("products") : nullptr;
   MG_CHECK(products != nullptr && products->is_object(),
-           "{} has no products: it is damaged; a gemm_choices.json may be removed, and its GEMMs "
-           "are timed anew",
+           "{} contains no GEMMs: it is damaged; if it is a gemm_choices.json, remove it, and the "
+           "GEMMs are timed again",
            origin);
   const std::string of = fmt::format("{}, {}", member(saved, "device"), member(saved, "library"));
   if (of != machine()) {
-    log::warning("the GEMM algorithms of {} are not used (they are of {}, and this is {}): {}",
+    log::warning("the GEMM algorithms of {} are not used (they are for {}, and this is {}): {}",
                  origin, of, machine(), kBits);
     return;
   }
   for (const auto& [product, algorithm] : products->as_object()) {
     MG_CHECK(algorithm.is_string() && !words_of(algorithm.as_string()).empty(),
-             "{}: {} is {}; expected an algorithm in hexadecimal digits: it is damaged; a "
-             "gemm_choices.json may be removed, and its GEMMs are timed anew",
+             "{}: {} is {}; expected an algorithm in hexadecimal digits: it is damaged; if it is a "
+             "gemm_choices.json, remove it, and the GEMMs are timed again",
              origin, product, algorithm.dump());
     products_.emplace(product, algorithm.as_string());
   }
@@ -180,7 +184,7 @@ void GemmChoices::make(FunctionRef<void()> rehearse) {
     made.merge(products_);
     products_ = std::move(made);
     write();
-    log::info("--gemm-tuning: {} GEMMs were timed, {} have the algorithm that was saved",
+    log::info("--gemm-tuning: {} GEMMs were timed, {} use the saved algorithm",
               products_.size() - saved, saved);
   }
   use_of_lead();

@@ -48,16 +48,16 @@ ShapeSource config_source(const settings::TrainSettings& s) {
     const std::vector<std::string> names = settings::model_config_names();
     const std::string near = nearest(source.name, names);
     MG_CHECK(fs::is_regular_file(source.name),
-             "--model-config is {}, which is no file{}; give a config.json, or one of {}",
+             "--model-config is {}, which is not a file{}; give a config.json, or one of {}",
              source.name, near.empty() ? "" : fmt::format(" (did you mean {}?)", near),
              fmt::join(names, ", "));
     source.config = Json::read(source.name);
   }
   if (!s.shape.vocab_size) return source;
-  MG_CHECK(source.config.is_object() && source.config.contains("vocab_size"),
-           "--model-config {} has no vocab_size, which --vocab-size {} could replace; drop the one "
-           "or the other",
-           source.name, *s.shape.vocab_size);
+  MG_CHECK(
+      source.config.is_object() && source.config.contains("vocab_size"),
+      "--model-config {} has no vocab_size that --vocab-size {} could replace; drop one of them",
+      source.name, *s.shape.vocab_size);
   source.config.set("vocab_size", *s.shape.vocab_size);
   return source;
 }
@@ -110,8 +110,8 @@ void report_missing_tokens(int64_t tokenizer_size, int64_t vocab_size) {
   const int64_t missing = vocab_size - tokenizer_size;
   if (missing <= 0 || (vocab_size % kMultiple == 0 && missing < kMaxPadding)) return;
   log::warning(
-      "the tokenizer has {} tokens and the model {}: the ids from {} on have no text (is it the "
-      "tokenizer of this model?)",
+      "the tokenizer has {} tokens, but the model has {}: the ids from {} on have no text (is it "
+      "the tokenizer of this model?)",
       tokenizer_size, vocab_size, tokenizer_size);
 }
 

@@ -325,7 +325,7 @@ std::string first_non_finite(TrainStep& step, std::span<const corpus::HostBatch>
   // Every rank's first finding was computed from values of other ranks, none of which had produced
   // it.
   if (first.place && first.place->front() != 0)
-    first.text += ranks.size() == 1 ? "; no kernel produced it: it was there before the step"
+    first.text += ranks.size() == 1 ? "; no kernel produced it: it already existed before the step"
                                     : "; no kernel of any rank produced it: a reduction over "
                                       "ranks or a transfer between them did";
   if (!first.place) first = first_of(bad_sum(step, ranks, runtime.pool()), ranks, stream);
@@ -337,12 +337,12 @@ std::string first_non_finite(TrainStep& step, std::span<const corpus::HostBatch>
   if (!first.place)
     return fmt::format(
         "the same micro-batches, computed again, gave a finite loss of {} and finite gradients: "
-        "such a difference points to faulty hardware (memory, or an overclocked processor)",
+        "such a difference indicates faulty hardware (memory, or an overclocked processor)",
         report.loss);
   const First bad = first_of(parameters, ranks, stream);
   if (bad.place) first.text += "; " + bad.text;
   if (bad.others > 0)
-    first.text += fmt::format("; {} other ranks have such parameters, too", bad.others);
+    first.text += fmt::format("; {} other ranks also have such parameters", bad.others);
   return first.text;
 }
 

@@ -83,8 +83,8 @@ void RankRun::draw_new_tokens(const checkpoint::ModelDirectory& directory) {
   }
   if (!lead()) return;
   log::info(
-      "the vocabulary of '{}' grows from {} to {} tokens: the new rows of {}{} begin as in a "
-      "new model with --seed {}",
+      "the vocabulary of '{}' grows from {} to {} tokens: the new rows of {}{} are initialized as "
+      "in a new model with --seed {}",
       directory.path(), plan_.stored_tokens, plan_.model->vocab_size(), plan_.whole.table,
       plan_.whole.head.empty() ? "" : " and " + plan_.whole.head, s_.runtime.seed);
 }

@@ -118,9 +118,9 @@ void check_data_order(const RunPlan& plan) {
   if (keeps_order(plan, *before)) return;
   const std::string longer = resume::how_to_extend(state, s.batch);
   log::warning(
-      "the run requests {} training samples, but that of {} requested {}: the epochs are "
-      "shuffled differently, so the following samples are different ones, and some may be seen "
-      "twice or never{}",
+      "the run requests {} training samples, but {} was saved by a run that requested {}: the "
+      "epochs are shuffled differently, so the following samples are different ones, and some may "
+      "be seen twice or never{}",
       plan.train_samples, plan.start.checkpoint->path(), *before,
       longer.empty() ? "" : ". To train longer in the checkpoint's order, give " + longer);
 }

@@ -52,10 +52,11 @@ void check_dense_flags(const settings::TrainSettings& s, const models::Model& de
   flags.vocab_size = flags.max_position_embeddings = std::nullopt;
   const auto [own, stated] = models::disagreement(dense, flags);
   const std::string different = resume::differences(own, stated);
-  MG_CHECK(different.empty(),
-           "the dense model that the flags describe is not the one in {}: {}. Leave its flags out: "
-           "with --moe-use-upcycling the directory gives all that those of experts do not",
-           path, different);
+  MG_CHECK(
+      different.empty(),
+      "the dense model described by the flags differs from the one in {}: {}. Leave its flags out: "
+      "with --moe-use-upcycling the directory gives the shape of everything except the experts",
+      path, different);
 }
 
 models::UpcycledModel upcycled_model(const settings::TrainSettings& s, const ShapeSource& source) {
@@ -82,8 +83,8 @@ models::Model find_model(const settings::TrainSettings& s, const ShapeSource& so
   }
   models::require_language_model(model, "training on text");
   MG_CHECK(model->vocab_size() >= vocabulary.size,
-           "the model has {} tokens but the tokenizer {}; they do not match{}", model->vocab_size(),
-           vocabulary.size,
+           "the model has {} tokens, but the tokenizer has {}; they do not match{}",
+           model->vocab_size(), vocabulary.size,
            s.run.model_config ? fmt::format(": give --vocab-size {}", vocabulary.size) : "");
   if (source && vocabulary.tokenizer && !vocabulary.directory.empty())
     report_missing_tokens(vocabulary.tokenizer->vocabulary_size(), model->vocab_size());
@@ -156,11 +157,10 @@ corpus::Vocabulary grow_vocabulary(const settings::TrainSettings& s, ShapeSource
   if (!s.run.model || s.checkpoint.upcycle) return find();
   const std::optional<int64_t>& asked = s.shape.vocab_size;
   const int64_t stored = source_tokens(source);
-  MG_CHECK(
-      !asked || *asked >= stored,
-      "--vocab-size is {}, but the model in {} has {} tokens, of which none can be taken away; "
-      "give {} or more",
-      asked.value_or(0), source.name, stored, stored);
+  MG_CHECK(!asked || *asked >= stored,
+           "--vocab-size is {}, but the model in {} has {} tokens, and none can be removed; give "
+           "{} or more",
+           asked.value_or(0), source.name, stored, stored);
   if (asked) source.config.set("vocab_size", *asked);
   corpus::Vocabulary vocabulary = find();
   if (!asked && vocabulary.size > stored) source.config.set("vocab_size", vocabulary.size);
@@ -192,7 +192,7 @@ corpus::Vocabulary vocabulary_for_plan(const settings::TrainSettings& s, const S
   if (!source && !s.shape.vocab_size)
     assumed = {
         "vocab-size", std::to_string(size),
-        fmt::format("{} does not exist; the usual size for --tokenizer-type {}",
+        fmt::format("{} does not exist; this is the usual size for --tokenizer-type {}",
                     s.data.tokenizer_model ? *s.data.tokenizer_model : *s.data.vocab_file, type)};
   stands_in = true;
   settings::TokenizerSettings numbers = s.data;
@@ -206,11 +206,10 @@ corpus::Vocabulary vocabulary_for_plan(const settings::TrainSettings& s, const S
 void check_architecture(const models::Model& model, const checkpoint::ModelDirectory& weights) {
   const std::string different = resume::differences(
       models::model_from_directory(weights.path())->describe(), model->describe());
-  MG_CHECK(
-      different.empty(),
-      "the model that the flags describe is not the one in {}: {}. Give the flags it was trained "
-      "with, or none of them: the shape is then taken from the checkpoint",
-      weights.path(), different);
+  MG_CHECK(different.empty(),
+           "the model described by the flags differs from the one in {}: {}. Give the flags it was "
+           "trained with, or none of them, and the shape is taken from the checkpoint",
+           weights.path(), different);
 }
 
 // A blend of prefixes without weights is read once only, so it may hold less than was asked for.
@@ -285,8 +284,8 @@ void claim_save_directory(const settings::TrainSettings& s, comm::Group& process
            *c.save, steps.back());
   MG_CHECK(steps.empty() || own || !c.upcycle,
            "--save {} contains a run's checkpoints up to iteration {}, and --moe-use-upcycling "
-           "starts a new one; to resume from them, drop it and its flags and give --load {} alone, "
-           "or else choose another --save",
+           "starts a new one; to resume from them, drop it and its flags and give only --load {}; "
+           "otherwise choose another --save",
            *c.save, steps.back(), *c.save);
   MG_CHECK(steps.empty() || own,
            "--save {} contains a run's checkpoints up to iteration {}, which this run would "
@@ -316,13 +315,12 @@ void check_feasible(const settings::TrainSettings& s, const models::Model& model
   const double parameters = static_cast<double>(model->parameter_count());
   const double share = static_cast<double>(s.runtime.ranks_here()) / s.runtime.rank_count();
   const double least = kMinBytes * parameters * share;
-  MG_CHECK(
-      least <= kTimes * static_cast<double>(available_memory()),
-      "a model of {} parameters (--num-layers {}, --hidden-size {}) takes more than {} here, but "
-      "this process has {}: use a smaller model, or more machines (megatron plan shows what a "
-      "run needs)",
-      format_count(parameters), model->num_layers(), model->hidden_size(), format_bytes(least),
-      available_memory_text());
+  MG_CHECK(least <= kTimes * static_cast<double>(available_memory()),
+           "a model of {} parameters (--num-layers {}, --hidden-size {}) needs more than {}, but "
+           "this process has {}: use a smaller model, or more machines (megatron plan shows what a "
+           "run needs)",
+           format_count(parameters), model->num_layers(), model->hidden_size(), format_bytes(least),
+           available_memory_text());
 }
 
 resume::StartingPoint find_starting_point(const settings::TrainSettings& s,

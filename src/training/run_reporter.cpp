@@ -25,7 +25,9 @@ RunReporter::RunReporter(const RunPlan& plan, double peak, double begin, const R
 // Announces before the first step the space that checkpoints will take, or that there will be none.
 void RunReporter::announce_saves(const std::optional<resume::SaveSpace>& space) const {
   if (!space) {
-    log::info("no --save: no checkpoint is written, and the trained weights are lost at the end");
+    log::info(
+        "--save is not given: no checkpoint is written, and the trained weights are lost at the "
+        "end");
     return;
   }
   if (space->fits()) log::info("{}", space->text());
@@ -161,7 +163,10 @@ void RunReporter::tell_progress(int64_t iteration) {
                           static_cast<double>(samples * *s_.batch.seq_length));
   } catch (const Error& error) {
     progress_file_.reset();
-    log::warning("the file of --log-progress ends here, the run continues: {}", error.what());
+    log::warning(
+        "the file of --log-progress cannot be written any more and ends here; the run continues: "
+        "{}",
+        error.what());
   }
 }
 

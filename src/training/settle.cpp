@@ -127,7 +127,7 @@ Settled count_ranks(settings::TrainSettings s) {
   std::vector<SettingNote> notes;
   if (!launched.empty() || (!given && ranks > 1))
     notes.push_back({"ranks", fmt::format("{}", ranks),
-                     launched.empty() ? "the least that the parallel sizes need" : launched});
+                     launched.empty() ? "the minimum for the parallel sizes" : launched});
   return {std::move(s), std::move(notes)};
 }
 
@@ -155,7 +155,7 @@ Settled count_batches(settings::TrainSettings s) {
   }
   if (b.train_samples)
     notes.push_back({"train-iters", fmt::format("{}", b.base_iters),
-                     fmt::format("whole steps that --train-samples {} fill", *b.train_samples)});
+                     fmt::format("whole steps in --train-samples {}", *b.train_samples)});
   return {std::move(s), std::move(notes)};
 }
 
@@ -163,7 +163,8 @@ Settled take_pretrained(settings::TrainSettings s, bool load_has_checkpoint) {
   settings::CheckpointSettings& c = s.checkpoint;
   if (!c.pretrained_checkpoint || load_has_checkpoint) return {std::move(s)};
   constexpr const char* kFlag = "--pretrained-checkpoint";
-  const std::string cause = c.load ? fmt::format("{}: {} has none yet", kFlag, *c.load) : kFlag;
+  const std::string cause =
+      c.load ? fmt::format("{}: {} has no checkpoint yet", kFlag, *c.load) : kFlag;
   std::vector<SettingNote> notes;
   if (c.load != c.pretrained_checkpoint) notes.push_back({"load", *c.pretrained_checkpoint, cause});
   if (!c.finetune) notes.push_back({"finetune", "true", kFlag});
@@ -271,12 +272,12 @@ void leave_out_idle_overlap(settings::TrainSettings& s, const models::Model& mod
     if (p.token_dispatcher == Dispatcher::alltoall) p.token_dispatcher = Dispatcher::allgather;
   } else if (p.overlap_experts && has_one_micro_batch(s.batch.schedule)) {
     idle(true, "overlap-moe-expert-parallel-comm",
-         "each step has one micro-batch on a rank, and no other to overlap it with");
+         "each step has only one micro-batch per rank, so there is nothing to overlap it with");
     p.overlap_experts = false;
   }
   if (p.token_dispatcher == Dispatcher::alltoall && s.runtime.device_kind() == DeviceKind::cuda) {
     notes.push_back({"moe-token-dispatcher-type", "allgather",
-                     "on a GPU only the device knows how many rows go where"});
+                     "on a GPU the host does not know how many rows each rank receives"});
     p.token_dispatcher = Dispatcher::allgather;
   }
   if (experts && s.shape.moe.names_losses_without_coefficient())
@@ -284,7 +285,8 @@ void leave_out_idle_overlap(settings::TrainSettings& s, const models::Model& mod
                      fmt::format("the default: --moe-router-load-balancing-type {} adds no loss",
                                  fmt::join(s.shape.moe.load_balancing_type, " "))});
   if (s.shape.moe.rank_capacity_factor && p.expert_parallel == 1) {
-    idle(true, "moe-expert-rank-capacity-factor", "no rank holds some of the experts alone");
+    idle(true, "moe-expert-rank-capacity-factor",
+         "every rank holds all experts (--expert-model-parallel-size 1)");
     s.shape.moe.rank_capacity_factor.reset();
   }
   if (experts && experts->shared_width > 0) return;
@@ -315,14 +317,13 @@ Settled divide(settings::TrainSettings s, const models::Model& model) {
   s.graphs.check(s.runtime.device_kind(), notes);
   if (s.runtime.device_kind() == DeviceKind::cuda)
     settings::check_rules(settings::RuleScope::graphs, s);
-  MG_CHECK(
-      !model->facts().experts || s.parallel.expert_ranks() == 1 ||
-          !s.graphs.record_after(s.parallel) || s.runtime.device_kind() != DeviceKind::cuda,
-      "--cuda-graph-impl local captures no messages between the ranks that divide the experts, "
-      "but --expert-model-parallel-size {} and --expert-tensor-parallel-size {} make {} of them; "
-      "use --cuda-graph-impl none",
-      s.parallel.expert_parallel, s.parallel.expert_ranks() / s.parallel.expert_parallel,
-      s.parallel.expert_ranks());
+  MG_CHECK(!model->facts().experts || s.parallel.expert_ranks() == 1 ||
+               !s.graphs.record_after(s.parallel) || s.runtime.device_kind() != DeviceKind::cuda,
+           "--cuda-graph-impl local cannot capture messages between the ranks that divide the "
+           "experts, but --expert-model-parallel-size {} and --expert-tensor-parallel-size {} "
+           "divide them among {} ranks; use --cuda-graph-impl none",
+           s.parallel.expert_parallel, s.parallel.expert_ranks() / s.parallel.expert_parallel,
+           s.parallel.expert_ranks());
   s.optimizer.config.offload_fraction = s.offload.fraction();
   return {std::move(s), std::move(notes)};
 }
@@ -353,7 +354,7 @@ void check_settings(const settings::TrainSettings& given, bool planned) {
 
 void check_length(const settings::BatchSettings& batch, const models::Model& model) {
   MG_CHECK(*batch.seq_length <= model->max_position_embeddings(),
-           "--seq-length is {}, but the model has only {} positions; lower it or raise "
+           "--seq-length is {}, but the model has only {} positions; lower --seq-length or raise "
            "--max-position-embeddings",
            *batch.seq_length, model->max_position_embeddings());
 }

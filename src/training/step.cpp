@@ -132,8 +132,8 @@ StepReport TrainStep::accumulate(std::span<const corpus::HostBatch> micro_batche
   divisor = 1;
   if (!runtime_.device().has_data()) return report;
   MG_CHECK(sums.tokens > 0,
-           "no token of this step counts: the loss mask excludes every label; check the data and "
-           "--eod-mask-loss");
+           "no token of this step counts, because the loss mask excludes every label; check the "
+           "data and --eod-mask-loss");
   report.tokens = sums.tokens;
   report.metrics = std::move(sums.metrics);
   report.loss = sums.loss / sums.tokens;
@@ -174,8 +174,8 @@ StepReport TrainStep::run(std::span<const corpus::HostBatch> micro_batches,
 
 double LossSum::mean() const {
   MG_CHECK(tokens > 0,
-           "no token of the evaluated samples counts: the loss mask excludes every "
-           "label");
+           "no token of the evaluated samples counts, because the loss mask excludes every label; "
+           "check the data and --eod-mask-loss");
   return sum / tokens;
 }
 

@@ -46,8 +46,8 @@ void announce_data(const RunPlan& plan) {
   }
   if (!b.rampup_batch_size.empty()) {
     log::warning(
-        "--rampup-batch-size works here; today's Megatron-LM accepts the flag and ignores it, and "
-        "would train with the global batch size {} from the first step",
+        "--rampup-batch-size takes effect here; today's Megatron-LM accepts the flag but ignores "
+        "it, and would train with the global batch size {} from the first step",
         *b.global_batch_size);
   }
 }
@@ -56,7 +56,7 @@ void announce(const RunPlan& plan, const MachinePeak& peak) {
   const settings::TrainSettings& s = plan.settings;
   for (const std::string& line : plan::summary(plan.expected)) log::info("{}", line);
   if (plan.vocabulary.padded_size > plan.model->vocab_size()) {
-    log::info("Megatron-LM would pad the vocabulary to {} rows; here there are no padded rows",
+    log::info("Megatron-LM would pad the vocabulary to {} rows; this program does not pad it",
               plan.vocabulary.padded_size);
   }
   announce_data(plan);
@@ -68,14 +68,14 @@ void announce(const RunPlan& plan, const MachinePeak& peak) {
   if (s.runtime.gpu_backend() == comm::GpuBackend::nccl &&
       s.runtime.device_kind() != DeviceKind::cuda) {
     log::info(
-        "--distributed-backend nccl is for GPUs: ranks on the {} communicate through host memory",
+        "--distributed-backend nccl has no effect: ranks on the {} communicate through host memory",
         name(s.runtime.device_kind()));
   }
   const std::string_view remark =
       kernels::remark_on_products(s.runtime.device_value().kind, s.precision.type());
   if (!remark.empty()) log::info("{}", remark);
   log::info("{} GEMM peak of {}: {:.3f} TFLOP/s, {}", name(s.precision.type()),
-            peak.hosts == 1 ? "this machine" : fmt::format("{} machines like this", peak.hosts),
+            peak.hosts == 1 ? "this machine" : fmt::format("{} machines of this kind", peak.hosts),
             peak.value * 1e-12, peak.origin);
 }
 
@@ -100,8 +100,8 @@ MachinePeak peak_of_machines(const RunPlan& plan, const TrainHooks& hooks, int r
                    library = plan::library_gemm_peak(device, threads, type, keeping);
   if (library.value <= own.value) return {hosts * own.value, hosts, own.origin()};
   return {hosts * library.value, hosts,
-          fmt::format("of oneDNN, {}; that of the program's own kernels is {:.3f}",
-                      library.origin(), hosts * own.value * 1e-12)};
+          fmt::format("with oneDNN, {}; this program's own kernels reach {:.3f}", library.origin(),
+                      hosts * own.value * 1e-12)};
 }
 
 }  // namespace
@@ -128,7 +128,7 @@ TrainResult train(const settings::TrainSettings& given, const TrainHooks& hooks,
     comm::Group& world = comm::for_device(ranks_of_run, runtime.device_value(ranks_of_run.rank()),
                                           made, runtime.gpu_backend());
     if (runtime.device_kind() == DeviceKind::cuda && world.size() > 1 && world.rank() == 0)
-      log::info("the GPUs' ranks communicate {}",
+      log::info("the ranks' GPUs communicate {}",
                 world.queued() ? nccl_by_version() : "through host memory");
     if (comm::Doing* doing = world.doing()) doing->phase("start", true);
     RankRun run(plan, peak.value, world, hooks);

@@ -116,9 +116,9 @@ class StoredTensors {
 void log_left_out(const checkpoint::ModelDirectory& directory, const models::Model& model,
                   const StoredNames& names, const std::vector<std::string>& surplus) {
   if (!directory.disagreement().empty())
-    log::warning("{}. What the files hold is read", directory.disagreement());
+    log::warning("{}. The contents of the files take precedence", directory.disagreement());
   if (!names.prefix().empty() && names.prefix() != model->base_prefix())
-    log::info("'{}' has names that begin with '{}' in place of '{}'", directory.path(),
+    log::info("'{}' has tensor names that begin with '{}' instead of '{}'", directory.path(),
               names.prefix(), model->base_prefix());
   std::vector<std::string> unneeded, predicting, layers, unused;
   std::string keys;
@@ -134,20 +134,20 @@ void log_left_out(const checkpoint::ModelDirectory& directory, const models::Mod
       layers.push_back(one.layer);
   }
   if (!unneeded.empty())
-    log::info("'{}' has {} that the model does not need", directory.path(),
+    log::info("'{}' contains {}, which the model does not need", directory.path(),
               checkpoint::counted(unneeded));
   if (!layers.empty())
-    log::info("'{}' has {} tensors of layers for multi-token prediction, which are left out: {}",
+    log::info("'{}' has {} tensors of layers for multi-token prediction, which are ignored: {}",
               directory.path(), predicting.size(), checkpoint::counted(layers));
   if (!unused.empty())
     log::warning(
-        "the config.json of '{}' has no {}, so that the model does without {}, as in transformers; "
-        "set it to true if the model was trained with them",
+        "the config.json of '{}' has no {}, so the model does not use {}, as in transformers; set "
+        "it to true if the model was trained with them",
         directory.path(), keys, checkpoint::counted(unused));
   if (!surplus.empty())
     log::warning(
-        "--ignore-surplus-tensors: '{}' has tensors that the model does not have, which "
-        "are left out: {}",
+        "--ignore-surplus-tensors: '{}' has tensors that the model does not have, which are "
+        "ignored: {}",
         directory.path(), checkpoint::counted(surplus));
 }
 
@@ -166,8 +166,8 @@ void load_weights(const checkpoint::ModelDirectory& directory,
 }
 
 std::string absent_states_text(const std::string& directory, std::span<const std::string> absent) {
-  return fmt::format("'{}' has no module states {}: they start as in a new model", directory,
-                     checkpoint::counted(absent));
+  return fmt::format("'{}' has no module states {}: they are initialized as in a new model",
+                     directory, checkpoint::counted(absent));
 }
 
 std::vector<checkpoint::HeldTensor> held_states(const optim::Optimizer& optimizer) {

@@ -199,7 +199,7 @@ ServedModelInfo ask_model(const ServerAddress& address, double seconds) {
            reply.status, error_text(reply.body));
   const Json json = Json::parse(reply.body, address.url + "/v1/models");
   const Json::Array& models = json["data"].as_array();
-  MG_CHECK(!models.empty(), "{} serves no model", address.url);
+  MG_CHECK(!models.empty(), "{} does not serve any model", address.url);
   ServedModelInfo info{.name = models[0]["id"].as_string(), .context = {}};
   if (const int64_t context = integer_of(models[0], "max_model_len"); context > 0)
     info.context = context;

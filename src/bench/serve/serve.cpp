@@ -47,43 +47,46 @@ struct ServeFlags {
 void ServeFlags::load_fields(Fields& f) {
   f.begin_group("measurement");
   f.add("url", &url,
-        "the server's address, http://HOST:PORT; default one that is started in this process");
-  f.add("num-requests", &num_requests, "requests to send");
+        "the server's address, http://HOST:PORT; default a server that is started in this process");
+  f.add("num-requests", &num_requests, "number of requests to send");
   f.add("concurrency", &concurrency,
-        "requests at once: each is sent when another ends; default 8. With --request-rate the most "
-        "at once; default 256");
+        "number of requests in flight: a new one is sent when another ends; default 8. With "
+        "--request-rate the maximum; default 256");
   f.add("request-rate", &request_rate,
-        "requests a second, sent at random times (a Poisson process) whether others have ended or "
-        "not");
+        "requests per second, sent at random times (a Poisson process) without waiting for others "
+        "to end");
   f.add("prompt-tokens", &prompt, "length of a prompt");
   f.add("max-tokens", &max_tokens, "tokens to generate for a prompt");
   f.add("lengths-file", &lengths_file,
-        "file with a line {\"prompt_tokens\": P, \"output_tokens\": N} for each request, from the "
-        "first again after the last");
+        "file with a line {\"prompt_tokens\": P, \"output_tokens\": N} for each request, read "
+        "again from the beginning after its end");
   f.add("shared-prefix-tokens", &shared_prefix,
-        "tokens at the beginning of every prompt that are the same in all");
+        "number of tokens at the beginning of each prompt that are the same in all prompts");
   f.add("prompt-vocab-size", &vocabulary,
-        "prompts are random token ids below it; default the model's vocabulary, with --url 256");
-  f.add("seed", &seed, "of the prompts and of the times of --request-rate");
-  f.add("max-seconds", &max_seconds, "then no more is sent, and requests that run are ended");
+        "prompts are random token ids below this; default the model's vocabulary size, with --url "
+        "256");
+  f.add("seed", &seed, "random seed of the prompts and of the times of --request-rate");
+  f.add("max-seconds", &max_seconds,
+        "time limit in seconds: no more requests are sent after it, and running ones are aborted");
   f.add_switch("json", &json, true, "print JSON");
 }
 
 void ServeFlags::server_fields(Fields& f) {
   f.begin_group("model");
-  f.add("preset", &preset, settings::preset_names(), "a model by name; other flags win over it");
+  f.add("preset", &preset, settings::preset_names(), "predefined model; other flags override it");
   f.begin_group("precision");
-  f.add_switch("bf16", &bf16, true, "bfloat16; else fp32");
+  f.add_switch("bf16", &bf16, true, "compute in bfloat16 instead of fp32");
   f.begin_group("engine");
   f.add("inference-dynamic-batching-max-requests", &server.engine.max_requests,
-        "texts that are generated at once; others wait");
+        "max sequences generated at once; others wait");
   f.add("inference-dynamic-batching-max-tokens", &server.engine.max_tokens,
-        "tokens of a forward pass: the next ones of texts, and pieces of prompts");
+        "max tokens per forward pass, counting the next token of each sequence and chunks of "
+        "prompts");
   f.add("inference-max-seq-length", &server.engine.max_length,
-        "max tokens of prompt and text; 0: the model's positions");
+        "max tokens of prompt and output; 0: the model's positions");
   f.add("max-waiting-requests", &server.max_waiting,
-        "texts that may wait for a place; with as many, further requests are refused with status "
-        "429");
+        "max sequences that wait to be generated; when the queue is full, requests are refused "
+        "with status 429");
   shape.fields(f);
   f.begin_group("device");
   training::add_bench_device(f, runtime);
@@ -100,15 +103,16 @@ std::optional<int> ServeFlags::read(const ReadFlags& read_flags) {
             "inference-dynamic-batching-max-requests", "device", "threads"});
   const auto code = read_flags(
       "megatron bench serve [flags]",
-      "Sends requests to a server with the API of OpenAI (/v1/completions, streamed), to "
-      "`megatron serve` for example, or without --url to one in this process with random weights "
-      "(GPT-2 124M by default): requests and tokens a second; the time to the first token, "
-      "between tokens and of whole requests; refused and failed requests; tokens of prompts that "
-      "were cached. A key is taken from the environment variable MEGATRON_API_KEY.",
+      "Sends requests to a server with OpenAI's API (/v1/completions, streamed) such as `megatron "
+      "serve`, or without --url to a server in this process with random weights (GPT-2 124M by "
+      "default), and reports requests and tokens per second, the time to the first token, between "
+      "tokens and of whole requests, refused and failed requests, and cached prompt tokens. An API "
+      "key is taken from the environment variable MEGATRON_API_KEY.",
       f);
   if (code || !url) return code;
   for (size_t i = of_load; i < f.all().size(); ++i)
-    MG_CHECK(!f.all()[i].given, "--{} is of a server in this process, but --url is {}; drop one",
+    MG_CHECK(!f.all()[i].given,
+             "--{} applies only to a server in this process, but --url is {}; drop one",
              f.all()[i].name, *url);
   return code;
 }
@@ -150,8 +154,8 @@ void check_fit(const std::vector<RequestLengths>& lengths, int64_t shared_prefix
                const ServedModelInfo& model) {
   for (const RequestLengths& one : lengths) {
     MG_CHECK(!model.context || one.prompt + one.output <= *model.context,
-             "a request has {} tokens of prompt and {} to generate, but {} reads and writes up to "
-             "{}; shorten it",
+             "a request has {} prompt tokens and generates {}, but {} supports at most {} in all; "
+             "shorten it",
              one.prompt, one.output, model.name, *model.context);
     MG_CHECK(one.prompt >= shared_prefix,
              "--shared-prefix-tokens is {}, but a prompt has only {} tokens", shared_prefix,
@@ -167,10 +171,10 @@ void warm_up(Load load) {
   load.shared_prefix = 0;
   load.seed = ~load.seed;  // different prompts from those of the measurement
   const RequestTimes first = run_load(load)[0];
-  MG_CHECK(first.ending == Ending::complete, "{} did not answer a first request: {}",
+  MG_CHECK(first.ending == Ending::complete, "{} did not complete a first request: {}",
            load.address.url,
-           first.ending == Ending::refused      ? "it has too many others (status 429)"
-           : first.ending == Ending::unfinished ? "not within --max-seconds"
+           first.ending == Ending::refused      ? "it is busy with other requests (status 429)"
+           : first.ending == Ending::unfinished ? "it took longer than --max-seconds"
                                                 : first.error);
 }
 

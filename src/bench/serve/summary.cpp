@@ -81,7 +81,8 @@ void print(const LoadSummary& s) {
   fmt::print("refused with status 429: {}; failed: {}; not finished in time: {}; not sent: {}\n",
              s.refused, s.failed, s.unfinished, s.not_sent);
   if (s.late > 0)
-    fmt::print("{} were sent late: as many as --concurrency allows were running\n", s.late);
+    fmt::print("{} were sent late, because as many requests as --concurrency allows were running\n",
+               s.late);
   if (!s.error.empty()) fmt::print("the first failure: {}\n", s.error);
   if (s.complete == 0) return;
   fmt::print(

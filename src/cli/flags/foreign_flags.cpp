@@ -63,7 +63,7 @@ void throw_together(const std::vector<std::string>& errors) {
   if (errors.empty()) return;
   if (errors.size() == 1) throw Error(errors[0]);
   throw Error(
-      fmt::format("{} flags cannot be taken:\n  {}", errors.size(), fmt::join(errors, "\n  ")));
+      fmt::format("{} flags cannot be used:\n  {}", errors.size(), fmt::join(errors, "\n  ")));
 }
 
 void ForeignFlags::take(const FlagRow& row, const std::vector<std::string>& values) {
@@ -109,11 +109,11 @@ void ForeignFlags::note_spellings() {
     const std::string now = fmt::format("--{} {}", s.field->name, s.field->get());
     if (s.field->get() != s.set) {
       notes_.push_back(
-          fmt::format("{} is an older spelling of --{} and has no effect: {} follows it", s.shown,
-                      s.field->name, now));
+          fmt::format("{} is an older spelling of --{} and is overridden by {}, which follows it",
+                      s.shown, s.field->name, now));
     } else {
       const bool instead = !s.before.empty() && s.before != s.set;
-      notes_.push_back(fmt::format("{} is an older spelling, taken as {}{}", s.shown, now,
+      notes_.push_back(fmt::format("{} is an older spelling, read as {}{}", s.shown, now,
                                    instead ? ", instead of " + s.before + " given before it" : ""));
     }
   }
@@ -137,7 +137,7 @@ void ForeignFlags::note_ignored() {
     if (!flags.empty())
       text += fmt::format("{}{} ({})", text.empty() ? "" : "; ", flags, reason.it);
   }
-  if (!text.empty()) notes_.push_back("ignored, for they do nothing here: " + text);
+  if (!text.empty()) notes_.push_back("ignored, because they have no effect here: " + text);
 }
 
 // condition: "--position-embedding-type rope" or, of a switch, "--swiglu"

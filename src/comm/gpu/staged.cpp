@@ -75,8 +75,8 @@ Group& for_device(Group& group, Device device, std::unique_ptr<Group>& made, Gpu
     apart = shared.empty() && unusable.empty();
     MG_CHECK(
         apart || backend == GpuBackend::automatic,
-        "--distributed-backend nccl: {}, or --distributed-backend gloo, which goes through host "
-        "memory",
+        "--distributed-backend nccl cannot be used: {}, or --distributed-backend gloo, which "
+        "communicates through host memory",
         shared.empty() ? unusable : shared + ", and NCCL needs one for each rank; use fewer ranks");
     if (!unusable.empty() && group.rank() == 0)
       log::warning("the ranks communicate through host memory, which is slower than NCCL: {}",

@@ -90,7 +90,7 @@ bool Channel::receive(std::vector<Message>& messages) {
     Message message{.kind = static_cast<MessageKind>(packet[0])};
     MG_CHECK(static_cast<size_t>(n) >= kHead && message.kind >= MessageKind::hello &&
                  message.kind <= MessageKind::release,
-             "it carried something that is no message of megatron launch");
+             "it carried data that is not a message of megatron launch");
     std::memcpy(&message.a, packet + 1, 4);
     std::memcpy(&message.b, packet + 5, 4);
     message.text.assign(packet + kHead, static_cast<size_t>(n) - kHead);
@@ -130,12 +130,11 @@ Descriptor accept(const Listener& listener) {
 Descriptor connect(const std::string& name) {
   const sockaddr_un address = address_of(name);
   Descriptor socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
-  MG_CHECK(
-      socket.open() && ::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address),
-                                 size_of_address(name)) == 0,
-      "megatron launch is not on this machine: {}; it starts ranks on its own machine only, for "
-      "others use mpirun or srun",
-      reason(errno));
+  MG_CHECK(socket.open() && ::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address),
+                                      size_of_address(name)) == 0,
+           "megatron launch does not run on this machine: {}; it starts ranks on its own machine "
+           "only; for several machines use mpirun or srun",
+           reason(errno));
   return socket;
 }
 

@@ -192,8 +192,8 @@ int guard(const std::vector<std::string>& words, const Variable& variable) {
       "leave it out");
   const auto place = find_mpi_launch(variable).place;
   MG_CHECK(place.has_value(),
-           "the launcher sets no environment variable with a process's rank; use that of Open MPI "
-           "or MPICH");
+           "the launcher does not set an environment variable with the rank of a process; use the "
+           "launcher of Open MPI or MPICH");
   return Guard(words, *place, *name).run();
 }
 

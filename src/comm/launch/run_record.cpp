@@ -106,9 +106,8 @@ std::string RunRecord::verdict() const {
     if (all_ended()) return {};
     const std::string how = launcher_status_ ? words_of(*launcher_status_) : "no exit code";
     return fmt::format(
-        "the launcher ended ({}) with {} of {} ranks started; its own output says "
-        "why",
-        how, started_, ranks_.size());
+        "the launcher ended ({}) with {} of {} ranks started; see its output for the reason", how,
+        started_, ranks_.size());
   }
   const bool all_saved = std::all_of(ranks_.begin(), ranks_.end(), [](const Rank& r) {
     return r.good() || (r.over && !r.is_lost && is_saved(r.status));

@@ -193,7 +193,7 @@ Line connect_to(const RendezvousAddress& place, double seconds) {
     }
     MG_CHECK(now_seconds() < until,
              "rank 0 cannot be reached at {}:{} within {:g} s: {}. MASTER_ADDR must be the host of "
-             "rank 0, and the port ({}) one that its firewall lets through",
+             "rank 0, and its firewall must allow the port ({})",
              place.address, place.port, seconds, why, place.port_by);
     if (!told && now_seconds() > until - seconds + kConnectNotice) {
       told = true;

@@ -259,7 +259,7 @@ class Opening {
         decided_ = true;
         const std::string why_not = why_not_versions(opened, path, version);
         if (!why_not.empty())
-          return why_not + ", or put another one's folder first in LD_LIBRARY_PATH";
+          return why_not + ", or put the folder of another installation first in LD_LIBRARY_PATH";
       }
     }
     return "";

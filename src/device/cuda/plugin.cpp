@@ -154,7 +154,7 @@ std::string find_devices(std::vector<CudaDevice>& devices) {
     return "the NVIDIA driver finds no GPU: check that nvidia-smi lists one, and that "
            "CUDA_VISIBLE_DEVICES, if set, names one";
   if (counted != cudaSuccess)
-    return fmt::format("the NVIDIA driver fails: {}", cudaGetErrorString(counted));
+    return fmt::format("the NVIDIA driver cannot be initialized: {}", cudaGetErrorString(counted));
   for (int i = 0; i < count; ++i) {
     cudaDeviceProp p;
     check(cudaGetDeviceProperties(&p, i), "cudaGetDeviceProperties");

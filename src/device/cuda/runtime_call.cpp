@@ -13,11 +13,11 @@ void fail_for_memory(std::string_view failure) {
   if (cudaGetDevice(&device) == cudaSuccess && cudaMemGetInfo(&free, &total) == cudaSuccess)
     left = fmt::format("GPU {} has {} of {} bytes free", device, free, total);
   cudaGetLastError();
-  throw OutOfMemory(fmt::format(
-      "{}; {}, and CUDA and its libraries need some on top of what the run plans: use a smaller "
-      "--micro-batch-size or --seq-length, or end other programs on that GPU (nvidia-smi lists "
-      "them)",
-      failure, left));
+  throw OutOfMemory(
+      fmt::format("{}; {}, and CUDA and its libraries need some memory in addition to that of the "
+                  "run: use a smaller --micro-batch-size or --seq-length, or end other programs on "
+                  "that GPU (nvidia-smi lists them)",
+                  failure, left));
 }
 
 void check(cudaError_t result, const char* what) {

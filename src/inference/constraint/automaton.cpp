@@ -91,9 +91,9 @@ void Automaton::check_start() const {
       missing += missing.empty() ? std::string(1, c) : std::string(" ") + c;
   }
   fail(
-      "the tokenizer cannot spell any text of this grammar: a byte that it needs is no token by "
-      "itself{}",
-      missing.empty() ? "" : " (missing are, among others, " + missing + ")");
+      "the tokenizer cannot produce any text of this grammar: a byte that it needs is not a token "
+      "by itself{}",
+      missing.empty() ? "" : " (missing bytes include " + missing + ")");
 }
 
 Automaton::Frontier Automaton::intern(std::vector<uint64_t>& pairs) {
@@ -161,8 +161,8 @@ Automaton::Frontier Automaton::step(Frontier frontier, uint8_t byte) {
 Automaton::Frontier Automaton::find_step(Frontier frontier, uint8_t byte_class) {
   if (work_ >= kMaximumWork)
     throw GrammarLimit(
-        "the tokens that may come next take too long to find: the grammar has too many readings of "
-        "this text; bound its repeats, or let its alternatives begin differently");
+        "finding the next allowed tokens takes too long, because the grammar is too ambiguous; "
+        "limit its repeats, or let its alternatives begin differently");
   Frontier next = 0;
   if (byte_class == class_of_[' '] && is_blank(frontier)) {
     next = frontier;

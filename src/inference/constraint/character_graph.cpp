@@ -132,8 +132,8 @@ class CharacterGraph::Product {
   void spend(size_t steps) {
     if ((steps_ += steps) > kMaximumSteps)
       throw GrammarLimit(
-          fmt::format("patterns and lengths that must hold together take more than {} steps; lower "
-                      "their bounds, or write the length into the pattern",
+          fmt::format("combining patterns and lengths takes more than {} steps; lower their "
+                      "bounds, or express the length in the pattern",
                       kMaximumSteps));
   }
 

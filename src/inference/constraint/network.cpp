@@ -7,8 +7,8 @@ Network::Network() { add_rule(); }
 int32_t Network::add_state() {
   if (states_ == kMaximumStates)
     throw GrammarLimit(
-        fmt::format("the grammar needs more than {} states; lower its bounds of lengths, items and "
-                    "repeats, or divide it",
+        fmt::format("the grammar needs more than {} states; lower its limits on lengths, items and "
+                    "repeats, or split it",
                     kMaximumStates));
   return states_++;
 }
@@ -16,8 +16,8 @@ int32_t Network::add_state() {
 void Network::check_edges() const {
   if (edges_.size() + empties_.size() + calls_.size() < kMaximumEdges) return;
   throw GrammarLimit(
-      fmt::format("the grammar needs more than {} edges; lower its bounds of lengths, items and "
-                  "repeats, or divide it",
+      fmt::format("the grammar needs more than {} edges; lower its limits on lengths, items and "
+                  "repeats, or split it",
                   kMaximumEdges));
 }
 

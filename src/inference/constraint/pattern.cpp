@@ -77,8 +77,8 @@ class PatternCompiler {
         return;
       default:
         fail(
-            "the pattern '{}': ^ and $ are supported at the ends of the pattern, or of one of its "
-            "alternatives, only",
+            "the pattern '{}': ^ and $ are supported only at the ends of the pattern or of one of "
+            "its alternatives",
             pattern_);
     }
   }

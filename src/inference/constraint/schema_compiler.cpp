@@ -80,12 +80,12 @@ void SchemaCompiler::finish() {
       if (!live[static_cast<size_t>(one.state)] && one.place->document == root->document)
         one.place->refuse(one.reason);
     if (const SchemaPlace* endless = reader_.endless())
-      endless->refuse(
-          fmt::format("no value satisfies it: '$ref' leads from '{}' back to it, without end",
-                      (*endless->schema)["$ref"].as_string()));
+      endless->refuse(fmt::format(
+          "no value satisfies it: '$ref' leads from '{}' back to itself in an endless cycle",
+          (*endless->schema)["$ref"].as_string()));
     root->refuse(
-        "no value satisfies it: its conditions exclude each other, or each value contains another "
-        "one, without end");
+        "no value satisfies it: its conditions exclude each other, or every value would have to "
+        "contain another one, endlessly");
   }
 }
 
@@ -177,7 +177,7 @@ Json::Array SchemaCompiler::satisfying(const Alternative& alternative) {
   for (const SchemaPlace* place : alternative.places) {
     for (const auto& [keyword, value] : place->schema->as_object())
       if ((types_of_keyword(keyword) & alternative.types & (kArray | kObject)) != 0)
-        reader_.note(*place, keyword, "it is not compared with the values of 'enum' and 'const'");
+        reader_.note(*place, keyword, "it is not checked against the values of 'enum' and 'const'");
   }
   Json::Array found;
   for (const Json& value : *alternative.values) {
@@ -223,9 +223,9 @@ void SchemaCompiler::add_array(int32_t from, int32_t to, const Conjunction& plac
     if (const auto [keyword, list] = first_items(*place); list != nullptr)
       prefix = std::max(prefix, list->as_array().size());
     if (const Json* unique = place->find("uniqueItems"); unique && *unique != Json(false))
-      reader_.note(*place, "uniqueItems", "items are not compared with each other");
+      reader_.note(*place, "uniqueItems", "uniqueness of items cannot be enforced");
     if (place->find("contains") != nullptr)
-      reader_.note(*place, "contains", "texts cannot be held to it");
+      reader_.note(*place, "contains", "it cannot be enforced during generation");
   }
   std::vector<std::vector<int32_t>> rules;  // by item; the last entry applies to all further items
   for (size_t i = 0; i <= prefix; ++i) {
@@ -263,8 +263,8 @@ std::vector<CharacterGraph> SchemaCompiler::text_conditions(const Conjunction& p
           is_format ? format_pattern(value->as_string()) : value->as_string();
       if (is_format && pattern.empty()) {
         reader_.note(*place, keyword,
-                     fmt::format("the format '{}' is not known; known are {}", value->as_string(),
-                                 known_formats()));
+                     fmt::format("the format '{}' is not supported; supported are {}",
+                                 value->as_string(), known_formats()));
         continue;
       }
       try {

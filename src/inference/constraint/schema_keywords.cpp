@@ -92,7 +92,7 @@ void tighten(std::optional<NumberRange::Bound>& bound, const Decimal& value, boo
 
 void read_divisor(NumberRange& range, SchemaReader& reader, const SchemaPlace& place) {
   const Decimal divisor(number_at(place, "multipleOf"));
-  if (divisor.negative || divisor.is_zero()) place.refuse("'multipleOf' is not above 0");
+  if (divisor.negative || divisor.is_zero()) place.refuse("'multipleOf' must be positive");
   const bool power = divisor.digits.find_first_not_of('0') == divisor.digits.size() - 1 &&
                      divisor.digits.back() == '1';
   if (divisor.places > 0) {
@@ -110,8 +110,8 @@ void read_divisor(NumberRange& range, SchemaReader& reader, const SchemaPlace& p
   if (whole > kMaximumDivisor || both > kMaximumDivisor)
     return reader.note(
         place, "multipleOf",
-        fmt::format("it is {}{}; whole numbers up to {} are", divisor.digits,
-                    range.divisor > 1 ? " beside another one" : "", kMaximumDivisor));
+        fmt::format("it is {}{}; whole numbers up to {} are supported", divisor.digits,
+                    range.divisor > 1 ? " in addition to another one" : "", kMaximumDivisor));
   range.integer = true;  // multiples of integers are integers
   range.divisor = both;
 }
@@ -123,7 +123,7 @@ void read_number_format(NumberRange& range, SchemaReader& reader, const SchemaPl
     tighten(range.maximum, Decimal(Json(int64_t{INT32_MAX})), false, false);
   } else if (format != Json("int64") && format != Json("double") &&
              !(format.is_string() && !format_pattern(format.as_string()).empty())) {
-    reader.note(place, "format", "of numbers int32, int64 and double are known");
+    reader.note(place, "format", "for numbers int32, int64 and double are supported");
   }
 }
 
@@ -145,7 +145,7 @@ uint8_t types_named(SchemaReader& reader, const SchemaPlace& place) {
   const Json& value = (*place.schema)["type"];
   uint8_t types = 0;
   const auto add = [&](const Json& one) {
-    if (!one.is_string()) place.refuse("'type' is no string and no list of strings");
+    if (!one.is_string()) place.refuse("'type' is neither a string nor a list of strings");
     const auto* known =
         std::ranges::find(kTypes, std::string_view(one.as_string()), &NamedType::name);
     if (known == std::end(kTypes)) {
@@ -153,7 +153,7 @@ uint8_t types_named(SchemaReader& reader, const SchemaPlace& place) {
       for (const NamedType& type : kTypes)
         names += (names.empty() ? "" : ", ") + std::string(type.name);
       reader.note(place, "type",
-                  fmt::format("'{}' is not known; known are {}", one.as_string(), names));
+                  fmt::format("'{}' is not a type; types are {}", one.as_string(), names));
     }
     types |= known == std::end(kTypes) ? json_type::kAll : known->type;
   };
@@ -173,7 +173,7 @@ void note_others(SchemaReader& reader, const SchemaPlace& place) {
     if (is_annotation(keyword) || has(kOfAnyType, keyword) || types_of_keyword(keyword) != 0 ||
         place.find(keyword) == nullptr)
       continue;
-    reader.note(place, keyword, "texts cannot be held to it");
+    reader.note(place, keyword, "it cannot be enforced during generation");
   }
 }
 
@@ -192,12 +192,12 @@ void check_strict_object(const SchemaPlace& place) {
   for (const auto& [name, schema] : properties->as_object()) {
     if (!required.erase(name))
       place.refuse(
-          fmt::format("the property '{}' is not required; in a strict schema all must be "
-                      "(one that may be left out can be null)",
+          fmt::format("the property '{}' is not required, but in a strict schema all must be (make "
+                      "it nullable if it is optional)",
                       name));
   }
   if (!required.empty())
-    place.refuse(fmt::format("'required' names '{}', which is no property", *required.begin()));
+    place.refuse(fmt::format("'required' lists '{}', which is not a property", *required.begin()));
 }
 
 void narrow(CountBounds& bounds, SchemaReader& reader, const SchemaPlace& place,
@@ -205,7 +205,7 @@ void narrow(CountBounds& bounds, SchemaReader& reader, const SchemaPlace& place,
   const auto read = [&](std::string_view keyword) {
     const Decimal number(number_at(place, keyword));
     if (number.negative || number.places > 0)
-      place.refuse(fmt::format("'{}' is no whole number of at least 0", keyword));
+      place.refuse(fmt::format("'{}' is not a non-negative integer", keyword));
     return number.digits.size() > 6 ? kMaximumCount + 1 : std::stol(number.digits);
   };
   if (place.find(minimum) != nullptr) {
@@ -243,7 +243,7 @@ void narrow(NumberRange& range, SchemaReader& reader, const SchemaPlace& place) 
       const Decimal value(number_at(place, keyword));
       const int64_t digits = static_cast<int64_t>(value.digits.size()) - value.places;
       if (digits > kMaxDigits && value.negative != is_minimum)  // no number satisfies it
-        return reader.note(place, keyword, fmt::format("numbers have up to {} digits", kMaxDigits));
+        return reader.note(place, keyword, fmt::format("numbers are limited to {} digits", kMaxDigits));
       tighten(bound, value, is_exclusive, is_minimum);
     };
     if (place.find(inclusive) != nullptr) take(inclusive, is_flag && draft_4->as_bool());

@@ -33,7 +33,8 @@ ObjectKeywords keywords_of(const SchemaPlace& place, SchemaReader& reader) {
   }
   for (const char* keyword :
        {"propertyNames", "dependentRequired", "dependentSchemas", "dependencies"})
-    if (place.find(keyword) != nullptr) reader.note(place, keyword, "texts cannot be held to it");
+    if (place.find(keyword) != nullptr)
+      reader.note(place, keyword, "it cannot be enforced during generation");
   const Json* patterns = place.find("patternProperties");
   if (patterns == nullptr) return found;
   if (!patterns->is_object()) place.refuse("'patternProperties' is not an object");
@@ -143,7 +144,7 @@ SchemaCompiler::ObjectShape SchemaCompiler::shape_of(const Conjunction& places) 
         shape.others.insert(keywords.patterns[0].schema);
       } else {
         reader_.note(*keywords.place, "patternProperties",
-                     "the values of more than one pattern are not told apart");
+                     "with more than one pattern, values are not matched to their pattern");
       }
     } else if (keywords.additional != nullptr) {
       if (*keywords.additional == closed) shape.has_others = false;
@@ -181,7 +182,7 @@ void SchemaCompiler::add_object(int32_t from, int32_t to, const Conjunction& pla
   if (count.minimum > 1 && shape.has_others) {  // others may be the same property several times
     for (const SchemaPlace* place : places)
       if (place->find("minProperties") != nullptr)
-        reader_.note(*place, "minProperties", "names of properties may repeat");
+        reader_.note(*place, "minProperties", "property names may be repeated");
   }
   if (count.maximum >= 0 && count.minimum > count.maximum)
     from = needed(from, **places.begin(), "'minProperties' is above 'maxProperties'");

@@ -142,7 +142,7 @@ class SchemaReader::Expansion {
   bool read(Open& one, const Pending& next) {
     const SchemaPlace& place = *next->place;
     if (place.schema->is_bool()) return place.schema->as_bool();
-    if (!place.schema->is_object()) place.refuse("a schema is an object, true or false");
+    if (!place.schema->is_object()) place.refuse("a schema must be an object, true or false");
     note_others(reader_, place);
     if (place.find("type") != nullptr) {
       const uint8_t types = types_named(reader_, place);
@@ -345,10 +345,10 @@ void SchemaReader::note(const SchemaPlace& place, std::string_view keyword,
 
 void SchemaReader::spend(const SchemaPlace& place, size_t steps) {
   if ((steps_ += steps) <= kMaximumSteps) return;
-  throw PlacedLimit(place, fmt::format("it takes more than {} steps to read; lower the number of "
-                                       "its properties, values and unions, or the unions that "
-                                       "hold together",
-                                       kMaximumSteps));
+  throw PlacedLimit(place,
+                    fmt::format("it takes more than {} steps to read; lower the number of its "
+                                "properties, values and unions, or of the unions that are combined",
+                                kMaximumSteps));
 }
 
 // True if no value satisfies two of the branches. Also false if there are too many to compare.

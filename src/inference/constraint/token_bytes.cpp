@@ -13,9 +13,9 @@ using tokenizers::Joining;
 TokenBytes::TokenBytes(const tokenizers::Tokenizer& tokenizer)
     : joining_(tokenizer.codec().joining()) {
   MG_CHECK(joining_ != Joining::by_neighbors,
-           "output cannot be held to a schema or a pattern with this tokenizer: the text of its "
-           "tokens depends on their neighbors (as WordPiece's does); supported are byte-level BPE, "
-           "SentencePiece and TikToken");
+           "a schema or pattern cannot be enforced with this tokenizer, because the text of a "
+           "token depends on its neighbors (as in WordPiece); byte-level BPE, SentencePiece and "
+           "TikToken are supported");
   const tokenizers::Codec& codec = tokenizer.codec();
   const auto unknown = codec.role("unk");
   for (int32_t id = 0; id < codec.size(); ++id) {

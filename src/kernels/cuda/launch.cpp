@@ -11,9 +11,9 @@ void check_shared_memory(const char* name, size_t bytes) {
       cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device),
       "cudaDeviceGetAttribute");
   MG_CHECK(bytes <= static_cast<size_t>(most),
-           "{} in fp32, or with heads wider than 128, takes {} bytes of shared memory, but GPU "
-           "{} allows {} per block (as GPUs of compute capability 8.6, 8.9 and 12.0 do); use "
-           "--bf16 or --fp16 and heads of up to 128, or --device cpu",
+           "{} in fp32, or with heads wider than 128, needs {} bytes of shared memory, but GPU {} "
+           "allows {} per block (as GPUs of compute capability 8.6, 8.9 and 12.0 do); use --bf16 "
+           "or --fp16 and heads of up to 128, or --device cpu",
            name, bytes, device, most);
 }
 

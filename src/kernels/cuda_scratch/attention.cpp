@@ -49,8 +49,9 @@ void check_attention_sizes(const char* kernel, const Tensor& q, const Tensor& k,
            "keys, not {} and {}: use shorter sequences",
            kernel, kMax, rows, keys);
   const int64_t blocks = std::max(rows, keys) / kFewRows + 1, heads = q.size(0) * k.size(2);
-  MG_CHECK(blocks * heads <= kMax, "{} on CUDA: {} sequences of {} tokens are too many: use fewer",
-           kernel, q.size(0), std::max(q.size(1), keys));
+  MG_CHECK(blocks * heads <= kMax,
+           "{} on CUDA: {} sequences of {} tokens exceed the limit: use fewer", kernel, q.size(0),
+           std::max(q.size(1), keys));
 }
 
 AttentionBlocks forward_blocks(const AttentionArgs& args) {

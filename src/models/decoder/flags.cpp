@@ -41,8 +41,9 @@ int64_t window_of_flag(const std::string& text) {
            "--window-size is '{}'; expected two numbers, how many earlier and later tokens are "
            "visible, such as 127,0 (-1: all)",
            text);
-  MG_CHECK(sides[1] <= 0, "--window-size is '{}', but a decoder sees no later tokens; use {},0",
-           text, sides[0]);
+  MG_CHECK(sides[1] <= 0,
+           "--window-size is '{}', but a decoder does not attend to later tokens; use {},0", text,
+           sides[0]);
   return sides[0] + 1;
 }
 
@@ -158,7 +159,7 @@ void check_balancing(const MoeFlags& m, const nn::RouterTraining& training, int6
            "--moe-router-enable-expert-bias needs --moe-router-score-function sigmoid or "
            "sqrtsoftplus");
   MG_CHECK(!training.quantile || !m.enable_expert_bias,
-           "--moe-router-load-balancing-type quantile_balancing has a bias of its own; leave out "
+           "--moe-router-load-balancing-type quantile_balancing has its own bias; leave out "
            "--moe-router-enable-expert-bias");
   MG_CHECK(!training.quantile || m.topk < experts,
            "--moe-router-load-balancing-type quantile_balancing needs a --moe-router-topk below "
@@ -172,8 +173,8 @@ void check_balancing(const MoeFlags& m, const nn::RouterTraining& training, int6
            "--moe-router-load-balancing-type sinkhorn chooses experts without a bias; leave out "
            "--moe-router-enable-expert-bias");
   MG_CHECK(!training.sinkhorn || softmax || m.topk == 1,
-           "--moe-router-load-balancing-type sinkhorn weighs {} experts by a softmax; leave out "
-           "--moe-router-score-function",
+           "--moe-router-load-balancing-type sinkhorn with --moe-router-topk {} always weights "
+           "experts by a softmax; leave out --moe-router-score-function",
            m.topk);
 }
 
@@ -183,11 +184,10 @@ void apply_experts(const ModelFlags& f, DecoderValue& value) {
   const std::vector<bool> chosen = expert_layers(f.moe, value.num_layers());
   for (size_t i = 0; i < chosen.size(); ++i)
     if (chosen[i]) value.layers[i].feed_forward = moe;
-  MG_CHECK(
-      value.first_moe() != nullptr,
-      "--moe-layer-freq is '{}', which gives none of the {} layers experts; change it, or leave "
-      "--num-experts out",
-      f.moe.layer_freq, value.num_layers());
+  MG_CHECK(value.first_moe() != nullptr,
+           "--moe-layer-freq is '{}', with which none of the {} layers has experts; change it, or "
+           "leave out --num-experts",
+           f.moe.layer_freq, value.num_layers());
 }
 
 // muP (Yang et al. 2022) as in Megatron-LM: by the ratio of this model's width to that of the model
@@ -249,7 +249,7 @@ nn::MoeConfig moe_of(const MoeFlags& m, const nn::MlpConfig& mlp) {
            "--moe-router-topk 1 with a softmax over the chosen expert gives every token the weight "
            "1; add --moe-router-pre-softmax");
   MG_CHECK(m.num_groups.has_value() == m.group_topk.has_value(),
-           "--moe-router-num-groups and --moe-router-group-topk go together; give both");
+           "--moe-router-num-groups and --moe-router-group-topk need each other; give both");
   if (!m.num_groups) return moe;
   MG_CHECK(*m.num_groups > 0 && *m.num_groups <= moe.experts,
            "--moe-router-num-groups is {}; it must lie in [1, {}], the number of experts",

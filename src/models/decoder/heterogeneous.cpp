@@ -51,7 +51,9 @@ class JsonBlock {
              number);
     return number;
   }
-  [[noreturn]] void lacks(std::string_view keys) const { fail("{} has none of {}", where_, keys); }
+  [[noreturn]] void lacks(std::string_view keys) const {
+    fail("{} must have one of {}", where_, keys);
+  }
   const std::string& where() const { return where_; }
 
  private:
@@ -102,7 +104,7 @@ void apply_mlp(const JsonBlock& block, int64_t hidden, LayerValue& layer) {
 }  // namespace
 
 void apply_blocks(const Json& list, std::string_view where, DecoderValue& value) {
-  MG_CHECK(list.is_array(), "{} is not a list with one block per layer", where);
+  MG_CHECK(list.is_array(), "{} must be a list with one block per layer", where);
   MG_CHECK(std::ssize(list.as_array()) == value.num_layers(),
            "{} lists {} layers; --num-layers is {}", where, list.as_array().size(),
            value.num_layers());

@@ -34,16 +34,14 @@ bool has_constant_sum(const nn::MoeConfig& moe) {
 
 void check_granularity(const nn::MoeConfig& moe, int64_t granularity) {
   constexpr std::string_view kFlag = "--moe-upcycling-granularity";
-  MG_CHECK(
-      moe.experts % granularity == 0,
-      "--num-experts {} is not a multiple of {} {}, the parts of a feed-forward block, each of "
-      "which as many experts begin as; change one of them",
-      moe.experts, kFlag, granularity);
-  MG_CHECK(
-      moe.choices % granularity == 0,
-      "--moe-router-topk {} is not a multiple of {} {}: a token would go through some parts of "
-      "a feed-forward block and not the others; change one of them",
-      moe.choices, kFlag, granularity);
+  MG_CHECK(moe.experts % granularity == 0,
+           "--num-experts {} is not a multiple of {} {}, the parts of a feed-forward block, each "
+           "of which initializes the same number of experts; change one of them",
+           moe.experts, kFlag, granularity);
+  MG_CHECK(moe.choices % granularity == 0,
+           "--moe-router-topk {} is not a multiple of {} {}: a token would pass through only some "
+           "parts of a feed-forward block; change one of them",
+           moe.choices, kFlag, granularity);
   MG_CHECK(moe.experts / moe.router.groups % granularity == 0,
            "the {} experts in a group (--num-experts {}, --moe-router-num-groups {}) are not a "
            "multiple of {} {}; change one of them",
@@ -72,15 +70,15 @@ void check_flags(const UpcyclingFlags& flags) {
   MG_CHECK(flags.granularity > 0, "--moe-upcycling-granularity is {}; it must be positive",
            flags.granularity);
   MG_CHECK(flags.moe.num_experts.has_value(),
-           "--moe-use-upcycling makes experts, but --num-experts does not say how many");
+           "--moe-use-upcycling needs --num-experts, the number of experts per layer");
   const auto refuse = [](bool given, std::string_view flag, std::string_view why) {
     MG_CHECK(!given, "--{} cannot be combined with --moe-use-upcycling: {}; leave it out", flag,
              why);
   };
   refuse(flags.moe.latent_size.has_value(), "moe-latent-size",
-         "feed-forward blocks of a dense model take and give the hidden size");
+         "the inputs and outputs of a dense model's feed-forward blocks have the hidden size");
   refuse(flags.moe.shared_ffn.has_value(), "moe-shared-expert-intermediate-size",
-         "a dense model has no block that a shared expert could begin as");
+         "a dense model has no block to initialize a shared expert from");
   refuse(flags.moe.apply_probs_on_input, "moe-apply-probs-on-input",
          "a feed-forward block is not linear in its input");
 }
@@ -93,21 +91,21 @@ DecoderValue with_experts(const DecoderValue& dense, const UpcyclingFlags& flags
   for (int64_t i = 0; i < dense.num_layers(); ++i) {
     LayerValue& layer = value.layers[static_cast<size_t>(i)];
     MG_CHECK(layer.moe() == nullptr,
-             "--moe-use-upcycling makes experts of the feed-forward blocks of a dense model, but "
-             "layer {} of this one has experts: drop the flag (a run that began with it resumes "
-             "without it)",
+             "--moe-use-upcycling turns the feed-forward blocks of a dense model into experts, but "
+             "layer {} of this model already has experts: drop the flag (a run that was started "
+             "with it resumes without it)",
              i);
     if (!chosen[static_cast<size_t>(i)]) continue;
-    MG_CHECK(layer.mlp() != nullptr,
-             "layer {} has no feed-forward block to make experts of; leave it out of "
-             "--moe-layer-freq",
-             i);
+    MG_CHECK(
+        layer.mlp() != nullptr,
+        "layer {} has no feed-forward block to turn into experts; exclude it with --moe-layer-freq",
+        i);
     const nn::MoeConfig moe = experts_of(flags.moe, *layer.mlp(), flags.granularity, i);
     check_granularity(moe, flags.granularity);
     layer.feed_forward = moe;
   }
   MG_CHECK(value.first_moe() != nullptr,
-           "--moe-layer-freq {} gives none of the {} layers experts; change it, or drop "
+           "with --moe-layer-freq {} none of the {} layers has experts; change it, or drop "
            "--moe-use-upcycling",
            flags.moe.layer_freq, dense.num_layers());
   value.router = flags.moe.training();
@@ -216,11 +214,11 @@ std::string summary_of(const DecoderValue& value, int64_t granularity) {
   return fmt::format(
       "the feed-forward block of {} of {} layers became {} experts ({}{}); {}", layers,
       value.num_layers(), moe.experts, each,
-      factor == 1 ? "" : fmt::format(", down-projections times {:.6g}", factor),
+      factor == 1 ? "" : fmt::format(", with down-projections multiplied by {:.6g}", factor),
       has_constant_sum(moe)
-          ? "the model computes what the dense one does"
-          : "the model computes about what the dense one does, since the weights of a token's "
-            "experts do not always add up to the same");
+          ? "the model computes the same function as the dense one"
+          : "the model computes approximately the same function as the dense one, because the "
+            "weights of a token's experts do not always have the same sum");
 }
 
 }  // namespace

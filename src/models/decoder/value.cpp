@@ -32,8 +32,8 @@ void check_rotary(const std::string& name, const nn::RotaryConfig& r, int64_t he
   check_number(r.fraction, r.fraction > 0 && r.fraction <= 1, "rotary-percent", "in (0, 1]");
   const int64_t dims = r.dims(head_size);
   MG_CHECK(dims > 0,
-           "--rotary-percent {} of a head size of {} leaves no pair of dims to rotate; change one "
-           "of them",
+           "--rotary-percent {} of the head size {} is less than one pair of dims to rotate; "
+           "change one of them",
            r.fraction, head_size);
   MG_CHECK(r.fraction < 1 || head_size % 2 == 0,
            "the head size is {}; rotary position embeddings need an even one: change "
@@ -114,8 +114,8 @@ void check_attention(const DecoderValue& model, const nn::AttentionConfig& a) {
              a.head_size);
     constexpr int64_t kMax = 1 << 24;
     MG_CHECK(model.positions() <= kMax,
-             "--max-position-embeddings is {}; with an attention temperature, which has a table of "
-             "all positions, the most is {}",
+             "--max-position-embeddings is {}; with an attention temperature, which needs a table "
+             "of all positions, the maximum is {}",
              model.positions(), kMax);
   }
   if (a.rotary.empty()) return;
@@ -155,7 +155,7 @@ void check_moe(const nn::MoeConfig& moe) {
       "--moe-router-topk {} experts can be chosen",
       r.chosen_groups, r.groups, size, ceil_div(moe.choices, size), r.groups, moe.choices);
   MG_CHECK(r.group_best > 0 && r.group_best <= size,
-           "a group of {} experts is valued by its best {}; the number must lie in [1, {}]", size,
+           "a group of {} experts is scored by its best {}; that number must lie in [1, {}]", size,
            r.group_best, size);
   MG_CHECK(!moe.weights_on_input || moe.choices == 1,
            "--moe-apply-probs-on-input needs --moe-router-topk 1, not {}", moe.choices);

@@ -306,8 +306,8 @@ DecoderValue decoder_from_json(const Json& json) {
       int64_t count = 1;
       of_run("count", count, false);
       MG_CHECK(count > 0 && count <= layers - value.num_layers(),
-               "the model's description, layers: {} more are listed than num-layers {}", count,
-               layers);
+               "the model's description, layers: {} more layers are listed than num-layers {}",
+               count, layers);
       const LayerValue layer = read_layer(of_run);
       of_run.refuse_unknown();
       value.layers.insert(value.layers.end(), static_cast<size_t>(count), layer);

@@ -39,8 +39,8 @@ int64_t integer(const Json& config, std::string_view key, std::optional<int64_t>
   if (const Json* value = present(config, key)) {
     const int64_t number = read(key, *value, &Json::as_integer);
     constexpr int64_t kMax = int64_t{1} << 40;  // small multiples still fit 63 bits
-    MG_CHECK(number > 0, "config.json has {} = {}; a positive number is wanted", key, number);
-    MG_CHECK(number <= kMax, "config.json has {} = {}; the most is {}", key, number, kMax);
+    MG_CHECK(number > 0, "config.json has {} = {}; it must be a positive number", key, number);
+    MG_CHECK(number <= kMax, "config.json has {} = {}; the maximum is {}", key, number, kMax);
     return number;
   }
   MG_CHECK(otherwise.has_value(), "config.json has no '{}'", key);
@@ -50,7 +50,7 @@ int64_t integer(const Json& config, std::string_view key, std::optional<int64_t>
 int64_t count(const Json& config, std::string_view key) {
   const Json* value = present(config, key);
   const bool good = value != nullptr && value->is_number() && value->as_number() >= 0;
-  MG_CHECK(good, "config.json has {} = {}; a number of 0 or more is wanted", key,
+  MG_CHECK(good, "config.json has {} = {}; it must be a number of 0 or more", key,
            value == nullptr ? "null" : value->dump());
   return read(key, *value, &Json::as_integer);
 }
@@ -64,7 +64,7 @@ double number(const Json& config, std::string_view key, std::optional<double> ot
 double positive(const Json& config, std::string_view key, std::optional<double> otherwise) {
   const double value = number(config, key, otherwise);
   MG_CHECK(value > 0 && std::isfinite(value),
-           "config.json has {} = {}; a positive number is wanted", key, value);
+           "config.json has {} = {}; it must be a positive number", key, value);
   return value;
 }
 
@@ -127,7 +127,7 @@ std::string stored_name(DType type) {
 DecoderValue read_common(const Json& j, const CommonForm& form) {
   DecoderValue value;
   const int64_t layers = integer(j, "num_hidden_layers");
-  MG_CHECK(layers <= 1 << 16, "config.json has num_hidden_layers = {}; the most is {}", layers,
+  MG_CHECK(layers <= 1 << 16, "config.json has num_hidden_layers = {}; the maximum is {}", layers,
            1 << 16);
   value.hidden_size = integer(j, "hidden_size");
   value.vocab_size = integer(j, "vocab_size");
@@ -191,9 +191,10 @@ std::vector<bool> listed_layers(const Json& j, int64_t layers, std::string_view 
   std::vector<bool> listed;
   const Json* types = present(j, "layer_types");
   if (types == nullptr) return listed;
-  MG_CHECK(types->is_array() && std::ssize(types->as_array()) == layers,
-           "config.json has num_hidden_layers = {} and layer_types = {}; it must list one a layer",
-           layers, types->dump());
+  MG_CHECK(
+      types->is_array() && std::ssize(types->as_array()) == layers,
+      "config.json has num_hidden_layers = {} and layer_types = {}; it must list one per layer",
+      layers, types->dump());
   for (const Json& entry : types->as_array()) {
     const std::string type = entry.is_string() ? entry.as_string() : entry.dump();
     MG_CHECK(type == "full_attention" || type == kind,

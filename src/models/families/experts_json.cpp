@@ -20,17 +20,17 @@ void set_experts(DecoderValue& value, const nn::MoeConfig& experts,
                  const std::function<bool(int64_t layer)>& sparse) {
   for (int64_t i = 0; i < value.num_layers(); ++i)
     if (sparse(i)) value.layers[static_cast<size_t>(i)].feed_forward = experts;
-  MG_CHECK(value.first_moe() != nullptr,
-           "config.json gives none of its {} layers experts; a model without them has another "
-           "model_type",
-           value.num_layers());
+  MG_CHECK(
+      value.first_moe() != nullptr,
+      "config.json has no experts in any of its {} layers; use the model_type of a dense model",
+      value.num_layers());
 }
 
 bool is_sparse(const Json& j, int64_t layer) {
   const int64_t step = integer(j, "decoder_sparse_step");
   if (const Json* dense = present(j, "mlp_only_layers")) {
     MG_CHECK(dense->is_array() && std::ranges::all_of(dense->as_array(), &Json::is_integer),
-             "config.json has mlp_only_layers = {}; a list of layers is wanted", dense->dump());
+             "config.json has mlp_only_layers = {}; it must be a list of layers", dense->dump());
     for (const Json& index : dense->as_array())
       if (index.as_integer() == layer) return false;
   }

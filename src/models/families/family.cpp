@@ -86,7 +86,7 @@ void check_head(const DecoderFamily& family, const Json& config, const DecoderVa
   if (names == nullptr) return;
   const bool listed = names->is_array() && !names->as_array().empty() &&
                       std::ranges::all_of(names->as_array(), &Json::is_string);
-  MG_CHECK(listed, "config.json has architectures = {}; a list of names is wanted", names->dump());
+  MG_CHECK(listed, "config.json has architectures = {}; it must be a list of names", names->dump());
   const std::string name = names->as_array()[0].as_string();
   const size_t at = name.rfind("For");
   if (at == name.npos) return;
@@ -96,7 +96,7 @@ void check_head(const DecoderFamily& family, const Json& config, const DecoderVa
   Json scored = config;
   scored.set("architectures", Json::Array{model + std::string(kScores)});
   const bool has_scores = read(family, scored).score_labels > 0;
-  fail("config.json has architectures = '{}'; supported of {}: {}{}{}", name, family.name, model,
+  fail("config.json has architectures = '{}'; supported for {}: {}{}{}", name, family.name, model,
        kText, has_scores ? ", " + model + std::string(kScores) : "");
 }
 
@@ -107,11 +107,13 @@ std::string first_difference(const Json& value, const Json& back) {
   for (const auto& [name, json] : value.as_object()) {
     const Json* other = back.find(name);
     if (other == nullptr || !(*other == json))
-      return fmt::format("it has {} {}; the file can only say {}", name, json.dump(), shown(other));
+      return fmt::format("it has {} {}, but the file can only represent {}", name, json.dump(),
+                         shown(other));
   }
   for (const auto& [name, json] : back.as_object())
     if (!value.contains(name))
-      return fmt::format("it has {} at its default; the file can only say {}", name, json.dump());
+      return fmt::format("it has {} at its default, but the file can only represent {}", name,
+                         json.dump());
   return "";
 }
 
@@ -133,8 +135,8 @@ std::string first_difference(const DecoderValue& value, const DecoderValue& back
 
 std::string dropout_obstacle(std::string_view flag, double value) {
   return fmt::format(
-      "it has {} {}; the file has none: use {} 0 or, for a model described by flags, "
-      "--model-family megatron, which holds any",
+      "it has {} {}, which the file cannot represent: use {} 0 or, for a model described by flags, "
+      "--model-family megatron, which can represent any value",
       flag, value, flag);
 }
 
@@ -246,7 +248,7 @@ const DecoderFamily& family_to_save(const DecoderValue& value,
 }
 
 DecoderValue read_config(const DecoderFamily& family, const Json& config) {
-  MG_CHECK(config.is_object(), "config.json is {}; a JSON object is wanted", config.dump());
+  MG_CHECK(config.is_object(), "config.json is {}; it must be a JSON object", config.dump());
   try {
     DecoderValue value = read(family, config);
     check_head(family, config, value);
@@ -266,8 +268,8 @@ ConfigForm form_of(const Json& config) {
 Json write_config(const DecoderFamily& family, const DecoderValue& value, DType stored,
                   ConfigForm form) {
   const std::string in_the_way = obstacle(family, value);
-  MG_CHECK(in_the_way.empty(), "the config.json of a {} cannot hold the model: {}", family.name,
-           in_the_way);
+  MG_CHECK(in_the_way.empty(), "the config.json of a {} cannot represent the model: {}",
+           family.name, in_the_way);
   Json config = written(family, value);
   if (form == ConfigForm::older) {
     config = older(std::move(config), family);

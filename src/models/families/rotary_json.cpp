@@ -32,19 +32,19 @@ std::string_view name_of(RopeScaling scaling) {
 class Block {
  public:
   Block(const Json& block, std::string name) : name_(std::move(name)) {
-    MG_CHECK(block.is_object(), "config.json has {} = {}; an object is wanted", name_,
+    MG_CHECK(block.is_object(), "config.json has {} = {}; it must be an object", name_,
              block.dump());
     for (const auto& [key, value] : block.as_object()) {
       MG_CHECK(!key.ends_with("_attention"),
-               "config.json has {} by layer type ({}); this model type has one for all layers",
+               "config.json has {} by layer type ({}); this model type has the same for all layers",
                name_, key);
       members_.set(path(key), value);
     }
     const std::string type = text("rope_type", text("type", "default"));
     if (find("rope_type") == nullptr && find("type") == nullptr && find("factor") != nullptr)
       log::warning(
-          "config.json has {} = {} and no {}: positions are not scaled, as in transformers; name "
-          "the type (linear, dynamic, yarn, llama3 or longrope) if they are to be",
+          "config.json has {} = {} and no {}: positions are not scaled, as in transformers; if "
+          "they should be, give the type (linear, dynamic, yarn, llama3 or longrope)",
           path("factor"), find("factor")->dump(), path("rope_type"));
     for (const ScalingName& known : kScalings)
       if (known.name == type) scaling_ = known.scaling;
@@ -72,7 +72,7 @@ class Block {
   double number(std::string_view key, double otherwise) const {
     const double value = models::number(members_, path(key), otherwise);
     MG_CHECK(value >= 0 && std::isfinite(value),
-             "config.json has {} = {}; a number of 0 or more is wanted", path(key), value);
+             "config.json has {} = {}; it must be a number of 0 or more", path(key), value);
     return value;
   }
   int64_t integer(std::string_view key, int64_t otherwise) const {
@@ -88,9 +88,7 @@ class Block {
     const Json& list = *find(key);
     std::vector<double> values;
     const std::string what = fmt::format(
-        "config.json has {} = {}; a list of positive numbers is "
-        "wanted",
-        path(key), list.dump());
+        "config.json has {} = {}; it must be a list of positive numbers", path(key), list.dump());
     MG_CHECK(list.is_array(), "{}", what);
     for (const Json& value : list.as_array()) {
       MG_CHECK(value.is_number() && value.as_number() > 0, "{}", what);
@@ -191,7 +189,8 @@ nn::RotaryConfig read_rotary_block(const Json& config, const Json& block, const 
   const double fraction =
       p.positive("partial_rotary_factor", positive(config, "partial_rotary_factor", 1));
   if (partial) {
-    MG_CHECK(fraction <= 1, "config.json has partial_rotary_factor = {}; the most is 1", fraction);
+    MG_CHECK(fraction <= 1, "config.json has partial_rotary_factor = {}; the maximum is 1",
+             fraction);
     rotary.fraction = fraction;
   } else {
     MG_CHECK(fraction == 1 || rotary.scaling == RopeScaling::none,

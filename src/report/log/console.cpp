@@ -147,8 +147,8 @@ std::string closing_line(const RunTotals& t, const RunRecord& run) {
   const auto share = [&](double seconds) { return percent(seconds / t.seconds); };
   const double flops = t.flops / t.step_seconds;
   return fmt::format(
-      "trained {} step{}, {} tokens in {}: {} tokens/s in steps ({} TFLOP/s, {} of {} GEMM "
-      "peak), {} in all; {} of the time in steps, {} in evaluation, {} saving checkpoints",
+      "trained {} step{}, {} tokens in {}: {} tokens/s in steps ({} TFLOP/s, {} of {} GEMM peak), "
+      "{} overall; {} of the time in steps, {} in evaluation, {} saving checkpoints",
       t.steps, t.steps == 1 ? "" : "s", format_count(static_cast<double>(t.tokens)),
       t.seconds < 10 ? fmt::format("{:.2f}s", t.seconds) : format_duration(t.seconds),
       rate(t.tokens_per_second()), figure("{:.4g}", flops * 1e-12),

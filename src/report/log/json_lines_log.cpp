@@ -229,14 +229,14 @@ int64_t iteration_of(std::string_view text, const std::string& path, int64_t num
   try {
     const Json line = Json::parse(text);
     MG_CHECK(line.is_object() && !line.as_object().empty() && line.as_object()[0].first == "type",
-             "it does not begin with a type");
+             "it does not begin with \"type\"");
     const std::string& type = line["type"].as_string();
     MG_CHECK(std::find(kTypes.begin(), kTypes.end(), type) != kTypes.end(),
              "'{}' is not a record type", type);
-    MG_CHECK(number > 1 || type == "run", "the first record is '{}' and not 'run'", type);
+    MG_CHECK(number > 1 || type == "run", "the first record is '{}', not 'run'", type);
     if (type == "run") {
       const int64_t schema = line["schema"].as_integer();
-      MG_CHECK(schema <= kSchema, "schema {} from a newer version; this one writes {}", schema,
+      MG_CHECK(schema <= kSchema, "schema {} is from a newer version; this one writes {}", schema,
                kSchema);
     }
     return line["iteration"].as_integer();
@@ -249,7 +249,7 @@ int64_t iteration_of(std::string_view text, const std::string& path, int64_t num
 void check_cut_line(std::string_view text, const std::string& path, int64_t number) {
   const size_t shared = std::min(text.size(), kBegin.size());
   if (text.substr(0, shared) != kBegin.substr(0, shared)) {
-    fail_foreign(path, number, "it has no end of line, and no known record begins like this");
+    fail_foreign(path, number, "it is incomplete and does not begin like a record");
   }
 }
 

@@ -30,12 +30,11 @@ void LogSettings::fields(Fields& f) {
       .in_short_help();
   f.add("tensorboard-log-interval", &tensorboard_log_interval,
         "steps between TensorBoard points, independent of --log-interval")
-      .of([this] { return tensorboard_dir ? "" : "there is no --tensorboard-dir"; });
+      .of([this] { return tensorboard_dir ? "" : "--tensorboard-dir is not given"; });
   f.add_enum<LogFormat>("log-format", &format,
                         {{"console", LogFormat::console}, {"megatron", LogFormat::megatron}},
-                        "format of step and evaluation lines on the console: console (at most "
-                        "120 columns) or megatron (as Megatron-LM prints them, for scripts that "
-                        "parse them)");
+                        "format of step and evaluation lines on the console: console (at most 120 "
+                        "columns) or megatron (Megatron-LM's format, for scripts that parse it)");
   f.add_switch("log-params-norm", &log_params_norm, true, "also log the L2 norm of the weights");
   f.add_switch("log-num-zeros-in-grad", &log_num_zeros_in_grad, true,
                "also log the number of zero elements in the gradients");
@@ -43,25 +42,28 @@ void LogSettings::fields(Fields& f) {
                "write progress.txt in the --save folder: starts and checkpoints of all jobs of "
                "the run, with FLOP/s");
   f.add("timing-log-level", &timing_log_level,
-        "log times, in ms per step: 1: parts of the step, with min and max over the ranks; 2: "
-        "forward and backward, too. The device is synchronized at the end of each part");
+        "log times in ms per step; 1: parts of the step, with min and max over the ranks; 2: also "
+        "forward and backward. The device is synchronized at the end of each part");
   f.add("timing-log-option", &timing_log_option, {"max", "minmax", "all"},
-        "with --timing-log-level: log the max time over the ranks, min and max, or all")
+        "with --timing-log-level: log the max time over the ranks, min and max, or the times of "
+        "all ranks")
       .of([this] {
-        return timing_log_level > 0 ? "" : "--timing-log-level is 0: nothing is timed";
+        return timing_log_level > 0 ? "" : "--timing-log-level is 0, so nothing is timed";
       });
   f.add_switch("log-timers-to-tensorboard", &log_timers_to_tensorboard, true,
-               "write these times, max over the ranks, to TensorBoard")
+               "write the times of --timing-log-level, max over the ranks, to TensorBoard")
       .of([this] {
-        return timing_log_level == 0 ? "--timing-log-level is 0: nothing is timed"
+        return timing_log_level == 0 ? "--timing-log-level is 0, so nothing is timed"
                : tensorboard_dir     ? ""
-                                     : "there is no --tensorboard-dir";
+                                     : "--tensorboard-dir is not given";
       });
   f.add("wandb-project", &wandb_project,
-        "stored in the log, for tools/wandb_import, which turns it into a Weights & Biases run");
+        "Weights & Biases project, stored in the log for tools/wandb_import, which turns the log "
+        "into a W&B run");
   f.add("wandb-exp-name", &wandb_exp_name, "for tools/wandb_import: name of the run");
-  f.add("wandb-entity", &wandb_entity, "for tools/wandb_import: its entity");
-  f.add("wandb-save-dir", &wandb_save_dir, "for tools/wandb_import: folder for the run's files");
+  f.add("wandb-entity", &wandb_entity, "for tools/wandb_import: entity of the run");
+  f.add("wandb-save-dir", &wandb_save_dir,
+        "for tools/wandb_import: folder for the files of the run");
 }
 
 void LogSettings::check() const {
@@ -117,7 +119,8 @@ struct RunLog::State {
       write(*log);
     } catch (const Error& error) {
       log.reset();
-      log::warning("{} ends here, the run goes on: {}", what, error.what());
+      log::warning("{} cannot be written any more and ends here; the run continues: {}", what,
+                   error.what());
     }
   }
   void to_json_lines(FunctionRef<Json()> line) {
@@ -147,9 +150,9 @@ RunLog::RunLog(const LogSettings& settings, const std::string& save_directory, c
       state_->json->write(to_json(run, time));
     } catch (const Error& error) {
       fail("{}: {}",
-           settings.log_jsonl ? "--log-jsonl"
-                              : "the log of --save (--log-jsonl chooses another "
-                                "file)",
+           settings.log_jsonl
+               ? "--log-jsonl"
+               : "the log in the --save folder (choose another file with --log-jsonl)",
            error.what());
     }
   }

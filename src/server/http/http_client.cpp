@@ -22,7 +22,7 @@ void check_url(const std::string& url) {
   MG_CHECK(url.starts_with(kScheme) && url.size() > kScheme.size(),
            "the address {} does not begin with http:// and a host; give http://HOST:PORT", url);
   MG_CHECK(url.find_first_of("/?#@ ", kScheme.size()) == url.npos,
-           "the address {} is more than a host and a port; give http://HOST:PORT", url);
+           "the address {} has more than a host and a port; give http://HOST:PORT", url);
 }
 
 // Tries to connect for at most a second. Returns the error number, or 0 on success.
@@ -56,7 +56,7 @@ std::string connection_failure(const std::string& url) {
   hints.ai_socktype = SOCK_STREAM;
   addrinfo* found = nullptr;
   if (const int code = ::getaddrinfo(host.c_str(), port.c_str(), &hints, &found); code != 0)
-    return fmt::format("the host {} is not found ({})", host, ::gai_strerror(code));
+    return fmt::format("the host {} was not found ({})", host, ::gai_strerror(code));
   const std::unique_ptr<addrinfo, void (*)(addrinfo*)> addresses(found, ::freeaddrinfo);
   const int error = error_of_connecting(*addresses);
   if (error == ECONNREFUSED) return "connection refused: nothing listens there";
@@ -67,11 +67,12 @@ std::string failure(httplib::Error error, const std::string& url, double seconds
   switch (error) {
     case httplib::Error::Connection: return connection_failure(url);
     case httplib::Error::ConnectionTimeout:
-      return fmt::format("there was no connection within {} seconds", seconds);
+      return fmt::format("no connection was made within {} seconds", seconds);
     case httplib::Error::Read:
-      return fmt::format("the connection ended, or nothing came for {} seconds", seconds);
-    case httplib::Error::Write: return "the connection ended while the request was sent";
-    case httplib::Error::Canceled: return "the request was ended by this program";
+      return fmt::format("the connection was closed, or nothing was received for {} seconds",
+                         seconds);
+    case httplib::Error::Write: return "the connection was closed while the request was being sent";
+    case httplib::Error::Canceled: return "the request was aborted by this program";
     default: return "HTTP failure " + httplib::to_string(error);
   }
 }
@@ -82,7 +83,7 @@ class HttpClient::Implementation {
  public:
   Implementation(const std::string& url, const std::string& key, double seconds)
       : client_(url), url_(url), seconds_(seconds) {
-    MG_CHECK(client_.is_valid(), "the address {} cannot be read; give http://HOST:PORT", url);
+    MG_CHECK(client_.is_valid(), "the address {} is not valid; give http://HOST:PORT", url);
     const auto whole = static_cast<time_t>(seconds);
     const auto rest = static_cast<time_t>((seconds - static_cast<double>(whole)) * 1e6);
     client_.set_connection_timeout(whole, rest);

@@ -61,11 +61,10 @@ class HttpServer::Implementation final : public httplib::Server {
 
   int start(const std::string& host, int port) {
     const int bound = port == 0 ? bind_to_any_port(host) : bind_to_port(host, port) ? port : -1;
-    MG_CHECK(
-        bound > 0,
-        "--host {} with --port {} cannot be listened at: the address is not this machine's, or "
-        "another program has the port; choose another",
-        host, port);
+    MG_CHECK(bound > 0,
+             "cannot listen on --host {} --port {}: the address is not this machine's, or another "
+             "program uses the port; choose another",
+             host, port);
     // httplib's backlog is 5 clients; if many connect at once, the others are reset.
     ::listen(socket_, kBacklog);
     thread_ = std::thread([this] {

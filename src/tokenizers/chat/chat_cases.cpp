@@ -131,7 +131,7 @@ std::optional<std::string> ChatCases::check(const Json& line) {
     const ChatTemplate& chat_template = template_of(line);
     for (const auto& [name, value] : chat.variables) {
       if (!chat_template.reads(name, chat.tools.has_value()))
-        return fmt::format("unknown field '{}': the template uses no such variable", name);
+        return fmt::format("unknown field '{}': the template has no such variable", name);
     }
     return compare(line, chat_template.render(chat));
   } catch (const jinja::TemplateError& error) {

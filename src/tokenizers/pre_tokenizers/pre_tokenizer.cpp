@@ -51,8 +51,8 @@ std::unique_ptr<PreTokenizer> make_sequence(const Json& settings, bool is_last) 
   const auto spelling = std::ranges::count_if(
       parts, [](const Json* part) { return (*part)["type"].as_string() == "ByteLevel"; });
   MG_CHECK(spelling <= kSpelling,
-           "pre_tokenizer: there are {} ByteLevel steps, and each but the last doubles the text; "
-           "the limit is {}",
+           "pre_tokenizer: there are {} ByteLevel steps, each of which except the last doubles the "
+           "text; the limit is {}",
            spelling, kSpelling);
   std::vector<std::unique_ptr<PreTokenizer>> steps;
   for (const Json* part : parts) steps.push_back(make(*part, is_last && part == parts.back()));

@@ -114,7 +114,7 @@ size_t append_escape(std::string_view pattern, size_t i, RegexSyntax syntax, boo
     case 'h':
     case 'H':
       refuse(pattern, i,
-             "\\h means different things to different engines; write the characters out");
+             "\\h has different meanings in different engines; list the characters instead");
     default: out.append(pattern.substr(i, 2)); return 2;
   }
 }

@@ -91,7 +91,9 @@ RegexNode Parser::sequence() {
   while (!at_end() && peek() != '|' && peek() != ')') {
     if (!script_ && take("(?i)")) {
       if (!node.parts.empty() && pattern_.find('|', at_) != std::string_view::npos)
-        refuse("behind other text, engines differ in how far (?i) reaches");
+        refuse(
+            "(?i) is supported only at the beginning, because engines differ in how far it reaches "
+            "elsewhere");
       any_case_ = true;
       continue;
     }
@@ -129,10 +131,10 @@ RegexNode Parser::group() {
   RegexNode node{.kind = Kind::sequence};
   const bool any_case = any_case_;
   if (script_ && (take("?=") || take("?!") || take("?<=") || take("?<!")))
-    refuse("look-ahead and look-behind are not supported; say what the text is, not what it isn't");
+    refuse("look-ahead and look-behind are not supported; rewrite the pattern without them");
   if (script_ && take("?<")) {
     const size_t end = pattern_.find('>', at_);
-    if (end == std::string_view::npos) refuse("a group's name does not end");
+    if (end == std::string_view::npos) refuse("a group's name is not terminated");
     at_ = end + 1;
   } else if (!script_ && take("?=")) {
     node.kind = Kind::look_ahead;
@@ -148,7 +150,7 @@ RegexNode Parser::group() {
   }
   node.parts.push_back(alternatives());
   any_case_ = any_case;
-  if (!take(")")) refuse("a group does not end");
+  if (!take(")")) refuse("a group is not closed");
   return node;
 }
 
@@ -191,7 +193,7 @@ RegexNode Parser::quantified(RegexNode node) {
       repeat.minimum = 1;
     } else if (peek() == '{') {
       counted = count(repeat.minimum, repeat.maximum);
-      if (!counted && !script_) refuse("'{' begins no count");
+      if (!counted && !script_) refuse("'{' does not begin a count");
       if (!counted) return node;
     } else if (!take("*")) {
       return node;
@@ -327,7 +329,7 @@ char32_t Parser::escaped_character() {
       if (c == 'u') return hexadecimal(4);
       if (c == 'a') return '\a';
       if (c == 'e') return 0x1b;
-      refuse("an escape that is not known");
+      refuse("unknown escape");
   }
 }
 
@@ -356,7 +358,7 @@ char32_t Parser::escaped_script_character(char32_t c) {
     case 'B': refuse("word boundaries are not supported");
     default:
       if (c == 'k' || (c >= '1' && c <= '9')) refuse("back-references are not supported");
-      refuse("an escape that is not known");
+      refuse("unknown escape");
   }
 }
 
@@ -406,7 +408,7 @@ CharacterSet Parser::bracket() {
       if (!script_ && peek() == '[') refuse("a range of characters cannot end with a class");
       last = bracket_character(set);
       if (!last) refuse("a range of characters cannot end with a class");
-      if (*last < *first) refuse("a range of characters ends before it begins");
+      if (*last < *first) refuse("the end of a character range is below its beginning");
     }
     all.add(*first, *last);
   }

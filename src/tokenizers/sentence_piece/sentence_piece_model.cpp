@@ -193,7 +193,7 @@ void check_nesting(const SentencePieceModel& model) {
     while (!open.empty() && !symbol.starts_with(open.back())) open.pop_back();
     open.push_back(symbol);
     MG_CHECK(open.size() <= kMaximumNested,
-             "over {} user-defined pieces are each a prefix of the next, up to '{}'",
+             "more than {} user-defined pieces are each a prefix of the next, up to '{}'",
              kMaximumNested, symbol);
   }
 }

@@ -31,7 +31,7 @@ void add_token(std::string_view base64, int64_t id, std::string_view place, int6
   MG_CHECK(id >= 0 && id <= Vocabulary::kMaximumId, "{} {}: the id is {}; ids are 0 to {}", place,
            number, id, Vocabulary::kMaximumId);
   const auto same = vocabulary.find(bytes);
-  MG_CHECK(!same, "{} {}: duplicate token '{}', already there with id {}", place, number, base64,
+  MG_CHECK(!same, "{} {}: duplicate token '{}', which already has id {}", place, number, base64,
            same.value_or(0));
   MG_CHECK(!vocabulary.contains(id), "{} {}: duplicate id {}", place, number, id);
   vocabulary.add(bytes, id);

@@ -30,7 +30,8 @@ void WordCounts::add(std::string_view word, int64_t count) {
     return;
   }
   MG_CHECK(words_.size() < kLimit && word.size() < kLimit,
-           "the text has over {} different words (or one of over {} bytes); train on a part of it",
+           "the text has more than {} different words (or a word of more than {} bytes); train on "
+           "a part of it",
            kLimit, kLimit);
   words_.push_back({texts_.size(), count, static_cast<uint32_t>(word.size()), hash});
   texts_.append(word);

@@ -16,7 +16,7 @@ int64_t AddedTokenList::new_id(const AddedToken& token) const {
   if (!vocabulary_.contains(next)) return next;
   const bool is_free = token.id >= vocabulary_.size() && token.id > largest_;
   MG_CHECK(is_free,
-           "the vocabulary has holes: the added token '{}' would get the id {}, which is that of "
+           "the vocabulary has gaps: the added token '{}' would get the id {}, which belongs to "
            "'{}'; give it an id in tokenizer.json's added_tokens",
            token.content, next, vocabulary_.text(static_cast<int32_t>(next)));
   return token.id;
@@ -45,7 +45,7 @@ void AddedTokenList::add(AddedToken token) {
 std::vector<AddedToken> AddedTokenList::take() {
   if (!moved_.empty()) {
     log::warning(
-        "Hugging Face numbers added tokens behind the vocabulary, whatever id their file gives: "
+        "Hugging Face numbers added tokens after the vocabulary and ignores the ids in the file: "
         "{}{}",
         moved_, all_moved_.size() > 1 ? fmt::format(", and {} more", all_moved_.size() - 1) : "");
   }

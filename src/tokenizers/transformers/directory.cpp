@@ -31,8 +31,8 @@ class Opening {
     if (other) warn_of_components();
     if (c_.member("split_special_tokens") == Json(true))
       log::warning(
-          "{}: split_special_tokens is true, which is not done here: special tokens in a text are "
-          "tokens",
+          "{}: split_special_tokens is true, which is not supported: special tokens in a text are "
+          "read as tokens",
           file_.directory());
     if (class_ != kPlainClass && !is_other_class(class_)) {
       d_.added_tokens.clear();  // kept only if the configuration has them
@@ -52,10 +52,9 @@ class Opening {
   void put_tokens_around();
   void warn_of_components() const {
     log::warning(
-        "{}: for {}, transformers makes normalizer, pre-tokenizer, decoder, special tokens and "
-        "what "
-        "is put around a text itself; those of {} and its configuration are used, which may differ "
-        "where it was not written by transformers",
+        "{}: for {}, transformers builds normalizer, pre-tokenizer, decoder, special tokens and "
+        "post-processor itself; this program uses those of {} and its configuration, which may "
+        "differ if it was not written by transformers",
         file_.directory(), class_, std::filesystem::path(file_.path).filename().string());
   }
 
@@ -67,13 +66,12 @@ class Opening {
 };
 
 void Opening::read_pieces() {
-  MG_CHECK(
-      !is_other_class(class_),
-      "for {}, transformers adds tokens to a SentencePiece model in a way of its own, which is "
-      "not supported; save it as tokenizer.json (AutoTokenizer.from_pretrained and "
-      "save_pretrained) or, to read the model as it is, set tokenizer_class to "
-      "PreTrainedTokenizerFast in tokenizer_config.json",
-      class_);
+  MG_CHECK(!is_other_class(class_),
+           "for {}, transformers adds tokens to a SentencePiece model in a special way, which is "
+           "not supported; save it as tokenizer.json (AutoTokenizer.from_pretrained and "
+           "save_pretrained) or, to read the model as it is, set tokenizer_class to "
+           "PreTrainedTokenizerFast in tokenizer_config.json",
+           class_);
   const SentencePieceModel model = parse_sentence_piece(file_.content);
   for (const SentencePieceModel::Piece& piece : model.pieces) {
     const bool control = piece.type == SentencePieceModel::kControl;

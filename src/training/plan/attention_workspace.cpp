@@ -18,7 +18,7 @@ plan::Plan with_attention_workspace(
   const auto spare = static_cast<double>(large.gpu->bytes - large.gpu_bytes());
   if (spare >= 0) {
     runtime.planned_attention_cause =
-        fmt::format("the GPU's memory allows it: {} stay free", format_bytes(spare));
+        fmt::format("the GPU's memory allows it: {} remain free", format_bytes(spare));
     return large;
   }
   runtime.planned_attention_mib = kAttentionMib;

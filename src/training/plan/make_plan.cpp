@@ -145,12 +145,11 @@ void check_size(const settings::TrainSettings& s, const models::Model& c) {
   constexpr double kMax = 0x1p62;
   constexpr int64_t kMaxTokens = int64_t{1} << 28;
   const double state = 16 * d(c->parameter_count());
-  MG_CHECK(
-      state <= kMax,
-      "a model of {} parameters (--num-layers {}, --hidden-size {}) has a training state of {}, "
-      "which exceeds the most that can be planned, {}: use a smaller model",
-      format_count(state / 16), c->num_layers(), c->hidden_size(), format_bytes(state),
-      format_bytes(kMax));
+  MG_CHECK(state <= kMax,
+           "a model of {} parameters (--num-layers {}, --hidden-size {}) has a training state of "
+           "{}, which exceeds the limit of plans, {}: use a smaller model",
+           format_count(state / 16), c->num_layers(), c->hidden_size(), format_bytes(state),
+           format_bytes(kMax));
   MG_CHECK(d(*s.batch.micro_batch_size) * d(*s.batch.seq_length) <= d(kMaxTokens),
            "--micro-batch-size is {}: with --seq-length {} a micro-batch can have at most {} "
            "sequences, {} tokens: use a smaller --micro-batch-size or --seq-length",

@@ -45,16 +45,17 @@ void check_skew(double skew, const std::optional<plan::ExpertRows>& experts) {
     switch (rows.bound) {
       case plan::ExpertRows::Bound::expert_capacity:
         return fmt::format(
-            "what --moe-expert-capacity-factor {:g} leaves; choices above it are "
-            "dropped",
+            "the load that --moe-expert-capacity-factor {:g} allows; tokens above it are dropped",
             rows.factor);
       case plan::ExpertRows::Bound::rank_capacity:
-        return fmt::format("--moe-expert-rank-capacity-factor {:g}; a step that needs more fails",
-                           rows.factor);
+        return fmt::format(
+            "the load that --moe-expert-rank-capacity-factor {:g} allows; a step that needs more "
+            "fails",
+            rows.factor);
       case plan::ExpertRows::Bound::any_load: break;
     }
-    return rows.divided ? "at which a rank has all the choices that can go to it"
-                        : "at which every token chooses the same experts";
+    return rows.divided ? "where one rank gets as many tokens as it can get"
+                        : "where every token is routed to the same experts";
   };
   MG_CHECK(skew <= rows.most, "--moe-skew is {:g}; it must lie in [1, {:g}], {}", skew,
            std::floor(rows.most * 1e4) / 1e4, limit());

@@ -407,7 +407,7 @@ class Suggestions {
             fmt::format(
                 "{}{} {}{}", text(p->gpu_bytes()),
                 p->ranks == 1 ? " of one" : fmt::format(" of each of {}", p->ranks), p->gpu->name,
-                p->ranks > p->ranks_here ? fmt::format(", {} on a machine", p->ranks_here) : ""));
+                p->ranks > p->ranks_here ? fmt::format(", {} per machine", p->ranks_here) : ""));
     return true;
   }
 
@@ -429,7 +429,7 @@ std::vector<std::string> find_suggestions(const TrainSettings& settled, const mo
                                           const plan::Plan& plan, const PlanOf& plan_of) {
   std::vector<std::string> found = Suggestions(settled, model, plan, plan_of).find();
   if (found.empty())
-    found.push_back("a smaller model, or more memory: none of the settings tried fits");
+    found.push_back("a smaller model, or more memory: none of the tested settings fits");
   return found;
 }
 

@@ -22,8 +22,8 @@ TEST(CudaBench, StepPrintsItsSpeedAndEachKernelOfIt) {
   ASSERT_EQ(r.code, 0) << r.err;
   // Forward and backward of attention; the biases, gelu and its gradient of a layer.
   EXPECT_TRUE(has(r.out,
-                  "computed by: attention our own kernels (2 calls); epilogues fused 6 of 6; "
-                  "recompute none; CUDA graphs none; deterministic\n"))
+                  "computed by: attention this program's own kernels (2 calls); epilogues fused 6 "
+                  "of 6; recompute none; CUDA graphs none; deterministic\n"))
       << r.out;
   for (const char* part :
        {"tokens/s", "% of bf16 GEMM peak", "over 2 steps", "loss ", "on mock data",
@@ -53,9 +53,9 @@ TEST(CudaBench, StepSaysWhatComputedIt) {
   EXPECT_EQ(by["graphs_launched"].as_integer(), 2);
   EXPECT_FALSE(by["deterministic"].as_bool());
   const Outcome cpu = place.run(words(kTiny + flags + "--device cpu --cuda-graph-impl none"));
-  EXPECT_TRUE(has(cpu.out,
-                  "computed by: our own kernels; recompute full uniform 1; "
-                  "nondeterministic"))
+  EXPECT_TRUE(
+      has(cpu.out,
+          "computed by: this program's own kernels; recompute full uniform 1; nondeterministic"))
       << cpu.out << cpu.err;
 }
 
@@ -141,7 +141,7 @@ TEST(CudaBench, GenerateAndGemm) {
   EXPECT_EQ(text.code, 0) << text.err;
   for (const char* part :
        {"decode, batch of 1", "decode, batch of 2", "prefill of 4 tokens", "CUDA shim on the CPU",
-        "1 of 3 passes were launched as CUDA graphs, 1 of which were captured, with "})
+        "1 of 3 passes were launched as CUDA graphs; 1 graphs were captured, which use "})
     EXPECT_TRUE(has(text.out, part)) << part << "\n" << text.out;
   const Outcome gemm = place.run(words("bench gemm --device cuda --seconds 0.01 --threads 1"));
   EXPECT_EQ(gemm.code, 0) << gemm.err;
@@ -170,12 +170,12 @@ TEST(CudaPlanning, NamesTheMemoryOfTheGpu) {
       "--num-attention-heads 4 --seq-length 64 --micro-batch-size 2 --threads 1 ";
   const Outcome fits = place.run(words(run));
   ASSERT_EQ(fits.code, 0) << fits.err;
-  EXPECT_TRUE(has(fits.out, "Memory of a GPU: ")) << fits.out;
+  EXPECT_TRUE(has(fits.out, "Memory per GPU: ")) << fits.out;
   EXPECT_TRUE(has(fits.out, "of 2.15 GB\n  CUDA shim on the CPU\n")) << fits.out;
   EXPECT_FALSE(has(fits.out, "Estimated on this machine: n/a")) << fits.out;
   const Outcome small = place.run(words(run + "--no-time --device-memory 0.5"));
   EXPECT_TRUE(has(small.out, "The run does NOT fit: it needs ")) << small.out;
-  EXPECT_TRUE(has(small.out, "of a GPU's memory, which has 537 MB")) << small.out;
+  EXPECT_TRUE(has(small.out, "per GPU, which has 537 MB")) << small.out;
   EXPECT_EQ(place.run(words(run + "--device-memory -1")).code, 2);
 }
 

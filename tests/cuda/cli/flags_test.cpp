@@ -38,7 +38,7 @@ std::vector<GpuRow> gpu_rows() {
           {"--distributed-backend", "--distributed-backend gloo",
            "--num-layers 1 --tensor-model-parallel-size 2 --distributed-backend nccl",
            [](const Workplace&, const std::string& printed) {
-             return line_behind(printed, "the GPUs' ranks communicate ");
+             return line_behind(printed, "the ranks' GPUs communicate ");
            }},
           {"--allow-nondeterministic", "--allow-nondeterministic", "--bf16 ",
            [](const Workplace& place, const std::string&) { return bits_of(place); }}};

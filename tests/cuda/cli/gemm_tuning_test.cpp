@@ -87,7 +87,7 @@ TEST(GemmTuning, AResumedRunKeepsTheChoices) {
   std::string printed;
   for (const Step& step : tuned(place, 0, 4, kSaved, &printed)) parts.push_back(step);
   EXPECT_EQ(parts, whole);
-  EXPECT_FALSE(has(printed, "without interruption")) << printed;
+  EXPECT_FALSE(has(printed, "uninterrupted")) << printed;
   const Json kept = Json::parse(read_file(state_path(place)))["gemm_tuning"];
   EXPECT_EQ(kept["device"].as_string(), "CUDA shim on the CPU");
   EXPECT_EQ(kept["library"].as_string(), "cuBLASLt 130100");
@@ -130,7 +130,8 @@ TEST(GemmTuning, DamagedChoicesAreAnError) {
       "train --device cuda --train-iters 1 --gemm-tuning on " + kSaved + kOneLayer + kModel;
   const Outcome empty = place.run(words(flags));
   EXPECT_NE(empty.code, 0);
-  EXPECT_TRUE(has(empty.err, "run/gemm_choices.json has no products: it is damaged")) << empty.err;
+  EXPECT_TRUE(has(empty.err, "run/gemm_choices.json contains no GEMMs: it is damaged"))
+      << empty.err;
   write_file(path, saved.dump());
   const Outcome r = place.run(words(flags));
   EXPECT_NE(r.code, 0);
@@ -192,10 +193,10 @@ TEST(GemmTuning, RanksWithDifferentLibrariesAreNotTuned) {
                       .c_str());
   const std::string printed = read_file(out);
   EXPECT_EQ(status, 0) << printed;
-  EXPECT_TRUE(
-      has(printed,
-          "--gemm-tuning does nothing: rank 0 has CUDA shim on the CPU, cuBLASLt 130100, and "
-          "rank 1 has CUDA shim on the CPU, cuBLASLt 120500"))
+  EXPECT_TRUE(has(printed,
+                  "--gemm-tuning has no effect, because all ranks need the same GPU and library: "
+                  "rank 0 has CUDA shim on the CPU, cuBLASLt 130100, and rank 1 has CUDA shim on "
+                  "the CPU, cuBLASLt 120500"))
       << printed;
   EXPECT_FALSE(place.listing().contains("run/gemm_choices.json"));
 }
@@ -221,7 +222,7 @@ TEST(GemmTuning, AResumedRunSaysWhereTheChoicesCannotBeUsed) {
   EXPECT_TRUE(has(printed, "algorithms are not used (this run has --gemm-tuning off)")) << printed;
   train(place, "cuda", 2, kOneLayer + "--save plain --save-interval 2");
   tuned(place, 1, 3, "--load plain", &printed);
-  EXPECT_TRUE(has(printed, "the checkpoint is of a run without it")) << printed;
+  EXPECT_TRUE(has(printed, "the run that wrote the checkpoint did not use it")) << printed;
 }
 
 }  // namespace

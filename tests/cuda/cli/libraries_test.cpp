@@ -178,7 +178,7 @@ TEST(CudaLibraries, WithoutNcclRanksExchangeThroughHostMemoryOrAreRefused) {
                 " warning the ranks communicate through host memory, which is slower than NCCL: "
                 "rank 0 has no NCCL: " +
                     why);
-    expect_line(said, "the GPUs' ranks communicate through host memory");
+    expect_line(said, "the ranks' GPUs communicate through host memory");
     const Machine::Said asked =
         machine.train("auto", std::string(kRanks) + " --distributed-backend nccl");
     expect_line(asked, " error --distributed-backend nccl: rank 0 has no NCCL: " + why, 2);
@@ -245,9 +245,10 @@ TEST(CudaLibraries, OfTwoCudnnsTheOneBesideCublasLtIsTaken) {
   expect_line(machine.train("cuda", kAttention), "cuDNN 9.19.0 (" + machine.path(packages));
   machine.install("0", kCudnn, kCudnn);
   machine.install("91800", kCudnnPart, kCudnnPart);
-  expect_line(machine.train("cuda", kAttention),
-              " is for CUDA 12, and this build is for CUDA 13; install cuDNN (pip install "
-              "nvidia-cudnn-cu13), or put another one's folder first in LD_LIBRARY_PATH");
+  expect_line(
+      machine.train("cuda", kAttention),
+      " is for CUDA 12, and this build is for CUDA 13; install cuDNN (pip install "
+      "nvidia-cudnn-cu13), or put the folder of another installation first in LD_LIBRARY_PATH");
 }
 
 TEST(CudaLibraries, ADriverThatIsMissingOrOldAndNoGpuAreTold) {

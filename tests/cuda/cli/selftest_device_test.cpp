@@ -44,8 +44,8 @@ TEST(SelftestDevice, SaysWhatThereIsAndThatItComputes) {
   EXPECT_EQ(found["what_to_do"].as_string(), "");
   const Outcome text = check_device("", "--device cuda");
   EXPECT_EQ(text.code, 0);
-  expect_contains(text.out, {"CUDA shim on the CPU, ", "\nok       fill ", "our own kernels (",
-                             "\nThe device can be used.\n"});
+  expect_contains(text.out, {"CUDA shim on the CPU, ", "\nok       fill ",
+                             "this program's own kernels (", "\nThe device can be used.\n"});
 }
 
 TEST(SelftestDevice, WhatFailsCostsNoOtherCheck) {

@@ -295,7 +295,7 @@ TEST_F(Wrong, ADoubledPiece) {
     HeldTensor again = *find(contents.model, rank < 4 ? "wte.weight" : "ln_f.weight");
     if (rank == 2) contents.model.push_back(again);
   });
-  EXPECT_TRUE(contains(twice, "'wte.weight': one rank holds elements [0, 88) of its 168 twice"))
+  EXPECT_TRUE(contains(twice, "'wte.weight': one rank has elements [0, 88) of its 168 twice"))
       << twice;
 }
 
@@ -322,9 +322,8 @@ TEST_F(Wrong, ASurplusTensorAndAnotherShape) {
     changed.tensors[0].global = Shape{25, 8};
     held.placement = &changed;
   });
-  EXPECT_TRUE(contains(shape,
-                       "'wpe.weight': this rank holds it with shape [25, 8], but its "
-                       "shape is"))
+  EXPECT_TRUE(
+      contains(shape, "'wpe.weight': this rank has it with shape [25, 8], but its shape is"))
       << shape;
 }
 
@@ -353,9 +352,10 @@ TEST_F(Wrong, DirectoriesAreRefusedByAllRanksAlike) {
     const DividedModel held(model_, layout_, world.rank(), runtime);
     load(ModelDirectory(folder_ / "m"), held.weights(), whole.weights);
   });
-  EXPECT_TRUE(contains(error, "missing: 1 (score.weight)") &&
-              contains(error, "not in the model: 1 (h.0.c_attn.weight)") &&
-              contains(error, "with a different shape: 1 (wte.weight: [21, 8] there, [22, 8]"))
+  EXPECT_TRUE(
+      contains(error, "missing: 1 (score.weight)") &&
+      contains(error, "not in the model: 1 (h.0.c_attn.weight)") &&
+      contains(error, "with a different shape: 1 (wte.weight: [21, 8] in the file, [22, 8]"))
       << error;
   whole = whole_;
   whole.optimizer.pop_back();

@@ -49,7 +49,7 @@ TEST_F(NestedLaunchers, MpiInTorchrun) {
   const Launched mpi = over_mpi(place_, {train(), train()}, kTorchrunOfOne);
   EXPECT_EQ(mpi.code, 0) << mpi.text;
   EXPECT_EQ(loss(mpi.text), expected) << mpi.text;
-  EXPECT_EQ(count(mpi.text, "are not used: RANK=0, WORLD_SIZE=1"), 1u) << mpi.text;
+  EXPECT_EQ(count(mpi.text, "are ignored: RANK=0, WORLD_SIZE=1"), 1u) << mpi.text;
   // What launch starts has the ranks of launch, whatever is around.
   const Launched launched =
       run_script(place_, "exec env RANK=1 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=1 " +

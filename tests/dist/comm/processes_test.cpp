@@ -161,7 +161,7 @@ TEST(Launcher, OfAnotherKindIsToldSo) {
   EXPECT_EQ(run.code, 3) << run.text;
   if (has_mpi()) {
     expect_contains(run.text, {"rank 0 of 2 processes", "found rank 0 of 1", "megatron launch",
-                               "are not used: RANK=0, WORLD_SIZE=1"});
+                               "are ignored: RANK=0, WORLD_SIZE=1"});
   } else {
     expect_contains(run.text, {"started 2 processes", "without MPI", "libopenmpi-dev"});
   }

@@ -330,7 +330,7 @@ TEST(StarWaits, ForARankAreLoggedAndTheRunGoesOn) {
   for (const char* part :
        {"s for rank 1 in barrier 'second' (call 2 of 'world') (step 3, backward), and 1 more wait",
         "rank 1: step 3, data; in no call for", "after barrier 'first' (call 1 of 'world')",
-        "the wait for rank 1 is over after"})
+        "the wait for rank 1 ended after"})
     EXPECT_NE(text.find(part), std::string::npos) << "'" << part << "' in: " << text;
 }
 

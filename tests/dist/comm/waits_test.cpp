@@ -58,7 +58,7 @@ TEST(Waiting, ForARankIsLoggedAndTheRunGoesOn) {
                          "rank 1: step 7, forward, layer decoder.3.mlp; in no call so far",
                          "The run continues; it is aborted if a call takes 30 s "
                          "(--distributed-timeout-minutes)",
-                         "info the wait for rank 1 is over after "});
+                         "info the wait for rank 1 ended after "});
   const size_t notices = count(text, "has waited");
   EXPECT_GE(notices, 1u);
   EXPECT_LE(notices, 6u) << text;  // of a hundred looks
@@ -102,7 +102,7 @@ TEST_F(WaitingProcesses, ForOneThatIsSilentGoOnWhenItComes) {
   expect_contains(
       run.text,
       {"s for rank 1 in all_reduce 'grads' (call 1 of 'dp', 8 bytes of f32, sum)",
-       "rank 1: forward, layer attention; in no call for", "the wait for rank 1 is over after"});
+       "rank 1: forward, layer attention; in no call for", "the wait for rank 1 ended after"});
   // Both others wait; one of them logs, at 0.3, 0.6, 1.2 s and so on.
   EXPECT_LE(count(run.text, "has waited"), 6u) << run.text;
   EXPECT_EQ(count(run.text, "is over"), 1u) << run.text;
@@ -112,7 +112,7 @@ TEST_F(WaitingProcesses, ForOneThatIsStoppedGoOnWhenItIsContinued) {
   const Launched run = launch(2, this_program(), "--scenario=stopped-for-a-while", 20);
   EXPECT_EQ(run.code, 0) << run.text;
   expect_contains(run.text, {"s for rank 1 in all_reduce 'grads'", "rank 1: does not respond",
-                             "the wait for rank 1 is over after"});
+                             "the wait for rank 1 ended after"});
 }
 
 TEST_F(WaitingProcesses, ForOneThatNeverComesEndWithAReport) {

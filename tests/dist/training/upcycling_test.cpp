@@ -97,7 +97,7 @@ TEST_F(UpcycledRuns, AreRefusedBeforeTheFirstStep) {
   s = upcycled("wrong", "--moe-upcycling-granularity 5");
   EXPECT_EQ(has(error_of(s), "--moe-upcycling-granularity 5 does not divide 48"), "");
   s = upcycled("wrong", "--num-layers 5");
-  EXPECT_EQ(has(error_of(s), "the dense model that the flags describe is not the one in"), "");
+  EXPECT_EQ(has(error_of(s), "the dense model described by the flags differs from the one in"), "");
   s = upcycled("wrong", "--vocab-size 98");
   EXPECT_EQ(has(error_of(s), "--vocab-size is 98, but"), "");
   s = upcycled("wrong");
@@ -108,11 +108,11 @@ TEST_F(UpcycledRuns, AreRefusedBeforeTheFirstStep) {
   EXPECT_EQ(error_of(s), "");
   EXPECT_FALSE(std::filesystem::exists(folder_ / "wrong"));
   run(upcycled("there"));
-  EXPECT_EQ(has(error_of(upcycled("there")), "drop it and its flags and give --load"), "");
+  EXPECT_EQ(has(error_of(upcycled("there")), "drop it and its flags and give only --load"), "");
   s = upcycled("wrong");
   s.run.model = folder_ / "there";
   s.shape = with_flags({}, kExperts).shape;
-  EXPECT_EQ(has(error_of(s), "layer 1 of this one has experts"), "");
+  EXPECT_EQ(has(error_of(s), "layer 1 of this model already has experts"), "");
 }
 
 }  // namespace

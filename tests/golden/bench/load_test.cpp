@@ -88,8 +88,7 @@ TEST(Load, RefusalsAndFailuresAreCounted) {
   times = bench::run_load(load);
   EXPECT_EQ(times[0].ending, bench::Ending::complete);
   EXPECT_EQ(times[1].ending, bench::Ending::failed);
-  EXPECT_TRUE(has(times[1].error, "status 400: this model reads and writes up to"))
-      << times[1].error;
+  EXPECT_TRUE(has(times[1].error, "status 400: this model supports at most")) << times[1].error;
   EXPECT_EQ(times[2].ending, bench::Ending::complete);
 
   server::HttpClient client(load.address.url, "", 60);

@@ -73,7 +73,7 @@ TEST(BenchStep, PrintsTheFloorOfItsProductsAndBytes) {
     EXPECT_TRUE(has(r.out, " GB/s\n")) << r.out;
     EXPECT_TRUE(has(r.out, "s; the step reaches ")) << r.out;
     EXPECT_TRUE(has(r.out, "of that speed (goal 85%)")) << r.out;
-    EXPECT_TRUE(has(r.out, "the fastest call above makes ")) << r.out;
+    EXPECT_TRUE(has(r.out, "the fastest call above reaches ")) << r.out;
   }
 }
 

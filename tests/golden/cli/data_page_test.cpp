@@ -51,7 +51,7 @@ TEST(EvaluationPage, EveryCommandRunsAsItStands) {
   const std::string output = run_page("evaluation.md", place);
   for (const char* part :
        {"valid set: ", "bits per byte", "401 documents", "of 40 documents", "\"bits_per_byte\"",
-        "all checksums compared", "a run resumes from here"})
+        "all checksums verified", "a run resumes from here"})
     EXPECT_NE(output.find(part), std::string::npos) << part << " is not in\n" << output;
 }
 

@@ -64,7 +64,7 @@ TEST_F(BadLayout, Sizes) {
     refused(flag + " 99999999999999999999", {flag, "99999999999999999999"});
     refused(flag + " two", {flag + " is 'two'; give an integer"});
     refused(flag + " 1.5", {flag + " is '1.5'"});
-    refused(flag + " 2000", {"--ranks is 2000 (by default the least that the parallel",
+    refused(flag + " 2000", {"--ranks is 2000 (by default the minimum for the parallel",
                              "it must lie in [1, 1024]"});
     refused(flag + " 2 --ranks 3",
             {"3 ranks cannot be divided", axis + " parallel 2", "change --ranks"});
@@ -98,7 +98,7 @@ TEST_F(BadLayout, Chunks) {
   refused("--pipeline-model-parallel-size 4 --global-batch-size 9 " + chunks + "3",
           {"9 micro-batches", "groups of 4", "a last group of 1"});
   refused(two + chunks + "2 --microbatch-group-size-per-virtual-pipeline-stage 9",
-          {"groups of 9 micro-batches", "8 micro-batches a step"});
+          {"groups of 9 micro-batches", "8 micro-batches per step"});
   // Only the second batch size of the run does not fit.
   refused(two + chunks + "2 --rampup-batch-size 2 1 8",
           {"3 micro-batches", "a last group of 1", "from sample 2 on", "--rampup-batch-size"});
@@ -148,7 +148,7 @@ TEST_F(BadLayout, Letters) {
   refused(
       "--pipeline-model-parallel-size 2 --pipeline-model-parallel-layout=Et*6|t*6L "
       "--decoder-first-pipeline-num-layers 6",
-      {"--pipeline-model-parallel-layout says where every layer goes", "drop one"});
+      {"--pipeline-model-parallel-layout and", "drop one"});
 }
 
 TEST_F(BadLayout, Sharding) {
@@ -229,7 +229,7 @@ TEST_F(BadLayout, Experts) {
   refused(experts + freq + "[0,1]", {"'[0,1]', which lists 2 layers; --num-layers is 12"});
   refused(experts + freq + "([0]*1+[1]*19)", {"([0]*1+[1]*19)", "more numbers than the 12 layers"});
   refused(experts + freq + "[0]*12",
-          {"[0]*12", "none of the 12 layers", "leave --num-experts out"});
+          {"[0]*12", "none of the 12 layers", "leave out --num-experts"});
   refused(experts + freq + "([1]*11+[2])", {"each number must be 0 or 1, not 2"});
   for (const std::string value : {"0", "-1"})
     refused(experts + freq + value, {"--moe-layer-freq is " + value + "; it must be positive"});
@@ -255,11 +255,11 @@ TEST_F(BadLayout, CapacityThatThereIsNot) {
   };
   for (const std::string flag :
        {"--moe-pad-expert-input-to-capacity", "--moe-token-drop-policy position"}) {
-    noted("--num-experts 8 " + flag, flag + " does nothing: there is no " + factor);
+    noted("--num-experts 8 " + flag, flag + " has no effect: there is no " + factor);
     noted("--num-experts 8 " + factor + " -1 " + flag,
-          flag + " does nothing: " + factor + " is no");
+          flag + " has no effect: " + factor + " is no");
   }
-  noted(factor + " 2", factor + " 2 does nothing: there is no --num-experts");
+  noted(factor + " 2", factor + " 2 has no effect: --num-experts is not given");
 }
 
 }  // namespace

@@ -114,7 +114,7 @@ TEST_F(EvalTasks, PublishedChoices) {
   }
   EXPECT_NEAR(two[6]["metrics"]["acc"].as_number(), right / all, 1e-12);
   const Outcome shots = run({"--tasks", "truthfulqa_mc1=" + truthful, "--num-fewshot", "3"});
-  expect_contains(shots.err, {"truthfulqa_mc1: --num-fewshot does not count"});
+  expect_contains(shots.err, {"truthfulqa_mc1: --num-fewshot has no effect"});
 }
 
 // Neither the batch nor the cache changes a bit.
@@ -196,7 +196,7 @@ TEST_F(EvalTasks, RefusesWhatMakesNoSense) {
   refused({"--tasks", "bad.jsonl"}, {"bad.jsonl line 2", "'text' is 3"});
   refused({"--tasks", "long.jsonl"}, {"long.jsonl line 1", "640 positions"});
   refused({"--tasks", "much.jsonl"}, {"much.jsonl line 2", "max_gen_toks", "640 positions"});
-  refused({"--tasks", sample("mmlu"), sample("mmlu")}, {"both called mmlu"});
+  refused({"--tasks", sample("mmlu"), sample("mmlu")}, {"both named mmlu"});
   refused({"--tasks", sample("mmlu"), "--num-fewshot", "6"}, {"mmlu.jsonl line 1", "only 6"});
   refused({"--tasks", sample("mmlu"), "--num-fewshot", "-1"}, {"--num-fewshot is -1"});
   refused({"--tasks", sample("mmlu"), "--limit", "0"}, {"--limit is 0"});

@@ -193,8 +193,8 @@ TEST(Preset, GivesWayToOtherFlagsAndIsLogged) {
     const std::string line = r.err.substr(note, r.err.find('\n', note) - note);
     EXPECT_TRUE(has(line, " --swiglu ")) << line;
     EXPECT_TRUE(has(line,
-                    "; other flags decide --num-layers --hidden-size --vocab-size"
-                    " --ffn-hidden-size --seq-length"))
+                    "; overridden by other flags: --num-layers --hidden-size --vocab-size "
+                    "--ffn-hidden-size --seq-length"))
         << line;
     const std::string log = read_file(place / "log");
     EXPECT_TRUE(has(log, R"("preset": "llama-160m")")) << log;

@@ -456,7 +456,7 @@ TEST_F(GenerateCommand, RefusesWhatMakesNoSense) {
   refused({"--prompt", "x", "--logit-bias", "400:1"}, {"--logit-bias", "token 400", "400 tokens"});
   refused({"--prompt", "x", "--min-tokens", "-1"}, {"--min-tokens is -1"});
   refused({"--prompt", "x", "--min-tokens", "9", "--max-tokens", "8"},
-          {"--min-tokens is 9", "--max-tokens only 8"});
+          {"--min-tokens is 9", "--max-tokens is only 8"});
   refused({"--prompt", "x", "--stop-token-ids", "5", "x"}, {"--stop-token-ids is 'x'"});
   refused({"--prompt", "x", "--stop-token-ids", "400"}, {"--stop-token-ids", "token 400"});
   refused({"--prompt", "x", "--stop", ""}, {"--stop"});
@@ -474,11 +474,11 @@ TEST_F(GenerateCommand, TakesTheTokenizerOfFlags) {
   const Words ids = {"--tokenizer-type", "NullTokenizer", "--prompt", "5 6 7", "--max-tokens", "2"};
   EXPECT_TRUE(run(ids).out.starts_with("5 6 7"));
   EXPECT_NE(run(with(common, {"--tokenizer-model", "bare"}))
-                .err.find("the tokenizer has 300 tokens and the model 400: the ids from 300 on "
-                          "have no text"),
+                .err.find("the tokenizer has 300 tokens, but the model has 400: the ids from 300 "
+                          "on have no text"),
             std::string::npos);
   refused({"--prompt", "x", "--vocab-file", "v"},
-          {"--vocab-file is read by", "BertWordPieceLowerCase", "NullTokenizer"});
+          {"--vocab-file applies to", "BertWordPieceLowerCase", "NullTokenizer"});
 }
 
 }  // namespace

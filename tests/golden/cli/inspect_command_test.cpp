@@ -61,7 +61,7 @@ TEST_F(Inspect, TensorsOfAllLayersInOneLine) {
 TEST_F(Inspect, ModelsOfTorch) {
   const std::string model = vectors("torch/gpt2_legacy"), file = model + "/pytorch_model.bin";
   expect(0, {"inspect", model},
-         {"model of type gpt2, in files of torch.save", "transformer.h.*.attn.masked_bias",
+         {"model of type gpt2, in torch.save files", "transformer.h.*.attn.masked_bias",
           "lm_head.weight", "47 tensors"});
   expect(0, {"inspect", "--tensors", file}, {"transformer.h.1.attn.bias", "47 tensors"});
   fs::create_directory(place_ / "evil");
@@ -78,7 +78,7 @@ TEST_F(Inspect, SaveDirectory) {
          {"3 checkpoints", "iter_0000001", "iter_0000002", "<- a run resumes from here",
           "iter_0000003.tmp", "1.0 kB  unfinished", "checkpoint of step 2", "log of a run, done",
           "Training loss", "Learning rate", "Saves"});
-  expect(0, {"inspect", "--verify", "run"}, {"all checksums compared"});
+  expect(0, {"inspect", "--verify", "run"}, {"all checksums verified"});
   spoil("run/iter_0000001/model.safetensors", 0);
   spoil("run/iter_0000001/optimizer-00001-of-00001.safetensors", 0);
   const std::string damaged = expect(1, {"inspect", "--verify", "run"},
@@ -163,12 +163,12 @@ TEST_F(Inspect, DamagedIndices) {
 // Before the first step.
 TEST_F(Inspect, TrainTellsTheRoomOfItsCheckpoints) {
   const Outcome without = place_.run(tiny_train(1));
-  EXPECT_NE(without.err.find("no --save"), std::string::npos) << without.err;
+  EXPECT_NE(without.err.find("--save is not given"), std::string::npos) << without.err;
   const Outcome saving = place_.run(
       with(tiny_train(4), {"--save", "other", "--save-interval", "1", "--save-keep", "2"}));
   EXPECT_NE(saving.err.find("--save other: at most 3 checkpoints of "), std::string::npos)
       << saving.err;
-  EXPECT_EQ(saving.err.find("no --save"), std::string::npos);
+  EXPECT_EQ(saving.err.find("--save is not given"), std::string::npos);
 }
 
 TEST_F(Inspect, WhatCannotBeVerified) {

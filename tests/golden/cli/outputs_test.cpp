@@ -83,7 +83,7 @@ TEST_F(Commands, TokenizersThatExistStay) {
   expect(2, with(train, {"t/tokenizer_config.json"}), {"--output", "not a directory"});
   expect(0, with(train, {"t", "--overwrite"}), {});
   write_file(place_ / "t/tokenizer.json", "notes");
-  expect(2, with(train, {"t", "--overwrite"}), {"t/tokenizer.json", "not a file of a tokenizer"});
+  expect(2, with(train, {"t", "--overwrite"}), {"t/tokenizer.json", "not a tokenizer file"});
   EXPECT_EQ(read_file(place_ / "t/tokenizer.json"), "notes");
 }
 

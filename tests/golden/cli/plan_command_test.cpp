@@ -108,9 +108,9 @@ TEST_F(PlanCommand, Page) {
   EXPECT_EQ(r.code, 0) << r.err;
   for (const char* part :
        {"2 layers, hidden 64, vocabulary 1000", "  layers.0 - layers.1 ", " each\n",
-        "Memory of a rank: ", " parameters ", " activations ",
-        "Memory of the process: ", "FLOPs by formula", "megatron_full_attention",
-        "Kernels of a rank in a step", "gemm f32", "Estimated on this machine: n/a\n"})
+        "Memory per rank: ", " parameters ", " activations ",
+        "Memory per process: ", "FLOPs by formula", "megatron_full_attention",
+        "Kernels per rank and step", "gemm f32", "Estimated on this machine: n/a\n"})
     EXPECT_NE(r.out.find(part), std::string::npos) << part << " is not in\n" << r.out;
 }
 
@@ -217,7 +217,7 @@ TEST_F(PlanCommand, TellsWhereTheMarksStandForOthers) {
                             "--rampup-batch-size", "1", "1", "10000", "--no-time"});
   const Outcome page = place_.run(words), json = place_.run(with(words, {"--json"}));
   EXPECT_EQ(page.code, 0) << page.err;
-  EXPECT_NE(page.out.find("and may be a few per cent off"), page.out.npos) << page.out;
+  EXPECT_NE(page.out.find("and may be off by a few percent"), page.out.npos) << page.out;
   EXPECT_FALSE(Json::parse(json.out)["memory"]["exact"].as_bool());
 }
 
@@ -271,8 +271,8 @@ TEST_F(PlanCommand, TheFirstLinesNameEveryAxis) {
   EXPECT_NE(page.out.find("4 ranks (tensor 1 x pipeline 1 x data 4; experts 4 x tensor 1)"),
             std::string::npos)
       << page.out << page.err;
-  EXPECT_NE(page.out.find("Memory of a rank: "), std::string::npos);
-  EXPECT_NE(page.out.find("; at the worst load of experts "), std::string::npos) << page.out;
+  EXPECT_NE(page.out.find("Memory per rank: "), std::string::npos);
+  EXPECT_NE(page.out.find("; with the worst expert load "), std::string::npos) << page.out;
 }
 
 TEST_F(PlanCommand, ARecipeIsPlannedForItsGpu) {
@@ -290,12 +290,12 @@ TEST_F(PlanCommand, TheTimeOfBothLoadsIsEstimated) {
   const Outcome page = place_.run(with(small(), {"--num-experts", "4", "--moe-ffn-hidden-size",
                                                  "32", "--moe-skew", "2", "--train-iters", "2"}));
   EXPECT_EQ(page.code, 0) << page.err;
-  const size_t table = page.out.find("Load of the fullest expert over the mean ");
+  const size_t table = page.out.find("Load of the busiest expert / mean ");
   ASSERT_NE(table, page.out.npos) << page.out;
   const std::string text = page.out.substr(table, page.out.find("\n\n", table) - table);
   EXPECT_NE(text.find("\n  step "), text.npos) << text;
   EXPECT_EQ(text.find("n/a"), text.npos) << text;
-  EXPECT_NE(text.find("memory is the same at any load"), text.npos) << text;
+  EXPECT_NE(text.find("memory does not depend on the load"), text.npos) << text;
 }
 
 TEST_F(PlanCommand, LoadsOfExpertsThatCannotBeAreRefused) {
@@ -306,12 +306,13 @@ TEST_F(PlanCommand, LoadsOfExpertsThatCannotBeAreRefused) {
   refused({"--moe-skew", "nan"}, "--moe-skew");
   refused({"--moe-skew", "4.5"}, "--moe-skew is 4.5; it must lie in [1, 4]");
   refused({"--moe-skew", "2", "--moe-expert-rank-capacity-factor", "1.5"},
-          "[1, 1.5], --moe-expert-rank-capacity-factor 1.5; a step that needs more fails");
+          "[1, 1.5], the load that --moe-expert-rank-capacity-factor 1.5 allows; a step that needs "
+          "more fails");
   refused({"--moe-skew", "2", "--moe-expert-capacity-factor", "1.25"},
-          "[1, 1.25], what --moe-expert-capacity-factor 1.25 leaves");
+          "[1, 1.25], the load that --moe-expert-capacity-factor 1.25 allows");
   expect_error(with(small(), {"--moe-skew", "2", "--no-time"}), "no layer has experts");
   expect_error(with(small(), {"--moe-skew", "4.5", "--num-experts", "8", "--no-time"}),
-               "at which every token chooses the same experts");
+               "where every token is routed to the same experts");
 }
 
 // The same plan, before the first step.
@@ -324,7 +325,7 @@ TEST_F(PlanCommand, TrainPrintsItFirst) {
   ASSERT_EQ(std::system((line + " > '" + (place_ / "output") + "' 2>&1 < /dev/null").c_str()), 0);
   const std::string output = read_file(place_ / "output");
   const size_t plan = output.find("plan: 166k parameters"),
-               memory = output.find("memory of the process: "),
+               memory = output.find("memory per process: "),
                step = output.find("iteration      1/2");
   ASSERT_NE(step, output.npos) << output;
   EXPECT_LT(plan, memory) << output;

@@ -134,8 +134,8 @@ TEST(PlanGpu, RoomForExpertsIsSaidAndSuggested) {
   };
   const Json any = memory("");
   EXPECT_FALSE(any["fits"].as_bool());
-  EXPECT_NE(any["cause"].as_string().find("room for 1048576 rows of experts a layer, for any load; "
-                                          "an even one has 131072"),
+  EXPECT_NE(any["cause"].as_string().find("including 1048576 rows per layer for experts, enough "
+                                          "for any load; an even load needs 131072"),
             std::string::npos)
       << any["cause"].as_string();
   std::string all;
@@ -202,7 +202,7 @@ TEST(PlanGpu, AttentionRunsInLargerPartsWhereMemoryAllows) {
       "--recompute-granularity selective --recompute-modules mlp_act layernorm ";
   const Choice large = planned(recompute), small = planned("");
   EXPECT_EQ(large.mib, "1280");
-  EXPECT_NE(large.cause.find(" stay free"), std::string::npos) << large.cause;
+  EXPECT_NE(large.cause.find(" remain free"), std::string::npos) << large.cause;
   EXPECT_EQ(small.mib, "768");
   EXPECT_NE(small.cause.find("more than the GPU has"), std::string::npos) << small.cause;
   EXPECT_TRUE(large.fits && small.fits);
@@ -229,8 +229,8 @@ TEST(PlanGpu, WhatDoesNotFitIsToldWithTheGpusMemory) {
   const Outcome larger = place.run(plan(kLlama8b + "--device-memory 192"));
   EXPECT_EQ(larger.out.find("NOT fit"), std::string::npos) << larger.out;
   EXPECT_NE(larger.out.find("from --device-memory"), std::string::npos) << larger.out;
-  EXPECT_EQ(whole.out.find("Assumed of an H200"), std::string::npos) << whole.out;
-  EXPECT_NE(larger.out.find("Assumed of an H200, not measured"), std::string::npos) << larger.out;
+  EXPECT_EQ(whole.out.find("Assumed for an H200"), std::string::npos) << whole.out;
+  EXPECT_NE(larger.out.find("Assumed for an H200, not measured"), std::string::npos) << larger.out;
 }
 
 }  // namespace

@@ -38,8 +38,8 @@ TEST_F(PredictionLayer, IsLeftOutWithOneLine) {
   ASSERT_EQ(more.code, 0) << more.err;
   const std::string text = more.out + more.err,
                     line =
-                        "10 tensors of layers for multi-token prediction, which are left out: "
-                        "1 (model.layers.3)\n";
+                        "10 tensors of layers for multi-token prediction, which are ignored: 1 "
+                        "(model.layers.3)\n";
   EXPECT_NE(text.find(line), std::string::npos) << text;
   EXPECT_EQ(text.find("model.layers.3"), text.rfind("model.layers.3")) << text;
   EXPECT_EQ(Json::parse(more.out)["loss"], Json::parse(whole.out)["loss"]);

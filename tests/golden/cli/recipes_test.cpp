@@ -164,7 +164,7 @@ TEST(ModelConfig, IsSavedInItsFamily) {
             1u);
   const std::string error =
       error_of([&] { run({"--train-iters", "7", "--model-config", "twins/gemma3_27b"}); });
-  expect_contains(error, {"is not the one in", "run"});
+  expect_contains(error, {"differs from the one in", "run"});
 }
 
 class PublishedModels : public ::testing::TestWithParam<std::string> {};

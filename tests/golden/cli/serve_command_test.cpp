@@ -55,8 +55,8 @@ TEST_F(ServeCommand, AnswersAsGenerateDoesUntilItIsEnded) {
   const Outcome ended = server.wait();
   EXPECT_EQ(ended.code, 0) << ended.err;
   for (const char* part :
-       {"serving run at", "POST /v1/completions 401", "API keys needed", "POST /v1/completions 200",
-        "prompt tokens, 9 generated", "info - other 400", "SIGTERM"})
+       {"serving run at", "POST /v1/completions 401", "API key required",
+        "POST /v1/completions 200", "prompt tokens, 9 generated", "info - other 400", "SIGTERM"})
     EXPECT_NE(ended.err.find(part), std::string::npos) << part << " is not in\n" << ended.err;
   for (const char* part : {"Hello", "secret-key", "\x1b", "\r"})
     EXPECT_EQ(ended.err.find(part), std::string::npos) << ended.err;

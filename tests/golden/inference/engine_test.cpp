@@ -209,7 +209,7 @@ TEST_P(Engines, RefusesWhatAPlaceCannotHold) {
   } catch (const Error& error) {
     EXPECT_STREQ(error.what(),
                  "request 3 may grow to 11 tokens (a prompt of 4 and --max-tokens 7), but the KV "
-                 "cache holds 10 per request; shorten the prompt or lower --max-tokens");
+                 "cache has room for 10 per request; shorten the prompt or lower --max-tokens");
   }
   EXPECT_THROW(e.submit({.prompt = {97}}), Error);
   EXPECT_EQ(e.waiting(), 1) << "a refused request leaves nothing";

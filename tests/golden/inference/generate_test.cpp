@@ -212,11 +212,11 @@ TEST_F(Generate, RefusesWhatTheModelCannotTake) {
   refused({.prompt = {}}, "is empty");
   refused({.prompt = {97}}, "token 97");
   refused({.prompt = {-1}}, "token -1");
-  refused({.prompt = Tokens(17, 1)}, "17 tokens, but the model only 16 positions");
+  refused({.prompt = Tokens(17, 1)}, "17 tokens, but the model has only 16 positions");
   refused({.prompt = {1}, .max_tokens = -1}, "--max-tokens is -1");
   refused({.prompt = {1}, .sampling = {.top_p = 0}}, "--top-p");
   refused({.prompt = {1}, .max_tokens = 2, .sampling = {.min_tokens = 3}},
-          "--min-tokens is 3, but --max-tokens only 2");
+          "--min-tokens is 3, but --max-tokens is only 2");
   refused({.prompt = {1}, .sampling = {.logit_bias = {{97, 1}}}}, "token 97");
   refused({.prompt = {1}, .sampling = {.logit_bias = {{-1, 1}}}}, "token -1");
   refused({.prompt = {1}, .logprobs = 98}, "--logprobs is 98");

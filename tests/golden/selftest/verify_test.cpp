@@ -392,7 +392,7 @@ TEST(Verify, RefusesTokensOutsideOfTheVocabulary) {
     verify(model, {});
     FAIL() << "no error";
   } catch (const Error& e) {
-    EXPECT_NE(std::string(e.what()).find("24 tokens per sequence but the model only 9"),
+    EXPECT_NE(std::string(e.what()).find("24 tokens per sequence, but the model has only 9"),
               std::string::npos)
         << e.what();
   }

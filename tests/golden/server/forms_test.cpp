@@ -178,7 +178,7 @@ TEST_F(Forms, PatternsThatAreAmbiguous) {
   EXPECT_EQ(result->status, 400);
   const Json error = Json::parse(result->body)["error"];
   EXPECT_EQ(error["code"], Json("grammar_limit"));
-  EXPECT_NE(error["message"].as_string().find("too many readings"), std::string::npos);
+  EXPECT_NE(error["message"].as_string().find("too ambiguous"), std::string::npos);
 }
 
 TEST_F(Forms, BiasesAndPenalties) {

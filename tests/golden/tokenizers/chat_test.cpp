@@ -45,7 +45,7 @@ TEST(ChatCases, AChangedCaseFails) {
     return std::string("no such case");
   };
   EXPECT_EQ(changed("rendered", [](Json& j) { j.set("colour", "red"); }),
-            "unknown field 'colour': the template uses no such variable");
+            "unknown field 'colour': the template has no such variable");
   EXPECT_EQ(
       changed("rendered", [](Json& j) { j.set("rendered", "<|im_start|>x"); }),
       "differs from byte 12: expected \"x\", got \"user\\nHello, who are you?<|im_end|>\\n\"");

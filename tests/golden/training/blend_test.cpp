@@ -107,7 +107,7 @@ TEST(Blend, OneSourceOfDataOnly) {
   s.data.data_path.clear();
   EXPECT_NE(error_of(s).find("there is no data"), std::string::npos) << error_of(s);
   s.data.train_data_path = {run.a};
-  EXPECT_NE(error_of(s).find("--split 1 has nothing to divide"), std::string::npos) << error_of(s);
+  EXPECT_NE(error_of(s).find("--split 1 has no effect"), std::string::npos) << error_of(s);
   s = run.settings;
   s.data.data_path = {"1", run.a, "x", run.b};
   EXPECT_NE(error_of(s), "");

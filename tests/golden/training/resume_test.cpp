@@ -307,7 +307,7 @@ TEST_F(ResumeErrors, AFolderThatIsNone) {
   settings_.checkpoint.load = folder_ / "loop";
   expect_error(settings_, {"loop cannot be searched"});
   settings_.checkpoint.load = folder_ / "run/iter_0000004/";
-  expect_error(settings_, {"give the folder it is in, " + folder_ / "run,", "--ckpt-step"});
+  expect_error(settings_, {"give the folder that contains it, " + folder_ / "run,", "--ckpt-step"});
 }
 
 TEST_F(ResumeErrors, FinetuneDoesNotSaveOverItsBeginning) {

@@ -188,7 +188,7 @@ TEST_F(VocabularyTest, Gpt2) {
   s_.merge_file.reset();
   EXPECT_EQ(refused(s_), "--tokenizer-type GPT2BPETokenizer needs --merge-file (merges.txt)");
   s_.tokenizer_model = "elsewhere";
-  EXPECT_NE(refused(s_).find("--tokenizer-model is read by"), std::string::npos);
+  EXPECT_NE(refused(s_).find("--tokenizer-model applies to"), std::string::npos);
 }
 
 TEST_F(VocabularyTest, HuggingFace) {
@@ -205,7 +205,7 @@ TEST_F(VocabularyTest, HuggingFace) {
   EXPECT_EQ(encode(more, "the<brand new>"), without);
   s_.tokenizer_model = kVectors + "sentencepiece/bpe_unk";
   s_.tokenizer_type = "HuggingFaceTokenizer";
-  EXPECT_NE(refused(s_).find("reads a tokenizer.json where --tokenizer-special-tokens is given"),
+  EXPECT_NE(refused(s_).find("reads a tokenizer.json since --tokenizer-special-tokens is given"),
             std::string::npos);
 }
 
@@ -256,25 +256,26 @@ TEST_F(VocabularyTest, RefusesByNameWithTheReason) {
   s_ = {};
   s_.merge_file = "m";
   EXPECT_EQ(refused(s_, 100),
-            "--merge-file is read by --tokenizer-type GPT2BPETokenizer (with --vocab-file), but "
+            "--merge-file applies to --tokenizer-type GPT2BPETokenizer (with --vocab-file), but "
             "the tokenizer is NullTokenizer (the default without --tokenizer-model): give such a "
-            "type, or leave the flag out");
+            "type, or drop the flag");
   s_ = {};
   s_.vocab_file = "vocab.txt";
-  EXPECT_NE(refused(s_, 100).find("--vocab-file is read by --tokenizer-type "
-                                  "BertWordPieceLowerCase, BertWordPieceCase or "),
-            std::string::npos);
+  EXPECT_NE(
+      refused(s_, 100).find(
+          "--vocab-file applies to --tokenizer-type BertWordPieceLowerCase, BertWordPieceCase or "),
+      std::string::npos);
   s_ = {};
   s_.tiktoken_num_special_tokens = 5;
-  EXPECT_NE(refused(s_, 100).find("--tiktoken-num-special-tokens is read by"), std::string::npos);
+  EXPECT_NE(refused(s_, 100).find("--tiktoken-num-special-tokens applies to"), std::string::npos);
   s_ = {};
   s_.tokenizer_type = "ByteTokenizer";
   s_.null_tokenizer_pad_id = 5;
-  EXPECT_NE(refused(s_).find("--null-tokenizer-pad-id is read by"), std::string::npos);
+  EXPECT_NE(refused(s_).find("--null-tokenizer-pad-id applies to"), std::string::npos);
   s_ = {};
   s_.tokenizer_type = "ByteTokenizer";
   s_.tokenizer_model = "elsewhere";
-  EXPECT_NE(refused(s_).find("--tokenizer-model is read by"), std::string::npos);
+  EXPECT_NE(refused(s_).find("--tokenizer-model applies to"), std::string::npos);
 }
 
 }  // namespace

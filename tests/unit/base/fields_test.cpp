@@ -150,8 +150,8 @@ TEST(Fields, RefuseBadChoicesAndCounts) {
   EXPECT_EQ(s.error("kind", {"lama"}),
             "--kind is 'lama'; it can be gpt2, llama, mixtral (did you mean 'llama'?)");
   EXPECT_EQ(s.error("shape", {"zzz"}), "--shape is 'zzz'; it can be round, square");
-  EXPECT_EQ(s.error("lr", {}), "--lr takes one value and got 0");
-  EXPECT_EQ(s.error("lr", {"1", "2"}), "--lr takes one value and got 2");
+  EXPECT_EQ(s.error("lr", {}), "--lr takes one value, but 0 were given");
+  EXPECT_EQ(s.error("lr", {"1", "2"}), "--lr takes one value, but 2 were given");
   EXPECT_NE(s.error("data", {}), "no error");
   EXPECT_NE(s.error("no-bias", {"maybe"}), "no error");
   EXPECT_EQ(s.kind, "gpt2");

@@ -66,9 +66,9 @@ TEST_F(Files, ReadsNoMoreThanTheLimit) {
   write_file(folder_ + "/a", "hello");
   EXPECT_EQ(read_file(folder_ + "/a", 5), "hello");
   EXPECT_EQ(error_of([&] { read_file(folder_ + "/a", 4); }),
-            "'" + folder_ + "/a' is larger than 4 bytes; files of this kind never are");
+            "'" + folder_ + "/a' is larger than 4 bytes, the limit for files of this kind");
   EXPECT_EQ(error_of([&] { read_file("/dev/zero", 10000); }),
-            "'/dev/zero' is larger than 10000 bytes; files of this kind never are");
+            "'/dev/zero' is larger than 10000 bytes, the limit for files of this kind");
 }
 
 TEST_F(Files, MapsBytes) {

@@ -88,8 +88,8 @@ TEST_F(Resumable, OtherSettingsAreNamed) {
   open(Json::Object{{"--seed", 3}, {"--old", "x"}}).append(0, line(0));
   const std::string before = read_file(partial());
   expect_contains(error_of([&] { open(Json::Object{{"--seed", 4}, {"--new", true}}); }),
-                  {"out.jsonl.partial", "1 lines", "--seed was 3, now it is 4",
-                   "--new was not there", "--old was \"x\", now it is not there", "remove it"});
+                  {"out.jsonl.partial", "1 lines", "--seed was 3 and is now 4",
+                   "--new was not given", "--old was \"x\" and is now not given", "remove it"});
   EXPECT_EQ(read_file(partial()), before);
 }
 
@@ -108,12 +108,13 @@ TEST_F(Resumable, WithoutALineAnySettingsWillDo) {
 TEST_F(Resumable, RefusesWhatItDidNotWrite) {
   for (const std::string bad : {"hello\n", "{\"n\": 1}\n"}) {
     write_file(partial(), bad);
-    expect_contains(error_of([&] { open(); }), {"out.jsonl.partial", "is not what --output"});
+    expect_contains(error_of([&] { open(); }),
+                    {"out.jsonl.partial", "is not the unfinished output of --output"});
     EXPECT_EQ(read_file(partial()), bad);
   }
   fs::remove(partial());
   fs::create_directory(partial());
-  expect_contains(error_of([&] { open(); }), {"out.jsonl.partial", "is not a file"});
+  expect_contains(error_of([&] { open(); }), {"out.jsonl.partial", "is not a regular file"});
 }
 
 TEST_F(Resumable, OneProcessAtATime) {

@@ -264,7 +264,7 @@ TEST_F(Checkpoint, OfAnotherModelOrOptimizerIsAnErrorThatListsTheDifferences) {
                           &other.add("transformer.h.0.ln_1.weight", Shape{9}, DType::f32).placement,
                           other.parameters()[0]->parameter.value};
   EXPECT_TRUE(contains(error_of([&] { directory.load_optimizer({&moment, 1}); }),
-                       "ln_1.weight: [8] there, [9] in the optimizer"));
+                       "ln_1.weight: [8] in the file, [9] in the optimizer"));
 }
 
 TEST_F(Checkpoint, WithoutOptimizerLoadsItsWeightsOnly) {
@@ -275,7 +275,7 @@ TEST_F(Checkpoint, WithoutOptimizerLoadsItsWeightsOnly) {
   EXPECT_FALSE(directory.has_optimizer());
   directory.verify(model_.pool());
   EXPECT_TRUE(contains(error_of([&] { directory.load_optimizer(model_.optimizer()); }),
-                       "holds no optimizer state"));
+                       "contains no optimizer state"));
 }
 
 // Every byte of every file is under some checksum: whatever is changed, it is an Error.

@@ -87,7 +87,7 @@ TEST(ModelDirectory, SafetensorsGoBeforeFilesOfTorch) {
   ::testing::internal::CaptureStderr();
   const ModelDirectory directory(folder / "m");
   const std::string log = ::testing::internal::GetCapturedStderr();
-  EXPECT_TRUE(contains(log, "model.safetensors is read, pytorch_model.bin.index.json is not"))
+  EXPECT_TRUE(contains(log, "model.safetensors is read, pytorch_model.bin.index.json is ignored"))
       << log;
   EXPECT_FALSE(directory.is_torch());
   EXPECT_EQ(directory.find("model.norm.weight")->dtype, DType::f32);
@@ -121,13 +121,13 @@ TEST(ModelDirectory, ChecksIndicesOfTorch) {
   const ModelDirectory directory(folder.path());
   EXPECT_TRUE(contains(directory.disagreement(), "1 (1.bin: b)"));
   EXPECT_EQ(*directory.trouble("b"),
-            "the index says that it is in '1.bin', which does not hold it");
+            "the index says that it is in '1.bin', which does not contain it");
   EXPECT_TRUE(contains(error(R"({"weight_map":{"a":"../1.bin"}})"), "not a plain file name"));
   EXPECT_TRUE(contains(error(R"({"weight_map":{"a":"1.safetensors"}})"), "ending in .bin"));
   EXPECT_EQ(error(R"({"weight_map":{"a":"./1.bin"}})"), "");
   EXPECT_TRUE(contains(error(R"({"weight_map":{"a":"././1.bin"}})"), "not a plain file name"));
   write_file(folder / kTorchFile, "x");
-  EXPECT_TRUE(contains(error(R"({"weight_map":{"a":"1.bin"}})"), "is no file of torch.save"));
+  EXPECT_TRUE(contains(error(R"({"weight_map":{"a":"1.bin"}})"), "is not a torch.save file"));
 }
 
 TEST(ModelDirectory, TellsWhatIsNotThere) {
@@ -143,7 +143,7 @@ TEST(ModelDirectory, TellsWhatIsNotThere) {
   write_file(folder / "config.json", "{}");
   EXPECT_TRUE(contains(open_error(folder), "has no weights"));
   write_file(folder / "pytorch_model.bin", "x");
-  EXPECT_TRUE(contains(open_error(folder), "pytorch_model.bin' is no file of torch.save"));
+  EXPECT_TRUE(contains(open_error(folder), "pytorch_model.bin' is not a torch.save file"));
   write_file(folder / "model.safetensors", "x");
   EXPECT_TRUE(contains(open_error(folder), "model.safetensors' is not a safetensors file"));
   write_tensor_file(folder / "model.safetensors", {"a"});
@@ -220,9 +220,9 @@ TEST(ModelDirectory, ReadsFilesThatAnIndexDoesNotDescribe) {
   EXPECT_TRUE(contains(second->disagreement(), "1 (m-1-of-3.safetensors: a)"));
   EXPECT_EQ(second->trouble("a"), nullptr);
   // Named by neither: which one is meant is not known.
-  EXPECT_EQ(*open(whole)->trouble("a"),
-            "it is in 'm-1-of-3.safetensors' and in 'm-2-of-3.safetensors', and the index names "
-            "neither");
+  EXPECT_EQ(
+      *open(whole)->trouble("a"),
+      "it is in 'm-1-of-3.safetensors' and in 'm-2-of-3.safetensors', and the index lists neither");
   // In another file than it says, in one that it does not name, and in one that does not exist.
   const auto wrong = open(in("a", 1) + "," + in("c", 1) + "," + in("e", 3));
   EXPECT_NE(wrong->find("b"), nullptr);
@@ -288,7 +288,7 @@ TEST(Load, RefusesTypesThatNoModelHas) {
     const std::string error = error_of([&] { load(directory, model.parameters()); });
     const bool foreign = std::string_view(type) != "U16" && std::string_view(type) != "I8";
     EXPECT_TRUE(contains(
-        error, foreign ? fmt::format("1 (b: {} there, f32 in the model)", type) : "1 (b: "))
+        error, foreign ? fmt::format("1 (b: {} in the file, f32 in the model)", type) : "1 (b: "))
         << error;
   }
   megatron::testing::write_raw(folder / kSingleFile, {{"b", "F4", "[3]", std::string(2, '\1')}});
@@ -440,7 +440,7 @@ TEST(Save, PutsATensorTogetherFromSeveralParameters) {
   model.add(Shape{1, 2}, DType::f32, part(1, 0, 1));
   EXPECT_TRUE(contains(
       error_of([&] { save_model(folder / "n", Json(Json::Object{}), model.parameters(), {}); }),
-      "tensor 'a': one rank holds elements [1, 2) of its 10 twice"));
+      "tensor 'a': one rank has elements [1, 2) of its 10 twice"));
 }
 
 TEST(Save, LeavesPaddingOutAndLoadsItAsZero) {
@@ -479,13 +479,12 @@ TEST(Load, ListsAllDifferencesAtOnce) {
   EXPECT_TRUE(contains(error, "lost.09 and 1 more)")) << error;
   EXPECT_TRUE(contains(error, "not in the model: 12 (extra.00")) << error;
   EXPECT_TRUE(contains(error, "extra.09 and 2 more)")) << error;
-  EXPECT_TRUE(contains(error,
-                       "with a different shape: 1 (shape: [2, 3] there, [3, 2] in the "
-                       "model)"))
+  EXPECT_TRUE(
+      contains(error, "with a different shape: 1 (shape: [2, 3] in the file, [3, 2] in the model)"))
       << error;
-  EXPECT_TRUE(contains(
-      error,
-      "cannot be converted (f64, f32, bf16 and f16 can): 1 (type: i32 there, f32 in the model)"))
+  EXPECT_TRUE(contains(error,
+                       "cannot be converted (f64, f32, bf16 and f16 can): 1 (type: i32 in the "
+                       "file, f32 in the model)"))
       << error;
   EXPECT_FALSE(contains(error, "inv_freq") || contains(error, "same")) << error;
   EXPECT_TRUE(contains(error_of([&] { load(directory, wanted.parameters()); }), "13 (extra.00"));

@@ -84,10 +84,10 @@ const Bad kBad[] = {
      {"model.safetensors", "'x_blocks'", "scales 'x_scales' are missing"}},
     {"no blocks",
      [](auto& t, Json&) { t[0].name = "other"; },
-     {"model.safetensors", "'x_scales'", "without 'x_blocks'"}},
+     {"model.safetensors", "'x_scales'", "'x_blocks', are missing"}},
     {"twice",
      [](auto& t, Json&) { t[2].name = "x"; },
-     {"model.safetensors", "'x' is there twice", "'x_blocks'"}},
+     {"model.safetensors", "'x' is stored twice", "'x_blocks'"}},
     {"type",
      [](auto& t, Json&) { t[0].dtype = DType::i8; },
      {"model.safetensors", "'x_blocks' is i8", "u8"}},
@@ -102,7 +102,7 @@ const Bad kBad[] = {
      {"model.safetensors", "'x_blocks' has shape [8, 3, 16]"}},
     {"scales",
      [](auto& t, Json&) { t[1].shape = {2, 4, 2}; },
-     {"model.safetensors", "'x_scales' has shape [2, 4, 2]", "'x_blocks' needs [2, 4, 3]"}},
+     {"model.safetensors", "'x_scales' has shape [2, 4, 2]", "'x_blocks' it must be [2, 4, 3]"}},
     {"method",
      [](auto&, Json& c) {
        c = Json::parse(R"({"quantization_config": {"quant_method": "gptq"}})");

@@ -118,7 +118,7 @@ TEST(Pickle, CallsNothingAndNamesWhatItWouldCall) {
   for (const auto& c : cases) {
     const std::string error = pickle_error(program(c.body));
     EXPECT_TRUE(contains(error, "x.bin") && contains(error, c.name)) << c.body << "\n" << error;
-    EXPECT_TRUE(contains(error, "Nothing in it is executed")) << error;
+    EXPECT_TRUE(contains(error, "Nothing in it was executed")) << error;
     EXPECT_TRUE(contains(error, "safe_serialization")) << error;
   }
 }
@@ -129,35 +129,35 @@ TEST(Pickle, RefusesDamage) {
   } cases[] = {
       {"", "ends too early"},
       {"N.", "does not begin with a protocol"},
-      {"\x80\x01N.", "of protocol 1; 2 to 5 are read"},
-      {"\x80\x06N.", "of protocol 6"},
+      {"\x80\x01N.", "uses pickle protocol 1; 2 to 5 are read"},
+      {"\x80\x06N.", "uses pickle protocol 6"},
       {"\x80\x02N", "ends too early"},
       {"\x80\x02.", "a value is missing"},
       {program("NN"), "more than one value"},
       {program("X\xff\xff\xff\x7f"s), "ends too early"},
       {program("\x8d\xff\xff\xff\xff\xff\xff\xff\xff"s), "ends too early"},
       {program("\x8b\xff\xff\xff\xff"s), "ends too early"},
-      {program("ctorch"), "a line does not end"},
-      {program("ctorch\nmake"), "a line does not end"},
+      {program("ctorch"), "a line is not terminated"},
+      {program("ctorch\nmake"), "a line is not terminated"},
       {program("NN\x87"), "a value is missing"},
       {program("N(\x85"), "a value is missing"},
       {program("N(0"), "a value is missing"},
       {program("t"), "a mark is missing"},
       {program("Na"), "a value is missing"},
-      {program("NNa"), "what is no list"},
-      {program("]NNs"), "what is no dict"},
+      {program("NNa"), "a value that is not a list"},
+      {program("]NNs"), "a value that is not a dict"},
       {program("}(Nu"), "a key has no value"},
-      {program("h\x07"), "not kept"},
-      {program("j\x07\x00\x00\x00"s), "not kept"},
+      {program("h\x07"), "not stored there"},
+      {program("j\x07\x00\x00\x00"s), "not stored there"},
       {program("q\x07"), "a value is missing"},
-      {program("N)R"), "not named"},
-      {program("ctorch\nmake\nNR"), "no tuple"},
-      {program("ccollections\nOrderedDict\nN\x85R"), "no list"},
-      {program("ccollections\nOrderedDict\n]Na\x85R"), "no list of pairs"},
-      {program("NN\x93"), "no text"},
-      {program("N)\x81"), "no class"},
-      {program("(o"), "no class"},
-      {program("N}b"), "no OrderedDict"},
+      {program("N)R"), "no named callable"},
+      {program("ctorch\nmake\nNR"), "not a tuple"},
+      {program("ccollections\nOrderedDict\nN\x85R"), "not a list"},
+      {program("ccollections\nOrderedDict\n]Na\x85R"), "not a list of pairs"},
+      {program("NN\x93"), "not a string"},
+      {program("N)\x81"), "not a class"},
+      {program("(o"), "not a class"},
+      {program("N}b"), "not an OrderedDict"},
       {program("\x8f"), "0x8f at byte 2"},
       {program("P1\n"), "0x50 at byte 2"},
   };

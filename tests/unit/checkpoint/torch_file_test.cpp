@@ -69,14 +69,14 @@ TEST(TorchFile, RefusesWhatItDoesNotRead) {
   const struct {
     const char *name, *reason;
   } cases[] = {
-      {"system.bin", "needs 'posix.system'"},
-      {"system_4.bin", "needs 'posix.system'"},
-      {"system_legacy.bin", "needs 'posix.system'"},
-      {"module.bin", "needs 'torch.nn.modules.linear.Linear'"},
-      {"sparse.bin", "needs 'torch._utils._rebuild_sparse_tensor'"},
-      {"nested.bin", "'state_dict' is no tensor"},
-      {"list.bin", "no dict of tensors"},
-      {"key.bin", "one of the keys is no text"},
+      {"system.bin", "refers to 'posix.system'"},
+      {"system_4.bin", "refers to 'posix.system'"},
+      {"system_legacy.bin", "refers to 'posix.system'"},
+      {"module.bin", "refers to 'torch.nn.modules.linear.Linear'"},
+      {"sparse.bin", "refers to 'torch._utils._rebuild_sparse_tensor'"},
+      {"nested.bin", "'state_dict' is not a tensor"},
+      {"list.bin", "not contain a dict of named tensors"},
+      {"key.bin", "one of the keys is not a string"},
       {"rank7.bin", "tensor 'a' has 7 dimensions; at most 6"},
       {"compressed.bin", "data.pkl' is compressed (method 8)"},
       {"big_endian.bin", "big-endian machine"},
@@ -131,22 +131,22 @@ TEST(TorchFile, ChecksTensorsAgainstTheirStorages) {
     EXPECT_EQ(error(2, 1, 99), "");
     for (const std::string& outside :
          {error(0, 4, 1), error(1, 3, 1), error(0, 3, 2), error(3, 1, 1), error(4, 0, 1)}) {
-      EXPECT_TRUE(contains(outside, "does not lie in its storage of 3 elements")) << outside;
+      EXPECT_TRUE(contains(outside, "does not fit in its storage of 3 elements")) << outside;
     }
     EXPECT_TRUE(contains(changed_error(name, "FloatStorage", "torchStorage"), "torchStorage"));
     EXPECT_TRUE(
         contains(changed_error(name, "q\x06K\x03"s, "q\x06K\x02"s), "but its pickle says 2"));
-    EXPECT_TRUE(contains(changed_error(name, "storage", "ssorage"), "no storage"));
-    EXPECT_TRUE(contains(changed_error(name, "_v2", "_v3"), "is no tensor"));
+    EXPECT_TRUE(contains(changed_error(name, "storage", "ssorage"), "not a storage"));
+    EXPECT_TRUE(contains(changed_error(name, "_v2", "_v3"), "is not a tensor"));
   }
   const std::string little = "little_endian";
   EXPECT_TRUE(contains(changed_error("one_legacy.bin", little + "q\x02\x88", little + "q\x02\x89"),
                        "big-endian"));
-  EXPECT_TRUE(contains(changed_error("one_legacy.bin", "\x6c\xfc\x9c", "\x6c\xfc\x9d"),
-                       "neither its magic number"));
+  EXPECT_TRUE(
+      contains(changed_error("one_legacy.bin", "\x6c\xfc\x9c", "\x6c\xfc\x9d"), "no magic number"));
   EXPECT_TRUE(contains(changed_error("one_legacy.bin", "M\xe9\x03", "M\xea\x03"), "1001"));
   EXPECT_TRUE(contains(changed_error("one.bin", "little", "middle"), "byteorder is neither"));
-  EXPECT_TRUE(contains(changed_error("one.bin", "one/data/0", "one/data/1"), "another name"));
+  EXPECT_TRUE(contains(changed_error("one.bin", "one/data/0", "one/data/1"), "a different name"));
 }
 
 TEST(TorchFile, RefusesOtherFormats) {
@@ -155,10 +155,10 @@ TEST(TorchFile, RefusesOtherFormats) {
     file.set(text);
     return error_of([&] { TorchFile opened(file.path()); });
   };
-  EXPECT_TRUE(contains(error(""), "no file of torch.save"));
+  EXPECT_TRUE(contains(error(""), "not a torch.save file"));
   EXPECT_TRUE(
       contains(error("version https://git-lfs.github.com/spec/v1\n"), "is a Git LFS pointer"));
-  EXPECT_TRUE(contains(error("\x80\x02}."), "neither its magic number"));
+  EXPECT_TRUE(contains(error("\x80\x02}."), "no magic number"));
   EXPECT_TRUE(contains(error("PK\x03\x04"), "it may have been copied or downloaded in part"));
   const std::string empty_zip = "PK\x05\x06" + std::string(18, '\0');
   EXPECT_TRUE(contains(error("PK\x03\x04" + empty_zip), "no NAME/data.pkl"));

@@ -137,9 +137,9 @@ TEST_F(ConfigFile, FlagsWinOverThoseThatTheyExclude) {
     return std::ranges::any_of(
         train.notes, [&](const std::string& note) { return without_folder(note) == line; });
   };
-  EXPECT_TRUE(says("run.yaml:1: train-samples 100 gives way to --train-iters"));
-  EXPECT_TRUE(says("run.yaml:3: fp16 gives way to --bf16"));
-  EXPECT_TRUE(says("run.yaml:9: swiglu gives way to --model"));
+  EXPECT_TRUE(says("run.yaml:1: train-samples 100 is overridden by --train-iters"));
+  EXPECT_TRUE(says("run.yaml:3: fp16 is overridden by --bf16"));
+  EXPECT_TRUE(says("run.yaml:9: swiglu is overridden by --model"));
   Train off;  // asks for nothing
   off.read({"--config", path, "--bf16=false"});
   EXPECT_EQ(off.value("fp16"), "true");
@@ -236,8 +236,8 @@ TEST_F(ConfigFile, LaterErrorsNameTheLines) {
     return std::string();
   };
   EXPECT_EQ(thrown("--train-iters 3 and --train-samples are both given; give one"),
-            "--train-iters 3 and --train-samples are both given; give one (--train-iters stands in "
-            "run.yaml:3, --train-samples stands in run.yaml:4)");
+            "--train-iters 3 and --train-samples are both given; give one (--train-iters is set in "
+            "run.yaml:3, --train-samples is set in run.yaml:4)");
   EXPECT_EQ(thrown("--seq-length is 16"), "--seq-length is 16");
   EXPECT_EQ(thrown("--train-iters-of-another is 3"), "--train-iters-of-another is 3");
 }
@@ -252,7 +252,7 @@ TEST_F(ConfigFile, TakesTheEnvironment) {
   EXPECT_EQ(train.value("load"), "${HOME}$");
   EXPECT_EQ(train.settings.data.data_path, Words{"/a b"});
   EXPECT_TRUE(has(error("lr: 1\nsave: ${MEGATRON_TEST_NOTHING}\n"),
-                  "run.yaml:2: the environment has no variable MEGATRON_TEST_NOTHING"));
+                  "run.yaml:2: the environment variable MEGATRON_TEST_NOTHING is not set"));
   EXPECT_TRUE(has(error("save: ${HOME\n"), "run.yaml:1: "));
 }
 
@@ -277,23 +277,23 @@ TEST_F(ConfigFile, MegatronsOtherFlagsAreTreatedAsOnACommandLine) {
 TEST_F(ConfigFile, ErrorsNameFileAndLine) {
   EXPECT_TRUE(has(error("\nnum-layer: 1\n"), "run.yaml:2: there is no flag --num-layer; did you"));
   EXPECT_TRUE(has(error("lr: 1\n\nnum-layers: twelve\n"), "run.yaml:3: --num-layers is 'twelve'"));
-  EXPECT_TRUE(has(error("lr: 1\ng:\n  lr: 2\n"), "run.yaml:3: 'lr' stands in run.yaml:1 already"));
-  EXPECT_TRUE(has(error("min-lr: 1\nmin_lr: 2\n"), "run.yaml:2: 'min_lr' stands in"));
-  EXPECT_TRUE(has(error("lr: 1\nlr: 1\n"), "run.yaml:2: 'lr' stands in"));
-  EXPECT_TRUE(has(error("lr: [1, 2]\n"), "run.yaml:1: 'lr' takes one value, and a list is given"));
+  EXPECT_TRUE(has(error("lr: 1\ng:\n  lr: 2\n"), "run.yaml:3: 'lr' is already set in run.yaml:1"));
+  EXPECT_TRUE(has(error("min-lr: 1\nmin_lr: 2\n"), "run.yaml:2: 'min_lr' is already set in"));
+  EXPECT_TRUE(has(error("lr: 1\nlr: 1\n"), "run.yaml:2: 'lr' is already set in"));
+  EXPECT_TRUE(has(error("lr: [1, 2]\n"), "run.yaml:1: 'lr' takes one value, but a list is given"));
   EXPECT_TRUE(has(error("data-path: []\n"), "run.yaml:1: 'data-path' is an empty list"));
   EXPECT_TRUE(has(error("data-path: [[a]]\n"), "run.yaml:1: the list of 'data-path'"));
   EXPECT_TRUE(has(error("bf16: 1\n"), "run.yaml:1: --bf16"));
   EXPECT_TRUE(has(error("lr:\n"), "run.yaml:1: 'lr' has no value"));
   EXPECT_TRUE(has(error("[a]: 1\n"), "run.yaml:1: a key must be"));
-  EXPECT_TRUE(has(error("- lr\n"), "run.yaml: a configuration file holds lines like"));
+  EXPECT_TRUE(has(error("- lr\n"), "run.yaml: a configuration file contains lines such as"));
   EXPECT_TRUE(has(error("lr: 1\n---\nlr: 2\n"), "more than one YAML document"));
   EXPECT_TRUE(has(error(", lr: 1\nbf1[: true\nd!t: 0.7, a]\n"), "run.yaml"));
-  EXPECT_TRUE(has(error("lr: {\n"), "this is no YAML"));
-  EXPECT_TRUE(has(error("lr: 1\n bad: 2\n"), "run.yaml:2: this is no YAML"));
-  EXPECT_TRUE(has(error("config: x\n"), "run.yaml:1: 'config' cannot stand in a file"));
-  EXPECT_TRUE(has(error("print_config: true\n"), "run.yaml:1: 'print_config' cannot stand in a "));
-  EXPECT_TRUE(has(error("help: true\n"), "run.yaml:1: 'help' cannot stand in a file"));
+  EXPECT_TRUE(has(error("lr: {\n"), "not valid YAML"));
+  EXPECT_TRUE(has(error("lr: 1\n bad: 2\n"), "run.yaml:2: not valid YAML"));
+  EXPECT_TRUE(has(error("config: x\n"), "run.yaml:1: 'config' cannot be set in a file"));
+  EXPECT_TRUE(has(error("print_config: true\n"), "run.yaml:1: 'print_config' cannot be set in a "));
+  EXPECT_TRUE(has(error("help: true\n"), "run.yaml:1: 'help' cannot be set in a file"));
   for (const std::string group : {"num-layers", "num_layers", "num-experts", "optimizer", "bf16"})
     EXPECT_TRUE(has(error(group + ": {hidden-size: 3}\n"),
                     "run.yaml:1: '" + group + "' is a flag and cannot name a group"))
@@ -316,14 +316,14 @@ TEST_F(ConfigFile, ErrorsNameFileAndLine) {
 }
 
 TEST_F(ConfigFile, WhatIsNoTextIsRefused) {
-  EXPECT_TRUE(has(error("\xff\xfe"), "run.yaml is not UTF-8"));
-  EXPECT_TRUE(has(error("lr: 1\nsave: \xe9\n"), "run.yaml is not UTF-8"));
+  EXPECT_TRUE(has(error("\xff\xfe"), "run.yaml is not valid UTF-8"));
+  EXPECT_TRUE(has(error("lr: 1\nsave: \xe9\n"), "run.yaml is not valid UTF-8"));
   EXPECT_TRUE(has(error(std::string(2, '\0')), "run.yaml:1: a zero byte"));
   EXPECT_TRUE(has(error(std::string("lr: 1\n\0", 7)), "run.yaml:2: a zero byte"));
   for (const std::string quote : {"'", "\""}) {
     for (const std::string end : {"", "\n", " \n", "\n\n", "\r\n", "\n# a\n"})
       EXPECT_EQ(error("save: " + quote + "unterminated" + end),
-                "run.yaml ends within a text in quotes; close the quote")
+                "run.yaml ends inside a quoted string; close the quote")
           << quote << end;
   }
   EXPECT_EQ(error("save: 'a'\n"), "");
@@ -357,7 +357,7 @@ TEST_F(ConfigFile, PrintsAsMuchAsAnotherCommandReads) {
     wrong.read({"--config", file("num-layers: 0\n"), "--print-config"});
     ADD_FAILURE();
   } catch (const Error& e) {
-    EXPECT_EQ(without_folder(e.what()), "--num-layers is 0 (--num-layers stands in run.yaml:1)");
+    EXPECT_EQ(without_folder(e.what()), "--num-layers is 0 (--num-layers is set in run.yaml:1)");
   }
   EXPECT_TRUE(has(::testing::internal::GetCapturedStdout(), "\nnum-layers: 0\n"));
 }

@@ -286,11 +286,11 @@ TEST(FlagTable, IgnoredFlagsOfALineAreToldTogether) {
             std::nullopt);
   EXPECT_EQ(train.value("num-layers"), "3");
   ASSERT_EQ(train.notes.size(), 1u);
-  EXPECT_TRUE(train.notes[0].starts_with("ignored, for they do nothing here: "));
+  EXPECT_TRUE(train.notes[0].starts_with("ignored, because they have no effect here: "));
   EXPECT_TRUE(has(train.notes[0], "--use-flash-attn, --transformer-impl ("));
   EXPECT_TRUE(has(train.notes[0], "; --num-workers ("));
   EXPECT_TRUE(has(train.error({"--num-workers", "many"}), "--num-workers is 'many'"));
-  EXPECT_TRUE(has(train.error({"--num-workers", "1", "2"}), "'2' is one argument too many"));
+  EXPECT_TRUE(has(train.error({"--num-workers", "1", "2"}), "unexpected argument '2'"));
   EXPECT_TRUE(has(train.error({"--transformer-impl", "x"}), "transformer_engine"));
 }
 
@@ -298,13 +298,13 @@ TEST(FlagTable, AllRefusedFlagsOfALineAreToldTogether) {
   const std::string text =
       Train().error({"--context-parallel-size", "8", "--num-layers", "3", "--fp8-format", "hybrid",
                      "--offload-modules", "mlp", "core_attn", "--use-flash-attn"});
-  EXPECT_TRUE(text.starts_with("3 flags cannot be taken:\n"));
+  EXPECT_TRUE(text.starts_with("3 flags cannot be used:\n"));
   EXPECT_TRUE(has(text, "\n  --context-parallel-size 8 is refused: it "));
   EXPECT_TRUE(has(text, "\n  --fp8-format hybrid is refused: it requests "));
   EXPECT_TRUE(has(text, "\n  --offload-modules mlp core_attn is refused: it offloads "));
   const std::string mixed =
       Train().error({"--fp8-format", "hybrid", "--modelopt-enabled", "--num-layres", "3"});
-  EXPECT_TRUE(mixed.starts_with("3 flags cannot be taken:\n")) << mixed;
+  EXPECT_TRUE(mixed.starts_with("3 flags cannot be used:\n")) << mixed;
   EXPECT_TRUE(has(mixed, "\n  there is no flag --modelopt-enabled; see --help")) << mixed;
   EXPECT_TRUE(has(mixed, "\n  there is no flag --num-layres; did you mean --num-layers?"));
   EXPECT_EQ(Train().error({"--context-parallel-size=2", "--context-parallel-size=1"}), "");
@@ -333,7 +333,7 @@ TEST(FlagTable, OtherSpellingsSetTheFlagOfToday) {
       EXPECT_TRUE(older.fields.find(flag.substr(2))->given) << row.flag;
       ASSERT_EQ(older.notes.size(), 1u);
       const std::string shown = fmt::format("{}", fmt::join(arguments, " "));
-      EXPECT_TRUE(older.notes[0].starts_with(shown + " is an older spelling, taken as " + flag));
+      EXPECT_TRUE(older.notes[0].starts_with(shown + " is an older spelling, read as " + flag));
       ++spellings;
     }
   }
@@ -349,24 +349,24 @@ TEST(FlagTable, OfTwoSpellingsTheLastCounts) {
     return train.notes;
   };
   EXPECT_EQ(notes({"--warmup", "0.01", "--lr-warmup-fraction", "0.5"}, "lr-warmup-fraction", "0.5"),
-            (Words{"--warmup 0.01 is an older spelling of --lr-warmup-fraction and has no effect: "
-                   "--lr-warmup-fraction 0.5 follows it"}));
+            (Words{"--warmup 0.01 is an older spelling of --lr-warmup-fraction and is overridden "
+                   "by --lr-warmup-fraction 0.5, which follows it"}));
   EXPECT_EQ(
       notes({"--lr-warmup-fraction", "0.5", "--warmup", "0.01"}, "lr-warmup-fraction", "0.01"),
-      (Words{"--warmup 0.01 is an older spelling, taken as --lr-warmup-fraction 0.01, instead of "
+      (Words{"--warmup 0.01 is an older spelling, read as --lr-warmup-fraction 0.01, instead of "
              "0.5 given before it"}));
   EXPECT_EQ(notes({"--batch-size", "4", "--micro-batch-size", "2"}, "micro-batch-size", "2").size(),
             1u);
   EXPECT_EQ(notes({"--batch-size", "4", "--micro-batch-size", "4"}, "micro-batch-size", "4"),
-            (Words{"--batch-size 4 is an older spelling, taken as --micro-batch-size 4"}));
+            (Words{"--batch-size 4 is an older spelling, read as --micro-batch-size 4"}));
   EXPECT_EQ(notes({"--batch-size", "4", "--batch-size", "3"}, "micro-batch-size", "3"),
-            (Words{"--batch-size 3 is an older spelling, taken as --micro-batch-size 3, instead "
-                   "of 4 given before it"}));
+            (Words{"--batch-size 3 is an older spelling, read as --micro-batch-size 3, instead of "
+                   "4 given before it"}));
 }
 
 // Spellings that Megatron-LM's documents still show: a note, or a refusal by name.
 TEST(FlagTable, OlderSpellingsAreTold) {
-  const std::string taken = " is an older spelling, taken as ";
+  const std::string taken = " is an older spelling, read as ";
   for (const auto& [line, note] : {
            std::pair<Words, std::string>{{"--data-impl", "mmap"},
                                          "--data-impl mmap is an older spelling for what this "
@@ -403,29 +403,31 @@ TEST(FlagTable, FlagsOfAModeThatIsOffAreTold) {
   for (const auto& [line, note] : {
            std::pair<std::string, std::string>{
                "--lion-beta1 0.9 --lion-beta2=0.95",
-               "--lion-beta1 0.9, --lion-beta2 0.95 do nothing: --optimizer is adam"},
+               "--lion-beta1 0.9, --lion-beta2 0.95 have no effect: --optimizer is adam"},
            {"--adam-beta1 0.9 --optimizer sgd",
-            "--adam-beta1 0.9 does nothing: --optimizer is sgd"},
+            "--adam-beta1 0.9 has no effect: --optimizer is sgd"},
            {"--sgd-momentum 0.5 --optimizer muon",
-            "--sgd-momentum 0.5 does nothing: --optimizer is muon"},
+            "--sgd-momentum 0.5 has no effect: --optimizer is muon"},
            {"--lion-beta1 0.9 --optimizer muon",
-            "--lion-beta1 0.9 does nothing: --optimizer is muon with --muon-scalar-optimizer adam"},
-           {"--muon-nesterov", "--muon-nesterov does nothing: --optimizer is adam"},
+            "--lion-beta1 0.9 has no effect: --optimizer is muon with --muon-scalar-optimizer "
+            "adam"},
+           {"--muon-nesterov", "--muon-nesterov has no effect: --optimizer is adam"},
            {"--lr-wsd-decay-iters 5 --lr-wsd-decay-style linear",
-            "--lr-wsd-decay-style linear, --lr-wsd-decay-iters 5 do nothing: --lr-decay-style is "
-            "linear"},
+            "--lr-wsd-decay-style linear, --lr-wsd-decay-iters 5 have no effect: --lr-decay-style "
+            "is linear"},
            {"--min-lr 0.1 --lr-decay-style constant",
-            "--min-lr 0.1 does nothing: --lr-decay-style is constant"},
+            "--min-lr 0.1 has no effect: --lr-decay-style is constant"},
            {"--num-layers 1 --rotary-base 500",
-            "--rotary-base 500 does nothing: --position-embedding-type is learned_absolute"},
+            "--rotary-base 500 has no effect: --position-embedding-type is learned_absolute"},
            {"--swiglu --no-bias-gelu-fusion",
-            "--no-bias-gelu-fusion does nothing: with --swiglu no GELU is computed"},
+            "--no-bias-gelu-fusion has no effect: no GELU is computed with --swiglu"},
            {"--add-qkv-bias",
-            "--add-qkv-bias does nothing: without --disable-bias-linear all "
-            "linear layers have biases"},
-           {"--profile-step-start 4", "--profile-step-start 4 does nothing: there is no --profile"},
+            "--add-qkv-bias has no effect: without --disable-bias-linear all linear layers have "
+            "biases"},
+           {"--profile-step-start 4",
+            "--profile-step-start 4 has no effect: --profile is not given"},
            {"--distributed-timeout-minutes 3 --distributed-timeout-seconds-after-init 60",
-            "--distributed-timeout-minutes 3 does nothing: "
+            "--distributed-timeout-minutes 3 has no effect: "
             "--distributed-timeout-seconds-after-init takes precedence"},
        }) {
     Train train;
@@ -485,7 +487,7 @@ TEST(FlagTable, TheProgramRefuses) {
   EXPECT_EQ(code, 2);
   EXPECT_TRUE(has(text, "  --seq-length INT: ")) << text;
   EXPECT_TRUE(has(text, "\nmicro-batch-size: 3\n")) << text;
-  EXPECT_TRUE(has(text, "# ignored, for they do nothing here: --use-flash-attn (")) << text;
+  EXPECT_TRUE(has(text, "# ignored, because they have no effect here: --use-flash-attn (")) << text;
 }
 
 }  // namespace

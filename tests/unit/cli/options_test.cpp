@@ -136,7 +136,7 @@ TEST(Options, ErrorsNameTheFlag) {
   EXPECT_EQ(Command().error({"--keyz"}),
             "there is no flag --keyz; did you mean --keys? See --help");
   EXPECT_EQ(Command().error({"--foo", "1", "2", "--lr", "1", "--bar=3"}),
-            "2 flags cannot be taken:\n  there is no flag --foo; see --help\n  there is no flag "
+            "2 flags cannot be used:\n  there is no flag --foo; see --help\n  there is no flag "
             "--bar; see --help");
   EXPECT_TRUE(says(Command().error({"--"}, true), {"PATH", "what to read"}));
   EXPECT_TRUE(says(Command().error({"--num-layers", "[1]"}), {"--num-layers", "'[1]'"}));

@@ -74,8 +74,8 @@ TEST(Recipe, GivesWayToAnotherModelAndLength) {
   std::string notes;
   for (const std::string& note : run.notes) notes += note + "\n";
   expect_contains(notes,
-                  {"recipe gemma2_9b_8xh100:", "model-config gemma2_9b gives way to --model\n",
-                   "train-iters 1907349 gives way to --train-samples\n"});
+                  {"recipe gemma2_9b_8xh100:", "model-config gemma2_9b is overridden by --model\n",
+                   "train-iters 1907349 is overridden by --train-samples\n"});
   RecipeRun other;
   other.read({"--recipe", "gpt2_124m_2cpu", "--model-config", "qwen3_0.6b"});
   EXPECT_EQ(other.value("num-layers"), "");
@@ -85,10 +85,10 @@ TEST(Recipe, GivesWayToAnotherModelAndLength) {
 TEST(Recipe, ErrorsNameItsLines) {
   const std::string error =
       recipe_error({"--recipe", "gemma2_9b_8xh100", "--tensor-model-parallel-size", "3"});
-  expect_contains(error, {"8 ranks", "--ranks stands in recipe gemma2_9b_8xh100:"});
+  expect_contains(error, {"8 ranks", "--ranks is set in recipe gemma2_9b_8xh100:"});
   const std::string shape = recipe_error({"--recipe", "gemma2_9b_8xh100", "--num-layers", "2"});
   expect_contains(shape, {"--num-layers and --model-config gemma2_9b both give",
-                          "--model-config stands in recipe gemma2_9b_8xh100:"});
+                          "--model-config is set in recipe gemma2_9b_8xh100:"});
 }
 
 TEST(Recipe, UnknownNamesAreAnsweredWithTheNearestAndAll) {
@@ -106,7 +106,7 @@ TEST(Recipe, IsOfCommandsThatTrainAndOfNoFile) {
                   {"--recipe gpt2_124m_2cpu and --preset llama-1b", "drop one"});
   const fs::path file = fs::temp_directory_path() / ("recipe_" + std::to_string(::getpid()));
   std::ofstream(file) << "recipe: gpt2_124m_2cpu\n";
-  expect_contains(recipe_error({"--config", file}), {":1: 'recipe' cannot stand in a file"});
+  expect_contains(recipe_error({"--config", file}), {":1: 'recipe' cannot be set in a file"});
   fs::remove(file);
   double lr = 0;
   Fields fields;

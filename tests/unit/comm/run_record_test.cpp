@@ -108,8 +108,9 @@ TEST(RunRecord, TheLauncherFailsBeforeRanksStart) {
   RunRecord silent(1);
   silent.launcher_ended(exited(0), 1);
   EXPECT_EQ(silent.exit_code(), 1);
-  EXPECT_EQ(silent.verdict(),
-            "the launcher ended (exit code 0) with 0 of 1 ranks started; its own output says why");
+  EXPECT_EQ(
+      silent.verdict(),
+      "the launcher ended (exit code 0) with 0 of 1 ranks started; see its output for the reason");
 }
 
 TEST(RunRecord, AskedToEnd) {

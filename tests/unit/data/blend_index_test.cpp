@@ -197,8 +197,9 @@ TEST(BlendList, ComesFromFiles) {
     EXPECT_NE(output.find("train"), std::string::npos) << output;
   }
   write_file(folder / "empty", "\n");
-  EXPECT_NE(error_of([&] { read_blend_list(folder / "empty", "--flag"); }).find("lists no data"),
-            std::string::npos);
+  EXPECT_NE(
+      error_of([&] { read_blend_list(folder / "empty", "--flag"); }).find("does not list any data"),
+      std::string::npos);
 }
 
 }  // namespace

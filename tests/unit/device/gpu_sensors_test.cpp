@@ -17,7 +17,7 @@ TEST(GpuReadings, WhatIsNotKnownIsLeftOut) {
   const GpuReading failed_once[] = {{0, 1980, 0, 0, 0}, {1980, 1980, 0, 0, 0}, {1755, 0, 0, 0, 0}};
   EXPECT_EQ(describe(failed_once), "SM clock 1755 to 1980 MHz");
   EXPECT_EQ(describe(std::vector<GpuReading>(2)),
-            "NVIDIA's management library reports neither clocks nor power");
+            "NVIDIA's management library does not report clocks or power");
 }
 
 }  // namespace

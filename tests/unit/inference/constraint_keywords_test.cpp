@@ -261,9 +261,9 @@ TEST(ConstraintKeywords, NamesWhatIsWrong) {
   has(R"({"$ref":"#"})", "at '#': no value satisfies it: '$ref' leads from '#' back to it");
   has(R"({"$ref":"#/$defs/a","$defs":{"a":{"$ref":"#/$defs/b"},"b":{"allOf":[{"$ref":"#/$defs/a"}]}}})",
       "'$ref' leads from '#/$defs/");
-  has(R"({"properties":{"a":{"$ref":"#"}},"required":["a"]})", "without end");
+  has(R"({"properties":{"a":{"$ref":"#"}},"required":["a"]})", "endless");
   has(R"({"$ref":"#/$defs/x"})", "at '#': '$ref' is '#/$defs/x', and there is no '$defs' in '#'");
-  has(R"({"properties":{"a":{"type":3}}})", "at '#/properties/a': 'type' is no string");
+  has(R"({"properties":{"a":{"type":3}}})", "at '#/properties/a': 'type' is neither a string");
   has(R"({"type":"integer","minimum":"3"})", "'minimum' is not a number");
   has(R"({"type":"integer","minimum":3,"maximum":2})", "no integer of up to 18 digits");
   has(R"({"minItems":3,"maxItems":2,"items":{}})", "'minItems' 3 is above 'maxItems' 2");

@@ -161,9 +161,9 @@ TEST(ConstraintPattern, TakesAnchorsAtTheEnds) {
     EXPECT_EQ(reads(Grammar::from_regex(pattern), "abb"), -1) << pattern;
   }
   EXPECT_EQ(reads(Grammar::from_regex("^a|b$"), "b"), 1);
-  expect_pattern_error("a^b", "^ and $ are supported at the ends");
-  expect_pattern_error("(^a)b", "^ and $ are supported at the ends");
-  expect_pattern_error("(a$)*", "^ and $ are supported at the ends");
+  expect_pattern_error("a^b", "^ and $ are supported only at the ends");
+  expect_pattern_error("(^a)b", "^ and $ are supported only at the ends");
+  expect_pattern_error("(a$)*", "^ and $ are supported only at the ends");
 }
 
 TEST(ConstraintPattern, NeverGivesHalfACharacterOrASurrogate) {
@@ -190,17 +190,17 @@ TEST(ConstraintPattern, RefusesWhatItDoesNotSupport) {
   expect_pattern_error("a{3,2}", "maximum below its minimum");
   expect_pattern_error("a**", "nothing to repeat");
   expect_pattern_error("|*", "nothing to repeat");
-  expect_pattern_error("(a", "a group does not end");
+  expect_pattern_error("(a", "a group is not closed");
   expect_pattern_error("a)", "')' without '('");
   expect_pattern_error("[a", "ends too early");
   expect_pattern_error("[]", "has no characters");
-  expect_pattern_error("[z-a]", "ends before it begins");
+  expect_pattern_error("[z-a]", "is below its beginning");
   expect_pattern_error("[a-\\d]", "cannot end with a class");
   expect_pattern_error("[[:alpha:]]", "\\p{..}");
   expect_pattern_error("\\p{Nothing}", "no property 'Nothing'");
   expect_pattern_error("\\ud800", "no partner");
   expect_pattern_error("\\u{110000}", "up to \\u{10FFFF}");
-  expect_pattern_error("\\q", "an escape that is not known");
+  expect_pattern_error("\\q", "unknown escape");
   expect_pattern_error("\\", "ends too early");
   expect_pattern_error("a\xff", "UTF-8");
   expect_pattern_error("[^\\s\\S]", "no text matches");

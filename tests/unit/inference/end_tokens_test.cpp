@@ -53,7 +53,7 @@ TEST_F(EndTokens, OtherValuesAreRefused) {
   for (const char* value : {"\"</s>\"", "[1, \"2\"]", "1.5", "true", "{\"id\": 1}", "[[1]]"})
     testing::expect_contains(
         testing::error_of([&] { of("{}", "{\"eos_token_id\": " + std::string(value) + "}"); }),
-        {folder_ + "/config.json: eos_token_id is ", "the number of a token"});
+        {folder_ + "/config.json: eos_token_id is ", "a token id"});
 }
 
 }  // namespace

@@ -210,14 +210,15 @@ TEST(Draw, SaysWhyNothingIsAllowed) {
     TextSoFar text = begun;
     text.allowed = nothing;
     EXPECT_EQ(error(text, options),
-              "no token can be drawn after 1 generated ones: the constraint on the output allows "
-              "none");
+              "no token can be sampled after 1 generated ones: the grammar of the output does not "
+              "allow any");
     text.allowed = impossible;
     EXPECT_NE(error(text, options).find("a logit of -infinity"), std::string::npos);
     text.allowed = the_end;
     EXPECT_EQ(error(text, options), "");
     text.prompt = 2;
-    EXPECT_NE(error(text, options).find("would end the text, but it has a minimum of 1"),
+    EXPECT_NE(error(text, options)
+                  .find("only allows the output to end, but at least 1 tokens are required"),
               std::string::npos);
   }
 }

@@ -92,12 +92,13 @@ TEST(Errors, Syntax) {
   EXPECT_EQ(rendered("{{ (1] }}"), "line 1: unexpected ']', expected ')'");
   EXPECT_EQ(rendered("{# a"), "line 1: Missing end of comment tag");
   EXPECT_EQ(rendered("{% raw %}"), "line 1: Missing end of raw directive");
-  EXPECT_EQ(rendered("{{ '\\N{NOPE}' }}"), "line 1: the escape \\N{NOPE} names no character");
+  EXPECT_EQ(rendered("{{ '\\N{NOPE}' }}"),
+            "line 1: the escape \\N{NOPE} does not name a character");
   EXPECT_EQ(rendered("\xff"), "line 1: the template is not valid UTF-8");
-  EXPECT_EQ(
-      rendered("{% include 'a' %}"),
-      "line 1: the tag 'include' is not supported, for a chat template is one text; supported "
-      "are if, for, set, macro, call, filter, with, print, generation, raw, break and continue");
+  EXPECT_EQ(rendered("{% include 'a' %}"),
+            "line 1: the tag 'include' is not supported, because a chat template is a single file; "
+            "supported are if, for, set, macro, call, filter, with, print, generation, raw, break "
+            "and continue");
   EXPECT_EQ(rendered("{% macro m() %}{% break %}{% endmacro %}"), "line 1: 'break' outside loop");
 }
 
@@ -111,14 +112,13 @@ TEST(Errors, WhatIsLeftOutIsNamed) {
     EXPECT_EQ(rendered(source).substr(0, reason.size()), reason) << source;
   };
   begins("{{ 1 }}\n{{ 'a' | nope(9) }}", "line 2: filter 'nope' is not supported; supported are");
-  begins("{{ [1] | random }}", "line 1: filter 'random' is not supported: a chat is rendered the");
+  begins("{{ [1] | random }}", "line 1: filter 'random' is not supported: chats are rendered");
   begins("{{ 1 is nope }}", "line 1: test 'nope' is not supported; supported are");
   begins("\n{{ 'a'.nope(3) }}", "line 2: 'str object' has no attribute 'nope'");
   begins("{{ 'a'.encode() }}",
          "line 1: str.encode() is not supported: templates have no values of");
-  begins("{% autoescape true %}{% endautoescape %}",
-         "line 1: autoescape is not supported but with");
-  begins("{% block a %}{% endblock %}", "line 1: the tag 'block' is not supported, for");
+  begins("{% autoescape true %}{% endautoescape %}", "line 1: autoescape is supported only with");
+  begins("{% block a %}{% endblock %}", "line 1: the tag 'block' is not supported, because");
 }
 
 TEST(Errors, NameTheConstruct) {

@@ -49,13 +49,13 @@ TEST(Facts, OfExperts) {
   EXPECT_EQ(facts.experts->latent, 24);
   EXPECT_EQ(facts.feed_forward->width, 88);
   EXPECT_TRUE(testing::has(facts.summary(),
-                           ", feed-forward 88, 8 experts of 20 in 3 layers, 3 a token and a shared "
-                           "one of 28, 4 heads"))
+                           ", feed-forward 88, 8 experts of 20 in 3 layers, 3 per token and a "
+                           "shared one of 28, 4 heads"))
       << facts.summary();
   flags.moe.layer_freq = "1";
   const ModelFacts everywhere = model_from_flags(flags, 32)->facts();
   EXPECT_FALSE(everywhere.feed_forward.has_value());
-  EXPECT_TRUE(testing::has(everywhere.summary(), "hidden 48, 8 experts of 20, 3 a token"));
+  EXPECT_TRUE(testing::has(everywhere.summary(), "hidden 48, 8 experts of 20, 3 per token"));
 }
 
 // Flags say something of a model by what they change, whatever else it has.

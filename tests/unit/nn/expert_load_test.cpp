@@ -172,10 +172,11 @@ TEST(ExpertMetrics, LetAStepFailWithChoicesThatFoundNoRoom) {
   // 16 rows, where 1.25 times an even load are more than 9.
   for (const char* part :
        {"layer 5: 6 of the step's 16", "10 rows", "--moe-expert-rank-capacity-factor 1.25",
-        "a larger one (2.23 is enough for this step), or without the flag", "any load, 20 rows"})
+        "a larger factor (2.23 is enough for this step), or without the flag",
+        "20 rows, enough for any load"})
     EXPECT_NE(failure().find(part), std::string::npos) << failure();
   tally[8] = 28;  // any load needs 14 rows: no factor below the one for these is sure to be enough
-  EXPECT_NE(failure().find("a larger one, or without the flag"), std::string::npos) << failure();
+  EXPECT_NE(failure().find("a larger factor, or without the flag"), std::string::npos) << failure();
   tally[2] = 12;
   EXPECT_NO_THROW(definitions[0].check(5, tally));
 }

@@ -148,7 +148,7 @@ TEST(PlaceLayers, ABadLayoutNamesTheCharacter) {
   expect("Et*|L", {"'*' at character 3", "a number must follow"});
   expect("Et*0|L", {"'*' at character 3", "[1, "});
   expect("Et*99999999999999999999|L", {"'*' at character 3", "[1, "});
-  expect("E(t*1000000)*1000000|L", {"'t' at character 3", "too often"});
+  expect("E(t*1000000)*1000000|L", {"'t' at character 3", "too many times"});
   expect("E(tt|)", {"ends too early", "*n"});
   expect("*2tt|L", {"'*' at character 1"});
   expect("tE|tttL", {"'t' at character 1", "must come first"});

@@ -119,7 +119,7 @@ TEST(PlanPageOfExperts, SaysWhatBoundsTheBuffers) {
   const auto says = [&](const std::string& part) {
     return section(plan).find(part) != std::string::npos;
   };
-  EXPECT_TRUE(says("Buffers have 128 rows (worst case: any choice of the router fits)"));
+  EXPECT_TRUE(says("Buffers have 128 rows (the worst case: any routing fits)"));
   plan.experts->bound = ExpertRows::Bound::rank_capacity;
   plan.experts->factor = 1.5;
   plan.experts->room = 48;
@@ -141,18 +141,19 @@ TEST(PlanPageOfExperts, PutsTheWorstLoadBesideTheExpectedOne) {
   plan.loads = {{.load = 1, .rows = 32, .bytes = 1'000'000, .seconds = 0.5},
                 {.load = 1.5, .rows = 48, .bytes = 1'250'000, .seconds = std::nullopt}};
   EXPECT_EQ(section(plan),
-            R"(Load of the fullest expert-parallel rank over the mean  1 (balanced)  1.5 (the worst)
-  rows of its experts in a layer                                  32               48
-  memory of the rank                                         1.00 MB          1.25 MB
-  step                                                        500 ms              n/a
-  On a CPU memory is that of the rows that exist, not of the buffers
-  Buffers have 128 rows (worst case: any choice of the router fits); the other figures are of load 1
+            R"(Load of the busiest expert-parallel rank / mean  1 (balanced)  1.5 (worst case)
+  rows of its experts per layer                            32                48
+  memory per rank                                     1.00 MB           1.25 MB
+  step time                                            500 ms               n/a
+  On a CPU memory grows with the rows in use, not with the size of the buffers
+  Buffers have 128 rows (the worst case: any routing fits); the other sections are for load 1
 )");
   plan.experts->fixed = true;
-  EXPECT_NE(section(plan).find("On a GPU these buffers are fixed: memory is the same at any load"),
+  EXPECT_NE(section(plan).find(
+                "On a GPU the buffers have a fixed size, so memory does not depend on the load"),
             std::string::npos);
   plan.experts->divided = false;
-  EXPECT_NE(section(plan).find("Load of the fullest expert over the mean "), std::string::npos);
+  EXPECT_NE(section(plan).find("Load of the busiest expert / mean "), std::string::npos);
   const Json loads = to_json(plan)["experts"]["loads"];
   EXPECT_EQ(loads.as_array()[1]["load"].as_number(), 1.5);
   EXPECT_EQ(loads.as_array()[1]["rows"].as_integer(), 48);

@@ -12,7 +12,7 @@ namespace {
 constexpr const char* kPage =
     R"(11.4M parameters, 4 layers, hidden 256, vocabulary 8192
 bf16 on cpu, 2 ranks (tensor 1 x pipeline 1 x data 2) x 1 thread
-A step: 16 sequences of 512 tokens = 2 ranks x 2 micro-batches of 4
+Step: 16 sequences of 512 tokens = 2 ranks x 2 micro-batches of 4
 
 Parameters             embedding  position   norm  attention    mlp  total
   embedding                2.10M      131k      -          -      -  2.23M
@@ -21,34 +21,34 @@ Parameters             embedding  position   norm  attention    mlp  total
   head                         -         -    512          -      -    512
   all                      2.10M      131k  4.61k      1.05M  3.68M  6.97M
 
-Memory of a rank: 350 MB
-  P parameters            14.0 MB   4.0%
-  G gradients             28.0 MB   8.0%
-  O optimizer             70.0 MB  20.0%
-  A activations            210 MB  60.0%
-  S scratch               17.5 MB   5.0%
-  H host                  10.5 MB   3.0%
+Memory per rank: 350 MB
+  P parameters           14.0 MB   4.0%
+  G gradients            28.0 MB   8.0%
+  O optimizer            70.0 MB  20.0%
+  A activations           210 MB  60.0%
+  S scratch              17.5 MB   5.0%
+  H host                 10.5 MB   3.0%
   PPPGGGGGGOOOOOOOOOOOOOOAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAASSSSHH
   Megatron-LM's formulas give 205 MB for weights and optimizer, 450 MB for activations
-Memory of the process: 760 MB = 2 ranks and the program (60.0 MB)
+Memory per process: 760 MB = 2 ranks and the program (60.0 MB)
   #######.................................................................  9.5% of 8.00 GB
 
-FLOPs by formula              a step     a token
-  model                    300 GFLOP  36.6 MFLOP  this program's: causal attention counted half
-  megatron                 350 GFLOP  42.7 MFLOP  Megatron-LM's: the same with padded vocabulary
-  megatron_full_attention  425 GFLOP  51.9 MFLOP  older ones: attention counted in full
+FLOPs by formula            per step   per token
+  model                    300 GFLOP  36.6 MFLOP  this program: causal attention counted half
+  megatron                 350 GFLOP  42.7 MFLOP  Megatron-LM: the same with padded vocabulary
+  megatron_full_attention  425 GFLOP  51.9 MFLOP  older Megatron-LM: attention counted in full
 
-Traffic of a rank in a step  of ranks  calls    bytes     sent
-  all_reduce gradients              2      1  28.0 MB  28.0 MB
+Communication per rank and step  ranks  calls    bytes     sent
+  all_reduce gradients               2      1  28.0 MB  28.0 MB
 
-Kernels of a rank in a step  calls       FLOPs    bytes    time   share
-  gemm bf16                    120   290 GFLOP  8.00 GB  1.00 s   66.7%
-  attention_backward bf16       16  5.00 GFLOP  1.00 GB  450 ms   30.0%
-  adam f32                      50           -   300 MB   50 ms    3.3%
-  all                          186   295 GFLOP  9.30 GB  1.50 s  100.0%
+Kernels per rank and step  calls       FLOPs    bytes    time   share
+  gemm bf16                  120   290 GFLOP  8.00 GB  1.00 s   66.7%
+  attention_backward bf16     16  5.00 GFLOP  1.00 GB  450 ms   30.0%
+  adam f32                    50           -   300 MB   50 ms    3.3%
+  all                        186   295 GFLOP  9.30 GB  1.50 s  100.0%
 
 Estimated on this machine
-  1.60 s a step, 5120 tokens/s, 37.5% of the GEMM peak 500 GFLOP/s; 1000 steps in 26m40s
+  1.60 s per step, 5120 tokens/s, 37.5% of the GEMM peak (500 GFLOP/s); 1000 steps in 26m40s
 )";
 
 bool contains(const std::string& text, const std::string& part) {
@@ -75,11 +75,11 @@ TEST(PlanPage, UnknownIsToldSo) {
   plan.memory = {};
   const std::string text = page(plan, {.blocks = false});
   EXPECT_TRUE(contains(text, "Estimated on this machine: n/a\n")) << text;
-  EXPECT_TRUE(contains(text, "of the machine: n/a\n"));
-  EXPECT_TRUE(contains(text, "Traffic of a rank in a step: none\n"));
-  EXPECT_TRUE(contains(text, "Memory of a rank: 0 B\n"));
+  EXPECT_TRUE(contains(text, "the machine has n/a\n"));
+  EXPECT_TRUE(contains(text, "Communication per rank and step: none\n"));
+  EXPECT_TRUE(contains(text, "Memory per rank: 0 B\n"));
   EXPECT_TRUE(
-      contains(text, "  all                          186   295 GFLOP  9.30 GB     n/a    n/a\n"));
+      contains(text, "  all                        186   295 GFLOP  9.30 GB     n/a    n/a\n"));
 }
 
 TEST(PlanPage, SaysWhatWouldHelp) {
@@ -109,17 +109,16 @@ TEST(PlanPage, GpusHaveMemoryOfTheirOwn) {
   EXPECT_EQ(plan.gpu_bytes(), 2 * 339'500'000 + GpuMemory::kOverhead);
   EXPECT_EQ(plan.process_bytes(), 60'000'000 + 2 * 11'500'000);
   EXPECT_TRUE(plan.fits());
-  EXPECT_TRUE(contains(page(plan, {}), "Memory of a GPU: 1.75 GB = 2 ranks and CUDA (1.07 GB)\n"));
+  EXPECT_TRUE(contains(page(plan, {}), "Memory per GPU: 1.75 GB = 2 ranks and CUDA (1.07 GB)\n"));
   EXPECT_TRUE(contains(page(plan, {}), "  1.2% of 150 GB\n  NVIDIA H200\n"));
-  EXPECT_TRUE(contains(summary(plan)[3],
-                       "memory of a GPU: 1.75 GB of the 150 GB of a GPU (NVIDIA H200): fits"));
+  EXPECT_TRUE(contains(summary(plan)[3], "memory per GPU: 1.75 GB of 150 GB (NVIDIA H200): fits"));
   plan.gpu->bytes = 1'000'000'000;
   plan.gpu->assumed = "from --device-memory";
   plan.step_seconds.reset();
   EXPECT_FALSE(plan.fits());
   EXPECT_TRUE(contains(page(plan, {}), "  NVIDIA H200: from --device-memory\n"));
-  EXPECT_TRUE(contains(page(plan, {}),
-                       "does NOT fit: it needs 1.75 GB of a GPU's memory, which has 1.00 GB."));
+  EXPECT_TRUE(
+      contains(page(plan, {}), "does NOT fit: it needs 1.75 GB per GPU, which has 1.00 GB."));
   EXPECT_TRUE(
       contains(page(plan, {}), "Estimated on this machine: n/a (which has no GPU to measure)\n"));
   EXPECT_EQ(to_json(plan)["memory"]["gpu"]["needed"].as_integer(), plan.gpu_bytes());
@@ -143,14 +142,14 @@ TEST(PlanSummary, Lines) {
             "plan: 11.4M parameters, 4 layers, hidden 256, vocabulary 8192; bf16 on cpu, 2 ranks "
             "(tensor 1 x pipeline 1 x data 2) x 1 thread");
   EXPECT_EQ(lines[1],
-            "a step: 16 sequences of 512 tokens = 2 ranks x 2 micro-batches of 4; 300 GFLOP, 28.0 "
-            "MB sent by a rank");
+            "step: 16 sequences of 512 tokens = 2 ranks x 2 micro-batches of 4; 300 GFLOP, 28.0 MB "
+            "sent per rank");
   EXPECT_EQ(lines[2],
-            "memory of a rank: 350 MB (parameters 14.0 MB, gradients 28.0 MB, optimizer 70.0 MB, "
+            "memory per rank: 350 MB (parameters 14.0 MB, gradients 28.0 MB, optimizer 70.0 MB, "
             "activations 210 MB, scratch 17.5 MB, host 10.5 MB)");
-  EXPECT_EQ(lines[3], "memory of the process: 760 MB of the machine's 8.00 GB: fits");
+  EXPECT_EQ(lines[3], "memory per process: 760 MB of the machine's 8.00 GB: fits");
   EXPECT_EQ(lines[4],
-            "estimated: 1.60 s a step, 5120 tokens/s, 37.5% of the GEMM peak 500 GFLOP/s; 1000 "
+            "estimated: 1.60 s per step, 5120 tokens/s, 37.5% of the GEMM peak (500 GFLOP/s); 1000 "
             "steps in 26m40s");
 }
 

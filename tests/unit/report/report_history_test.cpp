@@ -83,7 +83,7 @@ TEST(ReportHistory, KnowsFiguresAndHowARunEnded) {
   // 24 tokens in 30 s, steps of 101 tokens/s.
   EXPECT_EQ(report::figures_of(open)[4].value, "101");
   EXPECT_EQ(report::figures_of(open)[4].detail,
-            "of a step, median · 1 in all, with evaluation, saves and logging");
+            "median step · 1 overall, with evaluation, saves and logging");
   const report::RunHistory far =
       report::read_history(folder.run("far", run_line(0, 1) + step_line(1, 2, "1e300")), 9);
   EXPECT_EQ(report::figures_of(far)[0].value, "1e+300");

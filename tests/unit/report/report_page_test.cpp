@@ -244,8 +244,8 @@ TEST(ReportPage, TheLegendNamesEveryMark) {
 TEST(ReportPage, EmptyLogsMakeAPage) {
   const LogFolder folder;
   const std::string page = page_of({folder.run("a", run_line(0, 1000))});
-  EXPECT_TRUE(has(page, "No generated text is in the log."));
-  EXPECT_TRUE(has(page, "No checkpoint is in the log."));
+  EXPECT_TRUE(has(page, "The log contains no generated text."));
+  EXPECT_TRUE(has(page, "The log contains no checkpoints."));
   EXPECT_TRUE(has(page, "no validation"));
 }
 

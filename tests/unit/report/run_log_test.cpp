@@ -148,7 +148,7 @@ TEST(Console, TheClosingLineHasBothRates) {
                       .save_seconds = 8};
   EXPECT_EQ(report::closing_line(t, some_run()),
             "trained 40 steps, 1.2M tokens in 1m40s: 20000 tokens/s in steps (0.1 TFLOP/s, 50.0% "
-            "of bf16 GEMM peak), 12000 in all; 60.0% of the time in steps, 30.0% in evaluation, "
+            "of bf16 GEMM peak), 12000 overall; 60.0% of the time in steps, 30.0% in evaluation, "
             "8.0% saving checkpoints");
 }
 
@@ -496,7 +496,9 @@ TEST(RunLog, AtTheStartAFileThatCannotBeWrittenIsAnError) {
   text = error_of([&] { report::RunLog(json, "", some_run(), nullptr); });
   EXPECT_TRUE(text.starts_with("--log-jsonl: ")) << text;
   text = error_of([&] { report::RunLog({}, folder / "file", some_run(), nullptr); });
-  EXPECT_TRUE(text.starts_with("the log of --save (--log-jsonl chooses another file): ")) << text;
+  EXPECT_TRUE(
+      text.starts_with("the log in the --save folder (choose another file with --log-jsonl): "))
+      << text;
   board.tensorboard_dir = folder / "file";
   text = error_of([&] { report::RunLog(board, "", some_run(), nullptr); });
   EXPECT_TRUE(text.starts_with("--tensorboard-dir: ")) << text;

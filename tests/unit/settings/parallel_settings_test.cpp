@@ -186,9 +186,9 @@ TEST(ParallelSettings, Schedules) {
   expect_in(refusal_of_flags(pipeline + "zb"), {"'zb'", "1f1b, interleaved, zb-h1, zb-v"});
   expect_in(refusal_of_flags(pipeline + "interleaved"), {"several chunks"});
   expect_in(refusal_of_flags(pipeline + "1f1b --num-virtual-stages-per-pipeline-rank 2"),
-            {"1f1b has one chunk", "2 are given"});
+            {"1f1b needs one chunk", "2 are given"});
   expect_in(refusal_of_flags(pipeline + "zb-v --num-virtual-stages-per-pipeline-rank 4"),
-            {"zb-v has two chunks", "4 are given"});
+            {"zb-v needs two chunks", "4 are given"});
   expect_in(refusal_of_flags("--pipeline-schedule zb-h1"), {"zb-h1 needs", "above 1"});
   expect_in(refusal_of_flags("--pipeline-schedule zb-v"), {"zb-v", "above 1"});
 }
@@ -262,7 +262,7 @@ TEST(ParallelSettings, CallsToRanksOfExperts) {
   EXPECT_EQ(of("--moe-token-dispatcher-type alltoall").ranks_options(8).dispatcher,
             parallel::TokenDispatcher::alltoall);
   expect_in(refusal_of_flags("--moe-token-dispatcher-type flex"), {"flex", "DeepEP", "alltoall"});
-  expect_in(notes_of("--overlap-moe-expert-parallel-comm"), {"experts of another"});
+  expect_in(notes_of("--overlap-moe-expert-parallel-comm"), {"no tokens are sent"});
   const std::string tensor = "--overlap-moe-expert-parallel-comm --tensor-model-parallel-size 2 ";
   EXPECT_EQ(of(tensor).pipeline(8).parts, 1);  // which all have the same tokens
   EXPECT_EQ(of(tensor + "--sequence-parallel").pipeline(8).parts, 17);

@@ -85,7 +85,7 @@ TEST(RecomputeSettings, RefusesValuesThatThereAreNot) {
   expect_says(refusal(recompute({{"recompute-granularity", {"half"}}})), "'half'");
   expect_says(
       refusal(recompute({{"recompute-granularity", {"full"}}, {"recompute-method", {"some"}}})),
-      "'some'; it is uniform or block");
+      "'some'; it must be uniform or block");
   for (const char* layers : {"0", "5"}) {
     expect_says(refusal(recompute(
                     {{"recompute-granularity", {"full"}}, {"recompute-num-layers", {layers}}})),

@@ -90,7 +90,7 @@ const std::vector<Broken> kBroken = {
      "--lr-decay-samples cannot be combined with --train-iters: the run counts in iterations; use "
      "--lr-decay-iters"},
     {flags, "--lr-warmup-fraction 0.1 --lr-warmup-iters 5",
-     "--lr-warmup-fraction 0.1 and --lr-warmup-iters 5 both say"},
+     "--lr-warmup-fraction 0.1 and --lr-warmup-iters 5 both set"},
     {flags, "--decoupled-min-lr 0.5", "--decoupled-min-lr 0.5 needs --decoupled-lr"},
     {flags, "--train-samples 9 --lr-decay-style WSD",
      "--lr-decay-style WSD needs --lr-wsd-decay-s"},
@@ -139,7 +139,7 @@ const std::vector<Broken> kBroken = {
     {memory, "--cpu-offloading-num-layers 2 --recompute-activations",
      "--cpu-offloading-num-layers 2 offloads saved activations"},
     {layout, kOverlap + "--pipeline-schedule zb-h1",
-     "--overlap-moe-expert-parallel-comm: --pipeline-schedule zb-h1 has no forward"},
+     "--overlap-moe-expert-parallel-comm pairs a forward"},
     {layout, kOverlap + "--recompute-granularity selective --recompute-modules mlp moe",
      "--overlap-moe-expert-parallel-comm stops forward and backward passes within layers"},
     {layout, kOverlap + "--cpu-offloading-num-layers 1",
@@ -157,8 +157,8 @@ const std::vector<Broken> kBroken = {
     {graphs, kGraphs + "--cpu-offloading-num-layers 2",
      "--cuda-graph-impl local captures the device's work only, but --cpu-offloading-num-layers 2"},
     {graphs, kGraphs + "--moe-router-load-balancing-type global_aux_loss --moe-aux-loss-coeff 1",
-     "--cuda-graph-impl local captures micro-batches without messages between data-parallel "
-     "ranks, but --moe-router-load-balancing-type global_aux_loss adds up what 2 of them"},
+     "--cuda-graph-impl local cannot capture messages between data-parallel ranks, but "
+     "--moe-router-load-balancing-type global_aux_loss sums the counts of 2 of them"},
 };
 
 TEST(Rules, EachIsBrokenByFlags) {

@@ -28,9 +28,9 @@ TEST_F(ContextsOf, TheFirstOthersOfTheSubject) {
   EXPECT_TRUE(contexts.next().find("about t.\n\n4?") != std::string::npos);
   EXPECT_EQ(contexts.next(), of_s + "1?\nA. x\nB. y\nAnswer: A\n\n3?\nA. x\nB. y\nAnswer:");
   t.num_fewshot = 2;
-  expect_contains(
-      error_of([&] { Contexts too_many(t); }),
-      {"line 1", "2 examples", "has only 2 of subject 's', with itself", "--num-fewshot"});
+  expect_contains(error_of([&] { Contexts too_many(t); }),
+                  {"line 1", "2 few-shot examples", "has only 2 of subject 's', including itself",
+                   "--num-fewshot"});
 }
 
 TEST_F(ContextsOf, ThoseOfAnotherFile) {
@@ -102,7 +102,8 @@ TEST_F(Pairs, TheFirstTokensAreDropped) {
   EXPECT_EQ(text(pair("01", "0123456789abcde")), "1|0123456789abcde");
   expect_contains(error_of([&] { pair("01", "0123456789abcdef"); }),
                   {"FILE line 3", "16 tokens", "16 positions", "at most 15"});
-  expect_contains(error_of([&] { pair("a", ""); }), {"FILE line 3", "no token of its own"});
+  expect_contains(error_of([&] { pair("a", ""); }),
+                  {"FILE line 3", "adds no token to its context"});
 }
 
 TEST_F(Pairs, AContextLeavesRoom) {
@@ -116,7 +117,7 @@ TEST_F(Pairs, AContextLeavesRoom) {
   EXPECT_EQ(context("0123456789", 10), "456789");
   EXPECT_EQ(context("", 10), "^");
   expect_contains(error_of([&] { context("0", 16); }),
-                  {"FILE line 3", "16 tokens", "16 positions", "max_gen_toks"});
+                  {"FILE line 3", "max_gen_toks is 16", "16 positions"});
 }
 
 TEST(PythonSample, EqualsPython) {

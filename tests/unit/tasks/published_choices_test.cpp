@@ -37,7 +37,7 @@ TEST_F(PublishedChoices, Arc) {
     return R"({"question": "?", "choices": )" + choices + R"(, "answerKey": ")" + key + "\"}";
   };
   refused(arc(R"({"text": ["a", "b"], "label": ["A", "B"]})", "C"),
-          {"line 1: field 'answerKey' is 'C'", "no choice"});
+          {"line 1: field 'answerKey' is 'C'", "not the label of any choice"});
   refused(arc(R"({"text": ["a", "b"], "label": ["A"]})", "A"),
           {"line 1, field 'choices': field 'label' has 1 labels for 2"});
   refused(arc(R"(["a"])", "A"), {"line 1, field 'choices': the line is [\"a\"]"});

@@ -98,11 +98,11 @@ TEST_F(TaskFile, SettingsInTheFirstLine) {
 
 TEST_F(TaskFile, EveryBadLineIsNamed) {
   const std::string good = "{\"text\": \"a b\"}\n";
-  refused("", {"task.jsonl", "no line"});
+  refused("", {"task.jsonl", "is empty"});
   refused(good + "{\"text\": \"a b\"\n", {"task.jsonl line 2", "column 15"});
   refused(good + "[1]\n", {"task.jsonl line 2", "not a JSON object"});
   refused(good + "{\"txt\": \"a b\"}\n", {"task.jsonl line 2", "'text' is missing"});
-  refused(good + "{\"text\": 5}\n", {"task.jsonl line 2", "'text' is 5", "a text"});
+  refused(good + "{\"text\": 5}\n", {"task.jsonl line 2", "'text' is 5", "a string"});
   refused(good + "{\"text\": \"a b \"}\n", {"task.jsonl line 2", "'text'", "end with a word"});
   refused(good + "{\"text\": \"a \xff\"}\n", {"task.jsonl line 2", "UTF-8"});
   refused("{\"a\": 1, \"b\": 2}\n", {"task.jsonl line 1", "[a, b]", "lambada (text)", "mmlu"});
@@ -128,7 +128,7 @@ TEST_F(TaskFile, FieldsThatAreNotReadDoNotMatter) {
   EXPECT_EQ(t.examples.at(0).target, " b");
   refused(R"({"text": "a \ud83d"})", {"task.jsonl line 1: field 'text'", "\\ud83d", "surrogate"});
   refused(R"({"context": "x", "choices": ["a", "\udc00"], "gold": 0})", {"'choices'", "\\udc00"});
-  refused(R"({"text": ["\ud83d"]})", {"line 1: field 'text' is", "a text"});
+  refused(R"({"text": ["\ud83d"]})", {"line 1: field 'text' is", "a string"});
   refused(R"({"text": NaN})", {"line 1: field 'text' is nan"});
 }
 
@@ -163,7 +163,7 @@ TEST_F(TaskFile, BadSettingsAreNamed) {
   settings(R"("regexes_to_ignore": ["["])", {"regexes_to_ignore", "'['"});
   refused("{\"task\": {}}\n", {"task.jsonl", "no example"});
   refused("{\"task\": {\"until\": [\"x\"]}}\n{\"text\": \"a b\"}\n",
-          {"'until'", "setting of generation", "lambada is not"});
+          {"'until'", "only to generation tasks", "lambada is not"});
 }
 
 }  // namespace

@@ -62,9 +62,9 @@ std::string replace(const std::string& to) {
 TEST(TokenizerLimits, NormalizersThatGrow) {
   const std::string steps = repeated(replace(repeated("a", 16)), 12, ", ");
   expect_refused({.normalizer = R"({"type": "Sequence", "normalizers": [)" + steps + "]}"}, "aaaa",
-                 "a Sequence of normalizers makes 262144 bytes or more of a text of 4 bytes");
+                 "a Sequence of normalizers produces 262144 bytes or more from a text of 4 bytes");
   expect_refused({.normalizer = replace(std::string(100'000, 'b'))}, "aa",
-                 "the normalizer Replace makes 100000 bytes");
+                 "the normalizer Replace produces 100000 bytes");
   // Each stretch between added tokens grows a little.
   expect_refused(
       {.normalizer = R"({"type": "Prepend", "prepend": ")" + std::string(1000, 'b') + "\"}",
@@ -80,7 +80,7 @@ TEST(TokenizerLimits, DecodersThatGrow) {
   std::string bytes;
   expect_error([&] { codec->append_bytes(1, bytes); }, "a Sequence of decoders makes");
   const auto one = codec_of({.decoder = replace(std::string(100'000, 'b'))});
-  expect_error([&] { one->decode(Ids{1}, false); }, "the decoder's Replace makes 100000 bytes");
+  expect_error([&] { one->decode(Ids{1}, false); }, "the decoder's Replace produces 100000 bytes");
 }
 
 TEST(TokenizerLimits, ManyComponents) {
@@ -92,7 +92,8 @@ TEST(TokenizerLimits, ManyComponents) {
   const std::string byte_level = R"({"type": "ByteLevel", "add_prefix_space": false})";
   expect_refused({.pre_tokenizer = R"({"type": "Sequence", "pretokenizers": [)" +
                                    repeated(byte_level, 30, ",") + "]}"},
-                 "a", "there are 30 ByteLevel steps, and each but the last doubles the text");
+                 "a",
+                 "there are 30 ByteLevel steps, each of which except the last doubles the text");
 }
 
 TEST(TokenizerLimits, TokensRoundAText) {
@@ -102,7 +103,7 @@ TEST(TokenizerLimits, TokensRoundAText) {
                                     R"(, {"Sequence": {"id": "A"}}], "special_tokens": {"s":
                                     {"ids": [)" +
                                     ids + "]}}}"},
-                 "a", "post_processor: more than 4096 tokens are put round a text");
+                 "a", "post_processor: more than 4096 tokens are put around a text");
 }
 
 TEST(TokenizerLimits, LongTokensAndWords) {

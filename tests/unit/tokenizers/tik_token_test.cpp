@@ -158,8 +158,7 @@ TEST(TikToken, NamesWhatIsWrong) {
   EXPECT_EQ(lines(good + "YWI* 263\n"), "line 264: 'YWI*' is not base64");
   EXPECT_EQ(lines(good + " 263\n"), "line 264: a token has 0 bytes; it must have 1 to 1024");
   EXPECT_EQ(lines(good + "YWI= 263\n"),
-            "line 264: duplicate token 'YWI=', already there with id "
-            "256");
+            "line 264: duplicate token 'YWI=', which already has id 256");
   EXPECT_EQ(lines(good + "eHg= 256\n"), "line 264: duplicate id 256");
   EXPECT_EQ(lines(good + "eHg= 99999999\n"), "line 264: the id is 99999999; ids are 0 to 4194303");
   EXPECT_EQ(lines("YQ== 0\n"),

@@ -65,8 +65,9 @@ TEST(DerivedSettings, OfDropoutsThatTheFamilyCannotHold) {
   s.shape.swiglu = true;
   s.shape.add_bias_linear = false;
   const auto notes = notes_of(s);
-  EXPECT_EQ(notes.at("hidden-dropout"),
-            "0: a config.json of type llama has no such dropout; --model-family megatron has");
+  EXPECT_EQ(
+      notes.at("hidden-dropout"),
+      "0: a config.json of type llama cannot represent this dropout; --model-family megatron can");
   EXPECT_FALSE(notes.contains("attention-dropout")) << "Llama has 0.1";
 }
 
@@ -79,8 +80,9 @@ TEST(DerivedSettings, OfOverlapWithoutAnotherMicroBatch) {
   s.batch.global_batch_size = 4;
   EXPECT_FALSE(notes_of(s).contains("overlap-moe-expert-parallel-comm"));
   s.batch.global_batch_size = 2;
-  EXPECT_EQ(notes_of(s)["overlap-moe-expert-parallel-comm"],
-            "none: each step has one micro-batch on a rank, and no other to overlap it with");
+  EXPECT_EQ(
+      notes_of(s)["overlap-moe-expert-parallel-comm"],
+      "none: each step has only one micro-batch per rank, so there is nothing to overlap it with");
 }
 
 TEST(DerivedSettings, OfTheModelsDirectory) {
@@ -118,16 +120,16 @@ TEST(DerivedSettings, OfFlagsThatACheckpointOverrides) {
   given.shape.swiglu = true;
   EXPECT_EQ(overridden(), "") << "so it is";
   given.shape.num_layers = 5;
-  EXPECT_EQ(overridden(),
-            "config.json of run overrides the flags given: num-layers 3 in the checkpoint and 5 "
-            "now");
+  EXPECT_EQ(
+      overridden(),
+      "config.json of run overrides the given flags: num-layers 3 in the checkpoint and 5 now");
   given.shape.squared_relu = true;
   EXPECT_TRUE(overridden().ends_with("are mutually exclusive")) << overridden();
 }
 
 TEST(DerivedSettings, OfTheTokenizer) {
   settings::TrainSettings s = small();
-  EXPECT_EQ(notes_of(s)["tokenizer-type"], "NullTokenizer: there is no --tokenizer-model");
+  EXPECT_EQ(notes_of(s)["tokenizer-type"], "NullTokenizer: --tokenizer-model is not given");
   s.shape.vocab_size.reset();
   s.data.tokenizer_model = std::string(MEGATRON_GOLDEN) + "/tokenizers/trained/llama3";
   EXPECT_TRUE(notes_of(s)["vocab-size"].ends_with(": vocabulary size of the tokenizer"));
@@ -149,7 +151,7 @@ TEST(DerivedSettings, OfTheBatch) {
   s = small();
   s.batch.train_iters.reset();
   s.batch.train_samples = 22;
-  EXPECT_EQ(notes_of(s)["train-iters"], "5: whole steps that --train-samples 22 fill");
+  EXPECT_EQ(notes_of(s)["train-iters"], "5: whole steps in --train-samples 22");
   s.recompute.activations = true;
   EXPECT_EQ(notes_of(s)["recompute-granularity"], "selective: --recompute-activations");
 }
@@ -165,8 +167,8 @@ TEST(DerivedSettings, OfThreadsAndEvaluation) {
                         std::max(1, limits.processors / 2), limits.processors, limit));
   EXPECT_FALSE(notes_of(s).contains("eval-global-batch-size")) << "there is no evaluation";
   s.run.eval_interval = 5;
-  EXPECT_EQ(notes_of(s)["eval-global-batch-size"], "4: that of training");
-  EXPECT_EQ(notes_of(s)["eval-micro-batch-size"], "2: that of training");
+  EXPECT_EQ(notes_of(s)["eval-global-batch-size"], "4: same as in training");
+  EXPECT_EQ(notes_of(s)["eval-micro-batch-size"], "2: same as in training");
   s.run.eval_iters = 0;
   s.run.start_eval_at_iter = 2;
   EXPECT_EQ(notes_of(s)["eval-interval"], "none: --eval-iters 0: no evaluation");
@@ -183,7 +185,7 @@ TEST(DerivedSettings, OfTheSchedule) {
   settings::TrainSettings s = small();
   EXPECT_EQ(notes_of(s)["lr-decay-iters"], "10: --train-iters");
   s.optimizer.lr_warmup_fraction = 0.25;
-  EXPECT_EQ(notes_of(s)["lr-warmup-iters"], "2: 0.25 x 40 samples of the decay = 10 samples");
+  EXPECT_EQ(notes_of(s)["lr-warmup-iters"], "2: 0.25 x 40 decay samples = 10 samples");
   EXPECT_FALSE(notes_of(s).contains("lr-warmup-samples")) << "a run by iterations refuses it";
   s.optimizer.weight_decay_increase = optim::DecayIncrease::linear;
   s.optimizer.start_weight_decay = 0;
@@ -195,7 +197,7 @@ TEST(DerivedSettings, OfTheSchedule) {
   s.batch.train_samples = 40;
   EXPECT_EQ(notes_of(s)["lr-decay-samples"], "40: --train-samples");
   s.optimizer.lr_warmup_fraction = 0.13;
-  EXPECT_EQ(notes_of(s)["lr-warmup-samples"], "5: 0.13 x 40 samples of the decay = 5.2 samples");
+  EXPECT_EQ(notes_of(s)["lr-warmup-samples"], "5: 0.13 x 40 decay samples = 5.2 samples");
   settings::TrainSettings open = small();  // a plan of steps without an end
   open.batch.train_iters.reset();
   EXPECT_FALSE(notes_of(open).contains("lr-decay-iters"));
@@ -230,17 +232,18 @@ TEST(DerivedSettings, OfACheckpoint) {
                                                    .resumed_from = "run/iter_0000005"}))
     notes[note.flag] = note.value + ": " + note.cause;
   EXPECT_EQ(notes["lr"],
-            "0.5: --use-checkpoint-opt-param-scheduler: run/iter_0000005 and not 0.001");
-  EXPECT_EQ(notes["lr-decay-style"],
-            "cosine: --use-checkpoint-opt-param-scheduler: run/iter_0000005 and not linear");
+            "0.5: --use-checkpoint-opt-param-scheduler: from run/iter_0000005, instead of 0.001");
+  EXPECT_EQ(
+      notes["lr-decay-style"],
+      "cosine: --use-checkpoint-opt-param-scheduler: from run/iter_0000005, instead of linear");
   EXPECT_EQ(notes["decoupled-lr"],
-            "0.25: --use-checkpoint-opt-param-scheduler: run/iter_0000005 and not absent");
+            "0.25: --use-checkpoint-opt-param-scheduler: from run/iter_0000005, instead of absent");
   EXPECT_FALSE(notes.contains("lr-decay-iters")) << "the flags' schedule is not the one that holds";
-  EXPECT_EQ(notes["seed"],
-            "77: dropout continues with the seed of run/iter_0000005 (--no-load-rng: with --seed "
-            "1234)");
+  EXPECT_EQ(
+      notes["seed"],
+      "77: dropout continues with the seed of run/iter_0000005 (with --no-load-rng: --seed 1234)");
   EXPECT_EQ(notes["save-keep"], "1: --save-retain-interval");
-  EXPECT_EQ(notes["log-jsonl"], "run/log.jsonl: the folder of --save");
+  EXPECT_EQ(notes["log-jsonl"], "run/log.jsonl: in the --save folder");
   EXPECT_EQ(notes["load"], "other: a stage said so");
   EXPECT_FALSE(notes.contains("min-lr"));
 }

@@ -45,7 +45,7 @@ TEST(ModelSource, ReadsNamesAndFiles) {
 TEST(ModelSource, ErrorsNameWhatThereIs) {
   expect_contains(
       error_of([] { config_source(described_by("qwen3_0.6")); }),
-      {"--model-config is qwen3_0.6", "no file", "did you mean qwen3_0.6b?", "llama2_7b"});
+      {"--model-config is qwen3_0.6", "not a file", "did you mean qwen3_0.6b?", "llama2_7b"});
   const std::string file =
       fs::temp_directory_path() / ("config_" + std::to_string(::getpid()) + ".json");
   write_file(file, "[]");

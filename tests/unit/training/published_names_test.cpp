@@ -166,10 +166,11 @@ TEST_P(PublishedNames, LeaveOutBuffersAndNothingElse) {
     expect_same(joined(tensors_, {{prefix_ + name, "F32", "[6]", angles}}));
   Tensors surplus = buffers(prefix_);
   surplus.push_back({prefix_ + "layers.0.self_attn.rotary.weight", "F32", "[1]", "0000"});
-  EXPECT_NE(error(joined(tensors_, surplus))
-                .find("not in the model: 1 (" + surplus.back().name +
-                      "); if the model does without them, --ignore-surplus-tensors"),
-            std::string::npos)
+  EXPECT_NE(
+      error(joined(tensors_, surplus))
+          .find("not in the model: 1 (" + surplus.back().name +
+                "); if the model does not need them, skip them with --ignore-surplus-tensors"),
+      std::string::npos)
       << error(joined(tensors_, surplus));
   const std::string directory = directory_with(joined(tensors_, surplus));
   const auto stage = load_model(checkpoint::ModelDirectory(directory, {.ignore_surplus = true}),

@@ -116,15 +116,15 @@ TEST(Settle, LimitsAreThoseOfTheFlagThatIsGiven) {
 TEST(Settle, TheWarmUpIsToldInTheUnitOfTheRun) {
   EXPECT_EQ(refusal_of({{"lr-warmup-iters", "30"}}),
             "--lr-warmup-iters is 30, but the learning rate decays over 20 iterations "
-            "(--train-iters): the warm-up must be shorter; lower the one or raise the other");
+            "(--train-iters): the warm-up must be shorter; lower the warm-up or raise the decay");
   EXPECT_TRUE(has(refusal_of({{"lr-warmup-iters", "9"}, {"lr-decay-iters", "9"}}),
                   {"--lr-warmup-iters is 9", "9 iterations (--lr-decay-iters)"}));
   EXPECT_EQ(refusal_of({{"lr-warmup-iters", "8"}, {"lr-decay-iters", "9"}}), "");
   EXPECT_TRUE(has(refusal_of({{"lr-warmup-iters", "-1"}}), {"--lr-warmup-iters is -1"}));
   EXPECT_TRUE(has(refusal_of({{"lr-decay-iters", "0"}}), {"--lr-decay-iters is 0"}));
   EXPECT_EQ(refusal_of({{"lr-warmup-fraction", "0.1"}, {"lr-warmup-iters", "5"}}),
-            "--lr-warmup-fraction 0.1 and --lr-warmup-iters 5 both say how long the learning rate "
-            "warms up: give one");
+            "--lr-warmup-fraction 0.1 and --lr-warmup-iters 5 both set the length of the warm-up: "
+            "give one");
   settings::TrainSettings by_samples = small();
   by_samples.batch.train_iters.reset();
   by_samples.batch.train_samples = 100;

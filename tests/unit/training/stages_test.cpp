@@ -63,7 +63,7 @@ TEST(Stages, RanksAreTheLeastThatSizesNeed) {
   s.parallel.tensor_parallel = s.parallel.pipeline_parallel = 2;
   const Settled four = count_ranks(s);
   EXPECT_EQ(four.settings.runtime.rank_count(), 4);
-  EXPECT_EQ(told(four), "ranks 4: the least that the parallel sizes need\n");
+  EXPECT_EQ(told(four), "ranks 4: the minimum for the parallel sizes\n");
   s.runtime.ranks = 8;
   EXPECT_EQ(told(count_ranks(s)), "");
   s.runtime.launched_by = "torchrun";
@@ -78,8 +78,8 @@ TEST(Stages, BatchesFollowFromRanks) {
   s.batch.train_samples = 50;
   const Settled eight = count_batches(s);
   EXPECT_EQ(told(eight),
-            "global-batch-size 8: micro-batch size 2 x 4 ranks\n"
-            "train-iters 6: whole steps that --train-samples 50 fill\n");
+            "global-batch-size 8: micro-batch size 2 x 4 ranks\ntrain-iters 6: whole steps in "
+            "--train-samples 50\n");
   EXPECT_EQ(*eight.settings.batch.global_batch_size, 8);
   EXPECT_EQ(eight.settings.batch.schedule.micro_batches(0), 1);
   s.batch.train_samples.reset();
@@ -101,8 +101,8 @@ TEST(Stages, APretrainedCheckpointIsLoadedOnce) {
   EXPECT_EQ(take_pretrained(s, true).settings.checkpoint.load, "run");
   const Settled first = take_pretrained(s, false);
   EXPECT_EQ(told(first),
-            "load before: --pretrained-checkpoint: run has none yet\n"
-            "finetune true: --pretrained-checkpoint\n");
+            "load before: --pretrained-checkpoint: run has no checkpoint yet\nfinetune true: "
+            "--pretrained-checkpoint\n");
   EXPECT_EQ(first.settings.checkpoint.load, "before");
   EXPECT_TRUE(first.settings.checkpoint.finetune);
 }
@@ -118,9 +118,8 @@ TEST(Stages, PassOneAfterAnother) {
   settled.pass(count_ranks);
   settled.pass(count_batches);
   EXPECT_EQ(told(settled),
-            "eval-interval none: --eval-iters 0: no evaluation\n"
-            "ranks 2: the least that the parallel sizes need\n"
-            "global-batch-size 2: micro-batch size 2 x 1 rank\n");
+            "eval-interval none: --eval-iters 0: no evaluation\nranks 2: the minimum for the "
+            "parallel sizes\nglobal-batch-size 2: micro-batch size 2 x 1 rank\n");
 }
 
 // Settings about experts have no effect on a model without experts.

@@ -14,8 +14,8 @@ bool find_cudnn() {
     const CudaLibrary& found = opened(library);
     if (found.why_not.empty()) continue;
     log::warning(
-        "{} cannot be used: {}. Until then attention in bf16 and fp16 runs on this program's own "
-        "kernels, which are slower",
+        "{} cannot be used: {}. Attention in bf16 and fp16 runs on this program's own kernels, "
+        "which are slower",
         found.name, found.why_not);
     return false;
   }

@@ -282,8 +282,8 @@ bool ProductPlans::choose_given(const Product& product, ProductPlan& plan) const
     return true;
   }
   log::warning(
-      "cuBLASLt {} does not propose the algorithm that was chosen before for {}: another one is "
-      "used, and results may differ in their last bits from those of a run without interruption",
+      "cuBLASLt {} does not propose the algorithm that was saved for {}: another one is used, and "
+      "results may differ in the last bits from those of an uninterrupted run",
       cublasLtGetVersion(), text_of(product));
   return false;
 }

@@ -31,11 +31,11 @@ void read_rotaries(const Json& given, DecoderValue& value) {
   j.set("original_max_position_embeddings", Json());
   const Json *both = present(j, "rope_parameters"), *scaling = present(j, "rope_scaling");
   MG_CHECK(both == nullptr || both->is_object(),
-           "config.json has rope_parameters = {}; an object is wanted", both->dump());
+           "config.json has rope_parameters = {}; it must be an object", both->dump());
   const auto block = [&](std::string_view key) {
     const Json* there = both == nullptr ? nullptr : present(*both, key);
     Json members = there == nullptr ? Json(Json::Object{{"rope_type", "default"}}) : *there;
-    MG_CHECK(members.is_object(), "config.json has rope_parameters.{} = {}; an object is wanted",
+    MG_CHECK(members.is_object(), "config.json has rope_parameters.{} = {}; it must be an object",
              key, members.dump());
     const Json* truncate = both == nullptr ? nullptr : both->find("truncate");
     members.set("truncate", truncate == nullptr ? Json(true) : *truncate);
@@ -44,8 +44,8 @@ void read_rotaries(const Json& given, DecoderValue& value) {
   Json global = block("full_attention");
   if (scaling != nullptr) {
     MG_CHECK(scaling->is_object() && (both == nullptr || both->contains("full_attention")),
-             "config.json has rope_scaling = {} for the members of rope_parameters.full_attention, "
-             "and rope_parameters = {}",
+             "config.json has rope_scaling = {}, which applies to rope_parameters.full_attention, "
+             "but rope_parameters = {}",
              scaling->dump(), both == nullptr ? "null" : both->dump());
     for (const auto& [key, member] : scaling->as_object()) global.set(key, member);
   }

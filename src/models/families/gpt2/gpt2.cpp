@@ -28,7 +28,7 @@ DecoderValue read(const Json& j) {
   value.max_position_embeddings = integer(j, "n_positions");
   constexpr int64_t kMaxPositions = 1 << 20;  // bounds the allocated position table
   MG_CHECK(value.max_position_embeddings <= kMaxPositions,
-           "config.json has n_positions = {}; the most is {}", value.max_position_embeddings,
+           "config.json has n_positions = {}; the maximum is {}", value.max_position_embeddings,
            kMaxPositions);
   value.learned_positions = true;
   value.untied = !boolean(j, "tie_word_embeddings");
@@ -51,7 +51,7 @@ DecoderValue read(const Json& j) {
                                     .bias = true},
       .norm = norm};
   const int64_t layers = integer(j, "n_layer");
-  MG_CHECK(layers <= 1 << 16, "config.json has n_layer = {}; the most is {}", layers, 1 << 16);
+  MG_CHECK(layers <= 1 << 16, "config.json has n_layer = {}; the maximum is {}", layers, 1 << 16);
   value.layers.assign(static_cast<size_t>(layers), layer);
   value.final_norm = norm;
   return value;

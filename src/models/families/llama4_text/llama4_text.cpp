@@ -34,7 +34,7 @@ std::vector<int64_t> integers(const Json& j, std::string_view key) {
   const Json* list = present(j, key);
   if (list == nullptr) return numbers;
   MG_CHECK(list->is_array() && std::ranges::all_of(list->as_array(), &Json::is_integer),
-           "config.json has {} = {}; a list of integers is wanted", key, list->dump());
+           "config.json has {} = {}; it must be a list of integers", key, list->dump());
   for (const Json& number : list->as_array()) numbers.push_back(number.as_integer());
   return numbers;
 }
@@ -46,7 +46,7 @@ void read_attention(const Json& j, DecoderValue& value) {
   // 1: the layer rotates positions
   const std::vector<int64_t> rotated = integers(j, "no_rope_layers");
   MG_CHECK(rotated.empty() || std::ssize(rotated) == value.num_layers(),
-           "config.json has num_hidden_layers = {} and {} numbers in no_rope_layers",
+           "config.json has num_hidden_layers = {}, but no_rope_layers has {} numbers",
            value.num_layers(), rotated.size());
   const bool norm = boolean(j, "use_qk_norm"), tuned = boolean(j, "attn_temperature_tuning");
   const double scale = tuned ? number(j, "attn_scale") : 0;

@@ -24,7 +24,8 @@ Json with_longrope(Json j) {
     if (block == nullptr || !block->is_object()) continue;
     const std::string type = text(*block, "rope_type", text(*block, "type", "default"));
     MG_CHECK(type == "default" || type == "longrope" || type == "su" || type == "yarn",
-             "config.json has {}.rope_type = {}; a phi3 has default or longrope", key, type);
+             "config.json has {}.rope_type = {}; a phi3 model supports default and longrope", key,
+             type);
     Json renamed = *block;
     if (type != "default") renamed.set("rope_type", "longrope");
     j.set(key, std::move(renamed));
@@ -38,8 +39,8 @@ DecoderValue read(const Json& given) {
   value.hidden_dropout = number(j, "resid_pdrop");
   const double embedding_dropout = number(j, "embd_pdrop");
   MG_CHECK(embedding_dropout == 0 || embedding_dropout == value.hidden_dropout,
-           "config.json has embd_pdrop = {} and resid_pdrop = {}; both are one dropout here: make "
-           "them equal",
+           "config.json has embd_pdrop = {} and resid_pdrop = {}; both are the same dropout here: "
+           "make them equal",
            embedding_dropout, value.hidden_dropout);
   read_window(j, value);
   return value;

@@ -24,9 +24,8 @@ DecoderValue read(const Json& j) {
   value.hidden_dropout = number(j, "residual_dropout");
   const double embedding_dropout = number(j, "embedding_dropout");
   MG_CHECK(embedding_dropout == value.hidden_dropout,
-           "config.json has embedding_dropout = {} and residual_dropout = {}; both are one dropout "
-           "here: make them "
-           "equal",
+           "config.json has embedding_dropout = {} and residual_dropout = {}; both are the same "
+           "dropout here: make them equal",
            embedding_dropout, value.hidden_dropout);
   for (LayerValue& layer : value.layers) {
     layer.attention()->qkv_bias = layer.attention()->output_bias = bias;

@@ -22,10 +22,10 @@ using cudnn::Plan;
 // Warns that this program's own kernels compute a training call, with cuDNN's last error.
 void tell_of_no_plan(const AttentionShape& s, const char* pass, const std::string& why) {
   log::warning(
-      "cuDNN {} has no {} of attention in {} with {} heads of {} over {} and {} tokens ({}); "
-      "this program's own, slower kernels are used",
+      "cuDNN {} does not support {} of attention in {} with {} heads of {} over {} and {} tokens "
+      "({}); this program's own, slower kernels are used",
       cudnnGetVersion(), pass, s.type == CUDNN_DATA_BFLOAT16 ? "bf16" : "fp16", s.heads, s.width,
-      s.queries, s.keys, why.empty() ? "no plan within the scratch memory" : why);
+      s.queries, s.keys, why.empty() ? "no plan fits in the scratch memory" : why);
 }
 
 std::string last_words() {
