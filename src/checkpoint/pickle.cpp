@@ -39,8 +39,8 @@ class PickleReader {
     require(number<uint8_t>() == kProtocol, "it does not begin with a protocol number");
     const int protocol = number<uint8_t>();
     MG_CHECK(protocol >= kFirstProtocol && protocol <= kLastProtocol,
-             "{}: it uses pickle protocol {}; {} to {} are supported", where_, protocol, kFirstProtocol,
-             kLastProtocol);
+             "{}: it uses pickle protocol {}; {} to {} are supported", where_, protocol,
+             kFirstProtocol, kLastProtocol);
     while (step(number<uint8_t>())) count(1);
     pickle_.root_ = pop();
     require(stack_.empty(), "it ends with more than one value");
@@ -308,8 +308,9 @@ class PickleReader {
         return;
       }
       default:
-        fail("{}: the instruction 0x{:02x} at byte {} is not one that torch.save writes for weights",
-             where_, instruction, at_ - 1);
+        fail(
+            "{}: the instruction 0x{:02x} at byte {} is not one that torch.save writes for weights",
+            where_, instruction, at_ - 1);
     }
   }
 

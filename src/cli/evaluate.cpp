@@ -133,14 +133,15 @@ class TaskCommand {
       const bool shared = std::ranges::find(kShared, field.name) != std::end(kShared);
       MG_CHECK(!is_asked() || shared || is_of_tasks(field),
                "--{} does not apply to --tasks; drop one of them", field.name);
-      MG_CHECK(is_asked() || !is_of_tasks(field), "--{} needs --tasks, which gives the files of tasks",
-               field.name);
+      MG_CHECK(is_asked() || !is_of_tasks(field),
+               "--{} needs --tasks, which gives the files of tasks", field.name);
     }
   }
 
   // s: --load, tokenizer, precision and device are read.
   int run(const training::EvaluationSettings& s, bool json, const comm::Processes& processes) {
-    MG_CHECK(processes.size() == 1, "eval --tasks runs in one process, but {}; start it without a launcher",
+    MG_CHECK(processes.size() == 1,
+             "eval --tasks runs in one process, but {}; start it without a launcher",
              processes.description());
     MG_CHECK(s.load.has_value(), "--load DIR is needed: the model to evaluate");
     engine_.check();

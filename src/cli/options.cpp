@@ -292,9 +292,10 @@ class Layers {
     field.unset();
     before[at] = false;
     if (field.get() == value) return;
-    notes_.push_back(field.is_switch
-                         ? fmt::format("{}: {} is overridden by --{}", where, name, to.name)
-                         : fmt::format("{}: {} {} is overridden by --{}", where, name, value, to.name));
+    notes_.push_back(
+        field.is_switch
+            ? fmt::format("{}: {} is overridden by --{}", where, name, to.name)
+            : fmt::format("{}: {} {} is overridden by --{}", where, name, value, to.name));
   }
 
   Fields& fields_;

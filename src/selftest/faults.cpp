@@ -275,8 +275,8 @@ const std::vector<Fault>& faults() {
        },
        with_group<Changed<unreduced<kGradients>>>},
       {"loss-off-by-log-tp",
-       "in the loss every rank's sum of exponentials is counted once per tensor-parallel rank", false,
-       [](const MatrixRow& row) { return row.layout.tp > 1; },
+       "in the loss every rank's sum of exponentials is counted once per tensor-parallel rank",
+       false, [](const MatrixRow& row) { return row.layout.tp > 1; },
        with_group<Changed<counted_twice_in_loss>>},
       {"gradient-averaged-twice",
        "the sum of gradients over data-parallel ranks is divided by their number, although the "

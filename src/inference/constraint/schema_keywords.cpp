@@ -243,7 +243,8 @@ void narrow(NumberRange& range, SchemaReader& reader, const SchemaPlace& place) 
       const Decimal value(number_at(place, keyword));
       const int64_t digits = static_cast<int64_t>(value.digits.size()) - value.places;
       if (digits > kMaxDigits && value.negative != is_minimum)  // no number satisfies it
-        return reader.note(place, keyword, fmt::format("numbers are limited to {} digits", kMaxDigits));
+        return reader.note(place, keyword,
+                           fmt::format("numbers are limited to {} digits", kMaxDigits));
       tighten(bound, value, is_exclusive, is_minimum);
     };
     if (place.find(inclusive) != nullptr) take(inclusive, is_flag && draft_4->as_bool());
