@@ -403,6 +403,16 @@ bool FlagBench::has_mode(const FlagRow& row) const {
   return field != nullptr && field->idle != nullptr;
 }
 
+const Observed& FlagBench::without(const FlagRow& row) {
+  // The first run of a process may start threads that later ones find; the others are no runs.
+  const bool own =
+      row.observable == "threads" || row.observable == "tokenizer" || row.observable == "plan";
+  const std::string key = row.base + "|" + row.before + "|" + (own ? row.flag : "");
+  const auto found = without_.find(key);
+  return found != without_.end() ? found->second
+                                 : without_.emplace(key, run(row, "")).first->second;
+}
+
 Observed FlagBench::run(const FlagRow& row, const std::string& more) {
   const std::string folder = fmt::format("{}/{:03}", folder_, runs_++);
   fs::create_directories(folder);

@@ -72,6 +72,8 @@ class FlagBench {
   FlagBench& operator=(const FlagBench&) = delete;
 
   Observed run(const FlagRow& row, const std::string& more);
+  // run() without the flag, once for all rows that ask for the same.
+  const Observed& without(const FlagRow& row);
   // Default of the row's flag as words, or "" where it has none.
   std::string usual(const FlagRow& row) const;
   bool has_mode(const FlagRow& row) const;  // Field::idle
@@ -83,6 +85,7 @@ class FlagBench {
 
   std::string folder_;
   int runs_ = 0;
+  std::map<std::string, Observed> without_;
 };
 
 }  // namespace megatron::testing
