@@ -66,6 +66,33 @@ function(megatron_cuda_libraries out)
   set(${out} "libcublasLt.so.${cuda},libcudnn.so.${CUDNN},libnccl.so.${NCCL},libnvrtc.so.${cuda}" PARENT_SCOPE)
 endfunction()
 
+# The kernels, a few of a folder in each unit (unity.cmake), since most of a small one's cost is what it includes. A digit
+# of the hash of its name says in which, so that a new file leaves other units as they are; it is the fourth since no two
+# names of a unit clash by that.
+function(megatron_cuda_units out)
+  if(NOT MEGATRON_UNITY)
+    set(${out} ${ARGN} PARENT_SCOPE)
+    return()
+  endif()
+  foreach(source ${ARGN})
+    get_filename_component(name ${source} NAME)
+    get_filename_component(folder ${source} DIRECTORY)
+    get_filename_component(folder ${folder} NAME)
+    string(MD5 hash ${name})
+    string(SUBSTRING ${hash} 3 1 digit)
+    math(EXPR digit "0x${digit} % 8")
+    list(APPEND names ${folder}_${digit})
+    string(APPEND includes_${folder}_${digit} "#include \"${source}\"\n")
+  endforeach()
+  list(REMOVE_DUPLICATES names)
+  foreach(name ${names})
+    set(unit ${CMAKE_CURRENT_BINARY_DIR}/cuda_units/${name}.cu)
+    file(CONFIGURE OUTPUT ${unit} CONTENT "${includes_${name}}" @ONLY)
+    list(APPEND units ${unit})
+  endforeach()
+  set(${out} ${units} PARENT_SCOPE)
+endfunction()
+
 # megatron_cuda_sources(OUT [WITHOUT folder...]): the plugin's sources.
 function(megatron_cuda_sources out)
   cmake_parse_arguments(PLUGIN "" "" "WITHOUT" ${ARGN})
@@ -75,7 +102,11 @@ function(megatron_cuda_sources out)
   foreach(folder ${PLUGIN_WITHOUT})
     list(FILTER sources EXCLUDE REGEX "/src/${folder}/")
   endforeach()
-  set(${out} ${sources} PARENT_SCOPE)
+  set(kernels ${sources})
+  list(FILTER sources EXCLUDE REGEX "[.]cu$")
+  list(FILTER kernels INCLUDE REGEX "[.]cu$")
+  megatron_cuda_units(units ${kernels})
+  set(${out} ${sources} ${units} PARENT_SCOPE)
 endfunction()
 
 # The rooms that a plugin is linked with, each with copies of its own of what it calls; it exports its entries only.
@@ -85,6 +116,8 @@ function(megatron_cuda_link target)
   target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-Wno-unknown-pragmas>)  # #pragma unroll
   set_target_properties(${target} PROPERTIES OUTPUT_NAME megatron_cuda CXX_VISIBILITY_PRESET hidden
     CUDA_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON)
+  set_property(SOURCE ${PROJECT_SOURCE_DIR}/src/device/cuda/build.cpp PROPERTY SKIP_UNITY_BUILD_INCLUSION ON)  # each has its own
+  megatron_unity(${target})
 endfunction()
 
 function(megatron_cuda_plugin)
@@ -119,6 +152,7 @@ function(megatron_cuda_shim_library)
   target_compile_options(cuda_shim PUBLIC -Wno-unknown-pragmas)                            # #pragma unroll
   target_link_libraries(cuda_shim PUBLIC megatron_base megatron_compiler fmt::fmt Threads::Threads ${CMAKE_DL_LIBS})
   set_target_properties(cuda_shim PROPERTIES POSITION_INDEPENDENT_CODE ON CXX_VISIBILITY_PRESET hidden)
+  megatron_unity(cuda_shim)
 endfunction()
 
 # The plugin on the CPU: the same sources against tests/cuda_shim, in `folder`.

@@ -72,7 +72,7 @@ bool supported_types(const Call& call) {
 }
 
 cublasStatus_t examine_epilogue(const Call& call) {
-  const Operation& o = call.operation;
+  const Product& o = call.operation;
   if (has_aux(o)) {
     if (o.aux == nullptr || o.aux_ld < static_cast<int64_t>(call.d.rows) || o.aux_ld % 8 != 0)
       return CUBLAS_STATUS_INVALID_VALUE;
@@ -134,7 +134,7 @@ cublasStatus_t examine_memory(const Work& work, size_t workspace_bytes) {
     if (!on_device(pointers[i], *layouts[i]))
       return refuse(CUBLAS_STATUS_INVALID_VALUE, "a matrix that is not memory of the device");
   }
-  const Operation& o = work.call.operation;
+  const Product& o = work.call.operation;
   if (has_aux(o)) {
     const Layout& d = work.call.d;
     if (alignment(o.aux) < way.aux_alignment)

@@ -34,10 +34,10 @@ struct cublasLtMatmulPreferenceOpaque_t {
 namespace cuda_shim::lt {
 
 using Layout = cublasLtMatrixLayoutOpaque_t;
-using Operation = cublasLtMatmulDescOpaque_t;
+using Product = cublasLtMatmulDescOpaque_t;
 
 struct Call {
-  Operation operation;
+  Product operation;
   Layout a, b, c, d;
 };
 
@@ -64,12 +64,12 @@ struct Work {
 
 int64_t bytes(cudaDataType type);
 
-bool adds_bias(const Operation& o);
-bool sums_b(const Operation& o);
-bool has_bias(const Operation& o);
-bool differentiates(const Operation& o);
-bool has_aux(const Operation& o);
-bool applies_gelu(const Operation& o);
+bool adds_bias(const Product& o);
+bool sums_b(const Product& o);
+bool has_bias(const Product& o);
+bool differentiates(const Product& o);
+bool has_aux(const Product& o);
+bool applies_gelu(const Product& o);
 
 // Multiplies operands that were validated before.
 void multiply(const Work& work);

@@ -12,18 +12,18 @@ namespace cuda_shim::lt {
 
 int64_t bytes(cudaDataType type) { return type == CUDA_R_32F ? 4 : 2; }
 
-bool adds_bias(const Operation& o) {
+bool adds_bias(const Product& o) {
   return o.epilogue == CUBLASLT_EPILOGUE_BIAS || o.epilogue == CUBLASLT_EPILOGUE_GELU_BIAS ||
          o.epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
 }
-bool sums_b(const Operation& o) { return o.epilogue == CUBLASLT_EPILOGUE_BGRADB; }
-bool has_bias(const Operation& o) { return adds_bias(o) || sums_b(o); }
-bool differentiates(const Operation& o) { return o.epilogue == CUBLASLT_EPILOGUE_DGELU; }
-bool has_aux(const Operation& o) {
+bool sums_b(const Product& o) { return o.epilogue == CUBLASLT_EPILOGUE_BGRADB; }
+bool has_bias(const Product& o) { return adds_bias(o) || sums_b(o); }
+bool differentiates(const Product& o) { return o.epilogue == CUBLASLT_EPILOGUE_DGELU; }
+bool has_aux(const Product& o) {
   return differentiates(o) || o.epilogue == CUBLASLT_EPILOGUE_GELU_AUX ||
          o.epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
 }
-bool applies_gelu(const Operation& o) {
+bool applies_gelu(const Product& o) {
   return (o.epilogue & CUBLASLT_EPILOGUE_GELU) != 0 && !differentiates(o);
 }
 
@@ -81,7 +81,7 @@ Gelu gelu(float x) {
 
 // What the epilogue makes of an element, row i of column j.
 float finish(const Work& work, float value, int64_t i, int64_t j) {
-  const Operation& o = work.call.operation;
+  const Product& o = work.call.operation;
   const cudaDataType type = work.call.d.type;
   if (adds_bias(o)) value += load(static_cast<const std::byte*>(work.bias), type, i);
   auto* const aux = static_cast<std::byte*>(o.aux);

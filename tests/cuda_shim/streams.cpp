@@ -11,7 +11,7 @@ namespace cuda_shim {
 namespace {
 
 // A query that is repeated so often makes the work run: a host that polls goes on in the end.
-constexpr int kPatience = 8;
+constexpr int kMaxQueries = 8;
 
 double now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -304,7 +304,7 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
     return error;
   if (m.sticky != cudaSuccess) return m.sticky;
   Marker* const marker = event->marker.get();
-  if (marker != nullptr && !marker->done && ++marker->queries >= kPatience &&
+  if (marker != nullptr && !marker->done && ++marker->queries >= kMaxQueries &&
       !advance(marker->stream, marker))
     advance_all();
   return marker == nullptr || marker->done ? m.sticky : cudaErrorNotReady;

@@ -16,7 +16,8 @@ struct SharedRows {
 
 template <class T>
 __global__ void __launch_bounds__(kThreads)
-    add_rows(RowChunks all, StridedRows<T> x, const int32_t* index, int k, StridedRows<T> out) {
+    sum_moved_rows(RowChunks all, StridedRows<T> x, const int32_t* index, int k,
+                   StridedRows<T> out) {
   const ChunkOfRow<T> at(all);
   if (at.count <= 0) return;
   Wide<T> sums[kChunk<T>] = {};
@@ -94,7 +95,7 @@ void sum_rows(const SumRowsArgs& args, Stream& stream) {
     using T = decltype(type);
     const StridedRows<T> x(args.x), out(args.out);
     const RowChunks all = RowChunks::of<T>("sum_rows", args.out, {x, out});
-    launch("sum_rows", add_rows<T>, grid_for(all.items), stream, all, x,
+    launch("sum_rows", sum_moved_rows<T>, grid_for(all.items), stream, all, x,
            address_of<int32_t>(args.index), static_cast<int>(args.index.size(1)), out);
   });
 }
