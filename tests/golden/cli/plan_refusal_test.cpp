@@ -115,11 +115,12 @@ TEST_F(PlanRefusal, ShorterSequencesGiveAnotherResult) {
 }
 
 TEST_F(PlanRefusal, PlanTellsOfModelsThatNoMachineHolds) {
-  // 2e14 parameters; and 4 sequences of a million tokens in a model as large as Llama 3 405B.
+  // 2e14 parameters; and 4 sequences of a million tokens in a model as large as Llama 3 405B. Few
+  // layers: each takes its time in every plan that is tried.
   for (const Words& flags :
-       {Words{"--num-layers", "100", "--hidden-size", "409600", "--num-attention-heads", "128",
+       {Words{"--num-layers", "16", "--hidden-size", "1048576", "--num-attention-heads", "128",
               "--seq-length", "4096", "--vocab-size", "100000", "--micro-batch-size", "1"},
-        Words{"--num-layers", "126", "--hidden-size", "16384", "--num-attention-heads", "128",
+        Words{"--num-layers", "8", "--hidden-size", "65536", "--num-attention-heads", "128",
               "--seq-length", "1048576", "--vocab-size", "128256", "--micro-batch-size", "4"}})
     EXPECT_EQ(suggestions(flags).find("--num-layers " + flags[1] + " "), std::string::npos);
 }
