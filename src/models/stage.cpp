@@ -1,7 +1,6 @@
 #include "models/stage.h"
 
 #include <algorithm>
-#include <optional>
 
 #include "autograd/offload.h"
 #include "base/error.h"

@@ -3,10 +3,8 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "models/decoder/facts.h"
+#include "models/decoder/definition_parts.h"
 #include "models/decoder/model.h"
-#include "models/decoder/plain.h"
-#include "models/decoder/upcycling.h"
 
 namespace megatron::models {
 namespace {

@@ -1,4 +1,4 @@
-#include "models/decoder/facts.h"
+#include "models/decoder/definition_parts.h"
 
 namespace megatron::models {
 namespace {

@@ -1,7 +1,5 @@
 #include "models/decoder/heterogeneous.h"
 
-#include <cmath>
-
 #include "base/error.h"
 
 namespace megatron::models {

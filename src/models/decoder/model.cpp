@@ -1,7 +1,6 @@
 // T tokens, H hidden, V vocabulary
 #include "models/decoder/model.h"
 
-#include <set>
 #include <unordered_map>
 
 #include "base/error.h"

@@ -1,7 +1,7 @@
-#include "models/decoder/plain.h"
-
 #include <algorithm>
 #include <cmath>
+
+#include "models/decoder/definition_parts.h"
 
 namespace megatron::models {
 namespace {

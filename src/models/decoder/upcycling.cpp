@@ -1,10 +1,9 @@
-#include "models/decoder/upcycling.h"
-
 #include <cmath>
 #include <numbers>
 
 #include "base/error.h"
 #include "models/decoder/definition.h"
+#include "models/decoder/definition_parts.h"
 #include "models/decoder/flags.h"
 
 namespace megatron::models {

@@ -1,6 +1,5 @@
 #include "models/decoder/value.h"
 
-#include <algorithm>
 #include <cmath>
 #include <string_view>
 

@@ -65,7 +65,7 @@ void read_aux_loss(const Json& j, DecoderValue& value) {
   value.router.states_router_logits = boolean(j, "output_router_logits");
 }
 
-void write_aux_loss(const DecoderValue& value, double otherwise, Json& j) {
+void write_aux_loss(const DecoderValue& value, Json& j, double otherwise) {
   j.set("output_router_logits", value.router.states_router_logits);
   j.set("router_aux_loss_coef", value.router.stated_aux_loss.value_or(otherwise));
 }

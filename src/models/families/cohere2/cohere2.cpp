@@ -6,7 +6,6 @@
 
 namespace megatron::models {
 namespace cohere2 {
-namespace {
 
 constexpr std::string_view kDefaults = R"({
   "vocab_size": 256000, "hidden_size": 8192, "intermediate_size": 22528, "num_hidden_layers": 40,
@@ -50,7 +49,6 @@ FamilyTensors tensors(const DecoderValue& value) {
 constexpr DecoderFamily::Key kKeys[] = {{"--norm-epsilon", "layer_norm_eps"},
                                         {"--output-multiplier", "logit_scale"}};
 
-}  // namespace
 }  // namespace cohere2
 
 const DecoderFamily kCohere2 = {.name = "cohere2",

@@ -6,7 +6,6 @@
 
 namespace megatron::models {
 namespace falcon {
-namespace {
 
 constexpr std::string_view kDefaults = R"({
   "vocab_size": 65024, "hidden_size": 4544, "num_hidden_layers": 32, "num_attention_heads": 71,
@@ -94,7 +93,6 @@ constexpr DecoderFamily::Key kKeys[] = {{"--norm-epsilon", "layer_norm_epsilon"}
                                         {"--num-query-groups", "num_kv_heads"},
                                         {"--ffn-hidden-size", "ffn_hidden_size"}};
 
-}  // namespace
 }  // namespace falcon
 
 const DecoderFamily kFalcon = {.name = "falcon",

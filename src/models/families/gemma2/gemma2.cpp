@@ -5,7 +5,6 @@
 
 namespace megatron::models {
 namespace gemma2 {
-namespace {
 
 constexpr std::string_view kDefaults = R"({
   "vocab_size": 256000, "hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 26,
@@ -41,7 +40,6 @@ Json write(const DecoderValue& value) {
   return j;
 }
 
-}  // namespace
 }  // namespace gemma2
 
 const DecoderFamily kGemma2 = {.name = "gemma2",

@@ -8,7 +8,6 @@
 
 namespace megatron::models {
 namespace gemma3_text {
-namespace {
 
 constexpr std::string_view kDefaults = R"({
   "vocab_size": 262208, "hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 26,
@@ -95,7 +94,6 @@ Json write(const DecoderValue& value) {
   return j;
 }
 
-}  // namespace
 }  // namespace gemma3_text
 
 const DecoderFamily kGemma3Text = {.name = "gemma3_text",

@@ -6,7 +6,6 @@
 
 namespace megatron::models {
 namespace glm4_moe {
-namespace {
 
 constexpr std::string_view kDefaults = R"({
   "vocab_size": 151552, "hidden_size": 4096, "intermediate_size": 10944, "num_hidden_layers": 46,
@@ -86,7 +85,6 @@ FamilyTensors tensors(const DecoderValue& value) {
 
 constexpr DecoderFamily::Key kKeys[] = {{"--num-experts", "n_routed_experts"}};
 
-}  // namespace
 }  // namespace glm4_moe
 
 const DecoderFamily kGlm4Moe = {.name = "glm4_moe",

@@ -5,7 +5,6 @@
 
 namespace megatron::models {
 namespace gpt2 {
-namespace {
 
 constexpr std::string_view kDefaults = R"({
   "vocab_size": 50257, "n_positions": 1024, "n_embd": 768, "n_layer": 12, "n_head": 12,
@@ -108,7 +107,6 @@ constexpr DecoderFamily::Key kKeys[] = {{"--num-layers", "n_layer"},
                                         {"--init-method-std", "initializer_range"}};
 constexpr std::string_view kBuffers[] = {"h.*.attn.bias"};
 
-}  // namespace
 }  // namespace gpt2
 
 const DecoderFamily kGpt2 = {.name = "gpt2",

@@ -5,7 +5,6 @@
 
 namespace megatron::models {
 namespace gpt_neox {
-namespace {
 
 constexpr std::string_view kDefaults = R"({
   "vocab_size": 50432, "hidden_size": 6144, "num_hidden_layers": 44, "num_attention_heads": 64,
@@ -67,7 +66,6 @@ constexpr DecoderFamily::Key kKeys[] = {{"--norm-epsilon", "layer_norm_eps"}};
 constexpr DecoderFamily::OlderKey kOlderKeys[] = {{"partial_rotary_factor", "rotary_pct"},
                                                   {"rope_theta", "rotary_emb_base"}};
 
-}  // namespace
 }  // namespace gpt_neox
 
 const DecoderFamily kGptNeox = {.name = "gpt_neox",

@@ -5,7 +5,6 @@
 
 namespace megatron::models {
 namespace gpt_oss {
-namespace {
 
 constexpr std::string_view kDefaults = R"({
   "num_hidden_layers": 36, "num_local_experts": 128, "vocab_size": 201088, "hidden_size": 2880,
@@ -18,7 +17,6 @@ constexpr std::string_view kDefaults = R"({
   "rope_parameters": {"rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0,
                       "truncate": false, "original_max_position_embeddings": 4096}})";
 
-constexpr double kAuxLoss = 0.001;
 constexpr DecoderFamily::Alias kAliases[] = {{"num_experts", "num_local_experts"}};
 
 constexpr CommonForm kForm{.attention_bias = true};
@@ -53,7 +51,7 @@ Json write(const DecoderValue& value) {
   write_windows(value, j);
   j.set("swiglu_alpha", 1.702);
   j.set("swiglu_limit", moe.expert.clamp);
-  write_aux_loss(value, kAuxLoss, j);
+  write_aux_loss(value, j);
   return j;
 }
 
@@ -77,7 +75,6 @@ constexpr DecoderFamily::Key kKeys[] = {{"--activation-func-clamp-value", "swigl
                                         {"--moe-ffn-hidden-size", "intermediate_size"},
                                         {"--num-experts", "num_local_experts"}};
 
-}  // namespace
 }  // namespace gpt_oss
 
 const DecoderFamily kGptOss = {.name = "gpt_oss",

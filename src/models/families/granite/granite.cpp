@@ -8,7 +8,6 @@
 
 namespace megatron::models {
 namespace granite {
-namespace {
 
 constexpr std::string_view kDefaults = R"({
   "vocab_size": 32000, "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32,
@@ -56,7 +55,6 @@ Json write(const DecoderValue& value) {
 
 constexpr DecoderFamily::Key kKeys[] = {{"--output-multiplier", "logits_scaling"}};
 
-}  // namespace
 }  // namespace granite
 
 const DecoderFamily kGranite = {.name = "granite",

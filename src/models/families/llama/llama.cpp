@@ -6,7 +6,6 @@
 
 namespace megatron::models {
 namespace llama {
-namespace {
 
 constexpr std::string_view kDefaults = R"({
   "vocab_size": 32000, "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32,
@@ -28,7 +27,6 @@ Json write(const DecoderValue& value) {
   return j;
 }
 
-}  // namespace
 }  // namespace llama
 
 const DecoderFamily kLlama = {.name = "llama",

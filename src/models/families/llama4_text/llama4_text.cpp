@@ -9,7 +9,6 @@
 
 namespace megatron::models {
 namespace llama4_text {
-namespace {
 
 constexpr std::string_view kDefaults = R"({
   "vocab_size": 202048, "hidden_size": 5120, "intermediate_size": 8192,
@@ -23,7 +22,7 @@ constexpr std::string_view kDefaults = R"({
   "attn_temperature_tuning": true, "floor_scale": 8192, "attn_scale": 0.1,
   "attention_bias": false})";
 
-constexpr double kAuxLoss = 0.001, kAttnScale = 0.1;
+constexpr double kAttnScale = 0.1;
 constexpr int64_t kFloorScale = 8192;
 
 constexpr CommonForm kForm{.attention_bias = true};
@@ -128,7 +127,7 @@ Json write(const DecoderValue& value) {
   j.set("num_local_experts", moe.experts);
   j.set("router_jitter_noise", 0.0);
   write_attention(value, j);
-  write_aux_loss(value, kAuxLoss, j);
+  write_aux_loss(value, j);
   return j;
 }
 
@@ -153,7 +152,6 @@ constexpr DecoderFamily::Key kKeys[] = {{"--moe-ffn-hidden-size", "intermediate_
                                         {"--ffn-hidden-size", "intermediate_size_mlp"},
                                         {"--num-experts", "num_local_experts"}};
 
-}  // namespace
 }  // namespace llama4_text
 
 const DecoderFamily kLlama4Text = {.name = "llama4_text",

@@ -6,7 +6,6 @@
 
 namespace megatron::models {
 namespace megatron {
-namespace {
 
 DecoderValue read(const Json& j) {
   const Json* model = present(j, "model");
@@ -46,7 +45,6 @@ FamilyTensors tensors(const DecoderValue&) {
 // Flags appear under their own names in the file.
 constexpr DecoderFamily::Key kKeys[] = {{"--", ""}};
 
-}  // namespace
 }  // namespace megatron
 
 const DecoderFamily kMegatron = {.name = "megatron",

@@ -4,7 +4,6 @@
 
 namespace megatron::models {
 namespace mistral {
-namespace {
 
 constexpr std::string_view kDefaults = R"({
   "vocab_size": 32000, "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32,
@@ -26,7 +25,6 @@ Json write(const DecoderValue& value) {
   return j;
 }
 
-}  // namespace
 }  // namespace mistral
 
 const DecoderFamily kMistral = {.name = "mistral",

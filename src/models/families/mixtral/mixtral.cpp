@@ -5,7 +5,6 @@
 
 namespace megatron::models {
 namespace mixtral {
-namespace {
 
 constexpr std::string_view kDefaults = R"({
   "vocab_size": 32000, "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32,
@@ -16,7 +15,6 @@ constexpr std::string_view kDefaults = R"({
   "router_aux_loss_coef": 0.001, "router_jitter_noise": 0.0})";
 
 constexpr DecoderFamily::Alias kAliases[] = {{"num_experts", "num_local_experts"}};
-constexpr double kAuxLoss = 0.001;
 
 DecoderValue read(const Json& j) {
   refuse_unless(j, "router_jitter_noise", 0.0);
@@ -38,7 +36,7 @@ Json write(const DecoderValue& value) {
   j.set("num_local_experts", moe.experts);
   j.set("router_jitter_noise", 0.0);
   j.set("sliding_window", sliding_window(value));
-  write_aux_loss(value, kAuxLoss, j);
+  write_aux_loss(value, j);
   return j;
 }
 
@@ -52,7 +50,6 @@ FamilyTensors tensors(const DecoderValue& value) {
 constexpr DecoderFamily::Key kKeys[] = {{"--moe-ffn-hidden-size", "intermediate_size"},
                                         {"--num-experts", "num_local_experts"}};
 
-}  // namespace
 }  // namespace mixtral
 
 const DecoderFamily kMixtral = {.name = "mixtral",

@@ -5,7 +5,6 @@
 
 namespace megatron::models {
 namespace nemotron {
-namespace {
 
 constexpr std::string_view kDefaults = R"({
   "vocab_size": 256000, "hidden_size": 6144, "intermediate_size": 24576, "num_hidden_layers": 32,
@@ -36,7 +35,6 @@ Json write(const DecoderValue& value) {
 
 constexpr DecoderFamily::Key kKeys[] = {{"--norm-epsilon", "norm_eps"}};
 
-}  // namespace
 }  // namespace nemotron
 
 const DecoderFamily kNemotron = {.name = "nemotron",

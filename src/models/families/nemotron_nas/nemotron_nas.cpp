@@ -8,7 +8,6 @@
 
 namespace megatron::models {
 namespace nemotron_nas {
-namespace {
 
 constexpr std::string_view kDefaults = R"({
   "hidden_act": "silu", "max_position_embeddings": 2048, "initializer_range": 0.02,
@@ -61,7 +60,6 @@ FamilyTensors tensors(const DecoderValue& value) {
   return map;
 }
 
-}  // namespace
 }  // namespace nemotron_nas
 
 const DecoderFamily kNemotronNas = {.name = "nemotron-nas",

@@ -5,7 +5,6 @@
 
 namespace megatron::models {
 namespace olmo2 {
-namespace {
 
 constexpr std::string_view kDefaults = R"({
   "vocab_size": 50304, "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32,
@@ -35,7 +34,6 @@ FamilyTensors tensors(const DecoderValue& value) {
                                {"mlp_post_norm", "post_feedforward_layernorm"}});
 }
 
-}  // namespace
 }  // namespace olmo2
 
 const DecoderFamily kOlmo2 = {.name = "olmo2",

@@ -5,7 +5,6 @@
 
 namespace megatron::models {
 namespace olmoe {
-namespace {
 
 constexpr std::string_view kDefaults = R"({
   "vocab_size": 50304, "hidden_size": 2048, "intermediate_size": 2048, "num_hidden_layers": 16,
@@ -16,7 +15,6 @@ constexpr std::string_view kDefaults = R"({
   "router_aux_loss_coef": 0.01, "norm_topk_prob": false})";
 
 constexpr DecoderFamily::Alias kAliases[] = {{"num_local_experts", "num_experts"}};
-constexpr double kAuxLoss = 0.01;
 
 constexpr CommonForm kForm{.attention_bias = true, .qk_norm = nn::QkNorm::full_width};
 
@@ -42,7 +40,7 @@ Json write(const DecoderValue& value) {
   j.set("norm_topk_prob", normalises(moe));
   j.set("num_experts", moe.experts);
   j.set("num_experts_per_tok", moe.choices);
-  write_aux_loss(value, kAuxLoss, j);
+  write_aux_loss(value, j, 0.01);
   return j;
 }
 
@@ -51,7 +49,6 @@ FamilyTensors tensors(const DecoderValue& value) { return expert_tensors(value, 
 constexpr DecoderFamily::Key kKeys[] = {{"--moe-ffn-hidden-size", "intermediate_size"},
                                         {"--clip-qkv", "clip_qkv"}};
 
-}  // namespace
 }  // namespace olmoe
 
 const DecoderFamily kOlmoe = {.name = "olmoe",

@@ -6,7 +6,6 @@
 
 namespace megatron::models {
 namespace phi3 {
-namespace {
 
 constexpr std::string_view kDefaults = R"({
   "vocab_size": 32064, "hidden_size": 3072, "intermediate_size": 8192, "num_hidden_layers": 32,
@@ -74,7 +73,6 @@ FamilyTensors tensors(const DecoderValue&) {
 
 constexpr DecoderFamily::Key kKeys[] = {{"--hidden-dropout", "resid_pdrop"}};
 
-}  // namespace
 }  // namespace phi3
 
 const DecoderFamily kPhi3 = {.name = "phi3",

@@ -5,7 +5,6 @@
 
 namespace megatron::models {
 namespace qwen2 {
-namespace {
 
 constexpr std::string_view kDefaults = R"({
   "vocab_size": 151936, "hidden_size": 4096, "intermediate_size": 22016, "num_hidden_layers": 32,
@@ -29,7 +28,6 @@ Json write(const DecoderValue& value) {
   return j;
 }
 
-}  // namespace
 }  // namespace qwen2
 
 const DecoderFamily kQwen2 = {.name = "qwen2",

@@ -5,7 +5,6 @@
 
 namespace megatron::models {
 namespace qwen2_moe {
-namespace {
 
 constexpr std::string_view kDefaults = R"({
   "vocab_size": 151936, "hidden_size": 2048, "intermediate_size": 5632, "num_hidden_layers": 24,
@@ -17,8 +16,6 @@ constexpr std::string_view kDefaults = R"({
   "shared_expert_intermediate_size": 5632, "num_experts_per_tok": 4, "num_experts": 60,
   "norm_topk_prob": false, "output_router_logits": false, "router_aux_loss_coef": 0.001,
   "qkv_bias": true})";
-
-constexpr double kAuxLoss = 0.001;
 
 DecoderValue read(const Json& j) {
   DecoderValue value = read_common(j);
@@ -55,7 +52,7 @@ Json write(const DecoderValue& value) {
   j.set("sliding_window", window);
   j.set("use_sliding_window", window > 0);
   write_sparse_layers(value, j);
-  write_aux_loss(value, kAuxLoss, j);
+  write_aux_loss(value, j);
   return j;
 }
 
@@ -67,7 +64,6 @@ FamilyTensors tensors(const DecoderValue& value) {
                          {"mlp.shared_gate", "mlp.shared_expert_gate"}});
 }
 
-}  // namespace
 }  // namespace qwen2_moe
 
 const DecoderFamily kQwen2Moe = {.name = "qwen2_moe",

@@ -5,7 +5,6 @@
 
 namespace megatron::models {
 namespace qwen3 {
-namespace {
 
 constexpr std::string_view kDefaults = R"({
   "vocab_size": 151936, "hidden_size": 4096, "intermediate_size": 22016, "num_hidden_layers": 32,
@@ -30,7 +29,6 @@ Json write(const DecoderValue& value) {
   return j;
 }
 
-}  // namespace
 }  // namespace qwen3
 
 const DecoderFamily kQwen3 = {.name = "qwen3",

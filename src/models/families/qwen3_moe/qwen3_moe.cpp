@@ -4,7 +4,6 @@
 
 namespace megatron::models {
 namespace qwen3_moe {
-namespace {
 
 constexpr std::string_view kDefaults = R"({
   "vocab_size": 151936, "hidden_size": 2048, "intermediate_size": 6144, "num_hidden_layers": 24,
@@ -17,7 +16,6 @@ constexpr std::string_view kDefaults = R"({
   "router_aux_loss_coef": 0.001})";
 
 constexpr DecoderFamily::Alias kAliases[] = {{"num_local_experts", "num_experts"}};
-constexpr double kAuxLoss = 0.001;
 
 constexpr CommonForm kForm{.attention_bias = true, .qk_norm = nn::QkNorm::head};
 
@@ -45,7 +43,7 @@ Json write(const DecoderValue& value) {
   j.set("sliding_window", sliding_window(value));
   j.set("use_sliding_window", window_of(value) > 0);
   write_sparse_layers(value, j);
-  write_aux_loss(value, kAuxLoss, j);
+  write_aux_loss(value, j);
   return j;
 }
 
@@ -55,7 +53,6 @@ constexpr DecoderFamily::OlderKey kOlderKeys[] = {{"num_local_experts", "num_exp
 
 constexpr DecoderFamily::Key kKeys[] = {{"--num-experts", "num_local_experts"}};
 
-}  // namespace
 }  // namespace qwen3_moe
 
 const DecoderFamily kQwen3Moe = {.name = "qwen3_moe",

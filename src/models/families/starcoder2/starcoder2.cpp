@@ -6,7 +6,6 @@
 
 namespace megatron::models {
 namespace starcoder2 {
-namespace {
 
 constexpr std::string_view kDefaults = R"({
   "vocab_size": 49152, "hidden_size": 3072, "intermediate_size": 12288, "num_hidden_layers": 30,
@@ -57,7 +56,6 @@ FamilyTensors tensors(const DecoderValue& value) {
 constexpr DecoderFamily::Key kKeys[] = {{"--norm-epsilon", "norm_epsilon"},
                                         {"--hidden-dropout", "residual_dropout"}};
 
-}  // namespace
 }  // namespace starcoder2
 
 const DecoderFamily kStarcoder2 = {.name = "starcoder2",
