@@ -29,7 +29,7 @@ struct RuntimeSettings {
   std::string gemm_tuning = "off";
   std::optional<int64_t> attention_workspace_mib;
   // If the flag is not given: the size that a plan chose for the device's memory, and why
-  // (training/plan/attention_workspace.h).
+  // (training/plan/make_plan.h).
   int64_t planned_attention_mib = kAttentionMib;
   std::string planned_attention_cause;
   bool measure_peak = false;

@@ -58,12 +58,10 @@ class Describer {
     const settings::RuntimeSettings& r = now_.runtime;
     const MachineLimits limits = machine_limits();
     told("ranks");
-    if (auto hosts = r.hosts_note()) notes_.push_back(std::move(*hosts));
-    if (auto device = r.device_note()) notes_.push_back(std::move(*device));
-    if (auto set = r.instruction_set_note()) notes_.push_back(std::move(*set));
-    if (auto order = r.order_note()) notes_.push_back(std::move(*order));
-    if (auto attention = r.attention_workspace_note()) notes_.push_back(std::move(*attention));
-    if (auto tuning = r.gemm_tuning_note()) notes_.push_back(std::move(*tuning));
+    for (const std::optional<SettingNote>& of_runtime :
+         {r.hosts_note(), r.device_note(), r.instruction_set_note(), r.order_note(),
+          r.attention_workspace_note(), r.gemm_tuning_note()})
+      if (of_runtime) notes_.push_back(*of_runtime);
     if (!given_.runtime.threads || !r.launched_by.empty())
       note("threads", r.threads_per_rank(),
            fmt::format(

@@ -1,8 +1,6 @@
 #include "training/trainer.h"
 
-#include "base/error.h"
 #include "base/log.h"
-#include "base/progress.h"
 #include "comm/doing.h"
 #include "comm/gpu/staged.h"
 #include "comm/threads.h"

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <iterator>
 
-#include "base/error.h"
 #include "base/log.h"
 #include "checkpoint/name_list.h"
 #include "training/stored_names.h"

@@ -1,14 +1,14 @@
 #include "training/plan/make_plan.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "base/divide.h"
 #include "base/error.h"
+#include "base/function_ref.h"
 #include "base/machine_limits.h"
 #include "base/progress.h"
-#include "comm/traffic.h"
 #include "device/cuda_plugin.h"
-#include "models/stage.h"
 #include "plan/assumed_time.h"
 #include "plan/expert_rows.h"
 #include "plan/figures.h"
@@ -19,13 +19,10 @@
 #include "plan/shortage.h"
 #include "plan/step_time.h"
 #include "report/log/machine.h"
-#include "training/plan/attention_workspace.h"
 #include "training/plan/many_layers.h"
 #include "training/plan/meta_run.h"
-#include "training/plan/planned_experts.h"
 #include "training/plan/suggestions.h"
 #include "training/run_plan.h"
-#include "training/trained_model.h"
 
 namespace megatron::training {
 namespace {
@@ -73,6 +70,60 @@ double pipeline_stretch(const parallel::PipelineShape& shape, int64_t micro_batc
   if (shape.stages == 1) return 1;
   const parallel::Simulated step = parallel::simulate(shape, static_cast<int>(micro_batches));
   return step.seconds / (step.seconds - *std::ranges::max_element(step.idle));
+}
+
+// Returns the expert rows in the run's steps, of which `work` is one; nullopt if no layer has
+// experts.
+std::optional<plan::ExpertRows> experts_of(const plan::StepWork& work,
+                                           const settings::TrainSettings& s,
+                                           const models::Model& model) {
+  const std::optional<models::ExpertFacts>& experts = model->facts().experts;
+  auto rows = plan::expert_rows(work, experts ? experts->count : 1);
+  if (!rows) return rows;
+  const nn::RouterTraining training = s.shape.moe.training();
+  rows->fixed = s.runtime.device_kind() == DeviceKind::cuda;
+  const auto bounds = [&](double factor) {  // a large one leaves room for any load
+    return factor > 0 && static_cast<double>(rows->room) >= factor * rows->even;
+  };
+  rows->padded = training.capacity_factor > 0 && training.padded;
+  const bool bounded = rows->divided ? bounds(training.capacity_factor)
+                                     : training.capacity_factor > 0 &&
+                                           (training.capacity_factor < rows->most || rows->padded);
+  if (bounded) {
+    rows->bound = plan::ExpertRows::Bound::expert_capacity;
+    rows->factor = training.capacity_factor;
+    if (!rows->divided) rows->most = std::clamp(rows->factor, 1.0, rows->most);
+  } else if (rows->divided && bounds(training.rank_capacity_factor)) {
+    rows->bound = plan::ExpertRows::Bound::rank_capacity;
+    rows->factor = training.rank_capacity_factor;
+  }
+  return rows;
+}
+
+// Throws Error naming --moe-skew, the limit and its cause if experts cannot be loaded so unevenly.
+void check_skew(double skew, const std::optional<plan::ExpertRows>& experts) {
+  MG_CHECK(experts.has_value(),
+           "--moe-skew is {:g}, but no layer has experts: leave it out, or give --num-experts",
+           skew);
+  const plan::ExpertRows& rows = *experts;
+  const auto limit = [&]() -> std::string {
+    switch (rows.bound) {
+      case plan::ExpertRows::Bound::expert_capacity:
+        return fmt::format(
+            "the load that --moe-expert-capacity-factor {:g} allows; tokens above it are dropped",
+            rows.factor);
+      case plan::ExpertRows::Bound::rank_capacity:
+        return fmt::format(
+            "the load that --moe-expert-rank-capacity-factor {:g} allows; a step that needs more "
+            "fails",
+            rows.factor);
+      case plan::ExpertRows::Bound::any_load: break;
+    }
+    return rows.divided ? "where one rank gets as many tokens as it can get"
+                        : "where every token is routed to the same experts";
+  };
+  MG_CHECK(skew <= rows.most, "--moe-skew is {:g}; it must lie in [1, {:g}], {}", skew,
+           std::floor(rows.most * 1e4) / 1e4, limit());
 }
 
 plan::ExpertFill fill_of(const plan::Plan& p, const PlanOptions& options) {
@@ -300,6 +351,33 @@ plan::Plan at_expected_load(const plan::Plan& worst, const settings::TrainSettin
   p.worst_stages = worst.stages;
   p.program = worst.program;  // measured before any plan was made
   return p;
+}
+
+// Plans the run with `plan_of`. Chooses the scratch memory for part of cuDNN's attention backward
+// if a run on a GPU in bf16 or fp16 does not set it (--attention-workspace-mib): the larger of two
+// sizes if the run's plan then fits the GPU. Writes it and its reason to settled.runtime.
+plan::Plan with_attention_workspace(
+    settings::TrainSettings& settled,
+    FunctionRef<plan::Plan(const settings::TrainSettings&)> plan_of) {
+  using settings::kAttentionMib, settings::kLargeAttentionMib;
+  settings::RuntimeSettings& runtime = settled.runtime;
+  const bool chooses = !runtime.attention_workspace_mib &&
+                       runtime.device_kind() == DeviceKind::cuda &&
+                       settled.precision.type() != DType::f32;
+  if (!chooses) return plan_of(settled);
+  runtime.planned_attention_mib = kLargeAttentionMib;
+  plan::Plan large = plan_of(settled);
+  const auto spare = static_cast<double>(large.gpu->bytes - large.gpu_bytes());
+  if (spare >= 0) {
+    runtime.planned_attention_cause =
+        fmt::format("the GPU's memory allows it: {} remain free", format_bytes(spare));
+    return large;
+  }
+  runtime.planned_attention_mib = kAttentionMib;
+  runtime.planned_attention_cause =
+      fmt::format("with {} the run would need {} more than the GPU has", kLargeAttentionMib,
+                  format_bytes(-spare));
+  return plan_of(settled);
 }
 
 }  // namespace

@@ -40,11 +40,11 @@ StepOptions step_options(const settings::TrainSettings& settings, const models::
 // Returns how the run's model is divided among its ranks.
 ModelLayout model_layout(const settings::TrainSettings& settings, const models::Model& model);
 
-// Plans a run with finalized settings and a known model; what depends on device memory
-// (training/plan/attention_workspace.h) is chosen here. consumed: samples before the run. Fills in
-// parameters, flops, memory, kernels, traffic, machine and, on request, the step's time. Memory,
-// kernels and traffic are those of rank 0, which holds as much as any rank of its pipeline stage;
-// `stages` has the memory of one rank of each stage.
+// Plans a run with finalized settings and a known model; what depends on device memory is chosen
+// here. consumed: samples before the run. Fills in parameters, flops, memory, kernels, traffic,
+// machine and, on request, the step's time. Memory, kernels and traffic are those of rank 0, which
+// holds as much as any rank of its pipeline stage; `stages` has the memory of one rank of each
+// stage.
 plan::Plan make_plan(settings::TrainSettings& settled, const models::Model& model,
                      const corpus::Vocabulary& vocabulary, const PlanOptions& options,
                      int64_t consumed = 0);

@@ -4,7 +4,6 @@
 #include <limits>
 #include <optional>
 #include <sstream>
-#include <utility>
 
 #include "base/clock.h"
 #include "base/error.h"

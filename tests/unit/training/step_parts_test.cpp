@@ -6,7 +6,7 @@
 #include <numeric>
 
 #include "comm/group.h"
-#include "training/run_counts.h"
+#include "training/run_reporter.h"
 #include "training/step_feed.h"
 #include "training/trained_model.h"
 #include "unit/training/small_settings.h"
