@@ -1,8 +1,6 @@
 #include "report/curve.h"
 
-#include <algorithm>
 #include <cmath>
-#include <limits>
 
 #include "base/error.h"
 

@@ -1,5 +1,7 @@
 #include "report/history.h"
 
+#include <simdjson.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <cmath>
@@ -10,13 +12,13 @@
 
 #include "base/error.h"
 #include "report/figures.h"
-#include "report/log_line.h"
 #include "report/markup.h"
 
 namespace megatron::report {
 namespace {
 
 namespace fs = std::filesystem;
+namespace dom = simdjson::dom;
 
 constexpr int64_t kKnownSchema = 1;
 constexpr size_t kMaxRuns = 64, kMaxRows = 4000, kMinRows = 600, kRowsOfAll = 16000;
@@ -101,6 +103,125 @@ class Lines {
 };
 
 bool is_blank(std::string_view line) { return line.find_first_not_of(" \t") == line.npos; }
+
+constexpr double kMaxIterations = 1e15;
+
+struct Key {
+  std::string_view name;
+  StepColumn column;
+};
+constexpr Key kKeys[] = {
+    {"iteration", kIteration},
+    {"consumed_tokens", kTokens},
+    {"loss", kLoss},
+    {"learning_rate", kLearningRate},
+    {"gradient_norm", kGradientNorm},
+    {"tokens_per_second", kTokensPerSecond},
+    {"flops_per_second", kFlopsPerSecond},
+    {"peak_share", kPeakShare},
+    {"data_wait", kDataWait},
+    {"communication_wait", kCommunicationWait},
+    {"save_wait", kSaveWait},
+    {"global_batch_size", kBatchSize},
+    {"seconds", kStepSeconds},
+    {"seconds_left", kSecondsLeft},
+};
+
+double number_in(const dom::element& value, std::string_view key) {
+  if (value.is_null()) return kNone;
+  double result = 0;
+  MG_CHECK(value.get(result) == simdjson::SUCCESS, "the value of '{}' is not a number",
+           printable(key));
+  return result;
+}
+
+size_t memory_column(std::string_view key) {
+  if (key == "process") return kProcessMemory;
+  for (int i = 0; i < kMemoryClasses; ++i)
+    if (key == name(static_cast<MemoryClass>(i))) return kFirstMemoryClass + static_cast<size_t>(i);
+  return kStepColumns;
+}
+
+// Parses one line of a log at a time. A million steps are a million lines, so step records use a
+// fast parser.
+class LogLineParser {
+ public:
+  // Parses a line. Bytes in texts that are not UTF-8 are replaced. Throws Error with the reason why
+  // it is not a record: bad JSON, no "type", a step without an iteration, a value that is not a
+  // number.
+  void parse(std::string_view line);
+
+  // Fields of the line read last. Without a time it is NaN, without an iteration 0.
+  const std::string& type() const { return type_; }
+  double time() const { return time_; }
+  double iteration() const { return row_[kIteration]; }
+  // A step: its row, without kElapsed.
+  std::array<double, kStepColumns>& row() { return row_; }
+  bool has(std::string_view key) const;
+  std::string_view line() const { return line_; }
+  Json record() const;  // all of it
+
+ private:
+  void read_step();
+
+  dom::parser parser_;
+  dom::object fields_;
+  std::string repaired_;
+  std::string_view line_;
+  std::string type_;
+  double time_ = 0;
+  std::array<double, kStepColumns> row_{};
+};
+
+void LogLineParser::parse(std::string_view line) {
+  dom::element document;
+  auto error = parser_.parse(line.data(), line.size()).get(document);
+  if (error == simdjson::UTF8_ERROR) {
+    repaired_ = printable(line);
+    line = repaired_;
+    error = parser_.parse(line.data(), line.size()).get(document);
+  }
+  MG_CHECK(error == simdjson::SUCCESS, "it is not JSON: {}", simdjson::error_message(error));
+  MG_CHECK(document.get(fields_) == simdjson::SUCCESS, "it is not a JSON object");
+  line_ = line;
+  row_.fill(kNone);
+  row_[kIteration] = 0;
+  time_ = kNone;
+  std::string_view type;
+  MG_CHECK(fields_["type"].get(type) == simdjson::SUCCESS, "it has no \"type\"");
+  type_ = type;
+  dom::element value;
+  if (fields_["time"].get(value) == simdjson::SUCCESS) time_ = number_in(value, "time");
+  if (type_ == "step") {
+    read_step();
+  } else if (fields_["iteration"].get(value) == simdjson::SUCCESS) {
+    row_[kIteration] = number_in(value, "iteration");
+  }
+  MG_CHECK(row_[kIteration] >= 0 && row_[kIteration] <= kMaxIterations,
+           "its iteration is missing or out of range");
+}
+
+void LogLineParser::read_step() {
+  row_[kIteration] = kNone;
+  for (const auto field : fields_) {
+    if (field.key == "memory") {
+      dom::object classes;
+      MG_CHECK(field.value.get(classes) == simdjson::SUCCESS, "'memory' is not an object");
+      for (const auto part : classes)
+        if (const size_t column = memory_column(part.key); column < kStepColumns)
+          row_[column] = number_in(part.value, part.key);
+      continue;
+    }
+    for (const Key& key : kKeys)
+      if (field.key == key.name) row_[key.column] = number_in(field.value, key.name);
+  }
+}
+
+bool LogLineParser::has(std::string_view key) const {
+  return fields_.at_key(key).error() == simdjson::SUCCESS;
+}
+
+Json LogLineParser::record() const { return Json::parse(line_, "the line"); }
 
 // For each session the iteration up to which its records count: the lowest from which a later one
 // resumed. Entry 0 is for lines before the first "run" record.

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "report/figures.h"
 #include "report/markup.h"
 #include "report/tables.h"
 

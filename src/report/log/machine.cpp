@@ -7,7 +7,6 @@
 #include <array>
 #include <charconv>
 #include <chrono>
-#include <thread>
 
 #include "base/error.h"
 #include "base/files.h"

@@ -6,10 +6,8 @@
 #include <charconv>
 #include <cstdlib>
 #include <ctime>
-#include <filesystem>
 #include <optional>
 #include <string_view>
-#include <vector>
 
 #include "base/files.h"
 #include "base/text_parts.h"

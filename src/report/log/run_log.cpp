@@ -1,7 +1,5 @@
 #include "report/log/run_log.h"
 
-#include <cstdio>
-
 #include "base/error.h"
 #include "base/function_ref.h"
 #include "base/log.h"

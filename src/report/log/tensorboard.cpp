@@ -7,7 +7,6 @@
 #include <array>
 #include <bit>
 #include <charconv>
-#include <cmath>
 #include <filesystem>
 #include <system_error>
 
