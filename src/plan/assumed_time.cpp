@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <initializer_list>
 
 #include "base/divide.h"
 #include "plan/expert_rows.h"
@@ -52,37 +53,21 @@ constexpr std::array<std::string_view, 12> kNames = {"linear layers",
                                                      "other",
                                                      "optimizer"};
 
-struct Kernel {
-  std::string_view name;
-  Part part;
-};
-constexpr std::array kKernels = {Kernel{"add", Part::norms},
-                                 Kernel{"add_layer_norm", Part::norms},
-                                 Kernel{"add_layer_norm_backward", Part::norms},
-                                 Kernel{"add_rms_norm", Part::norms},
-                                 Kernel{"add_rms_norm_backward", Part::norms},
-                                 Kernel{"head_norm", Part::norms},
-                                 Kernel{"head_norm_backward", Part::norms},
-                                 Kernel{"row_dot", Part::norms},
-                                 Kernel{"rope", Part::rotary},
-                                 Kernel{"activation", Part::activation},
-                                 Kernel{"activation_backward", Part::activation},
-                                 Kernel{"cross_entropy", Part::loss},
-                                 Kernel{"vocabulary_stats", Part::loss},
-                                 Kernel{"vocabulary_cross_entropy", Part::loss},
-                                 Kernel{"squared_error", Part::loss},
-                                 Kernel{"embedding", Part::loss},
-                                 Kernel{"embedding_backward", Part::loss},
-                                 Kernel{"column_sum", Part::accumulation},
-                                 Kernel{"sum_of_squares", Part::optimizer},
-                                 Kernel{"grad_scale", Part::optimizer},
-                                 Kernel{"adam", Part::optimizer},
-                                 Kernel{"sgd", Part::optimizer},
-                                 Kernel{"lion", Part::optimizer}};
-
 Part part_of(std::string_view kernel) {
-  const auto* found = std::ranges::find(kKernels, kernel, &Kernel::name);
-  return found == kKernels.end() ? Part::other : found->part;
+  const auto is_one_of = [kernel](std::initializer_list<std::string_view> names) {
+    return std::ranges::find(names, kernel) != names.end();
+  };
+  if (is_one_of({"add", "add_layer_norm", "add_layer_norm_backward", "add_rms_norm",
+                 "add_rms_norm_backward", "head_norm", "head_norm_backward", "row_dot"}))
+    return Part::norms;
+  if (kernel == "rope") return Part::rotary;
+  if (is_one_of({"activation", "activation_backward"})) return Part::activation;
+  if (is_one_of({"cross_entropy", "vocabulary_stats", "vocabulary_cross_entropy", "squared_error",
+                 "embedding", "embedding_backward"}))
+    return Part::loss;
+  if (kernel == "column_sum") return Part::accumulation;
+  const bool updates = is_one_of({"sum_of_squares", "grad_scale", "adam", "sgd", "lion"});
+  return updates ? Part::optimizer : Part::other;
 }
 
 bool is_half(DType type) { return type == DType::bf16 || type == DType::f16; }

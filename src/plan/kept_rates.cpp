@@ -8,7 +8,6 @@
 #include <cmath>
 #include <ctime>
 #include <optional>
-#include <utility>
 
 #include "base/clock.h"
 #include "base/error.h"

@@ -2,8 +2,6 @@
 
 #include <fmt/core.h>
 
-#include <algorithm>
-
 #include "plan/figures.h"
 #include "plan/page_sections.h"
 

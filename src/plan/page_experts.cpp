@@ -1,7 +1,6 @@
 // Writes the figures of the run at the page's load of experts and at the worst load.
 #include <fmt/core.h>
 
-#include "plan/expert_rows.h"
 #include "plan/figures.h"
 #include "plan/grid.h"
 #include "plan/known_gpus.h"

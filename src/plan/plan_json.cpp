@@ -1,7 +1,6 @@
 #include "plan/plan_json.h"
 
 #include <cmath>
-#include <map>
 
 #include "plan/expert_rows.h"
 #include "plan/known_gpus.h"

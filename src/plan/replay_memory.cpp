@@ -5,7 +5,6 @@
 #include <optional>
 
 #include "base/divide.h"
-#include "base/philox.h"
 
 namespace megatron::plan {
 namespace {

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <numeric>
-#include <thread>
 
 #include "base/clock.h"
 #include "base/machine_limits.h"
