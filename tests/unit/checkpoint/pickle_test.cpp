@@ -129,7 +129,7 @@ TEST(Pickle, RefusesDamage) {
   } cases[] = {
       {"", "ends too early"},
       {"N.", "does not begin with a protocol"},
-      {"\x80\x01N.", "uses pickle protocol 1; 2 to 5 are read"},
+      {"\x80\x01N.", "uses pickle protocol 1; 2 to 5 are supported"},
       {"\x80\x06N.", "uses pickle protocol 6"},
       {"\x80\x02N", "ends too early"},
       {"\x80\x02.", "a value is missing"},

@@ -69,16 +69,16 @@ TEST(TokenizerLimits, NormalizersThatGrow) {
   expect_refused(
       {.normalizer = R"({"type": "Prepend", "prepend": ")" + std::string(1000, 'b') + "\"}",
        .added_tokens = R"([{"id": 5, "content": "|", "special": true}])"},
-      repeated("a|", 200), "the normalizer makes");
+      repeated("a|", 200), "the normalizer produces");
   EXPECT_EQ(encode({.normalizer = replace("aaa")}, "a"), (Ids{1, 3}));
 }
 
 TEST(TokenizerLimits, DecodersThatGrow) {
   const std::string steps = repeated(replace(repeated("a", 16)), 12, ", ");
   const auto codec = codec_of({.decoder = R"({"type": "Sequence", "decoders": [)" + steps + "]}"});
-  expect_error([&] { codec->decode(Ids{1, 1}, false); }, "a Sequence of decoders makes");
+  expect_error([&] { codec->decode(Ids{1, 1}, false); }, "a Sequence of decoders produces");
   std::string bytes;
-  expect_error([&] { codec->append_bytes(1, bytes); }, "a Sequence of decoders makes");
+  expect_error([&] { codec->append_bytes(1, bytes); }, "a Sequence of decoders produces");
   const auto one = codec_of({.decoder = replace(std::string(100'000, 'b'))});
   expect_error([&] { one->decode(Ids{1}, false); }, "the decoder's Replace produces 100000 bytes");
 }

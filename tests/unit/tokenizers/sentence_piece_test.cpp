@@ -143,7 +143,7 @@ TEST(SentencePiece, RefusesDeeplyNestedSymbols) {
     return pieces + kBpe + kPlain;
   };
   EXPECT_EQ(ids(*make_sentence_piece(model(64), {}), std::string(65, 'a')), (Ids{66, 3}));
-  EXPECT_NE(refused(model(65)).find("over 64 user-defined pieces"), std::string::npos);
+  EXPECT_NE(refused(model(65)).find("more than 64 user-defined pieces"), std::string::npos);
 }
 
 std::string normalized_by(const std::string& map) {
