@@ -181,7 +181,8 @@ TEST(CudaLibraries, WithoutNcclRanksExchangeThroughHostMemoryOrAreRefused) {
     expect_line(said, "the ranks' GPUs communicate through host memory");
     const Machine::Said asked =
         machine.train("auto", std::string(kRanks) + " --distributed-backend nccl");
-    expect_line(asked, " error --distributed-backend nccl: rank 0 has no NCCL: " + why, 2);
+    expect_line(asked,
+                " error --distributed-backend nccl cannot be used: rank 0 has no NCCL: " + why, 2);
     EXPECT_EQ(count(asked.text, "iteration"), 0u) << asked.text;
   };
   machine.remove(kNccl);

@@ -221,10 +221,9 @@ TEST(PlanGpu, WhatDoesNotFitIsToldWithTheGpusMemory) {
   const Workplace place;
   const Outcome whole = place.run(plan(kLlama8b + "--micro-batch-size 2"));
   ASSERT_EQ(whole.code, 0) << whole.err;
-  for (const char* part :
-       {"The run does NOT fit: it needs ", " of a GPU's memory, which has 149 GB",
-        "--micro-batch-size 1 (needs ", "there is no GPU here",
-        "Estimated on this machine: n/a (which has no GPU to measure)"})
+  for (const char* part : {"The run does NOT fit: it needs ", " per GPU, which has 149 GB",
+                           "--micro-batch-size 1 (needs ", "there is no GPU here",
+                           "Estimated on this machine: n/a (which has no GPU to measure)"})
     EXPECT_NE(whole.out.find(part), std::string::npos) << part << "\n" << whole.out;
   const Outcome larger = place.run(plan(kLlama8b + "--device-memory 192"));
   EXPECT_EQ(larger.out.find("NOT fit"), std::string::npos) << larger.out;

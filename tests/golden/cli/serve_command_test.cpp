@@ -164,7 +164,7 @@ TEST_F(ServeCommand, RefusesWhatMakesNoSense) {
   write_file(*place_ / "bad.jinja", "{% if %}");
   for (const auto& [flags, part] :
        {std::pair<Words, std::string>{words("--port 70000"), "--port is 70000"},
-        {words("--host 1.2.3.4"), "--host 1.2.3.4 with --port 0"},
+        {words("--host 1.2.3.4"), "--host 1.2.3.4 --port 0"},
         {words("--max-waiting-requests -1"), "--max-waiting-requests is -1"},
         {words("--replicas 0"), "--replicas is 0"},
         {words("--request-timeout 0"), "--request-timeout is 0"},

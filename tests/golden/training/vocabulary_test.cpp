@@ -129,7 +129,7 @@ TEST_F(VocabularyTest, SentencePiecePutsNothingRoundATextAsMegatronDoes) {
   s_ = {};
   s_.tokenizer_type = "Llama2Tokenizer";
   s_.tokenizer_model = kVectors + "trained/gpt2";
-  EXPECT_NE(refused(s_).find("--tokenizer-type Llama2Tokenizer reads a SentencePiece .model, but"),
+  EXPECT_NE(refused(s_).find("--tokenizer-type Llama2Tokenizer needs a SentencePiece .model, but"),
             std::string::npos);
 }
 
