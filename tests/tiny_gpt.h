@@ -125,7 +125,7 @@ inline nn::Batch tiny_batch(Runtime& runtime, const TinyConfig& config, DType ty
     copy_from(tensor, std::span<const int32_t>(values));
     return tensor;
   };
-  nn::Batch batch{.sequences = sequences, .length = length};
+  nn::Batch batch{.layout = {.sequences = sequences, .length = length}};
   batch.tokens = ids("tokens", config.vocab_size);
   batch.labels = ids("labels", config.vocab_size);
   batch.positions = Tensor::empty(arena, {tokens}, DType::i32, "positions");

@@ -139,8 +139,7 @@ double GenerateMeasures::forward_seconds(int64_t length) {
   Tensor weights = Tensor::empty(runtime_.arena(MemoryClass::activations), {length}, type, "bench");
   copy_from(weights, std::span<const double>(std::vector<double>(ids.size(), 1.0)),
             runtime_.stream());
-  const nn::Batch batch{.sequences = 1,
-                        .length = length,
+  const nn::Batch batch{.layout = {.sequences = 1, .length = length},
                         .tokens = integers(runtime_, ids),
                         .positions = integers(runtime_, positions),
                         .labels = integers(runtime_, ids),

@@ -100,7 +100,7 @@ std::vector<corpus::HostBatch> batches(const Flags& f, int64_t count, int64_t fi
   std::vector<corpus::HostBatch> all;
   uint64_t at = static_cast<uint64_t>(first * f.micro_batch_size * f.seq_length);
   for (int64_t b = 0; b < count; ++b) {
-    corpus::HostBatch batch{.sequences = f.micro_batch_size, .length = f.seq_length};
+    corpus::HostBatch batch{.layout = {.sequences = f.micro_batch_size, .length = f.seq_length}};
     for (int64_t i = 0; i < f.micro_batch_size * f.seq_length; ++i, ++at) {
       const auto token = [&](uint64_t k) {
         return static_cast<int32_t>(stream.bits(k) % static_cast<uint64_t>(f.vocab_size));
@@ -152,7 +152,7 @@ ParallelRun run_once(const Spread& spread, const Flags& f, const models::Model& 
     trained.initialize(1);
     trained.step.begin({});
     const int64_t share = f.micro_batches / spread.data_ranks();
-    const auto mine = batches(f, share, trained.ranks.data().rank() * share);
+    const auto mine = batches(f, share, trained.ranks.samples().rank() * share);
     trained.step.run(std::span(mine).first(static_cast<size_t>(std::min<int64_t>(share, 2))),
                      {.learning_rate = 0});
     settle(trained);

@@ -111,17 +111,19 @@ int verify(const Arguments& arguments) {
   static_cast<settings::ParallelSizes&>(divided.parallel) = sizes;
   check_rules(settings::RuleScope::sizes, divided);
   const int64_t expert_tensor = sizes.expert_tensor_parallel.value_or(tensor),
-                dense = tensor * data_parallel, all = dense * sizes.pipeline_parallel;
+                dense = tensor * sizes.context_parallel * data_parallel,
+                all = dense * sizes.pipeline_parallel;
   MG_CHECK(dense % sizes.expert_ranks() == 0,
            "--expert-model-parallel-size {} times --expert-tensor-parallel-size {} does not divide "
-           "the {} ranks of --tensor-model-parallel-size {} times --data-parallel-size {}: change "
-           "one of them",
-           sizes.expert_parallel, expert_tensor, dense, tensor, data_parallel);
+           "the {} ranks of --tensor-model-parallel-size {} times --context-parallel-size {} times "
+           "--data-parallel-size {}: change one of them",
+           sizes.expert_parallel, expert_tensor, dense, tensor, sizes.context_parallel,
+           data_parallel);
   MG_CHECK(all <= 1024,
-           "--tensor-model-parallel-size {} times --pipeline-model-parallel-size {} times "
-           "--data-parallel-size {} makes {} ranks; as threads of one process at most 1024 are "
-           "possible: lower one of them",
-           tensor, sizes.pipeline_parallel, data_parallel, all);
+           "--tensor-model-parallel-size {} times --context-parallel-size {} times "
+           "--pipeline-model-parallel-size {} times --data-parallel-size {} makes {} ranks; as "
+           "threads of one process at most 1024 are possible: lower one of them",
+           tensor, sizes.context_parallel, sizes.pipeline_parallel, data_parallel, all);
   MG_CHECK(!tolerance || (against && *tolerance >= 0),
            "--tolerance {} needs --against DIR, and cannot be negative", tolerance.value_or(0));
   runtime.ranks = all;
@@ -151,6 +153,8 @@ int verify(const Arguments& arguments) {
       .tensor_parallel = static_cast<int>(tensor),
       .pipeline_parallel = static_cast<int>(sizes.pipeline_parallel),
       .data_parallel = static_cast<int>(data_parallel),
+      .context_parallel = static_cast<int>(sizes.context_parallel),
+      .context_exchange = sizes.context_exchanges(),
       .expert_parallel = static_cast<int>(sizes.expert_parallel),
       .expert_tensor_parallel = static_cast<int>(sizes.expert_tensor_parallel.value_or(0)),
       .sharding = sharding,

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "models/model.h"
@@ -10,9 +11,9 @@
 
 namespace megatron::corpus {
 
-// B sequences of S tokens, row by row.
+// B sequences of which this rank holds S tokens each, row by row.
 struct HostBatch {
-  int64_t sequences = 0, length = 0;
+  parallel::TokenLayout layout;
   std::vector<int32_t> tokens, positions, labels;  // [B*S]
   std::vector<double> targets;                     // [B*S], or empty if there are labels
   std::vector<float> loss_mask;                    // [B*S], 1 if the token counts
@@ -20,8 +21,19 @@ struct HostBatch {
   // [B*S] (nn/batch.h), or empty: attention is not confined to segments.
   std::vector<int32_t> segment_starts;
 
+  // Set if the rank holds only a part of each sequence: sum of the mask and segment starts
+  // [B * length] of the whole sequences.
+  std::optional<double> counted_by_all;
+  int64_t text_length = 0;  // length before padding; 0: not padded
+  std::vector<int32_t> all_segment_starts;
+
   double counted() const;  // sum of the mask
 };
+
+// Pads whole sequences with tokens that are not counted, to a multiple of `multiple` tokens.
+void pad_sequences(HostBatch& batch, int64_t multiple);
+// Reduces whole sequences to the tokens that a context-parallel rank holds.
+void keep_tokens(HostBatch& batch, const parallel::TokenLayout& layout);
 
 // Device tensors of one shape that are refilled for each micro-batch, so that no memory is
 // allocated after the first.

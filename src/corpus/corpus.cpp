@@ -225,12 +225,11 @@ void append(std::vector<To>& to, const std::vector<From>& from) {
 }  // namespace
 
 void BatchReader::read(std::span<const int64_t> indices, HostBatch& batch) {
-  batch.sequences = static_cast<int64_t>(indices.size());
-  batch.length = length_;
+  batch.layout = {.sequences = static_cast<int64_t>(indices.size()), .length = layout_.length};
   for (auto* values : {&batch.tokens, &batch.labels, &batch.positions, &batch.segment_starts})
     values->clear();
   batch.loss_mask.clear();
-  const auto tokens = static_cast<size_t>(batch.sequences * length_);
+  const auto tokens = static_cast<size_t>(batch.layout.rows());
   for (auto* values : {&batch.tokens, &batch.labels, &batch.positions}) values->reserve(tokens);
   batch.loss_mask.reserve(tokens);
   for (const int64_t index : indices) {
@@ -242,6 +241,7 @@ void BatchReader::read(std::span<const int64_t> indices, HostBatch& batch) {
     append(batch.segment_starts, sample_.segment_begin);
   }
   batch.sample_ids.assign(indices.begin(), indices.end());
+  keep_tokens(batch, layout_);
 }
 
 }  // namespace megatron::corpus

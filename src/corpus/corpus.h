@@ -71,14 +71,16 @@ std::vector<SplitTokens> open_split(const settings::DataSettings& settings,
 // Reads samples of a set as micro-batches of sequences of one length.
 class BatchReader {
  public:
-  BatchReader(const data::Dataset& set, int64_t seq_length) : set_(set), length_(seq_length) {}
+  // layout: of every batch, except for its number of sequences.
+  BatchReader(const data::Dataset& set, parallel::TokenLayout layout)
+      : set_(set), layout_(std::move(layout)) {}
   // Fills `batch` with samples `indices`; an index is also the number of its sample in the run.
   // Allocates no memory if the batch held as many before.
   void read(std::span<const int64_t> indices, HostBatch& batch);
 
  private:
   const data::Dataset& set_;
-  int64_t length_;
+  parallel::TokenLayout layout_;
   data::Sample sample_;
 };
 

@@ -10,9 +10,10 @@
 namespace megatron::corpus {
 
 Prefetcher::Prefetcher(const data::Dataset& set, std::unique_ptr<data::Sampler> sampler,
-                       int64_t seq_length, int64_t count, int64_t capacity)
+                       parallel::TokenLayout layout, int64_t count, int64_t capacity)
     : sampler_(std::move(sampler)), capacity_(static_cast<size_t>(std::max<int64_t>(1, capacity))) {
-  thread_ = std::thread([this, &set, seq_length, count] { read_all(set, seq_length, count); });
+  thread_ = std::thread(
+      [this, &set, layout = std::move(layout), count] { read_all(set, layout, count); });
 }
 
 Prefetcher::~Prefetcher() {
@@ -24,9 +25,10 @@ Prefetcher::~Prefetcher() {
   thread_.join();
 }
 
-void Prefetcher::read_all(const data::Dataset& set, int64_t seq_length, int64_t count) {
+void Prefetcher::read_all(const data::Dataset& set, const parallel::TokenLayout& layout,
+                          int64_t count) {
   std::vector<int64_t> indices;
-  BatchReader reader(set, seq_length);
+  BatchReader reader(set, layout);
   try {
     for (int64_t i = 0; i < count; ++i) {
       MG_CHECK(sampler_->next(indices),

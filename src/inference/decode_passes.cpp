@@ -79,8 +79,7 @@ void DecodePasses::fill(const ForwardPassPlan& plan, const Shape& shape) {
 
 Tensor DecodePasses::compute(const Shape& shape, int64_t context) {
   const int64_t rows = shape.rows;
-  nn::Batch batch{.sequences = 1,
-                  .length = rows,
+  nn::Batch batch{.layout = {.sequences = 1, .length = rows},
                   .tokens = integers_.slice(0, 0, rows),
                   .positions = integers_.slice(0, rows, rows)};
   batch.continuation = state_.over(integers_.slice(0, 2 * rows, integers_.size(0) - 2 * rows),

@@ -23,8 +23,7 @@ std::vector<double> sum_of_hidden(const models::Stage& stage, Runtime& runtime,
                                   std::span<const int32_t> tokens, comm::Group* stages) {
   std::vector<int32_t> positions(tokens.size());
   std::iota(positions.begin(), positions.end(), 0);
-  const nn::Batch batch{.sequences = 1,
-                        .length = std::ssize(tokens),
+  const nn::Batch batch{.layout = {.sequences = 1, .length = std::ssize(tokens)},
                         .tokens = on_device(runtime, tokens),
                         .positions = on_device(runtime, positions)};
   Tape tape(runtime, Tape::Mode::infer);

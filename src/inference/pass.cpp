@@ -37,8 +37,7 @@ nn::Batch make_batch(const models::Stage& stage, Runtime& runtime, const Forward
     weights.resize(ids.size());
   }
   const DType type = stage.parameters()[0]->parameter.value.dtype();
-  nn::Batch batch{.sequences = 1,
-                  .length = static_cast<int64_t>(ids.size()),
+  nn::Batch batch{.layout = {.sequences = 1, .length = static_cast<int64_t>(ids.size())},
                   .tokens = integers(runtime, ids, "pass.tokens"),
                   .positions = integers(runtime, positions, "pass.positions")};
   if (!plan.has_labels()) return batch;

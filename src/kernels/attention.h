@@ -98,7 +98,7 @@ void visit(AttentionArgs& a, F&& f) {
   f("block_table", Access::read, a.block_table);
   f("window_start", Access::read, a.window_start);
   f("sinks", Access::read, a.sinks);
-  f("sample_ids", Access::read, a.dropout.sample_ids);
+  f("sample_ids", Access::read, a.dropout.rows.sample_ids);
   f("out", Access::write, a.out);
   f("lse", Access::write, a.lse);
 }
@@ -114,7 +114,7 @@ void visit(AttentionBackwardArgs& a, F&& f) {
   f("k_positions", Access::read, a.k_positions);
   f("window_start", Access::read, a.window_start);
   f("sinks", Access::read, a.sinks);
-  f("sample_ids", Access::read, a.dropout.sample_ids);
+  f("sample_ids", Access::read, a.dropout.rows.sample_ids);
   f("dq", written(static_cast<float>(a.beta_q)), a.dq);
   f("dk", written(static_cast<float>(a.beta_kv)), a.dk);
   f("dv", written(static_cast<float>(a.beta_kv)), a.dv);

@@ -13,10 +13,10 @@ namespace megatron::kernels {
 // One function per family, in cases/FAMILY.cpp.
 using AddCases = void(std::vector<Case>&);
 AddCases add_gemm_cases, add_norm_cases, add_activation_cases, add_rope_cases, add_attention_cases,
-    add_embedding_cases, add_cross_entropy_cases, add_draw_cases, add_dropout_cases,
-    add_elementwise_cases, add_optimizer_cases, add_head_norm_cases, add_put_rows_cases,
-    add_sample_cases, add_element_cases, add_together_cases, add_route_cases, add_noise_cases,
-    add_expert_balance_cases, add_expert_rows_cases, add_grouped_gemm_cases;
+    add_attention_merge_cases, add_embedding_cases, add_cross_entropy_cases, add_draw_cases,
+    add_dropout_cases, add_elementwise_cases, add_optimizer_cases, add_head_norm_cases,
+    add_put_rows_cases, add_sample_cases, add_element_cases, add_together_cases, add_route_cases,
+    add_noise_cases, add_expert_balance_cases, add_expert_rows_cases, add_grouped_gemm_cases;
 
 std::vector<Case> cases() {
   std::vector<Case> all;
@@ -27,7 +27,8 @@ std::vector<Case> cases() {
         add_elementwise_cases,    add_optimizer_cases,   add_head_norm_cases,
         add_put_rows_cases,       add_sample_cases,      add_element_cases,
         add_together_cases,       add_route_cases,       add_noise_cases,
-        add_expert_balance_cases, add_expert_rows_cases, add_grouped_gemm_cases})
+        add_expert_balance_cases, add_expert_rows_cases, add_grouped_gemm_cases,
+        add_attention_merge_cases})
     add(all);
   return all;
 }

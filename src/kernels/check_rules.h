@@ -108,27 +108,29 @@ inline void check_logits(const Rules& rules, const Tensor& logits) {
   rules.require(logits.size(1) > 0, "E > 0");
 }
 
-// Rows of samples (NoiseRows, DropoutArgs::Mask): all of them, or `count` from first_row on.
-template <class Samples>
-void check_samples(const Rules& rules, const Samples& rows, int64_t count) {
-  rules.require(rows.sample_ids.defined() && rows.sample_ids.rank() == 1, "sample_ids i64 [B]");
-  const int64_t samples = rows.sample_ids.size(0);
-  rules.dense(rows.sample_ids, {samples}, DType::i64, "sample_ids i64 [B]");
-  if (rows.length != 0) {
+// rows: of the tensor.
+inline void check_row_tokens(const Rules& rules, const RowTokens& tokens, int64_t rows) {
+  rules.require(tokens.sample_ids.defined() && tokens.sample_ids.rank() == 1, "sample_ids i64 [B]");
+  const int64_t samples = tokens.sample_ids.size(0);
+  rules.dense(tokens.sample_ids, {samples}, DType::i64, "sample_ids i64 [B]");
+  if (tokens.positions.defined())
+    rules.dense(tokens.positions, {samples * tokens.length_of(rows)}, DType::i32,
+                "positions i32 [B*L]");
+  if (tokens.length != 0) {
     rules.require(
-        rows.first_row >= 0 && rows.length > 0 && rows.first_row + count <= samples * rows.length,
-        "rows [first_row, first_row + rows) of B * length");
+        tokens.first >= 0 && tokens.length > 0 && tokens.first + rows <= samples * tokens.length,
+        "rows [first, first + rows) of B * length");
     return;
   }
-  rules.require(rows.first_row == 0, "a first row with the length only");
-  rules.require(count == 0 || (samples > 0 && count % samples == 0),
+  rules.require(tokens.first == 0, "a first row with the length only");
+  rules.require(rows == 0 || (samples > 0 && rows % samples == 0),
                 "rows are a multiple of the samples");
 }
 
 inline void check_mask(const Rules& rules, const DropoutArgs::Mask& mask, int64_t batch) {
   rules.require(mask.p >= 0 && mask.p < 1, "dropout p in [0, 1)");
   if (mask.p == 0) return;
-  rules.dense(mask.sample_ids, {batch}, DType::i64, "sample_ids i64 [B]");
+  rules.dense(mask.rows.sample_ids, {batch}, DType::i64, "sample_ids i64 [B]");
 }
 
 }  // namespace megatron::kernels

@@ -9,7 +9,7 @@ void check(const DropoutArgs& args) {
   rules.floats(args.x, 2, "x [B*T,C] contiguous");
   rules.dense(args.out, args.x.shape(), args.x.dtype(), "out as x");
   rules.require(args.mask.p >= 0 && args.mask.p < 1, "dropout p in [0, 1)");
-  if (args.mask.p > 0) check_samples(rules, args.mask, args.x.size(0));
+  if (args.mask.p > 0) check_row_tokens(rules, args.mask.rows, args.x.size(0));
 }
 
 }  // namespace megatron::kernels

@@ -5,24 +5,22 @@
 #include <cstdint>
 
 #include "kernels/access.h"
+#include "kernels/row_tokens.h"
 
 namespace megatron::kernels {
 
-// out = x * keep / (1 - p). x, out [B * T, C] contiguous. sample_ids i64 [B] number each sequence
-// in the whole run, so they differ between steps as well. positions are 0..T-1. out may be x; the
-// gradient is the same call on dout. keep of element (sample, position, channel) in stream s: word
-// channel % 4 of philox(counter {channel / 4, position, low 32 bits of sample, high 32 bits}, key
-// {low, high 32 bits of philox_key(seed, s)}) >= p * 2^32. For attention, channel is the key's
-// position, position the query's, and the stream of head n is mix_stream(stream, n).
+// out = x * keep / (1 - p). x, out [rows, C] contiguous, of the tokens that mask.rows names. out
+// may be x; the gradient is the same call on dout. keep of element (sample, position, channel) in
+// stream s: word channel % 4 of philox(counter {channel / 4, position, low 32 bits of sample, high
+// 32 bits}, key {low, high 32 bits of philox_key(seed, s)}) >= p * 2^32. For attention: channel is
+// the key's position, position the query's, and s of head n is mix_stream(stream, n).
 struct DropoutArgs {
   struct Mask {
     float p = 0;  // 0: no dropout; below 1
     uint64_t seed = 0;
-    uint64_t stream = 0;  // hash of the layer's name and the position of the dropout in the layer
-    Tensor sample_ids;
-    // first_row: index among the B * T rows of x's row 0, if x has only some of them. length: T, or
-    // 0 if x has all rows. first_head: index in the layer of attention's head 0.
-    int64_t first_row = 0, length = 0, first_head = 0;
+    uint64_t stream = 0;     // hash of the layer's name and the place of the dropout
+    RowTokens rows;          // attention reads its sample_ids only
+    int64_t first_head = 0;  // index in the layer of attention's head 0
   };
   Mask mask;
   Tensor x, out;
@@ -40,7 +38,8 @@ void check(const DropoutArgs& args);
 
 template <class F>
 void visit(DropoutArgs& a, F&& f) {
-  f("sample_ids", Access::read, a.mask.sample_ids);
+  f("sample_ids", Access::read, a.mask.rows.sample_ids);
+  f("positions", Access::read, a.mask.rows.positions);
   f("x", Access::read, a.x);
   f("out", Access::write, a.out);
 }

@@ -4,6 +4,7 @@
 
 #include "kernels/activation.h"
 #include "kernels/attention.h"
+#include "kernels/attention_merge.h"
 #include "kernels/clip.h"
 #include "kernels/cross_entropy.h"
 #include "kernels/draw.h"
@@ -53,6 +54,7 @@
   X(rope, RopeArgs)                                       \
   X(attention, AttentionArgs)                             \
   X(attention_backward, AttentionBackwardArgs)            \
+  X(attention_merge, AttentionMergeArgs)                  \
   X(embedding, EmbeddingArgs)                             \
   X(embedding_backward, EmbeddingBackwardArgs)            \
   X(cross_entropy, CrossEntropyArgs)                      \

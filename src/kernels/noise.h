@@ -2,7 +2,6 @@
 // (kernels/dropout.h).
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 
 #include "kernels/access.h"
@@ -10,21 +9,13 @@
 
 namespace megatron::kernels {
 
-// Random numbers for the rows of a tensor [B * T, C]: the words of dropout's counters at (sample,
-// position, channel) in stream s of the seed. Rows, first_row and length are as in
-// DropoutArgs::Mask.
+// Random numbers of a tensor [rows, C]: the words of dropout's counters at (sample, position,
+// channel) in stream s of the seed.
 struct NoiseRows {
   uint64_t seed = 0, stream = 0;
-  Tensor sample_ids;  // i64 [B]
-  int64_t first_row = 0, length = 0;
+  RowTokens tokens;
 
   uint64_t key() const { return philox_key(seed, stream); }
-  // T, for a tensor with `rows` rows.
-  int64_t length_of(int64_t rows) const {
-    if (length > 0) return length;
-    const int64_t samples = sample_ids.defined() ? std::max<int64_t>(1, sample_ids.elements()) : 1;
-    return std::max<int64_t>(1, rows / samples);
-  }
 };
 
 // out = x * (1 + width * (2 u - 1)), u = floor(word / 2^8) / 2^24: a factor uniform in [1 - width,
@@ -55,13 +46,15 @@ void check(const RandomLogitsArgs& args);
 
 template <class F>
 void visit(JitterArgs& a, F&& f) {
-  f("sample_ids", Access::read, a.rows.sample_ids);
+  f("sample_ids", Access::read, a.rows.tokens.sample_ids);
+  f("positions", Access::read, a.rows.tokens.positions);
   f("x", Access::read, a.x);
   f("out", Access::write, a.out);
 }
 template <class F>
 void visit(RandomLogitsArgs& a, F&& f) {
-  f("sample_ids", Access::read, a.rows.sample_ids);
+  f("sample_ids", Access::read, a.rows.tokens.sample_ids);
+  f("positions", Access::read, a.rows.tokens.positions);
   f("x", Access::read, a.x);
   f("out", Access::write, a.out);
 }

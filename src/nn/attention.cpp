@@ -14,6 +14,23 @@
 namespace megatron::nn {
 namespace {
 
+// How context-parallel ranks share the heads of a tensor-parallel rank, where they exchange heads.
+void check_exchange(const AttentionConfig& c, int tensor,
+                    const parallel::ContextParallel& context) {
+  if (context.group == nullptr || context.exchange != parallel::ContextExchange::a2a) return;
+  const int ranks = context.group->size();
+  const int64_t heads = c.heads / tensor, keys = std::max<int64_t>(c.kv_heads / tensor, 1);
+  MG_CHECK(
+      heads % ranks == 0 && (keys % ranks == 0 || ranks % keys == 0),
+      "--cp-comm-type a2a divides the {} heads and {} query groups of a tensor-parallel rank "
+      "(--num-attention-heads {}, --num-query-groups {}, --tensor-model-parallel-size {}) among "
+      "the {} ranks of --context-parallel-size: use p2p or all_gather, or change one of them",
+      heads, keys, c.heads, c.kv_heads, tensor, ranks);
+  MG_CHECK(c.sinks == Sinks::none,
+           "--cp-comm-type a2a does not divide the attention sinks of --softmax-type: use p2p or "
+           "all_gather");
+}
+
 const AttentionConfig& checked(const AttentionConfig& c, int ranks) {
   MG_CHECK(c.heads % ranks == 0,
            "--num-attention-heads {} is not a multiple of --tensor-model-parallel-size {}: every "
@@ -63,6 +80,7 @@ Attention::Attention(Builder& builder, const std::string& name, const AttentionC
     : config_(checked(config, builder.tensor().size())),
       place_(place),
       tensor_(builder.tensor()),
+      context_(builder.ranks().context_parallel(place.index)),
       qkv_(builder, name + ".qkv", place.hidden, qkv_blocks(config), config.qkv_bias, place.init),
       q_norm_(add_norm(builder, name + ".q_norm", config.heads)),
       k_norm_(add_norm(builder, name + ".k_norm", config.kv_heads)),
@@ -75,6 +93,7 @@ Attention::Attention(Builder& builder, const std::string& name, const AttentionC
       heads_(config.heads / tensor_.size()),
       kv_heads_(std::max<int64_t>(config.kv_heads / tensor_.size(), 1)),
       dropout_stream_(hash_name(name + ".dropout")) {
+  check_exchange(config, tensor_.size(), context_);
   if (config.sinks != Sinks::zero) return;
   Runtime& runtime = builder.runtime();
   zero_sinks_ = Tensor::empty(runtime.arena(MemoryClass::parameters), {heads_},
@@ -118,12 +137,12 @@ ops::AttentionOptions Attention::options(const Batch& batch, bool train) const {
   options.sinks = sinks_;
   options.zero_sinks = zero_sinks_;
   if (batch.segment_starts.defined())
-    options.window_start = batch.segment_starts.view({batch.sequences, batch.length});
+    options.window_start = batch.segment_starts.view({batch.layout.sequences, batch.layout.held()});
   if (train && place_.dropout > 0) {
     options.dropout = {.p = static_cast<float>(place_.dropout),
                        .seed = place_.seed,
                        .stream = dropout_stream_,
-                       .sample_ids = batch.sample_ids,
+                       .rows = {.sample_ids = batch.sample_ids},
                        .first_head = tensor_.rank() * heads_};
   }
   return options;
@@ -184,11 +203,11 @@ ops::Rotary Attention::rotary(const Batch& batch) const {
 Var Attention::operator()(Tape& tape, const Var& x_TH, const Batch& batch, bool train) const {
   ops::AttentionOptions options = this->options(batch, train);
   Var qkv = project(tape, x_TH);
-  ops::PackedHeads packed{std::move(qkv), batch.sequences, heads_,
-                          kv_heads_,      rotary(batch),   config_.output_gate};
+  ops::PackedHeads packed{std::move(qkv), batch.layout.sequences, heads_,
+                          kv_heads_,      rotary(batch),          config_.output_gate};
   const Continuation& c = batch.continuation;
   if (!changes_heads() && !config_.output_gate && place_.temperature == nullptr &&
-      c.state == nullptr && !tape.recomputes("core_attn"))
+      c.state == nullptr && context_.group == nullptr && !tape.recomputes("core_attn"))
     return output_(tape, ops::attention(tape, std::move(packed), options));
   ops::Heads heads = changed(tape, std::move(packed));
   if (place_.temperature != nullptr)
@@ -198,14 +217,15 @@ Var Attention::operator()(Tape& tape, const Var& x_TH, const Batch& batch, bool 
                            .positions = batch.positions});
   const Var gate = heads.gate;
   if (c.state != nullptr) {
-    MG_ASSERT(batch.sequences == 1 && !batch.segment_starts.defined());
+    MG_ASSERT(batch.layout.sequences == 1 && !batch.segment_starts.defined());
     const Var y(c.state->attend(tape, place_.layer, heads, options, c));
     return output_(tape, config_.output_gate ? ops::gate(tape, y, gate) : y);
   }
   const Bundle inner =
       tape.module("core_attn", {{"q", heads.q}, {"k", heads.k}, {"v", heads.v}},
-                  [options](Tape& t, const Bundle& in) {
-                    return Bundle{{"y", ops::attention(t, {in["q"], in["k"], in["v"]}, options)}};
+                  [this, options, tokens = batch.context_tokens()](Tape& t, const Bundle& in) {
+                    return Bundle{{"y", parallel::context_attention(t, {in["q"], in["k"], in["v"]},
+                                                                    options, tokens, context_)}};
                   },
                   {"y"});
   return output_(tape, config_.output_gate ? ops::gate(tape, inner["y"], gate) : inner["y"]);

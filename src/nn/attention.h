@@ -49,8 +49,9 @@ struct AttentionPlace {
   const RotaryTables* rotary = nullptr;      // borrowed; null: no rotation
   const RotaryTable* temperature = nullptr;  // borrowed; null: none
   double dropout = 0;
-  uint64_t seed = 0;  // dropout seed
-  int64_t layer = 0;  // index in a SequenceState
+  uint64_t seed = 0;  // of the dropout
+  int64_t layer = 0;  // in a SequenceState
+  int64_t index = 0;  // of the layer in the model
   parallel::Init init, output_init;
 };
 
@@ -84,6 +85,7 @@ class Attention {
   AttentionConfig config_;  // for all ranks
   AttentionPlace place_;
   parallel::TensorParallel tensor_;
+  parallel::ContextParallel context_;
   ColumnLinear qkv_;
   Norm q_norm_, k_norm_;
   Weight sinks_;

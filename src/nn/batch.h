@@ -3,6 +3,9 @@
 
 #include <vector>
 
+#include "kernels/row_tokens.h"
+#include "parallel/context_attention.h"
+#include "parallel/tensor_parallel.h"
 #include "tensor/tensor.h"
 
 namespace megatron::nn {
@@ -28,9 +31,9 @@ struct Continuation {
   std::vector<Group> groups;
 };
 
-// B sequences of S tokens, flattened to T = B * S.
+// B sequences of which this rank holds S tokens each, flattened to T = B * S.
 struct Batch {
-  int64_t sequences = 0, length = 0;
+  parallel::TokenLayout layout;
   Tensor tokens;        // i32 [T]
   Tensor positions;     // i32 [T]: index in the position table or of the rotary angles
   Tensor labels;        // i32 [T]; not read if the weight is 0
@@ -40,12 +43,27 @@ struct Batch {
   // i32 [T]: index within its sequence of the first token that each token's attention sees;
   // undefined: 0. Attention uses indices, independent of `positions`.
   Tensor segment_starts;
-  Continuation continuation;  // only without gradients and segment_starts
+  // Positions and segments of tokens that context-parallel ranks divide among them; undefined for
+  // one rank (parallel/context_attention.h).
+  Tensor rank_indices, all_indices, all_segment_starts;
+  Continuation continuation;  // without gradients and without segment_starts only
   // Length of the texts that the batch continues, including tokens held by a state: tables of
-  // rotary angles may depend on it (nn/rotary.h). 0: length.
+  // rotary angles may depend on it (nn/rotary.h). 0: that of the sequences.
   int64_t context = 0;
 
-  int64_t text_length() const { return context > 0 ? context : length; }
+  parallel::ContextTokens context_tokens() const {
+    return {layout, rank_indices, all_indices, all_segment_starts};
+  }
+  int64_t text_length() const { return context > 0 ? context : layout.length; }
+  // The tokens of the rows that this rank has between the matrices.
+  kernels::RowTokens rows_of(const parallel::TensorParallel& tensor) const {
+    kernels::RowTokens rows{.sample_ids = sample_ids,
+                            .positions = context_tokens().indices(layout.rank)};
+    if (!tensor.divides_tokens()) return rows;
+    rows.first = tensor.tokens(layout.rows()).global_begin;
+    rows.length = layout.held();
+    return rows;
+  }
 };
 
 }  // namespace megatron::nn

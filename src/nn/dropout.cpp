@@ -12,11 +12,7 @@ Dropout::Dropout(const Builder& builder, const std::string& name, double p, uint
 Var Dropout::operator()(Tape& tape, const Var& x, const Batch& batch, bool train) const {
   if (!train) return x;
   kernels::DropoutArgs::Mask mask = mask_;
-  mask.sample_ids = batch.sample_ids;
-  if (tensor_.divides_tokens()) {
-    mask.first_row = tensor_.tokens(batch.sequences * batch.length).global_begin;
-    mask.length = batch.length;
-  }
+  mask.rows = batch.rows_of(tensor_);
   return ops::dropout(tape, x, mask);
 }
 

@@ -83,7 +83,7 @@ Var Moe::operator()(Tape& tape, const Var& x_TH, const Batch& batch) const {
 
 Moe::Tokens Moe::send(Tape& tape, const Var& x_TH, const Batch& batch) const {
   if (trains(tape) && tensor_.divides_tokens())
-    training_.check_divided(batch.length, x_TH.value.size(0), tensor_.size(),
+    training_.check_divided(batch.layout.held(), x_TH.value.size(0), tensor_.size(),
                             ranks_.group == nullptr ? 1 : ranks_.group->size());
   const ops::Routing routing = router_(tape, x_TH, batch);
   observe(tape, routing.experts);
@@ -135,7 +135,7 @@ void Moe::observe_rows(Tape& tape, const Tensor& experts, const Tensor& rows) co
 
 Moe::Capacity Moe::capacity_of(Tape& tape, int64_t own_tokens, const Batch& batch) const {
   if (training_.capacity_factor <= 0 || !trains(tape)) return {};
-  const int64_t segment = training_.capacity_of_sequence ? batch.length : own_tokens;
+  const int64_t segment = training_.capacity_of_sequence ? batch.layout.held() : own_tokens;
   const double mean =
       static_cast<double>(segment * config_.choices) / static_cast<double>(config_.experts);
   // At most `segment` rows, since no token chooses an expert twice.

@@ -12,14 +12,15 @@ namespace megatron::nn {
 namespace {
 
 // Sums of the weights of the tokens' losses in the objective, f64 [count], for `count` runs of
-// consecutive tokens from `first` on: the weight of a mean over such a run.
+// consecutive tokens from `first` on, over all context ranks: the weight of a mean over such a run.
 Tensor objective_weights(Tape& tape, const Batch& batch, int64_t first, int64_t count,
-                         int64_t length) {
+                         int64_t length, comm::Group* context) {
   Tensor weights = tape.empty({count}, DType::f64, "moe.objective_weights");
   for (int64_t i = 0; i < count; ++i)
     tape.kernels().sum({.x = batch.loss_weights.slice(0, first + i * length, length),
                         .out = weights.slice(0, i, 1).view({})},
                        tape.stream());
+  parallel::sum_over(tape, weights, context, "moe.objective_weights");
   return weights;
 }
 
@@ -67,7 +68,8 @@ Router::Router(Builder& builder, const std::string& name, int64_t layer, int64_t
       form_(config.router),
       choices_(config.choices),
       tensor_(builder.tensor()),
-      data_(builder.ranks().data),
+      context_(builder.ranks().context),
+      replicas_(builder.ranks().replicas),
       training_(training) {
   weight_ = builder.add(name + ".weight", {config.experts, hidden}, init);
   if (config.router_bias) bias_ = builder.add(name + ".bias", {config.experts}, zeros());
@@ -117,14 +119,9 @@ ops::Routing Router::operator()(Tape& tape, const Var& x_TH, const Batch& batch)
 
 // Random numbers for this rank's tokens, whichever tokens those are.
 kernels::NoiseRows Router::noise_of(const Batch& batch, std::string_view what) const {
-  kernels::NoiseRows rows{.seed = seed_,
-                          .stream = hash_name(name_ + std::string(what)),
-                          .sample_ids = batch.sample_ids};
-  if (tensor_.divides_tokens()) {
-    rows.first_row = tensor_.tokens(batch.sequences * batch.length).global_begin;
-    rows.length = batch.length;
-  }
-  return rows;
+  return {.seed = seed_,
+          .stream = hash_name(name_ + std::string(what)),
+          .tokens = batch.rows_of(tensor_)};
 }
 
 Var Router::with_noise(Tape& tape, const Var& logits_TE, const Batch& batch) const {
@@ -140,19 +137,27 @@ Var Router::with_noise(Tape& tape, const Var& logits_TE, const Batch& batch) con
                              .rows = noise_of(batch, ".logits_bias")});
 }
 
-// Logits of all tokens of the micro-batch.
+// Logits of all tokens of the micro-batch, those of a rank one after another.
 Tensor Router::all_rows(Tape& tape, const Tensor& logits_TE) const {
-  if (!tensor_.divides_tokens()) return logits_TE;
-  return parallel::gathered_rows(tape, logits_TE, *tensor_.group, "router logits",
-                                 MemoryClass::activations);
+  Tensor rows = logits_TE;
+  for (comm::Group* group : {tensor_.divides_tokens() ? tensor_.group : nullptr, context_})
+    if (group != nullptr)
+      rows = parallel::gathered_rows(tape, rows, *group, "router logits", MemoryClass::activations);
+  return rows;
+}
+
+// Index in all_rows of this rank's first token.
+int64_t Router::first_row(int64_t own) const {
+  const int64_t held = tensor_.divides_tokens() ? own * tensor_.size() : own;
+  return (context_ == nullptr ? 0 : context_->rank() * held) +
+         (tensor_.divides_tokens() ? tensor_.rank() * own : 0);
 }
 
 Tensor Router::even_choice(Tape& tape, const Tensor& logits_TE) const {
   const Tensor all = all_rows(tape, logits_TE);
   const Tensor choice = tape.empty(all.shape(), all.dtype(), "moe.sinkhorn");
   tape.kernels().sinkhorn({.logits = all, .out = choice}, tape.stream());
-  if (!tensor_.divides_tokens()) return choice;
-  return choice.slice(0, tensor_.rank() * logits_TE.size(0), logits_TE.size(0));
+  return choice.slice(0, first_row(logits_TE.size(0)), logits_TE.size(0));
 }
 
 // Each micro-batch adds its thresholds, and 1 to their number.
@@ -182,7 +187,7 @@ Var Router::with_losses(Tape& tape, const Var& logits_TE, const Batch& batch) co
         add_balance_loss(tape, logits, batch,
                          {.ranks = ranks, .coefficient = training_.aux_loss, .metric = kAuxLoss});
   const BalanceLoss of_sequences =
-      sequence_loss(batch.length, logits_TE.value.size(0), batch.sequences);
+      sequence_loss(batch.layout.held(), logits_TE.value.size(0), batch.layout.sequences);
   if (training_.global_aux_loss != 0)
     logits = add_balance_loss(tape, logits, batch,
                               {.segments = of_sequences.segments,
@@ -210,8 +215,14 @@ Router::BalanceLoss Router::sequence_loss(int64_t length, int64_t own, int64_t s
   return loss;
 }
 
-// Sums the counts of segments that span `ranks` consecutive tensor-parallel ranks over these ranks.
+// Sums the counts of segments that span `ranks` consecutive tensor-parallel ranks over these ranks,
+// and over the context ranks, each of which holds a part of every segment.
 void Router::sum_counts(Tape& tape, const Tensor& counts, int ranks) const {
+  sum_tensor_counts(tape, counts, ranks);
+  parallel::sum_over(tape, counts, context_, "expert load");
+}
+
+void Router::sum_tensor_counts(Tape& tape, const Tensor& counts, int ranks) const {
   if (!tensor_.divides_tokens() || ranks == 1) return;
   if (ranks == tensor_.size())
     return parallel::sum_in_place(tape, counts, *tensor_.group, "expert load");
@@ -231,7 +242,8 @@ Tensor Router::shares_of_step(Tape& tape, const Tensor& counts) const {
     Tensor seen = tape.empty({counts.size(1)}, counts.dtype(), "moe.counts_of_step");
     tape.kernels().column_sum({.x = counts, .out = {.out = seen}}, tape.stream());
     if (tensor_.divides_tokens()) parallel::sum_in_place(tape, seen, *tensor_.group, "expert load");
-    if (data_ != nullptr) parallel::sum_in_place(tape, seen, *data_, "expert load of the step");
+    if (replicas_ != nullptr)
+      parallel::sum_in_place(tape, seen, *replicas_, "expert load of the step");
     if (const Tensor& sum = step_counts_->value; sum.defined()) {
       tape.kernels().add({.a = sum, .b = seen, .out = sum}, tape.stream());
       seen = sum;
@@ -271,12 +283,14 @@ Var Router::add_balance_loss(Tape& tape, const Var& logits_TE, const Batch& batc
   } else {
     sum_counts(tape, counts, loss.ranks);
   }
-  const int64_t own = tokens / segments, length = own * loss.ranks;
+  // held: tokens of a segment on this context rank, length: on all.
+  const int ranks = loss.ranks * (context_ == nullptr ? 1 : context_->size());
+  const int64_t own = tokens / segments, held = own * loss.ranks, length = own * ranks;
   const double n = static_cast<double>(length), scale = static_cast<double>(experts) / n;
   // Each rank of a segment reports the counts of all ranks and its own sums.
   if (!loss.metric.empty())
     tape.report(loss.metric,
-                {.values = scaled(tape, sums, scale * loss.ranks).view({segments * experts}),
+                {.values = scaled(tape, sums, scale * ranks).view({segments * experts}),
                  .weights = counts.view({segments * experts}),
                  .divided = divided,
                  .layer = layer_});
@@ -286,14 +300,15 @@ Var Router::add_balance_loss(Tape& tape, const Var& logits_TE, const Batch& batc
     if (loss.z != 0) report_mean(tape, kRouterZLoss, layer_, squares, one, divided);
   }
   if (loss.coefficient == 0 && loss.z == 0) return logits_TE;
-  const int64_t first = divided ? tensor_.rank() * tokens / length * length : 0;
-  return ops::add_router_loss(tape, logits_TE,
-                              {.score = score,
-                               .balance = loss.coefficient * scale /
-                                          ((loss.of_step ? 1 : static_cast<double>(choices_) * n)),
-                               .z = loss.z / n,
-                               .counts = counts,
-                               .weight = objective_weights(tape, batch, first, segments, length)});
+  const int64_t first = divided ? tensor_.rank() * tokens / held * held : 0;
+  return ops::add_router_loss(
+      tape, logits_TE,
+      {.score = score,
+       .balance =
+           loss.coefficient * scale / ((loss.of_step ? 1 : static_cast<double>(choices_) * n)),
+       .z = loss.z / n,
+       .counts = counts,
+       .weight = objective_weights(tape, batch, first, segments, held, context_)});
 }
 
 }  // namespace megatron::nn

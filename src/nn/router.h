@@ -46,12 +46,13 @@ class Router {
   kernels::NoiseRows noise_of(const Batch& batch, std::string_view what) const;
   Var with_noise(Tape& tape, const Var& logits_TE, const Batch& batch) const;
   Tensor all_rows(Tape& tape, const Tensor& logits_TE) const;
+  int64_t first_row(int64_t own) const;
   Tensor even_choice(Tape& tape, const Tensor& logits_TE) const;
   void observe_thresholds(Tape& tape, const Tensor& logits_TE) const;
   Var with_losses(Tape& tape, const Var& logits_TE, const Batch& batch) const;
   struct BalanceLoss {
-    int64_t segments = 1;  // segments among this rank's tokens
-    int ranks = 1;         // ranks that share a segment
+    int64_t segments = 1;  // of this rank's tokens
+    int ranks = 1;         // tensor-parallel ranks that a segment lies on
     double coefficient = 0, z = 0;
     std::string_view metric;  // name of the metric; empty: not reported
     bool reports_rest = false;
@@ -61,6 +62,7 @@ class Router {
   Var add_balance_loss(Tape& tape, const Var& logits_TE, const Batch& batch,
                        const BalanceLoss& loss) const;
   Tensor shares_of_step(Tape& tape, const Tensor& counts) const;
+  void sum_tensor_counts(Tape& tape, const Tensor& counts, int ranks) const;
   void sum_counts(Tape& tape, const Tensor& counts, int ranks) const;
 
   int64_t layer_;
@@ -69,7 +71,8 @@ class Router {
   kernels::RouterForm form_;
   int64_t choices_;
   parallel::TensorParallel tensor_;
-  comm::Group* data_;  // ranks with other tokens of the step; null: a single rank
+  comm::Group* context_;   // have other tokens of the same sequences; null: one rank
+  comm::Group* replicas_;  // have other tokens of the step; null: one rank
   RouterTraining training_;
   Weight weight_, bias_;
   ModuleState* correction_ = nullptr;

@@ -96,19 +96,6 @@ void split_heads_dgrad(Backward& backward) {
   backward.set(0, dqkv);
 }
 
-// What the gradient's call takes of the options.
-kernels::AttentionBackwardArgs gradient_form(const AttentionOptions& options) {
-  return {.q_positions = options.q_positions,
-          .k_positions = options.k_positions,
-          .window_start = options.window_start,
-          .causal = options.causal,
-          .scale = options.scale,
-          .window = options.window,
-          .chunk = options.chunk,
-          .soft_cap = options.soft_cap,
-          .dropout = options.dropout};
-}
-
 struct QueriesKeysValues {
   Tensor q, k, v;
 };
@@ -123,23 +110,14 @@ Attended attend(Tape& tape, const QueriesKeysValues& in, const AttentionOptions&
   Attended made{
       .out = tape.empty(q.shape(), q.dtype(), "attention.out"),
       .lse = tape.empty({batch, count, length}, kernels::accumulator(q.dtype()), "attention.lse")};
-  tape.kernels().attention(
-      {.q = q,
-       .k = in.k,
-       .v = in.v,
-       .q_positions = options.q_positions,
-       .k_positions = options.k_positions,
-       .window_start = options.window_start,
-       .causal = options.causal,
-       .scale = options.scale,
-       .window = options.window,
-       .chunk = options.chunk,
-       .soft_cap = options.soft_cap,
-       .sinks = options.sinks ? wide_sinks(options.sinks, tape) : options.zero_sinks,
-       .dropout = options.dropout,
-       .out = made.out,
-       .lse = made.lse},
-      tape.stream());
+  kernels::AttentionArgs args = call_form(options);
+  args.q = q;
+  args.k = in.k;
+  args.v = in.v;
+  args.sinks = options.sinks ? wide_sinks(options.sinks, tape) : options.zero_sinks;
+  args.out = made.out;
+  args.lse = made.lse;
+  tape.kernels().attention(args, tape.stream());
   return made;
 }
 
@@ -217,6 +195,30 @@ QueriesKeysValues rotated_parts(Tape& tape, const PackedHeads& packed) {
 }
 
 }  // namespace
+
+kernels::AttentionArgs call_form(const AttentionOptions& options) {
+  return {.q_positions = options.q_positions,
+          .k_positions = options.k_positions,
+          .window_start = options.window_start,
+          .causal = options.causal,
+          .scale = options.scale,
+          .window = options.window,
+          .chunk = options.chunk,
+          .soft_cap = options.soft_cap,
+          .dropout = options.dropout};
+}
+
+kernels::AttentionBackwardArgs gradient_form(const AttentionOptions& options) {
+  return {.q_positions = options.q_positions,
+          .k_positions = options.k_positions,
+          .window_start = options.window_start,
+          .causal = options.causal,
+          .scale = options.scale,
+          .window = options.window,
+          .chunk = options.chunk,
+          .soft_cap = options.soft_cap,
+          .dropout = options.dropout};
+}
 
 Tensor wide_sinks(const Weight& sinks, Tape& tape) {
   if (!sinks) return {};

@@ -44,6 +44,10 @@ struct AttentionOptions {
   kernels::DropoutArgs::Mask dropout;
 };
 
+// Options of a call of the kernels, but for the sinks.
+kernels::AttentionArgs call_form(const AttentionOptions& options);
+kernels::AttentionBackwardArgs gradient_form(const AttentionOptions& options);
+
 // out [B*S, N*D] = softmax(scale q k^T over the seen keys) v. The gradient of sinks is written to
 // its slot.
 Var attention(Tape& tape, const Heads& heads, const AttentionOptions& options);

@@ -57,7 +57,7 @@ kernels::DropoutArgs::Mask half_dropped(Tape& tape) {
   std::array<int64_t, kBatch> numbers{};
   for (size_t b = 0; b < numbers.size(); ++b) numbers[b] = static_cast<int64_t>(7 + b);
   copy_bytes_from(samples, std::as_bytes(std::span(numbers)));
-  return {.p = 0.5f, .seed = 3, .stream = 11, .sample_ids = samples};
+  return {.p = 0.5f, .seed = 3, .stream = 11, .rows = {.sample_ids = samples}};
 }
 
 void add_linear_cases(std::vector<GradientCase>& cases) {
@@ -100,8 +100,8 @@ void add_elementwise_cases(std::vector<GradientCase>& cases) {
            [](Tape& t, auto x, auto) { return dropout(t, x[0], half_dropped(t)); });
   add_case(cases, "dropout of some rows", {{4, 3}}, {}, [](Tape& t, auto x, auto) {
     kernels::DropoutArgs::Mask mask = half_dropped(t);
-    mask.first_row = 3;
-    mask.length = kLength;
+    mask.rows.first = 3;
+    mask.rows.length = kLength;
     return dropout(t, x[0], mask);
   });
   add_case(cases, "scale", {{3, 4}}, {},

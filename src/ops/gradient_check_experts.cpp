@@ -45,7 +45,7 @@ void add_router_cases(std::vector<GradientCase>& cases) {
     const std::vector<int64_t> numbers = {3, 5};
     Tensor samples = t.empty({2}, DType::i64, "gradient_check.samples");
     copy_bytes_from(samples, std::as_bytes(std::span(numbers)));
-    return kernels::NoiseRows{7, 11, samples};
+    return kernels::NoiseRows{7, 11, {samples}};
   };
   add_case(cases, "jitter", {{6, 5}}, {},
            [noise](Tape& t, auto x, auto) { return jitter(t, x[0], 0.4, noise(t)); });

@@ -16,6 +16,10 @@ Tensor contiguous(Tape& tape, const Tensor& x, std::string_view label);
 
 // Sums over the ranks in place; x must be contiguous.
 void sum_in_place(Tape& tape, const Tensor& x, comm::Group& group, std::string_view call);
+// The same over a group that may be null, of one rank.
+inline void sum_over(Tape& tape, const Tensor& x, comm::Group* group, std::string_view call) {
+  if (group != nullptr) sum_in_place(tape, x, *group, call);
+}
 // [n T, N]: the ranks' rows in rank order. memory: class of the result.
 Tensor gathered_rows(Tape& tape, const Tensor& x, comm::Group& group, std::string_view call,
                      MemoryClass memory);

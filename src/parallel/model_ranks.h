@@ -1,6 +1,9 @@
 // The groups of ranks that share the modules of a model.
 #pragma once
 
+#include <vector>
+
+#include "parallel/context_attention.h"
 #include "parallel/expert_tokens.h"
 #include "parallel/tensor_parallel.h"
 
@@ -8,17 +11,26 @@ namespace megatron::parallel {
 
 // Groups are borrowed; null: one rank.
 struct ModelRanks {
-  TensorParallel tensor;                 // ranks that hold slices of dense layers' matrices
-  comm::Group* context = nullptr;        // ranks that hold slices of each sequence
-  comm::Group* expert = nullptr;         // ranks that hold different experts
-  comm::Group* expert_tensor = nullptr;  // ranks that hold slices of each expert's matrices
-  comm::Group* experts = nullptr;  // ranks that hold all experts together: both groups combined
-  comm::Group* experts_async = nullptr;  // the same ranks, for calls that overlap with compute
+  TensorParallel tensor;                 // slices of the matrices of dense layers
+  comm::Group* context = nullptr;        // some tokens of each sequence
+  comm::Group* context_async = nullptr;  // the same ranks, for calls that overlap with compute
+  // How context ranks exchange them in attention: of each layer, or one for all; empty: p2p.
+  std::vector<ContextExchange> context_exchange;
+  comm::Group* expert = nullptr;         // some of the experts each
+  comm::Group* expert_tensor = nullptr;  // slices of each expert's matrices
+  comm::Group* experts = nullptr;        // all experts between them: those of both groups
+  comm::Group* experts_async = nullptr;  // the same, for calls that overlap with compute
   TokenDispatcher dispatcher = TokenDispatcher::allgather;
-  bool expert_stops = false;       // forward passes may pause at their calls
-  double planned_expert_load = 0;  // ExpertRanks::planned_load
-  comm::Group* data = nullptr;     // ranks that see other tokens of the same step
+  bool expert_stops = false;        // forward passes may stop at their calls
+  double planned_expert_load = 0;   // ExpertRanks::planned_load
+  comm::Group* replicas = nullptr;  // have other tokens of the same step
 
+  ContextParallel context_parallel(int64_t layer) const {
+    ContextParallel of{.group = context, .async = context_async};
+    if (context_exchange.size() == 1) of.exchange = context_exchange[0];
+    if (context_exchange.size() > 1) of.exchange = context_exchange.at(static_cast<size_t>(layer));
+    return of;
+  }
   comm::Group* group(RankGroup which) const {
     switch (which) {
       case RankGroup::tensor: return tensor.group;

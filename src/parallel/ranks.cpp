@@ -35,12 +35,12 @@ std::unique_ptr<comm::Group> embedding_group(const PipelineShape& shape, comm::G
 Ranks::Ranks(const RanksOptions& options, comm::Group& world)
     : options_(options), mesh_(Mesh::build(options.layout, world)) {
   MG_ASSERT(options_.pipeline.stages == options_.layout.pp);
-  dense_ = make_replicas(data());
+  dense_ = make_replicas(replicas());
   if (has_experts()) expert_ = make_replicas(expert_data());
   if (const int instances = options_.layout.instances;
       instances > 1 && options_.sharding != Sharding::none) {
-    const int shards = data().size() / instances;
-    norm_ = world.split(data().rank() / shards, world.rank(), world.size() / instances);
+    const int shards = replicas().size() / instances;
+    norm_ = world.split(replicas().rank() / shards, world.rank(), world.size() / instances);
   }
   comm::Group& stages = mesh_.group(Axis::pp);
   embedding_ = embedding_group(options_.pipeline, stages);
@@ -48,9 +48,10 @@ Ranks::Ranks(const RanksOptions& options, comm::Group& world)
   if (!options_.async) return;
   tensor_async_ = async(&mesh_.group(Axis::tp));
   stages_async_ = async(&stages);
+  context_async_ = async(&mesh_.group(Axis::cp));
 }
 
-bool Ranks::has_experts() const { return &expert_data() != &data(); }
+bool Ranks::has_experts() const { return &expert_data() != &replicas(); }
 
 // Collective over `replicas`: consecutive ranks form one instance.
 Ranks::OwnReplicas Ranks::make_replicas(comm::Group& replicas) const {
@@ -69,6 +70,8 @@ Ranks::OwnReplicas Ranks::make_replicas(comm::Group& replicas) const {
 ModelRanks Ranks::modules() const {
   return {.tensor = {unless_single(&mesh_.group(Axis::tp)), tensor_async_.get(), options_.sequence},
           .context = unless_single(&mesh_.group(Axis::cp)),
+          .context_async = context_async_.get(),
+          .context_exchange = options_.context_exchange,
           .expert = unless_single(&mesh_.expert_group(Axis::ep)),
           .expert_tensor = unless_single(&mesh_.expert_group(Axis::tp)),
           .experts = unless_single(&mesh_.expert_group({Axis::tp, Axis::ep})),
@@ -76,7 +79,7 @@ ModelRanks Ranks::modules() const {
           .dispatcher = options_.dispatcher,
           .expert_stops = experts_async_ != nullptr && options_.pipeline.parts > 1,
           .planned_expert_load = options_.planned_expert_load,
-          .data = unless_single(&data())};
+          .replicas = unless_single(&replicas())};
 }
 
 // Without shards every rank of `all` holds the same elements, and one of those in norm() counts
@@ -93,7 +96,7 @@ Replicas Ranks::replicas(comm::Group& all, const OwnReplicas& own) const {
 
 DataParallelGroups Ranks::data_parallel() const {
   DataParallelGroups groups;
-  groups.dense = replicas(data(), dense_);
+  groups.dense = replicas(replicas(), dense_);
   groups.expert = has_experts() ? replicas(expert_data(), expert_) : groups.dense;
   groups.ranks = modules();
   groups.embedding = embedding_.get();
@@ -113,9 +116,9 @@ comm::Group* Ranks::norm() const {
 double Ranks::seconds() const {
   const ModelRanks m = modules();
   std::set<const comm::Group*> groups = {
-      &world(), &data(),         m.tensor.group,  m.tensor.async, m.context,
-      m.expert, m.expert_tensor, stages(),        m.experts,      m.experts_async,
-      norm(),   stages_async(),  embedding_.get()};
+      &world(),        &replicas(), m.tensor.group,  m.tensor.async,  m.context,
+      m.context_async, m.expert,    m.expert_tensor, stages(),        m.experts,
+      m.experts_async, norm(),      stages_async(),  embedding_.get()};
   const DataParallelGroups data_groups = data_parallel();
   for (const Replicas* r : {&data_groups.dense, &data_groups.expert})
     for (const comm::Group* g : {r->shards, r->async, r->instances, r->instances_async})

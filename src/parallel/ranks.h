@@ -8,6 +8,7 @@
 #include "parallel/mesh.h"
 #include "parallel/model_ranks.h"
 #include "parallel/schedule.h"
+#include "parallel/token_layout.h"
 
 namespace megatron::parallel {
 
@@ -19,7 +20,8 @@ struct RanksOptions {
   bool async = false;          // creates the groups for calls that overlap with compute
   bool async_experts = false;  // including the one that sends tokens to experts
   TokenDispatcher dispatcher = TokenDispatcher::allgather;
-  double planned_expert_load = 0;  // ExpertRanks::planned_load
+  std::vector<ContextExchange> context_exchange;  // ModelRanks
+  double planned_expert_load = 0;                 // ExpertRanks::planned_load
 };
 
 class Ranks {
@@ -31,8 +33,17 @@ class Ranks {
 
   const Mesh& mesh() const { return mesh_; }
   comm::Group& world() const { return mesh_.world(); }
-  // Ranks that see different samples.
-  comm::Group& data() const { return mesh_.group({Axis::dp, Axis::cp}); }
+  // Ranks that have different samples.
+  comm::Group& samples() const { return mesh_.group(Axis::dp); }
+  // Ranks whose gradients and counts are added: those with different samples, or with different
+  // tokens of the same ones.
+  comm::Group& replicas() const { return mesh_.group({Axis::dp, Axis::cp}); }
+  // This rank's tokens of a micro-batch. Throws Error if they cannot be divided.
+  TokenLayout tokens(int64_t sequences, int64_t length) const {
+    const TokenLayout layout{sequences, length, mesh_.coordinate(Axis::cp), mesh_.size(Axis::cp)};
+    layout.check();
+    return layout;
+  }
   // Ranks that hold the same experts.
   comm::Group& expert_data() const { return mesh_.expert_group(Axis::dp); }
   // Ranks that hold one replica.
@@ -71,7 +82,8 @@ class Ranks {
   RanksOptions options_;
   Mesh mesh_;
   OwnReplicas dense_, expert_;
-  std::unique_ptr<comm::Group> embedding_, norm_, tensor_async_, stages_async_, experts_async_;
+  std::unique_ptr<comm::Group> embedding_, norm_, tensor_async_, stages_async_, experts_async_,
+      context_async_;
 };
 
 }  // namespace megatron::parallel

@@ -14,8 +14,9 @@ std::string layout(const Plan& p) {
     const PlanAxes& a = p.axes;
     const std::string experts =
         a.expert == 0 ? "" : fmt::format("; experts {} x tensor {}", a.expert, a.expert_tensor);
-    divided = fmt::format(" (tensor {} x pipeline {} x data {}{})", a.tensor, a.pipeline, a.data,
-                          experts);
+    const std::string context = a.context == 1 ? "" : fmt::format(" x context {}", a.context);
+    divided = fmt::format(" (tensor {} x pipeline {}{} x data {}{})", a.tensor, a.pipeline, context,
+                          a.data, experts);
   }
   return fmt::format("{} on {}, {}{} x {}", name(p.type), p.device, amount_text(p.ranks, "rank"),
                      divided, amount_text(p.threads, "thread"));

@@ -112,7 +112,7 @@ struct ExpertLoad {
 // Number of ranks along each axis that divides a model and its samples. Experts are divided over
 // the ranks of a stage.
 struct PlanAxes {
-  int64_t tensor = 1, pipeline = 1, data = 1;
+  int64_t tensor = 1, pipeline = 1, context = 1, data = 1;
   int64_t expert = 1, expert_tensor = 1;  // 0 for a model without experts
 };
 

@@ -53,6 +53,7 @@ std::string Layout::str() const {
   text += fmt::format(", PP {}", pipeline.stages);
   if (pipeline.stages > 1) text += fmt::format(" {}", parallel::name(pipeline.kind));
   if (pipeline.chunks > 1) text += fmt::format(" x {}", pipeline.chunks);
+  if (cp > 1) text += fmt::format(", CP {} {}", cp, parallel::name(exchange));
   text += fmt::format(", DP {}", dp);
   if (sharding != parallel::Sharding::none) text += fmt::format(" {}", parallel::name(sharding));
   if (ep > 1) text += fmt::format(", EP {}", ep);
@@ -71,16 +72,20 @@ std::string Layout::str() const {
 }
 
 training::ModelLayout Layout::model_layout() const {
-  return {
-      .ranks = {.layout =
-                    {.tp = tp, .ep = ep, .pp = pipeline.stages, .etp = etp, .instances = instances},
-                .sequence = sequence,
-                .pipeline = pipeline,
-                .sharding = sharding,
-                .async = overlap,
-                .async_experts = overlap,
-                .dispatcher = dispatcher},
-      .layers = layers};
+  return {.ranks = {.layout = {.tp = tp,
+                               .cp = cp,
+                               .ep = ep,
+                               .pp = pipeline.stages,
+                               .etp = etp,
+                               .instances = instances},
+                    .sequence = sequence,
+                    .pipeline = pipeline,
+                    .sharding = sharding,
+                    .async = overlap,
+                    .async_experts = overlap,
+                    .dispatcher = dispatcher,
+                    .context_exchange = {exchange}},
+          .layers = layers};
 }
 
 // A rank's model, with its parameters drawn, and its step.
@@ -120,11 +125,15 @@ Experiment::Experiment(models::Model model, DeviceKind device, DType type, DType
       length_(length),
       environment_(environment) {}
 
-std::vector<corpus::HostBatch> Experiment::batches(const Layout& layout, int rank, int step) const {
+std::vector<corpus::HostBatch> Experiment::batches(const Layout& layout,
+                                                   const parallel::Ranks& ranks, int step) const {
   std::vector<corpus::HostBatch> batches;
-  const int64_t share = sequences_ / layout.dp, begin = step * sequences_ + rank * share;
-  for (int64_t i = 0; i < share; i += layout.micro_batch)
+  const int64_t share = sequences_ / layout.dp,
+                begin = step * sequences_ + ranks.samples().rank() * share;
+  for (int64_t i = 0; i < share; i += layout.micro_batch) {
     batches.push_back(random_batch(model_, begin + i, layout.micro_batch, length_));
+    corpus::keep_tokens(batches.back(), ranks.tokens(layout.micro_batch, length_));
+  }
   return batches;
 }
 
@@ -133,16 +142,16 @@ void Experiment::train(const Layout& layout, comm::Group& world, optim::Method m
                        GatheredTensors& parameters) const {
   Trial trial(*this, layout, method, world);
   training::TrainStep& step = trial.model.step;
-  const int rank = trial.model.ranks.data().rank();
+  const parallel::Ranks& ranks = trial.model.ranks;
   const bool sgd = method == optim::Method::sgd;
   if (sgd) {
     double divisor = 1;
-    step.accumulate(batches(layout, rank, 0), divisor);
+    step.accumulate(batches(layout, ranks, 0), divisor);
     gradients.add(
         step.shards(), [](const parallel::Shard& shard) { return shard.gradient; }, divisor);
   }
   for (int k = 0; k < kSteps; ++k) {
-    const training::StepReport report = step.run(batches(layout, rank, k), {rate_of(method), 0.1});
+    const training::StepReport report = step.run(batches(layout, ranks, k), {rate_of(method), 0.1});
     if (world.rank() != 0) continue;
     outcome.losses[method].push_back(report.loss);
     outcome.gradient_norms.push_back(report.gradient_norm);
@@ -184,7 +193,7 @@ TensorMap Experiment::gradients(const Layout& layout) const {
   on_ranks(layout, [&](comm::Group& group) {
     Trial trial(*this, layout, optim::Method::sgd, group);
     double divisor = 1;
-    trial.model.step.accumulate(batches(layout, trial.model.ranks.data().rank(), 0), divisor);
+    trial.model.step.accumulate(batches(layout, trial.model.ranks, 0), divisor);
     gathered.add(
         trial.model.shards(), [](const parallel::Shard& shard) { return shard.gradient; }, divisor);
   });

@@ -19,7 +19,7 @@ inline constexpr int64_t kBucketElements = 4096;
 
 // Layout of the steps over ranks.
 struct Layout {
-  int tp = 1, dp = 1;
+  int tp = 1, cp = 1, dp = 1;
   int ep = 1, etp = 0;  // for models with experts; etp 0: same as tp
   bool sequence = false;
   parallel::PipelineShape pipeline;
@@ -29,13 +29,14 @@ struct Layout {
   models::RecomputeOptions recompute;
   bool overlap = false;
   parallel::TokenDispatcher dispatcher = parallel::TokenDispatcher::allgather;
+  parallel::ContextExchange exchange = parallel::ContextExchange::p2p;
   models::OffloadOptions offload;  // offloading of activations
   double optimizer_offload = 0;    // share of the optimizer state in host memory
   int64_t micro_batch = 8;
   int64_t bucket_elements = kBucketElements;
   int threads = 1;
 
-  int ranks() const { return tp * dp * pipeline.stages; }
+  int ranks() const { return tp * cp * dp * pipeline.stages; }
   std::string str() const;  // "TP 2, SP, PP 2 interleaved x 2, DP 2 optim_grads, recompute full"
   training::ModelLayout model_layout() const;
 };
@@ -64,7 +65,8 @@ class Experiment {
 
  private:
   struct Trial;
-  std::vector<corpus::HostBatch> batches(const Layout& layout, int rank, int step) const;
+  std::vector<corpus::HostBatch> batches(const Layout& layout, const parallel::Ranks& ranks,
+                                         int step) const;
   // Calls f on each rank, with the group of all ranks as created by the environment.
   void on_ranks(const Layout& layout, const std::function<void(comm::Group&)>& f) const;
   void train(const Layout& layout, comm::Group& world, optim::Method method, Outcome& outcome,

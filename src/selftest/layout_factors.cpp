@@ -19,6 +19,8 @@ namespace {
 enum Axis : size_t {
   kTensor,
   kSequence,
+  kContext,
+  kExchange,
   kPipeline,
   kSchedule,
   kData,
@@ -118,6 +120,14 @@ class LayoutCheck {
     return "the model has no experts";
   }
 
+  // All exchanges are the same to one rank.
+  std::string exchange() const {
+    if (settings_.parallel.context_parallel > 1 ||
+        settings_.parallel.context_exchange == std::vector<std::string>{"p2p"})
+      return {};
+    return "one rank exchanges nothing";
+  }
+
   std::string expert_ranks() const {
     try {
       parallel::rank_lists(settings_.parallel.mesh_layout(), static_cast<int>(settings_.ranks()),
@@ -180,7 +190,9 @@ class Rules {
     // Checks of fewer factors come first, since their messages are clearer.
     add({kTensor, kSequence}, &Check::parallel);
     add({kModel, kExpert, kExpertTensor}, &Check::experts);
-    add({kTensor, kPipeline, kData, kInstances, kExpert, kExpertTensor}, &Check::expert_ranks);
+    add({kContext, kExchange}, &Check::exchange);
+    add({kTensor, kContext, kPipeline, kData, kInstances, kExpert, kExpertTensor},
+        &Check::expert_ranks);
     add({kPipeline, kSchedule}, &Check::parallel);
     add({kSharding, kInstances}, &Check::parallel, {{kData, 1}});
     add({kData, kInstances}, &Check::parallel, {{kSharding, 1}});
@@ -189,12 +201,13 @@ class Rules {
     add({kPipeline, kOffload}, &Check::offload);
     add({kSchedule, kOffload}, &Check::offload, {{kPipeline, 1}});
     add({kData, kMicroBatch}, &Check::micro_batches);
-    add({kTensor, kPipeline, kData}, &Check::ranks);
+    add({kTensor, kContext, kPipeline, kData}, &Check::ranks);
     add({kPipeline, kSchedule, kOffload}, &Check::offload);
     add({kPipeline, kSchedule, kRecompute}, &Check::recompute);
     add({kPipeline, kSchedule, kData, kMicroBatch}, &Check::micro_batches);
     add({kTensor, kSequence, kExpert, kExpertTensor}, &Check::sizes);
-    add({kTensor, kSequence, kPipeline, kSchedule, kData, kSharding, kInstances, kOverlap},
+    add({kTensor, kSequence, kContext, kPipeline, kSchedule, kData, kSharding, kInstances,
+         kOverlap},
         &Check::parallel);
   }
 
@@ -240,6 +253,8 @@ const std::vector<Factor>& layout_factors() {
   static const std::vector<Factor> factors = {
       {"tp", {"1", "2", "4"}},
       {"sequence", {"off", "on"}},
+      {"cp", {"1", "2"}},
+      {"exchange", {"p2p", "all_gather", "a2a"}},
       {"pp", {"1", "2", "3", "4"}},
       {"schedule", {"1f1b", "interleaved", "zb-h1", "zb-v"}},
       {"dp", {"1", "2", "3", "4"}},
@@ -261,6 +276,8 @@ LayoutSettings layout_settings(const Row& row, const LayoutLimits& limits) {
   settings::ParallelSettings& parallel = result.parallel;
   parallel.tensor_parallel = number(row, kTensor);
   parallel.sequence_parallel = value(row, kSequence) == "on";
+  parallel.context_parallel = number(row, kContext);
+  parallel.context_exchange = {value(row, kExchange)};
   parallel.pipeline_parallel = number(row, kPipeline);
   parallel.schedule = value(row, kSchedule);
   const int64_t chunks = chunks_of(*parallel.schedule);

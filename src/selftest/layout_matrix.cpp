@@ -15,6 +15,7 @@ constexpr size_t kExperts = 2, kDroppingExperts = 3;  // indices in matrix_model
 
 Layout layout_of(const LayoutSettings& s) {
   return {.tp = static_cast<int>(s.parallel.tensor_parallel),
+          .cp = static_cast<int>(s.parallel.context_parallel),
           .dp = static_cast<int>(s.data_parallel),
           .ep = static_cast<int>(s.parallel.expert_parallel),
           .etp = static_cast<int>(s.parallel.expert_tensor_parallel.value_or(0)),
@@ -26,6 +27,7 @@ Layout layout_of(const LayoutSettings& s) {
           .recompute = s.recompute.options(),
           .overlap = s.parallel.overlap_grad_reduce,
           .dispatcher = s.parallel.ranks_options(kLimits.num_layers).dispatcher,
+          .exchange = s.parallel.context_exchanges().at(0),
           .offload = s.offload.options(),
           .optimizer_offload = s.offload.fraction(),
           .micro_batch = s.micro_batch};
@@ -59,10 +61,11 @@ int expert_ranks(const Layout& layout) {
 
 // True if the ranks that share a layer's experts see all tokens of a sequence.
 bool sees_sequences(const Layout& layout) {
-  return !layout.sequence || expert_ranks(layout) % layout.tp == 0;
+  return layout.cp == 1 && (!layout.sequence || expert_ranks(layout) % layout.tp == 0);
 }
 
-// Four layers, so that four stages have one each; four heads for four ranks.
+// Four layers, so that four stages have one each; eight heads in four groups for four
+// tensor-parallel ranks, with two context-parallel ranks each.
 std::vector<TinyModel> matrix_models() {
   std::vector<TinyModel> all = tiny_models();
   all.resize(2);
@@ -71,9 +74,9 @@ std::vector<TinyModel> matrix_models() {
   all.push_back({"experts of a capacity", with_capacity(all.back().flags)});
   for (TinyModel& m : all) {
     m.flags.num_layers = kLimits.num_layers;
-    m.flags.num_attention_heads = 4;
+    m.flags.num_attention_heads = 8;
     m.flags.kv_channels = 8;
-    if (m.flags.group_query_attention) m.flags.num_query_groups = 2;
+    if (m.flags.group_query_attention) m.flags.num_query_groups = 4;
   }
   return all;
 }
@@ -81,10 +84,12 @@ std::vector<TinyModel> matrix_models() {
 // The same ranks without stages, sharding and options that do not change any bit.
 Layout plain(const Layout& layout) {
   return {.tp = layout.tp,
+          .cp = layout.cp,
           .dp = layout.dp,
           .ep = layout.ep,
           .etp = layout.etp,
           .sequence = layout.sequence,
+          .exchange = layout.exchange,
           .micro_batch = layout.micro_batch};
 }
 
@@ -92,7 +97,7 @@ Layout plain(const Layout& layout) {
 bool keeps_bits(const MatrixRow& row) {
   const Layout& layout = row.layout;
   const bool replicated =
-      layout.dp > 1 || (row.model == kExperts && layout.tp > expert_ranks(layout));
+      layout.dp * layout.cp > 1 || (row.model == kExperts && layout.tp > expert_ranks(layout));
   const bool reduces_each = layout.sharding >= parallel::Sharding::gradients && replicated;
   const bool several = kLimits.sequences / layout.dp > layout.micro_batch;
   return layout.instances == 1 && !(reduces_each && several);

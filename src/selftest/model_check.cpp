@@ -13,10 +13,10 @@ constexpr double kStep = 1e-5;
 double mean_loss(const models::Model& model, const TensorMap& weights,
                  const corpus::HostBatch& batch) {
   double sum = 0;
-  for (int64_t s = 0; s < batch.sequences; ++s) {
-    const auto begin = static_cast<size_t>(s * batch.length);
+  for (int64_t s = 0; s < batch.layout.sequences; ++s) {
+    const auto begin = static_cast<size_t>(s * batch.layout.length);
     const auto of_sequence = [&](const std::vector<int32_t>& ids) {
-      return std::span(ids).subspan(begin, static_cast<size_t>(batch.length));
+      return std::span(ids).subspan(begin, static_cast<size_t>(batch.layout.length));
     };
     const std::vector<double> losses =
         model->plain_losses(weights, of_sequence(batch.tokens), of_sequence(batch.labels));

@@ -69,7 +69,7 @@ void randomize(std::span<const parallel::Shard> shards, uint64_t seed, Stream& s
 
 corpus::HostBatch random_batch(const models::Model& model, int64_t first, int64_t sequences,
                                int64_t length) {
-  corpus::HostBatch batch{.sequences = sequences, .length = length};
+  corpus::HostBatch batch{.layout = {.sequences = sequences, .length = length}};
   const RandomStream tokens(5, "tokens"), counted(5, "counted");
   const auto drawn = [&](int64_t index) {
     return static_cast<int64_t>(tokens.bits(static_cast<uint64_t>(index)) %

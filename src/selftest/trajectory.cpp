@@ -127,7 +127,7 @@ class Tokens {
   std::vector<corpus::HostBatch> micro_batches(int64_t step, int64_t size) const {
     std::vector<corpus::HostBatch> batches;
     for (int64_t first = 0; first < sequences_; first += size) {
-      corpus::HostBatch batch{.sequences = size, .length = length_};
+      corpus::HostBatch batch{.layout = {.sequences = size, .length = length_}};
       for (int64_t i = 0; i < size * length_; ++i) {
         const auto from = static_cast<size_t>((step * sequences_ + first) * length_ + i);
         batch.tokens.push_back(static_cast<int32_t>(tokens_[from]));
@@ -174,10 +174,12 @@ void run_rank(const checkpoint::ModelDirectory& files, const models::Model& mode
   const optim::LearningRate rate = c.optimizer.learning_rate(c.batch);
   const optim::WeightDecay decay = c.optimizer.decay(c.batch);
   const int64_t batch = *c.batch.global_batch_size;
-  const comm::Group& data = trained.ranks.data();
+  const comm::Group& data = trained.ranks.samples();
   const int64_t size = tokens.micro_batch_for(data.size(), c.batch);
   for (int64_t k = 0; k < tokens.steps(); ++k) {
-    const std::vector<corpus::HostBatch> all = tokens.micro_batches(k, size);
+    std::vector<corpus::HostBatch> all = tokens.micro_batches(k, size);
+    for (corpus::HostBatch& of_all : all)
+      corpus::keep_tokens(of_all, trained.ranks.tokens(size, of_all.layout.length));
     const size_t share = all.size() / static_cast<size_t>(data.size());
     const training::StepReport step =
         trained.step.run(std::span(all).subspan(share * static_cast<size_t>(data.rank()), share),

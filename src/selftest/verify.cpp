@@ -71,9 +71,13 @@ class Subject {
   void backward(const ExpectedBatch& batch, Results& results);
 
  private:
-  // Gathers all rows of a tensor of which tensor-parallel ranks may hold slices.
-  std::vector<double> all_rows(Tensor rows);
-  std::vector<double> flowing_value(const Bundle& bundle);
+  // The tokens of this rank, of sequences that are padded where they could not be divided.
+  corpus::HostBatch own_tokens(corpus::HostBatch batch) const;
+  Tensor gathered(const Tensor& rows, comm::Group& group);
+  // Gathers the rows of all tokens but padding, of which context-parallel ranks hold some, and of
+  // these, if `divided`, sequence-parallel ranks slices.
+  std::vector<double> all_rows(const Tensor& own, const nn::Batch& batch, bool divided = true);
+  std::vector<double> flowing_value(const Bundle& bundle, const nn::Batch& batch);
   void keep_router(int64_t layer, std::vector<double> logits, Results& results) const {
     const std::lock_guard lock(results.mutex);
     results.router_logits[layer] = std::move(logits);
@@ -89,26 +93,55 @@ class Subject {
   corpus::DeviceBatch device_batch_;
 };
 
-std::vector<double> Subject::all_rows(Tensor rows) {
+corpus::HostBatch Subject::own_tokens(corpus::HostBatch batch) const {
   const parallel::TensorParallel tensor = model_.ranks.tensor();
-  if (!tensor.divides_tokens()) return to_doubles(rows);
-  const Tensor all =
-      Tensor::empty(runtime_.arena(MemoryClass::activations),
-                    {rows.size(0) * tensor.size(), rows.size(1)}, type_, "verify.rows");
-  tensor.group->all_gather(rows, all, runtime_.stream(), "verify.rows").wait(runtime_.stream());
-  return to_doubles(all);
+  const parallel::Mesh& mesh = model_.ranks.mesh();
+  const int context = mesh.size(parallel::Axis::cp);
+  if (context > 1)
+    corpus::pad_sequences(batch, 2 * context * (tensor.divides_tokens() ? tensor.size() : 1));
+  corpus::keep_tokens(batch, model_.ranks.tokens(batch.layout.sequences, batch.layout.length));
+  return batch;
 }
 
-std::vector<double> Subject::flowing_value(const Bundle& bundle) {
-  std::vector<double> values = all_rows(bundle["hidden"].value);
+Tensor Subject::gathered(const Tensor& rows, comm::Group& group) {
+  const Tensor all =
+      Tensor::empty(runtime_.arena(MemoryClass::activations),
+                    {rows.size(0) * group.size(), rows.size(1)}, rows.dtype(), "verify.rows");
+  group.all_gather(rows, all, runtime_.stream(), "verify.rows").wait(runtime_.stream());
+  return all;
+}
+
+std::vector<double> Subject::all_rows(const Tensor& own, const nn::Batch& batch, bool divided) {
+  const parallel::TensorParallel tensor = model_.ranks.tensor();
+  const Tensor held = divided && tensor.divides_tokens() ? gathered(own, *tensor.group) : own;
+  comm::Group* const context = model_.ranks.modules().context;
+  if (context == nullptr) return to_doubles(held);
+  const std::vector<double> by_rank = to_doubles(gathered(held, *context));
+  const parallel::TokenLayout& layout = batch.layout;
+  const int64_t width = held.size(1), text = batch.text_length();
+  std::vector<double> all(static_cast<size_t>(layout.sequences * text * width));
+  auto from = by_rank.begin();
+  for (int rank = 0; rank < layout.ranks; ++rank)
+    for (int64_t s = 0; s < layout.sequences; ++s)
+      for (const parallel::TokenRun& run : layout.of_rank(rank).runs()) {
+        const int64_t count = std::clamp<int64_t>(text - run.begin, 0, run.size);
+        std::copy_n(from, count * width, all.begin() + (s * text + run.begin) * width);
+        from += run.size * width;
+      }
+  return all;
+}
+
+std::vector<double> Subject::flowing_value(const Bundle& bundle, const nn::Batch& batch) {
+  std::vector<double> values = all_rows(bundle["hidden"].value, batch);
   if (!bundle.contains("residual") || !bundle["residual"].value.defined()) return values;
-  const std::vector<double> residual = all_rows(bundle["residual"].value);
+  const std::vector<double> residual = all_rows(bundle["residual"].value, batch);
   for (size_t i = 0; i < values.size(); ++i) values[i] += residual[i];
   return values;
 }
 
 // Runs block by block, so that all values passed between blocks are recorded.
-void Subject::forward(const corpus::HostBatch& host, const std::string& prefix, Results& results) {
+void Subject::forward(const corpus::HostBatch& whole, const std::string& prefix, Results& results) {
+  const corpus::HostBatch host = own_tokens(whole);
   const models::Stage& stage = model_.parts.chunk(0);
   comm::Group* const stages = model_.ranks.stages();
   const models::Model& c = stage.model();
@@ -118,7 +151,7 @@ void Subject::forward(const corpus::HostBatch& host, const std::string& prefix, 
   Bundle bundle;
   int64_t place = stage.part().embedding ? 0 : stage.part().first_layer + 1;
   if (!stage.part().embedding) {
-    const int64_t tokens = model_.ranks.tensor().tokens(host.sequences * host.length).size;
+    const int64_t tokens = model_.ranks.tensor().tokens(host.layout.rows()).size;
     const Tensor hidden = Tensor::empty(runtime_.arena(MemoryClass::activations),
                                         {tokens, c->hidden_size()}, type_, "verify.hidden");
     stages->recv(hidden, stages->rank() - 1, runtime_.stream(), "verify.hidden")
@@ -128,9 +161,9 @@ void Subject::forward(const corpus::HostBatch& host, const std::string& prefix, 
   RouterWatcher router(runtime_.stream());
   for (const models::Block& block : stage.blocks()) {
     bundle = block(tape, bundle, batch, models::Phase::evaluate);
-    keep(fmt::format("{}hidden.{}", prefix, place), flowing_value(bundle), results);
+    keep(fmt::format("{}hidden.{}", prefix, place), flowing_value(bundle, batch), results);
     if (const Tensor logits = router.take(); logits.defined() && prefix.empty())
-      keep_router(place, all_rows(logits), results);
+      keep_router(place, all_rows(logits, batch), results);
     ++place;
   }
   if (!stage.part().head) {
@@ -143,14 +176,14 @@ void Subject::forward(const corpus::HostBatch& host, const std::string& prefix, 
   const Bundle head = tape.span(stage.head(), bundle, [&](Tape& t, const Bundle& in) {
     return Bundle{{"norm", stage.final_norm(t, in)}, {"logits", stage.logits(t, in)}};
   });
-  keep(prefix + "hidden.head", all_rows(head["norm"].value), results);
-  keep(prefix + "logits", to_doubles(head["logits"].value), results);
+  keep(prefix + "hidden.head", all_rows(head["norm"].value, batch), results);
+  keep(prefix + "logits", all_rows(head["logits"].value, batch, false), results);
 }
 
 // All data-parallel ranks run forward over the whole batch; in backward each handles its share.
 void Subject::backward(const ExpectedBatch& batch, Results& results) {
-  const comm::Group& data = model_.ranks.data();
-  const corpus::HostBatch own = batch.share(data.rank(), data.size());
+  const comm::Group& data = model_.ranks.samples();
+  const corpus::HostBatch own = own_tokens(batch.share(data.rank(), data.size()));
   double divisor = 1;
   const training::StepReport step = model_.step.accumulate({&own, 1}, divisor);
   results.gradients.add(
@@ -276,12 +309,14 @@ void compare_greedy(const corpus::HostBatch& greedy, const Results& results, int
 
 training::ModelLayout VerifyOptions::layout() const {
   return {.ranks = {.layout = {.tp = tensor_parallel,
+                               .cp = context_parallel,
                                .ep = expert_parallel,
                                .pp = pipeline_parallel,
                                .etp = expert_tensor_parallel},
                     .sequence = sequence_parallel,
                     .pipeline = {.stages = pipeline_parallel},
-                    .sharding = sharding},
+                    .sharding = sharding,
+                    .context_exchange = context_exchange},
           .layers = {.uneven = true}};
 }
 
@@ -292,6 +327,7 @@ std::string VerifyOptions::text() const {
   };
   add("tensor", tensor_parallel);
   if (sequence_parallel) text += ", sequence parallel";
+  add("context", context_parallel);
   add("pipeline", pipeline_parallel);
   add("data", data_parallel);
   add("expert", expert_parallel);

@@ -19,6 +19,9 @@ struct VerifyOptions {
   // Number of ranks, as threads, among which the model is divided; layers as evenly as possible.
   // Data-parallel ranks share the sequences.
   int tensor_parallel = 1, pipeline_parallel = 1, data_parallel = 1;
+  // Ranks that share the tokens of every sequence, and how.
+  int context_parallel = 1;
+  std::vector<parallel::ContextExchange> context_exchange = {};
   // Tensor- and data-parallel ranks that the experts, and each expert's matrices, are divided
   // among; expert_tensor_parallel 0: same as tensor_parallel.
   int expert_parallel = 1, expert_tensor_parallel = 0;
@@ -26,7 +29,9 @@ struct VerifyOptions {
   bool sequence_parallel = false;  // the tensor-parallel ranks also divide the tokens
   checkpoint::ReadingOptions reading = {};
 
-  int ranks() const { return tensor_parallel * pipeline_parallel * data_parallel; }
+  int ranks() const {
+    return tensor_parallel * context_parallel * pipeline_parallel * data_parallel;
+  }
   training::ModelLayout layout() const;
   std::string text() const;  // ", tensor parallel 2, pipeline parallel 2"; "" for one rank
 };

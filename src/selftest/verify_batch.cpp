@@ -16,12 +16,12 @@ int32_t token_of(int64_t id, const models::Model& model, std::string_view tensor
 
 // Labels of tokens, shifted: the label of position t is labels[t + 1].
 void read_token_labels(Expected& expected, const models::Model& model, corpus::HostBatch& batch) {
-  const Shape shape = {batch.sequences, batch.length};
+  const Shape shape = {batch.layout.sequences, batch.layout.length};
   MG_CHECK(expected.shape("labels") == shape, "labels has shape {} but input_ids {}",
            expected.shape("labels").str(), shape.str());
   const std::vector<int64_t> labels = expected.integers("labels");
   for (int64_t i = 0; i < shape.elements(); ++i) {
-    const bool last = i % batch.length + 1 == batch.length;
+    const bool last = i % batch.layout.length + 1 == batch.layout.length;
     const int64_t label = last ? -100 : labels[static_cast<size_t>(i) + 1];
     batch.labels.push_back(label == -100 ? -100 : token_of(label, model, "labels"));
     batch.loss_mask.push_back(label == -100 ? 0.0f : 1.0f);
@@ -31,9 +31,9 @@ void read_token_labels(Expected& expected, const models::Model& model, corpus::H
 // The last token of each sequence that is not the model's padding.
 std::vector<int64_t> find_score_rows(const corpus::HostBatch& batch, int64_t padding) {
   std::vector<int64_t> rows;
-  for (int64_t b = 0; b < batch.sequences; ++b) {
-    const int64_t begin = b * batch.length;
-    int64_t at = batch.length - 1;
+  for (int64_t b = 0; b < batch.layout.sequences; ++b) {
+    const int64_t begin = b * batch.layout.length;
+    int64_t at = batch.layout.length - 1;
     while (at > 0 && batch.tokens[static_cast<size_t>(begin + at)] == padding) --at;
     rows.push_back(begin + at);
   }
@@ -44,9 +44,9 @@ std::vector<int64_t> find_score_rows(const corpus::HostBatch& batch, int64_t pad
 void read_score_labels(Expected& expected, const models::Model& model, ExpectedBatch& batch) {
   corpus::HostBatch& host = batch.host;
   batch.score_rows = find_score_rows(host, model->facts().score_padding);
-  MG_CHECK(expected.shape("labels") == Shape({host.sequences}),
+  MG_CHECK(expected.shape("labels") == Shape({host.layout.sequences}),
            "labels has shape {}; for a classification model it must be [{}]",
-           expected.shape("labels").str(), host.sequences);
+           expected.shape("labels").str(), host.layout.sequences);
   host.labels.assign(host.tokens.size(), 0);
   host.loss_mask.assign(host.tokens.size(), 0);
   const bool numbers = model->score_labels() == 1;
@@ -68,13 +68,13 @@ void read_score_labels(Expected& expected, const models::Model& model, ExpectedB
 std::vector<bool> read_padding(Expected& expected, const corpus::HostBatch& batch) {
   std::vector<bool> padding;
   if (!expected.contains("attention_mask")) return padding;
-  const Shape shape = {batch.sequences, batch.length};
+  const Shape shape = {batch.layout.sequences, batch.layout.length};
   MG_CHECK(expected.shape("attention_mask") == shape,
            "attention_mask has shape {} but input_ids {}", expected.shape("attention_mask").str(),
            shape.str());
   const std::vector<int64_t> mask = expected.integers("attention_mask");
   for (size_t i = 0; i < mask.size(); ++i) {
-    const bool begins = i % static_cast<size_t>(batch.length) == 0;
+    const bool begins = i % static_cast<size_t>(batch.layout.length) == 0;
     MG_CHECK(mask[i] == 0 || begins || !padding.back(),
              "attention_mask masks tokens that are followed by unmasked ones; only padding at "
              "the end is supported");
@@ -86,19 +86,18 @@ std::vector<bool> read_padding(Expected& expected, const corpus::HostBatch& batc
 }  // namespace
 
 corpus::HostBatch ExpectedBatch::share(int rank, int ranks) const {
-  const int64_t count = ceil_div(host.sequences, ranks);
+  const int64_t count = ceil_div(host.layout.sequences, ranks);
   std::vector<int64_t> numbers;
   for (int64_t i = rank * count; i < (rank + 1) * count; ++i)
-    numbers.push_back(i < host.sequences ? i : 0);
+    numbers.push_back(i < host.layout.sequences ? i : 0);
   const auto part = [&](const auto& all) {
     std::decay_t<decltype(all)> rows;
-    const int64_t size = std::ssize(all) / host.sequences;
+    const int64_t size = std::ssize(all) / host.layout.sequences;
     for (const int64_t i : numbers)
       rows.insert(rows.end(), all.begin() + i * size, all.begin() + (i + 1) * size);
     return rows;
   };
-  corpus::HostBatch batch{.sequences = count,
-                          .length = host.length,
+  corpus::HostBatch batch{.layout = {.sequences = count, .length = host.layout.length},
                           .tokens = part(host.tokens),
                           .positions = part(host.positions),
                           .labels = part(host.labels),
@@ -107,8 +106,8 @@ corpus::HostBatch ExpectedBatch::share(int rank, int ranks) const {
                           .sample_ids = part(host.sample_ids),
                           .segment_starts = part(host.segment_starts)};
   for (int64_t i = 0; i < count; ++i)
-    if (rank * count + i >= host.sequences)
-      std::fill_n(batch.loss_mask.begin() + i * host.length, host.length, 0);
+    if (rank * count + i >= host.layout.sequences)
+      std::fill_n(batch.loss_mask.begin() + i * host.layout.length, host.layout.length, 0);
   return batch;
 }
 
@@ -120,7 +119,7 @@ ExpectedBatch read_expected_batch(Expected& expected, const models::Model& model
   MG_CHECK(length <= model->max_position_embeddings(),
            "input_ids has {} tokens per sequence, but the model has only {} positions", length,
            model->max_position_embeddings());
-  ExpectedBatch batch{.host = {.sequences = shape[0], .length = length}};
+  ExpectedBatch batch{.host = {.layout = {.sequences = shape[0], .length = length}}};
   corpus::HostBatch& host = batch.host;
   for (const int64_t id : expected.integers("input_ids")) {
     host.positions.push_back(static_cast<int32_t>(std::ssize(host.tokens) % length));
@@ -142,13 +141,13 @@ std::optional<corpus::HostBatch> read_greedy_batch(Expected& expected,
   if (!expected.contains("greedy")) return std::nullopt;
   const std::vector<int64_t> wanted = expected.integers("greedy");
   const int64_t total = kGreedyPrompt + std::ssize(wanted);
-  MG_CHECK(batch.length >= kGreedyPrompt,
-           "input_ids has {} tokens per sequence; greedy tokens follow the first {}", batch.length,
-           kGreedyPrompt);
+  MG_CHECK(batch.layout.length >= kGreedyPrompt,
+           "input_ids has {} tokens per sequence; greedy tokens follow the first {}",
+           batch.layout.length, kGreedyPrompt);
   MG_CHECK(total <= model->max_position_embeddings(),
            "{} tokens, including the greedy ones, exceed the model's {} positions", total,
            model->max_position_embeddings());
-  corpus::HostBatch greedy{.sequences = 1, .length = total, .sample_ids = {0}};
+  corpus::HostBatch greedy{.layout = {.sequences = 1, .length = total}, .sample_ids = {0}};
   greedy.tokens.assign(batch.tokens.begin(), batch.tokens.begin() + kGreedyPrompt);
   for (const int64_t token : wanted) greedy.tokens.push_back(token_of(token, model, "greedy"));
   for (int64_t i = 0; i < total; ++i) greedy.positions.push_back(static_cast<int32_t>(i));

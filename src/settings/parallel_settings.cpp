@@ -158,16 +158,21 @@ class Check {
 };
 
 void Check::check_sequence(int64_t seq_length) {
+  const parallel::TokenLayout tokens{.length = seq_length,
+                                     .ranks = static_cast<int>(s_.context_parallel)};
+  tokens.check();
+  if (!s_.context_exchange.empty() && s_.context_parallel == 1)
+    notes_.push_back({"cp-comm-type", "none", "--context-parallel-size 1"});
   if (!s_.sequence_parallel) return;
   if (s_.tensor_parallel == 1) {
     notes_.push_back({"sequence-parallel", "false", "--tensor-model-parallel-size 1"});
     return;
   }
-  MG_CHECK(seq_length % s_.tensor_parallel == 0,
-           "--seq-length {} cannot be divided by --tensor-model-parallel-size {}, and "
-           "--sequence-parallel divides the tokens by it: change one of them, or drop "
-           "--sequence-parallel",
-           seq_length, s_.tensor_parallel);
+  MG_CHECK(tokens.held() % s_.tensor_parallel == 0,
+           "--seq-length {}, {} tokens on each of {} context-parallel ranks, cannot be divided by "
+           "--tensor-model-parallel-size {}, and --sequence-parallel divides the tokens by it: "
+           "change one of them, or drop --sequence-parallel",
+           seq_length, tokens.held(), s_.context_parallel, s_.tensor_parallel);
 }
 
 void Check::check_schedule(const PipelineShape& shape, int64_t micro_batches) {
@@ -248,11 +253,7 @@ void ParallelSettings::check_sizes() const {
   Fields f;
   rows.fields(f);
   f.check();
-  MG_CHECK(context_parallel == 1,
-           "--context-parallel-size is {}: splitting a sequence over ranks is not supported yet: "
-           "use 1 (--recompute-granularity full and --tensor-model-parallel-size with "
-           "--sequence-parallel lower the memory of a sequence)",
-           context_parallel);
+  context_exchanges();
   check_rules(RuleScope::sizes, {.parallel = *this});
   check_positive(layers_per_virtual_stage, "num-layers-per-virtual-pipeline-stage");
   check_positive(bucket_size, "ddp-bucket-size");
@@ -351,8 +352,9 @@ parallel::RanksOptions ParallelSettings::ranks_options(int64_t num_layers) const
   options.sequence = sequence_parallel && tensor_parallel > 1;
   options.pipeline = pipeline(num_layers);
   options.sharding = sharding();
-  options.async = tensor_parallel > 1 || overlap_grad_reduce || overlap_param_gather ||
-                  (pipeline_parallel > 1 && overlap_p2p);
+  options.context_exchange = context_exchanges();
+  options.async = tensor_parallel > 1 || context_parallel > 1 || overlap_grad_reduce ||
+                  overlap_param_gather || (pipeline_parallel > 1 && overlap_p2p);
   options.async_experts = (overlap_experts || overlap_shared_expert) && expert_tokens_travel();
   if (token_dispatcher == Dispatcher::alltoall)
     options.dispatcher = parallel::TokenDispatcher::alltoall;

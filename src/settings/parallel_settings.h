@@ -17,7 +17,6 @@
 namespace megatron::settings {
 
 struct ParallelSettings : ParallelSizes {
-  int64_t context_parallel = 1;  // no flag yet: only 1 is supported
   // --moe-token-dispatcher-type; flex is refused by check(), with the reason.
   enum class Dispatcher { allgather, alltoall, flex } token_dispatcher = Dispatcher::allgather;
   bool overlap_shared_expert = false;  // --moe-shared-expert-overlap

@@ -72,8 +72,8 @@ std::vector<CudaGraphRunner::UseState> CudaGraphRunner::use_states() const {
 std::vector<uint64_t> CudaGraphRunner::key_of(const nn::Batch& batch,
                                               std::initializer_list<Tensor> others,
                                               const Work& work) const {
-  std::vector<uint64_t> key = {static_cast<uint64_t>(batch.sequences),
-                               static_cast<uint64_t>(batch.length),
+  std::vector<uint64_t> key = {static_cast<uint64_t>(batch.layout.sequences),
+                               static_cast<uint64_t>(batch.layout.length),
                                static_cast<uint64_t>(work.chunk), work.first ? 1U : 0U};
   for (const Tensor* t : {&batch.tokens, &batch.positions, &batch.labels, &batch.loss_weights,
                           &batch.sample_ids, &batch.segment_starts})

@@ -81,7 +81,7 @@ std::vector<LossSum> document_losses(LossPass& pass, const corpus::Documents& do
   for (auto& [length, bucket] : buckets) {
     const WindowSet set(documents, std::move(bucket.windows), length);
     const int64_t together = shape.micro_batch * (shape.seq_length / length);
-    const int64_t chunk = together * pass.ranks().data().size() * kPassesOfDocuments;
+    const int64_t chunk = together * pass.ranks().samples().size() * kPassesOfDocuments;
     std::vector<int64_t> indices;
     for (int64_t begin = 0; begin < set.size(); begin += chunk) {
       indices.resize(static_cast<size_t>(std::min(chunk, set.size() - begin)));

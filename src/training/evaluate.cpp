@@ -14,17 +14,19 @@ namespace {
 // Number of samples whose losses are held at once.
 constexpr int64_t kHeld = 1 << 14;
 
-// Sum and number of counted tokens of each sequence of a batch, one pair after the other.
+// Adds the losses and the number of this rank's counted tokens of each sequence of a batch, one
+// pair after the other.
 void put_sums(const corpus::HostBatch& batch, std::span<const double> losses,
               std::span<double> sums) {
-  const auto length = static_cast<size_t>(batch.length);
+  const auto length = static_cast<size_t>(batch.layout.held());
   for (size_t i = 0; i < losses.size(); ++i) {
     sums[i / length * 2] += losses[i];
     sums[i / length * 2 + 1] += batch.loss_mask[i];
   }
 }
 
-// Every element of `mine` is zero on all ranks except one of the last stage. Reduces a fixed number
+// Every element of `mine` is zero on all ranks except those of the last stage with tokens of its
+// sample. Reduces a fixed number
 // of elements at once, so that memory does not depend on the size of the set.
 std::vector<double> gather(std::span<const double> mine, LossPass& pass) {
   constexpr size_t kUnroll = 2048;
@@ -39,7 +41,7 @@ std::vector<double> gather(std::span<const double> mine, LossPass& pass) {
     std::array<double, kUnroll> values{};
     std::ranges::copy(part, values.begin());
     if (has_data) copy_bytes_from(piece, std::as_bytes(std::span(values)));
-    sum_over_samples(piece, pass.ranks(), runtime.stream(), "evaluate.sums");
+    sum_over_tokens(piece, pass.ranks(), runtime.stream(), "evaluate.sums");
     runtime.stream().synchronize();
     if (!has_data) continue;
     copy_bytes_to(piece, std::as_writable_bytes(std::span(values)));
@@ -57,10 +59,10 @@ std::vector<LossSum> evaluate_samples(LossPass& pass, const data::Dataset& set,
   std::vector<double> sums(2 * indices.size());
   // On meta, the first passes and the last one represent all of them.
   const bool planned = !pass.runtime().device().has_data();
-  const comm::Group& data = pass.ranks().data();
+  const comm::Group& samples = pass.ranks().samples();
   const auto together = static_cast<size_t>(micro_batch);
-  const size_t stride = together * static_cast<size_t>(data.size());
-  corpus::BatchReader reader(set, seq_length);
+  const size_t stride = together * static_cast<size_t>(samples.size());
+  corpus::BatchReader reader(set, pass.ranks().tokens(micro_batch, seq_length));
   std::vector<corpus::HostBatch> batches(pass.together());
   std::vector<size_t> begins(batches.size());  // of the batches' samples within `indices`
   size_t held = 0;
@@ -71,14 +73,14 @@ std::vector<LossSum> evaluate_samples(LossPass& pass, const data::Dataset& set,
       const corpus::HostBatch& batch = batches[static_cast<size_t>(i)];
       put_sums(batch, losses,
                std::span(sums).subspan(2 * begins[static_cast<size_t>(i)],
-                                       2 * static_cast<size_t>(batch.sequences)));
+                                       2 * static_cast<size_t>(batch.layout.sequences)));
     });
     held = 0;
   };
   // A rank without samples in the last turn runs others, which are not counted, because parameters
   // may be gathered among all ranks in a pass.
   for (size_t turn = 0; turn < indices.size(); turn += stride) {
-    const size_t begin = turn + together * static_cast<size_t>(data.rank());
+    const size_t begin = turn + together * static_cast<size_t>(samples.rank());
     const size_t first = begin < indices.size() ? begin : 0;
     const auto taken = indices.subspan(first, std::min(together, indices.size() - first));
     if (planned && turn >= 2 * batches.size() * stride && turn + stride < indices.size()) continue;
@@ -95,7 +97,7 @@ std::vector<LossSum> evaluate_samples(LossPass& pass, const data::Dataset& set,
 
 LossSum evaluate(LossPass& pass, const data::Dataset& set, int64_t first, int64_t count,
                  int64_t micro_batch, int64_t seq_length) {
-  const int64_t together = micro_batch * pass.ranks().data().size();
+  const int64_t together = micro_batch * pass.ranks().samples().size();
   const int64_t chunk = std::max<int64_t>(1, kHeld / together) * together;
   LossSum sum;
   std::vector<int64_t> indices;
@@ -117,7 +119,7 @@ LossSum evaluate_all(LossPass& pass, const data::Dataset& set, int64_t micro_bat
 
 double unigram_entropy(const data::Dataset& set, int64_t first, int64_t count, int64_t seq_length) {
   LabelCounts counts;
-  corpus::BatchReader reader(set, seq_length);
+  corpus::BatchReader reader(set, {.length = seq_length});
   corpus::HostBatch batch;
   for (int64_t i = first; i < first + count; ++i) {
     reader.read(std::span(&i, 1), batch);

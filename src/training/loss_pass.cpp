@@ -63,7 +63,7 @@ void LossPass::weight(int, int) { MG_ASSERT(false); }
 
 Tensor LossPass::receive_into(int, int micro_batch) {
   const corpus::HostBatch& batch = batches_[static_cast<size_t>(micro_batch)];
-  const int64_t tokens = model_.ranks->tensor().tokens(batch.sequences * batch.length).size;
+  const int64_t tokens = model_.ranks->tensor().tokens(batch.layout.rows()).size;
   return Tensor::empty(runtime_.arena(MemoryClass::activations), {tokens, options_.hidden},
                        model_.type, "pipeline.received");
 }

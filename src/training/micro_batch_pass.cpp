@@ -75,7 +75,7 @@ bool MicroBatchPass::recordable(int micro_batch) const {
   if (rehearses_ || options.timing_level >= 2 || listener_ != nullptr || options.spans != nullptr ||
       options.table != nullptr || runtime_.stream().watcher() != nullptr)
     return false;
-  if (ranks_.data().size() == 1) return true;
+  if (ranks_.replicas().size() == 1) return true;
   const bool first = micro_batch == 0, last = micro_batch + 1 == static_cast<int>(batches_.size());
   return !(first && options.data_parallel.overlap_gather) &&
          !(last && options.data_parallel.overlap_reduce);
@@ -266,7 +266,7 @@ Tensor MicroBatchPass::receive_into(int, int micro_batch) {
 // A tensor for the values that are sent between stages.
 Tensor MicroBatchPass::message(int micro_batch, std::string_view label) const {
   const corpus::HostBatch& batch = batches_[static_cast<size_t>(micro_batch)];
-  const int64_t tokens = tensor_.tokens(batch.sequences * batch.length).size;
+  const int64_t tokens = tensor_.tokens(batch.layout.rows()).size;
   return Tensor::empty(runtime_.arena(MemoryClass::activations), {tokens, with_.options.hidden},
                        type_, label);
 }

@@ -62,8 +62,8 @@ void ModuleStates::update_step() {
     if (partial != nullptr)
       partial->all_reduce(buffer.memory, buffer.reduce, stream, "step.states, module's ranks")
           .wait(stream);
-    comm::Group& data = buffer.expert ? ranks_.expert_data() : ranks_.data();
-    data.all_reduce(buffer.memory, buffer.reduce, stream, "step.states").wait(stream);
+    comm::Group& replicas = buffer.expert ? ranks_.expert_data() : ranks_.replicas();
+    replicas.all_reduce(buffer.memory, buffer.reduce, stream, "step.states").wait(stream);
   }
   for (const nn::ModuleState* state : states_) state->update(*state, stream);
 }

@@ -72,7 +72,7 @@ RankRun::RankRun(const RunPlan& plan, double peak, comm::Group& world, const Tra
                DeviceKind::cpu, s_.runtime.ranks_in_process()),
       model_(plan.model, s_.precision.type(), static_cast<uint64_t>(plan.start.state.seed),
              model_layout(s_, plan.model), world_, runtime_, step_options(s_, plan.model)),
-      group_(model_.ranks.data()),
+      replicas_(model_.ranks.replicas()),
       counts_(RunCounts::of(plan.start.state)),
       reporter_(plan, peak, begin_, counts_, model_, world_) {
   s_.runtime.limit_kernels(runtime_.stream());
@@ -145,7 +145,7 @@ TrainResult RankRun::loop() {
     if (s_.run.skip_train) {
       validate(last);
     } else if (plan_.iterations_left() > 0) {
-      StepFeed feed(plan_, counts_.consumed, group_);
+      StepFeed feed(plan_, counts_.consumed, model_.ranks);
       train_on(feed);
     } else if (lead()) {
       log::info(
@@ -177,7 +177,7 @@ void RankRun::tune_gemms(StepFeed& feed) {
   const std::span<const corpus::HostBatch> first = feed.peek(counts_.consumed);
   std::vector<corpus::HostBatch> rehearsed(first.begin(), first.end());
   if (rehearsed.size() == 1 &&
-      s_.batch.schedule.last() > *s_.batch.micro_batch_size * group_.size())
+      s_.batch.schedule.last() > *s_.batch.micro_batch_size * model_.ranks.samples().size())
     rehearsed.push_back(rehearsed[0]);
   gemm_choices_->make([&] { model_.step.rehearse(rehearsed); });
 }
@@ -308,9 +308,9 @@ void RankRun::not_finite(const IterationReport& report,
 // The other ranks wait meanwhile.
 void RankRun::run_hook(const IterationReport& report) {
   if (!hooks_.after_step) return;
-  group_.barrier("hook.begin");
+  replicas_.barrier("hook.begin");
   if (lead()) hooks_.after_step(report);
-  group_.barrier("hook.end");
+  replicas_.barrier("hook.end");
 }
 
 void RankRun::save(int64_t iteration, bool last) {

@@ -60,7 +60,7 @@ class RankRun {
   Runtime runtime_;
   TrainedModel model_;
   std::optional<GemmChoices> gemm_choices_;
-  comm::Group& group_;  // data-parallel
+  comm::Group& replicas_;
   std::optional<Checkpointer> checkpointer_;
   RunCounts counts_;
   RunReporter reporter_;

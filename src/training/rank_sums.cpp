@@ -2,9 +2,9 @@
 
 namespace megatron::training {
 
-void sum_over_samples(const Tensor& sums, const parallel::Ranks& ranks, Stream& stream,
-                      std::string_view call) {
-  ranks.data().all_reduce(sums, comm::Reduce::sum, stream, call).wait(stream);
+void sum_over_tokens(const Tensor& sums, const parallel::Ranks& ranks, Stream& stream,
+                     std::string_view call) {
+  ranks.replicas().all_reduce(sums, comm::Reduce::sum, stream, call).wait(stream);
   if (ranks.stages() == nullptr) return;
   const parallel::PipelineShape& shape = ranks.pipeline();
   ranks.stages()

@@ -241,7 +241,8 @@ void check_experts(const settings::TrainSettings& s, const models::Model& model)
            "{} experts cannot be divided evenly by --expert-model-parallel-size {}: change one of "
            "them",
            experts->count, parallel.expert_parallel);
-  const int64_t tensor = parallel.tensor_parallel, length = *s.batch.seq_length;
+  const int64_t tensor = parallel.tensor_parallel,
+                length = *s.batch.seq_length / parallel.context_parallel;
   if (!parallel.sequence_parallel || tensor == 1) return;
   s.shape.moe.training().check_divided(length, *s.batch.micro_batch_size * length / tensor,
                                        static_cast<int>(tensor),

@@ -139,7 +139,7 @@ StepReport TrainStep::accumulate(std::span<const corpus::HostBatch> micro_batche
   report.loss = sums.loss / sums.tokens;
   divisor = options_.loss_scope == settings::LossScope::token
                 ? report.tokens
-                : static_cast<double>(micro_batches.size()) * ranks_.data().size();
+                : static_cast<double>(micro_batches.size()) * ranks_.samples().size();
   divisor *= report.loss_scale;
   return report;
 }

@@ -8,14 +8,14 @@
 namespace megatron::training {
 namespace {
 
-corpus::Prefetcher open(const RunPlan& plan, int64_t consumed, const comm::Group& ranks) {
+corpus::Prefetcher open(const RunPlan& plan, int64_t consumed, const parallel::Ranks& ranks) {
   const settings::TrainSettings& s = plan.settings;
   const data::Dataset& set = plan.corpus.set(data::Split::train);
   const data::SamplerShape shape{.total = set.size(),
                                  .consumed = consumed,
                                  .micro_batch_size = *s.batch.micro_batch_size,
-                                 .rank = ranks.rank(),
-                                 .size = ranks.size()};
+                                 .rank = ranks.samples().rank(),
+                                 .size = ranks.samples().size()};
   std::unique_ptr<data::Sampler> sampler;
   if (s.run.dataloader_type == "cyclic") {
     sampler = std::make_unique<data::CyclicSampler>(shape, s.run.data_sharding);
@@ -23,14 +23,14 @@ corpus::Prefetcher open(const RunPlan& plan, int64_t consumed, const comm::Group
     sampler = std::make_unique<data::SequentialSampler>(shape);
   }
   const int64_t together = shape.micro_batch_size * shape.size;
-  return corpus::Prefetcher(set, std::move(sampler), *s.batch.seq_length,
-                            (plan.last_sample() - consumed) / together,
-                            s.batch.schedule.last() / together);
+  return corpus::Prefetcher(
+      set, std::move(sampler), ranks.tokens(shape.micro_batch_size, *s.batch.seq_length),
+      (plan.last_sample() - consumed) / together, s.batch.schedule.last() / together);
 }
 
 }  // namespace
 
-StepFeed::StepFeed(const RunPlan& plan, int64_t consumed, const comm::Group& ranks)
+StepFeed::StepFeed(const RunPlan& plan, int64_t consumed, const parallel::Ranks& ranks)
     : schedule_(plan.settings.batch.schedule), data_(open(plan, consumed, ranks)) {}
 
 std::span<const corpus::HostBatch> StepFeed::read(int64_t consumed) {

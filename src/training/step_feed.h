@@ -10,9 +10,9 @@ namespace megatron::training {
 
 class StepFeed {
  public:
-  // Serves this rank's share, among the data-parallel `ranks`, of the samples from `consumed` to
-  // the run's last. All arguments are borrowed.
-  StepFeed(const RunPlan& plan, int64_t consumed, const comm::Group& ranks);
+  // Serves this rank's share of the samples from `consumed` to the run's last, and of their tokens.
+  // All arguments are borrowed.
+  StepFeed(const RunPlan& plan, int64_t consumed, const parallel::Ranks& ranks);
 
   // Returns the micro-batches of the step that begins with sample `consumed`; valid until the next
   // call.

@@ -20,7 +20,7 @@ StepTotals::Sums StepTotals::over_ranks(int64_t micro_batches, double counted) {
   Stream& stream = runtime_.stream();
   const kernels::Table& table = kernels::table(stream);
   table.fill({.out = totals_.slice(0, micro_batches, 1), .value = counted}, stream);
-  sum_over_samples(totals_, ranks_, stream, "step.totals");
+  sum_over_tokens(totals_, ranks_, stream, "step.totals");
   if (!metrics_.empty()) {
     ranks_.world()
         .all_reduce(metrics_.sums(), comm::Reduce::sum, stream, "step.metrics")

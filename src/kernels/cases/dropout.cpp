@@ -10,6 +10,7 @@ struct DropoutBlock {
   float p = 0.25f;
   bool in_place = false;
   int64_t first_row = 0, rows = 0;  // of the samples' rows; rows 0: all, given as such
+  bool apart = false;               // tokens of a rank that does not hold whole sequences
   Layout layout;
   bool real = false;
   DType type = DType::f32;
@@ -17,7 +18,8 @@ struct DropoutBlock {
   std::string str() const {
     return fmt::format("b={} t={} c={} p={} {}{}{}", samples, length, channels, p,
                        describe(type, layout), in_place ? " in place" : "",
-                       rows > 0 ? fmt::format(" rows {}+{}", first_row, rows) : "");
+                       rows > 0 ? fmt::format(" rows {}+{}", first_row, rows) : "") +
+           (apart ? " positions" : "");
   }
 };
 
@@ -27,9 +29,12 @@ DropoutArgs dropout_args(Inputs& inputs, const DropoutBlock& d) {
       .mask = {d.p, 42, 4711,
                inputs.integers("sample_ids", {d.samples}, DType::i64, 0, int64_t{1} << 40)}};
   if (d.rows > 0) {
-    args.mask.first_row = d.first_row;
-    args.mask.length = d.length;
+    args.mask.rows.first = d.first_row;
+    args.mask.rows.length = d.length;
   }
+  if (d.apart)
+    args.mask.rows.positions =
+        inputs.integers("positions", {d.samples * d.length}, DType::i32, 0, 4 * d.length);
   args.x = inputs.normal("x", shape, d.type, 1, d.layout);
   args.out =
       d.in_place ? inputs.updated("out", args.x) : inputs.output("out", shape, d.type, d.layout);
@@ -54,6 +59,8 @@ void add_dropout_cases(std::vector<Case>& cases) {
        .layout = kMisaligned},
       {.samples = 2, .length = 3, .channels = 8, .first_row = 0, .rows = 6},
       {.samples = 2, .length = 9, .channels = 8, .first_row = 17, .rows = 1},
+      {.samples = 3, .length = 7, .channels = 33, .first_row = 5, .rows = 11, .apart = true},
+      {.samples = 2, .length = 5, .channels = 40, .apart = true},
       {.samples = 4, .length = 1024, .channels = 768, .p = 0.1f, .real = true},
   };
   for (const DropoutBlock& d : in_types(shapes))  // 1 / (1 - p), and the product

@@ -10,6 +10,7 @@ struct Noise {
   bool in_place = false;
   Layout layout;
   int64_t first_row = 0, rows = 0;  // part of the samples' rows; rows 0: all, passed as such
+  bool apart = false;               // tokens of a rank that does not hold whole sequences
   bool real = false;
   DType type = DType::f32;
 
@@ -17,14 +18,18 @@ struct Noise {
   std::string str() const {
     return fmt::format("b={} t={} c={} {}{}{}", samples, length, channels, describe(type, layout),
                        in_place ? " in place" : "",
-                       rows > 0 ? fmt::format(" rows {}+{}", first_row, rows) : "");
+                       rows > 0 ? fmt::format(" rows {}+{}", first_row, rows) : "") +
+           (apart ? " positions" : "");
   }
   NoiseRows noise_rows(Inputs& inputs) const {
-    NoiseRows noise{42, 4711,
-                    inputs.integers("sample_ids", {samples}, DType::i64, 0, int64_t{1} << 40)};
+    NoiseRows noise{
+        42, 4711, {inputs.integers("sample_ids", {samples}, DType::i64, 0, int64_t{1} << 40)}};
+    if (apart)
+      noise.tokens.positions =
+          inputs.integers("positions", {samples * length}, DType::i32, 0, 4 * length);
     if (rows == 0) return noise;
-    noise.first_row = first_row;
-    noise.length = length;
+    noise.tokens.first = first_row;
+    noise.tokens.length = length;
     return noise;
   }
 };
@@ -63,6 +68,7 @@ void add_noise_cases(std::vector<Case>& cases) {
       {.samples = 1, .length = 0, .channels = 8},
       {.samples = 2, .length = 50, .channels = 96},
       {.samples = 3, .length = 7, .channels = 33, .first_row = 5, .rows = 11},
+      {.samples = 3, .length = 7, .channels = 33, .first_row = 5, .rows = 11, .apart = true},
       {.samples = 4, .length = 1024, .channels = 768, .real = true},
   };
   for (const Noise& n : in_types(rows))
@@ -72,6 +78,7 @@ void add_noise_cases(std::vector<Case>& cases) {
       {.samples = 3, .length = 5, .channels = 13},
       {.samples = 1, .length = 0, .channels = 8},
       {.samples = 3, .length = 7, .channels = 300, .first_row = 5, .rows = 11},
+      {.samples = 2, .length = 5, .channels = 12, .apart = true},
   };
   using Of = RandomLogitsArgs::Of;
   for (const Noise& n : in_types(logits, {DType::f32, DType::f64})) {

@@ -53,18 +53,15 @@ void dropout_rows(const DropoutArgs& args, Stream& stream) {
       return;
     }
     const Output<T> out = output_of<T>(args.out, width, {x});
-    const int64_t positions =
-        mask.length > 0 ? mask.length : rows / std::max<int64_t>(1, mask.sample_ids.elements());
-    const int64_t* samples = mask.sample_ids.data<int64_t>();
+    const HostRowTokens tokens(mask.rows, rows);
     const uint64_t key = philox_key(mask.seed, mask.stream);
     const auto threshold =
         static_cast<uint32_t>(std::ceil(static_cast<double>(mask.p) * 4294967296.0));
     const float scale = 1.0f / (1.0f - mask.p);
     for_blocks(stream, rows, rows_per_block(width), [&](int64_t begin, int64_t end) {
       for (int64_t row = begin; row < end; ++row) {
-        const int64_t of_all = mask.first_row + row;
-        const PhiloxRow random(static_cast<uint32_t>(of_all % positions),
-                               static_cast<uint64_t>(samples[of_all / positions]), key);
+        const PhiloxRow random(tokens.position(row), static_cast<uint64_t>(tokens.sample(row)),
+                               key);
         dropout_row(x + row * width, out + row * width, width, random, threshold, scale);
       }
     });

@@ -36,19 +36,16 @@ void jitter_row(const T* x, T* out, int64_t width, const PhiloxRow& random, floa
 
 void jitter_rows(const JitterArgs& args, Stream& stream) {
   const int64_t rows = args.x.size(0), width = args.x.size(1);
-  const NoiseRows& noise = args.rows;
-  const int64_t length = noise.length_of(rows);
-  const uint64_t key = noise.key();
-  const int64_t* ids = noise.sample_ids.data<int64_t>();
+  const HostRowTokens tokens(args.rows.tokens, rows);
+  const uint64_t key = args.rows.key();
   for_storage_type("jitter", args.x.dtype(), [&](auto type) {
     using T = decltype(type);
     const T* x = args.x.data<T>();
     T* out = args.out.data<T>();
     for_blocks(stream, rows, rows_per_block(width), [&](int64_t begin, int64_t end) {
       for (int64_t row = begin; row < end; ++row) {
-        const int64_t of_all = noise.first_row + row;
-        const PhiloxRow random(static_cast<uint32_t>(of_all % length),
-                               static_cast<uint64_t>(ids[of_all / length]), key);
+        const PhiloxRow random(tokens.position(row), static_cast<uint64_t>(tokens.sample(row)),
+                               key);
         jitter_row(x + row * width, out + row * width, width, random,
                    static_cast<float>(args.width));
       }
@@ -83,22 +80,19 @@ double bell(PhiloxCounter counter, PhiloxKey key) {
 
 template <class C>
 void fill_logits(const RandomLogitsArgs& args, Stream& stream) {
-  const NoiseRows& noise = args.rows;
   const int64_t rows = args.out.size(0), experts = args.out.size(1);
-  const int64_t length = noise.length_of(rows);
-  const PhiloxKey key = {static_cast<uint32_t>(noise.key()),
-                         static_cast<uint32_t>(noise.key() >> 32)};
+  const HostRowTokens tokens(args.rows.tokens, rows);
+  const uint64_t seed = args.rows.key();
+  const PhiloxKey key = {static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32)};
   for_blocks(stream, rows, rows_per_block(32 * experts), [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
-      const int64_t of_all = noise.first_row + row;
-      const auto sample = static_cast<uint64_t>(
-          args.of == Of::all ? 0 : noise.sample_ids.data<int64_t>()[of_all / length]);
-      const int64_t position = args.of == Of::token ? of_all % length : 0;
+      const auto sample = static_cast<uint64_t>(args.of == Of::all ? 0 : tokens.sample(row));
+      const uint32_t position = args.of == Of::token ? tokens.position(row) : 0;
       for (int64_t e = 0; e < experts; ++e) {
         const int64_t i = row * experts + e;
         const double x = args.x.defined() ? static_cast<double>(args.x.data<C>()[i]) : 0;
-        const double g = bell({static_cast<uint32_t>(e), static_cast<uint32_t>(position),
-                               static_cast<uint32_t>(sample), static_cast<uint32_t>(sample >> 32)},
+        const double g = bell({static_cast<uint32_t>(e), position, static_cast<uint32_t>(sample),
+                               static_cast<uint32_t>(sample >> 32)},
                               key);
         args.out.data<C>()[i] = static_cast<C>(x + args.scale * g);
       }

@@ -1,7 +1,6 @@
-#include "kernels/cuda/chunk.h"
-#include "kernels/cuda/divisor.h"
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/philox.h"
+#include "kernels/cuda/row_tokens.h"
 #include "kernels/table.h"
 
 namespace megatron::kernels::cuda {
@@ -14,10 +13,10 @@ template <class T>
 struct Rows {
   const T* x;
   T* out;
-  const int64_t* samples;  // null: everything is kept
+  DeviceRowTokens tokens;  // of no sample: all is kept
   int64_t width;
-  uint32_t first_row, items;  // items: chunks of all rows
-  Divisor chunks, length;     // chunks per row; rows per sample
+  uint32_t items;  // chunks of all rows
+  Divisor chunks;  // of a row
   uint64_t key;
   uint32_t threshold;
   float scale;
@@ -28,12 +27,11 @@ struct Rows {
 template <class T>
 __device__ Vector<T, kChunk<T>> kept(const Rows<T>& rows, Vector<T, kChunk<T>> x, uint32_t row,
                                      uint32_t channel) {
-  const uint32_t of_all = rows.first_row + row, sample = rows.length.quotient(of_all);
-  const uint32_t position = of_all - sample * rows.length.value();
-  const int64_t number = rows.samples[sample];
+  const DeviceRowTokens::Token token = rows.tokens.at(row);
 #pragma unroll
   for (int group = 0; group < kChunk<T> / 4; ++group) {
-    const PhiloxWords words = dropout_words(rows.key, number, position, channel / 4 + group);
+    const PhiloxWords words =
+        dropout_words(rows.key, token.sample, token.position, channel / 4 + group);
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
       T& value = x.at[group * 4 + j];
@@ -61,7 +59,7 @@ __global__ void __launch_bounds__(kThreads) drop(Rows<T> rows) {
 #pragma unroll
   for (int k = 0; k < kTogether; ++k) {
     if (count[k] <= 0) break;
-    if (rows.samples != nullptr) x[k] = kept(rows, x[k], row[k], channel[k]);
+    if (rows.tokens.samples != nullptr) x[k] = kept(rows, x[k], row[k], channel[k]);
     store_chunk(rows.out + row[k] * rows.width + channel[k], x[k], count[k], rows.whole);
   }
 }
@@ -77,24 +75,16 @@ void dropout(const DropoutArgs& args, Stream& stream) {
     const int64_t chunks = ceil_div(width, kChunk<T>);
     Rows<T> rows{.x = address_of<T>(args.x),
                  .out = address_of<T>(args.out),
-                 .samples = nullptr,
+                 .tokens = {},
                  .width = width,
-                 .first_row = static_cast<uint32_t>(mask.first_row),
                  .items = count_items("dropout", count * chunks),
                  .chunks = Divisor(static_cast<uint32_t>(chunks)),
-                 .length = Divisor(1),
                  .key = dropout_key(mask.seed, mask.stream),
                  .threshold = dropout_threshold(mask.p),
                  .scale = 1.0f / (1.0f - mask.p),
                  .whole = false};
     rows.whole = are_aligned({rows.x, rows.out}) && width % kChunk<T> == 0;
-    if (mask.p > 0) {
-      rows.samples = address_of<int64_t>(mask.sample_ids);
-      const int64_t samples = mask.sample_ids.elements();
-      const int64_t length = mask.length > 0 ? mask.length : count / samples;
-      count_items("dropout", samples * length);
-      rows.length = Divisor(static_cast<uint32_t>(length));
-    }
+    if (mask.p > 0) rows.tokens = device_row_tokens("dropout", mask.rows, count);
     launch("dropout", drop<T>, grid_for(ceil_div(rows.items, kTogether)), stream, rows);
   });
 }

@@ -1,42 +1,23 @@
-#include "kernels/cuda/chunk.h"
-#include "kernels/cuda/divisor.h"
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/philox.h"
+#include "kernels/cuda/row_tokens.h"
 #include "kernels/cuda/wide.h"
 
 namespace megatron::kernels::cuda {
 namespace {
 
-// Maps a row to its sample and position.
-struct NoisePlaces {
-  const int64_t* samples;
-  int64_t first_row, length;
-  uint64_t key;
-
-  __device__ int64_t sample(int64_t row) const { return samples[(first_row + row) / length]; }
-  __device__ uint32_t position(int64_t row) const {
-    return static_cast<uint32_t>((first_row + row) % length);
-  }
-};
-
-NoisePlaces places_of(const NoiseRows& noise, int64_t rows) {
-  return {.samples = noise.sample_ids.defined() ? address_of<int64_t>(noise.sample_ids) : nullptr,
-          .first_row = noise.first_row,
-          .length = noise.length_of(rows),
-          .key = noise.key()};
-}
-
-// Each thread computes the four channels of one counter.
+// A thread has the four channels of a counter.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
-    jitter_groups(NoisePlaces places, int64_t rows, int64_t width, float amount, const T* x,
-                  T* out) {
+    jitter_groups(DeviceRowTokens tokens, uint64_t key, int64_t rows, int64_t width, float amount,
+                  const T* x, T* out) {
   const int64_t item = int64_t{blockIdx.x} * kThreads + threadIdx.x, groups = (width + 3) / 4;
   const int64_t row = item / groups, group = item - row * groups;
   if (row >= rows) return;
-  const PhiloxWords words = dropout_words(places.key, places.sample(row), places.position(row),
-                                          static_cast<uint32_t>(group));
+  const DeviceRowTokens::Token token = tokens.at(static_cast<uint32_t>(row));
+  const PhiloxWords words =
+      dropout_words(key, token.sample, token.position, static_cast<uint32_t>(group));
 #pragma unroll
   for (int j = 0; j < 4; ++j) {
     const int64_t channel = group * 4 + j;
@@ -49,7 +30,8 @@ __global__ void __launch_bounds__(kThreads)
 
 template <class C>
 struct RandomLogits {
-  NoisePlaces places;
+  DeviceRowTokens tokens;  // of no sample where none is read
+  uint64_t key;
   RandomLogitsArgs::Of of;
   double scale;
   int64_t rows, experts;
@@ -63,10 +45,11 @@ __global__ void __launch_bounds__(kThreads) fill_logits(RandomLogits<C> work) {
   const int64_t row = i / work.experts, expert = i - row * work.experts;
   if (row >= work.rows) return;
   using Of = RandomLogitsArgs::Of;
-  const int64_t sample = work.of == Of::all ? 0 : work.places.sample(row);
-  const uint32_t position = work.of == Of::token ? work.places.position(row) : 0;
+  DeviceRowTokens::Token token{};
+  if (work.of != Of::all) token = work.tokens.at(static_cast<uint32_t>(row));
+  if (work.of == Of::sample) token.position = 0;
   const PhiloxWords words =
-      dropout_words(work.places.key, sample, position, static_cast<uint32_t>(expert));
+      dropout_words(work.key, token.sample, token.position, static_cast<uint32_t>(expert));
   uint64_t sum = 0;
 #pragma unroll
   for (int j = 0; j < 4; ++j) sum += words.at[j];
@@ -78,7 +61,8 @@ __global__ void __launch_bounds__(kThreads) fill_logits(RandomLogits<C> work) {
 template <class C>
 void fill_as(const RandomLogitsArgs& args, Stream& stream) {
   const int64_t rows = args.out.size(0), experts = args.out.size(1);
-  const RandomLogits<C> work{.places = places_of(args.rows, rows),
+  const RandomLogits<C> work{.tokens = device_row_tokens("random_logits", args.rows.tokens, rows),
+                             .key = args.rows.key(),
                              .of = args.of,
                              .scale = args.scale,
                              .rows = rows,
@@ -96,8 +80,8 @@ void jitter(const JitterArgs& args, Stream& stream) {
   for_storage_type("jitter", args.x.dtype(), [&](auto type) {
     using T = decltype(type);
     launch("jitter", jitter_groups<T>, grid_for(rows * ((width + 3) / 4)), stream,
-           places_of(args.rows, rows), rows, width, static_cast<float>(args.width),
-           address_of<T>(args.x), address_of<T>(args.out));
+           device_row_tokens("jitter", args.rows.tokens, rows), args.rows.key(), rows, width,
+           static_cast<float>(args.width), address_of<T>(args.x), address_of<T>(args.out));
   });
 }
 

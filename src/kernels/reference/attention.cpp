@@ -111,7 +111,7 @@ struct Heads {
         score(score_of<C>(args)),
         visible(args, queries, keys),
         mask(args.dropout),
-        samples(load_integers(args.dropout.sample_ids)) {
+        samples(load_integers(args.dropout.rows.sample_ids)) {
     if constexpr (requires { args.block_table; }) {
       table = load_integers(args.block_table);
       page = args.k.size(1);

@@ -136,6 +136,7 @@ std::unique_ptr<Sublayer> build_sublayer(nn::Builder& builder, const std::string
                          .dropout = model.attention_dropout,
                          .seed = place.seed,
                          .layer = place.state_layer,
+                         .index = place.index,
                          .init = matrix_init(model),
                          .output_init = output_init(model)});
 }

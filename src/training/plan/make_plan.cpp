@@ -230,6 +230,7 @@ plan::PlanAxes axes_of(const settings::TrainSettings& s, const models::Model& mo
   const settings::ParallelSettings& p = s.parallel;
   return {.tensor = p.tensor_parallel,
           .pipeline = p.pipeline_parallel,
+          .context = p.context_parallel,
           .data = s.data_parallel(),
           .expert = model->facts().experts ? p.expert_parallel : 0,
           .expert_tensor = p.expert_tensor_parallel.value_or(p.tensor_parallel)};

@@ -51,9 +51,8 @@ bool confined(const settings::TrainSettings& s) {
 }
 
 // A micro-batch without its tokens: on meta only the first one is read.
-corpus::HostBatch empty_batch(const settings::TrainSettings& s) {
-  return {.sequences = *s.batch.micro_batch_size,
-          .length = *s.batch.seq_length,
+corpus::HostBatch empty_batch(const settings::TrainSettings& s, const parallel::Ranks& ranks) {
+  return {.layout = ranks.tokens(*s.batch.micro_batch_size, *s.batch.seq_length),
           .tokens = {0},
           .positions = {0},
           .labels = {0},
@@ -62,10 +61,10 @@ corpus::HostBatch empty_batch(const settings::TrainSettings& s) {
           .segment_starts = std::vector<int32_t>(confined(s) ? 1 : 0)};
 }
 
-// Bytes of one batch with its tokens.
-int64_t batch_bytes(const settings::TrainSettings& s) {
-  const int64_t tokens = *s.batch.micro_batch_size * *s.batch.seq_length;
-  return tokens * 4 * (confined(s) ? 5 : 4) + *s.batch.micro_batch_size * 8;
+// Bytes of a batch with all of its tokens.
+int64_t bytes_with_tokens(const corpus::HostBatch& batch) {
+  return batch.layout.rows() * 4 * (batch.segment_starts.empty() ? 4 : 5) +
+         batch.layout.sequences * 8;
 }
 
 // Phases of the run after `begin` iterations and `consumed` samples: at least one, of at least one
@@ -124,7 +123,7 @@ MetaRun::MetaRun(const settings::TrainSettings& s, const models::Model& model, i
       runtime_({DeviceKind::meta, 0}, s.runtime.threads_per_rank(), s.runtime.device_kind()),
       trained_(model, s.precision.type(), 0, planned_layout(s, model, expert_load), *observed_,
                runtime_, step_options(s, model)),
-      batch_(empty_batch(s)) {
+      batch_(empty_batch(s, trained_.ranks)) {
   s.runtime.limit_kernels(runtime_.stream());
   trained_.step.begin(s.optimizer.config);
 }
@@ -253,7 +252,7 @@ void MetaRun::evaluate_once() {
   const EmptySamples samples(*s_.batch.seq_length, confined(s_));
   // Enough samples to fill every pass; a set may have more or fewer.
   const int64_t enough = (2 * static_cast<int64_t>(trained_.loss_pass.together()) + 1) *
-                         s_.eval_micro_batch() * trained_.ranks.data().size();
+                         s_.eval_micro_batch() * trained_.ranks.samples().size();
   const int64_t count =
       s_.run.full_validation ? enough : std::min(enough, s_.run.eval_iters * s_.eval_batch());
   evaluate(trained_.loss_pass, samples, 0, count, s_.eval_micro_batch(), *s_.batch.seq_length);
@@ -274,12 +273,13 @@ void MetaRun::sample_once(const tokenizers::Tokenizer& tokenizer) {
 int64_t MetaRun::host_bytes(const plan::MemoryUse& use) const {
   const data::BatchSchedule& schedule = s_.batch.schedule;
   const int64_t most = schedule.micro_batches(schedule.stages().back().begin);
-  const int64_t batches = (2 * most + 3) * batch_bytes(s_);
+  const int64_t batches = (2 * most + 3) * bytes_with_tokens(batch_);
   const int64_t threads = s_.runtime.threads_per_rank() * kThreadBytes;
   if (!s_.checkpoint.async_save || !s_.checkpoint.save) return batches + threads;
   const auto of = [&](MemoryClass c) { return use.arenas[static_cast<size_t>(c)]; };
   const int64_t state = s_.checkpoint.save_optimizer ? of(MemoryClass::optimizer) : 0;
-  return batches + threads + (of(MemoryClass::parameters) + state) / trained_.ranks.data().size();
+  return batches + threads +
+         (of(MemoryClass::parameters) + state) / trained_.ranks.replicas().size();
 }
 
 }  // namespace megatron::training

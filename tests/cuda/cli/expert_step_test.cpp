@@ -26,7 +26,8 @@ models::ModelFlags with_experts() {
 
 corpus::HostBatch tokens_of(int64_t sample) {
   const auto n = static_cast<size_t>(kTokens);
-  corpus::HostBatch batch{.sequences = 1, .length = kTokens, .loss_mask = std::vector<float>(n, 1)};
+  corpus::HostBatch batch{.layout = {.sequences = 1, .length = kTokens},
+                          .loss_mask = std::vector<float>(n, 1)};
   batch.sample_ids = {sample};
   for (int64_t i = 0; i < kTokens; ++i) {
     batch.tokens.push_back(static_cast<int32_t>((7 * sample + 5 * i) % kWords));

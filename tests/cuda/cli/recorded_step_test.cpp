@@ -28,7 +28,8 @@ models::Model tiny() {
 
 corpus::HostBatch batch_of(int64_t sample) {
   const auto n = static_cast<size_t>(kLength);
-  corpus::HostBatch batch{.sequences = 1, .length = kLength, .loss_mask = std::vector<float>(n, 1)};
+  corpus::HostBatch batch{.layout = {.sequences = 1, .length = kLength},
+                          .loss_mask = std::vector<float>(n, 1)};
   batch.sample_ids = {sample};
   for (int64_t i = 0; i < kLength; ++i) {
     batch.tokens.push_back(static_cast<int32_t>((7 * sample + 5 * i) % kVocabulary));

@@ -105,7 +105,7 @@ Found measure(const Load& load, const Layout& layout, const Nudge* nudge = nullp
           copy_from(value, std::span<const double>(values));
         }
         trained.step.begin({});
-        const auto batches = batches_of(model, load, layout, trained.ranks.data().rank());
+        const auto batches = batches_of(model, load, layout, trained.ranks.samples().rank());
         double divisor = 1;
         trained.step.accumulate(batches, divisor);
         gathered.add(
@@ -224,7 +224,7 @@ Marks marks_of(const Load& load, const Layout& layout, comm::Group& world, Runti
   trained.initialize(1);
   if (runtime.device().has_data()) set_states(trained, load);
   trained.step.begin({});
-  const auto batches = batches_of(model, load, layout, trained.ranks.data().rank());
+  const auto batches = batches_of(model, load, layout, trained.ranks.samples().rank());
   for (int step = 0; step < 2; ++step) trained.step.run(batches, {.learning_rate = 1e-3});
   Marks marks{};
   for (int i = 0; i < kMemoryClasses; ++i)

@@ -41,7 +41,7 @@ struct Bytes {
 };
 
 corpus::HostBatch batch(int64_t first) {
-  corpus::HostBatch b{.sequences = 1, .length = kLength, .sample_ids = {first}};
+  corpus::HostBatch b{.layout = {.sequences = 1, .length = kLength}, .sample_ids = {first}};
   for (int32_t i = 0; i < kLength; ++i) {
     b.tokens.push_back(i * 7 % 97);
     b.labels.push_back((i * 7 + 7) % 97);
@@ -65,7 +65,7 @@ std::vector<Bytes> marks(const Spread& spread) {
                        {.data_parallel = {.sharding = spread.sharding}});
     model.initialize(1);
     model.step.begin({});
-    const int64_t first = 2 * model.ranks.data().rank();
+    const int64_t first = 2 * model.ranks.samples().rank();
     const std::array batches = {batch(first), batch(first + 1)};
     model.step.run(batches, {.learning_rate = 1e-3});
     const auto mark = [&](MemoryClass c) { return runtime.arena(c).high_water(); };

@@ -74,15 +74,13 @@ class LateGroup final : public selftest::PassingGroup<LateGroup> {
     static_cast<LateGroup&>(*group).enter_calls_in(record_);
     return group;
   }
-  comm::Work all_gather(Tensor in, Tensor out, Stream& stream, std::string_view call) override {
-    return late(call, [=, this, &stream](std::string_view name) {
-      PassingGroup::all_gather(in, out, stream, name).wait(stream);
-    });
-  }
-  comm::Work reduce_scatter(Tensor in, Tensor out, comm::Reduce op, Stream& stream,
-                            std::string_view call) override {
-    return late(call, [=, this, &stream](std::string_view name) {
-      PassingGroup::reduce_scatter(in, out, op, stream, name).wait(stream);
+  comm::Work make(comm::GroupCall call, Stream& stream) override {
+    if (call.operation != comm::Operation::all_gather &&
+        call.operation != comm::Operation::reduce_scatter)
+      return PassingGroup::make(std::move(call), stream);
+    return late(call.name, [call, this, &stream](std::string_view name) mutable {
+      call.name = name;
+      PassingGroup::make(std::move(call), stream).wait(stream);
     });
   }
 
@@ -112,9 +110,9 @@ class LateGroup final : public selftest::PassingGroup<LateGroup> {
 
 corpus::HostBatch batch_of(int number) {
   corpus::HostBatch batch;
-  batch.sequences = 1;
-  batch.length = 8;
-  for (int64_t t = 0; t < batch.length; ++t) {
+  batch.layout.sequences = 1;
+  batch.layout.length = 8;
+  for (int64_t t = 0; t < batch.layout.length; ++t) {
     batch.tokens.push_back(static_cast<int32_t>((3 * t + number) % 17));
     batch.labels.push_back(static_cast<int32_t>((5 * t + number) % 17));
     batch.positions.push_back(static_cast<int32_t>(t));

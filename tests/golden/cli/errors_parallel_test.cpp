@@ -161,7 +161,13 @@ TEST_F(BadLayout, Sharding) {
   refused("--ddp-bucket-size 0", {"--ddp-bucket-size is 0; it must be at least 1"});
   refused("--optimizer muon --use-distributed-optimizer", {"muon needs whole matrices", "adam"});
   refused("--ranks 2 --global-batch-size 3", {"--global-batch-size 3", "2 data-parallel ranks"});
-  refused("--context-parallel-size 2", {"--context-parallel-size 2 is refused", "leave it out"});
+  refused("--hybrid-context-parallel", {"use --context-parallel-size"});
+  const std::string context = "--ranks 4 --context-parallel-size ";
+  refused(context + "4 --seq-length 20", {"into 8 chunks of equal size, but 20 tokens"});
+  refused(context + "3", {"4 ranks cannot be divided", "context parallel 3"});
+  refused(context + "2 --cp-comm-type ring", {"--cp-comm-type is 'ring'", "p2p, all_gather, a2a"});
+  refused(context + "2 --cp-comm-type a2a+p2p", {"not supported yet; use p2p, all_gather or a2a"});
+  refused(context + "4 --cp-comm-type a2a", {"--cp-comm-type a2a divides the", "use p2p"});
   refused("--fine-grained-activation-offloading", {"use --cpu-offloading-num-layers"});
   refused("--offload-modules mlp", {"use --cpu-offloading-num-layers"});
 }

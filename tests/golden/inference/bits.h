@@ -69,8 +69,7 @@ inline std::vector<std::vector<float>> piecewise_logits(RandomModel& m,
         positions.push_back(static_cast<int32_t>(t));
       }
     }
-    nn::Batch batch{.sequences = 1,
-                    .length = std::ssize(tokens),
+    nn::Batch batch{.layout = {.sequences = 1, .length = std::ssize(tokens)},
                     .tokens = integers(m.runtime, tokens),
                     .positions = integers(m.runtime, positions)};
     batch.continuation = state.next(parts);

@@ -107,8 +107,8 @@ inline nn::Batch whole_batch(RandomModel& m, const std::vector<Tokens>& sequence
   Tensor w = Tensor::empty(m.runtime.arena(MemoryClass::activations),
                            {static_cast<int64_t>(weights.size())}, DType::f32, "test");
   copy_from(w, std::span<const double>(weights));
-  return {.sequences = static_cast<int64_t>(sequences.size()),
-          .length = static_cast<int64_t>(length),
+  return {.layout = {.sequences = static_cast<int64_t>(sequences.size()),
+                     .length = static_cast<int64_t>(length)},
           .tokens = integers(m.runtime, tokens),
           .positions = integers(m.runtime, positions),
           .labels = integers(m.runtime, labels),

@@ -53,7 +53,7 @@ StepWork work_of(const models::Model& model, int64_t length) {
   Runtime meta({DeviceKind::meta, 0}, 1);
   const auto stage = model.build(meta, DType::f32, 0);
   testing::give_gradients(stage->parameters(), meta);
-  nn::Batch batch{.sequences = 2, .length = length};
+  nn::Batch batch{.layout = {.sequences = 2, .length = length}};
   const auto made = [&](int64_t count, DType type) {
     return Tensor::empty(meta.arena(MemoryClass::activations), {count}, type, "batch");
   };

@@ -75,6 +75,26 @@ TEST_P(Model, AgreesWithTokensDividedToo) {
   }
 }
 
+// Sequences that cannot be divided are padded.
+TEST_P(Model, AgreesWithSequencesDivided) {
+  using parallel::ContextExchange;
+  const std::string directory = vectors(std::string("hf/") + GetParam());
+  const int64_t compared = verify(directory, {}).at(0).compared();
+  for (const VerifyOptions& options :
+       {VerifyOptions{.tensor_parallel = 2, .context_parallel = 2, .sequence_parallel = true},
+        VerifyOptions{.pipeline_parallel = 2,
+                      .context_parallel = 2,
+                      .context_exchange = {ContextExchange::all_gather}},
+        VerifyOptions{.context_parallel = 4},
+        VerifyOptions{.data_parallel = 2,
+                      .context_parallel = 2,
+                      .context_exchange = {ContextExchange::a2a}}}) {
+    const std::vector<Report> reports = verify(directory, options);
+    expect_passed(reports, 2);
+    for (const Report& report : reports) EXPECT_EQ(report.compared(), compared) << report.text();
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Vectors, Model,
                          ::testing::Values("gpt2", "llama", "llama_tied", "llama_bf16",
                                            "llama_fp16", "llama_sharded"),
@@ -196,6 +216,11 @@ TEST_P(OtherModel, AgreesHoweverItIsDivided) {
   } else {
     expect_passed(verify(directory(), tensor), 2);
   }
+}
+
+TEST_P(OtherModel, AgreesWithSequencesDivided) {
+  const std::string directory = vectors(std::string("hf/") + GetParam());
+  expect_passed(verify(directory, {.context_parallel = 2}), 2);
 }
 
 INSTANTIATE_TEST_SUITE_P(Vectors, OtherModel,
@@ -323,6 +348,14 @@ INSTANTIATE_TEST_SUITE_P(
                                     .expert_parallel = 2,
                                     .sharding = parallel::Sharding::parameters}}),
     [](const auto& info) { return std::string(info.param.directory).substr(3); });
+
+TEST(Verify, ExpertsOfRanksThatDivideSequences) {
+  for (const int expert_ranks : {2, 4}) {
+    const VerifyOptions options{
+        .data_parallel = 2, .context_parallel = 2, .expert_parallel = expert_ranks};
+    expect_passed(verify(vectors("hf/glm4_moe"), options), 2);
+  }
+}
 
 TEST(Verify, TrajectoriesOfExpertsOnDividedTokens) {
   const VerifyOptions options{.tensor_parallel = 2, .sequence_parallel = true};

@@ -308,7 +308,7 @@ corpus::HostBatch next(corpus::Prefetcher& data) {
 TEST(Prefetcher, KeepsTheOrder) {
   const Counting set;
   for (const int64_t capacity : {1, 3, 100}) {
-    corpus::Prefetcher data(set, in_order(2), 2, 20, capacity);
+    corpus::Prefetcher data(set, in_order(2), {.length = 2}, 20, capacity);
     for (int64_t i = 0; i < 20; ++i)
       EXPECT_EQ(next(data).sample_ids, (std::vector<int64_t>{2 * i, 2 * i + 1}));
     EXPECT_THROW(next(data), Error);
@@ -318,7 +318,7 @@ TEST(Prefetcher, KeepsTheOrder) {
 
 TEST(Prefetcher, HandsOverErrorsWhereTheyBelong) {
   const Counting set(5);
-  corpus::Prefetcher data(set, in_order(1), 2, 20, 100);
+  corpus::Prefetcher data(set, in_order(1), {.length = 2}, 20, 100);
   for (int64_t i = 0; i < 5; ++i) EXPECT_EQ(next(data).sample_ids[0], i);
   for (int again = 0; again < 2; ++again) {
     try {
@@ -332,7 +332,7 @@ TEST(Prefetcher, HandsOverErrorsWhereTheyBelong) {
 
 TEST(Prefetcher, SaysThatTheDataEnd) {
   const Counting set;
-  corpus::Prefetcher data(set, in_order(400), 2, 20, 100);
+  corpus::Prefetcher data(set, in_order(400), {.length = 2}, 20, 100);
   next(data);
   next(data);
   try {
@@ -345,7 +345,7 @@ TEST(Prefetcher, SaysThatTheDataEnd) {
 
 TEST(Prefetcher, ReadsIntoTheMemoryThatComesBack) {
   const Counting set;
-  corpus::Prefetcher data(set, in_order(2), 2, 20, 1);
+  corpus::Prefetcher data(set, in_order(2), {.length = 2}, 20, 1);
   std::set<const int32_t*> memory;
   corpus::HostBatch batch;
   for (int64_t i = 0; i < 20; ++i) {
@@ -359,7 +359,7 @@ TEST(Prefetcher, ReadsIntoTheMemoryThatComesBack) {
 TEST(Prefetcher, StopsWhenNobodyReads) {
   const Counting set;
   for (int i = 0; i < 50; ++i) {
-    corpus::Prefetcher data(set, in_order(1), 2, 1000, 2);
+    corpus::Prefetcher data(set, in_order(1), {.length = 2}, 1000, 2);
     if (i % 2 == 0) next(data);
   }
 }

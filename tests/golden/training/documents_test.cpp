@@ -52,7 +52,7 @@ corpus::HostBatch packed(const Resets& resets) {
                              data::Split::train, std::nullopt);
   const int64_t first = 0;
   corpus::HostBatch batch;
-  corpus::BatchReader(set, kLength).read(std::span(&first, 1), batch);
+  corpus::BatchReader(set, {.length = kLength}).read(std::span(&first, 1), batch);
   return batch;
 }
 
@@ -61,12 +61,13 @@ std::vector<corpus::HostBatch> apart(const corpus::HostBatch& batch) {
   std::vector<corpus::HostBatch> parts;
   for (size_t i = 0; i < batch.tokens.size(); ++i) {
     if (i == 0 || batch.tokens[i - 1] == kEod)
-      parts.push_back({.sequences = 1, .sample_ids = {static_cast<int64_t>(parts.size())}});
+      parts.push_back(
+          {.layout = {.sequences = 1}, .sample_ids = {static_cast<int64_t>(parts.size())}});
     corpus::HostBatch& part = parts.back();
     part.tokens.push_back(batch.tokens[i]);
     part.labels.push_back(batch.labels[i]);
     part.loss_mask.push_back(batch.loss_mask[i]);
-    part.positions.push_back(static_cast<int32_t>(part.length++));
+    part.positions.push_back(static_cast<int32_t>(part.layout.length++));
   }
   return parts;
 }

@@ -22,7 +22,7 @@ settings::TrainSettings tiny_fp16(double initial_scale = 65536) {
 }
 
 corpus::HostBatch batch(int64_t sequences, int64_t length, int64_t vocabulary) {
-  corpus::HostBatch b{.sequences = sequences, .length = length};
+  corpus::HostBatch b{.layout = {.sequences = sequences, .length = length}};
   for (int64_t i = 0; i < sequences * length; ++i) {
     b.tokens.push_back(static_cast<int32_t>(i * 7 % vocabulary));
     b.labels.push_back(static_cast<int32_t>((i * 7 + 7) % vocabulary));

@@ -20,7 +20,7 @@ Memory memory(settings::TrainSettings s, int64_t sequences, int64_t length) {
   const auto group = comm::single();
   TrainedModel model(definition, s.precision.type(), 1, {}, *group, runtime, {});
   model.step.begin(s.optimizer.config);
-  corpus::HostBatch batch{.sequences = sequences, .length = length};
+  corpus::HostBatch batch{.layout = {.sequences = sequences, .length = length}};
   const auto tokens = static_cast<size_t>(sequences * length);
   batch.tokens.assign(tokens, 1);
   batch.labels.assign(tokens, 2);

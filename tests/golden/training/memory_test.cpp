@@ -52,7 +52,7 @@ std::vector<Case> cases() {
 
 corpus::HostBatch batch(int64_t sequences, int64_t length, int64_t vocabulary, int32_t first,
                         bool confined) {
-  corpus::HostBatch b{.sequences = sequences, .length = length};
+  corpus::HostBatch b{.layout = {.sequences = sequences, .length = length}};
   for (int64_t i = 0; i < sequences * length; ++i) {
     b.tokens.push_back(static_cast<int32_t>((first + i * 7) % vocabulary));
     b.labels.push_back(static_cast<int32_t>((first + i * 7 + 7) % vocabulary));

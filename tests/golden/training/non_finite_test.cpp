@@ -22,7 +22,7 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
 corpus::HostBatch batch(int first, float weight = 1) {
-  corpus::HostBatch b{.sequences = 2, .length = 16};
+  corpus::HostBatch b{.layout = {.sequences = 2, .length = 16}};
   for (int i = 0; i < 32; ++i) {
     b.tokens.push_back((first + i * 7) % 90);
     b.labels.push_back((first + i * 7 + 7) % 90);

@@ -95,8 +95,7 @@ Counter counted(const RunOf& run, const std::function<void(TrainedModel&)>& look
   if (look) look(trained);
   trained.step.begin({});
   const size_t tokens = kSequences * kLength;
-  const corpus::HostBatch batch{.sequences = kSequences,
-                                .length = kLength,
+  const corpus::HostBatch batch{.layout = {.sequences = kSequences, .length = kLength},
                                 .tokens = std::vector<int32_t>(tokens),
                                 .positions = std::vector<int32_t>(tokens),
                                 .labels = std::vector<int32_t>(tokens),

@@ -60,9 +60,9 @@ AttentionArgs forward_args(Maker& make, const Problem& p) {
   args.lse = make.empty({1, p.heads, p.queries}, DType::f32);
   if (p.dropout > 0) {
     args.dropout = {.p = p.dropout, .seed = 7, .stream = 11};
-    args.dropout.sample_ids = make.empty({1}, DType::i64);
+    args.dropout.rows.sample_ids = make.empty({1}, DType::i64);
     const int64_t number = (int64_t{3} << 33) + 5;
-    copy_bytes_from(args.dropout.sample_ids, std::as_bytes(std::span(&number, 1)));
+    copy_bytes_from(args.dropout.rows.sample_ids, std::as_bytes(std::span(&number, 1)));
   }
   return args;
 }

@@ -26,10 +26,10 @@ TEST_P(Slices, DropoutOfRowsIsThatOfTheWhole) {
   for (const DType type : {wide(), DType::bf16}) {
     const Tensor x = inputs_.normal("x", {3 * 8, 37}, type);
     DropoutArgs::Mask mask{.p = 0.4f, .seed = 3, .stream = 99};
-    mask.sample_ids = inputs_.integers("sample_ids", {3}, DType::i64, 0, int64_t{1} << 40);
+    mask.rows.sample_ids = inputs_.integers("sample_ids", {3}, DType::i64, 0, int64_t{1} << 40);
     const Tensor whole = make(x.shape(), type);
     kernels().dropout({.mask = mask, .x = x, .out = whole}, stream());
-    mask.length = 8;
+    mask.rows.length = 8;
     for (const auto& [begin, rows] : {std::pair<int64_t, int64_t>{0, 24},
                                       {0, 12},
                                       {12, 12},
@@ -37,7 +37,7 @@ TEST_P(Slices, DropoutOfRowsIsThatOfTheWhole) {
                                       {23, 1},
                                       {24, 0},
                                       {5, 19}}) {
-      mask.first_row = begin;
+      mask.rows.first = begin;
       const Tensor out = make({rows, 37}, type);
       kernels().dropout({.mask = mask, .x = x.slice(0, begin, rows), .out = out}, stream());
       EXPECT_EQ(to_doubles(out), to_doubles(whole.slice(0, begin, rows))) << begin << "+" << rows;
@@ -48,14 +48,14 @@ TEST_P(Slices, DropoutOfRowsIsThatOfTheWhole) {
 TEST_P(Slices, RowsOutsideOfTheSamplesAreRefused) {
   const Tensor x = inputs_.normal("x", {4, 8}, wide());
   DropoutArgs::Mask mask{.p = 0.4f};
-  mask.sample_ids = inputs_.integers("sample_ids", {2}, DType::i64, 0, 100);
-  mask.length = 3;
-  mask.first_row = 3;
+  mask.rows.sample_ids = inputs_.integers("sample_ids", {2}, DType::i64, 0, 100);
+  mask.rows.length = 3;
+  mask.rows.first = 3;
   EXPECT_THROW(kernels().dropout({.mask = mask, .x = x, .out = x}, stream()), std::exception);
-  mask.first_row = -1;
+  mask.rows.first = -1;
   EXPECT_THROW(kernels().dropout({.mask = mask, .x = x, .out = x}, stream()), std::exception);
-  mask.first_row = 1;
-  mask.length = 0;
+  mask.rows.first = 1;
+  mask.rows.length = 0;
   EXPECT_THROW(kernels().dropout({.mask = mask, .x = x, .out = x}, stream()), std::exception);
 }
 
@@ -70,7 +70,7 @@ TEST_P(Slices, AttentionOfHeadsIsThatOfTheWhole) {
                  dout = inputs_.normal("dout", {kB, kT, kHeads, kD}, type);
     const auto run = [&](int64_t begin, int64_t heads, int64_t key_begin, int64_t kv_heads) {
       DropoutArgs::Mask mask{.p = 0.3f, .seed = 5, .stream = 17};
-      mask.sample_ids = inputs_.integers("sample_ids", {kB}, DType::i64, 0, int64_t{1} << 40);
+      mask.rows.sample_ids = inputs_.integers("sample_ids", {kB}, DType::i64, 0, int64_t{1} << 40);
       mask.first_head = begin;
       AttentionArgs args{.q = q.slice(2, begin, heads),
                          .k = k.slice(2, key_begin, kv_heads),

@@ -265,10 +265,9 @@ TEST_F(ConfigFile, MegatronsOtherFlagsAreTreatedAsOnACommandLine) {
   EXPECT_TRUE(has(train.notes[1], "--use-flash-attn"));
   EXPECT_TRUE(has(error("num-layers: 1\nmoe-mlp-glu-interleave-size: 8\n"),
                   "run.yaml:2: --moe-mlp-glu-interleave-size 8 is refused: it "));
-  const std::string two =
-      error("moe-mlp-glu-interleave-size: 8\n", {"--context-parallel-size", "2"});
+  const std::string two = error("moe-mlp-glu-interleave-size: 8\n", {"--hybrid-context-parallel"});
   EXPECT_TRUE(has(two, "\n  run.yaml:1: --moe-mlp-glu-interleave-size 8 is refused: it ")) << two;
-  EXPECT_TRUE(has(two, "\n  --context-parallel-size 2 is refused: it ")) << two;
+  EXPECT_TRUE(has(two, "\n  --hybrid-context-parallel is refused: it ")) << two;
   EXPECT_TRUE(has(error("batch-size: 4\n", {"--lr", "x"}), "--lr is 'x'"));
   EXPECT_TRUE(has(error("num-workers: x\n"), "run.yaml:1: --num-workers is 'x'"));
   EXPECT_EQ(error("tensor-model-parallel-size: 8\n", {"--tensor-model-parallel-size", "1"}), "");

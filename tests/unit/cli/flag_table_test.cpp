@@ -79,7 +79,7 @@ TEST(FlagTable, Counts) {
       {"buffers", 5},
       {"checkpoint-format", 3},
       {"checkpoint-shape", 3},
-      {"context-parallel", 4},
+      {"context-parallel", 3},
       {"contradiction", 1},
       {"data-source", 2},
       {"debug-files", 4},
@@ -296,10 +296,10 @@ TEST(FlagTable, IgnoredFlagsOfALineAreToldTogether) {
 
 TEST(FlagTable, AllRefusedFlagsOfALineAreToldTogether) {
   const std::string text =
-      Train().error({"--context-parallel-size", "8", "--num-layers", "3", "--fp8-format", "hybrid",
-                     "--offload-modules", "mlp", "core_attn", "--use-flash-attn"});
+      Train().error({"--max-seqlen-per-dp-cp-rank", "8", "--num-layers", "3", "--fp8-format",
+                     "hybrid", "--offload-modules", "mlp", "core_attn", "--use-flash-attn"});
   EXPECT_TRUE(text.starts_with("3 flags cannot be used:\n"));
-  EXPECT_TRUE(has(text, "\n  --context-parallel-size 8 is refused: it "));
+  EXPECT_TRUE(has(text, "\n  --max-seqlen-per-dp-cp-rank 8 is refused: it "));
   EXPECT_TRUE(has(text, "\n  --fp8-format hybrid is refused: it requests "));
   EXPECT_TRUE(has(text, "\n  --offload-modules mlp core_attn is refused: it offloads "));
   const std::string mixed =
@@ -474,7 +474,7 @@ TEST(FlagTable, FlagsAreToldFromMisspellings) {
 
 TEST(FlagTable, TheProgramRefuses) {
   for (const std::string flag :
-       {"train --context-parallel-size 2", "plan --moe-mlp-glu-interleave-size 2",
+       {"train --hybrid-context-parallel", "plan --moe-mlp-glu-interleave-size 2",
         "bench step --fp8-hybrid", "train --save-params-interval 5", "eval --perform-rl-step",
         "train --yaml-cfg x.yaml", "train --pipeline-model-parallel-split-rank 2",
         "preprocess --data-impl lazy", "train --fine-grained-activation-offloading",

@@ -43,10 +43,10 @@ class Attention {
             static_cast<int32_t>(i % s.queries / s.document * s.document);
     }
     if (s.dropout > 0) {
-      f_.dropout = {.p = s.dropout, .seed = 11, .stream = 0x123456789abcdefull, .sample_ids = {}};
-      f_.dropout.sample_ids = Tensor::empty(arena(), {s.batch}, DType::i64, "test");
+      f_.dropout = {.p = s.dropout, .seed = 11, .stream = 0x123456789abcdefull, .rows = {}};
+      f_.dropout.rows.sample_ids = Tensor::empty(arena(), {s.batch}, DType::i64, "test");
       for (int64_t b = 0; b < s.batch; ++b)
-        f_.dropout.sample_ids.data<int64_t>()[b] = (int64_t{3} << 32) + 5 * b + 1;
+        f_.dropout.rows.sample_ids.data<int64_t>()[b] = (int64_t{3} << 32) + 5 * b + 1;
     }
     dout_ = normal(by_query);
     dq_ = normal(by_query);
@@ -114,7 +114,7 @@ class Attention {
   double keep(int64_t b, int64_t n, int64_t query, int64_t key) const {
     const auto& m = f_.dropout;
     if (m.p == 0) return 1;
-    const auto sample = static_cast<uint64_t>(m.sample_ids.data<int64_t>()[b]);
+    const auto sample = static_cast<uint64_t>(m.rows.sample_ids.data<int64_t>()[b]);
     const uint64_t philox_key =
         m.seed * 0x9E3779B97F4A7C15ull ^ mix_stream(m.stream, static_cast<uint64_t>(n));
     const auto word =

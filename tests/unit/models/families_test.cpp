@@ -49,8 +49,8 @@ TEST(Families, AgreeWithThePlainOracle) {
     Tape tape(runtime, Tape::Mode::infer);
     const std::vector<double> losses = to_doubles(
         head_loss(*stage, tape, forward(*stage, tape, {}, batch, Phase::evaluate), batch));
-    const int64_t length = batch.length;
-    for (int64_t b = 0; b < batch.sequences; ++b) {
+    const int64_t length = batch.layout.length;
+    for (int64_t b = 0; b < batch.layout.sequences; ++b) {
       const auto part = [&](const Tensor& t) {
         return std::span(t.data<int32_t>() + b * length, static_cast<size_t>(length));
       };

@@ -250,7 +250,7 @@ TEST_P(RecomputeTest, MetaFindsTheSameMarks) {
     testing::TinyModel model(config, runtime, type(), 77, {0, config.num_layers}, {});
     parallel::allocate(model.parameters(), runtime);
     testing::give_gradients(model.parameters(), runtime);
-    nn::Batch batch{.sequences = kSequences, .length = kLength};
+    nn::Batch batch{.layout = {.sequences = kSequences, .length = kLength}};
     const auto make = [&](int64_t count, DType t) {
       const Tensor made =
           Tensor::empty(runtime.arena(MemoryClass::activations), {count}, t, "batch");

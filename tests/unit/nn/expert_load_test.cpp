@@ -66,7 +66,7 @@ class ExpertLoadTest : public ::testing::Test {
     return 0;
   }
 
-  const Batch batch_{.sequences = 1, .length = kRouted};  // backward reads it, too
+  const Batch batch_{.layout = {.sequences = 1, .length = kRouted}};  // backward reads it, too
   RouterTraining training_;
   Runtime runtime_{{DeviceKind::cpu}, 1};
   Builder builder_{runtime_,

@@ -56,7 +56,7 @@ class State : public ::testing::Test {
     Tensor at = Tensor::empty(runtime_.arena(MemoryClass::activations), {x.size(0)}, DType::i32,
                               "positions");
     copy_from(at, std::span<const int32_t>(positions));
-    Batch batch{.sequences = 1, .length = x.size(0), .positions = at};
+    Batch batch{.layout = {.sequences = 1, .length = x.size(0)}, .positions = at};
     batch.continuation = continuation;
     Tape tape(runtime_, mode);
     return to_floats(attention_(tape, x, batch, false).value);

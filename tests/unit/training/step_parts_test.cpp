@@ -58,7 +58,7 @@ class Parts : public ::testing::Test {
     return models::model_from_flags(flags, 16);
   }
   static corpus::HostBatch batch_of(int32_t first) {
-    corpus::HostBatch batch{.sequences = 2, .length = 16};
+    corpus::HostBatch batch{.layout = {.sequences = 2, .length = 16}};
     for (int32_t i = 0; i < 32; ++i) {
       batch.tokens.push_back((first + i) % 100);
       batch.labels.push_back((first + i + 1) % 100);

@@ -153,7 +153,7 @@ TileDropout RowBlock::draw(const AttentionSizes& sizes, const TilePlace& place,
                            uint32_t* words) const {
   const DropoutArgs::Mask& mask = sizes.dropout;
   if (mask.p == 0) return {};
-  const auto sample_id = static_cast<uint64_t>(mask.sample_ids.data<int64_t>()[sample]);
+  const auto sample_id = static_cast<uint64_t>(mask.rows.sample_ids.data<int64_t>()[sample]);
   for (int64_t i = 0; i < count; ++i) {
     const auto number = static_cast<uint64_t>(mask.first_head + head(sizes, i));
     const uint64_t key = philox_key(mask.seed, mix_stream(mask.stream, number));

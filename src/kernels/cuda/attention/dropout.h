@@ -47,7 +47,7 @@ inline AttentionDropout dropout_of(const DropoutArgs::Mask& mask, bool by_index)
                            .threshold = dropout_threshold(mask.p),
                            .factor = 1.0f / (1.0f - mask.p),
                            .by_index = by_index};
-  if (mask.p > 0) dropout.samples = static_cast<const int64_t*>(mask.sample_ids.address());
+  if (mask.p > 0) dropout.samples = static_cast<const int64_t*>(mask.rows.sample_ids.address());
   return dropout;
 }
 

@@ -1,0 +1,191 @@
+// B sequences of S tokens, S' of them on a rank; N query heads, K key heads, D head size; n ranks.
+#include "parallel/context_attention.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "base/error.h"
+#include "parallel/context_ranks.h"
+
+namespace megatron::parallel {
+
+std::string_view name(ContextExchange exchange) {
+  constexpr std::string_view kNames[] = {"p2p", "all_gather", "a2a"};
+  return kNames[static_cast<size_t>(exchange)];
+}
+
+void ContextRanks::copy(Tape& tape, const Tensor& parts, const Tensor& whole,
+                        ContextCopy direction) const {
+  for (int rank = 0; rank < size(); ++rank) {
+    int64_t at = 0;
+    for (const TokenRun& run : tokens_.layout.of_rank(rank).runs()) {
+      const Tensor part = part_of(parts, rank).slice(1, at, run.size),
+                   all = whole.slice(1, run.begin, run.size);
+      const bool to_whole = direction == ContextCopy::to_whole;
+      tape.kernels().copy({.x = to_whole ? part : all, .out = to_whole ? all : part},
+                          tape.stream());
+      at += run.size;
+    }
+  }
+}
+
+namespace {
+
+void gather_sequence_dgrad(Backward& backward) {
+  if (!backward.needs(0)) return;
+  const auto& ranks = backward.attributes<ContextRanks>();
+  const Tensor& dwhole = backward.gradient(0);
+  Tape& tape = backward.tape();
+  const int64_t heads = dwhole.size(2), head_size = dwhole.size(3);
+  const Tensor parts = ranks.parts(tape, heads, head_size, dwhole.dtype());
+  ranks.copy(tape, parts, dwhole, ContextCopy::to_part);
+  const Tensor own = backward.empty({ranks.sequences(), ranks.held(), heads, head_size},
+                                    dwhole.dtype(), "context.gradient");
+  ranks.group()
+      .reduce_scatter(parts, own, comm::Reduce::sum, tape.stream(), "context, key gradients")
+      .wait(tape.stream());
+  backward.set(0, own);
+}
+
+// x [B,S',K,D] of all ranks, in the order of the sequences: [B,S,K,D].
+Var gather_sequence(Tape& tape, const Var& x, const ContextRanks& ranks) {
+  const int64_t heads = x.value.size(2), head_size = x.value.size(3);
+  const Tensor parts = ranks.parts(tape, heads, head_size, x.value.dtype());
+  ranks.group()
+      .all_gather(contiguous(tape, x.value, "context.keys"), parts, tape.stream(), "context, keys")
+      .wait(tape.stream());
+  const Tensor whole = tape.empty({ranks.sequences(), ranks.length(), heads, head_size},
+                                  x.value.dtype(), "context.keys");
+  ranks.copy(tape, parts, whole, ContextCopy::to_whole);
+  Node node{.name = "gather_sequence", .inputs = {x.id}, .dgrad = gather_sequence_dgrad};
+  node.attributes = ranks;
+  return tape.record_one(std::move(node), whole);
+}
+
+// Heads of a rank among all N: their number, and the first. Ranks in a row share a head if there
+// are fewer heads than ranks.
+struct HeadShare {
+  int64_t heads;  // N
+  int ranks;
+
+  int64_t count() const { return std::max<int64_t>(heads / ranks, 1); }
+  int64_t first(int rank) const { return rank * heads / ranks; }
+  bool shared() const { return heads < ranks; }
+};
+
+// Sends each rank its part of `sent`.
+void exchange(Tape& tape, const Tensor& sent, const Tensor& received, const ContextRanks& ranks,
+              std::string_view call) {
+  const std::vector<int64_t> rows(static_cast<size_t>(ranks.size()), ranks.sequences());
+  ranks.group().all_to_all(sent, received, rows, rows, tape.stream(), call).wait(tape.stream());
+}
+
+// x [B,S',N,D] of the held tokens becomes [B,S,N/n,D] of the rank's heads.
+Tensor to_heads(Tape& tape, const Tensor& x, const ContextRanks& ranks, std::string_view call) {
+  const HeadShare share{x.size(2), ranks.size()};
+  const int64_t head_size = x.size(3);
+  const Tensor sent = ranks.parts(tape, share.count(), head_size, x.dtype()),
+               received = ranks.parts(tape, share.count(), head_size, x.dtype());
+  for (int rank = 0; rank < ranks.size(); ++rank)
+    tape.kernels().copy(
+        {.x = x.slice(2, share.first(rank), share.count()), .out = ranks.part_of(sent, rank)},
+        tape.stream());
+  exchange(tape, sent, received, ranks, call);
+  const Tensor whole = tape.empty({ranks.sequences(), ranks.length(), share.count(), head_size},
+                                  x.dtype(), "context.heads");
+  ranks.copy(tape, received, whole, ContextCopy::to_whole);
+  return whole;
+}
+
+// The inverse: [B,S,N/n,D] of the rank's heads becomes [B,S',N,D] of the held tokens. Of a head
+// that ranks share it is the sum of theirs.
+Tensor to_tokens(Tape& tape, const Tensor& whole, int64_t heads, const ContextRanks& ranks,
+                 std::string_view call) {
+  const HeadShare share{heads, ranks.size()};
+  const int64_t head_size = whole.size(3);
+  const Tensor sent = ranks.parts(tape, share.count(), head_size, whole.dtype()),
+               received = ranks.parts(tape, share.count(), head_size, whole.dtype());
+  ranks.copy(tape, sent, whole, ContextCopy::to_part);
+  exchange(tape, sent, received, ranks, call);
+  const Tensor out = tape.empty({ranks.sequences(), ranks.held(), heads, head_size}, whole.dtype(),
+                                "context.rows");
+  for (int rank = 0; rank < ranks.size(); ++rank) {
+    const Tensor part = ranks.part_of(received, rank);
+    if (share.shared() && rank + 1 < ranks.size() && share.first(rank + 1) == share.first(rank)) {
+      const Tensor next = ranks.part_of(received, rank + 1);
+      tape.kernels().add({.a = part, .b = next, .out = next}, tape.stream());
+      continue;
+    }
+    tape.kernels().copy({.x = part, .out = out.slice(2, share.first(rank), share.count())},
+                        tape.stream());
+  }
+  return out;
+}
+
+struct HeadExchange {
+  ContextRanks ranks;
+  int64_t heads;  // of all ranks
+};
+
+void to_heads_dgrad(Backward& backward) {
+  if (!backward.needs(0)) return;
+  const auto& [ranks, heads] = backward.attributes<HeadExchange>();
+  backward.set(0, to_tokens(backward.tape(), backward.gradient(0), heads, ranks,
+                            "context, gradients of heads"));
+}
+
+void to_tokens_dgrad(Backward& backward) {
+  if (!backward.needs(0)) return;
+  const auto& [ranks, heads] = backward.attributes<HeadExchange>();
+  const Tensor& dy = backward.gradient(0);
+  const Tensor dx = to_heads(backward.tape(),
+                             dy.view({ranks.sequences(), ranks.held(), heads, dy.size(1) / heads}),
+                             ranks, "context, gradients of tokens");
+  backward.set(0, dx.view({dx.size(0) * dx.size(1), dx.size(2) * dx.size(3)}));
+}
+
+Var heads_of_sequence(Tape& tape, const Var& x, const ContextRanks& ranks) {
+  Node node{.name = "heads_of_sequence", .inputs = {x.id}, .dgrad = to_heads_dgrad};
+  node.attributes = HeadExchange{ranks, x.value.size(2)};
+  return tape.record_one(std::move(node), to_heads(tape, x.value, ranks, "context, heads"));
+}
+
+// Rows [B*S, N/n*D] of the rank's heads become [B*S', N*D] of the held tokens.
+Var rows_of_tokens(Tape& tape, const Var& y, int64_t heads, const ContextRanks& ranks) {
+  const int64_t own = heads / ranks.size();
+  const Tensor whole =
+      y.value.view({ranks.sequences(), ranks.length(), own, y.value.size(1) / own});
+  const Tensor out = to_tokens(tape, whole, heads, ranks, "context, tokens");
+  Node node{.name = "rows_of_tokens", .inputs = {y.id}, .dgrad = to_tokens_dgrad};
+  node.attributes = HeadExchange{ranks, heads};
+  return tape.record_one(std::move(node),
+                         out.view({out.size(0) * out.size(1), out.size(2) * out.size(3)}));
+}
+
+}  // namespace
+
+Var context_attention(Tape& tape, const ops::Heads& heads, const ops::AttentionOptions& options,
+                      const ContextTokens& tokens, const ContextParallel& context) {
+  if (alone(context.group)) return ops::attention(tape, heads, options);
+  const ContextRanks ranks(context, tokens);
+  if (context.exchange == ContextExchange::p2p) return ring_attention(tape, heads, options, ranks);
+  ops::AttentionOptions own = options;
+  const Shape whole{ranks.sequences(), ranks.length()};
+  if (context.exchange == ContextExchange::all_gather) {
+    own.q_positions = ranks.indices(ranks.rank());
+    own.k_positions = tokens.all_indices.view(whole);
+    const Var k = gather_sequence(tape, heads.k, ranks), v = gather_sequence(tape, heads.v, ranks);
+    return ops::attention(tape, {.q = heads.q, .k = k, .v = v, .gate = {}}, own);
+  }
+  const int64_t all = heads.q.value.size(2);
+  MG_ASSERT(!options.sinks && !options.zero_sinks.defined());
+  if (tokens.all_segment_starts.defined()) own.window_start = tokens.all_segment_starts.view(whole);
+  own.dropout.first_head += ranks.rank() * (all / ranks.size());
+  const Var q = heads_of_sequence(tape, heads.q, ranks),
+            k = heads_of_sequence(tape, heads.k, ranks),
+            v = heads_of_sequence(tape, heads.v, ranks);
+  return rows_of_tokens(tape, ops::attention(tape, {.q = q, .k = k, .v = v, .gate = {}}, own), all,
+                        ranks);
+}
+
+}  // namespace megatron::parallel

@@ -1,0 +1,44 @@
+// Context parallelism: attention over sequences whose tokens are divided among ranks.
+#pragma once
+
+#include "comm/group.h"
+#include "ops/attention.h"
+#include "parallel/token_layout.h"
+
+namespace megatron::parallel {
+
+// How ranks exchange tokens in attention:
+//   p2p         keys and values are passed around a ring (Liu et al. 2023)
+//   all_gather  every rank gets the keys and values of all tokens (Llama 3, 3.3.2)
+//   a2a         every rank gets all tokens of a share of the heads (Jacobs et al. 2023)
+enum class ContextExchange : uint8_t { p2p, all_gather, a2a };
+std::string_view name(ContextExchange exchange);  // value of --cp-comm-type
+
+// Tokens of a micro-batch: B sequences of S tokens; each of n ranks holds S' tokens per sequence.
+struct ContextTokens {
+  TokenLayout layout;
+  Tensor rank_indices;        // i32 [n*B*S']: index within its sequence of every rank's tokens
+  Tensor all_indices;         // i32 [B*S]: 0..S-1 in each sequence
+  Tensor all_segment_starts;  // i32 [B*S] (nn/batch.h); undefined: 0
+
+  Tensor indices(int rank) const {  // i32 [B*S']; undefined for one rank: 0..S-1
+    return rank_indices.defined() ? rank_indices.slice(0, rank * layout.rows(), layout.rows())
+                                  : Tensor();
+  }
+};
+
+// The context-parallel ranks. Groups are borrowed; null: one rank.
+struct ContextParallel {
+  comm::Group* group = nullptr;
+  comm::Group* async = nullptr;  // the same ranks, for calls that overlap with compute
+  ContextExchange exchange = ContextExchange::p2p;
+};
+
+// ops::attention of this rank's queries to the keys of the whole sequences; on one rank, that op
+// itself. heads: those of this rank's tokens, [B,S',N,D] and [B,S',K,D]. options has no positions;
+// its window_start is for this rank's tokens. a2a requires N to be a multiple of the number of
+// ranks, K a multiple or a divisor of it, and no sinks.
+Var context_attention(Tape& tape, const ops::Heads& heads, const ops::AttentionOptions& options,
+                      const ContextTokens& tokens, const ContextParallel& context);
+
+}  // namespace megatron::parallel

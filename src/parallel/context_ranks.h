@@ -1,0 +1,50 @@
+// Shared by the exchanges of context_attention.h. B sequences of S tokens; each of n ranks holds S'
+// tokens per sequence.
+#pragma once
+
+#include "parallel/collectives.h"
+#include "parallel/context_attention.h"
+
+namespace megatron::parallel {
+
+enum class ContextCopy { to_whole, to_part };
+
+// Context-parallel ranks and the tokens of each. Borrows the groups.
+class ContextRanks {
+ public:
+  ContextRanks(const ContextParallel& context, const ContextTokens& tokens)
+      : group_(context.group),
+        overlapped_(context.async == nullptr ? context.group : context.async),
+        tokens_(tokens) {}
+
+  comm::Group& group() const { return *group_; }
+  comm::Group& overlapped() const { return *overlapped_; }  // for calls overlapped with compute
+  int size() const { return tokens_.layout.ranks; }
+  int rank() const { return tokens_.layout.rank; }
+  int64_t sequences() const { return tokens_.layout.sequences; }
+  int64_t length() const { return tokens_.layout.length; }
+  int64_t held() const { return tokens_.layout.held(); }
+  // i32 [B,S']: index within its sequence of each token of a rank.
+  Tensor indices(int rank) const { return tokens_.indices(rank).view({sequences(), held()}); }
+
+  // A buffer with a part [B,S',heads,D] for each rank.
+  Tensor parts(Tape& tape, int64_t heads, int64_t head_size, DType type) const {
+    return communication_buffer(tape, {size() * sequences(), held(), heads, head_size}, type,
+                                "context.parts");
+  }
+  Tensor part_of(const Tensor& parts, int rank) const {
+    return parts.slice(0, rank * sequences(), sequences());
+  }
+  // Copies between the parts of all ranks and whole sequences [B,S,heads,D].
+  void copy(Tape& tape, const Tensor& parts, const Tensor& whole, ContextCopy direction) const;
+
+ private:
+  comm::Group *group_, *overlapped_;
+  ContextTokens tokens_;
+};
+
+// ContextExchange::p2p.
+Var ring_attention(Tape& tape, const ops::Heads& heads, const ops::AttentionOptions& options,
+                   const ContextRanks& ranks);
+
+}  // namespace megatron::parallel

@@ -1,0 +1,212 @@
+// B sequences, S' tokens of each on a rank; N query heads, K key heads, D head size; n ranks.
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "ops/attention_sinks.h"
+#include "parallel/context_ranks.h"
+
+namespace megatron::parallel {
+namespace {
+
+// Keys and values, or their gradients, of one rank's tokens: [2B,S',K,D].
+class Block {
+ public:
+  Block(Tape& tape, const Tensor& like, DType type)
+      : both_(communication_buffer(tape,
+                                   {2 * like.size(0), like.size(1), like.size(2), like.size(3)},
+                                   type, "context.block")) {}
+
+  const Tensor& both() const { return both_; }
+  Tensor k() const { return both_.slice(0, 0, both_.size(0) / 2); }
+  Tensor v() const { return both_.slice(0, both_.size(0) / 2, both_.size(0) / 2); }
+
+ private:
+  Tensor both_;
+};
+
+// Blocks go to the next rank of the ring, and come from the one before.
+class Ring {
+ public:
+  explicit Ring(const ContextRanks& ranks) : ranks_(ranks) {}
+
+  // Rank whose block is here in step i.
+  int source(int step) const { return (ranks_.rank() + ranks_.size() - step) % ranks_.size(); }
+
+  comm::Work pass(Tape& tape, const Block& sent, const Block& received,
+                  std::string_view call) const {
+    const int64_t rows = sent.both().size(0);
+    std::vector<int64_t> to(static_cast<size_t>(ranks_.size())), from(to);
+    to[static_cast<size_t>((ranks_.rank() + 1) % ranks_.size())] = rows;
+    from[static_cast<size_t>(source(1))] = rows;
+    return ranks_.overlapped().all_to_all(sent.both(), received.both(), to, from, tape.stream(),
+                                          call);
+  }
+
+ private:
+  const ContextRanks& ranks_;
+};
+
+Block packed(Tape& tape, const Tensor& k, const Tensor& v) {
+  Block block(tape, k, k.dtype());
+  tape.kernels().copy({.x = k, .out = block.k()}, tape.stream());
+  tape.kernels().copy({.x = v, .out = block.v()}, tape.stream());
+  return block;
+}
+
+Tensor of_type(Tape& tape, const Tensor& x, DType type, std::string_view label) {
+  if (x.dtype() == type) return x;
+  Tensor out = tape.empty(x.shape(), type, label);
+  tape.kernels().copy({.x = x, .out = out}, tape.stream());
+  return out;
+}
+
+struct RingAttributes {
+  kernels::AttentionBackwardArgs form;
+  ContextRanks ranks;
+};
+
+// Gradients of a step's queries, and of the block that is here.
+class RingBackward {
+ public:
+  RingBackward(Backward& backward, const RingAttributes& attributes)
+      : backward_(backward),
+        tape_(backward.tape()),
+        ranks_(attributes.ranks),
+        ring_(ranks_),
+        args_(attributes.form),
+        sums_(kernels::accumulator(backward.saved(0).dtype())) {
+    args_.q = backward.saved(0);
+    args_.out = backward.saved(3);
+    args_.lse = backward.saved(4);
+    args_.dout = backward.gradient(0).view(args_.out.shape());
+    args_.q_positions = ranks_.indices(ranks_.rank());
+    args_.dq = tape_.empty(args_.q.shape(), sums_, "context.dq");
+  }
+
+  // The gradient of a block follows it around the ring, one step behind, and ends at its rank.
+  void run() {
+    const Tensor &k = backward_.saved(1), &v = backward_.saved(2);
+    Block block = packed(tape_, k, v);
+    Block gradient(tape_, k, sums_);
+    comm::Work arrival;
+    for (int step = 0; step < ranks_.size(); ++step) {
+      Block next = block;
+      comm::Work passing;
+      const bool last = step + 1 == ranks_.size();
+      if (!last) {
+        next = Block(tape_, k, k.dtype());
+        passing = ring_.pass(tape_, block, next, "context, keys and values");
+      }
+      const Block part = gradient_of(block, step);
+      if (step > 0) {
+        arrival.wait(tape_.stream());
+        tape_.kernels().add({.a = gradient.both(), .b = part.both(), .out = part.both()},
+                            tape_.stream());
+      }
+      gradient = Block(tape_, k, sums_);
+      arrival = ring_.pass(tape_, part, gradient, "context, gradients of keys and values");
+      if (!last) passing.wait(tape_.stream());
+      block = std::move(next);
+    }
+    arrival.wait(tape_.stream());
+    const DType type = k.dtype();
+    backward_.set(0, of_type(tape_, args_.dq, type, "context.dq"));
+    backward_.set(1, of_type(tape_, gradient.k(), type, "context.dk"));
+    backward_.set(2, of_type(tape_, gradient.v(), type, "context.dv"));
+  }
+
+ private:
+  Block gradient_of(const Block& block, int step) {
+    Block part(tape_, block.k(), sums_);
+    kernels::AttentionBackwardArgs args = args_;
+    args.k = block.k();
+    args.v = block.v();
+    args.k_positions = ranks_.indices(ring_.source(step));
+    args.dk = part.k();
+    args.dv = part.v();
+    args.beta_q = step == 0 ? 0 : 1;
+    if (step == 0) {
+      const ops::SinkGradient sinks = ops::sink_gradient(backward_);
+      args.sinks = sinks.values;
+      args.dsinks = sinks.gradient;
+    }
+    tape_.kernels().attention_backward(args, tape_.stream());
+    return part;
+  }
+
+  Backward& backward_;
+  Tape& tape_;
+  const ContextRanks& ranks_;
+  Ring ring_;
+  kernels::AttentionBackwardArgs args_;
+  DType sums_;
+};
+
+void ring_dgrad(Backward& backward) {
+  RingBackward(backward, backward.attributes<RingAttributes>()).run();
+}
+
+struct Attended {
+  Tensor out, lse;
+};
+
+// Attention of the held queries to one block.
+Attended attend(Tape& tape, const Tensor& q, const Block& block, kernels::AttentionArgs args) {
+  const DType sums = kernels::accumulator(q.dtype());
+  args.q = q;
+  args.k = block.k();
+  args.v = block.v();
+  args.out = tape.empty(q.shape(), q.dtype(), "context.part");
+  args.lse = tape.empty({q.size(0), q.size(2), q.size(1)}, sums, "context.part_lse");
+  tape.kernels().attention(args, tape.stream());
+  return {args.out, args.lse};
+}
+
+}  // namespace
+
+Var ring_attention(Tape& tape, const ops::Heads& heads, const ops::AttentionOptions& options,
+                   const ContextRanks& ranks) {
+  const Tensor &q = heads.q.value, &k = heads.k.value, &v = heads.v.value;
+  const DType sums = kernels::accumulator(q.dtype());
+  const Ring ring(ranks);
+  kernels::AttentionArgs args = ops::call_form(options);
+  args.q_positions = ranks.indices(ranks.rank());
+  args.sinks = options.sinks ? ops::wide_sinks(options.sinks, tape) : options.zero_sinks;
+  Block block = packed(tape, k, v);
+  Tensor sum, lse;  // over the blocks so far
+  for (int step = 0; step < ranks.size(); ++step) {
+    Block next = block;
+    comm::Work passing;
+    if (step + 1 < ranks.size()) {
+      next = Block(tape, k, k.dtype());
+      passing = ring.pass(tape, block, next, "context, keys and values");
+    }
+    args.k_positions = ranks.indices(ring.source(step));
+    const auto [part, part_lse] = attend(tape, q, block, args);
+    args.sinks = {};  // the first part alone has them
+    if (step == 0) {
+      sum = of_type(tape, part, sums, "context.sum");
+      lse = part_lse;
+    } else {
+      const Tensor merged = tape.empty(lse.shape(), sums, "attention.lse");
+      tape.kernels().attention_merge(
+          {.part = part, .part_lse = part_lse, .lse = lse, .out = sum, .merged_lse = merged},
+          tape.stream());
+      lse = merged;
+    }
+    if (step + 1 < ranks.size()) passing.wait(tape.stream());
+    block = std::move(next);
+  }
+  const Tensor out = of_type(tape, sum, q.dtype(), "attention.out");
+  Node node{.name = "ring_attention",
+            .inputs = {heads.q.id, heads.k.id, heads.v.id},
+            .saved = {q, k, v, out, lse},
+            .dgrad = ring_dgrad};
+  if (options.sinks) node.weights = {options.sinks};
+  node.attributes = RingAttributes{ops::gradient_form(options), ranks};
+  return tape.record_one(std::move(node),
+                         out.view({out.size(0) * out.size(1), out.size(2) * out.size(3)}));
+}
+
+}  // namespace megatron::parallel

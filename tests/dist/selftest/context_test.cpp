@@ -1,0 +1,70 @@
+// Context-parallel ranks have the losses, gradients and updates of one rank, with every exchange.
+#include <gtest/gtest.h>
+
+#include "base/tolerances.h"
+#include "selftest/experiment.h"
+#include "selftest/tiny_models.h"
+
+namespace megatron::selftest {
+namespace {
+
+using models::ModelFlags;
+using parallel::ContextExchange;
+
+constexpr int64_t kTokens = 16, kPerStep = 4;
+
+// A model with eight heads in two groups, changed by one feature of attention.
+struct Feature {
+  std::string name;
+  void (*change)(ModelFlags&);
+  bool by_heads = true;  // can heads be exchanged?
+};
+
+void PrintTo(const Feature& f, std::ostream* out) { *out << f.name; }
+
+class ContextParallel : public ::testing::TestWithParam<Feature> {};
+
+TEST_P(ContextParallel, GivesTheResultsOfOneRank) {
+  ModelFlags flags = tiny_models()[1].flags;
+  flags.num_attention_heads = 8;
+  flags.num_query_groups = 2;
+  GetParam().change(flags);
+  const Environment environment;
+  const Experiment experiment(models::model_from_flags(flags, 0), DeviceKind::reference, DType::f64,
+                              DType::f64, settings::LossScope::token, kPerStep, kTokens,
+                              environment);
+  const std::vector<optim::Method> methods = {optim::Method::sgd};
+  const Outcome expected = experiment.run({.micro_batch = 2}, methods);
+  std::vector<Layout> layouts = {
+      {.cp = 2, .exchange = ContextExchange::p2p, .micro_batch = 2},
+      {.cp = 4, .exchange = ContextExchange::p2p, .micro_batch = 1},
+      {.cp = 2, .exchange = ContextExchange::all_gather, .micro_batch = 2},
+      {.tp = 2, .cp = 2, .sequence = true, .exchange = ContextExchange::p2p, .micro_batch = 2}};
+  if (GetParam().by_heads)
+    for (const int ranks : {2, 4})
+      layouts.push_back({.cp = ranks, .exchange = ContextExchange::a2a, .micro_batch = 2});
+  for (const Layout& layout : layouts) {
+    Report report(GetParam().name);
+    compare_outcomes(layout.str(), experiment.run(layout, methods), expected,
+                     tolerance::kLayoutFp64, report);
+    EXPECT_TRUE(report.passed()) << report.text();
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Features, ContextParallel,
+    ::testing::Values(
+        Feature{"grouped heads", [](ModelFlags&) {}},
+        Feature{"dropout", [](ModelFlags& f) { f.hidden_dropout = f.attention_dropout = 0.25; }},
+        Feature{"a window", [](ModelFlags& f) { f.window_size = "5,0"; }},
+        Feature{"norms of queries and keys", [](ModelFlags& f) { f.qk_layernorm = true; }},
+        Feature{"learned sinks",
+                [](ModelFlags& f) { f.softmax_type = models::SoftmaxType::learnable; }, false}),
+    [](const auto& info) {
+      std::string name = info.param.name;
+      std::ranges::replace(name, ' ', '_');
+      return name;
+    });
+
+}  // namespace
+}  // namespace megatron::selftest
