@@ -6,9 +6,7 @@
 
 #include "base/clock.h"
 #include "base/divide.h"
-#include "base/error.h"
 #include "device/cuda_plugin.h"
-#include "plan/call_clock.h"
 
 namespace megatron::bench {
 namespace {

@@ -7,7 +7,6 @@
 #include "bench/device_text.h"
 #include "bench/generate_measures.h"
 #include "settings/presets.h"
-#include "settings/settings.h"
 #include "training/device_flag.h"
 
 namespace megatron::bench {

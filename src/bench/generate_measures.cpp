@@ -8,7 +8,6 @@
 #include "base/clock.h"
 #include "base/median.h"
 #include "inference/generate.h"
-#include "plan/flops.h"
 #include "plan/parameters.h"
 
 namespace megatron::bench {

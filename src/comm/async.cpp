@@ -8,8 +8,6 @@
 #include <optional>
 #include <thread>
 
-#include "base/error.h"
-#include "base/function_ref.h"
 #include "comm/call_time.h"
 #include "comm/wrapped_group.h"
 

@@ -24,26 +24,16 @@ std::vector<Tensor> GroupCall::tensors() const {
 }
 
 Work Group::all_reduce(Tensor t, Reduce op, Stream& stream, std::string_view call) {
-  return make({.operation = Operation::all_reduce, .name = call, .in = std::move(t), .op = op},
-              stream);
+  return make({Operation::all_reduce, call, std::move(t), {}, op}, stream);
 }
 
 Work Group::all_gather(Tensor in, Tensor out, Stream& stream, std::string_view call) {
-  return make({.operation = Operation::all_gather,
-               .name = call,
-               .in = std::move(in),
-               .out = std::move(out)},
-              stream);
+  return make({Operation::all_gather, call, std::move(in), std::move(out)}, stream);
 }
 
 Work Group::reduce_scatter(Tensor in, Tensor out, Reduce op, Stream& stream,
                            std::string_view call) {
-  return make({.operation = Operation::reduce_scatter,
-               .name = call,
-               .in = std::move(in),
-               .out = std::move(out),
-               .op = op},
-              stream);
+  return make({Operation::reduce_scatter, call, std::move(in), std::move(out), op}, stream);
 }
 
 Work Group::all_to_all(Tensor in, Tensor out, std::span<const int64_t> send_counts,

@@ -1,11 +1,9 @@
 #include "comm/rank_record.h"
 
-#include <fmt/core.h>
-
 #include <algorithm>
+#include <numeric>
 
 #include "base/clock.h"
-#include "base/error.h"
 #include "base/json.h"
 #include "comm/mixed.h"
 
@@ -36,6 +34,12 @@ uint64_t id_of(const Json& json) { return static_cast<uint64_t>(json["group"].as
 int int_of(const Json& json) { return static_cast<int>(json.as_integer()); }
 
 }  // namespace
+
+std::vector<int> all_ranks(int size) {
+  std::vector<int> ranks(static_cast<size_t>(size));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return ranks;
+}
 
 uint64_t GroupRecord::id_of_part(int color) const {
   const uint64_t number = mixed(static_cast<uint64_t>(calls) << 32 ^ static_cast<uint64_t>(color));

@@ -14,7 +14,8 @@
 
 namespace megatron::comm {
 
-inline constexpr uint64_t kWorldId = 1;  // id of the group of all ranks
+inline constexpr uint64_t kWorldId = 1;  // of the group of all ranks
+std::vector<int> all_ranks(int size);    // its members: 0, 1 ... size - 1
 
 // Progress of one rank in one group. Only RankRecord accesses the members that change.
 struct GroupRecord {

@@ -232,9 +232,7 @@ void run_ranks(int ranks, const std::function<void(Group& world)>& body, WaitLim
   if (ranks == 1) return body(*single());
 
   const auto world = std::make_shared<World>(ranks);
-  std::vector<int> members;
-  for (int r = 0; r < ranks; ++r) members.push_back(r);
-  const auto shared = std::make_shared<SharedGroup>(world, std::move(members), kWorldId);
+  const auto shared = std::make_shared<SharedGroup>(world, all_ranks(ranks), kWorldId);
   world->add(shared);
 
   const Watchdog watchdog(*world, limits);

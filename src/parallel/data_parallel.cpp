@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "kernels/table.h"
 #include "parallel/gradient_buckets.h"
 #include "parallel/parameter_buckets.h"
 

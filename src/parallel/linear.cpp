@@ -1,7 +1,6 @@
 #include "parallel/linear.h"
 
 #include "base/error.h"
-#include "ops/linear.h"
 #include "parallel/collectives.h"
 
 namespace megatron::parallel {

@@ -6,10 +6,8 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/log.h"
-#include "base/progress.h"
 #include "checkpoint/agreement.h"
 #include "resume/found_checkpoints.h"
-#include "resume/save_directory.h"
 
 namespace megatron::resume {
 namespace {

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <functional>
 
 #include "base/tolerances.h"
 #include "comm/gpu/staged.h"

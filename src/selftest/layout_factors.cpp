@@ -10,7 +10,6 @@
 #include "base/divide.h"
 #include "base/error.h"
 #include "base/setting_note.h"
-#include "parallel/layer_layout.h"
 #include "settings/rules.h"
 
 namespace megatron::selftest {

@@ -1,7 +1,5 @@
 #include "selftest/layouts.h"
 
-#include <fmt/core.h>
-
 #include "base/tolerances.h"
 #include "selftest/experiment.h"
 

@@ -7,7 +7,6 @@
 #include "device/cuda_plugin.h"
 #include "kernels/case.h"
 #include "ops/gradient_check.h"
-#include "selftest/layout_matrix.h"
 #include "selftest/layouts.h"
 #include "selftest/model_check.h"
 

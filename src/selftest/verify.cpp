@@ -4,18 +4,15 @@
 #include <cmath>
 #include <map>
 #include <mutex>
-#include <optional>
 
 #include "base/error.h"
 #include "base/tolerances.h"
-#include "checkpoint/model_directory.h"
 #include "comm/gpu/staged.h"
 #include "comm/threads.h"
 #include "kernels/observer.h"
 #include "selftest/canonical.h"
 #include "selftest/expected.h"
 #include "selftest/verify_batch.h"
-#include "training/trained_model.h"
 #include "training/whole_model.h"
 
 namespace megatron::selftest {

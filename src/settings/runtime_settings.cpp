@@ -1,7 +1,6 @@
 #include "settings/runtime_settings.h"
 
 #include <algorithm>
-#include <thread>
 
 #include "base/error.h"
 #include "base/machine_limits.h"

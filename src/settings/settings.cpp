@@ -1,7 +1,5 @@
 #include "settings/settings.h"
 
-#include <algorithm>
-
 #include "settings/presets.h"
 
 namespace megatron::settings {

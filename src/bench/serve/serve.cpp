@@ -9,7 +9,6 @@
 #include "bench/serve/random_server.h"
 #include "bench/serve/summary.h"
 #include "settings/presets.h"
-#include "settings/settings.h"
 #include "training/device_flag.h"
 
 namespace megatron::bench {

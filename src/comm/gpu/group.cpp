@@ -9,7 +9,6 @@
 #include <fstream>
 #include <map>
 #include <mutex>
-#include <numeric>
 #include <thread>
 
 #include "base/divide.h"

@@ -218,8 +218,7 @@ class MpiGroup final : public Group, public Member {
 }  // namespace
 
 std::unique_ptr<Group> mpi_world(std::shared_ptr<Session> session, int64_t largest_message) {
-  std::vector<int> members(static_cast<size_t>(session->size()));
-  std::iota(members.begin(), members.end(), 0);
+  std::vector<int> members = all_ranks(session->size());
   const int rank = session->rank();
   const MPI_Comm world = session->world();
   return std::make_unique<MpiGroup>(

@@ -66,9 +66,7 @@ class Center final : public Star {
         world_(std::make_shared<World>(size)),
         failure_(failed_ ? failed_start(0, own_failure) : ""),
         reception_(place) {
-    std::vector<int> members;
-    for (int r = 0; r < size; ++r) members.push_back(r);
-    shared_ = std::make_shared<SharedGroup>(world_, std::move(members), kWorldId);
+    shared_ = std::make_shared<SharedGroup>(world_, all_ranks(size), kWorldId);
     world_->add(shared_);
     group_ = thread_group(shared_, 0, "world");
     accepting_ = std::thread([this] { accept(); });
@@ -361,7 +359,7 @@ class Ray final : public Star {
              place.address, place.port);
     MG_CHECK(frame->kind == number(Kind::welcome), "{}", frame->bytes);
     live_.set_patience(0);
-    world_ = star_group(home_, 1, kWorldId, "world", rank, all(size));
+    world_ = star_group(home_, 1, kWorldId, "world", rank, all_ranks(size));
     listening_ = std::thread([this] { listen(); });
   }
   ~Ray() override {
@@ -397,12 +395,6 @@ class Ray final : public Star {
   }
 
  private:
-  static std::vector<int> all(int size) {
-    std::vector<int> ranks;
-    for (int r = 0; r < size; ++r) ranks.push_back(r);
-    return ranks;
-  }
-
   void listen() {
     hear();
     over_ = true;
