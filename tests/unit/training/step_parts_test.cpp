@@ -153,7 +153,8 @@ TEST(StepFeed, GivesWhatWasLookedAtOnceMore) {
   s.data.mock_data = true;
   const std::unique_ptr<comm::Group> alone = comm::single();
   const RunPlan plan = make_run_plan(s, *alone);
-  StepFeed feed(plan, 0, *alone), other(plan, 4, *alone);
+  const parallel::Ranks ranks({}, *alone);
+  StepFeed feed(plan, 0, ranks), other(plan, 4, ranks);
   const auto tokens = [](std::span<const corpus::HostBatch> step) {
     std::vector<std::vector<int32_t>> all;
     for (const corpus::HostBatch& batch : step) all.push_back(batch.tokens);
