@@ -62,7 +62,7 @@ TEST(Waiting, ForARankIsLoggedAndTheRunGoesOn) {
   const size_t notices = count(text, "has waited");
   EXPECT_GE(notices, 1u);
   EXPECT_LE(notices, 6u) << text;  // of a hundred looks
-  EXPECT_EQ(count(text, "is over"), 1u) << text;
+  EXPECT_EQ(count(text, "ended after"), 1u) << text;
 }
 
 TEST(Waiting, ForWhatMayTakeLongIsNoWarning) {
@@ -78,7 +78,7 @@ TEST(Waiting, ForWhatMayTakeLongIsNoWarning) {
 TEST(Waiting, IsNotLoggedWhereTheRunAsksForNone) {
   EXPECT_EQ(log_of({kLong, 0}, sleep_in_forward), "");
   const std::string any_time = log_of({0, kNotice}, sleep_in_forward);
-  expect_contains(any_time, {"has waited", "The run continues, with no timeout", "is over"});
+  expect_contains(any_time, {"has waited", "The run continues, with no timeout", "ended after"});
 }
 
 TEST(Waiting, IsLoggedBeforeTheRunEnds) {
@@ -105,7 +105,7 @@ TEST_F(WaitingProcesses, ForOneThatIsSilentGoOnWhenItComes) {
        "rank 1: forward, layer attention; in no call for", "the wait for rank 1 ended after"});
   // Both others wait; one of them logs, at 0.3, 0.6, 1.2 s and so on.
   EXPECT_LE(count(run.text, "has waited"), 6u) << run.text;
-  EXPECT_EQ(count(run.text, "is over"), 1u) << run.text;
+  EXPECT_EQ(count(run.text, "ended after"), 1u) << run.text;
 }
 
 TEST_F(WaitingProcesses, ForOneThatIsStoppedGoOnWhenItIsContinued) {

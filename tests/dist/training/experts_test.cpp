@@ -251,7 +251,7 @@ TEST_F(ExpertRuns, HaveRoomForWhatTheirRanksExpertsAreGiven) {
       run(settings("none", flags + room + "1"));
       ADD_FAILURE() << "every load was even";
     } catch (const Error& error) {
-      EXPECT_NE(std::string(error.what()).find("--moe-expert-rank-capacity-factor 1 gives"),
+      EXPECT_NE(std::string(error.what()).find("--moe-expert-rank-capacity-factor 1 provides"),
                 std::string::npos)
           << error.what();
     }

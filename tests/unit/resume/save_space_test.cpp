@@ -33,7 +33,7 @@ TEST(SaveSpace, NamesWhatIsMissing) {
       << space.text();
   space.free_bytes = 5500;
   EXPECT_FALSE(space.fits());
-  EXPECT_NE(space.text().find("room for 5: use --save-keep"), std::string::npos) << space.text();
+  EXPECT_NE(space.text().find("enough for 5: use --save-keep"), std::string::npos) << space.text();
   space.checkpoints = int64_t{1} << 62;
   EXPECT_FALSE(space.fits());
 }

@@ -88,7 +88,7 @@ TEST(ParallelSettings, Mesh) {
             0);
 }
 
-TEST(ParallelSettings, ContextAndUndividedExpertsAreRefusedByName) {
+TEST(ParallelSettings, UndividedSequencesAndExpertsAreRefusedByName) {
   const auto error = [](const auto& set) {
     settings::ParallelSettings settings;
     set(settings);
@@ -101,8 +101,11 @@ TEST(ParallelSettings, ContextAndUndividedExpertsAreRefusedByName) {
     return std::string();
   };
   using Settings = settings::ParallelSettings;
-  expect_in(error([](Settings& s) { s.context_parallel = 2; }),
-            {"--context-parallel-size is 2", "use 1"});
+  EXPECT_EQ(error([](Settings& s) { s.context_parallel = 4; }), "");
+  expect_in(error([](Settings& s) { s.context_parallel = 3; }),
+            {"--context-parallel-size 3", "6 chunks", "32 tokens (--seq-length)", "multiple of 6"});
+  expect_in(error([](Settings& s) { s.context_exchange = {"ring"}; }),
+            {"--cp-comm-type is 'ring'", "p2p, all_gather, a2a"});
   expect_in(
       error([](Settings& s) { s.tensor_parallel = s.expert_parallel = 2; }),
       {"--expert-model-parallel-size 2", "--tensor-model-parallel-size 2", "--sequence-parallel"});
