@@ -169,10 +169,14 @@ void Check::check_sequence(int64_t seq_length) {
     return;
   }
   MG_CHECK(tokens.held() % s_.tensor_parallel == 0,
-           "--seq-length {}, {} tokens on each of {} context-parallel ranks, cannot be divided by "
-           "--tensor-model-parallel-size {}, and --sequence-parallel divides the tokens by it: "
-           "change one of them, or drop --sequence-parallel",
-           seq_length, tokens.held(), s_.context_parallel, s_.tensor_parallel);
+           "--seq-length {}{} cannot be divided by --tensor-model-parallel-size {}, and "
+           "--sequence-parallel divides the tokens by it: change one of them, or drop "
+           "--sequence-parallel",
+           seq_length,
+           s_.context_parallel == 1
+               ? ""
+               : fmt::format(" / --context-parallel-size {}", s_.context_parallel),
+           s_.tensor_parallel);
 }
 
 void Check::check_schedule(const PipelineShape& shape, int64_t micro_batches) {

@@ -123,7 +123,7 @@ TEST(Load, OnlyServersAreMeasured) {
         << error;  // a machine may have no IPv6
   }
   const std::string unknown = failure("http://no..host:5000");
-  EXPECT_TRUE(has(unknown, "the host no..host is not found")) << unknown;
+  EXPECT_TRUE(has(unknown, "the host no..host was not found")) << unknown;
   server::ServerOptions options = served_options();
   const ServedModel served(options);
   bench::Load load = load_of(served, 1, 1);

@@ -93,12 +93,13 @@ TEST_F(BadLayout, Chunks) {
   refused(two + chunks + "0", {"--num-virtual-stages-per-pipeline-rank is 0"});
   refused(two + chunks + "5", {"6 layers of a pipeline stage", "5 virtual stages"});
   refused(two + layers + "5", {"--num-layers 12", "--num-layers-per-virtual-pipeline-stage 5"});
-  refused(two + chunks + "2 --global-batch-size 1",
-          {"groups of 2 micro-batches", "1 micro-batches", "raise --global-batch-size"});
+  refused(
+      two + chunks + "2 --global-batch-size 1",
+      {"is 2, but there are 2 pipeline stages", "1 micro-batches", "raise --global-batch-size"});
   refused("--pipeline-model-parallel-size 4 --global-batch-size 9 " + chunks + "3",
           {"9 micro-batches", "groups of 4", "a last group of 1"});
   refused(two + chunks + "2 --microbatch-group-size-per-virtual-pipeline-stage 9",
-          {"groups of 9 micro-batches", "8 micro-batches per step"});
+          {"is 9, but there are 2 pipeline stages", "8 micro-batches per step"});
   // Only the second batch size of the run does not fit.
   refused(two + chunks + "2 --rampup-batch-size 2 1 8",
           {"3 micro-batches", "a last group of 1", "from sample 2 on", "--rampup-batch-size"});
@@ -167,7 +168,8 @@ TEST_F(BadLayout, Sharding) {
   refused(context + "3", {"4 ranks cannot be divided", "context parallel 3"});
   refused(context + "2 --cp-comm-type ring", {"--cp-comm-type is 'ring'", "p2p, all_gather, a2a"});
   refused(context + "2 --cp-comm-type a2a+p2p", {"not supported yet; use p2p, all_gather or a2a"});
-  refused(context + "4 --cp-comm-type a2a", {"--cp-comm-type a2a divides the", "use p2p"});
+  refused("--ranks 8 --context-parallel-size 8 --cp-comm-type a2a",
+          {"--cp-comm-type a2a divides the", "use p2p"});
   refused("--fine-grained-activation-offloading", {"use --cpu-offloading-num-layers"});
   refused("--offload-modules mlp", {"use --cpu-offloading-num-layers"});
 }
@@ -233,7 +235,8 @@ TEST_F(BadLayout, Experts) {
     refused(experts + groups + "4 " + best + value, {best + "is " + value, "[1, 4]"});
   refused(experts + groups + "8 " + best + "1", {best + "is 1", "[2, 8]", topk + "2 experts"});
   refused(experts + freq + "[0,1]", {"'[0,1]', which lists 2 layers; --num-layers is 12"});
-  refused(experts + freq + "([0]*1+[1]*19)", {"([0]*1+[1]*19)", "more numbers than the 12 layers"});
+  refused(experts + freq + "([0]*1+[1]*19)",
+          {"([0]*1+[1]*19)", "more numbers than the model's 12 layers"});
   refused(experts + freq + "[0]*12",
           {"[0]*12", "none of the 12 layers", "leave out --num-experts"});
   refused(experts + freq + "([1]*11+[2])", {"each number must be 0 or 1, not 2"});
@@ -261,9 +264,9 @@ TEST_F(BadLayout, CapacityThatThereIsNot) {
   };
   for (const std::string flag :
        {"--moe-pad-expert-input-to-capacity", "--moe-token-drop-policy position"}) {
-    noted("--num-experts 8 " + flag, flag + " has no effect: there is no " + factor);
+    noted("--num-experts 8 " + flag, flag + " has no effect: " + factor + " is not given");
     noted("--num-experts 8 " + factor + " -1 " + flag,
-          flag + " has no effect: " + factor + " is no");
+          flag + " has no effect: " + factor + " is a limit");
   }
   noted(factor + " 2", factor + " 2 has no effect: --num-experts is not given");
 }

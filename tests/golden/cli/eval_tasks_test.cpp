@@ -181,7 +181,7 @@ TEST_F(EvalTasks, OtherSettingsAreNoSecondHalf) {
              "\n"
              R"({"task": "task", "example": 1, "metrics": {"perplexity": -1.0, "acc": 0.0}})"
              "\n");
-  refused(flags, {"half.jsonl.partial", "1 lines", "--bf16 was true, now it is false"});
+  refused(flags, {"half.jsonl.partial", "1 lines", "--bf16 was true and is now false"});
   std::filesystem::remove(*place_ / "half.jsonl.partial");
 }
 

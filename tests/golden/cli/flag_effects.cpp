@@ -148,7 +148,7 @@ std::string steady_lines(const std::string& printed) {
     const std::string line = printed.substr(at, end + 1 - at);
     const bool measured = line.find("iteration ") != line.npos || line.find(" in ") != line.npos ||
                           line.find("training:") != line.npos ||
-                          line.find("memory of the process") != line.npos ||
+                          line.find("memory per process") != line.npos ||
                           line.find(" s)") != line.npos;
     const size_t clock = line.size() > 8 && line[2] == ':' && line[5] == ':' ? 8 : 0;  // hh:mm:ss
     if (!measured) kept += line.substr(clock);

@@ -14,6 +14,11 @@ std::vector<FlagRow> axis_flags() {
       {"tensor-model-parallel-size", "memory", "--tensor-model-parallel-size 2", two},
       {"sequence-parallel", "memory", "--sequence-parallel",
        two + "--tensor-model-parallel-size 2"},
+      {"context-parallel-size", "memory", "--context-parallel-size 2", two},
+      {"cp-comm-type", "trace", "--cp-comm-type all_gather",
+       two + "--context-parallel-size 2 --profile --profile-step-start 0 --profile-step-end 1 "
+             "--profile-dir {w}/trace",
+       "--cp-comm-type p2p"},
       {"pipeline-model-parallel-size", "memory", "--pipeline-model-parallel-size 2", two},
       {"expert-model-parallel-size", "memory", "--expert-model-parallel-size 2",
        two + "--num-experts 4"},

@@ -271,9 +271,9 @@ TEST_F(GenerateCommand, AnotherRunIsNoSecondHalf) {
   ASSERT_TRUE(has(header, "--max-tokens")) << settings;
   file("half.jsonl.partial", header + whole.substr(0, whole.find('\n') + 1));
   refused(with(flags, {"half.jsonl"}),
-          {"half.jsonl.partial", "1 lines", "--max-tokens was \"50\", now it is \"5\""});
+          {"half.jsonl.partial", "1 lines", "--max-tokens was \"50\" and is now \"5\""});
   refused(with(flags, {"half.jsonl", "--max-tokens", "50", "--stop", "x"}),
-          {"--stop was []", "now it is [\"x\"]"});
+          {"--stop was []", "is now [\"x\"]"});
   file("men.jsonl", prompts + "{\"prompt\": \"A woman\"}\n");
   refused(with(flags, {"half.jsonl", "--max-tokens", "50"}), {"the prompts was"});
   EXPECT_EQ(read_file(*place_ / "half.jsonl"), whole);

@@ -67,7 +67,7 @@ TEST_F(Inspect, ModelsOfTorch) {
   fs::create_directory(place_ / "evil");
   fs::copy(model + "/config.json", place_ / "evil/config.json");
   fs::copy(vectors("torch/small/system.bin"), place_ / "evil/pytorch_model.bin");
-  expect(2, {"inspect", "evil"}, {"evil/pytorch_model.bin", "needs 'posix.system'"});
+  expect(2, {"inspect", "evil"}, {"evil/pytorch_model.bin", "refers to 'posix.system'"});
   EXPECT_FALSE(fs::exists(place_ / "executed"));
 }
 

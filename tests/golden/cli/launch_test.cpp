@@ -285,8 +285,8 @@ TEST_F(Launch, ALauncherThatFailsIsHeard) {
   EXPECT_EQ(r.code, 9);
   EXPECT_NE(r.err.find("[mpirun] no host answers\n"), std::string::npos) << r.err;
   EXPECT_EQ(last_line(r.err),
-            "launch: the launcher ended (exit code 9) with 0 of 2 ranks started; its own output "
-            "says why");
+            "launch: the launcher ended (exit code 9) with 0 of 2 ranks started; see its "
+            "output for the reason");
 }
 
 TEST_F(Launch, DryRunPrintsACommandThatCanBePasted) {
@@ -313,7 +313,7 @@ TEST_F(Launch, BadInput) {
   refused({"-np", "70000", "train"}, {"-np is 70000", "several machines"});
   refused({"-np", "two", "train"}, {"--np", "two"});
   refused({"-np", "2", "trian"}, {"no command 'trian'", "did you mean 'train'"});
-  refused({"-np", "2", "launch", "-np", "2", "train"}, {"launch cannot start launch"});
+  refused({"-np", "2", "launch", "-np", "2", "train"}, {"cannot start megatron launch"});
   for (const char* flag : {"--hosts", "--host", "-hosts", "-H", "--hostfile"})
     refused({"-np", "2", flag, "a:1,b:1", "train"}, {std::string(flag) + " is for several machines",
                                                      "mpirun -np 16 --host node1:8,node2:8"});

@@ -138,7 +138,7 @@ TEST_F(Commands, InputsAreNoOutputs) {
   expect(
       2,
       {"index", "--data-path", "a", "--split", "1,0,0", "--seq-length", "1", "--output", "order"},
-      {"train-sample_index.npy", "not an array"});
+      {"train-sample_index.npy", "not a NumPy array"});
   EXPECT_EQ(read_file(place_ / "order/train-sample_index.npy"), "notes");
 }
 

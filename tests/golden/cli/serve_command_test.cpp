@@ -94,7 +94,7 @@ TEST_F(ServeCommand, ReadsOtherWeights) {
   };
   for (const auto& [load, part] : {std::pair{"nowhere", "nowhere"},
                                    {"deep", "num-layers"},
-                                   {"words", "the tokenizer's files"},
+                                   {"words", "the tokenizer files"},
                                    {"keys", "keys"}}) {
     const httplib::Result result =
         client.Post("/admin/reload", fmt::format(R"({{"load": "{}"}})", load), "application/json");

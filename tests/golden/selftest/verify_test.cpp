@@ -508,7 +508,7 @@ TEST_F(TrajectoryFolder, OfAnotherFamilyIsRefusedByName) {
     FAIL() << "no error";
   } catch (const Error& error) {
     for (const std::string& part :
-         {folder + "/case.json", std::string("'mamba'"), std::string("supports gpt2, llama, ")})
+         {folder + "/case.json", std::string("'mamba'"), std::string("supported: gpt2, llama, ")})
       EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << error.what();
   }
 }

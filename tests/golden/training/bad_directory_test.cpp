@@ -90,7 +90,7 @@ TEST_F(BadDirectory, NamesTensorsThatAreNotTheModels) {
        {"type", "transformer.h.2.ln_mlp.bias", "i32", "f32", "bf16"}},
       {"olmo2",
        [](Json& h) { set(h, "model.norm.weight", "dtype", "\"U32\""); },
-       {"type", "model.norm.weight", "U32 there", "f32", "bf16"}},
+       {"type", "model.norm.weight", "U32 in the file", "f32", "bf16"}},
       {"cohere2",
        [](Json& h) { set(h, "model.norm.weight", "shape", "[47]"); },
        {"model.norm.weight", "47"}}};

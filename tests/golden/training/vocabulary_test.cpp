@@ -205,7 +205,7 @@ TEST_F(VocabularyTest, HuggingFace) {
   EXPECT_EQ(encode(more, "the<brand new>"), without);
   s_.tokenizer_model = kVectors + "sentencepiece/bpe_unk";
   s_.tokenizer_type = "HuggingFaceTokenizer";
-  EXPECT_NE(refused(s_).find("reads a tokenizer.json since --tokenizer-special-tokens is given"),
+  EXPECT_NE(refused(s_).find("a tokenizer.json, since --tokenizer-special-tokens is given"),
             std::string::npos);
 }
 

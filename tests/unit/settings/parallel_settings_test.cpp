@@ -103,7 +103,7 @@ TEST(ParallelSettings, UndividedSequencesAndExpertsAreRefusedByName) {
   using Settings = settings::ParallelSettings;
   EXPECT_EQ(error([](Settings& s) { s.context_parallel = 4; }), "");
   expect_in(error([](Settings& s) { s.context_parallel = 3; }),
-            {"--context-parallel-size 3", "6 chunks", "32 tokens (--seq-length)", "multiple of 6"});
+            {"--context-parallel-size 3", "4 ranks"});
   expect_in(error([](Settings& s) { s.context_exchange = {"ring"}; }),
             {"--cp-comm-type is 'ring'", "p2p, all_gather, a2a"});
   expect_in(
