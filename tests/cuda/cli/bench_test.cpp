@@ -41,7 +41,7 @@ TEST(CudaBench, StepSaysWhatComputedIt) {
       "--plan-runs 0 ";
   const Outcome text = place.run(words(kTiny + flags));
   EXPECT_TRUE(has(text.out,
-                  "; recompute full uniform 1; CUDA graphs local (1 recorded, 2 launched); "
+                  "; recompute full uniform 1; CUDA graphs local (1 captured, 2 replayed); "
                   "nondeterministic\n"))
       << text.out << text.err;
   const Outcome r = place.run(words(kTiny + flags + "--json"));
