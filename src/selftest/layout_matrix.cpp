@@ -75,7 +75,7 @@ std::vector<TinyModel> matrix_models() {
   for (TinyModel& m : all) {
     m.flags.num_layers = kLimits.num_layers;
     m.flags.num_attention_heads = 8;
-    m.flags.kv_channels = 8;
+    m.flags.kv_channels = 4;
     if (m.flags.group_query_attention) m.flags.num_query_groups = 4;
   }
   return all;
