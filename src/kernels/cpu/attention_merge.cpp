@@ -27,11 +27,11 @@ void merge_row(const T* part, float* out, int64_t width, float of_out, float of_
 
 void merge_rows(const AttentionMergeArgs& args, Stream& stream) {
   const int64_t length = args.out.size(1), heads = args.out.size(2), width = args.out.size(3);
-  const float *a = args.lse.data<float>(), *b = args.part_lse.data<float>();
-  float *out = args.out.data<float>(), *merged = args.merged_lse.data<float>();
   for_storage_type("attention_merge", args.part.dtype(), [&](auto type) {
     using T = decltype(type);
     const T* part = args.part.data<T>();
+    const float *a = args.lse.data<float>(), *b = args.part_lse.data<float>();
+    float *out = args.out.data<float>(), *merged = args.merged_lse.data<float>();
     for_blocks(stream, args.lse.elements(), rows_per_block(width), [&](int64_t begin, int64_t end) {
       for (int64_t row = begin; row < end; ++row) {
         const int64_t head = row % heads, token = row / heads, sample = token / length;

@@ -207,9 +207,10 @@ TEST(GemmTuning, ChoicesOfAnotherLibraryAreNotUsed) {
   std::string printed;
   const Planted other("CUDA_SHIM_CUBLASLT", "120500");
   tuned(place, 1, 3, kSaved, &printed);
-  EXPECT_TRUE(has(printed,
-                  "they are for CUDA shim on the CPU, cuBLASLt 130100, and this is CUDA shim on the "
-                  "CPU, cuBLASLt 120500"))
+  EXPECT_TRUE(
+      has(printed,
+          "they are for CUDA shim on the CPU, cuBLASLt 130100, and this is CUDA shim on the "
+          "CPU, cuBLASLt 120500"))
       << printed;
 }
 
