@@ -64,7 +64,8 @@ class Checkpointer {
   int64_t checkpoint_bytes() const;
   checkpoint::Contents contents(const resume::TrainerState& state) const;
   void begin(const resume::TrainerState& state);
-  std::optional<report::SaveRecord> finish(bool last);  // none: it failed, which was logged
+  std::optional<report::SaveRecord> finish(
+      bool last);  // nullopt: the save failed and the failure was logged
   void track(int64_t iteration);
   void remove_old(int64_t newest) const;
   // Logs the failure, or throws it if the run must end.

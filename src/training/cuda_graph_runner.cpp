@@ -9,7 +9,7 @@ namespace megatron::training {
 namespace {
 
 constexpr Device kHost{DeviceKind::cpu, 0};
-// A run has two of each chunk: the first micro-batch of a step, and the others.
+// A run needs two forms per chunk: one for the first micro-batch of a step, one for the others.
 constexpr size_t kMaxForms = 64;
 
 uint64_t place(const Tensor& tensor) {
@@ -34,16 +34,16 @@ struct CudaGraphRunner::UseState {
 
 struct CudaGraphRunner::Part {
   std::optional<RecordedPart> work;
-  std::vector<UseState> before, after;      // of the uses of all parameters, in their order
-  std::vector<Parameter*> final_gradients;  // in the order of backward
+  std::vector<UseState> before, after;      // one entry per use of each parameter
+  std::vector<Parameter*> final_gradients;  // in the order in which backward completes them
 };
 
 struct CudaGraphRunner::Form {
   std::vector<uint64_t> key;
-  bool made = false;        // eagerly, once
-  std::vector<Part> parts;  // of its recording
-  bool whole = false;       // they are all there
-  int64_t number = 0;       // of the recording, the same on all ranks
+  bool made = false;        // has run eagerly at least once
+  std::vector<Part> parts;  // of the captured micro-batch
+  bool whole = false;       // all parts have been captured
+  int64_t number = 0;       // number of the capture, equal on all ranks
 };
 
 CudaGraphRunner::CudaGraphRunner(std::vector<Parameter*> parameters, Runtime& runtime,

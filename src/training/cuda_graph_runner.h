@@ -17,8 +17,8 @@
 namespace megatron::training {
 
 struct RecordedCounts {
-  int64_t recorded = 0;  // micro-batches that were recorded
-  int64_t replayed = 0;  // that were launched, including those that were recorded
+  int64_t recorded = 0;  // micro-batches that were captured
+  int64_t replayed = 0;  // micro-batches launched as graphs, including the captured ones
 };
 
 // Runs micro-batches, one after another, of chunks that communicate within one only with the ranks
@@ -43,31 +43,32 @@ struct RecordedCounts {
 // The GradientListener is called after a part that is captured or replayed, never during capture.
 class CudaGraphRunner final : public GradientListener {
  public:
-  // parameters (of all chunks), runtime, with all arenas that parts take memory of, next, the
-  // gradients' listener, and ranks, whose calls are in a
-  // micro-batch (null: of none), are borrowed; async: the same ranks again, or null. Only on a CUDA
-  // device is anything recorded.
+  // parameters: those of all chunks. runtime has all arenas from which parts allocate. next:
+  // listener that is notified of gradients. ranks: group whose calls a micro-batch contains; null
+  // if there are none. async: the same ranks for overlapped calls, or null. All are borrowed.
+  // Nothing is captured unless the device is CUDA.
   CudaGraphRunner(std::vector<Parameter*> parameters, Runtime& runtime, GradientListener& next,
                   int64_t warm_up, comm::Group* ranks, comm::Group* async);
   ~CudaGraphRunner() override;
 
   void begin_step() { ++steps_; }
 
-  // What the caller does in each part: nothing for `replay`, which queues everything; otherwise the
-  // part's work, with this object as the tape's listener, and on the same memory each time it is
-  // captured. Unless `recordable` on all ranks, the micro-batch runs eagerly.
+  // How the current micro-batch runs. For `replay`, the caller does nothing: the graphs are
+  // launched here. Otherwise it does each part's work itself, with this object as the tape's
+  // listener and, when captured, on the same memory each time. A micro-batch runs eagerly unless it
+  // is `recordable` on all ranks.
   enum class Way { eager, record, replay };
   struct Work {
     int chunk = 0;
-    bool first = true;  // of the step
+    bool first = true;  // true for the first micro-batch of the step
   };
   Way begin(const nn::Batch& batch, std::initializer_list<Tensor> others, const Work& work,
             bool recordable);
-  void pause();                     // a part is over
-  void resume();                    // the next one begins
-  void end();                       // the last one is over
-  void drop();                      // of a micro-batch that failed: nothing is recorded any more
-  Way way() const { return way_; }  // of the last one
+  void pause();                     // ends a part
+  void resume();                    // begins the next part
+  void end();                       // ends the last part
+  void drop();                      // abandons a failed micro-batch; nothing is captured afterwards
+  Way way() const { return way_; }  // of the last micro-batch
 
   const RecordedCounts& counts() const { return counts_; }
 
@@ -89,16 +90,16 @@ class CudaGraphRunner final : public GradientListener {
   void replay(Part& part);
   void queue(Part& part);
 
-  std::vector<Parameter*> parameters_;  // trainable ones
+  std::vector<Parameter*> parameters_;  // the trainable parameters
   Runtime& runtime_;
   GradientListener& next_;
   int64_t warm_up_, steps_ = 0;
   comm::Group *ranks_, *async_;
   std::shared_ptr<Arena> host_arena_;
-  HostStream host_;  // of calls with these
+  HostStream host_;  // stream of host calls among `ranks_`
   std::vector<std::unique_ptr<Form>> forms_;
-  Form* form_ = nullptr;  // of the micro-batch under way
-  size_t part_ = 0;       // of it
+  Form* form_ = nullptr;  // form of the micro-batch in flight
+  size_t part_ = 0;       // index of the current part in it
   Way way_ = Way::eager;
   std::optional<PartRecording> recording_;
   RecordedCounts counts_;

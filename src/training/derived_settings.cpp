@@ -141,7 +141,7 @@ class Describer {
     try {
       const auto [own, stated] = models::disagreement(d_.model, flags);
       return resume::differences(own, stated);
-    } catch (const Error& error) {  // flags that make no model
+    } catch (const Error& error) {  // the flags do not define a valid model
       return error.what();
     }
   }
@@ -167,8 +167,8 @@ class Describer {
       schedule_of_checkpoint(o.learning_rate(b), o.decay(b));
       if (now_.checkpoint.use_checkpoint_scheduler) return;
     }
-    if (!o.lr) return;  // a plan needs none
-    // The run may also have no end.
+    if (!o.lr) return;  // --lr is optional for a plan
+    // The run has no end if neither flag is given.
     const bool ends = given_.batch.train_iters || given_.batch.train_samples;
     const bool extended = b.extend_to_iters && b.schedule_extended;
     const bool decays = o.lr_decay_style != optim::DecayStyle::constant;

@@ -16,12 +16,13 @@ namespace megatron::training {
 // The given and the final settings of a run.
 struct Derivation {
   const settings::TrainSettings& given;     // as typed
-  const settings::TrainSettings& settings;  // as run: after finalize()
+  const settings::TrainSettings& settings;  // as the run uses them: after finalize()
   const models::Model& model;
   const corpus::Vocabulary& vocabulary;
-  std::string shape_source;  // whose config.json gave the shape (model_source.h); "": flags did
-  bool grown = false;        // the tokenizer has more tokens than that config.json
-  std::vector<SettingNote> stages = {};  // what stages said (settle.h), in any order
+  std::string
+      shape_source;    // source whose config.json gave the shape (model_source.h); "": flags did
+  bool grown = false;  // the tokenizer has more tokens than that config.json
+  std::vector<SettingNote> stages = {};  // notes of the stages of settle.h, in any order
   // State of the checkpoint that the run resumes from; null: it starts at step 0.
   const resume::TrainerState* resumed = nullptr;
   std::string resumed_from;  // its path

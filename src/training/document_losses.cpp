@@ -11,7 +11,7 @@ namespace {
 
 constexpr int64_t kShortest = 16;
 constexpr int64_t kPassesOfDocuments =
-    8;  // forward passes of each rank between two signs of progress
+    8;  // forward passes of each rank between two progress reports
 
 // Windows of one padded length, and the index of each among all windows.
 struct Bucket {
@@ -67,7 +67,7 @@ std::vector<LossSum> document_losses(LossPass& pass, const corpus::Documents& do
                                      const WindowShape& shape,
                                      const std::function<void(int64_t done)>& progress) {
   std::map<int64_t, Bucket> buckets;
-  std::vector<int64_t> document_of;  // of each window
+  std::vector<int64_t> document_of;  // document of each window
   for (int64_t d = 0; d < documents.size(); ++d) {
     for (const Window& w : windows_of(d, documents.tokens(d), shape.seq_length, shape.stride)) {
       Bucket& bucket = buckets[padded_length(w.length, shape.seq_length)];

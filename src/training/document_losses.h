@@ -46,12 +46,12 @@ class WindowSet final : public data::Dataset {
 struct WindowShape {
   int64_t seq_length = 0, stride = 0;
   int64_t micro_batch =
-      1;  // sequences of seq_length that a rank takes at once; of shorter ones more
+      1;  // sequences of seq_length per forward pass of a rank; more if they are shorter
 };
 
-// {sum, counted tokens} of each document; every rank gets all of them, bit for bit the same for any
-// number of ranks and any micro_batch. progress: called by every rank with the predicted positions
-// done so far. Collective.
+// Returns {sum, counted tokens} of each document on every rank, bit-identical for any number of
+// ranks and any micro_batch. progress: called on every rank with the number of positions predicted
+// so far. Collective.
 std::vector<LossSum> document_losses(LossPass& pass, const corpus::Documents& documents,
                                      const WindowShape& shape,
                                      const std::function<void(int64_t done)>& progress);

@@ -25,9 +25,9 @@ void put_sums(const corpus::HostBatch& batch, std::span<const double> losses,
   }
 }
 
-// Every element of `mine` is zero on all ranks except those of the last stage with tokens of its
-// sample. Reduces a fixed number
-// of elements at once, so that memory does not depend on the size of the set.
+// Sums `mine` over ranks. Each element is zero except on the last-stage ranks that hold tokens of
+// its sample. Reduces a fixed number of elements at a time, so that memory does not depend on the
+// size of the set.
 std::vector<double> gather(std::span<const double> mine, LossPass& pass) {
   constexpr size_t kUnroll = 2048;
   Runtime& runtime = pass.runtime();
@@ -57,14 +57,15 @@ std::vector<LossSum> evaluate_samples(LossPass& pass, const data::Dataset& set,
                                       int64_t seq_length) {
   if (indices.empty()) return {};
   std::vector<double> sums(2 * indices.size());
-  // On meta, the first passes and the last one represent all of them.
+  // On meta, running only the first passes and the last one represents all of them.
   const bool planned = !pass.runtime().device().has_data();
   const comm::Group& samples = pass.ranks().samples();
   const auto together = static_cast<size_t>(micro_batch);
   const size_t stride = together * static_cast<size_t>(samples.size());
   corpus::BatchReader reader(set, pass.ranks().tokens(micro_batch, seq_length));
   std::vector<corpus::HostBatch> batches(pass.together());
-  std::vector<size_t> begins(batches.size());  // of the batches' samples within `indices`
+  std::vector<size_t> begins(
+      batches.size());  // index in `indices` of the first sample of each batch
   size_t held = 0;
   const auto run = [&] {
     if (held == 0) return;

@@ -11,22 +11,23 @@
 
 namespace megatron::training {
 
-// Losses (LossSum of training/step.h) of samples `indices` of a set, divided over the pass's
-// data-parallel ranks; every rank gets all of them, in the order of `indices`. Bit for bit the same
-// for any number of them and of pipeline stages, and any micro_batch (sequences a forward pass): a
-// sample's loss is summed by itself, in the order of its tokens. Collective.
+// Returns the losses (LossSum of training/step.h) of samples `indices` of a set, in that order, on
+// every rank. The samples are divided among the pass's data-parallel ranks. Results are
+// bit-identical for any number of these ranks and of pipeline stages, and for any micro_batch
+// (sequences per forward pass), because each sample's loss is summed separately, in the order of
+// its tokens. Collective.
 std::vector<LossSum> evaluate_samples(LossPass& pass, const data::Dataset& set,
                                       std::span<const int64_t> indices, int64_t micro_batch,
                                       int64_t seq_length);
 
-// Sum of the losses, added in the order of the samples: of samples [first, first + count), and of a
-// whole set.
+// Returns the sum of the losses of samples [first, first + count), or of a whole set, added in the
+// order of the samples.
 LossSum evaluate(LossPass& pass, const data::Dataset& set, int64_t first, int64_t count,
                  int64_t micro_batch, int64_t seq_length);
 LossSum evaluate_all(LossPass& pass, const data::Dataset& set, int64_t micro_batch,
                      int64_t seq_length);
 
-// Counts the frequency of labels.
+// Counts how often each label occurs.
 class LabelCounts {
  public:
   void add(int64_t label) {

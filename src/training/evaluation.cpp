@@ -16,7 +16,7 @@
 namespace megatron::training {
 namespace {
 
-constexpr int64_t kPasses = 8;  // forward passes of each rank between two signs of progress
+constexpr int64_t kPasses = 8;  // forward passes of each rank between two progress reports
 
 data::Split split_named(const std::string& name) {
   return name == "train"  ? data::Split::train
@@ -151,7 +151,7 @@ Evaluation::Evaluation(EvaluationSettings settings, bool show)
   wanted[static_cast<size_t>(split)] = s_.samples;
   const corpus::Corpus corpus =
       corpus::open_corpus(s_.data, vocabulary, length_, s_.runtime.seed, wanted);
-  corpus.set(split);  // there is one
+  corpus.set(split);  // throws Error if the data has no such set
   set_ = corpus.sets[static_cast<size_t>(split)];
   count_ = std::min(s_.samples.value_or(set_->size()), set_->size());
   MG_CHECK(

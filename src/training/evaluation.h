@@ -18,10 +18,10 @@ struct EvaluationSettings {
   std::string set = "valid";
   std::optional<int64_t> samples, seq_length, stride;
   int64_t micro_batch_size = 4;
-  int64_t max_length = 0;  // context length of the model; 0: its own
+  int64_t max_length = 0;  // context length of the evaluation; 0: the model's own
   bool bf16 = false;
   checkpoint::ReadingOptions reading;
-  corpus::TextInput text;  // paths empty: a data set
+  corpus::TextInput text;  // if paths is empty, a data set is evaluated instead
   std::optional<std::string> per_document;
   settings::DataSettings data;
   settings::RuntimeSettings runtime;
@@ -34,16 +34,16 @@ struct EvaluationSettings {
 struct DocumentLoss {
   std::string place;
   LossSum loss;
-  int64_t bytes = -1;  // of its text; -1: not known
+  int64_t bytes = -1;  // bytes of its text; -1: not known
 };
 
 struct EvaluationResult {
   std::string what;  // "valid set", "text"
   LossSum loss;
   int64_t sequences = 0;
-  double unigram_entropy = 0;           // in nats, of the tokens that count
-  int64_t bytes = -1;                   // of the text; -1: not known
-  std::vector<DocumentLoss> documents;  // with by_document(), all of them
+  double unigram_entropy = 0;           // nats per counted token
+  int64_t bytes = -1;                   // bytes of the text; -1: not known
+  std::vector<DocumentLoss> documents;  // all documents if by_document(), else empty
 
   double perplexity() const;
   std::optional<double> bits_per_byte() const;
@@ -74,8 +74,8 @@ class Evaluation {
   checkpoint::ModelDirectory directory_;
   models::Model model_;
   int64_t length_ = 0, stride_ = 0;
-  std::shared_ptr<const data::Dataset> set_;  // one of the two
-  int64_t count_ = 0;                         // samples of the set
+  std::shared_ptr<const data::Dataset> set_;  // null if `documents_` is set
+  int64_t count_ = 0;                         // number of samples to evaluate
   std::unique_ptr<corpus::Documents> documents_;
 };
 

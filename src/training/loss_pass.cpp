@@ -24,7 +24,7 @@ void LossPass::run(std::span<const corpus::HostBatch> micro_batches, const OnLos
   device_batch_.emplace(runtime_, model_.type);
   pipeline_.run_forward(static_cast<int>(micro_batches.size()), *this);
   done_ += static_cast<int64_t>(micro_batches.size());
-  work_reporter_.long_phase(phase_);  // of no micro-batch
+  work_reporter_.long_phase(phase_);  // between passes, no micro-batch is in progress
   device_batch_.reset();
   batches_ = {};
   on_losses_ = nullptr;

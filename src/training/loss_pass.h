@@ -20,19 +20,19 @@ struct EvaluatedModel {
   std::span<models::Stage* const> chunks;
   DType type = DType::f32;
   const parallel::Ranks* ranks = nullptr;
-  SpanListener* parameters = nullptr;  // brings them where they are needed; null: they are there
+  SpanListener* parameters = nullptr;  // gathers parameters for each span; null: they are in place
 };
 
 class LossPass final : private parallel::StageWork {
  public:
-  // All are borrowed.
+  // All arguments are borrowed.
   LossPass(const EvaluatedModel& model, Runtime& runtime, const StepOptions& options);
 
   // Names the phase of the following passes for hang reports, e.g. "validation"; before the first
   // call it is "evaluation".
   void begin(std::string_view phase);
-  // Called with each micro-batch's losses [B*S], 0 where the mask hides the label, in ascending
-  // order of micro-batches; only on the stage with the head.
+  // Called with the losses [B*S] of each micro-batch, in ascending order, on the stage with the
+  // head only. The loss of a masked label is 0.
   using OnLosses = std::function<void(int micro_batch, std::span<const double> losses)>;
   // Collective over the stages, all of which pass the same micro-batches. Without data (meta),
   // losses are zero.
@@ -51,11 +51,12 @@ class LossPass final : private parallel::StageWork {
   EvaluatedModel model_;
   WorkReporter work_reporter_;
   std::string phase_ = "evaluation";
-  int64_t done_ = 0;  // micro-batches of the phase
+  int64_t done_ = 0;  // micro-batches completed in this phase
   Runtime& runtime_;
   StepOptions options_;
   parallel::Pipeline pipeline_;
-  std::optional<corpus::DeviceBatch> device_batch_;  // of the run under way: its memory is not kept
+  std::optional<corpus::DeviceBatch>
+      device_batch_;  // exists only during run(), so its memory is released between runs
   std::span<const corpus::HostBatch> batches_;
   const OnLosses* on_losses_ = nullptr;
 };

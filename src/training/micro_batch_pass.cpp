@@ -30,7 +30,8 @@ MicroBatchPass::MicroBatchPass(std::span<models::Stage* const> chunks, DType typ
                   ranks.stages() != nullptr, runtime);
 }
 
-// Also makes places for all micro-batches that are between forward and backward at once.
+// Also makes places for the largest number of micro-batches that are between forward and backward
+// at the same time.
 void MicroBatchPass::begin_step(std::span<const corpus::HostBatch> micro_batches, double loss_scale,
                                 int stage, bool rehearses) {
   batches_ = micro_batches;
@@ -64,12 +65,12 @@ void MicroBatchPass::drop_tapes() {
 }
 
 StepListener* MicroBatchPass::listen(StepListener* listener) {
-  drop_tapes();  // which keep their listeners
+  drop_tapes();  // existing tapes would keep the previous listener
   return std::exchange(listener_, listener);
 }
 
-// Data-parallel ranks that overlap communication with compute do so in the first and last
-// micro-batches of the step.
+// Data-parallel ranks may overlap communication with compute in the first and last micro-batches of
+// the step, which then cannot be captured.
 bool MicroBatchPass::recordable(int micro_batch) const {
   const StepOptions& options = with_.options;
   if (rehearses_ || options.timing_level >= 2 || listener_ != nullptr || options.spans != nullptr ||
@@ -172,7 +173,9 @@ Bundle MicroBatchPass::input_of(InFlight& slot, const Tensor& input) {
   if (slot.tape == nullptr) make_tape(slot);
   if (!input.defined()) return {};
   slot.input = slot.tape->leaf(input);
-  return {{"hidden", std::exchange(slot.input, Var({}, slot.input.id))}};  // what reads it keeps it
+  return {{"hidden",
+           std::exchange(slot.input,
+                         Var({}, slot.input.id))}};  // nodes that read the value keep it alive
 }
 
 // Returns the output for the next virtual stage; for the last stage, adds the loss to the totals.
@@ -181,7 +184,7 @@ Tensor MicroBatchPass::output_of(InFlight& slot, const parallel::Action& action,
   const models::Stage& chunk = stage(action.chunk);
   if (!chunk.part().head) {
     slot.output = models::flowing(*slot.tape, out);
-    return std::exchange(slot.output.value, {});  // backward needs its gradient only
+    return std::exchange(slot.output.value, {});  // backward needs only its gradient
   }
   const Tensor loss = models::head_loss(chunk, *slot.tape, out, *slot.filled);
   const bool records = StepGraphs::records(slot.graph.get());

@@ -23,10 +23,10 @@ namespace megatron::training {
 
 struct StepOptions {
   settings::LossScope loss_scope = settings::LossScope::token;
-  models::RecomputeOptions recompute;  // its tensor ranks are the step's
+  models::RecomputeOptions recompute;  // the step sets its tensor-parallel ranks
   models::OffloadOptions offload;
-  int64_t hidden = 0;        // of what travels between pipeline stages
-  bool check_finite = true;  // no update where the loss or a gradient is not finite
+  int64_t hidden = 0;        // hidden size of the activations sent between pipeline stages
+  bool check_finite = true;  // skip the update if the loss or a gradient is not finite
   // With a scale (fp16), gradients that are not finite count as an overflow, regardless of
   // check_finite.
   std::optional<optim::LossScaleSettings> loss_scale;
@@ -37,9 +37,9 @@ struct StepOptions {
   std::optional<int64_t> record_after;
   parallel::DataParallelOptions data_parallel;
   parallel::PipelineOptions pipeline;
-  const kernels::Table* table = nullptr;  // of forward and backward; default: the device's
+  const kernels::Table* table = nullptr;  // kernels of forward and backward; null: the device's
   SpanListener* spans = nullptr;          // called at every span of forward and backward
-  int64_t timing_level = 0;               // of StepReport::times
+  int64_t timing_level = 0;               // level of detail of StepReport::times
 };
 
 // Parts of a step, one after another.
@@ -73,7 +73,7 @@ class MicroBatchPass final : public parallel::StageWork {
   void begin_step(std::span<const corpus::HostBatch> micro_batches, double loss_scale, int stage,
                   bool rehearses);
   void end_step() { action_.reset(); }
-  void drop();  // of a step that failed
+  void drop();  // abandons a failed step
   StepListener* listen(StepListener* listener);
   StepListener* listener() const { return listener_; }
 
@@ -92,11 +92,11 @@ class MicroBatchPass final : public parallel::StageWork {
   struct InFlight {
     corpus::DeviceBatch batch;
     bool taken = false;
-    const nn::Batch* filled = nullptr;  // of `batch`
+    const nn::Batch* filled = nullptr;  // result of batch.fill()
     std::unique_ptr<Tape> tape;
-    std::optional<models::ForwardInParts> pass;  // under way
+    std::optional<models::ForwardInParts> pass;  // forward pass in progress
     Var input, output;  // from and to the virtual stages before and after the chunk
-    std::unique_ptr<StepGraphs::Slot> graph;  // where micro-batches are recorded
+    std::unique_ptr<StepGraphs::Slot> graph;  // null if micro-batches are not captured
   };
   InFlight& take_place(const parallel::Action& action);
   InFlight& in_flight(int chunk, int micro_batch) {
@@ -125,8 +125,8 @@ class MicroBatchPass final : public parallel::StageWork {
   PassPartners with_;
   std::optional<StepGraphs> graphs_;
   std::vector<InFlight> in_flight_;
-  std::vector<size_t> places_;                  // in these, of each chunk and micro-batch
-  std::span<const corpus::HostBatch> batches_;  // of the step under way
+  std::vector<size_t> places_;                  // index in `in_flight_` by chunk and micro-batch
+  std::span<const corpus::HostBatch> batches_;  // of the current step
   double loss_scale_ = 1;
   bool rehearses_ = false;
   StepListener* listener_ = nullptr;

@@ -45,11 +45,11 @@ std::unique_ptr<models::Stage> load_model(const checkpoint::ModelDirectory& dire
 
 // A source of a model's shape besides flags.
 struct ShapeSource {
-  std::string name;       // for messages: the directory, or what --model-config names
-  std::string directory;  // where config.json has a tokenizer and others beside it; "": nowhere
+  std::string name;       // for messages: the directory, or the value of --model-config
+  std::string directory;  // directory of config.json and the tokenizer; "": none
   Json config;
 
-  explicit operator bool() const { return !name.empty(); }  // else flags give the shape
+  explicit operator bool() const { return !name.empty(); }  // false: flags give the shape
   // Name of the config in errors.
   std::string path() const { return directory.empty() ? name : directory + "/config.json"; }
 };

@@ -19,7 +19,7 @@ class ModuleStates {
                Runtime& runtime);
 
   std::span<nn::ModuleState* const> all() const { return states_; }
-  void begin_step();   // nothing is observed or added up yet
+  void begin_step();   // clears observations and sums
   void update_step();  // collective over the ranks that share a state
 
  private:

@@ -64,7 +64,7 @@ std::string described(const NonFinite& found, const Tensor& t) {
 // reported.
 using Place = std::array<int64_t, 5>;
 
-// The finding of a rank, or the earliest of several ranks; without a place: none.
+// The finding of a rank, or the earliest of several ranks. Without a place, nothing was found.
 struct Finding {
   std::optional<Place> place;
   std::string text;
@@ -129,10 +129,10 @@ class Search final : public kernels::Observer, public StepListener {
     return find_non_finite(operand.tensor, may_be_none, pool_);
   }
 
-  // What came from another rank stands behind all that did not, for it was made there.
-  // Micro-batches follow one another, each with forward, backward and the weights' gradients that
-  // are made later, through the virtual stages of the model and back; then come the sums over ranks
-  // and the norm.
+  // Sorts values received from other ranks last, since those ranks produced them. The rest is in
+  // the order of execution on a single rank: micro-batches one after another, each with forward,
+  // backward and deferred weight gradients, through the virtual stages of the model and back; then
+  // the sums over ranks and the norm.
   Place place() const {
     const parallel::Ranks& ranks = step_.ranks();
     const std::optional<parallel::Action>& action = step_.action();
@@ -192,7 +192,7 @@ class Search final : public kernels::Observer, public StepListener {
   int64_t calls_ = 0;
   bool norm_ = false;
   std::string bad_inputs_;
-  bool received_ = false;  // of these, one is no parameter: nothing that this rank made
+  bool received_ = false;  // true if a bad input is not a parameter: another rank produced it
   Finding found_;
 };
 
@@ -217,13 +217,13 @@ class Listening {
   StepListener* listener_;
 };
 
-// The earliest of the ranks' findings, from the lowest rank that has it; others: number of other
-// ranks with it.
+// The earliest finding of all ranks. If several ranks have it, the text is the lowest rank's, and
+// `others` is the number of the others.
 struct First : Finding {
   int others = 0;
 };
 First first_of(const Finding& mine, comm::Group& ranks, Stream& stream) {
-  constexpr size_t kWidth = 1 + Place().size();  // 1 where there is one, its place
+  constexpr size_t kWidth = 1 + Place().size();  // per rank: 1 if it has a finding, then its place
   const double kNone = std::numeric_limits<double>::lowest();
   std::vector<double> all(static_cast<size_t>(ranks.size()) * kWidth, kNone);
   if (mine.place) {
@@ -265,7 +265,7 @@ Place place_in_model(const TrainStep& step, size_t shard) {
   MG_ASSERT(false);
 }
 
-// "layers.0.mlp.up.weight [96, 32]", with several ranks of which.
+// "layers.0.mlp.up.weight [96, 32]", followed by the rank if there are several.
 std::string text_of(const parallel::Shard& shard, const comm::Group& ranks) {
   const Parameter& p = shard.placed->parameter;
   const std::string text = fmt::format("{} {}", p.name, p.value.shape().str());
@@ -322,8 +322,8 @@ std::string first_non_finite(TrainStep& step, std::span<const corpus::HostBatch>
   double divisor = 1;
   const StepReport report = step.accumulate(micro_batches, divisor);
   First first = first_of(search.found(), ranks, stream);
-  // Every rank's first finding was computed from values of other ranks, none of which had produced
-  // it.
+  // A place that begins with 1: every rank's first finding was computed from values of other ranks,
+  // and none of their kernels had produced it.
   if (first.place && first.place->front() != 0)
     first.text += ranks.size() == 1 ? "; no kernel produced it: it already existed before the step"
                                     : "; no kernel of any rank produced it: a reduction over "

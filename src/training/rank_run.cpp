@@ -186,7 +186,7 @@ void RankRun::train_on(StepFeed& feed) {
   tune_gemms(feed);
   const int64_t iterations = *s_.batch.train_iters;
   for (int64_t i = plan_.first_iteration() + 1; i <= iterations; ++i) {
-    // The first step packs weights and allocates memory.
+    // may_be_long: the first step also packs weights and allocates memory.
     model_.step.work_reporter().step(i, i == plan_.first_iteration() + 1);
     profile_.begin(i, model_.step, runtime_.stream());
     if (std::ranges::binary_search(passed_over_, i - 1)) {
@@ -207,8 +207,8 @@ void RankRun::train_on(StepFeed& feed) {
   }
 }
 
-// Generates samples, decides whether the run ends, and saves. Skipped after a step that was passed
-// over, except the last.
+// Generates samples, decides whether the run ends, and saves. Does nothing after a step of
+// --iterations-to-skip, unless it is the last one.
 std::optional<report::EndReason> RankRun::finish_iteration(int64_t i) {
   const bool last = i == *s_.batch.train_iters;
   if (!last && std::ranges::binary_search(passed_over_, i - 1)) return std::nullopt;
@@ -272,7 +272,8 @@ IterationReport RankRun::one_step(int64_t iteration, StepFeed& feed) {
   return report;
 }
 
-// Otherwise a scale that cannot fall would skip every step, visible only as a number in the log.
+// Without this warning, a loss scale that cannot fall further would skip every step, visible only
+// as a number in the log.
 void RankRun::warn_of_skipped(const IterationReport& report) {
   constexpr int64_t kMany = 50;  // 2^32 falls to 1 in 33 steps
   if (!model_.step.options().loss_scale || counts_.skipped_in_row != kMany) return;
@@ -284,8 +285,8 @@ void RankRun::warn_of_skipped(const IterationReport& report) {
                   kMany, report.loss_scale));
 }
 
-// Weights and optimizer are as they were before the step. The search is not repeated after it has
-// reported once.
+// Weights and optimizer are unchanged by the step. The kernel that produced the value is searched
+// for only once per run.
 void RankRun::not_finite(const IterationReport& report,
                          std::span<const corpus::HostBatch> micro_batches) {
   const bool stop = s_.precision.on_non_finite == settings::OnNonFinite::stop;
@@ -305,7 +306,7 @@ void RankRun::not_finite(const IterationReport& report,
                                            : ". First: " + found));
 }
 
-// The other ranks wait meanwhile.
+// Runs the hook on rank 0 while the other ranks wait.
 void RankRun::run_hook(const IterationReport& report) {
   if (!hooks_.after_step) return;
   replicas_.barrier("hook.begin");
@@ -322,7 +323,7 @@ void RankRun::save(int64_t iteration, bool last) {
   reporter_.save_took(now_seconds() - begin);
 }
 
-// Returns the reason why the run ends after this step, before its last; the same on all ranks.
+// Returns the reason, equal on all ranks, if the run must end after this step and before its last.
 std::optional<report::EndReason> RankRun::end_after(int64_t iteration) {
   const settings::CheckpointSettings& c = s_.checkpoint;
   if (c.exit_signal_handler || c.exit_duration_in_mins) {
@@ -362,8 +363,8 @@ resume::TrainerState RankRun::state(int64_t iteration) {
           .gemm_tuning = gemm_choices_->json()};
 }
 
-// Evaluates one evaluation's samples of a set, as far as it has them, or the whole set; `first` is
-// the first sample.
+// Returns the losses of one evaluation's samples of a set, from sample `first` on (fewer if the set
+// ends before), or of the whole set.
 LossSum RankRun::evaluate_set(const data::Dataset& set, int64_t first) {
   const int64_t micro_batch = s_.eval_micro_batch(), length = *s_.batch.seq_length;
   if (s_.run.full_validation) return evaluate_all(model_.loss_pass, set, micro_batch, length);

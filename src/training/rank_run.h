@@ -66,7 +66,8 @@ class RankRun {
   RunReporter reporter_;
   TrainResult result_;
   std::vector<int64_t> passed_over_;  // steps of --iterations-to-skip, ascending
-  bool not_finite_reported_ = false;  // where it came from
+  bool not_finite_reported_ =
+      false;  // the first NaN or infinity was searched for; done once per run
 };
 
 }  // namespace megatron::training

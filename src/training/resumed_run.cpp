@@ -10,11 +10,11 @@
 namespace megatron::training {
 namespace {
 
-// Flags that decide which tensors there are, or their format, must stay.
+// Throws Error if a flag that determines the optimizer's tensors or their format has changed.
 void check_rule(const settings::TrainSettings& s, const resume::TrainerState& state,
                 const std::string& path) {
   const Json& saved = state.optimizer_settings;
-  if (saved.as_object().empty()) return;  // an older checkpoint
+  if (saved.as_object().empty()) return;  // older checkpoints do not store them
   const Json now = resume::optimizer_settings(s.optimizer);
   for (const std::string flag : {"exp-avg-dtype", "exp-avg-sq-dtype", "muon-scalar-optimizer"}) {
     const Json *before = saved.find(flag), *wanted = now.find(flag);

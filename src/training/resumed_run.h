@@ -1,11 +1,11 @@
-// Resuming from a checkpoint: what a run takes from it, and what must not have changed.
+// Resuming from a checkpoint: settings taken from it, and checks of those that must not change.
 #pragma once
 
 #include "training/run_plan.h"
 
 namespace megatron::training {
 
-// Fills schedules, optimizer steps, seed and changes of a plan whose beginning is a checkpoint.
+// Fills schedules, optimizer steps, seed and changes of a plan that resumes from a checkpoint.
 // Throws Error if optimizer, precision or schedule differ from the checkpoint's.
 void settle_beginning(RunPlan& plan);
 

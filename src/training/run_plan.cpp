@@ -292,7 +292,7 @@ void claim_save_directory(const settings::TrainSettings& s, comm::Group& process
     lock.emplace(folder.lock());
     folder.recover();
   }
-  processes.barrier("save.directory");  // nobody looks for checkpoints before
+  processes.barrier("save.directory");  // other ranks look for checkpoints only after this
 }
 
 // Called only after all other checks have passed.
@@ -345,7 +345,7 @@ SettledRun with_model(Settled settled, ShapeSource& source, const FindVocabulary
   return run;
 }
 
-// stored: tokens of the directory that gives the model.
+// stored: number of tokens in the directory from which the model is loaded.
 Derivation derivation_of(const SettledRun& run, const settings::TrainSettings& given,
                          const ShapeSource& source, int64_t stored) {
   return {.given = given,

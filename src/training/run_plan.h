@@ -28,7 +28,7 @@ struct SettledRun {
   corpus::Vocabulary vocabulary;
   models::Model model;
   std::vector<SettingNote> notes;  // settings that were derived or changed
-  bool stands_in = false;          // the tokenizer knows the number of tokens only
+  bool stands_in = false;          // the tokenizer is a stand-in that only has a number of tokens
 };
 
 // Data shared by all ranks.
@@ -36,25 +36,27 @@ struct RunPlan : SettledRun {
   double began = 0;  // seconds of the steady clock
   corpus::Corpus corpus;
   resume::StartingPoint start;
-  std::optional<UpcycledWeights> upcycled;  // what beginning.weights, a dense model's, become
-  // Tokens of beginning.weights if they have fewer than the model; 0 if they have as many.
+  std::optional<UpcycledWeights>
+      upcycled;  // how a dense model's start.weights become a model with experts
+  // Number of tokens in start.weights if smaller than the model's; otherwise 0.
   int64_t stored_tokens = 0;
-  std::optional<resume::SaveDirectory::Lock> lock;  // of --save
-  SavedFiles saved;                                 // of the checkpoints
+  std::optional<resume::SaveDirectory::Lock> lock;  // lock on the --save folder
+  SavedFiles saved;                                 // files besides the tensors of each checkpoint
   // Tokens that end the samples of --sample-interval.
   std::vector<int32_t> end_tokens;
-  WholeModel whole;  // their tensors; empty where none is read or written
+  WholeModel whole;  // tensors of checkpoints; empty if none is read or written
   optim::LearningRate learning_rate;
   optim::WeightDecay weight_decay;
-  std::vector<resume::SettingChange> changes;  // of a resumed run, others than the checkpoint's
-  int64_t train_samples = 0;                   // asked of the training set
-  plan::Plan expected;                         // what the run will need
+  std::vector<resume::SettingChange>
+      changes;                // settings of a resumed run that differ from the checkpoint's
+  int64_t train_samples = 0;  // number requested from the training set
+  plan::Plan expected;        // resources that the run will need
 
   int64_t first_iteration() const { return start.state.iteration; }  // steps done before
   // True if the run evaluates once at its end on the third share of --split, or on separate test
   // data, if any.
   bool evaluates_test_set() const;
-  int64_t iterations_left() const;  // 0 for a run that is done
+  int64_t iterations_left() const;  // 0 if the run is complete
   // Number of samples that the run will have consumed at its end, also if earlier parts of it used
   // other batch sizes.
   int64_t last_sample() const;

@@ -22,7 +22,7 @@ RunReporter::RunReporter(const RunPlan& plan, double peak, double begin, const R
       line_times_(s_.log.timing_log_level),
       point_times_(s_.log.timing_log_level) {}
 
-// Announces before the first step the space that checkpoints will take, or that there will be none.
+// Before the first step, logs the space that checkpoints will take, or that none will be saved.
 void RunReporter::announce_saves(const std::optional<resume::SaveSpace>& space) const {
   if (!space) {
     log::info(
@@ -152,7 +152,7 @@ void RunReporter::open_progress_file() {
   }
 }
 
-// A failing file is reported once and not written again.
+// If writing fails, the file is reported once and not written again.
 void RunReporter::tell_progress(int64_t iteration) {
   const auto saved = saved_samples_.find(iteration);
   if (!progress_file_ || saved == saved_samples_.end()) return;

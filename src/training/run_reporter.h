@@ -18,10 +18,10 @@ namespace megatron::training {
 
 // Progress of a run in samples and steps.
 struct RunCounts {
-  int64_t consumed = 0;        // samples
-  int64_t scheduled = 0;       // those of steps that changed the weights
-  int64_t skipped = 0;         // steps that did not
-  int64_t skipped_in_row = 0;  // the last ones of this run
+  int64_t consumed = 0;        // samples of all steps
+  int64_t scheduled = 0;       // samples of steps that updated the weights
+  int64_t skipped = 0;         // steps that did not update the weights
+  int64_t skipped_in_row = 0;  // consecutive skipped steps up to now in this run
 
   static RunCounts of(const resume::TrainerState& state) {
     return {state.consumed_samples, state.scheduled_samples, state.skipped_steps};
@@ -63,7 +63,7 @@ class RunReporter {
   report::RunRecord run_record() const;
   report::RunTotals totals() const;
   report::StepRecord record_of(const IterationReport& report);
-  double flops(int64_t samples) const;  // of the model
+  double flops(int64_t samples) const;  // model FLOPs of this many samples
   void take_times(const IterationReport& report);
   void open_progress_file();
   void tell_progress(int64_t iteration);
@@ -74,16 +74,18 @@ class RunReporter {
   const RunCounts& counts_;
   const TrainedModel& model_;
   comm::Group& world_;
-  double begin_, loop_begin_;  // of the run, and of the training loop: where its rates count from
+  double begin_,
+      loop_begin_;  // start of the run and of the training loop, from which rates are computed
   report::RunTotals totals_;
   std::optional<Progress> progress_;
   std::optional<report::RunLog> log_;
   std::optional<report::ProgressFile> progress_file_;  // with --log-progress
-  std::map<int64_t, int64_t> saved_samples_;           // consumed, by iteration of a save under way
-  report::Timers line_times_, point_times_;  // since the last log line, point of TensorBoard
+  std::map<int64_t, int64_t> saved_samples_;  // consumed samples by iteration, for saves in flight
+  report::Timers line_times_,
+      point_times_;  // since the last log line and the last TensorBoard point
   std::vector<report::TimerFigure> line_figures_,
-      point_figures_;     // of this step, where it has them
-  double save_wait_ = 0;  // seconds since the last step's end
+      point_figures_;     // figures of this step, if it has a line or a point
+  double save_wait_ = 0;  // seconds waited for saves since the end of the last step
 };
 
 }  // namespace megatron::training

@@ -129,7 +129,7 @@ int64_t chosen_step(const resume::SaveDirectory& folder, const std::vector<int64
                     std::optional<int64_t> step) {
   if (!step) try {
       step = folder.tracked();
-    } catch (const Error&) {  // a tracker that names no step: the newest
+    } catch (const Error&) {  // the tracker names no step: uses the newest
     }
   const auto behind = std::ranges::upper_bound(steps, step.value_or(steps.back()));
   return behind == steps.begin() ? steps.front() : *(behind - 1);
@@ -202,7 +202,7 @@ ComparedSetting content_of(const std::string& name, const std::string& path,
   return {name, content, fmt::format("{} ({})", path, content)};
 }
 
-// One setting a data set.
+// Adds one setting per data set.
 void add_list(const std::string& name, const data::BlendList& list, const Fields& fields,
               std::vector<ComparedSetting>& settings) {
   const std::optional<std::string> cache = given_text(fields, "data-cache-path");
@@ -217,7 +217,7 @@ void add_list(const std::string& name, const data::BlendList& list, const Fields
     }
   };
   if (contents.size() == 1) {
-    read(0, 0);  // all threads read it
+    read(0, 0);  // on the calling thread, so that the file is read with all threads of the pool
   } else {
     pool.parallel_for(static_cast<int64_t>(contents.size()), read);
   }

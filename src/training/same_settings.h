@@ -18,11 +18,11 @@ enum class Comparison {
   presence,     // whether it is given
   path,         // as an absolute path
   device,       // the kind of device that it resolves to
-  file,         // content of the file that it names, or the text where it names none
+  file,         // content of the file that it names, or its text if it names none
   texts,        // content of the files that --input lists
   tokenizer,    // content of a tokenizer's file or directory
   token_files,  // weights, and content of token files
-  checkpoint,   // the checkpoint or model that it leads to, and its content
+  checkpoint,   // the checkpoint or model at the path, and its content
   nothing,      // may differ
 };
 Comparison comparison_of(std::string_view flag);

@@ -83,7 +83,7 @@ RunSamples samples_of_run(const settings::TrainSettings& s, int64_t last_sample)
   RunSamples samples{.asked = samples_of(s, b.base_iters, b.base_samples())};
   const auto all = samples_of(s, *b.train_iters, std::max(b.total_samples(), last_sample));
   for (size_t i = 0; i < all.size(); ++i) samples.extended[i] = all[i].value_or(0);
-  // A cyclic order has no end.
+  // A cyclic order has no end, so it needs no extension.
   if (s.run.dataloader_type == "cyclic") samples.extended[0] = 0;
   return samples;
 }
@@ -202,12 +202,12 @@ Settled settle_planned(const settings::TrainSettings& given) {
   if (open_end) batch.train_iters = 1;
   Settled run = settle(planned);
   settings::TrainSettings& s = run.settings;
-  if (open_end)  // so many that the batch size has grown
+  if (open_end)  // long enough to reach the last batch size
     s.batch.train_iters = s.batch.base_iters =
         s.batch.schedule.iterations_within(s.batch.schedule.stages().back().begin) + 1;
   settings::OptimizerSettings rate = s.optimizer;
   if (!rate.lr) rate.lr = std::max({1.0, rate.min_lr, rate.lr_warmup_init});
-  if (open_end && !rate.lr_decay_iters) {  // a run in which the rest has room
+  if (open_end && !rate.lr_decay_iters) {  // long enough to contain warm-up and decay
     const auto within = [](int64_t value) {
       return std::clamp<int64_t>(value, 0, int64_t{1} << 31);
     };
@@ -340,7 +340,8 @@ void check_settings(const settings::TrainSettings& given, bool planned) {
   if (s.run.model || c.use_checkpoint_args) return;
   models::Model model;
   if (s.run.model_config) {
-    if (!settings::model_config_text(*s.run.model_config)) return;  // a file
+    if (!settings::model_config_text(*s.run.model_config))
+      return;  // a file, which is not opened here
     model = models::model_from_config_json(config_source(s).config);
   } else {
     if (!by_flags && (c.load || c.pretrained_checkpoint)) return;

@@ -30,8 +30,8 @@ struct Settled {
   }
 };
 
-// Sets the initial model of --moe-use-upcycling: what --load or --pretrained-checkpoint says of the
-// dense model becomes --model; a run that has not begun resumes nothing.
+// Sets the initial model of --moe-use-upcycling: the dense model named by --load or
+// --pretrained-checkpoint becomes --model. A new run then resumes from nothing.
 Settled take_dense_model(settings::TrainSettings settings);
 // As in Megatron-LM, --eval-iters 0 means no evaluation.
 Settled leave_out_evaluation(settings::TrainSettings settings);

@@ -52,8 +52,8 @@ std::string_view name(StepPart part) {
   MG_ASSERT(false);
 }
 
-// All ranks have the same sums and therefore make the same decision. A smaller loss scale, if there
-// is one, may help, but not if the loss is not finite at the smallest scale.
+// All ranks have the same sums and therefore make the same decision. With fp16, the step may
+// succeed at a smaller loss scale, unless the loss is not finite at the smallest one.
 StepOutcome step_outcome(double loss, double gradient_norm, const optim::LossScale* scale,
                          bool check_finite) {
   if (std::isfinite(loss) && std::isfinite(gradient_norm)) return StepOutcome::updated;

@@ -17,22 +17,20 @@ namespace megatron::training {
 // Outcome of a step. Unless `updated`, the parameters and the optimizer are unchanged.
 enum class StepOutcome {
   updated,
-  overflow,    // of fp16 gradients at this loss scale: all in order, the next step is made with
-               // another
-  not_finite,  // the loss, or a gradient that the loss scale cannot help
+  overflow,    // fp16 gradients overflowed at this loss scale; the next step uses a smaller one
+  not_finite,  // NaN or infinity that a smaller loss scale cannot avoid
 };
 // Outcome of a step with this loss and gradient norm. scale: fp16's loss scale, else null.
 StepOutcome step_outcome(double loss, double gradient_norm, const optim::LossScale* scale,
                          bool check_finite);
 
 struct StepReport {
-  double loss = 0;           // sum over all counted tokens of the step / their number; without
-                             // auxiliary losses
+  double loss = 0;           // mean over all counted tokens of the step, without auxiliary losses
   double tokens = 0;         // counted tokens of all ranks
-  double gradient_norm = 0;  // before clipping; without the loss scale
-  double loss_scale = 1;     // that the step was made with
+  double gradient_norm = 0;  // before clipping, with the loss scale divided out
+  double loss_scale = 1;     // loss scale of this step
   StepOutcome outcome = StepOutcome::updated;  // the same on all ranks
-  std::vector<MetricValue> metrics;            // the model's, of all ranks; without data: none
+  std::vector<MetricValue> metrics;  // metrics of the model over all ranks; empty without data
   report::StepTimes times;
 
   bool updated() const { return outcome == StepOutcome::updated; }
@@ -51,8 +49,8 @@ class TrainStep final {
   std::span<const parallel::Shard> shards() const { return data_parallel_.shards(); }
   // States that modules have besides parameters; must be filled as well.
   std::span<nn::ModuleState* const> states() const { return states_.all(); }
-  // Call after that: creates the optimizer, with master weights initialized from the values.
-  // Collective.
+  // Call after filling them: creates the optimizer, with master weights initialized from the
+  // parameters. Collective.
   void begin(const optim::OptimizerConfig& optimizer);
 
   // micro_batches: those of this rank, in order; every rank has the same number. Collective.
@@ -73,9 +71,11 @@ class TrainStep final {
   // Sets the listener from the next step on, in place of the options' listener; null: none.
   // Borrowed. Returns the previous listener.
   StepListener* listen(StepListener* listener) { return pass_.listen(listener); }
-  // The pipeline action in progress; none before the first and after the last.
+  // The pipeline action in progress; nullopt before the first and after the last.
   const std::optional<parallel::Action>& action() const { return pass_.action(); }
-  int micro_batch() const { return action() ? action()->micro_batch : -1; }  // of it; -1: none
+  int micro_batch() const {
+    return action() ? action()->micro_batch : -1;
+  }  // of the action; -1: none
   // Numbers of micro-batches (with a pipeline: per chunk) captured and replayed so far. Nothing is
   // captured while the step has a listener or its stream is observed, or if ranks exchange
   // gradients or parameters during the micro-batch.
@@ -95,7 +95,7 @@ class TrainStep final {
   const parallel::Ranks& ranks() const { return ranks_; }
   const StepOptions& options() const { return options_; }
   WorkReporter& work_reporter() { return work_reporter_; }
-  optim::LossScale& loss_scale() { return loss_scale_; }  // constant 1 where the options have none
+  optim::LossScale& loss_scale() { return loss_scale_; }  // constant 1 if the options have none
   const optim::LossScale& loss_scale() const { return loss_scale_; }
 
  private:
@@ -115,13 +115,13 @@ class TrainStep final {
   optim::LossScale loss_scale_;
   StepTimer timer_;
   MicroBatchPass pass_;
-  int64_t expected_ = 0;  // micro-batches; 0: those that are given
+  int64_t expected_ = 0;  // micro-batches per step; 0: as many as run() is given
 };
 
 // Sum of the losses of the counted tokens, and their number.
 struct LossSum {
   double sum = 0, tokens = 0;
-  double mean() const;  // throws Error when no token was counted
+  double mean() const;  // throws Error if no token was counted
 };
 
 }  // namespace megatron::training

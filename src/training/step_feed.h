@@ -17,14 +17,14 @@ class StepFeed {
   // Returns the micro-batches of the step that begins with sample `consumed`; valid until the next
   // call.
   std::span<const corpus::HostBatch> read(int64_t consumed);
-  // The same, but read() returns them again.
+  // Like read(), but the next read() returns the same micro-batches.
   std::span<const corpus::HostBatch> peek(int64_t consumed);
-  double waited() const { return data_.waited(); }  // seconds
+  double waited() const { return data_.waited(); }  // seconds spent waiting for data
 
  private:
   const data::BatchSchedule& schedule_;
   corpus::Prefetcher data_;
-  std::vector<corpus::HostBatch> micro_batches_;  // of the last step; keep their memory
+  std::vector<corpus::HostBatch> micro_batches_;  // of the last step; their memory is reused
   bool peeked_ = false;
 };
 

@@ -27,7 +27,7 @@ void StepGraphs::copy(const Tensor& from, const Tensor& to) {
   kernels::table(runtime_.stream()).copy({.x = from, .out = to}, runtime_.stream());
 }
 
-// Creates a tensor whose address captured work uses.
+// Creates a tensor whose address is fixed in captured work.
 void StepGraphs::make_place(Tensor& place, const Pass& pass) {
   if (!place.defined()) place = pass.message("pipeline.recorded");
 }

@@ -22,14 +22,14 @@ class StepGraphs {
     int64_t warm_up = 0;
     comm::Group *ranks = nullptr, *async = nullptr;
   };
-  // in_parts: of a pipeline.
+  // in_parts: captures forward and backward as separate parts, as pipelines need.
   StepGraphs(Runners runners, bool in_parts, Runtime& runtime);
 
   // State of one micro-batch between its forward and the end of its backward.
   struct Slot {
     CudaGraphRunner runner;
-    std::optional<OwnArenas> memory;  // of forward in parts: what backward needs
-    Tensor received;                  // a copy of what came from the virtual stage before
+    std::optional<OwnArenas> memory;  // pipelines: tensors of forward that backward needs
+    Tensor received;                  // copy of the input from the previous virtual stage
 
     int64_t own_memory(MemoryClass memory_class) const {
       return memory ? memory->high_water(memory_class) : 0;
@@ -43,10 +43,11 @@ class StepGraphs {
     const nn::Batch& batch;
     CudaGraphRunner::Work work;
     bool recordable = true;
-    bool sends = false;                                     // to another stage
-    std::function<Tensor(std::string_view label)> message;  // room for what stages send
-    Tensor total;                                           // where its loss goes
-    std::function<Tensor(const Tensor& input)> make;        // makes it eagerly, or to be recorded
+    bool sends = false;  // true if the output goes to another stage
+    std::function<Tensor(std::string_view label)> message;  // allocates the tensor to send
+    Tensor total;                                           // receives its loss
+    std::function<Tensor(const Tensor& input)>
+        make;  // does the work, eagerly or while it is captured
   };
   // input: from another stage, or undefined. Returns the tensor to send, or an undefined one.
   Tensor forward(const Pass& pass, const Tensor& input);
@@ -73,7 +74,8 @@ class StepGraphs {
   // Pipelines only: output of a forward or backward for another stage, and the gradient received
   // from one.
   Tensor outgoing_, gradient_;
-  std::optional<OwnArenas> backward_memory_;  // of pipelines: no two are in backward at once
+  std::optional<OwnArenas>
+      backward_memory_;  // pipelines: shared, since only one micro-batch is in backward at a time
 };
 
 }  // namespace megatron::training

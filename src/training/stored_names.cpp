@@ -50,7 +50,7 @@ class NameSearch {
       const std::string rest = tensor.substr(family_prefix_.size());
       names.insert(names.end(), {prefix_ + rest, rest});
     } else {
-      // A head lies beside the base model.
+      // The head is a sibling of the base model, not a part of it.
       if (prefix_.ends_with(family_prefix_))
         names.push_back(prefix_.substr(0, prefix_.size() - family_prefix_.size()) + tensor);
       names.push_back(prefix_ + tensor);
@@ -124,7 +124,7 @@ void check_equal(const ModelDirectory& directory, const std::string& output,
            directory.path(), output, table);
 }
 
-// A base model saved alone.
+// Throws Error: the directory is a base model saved without its head.
 [[noreturn]] void fail_without_head(const WholeModel& whole, const ModelDirectory& directory) {
   const bool scores = whole.model->score_labels() > 0;
   fail(

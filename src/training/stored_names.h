@@ -11,10 +11,10 @@
 
 namespace megatron::training {
 
-// Published files differ from the family's own names in three ways that are read. In place of the
-// base model's prefix ("model.") they have another one, or none: a base model saved alone, a model
-// that is a part of a larger one ("language_model.model."), or a doubled prefix. Wrappers of a
-// module have left components in the names ("module.", "_orig_mod."). A tied matrix stands under
+// Published files differ from the family's own names in three ways that are understood here. The
+// base model's prefix ("model.") may be absent or different: a base model saved alone, a model that
+// is part of a larger one ("language_model.model."), or a doubled prefix. Wrappers of a module may
+// have left components in the names ("module.", "_orig_mod."). A tied matrix may be stored under
 // the head's name alone.
 class StoredNames {
  public:
@@ -32,14 +32,15 @@ class StoredNames {
   struct LeftOut {
     std::string name;
     std::string reason;           // a predicate: "is not needed"
-    std::string layer = {};       // the layer for multi-token prediction that it belongs to
-    std::string absent_key = {};  // key of config.json that is absent, and by which it is not used
+    std::string layer = {};       // multi-token-prediction layer that it belongs to
+    std::string absent_key = {};  // key whose absence from config.json makes it unused
   };
   const std::vector<LeftOut>& left_out() const { return left_out_; }
 
  private:
   std::string prefix_;
-  std::map<std::string, std::string, std::less<>> stored_;  // names that differ
+  std::map<std::string, std::string, std::less<>>
+      stored_;  // stored name by model name, where they differ
   std::vector<LeftOut> left_out_;
 };
 

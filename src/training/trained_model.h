@@ -17,9 +17,9 @@ struct ModelLayout {
   parallel::LayerPlacement layers;
 };
 
-// The part of a model that one rank of a run holds: one chunk per chunk of ranks.pipeline(), with
-// parameters without memory. Throws Error naming the
-// flags if the layers or heads cannot be distributed. seed: for dropout.
+// The part of a model that one rank of a run holds: one stage per chunk of ranks.pipeline(). Its
+// parameters have no memory yet. Throws Error naming the flags if layers or heads cannot be
+// distributed. seed: for dropout.
 class ModelParts {
  public:
   ModelParts(const models::Model& model, const parallel::Ranks& ranks,
@@ -30,7 +30,7 @@ class ModelParts {
   const models::Stage& chunk(size_t index) const { return *chunks_[index]; }
   // The whole model; only valid if this rank holds all of it.
   const models::Stage& whole() const;
-  std::vector<parallel::ParameterSpec*> parameters() const;  // of all chunks
+  std::vector<parallel::ParameterSpec*> parameters() const;  // parameters of all chunks
 
  private:
   std::vector<std::unique_ptr<models::Stage>> owned_;

@@ -131,7 +131,7 @@ TrainResult train(const settings::TrainSettings& given, const TrainHooks& hooks,
     if (comm::Doing* doing = world.doing()) doing->phase("start", true);
     RankRun run(plan, peak.value, world, hooks);
     world.barrier("model.filled");
-    if (launched || world.rank() == 0) {  // the files need not stay open
+    if (launched || world.rank() == 0) {  // the files are no longer needed
       plan.start.weights.reset();
       plan.start.checkpoint.reset();
     }

@@ -25,27 +25,27 @@ struct IterationReport {
   int64_t consumed = 0;   // samples of all steps up to this one
   double loss = 0, gradient_norm = 0, learning_rate = 0, weight_decay = 0;
   double parameter_norm = 0;    // with --log-params-norm
-  int64_t zero_gradients = -1;  // with --log-num-zeros-in-grad, of steps that are logged
-  double loss_scale = 0;        // of fp16; 0: the loss is not scaled
+  int64_t zero_gradients = -1;  // with --log-num-zeros-in-grad, for logged steps; -1: not counted
+  double loss_scale = 0;        // loss scale of fp16; 0: the loss is not scaled
   StepOutcome outcome = StepOutcome::updated;
-  std::vector<MetricValue> metrics;  // the model's, in this step
+  std::vector<MetricValue> metrics;  // metrics of the model in this step
   double seconds = 0;
-  // Seconds of these that rank 0 waited for data, and spent in collectives.
+  // Parts of `seconds` that rank 0 waited for data and spent in collectives.
   double data_wait = 0, communication_wait = 0;
   report::StepTimes times;  // with --timing-log-level, of rank 0
   CallCounts calls;         // of rank 0, in this step
 };
 
 struct TrainResult {
-  models::Model model;                      // as trained
+  models::Model model;                      // the trained model's definition
   settings::TrainSettings settings;         // with defaults filled in
-  int64_t first_iteration = 0;              // steps that were done before this run
-  std::vector<IterationReport> iterations;  // of this run
-  double validation_loss = 0;  // of the last evaluation (the last of its sets); 0: there was none
+  int64_t first_iteration = 0;              // steps done before this run
+  std::vector<IterationReport> iterations;  // one per step of this run
+  double validation_loss = 0;  // of the last evaluation (last of its sets); 0: none was run
   std::string saved;           // model directory; "" when nothing was saved
   RecordedCounts recorded;     // CUDA graphs
   report::EndReason end = report::EndReason::done;
-  int signal = 0;  // that ended it
+  int signal = 0;  // signal that ended the run; 0: none
 };
 
 struct TrainHooks {
@@ -56,9 +56,9 @@ struct TrainHooks {
   // by `rates`, or measured before step 0.
   std::optional<double> peak;
   plan::RateKeeping rates = plan::user_rates(false);
-  std::FILE* lines = stdout;          // where the lines of steps and evaluations go
-  SignalWatch* signals = nullptr;     // of --exit-signal-handler
-  const FileSystem* files = nullptr;  // what checkpoints are written through; default: the system's
+  std::FILE* lines = stdout;          // output of the lines of steps and evaluations
+  SignalWatch* signals = nullptr;     // with --exit-signal-handler
+  const FileSystem* files = nullptr;  // file system for checkpoints; null: the system's
 };
 
 // Runs all ranks, from checked settings to the last checkpoint: as threads of this process or, if

@@ -8,12 +8,12 @@ namespace megatron::training {
 
 struct UpcycledWeights {
   models::UpcycledModel experts;
-  WholeModel dense;  // its tensors
+  WholeModel dense;  // tensors of the dense model
 };
 
-// Fills the shards and states of a step of the model with experts: from the directory of the dense
-// model, of which only this rank's part is read, and with initial values for the rest. tells: shows
-// progress and logs a summary. Throws Error as load_weights() does.
+// Fills the shards and states of `step`, whose model has experts, from the directory of the dense
+// model (reading only this rank's part) and with initial values for the rest. tells: shows progress
+// and logs a summary. Throws Error as load_weights() does.
 void load_upcycled(const checkpoint::ModelDirectory& directory, const UpcycledWeights& weights,
                    const TrainStep& step, uint64_t seed, Runtime& runtime, bool tells);
 

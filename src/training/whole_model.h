@@ -16,12 +16,12 @@ class TrainStep;
 
 struct WholeModel {
   std::vector<checkpoint::WholeTensor> weights, optimizer;
-  std::vector<std::string> states;  // names of those weights that are module states
-  std::string table, head;  // names of the embedding and of the output layer; head "": it is tied
+  std::vector<std::string> states;  // names of the weights that are module states
+  std::string table, head;          // names of the embedding and of the output layer; head "": tied
   models::Model model;
 };
 
-// Without an optimizer: only weights.
+// optimizer: null for weights only.
 WholeModel whole_model(const models::Model& model, DType type,
                        const optim::OptimizerConfig* optimizer = nullptr);
 
@@ -41,7 +41,7 @@ struct LoadOptions {
   // Tokens of the directory if they are fewer than the model's: rows of the other tokens keep their
   // values. 0 if there are as many.
   int64_t stored_tokens = 0;
-  std::function<void(int64_t)> progress = {};  // how many of `held` are filled
+  std::function<void(int64_t)> progress = {};  // called with the number of tensors filled so far
 };
 // Fills `held` as checkpoint::load does, from tensors by any of the names of StoredNames. Tensors
 // of the directory that the model's family knows and does not need are left out.

@@ -12,8 +12,8 @@
 namespace megatron::training {
 namespace {
 
-// Fills with a value below all others, so that the maximum over ranks is the value of the ranks
-// that hold the element.
+// Fills with the lowest value, so that the maximum over ranks is the value of the ranks that hold
+// the element.
 template <class T>
 void fill_lowest(const Tensor& t) {
   if constexpr (sizeof(T) == 2) {
@@ -57,7 +57,8 @@ Pieces pieces_of(std::span<parallel::ParameterSpec* const> parameters) {
   return pieces;
 }
 
-// Copies a piece's part of a canonical tensor, which is on the host, into that tensor, or back.
+// Copies a piece into its place in a canonical tensor on the host or, if `back`, from there into
+// the piece.
 void copy_runs(const Piece& piece, const std::string& name, const Tensor& canonical, bool back) {
   const int64_t size = size_of(canonical.dtype());
   const Tensor value = on_host(piece.value);
@@ -96,7 +97,7 @@ std::unique_ptr<models::Stage> gathered(const TrainedModel& trained, const model
     const Tensor canonical =
         Tensor::empty(runtime.arena(MemoryClass::activations), {tensor.shape.elements()},
                       tensor.dtype, "samples.tensor");
-    const Tensor here = on_host(canonical, false);  // itself but on a GPU
+    const Tensor here = on_host(canonical, false);  // `canonical` itself unless it is on a GPU
     const bool apart = !here.same_storage(canonical);
     if (has_data) {
       fill_lowest(here);

@@ -72,7 +72,7 @@ bool ArenaMarks::see_steps(int64_t micro_batches, int64_t end) {
     part = repeated_part(see_later(less), later_[more]);
   }
   if (!part) return false;
-  if (more > less) {  // that the part goes where the longer one has it
+  if (more > less) {  // checks that inserting the part into the shorter step gives the longer one
     const auto once = lengthened(later_[less], *part, 1);
     if (!once || !std::ranges::equal(*once, later_[more], {}, plan::flattened)) return false;
   }
@@ -112,7 +112,7 @@ void ArenaMarks::play(Between& between) {
   between.begun = true;
 }
 
-// at: the last iteration that was played; becomes the phase's last.
+// at: the last replayed iteration; set to the last iteration of the phase.
 void ArenaMarks::play_phase(const Phase& phase, int64_t& at) {
   const Work* step = phase.first ? &*phase.first : &phase.later;
   while (at < phase.end) {

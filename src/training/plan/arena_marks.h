@@ -48,7 +48,8 @@ class ArenaMarks {
   using Seen = std::array<plan::ArenaEvents, kMemoryClasses>;
   using Work = std::array<plan::StepEvents, kMemoryClasses>;
   struct Phase {
-    std::optional<Work> first;  // another one, which takes what stays
+    std::optional<Work>
+        first;  // the phase's first step, if it differs: it allocates memory that stays
     Work later;
     int64_t end = 0;
   };
@@ -73,10 +74,11 @@ class ArenaMarks {
   MetaSteps steps_;
   std::array<plan::ArenaTrace, kMemoryClasses> traces_;
   std::array<std::optional<plan::ArenaReplay>, kMemoryClasses> replays_;
-  std::map<int64_t, Seen> later_;  // steps by micro-batches, made after one that took what stays
+  std::map<int64_t, Seen>
+      later_;  // by micro-batches: a step after the one that allocates memory that stays
   std::vector<Phase> phases_;
   std::vector<Between> between_;
-  std::set<const Work*> quiet_;  // which change nothing as it is now
+  std::set<const Work*> quiet_;  // work whose replay changes nothing in the present state
 };
 
 }  // namespace megatron::training

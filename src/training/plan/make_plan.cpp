@@ -152,7 +152,7 @@ void add_time(plan::Plan& p, MetaRun& run, const settings::TrainSettings& s,
   p.kernels = plan::kernel_work(work, time->kernels);
 }
 
-// run: that of `rank`.
+// run: the meta run of `rank`.
 void add_assumed_time(plan::Plan& p, const MetaRun& run, int rank, const settings::TrainSettings& s,
                       const models::Model& model, const PlanOptions& options) {
   if ((p.type != DType::bf16 && p.type != DType::f16) || !p.gpu->known_rates) return;
@@ -271,7 +271,8 @@ plan::Plan plan_by_run(const settings::TrainSettings& s, const models::Model& mo
   plan::Plan p = plan_without_run(s, model, vocabulary, options);
   Runtime shapes_only({DeviceKind::meta, 0}, 1);
   const auto whole = model.build(shapes_only, s.precision.type(), 0);
-  std::unique_ptr<MetaRun> first, busiest;  // rank 0; one of the stage with the most to compute
+  std::unique_ptr<MetaRun> first,
+      busiest;  // runs of rank 0 and of a rank of the stage with the most compute
   int busiest_rank = 0;
   for (const int rank : ranks_of_stages(s)) {
     auto run = std::make_unique<MetaRun>(s, model, rank, options.expert_load.value_or(0));
@@ -319,7 +320,7 @@ std::optional<plan::Plan> plan_by_depths(const settings::TrainSettings& s,
     auto deep = deepened(plans, depths, std::move(whole));
     if (deep && options.time && deep->fits()) take_time(*deep, planned(depths.layers[2], options));
     return deep;
-  } catch (const Error&) {  // settings that name the layers
+  } catch (const Error&) {  // settings that list layers by number do not fit other depths
     return std::nullopt;
   }
 }
@@ -350,7 +351,7 @@ plan::Plan at_expected_load(const plan::Plan& worst, const settings::TrainSettin
   p.loads = {at_load(load, plan::rows_at(*p.experts, load), p),
              at_load(worst.experts->most, worst.experts->room, worst)};
   p.worst_stages = worst.stages;
-  p.program = worst.program;  // measured before any plan was made
+  p.program = worst.program;  // host memory of the program, measured before any plan was made
   return p;
 }
 
@@ -426,7 +427,7 @@ plan::Plan make_plan(settings::TrainSettings& settled, const models::Model& mode
 plan::Plan make_plan(const settings::TrainSettings& given, const PlanOptions& options) {
   SettledRun run = settle_run(given);
   PlanOptions possible = options;
-  if (run.stands_in) possible.samples = false;  // it reads no prompt
+  if (run.stands_in) possible.samples = false;  // it cannot encode a prompt
   plan::Plan p = make_plan(run.settings, run.model, run.vocabulary, possible);
   p.derived = run.notes;
   if (auto chosen = run.settings.runtime.attention_workspace_note();

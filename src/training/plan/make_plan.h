@@ -19,11 +19,11 @@ struct PlanOptions {
   // Also estimate the time of a step, which takes a second or more; skipped for a run that does not
   // fit.
   bool time = false;
-  bool samples = true;  // with what --sample-interval needs
+  bool samples = true;  // include the needs of --sample-interval
   // Memory of a GPU in GiB; default: that of this machine's smallest GPU or, without any, of the
   // GPU that is planned for (plan/known_gpus.h).
   std::optional<double> device_memory;
-  plan::RateKeeping rates;  // of the machine's rates, which the estimate of the time takes
+  plan::RateKeeping rates;  // storage of the machine's measured rates, used to estimate the time
   // Load of the fullest expert-parallel rank over the mean (of the fullest expert if there is one
   // rank), at least 1 and finite. A model with experts is planned at this load and at the worst
   // load. Without a value only the worst load is planned, in which buffers are full.
@@ -31,8 +31,9 @@ struct PlanOptions {
   // True if set by --moe-skew; a model without experts is then an error.
   bool skew_given = false;
   std::optional<double> expert_load;  // plans this load alone instead of full buffers
-  std::string recipe;  // value of --recipe, whose name has the GPU that it is for; or empty
-  plan::MeasuredCalls* measured = nullptr;  // of plans that are compared
+  std::string recipe;  // value of --recipe, whose name includes its GPU; "": not given
+  plan::MeasuredCalls* measured =
+      nullptr;  // measured kernel times, shared by plans that are compared
 };
 
 // Returns the options of a run's steps.

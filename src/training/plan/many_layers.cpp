@@ -9,9 +9,10 @@
 namespace megatron::training {
 namespace {
 
-constexpr int64_t kMaxPlanned = 8192;  // layers
-constexpr int64_t kApart = 512;        // layers between two depths, about
-constexpr double kHoles = 1e-2;        // between an arena's blocks, which do not grow evenly
+constexpr int64_t kMaxPlanned = 8192;  // layers; deeper models are extrapolated
+constexpr int64_t kApart = 512;        // layers between two depths, rounded up to whole units
+constexpr double kHoles =
+    1e-2;  // tolerance for holes between an arena's blocks, which do not grow evenly
 
 // One figure of three plans.
 class Line {

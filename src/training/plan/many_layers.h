@@ -21,11 +21,10 @@ struct Depths {
 // Returns nullopt if there are few enough layers to plan all of them.
 std::optional<Depths> depths_for(const settings::TrainSettings& settings, int64_t num_layers);
 
-// The plan of a model from those of three depths, where every figure of kernels and traffic grows
-// alike from the first to the second and from the second to the third, and those of memory but for
-// 1% of them (the holes between blocks do not come evenly); nullopt: they do not.
-// What does not grow is `whole`'s: model, flops and Megatron-LM's estimate are already in it. The
-// result is not exact.
+// Extrapolates the plan of a model from the plans of three depths. Returns nullopt unless every
+// figure of kernels and traffic grows linearly over the three depths, and memory does within 1%
+// (holes between blocks do not grow evenly). `whole` provides the figures that do not depend on the
+// depths: model, flops and Megatron-LM's estimate. The result is not exact.
 std::optional<plan::Plan> deepened(const std::array<plan::Plan, 3>& plans, const Depths& depths,
                                    plan::Plan whole);
 

@@ -24,8 +24,9 @@ int64_t last_stage(const settings::TrainSettings& s) {
 
 namespace {
 
-constexpr int64_t kPlayed = 4096;                   // micro-batches, where the batch grows
-constexpr int64_t kThreadBytes = int64_t{6} << 20;  // tiles of products, stack
+constexpr int64_t kPlayed = 4096;  // micro-batches to replay, about, if the batch size grows
+constexpr int64_t kThreadBytes = int64_t{6}
+                                 << 20;  // per thread: tiles of matrix products and the stack
 
 // A data set of any requested number of sequences without content.
 class EmptySamples final : public data::Dataset {
@@ -99,7 +100,7 @@ std::vector<BatchPhase> thinned(const std::vector<BatchPhase>& phases) {
   return some;
 }
 
-// Memory above which no rank fits, whatever the rest of its run needs.
+// Bytes of memory above which a rank cannot fit, whatever else its run needs.
 int64_t most_memory(const settings::TrainSettings& s) {
   const bool gpu = s.runtime.device_kind() == DeviceKind::cuda;
   return gpu ? 8 * plan::kPlannedGpuMemory : available_memory();
@@ -128,8 +129,8 @@ MetaRun::MetaRun(const settings::TrainSettings& s, const models::Model& model, i
   trained_.step.begin(s.optimizer.config);
 }
 
-// The optimizer's arena grows when a schedule makes steps of more micro-batches. The others do not
-// from the second step on, where micro-batches follow one another.
+// The optimizer's arena grows with the number of micro-batches per step. Without a pipeline, the
+// other arenas have their final size after the second step.
 void MetaRun::run(int64_t consumed, const corpus::Vocabulary& vocabulary, bool with_samples) {
   const int64_t begin = s_.batch.schedule.iterations_within(consumed);
   const std::vector<BatchPhase> phases = phases_of(s_, begin, consumed);
@@ -160,7 +161,7 @@ void MetaRun::run(int64_t consumed, const corpus::Vocabulary& vocabulary, bool w
                        : plan::extended(works_.at(less), works_.at(more), less, more, last);
 }
 
-// The arenas' marks are those of the run's own steps and of the work between them, replayed from
+// Finds the arenas' high-water marks by replaying the run's steps and the work between them from
 // recorded short steps.
 void MetaRun::run_pipeline(const std::vector<BatchPhase>& phases, int64_t begin,
                            const std::function<void()>& expect_all,

@@ -25,7 +25,7 @@ namespace megatron::training {
 // Steps of one batch size.
 struct BatchPhase {
   int64_t micro_batches = 0;
-  int64_t end = 0;  // the last iteration of them
+  int64_t end = 0;  // their last iteration
 };
 
 // Number of samples before the last stage of the batch-size schedule that the run reaches.
@@ -71,9 +71,11 @@ class MetaRun {
   TrainedModel trained_;
   corpus::HostBatch batch_;
   std::vector<corpus::HostBatch> batches_;
-  std::map<int64_t, plan::StepWork> works_;  // of the last step of so many micro-batches
+  std::map<int64_t, plan::StepWork>
+      works_;  // work of the last step, by its number of micro-batches
   plan::StepWork work_;
-  std::optional<std::array<int64_t, kMemoryClasses>> marks_;  // of a pipeline
+  std::optional<std::array<int64_t, kMemoryClasses>>
+      marks_;  // high-water marks of the arenas of a pipeline rank
   bool exact_ = true;
 };
 

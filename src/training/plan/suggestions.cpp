@@ -129,8 +129,8 @@ class Suggestions {
   int64_t room() const { return plan_.gpu ? plan_.gpu->bytes : plan_.machine; }
   int64_t last_batch() const { return s_.batch.schedule.batch(last_stage(s_)); }
 
-  // The settings' own model with their number of positions and training of routers; where flags
-  // give the shape, with what they say.
+  // The model of changed settings: built from their flags if flags give the shape, otherwise the
+  // run's model with their router training.
   models::Model model_of(const TrainSettings& s) const {
     if (s.run.model || !s_.shape.num_layers) {
       const nn::RouterTraining router = s.shape.moe.training();
@@ -283,7 +283,7 @@ class Suggestions {
       if (!contains_all(before, parts) && put(flags(parts))) return;
   }
 
-  // Applies if prefetched batches take the memory.
+  // Suggests the smallest global batch, which helps if prefetched batches take the memory.
   void least_batch(const std::string& flags, double share) {
     const TrainSettings s = with(s_, flags);
     const parallel::PipelineShape shape = s.parallel.pipeline(model_->num_layers());
@@ -309,8 +309,8 @@ class Suggestions {
       put(joined(flags, fmt::format("--seq-length {}", length)), share, true);
   }
 
-  // The most layers that fit; fewer tokens where the vocabulary takes most; smaller matrices where
-  // nothing else is enough. Only where flags give the shape.
+  // If flags give the shape, suggests a smaller vocabulary if that takes most of the memory,
+  // otherwise the most layers that fit, and smaller matrices if fewer layers are not enough.
   void smaller_model() {
     const models::ModelFlags& shape = s_.shape;
     if (s_.run.model || !shape.num_layers || room() == 0) return;
@@ -356,11 +356,11 @@ class Suggestions {
     return true;
   }
 
-  // The run as it is on GPUs of the kind that plans are made for, or on as few of them as hold it:
-  // tensor-parallel ranks of one machine, then pipeline stages over machines.
+  // Suggests the unchanged run on GPUs of the kind that plans assume, or on the fewest of them that
+  // hold it: tensor-parallel ranks of one machine first, then pipeline stages across machines.
   void gpus() {
     constexpr int64_t kOfAMachine = 8, kMaxStages = 64;
-    constexpr double kBytes = 12;  // of a parameter, at least
+    constexpr double kBytes = 12;  // lower bound per parameter
     const settings::ParallelSettings& p = s_.parallel;
     const std::string device = joined(s_.runtime.device != "cuda" ? "--device cuda" : "",
                                       s_.precision.type() == DType::f32 ? "--bf16" : "");
@@ -390,7 +390,7 @@ class Suggestions {
       if (model_->num_layers() % stages == 0 && put(kOfAMachine, stages)) return;
   }
   bool on_gpus(const std::string& flags, int64_t ranks) {
-    constexpr int64_t kHostMemory = int64_t{1} << 40;  // of a machine with eight such GPUs
+    constexpr int64_t kHostMemory = int64_t{1} << 40;  // assumed for a machine with eight such GPUs
     if (flags.empty()) return false;
     TrainSettings s = with(s_, flags);
     s.runtime.ranks = ranks;

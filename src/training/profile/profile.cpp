@@ -30,12 +30,12 @@ void Profile::open(int64_t first, int64_t last, const std::string& directory,
       file_->describe("thread_sort_index", rank, t, std::to_string(t));
     }
   }
-  world_.barrier("profile.open");  // no step is made where a file cannot be
+  world_.barrier("profile.open");  // every rank learns of an unwritable file before the first step
 }
 
 void Profile::begin(int64_t iteration, TrainStep& step, Stream& stream) {
   if (!traced(iteration) || iteration != begin_) return;
-  world_.barrier("profile.begin");  // the times of all ranks begin here
+  world_.barrier("profile.begin");  // time 0 of all ranks
   if (!recorder_) return;
   recorder_->start(now_seconds(), step);
   stream.watch(&*recorder_);

@@ -11,8 +11,7 @@
 
 namespace megatron::training {
 
-// Every rank of a run has one; it does nothing unless something is traced, and only observes traced
-// steps.
+// Every rank of a run has one. It does nothing unless steps are traced, and observes only those.
 class Profile {
  public:
   // world: the run's ranks, borrowed.
@@ -65,9 +64,9 @@ class Profile {
   std::optional<Recorder> recorder_;  // none: this rank is not traced
   std::unique_ptr<comm::Group> observed_;
   std::optional<TraceFile> file_;
-  int64_t begin_ = 0, end_ = -1;  // iterations that are traced, of this run
-  int64_t last_ = 0;              // that was; 0: none
-  int64_t made_ = 0;              // by the run
+  int64_t begin_ = 0, end_ = -1;  // first and last iteration to trace in this run
+  int64_t last_ = 0;              // last traced iteration; 0: none
+  int64_t made_ = 0;              // last completed iteration
 };
 
 }  // namespace megatron::training

@@ -22,12 +22,12 @@ std::string_view name(Track track);
 // (base/clock.h). Kernel times are host times, which are only correct if the stream is the host's.
 class Recorder final : public kernels::Observer, public StepListener, public comm::TrafficListener {
  public:
-  // Events before base count as if they were at it.
+  // base: time 0 of the trace; events that begin earlier are moved to it.
   void start(double base, const TrainStep& step);
   void stop() { on_ = false; }
   bool on() const { return on_; }
 
-  // A part of the run, from `begin` to now. arguments: a JSON object.
+  // Adds an event of the run from `begin` to now. arguments: a JSON object.
   void add(Track track, std::string name, double begin, std::string arguments = "{}");
 
   void before(const kernels::Call& call) override;
@@ -55,8 +55,8 @@ class Recorder final : public kernels::Observer, public StepListener, public com
     kernels::Cost cost;          // of a kernel
     std::vector<Seen> operands;  // of a kernel
     int micro_batch = -1;
-    std::string inside;     // the span that a kernel is of
-    std::string arguments;  // of the others
+    std::string inside;     // the span of the model that contains a kernel
+    std::string arguments;  // of other events: a JSON object
   };
   struct Open {
     std::string name;
