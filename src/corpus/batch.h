@@ -18,11 +18,11 @@ struct HostBatch {
   std::vector<double> targets;                     // [B*S], or empty if there are labels
   std::vector<float> loss_mask;                    // [B*S], 1 if the token counts
   std::vector<int64_t> sample_ids;                 // [B]
-  // [B*S] (nn/batch.h), or empty: attention is not confined to segments.
+  // [B*S] (nn/batch.h); empty if attention is not confined to segments.
   std::vector<int32_t> segment_starts;
 
-  // Set if the rank holds only a part of each sequence: sum of the mask and segment starts
-  // [B * length] of the whole sequences.
+  // Values of whole sequences, if the rank holds only a part of each: the sum of their mask here,
+  // and all_segment_starts [B * length] below.
   std::optional<double> counted_by_all;
   int64_t text_length = 0;  // length before padding; 0: not padded
   std::vector<int32_t> all_segment_starts;
@@ -30,9 +30,9 @@ struct HostBatch {
   double counted() const;  // sum of the mask
 };
 
-// Pads whole sequences with tokens that are not counted, to a multiple of `multiple` tokens.
+// Pads whole sequences to a multiple of `multiple` tokens with tokens that do not count.
 void pad_sequences(HostBatch& batch, int64_t multiple);
-// Reduces whole sequences to the tokens that a context-parallel rank holds.
+// Keeps only those tokens of whole sequences that a context-parallel rank holds.
 void keep_tokens(HostBatch& batch, const parallel::TokenLayout& layout);
 
 // Device tensors of one shape that are refilled for each micro-batch, so that no memory is
@@ -51,7 +51,7 @@ class DeviceBatch {
   void allocate(const HostBatch& host);
 
   nn::Batch batch_;
-  std::vector<double> weights_;  // of the last batch; its memory is reused
+  std::vector<double> weights_;  // of the last batch; the memory is reused
 };
 
 }  // namespace megatron::corpus

@@ -1,17 +1,19 @@
-// Puts attention over parts of the keys together (Milakov & Gimelshein 2018; Liu et al. 2023).
+// Combines the results of attention over parts of the keys (Milakov & Gimelshein 2018; Liu et al.
+// 2023).
 #pragma once
 
 #include "kernels/access.h"
 
 namespace megatron::kernels {
 
-// out and lse are the results of attention to some keys, part and part_lse those of attention to
-// other keys (kernels/attention.h). out and merged_lse become the results for all of these keys:
+// Given out and lse of attention to some keys, and part and part_lse of attention to other keys
+// (kernels/attention.h), sets out and merged_lse to the results for all of these keys:
 //   merged_lse = log(exp(lse) + exp(part_lse))
 //   out = exp(lse - merged_lse) * out + exp(part_lse - merged_lse) * part
-// A query that sees no key of either has lse -infinity and out 0.
-// out [B,T,N,D] f32 or f64; part as out, of any type (f64 for f64), all contiguous; lse, part_lse,
-// merged_lse [B,N,T] of out's type; merged_lse is neither of the others.
+// A query that sees no key at all gets lse -infinity and out 0.
+// out [B,T,N,D] f32 or f64; part [B,T,N,D] of any type (f64 if out is); lse, part_lse and
+// merged_lse [B,N,T] of out's type. All are contiguous, and merged_lse must not alias the other
+// two.
 struct AttentionMergeArgs {
   Tensor part, part_lse, lse;
   Tensor out, merged_lse;

@@ -12,13 +12,13 @@ namespace megatron::kernels {
 // A rank holds L tokens of each of B sequences; the tensor has consecutive rows of these B * L.
 struct RowTokens {
   Tensor
-      sample_ids;  // i64 [B]: number of each sequence in the whole run, so it differs between steps
+      sample_ids;  // i64 [B]: index of each sequence in the whole run, so it differs between steps
   // i32 [B * L]: index of each token within its sequence; undefined: 0..L-1.
   Tensor positions;
   int64_t first = 0;   // index of row 0 among the B * L tokens; requires length
   int64_t length = 0;  // L; 0: the tensor has all B * L rows
 
-  // L, for a tensor with `rows` rows.
+  // Returns L for a tensor with `rows` rows.
   int64_t length_of(int64_t rows) const {
     if (length > 0) return length;
     const int64_t samples = sample_ids.defined() ? std::max<int64_t>(1, sample_ids.elements()) : 1;
@@ -26,7 +26,7 @@ struct RowTokens {
   }
 };
 
-// Looks up tokens on the host.
+// Looks up the tokens of rows on the host.
 class HostRowTokens {
  public:
   HostRowTokens(const RowTokens& tokens, int64_t rows)

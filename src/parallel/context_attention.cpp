@@ -47,7 +47,7 @@ void gather_sequence_dgrad(Backward& backward) {
   backward.set(0, own);
 }
 
-// x [B,S',K,D] of all ranks, in the order of the sequences: [B,S,K,D].
+// Gathers x [B,S',K,D] of all ranks into whole sequences [B,S,K,D].
 Var gather_sequence(Tape& tape, const Var& x, const ContextRanks& ranks) {
   const int64_t heads = x.value.size(2), head_size = x.value.size(3);
   const Tensor parts = ranks.parts(tape, heads, head_size, x.value.dtype());
@@ -62,8 +62,8 @@ Var gather_sequence(Tape& tape, const Var& x, const ContextRanks& ranks) {
   return tape.record_one(std::move(node), whole);
 }
 
-// Heads of a rank among all N: their number, and the first. Ranks in a row share a head if there
-// are fewer heads than ranks.
+// Number and first index of a rank's heads among all N. If there are fewer heads than ranks,
+// consecutive ranks share a head.
 struct HeadShare {
   int64_t heads;  // N
   int ranks;
@@ -97,8 +97,8 @@ Tensor to_heads(Tape& tape, const Tensor& x, const ContextRanks& ranks, std::str
   return whole;
 }
 
-// The inverse: [B,S,N/n,D] of the rank's heads becomes [B,S',N,D] of the held tokens. Of a head
-// that ranks share it is the sum of theirs.
+// The inverse: [B,S,N/n,D] of the rank's heads becomes [B,S',N,D] of the held tokens. Sums a shared
+// head over the ranks that share it.
 Tensor to_tokens(Tape& tape, const Tensor& whole, int64_t heads, const ContextRanks& ranks,
                  std::string_view call) {
   const HeadShare share{heads, ranks.size()};
@@ -124,7 +124,7 @@ Tensor to_tokens(Tape& tape, const Tensor& whole, int64_t heads, const ContextRa
 
 struct HeadExchange {
   ContextRanks ranks;
-  int64_t heads;  // of all ranks
+  int64_t heads;  // N, over all ranks
 };
 
 void to_heads_dgrad(Backward& backward) {

@@ -34,10 +34,11 @@ struct ContextParallel {
   ContextExchange exchange = ContextExchange::p2p;
 };
 
-// ops::attention of this rank's queries to the keys of the whole sequences; on one rank, that op
-// itself. heads: those of this rank's tokens, [B,S',N,D] and [B,S',K,D]. options has no positions;
-// its window_start is for this rank's tokens. a2a requires N to be a multiple of the number of
-// ranks, K a multiple or a divisor of it, and no sinks.
+// Attention of this rank's queries to the keys of the whole sequences; same as ops::attention on
+// one rank. heads: queries [B,S',N,D], keys and values [B,S',K,D] of this rank's tokens. options
+// must have no positions, and its window_start is for this rank's tokens. a2a requires that N is a
+// multiple of the number of ranks, that K is a multiple or a divisor of it, and that there are no
+// sinks.
 Var context_attention(Tape& tape, const ops::Heads& heads, const ops::AttentionOptions& options,
                       const ContextTokens& tokens, const ContextParallel& context);
 

@@ -1,5 +1,5 @@
-// Shared by the exchanges of context_attention.h. B sequences of S tokens; each of n ranks holds S'
-// tokens per sequence.
+// Code shared by the exchanges of context_attention.h. B sequences of S tokens; each of n ranks
+// holds S' tokens per sequence.
 #pragma once
 
 #include "parallel/collectives.h"
@@ -27,7 +27,7 @@ class ContextRanks {
   // i32 [B,S']: index within its sequence of each token of a rank.
   Tensor indices(int rank) const { return tokens_.indices(rank).view({sequences(), held()}); }
 
-  // A buffer with a part [B,S',heads,D] for each rank.
+  // Allocates a buffer with one part [B,S',heads,D] per rank.
   Tensor parts(Tape& tape, int64_t heads, int64_t head_size, DType type) const {
     return communication_buffer(tape, {size() * sequences(), held(), heads, head_size}, type,
                                 "context.parts");
@@ -43,7 +43,7 @@ class ContextRanks {
   ContextTokens tokens_;
 };
 
-// ContextExchange::p2p.
+// Attention with ContextExchange::p2p.
 Var ring_attention(Tape& tape, const ops::Heads& heads, const ops::AttentionOptions& options,
                    const ContextRanks& ranks);
 

@@ -25,12 +25,12 @@ class Block {
   Tensor both_;
 };
 
-// Blocks go to the next rank of the ring, and come from the one before.
+// Sends blocks to the next rank of the ring and receives them from the previous one.
 class Ring {
  public:
   explicit Ring(const ContextRanks& ranks) : ranks_(ranks) {}
 
-  // Rank whose block is here in step i.
+  // Rank whose block this rank holds in step i.
   int source(int step) const { return (ranks_.rank() + ranks_.size() - step) % ranks_.size(); }
 
   comm::Work pass(Tape& tape, const Block& sent, const Block& received,
@@ -66,7 +66,7 @@ struct RingAttributes {
   ContextRanks ranks;
 };
 
-// Gradients of a step's queries, and of the block that is here.
+// Backward of ring attention: in each step, gradients of the queries and of the block held then.
 class RingBackward {
  public:
   RingBackward(Backward& backward, const RingAttributes& attributes)
@@ -174,7 +174,7 @@ Var ring_attention(Tape& tape, const ops::Heads& heads, const ops::AttentionOpti
   args.q_positions = ranks.indices(ranks.rank());
   args.sinks = options.sinks ? ops::wide_sinks(options.sinks, tape) : options.zero_sinks;
   Block block = packed(tape, k, v);
-  Tensor sum, lse;  // over the blocks so far
+  Tensor sum, lse;  // result over the blocks so far
   for (int step = 0; step < ranks.size(); ++step) {
     Block next = block;
     comm::Work passing;
@@ -184,7 +184,7 @@ Var ring_attention(Tape& tape, const ops::Heads& heads, const ops::AttentionOpti
     }
     args.k_positions = ranks.indices(ring.source(step));
     const auto [part, part_lse] = attend(tape, q, block, args);
-    args.sinks = {};  // the first part alone has them
+    args.sinks = {};  // sinks count once, with the first block
     if (step == 0) {
       sum = of_type(tape, part, sums, "context.sum");
       lse = part_lse;

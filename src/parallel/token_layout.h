@@ -1,4 +1,4 @@
-// Which tokens of a micro-batch's sequences a rank holds.
+// Assigns the tokens of a micro-batch's sequences to context-parallel ranks.
 #pragma once
 
 #include <algorithm>
@@ -13,16 +13,16 @@ struct TokenRun {
   bool operator==(const TokenRun&) const = default;
 };
 
-// Tokens of context-parallel rank `rank` out of `ranks`. The rank holds the same runs of every
+// Tokens held by context-parallel rank `rank` of `ranks`. The rank holds the same runs of every
 // sequence, concatenated: tensors with one row per token have rows [sequences, held()]. Outside the
 // matrix products, sequence-parallel ranks hold slices of these rows (TensorParallel::tokens).
 //
-// Each sequence is cut into 2 * ranks chunks of equal size. A rank holds chunk `rank` and chunk
-// 2 * ranks - 1 - rank, so that causal attention is the same work on all ranks (Llama 3, 3.3.2). A
-// single rank holds whole sequences.
+// Each sequence is cut into 2 * ranks chunks of equal size. A rank holds chunks `rank` and
+// 2 * ranks - 1 - rank, so that causal attention takes the same work on all ranks (Llama 3, 3.3.2).
+// A single rank holds whole sequences.
 struct TokenLayout {
   int64_t sequences = 0;
-  int64_t length = 0;  // of a whole sequence
+  int64_t length = 0;  // tokens of a whole sequence
   int rank = 0, ranks = 1;
 
   bool operator==(const TokenLayout&) const = default;

@@ -17,7 +17,7 @@ namespace megatron::training {
 // Outcome of a step. Unless `updated`, the parameters and the optimizer are unchanged.
 enum class StepOutcome {
   updated,
-  overflow,    // fp16 gradients overflowed at this loss scale; the next step uses a smaller one
+  overflow,    // fp16 gradients overflowed at this loss scale; the next may use a smaller one
   not_finite,  // NaN or infinity that a smaller loss scale cannot avoid
 };
 // Outcome of a step with this loss and gradient norm. scale: fp16's loss scale, else null.
