@@ -32,7 +32,7 @@ struct MetricDefinition {
   std::string name;  // the log's key: "z_loss"
   Kind kind = Kind::mean;
   std::vector<int64_t> layers = {};  // layers that report it, ascending; empty: not per layer
-  // Highlights the layer with the smallest value; else the one with the largest.
+  // True if the log highlights the layer with the smallest value instead of the largest.
   bool least_stands_out = false;
   int64_t width = 0;
   std::vector<TallyFigure> figures = {};

@@ -118,7 +118,7 @@ class Fields {
   // Sets the group, in help and documentation, of the fields added from now on. Commands with many
   // fields assign each to a group (cli/help.h has the names).
   void begin_group(std::string_view name) { group_ = name; }
-  // What of() and with_any_model() say of one row, of those that are added from now on.
+  // Applies of(why) and with_any_model() to every field added from now on.
   void begin_mode(std::function<std::string()> why = {}, bool with_any_model = false) {
     mode_ = std::move(why);
     beside_model_ = with_any_model;

@@ -10,8 +10,9 @@
 
 namespace megatron {
 
-// What stands before the first separator, or all of the text where it has none; both are taken from
-// it. So `while (!text.empty()) take_until(text, '\n')` gives the lines of a text.
+// Removes the part before the first separator (or all of the text) and that separator from the
+// text, and returns the part. `while (!text.empty()) take_until(text, '\n')` yields the lines of a
+// text.
 inline std::string_view take_until(std::string_view& text, char separator) {
   const std::string_view part = text.substr(0, text.find(separator));
   text.remove_prefix(std::min(text.size(), part.size() + 1));
@@ -27,8 +28,8 @@ inline std::vector<std::string_view> split_text(std::string_view text, char sepa
   return parts;
 }
 
-// The number that the text is, as std::from_chars reads it; nothing where it is none, has something
-// behind it, or does not fit.
+// Parses the whole text as a number like std::from_chars. Returns nullopt if it is not a number,
+// has trailing characters or does not fit the type.
 template <class T>
 std::optional<T> parse_number(std::string_view text) {
   T value{};

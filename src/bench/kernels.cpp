@@ -59,7 +59,8 @@ Judged judge(const Row& row, double peak) {
     return {Limit::peak, rate, 100 * rate / peak};
   }
   const double rate = row.cost.bytes / row.seconds;
-  // The part of a call that fits a cache may be slower work than the whole: rows cut short.
+  // The part of a call that fits the cache may run less efficiently than the whole, since its rows
+  // are shorter.
   constexpr double kAlike = 1.25;
   if (row.in_cache && *row.in_cache < row.bandwidth && rate < kAlike * *row.in_cache)
     return {Limit::arithmetic, rate, 100 * rate / *row.in_cache};
@@ -201,7 +202,7 @@ class Table {
                       "ms", "rate", "% of"));
   }
 
-  // peak: as far as it was measured by then.
+  // peak: the value measured so far.
   void add(const Row& row, double peak) const {
     const Judged j = judge(row, peak);
     write(fmt::format("{:<{}}  {:<{}}  {:>9.4f}  {:>8.1f} {:<7}  {:>5.1f} {}  {}", row.kernel,

@@ -198,7 +198,7 @@ class PickleReader {
     require(target->is(Kind::dict), "attributes are set on a value that is not an OrderedDict");
   }
 
-  // An instance of a class, in one of the forms that torch.save does not use for weights.
+  // Refuses an instance of a class, in a form that torch.save does not use for weights.
   [[noreturn]] void instance(uint8_t instruction) {
     if (instruction == 'i') {  // INST
       const std::string_view module = line(), name = line();

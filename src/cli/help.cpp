@@ -24,7 +24,7 @@ struct Group {
   std::string_view name, what;
 };
 
-// In the order of the help.
+// All groups, in the order in which the help lists them.
 constexpr std::array kGroups = {
     Group{"input", "what is read"},
     Group{"prompts", "prompts to continue"},

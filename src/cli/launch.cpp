@@ -129,7 +129,7 @@ void check_not_in_slurm(const LaunchSettings& settings, const Arguments& program
   fail("in a Slurm allocation (SLURM_JOB_ID is set) srun starts the ranks: {}", shell_line(words));
 }
 
-// The MPI of the program that the ranks run, where it is known.
+// MPI library of the program that the ranks run, if known.
 std::optional<Mpi> program_mpi(const LaunchSettings& settings) {
   if (settings.program) return std::nullopt;
   const std::string library = comm::mpi_library();

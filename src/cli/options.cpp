@@ -64,7 +64,7 @@ struct Item {
 // that do not exist, all in one; with `foreign`, ForeignFlags::finish() does.
 class Parser {
  public:
-  // foreign: null where the command takes none of Megatron-LM's flags but its own fields.
+  // foreign: null if the command accepts only its own fields and no other flags of Megatron-LM.
   Parser(Fields& fields, ForeignFlags* foreign, std::vector<Positional> positional)
       : fields_(fields), foreign_(foreign), positional_(std::move(positional)) {}
 
@@ -120,7 +120,7 @@ class Parser {
     if (equals != argument.npos) {
       item.values.push_back(argument.substr(equals + 1));
     } else if (field != nullptr ? !field->is_switch : !item.row->is_switch()) {
-      // How many values a refused flag takes does not matter; none may be left over.
+      // A refused flag consumes all values that follow, so that none is left over.
       const bool many = field != nullptr
                             ? field->many
                             : item.row->many() || item.row->verdict == Verdict::refused;

@@ -100,7 +100,7 @@ int selftest_device(const Arguments& arguments) {
            "--seconds is {}; it must lie in (0, 3600]", options.seconds);
   runtime.check();
   runtime.limit_instruction_set();
-  // With --device cuda the findings say why there is none.
+  // With --device cuda, the findings report why no GPU is available.
   options.device = runtime.device == "cuda" ? DeviceKind::cuda : runtime.device_kind();
   options.threads = runtime.threads_per_rank();
   options.hung = [json](const DeviceFindings& findings) {

@@ -60,7 +60,7 @@ server::ServedWeights ServingRanks::load(const std::string& directory) {
           .ranks = lead->rank->ranks};
 }
 
-// Collective. Throws on all ranks where one has an error.
+// Collective. Throws on all ranks if one of them has an error.
 void ServingRanks::require_all(std::exception_ptr own) {
   const auto errors = comm::gather_texts(world_, host_.stream(), text_of(own), kLoaded);
   if (own != nullptr) std::rethrow_exception(own);

@@ -40,8 +40,8 @@ struct TextInput {
 std::unique_ptr<Documents> read_documents(const TextInput& input, const Vocabulary& vocabulary,
                                           int64_t model_tokens, bool show);
 
-// The documents of a split; one that the split's border cuts, as far as it lies inside. prepend: an
-// id placed before each document, or -1.
+// The documents of a split. A document that the split's border cuts is included up to the border.
+// prepend: an id placed before each document, or -1.
 std::unique_ptr<Documents> stored_documents(std::vector<SplitTokens> parts, int64_t prepend = -1);
 
 }  // namespace megatron::corpus

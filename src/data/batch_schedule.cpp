@@ -12,7 +12,7 @@ namespace {
 
 constexpr int64_t kForever = int64_t{1} << 62;
 
-// What a suffix stands for; 0 for any other character.
+// Returns the factor that a suffix stands for, or 0 for any other character.
 double multiplier(char suffix) {
   constexpr std::string_view kSuffixes = "kKmMbBtT";
   constexpr double kMultipliers[] = {1e3, 1e6, 1e9, 1e12};

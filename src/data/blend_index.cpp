@@ -39,8 +39,8 @@ double pairwise_sum(std::span<const double> values) {
 
 constexpr double kNever = -std::numeric_limits<double>::infinity();
 
-// Sets of equal weight (and size) are chosen in turn, since of equal counts the first is taken. So
-// a group of them is a single candidate, its next member.
+// Among equal counts, the first set is chosen, so sets of equal weight (and size) are chosen in
+// turn. A group of such sets is therefore a single candidate: its next member.
 struct Group {
   double limit = 0;              // most samples of each member
   std::vector<int32_t> members;  // ascending

@@ -114,7 +114,7 @@ class SampleRows {
   static constexpr size_t kAhead = 48;  // lookups in flight
   static constexpr int64_t kUnknown = -1;
 
-  // The token at which (extra 1) or after which (extra 0) row k > 0 is.
+  // Returns the token at which (extra 1) or after which (extra 0) row k > 0 begins.
   int64_t token_of(int64_t row) const {
     return row * request_.sequence_length - 1 + request_.extra_tokens;
   }

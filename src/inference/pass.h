@@ -60,8 +60,8 @@ class ForwardPass {
   // borrowed.
   ForwardPass(const models::Stage& stage, Runtime& runtime, nn::SequenceState& state,
               const ForwardPassPlan& plan, comm::Group* stages = nullptr);
-  // Where the stage has the output layer, collective over its tensor-parallel ranks, which get the
-  // same. Loss of every token [T]; 0 without a label.
+  // Returns the loss of every token [T], 0 without a label. Only on stages with the output layer;
+  // collective over their tensor-parallel ranks, which all get the result.
   std::vector<double> losses();
   // Logits after the last token of these rows.
   Logits last_logits(std::span<const size_t> rows);

@@ -31,7 +31,7 @@ class TemplateError : public Error {
   const std::string& reason() const { return reason_; }
   const std::string& place() const { return place_; }  // "line 3, filter 'int'"
   int line() const { return line_; }
-  // Whether the template itself raised it: raise_exception().
+  // True if the template raised the error itself, by raise_exception().
   bool raised() const { return raised_; }
 
  private:

@@ -6,7 +6,7 @@
 
 namespace megatron::kernels {
 
-// Which rows of an expert are kept if there are more than its capacity.
+// Rows of an expert that are kept if they exceed its capacity.
 enum class KeptRows { first, largest };
 
 // Slot t * k + j is the j-th choice of token t, experts[t,j] in [first, first + G); other choices

@@ -1,4 +1,4 @@
-// How code goes through all kernels (observer.h, widened.h, the table of meta).
+// Compile-time iteration over all kernels (for observer.h, widened.h and the table of meta).
 #pragma once
 
 #include <cstddef>
@@ -60,7 +60,7 @@ Table table_of() {
   return table;
 }
 
-// Entry of a back-end's table: its kernel, behind the check of the arguments.
+// Entry of a back-end's table: checks the arguments, then calls the kernel.
 template <auto member, class Args, void (*kernel)(const Args&, Stream&)>
 void checked(const Args& args, Stream& stream) {
   check_call<member>(args);

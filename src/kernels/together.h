@@ -34,7 +34,7 @@ std::unique_ptr<Together> together(std::vector<CopyArgs> calls, Arena& arena, St
 std::unique_ptr<Together> together(std::vector<SumOfSquaresArgs> calls, Arena& arena,
                                    Stream& stream);
 
-// Upper bounds in bytes for one call: its row, and its row with the end of its work.
+// Upper bounds in bytes of one call's table row, without and with the index at which its work ends.
 inline constexpr size_t kTogetherRow = 128, kTogetherCall = kTogetherRow + sizeof(int64_t);
 inline int64_t together_bytes(size_t calls) { return static_cast<int64_t>(calls * kTogetherCall); }
 

@@ -92,8 +92,8 @@ Model model_from_flags(const ModelFlags& flags, int64_t seq_length) {
 
 namespace {
 
-// Those that give a model these sizes, and what other flags apply to alone; not what `typed`
-// excludes.
+// Flags that define a model of these sizes, and those that other flags require. Leaves out flags
+// that `typed` excludes.
 ModelFlags flags_of_sizes(const ModelFacts& facts, const ModelFlags& typed) {
   ModelFlags f{.num_layers = facts.num_layers,
                .hidden_size = facts.hidden_size,

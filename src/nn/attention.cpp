@@ -14,7 +14,8 @@
 namespace megatron::nn {
 namespace {
 
-// How context-parallel ranks share the heads of a tensor-parallel rank, where they exchange heads.
+// Throws Error if context-parallel ranks that exchange heads (a2a) cannot divide the heads of a
+// tensor-parallel rank.
 void check_exchange(const AttentionConfig& c, int tensor,
                     const parallel::ContextParallel& context) {
   if (context.group == nullptr || context.exchange != parallel::ContextExchange::a2a) return;

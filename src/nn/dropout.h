@@ -6,8 +6,8 @@
 
 namespace megatron::nn {
 
-// Dropout of activations [T,H] between the matrices. The mask depends on an element's identity, not
-// on the rank that holds it.
+// Dropout of activations [T,H] outside the divided matrix products. The mask depends on an
+// element's identity, not on the rank that holds it.
 class Dropout {
  public:
   // name: name of the place in the model.

@@ -17,7 +17,7 @@ namespace megatron::nn {
 struct MoeConfig {
   int64_t experts = 0, choices = 1;  // choices: experts per token
   kernels::RouterForm router;
-  bool router_bias = false;  // bias of the logits
+  bool router_bias = false;  // adds a bias to the logits
   // A state added to the scores for choosing experts, but not to the weights (Wang et al. 2024).
   bool correction_bias = false;
   // Scales an expert's input instead of the input of its down-projection.

@@ -6,7 +6,8 @@
 namespace megatron::nn {
 
 // y = x w^T + b with w and b replicated on every tensor-parallel rank, applied to the tokens that
-// the rank has between the matrices; parameters <name>.weight [out,in], <name>.bias [out].
+// the rank holds outside the divided matrix products. Parameters <name>.weight [out,in],
+// <name>.bias [out].
 class ReplicatedLinear {
  public:
   ReplicatedLinear(Builder& builder, const std::string& name, int64_t in, int64_t out, bool bias,

@@ -13,10 +13,10 @@
 
 namespace megatron::nn {
 
-// What one layer caches; without heads: nothing.
+// Cache of one layer. A layer with 0 heads caches nothing.
 struct LayerCache {
   int64_t kv_heads = 0, head_size = 0;
-  int64_t window = 0;  // most tokens that a query sees, including its own; 0: all
+  int64_t window = 0;  // maximum number of tokens that a query sees, including its own; 0: all
 };
 
 // The layers of one window. They hold the same tokens, so one page number identifies a page in each

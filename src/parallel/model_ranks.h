@@ -12,13 +12,14 @@ namespace megatron::parallel {
 // Groups are borrowed; null: one rank.
 struct ModelRanks {
   TensorParallel tensor;                 // slices of the matrices of dense layers
-  comm::Group* context = nullptr;        // some tokens of each sequence
+  comm::Group* context = nullptr;        // each holds some tokens of each sequence
   comm::Group* context_async = nullptr;  // the same ranks, for calls that overlap with compute
-  // How context ranks exchange them in attention: of each layer, or one for all; empty: p2p.
+  // Exchange of tokens among context ranks in attention: one per layer, or one for all layers;
+  // empty: p2p.
   std::vector<ContextExchange> context_exchange;
-  comm::Group* expert = nullptr;         // some of the experts each
+  comm::Group* expert = nullptr;         // each holds some of the experts
   comm::Group* expert_tensor = nullptr;  // slices of each expert's matrices
-  comm::Group* experts = nullptr;        // all experts between them: those of both groups
+  comm::Group* experts = nullptr;        // ranks of both groups, which together hold all experts
   comm::Group* experts_async = nullptr;  // the same, for calls that overlap with compute
   TokenDispatcher dispatcher = TokenDispatcher::allgather;
   bool expert_stops = false;        // forward passes may stop at their calls

@@ -100,7 +100,7 @@ void ParameterBuckets::gather(State& state, bool wait) {
   const Replicas& replicas = groups_.replicas(state.bucket->expert);
   const bool async = overlap_ && replicas.async != nullptr;
   comm::Group& shards = async ? *replicas.async : *replicas.shards;
-  state.work.wait(stream);  // left over from a gather that nobody needed
+  state.work.wait(stream);  // an earlier gather whose result was never needed
   state.work = shards.all_gather(state.shard, state.full, stream, state.call);
   if (!wait) return;
   state.work.wait(stream);

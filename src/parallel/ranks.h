@@ -53,8 +53,8 @@ class Ranks {
   bool holds(int virtual_stage) const {
     return options_.pipeline.stage_of(virtual_stage) == stage();
   }
-  bool first() const { return holds(0); }  // whether it has the embedding
-  // Whether it has the loss.
+  bool first() const { return holds(0); }  // true if it has the embedding
+  // True if it has the loss.
   bool last() const { return holds(options_.pipeline.virtual_stages() - 1); }
 
   ModelRanks modules() const;  // ranks that share the model's modules

@@ -17,7 +17,7 @@ struct TensorParallel {
 
   int rank() const { return group == nullptr ? 0 : group->rank(); }
   int size() const { return group == nullptr ? 1 : group->size(); }
-  // True if tokens are divided between the matrices.
+  // True if tokens are divided among the ranks outside the matrix products.
   bool divides_tokens() const { return sequence && size() > 1; }
   // This rank's share of `tokens` rows outside the matrix products. Throws Error naming both
   // numbers if they cannot be divided evenly.

@@ -51,8 +51,8 @@ struct TrainerState {
 // The state's `data` for a run. train_samples: requested from the training set.
 Json data_settings(const settings::TrainSettings& settings, int64_t train_samples);
 
-// --train-iters N or --train-samples N of the run that saved, and --extend-to-iters of `now`; empty
-// if `now` is not longer, or if an older checkpoint does not tell.
+// Returns --train-iters N or --train-samples N of the run that saved, and --extend-to-iters of
+// `now`. Returns "" if `now` is not longer, or if an older checkpoint does not have the numbers.
 std::string how_to_extend(const TrainerState& saved, const settings::BatchSettings& now);
 
 // The layout by name: sizes, pipeline schedule and chunks per stage, sharding. num_layers: of the

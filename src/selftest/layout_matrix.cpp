@@ -103,9 +103,9 @@ bool keeps_bits(const MatrixRow& row) {
   return layout.instances == 1 && !(reduces_each && several);
 }
 
-// Values that no pair or triple brings together: tensor-parallel ranks with unlike numbers of the
-// 61 tokens, which alone would close their buckets elsewhere, and gradients summed over them by
-// bucket.
+// A combination that no covering of pairs or triples contains: tensor-parallel ranks with different
+// numbers of the 61 tokens, each of which would alone choose other bucket boundaries, and gradients
+// that are summed over these ranks by bucket.
 MatrixRow uneven_buckets() {
   return {.model = 0,
           .layout = {.tp = 4,

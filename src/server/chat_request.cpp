@@ -126,7 +126,7 @@ void read_tool_choice(const Parameters& p, const TextModel& model, ChatRequest& 
       read_grammar(p, "tools", [&] { return model.grammars().tool_calls(schemas); });
 }
 
-// A JSON object of variables must not take the place of what the request itself gives.
+// Reads chat_template_kwargs. Throws if a variable would override a field of the request.
 Json::Object read_variables(const Parameters& p) {
   const Json* given = p.find("chat_template_kwargs");
   if (given == nullptr) return {};

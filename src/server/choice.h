@@ -16,7 +16,7 @@ namespace megatron::server {
 struct ChoiceOptions {
   std::vector<std::string> stops;
   std::vector<int32_t> end_tokens;     // not part of the text
-  bool gives_end_token = false;        // returns the end token among the tokens anyway
+  bool gives_end_token = false;        // include the end token in the returned tokens
   std::vector<int32_t> shown_special;  // special tokens that are part of the text
   int64_t min_tokens = 0;              // stop strings are ignored before this many tokens
 };

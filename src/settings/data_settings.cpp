@@ -3,7 +3,7 @@
 namespace megatron::settings {
 namespace {
 
-// Each source of data takes the place of the others in a configuration file.
+// A source of data given by flags replaces other sources of a configuration file.
 void replace_sources(Fields& f) {
   using Names = std::vector<std::string>;
   const std::vector<Names> sources = {{"mock-data"},

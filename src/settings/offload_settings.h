@@ -20,7 +20,7 @@ struct OffloadSettings {
   // note for each that has no effect. chunk_layers: smallest number of layers in a pipeline stage's
   // chunk.
   void check(int64_t chunk_layers, std::vector<SettingNote>& notes) const;
-  // After check().
+  // Call after check().
   models::OffloadOptions options() const { return {.layers = num_layers}; }
   // Fraction of the elements whose optimizer state is in host memory.
   double fraction() const { return optimizer ? optimizer_fraction.value_or(1) : 0; }

@@ -1,5 +1,5 @@
-// A task of lm-evaluation-harness: its examples, and how a model is asked and judged. Names are
-// those of its task files.
+// A task of lm-evaluation-harness: its examples, prompts and metrics. Names are those of the
+// harness' task files.
 #pragma once
 
 #include <cstdint>

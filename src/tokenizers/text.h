@@ -26,7 +26,7 @@ struct TextView {
     return {bytes.substr(begin, end - begin), origins ? origins + begin : nullptr,
             begin < head ? head - begin : 0};
   }
-  // Whether it begins the input; the text must not be empty.
+  // True if this text begins the input. It must not be empty.
   bool begins_input() const { return head > 0; }
   // The range of input that bytes [begin, end) represent: from the first one's beginning to the
   // last one's end.

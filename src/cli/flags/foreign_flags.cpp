@@ -42,7 +42,7 @@ void check_values(const FlagRow& row, const std::vector<std::string>& values) {
   }
 }
 
-// Two texts of one value: "1.0" and "1".
+// True if two texts denote the same value, as "1.0" and "1" do.
 bool same_value(std::string_view a, std::string_view b) {
   if (a == b) return true;
   const auto x = parse_number<double>(a), y = parse_number<double>(b);

@@ -45,7 +45,7 @@ void GpuLane::add(Event reached, std::unique_ptr<GpuCall> call, Tensor tensor) {
   in_flight_.push_back({std::move(reached), std::move(call), std::move(tensor)});
 }
 
-// Each call ends before those behind it.
+// Calls complete in the order in which they were queued.
 void GpuLane::release_completed() {
   const std::lock_guard lock(mutex_);
   while (!in_flight_.empty() && in_flight_.front().reached.reached()) in_flight_.pop_front();

@@ -32,7 +32,7 @@ constexpr std::chrono::milliseconds kPause{50}, kEndInterval{2}, kLastWords{100}
 constexpr int kHelloSeconds = 10;
 constexpr double kGrace = 30;        // seconds until a rank that does not end by itself is stopped
 constexpr double kNotice = 5;        // seconds until the awaited ranks are logged
-constexpr double kTelling = 10;      // seconds for telling the others that the run does not begin
+constexpr double kTelling = 10;      // seconds for notifying the others that the run does not begin
 constexpr size_t kMaxReason = 3000;  // bytes of the reason that are sent to other ranks
 
 [[noreturn]] void end_process(int code) {

@@ -41,7 +41,7 @@ std::string_view run_of(const Hello& hello);
 constexpr int64_t kNoPart = -1, kMaxHello = 4096, kMaxCall = int64_t{1} << 36;
 
 struct Call {
-  // Those of a GroupCall, and the others.
+  // Operations of GroupCall, followed by those that only this protocol has.
   enum class Operation : uint32_t {
     all_reduce,
     all_gather,

@@ -1,4 +1,4 @@
-// Which GPUs the code of this shared object runs on.
+// Determines the GPUs that the code of this shared object can run on.
 #pragma once
 
 #include <string>

@@ -33,8 +33,8 @@ std::optional<Limit> limit_of(const Decimal& value, bool exclusive, int64_t whol
   return Limit{std::string(static_cast<size_t>(whole - size), '0') + value.digits, !exclusive};
 }
 
-// States behind digits that no limit depends on any more, shared by numbers of different lengths:
-// by digits left before the point, those behind it, and the number modulo the divisor.
+// States after digits beyond which no bound matters, shared by numbers of different lengths. Key:
+// remaining digits before the point, digits after it, and the number modulo the divisor.
 using FreeStates = std::map<std::tuple<int64_t, size_t, int64_t>, int32_t>;
 
 // Magnitudes of `whole` digits before the point, digit by digit.

@@ -50,7 +50,7 @@ class PatternCompiler {
   }
 
  private:
-  // Any text from `state`; gives the state behind it.
+  // Adds edges that accept any text from `state`. Returns the state that follows.
   int32_t add_anything(int32_t state) {
     const int32_t loop = graph_.add_state();
     graph_.add_empty(state, loop);

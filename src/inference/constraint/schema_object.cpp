@@ -196,7 +196,8 @@ void SchemaCompiler::add_object(int32_t from, int32_t to, const Conjunction& pla
   };
   std::vector<int32_t> at = add_states();
   network_.add_bytes(from, at[0], '{', '{');
-  // Adds a property behind at[n]; add_key and add_text make its states once for each n behind it.
+  // Adds a property after at[n]. add_key and add_text create its states once for each n that
+  // follows.
   const auto add_property = [&](const std::vector<int32_t>& next, auto&& add_key,
                                 const Conjunction& schemas) {
     std::vector<int32_t> keys(most + 1, -1);

@@ -88,7 +88,7 @@ Case column_sum_case(int64_t rows, int64_t n, DType type, float beta, Layout lay
 Case sum_case(int64_t n, DType type, bool weighted, bool real) {
   const Named named{fmt::format("t={} {}{}", n, name(type), weighted ? " weighted" : ""), type,
                     real};
-  // The order is given; a product may be fused.
+  // The order of the additions is specified; a multiplication and addition may be fused.
   return case_of(&Table::sum, named, 0x1p-50, [=](Inputs& inputs, const Named&) {
     SumArgs args{.x = inputs.positive("x", {n}, type, 0.5)};
     if (weighted) args.weights = inputs.positive("weights", {n}, type);

@@ -75,7 +75,7 @@ void add_expert_balance_cases(std::vector<Case>& cases) {
       {.tokens = 3, .experts = 1300},
       {.tokens = 4096, .experts = 64, .real = true},
   };
-  // Sums of terms of one sign, the number of iterations being the same.
+  // All terms of the sums have the same sign, and both sides run the same number of iterations.
   for (const Balanced& b : in_types(balanced, {DType::f32, DType::f64}))
     cases.push_back(case_of(&Table::sinkhorn, b,
                             b.type == DType::f64 ? 1e-11 : tolerance(b.type, 2), sinkhorn_args));

@@ -13,10 +13,10 @@ template <class T>
 struct Rows {
   const T* x;
   T* out;
-  DeviceRowTokens tokens;  // of no sample: all is kept
+  DeviceRowTokens tokens;  // without sample ids, all elements are kept
   int64_t width;
   uint32_t items;  // chunks of all rows
-  Divisor chunks;  // of a row
+  Divisor chunks;  // chunks per row
   uint64_t key;
   uint32_t threshold;
   float scale;

@@ -7,7 +7,7 @@
 namespace megatron::kernels::cuda {
 namespace {
 
-// A thread has the four channels of a counter.
+// Each thread computes the four channels of one counter.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     jitter_groups(DeviceRowTokens tokens, uint64_t key, int64_t rows, int64_t width, float amount,
@@ -30,7 +30,7 @@ __global__ void __launch_bounds__(kThreads)
 
 template <class C>
 struct RandomLogits {
-  DeviceRowTokens tokens;  // of no sample where none is read
+  DeviceRowTokens tokens;  // without sample ids if they are not needed
   uint64_t key;
   RandomLogitsArgs::Of of;
   double scale;

@@ -15,7 +15,7 @@ struct NormBlocks {
 
 // Each block's sums, [blocks, H] f32.
 struct NormPartials {
-  Tensor dweights, dbiases;  // dbiases: undefined where there is no bias
+  Tensor dweights, dbiases;  // dbiases: undefined if there is no bias
 };
 NormPartials norm_backward_scratch(const AddNormBackwardArgs& args, NormKind kind, Stream& stream);
 // Partial sums of blocks of tokens, [blocks, W] f32; undefined if none are formed.
@@ -60,7 +60,7 @@ struct SlotBlocks {
 struct ExpertRowsScratch {
   Tensor counts;  // [blocks, G]
   Tensor starts;  // [S + 1, G]
-  // Where the largest are kept; else undefined.
+  // The rest is only defined with KeptRows::largest.
   Tensor offsets;        // [G + 1]
   Tensor list, choices;  // [slots]
 };

@@ -20,7 +20,7 @@ std::vector<C> load(const Tensor& tensor);
 // The reverse of load: rounds once to the tensor's type.
 template <class C>
 void store(const Tensor& tensor, const std::vector<C>& values);
-// sums + beta * out, rounded once; nothing where out is undefined.
+// Stores sums + beta * out, rounded once. Does nothing if out is undefined.
 template <class C>
 void store_sum(const Accumulate& to, std::vector<C> sums) {
   if (!to.out.defined()) return;

@@ -99,7 +99,7 @@ class DecoderLayer {
   Branch mixer_, feed_forward_;
 };
 
-// What flows into a part from the one before has no residual of its own.
+// Returns the residual of a part's input. Output of an earlier part has no separate residual.
 Var residual_of(const Bundle& in);
 // Initial values of matrices, of matrices that produce the output of a block, and of the embeddings
 // and the output layer.

@@ -104,8 +104,8 @@ struct DecoderValue {
   void check() const;
 };
 
-// Keys are the names of flags; defaults are omitted, except sizes. If all layers are equal, their
-// fields stand beside the others; otherwise "layers" lists runs of equal layers.
+// Keys are the names of flags. Defaults are omitted, except sizes. If all layers are equal, their
+// fields are at the top level; otherwise "layers" lists runs of equal layers.
 Json to_json(const DecoderValue& value);
 // Throws Error naming a key that is missing, unknown or of another type.
 DecoderValue decoder_from_json(const Json& json);

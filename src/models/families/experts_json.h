@@ -27,7 +27,7 @@ bool normalises(const nn::MoeConfig& moe);
 // router_aux_loss_coef and output_router_logits, which transformers reads together. They have no
 // effect on training here; --moe-aux-loss-coeff sets the coefficient.
 void read_aux_loss(const Json& config, DecoderValue& value);
-// otherwise: the coefficient that config.json has where none was stated.
+// otherwise: coefficient of config.json files that state none.
 void write_aux_loss(const DecoderValue& value, Json& config, double otherwise = 0.001);
 
 // Like write_common(), for a model whose layers may all have experts: intermediate_size is that of

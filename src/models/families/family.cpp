@@ -275,7 +275,7 @@ Json write_config(const DecoderFamily& family, const DecoderValue& value, DType 
     config = older(std::move(config), family);
   } else if (const Json* rope = config.find("rope_parameters");
              rope != nullptr && rope->contains("rope_theta")) {
-    // Where readers before transformers 5 look for it.
+    // transformers before version 5 reads the key at the top level.
     const Json base = (*rope)["rope_theta"];
     if (base.as_number() != 10000) config.set("rope_theta", base);
   }

@@ -26,7 +26,8 @@ uint8_t flags_from(Category category, char32_t c) {
                               (u_isUWhiteSpace(u) ? kSpaceBit : 0));
 }
 
-// Sets the flags of one of ICU's runs, in `context`, as far as Unicode 14 has the characters.
+// Sets the flags in `context` of a run of characters that ICU reports; characters newer than
+// Unicode 14 are skipped.
 UBool add_run(const void* context, UChar32 first, UChar32 end, UCharCategory category) {
   if (category == U_UNASSIGNED) return true;
   auto& flags = *static_cast<std::vector<uint8_t>*>(const_cast<void*>(context));

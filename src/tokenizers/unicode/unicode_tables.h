@@ -1,5 +1,5 @@
-// The data behind unicode.h. ICU has the characters of Unicode 14; what later versions added or
-// changed stands in unicode_tables.cpp, which tools/unicode_tables.py writes.
+// Data of unicode.h. ICU has the characters of Unicode 14; additions and changes of later versions
+// are in unicode_tables.cpp, which tools/unicode_tables.py writes.
 #pragma once
 
 #include <span>

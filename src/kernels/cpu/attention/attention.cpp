@@ -18,9 +18,9 @@ bool reads_unpacked(const AttentionSizes& sizes, DType type) {
   return takes_few_rows(sizes.kind, type, sizes.queries * sizes.group);
 }
 
-// Keys and values of every (sample, key head) as panels. If several blocks of rows read them, they
-// are packed once; a single block packs each block of keys when needed, in thread memory that stays
-// in cache; few rows read none.
+// Keys and values of every (sample, key head), packed as panels. If several blocks of rows read
+// them, they are packed once. A single block of rows packs each block of keys when needed, in
+// thread memory that stays in cache. Calls with few rows read keys and values unpacked.
 class PackedKeys {
  public:
   struct Block {

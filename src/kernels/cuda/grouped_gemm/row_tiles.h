@@ -15,7 +15,7 @@ inline int64_t most_row_tiles(int64_t rows, int64_t groups, int64_t height) {
 }
 
 struct RowTile {
-  int group;         // `groups` for rows of no group
+  int group;         // `groups` for rows that belong to no group
   int first, count;  // count is 0 if there is no such tile
 };
 

@@ -10,7 +10,7 @@ struct DoubleProduct {
   Operand<T, !kTransposeA> a;
   Operand<T, kTransposeB> b;
   const void* bias;  // may be null
-  bool bias_of_out;  // of the type of out, else of a
+  bool bias_of_out;  // true: bias has the type of out; false: of a
   int64_t m, n, depth, pitch;
   Wide<T>* out;
   bool accumulate;

@@ -27,7 +27,7 @@ constexpr int64_t kFloorScale = 8192;
 
 constexpr CommonForm kForm{.attention_bias = true};
 
-// The numbers of a list, one a layer; none where the key is absent.
+// Returns the integers of a list with one entry per layer; empty if the key is absent.
 std::vector<int64_t> integers(const Json& j, std::string_view key) {
   std::vector<int64_t> numbers;
   const Json* list = present(j, key);

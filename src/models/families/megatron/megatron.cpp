@@ -1,5 +1,5 @@
-// Any decoder, whatever family could hold it: config.json is the value itself. transformers does
-// not know the type; the tensors go by the names of this program.
+// Stores any decoder, including those that no other family can express: config.json holds the
+// DecoderValue itself, and tensors have this program's names. transformers does not know this type.
 #include "base/error.h"
 #include "models/families/all.h"
 #include "models/families/config_json.h"
