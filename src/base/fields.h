@@ -42,13 +42,13 @@ struct Field {
   bool common = false;  // listed in the short help: in_short_help(), Fields::common()
   std::string where;    // position in the file that gave it, "run.yaml:3"
 
-  // The rest of a row, behind Fields::add().
+  // Further properties of a field, set on the result of Fields::add().
   Field& within(int64_t least, int64_t most) {
     range = {least, most};
     return *this;
   }
-  // why: "" where other settings leave it something to do, else what keeps it from that as it was
-  // set, "--optimizer is adam".
+  // why: returns "" if the field has an effect with the current settings, else the setting that
+  // prevents it, as the user set it: "--optimizer is adam".
   Field& of(std::function<std::string()> why) {
     idle = std::move(why);
     return *this;
@@ -112,7 +112,7 @@ class Fields {
       const std::vector<std::string>& flags, const std::vector<std::string>& others,
       const std::function<bool(const Field&)>& when = [](const Field&) { return true; });
 
-  // Field::of() of several.
+  // Calls Field::of() for several fields.
   void of(const std::vector<std::string>& flags, const std::function<std::string()>& idle);
 
   // Sets the group, in help and documentation, of the fields added from now on. Commands with many

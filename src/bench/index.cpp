@@ -85,8 +85,8 @@ double status_bytes(std::string_view key) {
   return 0;
 }
 
-// Peaks since its construction: resident memory (mapped files included) as the kernel counts it,
-// and the part of it that is not files, looked at every few milliseconds.
+// Peaks since construction: resident memory including mapped files, as counted by the kernel, and
+// its part that is not files, sampled every few milliseconds.
 class MemoryPeaks {
  public:
   MemoryPeaks() : watch_([this] { watch(); }) {

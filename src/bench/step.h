@@ -19,7 +19,7 @@ struct StepBench {
   Fields fields();  // the training fields come first
   // Sets the device's defaults of shape and number of steps.
   void set_defaults(DeviceKind device);
-  // Turns mock data off if flags name data.
+  // Uses mock data unless flags name data.
   void use_given_data();
   void check() const;  // throws Error naming the flag
   int64_t estimates() const;

@@ -5,7 +5,8 @@
 namespace megatron::cli {
 namespace {
 
-// The flags' values, over the defaults of the preset among them. fields: become those of `step`.
+// Reads the flags into `step`, over the defaults of the preset that they name. fields: set to those
+// of `step`.
 std::optional<int> read_flags(bench::StepBench& step, Fields& fields, const Arguments& arguments) {
   std::vector<std::string> notes;
   const auto read = [&](bench::StepBench& into) {

@@ -142,7 +142,7 @@ std::string with_dashes(std::string key) {
   return key;
 }
 
-// Quoted unless no reader could take it for anything but this text.
+// Quotes the text unless every reader takes it for exactly this text.
 std::string scalar(std::string_view text) {
   constexpr std::string_view kPlain =
       "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./+-";

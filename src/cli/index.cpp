@@ -97,7 +97,7 @@ void build(const IndexSettings& s, const std::string& prefix, const Samples& sam
   config.cache = !s.output || s.cache_path;
   config.cache_path = s.cache_path;
   const data::SplitMatrix shares = data::parse_split(s.split);
-  // Before the first of them is built.
+  // Checks all splits before the first one is built.
   for (size_t i = 0; i < shares.size(); ++i) {
     if (!shares[i]) continue;
     const auto [first, last] = data::split_range(*shares[i], source->sequence_count());

@@ -23,7 +23,7 @@ std::string text_of(const std::exception_ptr& error) {
   }
 }
 
-// On rank 0: others follow its engines as long as it has the weights.
+// The model on rank 0. The other ranks follow its engines until its weights are released.
 struct LeadingRank {
   explicit LeadingRank(std::shared_ptr<ModelRank> made)
       : rank(std::move(made)), followers(rank->ranks) {}

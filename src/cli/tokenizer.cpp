@@ -22,7 +22,7 @@
 namespace megatron::cli {
 namespace {
 
-// tokenizer.json or tokenizer_config.json, of any system.
+// True if the text is the beginning of a tokenizer.json or tokenizer_config.json.
 bool is_tokenizer_file(std::string_view beginning) {
   const auto has = [=](std::string_view key) { return beginning.find(key) != beginning.npos; };
   return beginning.starts_with('{') &&

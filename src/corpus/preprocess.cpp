@@ -91,7 +91,7 @@ DocumentRules rules_of(const PreprocessSettings& s, const Vocabulary& vocabulary
   rules.split_sentences = s.split_sentences;
   rules.keep_newlines = s.keep_newlines;
   rules.language = s.lang;
-  // Consecutive parts, concatenated, are the whole again.
+  // Concatenating consecutive partitions gives the same output as a single partition.
   rules.partitions = s.keep_sequential_samples ? 1 : s.partitions;
   rules.skip_bad = s.on_bad_line == "skip";
   return rules;

@@ -106,8 +106,8 @@ class Lexer {
     return source_.size() - strip_space(rest, true, false).size();
   }
 
-  // If a tag's end `close` ("%}", "#}"), possibly with a sign, is at `at`: the offset behind it and
-  // the whitespace that it removes; else 0.
+  // If a tag's end `close` ("%}", "#}"), possibly with a sign, is at `at`, returns the offset after
+  // it and the whitespace that it removes; else 0.
   size_t end_of_tag(std::string_view close, size_t at, bool may_keep, bool trims) const {
     if (starts("-", at) && starts(close, at + 1)) return behind_space(at + 1 + close.size());
     if (may_keep && starts("+", at) && starts(close, at + 1)) return at + 1 + close.size();

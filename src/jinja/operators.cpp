@@ -150,7 +150,7 @@ bool equal_dicts(const Dict& left, const Dict& right, Budget& budget) {
        left.type_name(), right.type_name());
 }
 
-// -1, 0, 1, or 2 where a number is NaN.
+// Returns -1, 0 or 1, or 2 if a number is NaN.
 int order_of(Order wanted, const Value& left, const Value& right, Budget& budget) {
   budget.spend(1);
   check_defined(left);

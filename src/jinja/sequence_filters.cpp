@@ -212,8 +212,8 @@ Value slice(Call& call) {
   return Value::iterator(std::move(rows), &call.budget);
 }
 
-// Groups elements by an attribute: lists of the elements with the same value, each with that value,
-// in its order.
+// Groups elements by an attribute. Returns pairs of a value and the list of its elements, ordered
+// by value.
 Value groupby(Call& call) {
   const Parameters p(call, "groupby", {"value", "attribute", "default", "case_sensitive"}, 2);
   const auto key_of = [&](const Value& element) {

@@ -21,7 +21,7 @@ void check_shared(const Rules& rules, const Args& args) {
   check_mask(rules, args.dropout, batch);
 }
 
-// Keys that lie by sample.
+// Rules for keys that are stored by sample, not in pages.
 template <class Args>
 void check_samples(const Rules& rules, const Args& args) {
   const int64_t batch = args.q.size(0), queries = args.q.size(1);

@@ -54,11 +54,11 @@ class Rules {
   void dense(const Tensor& t, const Shape& shape, DType type, const char* rule) const {
     require(t.defined() && t.shape() == shape && t.dtype() == type && t.is_contiguous(), rule);
   }
-  // The same of a tensor that may be undefined.
+  // The same for a tensor that may be undefined.
   void optional(const Tensor& t, const Shape& shape, DType type, const char* rule) const {
     if (t.defined()) dense(t, shape, type, rule);
   }
-  // The same of a sum that is written or added to.
+  // The same for a sum that is written or added to.
   void sum(const Accumulate& sum, const Shape& shape, DType type, const char* rule) const {
     dense(sum.out, shape, type, rule);
     require(sum.beta == 0 || sum.beta == 1, "beta is 0 or 1");

@@ -27,7 +27,7 @@ class Forward {
 
   Bundle one(size_t i, const Bundle& in) { return layers_[i](tape_, in, batch_, phase_); }
 
-  // Keeps its input only.
+  // Runs a block with recompute, keeping only its input.
   Bundle recomputed(size_t i, const Bundle& in) {
     Span span = layers_[i].span;
     span.recompute = true;
@@ -35,7 +35,7 @@ class Forward {
                       [&layer = layers_[i], &batch = batch_, phase = phase_](
                           Tape& t, const Bundle& b) { return run(layer, t, b, batch, phase); });
   }
-  // Layers [first, last) the same, together.
+  // Recomputes layers [first, last) together, keeping only the input of the first.
   Bundle recomputed(size_t first, size_t last, const Bundle& in) {
     if (last == first + 1) return recomputed(first, in);
     const auto stretch = layers_.subspan(first, last - first);

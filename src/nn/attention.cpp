@@ -66,11 +66,12 @@ double AttentionConfig::score_scale() const {
 }
 
 double AttentionConfig::seen_pairs(int64_t length) const {
-  const auto pairs = [this](int64_t tokens) {  // pairs among tokens that see no others
-    const auto t = static_cast<double>(tokens),
-               most = static_cast<double>(window > 0 ? std::min(window, tokens) : tokens);
-    return t * most - most * (most - 1) / 2;
-  };
+  const auto pairs =
+      [this](int64_t tokens) {  // query-key pairs among tokens that see only each other
+        const auto t = static_cast<double>(tokens),
+                   most = static_cast<double>(window > 0 ? std::min(window, tokens) : tokens);
+        return t * most - most * (most - 1) / 2;
+      };
   const int64_t part = chunk > 0 ? chunk : std::max<int64_t>(length, 1);
   return static_cast<double>(length / part) * pairs(part) + pairs(length % part) -
          static_cast<double>(length) / 2;

@@ -78,7 +78,7 @@ class Attention {
   ops::AttentionOptions options(const Batch& batch, bool train) const;
   ops::Rotary rotary(const Batch& batch) const;
   double lost_amplitude() const;
-  bool changes_heads() const;  // whether heads change between projection and rotation
+  bool changes_heads() const;  // true if heads change between projection and rotation
   ops::Heads changed(Tape& tape, ops::PackedHeads&& packed) const;
   Var normed(Tape& tape, const Var& x, const Norm& norm, int64_t heads) const;
 

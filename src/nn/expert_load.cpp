@@ -39,8 +39,8 @@ double range(Numbers biases, double ranks) {
   return (most - least) / ranks;
 }
 
-// In the worst case all choices of a step without a row were lost in one place, so room for them,
-// too, suffices. An even load times the factor is more than room - 1.
+// In the worst case, all choices of a step that got no row belonged to one buffer, so adding room
+// for all of them suffices. An even load times the factor exceeds room - 1.
 void check_room(int64_t layer, Numbers tally, size_t experts, double factor) {
   const double chosen = sum(tally.first(experts)),
                lost = chosen - sum(tally.subspan(experts, experts));

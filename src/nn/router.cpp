@@ -117,7 +117,7 @@ ops::Routing Router::operator()(Tape& tape, const Var& x_TH, const Batch& batch)
                     training && training_.sinkhorn ? even_choice(tape, logits_TE.value) : Tensor());
 }
 
-// Random numbers for this rank's tokens, whichever tokens those are.
+// Rows that key the random numbers of this rank's tokens.
 kernels::NoiseRows Router::noise_of(const Batch& batch, std::string_view what) const {
   return {.seed = seed_,
           .stream = hash_name(name_ + std::string(what)),

@@ -51,8 +51,8 @@ bool takes(const parallel::ParameterSpec& placed);
 // gathered; each rank computes the whole X and takes its slice.
 class Muon final : public Rule {
  public:
-  // parameters: all that it will update; buffers are sized for the largest. tensor: the ranks among
-  // which ParameterSpec::division divides; null: one.
+  // parameters: all that the rule will update; buffers are sized for the largest. tensor: the ranks
+  // among which ParameterSpec::division divides; null: one.
   Muon(const MuonConfig& config, std::span<const parallel::ParameterSpec* const> parameters,
        comm::Group* tensor, Runtime& runtime);
 

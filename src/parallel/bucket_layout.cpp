@@ -136,7 +136,7 @@ class Filler {
 
   const BucketRules& rules_;
   std::unordered_map<const Parameter*, std::vector<int>> spans_of_;
-  std::vector<Open> first_, last_;  // last_: for parameters that are tied across stages
+  std::vector<Open> first_, last_;  // last_: buckets of parameters that are tied across stages
   std::map<Key, size_t> open_;      // index in its list of the bucket that still accepts parameters
 };
 

@@ -29,9 +29,9 @@ struct DataParallelOptions {
   bool overlap_gather = false;  // --overlap-param-gather
 };
 
-// The ranks that hold the same parameters: instances x shards, where the shards of one instance
-// together hold everything once (--num-distributed-optimizer-instances; hybrid sharding). Groups
-// are borrowed; a null group has one rank.
+// The ranks that hold the same parameters: instances x shards; the shards of one instance together
+// hold every element once (--num-distributed-optimizer-instances; hybrid sharding). Groups are
+// borrowed; a null group has one rank.
 struct Replicas {
   comm::Group* shards = nullptr;     // for reduce-scatter and all-gather
   comm::Group* instances = nullptr;  // for all-reduce of a shard's gradients

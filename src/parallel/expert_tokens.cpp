@@ -14,7 +14,7 @@ struct Transit {
   ExpertRanks ranks;
   std::shared_ptr<const TokenRoutes> routes;
   std::string_view name;
-  bool back = false;  // whether it belongs to send_back()
+  bool back = false;  // true if it belongs to send_back()
   comm::Work work;
   Tensor arriving;
 };

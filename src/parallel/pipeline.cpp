@@ -146,7 +146,7 @@ class Pipeline::Execution {
     place.work = group_->recv(place.tensor, transfer.peer, runtime_.stream(), name);
   }
 
-  // The only result that has not been sent yet.
+  // Result of the last action, not sent yet.
   struct Made {
     Tensor tensor;
     bool gradient = false;

@@ -105,7 +105,7 @@ struct ParameterSpec {
   // True if divided among the ranks of RankGroup::expert. Its replicas are on other ranks than
   // those of dense layers.
   bool is_expert() const;
-  bool is_divided() const;  // whether more than one rank shares it
+  bool is_divided() const;  // true if more than one rank shares it
   // Row-major index, in the whole shape, of the first element that this rank holds: ranks with
   // different slices have different ones. -1: it holds none.
   int64_t first_element() const;

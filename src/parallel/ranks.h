@@ -75,7 +75,7 @@ class Ranks {
   struct OwnReplicas {
     std::unique_ptr<comm::Group> shards, instances, async, instances_async;
   };
-  bool has_experts() const;  // whether experts have other replicas than dense layers
+  bool has_experts() const;  // true if experts have other replicas than dense layers
   OwnReplicas make_replicas(comm::Group& replicas) const;
   Replicas replicas(comm::Group& all, const OwnReplicas& own) const;
 

@@ -118,7 +118,7 @@ class SimulatedRun {
   const std::vector<Schedule>& stages_;
   const ActionTimes& times_;
   const int micro_batches_;
-  // By kind; for each virtual stage and micro-batch, -1: not finished.
+  // End times by kind, then by virtual stage and micro-batch; -1: not finished.
   std::vector<double> ends_[3];
   std::vector<std::vector<bool>> deferred_;
   std::vector<std::vector<Interval>> intervals_;

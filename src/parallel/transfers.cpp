@@ -20,7 +20,7 @@ struct Message {
   auto order() const { return std::tie(made, gradient, from_piece, micro_batch); }
 };
 
-// In the single order in which every stage takes part in them.
+// Returns the messages in the one order in which all stages take part in them.
 std::vector<Message> messages_of(const PipelineShape& shape, const std::vector<Schedule>& stages,
                                  const std::vector<std::vector<Interval>>& intervals) {
   std::vector<Message> messages;

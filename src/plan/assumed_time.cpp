@@ -12,7 +12,7 @@ namespace {
 
 constexpr double kProducts = 740e12, kSmallProducts = 715e12, kSingleProducts = 50e12,
                  kBandwidth = 4.2e12;
-constexpr int64_t kLargeProduct = 4096;  // each dimension of it
+constexpr int64_t kLargeProduct = 4096;  // minimum of each dimension
 
 // FLOP/s of causal attention in cuDNN 9.19 with heads of 128, from this length on.
 struct AttentionRate {

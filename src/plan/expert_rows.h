@@ -30,7 +30,7 @@ bool is_expert_product(const WorkItem& item);
 // buffers.
 StepWork filled(StepWork work, const ExpertFill& fill);
 
-// Row after the last one of the first `experts` of `all`, in a buffer of `room` rows.
+// Returns the number of rows of the first `experts` of `all` experts, in a buffer of `room` rows.
 int64_t rows_before(const ExpertFill& fill, int64_t room, int64_t experts, int64_t all);
 
 }  // namespace megatron::plan

@@ -18,7 +18,7 @@ std::string amount_text(int64_t count, const std::string& one,
 std::string share_text(double share);  // "4.2%"; "<0.1%" for smaller positive shares; "114 x"
 std::string text_or_unknown(const std::optional<double>& seconds);
 
-// Columns of UTF-8 text whose letters are one column wide.
+// Returns the columns of UTF-8 text, whose letters must be one column wide.
 size_t columns(const std::string& text);
 std::string left(const std::string& text, size_t width);   // pads on the right; never truncates
 std::string right(const std::string& text, size_t width);  // pads on the left

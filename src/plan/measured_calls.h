@@ -14,7 +14,7 @@ struct StepTime;
 
 class MeasuredCalls {
  public:
-  // Keeps the times of the calls; the first estimate of a call counts.
+  // Stores the times of the calls. If a call is already stored, its first time is kept.
   void add(const StepWork& work, const StepTime& time);
   // Seconds of a call that does the same work. nullopt: none was measured, or its time depends on
   // more than its operands' forms (products of experts).

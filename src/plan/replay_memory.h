@@ -20,7 +20,7 @@ class ReplayMemory {
   ReplayMemory(Runtime& runtime, int64_t cold, const ExpertFill& fill = {})
       : runtime_(runtime), cold_(cold), fill_(fill) {}
 
-  // Operands of a call, in their order. Written ones contain what earlier calls left.
+  // Operands of a call, in order. Written operands contain results of earlier calls.
   std::vector<Tensor> operands(const WorkItem& item);
 
  private:

@@ -82,7 +82,7 @@ class Replay {
   static std::vector<double> medians(const std::vector<std::vector<double>>& samples) {
     std::vector<double> seconds;
     for (std::vector<double> of_item : samples) {
-      // The first of several measurements also touched memory for the first time.
+      // Drops the first of several measurements, which also touched memory for the first time.
       if (of_item.size() > 1) of_item.erase(of_item.begin());
       seconds.push_back(of_item.empty() ? -1 : median(of_item));
     }

@@ -426,7 +426,7 @@ class HistoryReader {
     return std::move(history_);
   }
 
-  // Older logs do not say how much a run that they do not begin with had trained before.
+  // Older logs that begin with a resumed run do not record how many tokens were trained on before.
   double overall_rate() const {
     const Session& first = history_.sessions.front();
     const double before = first.iteration == 0 ? 0 : number_of(first.run, "consumed_tokens");

@@ -232,7 +232,7 @@ void compare_outcomes(const std::string& what, const Outcome& outcome, const Out
     numbers(fmt::format("losses of {}", optim::name(method)), losses, expected.losses.at(method));
   if (outcome.losses.size() == expected.losses.size())
     numbers("gradient norms", outcome.gradient_norms, expected.gradient_norms);
-  // Their f64 sums are added in the order of the layout.
+  // Metrics are f64 sums added in the order of the layout, so they differ by rounding.
   for (const auto& [name, values] : expected.metrics)
     for (size_t i = 0; i < values.size(); ++i)
       report.compare(name, fmt::format("step {}, {}", i, what),

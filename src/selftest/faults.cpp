@@ -51,13 +51,14 @@ comm::Work unreduced(comm::Group& group, const comm::GroupCall& call, Stream& st
   return group.make(call, stream);
 }
 
-// The last stage's, which is the second of the two that hold the parameter.
+// Doubles a tied gradient on the last stage, the second of the two that hold the parameter.
 comm::Work tied_gradient_twice(comm::Group& group, const comm::GroupCall& call, Stream& stream) {
   if (is(call, comm::Operation::all_reduce, kTiedGradients) && group.rank() == 1) scale(call.in, 2);
   return group.make(call, stream);
 }
 
-// The sum over data-parallel ranks divided by their number; the step divides by all tokens.
+// Divides the sum over data-parallel ranks by their number, although the step divides by all
+// tokens.
 comm::Work averaged_gradients(comm::Group& group, const comm::GroupCall& call, Stream& stream) {
   comm::Work work = group.make(call, stream);
   if (!call.reduces() || !call.name.starts_with(kGradients)) return work;

@@ -63,7 +63,7 @@ void add_gradient_checks(std::vector<Check>& all, DeviceKind device) {
   }
 }
 
-// If the CPU is tested, the reference is checked too.
+// Testing the CPU also checks the reference.
 void add_model_checks(std::vector<Check>& all, DeviceKind tested) {
   std::vector<DeviceKind> devices = {tested};
   if (tested == DeviceKind::cpu) devices.insert(devices.begin(), DeviceKind::reference);

@@ -39,7 +39,7 @@ std::vector<TinyModel> tiny_models() {
 
 namespace {
 
-// Types other than bf16 hold what they are given here.
+// Rounds values that are held in bf16; values of other types are unchanged.
 void round_to(DType type, std::span<double> values) {
   if (type != DType::bf16) return;
   for (double& v : values) v = static_cast<float>(bf16(static_cast<float>(v)));
@@ -75,8 +75,8 @@ corpus::HostBatch random_batch(const models::Model& model, int64_t first, int64_
     return static_cast<int64_t>(tokens.bits(static_cast<uint64_t>(index)) %
                                 static_cast<uint64_t>(model->vocab_size()));
   };
-  // The second differs from the first: two equal ones would be equal in every layer, and which of
-  // them a capacity of experts drops would hang on a rounding.
+  // The second token differs from the first. Equal tokens would be equal in every layer, and
+  // rounding would decide which of them an expert's capacity drops.
   const auto token = [&](int64_t index) {
     const bool again = index % (length + 1) == 1 && drawn(index) == drawn(index - 1);
     return static_cast<int32_t>((drawn(index) + (again ? 1 : 0)) % model->vocab_size());

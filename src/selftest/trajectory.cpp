@@ -106,8 +106,9 @@ class Tokens {
 
   int64_t steps() const { return steps_; }
 
-  // Sequences of a micro-batch such that data-parallel ranks have as many of them each: the case's
-  // or, where they are one number of counted tokens so that the mean of means stays, fewer.
+  // Returns the number of sequences per micro-batch with which all data-parallel ranks have equally
+  // many: the case's number or, if the loss allows it (it is per token, or all sequences count
+  // equally many tokens, so that the mean of means is unchanged), a smaller one.
   int64_t micro_batch_for(int64_t ranks, const settings::BatchSettings& batch) const {
     const int64_t wanted = *batch.micro_batch_size;
     if (sequences_ % (wanted * ranks) == 0) return wanted;

@@ -68,7 +68,7 @@ class Subject {
   void backward(const ExpectedBatch& batch, Results& results);
 
  private:
-  // The tokens of this rank, of sequences that are padded where they could not be divided.
+  // Returns this rank's tokens, after padding sequences that could not be divided otherwise.
   corpus::HostBatch own_tokens(corpus::HostBatch batch) const;
   Tensor gathered(const Tensor& rows, comm::Group& group);
   // Gathers the rows of all tokens but padding, of which context-parallel ranks hold some, and of

@@ -19,13 +19,14 @@ struct VerifyOptions {
   // Number of ranks, as threads, among which the model is divided; layers as evenly as possible.
   // Data-parallel ranks share the sequences.
   int tensor_parallel = 1, pipeline_parallel = 1, data_parallel = 1;
-  // Ranks that share the tokens of every sequence, and how.
+  // Context-parallel ranks and their exchange of tokens.
   int context_parallel = 1;
   std::vector<parallel::ContextExchange> context_exchange = {};
   // Tensor- and data-parallel ranks that the experts, and each expert's matrices, are divided
   // among; expert_tensor_parallel 0: same as tensor_parallel.
   int expert_parallel = 1, expert_tensor_parallel = 0;
-  parallel::Sharding sharding = parallel::Sharding::none;  // what the data-parallel ranks divide
+  parallel::Sharding sharding =
+      parallel::Sharding::none;    // state that is divided among the data-parallel ranks
   bool sequence_parallel = false;  // the tensor-parallel ranks also divide the tokens
   checkpoint::ReadingOptions reading = {};
 
@@ -36,17 +37,16 @@ struct VerifyOptions {
   std::string text() const;  // ", tensor parallel 2, pipeline parallel 2"; "" for one rank
 };
 
-// Compares, whatever type the weights are stored in: logits (or scores), loss, the gradient of
-// every stored tensor, what enters and leaves each layer, and 12 greedy tokens after
-// input_ids[0,:8]. What the file must hold: verify_batch.h. A tensor of the file that was not
-// compared is a failure. One report a device. Throws Error when the directory or its inputs cannot
-// be used.
+// Compares, for weights of any stored type: logits (or scores), loss, the gradient of every stored
+// tensor, inputs and outputs of each layer, and 12 greedy tokens after input_ids[0,:8].
+// verify_batch.h defines the contents of the file. A tensor of the file that was not compared is a
+// failure. Returns one report per device. Throws Error if the directory or its inputs cannot be
+// used.
 std::vector<Report> verify(const std::string& directory, const VerifyOptions& options);
 
 // Loads the directory and saves it to `out`, which must not exist; then compares the file set, and
-// name, type, shape, file and bytes of every tensor that the model needs. Of weights that
-// torch.save wrote the files are compared by their names in safetensors
-// (checkpoint::safetensors_name).
+// name, type, shape, file and bytes of every tensor that the model needs. Files of weights written
+// by torch.save are compared by their names in safetensors (checkpoint::safetensors_name).
 Report verify_rewrite(const std::string& directory, const std::string& out,
                       const checkpoint::ReadingOptions& reading = {});
 

@@ -12,7 +12,7 @@ namespace {
 constexpr std::array<std::string_view, 5> kRoles = {"system", "developer", "user", "assistant",
                                                     "tool"};
 
-// Parts of a message put together; all must be text.
+// Concatenates the parts of a message, which must all be text.
 std::string text_of_parts(const Parameters& message, const Json::Array& parts) {
   std::string text;
   for (const Json& part : parts) {
@@ -126,7 +126,7 @@ void read_tool_choice(const Parameters& p, const TextModel& model, ChatRequest& 
       read_grammar(p, "tools", [&] { return model.grammars().tool_calls(schemas); });
 }
 
-// Reads chat_template_kwargs. Throws if a variable would override a field of the request.
+// Reads chat_template_kwargs. Fails if a variable is also a field of the request.
 Json::Object read_variables(const Parameters& p) {
   const Json* given = p.find("chat_template_kwargs");
   if (given == nullptr) return {};

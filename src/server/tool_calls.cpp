@@ -46,7 +46,7 @@ size_t end_of_value(std::string_view text) {
   return text.npos;
 }
 
-// Takes the value from the front of `text`.
+// Removes the JSON value from the front of `text` and returns it.
 std::optional<Json> take_value(std::string_view& text) {
   text = stripped(text);
   const size_t end = end_of_value(text);

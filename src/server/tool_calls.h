@@ -26,7 +26,7 @@ class ToolCallSplitter {
   std::string push(std::string_view text);  // returns text that can no longer change, possibly ""
 
   struct End {
-    std::string said;  // the remaining text, including what looked like a call but is not
+    std::string said;  // the remaining text, including text that only resembled a call
     std::vector<ToolCall> calls;
   };
   End finish();

@@ -10,7 +10,7 @@
 
 namespace megatron::settings {
 
-// How a token's loss enters the objective.
+// Weighting of the tokens' losses in the objective.
 enum class LossScope {
   token,  // equal weight for every counted token of the step; divided once by their number
   // Mean of each micro-batch, averaged (Megatron-LM without --calculate-per-token-loss).

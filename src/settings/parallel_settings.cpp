@@ -207,8 +207,8 @@ void Check::check_schedule(const PipelineShape& shape, int64_t micro_batches) {
            fmt::format("only the interleaved schedule has groups, not --pipeline-schedule {}",
                        kind)});
   }
-  // Throws where the groups do not fit. In parts or not; which schedules have them,
-  // check_overlapped_experts() says.
+  // schedule() throws Error if the groups do not fit. Checked without parts, since
+  // check_overlapped_experts() checks which schedules support them.
   PipelineShape whole = shape;
   whole.parts = 1;
   if (micro_batches > 0 && micro_batches <= ParallelSizes::kMaxRanks)

@@ -57,8 +57,8 @@ constexpr std::array kPresets = {
            "--disable-bias-linear --hidden-dropout 0 --attention-dropout 0 --seq-length 4096 "
            "--micro-batch-size 2 --global-batch-size 8"},
     Preset{"llama-8b", kLlama8b, "--micro-batch-size 1 --recompute-modules mlp_act layernorm"},
-    // Larger products and half as many steps through the weights' gradients, in the memory that
-    // moments in bf16 free.
+    // Uses the memory that bf16 moments free for larger micro-batches: larger products, and half as
+    // many passes over the weights' gradients.
     Preset{"llama-8b-mb2", kLlama8b,
            "--micro-batch-size 2 --exp-avg-dtype bf16 --exp-avg-sq-dtype bf16 "
            "--recompute-modules layernorm"}};

@@ -58,11 +58,11 @@ const std::vector<Derived> kDerived = {
 struct Rule {
   RuleScope scope;
   std::string_view flags;  // "a|b": violated by each one without its default value
-  // ... where this holds, too: "a & !b & c=d", of flags that have not their default value, or have
-  // the value d, and of derived values.
+  // The rule applies if this condition holds: "a & !b & c=d", where a flag or derived value counts
+  // as true unless it has its default, and c=d compares its value.
   std::string_view when;
-  // {flag}, {value}: of the one of `flags`; {twin}: that flag in the other unit of a run's length;
-  // {lr}: the value of --lr, or a derived one.
+  // {flag}, {value}: the violating flag of `flags` and its value; {twin}: the same flag in the
+  // other unit of a run's length; {lr}: the value of --lr, given or derived.
   std::string_view sentence;
 };
 

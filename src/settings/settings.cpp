@@ -75,7 +75,7 @@ Fields TrainSettings::fields() {
   for (Field& field : f.all()) {
     if (!field.idle) continue;
     field.idle = [this, idle = std::move(field.idle)] {
-      // Otherwise a directory gives the shape.
+      // If false, a directory defines the shape.
       const bool by_flags = !run.model && !run.model_config && !checkpoint.use_checkpoint_args &&
                             !(checkpoint.load && shape.first_shape_flag().empty());
       return by_flags ? idle() : "";

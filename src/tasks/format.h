@@ -9,7 +9,7 @@
 
 namespace megatron::tasks {
 
-// lambada          {"text": TEXT}: its last word is to be continued with
+// lambada          {"text": TEXT}: the last word is the expected continuation
 // hellaswag        {"activity_label", "ctx_a", "ctx_b", "endings": [TEXT...], "label": NUMBER}
 // mmlu             {"question", "choices": [TEXT...], "answer": NUMBER, "subject" (may be absent)}
 // arc_easy, arc_challenge {"question", "choices": {"text": [TEXT...], "label": [TEXT...]},

@@ -22,7 +22,7 @@ struct EncodeOptions {
   bool find_special_tokens = true;
 };
 
-// How the bytes of tokens (append_bytes) are joined to a text.
+// Rule by which the bytes of tokens (append_bytes) are joined to a text.
 enum class Joining : uint8_t {
   by_neighbors,        // a token's text depends on its neighbours
   plain,               // texts are concatenated

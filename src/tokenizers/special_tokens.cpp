@@ -104,7 +104,7 @@ Json write_tokenizer_config(const SpecialTokens& tokens, const Codec& codec) {
   if (!tokens.config.is_null()) {
     Json config = tokens.config;
     if (const auto* named = codec.named_tokens()) {
-      // special_tokens_map.json, which may differ, is not kept. tokenizer.json has all added
+      // special_tokens_map.json, which may differ, is not written. tokenizer.json has all added
       // tokens, but if the configuration lists some, transformers uses no others.
       std::erase_if(config.as_object(),
                     [](const Json::Member& m) { return m.first == "added_tokens_decoder"; });

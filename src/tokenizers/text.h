@@ -80,7 +80,7 @@ class TextEdit {
   void keep_all() { keep(text_.bytes().size() - at_); }
   void skip(size_t bytes) { at_ += bytes; }  // drops whole characters
   void insert(std::string_view characters);
-  // The first of `characters` replaces the next character, the others are inserted behind it. With
+  // The first of `characters` replaces the next character, the others are inserted after it. With
   // no characters, the next one is dropped.
   void replace(std::string_view characters);
   // Same arguments as Hugging Face's transform: a positive change inserts the character; otherwise

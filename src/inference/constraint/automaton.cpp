@@ -134,7 +134,7 @@ Automaton::Frontier Automaton::close() {
     }
   };
   follow();
-  // Rules call nothing before they read a byte, so that their callers are all known now.
+  // Rules call no rule before they read a byte, so all their callers are known now.
   auto called = std::exchange(called_, {});
   for (auto& [rule, callers] : called) {
     std::ranges::sort(callers);

@@ -7,7 +7,7 @@
 namespace megatron::inference {
 namespace {
 
-// Days that their months have, in years of the Gregorian calendar.
+// Pattern of the valid dates of the Gregorian calendar.
 std::string date_pattern() {
   const std::string year = "(?:[1-9][0-9]{3}|0[1-9][0-9]{2}|00[1-9][0-9]|000[1-9])";
   const std::string leap_year =

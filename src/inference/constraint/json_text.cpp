@@ -59,7 +59,7 @@ void JsonText::add_character(int32_t from, int32_t to) {
   add_hexadecimal(network_, first, second, 0, 12);
   add_hexadecimal(network_, first, second, 14, 15);
   add_hexadecimal(network_, second, last, 0, 15);
-  // From D: below 8 a character, then the first half of a pair.
+  // After D: a second digit below 8 is a character; from 8 on, the first half of a surrogate pair.
   const int32_t surrogate = network_.add_state(), half = network_.add_state(),
                 behind = network_.add_state(), third = network_.add_state(),
                 fourth = network_.add_state();

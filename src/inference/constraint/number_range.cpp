@@ -26,7 +26,7 @@ struct Limit {
   }
 };
 
-// Nothing when the value has more digits before the point.
+// Returns nullopt if the value has more than `whole` digits before the point.
 std::optional<Limit> limit_of(const Decimal& value, bool exclusive, int64_t whole) {
   const auto size = static_cast<int64_t>(value.digits.size()) - value.places;
   if (size > whole) return std::nullopt;
@@ -122,7 +122,7 @@ class Magnitudes {
   std::vector<Place> queue_;
 };
 
-// Magnitudes in [low, high] (high: nothing for no bound).
+// Adds magnitudes in [low, high]; high: nullopt if unbounded.
 void add_magnitudes(Network& network, int32_t from, int32_t to, const NumberRange& range,
                     const NumberRange::Bound& low, const std::optional<NumberRange::Bound>& high) {
   FreeStates free_states;

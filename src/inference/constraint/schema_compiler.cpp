@@ -160,7 +160,7 @@ int32_t SchemaCompiler::rule_of(std::vector<std::string> values) {
   return found->second;
 }
 
-// The values of an alternative that satisfy its other keywords, too.
+// Returns the listed values of an alternative that also satisfy its other keywords.
 Json::Array SchemaCompiler::satisfying(const Alternative& alternative) {
   NumberRange range;
   range.integer = false;

@@ -127,7 +127,8 @@ SchemaCompiler::ObjectShape SchemaCompiler::shape_of(const Conjunction& places) 
     for (const ObjectKeywords& keywords : all)
       add_schemas(one.schemas, keywords, one.name, reader_);
 
-  // Other properties: those of the patterns, or those that are spoken of, or any where none are.
+  // Other properties: allowed if a schema has patterns or additionalProperties, or if none lists
+  // properties.
   size_t patterns = 0;
   bool lists = false, speaks = false;
   for (const ObjectKeywords& keywords : all) {

@@ -277,7 +277,7 @@ std::vector<Heads> attention_shapes() {
       list.push_back(std::move(h));
     };
     for (const Heads& h : plain_shapes()) add(h);
-    if (type == DType::bf16 || type == DType::f16)  // what cuDNN takes, too
+    if (type == DType::bf16 || type == DType::f16)  // types that cuDNN also supports
       add({.sizes = {1, 128, 128, 2, 1, 64}, .packed = true});
     for (const Heads& h : bounded_shapes()) add(h);
     for (const Heads& h : scored_shapes(type)) add(h);

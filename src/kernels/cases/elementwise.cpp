@@ -99,7 +99,7 @@ Case sum_case(int64_t n, DType type, bool weighted, bool real) {
 
 Case sum_of_squares_case(int64_t n, DType type, Layout layout, bool real) {
   const Named named{fmt::format("n={} {}", n, describe(type, layout)), type, real};
-  // The order is given: less than the last bit.
+  // The order of the additions is specified, so the error is below the last bit.
   return case_of(&Table::sum_of_squares, named, 0x1p-53, [=](Inputs& inputs, const Named&) {
     return SumOfSquaresArgs{inputs.normal("x", {n}, type, 1, layout),
                             inputs.output("partial", {ceil_div(n, kNormBlock)}, DType::f64)};

@@ -53,7 +53,8 @@ Case threshold_bias_case(int64_t experts, double ema, DType type) {
   const Named named{fmt::format("e={} ema={} {}", experts, ema, name(type)), type};
   return case_of(&Table::threshold_bias, named, tolerance(type, 4),
                  [=](Inputs& inputs, const Named&) {
-                   // The last of the sums counts: of one expert it is 0.
+                   // sums[E], the total, is a divisor. With one expert it may be 0, which leaves
+                   // the bias unchanged.
                    return ThresholdBiasArgs{
                        .ema = ema,
                        .sums = experts == 1 ? inputs.integers("sums", {2}, type, 0, 1)

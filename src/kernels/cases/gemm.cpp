@@ -210,7 +210,7 @@ std::vector<Product> small_products() {
       {.sizes = {9, 33, 7}, .transpose_a = true, .windows = true},
       {.sizes = {3, 0, 5}, .bias = true, .wide = true, .double_sums = true},
       {.sizes = {0, 4, 5}, .wide = true, .double_sums = true},
-      // Nothing is made but the bias's gradient.
+      // Only the bias's gradient is computed.
       {.sizes = {5, 9, 0}, .transpose_a = true, .wide = true, .bias_gradient = Sums::added},
   };
   for (const auto& [a, b] : {std::pair{false, false}, {false, true}, {true, false}, {true, true}}) {

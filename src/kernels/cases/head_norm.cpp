@@ -109,7 +109,7 @@ void add_head_norm_cases(std::vector<Case>& cases) {
   // Weight gradients add up the rows of all tokens and heads.
   for (const HeadRows& h : head_norm_shapes()) {
     const double bound = tolerance(h.type, 8 + std::sqrt(h.width) + std::sqrt(h.tokens * h.heads)) *
-                         (h.divided ? 2 : 1);  // products of any size meet terms of size 1
+                         (h.divided ? 2 : 1);  // products of any size are added to terms of size 1
     cases.push_back(case_of(&Table::head_norm_backward, h, bound, head_norm_backward_args));
   }
   // A sum of W products of a random sign is sqrt(W) large and wrong by sqrt(W) u.

@@ -143,7 +143,7 @@ Case adam_case(const Step& s) {
 
 Case grad_scale_case(int64_t n, double max_norm, bool real) {
   const Named named{fmt::format("n={} max_norm={}", n, max_norm), DType::f64, real};
-  // The order is given; a root and two divisions.
+  // The order of the additions is specified; a root and two divisions follow.
   return case_of(&Table::grad_scale, named, 0x1p-50, [=](Inputs& inputs, const Named&) {
     return GradScaleArgs{
         inputs.positive("partials", {n}, DType::f64), inputs.scalar("divisor", 1.5), max_norm,

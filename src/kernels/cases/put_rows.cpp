@@ -7,7 +7,7 @@ namespace {
 
 struct Put {
   int64_t tokens = 1, pages = 1, page = 1, heads = 1, width = 1;
-  bool by_head = false;  // a head's rows of a page lie side by side
+  bool by_head = false;  // rows of one head in a page are adjacent
   Layout layout = {};
   DType type = DType::f32;
 
@@ -18,7 +18,8 @@ struct Put {
 };
 
 PutRowsArgs put_rows_args(Inputs& inputs, const Put& p) {
-  std::vector<double> rows;  // every fifth stays; the others go backwards
+  std::vector<double>
+      rows;  // every fifth token is skipped (-1); the others are written in reverse order
   for (int64_t t = 0; t < p.tokens; ++t)
     rows.push_back(t % 5 == 3 ? -1 : static_cast<double>(p.pages * p.page - 1 - t));
   const Shape shape = p.by_head ? Shape{p.pages, p.heads, p.page, p.width}

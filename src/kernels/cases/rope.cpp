@@ -64,8 +64,8 @@ std::vector<Rotation> rotations(bool interleaved) {
   return in_types(list);
 }
 
-// Queries and keys of a Llama with 12 heads and 4 groups where their product left them, and their
-// gradients; those of one of 8 billion parameters.
+// Queries and keys of a Llama with 12 heads and 4 groups, in place in the output of the qkv
+// product, and their gradients; the same for a Llama of 8 billion parameters.
 std::vector<Rotation> real_rotations() {
   std::vector<Rotation> list;
   for (const bool inverse : {false, true}) {

@@ -305,9 +305,10 @@ void add_route_cases(std::vector<Case>& cases) {
   for (const Routing& r : forward)
     cases.push_back(case_of(&Table::route, r, tolerance(r.type, router_roundings(r)), route_args));
   for (const Routing& r : routings()) {
-    // The one weight of a token would always be 1, and its gradient what rounding leaves of 0.
+    // With one choice, a token's normalised weight is always 1 and its gradient only a rounding
+    // error.
     if (r.form.normalised && r.k == 1) continue;
-    // Possibly only k of the E gradients of a token are not zero.
+    // As few as k of a token's E gradients may be nonzero.
     const double zeros = std::sqrt(static_cast<double>(r.experts) / static_cast<double>(r.k));
     cases.push_back(case_of(&Table::route_backward, r,
                             tolerance(r.type, router_roundings(r)) * zeros, route_backward_args));

@@ -361,7 +361,7 @@ HWY_INLINE float sum_of(int64_t n, F f) {
   return add_lanes(sums);
 }
 
-// v with zeros behind the first part.n elements, in load_pair's order for T.
+// v with zeros after the first part.n elements, in load_pair's order for T.
 template <class T>
 HWY_INLINE VectorPair keep_two(VectorPair v, Part part) {
   if constexpr (sizeof(T) == sizeof(bf16)) {

@@ -60,7 +60,7 @@ struct SlotBlocks {
 struct ExpertRowsScratch {
   Tensor counts;  // [blocks, G]
   Tensor starts;  // [S + 1, G]
-  // The rest is only defined with KeptRows::largest.
+  // The members below are defined only for KeptRows::largest.
   Tensor offsets;        // [G + 1]
   Tensor list, choices;  // [slots]
 };

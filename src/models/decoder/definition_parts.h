@@ -1,4 +1,4 @@
-// What a decoder's ModelDefinition is made of, each part in a file of its own.
+// Parts of a decoder's ModelDefinition, each in its own file.
 #pragma once
 
 #include "models/decoder/value.h"

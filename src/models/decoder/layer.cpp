@@ -208,7 +208,7 @@ std::vector<Segment> DecoderLayer::segments() const {
   return segments;
 }
 
-// The mixer and what the feed-forward begins with, then the rest of its parts.
+// Part 0 runs the mixer and the first part of the feed-forward; later parts run its rest.
 void DecoderLayer::forward_part(int part, Tape& tape, Flow& flow, const nn::Batch& batch,
                                 Phase phase) const {
   const bool train = phase == Phase::train;

@@ -99,7 +99,7 @@ class DecoderLayer {
   Branch mixer_, feed_forward_;
 };
 
-// Returns the residual of a part's input. Output of an earlier part has no separate residual.
+// Returns the residual stream of `in`, undefined if `in` comes from an earlier part and has none.
 Var residual_of(const Bundle& in);
 // Initial values of matrices, of matrices that produce the output of a block, and of the embeddings
 // and the output layer.

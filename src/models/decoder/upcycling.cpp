@@ -111,7 +111,7 @@ DecoderValue with_experts(const DecoderValue& dense, const UpcyclingFlags& flags
   return value;
 }
 
-// Tensor `t` of a matrix (or bias) as that of expert e in a stack of them.
+// Converts the placement of a matrix (or bias) to that of expert e in a stack of experts.
 CanonicalTensor stacked(CanonicalTensor t, int64_t e) {
   std::vector<int64_t> sizes = {1};
   for (int d = 0; d < t.global.rank(); ++d) sizes.push_back(t.global[d]);
@@ -156,7 +156,7 @@ class Sources {
     return placement_of(theirs_, dense_, name, shape);
   }
 
-  // Every copy's first row, for all of its parts.
+  // The router's rows: all parts of a copy start from the row of its first part.
   Placement router(const std::string& name, const Shape& shape) const {
     Placement placement = placement_of(ours_, value_, name, shape);
     for (CanonicalTensor& tensor : placement.tensors) {

@@ -77,10 +77,10 @@ struct DecoderValue {
   double init_method_std = 0.02;
   std::optional<double> embedding_init_std;
   bool xavier_init = false;
-  // Width of the model relative to the one whose settings are transferred (muP; Yang et al. 2022):
-  // matrices between embedding and output are initialized with their standard deviation divided by
-  // its square root, and optimizers scale their learning rates (ParameterSpec::width_multiplier).
-  // It only affects training.
+  // Width of this model relative to the model whose settings are transferred (muP; Yang et al.
+  // 2022): matrices between embedding and output are initialized with their standard deviation
+  // divided by its square root, and optimizers scale their learning rates
+  // (ParameterSpec::width_multiplier). It only affects training.
   double width_multiplier = 1;
 
   bool operator==(const DecoderValue&) const = default;

@@ -225,8 +225,8 @@ std::string obstacle(const DecoderFamily& family, const DecoderValue& value) {
 }
 
 const DecoderFamily& family_for(const DecoderValue& value) {
-  // Dropout is a setting of training and decides nothing: that it cannot be saved is an error when
-  // it is.
+  // Dropout is a training setting and does not affect the choice of a family. If it cannot be
+  // saved, saving throws an error.
   DecoderValue plain = value;
   plain.hidden_dropout = plain.attention_dropout = 0;
   for (const DecoderFamily* family : kFamilies)

@@ -54,7 +54,7 @@ struct DecoderFamily {
   };
   std::span<const OlderKey> older_keys = {};
   // Patterns (see matches()) for other buffers in published directories that are computed anyway,
-  // by their names behind base_prefix. They are not read.
+  // by their names after base_prefix. They are not read.
   std::span<const std::string_view> buffers = {};
   // Number of layers after the last one in published directories that predict tokens beyond the
   // next one; dropped when read.

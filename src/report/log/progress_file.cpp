@@ -20,7 +20,7 @@ namespace {
 constexpr std::string_view kStart = "Starting job", kSaved = "Saved checkpoint";
 constexpr const char* kTime = "%Y-%m-%d %H:%M:%S";  // local time, as Megatron-LM writes it
 
-// The number after "name: ".
+// Parses the number after "name: ".
 std::optional<double> number_of(std::string_view field) {
   const size_t colon = field.find(": ");
   if (colon == field.npos) return std::nullopt;

@@ -171,7 +171,7 @@ void HttpServer::Implementation::give(HttpAnswer answer, const httplib::Request&
       });
 }
 
-// Before the body is read.
+// Called before the body is read.
 httplib::Server::HandlerResponse HttpServer::Implementation::refuse(const httplib::Request& request,
                                                                     httplib::Response& response) {
   std::optional<HttpAnswer> answer;

@@ -18,8 +18,9 @@ struct HttpLimits {
   int64_t connections = 256;
   double header_seconds = 10;  // from a request's first byte to the end of its headers
   double body_seconds = 60;    // to read a body
-  double write_seconds = 30;   // that a client may accept no data of an answer
-  double idle_seconds = 30;    // limit between requests on a connection
+  double write_seconds =
+      30;                    // limit on the time during which a client accepts no data of an answer
+  double idle_seconds = 30;  // limit between requests on a connection
 };
 
 struct HttpRequest {

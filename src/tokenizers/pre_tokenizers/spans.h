@@ -71,8 +71,8 @@ void for_each_character_span(std::string_view text, IsMatch&& is_match, F&& f) {
   if (done < text.size()) f(Span{done, text.size(), false});
 }
 
-// How a match is treated: as a piece of its own, dropped, part of the previous or the next piece,
-// or as one piece with adjacent matches.
+// Treatment of a match: a piece of its own, dropped, part of the previous or the next piece, or one
+// piece with adjacent matches.
 enum class Behavior { removed, isolated, merged_with_previous, merged_with_next, contiguous };
 
 // Parses a name of tokenizer.json. Throws Error naming any other.

@@ -55,11 +55,11 @@ class RegexCompiler {
   using Instruction = RegexProgram::Instruction;
   using Op = RegexProgram::Op;
 
-  // What is known about the remainder of a match.
+  // Properties of the remainder of a match.
   struct Rest {
     CharacterSet first;         // characters that it can start with
     bool can_be_empty = false;  // it may match without looking at such a character
-    bool always = false;        // it matches whatever the text
+    bool always = false;        // it matches any text
   };
 
   Rest before(const std::vector<Node>& parts, size_t from, const Rest& rest) {
@@ -85,7 +85,7 @@ class RegexCompiler {
       case RegexNode::Kind::repeat: {
         if (node.maximum == 0) return rest;
         Rest body = before(node.parts[0], Rest{.can_be_empty = true});
-        if (body.can_be_empty) throw TooMuch();  // would repeat nothing
+        if (body.can_be_empty) throw TooMuch();  // would repeat an empty match
         if (node.minimum > 0) return {.first = std::move(body.first)};
         Rest all = rest;
         all.first.add(body.first);

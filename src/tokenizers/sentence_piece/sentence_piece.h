@@ -10,7 +10,7 @@
 namespace megatron::tokenizers {
 
 struct SentencePieceOptions {
-  // Which of the model's two special tokens are added around a text, if it has them.
+  // Selects which of the model's two special tokens are added around a text, if it has them.
   bool add_bos = true, add_eos = false;
 };
 

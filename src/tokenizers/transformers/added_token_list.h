@@ -16,10 +16,10 @@ class AddedTokenList {
   explicit AddedTokenList(const Vocabulary& vocabulary) : vocabulary_(vocabulary) {}
 
   bool contains(const std::string& content) const { return places_.contains(content); }
-  // A token of the vocabulary keeps its id; a new one gets the next id behind the vocabulary and
-  // the tokens added before. A token that was already added takes over the new properties, but
-  // stays special. Empty tokens are left out. token.id: the id in the token's file, or -1. Throws
-  // Error if the id belongs to another token, which happens if the vocabulary has holes.
+  // A token of the vocabulary keeps its id; a new one gets the next id after the vocabulary and the
+  // tokens added before. A token that was already added takes over the new properties, but stays
+  // special. Empty tokens are left out. token.id: the id in the token's file, or -1. Throws Error
+  // if the id belongs to another token, which happens if the vocabulary has holes.
   void add(AddedToken token);
 
   // Returns the tokens in the order of their ids. Warns of tokens whose id differs from that in

@@ -40,8 +40,8 @@ class TokenConfiguration {
   // Sets a member that is absent to a class's default.
   void set_default(std::string_view key, Json value);
 
-  // bos_token, eos_token, unk_token, sep_token, pad_token, cls_token, mask_token, then the names
-  // that the configuration makes up, in its order. Those without a token are left out.
+  // bos_token, eos_token, unk_token, sep_token, pad_token, cls_token, mask_token, then other names
+  // that the configuration defines, in its order. Names without a token are omitted.
   struct Named {
     std::string name;
     ConfiguredToken token;

@@ -90,7 +90,7 @@ Category category_in_8(char32_t c) {
 }
 
 bool is_mark_in_9(char32_t c) {
-  if (c == 0x1cf2 || c == 0x1cf3) return true;  // category Lo since then
+  if (c == 0x1cf2 || c == 0x1cf3) return true;  // category Lo in later versions
   return is_mark(c) && c != 0x111c9 && is_assigned_in(c, 9);
 }
 

@@ -221,7 +221,7 @@ class UnpackedTile {
   KeyRows keys_, values_;
 };
 
-// Rows of `block`: online softmax over the blocks of keys in ascending order.
+// Computes the rows of `block` by online softmax over the blocks of keys in ascending order.
 void attend(const AttentionArgs& args, const AttentionSizes& sizes, const KeyPlaces& places,
             const PackedKeys& packed, const RowBlock& block, int thread, Workspace& work) {
   const int64_t head = block.sample * sizes.kv_heads + block.key_head;

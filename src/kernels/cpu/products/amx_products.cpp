@@ -262,7 +262,7 @@ class FewRows {
     }
     store_sums<kTwo>(sums);
     if (const int64_t left = width_ - whole * kRowWords; left > 0) {
-      // The memory behind the end of a row must not enter the product.
+      // Memory after the end of a row must not enter the product.
       alignas(64) std::byte ends[kAmxStrip * kStepBytes] = {};
       const auto bytes = static_cast<size_t>(p_.elements * 2 - whole * kStepBytes);
       for (int64_t r = 0; r < rows; ++r) std::memcpy(ends + r * kStepBytes, b + r * stride_, bytes);

@@ -198,7 +198,7 @@ class PanelProduct {
                           : RowsAhead(a, rows, slice.depth * size, stride);
   }
 
-  // Rows of b behind those of a panel: the next panel's, or the first of the next slice.
+  // Rows of b after those of a panel: the next panel's, or the first of the next slice.
   RowsAhead panel_after(const Block& group, const Slice& slice) const {
     const int64_t end = slice.k + slice.depth;
     if (!p_.transpose_b) {

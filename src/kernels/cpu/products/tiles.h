@@ -45,7 +45,7 @@ struct TileProduct {
 
 // The processor must support the kind (kernels/cpu/products/bf16_products.h).
 void tile_product(WordKind kind, const TileProduct& product);
-// Rows of the first factor that it processes at a time when none remain over.
+// Rows of the first factor that it processes at a time, except for a shorter remainder.
 int64_t tile_strip(WordKind kind);
 // Instruction set that computes its f32 sums.
 enum class TileSet { avx512, avx2, other };

@@ -29,7 +29,7 @@ struct AttentionDropout {
     const uint32_t odd = channel % 4 < 2 ? words.at[1] : words.at[3];
     return (channel % 2 == 0 ? even : odd) >= threshold ? 1 : 0;
   }
-  // Bit n: whether position 4 * group + n is kept.
+  // Bit n is 1 if position 4 * group + n is kept.
   __device__ uint32_t keeps_group(uint64_t key, int64_t sample, int query, uint32_t group) const {
     const PhiloxWords words = dropout_words(key, sample, static_cast<uint32_t>(query), group);
     uint32_t bits = 0;
@@ -51,8 +51,9 @@ inline AttentionDropout dropout_of(const DropoutArgs::Mask& mask, bool by_index)
   return dropout;
 }
 
-// Which of the tile's kColumns * 16 keys a query keeps; the first key has the index `first`. Bit j
-// stands for the key at across + 16 j. All lanes of a warp call this, each half-warp for one row.
+// Returns a mask of the tile's kColumns * 16 keys that a query keeps; the first key has the index
+// `first`. Bit j stands for the key at across + 16 j. All lanes of a warp call this, each half-warp
+// for one row.
 template <int kColumns>
 __device__ uint32_t keeps_keys(const AttentionDropout& dropout, uint64_t key, int64_t sample,
                                int query, int first, const int* positions) {
@@ -76,7 +77,7 @@ __device__ uint32_t keeps_keys(const AttentionDropout& dropout, uint64_t key, in
   return kept;
 }
 
-// Which of a thread's keys a query keeps: bit i stands for the key at tile_row(i).
+// Returns a mask of a thread's keys that a query keeps: bit i stands for the key at tile_row(i).
 template <int kRows>
 __device__ uint32_t keeps_rows(const AttentionDropout& dropout, uint64_t key, int64_t sample,
                                int query, int first, const int* positions) {

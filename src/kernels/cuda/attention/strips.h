@@ -247,8 +247,8 @@ __device__ inline int next_keys(const Places& places, int sample, const RowSpan&
   return places.key_blocks;
 }
 
-// Bit 4 (column / 8) + column % 4 of a strip's row g + 8 h tells whether the key of this lane's
-// column is kept.
+// Bit 4 (column / 8) + column % 4 of a strip's row g + 8 h is 1 if the key of this lane's column is
+// kept.
 struct KeptKeys {
   uint32_t of[2];
   __device__ bool at(int h, int block, int e) const {

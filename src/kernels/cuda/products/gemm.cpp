@@ -110,7 +110,7 @@ Call prepare(const GemmArgs& args, const GemmScratch& scratch, Stream& stream) {
 bool may_fuse(const GemmArgs& args) {
   if (args.out.elements() == 0 || args.a.elements() == 0) return false;
   if (args.epilogue != Epilogue::none && args.a.dtype() == DType::f32) return false;
-  // It has only one pointer.
+  // cuBLASLt has a single pointer for the bias and its gradient.
   if (args.bias.defined() && args.bias_gradient.out.defined()) return false;
   if (!args.aux.defined()) return true;
   return args.aux.size(1) % 8 == 0 && alignment(args.aux.address()) == 16;

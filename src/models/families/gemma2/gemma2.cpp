@@ -1,4 +1,4 @@
-// Gemma 2 (Gemma Team 2024): four norms a layer with 1 + w, windows in every other layer, soft
+// Gemma 2 (Gemma Team 2024): four norms per layer with 1 + w, windows in every other layer, soft
 // caps, embeddings times sqrt(hidden size).
 #include "models/families/all.h"
 #include "models/families/config_json.h"

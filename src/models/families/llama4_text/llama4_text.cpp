@@ -1,6 +1,6 @@
-// The text model of Llama 4 (Meta 2025): attention in chunks, with layers between that see
-// everything, without positions and with a temperature; experts whose input is multiplied by their
-// weight, next to a shared one.
+// The text model of Llama 4 (Meta 2025): attention in chunks, interleaved with full-attention
+// layers that have no positions but a temperature; experts whose input is multiplied by their
+// weight, plus a shared one.
 #include <algorithm>
 
 #include "base/error.h"

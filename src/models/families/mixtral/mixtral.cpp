@@ -1,5 +1,4 @@
-// Mixtral (Jiang et al. 2024): Mistral with eight experts in every layer, two of which a token goes
-// through.
+// Mixtral (Jiang et al. 2024): Mistral with eight experts in every layer, two of them per token.
 #include "models/families/all.h"
 #include "models/families/experts_json.h"
 

@@ -1,5 +1,5 @@
-// Qwen1.5-MoE and Qwen2-MoE (Yang et al. 2024): Qwen2 with experts of which one is shared, behind a
-// gate, and weights that may not sum to 1.
+// Qwen1.5-MoE and Qwen2-MoE (Yang et al. 2024): Qwen2 with experts, a gated shared expert, and
+// weights that need not sum to 1.
 #include "models/families/all.h"
 #include "models/families/experts_json.h"
 

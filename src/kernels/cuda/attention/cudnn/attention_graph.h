@@ -21,9 +21,9 @@ enum AttentionId : int64_t {
   kDv,
   kDelta,   // sums over dout * out, an output
   kDqSums,  // f32 [batch, heads, queries, width], initially zero: dq before rounding
-  kScale,   // f32 scalars: factor of the scores,
-  kHidden,  // score of a masked key, the lowest there is,
-  kOne,     // and 1
+  kScale,   // f32 scalar: factor of the scores
+  kHidden,  // f32 scalar: score of a masked key, the lowest value
+  kOne,     // f32 scalar 1
 };
 
 // q, k, v -> out, lse.
