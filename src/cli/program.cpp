@@ -72,7 +72,7 @@ void say_why_it_ends() {
   ::signal(SIGBUS, end_at_bus_error);
 }
 
-// Threads get stacks of the limit's size, and overflow with less than this.
+// Threads get stacks of the limit's size; smaller ones than this would overflow.
 constexpr rlim_t kMinStack = 512 << 10;
 
 void check_stack() {

@@ -9,9 +9,10 @@ namespace megatron::comm {
 
 namespace {
 
-constexpr int kLooksInARow = 3;   // checks, so that a process that was suspended can catch up
-constexpr double kMaxGap = 16;    // times the first interval
-constexpr double kForgotten = 4;  // intervals without a notice
+constexpr int kLooksInARow = 3;  // checks, so that a process that was suspended can catch up
+constexpr double kMaxGap = 16;   // longest interval between notices, as a multiple of the first
+constexpr double kForgotten =
+    4;  // intervals without a notice after which the first interval applies again
 
 }  // namespace
 

@@ -23,7 +23,7 @@ std::optional<Finish> finish_of(Sequence& s, int32_t id, const models::Model& mo
   return {};
 }
 
-// The ids that the grammar and, at an end, the end tokens allow.
+// Draws a token from the ids that the grammar allows, and from the end tokens if the text may end.
 int32_t draw_token(Sequence& s, std::span<const float> logits) {
   const Request& request = s.request;
   std::vector<uint64_t> allowed;

@@ -104,7 +104,7 @@ Value real_result(Operator op, double a, double b) {
 }
 
 // Returns digits of all scripts as ASCII, without the underscores between digits (or letters, as in
-// base 16). Returns none if an underscore stands elsewhere.
+// base 16). Returns nullopt if there is an underscore elsewhere.
 std::optional<std::string> plain_digits(std::string_view text, bool letters) {
   std::string out;
   bool digit = false, underscore = false;

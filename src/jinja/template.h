@@ -1,7 +1,8 @@
 // Jinja as chat templates use it: what jinja2's immutable sandbox renders with trim_blocks,
-// lstrip_blocks, loop controls and the tag `generation`. Tags stand in parser.cpp, filters in
-// *_filters.cpp, tests in tests.cpp, methods in text_methods.cpp and members.cpp; anything else is
-// refused by its name. Integers have up to 4300 digits. Texts are not marked as safe HTML.
+// lstrip_blocks, loop controls and the tag `generation`. Tags are implemented in parser.cpp,
+// filters in *_filters.cpp, tests in tests.cpp, methods in text_methods.cpp and members.cpp;
+// anything else is refused by its name. Integers have up to 4300 digits. Texts are not marked as
+// safe HTML.
 #pragma once
 
 #include <memory>

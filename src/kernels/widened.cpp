@@ -43,7 +43,7 @@ struct Widened {
   Access access;
 };
 
-// A copy of the operand's shape; dimensions of stride 0 keep it.
+// Makes an f32 copy of the operand. Dimensions of stride 0 are stored once and keep that stride.
 Widened widen(const Tensor& narrow, Access access, Stream& stream) {
   Tensor once = narrow;
   for (int d = 0; d < narrow.rank(); ++d)

@@ -60,7 +60,7 @@ Schedule zero_bubble_h1(int stage, int stages, int micro_batches);
 // take equally long.
 Schedule zero_bubble_v(int stage, int stages, int micro_batches);
 
-// All forwards, no backwards, for evaluation. The order of chunks is that of the kind.
+// Schedules of PipelineShape, as named by --pipeline-schedule.
 enum class ScheduleKind { one_f_one_b, interleaved, zero_bubble_h1, zero_bubble_v };
 std::string_view name(ScheduleKind kind);  // "1f1b", "interleaved", "zb-h1", "zb-v"
 
@@ -80,7 +80,8 @@ struct PipelineShape {
   int chunk_of(int virtual_stage) const;
 
   Schedule schedule(int stage, int micro_batches) const;
-  // Forward of all micro-batches through all chunks, for evaluation.
+  // Only the forwards of all micro-batches through all chunks, in the order of the kind, for
+  // evaluation.
   Schedule forward_only(int stage, int micro_batches) const;
 };
 

@@ -23,7 +23,8 @@ std::string percent_encoded(std::string_view pointer) {
   return out;
 }
 
-// Finds the first tokens, so that a grammar that no token can begin is an error of the request.
+// Computes the first mask, which throws Error if no token can begin the grammar's text: an error of
+// the request.
 void check_start(const SharedGrammar& grammar,
                  const std::shared_ptr<const inference::TokenBytes>& tokens) {
   inference::Matcher matcher(grammar, tokens);

@@ -57,7 +57,7 @@ std::string write_definition(const Definition& definition);
 Merge find_merge(const Vocabulary& vocabulary, std::string_view left, std::string_view right,
                  std::string_view prefix = {});
 
-// Settings of components. kind: "String" or "Regex"; the steps of a Sequence stand under `key`.
+// Settings of components. kind: "String" or "Regex"; the steps of a Sequence are under `key`.
 struct BpeSettings {
   Json unknown = {}, affix = {};  // affix: both continuing_subword_prefix and end_of_word_suffix
   bool fuse_unknown = false, byte_fallback = false, ignore_merges = false;

@@ -48,8 +48,8 @@ std::string described(const Tensor& t, const TrainStep& step) {
                      owner.parameter->name);
 }
 
-// "inf at [3, 7], 12 elements in all", for a tensor that consists of the elements from `begin` on
-// of one of shape `shape`.
+// Formats "inf at [3, 7], 12 elements in all". The tensor t holds the elements from `begin` on of a
+// tensor of shape `shape`.
 std::string described(const NonFinite& found, const Tensor& t, const Shape& shape, int64_t begin) {
   const double value = element_at(t, found.first);
   return fmt::format("{} at {}{}", unsigned_nan(value), place_of(shape, begin + found.first),

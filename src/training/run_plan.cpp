@@ -35,7 +35,8 @@ ShapeSource shape_source(const settings::TrainSettings& s, const resume::Startin
   return directory_source(start.weights->path());
 }
 
-// Flags may also describe the dense model, completely or in part.
+// Throws Error if flags that describe the dense model, completely or in part, contradict its
+// directory.
 void check_dense_flags(const settings::TrainSettings& s, const models::Model& dense,
                        const std::string& path) {
   models::ModelFlags flags = s.shape;

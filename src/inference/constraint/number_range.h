@@ -10,7 +10,7 @@
 
 namespace megatron::inference {
 
-// A decimal number: a sign and digits, of which `places` stand after the decimal point.
+// A decimal number: a sign and digits, of which `places` are after the decimal point.
 struct Decimal {
   bool negative = false;
   std::string digits = "0";  // at least one digit before the point; no redundant zeros

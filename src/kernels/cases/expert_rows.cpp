@@ -10,7 +10,7 @@ namespace {
 
 struct Choices {
   struct {
-    int64_t tokens = 1, k = 1, experts = 4;  // of all ranks; numbers -1 among them
+    int64_t tokens = 1, k = 1, experts = 4;  // over all ranks; some choices are -1
   } sizes;
   int64_t first = 0, groups = 4;
   int64_t capacity = 0, segment = 0;

@@ -14,7 +14,7 @@ struct Merge {
   int64_t length, heads, width, elements;
 };
 
-// One element a thread.
+// One thread per element.
 template <class T>
 __global__ void __launch_bounds__(kThreads) merge(Merge<T> work) {
   using C = Wide<T>;

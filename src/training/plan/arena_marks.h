@@ -75,7 +75,7 @@ class ArenaMarks {
   std::array<plan::ArenaTrace, kMemoryClasses> traces_;
   std::array<std::optional<plan::ArenaReplay>, kMemoryClasses> replays_;
   std::map<int64_t, Seen>
-      later_;  // by micro-batches: a step after the one that allocates memory that stays
+      later_;  // by number of micro-batches: a step that allocates no memory that stays
   std::vector<Phase> phases_;
   std::vector<Between> between_;
   std::set<const Work*> quiet_;  // work whose replay changes nothing in the present state

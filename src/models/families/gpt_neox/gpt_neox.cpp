@@ -20,7 +20,7 @@ constexpr CommonForm kForm{.epsilon_key = "layer_norm_eps",
                            .attention_bias = true};
 
 DecoderValue read(const Json& given) {
-  Json j = given;  // replaces these keys, as other families name them
+  Json j = given;  // a copy with these keys under the names of other families
   j.set("partial_rotary_factor", j["rotary_pct"]);
   j.set("rope_theta", j["rotary_emb_base"]);
   refuse_unless(j, "is_decoder", false);
