@@ -30,7 +30,7 @@ struct Row {
   bool only_reads = false;  // at least 90% of its bytes are reads
   double bandwidth = 0;     // of copies measured alongside, or of reads if the kernel only reads
   bool moved = false;       // rates of the copies vary too much to judge
-  std::optional<double> in_cache;  // bytes a second with its data in cache
+  std::optional<double> in_cache;  // bytes/s with its data in cache
 };
 
 // Limits with which a kernel is compared: its floor is the longest of the times needed for its

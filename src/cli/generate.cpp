@@ -184,7 +184,8 @@ class Session {
     tokens.erase(tokens.begin(), tokens.end() - kept);
   }
 
-  // The texts grow with the generations. streams: prints text as it becomes certain.
+  // Generates all continuations and appends them to `texts`. streams: prints text as it becomes
+  // certain.
   std::vector<inference::Generation> run(const std::vector<std::vector<int32_t>>& prompts,
                                          std::vector<GrowingText>& texts, bool streams,
                                          const Listener& listener = {}) {

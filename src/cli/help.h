@@ -22,10 +22,10 @@ struct Help {
 // Prints the help that the arguments ask for and returns the exit code; nullopt if they do not ask
 // for help.
 //
-//   -h, --help           every flag; of a command with many, the common ones of each group
-//   --help GROUP, all    of such a command: one group whole, the rules, or every flag and rule
-//   --help-search WORD   flags with WORD in their name or text, rules on flags with it, and
-//                        Megatron-LM's flags with it in their name; exit code 1 where there is none
+//   -h, --help           every flag; for commands with many flags, the common ones of each group
+//   --help GROUP, all    commands with many flags: a whole group, the rules, or all flags and rules
+//   --help-search WORD   flags with WORD in their name or text, rules on such flags, and
+//                        Megatron-LM's flags with WORD in their name; exit code 1 if none is found
 //
 // Throws Error for an unknown group.
 std::optional<int> print_help(const Help& help, const std::vector<std::string>& arguments);

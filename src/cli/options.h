@@ -19,7 +19,7 @@ using Arguments = std::vector<std::string>;
 // otherwise nullopt is returned and the command continues. Throws Error for an unknown flag (naming
 // the nearest known one) and for a missing or invalid value. usage: "megatron train [flags]".
 //
-//   --lr 0.1, --lr=0.1   a value comes through as it was written; of several the last counts
+//   --lr 0.1, --lr=0.1   values are passed on as written; the last of several counts
 //   --input a b          a field of many values takes all up to the next flag; given again, more
 //   --bf16, --bf16=true  a switch; --bf16=false is its opposite
 //   --lr -1, -           numbers, "-" and text with a space are values though they begin with -;
@@ -45,15 +45,16 @@ struct PrintConfig {
 
 // Like parse(), for commands with Megatron-LM's flags. It also accepts
 //
-//   --config FILE        flags from a file (config_file.h), before those of the command line; of
-//                        several files, and of file and command line, the last counts: also where
-//                        it gives a flag that takes the place of another (Fields::replace)
-//   --recipe NAME        such a file that is part of the program (settings/recipes.h), before all
-//                        others; of commands that take the flags of `megatron train`
-//   --print-config       prints the resulting configuration as such a file, and gives exit code 0;
-//                        where PrintConfig::check refuses it, throws that Error behind the print
-//   Megatron-LM's others ignored, refused or older spellings (flags/table.h). All that are refused
-//                        are listed in one Error.
+//   --config FILE        flags from files (config_file.h), applied in order before the command
+//                        line. A later value replaces an earlier one, and so does a flag that
+//                        excludes the earlier flag (Fields::replace).
+//   --recipe NAME        a file that is part of the program (settings/recipes.h), applied before
+//                        all others; for commands with the flags of `megatron train`
+//   --print-config       prints the resulting configuration as such a file; exit code 0. If
+//                        PrintConfig::check refuses it, throws that Error after printing.
+//   other flags of Megatron-LM: ignored, refused or older spellings (flags/table.h). One Error
+//   lists
+//                        all that are refused.
 //
 // notes: receives the log lines about all this.
 std::optional<int> parse_training(const std::string& usage, const std::string& description,

@@ -25,23 +25,23 @@ struct Vocabulary {
   bool add_special_tokens = true;
 };
 
-// A tokenizer by Megatron-LM's rules:
-//   HuggingFaceTokenizer       --tokenizer-model; puts its special tokens round each text unless
+// Opens the tokenizer of --tokenizer-type by Megatron-LM's rules:
+//   HuggingFaceTokenizer       --tokenizer-model; adds its special tokens around each text unless
 //                              --tokenizer-hf-no-include-special-tokens; eod is eos. The default
-//                              with --tokenizer-model, when its file is none of the next two's
+//                              with --tokenizer-model, unless its file is of the next two kinds
 //   SentencePieceTokenizer, GPTSentencePieceTokenizer, Llama2Tokenizer
-//                              a .model; nothing round a text; eod is eos
+//                              a .model; adds no tokens around a text; eod is eos
 //   TikTokenizer               a JSON list; special tokens first; vocab_size: default 131072;
 //                              eod is </s>
 //   GPT2BPETokenizer           --vocab-file, --merge-file
 //   BertWordPieceLowerCase, BertWordPieceCase
-//                              --vocab-file; [BOS], [EOS] and --vocab-extra-ids behind it; eod is
-//                              [EOS]
+//                              --vocab-file, followed by [BOS], [EOS] and --vocab-extra-ids; eod
+//                              is [EOS]
 //   NullTokenizer              vocab_size; eod is the last id or --null-tokenizer-eod-id. The
 //                              default without --tokenizer-model
 //   ByteTokenizer              vocab_size, default 256; eod is 0
-// vocab_size: that of --vocab-size or of the model. Throws Error naming the flag that is missing or
-// wrong.
+// vocab_size: the value of --vocab-size or the model's. Throws Error naming the flag that is
+// missing or wrong.
 Vocabulary open_vocabulary(const settings::TokenizerSettings& settings,
                            std::optional<int64_t> vocab_size, int64_t tensor_parallel = 1);
 

@@ -37,11 +37,13 @@ struct BlendSets {
   std::array<std::vector<BlendedDataset::Component>, 3> sets;
 };
 
-// samples: requested from each split; none means everything once, 0 nothing. With S samples
+// samples: number requested from each split; nullopt: everything once, 0: nothing. With S samples
 // requested:
-//   one prefix without weight (of a list a split: also with)  that GPT data set, asked for S
-//   weights w      parts asked for share_of_blend(S, w, surplus), mixed by weight; the blend has
-//                  the sum of share_of_blend(S, w, 0) samples. S must be given
+//   one prefix     without weight (in a list per split, also with one): that GPT data set, of which
+//                  S samples are requested
+//   weights w      share_of_blend(S, w, surplus) samples are requested from each part, mixed by
+//                  weight; the blend has the sum of share_of_blend(S, w, 0) samples. S must be
+//                  given
 //   no weights     parts of one epoch, mixed by size; min(S, their sum) samples, each at most once
 // The blend's index is a pure function of weights and size, computed in less than a microsecond per
 // sample (2000 different weights) and not stored. Throws Error naming data set, split and

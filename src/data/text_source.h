@@ -1,6 +1,6 @@
 // The documents of a path, in order, in bounded memory.
 //
-//   a .jsonl, .ndjson or .json file   one document a line, under a key
+//   a .jsonl, .ndjson or .json file   one document per line, under a key
 //   any other file                    plain text, cut into documents of 2 to 8 kB between
 //                                     paragraphs (text_cutter.h); with whole_files, one document
 //

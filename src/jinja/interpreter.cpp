@@ -531,7 +531,7 @@ Value Interpreter::evaluate_conditional(const Expression& expression) {
       expression.line));
 }
 
-// ---- the room's face
+// ---- Template
 
 struct Template::Impl {
   std::string name;

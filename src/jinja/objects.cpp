@@ -169,7 +169,7 @@ std::optional<Value> Loop::attribute(std::string_view name, Budget& budget) cons
       std::make_shared<Function>(name == "cycle" ? cycle : changed, Value::object(self), &budget));
 }
 
-// ---- functions that are there always
+// ---- global functions
 
 namespace {
 

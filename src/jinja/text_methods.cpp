@@ -131,7 +131,7 @@ Value join_method(Call& call) {
   return Value::text(std::move(joined), &call.budget);
 }
 
-// ---- search within [begin, end) of the text, as parameters 2 and 3 say
+// ---- search within [begin, end) of the text, parameters 2 and 3
 
 struct Window {
   std::string_view text;

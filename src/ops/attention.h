@@ -44,7 +44,7 @@ struct AttentionOptions {
   kernels::DropoutArgs::Mask dropout;
 };
 
-// Options of a call of the kernels, but for the sinks.
+// Options of a call of the kernels, except the sinks.
 kernels::AttentionArgs call_form(const AttentionOptions& options);
 kernels::AttentionBackwardArgs gradient_form(const AttentionOptions& options);
 

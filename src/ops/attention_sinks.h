@@ -1,4 +1,4 @@
-// Attention sinks in the form that its kernels take.
+// Attention sinks in the form that attention's kernels take.
 #pragma once
 
 #include "autograd/tape.h"

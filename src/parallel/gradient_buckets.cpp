@@ -150,8 +150,8 @@ void GradientBuckets::final(Parameter& parameter) {
   }
 }
 
-// For a rank that holds both copies of a tied parameter because its stage has both ends of the
-// model (zb-v).
+// Adds the gradients of both copies of a tied parameter if this rank holds both, because its stage
+// has both ends of the model (zb-v).
 void GradientBuckets::sum_tied_copies() {
   if (tied_.empty()) return;
   Stream& stream = runtime_.stream();

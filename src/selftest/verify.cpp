@@ -71,8 +71,8 @@ class Subject {
   // Returns this rank's tokens, after padding sequences that could not be divided otherwise.
   corpus::HostBatch own_tokens(corpus::HostBatch batch) const;
   Tensor gathered(const Tensor& rows, comm::Group& group);
-  // Gathers the rows of all tokens but padding, of which context-parallel ranks hold some, and of
-  // these, if `divided`, sequence-parallel ranks slices.
+  // Gathers the rows of all tokens except padding from the context-parallel ranks and, if
+  // `divided`, from the sequence-parallel ranks, which hold slices of them.
   std::vector<double> all_rows(const Tensor& own, const nn::Batch& batch, bool divided = true);
   std::vector<double> flowing_value(const Bundle& bundle, const nn::Batch& batch);
   void keep_router(int64_t layer, std::vector<double> logits, Results& results) const {

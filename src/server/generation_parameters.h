@@ -14,7 +14,7 @@
 namespace megatron::server {
 
 struct GenerationParameters {
-  inference::SamplingOptions options;  // but for the seed
+  inference::SamplingOptions options;  // except the seed
   int64_t n = 1, priority = 0;
   std::optional<uint64_t> seed;
   std::optional<int64_t> max_tokens;

@@ -1,19 +1,19 @@
 // Task files: JSON lines, one example per line, in one of the formats of tasks/format.h. The first
 // line may be {"task": {...}} with settings under the names of lm-evaluation-harness' task files:
 //
-//   task               name of the task; default the file's
-//   format             that of the lines; default the one that the first has the fields of
-//   description        text before everything
-//   num_fewshot        examples with answers before each
-//   fewshot_file       where they come from, beside this file; default the file itself
+//   task               name of the task; default: the file's
+//   format             of the lines; default: the format whose fields the first line has
+//   description        text before the examples
+//   num_fewshot        number of examples with answers before each one
+//   fewshot_file       their file, next to this one; default: this file
 //   fewshot_sampler    first_n or random
-//   labels_file        for piqa: file of labels, one a line, beside this file; used if lines
-//                      have none; default STEM-labels.lst
-//   target_delimiter   between text and answer; default a space
-//   fewshot_delimiter  behind an answer; default an empty line
-//   until, max_gen_toks                                       of generation
+//   labels_file        for piqa: file of labels, one per line, next to this file; used if
+//                      lines have none; default: STEM-labels.lst
+//   target_delimiter   between text and answer; default: a space
+//   fewshot_delimiter  after an answer; default: an empty line
+//   until, max_gen_toks                                       for generation
 //   filters            [{"name", "regex_pattern", "group_select"}...]
-//   regexes_to_ignore, ignore_case                            of comparisons
+//   regexes_to_ignore, ignore_case                            for comparisons
 #pragma once
 
 #include <string>

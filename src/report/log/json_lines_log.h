@@ -24,8 +24,8 @@ Json end_to_json(int64_t iteration, EndReason reason, const std::string& text, d
 
 // Prepares a file that may exist for a run that continues from `iteration`:
 //   0: an existing file gets the first free name of <path>.1, <path>.2 ...
-//   else: records beyond the iteration, and a last line that is cut short, are taken away; the file
-//   is written anew, whole or not at all, or not touched where there is nothing to take away.
+//   else: records beyond the iteration and a truncated last line are removed. The file is rewritten
+//   atomically, or left unchanged if there is nothing to remove.
 // Throws Error naming the line, without changing anything, if the file is not a log of a run or was
 // written by a newer version. A file that is not regular (a pipe, a device) is left unchanged.
 void prepare_json_lines(const std::string& path, int64_t iteration);

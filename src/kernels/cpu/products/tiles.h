@@ -22,7 +22,7 @@ inline constexpr int64_t kChainCut = 32;
 inline constexpr int64_t kPanel = 32;
 
 // c [m,n] = a b + (accumulate ? c : 0), with n a multiple of kPanel and k in words, at least 1.
-//   a: word (i, l) at a[i * a_row + l * a_step]: either way round, so that the caller need not copy
+//   a: word (i, l) at a[i * a_row + l * a_step], in either order, so that the caller need not copy
 //   the transpose of a tile (bf16_amx does it here: kernels/cpu/products/amx_products.h).
 //   b: word (l, j) at b[j / 32 * panel + l * 32 + j % 32]. c: rows ldc apart.
 // Each element is one chain of sums in ascending l, begun at c or 0:
