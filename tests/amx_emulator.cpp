@@ -118,7 +118,7 @@ class Instruction {
  public:
   Instruction(const uint8_t* at, const greg_t* registers) : at_(at), registers_(registers) {}
 
-  // Does it and returns its length; 0: it is none of AMX.
+  // Executes the instruction and returns its length. Returns 0 if it is not an AMX instruction.
   int64_t run() {
     if (at_[0] != 0xc4 || (at_[1] & 0x1f) != 2 || (at_[2] & 0x84) != 0) return 0;
     const int prefix = at_[2] & 3, opcode = at_[3], tile = at_[4] >> 3 & 7;
@@ -186,7 +186,8 @@ class Instruction {
   int64_t stride_ = 0, length_ = 5;
 };
 
-// Does the instruction that trapped and those of AMX that follow it at once: traps are slow.
+// Emulates the instruction that trapped and the AMX instructions directly after it, because traps
+// are slow.
 void on_illegal_instruction(int, siginfo_t*, void* context) {
   greg_t* const registers = static_cast<ucontext_t*>(context)->uc_mcontext.gregs;
   bool done = false;

@@ -18,7 +18,7 @@ const std::vector<Bf16Products>& bf16_ways();
 // f32, and bf16 in each of its ways.
 std::vector<std::pair<DType, Bf16Products>> types_and_ways();
 
-// bf16_products() while it lives.
+// Sets bf16_products() for the lifetime of the object.
 class UseBf16Products {
  public:
   explicit UseBf16Products(Bf16Products products) {
@@ -30,7 +30,7 @@ class UseBf16Products {
   ~UseBf16Products() { limit_instruction_set(InstructionSet::newest); }
 };
 
-// True if that is emulated: some microseconds an instruction.
+// True if these products are emulated, which takes microseconds per instruction.
 bool slow(Bf16Products products);
 
 const char* str(Bf16Products products);

@@ -1,5 +1,5 @@
-// What tests of constrained output share: matchers over bytes, random texts, random schemas and a
-// validator of its own.
+// Helpers for tests of constrained output: matchers over bytes, random texts, random schemas and an
+// independent validator.
 #pragma once
 
 #include <bit>
@@ -18,7 +18,7 @@
 
 namespace megatron::inference {
 
-// Tokens that are the 256 bytes.
+// A vocabulary of the 256 single-byte tokens.
 inline const std::shared_ptr<const TokenBytes>& byte_tokens() {
   static const auto tokens =
       std::make_shared<const TokenBytes>(tokenizers::Tokenizer(tokenizers::make_byte_codec(256)));
@@ -50,9 +50,9 @@ inline std::string text_of(const TokenBytes& tokens, const std::vector<int32_t>&
   return text;
 }
 
-// Tokens drawn among the allowed ones until the text ends; after `patience` of them those are
-// preferred that close what is open. Nothing where it does not end soon then, or no token is
-// allowed although the text may not end.
+// Draws allowed tokens until the text ends. After `patience` tokens it prefers those that close
+// open brackets and strings. Returns nothing if the text does not end soon after that, or if no
+// token is allowed although the text may not end.
 class RandomText {
  public:
   RandomText(std::shared_ptr<const TokenBytes> tokens, std::mt19937_64& random)
@@ -95,7 +95,7 @@ class RandomText {
     }
   }
 
-  // A token of one byte: the quote, mostly one that closes something or is short, or else any.
+  // A one-byte token: the quote, usually one that closes something or is short, or else any.
   int32_t closing() {
     const int32_t quote = of_bytes("\"");
     if (quote >= 0) return quote;
@@ -110,7 +110,7 @@ class RandomText {
     return others.empty() ? any() : others[random_() % others.size()];
   }
 
-  // The first that is allowed.
+  // The first of these tokens that is allowed.
   int32_t of_bytes(std::string_view bytes) const {
     for (const char byte : bytes) {
       for (const int32_t id : bytes_[static_cast<uint8_t>(byte)]) {
@@ -123,7 +123,7 @@ class RandomText {
   std::shared_ptr<const TokenBytes> tokens_;
   std::mt19937_64& random_;
   std::vector<uint64_t> mask_;
-  std::vector<std::vector<int32_t>> bytes_;  // tokens of one byte
+  std::vector<std::vector<int32_t>> bytes_;  // one-byte tokens
 };
 
 }  // namespace megatron::inference

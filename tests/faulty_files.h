@@ -1,4 +1,4 @@
-// File systems that fail, end the process, or are slow, for tests.
+// File systems for tests that fail, end the process, or are slow.
 #pragma once
 
 #include <unistd.h>
@@ -17,8 +17,8 @@
 
 namespace megatron::testing {
 
-// cut_short: a write takes half of its bytes. end: the process ends before the operation;
-// end_within: after half of a write. Both with the code kEnded.
+// cut_short writes half of the bytes. `end` ends the process before the operation, and end_within
+// after half of a write, both with the code kEnded.
 enum class Fault { none, io_error, no_space, interrupted, cut_short, end, end_within };
 inline constexpr Fault kFaults[] = {Fault::io_error,  Fault::no_space, Fault::interrupted,
                                     Fault::cut_short, Fault::end,      Fault::end_within};
@@ -32,8 +32,8 @@ inline std::string_view name(Fault fault) {
 
 inline bool ends(Fault fault) { return fault == Fault::end || fault == Fault::end_within; }
 
-// The system's files, but for operation number `at` (0, 1, ... over all threads), which has the
-// fault. Nothing is flushed to the disk: a process that ends loses nothing that it has written.
+// Forwards to the system's files, except that operation number `at` (0, 1, ... over all threads)
+// has the fault. Nothing is flushed to disk: a process that ends keeps all that it has written.
 class FaultyFiles final : public FileSystem {
  public:
   explicit FaultyFiles(Fault fault = Fault::none, int64_t at = -1) : fault_(fault), at_(at) {}
@@ -135,7 +135,7 @@ class FaultyFiles final : public FileSystem {
   mutable std::atomic<int> open_{0};
 };
 
-// The system's files, each flush of a file taking so long. Nothing is flushed in truth.
+// The system's files, except that each flush takes a fixed time and does not reach the disk.
 class SlowFiles final : public FileSystem {
  public:
   explicit SlowFiles(std::chrono::duration<double> sync) : sync_(sync) {}

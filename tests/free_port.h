@@ -1,4 +1,4 @@
-// A TCP port of this machine that nobody listens on.
+// Finds a TCP port of this machine without a listener.
 #pragma once
 
 #include <gtest/gtest.h>

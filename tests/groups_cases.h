@@ -1,4 +1,4 @@
-// The layouts of golden/groups/groups.json: what process groups Megatron-LM makes of each.
+// Layouts of golden/groups/groups.json, with the process groups that Megatron-LM makes for each.
 #pragma once
 
 #include "base/json.h"
@@ -10,7 +10,7 @@ struct GroupsCase {
   parallel::Layout layout;
   int world = 0;
   bool refused = false;   // by Megatron-LM, or here: gtp_remat
-  bool pipeline = false;  // it is about the pipeline's chunks
+  bool pipeline = false;  // tests the pipeline's chunks
 
   explicit GroupsCase(const Json& entry) {
     const auto number = [&](std::string_view key, int absent) {

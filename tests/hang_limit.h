@@ -1,5 +1,5 @@
-// How long a test waits for what must come at all. Such a limit only ends a hang: it is far above
-// what a slow, busy machine takes, since no test fails for slowness.
+// Timeout for events that must happen. It only ends a hang: it is far above what a slow, busy
+// machine takes, because no test may fail for slowness.
 #pragma once
 
 namespace megatron::testing {

@@ -1,4 +1,4 @@
-// Tests keep nothing in the user's cache: neither they nor the programs that they start.
+// Keeps tests, and the programs that they start, from writing to the user's cache.
 #include <cstdlib>
 
 namespace {

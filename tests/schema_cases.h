@@ -1,4 +1,4 @@
-// Random JSON schemas, whether a value satisfies one, and random texts held to one.
+// Random JSON schemas, a validator for them, and random texts generated under a schema.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -23,12 +23,12 @@ class RandomSchema {
  public:
   explicit RandomSchema(std::mt19937_64& random) : random_(random) {}
 
-  // An object; half of them have definitions, which may refer to themselves and to the whole.
+  // An object schema. Half of them have definitions, which may refer to themselves and to the root.
   Json draw() {
     has_definitions_ = below(2) == 0;
     Json schema = object(3);
     if (has_definitions_) {
-      // Each can end: a list may be empty, and a union has null.
+      // Every definition allows a finite value: a list may be empty, and a union includes null.
       schema.set("$defs",
                  Json::Object{{"list", Json::Object{{"type", "array"}, {"items", value(1)}}},
                               {"tree", nullable(object(1))}});
@@ -85,7 +85,7 @@ class RandomSchema {
     return schema;
   }
 
-  // Schemas that a value satisfies together.
+  // Schemas that some value satisfies together.
   Json together() {
     const auto low = static_cast<int64_t>(below(200)) - 100;
     return Json::Object{
@@ -142,8 +142,8 @@ class RandomSchema {
   bool has_definitions_ = false;
 };
 
-// By JSON Schema 2020-12, for what RandomSchema uses (formats are checked elsewhere); objects have
-// no properties but those that are listed.
+// Validates by JSON Schema 2020-12 the keywords that RandomSchema uses (formats are tested
+// elsewhere). Objects have no properties except those listed.
 class SchemaValidator {
  public:
   explicit SchemaValidator(const Json& root) : root_(root) {}
@@ -199,7 +199,7 @@ class SchemaValidator {
       return false;
     const Json* pattern = schema.find("pattern");
     if (!pattern) return true;
-    std::string characters = text;  // of which each is one byte: bytes within one are left out
+    std::string characters = text;  // one byte each: bytes inside a character are left out
     std::erase_if(characters, [](char c) { return (c & 0xc0) == 0x80; });
     return std::regex_search(characters, std::regex(pattern->as_string()));
   }
@@ -244,7 +244,7 @@ class SchemaValidator {
   const Json& root_;
 };
 
-// A mask against what each token does by itself.
+// Compares a mask with the effect of each token taken alone.
 inline void check_mask(const Matcher& matcher, const std::shared_ptr<const TokenBytes>& tokens,
                        int32_t every) {
   Matcher here = matcher;
@@ -263,9 +263,9 @@ inline void check_mask(const Matcher& matcher, const std::shared_ptr<const Token
   }
 }
 
-// Texts held to one random schema: each that is finished parses, satisfies it, and is one of the
-// grammar byte by byte; whatever token is taken on the way, the text can be finished. Gives how
-// many texts there were; -1 where the tokenizer cannot spell the schema.
+// Generates texts under one random schema. Each finished text parses, satisfies the schema, and
+// matches the grammar byte by byte. After any sequence of tokens the text can still be finished.
+// Returns the number of texts, or -1 if the tokenizer cannot spell the schema.
 inline int check_random_schema(const tokenizers::Tokenizer& tokenizer,
                                const std::shared_ptr<const TokenBytes>& tokens, uint64_t seed) {
   std::mt19937_64 random(seed);
@@ -291,7 +291,7 @@ inline int check_random_schema(const tokenizers::Tokenizer& tokenizer,
   }
   for (const int patience : {0, 5, 30}) check(*start, {}, patience);
 
-  // One path, and from each place on it another one.
+  // Follows one path, and branches off at each position.
   Matcher matcher = *start;
   std::vector<int32_t> ids;
   std::vector<uint64_t> mask(tokens->words());

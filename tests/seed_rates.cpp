@@ -1,7 +1,7 @@
-// seed_rates CACHE PROGRAM...: lays rates of this machine into a cache folder, as if earlier runs
-// of the programs had measured and kept them. On a busy machine no run keeps one, and tests, which
-// are many short runs, would spend most of their time on measuring. Tests that measure have folders
-// of their own.
+// seed_rates CACHE PROGRAM...: writes rates of this machine into a cache folder, as if earlier runs
+// of the programs had measured them. On a busy machine no run keeps its rates, so tests, which are
+// many short runs, would spend most of their time on measuring. Tests that measure use their own
+// folders.
 #include <fmt/core.h>
 
 #include <vector>

@@ -1,4 +1,4 @@
-// What tests say of texts: of output, logs and errors.
+// Helpers for tests that check output, logs and errors.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -15,7 +15,7 @@ inline bool has(std::string_view text, std::string_view part) {
   return text.find(part) != std::string_view::npos;
 }
 
-// How often `part` occurs, one after another.
+// Number of non-overlapping occurrences of `part`.
 inline size_t count(std::string_view text, std::string_view part) {
   size_t n = 0;
   for (size_t at = 0; (at = text.find(part, at)) != text.npos; at += part.size()) ++n;
@@ -26,7 +26,7 @@ inline void expect_contains(std::string_view text, std::initializer_list<std::st
   for (const auto part : parts) EXPECT_TRUE(has(text, part)) << "'" << part << "' in: " << text;
 }
 
-// The text of the Error that f throws; empty where it throws none.
+// Text of the Error that f throws. Empty if f does not throw.
 template <class F>
 std::string error_of(F&& f) {
   try {

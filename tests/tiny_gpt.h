@@ -1,5 +1,5 @@
-// Small models of both families for tests, with weights, batches and gradients that are named by
-// the tensors of the whole model, whichever ranks hold them.
+// Small GPT-2 and Llama models for tests. Weights, batches and gradients are named by the tensors
+// of the whole model, whichever ranks hold them.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -16,7 +16,7 @@
 
 namespace megatron::testing {
 
-// A small decoder by a few numbers.
+// Sizes of a small decoder.
 struct TinyConfig {
   int64_t num_layers = 3, hidden_size = 24, num_attention_heads = 4, num_query_groups = 4,
           kv_channels = 6, ffn_hidden_size = 50, max_position_embeddings = 16, vocab_size = 61;
@@ -64,7 +64,7 @@ inline TinyConfig tiny_llama(int64_t heads, int64_t kv_heads, bool untied) {
           .attention_dropout = 0};
 }
 
-// A part of it.
+// One part of the tiny model.
 class TinyModel final : public models::Stage {
  public:
   TinyModel(const TinyConfig& config, Runtime& runtime, DType type, uint64_t seed,
@@ -93,7 +93,7 @@ class TinyModel final : public models::Stage {
   std::unique_ptr<models::Stage> inner_;
 };
 
-// Every element of a model's parameters gets a value of its own, the same in any layout.
+// Gives every element of a model's parameters its own value, the same in any layout.
 inline void fill_with_noise(std::span<parallel::ParameterSpec* const> parameters) {
   for (parallel::ParameterSpec* placed : parameters) {
     Tensor& value = placed->parameter.value;
@@ -111,7 +111,7 @@ inline void fill_with_noise(std::span<parallel::ParameterSpec* const> parameters
   }
 }
 
-// Two sequences of eight tokens; some labels do not count.
+// Two sequences of eight tokens. Some labels are masked.
 inline nn::Batch tiny_batch(Runtime& runtime, const TinyConfig& config, DType type) {
   constexpr int64_t sequences = 2, length = 8, tokens = sequences * length;
   Arena& arena = runtime.arena(MemoryClass::activations);
@@ -144,7 +144,7 @@ inline nn::Batch tiny_batch(Runtime& runtime, const TinyConfig& config, DType ty
   return batch;
 }
 
-// Accumulators without a buffer around them.
+// Allocates separate gradient accumulators, without a shared buffer.
 inline void give_gradients(std::span<parallel::ParameterSpec* const> parameters, Runtime& runtime) {
   for (parallel::ParameterSpec* placed : parameters) {
     Parameter& p = placed->parameter;
@@ -155,7 +155,7 @@ inline void give_gradients(std::span<parallel::ParameterSpec* const> parameters,
   }
 }
 
-// The gradient of a parameter: of all its uses.
+// The parameter's gradient, summed over all its uses.
 inline std::vector<double> gradient_of(const Parameter& p) {
   std::vector<double> sum(static_cast<size_t>(p.value.elements()));
   for (const Parameter::Use& use : p.uses) {
@@ -169,11 +169,11 @@ inline std::vector<double> gradient_of(const Parameter& p) {
   return sum;
 }
 
-// Values of the whole model by tensor and element, put together from those of its holders.
+// Values of the whole model by tensor and element, assembled from the ranks that hold them.
 class Canonical {
  public:
-  // Puts in what a holder has of a parameter. Elements of divided parameters come from one holder;
-  // those of others may come from several, which agree.
+  // Adds the elements of a parameter that one rank holds. Elements of divided parameters come from
+  // one rank. Other elements may come from several ranks, which must agree.
   void add(const parallel::ParameterSpec& placed, const std::vector<double>& values) {
     for_each_run(placed, [&](const parallel::CanonicalTensor& part, int64_t canonical,
                              int64_t local, int64_t size) {
@@ -193,7 +193,8 @@ class Canonical {
       }
     });
   }
-  // Adds to what is there already: another part of a model's use of the same parameter.
+  // Adds to the values that are already there, for another part of the model that uses the same
+  // parameter.
   void accumulate(const parallel::ParameterSpec& placed, const std::vector<double>& values,
                   bool in_f32) {
     for_each_run(placed, [&](const parallel::CanonicalTensor& part, int64_t canonical,

@@ -1,6 +1,6 @@
-// A model for tests that has what no family of the program has yet: another model's layers, each
-// with an fp32 gain and an auxiliary loss that depends on a running statistic, and counts of the
-// tokens that the embedding has seen.
+// A model for tests with features that no model family of the program has yet: layers with an fp32
+// gain each and an auxiliary loss that depends on a running statistic, and counts of the tokens
+// that the embedding has seen.
 #pragma once
 
 #include <algorithm>
@@ -18,10 +18,10 @@ namespace megatron::testing {
 
 struct Toy {
   double coefficient = 0.5;  // of the auxiliary loss
-  bool states = true;        // else fp32 gains alone
+  bool states = true;        // false: fp32 gains only
 };
 
-// What flows out of a layer, as doubles.
+// Output of a layer as doubles.
 inline std::vector<double> flowing_values(const Tensor& hidden, const Tensor& residual) {
   std::vector<double> values = to_doubles(hidden);
   if (!residual.defined()) return values;
@@ -123,7 +123,7 @@ inline void update_running(const nn::ModuleState& state, Stream& stream) {
   copy_from(value, std::span<const double>(running));
 }
 
-// How many tokens of each kind were seen in all steps.
+// Counts of each token id over all steps.
 inline void update_seen(const nn::ModuleState& state, Stream& stream) {
   if (!state.value().device().has_data()) return;
   stream.synchronize();
@@ -178,7 +178,7 @@ class ToyStage final : public models::Stage {
   std::vector<nn::LayerCache> layer_caches() const override { return inner_->layer_caches(); }
 
  private:
-  // In the model's order: a layer's gain stands behind its other parameters.
+  // In the model's order: a layer's gain comes after its other parameters.
   void list_parameters() {
     parameters_.assign(inner_->parameters().begin(), inner_->parameters().end());
     for (const auto& gain : gains_) {

@@ -1,5 +1,4 @@
-// A group each of whose calls takes some time in which its caller's core is free, as over a slow
-// link.
+// A group whose calls each take some time without using the caller's core, as over a slow link.
 #pragma once
 
 #include <chrono>
@@ -10,15 +9,15 @@
 
 namespace megatron::testing {
 
-// Groups split from it delay as well.
+// Groups split from it also delay.
 class Delaying final : public comm::WrappedGroup {
  public:
   using Duration = std::chrono::duration<double, std::milli>;
 
-  // Takes the group over.
+  // Takes ownership of the group.
   Delaying(std::unique_ptr<comm::Group> group, Duration delay)
       : WrappedGroup(std::move(group)), delay_(delay) {}
-  // Borrows it.
+  // Does not own the group.
   Delaying(comm::Group& group, Duration delay) : WrappedGroup(group), delay_(delay) {}
 
   comm::Work make(comm::GroupCall call, Stream& stream) override {
@@ -32,7 +31,7 @@ class Delaying final : public comm::WrappedGroup {
   std::unique_ptr<comm::Group> split(int color, int key, int members) override {
     return std::make_unique<Delaying>(group_.split(color, key, members), delay_);
   }
-  // Every call waits, so a group is treated as one of several ranks.
+  // Every call waits, so callers must treat a group of one rank like one of several.
   double seconds() const override { return 0; }
   bool immediate() const override { return false; }
   comm::Member* member() override { return nullptr; }

@@ -1,4 +1,4 @@
-// Starts a program as ranks under the launcher of the MPI that this build was made with.
+// Starts a program as ranks under the launcher of the MPI in this build.
 #pragma once
 
 #include <sys/wait.h>
@@ -13,17 +13,17 @@
 namespace megatron::testing {
 
 struct Launched {
-  int code = 0;      // 128 + signal when it was killed; 124 when it did not end in time
-  std::string text;  // what all ranks wrote to both their outputs
+  int code = 0;      // 128 + signal if a signal ended it; 124 after a timeout
+  std::string text;  // output and errors of all ranks
 };
 
 inline bool has_mpi() { return *MEGATRON_MPI != '\0'; }
 inline constexpr const char* kNoMpi =
     "this build has no MPI (MEGATRON_MPI, cmake/mpi.cmake), so nothing runs as processes";
 
-// What Open MPI needs in a container: work as root, more ranks than cores, no binding to cores, no
-// copies between processes by ptrace, no network and no ssh on one host. Reports of its own leaks
-// are left out.
+// Settings that Open MPI needs in a container: run as root, more ranks than cores, no binding to
+// cores, no ptrace copies between processes, no network and no ssh on one host. Suppresses reports
+// of Open MPI's own leaks.
 inline std::string container_settings() {
   return "OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 "
          "OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_hwloc_base_binding_policy=none "
@@ -32,7 +32,7 @@ inline std::string container_settings() {
          "/sanitizers/openmpi.supp:print_suppressions=0 ";
 }
 
-// Runs a line of shell with both outputs kept.
+// Runs a shell command and captures both outputs.
 inline Launched run_line(const std::string& line, int seconds) {
   const std::string whole =
       "timeout -k 5 " + std::to_string(seconds) + " env " + line + " 2>&1 </dev/null";
@@ -51,7 +51,7 @@ inline std::string this_program() {
   return std::filesystem::read_symlink("/proc/self/exe").string();
 }
 
-// `ranks` processes of the program, with arguments as a shell reads them.
+// Runs the program as `ranks` processes. Arguments are parsed by a shell.
 inline Launched launch(int ranks, const std::string& program, const std::string& arguments,
                        int seconds = 120) {
   return run_line(container_settings() + MEGATRON_MPIEXEC + " -n " + std::to_string(ranks) + " " +

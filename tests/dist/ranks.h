@@ -1,5 +1,5 @@
-// Ranks, each with a runtime of its own, for tests: threads, or the processes that a launcher
-// started the test program as (dist/launch.h).
+// Runs tests on ranks, each with its own runtime. Ranks are threads, or the processes that a
+// launcher started the test program as (dist/launch.h).
 #pragma once
 
 #include <chrono>
@@ -13,7 +13,7 @@
 
 namespace megatron::testing {
 
-// The processes of a test program that can be launched; null in the others.
+// Processes of a test program that can be launched. Null in other programs.
 inline comm::Processes*& processes() {
   static comm::Processes* of_program = nullptr;
   return of_program;

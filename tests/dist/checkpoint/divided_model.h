@@ -1,5 +1,5 @@
-// A model with optimizer state of which ranks hold what a layout gives them: tensor-parallel
-// slices, stages, shards of any range, and replicas. Every bit is random.
+// A model with optimizer state, divided among ranks as a layout says: tensor-parallel slices,
+// stages, shards of any range, and replicas. Every bit is random.
 #pragma once
 
 #include <cstring>
@@ -15,9 +15,9 @@ namespace megatron::checkpoint {
 
 struct TestLayout {
   int tp = 1, dp = 1, pp = 1;
-  int instances = 1;  // of shards: hybrid sharding
+  int instances = 1;  // replicas of the shards (hybrid sharding)
   bool shard_optimizer = false, shard_weights = false;
-  uint64_t seed = 0;  // where stages and shards are cut
+  uint64_t seed = 0;  // decides where stages and shards are cut
 
   int ranks() const { return tp * dp * pp; }
   std::string text() const {
@@ -55,7 +55,7 @@ class WholeModel {
     parallel::Placement placement;
     Shape shape;
     std::optional<parallel::Division> division;
-    std::vector<Value> values;  // the weight first
+    std::vector<Value> values;  // weight first
   };
 
   WholeModel(DType type, bool tied, uint64_t seed) : type_(type), tied_(tied), random_(seed) {
@@ -120,13 +120,13 @@ class WholeModel {
   std::deque<Parameter> parameters_;
 };
 
-// What one rank holds of it.
+// Tensors that one rank holds.
 class DividedModel {
  public:
   DividedModel(const WholeModel& model, const TestLayout& layout, int rank, Runtime& runtime)
       : layout_(layout), rank_(rank), runtime_(runtime) {
     const int tensor = rank % layout.tp, stage = rank / (layout.tp * layout.dp);
-    // Every stage and slice cuts its shards elsewhere.
+    // Every stage and slice has its shards cut at other places.
     std::mt19937_64 cuts(layout.seed + static_cast<uint64_t>(stage * 97 + tensor));
     std::vector<const WholeModel::Parameter*> mine;
     int64_t elements = 0;
@@ -182,12 +182,13 @@ class DividedModel {
       mine.push_back(&model.parameters()[i]);
     const bool again = model.tied() && stage > 0 && stage + 1 == layout_.pp &&
                        (mine.empty() || mine.front() != &model.parameters()[0]);
-    if (again) mine.push_back(&model.parameters()[0]);  // its other use
+    if (again) mine.push_back(&model.parameters()[0]);  // its second use
     if (mine.empty()) mine.push_back(&model.parameters()[0]);
     return mine;
   }
 
-  // `at`: of its first element in the buffer that is cut into shards. Returns where the next lies.
+  // `at` is the offset of the first element in the buffer that is cut into shards. Returns the
+  // offset of the next parameter.
   int64_t hold(const WholeModel::Parameter& p, int64_t at) {
     std::vector<parallel::Slice> slices = {{0, 0, p.shape[0]}};
     int axis = 0;
@@ -210,7 +211,7 @@ class DividedModel {
       const bool weight = value.prefix.empty();
       const bool sharded = weight ? layout_.shard_weights : layout_.shard_optimizer;
       const int64_t first = sharded ? begin : 0, last = sharded ? end : n;
-      if (first == last && at % 2 == 0) continue;  // an empty one, or none at all
+      if (first == last && at % 2 == 0) continue;  // an empty shard, or none at all
       const std::string bits = sliced(value, p.shape, axis, slices);
       const int64_t width = size_of(value.type);
       const Tensor t = Tensor::empty(runtime_.arena(MemoryClass::parameters),
@@ -222,7 +223,7 @@ class DividedModel {
     return at + n;
   }
 
-  // The slices of the axis, one after another, element by element.
+  // Concatenates the slices of the axis, element by element.
   static std::string sliced(const WholeModel::Value& value, const Shape& shape, int axis,
                             std::span<const parallel::Slice> slices) {
     const auto width = static_cast<size_t>(size_of(value.type));
@@ -251,12 +252,12 @@ class DividedModel {
   TestLayout layout_;
   int rank_;
   Runtime& runtime_;
-  int64_t begin_ = 0, end_ = 0;  // of this rank's shard
+  int64_t begin_ = 0, end_ = 0;  // range of this rank's shard
   std::deque<parallel::Placement> placements_;
   std::vector<HeldTensor> weights_, optimizer_;
 };
 
-// All of a model that is not divided, on meta: what a run gives besides what its ranks hold.
+// The whole undivided model on meta: what a run provides besides the tensors that its ranks hold.
 struct WholeLists {
   std::vector<WholeTensor> weights, optimizer;
 
@@ -274,7 +275,7 @@ struct WholeLists {
   }
 };
 
-// In several files.
+// Splits the tensors among several files.
 inline Contents contents_of(const DividedModel& held, const WholeLists& whole) {
   return {.config = Json(Json::Object{{"model_type", Json("test")}}),
           .model = held.weights(),

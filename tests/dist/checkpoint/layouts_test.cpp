@@ -1,4 +1,4 @@
-// Any layout writes the bytes of one rank, and any layout loads them.
+// Every layout writes the same bytes as one rank, and loads what any other layout wrote.
 #include <atomic>
 #include <thread>
 
@@ -21,7 +21,7 @@ using megatron::testing::each_rank;
 using megatron::testing::Fault;
 using megatron::testing::FaultyFiles;
 
-// What one rank writes that holds everything, without knowing what all is.
+// Files written by a single rank that holds all tensors and does not know the whole model.
 std::map<std::string, std::string> reference(const std::string& path, const WholeModel& model) {
   Runtime runtime({DeviceKind::reference, 0}, 1);
   const DividedModel all(model, {}, 0, runtime);
@@ -111,7 +111,7 @@ TEST(Layouts, ACopyDoesNotChangeWithTheModel) {
   EXPECT_TRUE(texts(folder / "m") == expected);
 }
 
-// The tensors that come together on each rank, in rounds of a few bytes.
+// Tensors assembled on each rank, in rounds of a few bytes.
 TEST(Reshard, InManyRoundsGivesTheSame) {
   std::mt19937_64 random(3);
   const WholeModel model(DType::bf16, true, 7);
@@ -150,7 +150,7 @@ TEST(Reshard, InManyRoundsGivesTheSame) {
   EXPECT_GT(brought, 100);
 }
 
-// Bytes that each rank gives or gets (the larger) of pieces of tensors.
+// For each rank, the larger of the bytes that it sends and receives in pieces of tensors.
 std::vector<int64_t> moved(const TestLayout& layout, const WholeModel& model) {
   class Listener final : public comm::TrafficListener {
    public:
@@ -181,7 +181,7 @@ TEST(Reshard, MovesNoMoreThanItMust) {
       total += static_cast<int64_t>(value.bits.size());
   }
   EXPECT_EQ(moved({.dp = 4}, model), std::vector<int64_t>(4));
-  // Four ranks hold a half each; the writer already has one, and all share the sending.
+  // Each of four ranks holds a half. The writer already has one half, and all share the sending.
   for (const int64_t bytes : moved({.tp = 2, .dp = 2}, model)) {
     EXPECT_GT(bytes, total / 4 / 2 * 7 / 10);
     EXPECT_LT(bytes, total / 4 / 2 * 13 / 10);
@@ -209,7 +209,7 @@ TEST(Writers, HoldTheirTensorsWhereStagesAreEqual) {
       ++of_rank[static_cast<size_t>(planned[i].writer)];
     }
     EXPECT_EQ(of_rank, std::vector<int>(4, 10));
-    // One rank holds all: it does not write all.
+    // One rank holds everything, but it does not write everything.
     for (PlannedTensor& tensor : planned) tensor.whole = world.rank() == 1;
     assign_writers(tensors, world.size(), WholeHolders(tensors, world, runtime.stream()));
     std::fill(of_rank.begin(), of_rank.end(), 0);
@@ -220,7 +220,7 @@ TEST(Writers, HoldTheirTensorsWhereStagesAreEqual) {
 
 class Wrong : public ::testing::Test {
  protected:
-  // The error of a save in which `change` has been made to what the ranks give.
+  // Error of a save after `change` was made to the tensors that the ranks provide.
   std::string save_error(const std::function<void(int rank, Contents&, Runtime&)>& change) {
     const std::string error =
         error_of_ranks(layout_.ranks(), [&](comm::Group& world, Runtime& runtime) {
@@ -256,7 +256,7 @@ TEST_F(Wrong, NothingIsRight) {
 
 TEST_F(Wrong, AMissingPiece) {
   const std::string error = save_error([](int rank, Contents& contents, Runtime&) {
-    if (rank % 2 == 0) return;  // one half of it, of both replicas
+    if (rank % 2 == 0) return;  // drops one half, on both replicas
     const auto at = find(contents.model, "wte.weight");
     if (at != contents.model.end()) contents.model.erase(at);
   });

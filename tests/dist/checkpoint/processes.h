@@ -1,4 +1,4 @@
-// What processes save: main.cpp does, layouts_test.cpp looks at it.
+// Model that the processes of main.cpp save and layouts_test.cpp checks.
 #pragma once
 
 #include "divided_model.h"

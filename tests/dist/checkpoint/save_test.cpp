@@ -21,7 +21,7 @@ using megatron::testing::FaultyFiles;
 
 constexpr int64_t kShard = 1500;
 
-// Each rank has the same values in tensors of its own, and saves with its own file system.
+// Each rank holds equal values in its own tensors, and saves with its own file system.
 void save_by(int ranks, const std::string& path, DType type, bool tied, uint64_t seed,
              std::span<const FileSystem* const> files, Save::Snapshot snapshot) {
   each_rank(ranks, [&](comm::Group& world, Runtime& runtime) {
@@ -119,7 +119,8 @@ TEST(Ranks, ATensorThatOneRankHoldsInPartIsAnErrorOnAll) {
   EXPECT_TRUE(folder.names().empty());
 }
 
-// Every operation of each of two ranks fails once: all ranks tell it, the older checkpoint stays.
+// Every operation of each of two ranks fails once. All ranks report it, and the older checkpoint
+// survives.
 TEST(Ranks, AFailureOfOneIsAnErrorOnAll) {
   log::set_level(log::Level::error);
   const TemporaryDirectory folder;
@@ -160,9 +161,8 @@ TEST(Ranks, AFailureOfOneIsAnErrorOnAll) {
   log::set_level(log::Level::info);
 }
 
-// The process of both ranks ends at an operation of one of them.
-// A save that all ranks give up lets the run go on; what befalls one alone, while others wait, may
-// not.
+// The process of both ranks ends during an operation of one of them. A run may continue after a
+// save that all ranks abandon, but not after a failure of one rank while the others wait.
 TEST(Ranks, AgreeOnWhatFailedAndOnNothingElse) {
   each_rank(2, [](comm::Group& world, Runtime& runtime) {
     EXPECT_THROW(agree(world, runtime.stream(), world.rank() == 1 ? "a full disk" : "", 0, "test"),

@@ -1,4 +1,4 @@
-// Helpers of this room's tests of ranks.
+// Helpers for the tests of checkpoints on several ranks.
 #pragma once
 
 #include <functional>
@@ -20,7 +20,7 @@ inline std::map<std::string, std::string> texts(const std::string& path) {
   return texts;
 }
 
-// The error of each rank; one text for all of them.
+// The error of all ranks. Each must have the same text.
 inline std::string error_of_ranks(int ranks,
                                   const std::function<void(comm::Group&, Runtime&)>& body) {
   std::mutex mutex;

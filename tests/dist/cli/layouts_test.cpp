@@ -1,4 +1,4 @@
-// `megatron train` on four ranks, TP 2 x PP 2: as threads, as processes, and after a rank died.
+// `megatron train` on four ranks, TP 2 x PP 2: as threads, as processes, and after a rank has died.
 #include <cmath>
 #include <csignal>
 #include <fstream>
@@ -45,7 +45,7 @@ class GridRun : public ::testing::Test {
   }
   static Words launched(Words words) { return with({"launch", "-np", "4", "--no-prefix"}, words); }
 
-  // Log line of the last run of each step.
+  // The last log line of each step.
   std::map<int64_t, StepLine> steps(const std::string& folder) const {
     std::istringstream lines(read_file(place_ / (folder + "/log.jsonl")));
     std::map<int64_t, StepLine> found;
@@ -91,7 +91,7 @@ TEST_F(GridRun, ProcessesAreThreadsAndOneRank) {
   }
 }
 
-// The process of a rank among the descendants of this one; 0: there is none.
+// The process of a rank among the descendants of this process. 0 if there is none.
 pid_t process_of_rank(const std::string& folder, int rank) {
   for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
     const std::string name = entry.path().filename().string();
@@ -115,7 +115,7 @@ pid_t process_of_rank(const std::string& folder, int rank) {
 }
 
 TEST_F(GridRun, ARankThatIsKilledEndsAllAndTheRunGoesOn) {
-  constexpr int kSteps = 40;  // it is still there to be killed after the third
+  constexpr int kSteps = 40;  // still running, and can be killed, after the third step
   ASSERT_EQ(place_.run(command("whole", with(grid(), {"--ranks", "4"}), kSteps)).code, 0);
   Background run = place_.start(launched(command("killed", grid(), kSteps)));
   const std::string tracker = place_ / "killed/latest_checkpointed_iteration.txt";

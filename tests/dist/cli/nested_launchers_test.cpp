@@ -1,4 +1,4 @@
-// Launchers inside of each other: the ranks are those of the inner one.
+// Nested launchers: the ranks are those of the inner launcher.
 #include "dist/cli/rank_processes.h"
 #include "golden/cli/tiny_run.h"
 #include "text.h"
@@ -50,7 +50,7 @@ TEST_F(NestedLaunchers, MpiInTorchrun) {
   EXPECT_EQ(mpi.code, 0) << mpi.text;
   EXPECT_EQ(loss(mpi.text), expected) << mpi.text;
   EXPECT_EQ(count(mpi.text, "are ignored: RANK=0, WORLD_SIZE=1"), 1u) << mpi.text;
-  // What launch starts has the ranks of launch, whatever is around.
+  // A program started by `launch` uses the ranks of `launch`, whatever launcher surrounds it.
   const Launched launched =
       run_script(place_, "exec env RANK=1 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=1 " +
                              container_settings() + MEGATRON_BINARY +

@@ -1,5 +1,5 @@
-// Ranks as processes of the program that are started with a command line each: as torchrun starts
-// them, which connect over TCP, or under mpirun.
+// Starts ranks as processes of the program, each with its own command line: connected over TCP, as
+// torchrun starts them, or under mpirun.
 #pragma once
 
 #include "base/files.h"
@@ -16,13 +16,13 @@ inline std::string shell_words(const Words& words) {
   return line;
 }
 
-// Code and text of a script that runs in `place`.
+// Exit code and output of a script that runs in `place`.
 inline Launched run_script(const Workplace& place, const std::string& script) {
   write_file(place / "script", "cd '" + place.path() + "'\n" + script);
   return run_line("sh " + (place / "script"), static_cast<int>(kHangSeconds));
 }
 
-// One command a rank; variables: more of the environment, "A=1 B=2".
+// One command per rank. variables: additions to the environment, "A=1 B=2".
 inline std::vector<Launched> over_tcp(const Workplace& place, const std::vector<Words>& ranks,
                                       const std::string& variables = "") {
   const std::string port = std::to_string(free_port()), size = std::to_string(ranks.size());

@@ -1,4 +1,4 @@
-// Ranks that are started with different settings refuse to run, over TCP and under mpirun.
+// Ranks that start with different settings refuse to run, over TCP and under mpirun.
 #include <algorithm>
 #include <filesystem>
 
@@ -67,7 +67,7 @@ TEST_F(SameSettings, LayoutsAndCommandsThatDifferAreNoHang) {
   expect_refused({words("eval --load run --input data.idx"), train()}, "eval on rank 0; megatron ");
 }
 
-// The others do not wait for a process that has ended because of its flags.
+// The others do not wait for a process that has ended because of an error in its flags.
 TEST_F(SameSettings, ARankThatCannotReadItsFlagsIsNoHang) {
   for (const size_t failed : {size_t{0}, size_t{1}}) {
     std::vector<Words> ranks = {train(), train(), train()};
@@ -107,7 +107,7 @@ TEST_F(SameSettings, CommandsThatReadAModelCompareTheirsToo) {
   }
 }
 
-// A flag that is missing on one rank is found out before that rank fails alone.
+// A flag that is missing on one rank is reported before that rank fails alone.
 TEST_F(SameSettings, AFlagThatIsNeededAndMissingOnOneRankIsNamed) {
   Words less = train();
   less.erase(std::ranges::find(less, "--lr"), std::ranges::find(less, "--lr") + 2);

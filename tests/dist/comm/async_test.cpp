@@ -1,4 +1,4 @@
-// Calls that overlap with what their caller computes.
+// Collectives that overlap with their caller's compute.
 #include "comm/async.h"
 
 #include <gtest/gtest.h>
@@ -20,12 +20,13 @@
 
 namespace {
 
-// The largest block that anybody has asked for since it was set to 0.
+// Largest block requested since this was set to 0.
 std::atomic<size_t> largest_block = 0;
 
 }  // namespace
 
-// Both forms, since the address sanitizer has a nothrow one of its own that is no malloc.
+// Both forms are replaced, because the address sanitizer has its own nothrow form, which does not
+// call malloc.
 [[gnu::noinline]] void* operator new(size_t bytes, const std::nothrow_t&) noexcept {
   size_t largest = largest_block.load(std::memory_order_relaxed);
   while (bytes > largest && !largest_block.compare_exchange_weak(largest, bytes)) continue;
@@ -81,7 +82,7 @@ TEST_P(Async, CallsGiveWhatTheyGiveAlone) {
     Tensor reduced = filled(5, me), gathered = make(runtime, {ranks}, DType::f32),
            scattered = make(runtime, {1}, DType::f32), moved = make(runtime, {ranks}, DType::f32),
            root = filled(2, me), received = make(runtime, {3}, DType::f32);
-    // All are under way together.
+    // All calls are in flight together.
     const std::vector<Work> works = {
         group->all_reduce(reduced, Reduce::sum, stream, "sum"),
         group->all_gather(filled(1, me), gathered, stream, "gather"),
@@ -115,7 +116,7 @@ TEST_P(Async, CallsRunInTheOrderInWhichTheyWereGiven) {
     const auto group = beside_of(world);
     Tensor t = make(runtime, {1}, DType::f64, {1.0});
     Work last;
-    // Meanwhile the world's own calls go on.
+    // The world's own calls continue meanwhile.
     Tensor other = make(runtime, {1}, DType::f64, {1.0});
     for (int i = 0; i < 30; ++i) {
       last = group->all_reduce(t, Reduce::sum, runtime.stream(), fmt::format("call {}", i));
@@ -200,8 +201,8 @@ TEST(BesideFailure, OfAnotherRankWakesWhoWaits) {
   EXPECT_LT(now_seconds() - start, testing::kHangSeconds);
 }
 
-// The rank that fails has a call under way for which the others will never come: its group's end
-// does not wait for it, and what comes out is the failure itself.
+// The failing rank has a call in flight that the others will never join. The end of its group does
+// not wait for that call, and the error reported is the failure itself.
 TEST(BesideFailure, OfTheRankThatHasACallUnderWay) {
   const std::string text = error_of([] {
     each_rank(2, [](Group& world, Runtime& runtime) {
@@ -266,7 +267,7 @@ struct Heard final : comm::TrafficListener {
   }
 };
 
-// A listener is called by the thread that made its group, and by no other.
+// A listener is only called by the thread that made its group.
 TEST(AsyncGroup, IsObserved) {
   each_rank(2, [](Group& world, Runtime& runtime) {
     Heard heard;

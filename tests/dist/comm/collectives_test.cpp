@@ -18,7 +18,8 @@ using testing::make;
 constexpr DType kTypes[] = {DType::f64, DType::f32, DType::bf16, DType::f16, DType::i64,
                             DType::i32, DType::i16, DType::i8,   DType::u16, DType::u8};
 
-// Element i of rank r: values that do not add exactly in floating types, small in integers.
+// Element i of rank r. Floating-point sums of these values are inexact, and the values are small
+// integers for integer types.
 double element(int rank, int64_t i, DType type) {
   if (!is_floating(type)) return static_cast<double>((i * 7 + rank * 3) % 30);
   return std::sin(static_cast<double>(i) * 1.7 + rank * 0.9) *
@@ -31,7 +32,7 @@ std::vector<double> elements(int rank, int64_t n, DType type) {
   return values;
 }
 
-// What a value becomes in the type.
+// The value rounded to the type.
 double rounded(double value, DType type) {
   switch (type) {
     case DType::f32: return static_cast<float>(value);
@@ -41,7 +42,7 @@ double rounded(double value, DType type) {
   }
 }
 
-// The serial computation: in rank order, in f32 (f64), rounded once.
+// The serial computation: in rank order, in f32 (f64 for f64), rounded once.
 double reduced(int ranks, int64_t i, DType type, Reduce op) {
   double acc = rounded(element(0, i, type), type);
   for (int r = 1; r < ranks; ++r) {
@@ -150,7 +151,7 @@ TEST_P(Collectives, ReduceScatterGivesEachRankItsBlock) {
   }
 }
 
-// Rows from rank a to rank b; zero for some, and none at all from or to some ranks.
+// Rows from rank a to rank b. Some counts are zero, and some ranks send or receive nothing.
 int64_t rows(int from, int to) { return from == 1 ? 0 : (from * 2 + to) % 4; }
 
 TEST_P(Collectives, AllToAllMovesUnevenRows) {
@@ -234,7 +235,7 @@ TEST_P(Collectives, SplitOrdersByKeyThenRank) {
   });
 }
 
-// Each group is used by one thread at a time; both threads of a rank are at work together.
+// Each group is used by one thread at a time, while both threads of a rank run concurrently.
 TEST_P(Collectives, TwoThreadsOfARankUseTwoGroups) {
   const int ranks = GetParam();
   testing::run_ranks(ranks, [&](Group& world) {

@@ -24,8 +24,8 @@ using testing::make;
 
 using Call = std::function<void(Group&, Runtime&)>;
 
-// Rank 0 of three calls one, the others another: each throws and names both. Then the group works
-// as before.
+// Rank 0 of three makes one call, the others another. Each rank throws an error that names both
+// calls, and the group stays usable.
 void expect_mismatch(const Call& a, const Call& b, std::initializer_list<std::string_view> parts) {
   each_rank(3, [&](Group& world, Runtime& runtime) {
     const std::string text = error_of([&] { (world.rank() == 0 ? a : b)(world, runtime); });
@@ -101,7 +101,7 @@ TEST(Failure, WakesAllRanksSoonAndTheFirstExceptionComesOut) {
         throw std::out_of_range("disk 7 is full");
       }
       const std::string text = error_of([&] {
-        // Ranks 0 and 1 wait in the world, in a message; rank 2 in its pair.
+        // Ranks 0 and 1 wait in a message of the world, rank 2 in its pair.
         if (world.rank() == 0) world.barrier("step 5");
         if (world.rank() == 1) pair->recv(t, 0, runtime.stream(), "step 5");
         if (world.rank() == 2) pair->all_reduce(t, Reduce::sum, runtime.stream(), "step 5");
@@ -110,7 +110,7 @@ TEST(Failure, WakesAllRanksSoonAndTheFirstExceptionComesOut) {
       EXPECT_LT(late, std::chrono::seconds(testing::kHangSeconds));
       expect_contains(text, {"'step 5'", "rank 3", "disk 7 is full"});
       ++woken;
-      // Later calls throw at once.
+      // Later calls throw immediately.
       EXPECT_THROW(world.barrier("again"), Error);
       EXPECT_THROW(world.send(t, 0, runtime.stream(), "again"), Error);
       throw Error("a consequence");
@@ -147,8 +147,8 @@ TEST(Failure, OfARankThatEndsTooEarlyIsNoHang) {
   expect_contains(message, {"rank 1 has exited", "'gone'"});
 }
 
-// A rank fails at a random moment of the others' work: nobody reads memory of a rank that is gone,
-// nobody hangs.
+// A rank fails at a random moment of the others' work. No rank reads memory of a rank that is gone,
+// and none hangs.
 TEST(Failure, AtAnyMoment) {
   for (int round = 0; round < 60; ++round) {
     EXPECT_THROW(each_rank(4,

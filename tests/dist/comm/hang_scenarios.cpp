@@ -33,7 +33,7 @@ void sleep_for_ever(Group& world) {
 
 using Body = void (*)(Group& world, Runtime& runtime);
 
-// A run of processes whose calls may take half a second.
+// Runs processes whose calls may take half a second.
 int with_limit(Processes& processes, Body body, comm::WaitLimits limits = 0.5) {
   return tell(processes, 7, [&] {
     processes.run(
@@ -46,7 +46,7 @@ int with_limit(Processes& processes, Body body, comm::WaitLimits limits = 0.5) {
   });
 }
 
-// Rank 1 does something else while the others wait for it.
+// Rank 1 is busy elsewhere while the others wait for it.
 template <class F>
 void late_in_dp(Group& world, Runtime& runtime, F meanwhile) {
   const auto group = world.split(0, world.rank(), world.size());
@@ -125,7 +125,7 @@ int skip(Processes& processes) {
   });
 }
 
-// Ranks 0 and 2 are a pair; rank 2 ends without coming to it.
+// Ranks 0 and 2 are a pair. Rank 2 ends without calling it.
 void end_in(Group& world, Runtime& runtime, bool async) {
   auto pair = world.split(world.rank() % 2, world.rank(), world.rank() == 1 ? 1 : 2);
   pair->set_name("pair");
@@ -175,7 +175,7 @@ int throws(Processes& processes) {
   });
 }
 
-// A rank fails while a call of it is under way on an asynchronous group, for which nobody comes.
+// A rank fails while its call on an asynchronous group, which no other rank joins, is in flight.
 int throws_async(Processes& processes) {
   return tell(processes, 7, [&] {
     processes.run(processes.size(), [](Group& world) {
@@ -200,7 +200,7 @@ int launcher_ended(Processes& processes) {
   return 0;
 }
 
-// One rank ends well a second before the others do, who have no need of it.
+// One rank ends successfully a second before the others, which do not need it any more.
 int late_end(Processes& processes) {
   processes.run(processes.size(), [](Group& world) {
     Runtime runtime({DeviceKind::reference, 0}, 1);
@@ -212,7 +212,7 @@ int late_end(Processes& processes) {
   return 0;
 }
 
-// Threads of one process: without the processes of a launcher.
+// Ranks are threads of one process, without a launcher's processes.
 int threads_sleep(Processes& processes) {
   return tell(processes, 7, [] {
     comm::run_ranks(

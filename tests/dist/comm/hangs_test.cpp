@@ -1,4 +1,4 @@
-// Ranks that wait for what never comes: the run ends, soon, with the reason.
+// Ranks that wait for a call that never comes: the run ends soon and reports the reason.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -22,7 +22,7 @@ using comm::Reduce;
 using RankBody = std::function<void(Group& world, Runtime& runtime)>;
 
 constexpr double kLimit = 0.4;  // seconds
-constexpr double kNoHang = 8;   // of ranks that are ended at once, however late a core is theirs
+constexpr double kNoHang = 8;   // bound for ranks that are ended at once, on a busy machine
 constexpr double kSoon = testing::kHangSeconds;
 
 void reduce_ones(Group& group, Runtime& runtime, std::string_view call, int64_t n = 2) {
@@ -30,7 +30,7 @@ void reduce_ones(Group& group, Runtime& runtime, std::string_view call, int64_t 
   group.all_reduce(t, Reduce::sum, runtime.stream(), call).wait(runtime.stream());
 }
 
-// The text with which ranks that are threads end soon.
+// Error text with which ranks that are threads end.
 std::string end_of(int ranks, const RankBody& body, double limit = kLimit) {
   const double start = now_seconds();
   std::string text = "(nothing was thrown)";
@@ -202,7 +202,7 @@ TEST(Failed, RankSaysWhatItDid) {
   EXPECT_TRUE(reported);
 }
 
-// A thread that never comes to a call cannot be woken: the process ends.
+// A thread that never enters a call cannot be woken, so the process ends.
 class Threads : public ::testing::Test {
  protected:
   static Launched scenario(const std::string& name) {
@@ -227,7 +227,7 @@ TEST_F(Threads, OfWhichOneSleepsForEverWhenAnotherFails) {
                              "rank 1: forward, layer attention; in no call so far"});
 }
 
-// MPICH's launcher ends ranks with SIGKILL, of which nobody can tell.
+// MPICH's launcher ends ranks with SIGKILL, which a process cannot report.
 bool launcher_sends_sigterm() { return std::string(MEGATRON_MPI) == "openmpi"; }
 
 class ProcessHang : public ::testing::Test {
@@ -327,7 +327,7 @@ TEST_F(ProcessHang, ARankThatThrowsDoesNotWaitForItsCallBeside) {
   expect_contains(run.text, {"rank 1 was terminated by SIGTERM: forward"});
 }
 
-// As the watch of --exit-signal-handler has blocked it.
+// The watch of --exit-signal-handler blocks SIGTERM in this way.
 TEST_F(ProcessHang, SigtermThatSomebodyElseWaitsForIsToldOnceACallIsStuck) {
   if (!launcher_sends_sigterm()) GTEST_SKIP() << "the launcher ends ranks with SIGKILL";
   const Launched run = scenario(3, "killed-signals-watched");

@@ -1,5 +1,5 @@
-// The test program. A launcher can start it, too: its tests then run on processes, or with
-// --scenario=NAME it does what is written there. --largest-message=BYTES: cuts messages there.
+// The test program. A launcher can start it, too: its tests then run on processes. --scenario=NAME
+// runs that scenario instead, and --largest-message=BYTES limits the size of a message.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -23,7 +23,7 @@ std::string flag(int argc, char** argv, std::string_view name) {
 int run(int argc, char** argv) {
   const std::string scenario = flag(argc, argv, "--scenario=");
   const std::string largest = flag(argc, argv, "--largest-message=");
-  // As a program that takes signals where it suits.
+  // Receives signals at a chosen point, as the program does.
   std::optional<megatron::SignalWatch> signals;
   const std::array watched = {SIGTERM};
   if (scenario.ends_with("-signals-watched")) signals.emplace(watched);

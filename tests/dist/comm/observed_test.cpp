@@ -1,4 +1,4 @@
-// Groups whose calls are reported to a listener.
+// Groups that report their calls to a listener.
 #include <gtest/gtest.h>
 
 #include <chrono>

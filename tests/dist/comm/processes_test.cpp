@@ -26,8 +26,8 @@ class ProcessesTest : public ::testing::Test {
 class ProcessesOf : public ProcessesTest, public ::testing::WithParamInterface<int> {};
 INSTANTIATE_TEST_SUITE_P(Ranks, ProcessesOf, ::testing::Values(2, 3, 4));
 
-// The tests of the threads, on processes. Those of failures end a run, and some look at all ranks'
-// memory: they are not among them.
+// Runs the tests for threads on processes. Tests of failures are excluded, because they end the
+// run, and so are tests that read all ranks' memory.
 std::string thread_tests(int ranks) {
   const std::string all =
       fmt::format("Ranks/Collectives.*/{}:Ranks/Async.*/{}", ranks - 1, ranks - 1);
@@ -54,7 +54,7 @@ TEST_P(ProcessesOf, PassThemWithMessagesCutAtAHundredBytes) {
   EXPECT_EQ(count(run.text, "[  PASSED  ] "), static_cast<size_t>(ranks)) << run.text;
 }
 
-// "rank R got DIGEST" of every rank, by threads.
+// "rank R got DIGEST" for every rank, computed by threads.
 std::vector<std::string> lines_of_threads(
     int ranks, const std::function<std::string(comm::Group& world)>& digest) {
   std::vector<std::string> lines(static_cast<size_t>(ranks));
@@ -113,8 +113,9 @@ TEST_F(ProcessesTest, EndTogetherWhenOneFails) {
 
 TEST_F(ProcessesTest, DoNotWaitForOthersWhileAnExceptionUnwinds) {
   const Launched run = scenario(3, "fail-unwinding");
-  // MPICH's launcher kills the others when a rank leaves without a word, and gives the exit codes
-  // and signals of all, or'ed: its own is then 9, unless it saw the first end before it killed.
+  // MPICH's launcher kills the other ranks when one leaves without a message, and returns the
+  // bitwise or of all exit codes and signals. The result is then 9, unless the launcher saw the
+  // first end before it killed the others.
   EXPECT_TRUE(run.code == 3 || (run.code == 9 && std::string(MEGATRON_MPI) == "mpich")) << run.text;
   EXPECT_EQ(count(run.text, "error: disk 8 is full"), 1u) << run.text;
 }
@@ -149,7 +150,7 @@ TEST_F(ProcessesTest, WaitWithoutACore) {
   EXPECT_LT(computed, 0.25 * waited);
 }
 
-// A launcher of another MPI, and one of none; in a build without MPI any.
+// Launchers of another MPI and of none. In a build without MPI, any MPI launcher.
 TEST(Launcher, OfAnotherKindIsToldSo) {
   const std::string kind = MEGATRON_MPI;
   const std::string other =
@@ -167,7 +168,7 @@ TEST(Launcher, OfAnotherKindIsToldSo) {
   }
 }
 
-// Processes without MPI meet at MASTER_ADDR:MASTER_PORT.
+// Processes without MPI connect at MASTER_ADDR:MASTER_PORT.
 TEST(Launcher, ThatTellsNoPortIsToldSo) {
   for (const std::string& port : {std::string(), std::string("MASTER_PORT=-1 ")}) {
     const Launched run =

@@ -24,7 +24,7 @@ using comm::Reduce;
 constexpr DType kTypes[] = {DType::f64, DType::f32, DType::bf16, DType::f16, DType::i64,
                             DType::i32, DType::i16, DType::i8,   DType::u16, DType::u8};
 
-// Random calls with random tensors: what is random for all ranks comes from `shared`.
+// Random calls with random tensors. Values that must be equal on all ranks come from `shared`.
 class RandomCalls {
  public:
   RandomCalls(Group& world, uint64_t seed)
@@ -117,7 +117,7 @@ class RandomCalls {
   uint64_t picked_ = 0, drawn_ = 0, hash_ = 0xcbf29ce484222325u;
 };
 
-// One line in one write, so that lines of ranks do not mix.
+// Each line is one write, so that lines of different ranks do not mix.
 void say(const std::string& line) {
   std::fwrite((line + "\n").c_str(), 1, line.size() + 1, stdout);
   std::fflush(stdout);
@@ -159,7 +159,7 @@ int fail_alone(Processes& processes) {
   });
 }
 
-// The exception leaves the Processes behind.
+// The exception escapes the scope of the Processes.
 int fail_unwinding(Processes& processes) {
   processes.run(processes.size(), [](Group& world) {
     MG_CHECK(world.rank() != 1, "disk 8 is full");

@@ -1,4 +1,4 @@
-// Processes that meet over TCP, here as threads with a Star each.
+// Processes that connect over TCP. Here each is a thread with its own Star.
 #include "comm/tcp/star.h"
 
 #include <gtest/gtest.h>
@@ -31,7 +31,7 @@ using testing::error_of;
 using testing::free_port;
 using testing::make;
 
-// Runs body(star, rank) for each process; the errors that they end with, "" for none.
+// Runs body(star, rank) for each process. Returns the error of each, "" if there is none.
 std::vector<std::string> each_process(int size, const std::function<void(Star&, int rank)>& body) {
   const RendezvousAddress place{"localhost", free_port()};
   std::vector<std::string> errors(static_cast<size_t>(size));
@@ -109,7 +109,7 @@ TEST(StarErrors, CallsThatDifferAreNamed) {
   }
 }
 
-// Rank 1 ends without a word; rank 2 waits for it in a call, and rank 0 comes to one later.
+// Rank 1 ends without a message. Rank 2 waits for it in a call, and rank 0 enters a call later.
 TEST(StarErrors, AProcessThatEndsIsNamed) {
   const double began = now_seconds();
   const auto errors = each_process(3, [](Star& star, int rank) {
@@ -136,7 +136,7 @@ TEST(StarErrors, RanksThatDoNotComeAreNamed) {
   EXPECT_NE(nobody.find("rank 0 cannot be reached at localhost:"), std::string::npos) << nobody;
 }
 
-// A process that fails before it connects tells the others why, whoever it is.
+// A process that fails before it connects sends the reason to the others, whichever rank it is.
 TEST(StarErrors, ThoseThatWaitHearWhyAProcessDoesNotCome) {
   for (const int failed : {0, 1}) {
     const RendezvousAddress place{"localhost", free_port()};
@@ -238,8 +238,8 @@ TEST(StarErrors, RanksMeetOverIpv4AndIpv6) {
   }
 }
 
-// One that listens at one of a name's addresses is found behind those where nobody does, and all of
-// them are named where there is nobody.
+// A host name has several addresses. A listener on one of them is found after others that refuse,
+// and if none answers, the error names all of them.
 TEST(StarErrors, AllAddressesOfANameAreTried) {
   const int file = ::socket(AF_INET, SOCK_STREAM, 0);
   sockaddr_in address{};
@@ -282,7 +282,7 @@ TEST(StarErrors, AProcessOfAnotherRunIsRefusedByName) {
     star->end();
   });
   text = error_of([&] { comm::make_star(theirs, 1, 2, 5); });
-  comm::make_star(nobodys, 1, 2, 10)->end();  // it names no run, and is taken
+  comm::make_star(nobodys, 1, 2, 10)->end();  // names no run, and is accepted
   zero.join();
   EXPECT_NE(text.find("rank 0 belongs to the run 'SLURM_JOB_ID 71', but this process, rank 1, to "
                       "'SLURM_JOB_ID 72'"),
@@ -306,7 +306,7 @@ TEST(StarErrorsDeathTest, ARankThatDoesNotEndIsNamedAndAllEnd) {
   EXPECT_EXIT(run(), ::testing::ExitedWithCode(2), "are still running: 1; all ranks are ended");
 }
 
-// Rank 0, where the calls are made, logs who waits for whom.
+// Rank 0, where the calls are executed, logs which rank waits for which.
 TEST(StarWaits, ForARankAreLoggedAndTheRunGoesOn) {
   const RendezvousAddress place{"localhost", free_port()};
   ::testing::internal::CaptureStderr();
@@ -334,7 +334,7 @@ TEST(StarWaits, ForARankAreLoggedAndTheRunGoesOn) {
     EXPECT_NE(text.find(part), std::string::npos) << "'" << part << "' in: " << text;
 }
 
-// A connection of this host that carries these bytes, and no more.
+// A connection from this host that sends these bytes and nothing else.
 comm::launch::Descriptor stranger(int port, const std::string& bytes) {
   sockaddr_in address{};
   address.sin_family = AF_INET;
@@ -352,8 +352,8 @@ comm::launch::Descriptor stranger(int port, const std::string& bytes) {
   return comm::launch::Descriptor();
 }
 
-// Somebody who speaks another protocol, says nothing, sends a length that nobody has, or says that
-// it is a rank that is there.
+// Clients that speak another protocol, send nothing, send an impossible length, or claim a rank
+// that is already connected.
 TEST(StarErrors, HostileBytesHarmNobody) {
   const int port = free_port();
   const RendezvousAddress place{"localhost", port};
@@ -375,7 +375,7 @@ TEST(StarErrors, HostileBytesHarmNobody) {
     one->world().barrier("and after an impostor");
     one->end();
   });
-  zero->world().barrier("still");  // rank 1 is there
+  zero->world().barrier("still");  // rank 1 has connected
   comm::Line impostor = comm::connect_to(place, 5);
   const comm::star::Hello hello = comm::star::hello_of(1, 2, 1, "");
   impostor.send(static_cast<uint32_t>(comm::star::Kind::hello),

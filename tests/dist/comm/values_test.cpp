@@ -1,4 +1,4 @@
-// Values of the host that ranks tell each other.
+// Exchange of host values among ranks.
 #include "comm/values.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// A rank that others wait for is named in the log while the run goes on.
+// A rank that others wait for is named in the log while the run continues.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -18,9 +18,9 @@ using comm::Group;
 using comm::WaitLimits;
 
 constexpr double kNotice = 0.2, kSilent = 1.0;  // seconds; notices after 0.2, 0.4 and 0.8
-constexpr double kLong = 30;                    // that a call may take
+constexpr double kLong = 30;                    // limit of a call
 
-// What three ranks that are threads log, of which rank 1 comes late.
+// Log of three ranks that are threads, of which rank 1 comes late.
 std::string log_of(const WaitLimits& limits, const std::function<void(Group&)>& silent_rank) {
   ::testing::internal::CaptureStderr();
   std::string failure;
@@ -35,7 +35,7 @@ std::string log_of(const WaitLimits& limits, const std::function<void(Group&)>& 
           Tensor t = make(runtime, {1}, DType::f32, {1.0});
           world.all_reduce(t, comm::Reduce::sum, runtime.stream(), "grads").wait(runtime.stream());
           EXPECT_EQ(to_doubles(t), std::vector<double>{3.0});
-          pause(kNotice);  // in which the end of the wait is seen
+          pause(kNotice);  // long enough for the end of the wait to be noticed
         },
         limits);
   } catch (const Error& error) {
@@ -61,7 +61,7 @@ TEST(Waiting, ForARankIsLoggedAndTheRunGoesOn) {
                          "info the wait for rank 1 ended after "});
   const size_t notices = count(text, "has waited");
   EXPECT_GE(notices, 1u);
-  EXPECT_LE(notices, 6u) << text;  // of a hundred looks
+  EXPECT_LE(notices, 6u) << text;  // of a hundred checks
   EXPECT_EQ(count(text, "ended after"), 1u) << text;
 }
 
@@ -103,7 +103,7 @@ TEST_F(WaitingProcesses, ForOneThatIsSilentGoOnWhenItComes) {
       run.text,
       {"s for rank 1 in all_reduce 'grads' (call 1 of 'dp', 8 bytes of f32, sum)",
        "rank 1: forward, layer attention; in no call for", "the wait for rank 1 ended after"});
-  // Both others wait; one of them logs, at 0.3, 0.6, 1.2 s and so on.
+  // Both other ranks wait. One of them logs at 0.3, 0.6, 1.2 s and so on.
   EXPECT_LE(count(run.text, "has waited"), 6u) << run.text;
   EXPECT_EQ(count(run.text, "ended after"), 1u) << run.text;
 }

@@ -1,4 +1,5 @@
-// Engines of a model that ranks divide, each rank a thread, and the same on one rank.
+// Inference engines of a model divided among ranks, where each rank is a thread, and the same
+// engine on one rank.
 #pragma once
 
 #include <algorithm>
@@ -27,11 +28,11 @@ constexpr int64_t kDividedVocabulary = 96, kDividedPositions = 192;
 
 struct Division {
   int tensor = 1, stages = 1;
-  bool led = false;  // rank 0 alone calls its engine
+  bool led = false;  // only rank 0 calls its engine
   int experts = 1;
 };
 
-// What each rank does with its part of RandomModel's model.
+// Called on each rank with its part of RandomModel's model.
 using RankBody =
     std::function<void(const models::Stage& stage, Runtime& runtime, const EngineRanks& ranks)>;
 
@@ -61,7 +62,7 @@ inline void take(std::vector<RequestUpdate> updates, Results& results) {
   }
 }
 
-// Prompts that begin like others, of all lengths.
+// Prompts of all lengths that share prefixes.
 inline Request divided_request(uint64_t number, double temperature = 0.9) {
   Tokens prompt =
       random_tokens(static_cast<int64_t>(number * 29 % 120), kDividedVocabulary, number % 3);

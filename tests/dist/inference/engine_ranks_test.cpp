@@ -1,4 +1,4 @@
-// Engines whose model is divided among ranks, against one rank.
+// Compares engines whose model is divided among ranks with one rank.
 #include "base/error.h"
 #include "base/tolerances.h"
 #include "constraint_cases.h"
@@ -15,8 +15,8 @@ std::vector<Request> divided_requests(double temperature = 0.9) {
   return requests;
 }
 
-// In random order and at random moments, with others that are cancelled, in a cache that is too
-// small for all that run. By number.
+// Submits requests in random order and at random moments, cancels some, and uses a cache too small
+// for all of them. Results by number.
 std::vector<Generation> run_together(Engine& e, const std::vector<Request>& requests) {
   std::mt19937_64 random(1);
   std::vector<size_t> order(requests.size());
@@ -39,7 +39,7 @@ std::vector<Generation> run_together(Engine& e, const std::vector<Request>& requ
   return all;
 }
 
-// Bytes of so many blocks of the layers that a rank has.
+// Bytes of `blocks` cache blocks for the layers of a rank.
 int64_t bytes_of_blocks(const models::Stage& stage, DType type, int64_t blocks) {
   int64_t elements = 0;
   for (const auto& group : nn::cache_groups(stage.layer_caches())) elements += group.token_elements;
@@ -51,7 +51,7 @@ std::vector<std::vector<Generation>> run_divided(RandomModel& m, const Division&
                                                  int64_t blocks = 8) {
   std::vector<std::vector<Generation>> of_ranks;
   std::mutex mutex;
-  // Ranks of one stage may have memory for more blocks than those of another.
+  // Ranks of one stage may have memory for more blocks than ranks of another stage.
   const int64_t bytes = bytes_of_blocks(m.model, m.type(), blocks) / d.stages / d.tensor;
   on_parts(m, d, [&](const models::Stage& stage, Runtime& runtime, const EngineRanks& ranks) {
     Engine e(stage, runtime,
@@ -72,7 +72,7 @@ void expect_bits_of_one_rank(RandomModel& m, const Division& d, int64_t blocks =
       EXPECT_EQ(numbers_of(results[i]), numbers_of(expected[i])) << "request " << i;
 }
 
-// Two layers see 39 tokens and one all of them, on different stages.
+// Two layers attend to 39 tokens and one to all, on different stages.
 models::ModelFlags windows_shape(int64_t layers) {
   models::ModelFlags flags = llama_shape(layers, 32, 4, 2, kDividedVocabulary, kDividedPositions);
   flags.window_size = "39,0";
@@ -90,7 +90,8 @@ TEST_P(Pipelines, GiveTheBitsOfOneRank) {
   }
 }
 
-// Each stage has a table: the first reads it, the last draws with it.
+// Each stage has a copy of the table: the first stage embeds with it, and the last computes logits
+// with it.
 TEST_P(Pipelines, OfTiedEmbeddingsToo) {
   RandomModel m(gpt2_shape(3, 32, 4, kDividedVocabulary, kDividedPositions), DType::f32);
   expect_bits_of_one_rank(m, {.stages = 3, .led = GetParam()}, 6);
@@ -98,7 +99,7 @@ TEST_P(Pipelines, OfTiedEmbeddingsToo) {
 
 INSTANTIATE_TEST_SUITE_P(All, Pipelines, ::testing::Bool());
 
-// Distances of all log-probabilities, where the tokens are equal.
+// Compares log-probabilities at all positions. The tokens must be equal.
 void expect_near(const std::vector<Generation>& found, const std::vector<Generation>& expected) {
   double difference = 0, reference = 0;
   int64_t count = 0;
@@ -128,7 +129,7 @@ void expect_near(const std::vector<Generation>& found, const std::vector<Generat
             tolerance::kLayoutFp32);
 }
 
-// The most likely token is so by far.
+// The most likely token wins by a large margin.
 TEST(TensorParallelEngines, AreCloseToOneRank) {
   RandomModel m(windows_shape(3), DType::f32);
   const std::vector<Request> requests = divided_requests(0);
@@ -152,7 +153,7 @@ TEST(TensorParallelEngines, GiveTheAlternativesOfPrompts) {
                         .prompt_alternatives = 3};
   const auto alternatives = [&](Engine& e) {
     e.submit(request);
-    std::vector<int64_t> all;  // ranks and tokens
+    std::vector<int64_t> all;  // [ranks, tokens]
     while (!e.idle()) {
       for (const RequestUpdate& update : e.step()) {
         for (const auto& at : update.prompt_alternatives) {
@@ -173,7 +174,7 @@ TEST(TensorParallelEngines, GiveTheAlternativesOfPrompts) {
     });
 }
 
-// Each has whole experts, or slices of some.
+// Each rank has whole experts or slices of some.
 TEST(ExpertParallelEngines, AreCloseToOneRank) {
   models::ModelFlags flags = windows_shape(3);
   flags.moe.num_experts = 4;
@@ -212,7 +213,7 @@ TEST(ExpertParallelEngines, AreForModelsWhoseExpertsCanBeDivided) {
   EXPECT_NE(refusal().find("3 experts cannot be divided evenly among 2 ranks"), std::string::npos);
 }
 
-// Log-probabilities of prompts, one after the other.
+// Log-probabilities of prompts, one prompt after another.
 std::vector<double> scores_of(const models::Stage& stage, Runtime& runtime,
                               const EngineRanks& ranks = {}) {
   std::vector<Request> requests;
@@ -247,7 +248,7 @@ TEST(TensorParallelEngines, InBf16AreAsFarFromFp32AsOneRank) {
            });
 }
 
-// With a grammar that the leading rank alone has, beside a request that goes on.
+// Only the leading rank has the grammar, and another request is running.
 TEST(LedEngines, HoldToAGrammarAndFailAlone) {
   RandomModel m(gpt2_shape(2, 32, 4, 256, kDividedPositions), DType::f32);
   const auto grammar = [](const char* pattern, uint64_t number) {
@@ -285,7 +286,7 @@ TEST(LedEngines, HoldToAGrammarAndFailAlone) {
   }
 }
 
-// One engine after the other, as generate() makes them, and errors that are no rank's failure.
+// Creates one engine after another, as generate() does. Errors in requests must not end any rank.
 TEST(LedEngines, ComeOneAfterTheOther) {
   RandomModel m(gpt2_shape(2, 32, 4, kDividedVocabulary, kDividedPositions), DType::f32);
   const std::vector<Request> requests = divided_requests();
@@ -299,7 +300,7 @@ TEST(LedEngines, ComeOneAfterTheOther) {
                Engine e(stage, runtime, {}, ranks);
                EXPECT_THROW(e.submit({.prompt = {}}), Error);
                e.submit(requests[i]);
-               e.step();  // and goes with it
+               e.step();  // the request ends with its engine
              }
              Engine e(stage, runtime, {.max_tokens = 16}, ranks);
              const RequestId id = e.submit(requests[17]);
@@ -311,7 +312,7 @@ TEST(LedEngines, ComeOneAfterTheOther) {
            });
 }
 
-// The first error ends all ranks, and is the one that is thrown.
+// The first error ends all ranks and is the one thrown.
 TEST(LedEngines, EndWithTheRankThatFails) {
   RandomModel m(gpt2_shape(2, 32, 4, kDividedVocabulary, kDividedPositions), DType::f32);
   const auto error_of = [&](const Division& d, const RankBody& body) -> std::string {
@@ -341,7 +342,7 @@ TEST(LedEngines, EndWithTheRankThatFails) {
     EXPECT_NE(error.find(fmt::format("rank {} has had enough", failing)), std::string::npos)
         << error;
   }
-  // A call that differs.
+  // Ranks make different calls.
   EXPECT_NE(error_of({.stages = 2},
                      [](const models::Stage& stage, Runtime& runtime, const EngineRanks& ranks) {
                        Engine e(stage, runtime, {}, ranks);
@@ -354,7 +355,8 @@ TEST(LedEngines, EndWithTheRankThatFails) {
             std::string::npos);
 }
 
-// On the last stage, where the result is; with tensor parallelism near it.
+// The embedding is computed on the last stage. With tensor parallelism it is only
+// close to that of one rank.
 TEST(LedEngines, GiveTheEmbeddingOfOneRank) {
   RandomModel m(windows_shape(3), DType::f32);
   const Tokens text = random_tokens(50, kDividedVocabulary, 4);
@@ -364,7 +366,7 @@ TEST(LedEngines, GiveTheEmbeddingOfOneRank) {
                             Division{.tensor = 2, .stages = 2, .led = true}}) {
     on_parts(m, d, [&](const models::Stage& stage, Runtime& runtime, const EngineRanks& ranks) {
       Engine e(stage, runtime, {}, ranks);
-      for (int i = 0; i < 2; ++i) {  // and between texts
+      for (int i = 0; i < 2; ++i) {  // also between texts
         const std::vector<float> found = e.embedding(text);
         if (!ranks.draws()) {
           EXPECT_TRUE(found.empty());

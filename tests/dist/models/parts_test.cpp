@@ -1,4 +1,4 @@
-// A model in pieces, one after another, is the model in one, bit for bit.
+// A model run in parts, one after another, is bit-identical to the whole model.
 #include <gtest/gtest.h>
 
 #include <deque>
@@ -98,7 +98,7 @@ TEST(ModelParts, ChainedAreTheWholeModelBitForBit) {
   }
 }
 
-// The same of stages whose layers are shared by ranks and whose tokens are divided.
+// The same for tensor-parallel stages with sequence parallelism.
 TEST(ModelParts, ChainedOnDividedTokens) {
   testing::each_rank(2, DeviceKind::cpu, [&](comm::Group& world, Runtime& runtime) {
     for (const bool sequence : {false, true}) {

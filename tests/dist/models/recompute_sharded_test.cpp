@@ -1,5 +1,5 @@
-// Recompute and offload with divided parameters (ZeRO-3): values come and go by spans, also while
-// layers are computed again.
+// Recompute and offload with sharded parameters (ZeRO-3): spans of values are gathered and
+// released, also while layers are recomputed.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -25,7 +25,7 @@ struct Options {
 
 using Gradients = std::map<std::string, std::vector<double>>;
 
-// Put together from the ranks' shards.
+// Assembled from the ranks' shards.
 Gradients run(parallel::Sharding sharding, bool overlap, const Options& options) {
   constexpr int kRanks = 2;
   testing::TinyConfig config = testing::tiny_llama(4, 2, false);

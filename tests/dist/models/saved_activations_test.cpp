@@ -1,5 +1,5 @@
-// --distribute-saved-activations: each tensor-parallel rank keeps its slice of what recomputed
-// layers begin with.
+// --distribute-saved-activations: each tensor-parallel rank keeps its slice of the inputs of
+// recomputed layers.
 #include <gtest/gtest.h>
 
 #include "dist/ranks.h"
@@ -11,7 +11,7 @@ namespace {
 struct SavedResult {
   std::vector<double> losses;
   std::vector<std::vector<double>> gradients;
-  int64_t kept = 0;  // bytes between forward and backward
+  int64_t kept = 0;  // bytes held between forward and backward
   bool operator==(const SavedResult& other) const {
     return losses == other.losses && gradients == other.gradients;
   }

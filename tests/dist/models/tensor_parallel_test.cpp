@@ -1,5 +1,5 @@
-// Models whose layers are shared by ranks against the same on one rank: the loss of every token and
-// the gradient of every element of every parameter.
+// Compares tensor-parallel models with the same model on one rank: the loss of every token and the
+// gradient of every element of every parameter.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -30,7 +30,7 @@ struct Run {
   bool sequence = false, async = false;
 };
 
-// Gradients of partial parameters are summed as DataParallel does.
+// Sums gradients of partial parameters, as DataParallel does.
 void sum_partial(std::span<ParameterSpec* const> parameters, comm::Group& group, Runtime& runtime) {
   for (ParameterSpec* placed : parameters) {
     if (!placed->partial) continue;
@@ -159,7 +159,7 @@ TEST(TensorParallelModel, OneKeyHeadAndDropout) {
   expect_any_layout_gives_the_same(config, {2, 4});
 }
 
-// Three ranks have rows of the table, and the last one none.
+// Three ranks hold rows of the table, and the last holds none.
 TEST(TensorParallelModel, FewerTokensThanTheRanksCouldHold) {
   for (const bool untied : {false, true}) {
     testing::TinyConfig config = testing::tiny_llama(4, 4, untied);
@@ -168,7 +168,7 @@ TEST(TensorParallelModel, FewerTokensThanTheRanksCouldHold) {
   }
 }
 
-// A model of one rank does not notice that it is given a group.
+// A group of one rank does not change the model's results.
 TEST(TensorParallelModel, AGroupOfOneChangesNoBit) {
   for (const testing::TinyConfig& config :
        {testing::tiny_gpt2(), testing::tiny_llama(4, 2, true)}) {

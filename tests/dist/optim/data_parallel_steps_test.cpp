@@ -1,4 +1,4 @@
-// Steps of the optimizer over shards: layouts of data parallelism against one rank.
+// Optimizer steps over sharded parameters: data-parallel layouts compared with one rank.
 #include <mutex>
 
 #include "base/error.h"
@@ -30,14 +30,14 @@ struct Layout {
   }
 };
 struct Result {
-  std::vector<std::vector<double>> values;  // of each parameter
+  std::vector<std::vector<double>> values;  // one vector per parameter
   std::vector<double> norms;
-  uint64_t seen = 0;  // all values that spans saw
+  uint64_t seen = 0;  // elements covered by the spans
 
   bool operator==(const Result&) const = default;
 };
 
-// Three steps.
+// Runs three optimizer steps.
 Result result_of(const Layout& run) {
   Result result;
   std::mutex mutex;
@@ -99,7 +99,7 @@ void expect_near(const Result& result, const Result& expected, const std::string
   for (size_t s = 0; s < 3; ++s) EXPECT_NEAR(result.norms[s] / expected.norms[s], 1, 5e-6) << what;
 }
 
-// None with as many ranks and instances is what sharding must give, bit for bit.
+// Sharding must give the bits of plain replicas with as many ranks and instances.
 void check_all(Method method, DType type, std::initializer_list<int> list) {
   for (const int ranks : list) {
     for (const int instances : {1, 2}) {
@@ -162,7 +162,7 @@ TEST(DataParallelSteps, BucketsDoNotChangeTheBits) {
       }
     }
   }
-  // The same of those that reduce each micro-batch.
+  // The same check for layouts that reduce each micro-batch.
   run = {.ranks = 3, .micro_batches = 2, .sharding = Sharding::gradients};
   const Result each = result_of(run);
   for (const bool overlap : {false, true}) {

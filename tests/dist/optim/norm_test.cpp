@@ -1,4 +1,4 @@
-// The gradient norm's bits, however a model is divided; and Muon over slices.
+// The gradient norm has the same bits for every division of a model. Also tests Muon over slices.
 #include <mutex>
 
 #include "base/error.h"
@@ -21,7 +21,7 @@ const std::vector<Item> kModel = {
     {"layers.0.a", {7}},      {"layers.1.b", {3, 16384}}, {"layers.1.a", {33}},
     {"layers.10.b", {16385}}, {"layers.10.a", {1}},       {"final", {65}}};
 
-// Elements of the model that a rank has, with gradients.
+// Elements of the model that a rank holds, with their gradients.
 class Held {
  public:
   explicit Held(Runtime& runtime) : runtime_(runtime) {}
@@ -108,7 +108,7 @@ TEST(GradientNorm, BitsAreThoseOfOneRankOnShards) {
       Held held(runtime);
       int block = shift;
       for (const Item& item : kModel) {
-        // Each rank one run of each parameter's blocks.
+        // Each rank holds one run of blocks of each parameter.
         const int64_t n = item.shape.elements(), blocks = (n + 16383) / 16384;
         const int64_t begin =
             std::min<int64_t>(blocks, world.rank() == 0 ? 0 : block % 2 + world.rank() - 1);
@@ -123,7 +123,7 @@ TEST(GradientNorm, BitsAreThoseOfOneRankOnShards) {
   }
 }
 
-// Sums travel between ranks so many at a time.
+// Sums travel between ranks in windows of limited size.
 TEST(GradientNorm, BitsDoNotDependOnTheWindow) {
   const double expected = of_one_rank();
   for (const int64_t window : {1, 2, 3, 11, 12, 100}) {
@@ -143,7 +143,7 @@ TEST(GradientNorm, BitsDoNotDependOnTheWindow) {
   }
 }
 
-// Three slices, of which the last rank has the first: their order is that in the parameter.
+// Three slices, the first of which is on the last rank: the order is that within the parameter.
 TEST(GradientNorm, SlicesFollowOneAnotherAsInTheParameter) {
   constexpr int kRanks = 3;
   const Item items[] = {{"slice of 0", {4, 6000}}, {"slice of 1", {4, 6000}}, {"slice", {4, 5998}}};
@@ -172,8 +172,8 @@ TEST(GradientNorm, ANotFiniteGradientIsSeenByAll) {
   });
 }
 
-// A step of Muon on two matrices of [q | k | v] and one divided by columns: slices on ranks
-// together become what one rank makes of the whole.
+// A step of Muon on two matrices of [q | k | v] and one divided by columns: the slices on all ranks
+// together equal the result of one rank with the whole matrices.
 TEST(Muon, SlicesAreOneMatrix) {
   constexpr int64_t kRows = 22, kColumns = 15;
   const std::vector<int64_t> blocks = {12, 5, 5};

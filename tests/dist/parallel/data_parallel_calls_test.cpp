@@ -1,4 +1,4 @@
-// Which calls data parallelism makes, when, and what memory it takes.
+// Calls that data parallelism makes, their order, and its memory.
 #include <chrono>
 #include <thread>
 
@@ -17,7 +17,7 @@ using testing::ToyGroups;
 using testing::ToyParameter;
 using testing::ToyStage;
 
-// Writes down the calls of a rank of two whose other rank has nothing.
+// Records the calls of one of two ranks. The other rank holds nothing.
 class Recorder final : public Group {
  public:
   explicit Recorder(std::vector<std::string>& calls, std::string prefix = "")
@@ -95,7 +95,7 @@ TEST(DataParallelCalls, NothingRunsBesideWithoutOverlap) {
   }
 }
 
-// A pass gathers each span once; what is there still is not gathered again.
+// A pass gathers each span once. A span that is still present is not gathered again.
 TEST(DataParallelCalls, SpansAreGatheredOnceAPass) {
   Runtime runtime({DeviceKind::cpu, 0}, 1);
   for (const bool overlap : {false, true}) {
@@ -115,7 +115,7 @@ TEST(DataParallelCalls, SpansAreGatheredOnceAPass) {
       std::vector<int> expected;
       if (step == 0 && !overlap) expected = {5, 6, 4, 2, 3, 1, 0, 6, 1, 2, 3, 4, 5, 6};
       if (step == 1 && !overlap) expected = {4, 2, 3, 1, 0, 6, 1, 2, 3, 4, 5, 6};
-      // One more span stays: the next one's.
+      // One more span is held: the next one.
       if (step == 0 && overlap) expected = {4, 2, 3, 1, 0, 6, 2, 3, 4, 5, 6};
       if (step == 1 && overlap) expected = {2, 3, 1, 0, 6, 2, 3, 4, 5, 6};
       std::vector<std::string> names;
@@ -126,7 +126,7 @@ TEST(DataParallelCalls, SpansAreGatheredOnceAPass) {
   }
 }
 
-// --- Time.
+// --- Timing.
 
 using Milliseconds = std::chrono::duration<double, std::milli>;
 
@@ -151,8 +151,8 @@ class Delayed final : public Group {
   const Milliseconds delay_;
 };
 
-// Layers of equal size whose backward pass takes as long as a call and their forward pass half of
-// that, as with any products. Seconds of a step and its update.
+// Layers of equal size, as with matrix products: backward takes as long as a call, and forward half
+// of that. Returns the seconds of a step and its update.
 double step_seconds(Sharding sharding, bool overlap, Milliseconds delay) {
   std::vector<ToyParameter> list;
   std::vector<std::string> spans;
@@ -223,7 +223,7 @@ Bytes high_water(Group& shards, Runtime& runtime, Sharding sharding, bool overla
     dp.finish();
     const Bytes now = {runtime.arena(MemoryClass::parameters).high_water(),
                        runtime.arena(MemoryClass::gradients).high_water()};
-    if (step > 0) {  // after the first nothing grows
+    if (step > 0) {  // memory does not grow after the first step
       EXPECT_EQ(now.parameters, bytes.parameters);
       EXPECT_EQ(now.gradients, bytes.gradients);
     }

@@ -1,4 +1,4 @@
-// How parameters lie in buckets and shards.
+// Layout of parameters in buckets and shards.
 #include "dist/parallel/toy_stage.h"
 #include "parallel/bucket_layout.h"
 #include "parallel/tensor_parallel.h"
@@ -66,8 +66,8 @@ TEST(DataParallelLayout, SpansAndSharedParametersAreBuckets) {
   EXPECT_EQ(buckets.back().spans, (std::vector{0, 4}));
 }
 
-// A bucket is closed by the parameter that fills it; one that stands alone does not close the open
-// one, and trainable and frozen ones never share.
+// A bucket is closed by the parameter that fills it. A parameter with a bucket of its own does not
+// close the open one. Trainable and frozen parameters never share a bucket.
 TEST(DataParallelLayout, ABucketIsClosedOnceItIsFull) {
   Runtime runtime({DeviceKind::cpu, 0}, 1);
   ToyStage stage(runtime, {{"a.weight", {100}, {0}},
@@ -87,8 +87,8 @@ TEST(DataParallelLayout, ABucketIsClosedOnceItIsFull) {
   EXPECT_EQ(indices, (std::vector<std::vector<size_t>>{{6, 5}, {4, 3, 0}, {2}, {1}}));
 }
 
-// Sums over tensor-parallel ranks are made a bucket at a time, so that it must have the same
-// parameters in the same places on all of them, although slices differ in size.
+// Sums over tensor-parallel ranks are made one bucket at a time. A bucket must therefore have the
+// same parameters at the same offsets on all ranks, although slices differ in size.
 TEST(DataParallelLayout, TensorRanksHaveTheSameBuckets) {
   constexpr int kRanks = 4;
   struct Place {

@@ -1,4 +1,4 @@
-// Gradients and values of data-parallel ranks, bit for bit.
+// Gradients and values on data-parallel ranks are bit-identical to a serial computation.
 #include "parallel/data_parallel.h"
 
 #include "base/error.h"
@@ -26,7 +26,7 @@ std::vector<float> initial(const ParameterSpec& placed) {
   return values;
 }
 
-// As the header says: micro-batches, uses, tensor ranks, then data-parallel ranks, each in order.
+// Sums in the header's order: micro-batches, uses, tensor ranks, then data-parallel ranks.
 std::vector<float> serial_sum(ToyStage& stage, size_t p, int ranks, int micro_batches, int parts) {
   const Parameter& parameter = stage[p].parameter;
   const std::vector<float> values = initial(stage[p]);
@@ -59,7 +59,7 @@ std::vector<float> part_of(const std::vector<float>& whole, const Shard& shard) 
   return {whole.begin() + shard.begin, whole.begin() + shard.begin + shard.size()};
 }
 
-// World of parts x data-parallel ranks; parts: tensor-parallel ranks.
+// The world has parts x data-parallel ranks, where parts are the tensor-parallel ranks.
 void check_against_serial(Sharding sharding, bool overlap, int parts, int ranks, int micro_batches,
                           const std::vector<ToyParameter>& list = toy_parameters()) {
   each_rank(parts * ranks, DeviceKind::cpu, [&](Group& world, Runtime& runtime) {
@@ -73,7 +73,7 @@ void check_against_serial(Sharding sharding, bool overlap, int parts, int ranks,
                     {.sharding = sharding, .overlap_reduce = overlap, .overlap_gather = overlap});
     stage.fill(dp.shards());
     dp.parameters_changed();
-    for (int step = 0; step < 2; ++step) {  // the second starts from old contents
+    for (int step = 0; step < 2; ++step) {  // the second step starts from old contents
       dp.begin_step(micro_batches);
       for (int m = 0; m < micro_batches; ++m) stage.run(dp, rank * micro_batches + m, part);
       dp.finish();
@@ -106,8 +106,8 @@ TEST(DataParallel, IsTheSerialSumBitForBit) {
   }
 }
 
-// Every second parameter in bf16: those of a span, of a shard and with partial gradients are of
-// both types, one span has one of one type alone, and the table has two uses.
+// Every second parameter is bf16: spans, shards and partial gradients mix both types, one span has
+// a single type, and the table has two uses.
 TEST(DataParallel, OfSeveralTypesIsTheSerialSumBitForBit) {
   std::vector<ToyParameter> list = toy_parameters();
   for (size_t p = 1; p < list.size(); p += 2) list[p].type = DType::bf16;
@@ -120,14 +120,14 @@ TEST(DataParallel, OfSeveralTypesIsTheSerialSumBitForBit) {
   }
 }
 
-// Two stages hold the table, each for one use: the bits of one stage with both.
+// Two stages hold the table, each for one use. The bits equal those of one stage with both uses.
 TEST(DataParallel, TiedAcrossStagesIsOneStage) {
   for (const Sharding sharding : kShardings) {
     for (const int micro_batches : {1, 3}) {
       std::vector<float> one(130 * 127);
       const auto collect = [](const Shard& shard, std::vector<float>& all) {
         const std::vector<float> own = to_floats(shard.gradient);
-        std::ranges::copy(own, all.begin() + shard.begin);  // each rank its own part
+        std::ranges::copy(own, all.begin() + shard.begin);  // each rank sets its own part
       };
       each_rank(2, DeviceKind::cpu, [&](Group& world, Runtime& runtime) {
         ToyStage stage(runtime, toy_parameters());
@@ -182,7 +182,7 @@ TEST(DataParallel, WhatGotNoGradientInThisStepIsZero) {
       for (const bool all : {true, false}) {
         dp.begin_step(1);
         if (all) stage.run(dp, world.rank());
-        // On one rank only, and only the second use of the tied weight.
+        // Only on one rank, and only for the second use of the tied weight.
         if (!all) dp.enter(*stage.spans()[0], Pass::forward);
         if (!all && world.rank() == 1) stage.give(dp, stage[kTable].parameter, 1, 7, 0);
         if (!all) dp.leave(*stage.spans()[0], Pass::forward);
@@ -230,7 +230,7 @@ TEST(DataParallel, EmptyAndWrong) {
   EXPECT_THROW(DataParallel({}, {}, {}, runtime, {.bucket_elements = -1}), Error);
 }
 
-// With null groups everything is whole and in place.
+// With null groups everything is whole and updated in place.
 TEST(DataParallel, OneRankDividesNothing) {
   Runtime runtime({DeviceKind::cpu, 0}, 1);
   for (const Sharding sharding : kShardings) {
@@ -259,7 +259,7 @@ TEST(DataParallel, GatherAllIsUndoneByTheNextStep) {
       dp.enter(layer, Pass::forward);
       EXPECT_EQ(to_floats(stage[2].parameter.value), initial(stage[2]));
       EXPECT_EQ(to_floats(stage[kBias].parameter.value), initial(stage[kBias]));
-      EXPECT_FALSE(stage[8].parameter.value.device().has_data());  // of another span
+      EXPECT_FALSE(stage[8].parameter.value.device().has_data());  // belongs to another span
       dp.leave(layer, Pass::forward);
       EXPECT_FALSE(stage[2].parameter.value.device().has_data());
       EXPECT_EQ(stage[2].parameter.value.shape(), Shape({40, 500}));

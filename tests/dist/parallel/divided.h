@@ -1,5 +1,5 @@
-// Ops of tensor parallelism: one body runs on one rank and on several, each with its slices; put
-// together, these are the one rank's.
+// Test harness for tensor-parallel ops: one body runs on one rank and on several, each with its
+// slices, and the combined slices must equal the results of the single rank.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -22,11 +22,11 @@ namespace megatron::parallel {
 
 struct Setting {
   int ranks = 1;
-  bool sequence = false;  // tokens divided
+  bool sequence = false;  // tokens are divided
   bool async = false;     // with a second group
   DeviceKind device = DeviceKind::reference;
-  bool in_parts = true;  // backward: its weight part apart
-  bool bf16 = false;     // else fp64 on the reference device, fp32 on the cpu
+  bool in_parts = true;  // backward computes its weight part separately
+  bool bf16 = false;     // if false: fp64 on the reference device, fp32 on the cpu
 
   DType type() const {
     return bf16 ? DType::bf16 : device == DeviceKind::reference ? DType::f64 : DType::f32;
@@ -57,7 +57,7 @@ inline std::vector<Setting> settings(std::vector<int> ranks = {2, 3, 4}) {
   return list;
 }
 
-// How ranks' results make the whole.
+// How the results of the ranks form the whole.
 enum class How { same, rows, columns, sum };
 
 struct Result {
@@ -67,7 +67,8 @@ struct Result {
 };
 using Results = std::map<std::string, Result>;
 
-// What a body sees: its slices of tensors whose elements depend on their name and place only.
+// Interface for a body: its slices of tensors whose elements depend only on their name and
+// position.
 class Bench {
  public:
   Bench(Runtime& runtime, const TensorParallel& tp, bool in_parts, DType of_type = DType::f64)
@@ -104,7 +105,7 @@ class Bench {
   }
   How by_tokens() const { return tp.divides_tokens() ? How::rows : How::same; }
 
-  // Gradients are added to 1.
+  // Gradients are accumulated on a buffer of ones.
   Weight weight(Parameter& p, const Tensor& value) {
     p.value = value;
     p.uses[0].grad = testing::make(runtime, value.shape(), sums());

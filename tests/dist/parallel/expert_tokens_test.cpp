@@ -1,4 +1,4 @@
-// Tokens that travel to the ranks of their experts and back, against their choices.
+// Tokens sent to the ranks of their experts and back, checked against the router's choices.
 #include "parallel/expert_tokens.h"
 
 #include <gtest/gtest.h>
@@ -78,7 +78,7 @@ void travel(Runtime& runtime, comm::Group& world, int width) {
       EXPECT_EQ(there[static_cast<size_t>(token * kNumbers + i)],
                 holders(token, width).contains(self) ? value_of(token, i) : 0)
           << "token " << token << " on rank " << self;
-  // Every holder gives the token back as it is.
+  // Every holder returns the token unchanged.
   const Var back = send_back(tape, arrived, ranks, routes, "results").end(tape);
   tape.set_gradient(back, make(runtime, {kTokens, kNumbers}, DType::f64, own_values(self, 100)));
   tape.backward();
@@ -99,7 +99,7 @@ TEST(ExpertTokens, TravelOnceToEachRankOfTheirExpertsAndBack) {
     each_rank(kRanks, [&](comm::Group& world, Runtime& runtime) { travel(runtime, world, width); });
 }
 
-// There all ranks have all tokens at once, or the host does not know the choices.
+// With these dispatchers all ranks have all tokens at once, or the host does not know the choices.
 TEST(ExpertTokens, HaveNoRoutesWhereTheyAreGathered) {
   each_rank(2, [](comm::Group& world, Runtime& runtime) {
     Tensor chosen = make(runtime, {2, 1}, DType::i32);

@@ -18,7 +18,7 @@ using comm::Group;
 using comm::run_ranks;
 using testing::make;
 
-// The group's ranks of the world, by asking them.
+// World ranks of the group's members, found by a collective.
 std::vector<int> ranks_of(Group& group, int rank, Runtime& runtime) {
   Tensor mine = make(runtime, {1}, DType::i32, {static_cast<double>(rank)}),
          all = make(runtime, {group.size()}, DType::i32);
@@ -27,7 +27,7 @@ std::vector<int> ranks_of(Group& group, int rank, Runtime& runtime) {
   return {span.begin(), span.end()};
 }
 
-// The group of a name that contains the rank.
+// The group with this name that contains the rank.
 std::vector<int> list_with(const Json& groups, int rank) {
   for (const Json& group : groups.as_array()) {
     std::vector<int> list;
@@ -49,7 +49,7 @@ constexpr std::pair<const char*, AxisSet> kExpert[] = {{"EXPERT_TENSOR_PARALLEL_
                                                        {"EXPERT_MODEL_PARALLEL_GROUP", Axis::ep},
                                                        {"EXPERT_DATA_PARALLEL_GROUP", Axis::dp}};
 
-// The groups that Megatron-LM makes, in golden vectors of many layouts.
+// Compares groups with those of Megatron-LM, from golden vectors of many layouts.
 TEST(Mesh, GroupsAreMegatrons) {
   Runtime runtime({DeviceKind::reference, 0}, 1);  // shared: the tensors are tiny
   int layouts = 0;

@@ -1,4 +1,4 @@
-// What overlaps with what: the calls to a group and the products of a backward in their order.
+// Overlap of calls to a group with the products of a backward pass, checked by their order.
 #include <fmt/core.h>
 #include <gtest/gtest.h>
 
@@ -13,7 +13,7 @@ namespace {
 
 using Lines = std::vector<std::string>;
 
-// Writes down when a call begins and when it is waited for.
+// Records when a call begins and when it is waited for.
 class WatchedGroup final : public comm::Group {
  public:
   WatchedGroup(comm::Group& group, Lines& lines) : group_(group), lines_(lines) {}
@@ -47,7 +47,7 @@ class WatchedGroup final : public comm::Group {
   Lines& lines_;
 };
 
-// Writes down products by what they form, and the kernels of the loss.
+// Records products by their result, and the kernels of the loss.
 class Products final : public kernels::Observer {
  public:
   explicit Products(Lines& lines) : lines_(lines) {}
@@ -61,7 +61,7 @@ class Products final : public kernels::Observer {
   Lines& lines_;
 };
 
-// The lines of rank 0 of two; `group` and `async` are watched.
+// Recorded lines of rank 0 of two. `group` and `async` are watched.
 template <class F>
 Lines lines_of(bool sequence, bool async, F&& body) {
   Lines of_first;
@@ -189,7 +189,7 @@ TEST(Overlap, VolumesOnMeta) {
   }
 }
 
-// What a rank of a divided loss sends, on meta.
+// Bytes that a rank of a divided loss sends, on meta.
 Lines loss_calls(int ranks, int rank, int64_t tokens, int64_t vocabulary) {
   Runtime runtime({DeviceKind::meta, 0}, 1);
   Traffic traffic;

@@ -22,12 +22,13 @@
 
 namespace {
 
-// Requests to the heap of more than 4 KB.
+// Heap requests of more than 4 KB.
 std::atomic<int> large_requests = 0;
 
 }  // namespace
 
-// Both forms, since the address sanitizer has a nothrow one of its own that is no malloc.
+// Both forms are replaced, because the address sanitizer has its own nothrow form, which does not
+// call malloc.
 [[gnu::noinline]] void* operator new(size_t bytes, const std::nothrow_t&) noexcept {
   if (bytes > 4096) ++large_requests;
   return std::malloc(bytes);
@@ -44,8 +45,8 @@ namespace {
 
 constexpr int64_t kHidden = 3;
 
-// A model of virtual stages y = scale x + shift, whose loss is the sum of what the last virtual
-// stage gives.
+// A model of virtual stages y = scale x + shift. The loss is the sum of the last virtual stage's
+// output.
 double scale_of(int virtual_stage) { return 0.5 + 0.25 * virtual_stage; }
 double shift_of(int virtual_stage) { return 0.125 * virtual_stage - 0.3; }
 double input_of(int micro_batch, size_t element) {
@@ -72,7 +73,7 @@ class ToyWork : public StageWork {
         rows_(rows),
         gradients(static_cast<size_t>(shape.chunks)) {}
 
-  // All of it in the first part; the last one gives the result.
+  // All work is in the first part, and the last part returns the result.
   Tensor forward(const Action& action, const Tensor& input) override {
     if (action.begins()) made_[action.kind] = forward_of(action.chunk, action.micro_batch, input);
     return action.ends() ? std::exchange(made_[action.kind], {}) : Tensor();
@@ -142,11 +143,12 @@ class ToyWork : public StageWork {
   std::map<Action::Kind, Tensor> made_;
 
  public:
-  std::vector<Gradients> gradients;  // of each chunk
+  std::vector<Gradients> gradients;  // one per chunk
   double loss = 0;
 };
 
-// What one rank finds that runs all virtual stages, micro-batch after micro-batch: the same bits.
+// Results of one rank that runs all virtual stages, one micro-batch after another. The bits must
+// match.
 struct Expected {
   std::vector<Gradients> of_piece;
   double loss = 0;
@@ -176,7 +178,7 @@ Expected expected(int virtual_stages, int micro_batches, Rows rows) {
   return result;
 }
 
-// The groups of a pipeline on all ranks, and the pipeline.
+// Builds the groups of a pipeline and the pipeline on all ranks.
 struct OnStage {
   OnStage(comm::Group& world, Runtime& runtime, const PipelineShape& shape,
           const PipelineOptions& options)
@@ -195,7 +197,7 @@ void check_run(const PipelineShape& shape, const std::vector<int>& micro_batch_c
     OnStage on(world, runtime, shape, options);
     EXPECT_EQ(on.pipeline.stage(), world.rank());
     for (const int micro_batches : micro_batch_counts) {
-      EXPECT_LE(runtime.arena(MemoryClass::activations).in_use(), 128);  // of the last call at most
+      EXPECT_LE(runtime.arena(MemoryClass::activations).in_use(), 128);  // at most the last call's
       const Expected wanted = expected(shape.virtual_stages(), micro_batches, rows);
       ToyWork work(shape, world.rank(), runtime, rows);
       Schedule executed;
@@ -299,7 +301,7 @@ class Calls final : public comm::TrafficListener {
   std::vector<std::string> made;
 };
 
-// By the chunk that made them, on both ends.
+// On both ends, numbered by the chunk that made them.
 TEST(Pipeline, MessagesHaveNames) {
   const PipelineShape shape{ScheduleKind::interleaved, 2, 2, 0};
   testing::each_rank(2, [&](comm::Group& world, Runtime& runtime) {
@@ -312,7 +314,7 @@ TEST(Pipeline, MessagesHaveNames) {
     const std::string mine = world.rank() == 0 ? "send" : "recv",
                       theirs = world.rank() == 0 ? "recv" : "send";
     for (const std::string& call :
-         // Pieces 0 .. 3 lie on stages 0, 1, 0, 1.
+         // Pieces 0 .. 3 are on stages 0, 1, 0, 1.
          {mine + " activation, micro-batch 1, chunk 0",
           theirs + " activation, micro-batch 0, chunk 0",
           mine + " activation, micro-batch 0, chunk 1",
@@ -323,7 +325,7 @@ TEST(Pipeline, MessagesHaveNames) {
   });
 }
 
-// Takes some time for each action in which its core is free.
+// Spends time in each action without using its core.
 class SlowWork final : public ToyWork {
  public:
   using ToyWork::ToyWork;
@@ -358,8 +360,8 @@ double seconds_of_step(const PipelineShape& shape, bool overlap, bool forward_on
   return seconds;
 }
 
-// Every call takes three quarters of an action's time. An attempt in which the machine had other
-// work proves nothing, so there are many.
+// Every call takes three quarters of an action's time. An attempt disturbed by other work on the
+// machine proves nothing, so there are many attempts.
 TEST(Pipeline, MessagesBesideTheComputeCostLittle) {
   const PipelineShape zero_bubble{ScheduleKind::zero_bubble_v, 4, 2, 0},
       plain{ScheduleKind::one_f_one_b, 2, 1, 0};
@@ -377,7 +379,7 @@ TEST(Pipeline, MessagesBesideTheComputeCostLittle) {
   }
 }
 
-// A later step of the same size asks the heap for nothing large.
+// A later step of the same size makes no large heap request.
 TEST(Pipeline, StepsAfterTheFirstUseItsMemory) {
   const PipelineShape shape{ScheduleKind::interleaved, 2, 4, 0};
   testing::each_rank(2, [&](comm::Group& world, Runtime& runtime) {

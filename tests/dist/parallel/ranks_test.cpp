@@ -16,7 +16,7 @@ using testing::make;
 
 using Lists = std::vector<std::vector<int>>;
 
-// The one that holds the rank; empty: none, or one rank alone.
+// The list that contains the rank. Empty if there is none or it has only one rank.
 std::vector<int> list_of(const Lists& lists, int rank) {
   for (const std::vector<int>& list : lists) {
     if (std::find(list.begin(), list.end(), rank) != list.end())
@@ -25,12 +25,12 @@ std::vector<int> list_of(const Lists& lists, int rank) {
   return {};
 }
 
-// What the groups of a layout must be: slices of the mesh, whose groups are Megatron-LM's
-// (mesh_test.cpp), and what optimizer instances make of them.
+// Expected groups of a layout: slices of the mesh, whose groups match Megatron-LM's
+// (mesh_test.cpp), with optimizer instances applied.
 struct ExpectedReplicas {
   ExpectedReplicas(const Lists& replicas, size_t count) : instance(count) {
     for (const std::vector<int>& ranks : replicas) {
-      const size_t size = ranks.size() / count;  // neighbours are one instance
+      const size_t size = ranks.size() / count;  // neighbours form one instance
       shards.resize(shards.size() + count);
       instances.resize(instances.size() + size);
       for (size_t i = 0; i < ranks.size(); ++i) {
@@ -40,9 +40,9 @@ struct ExpectedReplicas {
       }
     }
   }
-  Lists shards;     // of one instance, see different samples
-  Lists instances;  // the same shard in each instance
-  Lists instance;   // all ranks of one
+  Lists shards;     // ranks of one instance that see different samples
+  Lists instances;  // ranks with the same shard, one in each instance
+  Lists instance;   // all ranks of one instance
 };
 
 struct Expected {
@@ -67,7 +67,7 @@ struct Expected {
   ExpectedReplicas dense, experts;
 };
 
-// The sum of the ranks' numbers over a group, and their number; a null group has one rank.
+// Sum of the ranks' numbers over a group, and its size. A null group has one rank.
 void expect_ranks(Group* group, const std::vector<int>& list, int rank, Runtime& runtime) {
   ASSERT_EQ(group == nullptr, list.empty()) << list.size();
   if (group == nullptr) return;
@@ -113,7 +113,7 @@ void compare_groups(const RanksOptions& options, int world_size) {
            when(options.pipeline.kind != ScheduleKind::zero_bubble_v, expected.ends), "embedding");
     expect(ranks.stages(), expected.stages, "stages");
     expect(ranks.stages_async(), when(options.async, expected.stages), "stages, overlapped");
-    // Without shards and experts elsewhere a replica has all.
+    // Without shards and with no experts elsewhere, a replica has everything.
     const bool whole = options.sharding == Sharding::none;
     const bool apart = expected.dense_data != expected.expert_data;
     Lists norm = whole && !apart ? expected.model : expected.dense.instance;
@@ -139,7 +139,7 @@ RanksOptions options_of(const Layout& layout, Sharding sharding = Sharding::none
   return options;
 }
 
-// The replicas of experts are other ranks than those of dense layers.
+// Experts have other ranks as replicas than dense layers.
 TEST(Ranks, ExpertsAreOnGroupsOfTheirOwn) {
   for (const Sharding sharding : {Sharding::none, Sharding::gradients}) {
     compare_groups(options_of({.ep = 2}, sharding), 4);

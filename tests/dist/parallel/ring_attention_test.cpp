@@ -1,5 +1,6 @@
-// What attention's contract promises to context parallelism: two ranks with half of the tokens each
-// pass keys and values round, and get the values and gradients of one rank that has all of them.
+// The parts of attention's contract that context parallelism needs: two ranks with half of the
+// tokens each pass keys and values around a ring, and get the values and gradients of one rank with
+// all tokens.
 #include <fmt/core.h>
 #include <gtest/gtest.h>
 
@@ -128,12 +129,12 @@ class RingRank {
       t.data<int32_t>()[i] = static_cast<int32_t>(rank * kShare + i % kShare);
     return t;
   }
-  // A call over the keys that are here in a step.
+  // Calls attention over the keys that this rank holds in a step.
   AttentionArgs call(int step) {
     AttentionArgs args = forward_args(f_, q_, k_, v_);
     args.q_positions = positions(group_.rank());
     args.k_positions = positions((group_.rank() - step + kRanks) % kRanks);
-    if (step == 0) args.sinks = sinks_;  // they count once
+    if (step == 0) args.sinks = sinks_;  // sinks count once
     return args;
   }
   void pass_on(Tensor& t) {
@@ -176,7 +177,8 @@ class RingRank {
     }
   }
 
-  // dk and dv travel with the keys and values that they belong to, and come home with them.
+  // dk and dv travel with the keys and values that they belong to, and return to their rank with
+  // them.
   Results backward() {
     Results r{.out = out_,
               .dq = make(runtime_, q_.shape(), wide_),

@@ -1,4 +1,4 @@
-// Every op of tensor parallelism on several ranks against one.
+// Compares every tensor-parallel op on several ranks with one rank.
 #include <gtest/gtest.h>
 
 #include "base/error.h"
@@ -60,8 +60,7 @@ TEST(TensorOps, RowLinear) {
   }
 }
 
-// A weight that is not trained has no gradient, and its input has one all the same; an input
-// without gradient costs nothing.
+// A frozen weight gets no gradient, but its input does. An input without gradient costs nothing.
 TEST(TensorOps, ColumnLinearOfAFrozenWeightAndOfAConstant) {
   for (const Setting& s : settings({2})) {
     expect_whole(s, [](Bench& b) {
@@ -82,7 +81,8 @@ TEST(TensorOps, ColumnLinearOfAFrozenWeightAndOfAConstant) {
   }
 }
 
-// Two key heads of two ranks each, or one of all ranks; one rank holds them whole.
+// Two key heads, each held by two ranks, or one key head held by all ranks. The single rank holds
+// them whole.
 void kv_heads(Bench& b, int64_t heads) {
   constexpr int64_t kSize = 12, kQueries = 24;
   Tape tape(b.runtime);
@@ -100,8 +100,8 @@ void kv_heads(Bench& b, int64_t heads) {
   put(values, own, own_q.size + own.size);
   const Var x = tape.leaf(qkv);
   const Var out = gather_key_head(tape, x, own_q.size, k, kSize, b.tp);
-  // One rank holds all heads. Of several ranks, each uses one head, and its gradient covers only
-  // its own use; the single rank's gradient is the sum over these.
+  // One rank holds all heads. With several ranks, each uses one head, and its gradient covers only
+  // its own use. The single rank's gradient is the sum over these.
   const int ranks = b.tp.size();
   const int64_t head = ranks == 1 ? 0 : b.tp.rank() * heads / ranks;
   Tensor dy = testing::make(b.runtime, out.value.shape(), b.type);
@@ -127,7 +127,7 @@ void kv_heads(Bench& b, int64_t heads) {
   tape.set_gradient(out, dy);
   b.backward(tape);
   const Tensor dx = tape.gradient(x);
-  // Each of ranks / heads ranks gives the same gradient.
+  // All ranks / heads ranks that hold a head give the same gradient.
   const double sharing = ranks == 1 ? 1 : static_cast<double>(ranks / heads);
   const auto give = [&](const char* name, int64_t begin, int64_t columns, double factor) {
     std::vector<double> values_of = to_doubles(dx.slice(1, begin, columns));
@@ -153,7 +153,7 @@ TEST(TensorOps, KeyHeadsThatCannotBeDividedAreRefused) {
   });
 }
 
-// Ids of every row; some never used.
+// Ids cover every slice of rows, and some rows are never used.
 std::vector<int32_t> ids_below(int64_t vocabulary) {
   std::vector<int32_t> ids;
   for (int64_t t = 0; t < kTokens; ++t)
@@ -162,7 +162,7 @@ std::vector<int32_t> ids_below(int64_t vocabulary) {
   return ids;
 }
 
-// 5 rows on 4 ranks leave the last without any, 4 on 3 the last with less.
+// With 5 rows on 4 ranks the last rank has none. With 4 rows on 3 ranks the last has fewer.
 constexpr int64_t kVocabularies[] = {4, 5, 10, 24};
 
 TEST(TensorOps, VocabularyEmbedding) {
@@ -215,7 +215,7 @@ TEST(TensorOps, VocabularyCrossEntropy) {
   }
 }
 
-// More tokens than a chunk: all ranks cut alike, also the one whose share is smaller.
+// More tokens than a chunk. All ranks cut alike, including the one whose share is smaller.
 TEST(TensorOps, VocabularyCrossEntropyInChunks) {
   for (const bool sequence : {false, true}) {
     expect_whole({.ranks = 4, .sequence = sequence, .device = DeviceKind::cpu}, [](Bench& b) {

@@ -1,5 +1,5 @@
 // A stage without a model: parameters of awkward sizes in spans, and gradients that depend on the
-// values, so that a stale or a missing one shows.
+// values, so that a stale or missing value is detected.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -16,7 +16,7 @@
 
 namespace megatron::testing {
 
-// Within [-1, 1), of 24 bits.
+// Value in [-1, 1) with 24 bits.
 inline float drawn(uint64_t a, uint64_t b) {
   uint64_t x = a * 0x9e3779b97f4a7c15u + b;
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
@@ -30,8 +30,8 @@ struct ToyParameter {
   std::vector<int> spans;  // indices
   int uses = 1;
   bool trainable = true, partial = false, tied_across_stages = false;
-  std::optional<DType> type;  // other than the stage's
-  std::vector<int> seeds;     // of the gradients of each use; default: 2 index + use
+  std::optional<DType> type;  // if it differs from the stage's
+  std::vector<int> seeds;     // for the gradient of each use; default: 2 index + use
 };
 
 inline const std::vector<std::string> kToySpans = {"embedding", "layers.0", "layers.1", "layers.2",
@@ -89,7 +89,7 @@ class ToyStage {
   parallel::ParameterSpec& operator[](size_t p) { return placed_[p]; }
   size_t size() const { return placed_.size(); }
 
-  // Element i of a parameter, whoever holds it.
+  // Element i of a parameter, the same on every holder.
   static float initial(const std::string& name, int64_t i) {
     return drawn(std::hash<std::string>()(name), static_cast<uint64_t>(i));
   }
@@ -103,14 +103,13 @@ class ToyStage {
     }
   }
 
-  // What forward and backward of a micro-batch tell a stage's listeners. sample: what the gradients
-  // are of. part: of the gradient of partial
-  // parameters.
+  // Calls a stage's listeners as forward and backward of a micro-batch do. `sample` determines the
+  // gradients, and `part` determines those of partial parameters.
   void run(parallel::DataParallel& dp, int sample, int part = 0) {
     for (size_t s = 0; s < spans_.size(); ++s) {
       within(dp, s, Pass::forward, [&] {
         if (s + 1 < spans_.size()) return;
-        for (Parameter* p : spans_[s].parameters)  // the loss makes it already
+        for (Parameter* p : spans_[s].parameters)  // the loss has already made it
           if (p->uses.size() == 2) give(dp, *p, 1, sample, part);
       });
     }
@@ -125,7 +124,7 @@ class ToyStage {
     }
   }
 
-  // Every value that a span could use, in the order of use.
+  // All values that a span could use, in the order of use.
   uint64_t seen() const { return seen_; }
   // Called between a span's enter and leave.
   std::function<void(size_t span, Pass pass)> at_work = [](size_t, Pass) {};

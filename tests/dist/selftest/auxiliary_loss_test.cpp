@@ -1,5 +1,5 @@
-// An auxiliary loss of every layer, and a count, in several layouts: values in the report of
-// the step and gradients are those of one rank.
+// An auxiliary loss and a count in every layer, in several layouts: the values that the step
+// reports and the gradients equal those of one rank.
 #include <gtest/gtest.h>
 
 #include "base/tolerances.h"
@@ -23,8 +23,8 @@ Outcome outcome_of(const models::Model& model, const Layout& layout) {
 }
 Outcome one_rank(const models::Model& model) { return outcome_of(model, {.micro_batch = 2}); }
 
-// What differs in how a report is divided: tokens, stages and their chunks, replicas,
-// micro-batches; and in how often forward runs. slow/selftest has every row of the matrix.
+// Rows vary how a report is divided (tokens, stages and their chunks, replicas, micro-batches) and
+// how often forward runs. slow/selftest covers every row of the matrix.
 TEST(AuxiliaryLoss, IsThatOfOneRankInEveryKindOfLayout) {
   const models::Model model = testing::toy_model()(four_layers().model());
   const models::RecomputeOptions recompute{.granularity =
@@ -45,7 +45,7 @@ TEST(AuxiliaryLoss, IsThatOfOneRankInEveryKindOfLayout) {
   }
 }
 
-// The losses and biases of the model's own experts stay.
+// The losses and biases of the model's own experts are unchanged.
 TEST(AuxiliaryLoss, StandsBesideThoseOfExperts) {
   TinyModel tiny = four_layers();
   tiny.flags.moe.num_experts = 4;
@@ -63,7 +63,8 @@ TEST(AuxiliaryLoss, StandsBesideThoseOfExperts) {
   EXPECT_TRUE(report.passed()) << report.text();
 }
 
-// What is compared above is there: the gradient has the auxiliary loss in it, the main loss not.
+// The tests above compare something: the gradient includes the auxiliary loss, and the main loss
+// does not.
 TEST(AuxiliaryLoss, ChangesGradientsAndNotTheMainLoss) {
   const models::Model plain = tiny_models().at(1).model();
   const Outcome without = one_rank(testing::toy_model({.coefficient = 0})(plain)),

@@ -1,4 +1,5 @@
-// Context-parallel ranks have the losses, gradients and updates of one rank, with every exchange.
+// Context-parallel ranks give the losses, gradients and updates of one rank, for each kind of
+// exchange.
 #include <gtest/gtest.h>
 
 #include "base/tolerances.h"
@@ -13,11 +14,11 @@ using parallel::ContextExchange;
 
 constexpr int64_t kTokens = 16, kPerStep = 4;
 
-// A model with eight heads in two groups, changed by one feature of attention.
+// A model with eight heads in two groups and one feature of attention changed.
 struct Feature {
   std::string name;
   void (*change)(ModelFlags&);
-  bool by_heads = true;  // can heads be exchanged?
+  bool by_heads = true;  // true if heads can be exchanged
 };
 
 void PrintTo(const Feature& f, std::ostream* out) { *out << f.name; }

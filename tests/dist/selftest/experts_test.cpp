@@ -29,7 +29,7 @@ void PrintTo(const Spread& s, std::ostream* out) {
 }
 
 struct Outcome {
-  TensorMap gradients, values;  // of the last step, after it
+  TensorMap gradients, values;  // after the last step
   std::vector<double> norms;
 };
 
@@ -43,8 +43,8 @@ int place_of(const std::vector<int>& list, int rank) {
   return static_cast<int>(std::ranges::find(list, rank) - list.begin());
 }
 
-// Tokens of a micro-batch that a rank's dense layers see, and those of them that it sends to
-// experts: where experts are divided among fewer ranks than dense matrices, each a share.
+// Tokens of a micro-batch that pass a rank's dense layers, and the part of them that it sends to
+// experts. If experts are divided among fewer ranks than dense matrices, each rank sends a share.
 struct Tokens {
   std::vector<int64_t> seen, sent;
 };
@@ -67,7 +67,7 @@ Tokens tokens_of(const Spread& s, int rank, int micro_batch) {
   return tokens;
 }
 
-// What the ranks that share a rank's experts send to them.
+// Tokens that the ranks sharing a rank's experts send to them.
 std::vector<int64_t> routed_to(const Spread& s, int rank, int micro_batch) {
   std::vector<int64_t> routed;
   for (const int from : list_with(rank_lists(s.layout, s.world, Axis::ep, true), rank)) {
@@ -90,7 +90,8 @@ void save(const std::string& path, const parallel::DataParallel& dp, comm::Group
   save.finish();
 }
 
-// Steps of Adam, then a save. Replicas agree bit for bit, and every element is there.
+// Runs steps of Adam and saves. Checks that replicas agree bit for bit and that no element is
+// missing.
 Outcome run(const Spread& s, const std::string& path) {
   GatheredTensors gradients, values;
   Outcome outcome;
@@ -129,7 +130,8 @@ Outcome run(const Spread& s, const std::string& path) {
   return outcome;
 }
 
-// fp64 sums of at most 48 tokens and 2 steps in another order: 48 * 2 * 2^-53 of the largest term.
+// The fp64 sums have at most 48 tokens and 2 steps in another order, so the bound is 48 * 2 * 2^-53
+// of the largest term.
 void expect_near(const TensorMap& found, const TensorMap& expected) {
   ASSERT_EQ(found.size(), expected.size());
   for (const auto& [name, values] : expected) {

@@ -1,7 +1,7 @@
-// The loads that a router may come to at worst: every token to one expert, none to some, one token,
-// all experts for each token, one row an expert. On one rank the loss is that of plain loops and
-// every gradient that of differences; on several all of it is that of one rank, and no arena holds
-// more than the plan of the same ranks.
+// Extreme router loads: every token to one expert, experts without tokens, a single token, all
+// experts for each token, one row per expert. On one rank the loss is checked against plain loops
+// and every gradient against finite differences. Several ranks must match one rank, and no arena
+// may hold more than the plan for these ranks says.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -22,7 +22,7 @@ constexpr int64_t kSequences = 4;
 struct Load {
   const char* name;
   int64_t choices = 1, length = 8;
-  std::vector<double> bias = {};  // of the choice of experts
+  std::vector<double> bias = {};  // correction bias for the choice of experts
   std::optional<double> capacity = {};
   std::vector<int> idle = {};  // experts without a token
 };
@@ -45,7 +45,7 @@ TinyModel tiny_experts(const Load& load) {
   return tiny;
 }
 
-// A change of one shard's values along a direction.
+// Changes the values of one shard along a direction.
 struct Nudge {
   size_t shard = 0;
   std::vector<double> by;
@@ -205,7 +205,7 @@ TEST_P(ExtremeRouting, RanksOfExpertsGiveWhatOneRankGives) {
   for (const auto& [name, gradient] : one.gradients) {
     if (name.find("mlp.experts.") == name.npos) continue;
     ++tensors;
-    const size_t each = gradient.size() / kExperts;  // of a tensor of all experts
+    const size_t each = gradient.size() / kExperts;  // elements per expert
     for (const int expert : load.idle) {
       const auto begin = gradient.begin() + static_cast<std::ptrdiff_t>(expert * each);
       EXPECT_TRUE(std::all_of(begin, begin + static_cast<std::ptrdiff_t>(each),
@@ -213,7 +213,7 @@ TEST_P(ExtremeRouting, RanksOfExpertsGiveWhatOneRankGives) {
           << name << " of expert " << expert;
     }
   }
-  EXPECT_EQ(tensors, 4);  // two a layer
+  EXPECT_EQ(tensors, 4);  // two per layer
 }
 
 // High-water marks of a rank's arenas after two steps.

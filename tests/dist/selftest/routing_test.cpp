@@ -1,4 +1,4 @@
-// What balances experts over more tokens than a rank's own: in fp64, steps of other layouts are
+// Load balancing over more tokens than those of one rank: in fp64, steps of other layouts equal
 // those of one rank.
 #include "base/tolerances.h"
 #include "golden/selftest/support.h"
@@ -12,7 +12,7 @@ constexpr int64_t kStepSequences = 4, kLength = 8;
 struct Routed {
   const char* name;
   std::function<void(models::MoeFlags&)> change;
-  bool of_step = false;  // depends on which tokens of the step came before
+  bool of_step = false;  // true if results depend on earlier tokens of the step
 };
 
 void PrintTo(const Routed& routed, std::ostream* out) { *out << routed.name; }
@@ -40,7 +40,7 @@ class Routing : public ::testing::TestWithParam<Routed> {
   selftest::Outcome run(const Layout& layout) const {
     return experiment_.run(layout, {optim::Method::sgd});
   }
-  // Layouts whose ranks have the micro-batches of the first one.
+  // `others` are layouts whose ranks have the same micro-batches as those of `one`.
   void expect_equal(const Layout& one, const std::vector<Layout>& others) const {
     const selftest::Outcome expected = run(one);
     EXPECT_EQ(expected.complaints, std::vector<std::string>());
@@ -81,7 +81,7 @@ TEST_P(Routing, DoesNotDependOnDataParallelRanks) {
                 {.tp = 2, .dp = 2, .ep = 2, .etp = 1, .sequence = true, .micro_batch = 2}});
 }
 
-// The first step begins as the pass before it did, which nothing of it is left of.
+// The first step begins like the pass before it, which leaves no state behind.
 TEST_P(Routing, BeginsEveryStepAnew) {
   const selftest::Outcome outcome = run({.micro_batch = 1});
   double squares = 0;
@@ -89,7 +89,7 @@ TEST_P(Routing, BeginsEveryStepAnew) {
   EXPECT_NEAR(outcome.gradient_norms.at(0), std::sqrt(squares), 1e-10 * std::sqrt(squares));
 }
 
-// Steps of one method are changed by it.
+// Each method changes the steps.
 TEST_P(Routing, Acts) {
   const Routed plain{"plain", [](models::MoeFlags&) {}};
   const Experiment without(model_of(plain), DeviceKind::reference, DType::f64, DType::f64,
@@ -117,7 +117,7 @@ void quantiles_of_sigmoids(models::MoeFlags& m) {
   m.score = kernels::RouterScore::sigmoid;
 }
 
-// Gradient norms of a few steps of so many sequences.
+// Gradient norms of a few steps with `sequences` sequences each.
 std::vector<double> norms_of(const Routed& routed, int64_t sequences, int64_t micro_batch) {
   const Environment environment;
   return Experiment(model_of(routed), DeviceKind::reference, DType::f64, DType::f64,

@@ -65,8 +65,8 @@ struct ToyExperts {
     return list;
   }
 
-  // Forward and backward of a micro-batch: `tokens` go through the dense layers of this rank, and
-  // those of `routed` that belong to its experts through them.
+  // Runs forward and backward of a micro-batch: `tokens` go through the dense layers of this rank,
+  // and the tokens of `routed` that belong to its experts go through those experts.
   void run(parallel::DataParallel& dp, const std::vector<int64_t>& tokens,
            const std::vector<int64_t>& routed) {
     for (const Layer& layer : layers) {
@@ -86,7 +86,7 @@ struct ToyExperts {
   std::vector<parallel::ParameterSpec*> parameters;
 
  private:
-  // A tensor an expert but for `down`, which is one on disk, and transposed there.
+  // Each expert has its own tensor, except that `down` is one tensor on disk, stored transposed.
   static parallel::Placement placement(const std::string& name, const Shape& shape) {
     parallel::Placement placement;
     if (!name.ends_with("scale") && !name.ends_with("up")) {
@@ -108,7 +108,7 @@ struct ToyExperts {
     return RandomStream(5, what).normal(static_cast<uint64_t>(id * kHidden + h));
   }
 
-  // The first of the indices along `axis` that this rank holds.
+  // First index along `axis` that this rank holds.
   int64_t first_of(const Parameter* parameter, int axis) const {
     for (const parallel::ParameterSpec* spec : parameters) {
       if (&spec->parameter != parameter) continue;

@@ -1,4 +1,4 @@
-// What each rank's arenas hold falls as the formulas of docs/parallelism.md say.
+// The contents of each rank's arenas shrink as the formulas of docs/parallelism.md say.
 #include <array>
 #include <mutex>
 
@@ -13,10 +13,10 @@ namespace {
 using parallel::Sharding;
 
 constexpr int64_t kHidden = 256, kFfn = 512, kLayers = 4, kVocabulary = 512, kLength = 16;
-// A layer of matrices, and what every tensor-parallel rank holds of it.
+// Matrix elements of one layer, and those that every tensor-parallel rank holds in full.
 constexpr int64_t kMatrices = 4 * kHidden * kHidden + 3 * kHidden * kFfn, kNorms = 2 * kHidden;
 constexpr int64_t kTable = kVocabulary * kHidden;  // of tokens, and as much of the output layer
-// Buffer of sums of squares for the gradient norm, of one size for all models.
+// Buffer of sums of squares for the gradient norm. Its size is the same for all models.
 const int64_t kNorm = 8 * (1 + optim::OptimizerGroups().norm_window);
 constexpr int64_t kParameters = kLayers * (kMatrices + kNorms) + 2 * kTable + kHidden;
 
@@ -75,10 +75,11 @@ std::vector<Bytes> marks(const Spread& spread) {
   return found;
 }
 
-// Between parameters, which the last shard has less of: no states belong to it.
+// Padding between parameters, for which there are no optimizer states. The last shard has less.
 constexpr int64_t kBetween = 1024;
 
-// More than `expected` by no more than what lies between parameters, and numbers of a step.
+// Expects at least `expected` bytes, and at most the padding between parameters and a step's
+// scalars more.
 void expect_bytes(const std::vector<Bytes>& ranks, const Bytes& expected, int64_t slack,
                   const char* what) {
   const auto near = [&](int64_t bytes, int64_t wanted, const char* name) {
@@ -95,7 +96,7 @@ void expect_bytes(const std::vector<Bytes>& ranks, const Bytes& expected, int64_
 constexpr int64_t kSmall = 32 << 10;
 // Shards of a bucket end where a block of the gradient norm does.
 constexpr int64_t kBlockBytes = 4 * 16384;
-constexpr int64_t kSpan = kMatrices + kNorms;  // the largest: a layer
+constexpr int64_t kSpan = kMatrices + kNorms;  // the largest span: a layer
 constexpr int64_t kSpans = kLayers + 2;
 
 TEST(BytesPerClass, OneRankAndReplicas) {

@@ -1,4 +1,4 @@
-// A run that stops on one layout and goes on with another is the run that never stopped.
+// A run that stops on one layout and continues on another equals a run that never stopped.
 #include <mutex>
 
 #include "checkpoint/checkpoint_directory.h"
@@ -11,7 +11,8 @@
 namespace megatron::training {
 namespace {
 
-// like: flags of a layout whose bits both have; null: only within rounding of one rank.
+// `like` has the flags of a layout that gives the same bits as both layouts. If null, results only
+// agree with one rank within rounding.
 struct Pair {
   const char* name;
   const char* before;
@@ -81,8 +82,8 @@ TEST_P(ElasticResume, OfALlamaGoesOn) { expect_equal(deep_llama()); }
 INSTANTIATE_TEST_SUITE_P(Pairs, ElasticResume, ::testing::ValuesIn(kPairs),
                          [](const auto& info) { return std::string(info.param.name); });
 
-// What each of four ranks (TP 2, PP 2) says when it loads a checkpoint of `saved` layers into a
-// model of `held`.
+// Error on each of four ranks (TP 2, PP 2) when a checkpoint of `saved` layers is loaded into a
+// model of `held` layers.
 std::vector<std::string> refusals(int64_t saved, int64_t held) {
   const TemporaryDirectory folder;
   settings::TrainSettings s = deep_llama();

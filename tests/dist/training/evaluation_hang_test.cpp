@@ -1,5 +1,5 @@
-// A rank that waits in an evaluation says where: phase, layer, micro-batch and call. What may take
-// long is logged as such.
+// A rank that waits during an evaluation reports its phase, layer, micro-batch and call. Phases
+// that may take long are logged as such.
 #include <chrono>
 #include <thread>
 
@@ -14,7 +14,8 @@ namespace {
 
 constexpr double kLimit = 1.5;  // seconds that a call may take
 
-// Comes too late to the `late`th call of a phase, of those that follow products, gather or send.
+// Delays the `late`th call of a phase, counting only calls that follow products, a gather or a
+// send.
 class Late final : public selftest::PassingGroup<Late> {
  public:
   struct When {
@@ -51,7 +52,7 @@ class Late final : public selftest::PassingGroup<Late> {
   When* when_ = nullptr;
 };
 
-// A run of two ranks, the first of which comes late.
+// A run of two ranks, the first of which is late.
 void run_late(const std::string& flags, const Late::When& late, comm::WaitLimits limits) {
   const settings::TrainSettings settings =
       with_flags(deep_llama(), "--eval-interval 1 --eval-iters 2 " + flags);
@@ -68,7 +69,7 @@ void run_late(const std::string& flags, const Late::When& late, comm::WaitLimits
       limits);
 }
 
-// The report of one that comes too late.
+// The hang report when a rank comes too late.
 std::string report(const std::string& flags, const std::string& phase, int late) {
   try {
     run_late("--train-iters 1 " + flags, {.phase = phase, .late = late}, kLimit);
@@ -78,7 +79,7 @@ std::string report(const std::string& flags, const std::string& phase, int late)
   return "(nothing was thrown)";
 }
 
-// What is logged of one that comes late in a step, and then goes on.
+// The log when a rank is late in a step and then continues.
 std::string log_of(const std::string& phase, int64_t step) {
   ::testing::internal::CaptureStderr();
   run_late("--train-iters 2 --tensor-model-parallel-size 2",

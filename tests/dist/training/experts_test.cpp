@@ -1,5 +1,5 @@
-// Runs of models with experts: other layouts give what one rank gives, auxiliary losses and
-// correction biases among it, and a run goes on to the bit.
+// Training runs of models with experts: other layouts give the results of one rank, including
+// auxiliary losses and correction biases, and a resumed run is bit-identical.
 #include "dist/training/runs.h"
 
 namespace megatron::training {
@@ -53,8 +53,8 @@ class ExpertRuns : public ::testing::Test {
   TemporaryDirectory folder_;
 };
 
-// Eight sequences of a step as micro-batches of two, whichever rank has them. By SGD, which does
-// not magnify rounding.
+// Each step has eight sequences in micro-batches of two, in any distribution over ranks. Uses SGD
+// because it does not magnify rounding.
 TEST_F(ExpertRuns, OfOtherLayoutsAreThoseOfOneRank) {
   const std::string sgd = "--optimizer sgd --lr 0.1 ";
   const TrainResult one = run(settings("one", sgd));
@@ -121,7 +121,8 @@ TEST_F(ExpertRuns, GoOnToTheBit) {
   }
 }
 
-// The bias of quantile balancing is a state as that of --moe-router-enable-expert-bias.
+// The bias of quantile balancing is saved as a module state, like the bias of
+// --moe-router-enable-expert-bias.
 TEST_F(ExpertRuns, GoOnWithTheBiasOfQuantiles) {
   const auto quantiles = [&](const std::string& name) {
     settings::TrainSettings s =
@@ -173,8 +174,8 @@ TEST_F(ExpertRuns, GoOnWithOtherExpertRanks) {
   }
 }
 
-// What a capacity of each sequence drops does not depend on the ranks, nor on whether rows are
-// padded to it.
+// With a capacity per sequence, the dropped tokens depend neither on the ranks nor on padding of
+// rows.
 TEST_F(ExpertRuns, DropTheSameTokensInEveryLayout) {
   const std::string capacity = "--moe-expert-capacity-factor 0.75 ";
   int number = 0;
@@ -200,7 +201,7 @@ TEST_F(ExpertRuns, DropTheSameTokensInEveryLayout) {
   }
 }
 
-// How tokens travel, and what is computed meanwhile, changes no bit.
+// Neither the dispatcher nor the overlapped compute changes a bit.
 TEST_F(ExpertRuns, HowTokensTravelChangesNoBit) {
   const std::string all_to_all = "--moe-token-dispatcher-type alltoall ",
                     beside = "--overlap-moe-expert-parallel-comm ";
@@ -220,7 +221,7 @@ TEST_F(ExpertRuns, HowTokensTravelChangesNoBit) {
     const TrainResult waited = trained("");
     const SavedTensors expected = saved_tensors(waited.saved);
     std::vector<std::string> ways = {all_to_all, all_to_all + "--moe-shared-expert-overlap"};
-    if (layout != kSlicedExperts) {  // whose parameters are there a layer at a time
+    if (layout != kSlicedExperts) {  // kSlicedExperts gathers parameters one layer at a time
       ways.push_back(beside + "--recompute-granularity selective --recompute-modules moe_act");
       ways.push_back(beside + all_to_all);
     }
@@ -236,8 +237,8 @@ TEST_F(ExpertRuns, HowTokensTravelChangesNoBit) {
   }
 }
 
-// Room for any load and for twice an even one give the same bits; too little ends the run before
-// the first update, on all ranks, whatever is recomputed.
+// Buffers for any load and for twice an even load give the same bits. If the buffer is too small,
+// the run ends on all ranks before the first update, with every recompute mode.
 TEST_F(ExpertRuns, HaveRoomForWhatTheirRanksExpertsAreGiven) {
   const std::string room = " --moe-expert-rank-capacity-factor ";
   EXPECT_TRUE(same_bits(losses(run(settings("any", kExpertRanks))),
@@ -258,7 +259,8 @@ TEST_F(ExpertRuns, HaveRoomForWhatTheirRanksExpertsAreGiven) {
   }
 }
 
-// What balances the load changes gradients, and the loss that is reported only by them.
+// Losses that balance the load change the gradients, and they change the reported loss only through
+// the weights.
 TEST_F(ExpertRuns, LossesOfTheRouterTrain) {
   const TrainResult with = run(settings("with")),
                     without = run(settings("without",
@@ -268,7 +270,7 @@ TEST_F(ExpertRuns, LossesOfTheRouterTrain) {
   EXPECT_EQ(losses(with)[0], losses(without)[0]);
   EXPECT_NE(norms(with)[0], norms(without)[0]);
   EXPECT_NE(losses(with)[3], losses(without)[3]);
-  // Even loads give 1; k experts of E at most E / k.
+  // An even load gives 1. With k of E experts per token the maximum is E / k.
   EXPECT_GE(metric(with.iterations[0], "aux_loss"), 0.9);
   EXPECT_LE(metric(with.iterations[0], "aux_loss"), 2);
   EXPECT_TRUE(std::isnan(metric(without.iterations[0], "aux_loss")));

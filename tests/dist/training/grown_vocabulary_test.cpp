@@ -1,4 +1,4 @@
-// Runs that begin from a directory whose model has fewer tokens than --vocab-size.
+// Runs that start from a directory whose model has fewer tokens than --vocab-size.
 #include "dist/training/runs.h"
 #include "unit/models/family_models.h"
 
@@ -7,7 +7,7 @@ namespace {
 
 constexpr int64_t kTokens = 171;
 
-// A step that changes nothing: what is saved is what the run began with.
+// A step that changes nothing, so the saved weights are the initial ones.
 settings::TrainSettings grown(const std::string& family, const std::string& save) {
   settings::TrainSettings s = tiny_llama();
   s.shape = {};

@@ -1,11 +1,12 @@
-// A run on any layout is the run of one rank: losses, norms, evaluations and checkpoints.
+// A run on any layout equals the run of one rank: losses, norms, evaluations and checkpoints.
 #include "base/files.h"
 #include "dist/training/runs.h"
 
 namespace megatron::training {
 namespace {
 
-// like: flags of the layout that gives the same bits; null: only within rounding of one rank.
+// `like` has the flags of a layout that gives the same bits. If null, results only agree with one
+// rank within rounding.
 struct Row {
   const char* name;
   const char* flags;
@@ -87,7 +88,7 @@ const std::vector<Row> kRows = {
      kReplicas},
 };
 
-// A validation after every step, and the checkpoint of the last.
+// Validates after every step and saves a checkpoint after the last.
 settings::TrainSettings evaluating(settings::TrainSettings s, const std::string& flags) {
   s.batch.train_iters = 3;
   return with_flags(s, "--eval-interval 1 --eval-iters 2 " + flags);
@@ -118,8 +119,8 @@ class LayoutRun : public ::testing::TestWithParam<Row> {
     EXPECT_LE(distance({many.validation_loss}, {one.validation_loss}), tolerance::kLayoutFp32);
   }
 
-  // Compares SGD with momentum, whose state and weights are sums of gradients (Adam would divide by
-  // values that may be pure rounding).
+  // Compares runs of SGD with momentum, whose state and weights are sums of gradients. Adam would
+  // divide by values that may be pure rounding.
   void expect_tensors_near(settings::TrainSettings model, const Row& row) const {
     model.optimizer.config.method = optim::Method::sgd;
     const SavedTensors one = saved_tensors(saved(evaluating(model, ""), "sgd_one").saved),
@@ -147,7 +148,7 @@ class LayoutRun : public ::testing::TestWithParam<Row> {
 TEST_P(LayoutRun, OfAGptIsThatOfOneRank) { expect_equal(deep_gpt2()); }
 TEST_P(LayoutRun, OfALlamaIsThatOfOneRank) { expect_equal(deep_llama()); }
 
-// Only evaluates, on the layout, what another layout saved.
+// Evaluates, on this layout and without training, a checkpoint that another layout saved.
 TEST_P(LayoutRun, EvaluatesWithoutTraining) {
   settings::TrainSettings s = evaluating(deep_llama(), "--pipeline-model-parallel-size 2");
   s.checkpoint.save = folder_ / "saved";

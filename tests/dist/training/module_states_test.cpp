@@ -1,5 +1,6 @@
-// Tensors that training changes without a gradient: once a step, alike in every layout, saved and
-// resumed by name; and parameters of another type than the model's.
+// Module states are tensors that training changes without a gradient: updated once per step, equal
+// in every layout, saved and resumed by name. Also tests parameters whose type differs from the
+// model's.
 #include <numeric>
 
 #include "checkpoint/safetensors.h"
@@ -49,8 +50,8 @@ class ModuleStates : public ::testing::Test {
   TemporaryDirectory folder;
 };
 
-// 8 sequences of 16 tokens a step; a recompute, a second micro-batch and an evaluation count
-// nothing twice.
+// A step has 8 sequences of 16 tokens. Recompute, a second micro-batch and an evaluation count no
+// token twice.
 TEST_F(ModuleStates, CountEveryTokenOfAStepOnce) {
   const std::vector<std::pair<const char*, std::string>> layouts = {
       {"one", kRecompute},
@@ -72,7 +73,7 @@ TEST_F(ModuleStates, CountEveryTokenOfAStepOnce) {
   EXPECT_NE(expected.at("toy.layers.0.running"), expected.at("toy.layers.3.running"));
 }
 
-// With states of bf16 models in f32, too.
+// Also with bf16 models, whose states are f32.
 TEST_F(ModuleStates, AreResumedToTheBit) {
   for (const char* precision : {"", "--bf16"}) {
     for (const char* layout : {kRecompute, kSequence, kStages}) {
@@ -149,7 +150,7 @@ TEST_F(ModuleStates, AreInAModelThatIsLoadedWhole) {
   EXPECT_EQ(to_doubles(whole->states()[0]->value()), states_in(saved).at("toy.seen"));
 }
 
-// For samples, from ranks of which each has a part of the layers and of the counts.
+// Samples need all of them, and each rank has a part of the layers and of the counts.
 TEST_F(ModuleStates, AreGatheredOnTheFirstRank) {
   const models::Model toy = testing::toy_model()(models::model_from_flags(deep_gpt2().shape, 16));
   comm::run_ranks(4, [&](comm::Group& world) {
@@ -173,8 +174,8 @@ TEST_F(ModuleStates, AreGatheredOnTheFirstRank) {
   });
 }
 
-// Four layers with a statistic of 32 channels, and counts of 97 tokens: of a plan's model as of one
-// that is trained.
+// Four layers with a statistic of 32 channels each, and counts of 97 tokens. The planned model has
+// the same bytes as the trained one.
 TEST_F(ModuleStates, AreInTheMemoryThatIsPlanned) {
   const settings::TrainSettings s = deep_gpt2();
   const models::Model plain = models::model_from_flags(s.shape, *s.batch.seq_length);
@@ -189,7 +190,7 @@ TEST_F(ModuleStates, AreInTheMemoryThatIsPlanned) {
   EXPECT_GE(bytes(DeviceKind::meta, true) - bytes(DeviceKind::meta, false), (4 * 32 + 97) * 4);
 }
 
-// Parameters of a bf16 model that are fp32: with one micro-batch, every sharding strategy gives the
+// A bf16 model with some fp32 parameters: with one micro-batch, every sharding strategy gives the
 // bits of plain replicas, overlapped or not, and the checkpoint keeps both types.
 TEST_F(ModuleStates, ParametersOfTwoTypesAreShardedToTheBit) {
   const auto with = [&](const std::string& name, const std::string& flags) {

@@ -1,4 +1,4 @@
-// Calls to the ranks of experts begin before the compute that they overlap with and are waited for
+// Calls to the experts' ranks begin before the compute that they overlap with, and are waited for
 // after it.
 #include <gtest/gtest.h>
 
@@ -15,17 +15,17 @@
 namespace megatron::training {
 namespace {
 
-constexpr int64_t kShared = 24, kLayers = 2;  // kShared: no other size is
+constexpr int64_t kShared = 24, kLayers = 2;  // no other dimension has size kShared
 constexpr int kMicroBatches = 4;
 
 struct Call {
   std::string name, phase;
   int64_t micro_batch = -1;
-  bool open = true;  // not waited for
+  bool open = true;  // not yet waited for
   bool beside_shared_expert = false, beside_micro_batch = false;
 };
 
-// The calls of a rank, each with what the rank computed from its begin until it waited.
+// Records a rank's calls, each with the compute between its begin and its wait.
 class CallRecord final : public kernels::Observer {
  public:
   CallRecord(Stream& stream, const comm::Doing& doing) : stream_(stream), doing_(doing) {
@@ -61,14 +61,14 @@ class CallRecord final : public kernels::Observer {
   std::vector<std::shared_ptr<Call>> calls_;
 };
 
-// A group that makes each call when it is waited for, as late as a link can.
+// A group that makes each call only when it is waited for, like the slowest possible link.
 class LateGroup final : public selftest::PassingGroup<LateGroup> {
  public:
   using PassingGroup::PassingGroup;
 
   void enter_calls_in(CallRecord* record) { record_ = record; }
 
-  bool queued() const override { return true; }  // so that no thread makes the calls
+  bool queued() const override { return true; }  // prevents threads from making the calls
   std::unique_ptr<comm::Group> split(int color, int key, int members) override {
     auto group = PassingGroup::split(color, key, members);
     static_cast<LateGroup&>(*group).enter_calls_in(record_);
@@ -134,8 +134,8 @@ models::Model small_model() {
   return models::model_from_flags(flags, 8);
 }
 
-// The calls of tokens and of results of one step on two ranks that hold two experts each, and the
-// sum of the squares of the gradients, of rank 0.
+// Calls that send tokens and results in one step on two ranks with two experts each, and the sum of
+// squares of rank 0's gradients.
 struct Step {
   std::vector<Call> calls;
   double squares = 0;
@@ -182,7 +182,7 @@ TEST(OverlappedExperts, BesideTheSharedExpert) {
   EXPECT_EQ(step.squares, step_of(false, 1).squares);
 }
 
-// The first forward pass and the last backward pass have no other beside them.
+// The first forward pass and the last backward pass have no other pass to overlap with.
 TEST(OverlappedExperts, BesideAnotherMicroBatch) {
   const Step step = step_of(true, parallel::most_parts(kLayers));
   for (const Call& call : step.calls) {

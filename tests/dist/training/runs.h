@@ -1,4 +1,4 @@
-// Whole runs of small models, spread over ranks as flags say.
+// Complete training runs of small models, on the ranks that the flags ask for.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@ namespace megatron::training {
 constexpr const char* kReplicas = "--ranks 2";
 constexpr const char* kTensor = "--tensor-model-parallel-size 2";
 
-// Settings with flags as on a command line.
+// Parses flags as on a command line.
 inline settings::TrainSettings with_flags(settings::TrainSettings settings,
                                           const std::string& flags) {
   Fields fields = settings.fields();
@@ -42,7 +42,7 @@ inline settings::TrainSettings with_flags(settings::TrainSettings settings,
 inline settings::TrainSettings four_layers(settings::TrainSettings s) {
   s.shape.num_layers = 4;
   s.batch.seq_length = 16;
-  s.runtime.ranks.reset();  // the product of the sizes
+  s.runtime.ranks.reset();  // defaults to the product of the sizes
   return s;
 }
 
@@ -63,7 +63,7 @@ inline std::vector<double> norms(const TrainResult& result) {
 
 using Tensors = std::map<std::string, std::vector<double>>;
 
-// Tensors of a checkpoint's files; weights and optimizer state are kept apart.
+// Tensors of a checkpoint's files, with weights and optimizer state kept apart.
 struct SavedTensors {
   Tensors weights, states;
 };
@@ -81,7 +81,7 @@ inline SavedTensors saved_tensors(const std::string& directory) {
   return saved;
 }
 
-// The worst tensor_metric; infinity when the tensors are not the same ones.
+// Largest tensor_metric. Infinity if the sets of tensors differ.
 inline double distance(const Tensors& tensors, const Tensors& expected) {
   double squares = 0, elements = 0, worst = 0;
   for (const auto& [name, values] : expected) {

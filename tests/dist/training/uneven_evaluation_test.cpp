@@ -1,4 +1,5 @@
-// Evaluation of a set that ranks cannot share evenly, and how long ranks waited for one another.
+// Evaluation of a set that does not divide evenly among ranks, and the logged time that ranks
+// waited for one another.
 #include "dist/training/runs.h"
 
 namespace megatron::training {
@@ -15,7 +16,7 @@ double validation_loss(const std::string& flags) {
   return result.validation_loss;
 }
 
-// Parameters are gathered in every pass, so that no rank may have more passes than another.
+// Parameters are gathered in every pass, so all ranks must make the same number of passes.
 TEST(UnevenEvaluation, RanksThatGatherParametersMakeAsManyPasses) {
   const std::string zero_3 =
       "--ranks 2 --data-parallel-sharding-strategy optim_grads_params --overlap-grad-reduce "

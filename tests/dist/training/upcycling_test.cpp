@@ -1,4 +1,4 @@
-// Runs that begin with experts made of a dense model, in any layout, and go on.
+// Runs that start from experts copied from a dense model, in any layout, and their continuation.
 #include "dist/training/runs.h"
 
 namespace megatron::training {
@@ -23,7 +23,7 @@ class UpcycledRuns : public ::testing::Test {
     s.checkpoint.save = folder_ / name;
     return s;
   }
-  // The directory of the dense model gives its shape; or flags do, too.
+  // The model's shape comes from the dense model's directory or from flags.
   settings::TrainSettings upcycled(const std::string& name, const std::string& flags = "") const {
     settings::TrainSettings s = settings(name, kExperts + flags);
     s.run.model = dense_;
@@ -42,7 +42,7 @@ class UpcycledRuns : public ::testing::Test {
   std::string dense_;
 };
 
-// The first loss is that of the dense model, those after it that of one rank.
+// The first loss is that of the dense model. Later losses are those of one rank.
 TEST_F(UpcycledRuns, BeginWhereTheDenseModelIsInEveryLayout) {
   settings::TrainSettings s = settings("tuned", "--finetune --optimizer sgd --lr 0.1");
   s.checkpoint.load = dense_;
@@ -61,7 +61,7 @@ TEST_F(UpcycledRuns, BeginWhereTheDenseModelIsInEveryLayout) {
   }
 }
 
-// What --load or --pretrained-checkpoint names is the dense model, too.
+// --load and --pretrained-checkpoint can name the dense model, too.
 TEST_F(UpcycledRuns, GoOnToTheBit) {
   const TrainResult straight = run(upcycled("straight"));
   EXPECT_TRUE(std::filesystem::exists(straight.saved + "/config.json"));
@@ -69,8 +69,8 @@ TEST_F(UpcycledRuns, GoOnToTheBit) {
   s.checkpoint.load = s.checkpoint.save;
   s.checkpoint.pretrained_checkpoint = dense_;
   s.checkpoint.exit_interval = 1;
-  std::vector<double> all = losses(run(s));  // the same command begins
-  const TrainResult second = run(s);         // and goes on
+  std::vector<double> all = losses(run(s));  // the same command starts the run
+  const TrainResult second = run(s);         // and resumes it
   EXPECT_EQ(second.first_iteration, 1);
   for (const double loss : losses(second)) all.push_back(loss);
   s = settings("parts", "--optimizer sgd --lr 0.1");  // as does one without the dense model
