@@ -1,4 +1,4 @@
-// What forward functions run for, and what they report.
+// Modes in which forward functions run, and the metrics that they report.
 #include "autograd/metrics.h"
 
 #include <cmath>

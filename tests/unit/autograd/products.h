@@ -71,7 +71,7 @@ class TapeTest : public ::testing::Test {
   Runtime runtime;
 };
 
-// What a listener heard, as text.
+// Events that a listener received, as text.
 struct Log final : GradientListener, SpanListener {
   std::vector<std::string> lines;
   void gradient_final(Parameter& p, int micro_batch) override {

@@ -93,7 +93,7 @@ TEST_F(RecomputeTest, StretchOfSpansKeepsItsInputAndTellsThemAll) {
   }
 }
 
-// Where all is done at once, a weight's gradient is final while its span is passed.
+// If backward is not split, a weight's gradient is final when its span is left.
 TEST_F(RecomputeTest, GradientsOfAStretchAreFinalWithinTheirSpans) {
   Log log;
   Tape tape(runtime);

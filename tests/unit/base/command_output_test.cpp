@@ -1,4 +1,4 @@
-// What a command's output may replace, and how it is written.
+// Which files a command's output may replace, and how it is written.
 #include "base/command_output.h"
 
 #include <gtest/gtest.h>
@@ -119,7 +119,7 @@ TEST_F(CommandOutputs, GoToWhatHoldsNoBytes) {
   EXPECT_THROW(full.commit(), Error);
 }
 
-// What stood there before and what comes after stay: standard output is not opened anew.
+// Earlier and later content survives, because standard output is not opened again.
 TEST_F(CommandOutputs, GoOnWhereAnOpenFileIs) {
   std::FILE* const file = std::fopen(at("log").c_str(), "w");
   ASSERT_NE(file, nullptr);

@@ -153,8 +153,7 @@ TEST_F(Files, WritersOfOneNameDoNotMix) {
 }
 
 TEST_F(Files, FullDiskIsAnErrorAndLeavesTheOldFile) {
-  // A limit on the size of files stands for the full disk: write() first comes back short, then
-  // fails.
+  // A limit on the size of files simulates a full disk: write() first returns short, then fails.
   const std::string path = folder_ + "/a";
   write_file(path, "old");
   const pid_t child = ::fork();

@@ -17,7 +17,7 @@
 namespace megatron {
 namespace {
 
-// A clock that stands still until it is moved.
+// A clock that only advances when it is moved.
 struct Watch {
   Progress::Time now{};
   void wait(double seconds) {
@@ -198,7 +198,7 @@ TEST(Progress, FollowsTheTerminalsSize) {
   EXPECT_LE(states(terminal.printed()).size(), 11u);  // ten a second
 }
 
-// What the bar leaves of its line is cleared, and the next line is its own.
+// The remainder of the bar's line is cleared, and the next text has its own line.
 TEST(Progress, ALogLineCoversTheBar) {
   int screen = -1;
   const pid_t child = forkpty(&screen, nullptr, nullptr, nullptr);

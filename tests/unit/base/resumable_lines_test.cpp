@@ -48,7 +48,7 @@ TEST_F(Resumable, AppearsWholeAndInOrder) {
   EXPECT_FALSE(fs::exists(partial()));
 }
 
-// As if the earlier process had been killed after any byte.
+// Simulates an earlier process that was killed after any byte.
 TEST_F(Resumable, GoesOnFromAnyByte) {
   {
     ResumableLines lines = open();

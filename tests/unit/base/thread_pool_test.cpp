@@ -52,7 +52,7 @@ TEST_P(ThreadPools, SharesRunEachBlockOnceAndInOrder) {
   }
 }
 
-// A thread that is kept busy by one block leaves the rest of its share to others.
+// While a thread is busy with one block, other threads take the remaining blocks of its share.
 TEST_P(ThreadPools, SharesAreHelpedWith) {
   ThreadPool pool(GetParam());
   constexpr int64_t kBlocks = 40;

@@ -73,7 +73,7 @@ class Checkpoint : public ::testing::Test {
     put(file(kState), text.replace(text.size() - 4 - sum.size(), sum.size(), sum));
   }
 
-  // As put_state, for the entry of one file.
+  // Like put_state, for the entry of one file.
   void put_entry(const std::string& name, const std::function<void(Json&)>& change) {
     put_state([&](Json& state) {
       Json files = state["files"];

@@ -153,7 +153,8 @@ TEST(ModelDirectory, TellsWhatIsNotThere) {
   EXPECT_TRUE(contains(open_error(folder), "has both"));
 }
 
-// As transformers: one file of all weights goes before an index, whatever that says.
+// As in transformers, a single file of all weights takes precedence over an index, even an invalid
+// one.
 TEST(ModelDirectory, ReadsASingleFileBesideAnIndex) {
   const TemporaryDirectory folder;
   write_file(folder / "config.json", "{}");
@@ -197,7 +198,7 @@ TEST(ModelDirectory, RefusesBadIndices) {
   }
 }
 
-// What the files hold is read, and the rest is told.
+// Weights in the files are read, and missing or extra ones are reported.
 TEST(ModelDirectory, ReadsFilesThatAnIndexDoesNotDescribe) {
   const TemporaryDirectory folder;
   write_file(folder / "config.json", "{}");
@@ -240,7 +241,7 @@ TEST(ModelDirectory, ReadsFilesThatAnIndexDoesNotDescribe) {
       contains(error_of([&] { load(*wrong, model.parameters(), ignored); }),
                "does not have the tensor 'e', which the model needs: the index says that it "
                "is in 'm-3-of-3.safetensors', which does not exist"));
-  // What this program saved is not read so.
+  // A checkpoint of this program is not read in this way.
   write_file(folder / kTrainerState, "{}");
   EXPECT_TRUE(contains(open_error(folder), "1 (m-3-of-3.safetensors)"));
 }

@@ -92,7 +92,7 @@ class SaveFaults : public ::testing::TestWithParam<std::tuple<Before, Fault>> {
     if (!replaces()) {
       EXPECT_EQ(found("iter_0000001"), 1);
     }
-    // What is left does not disturb the next one.
+    // Leftover files do not disturb the next save.
     save(newer_, 2, target(), clean_);
     EXPECT_EQ(found(target()), 2);
     EXPECT_EQ(folder_.names(), names(2));

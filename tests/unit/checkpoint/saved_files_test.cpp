@@ -199,7 +199,7 @@ TEST(Save, FailuresLeaveNothing) {
                        "cannot create the directory"));
   EXPECT_EQ(folder.names(), (std::set<std::string>{"config.json"}));
 
-  // A limit on the size of files stands for a full disk.
+  // A limit on the size of files simulates a full disk.
   rlimit before{};
   ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
   const auto handler = std::signal(SIGXFSZ, SIG_IGN);

@@ -19,7 +19,7 @@ struct Held {
   Shape shape;
 };
 
-// Where element `local` of the parameter lies on disk; -1: the part does not take it.
+// Position on disk of element `local` of the parameter. -1 if the part does not include it.
 int64_t stored_index(const Held& held, int64_t local) {
   std::vector<int64_t> at(static_cast<size_t>(std::max(held.shape.rank(), 1)));
   for (int d = held.shape.rank() - 1; d >= 0; --d) {
@@ -77,7 +77,7 @@ Held random_held(std::mt19937& random) {
   return held;
 }
 
-// At most three for each matrix, of which there is one an index of the dims before the last two.
+// At most three per matrix. There is one matrix for each index of the dims before the last two.
 size_t most_blocks(const Held& held) {
   int64_t most = 3;
   for (int d = 0; d < held.shape.rank(); ++d) {
@@ -87,8 +87,8 @@ size_t most_blocks(const Held& held) {
   return static_cast<size_t>(most);
 }
 
-// Elements of a part that range [begin, begin + size) of the parameter takes: where they lie on
-// disk, by where they lie in the parameter.
+// Elements of a part within the range [begin, begin + size) of the parameter: positions on disk by
+// positions in the parameter.
 std::map<int64_t, int64_t> expected(const Held& held, int64_t begin, int64_t size) {
   std::map<int64_t, int64_t> stored;
   for (int64_t i = begin; i < begin + size; ++i) {

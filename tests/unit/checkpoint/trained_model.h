@@ -1,5 +1,5 @@
-// A small model with optimizer state, for tests of checkpoints: fused, transposed, padded and plain
-// parameters, of which every bit is random.
+// A small model with optimizer state for tests of checkpoints: fused, transposed, padded and plain
+// parameters with random bits.
 #pragma once
 
 #include <cstring>
@@ -50,7 +50,7 @@ class TrainedModel {
   Stream& stream() { return runtime_.stream(); }
   ThreadPool& pool() { return runtime_.pool(); }
 
-  // `iteration` stands in the trainer's state.
+  // `iteration` is also in the trainer's state.
   Contents contents(int64_t iteration, int64_t shard_bytes) const {
     return {.config = Json(Json::Object{{"model_type", Json("test")}}),
             .model = held(parameters()),
@@ -86,7 +86,7 @@ class TrainedModel {
   }
 
  private:
-  // Random bits where a part lies, zeros elsewhere.
+  // Random bits in the part's elements, zeros elsewhere.
   static void fill(const parallel::Placement& placement, const Tensor& value, uint64_t seed) {
     std::memset(value.raw(), 0, static_cast<size_t>(value.bytes()));
     uint64_t state = seed * 0x9e3779b97f4a7c15u + 1;

@@ -155,8 +155,7 @@ TEST_F(ConfigFile, FlagsWinOverThoseThatTheyExclude) {
   EXPECT_EQ(both.value("train-iters"), "3");
 }
 
-// What the file says, the command line, the fields that keep the file's value, and those that lose
-// it.
+// A file, a command line, the fields that keep the file's value, and the fields that do not.
 TEST_F(ConfigFile, WhatGoesTogetherStays) {
   struct Case {
     std::string text;
@@ -338,7 +337,7 @@ TEST_F(ConfigFile, WhatIsNoTextIsRefused) {
   }
 }
 
-// Some fields are the command's own; the rest is checked behind the print.
+// Some fields belong to the command itself. The others are checked after printing.
 TEST_F(ConfigFile, PrintsAsMuchAsAnotherCommandReads) {
   Train train;
   train.print_config.fields = train.fields.all().size();

@@ -1,4 +1,4 @@
-// What becomes of each of Megatron-LM's flags.
+// The status of each Megatron-LM flag.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -388,7 +388,7 @@ TEST(FlagTable, OlderSpellingsAreTold) {
   }
   EXPECT_TRUE(has(Train().error({"--fp8-hybrid"}), "--fp8-hybrid is refused: it requests 8-bit"));
   EXPECT_TRUE(has(Train().error({"--data-impl", "lazy"}), "--data-impl lazy is refused: it is"));
-  // A flag of its own, which the plan and the run tell as what it sets.
+  // A flag of this program, which plan and run report by the settings that it changes.
   const auto [code, text] =
       run("plan --no-time --num-layers 1 --hidden-size 16 --num-attention-heads 2 --vocab-size 64 "
           "--seq-length 16 --micro-batch-size 1 --ranks 2 --mock-data --use-custom-fsdp");
@@ -397,7 +397,7 @@ TEST(FlagTable, OlderSpellingsAreTold) {
   EXPECT_TRUE(has(text, "   --use-custom-fsdp: the same sharding, implemented here\n")) << text;
 }
 
-// A flag that does nothing as the others stand is named with the flag that makes it so.
+// A flag without effect under the other flags is reported together with the flag responsible.
 TEST(FlagTable, FlagsOfAModeThatIsOffAreTold) {
   for (const auto& [line, note] : {
            std::pair<std::string, std::string>{

@@ -23,7 +23,7 @@ struct Printed {
   std::string text;
 };
 
-// What `megatron train` prints.
+// Output of `megatron train --help`.
 Printed help_of_train(const Words& arguments) {
   settings::TrainSettings settings;
   Fields fields = settings.fields();
@@ -54,7 +54,7 @@ std::string flag_of(const std::string& line) {
   return line.substr(4, line.find(' ', 4) - 4);
 }
 
-// Flags by the heading that they stand under.
+// Flags by heading.
 std::map<std::string, std::multiset<std::string>> groups_of(const std::string& text) {
   std::map<std::string, std::multiset<std::string>> groups;
   std::string group;

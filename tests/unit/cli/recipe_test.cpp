@@ -1,4 +1,4 @@
-// Whole runs by name: --recipe, beneath files of --config and the command line.
+// Named runs: --recipe has lower priority than files of --config and the command line.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -65,7 +65,7 @@ TEST(Recipe, GivesFlagsThatOthersOverride) {
   EXPECT_EQ(run.value("clip-grad"), "3");
 }
 
-// What does not go together: the command line's takes the place of the recipe's.
+// Where flags conflict, the command line replaces the recipe's.
 TEST(Recipe, GivesWayToAnotherModelAndLength) {
   RecipeRun run;
   run.read({"--recipe", "gemma2_9b_8xh100", "--model", "dir", "--train-samples", "9"});

@@ -48,7 +48,7 @@ const Environment kOpenMpi = {{"OMPI_COMM_WORLD_RANK", "2"},
                               {"PMIX_RANK", "2"}};
 const Environment kHydra = {
     {"PMI_RANK", "3"}, {"PMI_SIZE", "6"}, {"MPI_LOCALRANKID", "1"}, {"MPI_LOCALNRANKS", "2"}};
-// What an sbatch script with -n 4 itself sees.
+// Environment of an sbatch script with -n 4.
 const Environment kBatch = {{"SLURM_JOB_ID", "17"},        {"SLURM_PROCID", "0"},
                             {"SLURM_LOCALID", "0"},        {"SLURM_NODEID", "0"},
                             {"SLURM_NTASKS", "4"},         {"SLURM_NPROCS", "4"},

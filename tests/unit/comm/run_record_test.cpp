@@ -1,4 +1,4 @@
-// What becomes of a run when ranks end in every way, without any process.
+// The outcome of a run for every way in which ranks can end, without real processes.
 #include "comm/launch/run_record.h"
 
 #include <gtest/gtest.h>

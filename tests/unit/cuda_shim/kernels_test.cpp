@@ -1,4 +1,4 @@
-// What device code is written with: warps, blocks, shared memory, atomics, numbers.
+// Building blocks of device code: warps, blocks, shared memory, atomics, numbers.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>

@@ -1,4 +1,4 @@
-// Planted faults: kernels and calls that are wrong on purpose, each of which the shim catches.
+// Planted faults: kernels and calls that are wrong on purpose. The shim must catch each.
 #include <cuda_runtime.h>
 #include <gtest/gtest.h>
 
@@ -87,7 +87,7 @@ class Planted : public ::testing::Test {
     EXPECT_EQ(cudaMemcpy(values.data(), out_, kBytes, cudaMemcpyDefault), cudaSuccess);
     return values;
   }
-  // What is reported of a kernel whose fault shows when it runs.
+  // Report for a kernel whose fault appears when it runs.
   template <class... Parameters, class... Arguments>
   std::string fault(void (*kernel)(Parameters...), Arguments... arguments) {
     EXPECT_EQ(launch(kernel, arguments...), cudaSuccess);

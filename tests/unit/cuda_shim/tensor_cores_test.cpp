@@ -14,7 +14,7 @@ namespace {
 
 using megatron::kernels::cuda::Matrices;
 
-// What a kernel does wrong.
+// Mistakes of a kernel.
 enum class Fault { none, no_wait, no_sync, no_end, misaligned };
 
 constexpr int kRows = 16, kInner = 16, kColumns = 8;

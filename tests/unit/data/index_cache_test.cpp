@@ -99,7 +99,8 @@ TEST(IndexCache, GoesByContentNotByName) {
   const auto moved = open_set(folder / "renamed", config);
   EXPECT_TRUE(moved.from_cache());
   expect_same(first, moved);
-  // What no index depends on does not count; nor do samples that need no other epochs.
+  // Settings that no index depends on do not count, and neither do sample counts that need no other
+  // epochs.
   auto same = config;
   same.eod = 3;
   same.pad = 5;
@@ -109,7 +110,7 @@ TEST(IndexCache, GoesByContentNotByName) {
   EXPECT_TRUE(open_set(folder / "renamed", config, 99).from_cache());
   EXPECT_FALSE(open_set(folder / "renamed", config, 300).from_cache());
   EXPECT_FALSE(open_set(folder / "renamed", config, 10, Split::valid).from_cache());
-  // What they do depend on.
+  // Settings that an index depends on.
   const auto miss = [&](auto change) {
     auto other = config;
     change(other);
@@ -377,7 +378,7 @@ TEST(SourceFacts, AreNotBelievedWhenTheyAreDamaged) {
     EXPECT_NE(output.find(reason), std::string::npos) << output;
   };
   expect_refused("damaged");
-  // Those of another source.
+  // Indices of another source.
   copy_set("gpt_dataset/data/tiny5", folder / "other");
   const IndexedDataset other(folder / "other");
   SourceFacts its(other, folder / "others");

@@ -68,8 +68,8 @@ TEST(MockTokens, HasNumpysLengths) {
             facts["sequence_lengths_sha256"].as_string());
 }
 
-// Draws are made ahead in blocks: after a shuffle of any length the generator stands where drawing
-// one by one leaves it.
+// Draws are generated ahead in blocks. After a shuffle of any length the generator has the same
+// state as if it had drawn one by one.
 TEST(RandomState, ShufflesAsDrawsOneByOne) {
   for (const int64_t n : {0, 1, 2, 3, 255, 256, 257, 258, 624, 1025, 70000}) {
     SCOPED_TRACE(n);

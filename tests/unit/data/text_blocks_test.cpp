@@ -318,7 +318,7 @@ TEST(JsonLineParser, SurvivesAnyBytes) {
   ASSERT_EQ(parse(good)[0][0].size(), 9u);
 }
 
-// What json.loads accepts does not stop a run where it is in keys that are not read.
+// Text that only json.loads accepts does not stop a run if it is in keys that are not read.
 TEST(JsonLineParser, SkipsWhatItDoesNotRead) {
   JsonLineParser parser({"text"});
   std::string line;

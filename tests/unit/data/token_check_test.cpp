@@ -118,7 +118,7 @@ TEST(TokenCheck, IsRememberedUntilTheFilesChange) {
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(cache), {}), 1);
   const std::string file = std::filesystem::directory_iterator(cache)->path().string();
 
-  // What is remembered is not looked up again ...
+  // A remembered result is not computed again ...
   Json record = Json::read(file);
   Json facts = record["facts"];
   facts.set("largest", int64_t{8});
@@ -146,7 +146,7 @@ TEST(TokenCheck, NeedsNoCache) {
   EXPECT_EQ(remembered_token_range(set, folder / "a.bin"), (TokenRange{1, 9}));  // no directory
 }
 
-// 16-bit ids fit a vocabulary of 65536: nothing is read, nothing is remembered.
+// 16-bit ids always fit a vocabulary of 65536, so nothing is read or remembered.
 TEST(TokenCheck, ReadsNothingThatTheTypeRulesOut) {
   const TemporaryDirectory folder;
   build(folder / "a", DType::u16, {{65535}});

@@ -1,5 +1,5 @@
-// Memory blocks: where they lie, that they merge again, and that meta finds the same places as real
-// memory.
+// Memory blocks: their positions, that free blocks merge, and that meta chooses the same positions
+// as real memory.
 #include "device/arena.h"
 
 #include <gtest/gtest.h>

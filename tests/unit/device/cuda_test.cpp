@@ -132,7 +132,7 @@ TEST_F(Cuda, CopyNowComesAfterAllWorkOfTheDevice) {
   EXPECT_EQ(read(*copied, 1).front(), 5);
 }
 
-// What two streams make of one number: 3, doubled by the second one's copy to the end.
+// Two streams compute one number: 3, then doubled by the second stream's copy at the end.
 struct TwoStreams {
   TwoStreams() : a(kGpu, 1), b(kGpu, 1), from(allocate()), to(allocate()) {
     cuda_plugin().fill(from->data(), 0, 4, a.stream());
@@ -239,7 +239,7 @@ TEST_F(Cuda, OutOfMemoryNamesTheClassTheBytesAndTheFlag) {
                                "the GPU has 8388608 of 16777216 bytes free", "--micro-batch-size"})
         EXPECT_NE(text.find(part), std::string::npos) << text;
     }
-    // Nothing has changed: what fits is still given, to the last byte.
+    // Nothing has changed: allocations that fit still succeed, up to the last byte.
     const auto rest = arena->allocate(8 * kMiB, "rest");
     EXPECT_EQ(arena->high_water(), 16 * kMiB);
     EXPECT_EQ(rest->data(), kept->data() + 8 * kMiB);
@@ -312,7 +312,7 @@ TEST_F(CudaDeath, LeakedStream) {
       testing::ExitedWithCode(86), "not destroyed when the program ended: 1 streams");
 }
 
-// What a copy of the shared object, which knows nothing of this program's, says to a caller.
+// Error that a copy of the shared object, which is independent of this program's, gives a caller.
 std::string said(const char* interface, int64_t driver, int64_t devices) {
   namespace fs = std::filesystem;
   std::string folder = (fs::temp_directory_path() / "megatron_cuda_XXXXXX").string();
@@ -347,7 +347,7 @@ TEST(CudaPlugin, SaysWhyThereIsNoneInOneLine) {
             "CUDA_VISIBLE_DEVICES, if set, names one");
 }
 
-// What a copy of this program says in a folder with that file as its shared object.
+// Error of a copy of this program in a folder with that file as its shared object.
 std::string said_beside(const char* library) {
   namespace fs = std::filesystem;
   std::string folder = (fs::temp_directory_path() / "megatron_cuda_XXXXXX").string();

@@ -135,7 +135,7 @@ TEST_F(HostCopies, OfSeveralThreadsShareTheRing) {
   for (std::thread& thread : threads) thread.join();
 }
 
-// What is replayed would read the ring's buffers again, with other bytes in them.
+// A replay would read the ring's buffers again, with other bytes in them.
 TEST_F(HostCopies, AreNotRecorded) {
   Runtime runtime(kGpu, 1);
   const auto device = room(runtime, kBuffer);

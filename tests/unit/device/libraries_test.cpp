@@ -1,5 +1,5 @@
-// Where NVIDIA's libraries are looked for, which versions are taken, and which GPUs there is code
-// for. Files that are opened: tests/cuda/cli/libraries_test.cpp.
+// Search paths of NVIDIA's libraries, accepted versions, and GPUs with compiled code.
+// tests/cuda/cli/libraries_test.cpp covers loading.
 #include "device/cuda/libraries.h"
 
 #include <dlfcn.h>
@@ -43,7 +43,7 @@ class Places {
   void set(const std::string& name, const std::string& folder) {
     variables_[name] = root_ + folder;
   }
-  // What is searched, below the root.
+  // Searched paths below the root.
   std::vector<std::string> folders() const {
     std::vector<std::string> found = library_folders(
         [this](const char* name) {

@@ -309,7 +309,7 @@ TEST(ConstraintKeywords, HasBudgets) {
              numbered(1000, [](const std::string& i) { return "\"value " + i + "\""; }) + "]}}}",
          {R"({"p7":"value 999","p8":null})"},
          {R"({"p7":"value 1000"})"}});
-  // Patterns of many enums, each of which takes steps.
+  // Patterns of many enums, each of which costs steps.
   const std::string many =
       R"({"pattern":"^([a-z]?){1000}$","enum":[)" +
       numbered(100, [](const std::string& i) { return "\"abcdef" + i + "\""; }) + "]}";
@@ -324,7 +324,8 @@ TEST(ConstraintKeywords, HasBudgets) {
   check({R"({"type":"string","maxLength":100000})", {"\"abc\""}, {"1"}});
 }
 
-// Where large bounds need too many states together, they are noted; small ones are held to.
+// Large bounds that need too many states together are reported as not enforced. Small ones are
+// enforced.
 TEST(ConstraintKeywords, NotesLargeBoundsRatherThanRefusing) {
   std::string properties;
   Texts notes;

@@ -1,4 +1,4 @@
-// Numbers within bounds and formats of strings, against other ways to tell them.
+// Numbers within bounds and formats of strings, checked by independent methods.
 #include <fmt/core.h>
 #include <gtest/gtest.h>
 

@@ -115,7 +115,7 @@ TEST(Draw, RepetitionPenalty) {
   const double e[] = {std::exp(1.0), std::exp(1.0), std::exp(-2.0), std::exp(-2.0)};
   const double all = e[0] + e[1] + e[2] + e[3];
   std::vector<int> found(4);
-  // 2 / 2, and -1 * 2; once, however often they stand there.
+  // 2 / 2 and -1 * 2. The penalty applies once, however often the token occurs.
   const Tokens tokens = {0, 2, 0, 77, -1};
   for (uint64_t request = 0; request < 20000; ++request)
     ++found[static_cast<size_t>(

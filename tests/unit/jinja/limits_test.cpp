@@ -94,7 +94,7 @@ TEST(Limits, LiveBytes) {
     EXPECT_NE(result.find("(limit `live_bytes`)"), std::string::npos) << source << "\n"
                                                                       << result.substr(0, 200);
   }
-  // What is over is not counted.
+  // Finished work does not count.
   EXPECT_EQ(
       rendered("{% for i in range(30) %}{% set x = [0] * 100000 %}{% endfor %}ok", "{}", kLive),
       "ok");

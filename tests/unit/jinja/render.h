@@ -7,7 +7,7 @@
 
 namespace megatron::jinja {
 
-// What a template gives, or "line N: reason" of its error.
+// Rendered text, or "line N: reason" if the template fails.
 inline std::string rendered(const std::string& source, const std::string& variables = "{}",
                             const Limits& limits = {}) {
   Variables given;

@@ -19,8 +19,8 @@ struct Problem {
   int64_t document = 0;  // length of the documents that attention is confined to; 0: it is not
 };
 
-// Tensors of one attention, with rows of heads that do not lie side by side, and its gradients by
-// fp64 loops.
+// Tensors of one attention call, whose heads are not adjacent in memory, and its gradients by fp64
+// loops.
 class Attention {
  public:
   Attention(const Problem& setup, DType type, int threads = 2, uint64_t seed = 1)
@@ -441,8 +441,8 @@ TEST(Attention, GivesAQueryTheSameBitsWhereverItStands) {
   }
 }
 
-// A row that sees nothing of a panel whose keys stand on both sides of it gives zero, as among
-// many.
+// A row that sees no key of a panel, with visible keys on both sides of it, gives zero, as it does
+// among many rows.
 TEST(Attention, ARowBetweenAllKeysSeesNone) {
   for (const auto& [type, products] : types_and_ways()) {
     const UseBf16Products use(products);

@@ -1,4 +1,4 @@
-// What the tests of the host's kernels share: tensors with normal values, comparisons.
+// Helpers of the tests of CPU kernels: tensors with normal values, comparisons.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
-// What CUDA's products and a library's attention ask of the scratch memory, and which attention is
-// handed to the library.
+// Scratch memory that CUDA's products and a library's attention request, and which attention calls
+// go to the library.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -22,7 +22,7 @@ class CudaScratch : public ::testing::Test {
     args.out = tensor({m, n}, out);
     return args;
   }
-  // As a model's layer calls it: parts of one tensor.
+  // Arguments as a model's layer passes them: parts of one tensor.
   AttentionBackwardArgs attention(int64_t samples, int64_t length, int64_t heads, int64_t kv_heads,
                                   int64_t width, DType type) {
     const auto all = [&](int64_t count) { return tensor({samples, length, count, width}, type); };

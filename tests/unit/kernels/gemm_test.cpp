@@ -26,7 +26,7 @@ class ProductMaker {
     return Tensor::empty(runtime_.arena(MemoryClass::activations), shape, type, "test");
   }
 
-  // Normal values in a matrix whose rows lie `padding` elements further apart than their length.
+  // Normal values in a matrix whose rows are followed by `padding` unused elements.
   Tensor matrix(Shape shape, DType type, int64_t padding = 0) {
     Shape wide = shape;
     wide.set(-1, shape[-1] + padding);
@@ -221,7 +221,7 @@ TEST(Gemm, GivesTheSameBitsForAnyNumberOfThreads) {
   }
 }
 
-// An element has the same bits wherever its row and column stand, in every form of the product.
+// An element has the same bits at any row and column position, in every form of the product.
 TEST(Gemm, GivesAnElementTheSameBitsAtAnyIndex) {
   ProductMaker maker;
   for (const Types& types : all_types()) {
@@ -303,7 +303,7 @@ TEST(FewRows, AreReadAsTheyLieOnAvx512AndAvx2) {
   });
 }
 
-// As the values of attention are multiplied; in two parts, of which the second is added.
+// Products as attention makes them, in two parts, of which the second accumulates.
 TEST(FewRows, GiveTheBitsOfManyWhereTheMatrixIsNotTransposed) {
   constexpr int64_t kMax = 9;
   ProductMaker maker;

@@ -15,8 +15,8 @@ struct PagedShape {
   int64_t keys, heads, kv_heads, width, page, window = 0;
 };
 
-// One sample's keys and values in a row, and the same in pages whose order is reversed; every other
-// page of the pool, and what lies behind the last key, is NaN.
+// Keys and values of one sample, contiguous and in pages of reversed order. Other pages of the
+// pool, and the memory after the last key, are NaN.
 class PagedKeys {
  public:
   PagedKeys(const PagedShape& shape, DType type)

@@ -227,7 +227,7 @@ TEST(ProductRows, AreTheChainOfTheirDefinition) {
   }
 }
 
-// What a layer computes of its rows: norms, activations, rotations, embedding and loss.
+// Row-wise kernels of a layer: norms, activations, rotations, embedding and loss.
 struct Model {
   Tensor x, gates, weight, logits, table, cos, sin, ids, labels, weights;
 };
@@ -300,7 +300,7 @@ TEST(Rows, OfEveryKernelDoNotDependOnTheirNumber) {
   }
 }
 
-// A cache of keys and values with room for more than the sequences hold; what lies beyond is NaN.
+// A cache of keys and values that is longer than the sequences. Its unused part is NaN.
 struct Cache {
   int64_t batch, length, capacity, heads, kv_heads, width;
   int64_t document = 0;  // queries see keys from the last multiple of it on

@@ -57,7 +57,7 @@ TEST(CpuF16, OverflowGivesInfinity) {
   EXPECT_EQ(to_doubles(wide)[0], 180000);
 }
 
-// What a training batch computes for a token is what it has alone.
+// A token has the same bits in a training batch as alone.
 TEST(CpuF16, ForwardProductsKeepTheirBitsForAnyNumberOfRows) {
   Maker maker;
   const Tensor x = maker.normal({70, 48}, DType::f16), w = maker.normal({33, 48}, DType::f16);

@@ -115,7 +115,7 @@ const std::vector<Bad> kBad = {
     {"gemma2", "sliding_window", "null", {"layer_types", "sliding_window"}},
     {"mistral", "sliding_window", "-7", {"sliding_window", "-7"}},
     {"mistral", "sliding_window", R"("long")", {"sliding_window", "long"}},
-    // What the family's other models have and this version has not.
+    // Features that the family's other models have and this version does not support.
     {"gpt2", "scale_attn_weights", "false", {"scale_attn_weights", "false", "true"}},
     {"falcon", "alibi", "true", {"alibi", "true", "false"}},
     {"gpt_neox", "is_decoder", "true", {"is_decoder", "true", "false"}},

@@ -98,7 +98,7 @@ std::vector<std::pair<std::string, std::string>> texts_of_all_families() {
   return texts;
 }
 
-// What a family reads, it can write.
+// Every configuration that a family reads can also be written.
 void expect_written(const Model& model, const std::string& text) {
   try {
     const Model again = model_from_config_json(model->config_json(DType::f32));
@@ -224,7 +224,7 @@ TEST(Config, FlagsHaveAFamily) {
   EXPECT_NO_THROW(model_from_flags(flags, 8)->config_json(DType::f32));
 }
 
-// What texts inference reads: more positions than the file has where its scaling extends them.
+// Context lengths of inference: longer than the file's positions if its scaling extends them.
 TEST(Config, ContextLengthFollowsTheScaling) {
   const auto length = [](const std::string& name, int64_t positions, const char* scaling) {
     Json config = config_of(name);
@@ -246,7 +246,7 @@ TEST(Config, ContextLengthFollowsTheScaling) {
   EXPECT_EQ(length("gpt_oss", 128, ""), 128);      // YaRN by 4 over 32
 }
 
-// As in transformers, which calls such a block one without scaling.
+// As in transformers, where such a block means no scaling.
 TEST(Config, AFactorWithoutATypeScalesNothingAndIsTold) {
   for (const char* key : {"rope_scaling", "rope_parameters"}) {
     Json config = config_of("llama");

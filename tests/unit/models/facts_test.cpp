@@ -1,4 +1,4 @@
-// What other rooms know of a model, and flags beside one.
+// Facts about a model that other rooms use, and flags that accompany a model directory.
 #include "models/facts.h"
 
 #include <gtest/gtest.h>

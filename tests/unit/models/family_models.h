@@ -44,7 +44,7 @@ inline models::DecoderValue plain_decoder() {
   return value;
 }
 
-// Four experts, of which each token goes through two.
+// Four experts, with each token going through two.
 inline nn::MoeConfig plain_experts() {
   nn::MoeConfig experts{
       .experts = 4,
@@ -53,7 +53,7 @@ inline nn::MoeConfig plain_experts() {
   return experts;
 }
 
-// What no family of the golden vectors has.
+// Features that no family of the golden vectors has.
 inline std::vector<std::pair<std::string, models::DecoderValue>> other_decoders() {
   using models::DecoderValue;
   std::vector<std::pair<std::string, DecoderValue>> all;
@@ -163,7 +163,7 @@ inline std::vector<std::pair<std::string, models::DecoderValue>> other_decoders(
   return all;
 }
 
-// As this program writes it, of a family without a golden directory: layers differ.
+// The form that this program writes, for a family without a golden directory whose layers differ.
 inline Json written_config(const std::string& family) {
   models::DecoderValue value = plain_decoder();
   for (models::LayerValue& layer : value.layers) layer.mlp()->ffn = 256;
@@ -174,7 +174,7 @@ inline Json written_config(const std::string& family) {
   return models::decoder_model(value, models::family_named(family))->config_json(DType::f32);
 }
 
-// A classifier of Qwen2's, of which there is no golden directory.
+// A Qwen2 classifier, for which there is no golden directory.
 inline Json qwen2_classifier() {
   Json config = family_config("qwen2");
   config.set("architectures", Json::parse(R"(["Qwen2ForSequenceClassification"])"));

@@ -64,7 +64,8 @@ TEST(HuggingFaceConfig, ComesBackKeyByKey) {
   }
 }
 
-// What versions before transformers 5 wrote says the same, and comes back in their form.
+// Configurations written before transformers 5 have the same meaning and are written back in their
+// form.
 TEST(HuggingFaceConfig, OlderFormsAreReadAndWritten) {
   for (const char* name :
        {"llama", "llama3", "llama_linear", "llama_yarn", "phi3", "nemotron", "qwen3"}) {

@@ -1,4 +1,4 @@
-// What ranks and stages hold of a model, put together, is the model.
+// The parts of a model on all ranks and stages together make the whole model.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -34,7 +34,7 @@ std::vector<Case> cases() {
           {"xavier", xavier, {2, 8}}};
 }
 
-// What a rank of a tensor group holds, with values.
+// Tensors of one rank of a tensor-parallel group, with values.
 struct Held {
   Held(const testing::TinyConfig& config, int ranks, int rank, bool sequence = false,
        const ModelPart& part = {}, DType type = DType::f32)

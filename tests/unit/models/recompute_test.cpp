@@ -1,5 +1,4 @@
-// What forward does not keep, or keeps in host memory, changes no bit; bytes and products are those
-// of the formulas.
+// Recompute and offload change no bit. Bytes and products equal those of the formulas.
 #include <gtest/gtest.h>
 
 #include "kernels/observer.h"
@@ -108,7 +107,7 @@ class RecomputeTest : public ::testing::TestWithParam<std::tuple<bool, DType>> {
     return heads_columns() + 2 * config.num_query_groups * config.kv_channels;
   }
   int64_t statistics() const { return kTokens * 4 * (llama() ? 1 : 2); }
-  // What is not kept when a module is computed again.
+  // Bytes that are not kept when a module is recomputed.
   int64_t attention_bytes() const {
     return rows(heads_columns()) + kTokens * config.num_attention_heads * 4;
   }

@@ -138,7 +138,7 @@ class LargeCapacityTest : public ExpertLoadTest {
   LargeCapacityTest() : ExpertLoadTest({.capacity_factor = 1e300, .padded = true}) {}
 };
 
-// However large, it has no more rows than there are tokens.
+// Even a large buffer has at most one row per token and choice.
 TEST_F(LargeCapacityTest, DropsNothing) {
   forward(kOneKind);
   EXPECT_EQ(figure(kDroppedShare), 0);
@@ -155,7 +155,7 @@ TEST_F(RankCapacityTest, OfOneRankIsNeverReached) {
   EXPECT_EQ(figure(kExpertLoad), 2);
 }
 
-// Room for 10 rows: 16 choices, of which 10 have one, on two ranks that both say so.
+// Buffer for 10 rows: only 10 of the 16 choices fit, on two ranks that both report it.
 TEST(ExpertMetrics, LetAStepFailWithChoicesThatFoundNoRoom) {
   const auto definitions = expert_metrics({{5, 2, false}}, {.rank_capacity_factor = 1.25});
   ASSERT_EQ(definitions.size(), 1u);

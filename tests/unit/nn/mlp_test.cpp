@@ -121,7 +121,7 @@ TEST_P(MlpTest, RecomputedGeluKeepsItsInputAndRepeatsNoProduct) {
   EXPECT_EQ(2 * again.kept, kept.kept);
 }
 
-// Without a gradient, nothing is stored that only a gradient needs.
+// Without a gradient, tensors that only backward needs are not stored.
 TEST_P(MlpTest, InferenceStoresNoSums) {
   Tape tape(runtime_, Tape::Mode::infer);
   const Tensor x = drawn({kTokens, kHidden}, "x");

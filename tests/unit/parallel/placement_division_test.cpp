@@ -51,7 +51,7 @@ TEST(Narrowed, StackedTensorsKeepTheirShares) {
   EXPECT_EQ(p.tensors[1].global, (Shape{4, 3}));
 }
 
-// GPT-2's q, k and v are one tensor, of which a rank has three stretches.
+// GPT-2's q, k and v are one tensor, of which a rank holds three ranges.
 TEST(Narrowed, OneTensorOfSeveralBlocks) {
   Placement whole;
   whole.tensors = {{"c_attn", {12, 3}, {{0, {{0, 0, 12}}}}, true}};
@@ -72,8 +72,7 @@ TEST(Narrowed, AWholeTensorAlongItsOtherDim) {
   EXPECT_EQ(rows(p.tensors[0].slices(1)), (Rows{{9, 0, 1}}));
 }
 
-// An expert's matrices [out,in] lie one above the other in [experts,out,in], of which experts and
-// columns are divided.
+// The experts' matrices [out,in] are stacked in [experts,out,in], divided by experts and columns.
 TEST(Narrowed, AStackAlongTwoAxes) {
   Placement whole;
   for (int64_t e = 0; e < 3; ++e)

@@ -161,7 +161,7 @@ std::vector<Stretch> runs(const ParameterSpec& placed) {
 
 TEST(ForEachRun, JoinsWhatIsContiguousInBoth) {
   Host host;
-  // Whole tensor: one run, along either axis.
+  // A whole tensor is one run along either axis.
   EXPECT_EQ(runs(host.placed({4, 3}, DType::f32, {{"a", {4, 3}, {{0, {{0, 0, 4}}}}}})),
             (std::vector<Stretch>{{"a", 0, 0, 12}}));
   EXPECT_EQ(runs(host.placed({4, 3}, DType::f32, {{"a", {4, 3}, {{1, {{0, 0, 3}}}}}})),

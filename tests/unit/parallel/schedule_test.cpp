@@ -89,7 +89,7 @@ int integer(const Json& json, std::string_view key) {
   return static_cast<int>(json[key].as_integer());
 }
 
-// What Megatron-LM ran on each stage, and what it refuses.
+// Actions that Megatron-LM ran on each stage, and the schedules that it refuses.
 TEST(Schedule, IsMegatrons) {
   const Json file = Json::read(MEGATRON_GOLDEN "/pipeline/schedules.json");
   int refused = 0;

@@ -112,7 +112,7 @@ class Checker {
     there_.insert({stage, message.gradient, message.from_piece, message.micro_batch});
   }
 
-  // What an action needs is there, and what it makes.
+  // Inputs that an action needs and outputs that it makes. The inputs must be present.
   void act(int stage, const Action& action) {
     const int virtual_stage = shape_.virtual_stage(stage, action.chunk);
     if (action.kind == Kind::forward && action.begins())

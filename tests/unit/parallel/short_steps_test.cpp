@@ -11,8 +11,8 @@
 namespace megatron::parallel {
 namespace {
 
-// A step: what it is and which part of it, of which chunk, and how far its micro-batch is from the
-// last one begun.
+// An action of a step: its kind, part and chunk, and the distance of its micro-batch from the last
+// one begun.
 using List = std::vector<std::array<int, 3>>;
 
 List list_of(const PipelineShape& shape, int stage, int64_t micro_batches, Receives receives) {

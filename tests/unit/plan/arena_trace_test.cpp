@@ -136,7 +136,7 @@ TEST_F(ArenaSteps, WithoutWhatStaysTheFirstIsLikeTheOthers) {
             (ArenaEvents{128, 192, -2, 256, -2, 0, -1}));
 }
 
-// However often it comes.
+// The high-water mark is the same for any larger number of repetitions.
 TEST_F(ArenaSteps, APartIsPlayedNoLongerThanItChangesAnything) {
   const auto part = repeated_part(seen_.less, seen_.more);
   const auto played = [&](int64_t again) {

@@ -61,7 +61,7 @@ TEST_F(AssumedTimeTest, ProductsAreOfLayersOrOfTheVocabulary) {
   EXPECT_DOUBLE_EQ(time->step_seconds, 2 * time->micro_batch_seconds);
 }
 
-// With few tokens the product is shorter than what it moves, and the rest of that shows.
+// With few tokens the product takes less time than the transfers, and the remainder is exposed.
 TEST_F(AssumedTimeTest, GradientsThatAreAddedUpMoveTheirSums) {
   const auto accumulation = [&](int64_t tokens, float beta) {
     weight_gradient(tokens, 4096, 8192, beta);

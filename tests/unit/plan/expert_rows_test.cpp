@@ -32,7 +32,7 @@ class ExpertRowsTest : public ::testing::Test {
                           .out = tensor({room, 16})},
                          runtime_.stream());
   }
-  // What a call of the products costs.
+  // Time of one call of the products.
   static kernels::Cost product(const StepWork& work) {
     for (const WorkItem& item : work.kernels)
       if (item.kernel == "grouped_gemm") return item.cost;

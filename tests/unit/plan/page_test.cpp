@@ -101,7 +101,8 @@ TEST(PlanPage, SaysWhatWouldHelp) {
   EXPECT_TRUE(contains(summary(plan)[3], "760 MB of the machine's 300 MB: does NOT fit"));
 }
 
-// Arenas lie on the GPU, which two ranks share; the host holds what is offloaded and read ahead.
+// Arenas are on the GPU, which two ranks share. Host memory holds offloaded tensors and read-ahead
+// data.
 TEST(PlanPage, GpusHaveMemoryOfTheirOwn) {
   Plan plan = small_plan();
   plan.memory.arenas[static_cast<size_t>(MemoryClass::offload)] = 1'000'000;

@@ -5,7 +5,7 @@
 
 namespace megatron::plan {
 
-// Four layers, the last of which is another; two ranks on a machine of 8 GB.
+// Four layers, the last of which differs, on two ranks of a machine with 8 GB.
 inline Plan small_plan() {
   Plan p{.model = "11.4M parameters, 4 layers, hidden 256, vocabulary 8192",
          .device = "cpu",

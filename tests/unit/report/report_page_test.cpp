@@ -187,7 +187,7 @@ TEST(ReportPage, TellsWhatChangedBetweenSessions) {
   EXPECT_TRUE(has(page, "<code>--lr</code> 0.001 → 0.004"));
 }
 
-// A setting that is a flag and a fact of the run is told once.
+// A setting that is both a flag and a fact of the run is shown once.
 TEST(ReportPage, ASettingIsListedOnce) {
   const LogFolder folder;
   const auto with_iters = [](std::string line, const std::string& iters) {
@@ -226,7 +226,7 @@ TEST(ReportPage, DataOfTheCurvesIsJson) {
   EXPECT_TRUE(run["means"].is_null());
 }
 
-// Each mark that a chart draws stands in the legend, too.
+// The legend has an entry for each mark of a chart.
 TEST(ReportPage, TheLegendNamesEveryMark) {
   const LogFolder folder;
   const std::string page = page_of({folder.run("a", run_line(0, 1000))});

@@ -367,7 +367,7 @@ std::vector<Json> records(const std::string& path) {
   return all;
 }
 
-// What `f` prints to standard output.
+// Standard output of `f`.
 std::string printed(const std::function<void()>& f) {
   ::testing::internal::CaptureStdout();
   f();

@@ -58,7 +58,7 @@ TEST(ScheduleState, EqualsMegatronsUnderBothFlags) {
   }
 }
 
-// What the ranks were, for people; older files say less of it, or nothing.
+// The saved layout of ranks is informational. Older files have less of it or nothing.
 TEST(ScheduleState, KeepsAnyLayout) {
   settings::TrainSettings settings;
   settings.runtime.ranks = 8;

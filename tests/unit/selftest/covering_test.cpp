@@ -137,7 +137,7 @@ TEST_F(OfLayouts, ExcludedPairsHaveTheirReason) {
   EXPECT_EQ(texts.find("more than 16"), std::string::npos) << texts;
 }
 
-// Rows become settings whose layers all lie somewhere.
+// Rows become settings that place every layer on some stage.
 TEST_F(OfLayouts, RowsAreSettings) {
   const LayoutLimits limits;
   for (const Row& row : cover(layout_factors(), layout_refusal(limits), 2).rows) {

@@ -22,7 +22,7 @@ TEST(Grammars, AreCompiledOnce) {
   EXPECT_THROW(grammars.regex("("), Error);
 }
 
-// As many as memory holds: each pattern of 300 repeats takes tens of kilobytes.
+// Fills the memory limit: each pattern of 300 repeats takes tens of kilobytes.
 TEST(Grammars, AreForgottenByTheirBytes) {
   constexpr size_t kBytes = 1 << 20;
   Grammars grammars(tokenizers::Tokenizer(tokenizers::make_byte_codec(256)), kBytes);
@@ -42,7 +42,7 @@ TEST(Grammars, AreForgottenByTheirBytes) {
   EXPECT_EQ(grammars.regex("[ab]{300}0"), grammars.regex("[ab]{300}0"));
 }
 
-// What an automaton remembers of texts counts, too.
+// The automaton's cache of texts counts, too.
 TEST(Grammars, AreForgottenWhenTheyHaveGrown) {
   Grammars grammars(tokenizers::Tokenizer(tokenizers::make_byte_codec(256)), 1 << 20);
   const SharedGrammar idle = grammars.regex("x+");

@@ -10,7 +10,7 @@
 namespace megatron::settings {
 namespace {
 
-// What CUDA would be given by these settings.
+// The CUDA options that these settings give.
 std::string loading(int64_t ranks, const std::string& device, const std::string& backend) {
   settings::RuntimeSettings s;
   s.ranks = ranks;

@@ -1,4 +1,4 @@
-// What precedes an example, and where a continuation begins in its tokens.
+// The context before an example, and the token at which its continuation begins.
 #include "tasks/context.h"
 
 #include "tokenizers/plain_codecs.h"

@@ -56,7 +56,7 @@ TEST_F(PublishedChoices, Piqa) {
   refused(R"({"goal": "g", "sol1": "", "sol2": "x", "label": 0})", {"line 1: choice 0", "empty"});
 }
 
-// As it was first published: lines in dev.jsonl, labels in dev-labels.lst.
+// The form in which the set was first published: lines in dev.jsonl, labels in dev-labels.lst.
 TEST_F(PublishedChoices, PiqaWithAFileOfLabels) {
   const std::string lines =
       "{\"goal\": \"a\", \"sol1\": \"b\", \"sol2\": \"c\"}\n"

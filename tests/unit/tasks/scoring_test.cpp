@@ -1,5 +1,5 @@
-// What texts are compared by, and numbers over many examples. Expected values are
-// lm-evaluation-harness 0.4.13's.
+// Text comparison and metrics over many examples. Expected values are those of
+// lm-evaluation-harness 0.4.13.
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -1,4 +1,4 @@
-// What the lines of a task file become, and how those are refused that are none.
+// Parsing of task files, and errors for malformed lines.
 #include <zstd.h>
 
 #include "unit/tasks/support.h"

@@ -36,7 +36,8 @@ TEST(AddedTokensTest, TakeTheSpaceBesideThem) {
   EXPECT_EQ(found_in(tokens, "a   \nb"), "'a' 3[1,5) 'b' ");
 }
 
-// As in the original: the search goes on behind a token, not behind the white space that it takes.
+// As in the original, the search continues after the token, not after the white space that it
+// strips.
 TEST(AddedTokensTest, ATokenThatBeginsInTheSpaceOfTheOneBefore) {
   EXPECT_EQ(found_in(make_tokens(), "<b>   x!"), "1[0,6) 2[4,7) '!' ");
   EXPECT_EQ(found_in(make_tokens(), "<b> \n x"), "1[0,6) 'x' ");

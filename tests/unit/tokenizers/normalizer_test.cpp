@@ -1,4 +1,4 @@
-// Normalisers: texts, origins, what is left uncopied, and bad settings.
+// Normalizers: texts, origins, texts that need no copy, and bad settings.
 #include "tokenizers/normalizers/normalizer.h"
 
 #include <gtest/gtest.h>

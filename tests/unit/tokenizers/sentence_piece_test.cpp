@@ -154,7 +154,7 @@ std::string normalized_by(const std::string& map) {
 std::string map_of(const std::function<void(std::vector<uint32_t>&, std::string&)>& change) {
   std::vector<uint32_t> units(512, 1u << 31);  // values of nothing
   std::string replacements("\0a\0", 3);
-  // The root's children lie from 256 on; A's from 256 ^ 'A' ^ 1 << 8 on, its value first.
+  // The root's children start at 256, and those of A at 256 ^ 'A' ^ 1 << 8, with its value first.
   units[0] = 256u << 10;
   units[256 ^ 'A'] = 'A' | 1u << 8 | ((256u ^ 'A') ^ 260u) << 10;
   units[260] = 1u << 31 | 1;

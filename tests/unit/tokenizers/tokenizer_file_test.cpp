@@ -1,5 +1,5 @@
-// Which file of a directory is the tokenizer, and of which kind; and that no damaged file does more
-// than throw an Error.
+// Which file of a directory is the tokenizer, and its format. A damaged file only ever causes an
+// Error.
 #include "tokenizers/tokenizer_file.h"
 
 #include <gtest/gtest.h>
@@ -171,7 +171,7 @@ TEST_F(TokenizerFileTest, ConfigurationsSayWhatIsWrong) {
             std::string::npos);
 }
 
-// What save() writes opens again and encodes the same.
+// A saved tokenizer opens again and encodes the same.
 TEST_F(TokenizerFileTest, SavesEveryKind) {
   const std::string text = "Hello  w\xc3\xb6rld, 123\n\nthe <|im_start|> \xe4\xb8\xad\xe6\x96\x87";
   for (const char* folder : {"sentencepiece/bpe_llama", "sentencepiece/unigram_nfkc_cf",

@@ -185,7 +185,7 @@ TEST(TokenizerTest, ManyThreadsAtOnce) {
   EXPECT_EQ(wrong, std::vector<int>(4, 0));
 }
 
-// As in the original, which gives ids to added tokens itself.
+// As in the original, which assigns ids to added tokens itself.
 TEST(TokenizerTest, AddedTokensWithIdsThatDoNotFollow) {
   const auto codec = make_pipeline(parse_definition(R"({
     "added_tokens": [
@@ -200,7 +200,7 @@ TEST(TokenizerTest, AddedTokensWithIdsThatDoNotFollow) {
   EXPECT_EQ(codec->size(), 3);
 }
 
-// As in the original, whose token for unknown text of a Unigram model is that text.
+// As in the original, where a Unigram model's token for unknown text is that text.
 TEST(TokenizerTest, UnknownTextIsTrimmedOfItsSpaces) {
   const auto codec = make_pipeline(parse_definition(R"({
     "added_tokens": [], "normalizer": null, "pre_tokenizer": null, "decoder": null,

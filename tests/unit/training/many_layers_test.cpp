@@ -27,7 +27,7 @@ void expect_alike(const plan::MemoryUse& a, const plan::MemoryUse& b) {
 
 constexpr Depths kDepths{{256, 512, 768}, 1280};
 
-// What three depths say of a fourth is what its own run says.
+// Extrapolating three depths to a fourth gives the numbers of that depth's own run.
 void expect_exact(const settings::TrainSettings& s) {
   const Depths depths = kDepths;
   std::array<plan::Plan, 3> plans;

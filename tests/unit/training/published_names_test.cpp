@@ -113,7 +113,8 @@ TEST_P(PublishedNames, LoadBehindAPrefixTooMany) {
                      buffers(prefix_ + prefix_)));
 }
 
-// The base model is a part of a larger one, or another program's; its head lies beside it.
+// The base model is part of a larger model or comes from another program, and its head has a
+// separate prefix.
 TEST_P(PublishedNames, LoadBehindForeignPrefixes) {
   for (const std::string foreign : {"language_model.model.", "model.language_model.",
                                     "model.text_model.", "transformer.", "decoder.", "llm."}) {

@@ -122,7 +122,7 @@ TEST(SameSettings, FilesAreComparedByContent) {
   EXPECT_EQ(with("model", {at / "m"}), with("model", {at / "n"}));
   write_file(at / "n/model.safetensors", std::string(5000, 'b'));
   EXPECT_NE(with("model", {at / "m"}), with("model", {at / "n"}));
-  std::string large(size_t{2} << 20, 'a');  // of which samples are read
+  std::string large(size_t{2} << 20, 'a');  // only samples of it are compared
   for (const char* name : {"m/model.safetensors", "n/model.safetensors"})
     write_file(at / name, large);
   EXPECT_EQ(with("model", {at / "m"}), with("model", {at / "n"}));
@@ -136,7 +136,7 @@ TEST(SameSettings, FilesAreComparedByContent) {
   EXPECT_TRUE(has(with("load", {at / "copy"}), "--load=no checkpoint\n"));
 }
 
-// What each rank throws.
+// Error that each rank throws.
 std::vector<std::string> errors_of(const std::vector<std::vector<ComparedSetting>>& own) {
   std::vector<std::string> errors(own.size());
   comm::run_ranks(static_cast<int>(own.size()), [&](comm::Group& world) {

@@ -17,7 +17,7 @@ settings::TrainSettings with_steps(int64_t steps) {
   return s;
 }
 
-// What a run of these settings saves.
+// The state that a run with these settings saves.
 resume::TrainerState saved_by(const SettledRun& run) {
   const settings::TrainSettings& s = run.settings;
   resume::TrainerState state;

@@ -20,7 +20,7 @@ settings::TrainSettings small() {
   return s;
 }
 
-// What is said against flags, typed over those above; "" for nothing.
+// The error for these flags, which are appended to those above. "" if there is none.
 template <class F>
 std::string refusal(F&& f) {
   try {
@@ -81,7 +81,7 @@ TEST(Settle, APlanNeedsNoDataButChecksWhatIsSaidOfThem) {
   EXPECT_TRUE(has(refusal_of(all), {"--multiple-validation-sets"}));
 }
 
-// A prefix that stands where a weight would is one of a list without weights.
+// A prefix where a weight is expected belongs to a list without weights.
 TEST(Settle, AListOfThreeHasNoWeights) {
   EXPECT_EQ(refusal_of({{"data-path", "0.5", "a", "0.5"}}), "");
 }
@@ -136,7 +136,7 @@ TEST(Settle, TheWarmUpIsToldInTheUnitOfTheRun) {
   EXPECT_TRUE(has(refusal_of({{"min-lr", "1"}}, open), {"--min-lr is 1"}));
 }
 
-// A plan needs no --lr, and looks at the rest all the same.
+// A plan needs no --lr, and checks the other flags all the same.
 TEST(Settle, TheScheduleIsCheckedWithoutALearningRate) {
   settings::TrainSettings s = small();
   s.optimizer.lr.reset();
@@ -154,7 +154,7 @@ TEST(Settle, TheScheduleIsCheckedWithoutALearningRate) {
             "--lr-warmup-iters is 1099511627776; it must lie in [0, 2147483648]");
 }
 
-// What `train` needs besides what a plan does.
+// Flags that `train` needs in addition to those of a plan.
 TEST(Settle, ARunIsCheckedAsAWhole) {
   settings::TrainSettings s = small();
   s.data.mock_data = true;

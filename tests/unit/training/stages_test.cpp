@@ -8,7 +8,7 @@
 namespace megatron::training {
 namespace {
 
-// "flag value: cause", one a line.
+// Lines of the form "flag value: cause".
 std::string told(const Settled& settled) {
   std::string text;
   for (const SettingNote& note : settled.notes)

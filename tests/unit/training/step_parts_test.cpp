@@ -92,8 +92,8 @@ TEST_F(Parts, TotalsAreLossesTokensAndMetrics) {
   EXPECT_EQ(all.metrics[0].value, 5);
 }
 
-// Whatever the order of a schedule, each micro-batch has its loss, which is that of an evaluation,
-// and weights their gradients.
+// Whatever the order of a schedule, each micro-batch reports its loss, which equals that of an
+// evaluation, and weights get their gradients.
 TEST_F(Parts, PassesMakeLossesInAnyOrder) {
   model_.initialize(3);
   model_.step.data_parallel().parameters_changed();
