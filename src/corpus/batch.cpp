@@ -113,8 +113,24 @@ void DeviceBatch::allocate(const HostBatch& host) {
     batch_.rank_indices = tensor(all, DType::i32, "batch.rank_indices");
     batch_.all_indices = tensor(all, DType::i32, "batch.all_indices");
     if (confined) batch_.all_segment_starts = tensor(all, DType::i32, "batch.all_segment_starts");
+    if (runtime_.device().has_data()) fill_indices();
   }
   if (numbers) batch_.targets = tensor(tokens, wide, "batch.targets");
+}
+
+void DeviceBatch::fill_indices() {
+  const parallel::TokenLayout& layout = batch_.layout;
+  std::vector<int32_t> all(static_cast<size_t>(layout.sequences * layout.length));
+  for (size_t i = 0; i < all.size(); ++i)
+    all[i] = static_cast<int32_t>(i % static_cast<size_t>(layout.length));
+  copy_from(batch_.all_indices, std::span<const int32_t>(all), runtime_.stream());
+  std::vector<int32_t> by_rank;
+  for (int rank = 0; rank < layout.ranks; ++rank) {
+    std::vector<int32_t> held = all;
+    parallel::keep_held(layout.of_rank(rank), held);
+    by_rank.insert(by_rank.end(), held.begin(), held.end());
+  }
+  copy_from(batch_.rank_indices, std::span<const int32_t>(by_rank), runtime_.stream());
 }
 
 const nn::Batch& DeviceBatch::fill(const HostBatch& host, const models::Model& model,
@@ -135,22 +151,8 @@ const nn::Batch& DeviceBatch::fill(const HostBatch& host, const models::Model& m
     copy_from(batch_.segment_starts, std::span<const int32_t>(host.segment_starts), stream);
   if (batch_.targets.defined())
     copy_from(batch_.targets, std::span<const double>(host.targets), stream);
-  if (batch_.rank_indices.defined()) {
-    std::vector<int32_t> all(static_cast<size_t>(host.layout.sequences * host.layout.length));
-    for (size_t i = 0; i < all.size(); ++i)
-      all[i] = static_cast<int32_t>(i % static_cast<size_t>(host.layout.length));
-    copy_from(batch_.all_indices, std::span<const int32_t>(all), stream);
-    std::vector<int32_t> by_rank;
-    for (int rank = 0; rank < host.layout.ranks; ++rank) {
-      std::vector<int32_t> held = all;
-      parallel::keep_held(host.layout.of_rank(rank), held);
-      by_rank.insert(by_rank.end(), held.begin(), held.end());
-    }
-    copy_from(batch_.rank_indices, std::span<const int32_t>(by_rank), stream);
-    if (batch_.all_segment_starts.defined())
-      copy_from(batch_.all_segment_starts, std::span<const int32_t>(host.all_segment_starts),
-                stream);
-  }
+  if (batch_.all_segment_starts.defined())
+    copy_from(batch_.all_segment_starts, std::span<const int32_t>(host.all_segment_starts), stream);
   copy_from(batch_.sample_ids, std::span<const int64_t>(host.sample_ids), stream);
   const double divisor = scope == settings::LossScope::token
                              ? 1

@@ -49,6 +49,7 @@ class DeviceBatch {
   Runtime& runtime_;
   DType type_;
   void allocate(const HostBatch& host);
+  void fill_indices();  // which depend on the layout only
 
   nn::Batch batch_;
   std::vector<double> weights_;  // of the last batch; the memory is reused

@@ -12,6 +12,7 @@ namespace {
 // Keys and values, or their gradients, of one rank's tokens: [2B,S',K,D].
 class Block {
  public:
+  Block() = default;
   Block(Tape& tape, const Tensor& like, DType type)
       : both_(communication_buffer(tape,
                                    {2 * like.size(0), like.size(1), like.size(2), like.size(3)},
@@ -88,10 +89,10 @@ class RingBackward {
   void run() {
     const Tensor &k = backward_.saved(1), &v = backward_.saved(2);
     Block block = packed(tape_, k, v);
-    Block gradient(tape_, k, sums_);
+    Block gradient;
     comm::Work arrival;
     for (int step = 0; step < ranks_.size(); ++step) {
-      Block next = block;
+      Block next;
       comm::Work passing;
       const bool last = step + 1 == ranks_.size();
       if (!last) {
@@ -176,7 +177,7 @@ Var ring_attention(Tape& tape, const ops::Heads& heads, const ops::AttentionOpti
   Block block = packed(tape, k, v);
   Tensor sum, lse;  // result over the blocks so far
   for (int step = 0; step < ranks.size(); ++step) {
-    Block next = block;
+    Block next;
     comm::Work passing;
     if (step + 1 < ranks.size()) {
       next = Block(tape, k, k.dtype());

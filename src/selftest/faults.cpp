@@ -223,7 +223,7 @@ Environment with_kernel() {
 }
 
 // Ranks among which gradients are reduced first, and what is sharded is divided.
-int shards_of(const MatrixRow& row) { return row.layout.dp / row.layout.instances; }
+int shards_of(const MatrixRow& row) { return row.layout.dp * row.layout.cp / row.layout.instances; }
 
 bool ends_on_two_stages(const MatrixRow& row) {
   const parallel::PipelineShape& shape = row.layout.pipeline;
@@ -235,12 +235,14 @@ bool has_ep(const MatrixRow& row) { return has_experts(row) && row.layout.ep > 1
 // True if no rank sees all tokens of its experts.
 bool divides_loads(const MatrixRow& row) {
   const Layout& layout = row.layout;
-  return has_experts(row) && (layout.dp > 1 || (layout.etp > 0 && layout.etp < layout.tp));
+  return has_experts(row) &&
+         (layout.dp * layout.cp > 1 || (layout.etp > 0 && layout.etp < layout.tp));
 }
 // A rank with whole sequences does not need other ranks' counts.
 bool divides_sequences(const MatrixRow& row) {
   const Layout& layout = row.layout;
-  return has_experts(row) && layout.sequence && layout.micro_batch < layout.tp;
+  const bool by_tensor_ranks = layout.sequence && layout.micro_batch < layout.tp;
+  return has_experts(row) && (by_tensor_ranks || layout.cp > 1);
 }
 // One rank counts over micro-batches of two sequences.
 bool counts_other_tokens(const MatrixRow& row) {
@@ -310,8 +312,7 @@ const std::vector<Fault>& faults() {
       {"misplaced-expert-results", "every token gets the experts' output of the token before it",
        false, has_ep, with_group<Changed<misplaced_expert_results>>},
       {"expert-load-twice",
-       "where sequence parallelism divides a sequence, the balance loss counts the choices of its "
-       "tokens twice",
+       "where ranks divide a sequence, the balance loss counts the choices of its tokens twice",
        false, divides_sequences, with_group<Changed<expert_load_twice>>},
       {"capacity-of-all-tokens",
        "an expert's capacity is counted over the tokens of all ranks that share the experts, "

@@ -11,6 +11,16 @@ StepOptions completed(StepOptions options, const models::Model& model) {
   return options;
 }
 
+const parallel::RanksOptions& checked(const parallel::RanksOptions& ranks,
+                                      const models::Model& model) {
+  const int64_t given = std::ssize(ranks.context_exchange);
+  MG_CHECK(
+      given <= 1 || given == model->num_layers(),
+      "--cp-comm-type has {} values: give one for all layers, or one for each of the {} layers",
+      given, model->num_layers());
+  return ranks;
+}
+
 }  // namespace
 
 ModelParts::ModelParts(const models::Model& model, const parallel::Ranks& ranks,
@@ -42,7 +52,7 @@ TrainedModel::TrainedModel(const models::Model& model, DType type, uint64_t seed
                            const ModelLayout& layout, comm::Group& world, Runtime& run_time,
                            StepOptions options)
     : runtime(run_time),
-      ranks(layout.ranks, world),
+      ranks(checked(layout.ranks, model), world),
       parts(model, ranks, layout.layers, runtime, type, seed),
       step(parts.chunks(), type, ranks, runtime, completed(std::move(options), model)),
       loss_pass({.chunks = parts.chunks(),

@@ -15,6 +15,7 @@ namespace {
 using star::Call;
 using star::Kind;
 using Asked = Call::Operation;
+static_assert(static_cast<uint32_t>(Asked::recv) == static_cast<uint32_t>(Operation::recv));
 
 constexpr double kConnectSeconds = 30;  // rank 0 is already running
 constexpr Device kHost{DeviceKind::cpu, 0};

@@ -167,6 +167,7 @@ TEST_F(BadLayout, Sharding) {
   refused(context + "4 --seq-length 20", {"into 8 chunks of equal size, but 20 tokens"});
   refused(context + "3", {"4 ranks cannot be divided", "context parallel 3"});
   refused(context + "2 --cp-comm-type ring", {"--cp-comm-type is 'ring'", "p2p, all_gather, a2a"});
+  refused(context + "2 --cp-comm-type p2p a2a", {"--cp-comm-type has 2 values", "the 12 layers"});
   refused(context + "2 --cp-comm-type a2a+p2p", {"not supported yet; use p2p, all_gather or a2a"});
   refused("--ranks 8 --context-parallel-size 8 --cp-comm-type a2a",
           {"--cp-comm-type a2a divides the", "use p2p"});

@@ -143,7 +143,7 @@ TEST_P(LayoutFault, IsCaughtByARowThatNamesATensor) {
 INSTANTIATE_TEST_SUITE_P(
     Faults, LayoutFault,
     ::testing::Values(
-        Wrong{"dropped-all-reduce", "gradients of layers.0.attention.qkv.weight", nullptr},
+        Wrong{"dropped-all-reduce", "gradients of transformer.h.0.attn.c_attn.weight", nullptr},
         Wrong{"loss-off-by-log-tp", "gradients of final_norm.weight", nullptr},
         Wrong{"gradient-averaged-twice", "gradients of embedding.weight, fp64: error 0.667",
               nullptr},
