@@ -9,6 +9,7 @@
 #include "comm/processes.h"
 #include "comm/threads.h"
 #include "device/stream.h"
+#include "hang_limit.h"
 #include "tensor/tensor.h"
 
 namespace megatron::testing {
@@ -23,12 +24,9 @@ inline void pause(double seconds) {
   std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
 }
 
-// Seconds that a call may take in a test.
-inline constexpr double kMaxSeconds = 10;
-
 inline void run_ranks(int ranks, const std::function<void(comm::Group& world)>& body) {
-  if (processes() != nullptr) return processes()->run(ranks, body, kMaxSeconds);
-  comm::run_ranks(ranks, body, kMaxSeconds);
+  if (processes() != nullptr) return processes()->run(ranks, body, kHangSeconds);
+  comm::run_ranks(ranks, body, kHangSeconds);
 }
 
 inline void each_rank(int ranks, DeviceKind device,

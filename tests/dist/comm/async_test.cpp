@@ -318,33 +318,5 @@ TEST(AsyncGroup, AsksForNoLargeBlocksOnceItRuns) {
   });
 }
 
-TEST(AsyncGroup, HandsACallOverSoon) {
-  each_rank(2, [](Group& world, Runtime& runtime) {
-    const auto group = beside_of(world);
-    Tensor t = make(runtime, {1}, DType::f32, {1.0});
-    const auto median = [&](auto&& call) {
-      std::vector<double> seconds;
-      for (int i = 0; i < 200; ++i) {
-        const double start = now_seconds();
-        call();
-        seconds.push_back(now_seconds() - start);
-      }
-      std::sort(seconds.begin(), seconds.end());
-      return seconds[100];
-    };
-    const double alone =
-        median([&] { world.all_reduce(t, Reduce::max, runtime.stream(), "alone"); });
-    const double handed = median([&] {
-      group->all_reduce(t, Reduce::max, runtime.stream(), "handed").wait(runtime.stream());
-    });
-    RecordProperty("alone_us", std::to_string(alone * 1e6));
-    RecordProperty("handed_over_us", std::to_string(handed * 1e6));
-    if (world.rank() == 0)
-      std::printf("a call: %.1f us, handed over and waited for: %.1f us\n", alone * 1e6,
-                  handed * 1e6);
-    EXPECT_LT(handed, 0.01);
-  });
-}
-
 }  // namespace
 }  // namespace megatron
