@@ -14,12 +14,6 @@
 namespace megatron::parallel {
 namespace {
 
-// Rows of the first ranks: share_of(V, n, 0), computed from the rows of any rank. A rank without
-// rows begins at V.
-int64_t largest_share(int64_t first, int64_t rows, int rank) {
-  return rank == 0 ? rows : ceil_div(first, rank);
-}
-
 using PendingDx = std::shared_ptr<PendingSum>;
 
 void loss_dgrad(Backward& backward) {
@@ -59,7 +53,7 @@ class DividedLoss {
   // Returns the sum of dx over the ranks in flight.
   PendingDx run() {
     const int64_t columns = weight_.value().size(0);
-    const int64_t share = std::max<int64_t>(1, largest_share(first_, columns, tp_.rank()));
+    const int64_t share = std::max<int64_t>(1, largest_vocabulary_share(first_, columns, tp_.rank()));
     const int64_t rows = std::min(ops::loss_chunk_rows(share, tape_.stream().target()),
                                   std::max<int64_t>(tokens_, 1));
     const bool capped = soft_cap_ > 0;
@@ -152,6 +146,10 @@ class DividedLoss {
 };
 
 }  // namespace
+
+int64_t largest_vocabulary_share(int64_t first, int64_t rows, int rank) {
+  return rank == 0 ? rows : ceil_div(first, rank);
+}
 
 Var vocabulary_embedding(Tape& tape, const Tensor& ids, const Weight& table, int64_t first,
                          const TensorParallel& tp) {

@@ -7,6 +7,10 @@
 
 namespace megatron::parallel {
 
+// Rows of the first ranks, share_of(V, n, 0), from those of any rank: its first row and their number.
+// A rank without rows begins at V.
+int64_t largest_vocabulary_share(int64_t first, int64_t rows, int rank);
+
 // Row ids[t] of the whole table. ids i32 [T], table [rows, H], whose first row is row `first` of V.
 // [T, H], the same on all ranks; with divided tokens [T/n, H].
 Var vocabulary_embedding(Tape& tape, const Tensor& ids, const Weight& table, int64_t first,

@@ -1,0 +1,226 @@
+// T tokens, R of them with a label; C of these in a chunk; hidden size H; V logits of this rank.
+#include "parallel/token_log_probabilities.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "ops/linear_cross_entropy.h"
+#include "parallel/collectives.h"
+#include "parallel/vocabulary.h"
+
+namespace megatron::parallel {
+namespace {
+
+struct OutputLayer {
+  int64_t first = 0;  // index in the vocabulary of this rank's first row
+  double soft_cap = 0;
+  TensorParallel tp;
+};
+
+// The output layer over chunks of the labelled tokens. Scratch memory for one chunk is allocated
+// once.
+class ChunkedHead {
+ public:
+  ChunkedHead(Tape& tape, const Weight& weight, const LabelledTokens& tokens,
+              const OutputLayer& layer, const Tensor& x_TH, bool backward)
+      : tape_(tape),
+        weight_(weight),
+        tokens_(tokens),
+        layer_(layer),
+        x_TH_(x_TH),
+        sums_(kernels::accumulator(x_TH.dtype())),
+        capped_(layer.soft_cap > 0) {
+    const int64_t columns = weight.value().size(0), labelled = tokens.rows.elements();
+    const int64_t share =
+        std::max<int64_t>(1, largest_vocabulary_share(layer.first, columns, layer.tp.rank()));
+    rows_ = std::min(ops::loss_chunk_rows(share, tape.stream().target()),
+                     std::max<int64_t>(labelled, 1));
+    x_CH_ = scratch({rows_, x_TH.size(1)}, x_TH.dtype(), "head.x");
+    values_C_ = scratch({rows_}, sums_, "head.values");
+    weights_C_ = scratch({rows_}, sums_, "head.weights");
+    logits_CV_ = chunk_of_logits(sums_, "head.logits");
+    if (!backward) return;
+    dlogits_CV_ = x_TH.dtype() != sums_ || capped_
+                      ? chunk_of_logits(x_TH.dtype(), "head.dlogits")
+                      : logits_CV_;
+    exponentials_CV_ = capped_ ? chunk_of_logits(sums_, "head.exponentials") : logits_CV_;
+    dx_CH_ = scratch({rows_, x_TH.size(1)}, x_TH.dtype(), "head.dx");
+  }
+
+  // Log-probabilities [T].
+  void forward(const Tensor& out_T) {
+    const kernels::Table& table = tape_.kernels();
+    table.fill({.out = out_T, .value = 0}, tape_.stream());
+    table.fill({.out = weights_C_, .value = 1}, tape_.stream());
+    for_each_chunk([&](int64_t begin, int64_t count) {
+      const Tensor loss = losses_of(begin, count, {});
+      table.scale({.factor = -1, .x = loss, .out = loss}, tape_.stream());
+      put(loss.view({count, 1}), begin, out_T.view({out_T.size(0), 1}));
+    });
+  }
+
+  // Adds the weight's gradient to its slot, and writes that of x: dx_TH, unless undefined.
+  void backward(const Tensor& dout_T, const Tensor& dx_TH) {
+    const kernels::Table& table = tape_.kernels();
+    if (dx_TH.defined()) table.fill({.out = dx_TH, .value = 0}, tape_.stream());
+    for_each_chunk([&](int64_t begin, int64_t count) {
+      const Tensor weights = weights_C_.slice(0, 0, count),
+                   dlogits = dlogits_CV_.slice(0, 0, count);
+      take(dout_T.view({dout_T.size(0), 1}), begin, weights.view({count, 1}));
+      table.scale({.factor = -1, .x = weights, .out = weights}, tape_.stream());
+      losses_of(begin, count, dlogits);
+      if (dx_TH.defined()) {
+        const Tensor dx = dx_CH_.slice(0, 0, count);
+        table.gemm({.a = dlogits, .b = weight_.value(), .out = dx}, tape_.stream());
+        put(dx, begin, dx_TH);
+      }
+      if (const GradSlot dw = tape_.grad_slot(weight_); dw.out.defined()) {
+        table.gemm({.a = dlogits,
+                    .b = x_CH_.slice(0, 0, count),
+                    .out = dw.out,
+                    .transpose_a = true,
+                    .beta = dw.beta},
+                   tape_.stream());
+      }
+    });
+  }
+
+ private:
+  template <class F>
+  void for_each_chunk(F&& f) {
+    const int64_t labelled = tokens_.rows.elements();
+    for (int64_t begin = 0; begin < labelled; begin += rows_)
+      f(begin, std::min(rows_, labelled - begin));
+  }
+
+  Tensor scratch(const Shape& shape, DType type, const char* label) {
+    return Tensor::empty(tape_.stream().scratch(), shape, type, label);
+  }
+  Tensor chunk_of_logits(DType type, const char* label) {
+    return ops::loss_chunk(tape_.stream(), rows_, weight_.value().size(0), type, capped_, label);
+  }
+
+  // Copies the rows of labelled tokens [begin, begin + count) from x [T,N] to out [count,N]; empty
+  // rows are zeros.
+  void take(const Tensor& x, int64_t begin, const Tensor& out) {
+    tape_.kernels().take_rows(
+        {.x = x, .index = tokens_.rows.slice(0, begin, out.size(0)), .out = out}, tape_.stream());
+  }
+  // The inverse: from x [count,N] to their rows of out [T,N].
+  void put(const Tensor& x, int64_t begin, const Tensor& out) {
+    tape_.kernels().put_rows({.x = x.view({x.size(0), 1, x.size(1)}),
+                              .rows = tokens_.rows.slice(0, begin, x.size(0)),
+                              .out = out.view({1, out.size(0), 1, out.size(1)})},
+                             tape_.stream());
+  }
+
+  // Cross entropy [count] of labelled tokens [begin, begin + count), and if `dlogits` is defined,
+  // the gradient of its sum weighted with weights_C_.
+  Tensor losses_of(int64_t begin, int64_t count, const Tensor& dlogits) {
+    const kernels::Table& table = tape_.kernels();
+    Stream& stream = tape_.stream();
+    const Tensor x = x_CH_.slice(0, 0, count), logits = logits_CV_.slice(0, 0, count),
+                 loss = values_C_.slice(0, 0, count), weights = weights_C_.slice(0, 0, count),
+                 labels = tokens_.labels.slice(0, begin, count);
+    take(x_TH_, begin, x);
+    table.gemm({.a = x, .b = weight_.value(), .out = logits, .transpose_b = true}, stream);
+    if (capped_) table.soft_cap({.cap = layer_.soft_cap, .x = logits, .out = logits}, stream);
+    if (alone(layer_.tp.group)) {
+      table.cross_entropy({.logits = logits,
+                           .labels = labels,
+                           .weights = weights,
+                           .loss = loss,
+                           .dlogits = dlogits},
+                          stream);
+    } else {
+      divided_losses({.logits = logits, .labels = labels, .weights = weights}, loss, dlogits);
+    }
+    if (capped_ && dlogits.defined()) {
+      table.soft_cap_backward(
+          {.cap = layer_.soft_cap, .out = logits, .dout = dlogits, .dx = dlogits}, stream);
+    }
+    return loss;
+  }
+
+  // The same if ranks divide the vocabulary.
+  void divided_losses(kernels::VocabularyStatsArgs args, const Tensor& loss,
+                      const Tensor& dlogits) {
+    Stream& stream = tape_.stream();
+    const int64_t count = args.labels.elements();
+    args.first = layer_.first;
+    args.stats = communication_buffer(tape_, {count, 3}, sums_, "head.stats");
+    if (dlogits.defined()) args.exponentials = exponentials_CV_.slice(0, 0, count);
+    const Tensor all =
+        communication_buffer(tape_, {layer_.tp.size(), count, 3}, sums_, "head.stats");
+    tape_.kernels().vocabulary_stats(args, stream);
+    layer_.tp.group->all_gather(args.stats, all, stream, "log_probabilities, stats").wait(stream);
+    tape_.kernels().vocabulary_cross_entropy({.stats = all,
+                                              .exponentials = args.exponentials,
+                                              .labels = args.labels,
+                                              .weights = args.weights,
+                                              .first = layer_.first,
+                                              .rank = layer_.tp.rank(),
+                                              .loss = loss,
+                                              .dlogits = dlogits},
+                                             stream);
+  }
+
+  Tape& tape_;
+  const Weight& weight_;
+  const LabelledTokens& tokens_;
+  const OutputLayer& layer_;
+  const Tensor& x_TH_;
+  DType sums_;
+  bool capped_;
+  int64_t rows_;  // of a chunk
+  Tensor x_CH_, values_C_, weights_C_, logits_CV_;
+  Tensor dlogits_CV_, exponentials_CV_, dx_CH_;  // for backward
+};
+
+// The rows of all tokens, from those between the matrix products.
+Tensor all_rows(Tape& tape, const Tensor& x, const TensorParallel& tp) {
+  if (!tp.divides_tokens()) return x;
+  return gathered_rows(tape, x, *tp.group, "log_probabilities, x", MemoryClass::communication);
+}
+
+void log_probabilities_dgrad(Backward& backward) {
+  const auto& layer = backward.attributes<OutputLayer>();
+  Tape& tape = backward.tape();
+  const Tensor x_TH = all_rows(tape, backward.saved(0), layer.tp);
+  Tensor dx_TH;
+  if (backward.needs(0))
+    dx_TH = Tensor::empty(tape.runtime().arena(partial_memory(layer.tp)), x_TH.shape(),
+                          x_TH.dtype(), "log_probabilities.dx");
+  const LabelledTokens tokens{backward.saved(1), backward.saved(2)};
+  ChunkedHead(tape, backward.weight(0), tokens, layer, x_TH, true)
+      .backward(backward.gradient(0), dx_TH);
+  if (!dx_TH.defined()) return;
+  if (!alone(layer.tp.group)) {
+    PendingSum sum;
+    sum.begin(tape, dx_TH, layer.tp, "log_probabilities, gradient");
+    sum.wait(tape.stream());
+    dx_TH = sum.result;
+  }
+  backward.set(0, dx_TH);
+}
+
+}  // namespace
+
+Var token_log_probabilities(Tape& tape, const Var& x, const Weight& weight, int64_t first,
+                            const LabelledTokens& tokens, const TensorParallel& tp,
+                            double soft_cap) {
+  const OutputLayer layer{first, soft_cap, tp};
+  const Tensor x_TH = all_rows(tape, x.value, tp);
+  const Tensor out_T =
+      tape.empty({x_TH.size(0)}, kernels::accumulator(x_TH.dtype()), "log_probabilities");
+  ChunkedHead(tape, weight, tokens, layer, x_TH, false).forward(out_T);
+  Node node{.name = "token_log_probabilities",
+            .inputs = {x.id},
+            .saved = {x.value, tokens.rows, tokens.labels},
+            .weights = {weight},
+            .dgrad = log_probabilities_dgrad};
+  node.attributes = layer;
+  return tape.record_one(std::move(node), out_T);
+}
+
+}  // namespace megatron::parallel

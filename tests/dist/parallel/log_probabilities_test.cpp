@@ -1,0 +1,122 @@
+// Log-probabilities of labels on ranks that divide the vocabulary, compared with one rank and with
+// the cross entropy, whose gradient is checked by differences.
+#include <gtest/gtest.h>
+
+#include <limits>
+
+#include "dist/parallel/divided.h"
+#include "parallel/token_log_probabilities.h"
+#include "parallel/vocabulary.h"
+
+namespace megatron::parallel {
+namespace {
+
+constexpr double kUnread = std::numeric_limits<double>::quiet_NaN();
+
+// Every third of `tokens` tokens has no label, and between the rows of the others is an empty one.
+struct Labelled {
+  std::vector<int32_t> rows, labels;
+  std::vector<int32_t> labels_of_all;             // -100: none
+  std::vector<double> gradients, weights_of_all;  // of each token; -gradient, 0 without a label
+
+  Labelled(int64_t tokens, int64_t vocabulary) {
+    for (int32_t t = 0; t < tokens; ++t) {
+      const bool counts = t % 3 != 1;
+      labels_of_all.push_back(counts ? static_cast<int32_t>(t * 7 % vocabulary) : -100);
+      gradients.push_back(counts ? 0.25 + t % 5 : kUnread);
+      weights_of_all.push_back(counts ? -gradients.back() : 0);
+      if (t == 4) add(-1, 0);
+      if (counts) add(t, labels_of_all.back());
+    }
+  }
+
+ private:
+  void add(int32_t row, int32_t label) {
+    rows.push_back(row);
+    labels.push_back(label);
+  }
+};
+
+// Same objective by both ops, which differ in rounding only.
+void compare_with_cross_entropy(Bench& b, int64_t count, int64_t vocabulary, double soft_cap) {
+  const Labelled tokens(count, vocabulary);
+  const Slice rows = b.share(vocabulary);
+  Parameter w, w2;
+  const Weight weight = b.weight(w, b.rows("w", {vocabulary, 6}, rows)),
+               weight2 = b.weight(w2, b.rows("w", {vocabulary, 6}, rows));
+  const Tensor hidden = b.tokens("x", {count, 6});
+
+  Tape tape(b.runtime);
+  const Var x = tape.leaf(hidden);
+  const Var values =
+      token_log_probabilities(tape, x, weight, rows.global_begin,
+                              {b.integers(tokens.rows), b.integers(tokens.labels)}, b.tp, soft_cap);
+  tape.set_gradient(values, testing::make(b.runtime, {count}, b.sums(), tokens.gradients));
+  b.backward(tape);
+  b.give("log-probabilities", values.value, How::same);
+  b.give("dx", tape.gradient(x), b.by_tokens());
+  b.give_gradient("dw", w, How::rows);
+
+  Tape other(b.runtime);
+  const Var x2 = other.leaf(hidden);
+  const Tensor loss = vocabulary_cross_entropy(
+      other, x2, weight2, rows.global_begin, b.integers(tokens.labels_of_all),
+      testing::make(b.runtime, {count}, b.sums(), tokens.weights_of_all), b.tp, soft_cap);
+  b.backward(other);
+  const std::vector<double> losses = to_doubles(loss), got = to_doubles(values.value);
+  for (size_t t = 0; t < losses.size(); ++t) EXPECT_EQ(got[t], -losses[t]) << t;
+  if (b.type != DType::f64) return;
+  const auto expect_near = [](const Tensor& a, const Tensor& e) {
+    const std::vector<double> actual = to_doubles(a), expected = to_doubles(e);
+    for (size_t i = 0; i < expected.size(); ++i) EXPECT_NEAR(actual[i], expected[i], 1e-11) << i;
+  };
+  expect_near(tape.gradient(x), other.gradient(x2));
+  expect_near(w.uses[0].grad, w2.uses[0].grad);
+}
+
+TEST(TokenLogProbabilities, EqualCrossEntropyInEachLayout) {
+  for (const Setting& s : settings())
+    for (const int64_t vocabulary : {4, 5, 24})
+      expect_whole(s, [&](Bench& b) { compare_with_cross_entropy(b, 12, vocabulary, 0); });
+}
+
+TEST(TokenLogProbabilities, OfCappedLogits) {
+  for (const Setting& s : settings({2}))
+    expect_whole(s, [&](Bench& b) { compare_with_cross_entropy(b, 12, 10, 1.5); });
+}
+
+// More labelled tokens than a chunk has rows.
+TEST(TokenLogProbabilities, InChunks) {
+  for (const bool sequence : {false, true})
+    expect_whole({.ranks = 4, .sequence = sequence, .device = DeviceKind::cpu},
+                 [](Bench& b) { compare_with_cross_entropy(b, 6400, 5, 0); });
+}
+
+// No token of a rank's micro-batch has a label, and a frozen weight has no gradient.
+TEST(TokenLogProbabilities, NoLabelsAndAFrozenWeight) {
+  for (const Setting& s : settings({2})) {
+    expect_whole(s, [](Bench& b) {
+      for (const bool labelled : {false, true}) {
+        Tape tape(b.runtime);
+        Parameter w;
+        const Slice rows = b.share(10);
+        const Weight weight = b.weight(w, b.rows("w", {10, 6}, rows));
+        w.trainable = !labelled;
+        const Labelled tokens(labelled ? 12 : 0, 10);
+        const Var x = tape.leaf(b.tokens("x", {12, 6}));
+        const Var values = token_log_probabilities(
+            tape, x, weight, rows.global_begin,
+            {b.integers(tokens.rows), b.integers(tokens.labels)}, b.tp);
+        tape.set_gradient(values,
+                          testing::make(b.runtime, {12}, b.sums(), std::vector<double>(12, 1)));
+        b.backward(tape);
+        const std::string name = labelled ? "frozen, " : "no labels, ";
+        b.give(name + "values", values.value, How::same);
+        b.give(name + "dx", tape.gradient(x), b.by_tokens());
+      }
+    });
+  }
+}
+
+}  // namespace
+}  // namespace megatron::parallel
