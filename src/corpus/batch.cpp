@@ -164,4 +164,25 @@ const nn::Batch& DeviceBatch::fill(const HostBatch& host, const models::Model& m
   return batch_;
 }
 
+void DeviceBatch::list_labelled(const HostBatch& host) {
+  const int64_t tokens = host.layout.rows();
+  if (!labelled_.rows.defined() || labelled_.rows.size(0) != tokens) {
+    Arena& arena = runtime_.arena(MemoryClass::activations);
+    labelled_ = {Tensor::empty(arena, {tokens}, DType::i32, "batch.labelled_rows"),
+                 Tensor::empty(arena, {tokens}, DType::i32, "batch.labelled")};
+  }
+  batch_.labelled = labelled_;
+  if (!runtime_.device().has_data()) return;
+  std::vector<int32_t> rows, labels;
+  for (size_t i = 0; i < host.labels.size(); ++i) {
+    if (host.loss_mask[i] == 0) continue;
+    rows.push_back(static_cast<int32_t>(i));
+    labels.push_back(host.labels[i]);
+  }
+  const auto count = static_cast<int64_t>(rows.size());
+  batch_.labelled = {labelled_.rows.slice(0, 0, count), labelled_.labels.slice(0, 0, count)};
+  copy_from(batch_.labelled.rows, std::span<const int32_t>(rows), runtime_.stream());
+  copy_from(batch_.labelled.labels, std::span<const int32_t>(labels), runtime_.stream());
+}
+
 }  // namespace megatron::corpus

@@ -44,6 +44,8 @@ class DeviceBatch {
   // begins after its token. loss_scale: factor of the weights.
   const nn::Batch& fill(const HostBatch& host, const models::Model& model,
                         settings::LossScope scope, double loss_scale = 1);
+  // Lists the tokens that count, after fill(): the batch's `labelled`. Without data, all tokens.
+  void list_labelled(const HostBatch& host);
 
  private:
   Runtime& runtime_;
@@ -52,6 +54,8 @@ class DeviceBatch {
   void fill_indices();  // which depend on the layout only
 
   nn::Batch batch_;
+  // Tokens with a label: memory for all of a batch.
+  parallel::LabelledTokens labelled_;
   std::vector<double> weights_;  // of the last batch; the memory is reused
 };
 

@@ -181,6 +181,14 @@ Tensor head_loss(const Stage& stage, Tape& tape, const Bundle& in, const nn::Bat
   return loss;
 }
 
+Var head_log_probabilities(const Stage& stage, Tape& tape, const Bundle& in,
+                           const nn::Batch& batch) {
+  const Bundle out = tape.span(stage.head(), in, [&](Tape& t, const Bundle& b) {
+    return Bundle{{"log_probabilities", stage.log_probabilities(t, b, batch)}};
+  });
+  return out["log_probabilities"];
+}
+
 void initialize(const Stage& stage, uint64_t seed, Stream& stream) {
   for (parallel::ParameterSpec* placed : tensors_of(stage))
     parallel::initialize(*placed, seed, stream);

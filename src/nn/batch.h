@@ -6,6 +6,7 @@
 #include "kernels/row_tokens.h"
 #include "parallel/context_attention.h"
 #include "parallel/tensor_parallel.h"
+#include "parallel/token_log_probabilities.h"
 #include "tensor/tensor.h"
 
 namespace megatron::nn {
@@ -39,6 +40,8 @@ struct Batch {
   Tensor labels;        // i32 [T]; not read if the weight is 0
   Tensor targets;       // f32 (f64) [T]: used instead of labels if scores are numbers
   Tensor loss_weights;  // f32 (f64) [T]: weight of each token's loss in the objective
+  // The tokens with a label, for an objective of log-probabilities; undefined without one.
+  parallel::LabelledTokens labelled;
   Tensor sample_ids;    // i64 [B]: number of each sequence in the run, for dropout
   // i32 [T]: index within its sequence of the first token that each token's attention sees;
   // undefined: 0. Attention uses indices, independent of `positions`.

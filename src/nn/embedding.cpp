@@ -32,6 +32,13 @@ Tensor VocabularyTable::loss_logits(Tape& tape, const Tensor& x, int use, double
                                      soft_cap);
 }
 
+Var VocabularyTable::log_probabilities(Tape& tape, const Var& x,
+                                       const parallel::LabelledTokens& tokens, int use,
+                                       double soft_cap) const {
+  return parallel::token_log_probabilities(tape, x, Weight(*weight_, use), first_, tokens, tensor_,
+                                           soft_cap);
+}
+
 PositionTable::PositionTable(Builder& builder, const std::string& name, int64_t positions,
                              int64_t hidden, parallel::Init init)
     : tensor_(builder.tensor()),

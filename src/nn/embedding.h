@@ -2,6 +2,7 @@
 #pragma once
 
 #include "nn/builder.h"
+#include "parallel/token_log_probabilities.h"
 #include "parallel/vocabulary.h"
 
 namespace megatron::nn {
@@ -20,6 +21,9 @@ class VocabularyTable {
               double soft_cap = 0) const;
   Var logits(Tape& tape, const Var& x, int use, double soft_cap = 0) const;
   Tensor loss_logits(Tape& tape, const Tensor& x, int use, double soft_cap = 0) const;
+  // See parallel/token_log_probabilities.h.
+  Var log_probabilities(Tape& tape, const Var& x, const parallel::LabelledTokens& tokens, int use,
+                        double soft_cap = 0) const;
 
  private:
   parallel::TensorParallel tensor_;

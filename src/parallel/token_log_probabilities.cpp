@@ -40,9 +40,8 @@ class ChunkedHead {
     weights_C_ = scratch({rows_}, sums_, "head.weights");
     logits_CV_ = chunk_of_logits(sums_, "head.logits");
     if (!backward) return;
-    dlogits_CV_ = x_TH.dtype() != sums_ || capped_
-                      ? chunk_of_logits(x_TH.dtype(), "head.dlogits")
-                      : logits_CV_;
+    dlogits_CV_ = x_TH.dtype() != sums_ || capped_ ? chunk_of_logits(x_TH.dtype(), "head.dlogits")
+                                                   : logits_CV_;
     exponentials_CV_ = capped_ ? chunk_of_logits(sums_, "head.exponentials") : logits_CV_;
     dx_CH_ = scratch({rows_, x_TH.size(1)}, x_TH.dtype(), "head.dx");
   }

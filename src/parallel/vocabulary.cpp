@@ -53,7 +53,8 @@ class DividedLoss {
   // Returns the sum of dx over the ranks in flight.
   PendingDx run() {
     const int64_t columns = weight_.value().size(0);
-    const int64_t share = std::max<int64_t>(1, largest_vocabulary_share(first_, columns, tp_.rank()));
+    const int64_t share =
+        std::max<int64_t>(1, largest_vocabulary_share(first_, columns, tp_.rank()));
     const int64_t rows = std::min(ops::loss_chunk_rows(share, tape_.stream().target()),
                                   std::max<int64_t>(tokens_, 1));
     const bool capped = soft_cap_ > 0;

@@ -7,8 +7,8 @@
 
 namespace megatron::parallel {
 
-// Rows of the first ranks, share_of(V, n, 0), from those of any rank: its first row and their number.
-// A rank without rows begins at V.
+// Rows of the first ranks, share_of(V, n, 0), from those of any rank: its first row and their
+// number. A rank without rows begins at V.
 int64_t largest_vocabulary_share(int64_t first, int64_t rows, int rank);
 
 // Row ids[t] of the whole table. ids i32 [T], table [rows, H], whose first row is row `first` of V.

@@ -93,6 +93,7 @@ struct Experiment::Trial {
       : runtime({e.device_, 0}, layout.threads),
         model(e.model_, e.type_, 3, layout.model_layout(), world, runtime,
               {.loss_scope = e.scope_,
+               .objective = e.objective_,
                .recompute = layout.recompute,
                .offload = layout.offload,
                .data_parallel = {.sharding = layout.sharding,
@@ -114,7 +115,7 @@ struct Experiment::Trial {
 
 Experiment::Experiment(models::Model model, DeviceKind device, DType type, DType weights,
                        settings::LossScope scope, int64_t sequences, int64_t length,
-                       const Environment& environment)
+                       const Environment& environment, const training::Objective* objective)
     : model_(std::move(model)),
       device_(device),
       type_(type),
@@ -122,7 +123,8 @@ Experiment::Experiment(models::Model model, DeviceKind device, DType type, DType
       scope_(scope),
       sequences_(sequences),
       length_(length),
-      environment_(environment) {}
+      environment_(environment),
+      objective_(objective) {}
 
 std::vector<corpus::HostBatch> Experiment::batches(const Layout& layout,
                                                    const parallel::Ranks& ranks, int step) const {

@@ -54,10 +54,11 @@ inline constexpr int kSteps = 5;
 class Experiment {
  public:
   // weights: type to which initial parameters are rounded; they are held in the type of the
-  // computation. sequences: per step. environment is borrowed.
+  // computation. sequences: per step. environment and objective (null: the mean loss of the next
+  // tokens) are borrowed.
   Experiment(models::Model model, DeviceKind device, DType type, DType weights,
              settings::LossScope scope, int64_t sequences, int64_t length,
-             const Environment& environment);
+             const Environment& environment, const training::Objective* objective = nullptr);
 
   // Computes the gradients of the first batch, then kSteps of SGD, and kSteps of each other method.
   Outcome run(const Layout& layout, const std::vector<optim::Method>& methods) const;
@@ -78,6 +79,7 @@ class Experiment {
   settings::LossScope scope_;
   int64_t sequences_, length_;
   const Environment& environment_;
+  const training::Objective* objective_;
 };
 
 // tensor_metric of each tensor (base/tolerances.h).

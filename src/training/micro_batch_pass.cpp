@@ -17,7 +17,10 @@ MicroBatchPass::MicroBatchPass(std::span<models::Stage* const> chunks, DType typ
       tensor_(ranks.tensor()),
       runtime_(runtime),
       with_(partners) {
-  if (!with_.options.record_after || runtime.stream().target().kind != DeviceKind::cuda) return;
+  // An objective is computed on the host, between forward and backward.
+  if (!with_.options.record_after || with_.options.objective != nullptr ||
+      runtime.stream().target().kind != DeviceKind::cuda)
+    return;
   MG_CHECK(!runtime.device().has_data() || tensor_.size() == 1 || tensor_.group->queued(),
            "--cuda-graph-impl local cannot capture communication of tensor-parallel ranks "
            "through host memory: give each rank its own GPU, for NCCL, or leave the flag out");
@@ -118,10 +121,19 @@ MicroBatchPass::InFlight& MicroBatchPass::take_place(const parallel::Action& act
   MG_ASSERT(free != in_flight_.end());
   free->taken = true;
   place_of(action.chunk, action.micro_batch) = static_cast<size_t>(free - in_flight_.begin());
+  const corpus::HostBatch& host = batches_[static_cast<size_t>(action.micro_batch)];
+  // Auxiliary losses are means over tokens, which are divided by what counts.
+  const double scale = with_.options.objective == nullptr
+                           ? loss_scale_
+                           : loss_scale_ * counted(host) / std::max(host.counted(), 1.0);
   free->filled =
-      &free->batch.fill(batches_[static_cast<size_t>(action.micro_batch)],
-                        stage(action.chunk).model(), with_.options.loss_scope, loss_scale_);
+      &free->batch.fill(host, stage(action.chunk).model(), with_.options.loss_scope, scale);
   return *free;
+}
+
+double MicroBatchPass::counted(const corpus::HostBatch& batch) const {
+  const Objective* objective = with_.options.objective;
+  return objective == nullptr ? batch.counted() : objective->counted(batch);
 }
 
 void MicroBatchPass::make_tape(InFlight& slot) {
@@ -186,12 +198,44 @@ Tensor MicroBatchPass::output_of(InFlight& slot, const parallel::Action& action,
     slot.output = models::flowing(*slot.tape, out);
     return std::exchange(slot.output.value, {});  // backward needs only its gradient
   }
+  if (with_.options.objective != nullptr) {
+    apply_objective(slot, action, out);
+    return {};
+  }
   const Tensor loss = models::head_loss(chunk, *slot.tape, out, *slot.filled);
   const bool records = StepGraphs::records(slot.graph.get());
   kernels::table(runtime_.stream())
       .sum({.x = loss, .out = records ? graphs_->loss() : with_.totals.loss(action.micro_batch)},
            runtime_.stream());
   return {};
+}
+
+// Forward of the head, then the objective's terms and the gradient with which backward begins.
+void MicroBatchPass::apply_objective(InFlight& slot, const parallel::Action& action,
+                                     const Bundle& out) {
+  const corpus::HostBatch& host = batches_[static_cast<size_t>(action.micro_batch)];
+  slot.batch.list_labelled(host);
+  slot.output = models::head_log_probabilities(stage(action.chunk), *slot.tape, out, *slot.filled);
+  const Tensor values = std::exchange(slot.output.value, {});
+  slot.gradient = Tensor::empty(runtime_.arena(MemoryClass::activations), values.shape(),
+                                values.dtype(), "objective.gradient");
+  Stream& stream = runtime_.stream();
+  if (!runtime_.device().has_data()) return;
+  stream.synchronize();
+  const std::vector<double> log_probabilities = to_doubles(values);
+  std::vector<double> gradient(log_probabilities.size());
+  const ObjectiveTerms terms = with_.options.objective->evaluate(host, log_probabilities, gradient);
+  for (double& g : gradient) g *= loss_scale_;
+  copy_from(slot.gradient, std::span<const double>(gradient), stream);
+  kernels::table(stream).fill({.out = with_.totals.loss(action.micro_batch), .value = terms.loss},
+                              stream);
+  const auto one = [&](double value) {
+    Tensor t = slot.tape->empty({1}, DType::f64, "objective.metric");
+    copy_from(t, std::span<const double>(&value, 1), stream);
+    return t;
+  };
+  for (const ObjectiveTerms::Metric& metric : terms.metrics)
+    slot.tape->report(metric.name, {.values = one(metric.value), .weights = one(metric.weight)});
 }
 
 // Calls that are in flight when one pass stops are overlapped with the compute of the other.
@@ -218,7 +262,7 @@ Tensor MicroBatchPass::backward_part(const parallel::Action& action, const Tenso
     slot.taken = false;
     return backward_of(slot, gradient, true);
   }
-  if (gradient.defined()) slot.tape->set_gradient(slot.output, gradient);
+  set_gradient(slot, gradient);
   slot.tape->backward_to_stop();
   return {};
 }
@@ -238,9 +282,15 @@ Tensor MicroBatchPass::backward(const parallel::Action& action, const Tensor& gr
   return graphs_->backward(pass, gradient);
 }
 
+// received: from the next virtual stage, or undefined.
+void MicroBatchPass::set_gradient(InFlight& slot, const Tensor& received) {
+  const Tensor& gradient = slot.gradient.defined() ? slot.gradient : received;
+  if (gradient.defined()) slot.tape->set_gradient(slot.output, gradient);
+}
+
 Tensor MicroBatchPass::backward_of(InFlight& slot, const Tensor& gradient, bool weights) {
   Tensor of_input;
-  if (gradient.defined()) slot.tape->set_gradient(slot.output, gradient);
+  set_gradient(slot, gradient);
   slot.tape->backward(weights ? BackwardPart::all : BackwardPart::input);
   if (slot.input.needs_gradient()) of_input = slot.tape->gradient(slot.input);
   if (weights) end(slot);
@@ -259,6 +309,7 @@ void MicroBatchPass::weight(int chunk, int micro_batch) {
 
 void MicroBatchPass::end(InFlight& slot) {
   slot.input = slot.output = {};
+  slot.gradient = {};
   slot.tape->clear();
 }
 

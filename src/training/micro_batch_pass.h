@@ -14,6 +14,7 @@
 #include "parallel/pipeline.h"
 #include "parallel/ranks.h"
 #include "settings/batch_settings.h"
+#include "training/objective.h"
 #include "training/step_graphs.h"
 #include "training/step_timer.h"
 #include "training/step_totals.h"
@@ -22,7 +23,9 @@
 namespace megatron::training {
 
 struct StepOptions {
-  settings::LossScope loss_scope = settings::LossScope::token;
+  settings::LossScope loss_scope = settings::LossScope::token;  // token with an objective
+  // Borrowed; null: the mean loss of the next tokens, whose gradient is formed with the loss.
+  const Objective* objective = nullptr;
   models::RecomputeOptions recompute;  // the step sets its tensor-parallel ranks
   models::OffloadOptions offload;
   int64_t hidden = 0;        // hidden size of the activations sent between pipeline stages
@@ -79,6 +82,8 @@ class MicroBatchPass final : public parallel::StageWork {
 
   const std::optional<parallel::Action>& action() const { return action_; }
   RecordedCounts recorded() const;
+  // How many items of a micro-batch count: tokens, or what the objective counts.
+  double counted(const corpus::HostBatch& batch) const;
   int64_t own_memory(MemoryClass memory_class) const;
   int64_t most_own_memory(MemoryClass memory_class) const;
 
@@ -96,6 +101,8 @@ class MicroBatchPass final : public parallel::StageWork {
     std::unique_ptr<Tape> tape;
     std::optional<models::ForwardInParts> pass;  // forward pass in progress
     Var input, output;  // from and to the virtual stages before and after the chunk
+    // With an objective, on the last stage: the gradient of `output`, which are log-probabilities.
+    Tensor gradient;
     std::unique_ptr<StepGraphs::Slot> graph;  // null if micro-batches are not captured
   };
   InFlight& take_place(const parallel::Action& action);
@@ -108,9 +115,11 @@ class MicroBatchPass final : public parallel::StageWork {
   void drop_tapes();
   Bundle input_of(InFlight& slot, const Tensor& input);
   Tensor output_of(InFlight& slot, const parallel::Action& action, const Bundle& out);
+  void apply_objective(InFlight& slot, const parallel::Action& action, const Bundle& out);
   Tensor forward_of(InFlight& slot, const parallel::Action& action, const Tensor& input);
   Tensor forward_part(const parallel::Action& action, const Tensor& input);
   Tensor backward_part(const parallel::Action& action, const Tensor& gradient);
+  static void set_gradient(InFlight& slot, const Tensor& received);
   Tensor backward_of(InFlight& slot, const Tensor& gradient, bool weights);
   void end(InFlight& slot);
   StepGraphs::Pass graph_pass(InFlight& slot, const parallel::Action& action, bool sends) const;

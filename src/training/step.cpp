@@ -15,6 +15,13 @@ std::vector<parallel::ParameterSpec*> placed_of(std::span<models::Stage* const> 
   return placed;
 }
 
+std::vector<MetricDefinition> metrics_of(const models::Stage& chunk, const Objective* objective) {
+  std::vector<MetricDefinition> metrics = chunk.model()->metrics();
+  if (objective == nullptr) return metrics;
+  for (MetricDefinition& metric : objective->metrics()) metrics.push_back(std::move(metric));
+  return metrics;
+}
+
 std::vector<const Span*> spans_of(std::span<models::Stage* const> chunks) {
   std::vector<const Span*> spans;
   for (const models::Stage* chunk : chunks) {
@@ -72,13 +79,14 @@ TrainStep::TrainStep(std::span<models::Stage* const> chunks, DType type,
       data_parallel_(placed_of(chunks), spans_of(chunks), ranks.data_parallel(), runtime,
                      options.data_parallel),
       pipeline_(ranks.pipeline(), ranks.stages(), ranks.stages_async(), runtime, options.pipeline),
-      totals_({chunks[0]->model()->metrics(), tensor_.rank() == 0}, ranks, runtime),
+      totals_({metrics_of(*chunks[0], options.objective), tensor_.rank() == 0}, ranks, runtime),
       states_(chunks, ranks, runtime),
       loss_scale_(options.loss_scale.value_or(optim::LossScaleSettings{.constant = 1})),
       timer_(runtime.stream(), options.timing_level),
       pass_(chunks, type, ranks, runtime,
             {options_, data_parallel_, totals_, timer_, work_reporter_}) {
   options_.recompute.tensor = &tensor_;
+  MG_ASSERT(options.objective == nullptr || options.loss_scope == settings::LossScope::token);
 }
 
 void TrainStep::begin(const optim::OptimizerConfig& optimizer) {
@@ -126,19 +134,19 @@ StepReport TrainStep::accumulate(std::span<const corpus::HostBatch> micro_batche
   MG_CHECK(!micro_batches.empty(), "a step needs at least one micro-batch");
   forward_backward(micro_batches);
   double counted = 0;
-  for (const corpus::HostBatch& batch : micro_batches) counted += batch.counted();
+  for (const corpus::HostBatch& batch : micro_batches) counted += pass_.counted(batch);
   StepTotals::Sums sums = totals_.over_ranks(static_cast<int64_t>(micro_batches.size()), counted);
   StepReport report{.loss_scale = loss_scale_.value()};
   divisor = 1;
   if (!runtime_.device().has_data()) return report;
-  MG_CHECK(sums.tokens > 0,
+  MG_CHECK(sums.counted > 0,
            "no token of this step counts, because the loss mask excludes every label; check the "
            "data and --eod-mask-loss");
-  report.tokens = sums.tokens;
+  report.counted = sums.counted;
   report.metrics = std::move(sums.metrics);
-  report.loss = sums.loss / sums.tokens;
+  report.loss = sums.loss / sums.counted;
   divisor = options_.loss_scope == settings::LossScope::token
-                ? report.tokens
+                ? report.counted
                 : static_cast<double>(micro_batches.size()) * ranks_.samples().size();
   divisor *= report.loss_scale;
   return report;

@@ -25,8 +25,8 @@ StepOutcome step_outcome(double loss, double gradient_norm, const optim::LossSca
                          bool check_finite);
 
 struct StepReport {
-  double loss = 0;           // mean over all counted tokens of the step, without auxiliary losses
-  double tokens = 0;         // counted tokens of all ranks
+  double loss = 0;           // mean over all that counts in the step, without auxiliary losses
+  double counted = 0;        // tokens that count, or what the objective counts, over all ranks
   double gradient_norm = 0;  // before clipping, with the loss scale divided out
   double loss_scale = 1;     // loss scale of this step
   StepOutcome outcome = StepOutcome::updated;  // the same on all ranks

@@ -31,10 +31,10 @@ StepTotals::Sums StepTotals::over_ranks(int64_t micro_batches, double counted) {
   if (!runtime_.device().has_data()) return {};
   stream.synchronize();
   const std::vector<double> all = to_doubles(sums_);
-  const auto losses = all.begin(), tokens = losses + micro_batches;
-  return {.loss = std::accumulate(losses, tokens, 0.0),
-          .tokens = *tokens,
-          .metrics = metrics_.values(std::span(tokens + 1, all.end()))};
+  const auto losses = all.begin(), count = losses + micro_batches;
+  return {.loss = std::accumulate(losses, count, 0.0),
+          .counted = *count,
+          .metrics = metrics_.values(std::span(count + 1, all.end()))};
 }
 
 }  // namespace megatron::training

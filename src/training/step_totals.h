@@ -24,11 +24,11 @@ class StepTotals {
   Metrics& metrics() { return metrics_; }
 
   struct Sums {
-    double loss = 0, tokens = 0;  // of all counted tokens; their number
+    double loss = 0, counted = 0;  // of all that counts; how many count
     std::vector<MetricValue> metrics;
   };
-  // Sums over all ranks, each of which has `micro_batches` micro-batches. counted: this rank's
-  // counted tokens. Collective. Without data: zeros.
+  // Sums over all ranks, each of which has `micro_batches` micro-batches. counted: how many of this
+  // rank's tokens (or of what the objective counts) count. Collective. Without data: zeros.
   Sums over_ranks(int64_t micro_batches, double counted);
 
  private:
@@ -36,7 +36,7 @@ class StepTotals {
   const parallel::Ranks& ranks_;
   Runtime& runtime_;
   // f64. sums_: all sums; totals_: the part with the losses of micro-batches followed by the
-  // counted tokens.
+  // what counts.
   Tensor sums_, totals_;
 };
 

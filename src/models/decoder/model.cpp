@@ -200,6 +200,11 @@ Var DecoderModel::logits(Tape& tape, const Bundle& in) const {
   return output_.table->logits(tape, head_input(tape, in), output_.use, value_.logits_soft_cap);
 }
 
+Var DecoderModel::log_probabilities(Tape& tape, const Bundle& in, const nn::Batch& batch) const {
+  return output_.table->log_probabilities(tape, head_input(tape, in), batch.labelled, output_.use,
+                                          value_.logits_soft_cap);
+}
+
 Tensor DecoderModel::loss_logits(Tape& tape, const Bundle& in) const {
   return output_.table->loss_logits(tape, head_input(tape, in).value, output_.use,
                                     value_.logits_soft_cap);

@@ -104,9 +104,9 @@ TEST(TokenLogProbabilities, NoLabelsAndAFrozenWeight) {
         w.trainable = !labelled;
         const Labelled tokens(labelled ? 12 : 0, 10);
         const Var x = tape.leaf(b.tokens("x", {12, 6}));
-        const Var values = token_log_probabilities(
-            tape, x, weight, rows.global_begin,
-            {b.integers(tokens.rows), b.integers(tokens.labels)}, b.tp);
+        const Var values =
+            token_log_probabilities(tape, x, weight, rows.global_begin,
+                                    {b.integers(tokens.rows), b.integers(tokens.labels)}, b.tp);
         tape.set_gradient(values,
                           testing::make(b.runtime, {12}, b.sums(), std::vector<double>(12, 1)));
         b.backward(tape);

@@ -28,6 +28,7 @@ class BigramModel final : public Stage {
     return (*norm_)(tape, in["hidden"], in["residual"]).normed;
   }
   Tensor loss(Tape& tape, const Bundle& in, const nn::Batch& batch) const override;
+  Var log_probabilities(Tape& tape, const Bundle& in, const nn::Batch& batch) const override;
   Var logits(Tape& tape, const Bundle& in) const override {
     return output_->logits(tape, final_norm(tape, in), 0);
   }
@@ -73,6 +74,10 @@ BigramModel::BigramModel(const Model& model, Runtime& runtime, DType type,
          flow.bundle = {{"hidden", embedding_->look_up(tape, batch.tokens, 0)},
                         {"residual", Var()}};
        }}});
+}
+
+Var BigramModel::log_probabilities(Tape& tape, const Bundle& in, const nn::Batch& batch) const {
+  return output_->log_probabilities(tape, final_norm(tape, in), batch.labelled, 0);
 }
 
 Tensor BigramModel::loss(Tape& tape, const Bundle& in, const nn::Batch& batch) const {
