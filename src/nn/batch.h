@@ -42,7 +42,7 @@ struct Batch {
   Tensor loss_weights;  // f32 (f64) [T]: weight of each token's loss in the objective
   // The tokens with a label, for an objective of log-probabilities; undefined without one.
   parallel::LabelledTokens labelled;
-  Tensor sample_ids;    // i64 [B]: number of each sequence in the run, for dropout
+  Tensor sample_ids;  // i64 [B]: number of each sequence in the run, for dropout
   // i32 [T]: index within its sequence of the first token that each token's attention sees;
   // undefined: 0. Attention uses indices, independent of `positions`.
   Tensor segment_starts;

@@ -88,7 +88,7 @@ class Trial {
 };
 
 bool same(const StepReport& a, const StepReport& b) {
-  return a.loss == b.loss && a.gradient_norm == b.gradient_norm && a.tokens == b.tokens;
+  return a.loss == b.loss && a.gradient_norm == b.gradient_norm && a.counted == b.counted;
 }
 
 TEST(RecordedStep, OtherWorkMayHaveTheMemoryBetween) {

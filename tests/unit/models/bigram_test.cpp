@@ -76,12 +76,12 @@ BigramModel::BigramModel(const Model& model, Runtime& runtime, DType type,
        }}});
 }
 
-Var BigramModel::log_probabilities(Tape& tape, const Bundle& in, const nn::Batch& batch) const {
-  return output_->log_probabilities(tape, final_norm(tape, in), batch.labelled, 0);
-}
-
 Tensor BigramModel::loss(Tape& tape, const Bundle& in, const nn::Batch& batch) const {
   return output_->loss(tape, final_norm(tape, in), batch.labels, batch.loss_weights, 0);
+}
+
+Var BigramModel::log_probabilities(Tape& tape, const Bundle& in, const nn::Batch& batch) const {
+  return output_->log_probabilities(tape, final_norm(tape, in), batch.labelled, 0);
 }
 
 struct BigramDefinition final : ModelDefinition, std::enable_shared_from_this<BigramDefinition> {

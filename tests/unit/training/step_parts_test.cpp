@@ -86,7 +86,7 @@ TEST_F(Parts, TotalsAreLossesTokensAndMetrics) {
   *totals.metrics().sums().data<double>() = 5;
   const StepTotals::Sums all = totals.over_ranks(3, 7);
   EXPECT_EQ(all.loss, 14);
-  EXPECT_EQ(all.tokens, 7);
+  EXPECT_EQ(all.counted, 7);
   ASSERT_EQ(all.metrics.size(), 1u);
   EXPECT_EQ(all.metrics[0].name, "drops");
   EXPECT_EQ(all.metrics[0].value, 5);
