@@ -2,12 +2,15 @@
 // is planned of it.
 #include <gtest/gtest.h>
 
+#include <numeric>
+
 #include "autograd/tape.h"
 #include "comm/gpu/staged.h"
 #include "comm/threads.h"
 #include "device/cuda_plugin.h"
 #include "kernels/observer.h"
 #include "ops/linear_cross_entropy.h"
+#include "parallel/token_log_probabilities.h"
 #include "parallel/vocabulary.h"
 
 namespace megatron::parallel {
@@ -45,8 +48,12 @@ int64_t misaligned_products() {
   return reinterpret_cast<int64_t (*)()>(cuda_symbol("shim_misaligned_products"))();
 }
 
-// Output head over this rank's rows of the vocabulary.
-Head head(Runtime& runtime, DType type, comm::Group* group = nullptr, double soft_cap = 0) {
+enum class Values { losses, log_probabilities };
+
+// Output head over this rank's rows of the vocabulary. Its log-probabilities get the gradient that
+// makes them the objective of the losses.
+Head head(Runtime& runtime, DType type, comm::Group* group = nullptr, double soft_cap = 0,
+          Values values = Values::losses) {
   const TensorParallel tp{.group = group};
   const Slice rows = share_of(kVocabulary, tp.size(), tp.rank());
   Parameter w;
@@ -66,8 +73,21 @@ Head head(Runtime& runtime, DType type, comm::Group* group = nullptr, double sof
   runtime.stream().watch(&products);
   Tape tape(runtime);
   const Var x = tape.leaf(drawn(runtime, {kTokens, kWidth}, type, 1));
-  const Tensor loss =
-      vocabulary_cross_entropy(tape, x, w, rows.global_begin, labels, weights, tp, soft_cap);
+  Tensor loss;
+  if (values == Values::losses) {
+    loss = vocabulary_cross_entropy(tape, x, w, rows.global_begin, labels, weights, tp, soft_cap);
+  } else {
+    Tensor all = Tensor::empty(runtime.arena(MemoryClass::activations), {kTokens}, DType::i32, "");
+    std::vector<int32_t> order(kTokens);
+    std::iota(order.begin(), order.end(), 0);
+    if (runtime.device().has_data()) copy_from(all, std::span<const int32_t>(order));
+    const Var out =
+        token_log_probabilities(tape, x, w, rows.global_begin, {all, labels}, tp, soft_cap);
+    Tensor gradient = tape.empty({kTokens}, DType::f32, "");
+    if (runtime.device().has_data()) copy_from(gradient, std::vector<double>(kTokens, -0.25));
+    tape.set_gradient(out, gradient);
+    loss = out.value;
+  }
   tape.backward();
   runtime.stream().synchronize();
   runtime.stream().watch(nullptr);
@@ -103,11 +123,25 @@ TEST(CudaOutputHead, CutsTokensInChunksOf1024) {
 }
 
 TEST(CudaOutputHead, IsPlannedAsItIsCut) {
-  for (const DType type : {DType::f32, DType::bf16}) {
-    Runtime cuda({DeviceKind::cuda, 0}, 1), meta({DeviceKind::meta, 0}, 1, DeviceKind::cuda);
-    const Head made = head(cuda, type), planned = head(meta, type);
-    EXPECT_EQ(planned.products, made.products);
-    EXPECT_EQ(planned.scratch, made.scratch) << name(type);
+  for (const DType type : {DType::f32, DType::bf16})
+    for (const Values values : {Values::losses, Values::log_probabilities}) {
+      Runtime cuda({DeviceKind::cuda, 0}, 1), meta({DeviceKind::meta, 0}, 1, DeviceKind::cuda);
+      const Head made = head(cuda, type, nullptr, 0, values),
+                 planned = head(meta, type, nullptr, 0, values);
+      EXPECT_EQ(planned.products, made.products);
+      EXPECT_EQ(planned.scratch, made.scratch) << name(type);
+    }
+}
+
+TEST(CudaOutputHead, HasLogProbabilitiesOfItsLosses) {
+  for (const double soft_cap : {0.0, 30.0}) {
+    Runtime cuda({DeviceKind::cuda, 0}, 1);
+    const Head losses = head(cuda, DType::f32, nullptr, soft_cap);
+    Head values = head(cuda, DType::f32, nullptr, soft_cap, Values::log_probabilities);
+    for (double& v : values.loss) v = -v;
+    EXPECT_EQ(values.loss, losses.loss);
+    expect_near(values.dx, losses.dx, 1e-6);
+    expect_near(values.dw, losses.dw, 1e-5);
   }
 }
 
