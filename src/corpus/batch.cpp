@@ -34,16 +34,34 @@ void pad_sequences(HostBatch& batch, int64_t multiple) {
   batch.text_length = length;
 }
 
+std::span<const int32_t> HostBatch::indices() const {
+  if (rank_indices.empty()) return {};
+  const auto rows = static_cast<size_t>(layout.rows());
+  return std::span(rank_indices).subspan(static_cast<size_t>(layout.rank) * rows, rows);
+}
+
 void keep_tokens(HostBatch& batch, const parallel::TokenLayout& layout) {
   batch.layout.rank = layout.rank;
   batch.layout.ranks = layout.ranks;
+  batch.rank_indices.clear();
   if (layout.ranks == 1) return;
   batch.counted_by_all = batch.counted();
   batch.all_segment_starts = batch.segment_starts;
+  batch.rank_indices = parallel::tokens_by_rank(batch.layout, batch.segment_starts);
+  const std::span<const int32_t> held = batch.indices();
+  const auto keep = [&](auto& values) {
+    if (values.empty()) return;
+    for (size_t i = 0; i < held.size(); ++i) {  // a token never moves towards the end
+      const size_t sequence = i / static_cast<size_t>(batch.layout.held());
+      values[i] = values[sequence * static_cast<size_t>(batch.layout.length) +
+                         static_cast<size_t>(held[i])];
+    }
+    values.resize(held.size());
+  };
   for (auto* values : {&batch.tokens, &batch.labels, &batch.positions, &batch.segment_starts})
-    parallel::keep_held(batch.layout, *values);
-  parallel::keep_held(batch.layout, batch.targets);
-  parallel::keep_held(batch.layout, batch.loss_mask);
+    keep(*values);
+  keep(batch.targets);
+  keep(batch.loss_mask);
 }
 
 namespace {
@@ -60,14 +78,11 @@ void check_segments(const HostBatch& host) {
   MG_CHECK(host.segment_starts.size() == host.tokens.size(),
            "a batch has {} segment starts and {} tokens: it needs one per token, or none",
            host.segment_starts.size(), host.tokens.size());
-  std::vector<int64_t> indices(static_cast<size_t>(host.layout.length));
-  std::iota(indices.begin(), indices.end(), 0);
-  parallel::TokenLayout one = host.layout;
-  one.sequences = 1;
-  parallel::keep_held(one, indices);
+  const std::span<const int32_t> indices = host.indices();
   for (size_t i = 0; i < host.segment_starts.size(); ++i) {
     const int32_t begin = host.segment_starts[i];
-    const int64_t at = indices[i % indices.size()];
+    const int64_t at =
+        indices.empty() ? static_cast<int64_t>(i) % host.layout.length : indices[i];
     MG_CHECK(begin >= 0 && begin <= at,
              "the segment of token {} of a sequence starts at {}; the start must lie in [0, {}]",
              at, begin, at);
@@ -101,7 +116,7 @@ void DeviceBatch::allocate(const HostBatch& host) {
     return Tensor::empty(runtime_.arena(MemoryClass::activations), {size}, type, label);
   };
   const DType wide = kernels::accumulator(type_);
-  batch_ = {.layout = host.layout, .context = host.text_length};
+  batch_ = {.layout = host.layout, .context_tokens = {.layout = host.layout}, .context = host.text_length};
   batch_.tokens = tensor(tokens, DType::i32, "batch.tokens");
   batch_.positions = tensor(tokens, DType::i32, "batch.positions");
   batch_.labels = tensor(tokens, DType::i32, "batch.labels");
@@ -110,27 +125,34 @@ void DeviceBatch::allocate(const HostBatch& host) {
   if (confined) batch_.segment_starts = tensor(tokens, DType::i32, "batch.segment_starts");
   if (host.layout.ranks > 1) {
     const int64_t all = host.layout.sequences * host.layout.length;
-    batch_.rank_indices = tensor(all, DType::i32, "batch.rank_indices");
-    batch_.all_indices = tensor(all, DType::i32, "batch.all_indices");
-    if (confined) batch_.all_segment_starts = tensor(all, DType::i32, "batch.all_segment_starts");
-    if (runtime_.device().has_data()) fill_indices();
+    for (Tensor* indices : {&batch_.context_tokens.rank_indices, &batch_.context_tokens.all_indices,
+                            &batch_.context_tokens.part_rows, &batch_.context_tokens.whole_rows})
+      *indices = tensor(all, DType::i32, "batch.context_indices");
+    if (confined)
+      batch_.context_tokens.all_segment_starts = tensor(all, DType::i32, "batch.all_segment_starts");
+    if (!confined && runtime_.device().has_data()) fill_indices(host);
   }
   if (numbers) batch_.targets = tensor(tokens, wide, "batch.targets");
 }
 
-void DeviceBatch::fill_indices() {
-  const parallel::TokenLayout& layout = batch_.layout;
-  std::vector<int32_t> all(static_cast<size_t>(layout.sequences * layout.length));
-  for (size_t i = 0; i < all.size(); ++i)
-    all[i] = static_cast<int32_t>(i % static_cast<size_t>(layout.length));
-  copy_from(batch_.all_indices, std::span<const int32_t>(all), runtime_.stream());
-  std::vector<int32_t> by_rank;
-  for (int rank = 0; rank < layout.ranks; ++rank) {
-    std::vector<int32_t> held = all;
-    parallel::keep_held(layout.of_rank(rank), held);
-    by_rank.insert(by_rank.end(), held.begin(), held.end());
+void DeviceBatch::fill_indices(const HostBatch& host) {
+  const parallel::TokenLayout& layout = host.layout;
+  const size_t count = host.rank_indices.size();
+  std::vector<int32_t> all(count), part_rows(count), whole_rows(count);
+  const auto length = static_cast<size_t>(layout.length), held = static_cast<size_t>(layout.held()),
+             sequences = static_cast<size_t>(layout.sequences);
+  for (size_t i = 0; i < count; ++i) {
+    all[i] = static_cast<int32_t>(i % length);
+    const size_t sequence = i / held % sequences,
+                 row = sequence * length + static_cast<size_t>(host.rank_indices[i]);
+    part_rows[i] = static_cast<int32_t>(row);
+    whole_rows[row] = static_cast<int32_t>(i);
   }
-  copy_from(batch_.rank_indices, std::span<const int32_t>(by_rank), runtime_.stream());
+  parallel::ContextTokens& context = batch_.context_tokens;
+  for (const auto& [values, tensor] :
+       {std::pair{&host.rank_indices, &context.rank_indices}, {&all, &context.all_indices},
+        {&part_rows, &context.part_rows}, {&whole_rows, &context.whole_rows}})
+    copy_from(*tensor, std::span<const int32_t>(*values), runtime_.stream());
 }
 
 const nn::Batch& DeviceBatch::fill(const HostBatch& host, const models::Model& model,
@@ -151,8 +173,11 @@ const nn::Batch& DeviceBatch::fill(const HostBatch& host, const models::Model& m
     copy_from(batch_.segment_starts, std::span<const int32_t>(host.segment_starts), stream);
   if (batch_.targets.defined())
     copy_from(batch_.targets, std::span<const double>(host.targets), stream);
-  if (batch_.all_segment_starts.defined())
-    copy_from(batch_.all_segment_starts, std::span<const int32_t>(host.all_segment_starts), stream);
+  if (batch_.context_tokens.all_segment_starts.defined()) {
+    copy_from(batch_.context_tokens.all_segment_starts, std::span<const int32_t>(host.all_segment_starts),
+              stream);
+    fill_indices(host);
+  }
   copy_from(batch_.sample_ids, std::span<const int64_t>(host.sample_ids), stream);
   const double divisor = scope == settings::LossScope::token
                              ? 1

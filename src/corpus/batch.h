@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "models/model.h"
@@ -21,13 +22,16 @@ struct HostBatch {
   // [B*S] (nn/batch.h); empty if attention is not confined to segments.
   std::vector<int32_t> segment_starts;
 
-  // Values of whole sequences, if the rank holds only a part of each: the sum of their mask here,
-  // and all_segment_starts [B * length] below.
+  // If the rank holds only a part of each sequence: the tokens of every rank, and values of whole
+  // sequences: the sum of their mask, and all_segment_starts [B * length].
+  std::vector<int32_t> rank_indices;  // parallel::tokens_by_rank()
   std::optional<double> counted_by_all;
   int64_t text_length = 0;  // length before padding; 0: not padded
   std::vector<int32_t> all_segment_starts;
 
   double counted() const;  // sum of the mask
+  // Index within its sequence of each token that this rank holds; empty: 0, 1, ... in each.
+  std::span<const int32_t> indices() const;
 };
 
 // Pads whole sequences to a multiple of `multiple` tokens with tokens that do not count.
@@ -51,7 +55,7 @@ class DeviceBatch {
   Runtime& runtime_;
   DType type_;
   void allocate(const HostBatch& host);
-  void fill_indices();  // which depend on the layout only
+  void fill_indices(const HostBatch& host);
 
   nn::Batch batch_;
   // Tokens with a label: memory for all of a batch.

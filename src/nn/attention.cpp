@@ -225,7 +225,7 @@ Var Attention::operator()(Tape& tape, const Var& x_TH, const Batch& batch, bool 
   }
   const Bundle inner =
       tape.module("core_attn", {{"q", heads.q}, {"k", heads.k}, {"v", heads.v}},
-                  [this, options, tokens = batch.context_tokens()](Tape& t, const Bundle& in) {
+                  [this, options, tokens = batch.context_tokens](Tape& t, const Bundle& in) {
                     return Bundle{{"y", parallel::context_attention(t, {in["q"], in["k"], in["v"]},
                                                                     options, tokens, context_)}};
                   },

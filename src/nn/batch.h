@@ -46,22 +46,17 @@ struct Batch {
   // i32 [T]: index within its sequence of the first token that each token's attention sees;
   // undefined: 0. Attention uses indices, independent of `positions`.
   Tensor segment_starts;
-  // Indices and segments of whole sequences for context-parallel attention
-  // (parallel/context_attention.h); undefined for one rank.
-  Tensor rank_indices, all_indices, all_segment_starts;
+  parallel::ContextTokens context_tokens;  // the tokens of all context-parallel ranks
   Continuation continuation;  // only without gradients and without segment_starts
   // Length of the texts including tokens held by a state; tables of rotary angles may depend on it
   // (nn/rotary.h). 0: the length of the sequences.
   int64_t context = 0;
 
-  parallel::ContextTokens context_tokens() const {
-    return {layout, rank_indices, all_indices, all_segment_starts};
-  }
   int64_t text_length() const { return context > 0 ? context : layout.length; }
   // Tokens of the rows that this rank holds outside the matrix products.
   kernels::RowTokens rows_of(const parallel::TensorParallel& tensor) const {
     kernels::RowTokens rows{.sample_ids = sample_ids,
-                            .positions = context_tokens().indices(layout.rank)};
+                            .positions = context_tokens.indices(layout.rank)};
     if (!tensor.divides_tokens()) return rows;
     rows.first = tensor.tokens(layout.rows()).global_begin;
     rows.length = layout.held();

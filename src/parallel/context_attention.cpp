@@ -16,17 +16,14 @@ std::string_view name(ContextExchange exchange) {
 
 void ContextRanks::copy(Tape& tape, const Tensor& parts, const Tensor& whole,
                         ContextCopy direction) const {
-  for (int rank = 0; rank < size(); ++rank) {
-    int64_t at = 0;
-    for (const TokenRun& run : tokens_.layout.of_rank(rank).runs()) {
-      const Tensor part = part_of(parts, rank).slice(1, at, run.size),
-                   all = whole.slice(1, run.begin, run.size);
-      const bool to_whole = direction == ContextCopy::to_whole;
-      tape.kernels().copy({.x = to_whole ? part : all, .out = to_whole ? all : part},
-                          tape.stream());
-      at += run.size;
-    }
-  }
+  const auto rows = [&](const Tensor& x) {
+    return x.view({x.size(0) * x.size(1), x.size(2) * x.size(3)});
+  };
+  const bool to_whole = direction == ContextCopy::to_whole;
+  tape.kernels().take_rows({.x = rows(to_whole ? parts : whole),
+                            .index = to_whole ? tokens_.whole_rows : tokens_.part_rows,
+                            .out = rows(to_whole ? whole : parts)},
+                           tape.stream());
 }
 
 namespace {

@@ -17,8 +17,11 @@ std::string_view name(ContextExchange exchange);  // value of --cp-comm-type
 // Tokens of a micro-batch: B sequences of S tokens; each of n ranks holds S' tokens per sequence.
 struct ContextTokens {
   TokenLayout layout;
+  // All undefined for one rank.
   Tensor rank_indices;        // i32 [n*B*S']: index within its sequence of every rank's tokens
   Tensor all_indices;         // i32 [B*S]: 0..S-1 in each sequence
+  Tensor part_rows;           // i32 [n*B*S']: row, in [B*S], of every rank's tokens
+  Tensor whole_rows;          // i32 [B*S]: row of each token in [n*B*S'], the inverse
   Tensor all_segment_starts;  // i32 [B*S] (nn/batch.h); undefined: 0
 
   Tensor indices(int rank) const {  // i32 [B*S']; undefined for one rank: 0..S-1

@@ -117,14 +117,14 @@ std::vector<double> Subject::all_rows(const Tensor& own, const nn::Batch& batch,
   const parallel::TokenLayout& layout = batch.layout;
   const int64_t width = held.size(1), text = batch.text_length();
   std::vector<double> all(static_cast<size_t>(layout.sequences * text * width));
-  auto from = by_rank.begin();
-  for (int rank = 0; rank < layout.ranks; ++rank)
-    for (int64_t s = 0; s < layout.sequences; ++s)
-      for (const parallel::TokenRun& run : layout.of_rank(rank).runs()) {
-        const int64_t count = std::clamp<int64_t>(text - run.begin, 0, run.size);
-        std::copy_n(from, count * width, all.begin() + (s * text + run.begin) * width);
-        from += run.size * width;
-      }
+  const std::vector<double> indices = to_doubles(batch.context_tokens.rank_indices);
+  for (size_t i = 0; i < indices.size(); ++i) {
+    const int64_t sequence = static_cast<int64_t>(i) / layout.held() % layout.sequences;
+    const auto token = static_cast<int64_t>(indices[i]);
+    if (token >= text) continue;  // padding
+    std::copy_n(by_rank.begin() + static_cast<int64_t>(i) * width, width,
+                all.begin() + (sequence * text + token) * width);
+  }
   return all;
 }
 

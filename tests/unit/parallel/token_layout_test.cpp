@@ -2,7 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <numeric>
+#include <random>
 #include <string>
 
 #include "base/error.h"
@@ -10,41 +12,106 @@
 namespace megatron::parallel {
 namespace {
 
-TEST(TokenLayout, ARankHoldsAChunkFromTheFrontAndOneFromTheBack) {
-  const TokenLayout whole{.sequences = 2, .length = 12};
-  EXPECT_EQ(whole.runs(), (std::vector<TokenRun>{{0, 12}}));
-  EXPECT_EQ(whole.rows(), 24);
-  const TokenLayout layout{.sequences = 2, .length = 12, .rank = 1, .ranks = 3};
-  EXPECT_EQ(layout.runs(), (std::vector<TokenRun>{{2, 2}, {8, 2}}));
-  EXPECT_EQ(layout.rows(), 8);
-  EXPECT_EQ(layout.of_rank(2).runs(), (std::vector<TokenRun>{{4, 2}, {6, 2}}));
+// segment_starts of a sequence with documents of these lengths.
+std::vector<int32_t> starts_of(const std::vector<int64_t>& lengths) {
+  std::vector<int32_t> starts;
+  for (const int64_t length : lengths)
+    starts.insert(starts.end(), static_cast<size_t>(length), static_cast<int32_t>(starts.size()));
+  return starts;
 }
 
-TEST(TokenLayout, EveryTokenIsOnOneRank) {
-  TokenLayout layout{.sequences = 3, .length = 40, .ranks = 5};
-  std::vector<int> all(120);
-  std::iota(all.begin(), all.end(), 0);
-  std::vector<int> held;
-  for (int rank = 0; rank < layout.ranks; ++rank) {
-    std::vector<int> values = all;
-    keep_held(layout.of_rank(rank), values);
-    EXPECT_EQ(std::ssize(values), layout.rows());
-    EXPECT_TRUE(std::ranges::is_sorted(values));
-    held.insert(held.end(), values.begin(), values.end());
-  }
-  std::ranges::sort(held);
-  EXPECT_EQ(held, all);
+std::vector<int32_t> of_rank(const TokenLayout& layout, const std::vector<int32_t>& by_rank,
+                             int rank) {
+  const auto begin = by_rank.begin() + rank * layout.rows();
+  return {begin, begin + layout.rows()};
 }
+
+TEST(TokenLayout, ARankHoldsAChunkFromTheFrontAndOneFromTheBack) {
+  const TokenLayout layout{.sequences = 2, .length = 12, .ranks = 3};
+  EXPECT_EQ(layout.rows(), 8);
+  EXPECT_EQ(tokens_by_rank(layout), (std::vector<int32_t>{0, 1, 10, 11, 0, 1, 10, 11,  //
+                                                          2, 3, 8,  9,  2, 3, 8,  9,   //
+                                                          4, 5, 6,  7,  4, 5, 6,  7}));
+  EXPECT_EQ(tokens_by_rank({.sequences = 2, .length = 3}),
+            (std::vector<int32_t>{0, 1, 2, 0, 1, 2}));
+}
+
+TEST(TokenLayout, EachDocumentIsCutByItself) {
+  const TokenLayout layout{.sequences = 1, .length = 12, .ranks = 2};
+  EXPECT_EQ(tokens_by_rank(layout, starts_of({4, 8})),
+            (std::vector<int32_t>{0, 3, 4, 5, 10, 11, 1, 2, 6, 7, 8, 9}));
+  // Left-over tokens go to the ranks with the fewest: rank 0 gets the first document's, rank 1 the
+  // second's.
+  EXPECT_EQ(tokens_by_rank(layout, starts_of({5, 1, 6})),
+            (std::vector<int32_t>{0, 1, 4, 6, 7, 11, 2, 3, 5, 8, 9, 10}));
+}
+
+class RandomDocuments : public ::testing::TestWithParam<int> {
+ public:
+  // Documents of 1 to `longest` tokens in two sequences.
+  RandomDocuments() {
+    std::mt19937 random(static_cast<unsigned>(GetParam()));
+    for (int s = 0; s < 2; ++s) {
+      std::vector<int64_t> lengths;
+      for (int64_t left = layout.length; left > 0; left -= lengths.back())
+        lengths.push_back(std::min<int64_t>(left, 1 + static_cast<int64_t>(random() % 97)));
+      const std::vector<int32_t> of_sequence = starts_of(lengths);
+      documents += std::ssize(lengths);
+      starts.insert(starts.end(), of_sequence.begin(), of_sequence.end());
+    }
+    by_rank = tokens_by_rank(layout, starts);
+  }
+
+  TokenLayout layout{.sequences = 2, .length = 960, .ranks = GetParam()};
+  std::vector<int32_t> starts, by_rank;
+  int64_t documents = 0;
+};
+
+TEST_P(RandomDocuments, EveryTokenIsOnOneRankInOrder) {
+  for (int64_t s = 0; s < layout.sequences; ++s) {
+    std::vector<int32_t> held;
+    for (int rank = 0; rank < layout.ranks; ++rank) {
+      const std::vector<int32_t> tokens = of_rank(layout, by_rank, rank);
+      const auto begin = tokens.begin() + s * layout.held();
+      EXPECT_TRUE(std::is_sorted(begin, begin + layout.held()));
+      held.insert(held.end(), begin, begin + layout.held());
+    }
+    std::ranges::sort(held);
+    std::vector<int32_t> all(static_cast<size_t>(layout.length));
+    std::iota(all.begin(), all.end(), 0);
+    EXPECT_EQ(held, all);
+  }
+}
+
+// A chunk is at most one token longer than another, which moves the pairs of a document of length L
+// on a rank by at most 2 L from the mean, L^2 / (2 * ranks): two chunks, each with at most L keys
+// per token.
+TEST_P(RandomDocuments, AttentionIsNearlyTheSameWorkOnEveryRank) {
+  std::vector<double> pairs;
+  for (int rank = 0; rank < layout.ranks; ++rank) {
+    const std::vector<int32_t> tokens = of_rank(layout, by_rank, rank);
+    double seen = 0;
+    for (size_t i = 0; i < tokens.size(); ++i) {
+      const auto sequence = static_cast<int64_t>(i) / layout.held();
+      seen += 1 + tokens[i] -
+              starts[static_cast<size_t>(sequence * layout.length + tokens[i])];
+    }
+    pairs.push_back(seen);
+  }
+  const double mean = std::accumulate(pairs.begin(), pairs.end(), 0.0) / layout.ranks;
+  for (const double seen : pairs)
+    EXPECT_LE(std::abs(seen - mean), 2 * static_cast<double>(layout.sequences * layout.length));
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, RandomDocuments, ::testing::Values(2, 3, 5, 8, 16));
 
 TEST(TokenLayout, CausalAttentionIsTheSameWorkOnEveryRank) {
   const TokenLayout layout{.sequences = 1, .length = 64, .ranks = 4};
-  const auto seen_keys = [&](int rank) {
-    int64_t keys = 0;
-    for (const TokenRun& run : layout.of_rank(rank).runs())
-      for (int64_t i = 0; i < run.size; ++i) keys += run.begin + i + 1;
-    return keys;
-  };
-  for (int rank = 1; rank < layout.ranks; ++rank) EXPECT_EQ(seen_keys(rank), seen_keys(0)) << rank;
+  const std::vector<int32_t> by_rank = tokens_by_rank(layout);
+  for (int rank = 0; rank < layout.ranks; ++rank) {
+    const std::vector<int32_t> tokens = of_rank(layout, by_rank, rank);
+    EXPECT_EQ(std::accumulate(tokens.begin(), tokens.end(), int64_t{0}), 64 * 63 / 2 / 4) << rank;
+  }
 }
 
 TEST(TokenLayout, LengthsThatCannotBeDividedAreRefused) {
